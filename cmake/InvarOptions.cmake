@@ -1,0 +1,61 @@
+# Compiler settings that every target shares. Bits are the product, so no option here may
+# license the compiler to change the value of a floating-point expression.
+option(INVAR_TESTS "Build the tests" ON)
+option(INVAR_CUDA "Build the CUDA back end when a CUDA compiler is found" ON)
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+# The baseline is x86-64-v3 (AVX2, FMA, F16C): the scalar definitions need a hardware fma, and with one
+# baseline an inline function means the same in every file. Wider sets live in files of their own.
+add_library(invar_options INTERFACE)
+target_compile_options(invar_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -march=x86-64-v3 -ffp-contract=off -fno-fast-math>)
+set(CMAKE_CXX_FLAGS_RELEASE "-O3")
+set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g")
+
+set(INVAR_SANITIZE "" CACHE STRING "Sanitizers: address,undefined or thread")
+if(INVAR_SANITIZE)
+  target_compile_options(invar_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${INVAR_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
+  target_link_options(invar_options INTERFACE -fsanitize=${INVAR_SANITIZE})
+endif()
+
+find_package(Threads REQUIRED)
+find_package(fmt 9.1 REQUIRED)
+find_package(OpenSSL 3.0 REQUIRED)
+find_package(simdjson 3.0 REQUIRED)
+find_package(CLI11 2.1 REQUIRED)
+find_package(spdlog 1.10 REQUIRED)
+find_package(ICU 72 REQUIRED COMPONENTS uc)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+if(INVAR_TESTS)
+  find_package(GTest 1.12 REQUIRED)
+  include(GoogleTest)
+endif()
+
+if(INVAR_CUDA)
+  include(CheckLanguage)
+  if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
+    set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES 90a)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    enable_language(CUDA)
+    set(CMAKE_CUDA_STANDARD 20)
+    find_package(CUDAToolkit REQUIRED)
+    set(INVAR_HAVE_CUDA ON)
+  else()
+    message(STATUS "No CUDA compiler: building the CPU back end only")
+  endif()
+endif()

@@ -1,0 +1,17 @@
+# invar_library(NAME SOURCES ... DEPS ...): one static library per folder of src, named invar_NAME.
+function(invar_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(invar_${name} STATIC ${ARG_SOURCES})
+  target_include_directories(invar_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(invar_${name} PUBLIC invar_options ${ARG_DEPS})
+endfunction()
+
+# invar_test(NAME SOURCES ... DEPS ...): one GoogleTest program; every TEST in it is a ctest test.
+# INVAR_SOURCE_DIR is where the repository lies, for tests that read its files.
+function(invar_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE INVAR_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 240)
+endfunction()

@@ -1,0 +1,81 @@
+// JSON values as a user wrote them: keys in order, integers apart from floating-point numbers.
+// Reading goes through simdjson (strict UTF-8, exact doubles); a value is limited in depth and duplicates are refused.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace invar::json {
+
+class Value;
+using Array = std::vector<Value>;
+using Member = std::pair<std::string, Value>;
+using Object = std::vector<Member>;
+
+class Value {
+ public:
+  Value() = default;  // null
+  Value(std::nullptr_t) {}
+  Value(bool value) : data_(value) {}
+  Value(int value) : data_(static_cast<int64_t>(value)) {}
+  Value(int64_t value) : data_(value) {}
+  Value(uint64_t value) : data_(static_cast<int64_t>(value)) {}
+  Value(double value) : data_(value) {}
+  Value(const char* value) : data_(std::string(value)) {}
+  Value(std::string_view value) : data_(std::string(value)) {}
+  Value(std::string value) : data_(std::move(value)) {}
+  Value(Array value) : data_(std::move(value)) {}
+  Value(Object value) : data_(std::move(value)) {}
+
+  bool is_null() const { return std::holds_alternative<std::monostate>(data_); }
+  bool is_bool() const { return std::holds_alternative<bool>(data_); }
+  bool is_integer() const { return std::holds_alternative<int64_t>(data_); }
+  bool is_number() const { return is_integer() || std::holds_alternative<double>(data_); }
+  bool is_string() const { return std::holds_alternative<std::string>(data_); }
+  bool is_array() const { return std::holds_alternative<Array>(data_); }
+  bool is_object() const { return std::holds_alternative<Object>(data_); }
+
+  // Each throws Error naming the expected and the found type. as_number accepts integers.
+  bool as_bool() const;
+  int64_t as_integer() const;
+  double as_number() const;
+  const std::string& as_string() const;
+  const Array& as_array() const;
+  const Object& as_object() const;
+  Array& as_array();
+  Object& as_object();
+
+  // Member of an object, or nullptr when absent (or when this is not an object).
+  const Value* find(std::string_view key) const;
+  // Adds or replaces a member; a null value becomes an empty object first.
+  void set(std::string_view key, Value value);
+
+  // "null", "a boolean", "an integer", "a number", "a string", "an array", "an object".
+  const char* type_name() const;
+  bool operator==(const Value&) const = default;
+
+ private:
+  std::variant<std::monostate, bool, int64_t, double, std::string, Array, Object> data_;
+};
+
+struct ParseLimits {
+  int max_depth = 64;
+  size_t max_bytes = size_t{1} << 30;
+};
+
+// Parses one document. `where` names the source in errors ("config.json", "line 3 of x.jsonl").
+// Throws Error on anything that is not strict JSON, on duplicate keys and past the limits.
+Value parse(std::string_view text, std::string_view where, const ParseLimits& limits = {});
+Value parse_file(const std::string& path, const ParseLimits& limits = {});
+
+// Compact JSON, or with `indent` spaces per level when indent > 0. Doubles print as the shortest text
+// that parses back to the same double; a float widened to double prints so that it parses back to the same float.
+std::string dump(const Value& value, int indent = 0);
+// Appends the quoted, escaped form of a UTF-8 string.
+void append_quoted(std::string& out, std::string_view text);
+
+}  // namespace invar::json

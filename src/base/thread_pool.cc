@@ -1,0 +1,117 @@
+#include "base/thread_pool.h"
+
+#include <hwloc.h>
+#include <immintrin.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include "base/check.h"
+
+namespace invar {
+
+namespace {
+
+constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;
+// About 100 us of waiting before a thread gives its core away: longer than the gap between two
+// operations of a step, shorter than anything a user notices.
+constexpr int kSpins = 4000;
+
+void pin_to(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  pthread_setaffinity_np(pthread_self(), sizeof set, &set);  // best effort: a refusal costs speed only
+}
+
+// Waits until `value` differs from `old`.
+void wait_while(const std::atomic<uint32_t>& value, uint32_t old, bool may_spin) {
+  if (may_spin)
+    for (int i = 0; i < kSpins; ++i) {
+      if (value.load(std::memory_order_acquire) != old) return;
+      _mm_pause();
+    }
+  while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
+}
+
+}  // namespace
+
+ScopedFlushToZero::ScopedFlushToZero() : saved_(_mm_getcsr()) {
+  _mm_setcsr(saved_ | kFlushToZero | kDenormalsAreZero);
+}
+
+ScopedFlushToZero::~ScopedFlushToZero() { _mm_setcsr(saved_); }
+
+bool ScopedFlushToZero::is_on() {
+  constexpr unsigned both = kFlushToZero | kDenormalsAreZero;
+  return (_mm_getcsr() & both) == both;
+}
+
+std::vector<int> ThreadPool::usable_cores() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  sched_getaffinity(0, sizeof allowed, &allowed);
+  std::vector<int> first, second;  // first hardware thread of each core, then the others
+  hwloc_topology_t topology;
+  if (hwloc_topology_init(&topology) == 0 && hwloc_topology_load(topology) == 0) {
+    const int cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE);
+    for (int c = 0; c < cores; ++c) {
+      hwloc_obj_t core = hwloc_get_obj_by_type(topology, HWLOC_OBJ_CORE, c);
+      bool is_first = true;
+      for (int cpu = hwloc_bitmap_first(core->cpuset); cpu >= 0;
+           cpu = hwloc_bitmap_next(core->cpuset, cpu)) {
+        if (cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &allowed)) continue;
+        (is_first ? first : second).push_back(cpu);
+        is_first = false;
+      }
+    }
+    hwloc_topology_destroy(topology);
+  }
+  if (first.empty())  // hwloc knows nothing here: take what the kernel says
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+      if (CPU_ISSET(cpu, &allowed)) first.push_back(cpu);
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+ThreadPool::ThreadPool(int threads) {
+  const std::vector<int> cores = usable_cores();
+  if (threads == 0) threads = static_cast<int>(cores.size());
+  CHECK(threads >= 1, "a thread pool needs at least one thread");
+  may_spin_ = threads <= static_cast<int>(cores.size());
+  for (int i = 1; i < threads; ++i)
+    workers_.emplace_back([this, i, core = may_spin_ ? cores[i] : -1] { worker(i, core); });
+}
+
+ThreadPool::~ThreadPool() {
+  stopping_.store(true, std::memory_order_relaxed);
+  round_.fetch_add(1, std::memory_order_release);
+  round_.notify_all();
+}
+
+void ThreadPool::worker(int index, int core) {
+  if (core >= 0) pin_to(core);
+  ScopedFlushToZero flush;
+  for (uint32_t seen = 0;; ++seen) {
+    wait_while(round_, seen, may_spin_);
+    if (stopping_.load(std::memory_order_relaxed)) return;
+    (*work_)(Part{index, size()});
+    if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) remaining_.notify_one();
+  }
+}
+
+void ThreadPool::run(FunctionRef<void(Part)> work) {
+  ScopedFlushToZero flush;
+  if (workers_.empty()) {
+    work(Part{0, 1});
+    return;
+  }
+  work_ = &work;
+  remaining_.store(static_cast<uint32_t>(workers_.size()), std::memory_order_relaxed);
+  round_.fetch_add(1, std::memory_order_release);
+  round_.notify_all();
+  work(Part{0, size()});
+  for (uint32_t left; (left = remaining_.load(std::memory_order_acquire)) != 0;)
+    wait_while(remaining_, left, may_spin_);
+}
+
+}  // namespace invar

@@ -1,0 +1,75 @@
+// A fixed team of pinned threads that run one function at a time, each on its own share.
+// Shares are numbered, never stolen: who computes what is decided by the numbers alone.
+// Every member, the caller included, runs with subnormals flushed to zero (numerics 0).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "base/function_ref.h"
+
+namespace invar {
+
+// Share `index` of `count`: what one thread of a team is to do.
+struct Part {
+  int index = 0;
+  int count = 1;
+
+  // This share of [0, total): a contiguous run; shares differ by at most one `grain`.
+  struct Run {
+    int64_t begin, end;
+  };
+  Run of(int64_t total, int64_t grain = 1) const {
+    const int64_t grains = (total + grain - 1) / grain;
+    const int64_t begin = grains * index / count * grain;
+    const int64_t end = grains * (index + 1) / count * grain;
+    return {begin < total ? begin : total, end < total ? end : total};
+  }
+};
+
+class ThreadPool {
+ public:
+  // `threads` >= 1, the caller among them; 0 means one per core that this process may use. Workers are pinned to
+  // one core each while there are as many cores as threads; otherwise they wait without spinning.
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int size() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls work(Part{i, size()}) for every i, share 0 on the calling thread, and returns when all are done.
+  // No allocation. Not reentrant: `work` must not call run on the same pool. Exceptions must not leave `work`.
+  void run(FunctionRef<void(Part)> work);
+
+  // Cores that this process may use, one per physical core first (hwloc).
+  static std::vector<int> usable_cores();
+
+ private:
+  void worker(int index, int core);
+
+  bool may_spin_ = false;
+  FunctionRef<void(Part)>* work_ = nullptr;
+  alignas(64) std::atomic<uint32_t> round_{0};
+  alignas(64) std::atomic<uint32_t> remaining_{0};
+  std::atomic<bool> stopping_{false};
+  std::vector<std::jthread> workers_;  // last: its threads use everything above until they are joined
+};
+
+// Sets flush-to-zero and denormals-are-zero on this thread for its lifetime (numerics 0), restores them after.
+class ScopedFlushToZero {
+ public:
+  ScopedFlushToZero();
+  ~ScopedFlushToZero();
+  ScopedFlushToZero(const ScopedFlushToZero&) = delete;
+  ScopedFlushToZero& operator=(const ScopedFlushToZero&) = delete;
+
+  static bool is_on();
+
+ private:
+  unsigned saved_;
+};
+
+}  // namespace invar

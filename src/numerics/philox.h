@@ -1,0 +1,28 @@
+// Philox4x32-10, the counter-based random generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
+// (SC 2011): output = function of (key, counter), nothing carried from draw to draw.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace invar {
+
+using PhiloxCounter = std::array<uint32_t, 4>;
+
+inline PhiloxCounter philox4x32(PhiloxCounter counter, uint64_t key) {
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = uint64_t{0xD2511F53} * counter[0];
+    const uint64_t p1 = uint64_t{0xCD9E8D57} * counter[2];
+    counter = {static_cast<uint32_t>(p1 >> 32) ^ counter[1] ^ k0, static_cast<uint32_t>(p1),
+               static_cast<uint32_t>(p0 >> 32) ^ counter[3] ^ k1, static_cast<uint32_t>(p0)};
+    k0 += 0x9E3779B9;
+    k1 += 0xBB67AE85;
+  }
+  return counter;
+}
+
+// What a random number is for (numerics 6): a part of the counter, so that uses never share noise.
+enum class RandomPurpose : uint32_t { draw = 0, accept = 1, residual = 2 };
+
+}  // namespace invar

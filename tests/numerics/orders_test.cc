@@ -1,0 +1,135 @@
+#include "numerics/orders.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "numerics/hopper_step.h"
+#include "numerics/logits_hash.h"
+
+namespace invar {
+namespace {
+
+uint32_t next_random(uint32_t& state) { return state = state * 1664525u + 1013904223u; }
+
+float uniform(uint32_t& state) {
+  return static_cast<float>(static_cast<int32_t>(next_random(state))) * 0x1p-31f;
+}
+
+TEST(Orders, FlushToZeroIsAfterRounding) {
+  ScopedFlushToZero flush;
+  volatile float a = 0x1.8p-76f, b = -0x1p-75f, c = 0x1p-126f;
+  EXPECT_EQ(__builtin_fmaf(a, b, c), 0.0f);
+}
+
+TEST(Orders, RunsAreTheWholeCutAndTreed) {
+  ScopedFlushToZero flush;
+  uint32_t state = 7;
+  std::vector<bf16_t> x(512), w(512);
+  for (auto& v : x) v = f32_to_bf16(uniform(state));
+  for (auto& v : w) v = f32_to_bf16(uniform(state));
+  for (const Order order : {Order::portable, Order::hopper}) {
+    float partial[8];
+    for (int r = 0; r < 8; ++r) partial[r] = orders::dot(order, &x[r * 64], &w[r * 64], 64);
+    const float tree = ((partial[0] + partial[1]) + (partial[2] + partial[3])) +
+                       ((partial[4] + partial[5]) + (partial[6] + partial[7]));
+    EXPECT_EQ(orders::dot(order, x.data(), w.data(), 512, 8), tree);
+    // The cut is part of the definition: another cut is another value.
+    EXPECT_NE(orders::dot(order, x.data(), w.data(), 512, 1), tree);
+  }
+}
+
+TEST(Orders, TailsCountAsZeros) {
+  ScopedFlushToZero flush;
+  uint32_t state = 9;
+  std::vector<bf16_t> x(64, 0), w(64, 0);
+  for (int k = 1; k <= 64; ++k) {
+    std::fill(x.begin(), x.end(), 0);
+    std::fill(w.begin(), w.end(), 0);
+    for (int i = 0; i < k; ++i) x[i] = f32_to_bf16(uniform(state)), w[i] = f32_to_bf16(uniform(state));
+    EXPECT_EQ(orders::dot(Order::portable, x.data(), w.data(), k),
+              orders::dot(Order::portable, x.data(), w.data(), 64));
+    EXPECT_EQ(orders::dot(Order::hopper, x.data(), w.data(), k),
+              orders::dot(Order::hopper, x.data(), w.data(), 64));
+  }
+}
+
+TEST(Orders, RowParallelRuns) {
+  EXPECT_EQ(orders::row_parallel_runs(2048, 16), 8);
+  EXPECT_EQ(orders::row_parallel_runs(320, 5), 1);
+  EXPECT_EQ(orders::row_parallel_runs(768, 1 << 30), 8);
+  EXPECT_EQ(orders::row_parallel_runs(352, 1 << 30), 1);
+  EXPECT_EQ(orders::row_parallel_runs(896, 14), 2);
+  EXPECT_EQ(orders::row_parallel_runs(4864, 1 << 30), 8);
+}
+
+TEST(Orders, Sum64AddsByLane) {
+  ScopedFlushToZero flush;
+  std::vector<float> x(200);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i + 1);
+  EXPECT_EQ(orders::sum64(x), 200 * 201 / 2);
+  EXPECT_EQ(orders::sum64_squares(std::vector<float>(130, 2.0f)), 520.0f);
+  EXPECT_EQ(orders::sum64({}), 0.0f);
+}
+
+TEST(Orders, LogProbabilitiesSumToOne) {
+  ScopedFlushToZero flush;
+  uint32_t state = 3;
+  for (const int v : {1, 63, 64, 320, 511, 512, 513, 32000}) {
+    std::vector<float> logits(v);
+    for (float& x : logits) x = 10.0f * uniform(state);
+    const orders::LogSumExp lse = orders::log_sum_exp(logits);
+    double total = 0;
+    for (const float x : logits) total += std::exp(static_cast<double>(lse.log_probability(x)));
+    EXPECT_NEAR(total, 1.0, 1e-5) << v;
+  }
+}
+
+// The recorded bits of real H200 tensor cores; see tests/data/hopper/README.md.
+TEST(Hopper, EveryRecordedCaseIsReproduced) {
+  for (const char* name : {"hopper_mma_k16.bin", "hopper_mma_k16_special.bin",
+                           "hopper_mma_k16_edge.bin"}) {
+    std::ifstream file(std::string(INVAR_SOURCE_DIR) + "/tests/data/hopper/" + name,
+                       std::ios::binary);
+    ASSERT_TRUE(file) << name;
+    int32_t count = 0;
+    file.read(reinterpret_cast<char*>(&count), sizeof count);
+    ASSERT_GT(count, 0);
+    bf16_t a[64][16], b[8][16];
+    uint32_t c[64][8], d[64][8];
+    int64_t different = 0;
+    for (int i = 0; i < count; ++i) {
+      file.read(reinterpret_cast<char*>(a), sizeof a);
+      file.read(reinterpret_cast<char*>(b), sizeof b);
+      file.read(reinterpret_cast<char*>(c), sizeof c);
+      file.read(reinterpret_cast<char*>(d), sizeof d);
+      ASSERT_TRUE(file) << name << ": truncated at case " << i;
+      for (int m = 0; m < 64; ++m)
+        for (int n = 0; n < 8; ++n) {
+          const float got = hopper_step(std::bit_cast<float>(c[m][n]), a[m], b[n]);
+          different += std::bit_cast<uint32_t>(got) != d[m][n];
+        }
+    }
+    EXPECT_EQ(different, 0) << name;
+  }
+}
+
+TEST(LogitsHash, MinusZeroIsZeroAndOrderCounts) {
+  PositionHasher hash;
+  std::vector<float> a(5000, 1.0f), b = a;
+  a[17] = 0.0f;
+  b[17] = -0.0f;
+  EXPECT_EQ(hash(a), hash(b));
+  b[4999] = 2.0f;
+  EXPECT_NE(hash(a), hash(b));
+  LogitsHash ab, ba;
+  ab.add(hash(a)), ab.add(hash(b));
+  ba.add(hash(b)), ba.add(hash(a));
+  EXPECT_NE(ab.value(), ba.value());
+}
+
+}  // namespace
+}  // namespace invar
