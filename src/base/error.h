@@ -1,4 +1,5 @@
-// Errors that a user can cause and mend: one sentence with what was expected, what was found and where.
+// Errors that a user can cause and mend: one sentence with what was expected, what was found and
+// where.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,13 +10,15 @@
 
 namespace invar {
 
-// Something outside the program is wrong: a file, a model, the machine. The command line exits with 1.
+// Something outside the program is wrong: a file, a model, the machine. The command line exits
+// with 1.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// The caller asked for something that makes no sense or is not supported. The command line exits with 2.
+// The caller asked for something that makes no sense or is not supported. The command line exits
+// with 2.
 class UsageError : public Error {
  public:
   using Error::Error;

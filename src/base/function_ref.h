@@ -1,4 +1,5 @@
-// A non-owning reference to a callable: what std::function is, without its allocation. The callable must outlive it.
+// A non-owning reference to a callable: what std::function is, without its allocation. The callable
+// must outlive it.
 #pragma once
 
 #include <memory>
@@ -14,8 +15,8 @@ template <typename Result, typename... Args>
 class FunctionRef<Result(Args...)> {
  public:
   template <typename Callable>
-    requires(!std::is_same_v<std::remove_cvref_t<Callable>, FunctionRef>)
-  FunctionRef(Callable&& callable)  // NOLINT: implicit, as a reference is
+  requires(!std::is_same_v<std::remove_cvref_t<Callable>, FunctionRef>)
+      FunctionRef(Callable&& callable)  // NOLINT: implicit, as a reference is
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(callable)))),
         call_([](void* object, Args... args) -> Result {
           return (*static_cast<std::remove_reference_t<Callable>*>(object))(

@@ -15,9 +15,9 @@ namespace invar::json {
 namespace {
 
 template <typename T>
-const T& expect(const std::variant<std::monostate, bool, int64_t, double, std::string, Array,
-                                   Object>& data,
-                const char* expected, const char* found) {
+const T& expect(
+    const std::variant<std::monostate, bool, int64_t, double, std::string, Array, Object>& data,
+    const char* expected, const char* found) {
   const T* value = std::get_if<T>(&data);
   if (!value) fail("expected {}, found {}", expected, found);
   return *value;
@@ -25,8 +25,12 @@ const T& expect(const std::variant<std::monostate, bool, int64_t, double, std::s
 
 }  // namespace
 
-bool Value::as_bool() const { return expect<bool>(data_, "a boolean", type_name()); }
-int64_t Value::as_integer() const { return expect<int64_t>(data_, "an integer", type_name()); }
+bool Value::as_bool() const {
+  return expect<bool>(data_, "a boolean", type_name());
+}
+int64_t Value::as_integer() const {
+  return expect<int64_t>(data_, "an integer", type_name());
+}
 double Value::as_number() const {
   if (const int64_t* integer = std::get_if<int64_t>(&data_)) return static_cast<double>(*integer);
   return expect<double>(data_, "a number", type_name());
@@ -34,10 +38,18 @@ double Value::as_number() const {
 const std::string& Value::as_string() const {
   return expect<std::string>(data_, "a string", type_name());
 }
-const Array& Value::as_array() const { return expect<Array>(data_, "an array", type_name()); }
-const Object& Value::as_object() const { return expect<Object>(data_, "an object", type_name()); }
-Array& Value::as_array() { return const_cast<Array&>(std::as_const(*this).as_array()); }
-Object& Value::as_object() { return const_cast<Object&>(std::as_const(*this).as_object()); }
+const Array& Value::as_array() const {
+  return expect<Array>(data_, "an array", type_name());
+}
+const Object& Value::as_object() const {
+  return expect<Object>(data_, "an object", type_name());
+}
+Array& Value::as_array() {
+  return const_cast<Array&>(std::as_const(*this).as_array());
+}
+Object& Value::as_object() {
+  return const_cast<Object&>(std::as_const(*this).as_object());
+}
 
 const Value* Value::find(std::string_view key) const {
   const Object* object = std::get_if<Object>(&data_);
@@ -77,15 +89,22 @@ class Converter {
     if (depth > limits_.max_depth)
       fail("{}: JSON is nested deeper than {} levels", where_, limits_.max_depth);
     switch (source.type()) {
-      case element_type::ARRAY: return convert_array(source.get_array().value_unsafe(), depth);
-      case element_type::OBJECT: return convert_object(source.get_object().value_unsafe(), depth);
-      case element_type::INT64: return Value(source.get_int64().value_unsafe());
+      case element_type::ARRAY:
+        return convert_array(source.get_array().value_unsafe(), depth);
+      case element_type::OBJECT:
+        return convert_object(source.get_object().value_unsafe(), depth);
+      case element_type::INT64:
+        return Value(source.get_int64().value_unsafe());
       case element_type::UINT64:  // above 2^63: keep the magnitude
         return Value(static_cast<double>(source.get_uint64().value_unsafe()));
-      case element_type::DOUBLE: return Value(source.get_double().value_unsafe());
-      case element_type::STRING: return Value(source.get_string().value_unsafe());
-      case element_type::BOOL: return Value(source.get_bool().value_unsafe());
-      case element_type::NULL_VALUE: break;
+      case element_type::DOUBLE:
+        return Value(source.get_double().value_unsafe());
+      case element_type::STRING:
+        return Value(source.get_string().value_unsafe());
+      case element_type::BOOL:
+        return Value(source.get_bool().value_unsafe());
+      case element_type::NULL_VALUE:
+        break;
     }
     return Value();
   }
@@ -122,8 +141,7 @@ Value parse(std::string_view text, std::string_view where, const ParseLimits& li
          limits.max_bytes);
   simdjson::dom::parser parser;
   element root;
-  const auto error =
-      parser.parse(simdjson::padded_string(text.data(), text.size())).get(root);
+  const auto error = parser.parse(simdjson::padded_string(text.data(), text.size())).get(root);
   if (error) fail("{}: not valid JSON: {}", where, simdjson::error_message(error));
   return Converter(where, limits).convert(root, 0);
 }
@@ -142,13 +160,27 @@ void append_quoted(std::string& out, std::string_view text) {
   out += '"';
   for (const char c : text) {
     switch (c) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\r': out += "\\r"; break;
-      case '\t': out += "\\t"; break;
-      case '\b': out += "\\b"; break;
-      case '\f': out += "\\f"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case '\b':
+        out += "\\b";
+        break;
+      case '\f':
+        out += "\\f";
+        break;
       default:
         if (static_cast<unsigned char>(c) < 0x20) {
           out += "\\u00";

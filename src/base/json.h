@@ -1,5 +1,6 @@
 // JSON values as a user wrote them: keys in order, integers apart from floating-point numbers.
-// Reading goes through simdjson (strict UTF-8, exact doubles); a value is limited in depth and duplicates are refused.
+// Reading goes through simdjson (strict UTF-8, exact doubles); a value is limited in depth and
+// duplicates are refused.
 #pragma once
 
 #include <cstdint>
@@ -72,8 +73,9 @@ struct ParseLimits {
 Value parse(std::string_view text, std::string_view where, const ParseLimits& limits = {});
 Value parse_file(const std::string& path, const ParseLimits& limits = {});
 
-// Compact JSON, or with `indent` spaces per level when indent > 0. Doubles print as the shortest text
-// that parses back to the same double; a float widened to double prints so that it parses back to the same float.
+// Compact JSON, or with `indent` spaces per level when indent > 0. Doubles print as the shortest
+// text that parses back to the same double; a float widened to double prints so that it parses back
+// to the same float.
 std::string dump(const Value& value, int indent = 0);
 // Appends the quoted, escaped form of a UTF-8 string.
 void append_quoted(std::string& out, std::string_view text);

@@ -8,7 +8,9 @@ namespace invar {
 
 namespace {
 
-EVP_MD_CTX* evp(void* context) { return static_cast<EVP_MD_CTX*>(context); }
+EVP_MD_CTX* evp(void* context) {
+  return static_cast<EVP_MD_CTX*>(context);
+}
 
 }  // namespace
 
@@ -17,7 +19,9 @@ Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
   restart();
 }
 
-Sha256::~Sha256() { EVP_MD_CTX_free(evp(context_)); }
+Sha256::~Sha256() {
+  EVP_MD_CTX_free(evp(context_));
+}
 
 void Sha256::restart() {
   CHECK(EVP_DigestInit_ex(evp(context_), EVP_sha256(), nullptr) == 1, "OpenSSL lacks SHA-256");

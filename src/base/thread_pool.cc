@@ -20,7 +20,8 @@ void pin_to(int core) {
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(core, &set);
-  pthread_setaffinity_np(pthread_self(), sizeof set, &set);  // best effort: a refusal costs speed only
+  pthread_setaffinity_np(pthread_self(), sizeof set,
+                         &set);  // best effort: a refusal costs speed only
 }
 
 // Waits until `value` differs from `old`.
@@ -39,7 +40,9 @@ ScopedFlushToZero::ScopedFlushToZero() : saved_(_mm_getcsr()) {
   _mm_setcsr(saved_ | kFlushToZero | kDenormalsAreZero);
 }
 
-ScopedFlushToZero::~ScopedFlushToZero() { _mm_setcsr(saved_); }
+ScopedFlushToZero::~ScopedFlushToZero() {
+  _mm_setcsr(saved_);
+}
 
 bool ScopedFlushToZero::is_on() {
   constexpr unsigned both = kFlushToZero | kDenormalsAreZero;

@@ -31,8 +31,9 @@ struct Part {
 
 class ThreadPool {
  public:
-  // `threads` >= 1, the caller among them; 0 means one per core that this process may use. Workers are pinned to
-  // one core each while there are as many cores as threads; otherwise they wait without spinning.
+  // `threads` >= 1, the caller among them; 0 means one per core that this process may use. Workers
+  // are pinned to one core each while there are as many cores as threads; otherwise they wait
+  // without spinning.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -40,8 +41,9 @@ class ThreadPool {
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls work(Part{i, size()}) for every i, share 0 on the calling thread, and returns when all are done.
-  // No allocation. Not reentrant: `work` must not call run on the same pool. Exceptions must not leave `work`.
+  // Calls work(Part{i, size()}) for every i, share 0 on the calling thread, and returns when all
+  // are done. No allocation. Not reentrant: `work` must not call run on the same pool. Exceptions
+  // must not leave `work`.
   void run(FunctionRef<void(Part)> work);
 
   // Cores that this process may use, one per physical core first (hwloc).
@@ -55,10 +57,12 @@ class ThreadPool {
   alignas(64) std::atomic<uint32_t> round_{0};
   alignas(64) std::atomic<uint32_t> remaining_{0};
   std::atomic<bool> stopping_{false};
-  std::vector<std::jthread> workers_;  // last: its threads use everything above until they are joined
+  std::vector<std::jthread>
+      workers_;  // last: its threads use everything above until they are joined
 };
 
-// Sets flush-to-zero and denormals-are-zero on this thread for its lifetime (numerics 0), restores them after.
+// Sets flush-to-zero and denormals-are-zero on this thread for its lifetime (numerics 0), restores
+// them after.
 class ScopedFlushToZero {
  public:
   ScopedFlushToZero();

@@ -7,9 +7,7 @@ namespace invar {
 // Wall-clock stopwatch; starts when constructed.
 class Timer {
  public:
-  double seconds() const {
-    return std::chrono::duration<double>(Clock::now() - start_).count();
-  }
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   void restart() { start_ = Clock::now(); }
 
  private:

@@ -4,9 +4,12 @@ namespace invar {
 
 std::string_view name_of(DType type) {
   switch (type) {
-    case DType::bf16: return "bf16";
-    case DType::f16: return "f16";
-    case DType::f32: return "f32";
+    case DType::bf16:
+      return "bf16";
+    case DType::f16:
+      return "f16";
+    case DType::f32:
+      return "f32";
   }
   return "?";
 }

@@ -12,10 +12,14 @@ using bf16_t = uint16_t;
 
 enum class DType { bf16, f16, f32 };
 
-constexpr int64_t size_of(DType type) { return type == DType::f32 ? 4 : 2; }
+constexpr int64_t size_of(DType type) {
+  return type == DType::f32 ? 4 : 2;
+}
 std::string_view name_of(DType type);
 
-inline float bf16_to_f32(bf16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
+inline float bf16_to_f32(bf16_t x) {
+  return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
+}
 
 // Round to nearest even; subnormal -> signed zero, NaN -> 0x7fff. This is VCVTNEPS2BF16.
 inline bf16_t f32_to_bf16(float x) {
@@ -31,7 +35,8 @@ float f16_to_f32(uint16_t x);
 // Round to nearest even; NaN keeps being NaN.
 uint16_t f32_to_f16(float x);
 
-// What a key or value may be in the cache: finite. NaN -> +0, infinities -> the largest finite bf16 (numerics 4).
+// What a key or value may be in the cache: finite. NaN -> +0, infinities -> the largest finite bf16
+// (numerics 4).
 inline bf16_t f32_to_cached_bf16(float x) {
   const bf16_t y = f32_to_bf16(x);
   if ((y & 0x7fff) > 0x7f80) return 0;

@@ -8,7 +8,8 @@
 
 namespace invar {
 
-// Hash of one position: SHA-256 over the SHA-256s of its 4096-logit chunks (f32, little-endian, -0 as +0).
+// Hash of one position: SHA-256 over the SHA-256s of its 4096-logit chunks (f32, little-endian, -0
+// as +0).
 class PositionHasher {
  public:
   Digest operator()(std::span<const float> logits);

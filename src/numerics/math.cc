@@ -4,7 +4,9 @@ namespace invar::math {
 
 namespace {
 
-inline double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+inline double fma(double a, double b, double c) {
+  return __builtin_fma(a, b, c);
+}
 
 constexpr double kRound = 0x1.8p52;
 constexpr double kLn2High = 0x1.62e42feep-1, kLn2Low = 0x1.a39ef35793c76p-33;
@@ -73,7 +75,9 @@ double exp2(double t) {
                                (static_cast<uint64_t>(static_cast<int64_t>(n)) << 52));
 }
 
-double pow(double x, double y) { return exp2(y * (log(x) * kLog2e)); }
+double pow(double x, double y) {
+  return exp2(y * (log(x) * kLog2e));
+}
 
 SinCos sincos(double angle) {
   const double n = (angle * kTwoOverPi + kRound) - kRound;
@@ -87,10 +91,14 @@ SinCos sincos(double angle) {
   s = fma(r * z, s, r);
   c = fma(z, c, 1.0);
   switch (static_cast<int64_t>(n) & 3) {
-    case 0: return {s, c};
-    case 1: return {c, -s};
-    case 2: return {-s, -c};
-    default: return {-c, s};
+    case 0:
+      return {s, c};
+    case 1:
+      return {c, -s};
+    case 2:
+      return {-s, -c};
+    default:
+      return {-c, s};
   }
 }
 

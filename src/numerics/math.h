@@ -1,6 +1,7 @@
-// Invar's own elementary functions (numerics 0, 5 and 6): fixed sequences of IEEE operations, the same on every
-// instruction set and on CUDA. libm is never called on a value that can reach a logit, a draw or a weight.
-// The f32 functions expect flush-to-zero mode (ScopedFlushToZero); the f64 ones never meet a subnormal.
+// Invar's own elementary functions (numerics 0, 5 and 6): fixed sequences of IEEE operations, the
+// same on every instruction set and on CUDA. libm is never called on a value that can reach a
+// logit, a draw or a weight. The f32 functions expect flush-to-zero mode (ScopedFlushToZero); the
+// f64 ones never meet a subnormal.
 #pragma once
 
 #include <bit>
@@ -50,7 +51,9 @@ inline float exp(float x) {
 // Natural logarithm of a positive normal number; log(0) = -inf. Within 2 ulp.
 double log(double x);
 // The f64 sequence, rounded once.
-inline float log(float x) { return static_cast<float>(log(static_cast<double>(x))); }
+inline float log(float x) {
+  return static_cast<float>(log(static_cast<double>(x)));
+}
 
 // 2^t for |t| < 1000, in f64.
 double exp2(double t);
@@ -65,6 +68,8 @@ struct SinCos {
 SinCos sincos(double angle);
 
 // Square root, correctly rounded (the IEEE operation).
-inline float sqrt(float x) { return __builtin_sqrtf(x); }
+inline float sqrt(float x) {
+  return __builtin_sqrtf(x);
+}
 
 }  // namespace invar::math

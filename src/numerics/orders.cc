@@ -8,7 +8,9 @@
 
 namespace invar {
 
-std::string_view name_of(Order order) { return order == Order::portable ? "portable" : "hopper"; }
+std::string_view name_of(Order order) {
+  return order == Order::portable ? "portable" : "hopper";
+}
 
 namespace orders {
 
@@ -71,9 +73,8 @@ void dot_runs(Order order, const bf16_t* x, const bf16_t* w, int64_t k, int runs
   CHECK(runs == 1 || k % (runs * leaf_size(order)) == 0, "a run must hold whole leaves");
   const int64_t length = k / runs;
   for (int r = 0; r < runs; ++r)
-    partial[r] = order == Order::portable
-                     ? portable_chain(x + r * length, w + r * length, length)
-                     : hopper_chain(x + r * length, w + r * length, length);
+    partial[r] = order == Order::portable ? portable_chain(x + r * length, w + r * length, length)
+                                          : hopper_chain(x + r * length, w + r * length, length);
 }
 
 float tree_sum(float* s, int count) {
@@ -92,7 +93,8 @@ float dot(const float* x, const float* w, int64_t k, int runs) {
   CHECK(runs == 1 || k % (runs * 32) == 0, "a run must hold whole leaves");
   float partial[8];
   const int64_t length = k / runs;
-  for (int r = 0; r < runs; ++r) partial[r] = portable_chain(x + r * length, w + r * length, length);
+  for (int r = 0; r < runs; ++r)
+    partial[r] = portable_chain(x + r * length, w + r * length, length);
   return tree_sum(partial, runs) + 0.0f;
 }
 

@@ -1,5 +1,5 @@
-// The named orders of reduction, as executable scalar definitions (numerics 1 to 4). Everything fast is
-// compared with these bit by bit. All of them expect flush-to-zero mode.
+// The named orders of reduction, as executable scalar definitions (numerics 1 to 4). Everything
+// fast is compared with these bit by bit. All of them expect flush-to-zero mode.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,18 @@ enum class Order { portable, hopper };
 
 std::string_view name_of(Order order);
 // Elements that one step of a chain consumes: 32 for portable, 16 for hopper.
-constexpr int leaf_size(Order order) { return order == Order::portable ? 32 : 16; }
+constexpr int leaf_size(Order order) {
+  return order == Order::portable ? 32 : 16;
+}
 
 namespace orders {
 
 // One leaf of `portable`: the even and the odd chain of 32 products, added.
 float portable_leaf(const float* x, const float* w);
 
-// dot(x, w) over k elements, cut into `runs` equal chains that a binary tree adds (numerics 2), then + 0.
-// Elements past k count as zero. `runs` is 1 or a power of two with leaf_size dividing k / runs.
+// dot(x, w) over k elements, cut into `runs` equal chains that a binary tree adds (numerics 2),
+// then + 0. Elements past k count as zero. `runs` is 1 or a power of two with leaf_size dividing k
+// / runs.
 float dot(Order order, const bf16_t* x, const bf16_t* w, int64_t k, int runs = 1);
 // The same in f32; order `portable` only.
 float dot(const float* x, const float* w, int64_t k, int runs = 1);
@@ -33,8 +36,9 @@ void dot_runs(Order order, const bf16_t* x, const bf16_t* w, int64_t k, int runs
 // (s0 + s1) + (s2 + s3) ...; `count` a power of two; overwrites s.
 float tree_sum(float* s, int count);
 
-// Runs of a row-parallel product with inner size k: the largest power of two <= 8 that divides `must_divide`
-// (query heads for the attention output, 1 << 30 for the down product) and leaves 32 | k / r; else 1.
+// Runs of a row-parallel product with inner size k: the largest power of two <= 8 that divides
+// `must_divide` (query heads for the attention output, 1 << 30 for the down product) and leaves 32
+// | k / r; else 1.
 int row_parallel_runs(int64_t k, int64_t must_divide);
 
 // Lane sums of numerics 3: 64 lanes, each adds its elements ascending, then halves. `sum64` adds x,

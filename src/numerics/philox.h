@@ -1,5 +1,6 @@
-// Philox4x32-10, the counter-based random generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
-// (SC 2011): output = function of (key, counter), nothing carried from draw to draw.
+// Philox4x32-10, the counter-based random generator of Salmon et al., "Parallel random numbers: as
+// easy as 1, 2, 3" (SC 2011): output = function of (key, counter), nothing carried from draw to
+// draw.
 #pragma once
 
 #include <array>

@@ -13,7 +13,8 @@ namespace {
 template <typename T>
 double ulps(T y, long double exact) {
   const T next = std::nextafter(std::fabs(y), std::numeric_limits<T>::infinity());
-  return static_cast<double>(std::fabs(y - exact) / (static_cast<long double>(next) - std::fabs(y)));
+  return static_cast<double>(std::fabs(y - exact) /
+                             (static_cast<long double>(next) - std::fabs(y)));
 }
 
 TEST(Math, Exp2AndExpAreWithinTheirBounds) {

@@ -13,7 +13,9 @@
 namespace invar {
 namespace {
 
-uint32_t next_random(uint32_t& state) { return state = state * 1664525u + 1013904223u; }
+uint32_t next_random(uint32_t& state) {
+  return state = state * 1664525u + 1013904223u;
+}
 
 float uniform(uint32_t& state) {
   return static_cast<float>(static_cast<int32_t>(next_random(state))) * 0x1p-31f;
@@ -49,7 +51,8 @@ TEST(Orders, TailsCountAsZeros) {
   for (int k = 1; k <= 64; ++k) {
     std::fill(x.begin(), x.end(), 0);
     std::fill(w.begin(), w.end(), 0);
-    for (int i = 0; i < k; ++i) x[i] = f32_to_bf16(uniform(state)), w[i] = f32_to_bf16(uniform(state));
+    for (int i = 0; i < k; ++i)
+      x[i] = f32_to_bf16(uniform(state)), w[i] = f32_to_bf16(uniform(state));
     EXPECT_EQ(orders::dot(Order::portable, x.data(), w.data(), k),
               orders::dot(Order::portable, x.data(), w.data(), 64));
     EXPECT_EQ(orders::dot(Order::hopper, x.data(), w.data(), k),
@@ -90,8 +93,8 @@ TEST(Orders, LogProbabilitiesSumToOne) {
 
 // The recorded bits of real H200 tensor cores; see tests/data/hopper/README.md.
 TEST(Hopper, EveryRecordedCaseIsReproduced) {
-  for (const char* name : {"hopper_mma_k16.bin", "hopper_mma_k16_special.bin",
-                           "hopper_mma_k16_edge.bin"}) {
+  for (const char* name :
+       {"hopper_mma_k16.bin", "hopper_mma_k16_special.bin", "hopper_mma_k16_edge.bin"}) {
     std::ifstream file(std::string(INVAR_SOURCE_DIR) + "/tests/data/hopper/" + name,
                        std::ios::binary);
     ASSERT_TRUE(file) << name;

@@ -1,0 +1,201 @@
+// Every operation that the forward needs, as a table of functions over plain parameter structs. The
+// reference table is the contract, executable; a back end overrides entries. Model code sees this
+// header only: no instruction set, no stream.
+//
+// Each function computes share `part.index` of `part.count` of the work; shares write disjoint
+// outputs, so any number of threads gives the same bits. All of them expect flush-to-zero mode.
+// None allocates.
+//
+// Letters: T rows, D model width, N outputs, K inner size, H query heads, G key/value heads, E head
+// size, F ffn width.
+#pragma once
+
+#include <cstdint>
+
+#include "base/thread_pool.h"
+#include "numerics/dtype.h"
+#include "numerics/orders.h"
+
+namespace invar {
+
+// ---- Layouts
+// -----------------------------------------------------------------------------------------------------
+
+constexpr int kPanelWidth = 16;    // outputs in one panel of a packed weight
+constexpr int kLeafPad = 32;       // inner sizes are padded with zeros to this many elements
+constexpr int kSplitPlaces = 128;  // places in one split of attention (numerics 4)
+
+constexpr int64_t round_up(int64_t x, int64_t multiple) {
+  return (x + multiple - 1) / multiple * multiple;
+}
+
+// Elements between rows of a bf16 activation with K columns: whole leaves, and an odd number of
+// cache lines, so that the 16 rows of a tile lie in 16 different sets of the cache. Columns K ..
+// round_up(K, 32) are kept zero.
+constexpr int64_t activation_stride(int64_t k) {
+  const int64_t padded = round_up(k, kLeafPad);
+  return padded % 64 ? padded : padded + 32;
+}
+
+// A weight matrix [N][K] in panels of 16 outputs (numerics 1.1), zero-padded to whole panels and
+// leaves:
+//   bf16: [N/16][K/32][16 pairs][16 outputs][2]     f32: [N/16][K/32][32][16 outputs]
+// 64-byte aligned. A gated pair (gate, up) interleaves its panels: panel 2i is gate's i-th, panel
+// 2i + 1 up's.
+struct PackedWeight {
+  const void* data = nullptr;
+  DType type = DType::bf16;  // bf16 or f32
+  int64_t n = 0, k = 0;      // of one matrix, unpadded
+
+  int64_t panels() const { return round_up(n, kPanelWidth) / kPanelWidth; }
+  int64_t panel_elements() const { return round_up(k, kLeafPad) * kPanelWidth; }
+  int64_t elements() const { return panels() * panel_elements(); }
+};
+
+// Index of element (output, inner) in a packed bf16 / f32 matrix with the given inner size.
+constexpr int64_t packed_index_bf16(int64_t output, int64_t inner, int64_t k) {
+  const int64_t panel = output / 16 * (round_up(k, kLeafPad) * 16);
+  return panel + inner / 32 * 512 + inner % 32 / 2 * 32 + output % 16 * 2 + inner % 2;
+}
+constexpr int64_t packed_index_f32(int64_t output, int64_t inner, int64_t k) {
+  return output / 16 * (round_up(k, kLeafPad) * 16) + inner * 16 + output % 16;
+}
+
+// One layer's keys and values in pages. A (page, kv head) block of keys is a packed matrix of
+// page_places outputs and E inner elements; a block of values is, for every 32 places, a packed
+// matrix of E outputs and 32 inner elements:
+//   keys   [page][G][P/16][E/32][16 pairs of e][16 places][2]
+//   values [page][G][P/32][E/16][16 pairs of places][16 e][2]
+// so both products of attention read them as packed weights. Only ever finite values; zero where
+// never written.
+struct KvLayer {
+  bf16_t* keys = nullptr;
+  bf16_t* values = nullptr;
+  int32_t page_places = 0;  // P: 32, 64 or 128
+  int32_t kv_heads = 0;     // G
+  int32_t head_dim = 0;     // E
+
+  int64_t key_block() const { return page_places * round_up(head_dim, 32); }
+  int64_t value_block() const { return page_places * round_up(head_dim, 16); }
+  int64_t key_index(int64_t page, int64_t head, int64_t place, int64_t e) const {
+    return (page * kv_heads + head) * key_block() + packed_index_bf16(place, e, head_dim);
+  }
+  int64_t value_index(int64_t page, int64_t head, int64_t place, int64_t e) const {
+    return (page * kv_heads + head) * value_block() + place / 32 * 32 * round_up(head_dim, 16) +
+           packed_index_bf16(e, place % 32, 32);
+  }
+};
+
+// ---- Parameters
+// ---------------------------------------------------------------------------------------------------
+
+// An activation that is the input of a matrix product: bf16, or f32 when the weights are f32
+// (numerics 0). Row stride in elements; columns from the width to round_up(width, 32) are zero and
+// the consumer relies on it.
+struct Activation {
+  void* data = nullptr;
+  DType type = DType::bf16;
+  int64_t stride = 0;
+};
+
+// out[t][d] = table row of token[t], as f32. The table is row-major [V][D] (panels false) or packed
+// (a tied head).
+struct EmbedParams {
+  const int32_t* tokens;
+  const void* table;
+  DType type;  // of the table: bf16 or f32
+  bool panels;
+  int64_t rows, width;
+  float* out;  // [T][D]
+};
+
+// out = (x * rs) * w, rs = 1 / sqrt(sum64(x * x) / D + eps); numerics 3. Pad columns of out are set
+// to zero. `rows_of` (or null) selects input rows: row t of out is made from row rows_of[t] of x.
+struct RmsNormParams {
+  const float* x;  // [.][D]
+  int64_t x_stride;
+  const int32_t* rows_of;
+  const float* weight;  // [D]
+  float eps;
+  int64_t rows, width;
+  Activation out;
+};
+
+// y[t][n] = dot(x[t], w[n]) in `runs` runs (+ bias[n]); or, with `accumulate`, y = y + that.
+// Numerics 1, 2.
+struct MatmulParams {
+  Activation x;    // [T][K]
+  PackedWeight w;  // [N][K]
+  int64_t rows;
+  int runs;
+  const float* bias;  // [N] or null
+  bool accumulate;
+  float* y;  // [T][N]
+  int64_t y_stride;
+};
+
+// out[t][f] = silu(g) * u, g = dot(x[t], gate[f]) (+ bias), u = dot(x[t], up[f]) (+ bias); silu(g)
+// = g / (1 + exp(-g)).
+struct GatedMatmulParams {
+  Activation x;          // [T][K]
+  PackedWeight gate_up;  // n = F; panels interleaved, 2 * panels() in all
+  int64_t rows;
+  const float* gate_bias;  // [F] or null
+  const float* up_bias;
+  Activation out;  // [T][F]; pad columns set to zero
+};
+
+// From the product of q, k and v weights: normalises heads (Qwen3), rotates, rounds, and writes
+// queries to `q` and keys and values to their places. Rotation pairs e with e + E/2.
+struct QkvParams {
+  const float* qkv;  // [T][(H + 2G) * E]
+  int64_t qkv_stride;
+  int64_t rows;
+  int32_t heads;        // H; kv.kv_heads and kv.head_dim give G and E
+  const float* q_norm;  // [E] or null
+  const float* k_norm;
+  float norm_eps;
+  const int32_t* positions;  // [T]
+  const float* cos;          // [position][E/2]
+  const float* sin;
+  // Row t's key and value go to places write_begin[t] .. write_begin[t + 1] of these lists (one
+  // place, except for draft rows that several paths share).
+  const int32_t* write_begin;  // [T + 1]
+  const int32_t* write_page;
+  const int32_t* write_place;  // within the page
+  KvLayer kv;
+  bf16_t* q;         // [T][H][round_up(E, 32)]; pad zero
+  bool* non_finite;  // [T]: set to true when a key or value of the row was not finite (the request
+                     // fails)
+};
+
+// Attention by place, numerics 4. Row t reads the pages of block table table_of[t]; places after
+// its position are invalid, and with window > 0 also places <= position - window.
+struct AttentionParams {
+  const bf16_t* q;  // [T][H][round_up(E, 32)]
+  int64_t rows;
+  int32_t heads;
+  const int32_t* positions;      // [T]
+  const int32_t* table_of;       // [T], rows of one table stand together
+  const int32_t* const* tables;  // block tables: page of places [i * P, (i + 1) * P)
+  int32_t window;
+  KvLayer kv;
+  Activation out;  // [T][H * E]; pad columns set to zero
+};
+
+// ---- The table
+// ----------------------------------------------------------------------------------------------------
+
+struct Kernels {
+  const char* name;  // "scalar", "avx2", "avx512", "amx"
+  Order order;
+
+  void (*embed)(const EmbedParams&, Part);
+  void (*rms_norm)(const RmsNormParams&, Part);
+  void (*matmul)(const MatmulParams&, Part);
+  void (*gated_matmul)(const GatedMatmulParams&, Part);
+  void (*qkv)(const QkvParams&, Part);
+  void (*attention)(const AttentionParams&, Part);
+};
+
+}  // namespace invar

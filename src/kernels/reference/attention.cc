@@ -1,0 +1,122 @@
+// Attention by place: numerics 4, one query head of one row at a time.
+#include <algorithm>
+
+#include "kernels/reference/reference.h"
+#include "numerics/math.h"
+
+namespace invar::reference {
+
+namespace {
+
+// What one split of 128 places contributes to one query head.
+struct SplitResult {
+  float max = 0;        // m_s
+  float sum = 0;        // l_s
+  float out[256] = {};  // o_s
+};
+
+class Reader {
+ public:
+  Reader(const KvLayer& kv, const int32_t* table, int64_t group)
+      : kv_(kv), table_(table), group_(group) {}
+  bf16_t key(int64_t place, int64_t e) const {
+    return kv_.keys[kv_.key_index(page(place), group_, place % kv_.page_places, e)];
+  }
+  bf16_t value(int64_t place, int64_t e) const {
+    return kv_.values[kv_.value_index(page(place), group_, place % kv_.page_places, e)];
+  }
+
+ private:
+  int64_t page(int64_t place) const { return table_[place / kv_.page_places]; }
+  const KvLayer& kv_;
+  const int32_t* table_;
+  int64_t group_;
+};
+
+// Places [first, last] of the split that begins at `base` are valid; there is at least one.
+template <Order order>
+SplitResult attend_split(const Reader& read, const bf16_t* q, int head_dim, float c, int64_t base,
+                         int64_t first, int64_t last) {
+  SplitResult result;
+  float d[kSplitPlaces], p[kSplitPlaces] = {};
+  bf16_t column[256];
+  float max = -std::numeric_limits<float>::infinity();
+  for (int64_t j = first; j <= last; ++j) {
+    for (int e = 0; e < head_dim; ++e) column[e] = read.key(j, e);
+    d[j - base] = orders::dot(order, q, column, head_dim);
+    max = std::max(max, d[j - base]);
+  }
+  result.max = max * c;
+  for (int64_t j = first; j <= last; ++j)
+    p[j - base] = math::exp2(__builtin_fmaf(d[j - base], c, -result.max));
+  result.sum = orders::sum64(p);
+
+  bf16_t weights[kSplitPlaces];
+  for (int j = 0; j < kSplitPlaces; ++j) weights[j] = f32_to_bf16(p[j]);
+  for (int e = 0; e < head_dim; ++e) {
+    bf16_t values[kSplitPlaces] = {};  // an invalid place adds an exact zero, whatever it holds
+    for (int64_t j = first; j <= last; ++j) values[j - base] = read.value(j, e);
+    result.out[e] = orders::dot(order, weights, values, kSplitPlaces);
+  }
+  return result;
+}
+
+// Splits in ascending order; the first one sets the state (numerics 4, step 4).
+void merge(SplitResult& state, const SplitResult& split, int head_dim) {
+  const float max = std::max(state.max, split.max);
+  const float a = math::exp2(state.max - max), b = math::exp2(split.max - max);
+  state.max = max;
+  state.sum = __builtin_fmaf(state.sum, a, split.sum * b);
+  for (int e = 0; e < head_dim; ++e)
+    state.out[e] = __builtin_fmaf(state.out[e], a, split.out[e] * b);
+}
+
+}  // namespace
+
+template <Order order>
+void attention(const AttentionParams& p, Part part) {
+  const int head_dim = p.kv.head_dim;
+  const int64_t padded = round_up(head_dim, 32), width = int64_t{p.heads} * head_dim;
+  const float c =
+      static_cast<float>(0x1.71547652b82fep+0 / __builtin_sqrt(static_cast<double>(head_dim)));
+  const auto [begin, end] = part.of(p.rows);
+  for (int64_t t = begin; t < end; ++t) {
+    for (int h = 0; h < p.heads; ++h) {
+      const Reader read(p.kv, p.tables[p.table_of[t]], h / (p.heads / p.kv.kv_heads));
+      const bf16_t* q = p.q + (t * p.heads + h) * padded;
+      const int64_t last = p.positions[t];
+      const int64_t first = p.window > 0 ? std::max<int64_t>(0, last - p.window + 1) : 0;
+      SplitResult state;
+      bool is_first = true;
+      for (int64_t base = first / kSplitPlaces * kSplitPlaces; base <= last; base += kSplitPlaces) {
+        const SplitResult split =
+            attend_split<order>(read, q, head_dim, c, base, std::max(first, base),
+                                std::min<int64_t>(last, base + kSplitPlaces - 1));
+        if (is_first)
+          state = split;
+        else
+          merge(state, split, head_dim);
+        is_first = false;
+      }
+      for (int e = 0; e < head_dim; ++e) {
+        const float y = state.out[e] / state.sum;
+        const int64_t at = t * p.out.stride + h * head_dim + e;
+        if (p.out.type == DType::bf16)
+          static_cast<bf16_t*>(p.out.data)[at] = f32_to_bf16(y);
+        else
+          static_cast<float*>(p.out.data)[at] = y;
+      }
+    }
+    for (int64_t i = width; i < round_up(width, kLeafPad); ++i) {
+      if (p.out.type == DType::bf16)
+        static_cast<bf16_t*>(p.out.data)[t * p.out.stride + i] = 0;
+      else
+        static_cast<float*>(p.out.data)[t * p.out.stride + i] = 0.0f;
+    }
+  }
+}
+
+template void attention<Order::portable>(const AttentionParams&, Part);
+template void attention<Order::hopper>(const AttentionParams&, Part);
+
+}  // namespace invar::reference

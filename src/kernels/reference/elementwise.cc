@@ -1,0 +1,116 @@
+// Embedding, RMSNorm and the step between the q, k, v product and attention.
+#include <algorithm>
+
+#include "kernels/reference/reference.h"
+#include "numerics/math.h"
+
+namespace invar::reference {
+
+namespace {
+
+// Stores f32 values as an activation row and clears its pad columns.
+void store_activation(const Activation& out, int64_t row, const float* values, int64_t width) {
+  const int64_t padded = round_up(width, kLeafPad);
+  if (out.type == DType::bf16) {
+    bf16_t* y = static_cast<bf16_t*>(out.data) + row * out.stride;
+    for (int64_t i = 0; i < width; ++i) y[i] = f32_to_bf16(values[i]);
+    std::fill(y + width, y + padded, bf16_t{0});
+  } else {
+    float* y = static_cast<float*>(out.data) + row * out.stride;
+    std::copy(values, values + width, y);
+    std::fill(y + width, y + padded, 0.0f);
+  }
+}
+
+float table_value(const EmbedParams& p, int64_t token, int64_t d) {
+  if (p.type == DType::bf16) {
+    const bf16_t* table = static_cast<const bf16_t*>(p.table);
+    return bf16_to_f32(
+        table[p.panels ? packed_index_bf16(token, d, p.width) : token * p.width + d]);
+  }
+  const float* table = static_cast<const float*>(p.table);
+  return table[p.panels ? packed_index_f32(token, d, p.width) : token * p.width + d];
+}
+
+// 1 / sqrt(sum64(x * x) / D + eps), numerics 3.
+float inverse_rms(const float* x, int64_t width, float eps) {
+  const float sum = orders::sum64_squares({x, static_cast<size_t>(width)});
+  return 1.0f / math::sqrt(sum / static_cast<float>(width) + eps);
+}
+
+// Normalises (when `norm` is given) and rotates one head of one row; numerics 5.
+void prepare_head(const QkvParams& p, int64_t row, const float* in, const float* norm, float* out) {
+  const int e = p.kv.head_dim, half = e / 2;
+  std::copy(in, in + e, out);
+  if (norm) {
+    const float rs = inverse_rms(in, e, p.norm_eps);
+    for (int i = 0; i < e; ++i) out[i] = (in[i] * rs) * norm[i];
+  }
+  const float* c = p.cos + int64_t{p.positions[row]} * half;
+  const float* s = p.sin + int64_t{p.positions[row]} * half;
+  for (int i = 0; i < half; ++i) {
+    const float a = out[i], b = out[i + half];
+    out[i] = __builtin_fmaf(a, c[i], -(b * s[i]));
+    out[i + half] = __builtin_fmaf(b, c[i], a * s[i]);
+  }
+}
+
+bool is_finite(float x) {
+  return (std::bit_cast<uint32_t>(x) & 0x7f800000) != 0x7f800000;
+}
+
+}  // namespace
+
+void embed(const EmbedParams& p, Part part) {
+  const auto [begin, end] = part.of(p.rows);
+  for (int64_t t = begin; t < end; ++t)
+    for (int64_t d = 0; d < p.width; ++d)
+      p.out[t * p.width + d] = table_value(p, p.tokens[t], d) + 0.0f;  // + 0: flushes subnormals
+}
+
+void rms_norm(const RmsNormParams& p, Part part) {
+  const auto [begin, end] = part.of(p.rows);
+  float y[256];
+  for (int64_t t = begin; t < end; ++t) {
+    const float* x = p.x + (p.rows_of ? p.rows_of[t] : t) * p.x_stride;
+    const float rs = inverse_rms(x, p.width, p.eps);
+    // In blocks, so that no width needs memory of its own.
+    for (int64_t block = 0; block < p.width; block += 256) {
+      const int64_t count = std::min<int64_t>(256, p.width - block);
+      for (int64_t i = 0; i < count; ++i) y[i] = (x[block + i] * rs) * p.weight[block + i];
+      Activation out = p.out;
+      out.data = static_cast<char*>(p.out.data) + block * size_of(p.out.type);
+      store_activation(out, t, y, count);
+    }
+  }
+}
+
+void qkv(const QkvParams& p, Part part) {
+  const auto [begin, end] = part.of(p.rows);
+  const int e = p.kv.head_dim, groups = p.kv.kv_heads;
+  const int64_t padded = round_up(e, 32);
+  float head[256];
+  for (int64_t t = begin; t < end; ++t) {
+    const float* in = p.qkv + t * p.qkv_stride;
+    for (int h = 0; h < p.heads; ++h, in += e) {
+      prepare_head(p, t, in, p.q_norm, head);
+      bf16_t* q = p.q + (t * p.heads + h) * padded;
+      for (int i = 0; i < e; ++i) q[i] = f32_to_bf16(head[i]);
+      std::fill(q + e, q + padded, bf16_t{0});
+    }
+    for (int g = 0; g < groups; ++g, in += e) {
+      const float* value = in + groups * e;
+      prepare_head(p, t, in, p.k_norm, head);
+      for (int i = 0; i < e; ++i)
+        if (!is_finite(head[i]) || !is_finite(value[i])) p.non_finite[t] = true;
+      for (int w = p.write_begin[t]; w < p.write_begin[t + 1]; ++w)
+        for (int i = 0; i < e; ++i) {
+          const int page = p.write_page[w], place = p.write_place[w];
+          p.kv.keys[p.kv.key_index(page, g, place, i)] = f32_to_cached_bf16(head[i]);
+          p.kv.values[p.kv.value_index(page, g, place, i)] = f32_to_cached_bf16(value[i]);
+        }
+    }
+  }
+}
+
+}  // namespace invar::reference

@@ -1,0 +1,114 @@
+// Matrix products: orders::dot of numerics 1 and 2, one output at a time.
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/reference/reference.h"
+#include "numerics/math.h"
+
+namespace invar::reference {
+
+namespace {
+
+constexpr int64_t kMaxInner = 1 << 16;
+
+// Output `output` of a packed matrix as a row of its own.
+template <typename T>
+struct Column {
+  T inner[kMaxInner];
+  Column(const PackedWeight& w, int64_t output) {
+    const T* data = static_cast<const T*>(w.data);
+    for (int64_t k = 0; k < w.k; ++k)
+      inner[k] = data[std::is_same_v<T, bf16_t> ? packed_index_bf16(output, k, w.k)
+                                                : packed_index_f32(output, k, w.k)];
+  }
+};
+
+// Calls use(t, dot of activation row t and output `output`) for every row.
+template <Order order, typename Use>
+void dot_rows(const Activation& x, int64_t rows, const PackedWeight& w, int64_t output, int runs,
+              Use use) {
+  if (w.type == DType::bf16) {
+    const Column<bf16_t> column(w, output);
+    const bf16_t* row = static_cast<const bf16_t*>(x.data);
+    for (int64_t t = 0; t < rows; ++t, row += x.stride)
+      use(t, orders::dot(order, row, column.inner, w.k, runs));
+  } else {
+    const Column<float> column(w, output);
+    const float* row = static_cast<const float*>(x.data);
+    for (int64_t t = 0; t < rows; ++t, row += x.stride)
+      use(t, orders::dot(row, column.inner, w.k, runs));
+  }
+}
+
+void check_types(const Activation& x, const PackedWeight& w, Order order) {
+  CHECK(x.type == w.type, "activations and weights of a product have one type");
+  CHECK(order == Order::portable || w.type == DType::bf16, "the order hopper is defined for bf16");
+  CHECK(w.k <= kMaxInner, "inner size beyond what the reference holds");
+}
+
+}  // namespace
+
+template <Order order>
+void matmul(const MatmulParams& p, Part part) {
+  check_types(p.x, p.w, order);
+  const auto [begin, end] = part.of(p.w.n, kPanelWidth);
+  for (int64_t n = begin; n < end; ++n)
+    dot_rows<order>(p.x, p.rows, p.w, n, p.runs, [&](int64_t t, float y) {
+      if (p.bias) y = y + p.bias[n];
+      float& out = p.y[t * p.y_stride + n];
+      out = p.accumulate ? out + y : y;
+    });
+}
+
+template <Order order>
+void gated_matmul(const GatedMatmulParams& p, Part part) {
+  check_types(p.x, p.gate_up, order);
+  const int64_t width = p.gate_up.n;
+  const auto [begin, end] = part.of(round_up(width, kLeafPad), kPanelWidth);
+  const auto store = [&](int64_t t, int64_t f, float y) {
+    if (p.out.type == DType::bf16)
+      static_cast<bf16_t*>(p.out.data)[t * p.out.stride + f] = f32_to_bf16(y);
+    else
+      static_cast<float*>(p.out.data)[t * p.out.stride + f] = y;
+  };
+  const PackedWeight& w = p.gate_up;
+  for (int64_t f = begin; f < end; ++f) {
+    if (f >= width) {  // pad columns
+      for (int64_t t = 0; t < p.rows; ++t) store(t, f, 0.0f);
+      continue;
+    }
+    const int64_t gate = f / 16 * 32 + f % 16, up = gate + 16;  // interleaved panels
+    for (int64_t t0 = 0; t0 < p.rows; t0 += 64) {
+      const int64_t count = std::min<int64_t>(64, p.rows - t0);
+      float g[64];
+      Activation x = p.x;
+      x.data = static_cast<char*>(x.data) + t0 * x.stride * size_of(x.type);
+      dot_rows<order>(x, count, w, gate, 1, [&](int64_t t, float y) { g[t] = y; });
+      dot_rows<order>(x, count, w, up, 1, [&](int64_t t, float u) {
+        float gate_t = g[t];
+        if (p.gate_bias) gate_t = gate_t + p.gate_bias[f];
+        if (p.up_bias) u = u + p.up_bias[f];
+        store(t0 + t, f, (gate_t / (1.0f + math::exp(-gate_t))) * u);
+      });
+    }
+  }
+}
+
+template void matmul<Order::portable>(const MatmulParams&, Part);
+template void matmul<Order::hopper>(const MatmulParams&, Part);
+template void gated_matmul<Order::portable>(const GatedMatmulParams&, Part);
+template void gated_matmul<Order::hopper>(const GatedMatmulParams&, Part);
+
+Kernels table(Order order) {
+  const bool portable = order == Order::portable;
+  return {.name = "scalar",
+          .order = order,
+          .embed = embed,
+          .rms_norm = rms_norm,
+          .matmul = portable ? matmul<Order::portable> : matmul<Order::hopper>,
+          .gated_matmul = portable ? gated_matmul<Order::portable> : gated_matmul<Order::hopper>,
+          .qkv = qkv,
+          .attention = portable ? attention<Order::portable> : attention<Order::hopper>};
+}
+
+}  // namespace invar::reference

@@ -1,0 +1,59 @@
+#include "kernels/select.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "kernels/reference/reference.h"
+
+namespace invar {
+
+namespace {
+
+// One row per instruction set, slowest first. `override_kernels` replaces the entries that the set
+// does better.
+struct Implementation {
+  const char* name;
+  bool (*is_supported)();
+  void (*override_kernels)(Kernels&);
+};
+
+constexpr Implementation kImplementations[] = {
+    {"scalar", [] { return true; }, [](Kernels&) {}},
+};
+
+}  // namespace
+
+const std::vector<std::string>& instruction_sets() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const Implementation& i : kImplementations) all.push_back(i.name);
+    return all;
+  }();
+  return names;
+}
+
+bool is_supported(std::string_view instruction_set) {
+  return std::any_of(std::begin(kImplementations), std::end(kImplementations),
+                     [&](const auto& i) { return i.name == instruction_set && i.is_supported(); });
+}
+
+Kernels select_kernels(Order order, std::string_view instruction_set) {
+  if (instruction_set != "auto") {
+    const auto& names = instruction_sets();
+    if (std::find(names.begin(), names.end(), instruction_set) == names.end())
+      fail_usage("expected an instruction set of auto, {}, found \"{}\"", fmt::join(names, ", "),
+                 instruction_set);
+    if (!is_supported(instruction_set))
+      fail_usage("the instruction set {} is not available on this machine", instruction_set);
+  }
+  Kernels kernels = reference::table(order);
+  for (const Implementation& i : kImplementations) {
+    if (!i.is_supported()) continue;
+    i.override_kernels(kernels);
+    kernels.name = i.name;
+    if (i.name == instruction_set) break;
+  }
+  return kernels;
+}
+
+}  // namespace invar

@@ -1,0 +1,57 @@
+// The waist of the engine: everything that the forward is asked to do in one step, as plain data.
+// The server, the speculative methods, the trainer and the tests all build this struct; below it
+// nobody knows whether a row is part of a prompt, a generated token, a draft or a training example.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace invar {
+
+// One position of one sequence, to be computed.
+struct BatchRow {
+  int32_t token = 0;
+  int32_t position = 0;  // absolute; its key and value go to this place
+  int32_t sequence = 0;  // index into Batch::sequences
+  // Row of this batch that stands one position before this one in a draft tree, or -1: the place
+  // before it is in the sequence's pages, or the row before it in this batch (same sequence,
+  // position one less).
+  int32_t parent = -1;
+
+  bool operator==(const BatchRow&) const = default;
+};
+
+// Where a sequence's keys and values live: pages[i] holds places [i * page_places, (i + 1) *
+// page_places).
+struct BatchSequence {
+  std::vector<int32_t> pages;
+  bool operator==(const BatchSequence&) const = default;
+};
+
+struct Batch {
+  std::vector<BatchRow>
+      rows;  // rows of one sequence stand together, positions ascending along each path
+  std::vector<BatchSequence> sequences;
+  std::vector<int32_t>
+      logit_rows;  // ascending row indices whose logits are wanted, in output order
+  std::vector<int32_t>
+      tap_layers;  // ascending; the hidden state after this layer is kept for every row
+  std::vector<int32_t> scratch_pages;  // pages that the forward may overwrite: tails of draft paths
+                                       // (see kv/placement.h)
+  // Layers [layer_begin, layer_end) are run. A range that begins at 0 embeds the tokens, any other
+  // starts from ForwardIo::hidden; a range that ends at the last layer makes logits, any other
+  // leaves ForwardIo::hidden.
+  int32_t layer_begin = 0;
+  int32_t layer_end = -1;  // -1: the last layer
+
+  bool operator==(const Batch&) const = default;
+};
+
+// Through bytes and back, for workers in other processes. from_bytes throws Error on anything
+// malformed.
+std::string to_bytes(const Batch& batch);
+Batch batch_from_bytes(std::string_view bytes);
+
+}  // namespace invar
