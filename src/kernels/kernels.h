@@ -18,8 +18,7 @@
 
 namespace invar {
 
-// ---- Layouts
-// -----------------------------------------------------------------------------------------------------
+// ---- Layouts ----
 
 constexpr int kPanelWidth = 16;    // outputs in one panel of a packed weight
 constexpr int kLeafPad = 32;       // inner sizes are padded with zeros to this many elements
@@ -86,8 +85,7 @@ struct KvLayer {
   }
 };
 
-// ---- Parameters
-// ---------------------------------------------------------------------------------------------------
+// ---- Parameters ----
 
 // An activation that is the input of a matrix product: bf16, or f32 when the weights are f32
 // (numerics 0). Row stride in elements; columns from the width to round_up(width, 32) are zero and
@@ -183,8 +181,28 @@ struct AttentionParams {
   Activation out;  // [T][H * E]; pad columns set to zero
 };
 
-// ---- The table
-// ----------------------------------------------------------------------------------------------------
+// y = y + (x (+ bias)): what ends a row-parallel product whose tree went over several ranks.
+struct AddParams {
+  const float* x;     // [T][D]
+  const float* bias;  // [D] or null
+  int64_t rows, width;
+  float* y;  // [T][D]
+};
+
+// Keys and values of places [begin, end) of page `from` go to the same places of page `to`.
+struct PlaceCopy {
+  int32_t from, to;
+  int32_t begin, end;  // within the page
+  bool operator==(const PlaceCopy&) const = default;
+};
+
+struct CopyPlacesParams {
+  KvLayer kv;
+  const PlaceCopy* copies;  // in order; no page is both source and target
+  int64_t count;
+};
+
+// ---- The table ----
 
 struct Kernels {
   const char* name;  // "scalar", "avx2", "avx512", "amx"
@@ -196,6 +214,8 @@ struct Kernels {
   void (*gated_matmul)(const GatedMatmulParams&, Part);
   void (*qkv)(const QkvParams&, Part);
   void (*attention)(const AttentionParams&, Part);
+  void (*add)(const AddParams&, Part);
+  void (*copy_places)(const CopyPlacesParams&, Part);
 };
 
 }  // namespace invar

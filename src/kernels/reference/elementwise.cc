@@ -113,4 +113,29 @@ void qkv(const QkvParams& p, Part part) {
   }
 }
 
+void add(const AddParams& p, Part part) {
+  const auto [begin, end] = part.of(p.rows);
+  for (int64_t t = begin; t < end; ++t)
+    for (int64_t d = 0; d < p.width; ++d) {
+      float x = p.x[t * p.width + d];
+      if (p.bias) x = x + p.bias[d];
+      p.y[t * p.width + d] = p.y[t * p.width + d] + x;
+    }
+}
+
+void copy_places(const CopyPlacesParams& p, Part part) {
+  const KvLayer& kv = p.kv;
+  const auto [first, last] = part.of(kv.kv_heads);
+  for (int64_t g = first; g < last; ++g)
+    for (int64_t i = 0; i < p.count; ++i) {
+      const PlaceCopy& c = p.copies[i];
+      for (int64_t place = c.begin; place < c.end; ++place)
+        for (int64_t e = 0; e < kv.head_dim; ++e) {
+          kv.keys[kv.key_index(c.to, g, place, e)] = kv.keys[kv.key_index(c.from, g, place, e)];
+          kv.values[kv.value_index(c.to, g, place, e)] =
+              kv.values[kv.value_index(c.from, g, place, e)];
+        }
+    }
+}
+
 }  // namespace invar::reference

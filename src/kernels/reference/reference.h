@@ -14,6 +14,8 @@ void gated_matmul(const GatedMatmulParams& p, Part part);
 void qkv(const QkvParams& p, Part part);
 template <Order order>
 void attention(const AttentionParams& p, Part part);
+void add(const AddParams& p, Part part);
+void copy_places(const CopyPlacesParams& p, Part part);
 
 Kernels table(Order order);
 

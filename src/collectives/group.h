@@ -1,0 +1,31 @@
+// The ranks that share one model. Every reduction is a fixed binary tree over the ranks, (r0 + r1)
+// + (r2 + r3) ..., which continues the tree inside each rank (numerics 2), so the number of ranks
+// never shows in the bits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace invar {
+
+class Group {
+ public:
+  virtual ~Group() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;  // a power of two
+  // data[i] = tree over the ranks of their data[i]; every rank gets the same bits. f32.
+  virtual void tree_all_reduce(float* data, int64_t count) = 0;
+  // Lays the ranks' pieces one after the other: all[rank * bytes ...]; every rank brings the same
+  // number of bytes.
+  virtual void all_gather(const void* mine, int64_t bytes, void* all) = 0;
+  virtual void barrier() = 0;
+};
+
+// A single rank: nothing to do.
+Group& solo_group();
+
+// `size` ranks that are threads of this process; element r is for the thread that plays rank r.
+std::vector<std::unique_ptr<Group>> make_inproc_groups(int size);
+
+}  // namespace invar

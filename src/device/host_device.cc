@@ -1,0 +1,71 @@
+#include <sys/mman.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "base/error.h"
+#include "device/device.h"
+
+namespace invar {
+
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+class HostDevice final : public Device {
+ public:
+  void* allocate(size_t bytes, const char* what) override {
+    if (bytes > available_bytes())
+      fail("not enough memory for {}: {} MiB are needed, {} MiB are available", what, bytes >> 20,
+           available_bytes() >> 20);
+    // Whole huge pages at a huge-page boundary: reserve one more and give the ends back.
+    const size_t size = mapped_size(bytes);
+    const size_t extra = size >= kHugePage ? kHugePage : 0;
+    void* address = ::mmap(nullptr, size + extra, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (address == MAP_FAILED)
+      fail("not enough memory for {}: {} MiB could not be mapped", what, bytes >> 20);
+    if (!extra) return address;
+    char* begin = static_cast<char*>(address);
+    const size_t skip = (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
+    if (skip) ::munmap(begin, skip);
+    if (extra > skip) ::munmap(begin + skip + size, extra - skip);
+    ::madvise(begin + skip, size, MADV_HUGEPAGE);
+    return begin + skip;
+  }
+
+  void release(void* address, size_t bytes) override { ::munmap(address, mapped_size(bytes)); }
+  void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  bool is_host() const override { return true; }
+
+  size_t available_bytes() const override {
+    std::ifstream info("/proc/meminfo");
+    for (std::string key, unit; info >> key;) {
+      size_t kib = 0;
+      info >> kib;
+      if (key == "MemAvailable:") return kib << 10;
+      std::getline(info, unit);
+    }
+    return size_t{1} << 40;  // no /proc: let the kernel decide
+  }
+
+ private:
+  // Small arrays take whole small pages, large ones whole huge pages.
+  static size_t mapped_size(size_t bytes) {
+    const size_t unit = bytes >= kHugePage ? kHugePage : 4096;
+    return (bytes ? bytes + unit - 1 : unit) / unit * unit;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_host_device() {
+  return std::make_unique<HostDevice>();
+}
+
+}  // namespace invar

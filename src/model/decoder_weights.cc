@@ -1,0 +1,297 @@
+#include "model/decoder_weights.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+#include "base/error.h"
+
+namespace invar {
+
+Shard make_shard(const DecoderSpec& spec, int rank, int size) {
+  const int o_runs = attention_output_runs(spec), d_runs = down_runs(spec);
+  if (size < 1 || (size & (size - 1)) != 0 || o_runs % size != 0 || d_runs % size != 0)
+    fail_usage(
+        "{} ranks were asked for; this model can be cut into 1 to {} (powers of two), since its "
+        "row-parallel "
+        "products have {} and {} runs",
+        size, std::min(o_runs, d_runs), o_runs, d_runs);
+  Shard shard{.rank = rank, .size = size};
+  shard.heads = spec.heads / size;
+  shard.first_head = rank * shard.heads;
+  const int heads_per_kv = spec.heads / spec.kv_heads;
+  shard.first_kv_head = shard.first_head / heads_per_kv;
+  shard.kv_heads = (shard.first_head + shard.heads - 1) / heads_per_kv - shard.first_kv_head + 1;
+  if (shard.heads % shard.kv_heads != 0 ||
+      (shard.kv_heads > 1 && shard.heads / shard.kv_heads != heads_per_kv))
+    fail_usage("{} ranks do not share out {} query heads over {} key/value heads evenly", size,
+               spec.heads, spec.kv_heads);
+  shard.ffn = spec.ffn / size;
+  shard.first_ffn = rank * shard.ffn;
+  shard.vocab_stride = static_cast<int>(round_up((spec.vocab + size - 1) / size, kPanelWidth));
+  shard.first_vocab = std::min(spec.vocab, rank * shard.vocab_stride);
+  shard.vocab = std::min(shard.vocab_stride, spec.vocab - shard.first_vocab);
+  shard.o_runs = o_runs / size;
+  shard.down_runs = d_runs / size;
+  return shard;
+}
+
+// Rows [first_row, first_row + rows) and columns [first_column, first_column + columns) of a
+// tensor, as outputs of a packed matrix from output `at` on; `step` 2 leaves room for the other
+// matrix of a gated pair after every panel.
+struct PackedPart {
+  std::string tensor;
+  int64_t first_row, rows, first_column, columns;
+  int64_t at = 0;
+  int step = 1;
+};
+
+class WeightLoader {
+ public:
+  WeightLoader(DecoderWeights& weights, const DecoderSpec& spec, const TensorSource& source,
+               DType type, bool rounded, Device& device, ThreadPool& pool,
+               const LoadProgress& progress)
+      : out_(weights),
+        spec_(spec),
+        shard_(weights.shard_),
+        source_(source),
+        type_(type),
+        rounded_(rounded),
+        device_(device),
+        pool_(pool),
+        progress_(progress) {}
+
+  void load() {
+    total_bytes_ = 0;
+    for (const std::string& name : source_.names()) {
+      const TensorInfo info = source_.info(name);
+      total_bytes_ += info.elements() * size_of(info.dtype);
+    }
+    load_embedding_and_head();
+    for (int i = 0; i < spec_.layers; ++i) out_.layers_.push_back(load_layer(i));
+    out_.final_norm_ = vector("model.norm.weight", spec_.hidden);
+  }
+
+ private:
+  LayerWeights load_layer(int index) {
+    const std::string layer = fmt::format("model.layers.{}.", index);
+    const std::string attention = layer + "self_attn.", mlp = layer + "mlp.";
+    const int64_t e = spec_.head_dim, d = spec_.hidden;
+    const int64_t q = shard_.heads * e, kv = shard_.kv_heads * e, first_q = shard_.first_head * e,
+                  first_kv = shard_.first_kv_head * e;
+    LayerWeights w;
+    w.attention_norm = vector(layer + "input_layernorm.weight", d);
+    w.ffn_norm = vector(layer + "post_attention_layernorm.weight", d);
+    if (spec_.qk_norm) {
+      w.q_norm = vector(attention + "q_norm.weight", e);
+      w.k_norm = vector(attention + "k_norm.weight", e);
+    }
+    w.qkv = matrix(q + 2 * kv, d,
+                   {{attention + "q_proj.weight", first_q, q, 0, d, 0},
+                    {attention + "k_proj.weight", first_kv, kv, 0, d, q},
+                    {attention + "v_proj.weight", first_kv, kv, 0, d, q + kv}});
+    w.o = matrix(d, q, {{attention + "o_proj.weight", 0, d, first_q, q}});
+    w.gate_up = matrix(shard_.ffn, d,
+                       {{mlp + "gate_proj.weight", shard_.first_ffn, shard_.ffn, 0, d, 0, 2},
+                        {mlp + "up_proj.weight", shard_.first_ffn, shard_.ffn, 0, d, 16, 2}},
+                       2);
+    w.down =
+        matrix(d, shard_.ffn, {{mlp + "down_proj.weight", 0, d, shard_.first_ffn, shard_.ffn}});
+    if (spec_.qkv_bias)
+      w.qkv_bias = vector({{attention + "q_proj.bias", first_q, q},
+                           {attention + "k_proj.bias", first_kv, kv},
+                           {attention + "v_proj.bias", first_kv, kv}});
+    if (spec_.o_bias) w.o_bias = vector(attention + "o_proj.bias", d);
+    if (spec_.mlp_bias) {
+      w.gate_bias = vector({{mlp + "gate_proj.bias", shard_.first_ffn, shard_.ffn}});
+      w.up_bias = vector({{mlp + "up_proj.bias", shard_.first_ffn, shard_.ffn}});
+      w.down_bias = vector(mlp + "down_proj.bias", d);
+    }
+    return w;
+  }
+
+  void load_embedding_and_head() {
+    const std::string embedding = "model.embed_tokens.weight";
+    const std::string head = spec_.tied_head ? embedding : "lm_head.weight";
+    // A tied head on one rank holds the whole embedding: rows are read from its panels.
+    out_.embedding_is_packed_ = spec_.tied_head && shard_.size == 1;
+    if (!out_.embedding_is_packed_) out_.embedding_ = rows(embedding, spec_.vocab, spec_.hidden);
+    out_.head_ = matrix(shard_.vocab, spec_.hidden,
+                        {{head, shard_.first_vocab, shard_.vocab, 0, spec_.hidden}});
+    if (out_.embedding_is_packed_) out_.embedding_ = out_.head_.data;
+  }
+
+  // A packed matrix of `n` outputs and inner size `k`, put together from parts of tensors;
+  // `matrices` 2 for a gated pair.
+  PackedWeight matrix(int64_t n, int64_t k, const std::vector<PackedPart>& parts,
+                      int matrices = 1) {
+    PackedWeight w{.type = type_, .n = n, .k = k};
+    std::byte* target = allocate(matrices * w.elements() * size_of(type_));
+    w.data = target;
+    // A device that the host cannot write gets the panels by way of a staging copy.
+    std::vector<std::byte> staging(device_.is_host() ? 0
+                                                     : matrices * w.elements() * size_of(type_));
+    std::byte* host = device_.is_host() ? target : staging.data();
+    for (const PackedPart& part : parts) pack(part, k, host);
+    if (!device_.is_host()) device_.upload(target, host, staging.size());
+    return w;
+  }
+
+  void pack(const PackedPart& part, int64_t k, std::byte* target) {
+    constexpr int64_t kBlock = 16;  // rows read at a time
+    const int64_t width = source_.info(part.tensor).shape.at(1);
+    pool_.run([&](Part share) {
+      guarded([&] {
+        std::vector<std::byte> block(kBlock * width * size_of(type_));
+        const auto [begin, end] = share.of(part.rows, kBlock);
+        for (int64_t row = begin; row < end; row += kBlock) {
+          const int64_t count = std::min(kBlock, end - row);
+          read(part.tensor, part.first_row + row, count, width, block.data());
+          for (int64_t r = 0; r < count; ++r) {
+            const int64_t n = part.at + (row + r) / 16 * 16 * part.step + (row + r) % 16;
+            scatter(block.data() + (r * width + part.first_column) * size_of(type_), n,
+                    part.columns, k, target);
+          }
+        }
+      });
+    });
+    finish(part.tensor);
+  }
+
+  // One output's inner elements to their places in the panels.
+  void scatter(const std::byte* from, int64_t n, int64_t columns, int64_t k,
+               std::byte* target) const {
+    if (type_ == DType::bf16) {
+      const bf16_t* values = reinterpret_cast<const bf16_t*>(from);
+      bf16_t* panels = reinterpret_cast<bf16_t*>(target);
+      for (int64_t i = 0; i < columns; ++i) panels[packed_index_bf16(n, i, k)] = values[i];
+    } else {
+      const float* values = reinterpret_cast<const float*>(from);
+      float* panels = reinterpret_cast<float*>(target);
+      for (int64_t i = 0; i < columns; ++i) panels[packed_index_f32(n, i, k)] = values[i];
+    }
+  }
+
+  // A row-major matrix in the weights' type.
+  const void* rows(const std::string& tensor, int64_t count, int64_t width) {
+    const int64_t bytes = count * width * size_of(type_);
+    std::byte* target = allocate(bytes);
+    std::vector<std::byte> staging(device_.is_host() ? 0 : bytes);
+    std::byte* host = device_.is_host() ? target : staging.data();
+    pool_.run([&](Part share) {
+      guarded([&] {
+        const auto [begin, end] = share.of(count);
+        constexpr int64_t kBlock = 64;
+        for (int64_t row = begin; row < end; row += kBlock)
+          read(tensor, row, std::min(kBlock, end - row), width,
+               host + row * width * size_of(type_));
+      });
+    });
+    if (!device_.is_host()) device_.upload(target, host, staging.size());
+    finish(tensor);
+    return target;
+  }
+
+  // Part of a one-dimensional tensor.
+  struct VectorPart {
+    std::string tensor;
+    int64_t first, count;
+  };
+
+  const float* vector(const std::string& tensor, int64_t count) {
+    return vector({{tensor, 0, count}});
+  }
+
+  // Norms and biases: f32 whatever the weights' type, rounded first when the mode says so.
+  const float* vector(const std::vector<VectorPart>& parts) {
+    std::vector<float> values;
+    for (const VectorPart& part : parts) {
+      std::vector<float> one(source_.info(part.tensor).shape.at(0));
+      source_.read_rows(part.tensor, 0, std::ssize(one), DType::f32, one.data());
+      for (float& x : one) {
+        if (rounded_) x = bf16_to_f32(f32_to_bf16(x));
+        check_finite(part.tensor, (std::bit_cast<uint32_t>(x) & 0x7f800000) != 0x7f800000);
+      }
+      values.insert(values.end(), one.begin() + part.first, one.begin() + part.first + part.count);
+      finish(part.tensor);
+    }
+    std::byte* target = allocate(values.size() * sizeof(float));
+    device_.upload(target, values.data(), values.size() * sizeof(float));
+    return reinterpret_cast<const float*>(target);
+  }
+
+  void read(const std::string& tensor, int64_t first, int64_t count, int64_t width,
+            std::byte* out) {
+    source_.read_rows(tensor, first, count, type_, out);
+    uint32_t worst = 0;  // all exponent bits set somewhere?
+    if (type_ == DType::bf16) {
+      const bf16_t* x = reinterpret_cast<const bf16_t*>(out);
+      for (int64_t i = 0; i < count * width; ++i) worst = std::max<uint32_t>(worst, x[i] & 0x7f80);
+      check_finite(tensor, worst != 0x7f80);
+    } else {
+      const uint32_t* x = reinterpret_cast<const uint32_t*>(out);
+      for (int64_t i = 0; i < count * width; ++i) worst = std::max(worst, x[i] & 0x7f800000);
+      check_finite(tensor, worst != 0x7f800000);
+    }
+  }
+
+  void check_finite(const std::string& tensor, bool finite) const {
+    if (!finite) fail("tensor {}: expected finite weights, found NaN or infinity", tensor);
+  }
+
+  // Runs `work` on a pool thread, which exceptions must not leave; the first one is thrown by
+  // finish().
+  template <typename Work>
+  void guarded(Work work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      const std::lock_guard lock(error_mutex_);
+      if (error_.empty()) error_ = error.what();
+    }
+  }
+
+  void finish(const std::string& tensor) {
+    if (!error_.empty()) throw Error(error_);
+    const TensorInfo info = source_.info(tensor);
+    done_bytes_ += info.elements() * size_of(info.dtype);
+    source_.release(tensor);
+    if (progress_) progress_(std::min(done_bytes_, total_bytes_), total_bytes_);
+  }
+
+  std::byte* allocate(int64_t bytes) {
+    out_.memory_.emplace_back(device_, static_cast<size_t>(bytes), "the weights");
+    return out_.memory_.back().data();
+  }
+
+  DecoderWeights& out_;
+  const DecoderSpec& spec_;
+  const Shard& shard_;
+  const TensorSource& source_;
+  const DType type_;
+  const bool rounded_;
+  Device& device_;
+  ThreadPool& pool_;
+  const LoadProgress& progress_;
+  int64_t done_bytes_ = 0, total_bytes_ = 0;
+  std::mutex error_mutex_;
+  std::string error_;
+};
+
+DecoderWeights::DecoderWeights(const DecoderSpec& spec, const Arithmetic& arithmetic,
+                               const Shard& shard, const TensorSource& source, Device& device,
+                               ThreadPool& pool, const LoadProgress& progress)
+    : shard_(shard), type_(arithmetic.type()) {
+  WeightLoader(*this, spec, source, type_, arithmetic.weights == WeightMode::rounded, device, pool,
+               progress)
+      .load();
+}
+
+int64_t DecoderWeights::bytes() const {
+  int64_t total = 0;
+  for (const auto& array : memory_) total += static_cast<int64_t>(array.size());
+  return total;
+}
+
+}  // namespace invar

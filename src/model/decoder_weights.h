@@ -1,0 +1,83 @@
+// A decoder's weights as kernels read them: packed in panels, in one device's memory, for one rank
+// of a group.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "device/device.h"
+#include "kernels/kernels.h"
+#include "model/arithmetic.h"
+#include "model/decoder_spec.h"
+#include "weights/tensor_source.h"
+
+namespace invar {
+
+// What one rank of a tensor-parallel group holds (numerics 2). A rank has every key/value head that
+// its query heads use.
+struct Shard {
+  int rank = 0, size = 1;
+  int heads = 0, first_head = 0;  // query heads
+  int kv_heads = 0, first_kv_head = 0;
+  int ffn = 0, first_ffn = 0;
+  int vocab = 0, first_vocab = 0;  // rows of the head
+  int vocab_stride = 0;            // rows per rank, whole panels: first_vocab = rank * vocab_stride
+  int o_runs = 1, down_runs = 1;   // runs of the row-parallel products that lie on this rank
+};
+
+// Throws UsageError when the model cannot be cut that way: the size must divide both run counts and
+// the query heads.
+Shard make_shard(const DecoderSpec& spec, int rank, int size);
+
+struct LayerWeights {
+  const float* attention_norm = nullptr;  // [D]
+  const float* q_norm = nullptr;          // [E] or null
+  const float* k_norm = nullptr;
+  const float* ffn_norm = nullptr;   // [D]
+  PackedWeight qkv;                  // [(H + 2G) * E][D]: q, then k, then v
+  PackedWeight o;                    // [D][H * E]
+  PackedWeight gate_up;              // [F][D], panels interleaved
+  PackedWeight down;                 // [D][F]
+  const float* qkv_bias = nullptr;   // [(H + 2G) * E] or null
+  const float* o_bias = nullptr;     // [D] or null
+  const float* gate_bias = nullptr;  // [F] or null
+  const float* up_bias = nullptr;
+  const float* down_bias = nullptr;  // [D] or null
+};
+
+// Called with the bytes done and the bytes in all, from the loading thread.
+using LoadProgress = std::function<void(int64_t, int64_t)>;
+
+class DecoderWeights {
+ public:
+  // Reads, checks and packs every tensor of the shard; threads of `pool` work in parallel; source
+  // pages are released after each tensor. Throws Error naming the tensor when one is missing, has
+  // another shape, or is not finite.
+  DecoderWeights(const DecoderSpec& spec, const Arithmetic& arithmetic, const Shard& shard,
+                 const TensorSource& source, Device& device, ThreadPool& pool,
+                 const LoadProgress& progress = {});
+
+  const Shard& shard() const { return shard_; }
+  const std::vector<LayerWeights>& layers() const { return layers_; }
+  const float* final_norm() const { return final_norm_; }
+  const PackedWeight& head() const { return head_; }  // this rank's rows of the head
+  // The embedding table: packed (tied head, one rank) or row-major.
+  const void* embedding() const { return embedding_; }
+  bool embedding_is_packed() const { return embedding_is_packed_; }
+  DType type() const { return type_; }
+  int64_t bytes() const;
+
+ private:
+  friend class WeightLoader;
+  Shard shard_;
+  DType type_;
+  std::vector<LayerWeights> layers_;
+  const float* final_norm_ = nullptr;
+  PackedWeight head_;
+  const void* embedding_ = nullptr;
+  bool embedding_is_packed_ = false;
+  std::vector<DeviceArray<std::byte>> memory_;
+};
+
+}  // namespace invar

@@ -1,0 +1,295 @@
+#include "model/forward.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "model/step_tables.h"
+
+namespace invar {
+
+// One step. T rows, D model width, H query heads, G key/value heads, E head size, F ffn width, V
+// vocabulary; heads, F and V are this rank's share.
+class ForwardPass {
+ public:
+  ForwardPass(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& ws, Group& group,
+              ForwardIo& io)
+      : model_(decoder),
+        spec_(decoder.spec),
+        shard_(decoder.weights->shard()),
+        batch_(batch),
+        kv_(kv),
+        ws_(ws),
+        group_(group),
+        io_(io),
+        kernels_(decoder.kernels),
+        rows_(static_cast<int64_t>(batch.rows.size())) {}
+
+  void run() {
+    const int end = batch_.layer_end < 0 ? spec_.layers : batch_.layer_end;
+    CHECK(rows_ <= ws_.max_rows() && std::ssize(batch_.logit_rows) <= ws_.max_logit_rows(),
+          "a batch larger than its workspace");
+    CHECK(0 <= batch_.layer_begin && batch_.layer_begin <= end && end <= spec_.layers,
+          "layer range");
+    io_.logits = {};
+    io_.taps = {};
+    prepare();
+    if (rows_ == 0) return;
+    if (batch_.layer_begin == 0)
+      embed();
+    else
+      load_hidden();
+    for (int layer = batch_.layer_begin; layer < end; ++layer) {
+      attention_block(layer);
+      ffn_block(layer);
+      tap(layer);
+    }
+    if (end == spec_.layers)
+      head();
+    else
+      store_hidden();
+    collect_failures();
+  }
+
+ private:
+  void prepare() {
+    int positions = 0;
+    for (const BatchRow& row : batch_.rows) positions = std::max(positions, row.position + 1);
+    model_.rope.fill(positions);
+    tables_ = ws_.tables_.build(batch_, kv_.page_places(), *model_.device);
+    bool* failed = ws_.host_non_finite_.get();
+    std::fill(failed, failed + rows_, false);
+    model_.device->upload(ws_.non_finite_.data(), failed, rows_ * sizeof(bool));
+  }
+
+  // h = rows of the embedding
+  void embed() {
+    model_.run(kernels_.embed, EmbedParams{.tokens = tables_.tokens,
+                                           .table = model_.weights->embedding(),
+                                           .type = model_.weights->type(),
+                                           .panels = model_.weights->embedding_is_packed(),
+                                           .rows = rows_,
+                                           .width = spec_.hidden,
+                                           .out = hidden()});
+    trace("embed", -1, hidden(), spec_.hidden, rows_);
+  }
+
+  // h = h + o(attention(rope(qkv(norm(h)))))
+  void attention_block(int layer) {
+    const LayerWeights& w = model_.weights->layers()[layer];
+    if (tables_.num_copies > 0)
+      model_.run(kernels_.copy_places,
+                 CopyPlacesParams{kv_.layer(layer), tables_.copies, tables_.num_copies});
+    norm(w.attention_norm, nullptr, rows_);
+    trace("attention_norm", layer, normed(), spec_.hidden, rows_);
+
+    const int64_t qkv_width = int64_t{shard_.heads + 2 * shard_.kv_heads} * spec_.head_dim;
+    model_.run(kernels_.matmul, MatmulParams{.x = normed(),
+                                             .w = w.qkv,
+                                             .rows = rows_,
+                                             .runs = 1,
+                                             .bias = w.qkv_bias,
+                                             .accumulate = false,
+                                             .y = ws_.qkv_.data(),
+                                             .y_stride = qkv_width});
+    trace("qkv", layer, ws_.qkv_.data(), qkv_width, rows_);
+
+    model_.run(kernels_.qkv, QkvParams{.qkv = ws_.qkv_.data(),
+                                       .qkv_stride = qkv_width,
+                                       .rows = rows_,
+                                       .heads = shard_.heads,
+                                       .q_norm = w.q_norm,
+                                       .k_norm = w.k_norm,
+                                       .norm_eps = spec_.norm_eps,
+                                       .positions = tables_.positions,
+                                       .cos = model_.rope.cos(),
+                                       .sin = model_.rope.sin(),
+                                       .write_begin = tables_.write_begin,
+                                       .write_page = tables_.write_page,
+                                       .write_place = tables_.write_place,
+                                       .kv = kv_.layer(layer),
+                                       .q = ws_.q_.data(),
+                                       .non_finite = ws_.non_finite_.data()});
+    trace_queries(layer);
+
+    model_.run(kernels_.attention, AttentionParams{.q = ws_.q_.data(),
+                                                   .rows = rows_,
+                                                   .heads = shard_.heads,
+                                                   .positions = tables_.positions,
+                                                   .table_of = tables_.table_of,
+                                                   .tables = tables_.tables,
+                                                   .window = spec_.windows[layer],
+                                                   .kv = kv_.layer(layer),
+                                                   .out = attended()});
+    trace("attention", layer, attended(), int64_t{shard_.heads} * spec_.head_dim, rows_);
+
+    row_parallel(attended(), w.o, shard_.o_runs, w.o_bias);
+    trace("o", layer, hidden(), spec_.hidden, rows_);
+  }
+
+  // h = h + down(silu(gate(norm(h))) * up(norm(h)))
+  void ffn_block(int layer) {
+    const LayerWeights& w = model_.weights->layers()[layer];
+    norm(w.ffn_norm, nullptr, rows_);
+    trace("ffn_norm", layer, normed(), spec_.hidden, rows_);
+    model_.run(kernels_.gated_matmul, GatedMatmulParams{.x = normed(),
+                                                        .gate_up = w.gate_up,
+                                                        .rows = rows_,
+                                                        .gate_bias = w.gate_bias,
+                                                        .up_bias = w.up_bias,
+                                                        .out = gated()});
+    trace("gated", layer, gated(), shard_.ffn, rows_);
+    row_parallel(gated(), w.down, shard_.down_runs, w.down_bias);
+    trace("down", layer, hidden(), spec_.hidden, rows_);
+  }
+
+  // h = h + (x * w (+ bias)), the inner size shared out over the ranks: numerics 2.
+  void row_parallel(const Activation& x, const PackedWeight& w, int runs, const float* bias) {
+    const bool alone = group_.size() == 1;
+    model_.run(kernels_.matmul, MatmulParams{.x = x,
+                                             .w = w,
+                                             .rows = rows_,
+                                             .runs = runs,
+                                             .bias = alone ? bias : nullptr,
+                                             .accumulate = alone,
+                                             .y = alone ? hidden() : ws_.partial_.data(),
+                                             .y_stride = spec_.hidden});
+    if (alone) return;
+    group_.tree_all_reduce(ws_.partial_.data(), rows_ * spec_.hidden);
+    model_.run(kernels_.add, AddParams{.x = ws_.partial_.data(),
+                                       .bias = bias,
+                                       .rows = rows_,
+                                       .width = spec_.hidden,
+                                       .y = hidden()});
+  }
+
+  // Logits of the rows that want them, from the last residual stream.
+  void head() {
+    const int64_t count = std::ssize(batch_.logit_rows);
+    if (count == 0) return;
+    norm(model_.weights->final_norm(), tables_.logit_rows, count);
+    trace("final_norm", -1, normed(), spec_.hidden, count);
+    const bool alone = group_.size() == 1;
+    float* mine = alone ? ws_.logits_.data() : ws_.rank_logits_.data(, rows_);
+    model_.run(kernels_.matmul,
+               MatmulParams{.x = normed(),
+                            .w = model_.weights->head(),
+                            .rows = count,
+                            .runs = 1,
+                            .bias = nullptr,
+                            .accumulate = false,
+                            .y = mine,
+                            .y_stride = alone ? spec_.vocab : shard_.vocab_stride});
+    if (!alone) gather_logits(mine, count);
+    io_.logits =
+        ws_.fetch(*model_.device, ws_.logits_, ws_.host_logits_.get(), count * spec_.vocab);
+    trace("logits", -1, ws_.logits_.data(), spec_.vocab, count);
+  }
+
+  // Every rank holds a run of the vocabulary; all of them get the whole rows.
+  void gather_logits(const float* mine, int64_t count) {
+    const int64_t piece = count * shard_.vocab_stride;
+    float* all = ws_.rank_logits_.data() + piece;
+    group_.all_gather(mine, piece * static_cast<int64_t>(sizeof(float)), all);
+    for (int64_t t = 0; t < count; ++t)
+      for (int64_t r = 0; r < group_.size(); ++r) {
+        const int64_t begin = r * shard_.vocab_stride;
+        const int64_t width = std::min<int64_t>(shard_.vocab_stride, spec_.vocab - begin);
+        if (width <= 0) break;
+        std::memcpy(ws_.logits_.data() + t * spec_.vocab + begin,
+                    all + r * piece + t * shard_.vocab_stride, width * sizeof(float));
+      }
+  }
+
+  void norm(const float* weight, const int32_t* rows_of, int64_t rows) {
+    model_.run(kernels_.rms_norm, RmsNormParams{.x = hidden(),
+                                                .x_stride = spec_.hidden,
+                                                .rows_of = rows_of,
+                                                .weight = weight,
+                                                .eps = spec_.norm_eps,
+                                                .rows = rows,
+                                                .width = spec_.hidden,
+                                                .out = normed()});
+  }
+
+  void load_hidden() {
+    CHECK(std::ssize(io_.hidden) >= rows_ * spec_.hidden, "a later stage needs the hidden states");
+    model_.device->upload(hidden(), io_.hidden.data(), hidden_bytes());
+  }
+
+  void store_hidden() {
+    io_.hidden =
+        ws_.fetch(*model_.device, ws_.hidden_, ws_.host_hidden_.get(), rows_ * spec_.hidden);
+  }
+
+  void tap(int layer) {
+    const auto& taps = batch_.tap_layers;
+    const auto it = std::find(taps.begin(), taps.end(), layer);
+    if (it == taps.end()) return;
+    CHECK(std::ssize(taps) <= ws_.max_taps_, "more taps than the workspace holds");
+    float* all = ws_.host_taps_.get();
+    model_.device->download(all + (it - taps.begin()) * rows_ * spec_.hidden, hidden(),
+                            hidden_bytes());
+    io_.taps = {all, taps.size() * rows_ * spec_.hidden};
+  }
+
+  void collect_failures() {
+    bool* failed = ws_.host_non_finite_.get();
+    model_.device->download(failed, ws_.non_finite_.data(), rows_ * sizeof(bool));
+    io_.non_finite = {failed, static_cast<size_t>(rows_)};
+  }
+
+  float* hidden() const { return ws_.hidden_.data(); }
+  size_t hidden_bytes() const { return rows_ * spec_.hidden * sizeof(float); }
+  Activation normed() const { return activation(ws_.normed_, spec_.hidden); }
+  Activation attended() const {
+    return activation(ws_.attended_, int64_t{shard_.heads} * spec_.head_dim);
+  }
+  Activation gated() const { return activation(ws_.gated_, shard_.ffn); }
+  Activation activation(const DeviceArray<std::byte>& memory, int64_t width) const {
+    return {memory.data(), model_.arithmetic.type(), activation_stride(width)};
+  }
+
+  // Records `rows` rows of an operation's output; see trace.h.
+  void trace(std::string_view name, int layer, const float* values, int64_t width, int64_t rows) {
+    if (io_.trace) trace_values(name, layer, values, DType::f32, rows, width, width);
+  }
+  void trace(std::string_view name, int layer, const Activation& x, int64_t width, int64_t rows) {
+    if (io_.trace) trace_values(name, layer, x.data, x.type, rows, width, x.stride);
+  }
+  void trace_queries(int layer) {
+    const int64_t width = shard_.heads * round_up(spec_.head_dim, 32);
+    if (io_.trace) trace_values("rope", layer, ws_.q_.data(), DType::bf16, rows_, width, width);
+  }
+  // Not for warm steps: copies to the host and widens.
+  void trace_values(std::string_view name, int layer, const void* values, DType type, int64_t rows,
+                    int64_t width, int64_t stride) {
+    std::vector<std::byte> raw(rows * stride * size_of(type));
+    model_.device->download(raw.data(), values, raw.size());
+    std::vector<float> wide(rows * stride);
+    for (size_t i = 0; i < wide.size(); ++i)
+      wide[i] = type == DType::bf16 ? bf16_to_f32(reinterpret_cast<const bf16_t*>(raw.data())[i])
+                                    : reinterpret_cast<const float*>(raw.data())[i];
+    io_.trace->record({name, layer, wide.data(), rows, width, stride});
+  }
+
+  Decoder& model_;
+  const DecoderSpec& spec_;
+  const Shard& shard_;
+  const Batch& batch_;
+  KvStorage& kv_;
+  Workspace& ws_;
+  Group& group_;
+  ForwardIo& io_;
+  const Kernels& kernels_;
+  const int64_t rows_;
+  StepTables tables_;
+};
+
+void forward(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& workspace,
+             Group& group, ForwardIo& io) {
+  ScopedFlushToZero flush;
+  ForwardPass(decoder, batch, kv, workspace, group, io).run();
+}
+
+}  // namespace invar

@@ -1,0 +1,36 @@
+// The forward pass: one function for prompts, generated tokens, drafts and training rows alike.
+#pragma once
+
+#include <span>
+
+#include "collectives/group.h"
+#include "kv/kv_storage.h"
+#include "model/batch.h"
+#include "model/decoder.h"
+#include "model/trace.h"
+#include "model/workspace.h"
+
+namespace invar {
+
+// What a step reads and leaves besides the batch. Spans point into the workspace and live until its
+// next step.
+struct ForwardIo {
+  Trace* trace = nullptr;  // records every operation when set
+  // Out: [logit_rows][V], in the batch's order (host memory). Empty unless the last layer ran.
+  std::span<const float> logits;
+  // Out: [tap_layers][T][D]: the residual stream after each tapped layer (host memory).
+  std::span<const float> taps;
+  // In when layer_begin > 0, out when layer_end < layers: [T][D], the residual stream (host
+  // memory).
+  std::span<float> hidden;
+  // Out: per row, whether a key or value was not finite or a logit is NaN; such a request fails.
+  std::span<const bool> non_finite;
+};
+
+// Runs the batch's layers. Keys and values are written before anything attends to them.
+// REQUIRES: rows <= workspace.max_rows(), every page index valid, positions below the model's
+// maximum.
+void forward(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& workspace,
+             Group& group, ForwardIo& io);
+
+}  // namespace invar

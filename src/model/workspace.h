@@ -1,0 +1,45 @@
+// The memory of a step: activations on the device, and the step's row tables. Allocated once for
+// the largest step, so that a warm step allocates nothing.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/device.h"
+#include "kernels/kernels.h"
+#include "model/batch.h"
+#include "model/decoder.h"
+#include "model/step_tables.h"
+
+namespace invar {
+
+class Workspace {
+ public:
+  // For steps of up to `max_rows` rows of which up to `max_logit_rows` want logits and which keep
+  // up to `max_taps` layers' hidden states.
+  Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, int max_taps = 0);
+
+  int max_rows() const { return max_rows_; }
+  int max_logit_rows() const { return max_logit_rows_; }
+  size_t bytes() const;  // of device memory
+
+ private:
+  friend class ForwardPass;
+  // The first `count` floats of a device array as the host sees them.
+  std::span<float> fetch(Device& device, const DeviceArray<float>& from, float* copy,
+                         int64_t count);
+
+  int max_rows_, max_logit_rows_, max_taps_;
+  // Device memory.
+  DeviceArray<float> hidden_, qkv_, partial_, rank_logits_, logits_;
+  DeviceArray<bf16_t> q_;
+  DeviceArray<std::byte> normed_, attended_, gated_;
+  DeviceArray<bool> non_finite_;
+  StepTableBuilder tables_;
+  // Host copies of results; unused where the host reads the device's memory itself.
+  std::unique_ptr<float[]> host_logits_, host_hidden_, host_taps_;
+  std::unique_ptr<bool[]> host_non_finite_;
+};
+
+}  // namespace invar
