@@ -1,0 +1,76 @@
+// Plain data through bytes and back, little-endian, for messages between processes. The reader
+// trusts nothing: every length is compared with what is left before anything is made from it.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "base/error.h"
+
+namespace invar {
+
+static_assert(std::endian::native == std::endian::little);
+
+class ByteWriter {
+ public:
+  template <typename T>
+  void put(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T> && std::has_unique_object_representations_v<T>);
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  // A count and that many elements.
+  template <typename T>
+  void put_vector(const std::vector<T>& values) {
+    put(static_cast<uint64_t>(values.size()));
+    for (const T& value : values) put(value);
+  }
+  std::string take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+class ByteReader {
+ public:
+  // `what` names the message in errors: "a batch".
+  ByteReader(std::string_view bytes, const char* what) : bytes_(bytes), what_(what) {}
+
+  template <typename T>
+  T get() {
+    static_assert(std::is_trivially_copyable_v<T> && std::has_unique_object_representations_v<T>);
+    if (bytes_.size() - at_ < sizeof(T)) fail("{} ends early, at byte {}", what_, bytes_.size());
+    T value;
+    std::memcpy(&value, bytes_.data() + at_, sizeof value);
+    at_ += sizeof value;
+    return value;
+  }
+  // A count of elements that take at least `element_bytes` each in what follows.
+  size_t get_count(size_t element_bytes) {
+    const uint64_t count = get<uint64_t>();
+    if (count > (bytes_.size() - at_) / element_bytes)
+      fail("{} names {} elements at byte {} but only {} bytes follow", what_, count, at_ - 8,
+           bytes_.size() - at_);
+    return count;
+  }
+  template <typename T>
+  std::vector<T> get_vector() {
+    std::vector<T> values(get_count(sizeof(T)));
+    for (T& value : values) value = get<T>();
+    return values;
+  }
+  void expect_end() const {
+    if (at_ != bytes_.size()) fail("{} has {} bytes too many", what_, bytes_.size() - at_);
+  }
+
+ private:
+  std::string_view bytes_;
+  const char* what_;
+  size_t at_ = 0;
+};
+
+}  // namespace invar

@@ -1,0 +1,56 @@
+#include "kv/block_table.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace invar {
+
+BlockTable::BlockTable(BlockTable&& other) noexcept
+    : pool_(other.pool_), pages_(std::move(other.pages_)) {
+  other.pages_.clear();
+}
+
+BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
+  std::swap(pool_, other.pool_);
+  std::swap(pages_, other.pages_);
+  return *this;
+}
+
+bool BlockTable::grow(int64_t places) {
+  const int32_t missing = pool_->pages_for(places) - num_pages();
+  if (missing > pool_->free_pages()) return false;
+  for (int32_t i = 0; i < missing; ++i) pages_.push_back(pool_->allocate());
+  return true;
+}
+
+void BlockTable::truncate(int64_t places) {
+  const int32_t keep = pool_->pages_for(places);
+  while (num_pages() > keep) {
+    pool_->release(pages_.back());
+    pages_.pop_back();
+  }
+}
+
+void BlockTable::share(std::span<const int32_t> pages) {
+  for (const int32_t page : pages) {
+    pool_->add_reference(page);
+    pages_.push_back(page);
+  }
+}
+
+bool BlockTable::fork(const BlockTable& source, int64_t places, std::vector<PlaceCopy>& copies) {
+  CHECK(pages_.empty(), "fork into a table that holds pages");
+  CHECK(places <= source.capacity(), "fork of more places than the source has");
+  const int32_t full = static_cast<int32_t>(places / pool_->page_places());
+  const int32_t rest = static_cast<int32_t>(places % pool_->page_places());
+  if (rest > 0 && pool_->free_pages() == 0) return false;
+  share(source.pages().first(full));
+  if (rest > 0) {
+    pages_.push_back(pool_->allocate());
+    copies.push_back({.from = source.pages_[full], .to = pages_[full], .begin = 0, .end = rest});
+  }
+  return true;
+}
+
+}  // namespace invar
