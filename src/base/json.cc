@@ -196,6 +196,25 @@ void append_quoted(std::string& out, std::string_view text) {
 
 namespace {
 
+constexpr size_t kExcerptBytes = 160;
+
+// The first bytes of a UTF-8 text, up to a whole character.
+std::string_view beginning(std::string_view text) {
+  size_t end = std::min(text.size(), kExcerptBytes);
+  while (end > 0 && end < text.size() && (text[end] & 0xc0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
+}  // namespace
+
+std::string quoted(std::string_view text) {
+  std::string out;
+  append_quoted(out, beginning(text));
+  return beginning(text).size() < text.size() ? out + "..." : out;
+}
+
+namespace {
+
 void append_double(std::string& out, double value) {
   if (!std::isfinite(value)) {  // JSON has no such numbers
     out += "null";
@@ -267,6 +286,12 @@ std::string dump(const Value& value, int indent) {
   std::string out;
   append_value(out, value, indent, 0);
   return out;
+}
+
+std::string excerpt(const Value& value) {
+  const std::string text = dump(value);
+  const std::string_view shown = beginning(text);
+  return shown.size() < text.size() ? std::string(shown) + "..." : text;
 }
 
 }  // namespace invar::json

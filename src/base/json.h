@@ -79,5 +79,8 @@ Value parse_file(const std::string& path, const ParseLimits& limits = {});
 std::string dump(const Value& value, int indent = 0);
 // Appends the quoted, escaped form of a UTF-8 string.
 void append_quoted(std::string& out, std::string_view text);
+// For error messages: a name quoted and a value as JSON, on one line and cut when long.
+std::string quoted(std::string_view text);
+std::string excerpt(const Value& value);
 
 }  // namespace invar::json

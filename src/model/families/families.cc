@@ -1,0 +1,501 @@
+#include "model/families/families.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "base/error.h"
+#include "model/families/config_reader.h"
+
+namespace invar {
+
+namespace {
+
+// Which layers see a window only (all the others see every earlier key).
+enum class WindowRule {
+  none,        // no layer
+  all_layers,  // every layer, when sliding_window is a number; absent means 4096
+  switched,    // layers from max_window_layers on, when use_sliding_window is true
+};
+
+// One row per family: how its config.json differs from the others'.
+struct Family {
+  std::string_view name;  // model_type
+  std::string_view architecture;
+  bool qkv_bias;            // implied
+  bool qk_norm;             // implied
+  bool has_attention_bias;  // the key "attention_bias" adds biases to q, k, v and o
+  bool has_mlp_bias;        // the key "mlp_bias"
+  int64_t head_dim;         // when the key is absent; 0: hidden / heads
+  WindowRule windows;
+};
+
+// clang-format off
+constexpr std::array<Family, 4> kFamilies = {{
+    //          architecture          qkv_bias qk_norm attention_bias mlp_bias head_dim
+    {"llama",   "LlamaForCausalLM",   false,   false,  true,          true,    0,   WindowRule::none},
+    {"mistral", "MistralForCausalLM", false,   false,  false,         false,   0,   WindowRule::all_layers},
+    {"qwen2",   "Qwen2ForCausalLM",   true,    false,  false,         false,   0,   WindowRule::switched},
+    {"qwen3",   "Qwen3ForCausalLM",   false,   true,   true,          false,   128, WindowRule::switched},
+}};
+// clang-format on
+
+constexpr int64_t kMaxWidth = 1 << 20, kMaxLayers = 4096, kMaxHeads = 1 << 14;
+constexpr int64_t kMaxVocab = 1 << 24, kMaxPositions = 1 << 27;
+
+// Keys that cannot change a logit: names, training, storage, sampling defaults and the Python side.
+constexpr std::string_view kHarmless[] = {
+    "_attn_implementation",
+    "_attn_implementation_autoset",
+    "_flash_attn_2_enabled",
+    "_name_or_path",
+    "_commit_hash",
+    "attention_dropout",
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "chunk_size_feed_forward",
+    "decoder_start_token_id",
+    "diversity_penalty",
+    "do_sample",
+    "dtype",
+    "early_stopping",
+    "embd_pdrop",
+    "exponential_decay_length_penalty",
+    "finetuning_task",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "gradient_checkpointing",
+    "hidden_dropout",
+    "id2label",
+    "initializer_range",
+    "label2id",
+    "length_penalty",
+    "max_length",
+    "max_sequence_length",
+    "min_length",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_labels",
+    "num_return_sequences",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "pad_token_id",
+    "prefix",
+    "problem_type",
+    "remove_invalid_values",
+    "repetition_penalty",
+    "resid_pdrop",
+    "return_dict",
+    "return_dict_in_generate",
+    "sep_token_id",
+    "suppress_tokens",
+    "task_specific_params",
+    "temperature",
+    "tie_encoder_decoder",
+    "tokenizer_class",
+    "top_k",
+    "top_p",
+    "torch_dtype",
+    "torchscript",
+    "transformers_version",
+    "typical_p",
+    "unsloth_fixed",
+    "unsloth_version",
+    "use_bfloat16",
+    "use_cache",
+};
+
+// Keys that change the arithmetic unless they have this value (or are null or absent).
+struct Neutral {
+  std::string_view key;
+  json::Value value;
+};
+
+const std::vector<Neutral>& neutral_values() {
+  static const std::vector<Neutral> values = {
+      {"pretraining_tp", 1},
+      {"partial_rotary_factor", 1},
+      {"rope_interleaved", false},
+      {"use_mrope", false},
+      {"add_cross_attention", false},
+      {"cross_attention_hidden_size", {}},
+      {"is_decoder", false},
+      {"is_encoder_decoder", false},
+      {"is_causal", true},
+      {"pruned_heads", json::Object{}},
+      {"quantization_config", {}},
+      {"compression_config", {}},
+      {"attn_logit_softcapping", {}},
+      {"final_logit_softcapping", {}},
+      {"query_pre_attn_scalar", {}},
+      {"attention_multiplier", {}},
+      {"embedding_multiplier", 1},
+      {"residual_multiplier", 1},
+      {"logits_scaling", 1},
+      {"logit_scale", 1},
+      {"clip_qkv", {}},
+      {"use_qk_norm", false},
+      {"num_experts", {}},
+      {"num_local_experts", {}},
+      {"sliding_window_pattern", {}},
+      {"dual_chunk_attention_config", {}},
+  };
+  return values;
+}
+
+bool is_same(const json::Value& a, const json::Value& b) {
+  return a.is_number() && b.is_number() ? a.as_number() == b.as_number() : a == b;
+}
+
+void check_neutral(ConfigReader& reader, std::string_view key, const json::Value& neutral) {
+  const json::Value* value = reader.take(key);
+  if (value && !is_same(*value, neutral))
+    fail("{}: \"{}\": only {} is implemented, found {}", reader.where(), key, json::dump(neutral),
+         json::excerpt(*value));
+}
+
+// ---- Family
+// -------------------------------------------------------------------------------------------------------
+
+const Family* find_family(std::string_view Family::*field, std::string_view value) {
+  for (const Family& family : kFamilies)
+    if (family.*field == value) return &family;
+  return nullptr;
+}
+
+const Family& read_family(ConfigReader& reader) {
+  const Family* by_architecture = nullptr;
+  if (const json::Value* list = reader.take("architectures")) {
+    const bool is_one = list->is_array() && list->as_array().size() == 1;
+    if (is_one && list->as_array()[0].is_string())
+      by_architecture = find_family(&Family::architecture, list->as_array()[0].as_string());
+    if (!by_architecture)
+      fail(
+          "{}: \"architectures\": expected one of LlamaForCausalLM, MistralForCausalLM, "
+          "Qwen2ForCausalLM, Qwen3ForCausalLM, found {}",
+          reader.where(), json::excerpt(*list));
+  }
+  const std::string type = reader.text("model_type", "");
+  if (type.empty() && !by_architecture)
+    fail("{}: the keys \"architectures\" and \"model_type\" are missing", reader.where());
+  const Family* by_type = type.empty() ? by_architecture : find_family(&Family::name, type);
+  if (!by_type)
+    fail("{}: \"model_type\": expected one of {}, found {}", reader.where(),
+         fmt::join(family_names(), ", "), json::quoted(type));
+  if (by_architecture && by_architecture != by_type)
+    fail("{}: the architecture {} and the model_type {} contradict each other", reader.where(),
+         by_architecture->architecture, type);
+  return *by_type;
+}
+
+// ---- Rotary frequencies
+// -------------------------------------------------------------------------------------------
+
+RopeSpec::Scaling read_scaling(ConfigReader& rope) {
+  const std::string type = rope.text("rope_type", "");
+  const std::string old_type = rope.text("type", type);
+  if (!type.empty() && type != old_type)
+    fail("{}: rope_type {} and type {} contradict each other", rope.where(), json::quoted(type),
+         json::quoted(old_type));
+  if (old_type.empty() || old_type == "default") return RopeSpec::Scaling::none;
+  if (old_type == "linear") return RopeSpec::Scaling::linear;
+  if (old_type == "llama3") return RopeSpec::Scaling::llama3;
+  fail("{}: expected a rope type of default, linear or llama3, found {}", rope.where(),
+       json::quoted(old_type));
+}
+
+// The dictionary rope_scaling (older) or rope_parameters (newer, with rope_theta inside).
+RopeSpec read_rope_dictionary(const json::Value& value, const std::string& where, double theta) {
+  ConfigReader rope(value, where);
+  RopeSpec spec;
+  spec.theta = rope.number("rope_theta", 1, 1e15, theta);
+  spec.scaling = read_scaling(rope);
+  if (spec.scaling != RopeSpec::Scaling::none) spec.factor = rope.number("factor", 1, 1e6);
+  if (spec.scaling == RopeSpec::Scaling::llama3) {
+    spec.low_freq_factor = rope.number("low_freq_factor", 1e-3, 1e6);
+    spec.high_freq_factor = rope.number("high_freq_factor", 1e-3, 1e6);
+    spec.original_positions = rope.number("original_max_position_embeddings", 1, kMaxPositions);
+    if (spec.low_freq_factor >= spec.high_freq_factor)
+      fail("{}: expected low_freq_factor below high_freq_factor, found {} and {}", where,
+           spec.low_freq_factor, spec.high_freq_factor);
+  }
+  rope.take("original_max_position_embeddings");  // of no effect in the other types
+  check_neutral(rope, "partial_rotary_factor", 1);
+  rope.refuse_others();
+  return spec;
+}
+
+RopeSpec read_rope(ConfigReader& reader) {
+  const bool has_theta = reader.take("rope_theta");
+  RopeSpec spec;
+  spec.theta = reader.number("rope_theta", 1, 1e15, spec.theta);
+  const json::Value* older = reader.take("rope_scaling");
+  const json::Value* newer = reader.take("rope_parameters");
+  if (older) spec = read_rope_dictionary(*older, reader.where() + ": \"rope_scaling\"", spec.theta);
+  if (!newer) return spec;
+  const RopeSpec other =
+      read_rope_dictionary(*newer, reader.where() + ": \"rope_parameters\"", spec.theta);
+  if ((older && other != spec) || (has_theta && other.theta != spec.theta))
+    fail("{}: \"rope_parameters\" contradicts \"{}\"", reader.where(),
+         older ? "rope_scaling" : "rope_theta");
+  return other;
+}
+
+// ---- Windows
+// ------------------------------------------------------------------------------------------------------
+
+// The window of the layers that have one, or 0.
+int read_window(ConfigReader& reader, WindowRule rule) {
+  if (rule == WindowRule::none) {
+    check_neutral(reader, "use_sliding_window", false);
+    check_neutral(reader, "sliding_window", {});
+    return 0;
+  }
+  const int64_t fallback = reader.is_null("sliding_window") ? 0 : 4096;
+  const int window = static_cast<int>(reader.integer("sliding_window", 1, kMaxPositions, fallback));
+  if (rule == WindowRule::all_layers) return window;
+  return reader.boolean("use_sliding_window", false) ? window : 0;
+}
+
+std::vector<int> read_windows(ConfigReader& reader, WindowRule rule, int layers) {
+  const int window = read_window(reader, rule);
+  int64_t first = 0;
+  if (rule == WindowRule::switched) first = reader.integer("max_window_layers", 0, INT32_MAX, 28);
+  std::vector<int> windows(layers);
+  for (int i = 0; i < layers; ++i) windows[i] = i >= first ? window : 0;
+
+  const json::Value* types = reader.take("layer_types");
+  if (!types) return windows;
+  const size_t found = types->is_array() ? types->as_array().size() : 0;
+  if (found != windows.size())
+    fail("{}: \"layer_types\": expected an array of {} names, found {}", reader.where(), layers,
+         json::excerpt(*types));
+  for (int i = 0; i < layers; ++i) {
+    const json::Value& type = types->as_array()[i];
+    if (type == json::Value("full_attention"))
+      windows[i] = 0;
+    else if (type == json::Value("sliding_attention") && window > 0)
+      windows[i] = window;
+    else
+      fail("{}: \"layer_types\": expected full_attention{}, found {} for layer {}", reader.where(),
+           window > 0 ? " or sliding_attention" : " (there is no window)", json::excerpt(type), i);
+  }
+  return windows;
+}
+
+// ---- Token ids
+// ----------------------------------------------------------------------------------------------------
+
+void read_ids(ConfigReader& reader, const char* key, int vocab, std::set<int>& ids) {
+  const json::Value* value = reader.take(key);
+  if (!value) return;
+  const json::Array items = value->is_array() ? value->as_array() : json::Array{*value};
+  for (const json::Value& id : items) {
+    if (!id.is_integer() || id.as_integer() < 0 || id.as_integer() >= vocab)
+      fail("{}: \"{}\": expected token ids from 0 to {}, found {}", reader.where(), key, vocab - 1,
+           json::excerpt(id));
+    ids.insert(static_cast<int>(id.as_integer()));
+  }
+}
+
+void read_special_ids(ConfigReader& reader, ModelConfig& config) {
+  std::set<int> bos, eos(config.eos_ids.begin(), config.eos_ids.end());
+  read_ids(reader, "bos_token_id", config.spec.vocab, bos);
+  read_ids(reader, "eos_token_id", config.spec.vocab, eos);
+  if (!bos.empty()) config.bos_id = *bos.begin();
+  config.eos_ids.assign(eos.begin(), eos.end());
+}
+
+// ---- The whole
+// ----------------------------------------------------------------------------------------------------
+
+void read_sizes(ConfigReader& reader, const Family& family, DecoderSpec& spec) {
+  const auto size = [&](std::string_view key, int64_t high) {
+    return static_cast<int>(reader.integer(key, 1, high));
+  };
+  spec.hidden = size("hidden_size", kMaxWidth);
+  spec.layers = size("num_hidden_layers", kMaxLayers);
+  spec.heads = size("num_attention_heads", kMaxHeads);
+  spec.kv_heads = static_cast<int>(reader.integer("num_key_value_heads", 1, kMaxHeads, spec.heads));
+  const int64_t head_dim = family.head_dim ? family.head_dim : spec.hidden / spec.heads;
+  if (!reader.take("head_dim") && !family.head_dim && spec.hidden % spec.heads)
+    fail("{}: expected num_attention_heads to divide hidden_size, found {} and {}", reader.where(),
+         spec.heads, spec.hidden);
+  spec.head_dim = static_cast<int>(reader.integer("head_dim", 1, kMaxWidth, head_dim));
+  spec.ffn = size("intermediate_size", kMaxWidth);
+  spec.vocab = size("vocab_size", kMaxVocab);
+  spec.max_positions = size("max_position_embeddings", kMaxPositions);
+  spec.norm_eps = static_cast<float>(reader.number("rms_norm_eps", 1e-20, 1));
+}
+
+void read_flags(ConfigReader& reader, const Family& family, DecoderSpec& spec) {
+  const auto flag = [&](std::string_view key, bool is_known) {
+    if (is_known) return reader.boolean(key, false);
+    check_neutral(reader, key, false);
+    return false;
+  };
+  const bool attention_bias = flag("attention_bias", family.has_attention_bias);
+  spec.qkv_bias = family.qkv_bias || attention_bias;
+  spec.o_bias = attention_bias;
+  spec.mlp_bias = flag("mlp_bias", family.has_mlp_bias);
+  spec.qk_norm = family.qk_norm;
+  spec.tied_head = reader.boolean("tie_word_embeddings", false);
+}
+
+void check_activation(ConfigReader& reader) {
+  const std::string name = reader.text("hidden_act", "silu");
+  if (name != "silu" && name != "swish")  // two names of one function
+    fail("{}: \"hidden_act\": only silu is implemented, found {}", reader.where(),
+         json::quoted(name));
+}
+
+DecoderSpec read_spec(ConfigReader& reader) {
+  const Family& family = read_family(reader);
+  for (const Neutral& neutral : neutral_values()) check_neutral(reader, neutral.key, neutral.value);
+  check_activation(reader);
+  DecoderSpec spec;
+  spec.family = family.name;
+  read_sizes(reader, family, spec);
+  read_flags(reader, family, spec);
+  spec.rope = read_rope(reader);
+  spec.windows = read_windows(reader, family.windows, spec.layers);
+  check_spec(spec, reader.where());
+  return spec;
+}
+
+}  // namespace
+
+void check_spec(const DecoderSpec& spec, std::string_view where) {
+  const auto check = [&](std::string_view what, int64_t value, int64_t low, int64_t high) {
+    if (value < low || value > high)
+      fail("{}: expected {} from {} to {}, found {}", where, what, low, high, value);
+  };
+  check("a hidden size", spec.hidden, 1, kMaxWidth);
+  check("a number of layers", spec.layers, 1, kMaxLayers);
+  check("a number of heads", spec.heads, 1, kMaxHeads);
+  check("a number of key/value heads", spec.kv_heads, 1, spec.heads);
+  check("a head size", spec.head_dim, 8, 256);
+  check("an intermediate size", spec.ffn, 1, kMaxWidth);
+  check("a vocabulary size", spec.vocab, 1, kMaxVocab);
+  check("a number of positions", spec.max_positions, 1, kMaxPositions);
+  if (spec.heads % spec.kv_heads)
+    fail("{}: expected the key/value heads to divide the heads, found {} and {}", where,
+         spec.kv_heads, spec.heads);
+  if (spec.head_dim % 2) fail("{}: expected an even head size, found {}", where, spec.head_dim);
+  if (!(spec.norm_eps > 0))
+    fail("{}: expected a norm epsilon above 0, found {}", where, spec.norm_eps);
+  if (spec.windows.size() != static_cast<size_t>(spec.layers))
+    fail("{}: expected a window for each of {} layers, found {}", where, spec.layers,
+         spec.windows.size());
+}
+
+ModelConfig parse_model_config(const json::Value& config, const json::Value& generation_config,
+                               std::string_view where) {
+  ModelConfig result;
+  ConfigReader reader(config, fmt::format("{}/config.json", where));
+  result.spec = read_spec(reader);
+  read_special_ids(reader, result);
+  reader.ignore(kHarmless);
+  reader.refuse_others();
+  if (!generation_config.is_null()) {
+    ConfigReader generation(generation_config, fmt::format("{}/generation_config.json", where));
+    read_special_ids(generation, result);
+  }
+  return result;
+}
+
+// ---- Back to JSON
+// -------------------------------------------------------------------------------------------------
+
+namespace {
+
+json::Value rope_scaling_json(const RopeSpec& rope) {
+  if (rope.scaling == RopeSpec::Scaling::none) return {};
+  if (rope.scaling == RopeSpec::Scaling::linear)
+    return json::Object{{"factor", rope.factor}, {"rope_type", "linear"}};
+  return json::Object{
+      {"factor", rope.factor},
+      {"low_freq_factor", rope.low_freq_factor},
+      {"high_freq_factor", rope.high_freq_factor},
+      {"original_max_position_embeddings", static_cast<int64_t>(rope.original_positions)},
+      {"rope_type", "llama3"}};
+}
+
+void set_ids(json::Value& object, const ModelConfig& config) {
+  object.set("bos_token_id", config.bos_id ? json::Value(*config.bos_id) : json::Value());
+  json::Array eos(config.eos_ids.begin(), config.eos_ids.end());
+  if (eos.size() == 1)
+    object.set("eos_token_id", eos[0]);
+  else
+    object.set("eos_token_id", eos.empty() ? json::Value() : json::Value(std::move(eos)));
+}
+
+void set_windows(json::Value& object, const DecoderSpec& spec, WindowRule rule) {
+  if (rule == WindowRule::none) return;
+  const int window = *std::max_element(spec.windows.begin(), spec.windows.end());
+  object.set("sliding_window", window ? json::Value(window) : json::Value());
+  if (rule == WindowRule::all_layers) return;
+  json::Array types;
+  for (const int w : spec.windows) types.push_back(w ? "sliding_attention" : "full_attention");
+  object.set("use_sliding_window", window > 0);
+  object.set("layer_types", std::move(types));
+}
+
+}  // namespace
+
+json::Value config_json(const ModelConfig& config) {
+  const DecoderSpec& spec = config.spec;
+  const Family& family = *find_family(&Family::name, spec.family);
+  json::Value object = json::Object{
+      {"architectures", json::Array{family.architecture}},
+      {"model_type", family.name},
+      {"torch_dtype", "bfloat16"},
+      {"hidden_act", "silu"},
+      {"hidden_size", spec.hidden},
+      {"intermediate_size", spec.ffn},
+      {"num_hidden_layers", spec.layers},
+      {"num_attention_heads", spec.heads},
+      {"num_key_value_heads", spec.kv_heads},
+      {"head_dim", spec.head_dim},
+      {"vocab_size", spec.vocab},
+      {"max_position_embeddings", spec.max_positions},
+      {"rms_norm_eps", static_cast<double>(spec.norm_eps)},
+      {"rope_theta", spec.rope.theta},
+      {"rope_scaling", rope_scaling_json(spec.rope)},
+      {"tie_word_embeddings", spec.tied_head},
+  };
+  if (family.has_attention_bias) object.set("attention_bias", spec.o_bias);
+  if (family.has_mlp_bias) object.set("mlp_bias", spec.mlp_bias);
+  set_windows(object, spec, family.windows);
+  set_ids(object, config);
+  return object;
+}
+
+json::Value generation_config_json(const ModelConfig& config) {
+  json::Value object = json::Object{};
+  set_ids(object, config);
+  return object;
+}
+
+std::vector<std::string> family_names() {
+  std::vector<std::string> names;
+  for (const Family& family : kFamilies) names.emplace_back(family.name);
+  return names;
+}
+
+void set_family(DecoderSpec& spec, std::string_view name) {
+  const Family* family = find_family(&Family::name, name);
+  if (!family)
+    fail_usage("expected a family of {}, found {}", fmt::join(family_names(), ", "),
+               json::quoted(name));
+  spec.family = family->name;
+  spec.qkv_bias = family->qkv_bias;
+  spec.o_bias = spec.mlp_bias = false;
+  spec.qk_norm = family->qk_norm;
+}
+
+}  // namespace invar

@@ -1,0 +1,42 @@
+// From config.json to a DecoderSpec, and back. Families are rows of one table over the one decoder;
+// a key that changes the arithmetic and is not implemented is refused by name, never ignored.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "model/decoder_spec.h"
+
+namespace invar {
+
+struct ModelConfig {
+  DecoderSpec spec;
+  std::optional<int> bos_id;
+  std::vector<int> eos_ids;  // ascending: those of both files
+
+  bool operator==(const ModelConfig&) const = default;
+};
+
+// Reads config.json and generation_config.json (null: there is none) of a Llama, Mistral, Qwen2 or
+// Qwen3 model, in the older and the newer spelling. Absent keys have the defaults of transformers.
+// `where` names the directory in errors. Throws Error.
+ModelConfig parse_model_config(const json::Value& config, const json::Value& generation_config,
+                               std::string_view where);
+
+// config.json in the older spelling, which every reader knows; parse_model_config gives the same
+// spec back.
+json::Value config_json(const ModelConfig& config);
+json::Value generation_config_json(const ModelConfig& config);
+
+// Throws Error unless the sizes fit together and can be computed. `where` begins the sentence.
+void check_spec(const DecoderSpec& spec, std::string_view where);
+
+// "llama", "mistral", "qwen2", "qwen3".
+std::vector<std::string> family_names();
+// Sets the family and what it implies (q, k, v biases, q/k norms). Throws UsageError when unknown.
+void set_family(DecoderSpec& spec, std::string_view family);
+
+}  // namespace invar

@@ -1,0 +1,212 @@
+#include "weights/hf_directory.h"
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "weights/safetensors.h"
+
+namespace invar {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+constexpr json::ParseLimits kConfigLimits = {.max_depth = 32, .max_bytes = 16 << 20};
+
+std::string join(const std::string& directory, std::string_view name) {
+  return (fs::path(directory) / name).string();
+}
+
+bool exists(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+json::Value parse_object(const std::string& path, const json::ParseLimits& limits) {
+  json::Value value = json::parse_file(path, limits);
+  if (!value.is_object()) fail("{}: expected a JSON object, found {}", path, value.type_name());
+  return value;
+}
+
+std::optional<DType> element_type(std::string_view dtype) {
+  if (dtype == "BF16") return DType::bf16;
+  if (dtype == "F16") return DType::f16;
+  if (dtype == "F32") return DType::f32;
+  return std::nullopt;
+}
+
+class FileSource : public TensorSource {
+ public:
+  FileSource(const std::string& directory, std::vector<SafetensorsFile> files)
+      : directory_(directory), files_(std::move(files)) {
+    for (const SafetensorsFile& file : files_)
+      for (const SafetensorsTensor& tensor : file.tensors()) add(file, tensor);
+    for (const auto& [name, entry] : entries_) names_.push_back(name);
+  }
+
+  const std::vector<std::string>& names() const override { return names_; }
+  bool has(std::string_view name) const override { return entries_.contains(name); }
+
+  const TensorInfo& info(std::string_view name) const override {
+    const Entry& entry = find(name);
+    if (!entry.is_float)
+      fail("{}: expected elements of BF16, F16 or F32, found {}", where(name), entry.tensor->dtype);
+    return entry.info;
+  }
+
+  void read(std::string_view name, int64_t first, int64_t count, DType as,
+            void* out) const override {
+    const TensorInfo& info = this->info(name);
+    CHECK(first >= 0 && count >= 0 && first + count <= info.elements(), "read outside a tensor");
+    const std::byte* data = find(name).bytes().data() + first * size_of(info.dtype);
+    convert_elements(data, info.dtype, count, as, out);
+  }
+
+  const void* direct(std::string_view name) const override {
+    const Entry& entry = find(name);
+    if (!entry.is_float) return nullptr;
+    const std::byte* data = entry.bytes().data();
+    return reinterpret_cast<uintptr_t>(data) % size_of(entry.info.dtype) ? nullptr : data;
+  }
+
+  void release(std::string_view name) const override {
+    const Entry& entry = find(name);
+    entry.file->drop(*entry.tensor);
+  }
+
+  std::string where(std::string_view name) const override {
+    const auto entry = entries_.find(name);
+    const std::string& file = entry == entries_.end() ? directory_ : entry->second.file->path();
+    return fmt::format("{}: tensor {}", file, json::quoted(name));
+  }
+
+ private:
+  struct Entry {
+    const SafetensorsFile* file;
+    const SafetensorsTensor* tensor;
+    bool is_float;  // a type that weights can have; otherwise info.dtype means nothing
+    TensorInfo info;
+
+    std::span<const std::byte> bytes() const { return file->bytes_of(*tensor); }
+  };
+
+  void add(const SafetensorsFile& file, const SafetensorsTensor& tensor) {
+    const std::optional<DType> dtype = element_type(tensor.dtype);
+    const TensorInfo info{dtype.value_or(DType::bf16), tensor.shape};
+    const auto [entry, is_new] =
+        entries_.try_emplace(tensor.name, Entry{&file, &tensor, dtype.has_value(), info});
+    if (!is_new)
+      fail("{}: tensor {} stands in {} too", file.path(), json::quoted(tensor.name),
+           entry->second.file->path());
+  }
+
+  const Entry& find(std::string_view name) const {
+    const auto entry = entries_.find(name);
+    if (entry == entries_.end()) fail("{} is missing", where(name));
+    return entry->second;
+  }
+
+  std::string directory_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, Entry, std::less<>> entries_;
+  std::vector<std::string> names_;
+};
+
+// A shard's name comes from outside: it must stay inside the directory. (It may be a symbolic link
+// that does not: that is how the Hugging Face cache stores files.)
+void check_shard_name(const std::string& name, const std::string& index) {
+  const fs::path path(name);
+  bool inside = !name.empty() && path.is_relative() && name.find('\0') == std::string::npos;
+  for (const fs::path& step : path) inside &= step != "..";
+  if (!inside)
+    fail("{}: expected shards inside the directory, found {}", index, json::quoted(name));
+}
+
+struct Index {
+  std::map<std::string, std::string> shard_of;  // tensor -> shard
+  std::map<std::string, size_t> shards;         // shard -> its place in the list of files
+};
+
+Index read_index(const std::string& path) {
+  const json::Value root = parse_object(path, {});
+  const json::Value* weight_map = root.find("weight_map");
+  if (!weight_map || !weight_map->is_object())
+    fail("{}: expected an object as weight_map, found {}", path,
+         weight_map ? weight_map->type_name() : "nothing");
+  Index index;
+  for (const auto& [tensor, shard] : weight_map->as_object()) {
+    if (!shard.is_string())
+      fail("{}: expected a file name for tensor {}, found {}", path, json::quoted(tensor),
+           shard.type_name());
+    check_shard_name(shard.as_string(), path);
+    index.shard_of[tensor] = shard.as_string();
+    index.shards[shard.as_string()] = 0;
+  }
+  if (index.shards.empty()) fail("{}: the weight_map is empty", path);
+  return index;
+}
+
+std::set<std::string_view> names_in(const SafetensorsFile& file) {
+  std::set<std::string_view> names;
+  for (const SafetensorsTensor& tensor : file.tensors()) names.insert(tensor.name);
+  return names;
+}
+
+std::vector<SafetensorsFile> open_shards(const std::string& directory) {
+  const std::string index_path = join(directory, kIndexFile);
+  Index index = read_index(index_path);
+  std::vector<SafetensorsFile> files;
+  for (auto& [shard, place] : index.shards) {
+    const std::string path = join(directory, shard);
+    if (!exists(path)) fail("{}: the shard {} is missing", index_path, json::quoted(shard));
+    place = files.size();
+    files.emplace_back(path);
+  }
+  std::vector<std::set<std::string_view>> names;
+  for (const SafetensorsFile& file : files) names.push_back(names_in(file));
+  for (const auto& [tensor, shard] : index.shard_of)
+    if (!names[index.shards[shard]].contains(tensor))
+      fail("{}: tensor {} is not in {}, where the index has it", index_path, json::quoted(tensor),
+           json::quoted(shard));
+  return files;
+}
+
+std::vector<SafetensorsFile> open_files(const std::string& directory) {
+  std::vector<SafetensorsFile> files;
+  if (exists(join(directory, kSingleFile)))
+    files.emplace_back(join(directory, kSingleFile));
+  else if (exists(join(directory, kIndexFile)))
+    files = open_shards(directory);
+  else
+    fail("{}: expected weights in {} or {}, found neither{}", directory, kSingleFile, kIndexFile,
+         exists(join(directory, "pytorch_model.bin"))
+             ? " (pytorch_model.bin is not read: save it as safetensors)"
+             : "");
+  return files;
+}
+
+}  // namespace
+
+HfDirectory open_hf_directory(const std::string& path) {
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored))
+    fail("{}: expected a model directory, found {}", path, exists(path) ? "a file" : "nothing");
+  const std::string config = join(path, "config.json");
+  if (!exists(config)) fail("{}: not a model directory: it has no config.json", path);
+  HfDirectory result{path, parse_object(config, kConfigLimits), {}};
+  const std::string generation = join(path, "generation_config.json");
+  if (exists(generation)) result.generation_config = parse_object(generation, kConfigLimits);
+  return result;
+}
+
+std::unique_ptr<TensorSource> open_checkpoint(const std::string& directory) {
+  return std::make_unique<FileSource>(directory, open_files(directory));
+}
+
+}  // namespace invar

@@ -1,0 +1,28 @@
+// A model directory as Hugging Face lays it out: config.json, generation_config.json, and the
+// weights as model.safetensors or as shards under model.safetensors.index.json.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/json.h"
+#include "weights/tensor_source.h"
+
+namespace invar {
+
+struct HfDirectory {
+  std::string path;
+  json::Value config;             // an object
+  json::Value generation_config;  // an object, or null when there is none
+};
+
+// Reads the two configurations; the weights need not be there. Throws Error when this is not a
+// model directory.
+HfDirectory open_hf_directory(const std::string& path);
+
+// Maps the weights of a model directory (a single file comes before an index, as elsewhere). Throws
+// Error on a malformed file, an index without its shard, a shard outside the directory, a tensor
+// that the index misplaces, and a tensor that stands in two shards.
+std::unique_ptr<TensorSource> open_checkpoint(const std::string& directory);
+
+}  // namespace invar

@@ -1,0 +1,148 @@
+#include "weights/tensor_source.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace invar {
+
+int64_t TensorInfo::elements() const {
+  int64_t product = 1;
+  for (const int64_t size : shape) product *= size;
+  return product;
+}
+
+int64_t TensorInfo::row_elements() const {
+  int64_t product = 1;
+  for (size_t i = 1; i < shape.size(); ++i) product *= shape[i];
+  return product;
+}
+
+void TensorSource::read_rows(std::string_view name, int64_t first_row, int64_t rows, DType as,
+                             void* out) const {
+  const int64_t width = info(name).row_elements();
+  read(name, first_row * width, rows * width, as, out);
+}
+
+namespace {
+
+constexpr int64_t kBlock = 4096;  // elements handled at once, so that they stay in the first cache
+
+template <typename T>
+T load(const void* data, int64_t index) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(data) + index * sizeof(T), sizeof(T));
+  return value;
+}
+
+template <typename T>
+void store(void* data, int64_t index, T value) {
+  std::memcpy(static_cast<char*>(data) + index * sizeof(T), &value, sizeof(T));
+}
+
+void widen_bf16(const void* from, int64_t count, void* to) {
+  for (int64_t i = 0; i < count; ++i)
+    store(to, i, static_cast<uint32_t>(load<uint16_t>(from, i)) << 16);
+}
+
+// The hardware's conversion is exact too; it ignores the denormals-are-zero mode.
+void widen_f16(const void* from, int64_t count, void* to) {
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const __m128i halves =
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(static_cast<const char*>(from) + i * 2));
+    _mm256_storeu_ps(reinterpret_cast<float*>(static_cast<char*>(to) + i * 4),
+                     _mm256_cvtph_ps(halves));
+  }
+  for (; i < count; ++i) store(to, i, f16_to_f32(load<uint16_t>(from, i)));
+}
+
+void round_f32(const void* from, int64_t count, void* to) {
+  for (int64_t i = 0; i < count; ++i) store(to, i, f32_to_bf16(load<float>(from, i)));
+}
+
+}  // namespace
+
+void convert_elements(const void* from, DType from_type, int64_t count, DType to_type, void* to) {
+  if (from_type == to_type) {
+    std::memcpy(to, from, static_cast<size_t>(count * size_of(to_type)));
+  } else if (to_type == DType::f32) {
+    (from_type == DType::bf16 ? widen_bf16 : widen_f16)(from, count, to);
+  } else {
+    CHECK(to_type == DType::bf16, "nothing is converted to f16");
+    if (from_type == DType::f32) return round_f32(from, count, to);
+    float wide[kBlock];
+    for (int64_t i = 0; i < count; i += kBlock) {
+      const int64_t n = std::min(kBlock, count - i);
+      widen_f16(static_cast<const char*>(from) + i * 2, n, wide);
+      round_f32(wide, n, static_cast<char*>(to) + i * 2);
+    }
+  }
+}
+
+namespace {
+
+// Whether an element's exponent is all ones.
+template <typename T, T exponent>
+bool any_non_finite(const void* data, int64_t begin, int64_t end) {
+  bool any = false;
+  for (int64_t i = begin; i < end; ++i) any |= (load<T>(data, i) & exponent) == exponent;
+  return any;
+}
+
+bool any_non_finite(const void* data, DType type, int64_t begin, int64_t end) {
+  switch (type) {
+    case DType::bf16:
+      return any_non_finite<uint16_t, 0x7f80>(data, begin, end);
+    case DType::f16:
+      return any_non_finite<uint16_t, 0x7c00>(data, begin, end);
+    case DType::f32:
+      return any_non_finite<uint32_t, 0x7f800000>(data, begin, end);
+  }
+  return true;
+}
+
+}  // namespace
+
+int64_t first_non_finite(const void* data, DType type, int64_t count) {
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t end = std::min(begin + kBlock, count);
+    if (!any_non_finite(data, type, begin, end)) continue;
+    for (int64_t i = begin; i < end; ++i)
+      if (any_non_finite(data, type, i, i + 1)) return i;
+  }
+  return -1;
+}
+
+void check_finite(const TensorSource& source, std::string_view name, ThreadPool& pool) {
+  const TensorInfo& info = source.info(name);
+  std::vector<int64_t> found(pool.size(), -1);
+  pool.run([&](Part part) {
+    const auto run = part.of(info.elements(), kBlock);
+    alignas(64) std::byte block[kBlock * 4];
+    for (int64_t i = run.begin; i < run.end && found[part.index] < 0; i += kBlock) {
+      const int64_t n = std::min(kBlock, run.end - i);
+      source.read(name, i, n, info.dtype, block);
+      const int64_t index = first_non_finite(block, info.dtype, n);
+      if (index >= 0) found[part.index] = i + index;
+    }
+  });
+  source.release(name);
+  for (const int64_t index : found)  // shares ascend, so the first found is the first of all
+    if (index >= 0) fail_non_finite(source, name, index);
+}
+
+void fail_non_finite(const TensorSource& source, std::string_view name, int64_t index) {
+  const TensorInfo& info = source.info(name);
+  float value = 0;
+  source.read(name, index, 1, DType::f32, &value);
+  const int64_t width = std::max<int64_t>(info.row_elements(), 1);
+  fail("{}: expected finite weights, found {} in row {}, column {}", source.where(name), value,
+       index / width, index % width);
+}
+
+}  // namespace invar

@@ -1,0 +1,63 @@
+// Where the weights of a model come from: named tensors that are read in parts, from any thread.
+// Behind it stand files (file_source.h) or a random generator (dummy_source.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "numerics/dtype.h"
+
+namespace invar {
+
+struct TensorInfo {
+  DType dtype = DType::bf16;
+  std::vector<int64_t> shape;  // outermost first; empty for a single number
+
+  int64_t elements() const;
+  // Of one row: all that has one index of the first dimension. A vector has rows of one element.
+  int64_t row_elements() const;
+
+  bool operator==(const TensorInfo&) const = default;
+};
+
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+
+  // Every tensor, sorted by the bytes of its name.
+  virtual const std::vector<std::string>& names() const = 0;
+  virtual bool has(std::string_view name) const = 0;
+  // Throws Error when there is no such tensor or its elements are not bf16, f16 or f32.
+  virtual const TensorInfo& info(std::string_view name) const = 0;
+
+  // Elements [first, first + count) in row-major order. `as` is the tensor's own type or f32, both
+  // exact, or bf16, to which f16 and f32 are rounded (f32_to_bf16). `out` needs no alignment. Safe
+  // from several threads.
+  virtual void read(std::string_view name, int64_t first, int64_t count, DType as,
+                    void* out) const = 0;
+  void read_rows(std::string_view name, int64_t first_row, int64_t rows, DType as, void* out) const;
+
+  // The whole tensor in memory as its own type, aligned for it, or null when it must be read.
+  virtual const void* direct(std::string_view) const { return nullptr; }
+  // Says that the tensor will not be read soon: its file pages stop counting as resident memory.
+  virtual void release(std::string_view) const {}
+  // The tensor as error messages name it: file and quoted name.
+  virtual std::string where(std::string_view name) const = 0;
+};
+
+// Exact conversions, and f32 or f16 to bf16 by rounding. Neither side needs alignment.
+void convert_elements(const void* from, DType from_type, int64_t count, DType to_type, void* to);
+
+// Index of the first NaN or infinity among `count` elements, or -1. `data` needs no alignment.
+int64_t first_non_finite(const void* data, DType type, int64_t count);
+
+// Throws Error naming the tensor and the place of its first NaN or infinity, if it has one. Reads
+// the whole tensor; releases it afterwards.
+void check_finite(const TensorSource& source, std::string_view name, ThreadPool& pool);
+// What check_finite throws, for callers that look at values while packing them.
+[[noreturn]] void fail_non_finite(const TensorSource& source, std::string_view name, int64_t index);
+
+}  // namespace invar

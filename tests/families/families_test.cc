@@ -1,0 +1,258 @@
+#include "model/families/families.h"
+
+#include <fstream>
+
+#include "../weights/model_files.h"
+#include "weights/hf_directory.h"
+
+namespace invar {
+namespace {
+
+const char* const kGoldenModels[] = {"llama-gqa", "llama3-rope-tied", "mistral-window",
+                                     "qwen2-bias", "qwen3-qknorm"};
+
+std::string golden(const std::string& name) {
+  return std::string(INVAR_SOURCE_DIR) + "/tests/data/golden/" + name;
+}
+
+json::Value golden_config(const std::string& name) {
+  return open_hf_directory(golden(name)).config;
+}
+
+ModelConfig parse(const json::Value& config) {
+  return parse_model_config(config, {}, "m");
+}
+
+// The golden configuration `name` with one key changed.
+json::Value with(const std::string& name, std::string_view key, json::Value value) {
+  json::Value config = golden_config(name);
+  config.set(key, std::move(value));
+  return config;
+}
+
+json::Value without(const std::string& name, std::string_view key) {
+  json::Value config = golden_config(name);
+  std::erase_if(config.as_object(),
+                [&](const json::Member& member) { return member.first == key; });
+  return config;
+}
+
+void expect_refused(const json::Value& config, std::string_view text) {
+  const std::string message = error_of([&] { parse(config); });
+  expect_message(message, "m/config.json: ");
+  expect_message(message, text);
+}
+
+TEST(Families, ReadTheGoldenModels) {
+  const DecoderSpec llama = parse(golden_config("llama-gqa")).spec;
+  EXPECT_EQ(llama.family, "llama");
+  EXPECT_EQ(llama.hidden, 128);
+  EXPECT_EQ(llama.layers, 3);
+  EXPECT_EQ(llama.heads, 8);
+  EXPECT_EQ(llama.kv_heads, 2);
+  EXPECT_EQ(llama.head_dim, 32);
+  EXPECT_EQ(llama.ffn, 352);
+  EXPECT_EQ(llama.vocab, 320);
+  EXPECT_EQ(llama.max_positions, 512);
+  EXPECT_EQ(llama.norm_eps, 1e-5f);
+  EXPECT_FALSE(llama.qkv_bias || llama.o_bias || llama.mlp_bias || llama.qk_norm ||
+               llama.tied_head);
+  EXPECT_EQ(llama.rope, RopeSpec{});
+  EXPECT_EQ(llama.windows, std::vector<int>(3, 0));
+
+  const DecoderSpec tied = parse(golden_config("llama3-rope-tied")).spec;
+  EXPECT_TRUE(tied.tied_head);
+  EXPECT_EQ(tied.rope, (RopeSpec{500000, RopeSpec::Scaling::llama3, 8, 1, 4, 128}));
+
+  const DecoderSpec mistral = parse(golden_config("mistral-window")).spec;
+  EXPECT_EQ(mistral.family, "mistral");
+  EXPECT_EQ(mistral.windows, std::vector<int>(3, 24));
+
+  const DecoderSpec qwen2 = parse(golden_config("qwen2-bias")).spec;
+  EXPECT_TRUE(qwen2.qkv_bias && !qwen2.o_bias && !qwen2.qk_norm);
+  EXPECT_EQ(qwen2.head_dim, 32);  // hidden / heads
+  EXPECT_EQ(qwen2.rope.theta, 1e6);
+  EXPECT_EQ(qwen2.windows, std::vector<int>(3, 0));
+
+  const DecoderSpec qwen3 = parse(golden_config("qwen3-qknorm")).spec;
+  EXPECT_TRUE(qwen3.qk_norm && !qwen3.qkv_bias);
+  EXPECT_EQ(qwen3.head_dim, 64);
+}
+
+TEST(Families, ConfigurationsGoThroughJsonAndBack) {
+  for (const char* name : kGoldenModels) {
+    const ModelConfig config = parse(golden_config(name));
+    EXPECT_EQ(parse(json::parse(json::dump(config_json(config), 2), "x")), config) << name;
+  }
+  ModelConfig mixed = parse(golden_config("qwen3-qknorm"));
+  mixed.spec.windows = {0, 16, 0};
+  mixed.spec.rope = {1e4, RopeSpec::Scaling::linear, 2.5, 1, 4, 0};
+  mixed.spec.qkv_bias = mixed.spec.o_bias = true;
+  mixed.bos_id = std::nullopt;
+  mixed.eos_ids = {1, 5};
+  EXPECT_EQ(parse(config_json(mixed)), mixed);
+}
+
+TEST(Families, OldAndNewSpellingsAgree) {
+  const ModelConfig expected = parse(golden_config("llama3-rope-tied"));
+  json::Value old = without("llama3-rope-tied", "rope_parameters");
+  old.set("rope_theta", 500000.0);
+  old.set("rope_scaling", json::parse(R"({"type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+      "high_freq_factor": 4.0, "original_max_position_embeddings": 128})",
+                                      "x"));
+  EXPECT_EQ(parse(old), expected);
+  json::Value both = golden_config("llama3-rope-tied");
+  both.set("rope_theta", 500000.0);
+  both.set("rope_scaling", *old.find("rope_scaling"));
+  EXPECT_EQ(parse(both), expected);
+  both.set("rope_theta", 10000.0);
+  expect_refused(both, "\"rope_parameters\" contradicts");
+}
+
+TEST(Families, AbsentKeysHaveTheDefaultsOfTransformers) {
+  EXPECT_EQ(parse(without("llama-gqa", "num_key_value_heads")).spec.kv_heads, 8);
+  EXPECT_EQ(parse(without("llama-gqa", "head_dim")).spec.head_dim, 16);
+  EXPECT_EQ(parse(with("llama-gqa", "head_dim", nullptr)).spec.head_dim, 16);
+  EXPECT_EQ(parse(without("qwen3-qknorm", "head_dim")).spec.head_dim, 128);
+  EXPECT_EQ(parse(without("llama-gqa", "rope_parameters")).spec.rope.theta, 10000);
+  EXPECT_EQ(parse(without("mistral-window", "sliding_window")).spec.windows[0], 4096);
+  EXPECT_EQ(parse(with("mistral-window", "sliding_window", nullptr)).spec.windows[0], 0);
+  EXPECT_FALSE(parse(without("llama3-rope-tied", "tie_word_embeddings")).spec.tied_head);
+  EXPECT_EQ(parse(without("llama-gqa", "architectures")).spec.family, "llama");
+  EXPECT_EQ(parse(without("llama-gqa", "model_type")).spec.family, "llama");
+  for (const char* key :
+       {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+        "vocab_size", "max_position_embeddings", "rms_norm_eps"})
+    expect_refused(without("llama-gqa", key), fmt::format("the key \"{}\" is missing", key));
+}
+
+TEST(Families, ReadBiasesOfLlamaAndQwen3) {
+  const DecoderSpec llama = parse(with("llama-gqa", "attention_bias", true)).spec;
+  EXPECT_TRUE(llama.qkv_bias && llama.o_bias && !llama.mlp_bias);
+  EXPECT_TRUE(parse(with("llama-gqa", "mlp_bias", true)).spec.mlp_bias);
+  EXPECT_TRUE(parse(with("qwen3-qknorm", "attention_bias", true)).spec.o_bias);
+  expect_refused(with("qwen3-qknorm", "mlp_bias", true), "\"mlp_bias\": only false");
+  expect_refused(with("mistral-window", "attention_bias", true), "\"attention_bias\": only false");
+}
+
+TEST(Families, ReadWindowsOfSomeLayers) {
+  json::Value config = with("qwen3-qknorm", "use_sliding_window", true);
+  config.set("sliding_window", 64);
+  config.set("max_window_layers", 1);
+  json::Value by_rule = config;
+  std::erase_if(by_rule.as_object(), [](const auto& m) { return m.first == "layer_types"; });
+  EXPECT_EQ(parse(by_rule).spec.windows, (std::vector<int>{0, 64, 64}));
+  EXPECT_EQ(parse(config).spec.windows, (std::vector<int>{0, 0, 0}));  // layer_types says so
+  const json::Array types = {"sliding_attention", "full_attention", "sliding_attention"};
+  config.set("layer_types", types);
+  EXPECT_EQ(parse(config).spec.windows, (std::vector<int>{64, 0, 64}));
+  config.set("use_sliding_window", false);
+  expect_refused(config, "expected full_attention (there is no window), found");
+  expect_refused(with("qwen2-bias", "layer_types", json::Array{"full_attention"}),
+                 "expected an array of 3 names");
+  expect_refused(with("qwen2-bias", "layer_types", json::Array{"full_attention", 1, "x"}),
+                 "found 1 for layer 1");
+  expect_refused(with("llama-gqa", "sliding_window", 64), "\"sliding_window\": only null");
+  expect_refused(with("mistral-window", "sliding_window", 0), "\"sliding_window\"");
+}
+
+TEST(Families, TokenIdsAreTheUnionOfBothFiles) {
+  const json::Value generation =
+      json::parse(R"({"eos_token_id": [7, 3], "temperature": 0.6})", "x");
+  const ModelConfig config = parse_model_config(golden_config("llama-gqa"), generation, "m");
+  EXPECT_EQ(config.bos_id, 1);
+  EXPECT_EQ(config.eos_ids, (std::vector<int>{2, 3, 7}));
+  EXPECT_EQ(parse(with("llama-gqa", "eos_token_id", nullptr)).eos_ids, std::vector<int>{});
+  expect_refused(with("llama-gqa", "eos_token_id", 320), "expected token ids from 0 to 319");
+  expect_refused(with("llama-gqa", "eos_token_id", json::Array{-1}), "found -1");
+  expect_refused(with("llama-gqa", "bos_token_id", "x"), "\"bos_token_id\"");
+}
+
+// Each of these changes the arithmetic; none may be ignored.
+TEST(Families, RefuseByNameWhatIsNotImplemented) {
+  const auto refused = [](std::string_view key, json::Value value, std::string_view text) {
+    for (const char* name : kGoldenModels) {
+      const std::string message = error_of([&] { parse(with(name, key, value)); });
+      expect_message(message, key);
+      expect_message(message, text);
+    }
+  };
+  const auto object = [](const char* text) { return json::parse(text, "x"); };
+  refused("quantization_config", object(R"({"quant_method": "fp8"})"), "only null");
+  refused("attn_logit_softcapping", 50.0, "only null");
+  refused("final_logit_softcapping", 30.0, "only null");
+  refused("attention_multiplier", 0.5, "only null");
+  refused("residual_multiplier", 0.5, "only 1");
+  refused("embedding_multiplier", 12, "only 1");
+  refused("logits_scaling", 8, "only 1");
+  refused("clip_qkv", 8.0, "only null");
+  refused("pretraining_tp", 2, "only 1");
+  refused("partial_rotary_factor", 0.5, "only 1");
+  refused("hidden_act", "gelu", "only silu");
+  refused("num_experts", 8, "only null");
+  refused("auto_map", object("{}"), "may change the arithmetic");
+  refused("some_new_key", nullptr, "may change the arithmetic");
+  refused("model_type", "gpt2", "expected one of llama, mistral, qwen2, qwen3, found \"gpt2\"");
+  refused("architectures", json::Array{"MixtralForCausalLM"}, "found [\"MixtralForCausalLM\"]");
+  refused("architectures", json::Array{}, "expected one of");
+  refused("architectures", "LlamaForCausalLM", "expected one of");
+  refused("rope_scaling", object(R"({"type": "yarn", "factor": 4})"), "found \"yarn\"");
+  refused("rope_scaling", object(R"({"rope_type": "dynamic", "factor": 4})"), "found \"dynamic\"");
+  refused("rope_scaling", object(R"({"rope_type": "longrope"})"), "found \"longrope\"");
+  refused("rope_scaling", object(R"({"rope_type": "default", "mrope_section": [1]})"),
+          "mrope_section");
+  refused("rope_scaling", object(R"({"type": "linear", "rope_type": "llama3"})"), "contradict");
+  refused("rope_scaling", object(R"({"type": "linear"})"), "\"factor\" is missing");
+  refused("rope_scaling", object(R"({"type": "linear", "factor": 0})"), "\"factor\"");
+  refused("rope_scaling", 4, "expected a JSON object");
+  refused("rope_parameters", object(R"({"full_attention": {"rope_type": "default"}})"),
+          "\"full_attention\"");
+  expect_refused(with("llama-gqa", "architectures", json::Array{"MistralForCausalLM"}),
+                 "contradict each other");
+}
+
+TEST(Families, NeutralValuesAndHarmlessKeysPass) {
+  const ModelConfig expected = parse(golden_config("llama-gqa"));
+  json::Value config = golden_config("llama-gqa");
+  for (const char* key : {"quantization_config", "attn_logit_softcapping", "rope_scaling"})
+    config.set(key, nullptr);
+  config.set("pretraining_tp", 1);
+  config.set("partial_rotary_factor", 1.0);
+  config.set("_name_or_path", "x");
+  config.set("torch_dtype", "float16");
+  config.set("hidden_act", "swish");
+  EXPECT_EQ(parse(config), expected);
+}
+
+TEST(Families, RefuseSizesThatCannotBe) {
+  const auto refused = [](std::string_view key, json::Value value) {
+    expect_refused(with("llama-gqa", key, std::move(value)), "expected");
+  };
+  for (const char* key :
+       {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+        "intermediate_size", "vocab_size", "max_position_embeddings", "head_dim"}) {
+    refused(key, 0);
+    refused(key, -1);
+    refused(key, 1.5);
+    refused(key, "128");
+    refused(key, int64_t{1} << 40);
+    refused(key, 1e30);
+    refused(key, json::Array{});
+  }
+  refused("num_key_value_heads", 3);
+  refused("num_key_value_heads", 16);
+  refused("head_dim", 33);
+  refused("head_dim", 6);
+  refused("head_dim", 258);
+  refused("rms_norm_eps", 0);
+  refused("rms_norm_eps", -1e-5);
+  refused("rms_norm_eps", "small");
+  refused("tie_word_embeddings", 1);
+  json::Value odd = without("llama-gqa", "head_dim");
+  odd.set("hidden_size", 129);
+  expect_refused(odd, "num_attention_heads to divide hidden_size");
+  expect_message(error_of([] { parse(json::Value(json::Array{})); }), "expected a JSON object");
+}
+
+}  // namespace
+}  // namespace invar

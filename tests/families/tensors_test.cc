@@ -1,0 +1,140 @@
+#include "model/families/tensors.h"
+
+#include <map>
+
+#include "../weights/model_files.h"
+#include "model/families/families.h"
+#include "weights/hf_directory.h"
+
+namespace invar {
+namespace {
+
+std::string golden(const std::string& name) {
+  return std::string(INVAR_SOURCE_DIR) + "/tests/data/golden/" + name;
+}
+
+DecoderSpec golden_spec(const std::string& name) {
+  const HfDirectory model = open_hf_directory(golden(name));
+  return parse_model_config(model.config, model.generation_config, model.path).spec;
+}
+
+// A source of tensors that all hold one value; its list can be edited.
+class FakeSource : public TensorSource {
+ public:
+  explicit FakeSource(const DecoderSpec& spec) {
+    for (const TensorSpec& tensor : tensors_of(spec)) set(tensor.name, {DType::bf16, tensor.shape});
+  }
+  void set(const std::string& name, TensorInfo info) {
+    infos_[name] = std::move(info);
+    list();
+  }
+  void remove(const std::string& name) {
+    infos_.erase(name);
+    list();
+  }
+  void set_value(const std::string& name, int64_t element, float value) {
+    values_[name] = {element, value};
+  }
+
+  const std::vector<std::string>& names() const override { return names_; }
+  bool has(std::string_view name) const override { return infos_.contains(std::string(name)); }
+  const TensorInfo& info(std::string_view name) const override {
+    return infos_.at(std::string(name));
+  }
+  void read(std::string_view name, int64_t first, int64_t count, DType, void* out) const override {
+    for (int64_t i = 0; i < count; ++i) static_cast<float*>(out)[i] = 1;
+    const auto special = values_.find(std::string(name));
+    if (special == values_.end()) return;
+    const auto [element, value] = special->second;
+    if (element >= first && element < first + count)
+      static_cast<float*>(out)[element - first] = value;
+  }
+  std::string where(std::string_view name) const override {
+    return "fake: tensor " + std::string(name);
+  }
+
+ private:
+  void list() {
+    names_.clear();
+    for (const auto& [name, info] : infos_) names_.push_back(name);
+  }
+
+  std::map<std::string, TensorInfo> infos_;
+  std::map<std::string, std::pair<int64_t, float>> values_;
+  std::vector<std::string> names_;
+};
+
+TEST(Tensors, TheGoldenModelsHaveJustTheListedOnes) {
+  ThreadPool pool(1);
+  for (const char* name :
+       {"llama-gqa", "llama3-rope-tied", "mistral-window", "qwen2-bias", "qwen3-qknorm"}) {
+    const DecoderSpec spec = golden_spec(name);
+    const auto source = open_checkpoint(golden(name));
+    EXPECT_NO_THROW(check_tensors(spec, *source)) << name;
+    EXPECT_EQ(tensors_of(spec).size(), source->names().size()) << name;
+    EXPECT_EQ(product_type(spec, *source), DType::bf16);
+    for (const std::string& tensor : source->names()) check_finite(*source, tensor, pool);
+  }
+}
+
+TEST(Tensors, EveryTensorIsNeededWithItsShape) {
+  for (const char* name : {"llama-gqa", "qwen2-bias", "qwen3-qknorm"}) {
+    DecoderSpec spec = golden_spec(name);
+    spec.o_bias = spec.mlp_bias = true;
+    for (const TensorSpec& tensor : tensors_of(spec)) {
+      FakeSource source(spec);
+      EXPECT_NO_THROW(check_tensors(spec, source));
+      source.remove(tensor.name);
+      expect_message(error_of([&] { check_tensors(spec, source); }), tensor.name + " is missing");
+      TensorInfo wrong{DType::bf16, tensor.shape};
+      wrong.shape.back() += 1;
+      source.set(tensor.name, wrong);
+      expect_message(error_of([&] { check_tensors(spec, source); }), tensor.name + ": expected");
+      source.set(tensor.name, {DType::bf16, {}});
+      expect_message(error_of([&] { check_tensors(spec, source); }), "found []");
+    }
+  }
+}
+
+TEST(Tensors, AVocabularyThatDiffersIsSaid) {
+  const DecoderSpec spec = golden_spec("llama-gqa");
+  FakeSource source(spec);
+  source.set("model.embed_tokens.weight", {DType::bf16, {300, 128}});
+  expect_message(error_of([&] { check_tensors(spec, source); }),
+                 "a row for each of the 320 tokens of config.json, found 300");
+}
+
+TEST(Tensors, WhatHasNoPlaceIsRefused) {
+  const DecoderSpec spec = golden_spec("llama-gqa");
+  FakeSource source(spec);
+  source.set("model.layers.0.self_attn.rotary_emb.inv_freq", {DType::f32, {16}});
+  EXPECT_NO_THROW(check_tensors(spec, source));
+  source.set("model.layers.0.self_attn.q_proj.bias", {DType::bf16, {256}});
+  expect_message(error_of([&] { check_tensors(spec, source); }),
+                 "q_proj.bias has no place in the llama model");
+}
+
+TEST(Tensors, ATiedHeadMayBeStoredOnlyWhenItIsTheEmbedding) {
+  const DecoderSpec spec = golden_spec("llama3-rope-tied");
+  FakeSource source(spec);
+  source.set("lm_head.weight", {DType::bf16, {320, 128}});
+  EXPECT_NO_THROW(check_tensors(spec, source));
+  source.set_value("lm_head.weight", 319 * 128 + 5, 2);
+  expect_message(error_of([&] { check_tensors(spec, source); }),
+                 "tie_word_embeddings, but the head differs from "
+                 "\"model.embed_tokens.weight\" in row 319");
+  source.set("lm_head.weight", {DType::bf16, {320, 127}});
+  expect_message(error_of([&] { check_tensors(spec, source); }), "lm_head.weight: expected shape");
+}
+
+TEST(Tensors, OneWideMatrixMakesTheProductsWide) {
+  const DecoderSpec spec = golden_spec("llama-gqa");
+  FakeSource source(spec);
+  source.set("model.norm.weight", {DType::f32, {128}});
+  EXPECT_EQ(product_type(spec, source), DType::bf16);
+  source.set("model.layers.1.mlp.up_proj.weight", {DType::f16, {352, 128}});
+  EXPECT_EQ(product_type(spec, source), DType::f32);
+}
+
+}  // namespace
+}  // namespace invar
