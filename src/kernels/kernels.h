@@ -202,6 +202,18 @@ struct CopyPlacesParams {
   int64_t count;
 };
 
+// What the sampler needs of whole rows of logits: the largest logit and its lowest token id, and
+// with `log_sum` the second half of orders::log_sum_exp. A row with a NaN gets argmax 0 and NaN for
+// the others.
+struct LogitsParams {
+  const float* logits;  // [T][V]
+  int64_t rows, stride, vocab;
+  int32_t* argmax;  // [T]
+  float* max;       // [T]
+  float* log_sum;   // [T], or null when it is not wanted
+  bool* has_nan;    // [T]
+};
+
 // ---- The table ----
 
 struct Kernels {
@@ -216,6 +228,7 @@ struct Kernels {
   void (*attention)(const AttentionParams&, Part);
   void (*add)(const AddParams&, Part);
   void (*copy_places)(const CopyPlacesParams&, Part);
+  void (*log_sum_exp)(const LogitsParams&, Part);
 };
 
 }  // namespace invar

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/cpu/avx2.h"
+#include "kernels/cpu/avx512.h"
 #include "kernels/reference/reference.h"
 
 namespace invar {
@@ -19,6 +21,13 @@ struct Implementation {
 
 constexpr Implementation kImplementations[] = {
     {"scalar", [] { return true; }, [](Kernels&) {}},
+    {"avx2", [] { return true; }, avx2::override_elementwise},
+    {"avx512",
+     [] {
+       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+     },
+     avx512::override_elementwise},
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
-// Embedding, RMSNorm and the step between the q, k, v product and attention.
+// Embedding, RMSNorm, the step between the q, k, v product and attention, and the passes over
+// logits.
 #include <algorithm>
+#include <limits>
 
 #include "kernels/reference/reference.h"
 #include "numerics/math.h"
@@ -136,6 +138,22 @@ void copy_places(const CopyPlacesParams& p, Part part) {
               kv.values[kv.value_index(c.from, g, place, e)];
         }
     }
+}
+
+void log_sum_exp(const LogitsParams& p, Part part) {
+  const auto [begin, end] = part.of(p.rows);
+  for (int64_t t = begin; t < end; ++t) {
+    const std::span row(p.logits + t * p.stride, static_cast<size_t>(p.vocab));
+    p.has_nan[t] = std::any_of(row.begin(), row.end(), [](float x) { return x != x; });
+    p.argmax[t] = 0;
+    p.max[t] = std::numeric_limits<float>::quiet_NaN();
+    if (p.log_sum) p.log_sum[t] = p.max[t];
+    if (p.has_nan[t]) continue;
+    const auto top = std::max_element(row.begin(), row.end());
+    p.argmax[t] = static_cast<int32_t>(top - row.begin());
+    p.max[t] = *top;
+    if (p.log_sum) p.log_sum[t] = orders::log_sum_exp(row).log_sum;
+  }
 }
 
 }  // namespace invar::reference

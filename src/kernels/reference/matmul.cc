@@ -110,7 +110,8 @@ Kernels table(Order order) {
           .qkv = qkv,
           .attention = portable ? attention<Order::portable> : attention<Order::hopper>,
           .add = add,
-          .copy_places = copy_places};
+          .copy_places = copy_places,
+          .log_sum_exp = log_sum_exp};
 }
 
 }  // namespace invar::reference

@@ -16,6 +16,7 @@ template <Order order>
 void attention(const AttentionParams& p, Part part);
 void add(const AddParams& p, Part part);
 void copy_places(const CopyPlacesParams& p, Part part);
+void log_sum_exp(const LogitsParams& p, Part part);
 
 Kernels table(Order order);
 

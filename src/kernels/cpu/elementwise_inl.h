@@ -1,0 +1,130 @@
+// Elementwise operations of numerics 3 and 5 over Vec16. Included inside an anonymous namespace
+// after a vec16 header, vec16_math.h and row_functions.h.
+
+// 1 / sqrt(sum64(x * x) / D + eps).
+inline float inverse_rms(const float* x, int64_t width, float eps) {
+  Vec16 lane[4] = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
+  int64_t i = 0;
+  for (; i + 64 <= width; i += 64)
+    for (int k = 0; k < 4; ++k) {
+      const Vec16 v = load(x + i + 16 * k);
+      lane[k] = fma(v, v, lane[k]);
+    }
+  // Missing elements add 0 * 0 to a lane, which is never -0.
+  for (int k = 0; i < width; i += 16, ++k) {
+    const Vec16 v = load(x + i, width - i);
+    lane[k] = fma(v, v, lane[k]);
+  }
+  const float mean = halve64(lane) / static_cast<float>(width) + eps;
+  return 1.0f / _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(mean)));
+}
+
+inline void rms_norm(const float* x, const float* weight, int64_t width, float eps, void* out,
+                     bool is_bf16) {
+  const Vec16 rs = splat(inverse_rms(x, width, eps));
+  for (int64_t i = 0; i < width; i += 16) {
+    const int64_t left = width - i;
+    const Vec16 y = (load(x + i, left) * rs) * load(weight + i, left);
+    if (is_bf16)
+      store_u16(static_cast<uint16_t*>(out) + i, to_bf16(y), left);
+    else
+      store(static_cast<float*>(out) + i, y, left);
+  }
+}
+
+// Calls use(i, elements i.., elements i + E/2 .., how many) for the transformed head.
+template <typename Use>
+inline void transform_head(const HeadTransform& head, const float* in, Use use) {
+  const int64_t half = head.size / 2;
+  const Vec16 rs = splat(head.norm ? inverse_rms(in, head.size, head.eps) : 0.0f);
+  for (int64_t i = 0; i < half; i += 16) {
+    const int64_t left = half - i;
+    Vec16 a = load(in + i, left), b = load(in + half + i, left);
+    if (head.norm) {
+      a = (a * rs) * load(head.norm + i, left);
+      b = (b * rs) * load(head.norm + half + i, left);
+    }
+    const Vec16 c = load(head.cos + i, left), s = load(head.sin + i, left);
+    use(i, fms(a, c, b * s), fma(b, c, a * s), left);
+  }
+}
+
+inline void query(const HeadTransform& head, const float* in, uint16_t* out) {
+  const int64_t half = head.size / 2;
+  transform_head(head, in, [&](int64_t i, Vec16 a, Vec16 b, int64_t left) {
+    store_u16(out + i, to_bf16(a), left);
+    store_u16(out + half + i, to_bf16(b), left);
+  });
+}
+
+inline bool key_value(const HeadTransform& head, const float* key, const float* value,
+                      uint16_t* key_out, uint16_t* value_out) {
+  Bits16 largest_magnitude = splat_bits(0);
+  const auto see = [&](Vec16 x) {
+    largest_magnitude = max_signed(largest_magnitude, bits_of(x) & splat_bits(0x7fffffff));
+  };
+  const int64_t half = head.size / 2;
+  transform_head(head, key, [&](int64_t i, Vec16 a, Vec16 b, int64_t left) {
+    see(a), see(b);
+    store_u16(key_out + i, to_cached_bf16(a), left);
+    store_u16(key_out + half + i, to_cached_bf16(b), left);
+  });
+  for (int64_t i = 0; i < head.size; i += 16) {
+    const int64_t left = head.size - i;
+    const Vec16 v = load(value + i, left);
+    see(v);
+    store_u16(value_out + i, to_cached_bf16(v), left);
+  }
+  return to_word(is_greater_signed(largest_magnitude, splat_bits(0x7f7fffff))) == 0;
+}
+
+// Index of the first element equal to `value`, which is there.
+inline int32_t find(const float* x, int64_t count, float value) {
+  for (int64_t i = 0;; i += 16) {
+    const uint32_t hits = to_word(is_equal(load(x + i, count - i), splat(value))) &
+                          to_word(lanes(0, static_cast<int>(count - i)));
+    if (hits) return static_cast<int32_t>(i) + __builtin_ctz(hits);
+  }
+}
+
+inline LogitsPass logits(const float* x, int64_t vocab, bool sums) {
+  LogitsPass result = {};
+  const Vec16 lowest = splat(-__builtin_inff());
+  Vec16 top[4] = {lowest, lowest, lowest, lowest};
+  uint32_t ordered = 0xffff;  // lanes that have seen no NaN
+  int64_t i = 0;
+  for (; i + 64 <= vocab; i += 64)
+    for (int k = 0; k < 4; ++k) {
+      const Vec16 v = load(x + i + 16 * k);
+      ordered &= to_word(is_equal(v, v));
+      top[k] = max(v, top[k]);
+    }
+  for (; i < vocab; i += 16) {
+    const Vec16 v = load(x + i, vocab - i);
+    ordered &= to_word(is_equal(v, v));
+    top[0] = max(select(lanes(0, static_cast<int>(vocab - i)), v, lowest), top[0]);
+  }
+  result.has_nan = ordered != 0xffff;
+  if (result.has_nan) return result;
+  const float max_value = largest(max(max(top[0], top[1]), max(top[2], top[3])));
+  result.argmax = find(x, vocab, max_value);
+  if (!sums) return result;
+
+  const Vec16 shift = splat(x[result.argmax]);
+  const int64_t segment = 64 * ((vocab + 511) / 512);
+  for (int s = 0; s < 8; ++s) {
+    const int64_t begin = s * segment < vocab ? s * segment : vocab;
+    const int64_t end = begin + segment < vocab ? begin + segment : vocab;
+    Vec16 lane[4] = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
+    int64_t j = begin;
+    for (; j + 64 <= end; j += 64)
+      for (int k = 0; k < 4; ++k) lane[k] = lane[k] + exp(load(x + j + 16 * k) - shift);
+    for (int k = 0; j < end; j += 16, ++k) {
+      // Missing elements add +0 to a lane, which is never -0.
+      const Vec16 e = exp(load(x + j, end - j) - shift);
+      lane[k] = lane[k] + select(lanes(0, static_cast<int>(end - j)), e, splat(0.0f));
+    }
+    result.segment_sums[s] = halve64(lane);
+  }
+  return result;
+}

@@ -1,0 +1,41 @@
+// What one instruction set provides for the elementwise operations: functions over single rows and
+// heads, given as plain pointers because files for wide instruction sets include no other header.
+// elementwise.cc has the loops around them.
+#pragma once
+
+#include <cstdint>
+
+namespace invar::cpu {
+
+// Normalisation (when norm is not null) and rotation of one head.
+struct HeadTransform {
+  const float* norm;  // [size] or null
+  float eps;
+  const float* cos;  // [size / 2], of the row's position
+  const float* sin;
+  int64_t size;  // E
+};
+
+// What a pass over the logits of one row finds.
+struct LogitsPass {
+  int32_t argmax;
+  bool has_nan;
+  float segment_sums[8];  // of exp(x - max); numerics 3
+};
+
+struct RowFunctions {
+  // out[0 .. width) = (x * rs) * weight, as bf16 or f32.
+  void (*rms_norm)(const float* x, const float* weight, int64_t width, float eps, void* out,
+                   bool is_bf16);
+  // One head as bf16.
+  void (*query)(const HeadTransform&, const float* in, uint16_t* out);
+  // One head and its value as the cache holds them; false when one of their elements was not
+  // finite.
+  bool (*key_value)(const HeadTransform&, const float* key, const float* value, uint16_t* key_out,
+                    uint16_t* value_out);
+  // Largest logit, and with `sums` the sums for log_sum_exp. Sums and argmax mean nothing when the
+  // row has a NaN.
+  LogitsPass (*logits)(const float* x, int64_t vocab, bool sums);
+};
+
+}  // namespace invar::cpu

@@ -1,0 +1,155 @@
+// Sixteen f32 lanes as two halves on AVX2: the names of vec16_avx512.h, which says what they mean.
+// Included inside an anonymous namespace, after <immintrin.h>.
+
+struct Vec16 {
+  __m256 lo, hi;
+};
+struct Bits16 {
+  __m256i lo, hi;
+};
+struct Mask16 {
+  __m256 lo, hi;
+};
+
+inline Mask16 as_mask(__m256i lo, __m256i hi) {
+  return {_mm256_castsi256_ps(lo), _mm256_castsi256_ps(hi)};
+}
+inline __m256i as_integer(__m256 x) {
+  return _mm256_castps_si256(x);
+}
+
+// Lanes begin <= i < end, for any begin and end.
+inline Mask16 lanes(int begin, int end) {
+  const __m256i lo = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i hi = _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15);
+  const __m256i before = _mm256_set1_epi32(begin), past = _mm256_set1_epi32(end);
+  return as_mask(_mm256_andnot_si256(_mm256_cmpgt_epi32(before, lo), _mm256_cmpgt_epi32(past, lo)),
+                 _mm256_andnot_si256(_mm256_cmpgt_epi32(before, hi), _mm256_cmpgt_epi32(past, hi)));
+}
+
+inline Vec16 splat(float x) {
+  return {_mm256_set1_ps(x), _mm256_set1_ps(x)};
+}
+inline Bits16 splat_bits(uint32_t x) {
+  return {_mm256_set1_epi32(static_cast<int>(x)), _mm256_set1_epi32(static_cast<int>(x))};
+}
+inline Vec16 load(const float* p) {
+  return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
+inline Vec16 load(const float* p, int64_t count) {
+  if (count >= 16) return load(p);
+  const Mask16 mask = lanes(0, static_cast<int>(count));
+  return {_mm256_maskload_ps(p, as_integer(mask.lo)),
+          _mm256_maskload_ps(p + 8, as_integer(mask.hi))};
+}
+inline void store(float* p, Vec16 x) {
+  _mm256_storeu_ps(p, x.lo);
+  _mm256_storeu_ps(p + 8, x.hi);
+}
+inline void store(float* p, Vec16 x, int64_t count) {
+  if (count >= 16) return store(p, x);
+  const Mask16 mask = lanes(0, static_cast<int>(count));
+  _mm256_maskstore_ps(p, as_integer(mask.lo), x.lo);
+  _mm256_maskstore_ps(p + 8, as_integer(mask.hi), x.hi);
+}
+inline Bits16 load_bits(const void* p) {
+  const __m256i* halves = static_cast<const __m256i*>(p);
+  return {_mm256_loadu_si256(halves), _mm256_loadu_si256(halves + 1)};
+}
+inline void store_u16(uint16_t* p, Bits16 x) {
+  const __m256i low = _mm256_set1_epi32(0xffff);
+  const __m256i packed =
+      _mm256_packus_epi32(_mm256_and_si256(x.lo, low), _mm256_and_si256(x.hi, low));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
+}
+inline void store_u16(uint16_t* p, Bits16 x, int64_t count) {
+  if (count >= 16) return store_u16(p, x);
+  alignas(32) uint16_t all[16];
+  store_u16(all, x);
+  for (int64_t i = 0; i < count; ++i) p[i] = all[i];
+}
+
+inline Vec16 operator+(Vec16 a, Vec16 b) {
+  return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
+}
+inline Vec16 operator-(Vec16 a, Vec16 b) {
+  return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)};
+}
+inline Vec16 operator*(Vec16 a, Vec16 b) {
+  return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
+}
+inline Vec16 operator/(Vec16 a, Vec16 b) {
+  return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
+}
+inline Vec16 fma(Vec16 a, Vec16 b, Vec16 c) {
+  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+inline Vec16 fms(Vec16 a, Vec16 b, Vec16 c) {
+  return {_mm256_fmsub_ps(a.lo, b.lo, c.lo), _mm256_fmsub_ps(a.hi, b.hi, c.hi)};
+}
+inline Vec16 max(Vec16 a, Vec16 b) {
+  return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
+}
+
+inline Bits16 bits_of(Vec16 x) {
+  return {as_integer(x.lo), as_integer(x.hi)};
+}
+inline Vec16 value_of(Bits16 x) {
+  return {_mm256_castsi256_ps(x.lo), _mm256_castsi256_ps(x.hi)};
+}
+inline Bits16 to_integer(Vec16 x) {
+  return {_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi)};
+}
+inline Bits16 operator+(Bits16 a, Bits16 b) {
+  return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
+}
+inline Bits16 operator&(Bits16 a, Bits16 b) {
+  return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)};
+}
+inline Bits16 operator|(Bits16 a, Bits16 b) {
+  return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)};
+}
+inline Bits16 operator<<(Bits16 a, int count) {
+  return {_mm256_slli_epi32(a.lo, count), _mm256_slli_epi32(a.hi, count)};
+}
+inline Bits16 operator>>(Bits16 a, int count) {
+  return {_mm256_srli_epi32(a.lo, count), _mm256_srli_epi32(a.hi, count)};
+}
+inline Bits16 min_signed(Bits16 a, Bits16 b) {
+  return {_mm256_min_epi32(a.lo, b.lo), _mm256_min_epi32(a.hi, b.hi)};
+}
+inline Bits16 max_signed(Bits16 a, Bits16 b) {
+  return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)};
+}
+
+inline Mask16 is_less(Vec16 a, Vec16 b) {
+  return {_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)};
+}
+inline Mask16 is_equal(Vec16 a, Vec16 b) {
+  return {_mm256_cmp_ps(a.lo, b.lo, _CMP_EQ_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_EQ_OQ)};
+}
+inline Mask16 is_greater_signed(Bits16 a, Bits16 b) {
+  return as_mask(_mm256_cmpgt_epi32(a.lo, b.lo), _mm256_cmpgt_epi32(a.hi, b.hi));
+}
+inline uint32_t to_word(Mask16 mask) {
+  return static_cast<uint32_t>(_mm256_movemask_ps(mask.lo) | _mm256_movemask_ps(mask.hi) << 8);
+}
+inline Vec16 select(Mask16 mask, Vec16 a, Vec16 b) {
+  return {_mm256_blendv_ps(b.lo, a.lo, mask.lo), _mm256_blendv_ps(b.hi, a.hi, mask.hi)};
+}
+inline Bits16 select(Mask16 mask, Bits16 a, Bits16 b) {
+  return bits_of(select(mask, value_of(a), value_of(b)));
+}
+
+inline float halve(Vec16 x) {
+  const __m256 by8 = _mm256_add_ps(x.lo, x.hi);
+  const __m128 by4 = _mm_add_ps(_mm256_castps256_ps128(by8), _mm256_extractf128_ps(by8, 1));
+  const __m128 by2 = _mm_add_ps(by4, _mm_movehl_ps(by4, by4));
+  return _mm_cvtss_f32(_mm_add_ss(by2, _mm_movehdup_ps(by2)));
+}
+inline float largest(Vec16 x) {
+  const __m256 by8 = _mm256_max_ps(x.lo, x.hi);
+  const __m128 by4 = _mm_max_ps(_mm256_castps256_ps128(by8), _mm256_extractf128_ps(by8, 1));
+  const __m128 by2 = _mm_max_ps(by4, _mm_movehl_ps(by4, by4));
+  return _mm_cvtss_f32(_mm_max_ss(by2, _mm_movehdup_ps(by2)));
+}

@@ -1,0 +1,147 @@
+// Sixteen f32 lanes on AVX-512. Included inside an anonymous namespace, after <immintrin.h>; the
+// AVX2 header defines the same names, so an algorithm over Vec16 is written once and its sets agree
+// by construction. Every function is one IEEE operation per lane unless it says otherwise.
+
+struct Vec16 {
+  __m512 v;
+};
+// Sixteen 32-bit patterns.
+struct Bits16 {
+  __m512i v;
+};
+// One truth value per lane.
+struct Mask16 {
+  __mmask16 v;
+};
+
+inline __mmask16 first_lanes(int64_t count) {
+  return static_cast<__mmask16>(count >= 16 ? 0xffff : (1u << count) - 1);
+}
+
+inline Vec16 splat(float x) {
+  return {_mm512_set1_ps(x)};
+}
+inline Bits16 splat_bits(uint32_t x) {
+  return {_mm512_set1_epi32(static_cast<int>(x))};
+}
+inline Vec16 load(const float* p) {
+  return {_mm512_loadu_ps(p)};
+}
+// The first `count` lanes (all from 16 on), zero in the others, whose memory is not touched.
+inline Vec16 load(const float* p, int64_t count) {
+  return {_mm512_maskz_loadu_ps(first_lanes(count), p)};
+}
+inline void store(float* p, Vec16 x) {
+  _mm512_storeu_ps(p, x.v);
+}
+inline void store(float* p, Vec16 x, int64_t count) {
+  _mm512_mask_storeu_ps(p, first_lanes(count), x.v);
+}
+inline Bits16 load_bits(const void* p) {
+  return {_mm512_loadu_si512(p)};
+}
+// The lower halves of the lanes, next to each other.
+inline void store_u16(uint16_t* p, Bits16 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(x.v));
+}
+inline void store_u16(uint16_t* p, Bits16 x, int64_t count) {
+  _mm512_mask_cvtepi32_storeu_epi16(p, first_lanes(count), x.v);
+}
+
+inline Vec16 operator+(Vec16 a, Vec16 b) {
+  return {_mm512_add_ps(a.v, b.v)};
+}
+inline Vec16 operator-(Vec16 a, Vec16 b) {
+  return {_mm512_sub_ps(a.v, b.v)};
+}
+inline Vec16 operator*(Vec16 a, Vec16 b) {
+  return {_mm512_mul_ps(a.v, b.v)};
+}
+inline Vec16 operator/(Vec16 a, Vec16 b) {
+  return {_mm512_div_ps(a.v, b.v)};
+}
+inline Vec16 fma(Vec16 a, Vec16 b, Vec16 c) {
+  return {_mm512_fmadd_ps(a.v, b.v, c.v)};
+}
+// a * b - c, rounded once.
+inline Vec16 fms(Vec16 a, Vec16 b, Vec16 c) {
+  return {_mm512_fmsub_ps(a.v, b.v, c.v)};
+}
+// The larger; b when either is NaN.
+inline Vec16 max(Vec16 a, Vec16 b) {
+  return {_mm512_max_ps(a.v, b.v)};
+}
+
+inline Bits16 bits_of(Vec16 x) {
+  return {_mm512_castps_si512(x.v)};
+}
+inline Vec16 value_of(Bits16 x) {
+  return {_mm512_castsi512_ps(x.v)};
+}
+// Integral values as 32-bit integers.
+inline Bits16 to_integer(Vec16 x) {
+  return {_mm512_cvtps_epi32(x.v)};
+}
+inline Bits16 operator+(Bits16 a, Bits16 b) {
+  return {_mm512_add_epi32(a.v, b.v)};
+}
+inline Bits16 operator&(Bits16 a, Bits16 b) {
+  return {_mm512_and_si512(a.v, b.v)};
+}
+inline Bits16 operator|(Bits16 a, Bits16 b) {
+  return {_mm512_or_si512(a.v, b.v)};
+}
+inline Bits16 operator<<(Bits16 a, int count) {
+  return {_mm512_slli_epi32(a.v, static_cast<unsigned>(count))};
+}
+inline Bits16 operator>>(Bits16 a, int count) {
+  return {_mm512_srli_epi32(a.v, static_cast<unsigned>(count))};
+}
+inline Bits16 min_signed(Bits16 a, Bits16 b) {
+  return {_mm512_min_epi32(a.v, b.v)};
+}
+inline Bits16 max_signed(Bits16 a, Bits16 b) {
+  return {_mm512_max_epi32(a.v, b.v)};
+}
+
+// Lanes begin <= i < end, for any begin and end.
+inline Mask16 lanes(int begin, int end) {
+  const __m512i i = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __mmask16 from = _mm512_cmpge_epi32_mask(i, _mm512_set1_epi32(begin));
+  return {_mm512_mask_cmplt_epi32_mask(from, i, _mm512_set1_epi32(end))};
+}
+inline Mask16 is_less(Vec16 a, Vec16 b) {
+  return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)};
+}
+inline Mask16 is_equal(Vec16 a, Vec16 b) {
+  return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ)};
+}
+inline Mask16 is_greater_signed(Bits16 a, Bits16 b) {
+  return {_mm512_cmpgt_epi32_mask(a.v, b.v)};
+}
+// One bit per lane.
+inline uint32_t to_word(Mask16 mask) {
+  return mask.v;
+}
+// a where true, b elsewhere.
+inline Vec16 select(Mask16 mask, Vec16 a, Vec16 b) {
+  return {_mm512_mask_blend_ps(mask.v, b.v, a.v)};
+}
+inline Bits16 select(Mask16 mask, Bits16 a, Bits16 b) {
+  return {_mm512_mask_blend_epi32(mask.v, b.v, a.v)};
+}
+
+// The sixteen lanes halved: lane i plus lane i + 8, then 4, 2, 1 (the end of sum64).
+inline float halve(Vec16 x) {
+  const __m256 by8 = _mm256_add_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1));
+  const __m128 by4 = _mm_add_ps(_mm256_castps256_ps128(by8), _mm256_extractf128_ps(by8, 1));
+  const __m128 by2 = _mm_add_ps(by4, _mm_movehl_ps(by4, by4));
+  return _mm_cvtss_f32(_mm_add_ss(by2, _mm_movehdup_ps(by2)));
+}
+// The largest lane; no lane is NaN.
+inline float largest(Vec16 x) {
+  const __m256 by8 = _mm256_max_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1));
+  const __m128 by4 = _mm_max_ps(_mm256_castps256_ps128(by8), _mm256_extractf128_ps(by8, 1));
+  const __m128 by2 = _mm_max_ps(by4, _mm_movehl_ps(by4, by4));
+  return _mm_cvtss_f32(_mm_max_ss(by2, _mm_movehdup_ps(by2)));
+}

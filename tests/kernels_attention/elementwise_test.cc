@@ -1,0 +1,311 @@
+// Embedding, RMSNorm, the step after the q, k, v product and the passes over logits, bit by bit
+// against the reference.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "check.h"
+
+namespace invar {
+namespace {
+
+class ElementwiseTest : public KernelTest {};
+INVAR_FOR_EACH_SET(ElementwiseTest);
+
+enum class Kind { plain, wide, tiny, special };
+constexpr Kind kKinds[] = {Kind::plain, Kind::wide, Kind::tiny, Kind::special};
+
+float value_of(Kind kind, Random& random) {
+  switch (kind) {
+    case Kind::plain:
+      return random.uniform();
+    case Kind::wide:
+      return random.with_exponent(-60, 60);
+    case Kind::tiny:
+      return random.with_exponent(-127, -120);  // subnormals and what they come from
+    case Kind::special:
+      break;
+  }
+  constexpr float kSpecial[] = {INFINITY, -INFINITY, NAN, 0.0f, -0.0f, 0x1.fffffep127f, 0x1p-149f};
+  return random.below(50) ? random.with_exponent(-127, 128) : kSpecial[random.below(7)];
+}
+
+void fill(float* x, int64_t count, Kind kind, Random& random) {
+  for (int64_t i = 0; i < count; ++i) x[i] = value_of(kind, random);
+}
+
+TEST_P(ElementwiseTest, Embed) {
+  constexpr int kVocab = 50;
+  for (const int width : {1, 2, 8, 15, 16, 31, 32, 33, 64, 80, 320}) {
+    Random random(static_cast<uint32_t>(width));
+    const int64_t packed = round_up(kVocab, 16) * round_up(width, 32);
+    std::vector<bf16_t> halves(packed);
+    std::vector<float> floats(packed);
+    for (bf16_t& x : halves) x = static_cast<bf16_t>(random.bits());  // subnormals too
+    fill(floats.data(), packed, Kind::special, random);
+    std::vector<int32_t> tokens(19);
+    for (int32_t& t : tokens) t = random.below(kVocab);
+    for (const bool panels : {false, true})
+      for (const DType type : {DType::bf16, DType::f32}) {
+        const void* table = type == DType::bf16 ? static_cast<void*>(halves.data()) : floats.data();
+        Guarded<float> expected(19 * width), found(19 * width);
+        EmbedParams p = {tokens.data(), table, type, panels, 19, width, expected.data()};
+        run(reference_.embed, p);
+        p.out = found.data();
+        run(kernels_.embed, p, 3);
+        EXPECT_TRUE(same(expected, found)) << "width " << width << " panels " << panels;
+      }
+  }
+}
+
+struct NormCase {
+  int64_t width, rows;
+  Kind kind;
+  DType type;
+  bool chosen;  // with rows_of
+};
+
+// Whether `kernel` does what the reference does.
+template <typename T>
+testing::AssertionResult norm_agrees(const Kernels& reference,
+                                     void (*kernel)(const RmsNormParams&, Part), const NormCase& c,
+                                     int parts) {
+  Random random(static_cast<uint32_t>(c.width * 31 + c.rows));
+  const int64_t x_stride = c.width + 3, stride = activation_stride(c.width);
+  // Ends exactly where the last row ends, so that a load past it is seen by sanitizers.
+  std::vector<float> x((c.rows - 1) * x_stride + c.width), weight(c.width);
+  fill(x.data(), static_cast<int64_t>(x.size()), c.kind, random);
+  fill(weight.data(), c.width, Kind::plain, random);
+  std::vector<int32_t> rows_of(c.rows);
+  for (int32_t& r : rows_of) r = random.below(static_cast<int>(c.rows));
+  Guarded<T> expected(c.rows * stride), found(c.rows * stride);
+  RmsNormParams p = {.x = x.data(),
+                     .x_stride = x_stride,
+                     .rows_of = c.chosen ? rows_of.data() : nullptr,
+                     .weight = weight.data(),
+                     .eps = 1e-6f,
+                     .rows = c.rows,
+                     .width = c.width,
+                     .out = {expected.data(), c.type, stride}};
+  run(reference.rms_norm, p);
+  p.out.data = found.data();
+  run(kernel, p, parts);
+  return same(expected, found);
+}
+
+testing::AssertionResult norm_agrees(const Kernels& reference,
+                                     void (*kernel)(const RmsNormParams&, Part), const NormCase& c,
+                                     int parts) {
+  return c.type == DType::bf16 ? norm_agrees<bf16_t>(reference, kernel, c, parts)
+                               : norm_agrees<float>(reference, kernel, c, parts);
+}
+
+TEST_P(ElementwiseTest, RmsNorm) {
+  for (const int width :
+       {1, 2, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128, 200, 320, 1000, 1024, 4096})
+    for (const Kind kind : kKinds)
+      for (const DType type : {DType::bf16, DType::f32}) {
+        const NormCase c = {width, width < 200 ? 5 : 2, kind, type, false};
+        EXPECT_TRUE(norm_agrees(reference_, kernels_.rms_norm, c, 1))
+            << "width " << width << " kind " << static_cast<int>(kind);
+      }
+  for (const int rows : {1, 2, 3, 16, 17, 127, 128, 129, 130})
+    for (const int parts : {1, 2, 3, 7})
+      EXPECT_TRUE(norm_agrees(reference_, kernels_.rms_norm,
+                              {80, rows, Kind::plain, DType::bf16, rows % 2 == 1}, parts))
+          << rows << " rows in " << parts << " parts";
+}
+
+// Sums in one lane, and touches nothing else than it should: another order.
+void rms_norm_in_sequence(const RmsNormParams& p, Part part) {
+  const auto [begin, end] = part.of(p.rows);
+  for (int64_t t = begin; t < end; ++t) {
+    float sum = 0.0f;
+    for (int64_t i = 0; i < p.width; ++i)
+      sum = std::fma(p.x[t * p.x_stride + i], p.x[t * p.x_stride + i], sum);
+    const float rs = 1.0f / std::sqrt(sum / static_cast<float>(p.width) + p.eps);
+    float* y = static_cast<float*>(p.out.data) + t * p.out.stride;
+    for (int64_t i = 0; i < round_up(p.width, 32); ++i)
+      y[i] = i < p.width ? (p.x[t * p.x_stride + i] * rs) * p.weight[i] : 0.0f;
+  }
+}
+
+TEST(ElementwiseControl, AnotherOrderOfTheSumIsSeen) {
+  ScopedFlushToZero flush;
+  const Kernels reference = select_kernels(Order::portable, "scalar");
+  // Up to 64 elements and down to bf16 the orders may agree; not over 20 rows of 1000 in f32.
+  EXPECT_FALSE(
+      norm_agrees(reference, rms_norm_in_sequence, {1000, 20, Kind::plain, DType::f32, false}, 1));
+  // The control itself is sound: with one element both orders are one.
+  EXPECT_TRUE(
+      norm_agrees(reference, rms_norm_in_sequence, {1, 20, Kind::plain, DType::f32, false}, 1));
+}
+
+struct QkvCase {
+  int rows, heads, groups, head_dim, page_places;
+  bool norms;
+  Kind kind;
+  int shape;  // 0: one run of places; 1: places at random; 2: no, one or several places per row
+};
+
+struct QkvOutputs {
+  Guarded<bf16_t> keys, values, q;
+  Guarded<uint8_t> non_finite;
+};
+
+void check_qkv(const Kernels& reference, const Kernels& kernels, const QkvCase& c, int parts) {
+  Random random(static_cast<uint32_t>(c.rows * 131 + c.head_dim * 7 + c.shape));
+  constexpr int kPositions = 300;
+  const int e = c.head_dim;
+  const int64_t width = int64_t{c.heads + 2 * c.groups} * e, stride = width + 5;
+  std::vector<float> in((c.rows - 1) * stride + width), q_norm(e), k_norm(e);
+  fill(in.data(), static_cast<int64_t>(in.size()), c.kind, random);
+  fill(q_norm.data(), e, Kind::plain, random);
+  fill(k_norm.data(), e, Kind::plain, random);
+  std::vector<float> cos(kPositions * e / 2), sin(cos.size());
+  for (size_t i = 0; i < cos.size(); ++i) cos[i] = random.uniform(), sin[i] = random.uniform();
+  const int pages = 300 / c.page_places + 2, places = pages * c.page_places;
+
+  // Each place is written once at most.
+  std::vector<int32_t> order(places), positions(c.rows), begin = {0}, page, place;
+  std::iota(order.begin(), order.end(), 3);
+  if (c.shape) {
+    for (int i = places - 1; i > 0; --i) std::swap(order[i], order[random.below(i + 1)]);
+    for (int32_t& o : order) o -= 3;
+  }
+  for (int t = 0; t < c.rows; ++t) {
+    positions[t] = c.shape ? random.below(kPositions) : t;
+    for (int i = c.shape == 2 ? random.below(4) : 1; i > 0; --i) {
+      const int at = order[place.size()];
+      page.push_back(pages - 1 - at / c.page_places);
+      place.push_back(at % c.page_places);
+    }
+    begin.push_back(static_cast<int32_t>(place.size()));
+  }
+
+  const auto run_with = [&](const Kernels& k, int part_count) {
+    KvLayer kv = {nullptr, nullptr, c.page_places, c.groups, e};
+    QkvOutputs out = {Guarded<bf16_t>(pages * c.groups * kv.key_block(), 0),
+                      Guarded<bf16_t>(pages * c.groups * kv.value_block(), 0),
+                      Guarded<bf16_t>(int64_t{c.rows} * c.heads * round_up(e, 32)),
+                      Guarded<uint8_t>(c.rows, 0)};
+    kv.keys = out.keys.data(), kv.values = out.values.data();
+    const QkvParams p = {.qkv = in.data(),
+                         .qkv_stride = stride,
+                         .rows = c.rows,
+                         .heads = c.heads,
+                         .q_norm = c.norms ? q_norm.data() : nullptr,
+                         .k_norm = c.norms ? k_norm.data() : nullptr,
+                         .norm_eps = 1e-6f,
+                         .positions = positions.data(),
+                         .cos = cos.data(),
+                         .sin = sin.data(),
+                         .write_begin = begin.data(),
+                         .write_page = page.data(),
+                         .write_place = place.data(),
+                         .kv = kv,
+                         .q = out.q.data(),
+                         .non_finite = reinterpret_cast<bool*>(out.non_finite.data())};
+    run(k.qkv, p, part_count);
+    return out;
+  };
+  const QkvOutputs expected = run_with(reference, 1), found = run_with(kernels, parts);
+  EXPECT_TRUE(same(expected.q, found.q));
+  EXPECT_TRUE(same(expected.keys, found.keys));
+  EXPECT_TRUE(same(expected.values, found.values));
+  EXPECT_TRUE(same(expected.non_finite, found.non_finite));
+}
+
+TEST_P(ElementwiseTest, QkvHeadSizes) {
+  for (const int head_dim : {2, 8, 16, 30, 32, 40, 64, 80, 96, 128, 192, 256})
+    for (const Kind kind : kKinds)
+      for (const bool norms : {false, true}) {
+        SCOPED_TRACE(testing::Message() << "head size " << head_dim << " kind "
+                                        << static_cast<int>(kind) << " norms " << norms);
+        check_qkv(reference_, kernels_, {7, 4, 2, head_dim, 32, norms, kind, 0}, 2);
+      }
+}
+
+TEST_P(ElementwiseTest, QkvPlaces) {
+  for (const int rows : {1, 2, 3, 15, 16, 17, 33, 64, 130})
+    for (const int page_places : {32, 64, 128})
+      for (const int shape : {0, 1, 2})
+        for (const int parts : {1, 3}) {
+          if (shape == 2 && rows > 80) continue;  // not enough places
+          SCOPED_TRACE(testing::Message() << rows << " rows, pages of " << page_places << ", shape "
+                                          << shape << ", " << parts << " parts");
+          check_qkv(reference_, kernels_, {rows, 2, 1, 40, page_places, true, Kind::plain, shape},
+                    parts);
+        }
+}
+
+struct LogitsOutputs {
+  Guarded<int32_t> argmax;
+  Guarded<float> max, log_sum;
+  Guarded<uint8_t> has_nan;
+};
+
+LogitsOutputs log_sum_exp(const Kernels& k, std::vector<float>& x, int rows, int vocab, int parts,
+                          bool sums) {
+  LogitsOutputs out = {Guarded<int32_t>(rows), Guarded<float>(rows), Guarded<float>(rows),
+                       Guarded<uint8_t>(rows)};
+  run(k.log_sum_exp,
+      LogitsParams{.logits = x.data(),
+                   .rows = rows,
+                   .stride = vocab + 1,
+                   .vocab = vocab,
+                   .argmax = out.argmax.data(),
+                   .max = out.max.data(),
+                   .log_sum = sums ? out.log_sum.data() : nullptr,
+                   .has_nan = reinterpret_cast<bool*>(out.has_nan.data())},
+      parts);
+  return out;
+}
+
+TEST_P(ElementwiseTest, LogSumExp) {
+  constexpr int kRows = 5;
+  for (const int vocab :
+       {1, 2, 15, 16, 17, 63, 64, 65, 100, 511, 512, 513, 640, 1000, 4097, 32000}) {
+    for (int kind = 0; kind < 6; ++kind) {
+      Random random(static_cast<uint32_t>(vocab + kind));
+      std::vector<float> x((kRows - 1) * (vocab + 1) + vocab);
+      for (float& v : x) {
+        v = 8.0f * random.uniform();
+        if (kind == 1) v = std::floor(v);  // ties
+        if (kind == 2) v = random.with_exponent(-127, 128);
+        if (kind == 3) v = random.below(3) ? v : -INFINITY;
+        if (kind == 4) v = random.below(2) ? 0.0f : -0.0f;
+      }
+      if (kind == 3) x[0] = -INFINITY;
+      if (kind == 5) {
+        for (int row = 0; row < kRows; row += 2) x[row * (vocab + 1) + random.below(vocab)] = NAN;
+        x[vocab + 1] = INFINITY;
+      }
+      for (const bool sums : {true, false}) {
+        SCOPED_TRACE(testing::Message() << "vocabulary " << vocab << " kind " << kind);
+        const LogitsOutputs expected = log_sum_exp(reference_, x, kRows, vocab, 1, sums),
+                            found = log_sum_exp(kernels_, x, kRows, vocab, 1 + kind % 3, sums);
+        EXPECT_TRUE(same(expected.argmax, found.argmax));
+        EXPECT_TRUE(same(expected.max, found.max));
+        EXPECT_TRUE(same(expected.log_sum, found.log_sum));
+        EXPECT_TRUE(same(expected.has_nan, found.has_nan));
+      }
+    }
+  }
+}
+
+TEST(ElementwiseControl, GuardsAndBitsAreCompared) {
+  Guarded<float> a(7), b(7);
+  EXPECT_TRUE(same(a, b));
+  b[7] = 0.0f;
+  EXPECT_FALSE(same(a, b));
+  b[7] = a[7];
+  b[-1] = 0.0f;
+  EXPECT_FALSE(same(a, b));
+  b[-1] = a[-1];
+  a[3] = 0.0f, b[3] = -0.0f;
+  EXPECT_FALSE(same(a, b));
+}
+
+}  // namespace
+}  // namespace invar
