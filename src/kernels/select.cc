@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "kernels/cpu/avx2.h"
 #include "kernels/cpu/avx512.h"
-#include "kernels/cpu/hopper.h"
 #include "kernels/reference/reference.h"
 
 namespace invar {
@@ -20,25 +19,15 @@ struct Implementation {
   void (*override_kernels)(Kernels&);
 };
 
-void override_avx2(Kernels& kernels) {
-  avx2::override_elementwise(kernels);
-  if (kernels.order == Order::hopper) hopper::override_avx2(kernels);
-}
-
-void override_avx512(Kernels& kernels) {
-  avx512::override_elementwise(kernels);
-  if (kernels.order == Order::hopper) hopper::override_avx512(kernels);
-}
-
 constexpr Implementation kImplementations[] = {
     {"scalar", [] { return true; }, [](Kernels&) {}},
-    {"avx2", [] { return true; }, override_avx2},
+    {"avx2", [] { return true; }, avx2::override_elementwise},
     {"avx512",
      [] {
        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
      },
-     override_avx512},
+     avx512::override_elementwise},
 };
 
 }  // namespace

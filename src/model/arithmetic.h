@@ -11,7 +11,7 @@ namespace invar {
 enum class WeightMode {
   bf16,  // weights stored as bf16
   f32,   // f32 or f16 weights, exact; activations of their products stay f32 (order portable only)
-  rounded,  // f32 or f16 weights rounded to bf16
+  rounded,  // f32 or f16 matrices rounded to bf16; norms and biases stay exact
 };
 
 std::string_view name_of(WeightMode mode);

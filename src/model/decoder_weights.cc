@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "model/families/tensors.h"
 
 namespace invar {
 
@@ -50,14 +51,12 @@ struct PackedPart {
 class WeightLoader {
  public:
   WeightLoader(DecoderWeights& weights, const DecoderSpec& spec, const TensorSource& source,
-               DType type, bool rounded, Device& device, ThreadPool& pool,
-               const LoadProgress& progress)
+               DType type, Device& device, ThreadPool& pool, const LoadProgress& progress)
       : out_(weights),
         spec_(spec),
         shard_(weights.shard_),
         source_(source),
         type_(type),
-        rounded_(rounded),
         device_(device),
         pool_(pool),
         progress_(progress) {}
@@ -70,50 +69,49 @@ class WeightLoader {
     }
     load_embedding_and_head();
     for (int i = 0; i < spec_.layers; ++i) out_.layers_.push_back(load_layer(i));
-    out_.final_norm_ = vector("model.norm.weight", spec_.hidden);
+    out_.final_norm_ = vector(tensor_name(TensorRole::final_norm), spec_.hidden);
   }
 
  private:
   LayerWeights load_layer(int index) {
-    const std::string layer = fmt::format("model.layers.{}.", index);
-    const std::string attention = layer + "self_attn.", mlp = layer + "mlp.";
+    const auto name = [index](TensorRole role) { return tensor_name(role, index); };
+    using enum TensorRole;
     const int64_t e = spec_.head_dim, d = spec_.hidden;
-    const int64_t q = shard_.heads * e, kv = shard_.kv_heads * e, first_q = shard_.first_head * e,
-                  first_kv = shard_.first_kv_head * e;
+    const int64_t q_rows = shard_.heads * e, kv = shard_.kv_heads * e,
+                  first_q = shard_.first_head * e, first_kv = shard_.first_kv_head * e;
     LayerWeights w;
-    w.attention_norm = vector(layer + "input_layernorm.weight", d);
-    w.ffn_norm = vector(layer + "post_attention_layernorm.weight", d);
+    w.attention_norm = vector(name(input_norm), d);
+    w.ffn_norm = vector(name(post_norm), d);
     if (spec_.qk_norm) {
-      w.q_norm = vector(attention + "q_norm.weight", e);
-      w.k_norm = vector(attention + "k_norm.weight", e);
+      w.q_norm = vector(name(q_norm), e);
+      w.k_norm = vector(name(k_norm), e);
     }
-    w.qkv = matrix(q + 2 * kv, d,
-                   {{attention + "q_proj.weight", first_q, q, 0, d, 0},
-                    {attention + "k_proj.weight", first_kv, kv, 0, d, q},
-                    {attention + "v_proj.weight", first_kv, kv, 0, d, q + kv}});
-    w.o = matrix(d, q, {{attention + "o_proj.weight", 0, d, first_q, q}});
+    w.qkv = matrix(q_rows + 2 * kv, d,
+                   {{name(q), first_q, q_rows, 0, d, 0},
+                    {name(k), first_kv, kv, 0, d, q_rows},
+                    {name(v), first_kv, kv, 0, d, q_rows + kv}});
+    w.o = matrix(d, q_rows, {{name(o), 0, d, first_q, q_rows}});
     w.gate_up = matrix(shard_.ffn, d,
-                       {{mlp + "gate_proj.weight", shard_.first_ffn, shard_.ffn, 0, d, 0, 2},
-                        {mlp + "up_proj.weight", shard_.first_ffn, shard_.ffn, 0, d, 16, 2}},
+                       {{name(gate), shard_.first_ffn, shard_.ffn, 0, d, 0, 2},
+                        {name(up), shard_.first_ffn, shard_.ffn, 0, d, 16, 2}},
                        2);
-    w.down =
-        matrix(d, shard_.ffn, {{mlp + "down_proj.weight", 0, d, shard_.first_ffn, shard_.ffn}});
+    w.down = matrix(d, shard_.ffn, {{name(down), 0, d, shard_.first_ffn, shard_.ffn}});
     if (spec_.qkv_bias)
-      w.qkv_bias = vector({{attention + "q_proj.bias", first_q, q},
-                           {attention + "k_proj.bias", first_kv, kv},
-                           {attention + "v_proj.bias", first_kv, kv}});
-    if (spec_.o_bias) w.o_bias = vector(attention + "o_proj.bias", d);
+      w.qkv_bias = vector({{name(q_bias), first_q, q_rows},
+                           {name(k_bias), first_kv, kv},
+                           {name(v_bias), first_kv, kv}});
+    if (spec_.o_bias) w.o_bias = vector(name(o_bias), d);
     if (spec_.mlp_bias) {
-      w.gate_bias = vector({{mlp + "gate_proj.bias", shard_.first_ffn, shard_.ffn}});
-      w.up_bias = vector({{mlp + "up_proj.bias", shard_.first_ffn, shard_.ffn}});
-      w.down_bias = vector(mlp + "down_proj.bias", d);
+      w.gate_bias = vector({{name(gate_bias), shard_.first_ffn, shard_.ffn}});
+      w.up_bias = vector({{name(up_bias), shard_.first_ffn, shard_.ffn}});
+      w.down_bias = vector(name(down_bias), d);
     }
     return w;
   }
 
   void load_embedding_and_head() {
-    const std::string embedding = "model.embed_tokens.weight";
-    const std::string head = spec_.tied_head ? embedding : "lm_head.weight";
+    const std::string embedding = tensor_name(TensorRole::embedding);
+    const std::string head = spec_.tied_head ? embedding : tensor_name(TensorRole::head);
     // A tied head on one rank holds the whole embedding: rows are read from its panels.
     out_.embedding_is_packed_ = spec_.tied_head && shard_.size == 1;
     if (!out_.embedding_is_packed_) out_.embedding_ = rows(embedding, spec_.vocab, spec_.hidden);
@@ -203,16 +201,14 @@ class WeightLoader {
     return vector({{tensor, 0, count}});
   }
 
-  // Norms and biases: f32 whatever the weights' type, rounded first when the mode says so.
+  // Norms and biases: f32 whatever the weights' type.
   const float* vector(const std::vector<VectorPart>& parts) {
     std::vector<float> values;
     for (const VectorPart& part : parts) {
       std::vector<float> one(source_.info(part.tensor).shape.at(0));
-      source_.read_rows(part.tensor, 0, std::ssize(one), DType::f32, one.data());
-      for (float& x : one) {
-        if (rounded_) x = bf16_to_f32(f32_to_bf16(x));
-        check_finite(part.tensor, (std::bit_cast<uint32_t>(x) & 0x7f800000) != 0x7f800000);
-      }
+      source_.read(part.tensor, 0, std::ssize(one), DType::f32, one.data());
+      if (const int64_t bad = first_non_finite(one.data(), DType::f32, std::ssize(one)); bad >= 0)
+        fail_non_finite(source_, part.tensor, bad);
       values.insert(values.end(), one.begin() + part.first, one.begin() + part.first + part.count);
       finish(part.tensor);
     }
@@ -221,23 +217,13 @@ class WeightLoader {
     return reinterpret_cast<const float*>(target);
   }
 
+  // Rows of a matrix in the weights' type, checked.
   void read(const std::string& tensor, int64_t first, int64_t count, int64_t width,
             std::byte* out) {
-    source_.read_rows(tensor, first, count, type_, out);
-    uint32_t worst = 0;  // all exponent bits set somewhere?
-    if (type_ == DType::bf16) {
-      const bf16_t* x = reinterpret_cast<const bf16_t*>(out);
-      for (int64_t i = 0; i < count * width; ++i) worst = std::max<uint32_t>(worst, x[i] & 0x7f80);
-      check_finite(tensor, worst != 0x7f80);
-    } else {
-      const uint32_t* x = reinterpret_cast<const uint32_t*>(out);
-      for (int64_t i = 0; i < count * width; ++i) worst = std::max(worst, x[i] & 0x7f800000);
-      check_finite(tensor, worst != 0x7f800000);
-    }
-  }
-
-  void check_finite(const std::string& tensor, bool finite) const {
-    if (!finite) fail("tensor {}: expected finite weights, found NaN or infinity", tensor);
+    const int64_t elements = count * width;
+    source_.read(tensor, first * width, elements, type_, out);
+    if (const int64_t bad = first_non_finite(out, type_, elements); bad >= 0)
+      fail_non_finite(source_, tensor, first * width + bad);
   }
 
   // Runs `work` on a pool thread, which exceptions must not leave; the first one is thrown by
@@ -270,7 +256,6 @@ class WeightLoader {
   const Shard& shard_;
   const TensorSource& source_;
   const DType type_;
-  const bool rounded_;
   Device& device_;
   ThreadPool& pool_;
   const LoadProgress& progress_;
@@ -283,9 +268,7 @@ DecoderWeights::DecoderWeights(const DecoderSpec& spec, const Arithmetic& arithm
                                const Shard& shard, const TensorSource& source, Device& device,
                                ThreadPool& pool, const LoadProgress& progress)
     : shard_(shard), type_(arithmetic.type()) {
-  WeightLoader(*this, spec, source, type_, arithmetic.weights == WeightMode::rounded, device, pool,
-               progress)
-      .load();
+  WeightLoader(*this, spec, source, type_, device, pool, progress).load();
 }
 
 int64_t DecoderWeights::bytes() const {

@@ -32,7 +32,7 @@ class ForwardPass {
     CHECK(0 <= batch_.layer_begin && batch_.layer_begin <= end && end <= spec_.layers,
           "layer range");
     io_.logits = {};
-    io_.taps = {};
+    if (batch_.layer_begin == 0) io_.taps = {};
     prepare();
     if (rows_ == 0) return;
     if (batch_.layer_begin == 0)
@@ -57,6 +57,7 @@ class ForwardPass {
     for (const BatchRow& row : batch_.rows) positions = std::max(positions, row.position + 1);
     model_.rope.fill(positions);
     tables_ = ws_.tables_.build(batch_, kv_.page_places(), *model_.device);
+    if (batch_.layer_begin > 0) return;  // later stages of one step add to the first one's findings
     bool* failed = ws_.host_non_finite_.get();
     std::fill(failed, failed + rows_, false);
     model_.device->upload(ws_.non_finite_.data(), failed, rows_ * sizeof(bool));
@@ -170,7 +171,7 @@ class ForwardPass {
     norm(model_.weights->final_norm(), tables_.logit_rows, count);
     trace("final_norm", -1, normed(), spec_.hidden, count);
     const bool alone = group_.size() == 1;
-    float* mine = alone ? ws_.logits_.data() : ws_.rank_logits_.data(, rows_);
+    float* mine = alone ? ws_.logits_.data() : ws_.rank_logits_.data();
     model_.run(kernels_.matmul,
                MatmulParams{.x = normed(),
                             .w = model_.weights->head(),

@@ -2,54 +2,40 @@
 
 #include <algorithm>
 
-#include "base/check.h"
-
 namespace invar {
 
+template <typename T>
+const T* StepTableBuilder::publish(StepArray<T>& array, std::span<const T> values, Device& device) {
+  const std::span<T> host = array.prepare(device, values.size());
+  std::copy(values.begin(), values.end(), host.begin());
+  return array.publish(values.size());
+}
+
 StepTables StepTableBuilder::build(const Batch& batch, int page_places, Device& device) {
+  placement_.build(batch.rows, batch.sequences, batch.scratch_pages, page_places);
+
   const size_t rows = batch.rows.size();
   const auto tokens = tokens_.prepare(device, rows), positions = positions_.prepare(device, rows);
-  const auto table_of = table_of_.prepare(device, rows);
-  const auto write_begin = write_begin_.prepare(device, rows + 1);
-  const auto write_page = write_page_.prepare(device, rows);
-  const auto write_place = write_place_.prepare(device, rows);
-  const auto logit_rows = logit_rows_.prepare(device, batch.logit_rows.size());
-  std::copy(batch.logit_rows.begin(), batch.logit_rows.end(), logit_rows.begin());
-
-  size_t pages = 0;
-  for (const BatchSequence& sequence : batch.sequences) pages += sequence.pages.size();
-  const auto table_pages = table_pages_.prepare(device, pages);
-  auto next = table_pages.begin();
-  for (const BatchSequence& sequence : batch.sequences)
-    next = std::copy(sequence.pages.begin(), sequence.pages.end(), next);
-  const int32_t* page = table_pages_.publish(pages);
-  const auto tables = tables_.prepare(device, batch.sequences.size());
-  for (size_t s = 0; s < batch.sequences.size(); ++s) {
-    tables[s] = page;
-    page += batch.sequences[s].pages.size();
-  }
-
   for (size_t t = 0; t < rows; ++t) {
-    const BatchRow& row = batch.rows[t];
-    const auto& own = batch.sequences[row.sequence].pages;
-    CHECK(row.position / page_places < std::ssize(own), "a row beyond its sequence's pages");
-    tokens[t] = row.token;
-    positions[t] = row.position;
-    table_of[t] = row.sequence;
-    write_begin[t] = static_cast<int32_t>(t);
-    write_page[t] = own[row.position / page_places];
-    write_place[t] = row.position % page_places;
+    tokens[t] = batch.rows[t].token;
+    positions[t] = batch.rows[t].position;
   }
-  write_begin[rows] = static_cast<int32_t>(rows);
+
+  const int32_t* pages = publish(table_pages_, placement_.table_pages(), device);
+  const auto begins = placement_.table_begin();
+  const auto tables = tables_.prepare(device, begins.size());
+  for (size_t i = 0; i < begins.size(); ++i) tables[i] = pages + begins[i];
 
   return {.tokens = tokens_.publish(rows),
           .positions = positions_.publish(rows),
-          .logit_rows = logit_rows_.publish(batch.logit_rows.size()),
-          .write_begin = write_begin_.publish(rows + 1),
-          .write_page = write_page_.publish(rows),
-          .write_place = write_place_.publish(rows),
-          .table_of = table_of_.publish(rows),
-          .tables = tables_.publish(batch.sequences.size())};
+          .logit_rows = publish(logit_rows_, std::span<const int32_t>(batch.logit_rows), device),
+          .write_begin = publish(write_begin_, placement_.write_begin(), device),
+          .write_page = publish(write_page_, placement_.write_page(), device),
+          .write_place = publish(write_place_, placement_.write_place(), device),
+          .table_of = publish(table_of_, placement_.table_of(), device),
+          .tables = tables_.publish(begins.size()),
+          .copies = publish(copies_, placement_.copies(), device),
+          .num_copies = std::ssize(placement_.copies())};
 }
 
 }  // namespace invar

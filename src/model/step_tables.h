@@ -5,6 +5,7 @@
 #include <span>
 
 #include "kernels/kernels.h"
+#include "kv/placement.h"
 #include "model/batch.h"
 #include "model/step_array.h"
 
@@ -27,8 +28,15 @@ struct StepTables {
 class StepTableBuilder {
  public:
   StepTables build(const Batch& batch, int page_places, Device& device);
+  // How the last batch was placed; also says what accepting a draft path takes.
+  const Placement& placement() const { return placement_; }
 
  private:
+  // Copies to a step array and publishes it.
+  template <typename T>
+  static const T* publish(StepArray<T>& array, std::span<const T> values, Device& device);
+
+  Placement placement_;
   StepArray<int32_t> tokens_, positions_, logit_rows_, write_begin_, write_page_, write_place_,
       table_of_, table_pages_;
   StepArray<const int32_t*> tables_;

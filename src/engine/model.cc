@@ -1,0 +1,99 @@
+#include "engine/model.h"
+
+#include <charconv>
+
+#include "base/error.h"
+#include "kernels/select.h"
+#include "model/families/tensors.h"
+#include "weights/hf_directory.h"
+
+namespace invar {
+
+namespace {
+
+Arithmetic parse_arithmetic(const ModelOptions& options) {
+  Arithmetic arithmetic;
+  if (options.arithmetic == "portable") return arithmetic;
+  if (options.arithmetic == "hopper")
+    arithmetic.order = Order::hopper;
+  else if (options.arithmetic == "control")
+    arithmetic.control = true;
+  else
+    fail_usage("expected an arithmetic of portable, hopper or control, found \"{}\"",
+               options.arithmetic);
+  return arithmetic;
+}
+
+// The seed of "dummy:SEED", or nothing for "auto".
+std::optional<uint64_t> dummy_seed(const std::string& load_format) {
+  if (load_format == "auto") return std::nullopt;
+  const std::string_view prefix = "dummy:";
+  uint64_t seed = 0;
+  const char* end = load_format.data() + load_format.size();
+  if (load_format.starts_with(prefix)) {
+    const auto parsed = std::from_chars(load_format.data() + prefix.size(), end, seed);
+    if (parsed.ec == std::errc() && parsed.ptr == end) return seed;
+  }
+  fail_usage("expected a load format of auto or dummy:SEED, found \"{}\"", load_format);
+}
+
+}  // namespace
+
+Model::Model(const ModelOptions& options, const LoadProgress& progress)
+    : options_(options), device_(make_host_device()) {
+  if (options.weights != "auto" && options.weights != "rounded")
+    fail_usage("expected weights auto or rounded, found \"{}\"", options.weights);
+  if (options.threads < 0 || options.threads > 1024)
+    fail_usage("expected 0 to 1024 threads, found {}", options.threads);
+  arithmetic_ = parse_arithmetic(options);
+  pool_ = std::make_unique<ThreadPool>(options.threads);
+
+  std::unique_ptr<TensorSource> source;
+  const bool rounded = options.weights == "rounded";
+  if (const auto seed = dummy_seed(options.load_format)) {
+    (void)seed;
+    fail("no dummy");
+  } else {
+    const HfDirectory directory = open_hf_directory(options.model);
+    config_ = parse_model_config(directory.config, directory.generation_config, options.model);
+    source = open_checkpoint(options.model);
+  }
+  check_tensors(spec(), *source);
+  if (rounded)
+    arithmetic_.weights = WeightMode::rounded;
+  else if (product_type(spec(), *source) == DType::f32)
+    arithmetic_.weights = WeightMode::f32;
+  if (arithmetic_.order == Order::hopper && arithmetic_.weights == WeightMode::f32)
+    fail_usage(
+        "the arithmetic hopper is defined for bf16 weights and this model's are f32 or f16; use "
+        "--weights rounded");
+  for (const int cut : options.layer_cuts)
+    if (cut <= 0 || cut >= spec().layers)
+      fail_usage("expected layer cuts between 1 and {}, found {}", spec().layers - 1, cut);
+
+  kernels_ = select_kernels(arithmetic_.order, options.instruction_set);
+  for (int rank = 0; rank < options.ranks; ++rank)
+    weights_.push_back(std::make_unique<DecoderWeights>(spec(), arithmetic_,
+                                                        make_shard(spec(), rank, options.ranks),
+                                                        *source, *device_, *pool_, progress));
+}
+
+Model::~Model() = default;
+
+int64_t Model::weight_bytes() const {
+  int64_t total = 0;
+  for (const auto& weights : weights_) total += weights->bytes();
+  return total;
+}
+
+Decoder Model::make_decoder(int rank, ThreadPool& pool) {
+  return {.spec = spec(),
+          .arithmetic = arithmetic_,
+          .device = device_.get(),
+          .pool = &pool,
+          .kernels = kernels_,
+          .weights = weights_[rank].get(),
+          .rope = RopeTable(*device_, spec().rope, spec().head_dim, spec().max_positions)};
+}
+
+}  // namespace invar

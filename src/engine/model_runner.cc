@@ -1,0 +1,101 @@
+#include "engine/model_runner.h"
+
+#include <barrier>
+#include <thread>
+
+namespace invar {
+
+// One tensor-parallel rank: its decoder, its keys and values, its activations.
+struct ModelRunner::Rank {
+  Rank(Model& model, const RunnerLimits& limits, int index, ThreadPool& pool, Group& group)
+      : decoder(model.make_decoder(index, pool)),
+        kv(model.device(), model.spec().layers, limits.pages, limits.page_places,
+           decoder.weights->shard().kv_heads, model.spec().head_dim),
+        workspace(decoder, limits.max_rows, limits.max_logit_rows, limits.max_taps),
+        group(group) {}
+
+  Decoder decoder;
+  KvStorage kv;
+  Workspace workspace;
+  Group& group;
+  Batch stage;                // a copy of the batch with one stage's layers
+  std::vector<float> hidden;  // between stages
+};
+
+// Ranks 1 and up each have a thread that repeats rank 0's calls.
+struct ModelRunner::Team {
+  explicit Team(int ranks) : start(ranks), done(ranks), groups(make_inproc_groups(ranks)) {
+    for (int r = 0; r < ranks; ++r) pools.push_back(std::make_unique<ThreadPool>(1));
+  }
+  ~Team() {
+    stopping = true;
+    start.arrive_and_wait();
+  }
+
+  std::barrier<> start, done;
+  std::vector<std::unique_ptr<Group>> groups;
+  std::vector<std::unique_ptr<ThreadPool>> pools;
+  const Batch* batch = nullptr;
+  const std::vector<PlaceCopy>* copies = nullptr;
+  bool stopping = false;
+  std::vector<std::jthread> threads;
+};
+
+ModelRunner::ModelRunner(Model& model, const RunnerLimits& limits)
+    : model_(model), limits_(limits) {
+  const int ranks = model.ranks();
+  if (ranks == 1) {
+    ranks_.push_back(std::make_unique<Rank>(model, limits, 0, model.pool(), solo_group()));
+    return;
+  }
+  team_ = std::make_unique<Team>(ranks);
+  for (int r = 0; r < ranks; ++r)
+    ranks_.push_back(std::make_unique<Rank>(model, limits, r, *team_->pools[r], *team_->groups[r]));
+  for (int r = 1; r < ranks; ++r)
+    team_->threads.emplace_back([this, r] {
+      for (;;) {
+        team_->start.arrive_and_wait();
+        if (team_->stopping) return;
+        ForwardIo io;
+        run_stages(*ranks_[r], *team_->batch, io);
+        team_->done.arrive_and_wait();
+      }
+    });
+}
+
+ModelRunner::~ModelRunner() = default;
+
+void ModelRunner::run(const Batch& batch, ForwardIo& io) {
+  if (!team_) return run_stages(*ranks_[0], batch, io);
+  team_->batch = &batch;
+  team_->start.arrive_and_wait();
+  run_stages(*ranks_[0], batch, io);
+  team_->done.arrive_and_wait();
+}
+
+void ModelRunner::run_stages(Rank& rank, const Batch& batch, ForwardIo& io) {
+  const std::vector<int>& cuts = model_.options().layer_cuts;
+  const int last = batch.layer_end < 0 ? model_.spec().layers : batch.layer_end;
+  if (cuts.empty()) return forward(rank.decoder, batch, rank.kv, rank.workspace, rank.group, io);
+  rank.stage = batch;
+  int begin = batch.layer_begin;
+  for (size_t i = 0; begin < last || i == 0; ++i) {
+    while (i < cuts.size() && cuts[i] <= begin) ++i;
+    rank.stage.layer_begin = begin;
+    rank.stage.layer_end = i < cuts.size() ? std::min(cuts[i], last) : last;
+    forward(rank.decoder, rank.stage, rank.kv, rank.workspace, rank.group, io);
+    // The next stage gets a copy, as another process would.
+    rank.hidden.assign(io.hidden.begin(), io.hidden.end());
+    io.hidden = rank.hidden;
+    begin = rank.stage.layer_end;
+  }
+}
+
+void ModelRunner::copy_places(const std::vector<PlaceCopy>& copies) {
+  for (auto& rank : ranks_)
+    for (int layer = 0; layer < model_.spec().layers; ++layer)
+      rank->decoder.run(rank->decoder.kernels.copy_places,
+                        CopyPlacesParams{rank->kv.layer(layer), copies.data(), std::ssize(copies)});
+}
+
+}  // namespace invar

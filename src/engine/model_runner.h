@@ -1,0 +1,45 @@
+// Runs batches through a model, whatever it is spread over: threads, tensor-parallel ranks,
+// pipeline stages. Owns the pages' memory and the step's workspace.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/model.h"
+#include "model/forward.h"
+
+namespace invar {
+
+struct RunnerLimits {
+  int pages = 0;
+  int page_places = 64;
+  int max_rows = 512;
+  int max_logit_rows = 128;
+  int max_taps = 0;
+};
+
+class ModelRunner {
+ public:
+  ModelRunner(Model& model, const RunnerLimits& limits);
+  ~ModelRunner();
+
+  // One step; results are rank 0's (they are the same on all).
+  void run(const Batch& batch, ForwardIo& io);
+  // Moves keys and values between pages, in every layer.
+  void copy_places(const std::vector<PlaceCopy>& copies);
+
+  Model& model() { return model_; }
+  const RunnerLimits& limits() const { return limits_; }
+
+ private:
+  struct Rank;
+  struct Team;
+  void run_stages(Rank& rank, const Batch& batch, ForwardIo& io);
+
+  Model& model_;
+  RunnerLimits limits_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::unique_ptr<Team> team_;  // the threads of ranks 1 and up
+};
+
+}  // namespace invar
