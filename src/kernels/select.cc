@@ -5,6 +5,8 @@
 #include "base/error.h"
 #include "kernels/cpu/avx2.h"
 #include "kernels/cpu/avx512.h"
+#include "kernels/cpu/features.h"
+#include "kernels/cpu/matmul.h"
 #include "kernels/reference/reference.h"
 
 namespace invar {
@@ -19,15 +21,20 @@ struct Implementation {
   void (*override_kernels)(Kernels&);
 };
 
+void override_avx2(Kernels& kernels) {
+  avx2::override_elementwise(kernels);
+  cpu::override_matmul<cpu::product_avx2>(kernels);
+}
+
+void override_avx512(Kernels& kernels) {
+  avx512::override_elementwise(kernels);
+  cpu::override_matmul<cpu::product_avx512>(kernels);
+}
+
 constexpr Implementation kImplementations[] = {
     {"scalar", [] { return true; }, [](Kernels&) {}},
-    {"avx2", [] { return true; }, avx2::override_elementwise},
-    {"avx512",
-     [] {
-       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-     },
-     avx512::override_elementwise},
+    {"avx2", cpu::has_avx2, override_avx2},
+    {"avx512", cpu::has_avx512, override_avx512},
 };
 
 }  // namespace

@@ -1,0 +1,86 @@
+#include "kernels/cpu/matmul.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace invar::cpu {
+
+namespace {
+
+// Rows and panels of one share. Panels are shared out first, since every row of a panel uses the
+// same memory; rows only where there are more threads than groups of panels.
+struct Share {
+  Part::Run rows, panels;
+  bool is_empty() const { return rows.begin == rows.end || panels.begin == panels.end; }
+};
+
+// `grain`: panels that stay together. Rows are cut between tiles of 32.
+Share share_of(int64_t rows, int64_t panels, int64_t grain, Part part) {
+  constexpr int64_t kRowGrain = 32;
+  const int64_t groups = (panels + grain - 1) / grain,
+                row_tiles = (rows + kRowGrain - 1) / kRowGrain;
+  const int row_parts = static_cast<int>(
+      std::min<int64_t>((part.count + groups - 1) / groups, std::max<int64_t>(row_tiles, 1)));
+  const int panel_parts = part.count / row_parts;
+  if (part.index >= row_parts * panel_parts) return {{0, 0}, {0, 0}};
+  return {Part{part.index / panel_parts, row_parts}.of(rows, kRowGrain),
+          Part{part.index % panel_parts, panel_parts}.of(panels, grain)};
+}
+
+// The operands of a share; the caller adds what becomes of the dots.
+PanelProduct operands(const Activation& x, const PackedWeight& w, int runs, const Share& share) {
+  CHECK(x.type == w.type, "activations and weights of a product have one type");
+  const int64_t element = size_of(w.type);
+  PanelProduct p{};
+  p.f32 = w.type == DType::f32;
+  p.x_stride = x.stride * element;
+  p.x = static_cast<const char*>(x.data) + share.rows.begin * p.x_stride;
+  p.rows = share.rows.end - share.rows.begin;
+  p.panel_bytes = w.panel_elements() * element;
+  p.w = static_cast<const char*>(w.data) + share.panels.begin * p.panel_bytes;
+  p.panels = share.panels.end - share.panels.begin;
+  p.leaves = round_up(w.k, kLeafPad) / kLeafPad;
+  p.runs = runs;
+  CHECK(runs == 1 || w.k % (kLeafPad * runs) == 0, "a run must hold whole leaves");
+  return p;
+}
+
+}  // namespace
+
+void matmul(RunProduct run, const MatmulParams& m, Part part) {
+  const Share share = share_of(m.rows, m.w.panels(), 4, part);
+  if (share.is_empty()) return;
+  const int64_t first = share.panels.begin * kPanelWidth;
+  PanelProduct p = operands(m.x, m.w, m.runs, share);
+  p.outputs = std::min(m.w.n, share.panels.end * kPanelWidth) - first;
+  p.y = m.y + share.rows.begin * m.y_stride + first;
+  p.y_stride = m.y_stride;
+  p.bias = m.bias ? m.bias + first : nullptr;
+  p.accumulate = m.accumulate;
+  run(p);
+}
+
+void gated_matmul(RunProduct run, const GatedMatmulParams& m, Part part) {
+  const int64_t width = m.gate_up.n, columns = m.gate_up.panels() * kPanelWidth;
+  const Share share = share_of(m.rows, 2 * m.gate_up.panels(), 4, part);
+  if (share.is_empty()) return;
+  const int64_t first = share.panels.begin / 2 * kPanelWidth, element = size_of(m.out.type);
+  CHECK(m.out.type == m.x.type, "the gated activation has the type of its input");
+  PanelProduct p = operands(m.x, m.gate_up, 1, share);
+  p.outputs = std::min(width, share.panels.end / 2 * kPanelWidth) - first;
+  p.out_stride = m.out.stride * element;
+  char* rows = static_cast<char*>(m.out.data) + share.rows.begin * p.out_stride;
+  p.out = rows + first * element;
+  p.gate_bias = m.gate_bias ? m.gate_bias + first : nullptr;
+  p.up_bias = m.up_bias ? m.up_bias + first : nullptr;
+  run(p);
+  // Pad columns that no panel has.
+  if (share.panels.end == 2 * m.gate_up.panels())
+    for (int64_t t = 0; t < p.rows; ++t)
+      std::memset(rows + t * p.out_stride + columns * element, 0,
+                  (round_up(width, kLeafPad) - columns) * element);
+}
+
+}  // namespace invar::cpu

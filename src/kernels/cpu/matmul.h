@@ -1,0 +1,23 @@
+// Matrix products of order `portable` for the table of kernels: cuts them into shares for one of
+// the sets' functions in panel_product.h.
+#pragma once
+
+#include "kernels/cpu/panel_product.h"
+#include "kernels/kernels.h"
+
+namespace invar::cpu {
+
+using RunProduct = void (*)(const PanelProduct&);
+
+void matmul(RunProduct run, const MatmulParams& p, Part part);
+void gated_matmul(RunProduct run, const GatedMatmulParams& p, Part part);
+
+// Puts the products of a set into the table, when its order is `portable`.
+template <RunProduct run>
+void override_matmul(Kernels& kernels) {
+  if (kernels.order != Order::portable) return;
+  kernels.matmul = [](const MatmulParams& p, Part part) { matmul(run, p, part); };
+  kernels.gated_matmul = [](const GatedMatmulParams& p, Part part) { gated_matmul(run, p, part); };
+}
+
+}  // namespace invar::cpu

@@ -1,0 +1,41 @@
+// One share of a matrix product as plain data. The files compiled for wider instruction sets see
+// this header and no other: an inline function of a shared header, compiled there, could be the
+// copy that the linker keeps for every file (tools/check_symbols).
+#pragma once
+
+#include <cstdint>
+
+namespace invar::cpu {
+
+// `rows` activation rows times `panels` panels. Numerics 1 and 2; layouts in kernels.h.
+struct PanelProduct {
+  bool f32;  // type of activations and weights; bf16 when false
+  const void* x;
+  int64_t x_stride;  // bytes between rows
+  int64_t rows;
+  const void* w;        // the first panel
+  int64_t panel_bytes;  // from panel to panel
+  int64_t panels;
+  int64_t leaves;  // of a whole row; `runs` divides it
+  int runs;
+  int64_t outputs;  // real ones in these panels; for a gated pair in every second panel
+
+  // Either y = dot (+ bias), or y = y + (dot (+ bias)) ...
+  float* y;
+  int64_t y_stride;  // elements
+  const float* bias;
+  bool accumulate;
+
+  // ... or, when `out` is set, out = silu(g) * u with gate and up panels in turn. All 16 columns of
+  // a panel are written, those past `outputs` as zeros.
+  void* out;
+  int64_t out_stride;  // bytes
+  const float* gate_bias;
+  const float* up_bias;
+};
+
+void product_avx2(const PanelProduct& p);
+void product_avx512(const PanelProduct& p);
+void product_amx(const PanelProduct& p);
+
+}  // namespace invar::cpu

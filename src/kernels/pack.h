@@ -1,0 +1,23 @@
+// Puts row-major weights into the panels of a packed matrix (PackedWeight in kernels.h).
+#pragma once
+
+#include "kernels/kernels.h"
+
+namespace invar {
+
+// Where rows of a source matrix become outputs of a packed one: row i is output
+// `output` + i when `step` is 1, at any offset; with step 2, as in a gated pair, `output` is a
+// multiple of 16 (0 for gate, 16 for up) and every second panel is left to the other matrix.
+struct PackPlace {
+  int64_t output = 0;
+  int step = 1;
+};
+
+// Packs rows [first, first + count) of a matrix of bf16 or f32. `rows` is row `first`; rows are
+// `stride` elements apart and have k columns, which become the inner elements, padded with zeros to
+// whole leaves. Outputs that no row goes to keep what they hold (allocated memory is zero). Any
+// thread may pack any rows: outputs share no byte.
+void pack_rows(DType type, const void* rows, int64_t stride, int64_t first, int64_t count,
+               int64_t k, PackPlace place, void* packed);
+
+}  // namespace invar

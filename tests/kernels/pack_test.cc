@@ -1,0 +1,56 @@
+#include "kernels/pack.h"
+
+#include "kernel_check.h"
+
+namespace invar {
+namespace {
+
+// Packs rows of `n` outputs at an offset and compares with the index functions; nothing else may
+// change.
+template <typename T>
+void check_pack(int64_t n, int64_t k, int64_t stride, PackPlace place, int64_t total, int cuts) {
+  constexpr DType kType = sizeof(T) == 2 ? DType::bf16 : DType::f32;
+  Random random(n * 31 + k);
+  Guarded<T> rows((n - 1) * stride + k);
+  for (int64_t i = 0; i < n; ++i) fill_row(random, rows.span().subspan(i * stride, k));
+  const int64_t elements = round_up(total, 16) * round_up(k, kLeafPad);
+  Guarded<T> packed(elements), expected(elements);
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t output = place.step == 1 ? place.output + i : place.output + i / 16 * 32 + i % 16;
+    for (int64_t e = 0; e < round_up(k, kLeafPad); ++e)
+      expected[kType == DType::bf16 ? packed_index_bf16(output, e, k)
+                                    : packed_index_f32(output, e, k)] =
+          e < k ? rows[i * stride + e] : T{0};
+  }
+  for (int c = cuts - 1; c >= 0; --c) {
+    const auto [begin, end] = Part{c, cuts}.of(n);
+    pack_rows(kType, rows.data() + begin * stride, stride, begin, end - begin, k, place,
+              packed.data());
+  }
+  EXPECT_EQ(std::memcmp(packed.data(), expected.data(), elements * sizeof(T)), 0)
+      << "n " << n << " k " << k << " stride " << stride << " output " << place.output << " step "
+      << place.step << " cuts " << cuts;
+  EXPECT_TRUE(packed.guards_are_intact());
+}
+
+template <typename T>
+void check_all() {
+  for (const int64_t k : {1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 64, 100, 129})
+    for (const int64_t n : {1, 5, 15, 16, 17, 32, 40, 64}) {
+      check_pack<T>(n, k, k, {}, n, 1);
+      check_pack<T>(n, k, k + 3, {}, n, 3);  // columns of a wider matrix
+      for (const int64_t at : {1, 7, 16, 19}) check_pack<T>(n, k, k, {at, 1}, n + at + 5, 2);
+      check_pack<T>(n, k, k, {0, 2}, 2 * round_up(n, 16), 2);
+      check_pack<T>(n, k, k, {16, 2}, 2 * round_up(n, 16), 3);
+    }
+}
+
+TEST(Pack, Bf16) {
+  check_all<bf16_t>();
+}
+TEST(Pack, F32) {
+  check_all<float>();
+}
+
+}  // namespace
+}  // namespace invar
