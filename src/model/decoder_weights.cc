@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "kernels/pack.h"
 #include "model/families/tensors.h"
 
 namespace invar {
@@ -39,13 +40,11 @@ Shard make_shard(const DecoderSpec& spec, int rank, int size) {
 }
 
 // Rows [first_row, first_row + rows) and columns [first_column, first_column + columns) of a
-// tensor, as outputs of a packed matrix from output `at` on; `step` 2 leaves room for the other
-// matrix of a gated pair after every panel.
+// tensor, as outputs of a packed matrix, whose inner size is `columns`.
 struct PackedPart {
   std::string tensor;
   int64_t first_row, rows, first_column, columns;
-  int64_t at = 0;
-  int step = 1;
+  PackPlace place;
 };
 
 class WeightLoader {
@@ -131,12 +130,12 @@ class WeightLoader {
     std::vector<std::byte> staging(device_.is_host() ? 0
                                                      : matrices * w.elements() * size_of(type_));
     std::byte* host = device_.is_host() ? target : staging.data();
-    for (const PackedPart& part : parts) pack(part, k, host);
+    for (const PackedPart& part : parts) pack(part, host);
     if (!device_.is_host()) device_.upload(target, host, staging.size());
     return w;
   }
 
-  void pack(const PackedPart& part, int64_t k, std::byte* target) {
+  void pack(const PackedPart& part, std::byte* target) {
     constexpr int64_t kBlock = 16;  // rows read at a time
     const int64_t width = source_.info(part.tensor).shape.at(1);
     pool_.run([&](Part share) {
@@ -146,29 +145,12 @@ class WeightLoader {
         for (int64_t row = begin; row < end; row += kBlock) {
           const int64_t count = std::min(kBlock, end - row);
           read(part.tensor, part.first_row + row, count, width, block.data());
-          for (int64_t r = 0; r < count; ++r) {
-            const int64_t n = part.at + (row + r) / 16 * 16 * part.step + (row + r) % 16;
-            scatter(block.data() + (r * width + part.first_column) * size_of(type_), n,
-                    part.columns, k, target);
-          }
+          pack_rows(type_, block.data() + part.first_column * size_of(type_), width, row, count,
+                    part.columns, part.place, target);
         }
       });
     });
     finish(part.tensor);
-  }
-
-  // One output's inner elements to their places in the panels.
-  void scatter(const std::byte* from, int64_t n, int64_t columns, int64_t k,
-               std::byte* target) const {
-    if (type_ == DType::bf16) {
-      const bf16_t* values = reinterpret_cast<const bf16_t*>(from);
-      bf16_t* panels = reinterpret_cast<bf16_t*>(target);
-      for (int64_t i = 0; i < columns; ++i) panels[packed_index_bf16(n, i, k)] = values[i];
-    } else {
-      const float* values = reinterpret_cast<const float*>(from);
-      float* panels = reinterpret_cast<float*>(target);
-      for (int64_t i = 0; i < columns; ++i) panels[packed_index_f32(n, i, k)] = values[i];
-    }
   }
 
   // A row-major matrix in the weights' type.
