@@ -6,6 +6,7 @@
 #include "kernels/cpu/avx2.h"
 #include "kernels/cpu/avx512.h"
 #include "kernels/cpu/features.h"
+#include "kernels/cpu/hopper.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/reference/reference.h"
 
@@ -24,11 +25,13 @@ struct Implementation {
 void override_avx2(Kernels& kernels) {
   avx2::override_elementwise(kernels);
   cpu::override_matmul<cpu::product_avx2>(kernels);
+  if (kernels.order == Order::hopper) hopper::override_avx2(kernels);
 }
 
 void override_avx512(Kernels& kernels) {
   avx512::override_elementwise(kernels);
   cpu::override_matmul<cpu::product_avx512>(kernels);
+  if (kernels.order == Order::hopper) hopper::override_avx512(kernels);
 }
 
 constexpr Implementation kImplementations[] = {
