@@ -46,9 +46,9 @@ struct PackedWeight {
   DType type = DType::bf16;  // bf16 or f32
   int64_t n = 0, k = 0;      // of one matrix, unpadded
 
-  int64_t panels() const { return round_up(n, kPanelWidth) / kPanelWidth; }
-  int64_t panel_elements() const { return round_up(k, kLeafPad) * kPanelWidth; }
-  int64_t elements() const { return panels() * panel_elements(); }
+  constexpr int64_t panels() const { return round_up(n, kPanelWidth) / kPanelWidth; }
+  constexpr int64_t panel_elements() const { return round_up(k, kLeafPad) * kPanelWidth; }
+  constexpr int64_t elements() const { return panels() * panel_elements(); }
 };
 
 // Index of element (output, inner) in a packed bf16 / f32 matrix with the given inner size.
@@ -74,12 +74,12 @@ struct KvLayer {
   int32_t kv_heads = 0;     // G
   int32_t head_dim = 0;     // E
 
-  int64_t key_block() const { return page_places * round_up(head_dim, 32); }
-  int64_t value_block() const { return page_places * round_up(head_dim, 16); }
-  int64_t key_index(int64_t page, int64_t head, int64_t place, int64_t e) const {
+  constexpr int64_t key_block() const { return page_places * round_up(head_dim, 32); }
+  constexpr int64_t value_block() const { return page_places * round_up(head_dim, 16); }
+  constexpr int64_t key_index(int64_t page, int64_t head, int64_t place, int64_t e) const {
     return (page * kv_heads + head) * key_block() + packed_index_bf16(place, e, head_dim);
   }
-  int64_t value_index(int64_t page, int64_t head, int64_t place, int64_t e) const {
+  constexpr int64_t value_index(int64_t page, int64_t head, int64_t place, int64_t e) const {
     return (page * kv_heads + head) * value_block() + place / 32 * 32 * round_up(head_dim, 16) +
            packed_index_bf16(e, place % 32, 32);
   }

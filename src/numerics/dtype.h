@@ -17,12 +17,12 @@ constexpr int64_t size_of(DType type) {
 }
 std::string_view name_of(DType type);
 
-inline float bf16_to_f32(bf16_t x) {
+constexpr float bf16_to_f32(bf16_t x) {
   return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
 }
 
 // Round to nearest even; subnormal -> signed zero, NaN -> 0x7fff. This is VCVTNEPS2BF16.
-inline bf16_t f32_to_bf16(float x) {
+constexpr bf16_t f32_to_bf16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint32_t magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000) return 0x7fff;
@@ -37,7 +37,7 @@ uint16_t f32_to_f16(float x);
 
 // What a key or value may be in the cache: finite. NaN -> +0, infinities -> the largest finite bf16
 // (numerics 4).
-inline bf16_t f32_to_cached_bf16(float x) {
+constexpr bf16_t f32_to_cached_bf16(float x) {
   const bf16_t y = f32_to_bf16(x);
   if ((y & 0x7fff) > 0x7f80) return 0;
   if ((y & 0x7fff) == 0x7f80) return static_cast<bf16_t>((y & 0x8000) | 0x7f7f);

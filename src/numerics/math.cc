@@ -9,16 +9,10 @@ inline double fma(double a, double b, double c) {
 }
 
 constexpr double kRound = 0x1.8p52;
-constexpr double kLn2High = 0x1.62e42feep-1, kLn2Low = 0x1.a39ef35793c76p-33;
 constexpr double kLog2e = 0x1.71547652b82fep+0;
 constexpr double kTwoOverPi = 0x1.45f306dc9c883p-1;
 constexpr double kHalfPi[3] = {0x1.921fb544p+0, 0x1.0b4611a6p-34, 0x1.3198a2e037073p-69};
 
-// 2 / (2k + 1), k = 1..11: atanh's series.
-constexpr double kAtanh[11] = {0x1.5555555555555p-1, 0x1.999999999999ap-2, 0x1.2492492492492p-2,
-                               0x1.c71c71c71c71cp-3, 0x1.745d1745d1746p-3, 0x1.3b13b13b13b14p-3,
-                               0x1.1111111111111p-3, 0x1.e1e1e1e1e1e1ep-4, 0x1.af286bca1af28p-4,
-                               0x1.8618618618618p-4, 0x1.642c8590b2164p-4};
 // ln(2)^k / k!, k = 0..14.
 constexpr double kExp2[15] = {0x1.0p+0,
                               0x1.62e42fefa39efp-1,
@@ -50,22 +44,6 @@ constexpr double kCos[9] = {0x1.0p-1,
                             0x1.6827863b97d97p-53};
 
 }  // namespace
-
-double log(double x) {
-  if (x == 0.0) return -std::numeric_limits<double>::infinity();
-  // x = m * 2^e with m in [sqrt(1/2), sqrt(2)).
-  uint64_t bits = std::bit_cast<uint64_t>(x);
-  const uint64_t shifted = bits + (0x3ff0000000000000 - 0x3fe6a09e667f3bcd);
-  const double e = static_cast<double>(static_cast<int64_t>(shifted >> 52) - 1023);
-  bits = (shifted & 0x000fffffffffffff) + 0x3fe6a09e667f3bcd;
-  const double m = std::bit_cast<double>(bits);
-  // log(m) = 2 atanh(s), s = (m - 1) / (m + 1).
-  const double s = (m - 1.0) / (m + 1.0), z = s * s;
-  double p = kAtanh[10];
-  for (int i = 9; i >= 0; --i) p = fma(p, z, kAtanh[i]);
-  const double tail = fma(e, kLn2Low, s * (z * p));
-  return fma(e, kLn2High, fma(2.0, s, tail));
-}
 
 double exp2(double t) {
   const double n = (t + kRound) - kRound, f = t - n;
