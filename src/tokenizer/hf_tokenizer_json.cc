@@ -1,0 +1,303 @@
+#include "tokenizer/hf_tokenizer_json.h"
+
+#include <charconv>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "tokenizer/hf_pipeline_json.h"
+
+namespace invar::tokenizer {
+
+namespace {
+
+using Ids = std::unordered_map<std::string_view, int32_t>;
+
+bool flag(const JsonField& field, std::string_view key) {
+  const auto member = field.find(key);
+  return member && member->boolean();
+}
+
+void refuse_unless_empty(const JsonField& model, std::string_view key) {
+  const auto field = model.find(key);
+  if (field && !field->string().empty()) field->refuse("not supported");
+}
+
+void read_vocabulary(const JsonField& vocab, Description& description) {
+  auto& tokens = description.tokens;
+  for (const auto& [token, value] : vocab.object()) {
+    const auto refuse = [&, &token = token](std::string_view why) {
+      vocab.refuse(fmt::format("the token \"{}\" {}", token, why));
+    };
+    if (!value.is_integer() || value.as_integer() < 0 || value.as_integer() >= kMaxVocabulary)
+      refuse(fmt::format("needs an id from 0 to {}", kMaxVocabulary - 1));
+    const auto id = static_cast<size_t>(value.as_integer());
+    if (id >= tokens.size()) tokens.resize(id + 1);
+    if (!tokens[id].empty()) refuse(fmt::format("has the id of \"{}\"", tokens[id]));
+    tokens[id] = token;
+  }
+}
+
+// "a b", or ["a", "b"] in newer files.
+std::pair<std::string_view, std::string_view> read_pair(const JsonField& list, size_t i) {
+  const json::Value& value = list.array()[i];
+  if (value.is_string()) {
+    const std::string_view text = value.as_string();
+    const size_t space = text.find(' ');
+    if (space != std::string_view::npos && text.find(' ', space + 1) == std::string_view::npos)
+      return {text.substr(0, space), text.substr(space + 1)};
+  } else if (value.is_array() && value.as_array().size() == 2) {
+    const json::Array& pair = value.as_array();
+    if (pair[0].is_string() && pair[1].is_string())
+      return {pair[0].as_string(), pair[1].as_string()};
+  }
+  list.element(i).refuse("expected two tokens");
+}
+
+void read_merges(const JsonField& list, const Ids& ids, Description& description) {
+  const size_t count = list.array().size();
+  description.merges.reserve(count);
+  std::string joined;
+  for (size_t i = 0; i < count; ++i) {
+    const json::Value& value = list.array()[i];
+    if (value.is_string() && value.as_string().starts_with("#version")) continue;
+    const auto [left, right] = read_pair(list, i);
+    joined.assign(left).append(right);
+    const auto id_of = [&](std::string_view token) {
+      const auto found = ids.find(token);
+      if (found == ids.end())
+        list.element(i).refuse(fmt::format("\"{}\" is not in the vocabulary", token));
+      return found->second;
+    };
+    description.merges.push_back(
+        {id_of(left), id_of(right), id_of(joined), static_cast<uint32_t>(i)});
+  }
+}
+
+Ids ids_of(const std::vector<std::string>& tokens) {
+  Ids ids;
+  ids.reserve(tokens.size());
+  for (size_t i = 0; i < tokens.size(); ++i)
+    if (!tokens[i].empty()) ids.emplace(tokens[i], static_cast<int32_t>(i));
+  return ids;
+}
+
+void read_model(const JsonField& model, Description& description) {
+  if (const auto type = model.find("type"); type && type->string() != "BPE")
+    type->refuse(fmt::format("a model of type \"{}\" is not supported", type->string()));
+  model.allow_only({"type", "dropout", "unk_token", "continuing_subword_prefix",
+                    "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges", "vocab",
+                    "merges"});
+  if (const auto dropout = model.find("dropout");
+      dropout && !(dropout->value().is_number() && dropout->value().as_number() == 0))
+    dropout->refuse("not supported");
+  refuse_unless_empty(model, "continuing_subword_prefix");
+  refuse_unless_empty(model, "end_of_word_suffix");
+  description.fuse_unk = flag(model, "fuse_unk");
+  description.byte_fallback = flag(model, "byte_fallback");
+  description.ignore_merges = flag(model, "ignore_merges");
+  read_vocabulary(model.at("vocab"), description);
+  const Ids ids = ids_of(description.tokens);
+  read_merges(model.at("merges"), ids, description);
+  if (const auto unk = model.find("unk_token"); unk && !unk->string().empty()) {
+    const auto found = ids.find(unk->string());
+    if (found == ids.end())
+      unk->refuse(fmt::format("\"{}\" is not in the vocabulary", unk->string()));
+    description.unk_id = found->second;
+  }
+}
+
+AddedToken read_added_token(const JsonField& field, int32_t id) {
+  AddedToken token;
+  token.id = id;
+  token.content = field.at("content").string();
+  if (token.content.empty()) field.at("content").refuse("expected a token, found nothing");
+  token.single_word = flag(field, "single_word");
+  token.lstrip = flag(field, "lstrip");
+  token.rstrip = flag(field, "rstrip");
+  token.special = flag(field, "special");
+  const auto normalized = field.find("normalized");
+  token.normalized = normalized ? normalized->boolean() : !token.special;
+  return token;
+}
+
+// All tokens by text and by id, to keep additions consistent with what is there.
+class TokenSet {
+ public:
+  explicit TokenSet(Description& description)
+      : description_(description), model_ids_(ids_of(description.tokens)) {
+    for (size_t i = 0; i < description.added_tokens.size(); ++i) note(i);
+  }
+
+  int32_t id_of(std::string_view text) const {
+    if (const auto found = added_ids_.find(std::string(text)); found != added_ids_.end())
+      return found->second;
+    const auto found = model_ids_.find(text);
+    return found == model_ids_.end() ? -1 : found->second;
+  }
+
+  // "" for an id that no token has.
+  std::string_view text_of(int32_t id) const {
+    if (const auto found = places_.find(id); found != places_.end())
+      return description_.added_tokens[found->second].content;
+    const auto& tokens = description_.tokens;
+    return static_cast<size_t>(id) < tokens.size() ? std::string_view(tokens[id]) : "";
+  }
+
+  bool is_added(int32_t id) const { return places_.contains(id); }
+
+  // Adds a token, or gives an added one new flags. `field` is where it stands.
+  void add(AddedToken token, const JsonField& field) {
+    const std::string_view text = text_of(token.id);
+    if (!text.empty() && text != token.content)
+      field.refuse(fmt::format("\"{}\" has the id {} of \"{}\"", token.content, token.id, text));
+    const int32_t id = id_of(token.content);
+    if (id >= 0 && id != token.id)
+      field.refuse(fmt::format("\"{}\" has the ids {} and {}", token.content, id, token.id));
+    if (const auto found = places_.find(token.id); found != places_.end()) {
+      description_.added_tokens[found->second] = std::move(token);
+      return;
+    }
+    description_.added_tokens.push_back(std::move(token));
+    note(description_.added_tokens.size() - 1);
+  }
+
+ private:
+  void note(size_t place) {
+    const AddedToken& token = description_.added_tokens[place];
+    added_ids_[token.content] = token.id;
+    places_[token.id] = place;
+  }
+
+  Description& description_;
+  Ids model_ids_;
+  std::unordered_map<std::string, int32_t> added_ids_;
+  std::unordered_map<int32_t, size_t> places_;  // in description_.added_tokens
+};
+
+// "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}]
+void read_template(const JsonField& field, const TokenSet& tokens, Description& description) {
+  field.allow_only({"type", "single", "pair", "special_tokens"});
+  const JsonField parts = field.at("single");
+  std::vector<int32_t> before, after;
+  int sequences = 0;
+  for (size_t i = 0; i < parts.array().size(); ++i) {
+    const JsonField part = parts.element(i);
+    part.allow_only({"SpecialToken", "Sequence"});
+    const auto special = part.find("SpecialToken");
+    if (!special) {
+      const JsonField id = part.at("Sequence").at("id");
+      if (id.string() != "A" || ++sequences > 1) id.refuse("expected \"A\", once");
+      continue;
+    }
+    const JsonField ids = field.at("special_tokens").at(special->at("id").string()).at("ids");
+    for (size_t j = 0; j < ids.array().size(); ++j) {
+      const auto id = static_cast<int32_t>(ids.element(j).integer(0, kMaxVocabulary - 1));
+      if (tokens.text_of(id).empty())
+        ids.element(j).refuse(fmt::format("no token has the id {}", id));
+      (sequences ? after : before).push_back(id);
+    }
+  }
+  if (sequences != 1) parts.refuse("expected one \"Sequence\", found none");
+  description.prefix.insert(description.prefix.begin(), before.begin(), before.end());
+  description.suffix.insert(description.suffix.end(), after.begin(), after.end());
+}
+
+void read_post_processor(const JsonField& field, const TokenSet& tokens, Description& description) {
+  const std::string& type = field.at("type").string();
+  if (type == "Sequence") {
+    field.allow_only({"type", "processors"});
+    const JsonField list = field.at("processors");
+    for (size_t i = 0; i < list.array().size(); ++i)
+      read_post_processor(list.element(i), tokens, description);
+  } else if (type == "TemplateProcessing") {
+    read_template(field, tokens, description);
+  } else if (type == "ByteLevel") {  // changes offsets, which are not kept
+    field.allow_only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+  } else {
+    field.refuse(fmt::format("a post-processor of type \"{}\" is not supported", type));
+  }
+}
+
+}  // namespace
+
+Description read_tokenizer_json(std::string_view text, const std::string& file) {
+  const json::Value document = json::parse(text, file);
+  const JsonField root(document, file);
+  root.allow_only({"version", "truncation", "padding", "added_tokens", "normalizer",
+                   "pre_tokenizer", "post_processor", "decoder", "model"});
+  Description description;
+  read_model(root.at("model"), description);
+  TokenSet tokens(description);
+  if (const auto list = root.find("added_tokens")) {
+    for (size_t i = 0; i < list->array().size(); ++i) {
+      const JsonField field = list->element(i);
+      field.allow_only(
+          {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
+      const auto id = static_cast<int32_t>(field.at("id").integer(0, kMaxVocabulary - 1));
+      tokens.add(read_added_token(field, id), field);
+    }
+  }
+  if (const auto field = root.find("normalizer")) description.normalizer = read_normalizer(*field);
+  if (const auto field = root.find("pre_tokenizer")) {
+    PreTokenizerRules rules = read_pre_tokenizer(*field);
+    description.pre_tokenizer = std::move(rules.steps);
+    description.byte_level = rules.byte_level;
+  }
+  if (const auto field = root.find("post_processor"))
+    read_post_processor(*field, tokens, description);
+  const JsonField decoder = root.at("decoder");
+  description.decoder = read_decoder(decoder);
+  if (description.decoder.byte_level != description.byte_level)
+    decoder.refuse("expected ByteLevel in both the pre-tokenizer and the decoder, found it in one");
+  return description;
+}
+
+void read_tokenizer_config(std::string_view text, const std::string& file,
+                           Description& description) {
+  const json::Value document = json::parse(text, file);
+  const JsonField root(document, file);
+  root.object();
+  TokenSet tokens(description);
+  if (const auto decoder = root.find("added_tokens_decoder"))
+    for (size_t i = 0; i < decoder->object().size(); ++i) {
+      const std::string& key = decoder->object()[i].first;
+      const JsonField field = decoder->member(i);
+      int32_t id = -1;
+      const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+      if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= kMaxVocabulary)
+        field.refuse("expected a token id as the key");
+      tokens.add(read_added_token(field, id), field);
+    }
+  const auto read_special = [&](std::string_view key, int32_t& id) {
+    const auto field = root.find(key);
+    if (!field || id >= 0) return;
+    const std::string& content =
+        field->value().is_object() ? field->at("content").string() : field->string();
+    id = tokens.id_of(content);
+    if (id < 0) field->refuse(fmt::format("\"{}\" is not in the vocabulary", content));
+    if (!tokens.is_added(id)) {
+      AddedToken token;
+      token.id = id;
+      token.content = content;
+      token.special = true;
+      tokens.add(std::move(token), *field);
+    }
+  };
+  read_special("bos_token", description.bos_id);
+  read_special("eos_token", description.eos_id);
+  // These classes build their post-processor from the two settings and not from tokenizer.json.
+  const auto name = root.find("tokenizer_class");
+  const auto add_bos = root.find("add_bos_token");
+  if (!name || !add_bos) return;
+  if (name->string() != "LlamaTokenizer" && name->string() != "LlamaTokenizerFast") return;
+  const auto wanted = [&](const JsonField& field, int32_t id) -> std::vector<int32_t> {
+    if (!field.boolean()) return {};
+    if (id < 0) field.refuse("the token to add is not named");
+    return {id};
+  };
+  description.prefix = wanted(*add_bos, description.bos_id);
+  const auto add_eos = root.find("add_eos_token");
+  description.suffix = add_eos ? wanted(*add_eos, description.eos_id) : std::vector<int32_t>{};
+}
+
+}  // namespace invar::tokenizer

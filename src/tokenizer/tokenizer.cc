@@ -1,0 +1,230 @@
+#include "tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/error.h"
+#include "tokenizer/byte_level.h"
+#include "tokenizer/hf_tokenizer_json.h"
+#include "tokenizer/tokenizer_parts.h"
+#include "tokenizer/utf8.h"
+
+namespace invar {
+
+using namespace tokenizer;
+
+namespace {
+
+// Far above any prompt, far enough below 2 GiB for what normalization may add.
+constexpr size_t kMaxText = size_t{1} << 26;
+
+constexpr std::string_view kSpaceMark = "\xe2\x96\x81";  // U+2581
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file) text << file.rdbuf();
+  if (!file) fail("{}: cannot be read", path.string());
+  return text.str();
+}
+
+// "<0x4A>" is byte 0x4A.
+std::optional<char> byte_named(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  const size_t high = kDigits.find(token[3]), low = kDigits.find(token[4]);
+  if (high == std::string_view::npos || low == std::string_view::npos) return std::nullopt;
+  return static_cast<char>(high * 16 + low);
+}
+
+std::string decoded(const DecoderRules& rules, const std::string& token) {
+  if (rules.byte_level) return bytes_from_spelling(token).value_or(token);
+  std::string bytes = token;
+  for (const Replace& replace : rules.replace) replace_all(bytes, replace);
+  if (const auto byte = byte_named(bytes); byte && rules.byte_fallback) bytes.assign(1, *byte);
+  return bytes;
+}
+
+BpeRules bpe_rules(Description& description) {
+  BpeRules rules;
+  rules.merges = std::move(description.merges);
+  rules.by_bytes = description.byte_level;
+  rules.ignore_merges = description.ignore_merges;
+  rules.unk_id = description.unk_id;
+  rules.fuse_unk = description.fuse_unk;
+  if (!description.byte_level) rules.space_mark = kSpaceMark;
+  if (description.byte_level || description.byte_fallback) rules.byte_ids.assign(256, -1);
+  for (size_t i = 0; i < description.tokens.size(); ++i) {
+    const std::string& token = description.tokens[i];
+    if (token.empty()) continue;
+    const auto id = static_cast<int32_t>(i);
+    // A token that spells no bytes is never met in text.
+    const auto bytes = description.byte_level ? bytes_from_spelling(token) : token;
+    if (bytes) rules.tokens.emplace_back(*bytes, id);
+    const auto byte =
+        description.byte_level
+            ? (bytes && bytes->size() == 1 ? std::optional((*bytes)[0]) : std::nullopt)
+            : byte_named(token);
+    if (byte && !rules.byte_ids.empty()) rules.byte_ids[static_cast<unsigned char>(*byte)] = id;
+  }
+  return rules;
+}
+
+}  // namespace
+
+Tokenizer Tokenizer::load(const std::string& directory) {
+  const std::filesystem::path folder(directory);
+  const auto optional_file = [&](const char* name) {
+    return std::filesystem::exists(folder / name) ? read_file(folder / name) : std::string();
+  };
+  TokenizerTexts texts;
+  texts.tokenizer_json = read_file(folder / "tokenizer.json");
+  texts.tokenizer_config_json = optional_file("tokenizer_config.json");
+  texts.special_tokens_map_json = optional_file("special_tokens_map.json");
+  return from_texts(texts, directory);
+}
+
+Tokenizer Tokenizer::from_texts(const TokenizerTexts& texts, const std::string& name) {
+  const std::filesystem::path folder(name);
+  Description description =
+      read_tokenizer_json(texts.tokenizer_json, (folder / "tokenizer.json").string());
+  if (!texts.tokenizer_config_json.empty())
+    read_tokenizer_config(texts.tokenizer_config_json, (folder / "tokenizer_config.json").string(),
+                          description);
+  if (!texts.special_tokens_map_json.empty())
+    read_tokenizer_config(texts.special_tokens_map_json,
+                          (folder / "special_tokens_map.json").string(), description);
+  return Tokenizer(std::move(description));
+}
+
+Tokenizer::Tokenizer(Description description) {
+  auto parts = std::make_unique<Parts>();
+  std::vector<std::string> texts = description.tokens;
+  for (const AddedToken& token : description.added_tokens) {
+    if (static_cast<size_t>(token.id) >= texts.size()) texts.resize(token.id + 1);
+    texts[token.id] = token.content;
+  }
+  parts->special.assign(texts.size(), false);
+  std::vector<bool> added(texts.size(), false);
+  for (const AddedToken& token : description.added_tokens) {
+    parts->special[token.id] = token.special;
+    added[token.id] = true;
+  }
+  for (size_t i = 0; i < texts.size(); ++i) {
+    parts->texts.push_back(texts[i]);
+    parts->bytes.push_back(added[i] ? texts[i] : decoded(description.decoder, texts[i]));
+  }
+  for (size_t i = 0; i < texts.size(); ++i)
+    if (!texts[i].empty()) parts->ids.emplace(parts->texts[i], i);
+
+  // Where two tokens look the same once normalized, special ones come first.
+  for (const bool special : {true, false})
+    for (const AddedToken& token : description.added_tokens) {
+      if (token.special != special) continue;
+      if (!token.normalized) {
+        parts->raw.add(token, token.content);
+      } else {
+        std::string content = token.content;
+        normalize(description.normalizer, content);
+        if (content.empty()) fail("the added token \"{}\" is empty once normalized", token.content);
+        parts->normalized.add(token, content);
+      }
+    }
+  parts->normalizer = std::move(description.normalizer);
+  parts->pre_tokenizer = std::move(description.pre_tokenizer);
+  parts->prefix = std::move(description.prefix);
+  parts->suffix = std::move(description.suffix);
+  parts->leading_spaces = description.decoder.leading_spaces;
+  parts->bare_first_token = description.decoder.bare_first_token;
+  parts->bos_id = description.bos_id;
+  parts->eos_id = description.eos_id;
+  parts->bpe.emplace(bpe_rules(description));
+  parts_ = std::move(parts);
+}
+
+Tokenizer::~Tokenizer() = default;
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  if (text.size() > kMaxText)
+    fail_usage("expected at most {} bytes of text, found {}", kMaxText, text.size());
+  if (const size_t at = utf8::find_invalid(text); at != std::string_view::npos)
+    fail_usage("expected UTF-8 text, found byte {:#04x} at offset {}",
+               static_cast<unsigned char>(text[at]), at);
+  const Parts& parts = *parts_;
+  std::vector<int32_t> ids, symbols;
+  ids.reserve(text.size() / 3 + 8);
+  if (options.add_special_tokens) ids = parts.prefix;
+
+  Pieces pieces;
+  const auto encode_words = [&](std::string_view normal, bool at_start) {
+    pieces.text = normal;
+    pieces.spans.assign(1, {0, static_cast<uint32_t>(normal.size())});
+    pre_tokenize(parts.pre_tokenizer, at_start, pieces);
+    for (const Span span : pieces.spans) parts.bpe->encode(span.of(pieces.text), symbols, ids);
+  };
+  parts.raw.find(text, options.parse_special, [&](Span part, int32_t id) {
+    if (id >= 0) {
+      ids.push_back(id);
+      return;
+    }
+    std::string normal(part.of(text));
+    normalize(parts.normalizer, normal);
+    parts.normalized.find(normal, options.parse_special, [&](Span word, int32_t token) {
+      if (token >= 0) {
+        ids.push_back(token);
+      } else {
+        encode_words(word.of(normal), part.begin == 0 && word.begin == 0);
+      }
+    });
+  });
+  if (options.add_special_tokens) ids.insert(ids.end(), parts.suffix.begin(), parts.suffix.end());
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions& options) const {
+  std::string text;
+  StreamDecoder decoder(*this, options);
+  for (const int32_t id : ids) decoder.push(id, text);
+  decoder.finish(text);
+  return text;
+}
+
+namespace {
+
+std::optional<int32_t> known(int32_t id) {
+  return id < 0 ? std::nullopt : std::optional<int32_t>(id);
+}
+
+}  // namespace
+
+int32_t Tokenizer::vocab_size() const {
+  return static_cast<int32_t>(parts_->texts.size());
+}
+std::string_view Tokenizer::token_bytes(int32_t id) const {
+  return parts_->bytes[id];
+}
+std::string_view Tokenizer::token_text(int32_t id) const {
+  return parts_->texts[id];
+}
+std::optional<int32_t> Tokenizer::bos_id() const {
+  return known(parts_->bos_id);
+}
+std::optional<int32_t> Tokenizer::eos_id() const {
+  return known(parts_->eos_id);
+}
+
+std::optional<int32_t> Tokenizer::id_of(std::string_view token_text) const {
+  const auto found = parts_->ids.find(token_text);
+  if (found == parts_->ids.end()) return std::nullopt;
+  return found->second;
+}
+
+bool Tokenizer::is_special(int32_t id) const {
+  return static_cast<size_t>(id) < parts_->special.size() && parts_->special[id];
+}
+
+}  // namespace invar
