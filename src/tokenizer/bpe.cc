@@ -116,9 +116,10 @@ void merge_all(const MergeTable& table, std::vector<int32_t>& symbols) {
   }
 }
 
-Bpe::Bpe(BpeRules rules) : rules_(std::move(rules)), table_(rules_.merges) {
+Bpe::Bpe(BpeRules rules)
+    : rules_(std::move(rules)), table_(rules_.merges), whole_(rules_.tokens.size()) {
   for (const auto& [bytes, id] : rules_.tokens)
-    if (!rules_.by_bytes && utf8::length(bytes[0]) == bytes.size()) characters_[bytes] = id;
+    if (!rules_.by_bytes && utf8::length(bytes[0]) == bytes.size()) characters_.insert(bytes, id);
   cut_before_mark_ = may_cut_before_mark();
   std::vector<int32_t> symbols;
   for (const auto& [bytes, id] : rules_.tokens) {
@@ -127,10 +128,9 @@ Bpe::Bpe(BpeRules rules) : rules_(std::move(rules)), table_(rules_.merges) {
       merge_all(table_, symbols);
       if (symbols.size() != 1 || symbols[0] != id) continue;
     }
-    whole_[bytes] = id;
+    whole_.insert(bytes, id);
     longest_ = std::max(longest_, bytes.size());
   }
-  rules_.tokens = {};
   rules_.merges = {};
 }
 
@@ -152,9 +152,9 @@ void Bpe::encode(std::string_view word, std::vector<int32_t>& symbols,
 void Bpe::encode_uncut(std::string_view word, std::vector<int32_t>& symbols,
                        std::vector<int32_t>& out) const {
   if (word.size() <= longest_) {
-    const auto found = whole_.find(word);
-    if (found != whole_.end()) {
-      out.push_back(found->second);
+    const int32_t id = whole_.find(word);
+    if (id >= 0) {
+      out.push_back(id);
       return;
     }
   }
@@ -188,9 +188,9 @@ size_t Bpe::start(std::string_view word, std::vector<int32_t>& symbols) const {
 
 bool Bpe::add_known(std::string_view character, std::vector<int32_t>& symbols) const {
   if (!rules_.by_bytes) {
-    const auto found = characters_.find(character);
-    if (found != characters_.end()) {
-      symbols.push_back(found->second);
+    const int32_t id = characters_.find(character);
+    if (id >= 0) {
+      symbols.push_back(id);
       return true;
     }
   }
@@ -206,7 +206,7 @@ bool Bpe::add_known(std::string_view character, std::vector<int32_t>& symbols) c
 // place between the two, and what lies between such places can be encoded alone.
 bool Bpe::may_cut_before_mark() const {
   const std::string& mark = rules_.space_mark;
-  if (mark.empty() || rules_.ignore_merges || !characters_.contains(mark)) return false;
+  if (mark.empty() || rules_.ignore_merges || characters_.find(mark) < 0) return false;
   std::unordered_set<int32_t> results;
   for (const Merge& merge : rules_.merges) results.insert(merge.result);
   for (const auto& [token, id] : rules_.tokens)

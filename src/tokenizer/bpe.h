@@ -4,8 +4,9 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
+
+#include "tokenizer/string_table.h"
 
 namespace invar::tokenizer {
 
@@ -71,6 +72,7 @@ struct BpeRules {
 class Bpe {
  public:
   explicit Bpe(BpeRules rules);
+  Bpe(const Bpe&) = delete;
 
   // Appends the ids of valid UTF-8 text that no piece boundary crosses. `symbols` is working
   // memory. Throws UsageError naming the first character that has no token.
@@ -86,17 +88,11 @@ class Bpe {
   bool add_known(std::string_view character, std::vector<int32_t>& symbols) const;
   bool may_cut_before_mark() const;
 
-  struct Hash {
-    using is_transparent = void;
-    size_t operator()(std::string_view s) const { return std::hash<std::string_view>()(s); }
-  };
-  using Ids = std::unordered_map<std::string, int32_t, Hash, std::equal_to<>>;
-
   BpeRules rules_;
   MergeTable table_;
-  Ids characters_;      // tokens of one character
-  Ids whole_;           // words that encode to one token
-  size_t longest_ = 0;  // of these words, in bytes
+  StringTable characters_;  // tokens of one character
+  StringTable whole_;       // words that encode to one token
+  size_t longest_ = 0;      // of these words, in bytes
   bool cut_before_mark_ = false;
 };
 

@@ -10,8 +10,6 @@ namespace invar::tokenizer {
 
 namespace {
 
-using Ids = std::unordered_map<std::string_view, int32_t>;
-
 bool flag(const JsonField& field, std::string_view key) {
   const auto member = field.find(key);
   return member && member->boolean();
@@ -53,7 +51,7 @@ std::pair<std::string_view, std::string_view> read_pair(const JsonField& list, s
   list.element(i).refuse("expected two tokens");
 }
 
-void read_merges(const JsonField& list, const Ids& ids, Description& description) {
+void read_merges(const JsonField& list, const StringTable& ids, Description& description) {
   const size_t count = list.array().size();
   description.merges.reserve(count);
   std::string joined;
@@ -63,21 +61,19 @@ void read_merges(const JsonField& list, const Ids& ids, Description& description
     const auto [left, right] = read_pair(list, i);
     joined.assign(left).append(right);
     const auto id_of = [&](std::string_view token) {
-      const auto found = ids.find(token);
-      if (found == ids.end())
-        list.element(i).refuse(fmt::format("\"{}\" is not in the vocabulary", token));
-      return found->second;
+      const int32_t id = ids.find(token);
+      if (id < 0) list.element(i).refuse(fmt::format("\"{}\" is not in the vocabulary", token));
+      return id;
     };
     description.merges.push_back(
         {id_of(left), id_of(right), id_of(joined), static_cast<uint32_t>(i)});
   }
 }
 
-Ids ids_of(const std::vector<std::string>& tokens) {
-  Ids ids;
-  ids.reserve(tokens.size());
+StringTable ids_of(const std::vector<std::string>& tokens) {
+  StringTable ids(tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i)
-    if (!tokens[i].empty()) ids.emplace(tokens[i], static_cast<int32_t>(i));
+    if (!tokens[i].empty()) ids.insert(tokens[i], static_cast<int32_t>(i));
   return ids;
 }
 
@@ -96,13 +92,12 @@ void read_model(const JsonField& model, Description& description) {
   description.byte_fallback = flag(model, "byte_fallback");
   description.ignore_merges = flag(model, "ignore_merges");
   read_vocabulary(model.at("vocab"), description);
-  const Ids ids = ids_of(description.tokens);
+  const StringTable ids = ids_of(description.tokens);
   read_merges(model.at("merges"), ids, description);
   if (const auto unk = model.find("unk_token"); unk && !unk->string().empty()) {
-    const auto found = ids.find(unk->string());
-    if (found == ids.end())
+    description.unk_id = ids.find(unk->string());
+    if (description.unk_id < 0)
       unk->refuse(fmt::format("\"{}\" is not in the vocabulary", unk->string()));
-    description.unk_id = found->second;
   }
 }
 
@@ -131,8 +126,7 @@ class TokenSet {
   int32_t id_of(std::string_view text) const {
     if (const auto found = added_ids_.find(std::string(text)); found != added_ids_.end())
       return found->second;
-    const auto found = model_ids_.find(text);
-    return found == model_ids_.end() ? -1 : found->second;
+    return model_ids_.find(text);
   }
 
   // "" for an id that no token has.
@@ -169,7 +163,7 @@ class TokenSet {
   }
 
   Description& description_;
-  Ids model_ids_;
+  StringTable model_ids_;
   std::unordered_map<std::string, int32_t> added_ids_;
   std::unordered_map<int32_t, size_t> places_;  // in description_.added_tokens
 };

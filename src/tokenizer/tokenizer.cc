@@ -116,8 +116,9 @@ Tokenizer::Tokenizer(Description description) {
     parts->texts.push_back(texts[i]);
     parts->bytes.push_back(added[i] ? texts[i] : decoded(description.decoder, texts[i]));
   }
+  parts->ids = StringTable(texts.size());
   for (size_t i = 0; i < texts.size(); ++i)
-    if (!texts[i].empty()) parts->ids.emplace(parts->texts[i], i);
+    if (!texts[i].empty()) parts->ids.insert(parts->texts[i], static_cast<int32_t>(i));
 
   // Where two tokens look the same once normalized, special ones come first.
   for (const bool special : {true, false})
@@ -218,9 +219,7 @@ std::optional<int32_t> Tokenizer::eos_id() const {
 }
 
 std::optional<int32_t> Tokenizer::id_of(std::string_view token_text) const {
-  const auto found = parts_->ids.find(token_text);
-  if (found == parts_->ids.end()) return std::nullopt;
-  return found->second;
+  return known(parts_->ids.find(token_text));
 }
 
 bool Tokenizer::is_special(int32_t id) const {

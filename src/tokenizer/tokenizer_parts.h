@@ -1,8 +1,6 @@
 // What Tokenizer is made of; shared by its two source files.
 #pragma once
 
-#include <unordered_map>
-
 #include "tokenizer/description.h"
 #include "tokenizer/tokenizer.h"
 
@@ -32,7 +30,7 @@ struct Tokenizer::Parts {
   StringList texts;  // as spelled in the file
   StringList bytes;  // as decoded
   std::vector<bool> special;
-  std::unordered_map<std::string_view, int32_t> ids;  // views of `texts`
+  tokenizer::StringTable ids;  // by text; views of `texts`
 
   tokenizer::AddedTokenFinder raw, normalized;
   std::vector<tokenizer::NormalizerStep> normalizer;
