@@ -5,6 +5,8 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <exception>
+
 #include "base/check.h"
 
 namespace invar {
@@ -115,6 +117,19 @@ void ThreadPool::run(FunctionRef<void(Part)> work) {
   work(Part{0, size()});
   for (uint32_t left; (left = remaining_.load(std::memory_order_acquire)) != 0;)
     wait_while(remaining_, left, may_spin_);
+}
+
+void run_or_throw(ThreadPool& pool, FunctionRef<void(Part)> work) {
+  std::vector<std::exception_ptr> thrown(pool.size());
+  pool.run([&](Part part) {
+    try {
+      work(part);
+    } catch (...) {
+      thrown[part.index] = std::current_exception();
+    }
+  });
+  for (const std::exception_ptr& exception : thrown)
+    if (exception) std::rethrow_exception(exception);
 }
 
 }  // namespace invar

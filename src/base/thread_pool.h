@@ -61,6 +61,10 @@ class ThreadPool {
       workers_;  // last: its threads use everything above until they are joined
 };
 
+// pool.run(work) for work that may throw: the exception of the lowest share that threw is thrown
+// here when all shares have ended.
+void run_or_throw(ThreadPool& pool, FunctionRef<void(Part)> work);
+
 // Sets flush-to-zero and denormals-are-zero on this thread for its lifetime (numerics 0), restores
 // them after.
 class ScopedFlushToZero {

@@ -7,21 +7,27 @@
 namespace invar {
 
 BlockTable::BlockTable(BlockTable&& other) noexcept
-    : pool_(other.pool_), pages_(std::move(other.pages_)) {
-  other.pages_.clear();
-}
+    : pool_(other.pool_),
+      capacity_(std::exchange(other.capacity_, 0)),
+      pages_(std::exchange(other.pages_, {})) {}
 
 BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   std::swap(pool_, other.pool_);
+  std::swap(capacity_, other.capacity_);
   std::swap(pages_, other.pages_);
   return *this;
 }
 
-bool BlockTable::grow(int64_t places) {
+bool BlockTable::take_pages(int64_t places) {
   const int32_t missing = pool_->pages_for(places) - num_pages();
   if (missing > pool_->free_pages()) return false;
-  for (int32_t i = 0; i < missing; ++i) pages_.push_back(pool_->allocate());
+  for (int32_t i = 0; i < missing; ++i) append(pool_->allocate());
   return true;
+}
+
+void BlockTable::append(int32_t page) {
+  pages_.push_back(page);
+  capacity_ += pool_->page_places();
 }
 
 void BlockTable::truncate(int64_t places) {
@@ -29,13 +35,14 @@ void BlockTable::truncate(int64_t places) {
   while (num_pages() > keep) {
     pool_->release(pages_.back());
     pages_.pop_back();
+    capacity_ -= pool_->page_places();
   }
 }
 
 void BlockTable::share(std::span<const int32_t> pages) {
   for (const int32_t page : pages) {
     pool_->add_reference(page);
-    pages_.push_back(page);
+    append(page);
   }
 }
 
@@ -47,7 +54,7 @@ bool BlockTable::fork(const BlockTable& source, int64_t places, std::vector<Plac
   if (rest > 0 && pool_->free_pages() == 0) return false;
   share(source.pages().first(full));
   if (rest > 0) {
-    pages_.push_back(pool_->allocate());
+    append(pool_->allocate());
     copies.push_back({.from = source.pages_[full], .to = pages_[full], .begin = 0, .end = rest});
   }
   return true;

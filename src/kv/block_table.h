@@ -22,11 +22,11 @@ class BlockTable {
   std::span<const int32_t> pages() const { return pages_; }
   int32_t num_pages() const { return static_cast<int32_t>(pages_.size()); }
   // Places that the pages have room for.
-  int64_t capacity() const { return int64_t{num_pages()} * pool_->page_places(); }
+  int64_t capacity() const { return capacity_; }
 
   // Takes pages until there is room for `places` places; takes none and returns false when too few
   // are free.
-  bool grow(int64_t places);
+  bool grow(int64_t places) { return places <= capacity_ || take_pages(places); }
   // Gives back the pages past the first `places` places.
   void truncate(int64_t places);
   void clear() { truncate(0); }
@@ -39,7 +39,11 @@ class BlockTable {
   bool fork(const BlockTable& source, int64_t places, std::vector<PlaceCopy>& copies);
 
  private:
+  bool take_pages(int64_t places);
+  void append(int32_t page);
+
   PagePool* pool_;
+  int64_t capacity_ = 0;
   std::vector<int32_t> pages_;
 };
 

@@ -1,11 +1,14 @@
 #include "kv/page_pool.h"
 
+#include <bit>
+
 #include "base/check.h"
 #include "base/error.h"
 
 namespace invar {
 
-PagePool::PagePool(int32_t num_pages, int32_t page_places) : page_places_(page_places) {
+PagePool::PagePool(int32_t num_pages, int32_t page_places)
+    : page_places_(page_places), page_shift_(std::countr_zero(static_cast<uint32_t>(page_places))) {
   if (page_places != 32 && page_places != 64 && page_places != 128)
     fail_usage("a page holds 32, 64 or 128 places, not {}", page_places);
   if (num_pages < 1) fail_usage("the KV cache needs at least one page, not {}", num_pages);

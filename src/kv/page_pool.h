@@ -21,7 +21,7 @@ class PagePool {
   int32_t watermark() const { return num_pages() / 100; }
   // Pages that hold `places` places.
   int32_t pages_for(int64_t places) const {
-    return static_cast<int32_t>((places + page_places_ - 1) / page_places_);
+    return static_cast<int32_t>((places + page_places_ - 1) >> page_shift_);
   }
 
   // A free page, now with one reference. Which one depends on the calls so far alone. REQUIRES:
@@ -37,7 +37,7 @@ class PagePool {
   std::string check_integrity() const;
 
  private:
-  int32_t page_places_;
+  int32_t page_places_, page_shift_;
   std::vector<int32_t> references_;  // per page
   std::vector<int32_t> free_;        // a stack
 };

@@ -7,11 +7,18 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "kernels/cpu/matmul.h"
 #include "kernels/select.h"
 
 namespace invar {
 
+namespace cpu {
+void product_amx_emulated(const PanelProduct& p);
+}
+
 namespace {
+
+constexpr std::string_view kEmulated = "amx_emulated";  // on top of AVX-512
 
 enum class Kind { ordinary, tiny, any_finite, special };
 
@@ -128,8 +135,10 @@ void run_in_parts(int count, const std::function<void(Part)>& work) {
 void KernelTest::SetUp() {
   scalar_ = select_kernels(Order::portable, "scalar");
   const std::string& set = GetParam();
-  if (is_supported(set)) {
-    kernels_ = select_kernels(Order::portable, set);
+  const bool emulated = set == kEmulated;
+  if (is_supported(emulated ? "avx512" : set)) {
+    kernels_ = select_kernels(Order::portable, emulated ? "avx512" : set);
+    if (emulated) cpu::override_matmul<cpu::product_amx_emulated>(kernels_);
   } else if (is_required(set)) {
     FAIL() << "the instruction set " << set << " is required and this machine has none";
   } else {
@@ -138,7 +147,7 @@ void KernelTest::SetUp() {
 }
 
 std::vector<std::string> tested_sets() {
-  return {"avx2", "avx512"};
+  return {"avx2", "avx512", "amx", std::string(kEmulated)};
 }
 
 std::string set_name(const ::testing::TestParamInfo<std::string>& info) {

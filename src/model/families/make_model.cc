@@ -1,0 +1,84 @@
+#include "model/families/make_model.h"
+
+#include <cmath>
+
+#include "base/atomic_file.h"
+#include "model/families/tensors.h"
+#include "weights/dummy_source.h"
+
+namespace invar {
+
+namespace {
+
+constexpr double kLogitDeviation = 2.5;
+// Scores of attention with this deviation, squared, make a softmax that is neither flat nor a
+// choice of one place.
+constexpr double kQueryKeyGain = 1.7;
+// A tied head meets its own embedding in the residual stream and would repeat the last token: the
+// embedding is made small and the last norm makes up for it.
+constexpr double kTiedFinalNorm = 5;
+
+// How the elements of one tensor are distributed.
+struct Distribution {
+  double mean, deviation;
+};
+
+Distribution distribution_of(const TensorSpec& tensor, const DecoderSpec& spec) {
+  const double inner = static_cast<double>(tensor.shape.back());  // of a matrix
+  const double head = kLogitDeviation / std::sqrt(spec.hidden);
+  switch (tensor.role) {
+    case TensorRole::embedding:
+      return {0, spec.tied_head ? head / kTiedFinalNorm : 1.0};
+    case TensorRole::head:
+      return {0, head};
+    case TensorRole::q:
+    case TensorRole::k:
+      return {0, (spec.qk_norm ? 1.0 : kQueryKeyGain) / std::sqrt(inner)};
+    case TensorRole::v:
+    case TensorRole::gate:
+    case TensorRole::up:
+      return {0, 1 / std::sqrt(inner)};
+    case TensorRole::o:
+    case TensorRole::down:  // their sum over all layers stays near 1
+      return {0, 1 / std::sqrt(inner * 2 * spec.layers)};
+    case TensorRole::q_norm:
+    case TensorRole::k_norm:
+      return {kQueryKeyGain, 0.1};
+    case TensorRole::input_norm:
+    case TensorRole::post_norm:
+      return {1, 0.1};
+    case TensorRole::final_norm:
+      return {spec.tied_head ? kTiedFinalNorm : 1.0, 0.1};
+    case TensorRole::q_bias:
+    case TensorRole::k_bias:
+    case TensorRole::v_bias:
+    case TensorRole::o_bias:
+    case TensorRole::gate_bias:
+    case TensorRole::up_bias:
+    case TensorRole::down_bias:
+      return {0, 0.05};
+  }
+  return {0, 1};
+}
+
+}  // namespace
+
+std::unique_ptr<TensorSource> dummy_weights(const DecoderSpec& spec, uint64_t seed) {
+  std::vector<DummyTensor> tensors;
+  for (const TensorSpec& tensor : tensors_of(spec)) {
+    const Distribution d = distribution_of(tensor, spec);
+    tensors.push_back({tensor.name, tensor.shape, d.mean, d.deviation});
+  }
+  return std::make_unique<DummySource>(tensors, seed);
+}
+
+void make_model(const std::string& directory, const ModelConfig& config, uint64_t seed,
+                ThreadPool& pool, const CheckpointOptions& options) {
+  check_spec(config.spec, "the model asked for");
+  write_checkpoint(directory, *dummy_weights(config.spec, seed), pool, options);
+  write_file_atomically(directory + "/generation_config.json",
+                        json::dump(generation_config_json(config), 2) + "\n");
+  write_file_atomically(directory + "/config.json", json::dump(config_json(config), 2) + "\n");
+}
+
+}  // namespace invar

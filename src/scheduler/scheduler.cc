@@ -1,0 +1,288 @@
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace invar {
+
+namespace {
+
+void check_options(const SchedulerOptions& o, const PagePool& pool) {
+  if (o.max_num_seqs < 1) fail_usage("max_num_seqs must be at least 1, not {}", o.max_num_seqs);
+  if (o.max_num_batched_tokens < o.max_num_seqs)
+    fail_usage("max_num_batched_tokens ({}) must be at least max_num_seqs ({})",
+               o.max_num_batched_tokens, o.max_num_seqs);
+  if (o.max_model_len < 1) fail_usage("max_model_len must be at least 1, not {}", o.max_model_len);
+  if (o.max_plans_in_flight < 1 || o.max_plans_in_flight > 4)
+    fail_usage("1 to 4 plans may be in flight, not {}", o.max_plans_in_flight);
+  if (pool.pages_for(o.max_model_len) > pool.num_pages())
+    fail_usage(
+        "the KV cache has {} pages of {} places, which is less than one sequence of {} tokens "
+        "(max_model_len)",
+        pool.num_pages(), pool.page_places(), o.max_model_len);
+  if (const auto& c = o.chunk_schedule) {
+    if (c->low < 1 || c->high < c->low)
+      fail_usage("chunk sizes must satisfy 1 <= low <= high, not low {} and high {}", c->low,
+                 c->high);
+    if (c->stages < 1 || c->max_tokens < c->stages)
+      fail_usage("a chunk schedule needs at least one stage and a token for each, not {} and {}",
+                 c->stages, c->max_tokens);
+  }
+}
+
+}  // namespace
+
+int32_t scheduled_chunk(const ChunkSchedule& c, int32_t done) {
+  const int32_t stage_tokens = (c.max_tokens + c.stages - 1) / c.stages;
+  const int32_t stage = std::min(done / stage_tokens, c.stages - 1);
+  const int64_t steps = std::max(1, c.stages - 1);
+  const int64_t rows = c.high - (int64_t{c.high} - c.low) * stage / steps;
+  return std::max<int32_t>(32, static_cast<int32_t>((rows + 16) / 32 * 32));
+}
+
+Scheduler::Scheduler(const SchedulerOptions& options, PagePool& pool)
+    : options_(options), pool_(pool) {
+  check_options(options, pool);
+}
+
+void Scheduler::add(const SequenceSpec& spec) {
+  CHECK(spec.tokens >= 1 && spec.drafts >= 0, "a sequence without tokens");
+  if (spec.tokens > options_.max_model_len)
+    fail_usage("the prompt has {} tokens but the model takes at most {}", spec.tokens,
+               options_.max_model_len);
+  if (free_slots_.empty()) {
+    free_slots_.push_back(static_cast<int32_t>(sequences_.size()));
+    sequences_.push_back({.id = 0,
+                          .arrival = 0,
+                          .known = 0,
+                          .planned = 0,
+                          .prefill_end = 0,
+                          .drafts = 0,
+                          .in_flight = 0,
+                          .state = State::free,
+                          .table = BlockTable(pool_)});
+  }
+  const int32_t slot = free_slots_.back();
+  CHECK(slot_of_.emplace(spec.id, slot).second, "a sequence that lives already");
+  free_slots_.pop_back();
+  Sequence& s = sequences_[slot];
+  s.id = spec.id;
+  s.arrival = arrivals_++;
+  s.known = spec.tokens;
+  s.planned = s.prefill_end = s.in_flight = 0;
+  s.drafts = spec.drafts;
+  insert_waiting(s);
+}
+
+void Scheduler::remove(int64_t id) {
+  const auto found = slot_of_.find(id);
+  if (found == slot_of_.end()) return;
+  drop(sequences_[found->second]);
+  forget_gone();
+}
+
+void Scheduler::set_drafts(int64_t id, int32_t drafts) {
+  const auto found = slot_of_.find(id);
+  if (found != slot_of_.end()) sequences_[found->second].drafts = drafts;
+}
+
+void Scheduler::plan(int32_t budget, StepPlan& plan) {
+  plan.clear();
+  if (plans_in_flight() == options_.max_plans_in_flight) return;
+  budget = std::min(budget, options_.max_num_batched_tokens);
+  victim_end_ = running_.size();
+  fill(plan, budget);
+  CHECK(plan.rows() <= budget, "a plan over its budget");
+  if (!plan.preempted.empty()) forget_gone();
+  if (!plan.entries.empty()) plan.number = ++last_plan_;
+}
+
+void Scheduler::commit(const StepPlan& plan, std::span<const StepResult> results) {
+  if (plan.entries.empty()) return;
+  CHECK(plan.number == last_commit_ + 1, "plans are committed in their order");
+  CHECK(results.size() == plan.entries.size(), "one result for each entry");
+  last_commit_ = plan.number;
+  bool some_left = false;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const StepEntry& e = plan.entries[i];
+    const StepResult& r = results[i];
+    Sequence& s = sequences_[e.slot];
+    CHECK(s.id == e.id && s.in_flight > 0, "a result for a sequence that was not planned");
+    --s.in_flight;
+    if (s.state == State::removed) {
+      free_slot_if_idle(s);
+      continue;
+    }
+    if (r.finished) {
+      drop(s);
+      some_left = true;
+      continue;
+    }
+    CHECK(e.draws ? r.new_tokens >= 1 && r.new_tokens <= 1 + e.drafts : r.new_tokens == 0,
+          "a drawing entry gives one token and at most its drafts, any other none");
+    if (!e.draws) continue;
+    s.known += r.new_tokens;
+    s.planned = s.known - 1;
+    CHECK(s.known <= options_.max_model_len, "a sequence longer than the model allows");
+    if (e.drafts > 0) s.table.truncate(s.planned);
+  }
+  if (some_left) forget_gone();
+}
+
+int32_t Scheduler::admission_pages(const Sequence& s) const {
+  return pool_.pages_for(s.known);
+}
+
+int32_t Scheduler::owed_pages(const Sequence& s) const {
+  if (s.state != State::running || !s.in_prefill()) return 0;
+  return std::max(0, pool_.pages_for(s.prefill_end) - s.table.num_pages());
+}
+
+bool Scheduler::may_admit() const {
+  if (waiting_.empty() || num_running_ == options_.max_num_seqs) return false;
+  // The watermark is room for residents to grow: without any it would only keep the head waiting.
+  const int32_t kept = num_running_ == 0 ? 0 : watermark();
+  return pool_.free_pages() - promised_ - admission_pages(sequences_[waiting_.back()]) >= kept;
+}
+
+Scheduler::Sequence& Scheduler::admit(StepPlan& plan) {
+  Sequence& s = sequences_[waiting_.back()];
+  waiting_.pop_back();
+  s.state = State::running;
+  s.planned = 0;
+  s.prefill_end = s.known;
+  promised_ += owed_pages(s);
+  ++num_running_;
+  const auto older = [&](int32_t a, int32_t b) {
+    return sequences_[a].arrival < sequences_[b].arrival;
+  };
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), slot(s), older), slot(s));
+  plan.admitted.push_back(s.id);
+  return s;
+}
+
+void Scheduler::preempt(StepPlan& plan, Sequence& s) {
+  CHECK(s.state == State::running && s.in_flight == 0, "preemption of a sequence in flight");
+  promised_ -= owed_pages(s);
+  --num_running_;
+  s.table.clear();
+  s.planned = 0;
+  insert_waiting(s);
+  plan.preempted.push_back(s.id);
+}
+
+bool Scheduler::make_room(StepPlan& plan, size_t index) {
+  Sequence& s = running(index);
+  while (!s.table.grow(s.planned + 1)) {
+    bool younger_in_flight = victim_end_ < running_.size();
+    while (victim_end_ > index + 1 && running(victim_end_ - 1).in_flight > 0) {
+      --victim_end_;
+      younger_in_flight = true;
+    }
+    if (victim_end_ > index + 1) {
+      preempt(plan, running(--victim_end_));
+    } else if (younger_in_flight) {
+      return false;  // one of them will give its pages back
+    } else {
+      preempt(plan, s);
+      return false;
+    }
+  }
+  return true;
+}
+
+int32_t Scheduler::rows_with_pages(const Sequence& s, int32_t rows) const {
+  const int64_t places =
+      s.table.capacity() + int64_t{pool_.free_pages()} * pool_.page_places() - s.planned;
+  return static_cast<int32_t>(std::min<int64_t>(rows, places));
+}
+
+void Scheduler::emit(StepPlan& plan, Sequence& s, int32_t rows) {
+  const bool in_prefill = s.in_prefill();
+  if (in_prefill) promised_ -= owed_pages(s);
+  CHECK(s.table.grow(s.planned + rows), "a row without a page");
+  StepEntry& e = plan.entries.emplace_back();
+  e.id = s.id;
+  e.slot = slot(s);
+  e.start = s.planned;
+  e.rows = rows;
+  e.draws = s.planned + rows == s.known;
+  s.planned += rows;
+  ++s.in_flight;
+  if (in_prefill) promised_ += owed_pages(s);
+}
+
+void Scheduler::add_drafts(StepPlan& plan, int32_t left) {
+  for (StepEntry& e : plan.entries) {
+    Sequence& s = sequences_[e.slot];
+    if (left == 0) return;
+    if (s.drafts == 0 || e.start < s.prefill_end) continue;
+    const int32_t spare = std::max(0, pool_.free_pages() - promised_ - watermark());
+    const int64_t room = s.table.capacity() + int64_t{spare} * pool_.page_places() - s.known;
+    e.drafts = static_cast<int32_t>(std::max<int64_t>(
+        0, std::min<int64_t>({s.drafts, left, room, options_.max_model_len - s.known})));
+    CHECK(s.table.grow(s.known + e.drafts), "a draft row without a page");
+    left -= e.drafts;
+  }
+}
+
+void Scheduler::insert_waiting(Sequence& s) {
+  s.state = State::waiting;
+  const auto younger = [&](int32_t a, int32_t b) {
+    return sequences_[a].arrival > sequences_[b].arrival;
+  };
+  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), slot(s), younger), slot(s));
+}
+
+void Scheduler::drop(Sequence& s) {
+  slot_of_.erase(s.id);
+  if (s.state == State::waiting) {
+    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), slot(s)));
+  } else {
+    promised_ -= owed_pages(s);
+    --num_running_;
+  }
+  s.state = State::removed;
+  free_slot_if_idle(s);
+}
+
+void Scheduler::free_slot_if_idle(Sequence& s) {
+  if (s.in_flight > 0) return;
+  s.table.clear();
+  s.state = State::free;
+  free_slots_.push_back(slot(s));
+}
+
+// Takes sequences that are no longer resident out of the list.
+void Scheduler::forget_gone() {
+  std::erase_if(running_, [&](int32_t i) { return sequences_[i].state != State::running; });
+}
+
+std::string Scheduler::check_integrity(int32_t others) const {
+  if (std::string wrong = pool_.check_integrity(); !wrong.empty()) return wrong;
+  int32_t held = others, referenced = 0, promised = 0, resident = 0, waiting = 0;
+  for (const Sequence& s : sequences_) {
+    held += s.table.num_pages();
+    promised += owed_pages(s);
+    resident += s.state == State::running;
+    waiting += s.state == State::waiting;
+    if (s.state == State::waiting && s.table.num_pages() > 0)
+      return fmt::format("sequence {} waits and holds pages", s.id);
+    if (s.state == State::running && s.table.capacity() < s.planned)
+      return fmt::format("sequence {} is planned beyond its pages", s.id);
+  }
+  for (int32_t page = 0; page < pool_.num_pages(); ++page) referenced += pool_.references(page);
+  if (held != referenced)
+    return fmt::format("{} references to pages are counted but {} are held", referenced, held);
+  if (promised != promised_)
+    return fmt::format("{} pages are promised but {} are owed", promised_, promised);
+  if (resident != num_running_ || resident != std::ssize(running_))
+    return fmt::format("{} sequences are resident but {} are listed", resident, running_.size());
+  if (waiting != num_waiting())
+    return fmt::format("{} sequences wait but {} are listed", waiting, num_waiting());
+  return {};
+}
+
+}  // namespace invar

@@ -1,0 +1,158 @@
+// Who computes what in the next step. Pure bookkeeping over pages: no tokens, no tensors, no clock.
+//
+// A sequence is a number of known tokens. Its rows up to the last known token are *prefill* (a
+// prompt, or everything so far after a preemption); then each step computes one row, the *decode*
+// row, which gives the next token. Policies differ only in `fill`.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "kv/block_table.h"
+#include "scheduler/step_plan.h"
+
+namespace invar {
+
+// Chunks shrink from `high` to `low` rows in equal steps while a prompt of `max_tokens` is computed
+// in `stages` stages: late rows of a long prompt attend to more and cost more.
+struct ChunkSchedule {
+  int32_t low = 128, high = 2048;
+  int32_t max_tokens = 131072;
+  int32_t stages = 16;
+};
+// Rows of a step that takes a chunk of a prompt after `done` of its tokens; a multiple of 32.
+int32_t scheduled_chunk(const ChunkSchedule& schedule, int32_t done);
+
+struct SchedulerOptions {
+  std::string policy = "sarathi";
+  int32_t max_num_seqs = 128;            // sequences that hold pages
+  int32_t max_num_batched_tokens = 512;  // rows of a step
+  int32_t max_model_len = 0;             // tokens of a sequence, prompt and answer
+  int32_t max_plans_in_flight = 1;       // 1 to 4; the depth of the pipeline
+  std::optional<ChunkSchedule> chunk_schedule;
+};
+
+struct SequenceSpec {
+  int64_t id = 0;
+  int32_t tokens = 0;  // known: the prompt
+  int32_t drafts = 0;  // draft rows wanted with each decode row
+};
+
+// What became of one entry of a plan.
+struct StepResult {
+  int32_t new_tokens = 0;  // now known; 0 for a chunk that does not draw, else 1 + accepted drafts
+  bool finished = false;   // the sequence is over, for whatever reason
+};
+
+class Scheduler {
+ public:
+  virtual ~Scheduler() = default;
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Appends a sequence to the queue. Throws UsageError for one that is longer than max_model_len.
+  void add(const SequenceSpec& spec);
+  // Forgets a sequence; its pages are free once no uncommitted plan computes it. Unknown ids are
+  // ignored: it may have finished.
+  void remove(int64_t id);
+  void set_drafts(int64_t id, int32_t drafts);
+
+  // Plans the next step of at most min(budget, max_num_batched_tokens) rows. The plan is empty when
+  // there is nothing to do before a commit, or as many plans are uncommitted as are allowed. Pages
+  // of every planned row are held. Allocates only when more is live than ever before.
+  void plan(int32_t budget, StepPlan& plan);
+  // Plans are committed in the order in which they were made; results[i] belongs to entries[i].
+  void commit(const StepPlan& plan, std::span<const StepResult> results);
+
+  // Pages of a planned sequence, valid until the next call.
+  std::span<const int32_t> pages(int32_t slot) const { return sequences_[slot].table.pages(); }
+  int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  int32_t num_running() const { return num_running_; }
+  int32_t plans_in_flight() const { return static_cast<int32_t>(last_plan_ - last_commit_); }
+  // Empty when pages and queues agree; else what is wrong. `others`: references to pages that are
+  // held elsewhere.
+  std::string check_integrity(int32_t others = 0) const;
+
+ protected:
+  enum class State : uint8_t { free, waiting, running, removed };
+
+  struct Sequence {
+    int64_t id = 0;
+    int64_t arrival = 0;      // order of add: the priority
+    int32_t known = 0;        // tokens
+    int32_t planned = 0;      // places that the plans so far compute
+    int32_t prefill_end = 0;  // tokens known when it was admitted
+    int32_t drafts = 0;
+    int32_t in_flight = 0;  // uncommitted plans that compute it
+    State state = State::free;
+    BlockTable table;
+
+    bool is_resident() const { return state == State::running; }
+    bool in_prefill() const { return planned < prefill_end; }
+    bool next_is_unknown() const { return planned == known; }
+  };
+
+  // Throws UsageError when the options or the pool make no sense.
+  Scheduler(const SchedulerOptions& options, PagePool& pool);
+
+  // Adds entries to an empty plan: at most `budget` rows in all.
+  virtual void fill(StepPlan& plan, int32_t budget) = 0;
+  // Pages that a sequence must be able to take before it is admitted, and that stay free.
+  virtual int32_t admission_pages(const Sequence& s) const;
+  virtual int32_t watermark() const { return pool_.watermark(); }
+
+  // What `fill` is made of.
+  Sequence& running(size_t index) { return sequences_[running_[index]]; }
+  // Length of the list of resident sequences, oldest first; those preempted by this plan are still
+  // in it.
+  size_t running_size() const { return running_.size(); }
+  bool may_admit() const;
+  // Moves the head of the queue to the resident sequences.
+  Sequence& admit(StepPlan& plan);
+  void preempt(StepPlan& plan, Sequence& s);
+  // Makes room for one more place of resident `index`: takes pages from the youngest sequences
+  // after it that no uncommitted plan computes, then from itself when it is the last. Returns
+  // whether it may be planned.
+  bool make_room(StepPlan& plan, size_t index);
+  // As many of `rows` more rows as there are pages for.
+  int32_t rows_with_pages(const Sequence& s, int32_t rows) const;
+  // Adds an entry; the pages exist.
+  void emit(StepPlan& plan, Sequence& s, int32_t rows);
+  // Gives what is left of the budget to draft rows.
+  void add_drafts(StepPlan& plan, int32_t left);
+
+  const SchedulerOptions options_;
+  PagePool& pool_;
+
+ private:
+  // Pages that a resident prompt has yet to take.
+  int32_t owed_pages(const Sequence& s) const;
+  void insert_waiting(Sequence& s);
+  int32_t slot(const Sequence& s) const { return static_cast<int32_t>(&s - sequences_.data()); }
+  // Ends a sequence; its slot is free when no plan computes it.
+  void drop(Sequence& s);
+  void free_slot_if_idle(Sequence& s);
+  void forget_gone();
+
+  std::vector<Sequence> sequences_;  // by slot
+  std::vector<int32_t> free_slots_;
+  std::unordered_map<int64_t, int32_t> slot_of_;
+  std::vector<int32_t> waiting_;  // slots, youngest first: the head of the queue is the back
+  std::vector<int32_t> running_;  // slots, oldest first
+  int32_t num_running_ = 0;
+  int32_t promised_ = 0;   // pages that resident prompts have yet to take
+  size_t victim_end_ = 0;  // residents from here on are in flight or gone
+  int64_t arrivals_ = 0, last_plan_ = 0, last_commit_ = 0;
+};
+
+// The policy that options.policy names. Throws UsageError for an unknown name.
+std::unique_ptr<Scheduler> make_scheduler(const SchedulerOptions& options, PagePool& pool);
+// Names that make_scheduler knows.
+std::vector<std::string> scheduler_names();
+
+}  // namespace invar

@@ -1,0 +1,222 @@
+#include "scheduler/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "support/count_allocations.h"
+
+namespace invar {
+namespace {
+
+SchedulerOptions options(int budget, int seqs, int model_len = 1000) {
+  SchedulerOptions o;
+  o.max_num_batched_tokens = budget;
+  o.max_num_seqs = seqs;
+  o.max_model_len = model_len;
+  return o;
+}
+
+std::vector<std::pair<int64_t, int32_t>> rows_of(const StepPlan& plan) {
+  std::vector<std::pair<int64_t, int32_t>> rows;
+  for (const StepEntry& e : plan.entries) rows.push_back({e.id, e.rows});
+  return rows;
+}
+using Rows = std::vector<std::pair<int64_t, int32_t>>;
+
+// Plans, checks and commits one step; every drawing sequence gets one token.
+Rows step(Scheduler& scheduler) {
+  StepPlan plan;
+  scheduler.plan(1 << 20, plan);
+  std::vector<StepResult> results;
+  for (const StepEntry& e : plan.entries) results.push_back({.new_tokens = e.draws});
+  scheduler.commit(plan, results);
+  EXPECT_EQ(scheduler.check_integrity(), "");
+  return rows_of(plan);
+}
+
+TEST(Sarathi, DecodesNeverWaitForPrompts) {
+  PagePool pool(1000, 32);
+  const auto scheduler = make_scheduler(options(64, 8), pool);
+  scheduler->add({.id = 1, .tokens = 10});
+  scheduler->add({.id = 2, .tokens = 100});
+  scheduler->add({.id = 3, .tokens = 20});
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 10}, {2, 54}}));
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 1}, {2, 46}, {3, 17}}));
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 1}, {2, 1}, {3, 3}}));
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 1}, {2, 1}, {3, 1}}));
+}
+
+TEST(Sarathi, LaterChunksMayBeInFlightButNoUnknownToken) {
+  PagePool pool(1000, 32);
+  SchedulerOptions o = options(64, 8);
+  o.max_plans_in_flight = 4;
+  const auto scheduler = make_scheduler(o, pool);
+  scheduler->add({.id = 1, .tokens = 150});
+  StepPlan plans[5];
+  for (StepPlan& plan : plans) scheduler->plan(1 << 20, plan);
+  EXPECT_EQ(rows_of(plans[0]), (Rows{{1, 64}}));
+  EXPECT_EQ(rows_of(plans[1]), (Rows{{1, 64}}));
+  EXPECT_EQ(rows_of(plans[2]), (Rows{{1, 22}}));
+  EXPECT_TRUE(plans[2].entries[0].draws);
+  EXPECT_TRUE(plans[3].entries.empty());  // the next token is not known
+  scheduler->commit(plans[0], std::vector<StepResult>{{.new_tokens = 0}});
+  scheduler->commit(plans[1], std::vector<StepResult>{{.new_tokens = 0}});
+  scheduler->plan(1 << 20, plans[3]);
+  EXPECT_TRUE(plans[3].entries.empty());
+  scheduler->commit(plans[2], std::vector<StepResult>{{.new_tokens = 1}});
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 1}}));
+}
+
+TEST(Sarathi, TheYoungestIsPreemptedAndComesBackFirst) {
+  // Two sequences of 32 tokens fill 2 of 3 pages; each needs another page for the next row.
+  PagePool pool(3, 32);
+  const auto scheduler = make_scheduler(options(512, 4, 96), pool);
+  scheduler->add({.id = 1, .tokens = 32});
+  scheduler->add({.id = 2, .tokens = 32});
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 32}, {2, 32}}));
+  scheduler->add({.id = 3, .tokens = 5});
+  StepPlan plan;
+  scheduler->plan(1 << 20, plan);
+  EXPECT_EQ(rows_of(plan), (Rows{{1, 1}}));
+  EXPECT_EQ(plan.preempted, std::vector<int64_t>{2});
+  scheduler->commit(plan, std::vector<StepResult>{{.new_tokens = 1, .finished = true}});
+  scheduler->plan(1 << 20, plan);
+  EXPECT_EQ(plan.admitted, (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(rows_of(plan), (Rows{{2, 33}, {3, 5}}));  // prompt and the token drawn
+}
+
+TEST(Sarathi, TheHeadOfTheQueueWaitsForItsWholePromptAboveTheWatermark) {
+  PagePool pool(200, 32);  // the watermark is 2 pages
+  const auto scheduler = make_scheduler(options(512, 8, 6400), pool);
+  scheduler->add({.id = 1, .tokens = 32 * 10});
+  scheduler->add({.id = 2, .tokens = 32 * 189});
+  scheduler->add({.id = 3, .tokens = 1});
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 320}}));  // 189 pages + 2 do not fit into 190
+  EXPECT_EQ(scheduler->num_waiting(), 2);         // and nobody overtakes
+  scheduler->remove(2);
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 1}, {3, 1}}));
+}
+
+TEST(Sarathi, PagesPromisedToAResidentPromptAreNotGivenTwice) {
+  PagePool pool(100, 32);
+  const auto scheduler = make_scheduler(options(64, 8, 3200), pool);
+  scheduler->add({.id = 1, .tokens = 32 * 60});
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 64}}));
+  EXPECT_EQ(pool.free_pages(), 98);  // taken as rows are planned
+  scheduler->add({.id = 2, .tokens = 32 * 60});
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 64}}));
+  EXPECT_EQ(scheduler->num_waiting(), 1);
+}
+
+TEST(Sarathi, DraftsTakeOnlyWhatNobodyElseWants) {
+  PagePool pool(100, 32);
+  const auto scheduler = make_scheduler(options(16, 8), pool);
+  scheduler->add({.id = 1, .tokens = 3, .drafts = 6});
+  scheduler->add({.id = 2, .tokens = 3, .drafts = 6});
+  step(*scheduler);
+  StepPlan plan;
+  scheduler->plan(1 << 20, plan);
+  ASSERT_EQ(plan.entries.size(), 2u);
+  EXPECT_EQ(plan.entries[0].drafts, 6);
+  EXPECT_EQ(plan.entries[1].drafts, 6);
+  scheduler->commit(plan, std::vector<StepResult>{{.new_tokens = 7}, {.new_tokens = 1}});
+  scheduler->add({.id = 3, .tokens = 12});
+  scheduler->plan(1 << 20, plan);
+  ASSERT_EQ(rows_of(plan), (Rows{{1, 1}, {2, 1}, {3, 12}}));
+  EXPECT_EQ(plan.entries[0].start, 10);
+  EXPECT_EQ(plan.entries[1].start, 4);
+  EXPECT_EQ(plan.entries[0].drafts, 2);
+  EXPECT_EQ(plan.entries[1].drafts, 0);
+}
+
+TEST(Sarathi, ChunksShrinkWithTheSchedule) {
+  const ChunkSchedule schedule{.low = 128, .high = 2048, .max_tokens = 131072, .stages = 16};
+  EXPECT_EQ(scheduled_chunk(schedule, 0), 2048);
+  EXPECT_EQ(scheduled_chunk(schedule, 8191), 2048);
+  EXPECT_EQ(scheduled_chunk(schedule, 8192), 1920);
+  EXPECT_EQ(scheduled_chunk(schedule, 131071), 128);
+  EXPECT_EQ(scheduled_chunk(schedule, 1 << 30), 128);
+  EXPECT_EQ(scheduled_chunk({.low = 1, .high = 1, .max_tokens = 10, .stages = 1}, 0), 32);
+
+  PagePool pool(100, 32);
+  SchedulerOptions o = options(512, 8);
+  o.chunk_schedule = ChunkSchedule{.low = 32, .high = 96, .max_tokens = 192, .stages = 3};
+  const auto scheduler = make_scheduler(o, pool);
+  scheduler->add({.id = 1, .tokens = 200});
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 96}}));
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 64}}));
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 32}}));
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 8}}));
+}
+
+TEST(Scheduler, RemovalFreesPagesWhenNoPlanUsesThem) {
+  PagePool pool(10, 32);
+  SchedulerOptions o = options(32, 8, 320);
+  o.max_plans_in_flight = 2;
+  const auto scheduler = make_scheduler(o, pool);
+  scheduler->add({.id = 1, .tokens = 100});
+  StepPlan first, second;
+  scheduler->plan(1 << 20, first);
+  scheduler->plan(1 << 20, second);
+  scheduler->remove(1);
+  scheduler->add({.id = 1, .tokens = 5});  // the name is free again, the pages are not
+  EXPECT_EQ(pool.free_pages(), 8);
+  scheduler->commit(first, std::vector<StepResult>(1));
+  EXPECT_EQ(pool.free_pages(), 8);
+  scheduler->commit(second, std::vector<StepResult>(1));
+  EXPECT_EQ(pool.free_pages(), 10);
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 5}}));
+}
+
+TEST(Scheduler, ALeakIsFound) {
+  PagePool pool(10, 32);
+  const auto scheduler = make_scheduler(options(32, 8, 320), pool);
+  EXPECT_EQ(scheduler->check_integrity(), "");
+  pool.allocate();
+  EXPECT_EQ(scheduler->check_integrity(1), "");
+  EXPECT_EQ(scheduler->check_integrity(), "1 references to pages are counted but 0 are held");
+}
+
+TEST(Scheduler, AbsurdOptionsAreRefused) {
+  PagePool pool(10, 32);
+  const auto refuses = [&](auto change) {
+    SchedulerOptions o = options(512, 8, 320);
+    EXPECT_NO_THROW(make_scheduler(o, pool));
+    change(o);
+    EXPECT_THROW(make_scheduler(o, pool), UsageError);
+  };
+  refuses([](SchedulerOptions& o) { o.policy = "fifo"; });
+  refuses([](SchedulerOptions& o) { o.max_num_seqs = 0; });
+  refuses([](SchedulerOptions& o) { o.max_num_batched_tokens = 7; });
+  refuses([](SchedulerOptions& o) { o.max_model_len = 0; });
+  refuses([](SchedulerOptions& o) { o.max_model_len = 321; });
+  refuses([](SchedulerOptions& o) { o.max_plans_in_flight = 5; });
+  refuses([](SchedulerOptions& o) { o.chunk_schedule = ChunkSchedule{.low = 0}; });
+  refuses([](SchedulerOptions& o) { o.chunk_schedule = ChunkSchedule{.stages = 0}; });
+  const auto scheduler = make_scheduler(options(512, 8, 320), pool);
+  EXPECT_THROW(scheduler->add({.id = 1, .tokens = 321}), UsageError);
+}
+
+TEST(Scheduler, AWarmStepWithAThousandSequencesDoesNotAllocate) {
+  PagePool pool(4000, 32);
+  const auto scheduler = make_scheduler(options(2048, 1000, 128), pool);
+  for (int i = 0; i < 1000; ++i) scheduler->add({.id = i, .tokens = 10});
+  StepPlan plan;
+  std::vector<StepResult> results;
+  for (int i = 0; i < 100; ++i) {
+    const int64_t before = allocation_count();
+    scheduler->plan(1 << 20, plan);
+    if (i >= 70) {  // by then every table has its three pages
+      EXPECT_EQ(allocation_count(), before);
+    }
+    results.clear();
+    for (const StepEntry& e : plan.entries) results.push_back({.new_tokens = e.draws});
+    const int64_t between = allocation_count();
+    scheduler->commit(plan, results);
+    EXPECT_EQ(allocation_count(), between);
+  }
+  EXPECT_EQ(plan.entries.size(), 1000u);
+}
+
+}  // namespace
+}  // namespace invar

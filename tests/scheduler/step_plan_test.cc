@@ -1,0 +1,61 @@
+#include "scheduler/step_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/error.h"
+
+namespace invar {
+namespace {
+
+StepPlan random_plan(std::mt19937& random) {
+  StepPlan plan;
+  plan.number = random();
+  for (int i = random() % 5; i > 0; --i) {
+    const bool draws = random() % 2;
+    plan.entries.push_back({.id = int64_t(random()),
+                            .slot = static_cast<int32_t>(random() % 100),
+                            .start = static_cast<int32_t>(random() % 1000),
+                            .rows = static_cast<int32_t>(1 + random() % 100),
+                            .drafts = draws ? static_cast<int32_t>(random() % 4) : 0,
+                            .draws = draws});
+  }
+  for (int i = random() % 3; i > 0; --i) plan.admitted.push_back(random());
+  for (int i = random() % 3; i > 0; --i) plan.preempted.push_back(random());
+  return plan;
+}
+
+TEST(StepPlan, ThroughBytesAndBack) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 500; ++i) {
+    const StepPlan plan = random_plan(random);
+    EXPECT_EQ(step_plan_from_bytes(to_bytes(plan)), plan);
+  }
+}
+
+TEST(StepPlan, MalformedBytesAreRefused) {
+  std::mt19937 random(2);
+  int refused = 0, read = 0;
+  for (int i = 0; i < 50; ++i) {
+    const std::string bytes = to_bytes(random_plan(random));
+    for (size_t n = 0; n < bytes.size(); ++n)
+      EXPECT_THROW(step_plan_from_bytes(std::string_view(bytes).substr(0, n)), Error);
+    EXPECT_THROW(step_plan_from_bytes(bytes + '\0'), Error);
+    for (int k = 0; k < 200; ++k) {
+      std::string broken = bytes;
+      broken[random() % broken.size()] = static_cast<char>(random());
+      try {
+        step_plan_from_bytes(broken);
+        ++read;
+      } catch (const Error&) {
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GT(refused, 1000);
+  EXPECT_GT(read, 100);
+}
+
+}  // namespace
+}  // namespace invar

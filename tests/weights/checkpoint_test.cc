@@ -1,0 +1,196 @@
+#include <algorithm>
+#include <map>
+
+#include "model_files.h"
+#include "weights/checkpoint_writer.h"
+#include "weights/dummy_source.h"
+#include "weights/hf_directory.h"
+#include "weights/safetensors.h"
+#include "weights/weights_digest.h"
+
+namespace invar {
+namespace {
+
+// Tensors of every type with values counted from a start.
+class CountingSource : public TensorSource {
+ public:
+  CountingSource() {
+    infos_ = {{"a.half", {DType::f16, {3, 5}}},
+              {"b.odd", {DType::bf16, {7}}},
+              {"c.wide", {DType::f32, {100, 90}}},
+              {"d.empty", {DType::bf16, {0, 4}}},
+              {"e.number", {DType::f32, {}}}};
+    for (const auto& [name, info] : infos_) names_.push_back(name);
+  }
+  const std::vector<std::string>& names() const override { return names_; }
+  bool has(std::string_view name) const override { return infos_.contains(std::string(name)); }
+  const TensorInfo& info(std::string_view name) const override {
+    return infos_.at(std::string(name));
+  }
+  void read(std::string_view name, int64_t first, int64_t count, DType as,
+            void* out) const override {
+    if (name == failing) fail("{} cannot be read", name);
+    for (int64_t i = 0; i < count; ++i) {
+      const float value = static_cast<float>(first + i + 1);
+      if (as == DType::f32)
+        static_cast<float*>(out)[i] = value;
+      else
+        static_cast<uint16_t*>(out)[i] = as == DType::f16 ? f32_to_f16(value) : f32_to_bf16(value);
+    }
+  }
+  std::string where(std::string_view name) const override { return std::string(name); }
+
+  std::string failing;
+
+ private:
+  std::map<std::string, TensorInfo> infos_;
+  std::vector<std::string> names_;
+};
+
+void expect_same(const TensorSource& a, const TensorSource& b) {
+  ASSERT_EQ(a.names(), b.names());
+  for (const std::string& name : a.names()) {
+    ASSERT_EQ(a.info(name), b.info(name));
+    const int64_t count = a.info(name).elements();
+    std::vector<float> x(count), y(count);
+    a.read(name, 0, count, DType::f32, x.data());
+    b.read(name, 0, count, DType::f32, y.data());
+    if (a.info(name).dtype == DType::f16) continue;  // CountingSource does not convert
+    EXPECT_EQ(x, y) << name;
+  }
+}
+
+int files_in(const std::string& directory) {
+  return static_cast<int>(std::distance(std::filesystem::directory_iterator(directory), {}));
+}
+
+TEST(CheckpointWriter, WritesWhatItWasGiven) {
+  const TempDirectory directory;
+  const CountingSource source;
+  for (const int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    const std::string path = directory / fmt::format("new/{}", threads);
+    int64_t done = 0, total = 0;
+    write_checkpoint(path, source, pool, {.progress = [&](int64_t now, int64_t all) {
+                       EXPECT_GE(now, done);
+                       done = now;
+                       total = all;
+                     }});
+    EXPECT_EQ(total, 3 * 5 * 2 + 7 * 2 + 9000 * 4 + 4);
+    EXPECT_EQ(done, total);
+    expect_same(source, *open_checkpoint(path));
+    EXPECT_EQ(files_in(path), 1);
+  }
+  EXPECT_EQ(read_file(directory / "new/1/model.safetensors"),
+            read_file(directory / "new/3/model.safetensors"));
+}
+
+TEST(CheckpointWriter, TensorsBeginAligned) {
+  const TempDirectory directory;
+  ThreadPool pool(1);
+  write_checkpoint(directory.path(), CountingSource(), pool);
+  const SafetensorsFile file(directory / "model.safetensors");
+  EXPECT_EQ(file.tensors()[0].begin % 64, 0);
+  for (const SafetensorsTensor& tensor : file.tensors())
+    EXPECT_EQ(tensor.begin % (tensor.dtype == "F32" ? 4 : 2), 0) << tensor.name;
+}
+
+TEST(CheckpointWriter, CutsIntoShards) {
+  const TempDirectory directory;
+  ThreadPool pool(2);
+  const DummySource source({{"a", {100}, 0, 1},
+                            {"b", {150}, 0, 1},
+                            {"c", {50}, 0, 1},
+                            {"d", {1000}, 0, 1},
+                            {"e", {1}, 0, 1}},
+                           1);
+  write_checkpoint(directory.path(), source, pool, {.max_shard_bytes = 500});
+  EXPECT_EQ(files_in(directory.path()), 5);  // and the index
+  const SafetensorsFile first(directory / "model-00001-of-00004.safetensors");
+  EXPECT_EQ(first.tensors().size(), 2u);  // exactly 500 bytes
+  const json::Value index = json::parse_file(directory / "model.safetensors.index.json");
+  EXPECT_EQ(index.find("metadata")->find("total_size")->as_integer(), 2602);
+  expect_same(source, *open_checkpoint(directory.path()));
+}
+
+TEST(CheckpointWriter, RefusesWhatItCannotDo) {
+  const TempDirectory directory;
+  ThreadPool pool(2);
+  CountingSource source;
+  write_file(directory / "file", "x");
+  expect_message(error_of([&] { write_checkpoint(directory / "file", source, pool); }),
+                 "file: cannot be created: Not a directory");
+  expect_message(error_of([&] { write_checkpoint(directory / "file/x", source, pool); }),
+                 "cannot be created: Not a directory");
+  write_checkpoint(directory / "twice", source, pool);
+  expect_message(error_of([&] { write_checkpoint(directory / "twice", source, pool); }),
+                 "expected a directory without weights, found model.safetensors");
+  source.failing = "c.wide";
+  expect_message(error_of([&] { write_checkpoint(directory / "fails", source, pool); }),
+                 "c.wide cannot be read");
+  EXPECT_EQ(files_in(directory / "fails"), 0);
+  const DummySource huge({{"a", {int64_t{1} << 60}, 0, 1}}, 1);
+  expect_message(error_of([&] { write_checkpoint(directory / "huge", huge, pool); }),
+                 "cannot be reserved");
+  EXPECT_EQ(files_in(directory / "huge"), 0);
+}
+
+TEST(WeightsDigest, IsTheSameForFilesShardsAndThreads) {
+  const TempDirectory directory;
+  const DummySource source({{"a", {100, 100}, 0, 1}, {"b", {4096}, 0, 1}, {"c", {5000}, 0, 1}}, 9);
+  ThreadPool one(1), three(3);
+  const Digest digest = weights_digest(source, source.names(), one);
+  EXPECT_EQ(weights_digest(source, {"c", "a", "b"}, three), digest);
+  write_checkpoint(directory / "one", source, one);
+  write_checkpoint(directory / "many", source, one, {.max_shard_bytes = 1});
+  EXPECT_EQ(weights_digest(*open_checkpoint(directory / "one"), source.names(), three), digest);
+  EXPECT_EQ(weights_digest(*open_checkpoint(directory / "many"), source.names(), three), digest);
+}
+
+TEST(WeightsDigest, SeesEveryElementNameAndShape) {
+  ThreadPool pool(1);
+  const auto digest = [&](std::vector<DummyTensor> tensors) {
+    const DummySource source(tensors, 1);
+    return weights_digest(source, source.names(), pool);
+  };
+  const Digest base = digest({{"a", {64, 100}, 0, 1}});
+  EXPECT_EQ(digest({{"a", {64, 100}, 0, 1}}), base);
+  EXPECT_NE(digest({{"a", {100, 64}, 0, 1}}), base);  // the same bytes
+  EXPECT_NE(digest({{"b", {64, 100}, 0, 1}}), base);
+  EXPECT_NE(digest({{"a", {64, 100}, 0, 1}, {"b", {0}, 0, 1}}), base);
+
+  const TempDirectory directory;
+  const std::string header = R"({"a":{"dtype":"F32","shape":[5000],"data_offsets":[0,20000]}})";
+  std::string buffer(20000, '\0');
+  std::vector<Digest> seen;
+  for (const size_t byte : {0, 16383, 16384, 19999}) {
+    buffer[byte] ^= 1;
+    write_file(directory / "model.safetensors", safetensors(header, buffer));
+    seen.push_back(weights_digest(*open_checkpoint(directory.path()), {"a"}, pool));
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), seen.back()), 1);
+  }
+}
+
+// Written out by hand, so that the definition in the header is what is computed.
+TEST(WeightsDigest, FollowsItsDefinition) {
+  const TempDirectory directory;
+  const std::string buffer = "abcdefgh";
+  write_file(directory / "model.safetensors",
+             safetensors(R"({"w":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]}})", buffer));
+  const auto bytes = [](std::string_view text) { return std::as_bytes(std::span(text)); };
+  const auto append = [](std::string& out, const Digest& digest) {
+    out.append(reinterpret_cast<const char*>(digest.data()), digest.size());
+  };
+  using namespace std::string_literals;
+  const std::string zeros(7, '\0');
+  std::string tensor = "\x01"s + zeros + "w" + "\x04" + zeros + "bf16" + "\x02" + zeros + "\x02" +
+                       zeros + "\x02" + zeros;
+  append(tensor, sha256(bytes(buffer)));
+  std::string all;
+  append(all, sha256(bytes(tensor)));
+  ThreadPool pool(1);
+  EXPECT_EQ(weights_digest(*open_checkpoint(directory.path()), {"w"}, pool), sha256(bytes(all)));
+}
+
+}  // namespace
+}  // namespace invar
