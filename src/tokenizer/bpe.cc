@@ -98,7 +98,8 @@ class HeapMerger {
 }  // namespace
 
 MergeTable::MergeTable(const std::vector<Merge>& merges)
-    : slots_(std::bit_ceil(2 * merges.size() + 2)), shift_(64 - std::countr_zero(slots_.size())) {
+    : slots_(std::bit_ceil(merges.size() * 3 / 2 + 2)),
+      shift_(64 - std::countr_zero(slots_.size())) {
   for (const Merge& merge : merges) {
     const uint64_t key = key_of(merge.left, merge.right);
     size_t at = slot_of(key);

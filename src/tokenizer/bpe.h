@@ -16,7 +16,7 @@ struct Merge {
   uint32_t rank = 0;
 };
 
-// Merges by their pair: open addressing, at most half full.
+// Merges by their pair: open addressing, at most two thirds full.
 class MergeTable {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;

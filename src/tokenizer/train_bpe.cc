@@ -52,7 +52,10 @@ class Trainer {
       for (const char byte : word) w.symbols.push_back(static_cast<unsigned char>(byte));
       words_.push_back(std::move(w));
     }
-    for (size_t i = 0; i < words_.size(); ++i) count_pairs(i, +1, -1);
+    for (size_t i = 0; i < words_.size(); ++i) {
+      touched_.assign(words_[i].symbols.size(), kBegins);
+      count_pairs(static_cast<uint32_t>(i), +1);
+    }
     for (const auto& [pair, info] : pairs_) queue(pair, info);
   }
 
@@ -98,16 +101,18 @@ class Trainer {
     if (info.count >= min_count_) heap_.push({info.count, pair});
   }
 
-  // Adds or takes away what a word gives to the counts. The word is noted with pairs that hold
-  // `fresh`, a token that has just come into it (-1: with all pairs).
-  void count_pairs(size_t word, int sign, int32_t fresh) {
+  // Adds to the counts of a word's pairs (sign +1) or takes away (-1), of those that hold a touched
+  // symbol.
+  void count_pairs(uint32_t word, int sign) {
     const auto& [symbols, count] = words_[word];
     for (size_t i = 0; i + 1 < symbols.size(); ++i) {
-      PairInfo& info = pairs_[pair_of(symbols[i], symbols[i + 1])];
+      if (!touched_[i] && !touched_[i + 1]) continue;
+      const uint64_t pair = pair_of(symbols[i], symbols[i + 1]);
+      PairInfo& info = pairs_[pair];
       info.count += sign * count;
-      const bool noted = sign < 0 || (!info.words.empty() && info.words.back() == word);
-      if (!noted && (fresh < 0 || symbols[i] == fresh || symbols[i + 1] == fresh))
-        info.words.push_back(static_cast<uint32_t>(word));
+      if (sign < 0) continue;
+      if (info.words.empty() || info.words.back() != word) info.words.push_back(word);
+      grown_.push_back(pair);
     }
   }
 
@@ -116,35 +121,48 @@ class Trainer {
     const int32_t result = add_token(result_.tokens[left] + result_.tokens[right]);
     result_.merges.push_back({left, right, result, static_cast<uint32_t>(result_.merges.size())});
     const std::vector<uint32_t> words = std::move(pairs_[pair].words);
-    std::vector<uint64_t> fresh;
+    grown_.clear();
     for (const uint32_t word : words) {
-      count_pairs(word, -1, -1);
-      replace(words_[word].symbols, left, right, result);
-      count_pairs(word, +1, result);
-      const auto& symbols = words_[word].symbols;
-      for (size_t i = 0; i + 1 < symbols.size(); ++i)
-        if (symbols[i] == result || symbols[i + 1] == result)
-          fresh.push_back(pair_of(symbols[i], symbols[i + 1]));
+      auto& symbols = words_[word].symbols;
+      if (!touch(symbols, left, right)) continue;
+      count_pairs(word, -1);
+      size_t kept = 0;
+      for (size_t i = 0; i < symbols.size(); ++i) {
+        const bool found = touched_[i] == kBegins;
+        symbols[kept] = found ? result : symbols[i];
+        touched_[kept++] = found;
+        i += found;
+      }
+      symbols.resize(kept);
+      count_pairs(word, +1);
     }
-    std::sort(fresh.begin(), fresh.end());
-    fresh.erase(std::unique(fresh.begin(), fresh.end()), fresh.end());
-    for (const uint64_t p : fresh) queue(p, pairs_[p]);
+    std::sort(grown_.begin(), grown_.end());
+    grown_.erase(std::unique(grown_.begin(), grown_.end()), grown_.end());
+    for (const uint64_t p : grown_) queue(p, pairs_[p]);
   }
 
-  static void replace(std::vector<int32_t>& symbols, int32_t left, int32_t right, int32_t result) {
-    size_t kept = 0;
-    for (size_t i = 0; i < symbols.size(); ++i) {
-      const bool found = i + 1 < symbols.size() && symbols[i] == left && symbols[i + 1] == right;
-      symbols[kept++] = found ? result : symbols[i];
-      i += found;
+  // Marks where the pair stands, from left to right without overlap; says whether it stands
+  // anywhere.
+  bool touch(const std::vector<int32_t>& symbols, int32_t left, int32_t right) {
+    touched_.assign(symbols.size(), 0);
+    bool any = false;
+    for (size_t i = 0; i + 1 < symbols.size(); ++i) {
+      if (symbols[i] != left || symbols[i + 1] != right) continue;
+      touched_[i] = kBegins;
+      touched_[++i] = kEnds;
+      any = true;
     }
-    symbols.resize(kept);
+    return any;
   }
+
+  static constexpr char kBegins = 1, kEnds = 2;
 
   int64_t min_count_;
   TrainedBpe result_;
   std::unordered_map<std::string, int32_t> ids_;
   std::vector<Word> words_;
+  std::vector<char> touched_;    // by place in the word at hand; not 0 where something changes
+  std::vector<uint64_t> grown_;  // the pairs that have become more frequent
   std::unordered_map<uint64_t, PairInfo> pairs_;
   std::priority_queue<Candidate> heap_;
 };
