@@ -4,6 +4,8 @@
 
 #include "base/error.h"
 #include "kernels/select.h"
+#include "model/families/make_model.h"
+#include "model/families/presets.h"
 #include "model/families/tensors.h"
 #include "weights/hf_directory.h"
 
@@ -51,8 +53,8 @@ Model::Model(const ModelOptions& options, const LoadProgress& progress)
   std::unique_ptr<TensorSource> source;
   const bool rounded = options.weights == "rounded";
   if (const auto seed = dummy_seed(options.load_format)) {
-    (void)seed;
-    fail("no dummy");
+    config_.spec = preset_spec(options.model);
+    source = dummy_weights(spec(), *seed);
   } else {
     const HfDirectory directory = open_hf_directory(options.model);
     config_ = parse_model_config(directory.config, directory.generation_config, options.model);
@@ -84,6 +86,19 @@ int64_t Model::weight_bytes() const {
   int64_t total = 0;
   for (const auto& weights : weights_) total += weights->bytes();
   return total;
+}
+
+int64_t Model::weight_bytes_per_token() const {
+  int64_t total = weight_bytes();
+  for (const auto& weights : weights_)
+    if (!weights->embedding_is_packed())
+      total -= int64_t{spec().vocab} * spec().hidden * size_of(weights->type());
+  return total;
+}
+
+void Model::for_each_weight(FunctionRef<void(const std::byte*, size_t)> visit) const {
+  for (const auto& weights : weights_)
+    for (const auto& array : weights->memory()) visit(array.data(), array.size());
 }
 
 Decoder Model::make_decoder(int rank, ThreadPool& pool) {

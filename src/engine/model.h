@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "base/thread_pool.h"
 #include "collectives/group.h"
 #include "device/device.h"
@@ -39,6 +40,10 @@ class Model {
   Device& device() { return *device_; }
   int ranks() const { return options_.ranks; }
   int64_t weight_bytes() const;
+  // Bytes of weights that a step of one row reads: all but an embedding of its own.
+  int64_t weight_bytes_per_token() const;
+  // Calls visit(address, bytes) for every array of weights; host memory only.
+  void for_each_weight(FunctionRef<void(const std::byte*, size_t)> visit) const;
 
   // A decoder of one rank, computing on `pool`.
   Decoder make_decoder(int rank, ThreadPool& pool);

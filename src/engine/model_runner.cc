@@ -91,6 +91,12 @@ void ModelRunner::run_stages(Rank& rank, const Batch& batch, ForwardIo& io) {
   }
 }
 
+int64_t ModelRunner::workspace_bytes() const {
+  int64_t total = 0;
+  for (const auto& rank : ranks_) total += static_cast<int64_t>(rank->workspace.bytes());
+  return total;
+}
+
 void ModelRunner::copy_places(const std::vector<PlaceCopy>& copies) {
   for (auto& rank : ranks_)
     for (int layer = 0; layer < model_.spec().layers; ++layer)

@@ -29,6 +29,8 @@ class ModelRunner {
   void copy_places(const std::vector<PlaceCopy>& copies);
 
   Model& model() { return model_; }
+  // Device memory of the activations, all ranks.
+  int64_t workspace_bytes() const;
   const RunnerLimits& limits() const { return limits_; }
 
  private:

@@ -23,7 +23,7 @@ struct Preset {
 // clang-format off
 constexpr Preset kPresets[] = {
     // name           family     hidden layers heads kv head    ffn   vocab  positions  eps   tied   theta  llama3 window
-    {"tiny",          "qwen3",     128,   4,    4,  2,  32,    384,    512,   4096, 1e-6f, false,   1e6,   0,    0},
+    {"tiny",          "qwen3",     128,   4,    8,  4,  32,    512,    512,   4096, 1e-6f, false,   1e6,   0,    0},
     {"bench-100m",    "qwen3",     512,  16,    8,  4,  64,   2048,  32000,   8192, 1e-6f, false,   1e6,   0,    0},
     {"bench-473m",    "qwen3",    1024,  28,   16,  8, 128,   3072,  32000,   8192, 1e-6f, false,   1e6,   0,    0},
     {"qwen2.5-0.5b",  "qwen2",     896,  24,   14,  2,  64,   4864, 151936,  32768, 1e-6f, true,    1e6,   0,    0},

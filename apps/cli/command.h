@@ -1,0 +1,67 @@
+// A subcommand of `invar`: adds its options to the parser and, when it is the one chosen, runs.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "engine/engine.h"
+#include "tokenizer/tokenizer.h"
+
+namespace invar::cli {
+
+// What the chosen subcommand is to do; returns the exit status.
+using Action = std::function<int()>;
+
+// Each adds one subcommand. `action` is set by the parser when the subcommand is chosen.
+void add_make_model(CLI::App& app, Action& action);
+void add_generate(CLI::App& app, Action& action);
+void add_inspect(CLI::App& app, Action& action);
+void add_doctor(CLI::App& app, Action& action);
+void add_score(CLI::App& app, Action& action);
+
+// Options that every command with a model takes.
+struct ModelFlags {
+  ModelOptions options;
+  bool json = false;
+};
+void add_model_flags(CLI::App& command, ModelFlags& flags);
+
+// Loads the model with a progress line on the terminal. Without a name it is a small made one.
+std::unique_ptr<Model> load_model(const ModelFlags& flags);
+// The tokenizer of the model's directory; for made weights one of the vocabulary's size.
+Tokenizer load_tokenizer(const Model& model);
+
+// Options of commands that answer requests.
+struct EngineFlags {
+  EngineOptions options;
+  double kv_gib = 0;
+};
+void add_engine_flags(CLI::App& command, EngineFlags& flags);
+std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags);
+
+// Sampling options by the names that vLLM users know.
+void add_sampling_flags(CLI::App& command, SamplingParams& params);
+// The model's end-of-sequence tokens join the stop tokens.
+void add_end_tokens(SamplingParams& params, const Model& model);
+
+// Gigabytes per second that the model's threads read its weights with, best of three passes: the
+// limit of decoding.
+double measure_read_bandwidth(Model& model);
+
+// One line on the error stream that replaces itself; silent when that is not a terminal.
+class ProgressLine {
+ public:
+  explicit ProgressLine(bool enabled = true);
+  ~ProgressLine() { clear(); }
+  void show(std::string_view text);
+  void clear();
+
+ private:
+  bool enabled_;
+  size_t width_ = 0;
+};
+
+}  // namespace invar::cli

@@ -1,0 +1,62 @@
+// invar doctor: what this machine will run.
+#include <fmt/format.h>
+
+#include <fstream>
+
+#include "base/json.h"
+#include "command.h"
+#include "device/device.h"
+#include "kernels/select.h"
+
+namespace invar::cli {
+
+namespace {
+
+std::string processor_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);)
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  return "unknown";
+}
+
+int run_doctor(bool as_json) {
+  const auto cores = ThreadPool::usable_cores();
+  const size_t memory = make_host_device()->available_bytes();
+  const Kernels best = select_kernels(Order::portable, "auto");
+  json::Value report;
+  report.set("processor", processor_name());
+  report.set("cores", static_cast<int64_t>(cores.size()));
+  report.set("available_memory_bytes", static_cast<int64_t>(memory));
+  json::Array sets;
+  for (const std::string& name : instruction_sets()) {
+    json::Value set;
+    set.set("name", name);
+    set.set("supported", is_supported(name));
+    sets.push_back(std::move(set));
+  }
+  report.set("instruction_sets", std::move(sets));
+  report.set("chosen", best.name);
+  if (as_json) {
+    fmt::print("{}\n", json::dump(report, 2));
+    return 0;
+  }
+  fmt::print("processor         {}\n", processor_name());
+  fmt::print("cores             {}\n", cores.size());
+  fmt::print("memory available  {:.1f} GiB\n", static_cast<double>(memory) / (1 << 30));
+  fmt::print("instruction sets ");
+  for (const std::string& name : instruction_sets())
+    fmt::print(" {}{}", name, is_supported(name) ? "" : " (not on this processor)");
+  fmt::print("\nwill run          portable and hopper arithmetic, kernels for {}\n", best.name);
+  return 0;
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("doctor", "Say what this machine will run");
+  auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "Print JSON for machines");
+  command->callback([&action, json] { action = [json] { return run_doctor(*json); }; });
+}
+
+}  // namespace invar::cli

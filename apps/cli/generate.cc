@@ -1,0 +1,135 @@
+// invar generate: text whose bits depend on the request alone, with its speed and its hash.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/timer.h"
+#include "batch_file.h"
+#include "command.h"
+#include "frontend/text_engine.h"
+
+namespace invar::cli {
+
+namespace {
+
+struct GenerateFlags {
+  ModelFlags model;
+  EngineFlags engine;
+  SamplingParams params;
+  bool ignore_eos = false;
+  std::string prompt, input, output;
+  std::vector<std::string> stop;
+};
+
+// Prints text as it comes and remembers when.
+class Printer final : public TextSink {
+ public:
+  explicit Printer(bool quiet) : quiet_(quiet) {}
+  void on_text(int64_t, std::string_view piece, const TokenOutput&) override {
+    if (tokens_++ == 0) first_token_ = timer_.seconds();
+    if (!quiet_) {
+      std::fwrite(piece.data(), 1, piece.size(), stdout);
+      std::fflush(stdout);
+    }
+  }
+  void on_finished(int64_t, const TextAnswer& answer) override {
+    answer_ = answer;
+    seconds_ = timer_.seconds();
+  }
+
+  const TextAnswer& answer() const { return answer_; }
+  double first_token() const { return first_token_; }
+  double decode_rate() const {
+    return tokens_ > 1 ? (tokens_ - 1) / (seconds_ - first_token_) : 0.0;
+  }
+
+ private:
+  bool quiet_;
+  Timer timer_;
+  int tokens_ = 0;
+  double first_token_ = 0, seconds_ = 0;
+  TextAnswer answer_;
+};
+
+json::Value report(const Printer& printer, Model& model, double bandwidth) {
+  const TextAnswer& a = printer.answer();
+  json::Value v;
+  v.set("text", a.text);
+  v.set("finish_reason", name_of(a.finish));
+  v.set("prompt_tokens", static_cast<int64_t>(a.prompt_tokens.size()));
+  v.set("completion_tokens", static_cast<int64_t>(a.tokens.size()));
+  v.set("first_token_seconds", printer.first_token());
+  v.set("decode_tokens_per_second", printer.decode_rate());
+  v.set("share_of_read_bandwidth", printer.decode_rate() *
+                                       static_cast<double>(model.weight_bytes_per_token()) / 1e9 /
+                                       bandwidth);
+  v.set("identity", model.identity());
+  v.set("instruction_set", model.instruction_set());
+  v.set("logits_hash", to_hex(a.logits_hash));
+  return v;
+}
+
+int generate_one(const GenerateFlags& flags, Model& model, TextEngine& engine) {
+  TextRequest request{.prompt = flags.prompt, .params = flags.params, .stop = flags.stop};
+  if (!flags.ignore_eos) add_end_tokens(request.params, model);
+  Printer printer(flags.model.json);
+  engine.submit(request);
+  while (engine.step(printer)) {
+  }
+  const json::Value v = report(printer, model, measure_read_bandwidth(model));
+  if (flags.model.json) {
+    fmt::print("{}\n", json::dump(v, 2));
+  } else {
+    const auto number = [&](const char* key) { return v.find(key)->as_number(); };
+    fmt::print("\n\n");
+    std::fflush(stdout);
+    fmt::print(
+        stderr,
+        "{} + {} tokens, first after {:.3f} s, then {:.1f} tok/s ({:.0f} % of read bandwidth)\n",
+        v.find("prompt_tokens")->as_integer(), v.find("completion_tokens")->as_integer(),
+        number("first_token_seconds"), number("decode_tokens_per_second"),
+        100 * number("share_of_read_bandwidth"));
+    fmt::print(stderr, "arithmetic  {} on {}, {} threads\nlogits hash {}\n", model.identity(),
+               model.instruction_set(), model.pool().size(), to_hex(printer.answer().logits_hash));
+  }
+  if (printer.answer().finish == FinishReason::failed)
+    fail("the answer failed: a key, a value or a logit was not finite");
+  return 0;
+}
+
+int run_generate(const GenerateFlags& flags) {
+  if (flags.prompt.empty() == flags.input.empty())
+    fail_usage("expected either --prompt TEXT or --input FILE");
+  if (flags.input.empty() != flags.output.empty()) fail_usage("--input and --output go together");
+  const auto model = load_model(flags.model);
+  const Tokenizer tokenizer = load_tokenizer(*model);
+  const auto engine = make_engine(*model, flags.engine);
+  TextEngine text(*engine, tokenizer);
+  if (!flags.input.empty())
+    return run_batch_file({flags.input, flags.output, flags.params, flags.ignore_eos}, text);
+  return generate_one(flags, *model, text);
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, Action& action) {
+  CLI::App* command =
+      app.add_subcommand("generate", "Continue a text, or answer a file of requests");
+  auto flags = std::make_shared<GenerateFlags>();
+  flags->params.max_tokens = 128;
+  add_model_flags(*command, flags->model);
+  add_engine_flags(*command, flags->engine);
+  add_sampling_flags(*command, flags->params);
+  command->add_option("-p,--prompt", flags->prompt, "The text to continue");
+  command->add_option("--stop", flags->stop,
+                      "Text that ends the answer; may be given several times");
+  command->add_flag("--ignore-eos", flags->ignore_eos, "Go on past end-of-sequence tokens");
+  command->add_option("--input", flags->input,
+                      "Requests, one JSON object a line (OpenAI batch format)");
+  command->add_option("--output", flags->output, "Where the answers go, one JSON object a line");
+  command->callback([&action, flags] { action = [flags] { return run_generate(*flags); }; });
+}
+
+}  // namespace invar::cli

@@ -1,0 +1,56 @@
+// invar inspect: what a model is and what its answers' bits depend on.
+#include <fmt/format.h>
+
+#include "base/json.h"
+#include "command.h"
+#include "kv/kv_storage.h"
+
+namespace invar::cli {
+
+namespace {
+
+json::Value describe(Model& model) {
+  const DecoderSpec& s = model.spec();
+  json::Value v;
+  v.set("model", model.options().model);
+  v.set("identity", model.identity());
+  v.set("family", s.family);
+  v.set("hidden", s.hidden);
+  v.set("layers", s.layers);
+  v.set("heads", s.heads);
+  v.set("kv_heads", s.kv_heads);
+  v.set("head_dim", s.head_dim);
+  v.set("ffn", s.ffn);
+  v.set("vocab", s.vocab);
+  v.set("max_positions", s.max_positions);
+  v.set("tied_head", s.tied_head);
+  v.set("weight_bytes", model.weight_bytes());
+  v.set("kv_bytes_per_token", KvStorage::page_bytes(s.layers, 32, s.kv_heads, s.head_dim) / 32);
+  v.set("max_tensor_parallel_size", std::min(attention_output_runs(s), down_runs(s)));
+  v.set("instruction_set", model.instruction_set());
+  return v;
+}
+
+int run_inspect(const ModelFlags& flags) {
+  const auto model = load_model(flags);
+  const json::Value report = describe(*model);
+  if (flags.json) {
+    fmt::print("{}\n", json::dump(report, 2));
+  } else {
+    for (const auto& [key, value] : report.as_object())
+      fmt::print("{:26} {}\n", key, value.is_string() ? value.as_string() : json::dump(value));
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, Action& action) {
+  CLI::App* command =
+      app.add_subcommand("inspect", "Say what a model is and what its bits depend on");
+  auto flags = std::make_shared<ModelFlags>();
+  add_model_flags(*command, *flags);
+  command->callback([&action, flags] { action = [flags] { return run_inspect(*flags); }; });
+}
+
+}  // namespace invar::cli

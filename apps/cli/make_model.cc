@@ -1,0 +1,70 @@
+// invar make-model: random weights of any family, size and seed as a model directory.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "command.h"
+#include "model/families/make_model.h"
+#include "model/families/presets.h"
+#include "tokenizer/make_tokenizer.h"
+
+namespace invar::cli {
+
+namespace {
+
+struct MakeModelFlags {
+  std::string preset = "tiny", directory;
+  uint64_t seed = 1;
+  SpecOverrides overrides;
+};
+
+void write_text(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  if (!file.flush()) fail("{}: cannot be written", path);
+}
+
+int run_make_model(const MakeModelFlags& flags) {
+  ModelConfig config;
+  config.spec = override_spec(preset_spec(flags.preset), flags.overrides);
+  const MadeTokenizer tokenizer = make_tokenizer(config.spec.vocab, flags.seed);
+  config.bos_id = tokenizer.bos_id;
+  config.eos_ids = {tokenizer.eos_id};
+  ThreadPool pool(0);
+  make_model(flags.directory, config, flags.seed, pool);
+  write_text(flags.directory + "/tokenizer.json", tokenizer.texts.tokenizer_json);
+  write_text(flags.directory + "/tokenizer_config.json", tokenizer.texts.tokenizer_config_json);
+  write_text(flags.directory + "/special_tokens_map.json", tokenizer.texts.special_tokens_map_json);
+  fmt::print("{}: {} with random weights, seed {}\n", flags.directory, flags.preset, flags.seed);
+  return 0;
+}
+
+}  // namespace
+
+void add_make_model(CLI::App& app, Action& action) {
+  CLI::App* command =
+      app.add_subcommand("make-model", "Write a model directory with random weights");
+  auto flags = std::make_shared<MakeModelFlags>();
+  command->add_option("DIRECTORY", flags->directory, "Where the model goes")->required();
+  command->add_option("--preset", flags->preset, fmt::format("{}", fmt::join(preset_names(), ", ")))
+      ->capture_default_str();
+  command->add_option("--seed", flags->seed, "Seed of the weights")->capture_default_str();
+  SpecOverrides& o = flags->overrides;
+  command->add_option("--family", o.family, "llama, mistral, qwen2 or qwen3");
+  command->add_option("--hidden", o.hidden, "Width of the residual stream");
+  command->add_option("--layers", o.layers, "Layers");
+  command->add_option("--heads", o.heads, "Query heads");
+  command->add_option("--kv-heads", o.kv_heads, "Key/value heads");
+  command->add_option("--head-dim", o.head_dim, "Size of a head");
+  command->add_option("--ffn", o.ffn, "Width of the gated layer");
+  command->add_option("--vocab", o.vocab, "Tokens of the vocabulary");
+  command->add_option("--max-positions", o.max_positions, "Positions");
+  command->add_option("--window", o.window, "Sliding window of every layer; 0 is none");
+  command->add_option("--tied-head", o.tied_head, "Whether the head is the embedding");
+  command->callback([&action, flags] { action = [flags] { return run_make_model(*flags); }; });
+}
+
+}  // namespace invar::cli

@@ -1,0 +1,142 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/timer.h"
+#include "command.h"
+#include "tokenizer/make_tokenizer.h"
+
+namespace invar::cli {
+
+void add_model_flags(CLI::App& command, ModelFlags& flags) {
+  ModelOptions& o = flags.options;
+  command.add_option(
+      "MODEL", o.model,
+      "A Hugging Face model directory, or a preset's name with --load-format dummy:SEED; "
+      "without it the built-in made model");
+  command
+      .add_option("--load-format", o.load_format,
+                  "auto: safetensors; dummy:SEED: random weights made in place")
+      ->capture_default_str();
+  command
+      .add_option("--arith", o.arithmetic,
+                  "portable; hopper: the bits of Hopper tensor cores; control: a conventional foil "
+                  "that promises nothing")
+      ->capture_default_str();
+  command.add_option("--weights", o.weights, "auto, or rounded: f32 and f16 matrices become bf16")
+      ->capture_default_str();
+  command.add_option("--isa", o.instruction_set, "auto, scalar, avx2, avx512 or amx")
+      ->capture_default_str();
+  command.add_option("--threads", o.threads, "Threads; 0 is one per core")->capture_default_str();
+  command
+      .add_option("--tensor-parallel-size", o.ranks, "Ranks in this process that share the model")
+      ->capture_default_str();
+  command
+      .add_option("--layer-cuts", o.layer_cuts, "Layers at which a further pipeline stage begins")
+      ->delimiter(',');
+  command.add_flag("--json", flags.json, "Print JSON for machines");
+}
+
+std::unique_ptr<Model> load_model(const ModelFlags& flags) {
+  ModelOptions options = flags.options;
+  if (options.model.empty()) {
+    options.model = "tiny";
+    if (options.load_format == "auto") options.load_format = "dummy:1";
+  }
+  ProgressLine line;
+  Timer timer;
+  return std::make_unique<Model>(options, [&](int64_t done, int64_t total) {
+    line.show(fmt::format("loading {:3.0f} %  {} of {} MiB",
+                          100.0 * done / std::max<int64_t>(1, total), done >> 20, total >> 20));
+  });
+}
+
+Tokenizer load_tokenizer(const Model& model) {
+  const ModelOptions& o = model.options();
+  if (o.load_format == "auto") return Tokenizer::load(o.model);
+  return Tokenizer::from_texts(make_tokenizer(model.spec().vocab, 1).texts, "made tokenizer");
+}
+
+void add_engine_flags(CLI::App& command, EngineFlags& flags) {
+  SchedulerOptions& s = flags.options.scheduler;
+  command
+      .add_option("--max-num-seqs", s.max_num_seqs, "Sequences that are answered at the same time")
+      ->capture_default_str();
+  command.add_option("--max-num-batched-tokens", s.max_num_batched_tokens, "Rows of one step")
+      ->capture_default_str();
+  command
+      .add_option("--max-model-len", s.max_model_len,
+                  "Tokens of prompt and answer; 0 is what the model and the memory allow")
+      ->capture_default_str();
+  command.add_option("--scheduling-policy", s.policy, "Who is computed next")
+      ->capture_default_str();
+  command.add_option("--page-size", flags.options.page_places, "Places of a page: 32, 64 or 128")
+      ->capture_default_str();
+  command
+      .add_option("--kv-cache-memory", flags.kv_gib,
+                  "GiB for keys and values; 0 sizes them by what is free")
+      ->capture_default_str();
+}
+
+std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags) {
+  EngineOptions options = flags.options;
+  if (!(flags.kv_gib >= 0 && flags.kv_gib < 1e6))
+    fail_usage("expected kv-cache-memory in GiB, 0 or more, found {}", flags.kv_gib);
+  options.kv_bytes = static_cast<int64_t>(flags.kv_gib * (1 << 30));
+  return std::make_unique<Engine>(model, options);
+}
+
+void add_sampling_flags(CLI::App& command, SamplingParams& p) {
+  command.add_option("--max-tokens", p.max_tokens, "Tokens of an answer at most")
+      ->capture_default_str();
+  command.add_option("--temperature", p.temperature, "0 is greedy")->capture_default_str();
+  command.add_option("--seed", p.seed, "Seed of the draws")->capture_default_str();
+}
+
+void add_end_tokens(SamplingParams& params, const Model& model) {
+  const auto& ids = model.config().eos_ids;
+  params.stop_token_ids.insert(params.stop_token_ids.end(), ids.begin(), ids.end());
+}
+
+double measure_read_bandwidth(Model& model) {
+  double best = 0;
+  std::vector<uint64_t> sums(model.pool().size() * 8);
+  for (int pass = 0; pass < 3; ++pass) {
+    Timer timer;
+    model.pool().run([&](Part part) {
+      uint64_t sum[4] = {};
+      model.for_each_weight([&](const std::byte* data, size_t bytes) {
+        const uint64_t* words = reinterpret_cast<const uint64_t*>(data);
+        const auto [begin, end] = part.of(static_cast<int64_t>(bytes / 8), 4096);
+        for (int64_t i = begin; i + 4 <= end; i += 4)
+          for (int j = 0; j < 4; ++j) sum[j] ^= words[i + j];
+      });
+      sums[part.index * 8] = sum[0] ^ sum[1] ^ sum[2] ^ sum[3];
+    });
+    best = std::max(best, static_cast<double>(model.weight_bytes()) / timer.seconds() / 1e9);
+  }
+  volatile uint64_t used = sums[0];
+  (void)used;
+  return best;
+}
+
+ProgressLine::ProgressLine(bool enabled) : enabled_(enabled && isatty(STDERR_FILENO)) {}
+
+void ProgressLine::show(std::string_view text) {
+  if (!enabled_) return;
+  std::fprintf(stderr, "\r%.*s%*s", static_cast<int>(text.size()), text.data(),
+               static_cast<int>(width_ > text.size() ? width_ - text.size() : 0), "");
+  std::fflush(stderr);
+  width_ = text.size();
+}
+
+void ProgressLine::clear() {
+  if (width_ == 0) return;
+  std::fprintf(stderr, "\r%*s\r", static_cast<int>(width_), "");
+  std::fflush(stderr);
+  width_ = 0;
+}
+
+}  // namespace invar::cli

@@ -1,0 +1,73 @@
+// invar score: log-probabilities of given tokens, printed so that they parse back to the same f32.
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "command.h"
+#include "frontend/text_engine.h"
+
+namespace invar::cli {
+
+namespace {
+
+struct ScoreFlags {
+  ModelFlags model;
+  EngineFlags engine;
+  std::string text;
+  std::vector<int32_t> tokens;
+};
+
+int run_score(ScoreFlags flags) {
+  if (flags.text.empty() == flags.tokens.empty()) fail_usage("expected either --text or --tokens");
+  flags.engine.options.prompt_logprobs = true;
+  const auto model = load_model(flags.model);
+  const Tokenizer tokenizer = load_tokenizer(*model);
+  const auto engine = make_engine(*model, flags.engine);
+  TextEngine text(*engine, tokenizer);
+  TextRequest request;
+  if (flags.text.empty())
+    request.prompt = flags.tokens;
+  else
+    request.prompt = flags.text;
+  request.params.max_tokens = 1;
+  request.params.temperature = 0;
+  request.params.prompt_logprobs = true;
+  const TextAnswer answer = text.answer(request);
+  if (answer.finish == FinishReason::failed) fail("a key, a value or a logit was not finite");
+
+  if (flags.model.json) {
+    json::Value out;
+    json::Array tokens, logprobs{json::Value()};  // the first token has no probability
+    for (const int32_t id : answer.prompt_tokens) tokens.push_back(json::Value(id));
+    for (const TokenLogprobs& l : answer.prompt_logprobs)
+      logprobs.push_back(json::Value(double{l.logprob}));
+    out.set("tokens", std::move(tokens));
+    out.set("logprobs", std::move(logprobs));
+    out.set("identity", model->identity());
+    fmt::print("{}\n", json::dump(out, 2));
+    return 0;
+  }
+  double total = 0;
+  for (size_t i = 0; i < answer.prompt_logprobs.size(); ++i) {
+    const int32_t id = answer.prompt_tokens[i + 1];
+    fmt::print("{:8} {:>14} {}\n", id, answer.prompt_logprobs[i].logprob,
+               json::dump(json::Value(tokenizer.decode({&id, 1}, {.skip_special = false}))));
+    total += answer.prompt_logprobs[i].logprob;
+  }
+  fmt::print("sum {:.6f} over {} tokens  {}\n", total, answer.prompt_logprobs.size(),
+             model->identity());
+  return 0;
+}
+
+}  // namespace
+
+void add_score(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("score", "Log-probabilities of given tokens");
+  auto flags = std::make_shared<ScoreFlags>();
+  add_model_flags(*command, flags->model);
+  add_engine_flags(*command, flags->engine);
+  command->add_option("--text", flags->text, "The text whose tokens are scored");
+  command->add_option("--tokens", flags->tokens, "Token ids, separated by commas")->delimiter(',');
+  command->callback([&action, flags] { action = [flags] { return run_score(*flags); }; });
+}
+
+}  // namespace invar::cli

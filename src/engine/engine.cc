@@ -1,0 +1,258 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace invar {
+
+const char* name_of(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::none:
+      return "none";
+    case FinishReason::stop:
+      return "stop";
+    case FinishReason::length:
+      return "length";
+    case FinishReason::failed:
+      return "failed";
+  }
+  return "?";
+}
+
+// A live request: what it asked, its tokens so far, what its next draw depends on.
+struct Engine::State {
+  Request request;
+  std::vector<int32_t> tokens;  // the prompt and the answer so far
+  TokenHistory history;         // for penalties and constraints: a function of the tokens
+  LogitsHash hash;
+  int32_t prompt_logprobs_done =
+      1;  // positions whose log-probability was given: after a preemption, not again
+
+  int32_t prompt_size() const { return static_cast<int32_t>(request.prompt.size()); }
+  int32_t answer_size() const { return static_cast<int32_t>(tokens.size()) - prompt_size(); }
+};
+
+// What each thread of the team needs to turn a row of logits into a token.
+struct Engine::PerThread {
+  Sampler sampler;
+  PositionHasher hasher;
+};
+
+Engine::Engine(Model& model, const EngineOptions& options) : model_(model), options_(options) {
+  SchedulerOptions& s = options_.scheduler;
+  const int longest = model.spec().max_positions;
+  if (s.max_model_len < 0 || s.max_model_len > longest)
+    fail_usage("expected a max-model-len of at most {}, the model's last position, found {}",
+               longest, s.max_model_len);
+  for (int i = 0; i < model.pool().size(); ++i) threads_.push_back(std::make_unique<PerThread>());
+
+  const int pages = sized_pages();
+  const int64_t places = int64_t{pages} * options_.page_places;
+  if (s.max_model_len > places)
+    fail("not enough memory for the KV cache: one sequence of {} tokens needs {} pages, {} fit",
+         s.max_model_len, (s.max_model_len + options_.page_places - 1) / options_.page_places,
+         pages);
+  if (s.max_model_len == 0) s.max_model_len = static_cast<int>(std::min<int64_t>(longest, places));
+  pool_ = std::make_unique<PagePool>(pages, options_.page_places);
+  scheduler_ = make_scheduler(s, *pool_);
+  runner_ = std::make_unique<ModelRunner>(model, limits(pages));
+}
+
+Engine::~Engine() = default;
+
+RunnerLimits Engine::limits(int pages) const {
+  const SchedulerOptions& s = options_.scheduler;
+  const int rows = s.max_num_batched_tokens;
+  return {.pages = pages,
+          .page_places = options_.page_places,
+          .max_rows = rows,
+          .max_logit_rows = options_.prompt_logprobs ? rows : std::min(rows, s.max_num_seqs)};
+}
+
+// As many pages as --kv-cache-memory gives, or as fit into 90 % of what is free once a largest step
+// has run, and never more than all sequences together can use.
+int Engine::sized_pages() {
+  const DecoderSpec& spec = model_.spec();
+  const int64_t page_bytes =
+      KvStorage::page_bytes(spec.layers, options_.page_places, spec.kv_heads, spec.head_dim);
+  const SchedulerOptions& s = options_.scheduler;
+  const int64_t longest = s.max_model_len ? s.max_model_len : spec.max_positions;
+  const int64_t useful =
+      s.max_num_seqs * ((longest + options_.page_places - 1) / options_.page_places);
+  int64_t bytes = options_.kv_bytes;
+  if (bytes == 0) {
+    const int64_t workspace = ModelRunner(model_, limits(1)).workspace_bytes();
+    bytes = (static_cast<int64_t>(model_.device().available_bytes()) - workspace) / 10 * 9;
+  }
+  const int64_t pages = std::min({useful, bytes / page_bytes, int64_t{1} << 24});
+  if (pages < 1)
+    fail(
+        "not enough memory for the KV cache: one page of {} places needs {} bytes, {} are "
+        "available",
+        options_.page_places, page_bytes, bytes);
+  return static_cast<int>(pages);
+}
+
+void Engine::add(Request request) {
+  const int64_t size = std::ssize(request.prompt);
+  if (states_.contains(request.id)) fail_usage("request id {} is in use", request.id);
+  if (size == 0) fail_usage("expected a prompt of at least one token, found none");
+  if (size >= max_model_len())
+    fail_usage(
+        "the prompt has {} tokens; at most {} fit with one token of answer (max-model-len {})",
+        size, max_model_len() - 1, max_model_len());
+  for (const int32_t token : request.prompt)
+    if (token < 0 || token >= model_.spec().vocab)
+      fail_usage("expected prompt tokens from 0 to {}, found {}", model_.spec().vocab - 1, token);
+  if (request.params.prompt_logprobs && !options_.prompt_logprobs)
+    fail_usage("prompt log-probabilities were not enabled when the engine started");
+  validate(request.params, model_.spec().vocab);
+
+  auto state = std::make_unique<State>();
+  state->tokens = request.prompt;
+  state->tokens.reserve(std::min<int64_t>(max_model_len(), size + request.params.max_tokens));
+  state->history = TokenHistory(request.params, request.prompt, model_.spec().vocab);
+  state->request = std::move(request);
+  scheduler_->add({.id = state->request.id, .tokens = static_cast<int32_t>(size)});
+  states_.emplace(state->request.id, std::move(state));
+}
+
+void Engine::abort(int64_t id) {
+  if (in_step_) {  // from a sink: the step still uses the request
+    aborted_.push_back(id);
+    return;
+  }
+  scheduler_->remove(id);
+  states_.erase(id);
+}
+
+bool Engine::step(OutputSink& sink) {
+  scheduler_->plan(options_.scheduler.max_num_batched_tokens, plan_);
+  if (plan_.entries.empty()) return false;
+  build_batch();
+  runner_->run(batch_, io_);
+  sample();
+  in_step_ = true;
+  commit_and_emit(sink);
+  in_step_ = false;
+  for (const int64_t id : aborted_) abort(id);
+  aborted_.clear();
+  return true;
+}
+
+// Rows of every planned sequence, and which of them need logits.
+void Engine::build_batch() {
+  batch_.rows.clear();
+  batch_.logit_rows.clear();
+  batch_.sequences.resize(plan_.entries.size());
+  wanted_.clear();
+  for (size_t i = 0; i < plan_.entries.size(); ++i) {
+    const StepEntry& entry = plan_.entries[i];
+    State& state = *states_.at(entry.id);
+    const auto pages = scheduler_->pages(entry.slot);
+    batch_.sequences[i].pages.assign(pages.begin(), pages.end());
+    for (int32_t r = 0; r < entry.rows; ++r) {
+      const int32_t position = entry.start + r;
+      const bool draws = entry.draws && r == entry.rows - 1;
+      const bool scores = state.request.params.prompt_logprobs &&
+                          position + 1 >= state.prompt_logprobs_done &&
+                          position + 1 < state.prompt_size();
+      if (draws || scores) {
+        batch_.logit_rows.push_back(static_cast<int32_t>(batch_.rows.size()));
+        wanted_.push_back({&state, position + 1, draws});
+      }
+      batch_.rows.push_back({state.tokens[position], position, static_cast<int32_t>(i)});
+    }
+  }
+}
+
+// Every row of logits by one thread; rows do not touch each other.
+void Engine::sample() {
+  drawn_.resize(wanted_.size());
+  model_.pool().run([&](Part part) {
+    for (size_t row = part.index; row < wanted_.size(); row += part.count)
+      sample_row(row, *threads_[part.index]);
+  });
+}
+
+void Engine::sample_row(size_t row, PerThread& thread) {
+  const Wanted& want = wanted_[row];
+  const size_t vocab = static_cast<size_t>(model_.spec().vocab);
+  const std::span<const float> logits = io_.logits.subspan(row * vocab, vocab);
+  Drawn& drawn = drawn_[row];
+  if (want.draws) {
+    drawn = thread.sampler.draw(logits, want.state->request.params, want.state->history,
+                                want.position, want.state->request.choice);
+    if (want.state->request.hash_logits) drawn.digest = thread.hasher(logits);
+  } else {
+    drawn =
+        thread.sampler.score(logits, want.state->request.params, want.state->tokens[want.position]);
+  }
+}
+
+void Engine::commit_and_emit(OutputSink& sink) {
+  results_.assign(plan_.entries.size(), StepResult{});
+  stats_ = {.rows = static_cast<int>(batch_.rows.size())};
+  size_t next = 0;  // of wanted_
+  for (size_t i = 0, row = 0; i < plan_.entries.size(); ++i) {
+    const StepEntry& entry = plan_.entries[i];
+    State& state = *states_.at(entry.id);
+    const auto non_finite = io_.non_finite.subspan(row, entry.rows);
+    row += entry.rows;
+    const bool failed = std::find(non_finite.begin(), non_finite.end(), true) != non_finite.end();
+    for (; next < wanted_.size() && wanted_[next].state == &state; ++next) {
+      if (failed) continue;
+      if (wanted_[next].draws) {
+        results_[i] = take_token(state, drawn_[next], sink);
+        ++stats_.draws;
+      } else {
+        state.prompt_logprobs_done = wanted_[next].position + 1;
+        sink.on_prompt({state.request.id, wanted_[next].position, drawn_[next].logprobs});
+      }
+    }
+    if (failed) results_[i] = take_token(state, Drawn{.failed = true}, sink);
+  }
+  scheduler_->commit(plan_, results_);
+  for (size_t i = 0; i < results_.size(); ++i)
+    if (results_[i].finished) states_.erase(plan_.entries[i].id);
+  stats_.running = scheduler_->num_running();
+  stats_.waiting = scheduler_->num_waiting();
+  stats_.preempted = static_cast<int>(plan_.preempted.size());
+  stats_.free_pages = pool_->free_pages();
+}
+
+StepResult Engine::take_token(State& state, const Drawn& drawn, OutputSink& sink) {
+  TokenOutput output{
+      .request = state.request.id, .token = drawn.token, .index = state.answer_size()};
+  if (drawn.failed) {
+    output.finish = FinishReason::failed;
+  } else {
+    state.tokens.push_back(drawn.token);
+    state.history.add(drawn.token);
+    if (state.request.hash_logits) {
+      state.hash.add(drawn.digest);
+      output.logits_hash = state.hash.value();
+    }
+    if (state.request.params.logprobs) output.logprobs = drawn.logprobs;
+    output.finish = finish_reason(state, drawn.token);
+  }
+  sink.on_token(output);
+  return {.new_tokens = drawn.failed ? 0 : 1, .finished = output.finish != FinishReason::none};
+}
+
+FinishReason Engine::finish_reason(const State& state, int32_t token) const {
+  const SamplingParams& params = state.request.params;
+  if (is_stop(params, token)) return FinishReason::stop;
+  if (state.answer_size() >= params.max_tokens) return FinishReason::length;
+  if (std::ssize(state.tokens) >= max_model_len()) return FinishReason::length;
+  return FinishReason::none;
+}
+
+std::string Engine::check_integrity() const {
+  const std::string pool = pool_->check_integrity();
+  return pool.empty() ? scheduler_->check_integrity() : pool;
+}
+
+}  // namespace invar

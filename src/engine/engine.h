@@ -1,0 +1,98 @@
+// The engine: requests in, tokens out, one step at a time. Ids only; it never sees a string.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/model_runner.h"
+#include "engine/request.h"
+#include "kv/page_pool.h"
+#include "numerics/logits_hash.h"
+#include "sampling/sampler.h"
+#include "scheduler/scheduler.h"
+
+namespace invar {
+
+struct EngineOptions {
+  SchedulerOptions
+      scheduler;         // max_model_len 0: the model's, or what the pages hold if that is less
+  int page_places = 64;  // 32, 64 or 128
+  int64_t kv_bytes = 0;  // memory for keys and values; 0: sized by profiling
+  bool prompt_logprobs = false;  // whether requests may ask for them: room for a step's logits
+};
+
+// What a step did, for progress lines and metrics.
+struct StepStats {
+  int rows = 0;   // of all kinds
+  int draws = 0;  // tokens drawn
+  int running = 0, waiting = 0;
+  int preempted = 0;
+  int free_pages = 0;
+};
+
+class Engine {
+ public:
+  // Takes the memory for pages and activations. Throws Error when it does not suffice for one
+  // request of max_model_len.
+  Engine(Model& model, const EngineOptions& options);
+  ~Engine();
+
+  // Throws UsageError, with one sentence, for a request that can never be answered.
+  void add(Request request);
+  // Ends a request without another word; unknown ids are ignored, since it may just have finished.
+  void abort(int64_t id);
+  // Plans, computes, draws and answers once. False when there was nothing to do.
+  bool step(OutputSink& sink);
+  bool has_work() const { return !states_.empty(); }
+
+  const StepStats& last_step() const { return stats_; }
+  int max_model_len() const { return options_.scheduler.max_model_len; }
+  int num_pages() const { return pool_->num_pages(); }
+  Model& model() { return model_; }
+  // Records every operation of the following steps; null stops it.
+  void set_trace(Trace* trace) { io_.trace = trace; }
+  // Empty when pages and queues agree with each other; else what is wrong.
+  std::string check_integrity() const;
+
+ private:
+  struct State;
+  struct PerThread;
+  // A row whose logits are wanted: what to do with them.
+  struct Wanted {
+    State* state;
+    int32_t position;  // the token that the logits predict stands here
+    bool draws;        // else a prompt's log-probability
+  };
+
+  void build_batch();
+  void sample();
+  void sample_row(size_t row, PerThread& thread);
+  void commit_and_emit(OutputSink& sink);
+  StepResult take_token(State& state, const Drawn& drawn, OutputSink& sink);
+  FinishReason finish_reason(const State& state, int32_t token) const;
+  RunnerLimits limits(int pages) const;
+  int sized_pages();
+
+  Model& model_;
+  EngineOptions options_;
+  std::unique_ptr<PagePool> pool_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<ModelRunner> runner_;
+  std::unordered_map<int64_t, std::unique_ptr<State>> states_;
+  std::vector<std::unique_ptr<PerThread>> threads_;
+
+  // Of the current step.
+  StepPlan plan_;
+  Batch batch_;
+  ForwardIo io_;
+  std::vector<Wanted> wanted_;
+  std::vector<Drawn> drawn_;  // one per wanted row
+  std::vector<StepResult> results_;
+  StepStats stats_;
+  bool in_step_ = false;
+  std::vector<int64_t> aborted_;
+};
+
+}  // namespace invar

@@ -1,0 +1,58 @@
+// What the engine is asked and what it answers: token ids in, token ids out. It never sees a
+// string.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/sha256.h"
+#include "sampling/params.h"
+
+namespace invar {
+
+struct Request {
+  int64_t id = 0;  // unique among the live requests of an engine
+  std::vector<int32_t> prompt;
+  SamplingParams params;
+  int32_t choice = 0;  // which of the n answers to one prompt this is: part of the noise's counter
+  bool hash_logits =
+      true;  // keep the hash of every position whose logits are drawn from (numerics 8)
+};
+
+enum class FinishReason {
+  none,    // more is to come
+  stop,    // an end-of-sequence or stop token was drawn
+  length,  // max_tokens, or the model's last position
+  failed,  // the row had a NaN, or a key or value that was not finite
+};
+
+const char* name_of(FinishReason reason);
+
+// One token of one request, in the order in which they were drawn.
+struct TokenOutput {
+  int64_t request = 0;
+  int32_t token = 0;
+  int32_t index = 0;  // among the answer's tokens
+  std::optional<TokenLogprobs> logprobs;
+  FinishReason finish = FinishReason::none;
+  Digest logits_hash{};  // of the answer so far; zero unless it was asked for
+};
+
+// Log-probabilities of a prompt's tokens, in chunks as they are computed.
+struct PromptOutput {
+  int64_t request = 0;
+  int32_t position = 0;  // of the token that the logits predict: 1 and up
+  TokenLogprobs logprobs;
+};
+
+// Where the engine's answers go. Called from the thread that calls Engine::step.
+class OutputSink {
+ public:
+  virtual ~OutputSink() = default;
+  virtual void on_token(const TokenOutput& output) = 0;
+  virtual void on_prompt(const PromptOutput&) {}
+};
+
+}  // namespace invar

@@ -1,0 +1,93 @@
+#include "frontend/text_engine.h"
+
+namespace invar {
+
+struct TextEngine::State {
+  State(const Tokenizer& tokenizer, const TextRequest& request)
+      : decoder(tokenizer, {.continuation = true}), stops(request.stop, request.include_stop) {}
+
+  StreamDecoder decoder;
+  StopStrings stops;
+  TextAnswer answer;
+};
+
+TextEngine::TextEngine(Engine& engine, const Tokenizer& tokenizer)
+    : engine_(engine), tokenizer_(tokenizer) {}
+
+TextEngine::~TextEngine() = default;
+
+int64_t TextEngine::submit(const TextRequest& request) {
+  auto state = std::make_unique<State>(tokenizer_, request);
+  const std::string* text = std::get_if<std::string>(&request.prompt);
+  state->answer.prompt_tokens =
+      text ? tokenizer_.encode(*text, {.add_special_tokens = request.add_special_tokens})
+           : std::get<std::vector<int32_t>>(request.prompt);
+  const int64_t id = next_id_++;
+  engine_.add({.id = id,
+               .prompt = state->answer.prompt_tokens,
+               .params = request.params,
+               .choice = request.choice});
+  states_.emplace(id, std::move(state));
+  return id;
+}
+
+void TextEngine::abort(int64_t id) {
+  engine_.abort(id);
+  states_.erase(id);
+}
+
+bool TextEngine::step(TextSink& sink) {
+  sink_ = &sink;
+  return engine_.step(*this);
+}
+
+void TextEngine::on_prompt(const PromptOutput& output) {
+  const auto it = states_.find(output.request);
+  if (it != states_.end()) it->second->answer.prompt_logprobs.push_back(output.logprobs);
+}
+
+void TextEngine::on_token(const TokenOutput& output) {
+  const auto it = states_.find(output.request);
+  if (it == states_.end()) return;
+  State& state = *it->second;
+  TextAnswer& answer = state.answer;
+  answer.finish = output.finish;
+  std::string piece;
+  bool stopped = false;
+  if (output.finish != FinishReason::failed) {
+    answer.tokens.push_back(output.token);
+    answer.logits_hash = output.logits_hash;
+    if (output.logprobs) answer.logprobs.push_back(*output.logprobs);
+    std::string decoded;
+    state.decoder.push(output.token, decoded);
+    if (output.finish != FinishReason::none) state.decoder.finish(decoded);
+    stopped = state.stops.push(decoded, piece);
+    if (!stopped && output.finish != FinishReason::none) state.stops.finish(piece);
+  }
+  answer.text += piece;
+  sink_->on_text(output.request, piece, output);
+  if (stopped) answer.finish = FinishReason::stop;
+  if (answer.finish == FinishReason::none) return;
+  const std::unique_ptr<State> finished = std::move(it->second);
+  states_.erase(it);
+  if (stopped && output.finish == FinishReason::none) engine_.abort(output.request);
+  sink_->on_finished(output.request, finished->answer);
+}
+
+TextAnswer TextEngine::answer(const TextRequest& request) {
+  struct One final : TextSink {
+    int64_t id = 0;
+    TextAnswer answer;
+    bool finished = false;
+    void on_text(int64_t, std::string_view, const TokenOutput&) override {}
+    void on_finished(int64_t request, const TextAnswer& done) override {
+      if (request == id) answer = done, finished = true;
+    }
+  } sink;
+  sink.id = submit(request);
+  while (!sink.finished && step(sink)) {
+  }
+  return sink.answer;
+}
+
+}  // namespace invar

@@ -1,0 +1,70 @@
+// Text in, text out: an engine with a tokenizer. It never sees a tensor.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "engine/engine.h"
+#include "frontend/stop_strings.h"
+#include "tokenizer/tokenizer.h"
+
+namespace invar {
+
+struct TextRequest {
+  std::variant<std::string, std::vector<int32_t>> prompt;  // text, or token ids
+  bool add_special_tokens = true;
+  SamplingParams params;
+  std::vector<std::string> stop;
+  bool include_stop = false;
+  int32_t choice = 0;
+};
+
+// A finished answer.
+struct TextAnswer {
+  std::string text;
+  std::vector<int32_t> prompt_tokens, tokens;
+  std::vector<TokenLogprobs> logprobs, prompt_logprobs;
+  FinishReason finish = FinishReason::none;
+  Digest logits_hash{};
+};
+
+class TextSink {
+ public:
+  virtual ~TextSink() = default;
+  // New text of a request, complete characters only; may be empty.
+  virtual void on_text(int64_t request, std::string_view piece, const TokenOutput& token) = 0;
+  virtual void on_finished(int64_t request, const TextAnswer& answer) = 0;
+};
+
+class TextEngine final : private OutputSink {
+ public:
+  TextEngine(Engine& engine, const Tokenizer& tokenizer);
+  ~TextEngine() override;
+
+  // Throws UsageError for a request that can never be answered. Returns its id.
+  int64_t submit(const TextRequest& request);
+  void abort(int64_t id);
+  // One step of the engine; false when nothing is left to do.
+  bool step(TextSink& sink);
+  // Answers one request alone and returns it.
+  TextAnswer answer(const TextRequest& request);
+
+  Engine& engine() { return engine_; }
+  const Tokenizer& tokenizer() const { return tokenizer_; }
+
+ private:
+  struct State;
+  void on_token(const TokenOutput& output) override;
+  void on_prompt(const PromptOutput& output) override;
+
+  Engine& engine_;
+  const Tokenizer& tokenizer_;
+  std::unordered_map<int64_t, std::unique_ptr<State>> states_;
+  int64_t next_id_ = 1;
+  TextSink* sink_ = nullptr;  // during step
+};
+
+}  // namespace invar

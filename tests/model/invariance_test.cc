@@ -1,0 +1,204 @@
+// The promise at the level of the model: the logits' bits at a position depend on the token prefix
+// alone. Every test has a control that must differ, so that a comparison that compares nothing is
+// noticed.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "kernels/select.h"
+#include "schedules.h"
+
+namespace invar {
+namespace {
+
+using namespace testing_model;
+
+constexpr int kVocab = 512;
+
+ModelOptions tiny(const char* preset = "tiny") {
+  return {.model = preset, .load_format = "dummy:7", .threads = 2};
+}
+
+RunnerLimits limits(int page_places = 64) {
+  return {.pages = 64, .page_places = page_places, .max_rows = 512, .max_logit_rows = 512};
+}
+
+std::vector<Tokens> some_sequences() {
+  return {random_tokens(150, kVocab, 1), random_tokens(33, kVocab, 2),
+          random_tokens(128, kVocab, 3), random_tokens(1, kVocab, 4)};
+}
+
+std::vector<Digests> plain(const ModelOptions& options = tiny(), int page_places = 64) {
+  Model model(options);
+  ModelRunner runner(model, limits(page_places));
+  return one_by_one(runner, some_sequences());
+}
+
+TEST(ModelInvariance, ChunksNeighboursAndPlacesInTheBatchDoNotShow) {
+  Model model(tiny());
+  ModelRunner runner(model, limits());
+  const auto expected = plain();
+  for (const int max_chunk : {1, 7, 40, 150})
+    EXPECT_EQ(random_schedule(runner, some_sequences(), 10 + max_chunk, max_chunk), expected)
+        << max_chunk;
+  auto other = some_sequences();
+  other[0][20] ^= 1;  // the control: one other token changes its position and those after it, only
+  const auto changed = random_schedule(runner, other, 5, 40);
+  for (int i = 0; i < 150; ++i) EXPECT_EQ(changed[0][i] == expected[0][i], i < 20) << i;
+  EXPECT_EQ(changed[2], expected[2]);
+}
+
+TEST(ModelInvariance, PageSizesAndThreadsDoNotShow) {
+  const auto expected = plain();
+  for (const int page_places : {32, 128}) EXPECT_EQ(plain(tiny(), page_places), expected);
+  for (const int threads : {1, 3, 8}) {
+    ModelOptions options = tiny();
+    options.threads = threads;
+    EXPECT_EQ(plain(options), expected) << threads;
+  }
+  ModelOptions other = tiny();
+  other.load_format = "dummy:8";
+  EXPECT_NE(plain(other), expected);
+}
+
+TEST(ModelInvariance, InstructionSetsDoNotShow) {
+  ModelOptions options = tiny();
+  options.instruction_set = "scalar";
+  const auto expected = plain(options);
+  for (const std::string& set : instruction_sets()) {
+    options.instruction_set = set;
+    if (is_supported(set)) {
+      EXPECT_EQ(plain(options), expected) << set;
+    } else {
+      std::printf("not run: %s is not available on this machine\n", set.c_str());
+    }
+  }
+}
+
+TEST(ModelInvariance, RanksAndLayerCutsDoNotShow) {
+  const auto expected = plain();
+  for (const int ranks : {2, 4, 8}) {
+    ModelOptions options = tiny();
+    options.ranks = ranks;
+    EXPECT_EQ(plain(options), expected) << ranks << " ranks";
+  }
+  Model model(tiny());
+  for (int cut = 1; cut < model.spec().layers; ++cut) {
+    ModelOptions options = tiny();
+    options.layer_cuts = {cut};
+    options.ranks = cut % 2 + 1;
+    EXPECT_EQ(plain(options), expected) << "cut after layer " << cut;
+  }
+  ModelOptions three = tiny();
+  three.ranks = 3;
+  EXPECT_THROW(Model{three}, UsageError);
+}
+
+TEST(ModelInvariance, HopperIsAnotherArithmeticAndAsInvariant) {
+  ModelOptions options = tiny();
+  options.arithmetic = "hopper";
+  Model model(options);
+  ModelRunner runner(model, limits(32));
+  const auto expected = plain(options);
+  EXPECT_NE(expected, plain());
+  EXPECT_EQ(random_schedule(runner, some_sequences(), 3, 30), expected);
+  options.ranks = 2;
+  EXPECT_EQ(plain(options), expected);
+}
+
+// ---- Trees ----
+
+struct Tree {
+  std::vector<BatchRow> rows;  // rows[0] is the root, a trunk row
+  std::vector<Tokens> path;    // tokens from the root to each row
+};
+
+Tree random_tree(int base, int max_depth, int max_width, uint32_t seed) {
+  std::mt19937 random(seed);
+  Tree tree;
+  const auto add = [&](int parent) {
+    const int32_t token = static_cast<int32_t>(random() % kVocab);
+    Tokens path = parent < 0 ? Tokens{} : tree.path[parent];
+    path.push_back(token);
+    tree.rows.push_back({token, base + static_cast<int>(path.size()) - 1, 0, parent});
+    tree.path.push_back(path);
+  };
+  add(-1);
+  // Level by level, so that rows are in ascending position.
+  for (int depth = 1, level = 0; depth <= max_depth; ++depth) {
+    const int end = static_cast<int>(tree.rows.size());
+    const int width = 1 + static_cast<int>(random() % max_width);
+    for (int i = 0; i < width && level < end; ++i)
+      add(level + static_cast<int>(random() % (end - level)));
+    level = end;
+  }
+  return tree;
+}
+
+TEST(ModelInvariance, TreeNodesEqualPlainDecodingOfTheirPaths) {
+  PositionHasher hash;
+  for (const int page_places : {32, 64, 128}) {
+    Model model(tiny());
+    ModelRunner runner(model, limits(page_places));
+    for (uint32_t seed = 0; seed < 6; ++seed) {
+      // Bases around page and split edges, so that paths cross them.
+      const int base = std::vector<int>{0, 27, 63, 100, 126, 127}[seed];
+      const Tokens prefix = random_tokens(base, kVocab, 40 + seed);
+      const Tree tree = random_tree(base, 8, 8, seed);
+
+      if (base) Stepper(runner, {prefix}).step({{0, base}});
+      std::vector<Digest> expected;
+      for (const Tokens& path : tree.path) {
+        Tokens whole = prefix;
+        whole.insert(whole.end(), path.begin(), path.end());
+        Stepper stepper(runner, {whole});
+        stepper.skip(0, base);  // its pages hold the prefix already
+        stepper.step({{0, static_cast<int>(path.size())}});
+        expected.push_back(stepper.digests()[0].back());
+      }
+
+      Batch batch;
+      const int pages = (base + 9 + page_places - 1) / page_places;
+      batch.sequences.emplace_back();
+      for (int i = 0; i < pages; ++i) batch.sequences[0].pages.push_back(i);
+      batch.rows = tree.rows;
+      for (size_t i = 0; i < tree.rows.size(); ++i) batch.logit_rows.push_back(static_cast<int>(i));
+      const int scratch = scratch_pages_needed(batch.rows, page_places);
+      for (int i = 0; i < scratch; ++i) batch.scratch_pages.push_back(8 + i);
+      ForwardIo io;
+      runner.run(batch, io);
+      bool any_sibling_differs = false;
+      for (size_t i = 0; i < tree.rows.size(); ++i) {
+        const Digest digest = hash(io.logits.subspan(i * kVocab, kVocab));
+        EXPECT_EQ(digest, expected[i]) << "base " << base << ", node " << i;
+        any_sibling_differs |= i > 0 && digest != expected[i - 1];
+      }
+      EXPECT_TRUE(any_sibling_differs);
+    }
+  }
+}
+
+TEST(ModelInvariance, TapsAreTheResidualStreamAndStagesPassItOn) {
+  Model model(tiny());
+  RunnerLimits with_taps = limits();
+  with_taps.max_taps = 2;
+  ModelRunner runner(model, with_taps);
+  const Tokens tokens = random_tokens(20, kVocab, 9);
+  Batch batch;
+  batch.sequences.push_back({{0}});
+  for (int i = 0; i < 20; ++i) batch.rows.push_back({tokens[i], i, 0});
+  batch.tap_layers = {0, model.spec().layers - 1};
+  ForwardIo io;
+  runner.run(batch, io);
+  const size_t size = 20 * static_cast<size_t>(model.spec().hidden);
+  ASSERT_EQ(io.taps.size(), 2 * size);
+  const std::vector<float> taps(io.taps.begin(), io.taps.end());
+
+  batch.tap_layers.clear();
+  batch.layer_end = 1;
+  runner.run(batch, io);
+  EXPECT_TRUE(std::equal(io.hidden.begin(), io.hidden.end(), taps.begin()));
+  EXPECT_FALSE(std::equal(io.hidden.begin(), io.hidden.end(), taps.begin() + size));
+}
+
+}  // namespace
+}  // namespace invar

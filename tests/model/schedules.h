@@ -1,0 +1,111 @@
+// Ways to run the same sequences: whole or in chunks, alone or among neighbours, as trees. All of
+// them give one hash per position.
+#pragma once
+
+#include <map>
+#include <random>
+#include <vector>
+
+#include "engine/model_runner.h"
+#include "numerics/logits_hash.h"
+
+namespace invar::testing_model {
+
+using Tokens = std::vector<int32_t>;
+// Hash of the logits at every position of a sequence.
+using Digests = std::vector<Digest>;
+
+inline Tokens random_tokens(int count, int vocab, uint32_t seed) {
+  std::mt19937 random(seed);
+  Tokens tokens(count);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random() % vocab);
+  return tokens;
+}
+
+// Runs sequences step by step; the caller says how many rows of each go into a step.
+class Stepper {
+ public:
+  Stepper(ModelRunner& runner, std::vector<Tokens> sequences)
+      : runner_(runner),
+        sequences_(std::move(sequences)),
+        done_(sequences_.size(), 0),
+        digests_(sequences_.size()) {
+    // Interleaved pages, so that a sequence's pages are not neighbours.
+    const int count = static_cast<int>(sequences_.size());
+    for (int s = 0; s < count; ++s) {
+      const int places = runner.limits().page_places;
+      const int needed = (static_cast<int>(sequences_[s].size()) + places - 1) / places;
+      pages_.emplace_back();
+      for (int i = 0; i < needed; ++i) pages_[s].pages.push_back(i * count + s);
+    }
+  }
+
+  int left(int s) const { return static_cast<int>(sequences_[s].size()) - done_[s]; }
+
+  // Says that the first `places` places of a sequence have been computed by someone else.
+  void skip(int s, int places) { done_[s] = places; }
+
+  // One step: rows[s] further rows of sequence order[s].
+  void step(const std::vector<std::pair<int, int>>& sequence_and_rows) {
+    Batch batch;
+    std::vector<std::pair<int, int>> where;
+    for (const auto& [s, rows] : sequence_and_rows) {
+      batch.sequences.push_back(pages_[s]);
+      for (int i = 0; i < rows; ++i, ++done_[s]) {
+        where.emplace_back(s, done_[s]);
+        batch.logit_rows.push_back(static_cast<int32_t>(batch.rows.size()));
+        batch.rows.push_back(
+            {sequences_[s][done_[s]], done_[s], static_cast<int32_t>(batch.sequences.size()) - 1});
+      }
+    }
+    ForwardIo io;
+    runner_.run(batch, io);
+    const size_t vocab = runner_.model().spec().vocab;
+    for (size_t i = 0; i < where.size(); ++i)
+      digests_[where[i].first].push_back(hash_(io.logits.subspan(i * vocab, vocab)));
+  }
+
+  const std::vector<Digests>& digests() const { return digests_; }
+  const std::vector<BatchSequence>& pages() const { return pages_; }
+
+ private:
+  ModelRunner& runner_;
+  std::vector<Tokens> sequences_;
+  std::vector<BatchSequence> pages_;
+  std::vector<int> done_;
+  std::vector<Digests> digests_;
+  PositionHasher hash_;
+};
+
+// Every sequence alone, one row at a time.
+inline std::vector<Digests> one_by_one(ModelRunner& runner, const std::vector<Tokens>& sequences) {
+  std::vector<Digests> all;
+  for (const Tokens& tokens : sequences) {
+    Stepper stepper(runner, {tokens});
+    while (stepper.left(0) > 0) stepper.step({{0, 1}});
+    all.push_back(stepper.digests()[0]);
+  }
+  return all;
+}
+
+// All sequences together in random chunks, in random order of places in the batch.
+inline std::vector<Digests> random_schedule(ModelRunner& runner,
+                                            const std::vector<Tokens>& sequences, uint32_t seed,
+                                            int max_chunk) {
+  std::mt19937 random(seed);
+  Stepper stepper(runner, sequences);
+  for (;;) {
+    std::vector<std::pair<int, int>> step;
+    for (int s = 0; s < static_cast<int>(sequences.size()); ++s) {
+      const int rows = std::min<int>(stepper.left(s), static_cast<int>(random() % (max_chunk + 1)));
+      if (rows > 0) step.emplace_back(s, rows);
+    }
+    std::shuffle(step.begin(), step.end(), random);
+    if (!step.empty()) stepper.step(step);
+    bool any = false;
+    for (int s = 0; s < static_cast<int>(sequences.size()); ++s) any |= stepper.left(s) > 0;
+    if (!any) return stepper.digests();
+  }
+}
+
+}  // namespace invar::testing_model
