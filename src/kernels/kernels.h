@@ -119,8 +119,9 @@ struct RmsNormParams {
   Activation out;
 };
 
-// y[t][n] = dot(x[t], w[n]) in `runs` runs (+ bias[n]); or, with `accumulate`, y = y + that.
-// Numerics 1, 2.
+// y[t][n] = dot(x[t], w[n]) in `runs` runs (+ bias[n]); or, with `accumulate`, y = y + that; or,
+// with `extend`, y's chain gone on with: it begins at y instead of +0 (one run, no bias). Numerics
+// 1, 2, 9.
 struct MatmulParams {
   Activation x;    // [T][K]
   PackedWeight w;  // [N][K]
@@ -130,6 +131,7 @@ struct MatmulParams {
   bool accumulate;
   float* y;  // [T][N]
   int64_t y_stride;
+  bool extend = false;
 };
 
 // out[t][f] = silu(g) * u, g = dot(x[t], gate[f]) (+ bias), u = dot(x[t], up[f]) (+ bias); silu(g)
@@ -179,6 +181,9 @@ struct AttentionParams {
   int32_t window;
   KvLayer kv;
   Activation out;  // [T][H * E]; pad columns set to zero
+  // [T][H] each, or null: M and L at the end of step 4, which the backward needs.
+  float* max = nullptr;
+  float* sum = nullptr;
 };
 
 // y = y + (x (+ bias)): what ends a row-parallel product whose tree went over several ranks.

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/kernels.h"
+#include "kernels/backward.h"
 
 namespace invar {
 
@@ -19,5 +19,7 @@ bool is_supported(std::string_view instruction_set);
 // an instruction set does not override come from the next slower set. Throws UsageError for unknown
 // or unsupported names.
 Kernels select_kernels(Order order, std::string_view instruction_set);
+// The same for training.
+BackwardKernels select_backward_kernels(Order order, std::string_view instruction_set);
 
 }  // namespace invar

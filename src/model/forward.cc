@@ -40,6 +40,7 @@ class ForwardPass {
     else
       load_hidden();
     for (int layer = batch_.layer_begin; layer < end; ++layer) {
+      at_ = io_.tape ? io_.tape->layer(layer) : shared_;
       attention_block(layer);
       ffn_block(layer);
       tap(layer);
@@ -57,6 +58,14 @@ class ForwardPass {
     for (const BatchRow& row : batch_.rows) positions = std::max(positions, row.position + 1);
     model_.rope.fill(positions);
     tables_ = ws_.tables_.build(batch_, kv_.page_places(), *model_.device);
+    shared_ = {.normed = activation(ws_.normed_, spec_.hidden),
+               .q = ws_.q_.data(),
+               .attended = activation(ws_.attended_, int64_t{shard_.heads} * spec_.head_dim),
+               .ffn_normed = activation(ws_.normed_, spec_.hidden),
+               .gated = activation(ws_.gated_, shard_.ffn)};
+    if (io_.tape)
+      CHECK(rows_ <= io_.tape->max_rows() && std::ssize(batch_.logit_rows) == rows_,
+            "a tape keeps whole batches");
     if (batch_.layer_begin > 0) return;  // later stages of one step add to the first one's findings
     bool* failed = ws_.host_non_finite_.get();
     std::fill(failed, failed + rows_, false);
@@ -81,11 +90,12 @@ class ForwardPass {
     if (tables_.num_copies > 0)
       model_.run(kernels_.copy_places,
                  CopyPlacesParams{kv_.layer(layer), tables_.copies, tables_.num_copies});
-    norm(w.attention_norm, nullptr, rows_);
-    trace("attention_norm", layer, normed(), spec_.hidden, rows_);
+    keep(at_.input);
+    norm(w.attention_norm, nullptr, rows_, at_.normed);
+    trace("attention_norm", layer, at_.normed, spec_.hidden, rows_);
 
     const int64_t qkv_width = int64_t{shard_.heads + 2 * shard_.kv_heads} * spec_.head_dim;
-    model_.run(kernels_.matmul, MatmulParams{.x = normed(),
+    model_.run(kernels_.matmul, MatmulParams{.x = at_.normed,
                                              .w = w.qkv,
                                              .rows = rows_,
                                              .runs = 1,
@@ -109,11 +119,11 @@ class ForwardPass {
                                        .write_page = tables_.write_page,
                                        .write_place = tables_.write_place,
                                        .kv = kv_.layer(layer),
-                                       .q = ws_.q_.data(),
+                                       .q = at_.q,
                                        .non_finite = ws_.non_finite_.data()});
     trace_queries(layer);
 
-    model_.run(kernels_.attention, AttentionParams{.q = ws_.q_.data(),
+    model_.run(kernels_.attention, AttentionParams{.q = at_.q,
                                                    .rows = rows_,
                                                    .heads = shard_.heads,
                                                    .positions = tables_.positions,
@@ -121,26 +131,29 @@ class ForwardPass {
                                                    .tables = tables_.tables,
                                                    .window = spec_.windows[layer],
                                                    .kv = kv_.layer(layer),
-                                                   .out = attended()});
-    trace("attention", layer, attended(), int64_t{shard_.heads} * spec_.head_dim, rows_);
+                                                   .out = at_.attended,
+                                                   .max = at_.max,
+                                                   .sum = at_.sum});
+    trace("attention", layer, at_.attended, int64_t{shard_.heads} * spec_.head_dim, rows_);
 
-    row_parallel(attended(), w.o, shard_.o_runs, w.o_bias);
+    row_parallel(at_.attended, w.o, shard_.o_runs, w.o_bias);
     trace("o", layer, hidden(), spec_.hidden, rows_);
   }
 
   // h = h + down(silu(gate(norm(h))) * up(norm(h)))
   void ffn_block(int layer) {
     const LayerWeights& w = model_.weights->layers()[layer];
-    norm(w.ffn_norm, nullptr, rows_);
-    trace("ffn_norm", layer, normed(), spec_.hidden, rows_);
-    model_.run(kernels_.gated_matmul, GatedMatmulParams{.x = normed(),
+    keep(at_.middle);
+    norm(w.ffn_norm, nullptr, rows_, at_.ffn_normed);
+    trace("ffn_norm", layer, at_.ffn_normed, spec_.hidden, rows_);
+    model_.run(kernels_.gated_matmul, GatedMatmulParams{.x = at_.ffn_normed,
                                                         .gate_up = w.gate_up,
                                                         .rows = rows_,
                                                         .gate_bias = w.gate_bias,
                                                         .up_bias = w.up_bias,
-                                                        .out = gated()});
-    trace("gated", layer, gated(), shard_.ffn, rows_);
-    row_parallel(gated(), w.down, shard_.down_runs, w.down_bias);
+                                                        .out = at_.gated});
+    trace("gated", layer, at_.gated, shard_.ffn, rows_);
+    row_parallel(at_.gated, w.down, shard_.down_runs, w.down_bias);
     trace("down", layer, hidden(), spec_.hidden, rows_);
   }
 
@@ -168,12 +181,14 @@ class ForwardPass {
   void head() {
     const int64_t count = std::ssize(batch_.logit_rows);
     if (count == 0) return;
-    norm(model_.weights->final_norm(), tables_.logit_rows, count);
-    trace("final_norm", -1, normed(), spec_.hidden, count);
+    if (io_.tape) keep(io_.tape->output());
+    const Activation normed = io_.tape ? io_.tape->final_normed() : shared_.normed;
+    norm(model_.weights->final_norm(), tables_.logit_rows, count, normed);
+    trace("final_norm", -1, normed, spec_.hidden, count);
     const bool alone = group_.size() == 1;
     float* mine = alone ? ws_.logits_.data() : ws_.rank_logits_.data();
     model_.run(kernels_.matmul,
-               MatmulParams{.x = normed(),
+               MatmulParams{.x = normed,
                             .w = model_.weights->head(),
                             .rows = count,
                             .runs = 1,
@@ -202,7 +217,7 @@ class ForwardPass {
       }
   }
 
-  void norm(const float* weight, const int32_t* rows_of, int64_t rows) {
+  void norm(const float* weight, const int32_t* rows_of, int64_t rows, const Activation& out) {
     model_.run(kernels_.rms_norm, RmsNormParams{.x = hidden(),
                                                 .x_stride = spec_.hidden,
                                                 .rows_of = rows_of,
@@ -210,7 +225,12 @@ class ForwardPass {
                                                 .eps = spec_.norm_eps,
                                                 .rows = rows,
                                                 .width = spec_.hidden,
-                                                .out = normed()});
+                                                .out = out});
+  }
+
+  // A copy of the residual stream for the backward.
+  void keep(float* copy) {
+    if (copy) std::memcpy(copy, hidden(), hidden_bytes());
   }
 
   void load_hidden() {
@@ -242,11 +262,6 @@ class ForwardPass {
 
   float* hidden() const { return ws_.hidden_.data(); }
   size_t hidden_bytes() const { return rows_ * spec_.hidden * sizeof(float); }
-  Activation normed() const { return activation(ws_.normed_, spec_.hidden); }
-  Activation attended() const {
-    return activation(ws_.attended_, int64_t{shard_.heads} * spec_.head_dim);
-  }
-  Activation gated() const { return activation(ws_.gated_, shard_.ffn); }
   Activation activation(const DeviceArray<std::byte>& memory, int64_t width) const {
     return {memory.data(), model_.arithmetic.type(), activation_stride(width)};
   }
@@ -260,7 +275,7 @@ class ForwardPass {
   }
   void trace_queries(int layer) {
     const int64_t width = shard_.heads * round_up(spec_.head_dim, 32);
-    if (io_.trace) trace_values("rope", layer, ws_.q_.data(), DType::bf16, rows_, width, width);
+    if (io_.trace) trace_values("rope", layer, at_.q, DType::bf16, rows_, width, width);
   }
   // Not for warm steps: copies to the host and widens.
   void trace_values(std::string_view name, int layer, const void* values, DType type, int64_t rows,
@@ -285,6 +300,8 @@ class ForwardPass {
   const Kernels& kernels_;
   const int64_t rows_;
   StepTables tables_;
+  LayerActivations shared_;  // what layers use in turn when there is no tape
+  LayerActivations at_;      // the current layer's
 };
 
 void forward(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& workspace,

@@ -7,6 +7,7 @@
 #include "kv/kv_storage.h"
 #include "model/batch.h"
 #include "model/decoder.h"
+#include "model/tape.h"
 #include "model/trace.h"
 #include "model/workspace.h"
 
@@ -16,6 +17,7 @@ namespace invar {
 // next step.
 struct ForwardIo {
   Trace* trace = nullptr;  // records every operation when set
+  Tape* tape = nullptr;    // keeps what the backward needs when set; all rows want logits then
   // Out: [logit_rows][V], in the batch's order (host memory). Empty unless the last layer ran.
   std::span<const float> logits;
   // Out: [tap_layers][T][D]: the residual stream after each tapped layer (host memory).

@@ -28,8 +28,7 @@ void load_leaf(const T* src, int64_t left, int size, float* dst) {
 }
 
 template <typename T>
-float portable_chain(const T* x, const T* w, int64_t k) {
-  float acc = 0.0f;
+float portable_chain(const T* x, const T* w, int64_t k, float acc = 0.0f) {
   float xs[32], ws[32];
   for (int64_t i = 0; i < k; i += 32) {
     load_leaf(x + i, k - i, 32, xs);
@@ -39,8 +38,7 @@ float portable_chain(const T* x, const T* w, int64_t k) {
   return acc;
 }
 
-float hopper_chain(const bf16_t* x, const bf16_t* w, int64_t k) {
-  float acc = 0.0f;
+float hopper_chain(const bf16_t* x, const bf16_t* w, int64_t k, float acc = 0.0f) {
   bf16_t xs[16], ws[16];
   for (int64_t i = 0; i < k; i += 16) {
     for (int j = 0; j < 16; ++j) {
@@ -52,12 +50,6 @@ float hopper_chain(const bf16_t* x, const bf16_t* w, int64_t k) {
   return acc;
 }
 
-float halve64(float* lane) {
-  for (int half = 32; half >= 1; half /= 2)
-    for (int i = 0; i < half; ++i) lane[i] = lane[i] + lane[i + half];
-  return lane[0];
-}
-
 }  // namespace
 
 float portable_leaf(const float* x, const float* w) {
@@ -67,6 +59,10 @@ float portable_leaf(const float* x, const float* w) {
     odd = __builtin_fmaf(x[2 * j + 1], w[2 * j + 1], odd);
   }
   return even + odd;
+}
+
+float extend_chain(Order order, const bf16_t* x, const bf16_t* w, int64_t k, float acc) {
+  return order == Order::portable ? portable_chain(x, w, k, acc) : hopper_chain(x, w, k, acc);
 }
 
 void dot_runs(Order order, const bf16_t* x, const bf16_t* w, int64_t k, int runs, float* partial) {
@@ -102,6 +98,12 @@ int row_parallel_runs(int64_t k, int64_t must_divide) {
   for (int runs = 8; runs > 1; runs /= 2)
     if (must_divide % runs == 0 && k % (32 * runs) == 0) return runs;
   return 1;
+}
+
+float halve64(float* lane) {
+  for (int half = 32; half >= 1; half /= 2)
+    for (int i = 0; i < half; ++i) lane[i] = lane[i] + lane[i + half];
+  return lane[0];
 }
 
 float sum64(std::span<const float> x) {

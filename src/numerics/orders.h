@@ -31,6 +31,10 @@ float dot(Order order, const bf16_t* x, const bf16_t* w, int64_t k, int runs = 1
 // The same in f32; order `portable` only.
 float dot(const float* x, const float* w, int64_t k, int runs = 1);
 
+// One chain of a dot, gone on with from `acc` and without the final + 0: a sum over rows that
+// arrive in several batches (numerics 9).
+float extend_chain(Order order, const bf16_t* x, const bf16_t* w, int64_t k, float acc);
+
 // The runs of one dot without the tree: partial[i] is the chain of run i, from +0.
 void dot_runs(Order order, const bf16_t* x, const bf16_t* w, int64_t k, int runs, float* partial);
 // (s0 + s1) + (s2 + s3) ...; `count` a power of two; overwrites s.
@@ -45,6 +49,8 @@ int row_parallel_runs(int64_t k, int64_t must_divide);
 // `sum64_squares` adds x * x by fma.
 float sum64(std::span<const float> x);
 float sum64_squares(std::span<const float> x);
+// How both end: lane i += lane i + 32, 16, 8, 4, 2, 1. Overwrites the 64 lanes.
+float halve64(float* lane);
 
 // max + log(sum(exp(x - max))) over a vocabulary, without the final addition: numerics 3.
 struct LogSumExp {

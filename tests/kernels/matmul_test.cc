@@ -197,6 +197,52 @@ TEST_P(MatmulTest, GatedF32) {
     EXPECT_TRUE(check_gated(scalar().gated_matmul, kernels().gated_matmul, c)) << describe(c);
 }
 
+// Chains that go on from what the output holds: one leaf at a time or all at once.
+TEST_P(MatmulTest, ChainsGoOn) {
+  for (const Case& c : cases(DType::bf16)) {
+    Random random(c.rows * 7919 + c.n * 104729 + c.k * 31);
+    const int64_t stride = c.n + random.below(40);
+    const Rows<bf16_t> x(random, c.rows, c.k);
+    const Weight<bf16_t> w(random, c.n, c.k, 1);
+    Guarded<float> once(c.rows * stride), twice(c.rows * stride), reference(c.rows * stride);
+    for (int64_t t = 0; t < c.rows; ++t)
+      std::ranges::copy(random_vector(random, c.n), &once[t * stride]);
+    twice.copy_from(once);
+    reference.copy_from(once);
+    MatmulParams p{.x = x.view(),
+                   .w = w.packed,
+                   .rows = c.rows,
+                   .runs = 1,
+                   .y = reference.data(),
+                   .y_stride = stride,
+                   .extend = true};
+    run_in_parts(1, [&](Part part) { scalar().matmul(p, part); });
+    p.y = once.data();
+    run_in_parts(c.parts, [&](Part part) { kernels().matmul(p, part); });
+    EXPECT_TRUE(once.guards_are_intact());
+    EXPECT_TRUE(same_bits(reference.span(), once.span())) << describe(c);
+    if (c.k % 64) continue;
+
+    // The same columns in two halves; a panel's halves are put side by side.
+    const int64_t half = c.k / 2;
+    p.y = twice.data();
+    for (const int64_t first : {int64_t{0}, half}) {
+      PackedWeight part_of_w = w.packed;
+      part_of_w.k = half;
+      Guarded<bf16_t> panels(part_of_w.elements());
+      for (int64_t i = 0; i < panels.size(); ++i) {
+        const int64_t panel = i / (half * 16), in_panel = i % (half * 16);
+        panels[i] = w.values[panel * c.k * 16 + first * 16 + in_panel];
+      }
+      part_of_w.data = panels.data();
+      p.w = part_of_w;
+      p.x.data = const_cast<bf16_t*>(x.values.data()) + first;
+      run_in_parts(c.parts, [&](Part part) { kernels().matmul(p, part); });
+    }
+    EXPECT_TRUE(same_bits(reference.span(), twice.span())) << describe(c);
+  }
+}
+
 TEST_P(MatmulTest, NoRows) {
   const ScopedFlushToZero flush;
   Random random(1);

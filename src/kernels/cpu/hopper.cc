@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/hopper_panel.h"
+#include "kernels/reference/reference.h"
 #include "numerics/hopper_step.h"
 #include "numerics/math.h"
 
@@ -99,6 +100,7 @@ void for_dots(const Activation& x, int64_t rows, const PackedWeight& w, int copi
 
 template <PanelFunction* panel_function>
 void matmul(const MatmulParams& p, Part part) {
+  if (p.extend) return reference::matmul<Order::hopper>(p, part);
   const auto [begin, end] = part.of(p.w.panels());
   for_dots<panel_function>(p.x, p.rows, p.w, 1, begin, end, p.runs,
                            [&](int64_t t0, int rows, int64_t p0, int panels, const Tile* tiles) {
@@ -276,6 +278,8 @@ void attend(const AttentionParams& p, const Queries& q, int group) {
   for (int r = 0; r < q.count; ++r) {
     bf16_t* out = static_cast<bf16_t*>(p.out.data) + q.row[r] * p.out.stride + q.head[r] * head_dim;
     for (int e = 0; e < head_dim; ++e) out[e] = f32_to_bf16(state.out[r][e] / state.sum[r]);
+    if (p.max) p.max[q.row[r] * p.heads + q.head[r]] = state.max[r];
+    if (p.sum) p.sum[q.row[r] * p.heads + q.head[r]] = state.sum[r];
   }
 }
 

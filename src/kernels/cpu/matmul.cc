@@ -59,6 +59,9 @@ void matmul(RunProduct run, const MatmulParams& m, Part part) {
   p.y_stride = m.y_stride;
   p.bias = m.bias ? m.bias + first : nullptr;
   p.accumulate = m.accumulate;
+  p.extend = m.extend;
+  CHECK(!p.extend || (p.runs == 1 && !p.bias && !p.accumulate),
+        "what a chain that goes on can have");
   run(p);
 }
 

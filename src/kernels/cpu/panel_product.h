@@ -20,11 +20,12 @@ struct PanelProduct {
   int runs;
   int64_t outputs;  // real ones in these panels; for a gated pair in every second panel
 
-  // Either y = dot (+ bias), or y = y + (dot (+ bias)) ...
+  // Either y = dot (+ bias), or y = y + (dot (+ bias)), or y's own chains gone on with ...
   float* y;
   int64_t y_stride;  // elements
   const float* bias;
   bool accumulate;
+  bool extend;
 
   // ... or, when `out` is set, out = silu(g) * u with gate and up panels in turn. All 16 columns of
   // a panel are written, those past `outputs` as zeros.

@@ -141,6 +141,7 @@ class Product {
   void dots(Set& set, int64_t row, int64_t rows, int64_t panel, int64_t panels, const char* after) {
     const int64_t run_leaves = p_.leaves / p_.runs;
     const int64_t stretches = ceil_div(run_leaves, Set::kLeaves);
+    if (p_.extend) load_chains(row, rows, panel, panels);
     int depth = 0;  // runs, or trees of them, that wait for their neighbour
     for (int r = 0; r < p_.runs; ++r) {
       for (int64_t s = 0; s < stretches; ++s) {
@@ -155,7 +156,7 @@ class Product {
             .panel_bytes = p_.panel_bytes,
             .panels = panels,
             .leaves = to - from,
-            .first = s == 0,
+            .first = s == 0 && !p_.extend,
             .chains = chains_[depth],
             .chain_rows = chain_rows_,
             .next = to < p_.leaves ? weights(panel, to) : after});
@@ -166,6 +167,19 @@ class Product {
         add_chains(depth, rows, panels);
       }
       ++depth;
+    }
+  }
+
+  // chains_[0] = what y holds
+  void load_chains(int64_t row, int64_t rows, int64_t panel, int64_t panels) {
+    const int64_t used = (Set::place_of(rows - 1, rows) + 1) * 16;
+    for (int64_t q = 0; q < panels; ++q) {
+      float* chains = chains_[0] + q * chain_rows_ * 16;
+      for (int64_t i = 0; i < used; i += 16) store(chains + i, splat(0.0f));
+      const int64_t n = (panel + q) * 16;
+      for (int64_t t = 0; t < rows; ++t)
+        store(chains + Set::place_of(t, rows) * 16,
+              load(p_.y + (row + t) * p_.y_stride + n, p_.outputs - n));
     }
   }
 

@@ -98,6 +98,8 @@ void attention(const AttentionParams& p, Part part) {
           merge(state, split, head_dim);
         is_first = false;
       }
+      if (p.max) p.max[t * p.heads + h] = state.max;
+      if (p.sum) p.sum[t * p.heads + h] = state.sum;
       for (int e = 0; e < head_dim; ++e) {
         const float y = state.out[e] / state.sum;
         const int64_t at = t * p.out.stride + h * head_dim + e;

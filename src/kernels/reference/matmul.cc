@@ -40,6 +40,21 @@ void dot_rows(const Activation& x, int64_t rows, const PackedWeight& w, int64_t 
   }
 }
 
+// Goes on with the chains of outputs [begin, end).
+template <Order order>
+void extend_rows(const MatmulParams& p, int64_t begin, int64_t end) {
+  CHECK(p.runs == 1 && !p.bias && !p.accumulate && p.w.type == DType::bf16,
+        "what a chain that goes on can have");
+  for (int64_t n = begin; n < end; ++n) {
+    const Column<bf16_t> column(p.w, n);
+    const bf16_t* row = static_cast<const bf16_t*>(p.x.data);
+    for (int64_t t = 0; t < p.rows; ++t, row += p.x.stride) {
+      float& y = p.y[t * p.y_stride + n];
+      y = orders::extend_chain(order, row, column.inner, p.w.k, y) + 0.0f;
+    }
+  }
+}
+
 void check_types(const Activation& x, const PackedWeight& w, Order order) {
   CHECK(x.type == w.type, "activations and weights of a product have one type");
   CHECK(order == Order::portable || w.type == DType::bf16, "the order hopper is defined for bf16");
@@ -52,6 +67,7 @@ template <Order order>
 void matmul(const MatmulParams& p, Part part) {
   check_types(p.x, p.w, order);
   const auto [begin, end] = part.of(p.w.n, kPanelWidth);
+  if (p.extend) return extend_rows<order>(p, begin, end);
   for (int64_t n = begin; n < end; ++n)
     dot_rows<order>(p.x, p.rows, p.w, n, p.runs, [&](int64_t t, float y) {
       if (p.bias) y = y + p.bias[n];

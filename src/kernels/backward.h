@@ -1,0 +1,207 @@
+// Every operation that training needs beside those of kernels.h, in the same manner: a table of
+// functions over plain parameter structs, shares that write disjoint outputs, no allocation.
+// Letters and layouts are those of kernels.h; the orders are numerics 9.
+//
+// A sum over rows is a chain over leaves of 32 rows, begun at what the gradient holds: it starts as
+// zero and goes on from batch to batch. T is therefore a multiple of 32.
+#pragma once
+
+#include "kernels/kernels.h"
+
+namespace invar {
+
+// Two matrices of the same width whose columns take turns, 16 of one and 16 of the other, as a
+// gated pair has them: column i of matrix 0 or 1.
+constexpr int64_t paired_column(int64_t i, int matrix) {
+  return i / kPanelWidth * 2 * kPanelWidth + matrix * kPanelWidth + i % kPanelWidth;
+}
+
+// A run of columns of an activation, or one matrix of a pair.
+struct Columns {
+  int64_t first = 0;  // 0 when paired
+  int64_t count = 0;
+  int pair = -1;  // -1: not a pair; else which of the two
+
+  int64_t at(int64_t i) const { return pair < 0 ? first + i : paired_column(i, pair); }
+};
+
+// out = bf16(x): how a gradient enters matrix products. Pad columns are set to zero.
+struct RoundParams {
+  const float* x;  // [T][N]
+  int64_t x_stride;
+  int64_t rows, width;
+  Activation out;
+};
+
+// Row i of out is column columns.at(i) of x: the gradient of a product's outputs as the activation
+// that meets its inputs, row by row.
+struct TransposeParams {
+  Activation x;  // [T][N], bf16
+  int64_t rows;
+  Columns columns;
+  Activation out;  // [columns.count][T]; pad columns set to zero
+};
+
+// Columns of x as outputs of a packed matrix whose inner elements are x's rows. Row i becomes inner
+// element inner.at(i); `out` has k = inner_size.
+struct PackColumnsParams {
+  const bf16_t* x;  // [T][N]
+  int64_t x_stride;
+  int64_t rows, width;
+  Columns inner;
+  int64_t inner_size;
+  bf16_t* out;  // elements that no row goes to keep what they hold
+};
+
+// gradient[i] += dy[t][columns.at(i)] over rows: what the weight of an input that is always 1 gets.
+struct BiasGradientParams {
+  Activation dy;  // [T][N], bf16
+  int64_t rows;
+  Columns columns;
+  float* gradient;
+};
+
+// The gradient of RmsNorm's input, added to dx; numerics 9.
+struct NormBackwardParams {
+  const float* dy;      // [T][D]
+  const float* x;       // [T][D]
+  const float* weight;  // [D]
+  float eps;
+  int64_t rows, width;
+  float* dx;  // [T][D]
+  float* rs;  // [T], out: for NormGradientParams
+};
+
+// The gradient of a norm's weight: gradient[i] += dy[t][h][i] * (x[t][h][i] * rs[t][h]) over rows,
+// and within a leaf of rows over heads.
+struct NormGradientParams {
+  const float* dy;
+  int64_t dy_stride;  // from row to row; head h begins at h * width
+  const float* x;
+  int64_t x_stride;
+  const float* rs;
+  int64_t rs_stride;
+  int64_t rows, heads, width;
+  float* gradient;
+};
+
+// The gradients of gate and up from that of silu(g) * u.
+struct GateBackwardParams {
+  const float* gate_up;    // [T][2 * round_up(F, 16)]: the products, columns paired
+  const float* gate_bias;  // [F] or null
+  const float* up_bias;
+  const float* d_gated;  // [T][F]
+  int64_t rows, width;   // F
+  Activation out;        // [T][2 * round_up(F, 16)]; pad columns set to zero
+};
+
+// Attention's backward: dq, dk and dv of rotated queries and keys, from the forward's results.
+// Rows of one table are the positions 0, 1, 2 ... of one sequence, all of it, in order.
+struct AttentionBackwardParams {
+  AttentionParams forward;  // with max and sum, and `out` as the forward left it; bf16
+  Activation d_out;         // [T][H * E], bf16
+  int64_t max_positions;    // no sequence is longer
+  float* d_qkv;             // [T][(H + 2G) * E], laid out as QkvParams::qkv
+  int64_t d_qkv_stride;
+  std::byte* scratch;  // BackwardKernels::attention_scratch bytes for each share
+  int64_t scratch_stride;
+};
+
+// From dq, dk, dv to the gradient of the product of q, k and v weights: rotates back and passes
+// through the heads' norms. d_qkv becomes the gradient of the norms' outputs, for
+// NormGradientParams.
+struct QkvBackwardParams {
+  float* d_qkv;  // [T][(H + 2G) * E]
+  int64_t d_qkv_stride;
+  const float* qkv;  // [T][(H + 2G) * E] as the forward had it; null without norms
+  int64_t qkv_stride;
+  int64_t rows;
+  int32_t heads, kv_heads, head_dim;
+  const float* q_norm;  // [E] or null
+  const float* k_norm;
+  float norm_eps;
+  const int32_t* positions;
+  const float* cos;  // [position][E/2]
+  const float* sin;
+  float* rs;       // [T][H + G], out; unused without norms
+  Activation out;  // [T][(H + 2G) * E]; pad columns set to zero
+};
+
+// gradient[token[t]] += dx[t], rows ascending.
+struct EmbedGradientParams {
+  const int32_t* tokens;
+  const float* dx;  // [T][D]
+  int64_t rows, width;
+  float* gradient;  // [V][D]
+};
+
+// The gradient of a weighted sum of cross-entropies: d[t][v] = weight[t] * (p_v - wanted_v), p_v =
+// exp(log-probability of v). Without a teacher wanted is 1 at the target, else 0; with one it is
+// (1 - share) * that + share * (the teacher's probability). A row of weight 0 gets zeros whatever
+// its target is.
+struct LossParams {
+  const float* logits;  // [T][V]
+  int64_t rows, stride, vocab;
+  const float* max;  // [T]; see LogitsParams
+  const float* log_sum;
+  const int32_t* targets;  // [T]
+  const float* weights;    // [T]
+  const float* teacher;    // [T][V] logits with the same stride, or null
+  const float* teacher_max;
+  const float* teacher_log_sum;
+  float teacher_share;
+  Activation out;  // [T][V]; pad columns set to zero
+};
+
+// sums[i] = sum64 of the squares of tensor i.
+struct SquaresParams {
+  const float* const* tensors;
+  const int64_t* counts;
+  int64_t count;  // tensors
+  float* sums;
+};
+
+// One step of AdamW (Loshchilov and Hutter 2019) on f32 master weights; numerics 9 has the
+// sequence. `weights` gets the master weights rounded to bf16.
+struct AdamParams {
+  const float* gradient;
+  float* master;
+  float* first;   // m
+  float* second;  // v
+  bf16_t* weights;
+  int64_t count;
+  float gradient_scale;  // clipping
+  float rate, beta1, beta2, eps, decay;
+  float first_scale, second_scale;  // 1 / (1 - beta^step)
+};
+
+// y = y + x: where two chains meet.
+struct AddGradientParams {
+  const float* x;
+  int64_t count;
+  float* y;
+};
+
+struct BackwardKernels {
+  const char* name;
+  Order order;
+
+  void (*round)(const RoundParams&, Part);
+  void (*transpose)(const TransposeParams&, Part);
+  void (*pack_columns)(const PackColumnsParams&, Part);
+  void (*bias_gradient)(const BiasGradientParams&, Part);
+  void (*norm_backward)(const NormBackwardParams&, Part);
+  void (*norm_gradient)(const NormGradientParams&, Part);
+  void (*gate_backward)(const GateBackwardParams&, Part);
+  void (*attention_backward)(const AttentionBackwardParams&, Part);
+  // Bytes of scratch that one share needs; a multiple of 64.
+  int64_t (*attention_scratch)(int64_t max_positions, int64_t head_dim);
+  void (*qkv_backward)(const QkvBackwardParams&, Part);
+  void (*embed_gradient)(const EmbedGradientParams&, Part);
+  void (*loss)(const LossParams&, Part);
+  void (*squares)(const SquaresParams&, Part);
+  void (*adam)(const AdamParams&, Part);
+  void (*add_gradient)(const AddGradientParams&, Part);
+};
+
+}  // namespace invar

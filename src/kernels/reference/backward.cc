@@ -1,0 +1,246 @@
+// The backward of everything but attention, the loss and the optimizer: numerics 9.
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/reference/reference.h"
+#include "numerics/math.h"
+
+namespace invar::reference {
+
+namespace {
+
+constexpr int64_t kLeaf = 32;
+
+const bf16_t* row_of(const Activation& x, int64_t row) {
+  return static_cast<const bf16_t*>(x.data) + row * x.stride;
+}
+
+// Stores one element of a bf16 row and returns the row for clearing its pad columns.
+void clear_pad(const Activation& out, int64_t row, int64_t width) {
+  bf16_t* y = static_cast<bf16_t*>(out.data) + row * out.stride;
+  std::fill(y + width, y + round_up(width, kLeafPad), bf16_t{0});
+}
+
+float dot64(const float* x, const float* y, int64_t count) {
+  float lane[64] = {};
+  for (int64_t i = 0; i < count; ++i) lane[i % 64] = __builtin_fmaf(x[i], y[i], lane[i % 64]);
+  return orders::halve64(lane);
+}
+
+float inverse_rms(const float* x, int64_t width, float eps) {
+  const float sum = orders::sum64_squares({x, static_cast<size_t>(width)});
+  return 1.0f / math::sqrt(sum / static_cast<float>(width) + eps);
+}
+
+// dx of y = (x * rs) * w over one vector; use(i, dx_i).
+template <typename Use>
+void norm_backward_row(const float* dy, const float* x, const float* weight, int64_t width,
+                       float rs, Use use) {
+  float lane[64] = {};
+  for (int64_t i = 0; i < width; ++i)
+    lane[i % 64] = __builtin_fmaf(dy[i] * weight[i], x[i] * rs, lane[i % 64]);
+  const float mean = orders::halve64(lane) / static_cast<float>(width);
+  for (int64_t i = 0; i < width; ++i)
+    use(i, __builtin_fmaf(-(x[i] * rs), mean, dy[i] * weight[i]) * rs);
+}
+
+}  // namespace
+
+void round(const RoundParams& p, Part part) {
+  const auto [begin, end] = part.of(p.rows);
+  for (int64_t t = begin; t < end; ++t) {
+    bf16_t* out = static_cast<bf16_t*>(p.out.data) + t * p.out.stride;
+    for (int64_t i = 0; i < p.width; ++i) out[i] = f32_to_bf16(p.x[t * p.x_stride + i]);
+    clear_pad(p.out, t, p.width);
+  }
+}
+
+void transpose(const TransposeParams& p, Part part) {
+  const auto [begin, end] = part.of(p.columns.count, kPanelWidth);
+  for (int64_t i = begin; i < end; ++i) {
+    bf16_t* out = static_cast<bf16_t*>(p.out.data) + i * p.out.stride;
+    for (int64_t t = 0; t < p.rows; ++t) out[t] = row_of(p.x, t)[p.columns.at(i)];
+    clear_pad(p.out, i, p.rows);
+  }
+}
+
+void pack_columns(const PackColumnsParams& p, Part part) {
+  const auto [begin, end] = part.of(p.width, kPanelWidth);
+  for (int64_t n = begin; n < end; ++n)
+    for (int64_t t = 0; t < p.rows; ++t)
+      p.out[packed_index_bf16(n, p.inner.at(t), p.inner_size)] = p.x[t * p.x_stride + n];
+}
+
+void bias_gradient(const BiasGradientParams& p, Part part) {
+  const auto [begin, end] = part.of(p.columns.count, kPanelWidth);
+  constexpr float ones[kLeaf] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  for (int64_t i = begin; i < end; ++i) {
+    float acc = p.gradient[i];
+    for (int64_t t = 0; t < p.rows; t += kLeaf) {
+      float dy[kLeaf];
+      for (int64_t j = 0; j < kLeaf; ++j) dy[j] = bf16_to_f32(row_of(p.dy, t + j)[p.columns.at(i)]);
+      acc = acc + orders::portable_leaf(ones, dy);
+    }
+    p.gradient[i] = acc + 0.0f;
+  }
+}
+
+void norm_backward(const NormBackwardParams& p, Part part) {
+  const auto [begin, end] = part.of(p.rows);
+  for (int64_t t = begin; t < end; ++t) {
+    const float* x = p.x + t * p.width;
+    float* dx = p.dx + t * p.width;
+    p.rs[t] = inverse_rms(x, p.width, p.eps);
+    norm_backward_row(p.dy + t * p.width, x, p.weight, p.width, p.rs[t],
+                      [&](int64_t i, float d) { dx[i] = dx[i] + d; });
+  }
+}
+
+void norm_gradient(const NormGradientParams& p, Part part) {
+  const auto [begin, end] = part.of(p.width, kPanelWidth);
+  for (int64_t i = begin; i < end; ++i) {
+    float acc = p.gradient[i];
+    for (int64_t t = 0; t < p.rows; t += kLeaf)
+      for (int64_t h = 0; h < p.heads; ++h) {
+        float dy[kLeaf], normed[kLeaf];
+        for (int64_t j = 0; j < kLeaf; ++j) {
+          dy[j] = p.dy[(t + j) * p.dy_stride + h * p.width + i];
+          normed[j] = p.x[(t + j) * p.x_stride + h * p.width + i] * p.rs[(t + j) * p.rs_stride + h];
+        }
+        acc = acc + orders::portable_leaf(dy, normed);
+      }
+    p.gradient[i] = acc + 0.0f;
+  }
+}
+
+void gate_backward(const GateBackwardParams& p, Part part) {
+  const auto [begin, end] = part.of(p.rows);
+  const int64_t width = 2 * round_up(p.width, kPanelWidth);
+  for (int64_t t = begin; t < end; ++t) {
+    bf16_t* out = static_cast<bf16_t*>(p.out.data) + t * p.out.stride;
+    std::fill(out, out + round_up(width, kLeafPad), bf16_t{0});
+    for (int64_t f = 0; f < p.width; ++f) {
+      const int64_t gate = paired_column(f, 0), up = paired_column(f, 1);
+      float g = p.gate_up[t * width + gate], u = p.gate_up[t * width + up];
+      if (p.gate_bias) g = g + p.gate_bias[f];
+      if (p.up_bias) u = u + p.up_bias[f];
+      const float d = p.d_gated[t * p.width + f];
+      const float below = 1.0f + math::exp(-g), s = 1.0f / below;
+      out[gate] = f32_to_bf16((d * u) * (s * __builtin_fmaf(g, 1.0f - s, 1.0f)));
+      out[up] = f32_to_bf16(d * (g / below));
+    }
+  }
+}
+
+void qkv_backward(const QkvBackwardParams& p, Part part) {
+  const auto [begin, end] = part.of(p.rows);
+  const int e = p.head_dim, half = e / 2;
+  const int64_t width = int64_t{p.heads + 2 * p.kv_heads} * e;
+  for (int64_t t = begin; t < end; ++t) {
+    bf16_t* out = static_cast<bf16_t*>(p.out.data) + t * p.out.stride;
+    const float* c = p.cos + int64_t{p.positions[t]} * half;
+    const float* s = p.sin + int64_t{p.positions[t]} * half;
+    for (int h = 0; h < p.heads + 2 * p.kv_heads; ++h) {
+      float* dy = p.d_qkv + t * p.d_qkv_stride + int64_t{h} * e;
+      bf16_t* dx = out + int64_t{h} * e;
+      const bool is_value = h >= p.heads + p.kv_heads;
+      for (int i = 0; !is_value && i < half; ++i) {
+        const float a = dy[i], b = dy[i + half];
+        dy[i] = __builtin_fmaf(a, c[i], b * s[i]);
+        dy[i + half] = __builtin_fmaf(b, c[i], -(a * s[i]));
+      }
+      const float* norm = is_value ? nullptr : h < p.heads ? p.q_norm : p.k_norm;
+      if (norm) {
+        const float* x = p.qkv + t * p.qkv_stride + int64_t{h} * e;
+        float& rs = p.rs[t * (p.heads + p.kv_heads) + h];
+        rs = inverse_rms(x, e, p.norm_eps);
+        norm_backward_row(dy, x, norm, e, rs, [&](int64_t i, float d) { dx[i] = f32_to_bf16(d); });
+      } else {
+        for (int i = 0; i < e; ++i) dx[i] = f32_to_bf16(dy[i]);
+      }
+    }
+    clear_pad(p.out, t, width);
+  }
+}
+
+void embed_gradient(const EmbedGradientParams& p, Part part) {
+  const auto [begin, end] = part.of(p.width, kPanelWidth);
+  for (int64_t t = 0; t < p.rows; ++t) {
+    float* gradient = p.gradient + int64_t{p.tokens[t]} * p.width;
+    for (int64_t d = begin; d < end; ++d) gradient[d] = gradient[d] + p.dx[t * p.width + d];
+  }
+}
+
+void loss(const LossParams& p, Part part) {
+  const auto [begin, end] = part.of(p.rows);
+  for (int64_t t = begin; t < end; ++t) {
+    bf16_t* out = static_cast<bf16_t*>(p.out.data) + t * p.out.stride;
+    clear_pad(p.out, t, p.vocab);
+    const float weight = p.weights[t];
+    if (weight == 0.0f) {
+      std::fill(out, out + p.vocab, bf16_t{0});
+      continue;
+    }
+    const auto probability = [&](const float* logits, const float* max, const float* log_sum,
+                                 int64_t v) {
+      return math::exp((logits[t * p.stride + v] - max[t]) - log_sum[t]);
+    };
+    for (int64_t v = 0; v < p.vocab; ++v) {
+      float wanted = v == p.targets[t] ? 1.0f : 0.0f;
+      if (p.teacher)
+        wanted = __builtin_fmaf(p.teacher_share,
+                                probability(p.teacher, p.teacher_max, p.teacher_log_sum, v),
+                                (1.0f - p.teacher_share) * wanted);
+      out[v] = f32_to_bf16(weight * (probability(p.logits, p.max, p.log_sum, v) - wanted));
+    }
+  }
+}
+
+void squares(const SquaresParams& p, Part part) {
+  const auto [begin, end] = part.of(p.count);
+  for (int64_t i = begin; i < end; ++i) p.sums[i] = dot64(p.tensors[i], p.tensors[i], p.counts[i]);
+}
+
+void adam(const AdamParams& p, Part part) {
+  const auto [begin, end] = part.of(p.count, kPanelWidth);
+  const float rest1 = 1.0f - p.beta1, rest2 = 1.0f - p.beta2;
+  for (int64_t i = begin; i < end; ++i) {
+    const float g = p.gradient[i] * p.gradient_scale;
+    p.first[i] = __builtin_fmaf(p.beta1, p.first[i], rest1 * g);
+    p.second[i] = __builtin_fmaf(p.beta2, p.second[i], (rest2 * g) * g);
+    const float step =
+        (p.first[i] * p.first_scale) / (math::sqrt(p.second[i] * p.second_scale) + p.eps);
+    const float w = p.master[i];
+    p.master[i] = __builtin_fmaf(-p.rate, __builtin_fmaf(p.decay, w, step), w);
+    p.weights[i] = f32_to_bf16(p.master[i]);
+  }
+}
+
+void add_gradient(const AddGradientParams& p, Part part) {
+  const auto [begin, end] = part.of(p.count, kPanelWidth);
+  for (int64_t i = begin; i < end; ++i) p.y[i] = p.y[i] + p.x[i];
+}
+
+BackwardKernels backward_table(Order order) {
+  return {.name = "scalar",
+          .order = order,
+          .round = round,
+          .transpose = transpose,
+          .pack_columns = pack_columns,
+          .bias_gradient = bias_gradient,
+          .norm_backward = norm_backward,
+          .norm_gradient = norm_gradient,
+          .gate_backward = gate_backward,
+          .attention_backward = order == Order::portable ? attention_backward<Order::portable>
+                                                         : attention_backward<Order::hopper>,
+          .attention_scratch = [](int64_t, int64_t) { return int64_t{0}; },
+          .qkv_backward = qkv_backward,
+          .embed_gradient = embed_gradient,
+          .loss = loss,
+          .squares = squares,
+          .adam = adam,
+          .add_gradient = add_gradient};
+}
+
+}  // namespace invar::reference

@@ -1,0 +1,337 @@
+#include "model/backward.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "model/forward.h"
+
+namespace invar {
+
+// One batch. Letters as in forward.cc; d_x is the gradient of x.
+class BackwardPass {
+ public:
+  BackwardPass(Decoder& decoder, const TransposedWeights& transposed,
+               const BackwardKernels& kernels, const ParameterLayout& layout, const Batch& batch,
+               KvStorage& kv, BackwardWorkspace& ws, BackwardIo& io)
+      : model_(decoder),
+        spec_(decoder.spec),
+        transposed_(transposed),
+        kernels_(kernels),
+        layout_(layout),
+        batch_(batch),
+        kv_(kv),
+        ws_(ws),
+        io_(io),
+        rows_(static_cast<int64_t>(batch.rows.size())),
+        qkv_width_(int64_t{spec_.query_width()} + 2 * spec_.kv_width()),
+        pair_width_(2 * round_up(spec_.ffn, kPanelWidth)) {}
+
+  void run() {
+    CHECK(rows_ % kLeafPad == 0 && rows_ <= ws_.max_rows_, "rows of a backward pass");
+    tables_ = ws_.tables_.build(batch_, kv_.page_places(), *model_.device);
+    head();
+    for (int layer = spec_.layers - 1; layer >= 0; --layer) {
+      if (io_.tape->recompute()) forward_again(layer);
+      ffn_block(layer);
+      attention_block(layer);
+    }
+    embed();
+  }
+
+ private:
+  // logits = head(norm(h))
+  void head() {
+    const Activation& normed = io_.tape->final_normed();
+    std::memset(d_hidden(), 0, rows_ * spec_.hidden * sizeof(float));
+    matmul(io_.d_logits, transposed_.head(), ws_.d_normed_.data());
+    pack_inputs(normed, spec_.hidden);
+    weight_gradient(TensorRole::head, -1, io_.d_logits, {0, spec_.vocab}, spec_.hidden);
+    norm(TensorRole::final_norm, -1, model_.weights->final_norm(), io_.tape->output());
+  }
+
+  // h = h + down(silu(gate(norm(h))) * up(norm(h)))
+  void ffn_block(int layer) {
+    const LayerWeights& w = model_.weights->layers()[layer];
+    const LayerActivations& at = io_.tape->layer(layer);
+    const Activation d_out = round(d_hidden(), spec_.hidden, ws_.d_out_);
+    matmul(d_out, transposed_.layers()[layer].down, ws_.d_gated_.data());
+    pack_inputs(at.gated, spec_.ffn);
+    weight_gradient(TensorRole::down, layer, d_out, {0, spec_.hidden}, spec_.ffn);
+    bias_gradient(TensorRole::down_bias, layer, d_out, {0, spec_.hidden});
+
+    PackedWeight gate_up = w.gate_up;  // the pair as one matrix
+    gate_up.n = pair_width_;
+    matmul(at.ffn_normed, gate_up, ws_.products_.data());
+    const Activation d_gate_up = activation(ws_.d_wide_, pair_width_);
+    model_.run(kernels_.gate_backward, GateBackwardParams{.gate_up = ws_.products_.data(),
+                                                          .gate_bias = w.gate_bias,
+                                                          .up_bias = w.up_bias,
+                                                          .d_gated = ws_.d_gated_.data(),
+                                                          .rows = rows_,
+                                                          .width = spec_.ffn,
+                                                          .out = d_gate_up});
+    matmul(d_gate_up, transposed_.layers()[layer].gate_up, ws_.d_normed_.data());
+    pack_inputs(at.ffn_normed, spec_.hidden);
+    const Columns gate{0, spec_.ffn, 0}, up{0, spec_.ffn, 1};
+    weight_gradient(TensorRole::gate, layer, d_gate_up, gate, spec_.hidden);
+    weight_gradient(TensorRole::up, layer, d_gate_up, up, spec_.hidden);
+    bias_gradient(TensorRole::gate_bias, layer, d_gate_up, gate);
+    bias_gradient(TensorRole::up_bias, layer, d_gate_up, up);
+    norm(TensorRole::post_norm, layer, w.ffn_norm, at.middle);
+  }
+
+  // h = h + o(attention(rope(qkv(norm(h)))))
+  void attention_block(int layer) {
+    const LayerWeights& w = model_.weights->layers()[layer];
+    const LayerActivations& at = io_.tape->layer(layer);
+    const Activation d_out = round(d_hidden(), spec_.hidden, ws_.d_out_);
+    matmul(d_out, transposed_.layers()[layer].o, ws_.d_attended_.data());
+    pack_inputs(at.attended, spec_.query_width());
+    weight_gradient(TensorRole::o, layer, d_out, {0, spec_.hidden}, spec_.query_width());
+    bias_gradient(TensorRole::o_bias, layer, d_out, {0, spec_.hidden});
+
+    attention(layer, round(ws_.d_attended_.data(), spec_.query_width(), ws_.d_wide_));
+    const Activation d_qkv = qkv(layer);
+    matmul(d_qkv, transposed_.layers()[layer].qkv, ws_.d_normed_.data());
+    pack_inputs(at.normed, spec_.hidden);
+    const int64_t q = spec_.query_width(), kv = spec_.kv_width();
+    weight_gradient(TensorRole::q, layer, d_qkv, {0, q}, spec_.hidden);
+    weight_gradient(TensorRole::k, layer, d_qkv, {q, kv}, spec_.hidden);
+    weight_gradient(TensorRole::v, layer, d_qkv, {q + kv, kv}, spec_.hidden);
+    bias_gradient(TensorRole::q_bias, layer, d_qkv, {0, q});
+    bias_gradient(TensorRole::k_bias, layer, d_qkv, {q, kv});
+    bias_gradient(TensorRole::v_bias, layer, d_qkv, {q + kv, kv});
+    norm(TensorRole::input_norm, layer, w.attention_norm, at.input);
+  }
+
+  // d_qkv of rotated queries and keys, and of values.
+  void attention(int layer, const Activation& d_attended) {
+    const LayerActivations& at = io_.tape->layer(layer);
+    model_.run(kernels_.attention_backward,
+               AttentionBackwardParams{.forward = {.q = at.q,
+                                                   .rows = rows_,
+                                                   .heads = spec_.heads,
+                                                   .positions = tables_.positions,
+                                                   .table_of = tables_.table_of,
+                                                   .tables = tables_.tables,
+                                                   .window = spec_.windows[layer],
+                                                   .kv = kv_.layer(layer),
+                                                   .out = at.attended,
+                                                   .max = at.max,
+                                                   .sum = at.sum},
+                                       .d_out = d_attended,
+                                       .max_positions = ws_.max_positions_,
+                                       .d_qkv = ws_.d_qkv_.data(),
+                                       .d_qkv_stride = qkv_width_,
+                                       .scratch = ws_.scratch_.data(),
+                                       .scratch_stride = ws_.scratch_stride_});
+  }
+
+  // The gradient of the q, k, v product; also that of the heads' norms.
+  Activation qkv(int layer) {
+    const LayerWeights& w = model_.weights->layers()[layer];
+    const float* products = nullptr;
+    if (spec_.qk_norm) {
+      model_.run(model_.kernels.matmul, MatmulParams{.x = io_.tape->layer(layer).normed,
+                                                     .w = w.qkv,
+                                                     .rows = rows_,
+                                                     .runs = 1,
+                                                     .bias = w.qkv_bias,
+                                                     .accumulate = false,
+                                                     .y = ws_.products_.data(),
+                                                     .y_stride = qkv_width_});
+      products = ws_.products_.data();
+    }
+    const Activation d_qkv = activation(ws_.d_wide_, qkv_width_);
+    model_.run(kernels_.qkv_backward, QkvBackwardParams{.d_qkv = ws_.d_qkv_.data(),
+                                                        .d_qkv_stride = qkv_width_,
+                                                        .qkv = products,
+                                                        .qkv_stride = qkv_width_,
+                                                        .rows = rows_,
+                                                        .heads = spec_.heads,
+                                                        .kv_heads = spec_.kv_heads,
+                                                        .head_dim = spec_.head_dim,
+                                                        .q_norm = w.q_norm,
+                                                        .k_norm = w.k_norm,
+                                                        .norm_eps = spec_.norm_eps,
+                                                        .positions = tables_.positions,
+                                                        .cos = model_.rope.cos(),
+                                                        .sin = model_.rope.sin(),
+                                                        .rs = ws_.rs_.data(),
+                                                        .out = d_qkv});
+    if (spec_.qk_norm) {
+      head_norm_gradient(TensorRole::q_norm, layer, 0, spec_.heads);
+      head_norm_gradient(TensorRole::k_norm, layer, spec_.heads, spec_.kv_heads);
+    }
+    return d_qkv;
+  }
+
+  void head_norm_gradient(TensorRole role, int layer, int64_t first, int64_t heads) {
+    const int64_t column = first * spec_.head_dim;
+    model_.run(kernels_.norm_gradient, NormGradientParams{.dy = ws_.d_qkv_.data() + column,
+                                                          .dy_stride = qkv_width_,
+                                                          .x = ws_.products_.data() + column,
+                                                          .x_stride = qkv_width_,
+                                                          .rs = ws_.rs_.data() + first,
+                                                          .rs_stride = spec_.heads + spec_.kv_heads,
+                                                          .rows = rows_,
+                                                          .heads = heads,
+                                                          .width = spec_.head_dim,
+                                                          .gradient = gradient(role, layer)});
+  }
+
+  // d_h = d_h + the gradient of norm(h), whose output has the gradient d_normed.
+  void norm(TensorRole role, int layer, const float* weight, const float* x) {
+    model_.run(kernels_.norm_backward, NormBackwardParams{.dy = ws_.d_normed_.data(),
+                                                          .x = x,
+                                                          .weight = weight,
+                                                          .eps = spec_.norm_eps,
+                                                          .rows = rows_,
+                                                          .width = spec_.hidden,
+                                                          .dx = d_hidden(),
+                                                          .rs = ws_.rs_.data()});
+    model_.run(kernels_.norm_gradient, NormGradientParams{.dy = ws_.d_normed_.data(),
+                                                          .dy_stride = spec_.hidden,
+                                                          .x = x,
+                                                          .x_stride = spec_.hidden,
+                                                          .rs = ws_.rs_.data(),
+                                                          .rs_stride = 1,
+                                                          .rows = rows_,
+                                                          .heads = 1,
+                                                          .width = spec_.hidden,
+                                                          .gradient = gradient(role, layer)});
+  }
+
+  // h = rows of the embedding
+  void embed() {
+    model_.run(kernels_.embed_gradient,
+               EmbedGradientParams{.tokens = tables_.tokens,
+                                   .dx = d_hidden(),
+                                   .rows = rows_,
+                                   .width = spec_.hidden,
+                                   .gradient = gradient(TensorRole::embedding, -1)});
+  }
+
+  // A layer's activations, which the tape has not kept, from its input.
+  void forward_again(int layer) {
+    Batch one = batch_;
+    one.layer_begin = layer;
+    one.layer_end = layer + 1;
+    one.tap_layers.clear();
+    ForwardIo io;
+    io.tape = io_.tape;
+    io.hidden = {io_.tape->layer(layer).input, static_cast<size_t>(rows_ * spec_.hidden)};
+    forward(model_, one, kv_, *io_.forward_workspace, solo_group(), io);
+  }
+
+  // y = x * w, every row and output.
+  void matmul(const Activation& x, const PackedWeight& w, float* y) {
+    model_.run(model_.kernels.matmul, MatmulParams{.x = x,
+                                                   .w = w,
+                                                   .rows = rows_,
+                                                   .runs = 1,
+                                                   .bias = nullptr,
+                                                   .accumulate = false,
+                                                   .y = y,
+                                                   .y_stride = w.n});
+  }
+
+  Activation round(const float* x, int64_t width, const DeviceArray<bf16_t>& memory) {
+    const Activation out = activation(memory, width);
+    model_.run(kernels_.round,
+               RoundParams{.x = x, .x_stride = width, .rows = rows_, .width = width, .out = out});
+    return out;
+  }
+
+  // The inputs of a product as the packed side of its weight gradient.
+  void pack_inputs(const Activation& x, int64_t width) {
+    model_.run(kernels_.pack_columns, PackColumnsParams{.x = static_cast<const bf16_t*>(x.data),
+                                                        .x_stride = x.stride,
+                                                        .rows = rows_,
+                                                        .width = width,
+                                                        .inner = {0, rows_},
+                                                        .inner_size = rows_,
+                                                        .out = ws_.packed_.data()});
+  }
+
+  // The gradient of a weight [columns][inputs] from that of its outputs and the packed inputs.
+  void weight_gradient(TensorRole role, int layer, const Activation& dy, Columns columns,
+                       int64_t inputs) {
+    const Activation transposed{ws_.transposed_.data(), DType::bf16, activation_stride(rows_)};
+    model_.run(kernels_.transpose,
+               TransposeParams{.x = dy, .rows = rows_, .columns = columns, .out = transposed});
+    const PackedWeight packed{ws_.packed_.data(), DType::bf16, inputs, rows_};
+    model_.run(model_.kernels.matmul, MatmulParams{.x = transposed,
+                                                   .w = packed,
+                                                   .rows = columns.count,
+                                                   .runs = 1,
+                                                   .bias = nullptr,
+                                                   .accumulate = false,
+                                                   .y = gradient(role, layer),
+                                                   .y_stride = inputs,
+                                                   .extend = true});
+  }
+
+  void bias_gradient(TensorRole role, int layer, const Activation& dy, Columns columns) {
+    if (layout_.offset(role, layer) < 0) return;
+    model_.run(kernels_.bias_gradient,
+               BiasGradientParams{
+                   .dy = dy, .rows = rows_, .columns = columns, .gradient = gradient(role, layer)});
+  }
+
+  float* gradient(TensorRole role, int layer) const {
+    return io_.gradients + layout_.offset(role, layer);
+  }
+  float* d_hidden() const { return ws_.d_hidden_.data(); }
+  static Activation activation(const DeviceArray<bf16_t>& memory, int64_t width) {
+    return {memory.data(), DType::bf16, activation_stride(width)};
+  }
+
+  Decoder& model_;
+  const DecoderSpec& spec_;
+  const TransposedWeights& transposed_;
+  const BackwardKernels& kernels_;
+  const ParameterLayout& layout_;
+  const Batch& batch_;
+  KvStorage& kv_;
+  BackwardWorkspace& ws_;
+  BackwardIo& io_;
+  const int64_t rows_, qkv_width_, pair_width_;
+  StepTables tables_;
+};
+
+BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const BackwardKernels& kernels,
+                                     int max_rows, int max_positions)
+    : max_rows_(max_rows), max_positions_(max_positions) {
+  const DecoderSpec& spec = decoder.spec;
+  Device& device = *decoder.device;
+  const char* what = "a backward pass";
+  const int64_t rows = max_rows, d = spec.hidden, f = spec.ffn, q = spec.query_width();
+  const int64_t qkv = q + 2 * spec.kv_width(), pair = 2 * round_up(f, kPanelWidth);
+  const int64_t wide = std::max({qkv, pair, q});
+  const int64_t inputs = std::max({d, q, f}), outputs = std::max<int64_t>({wide, d, spec.vocab});
+  const auto size = [](int64_t x) { return static_cast<size_t>(x); };
+  d_hidden_ = {device, size(rows * d), what};
+  d_normed_ = {device, size(rows * d), what};
+  products_ = {device, size(rows * wide), what};
+  d_gated_ = {device, size(rows * f), what};
+  d_attended_ = {device, size(rows * q), what};
+  d_qkv_ = {device, size(rows * qkv), what};
+  rs_ = {device, size(rows * (spec.heads + spec.kv_heads)), what};
+  d_out_ = {device, size(rows * activation_stride(d)), what};
+  d_wide_ = {device, size(rows * activation_stride(wide)), what};
+  transposed_ = {device, size(outputs * activation_stride(rows)), what};
+  packed_ = {device, size(round_up(inputs, kPanelWidth) * rows), what};
+  scratch_stride_ = kernels.attention_scratch(max_positions, spec.head_dim);
+  scratch_ = {device, size(scratch_stride_ * decoder.pool->size()), what};
+}
+
+void backward(Decoder& decoder, const TransposedWeights& transposed, const BackwardKernels& kernels,
+              const ParameterLayout& layout, const Batch& batch, KvStorage& kv,
+              BackwardWorkspace& workspace, BackwardIo& io) {
+  ScopedFlushToZero flush;
+  BackwardPass(decoder, transposed, kernels, layout, batch, kv, workspace, io).run();
+}
+
+}  // namespace invar

@@ -1,0 +1,53 @@
+// The backward pass: from the gradient of the logits to that of every parameter, over the same
+// batch as the forward that wrote the tape (numerics 9).
+#pragma once
+
+#include <memory>
+
+#include "kv/kv_storage.h"
+#include "model/batch.h"
+#include "model/decoder.h"
+#include "model/parameters.h"
+#include "model/step_tables.h"
+#include "model/tape.h"
+#include "model/transposed_weights.h"
+#include "model/workspace.h"
+
+namespace invar {
+
+// The memory of a backward pass for batches of up to max_rows rows in sequences of up to
+// max_positions.
+class BackwardWorkspace {
+ public:
+  BackwardWorkspace(const Decoder& decoder, const BackwardKernels& kernels, int max_rows,
+                    int max_positions);
+
+ private:
+  friend class BackwardPass;
+
+  int max_rows_, max_positions_;
+  int64_t scratch_stride_;
+  DeviceArray<float> d_hidden_, d_normed_, products_, d_gated_, d_attended_, d_qkv_, rs_;
+  DeviceArray<bf16_t> d_out_, d_wide_, transposed_, packed_;
+  DeviceArray<std::byte> scratch_;
+  StepTableBuilder tables_;
+};
+
+struct BackwardIo {
+  Tape* tape = nullptr;
+  Activation d_logits;  // [T][V], bf16
+  // In and out: the chains of every parameter's gradient, in the layout's order, gradient_size()
+  // elements. They start as zeros and go on from batch to batch.
+  float* gradients = nullptr;
+  // Needed when the tape recomputes: the workspace of the forward.
+  Workspace* forward_workspace = nullptr;
+};
+
+// REQUIRES: `tape` was written by forward over `batch`; every sequence of the batch is whole, from
+// position 0 on, no drafts; the number of rows is a multiple of 32; the keys and values are still
+// in `kv`.
+void backward(Decoder& decoder, const TransposedWeights& transposed, const BackwardKernels& kernels,
+              const ParameterLayout& layout, const Batch& batch, KvStorage& kv,
+              BackwardWorkspace& workspace, BackwardIo& io);
+
+}  // namespace invar

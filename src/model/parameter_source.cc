@@ -1,0 +1,33 @@
+#include "model/parameter_source.h"
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/json.h"
+
+namespace invar {
+
+ParameterSource::ParameterSource(const ParameterLayout& layout, const bf16_t* weights) {
+  for (const ParameterLayout::Slot& slot : layout.slots())
+    entries_[slot.tensor.name] = {{DType::bf16, slot.tensor.shape}, weights + slot.offset};
+  for (const auto& [name, entry] : entries_) names_.push_back(name);
+}
+
+const ParameterSource::Entry& ParameterSource::find(std::string_view name) const {
+  const auto entry = entries_.find(name);
+  if (entry == entries_.end()) fail("{} is missing", where(name));
+  return entry->second;
+}
+
+void ParameterSource::read(std::string_view name, int64_t first, int64_t count, DType as,
+                           void* out) const {
+  const Entry& entry = find(name);
+  CHECK(first >= 0 && count >= 0 && first + count <= entry.info.elements(),
+        "read outside a tensor");
+  convert_elements(entry.data + first, DType::bf16, count, as, out);
+}
+
+std::string ParameterSource::where(std::string_view name) const {
+  return fmt::format("the trained model: tensor {}", json::quoted(name));
+}
+
+}  // namespace invar

@@ -1,0 +1,36 @@
+// The parameters of a decoder in one array of bf16 as a source of tensors: what a trainer loads
+// into its weights and writes to its checkpoints.
+#pragma once
+
+#include <map>
+
+#include "model/parameters.h"
+#include "weights/tensor_source.h"
+
+namespace invar {
+
+class ParameterSource : public TensorSource {
+ public:
+  // `weights` has the layout's order and must stay where it is.
+  ParameterSource(const ParameterLayout& layout, const bf16_t* weights);
+
+  const std::vector<std::string>& names() const override { return names_; }
+  bool has(std::string_view name) const override { return entries_.contains(name); }
+  const TensorInfo& info(std::string_view name) const override { return find(name).info; }
+  void read(std::string_view name, int64_t first, int64_t count, DType as,
+            void* out) const override;
+  const void* direct(std::string_view name) const override { return find(name).data; }
+  std::string where(std::string_view name) const override;
+
+ private:
+  struct Entry {
+    TensorInfo info;
+    const bf16_t* data;
+  };
+  const Entry& find(std::string_view name) const;
+
+  std::map<std::string, Entry, std::less<>> entries_;
+  std::vector<std::string> names_;
+};
+
+}  // namespace invar

@@ -1,0 +1,31 @@
+#include "model/parameters.h"
+
+namespace invar {
+
+namespace {
+
+constexpr int kRoles = static_cast<int>(TensorRole::head) + 1;
+constexpr int64_t kGrain = 16;  // floats of a cache line
+
+}  // namespace
+
+ParameterLayout::ParameterLayout(const DecoderSpec& spec)
+    : offsets_(static_cast<size_t>(spec.layers + 1) * kRoles, -1) {
+  for (TensorSpec& tensor : tensors_of(spec)) {
+    int64_t count = 1;
+    for (const int64_t size : tensor.shape) count *= size;
+    offsets_[(tensor.layer + 1) * kRoles + static_cast<int>(tensor.role)] = size_;
+    slots_.push_back({std::move(tensor), size_, count});
+    size_ += (count + kGrain - 1) / kGrain * kGrain;
+  }
+  gradient_size_ = size_;
+  if (!spec.tied_head) return;
+  offsets_[static_cast<int>(TensorRole::head)] = size_;
+  gradient_size_ += (int64_t{spec.vocab} * spec.hidden + kGrain - 1) / kGrain * kGrain;
+}
+
+int64_t ParameterLayout::offset(TensorRole role, int layer) const {
+  return offsets_[(layer + 1) * kRoles + static_cast<int>(role)];
+}
+
+}  // namespace invar

@@ -1,0 +1,51 @@
+#include "model/tape.h"
+
+#include "base/check.h"
+
+namespace invar {
+
+namespace {
+constexpr const char* kWhat = "the activations kept for training";
+}
+
+template <typename T>
+T* Tape::allocate(Device& device, int64_t count) {
+  const size_t bytes = static_cast<size_t>(count) * sizeof(T);
+  memory_.emplace_back(device, bytes, kWhat);
+  bytes_ += bytes;
+  return reinterpret_cast<T*>(memory_.back().data());
+}
+
+Activation Tape::activation(const Decoder& decoder, int64_t width) {
+  const int64_t stride = activation_stride(width);
+  return {allocate<bf16_t>(*decoder.device, max_rows_ * stride), DType::bf16, stride};
+}
+
+Tape::Tape(const Decoder& decoder, int max_rows, bool recompute)
+    : max_rows_(max_rows), recompute_(recompute) {
+  const DecoderSpec& spec = decoder.spec;
+  Device& device = *decoder.device;
+  CHECK(decoder.arithmetic.type() == DType::bf16, "training computes with bf16 weights");
+  CHECK(decoder.weights->shard().size == 1, "a trainer's ranks hold whole models");
+  const int64_t rows = max_rows;
+  for (int i = 0; i < spec.layers; ++i) {
+    LayerActivations layer = recompute && i > 0 ? layers_[0] : LayerActivations{};
+    layer.input = allocate<float>(device, rows * spec.hidden);
+    if (!recompute || i == 0) {
+      layer.normed = activation(decoder, spec.hidden);
+      layer.q = allocate<bf16_t>(device, rows * spec.heads * round_up(spec.head_dim, 32));
+      layer.max = allocate<float>(device, rows * spec.heads);
+      layer.sum = allocate<float>(device, rows * spec.heads);
+      layer.attended = activation(decoder, spec.query_width());
+      layer.middle = allocate<float>(device, rows * spec.hidden);
+      layer.ffn_normed = activation(decoder, spec.hidden);
+      layer.gated = activation(decoder, spec.ffn);
+    }
+    layers_.push_back(layer);
+  }
+  output_ = {device, static_cast<size_t>(rows * spec.hidden), kWhat};
+  bytes_ += output_.size() * sizeof(float);
+  final_normed_ = activation(decoder, spec.hidden);
+}
+
+}  // namespace invar

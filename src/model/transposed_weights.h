@@ -1,0 +1,42 @@
+// A decoder's matrices the other way round: inputs as outputs, for the products that carry
+// gradients back. The inner order is that of the forward's packed outputs: q, k, v; 16 of gate, 16
+// of up in turn.
+#pragma once
+
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "device/device.h"
+#include "kernels/backward.h"
+#include "model/parameters.h"
+
+namespace invar {
+
+class TransposedWeights {
+ public:
+  struct Layer {
+    PackedWeight qkv;      // [D][(H + 2G) * E]
+    PackedWeight o;        // [H * E][D]
+    PackedWeight gate_up;  // [D][2 * round_up(F, 16)]
+    PackedWeight down;     // [F][D]
+  };
+
+  TransposedWeights(const DecoderSpec& spec, Device& device);
+
+  // Takes over all matrices from an array of bf16 in a parameter layout.
+  void update(const bf16_t* weights, const ParameterLayout& layout, const BackwardKernels& kernels,
+              ThreadPool& pool);
+
+  const std::vector<Layer>& layers() const { return layers_; }
+  const PackedWeight& head() const { return head_; }  // [D][V]
+
+ private:
+  PackedWeight allocate(Device& device, int64_t n, int64_t k);
+
+  DecoderSpec spec_;
+  std::vector<DeviceArray<bf16_t>> memory_;
+  std::vector<Layer> layers_;
+  PackedWeight head_;
+};
+
+}  // namespace invar

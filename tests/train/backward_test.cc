@@ -1,0 +1,164 @@
+// Gradients against finite differences of a float64 decoder, for every kind of parameter of every
+// family; and their bits against threads, batches and recomputation.
+#include <gtest/gtest.h>
+
+#include "training_case.h"
+
+namespace invar {
+namespace {
+
+class Backward : public testing::TestWithParam<TinyModel> {};
+
+// The loss near a model.
+class Landscape {
+ public:
+  Landscape(const DecoderSpec& spec, const std::vector<bf16_t>& weights,
+            const std::vector<Example>& examples)
+      : spec_(spec), layout_(spec), examples_(examples) {
+    for (const bf16_t w : weights) parameters_.push_back(bf16_to_f32(w));
+  }
+
+  const ParameterLayout& layout() const { return layout_; }
+
+  // The derivative along `direction`, whose elements stand at `offset` and after it.
+  double slope(int64_t offset, const std::vector<double>& direction, double step) {
+    const auto at = [&](double way) {
+      std::vector<double> moved = parameters_;
+      for (size_t i = 0; i < direction.size(); ++i) moved[offset + i] += way * direction[i];
+      return loss_f64(spec_, layout_, moved, examples_);
+    };
+    return (at(step) - at(-step)) / (2 * step);
+  }
+
+ private:
+  const DecoderSpec& spec_;
+  const ParameterLayout layout_;
+  const std::vector<Example>& examples_;
+  std::vector<double> parameters_;
+};
+
+// How far a gradient is from finite differences, of one tensor. Single elements show rounding
+// noise, since the engine's products take bf16; along the gradient itself the noise cancels, and
+// the slope is the gradient's length.
+struct Disagreement {
+  double along, elements;  // as parts of the gradient's length, of an element's mean size
+  bool is_small() const { return along < 0.02 && elements < 0.06; }
+};
+
+Disagreement disagreement(Landscape& landscape, const ParameterLayout::Slot& slot,
+                          const std::vector<float>& gradients) {
+  std::vector<double> along(gradients.begin() + slot.offset,
+                            gradients.begin() + slot.offset + slot.count);
+  double length = 0;
+  for (const double g : along) length += g * g;
+  length = std::sqrt(length);
+  for (double& g : along) g /= length;
+  const double slope = landscape.slope(slot.offset, along, 1e-4);
+  std::mt19937 random(3);
+  constexpr int kSamples = 6;
+  double squares = 0;
+  for (int i = 0; i < kSamples; ++i) {
+    const int64_t index = slot.offset + static_cast<int64_t>(random() % slot.count);
+    const double difference = landscape.slope(index, {1.0}, 1e-4) - gradients[index];
+    squares += difference * difference;
+  }
+  const double mean = length / std::sqrt(static_cast<double>(slot.count));
+  return {std::fabs(slope / length - 1), std::sqrt(squares / kSamples) / mean};
+}
+
+TEST_P(Backward, AgreesWithFiniteDifferences) {
+  const DecoderSpec& spec = GetParam().spec;
+  const std::vector<bf16_t> weights = random_weights(ParameterLayout(spec), 1);
+  const std::vector<Example> examples = random_examples(spec, {37, 1, 26}, 2);
+  TrainingCase training(spec, weights, 64);
+  training.run(examples);
+  const std::vector<float> gradients = training.total();
+
+  Landscape landscape(spec, weights, examples);
+  Disagreement worst{0, 0};
+  for (const ParameterLayout::Slot& slot : landscape.layout().slots()) {
+    const Disagreement d = disagreement(landscape, slot, gradients);
+    EXPECT_TRUE(d.is_small()) << slot.tensor.name << ": " << d.along << ", " << d.elements;
+    worst = {std::max(worst.along, d.along), std::max(worst.elements, d.elements)};
+  }
+  std::printf("%s: slopes differ by up to %.4f, elements by up to %.4f\n", GetParam().name,
+              worst.along, worst.elements);
+}
+
+// Several splits, windows that end inside them, several leaves of places.
+TEST(LongSequences, AgreeWithFiniteDifferences) {
+  DecoderSpec spec = tiny_models()[1].spec;
+  spec.windows = {0, 140};
+  const std::vector<bf16_t> weights = random_weights(ParameterLayout(spec), 1);
+  const std::vector<Example> examples = random_examples(spec, {155, 5}, 2);
+  TrainingCase training(spec, weights, 160);
+  training.run(examples);
+  Landscape landscape(spec, weights, examples);
+  for (const ParameterLayout::Slot& slot : landscape.layout().slots()) {
+    if (slot.tensor.name.find("self_attn") == std::string::npos) continue;
+    const Disagreement d = disagreement(landscape, slot, training.total());
+    EXPECT_TRUE(d.is_small()) << slot.tensor.name << ": " << d.along << ", " << d.elements;
+  }
+}
+
+// The check sees a wrong gradient: a window that is off by one, a loss scaled by 1.05.
+TEST(FiniteDifferences, SeeWrongGradients) {
+  const DecoderSpec spec = tiny_models()[1].spec;
+  DecoderSpec wrong = spec;
+  wrong.windows[0] -= 1;
+  const std::vector<bf16_t> weights = random_weights(ParameterLayout(spec), 1);
+  std::vector<Example> examples = random_examples(spec, {37, 1, 26}, 2);
+  Landscape landscape(spec, weights, examples);
+  const ParameterLayout::Slot& slot = landscape.layout().slots()[2];
+  ASSERT_EQ(slot.tensor.role, TensorRole::q);
+  TrainingCase training(wrong, weights, 64);
+  training.run(examples);
+  EXPECT_FALSE(disagreement(landscape, slot, training.total()).is_small());
+
+  for (Example& example : examples)
+    for (double& w : example.weights) w *= 1.05;
+  TrainingCase scaled(spec, weights, 64);
+  scaled.run(examples);
+  for (Example& example : examples)
+    for (double& w : example.weights) w /= 1.05;
+  EXPECT_FALSE(disagreement(landscape, slot, scaled.total()).is_small());
+}
+
+// ---- Bits
+
+// Threads and the cut into batches do not show; the order of examples does.
+TEST_P(Backward, BitsDependOnTheExamplesAlone) {
+  const DecoderSpec& spec = GetParam().spec;
+  const std::vector<bf16_t> weights = random_weights(ParameterLayout(spec), 4);
+  const std::vector<Example> examples = random_examples(spec, {23, 9, 64, 32}, 5);
+  TrainingCase whole(spec, weights, 128);
+  whole.run(examples);
+
+  TrainingCase cut(spec, weights, 64, "scalar", 3);
+  cut.run({examples[0], examples[1]});
+  cut.run({examples[2]});
+  cut.run({examples[3]});
+  EXPECT_TRUE(whole.gradients() == cut.gradients());
+
+  TrainingCase again(spec, weights, 128, "scalar", 2, true);
+  again.run({examples[0], examples[1], examples[2]});
+  again.run({examples[3]});
+  EXPECT_TRUE(whole.gradients() == again.gradients());
+
+  for (const std::string& set : instruction_sets()) {
+    if (!is_supported(set)) continue;
+    TrainingCase fast(spec, weights, 128, set.c_str(), 2);
+    fast.run(examples);
+    EXPECT_TRUE(whole.gradients() == fast.gradients()) << set;
+  }
+
+  TrainingCase turned(spec, weights, 128);
+  turned.run({examples[3], examples[0], examples[1], examples[2]});
+  EXPECT_FALSE(whole.gradients() == turned.gradients());
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Backward, testing::ValuesIn(tiny_models()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace invar

@@ -1,0 +1,160 @@
+#include "decoder_f64.h"
+
+#include <cmath>
+
+#include "model/rope_table.h"
+
+namespace invar {
+
+namespace {
+
+using Vector = std::vector<double>;
+using Rows = std::vector<Vector>;
+
+class Model {
+ public:
+  Model(const DecoderSpec& spec, const ParameterLayout& layout, const Vector& parameters)
+      : spec_(spec), layout_(layout), parameters_(parameters) {
+    for (const double f : rotary_frequencies(spec.rope, spec.head_dim))
+      for (int t = 0; t < spec.max_positions; ++t) {
+        cos_.push_back(std::cos(t * f));
+        sin_.push_back(std::sin(t * f));
+      }
+  }
+
+  Rows logits(const std::vector<int32_t>& tokens) const {
+    Rows h;
+    for (const int32_t token : tokens) {
+      const double* row = at(TensorRole::embedding) + int64_t{token} * spec_.hidden;
+      h.emplace_back(row, row + spec_.hidden);
+    }
+    for (int layer = 0; layer < spec_.layers; ++layer) {
+      add(h, attention(h, layer));
+      add(h, ffn(h, layer));
+    }
+    const TensorRole head = spec_.tied_head ? TensorRole::embedding : TensorRole::head;
+    return product(norms(h, TensorRole::final_norm), head, -1, spec_.vocab);
+  }
+
+ private:
+  const double* at(TensorRole role, int layer = -1) const {
+    const int64_t offset = layout_.offset(role, layer);
+    return offset < 0 ? nullptr : &parameters_[offset];
+  }
+
+  static void add(Rows& h, const Rows& x) {
+    for (size_t t = 0; t < h.size(); ++t)
+      for (size_t i = 0; i < h[t].size(); ++i) h[t][i] += x[t][i];
+  }
+
+  Vector norm(const Vector& x, const double* weight) const {
+    double sum = 0;
+    for (const double v : x) sum += v * v;
+    const double rs = 1 / std::sqrt(sum / x.size() + spec_.norm_eps);
+    Vector y(x.size());
+    for (size_t i = 0; i < x.size(); ++i) y[i] = x[i] * rs * weight[i];
+    return y;
+  }
+
+  Rows norms(const Rows& x, TensorRole role, int layer = -1) const {
+    Rows y;
+    for (const Vector& row : x) y.push_back(norm(row, at(role, layer)));
+    return y;
+  }
+
+  Rows product(const Rows& x, TensorRole role, int layer, int64_t outputs,
+               const double* bias = nullptr) const {
+    const double* w = at(role, layer);
+    Rows y;
+    for (const Vector& row : x) {
+      y.emplace_back(outputs, 0.0);
+      for (int64_t n = 0; n < outputs; ++n) {
+        double sum[4] = {bias ? bias[n] : 0};
+        for (size_t k = 0; k < row.size(); ++k) sum[k % 4] += row[k] * w[n * row.size() + k];
+        y.back()[n] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+      }
+    }
+    return y;
+  }
+
+  // Head `head` of row t: normalised when the family does that, rotated.
+  Vector head_of(const Rows& x, int64_t t, int head, const double* weight) const {
+    const int e = spec_.head_dim;
+    Vector v(x[t].begin() + head * e, x[t].begin() + (head + 1) * e);
+    if (weight) v = norm(v, weight);
+    for (int i = 0; i < e / 2; ++i) {
+      const double c = cos_[i * spec_.max_positions + t], s = sin_[i * spec_.max_positions + t];
+      const double a = v[i], b = v[i + e / 2];
+      v[i] = a * c - b * s;
+      v[i + e / 2] = b * c + a * s;
+    }
+    return v;
+  }
+
+  Rows attention(const Rows& h, int layer) const {
+    const Rows x = norms(h, TensorRole::input_norm, layer);
+    using enum TensorRole;
+    const Rows queries = product(x, q, layer, spec_.query_width(), at(q_bias, layer));
+    const Rows keys = product(x, k, layer, spec_.kv_width(), at(k_bias, layer));
+    const Rows values = product(x, v, layer, spec_.kv_width(), at(v_bias, layer));
+    const int e = spec_.head_dim, window = spec_.windows[layer];
+    const int64_t count = std::ssize(h);
+    Rows out(h.size(), Vector(spec_.query_width()));
+    for (int head = 0; head < spec_.heads; ++head) {
+      const int group = head / (spec_.heads / spec_.kv_heads);
+      Rows rotated;
+      for (int64_t t = 0; t < count; ++t)
+        rotated.push_back(head_of(keys, t, group, at(k_norm, layer)));
+      for (int64_t t = 0; t < count; ++t) {
+        const Vector query = head_of(queries, t, head, at(q_norm, layer));
+        Vector p(t + 1);
+        double sum = 0;
+        for (int64_t j = 0; j <= t; ++j) {
+          if (window > 0 && j <= t - window) continue;
+          double score = 0;
+          for (int i = 0; i < e; ++i) score += query[i] * rotated[j][i];
+          sum += p[j] = std::exp(score / std::sqrt(e));
+        }
+        for (int64_t j = 0; j <= t; ++j)
+          for (int i = 0; i < e; ++i) out[t][head * e + i] += p[j] / sum * values[j][group * e + i];
+      }
+    }
+    return product(out, o, layer, spec_.hidden, at(o_bias, layer));
+  }
+
+  Rows ffn(const Rows& h, int layer) const {
+    const Rows x = norms(h, TensorRole::post_norm, layer);
+    using enum TensorRole;
+    Rows gates = product(x, gate, layer, spec_.ffn, at(gate_bias, layer));
+    const Rows ups = product(x, up, layer, spec_.ffn, at(up_bias, layer));
+    for (size_t t = 0; t < gates.size(); ++t)
+      for (int f = 0; f < spec_.ffn; ++f)
+        gates[t][f] = gates[t][f] / (1 + std::exp(-gates[t][f])) * ups[t][f];
+    return product(gates, down, layer, spec_.hidden, at(down_bias, layer));
+  }
+
+  const DecoderSpec& spec_;
+  const ParameterLayout& layout_;
+  const Vector& parameters_;
+  Vector cos_, sin_;  // [pair][position]
+};
+
+}  // namespace
+
+double loss_f64(const DecoderSpec& spec, const ParameterLayout& layout,
+                const std::vector<double>& parameters, const std::vector<Example>& examples) {
+  const Model model(spec, layout, parameters);
+  double loss = 0;
+  for (const Example& example : examples) {
+    const Rows logits = model.logits(example.tokens);
+    for (size_t t = 0; t < logits.size(); ++t) {
+      if (example.weights[t] == 0) continue;
+      double sum = 0;
+      for (const double x : logits[t]) sum += std::exp(x);
+      loss += example.weights[t] * (std::log(sum) - logits[t][example.targets[t]]);
+    }
+  }
+  return loss;
+}
+
+}  // namespace invar

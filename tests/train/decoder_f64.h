@@ -1,0 +1,23 @@
+// A decoder and its loss in float64, written apart from the engine: what gradients are checked
+// against by finite differences.
+#pragma once
+
+#include <vector>
+
+#include "model/parameters.h"
+
+namespace invar {
+
+// One sequence of a training batch. Token i + 1 is the target of token i; weights[i] is what its
+// cross-entropy counts.
+struct Example {
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> targets;
+  std::vector<double> weights;
+};
+
+// Sum over the examples' positions of weight * cross-entropy.
+double loss_f64(const DecoderSpec& spec, const ParameterLayout& layout,
+                const std::vector<double>& parameters, const std::vector<Example>& examples);
+
+}  // namespace invar

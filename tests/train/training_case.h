@@ -1,0 +1,199 @@
+// A tiny model with random weights and a batch of examples for it, run forward and backward.
+#pragma once
+
+#include <cmath>
+#include <memory>
+#include <random>
+
+#include "decoder_f64.h"
+#include "kernels/select.h"
+#include "model/backward.h"
+#include "model/forward.h"
+#include "model/parameter_source.h"
+
+namespace invar {
+
+struct TinyModel {
+  const char* name;
+  DecoderSpec spec;
+};
+inline void PrintTo(const TinyModel& model, std::ostream* out) {
+  *out << model.name;
+}
+
+// Every family, odd sizes, every kind of parameter.
+inline std::vector<TinyModel> tiny_models() {
+  const auto base = [](const char* family) {
+    DecoderSpec spec{.family = family,
+                     .hidden = 48,
+                     .layers = 2,
+                     .heads = 4,
+                     .kv_heads = 2,
+                     .head_dim = 16,
+                     .ffn = 72,
+                     .vocab = 53,
+                     .max_positions = 256,
+                     .norm_eps = 1e-5f};
+    spec.windows = {0, 0};
+    return spec;
+  };
+  DecoderSpec llama = base("llama");
+  llama.o_bias = llama.qkv_bias = llama.mlp_bias = true;
+  llama.rope = {.scaling = RopeSpec::Scaling::linear, .factor = 2.0};
+  DecoderSpec mistral = base("mistral");
+  mistral.windows = {7, 33};
+  mistral.kv_heads = 1;
+  DecoderSpec qwen2 = base("qwen2");
+  qwen2.qkv_bias = true;
+  qwen2.tied_head = true;
+  qwen2.head_dim = 10;
+  DecoderSpec qwen3 = base("qwen3");
+  qwen3.qk_norm = true;
+  qwen3.tied_head = true;
+  qwen3.hidden = 64;
+  qwen3.ffn = 96;
+  return {{"llama", llama}, {"mistral", mistral}, {"qwen2", qwen2}, {"qwen3", qwen3}};
+}
+
+// Weights of bf16 in a layout; norms near 1.
+inline std::vector<bf16_t> random_weights(const ParameterLayout& layout, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<bf16_t> weights(layout.size());
+  for (const ParameterLayout::Slot& slot : layout.slots()) {
+    const bool is_matrix = slot.tensor.shape.size() == 2;
+    const bool is_norm = slot.tensor.name.find("norm") != std::string::npos;
+    const float deviation =
+        is_matrix ? 1.2f / std::sqrt(static_cast<float>(slot.tensor.shape[1])) : 0.3f;
+    for (int64_t i = 0; i < slot.count; ++i)
+      weights[slot.offset + i] = f32_to_bf16((is_norm ? 1.0f : 0.0f) + deviation * normal(random));
+  }
+  return weights;
+}
+
+// Sequences whose lengths add up to a multiple of 32; some positions have no weight.
+inline std::vector<Example> random_examples(const DecoderSpec& spec, std::vector<int> lengths,
+                                            uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<Example> examples;
+  for (const int length : lengths) {
+    Example example;
+    for (int i = 0; i < length; ++i) {
+      example.tokens.push_back(static_cast<int32_t>(random() % spec.vocab));
+      example.targets.push_back(static_cast<int32_t>(random() % spec.vocab));
+      example.weights.push_back(random() % 4 ? 0x1p-5 * (1 + random() % 3) : 0.0);
+    }
+    examples.push_back(example);
+  }
+  return examples;
+}
+
+// One model with room for batches of `max_rows` rows.
+class TrainingCase {
+ public:
+  TrainingCase(const DecoderSpec& spec, const std::vector<bf16_t>& weights, int max_rows,
+               const char* instruction_set = "scalar", int threads = 1, bool recompute = false)
+      : spec_(spec),
+        layout_(spec),
+        device_(make_host_device()),
+        pool_(threads),
+        kernels_(select_backward_kernels(Order::portable, instruction_set)),
+        decoder_weights_(spec, {}, make_shard(spec, 0, 1), ParameterSource(layout_, weights.data()),
+                         *device_, pool_),
+        decoder_{.spec = spec,
+                 .arithmetic = {},
+                 .device = device_.get(),
+                 .pool = &pool_,
+                 .kernels = select_kernels(Order::portable, instruction_set),
+                 .weights = &decoder_weights_,
+                 .rope = RopeTable(*device_, spec.rope, spec.head_dim, spec.max_positions)},
+        transposed_(spec, *device_),
+        kv_(*device_, spec.layers, max_rows / 32 + 32, 32, spec.kv_heads, spec.head_dim),
+        forward_workspace_(decoder_, max_rows, max_rows),
+        tape_(decoder_, max_rows, recompute),
+        workspace_(decoder_, kernels_, max_rows, max_rows),
+        gradients_(layout_.gradient_size()) {
+    transposed_.update(weights.data(), layout_, kernels_, pool_);
+  }
+
+  const ParameterLayout& layout() const { return layout_; }
+  const std::vector<float>& gradients() const { return gradients_; }
+
+  // Forward and backward of the examples; gradients go on from what they are.
+  void run(const std::vector<Example>& examples) {
+    Batch batch;
+    std::vector<int32_t> targets;
+    std::vector<float> weights;
+    int32_t page = 0;
+    for (const Example& example : examples) {
+      const int32_t sequence = static_cast<int32_t>(batch.sequences.size());
+      batch.sequences.emplace_back();
+      for (size_t i = 0; i < example.tokens.size(); ++i) {
+        if (i % 32 == 0) batch.sequences.back().pages.push_back(page++);
+        batch.logit_rows.push_back(static_cast<int32_t>(batch.rows.size()));
+        batch.rows.push_back({example.tokens[i], static_cast<int32_t>(i), sequence});
+        targets.push_back(example.targets[i]);
+        weights.push_back(static_cast<float>(example.weights[i]));
+      }
+    }
+    ForwardIo forward_io{.tape = &tape_};
+    forward(decoder_, batch, kv_, forward_workspace_, solo_group(), forward_io);
+
+    const int64_t rows = std::ssize(batch.rows);
+    std::vector<int32_t> argmax(rows);
+    std::vector<float> max(rows), log_sum(rows);
+    const auto has_nan = std::make_unique<bool[]>(rows);
+    decoder_.run(decoder_.kernels.log_sum_exp, LogitsParams{.logits = forward_io.logits.data(),
+                                                            .rows = rows,
+                                                            .stride = spec_.vocab,
+                                                            .vocab = spec_.vocab,
+                                                            .argmax = argmax.data(),
+                                                            .max = max.data(),
+                                                            .log_sum = log_sum.data(),
+                                                            .has_nan = has_nan.get()});
+    std::vector<bf16_t> d_logits(rows * activation_stride(spec_.vocab));
+    const Activation out{d_logits.data(), DType::bf16, activation_stride(spec_.vocab)};
+    decoder_.run(kernels_.loss, LossParams{.logits = forward_io.logits.data(),
+                                           .rows = rows,
+                                           .stride = spec_.vocab,
+                                           .vocab = spec_.vocab,
+                                           .max = max.data(),
+                                           .log_sum = log_sum.data(),
+                                           .targets = targets.data(),
+                                           .weights = weights.data(),
+                                           .teacher = nullptr,
+                                           .out = out});
+    BackwardIo io{.tape = &tape_,
+                  .d_logits = out,
+                  .gradients = gradients_.data(),
+                  .forward_workspace = &forward_workspace_};
+    backward(decoder_, transposed_, kernels_, layout_, batch, kv_, workspace_, io);
+  }
+
+  // The gradients as an optimizer sees them: every use of a tensor added.
+  std::vector<float> total() const {
+    std::vector<float> sum(gradients_.begin(), gradients_.begin() + layout_.size());
+    if (spec_.tied_head)
+      for (int64_t i = 0; i < int64_t{spec_.vocab} * spec_.hidden; ++i)
+        sum[layout_.offset(TensorRole::embedding) + i] +=
+            gradients_[layout_.offset(TensorRole::head) + i];
+    return sum;
+  }
+
+ private:
+  DecoderSpec spec_;
+  ParameterLayout layout_;
+  std::unique_ptr<Device> device_;
+  ThreadPool pool_;
+  BackwardKernels kernels_;
+  DecoderWeights decoder_weights_;
+  Decoder decoder_;
+  TransposedWeights transposed_;
+  KvStorage kv_;
+  Workspace forward_workspace_;
+  Tape tape_;
+  BackwardWorkspace workspace_;
+  std::vector<float> gradients_;
+};
+
+}  // namespace invar
