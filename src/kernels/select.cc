@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "kernels/cpu/avx2.h"
-#include "kernels/cpu/avx512.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/features.h"
 #include "kernels/cpu/hopper.h"
 #include "kernels/cpu/matmul.h"
@@ -23,13 +23,15 @@ struct Implementation {
 };
 
 void override_avx2(Kernels& kernels) {
-  avx2::override_elementwise(kernels);
+  cpu::override_elementwise<cpu::kAvx2Rows>(kernels);
+  cpu::override_attention<cpu::attend_avx2, cpu::kVectorTileQueries>(kernels);
   cpu::override_matmul<cpu::product_avx2>(kernels);
   if (kernels.order == Order::hopper) hopper::override_avx2(kernels);
 }
 
 void override_avx512(Kernels& kernels) {
-  avx512::override_elementwise(kernels);
+  cpu::override_elementwise<cpu::kAvx512Rows>(kernels);
+  cpu::override_attention<cpu::attend_avx512, cpu::kVectorTileQueries>(kernels);
   cpu::override_matmul<cpu::product_avx512>(kernels);
   if (kernels.order == Order::hopper) hopper::override_avx512(kernels);
 }

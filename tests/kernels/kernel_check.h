@@ -90,6 +90,21 @@ void fill_row(Random& random, std::span<float> row);
 ::testing::AssertionResult same_bits(std::span<const bf16_t> expected,
                                      std::span<const bf16_t> found);
 
+// The same bits and both guards intact. Other types than the two have no NaN: bytes are compared.
+template <typename T>
+::testing::AssertionResult same(const Guarded<T>& expected, const Guarded<T>& found) {
+  if (!expected.guards_are_intact() || !found.guards_are_intact())
+    return ::testing::AssertionFailure() << "guard bytes were written";
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, bf16_t>) {
+    return same_bits(expected.span(), found.span());
+  } else {
+    for (int64_t i = 0; i < expected.size(); ++i)
+      if (std::memcmp(&expected[i], &found[i], sizeof(T)) != 0)
+        return ::testing::AssertionFailure() << "element " << i << " differs";
+    return ::testing::AssertionSuccess();
+  }
+}
+
 // Calls work(Part{i, count}) for every i, the last first.
 void run_in_parts(int count, const std::function<void(Part)>& work);
 

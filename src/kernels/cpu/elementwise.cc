@@ -1,23 +1,18 @@
 // The loops of the elementwise operations: which rows, which heads, which places of the cache. What
 // happens inside a row comes from an instruction set's RowFunctions.
+#include "kernels/cpu/elementwise.h"
+
 #include <immintrin.h>
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
 
-#include "kernels/cpu/avx2.h"
-#include "kernels/cpu/avx512.h"
-#include "kernels/cpu/row_functions.h"
 #include "numerics/math.h"
 
 namespace invar::cpu {
 
-extern const RowFunctions kAvx2Rows, kAvx512Rows;
-
 namespace {
-
-// ---- Embedding: one table row per row, bound by memory; the same for every set
 
 void embed_row(const bf16_t* row, int64_t width, float* out) {
   for (int64_t d = 0; d < width; ++d) out[d] = bf16_to_f32(row[d]) + 0.0f;
@@ -52,14 +47,13 @@ void embed_rows(const EmbedParams& p, Part part) {
   }
 }
 
+}  // namespace
+
 void embed(const EmbedParams& p, Part part) {
   p.type == DType::bf16 ? embed_rows<bf16_t>(p, part) : embed_rows<float>(p, part);
 }
 
-// ---- RMSNorm
-
-template <const RowFunctions& rows>
-void rms_norm(const RmsNormParams& p, Part part) {
+void rms_norm(const RowFunctions& rows, const RmsNormParams& p, Part part) {
   const auto [begin, end] = part.of(p.rows);
   const int64_t size = size_of(p.out.type), pad = round_up(p.width, kLeafPad) - p.width;
   for (int64_t t = begin; t < end; ++t) {
@@ -70,7 +64,7 @@ void rms_norm(const RmsNormParams& p, Part part) {
   }
 }
 
-// ---- Queries, keys and values
+namespace {
 
 void write_key(bf16_t* block, int place, const bf16_t* key, int head_dim) {
   bf16_t* to = block + packed_index_bf16(place, 0, head_dim);
@@ -103,9 +97,8 @@ void write_value_pair(bf16_t* leaf, int place, const bf16_t* even, const bf16_t*
 constexpr int kChunk = 16;  // rows whose keys and values of one head are kept together
 
 // Keys and values of one head for rows [begin, end), at most kChunk.
-template <const RowFunctions& rows>
-void cache_head(const QkvParams& p, HeadTransform transform, int64_t begin, int64_t end,
-                int group) {
+void cache_head(const RowFunctions& rows, const QkvParams& p, HeadTransform transform,
+                int64_t begin, int64_t end, int group) {
   const KvLayer& kv = p.kv;
   const int e = kv.head_dim;
   alignas(64) bf16_t keys[kChunk][256], values[kChunk][256];
@@ -143,8 +136,9 @@ void cache_head(const QkvParams& p, HeadTransform transform, int64_t begin, int6
   }
 }
 
-template <const RowFunctions& rows>
-void qkv(const QkvParams& p, Part part) {
+}  // namespace
+
+void qkv(const RowFunctions& rows, const QkvParams& p, Part part) {
   const auto [begin, end] = part.of(p.rows);
   const int e = p.kv.head_dim;
   const int64_t padded = round_up(e, 32);
@@ -159,16 +153,12 @@ void qkv(const QkvParams& p, Part part) {
   }
   for (int64_t t = begin; t < end; t += kChunk)
     for (int g = 0; g < p.kv.kv_heads; ++g)
-      cache_head<rows>(p, {p.k_norm, p.norm_eps, nullptr, nullptr, e}, t, std::min(end, t + kChunk),
-                       g);
+      cache_head(rows, p, {p.k_norm, p.norm_eps, nullptr, nullptr, e}, t, std::min(end, t + kChunk),
+                 g);
 }
 
-// ---- Logits
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-template <const RowFunctions& rows>
-void log_sum_exp(const LogitsParams& p, Part part) {
+void log_sum_exp(const RowFunctions& rows, const LogitsParams& p, Part part) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   const auto [begin, end] = part.of(p.rows);
   for (int64_t t = begin; t < end; ++t) {
     const float* x = p.logits + t * p.stride;
@@ -181,25 +171,4 @@ void log_sum_exp(const LogitsParams& p, Part part) {
   }
 }
 
-template <const RowFunctions& rows>
-void override_elementwise(Kernels& kernels) {
-  kernels.embed = embed;
-  kernels.rms_norm = rms_norm<rows>;
-  kernels.qkv = qkv<rows>;
-  kernels.log_sum_exp = log_sum_exp<rows>;
-}
-
-}  // namespace
 }  // namespace invar::cpu
-
-namespace invar {
-
-void avx2::override_elementwise(Kernels& kernels) {
-  cpu::override_elementwise<cpu::kAvx2Rows>(kernels);
-}
-
-void avx512::override_elementwise(Kernels& kernels) {
-  cpu::override_elementwise<cpu::kAvx512Rows>(kernels);
-}
-
-}  // namespace invar

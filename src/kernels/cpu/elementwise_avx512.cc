@@ -16,6 +16,6 @@ namespace {
 
 }  // namespace
 
-extern const RowFunctions kAvx512Rows = {rms_norm, query, key_value, logits};
+const RowFunctions kAvx512Rows = {rms_norm, query, key_value, logits};
 
 }  // namespace invar::cpu

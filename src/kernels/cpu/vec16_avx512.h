@@ -40,6 +40,10 @@ inline void store(float* p, Vec16 x, int64_t count) {
 inline Bits16 load_bits(const void* p) {
   return {_mm512_loadu_si512(p)};
 }
+// Sixteen 16-bit patterns, each in the lower half of its lane.
+inline Bits16 load_u16(const uint16_t* p) {
+  return {_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
 // The lower halves of the lanes, next to each other.
 inline void store_u16(uint16_t* p, Bits16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(x.v));

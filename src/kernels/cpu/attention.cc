@@ -1,0 +1,102 @@
+#include "kernels/cpu/attention.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace invar::cpu {
+
+namespace {
+
+// Queries [begin, end) of a run of rows with one block table, for one key/value head. They are
+// numbered row by row, and within a row by head.
+struct Task {
+  int64_t row;  // first of the run
+  int32_t group;
+  int64_t begin, end;
+};
+
+int64_t first_place(const AttentionParams& p, int64_t row) {
+  return p.window > 0 ? std::max(0, p.positions[row] - p.window + 1) : 0;
+}
+
+// Leaves of places that a task reads: what it costs, near enough.
+int64_t leaves_of(const AttentionParams& p, const Task& task) {
+  const int64_t heads = p.heads / p.kv.kv_heads;
+  int64_t first = INT64_MAX, last = 0;
+  for (int64_t t = task.row + task.begin / heads; t <= task.row + (task.end - 1) / heads; ++t) {
+    first = std::min(first, first_place(p, t));
+    last = std::max<int64_t>(last, p.positions[t]);
+  }
+  return last / 32 - first / 32 + 1;
+}
+
+// Every task, those that share keys next to each other.
+template <typename Use>
+void for_each_task(const AttentionParams& p, int tile_queries, Use use) {
+  const int64_t heads = p.heads / p.kv.kv_heads;
+  for (int64_t row = 0; row < p.rows;) {
+    int64_t end = row + 1;
+    while (end < p.rows && p.table_of[end] == p.table_of[row]) ++end;
+    const int64_t queries = (end - row) * heads;
+    for (int32_t g = 0; g < p.kv.kv_heads; ++g)
+      for (int64_t q = 0; q < queries; q += tile_queries)
+        use(Task{row, g, q, std::min(queries, q + tile_queries)});
+    row = end;
+  }
+}
+
+void clear_pad(const AttentionParams& p, int64_t row) {
+  const int64_t width = int64_t{p.heads} * p.kv.head_dim, size = size_of(p.out.type);
+  char* out = static_cast<char*>(p.out.data) + (row * p.out.stride + width) * size;
+  std::memset(out, 0, static_cast<size_t>((round_up(width, kLeafPad) - width) * size));
+}
+
+void fill_tile(const AttentionParams& p, const Task& task, AttentionTile& tile) {
+  const KvLayer& kv = p.kv;
+  const int64_t heads = p.heads / kv.kv_heads, e = kv.head_dim, padded = round_up(e, 32);
+  tile.queries = static_cast<int32_t>(task.end - task.begin);
+  for (int i = 0; i < tile.queries; ++i) {
+    const int64_t row = task.row + (task.begin + i) / heads;
+    const int64_t head = task.group * heads + (task.begin + i) % heads;
+    tile.q[i] = p.q + (row * p.heads + head) * padded;
+    tile.first[i] = static_cast<int32_t>(first_place(p, row));
+    tile.last[i] = p.positions[row];
+    tile.out[i] =
+        static_cast<char*>(p.out.data) + (row * p.out.stride + head * e) * size_of(p.out.type);
+    tile.stat[i] = row * p.heads + head;
+    if (head == p.heads - 1) clear_pad(p, row);
+  }
+  tile.max = p.max;
+  tile.sum = p.sum;
+  tile.out_is_bf16 = p.out.type == DType::bf16;
+  tile.table = p.tables[p.table_of[task.row]];
+  tile.page_places = kv.page_places;
+  tile.head_dim = kv.head_dim;
+  tile.keys = kv.keys + kv.key_index(0, task.group, 0, 0);
+  tile.values = kv.values + kv.value_index(0, task.group, 0, 0);
+  tile.key_page = kv.kv_heads * kv.key_block();
+  tile.value_page = kv.kv_heads * kv.value_block();
+  tile.scale = static_cast<float>(0x1.71547652b82fep+0 / __builtin_sqrt(static_cast<double>(e)));
+}
+
+}  // namespace
+
+void attention(Attend attend, int tile_queries, const AttentionParams& p, Part part) {
+  int64_t total = 0, before = 0;
+  for_each_task(p, tile_queries, [&](const Task& task) { total += leaves_of(p, task); });
+  AttentionTile tiles[2];
+  AttentionTile* ready = nullptr;  // waits for its successor to be known
+  int used = 0;
+  for_each_task(p, tile_queries, [&](const Task& task) {
+    const int64_t owner = before * part.count / total;
+    before += leaves_of(p, task);
+    if (owner != part.index) return;
+    AttentionTile& tile = tiles[used++ % 2];
+    fill_tile(p, task, tile);
+    if (ready) attend(*ready, &tile);
+    ready = &tile;
+  });
+  if (ready) attend(*ready, nullptr);
+}
+
+}  // namespace invar::cpu

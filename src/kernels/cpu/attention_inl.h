@@ -1,0 +1,153 @@
+// Attention of one tile, numerics 4, over Vec16. Included inside an anonymous namespace after a
+// vec16 header, vec16_math.h and attention_tile.h.
+//
+// What an instruction set adds is `Products`, the two matrix products of a split:
+//   Products(tile)                     takes the queries
+//   scores(split, d)                   d[query][place] for the leaves of the split
+//   store_weights(query, place, p)     takes 16 weights, to be rounded to bf16
+//   values(split, use)                 use(query, e, the 16 elements of o_s from e on)
+
+constexpr int kSplit = 128, kLeaf = 32, kSplitLeaves = kSplit / kLeaf;
+
+inline int round_up_to(int x, int multiple) {
+  return (x + multiple - 1) / multiple * multiple;
+}
+inline int smaller(int a, int b) {
+  return a < b ? a : b;
+}
+inline int larger(int a, int b) {
+  return a > b ? a : b;
+}
+
+// One split of a tile.
+struct Split {
+  // Places of the split, 0 .. 127, that a query sees; none when begin >= end.
+  int begin[kMaxTileQueries], end[kMaxTileQueries];
+  // Leaves of places that some query sees, and their keys and values: two panels of 16 places, and
+  // one leaf for each panel of 16 elements.
+  int first_leaf, end_leaf;
+  const uint16_t* keys[kSplitLeaves];
+  const uint16_t* values[kSplitLeaves];
+};
+
+inline Split locate(const AttentionTile& tile, int base) {
+  Split split;
+  int begin = kSplit, end = 0;
+  for (int i = 0; i < tile.queries; ++i) {
+    split.begin[i] = larger(tile.first[i] - base, 0);
+    split.end[i] = smaller(tile.last[i] + 1 - base, kSplit);
+    if (split.begin[i] >= split.end[i]) continue;
+    begin = smaller(begin, split.begin[i]);
+    end = larger(end, split.end[i]);
+  }
+  split.first_leaf = begin / kLeaf;
+  split.end_leaf = (end + kLeaf - 1) / kLeaf;
+  for (int leaf = split.first_leaf; leaf < split.end_leaf; ++leaf) {
+    const int place = base + leaf * kLeaf, in_page = place % tile.page_places;
+    const int64_t page = tile.table[place / tile.page_places];
+    split.keys[leaf] =
+        tile.keys + page * tile.key_page + in_page * round_up_to(tile.head_dim, kLeaf);
+    split.values[leaf] =
+        tile.values + page * tile.value_page + in_page * round_up_to(tile.head_dim, 16);
+  }
+  return split;
+}
+
+// Step 2 for one query that sees places [begin, end): its weights in all leaves of the split, m_s
+// and l_s. The sign of a zero score cannot be seen: exp2(+-0) is 1.
+template <typename Products>
+inline void weigh(const float* d, int begin, int end, const Split& split, float scale, int query,
+                  Products& products, float& max_out, float& sum_out) {
+  const Vec16 lowest = splat(-__builtin_inff());
+  Vec16 top = lowest;
+  for (int place = begin / 16 * 16; place < end; place += 16)
+    top = max(select(lanes(begin - place, end - place), load(d + place), lowest), top);
+  const float m = largest(top) * scale;
+  const Vec16 c = splat(scale), minus_m = splat(-m);
+  // Places that were not computed add +0 to a lane, which is never -0.
+  Vec16 lane[4] = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
+#pragma GCC unroll 8
+  for (int panel = 0; panel < kSplit / 16; ++panel) {
+    const int place = 16 * panel;
+    if (panel / 2 < split.first_leaf || panel / 2 >= split.end_leaf) continue;
+    const Vec16 p = select(lanes(begin - place, end - place),
+                           exp2(fma(load(d + place), c, minus_m)), splat(0.0f));
+    products.store_weights(query, place, p);
+    lane[panel % 4] = lane[panel % 4] + p;
+  }
+  max_out = m;
+  sum_out = halve64(lane);
+}
+
+// The state of step 4 for every query of a tile. It begins as max = -inf and zeros: merging the
+// first split then gives that split, since exp2(-inf) is +0, exp2(0) is 1 and o_s is never -0.
+struct Merged {
+  alignas(64) float max[kMaxTileQueries], sum[kMaxTileQueries];
+  alignas(64) float keep[kMaxTileQueries], add[kMaxTileQueries];  // a and b of the split at hand
+  alignas(64) float out[kMaxTileQueries * 256];                   // [query][round_up(E, 16)]
+};
+
+template <typename Products>
+inline void attend_split(const AttentionTile& tile, const Split& split, Products& products,
+                         Merged& state) {
+  alignas(64) float d[kMaxTileQueries * kSplit];
+  products.scores(split, d);
+  float split_sum[kMaxTileQueries];
+  for (int i = 0; i < tile.queries; ++i) {
+    state.keep[i] = state.add[i] = 0.0f;
+    if (split.begin[i] >= split.end[i]) {
+      for (int place = split.first_leaf * kLeaf; place < split.end_leaf * kLeaf; place += 16)
+        products.store_weights(i, place, splat(0.0f));
+      continue;
+    }
+    float m;
+    weigh(d + i * kSplit, split.begin[i], split.end[i], split, tile.scale, i, products, m,
+          split_sum[i]);
+    const float max = state.max[i] < m ? m : state.max[i];
+    state.keep[i] = state.max[i] - max;
+    state.add[i] = m - max;
+    state.max[i] = max;
+  }
+  for (int i = 0; i < tile.queries; i += 16) {
+    store(state.keep + i, exp2(load(state.keep + i)));
+    store(state.add + i, exp2(load(state.add + i)));
+  }
+  for (int i = 0; i < tile.queries; ++i)
+    if (split.begin[i] < split.end[i])
+      state.sum[i] = __builtin_fmaf(state.sum[i], state.keep[i], split_sum[i] * state.add[i]);
+  const int width = round_up_to(tile.head_dim, 16);
+  products.values(split, [&](int i, int e, Vec16 o) {
+    if (split.begin[i] >= split.end[i]) return;
+    float* out = state.out + i * width + e;
+    store(out, fma(load(out), splat(state.keep[i]), o * splat(state.add[i])));
+  });
+}
+
+template <typename Products>
+inline void attend(const AttentionTile& tile) {
+  Products products(tile);
+  Merged state;
+  const int e = tile.head_dim, width = round_up_to(e, 16);
+  int first = tile.first[0], last = tile.last[0];
+  for (int i = 0; i < tile.queries; ++i) {
+    first = smaller(first, tile.first[i]);
+    last = larger(last, tile.last[i]);
+    state.max[i] = -__builtin_inff();
+    state.sum[i] = 0.0f;
+    for (int k = 0; k < width; k += 16) store(state.out + i * width + k, splat(0.0f));
+  }
+  for (int base = first / kSplit * kSplit; base <= last; base += kSplit) {
+    const Split split = locate(tile, base);
+    if (split.first_leaf < split.end_leaf) attend_split(tile, split, products, state);
+  }
+  for (int i = 0; i < tile.queries && tile.max; ++i) tile.max[tile.stat[i]] = state.max[i];
+  for (int i = 0; i < tile.queries && tile.sum; ++i) tile.sum[tile.stat[i]] = state.sum[i];
+  for (int i = 0; i < tile.queries; ++i)
+    for (int k = 0; k < e; k += 16) {
+      const Vec16 y = load(state.out + i * width + k) / splat(state.sum[i]);
+      if (tile.out_is_bf16)
+        store_u16(static_cast<uint16_t*>(tile.out[i]) + k, to_bf16(y), e - k);
+      else
+        store(static_cast<float*>(tile.out[i]) + k, y, e - k);
+    }
+}

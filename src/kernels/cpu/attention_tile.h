@@ -1,0 +1,40 @@
+// One share of attention as plain data, because files for wide instruction sets include no other
+// header: queries that read the keys and values of one head through one block table.
+#pragma once
+
+#include <cstdint>
+
+namespace invar::cpu {
+
+constexpr int kMaxTileQueries = 32;
+
+struct AttentionTile {
+  int32_t queries;                     // at least 1
+  const uint16_t* q[kMaxTileQueries];  // bf16, [round_up(E, 32)]
+  int32_t first[kMaxTileQueries];      // a query sees places first .. last
+  int32_t last[kMaxTileQueries];
+  void* out[kMaxTileQueries];  // [E]
+  bool out_is_bf16;
+  float* max;  // or null: M and L, query i's at stat[i]
+  float* sum;
+  int64_t stat[kMaxTileQueries];
+
+  const int32_t* table;
+  int32_t page_places;
+  int32_t head_dim;      // E
+  const uint16_t* keys;  // the head's block of page 0
+  const uint16_t* values;
+  int64_t key_page;  // elements from page to page
+  int64_t value_page;
+  float scale;  // log2(e) / sqrt(E)
+};
+
+// Numerics 4 for a tile. `next`, or null, is the tile that the same thread computes afterwards: its
+// first keys and values are fetched meanwhile.
+using Attend = void (*)(const AttentionTile& tile, const AttentionTile* next);
+
+constexpr int kVectorTileQueries = 16;
+void attend_avx2(const AttentionTile& tile, const AttentionTile* next);
+void attend_avx512(const AttentionTile& tile, const AttentionTile* next);
+
+}  // namespace invar::cpu
