@@ -50,13 +50,19 @@ if(INVAR_CUDA)
   if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
     set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
   endif()
-  set(CMAKE_CUDA_ARCHITECTURES 90a)
+  set(CMAKE_CUDA_ARCHITECTURES 90a-real)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")  # CMake 3.25 does not know it
     set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_FLAGS_RELEASE "-O3")
     find_package(CUDAToolkit REQUIRED)
     set(INVAR_HAVE_CUDA ON)
+    # The same arithmetic as on the host; kernels call the host's constexpr functions (numerics/math.h).
+    target_compile_options(invar_options INTERFACE
+      $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false --ftz=true --prec-div=true --prec-sqrt=true
+      --expt-relaxed-constexpr -Werror=all-warnings -Xcompiler=-march=x86-64-v3,-ffp-contract=off>)
   else()
     message(STATUS "No CUDA compiler: building the CPU back end only")
   endif()

@@ -1,0 +1,117 @@
+#include "device/cuda_device.h"
+
+#include <cuda_runtime_api.h>
+
+#include "base/error.h"
+#include "device/cuda/cuda_check.h"
+
+namespace invar {
+
+namespace {
+
+std::string version(int number) {  // 13000 is 13.0
+  return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
+}
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int ordinal) : ordinal_(ordinal) { make_current(); }
+
+  void* allocate(size_t bytes, const char* what) override {
+    make_current();
+    void* address = nullptr;
+    const cudaError_t status = cudaMalloc(&address, bytes ? bytes : 1);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // not a lasting error
+      fail("not enough GPU memory for {}: {} MiB are needed, {} MiB are available", what,
+           bytes >> 20, available_bytes() >> 20);
+    }
+    cuda_check(status, "allocating GPU memory");
+    cuda_check(cudaMemset(address, 0, bytes), "clearing GPU memory");
+    return address;
+  }
+
+  void release(void* address, size_t) override {
+    cudaSetDevice(ordinal_);
+    cudaFree(address);  // at the end of a failed device nothing more can be said
+  }
+
+  void upload(void* to, const void* from, size_t bytes) override {
+    copy(to, from, bytes, "copying to the GPU");
+  }
+  void download(void* to, const void* from, size_t bytes) override {
+    copy(to, from, bytes, "copying from the GPU");
+  }
+  bool is_host() const override { return false; }
+
+  size_t available_bytes() const override {
+    make_current();
+    size_t free = 0, total = 0;
+    cuda_check(cudaMemGetInfo(&free, &total), "asking for the GPU's free memory");
+    return free;
+  }
+
+ private:
+  // The runtime keeps a current device per thread; kernels launched after a copy go to the copy's
+  // device.
+  void make_current() const { cuda_check(cudaSetDevice(ordinal_), "choosing the GPU"); }
+
+  void copy(void* to, const void* from, size_t bytes, const char* what) {
+    make_current();
+    if (bytes) cuda_check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), what);
+  }
+
+  int ordinal_;
+};
+
+}  // namespace
+
+void cuda_check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  fail("the GPU failed while {}: {} ({})", what, cudaGetErrorString(status),
+       cudaGetErrorName(status));
+}
+
+int cuda_device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+
+std::unique_ptr<Device> make_cuda_device(int ordinal) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaErrorInsufficientDriver) {
+    int driver = 0, runtime = 0;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    if (driver == 0)
+      fail("the device cuda:{} was asked for and this machine has no NVIDIA driver", ordinal);
+    fail("the NVIDIA driver supports CUDA {} and this build needs {}; update the driver",
+         version(driver), version(runtime));
+  }
+  if (status != cudaSuccess)
+    fail("the device cuda:{} was asked for and no GPU can be used: {}", ordinal,
+         cudaGetErrorString(status));
+  if (ordinal < 0 || ordinal >= count)
+    fail("the device cuda:{} was asked for and this machine has {} GPUs", ordinal, count);
+  cudaDeviceProp properties;
+  cuda_check(cudaGetDeviceProperties(&properties, ordinal), "asking for its properties");
+  if (properties.major != 9 || properties.minor != 0)
+    fail("this build runs on GPUs of compute capability 9.0 (Hopper) and cuda:{}, {}, has {}.{}",
+         ordinal, properties.name, properties.major, properties.minor);
+  return std::make_unique<CudaDevice>(ordinal);
+}
+
+std::string describe_cuda_device(int ordinal) {
+  cudaDeviceProp properties;
+  cuda_check(cudaGetDeviceProperties(&properties, ordinal), "asking for its properties");
+  int driver = 0;
+  cuda_check(cudaDriverGetVersion(&driver), "asking for its driver");
+  return fmt::format("{}, {} MiB, compute capability {}.{}, driver {}", properties.name,
+                     properties.totalGlobalMem >> 20, properties.major, properties.minor,
+                     version(driver));
+}
+
+}  // namespace invar

@@ -1,0 +1,22 @@
+// NVIDIA GPUs as devices. In a build without CUDA there are none.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "device/device.h"
+
+namespace invar {
+
+// GPUs that this process sees; 0 without a driver or in a build without CUDA.
+int cuda_device_count();
+
+// GPU `ordinal`. Throws Error, one sentence, when this build has no CUDA, there is no such GPU, the
+// driver is too old for this build, or the GPU is not of compute capability 9.0. Later on any
+// operation of the device throws Error when the GPU has failed; the device is of no use then.
+std::unique_ptr<Device> make_cuda_device(int ordinal);
+
+// "NVIDIA H200, 143771 MiB, compute capability 9.0, driver 13.0".
+std::string describe_cuda_device(int ordinal);
+
+}  // namespace invar

@@ -1,0 +1,21 @@
+// Stands in for device/cuda in a build without CUDA.
+#include "base/error.h"
+#include "device/cuda_device.h"
+
+namespace invar {
+
+int cuda_device_count() {
+  return 0;
+}
+
+std::unique_ptr<Device> make_cuda_device(int ordinal) {
+  fail_usage(
+      "the device cuda:{} was asked for and this build has no CUDA back end; use the device cpu",
+      ordinal);
+}
+
+std::string describe_cuda_device(int) {
+  return "none";
+}
+
+}  // namespace invar

@@ -1,0 +1,360 @@
+// Attention by place (numerics 4) on a GPU, for both orders.
+//
+// A block takes up to kQueries query heads that share a key/value head and a block table and walks
+// over the splits of 128 places in ascending order: scores, then probabilities, then the weighted
+// sum of values, merged into its state. The orders differ in who computes the two products, not in
+// the rest.
+#include <limits>
+
+#include "device/cuda/cuda_check.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/mma.cuh"
+
+namespace invar::cuda {
+
+namespace {
+
+constexpr int kQueries = 8, kThreads = 128, kWarps = kThreads / kWarp, kMaxHeadDim = 256;
+constexpr int kPad = 8;  // words after each row of shared memory, against bank conflicts
+
+// What a split does to a query's state.
+enum class Merge : int { skip, set, join };
+
+struct Shared {
+  uint32_t q[kQueries][kMaxHeadDim / 2 + kPad];         // pairs of bf16
+  uint32_t weights[kQueries][kSplitPlaces / 2 + kPad];  // bf16 probabilities by place
+  float scores[kQueries][kSplitPlaces];
+  int64_t row[kQueries];
+  int head[kQueries];
+  int64_t first[kQueries], last[kQueries];  // valid places
+  int64_t begin, end;                       // of all of them
+  float max[kQueries], sum[kQueries];       // the state's M and L
+  float a[kQueries], b[kQueries];           // factors of the state and of the split
+  Merge merge[kQueries];
+  bool is_set[kQueries];
+};
+
+// The queries of one block and how to reach their cache.
+struct Segment {
+  int count;
+  int group;  // key/value head
+  const int32_t* table;
+};
+
+__device__ __forceinline__ const uint32_t* key_panel(const KvLayer& kv, const Segment& s,
+                                                     int64_t place) {
+  const int64_t page = s.table[place / kv.page_places];
+  return reinterpret_cast<const uint32_t*>(kv.keys) +
+         kv.key_index(page, s.group, place % kv.page_places, 0) / 2;
+}
+__device__ __forceinline__ const uint32_t* value_panel(const KvLayer& kv, const Segment& s,
+                                                       int64_t place, int64_t e) {
+  const int64_t page = s.table[place / kv.page_places];
+  return reinterpret_cast<const uint32_t*>(kv.values) +
+         kv.value_index(page, s.group, place % kv.page_places, e) / 2;
+}
+
+__device__ __forceinline__ float low(uint32_t pair) {
+  return __uint_as_float(pair << 16);
+}
+__device__ __forceinline__ float high(uint32_t pair) {
+  return __uint_as_float(pair & 0xffff0000);
+}
+
+// One output of one split joins the state.
+__device__ __forceinline__ float merged(const Shared& shared, int query, float state, float o) {
+  if (shared.merge[query] == Merge::skip) return state;
+  if (shared.merge[query] == Merge::set) return o;
+  return __fmaf_rn(state, shared.a[query], o * shared.b[query]);
+}
+
+// The products of order `hopper`: warps take panels of 16 places, then panels of 16 head elements.
+struct TensorCores {
+  static constexpr int kPanels = kMaxHeadDim / 16 / kWarps;
+  float out[kPanels][4] = {};
+
+  __device__ static void scores(const KvLayer& kv, const Segment& s, int64_t base, Shared& shared) {
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    const int steps = static_cast<int>(round_up(kv.head_dim, 16)) / 16;
+    for (int j = warp * 16; j < kSplitPlaces; j += kWarps * 16) {
+      if (base + j >= shared.end || base + j + 16 <= shared.begin) continue;
+      const uint32_t* panel = key_panel(kv, s, base + j);
+      float d[4] = {};
+      for (int i = 0; i < steps; ++i)
+        step(d, load_outputs(panel, i, lane), load_row(shared.q[lane / 4], i, lane));
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        shared.scores[lane % 4 * 2 + i % 2][j + lane / 4 * 2 + i / 2] = d[i] + 0.0f;
+    }
+  }
+
+  __device__ void join(const KvLayer& kv, const Segment& s, int64_t base, const Shared& shared) {
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int n = 0; n < kPanels; ++n) {
+      const int e = (n * kWarps + warp) * 16;
+      if (e >= kv.head_dim) continue;
+      float d[4] = {};
+#pragma unroll
+      for (int leaf = 0; leaf < kSplitPlaces / 32; ++leaf) {
+        const int64_t place = base + leaf * 32;
+        if (place >= shared.end || place + 32 <= shared.begin) continue;
+        const uint32_t* panel = value_panel(kv, s, place, e);
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          step(d, load_outputs(panel, i, lane),
+               load_row(shared.weights[lane / 4], leaf * 2 + i, lane));
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        out[n][i] = merged(shared, lane % 4 * 2 + i % 2, out[n][i], d[i] + 0.0f);
+    }
+  }
+
+  // Calls use(query, element, value) for everything this thread holds.
+  template <typename Use>
+  __device__ void for_outputs(int head_dim, Use use) const {
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int n = 0; n < kPanels; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int e = (n * kWarps + warp) * 16 + lane / 4 * 2 + i / 2;
+        if (e < head_dim) use(lane % 4 * 2 + i % 2, e, out[n][i]);
+      }
+  }
+};
+
+// The products of order `portable`: threads take places, then head elements.
+struct CudaCores {
+  static constexpr int kElements = kMaxHeadDim / kThreads;
+  float out[kElements][kQueries] = {};
+
+  __device__ static void scores(const KvLayer& kv, const Segment& s, int64_t base, Shared& shared) {
+    const int j = threadIdx.x;
+    if (base + j >= shared.end || base + j < shared.begin) return;
+    const uint32_t* panel = key_panel(kv, s, base + j / 16 * 16) + j % 16;
+    float sum[kQueries] = {};
+    for (int leaf = 0; leaf < round_up(kv.head_dim, 32) / 32; ++leaf) {
+      float even[kQueries] = {}, odd[kQueries] = {};
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const uint32_t key = __ldg(panel + (leaf * 16 + i) * 16);
+#pragma unroll
+        for (int q = 0; q < kQueries; ++q) {
+          const uint32_t pair = shared.q[q][leaf * 16 + i];
+          even[q] = __fmaf_rn(low(pair), low(key), even[q]);
+          odd[q] = __fmaf_rn(high(pair), high(key), odd[q]);
+        }
+      }
+#pragma unroll
+      for (int q = 0; q < kQueries; ++q) sum[q] = sum[q] + (even[q] + odd[q]);
+    }
+#pragma unroll
+    for (int q = 0; q < kQueries; ++q) shared.scores[q][j] = sum[q] + 0.0f;
+  }
+
+  __device__ void join(const KvLayer& kv, const Segment& s, int64_t base, const Shared& shared) {
+#pragma unroll
+    for (int n = 0; n < kElements; ++n) {
+      const int e = n * kThreads + threadIdx.x;
+      if (e >= kv.head_dim) continue;
+      float sum[kQueries] = {};
+      for (int leaf = 0; leaf < kSplitPlaces / 32; ++leaf) {
+        const int64_t place = base + leaf * 32;
+        if (place >= shared.end || place + 32 <= shared.begin) continue;
+        const uint32_t* panel = value_panel(kv, s, place, e / 16 * 16) + e % 16;
+        float even[kQueries] = {}, odd[kQueries] = {};
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+          const uint32_t value = __ldg(panel + i * 16);
+#pragma unroll
+          for (int q = 0; q < kQueries; ++q) {
+            const uint32_t pair = shared.weights[q][leaf * 16 + i];
+            even[q] = __fmaf_rn(low(pair), low(value), even[q]);
+            odd[q] = __fmaf_rn(high(pair), high(value), odd[q]);
+          }
+        }
+#pragma unroll
+        for (int q = 0; q < kQueries; ++q) sum[q] = sum[q] + (even[q] + odd[q]);
+      }
+#pragma unroll
+      for (int q = 0; q < kQueries; ++q) out[n][q] = merged(shared, q, out[n][q], sum[q] + 0.0f);
+    }
+  }
+
+  template <typename Use>
+  __device__ void for_outputs(int head_dim, Use use) const {
+#pragma unroll
+    for (int n = 0; n < kElements; ++n)
+#pragma unroll
+      for (int q = 0; q < kQueries; ++q) {
+        const int e = n * kThreads + threadIdx.x;
+        if (e < head_dim) use(q, e, out[n][q]);
+      }
+  }
+};
+
+// Probabilities of one split and their part of the state: a warp takes two queries, a lane places
+// lane, lane + 32, ...
+__device__ void probabilities(const Segment& s, int64_t base, float c, Shared& shared) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  for (int q = warp; q < kQueries; q += kWarps) {
+    float p[4] = {};
+    float top = -std::numeric_limits<float>::infinity();
+    const bool has_place =
+        q < s.count && shared.first[q] < base + kSplitPlaces && shared.last[q] >= base;
+    const auto is_valid = [&](int i) {
+      const int64_t place = base + lane + 32 * i;
+      return has_place && place >= shared.first[q] && place <= shared.last[q];
+    };
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (is_valid(i)) {
+        const float d = shared.scores[q][lane + 32 * i];
+        top = top < d ? d : top;
+      }
+    const float max = warp_max(top) * c;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (is_valid(i)) p[i] = math::exp2(__fmaf_rn(shared.scores[q][lane + 32 * i], c, -max));
+    const float sum = halve64(p[0] + p[2], p[1] + p[3]);
+    bf16_t* weights = reinterpret_cast<bf16_t*>(shared.weights[q]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) weights[lane + 32 * i] = f32_to_bf16(p[i]);
+    if (lane != 0) continue;
+    if (!has_place) {
+      shared.merge[q] = Merge::skip;
+    } else if (!shared.is_set[q]) {
+      shared.merge[q] = Merge::set;
+      shared.is_set[q] = true;
+      shared.max[q] = max;
+      shared.sum[q] = sum;
+    } else {
+      shared.merge[q] = Merge::join;
+      const float old = shared.max[q], both = old < max ? max : old;
+      const float a = math::exp2(old - both), b = math::exp2(max - both);
+      shared.max[q] = both;
+      shared.sum[q] = __fmaf_rn(shared.sum[q], a, sum * b);
+      shared.a[q] = a;
+      shared.b[q] = b;
+    }
+  }
+}
+
+// All places of the queries in shared.row and shared.head, which share the segment's cache.
+template <typename Cores>
+__device__ void attend(const AttentionParams& p, const Segment& s, float c, Shared& shared) {
+  const int tid = threadIdx.x, head_dim = p.kv.head_dim;
+  const int words = static_cast<int>(round_up(head_dim, 32)) / 2;
+  if (tid < kQueries) {
+    shared.is_set[tid] = false;
+    shared.merge[tid] = Merge::skip;
+    if (tid < s.count) {
+      const int64_t last = p.positions[shared.row[tid]];
+      shared.last[tid] = last;
+      shared.first[tid] = p.window > 0 && last >= p.window ? last - p.window + 1 : 0;
+    }
+  }
+  for (int i = tid; i < kQueries * words; i += kThreads) {
+    const int q = i / words;
+    shared.q[q][i % words] =
+        q < s.count ? reinterpret_cast<const uint32_t*>(
+                          p.q)[(shared.row[q] * p.heads + shared.head[q]) * words + i % words]
+                    : 0;
+  }
+  __syncthreads();
+  if (tid == 0) {
+    shared.begin = shared.first[0];
+    shared.end = shared.last[0] + 1;
+    for (int q = 1; q < s.count; ++q) {
+      if (shared.first[q] < shared.begin) shared.begin = shared.first[q];
+      if (shared.last[q] >= shared.end) shared.end = shared.last[q] + 1;
+    }
+  }
+  __syncthreads();
+
+  Cores cores;
+  for (int64_t base = shared.begin / kSplitPlaces * kSplitPlaces; base < shared.end;
+       base += kSplitPlaces) {
+    Cores::scores(p.kv, s, base, shared);
+    __syncthreads();
+    probabilities(s, base, c, shared);
+    __syncthreads();
+    cores.join(p.kv, s, base, shared);
+    __syncthreads();
+  }
+  cores.for_outputs(head_dim, [&](int q, int e, float o) {
+    if (q < s.count)
+      store(p.out, shared.row[q] * p.out.stride + shared.head[q] * head_dim + e, o / shared.sum[q]);
+  });
+  __syncthreads();
+}
+
+// A block takes `unit_rows` rows and one key/value head.
+template <typename Cores>
+__global__ __launch_bounds__(kThreads) void attention_kernel(AttentionParams p, int unit_rows,
+                                                             float c) {
+  __shared__ Shared shared;
+  const int group = blockIdx.y, per_group = p.heads / p.kv.kv_heads;
+  const int64_t t0 = int64_t{blockIdx.x} * unit_rows;
+  const int64_t rows = t0 + unit_rows < p.rows ? unit_rows : p.rows - t0;
+  const int64_t queries = rows * per_group;
+  const auto row_of = [&](int64_t i) { return t0 + i / per_group; };
+  for (int64_t i = 0; i < queries;) {
+    const int32_t table = p.table_of[row_of(i)];
+    int count = 0;
+    while (count < kQueries && i + count < queries && p.table_of[row_of(i + count)] == table)
+      ++count;
+    if (threadIdx.x < count) {
+      shared.row[threadIdx.x] = row_of(i + threadIdx.x);
+      shared.head[threadIdx.x] =
+          group * per_group + static_cast<int>((i + threadIdx.x) % per_group);
+    }
+    __syncthreads();
+    attend<Cores>(p, {count, group, p.tables[table]}, c, shared);
+    i += count;
+  }
+  const int64_t width = int64_t{p.heads} * p.kv.head_dim, pad = round_up(width, kLeafPad) - width;
+  if (group == 0)
+    for (int64_t i = threadIdx.x; i < rows * pad; i += kThreads)
+      store(p.out, (t0 + i / pad) * p.out.stride + width + i % pad, 0.0f);
+}
+
+template <typename Cores>
+void launch(const AttentionParams& p, int unit_rows) {
+  if (p.rows == 0) return;
+  const float c =
+      static_cast<float>(0x1.71547652b82fep+0 / __builtin_sqrt(static_cast<double>(p.kv.head_dim)));
+  const dim3 grid(static_cast<unsigned>((p.rows + unit_rows - 1) / unit_rows), p.kv.kv_heads);
+  attention_kernel<Cores><<<grid, kThreads>>>(p, unit_rows, c);
+  cuda_launched("attending");
+}
+
+// Every row on its own: many blocks.
+template <typename Cores>
+void by_row(const AttentionParams& p) {
+  launch<Cores>(p, 1);
+}
+// As many rows as fill a block, so that neighbours share the cache's reads.
+template <typename Cores>
+void by_block(const AttentionParams& p) {
+  const int per_group = p.heads / p.kv.kv_heads;
+  launch<Cores>(p, per_group < kQueries ? kQueries / per_group : 1);
+}
+
+constexpr int64_t kAnyRows = int64_t{1} << 62;
+constexpr AttentionSchedule kHopperSchedules[] = {{"by_row", by_row<TensorCores>, 64},
+                                                  {"by_block", by_block<TensorCores>, kAnyRows}};
+constexpr AttentionSchedule kPortableSchedules[] = {{"by_row", by_row<CudaCores>, 64},
+                                                    {"by_block", by_block<CudaCores>, kAnyRows}};
+
+}  // namespace
+
+std::span<const AttentionSchedule> attention_schedules(Order order) {
+  if (order == Order::hopper) return kHopperSchedules;
+  return kPortableSchedules;
+}
+
+}  // namespace invar::cuda

@@ -1,0 +1,40 @@
+// The table of operations on an NVIDIA GPU. Functions take device addresses, launch on the default
+// stream of the calling thread's GPU and return; Part is ignored (they are called once). Results
+// are there for the next kernel and for the next copy.
+#pragma once
+
+#include <span>
+
+#include "device/device.h"
+#include "kernels/kernels.h"
+
+namespace invar::cuda {
+
+// The kernels of an order, with the schedules below chosen by shape. Call make_cuda_device first.
+Kernels kernels(Order order);
+
+// Ways to compute the same bits: which threads compute what, in which pieces. All choices of tile,
+// split and stages are entries of these tables.
+struct ProductSchedule {
+  const char* name;
+  // Whether it can compute a product of this inner size in so many runs.
+  bool (*can)(int64_t k, int runs);
+  void (*matmul)(const MatmulParams&);
+  void (*gated_matmul)(const GatedMatmulParams&);
+  // Used for up to so many rows; the first entry that fits is taken.
+  int64_t max_rows;
+};
+std::span<const ProductSchedule> product_schedules(Order order);
+
+struct AttentionSchedule {
+  const char* name;
+  void (*attention)(const AttentionParams&);
+  int64_t max_rows;
+};
+std::span<const AttentionSchedule> attention_schedules(Order order);
+
+// Runs recorded steps of an H200's tensor cores on this GPU's. Throws Error, one sentence, when a
+// bit differs: then the order hopper is not what this GPU computes.
+void check_hopper_steps(Device& device);
+
+}  // namespace invar::cuda

@@ -1,0 +1,243 @@
+// Everything that is not a matrix product: kernels/reference/elementwise.cc on a GPU.
+#include "device/cuda/cuda_check.h"
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/operations.h"
+
+namespace invar::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+unsigned blocks_for(int64_t items) {
+  return static_cast<unsigned>((items + kThreads - 1) / kThreads);
+}
+
+__device__ __forceinline__ int64_t global_index() {
+  return int64_t{blockIdx.x} * kThreads + threadIdx.x;
+}
+
+// ---- Embedding
+
+__global__ void embed_kernel(EmbedParams p) {
+  const int64_t i = global_index();
+  if (i >= p.rows * p.width) return;
+  const int64_t token = p.tokens[i / p.width], d = i % p.width;
+  int64_t at = token * p.width + d;
+  if (p.panels)
+    at = p.type == DType::bf16 ? packed_index_bf16(token, d, p.width)
+                               : packed_index_f32(token, d, p.width);
+  p.out[i] = value_at(p.table, p.type, at) + 0.0f;  // + 0: flushes subnormals
+}
+
+// ---- RMSNorm: one block per row
+
+__global__ void rms_norm_kernel(RmsNormParams p) {
+  __shared__ float lanes[64];
+  __shared__ float rs;
+  const int64_t t = blockIdx.x;
+  const float* x = p.x + (p.rows_of ? p.rows_of[t] : t) * p.x_stride;
+  const int tid = threadIdx.x;
+  if (tid < 64) {
+    float lane = 0.0f;
+#pragma unroll 8
+    for (int64_t i = tid; i < p.width; i += 64) lane = __fmaf_rn(x[i], x[i], lane);
+    lanes[tid] = lane;
+  }
+  __syncthreads();
+  if (tid < kWarp) {
+    const float sum = halve64(lanes[tid], lanes[tid + 32]);
+    if (tid == 0) rs = 1.0f / math::sqrt(sum / static_cast<float>(p.width) + p.eps);
+  }
+  __syncthreads();
+  for (int64_t i = tid; i < round_up(p.width, kLeafPad); i += kThreads)
+    store(p.out, t * p.out.stride + i, i < p.width ? (x[i] * rs) * p.weight[i] : 0.0f);
+}
+
+// ---- From q, k and v to the queries and the cache: one warp per row and head
+
+// Normalises (when `norm` is given) and rotates one head; `out` is the warp's own shared memory.
+__device__ void prepare_head(const QkvParams& p, int64_t row, const float* in, const float* norm,
+                             int lane, float* out) {
+  const int e = p.kv.head_dim, half = e / 2;
+  float rs = 1.0f;
+  if (norm) {
+    float low = 0.0f, high = 0.0f;
+    for (int i = lane; i < e; i += 64) low = __fmaf_rn(in[i], in[i], low);
+    for (int i = lane + 32; i < e; i += 64) high = __fmaf_rn(in[i], in[i], high);
+    const float sum = __shfl_sync(kAllLanes, halve64(low, high), 0);
+    rs = 1.0f / math::sqrt(sum / static_cast<float>(e) + p.norm_eps);
+  }
+  const float* c = p.cos + int64_t{p.positions[row]} * half;
+  const float* s = p.sin + int64_t{p.positions[row]} * half;
+  for (int i = lane; i < half; i += kWarp) {
+    float a = in[i], b = in[i + half];
+    if (norm) {
+      a = (a * rs) * norm[i];
+      b = (b * rs) * norm[i + half];
+    }
+    out[i] = __fmaf_rn(a, c[i], -(b * s[i]));
+    out[i + half] = __fmaf_rn(b, c[i], a * s[i]);
+  }
+  __syncwarp();
+}
+
+__device__ bool is_finite(float x) {
+  return (__float_as_uint(x) & 0x7f800000) != 0x7f800000;
+}
+
+__global__ void qkv_kernel(QkvParams p) {
+  __shared__ float heads[kThreads / kWarp][256];
+  const int lane = threadIdx.x % kWarp;
+  float* head = heads[threadIdx.x / kWarp];
+  const int64_t slots = p.heads + p.kv.kv_heads;
+  const int64_t item = global_index() / kWarp, t = item / slots;
+  if (t >= p.rows) return;
+  const int slot = static_cast<int>(item % slots), e = p.kv.head_dim;
+  const float* in = p.qkv + t * p.qkv_stride + int64_t{slot} * e;
+  if (slot < p.heads) {
+    prepare_head(p, t, in, p.q_norm, lane, head);
+    const int64_t padded = round_up(e, 32);
+    bf16_t* q = p.q + (t * p.heads + slot) * padded;
+    for (int i = lane; i < padded; i += kWarp) q[i] = i < e ? f32_to_bf16(head[i]) : bf16_t{0};
+    return;
+  }
+  const int g = slot - p.heads;
+  const float* value = in + int64_t{p.kv.kv_heads} * e;
+  prepare_head(p, t, in, p.k_norm, lane, head);
+  for (int i = lane; i < e; i += kWarp) {
+    if (!is_finite(head[i]) || !is_finite(value[i])) p.non_finite[t] = true;
+    for (int w = p.write_begin[t]; w < p.write_begin[t + 1]; ++w) {
+      const int page = p.write_page[w], place = p.write_place[w];
+      p.kv.keys[p.kv.key_index(page, g, place, i)] = f32_to_cached_bf16(head[i]);
+      p.kv.values[p.kv.value_index(page, g, place, i)] = f32_to_cached_bf16(value[i]);
+    }
+  }
+}
+
+// ---- Small ones
+
+__global__ void add_kernel(AddParams p) {
+  const int64_t i = global_index();
+  if (i >= p.rows * p.width) return;
+  float x = p.x[i];
+  if (p.bias) x = x + p.bias[i % p.width];
+  p.y[i] = p.y[i] + x;
+}
+
+// One block per key/value head; copies in order.
+__global__ void copy_places_kernel(CopyPlacesParams p) {
+  const KvLayer& kv = p.kv;
+  const int64_t g = blockIdx.x;
+  for (int64_t n = 0; n < p.count; ++n) {
+    const PlaceCopy c = p.copies[n];
+    const int64_t elements = int64_t{c.end - c.begin} * kv.head_dim;
+    for (int64_t i = threadIdx.x; i < elements; i += kThreads) {
+      const int64_t place = c.begin + i / kv.head_dim, e = i % kv.head_dim;
+      kv.keys[kv.key_index(c.to, g, place, e)] = kv.keys[kv.key_index(c.from, g, place, e)];
+      kv.values[kv.value_index(c.to, g, place, e)] = kv.values[kv.value_index(c.from, g, place, e)];
+    }
+    __syncthreads();
+  }
+}
+
+// ---- Logits: one block per row, 8 segments of 64 lanes (numerics 3)
+
+constexpr int kLogitThreads = 512;
+
+__global__ void log_sum_exp_kernel(LogitsParams p) {
+  __shared__ float best[kLogitThreads];
+  __shared__ int best_id[kLogitThreads];
+  __shared__ float segments[8];
+  __shared__ int any_nan;
+  const int64_t t = blockIdx.x;
+  const float* x = p.logits + t * p.stride;
+  const int tid = threadIdx.x;
+  if (tid == 0) any_nan = 0;
+  __syncthreads();
+  float top = -std::numeric_limits<float>::infinity();
+  int top_id = -1;
+  bool nan = false;
+  for (int64_t i = tid; i < p.vocab; i += kLogitThreads) {
+    const float v = x[i];
+    nan = nan || v != v;
+    if (top_id < 0 || v > top) {
+      top = v;
+      top_id = static_cast<int>(i);
+    }
+  }
+  if (nan) any_nan = 1;
+  best[tid] = top;
+  best_id[tid] = top_id;
+  for (int half = kLogitThreads / 2; half >= 1; half /= 2) {
+    __syncthreads();
+    if (tid >= half || best_id[tid + half] < 0) continue;
+    const float other = best[tid + half];
+    if (best_id[tid] < 0 || other > best[tid] ||
+        (other == best[tid] && best_id[tid + half] < best_id[tid])) {
+      best[tid] = other;
+      best_id[tid] = best_id[tid + half];
+    }
+  }
+  __syncthreads();
+  const float max = best[0];
+  const bool has_nan = any_nan;
+  if (tid == 0) {
+    p.has_nan[t] = has_nan;
+    p.argmax[t] = has_nan ? 0 : best_id[0];
+    p.max[t] = has_nan ? std::numeric_limits<float>::quiet_NaN() : max;
+  }
+  if (!p.log_sum) return;
+
+  const int64_t length = 64 * ((p.vocab + 511) / 512), begin = tid / 64 * length;
+  const int64_t end = begin + length < p.vocab ? begin + length : p.vocab;
+  float lane = 0.0f;
+  for (int64_t i = begin + tid % 64; i < end; i += 64) lane = lane + math::exp(x[i] - max);
+  __syncthreads();
+  best[tid] = lane;
+  __syncthreads();
+  const int warp = tid / kWarp, l = tid % kWarp;
+  if (warp < 8) {
+    const float sum = halve64(best[warp * 64 + l], best[warp * 64 + 32 + l]);
+    if (l == 0) segments[warp] = sum;
+  }
+  __syncthreads();
+  if (tid != 0) return;
+  const float sum = ((segments[0] + segments[1]) + (segments[2] + segments[3])) +
+                    ((segments[4] + segments[5]) + (segments[6] + segments[7]));
+  p.log_sum[t] = has_nan ? std::numeric_limits<float>::quiet_NaN() : math::log(sum);
+}
+
+}  // namespace
+
+void embed(const EmbedParams& p, Part) {
+  embed_kernel<<<blocks_for(p.rows * p.width), kThreads>>>(p);
+  cuda_launched("embed");
+}
+
+void rms_norm(const RmsNormParams& p, Part) {
+  rms_norm_kernel<<<static_cast<unsigned>(p.rows), kThreads>>>(p);
+  cuda_launched("rms_norm");
+}
+
+void qkv(const QkvParams& p, Part) {
+  qkv_kernel<<<blocks_for(p.rows * (p.heads + p.kv.kv_heads) * kWarp), kThreads>>>(p);
+  cuda_launched("qkv");
+}
+
+void add(const AddParams& p, Part) {
+  add_kernel<<<blocks_for(p.rows * p.width), kThreads>>>(p);
+  cuda_launched("add");
+}
+
+void copy_places(const CopyPlacesParams& p, Part) {
+  copy_places_kernel<<<p.kv.kv_heads, kThreads>>>(p);
+  cuda_launched("copy_places");
+}
+
+void log_sum_exp(const LogitsParams& p, Part) {
+  log_sum_exp_kernel<<<static_cast<unsigned>(p.rows), kLogitThreads>>>(p);
+  cuda_launched("log_sum_exp");
+}
+
+}  // namespace invar::cuda

@@ -1,0 +1,85 @@
+#include "base/check.h"
+#include "base/error.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/hopper_sample.h"
+#include "kernels/cuda/operations.h"
+
+namespace invar::cuda {
+
+std::span<const ProductSchedule> hopper_product_schedules();
+std::span<const ProductSchedule> portable_product_schedules();
+
+std::span<const ProductSchedule> product_schedules(Order order) {
+  return order == Order::hopper ? hopper_product_schedules() : portable_product_schedules();
+}
+
+namespace {
+
+const ProductSchedule& choose(Order order, int64_t rows, int64_t k, int runs) {
+  for (const ProductSchedule& s : product_schedules(order))
+    if (rows <= s.max_rows && s.can(k, runs)) return s;
+  CHECK(false, "no schedule for a product");
+  return product_schedules(order).front();
+}
+
+void check_types(const Activation& x, const PackedWeight& w, Order order) {
+  CHECK(x.type == w.type, "activations and weights of a product have one type");
+  CHECK(order == Order::portable || w.type == DType::bf16, "the order hopper is defined for bf16");
+}
+
+template <Order order>
+void matmul(const MatmulParams& p, Part) {
+  check_types(p.x, p.w, order);
+  if (p.rows > 0) choose(order, p.rows, p.w.k, p.runs).matmul(p);
+}
+
+template <Order order>
+void gated_matmul(const GatedMatmulParams& p, Part) {
+  check_types(p.x, p.gate_up, order);
+  if (p.rows > 0) choose(order, p.rows, p.gate_up.k, 1).gated_matmul(p);
+}
+
+template <Order order>
+void attention(const AttentionParams& p, Part) {
+  for (const AttentionSchedule& s : attention_schedules(order))
+    if (p.rows <= s.max_rows) return s.attention(p);
+}
+
+template <Order order>
+Kernels table() {
+  return {.name = "cuda",
+          .order = order,
+          .embed = embed,
+          .rms_norm = rms_norm,
+          .matmul = matmul<order>,
+          .gated_matmul = gated_matmul<order>,
+          .qkv = qkv,
+          .attention = attention<order>,
+          .add = add,
+          .copy_places = copy_places,
+          .log_sum_exp = log_sum_exp};
+}
+
+}  // namespace
+
+Kernels kernels(Order order) {
+  return order == Order::hopper ? table<Order::hopper>() : table<Order::portable>();
+}
+
+void check_hopper_steps(Device& device) {
+  const auto sample = hopper_sample();
+  const DeviceArray<RecordedSteps> cases(device, sample.size(), "recorded steps");
+  const DeviceArray<unsigned> count(device, 1, "recorded steps");
+  device.upload(cases.data(), sample.data(), sample.size_bytes());
+  count_differing_steps(cases.data(), sample.size(), count.data());
+  unsigned different = 0;
+  device.download(&different, count.data(), sizeof different);
+  if (different)
+    fail(
+        "this GPU's tensor cores do not compute the order hopper: {} of {} recorded outputs "
+        "differ; use the arithmetic "
+        "portable",
+        different, sample.size() * 512);
+}
+
+}  // namespace invar::cuda

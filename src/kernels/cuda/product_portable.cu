@@ -1,0 +1,224 @@
+// Matrix products of order `portable` on CUDA cores: even and odd chains of fma, leaf by leaf.
+#include "device/cuda/cuda_check.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/product.cuh"
+
+namespace invar::cuda {
+
+namespace {
+
+constexpr int kLeaf = 32;
+
+// Elements 2j and 2j + 1 of one output of a packed panel; `panel` points to the panel.
+__device__ __forceinline__ float2 weight_pair(const bf16_t* panel, int64_t pair, int output) {
+  const uint32_t word = __ldg(reinterpret_cast<const uint32_t*>(panel) + pair * 16 + output);
+  return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000)};
+}
+__device__ __forceinline__ float2 weight_pair(const float* panel, int64_t pair, int output) {
+  return {__ldg(panel + pair * 32 + output), __ldg(panel + pair * 32 + 16 + output)};
+}
+
+__device__ __forceinline__ float2 row_pair(const bf16_t* row, int64_t pair) {
+  const uint32_t word = __ldg(reinterpret_cast<const uint32_t*>(row) + pair);
+  return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000)};
+}
+__device__ __forceinline__ float2 row_pair(const float* row, int64_t pair) {
+  return __ldg(reinterpret_cast<const float2*>(row) + pair);
+}
+
+// ---- leaves: for few rows
+//
+// Leaves are chains from +0 of their own, so they can be computed at the same time; only their sum
+// is a chain. A block computes one panel for kRows rows: half a warp takes every 16th leaf, and the
+// leaves meet in shared memory.
+
+constexpr int kLeafThreads = 256, kTeams = kLeafThreads / 16;
+
+template <typename T, int kRows, typename End>
+__global__ __launch_bounds__(kLeafThreads) void leaves_kernel(Product p, End end) {
+  constexpr int kMatrices = End::kMatrices;
+  extern __shared__ float leaves[];  // [leaf][row][matrix][16]
+  const int team = threadIdx.x / 16, output = threadIdx.x % 16;
+  const int64_t t0 = int64_t{blockIdx.y} * kRows;
+  const T* w = static_cast<const T*>(p.w) + blockIdx.x * kMatrices * p.panel_elements;
+  const int run_leaves = static_cast<int>(p.steps_per_run(kLeaf)), all_leaves = run_leaves * p.runs;
+
+  for (int leaf = team; leaf < all_leaves; leaf += kTeams) {
+    float even[kRows][kMatrices] = {}, odd[kRows][kMatrices] = {};
+#pragma unroll
+    for (int j = 0; j < kLeaf / 2; ++j) {
+      const int64_t pair = int64_t{leaf} * (kLeaf / 2) + j;
+      float2 weight[kMatrices];
+#pragma unroll
+      for (int m = 0; m < kMatrices; ++m)
+        weight[m] = weight_pair(w + m * p.panel_elements, pair, output);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const int64_t t = t0 + r < p.rows ? t0 + r : p.rows - 1;
+        const float2 x = row_pair(static_cast<const T*>(p.x.data) + t * p.x.stride, pair);
+#pragma unroll
+        for (int m = 0; m < kMatrices; ++m) {
+          even[r][m] = __fmaf_rn(x.x, weight[m].x, even[r][m]);
+          odd[r][m] = __fmaf_rn(x.y, weight[m].y, odd[r][m]);
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int m = 0; m < kMatrices; ++m)
+        leaves[((leaf * kRows + r) * kMatrices + m) * 16 + output] = even[r][m] + odd[r][m];
+  }
+  __syncthreads();
+  const int row = team;
+  if (row >= kRows || t0 + row >= p.rows) return;
+  float dot[kMatrices];
+#pragma unroll
+  for (int m = 0; m < kMatrices; ++m) {
+    RunTree<1> tree;
+    float sum[1];
+    for (int run = 0; run < p.runs; ++run) {
+      sum[0] = 0.0f;
+      for (int i = 0; i < run_leaves; ++i)
+        sum[0] =
+            sum[0] + leaves[(((run * run_leaves + i) * kRows + row) * kMatrices + m) * 16 + output];
+      tree.add(run, sum);
+    }
+    dot[m] = sum[0] + 0.0f;
+  }
+  end(t0 + row, int64_t{blockIdx.x} * 16 + output, dot);
+}
+
+constexpr int kMaxLeafBytes = 200 << 10;
+
+template <int kRows>
+bool leaves_fit(int64_t k, int) {
+  return round_up(k, kLeaf) / kLeaf * kRows * 2 * 16 * 4 <= kMaxLeafBytes;  // as a gated pair
+}
+
+template <typename T, int kRows, typename Params>
+void launch_leaves(const Params& params) {
+  const Product p = product_of(params);
+  const auto end = end_of(params);
+  constexpr int kMatrices = decltype(end_of(params))::kMatrices;
+  auto* kernel = leaves_kernel<T, kRows, decltype(end_of(params))>;
+  const int bytes = static_cast<int>(p.steps_per_run(kLeaf)) * p.runs * kRows * kMatrices * 16 * 4;
+  cuda_check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxLeafBytes),
+      "reserving shared memory");
+  kernel<<<dim3(static_cast<unsigned>(p.panels), ceil_divide(p.rows, kRows)), kLeafThreads,
+           bytes>>>(p, end);
+  cuda_launched("multiplying matrices");
+}
+
+template <int kRows, typename Params>
+void leaves(const Params& params) {
+  if (params.x.type == DType::bf16)
+    launch_leaves<bf16_t, kRows>(params);
+  else
+    launch_leaves<float, kRows>(params);
+}
+
+// ---- lanes: for many rows
+//
+// A lane is an output and keeps the chains of kRows rows; the rows' elements come through shared
+// memory as f32.
+
+constexpr int kLaneThreads = 128, kBlockElements = 256;
+
+template <typename T, int kRows, typename End>
+__global__ __launch_bounds__(kLaneThreads) void lanes_kernel(Product p, End end) {
+  constexpr int kMatrices = End::kMatrices;
+  __shared__ float2 x[kRows][kBlockElements / 2];
+  const int output = threadIdx.x % 16;
+  const int64_t panel = int64_t{blockIdx.x} * (kLaneThreads / 16) + threadIdx.x / 16;
+  const int64_t t0 = int64_t{blockIdx.y} * kRows;
+  const T* w = static_cast<const T*>(p.w) +
+               (panel < p.panels ? panel : p.panels - 1) * kMatrices * p.panel_elements;
+  const int run_leaves = static_cast<int>(p.steps_per_run(kLeaf)), all_leaves = run_leaves * p.runs;
+
+  float sum[kRows * kMatrices] = {};
+  RunTree<kRows * kMatrices> tree;
+  int leaves_left = run_leaves, run = 0;
+  for (int leaf = 0; leaf < all_leaves; ++leaf) {
+    constexpr int kBlockLeaves = kBlockElements / kLeaf;
+    if (leaf % kBlockLeaves == 0) {
+      __syncthreads();
+      for (int i = threadIdx.x; i < kRows * kBlockElements / 2; i += kLaneThreads) {
+        const int r = i / (kBlockElements / 2), j = i % (kBlockElements / 2);
+        const int64_t t = t0 + r < p.rows ? t0 + r : p.rows - 1,
+                      pair = int64_t{leaf} * (kLeaf / 2) + j;
+        if (pair < int64_t{all_leaves} * (kLeaf / 2))
+          x[r][j] = row_pair(static_cast<const T*>(p.x.data) + t * p.x.stride, pair);
+      }
+      __syncthreads();
+    }
+    float even[kRows * kMatrices] = {}, odd[kRows * kMatrices] = {};
+#pragma unroll
+    for (int j = 0; j < kLeaf / 2; ++j) {
+      float2 weight[kMatrices];
+#pragma unroll
+      for (int m = 0; m < kMatrices; ++m)
+        weight[m] = weight_pair(w + m * p.panel_elements, int64_t{leaf} * (kLeaf / 2) + j, output);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const float2 xs = x[r][leaf % kBlockLeaves * (kLeaf / 2) + j];
+#pragma unroll
+        for (int m = 0; m < kMatrices; ++m) {
+          even[r * kMatrices + m] = __fmaf_rn(xs.x, weight[m].x, even[r * kMatrices + m]);
+          odd[r * kMatrices + m] = __fmaf_rn(xs.y, weight[m].y, odd[r * kMatrices + m]);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kRows * kMatrices; ++i) sum[i] = sum[i] + (even[i] + odd[i]);
+    if (--leaves_left == 0) {
+      tree.add(run, sum);
+      if (++run < p.runs) {
+#pragma unroll
+        for (int i = 0; i < kRows * kMatrices; ++i) sum[i] = 0.0f;
+        leaves_left = run_leaves;
+      }
+    }
+  }
+  if (panel >= p.panels) return;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    float dot[kMatrices];
+#pragma unroll
+    for (int m = 0; m < kMatrices; ++m) dot[m] = sum[r * kMatrices + m] + 0.0f;
+    if (t0 + r < p.rows) end(t0 + r, panel * 16 + output, dot);
+  }
+}
+
+template <int kRows, typename Params>
+void lanes(const Params& params) {
+  const Product p = product_of(params);
+  const dim3 grid(ceil_divide(p.panels, kLaneThreads / 16), ceil_divide(p.rows, kRows));
+  if (p.x.type == DType::bf16)
+    lanes_kernel<bf16_t, kRows><<<grid, kLaneThreads>>>(p, end_of(params));
+  else
+    lanes_kernel<float, kRows><<<grid, kLaneThreads>>>(p, end_of(params));
+  cuda_launched("multiplying matrices");
+}
+
+// ---- The table
+
+bool any_shape(int64_t, int) {
+  return true;
+}
+
+constexpr int64_t kAnyRows = int64_t{1} << 62;
+constexpr ProductSchedule kSchedules[] = {
+    {"leaves1", leaves_fit<1>, leaves<1, MatmulParams>, leaves<1, GatedMatmulParams>, 1},
+    {"leaves4", leaves_fit<4>, leaves<4, MatmulParams>, leaves<4, GatedMatmulParams>, 8},
+    {"lanes8", any_shape, lanes<8, MatmulParams>, lanes<8, GatedMatmulParams>, kAnyRows},
+};
+
+}  // namespace
+
+std::span<const ProductSchedule> portable_product_schedules() {
+  return kSchedules;
+}
+
+}  // namespace invar::cuda

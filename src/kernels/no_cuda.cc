@@ -1,0 +1,17 @@
+// Stands in for kernels/cuda in a build without CUDA. There is no CUDA device then, so nothing here
+// is ever run.
+#include "base/check.h"
+#include "kernels/cuda/cuda_kernels.h"
+
+namespace invar::cuda {
+
+Kernels kernels(Order) {
+  CHECK(false, "this build has no CUDA kernels");
+  return {};
+}
+
+void check_hopper_steps(Device&) {
+  CHECK(false, "this build has no CUDA kernels");
+}
+
+}  // namespace invar::cuda

@@ -1,0 +1,211 @@
+// Everything that is not a matrix product, against the CPU's kernels.
+#include <cmath>
+
+#include "cuda_check.h"
+
+namespace invar {
+namespace {
+
+class Elementwise : public CudaTest {
+ protected:
+  Kernels host_ = cpu(Order::portable), gpu_table_ = cuda::kernels(Order::portable);
+};
+
+TEST_F(Elementwise, Embed) {
+  Random random(1);
+  const int64_t vocab = 50, width = 72;
+  const std::vector<int32_t> ids = {0, 49, 7, 7, 33};
+  const Twin<int32_t> tokens(gpu(), ids);
+  for (const DType type : {DType::bf16, DType::f32})
+    for (const bool panels : {false, true}) {
+      const int64_t elements = panels ? round_up(vocab, 16) * round_up(width, 32) : vocab * width;
+      Twin<float> table(gpu(), elements);  // as bf16: twice as many as are needed
+      for (float& x : table.host) fill_row(random, std::span(&x, 1));
+      table.upload();
+      Twin<float> out(gpu(), std::ssize(ids) * width);
+      EmbedParams p{tokens.host.data(), table.host.data(), type, panels, std::ssize(ids), width,
+                    out.host.data()};
+      run_in_parts(1, [&](Part part) { host_.embed(p, part); });
+      p.tokens = tokens.device();
+      p.table = table.device();
+      p.out = out.device();
+      gpu_table_.embed(p, {});
+      EXPECT_TRUE(out.matches()) << name_of(type) << panels;
+    }
+}
+
+TEST_F(Elementwise, RmsNorm) {
+  Random random(2);
+  for (const int64_t width : {8, 40, 64, 100, 896, 4096})
+    for (const DType type : {DType::bf16, DType::f32}) {
+      const int64_t rows = 9, stride = activation_stride(width);
+      Twin<float> x(gpu(), rows * (width + 4));
+      for (int64_t t = 0; t < rows; ++t)
+        fill_row(random, std::span(x.host).subspan(t * (width + 4), width));
+      x.upload();
+      const Twin<float> weight(gpu(), random_floats(random, width));
+      const Twin<int32_t> rows_of(gpu(), std::vector<int32_t>{8, 0, 3, 3, 5, 1, 2, 4, 6});
+      Twin<float> out(gpu(), rows * stride);
+      std::ranges::fill(out.host, 0.0f);
+      out.upload();
+      RmsNormParams p{x.host.data(),
+                      width + 4,
+                      rows_of.host.data(),
+                      weight.host.data(),
+                      1e-5f,
+                      rows,
+                      width,
+                      {out.host.data(), type, stride}};
+      run_in_parts(1, [&](Part part) { host_.rms_norm(p, part); });
+      p.x = x.device();
+      p.rows_of = rows_of.device();
+      p.weight = weight.device();
+      p.out.data = out.device();
+      gpu_table_.rms_norm(p, {});
+      // bf16 pairs may look like NaN of different payloads as f32; compare them as what they are.
+      if (type == DType::f32) {
+        EXPECT_TRUE(out.matches()) << width;
+      } else {
+        const auto found = out.download();
+        const auto halves = [](const auto& v) {
+          return std::span(reinterpret_cast<const bf16_t*>(v.data()), v.size() * 2);
+        };
+        EXPECT_TRUE(same_bits(halves(out.host), halves(found))) << width;
+      }
+    }
+}
+
+TEST_F(Elementwise, Qkv) {
+  Random random(3);
+  for (const int e : {8, 40, 64, 128, 256})
+    for (const bool norm : {false, true}) {
+      const int heads = 6, kv_heads = 2, page_places = 32, pages = 5, max_position = 200;
+      const int64_t rows = 7, stride = (heads + 2 * kv_heads) * e + 3;
+      Twin<float> in(gpu(), rows * stride), cos(gpu(), random_floats(random, max_position * e / 2)),
+          sin(gpu(), random_floats(random, max_position * e / 2)),
+          q_norm(gpu(), random_floats(random, e)), k_norm(gpu(), random_floats(random, e));
+      for (int64_t t = 0; t < rows; ++t)
+        fill_row(random, std::span(in.host).subspan(t * stride, stride));
+      in.upload();
+      const Twin<int32_t> positions(gpu(), std::vector<int32_t>{0, 1, 199, 31, 32, 64, 5});
+      const Twin<int32_t> begin(gpu(), std::vector<int32_t>{0, 1, 2, 5, 6, 7, 8, 8});
+      const Twin<int32_t> page(gpu(), std::vector<int32_t>{0, 0, 1, 2, 3, 4, 4, 4});
+      const Twin<int32_t> place(gpu(), std::vector<int32_t>{0, 1, 31, 30, 29, 0, 1, 7});
+      KvLayer kv{.page_places = page_places, .kv_heads = kv_heads, .head_dim = e};
+      Twin<bf16_t> keys(gpu(), pages * kv_heads * kv.key_block()),
+          values(gpu(), pages * kv_heads * kv.value_block()),
+          q(gpu(), rows * heads * round_up(e, 32));
+      std::ranges::fill(keys.host, bf16_t{0});
+      std::ranges::fill(values.host, bf16_t{0});
+      keys.upload();
+      values.upload();
+      Twin<char> failed(gpu(), std::vector<char>(rows, 0));
+      kv.keys = keys.host.data();
+      kv.values = values.host.data();
+      QkvParams p{.qkv = in.host.data(),
+                  .qkv_stride = stride,
+                  .rows = rows,
+                  .heads = heads,
+                  .q_norm = norm ? q_norm.host.data() : nullptr,
+                  .k_norm = norm ? k_norm.host.data() : nullptr,
+                  .norm_eps = 1e-6f,
+                  .positions = positions.host.data(),
+                  .cos = cos.host.data(),
+                  .sin = sin.host.data(),
+                  .write_begin = begin.host.data(),
+                  .write_page = page.host.data(),
+                  .write_place = place.host.data(),
+                  .kv = kv,
+                  .q = q.host.data(),
+                  .non_finite = reinterpret_cast<bool*>(failed.host.data())};
+      run_in_parts(1, [&](Part part) { host_.qkv(p, part); });
+      p.qkv = in.device();
+      p.q_norm = norm ? q_norm.device() : nullptr;
+      p.k_norm = norm ? k_norm.device() : nullptr;
+      p.positions = positions.device();
+      p.cos = cos.device();
+      p.sin = sin.device();
+      p.write_begin = begin.device();
+      p.write_page = page.device();
+      p.write_place = place.device();
+      p.kv.keys = keys.device();
+      p.kv.values = values.device();
+      p.q = q.device();
+      p.non_finite = reinterpret_cast<bool*>(failed.device());
+      gpu_table_.qkv(p, {});
+      EXPECT_TRUE(q.matches()) << e << norm;
+      EXPECT_TRUE(keys.matches()) << e << norm;
+      EXPECT_TRUE(values.matches()) << e << norm;
+      EXPECT_TRUE(failed.matches()) << e << norm;
+    }
+}
+
+TEST_F(Elementwise, Add) {
+  Random random(4);
+  const int64_t rows = 5, width = 77;
+  const Twin<float> x(gpu(), random_floats(random, rows * width)),
+      bias(gpu(), random_floats(random, width));
+  const auto before = random_floats(random, rows * width);
+  for (const bool has_bias : {false, true}) {
+    Twin<float> y(gpu(), before);
+    AddParams p{x.host.data(), has_bias ? bias.host.data() : nullptr, rows, width, y.host.data()};
+    run_in_parts(1, [&](Part part) { host_.add(p, part); });
+    gpu_table_.add({x.device(), has_bias ? bias.device() : nullptr, rows, width, y.device()}, {});
+    EXPECT_TRUE(y.matches());
+  }
+}
+
+TEST_F(Elementwise, CopyPlaces) {
+  Random random(5);
+  KvLayer kv{.page_places = 64, .kv_heads = 3, .head_dim = 40};
+  Twin<bf16_t> keys(gpu(), 6 * 3 * kv.key_block()), values(gpu(), 6 * 3 * kv.value_block());
+  for (auto* twin : {&keys, &values}) {
+    for (bf16_t& x : twin->host) x = static_cast<bf16_t>(random.next());
+    twin->upload();
+  }
+  const Twin<PlaceCopy> copies(
+      gpu(), std::vector<PlaceCopy>{{0, 1, 3, 40}, {2, 3, 0, 64}, {0, 5, 63, 64}});
+  kv.keys = keys.host.data();
+  kv.values = values.host.data();
+  run_in_parts(1, [&](Part part) { host_.copy_places({kv, copies.host.data(), 3}, part); });
+  kv.keys = keys.device();
+  kv.values = values.device();
+  gpu_table_.copy_places({kv, copies.device(), 3}, {});
+  EXPECT_TRUE(keys.matches());
+  EXPECT_TRUE(values.matches());
+}
+
+TEST_F(Elementwise, LogSumExp) {
+  Random random(6);
+  for (const int64_t vocab : {1, 63, 320, 513, 32000, 151936}) {
+    const int64_t rows = 4, stride = vocab + 5;
+    Twin<float> logits(gpu(), rows * stride);
+    for (float& x : logits.host) x = 12.0f * random.uniform();
+    logits.host[stride + vocab / 2] = std::numeric_limits<float>::quiet_NaN();
+    if (vocab > 100) logits.host[2 * stride + 99] = logits.host[2 * stride + 17] = 100.0f;  // a tie
+    logits.upload();
+    Twin<int32_t> argmax(gpu(), rows);
+    Twin<float> max(gpu(), rows), log_sum(gpu(), rows);
+    Twin<char> has_nan(gpu(), std::vector<char>(rows, 0));
+    LogitsParams p{logits.host.data(),
+                   rows,
+                   stride,
+                   vocab,
+                   argmax.host.data(),
+                   max.host.data(),
+                   log_sum.host.data(),
+                   reinterpret_cast<bool*>(has_nan.host.data())};
+    run_in_parts(1, [&](Part part) { host_.log_sum_exp(p, part); });
+    p = {
+        logits.device(), rows,         stride,           vocab,
+        argmax.device(), max.device(), log_sum.device(), reinterpret_cast<bool*>(has_nan.device())};
+    gpu_table_.log_sum_exp(p, {});
+    EXPECT_TRUE(argmax.matches()) << vocab;
+    EXPECT_TRUE(max.matches()) << vocab;
+    EXPECT_TRUE(log_sum.matches()) << vocab;
+    EXPECT_TRUE(has_nan.matches()) << vocab;
+  }
+}
+
+}  // namespace
+}  // namespace invar

@@ -1,0 +1,11 @@
+// Invar's elementary functions, element by element on a GPU.
+#pragma once
+
+#include <cstdint>
+
+namespace invar::cuda {
+
+// exp2(x), exp(x), log(|x|) where finite, x / (1 + sqrt(|x|)); device addresses.
+void elementary(const float* x, int64_t count, float* exp2, float* exp, float* log, float* divide);
+
+}  // namespace invar::cuda
