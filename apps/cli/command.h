@@ -21,6 +21,7 @@ void add_generate(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
 void add_score(CLI::App& app, Action& action);
+void add_bench(CLI::App& app, Action& action);
 
 // Options that every command with a model takes.
 struct ModelFlags {

@@ -1,0 +1,197 @@
+// invar bench model: the speeds of a model beside the limits of the machine, measured in the same run.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/timer.h"
+#include "command.h"
+#include "kernels/limits.h"
+
+namespace invar::cli {
+
+namespace {
+
+struct BenchFlags {
+  ModelFlags model;
+  std::vector<std::string> sets;  // instruction sets to force one after the other
+  bool against_control = false;
+  int rounds = 3;
+  int64_t limit_mib = 1536;
+};
+
+// One figure with what bounds it.
+struct Row {
+  std::string what, unit;
+  double value = 0, limit = 0;  // the limit in the same unit; 0 when there is none
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+class Ignore final : public OutputSink {
+ public:
+  void on_token(const TokenOutput&) override {}
+};
+
+// Seconds of the whole, and of the steps after every prompt was computed.
+struct Seconds {
+  double total = 0, decode = 0;
+  int decode_steps = 0;
+};
+
+// `sequences` prompts of `prompt` tokens, each answered with `answer` tokens, hashes off.
+Seconds run_requests(Model& model, int sequences, int prompt, int answer, int max_rows) {
+  EngineOptions options;
+  options.scheduler.max_num_seqs = sequences;
+  options.scheduler.max_num_batched_tokens = std::max(max_rows, sequences);
+  options.scheduler.max_model_len = prompt + answer;
+  Engine engine(model, options);
+  const auto submit = [&](int64_t first_id, int tokens) {
+    for (int s = 0; s < sequences; ++s) {
+      Request request{.id = first_id + s, .hash_logits = false};
+      for (int i = 0; i < prompt; ++i)
+        request.prompt.push_back((s * 7919 + i * 104729 + 11) % model.spec().vocab);
+      request.params.temperature = 0;
+      request.params.max_tokens = tokens;
+      engine.add(std::move(request));
+    }
+  };
+  Ignore sink;
+  submit(0, 1);  // warm: every page of memory touched
+  while (engine.step(sink)) {
+  }
+  submit(sequences, answer);
+  Seconds seconds;
+  Timer timer;
+  while (engine.has_work()) {
+    const Timer step;
+    engine.step(sink);
+    if (engine.last_step().rows == sequences && engine.last_step().draws == sequences && prompt > 1) {
+      seconds.decode += step.seconds();
+      ++seconds.decode_steps;
+    }
+  }
+  seconds.total = timer.seconds();
+  return seconds;
+}
+
+// Multiplications and additions of a prompt of n tokens, counted once each, one row of logits.
+double prefill_operations(const DecoderSpec& s, double n) {
+  const double per_token = double(s.hidden) * (s.query_width() + 2.0 * s.kv_width()) +
+                           double(s.query_width()) * s.hidden + 3.0 * s.hidden * s.ffn;
+  const double attention = 2.0 * s.query_width() * n * (n + 1) / 2;
+  return 2 * (s.layers * (per_token * n + attention) + double(s.hidden) * s.vocab);
+}
+
+// The set whose units do most of the products of a table.
+std::string peak_set(std::string_view set) { return std::string(set == "scalar" ? "avx2" : set); }
+
+std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double bandwidth) {
+  const Timer load_timer;
+  const auto model = std::make_unique<Model>(options);
+  const double load = load_timer.seconds();
+  const double peak = measure_product_peak(model->pool(), peak_set(model->instruction_set()));
+  const double bytes = static_cast<double>(model->weight_bytes_per_token());
+  const DecoderSpec& spec = model->spec();
+
+  std::vector<double> one, many, prefill;
+  for (int round = 0; round < flags.rounds; ++round) {
+    const Seconds single = run_requests(*model, 1, 16, 64, 512);
+    one.push_back(single.decode_steps / single.decode);
+    many.push_back(32 * 128 / run_requests(*model, 32, 16, 128, 512).total);
+    prefill.push_back(512 / run_requests(*model, 1, 512, 1, 512).total);
+  }
+  const double tokens_1 = median(one), tokens_32 = median(many), tokens_512 = median(prefill);
+  return {
+      {"load", "s", load, 0},
+      {"decode, batch 1", "tok/s", tokens_1, bandwidth / bytes},
+      {"decode, batch 32, total", "tok/s", tokens_32, 0},
+      {"batch 32 over batch 1", "x", tokens_32 / tokens_1, 0},
+      {"prefill 512", "tok/s", tokens_512, 512 * peak / prefill_operations(spec, 512)},
+      {"product peak", "GFLOP/s", peak / 1e9, 0},
+  };
+}
+
+json::Value to_json(const std::vector<Row>& rows) {
+  json::Value v;
+  for (const Row& row : rows) {
+    json::Value one;
+    one.set("value", row.value);
+    one.set("unit", row.unit);
+    if (row.limit > 0) {
+      one.set("limit", row.limit);
+      one.set("share", row.value / row.limit);
+    }
+    v.set(row.what, std::move(one));
+  }
+  return v;
+}
+
+int run_bench(BenchFlags flags) {
+  if (flags.rounds < 1) fail_usage("expected 1 or more rounds, found {}", flags.rounds);
+  ModelOptions& options = flags.model.options;
+  if (options.model.empty()) {
+    options.model = "bench-473m";
+    if (options.load_format == "auto") options.load_format = "dummy:1";
+  }
+  double bandwidth = 0;
+  {
+    ThreadPool pool(options.threads);
+    const auto device = make_host_device();
+    DeviceArray<std::byte> memory(*device, static_cast<size_t>(flags.limit_mib) << 20,
+                                  "the bandwidth measurement");
+    std::fill(memory.data(), memory.data() + memory.size(), std::byte{1});
+    bandwidth = measure_read_bandwidth(pool, {memory.data(), memory.size()});
+  }
+  if (flags.sets.empty()) flags.sets = {options.instruction_set};
+  std::vector<std::string> arithmetics = {options.arithmetic};
+  if (flags.against_control) arithmetics.push_back("control");
+
+  json::Value report;
+  report.set("model", options.model);
+  report.set("read_bandwidth_gb_per_s", bandwidth / 1e9);
+  if (!flags.model.json)
+    fmt::print("{}; read bandwidth {:.1f} GB/s; medians of {} rounds\n", options.model, bandwidth / 1e9,
+               flags.rounds);
+  for (const std::string& arithmetic : arithmetics)
+    for (const std::string& set : flags.sets) {
+      options.arithmetic = arithmetic;
+      options.instruction_set = set;
+      const std::vector<Row> rows = measure(flags, options, bandwidth);
+      report.set(fmt::format("{}/{}", arithmetic, set), to_json(rows));
+      if (flags.model.json) continue;
+      fmt::print("\n{} on {}\n", arithmetic, set);
+      for (const Row& row : rows)
+        fmt::print("  {:26} {:10.2f} {:8} {}\n", row.what, row.value, row.unit,
+                   row.limit > 0 ? fmt::format("{:5.1f} % of the limit {:.1f}",
+                                               100 * row.value / row.limit, row.limit)
+                                 : "");
+      std::fflush(stdout);
+    }
+  if (flags.model.json) fmt::print("{}\n", json::dump(report, 2));
+  return 0;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Action& action) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure speeds beside the machine's limits");
+  bench->require_subcommand(1);
+  CLI::App* command = bench->add_subcommand(
+      "model", "Decode and prefill of a model (default: bench-473m with random weights)");
+  auto flags = std::make_shared<BenchFlags>();
+  add_model_flags(*command, flags->model);
+  command->add_option("--sets", flags->sets, "Instruction sets to force one after the other")
+      ->delimiter(',');
+  command->add_flag("--against-control", flags->against_control,
+                    "Measure the conventional arithmetic as well");
+  command->add_option("--rounds", flags->rounds, "Rounds; medians are shown")->capture_default_str();
+  command->add_option("--limit-mib", flags->limit_mib, "MiB read to measure the bandwidth")
+      ->capture_default_str();
+  command->callback([&action, flags] { action = [flags] { return run_bench(*flags); }; });
+}
+
+}  // namespace invar::cli
