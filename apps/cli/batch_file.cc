@@ -37,8 +37,7 @@ TextRequest parse_request(const json::Value& line, const BatchFile& file, Model&
   }
   if (const auto* v = body->find("max_tokens"))
     request.params.max_tokens = static_cast<int>(v->as_integer());
-  if (const auto* v = body->find("temperature"))
-    request.params.temperature = static_cast<float>(v->as_number());
+  if (const auto* v = body->find("temperature")) request.params.temperature = v->as_number();
   if (const auto* v = body->find("seed"))
     request.params.seed = static_cast<uint64_t>(v->as_integer());
   if (const auto* v = body->find("stop")) {
@@ -47,7 +46,7 @@ TextRequest parse_request(const json::Value& line, const BatchFile& file, Model&
     else
       for (const json::Value& stop : v->as_array()) request.stop.push_back(stop.as_string());
   }
-  if (!file.ignore_eos) add_end_tokens(request.params, model);
+  add_end_tokens(request.params, model);
   return request;
 }
 

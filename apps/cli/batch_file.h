@@ -11,7 +11,6 @@ namespace invar::cli {
 struct BatchFile {
   std::string input, output;
   SamplingParams defaults;  // of what a request does not say
-  bool ignore_eos = false;
 };
 
 // A bad line becomes an error line in the output and loses nothing else. Returns the exit status.

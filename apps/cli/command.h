@@ -45,7 +45,7 @@ std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags);
 
 // Sampling options by the names that vLLM users know.
 void add_sampling_flags(CLI::App& command, SamplingParams& params);
-// The model's end-of-sequence tokens join the stop tokens.
+// The model's end-of-sequence tokens join the stop tokens, unless they are to be ignored.
 void add_end_tokens(SamplingParams& params, const Model& model);
 
 // Gigabytes per second that the model's threads read its weights with, best of three passes: the

@@ -18,7 +18,6 @@ struct GenerateFlags {
   ModelFlags model;
   EngineFlags engine;
   SamplingParams params;
-  bool ignore_eos = false;
   std::string prompt, input, output;
   std::vector<std::string> stop;
 };
@@ -73,7 +72,7 @@ json::Value report(const Printer& printer, Model& model, double bandwidth) {
 
 int generate_one(const GenerateFlags& flags, Model& model, TextEngine& engine) {
   TextRequest request{.prompt = flags.prompt, .params = flags.params, .stop = flags.stop};
-  if (!flags.ignore_eos) add_end_tokens(request.params, model);
+  add_end_tokens(request.params, model);
   Printer printer(flags.model.json);
   engine.submit(request);
   while (engine.step(printer)) {
@@ -107,8 +106,7 @@ int run_generate(const GenerateFlags& flags) {
   const Tokenizer tokenizer = load_tokenizer(*model);
   const auto engine = make_engine(*model, flags.engine);
   TextEngine text(*engine, tokenizer);
-  if (!flags.input.empty())
-    return run_batch_file({flags.input, flags.output, flags.params, flags.ignore_eos}, text);
+  if (!flags.input.empty()) return run_batch_file({flags.input, flags.output, flags.params}, text);
   return generate_one(flags, *model, text);
 }
 
@@ -125,7 +123,7 @@ void add_generate(CLI::App& app, Action& action) {
   command->add_option("-p,--prompt", flags->prompt, "The text to continue");
   command->add_option("--stop", flags->stop,
                       "Text that ends the answer; may be given several times");
-  command->add_flag("--ignore-eos", flags->ignore_eos, "Go on past end-of-sequence tokens");
+  command->add_flag("--ignore-eos", flags->params.ignore_eos, "Go on past end-of-sequence tokens");
   command->add_option("--input", flags->input,
                       "Requests, one JSON object a line (OpenAI batch format)");
   command->add_option("--output", flags->output, "Where the answers go, one JSON object a line");

@@ -92,10 +92,19 @@ void add_sampling_flags(CLI::App& command, SamplingParams& p) {
   command.add_option("--max-tokens", p.max_tokens, "Tokens of an answer at most")
       ->capture_default_str();
   command.add_option("--temperature", p.temperature, "0 is greedy")->capture_default_str();
+  command.add_option("--top-k", p.top_k, "Only the K most likely tokens; 0 is off")
+      ->capture_default_str();
+  command.add_option("--top-p", p.top_p, "Only the most likely tokens of this probability in all")
+      ->capture_default_str();
+  command.add_option("--min-p", p.min_p, "Only tokens this likely, relative to the most likely")
+      ->capture_default_str();
+  command.add_option("--repetition-penalty", p.repetition_penalty, "Above 1: fewer repetitions")
+      ->capture_default_str();
   command.add_option("--seed", p.seed, "Seed of the draws")->capture_default_str();
 }
 
 void add_end_tokens(SamplingParams& params, const Model& model) {
+  if (params.ignore_eos) return;
   const auto& ids = model.config().eos_ids;
   params.stop_token_ids.insert(params.stop_token_ids.end(), ids.begin(), ids.end());
 }

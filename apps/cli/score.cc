@@ -30,7 +30,7 @@ int run_score(ScoreFlags flags) {
     request.prompt = flags.text;
   request.params.max_tokens = 1;
   request.params.temperature = 0;
-  request.params.prompt_logprobs = true;
+  request.params.prompt_logprobs = 0;
   const TextAnswer answer = text.answer(request);
   if (answer.finish == FinishReason::failed) fail("a key, a value or a logit was not finite");
 

@@ -36,7 +36,10 @@ struct Engine::State {
 
 // What each thread of the team needs to turn a row of logits into a token.
 struct Engine::PerThread {
+  explicit PerThread(const Kernels& kernels) : logprobs(kernels) {}
+
   Sampler sampler;
+  LogprobReader logprobs;
   PositionHasher hasher;
 };
 
@@ -46,7 +49,8 @@ Engine::Engine(Model& model, const EngineOptions& options) : model_(model), opti
   if (s.max_model_len < 0 || s.max_model_len > longest)
     fail_usage("expected a max-model-len of at most {}, the model's last position, found {}",
                longest, s.max_model_len);
-  for (int i = 0; i < model.pool().size(); ++i) threads_.push_back(std::make_unique<PerThread>());
+  for (int i = 0; i < model.pool().size(); ++i)
+    threads_.push_back(std::make_unique<PerThread>(model.kernels()));
 
   const int pages = sized_pages();
   const int64_t places = int64_t{pages} * options_.page_places;
@@ -108,12 +112,12 @@ void Engine::add(Request request) {
       fail_usage("expected prompt tokens from 0 to {}, found {}", model_.spec().vocab - 1, token);
   if (request.params.prompt_logprobs && !options_.prompt_logprobs)
     fail_usage("prompt log-probabilities were not enabled when the engine started");
-  validate(request.params, model_.spec().vocab);
+  request.params = checked(std::move(request.params), model_.spec().vocab);
 
   auto state = std::make_unique<State>();
   state->tokens = request.prompt;
   state->tokens.reserve(std::min<int64_t>(max_model_len(), size + request.params.max_tokens));
-  state->history = TokenHistory(request.params, request.prompt, model_.spec().vocab);
+  if (request.params.has_penalties()) state->history = TokenHistory(request.prompt);
   state->request = std::move(request);
   scheduler_->add({.id = state->request.id, .tokens = static_cast<int32_t>(size)});
   states_.emplace(state->request.id, std::move(state));
@@ -181,15 +185,26 @@ void Engine::sample_row(size_t row, PerThread& thread) {
   const Wanted& want = wanted_[row];
   const size_t vocab = static_cast<size_t>(model_.spec().vocab);
   const std::span<const float> logits = io_.logits.subspan(row * vocab, vocab);
-  Drawn& drawn = drawn_[row];
-  if (want.draws) {
-    drawn = thread.sampler.draw(logits, want.state->request.params, want.state->history,
-                                want.position, want.state->request.choice);
-    if (want.state->request.hash_logits) drawn.digest = thread.hasher(logits);
+  const State& state = *want.state;
+  const SamplingParams& params = state.request.params;
+  RowResult& result = drawn_[row];
+  result = RowResult{};
+  if (!want.draws) {
+    result.token = state.tokens[want.position];
   } else {
-    drawn =
-        thread.sampler.score(logits, want.state->request.params, want.state->tokens[want.position]);
+    const Drawn drawn = thread.sampler.sample({.logits = logits,
+                                               .params = &params,
+                                               .position = want.position,
+                                               .choice = state.request.choice,
+                                               .generated = state.answer_size(),
+                                               .history = &state.history});
+    result.failed = drawn.error != nullptr;
+    result.token = drawn.token;
+    if (state.request.hash_logits) result.digest = thread.hasher(logits);
   }
+  const std::optional<int32_t> top = want.draws ? params.logprobs : params.prompt_logprobs;
+  if (top && !result.failed)
+    result.failed = !thread.logprobs.read(logits, result.token, *top, result.logprobs);
 }
 
 void Engine::commit_and_emit(OutputSink& sink) {
@@ -212,7 +227,7 @@ void Engine::commit_and_emit(OutputSink& sink) {
         sink.on_prompt({state.request.id, wanted_[next].position, drawn_[next].logprobs});
       }
     }
-    if (failed) results_[i] = take_token(state, Drawn{.failed = true}, sink);
+    if (failed) results_[i] = take_token(state, RowResult{.failed = true}, sink);
   }
   scheduler_->commit(plan_, results_);
   for (size_t i = 0; i < results_.size(); ++i)
@@ -223,14 +238,14 @@ void Engine::commit_and_emit(OutputSink& sink) {
   stats_.free_pages = pool_->free_pages();
 }
 
-StepResult Engine::take_token(State& state, const Drawn& drawn, OutputSink& sink) {
+StepResult Engine::take_token(State& state, const RowResult& drawn, OutputSink& sink) {
   TokenOutput output{
       .request = state.request.id, .token = drawn.token, .index = state.answer_size()};
   if (drawn.failed) {
     output.finish = FinishReason::failed;
   } else {
     state.tokens.push_back(drawn.token);
-    state.history.add(drawn.token);
+    if (state.request.params.has_penalties()) state.history.push(drawn.token);
     if (state.request.hash_logits) {
       state.hash.add(drawn.digest);
       output.logits_hash = state.hash.value();

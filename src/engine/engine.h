@@ -66,11 +66,19 @@ class Engine {
     bool draws;        // else a prompt's log-probability
   };
 
+  // What became of such a row.
+  struct RowResult {
+    int32_t token = 0;
+    bool failed = false;
+    TokenLogprobs logprobs;
+    Digest digest{};
+  };
+
   void build_batch();
   void sample();
   void sample_row(size_t row, PerThread& thread);
   void commit_and_emit(OutputSink& sink);
-  StepResult take_token(State& state, const Drawn& drawn, OutputSink& sink);
+  StepResult take_token(State& state, const RowResult& drawn, OutputSink& sink);
   FinishReason finish_reason(const State& state, int32_t token) const;
   RunnerLimits limits(int pages) const;
   int sized_pages();
@@ -88,7 +96,7 @@ class Engine {
   Batch batch_;
   ForwardIo io_;
   std::vector<Wanted> wanted_;
-  std::vector<Drawn> drawn_;  // one per wanted row
+  std::vector<RowResult> drawn_;  // one per wanted row
   std::vector<StepResult> results_;
   StepStats stats_;
   bool in_step_ = false;

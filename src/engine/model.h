@@ -35,6 +35,7 @@ class Model {
   const DecoderSpec& spec() const { return config_.spec; }
   const Arithmetic& arithmetic() const { return arithmetic_; }
   std::string identity() const { return invar::identity(arithmetic_, spec()); }
+  const Kernels& kernels() const { return kernels_; }
   const char* instruction_set() const { return kernels_.name; }
   ThreadPool& pool() { return *pool_; }
   Device& device() { return *device_; }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/sha256.h"
+#include "sampling/logprob.h"
 #include "sampling/params.h"
 
 namespace invar {

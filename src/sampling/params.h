@@ -1,29 +1,44 @@
-// How tokens are drawn, by the names and with the defaults of vLLM.
+// How the next token of a request is chosen: names, defaults and limits are vLLM's.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace invar {
 
 struct SamplingParams {
-  float temperature = 1.0f;  // 0 is greedy
-  uint64_t seed = 0;
-  int max_tokens = 16;
+  int32_t n = 1;             // answers to one prompt; answer i draws with choice index i
+  double temperature = 1.0;  // 0: the largest logit
+  double top_p = 1.0;        // 1: off
+  int32_t top_k = 0;         // 0 or -1: off
+  double min_p = 0.0;        // 0: off
+  double repetition_penalty = 1.0;
+  double presence_penalty = 0.0;
+  double frequency_penalty = 0.0;
+  std::vector<std::pair<int32_t, double>> logit_bias;  // (token, what is added), ascending tokens
+  int32_t max_tokens = 16;
+  int32_t min_tokens = 0;               // no end of sequence and no stop token before this many
   std::vector<int32_t> stop_token_ids;  // each ends the answer
-  bool logprobs = false;                // of the drawn tokens
-  bool prompt_logprobs = false;         // of the prompt's tokens
-};
+  bool ignore_eos = false;              // else the model's ends of sequence are stop tokens too
+  uint64_t seed = 0;
+  std::optional<int32_t> logprobs;         // this many most likely tokens beside the chosen one
+  std::optional<int32_t> prompt_logprobs;  // the same for each prompt token
 
-struct TokenLogprobs {
-  int32_t token = 0;
-  float logprob = 0;  // raw: of the model's logits
+  bool is_greedy() const { return temperature == 0.0; }
+  bool has_penalties() const {
+    return repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0;
+  }
+  bool operator==(const SamplingParams&) const = default;
 };
-
-// Throws UsageError, with one sentence, for values that make no sense.
-void validate(const SamplingParams& params, int vocab);
 
 bool is_stop(const SamplingParams& params, int32_t token);
+
+// Checks every field against a vocabulary of `vocab` tokens and returns the parameters in their one
+// form: a temperature below 1e-5 is 0 and, as in vLLM, any other below 0.01 is 0.01; top_k -1 is 0;
+// biases are sorted and cut to [-100, 100]; greedy sampling has no other filters. Throws
+// UsageError.
+SamplingParams checked(SamplingParams params, int32_t vocab);
 
 }  // namespace invar

@@ -1,37 +1,83 @@
-// From a row of logits to a token: a function of (logits, parameters, seed, position, choice) and
-// nothing else (numerics 6).
+// Chooses the next token of one row of logits (numerics 6).
+//
+// In this order: tokens that a grammar or min_tokens forbids are excluded; logit bias; penalties;
+// temperature; min-p, top-k, top-p exclude the unlikely; the token drawn is the one with the
+// largest sum of logit and Gumbel noise, which is a draw from the softmax of what is left. Ties go
+// to the lower id. The noise depends on (seed, position, choice, token) alone.
 #pragma once
 
+#include <cstdint>
 #include <span>
+#include <vector>
 
-#include "base/sha256.h"
+#include "sampling/history.h"
+#include "sampling/noise.h"
 #include "sampling/params.h"
+#include "sampling/row.h"
 
 namespace invar {
 
+struct SampleInput {
+  std::span<const float> logits;           // [V]
+  const SamplingParams* params = nullptr;  // as `checked` returned them
+  int32_t position = 0;                    // of the token drawn
+  int32_t choice = 0;                      // which of the n answers
+  int32_t generated = 0;                   // tokens of the answer so far
+  const TokenHistory* history = nullptr;   // not null when params->has_penalties()
+  std::span<const uint64_t> allowed;       // bit i of word i / 64: token i may come; empty: all may
+};
+
 struct Drawn {
-  int32_t token = 0;
-  bool failed = false;  // the row has a NaN
-  TokenLogprobs logprobs;
-  Digest digest{};  // of the row, when the caller hashes it
+  int32_t token = -1;
+  const char* error = nullptr;  // when there is no token: a sentence
 };
 
-// What penalties and constraints depend on: a copyable function of the tokens so far.
-class TokenHistory {
- public:
-  TokenHistory() = default;
-  TokenHistory(const SamplingParams&, const std::vector<int32_t>& /*prompt*/, int /*vocab*/) {}
-  void add(int32_t /*token*/) {}
-};
+// The definition, written for reading: any fast implementation gives the same bits. `processed`,
+// when not null, becomes the logits after temperature and filters, -inf where excluded. Expects
+// flush-to-zero mode.
+Drawn sample_reference(const SampleInput& input, std::vector<float>* processed = nullptr);
 
-// One per thread; keeps scratch memory.
+// The same, fast. One object per thread; allocates only for a larger vocabulary than before.
 class Sampler {
  public:
-  // The token at `position` of choice number `choice`.
-  Drawn draw(std::span<const float> logits, const SamplingParams& params,
-             const TokenHistory& history, int32_t position, int32_t choice);
-  // The log-probability of a given token.
-  Drawn score(std::span<const float> logits, const SamplingParams& params, int32_t token);
+  // Expects flush-to-zero mode.
+  Drawn sample(const SampleInput& input);
+
+  // What sample_reference calls processed, of the last row; valid until the next.
+  LogitRow& processed() { return row_; }
+
+ private:
+  bool prepare(const SampleInput& input);
+  void edit(const SampleInput& input);
+  void apply_min_p(float min_p);
+  void apply_top_p(double top_p);
+  int32_t draw(const NoiseKey& key) const;
+
+  LogitRow row_;
+  std::vector<uint64_t> bucket_weights_;  // of top-p
+  std::vector<Ranked> edge_tokens_;
 };
+
+namespace sampling {
+
+// Parts of the definition that both implementations use.
+
+// The weight of a token in top-p, for its distance below the largest logit.
+inline uint64_t top_p_weight(float below_max) {
+  return static_cast<uint64_t>(math::exp(below_max) * 0x1p40f);
+}
+inline float repetition_penalised(float x, float penalty) {
+  return x > 0.0f ? x / penalty : x * penalty;
+}
+inline float count_penalised(float x, int32_t generated, const SamplingParams& p) {
+  if (generated == 0) return x;
+  x = x - static_cast<float>(p.frequency_penalty) * static_cast<float>(generated);
+  return x - static_cast<float>(p.presence_penalty);
+}
+
+inline constexpr const char* kNotANumber = "the model's logits are not numbers";
+inline constexpr const char* kNothingAllowed = "no token is allowed here";
+
+}  // namespace sampling
 
 }  // namespace invar

@@ -1,0 +1,43 @@
+// Log-probabilities of tokens: *raw* ones of the model's logits, *processed* ones of what a sampler
+// left (numerics 6). One implementation for server and trainer.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "sampling/row.h"
+
+namespace invar {
+
+struct TokenLogprob {
+  int32_t token = 0;
+  float logprob = 0;  // -inf for an excluded token
+  int32_t rank = 0;   // 1: the most likely
+
+  bool operator==(const TokenLogprob&) const = default;
+};
+
+// Of one position: the token that stands there, and the most likely ones.
+struct TokenLogprobs : TokenLogprob {
+  std::vector<TokenLogprob> top;
+
+  bool operator==(const TokenLogprobs&) const = default;
+};
+
+// One object per thread; keeps scratch memory.
+class LogprobReader {
+ public:
+  explicit LogprobReader(const Kernels& kernels) : kernels_(kernels) {}
+
+  // Log-probabilities of `token` and of the `top` most likely tokens of a row of logits. False when
+  // one of the logits is NaN. Expects flush-to-zero mode.
+  bool read(std::span<const float> logits, int32_t token, int32_t top, TokenLogprobs& out);
+
+ private:
+  const Kernels& kernels_;
+  LogitRow row_;
+};
+
+}  // namespace invar

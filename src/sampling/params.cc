@@ -1,0 +1,84 @@
+#include "sampling/params.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace invar {
+
+namespace {
+
+constexpr int32_t kMaxChoices = 128;
+constexpr double kLeastTemperature = 0.01, kGreedyBelow = 1e-5, kMaxBias = 100.0;
+
+// Written so that a NaN is outside every range.
+void require_range(const char* name, double value, double low, double high) {
+  if (!(value >= low && value <= high))
+    fail_usage("{} must be in [{}, {}], not {}", name, low, high, value);
+}
+
+void require_tokens(const char* name, const std::vector<int32_t>& tokens, int32_t vocab) {
+  for (const int32_t token : tokens)
+    if (token < 0 || token >= vocab)
+      fail_usage("{} names token {} but the model has tokens 0 to {}", name, token, vocab - 1);
+}
+
+void check_lengths(const SamplingParams& p) {
+  if (p.n < 1 || p.n > kMaxChoices) fail_usage("n must be in [1, {}], not {}", kMaxChoices, p.n);
+  if (p.max_tokens < 1) fail_usage("max_tokens must be at least 1, not {}", p.max_tokens);
+  if (p.min_tokens < 0 || p.min_tokens > p.max_tokens)
+    fail_usage("min_tokens must be in [0, max_tokens = {}], not {}", p.max_tokens, p.min_tokens);
+}
+
+void check_logit_bias(SamplingParams& p, int32_t vocab) {
+  std::sort(p.logit_bias.begin(), p.logit_bias.end());
+  for (size_t i = 0; i < p.logit_bias.size(); ++i) {
+    auto& [token, bias] = p.logit_bias[i];
+    if (token < 0 || token >= vocab)
+      fail_usage("logit_bias names token {} but the model has tokens 0 to {}", token, vocab - 1);
+    if (i > 0 && p.logit_bias[i - 1].first == token)
+      fail_usage("logit_bias names token {} twice", token);
+    if (bias != bias) fail_usage("logit_bias of token {} is not a number", token);
+    bias = std::clamp(bias, -kMaxBias, kMaxBias);
+  }
+}
+
+}  // namespace
+
+bool is_stop(const SamplingParams& params, int32_t token) {
+  const auto& stops = params.stop_token_ids;
+  return std::find(stops.begin(), stops.end(), token) != stops.end();
+}
+
+SamplingParams checked(SamplingParams p, int32_t vocab) {
+  check_lengths(p);
+  require_range("temperature", p.temperature, 0.0, 1e4);
+  if (!(p.top_p > 0.0 && p.top_p <= 1.0)) fail_usage("top_p must be in (0, 1], not {}", p.top_p);
+  if (p.top_k < -1)
+    fail_usage("top_k must be at least 1, or 0 or -1 to turn it off, not {}", p.top_k);
+  require_range("min_p", p.min_p, 0.0, 1.0);
+  if (!(p.repetition_penalty > 0.0 && p.repetition_penalty <= 1e4))
+    fail_usage("repetition_penalty must be in (0, 10000], not {}", p.repetition_penalty);
+  require_range("presence_penalty", p.presence_penalty, -2.0, 2.0);
+  require_range("frequency_penalty", p.frequency_penalty, -2.0, 2.0);
+  check_logit_bias(p, vocab);
+  require_tokens("stop_token_ids", p.stop_token_ids, vocab);
+  for (const auto& [name, count] :
+       {std::pair("logprobs", p.logprobs), std::pair("prompt_logprobs", p.prompt_logprobs)})
+    if (count && (*count < 0 || *count > vocab))
+      fail_usage("{} must be in [0, {}], not {}", name, vocab, *count);
+
+  if (p.top_k == -1 || p.top_k >= vocab) p.top_k = 0;
+  if (p.temperature < kGreedyBelow) {
+    if (p.n > 1) fail_usage("n must be 1 with temperature 0, not {}: all answers are equal", p.n);
+    p.temperature = 0.0;
+    p.top_p = 1.0;
+    p.top_k = 0;
+    p.min_p = 0.0;
+  } else {
+    p.temperature = std::max(p.temperature, kLeastTemperature);
+  }
+  return p;
+}
+
+}  // namespace invar
