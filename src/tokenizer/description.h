@@ -16,6 +16,9 @@ namespace invar::tokenizer {
 // Ids beyond this are refused: tables are as long as the largest id.
 inline constexpr int32_t kMaxVocabulary = 1 << 22;
 
+// U+2581 stands for a space in vocabularies of SentencePiece.
+inline constexpr const char* kSpaceMark = "\xe2\x96\x81";
+
 // How ids become text. Each token stands for bytes of its own; only the beginning of the text is
 // special.
 struct DecoderRules {
@@ -42,7 +45,10 @@ struct Description {
   std::vector<int32_t> prefix, suffix;  // added around the ids of a text
   DecoderRules decoder;
 
-  int32_t bos_id = -1, eos_id = -1, pad_id = -1;
+  int32_t bos_id = -1, eos_id = -1;
+
+  // From tokenizer.model, which knows nothing of templates: tokenizer_config.json has more to say.
+  bool from_sentencepiece = false;
 };
 
 }  // namespace invar::tokenizer

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "tokenizer/hf_pipeline_json.h"
+#include "tokenizer/sentencepiece_model.h"
 
 namespace invar::tokenizer {
 
@@ -212,6 +213,32 @@ void read_post_processor(const JsonField& field, const TokenSet& tokens, Descrip
   }
 }
 
+// add_bos_token and add_eos_token: the classes for SentencePiece models build their post-processor
+// from them, whatever tokenizer.json says. `legacy` and add_prefix_space say the same about the
+// mark for a space in front.
+void read_template_settings(const JsonField& root, Description& description) {
+  const auto name = root.find("tokenizer_class");
+  const bool llama =
+      name && (name->string() == "LlamaTokenizer" || name->string() == "LlamaTokenizerFast");
+  if (!llama && !description.from_sentencepiece) return;
+  const auto set = [&](std::string_view key, int32_t id, std::vector<int32_t>& ids) {
+    const auto field = root.find(key);
+    if (!field && !description.from_sentencepiece) return;
+    const bool wanted = field ? field->boolean() : !ids.empty();
+    if (wanted && id < 0) field->refuse("the token to add is not named");
+    ids.assign(wanted ? 1 : 0, id);
+  };
+  set("add_bos_token", description.bos_id, description.prefix);
+  set("add_eos_token", description.eos_id, description.suffix);
+  if (!description.from_sentencepiece) return;
+  if (const auto prefix = root.find("add_prefix_space"); prefix && !prefix->boolean()) {
+    set_space_prefix(SpacePrefix::kNone, description);
+  } else if (const auto legacy = root.find("legacy");
+             legacy && !legacy->boolean() && description.decoder.leading_spaces > 0) {
+    set_space_prefix(SpacePrefix::kFirstSection, description);
+  }
+}
+
 }  // namespace
 
 Description read_tokenizer_json(std::string_view text, const std::string& file) {
@@ -264,7 +291,7 @@ void read_tokenizer_config(std::string_view text, const std::string& file,
     }
   const auto read_special = [&](std::string_view key, int32_t& id) {
     const auto field = root.find(key);
-    if (!field || id >= 0) return;
+    if (!field) return;
     const std::string& content =
         field->value().is_object() ? field->at("content").string() : field->string();
     id = tokens.id_of(content);
@@ -279,19 +306,7 @@ void read_tokenizer_config(std::string_view text, const std::string& file,
   };
   read_special("bos_token", description.bos_id);
   read_special("eos_token", description.eos_id);
-  // These classes build their post-processor from the two settings and not from tokenizer.json.
-  const auto name = root.find("tokenizer_class");
-  const auto add_bos = root.find("add_bos_token");
-  if (!name || !add_bos) return;
-  if (name->string() != "LlamaTokenizer" && name->string() != "LlamaTokenizerFast") return;
-  const auto wanted = [&](const JsonField& field, int32_t id) -> std::vector<int32_t> {
-    if (!field.boolean()) return {};
-    if (id < 0) field.refuse("the token to add is not named");
-    return {id};
-  };
-  description.prefix = wanted(*add_bos, description.bos_id);
-  const auto add_eos = root.find("add_eos_token");
-  description.suffix = add_eos ? wanted(*add_eos, description.eos_id) : std::vector<int32_t>{};
+  read_template_settings(root, description);
 }
 
 }  // namespace invar::tokenizer

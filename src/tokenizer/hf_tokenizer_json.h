@@ -13,8 +13,9 @@ namespace invar::tokenizer {
 // never cuts or fills it.
 Description read_tokenizer_json(std::string_view text, const std::string& file);
 
-// tokenizer_config.json or special_tokens_map.json: bos_token and eos_token, added_tokens_decoder,
-// add_bos_token. What `description` knows already stays, except for the flags of added tokens.
+// special_tokens_map.json or tokenizer_config.json: bos_token and eos_token, added_tokens_decoder,
+// and what decides whether begin-of-text is added. What the file names replaces what `description`
+// had; ids never change.
 void read_tokenizer_config(std::string_view text, const std::string& file,
                            Description& description);
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "tokenizer/byte_level.h"
 #include "tokenizer/hf_tokenizer_json.h"
+#include "tokenizer/sentencepiece_model.h"
 #include "tokenizer/tokenizer_parts.h"
 #include "tokenizer/utf8.h"
 
@@ -19,8 +20,6 @@ namespace {
 
 // Far above any prompt, far enough below 2 GiB for what normalization may add.
 constexpr size_t kMaxText = size_t{1} << 26;
-
-constexpr std::string_view kSpaceMark = "\xe2\x96\x81";  // U+2581
 
 std::string read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -80,22 +79,26 @@ Tokenizer Tokenizer::load(const std::string& directory) {
     return std::filesystem::exists(folder / name) ? read_file(folder / name) : std::string();
   };
   TokenizerTexts texts;
-  texts.tokenizer_json = read_file(folder / "tokenizer.json");
+  texts.tokenizer_json = optional_file("tokenizer.json");
+  if (texts.tokenizer_json.empty()) texts.sentencepiece_model = optional_file("tokenizer.model");
   texts.tokenizer_config_json = optional_file("tokenizer_config.json");
   texts.special_tokens_map_json = optional_file("special_tokens_map.json");
   return from_texts(texts, directory);
 }
 
 Tokenizer Tokenizer::from_texts(const TokenizerTexts& texts, const std::string& name) {
-  const std::filesystem::path folder(name);
+  const auto path = [&](const char* file) { return (std::filesystem::path(name) / file).string(); };
+  if (texts.tokenizer_json.empty() && texts.sentencepiece_model.empty())
+    fail("{}: expected tokenizer.json or tokenizer.model, found neither", name);
   Description description =
-      read_tokenizer_json(texts.tokenizer_json, (folder / "tokenizer.json").string());
-  if (!texts.tokenizer_config_json.empty())
-    read_tokenizer_config(texts.tokenizer_config_json, (folder / "tokenizer_config.json").string(),
-                          description);
+      !texts.tokenizer_json.empty()
+          ? read_tokenizer_json(texts.tokenizer_json, path("tokenizer.json"))
+          : read_sentencepiece_model(texts.sentencepiece_model, path("tokenizer.model"));
   if (!texts.special_tokens_map_json.empty())
-    read_tokenizer_config(texts.special_tokens_map_json,
-                          (folder / "special_tokens_map.json").string(), description);
+    read_tokenizer_config(texts.special_tokens_map_json, path("special_tokens_map.json"),
+                          description);
+  if (!texts.tokenizer_config_json.empty())
+    read_tokenizer_config(texts.tokenizer_config_json, path("tokenizer_config.json"), description);
   return Tokenizer(std::move(description));
 }
 

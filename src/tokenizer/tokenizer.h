@@ -42,6 +42,7 @@ struct DecodeOptions {
 // The contents of the files, for tokenizers that are not on disk. Empty: the file is absent.
 struct TokenizerTexts {
   std::string tokenizer_json, tokenizer_config_json, special_tokens_map_json;
+  std::string sentencepiece_model;  // tokenizer.model; read only when there is no tokenizer_json
 };
 
 // Immutable; every const function may be called from several threads at once.

@@ -101,7 +101,8 @@ TokenizerTexts write_tokenizer(const TrainedBpe& bpe, const SpecialTokens& speci
                          {"tokenizer_class", "PreTrainedTokenizerFast"}};
   const Object map = {
       {"bos_token", special.bos}, {"eos_token", special.eos}, {"pad_token", special.pad}};
-  return {json::dump(tokenizer, 0) + "\n", json::dump(config, 2) + "\n", json::dump(map, 2) + "\n"};
+  return {json::dump(tokenizer, 0) + "\n", json::dump(config, 2) + "\n", json::dump(map, 2) + "\n",
+          ""};
 }
 
 }  // namespace invar

@@ -152,7 +152,7 @@ TEST(HfFiles, DamagedFilesNeverCrash) {
       }
     }
     try {
-      const Tokenizer tokenizer = Tokenizer::from_texts({text, "", ""}, "dir");
+      const Tokenizer tokenizer = Tokenizer::from_texts({text, "", "", ""}, "dir");
       ++accepted;
       const auto ids = tokenizer.encode("hey <s> 12 \xc3\xa9");
       tokenizer.decode(ids, {.skip_special = false});

@@ -73,7 +73,7 @@ inline json::Value tiny_json(const std::vector<std::pair<std::string, std::strin
 }
 
 inline Tokenizer from_json(const json::Value& tokenizer_json, const std::string& config = "") {
-  return Tokenizer::from_texts({json::dump(tokenizer_json), config, ""}, "dir");
+  return Tokenizer::from_texts({json::dump(tokenizer_json), config, "", ""}, "dir");
 }
 
 // The member `path` ("model.vocab") of a document, to be changed in place.

@@ -120,6 +120,54 @@ TEST(Tokenizer, ReadsTokenizerConfig) {
   EXPECT_EQ(llama.encode("hell"), (Ids{261, 258, 262}));
 }
 
+// The stages of Llama 2's and Mistral's files around the tiny vocabulary <unk>, mark, a, b, mark +
+// a, two bytes.
+json::Value metaspace_json(const char* normalizer, const char* pre_tokenizer, const char* decoder) {
+  json::Value document = hello_json();
+  member(document, "added_tokens") =
+      json::Array{json::Object{{"id", 0}, {"content", "<unk>"}, {"special", true}}};
+  member(document, "normalizer") = json::parse(normalizer, "test");
+  member(document, "pre_tokenizer") = json::parse(pre_tokenizer, "test");
+  member(document, "decoder") = json::parse(decoder, "test");
+  member(document, "model.byte_fallback") = true;
+  member(document, "model.unk_token") = "<unk>";
+  member(document, "model.vocab") = json::Object{{"<unk>", 0},
+                                                 {"\xe2\x96\x81", 1},
+                                                 {"a", 2},
+                                                 {"b", 3},
+                                                 {"\xe2\x96\x81"
+                                                  "a",
+                                                  4},
+                                                 {"<0xC3>", 5},
+                                                 {"<0xA9>", 6}};
+  member(document, "model.merges") = json::Array{"\xe2\x96\x81 a"};
+  return document;
+}
+
+TEST(Tokenizer, SentencePieceAsJson) {
+  const char* llama_decoder = R"({"type": "Sequence", "decoders": [
+      {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+      {"type": "ByteFallback"}, {"type": "Fuse"},
+      {"type": "Strip", "content": " ", "start": 1, "stop": 0}]})";
+  const char* metaspace = R"({"type": "Metaspace", "replacement": "\u2581",
+                              "prepend_scheme": "first", "split": true})";
+  const Tokenizer llama = from_json(metaspace_json(R"({"type": "Sequence", "normalizers": [
+      {"type": "Prepend", "prepend": "\u2581"},
+      {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]})",
+                                                   "null", llama_decoder));
+  EXPECT_EQ(llama.encode("a b\xc3\xa9"), (Ids{4, 1, 3, 5, 6}));
+  EXPECT_EQ(llama.encode("a<unk>a"), (Ids{4, 0, 4}));
+  EXPECT_EQ(llama.encode("z"), (Ids{1, 0}));
+  EXPECT_EQ(llama.decode(Ids{4, 1, 3, 5, 6}), "a b\xc3\xa9");
+  EXPECT_EQ(llama.decode(Ids{4}, {.continuation = true}), " a");
+
+  const Tokenizer mistral = from_json(metaspace_json("null", metaspace, metaspace));
+  EXPECT_EQ(mistral.encode("a<unk>a a"), (Ids{4, 0, 2, 4}));
+  EXPECT_EQ(mistral.decode(Ids{4, 2, 4}), "aa a");
+  EXPECT_EQ(mistral.decode(Ids{1, 4}), " a");
+  EXPECT_EQ(mistral.decode(Ids{4}, {.continuation = true}), " a");
+}
+
 TEST(Tokenizer, LoadsADirectory) {
   const std::filesystem::path folder =
       std::filesystem::path(testing::TempDir()) / "invar_tokenizer_test";

@@ -10,7 +10,7 @@ function randomFrom(seed) {
   };
 }
 
-const sentences = [
+export const sentences = [
   "The quick brown fox jumps over the lazy dog.", "I'll say it's what they've done; we'RE sure HE'D agree, isn'T it?",
   "Größe, Straße, naïve café — déjà vu … “quoted” ‘single’", "Быстрая коричневая лиса прыгает через ленивую собаку.",
   "Η γρήγορη αλεπού πηδάει πάνω από το σκυλί.", "השועל החום המהיר קופץ מעל הכלב העצלן", "الثعلب البني السريع يقفز فوق الكلب الكسول",
