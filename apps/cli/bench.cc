@@ -1,4 +1,5 @@
-// invar bench model: the speeds of a model beside the limits of the machine, measured in the same run.
+// invar bench model: the speeds of a model beside the limits of the machine, measured in the same
+// run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -69,7 +70,8 @@ Seconds run_requests(Model& model, int sequences, int prompt, int answer, int ma
   while (engine.has_work()) {
     const Timer step;
     engine.step(sink);
-    if (engine.last_step().rows == sequences && engine.last_step().draws == sequences && prompt > 1) {
+    if (engine.last_step().rows == sequences && engine.last_step().draws == sequences &&
+        prompt > 1) {
       seconds.decode += step.seconds();
       ++seconds.decode_steps;
     }
@@ -87,7 +89,9 @@ double prefill_operations(const DecoderSpec& s, double n) {
 }
 
 // The set whose units do most of the products of a table.
-std::string peak_set(std::string_view set) { return std::string(set == "scalar" ? "avx2" : set); }
+std::string peak_set(std::string_view set) {
+  return std::string(set == "scalar" ? "avx2" : set);
+}
 
 std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double bandwidth) {
   const Timer load_timer;
@@ -154,8 +158,8 @@ int run_bench(BenchFlags flags) {
   report.set("model", options.model);
   report.set("read_bandwidth_gb_per_s", bandwidth / 1e9);
   if (!flags.model.json)
-    fmt::print("{}; read bandwidth {:.1f} GB/s; medians of {} rounds\n", options.model, bandwidth / 1e9,
-               flags.rounds);
+    fmt::print("{}; read bandwidth {:.1f} GB/s; medians of {} rounds\n", options.model,
+               bandwidth / 1e9, flags.rounds);
   for (const std::string& arithmetic : arithmetics)
     for (const std::string& set : flags.sets) {
       options.arithmetic = arithmetic;
@@ -188,7 +192,8 @@ void add_bench(CLI::App& app, Action& action) {
       ->delimiter(',');
   command->add_flag("--against-control", flags->against_control,
                     "Measure the conventional arithmetic as well");
-  command->add_option("--rounds", flags->rounds, "Rounds; medians are shown")->capture_default_str();
+  command->add_option("--rounds", flags->rounds, "Rounds; medians are shown")
+      ->capture_default_str();
   command->add_option("--limit-mib", flags->limit_mib, "MiB read to measure the bandwidth")
       ->capture_default_str();
   command->callback([&action, flags] { action = [flags] { return run_bench(*flags); }; });

@@ -21,6 +21,7 @@ void add_generate(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
 void add_score(CLI::App& app, Action& action);
+void add_audit(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 
 // Options that every command with a model takes.
@@ -29,6 +30,9 @@ struct ModelFlags {
   bool json = false;
 };
 void add_model_flags(CLI::App& command, ModelFlags& flags);
+
+// The options with the built-in made model where none is named.
+ModelOptions resolved(const ModelFlags& flags);
 
 // Loads the model with a progress line on the terminal. Without a name it is a small made one.
 std::unique_ptr<Model> load_model(const ModelFlags& flags);
@@ -48,7 +52,7 @@ void add_sampling_flags(CLI::App& command, SamplingParams& params);
 // The model's end-of-sequence tokens join the stop tokens, unless they are to be ignored.
 void add_end_tokens(SamplingParams& params, const Model& model);
 
-// Gigabytes per second that the model's threads read its weights with, best of three passes: the
+// Bytes per second that the model's threads read its weights with, best of three passes: the
 // limit of decoding.
 double measure_read_bandwidth(Model& model);
 

@@ -61,9 +61,8 @@ json::Value report(const Printer& printer, Model& model, double bandwidth) {
   v.set("completion_tokens", static_cast<int64_t>(a.tokens.size()));
   v.set("first_token_seconds", printer.first_token());
   v.set("decode_tokens_per_second", printer.decode_rate());
-  v.set("share_of_read_bandwidth", printer.decode_rate() *
-                                       static_cast<double>(model.weight_bytes_per_token()) / 1e9 /
-                                       bandwidth);
+  v.set("share_of_read_bandwidth",
+        printer.decode_rate() * static_cast<double>(model.weight_bytes_per_token()) / bandwidth);
   v.set("identity", model.identity());
   v.set("instruction_set", model.instruction_set());
   v.set("logits_hash", to_hex(a.logits_hash));

@@ -19,6 +19,7 @@ int run(int argc, char** argv) {
   add_make_model(app, action);
   add_inspect(app, action);
   add_doctor(app, action);
+  add_audit(app, action);
   add_bench(app, action);
   try {
     app.parse(argc, argv);

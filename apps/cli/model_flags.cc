@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/timer.h"
 #include "command.h"
+#include "kernels/limits.h"
 #include "tokenizer/make_tokenizer.h"
 
 namespace invar::cli {
@@ -39,14 +40,18 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_flag("--json", flags.json, "Print JSON for machines");
 }
 
-std::unique_ptr<Model> load_model(const ModelFlags& flags) {
+ModelOptions resolved(const ModelFlags& flags) {
   ModelOptions options = flags.options;
   if (options.model.empty()) {
     options.model = "tiny";
     if (options.load_format == "auto") options.load_format = "dummy:1";
   }
+  return options;
+}
+
+std::unique_ptr<Model> load_model(const ModelFlags& flags) {
+  const ModelOptions options = resolved(flags);
   ProgressLine line;
-  Timer timer;
   return std::make_unique<Model>(options, [&](int64_t done, int64_t total) {
     line.show(fmt::format("loading {:3.0f} %  {} of {} MiB",
                           100.0 * done / std::max<int64_t>(1, total), done >> 20, total >> 20));
@@ -110,25 +115,15 @@ void add_end_tokens(SamplingParams& params, const Model& model) {
 }
 
 double measure_read_bandwidth(Model& model) {
-  double best = 0;
-  std::vector<uint64_t> sums(model.pool().size() * 8);
-  for (int pass = 0; pass < 3; ++pass) {
-    Timer timer;
-    model.pool().run([&](Part part) {
-      uint64_t sum[4] = {};
-      model.for_each_weight([&](const std::byte* data, size_t bytes) {
-        const uint64_t* words = reinterpret_cast<const uint64_t*>(data);
-        const auto [begin, end] = part.of(static_cast<int64_t>(bytes / 8), 4096);
-        for (int64_t i = begin; i + 4 <= end; i += 4)
-          for (int j = 0; j < 4; ++j) sum[j] ^= words[i + j];
-      });
-      sums[part.index * 8] = sum[0] ^ sum[1] ^ sum[2] ^ sum[3];
-    });
-    best = std::max(best, static_cast<double>(model.weight_bytes()) / timer.seconds() / 1e9);
-  }
-  volatile uint64_t used = sums[0];
-  (void)used;
-  return best;
+  // A buffer of its own, beyond the caches: a model's arrays may lie in them.
+  const size_t bytes = size_t{512} << 20;
+  const auto device = make_host_device();
+  const DeviceArray<std::byte> memory(*device, bytes, "the bandwidth measurement");
+  model.pool().run([&](Part part) {
+    const auto [begin, end] = part.of(static_cast<int64_t>(bytes), 4096);
+    std::fill(memory.data() + begin, memory.data() + end, std::byte{1});
+  });
+  return measure_read_bandwidth(model.pool(), {memory.data(), bytes});
 }
 
 ProgressLine::ProgressLine(bool enabled) : enabled_(enabled && isatty(STDERR_FILENO)) {}

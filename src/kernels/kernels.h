@@ -219,6 +219,12 @@ struct LogitsParams {
   bool* has_nan;    // [T]
 };
 
+// x = bf16(x), in place: the residual stream of the foil (numerics 10).
+struct RoundInPlaceParams {
+  float* x;
+  int64_t count;
+};
+
 // ---- The table ----
 
 struct Kernels {
@@ -233,6 +239,7 @@ struct Kernels {
   void (*attention)(const AttentionParams&, Part);
   void (*add)(const AddParams&, Part);
   void (*copy_places)(const CopyPlacesParams&, Part);
+  void (*round_in_place)(const RoundInPlaceParams&, Part);
   void (*log_sum_exp)(const LogitsParams&, Part);
 };
 

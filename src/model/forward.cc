@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "model/control.h"
 #include "model/step_tables.h"
 
 namespace invar {
@@ -98,7 +99,7 @@ class ForwardPass {
     model_.run(kernels_.matmul, MatmulParams{.x = at_.normed,
                                              .w = w.qkv,
                                              .rows = rows_,
-                                             .runs = 1,
+                                             .runs = runs_of(1, spec_.hidden),
                                              .bias = w.qkv_bias,
                                              .accumulate = false,
                                              .y = ws_.qkv_.data(),
@@ -157,24 +158,37 @@ class ForwardPass {
     trace("down", layer, hidden(), spec_.hidden, rows_);
   }
 
+  // Into how many runs a product's inner size is cut: `defined` by the arithmetic (numerics 2),
+  // unless this is the foil.
+  int runs_of(int defined, int64_t k) const {
+    return model_.arithmetic.control ? control::runs(rows_, k) : defined;
+  }
+
   // h = h + (x * w (+ bias)), the inner size shared out over the ranks: numerics 2.
   void row_parallel(const Activation& x, const PackedWeight& w, int runs, const float* bias) {
     const bool alone = group_.size() == 1;
     model_.run(kernels_.matmul, MatmulParams{.x = x,
                                              .w = w,
                                              .rows = rows_,
-                                             .runs = runs,
+                                             .runs = runs_of(runs, w.k),
                                              .bias = alone ? bias : nullptr,
                                              .accumulate = alone,
                                              .y = alone ? hidden() : ws_.partial_.data(),
                                              .y_stride = spec_.hidden});
-    if (alone) return;
+    if (alone) return round_residual();
     group_.tree_all_reduce(ws_.partial_.data(), rows_ * spec_.hidden);
     model_.run(kernels_.add, AddParams{.x = ws_.partial_.data(),
                                        .bias = bias,
                                        .rows = rows_,
                                        .width = spec_.hidden,
                                        .y = hidden()});
+    round_residual();
+  }
+
+  // The foil keeps its residual stream in bf16; Invar in f32.
+  void round_residual() {
+    if (model_.arithmetic.control)
+      model_.run(kernels_.round_in_place, RoundInPlaceParams{hidden(), rows_ * spec_.hidden});
   }
 
   // Logits of the rows that want them, from the last residual stream.
@@ -191,7 +205,7 @@ class ForwardPass {
                MatmulParams{.x = normed,
                             .w = model_.weights->head(),
                             .rows = count,
-                            .runs = 1,
+                            .runs = runs_of(1, spec_.hidden),
                             .bias = nullptr,
                             .accumulate = false,
                             .y = mine,

@@ -156,4 +156,9 @@ void log_sum_exp(const LogitsParams& p, Part part) {
   }
 }
 
+void round_in_place(const RoundInPlaceParams& p, Part part) {
+  const auto [begin, end] = part.of(p.count, 64);
+  for (int64_t i = begin; i < end; ++i) p.x[i] = bf16_to_f32(f32_to_bf16(p.x[i]));
+}
+
 }  // namespace invar::reference

@@ -127,6 +127,7 @@ Kernels table(Order order) {
           .attention = portable ? attention<Order::portable> : attention<Order::hopper>,
           .add = add,
           .copy_places = copy_places,
+          .round_in_place = round_in_place,
           .log_sum_exp = log_sum_exp};
 }
 

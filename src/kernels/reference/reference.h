@@ -16,11 +16,12 @@ template <Order order>
 void attention(const AttentionParams& p, Part part);
 void add(const AddParams& p, Part part);
 void copy_places(const CopyPlacesParams& p, Part part);
+void round_in_place(const RoundInPlaceParams& p, Part part);
 void log_sum_exp(const LogitsParams& p, Part part);
 
 Kernels table(Order order);
 
-void round(const RoundParams& p, Part part);
+void round(const RoundInPlaceParams& p, Part part);
 void transpose(const TransposeParams& p, Part part);
 void pack_columns(const PackColumnsParams& p, Part part);
 void bias_gradient(const BiasGradientParams& p, Part part);
