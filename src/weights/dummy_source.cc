@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kMeanOfBytes = 510;             // of the sum of 4 uniform bytes
 constexpr double kVarianceOfBytes = 21845.0;  // 4 * (256^2 - 1) / 12
-constexpr int64_t kBlock = 16;                // elements that the vector code makes at once
+constexpr int64_t kBlock = 32;                // elements that the vector code makes at once
 
 struct Stream {
   uint64_t seed, hash;
@@ -27,21 +27,44 @@ int sum_of_bytes(uint32_t x) {
   return static_cast<int>((x & 255) + (x >> 8 & 255) + (x >> 16 & 255) + (x >> 24));
 }
 
+// The keys of the 10 rounds, in every lane.
+struct RoundKeys {
+  explicit RoundKeys(uint64_t seed) {
+    uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+    for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9, k1 += 0xBB67AE85) {
+      first[round] = _mm256_set1_epi64x(k0);
+      second[round] = _mm256_set1_epi64x(k1);
+    }
+  }
+  __m256i first[10], second[10];
+};
+
 // Philox of 4 counters, one in each 64-bit lane. Only the low half of a lane counts: the products
 // read nothing else, so that what is above needs no clearing.
 struct PhiloxLanes {
+  PhiloxLanes(int64_t group, uint64_t hash) {
+    const __m256i groups =
+        _mm256_add_epi64(_mm256_set1_epi64x(group), _mm256_set_epi64x(3, 2, 1, 0));
+    c[0] = groups;
+    c[1] = _mm256_srli_epi64(groups, 32);
+    c[2] = _mm256_set1_epi64x(static_cast<int64_t>(hash));
+    c[3] = _mm256_srli_epi64(c[2], 32);
+  }
+
+  void round(__m256i k0, __m256i k1) {
+    const __m256i p0 = _mm256_mul_epu32(c[0], _mm256_set1_epi64x(0xD2511F53));
+    const __m256i p1 = _mm256_mul_epu32(c[2], _mm256_set1_epi64x(0xCD9E8D57));
+    c[0] = _mm256_xor_si256(_mm256_xor_si256(high_half(p1), c[1]), k0);
+    c[1] = p1;
+    c[2] = _mm256_xor_si256(_mm256_xor_si256(high_half(p0), c[3]), k1);
+    c[3] = p0;
+  }
+
+  // As a shuffle: the shifter's port is busy with the products.
+  static __m256i high_half(__m256i x) { return _mm256_shuffle_epi32(x, 0xf5); }
+
   __m256i c[4];
 };
-
-void philox_round(PhiloxLanes& x, uint32_t k0, uint32_t k1) {
-  const __m256i p0 = _mm256_mul_epu32(x.c[0], _mm256_set1_epi64x(0xD2511F53));
-  const __m256i p1 = _mm256_mul_epu32(x.c[2], _mm256_set1_epi64x(0xCD9E8D57));
-  const __m256i high0 = _mm256_srli_epi64(p0, 32), high1 = _mm256_srli_epi64(p1, 32);
-  x.c[0] = _mm256_xor_si256(_mm256_xor_si256(high1, x.c[1]), _mm256_set1_epi64x(k0));
-  x.c[1] = p1;
-  x.c[2] = _mm256_xor_si256(_mm256_xor_si256(high0, x.c[3]), _mm256_set1_epi64x(k1));
-  x.c[3] = p0;
-}
 
 // The bf16 elements, as 32-bit numbers, of 8 random words.
 __m256i elements_of(__m256i words, const Stream& stream) {
@@ -57,18 +80,7 @@ __m256i elements_of(__m256i words, const Stream& stream) {
   return _mm256_srli_epi32(_mm256_add_epi32(bits, up), 16);
 }
 
-// Elements [index, index + 16); index is a multiple of 4.
-void make_block(const Stream& stream, int64_t index, bf16_t* out) {
-  const __m256i group =
-      _mm256_add_epi64(_mm256_set1_epi64x(index / 4), _mm256_set_epi64x(3, 2, 1, 0));
-  const __m256i hash = _mm256_set1_epi64x(static_cast<int64_t>(stream.hash));
-  PhiloxLanes x{{group, _mm256_srli_epi64(group, 32), hash, _mm256_srli_epi64(hash, 32)}};
-  uint32_t k0 = static_cast<uint32_t>(stream.seed), k1 = static_cast<uint32_t>(stream.seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    philox_round(x, k0, k1);
-    k0 += 0x9E3779B9;
-    k1 += 0xBB67AE85;
-  }
+void store_elements(const PhiloxLanes& x, const Stream& stream, bf16_t* out) {
   // Words of one group side by side, then groups in order.
   const __m256i first = _mm256_blend_epi32(x.c[0], _mm256_slli_epi64(x.c[1], 32), 0xaa);
   const __m256i second = _mm256_blend_epi32(x.c[2], _mm256_slli_epi64(x.c[3], 32), 0xaa);
@@ -80,12 +92,25 @@ void make_block(const Stream& stream, int64_t index, bf16_t* out) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), packed);
 }
 
+// Elements [index, index + 32); index is a multiple of 4. Two chains of rounds at a time, since one
+// leaves the multiplier waiting.
+void make_block(const Stream& stream, const RoundKeys& keys, int64_t index, bf16_t* out) {
+  PhiloxLanes a(index / 4, stream.hash), b(index / 4 + 4, stream.hash);
+  for (int round = 0; round < 10; ++round) {
+    a.round(keys.first[round], keys.second[round]);
+    b.round(keys.first[round], keys.second[round]);
+  }
+  store_elements(a, stream, out);
+  store_elements(b, stream, out + 16);
+}
+
 void make_elements(const Stream& stream, int64_t first, int64_t count, bf16_t* out) {
+  const RoundKeys keys(stream.seed);
   const int64_t end = first + count;
   int64_t i = first;
   for (; i < end && i % 4; ++i)
     *out++ = dummy_element(stream.seed, stream.hash, i, stream.mean, stream.scale);
-  for (; i + kBlock <= end; i += kBlock, out += kBlock) make_block(stream, i, out);
+  for (; i + kBlock <= end; i += kBlock, out += kBlock) make_block(stream, keys, i, out);
   for (; i < end; ++i)
     *out++ = dummy_element(stream.seed, stream.hash, i, stream.mean, stream.scale);
 }

@@ -86,12 +86,12 @@ void convert_elements(const void* from, DType from_type, int64_t count, DType to
 
 namespace {
 
-// Whether an element's exponent is all ones.
+// Whether some element's exponent is all ones. (A maximum, since compilers make vectors of it.)
 template <typename T, T exponent>
 bool any_non_finite(const void* data, int64_t begin, int64_t end) {
-  bool any = false;
-  for (int64_t i = begin; i < end; ++i) any |= (load<T>(data, i) & exponent) == exponent;
-  return any;
+  T largest = 0;
+  for (int64_t i = begin; i < end; ++i) largest = std::max<T>(largest, load<T>(data, i) & exponent);
+  return largest == exponent;
 }
 
 bool any_non_finite(const void* data, DType type, int64_t begin, int64_t end) {
