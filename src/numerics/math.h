@@ -94,7 +94,7 @@ struct SinCos {
 SinCos sincos(double angle);
 
 // Square root, correctly rounded (the IEEE operation).
-constexpr float sqrt(float x) {
+inline float sqrt(float x) {
   return __builtin_sqrtf(x);
 }
 
