@@ -94,7 +94,12 @@ struct SinCos {
 SinCos sincos(double angle);
 
 // Square root, correctly rounded (the IEEE operation).
-inline float sqrt(float x) {
+#ifdef __clang__  // knows no constexpr square root; nvcc needs one to call it on a device
+inline
+#else
+constexpr
+#endif
+float sqrt(float x) {
   return __builtin_sqrtf(x);
 }
 
