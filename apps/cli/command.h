@@ -23,6 +23,7 @@ void add_doctor(CLI::App& app, Action& action);
 void add_score(CLI::App& app, Action& action);
 void add_audit(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
+void add_diff(CLI::App& app, Action& action);
 
 // Options that every command with a model takes.
 struct ModelFlags {

@@ -8,6 +8,7 @@
 #include "base/timer.h"
 #include "batch_file.h"
 #include "command.h"
+#include "engine/trace_file.h"
 #include "frontend/text_engine.h"
 
 namespace invar::cli {
@@ -18,7 +19,8 @@ struct GenerateFlags {
   ModelFlags model;
   EngineFlags engine;
   SamplingParams params;
-  std::string prompt, input, output;
+  std::string prompt, input, output, trace;
+  int64_t trace_values_mib = 1024;
   std::vector<std::string> stop;
 };
 
@@ -69,44 +71,84 @@ json::Value report(const Printer& printer, Model& model, double bandwidth) {
   return v;
 }
 
-int generate_one(const GenerateFlags& flags, Model& model, TextEngine& engine) {
+void print_report(const json::Value& v, const Printer& printer, Model& model) {
+  const auto number = [&](const char* key) { return v.find(key)->as_number(); };
+  fmt::print("\n\n");
+  std::fflush(stdout);
+  fmt::print(
+      stderr,
+      "{} + {} tokens, first after {:.3f} s, then {:.1f} tok/s ({:.0f} % of read bandwidth)\n",
+      v.find("prompt_tokens")->as_integer(), v.find("completion_tokens")->as_integer(),
+      number("first_token_seconds"), number("decode_tokens_per_second"),
+      100 * number("share_of_read_bandwidth"));
+  fmt::print(stderr, "arithmetic  {} on {}, {} threads\nlogits hash {}\n", model.identity(),
+             model.instruction_set(), model.pool().size(), to_hex(printer.answer().logits_hash));
+}
+
+// What `invar diff` says of a recording.
+json::Value describe_run(const GenerateFlags& flags, Model& model) {
+  json::Value v;
+  v.set("model", model.options().model);
+  v.set("load_format", model.options().load_format);
+  v.set("identity", model.identity());
+  v.set("instruction_set", model.instruction_set());
+  v.set("threads", model.pool().size());
+  v.set("ranks", model.ranks());
+  v.set("page_size", flags.engine.options.page_places);
+  v.set("max_num_batched_tokens", flags.engine.options.scheduler.max_num_batched_tokens);
+  return v;
+}
+
+void finish(TraceWriter& trace, const GenerateFlags& flags) {
+  trace.finish();
+  fmt::print(stderr, "trace       {}: {} records, {:.1f} MiB", flags.trace, trace.records(),
+             static_cast<double>(trace.bytes()) / (1 << 20));
+  if (trace.records_without_values() > 0)
+    fmt::print(stderr, "; of the last {} only hashes, since --trace-values is {} MiB",
+               trace.records_without_values(), flags.trace_values_mib);
+  fmt::print(stderr, "\n");
+}
+
+void answer_one(const GenerateFlags& flags, TextEngine& engine, Printer& printer) {
   TextRequest request{.prompt = flags.prompt, .params = flags.params, .stop = flags.stop};
-  add_end_tokens(request.params, model);
-  Printer printer(flags.model.json);
+  add_end_tokens(request.params, engine.engine().model());
   engine.submit(request);
   while (engine.step(printer)) {
   }
-  const json::Value v = report(printer, model, measure_read_bandwidth(model));
-  if (flags.model.json) {
-    fmt::print("{}\n", json::dump(v, 2));
-  } else {
-    const auto number = [&](const char* key) { return v.find(key)->as_number(); };
-    fmt::print("\n\n");
-    std::fflush(stdout);
-    fmt::print(
-        stderr,
-        "{} + {} tokens, first after {:.3f} s, then {:.1f} tok/s ({:.0f} % of read bandwidth)\n",
-        v.find("prompt_tokens")->as_integer(), v.find("completion_tokens")->as_integer(),
-        number("first_token_seconds"), number("decode_tokens_per_second"),
-        100 * number("share_of_read_bandwidth"));
-    fmt::print(stderr, "arithmetic  {} on {}, {} threads\nlogits hash {}\n", model.identity(),
-               model.instruction_set(), model.pool().size(), to_hex(printer.answer().logits_hash));
-  }
-  if (printer.answer().finish == FinishReason::failed)
-    fail("the answer failed: a key, a value or a logit was not finite");
-  return 0;
 }
 
 int run_generate(const GenerateFlags& flags) {
   if (flags.prompt.empty() == flags.input.empty())
     fail_usage("expected either --prompt TEXT or --input FILE");
   if (flags.input.empty() != flags.output.empty()) fail_usage("--input and --output go together");
+  if (flags.trace_values_mib < 0 || flags.trace_values_mib > 1 << 30)
+    fail_usage("expected trace-values in MiB, 0 or more, found {}", flags.trace_values_mib);
   const auto model = load_model(flags.model);
   const Tokenizer tokenizer = load_tokenizer(*model);
   const auto engine = make_engine(*model, flags.engine);
   TextEngine text(*engine, tokenizer);
-  if (!flags.input.empty()) return run_batch_file({flags.input, flags.output, flags.params}, text);
-  return generate_one(flags, *model, text);
+  std::optional<TraceWriter> trace;
+  if (!flags.trace.empty()) {
+    trace.emplace(flags.trace, describe_run(flags, *model), flags.trace_values_mib << 20);
+    engine->set_trace(&*trace);
+  }
+  int status = 0;
+  Printer printer(flags.model.json);
+  if (flags.input.empty())
+    answer_one(flags, text, printer);
+  else
+    status = run_batch_file({flags.input, flags.output, flags.params}, text);
+  if (trace) finish(*trace, flags);
+  if (!flags.input.empty()) return status;
+
+  const json::Value v = report(printer, *model, measure_read_bandwidth(*model));
+  if (flags.model.json)
+    fmt::print("{}\n", json::dump(v, 2));
+  else
+    print_report(v, printer, *model);
+  if (printer.answer().finish == FinishReason::failed)
+    fail("the answer failed: a key, a value or a logit was not finite");
+  return 0;
 }
 
 }  // namespace
@@ -126,6 +168,12 @@ void add_generate(CLI::App& app, Action& action) {
   command->add_option("--input", flags->input,
                       "Requests, one JSON object a line (OpenAI batch format)");
   command->add_option("--output", flags->output, "Where the answers go, one JSON object a line");
+  command->add_option("--trace", flags->trace,
+                      "Record every operation's output in this file, for invar diff");
+  command
+      ->add_option("--trace-values", flags->trace_values_mib,
+                   "MiB of values that a recording keeps; past that, hashes only")
+      ->capture_default_str();
   command->callback([&action, flags] { action = [flags] { return run_generate(*flags); }; });
 }
 

@@ -1,5 +1,6 @@
 // invar: the command line. Exit status 0 on success, 1 when something outside is wrong, 2 for a
 // wrong call.
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 
@@ -7,6 +8,17 @@
 #include "command.h"
 
 namespace {
+
+// What is wrong with the call, on one line.
+std::string one_sentence(const CLI::App& app, const CLI::Error& error) {
+  const std::vector<std::string> rest = app.remaining();
+  std::string text = error.what();
+  if (app.get_subcommands().empty())
+    text = rest.empty() ? "expected a subcommand"
+                        : fmt::format("found \"{}\", no subcommand", rest[0]);
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text + "; invar --help and invar SUBCOMMAND --help say more";
+}
 
 int run(int argc, char** argv) {
   using namespace invar::cli;
@@ -16,6 +28,7 @@ int run(int argc, char** argv) {
   Action action;
   add_generate(app, action);
   add_score(app, action);
+  add_diff(app, action);
   add_make_model(app, action);
   add_inspect(app, action);
   add_doctor(app, action);
@@ -24,7 +37,8 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    throw invar::UsageError(one_sentence(app, error));
   }
   return action();
 }

@@ -51,7 +51,9 @@ void add_make_model(CLI::App& app, Action& action) {
   command->add_option("DIRECTORY", flags->directory, "Where the model goes")->required();
   command->add_option("--preset", flags->preset, fmt::format("{}", fmt::join(preset_names(), ", ")))
       ->capture_default_str();
-  command->add_option("--seed", flags->seed, "Seed of the weights")->capture_default_str();
+  command->add_option("--seed", flags->seed, "Seed of the weights")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   SpecOverrides& o = flags->overrides;
   command->add_option("--family", o.family, "llama, mistral, qwen2 or qwen3");
   command->add_option("--hidden", o.hidden, "Width of the residual stream");

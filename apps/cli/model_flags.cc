@@ -105,7 +105,9 @@ void add_sampling_flags(CLI::App& command, SamplingParams& p) {
       ->capture_default_str();
   command.add_option("--repetition-penalty", p.repetition_penalty, "Above 1: fewer repetitions")
       ->capture_default_str();
-  command.add_option("--seed", p.seed, "Seed of the draws")->capture_default_str();
+  command.add_option("--seed", p.seed, "Seed of the draws")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
 }
 
 void add_end_tokens(SamplingParams& params, const Model& model) {

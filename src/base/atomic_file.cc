@@ -1,6 +1,7 @@
 #include "base/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +15,9 @@ namespace invar {
 
 AtomicFile::AtomicFile(const std::string& path, int64_t size)
     : path_(path), temporary_(fmt::format("{}.{}.tmp", path, ::getpid())) {
+  struct stat found;
+  if (::stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode))
+    fail("{}: expected an ordinary file or none, found a directory or a device", path);
   file_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (file_ < 0) fail_with_errno("created");
   if (size <= 0 || ::fallocate(file_, 0, 0, size) == 0 || errno == EOPNOTSUPP) return;

@@ -13,6 +13,7 @@ namespace invar {
 class AtomicFile {
  public:
   // Creates the temporary file and reserves `size` bytes, so that a full disk is known at once.
+  // What stands under the name already must be an ordinary file: a rename would destroy a device.
   // This and every function below throws Error naming the file and what the system said.
   explicit AtomicFile(const std::string& path, int64_t size = 0);
   ~AtomicFile();  // removes the temporary file when it was not committed

@@ -46,6 +46,13 @@ struct Engine::PerThread {
 Engine::Engine(Model& model, const EngineOptions& options) : model_(model), options_(options) {
   SchedulerOptions& s = options_.scheduler;
   const int longest = model.spec().max_positions;
+  if (options_.page_places != 32 && options_.page_places != 64 && options_.page_places != 128)
+    fail_usage("expected a page size of 32, 64 or 128 places, found {}", options_.page_places);
+  if (s.max_num_seqs < 1)
+    fail_usage("expected max-num-seqs of 1 or more, found {}", s.max_num_seqs);
+  if (s.max_num_batched_tokens < s.max_num_seqs)
+    fail_usage("expected max-num-batched-tokens of at least max-num-seqs ({}), found {}",
+               s.max_num_seqs, s.max_num_batched_tokens);
   if (s.max_model_len < 0 || s.max_model_len > longest)
     fail_usage("expected a max-model-len of at most {}, the model's last position, found {}",
                longest, s.max_model_len);
@@ -136,6 +143,7 @@ bool Engine::step(OutputSink& sink) {
   scheduler_->plan(options_.scheduler.max_num_batched_tokens, plan_);
   if (plan_.entries.empty()) return false;
   build_batch();
+  if (io_.trace) begin_trace();
   runner_->run(batch_, io_);
   sample();
   in_step_ = true;
@@ -170,6 +178,13 @@ void Engine::build_batch() {
       batch_.rows.push_back({state.tokens[position], position, static_cast<int32_t>(i)});
     }
   }
+}
+
+void Engine::begin_trace() {
+  std::vector<TracedRow> rows;
+  for (const BatchRow& row : batch_.rows)
+    rows.push_back({plan_.entries[row.sequence].id, row.position, row.token});
+  io_.trace->begin_step(rows);
 }
 
 // Every row of logits by one thread; rows do not touch each other.

@@ -75,6 +75,7 @@ class Engine {
   };
 
   void build_batch();
+  void begin_trace();
   void sample();
   void sample_row(size_t row, PerThread& thread);
   void commit_and_emit(OutputSink& sink);

@@ -47,6 +47,8 @@ Model::Model(const ModelOptions& options, const LoadProgress& progress)
     fail_usage("expected weights auto or rounded, found \"{}\"", options.weights);
   if (options.threads < 0 || options.threads > 1024)
     fail_usage("expected 0 to 1024 threads, found {}", options.threads);
+  if (options.ranks < 1 || options.ranks > 64 || (options.ranks & (options.ranks - 1)) != 0)
+    fail_usage("expected a tensor-parallel size of 1, 2, 4, ... 64, found {}", options.ranks);
   arithmetic_ = parse_arithmetic(options);
   pool_ = std::make_unique<ThreadPool>(options.threads);
 

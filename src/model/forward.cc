@@ -198,7 +198,7 @@ class ForwardPass {
     if (io_.tape) keep(io_.tape->output());
     const Activation normed = io_.tape ? io_.tape->final_normed() : shared_.normed;
     norm(model_.weights->final_norm(), tables_.logit_rows, count, normed);
-    trace("final_norm", -1, normed, spec_.hidden, count);
+    trace("final_norm", -1, normed, spec_.hidden, count, batch_.logit_rows.data());
     const bool alone = group_.size() == 1;
     float* mine = alone ? ws_.logits_.data() : ws_.rank_logits_.data();
     model_.run(kernels_.matmul,
@@ -213,7 +213,7 @@ class ForwardPass {
     if (!alone) gather_logits(mine, count);
     io_.logits =
         ws_.fetch(*model_.device, ws_.logits_, ws_.host_logits_.get(), count * spec_.vocab);
-    trace("logits", -1, ws_.logits_.data(), spec_.vocab, count);
+    trace("logits", -1, ws_.logits_.data(), spec_.vocab, count, batch_.logit_rows.data());
   }
 
   // Every rank holds a run of the vocabulary; all of them get the whole rows.
@@ -281,26 +281,29 @@ class ForwardPass {
   }
 
   // Records `rows` rows of an operation's output; see trace.h.
-  void trace(std::string_view name, int layer, const float* values, int64_t width, int64_t rows) {
-    if (io_.trace) trace_values(name, layer, values, DType::f32, rows, width, width);
+  void trace(std::string_view name, int layer, const float* values, int64_t width, int64_t rows,
+             const int32_t* rows_of = nullptr) {
+    if (io_.trace) record({name, layer, nullptr, rows, width, width, rows_of}, values, DType::f32);
   }
-  void trace(std::string_view name, int layer, const Activation& x, int64_t width, int64_t rows) {
-    if (io_.trace) trace_values(name, layer, x.data, x.type, rows, width, x.stride);
+  void trace(std::string_view name, int layer, const Activation& x, int64_t width, int64_t rows,
+             const int32_t* rows_of = nullptr) {
+    if (io_.trace) record({name, layer, nullptr, rows, width, x.stride, rows_of}, x.data, x.type);
   }
   void trace_queries(int layer) {
     const int64_t width = shard_.heads * round_up(spec_.head_dim, 32);
-    if (io_.trace) trace_values("rope", layer, at_.q, DType::bf16, rows_, width, width);
+    if (io_.trace)
+      record({"rope", layer, nullptr, rows_, width, width, nullptr}, at_.q, DType::bf16);
   }
   // Not for warm steps: copies to the host and widens.
-  void trace_values(std::string_view name, int layer, const void* values, DType type, int64_t rows,
-                    int64_t width, int64_t stride) {
-    std::vector<std::byte> raw(rows * stride * size_of(type));
+  void record(TracedOp op, const void* values, DType type) {
+    std::vector<std::byte> raw(op.rows * op.stride * size_of(type));
     model_.device->download(raw.data(), values, raw.size());
-    std::vector<float> wide(rows * stride);
+    std::vector<float> wide(op.rows * op.stride);
     for (size_t i = 0; i < wide.size(); ++i)
       wide[i] = type == DType::bf16 ? bf16_to_f32(reinterpret_cast<const bf16_t*>(raw.data())[i])
                                     : reinterpret_cast<const float*>(raw.data())[i];
-    io_.trace->record({name, layer, wide.data(), rows, width, stride});
+    op.values = wide.data();
+    io_.trace->record(op);
   }
 
   Decoder& model_;

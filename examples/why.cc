@@ -1,0 +1,184 @@
+// Why answers of language models change from run to run, in three steps; after "Defeating
+// Nondeterminism in LLM Inference" (He et al., 2025):
+//   1. the order of a sum changes its result;
+//   2. and yet one computation, repeated, gives the same bits: it is not chance;
+//   3. what changes the order is the batch. A conventional kernel chooses how to cut its sums by
+//   the
+//      number of rows, so a row's result depends on its neighbours. Invar's order depends on the
+//      shape of one row alone.
+// Exit status 1 when Invar's bits are not what this promises, or the conventional ones do not
+// differ (then the comparison would show nothing).
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "device/device.h"
+#include "kernels/pack.h"
+#include "kernels/select.h"
+
+namespace {
+
+using namespace invar;
+
+// Distinct sums of four numbers and their negatives, over 10000 random orders.
+template <typename Real>
+int distinct_sums() {
+  std::vector<Real> values = {Real(1e-10), Real(1e-5), Real(1e-2), Real(1)};
+  for (int i = 0; i < 4; ++i) values.push_back(-values[i]);
+  std::mt19937 random(42);
+  std::set<Real> sums;
+  for (int i = 0; i < 10000; ++i) {
+    std::shuffle(values.begin(), values.end(), random);
+    Real sum = 0;
+    for (const Real x : values) sum += x;
+    sums.insert(sum);
+  }
+  return static_cast<int>(sums.size());
+}
+
+// Matrices row-major: x [rows][kInner], w [kInner][kOutputs], y [rows][kOutputs].
+constexpr int kInner = 4096, kOutputs = 64, kRows = 2048;
+using Matrix = std::vector<float>;
+
+// `count` numbers from -1000 to 1000 in equal steps.
+Matrix linspace(int64_t count) {
+  Matrix values(count);
+  for (int64_t i = 0; i < count; ++i)
+    values[i] = static_cast<float>(-1000.0 + 2000.0 * static_cast<double>(i) /
+                                                 static_cast<double>(count - 1));
+  return values;
+}
+
+// A product as a library for speed would write it. Few rows do not fill the machine, so the inner
+// size is split into 32 parts that can run side by side (split-K) and are added at the end; with
+// many rows every output has one chain, and a block of outputs stays in registers.
+void conventional(const Matrix& x, const Matrix& w, int rows, Matrix& y) {
+  const int parts = rows < 16 ? 32 : 1;
+  const int length = kInner / parts;
+  y.assign(int64_t{rows} * kOutputs, 0.0f);
+  for (int t = 0; t < rows; ++t)
+    for (int part = 0; part < parts; ++part) {
+      float sums[kOutputs] = {};
+      for (int k = part * length; k < (part + 1) * length; ++k)
+        for (int n = 0; n < kOutputs; ++n)
+          sums[n] = std::fma(x[int64_t{t} * kInner + k], w[int64_t{k} * kOutputs + n], sums[n]);
+      for (int n = 0; n < kOutputs; ++n) y[int64_t{t} * kOutputs + n] += sums[n];
+    }
+}
+
+// The same product by Invar's kernels for this machine, weights packed as an engine packs them.
+class InvarProduct {
+ public:
+  explicit InvarProduct(const Matrix& w)
+      : kernels_(select_kernels(Order::portable, "auto")),
+        device_(make_host_device()),
+        weight_{.type = DType::f32, .n = kOutputs, .k = kInner},
+        packed_(*device_, weight_.elements(), "the weights"),
+        pool_(0) {
+    Matrix rows(w.size());  // [output][inner]
+    for (int64_t k = 0; k < kInner; ++k)
+      for (int64_t n = 0; n < kOutputs; ++n) rows[n * kInner + k] = w[k * kOutputs + n];
+    pack_rows(DType::f32, rows.data(), kInner, 0, kOutputs, kInner, {}, packed_.data());
+    weight_.data = packed_.data();
+  }
+
+  const char* instruction_set() const { return kernels_.name; }
+
+  void operator()(const Matrix& x, int rows, Matrix& y) {
+    y.resize(int64_t{rows} * kOutputs);
+    const MatmulParams params{
+        .x = {const_cast<float*>(x.data()), DType::f32, kInner},
+        .w = weight_,
+        .rows = rows,
+        .runs = 1,
+        .bias = nullptr,
+        .accumulate = false,
+        .y = y.data(),
+        .y_stride = kOutputs,
+    };
+    pool_.run([&](Part part) { kernels_.matmul(params, part); });
+  }
+
+ private:
+  Kernels kernels_;
+  std::unique_ptr<Device> device_;
+  PackedWeight weight_;
+  DeviceArray<float> packed_;
+  ThreadPool pool_;
+};
+
+// Repetitions of the product of `rows` rows whose bits are not those of the first.
+template <typename Product>
+int different_repetitions(Product&& product, const Matrix& x, int rows, int repetitions) {
+  Matrix first, again;
+  product(x, rows, first);
+  int different = 0;
+  for (int i = 1; i < repetitions; ++i) {
+    product(x, rows, again);
+    different += std::memcmp(first.data(), again.data(), first.size() * sizeof(float)) != 0;
+  }
+  return different;
+}
+
+struct RowDifference {
+  int outputs = 0;  // whose bits differ
+  float largest = 0;
+};
+
+// The first row, computed alone and as one of kRows.
+template <typename Product>
+RowDifference alone_and_in_batch(Product&& product, const Matrix& x) {
+  Matrix alone, batch;
+  product(x, 1, alone);
+  product(x, kRows, batch);
+  RowDifference d;
+  for (int n = 0; n < kOutputs; ++n) {
+    d.outputs += std::memcmp(&alone[n], &batch[n], sizeof(float)) != 0;
+    d.largest = std::max(d.largest, std::fabs(alone[n] - batch[n]));
+  }
+  return d;
+}
+
+int run() {
+  std::printf(
+      "1. Eight numbers, 1e-10, 1e-5, 1e-2, 1 and their negatives, summed in 10000 random "
+      "orders:\n");
+  const int f64 = distinct_sums<double>(), f32 = distinct_sums<float>();
+  std::printf("     %d different results in double precision, %d in single\n\n", f64, f32);
+
+  const Matrix x = linspace(int64_t{kRows} * kInner), w = linspace(int64_t{kInner} * kOutputs);
+  InvarProduct invar_product(w);
+  const auto conventional_product = [&](const Matrix& rows_of_x, int rows, Matrix& y) {
+    conventional(rows_of_x, w, rows, y);
+  };
+  std::printf("2. One product, [8][%d] times [%d][%d], repeated 1000 times:\n", kInner, kInner,
+              kOutputs);
+  const int conventional_repeats = different_repetitions(conventional_product, x, 8, 1000);
+  const int invar_repeats = different_repetitions(invar_product, x, 8, 1000);
+  std::printf("     conventional kernel   %d repetitions with other bits\n", conventional_repeats);
+  std::printf("     Invar, %-8s       %d repetitions with other bits\n\n",
+              invar_product.instruction_set(), invar_repeats);
+
+  std::printf("3. One row, computed alone and in a batch of %d:\n", kRows);
+  const RowDifference c = alone_and_in_batch(conventional_product, x);
+  const RowDifference i = alone_and_in_batch(invar_product, x);
+  std::printf("     conventional kernel   %d of %d outputs differ, by up to %g\n", c.outputs,
+              kOutputs, c.largest);
+  std::printf("     Invar, %-8s       %d of %d outputs differ\n", invar_product.instruction_set(),
+              i.outputs, kOutputs);
+
+  const bool holds = f64 > 1 && f32 > 1 && conventional_repeats == 0 && invar_repeats == 0 &&
+                     c.outputs > 0 && i.outputs == 0;
+  if (!holds) std::printf("\nThis is not as it should be.\n");
+  return holds ? 0 : 1;
+}
+
+}  // namespace
+
+int main() {
+  return run();
+}

@@ -1,0 +1,365 @@
+#!/usr/bin/env python3
+"""The command line as a user calls it. Usage: cli_test.py INVAR [unittest arguments]"""
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+INVAR = None  # the program; set by main
+PROMPT = "The bits of an answer depend on the request alone."
+FAST = ["--threads", "1", "--max-model-len", "256", "--kv-cache-memory", "0.05"]
+
+
+def invar(*args):
+    return subprocess.run([INVAR, *args], capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
+
+
+def header_of(path):
+    """(start of the data, header) of a safetensors file."""
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    return 8 + size, json.loads(data[8:8 + size])
+
+
+class CliTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.TemporaryDirectory(prefix="invar-cli-")
+        cls.root = pathlib.Path(cls.directory.name)
+        cls.model = cls.root / "model"
+        done = invar("make-model", str(cls.model), "--seed", "3")
+        assert done.returncode == 0, done.stderr
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.directory.cleanup()
+
+    def succeed(self, *args):
+        done = invar(*map(str, args))
+        self.assertEqual(done.returncode, 0, (args, done.stderr))
+        return done.stdout
+
+    def generate(self, *args, prompt=PROMPT):
+        """What `generate --json` says of 8 tokens."""
+        done = self.succeed("generate", "-p", prompt, "--json", "--max-tokens", "8", "--ignore-eos",
+                            "--max-model-len", "256", "--max-num-seqs", "4", *args)
+        return json.loads(done)
+
+    def refuse(self, status, text, *args):
+        """One sentence that has `text` on the error stream, nothing else, and the exit status."""
+        done = invar(*args)
+        stderr = done.stderr.decode()
+        with self.subTest(args=args, stderr=stderr, status=done.returncode):
+            self.assertEqual(done.returncode, status)
+            self.assertEqual(done.stdout, b"")
+            self.assertTrue(stderr.startswith("invar: ") and stderr.endswith("\n"))
+            self.assertEqual(stderr.count("\n"), 1)
+            self.assertIn(text, stderr)
+            self.assertLess(len(stderr), 600)
+
+    def copy_of_model(self, name):
+        copy = self.root / name
+        shutil.copytree(self.model, copy)
+        return copy
+
+
+class Help(CliTest):
+    def test_every_subcommand_explains_itself(self):
+        listing = self.succeed("--help").decode()
+        commands = [line.split()[0] for line in listing.split("Subcommands:")[1].splitlines() if line.strip()]
+        self.assertTrue({"generate", "score", "diff", "make-model", "inspect", "doctor"} <= set(commands))
+        for command in commands:
+            self.assertIn("Usage: ", self.succeed(command, "--help").decode())
+        self.assertRegex(self.succeed("--version").decode(), r"^\d+\.\d+\.\d+\n$")
+
+    def test_doctor_and_inspect_print_json(self):
+        doctor = json.loads(self.succeed("doctor", "--json"))
+        self.assertIn(doctor["chosen"], [s["name"] for s in doctor["instruction_sets"] if s["supported"]])
+        inspect = json.loads(self.succeed("inspect", self.model, "--json"))
+        self.assertEqual(inspect["layers"], 4)
+
+
+class Generate(CliTest):
+    def test_schedules_do_not_show_in_the_hash(self):
+        expected = self.generate(self.model)
+        self.assertEqual(expected["completion_tokens"], 8)
+        self.assertRegex(expected["logits_hash"], "^[0-9a-f]{64}$")
+        sets = json.loads(self.succeed("doctor", "--json"))["instruction_sets"]
+        variants = [["--isa", s["name"]] for s in sets if s["supported"]]
+        variants += [["--threads", "1"], ["--threads", "3"], ["--page-size", "32"], ["--page-size", "128"],
+                     ["--max-num-batched-tokens", "7"], ["--tensor-parallel-size", "2"],
+                     ["--layer-cuts", "1,3"], ["--kv-cache-memory", "0.01"]]
+        for variant in variants:
+            with self.subTest(variant=variant):
+                found = self.generate(self.model, *variant)
+                for key in ("logits_hash", "text", "identity"):
+                    self.assertEqual(found[key], expected[key])
+        # Controls: other weights, another prompt, another arithmetic.
+        self.assertEqual(self.generate("tiny", "--load-format", "dummy:3")["logits_hash"], expected["logits_hash"])
+        self.assertNotEqual(self.generate("tiny", "--load-format", "dummy:4")["logits_hash"], expected["logits_hash"])
+        self.assertNotEqual(self.generate(self.model, prompt=PROMPT + "!")["logits_hash"], expected["logits_hash"])
+        self.assertNotEqual(self.generate(self.model, "--arith", "hopper")["logits_hash"], expected["logits_hash"])
+
+    def test_the_seed_decides_what_is_drawn(self):
+        drawn = {self.generate("--temperature", "1", "--seed", str(seed))["text"] for seed in range(4)}
+        self.assertGreater(len(drawn), 1)
+        again = [self.generate("--temperature", "1", "--seed", "2", *more)["logits_hash"]
+                 for more in ([], ["--threads", "1", "--max-num-batched-tokens", "5"])]
+        self.assertEqual(again[0], again[1])
+
+    def test_text_goes_out_and_the_report_beside_it(self):
+        done = invar("generate", str(self.model), "-p", PROMPT, "--temperature", "0", "--max-tokens", "8", *FAST)
+        self.assertEqual(done.returncode, 0)
+        report = self.generate(self.model, "--temperature", "0")
+        self.assertEqual(done.stdout.decode().strip("\n"), report["text"].strip("\n"))
+        self.assertIn(report["logits_hash"], done.stderr.decode())
+
+
+class Score(CliTest):
+    def test_log_probabilities_do_not_depend_on_the_schedule(self):
+        args = ["score", self.model, "--text", PROMPT, "--json", "--max-model-len", "256",
+                "--max-num-seqs", "4"]
+        expected = json.loads(self.succeed(*args))
+        self.assertEqual(len(expected["logprobs"]), len(expected["tokens"]))
+        self.assertTrue(all(p < 0 for p in expected["logprobs"][1:]))
+        self.assertEqual(json.loads(self.succeed(*args, "--max-num-batched-tokens", "5", "--threads", "1")), expected)
+        ids = ",".join(map(str, expected["tokens"]))
+        by_id = json.loads(self.succeed("score", self.model, "--tokens", ids, "--json"))
+        self.assertEqual(by_id, expected)
+
+
+class Diff(CliTest):
+    def trace(self, name, *args):
+        path = self.root / name
+        self.generate("--trace", path, *args)
+        return path
+
+    def test_equal_runs_different_runs_and_other_files(self):
+        a = self.trace("a", self.model)
+        b = self.trace("b", self.model, "--threads", "1", "--isa", "scalar", "--max-num-batched-tokens", "6")
+        self.assertIn(b"no difference", self.succeed("diff", a, b))
+        report = json.loads(self.succeed("diff", a, b, "--json"))
+        self.assertIsNone(report["first_difference"])
+        self.assertGreater(report["records_equal"], 500)
+
+        changed = self.copy_of_model("changed")  # the control: one weight of one layer
+        weights = changed / "model.safetensors"
+        start, header = header_of(weights)
+        data = bytearray(weights.read_bytes())
+        at = start + header["model.layers.2.mlp.down_proj.weight"]["data_offsets"][0]
+        data[at + 1] ^= 0x80  # the sign
+        weights.write_bytes(data)
+        c = self.trace("c", changed)
+        done = invar("diff", str(a), str(c))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("first difference   request 1, position 0, layer 2, down", done.stdout.decode())
+        done = invar("diff", str(a), str(c), "--json")
+        self.assertEqual(done.returncode, 1)
+        first = json.loads(done.stdout)["first_difference"]
+        self.assertEqual((first["layer"], first["operation"], first["index"], first["differing_values"]),
+                         (2, "down", 0, 1))
+        self.assertEqual(float.fromhex(first["a_hex"]), first["a"])
+        self.assertNotEqual(first["a"], first["b"])
+        self.assertGreater(first["ulps"], 0)
+
+        self.refuse(2, "expected a recording", "diff", str(a), str(weights))
+        self.refuse(2, "none", "diff", str(a), str(self.root / "none"))
+
+    def test_the_limit_of_values(self):
+        full = self.trace("full", self.model)
+        hashes = self.trace("hashes", self.model, "--trace-values", "0")
+        self.assertLess(hashes.stat().st_size, full.stat().st_size / 4)
+        self.succeed("diff", full, hashes)
+        self.refuse(1, "cannot be created", "generate", "-p", "x", "--trace", str(self.root / "no" / "such"), *FAST)
+
+
+class BadInput(CliTest):
+    def test_wrong_calls(self):
+        run = ["generate", "-p", "x"]
+        self.refuse(2, "subcommand")
+        self.refuse(2, "frobnicate", "frobnicate")
+        self.refuse(2, "--frobnicate", *run, "--frobnicate")
+        self.refuse(2, "either --prompt TEXT or --input FILE", "generate")
+        self.refuse(2, "either --prompt TEXT or --input FILE", *run, "--input", "a", "--output", "b")
+        self.refuse(2, "--output", "generate", "--input", "a")
+        self.refuse(2, "either --text or --tokens", "score")
+        self.refuse(2, "511", "score", "--tokens", "1,512", *FAST)
+        self.refuse(2, "511", "score", "--tokens", "-1,1", *FAST)
+        self.refuse(2, "--tokens", "score", "--tokens", "1,99999999999")
+
+    def test_absurd_parameters(self):
+        run = ["generate", "-p", "x"]
+        cases = [
+            ("threads", ["--threads", "-1"]), ("threads", ["--threads", "100000"]), ("--threads", ["--threads", "two"]),
+            ("16", ["--page-size", "16"]), ("page", ["--page-size", "0"]), ("page", ["--page-size", "-64"]),
+            ("3", ["--tensor-parallel-size", "3"]), ("0", ["--tensor-parallel-size", "0"]),
+            ("-2", ["--tensor-parallel-size", "-2"]), ("1024", ["--tensor-parallel-size", "1024"]),
+            ("kv-cache-memory", ["--kv-cache-memory", "-1"]), ("kv-cache-memory", ["--kv-cache-memory", "nan"]),
+            ("kv-cache-memory", ["--kv-cache-memory", "inf"]),
+            ("max-model-len", ["--max-model-len", "-5"]), ("4096", ["--max-model-len", "4097"]),
+            ("--max-model-len", ["--max-model-len", "99999999999"]),
+            ("0", ["--max-num-seqs", "0"]), ("-1", ["--max-num-seqs", "-1"]),
+            ("0", ["--max-num-batched-tokens", "0"]), ("-7", ["--max-num-batched-tokens", "-7"]),
+            ("0", ["--max-tokens", "0"]), ("-1", ["--max-tokens", "-1"]),
+            ("temperature", ["--temperature", "-1"]), ("temperature", ["--temperature", "nan"]),
+            ("--seed", ["--seed", "-1"]), ("stop", ["--stop", ""]),
+            ("fastest", ["--scheduling-policy", "fastest"]), ("mmx", ["--isa", "mmx"]), ("exact", ["--arith", "exact"]),
+            ("small", ["--weights", "small"]), ("dummy:x", ["--load-format", "dummy:x"]),
+            ("99", ["--layer-cuts", "99"]), ("trace-values", ["--trace", "/tmp/x", "--trace-values", "-1"]),
+        ]
+        for text, args in cases:
+            self.refuse(2, text, *run, *args)
+        self.refuse(1, "memory", *run, "--kv-cache-memory", "0.0000001")
+        self.refuse(1, "memory", *run, "--kv-cache-memory", "0.001", "--max-model-len", "4096")
+
+    def test_prompts(self):
+        self.refuse(2, "the prompt has", "generate", "-p", "x " * 2000, *FAST)
+        self.refuse(2, "UTF-8", "generate", "-p", b"caf\xe9 \xff", *FAST)
+        self.refuse(2, "UTF-8", "score", "--text", b"\xc3\x28", *FAST)
+
+    def test_what_is_no_model(self):
+        plain = self.root / "plain.txt"
+        plain.write_text("no model\n")
+        (self.root / "empty").mkdir()
+        for what in (plain, self.root / "empty", self.root / "nowhere"):
+            self.refuse(1, str(what), "generate", str(what), "-p", "x")
+            self.refuse(1, str(what), "inspect", str(what))
+        self.refuse(2, "nameless", "generate", "nameless", "--load-format", "dummy:1", "-p", "x")
+
+    def change_config(self, name, **changes):
+        copy = self.copy_of_model(name)
+        config = json.loads((copy / "config.json").read_text())
+        config.update(changes)
+        (copy / "config.json").write_text(json.dumps(config))
+        return str(copy)
+
+    def test_models_that_mean_what_is_not_implemented(self):
+        yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+        for name, text, changes in [("yarn", "yarn", {"rope_scaling": yarn}),
+                                    ("quantized", "quantization_config", {"quantization_config": {"bits": 4}}),
+                                    ("architecture", "MambaForCausalLM", {"architectures": ["MambaForCausalLM"]}),
+                                    ("heads", "heads", {"num_attention_heads": -8}),
+                                    ("hidden", "hidden_size", {"hidden_size": "many"}),
+                                    ("vocabulary", "vocab", {"vocab_size": 513})]:
+            self.refuse(1, text, "generate", self.change_config(name, **changes), "-p", "x")
+
+    def test_broken_files_of_a_model(self):
+        cut = self.copy_of_model("cut")
+        weights = cut / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1000])
+        self.refuse(1, "model.safetensors", "generate", str(cut), "-p", "x")
+        weights.write_bytes(b"")
+        self.refuse(1, "model.safetensors", "generate", str(cut), "-p", "x")
+        weights.unlink()
+        self.refuse(1, "safetensors", "generate", str(cut), "-p", "x")
+        (cut / "config.json").write_text('{"model_type": ')
+        self.refuse(1, "config.json", "generate", str(cut), "-p", "x")
+
+        words = self.copy_of_model("words")
+        (words / "tokenizer.json").write_text("{}")
+        self.refuse(1, "tokenizer.json", "generate", str(words), "-p", "x")
+        (words / "tokenizer.json").unlink()
+        self.refuse(1, "tokenizer", "generate", str(words), "-p", "x")
+
+        nan = self.copy_of_model("nan")
+        start, header = header_of(nan / "model.safetensors")
+        data = bytearray((nan / "model.safetensors").read_bytes())
+        at = start + header["model.layers.1.self_attn.k_proj.weight"]["data_offsets"][0]
+        data[at:at + 2] = b"\xc0\x7f"
+        (nan / "model.safetensors").write_bytes(data)
+        self.refuse(1, "expected finite weights", "generate", str(nan), "-p", "x")
+
+    def test_make_model(self):
+        self.refuse(1, "safetensors", "make-model", str(self.model))
+        self.refuse(2, "huge", "make-model", str(self.root / "new"), "--preset", "huge")
+        self.refuse(2, "heads", "make-model", str(self.root / "new"), "--heads", "7", "--kv-heads", "4")
+        self.refuse(1, "/proc/none", "make-model", "/proc/none/model")
+        self.assertFalse((self.root / "new").exists())
+
+
+class Batch(CliTest):
+    def request(self, name, **body):
+        return json.dumps({"custom_id": name, "method": "POST", "url": "/v1/completions", "body": body})
+
+    def run_lines(self, lines, *args):
+        source, target = self.root / "in.jsonl", self.root / "out.jsonl"
+        target.unlink(missing_ok=True)
+        source.write_bytes(b"\n".join(x if isinstance(x, bytes) else x.encode() for x in lines))
+        done = invar("generate", str(self.model), "--input", str(source), "--output", str(target),
+                     "--max-tokens", "6", *FAST, *args)
+        answers = [json.loads(line) for line in target.read_text().splitlines()] if target.exists() else None
+        return done, answers
+
+    def test_good_and_bad_lines_lose_nothing(self):
+        ask = self.request
+        lines = [
+            (ask("one", prompt=PROMPT), None),
+            ("this is no JSON", "line 2"),
+            (ask("two", prompt=[1, 2, 3], max_tokens=3, temperature=0), None),
+            (json.dumps({"custom_id": "no body"}), "body"),
+            (ask("no prompt"), "prompt"),
+            (ask("number", prompt=7), "prompt"),
+            (ask("nested", prompt=[[1, 2]]), "integer"),
+            (ask("no such token", prompt=[1, 512]), "511"),
+            (ask("large token", prompt=[2**32 + 1]), "4294967297"),
+            (ask("long", prompt="x " * 2000), "the prompt has"),
+            (ask("nothing", prompt=[]), "at least one token"),
+            (ask("tokens", prompt="x", max_tokens=0), "max_tokens"),
+            (ask("many tokens", prompt="x", max_tokens=2**32 + 1), "4294967297"),
+            (ask("cold", prompt="x", temperature=-1), "temperature"),
+            (ask("text", prompt="x", temperature="hot"), "temperature"),
+            (ask("seed", prompt="x", seed=-1), "seed"),
+            (ask("stop", prompt="x", stop=[""]), "stop"),
+            (ask("unknown", prompt="x", frobnicate=1), "frobnicate"),
+            ("[1, 2]", "body"),
+            (b'{"custom_id": "bytes", "body": {"prompt": "\xff"}}', "UTF-8"),
+            (ask("last", prompt=PROMPT, max_tokens=6), None),
+        ]
+        done, answers = self.run_lines([line for line, _ in lines])
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"3 answers, 18 errors", done.stderr)
+        self.assertEqual(len(answers), len(lines))
+        for (line, error), answer in zip(lines, answers):
+            with self.subTest(line=line[:80], answer=answer):
+                if error is None:
+                    self.assertIsNone(answer["error"])
+                    self.assertEqual(answer["custom_id"], json.loads(line)["custom_id"])
+                    self.assertGreater(answer["response"]["body"]["usage"]["completion_tokens"], 0)
+                else:
+                    self.assertIsNone(answer["response"])
+                    self.assertIn(error, answer["error"]["message"])
+                    self.assertEqual(answer["error"]["code"], 400)
+        hashes = [a["response"]["body"]["logits_hash"] for a in answers if a["response"]]
+        self.assertEqual(hashes[0], hashes[2])
+        self.assertNotEqual(hashes[0], hashes[1])
+
+    def test_neighbours_do_not_show(self):
+        lines = [self.request(str(i), prompt=PROMPT[:10 + 3 * i], temperature=1, seed=i) for i in range(8)]
+        done, together = self.run_lines(lines + [""])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done, few = self.run_lines(lines, "--max-num-seqs", "2", "--max-num-batched-tokens", "9")
+        self.assertEqual(together, few)
+        self.assertEqual(len({a["response"]["body"]["logits_hash"] for a in together}), 8)
+
+    def test_files_that_cannot_be_used(self):
+        source, target = self.root / "ok.jsonl", self.root / "answers.jsonl"
+        source.write_text(self.request("one", prompt="x") + "\n")
+        run = ["generate", str(self.model), *FAST]
+        self.refuse(1, "none.jsonl", *run, "--input", str(self.root / "none.jsonl"), "--output", str(target))
+        self.refuse(1, "/no/such", *run, "--input", str(source), "--output", "/no/such/answers.jsonl")
+        self.refuse(1, str(self.root), *run, "--input", str(source), "--output", str(self.root))
+        self.refuse(1, "/dev/null", *run, "--input", str(source), "--output", "/dev/null")
+        self.refuse(2, "same file", *run, "--input", str(source), "--output", str(source))
+        self.assertIn("custom_id", source.read_text())
+        self.assertFalse(target.exists())
+        self.assertEqual([p.name for p in self.root.iterdir() if p.name.endswith(".tmp")], [])
+
+
+if __name__ == "__main__":
+    INVAR = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
