@@ -72,7 +72,7 @@ TEST_F(AtomicFileTest, SaysWhatTheSystemSaid) {
             std::string::npos);
   fs::create_directory(directory_ / "file");
   EXPECT_NE(
-      message([&] { write_file_atomically(directory_ / "file", "x"); }).find("Is a directory"),
+      message([&] { write_file_atomically(directory_ / "file", "x"); }).find("found a directory"),
       std::string::npos);
   EXPECT_EQ(files(), 1);
 }
