@@ -19,15 +19,20 @@ int64_t first_place(const AttentionParams& p, int64_t row) {
   return p.window > 0 ? std::max(0, p.positions[row] - p.window + 1) : 0;
 }
 
-// Leaves of places that a task reads: what it costs, near enough.
-int64_t leaves_of(const AttentionParams& p, const Task& task) {
+// Places that some query of a task sees lie from lowest to highest.
+struct Span {
+  int64_t lowest, highest;
+  int64_t leaves() const { return highest / 32 - lowest / 32 + 1; }
+};
+
+Span span_of(const AttentionParams& p, const Task& task) {
   const int64_t heads = p.heads / p.kv.kv_heads;
-  int64_t first = INT64_MAX, last = 0;
+  Span span = {INT64_MAX, 0};
   for (int64_t t = task.row + task.begin / heads; t <= task.row + (task.end - 1) / heads; ++t) {
-    first = std::min(first, first_place(p, t));
-    last = std::max<int64_t>(last, p.positions[t]);
+    span.lowest = std::min(span.lowest, first_place(p, t));
+    span.highest = std::max<int64_t>(span.highest, p.positions[t]);
   }
-  return last / 32 - first / 32 + 1;
+  return span;
 }
 
 // Every task, those that share keys next to each other.
@@ -51,7 +56,7 @@ void clear_pad(const AttentionParams& p, int64_t row) {
   std::memset(out, 0, static_cast<size_t>((round_up(width, kLeafPad) - width) * size));
 }
 
-void fill_tile(const AttentionParams& p, const Task& task, AttentionTile& tile) {
+void fill_tile(const AttentionParams& p, const Task& task, const Span& span, AttentionTile& tile) {
   const KvLayer& kv = p.kv;
   const int64_t heads = p.heads / kv.kv_heads, e = kv.head_dim, padded = round_up(e, 32);
   tile.queries = static_cast<int32_t>(task.end - task.begin);
@@ -68,6 +73,8 @@ void fill_tile(const AttentionParams& p, const Task& task, AttentionTile& tile) 
   }
   tile.max = p.max;
   tile.sum = p.sum;
+  tile.lowest = static_cast<int32_t>(span.lowest);
+  tile.highest = static_cast<int32_t>(span.highest);
   tile.out_is_bf16 = p.out.type == DType::bf16;
   tile.table = p.tables[p.table_of[task.row]];
   tile.page_places = kv.page_places;
@@ -82,17 +89,19 @@ void fill_tile(const AttentionParams& p, const Task& task, AttentionTile& tile) 
 }  // namespace
 
 void attention(Attend attend, int tile_queries, const AttentionParams& p, Part part) {
+  // The leaves that a task reads are what it costs, near enough; each share gets as many.
   int64_t total = 0, before = 0;
-  for_each_task(p, tile_queries, [&](const Task& task) { total += leaves_of(p, task); });
+  for_each_task(p, tile_queries, [&](const Task& task) { total += span_of(p, task).leaves(); });
   AttentionTile tiles[2];
   AttentionTile* ready = nullptr;  // waits for its successor to be known
   int used = 0;
   for_each_task(p, tile_queries, [&](const Task& task) {
+    const Span span = span_of(p, task);
     const int64_t owner = before * part.count / total;
-    before += leaves_of(p, task);
+    before += span.leaves();
     if (owner != part.index) return;
     AttentionTile& tile = tiles[used++ % 2];
-    fill_tile(p, task, tile);
+    fill_tile(p, task, span, tile);
     if (ready) attend(*ready, &tile);
     ready = &tile;
   });

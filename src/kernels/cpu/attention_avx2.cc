@@ -20,8 +20,8 @@ constexpr int kRowBlock = 2;
 
 }  // namespace
 
-void attend_avx2(const AttentionTile& tile, const AttentionTile*) {
-  attend<VectorProducts>(tile);
+void attend_avx2(const AttentionTile& tile, const AttentionTile* next) {
+  attend<VectorProducts>(tile, next);
 }
 
 }  // namespace invar::cpu

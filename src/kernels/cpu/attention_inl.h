@@ -7,7 +7,7 @@
 //   store_weights(query, place, p)     takes 16 weights, to be rounded to bf16
 //   values(split, use)                 use(query, e, the 16 elements of o_s from e on)
 
-constexpr int kSplit = 128, kLeaf = 32, kSplitLeaves = kSplit / kLeaf;
+constexpr int kSplit = 128, kLeaf = 32, kSplitLeaves = kSplit / kLeaf, kMaxHead = 256;
 
 inline int round_up_to(int x, int multiple) {
   return (x + multiple - 1) / multiple * multiple;
@@ -19,18 +19,45 @@ inline int larger(int a, int b) {
   return a > b ? a : b;
 }
 
+// Where the keys and values of a leaf of places begin.
+struct Leaf {
+  const uint16_t* keys;    // two panels of 16 places
+  const uint16_t* values;  // one leaf of each panel of 16 elements
+};
+
 // One split of a tile.
 struct Split {
   // Places of the split, 0 .. 127, that a query sees; none when begin >= end.
   int begin[kMaxTileQueries], end[kMaxTileQueries];
-  // Leaves of places that some query sees, and their keys and values: two panels of 16 places, and
-  // one leaf for each panel of 16 elements.
+  // Leaves that some query sees.
   int first_leaf, end_leaf;
-  const uint16_t* keys[kSplitLeaves];
-  const uint16_t* values[kSplitLeaves];
+  Leaf leaves[kSplitLeaves];
+  // For each of them one that is wanted some time later, to be fetched meanwhile: memory never
+  // waits.
+  Leaf ahead[kSplitLeaves];
 };
 
-inline Split locate(const AttentionTile& tile, int base) {
+inline void prefetch(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
+}
+
+// Leaf number `leaf` counted from place 0.
+inline Leaf leaf_of(const AttentionTile& tile, int leaf) {
+  const int place = leaf * kLeaf, shift = __builtin_ctz(static_cast<unsigned>(tile.page_places));
+  const int64_t page = tile.table[place >> shift], in_page = place & (tile.page_places - 1);
+  return {tile.keys + page * tile.key_page + in_page * round_up_to(tile.head_dim, kLeaf),
+          tile.values + page * tile.value_page + in_page * round_up_to(tile.head_dim, 16)};
+}
+
+// The leaf that is read kSplitLeaves leaves after this one, in this tile or the next; or itself.
+inline Leaf leaf_after(const AttentionTile& tile, const AttentionTile* next, int leaf) {
+  const int after = leaf + kSplitLeaves, past = after - (tile.highest / kLeaf + 1);
+  if (past < 0) return leaf_of(tile, after);
+  if (!next || next->lowest / kLeaf + past > next->highest / kLeaf) return leaf_of(tile, leaf);
+  return leaf_of(*next, next->lowest / kLeaf + past);
+}
+
+inline Split locate(const AttentionTile& tile, const AttentionTile* next, int base) {
   Split split;
   int begin = kSplit, end = 0;
   for (int i = 0; i < tile.queries; ++i) {
@@ -43,26 +70,29 @@ inline Split locate(const AttentionTile& tile, int base) {
   split.first_leaf = begin / kLeaf;
   split.end_leaf = (end + kLeaf - 1) / kLeaf;
   for (int leaf = split.first_leaf; leaf < split.end_leaf; ++leaf) {
-    const int place = base + leaf * kLeaf, in_page = place % tile.page_places;
-    const int64_t page = tile.table[place / tile.page_places];
-    split.keys[leaf] =
-        tile.keys + page * tile.key_page + in_page * round_up_to(tile.head_dim, kLeaf);
-    split.values[leaf] =
-        tile.values + page * tile.value_page + in_page * round_up_to(tile.head_dim, 16);
+    split.leaves[leaf] = leaf_of(tile, base / kLeaf + leaf);
+    split.ahead[leaf] = leaf_after(tile, next, base / kLeaf + leaf);
   }
   return split;
 }
 
-// Step 2 for one query that sees places [begin, end): its weights in all leaves of the split, m_s
-// and l_s. The sign of a zero score cannot be seen: exp2(+-0) is 1.
-template <typename Products>
-inline void weigh(const float* d, int begin, int end, const Split& split, float scale, int query,
-                  Products& products, float& max_out, float& sum_out) {
+// m_s of one query, which sees places [begin, end).
+inline float max_of(const float* d, int begin, int end, float scale) {
   const Vec16 lowest = splat(-__builtin_inff());
   Vec16 top = lowest;
-  for (int place = begin / 16 * 16; place < end; place += 16)
-    top = max(select(lanes(begin - place, end - place), load(d + place), lowest), top);
-  const float m = largest(top) * scale;
+  for (int place = begin / 16 * 16; place < end; place += 16) {
+    const bool is_full = begin <= place && place + 16 <= end;
+    const Vec16 v = load(d + place);
+    top = max(is_full ? v : select(lanes(begin - place, end - place), v, lowest), top);
+  }
+  return largest(top) * scale;
+}
+
+// The weights of one query in all leaves of the split; gives l_s. The sign of a zero score cannot
+// be seen: exp2(+-0) is 1.
+template <typename Products>
+inline float weigh(const float* d, int begin, int end, const Split& split, float scale, float m,
+                   int query, Products& products) {
   const Vec16 c = splat(scale), minus_m = splat(-m);
   // Places that were not computed add +0 to a lane, which is never -0.
   Vec16 lane[4] = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
@@ -70,13 +100,13 @@ inline void weigh(const float* d, int begin, int end, const Split& split, float 
   for (int panel = 0; panel < kSplit / 16; ++panel) {
     const int place = 16 * panel;
     if (panel / 2 < split.first_leaf || panel / 2 >= split.end_leaf) continue;
-    const Vec16 p = select(lanes(begin - place, end - place),
-                           exp2(fma(load(d + place), c, minus_m)), splat(0.0f));
+    Vec16 p = exp2(fma(load(d + place), c, minus_m));
+    if (place < begin || end < place + 16)
+      p = select(lanes(begin - place, end - place), p, splat(0.0f));
     products.store_weights(query, place, p);
     lane[panel % 4] = lane[panel % 4] + p;
   }
-  max_out = m;
-  sum_out = halve64(lane);
+  return halve64(lane);
 }
 
 // The state of step 4 for every query of a tile. It begins as max = -inf and zeros: merging the
@@ -84,7 +114,7 @@ inline void weigh(const float* d, int begin, int end, const Split& split, float 
 struct Merged {
   alignas(64) float max[kMaxTileQueries], sum[kMaxTileQueries];
   alignas(64) float keep[kMaxTileQueries], add[kMaxTileQueries];  // a and b of the split at hand
-  alignas(64) float out[kMaxTileQueries * 256];                   // [query][round_up(E, 16)]
+  alignas(64) float out[kMaxTileQueries * kMaxHead];              // [query][round_up(E, 16)]
 };
 
 template <typename Products>
@@ -92,7 +122,11 @@ inline void attend_split(const AttentionTile& tile, const Split& split, Products
                          Merged& state) {
   alignas(64) float d[kMaxTileQueries * kSplit];
   products.scores(split, d);
-  float split_sum[kMaxTileQueries];
+  // All maxima before all weights: the rows are independent, and the ends of a reduction are slow.
+  float split_max[kMaxTileQueries], split_sum[kMaxTileQueries];
+  for (int i = 0; i < tile.queries; ++i)
+    if (split.begin[i] < split.end[i])
+      split_max[i] = max_of(d + i * kSplit, split.begin[i], split.end[i], tile.scale);
   for (int i = 0; i < tile.queries; ++i) {
     state.keep[i] = state.add[i] = 0.0f;
     if (split.begin[i] >= split.end[i]) {
@@ -100,10 +134,9 @@ inline void attend_split(const AttentionTile& tile, const Split& split, Products
         products.store_weights(i, place, splat(0.0f));
       continue;
     }
-    float m;
-    weigh(d + i * kSplit, split.begin[i], split.end[i], split, tile.scale, i, products, m,
-          split_sum[i]);
-    const float max = state.max[i] < m ? m : state.max[i];
+    const float m = split_max[i], max = state.max[i] < m ? m : state.max[i];
+    split_sum[i] =
+        weigh(d + i * kSplit, split.begin[i], split.end[i], split, tile.scale, m, i, products);
     state.keep[i] = state.max[i] - max;
     state.add[i] = m - max;
     state.max[i] = max;
@@ -124,20 +157,17 @@ inline void attend_split(const AttentionTile& tile, const Split& split, Products
 }
 
 template <typename Products>
-inline void attend(const AttentionTile& tile) {
+inline void attend(const AttentionTile& tile, const AttentionTile* next) {
   Products products(tile);
   Merged state;
   const int e = tile.head_dim, width = round_up_to(e, 16);
-  int first = tile.first[0], last = tile.last[0];
   for (int i = 0; i < tile.queries; ++i) {
-    first = smaller(first, tile.first[i]);
-    last = larger(last, tile.last[i]);
     state.max[i] = -__builtin_inff();
     state.sum[i] = 0.0f;
     for (int k = 0; k < width; k += 16) store(state.out + i * width + k, splat(0.0f));
   }
-  for (int base = first / kSplit * kSplit; base <= last; base += kSplit) {
-    const Split split = locate(tile, base);
+  for (int base = tile.lowest / kSplit * kSplit; base <= tile.highest; base += kSplit) {
+    const Split split = locate(tile, next, base);
     if (split.first_leaf < split.end_leaf) attend_split(tile, split, products, state);
   }
   for (int i = 0; i < tile.queries && tile.max; ++i) tile.max[tile.stat[i]] = state.max[i];

@@ -14,6 +14,7 @@ struct AttentionTile {
   int32_t first[kMaxTileQueries];      // a query sees places first .. last
   int32_t last[kMaxTileQueries];
   void* out[kMaxTileQueries];  // [E]
+  int32_t lowest, highest;     // of all first and last
   bool out_is_bf16;
   float* max;  // or null: M and L, query i's at stat[i]
   float* sum;

@@ -149,3 +149,11 @@ inline float largest(Vec16 x) {
   const __m128 by2 = _mm_max_ps(by4, _mm_movehl_ps(by4, by4));
   return _mm_cvtss_f32(_mm_max_ss(by2, _mm_movehdup_ps(by2)));
 }
+
+// See vec16_math.h: here the scaling rounds as the ends want it.
+inline Vec16 exp2_end(Vec16 t, Vec16 n, Vec16 p) {
+  const __mmask16 not_below = _mm512_cmp_ps_mask(t.v, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+  const __mmask16 above = _mm512_cmp_ps_mask(t.v, _mm512_set1_ps(128.0f), _CMP_GE_OQ);
+  const __m512 y = _mm512_maskz_scalef_ps(not_below, p.v, n.v);
+  return {_mm512_mask_mov_ps(y, above, _mm512_set1_ps(__builtin_inff()))};
+}

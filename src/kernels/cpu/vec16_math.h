@@ -1,22 +1,31 @@
 // Elementary functions of numerics/math.h and roundings of numerics/dtype.h over Vec16, the same
 // bits. Included inside an anonymous namespace after one of the vec16 headers.
 
-inline Vec16 exp2_of_parts(Vec16 n, Vec16 f) {
+// 2^f on [-1/2, 1/2].
+inline Vec16 exp2_polynomial(Vec16 f) {
   Vec16 p = splat(0x1.470b4ap-13f);
   p = fma(p, f, splat(0x1.5f7276p-10f));
   p = fma(p, f, splat(0x1.3b270ep-7f));
   p = fma(p, f, splat(0x1.c6ae72p-5f));
   p = fma(p, f, splat(0x1.ebfbe2p-3f));
   p = fma(p, f, splat(0x1.62e432p-1f));
-  p = fma(p, f, splat(1.0f));
-  return value_of(bits_of(p) + (to_integer(n) << 23));
+  return fma(p, f, splat(1.0f));
 }
 
-// The ends of exp2 and exp: +0 for t below -126, infinity from 128 on.
-inline Vec16 with_ends(Vec16 t, Vec16 y) {
+// p * 2^n by its bits, with the ends of exp2 and exp: +0 for t below -126, infinity from 128 on.
+template <typename Vector>
+inline Vector scale_with_ends(Vector t, Vector n, Vector p) {
+  Vector y = value_of(bits_of(p) + (to_integer(n) << 23));
   y = select(is_less(t, splat(-126.0f)), splat(0.0f), y);
   // t >= 128, as t > the number before 128; a NaN stays one.
   return select(is_less(splat(0x1.fffffep+6f), t), value_of(splat_bits(0x7f800000)), y);
+}
+
+// The same for exp2, where p >= 1 whenever t >= -126 and n = -126, so that the result is no
+// subnormal. A set may know a shorter way: then its header has this name, as no template.
+template <typename Vector>
+inline Vector exp2_end(Vector t, Vector n, Vector p) {
+  return scale_with_ends(t, n, p);
 }
 
 inline Vec16 round_to_integer(Vec16 t) {
@@ -26,13 +35,13 @@ inline Vec16 round_to_integer(Vec16 t) {
 
 inline Vec16 exp2(Vec16 t) {
   const Vec16 n = round_to_integer(t);
-  return with_ends(t, exp2_of_parts(n, t - n));
+  return exp2_end(t, n, exp2_polynomial(t - n));
 }
 
 inline Vec16 exp(Vec16 x) {
   const Vec16 high = splat(0x1.715476p+0f), low = splat(0x1.4ae0cp-26f);
   const Vec16 t = x * high, n = round_to_integer(t);
-  return with_ends(t, exp2_of_parts(n, fma(x, low, fms(x, high, n))));
+  return scale_with_ends(t, n, exp2_polynomial(fma(x, low, fms(x, high, n))));
 }
 
 // f32_to_bf16, in the lower half of each lane.
