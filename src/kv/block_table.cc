@@ -46,6 +46,12 @@ void BlockTable::share(std::span<const int32_t> pages) {
   }
 }
 
+void BlockTable::replace(int32_t index, int32_t page) {
+  pool_->add_reference(page);
+  pool_->release(pages_[index]);
+  pages_[index] = page;
+}
+
 bool BlockTable::fork(const BlockTable& source, int64_t places, std::vector<PlaceCopy>& copies) {
   CHECK(pages_.empty(), "fork into a table that holds pages");
   CHECK(places <= source.capacity(), "fork of more places than the source has");

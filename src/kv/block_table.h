@@ -33,6 +33,8 @@ class BlockTable {
 
   // Appends pages that others hold, with a reference of its own to each.
   void share(std::span<const int32_t> pages);
+  // Page `index` becomes `page`, which others hold and which has the same contents.
+  void replace(int32_t index, int32_t page);
   // Becomes a copy of the first `places` places of `source`: full pages are shared, the last one,
   // when it is partial, is a page of its own that `copies` fills. Returns false and stays empty
   // when a page is needed and none is free. REQUIRES: this table is empty.

@@ -10,15 +10,29 @@ namespace {
 
 struct Policy {
   const char* name;
-  std::unique_ptr<Scheduler> (*make)(const SchedulerOptions&, PagePool&);
+  std::unique_ptr<Scheduler> (*make)(const SchedulerOptions&, PagePool&, PrefixCache*);
+  bool whole;
 };
-constexpr Policy kPolicies[] = {{"sarathi", make_sarathi}};
+// `whole`: prompts are computed whole.
+constexpr Policy kPolicies[] = {{"sarathi", make_sarathi, false},
+                                {"vllm", make_vllm, true},
+                                {"orca", make_orca, true},
+                                {"faster-transformer", make_faster_transformer, true},
+                                {"simple-chunking", make_simple_chunking, false}};
 
 }  // namespace
 
-std::unique_ptr<Scheduler> make_scheduler(const SchedulerOptions& options, PagePool& pool) {
-  for (const Policy& policy : kPolicies)
-    if (options.policy == policy.name) return policy.make(options, pool);
+std::unique_ptr<Scheduler> make_scheduler(const SchedulerOptions& options, PagePool& pool,
+                                          PrefixCache* cache) {
+  for (const Policy& policy : kPolicies) {
+    if (options.policy != policy.name) continue;
+    if (policy.whole && options.max_num_batched_tokens < options.max_model_len)
+      fail_usage(
+          "the scheduler \"{}\" computes prompts whole: max_num_batched_tokens ({}) must be at "
+          "least max_model_len ({})",
+          policy.name, options.max_num_batched_tokens, options.max_model_len);
+    return policy.make(options, pool, cache);
+  }
   fail_usage("there is no scheduler \"{}\"; choose one of {}", options.policy,
              fmt::join(scheduler_names(), ", "));
 }

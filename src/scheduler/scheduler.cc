@@ -42,8 +42,8 @@ int32_t scheduled_chunk(const ChunkSchedule& c, int32_t done) {
   return std::max<int32_t>(32, static_cast<int32_t>((rows + 16) / 32 * 32));
 }
 
-Scheduler::Scheduler(const SchedulerOptions& options, PagePool& pool)
-    : options_(options), pool_(pool) {
+Scheduler::Scheduler(const SchedulerOptions& options, PagePool& pool, PrefixCache* cache)
+    : options_(options), pool_(pool), cache_(cache) {
   check_options(options, pool);
 }
 
@@ -62,7 +62,9 @@ void Scheduler::add(const SequenceSpec& spec) {
                           .drafts = 0,
                           .in_flight = 0,
                           .state = State::free,
-                          .table = BlockTable(pool_)});
+                          .table = BlockTable(pool_),
+                          .prefix = nullptr,
+                          .cache_salt = {}});
   }
   const int32_t slot = free_slots_.back();
   CHECK(slot_of_.emplace(spec.id, slot).second, "a sequence that lives already");
@@ -73,6 +75,8 @@ void Scheduler::add(const SequenceSpec& spec) {
   s.known = spec.tokens;
   s.planned = s.prefill_end = s.in_flight = 0;
   s.drafts = spec.drafts;
+  s.prefix = spec.prefix;
+  s.cache_salt = spec.cache_salt;
   insert_waiting(s);
 }
 
@@ -115,24 +119,80 @@ void Scheduler::commit(const StepPlan& plan, std::span<const StepResult> results
       free_slot_if_idle(s);
       continue;
     }
+    CHECK(r.new_tokens <= (e.draws ? 1 + e.drafts : 0) &&
+              (r.finished || r.new_tokens >= int32_t{e.draws}),
+          "a drawing entry gives one token and at most its drafts, any other none");
+    if (r.new_tokens > 0) {
+      s.known += r.new_tokens;
+      s.planned = s.known - 1;
+      CHECK(s.known <= options_.max_model_len, "a sequence longer than the model allows");
+      if (e.drafts > 0 && !reserves_whole_sequences()) s.table.truncate(s.planned);
+      if (r.finished || e.start < s.prefill_end) remember(s);
+    }
     if (r.finished) {
       drop(s);
       some_left = true;
-      continue;
     }
-    CHECK(e.draws ? r.new_tokens >= 1 && r.new_tokens <= 1 + e.drafts : r.new_tokens == 0,
-          "a drawing entry gives one token and at most its drafts, any other none");
-    if (!e.draws) continue;
-    s.known += r.new_tokens;
-    s.planned = s.known - 1;
-    CHECK(s.known <= options_.max_model_len, "a sequence longer than the model allows");
-    if (e.drafts > 0) s.table.truncate(s.planned);
   }
   if (some_left) forget_gone();
 }
 
+void Scheduler::add_decodes(StepPlan& plan, int32_t& left) {
+  for (size_t i = 0; i < running_.size() && left > 0; ++i) {
+    Sequence& s = running(i);
+    if (!s.is_resident() || s.next_is_unknown() || s.in_prefill() || !make_room(plan, i)) continue;
+    emit(plan, s, 1);
+    --left;
+  }
+}
+
+void Scheduler::add_chunks(StepPlan& plan, int32_t budget, int32_t& left) {
+  bool all_served = true;
+  for (size_t i = 0; i < running_.size() && left > 0; ++i) {
+    Sequence& s = running(i);
+    if (!s.is_resident() || !s.in_prefill()) continue;
+    const int32_t wanted = chunk(s.planned, s.prefill_end, budget, left);
+    int32_t rows = rows_with_pages(s, wanted);
+    // The oldest sequence does not wait for the pages of younger ones.
+    if (rows == 0 && wanted > 0 && i == 0 && make_room(plan, i)) rows = 1;
+    if (rows > 0) emit(plan, s, rows);
+    left -= rows;
+    all_served &= rows > 0;
+  }
+  // A prompt never overtakes one that got nothing, and pages that were just taken from a sequence
+  // are not given to another.
+  while (left > 0 && all_served && plan.preempted.empty() && may_admit()) {
+    const int32_t known = sequences_[waiting_.back()].known;
+    const int32_t rows = chunk(known - head_rows(), known, budget, left);
+    if (rows == 0) return;
+    emit(plan, admit(plan), rows);
+    left -= rows;
+  }
+}
+
+void Scheduler::add_whole_prompts(StepPlan& plan, int32_t& left) {
+  while (left > 0 && plan.preempted.empty() && may_admit() && head_rows() <= left) {
+    Sequence& s = admit(plan);
+    const int32_t rows = s.prefill_end - s.planned;
+    emit(plan, s, rows);
+    left -= rows;
+  }
+}
+
 int32_t Scheduler::admission_pages(const Sequence& s) const {
-  return pool_.pages_for(s.known);
+  return pool_.pages_for(reserves_whole_sequences() ? options_.max_model_len : s.known);
+}
+
+int32_t Scheduler::head_rows() const {
+  return sequences_[waiting_.back()].known -
+         static_cast<int32_t>(matched_.size()) * pool_.page_places();
+}
+
+int32_t Scheduler::chunk(int32_t begin, int32_t end, int32_t budget, int32_t left) const {
+  int32_t rows = std::min(end - begin, left);
+  if (const auto& schedule = options_.chunk_schedule)
+    rows = std::min(rows, scheduled_chunk(*schedule, begin) - (budget - left));
+  return std::max(rows, 0);
 }
 
 int32_t Scheduler::owed_pages(const Sequence& s) const {
@@ -140,19 +200,29 @@ int32_t Scheduler::owed_pages(const Sequence& s) const {
   return std::max(0, pool_.pages_for(s.prefill_end) - s.table.num_pages());
 }
 
-bool Scheduler::may_admit() const {
+bool Scheduler::may_admit() {
   if (waiting_.empty() || num_running_ == options_.max_num_seqs) return false;
+  const Sequence& s = sequences_[waiting_.back()];
+  matched_.clear();
+  if (cache_ && s.prefix)
+    cache_->match(std::span(*s.prefix).first(s.known), s.cache_salt, matched_);
+  // Idle pages of the cache count as free until they are shared.
+  int32_t free = pool_.free_pages() - promised_;
+  for (const int32_t page : matched_) free -= pool_.is_idle_kept(page);
   // The watermark is room for residents to grow: without any it would only keep the head waiting.
   const int32_t kept = num_running_ == 0 ? 0 : watermark();
-  return pool_.free_pages() - promised_ - admission_pages(sequences_[waiting_.back()]) >= kept;
+  return free - (admission_pages(s) - std::ssize(matched_)) >= kept;
 }
 
 Scheduler::Sequence& Scheduler::admit(StepPlan& plan) {
   Sequence& s = sequences_[waiting_.back()];
   waiting_.pop_back();
   s.state = State::running;
-  s.planned = 0;
+  s.table.share(matched_);
+  s.planned = static_cast<int32_t>(s.table.capacity());
   s.prefill_end = s.known;
+  if (reserves_whole_sequences())
+    CHECK(s.table.grow(options_.max_model_len), "an admission without its pages");
   promised_ += owed_pages(s);
   ++num_running_;
   const auto older = [&](int32_t a, int32_t b) {
@@ -167,10 +237,16 @@ void Scheduler::preempt(StepPlan& plan, Sequence& s) {
   CHECK(s.state == State::running && s.in_flight == 0, "preemption of a sequence in flight");
   promised_ -= owed_pages(s);
   --num_running_;
+  remember(s);
   s.table.clear();
   s.planned = 0;
   insert_waiting(s);
   plan.preempted.push_back(s.id);
+}
+
+void Scheduler::remember(Sequence& s) {
+  if (cache_ && s.prefix)
+    cache_->insert(std::span(*s.prefix).first(s.planned), s.cache_salt, s.table);
 }
 
 bool Scheduler::make_room(StepPlan& plan, size_t index) {
@@ -214,7 +290,7 @@ void Scheduler::emit(StepPlan& plan, Sequence& s, int32_t rows) {
   if (in_prefill) promised_ += owed_pages(s);
 }
 
-void Scheduler::add_drafts(StepPlan& plan, int32_t left) {
+void Scheduler::add_drafts(StepPlan& plan, int32_t& left) {
   for (StepEntry& e : plan.entries) {
     Sequence& s = sequences_[e.slot];
     if (left == 0) return;
@@ -262,12 +338,17 @@ void Scheduler::forget_gone() {
 
 std::string Scheduler::check_integrity(int32_t others) const {
   if (std::string wrong = pool_.check_integrity(); !wrong.empty()) return wrong;
-  int32_t held = others, referenced = 0, promised = 0, resident = 0, waiting = 0;
+  if (cache_)
+    if (std::string wrong = cache_->check_integrity(); !wrong.empty()) return wrong;
+  int32_t held = others + (cache_ ? cache_->size() : 0);
+  int32_t referenced = 0, promised = 0, resident = 0, waiting = 0;
   for (const Sequence& s : sequences_) {
     held += s.table.num_pages();
     promised += owed_pages(s);
     resident += s.state == State::running;
     waiting += s.state == State::waiting;
+    if (s.state == State::running && s.prefix && std::ssize(*s.prefix) < s.known)
+      return fmt::format("sequence {} has fewer tokens than are known", s.id);
     if (s.state == State::waiting && s.table.num_pages() > 0)
       return fmt::format("sequence {} waits and holds pages", s.id);
     if (s.state == State::running && s.table.capacity() < s.planned)

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kv/block_table.h"
+#include "kv/prefix_cache.h"
 #include "scheduler/step_plan.h"
 
 namespace invar {
@@ -41,16 +42,22 @@ struct SequenceSpec {
   int64_t id = 0;
   int32_t tokens = 0;  // known: the prompt
   int32_t drafts = 0;  // draft rows wanted with each decode row
+  // The known tokens themselves, kept current by the caller while the sequence lives; null: neither
+  // takes pages from the prefix cache nor leaves any there.
+  const std::vector<int32_t>* prefix = nullptr;
+  std::string cache_salt;  // only sequences of one salt share pages
 };
 
 // What became of one entry of a plan.
 struct StepResult {
   int32_t new_tokens = 0;  // now known; 0 for a chunk that does not draw, else 1 + accepted drafts
-  bool finished = false;   // the sequence is over, for whatever reason
+  bool finished = false;   // the sequence is over; without a new token it has failed
 };
 
 class Scheduler {
  public:
+  // Throws UsageError when the options or the pool make no sense.
+  Scheduler(const SchedulerOptions& options, PagePool& pool, PrefixCache* cache);
   virtual ~Scheduler() = default;
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -91,28 +98,45 @@ class Scheduler {
     int32_t in_flight = 0;  // uncommitted plans that compute it
     State state = State::free;
     BlockTable table;
+    const std::vector<int32_t>* prefix = nullptr;
+    std::string cache_salt;
 
     bool is_resident() const { return state == State::running; }
     bool in_prefill() const { return planned < prefill_end; }
     bool next_is_unknown() const { return planned == known; }
   };
 
-  // Throws UsageError when the options or the pool make no sense.
-  Scheduler(const SchedulerOptions& options, PagePool& pool);
-
   // Adds entries to an empty plan: at most `budget` rows in all.
   virtual void fill(StepPlan& plan, int32_t budget) = 0;
-  // Pages that a sequence must be able to take before it is admitted, and that stay free.
-  virtual int32_t admission_pages(const Sequence& s) const;
-  virtual int32_t watermark() const { return pool_.watermark(); }
+  // Whether a sequence takes the pages of max_model_len places when it is admitted. Else it takes
+  // them as its rows are planned, and is admitted when all it has so far fits above the watermark.
+  virtual bool reserves_whole_sequences() const { return false; }
 
-  // What `fill` is made of.
+  // What `fill` is made of. `left` is what is left of the budget.
+
+  // The decode rows of all resident sequences, oldest first.
+  void add_decodes(StepPlan& plan, int32_t& left);
+  // Chunks of the prompts of resident sequences, oldest first, then of new ones.
+  void add_chunks(StepPlan& plan, int32_t budget, int32_t& left);
+  // Whole prompts of new sequences.
+  void add_whole_prompts(StepPlan& plan, int32_t& left);
+  // Gives what is left to draft rows.
+  void add_drafts(StepPlan& plan, int32_t& left);
+
+  const SchedulerOptions options_;
+  PagePool& pool_;
+  PrefixCache* const cache_;  // or null
+
+ private:
   Sequence& running(size_t index) { return sequences_[running_[index]]; }
-  // Length of the list of resident sequences, oldest first; those preempted by this plan are still
-  // in it.
-  size_t running_size() const { return running_.size(); }
-  bool may_admit() const;
-  // Moves the head of the queue to the resident sequences.
+  int32_t admission_pages(const Sequence& s) const;
+  int32_t watermark() const { return reserves_whole_sequences() ? 0 : pool_.watermark(); }
+  // Whether the head of the queue exists and fits. Looks it up in the prefix cache.
+  bool may_admit();
+  // Rows that the head of the queue has to compute, after may_admit.
+  int32_t head_rows() const;
+  // Moves the head of the queue to the resident sequences, after may_admit. It begins behind what
+  // the prefix cache knows of it.
   Sequence& admit(StepPlan& plan);
   void preempt(StepPlan& plan, Sequence& s);
   // Makes room for one more place of resident `index`: takes pages from the youngest sequences
@@ -121,15 +145,13 @@ class Scheduler {
   bool make_room(StepPlan& plan, size_t index);
   // As many of `rows` more rows as there are pages for.
   int32_t rows_with_pages(const Sequence& s, int32_t rows) const;
+  // Rows of the next chunk of a prompt, of which [begin, end) is left. A chunk size of the schedule
+  // counts all rows of the step.
+  int32_t chunk(int32_t begin, int32_t end, int32_t budget, int32_t left) const;
   // Adds an entry; the pages exist.
   void emit(StepPlan& plan, Sequence& s, int32_t rows);
-  // Gives what is left of the budget to draft rows.
-  void add_drafts(StepPlan& plan, int32_t left);
-
-  const SchedulerOptions options_;
-  PagePool& pool_;
-
- private:
+  // Leaves the full pages of what is computed in the prefix cache.
+  void remember(Sequence& s);
   // Pages that a resident prompt has yet to take.
   int32_t owed_pages(const Sequence& s) const;
   void insert_waiting(Sequence& s);
@@ -145,13 +167,15 @@ class Scheduler {
   std::vector<int32_t> waiting_;  // slots, youngest first: the head of the queue is the back
   std::vector<int32_t> running_;  // slots, oldest first
   int32_t num_running_ = 0;
-  int32_t promised_ = 0;   // pages that resident prompts have yet to take
-  size_t victim_end_ = 0;  // residents from here on are in flight or gone
+  int32_t promised_ = 0;          // pages that resident prompts have yet to take
+  std::vector<int32_t> matched_;  // cached pages of the head of the queue
+  size_t victim_end_ = 0;         // residents from here on are in flight or gone
   int64_t arrivals_ = 0, last_plan_ = 0, last_commit_ = 0;
 };
 
 // The policy that options.policy names. Throws UsageError for an unknown name.
-std::unique_ptr<Scheduler> make_scheduler(const SchedulerOptions& options, PagePool& pool);
+std::unique_ptr<Scheduler> make_scheduler(const SchedulerOptions& options, PagePool& pool,
+                                          PrefixCache* cache = nullptr);
 // Names that make_scheduler knows.
 std::vector<std::string> scheduler_names();
 

@@ -1,0 +1,33 @@
+// Request-level scheduling: a group of requests is admitted together and nobody else before all of
+// it is over; a sequence reserves the pages of the longest one. As FasterTransformer serves.
+#include "scheduler/policies.h"
+
+namespace invar {
+
+namespace {
+
+class FasterTransformer final : public Scheduler {
+ public:
+  using Scheduler::Scheduler;
+
+ private:
+  bool reserves_whole_sequences() const override { return true; }
+  void fill(StepPlan& plan, int32_t budget) override {
+    int32_t left = budget;
+    if (num_running() == 0) {
+      add_whole_prompts(plan, left);
+    } else {
+      add_decodes(plan, left);
+      add_drafts(plan, left);
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Scheduler> make_faster_transformer(const SchedulerOptions& options, PagePool& pool,
+                                                   PrefixCache* cache) {
+  return std::make_unique<FasterTransformer>(options, pool, cache);
+}
+
+}  // namespace invar
