@@ -30,6 +30,8 @@ constexpr std::string_view kFields[] = {
     "seed",  "stop"};
 
 int64_t integer(const json::Value& value, std::string_view name, int64_t low, int64_t high) {
+  if (!value.is_integer())
+    fail_usage("expected {} as an integer, found {}", name, value.type_name());
   const int64_t found = value.as_integer();
   if (found < low || found > high)
     fail_usage("expected {} from {} to {}, found {}", name, low, high, found);
@@ -127,10 +129,11 @@ class Collector final : public TextSink {
     if (answer.finish == FinishReason::failed) {
       line.error = "a key, a value or a logit was not finite";
       line.status = 500;
+      ++failed;
     }
     ++finished;
   }
-  size_t tokens = 0, finished = 0;
+  size_t tokens = 0, finished = 0, failed = 0;
 
  private:
   std::vector<Line>& lines_;
@@ -180,8 +183,9 @@ int run_batch_file(const BatchFile& file, TextEngine& engine) {
   for (size_t i = 0; i < lines.size(); ++i) answers += json::dump(answer_line(lines[i], i)) + '\n';
   output.write_at(0, std::as_bytes(std::span(answers)));
   output.commit();
-  fmt::print(stderr, "{} answers, {} errors, {} tokens, {:.0f} tok/s\n", collector.finished, errors,
-             collector.tokens, static_cast<double>(collector.tokens) / timer.seconds());
+  errors += collector.failed;
+  fmt::print(stderr, "{} answers, {} errors, {} tokens, {:.0f} tok/s\n", lines.size() - errors,
+             errors, collector.tokens, static_cast<double>(collector.tokens) / timer.seconds());
   return errors ? 1 : 0;
 }
 
