@@ -1,11 +1,10 @@
 #include "kernels/pack.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
+#include "kernels/cpu/words.h"
 
 namespace invar {
 
@@ -15,34 +14,13 @@ namespace {
 // types are packed by transposing words.
 using Word = uint32_t;
 
-// to[j * 16 + i] = from[i * stride + j], i and j below 8; stride in bytes.
-void transpose8(const char* from, int64_t stride, Word* to) {
-  const auto load = [&](int64_t i, int64_t half) {
-    return _mm_loadu_ps(reinterpret_cast<const float*>(from + i * stride) + half * 4);
-  };
-  // Words 4h .. 4h + 3 of row i below, of row i + 4 above.
-  const auto load2 = [&](int64_t i, int64_t half) {
-    return _mm256_insertf128_ps(_mm256_castps128_ps256(load(i, half)), load(i + 4, half), 1);
-  };
-  for (int64_t half = 0; half < 2; ++half) {
-    const __m256 a = load2(0, half), b = load2(1, half), c = load2(2, half), d = load2(3, half);
-    const __m256 ab_low = _mm256_unpacklo_ps(a, b), ab_high = _mm256_unpackhi_ps(a, b);
-    const __m256 cd_low = _mm256_unpacklo_ps(c, d), cd_high = _mm256_unpackhi_ps(c, d);
-    float* out = reinterpret_cast<float*>(to + half * 64);
-    _mm256_storeu_ps(out, _mm256_shuffle_ps(ab_low, cd_low, 0x44));
-    _mm256_storeu_ps(out + 16, _mm256_shuffle_ps(ab_low, cd_low, 0xee));
-    _mm256_storeu_ps(out + 32, _mm256_shuffle_ps(ab_high, cd_high, 0x44));
-    _mm256_storeu_ps(out + 48, _mm256_shuffle_ps(ab_high, cd_high, 0xee));
-  }
-}
-
 // A whole panel's outputs at once; whole groups of 8 words, the caller does the rest. Returns how
 // many words of each row were packed.
 int64_t pack_panel(const char* rows, int64_t stride, int64_t words, Word* panel) {
   int64_t j = 0;
   for (; j + 8 <= words; j += 8)
     for (int64_t i = 0; i < 16; i += 8)
-      transpose8(rows + i * stride + j * 4, stride, panel + j * 16 + i);
+      cpu::transpose8(rows + i * stride + j * 4, stride, panel + j * 16 + i, 16);
   return j;
 }
 

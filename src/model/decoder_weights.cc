@@ -5,6 +5,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "kernels/pack.h"
 #include "model/families/tensors.h"
@@ -66,6 +67,7 @@ class WeightLoader {
       const TensorInfo info = source_.info(name);
       total_bytes_ += info.elements() * size_of(info.dtype);
     }
+    out_.layers_.clear();
     load_embedding_and_head();
     for (int i = 0; i < spec_.layers; ++i) out_.layers_.push_back(load_layer(i));
     out_.final_norm_ = vector(tensor_name(TensorRole::final_norm), spec_.hidden);
@@ -228,9 +230,12 @@ class WeightLoader {
     if (progress_) progress_(std::min(done_bytes_, total_bytes_), total_bytes_);
   }
 
+  // The next array of the weights: loading always asks for the same ones in the same order.
   std::byte* allocate(int64_t bytes) {
-    out_.memory_.emplace_back(device_, static_cast<size_t>(bytes), "the weights");
-    return out_.memory_.back().data();
+    if (arrays_ == out_.memory_.size())
+      out_.memory_.emplace_back(device_, static_cast<size_t>(bytes), "the weights");
+    CHECK(out_.memory_[arrays_].size() == static_cast<size_t>(bytes), "weights of another shape");
+    return out_.memory_[arrays_++].data();
   }
 
   DecoderWeights& out_;
@@ -242,6 +247,7 @@ class WeightLoader {
   ThreadPool& pool_;
   const LoadProgress& progress_;
   int64_t done_bytes_ = 0, total_bytes_ = 0;
+  size_t arrays_ = 0;
   std::mutex error_mutex_;
   std::string error_;
 };
@@ -251,6 +257,11 @@ DecoderWeights::DecoderWeights(const DecoderSpec& spec, const Arithmetic& arithm
                                ThreadPool& pool, const LoadProgress& progress)
     : shard_(shard), type_(arithmetic.type()) {
   WeightLoader(*this, spec, source, type_, device, pool, progress).load();
+}
+
+void DecoderWeights::reload(const DecoderSpec& spec, const TensorSource& source, Device& device,
+                            ThreadPool& pool) {
+  WeightLoader(*this, spec, source, type_, device, pool, {}).load();
 }
 
 int64_t DecoderWeights::bytes() const {

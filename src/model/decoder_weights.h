@@ -58,6 +58,11 @@ class DecoderWeights {
                  const TensorSource& source, Device& device, ThreadPool& pool,
                  const LoadProgress& progress = {});
 
+  // Takes over other weights of the same model: the addresses stay, whoever holds them sees the new
+  // values. Nobody may compute meanwhile. On an Error the weights are of no use.
+  void reload(const DecoderSpec& spec, const TensorSource& source, Device& device,
+              ThreadPool& pool);
+
   const Shard& shard() const { return shard_; }
   const std::vector<LayerWeights>& layers() const { return layers_; }
   const float* final_norm() const { return final_norm_; }

@@ -24,6 +24,6 @@ inline PhiloxCounter philox4x32(PhiloxCounter counter, uint64_t key) {
 }
 
 // What a random number is for (numerics 6): a part of the counter, so that uses never share noise.
-enum class RandomPurpose : uint32_t { draw = 0, accept = 1, residual = 2 };
+enum class RandomPurpose : uint32_t { draw = 0, accept = 1, residual = 2, weight = 3, corpus = 4 };
 
 }  // namespace invar

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "kernels/cpu/backward.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/select.h"
 
@@ -138,7 +139,11 @@ void KernelTest::SetUp() {
   const bool emulated = set == kEmulated;
   if (is_supported(emulated ? "avx512" : set)) {
     kernels_ = select_kernels(Order::portable, emulated ? "avx512" : set);
+    backward_kernels_ = select_backward_kernels(Order::portable, emulated ? "avx512" : set);
     if (emulated) cpu::override_matmul<cpu::product_amx_emulated>(kernels_);
+    if (emulated)
+      cpu::override_attention_backward<cpu::product_amx_emulated, cpu::kAvx512Backward>(
+          backward_kernels_);
   } else if (is_required(set)) {
     FAIL() << "the instruction set " << set << " is required and this machine has none";
   } else {

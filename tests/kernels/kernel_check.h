@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/kernels.h"
+#include "kernels/backward.h"
 
 namespace invar {
 
@@ -115,9 +115,11 @@ class KernelTest : public ::testing::TestWithParam<std::string> {
   void SetUp() override;
   const Kernels& kernels() const { return kernels_; }  // of order portable
   const Kernels& scalar() const { return scalar_; }
+  const BackwardKernels& backward_kernels() const { return backward_kernels_; }
 
  private:
   Kernels kernels_{}, scalar_{};
+  BackwardKernels backward_kernels_{};
 };
 
 // The sets that KernelTest takes; suites are instantiated over these. "amx_emulated" is the code

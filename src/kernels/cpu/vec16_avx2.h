@@ -56,6 +56,10 @@ inline Bits16 load_bits(const void* p) {
   const __m256i* halves = static_cast<const __m256i*>(p);
   return {_mm256_loadu_si256(halves), _mm256_loadu_si256(halves + 1)};
 }
+inline void store_bits(void* p, Bits16 x) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), x.lo);
+  _mm256_storeu_si256(static_cast<__m256i*>(p) + 1, x.hi);
+}
 inline Bits16 load_u16(const uint16_t* p) {
   const __m128i* halves = reinterpret_cast<const __m128i*>(p);
   return {_mm256_cvtepu16_epi32(_mm_loadu_si128(halves)),
@@ -91,6 +95,9 @@ inline Vec16 fma(Vec16 a, Vec16 b, Vec16 c) {
 }
 inline Vec16 fms(Vec16 a, Vec16 b, Vec16 c) {
   return {_mm256_fmsub_ps(a.lo, b.lo, c.lo), _mm256_fmsub_ps(a.hi, b.hi, c.hi)};
+}
+inline Vec16 sqrt(Vec16 x) {
+  return {_mm256_sqrt_ps(x.lo), _mm256_sqrt_ps(x.hi)};
 }
 inline Vec16 max(Vec16 a, Vec16 b) {
   return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};

@@ -44,6 +44,9 @@ inline Bits16 load_bits(const void* p) {
 inline Bits16 load_u16(const uint16_t* p) {
   return {_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
+inline void store_bits(void* p, Bits16 x) {
+  _mm512_storeu_si512(p, x.v);
+}
 // The lower halves of the lanes, next to each other.
 inline void store_u16(uint16_t* p, Bits16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(x.v));
@@ -70,6 +73,9 @@ inline Vec16 fma(Vec16 a, Vec16 b, Vec16 c) {
 // a * b - c, rounded once.
 inline Vec16 fms(Vec16 a, Vec16 b, Vec16 c) {
   return {_mm512_fmsub_ps(a.v, b.v, c.v)};
+}
+inline Vec16 sqrt(Vec16 x) {
+  return {_mm512_sqrt_ps(x.v)};
 }
 // The larger; b when either is NaN.
 inline Vec16 max(Vec16 a, Vec16 b) {

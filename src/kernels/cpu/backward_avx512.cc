@@ -1,0 +1,33 @@
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/cpu/backward_rows.h"
+
+namespace invar::cpu {
+
+namespace {
+
+#include "kernels/cpu/vec16_avx512.h"
+// after it
+#include "kernels/cpu/vec16_math.h"
+// after that
+#include "kernels/cpu/backward_inl.h"
+
+}  // namespace
+
+const BackwardRows kAvx512Backward = {.round = round,
+                                      .bias_gradient = bias_gradient,
+                                      .norm_backward = norm_backward,
+                                      .head_norm_backward = head_norm_backward,
+                                      .norm_gradient = norm_gradient,
+                                      .gate_backward = gate_backward,
+                                      .rotate_back = rotate_back,
+                                      .loss = loss,
+                                      .squares = squares,
+                                      .adam = adam,
+                                      .add = add,
+                                      .dot_bf16 = dot_bf16,
+                                      .weigh = weigh};
+
+}  // namespace invar::cpu

@@ -1,0 +1,303 @@
+#include "train/replica.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "base/error.h"
+#include "kernels/select.h"
+#include "numerics/math.h"
+
+namespace invar {
+
+namespace {
+
+constexpr int kPagePlaces = 64;
+
+int pages_of(const TrainerOptions& options) {
+  return options.batch_rows *
+         ((options.context + kPagePlaces - 1) / kPagePlaces + kMaxSequencesPerRow);
+}
+
+DeviceArray<float> floats(Device& device, int64_t count, const char* what) {
+  return {device, static_cast<size_t>(count), what};
+}
+
+}  // namespace
+
+Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& layout,
+                          Group& group)
+    : options_(options),
+      layout_(layout),
+      group_(group),
+      device_(make_host_device()),
+      pool_(options.threads),
+      kernels_(select_backward_kernels(Order::portable, options.instruction_set)),
+      master_(floats(*device_, layout.size(), "the master weights")),
+      first_(floats(*device_, layout.size(), "the optimizer's state")),
+      second_(floats(*device_, layout.size(), "the optimizer's state")),
+      rounded_(*device_, static_cast<size_t>(layout.size()), "the rounded weights"),
+      source_(layout, rounded_.data()),
+      decoder_weights_(options.model.spec, {}, make_shard(options.model.spec, 0, 1), source_,
+                       *device_, pool_),
+      decoder_{.spec = options.model.spec,
+               .arithmetic = {},
+               .device = device_.get(),
+               .pool = &pool_,
+               .kernels = select_kernels(Order::portable, options.instruction_set),
+               .weights = &decoder_weights_,
+               .rope = RopeTable(*device_, options.model.spec.rope, options.model.spec.head_dim,
+                                 options.model.spec.max_positions)},
+      transposed_(options.model.spec, *device_),
+      kv_(*device_, options.model.spec.layers, pages_of(options), kPagePlaces,
+          options.model.spec.kv_heads, options.model.spec.head_dim),
+      forward_workspace_(decoder_, options.batch_rows * options.context,
+                         options.batch_rows * options.context),
+      tape_(decoder_, options.batch_rows * options.context, options.recompute),
+      backward_workspace_(decoder_, kernels_, options.batch_rows * options.context,
+                          options.context) {
+  const size_t positions = static_cast<size_t>(options.batch_rows * options.context);
+  d_logits_ = {*device_, positions * activation_stride(options.model.spec.vocab),
+               "the gradient of the logits"};
+  // A rank's groups meet two and two: at most one buffer waits on each level of the tree.
+  const int levels = std::bit_width(static_cast<unsigned>(options.groups / options.ranks));
+  for (int i = 0; i < levels; ++i)
+    gradients_.push_back(floats(*device_, layout.gradient_size(), "gradients"));
+  argmax_.resize(positions);
+  max_.resize(positions);
+  log_sum_.resize(positions);
+  has_nan_ = std::make_unique<bool[]>(positions);
+}
+
+void Trainer::Replica::load(const TrainingState& state) {
+  std::copy(state.master.begin(), state.master.end(), master_.data());
+  std::copy(state.first.begin(), state.first.end(), first_.data());
+  std::copy(state.second.begin(), state.second.end(), second_.data());
+  for (int64_t i = 0; i < layout_.size(); ++i) rounded_.data()[i] = f32_to_bf16(master_.data()[i]);
+  publish();
+}
+
+void Trainer::Replica::copy_state(TrainingState& state) const {
+  state.master.assign(master_.data(), master_.data() + layout_.size());
+  state.first.assign(first_.data(), first_.data() + layout_.size());
+  state.second.assign(second_.data(), second_.data() + layout_.size());
+}
+
+// The rounded weights become those of the forward and the backward.
+void Trainer::Replica::publish() {
+  decoder_weights_.reload(options_.model.spec, source_, *device_, pool_);
+  transposed_.update(rounded_.data(), layout_, kernels_, pool_);
+}
+
+void Trainer::Replica::build_batch(std::span<const PackedRow> rows) {
+  batch_.rows.clear();
+  batch_.sequences.clear();
+  batch_.logit_rows.clear();
+  targets_.clear();
+  int32_t page = 0;
+  for (const PackedRow& row : rows) {
+    size_t next = 0;  // sequence of the row
+    int32_t position = 0;
+    for (size_t i = 0; i < row.tokens.size(); ++i, ++position) {
+      if (next < row.begins.size() && static_cast<size_t>(row.begins[next]) == i) {
+        batch_.sequences.emplace_back();
+        position = 0;
+        ++next;
+      }
+      if (position % kPagePlaces == 0) batch_.sequences.back().pages.push_back(page++);
+      batch_.logit_rows.push_back(static_cast<int32_t>(batch_.rows.size()));
+      batch_.rows.push_back(
+          {row.tokens[i], position, static_cast<int32_t>(batch_.sequences.size()) - 1});
+    }
+    targets_.insert(targets_.end(), row.targets.begin(), row.targets.end());
+  }
+}
+
+// Logits and what the log-probabilities need, of all positions.
+void Trainer::Replica::run_forward(std::span<const PackedRow> rows, Tape* tape) {
+  build_batch(rows);
+  io_.tape = tape;
+  forward(decoder_, batch_, kv_, forward_workspace_, solo_group(), io_);
+  const int64_t vocab = options_.model.spec.vocab;
+  decoder_.run(decoder_.kernels.log_sum_exp, LogitsParams{.logits = io_.logits.data(),
+                                                          .rows = std::ssize(batch_.rows),
+                                                          .stride = vocab,
+                                                          .vocab = vocab,
+                                                          .argmax = argmax_.data(),
+                                                          .max = max_.data(),
+                                                          .log_sum = log_sum_.data(),
+                                                          .has_nan = has_nan_.get()});
+  for (size_t t = 0; t < batch_.rows.size() && failure_.empty(); ++t)
+    if (has_nan_[t] || io_.non_finite[t])
+      failure_ = fmt::format("the forward of position {} of row {}", t % options_.context,
+                             t / options_.context);
+}
+
+float Trainer::Replica::log_probability(size_t t) const {
+  const float logit = io_.logits[t * options_.model.spec.vocab + targets_[t]];
+  return orders::LogSumExp{max_[t], log_sum_[t]}.log_probability(logit);
+}
+
+// Sum of weight * -log-probability of each row, in f64.
+void Trainer::Replica::record_losses(std::span<const PackedRow> rows, double* losses) const {
+  size_t t = 0;
+  for (const PackedRow& row : rows) {
+    double sum = 0;
+    for (const float weight : row.weights) {
+      if (weight != 0) sum -= static_cast<double>(weight) * log_probability(t);
+      ++t;
+    }
+    *losses++ = sum;
+  }
+}
+
+void Trainer::Replica::run_backward(std::span<const PackedRow> rows, double total_weight,
+                                    float* gradients) {
+  weights_.clear();
+  for (const PackedRow& row : rows)
+    for (const float weight : row.weights)
+      weights_.push_back(weight == 0 ? 0.0f : static_cast<float>(weight / total_weight));
+  const int64_t vocab = options_.model.spec.vocab;
+  const Activation d_logits{d_logits_.data(), DType::bf16, activation_stride(vocab)};
+  decoder_.run(kernels_.loss, LossParams{.logits = io_.logits.data(),
+                                         .rows = std::ssize(batch_.rows),
+                                         .stride = vocab,
+                                         .vocab = vocab,
+                                         .max = max_.data(),
+                                         .log_sum = log_sum_.data(),
+                                         .targets = targets_.data(),
+                                         .weights = weights_.data(),
+                                         .teacher = nullptr,
+                                         .out = d_logits});
+  BackwardIo io{.tape = &tape_,
+                .d_logits = d_logits,
+                .gradients = gradients,
+                .forward_workspace = &forward_workspace_};
+  backward(decoder_, transposed_, kernels_, layout_, batch_, kv_, backward_workspace_, io);
+}
+
+// The gradient of one group's rows in the next free buffer.
+void Trainer::Replica::compute_group(int group, std::span<const PackedRow> rows,
+                                     double total_weight) {
+  float* gradients = gradients_[waiting_].data();
+  pool_.run([&](Part part) {
+    const auto [begin, end] = part.of(layout_.gradient_size(), 1024);
+    std::fill(gradients + begin, gradients + end, 0.0f);
+  });
+  const size_t count = static_cast<size_t>(options_.rows / options_.groups);
+  for (size_t row = 0; row < count; row += static_cast<size_t>(options_.batch_rows)) {
+    const size_t first = group * count + row;
+    const auto batch =
+        rows.subspan(first, std::min(static_cast<size_t>(options_.batch_rows), count - row));
+    run_forward(batch, &tape_);
+    record_losses(batch, &losses_[first]);
+    run_backward(batch, total_weight, gradients);
+  }
+  if (!options_.model.spec.tied_head) return;
+  const int64_t count_embedding = int64_t{options_.model.spec.vocab} * options_.model.spec.hidden;
+  decoder_.run(kernels_.add_gradient,
+               AddGradientParams{.x = gradients + layout_.offset(TensorRole::head),
+                                 .count = count_embedding,
+                                 .y = gradients + layout_.offset(TensorRole::embedding)});
+}
+
+// (g0 + g1) + (g2 + g3) ...: an odd one meets the tree to its left.
+void Trainer::Replica::merge_group(int group) {
+  for (int odd = group; odd & 1; odd >>= 1) {
+    --waiting_;
+    decoder_.run(kernels_.add_gradient, AddGradientParams{.x = gradients_[waiting_ + 1].data(),
+                                                          .count = layout_.size(),
+                                                          .y = gradients_[waiting_].data()});
+  }
+  ++waiting_;
+}
+
+// Also finds what is not finite.
+double Trainer::Replica::gradient_norm(std::string& failure) {
+  std::vector<const ParameterLayout::Slot*> slots;
+  for (const ParameterLayout::Slot& slot : layout_.slots()) slots.push_back(&slot);
+  std::ranges::sort(slots, {}, [](const auto* slot) { return slot->tensor.name; });
+  std::vector<const float*> tensors;
+  std::vector<int64_t> counts;
+  for (const auto* slot : slots) {
+    tensors.push_back(gradients_[0].data() + slot->offset);
+    counts.push_back(slot->count);
+  }
+  std::vector<float> sums(slots.size());
+  decoder_.run(kernels_.squares, SquaresParams{.tensors = tensors.data(),
+                                               .counts = counts.data(),
+                                               .count = std::ssize(slots),
+                                               .sums = sums.data()});
+  double sum = 0;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (!std::isfinite(sums[i]) && failure.empty())
+      failure = fmt::format("the gradient of tensor \"{}\"", slots[i]->tensor.name);
+    sum += sums[i];
+  }
+  return __builtin_sqrt(sum);
+}
+
+void Trainer::Replica::optimize(int64_t step, float gradient_scale) {
+  const OptimizerOptions& o = options_.optimizer;
+  const auto bias_scale = [&](double beta) {
+    return static_cast<float>(1.0 / (1.0 - math::pow(beta, static_cast<double>(step))));
+  };
+  AdamParams params{.gradient_scale = gradient_scale,
+                    .rate = static_cast<float>(learning_rate(o, step)),
+                    .beta1 = o.beta1,
+                    .beta2 = o.beta2,
+                    .eps = o.eps,
+                    .first_scale = bias_scale(o.beta1),
+                    .second_scale = bias_scale(o.beta2)};
+  for (const ParameterLayout::Slot& slot : layout_.slots()) {
+    params.gradient = gradients_[0].data() + slot.offset;
+    params.master = master_.data() + slot.offset;
+    params.first = first_.data() + slot.offset;
+    params.second = second_.data() + slot.offset;
+    params.weights = rounded_.data() + slot.offset;
+    params.count = slot.count;
+    params.decay = slot.tensor.shape.size() == 2 ? o.decay : 0.0f;
+    decoder_.run(kernels_.adam, params);
+  }
+  publish();
+}
+
+Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const PackedRow> rows) {
+  double total_weight = 0;
+  for (const PackedRow& row : rows)
+    for (const float weight : row.weights) total_weight += weight;
+  const int groups = options_.groups / options_.ranks;
+  losses_.assign(rows.size(), 0.0);
+  failure_.clear();
+  waiting_ = 0;
+  for (int i = 0; i < groups; ++i) {
+    compute_group(group_.rank() * groups + i, rows, total_weight);
+    merge_group(i);
+  }
+  group_.tree_all_reduce(gradients_[0].data(), layout_.size());
+  std::vector<double> losses(rows.size());
+  const size_t mine = rows.size() / static_cast<size_t>(options_.ranks);
+  group_.all_gather(losses_.data() + mine * group_.rank(),
+                    static_cast<int64_t>(mine * sizeof(double)), losses.data());
+  Result result;
+  for (const double loss : losses) result.loss += loss;
+  if (total_weight > 0) result.loss /= total_weight;
+  result.gradient_norm = gradient_norm(result.failure);
+  // All ranks go on or none does: the gradients are the same on all, a forward's failure is not.
+  const int failed = !failure_.empty();
+  std::vector<int> all_failed(static_cast<size_t>(options_.ranks));
+  group_.all_gather(&failed, sizeof failed, all_failed.data());
+  if (std::ranges::count(all_failed, 1)) result.failure = failed ? failure_ : "another rank";
+  if (!result.failure.empty()) return result;
+  const double limit = options_.optimizer.clip;
+  const bool clips = limit > 0 && result.gradient_norm > limit;
+  optimize(step, clips ? static_cast<float>(limit / result.gradient_norm) : 1.0f);
+  return result;
+}
+
+void Trainer::Replica::log_probabilities(std::span<const PackedRow> rows, float* out) {
+  run_forward(rows, nullptr);
+  for (size_t t = 0; t < batch_.rows.size(); ++t) out[t] = log_probability(t);
+}
+
+}  // namespace invar

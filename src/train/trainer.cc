@@ -1,0 +1,156 @@
+#include "train/trainer.h"
+
+#include <cmath>
+#include <thread>
+
+#include "base/error.h"
+#include "base/timer.h"
+#include "numerics/math.h"
+#include "numerics/philox.h"
+#include "train/replica.h"
+
+namespace invar {
+
+namespace {
+
+constexpr double kPi = 0x1.921fb54442d18p+1;
+
+// A normal number (Box and Muller) that depends on (seed, tensor, index) alone.
+double normal(uint64_t seed, uint32_t tensor, uint64_t index) {
+  const auto bits = philox4x32({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
+                                tensor, static_cast<uint32_t>(RandomPurpose::weight)},
+                               seed);
+  const double u = (bits[0] + 0.5) * 0x1p-32, angle = 2 * kPi * ((bits[1] + 0.5) * 0x1p-32);
+  return __builtin_sqrt(-2 * math::log(u)) * math::sincos(angle).cos;
+}
+
+// Norms are 1, biases 0, matrices normal: small enough that every layer begins as a small change of
+// the residual stream, the outputs that are added to it smaller still by the number of layers.
+TrainingState random_state(const DecoderSpec& spec, const ParameterLayout& layout, uint64_t seed) {
+  TrainingState state;
+  for (auto* array : {&state.master, &state.first, &state.second}) array->resize(layout.size());
+  uint32_t number = 0;
+  for (const ParameterLayout::Slot& slot : layout.slots()) {
+    const bool is_norm = slot.tensor.name.find("norm") != std::string::npos;
+    const bool is_embedding = slot.tensor.role == TensorRole::embedding;
+    const bool is_added = slot.tensor.role == TensorRole::o || slot.tensor.role == TensorRole::down;
+    double deviation = 0;
+    if (slot.tensor.shape.size() == 2)
+      deviation = is_embedding ? 0.02 : 0.55 / __builtin_sqrt(double(slot.tensor.shape[1]));
+    if (is_added) deviation /= __builtin_sqrt(2.0 * spec.layers);
+    for (int64_t i = 0; i < slot.count; ++i)
+      state.master[slot.offset + i] =
+          deviation > 0 ? static_cast<float>(deviation * normal(seed, number, i)) : is_norm;
+    ++number;
+  }
+  return state;
+}
+
+bool is_power_of_two(int x) {
+  return x > 0 && (x & (x - 1)) == 0;
+}
+
+}  // namespace
+
+double learning_rate(const OptimizerOptions& o, int64_t step) {
+  if (step <= o.warmup) return o.rate * static_cast<double>(step) / static_cast<double>(o.warmup);
+  const double done =
+      static_cast<double>(step - o.warmup) / static_cast<double>(o.steps - o.warmup);
+  const double wave = 0.5 * (1.0 + math::sincos(kPi * std::min(done, 1.0)).cos);
+  return o.rate * (o.final_rate + (1.0 - o.final_rate) * wave);
+}
+
+std::string training_identity(const TrainerOptions& options) {
+  return fmt::format("train-1/g{}", options.groups);
+}
+
+void Trainer::check_options() const {
+  const TrainerOptions& o = options_;
+  const auto require = [](bool good, const char* expected, int64_t found) {
+    if (!good) fail_usage("expected {}, found {}", expected, found);
+  };
+  require(o.context >= 32 && o.context % 32 == 0, "a context of a multiple of 32", o.context);
+  require(o.context <= o.model.spec.max_positions, "a context within the model's positions",
+          o.context);
+  require(is_power_of_two(o.groups), "a number of groups that is a power of two", o.groups);
+  require(o.rows > 0 && o.rows % o.groups == 0, "rows that the groups share evenly", o.rows);
+  require(o.batch_rows > 0, "at least 1 row in a batch", o.batch_rows);
+  require(is_power_of_two(o.ranks) && o.ranks <= o.groups,
+          "a number of ranks that is a power of two and at most the groups", o.ranks);
+  require(o.optimizer.steps > 0, "at least 1 step", o.optimizer.steps);
+  require(o.optimizer.warmup >= 0 && o.optimizer.warmup < o.optimizer.steps,
+          "fewer steps of warm-up than steps", o.optimizer.warmup);
+}
+
+Trainer::Trainer(const TrainerOptions& options, uint64_t seed)
+    : options_(options), layout_(options.model.spec) {
+  start(random_state(options.model.spec, layout_, seed));
+}
+
+Trainer::Trainer(const TrainerOptions& options, const TrainingState& state)
+    : options_(options), layout_(options.model.spec) {
+  for (const auto* array : {&state.master, &state.first, &state.second})
+    if (std::ssize(*array) != layout_.size())
+      fail("expected a training state of {} numbers, found {}", layout_.size(), array->size());
+  start(state);
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::start(const TrainingState& state) {
+  check_options();
+  step_ = state.step;
+  const int rows_of_group = options_.rows / options_.groups;
+  options_.batch_rows = std::min(options_.batch_rows, rows_of_group);
+  if (options_.ranks > 1) groups_ = make_inproc_groups(options_.ranks);
+  for (int r = 0; r < options_.ranks; ++r) {
+    Group& group = options_.ranks > 1 ? *groups_[r] : solo_group();
+    replicas_.push_back(std::make_unique<Replica>(options_, layout_, group));
+    replicas_.back()->load(state);
+  }
+}
+
+StepReport Trainer::step(std::span<const PackedRow> rows) {
+  if (std::ssize(rows) != options_.rows)
+    fail("expected {} rows in a step, found {}", options_.rows, rows.size());
+  Timer timer;
+  const int64_t step = step_ + 1;
+  std::vector<Replica::Result> results(replicas_.size());
+  {
+    std::vector<std::jthread> others;
+    for (size_t r = 1; r < replicas_.size(); ++r)
+      others.emplace_back([&, r] { results[r] = replicas_[r]->step(step, rows); });
+    results[0] = replicas_[0]->step(step, rows);
+  }
+  for (const Replica::Result& result : results)
+    if (!result.failure.empty() && result.failure != "another rank")
+      fail("step {}: {} is not finite", step, result.failure);
+  step_ = step;
+  return {.step = step,
+          .loss = results[0].loss,
+          .gradient_norm = results[0].gradient_norm,
+          .rate = learning_rate(options_.optimizer, step),
+          .tokens = int64_t{options_.rows} * options_.context,
+          .seconds = timer.seconds()};
+}
+
+std::vector<float> Trainer::log_probabilities(std::span<const PackedRow> rows) {
+  const size_t context = static_cast<size_t>(options_.context);
+  const size_t most = static_cast<size_t>(options_.batch_rows);
+  std::vector<float> result(rows.size() * context);
+  for (size_t i = 0; i < rows.size(); i += most)
+    replicas_[0]->log_probabilities(rows.subspan(i, std::min(most, rows.size() - i)),
+                                    &result[i * context]);
+  return result;
+}
+
+const TensorSource& Trainer::weights() const {
+  return replicas_[0]->weights();
+}
+
+void Trainer::copy_state(TrainingState& state) const {
+  state.step = step_;
+  replicas_[0]->copy_state(state);
+}
+
+}  // namespace invar

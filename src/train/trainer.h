@@ -1,0 +1,100 @@
+// One optimizer step after another. The weights after N steps are a function of the options above
+// the line, the first weights and the rows; threads, batches, ranks, instruction sets and
+// recomputation are schedules of it (numerics 9).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/families/families.h"
+#include "model/parameters.h"
+#include "train/packed_row.h"
+#include "weights/tensor_source.h"
+
+namespace invar {
+
+// AdamW with linear warm-up, cosine decay and clipping by the norm of all gradients.
+struct OptimizerOptions {
+  double rate = 1e-3;
+  double final_rate = 0.1;  // at the last step, as a part of `rate`
+  int64_t warmup = 100;     // steps
+  int64_t steps = 1000;
+  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
+  float decay = 0.1f;  // of matrices; norms and biases have none
+  double clip = 1.0;   // largest norm; 0: no clipping
+};
+
+// The rate of step 1, 2, ... `steps`.
+double learning_rate(const OptimizerOptions& options, int64_t step);
+
+struct TrainerOptions {
+  ModelConfig model;
+  int context = 512;  // positions of a row, a multiple of 32
+  int rows = 32;      // of a step
+  int groups = 4;     // of rows, a power of two: the tree over gradients
+  OptimizerOptions optimizer;
+  // ---- Below here nothing shows in the weights.
+  int batch_rows = 8;  // rows that are computed at once
+  int ranks = 1;       // data-parallel ranks in this process, a power of two up to `groups`
+  int threads = 0;     // of each rank; 0: one per core
+  std::string instruction_set = "auto";
+  bool recompute = false;  // activations twice instead of kept
+};
+
+// "train-1/g4": what the bits of a training run depend on beside the model's identity.
+std::string training_identity(const TrainerOptions& options);
+
+struct StepReport {
+  int64_t step = 0;
+  double loss = 0;  // mean over the wanted tokens
+  double gradient_norm = 0;
+  double rate = 0;
+  int64_t tokens = 0;  // positions computed
+  double seconds = 0;
+};
+
+// The state of a run between two steps: flat arrays in the layout's order.
+struct TrainingState {
+  int64_t step = 0;
+  std::vector<float> master, first, second;
+};
+
+class Trainer {
+ public:
+  // Begins with random weights. Throws UsageError when the options do not fit together.
+  Trainer(const TrainerOptions& options, uint64_t seed);
+  // Goes on from a state.
+  Trainer(const TrainerOptions& options, const TrainingState& state);
+  ~Trainer();
+
+  const TrainerOptions& options() const { return options_; }
+  const ParameterLayout& layout() const { return layout_; }
+  int64_t steps_done() const { return step_; }
+
+  // One step over options().rows rows. Throws Error naming step and tensor when a gradient is not
+  // finite; the state is then that of the step before.
+  StepReport step(std::span<const PackedRow> rows);
+
+  // Log-probabilities of the targets, all positions of all rows, by the forward and the function of
+  // the sampler. Any number of rows.
+  std::vector<float> log_probabilities(std::span<const PackedRow> rows);
+
+  // The weights that the forward computes with; valid until the next step.
+  const TensorSource& weights() const;
+  void copy_state(TrainingState& state) const;
+
+ private:
+  class Replica;
+  void check_options() const;
+  void start(const TrainingState& state);
+
+  TrainerOptions options_;
+  ParameterLayout layout_;
+  int64_t step_ = 0;
+  std::vector<std::unique_ptr<class Group>> groups_;
+  std::vector<std::unique_ptr<Replica>> replicas_;  // one per rank
+};
+
+}  // namespace invar

@@ -1,0 +1,247 @@
+// What training depends on and what it does not: the digest of the weights after some steps.
+#include "train/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/error.h"
+#include "base/sha256.h"
+#include "kernels/select.h"
+#include "train/row_packer.h"
+#include "training_case.h"
+
+namespace invar {
+namespace {
+
+// Documents of random length; later tokens follow from earlier ones, so that there is something to
+// learn.
+class Numbers : public DocumentSource {
+ public:
+  explicit Numbers(int vocab) : vocab_(vocab) {}
+  Document document(int64_t index) override {
+    std::mt19937 random(static_cast<uint32_t>(index));
+    Document d;
+    int32_t token = static_cast<int32_t>(random() % vocab_);
+    for (int i = static_cast<int>(random() % 28) + 2; i > 0; --i) {
+      d.tokens.push_back(token);
+      d.wanted.push_back(random() % 8 != 0);
+      token = (token * 3 + 1) % vocab_;
+    }
+    return d;
+  }
+
+ private:
+  int vocab_;
+};
+
+TrainerOptions tiny_options(const DecoderSpec& spec) {
+  TrainerOptions options;
+  options.model.spec = spec;
+  options.context = 32;
+  options.rows = 8;
+  options.groups = 4;
+  options.batch_rows = 2;
+  options.threads = 1;
+  options.optimizer = {.rate = 1e-2, .warmup = 2, .steps = 20};
+  return options;
+}
+
+std::vector<PackedRow> next_rows(RowPacker& packer, int count) {
+  std::vector<PackedRow> rows;
+  for (int i = 0; i < count; ++i) rows.push_back(packer.next());
+  return rows;
+}
+
+// Of everything that a run goes on from.
+std::string digest(const Trainer& trainer) {
+  TrainingState state;
+  trainer.copy_state(state);
+  Sha256 sha;
+  for (const auto* array : {&state.master, &state.first, &state.second})
+    sha.update(std::as_bytes(std::span(*array)));
+  return to_hex(sha.finish());
+}
+
+// The digest after some steps.
+std::string train(const TrainerOptions& options, int steps, uint64_t seed = 1) {
+  Numbers source(options.model.spec.vocab);
+  RowPacker packer(source, options.context, 0);
+  Trainer trainer(options, seed);
+  for (int i = 0; i < steps; ++i) trainer.step(next_rows(packer, options.rows));
+  return digest(trainer);
+}
+
+class Training : public testing::TestWithParam<TinyModel> {
+ protected:
+  TrainerOptions options() const { return tiny_options(GetParam().spec); }
+};
+
+constexpr int kSteps = 2;
+
+TEST_P(Training, SchedulesDoNotShow) {
+  const std::string expected = train(options(), kSteps);
+  const auto expect_same = [&](const char* what, auto change) {
+    TrainerOptions o = options();
+    change(o);
+    EXPECT_EQ(train(o, kSteps), expected) << what;
+  };
+  expect_same("2 threads", [](TrainerOptions& o) { o.threads = 2; });
+  expect_same("3 threads", [](TrainerOptions& o) { o.threads = 3; });
+  expect_same("1 row in a batch", [](TrainerOptions& o) { o.batch_rows = 1; });
+  expect_same("8 rows in a batch", [](TrainerOptions& o) { o.batch_rows = 8; });
+  expect_same("recomputation", [](TrainerOptions& o) { o.recompute = true; });
+  expect_same("2 ranks", [](TrainerOptions& o) { o.ranks = 2; });
+  expect_same("4 ranks", [](TrainerOptions& o) { o.ranks = 4; });
+  for (const std::string& set : instruction_sets())
+    if (is_supported(set))
+      expect_same(set.c_str(), [&](TrainerOptions& o) { o.instruction_set = set; });
+  expect_same("everything at once", [](TrainerOptions& o) {
+    o.ranks = 2, o.batch_rows = 1, o.threads = 2, o.recompute = true;
+    o.instruction_set = "scalar";
+  });
+}
+
+// What does show, so that the test above can fail.
+TEST_P(Training, OptionsShow) {
+  const std::string expected = train(options(), kSteps);
+  const auto expect_other = [&](const char* what, auto change) {
+    TrainerOptions o = options();
+    change(o);
+    EXPECT_NE(train(o, kSteps), expected) << what;
+  };
+  expect_other("2 groups", [](TrainerOptions& o) { o.groups = 2; });
+  expect_other("8 groups", [](TrainerOptions& o) { o.groups = 8; });
+  expect_other("a rate one ulp larger", [](TrainerOptions& o) { o.optimizer.rate *= 1 + 1e-7; });
+  expect_other("no clipping", [](TrainerOptions& o) { o.optimizer.clip = 0; });
+  EXPECT_NE(train(options(), kSteps, 2), expected) << "another seed";
+}
+
+TEST_P(Training, ResumesAtEveryStep) {
+  constexpr int kAll = 3;
+  const std::string expected = train(options(), kAll);
+  Numbers source(options().model.spec.vocab);
+  TrainingState state;
+  RowPacker::State data;
+  {
+    RowPacker packer(source, options().context, 0);
+    Trainer trainer(options(), 1);
+    trainer.copy_state(state);
+    data = packer.state();
+  }
+  for (int i = 0; i < kAll; ++i) {  // every step in a new trainer
+    RowPacker packer(source, options().context, 0);
+    packer.restore(data);
+    Trainer trainer(options(), state);
+    trainer.step(next_rows(packer, options().rows));
+    trainer.copy_state(state);
+    data = packer.state();
+    if (i + 1 == kAll) {
+      EXPECT_EQ(digest(trainer), expected);
+    }
+  }
+  // A state that differs in one bit goes another way.
+  const auto one_step_from = [&](const TrainingState& from) {
+    RowPacker packer(source, options().context, 0);
+    packer.restore(data);
+    Trainer trainer(options(), from);
+    trainer.step(next_rows(packer, options().rows));
+    return digest(trainer);
+  };
+  const std::string right = one_step_from(state);
+  float& bit = state.master[ParameterLayout(options().model.spec).offset(TensorRole::final_norm)];
+  bit = std::bit_cast<float>(std::bit_cast<uint32_t>(bit) ^ 0x10000);
+  EXPECT_NE(one_step_from(state), right);
+}
+
+TEST(Trainer, Learns) {
+  TrainerOptions options = tiny_options(tiny_models()[3].spec);
+  options.optimizer.steps = 40;
+  Numbers source(options.model.spec.vocab);
+  RowPacker packer(source, options.context, 0);
+  Trainer trainer(options, 1);
+  const double first = trainer.step(next_rows(packer, options.rows)).loss;
+  double last = 0;
+  while (trainer.steps_done() < 40) last = trainer.step(next_rows(packer, options.rows)).loss;
+  std::printf("loss %.3f, then %.3f\n", first, last);
+  EXPECT_LT(last, 0.2 * first);
+}
+
+TEST(Trainer, NamesStepAndTensorOfGradientsThatAreNotFinite) {
+  const TrainerOptions options = tiny_options(tiny_models()[3].spec);
+  Numbers source(options.model.spec.vocab);
+  RowPacker packer(source, options.context, 0);
+  TrainingState state;
+  {
+    Trainer trainer(options, 1);
+    trainer.step(next_rows(packer, options.rows));
+    trainer.copy_state(state);
+  }
+  // Weights of 1e30 behind a norm of 1e-30: the forward is what it was, the norm's gradient is not.
+  const ParameterLayout layout(options.model.spec);
+  const auto scale = [&](TensorRole role, int count, float factor) {
+    for (int i = 0; i < count; ++i) state.master[layout.offset(role, 1) + i] *= factor;
+  };
+  scale(TensorRole::post_norm, 64, 1e-30f);
+  scale(TensorRole::gate, 96 * 64, 1e30f);
+  scale(TensorRole::up, 96 * 64, 1e30f);
+  Trainer trainer(options, state);
+  const std::string before = digest(trainer);
+  try {
+    trainer.step(next_rows(packer, options.rows));
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_NE(
+        std::string(error.what()).find("step 2: the gradient of tensor \"model.layers.1.post_"),
+        std::string::npos)
+        << error.what();
+  }
+  EXPECT_EQ(digest(trainer), before);
+  EXPECT_EQ(trainer.steps_done(), 1);
+}
+
+TEST(Trainer, RefusesOptionsThatDoNotFit) {
+  const auto refuses = [](auto change) {
+    TrainerOptions o = tiny_options(tiny_models()[0].spec);
+    change(o);
+    EXPECT_THROW(Trainer(o, 1), UsageError);
+  };
+  refuses([](TrainerOptions& o) { o.context = 40; });
+  refuses([](TrainerOptions& o) { o.context = 512; });
+  refuses([](TrainerOptions& o) { o.groups = 3; });
+  refuses([](TrainerOptions& o) { o.rows = 6; });
+  refuses([](TrainerOptions& o) { o.ranks = 8; });
+  refuses([](TrainerOptions& o) { o.batch_rows = 0; });
+  refuses([](TrainerOptions& o) { o.optimizer.warmup = 20; });
+}
+
+TEST(RowPacker, KeepsEveryTokenOnceAndGoesOnFromItsState) {
+  Numbers source(50);
+  RowPacker packer(source, 64, 49);
+  std::vector<PackedRow> rows = next_rows(packer, 10);
+  const RowPacker::State state = packer.state();
+  size_t used = 0, first = 0;
+  for (const PackedRow& row : rows) {
+    ASSERT_EQ(row.tokens.size(), 64u);
+    ASSERT_EQ(row.begins[0], 0);
+    for (const float w : row.weights) used += w != 0;
+    for (size_t i = 0; i + 1 < row.tokens.size(); ++i)
+      if (row.weights[i] != 0) {
+        EXPECT_EQ(row.targets[i], row.tokens[i + 1]);
+      }
+    first += row.begins.size();
+  }
+  EXPECT_GT(used, 10 * 64 * 3 / 4);
+  EXPECT_GT(first, 15u);
+  const std::vector<PackedRow> expected = next_rows(packer, 5);
+  RowPacker again(source, 64, 49);
+  again.restore(state);
+  for (const PackedRow& row : expected) EXPECT_EQ(again.next().tokens, row.tokens);
+  EXPECT_EQ(again.state(), packer.state());
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Training, testing::ValuesIn(tiny_models()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace invar
