@@ -87,7 +87,7 @@ template <typename T>
   const Rows<T> x(random, c.rows, c.k);
   const Weight<T> w(random, c.n, c.k, 1);
   const Bias bias(random, c.n);
-  const int64_t stride = c.n + random.below(40);
+  const int64_t stride = c.n % 16 ? c.n + random.below(40) : c.n + 16 * random.below(3);
   Guarded<float> y(c.rows * stride), reference(c.rows * stride);
   if (c.accumulate)
     for (int64_t t = 0; t < c.rows; ++t)
@@ -160,6 +160,8 @@ std::vector<Case> cases(DType type) {
       c.type = type;
       all.push_back(c);
     }
+  // An output too large for caches.
+  all.push_back({.rows = 257, .n = 2048, .k = 32, .parts = 1, .type = type});
   // Sizes of a real layer, many blocks of rows, and long chains that leave few rows to a block.
   for (Case c :
        {Case{.rows = 1, .n = 200, .k = 3072, .runs = 8, .accumulate = true, .parts = 2},

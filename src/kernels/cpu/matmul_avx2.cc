@@ -16,6 +16,8 @@ namespace {
 // after it
 #include "kernels/cpu/vec16_math.h"
 // after that
+#include "kernels/cpu/product_end_inl.h"
+// and after that
 #include "kernels/cpu/product_inl.h"
 
 constexpr int kTileRows = 6;
@@ -130,13 +132,8 @@ constexpr Multiply kMany[kTileRows] = {multiply_many<1>, multiply_many<2>, multi
                                        multiply_many<4>, multiply_many<5>, multiply_many<6>};
 
 struct Avx2 {
-  static constexpr int kChains = kBlockRows * kGroupPanels;
-  static constexpr int kTileRows = cpu::kTileRows, kLeaves = kStretchLeaves;
-  static BlockShape shape(const PanelProduct&) { return {kBlockRows, kGroupPanels}; }
-  static int64_t chain_rows(int64_t) { return kBlockRows; }
-  static int64_t place_of(int64_t row, int64_t) { return row; }
-
-  explicit Avx2(int64_t) {}
+  static constexpr int kRows = kBlockRows, kTileRows = cpu::kTileRows;
+  static constexpr int kPanels = kGroupPanels, kLeaves = kStretchLeaves;
 
   void accumulate(const Stretch& s) {
     copy_rows(s, x_, kRowStride);

@@ -15,6 +15,8 @@ namespace {
 // after it
 #include "kernels/cpu/vec16_math.h"
 // after that
+#include "kernels/cpu/product_end_inl.h"
+// and after that
 #include "kernels/cpu/product_inl.h"
 
 constexpr int kTileRows = 6;
@@ -118,13 +120,8 @@ Multiply multiply_of(int64_t rows, int64_t panels) {
 }
 
 struct Avx512 {
-  static constexpr int kChains = kBlockRows * kGroupPanels;
-  static constexpr int kTileRows = cpu::kTileRows, kLeaves = kStretchLeaves;
-  static BlockShape shape(const PanelProduct&) { return {kBlockRows, kGroupPanels}; }
-  static int64_t chain_rows(int64_t) { return kBlockRows; }
-  static int64_t place_of(int64_t row, int64_t) { return row; }
-
-  explicit Avx512(int64_t) {}
+  static constexpr int kRows = kBlockRows, kTileRows = cpu::kTileRows;
+  static constexpr int kPanels = kGroupPanels, kLeaves = kStretchLeaves;
 
   void accumulate(const Stretch& s) {
     copy_rows(s, x_, kRowStride);

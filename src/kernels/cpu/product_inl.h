@@ -1,19 +1,9 @@
-// The loops around a matrix product that all instruction sets share. Included inside an anonymous
-// namespace after panel_product.h, a vec16 header and vec16_math.h.
+// The loops of a matrix product on the vector sets. Included inside an anonymous namespace after
+// product_end_inl.h.
 //
 // Rows are cut into blocks, panels into groups, chains into stretches of leaves. Chains live in
 // memory between the stretches: the next leaf added to a stored accumulator is the same chain. A
 // set provides `accumulate`, which adds one stretch to the chains of a block.
-
-constexpr int64_t kLeaf = 32;  // elements
-constexpr int64_t kLine = 64;  // bytes of a cache line
-
-constexpr int64_t ceil_div(int64_t x, int64_t y) {
-  return (x + y - 1) / y;
-}
-constexpr int64_t smaller(int64_t x, int64_t y) {
-  return x < y ? x : y;
-}
 
 // One stretch of leaves of a group of panels, for one block of rows.
 struct Stretch {
@@ -25,13 +15,10 @@ struct Stretch {
   int64_t panel_bytes;
   int64_t panels;
   int64_t leaves;
-  bool first;     // the chains begin here, from +0
-  float* chains;  // [panel][chain_rows][16]
-  int64_t chain_rows;
+  bool first;        // the chains begin here, from +0
+  float* chains;     // [panel][Set::kRows][16]
   const char* next;  // weights that are used after these: fetched meanwhile, so memory never waits
 };
-
-// ---- For the vector sets: rows and panels as f32, even elements apart from odd ones.
 
 // 32-bit words that hold a pair of bf16, as f32.
 inline Vec16 even_half(Bits16 pairs) {
@@ -89,20 +76,11 @@ struct Tiling {
   int64_t count, small, large_count;
 };
 
-// ---- The loops
-
-// Rows of a block and panels of a group, an even number.
-struct BlockShape {
-  int64_t rows, panels;
-};
-
-// Set::kChains    rows times panels of a block, at most
+// Set::kRows      rows of a block, at most; a multiple of kTileRows
 // Set::kTileRows  rows that one tile takes: blocks are cut between tiles
+// Set::kPanels    panels of a group, even
 // Set::kLeaves    leaves of a stretch, at most
-// Set::shape(p)   of the blocks of p, at most
-// Set::chain_rows(rows)     places for the rows of a block among its chains
-// Set::place_of(row, rows)  and where each stands
-// Set(rows), accumulate(stretch)
+// accumulate(stretch)
 template <typename Set>
 class Product {
  public:
@@ -110,35 +88,36 @@ class Product {
       : p_(p), leaf_bytes_(kLeaf * 16 * (p.f32 ? 4 : 2)), element_(p.f32 ? 4 : 2) {}
 
   void run() {
-    const BlockShape shape = Set::shape(p_);
+    // Without runs to keep, their memory serves a larger group.
+    const int64_t group = p_.runs == 1 ? Set::kPanels * kLevels : Set::kPanels;
     const int64_t tiles = ceil_div(p_.rows, Set::kTileRows);
-    const int64_t blocks = ceil_div(tiles, shape.rows / Set::kTileRows);
+    const int64_t blocks = ceil_div(tiles, Set::kRows / Set::kTileRows);
     for (int64_t b = 0; b < blocks; ++b) {
       const int64_t begin = tiles * b / blocks * Set::kTileRows;
       const int64_t end = smaller(tiles * (b + 1) / blocks * Set::kTileRows, p_.rows);
       const char* after = b + 1 < blocks ? weights(0, 0) : nullptr;
-      chain_rows_ = Set::chain_rows(end - begin);
-      Set set(end - begin);
-      for (int64_t panel = 0; panel < p_.panels; panel += shape.panels) {
-        const int64_t count = smaller(shape.panels, p_.panels - panel);
+      for (int64_t panel = 0; panel < p_.panels; panel += group) {
+        const int64_t count = smaller(group, p_.panels - panel);
         const bool is_last = panel + count == p_.panels;
-        dots(set, begin, end - begin, panel, count, is_last ? after : weights(panel + count, 0));
-        if (p_.out)
-          write_gated(begin, end - begin, panel, count);
-        else
-          write(begin, end - begin, panel, count);
+        dots(begin, end - begin, panel, count, is_last ? after : weights(panel + count, 0));
+        write(begin, end - begin, panel, count);
       }
     }
   }
 
  private:
+  // Runs that can wait for their neighbours in the tree of 8, and one in progress.
+  static constexpr int kLevels = 4;
+  static constexpr int64_t kPanelChains = int64_t{Set::kRows} * 16;
+  static constexpr int64_t kLevelChains = Set::kPanels * kPanelChains;
+
   const char* weights(int64_t panel, int64_t leaf) const {
     return static_cast<const char*>(p_.w) + panel * p_.panel_bytes + leaf * leaf_bytes_;
   }
 
-  // Leaves chains_[0] with the dots of a block and a group, before the + 0. `after`: the weights
-  // that are read next.
-  void dots(Set& set, int64_t row, int64_t rows, int64_t panel, int64_t panels, const char* after) {
+  // Leaves the dots of a block and a group, before the + 0, at chains_. `after`: the weights that
+  // are read next.
+  void dots(int64_t row, int64_t rows, int64_t panel, int64_t panels, const char* after) {
     const int64_t run_leaves = p_.leaves / p_.runs;
     const int64_t stretches = ceil_div(run_leaves, Set::kLeaves);
     if (p_.extend) load_chains(row, rows, panel, panels);
@@ -147,7 +126,7 @@ class Product {
       for (int64_t s = 0; s < stretches; ++s) {
         const int64_t from = r * run_leaves + run_leaves * s / stretches;
         const int64_t to = r * run_leaves + run_leaves * (s + 1) / stretches;
-        set.accumulate(Stretch{
+        set_.accumulate(Stretch{
             .f32 = p_.f32,
             .x = static_cast<const char*>(p_.x) + row * p_.x_stride + from * kLeaf * element_,
             .x_stride = p_.x_stride,
@@ -157,80 +136,44 @@ class Product {
             .panels = panels,
             .leaves = to - from,
             .first = s == 0 && !p_.extend,
-            .chains = chains_[depth],
-            .chain_rows = chain_rows_,
+            .chains = chains_ + depth * kLevelChains,
             .next = to < p_.leaves ? weights(panel, to) : after});
       }
       // (s0 + s1) + (s2 + s3) ...: a run with an odd number meets the tree to its left.
-      for (int odd = r; odd & 1; odd >>= 1) {
-        --depth;
-        add_chains(depth, rows, panels);
-      }
+      for (int odd = r; odd & 1; odd >>= 1) add_chains(--depth, rows, panels);
       ++depth;
     }
   }
 
-  // chains_[0] = what y holds
+  // Chains that go on from y.
   void load_chains(int64_t row, int64_t rows, int64_t panel, int64_t panels) {
-    const int64_t used = (Set::place_of(rows - 1, rows) + 1) * 16;
-    for (int64_t q = 0; q < panels; ++q) {
-      float* chains = chains_[0] + q * chain_rows_ * 16;
-      for (int64_t i = 0; i < used; i += 16) store(chains + i, splat(0.0f));
-      const int64_t n = (panel + q) * 16;
-      for (int64_t t = 0; t < rows; ++t)
-        store(chains + Set::place_of(t, rows) * 16,
-              load(p_.y + (row + t) * p_.y_stride + n, p_.outputs - n));
-    }
-  }
-
-  // chains_[at] += chains_[at + 1]
-  void add_chains(int at, int64_t rows, int64_t panels) {
-    const int64_t used = (Set::place_of(rows - 1, rows) + 1) * 16;
     for (int64_t q = 0; q < panels; ++q)
-      for (int64_t i = 0; i < used; i += 16) {
-        float* left = chains_[at] + q * chain_rows_ * 16 + i;
-        store(left, load(left) + load(chains_[at + 1] + q * chain_rows_ * 16 + i));
-      }
+      for (int64_t t = 0; t < rows; ++t)
+        store(chains_ + q * kPanelChains + t * 16, load_output(p_, row + t, panel + q));
   }
 
-  Vec16 dot(int64_t row, int64_t rows, int64_t panel) const {
-    return load(chains_[0] + (panel * chain_rows_ + Set::place_of(row, rows)) * 16) + splat(0.0f);
+  // Chains of level `at` += those of the next level.
+  void add_chains(int at, int64_t rows, int64_t panels) {
+    for (int64_t q = 0; q < panels; ++q)
+      for (int64_t t = 0; t < rows; ++t) {
+        float* left = chains_ + at * kLevelChains + q * kPanelChains + t * 16;
+        store(left, load(left) + load(left + kLevelChains));
+      }
   }
 
   void write(int64_t row, int64_t rows, int64_t panel, int64_t panels) {
     for (int64_t t = 0; t < rows; ++t) {
-      float* y = p_.y + (row + t) * p_.y_stride + panel * 16;
-      for (int64_t q = 0; q < panels; ++q, y += 16) {
-        const int64_t n = (panel + q) * 16, left = p_.outputs - n;
-        Vec16 v = dot(t, rows, q);
-        if (p_.bias) v = v + load(p_.bias + n, left);
-        if (p_.accumulate) v = load(y, left) + v;
-        store(y, v, left);
-      }
-    }
-  }
-
-  void write_gated(int64_t row, int64_t rows, int64_t panel, int64_t panels) {
-    for (int64_t t = 0; t < rows; ++t) {
-      char* out = static_cast<char*>(p_.out) + (row + t) * p_.out_stride;
-      for (int64_t q = 0; q < panels; q += 2) {
-        const int64_t f = (panel + q) * 8, left = p_.outputs - f;
-        Vec16 g = dot(t, rows, q), u = dot(t, rows, q + 1);
-        if (p_.gate_bias) g = g + load(p_.gate_bias + f, left);
-        if (p_.up_bias) u = u + load(p_.up_bias + f, left);
-        const Vec16 minus_g = value_of(bits_of(g) + splat_bits(0x80000000));
-        const Vec16 y = (g / (splat(1.0f) + exp(minus_g))) * u;
-        const Vec16 kept = select(lanes(0, static_cast<int>(smaller(left, 16))), y, splat(0.0f));
-        if (p_.f32)
-          store(reinterpret_cast<float*>(out) + f, kept);
-        else
-          store_u16(reinterpret_cast<uint16_t*>(out) + f, to_bf16(kept));
-      }
+      const float* dot = chains_ + t * 16;
+      for (int64_t q = 0; q < panels; ++q, dot += kPanelChains)
+        if (!p_.out)
+          write_plain(p_, row + t, panel + q, load(dot));
+        else if (q % 2 == 0)
+          write_gated(p_, row + t, panel + q, load(dot), load(dot + kPanelChains));
     }
   }
 
   const PanelProduct& p_;
   const int64_t leaf_bytes_, element_;
-  int64_t chain_rows_ = 0;
-  alignas(64) float chains_[4][Set::kChains * 16];
+  Set set_;
+  alignas(64) float chains_[kLevels * kLevelChains];
 };
