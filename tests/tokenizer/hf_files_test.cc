@@ -132,10 +132,13 @@ TEST(HfFiles, DamagedFilesNeverCrash) {
   int accepted = 0, refused = 0;
   for (int round = 0; round < 1500; ++round) {
     std::string text = original;
-    for (int changes = 1 + round % 3; changes > 0; --changes) {
-      // Most of the file is the vocabulary; half of the damage goes to the rest.
-      const size_t part = random() % 2 ? text.size() : std::min<size_t>(text.size(), 300);
-      const size_t at = random() % 4 ? random() % part : text.size() - 1 - random() % 1500;
+    for (int changes = 1 + round % 3; changes > 0 && !text.empty(); --changes) {
+      // Most of the file is the vocabulary; half of the damage goes to what lies before and behind
+      // it.
+      const size_t near_end = text.size() - 1 - random() % std::min<size_t>(text.size(), 1500);
+      const size_t near_begin = random() % std::min<size_t>(text.size(), 300);
+      const size_t anywhere = random() % text.size();
+      const size_t at = random() % 2 ? anywhere : random() % 2 ? near_begin : near_end;
       switch (random() % 4) {
         case 0:
           text[at] = pool[random() % pool.size()];
