@@ -24,6 +24,7 @@ void add_score(CLI::App& app, Action& action);
 void add_audit(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_diff(CLI::App& app, Action& action);
+void add_corpus(CLI::App& app, Action& action);
 
 // Options that every command with a model takes.
 struct ModelFlags {

@@ -34,6 +34,7 @@ int run(int argc, char** argv) {
   add_doctor(app, action);
   add_audit(app, action);
   add_bench(app, action);
+  add_corpus(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
