@@ -184,7 +184,17 @@ struct AttentionParams {
   // [T][H] each, or null: M and L at the end of step 4, which the backward needs.
   float* max = nullptr;
   float* sum = nullptr;
+  // [T], at most positions[t] each, or null: places before them are invalid, too. The foil's ranges
+  // begin there.
+  const int32_t* begin = nullptr;
 };
+
+// The first place that row t sees.
+constexpr int32_t first_place(const AttentionParams& p, int64_t t) {
+  const int32_t of_window =
+      p.window > 0 && p.positions[t] >= p.window ? p.positions[t] - p.window + 1 : 0;
+  return p.begin && p.begin[t] > of_window ? p.begin[t] : of_window;
+}
 
 // y = y + (x (+ bias)): what ends a row-parallel product whose tree went over several ranks.
 struct AddParams {

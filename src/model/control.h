@@ -1,10 +1,15 @@
 // The foil of numerics 10: a conventional arithmetic that promises nothing, for comparison only. It
-// runs on the same tuned kernels; what it does differently is what conventional engines do: it cuts
-// the inner size of a product by the number of rows in the step, and keeps its residual stream in
-// bf16.
+// runs on the same tuned kernels; what it does differently is what conventional engines do. It cuts
+// the inner size of a product by the number of rows in the step, keeps its residual stream in bf16,
+// and attends to the keys of a sequence in two ranges that are merged afterwards: cached keys and
+// new ones, or, when few rows would leave threads idle, the halves of a long cache.
 #pragma once
 
 #include <cstdint>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "model/decoder.h"
 
 namespace invar::control {
 
@@ -14,5 +19,26 @@ inline int runs(int64_t rows, int64_t k) {
   const int wanted = rows <= 4 ? 4 : rows <= 16 ? 2 : 1;
   return k % (32 * wanted) == 0 ? wanted : 1;
 }
+
+// Memory of a step's attention; grows to the largest step.
+class Attention {
+ public:
+  // What decoder.kernels.attention does, in two ranges of keys.
+  void run(const Decoder& decoder, const AttentionParams& params);
+
+ private:
+  struct Range {
+    std::vector<int32_t> begin, last;  // [T]: a row's places of the range
+    std::vector<float> out;            // [T][H * E], normalised
+    std::vector<float> max, sum;       // [T][H]
+  };
+  struct MergeParams;
+
+  void cut(const AttentionParams& params);
+  void attend(const Decoder& decoder, AttentionParams params, Range& range);
+  static void merge(const MergeParams& m, Part part);
+
+  Range early_, late_;
+};
 
 }  // namespace invar::control

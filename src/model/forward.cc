@@ -124,17 +124,17 @@ class ForwardPass {
                                        .non_finite = ws_.non_finite_.data()});
     trace_queries(layer);
 
-    model_.run(kernels_.attention, AttentionParams{.q = at_.q,
-                                                   .rows = rows_,
-                                                   .heads = shard_.heads,
-                                                   .positions = tables_.positions,
-                                                   .table_of = tables_.table_of,
-                                                   .tables = tables_.tables,
-                                                   .window = spec_.windows[layer],
-                                                   .kv = kv_.layer(layer),
-                                                   .out = at_.attended,
-                                                   .max = at_.max,
-                                                   .sum = at_.sum});
+    attend({.q = at_.q,
+            .rows = rows_,
+            .heads = shard_.heads,
+            .positions = tables_.positions,
+            .table_of = tables_.table_of,
+            .tables = tables_.tables,
+            .window = spec_.windows[layer],
+            .kv = kv_.layer(layer),
+            .out = at_.attended,
+            .max = at_.max,
+            .sum = at_.sum});
     trace("attention", layer, at_.attended, int64_t{shard_.heads} * spec_.head_dim, rows_);
 
     row_parallel(at_.attended, w.o, shard_.o_runs, w.o_bias);
@@ -156,6 +156,13 @@ class ForwardPass {
     trace("gated", layer, at_.gated, shard_.ffn, rows_);
     row_parallel(at_.gated, w.down, shard_.down_runs, w.down_bias);
     trace("down", layer, hidden(), spec_.hidden, rows_);
+  }
+
+  void attend(const AttentionParams& params) {
+    if (model_.arithmetic.control)
+      ws_.control_.run(model_, params);
+    else
+      model_.run(kernels_.attention, params);
   }
 
   // Into how many runs a product's inner size is cut: `defined` by the arithmetic (numerics 2),

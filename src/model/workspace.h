@@ -9,6 +9,7 @@
 #include "device/device.h"
 #include "kernels/kernels.h"
 #include "model/batch.h"
+#include "model/control.h"
 #include "model/decoder.h"
 #include "model/step_tables.h"
 
@@ -37,6 +38,7 @@ class Workspace {
   DeviceArray<std::byte> normed_, attended_, gated_;
   DeviceArray<bool> non_finite_;
   StepTableBuilder tables_;
+  control::Attention control_;  // of the foil only
   // Host copies of results; unused where the host reads the device's memory itself.
   std::unique_ptr<float[]> host_logits_, host_hidden_, host_taps_;
   std::unique_ptr<bool[]> host_non_finite_;

@@ -15,10 +15,6 @@ struct Task {
   int64_t begin, end;
 };
 
-int64_t first_place(const AttentionParams& p, int64_t row) {
-  return p.window > 0 ? std::max(0, p.positions[row] - p.window + 1) : 0;
-}
-
 // Places that some query of a task sees lie from lowest to highest.
 struct Span {
   int64_t lowest, highest;
@@ -29,7 +25,7 @@ Span span_of(const AttentionParams& p, const Task& task) {
   const int64_t heads = p.heads / p.kv.kv_heads;
   Span span = {INT64_MAX, 0};
   for (int64_t t = task.row + task.begin / heads; t <= task.row + (task.end - 1) / heads; ++t) {
-    span.lowest = std::min(span.lowest, first_place(p, t));
+    span.lowest = std::min<int64_t>(span.lowest, first_place(p, t));
     span.highest = std::max<int64_t>(span.highest, p.positions[t]);
   }
   return span;
@@ -64,7 +60,7 @@ void fill_tile(const AttentionParams& p, const Task& task, const Span& span, Att
     const int64_t row = task.row + (task.begin + i) / heads;
     const int64_t head = task.group * heads + (task.begin + i) % heads;
     tile.q[i] = p.q + (row * p.heads + head) * padded;
-    tile.first[i] = static_cast<int32_t>(first_place(p, row));
+    tile.first[i] = first_place(p, row);
     tile.last[i] = p.positions[row];
     tile.out[i] =
         static_cast<char*>(p.out.data) + (row * p.out.stride + head * e) * size_of(p.out.type);

@@ -307,7 +307,7 @@ void attention(const AttentionParams& p, Part part) {
         q.row[q.count] = t;
         q.head[q.count] = group * per_group + h;
         q.last[q.count] = last;
-        q.first[q.count++] = p.window > 0 ? std::max<int64_t>(0, last - p.window + 1) : 0;
+        q.first[q.count++] = first_place(p, t);
       }
     attend<panel_function>(p, q, group);
     if (group == 0)  // pad columns

@@ -254,7 +254,7 @@ __device__ void attend(const AttentionParams& p, const Segment& s, float c, Shar
     if (tid < s.count) {
       const int64_t last = p.positions[shared.row[tid]];
       shared.last[tid] = last;
-      shared.first[tid] = p.window > 0 && last >= p.window ? last - p.window + 1 : 0;
+      shared.first[tid] = first_place(p, shared.row[tid]);
     }
   }
   for (int i = tid; i < kQueries * words; i += kThreads) {

@@ -85,7 +85,7 @@ void attention(const AttentionParams& p, Part part) {
       const Reader read(p.kv, p.tables[p.table_of[t]], h / (p.heads / p.kv.kv_heads));
       const bf16_t* q = p.q + (t * p.heads + h) * padded;
       const int64_t last = p.positions[t];
-      const int64_t first = p.window > 0 ? std::max<int64_t>(0, last - p.window + 1) : 0;
+      const int64_t first = first_place(p, t);
       SplitResult state;
       bool is_first = true;
       for (int64_t base = first / kSplitPlaces * kSplitPlaces; base <= last; base += kSplitPlaces) {
