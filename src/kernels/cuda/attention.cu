@@ -1,9 +1,12 @@
 // Attention by place (numerics 4) on a GPU, for both orders.
 //
 // A block takes up to kQueries query heads that share a key/value head and a block table and walks
-// over the splits of 128 places in ascending order: scores, then probabilities, then the weighted
-// sum of values, merged into its state. The orders differ in who computes the two products, not in
-// the rest.
+// over the splits of 128 places: scores, then probabilities, then the weighted sum of values.
+// Splits are independent, so the blocks of a cluster take neighbouring ones at the same time; then
+// each block merges, in ascending order, the splits of the queries that it owns. The orders differ
+// in who computes the two products, not in the rest.
+#include <cooperative_groups.h>
+
 #include <limits>
 
 #include "device/cuda/cuda_check.h"
@@ -16,6 +19,7 @@ namespace invar::cuda {
 namespace {
 
 constexpr int kQueries = 8, kThreads = 128, kWarps = kThreads / kWarp, kMaxHeadDim = 256;
+constexpr int kMaxCluster = 8;
 constexpr int kPad = 8;  // words after each row of shared memory, against bank conflicts
 
 // What a split does to a query's state.
@@ -29,10 +33,17 @@ struct Shared {
   int head[kQueries];
   int64_t first[kQueries], last[kQueries];  // valid places
   int64_t begin, end;                       // of all of them
-  float max[kQueries], sum[kQueries];       // the state's M and L
-  float a[kQueries], b[kQueries];           // factors of the state and of the split
-  Merge merge[kQueries];
+  // The block's split: whether a query has a place in it, m_s, l_s and o_s.
+  bool has_place[kQueries];
+  float split_max[kQueries], split_sum[kQueries];
+  float split_out[kQueries][kMaxHeadDim];
+  // The state of the queries that the block owns, M and L, and what the splits of the cluster's
+  // blocks do to it.
   bool is_set[kQueries];
+  float max[kQueries], sum[kQueries];
+  Merge merge[kQueries][kMaxCluster];
+  float a[kQueries][kMaxCluster],
+      b[kQueries][kMaxCluster];  // factors of the state and of the split
 };
 
 // The queries of one block and how to reach their cache.
@@ -62,18 +73,8 @@ __device__ __forceinline__ float high(uint32_t pair) {
   return __uint_as_float(pair & 0xffff0000);
 }
 
-// One output of one split joins the state.
-__device__ __forceinline__ float merged(const Shared& shared, int query, float state, float o) {
-  if (shared.merge[query] == Merge::skip) return state;
-  if (shared.merge[query] == Merge::set) return o;
-  return __fmaf_rn(state, shared.a[query], o * shared.b[query]);
-}
-
 // The products of order `hopper`: warps take panels of 16 places, then panels of 16 head elements.
 struct TensorCores {
-  static constexpr int kPanels = kMaxHeadDim / 16 / kWarps;
-  float out[kPanels][4] = {};
-
   __device__ static void scores(const KvLayer& kv, const Segment& s, int64_t base, Shared& shared) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
     const int steps = static_cast<int>(round_up(kv.head_dim, 16)) / 16;
@@ -89,12 +90,10 @@ struct TensorCores {
     }
   }
 
-  __device__ void join(const KvLayer& kv, const Segment& s, int64_t base, const Shared& shared) {
+  __device__ static void outputs(const KvLayer& kv, const Segment& s, int64_t base,
+                                 Shared& shared) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-#pragma unroll
-    for (int n = 0; n < kPanels; ++n) {
-      const int e = (n * kWarps + warp) * 16;
-      if (e >= kv.head_dim) continue;
+    for (int e = warp * 16; e < kv.head_dim; e += kWarps * 16) {
       float d[4] = {};
 #pragma unroll
       for (int leaf = 0; leaf < kSplitPlaces / 32; ++leaf) {
@@ -108,29 +107,13 @@ struct TensorCores {
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        out[n][i] = merged(shared, lane % 4 * 2 + i % 2, out[n][i], d[i] + 0.0f);
+        shared.split_out[lane % 4 * 2 + i % 2][e + lane / 4 * 2 + i / 2] = d[i] + 0.0f;
     }
-  }
-
-  // Calls use(query, element, value) for everything this thread holds.
-  template <typename Use>
-  __device__ void for_outputs(int head_dim, Use use) const {
-    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-#pragma unroll
-    for (int n = 0; n < kPanels; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int e = (n * kWarps + warp) * 16 + lane / 4 * 2 + i / 2;
-        if (e < head_dim) use(lane % 4 * 2 + i % 2, e, out[n][i]);
-      }
   }
 };
 
 // The products of order `portable`: threads take places, then head elements.
 struct CudaCores {
-  static constexpr int kElements = kMaxHeadDim / kThreads;
-  float out[kElements][kQueries] = {};
-
   __device__ static void scores(const KvLayer& kv, const Segment& s, int64_t base, Shared& shared) {
     const int j = threadIdx.x;
     if (base + j >= shared.end || base + j < shared.begin) return;
@@ -155,11 +138,9 @@ struct CudaCores {
     for (int q = 0; q < kQueries; ++q) shared.scores[q][j] = sum[q] + 0.0f;
   }
 
-  __device__ void join(const KvLayer& kv, const Segment& s, int64_t base, const Shared& shared) {
-#pragma unroll
-    for (int n = 0; n < kElements; ++n) {
-      const int e = n * kThreads + threadIdx.x;
-      if (e >= kv.head_dim) continue;
+  __device__ static void outputs(const KvLayer& kv, const Segment& s, int64_t base,
+                                 Shared& shared) {
+    for (int e = threadIdx.x; e < kv.head_dim; e += kThreads) {
       float sum[kQueries] = {};
       for (int leaf = 0; leaf < kSplitPlaces / 32; ++leaf) {
         const int64_t place = base + leaf * 32;
@@ -180,19 +161,8 @@ struct CudaCores {
         for (int q = 0; q < kQueries; ++q) sum[q] = sum[q] + (even[q] + odd[q]);
       }
 #pragma unroll
-      for (int q = 0; q < kQueries; ++q) out[n][q] = merged(shared, q, out[n][q], sum[q] + 0.0f);
+      for (int q = 0; q < kQueries; ++q) shared.split_out[q][e] = sum[q] + 0.0f;
     }
-  }
-
-  template <typename Use>
-  __device__ void for_outputs(int head_dim, Use use) const {
-#pragma unroll
-    for (int n = 0; n < kElements; ++n)
-#pragma unroll
-      for (int q = 0; q < kQueries; ++q) {
-        const int e = n * kThreads + threadIdx.x;
-        if (e < head_dim) use(q, e, out[n][q]);
-      }
   }
 };
 
@@ -223,46 +193,66 @@ __device__ void probabilities(const Segment& s, int64_t base, float c, Shared& s
     bf16_t* weights = reinterpret_cast<bf16_t*>(shared.weights[q]);
 #pragma unroll
     for (int i = 0; i < 4; ++i) weights[lane + 32 * i] = f32_to_bf16(p[i]);
-    if (lane != 0) continue;
-    if (!has_place) {
-      shared.merge[q] = Merge::skip;
-    } else if (!shared.is_set[q]) {
-      shared.merge[q] = Merge::set;
-      shared.is_set[q] = true;
-      shared.max[q] = max;
-      shared.sum[q] = sum;
-    } else {
-      shared.merge[q] = Merge::join;
-      const float old = shared.max[q], both = old < max ? max : old;
-      const float a = math::exp2(old - both), b = math::exp2(max - both);
-      shared.max[q] = both;
-      shared.sum[q] = __fmaf_rn(shared.sum[q], a, sum * b);
-      shared.a[q] = a;
-      shared.b[q] = b;
+    if (lane == 0) {
+      shared.has_place[q] = has_place;
+      shared.split_max[q] = max;
+      shared.split_sum[q] = sum;
     }
   }
 }
 
+// Splits of the cluster's blocks, in ascending order, join M and L of one owned query (numerics 4,
+// step 4).
+__device__ void merge_sums(const Shared* const* blocks, int count, int query, int owned,
+                           Shared& shared) {
+  for (int i = 0; i < count; ++i) {
+    Merge& merge = shared.merge[owned][i];
+    merge = Merge::skip;
+    if (!blocks[i]->has_place[query]) continue;
+    const float max = blocks[i]->split_max[query], sum = blocks[i]->split_sum[query];
+    if (!shared.is_set[owned]) {
+      merge = Merge::set;
+      shared.is_set[owned] = true;
+      shared.max[owned] = max;
+      shared.sum[owned] = sum;
+      continue;
+    }
+    merge = Merge::join;
+    const float old = shared.max[owned], both = old < max ? max : old;
+    const float a = math::exp2(old - both), b = math::exp2(max - both);
+    shared.max[owned] = both;
+    shared.sum[owned] = __fmaf_rn(shared.sum[owned], a, sum * b);
+    shared.a[owned][i] = a;
+    shared.b[owned][i] = b;
+  }
+}
+
+template <int kCluster>
+__device__ void cluster_wait() {
+  if constexpr (kCluster == 1)
+    __syncthreads();
+  else
+    cooperative_groups::this_cluster().sync();
+}
+
 // All places of the queries in shared.row and shared.head, which share the segment's cache.
-template <typename Cores>
+template <typename Cores, int kCluster>
 __device__ void attend(const AttentionParams& p, const Segment& s, float c, Shared& shared) {
   const int tid = threadIdx.x, head_dim = p.kv.head_dim;
   const int words = static_cast<int>(round_up(head_dim, 32)) / 2;
   if (tid < kQueries) {
     shared.is_set[tid] = false;
-    shared.merge[tid] = Merge::skip;
     if (tid < s.count) {
       const int64_t last = p.positions[shared.row[tid]];
       shared.last[tid] = last;
       shared.first[tid] = first_place(p, shared.row[tid]);
     }
   }
+  const uint32_t* queries = reinterpret_cast<const uint32_t*>(p.q);
   for (int i = tid; i < kQueries * words; i += kThreads) {
     const int q = i / words;
     shared.q[q][i % words] =
-        q < s.count ? reinterpret_cast<const uint32_t*>(
-                          p.q)[(shared.row[q] * p.heads + shared.head[q]) * words + i % words]
-                    : 0;
+        q < s.count ? queries[(shared.row[q] * p.heads + shared.head[q]) * words + i % words] : 0;
   }
   __syncthreads();
   if (tid == 0) {
@@ -275,30 +265,67 @@ __device__ void attend(const AttentionParams& p, const Segment& s, float c, Shar
   }
   __syncthreads();
 
-  Cores cores;
-  for (int64_t base = shared.begin / kSplitPlaces * kSplitPlaces; base < shared.end;
-       base += kSplitPlaces) {
-    Cores::scores(p.kv, s, base, shared);
+  // Block r of the cluster takes every kCluster-th split and owns queries r, r + kCluster, ...
+  constexpr int kOwned = kQueries / kCluster, kElements = kMaxHeadDim / kThreads;
+  const int rank = kCluster == 1 ? 0 : static_cast<int>(blockIdx.x % kCluster);
+  const Shared* blocks[kCluster];
+#pragma unroll
+  for (int i = 0; i < kCluster; ++i)
+    blocks[i] =
+        kCluster == 1 ? &shared : cooperative_groups::this_cluster().map_shared_rank(&shared, i);
+  float state[kOwned][kElements] = {};
+  for (int64_t base0 = shared.begin / kSplitPlaces * kSplitPlaces; base0 < shared.end;
+       base0 += kCluster * kSplitPlaces) {
+    const int64_t base = base0 + rank * kSplitPlaces;
+    if (base < shared.end) {
+      Cores::scores(p.kv, s, base, shared);
+      __syncthreads();
+      probabilities(s, base, c, shared);
+      __syncthreads();
+      Cores::outputs(p.kv, s, base, shared);
+    } else if (tid < kQueries) {
+      shared.has_place[tid] = false;
+    }
+    cluster_wait<kCluster>();
+    if (tid < kOwned) merge_sums(blocks, kCluster, rank + tid * kCluster, tid, shared);
     __syncthreads();
-    probabilities(s, base, c, shared);
-    __syncthreads();
-    cores.join(p.kv, s, base, shared);
-    __syncthreads();
+#pragma unroll
+    for (int o = 0; o < kOwned; ++o)
+#pragma unroll
+      for (int n = 0; n < kElements; ++n) {
+        const int e = n * kThreads + tid;
+        if (e >= head_dim) continue;
+        float& out = state[o][n];
+#pragma unroll
+        for (int i = 0; i < kCluster; ++i) {
+          if (shared.merge[o][i] == Merge::skip) continue;
+          const float split = blocks[i]->split_out[rank + o * kCluster][e];
+          out = shared.merge[o][i] == Merge::set
+                    ? split
+                    : __fmaf_rn(out, shared.a[o][i], split * shared.b[o][i]);
+        }
+      }
+    cluster_wait<kCluster>();
   }
-  cores.for_outputs(head_dim, [&](int q, int e, float o) {
-    if (q < s.count)
-      store(p.out, shared.row[q] * p.out.stride + shared.head[q] * head_dim + e, o / shared.sum[q]);
-  });
+#pragma unroll
+  for (int o = 0; o < kOwned; ++o)
+#pragma unroll
+    for (int n = 0; n < kElements; ++n) {
+      const int q = rank + o * kCluster, e = n * kThreads + tid;
+      if (q < s.count && e < head_dim)
+        store(p.out, shared.row[q] * p.out.stride + shared.head[q] * head_dim + e,
+              state[o][n] / shared.sum[o]);
+    }
   __syncthreads();
 }
 
-// A block takes `unit_rows` rows and one key/value head.
-template <typename Cores>
+// A cluster takes `unit_rows` rows and one key/value head.
+template <typename Cores, int kCluster>
 __global__ __launch_bounds__(kThreads) void attention_kernel(AttentionParams p, int unit_rows,
                                                              float c) {
   __shared__ Shared shared;
   const int group = blockIdx.y, per_group = p.heads / p.kv.kv_heads;
-  const int64_t t0 = int64_t{blockIdx.x} * unit_rows;
+  const int64_t t0 = int64_t{blockIdx.x / kCluster} * unit_rows;
   const int64_t rows = t0 + unit_rows < p.rows ? unit_rows : p.rows - t0;
   const int64_t queries = rows * per_group;
   const auto row_of = [&](int64_t i) { return t0 + i / per_group; };
@@ -313,48 +340,57 @@ __global__ __launch_bounds__(kThreads) void attention_kernel(AttentionParams p, 
           group * per_group + static_cast<int>((i + threadIdx.x) % per_group);
     }
     __syncthreads();
-    attend<Cores>(p, {count, group, p.tables[table]}, c, shared);
+    attend<Cores, kCluster>(p, {count, group, p.tables[table]}, c, shared);
     i += count;
   }
   const int64_t width = int64_t{p.heads} * p.kv.head_dim, pad = round_up(width, kLeafPad) - width;
-  if (group == 0)
+  if (group == 0 && blockIdx.x % kCluster == 0)
     for (int64_t i = threadIdx.x; i < rows * pad; i += kThreads)
       store(p.out, (t0 + i / pad) * p.out.stride + width + i % pad, 0.0f);
 }
 
-template <typename Cores>
+template <typename Cores, int kCluster>
 void launch(const AttentionParams& p, int unit_rows) {
   if (p.rows == 0) return;
   const float c =
       static_cast<float>(0x1.71547652b82fep+0 / __builtin_sqrt(static_cast<double>(p.kv.head_dim)));
-  const dim3 grid(static_cast<unsigned>((p.rows + unit_rows - 1) / unit_rows), p.kv.kv_heads);
-  attention_kernel<Cores><<<grid, kThreads>>>(p, unit_rows, c);
-  cuda_launched("attending");
+  const int64_t units = (p.rows + unit_rows - 1) / unit_rows;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {kCluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(units * kCluster), p.kv.kv_heads);
+  config.blockDim = kThreads;
+  config.attrs = &cluster;
+  config.numAttrs = kCluster > 1;
+  cuda_check(cudaLaunchKernelEx(&config, attention_kernel<Cores, kCluster>, p, unit_rows, c),
+             "attending");
 }
 
 // Every row on its own: many blocks.
-template <typename Cores>
+template <typename Cores, int kCluster>
 void by_row(const AttentionParams& p) {
-  launch<Cores>(p, 1);
+  launch<Cores, kCluster>(p, 1);
 }
 // As many rows as fill a block, so that neighbours share the cache's reads.
 template <typename Cores>
 void by_block(const AttentionParams& p) {
   const int per_group = p.heads / p.kv.kv_heads;
-  launch<Cores>(p, per_group < kQueries ? kQueries / per_group : 1);
+  launch<Cores, 1>(p, per_group < kQueries ? kQueries / per_group : 1);
 }
 
 constexpr int64_t kAnyRows = int64_t{1} << 62;
-constexpr AttentionSchedule kHopperSchedules[] = {{"by_row", by_row<TensorCores>, 64},
-                                                  {"by_block", by_block<TensorCores>, kAnyRows}};
-constexpr AttentionSchedule kPortableSchedules[] = {{"by_row", by_row<CudaCores>, 64},
-                                                    {"by_block", by_block<CudaCores>, kAnyRows}};
+template <typename Cores>
+constexpr AttentionSchedule kSchedules[] = {{"row_cluster8", by_row<Cores, 8>, 32},
+                                            {"row_cluster2", by_row<Cores, 2>, 128},
+                                            {"row", by_row<Cores, 1>, 0},
+                                            {"block", by_block<Cores>, kAnyRows}};
 
 }  // namespace
 
 std::span<const AttentionSchedule> attention_schedules(Order order) {
-  if (order == Order::hopper) return kHopperSchedules;
-  return kPortableSchedules;
+  if (order == Order::hopper) return kSchedules<TensorCores>;
+  return kSchedules<CudaCores>;
 }
 
 }  // namespace invar::cuda

@@ -16,13 +16,19 @@ Kernels kernels(Order order);
 // Ways to compute the same bits: which threads compute what, in which pieces. All choices of tile,
 // split and stages are entries of these tables.
 struct ProductSchedule {
+  static constexpr int64_t kAnyRows = int64_t{1} << 62;
+  // Chosen for up to so many rows of a plain product in one run, a gated product, a product in
+  // several runs.
+  struct Rows {
+    int64_t plain, gated, runs;
+  };
+
   const char* name;
   // Whether it can compute a product of this inner size in so many runs.
   bool (*can)(int64_t k, int runs);
   void (*matmul)(const MatmulParams&);
   void (*gated_matmul)(const GatedMatmulParams&);
-  // Used for up to so many rows; the first entry that fits is taken.
-  int64_t max_rows;
+  Rows max_rows;  // the first entry that fits is taken
 };
 std::span<const ProductSchedule> product_schedules(Order order);
 
@@ -36,5 +42,8 @@ std::span<const AttentionSchedule> attention_schedules(Order order);
 // Runs recorded steps of an H200's tensor cores on this GPU's. Throws Error, one sentence, when a
 // bit differs: then the order hopper is not what this GPU computes.
 void check_hopper_steps(Device& device);
+
+// Reads memory of the current GPU, for measuring how fast that goes; adds to *sum.
+void read(const void* data, size_t bytes, uint64_t* sum);
 
 }  // namespace invar::cuda

@@ -6,7 +6,7 @@ namespace {
 
 // The bytes of the recorded cases, made by CMake from tests/data/hopper.
 alignas(64) constexpr unsigned char kBytes[] = {
-#include "hopper_sample.inc"
+#include "kernels/cuda/hopper_sample.inc"
 };
 static_assert(sizeof kBytes % sizeof(RecordedSteps) == 0);
 

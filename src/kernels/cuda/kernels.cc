@@ -15,9 +15,10 @@ std::span<const ProductSchedule> product_schedules(Order order) {
 
 namespace {
 
-const ProductSchedule& choose(Order order, int64_t rows, int64_t k, int runs) {
+const ProductSchedule& choose(Order order, int64_t rows, int64_t k, int runs,
+                              int64_t ProductSchedule::Rows::*limit) {
   for (const ProductSchedule& s : product_schedules(order))
-    if (rows <= s.max_rows && s.can(k, runs)) return s;
+    if (rows <= s.max_rows.*limit && s.can(k, runs)) return s;
   CHECK(false, "no schedule for a product");
   return product_schedules(order).front();
 }
@@ -30,17 +31,22 @@ void check_types(const Activation& x, const PackedWeight& w, Order order) {
 template <Order order>
 void matmul(const MatmulParams& p, Part) {
   check_types(p.x, p.w, order);
-  if (p.rows > 0) choose(order, p.rows, p.w.k, p.runs).matmul(p);
+  CHECK(!p.extend, "the GPU does not continue chains");
+  using Rows = ProductSchedule::Rows;
+  if (p.rows == 0) return;
+  choose(order, p.rows, p.w.k, p.runs, p.runs == 1 ? &Rows::plain : &Rows::runs).matmul(p);
 }
 
 template <Order order>
 void gated_matmul(const GatedMatmulParams& p, Part) {
   check_types(p.x, p.gate_up, order);
-  if (p.rows > 0) choose(order, p.rows, p.gate_up.k, 1).gated_matmul(p);
+  if (p.rows == 0) return;
+  choose(order, p.rows, p.gate_up.k, 1, &ProductSchedule::Rows::gated).gated_matmul(p);
 }
 
 template <Order order>
 void attention(const AttentionParams& p, Part) {
+  CHECK(!p.max && !p.sum, "the GPU keeps nothing for the backward");
   for (const AttentionSchedule& s : attention_schedules(order))
     if (p.rows <= s.max_rows) return s.attention(p);
 }

@@ -7,6 +7,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/product.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 namespace invar::cuda {
 
@@ -33,15 +34,17 @@ __device__ __forceinline__ void finish(const End& end, int64_t panel, int64_t t0
 // ---- direct: for few rows
 //
 // A warp computes one panel (of every matrix) for 8 * kTiles rows, operands straight from memory.
-// With r runs, r warps of a block take one each and the first adds them up.
+// With r runs, r warps of a block take one each and the first adds them up. kAhead is how many
+// steps' weights are on their way at a time.
 
-template <int kTiles, typename End>
+template <int kTiles, int kAhead, typename End>
 __global__ __launch_bounds__(kThreads) void direct_kernel(Product p, End end) {
-  constexpr int kMatrices = End::kMatrices, kAhead = 8;  // steps whose weights are loaded at a time
+  constexpr int kMatrices = End::kMatrices;
   __shared__ float partial[kTiles * kMatrices * 4][kThreads];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int run = warp % p.runs;
-  const int64_t panel = int64_t{blockIdx.x} * (kWarps / p.runs) + warp / p.runs;
+  const int block_panels = static_cast<int>(blockDim.x) / kWarp / p.runs;
+  const int64_t panel = int64_t{blockIdx.x} * block_panels + warp / p.runs;
   const int64_t t0 = int64_t{blockIdx.y} * (8 * kTiles);
   const int steps = static_cast<int>(p.steps_per_run(16)), first = run * steps;
 
@@ -100,115 +103,145 @@ __global__ __launch_bounds__(kThreads) void direct_kernel(Product p, End end) {
   for (int i = 0; i < kTiles; ++i) finish(end, panel, t0 + i * 8, p.rows, lane, d[i]);
 }
 
-template <int kTiles, typename Params>
+// kBlockWarps is how many warps a block has, unless there are more runs.
+template <int kTiles, int kAhead, int kBlockWarps, typename Params>
 void direct(const Params& params) {
   const Product p = product_of(params);
-  const dim3 grid(ceil_divide(p.panels, kWarps / p.runs), ceil_divide(p.rows, 8 * kTiles));
-  direct_kernel<kTiles><<<grid, kThreads>>>(p, end_of(params));
+  const int warps = std::max(kBlockWarps, p.runs);
+  const dim3 grid(ceil_divide(p.panels, warps / p.runs), ceil_divide(p.rows, 8 * kTiles));
+  direct_kernel<kTiles, kAhead><<<grid, warps * kWarp>>>(p, end_of(params));
   cuda_launched("multiplying matrices");
 }
 
-// ---- tiled: for many rows
+// ---- wide: for many rows
 //
-// A block computes kPanelWarps * kPanels panels for 64 * kRowWarps rows. Slices of 32 inner
-// elements come through shared memory, kStages in flight; a warp computes kPanels panels for 64
-// rows. Runs follow one another, and partial sums wait in registers.
+// Two warpgroups, each 64 outputs (four panels) times kRows rows with wgmma. Outputs go from shared
+// memory, where they lie as packed, through registers; the tensor cores read rows in place. Slices
+// of 64 inner elements, kDepth in flight; runs follow one another, and
+// partial sums wait in registers.
 
-constexpr int kSlice = 32;     // inner elements of a slice
-constexpr int kWarpTiles = 8;  // tiles of 8 rows per warp
-constexpr int kStages = 4;
+constexpr int kHalf = 32;  // inner elements that lie together in a panel
+constexpr int kWideSlice = 64, kWideSteps = kWideSlice / 16, kWidePanels = kWarps;
 
-__device__ __forceinline__ void copy16(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+template <int kRows>
+constexpr int kWideStageBytes = kWidePanels * 2048 + kRows * 128;
+template <int kRows>
+constexpr int kWideDepth = kRows == 256 ? 4 : 5;
+
+// Copies 16 bytes, or zeros.
+__device__ __forceinline__ void copy16(uint32_t to, const void* from, bool copies = true) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(copies ? 16 : 0)
+               : "memory");
 }
 
-// Where 16-byte chunks lie in shared memory, so that no two lanes that read together share a bank.
-// A panel's slice has 16 rows (pairs) and an activation's slice one row per row, of 4 chunks each.
+// Where the 16-byte chunks of a half slice of a panel lie in shared memory, 16 rows (pairs) of
+// four, so that no two lanes that read together share a bank.
 __device__ __forceinline__ uint32_t panel_chunk(int pair, int chunk) {
   const int slot = pair % 2 * 4 + chunk;
   return (pair / 2 * 8 + (slot ^ (pair / 2 % 2 * 2))) * 16;
 }
-__device__ __forceinline__ uint32_t row_chunk(int row, int chunk) {
-  const int slot = row % 2 * 4 + chunk;
-  return (row / 2 * 8 + (slot ^ (row / 2 % 4))) * 16;
+
+// This lane's outputs of a slice of two halves. Without a pair of matrices a warp has one panel and
+// its rows i and i + 8 are outputs 2i and 2i + 1; with one, two warps share a gate panel and an up
+// panel, and their rows i and i + 8 are gate and up of the same output.
+template <int kMatrices>
+__device__ __forceinline__ void load_wide(const unsigned char* panels, int warp, int lane,
+                                          uint32_t (&a)[kWideSteps][4]) {
+#pragma unroll
+  for (int s = 0; s < kWideSteps; ++s) {
+    const int pair = s % 2 * 8 + lane % 4;
+    if constexpr (kMatrices == 1) {
+      const unsigned char* at = panels + warp * 2048 + s / 2 * 1024 + lane / 4 % 2 * 8;
+      const uint2 first = *reinterpret_cast<const uint2*>(at + panel_chunk(pair, lane / 8));
+      const uint2 second = *reinterpret_cast<const uint2*>(at + panel_chunk(pair + 4, lane / 8));
+      a[s][0] = first.x;
+      a[s][1] = first.y;
+      a[s][2] = second.x;
+      a[s][3] = second.y;
+    } else {
+      const int output = warp % 2 * 8 + lane / 4;
+      const unsigned char* at = panels + warp / 2 * 4096 + s / 2 * 1024 + output % 4 * 4;
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        a[s][i] = *reinterpret_cast<const uint32_t*>(at + i % 2 * 2048 +
+                                                     panel_chunk(pair + i / 2 * 4, output / 4));
+    }
+  }
 }
 
-template <int kPanels, int kRowWarps, bool kHasRuns, typename End>
-__global__ __launch_bounds__(kThreads, 1) void tiled_kernel(Product p, End end) {
-  constexpr int kPanelWarps = kWarps / kRowWarps, kBlockPanels = kPanelWarps * kPanels;
-  constexpr int kBlockRows = kRowWarps * kWarpTiles * 8;
-  constexpr int kPanelBytes = kBlockPanels * 1024, kRowBytes = kBlockRows * 64;
-  extern __shared__ __align__(128) unsigned char shared[];
+template <int kRows, bool kHasRuns, typename End>
+__global__ __launch_bounds__(kThreads, 1) void wide_kernel(Product p, End end) {
+  constexpr int kDepth = kWideDepth<kRows>, kStageBytes = kWideStageBytes<kRows>,
+                kRowsAt = kWidePanels * 2048;
+  constexpr int kMatrices = End::kMatrices;
+  extern __shared__ __align__(1024) unsigned char shared[];
   const uint32_t base = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-
   const int tid = threadIdx.x, warp = tid / kWarp, lane = tid % kWarp;
-  const int64_t all_panels = p.panels * End::kMatrices;
-  const int64_t panel0 = int64_t{blockIdx.x} * kBlockPanels, t0 = int64_t{blockIdx.y} * kBlockRows;
-  const int slices = static_cast<int>(round_up(p.k, kSlice) / kSlice), run_slices = slices / p.runs;
+  const int64_t all_panels = p.panels * kMatrices;
+  const int64_t panel0 = int64_t{blockIdx.y} * kWidePanels, t0 = int64_t{blockIdx.x} * kRows;
+  const int slices = static_cast<int>(round_up(p.k, kWideSlice) / kWideSlice),
+            run_slices = slices / p.runs;
+  const int halves =
+      static_cast<int>(round_up(p.k, kHalf) / kHalf);  // that memory holds; the rest is zeros
 
+  // What this thread copies of every slice: 16 bytes of kOutputCopies places of panels and of
+  // kRowCopies places of rows. Both advance by a slice at a time.
+  constexpr int kOutputCopies = kWidePanels * 128 / kThreads, kRowCopies = kRows * 8 / kThreads;
+  const char* outputs_from[kOutputCopies];
+  const char* rows_from[kRowCopies];
+#pragma unroll
+  for (int i = 0; i < kOutputCopies; ++i) {
+    const int c = i * kThreads + tid;
+    const int64_t panel = panel0 + c / 128;
+    outputs_from[i] = static_cast<const char*>(p.w) + c % 128 * 16 +
+                      (panel < all_panels ? panel : all_panels - 1) * p.panel_elements * 2;
+  }
+#pragma unroll
+  for (int i = 0; i < kRowCopies; ++i) {
+    const int c = i * kThreads + tid;
+    const int64_t t = t0 + c / 8;
+    rows_from[i] = static_cast<const char*>(p.x.data) + c % 8 * 16 +
+                   (t < p.rows ? t : p.rows - 1) * p.x.stride * 2;
+  }
   const auto fetch = [&](int slice) {
     if (slice < slices) {
-      const uint32_t to = base + slice % kStages * (kPanelBytes + kRowBytes);
-      for (int c = tid; c < kPanelBytes / 16; c += kThreads) {
-        const int64_t panel = panel0 + c / 64;
-        const char* from = static_cast<const char*>(p.w) +
-                           (panel < all_panels ? panel : all_panels - 1) * p.panel_elements * 2 +
-                           slice * 1024;
-        copy16(to + c / 64 * 1024 + panel_chunk(c % 64 / 4, c % 4), from + c % 64 * 16);
+      const uint32_t to = base + slice % kDepth * kStageBytes;
+#pragma unroll
+      for (int i = 0; i < kOutputCopies; ++i) {
+        const int c = i * kThreads + tid;
+        copy16(to + c / 64 * 1024 + panel_chunk(c % 64 / 4, c % 4), outputs_from[i] + slice * 2048,
+               slice * 2 + c % 128 / 64 < halves);
       }
-      for (int c = tid; c < kRowBytes / 16; c += kThreads) {
-        const int64_t t = t0 + c / 4;
-        const char* from = static_cast<const char*>(p.x.data) +
-                           (t < p.rows ? t : p.rows - 1) * p.x.stride * 2 + slice * 64;
-        copy16(to + kPanelBytes + row_chunk(c / 4, c % 4), from + c % 4 * 16);
+#pragma unroll
+      for (int i = 0; i < kRowCopies; ++i) {
+        const int row = (i * kThreads + tid) / 8, chunk = tid % 8;
+        copy16(to + kRowsAt + row * 128 + (chunk ^ row % 8) * 16, rows_from[i] + slice * 128,
+               slice * 2 + chunk / 4 < halves);
       }
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
 
-  const int panel_in_block = warp % kPanelWarps * kPanels,
-            row_in_block = warp / kPanelWarps * (kWarpTiles * 8);
-  constexpr int kValues = kPanels * kWarpTiles * 4;
+  constexpr int kValues = kRows / 2;
   float d[kValues] = {};
   RunTree<kHasRuns ? kValues : 1> tree;
-
-  for (int i = 0; i < kStages - 1; ++i) fetch(i);
+  for (int i = 0; i < kDepth - 1; ++i) fetch(i);
   for (int run = 0, slice = 0; run < p.runs; ++run) {
     for (int i = 0; i < run_slices; ++i, ++slice) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
+      asm volatile("cp.async.wait_group %0;" ::"n"(kDepth - 2) : "memory");
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
       __syncthreads();
-      fetch(slice + kStages - 1);
-      const uint32_t stage = slice % kStages * (kPanelBytes + kRowBytes);
-
-      StepOutputs a[2][kPanels];
+      const int stage = slice % kDepth * kStageBytes;
+      uint32_t a[kWideSteps][4];
+      load_wide<kMatrices>(shared + stage, warp, lane, a);
+      const uint64_t rows = describe_rows(base + stage + kRowsAt);
+      warpgroup_begin();
 #pragma unroll
-      for (int s = 0; s < 2; ++s)
-#pragma unroll
-        for (int j = 0; j < kPanels; ++j) {
-          const unsigned char* panel = shared + stage + (panel_in_block + j) * 1024;
-          const int pair = s * 8 + lane % 4, chunk = lane / 8, byte = lane / 4 % 2 * 8;
-          const uint2 first =
-              *reinterpret_cast<const uint2*>(panel + panel_chunk(pair, chunk) + byte);
-          const uint2 second =
-              *reinterpret_cast<const uint2*>(panel + panel_chunk(pair + 4, chunk) + byte);
-          a[s][j] = {{first.x, first.y, second.x, second.y}};
-        }
-#pragma unroll
-      for (int tile = 0; tile < kWarpTiles; ++tile) {
-        // Four 8 x 8 matrices: the two halves of both steps of 8 rows.
-        uint32_t b[4];
-        const int row = row_in_block + tile * 8 + lane % 8;
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-                     : "r"(base + stage + kPanelBytes + row_chunk(row, lane / 8))
-                     : "memory");
-#pragma unroll
-        for (int s = 0; s < 2; ++s)
-#pragma unroll
-          for (int j = 0; j < kPanels; ++j)
-            step(*reinterpret_cast<float(*)[4]>(&d[(tile * kPanels + j) * 4]), a[s][j],
-                 {{b[2 * s], b[2 * s + 1]}});
-      }
+      for (int s = 0; s < kWideSteps; ++s) warpgroup_step<kRows>(d, a[s], rows + 2 * s);
+      warpgroup_commit();
+      fetch(slice + kDepth - 1);  // into the stage that every warp was done with at the barrier
+      warpgroup_wait();
     }
     if constexpr (kHasRuns) {
       tree.add(run, d);
@@ -220,38 +253,40 @@ __global__ __launch_bounds__(kThreads, 1) void tiled_kernel(Product p, End end) 
   asm volatile("cp.async.wait_group 0;" ::: "memory");
 
 #pragma unroll
-  for (int tile = 0; tile < kWarpTiles; ++tile)
-#pragma unroll
-    for (int j = 0; j < kPanels; j += End::kMatrices) {
-      const int64_t panel = panel0 + panel_in_block + j;
-      if (panel < all_panels)
-        finish(end, panel / End::kMatrices, t0 + row_in_block + tile * 8, p.rows, lane,
-               *reinterpret_cast<const float(*)[End::kMatrices][4]>(&d[(tile * kPanels + j) * 4]));
+  for (int i = 0; i < kValues; ++i) {
+    const int64_t t = t0 + i / 4 * 8 + lane % 4 * 2 + i % 2;
+    if (t >= p.rows) continue;
+    if constexpr (kMatrices == 1) {
+      const int64_t panel = panel0 + warp;
+      const float dot[1] = {d[i] + 0.0f};
+      if (panel < all_panels) end(t, panel * kPanelWidth + lane / 4 * 2 + i / 2 % 2, dot);
+    } else if (i / 2 % 2 == 0) {
+      const int64_t panel = panel0 / 2 + warp / 2;
+      const float dots[2] = {d[i] + 0.0f, d[i + 2] + 0.0f};
+      if (panel < p.panels) end(t, panel * kPanelWidth + warp % 2 * 8 + lane / 4, dots);
     }
+  }
 }
 
-template <int kPanels, int kRowWarps, bool kHasRuns, typename Params>
-void launch_tiled(const Params& params) {
+template <int kRows, typename Params>
+void wide(const Params& params) {
   const Product p = product_of(params);
   const auto end = end_of(params);
-  auto* kernel = tiled_kernel<kPanels, kRowWarps, kHasRuns, decltype(end_of(params))>;
-  constexpr int kBlockPanels = kWarps / kRowWarps * kPanels,
-                kBlockRows = kRowWarps * kWarpTiles * 8;
-  constexpr int kBytes = kStages * (kBlockPanels * 1024 + kBlockRows * 64);
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-             "reserving shared memory");
-  const dim3 grid(ceil_divide(p.panels * decltype(end)::kMatrices, kBlockPanels),
-                  ceil_divide(p.rows, kBlockRows));
-  kernel<<<grid, kThreads, kBytes>>>(p, end);
-  cuda_launched("multiplying matrices");
-}
-
-// One run: two panels per warp; several: one, since partial sums take registers.
-template <int kRowWarps, typename Params>
-void tiled(const Params& params) {
-  if constexpr (std::is_same_v<Params, MatmulParams>)
-    if (params.runs > 1) return launch_tiled<1, kRowWarps, true>(params);
-  launch_tiled<2, kRowWarps, false>(params);
+  using End = decltype(end_of(params));
+  constexpr int kBytes = kWideDepth<kRows> * kWideStageBytes<kRows>;
+  const auto launch = [&](auto* kernel) {
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+               "reserving shared memory");
+    const dim3 grid(ceil_divide(p.rows, kRows),
+                    ceil_divide(p.panels * End::kMatrices, kWidePanels));
+    kernel<<<grid, kThreads, kBytes>>>(p, end);
+    cuda_launched("multiplying matrices");
+  };
+  if (p.runs > 1) {
+    if constexpr (kRows == 64 && End::kMatrices == 1) launch(wide_kernel<kRows, true, End>);
+    return;
+  }
+  launch(wide_kernel<kRows, false, End>);
 }
 
 // ---- The table
@@ -259,18 +294,36 @@ void tiled(const Params& params) {
 bool any_shape(int64_t, int) {
   return true;
 }
+bool one_run(int64_t, int runs) {
+  return runs == 1;
+}
 bool whole_slices(int64_t k, int runs) {
-  return runs == 1 || k % (runs * kSlice) == 0;
+  return runs == 1 || k % (runs * kWideSlice) == 0;
 }
 
-constexpr int64_t kAnyRows = int64_t{1} << 62;
+template <int kTiles, int kAhead, int kBlockWarps>
+constexpr ProductSchedule direct_schedule(const char* name, ProductSchedule::Rows max_rows) {
+  return {name, any_shape, direct<kTiles, kAhead, kBlockWarps, MatmulParams>,
+          direct<kTiles, kAhead, kBlockWarps, GatedMatmulParams>, max_rows};
+}
+template <int kRows>
+constexpr ProductSchedule wide_schedule(const char* name, bool (*can)(int64_t, int),
+                                        ProductSchedule::Rows max_rows) {
+  return {name, can, wide<kRows, MatmulParams>, wide<kRows, GatedMatmulParams>, max_rows};
+}
+
+// direct: rows of a tile, steps ahead, warps of a block. wide: rows of a tile. The limits are where
+// the times cross on an H200 (docs/benchmarks.md).
+constexpr int64_t kAnyRows = ProductSchedule::kAnyRows;
 constexpr ProductSchedule kSchedules[] = {
-    {"direct8", any_shape, direct<1, MatmulParams>, direct<1, GatedMatmulParams>, 8},
-    {"direct16", any_shape, direct<2, MatmulParams>, direct<2, GatedMatmulParams>, 16},
-    {"direct32", any_shape, direct<4, MatmulParams>, direct<4, GatedMatmulParams>, 32},
-    {"tiled64", whole_slices, tiled<1, MatmulParams>, tiled<1, GatedMatmulParams>, 64},
-    {"tiled128", whole_slices, tiled<2, MatmulParams>, tiled<2, GatedMatmulParams>, kAnyRows},
-    {"direct32", any_shape, direct<4, MatmulParams>, direct<4, GatedMatmulParams>, kAnyRows},
+    direct_schedule<1, 32, 2>("direct 8/32/2", {.plain = 8, .gated = 0, .runs = 0}),
+    direct_schedule<2, 16, 2>("direct 16/16/2", {.plain = 16, .gated = 16, .runs = 16}),
+    direct_schedule<4, 8, 8>("direct 32/8/8", {.plain = 0, .gated = 32, .runs = 32}),
+    wide_schedule<64>("wide 64", whole_slices, {.plain = 64, .gated = 64, .runs = kAnyRows}),
+    wide_schedule<128>("wide 128", one_run, {.plain = 1024, .gated = 1024, .runs = 0}),
+    wide_schedule<256>("wide 256", one_run, {.plain = kAnyRows, .gated = kAnyRows, .runs = 0}),
+    direct_schedule<4, 8, 8>("direct 32/8/8, any shape",
+                             {.plain = kAnyRows, .gated = kAnyRows, .runs = kAnyRows}),
 };
 
 }  // namespace

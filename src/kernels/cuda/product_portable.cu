@@ -208,11 +208,19 @@ bool any_shape(int64_t, int) {
   return true;
 }
 
-constexpr int64_t kAnyRows = int64_t{1} << 62;
+constexpr int64_t kAnyRows = ProductSchedule::kAnyRows;
 constexpr ProductSchedule kSchedules[] = {
-    {"leaves1", leaves_fit<1>, leaves<1, MatmulParams>, leaves<1, GatedMatmulParams>, 1},
-    {"leaves4", leaves_fit<4>, leaves<4, MatmulParams>, leaves<4, GatedMatmulParams>, 8},
-    {"lanes8", any_shape, lanes<8, MatmulParams>, lanes<8, GatedMatmulParams>, kAnyRows},
+    {"leaves 1", leaves_fit<1>, leaves<1, MatmulParams>, leaves<1, GatedMatmulParams>, {1, 1, 1}},
+    {"leaves 4",
+     leaves_fit<4>,
+     leaves<4, MatmulParams>,
+     leaves<4, GatedMatmulParams>,
+     {16, 16, 16}},
+    {"lanes 8",
+     any_shape,
+     lanes<8, MatmulParams>,
+     lanes<8, GatedMatmulParams>,
+     {kAnyRows, kAnyRows, kAnyRows}},
 };
 
 }  // namespace
