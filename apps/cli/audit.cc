@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/timer.h"
 #include "command.h"
+#include "device/cuda_device.h"
 #include "kernels/select.h"
 
 namespace invar::cli {
@@ -106,6 +107,14 @@ std::map<int64_t, Answer> run(const Schedule& schedule, int answer_tokens) {
   return collector.answers;
 }
 
+// The options with another arithmetic. The foil runs on the CPU, whatever the device: it is there
+// to show that a conventional engine's bits move.
+ModelOptions with_arithmetic(ModelOptions options, const std::string& arithmetic) {
+  options.arithmetic = arithmetic;
+  if (arithmetic == "control") options.device = "cpu";
+  return options;
+}
+
 struct Axis {
   std::string name;
   std::vector<Schedule> schedules;
@@ -149,11 +158,22 @@ std::vector<Axis> make_axes(const AuditFlags& flags, const Schedule& base,
   for (const int n : {1, 2, 3}) vary(threads, fmt::format("{} threads", n)).model.threads = n;
   axes.push_back(std::move(threads));
 
+  const bool on_gpu = base.model.device != "cpu";
   Axis sets{"instruction set", {}, false};
   for (const std::string& set : instruction_sets())
     if (is_supported(set) && (flags.full || set != "scalar"))
       vary(sets, set).model.instruction_set = set;
-  axes.push_back(std::move(sets));
+  if (!on_gpu) axes.push_back(std::move(sets));
+
+  Axis devices{"device", {}, false};
+  vary(devices, "cpu").model.device = "cpu";
+  for (int i = 0; i < cuda_device_count(); ++i) {
+    if (!cuda_device_is_usable(i)) continue;
+    Schedule& s = vary(devices, fmt::format("cuda:{}", i));
+    s.model.device = s.label;
+    s.model.instruction_set = "auto";
+  }
+  if (devices.schedules.size() > 1) axes.push_back(std::move(devices));
 
   Axis pages{"page size", {}, false};
   for (const int places : {32, 64, 128})
@@ -187,7 +207,7 @@ Result run_axis(const Axis& axis, const std::string& arithmetic, int answer_toke
   Result result;
   std::map<int64_t, std::set<Answer>> seen;
   for (Schedule schedule : axis.schedules) {
-    schedule.model.arithmetic = arithmetic;
+    schedule.model = with_arithmetic(schedule.model, arithmetic);
     for (auto& [id, answer] : run(schedule, answer_tokens)) {
       for (const Answer& other : seen[id])
         for (size_t i = 0; i < std::min(other.tokens.size(), answer.tokens.size()); ++i) {
@@ -207,9 +227,7 @@ Result run_axis(const Axis& axis, const std::string& arithmetic, int answer_toke
 // He et al.'s test: one prompt answered many times, greedily, among random neighbours.
 Result run_classic(const Schedule& base, const std::string& arithmetic, int completions,
                    int answer_tokens) {
-  ModelOptions options = base.model;
-  options.arithmetic = arithmetic;
-  Model model(options);
+  Model model(with_arithmetic(base.model, arithmetic));
   Engine engine(model, base.engine);
   Collector collector;
   std::mt19937 random(1);

@@ -97,7 +97,11 @@ std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double b
   const Timer load_timer;
   const auto model = std::make_unique<Model>(options);
   const double load = load_timer.seconds();
-  const double peak = measure_product_peak(model->pool(), peak_set(model->instruction_set()));
+  const bool on_gpu = !model->device().is_host();
+  if (on_gpu) bandwidth = measure_read_bandwidth(*model);
+  // A GPU's limits of products are in docs/benchmarks.md.
+  const double peak =
+      on_gpu ? 0 : measure_product_peak(model->pool(), peak_set(model->instruction_set()));
   const double bytes = static_cast<double>(model->weight_bytes_per_token());
   const DecoderSpec& spec = model->spec();
 
@@ -109,14 +113,15 @@ std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double b
     prefill.push_back(512 / run_requests(*model, 1, 512, 1, 512).total);
   }
   const double tokens_1 = median(one), tokens_32 = median(many), tokens_512 = median(prefill);
-  return {
+  std::vector<Row> rows = {
       {"load", "s", load, 0},
       {"decode, batch 1", "tok/s", tokens_1, bandwidth / bytes},
       {"decode, batch 32, total", "tok/s", tokens_32, 0},
       {"batch 32 over batch 1", "x", tokens_32 / tokens_1, 0},
       {"prefill 512", "tok/s", tokens_512, 512 * peak / prefill_operations(spec, 512)},
-      {"product peak", "GFLOP/s", peak / 1e9, 0},
   };
+  if (!on_gpu) rows.push_back({"product peak", "GFLOP/s", peak / 1e9, 0});
+  return rows;
 }
 
 json::Value to_json(const std::vector<Row>& rows) {
@@ -141,8 +146,8 @@ int run_bench(BenchFlags flags) {
     options.model = "bench-473m";
     if (options.load_format == "auto") options.load_format = "dummy:1";
   }
-  double bandwidth = 0;
-  {
+  double bandwidth = 0;  // of the CPU; a GPU's is measured with the model
+  if (options.device == "cpu") {
     ThreadPool pool(options.threads);
     const auto device = make_host_device();
     DeviceArray<std::byte> memory(*device, static_cast<size_t>(flags.limit_mib) << 20,
@@ -158,8 +163,8 @@ int run_bench(BenchFlags flags) {
   report.set("model", options.model);
   report.set("read_bandwidth_gb_per_s", bandwidth / 1e9);
   if (!flags.model.json)
-    fmt::print("{}; read bandwidth {:.1f} GB/s; medians of {} rounds\n", options.model,
-               bandwidth / 1e9, flags.rounds);
+    fmt::print("{} on {}; read bandwidth {:.1f} GB/s; medians of {} rounds\n", options.model,
+               options.device, bandwidth / 1e9, flags.rounds);
   for (const std::string& arithmetic : arithmetics)
     for (const std::string& set : flags.sets) {
       options.arithmetic = arithmetic;

@@ -54,8 +54,8 @@ void add_sampling_flags(CLI::App& command, SamplingParams& params);
 // The model's end-of-sequence tokens join the stop tokens, unless they are to be ignored.
 void add_end_tokens(SamplingParams& params, const Model& model);
 
-// Bytes per second that the model's threads read its weights with, best of three passes: the
-// limit of decoding.
+// Bytes per second that the model's device reads memory with, the best of a few passes: the limit
+// of decoding.
 double measure_read_bandwidth(Model& model);
 
 // One line on the error stream that replaces itself; silent when that is not a terminal.

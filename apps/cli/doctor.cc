@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "command.h"
+#include "device/cuda_device.h"
 #include "device/device.h"
 #include "kernels/select.h"
 
@@ -36,6 +37,14 @@ int run_doctor(bool as_json) {
   }
   report.set("instruction_sets", std::move(sets));
   report.set("chosen", best.name);
+  json::Array gpus;
+  for (int i = 0; i < cuda_device_count(); ++i) {
+    json::Value gpu;
+    gpu.set("name", describe_cuda_device(i));
+    gpu.set("supported", cuda_device_is_usable(i));
+    gpus.push_back(std::move(gpu));
+  }
+  report.set("gpus", std::move(gpus));
   if (as_json) {
     fmt::print("{}\n", json::dump(report, 2));
     return 0;
@@ -46,7 +55,11 @@ int run_doctor(bool as_json) {
   fmt::print("instruction sets ");
   for (const std::string& name : instruction_sets())
     fmt::print(" {}{}", name, is_supported(name) ? "" : " (not on this processor)");
-  fmt::print("\nwill run          portable and hopper arithmetic, kernels for {}\n", best.name);
+  fmt::print("\n");
+  for (int i = 0; i < cuda_device_count(); ++i)
+    fmt::print("cuda:{}            {}{}\n", i, describe_cuda_device(i),
+               cuda_device_is_usable(i) ? "" : " (not a GPU of this build)");
+  fmt::print("will run          portable and hopper arithmetic, kernels for {}\n", best.name);
   return 0;
 }
 

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/timer.h"
 #include "command.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/limits.h"
 #include "tokenizer/make_tokenizer.h"
 
@@ -27,6 +28,10 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
                   "that promises nothing")
       ->capture_default_str();
   command.add_option("--weights", o.weights, "auto, or rounded: f32 and f16 matrices become bf16")
+      ->capture_default_str();
+  command
+      .add_option("--device", o.device,
+                  "cpu; cuda: the GPUs, ranks going round them; cuda:N: one GPU")
       ->capture_default_str();
   command.add_option("--isa", o.instruction_set, "auto, scalar, avx2, avx512 or amx")
       ->capture_default_str();
@@ -116,7 +121,27 @@ void add_end_tokens(SamplingParams& params, const Model& model) {
   params.stop_token_ids.insert(params.stop_token_ids.end(), ids.begin(), ids.end());
 }
 
+namespace {
+
+double measure_gpu_read_bandwidth(Device& device) {
+  const size_t bytes = std::min(size_t{4} << 30, device.available_bytes() / 2);
+  const DeviceArray<std::byte> memory(device, bytes, "the bandwidth measurement");
+  const DeviceArray<uint64_t> sum(device, 1, "the bandwidth measurement");
+  double best = 0;
+  for (int pass = 0; pass < 4; ++pass) {
+    uint64_t waited_for = 0;
+    const Timer timer;
+    cuda::read(memory.data(), bytes, sum.data());
+    device.download(&waited_for, sum.data(), sizeof waited_for);
+    best = std::max(best, static_cast<double>(bytes) / timer.seconds());
+  }
+  return best;
+}
+
+}  // namespace
+
 double measure_read_bandwidth(Model& model) {
+  if (!model.device().is_host()) return measure_gpu_read_bandwidth(model.device());
   // A buffer of its own, beyond the caches: a model's arrays may lie in them.
   const size_t bytes = size_t{512} << 20;
   const auto device = make_host_device();

@@ -7,6 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "device/device.h"
+
 namespace invar {
 
 class Group {
@@ -27,5 +29,9 @@ Group& solo_group();
 
 // `size` ranks that are threads of this process; element r is for the thread that plays rank r.
 std::vector<std::unique_ptr<Group>> make_inproc_groups(int size);
+
+// A group whose operands lie on a device that the host cannot read: they go through host memory to
+// `host_group`, whose bits these are. Both arguments must live as long.
+std::unique_ptr<Group> make_staged_group(Device& device, Group& host_group);
 
 }  // namespace invar

@@ -11,6 +11,9 @@ namespace invar {
 // GPUs that this process sees; 0 without a driver or in a build without CUDA.
 int cuda_device_count();
 
+// Whether GPU `ordinal` of them can be used: its compute capability is 9.0.
+bool cuda_device_is_usable(int ordinal);
+
 // GPU `ordinal`. Throws Error, one sentence, when this build has no CUDA, there is no such GPU, the
 // driver is too old for this build, or the GPU is not of compute capability 9.0. Later on any
 // operation of the device throws Error when the GPU has failed; the device is of no use then.

@@ -20,6 +20,9 @@ class Device {
   // result be read.
   virtual void upload(void* to, const void* from, size_t bytes) = 0;
   virtual void download(void* to, const void* from, size_t bytes) = 0;
+  // Copies `rows` runs of `width` bytes within this device; strides in bytes.
+  virtual void copy_rows(void* to, size_t to_stride, const void* from, size_t from_stride,
+                         size_t width, size_t rows) = 0;
   // Whether the host may read and write this device's addresses itself.
   virtual bool is_host() const = 0;
   // Bytes that could still be allocated.

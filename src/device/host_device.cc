@@ -41,6 +41,12 @@ class HostDevice final : public Device {
   void release(void* address, size_t bytes) override { ::munmap(address, mapped_size(bytes)); }
   void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void copy_rows(void* to, size_t to_stride, const void* from, size_t from_stride, size_t width,
+                 size_t rows) override {
+    for (size_t row = 0; row < rows; ++row)
+      std::memcpy(static_cast<char*>(to) + row * to_stride,
+                  static_cast<const char*>(from) + row * from_stride, width);
+  }
   bool is_host() const override { return true; }
 
   size_t available_bytes() const override {

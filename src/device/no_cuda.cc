@@ -8,6 +8,10 @@ int cuda_device_count() {
   return 0;
 }
 
+bool cuda_device_is_usable(int) {
+  return false;
+}
+
 std::unique_ptr<Device> make_cuda_device(int ordinal) {
   fail_usage(
       "the device cuda:{} was asked for and this build has no CUDA back end; use the device cpu",

@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -57,7 +58,7 @@ Engine::Engine(Model& model, const EngineOptions& options) : model_(model), opti
     fail_usage("expected a max-model-len of at most {}, the model's last position, found {}",
                longest, s.max_model_len);
   for (int i = 0; i < model.pool().size(); ++i)
-    threads_.push_back(std::make_unique<PerThread>(model.kernels()));
+    threads_.push_back(std::make_unique<PerThread>(model.host_kernels()));
 
   const int pages = sized_pages();
   const int64_t places = int64_t{pages} * options_.page_places;
@@ -86,16 +87,15 @@ RunnerLimits Engine::limits(int pages) const {
 // has run, and never more than all sequences together can use.
 int Engine::sized_pages() {
   const DecoderSpec& spec = model_.spec();
-  const int64_t page_bytes =
-      KvStorage::page_bytes(spec.layers, options_.page_places, spec.kv_heads, spec.head_dim);
+  const int64_t page_bytes = KvStorage::page_bytes(
+      spec.layers, options_.page_places, std::max(spec.kv_heads, model_.ranks()), spec.head_dim);
   const SchedulerOptions& s = options_.scheduler;
   const int64_t longest = s.max_model_len ? s.max_model_len : spec.max_positions;
   const int64_t useful =
       s.max_num_seqs * ((longest + options_.page_places - 1) / options_.page_places);
   int64_t bytes = options_.kv_bytes;
   if (bytes == 0) {
-    const int64_t workspace = ModelRunner(model_, limits(1)).workspace_bytes();
-    bytes = (static_cast<int64_t>(model_.device().available_bytes()) - workspace) / 10 * 9;
+    bytes = free_bytes_beside_a_step() / 10 * 9;
   }
   const int64_t pages = std::min({useful, bytes / page_bytes, int64_t{1} << 24});
   if (pages < 1)
@@ -104,6 +104,27 @@ int Engine::sized_pages() {
         "available",
         options_.page_places, page_bytes, bytes);
   return static_cast<int>(pages);
+}
+
+// What the fullest device has left beside the activations of a largest step. A GPU runs one, since
+// its kernels take memory too.
+int64_t Engine::free_bytes_beside_a_step() {
+  ModelRunner trial(model_, limits(1));
+  if (model_.device().is_host())  // takes memory only when it is written
+    return static_cast<int64_t>(model_.device().available_bytes()) - trial.workspace_bytes();
+  const RunnerLimits& most = trial.limits();
+  Batch batch;
+  batch.sequences.assign(most.max_rows, {{0}});
+  for (int row = 0; row < most.max_rows; ++row) {
+    batch.rows.push_back({.token = 0, .position = 0, .sequence = row});
+    if (row < most.max_logit_rows) batch.logit_rows.push_back(row);
+  }
+  ForwardIo io;
+  trial.run(batch, io);
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (int rank = 0; rank < model_.ranks(); ++rank)
+    least = std::min(least, static_cast<int64_t>(model_.device(rank).available_bytes()));
+  return least;
 }
 
 void Engine::add(Request request) {

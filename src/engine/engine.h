@@ -83,6 +83,7 @@ class Engine {
   FinishReason finish_reason(const State& state, int32_t token) const;
   RunnerLimits limits(int pages) const;
   int sized_pages();
+  int64_t free_bytes_beside_a_step();
 
   Model& model_;
   EngineOptions options_;

@@ -1,8 +1,12 @@
 #include "engine/model.h"
 
+#include <algorithm>
 #include <charconv>
+#include <span>
 
 #include "base/error.h"
+#include "device/cuda_device.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/select.h"
 #include "model/families/make_model.h"
 #include "model/families/presets.h"
@@ -26,23 +30,55 @@ Arithmetic parse_arithmetic(const ModelOptions& options) {
   return arithmetic;
 }
 
+// The whole of `text` as a number.
+template <typename T>
+bool parse(std::string_view text, T& number) {
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, number);
+  return parsed.ec == std::errc() && parsed.ptr == end;
+}
+
+std::vector<std::unique_ptr<Device>> open_devices(const std::string& name, int ranks) {
+  std::vector<std::unique_ptr<Device>> devices;
+  int ordinal = 0;
+  if (name == "cpu") {
+    devices.push_back(make_host_device());
+  } else if (name == "cuda") {
+    const int count = std::max(1, std::min(ranks, cuda_device_count()));
+    for (int i = 0; i < count; ++i) devices.push_back(make_cuda_device(i));
+  } else if (name.starts_with("cuda:") && parse(std::string_view(name).substr(5), ordinal)) {
+    devices.push_back(make_cuda_device(ordinal));
+  } else {
+    fail_usage("expected a device of cpu, cuda or cuda:N, found \"{}\"", name);
+  }
+  return devices;
+}
+
+// The GPUs' kernels for what the options ask, or one sentence about why not.
+Kernels gpu_kernels(const ModelOptions& options, const Arithmetic& arithmetic,
+                    std::span<const std::unique_ptr<Device>> devices) {
+  if (options.instruction_set != "auto")
+    fail_usage("the instruction set {} was asked for and the device is {}", options.instruction_set,
+               options.device);
+  if (arithmetic.control)
+    fail_usage("the arithmetic control does not run on the device {}", options.device);
+  if (arithmetic.order == Order::hopper)
+    for (const auto& device : devices) cuda::check_hopper_steps(*device);
+  return cuda::kernels(arithmetic.order);
+}
+
 // The seed of "dummy:SEED", or nothing for "auto".
 std::optional<uint64_t> dummy_seed(const std::string& load_format) {
   if (load_format == "auto") return std::nullopt;
-  const std::string_view prefix = "dummy:";
   uint64_t seed = 0;
-  const char* end = load_format.data() + load_format.size();
-  if (load_format.starts_with(prefix)) {
-    const auto parsed = std::from_chars(load_format.data() + prefix.size(), end, seed);
-    if (parsed.ec == std::errc() && parsed.ptr == end) return seed;
-  }
+  if (load_format.starts_with("dummy:") && parse(std::string_view(load_format).substr(6), seed))
+    return seed;
   fail_usage("expected a load format of auto or dummy:SEED, found \"{}\"", load_format);
 }
 
 }  // namespace
 
-Model::Model(const ModelOptions& options, const LoadProgress& progress)
-    : options_(options), device_(make_host_device()) {
+Model::Model(const ModelOptions& options, const LoadProgress& progress) : options_(options) {
   if (options.weights != "auto" && options.weights != "rounded")
     fail_usage("expected weights auto or rounded, found \"{}\"", options.weights);
   if (options.threads < 0 || options.threads > 1024)
@@ -50,6 +86,7 @@ Model::Model(const ModelOptions& options, const LoadProgress& progress)
   if (options.ranks < 1 || options.ranks > 64 || (options.ranks & (options.ranks - 1)) != 0)
     fail_usage("expected a tensor-parallel size of 1, 2, 4, ... 64, found {}", options.ranks);
   arithmetic_ = parse_arithmetic(options);
+  devices_ = open_devices(options.device, options.ranks);
   pool_ = std::make_unique<ThreadPool>(options.threads);
 
   std::unique_ptr<TensorSource> source;
@@ -75,11 +112,12 @@ Model::Model(const ModelOptions& options, const LoadProgress& progress)
     if (cut <= 0 || cut >= spec().layers)
       fail_usage("expected layer cuts between 1 and {}, found {}", spec().layers - 1, cut);
 
-  kernels_ = select_kernels(arithmetic_.order, options.instruction_set);
+  host_kernels_ = select_kernels(arithmetic_.order, options.instruction_set);
+  kernels_ = device().is_host() ? host_kernels_ : gpu_kernels(options, arithmetic_, devices_);
   for (int rank = 0; rank < options.ranks; ++rank)
     weights_.push_back(std::make_unique<DecoderWeights>(spec(), arithmetic_,
                                                         make_shard(spec(), rank, options.ranks),
-                                                        *source, *device_, *pool_, progress));
+                                                        *source, device(rank), *pool_, progress));
 }
 
 Model::~Model() = default;
@@ -98,19 +136,14 @@ int64_t Model::weight_bytes_per_token() const {
   return total;
 }
 
-void Model::for_each_weight(FunctionRef<void(const std::byte*, size_t)> visit) const {
-  for (const auto& weights : weights_)
-    for (const auto& array : weights->memory()) visit(array.data(), array.size());
-}
-
 Decoder Model::make_decoder(int rank, ThreadPool& pool) {
   return {.spec = spec(),
           .arithmetic = arithmetic_,
-          .device = device_.get(),
-          .pool = &pool,
+          .device = &device(rank),
+          .pool = device().is_host() ? &pool : nullptr,
           .kernels = kernels_,
           .weights = weights_[rank].get(),
-          .rope = RopeTable(*device_, spec().rope, spec().head_dim, spec().max_positions)};
+          .rope = RopeTable(device(rank), spec().rope, spec().head_dim, spec().max_positions)};
 }
 
 }  // namespace invar

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "base/function_ref.h"
 #include "base/thread_pool.h"
 #include "collectives/group.h"
 #include "device/device.h"
@@ -19,7 +18,8 @@ struct ModelOptions {
   std::string load_format = "auto";      // "auto" (safetensors) or "dummy:SEED"
   std::string arithmetic = "portable";   // "portable", "hopper", "control"
   std::string weights = "auto";          // "auto", or "rounded": f32 and f16 weights become bf16
-  std::string instruction_set = "auto";  // "auto", "scalar", "avx2", "avx512", "amx"
+  std::string device = "cpu";            // "cpu", "cuda" (a rank per GPU, going round) or "cuda:N"
+  std::string instruction_set = "auto";  // of the CPU: "auto", "scalar", "avx2", "avx512", "amx"
   int threads = 0;                       // 0: one per core
   int ranks = 1;                         // tensor-parallel ranks in this process
   std::vector<int> layer_cuts;           // ascending layers at which a pipeline stage begins
@@ -35,27 +35,28 @@ class Model {
   const DecoderSpec& spec() const { return config_.spec; }
   const Arithmetic& arithmetic() const { return arithmetic_; }
   std::string identity() const { return invar::identity(arithmetic_, spec()); }
-  const Kernels& kernels() const { return kernels_; }
+  // Kernels of the CPU, whatever the device: for what the host does with logits.
+  const Kernels& host_kernels() const { return host_kernels_; }
+  // What the kernels are for: a CPU's instruction set, or "cuda".
   const char* instruction_set() const { return kernels_.name; }
   ThreadPool& pool() { return *pool_; }
-  Device& device() { return *device_; }
+  // Where a rank's weights, keys, values and activations lie.
+  Device& device(int rank = 0) { return *devices_[rank % devices_.size()]; }
   int ranks() const { return options_.ranks; }
   int64_t weight_bytes() const;
   // Bytes of weights that a step of one row reads: all but an embedding of its own.
   int64_t weight_bytes_per_token() const;
-  // Calls visit(address, bytes) for every array of weights; host memory only.
-  void for_each_weight(FunctionRef<void(const std::byte*, size_t)> visit) const;
 
   // A decoder of one rank, computing on `pool`.
   Decoder make_decoder(int rank, ThreadPool& pool);
 
  private:
   ModelOptions options_;
-  std::unique_ptr<Device> device_;
+  std::vector<std::unique_ptr<Device>> devices_;  // ranks go round them
   std::unique_ptr<ThreadPool> pool_;
   ModelConfig config_;
   Arithmetic arithmetic_;
-  Kernels kernels_;
+  Kernels kernels_, host_kernels_;
   std::vector<std::unique_ptr<DecoderWeights>> weights_;  // per rank
 };
 

@@ -1,7 +1,13 @@
 #include "engine/model_runner.h"
 
+#include <algorithm>
 #include <barrier>
+#include <cstdio>
+#include <cstdlib>
 #include <thread>
+
+#include "base/error.h"
+#include "model/step_array.h"
 
 namespace invar {
 
@@ -9,7 +15,7 @@ namespace invar {
 struct ModelRunner::Rank {
   Rank(Model& model, const RunnerLimits& limits, int index, ThreadPool& pool, Group& group)
       : decoder(model.make_decoder(index, pool)),
-        kv(model.device(), model.spec().layers, limits.pages, limits.page_places,
+        kv(model.device(index), model.spec().layers, limits.pages, limits.page_places,
            decoder.weights->shard().kv_heads, model.spec().head_dim),
         workspace(decoder, limits.max_rows, limits.max_logit_rows, limits.max_taps),
         group(group) {}
@@ -20,12 +26,18 @@ struct ModelRunner::Rank {
   Group& group;
   Batch stage;                // a copy of the batch with one stage's layers
   std::vector<float> hidden;  // between stages
+  StepArray<PlaceCopy> copies;
 };
 
 // Ranks 1 and up each have a thread that repeats rank 0's calls.
 struct ModelRunner::Team {
-  explicit Team(int ranks) : start(ranks), done(ranks), groups(make_inproc_groups(ranks)) {
-    for (int r = 0; r < ranks; ++r) pools.push_back(std::make_unique<ThreadPool>(1));
+  explicit Team(Model& model)
+      : start(model.ranks()), done(model.ranks()), groups(make_inproc_groups(model.ranks())) {
+    for (int r = 0; r < model.ranks(); ++r) {
+      pools.push_back(std::make_unique<ThreadPool>(1));
+      if (!model.device(r).is_host())
+        staged.push_back(make_staged_group(model.device(r), *groups[r]));
+    }
   }
   ~Team() {
     stopping = true;
@@ -33,7 +45,9 @@ struct ModelRunner::Team {
   }
 
   std::barrier<> start, done;
-  std::vector<std::unique_ptr<Group>> groups;
+  Group& group(int rank) { return staged.empty() ? *groups[rank] : *staged[rank]; }
+
+  std::vector<std::unique_ptr<Group>> groups, staged;  // staged: on GPUs
   std::vector<std::unique_ptr<ThreadPool>> pools;
   const Batch* batch = nullptr;
   const std::vector<PlaceCopy>* copies = nullptr;
@@ -48,16 +62,16 @@ ModelRunner::ModelRunner(Model& model, const RunnerLimits& limits)
     ranks_.push_back(std::make_unique<Rank>(model, limits, 0, model.pool(), solo_group()));
     return;
   }
-  team_ = std::make_unique<Team>(ranks);
+  team_ = std::make_unique<Team>(model);
   for (int r = 0; r < ranks; ++r)
-    ranks_.push_back(std::make_unique<Rank>(model, limits, r, *team_->pools[r], *team_->groups[r]));
+    ranks_.push_back(std::make_unique<Rank>(model, limits, r, *team_->pools[r], team_->group(r)));
   for (int r = 1; r < ranks; ++r)
     team_->threads.emplace_back([this, r] {
       for (;;) {
         team_->start.arrive_and_wait();
         if (team_->stopping) return;
         ForwardIo io;
-        run_stages(*ranks_[r], *team_->batch, io);
+        run_or_end(*ranks_[r], *team_->batch, io);
         team_->done.arrive_and_wait();
       }
     });
@@ -69,8 +83,19 @@ void ModelRunner::run(const Batch& batch, ForwardIo& io) {
   if (!team_) return run_stages(*ranks_[0], batch, io);
   team_->batch = &batch;
   team_->start.arrive_and_wait();
-  run_stages(*ranks_[0], batch, io);
+  run_or_end(*ranks_[0], batch, io);
   team_->done.arrive_and_wait();
+}
+
+// A rank whose device fails would leave the others waiting for it for ever: the process ends, with
+// a sentence.
+void ModelRunner::run_or_end(Rank& rank, const Batch& batch, ForwardIo& io) {
+  try {
+    run_stages(rank, batch, io);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "invar: a rank failed: %s\n", error.what());
+    std::_Exit(1);
+  }
 }
 
 void ModelRunner::run_stages(Rank& rank, const Batch& batch, ForwardIo& io) {
@@ -98,10 +123,13 @@ int64_t ModelRunner::workspace_bytes() const {
 }
 
 void ModelRunner::copy_places(const std::vector<PlaceCopy>& copies) {
-  for (auto& rank : ranks_)
+  for (auto& rank : ranks_) {
+    std::ranges::copy(copies, rank->copies.prepare(*rank->decoder.device, copies.size()).begin());
+    const PlaceCopy* list = rank->copies.publish(copies.size());
     for (int layer = 0; layer < model_.spec().layers; ++layer)
       rank->decoder.run(rank->decoder.kernels.copy_places,
-                        CopyPlacesParams{rank->kv.layer(layer), copies.data(), std::ssize(copies)});
+                        CopyPlacesParams{rank->kv.layer(layer), list, std::ssize(copies)});
+  }
 }
 
 }  // namespace invar

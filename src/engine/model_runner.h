@@ -37,6 +37,7 @@ class ModelRunner {
   struct Rank;
   struct Team;
   void run_stages(Rank& rank, const Batch& batch, ForwardIo& io);
+  void run_or_end(Rank& rank, const Batch& batch, ForwardIo& io);
 
   Model& model_;
   RunnerLimits limits_;

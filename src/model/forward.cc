@@ -228,14 +228,14 @@ class ForwardPass {
     const int64_t piece = count * shard_.vocab_stride;
     float* all = ws_.rank_logits_.data() + piece;
     group_.all_gather(mine, piece * static_cast<int64_t>(sizeof(float)), all);
-    for (int64_t t = 0; t < count; ++t)
-      for (int64_t r = 0; r < group_.size(); ++r) {
-        const int64_t begin = r * shard_.vocab_stride;
-        const int64_t width = std::min<int64_t>(shard_.vocab_stride, spec_.vocab - begin);
-        if (width <= 0) break;
-        std::memcpy(ws_.logits_.data() + t * spec_.vocab + begin,
-                    all + r * piece + t * shard_.vocab_stride, width * sizeof(float));
-      }
+    for (int64_t r = 0; r < group_.size(); ++r) {
+      const int64_t begin = r * shard_.vocab_stride;
+      const int64_t width = std::min<int64_t>(shard_.vocab_stride, spec_.vocab - begin);
+      if (width <= 0) break;
+      model_.device->copy_rows(ws_.logits_.data() + begin, spec_.vocab * sizeof(float),
+                               all + r * piece, shard_.vocab_stride * sizeof(float),
+                               width * sizeof(float), count);
+    }
   }
 
   void norm(const float* weight, const int32_t* rows_of, int64_t rows, const Activation& out) {

@@ -8,4 +8,7 @@ namespace invar::cuda {
 // exp2(x), exp(x), log(|x|) where finite, x / (1 + sqrt(|x|)); device addresses.
 void elementary(const float* x, int64_t count, float* exp2, float* exp, float* log, float* divide);
 
+// A kernel that stops the GPU's work with an error.
+void fail_on_purpose();
+
 }  // namespace invar::cuda

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/error.h"
 #include "base/thread_pool.h"
 #include "cuda_check.h"
 #include "kernels/cuda/hopper_sample.h"
@@ -50,6 +51,27 @@ TEST_F(Steps, EveryRecordedCase) {
     cases += count;
   }
   EXPECT_EQ(cases, 380u);
+}
+
+// A GPU that fails in the middle is one sentence; in a process of its own, since the device is
+// lost.
+TEST_F(Steps, AFailedDeviceIsOneSentence) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto lose_the_device = [] {
+    const auto device = make_cuda_device(0);
+    const DeviceArray<char> array(*device, 1, "a test");
+    cuda::fail_on_purpose();
+    char c = 0;
+    try {
+      device->download(&c, array.data(), 1);
+    } catch (const Error& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      std::_Exit(3);
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(lose_the_device(), ::testing::ExitedWithCode(3),
+              "the GPU failed while copying from the GPU: .*");
 }
 
 // Every 61st bit pattern, which is one of every exponent and both signs many times over.

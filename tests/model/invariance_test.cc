@@ -107,33 +107,6 @@ TEST(ModelInvariance, HopperIsAnotherArithmeticAndAsInvariant) {
 
 // ---- Trees ----
 
-struct Tree {
-  std::vector<BatchRow> rows;  // rows[0] is the root, a trunk row
-  std::vector<Tokens> path;    // tokens from the root to each row
-};
-
-Tree random_tree(int base, int max_depth, int max_width, uint32_t seed) {
-  std::mt19937 random(seed);
-  Tree tree;
-  const auto add = [&](int parent) {
-    const int32_t token = static_cast<int32_t>(random() % kVocab);
-    Tokens path = parent < 0 ? Tokens{} : tree.path[parent];
-    path.push_back(token);
-    tree.rows.push_back({token, base + static_cast<int>(path.size()) - 1, 0, parent});
-    tree.path.push_back(path);
-  };
-  add(-1);
-  // Level by level, so that rows are in ascending position.
-  for (int depth = 1, level = 0; depth <= max_depth; ++depth) {
-    const int end = static_cast<int>(tree.rows.size());
-    const int width = 1 + static_cast<int>(random() % max_width);
-    for (int i = 0; i < width && level < end; ++i)
-      add(level + static_cast<int>(random() % (end - level)));
-    level = end;
-  }
-  return tree;
-}
-
 TEST(ModelInvariance, TreeNodesEqualPlainDecodingOfTheirPaths) {
   PositionHasher hash;
   for (const int page_places : {32, 64, 128}) {
@@ -143,7 +116,7 @@ TEST(ModelInvariance, TreeNodesEqualPlainDecodingOfTheirPaths) {
       // Bases around page and split edges, so that paths cross them.
       const int base = std::vector<int>{0, 27, 63, 100, 126, 127}[seed];
       const Tokens prefix = random_tokens(base, kVocab, 40 + seed);
-      const Tree tree = random_tree(base, 8, 8, seed);
+      const Tree tree = random_tree(base, 8, 8, kVocab, seed);
 
       if (base) Stepper(runner, {prefix}).step({{0, base}});
       std::vector<Digest> expected;
@@ -156,14 +129,7 @@ TEST(ModelInvariance, TreeNodesEqualPlainDecodingOfTheirPaths) {
         expected.push_back(stepper.digests()[0].back());
       }
 
-      Batch batch;
-      const int pages = (base + 9 + page_places - 1) / page_places;
-      batch.sequences.emplace_back();
-      for (int i = 0; i < pages; ++i) batch.sequences[0].pages.push_back(i);
-      batch.rows = tree.rows;
-      for (size_t i = 0; i < tree.rows.size(); ++i) batch.logit_rows.push_back(static_cast<int>(i));
-      const int scratch = scratch_pages_needed(batch.rows, page_places);
-      for (int i = 0; i < scratch; ++i) batch.scratch_pages.push_back(8 + i);
+      const Batch batch = batch_of(tree, base, page_places);
       ForwardIo io;
       runner.run(batch, io);
       bool any_sibling_differs = false;

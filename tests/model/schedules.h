@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/model_runner.h"
+#include "kv/placement.h"
 #include "numerics/logits_hash.h"
 
 namespace invar::testing_model {
@@ -106,6 +107,47 @@ inline std::vector<Digests> random_schedule(ModelRunner& runner,
     for (int s = 0; s < static_cast<int>(sequences.size()); ++s) any |= stepper.left(s) > 0;
     if (!any) return stepper.digests();
   }
+}
+
+// A draft tree of one sequence whose first place is `base`.
+struct Tree {
+  std::vector<BatchRow> rows;  // rows[0] is the root, a trunk row
+  std::vector<Tokens> path;    // tokens from the root to each row
+};
+
+// Level by level, so that rows are in ascending position.
+inline Tree random_tree(int base, int max_depth, int max_width, int vocab, uint32_t seed) {
+  std::mt19937 random(seed);
+  Tree tree;
+  const auto add = [&](int parent) {
+    const int32_t token = static_cast<int32_t>(random() % vocab);
+    Tokens path = parent < 0 ? Tokens{} : tree.path[parent];
+    path.push_back(token);
+    tree.rows.push_back({token, base + static_cast<int>(path.size()) - 1, 0, parent});
+    tree.path.push_back(path);
+  };
+  add(-1);
+  for (int depth = 1, level = 0; depth <= max_depth; ++depth) {
+    const int end = static_cast<int>(tree.rows.size());
+    const int width = 1 + static_cast<int>(random() % max_width);
+    for (int i = 0; i < width && level < end; ++i)
+      add(level + static_cast<int>(random() % (end - level)));
+    level = end;
+  }
+  return tree;
+}
+
+// One step of the whole tree, in pages 0, 1, ... with scratch pages from 8 on.
+inline Batch batch_of(const Tree& tree, int base, int page_places) {
+  Batch batch;
+  batch.sequences.emplace_back();
+  for (int i = 0; i < (base + 9 + page_places - 1) / page_places; ++i)
+    batch.sequences[0].pages.push_back(i);
+  batch.rows = tree.rows;
+  for (size_t i = 0; i < tree.rows.size(); ++i) batch.logit_rows.push_back(static_cast<int>(i));
+  const int scratch = scratch_pages_needed(batch.rows, page_places);
+  for (int i = 0; i < scratch; ++i) batch.scratch_pages.push_back(8 + i);
+  return batch;
 }
 
 }  // namespace invar::testing_model

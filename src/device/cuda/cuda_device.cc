@@ -42,6 +42,14 @@ class CudaDevice final : public Device {
   void download(void* to, const void* from, size_t bytes) override {
     copy(to, from, bytes, "copying from the GPU");
   }
+  void copy_rows(void* to, size_t to_stride, const void* from, size_t from_stride, size_t width,
+                 size_t rows) override {
+    make_current();
+    if (width && rows)
+      cuda_check(
+          cudaMemcpy2D(to, to_stride, from, from_stride, width, rows, cudaMemcpyDeviceToDevice),
+          "copying on the GPU");
+  }
   bool is_host() const override { return false; }
 
   size_t available_bytes() const override {
@@ -79,6 +87,24 @@ int cuda_device_count() {
   return 0;
 }
 
+namespace {
+
+cudaDeviceProp properties_of(int ordinal) {
+  cudaDeviceProp properties;
+  cuda_check(cudaGetDeviceProperties(&properties, ordinal), "asking for its properties");
+  return properties;
+}
+
+bool is_hopper(const cudaDeviceProp& properties) {
+  return properties.major == 9 && properties.minor == 0;
+}
+
+}  // namespace
+
+bool cuda_device_is_usable(int ordinal) {
+  return is_hopper(properties_of(ordinal));
+}
+
 std::unique_ptr<Device> make_cuda_device(int ordinal) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
@@ -96,17 +122,15 @@ std::unique_ptr<Device> make_cuda_device(int ordinal) {
          cudaGetErrorString(status));
   if (ordinal < 0 || ordinal >= count)
     fail("the device cuda:{} was asked for and this machine has {} GPUs", ordinal, count);
-  cudaDeviceProp properties;
-  cuda_check(cudaGetDeviceProperties(&properties, ordinal), "asking for its properties");
-  if (properties.major != 9 || properties.minor != 0)
+  const cudaDeviceProp properties = properties_of(ordinal);
+  if (!is_hopper(properties))
     fail("this build runs on GPUs of compute capability 9.0 (Hopper) and cuda:{}, {}, has {}.{}",
          ordinal, properties.name, properties.major, properties.minor);
   return std::make_unique<CudaDevice>(ordinal);
 }
 
 std::string describe_cuda_device(int ordinal) {
-  cudaDeviceProp properties;
-  cuda_check(cudaGetDeviceProperties(&properties, ordinal), "asking for its properties");
+  const cudaDeviceProp properties = properties_of(ordinal);
   int driver = 0;
   cuda_check(cudaDriverGetVersion(&driver), "asking for its driver");
   return fmt::format("{}, {} MiB, compute capability {}.{}, driver {}", properties.name,

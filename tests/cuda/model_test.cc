@@ -1,0 +1,163 @@
+// The whole model on a GPU against the CPU: every logit of every position, however the rows are cut
+// into steps.
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "../model/schedules.h"
+#include "base/error.h"
+#include "cuda_check.h"
+#include "engine/engine.h"
+
+namespace invar {
+namespace {
+
+using namespace testing_model;
+
+constexpr RunnerLimits kLimits = {
+    .pages = 64, .page_places = 64, .max_rows = 512, .max_logit_rows = 512};
+
+std::vector<Tokens> some_sequences(int vocab) {
+  return {random_tokens(170, vocab, 1), random_tokens(33, vocab, 2), random_tokens(129, vocab, 3),
+          random_tokens(1, vocab, 4)};
+}
+
+// Hashes of all logits; `max_chunk` rows of a sequence at most in a step, 0: all at once.
+std::vector<Digests> hashes(const ModelOptions& options, int max_chunk = 0) {
+  Model model(options);
+  ModelRunner runner(model, kLimits);
+  const auto sequences = some_sequences(model.spec().vocab);
+  if (max_chunk) return random_schedule(runner, sequences, 7, max_chunk);
+  Stepper stepper(runner, sequences);
+  std::vector<std::pair<int, int>> all;
+  for (int s = 0; s < static_cast<int>(sequences.size()); ++s) all.emplace_back(s, stepper.left(s));
+  stepper.step(all);
+  return stepper.digests();
+}
+
+ModelOptions on_gpu(ModelOptions options) {
+  options.device = "cuda";
+  return options;
+}
+
+std::string golden(const std::string& name) {
+  std::filesystem::path folder = std::filesystem::path(INVAR_SOURCE_DIR) / "tests/data/golden";
+  if (!std::filesystem::exists(folder)) folder = "tests/data/golden";
+  return folder / name;
+}
+
+void check(const ModelOptions& options) {
+  const auto expected = hashes(options);
+  const std::string what =
+      fmt::format("{} {} {}", options.model, options.arithmetic, options.weights);
+  EXPECT_EQ(hashes(on_gpu(options)), expected) << what;
+  EXPECT_EQ(hashes(on_gpu(options), 40), expected) << what << ", in random steps";
+}
+
+using ModelOnGpu = CudaTest;
+
+TEST_F(ModelOnGpu, GoldenModels) {
+  for (const char* name :
+       {"llama-gqa", "llama3-rope-tied", "mistral-window", "qwen2-bias", "qwen3-qknorm"})
+    for (const char* arithmetic : {"portable", "hopper"})
+      for (const char* weights : {"auto", "rounded"}) {
+        const ModelOptions options{
+            .model = golden(name), .arithmetic = arithmetic, .weights = weights};
+        try {
+          check(options);
+        } catch (const UsageError&) {
+          EXPECT_STREQ(arithmetic, "hopper");  // of f32 weights
+          EXPECT_STREQ(weights, "auto");
+        }
+      }
+}
+
+ModelOptions made(const char* arithmetic, const char* load_format = "dummy:1") {
+  return {.model = "tiny", .load_format = load_format, .arithmetic = arithmetic};
+}
+
+TEST_F(ModelOnGpu, MadeModel) {
+  for (const char* arithmetic : {"portable", "hopper"}) check(made(arithmetic));
+  EXPECT_NE(hashes(on_gpu(made("portable"))), hashes(on_gpu(made("hopper"))));
+  EXPECT_NE(hashes(on_gpu(made("portable"))), hashes(on_gpu(made("portable", "dummy:2"))));
+}
+
+// Ranks go round the GPUs, so that one GPU is enough to play several.
+TEST_F(ModelOnGpu, RanksAndLayerCuts) {
+  for (const char* arithmetic : {"portable", "hopper"}) {
+    const auto expected = hashes(made(arithmetic));
+    for (const int ranks : {2, 4, 8}) {
+      ModelOptions options = on_gpu(made(arithmetic));
+      options.ranks = ranks;
+      EXPECT_EQ(hashes(options, 40), expected) << ranks << " ranks";
+    }
+    ModelOptions options = on_gpu(made(arithmetic));
+    options.ranks = 2;
+    options.layer_cuts = {1};
+    EXPECT_EQ(hashes(options), expected) << "cut after layer 1";
+  }
+}
+
+TEST_F(ModelOnGpu, DraftTrees) {
+  for (const char* arithmetic : {"portable", "hopper"}) {
+    Model host_model(made(arithmetic)), gpu_model(on_gpu(made(arithmetic)));
+    ModelRunner host(host_model, kLimits), gpu(gpu_model, kLimits);
+    const int vocab = host_model.spec().vocab;
+    for (uint32_t seed = 0; seed < 4; ++seed) {
+      const int base = std::vector<int>{27, 63, 126, 127}[seed];
+      const Batch batch = batch_of(random_tree(base, 8, 8, vocab, seed), base, kLimits.page_places);
+      const auto digests = [&](ModelRunner& runner) {
+        Stepper(runner, {random_tokens(base, vocab, 40 + seed)}).step({{0, base}});
+        ForwardIo io;
+        runner.run(batch, io);
+        Digests all;
+        PositionHasher hash;
+        for (size_t i = 0; i < batch.rows.size(); ++i)
+          all.push_back(hash(io.logits.subspan(i * vocab, vocab)));
+        return all;
+      };
+      EXPECT_EQ(digests(gpu), digests(host)) << arithmetic << ", base " << base;
+    }
+  }
+}
+
+// The engine sizes its pages by what the GPU has left, and answers.
+TEST_F(ModelOnGpu, EngineAnswers) {
+  struct Last final : OutputSink {
+    void on_token(const TokenOutput& output) override { hash = output.logits_hash; }
+    Digest hash{};
+  };
+  const auto answer = [](const ModelOptions& options) {
+    Model model(options);
+    Engine engine(model, {});
+    EXPECT_GE(engine.num_pages(), 1);
+    Request request{.id = 1, .prompt = random_tokens(70, model.spec().vocab, 3)};
+    request.params.max_tokens = 20;
+    engine.add(std::move(request));
+    Last sink;
+    while (engine.step(sink)) {
+    }
+    return sink.hash;
+  };
+  for (const char* arithmetic : {"portable", "hopper"})
+    EXPECT_EQ(answer(on_gpu(made(arithmetic))), answer(made(arithmetic))) << arithmetic;
+}
+
+// What this device cannot do is refused with a sentence.
+TEST_F(ModelOnGpu, Refusals) {
+  const auto with = [&](auto change) {
+    ModelOptions options = on_gpu(made("portable"));
+    change(options);
+    return options;
+  };
+  EXPECT_THROW(Model(with([](auto& o) { o.device = "cuda:99"; })), Error);
+  EXPECT_THROW(Model(with([](auto& o) { o.device = "cuda:x"; })), UsageError);
+  EXPECT_THROW(Model(with([](auto& o) { o.device = "gpu"; })), UsageError);
+  EXPECT_THROW(Model(with([](auto& o) { o.instruction_set = "avx2"; })), UsageError);
+  EXPECT_THROW(Model(with([](auto& o) { o.arithmetic = "control"; })), UsageError);
+  Model model(on_gpu(made("portable")));
+  EXPECT_THROW(ModelRunner(model, {.pages = 1 << 30}), Error);  // too little memory
+}
+
+}  // namespace
+}  // namespace invar
