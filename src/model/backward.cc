@@ -30,24 +30,29 @@ class BackwardPass {
   void run() {
     CHECK(rows_ % kLeafPad == 0 && rows_ <= ws_.max_rows_, "rows of a backward pass");
     tables_ = ws_.tables_.build(batch_, kv_.page_places(), *model_.device);
-    head();
+    std::memset(d_hidden(), 0, rows_ * spec_.hidden * sizeof(float));
+    head(io_.d_logits, io_.tape->final_normed(), io_.tape->output(), gradient(TensorRole::head, -1),
+         gradient(TensorRole::final_norm, -1));
     for (int layer = spec_.layers - 1; layer >= 0; --layer) {
       if (io_.tape->recompute()) forward_again(layer);
       ffn_block(layer);
       attention_block(layer);
+      for (const ExitGradient& exit : io_.exits)
+        if (exit.layers == layer)
+          head(exit.d_logits, exit.normed, io_.tape->layer(layer).input, exit.head,
+               exit.final_norm);
     }
     embed();
   }
 
  private:
-  // logits = head(norm(h))
-  void head() {
-    const Activation& normed = io_.tape->final_normed();
-    std::memset(d_hidden(), 0, rows_ * spec_.hidden * sizeof(float));
-    matmul(io_.d_logits, transposed_.head(), ws_.d_normed_.data());
+  // logits = head(norm(x)): adds to the gradient of x, a residual stream.
+  void head(const Activation& d_logits, const Activation& normed, const float* x,
+            float* head_gradient, float* norm_gradient) {
+    matmul(d_logits, transposed_.head(), ws_.d_normed_.data());
     pack_inputs(normed, spec_.hidden);
-    weight_gradient(TensorRole::head, -1, io_.d_logits, {0, spec_.vocab}, spec_.hidden);
-    norm(TensorRole::final_norm, -1, model_.weights->final_norm(), io_.tape->output());
+    weight_gradient(head_gradient, d_logits, {0, spec_.vocab}, spec_.hidden);
+    norm(norm_gradient, model_.weights->final_norm(), x);
   }
 
   // h = h + down(silu(gate(norm(h))) * up(norm(h)))
@@ -57,7 +62,7 @@ class BackwardPass {
     const Activation d_out = round(d_hidden(), spec_.hidden, ws_.d_out_);
     matmul(d_out, transposed_.layers()[layer].down, ws_.d_gated_.data());
     pack_inputs(at.gated, spec_.ffn);
-    weight_gradient(TensorRole::down, layer, d_out, {0, spec_.hidden}, spec_.ffn);
+    weight_gradient(gradient(TensorRole::down, layer), d_out, {0, spec_.hidden}, spec_.ffn);
     bias_gradient(TensorRole::down_bias, layer, d_out, {0, spec_.hidden});
 
     PackedWeight gate_up = w.gate_up;  // the pair as one matrix
@@ -74,11 +79,11 @@ class BackwardPass {
     matmul(d_gate_up, transposed_.layers()[layer].gate_up, ws_.d_normed_.data());
     pack_inputs(at.ffn_normed, spec_.hidden);
     const Columns gate{0, spec_.ffn, 0}, up{0, spec_.ffn, 1};
-    weight_gradient(TensorRole::gate, layer, d_gate_up, gate, spec_.hidden);
-    weight_gradient(TensorRole::up, layer, d_gate_up, up, spec_.hidden);
+    weight_gradient(gradient(TensorRole::gate, layer), d_gate_up, gate, spec_.hidden);
+    weight_gradient(gradient(TensorRole::up, layer), d_gate_up, up, spec_.hidden);
     bias_gradient(TensorRole::gate_bias, layer, d_gate_up, gate);
     bias_gradient(TensorRole::up_bias, layer, d_gate_up, up);
-    norm(TensorRole::post_norm, layer, w.ffn_norm, at.middle);
+    norm(gradient(TensorRole::post_norm, layer), w.ffn_norm, at.middle);
   }
 
   // h = h + o(attention(rope(qkv(norm(h)))))
@@ -88,7 +93,7 @@ class BackwardPass {
     const Activation d_out = round(d_hidden(), spec_.hidden, ws_.d_out_);
     matmul(d_out, transposed_.layers()[layer].o, ws_.d_attended_.data());
     pack_inputs(at.attended, spec_.query_width());
-    weight_gradient(TensorRole::o, layer, d_out, {0, spec_.hidden}, spec_.query_width());
+    weight_gradient(gradient(TensorRole::o, layer), d_out, {0, spec_.hidden}, spec_.query_width());
     bias_gradient(TensorRole::o_bias, layer, d_out, {0, spec_.hidden});
 
     attention(layer, round(ws_.d_attended_.data(), spec_.query_width(), ws_.d_wide_));
@@ -96,13 +101,13 @@ class BackwardPass {
     matmul(d_qkv, transposed_.layers()[layer].qkv, ws_.d_normed_.data());
     pack_inputs(at.normed, spec_.hidden);
     const int64_t q = spec_.query_width(), kv = spec_.kv_width();
-    weight_gradient(TensorRole::q, layer, d_qkv, {0, q}, spec_.hidden);
-    weight_gradient(TensorRole::k, layer, d_qkv, {q, kv}, spec_.hidden);
-    weight_gradient(TensorRole::v, layer, d_qkv, {q + kv, kv}, spec_.hidden);
+    weight_gradient(gradient(TensorRole::q, layer), d_qkv, {0, q}, spec_.hidden);
+    weight_gradient(gradient(TensorRole::k, layer), d_qkv, {q, kv}, spec_.hidden);
+    weight_gradient(gradient(TensorRole::v, layer), d_qkv, {q + kv, kv}, spec_.hidden);
     bias_gradient(TensorRole::q_bias, layer, d_qkv, {0, q});
     bias_gradient(TensorRole::k_bias, layer, d_qkv, {q, kv});
     bias_gradient(TensorRole::v_bias, layer, d_qkv, {q + kv, kv});
-    norm(TensorRole::input_norm, layer, w.attention_norm, at.input);
+    norm(gradient(TensorRole::input_norm, layer), w.attention_norm, at.input);
   }
 
   // d_qkv of rotated queries and keys, and of values.
@@ -182,7 +187,7 @@ class BackwardPass {
   }
 
   // d_h = d_h + the gradient of norm(h), whose output has the gradient d_normed.
-  void norm(TensorRole role, int layer, const float* weight, const float* x) {
+  void norm(float* norm_gradient, const float* weight, const float* x) {
     model_.run(kernels_.norm_backward, NormBackwardParams{.dy = ws_.d_normed_.data(),
                                                           .x = x,
                                                           .weight = weight,
@@ -200,7 +205,7 @@ class BackwardPass {
                                                           .rows = rows_,
                                                           .heads = 1,
                                                           .width = spec_.hidden,
-                                                          .gradient = gradient(role, layer)});
+                                                          .gradient = norm_gradient});
   }
 
   // h = rows of the embedding
@@ -256,8 +261,7 @@ class BackwardPass {
   }
 
   // The gradient of a weight [columns][inputs] from that of its outputs and the packed inputs.
-  void weight_gradient(TensorRole role, int layer, const Activation& dy, Columns columns,
-                       int64_t inputs) {
+  void weight_gradient(float* out, const Activation& dy, Columns columns, int64_t inputs) {
     const Activation transposed{ws_.transposed_.data(), DType::bf16, activation_stride(rows_)};
     model_.run(kernels_.transpose,
                TransposeParams{.x = dy, .rows = rows_, .columns = columns, .out = transposed});
@@ -268,7 +272,7 @@ class BackwardPass {
                                                    .runs = 1,
                                                    .bias = nullptr,
                                                    .accumulate = false,
-                                                   .y = gradient(role, layer),
+                                                   .y = out,
                                                    .y_stride = inputs,
                                                    .extend = true});
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "kv/kv_storage.h"
 #include "model/batch.h"
@@ -33,9 +34,20 @@ class BackwardWorkspace {
   StepTableBuilder tables_;
 };
 
+// Logits of an earlier residual stream, through the same final norm and head.
+struct ExitGradient {
+  int layers = 0;       // that have run: 1 .. spec.layers - 1
+  Activation normed;    // [T][D], bf16: what entered the head
+  Activation d_logits;  // [T][V], bf16
+  // In and out: chains of their own, since each use of a tensor has one.
+  float* head = nullptr;        // [V][D]
+  float* final_norm = nullptr;  // [D]
+};
+
 struct BackwardIo {
   Tape* tape = nullptr;
-  Activation d_logits;  // [T][V], bf16
+  Activation d_logits;                  // [T][V], bf16
+  std::span<const ExitGradient> exits;  // in the order of their layers, each layer once
   // In and out: the chains of every parameter's gradient, in the layout's order, gradient_size()
   // elements. They start as zeros and go on from batch to batch.
   float* gradients = nullptr;

@@ -55,18 +55,33 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
                          options.batch_rows * options.context),
       tape_(decoder_, options.batch_rows * options.context, options.recompute),
       backward_workspace_(decoder_, kernels_, options.batch_rows * options.context,
-                          options.context) {
-  const size_t positions = static_cast<size_t>(options.batch_rows * options.context);
-  d_logits_ = {*device_, positions * activation_stride(options.model.spec.vocab),
-               "the gradient of the logits"};
+                          options.context),
+      scores_(options.batch_rows * options.context),
+      exit_scores_(options.exits.empty() ? 0 : options.batch_rows * options.context) {
+  const DecoderSpec& spec = options.model.spec;
+  const int64_t positions = int64_t{options.batch_rows} * options.context;
+  const auto bf16s = [&](int64_t width, const char* what) {
+    return DeviceArray<bf16_t>(*device_, static_cast<size_t>(positions * activation_stride(width)),
+                               what);
+  };
+  d_logits_ = bf16s(spec.vocab, "the gradient of the logits");
+  // Behind the gradients of tensors stand the chains of exits.
+  gradient_size_ = layout.gradient_size();
+  for (size_t i = 0; i < options.exits.size(); ++i) {
+    const int64_t head = round_up(int64_t{spec.vocab} * spec.hidden, kPanelWidth);
+    exits_.push_back({bf16s(spec.hidden, "an exit"), bf16s(spec.vocab, "an exit's gradient"),
+                      gradient_size_, gradient_size_ + head});
+    gradient_size_ += head + round_up(spec.hidden, kPanelWidth);
+  }
+  if (!exits_.empty()) exit_logits_ = floats(*device_, positions * spec.vocab, "an exit's logits");
+  if (options.teacher.weights)
+    teacher_ =
+        std::make_unique<Teacher>(options.teacher, options.instruction_set, *device_, pool_,
+                                  static_cast<int>(positions), pages_of(options), kPagePlaces);
   // A rank's groups meet two and two: at most one buffer waits on each level of the tree.
   const int levels = std::bit_width(static_cast<unsigned>(options.groups / options.ranks));
   for (int i = 0; i < levels; ++i)
-    gradients_.push_back(floats(*device_, layout.gradient_size(), "gradients"));
-  argmax_.resize(positions);
-  max_.resize(positions);
-  log_sum_.resize(positions);
-  has_nan_ = std::make_unique<bool[]>(positions);
+    gradients_.push_back(floats(*device_, gradient_size_, "gradients"));
 }
 
 void Trainer::Replica::load(const TrainingState& state) {
@@ -118,62 +133,121 @@ void Trainer::Replica::run_forward(std::span<const PackedRow> rows, Tape* tape) 
   build_batch(rows);
   io_.tape = tape;
   forward(decoder_, batch_, kv_, forward_workspace_, solo_group(), io_);
-  const int64_t vocab = options_.model.spec.vocab;
-  decoder_.run(decoder_.kernels.log_sum_exp, LogitsParams{.logits = io_.logits.data(),
-                                                          .rows = std::ssize(batch_.rows),
-                                                          .stride = vocab,
-                                                          .vocab = vocab,
-                                                          .argmax = argmax_.data(),
-                                                          .max = max_.data(),
-                                                          .log_sum = log_sum_.data(),
-                                                          .has_nan = has_nan_.get()});
+  scores_.compute(decoder_, io_.logits.data(), std::ssize(batch_.rows));
+  note_failure(scores_);
+}
+
+void Trainer::Replica::note_failure(const Scores& scores) {
   for (size_t t = 0; t < batch_.rows.size() && failure_.empty(); ++t)
-    if (has_nan_[t] || io_.non_finite[t])
+    if (scores.has_nan[t] || io_.non_finite[t])
       failure_ = fmt::format("the forward of position {} of row {}", t % options_.context,
                              t / options_.context);
 }
 
-float Trainer::Replica::log_probability(size_t t) const {
-  const float logit = io_.logits[t * options_.model.spec.vocab + targets_[t]];
-  return orders::LogSumExp{max_[t], log_sum_[t]}.log_probability(logit);
-}
-
 // Sum of weight * -log-probability of each row, in f64.
-void Trainer::Replica::record_losses(std::span<const PackedRow> rows, double* losses) const {
+void Trainer::Replica::record_losses(std::span<const PackedRow> rows, const Scores& scores,
+                                     double* losses) const {
   size_t t = 0;
   for (const PackedRow& row : rows) {
     double sum = 0;
     for (const float weight : row.weights) {
-      if (weight != 0) sum -= static_cast<double>(weight) * log_probability(t);
+      if (weight != 0) sum -= double{weight} * scores.log_probability(t, targets_[t]);
       ++t;
     }
     *losses++ = sum;
   }
 }
 
-void Trainer::Replica::run_backward(std::span<const PackedRow> rows, double total_weight,
-                                    float* gradients) {
+// The gradient of `weight` times the loss.
+Activation Trainer::Replica::loss_gradient(const Scores& scores, float weight,
+                                           DeviceArray<bf16_t>& memory) {
+  std::vector<float> weights = weights_;
+  for (float& w : weights) w *= weight;
+  const Activation out{memory.data(), DType::bf16, activation_stride(scores.vocab)};
+  LossParams params{.logits = scores.logits,
+                    .rows = scores.rows,
+                    .stride = scores.vocab,
+                    .vocab = scores.vocab,
+                    .max = scores.max.data(),
+                    .log_sum = scores.log_sum.data(),
+                    .targets = targets_.data(),
+                    .weights = weights.data(),
+                    .teacher = nullptr,
+                    .out = out};
+  if (teacher_) {
+    const Scores& teacher = teacher_->scores();
+    params.teacher = teacher.logits;
+    params.teacher_max = teacher.max.data();
+    params.teacher_log_sum = teacher.log_sum.data();
+    params.teacher_share = options_.teacher.share;
+  }
+  decoder_.run(kernels_.loss, params);
+  return out;
+}
+
+// The logits of an exit and their gradient.
+ExitGradient Trainer::Replica::run_exit(size_t index, float* gradients) {
+  const DecoderSpec& spec = options_.model.spec;
+  const ExitLoss& loss = options_.exits[index];
+  Exit& exit = exits_[index];
+  const int64_t rows = std::ssize(batch_.rows);
+  const Activation normed{exit.normed.data(), DType::bf16, activation_stride(spec.hidden)};
+  decoder_.run(decoder_.kernels.rms_norm, RmsNormParams{.x = tape_.layer(loss.layers).input,
+                                                        .x_stride = spec.hidden,
+                                                        .rows_of = nullptr,
+                                                        .weight = decoder_weights_.final_norm(),
+                                                        .eps = spec.norm_eps,
+                                                        .rows = rows,
+                                                        .width = spec.hidden,
+                                                        .out = normed});
+  decoder_.run(decoder_.kernels.matmul, MatmulParams{.x = normed,
+                                                     .w = decoder_weights_.head(),
+                                                     .rows = rows,
+                                                     .runs = 1,
+                                                     .bias = nullptr,
+                                                     .accumulate = false,
+                                                     .y = exit_logits_.data(),
+                                                     .y_stride = spec.vocab});
+  exit_scores_.compute(decoder_, exit_logits_.data(), rows);
+  note_failure(exit_scores_);
+  return {.layers = loss.layers,
+          .normed = normed,
+          .d_logits = loss_gradient(exit_scores_, loss.weight, exit.d_logits),
+          .head = gradients + exit.head_offset,
+          .final_norm = gradients + exit.norm_offset};
+}
+
+// Forward and backward of some rows, the first of which is row `first` of the step.
+void Trainer::Replica::compute_batch(std::span<const PackedRow> rows, size_t first,
+                                     double total_weight, float* gradients) {
+  const size_t rows_of_step = static_cast<size_t>(options_.rows);
+  run_forward(rows, &tape_);
+  record_losses(rows, scores_, &losses_[first]);
   weights_.clear();
   for (const PackedRow& row : rows)
     for (const float weight : row.weights)
       weights_.push_back(weight == 0 ? 0.0f : static_cast<float>(weight / total_weight));
-  const int64_t vocab = options_.model.spec.vocab;
-  const Activation d_logits{d_logits_.data(), DType::bf16, activation_stride(vocab)};
-  decoder_.run(kernels_.loss, LossParams{.logits = io_.logits.data(),
-                                         .rows = std::ssize(batch_.rows),
-                                         .stride = vocab,
-                                         .vocab = vocab,
-                                         .max = max_.data(),
-                                         .log_sum = log_sum_.data(),
-                                         .targets = targets_.data(),
-                                         .weights = weights_.data(),
-                                         .teacher = nullptr,
-                                         .out = d_logits});
+  if (teacher_) note_failure(teacher_->run(batch_));
   BackwardIo io{.tape = &tape_,
-                .d_logits = d_logits,
+                .d_logits = loss_gradient(scores_, 1.0f, d_logits_),
                 .gradients = gradients,
                 .forward_workspace = &forward_workspace_};
+  std::vector<ExitGradient> exits;
+  for (size_t i = 0; i < exits_.size(); ++i) {
+    exits.push_back(run_exit(i, gradients));
+    record_losses(rows, exit_scores_, &losses_[(1 + i) * rows_of_step + first]);
+  }
+  io.exits = exits;
   backward(decoder_, transposed_, kernels_, layout_, batch_, kv_, backward_workspace_, io);
+}
+
+// Where the chains of a tensor's uses meet: gradient = gradient + the chain at `from`.
+void Trainer::Replica::add_to(float* gradients, TensorRole role, int64_t from) {
+  const auto slot =
+      std::ranges::find(layout_.slots(), layout_.offset(role), &ParameterLayout::Slot::offset);
+  decoder_.run(kernels_.add_gradient,
+               AddGradientParams{
+                   .x = gradients + from, .count = slot->count, .y = gradients + slot->offset});
 }
 
 // The gradient of one group's rows in the next free buffer.
@@ -181,7 +255,7 @@ void Trainer::Replica::compute_group(int group, std::span<const PackedRow> rows,
                                      double total_weight) {
   float* gradients = gradients_[waiting_].data();
   pool_.run([&](Part part) {
-    const auto [begin, end] = part.of(layout_.gradient_size(), 1024);
+    const auto [begin, end] = part.of(gradient_size_, 1024);
     std::fill(gradients + begin, gradients + end, 0.0f);
   });
   const size_t count = static_cast<size_t>(options_.rows / options_.groups);
@@ -189,16 +263,15 @@ void Trainer::Replica::compute_group(int group, std::span<const PackedRow> rows,
     const size_t first = group * count + row;
     const auto batch =
         rows.subspan(first, std::min(static_cast<size_t>(options_.batch_rows), count - row));
-    run_forward(batch, &tape_);
-    record_losses(batch, &losses_[first]);
-    run_backward(batch, total_weight, gradients);
+    compute_batch(batch, first, total_weight, gradients);
   }
-  if (!options_.model.spec.tied_head) return;
-  const int64_t count_embedding = int64_t{options_.model.spec.vocab} * options_.model.spec.hidden;
-  decoder_.run(kernels_.add_gradient,
-               AddGradientParams{.x = gradients + layout_.offset(TensorRole::head),
-                                 .count = count_embedding,
-                                 .y = gradients + layout_.offset(TensorRole::embedding)});
+  const bool tied = options_.model.spec.tied_head;
+  const TensorRole head = tied ? TensorRole::embedding : TensorRole::head;
+  if (tied) add_to(gradients, head, layout_.offset(TensorRole::head));
+  for (const Exit& exit : exits_) {
+    add_to(gradients, head, exit.head_offset);
+    add_to(gradients, TensorRole::final_norm, exit.norm_offset);
+  }
 }
 
 // (g0 + g1) + (g2 + g3) ...: an odd one meets the tree to its left.
@@ -267,7 +340,7 @@ Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const Pa
   for (const PackedRow& row : rows)
     for (const float weight : row.weights) total_weight += weight;
   const int groups = options_.groups / options_.ranks;
-  losses_.assign(rows.size(), 0.0);
+  losses_.assign((1 + exits_.size()) * rows.size(), 0.0);
   failure_.clear();
   waiting_ = 0;
   for (int i = 0; i < groups; ++i) {
@@ -275,13 +348,16 @@ Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const Pa
     merge_group(i);
   }
   group_.tree_all_reduce(gradients_[0].data(), layout_.size());
+  Result result;
   std::vector<double> losses(rows.size());
   const size_t mine = rows.size() / static_cast<size_t>(options_.ranks);
-  group_.all_gather(losses_.data() + mine * group_.rank(),
-                    static_cast<int64_t>(mine * sizeof(double)), losses.data());
-  Result result;
-  for (const double loss : losses) result.loss += loss;
-  if (total_weight > 0) result.loss /= total_weight;
+  for (size_t i = 0; i <= exits_.size(); ++i) {
+    group_.all_gather(losses_.data() + i * rows.size() + mine * group_.rank(),
+                      static_cast<int64_t>(mine * sizeof(double)), losses.data());
+    double sum = 0;
+    for (const double loss : losses) sum += loss;
+    result.losses.push_back(total_weight > 0 ? sum / total_weight : sum);
+  }
   result.gradient_norm = gradient_norm(result.failure);
   // All ranks go on or none does: the gradients are the same on all, a forward's failure is not.
   const int failed = !failure_.empty();
@@ -297,7 +373,7 @@ Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const Pa
 
 void Trainer::Replica::log_probabilities(std::span<const PackedRow> rows, float* out) {
   run_forward(rows, nullptr);
-  for (size_t t = 0; t < batch_.rows.size(); ++t) out[t] = log_probability(t);
+  for (size_t t = 0; t < batch_.rows.size(); ++t) out[t] = scores_.log_probability(t, targets_[t]);
 }
 
 }  // namespace invar

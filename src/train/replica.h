@@ -6,6 +6,8 @@
 #include "model/backward.h"
 #include "model/forward.h"
 #include "model/parameter_source.h"
+#include "train/scores.h"
+#include "train/teacher.h"
 #include "train/trainer.h"
 
 namespace invar {
@@ -19,7 +21,8 @@ class Trainer::Replica {
   const TensorSource& weights() const { return source_; }
 
   struct Result {
-    double loss = 0;  // weighted mean over the step's rows, the same on every rank
+    // Weighted means over the step's rows, the same on every rank: of the last layer, of exits.
+    std::vector<double> losses;
     double gradient_norm = 0;
     std::string failure;  // what was not finite; then nothing has changed
   };
@@ -30,18 +33,26 @@ class Trainer::Replica {
   void log_probabilities(std::span<const PackedRow> rows, float* out);
 
  private:
-  struct Squares;
+  // The next token from the residual stream after some layers.
+  struct Exit {
+    DeviceArray<bf16_t> normed, d_logits;
+    int64_t head_offset, norm_offset;  // of its chains in an array of gradients
+  };
 
   void build_batch(std::span<const PackedRow> rows);
   void run_forward(std::span<const PackedRow> rows, Tape* tape);
-  void run_backward(std::span<const PackedRow> rows, double total_weight, float* gradients);
+  void compute_batch(std::span<const PackedRow> rows, size_t first, double total_weight,
+                     float* gradients);
   void compute_group(int group, std::span<const PackedRow> rows, double total_weight);
   void merge_group(int group);
   double gradient_norm(std::string& failure);
   void optimize(int64_t step, float gradient_scale);
   void publish();
-  float log_probability(size_t t) const;
-  void record_losses(std::span<const PackedRow> rows, double* losses) const;
+  void record_losses(std::span<const PackedRow> rows, const Scores& scores, double* losses) const;
+  Activation loss_gradient(const Scores& scores, float weight, DeviceArray<bf16_t>& memory);
+  ExitGradient run_exit(size_t index, float* gradients);
+  void note_failure(const Scores& scores);
+  void add_to(float* gradients, TensorRole role, int64_t from);
 
   const TrainerOptions& options_;
   const ParameterLayout& layout_;
@@ -60,6 +71,10 @@ class Trainer::Replica {
   Tape tape_;
   BackwardWorkspace backward_workspace_;
   DeviceArray<bf16_t> d_logits_;
+  std::vector<Exit> exits_;
+  DeviceArray<float> exit_logits_;
+  std::unique_ptr<Teacher> teacher_;
+  int64_t gradient_size_;
   // Gradients of groups that wait for their neighbour in the tree; the last one is being computed.
   std::vector<DeviceArray<float>> gradients_;
   int waiting_ = 0;
@@ -68,10 +83,10 @@ class Trainer::Replica {
   Batch batch_;
   ForwardIo io_;
   std::string failure_;
-  std::vector<int32_t> targets_, argmax_;
-  std::vector<float> weights_, max_, log_sum_;
-  std::unique_ptr<bool[]> has_nan_;
-  std::vector<double> losses_;  // of each row of the step, then of all ranks' rows
+  std::vector<int32_t> targets_;
+  std::vector<float> weights_;
+  Scores scores_, exit_scores_;
+  std::vector<double> losses_;  // [1 + exits][rows of the step]
 };
 
 }  // namespace invar

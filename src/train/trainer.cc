@@ -77,6 +77,16 @@ void Trainer::check_options() const {
   require(o.batch_rows > 0, "at least 1 row in a batch", o.batch_rows);
   require(is_power_of_two(o.ranks) && o.ranks <= o.groups,
           "a number of ranks that is a power of two and at most the groups", o.ranks);
+  int before = 0;
+  for (const ExitLoss& exit : o.exits) {
+    require(exit.layers > before && exit.layers < o.model.spec.layers,
+            "exits after an ascending number of layers, fewer than the model has", exit.layers);
+    before = exit.layers;
+  }
+  if (o.teacher.weights)
+    require(o.teacher.model.spec.vocab == o.model.spec.vocab &&
+                o.teacher.model.spec.max_positions >= o.context,
+            "a teacher with the same vocabulary and enough positions", o.teacher.model.spec.vocab);
   require(o.optimizer.steps > 0, "at least 1 step", o.optimizer.steps);
   require(o.optimizer.warmup >= 0 && o.optimizer.warmup < o.optimizer.steps,
           "fewer steps of warm-up than steps", o.optimizer.warmup);
@@ -127,7 +137,8 @@ StepReport Trainer::step(std::span<const PackedRow> rows) {
       fail("step {}: {} is not finite", step, result.failure);
   step_ = step;
   return {.step = step,
-          .loss = results[0].loss,
+          .loss = results[0].losses[0],
+          .exit_losses = {results[0].losses.begin() + 1, results[0].losses.end()},
           .gradient_norm = results[0].gradient_norm,
           .rate = learning_rate(options_.optimizer, step),
           .tokens = int64_t{options_.rows} * options_.context,

@@ -29,8 +29,24 @@ struct OptimizerOptions {
 // The rate of step 1, 2, ... `steps`.
 double learning_rate(const OptimizerOptions& options, int64_t step);
 
+// The next token also from the residual stream after some layers, through the same final norm and
+// head: a model that can stop early.
+struct ExitLoss {
+  int layers = 0;    // 1 .. the model's - 1
+  float weight = 0;  // beside the last layer's 1
+};
+
+// A model of the same vocabulary whose probabilities are learned too (distillation).
+struct TeacherOptions {
+  ModelConfig model;
+  std::shared_ptr<const TensorSource> weights;  // bf16; null: no teacher
+  float share = 0.5f;                           // of the targets; the rest are the next tokens
+};
+
 struct TrainerOptions {
   ModelConfig model;
+  std::vector<ExitLoss> exits;  // layers ascending
+  TeacherOptions teacher;
   int context = 512;  // positions of a row, a multiple of 32
   int rows = 32;      // of a step
   int groups = 4;     // of rows, a power of two: the tree over gradients
@@ -49,6 +65,7 @@ std::string training_identity(const TrainerOptions& options);
 struct StepReport {
   int64_t step = 0;
   double loss = 0;  // mean over the wanted tokens
+  std::vector<double> exit_losses;
   double gradient_norm = 0;
   double rate = 0;
   int64_t tokens = 0;  // positions computed

@@ -154,6 +154,100 @@ TEST_P(Training, ResumesAtEveryStep) {
   EXPECT_NE(one_step_from(state), right);
 }
 
+// ---- Other losses
+
+std::vector<float> first_moments(const TrainerOptions& options, const TrainingState& from) {
+  Numbers source(options.model.spec.vocab);
+  RowPacker packer(source, options.context, 0);
+  Trainer trainer(options, from);
+  trainer.step(next_rows(packer, options.rows));
+  TrainingState state;
+  trainer.copy_state(state);
+  return state.first;
+}
+
+TrainingState begin(const TrainerOptions& options) {
+  TrainingState state;
+  Trainer(options, 1).copy_state(state);
+  return state;
+}
+
+// After one step without clipping the first moments are the gradient: what an exit after one layer
+// adds is the gradient of the model that has this layer only.
+TEST(ExitLoss, IsTheLossOfTheModelThatEndsThere) {
+  constexpr float kWeight = 0.5f;
+  for (const TinyModel& model : {tiny_models()[0], tiny_models()[3]}) {
+    TrainerOptions plain = tiny_options(model.spec);
+    plain.optimizer.clip = 0;
+    TrainerOptions with_exit = plain, cut = plain;
+    with_exit.exits = {{1, kWeight}};
+    cut.model.spec.layers = 1;
+    cut.model.spec.windows.resize(1);
+    const TrainingState state = begin(plain);
+    TrainingState cut_state = begin(cut);
+    const ParameterLayout layout(plain.model.spec), cut_layout(cut.model.spec);
+    const auto place = [&](const ParameterLayout::Slot& slot) {
+      return layout.offset(slot.tensor.role, slot.tensor.layer);
+    };
+    for (const ParameterLayout::Slot& slot : cut_layout.slots())
+      std::copy_n(&state.master[place(slot)], slot.count, &cut_state.master[slot.offset]);
+    const std::vector<float> without = first_moments(plain, state);
+    const std::vector<float> with = first_moments(with_exit, state);
+    const std::vector<float> expected = first_moments(cut, cut_state);
+    for (const ParameterLayout::Slot& slot : cut_layout.slots()) {
+      double error = 0, size = 0;
+      for (int64_t i = 0; i < slot.count; ++i) {
+        const double added = double{with[place(slot) + i]} - without[place(slot) + i];
+        const double wanted = double{kWeight} * expected[slot.offset + i];
+        error += (added - wanted) * (added - wanted);
+        size += wanted * wanted;
+      }
+      EXPECT_LT(std::sqrt(error / size), 0.03) << slot.tensor.name;
+      EXPECT_GT(size, 0) << slot.tensor.name;
+    }
+    // The layer behind the exit learns nothing from it.
+    const int64_t behind = layout.offset(TensorRole::down, 1);
+    EXPECT_EQ(with[behind], without[behind]);
+  }
+}
+
+// To learn nothing but the probabilities that one has already is to learn nothing.
+TEST(Teacher, WithTheSameWeightsTeachesNothing) {
+  TrainerOptions options = tiny_options(tiny_models()[3].spec);
+  const Trainer same(options, 1), other(options, 2);
+  const TrainingState state = begin(options);
+  const auto largest_moment = [&](const Trainer& teacher, float share) {
+    TrainerOptions o = options;
+    o.teacher = {options.model, {std::shared_ptr<void>(), &teacher.weights()}, share};
+    float largest = 0;
+    for (const float m : first_moments(o, state)) largest = std::max(largest, std::fabs(m));
+    return largest;
+  };
+  EXPECT_EQ(largest_moment(same, 1.0f), 0.0f);
+  EXPECT_GT(largest_moment(same, 0.5f), 0.0f);
+  EXPECT_GT(largest_moment(other, 1.0f), 0.0f);
+}
+
+TEST(OtherLosses, SchedulesDoNotShow) {
+  TrainerOptions options = tiny_options(tiny_models()[3].spec);
+  const Trainer teacher(options, 2);
+  options.exits = {{1, 0.5f}};
+  options.teacher = {options.model, {std::shared_ptr<void>(), &teacher.weights()}, 0.5f};
+  const std::string expected = train(options, kSteps);
+  const auto digest_with = [&](auto change) {
+    TrainerOptions o = options;
+    change(o);
+    return train(o, kSteps);
+  };
+  EXPECT_EQ(digest_with([](TrainerOptions& o) { o.threads = 2; }), expected);
+  EXPECT_EQ(digest_with([](TrainerOptions& o) { o.batch_rows = 1; }), expected);
+  EXPECT_EQ(digest_with([](TrainerOptions& o) { o.ranks = 2; }), expected);
+  EXPECT_EQ(digest_with([](TrainerOptions& o) { o.recompute = true; }), expected);
+  EXPECT_EQ(digest_with([](TrainerOptions& o) { o.instruction_set = "scalar"; }), expected);
+  EXPECT_NE(digest_with([](TrainerOptions& o) { o.exits[0].weight = 0.25f; }), expected);
+  EXPECT_NE(digest_with([](TrainerOptions& o) { o.teacher.share = 0.25f; }), expected);
+}
+
 TEST(Trainer, Learns) {
   TrainerOptions options = tiny_options(tiny_models()[3].spec);
   options.optimizer.steps = 40;
@@ -213,6 +307,8 @@ TEST(Trainer, RefusesOptionsThatDoNotFit) {
   refuses([](TrainerOptions& o) { o.ranks = 8; });
   refuses([](TrainerOptions& o) { o.batch_rows = 0; });
   refuses([](TrainerOptions& o) { o.optimizer.warmup = 20; });
+  refuses([](TrainerOptions& o) { o.exits = {{2, 0.5f}}; });
+  refuses([](TrainerOptions& o) { o.exits = {{1, 0.5f}, {1, 0.5f}}; });
 }
 
 TEST(RowPacker, KeepsEveryTokenOnceAndGoesOnFromItsState) {

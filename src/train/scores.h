@@ -1,0 +1,44 @@
+// What log-probabilities need of the logits of a batch.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "model/decoder.h"
+
+namespace invar {
+
+struct Scores {
+  explicit Scores(int max_rows)
+      : argmax(static_cast<size_t>(max_rows)),
+        max(static_cast<size_t>(max_rows)),
+        log_sum(static_cast<size_t>(max_rows)),
+        has_nan(std::make_unique<bool[]>(static_cast<size_t>(max_rows))) {}
+
+  // Of `count` rows of the decoder's vocabulary, which must stay where they are.
+  void compute(Decoder& decoder, const float* rows_of_logits, int64_t count) {
+    logits = rows_of_logits;
+    rows = count;
+    vocab = decoder.spec.vocab;
+    decoder.run(decoder.kernels.log_sum_exp, LogitsParams{.logits = logits,
+                                                          .rows = rows,
+                                                          .stride = vocab,
+                                                          .vocab = vocab,
+                                                          .argmax = argmax.data(),
+                                                          .max = max.data(),
+                                                          .log_sum = log_sum.data(),
+                                                          .has_nan = has_nan.get()});
+  }
+
+  float log_probability(size_t row, int32_t token) const {
+    return orders::LogSumExp{max[row], log_sum[row]}.log_probability(logits[row * vocab + token]);
+  }
+
+  const float* logits = nullptr;
+  int64_t rows = 0, vocab = 0;
+  std::vector<int32_t> argmax;
+  std::vector<float> max, log_sum;
+  std::unique_ptr<bool[]> has_nan;
+};
+
+}  // namespace invar

@@ -1,0 +1,31 @@
+#include "train/teacher.h"
+
+#include "kernels/select.h"
+
+namespace invar {
+
+Teacher::Teacher(const TeacherOptions& options, const std::string& instruction_set, Device& device,
+                 ThreadPool& pool, int max_rows, int pages, int page_places)
+    : weights_(options.model.spec, {}, make_shard(options.model.spec, 0, 1), *options.weights,
+               device, pool),
+      decoder_{.spec = options.model.spec,
+               .arithmetic = {},
+               .device = &device,
+               .pool = &pool,
+               .kernels = select_kernels(Order::portable, instruction_set),
+               .weights = &weights_,
+               .rope = RopeTable(device, options.model.spec.rope, options.model.spec.head_dim,
+                                 options.model.spec.max_positions)},
+      kv_(device, options.model.spec.layers, pages, page_places, options.model.spec.kv_heads,
+          options.model.spec.head_dim),
+      workspace_(decoder_, max_rows, max_rows),
+      scores_(max_rows) {}
+
+const Scores& Teacher::run(const Batch& batch) {
+  ForwardIo io;
+  forward(decoder_, batch, kv_, workspace_, solo_group(), io);
+  scores_.compute(decoder_, io.logits.data(), std::ssize(batch.rows));
+  return scores_;
+}
+
+}  // namespace invar
