@@ -37,6 +37,7 @@ void override_avx512(Kernels& kernels) {
 }
 
 void override_amx(Kernels& kernels) {
+  cpu::override_attention<cpu::attend_amx, cpu::kAmxTileQueries>(kernels);
   cpu::override_matmul<cpu::product_amx>(kernels);
 }
 

@@ -75,7 +75,7 @@ class Inputs {
     fill_queries();
   }
 
-  AttentionParams params(void* out) const {
+  AttentionParams params(void* out, float* max = nullptr, float* sum = nullptr) const {
     return {.q = q_.data(),
             .rows = static_cast<int64_t>(positions_.size()),
             .heads = case_.heads,
@@ -84,7 +84,9 @@ class Inputs {
             .tables = tables_.data(),
             .window = case_.window,
             .kv = kv_,
-            .out = {out, case_.out, stride()}};
+            .out = {out, case_.out, stride()},
+            .max = max,
+            .sum = sum};
   }
   int64_t stride() const { return activation_stride(case_.heads * case_.head_dim); }
   int64_t rows() const { return static_cast<int64_t>(positions_.size()); }
@@ -168,13 +170,22 @@ class Inputs {
 template <typename T, typename Attention>
 testing::AssertionResult agree(const Kernels& reference, const Case& c, const Inputs& inputs,
                                Attention attention) {
-  const Guarded<T> expected(inputs.rows() * inputs.stride());
-  run_in_parts(1, [&](Part part) { reference.attention(inputs.params(expected.data()), part); });
+  const int64_t size = inputs.rows() * inputs.stride(), queries = inputs.rows() * c.heads;
+  const Guarded<T> expected(size);
+  const Guarded<float> expected_max(queries), expected_sum(queries);
+  run_in_parts(1, [&](Part part) {
+    reference.attention(inputs.params(expected.data(), expected_max.data(), expected_sum.data()),
+                        part);
+  });
   for (const int parts : c.parts) {
-    const Guarded<T> found(expected.size());
-    run_in_parts(parts, [&](Part part) { attention(inputs.params(found.data()), part); });
-    if (const auto result = same(expected, found); !result)
-      return testing::AssertionFailure() << parts << " parts: " << result.message();
+    const Guarded<T> found(size);
+    const Guarded<float> max(queries), sum(queries);
+    run_in_parts(parts, [&](Part part) {
+      attention(inputs.params(found.data(), max.data(), sum.data()), part);
+    });
+    for (const auto& result :
+         {same(expected, found), same(expected_max, max), same(expected_sum, sum)})
+      if (!result) return testing::AssertionFailure() << parts << " parts: " << result.message();
   }
   return testing::AssertionSuccess();
 }
@@ -354,6 +365,8 @@ void attention_by_the_text(const AttentionParams& p, int anchor, bool ascending)
       }
       for (int k = 0; k < e; ++k)
         static_cast<float*>(p.out.data)[t * p.out.stride + h * e + k] = out[k] / sum;
+      p.max[t * p.heads + h] = max;
+      p.sum[t * p.heads + h] = sum;
     }
   for (int64_t t = 0; t < p.rows; ++t)
     for (int64_t i = p.heads * e; i < round_up(p.heads * e, 32); ++i)

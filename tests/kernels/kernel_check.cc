@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "kernels/cpu/attention.h"
 #include "kernels/cpu/backward.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/select.h"
@@ -14,8 +15,9 @@
 namespace invar {
 
 namespace cpu {
+void attend_amx_emulated(const AttentionTile& tile, const AttentionTile* next);
 void product_amx_emulated(const PanelProduct& p);
-}
+}  // namespace cpu
 
 namespace {
 
@@ -140,10 +142,12 @@ void KernelTest::SetUp() {
   if (is_supported(emulated ? "avx512" : set)) {
     kernels_ = select_kernels(Order::portable, emulated ? "avx512" : set);
     backward_kernels_ = select_backward_kernels(Order::portable, emulated ? "avx512" : set);
-    if (emulated) cpu::override_matmul<cpu::product_amx_emulated>(kernels_);
-    if (emulated)
+    if (emulated) {
+      cpu::override_attention<cpu::attend_amx_emulated, cpu::kAmxTileQueries>(kernels_);
+      cpu::override_matmul<cpu::product_amx_emulated>(kernels_);
       cpu::override_attention_backward<cpu::product_amx_emulated, cpu::kAvx512Backward>(
           backward_kernels_);
+    }
   } else if (is_required(set)) {
     FAIL() << "the instruction set " << set << " is required and this machine has none";
   } else {

@@ -1,5 +1,6 @@
-// The eight tile registers of AMX. Included inside an anonymous namespace. A tile is 16 rows of 64
-// bytes; fewer rows where the configuration says so.
+// The eight tile registers of AMX, and the rounding that every processor with them has. Included
+// inside an anonymous namespace, after <immintrin.h>. A tile is 16 rows of 64 bytes; fewer rows
+// where the configuration says so.
 
 // Memory operand of ldtilecfg, palette 1.
 struct alignas(64) TileConfig {
@@ -34,4 +35,11 @@ inline void tile_store(void* to, int64_t stride) {
 template <int C, int A, int B>
 inline void tile_dot() {
   __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
+}
+
+// f32_to_bf16 of 16 lanes.
+inline __m256i round_to_bf16(__m512 x) {
+  __m256i y;
+  __asm__("vcvtneps2bf16 %1, %0" : "=v"(y) : "v"(x));
+  return y;
 }

@@ -34,8 +34,9 @@ struct AttentionTile {
 // first keys and values are fetched meanwhile.
 using Attend = void (*)(const AttentionTile& tile, const AttentionTile* next);
 
-constexpr int kVectorTileQueries = 16;
+constexpr int kVectorTileQueries = 16, kAmxTileQueries = 32;
 void attend_avx2(const AttentionTile& tile, const AttentionTile* next);
 void attend_avx512(const AttentionTile& tile, const AttentionTile* next);
+void attend_amx(const AttentionTile& tile, const AttentionTile* next);
 
 }  // namespace invar::cpu

@@ -43,6 +43,8 @@ bool has_amx() {
   uint32_t a = 0, b = 0, c = 0, d = 0;
   if (!has_avx512() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
   if (!(d & kAmxBf16) || !(d & kAmxTile)) return false;
+  constexpr uint32_t kAvx512Bf16 = 1u << 5;  // CPUID leaf 7, subleaf 1, EAX
+  if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & kAvx512Bf16)) return false;
   return (enabled_states() & kTileStates) == kTileStates && tiles_are_granted();
 }
 

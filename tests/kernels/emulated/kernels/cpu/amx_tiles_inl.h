@@ -69,3 +69,17 @@ inline void tile_dot() {
       c.word[m][n] = __builtin_bit_cast(uint32_t, as_float(c.word[m][n]) + (even[n] + odd[n]));
   }
 }
+
+inline __m256i round_to_bf16(__m512 x) {
+  alignas(64) uint32_t bits[16];
+  alignas(32) uint16_t y[16];
+  _mm512_store_ps(bits, x);
+  for (int i = 0; i < 16; ++i) {
+    const uint32_t magnitude = bits[i] & 0x7fffffff, sign = bits[i] >> 16 & 0x8000;
+    const uint32_t rounded = (bits[i] + 0x7fff + (bits[i] >> 16 & 1)) >> 16;
+    y[i] = static_cast<uint16_t>(magnitude > 0x7f800000   ? 0x7fff
+                                 : magnitude < 0x00800000 ? sign
+                                                          : rounded);
+  }
+  return _mm256_load_si256(reinterpret_cast<const __m256i*>(y));
+}

@@ -1,0 +1,143 @@
+// Attention of order `portable` on AMX: 32 queries at a time, one TDPBF16PS for one leaf of 16 of
+// them by 16 places or elements. Tiles 0 to 3 hold chains of 32 queries by 2 panels, 4 and 5 the
+// queries or weights, 6 and 7 the panels.
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/cpu/attention_tile.h"
+
+namespace invar::cpu {
+
+namespace {
+
+#include "kernels/cpu/amx_tiles_inl.h"
+
+#include "kernels/cpu/vec16_avx512.h"
+
+#include "kernels/cpu/vec16_math.h"
+
+#include "kernels/cpu/attention_inl.h"
+
+constexpr int64_t kLine = 64;       // bytes of a row of a tile
+constexpr int kPanelLeaf = 512;     // elements of a leaf of a panel
+constexpr int kQueryStride = 288;   // elements: an odd number of lines, so that the rows of a tile
+constexpr int kWeightStride = 160;  // lie in different sets of the cache
+
+class TileProducts {
+ public:
+  explicit TileProducts(const AttentionTile& tile)
+      : queries_(tile.queries),
+        panels_(round_up_to(tile.head_dim, 16) / 16),
+        leaves_(round_up_to(tile.head_dim, kLeaf) / kLeaf) {
+    // Tiles of queries and their chains have as many rows as there are queries: no padding.
+    TileConfig config;
+    for (int t = 0; t < 8; ++t) {
+      const bool is_second = t == 2 || t == 3 || t == 5;
+      const int rows = t >= 6 ? 16 : is_second ? larger(queries_ - 16, 1) : smaller(queries_, 16);
+      config.row_bytes[t] = kLine;
+      config.rows[t] = static_cast<uint8_t>(rows);
+    }
+    tile_configure(config);
+    for (int i = 0; i < queries_; ++i)
+      for (int k = 0; k < leaves_; ++k)
+        _mm512_store_si512(q_ + i * kQueryStride + k * kLeaf,
+                           _mm512_loadu_si512(tile.q[i] + k * kLeaf));
+  }
+  ~TileProducts() { tile_release(); }
+  TileProducts(const TileProducts&) = delete;
+  TileProducts& operator=(const TileProducts&) = delete;
+
+  void scores(const Split& split, float* d) const {
+    for (int leaf = split.first_leaf; leaf < split.end_leaf; ++leaf) {
+      const uint16_t* keys = split.leaves[leaf].keys;
+      const uint16_t* ahead = split.ahead[leaf].keys;
+      begin_chains();
+      for (int k = 0; k < leaves_; ++k) {
+        const int64_t at = k * kPanelLeaf, other = at + leaves_ * kPanelLeaf;
+        add_leaf(q_ + k * kLeaf, kQueryStride, keys + at, keys + other, ahead + at, ahead + other);
+      }
+      store_chains(d + leaf * kLeaf, kSplit);
+    }
+  }
+
+  void store_weights(int query, int place, Vec16 p) {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(p_ + query * kWeightStride + place),
+                       round_to_bf16(p.v));
+  }
+
+  // Leaves that no query sees are left out; attention_vector_inl.h says why.
+  template <typename Use>
+  void values(const Split& split, Use use) const {
+    // While the tiles work on two panels, those before them are merged.
+    alignas(64) float o[2][kMaxTileQueries * kLeaf];
+    for (int panel = 0; panel < panels_; panel += 2) {
+      // The second of two panels; with an odd number the last one again, for nobody.
+      const int64_t at = panel * kPanelLeaf, other = smaller(panel + 1, panels_ - 1) * kPanelLeaf;
+      begin_chains();
+      for (int leaf = split.first_leaf; leaf < split.end_leaf; ++leaf) {
+        const uint16_t* v = split.leaves[leaf].values;
+        const uint16_t* ahead = split.ahead[leaf].values;
+        add_leaf(p_ + leaf * kLeaf, kWeightStride, v + at, v + other, ahead + at, ahead + other);
+      }
+      store_chains(o[panel / 2 % 2], kLeaf);
+      if (panel > 0) merge(o[(panel / 2 + 1) % 2], panel - 2, use);
+    }
+    merge(o[(panels_ - 1) / 2 % 2], (panels_ - 1) / 2 * 2, use);
+  }
+
+ private:
+  void begin_chains() const {
+    tile_zero<0>();
+    tile_zero<1>();
+    tile_zero<2>();
+    tile_zero<3>();
+  }
+
+  // One leaf of all queries with two panels; fetches two others.
+  void add_leaf(const uint16_t* x, int64_t stride, const uint16_t* w0, const uint16_t* w1,
+                const uint16_t* ahead0, const uint16_t* ahead1) const {
+    tile_load<4>(x, 2 * stride);
+    tile_load<6>(w0, kLine);
+    tile_dot<0, 4, 6>();
+    tile_load<7>(w1, kLine);
+    tile_dot<1, 4, 7>();
+    for (int row = 0; row < 16; ++row) {
+      prefetch(ahead0 + 32 * row);
+      prefetch(ahead1 + 32 * row);
+    }
+    if (queries_ <= 16) return;
+    tile_load<5>(x + 16 * stride, 2 * stride);
+    tile_dot<2, 5, 6>();
+    tile_dot<3, 5, 7>();
+  }
+
+  void store_chains(float* to, int64_t stride) const {
+    tile_store<0>(to, 4 * stride);
+    tile_store<1>(to + 16, 4 * stride);
+    if (queries_ <= 16) return;
+    tile_store<2>(to + 16 * stride, 4 * stride);
+    tile_store<3>(to + 16 * stride + 16, 4 * stride);
+  }
+
+  // Panels `panel` and, if there is one, the next.
+  template <typename Use>
+  void merge(const float* o, int panel, Use use) const {
+    for (int i = 0; i < queries_; ++i, o += kLeaf) {
+      use(i, 16 * panel, load(o) + splat(0.0f));
+      if (panel + 1 < panels_) use(i, 16 * panel + 16, load(o + 16) + splat(0.0f));
+    }
+  }
+
+  const int queries_, panels_, leaves_;  // of a head
+  alignas(64) uint16_t q_[kMaxTileQueries * kQueryStride];
+  alignas(64) uint16_t p_[kMaxTileQueries * kWeightStride];
+};
+
+}  // namespace
+
+void attend_amx(const AttentionTile& tile, const AttentionTile* next) {
+  attend<TileProducts>(tile, next);
+}
+
+}  // namespace invar::cpu
