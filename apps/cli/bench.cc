@@ -17,6 +17,7 @@ struct BenchFlags {
   ModelFlags model;
   std::vector<std::string> sets;  // instruction sets to force one after the other
   bool against_control = false;
+  bool profile = false;
   int rounds = 3;
   int64_t limit_mib = 1536;
 };
@@ -43,8 +44,10 @@ struct Seconds {
   int decode_steps = 0;
 };
 
-// `sequences` prompts of `prompt` tokens, each answered with `answer` tokens, hashes off.
-Seconds run_requests(Model& model, int sequences, int prompt, int answer, int max_rows) {
+// `sequences` prompts of `prompt` tokens, each answered with `answer` tokens, hashes off. `times`
+// (or null) gets the steps that decode, or without such steps all of them.
+Seconds run_requests(Model& model, int sequences, int prompt, int answer, int max_rows,
+                     OperationTimes* times = nullptr) {
   EngineOptions options;
   options.scheduler.max_num_seqs = sequences;
   options.scheduler.max_num_batched_tokens = std::max(max_rows, sequences);
@@ -67,7 +70,8 @@ Seconds run_requests(Model& model, int sequences, int prompt, int answer, int ma
   submit(sequences, answer);
   Seconds seconds;
   Timer timer;
-  while (engine.has_work()) {
+  for (bool is_first = true; engine.has_work(); is_first = false) {
+    engine.set_times(is_first && answer > 1 ? nullptr : times);
     const Timer step;
     engine.step(sink);
     if (engine.last_step().rows == sequences && engine.last_step().draws == sequences &&
@@ -86,6 +90,61 @@ double prefill_operations(const DecoderSpec& s, double n) {
                            double(s.query_width()) * s.hidden + 3.0 * s.hidden * s.ffn;
   const double attention = 2.0 * s.query_width() * n * (n + 1) / 2;
   return 2 * (s.layers * (per_token * n + attention) + double(s.hidden) * s.vocab);
+}
+
+// What bounds a step: `rows` rows with one row of logits each where `logits` says so, which see
+// `places` places in all and read `cached` places of the cache.
+struct StepWork {
+  double rows, logits, places, cached;
+};
+
+// The least seconds that an operation can take, 0 where neither products nor weights bound it.
+double least_seconds(std::string_view operation, const DecoderSpec& s, const StepWork& w,
+                     double peak, double bandwidth) {
+  const auto product = [&](double rows, double n, double k) {
+    return std::max(2 * rows * n * k / peak, 2 * n * k / bandwidth);
+  };
+  const double query = s.query_width(), kv = s.kv_width();
+  if (operation == "qkv") return s.layers * product(w.rows, query + 2 * kv, s.hidden);
+  if (operation == "o") return s.layers * product(w.rows, s.hidden, query);
+  if (operation == "gated") return s.layers * product(w.rows, 2.0 * s.ffn, s.hidden);
+  if (operation == "down") return s.layers * product(w.rows, s.hidden, s.ffn);
+  if (operation == "logits") return product(w.logits, s.vocab, s.hidden);
+  if (operation == "attention")
+    return s.layers * std::max(4 * query * w.places / peak, 4 * kv * w.cached / bandwidth);
+  return 0;
+}
+
+void print_profile(std::string_view title, const OperationTimes& times, const Seconds& seconds,
+                   int steps, const DecoderSpec& spec, const StepWork& work, double peak,
+                   double bandwidth) {
+  const double step = (seconds.decode_steps > 0 ? seconds.decode : seconds.total) / steps;
+  fmt::print("\n  {}, one step {:.2f} ms\n", title, 1e3 * step);
+  double rest = step;
+  for (const OperationTimes::Entry& entry : times.entries()) {
+    const double own = entry.seconds / steps,
+                 least = least_seconds(entry.name, spec, work, peak, bandwidth);
+    rest -= own;
+    fmt::print("    {:24} {:10.2f} ms  {:5.1f} % {}\n", entry.name, 1e3 * own, 100 * own / step,
+               least > 0 ? fmt::format("  {:5.1f} % of its limit", 100 * least / own) : "");
+  }
+  fmt::print("    {:24} {:10.2f} ms  {:5.1f} %\n", "the rest", 1e3 * rest, 100 * rest / step);
+}
+
+// The operations of one prefill step and of the decode steps.
+void profile(Model& model, double peak, double bandwidth) {
+  const DecoderSpec& spec = model.spec();
+  OperationTimes times;
+  Seconds seconds = run_requests(model, 1, 512, 1, 512, &times);
+  print_profile("prefill 512", times, seconds, 1, spec, {512, 1, 512 * 513 / 2, 512}, peak,
+                bandwidth);
+  for (const int batch : {1, 32}) {
+    times = {};
+    seconds = run_requests(model, batch, 16, 128, 512, &times);
+    const double places = batch * (16 + 64.5);
+    print_profile(fmt::format("decode, batch {}", batch), times, seconds, seconds.decode_steps,
+                  spec, {double(batch), double(batch), places, places}, peak, bandwidth);
+  }
 }
 
 // The set whose units do most of the products of a table.
@@ -112,6 +171,7 @@ std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double b
     many.push_back(32 * 128 / run_requests(*model, 32, 16, 128, 512).total);
     prefill.push_back(512 / run_requests(*model, 1, 512, 1, 512).total);
   }
+  if (flags.profile) profile(*model, peak, bandwidth);
   const double tokens_1 = median(one), tokens_32 = median(many), tokens_512 = median(prefill);
   std::vector<Row> rows = {
       {"load", "s", load, 0},
@@ -197,6 +257,8 @@ void add_bench(CLI::App& app, Action& action) {
       ->delimiter(',');
   command->add_flag("--against-control", flags->against_control,
                     "Measure the conventional arithmetic as well");
+  command->add_flag("--profile", flags->profile,
+                    "Show the time of each operation and its share of the machine's limit");
   command->add_option("--rounds", flags->rounds, "Rounds; medians are shown")
       ->capture_default_str();
   command->add_option("--limit-mib", flags->limit_mib, "MiB read to measure the bandwidth")

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/timer.h"
 
 namespace invar {
 
@@ -210,11 +211,13 @@ void Engine::begin_trace() {
 
 // Every row of logits by one thread; rows do not touch each other.
 void Engine::sample() {
+  const Timer timer;
   drawn_.resize(wanted_.size());
   model_.pool().run([&](Part part) {
     for (size_t row = part.index; row < wanted_.size(); row += part.count)
       sample_row(row, *threads_[part.index]);
   });
+  if (io_.times) io_.times->add("sample", timer.seconds());
 }
 
 void Engine::sample_row(size_t row, PerThread& thread) {

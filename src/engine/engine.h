@@ -53,6 +53,8 @@ class Engine {
   Model& model() { return model_; }
   // Records every operation of the following steps; null stops it.
   void set_trace(Trace* trace) { io_.trace = trace; }
+  // Adds up the time of each operation of the following steps; null stops it.
+  void set_times(OperationTimes* times) { io_.times = times; }
   // Empty when pages and queues agree with each other; else what is wrong.
   std::string check_integrity() const;
 

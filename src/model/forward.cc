@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/timer.h"
 #include "model/control.h"
 #include "model/step_tables.h"
 
@@ -54,6 +55,18 @@ class ForwardPass {
   }
 
  private:
+  // One operation on the whole team.
+  template <typename Params>
+  void run(const char* name, void (*operation)(const Params&, Part), const Params& params) {
+    timed(name, [&] { model_.run(operation, params); });
+  }
+  template <typename Work>
+  void timed(const char* name, Work work) {
+    const Timer timer;
+    work();
+    if (io_.times) io_.times->add(name, timer.seconds());
+  }
+
   void prepare() {
     int positions = 0;
     for (const BatchRow& row : batch_.rows) positions = std::max(positions, row.position + 1);
@@ -75,13 +88,14 @@ class ForwardPass {
 
   // h = rows of the embedding
   void embed() {
-    model_.run(kernels_.embed, EmbedParams{.tokens = tables_.tokens,
-                                           .table = model_.weights->embedding(),
-                                           .type = model_.weights->type(),
-                                           .panels = model_.weights->embedding_is_packed(),
-                                           .rows = rows_,
-                                           .width = spec_.hidden,
-                                           .out = hidden()});
+    run("embed", kernels_.embed,
+        EmbedParams{.tokens = tables_.tokens,
+                    .table = model_.weights->embedding(),
+                    .type = model_.weights->type(),
+                    .panels = model_.weights->embedding_is_packed(),
+                    .rows = rows_,
+                    .width = spec_.hidden,
+                    .out = hidden()});
     trace("embed", -1, hidden(), spec_.hidden, rows_);
   }
 
@@ -89,39 +103,41 @@ class ForwardPass {
   void attention_block(int layer) {
     const LayerWeights& w = model_.weights->layers()[layer];
     if (tables_.num_copies > 0)
-      model_.run(kernels_.copy_places,
-                 CopyPlacesParams{kv_.layer(layer), tables_.copies, tables_.num_copies});
+      run("copy_places", kernels_.copy_places,
+          CopyPlacesParams{kv_.layer(layer), tables_.copies, tables_.num_copies});
     keep(at_.input);
     norm(w.attention_norm, nullptr, rows_, at_.normed);
     trace("attention_norm", layer, at_.normed, spec_.hidden, rows_);
 
     const int64_t qkv_width = int64_t{shard_.heads + 2 * shard_.kv_heads} * spec_.head_dim;
-    model_.run(kernels_.matmul, MatmulParams{.x = at_.normed,
-                                             .w = w.qkv,
-                                             .rows = rows_,
-                                             .runs = runs_of(1, spec_.hidden),
-                                             .bias = w.qkv_bias,
-                                             .accumulate = false,
-                                             .y = ws_.qkv_.data(),
-                                             .y_stride = qkv_width});
+    run("qkv", kernels_.matmul,
+        MatmulParams{.x = at_.normed,
+                     .w = w.qkv,
+                     .rows = rows_,
+                     .runs = runs_of(1, spec_.hidden),
+                     .bias = w.qkv_bias,
+                     .accumulate = false,
+                     .y = ws_.qkv_.data(),
+                     .y_stride = qkv_width});
     trace("qkv", layer, ws_.qkv_.data(), qkv_width, rows_);
 
-    model_.run(kernels_.qkv, QkvParams{.qkv = ws_.qkv_.data(),
-                                       .qkv_stride = qkv_width,
-                                       .rows = rows_,
-                                       .heads = shard_.heads,
-                                       .q_norm = w.q_norm,
-                                       .k_norm = w.k_norm,
-                                       .norm_eps = spec_.norm_eps,
-                                       .positions = tables_.positions,
-                                       .cos = model_.rope.cos(),
-                                       .sin = model_.rope.sin(),
-                                       .write_begin = tables_.write_begin,
-                                       .write_page = tables_.write_page,
-                                       .write_place = tables_.write_place,
-                                       .kv = kv_.layer(layer),
-                                       .q = at_.q,
-                                       .non_finite = ws_.non_finite_.data()});
+    run("rope", kernels_.qkv,
+        QkvParams{.qkv = ws_.qkv_.data(),
+                  .qkv_stride = qkv_width,
+                  .rows = rows_,
+                  .heads = shard_.heads,
+                  .q_norm = w.q_norm,
+                  .k_norm = w.k_norm,
+                  .norm_eps = spec_.norm_eps,
+                  .positions = tables_.positions,
+                  .cos = model_.rope.cos(),
+                  .sin = model_.rope.sin(),
+                  .write_begin = tables_.write_begin,
+                  .write_page = tables_.write_page,
+                  .write_place = tables_.write_place,
+                  .kv = kv_.layer(layer),
+                  .q = at_.q,
+                  .non_finite = ws_.non_finite_.data()});
     trace_queries(layer);
 
     attend({.q = at_.q,
@@ -137,7 +153,7 @@ class ForwardPass {
             .sum = at_.sum});
     trace("attention", layer, at_.attended, int64_t{shard_.heads} * spec_.head_dim, rows_);
 
-    row_parallel(at_.attended, w.o, shard_.o_runs, w.o_bias);
+    row_parallel("o", at_.attended, w.o, shard_.o_runs, w.o_bias);
     trace("o", layer, hidden(), spec_.hidden, rows_);
   }
 
@@ -147,22 +163,25 @@ class ForwardPass {
     keep(at_.middle);
     norm(w.ffn_norm, nullptr, rows_, at_.ffn_normed);
     trace("ffn_norm", layer, at_.ffn_normed, spec_.hidden, rows_);
-    model_.run(kernels_.gated_matmul, GatedMatmulParams{.x = at_.ffn_normed,
-                                                        .gate_up = w.gate_up,
-                                                        .rows = rows_,
-                                                        .gate_bias = w.gate_bias,
-                                                        .up_bias = w.up_bias,
-                                                        .out = at_.gated});
+    run("gated", kernels_.gated_matmul,
+        GatedMatmulParams{.x = at_.ffn_normed,
+                          .gate_up = w.gate_up,
+                          .rows = rows_,
+                          .gate_bias = w.gate_bias,
+                          .up_bias = w.up_bias,
+                          .out = at_.gated});
     trace("gated", layer, at_.gated, shard_.ffn, rows_);
-    row_parallel(at_.gated, w.down, shard_.down_runs, w.down_bias);
+    row_parallel("down", at_.gated, w.down, shard_.down_runs, w.down_bias);
     trace("down", layer, hidden(), spec_.hidden, rows_);
   }
 
   void attend(const AttentionParams& params) {
-    if (model_.arithmetic.control)
-      ws_.control_.run(model_, params);
-    else
-      model_.run(kernels_.attention, params);
+    timed("attention", [&] {
+      if (model_.arithmetic.control)
+        ws_.control_.run(model_, params);
+      else
+        model_.run(kernels_.attention, params);
+    });
   }
 
   // Into how many runs a product's inner size is cut: `defined` by the arithmetic (numerics 2),
@@ -172,30 +191,33 @@ class ForwardPass {
   }
 
   // h = h + (x * w (+ bias)), the inner size shared out over the ranks: numerics 2.
-  void row_parallel(const Activation& x, const PackedWeight& w, int runs, const float* bias) {
+  void row_parallel(const char* name, const Activation& x, const PackedWeight& w, int runs,
+                    const float* bias) {
     const bool alone = group_.size() == 1;
-    model_.run(kernels_.matmul, MatmulParams{.x = x,
-                                             .w = w,
-                                             .rows = rows_,
-                                             .runs = runs_of(runs, w.k),
-                                             .bias = alone ? bias : nullptr,
-                                             .accumulate = alone,
-                                             .y = alone ? hidden() : ws_.partial_.data(),
-                                             .y_stride = spec_.hidden});
+    run(name, kernels_.matmul,
+        MatmulParams{.x = x,
+                     .w = w,
+                     .rows = rows_,
+                     .runs = runs_of(runs, w.k),
+                     .bias = alone ? bias : nullptr,
+                     .accumulate = alone,
+                     .y = alone ? hidden() : ws_.partial_.data(),
+                     .y_stride = spec_.hidden});
     if (alone) return round_residual();
     group_.tree_all_reduce(ws_.partial_.data(), rows_ * spec_.hidden);
-    model_.run(kernels_.add, AddParams{.x = ws_.partial_.data(),
-                                       .bias = bias,
-                                       .rows = rows_,
-                                       .width = spec_.hidden,
-                                       .y = hidden()});
+    run("add", kernels_.add,
+        AddParams{.x = ws_.partial_.data(),
+                  .bias = bias,
+                  .rows = rows_,
+                  .width = spec_.hidden,
+                  .y = hidden()});
     round_residual();
   }
 
   // The foil keeps its residual stream in bf16; Invar in f32.
   void round_residual() {
     if (model_.arithmetic.control)
-      model_.run(kernels_.round_in_place, RoundInPlaceParams{hidden(), rows_ * spec_.hidden});
+      run("round", kernels_.round_in_place, RoundInPlaceParams{hidden(), rows_ * spec_.hidden});
   }
 
   // Logits of the rows that want them, from the last residual stream.
@@ -208,15 +230,15 @@ class ForwardPass {
     trace("final_norm", -1, normed, spec_.hidden, count, batch_.logit_rows.data());
     const bool alone = group_.size() == 1;
     float* mine = alone ? ws_.logits_.data() : ws_.rank_logits_.data();
-    model_.run(kernels_.matmul,
-               MatmulParams{.x = normed,
-                            .w = model_.weights->head(),
-                            .rows = count,
-                            .runs = runs_of(1, spec_.hidden),
-                            .bias = nullptr,
-                            .accumulate = false,
-                            .y = mine,
-                            .y_stride = alone ? spec_.vocab : shard_.vocab_stride});
+    run("logits", kernels_.matmul,
+        MatmulParams{.x = normed,
+                     .w = model_.weights->head(),
+                     .rows = count,
+                     .runs = runs_of(1, spec_.hidden),
+                     .bias = nullptr,
+                     .accumulate = false,
+                     .y = mine,
+                     .y_stride = alone ? spec_.vocab : shard_.vocab_stride});
     if (!alone) gather_logits(mine, count);
     io_.logits =
         ws_.fetch(*model_.device, ws_.logits_, ws_.host_logits_.get(), count * spec_.vocab);
@@ -239,14 +261,15 @@ class ForwardPass {
   }
 
   void norm(const float* weight, const int32_t* rows_of, int64_t rows, const Activation& out) {
-    model_.run(kernels_.rms_norm, RmsNormParams{.x = hidden(),
-                                                .x_stride = spec_.hidden,
-                                                .rows_of = rows_of,
-                                                .weight = weight,
-                                                .eps = spec_.norm_eps,
-                                                .rows = rows,
-                                                .width = spec_.hidden,
-                                                .out = out});
+    run("norm", kernels_.rms_norm,
+        RmsNormParams{.x = hidden(),
+                      .x_stride = spec_.hidden,
+                      .rows_of = rows_of,
+                      .weight = weight,
+                      .eps = spec_.norm_eps,
+                      .rows = rows,
+                      .width = spec_.hidden,
+                      .out = out});
   }
 
   // A copy of the residual stream for the backward.

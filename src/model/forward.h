@@ -7,6 +7,7 @@
 #include "kv/kv_storage.h"
 #include "model/batch.h"
 #include "model/decoder.h"
+#include "model/operation_times.h"
 #include "model/tape.h"
 #include "model/trace.h"
 #include "model/workspace.h"
@@ -16,8 +17,9 @@ namespace invar {
 // What a step reads and leaves besides the batch. Spans point into the workspace and live until its
 // next step.
 struct ForwardIo {
-  Trace* trace = nullptr;  // records every operation when set
-  Tape* tape = nullptr;    // keeps what the backward needs when set; all rows want logits then
+  Trace* trace = nullptr;           // records every operation when set
+  OperationTimes* times = nullptr;  // adds up the time of each operation when set
+  Tape* tape = nullptr;  // keeps what the backward needs when set; all rows want logits then
   // Out: [logit_rows][V], in the batch's order (host memory). Empty unless the last layer ran.
   std::span<const float> logits;
   // Out: [tap_layers][T][D]: the residual stream after each tapped layer (host memory).
