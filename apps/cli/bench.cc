@@ -182,7 +182,8 @@ std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double b
       {"batch 32 over batch 1", "x", tokens_32 / tokens_1, 0},
       {"prefill 512", "tok/s", tokens_512, 512 * peak / prefill_operations(spec, 512)},
   };
-  if (!on_gpu) rows.push_back({"product peak", "GFLOP/s", peak / 1e9, 0});
+  rows.push_back(on_gpu ? Row{"read bandwidth", "GB/s", bandwidth / 1e9, 0}
+                        : Row{"product peak", "GFLOP/s", peak / 1e9, 0});
   return rows;
 }
 
@@ -225,10 +226,13 @@ int run_bench(BenchFlags flags) {
 
   json::Value report;
   report.set("model", options.model);
-  report.set("read_bandwidth_gb_per_s", bandwidth / 1e9);
-  if (!flags.model.json)
-    fmt::print("{} on {}; read bandwidth {:.1f} GB/s; medians of {} rounds\n", options.model,
-               options.device, bandwidth / 1e9, flags.rounds);
+  report.set("device", options.device);
+  if (options.device == "cpu") report.set("read_bandwidth_gb_per_s", bandwidth / 1e9);
+  if (!flags.model.json) {
+    fmt::print("{} on {}; ", options.model, options.device);
+    if (options.device == "cpu") fmt::print("read bandwidth {:.1f} GB/s; ", bandwidth / 1e9);
+    fmt::print("medians of {} rounds\n", flags.rounds);
+  }
   for (const std::string& arithmetic : arithmetics)
     for (const std::string& set : flags.sets) {
       options.arithmetic = arithmetic;
@@ -236,7 +240,7 @@ int run_bench(BenchFlags flags) {
       const std::vector<Row> rows = measure(flags, options, bandwidth);
       report.set(fmt::format("{}/{}", arithmetic, set), to_json(rows));
       if (flags.model.json) continue;
-      fmt::print("\n{} on {}\n", arithmetic, set);
+      fmt::print("\n{} on {}\n", arithmetic, options.device == "cpu" ? set : options.device);
       for (const Row& row : rows)
         fmt::print("  {:26} {:10.2f} {:8} {}\n", row.what, row.value, row.unit,
                    row.limit > 0 ? fmt::format("{:5.1f} % of the limit {:.1f}",

@@ -102,7 +102,7 @@ class Bench {
             s.matmul(p);
           }
         });
-        all += fmt::format("{} {:.1f}; ", s.name, us);
+        all += fmt::format("{}{} {:.1f}", all.empty() ? "" : "; ", s.name, us);
         if (best == 0 || us < best) best = us, best_name = s.name;
       }
       fmt::print("| {} | {} | {} -> {} | {} | {:.1f} | {} | {:.2f} | {:.0f} | {} |\n",
@@ -153,7 +153,7 @@ class Bench {
     double best = 0;
     for (const cuda::AttentionSchedule& s : cuda::attention_schedules(order)) {
       const double us = time([&](int) { s.attention(p); });
-      all += fmt::format("{} {:.1f}; ", s.name, us);
+      all += fmt::format("{}{} {:.1f}", all.empty() ? "" : "; ", s.name, us);
       if (best == 0 || us < best) best = us;
     }
     fmt::print("| {} | {} rows, {} places{} | {:.1f} | {:.2f} | {} |\n", name_of(order), rows,

@@ -7,6 +7,7 @@
 // in who computes the two products, not in the rest.
 #include <cooperative_groups.h>
 
+#include <array>
 #include <limits>
 
 #include "device/cuda/cuda_check.h"
@@ -379,12 +380,21 @@ void by_block(const AttentionParams& p) {
   launch<Cores, 1>(p, per_group < kQueries ? kQueries / per_group : 1);
 }
 
-constexpr int64_t kAnyRows = int64_t{1} << 62;
+// row: a row of queries for a cluster of so many blocks; block: rows together.
+template <typename Cores, bool kAll>
+constexpr auto schedules() {
+  constexpr AttentionSchedule kBlock = {"block", by_block<Cores>, int64_t{1} << 62};
+  constexpr AttentionSchedule kCluster2 = {"row, cluster of 2", by_row<Cores, 2>, 128};
+  if constexpr (kAll)
+    return std::to_array<AttentionSchedule>({{"row, cluster of 8", by_row<Cores, 8>, 32},
+                                             kCluster2,
+                                             {"row", by_row<Cores, 1>, 0},
+                                             kBlock});
+  else
+    return std::to_array({kCluster2, kBlock});
+}
 template <typename Cores>
-constexpr AttentionSchedule kSchedules[] = {{"row_cluster8", by_row<Cores, 8>, 32},
-                                            {"row_cluster2", by_row<Cores, 2>, 128},
-                                            {"row", by_row<Cores, 1>, 0},
-                                            {"block", by_block<Cores>, kAnyRows}};
+constexpr auto kSchedules = schedules<Cores, INVAR_ALL_SCHEDULES>();
 
 }  // namespace
 

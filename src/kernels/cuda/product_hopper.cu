@@ -1,6 +1,7 @@
 // Matrix products of order `hopper`: chains of mma.sync m16n8k16 steps. A chain is never cut but
 // into the runs that the order names, so every schedule gives the same bits.
 #include <algorithm>
+#include <array>
 
 #include "base/check.h"
 #include "device/cuda/cuda_check.h"
@@ -313,18 +314,30 @@ constexpr ProductSchedule wide_schedule(const char* name, bool (*can)(int64_t, i
 }
 
 // direct: rows of a tile, steps ahead, warps of a block. wide: rows of a tile. The limits are where
-// the times cross on an H200 (docs/benchmarks.md).
-constexpr int64_t kAnyRows = ProductSchedule::kAnyRows;
-constexpr ProductSchedule kSchedules[] = {
-    direct_schedule<1, 32, 2>("direct 8/32/2", {.plain = 8, .gated = 0, .runs = 0}),
-    direct_schedule<2, 16, 2>("direct 16/16/2", {.plain = 16, .gated = 16, .runs = 16}),
-    direct_schedule<4, 8, 8>("direct 32/8/8", {.plain = 0, .gated = 32, .runs = 32}),
-    wide_schedule<64>("wide 64", whole_slices, {.plain = 64, .gated = 64, .runs = kAnyRows}),
-    wide_schedule<128>("wide 128", one_run, {.plain = 1024, .gated = 1024, .runs = 0}),
-    wide_schedule<256>("wide 256", one_run, {.plain = kAnyRows, .gated = kAnyRows, .runs = 0}),
-    direct_schedule<4, 8, 8>("direct 32/8/8, any shape",
-                             {.plain = kAnyRows, .gated = kAnyRows, .runs = kAnyRows}),
-};
+// the times cross on an H200 (docs/benchmarks.md). A build without all schedules has one of each
+// family.
+template <bool kAll>
+constexpr auto schedules() {
+  constexpr int64_t kAnyRows = ProductSchedule::kAnyRows;
+  constexpr ProductSchedule::Rows kAny = {.plain = kAnyRows, .gated = kAnyRows, .runs = kAnyRows};
+  if constexpr (kAll)
+    return std::to_array<ProductSchedule>({
+        direct_schedule<1, 32, 2>("direct 8/32/2", {.plain = 8, .gated = 0, .runs = 0}),
+        direct_schedule<2, 16, 2>("direct 16/16/2", {.plain = 16, .gated = 16, .runs = 16}),
+        direct_schedule<4, 8, 8>("direct 32/8/8", {.plain = 0, .gated = 32, .runs = 32}),
+        wide_schedule<64>("wide 64", whole_slices, {.plain = 64, .gated = 64, .runs = kAnyRows}),
+        wide_schedule<128>("wide 128", one_run, {.plain = 1024, .gated = kAnyRows, .runs = 0}),
+        wide_schedule<256>("wide 256", one_run, {.plain = kAnyRows, .gated = 0, .runs = 0}),
+        direct_schedule<4, 8, 8>("direct 32/8/8, any shape", kAny),
+    });
+  else
+    return std::to_array<ProductSchedule>({
+        direct_schedule<4, 8, 8>("direct 32/8/8", {.plain = 32, .gated = 32, .runs = 32}),
+        wide_schedule<64>("wide 64", whole_slices, kAny),
+        direct_schedule<4, 8, 8>("direct 32/8/8, any shape", kAny),
+    });
+}
+constexpr auto kSchedules = schedules<INVAR_ALL_SCHEDULES>();
 
 }  // namespace
 

@@ -1,4 +1,6 @@
 // Matrix products of order `portable` on CUDA cores: even and odd chains of fma, leaf by leaf.
+#include <array>
+
 #include "device/cuda/cuda_check.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/product.cuh"
@@ -208,20 +210,31 @@ bool any_shape(int64_t, int) {
   return true;
 }
 
-constexpr int64_t kAnyRows = ProductSchedule::kAnyRows;
-constexpr ProductSchedule kSchedules[] = {
-    {"leaves 1", leaves_fit<1>, leaves<1, MatmulParams>, leaves<1, GatedMatmulParams>, {1, 1, 1}},
-    {"leaves 4",
-     leaves_fit<4>,
-     leaves<4, MatmulParams>,
-     leaves<4, GatedMatmulParams>,
-     {16, 16, 16}},
-    {"lanes 8",
-     any_shape,
-     lanes<8, MatmulParams>,
-     lanes<8, GatedMatmulParams>,
-     {kAnyRows, kAnyRows, kAnyRows}},
-};
+template <int kRows>
+constexpr ProductSchedule leaves_schedule(const char* name) {
+  constexpr int64_t kLimit = kRows == 1 ? 1 : 16;
+  return {name,
+          leaves_fit<kRows>,
+          leaves<kRows, MatmulParams>,
+          leaves<kRows, GatedMatmulParams>,
+          {kLimit, kLimit, kLimit}};
+}
+
+// The numbers are rows of a tile.
+template <bool kAll>
+constexpr auto schedules() {
+  constexpr int64_t kAny = ProductSchedule::kAnyRows;
+  constexpr ProductSchedule kLanes = {"lanes 8",
+                                      any_shape,
+                                      lanes<8, MatmulParams>,
+                                      lanes<8, GatedMatmulParams>,
+                                      {kAny, kAny, kAny}};
+  if constexpr (kAll)
+    return std::to_array({leaves_schedule<1>("leaves 1"), leaves_schedule<4>("leaves 4"), kLanes});
+  else
+    return std::to_array({leaves_schedule<4>("leaves 4"), kLanes});
+}
+constexpr auto kSchedules = schedules<INVAR_ALL_SCHEDULES>();
 
 }  // namespace
 
