@@ -506,6 +506,8 @@ struct Template::Tree {
 };
 
 Template::Template(std::string_view source, std::string name) : name_(std::move(name)) {
+  if (const size_t at = utf8::find_invalid(source); at != std::string::npos)
+    fail("{}: expected UTF-8, found a byte at {} that is not", name_, at);
   try {
     tree_ = std::make_unique<const Tree>(Tree{parse_template(source)});
   } catch (const Fault& found) {

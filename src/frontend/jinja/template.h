@@ -43,7 +43,7 @@ class Template {
   Template& operator=(Template&&) noexcept;
 
   // Throws UsageError, one sentence with the line, when the template refuses the variables
-  // (raise_exception), fails on them or passes a limit.
+  // (raise_exception), fails on them or passes a limit. REQUIRES: the variables' texts are UTF-8.
   std::string render(const Variables& variables, const RenderOptions& options = {}) const;
 
  private:

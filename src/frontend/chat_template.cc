@@ -1,0 +1,186 @@
+#include "frontend/chat_template.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/error.h"
+
+namespace invar {
+
+namespace {
+
+std::string optional_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return "";
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) fail("{}: cannot be read", path);
+  return text.str();
+}
+
+// Adds the members like "bos_token": "<s>" or {"content": "<s>"}; later ones replace earlier ones.
+void read_special_tokens(const json::Value& config, jinja::Variables& tokens) {
+  if (!config.is_object()) return;
+  for (const auto& [key, value] : config.as_object()) {
+    const json::Value* content = value.is_object() ? value.find("content") : &value;
+    if (!key.ends_with("_token") || !content || !content->is_string()) continue;
+    std::erase_if(tokens, [&name = key](const auto& token) { return token.first == name; });
+    tokens.emplace_back(key, content->as_string());
+  }
+}
+
+// Content of parts as one text. What is no text part is refused.
+json::Value joined_parts(const json::Array& parts) {
+  std::string text;
+  for (const json::Value& part : parts) {
+    const json::Value* type = part.find("type");
+    const json::Value* piece = part.find("text");
+    if (!type || !type->is_string() || type->as_string() != "text" || !piece || !piece->is_string())
+      fail_usage("expected parts of type \"text\" in a message's content, found {}",
+                 json::excerpt(part));
+    if (&part != &parts.front()) text += '\n';
+    text += piece->as_string();
+  }
+  return text;
+}
+
+// Clients send the arguments of a call as JSON in a string, templates expect the object.
+void read_arguments(json::Value& call) {
+  if (!call.is_object()) return;
+  for (auto& [key, value] : call.as_object()) {
+    if (key == "function") read_arguments(value);
+    if (key != "arguments" || !value.is_string()) continue;
+    try {
+      json::Value arguments = json::parse(value.as_string(), "arguments");
+      if (arguments.is_object()) value = std::move(arguments);
+    } catch (const Error&) {  // a model may have written anything: it stays a text
+    }
+  }
+}
+
+json::Array checked_messages(const json::Value& source, bool takes_parts) {
+  if (!source.is_array())
+    fail_usage("expected \"messages\" as an array, found {}", source.type_name());
+  json::Array messages = source.as_array();
+  if (messages.empty()) fail_usage("expected at least one message, found none");
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const json::Value* role = messages[i].find("role");
+    if (!role || !role->is_string())
+      fail_usage("expected an object with a \"role\" as message {}, found {}", i,
+                 json::excerpt(messages[i]));
+    for (auto& [key, value] : messages[i].as_object()) {
+      if (key == "content" && value.is_array() && !takes_parts)
+        value = joined_parts(value.as_array());
+      if (key == "tool_calls" && value.is_array())
+        for (json::Value& call : value.as_array()) read_arguments(call);
+    }
+  }
+  return messages;
+}
+
+// Whether a template prints the text of a part, and not the part as Python shows it.
+bool reads_parts(const jinja::Template& program, jinja::Variables variables) {
+  const json::Value messages = json::parse(
+      R"([{"role": "user", "content": [{"type": "text", "text": "probe"}]}])", "the probe");
+  variables.emplace_back("messages", jinja::Value::from_json(messages));
+  variables.emplace_back("tools", nullptr);
+  variables.emplace_back("add_generation_prompt", true);
+  try {
+    const std::string text =
+        program.render(variables, {.clock = [] { return std::tm{.tm_mday = 1}; }});
+    return text.find("probe") != text.npos && text.find("'type'") == text.npos &&
+           text.find("\"type\"") == text.npos;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+std::tm local_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  return local;
+}
+
+ChatTemplate ChatTemplate::load(const std::string& directory) {
+  return from_texts({optional_text(directory + "/chat_template.jinja"),
+                     optional_text(directory + "/tokenizer_config.json"),
+                     optional_text(directory + "/special_tokens_map.json")},
+                    directory);
+}
+
+ChatTemplate ChatTemplate::from_texts(const ChatTemplateTexts& texts, const std::string& name) {
+  ChatTemplate chat;
+  const std::string config_name = name + "/tokenizer_config.json";
+  json::Value config;
+  if (!texts.special_tokens_map_json.empty())
+    read_special_tokens(
+        json::parse(texts.special_tokens_map_json, name + "/special_tokens_map.json"),
+        chat.special_tokens_);
+  if (!texts.tokenizer_config_json.empty()) {
+    config = json::parse(texts.tokenizer_config_json, config_name);
+    read_special_tokens(config, chat.special_tokens_);
+  }
+  const json::Value* source = config.find("chat_template");
+  const auto add = [&](const std::string& variant, const std::string& text, std::string where) {
+    jinja::Template program(text, std::move(where));
+    const bool takes_parts = reads_parts(program, chat.special_tokens_);
+    chat.templates_.push_back({variant, std::move(program), takes_parts});
+  };
+  chat.where_ = config_name;
+  if (!texts.chat_template_jinja.empty()) {
+    chat.where_ = name + "/chat_template.jinja";
+    add("default", texts.chat_template_jinja, chat.where_);
+  } else if (source && source->is_string()) {
+    add("default", source->as_string(), config_name + ": chat_template");
+  } else if (source && source->is_array()) {
+    for (const json::Value& one : source->as_array()) {
+      const json::Value *variant = one.find("name"), *text = one.find("template");
+      if (!variant || !text || !variant->is_string() || !text->is_string())
+        fail("{}: expected objects with \"name\" and \"template\" in chat_template, found {}",
+             config_name, json::excerpt(one));
+      add(variant->as_string(), text->as_string(),
+          config_name + ": chat_template " + json::quoted(variant->as_string()));
+    }
+  } else {
+    fail(
+        "{}: the model has no chat template, neither chat_template.jinja nor chat_template in "
+        "tokenizer_config.json",
+        name);
+  }
+  chat.choose(false);
+  return chat;
+}
+
+const ChatTemplate::Named& ChatTemplate::choose(bool has_tools) const {
+  const Named* chosen = nullptr;
+  for (const Named& one : templates_)
+    if (one.name == "tool_use" ? has_tools : one.name == "default" && !chosen) chosen = &one;
+  if (!chosen) fail("{}: expected a chat template with the name \"default\"", where_);
+  return *chosen;
+}
+
+std::string ChatTemplate::render(const Conversation& conversation,
+                                 const std::function<std::tm()>& clock) const {
+  if (!conversation.tools.is_null() && !conversation.tools.is_array())
+    fail_usage("expected \"tools\" as an array, found {}", conversation.tools.type_name());
+  const Named& chosen = choose(conversation.tools.is_array());
+  jinja::Variables variables = special_tokens_;
+  const auto set = [&](const std::string& name, jinja::Value value) {
+    std::erase_if(variables, [&](const auto& variable) { return variable.first == name; });
+    variables.emplace_back(name, std::move(value));
+  };
+  for (const auto& [name, value] : conversation.variables)
+    set(name, jinja::Value::from_json(value));
+  set("messages",
+      jinja::Value::from_json(checked_messages(conversation.messages, chosen.takes_parts)));
+  set("tools", jinja::Value::from_json(conversation.tools));
+  set("documents", nullptr);
+  set("add_generation_prompt", conversation.add_generation_prompt);
+  return chosen.program.render(variables, {.clock = clock});
+}
+
+}  // namespace invar

@@ -1,0 +1,61 @@
+// A conversation as the text that a model was trained to answer: its chat template with the
+// variables that Hugging Face's apply_chat_template gives it.
+//
+// The text is to be encoded with EncodeOptions{.add_special_tokens = false}: the template writes
+// the special tokens itself. As in Hugging Face's library they are recognised wherever they are
+// spelled, in what a user wrote too.
+#pragma once
+
+#include <ctime>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "frontend/jinja/template.h"
+
+namespace invar {
+
+struct Conversation {
+  json::Value messages;  // an array of objects with "role", as OpenAI's clients send them
+  json::Value tools;     // an array, or null
+  bool add_generation_prompt = true;
+  json::Object variables;  // more for the template, such as enable_thinking
+};
+
+// The contents of a model's files. Empty: the file is absent.
+struct ChatTemplateTexts {
+  std::string chat_template_jinja, tokenizer_config_json, special_tokens_map_json;
+};
+
+class ChatTemplate {
+ public:
+  // Reads chat_template.jinja or, without one, chat_template of tokenizer_config.json: a template,
+  // or several with names, of which "tool_use" is for conversations with tools and "default" for
+  // the rest. Throws Error naming the file when there is none or it is broken.
+  static ChatTemplate load(const std::string& directory);
+  static ChatTemplate from_texts(const ChatTemplateTexts& texts, const std::string& name);
+
+  // `clock` is what the template's strftime_now shows. Throws UsageError for what is no
+  // conversation and for what the template refuses.
+  std::string render(const Conversation& conversation, const std::function<std::tm()>& clock) const;
+
+ private:
+  struct Named {
+    std::string name;
+    jinja::Template program;
+    bool takes_parts = false;  // reads content that is a list of parts
+  };
+  ChatTemplate() = default;
+  const Named& choose(bool has_tools) const;
+
+  std::string where_;
+  std::vector<Named> templates_;
+  jinja::Variables special_tokens_;  // bos_token and its like
+};
+
+// The time of the machine, here.
+std::tm local_time();
+
+}  // namespace invar
