@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "engine/engine.h"
+#include "frontend/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
 namespace invar::cli {
@@ -18,6 +19,7 @@ using Action = std::function<int()>;
 // Each adds one subcommand. `action` is set by the parser when the subcommand is chosen.
 void add_make_model(CLI::App& app, Action& action);
 void add_generate(CLI::App& app, Action& action);
+void add_chat(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
 void add_score(CLI::App& app, Action& action);
@@ -40,6 +42,8 @@ ModelOptions resolved(const ModelFlags& flags);
 std::unique_ptr<Model> load_model(const ModelFlags& flags);
 // The tokenizer of the model's directory; for made weights one of the vocabulary's size.
 Tokenizer load_tokenizer(const Model& model);
+// Its chat template, or the one of `file` where one is named.
+ChatTemplate load_chat_template(const Model& model, const std::string& file = {});
 
 // Options of commands that answer requests.
 struct EngineFlags {

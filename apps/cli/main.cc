@@ -27,6 +27,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", INVAR_VERSION);
   Action action;
   add_generate(app, action);
+  add_chat(app, action);
   add_score(app, action);
   add_diff(app, action);
   add_make_model(app, action);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/timer.h"
@@ -67,6 +69,25 @@ Tokenizer load_tokenizer(const Model& model) {
   const ModelOptions& o = model.options();
   if (o.load_format == "auto") return Tokenizer::load(o.model);
   return Tokenizer::from_texts(make_tokenizer(model.spec().vocab, 1).texts, "made tokenizer");
+}
+
+ChatTemplate load_chat_template(const Model& model, const std::string& file) {
+  const ModelOptions& o = model.options();
+  if (file.empty() && o.load_format == "auto") return ChatTemplate::load(o.model);
+  ChatTemplateTexts texts;
+  if (o.load_format == "auto")
+    texts.tokenizer_config_json = json::dump(json::parse_file(o.model + "/tokenizer_config.json"));
+  else
+    texts.tokenizer_config_json = make_tokenizer(model.spec().vocab, 1).texts.tokenizer_config_json;
+  if (!file.empty()) {
+    std::ifstream source(file, std::ios::binary);
+    if (!source) fail("{}: cannot be opened", file);
+    std::ostringstream text;
+    text << source.rdbuf();
+    texts.chat_template_jinja = text.str();
+    texts.jinja_name = file;
+  }
+  return ChatTemplate::from_texts(texts, o.model);
 }
 
 void add_engine_flags(CLI::App& command, EngineFlags& flags) {

@@ -108,7 +108,7 @@ std::tm local_time() {
 ChatTemplate ChatTemplate::load(const std::string& directory) {
   return from_texts({optional_text(directory + "/chat_template.jinja"),
                      optional_text(directory + "/tokenizer_config.json"),
-                     optional_text(directory + "/special_tokens_map.json")},
+                     optional_text(directory + "/special_tokens_map.json"), ""},
                     directory);
 }
 
@@ -132,7 +132,7 @@ ChatTemplate ChatTemplate::from_texts(const ChatTemplateTexts& texts, const std:
   };
   chat.where_ = config_name;
   if (!texts.chat_template_jinja.empty()) {
-    chat.where_ = name + "/chat_template.jinja";
+    chat.where_ = texts.jinja_name.empty() ? name + "/chat_template.jinja" : texts.jinja_name;
     add("default", texts.chat_template_jinja, chat.where_);
   } else if (source && source->is_string()) {
     add("default", source->as_string(), config_name + ": chat_template");

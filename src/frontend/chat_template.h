@@ -27,6 +27,7 @@ struct Conversation {
 // The contents of a model's files. Empty: the file is absent.
 struct ChatTemplateTexts {
   std::string chat_template_jinja, tokenizer_config_json, special_tokens_map_json;
+  std::string jinja_name;  // of the first in errors, where it is not the model's
 };
 
 class ChatTemplate {

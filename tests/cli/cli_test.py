@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -72,7 +73,7 @@ class Help(CliTest):
     def test_every_subcommand_explains_itself(self):
         listing = self.succeed("--help").decode()
         commands = [line.split()[0] for line in listing.split("Subcommands:")[1].splitlines() if line.strip()]
-        self.assertTrue({"generate", "score", "diff", "make-model", "inspect", "doctor"} <= set(commands))
+        self.assertTrue({"generate", "chat", "score", "diff", "make-model", "inspect", "doctor"} <= set(commands))
         for command in commands:
             self.assertIn("Usage: ", self.succeed(command, "--help").decode())
         self.assertRegex(self.succeed("--version").decode(), r"^\d+\.\d+\.\d+\n$")
@@ -178,6 +179,77 @@ class Diff(CliTest):
         self.assertLess(hashes.stat().st_size, full.stat().st_size / 4)
         self.succeed("diff", full, hashes)
         self.refuse(1, "cannot be created", "generate", "-p", "x", "--trace", str(self.root / "no" / "such"), *FAST)
+
+
+class Chat(CliTest):
+    def chat(self, text, *args, status=0):
+        done = subprocess.run([INVAR, "chat", *FAST, "--max-tokens", "8", "--ignore-eos", *map(str, args)],
+                              input=text if isinstance(text, bytes) else text.encode(), capture_output=True, timeout=60)
+        self.assertEqual(done.returncode, status, done.stderr)
+        return done
+
+    def test_the_conversation_goes_into_the_next_prompt(self):
+        both = json.loads(self.chat("Hello\nAnd then?\n", self.model, "--json", "--temperature", "0").stdout)
+        self.assertEqual([m["role"] for m in both["messages"]], ["user", "assistant"] * 2)
+        first, second = both["answers"]
+        self.assertEqual(first["completion_tokens"], 8)
+        # What generate says to the text that the made template gives.
+        said = both["messages"][1]["content"]
+        text = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+        args = ["--temperature", "0"]
+        self.assertEqual(self.generate(self.model, *args, prompt=text)["logits_hash"], first["logits_hash"])
+        text += said + "<|im_end|>\n<|im_start|>user\nAnd then?<|im_end|>\n<|im_start|>assistant\n"
+        self.assertEqual(self.generate(self.model, *args, prompt=text)["logits_hash"], second["logits_hash"])
+        again = json.loads(self.chat("x\n/reset\nHello\n/exit\nlost\n", self.model, "--json", "--temperature", "0").stdout)
+        self.assertEqual([a["logits_hash"] for a in again["answers"]][1:], [first["logits_hash"]])
+        self.assertEqual(again["messages"], both["messages"][:2])
+        told = json.loads(self.chat("Hello\n", self.model, "--json", "--temperature", "0", "--system", "Be brief.").stdout)
+        self.assertEqual(told["messages"][0], {"role": "system", "content": "Be brief."})
+        self.assertNotEqual(told["answers"][0]["logits_hash"], first["logits_hash"])
+
+    def test_answers_go_out_and_the_report_beside_them(self):
+        done = self.chat("Hello\nAgain", self.model)
+        report = json.loads(self.chat("Hello\nAgain\n", self.model, "--json").stdout)
+        answers = [m["content"] for m in report["messages"][1::2]]
+        self.assertEqual(done.stdout.decode(), "".join(a + "\n" for a in answers))
+        self.assertIn("2 answers, 16 tokens", done.stderr.decode())
+        self.assertIn(report["answers"][1]["logits_hash"], done.stderr.decode())
+        self.assertIn(b"random weights", self.chat("Hello\n").stderr)
+        self.assertIn(b"0 answers", self.chat("").stderr)
+
+    def test_a_turn_that_cannot_be_answered_loses_nothing_else(self):
+        done = self.chat("\n".join(["Hello", "x " * 2000, "Again", ""]), self.model, "--json", status=1)
+        self.assertIn(b"the prompt has", done.stderr)
+        self.assertEqual([m["content"] for m in json.loads(done.stdout)["messages"][::2]], ["Hello", "Again"])
+        self.assertIn(b"UTF-8", self.chat(b"caf\xe9\nHello\n", self.model, status=1).stderr)
+
+    def test_templates(self):
+        refuses = self.root / "refuses.jinja"
+        refuses.write_text("{% if messages | length > 1 %}\n{{ raise_exception('one turn only') }}{% endif %}Q")
+        done = self.chat("a\nb\n", self.model, "--chat-template", refuses, status=1)
+        self.assertIn(b"refuses.jinja refuses the conversation on line 2: one turn only", done.stderr)
+        refuses.write_text("{% if %}")
+        self.refuse(1, "refuses.jinja, line 1", "chat", str(self.model), "--chat-template", str(refuses))
+        self.refuse(1, "none.jinja", "chat", str(self.model), "--chat-template", str(self.root / "none.jinja"))
+        mute = self.copy_of_model("mute")
+        (mute / "tokenizer_config.json").write_text("{}")
+        self.refuse(1, "no chat template", "chat", str(mute))
+        self.refuse(2, "UTF-8", "chat", str(self.model), "--system", b"\xff")
+
+    def test_an_interrupt_stops_the_answer_only(self):
+        run = subprocess.Popen([INVAR, "chat", str(self.model), "--threads", "1", "--max-tokens", "3000", "--ignore-eos"],
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            run.stdin.write(b"Hello\n")
+            run.stdin.flush()
+            run.stdout.read(1)  # the answer has begun
+            run.send_signal(signal.SIGINT)
+            out, err = run.communicate(b"/reset\n/exit\n", timeout=60)
+        finally:
+            run.kill()
+        self.assertEqual(run.returncode, 0, err)
+        self.assertRegex(err.decode(), r"1 answers, \d{1,4} tokens")
+        self.assertLess(int(err.decode().split(" answers, ")[1].split()[0]), 3000)
 
 
 class BadInput(CliTest):

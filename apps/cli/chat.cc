@@ -1,0 +1,258 @@
+// invar chat: a conversation with a model, on a terminal or through a pipe.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <optional>
+
+#include "base/error.h"
+#include "base/timer.h"
+#include "command.h"
+#include "frontend/chat_template.h"
+#include "frontend/text_engine.h"
+#include "tokenizer/utf8.h"
+
+namespace invar::cli {
+
+namespace {
+
+struct ChatFlags {
+  ModelFlags model;
+  EngineFlags engine;
+  SamplingParams params;
+  std::string system, template_file;
+  std::vector<std::string> stop;
+};
+
+volatile std::sig_atomic_t interrupted = 0;
+
+// While it lives Ctrl-C sets `interrupted` and wakes a waiting read.
+class InterruptScope {
+ public:
+  InterruptScope() {
+    struct sigaction action {};
+    action.sa_handler = [](int) { interrupted = 1; };
+    sigaction(SIGINT, &action, &old_);
+  }
+  ~InterruptScope() { sigaction(SIGINT, &old_, nullptr); }
+
+ private:
+  struct sigaction old_ {};
+};
+
+// Lines of the standard input; std::getline would take a Ctrl-C for the end.
+class LineReader {
+ public:
+  enum Result { kLine, kEnd, kInterrupted };
+
+  Result read(std::string& line) {
+    while (true) {
+      if (const size_t end = buffer_.find('\n'); end != std::string::npos) {
+        line = buffer_.substr(0, end);
+        buffer_.erase(0, end + 1);
+        return kLine;
+      }
+      char bytes[4096];
+      const ssize_t size = ::read(STDIN_FILENO, bytes, sizeof bytes);
+      if (size < 0 && errno == EINTR) return kInterrupted;
+      if (size < 0) fail("the standard input cannot be read");
+      if (size == 0) {
+        line = std::move(buffer_);
+        buffer_.clear();
+        return line.empty() ? kEnd : kLine;
+      }
+      buffer_.append(bytes, size);
+    }
+  }
+
+ private:
+  std::string buffer_;
+};
+
+// One answer as it comes.
+class AnswerSink final : public TextSink {
+ public:
+  explicit AnswerSink(bool quiet) : quiet_(quiet) {}
+
+  void on_text(int64_t, std::string_view piece, const TokenOutput& token) override {
+    if (tokens++ == 0) first_token_ = timer_.seconds();
+    hash = token.logits_hash;
+    text += piece;
+    seconds_ = timer_.seconds();
+    if (quiet_) return;
+    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    std::fflush(stdout);
+  }
+  void on_finished(int64_t, const TextAnswer& answer) override { finish = answer.finish; }
+  double decode_seconds() const { return tokens > 1 ? seconds_ - first_token_ : 0.0; }
+
+  std::string text;
+  int tokens = 0;
+  Digest hash{};
+  FinishReason finish = FinishReason::none;  // none: interrupted
+
+ private:
+  bool quiet_;
+  Timer timer_;
+  double first_token_ = 0, seconds_ = 0;
+};
+
+class Chat {
+ public:
+  Chat(const ChatFlags& flags, TextEngine& engine, const ChatTemplate& chat)
+      : flags_(flags), engine_(engine), template_(chat), quiet_(flags.model.json) {
+    reset();
+  }
+
+  // Reads turns until the input ends. Returns the exit status.
+  int run() {
+    const bool terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && !quiet_;
+    const InterruptScope interrupts;
+    LineReader reader;
+    std::string line;
+    while (true) {
+      if (terminal) fmt::print("> ");
+      std::fflush(stdout);
+      interrupted = 0;
+      const LineReader::Result result = reader.read(line);
+      if (result == LineReader::kEnd) break;
+      if (result == LineReader::kInterrupted) {
+        fmt::print(stderr, "\n/exit leaves\n");
+        continue;
+      }
+      if (line.ends_with('\r')) line.pop_back();
+      if (line == "/exit") break;
+      if (line == "/reset")
+        reset();
+      else if (line.starts_with('/') && terminal)
+        fmt::print(stderr,
+                   "/reset forgets the conversation, /exit leaves; Ctrl-C stops an answer\n");
+      else if (!line.empty())
+        turn(line);
+    }
+    if (terminal) fmt::print("\n");
+    report();
+    return errors_ ? 1 : 0;
+  }
+
+ private:
+  void reset() {
+    messages_.clear();
+    if (!flags_.system.empty()) add("system", flags_.system);
+  }
+  void add(const char* role, const std::string& content) {
+    messages_.push_back(json::Object{{"role", role}, {"content", content}});
+  }
+
+  // One question and its answer. What goes wrong is said and the question forgotten.
+  void turn(const std::string& line) {
+    const size_t before = messages_.size();
+    try {
+      if (const size_t at = utf8::find_invalid(line); at != std::string::npos)
+        fail_usage("expected UTF-8, found a byte at {} that is not", at);
+      add("user", line);
+      answer();
+    } catch (const Error& error) {
+      messages_.resize(before);
+      ++errors_;
+      std::fflush(stdout);
+      fmt::print(stderr, "invar: {}\n", error.what());
+    }
+  }
+
+  void answer() {
+    TextRequest request{.prompt = template_.render({.messages = messages_}, local_time),
+                        .add_special_tokens = false,
+                        .params = flags_.params,
+                        .stop = flags_.stop};
+    add_end_tokens(request.params, engine_.engine().model());
+    AnswerSink sink(quiet_);
+    const int64_t id = engine_.submit(request);
+    while (sink.finish == FinishReason::none && !interrupted && engine_.step(sink)) {
+    }
+    if (sink.finish == FinishReason::none) engine_.abort(id);
+    if (!quiet_) fmt::print("\n");
+    if (sink.finish == FinishReason::failed)
+      fail("the answer failed: a key, a value or a logit was not finite");
+    add("assistant", sink.text);
+    remember(sink);
+  }
+
+  void remember(const AnswerSink& sink) {
+    json::Value v;
+    v.set("completion_tokens", sink.tokens);
+    v.set("finish_reason",
+          sink.finish == FinishReason::none ? "interrupted" : name_of(sink.finish));
+    v.set("logits_hash", to_hex(sink.hash));
+    answers_.push_back(std::move(v));
+    tokens_ += sink.tokens;
+    decoded_ += std::max(0, sink.tokens - 1);
+    seconds_ += sink.decode_seconds();
+  }
+
+  void report() const {
+    const Model& model = engine_.engine().model();
+    const double rate = seconds_ > 0 ? decoded_ / seconds_ : 0.0;
+    if (quiet_) {
+      json::Value v;
+      v.set("messages", messages_);
+      v.set("answers", answers_);
+      v.set("decode_tokens_per_second", rate);
+      v.set("identity", model.identity());
+      v.set("instruction_set", model.instruction_set());
+      fmt::print("{}\n", json::dump(v, 2));
+      return;
+    }
+    std::fflush(stdout);
+    fmt::print(stderr, "{} answers, {} tokens, {:.1f} tok/s; {} on {}\n", answers_.size(), tokens_,
+               rate, model.identity(), model.instruction_set());
+    if (!answers_.empty())
+      fmt::print(stderr, "logits hash of the last answer {}\n",
+                 answers_.back().find("logits_hash")->as_string());
+  }
+
+  const ChatFlags& flags_;
+  TextEngine& engine_;
+  const ChatTemplate& template_;
+  bool quiet_;
+  json::Array messages_, answers_;
+  int64_t tokens_ = 0, decoded_ = 0;
+  double seconds_ = 0;
+  int errors_ = 0;
+};
+
+int run_chat(const ChatFlags& flags) {
+  if (const size_t at = utf8::find_invalid(flags.system); at != std::string::npos)
+    fail_usage("expected --system as UTF-8, found a byte at {} that is not", at);
+  const auto model = load_model(flags.model);
+  const Tokenizer tokenizer = load_tokenizer(*model);
+  const ChatTemplate chat = load_chat_template(*model, flags.template_file);
+  const auto engine = make_engine(*model, flags.engine);
+  TextEngine text(*engine, tokenizer);
+  if (model->options().load_format != "auto")
+    fmt::print(stderr, "the model is a made one with random weights: its answers mean nothing\n");
+  return Chat(flags, text, chat).run();
+}
+
+}  // namespace
+
+void add_chat(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand(
+      "chat", "Talk with a model: a line is a turn; /reset forgets, /exit leaves");
+  auto flags = std::make_shared<ChatFlags>();
+  flags->params.max_tokens = 512;
+  add_model_flags(*command, flags->model);
+  add_engine_flags(*command, flags->engine);
+  add_sampling_flags(*command, flags->params);
+  command->add_option("--system", flags->system, "What the model is told before the conversation");
+  command->add_option("--chat-template", flags->template_file,
+                      "A Jinja file instead of the model's own template");
+  command->add_option("--stop", flags->stop,
+                      "Text that ends an answer; may be given several times");
+  command->add_flag("--ignore-eos", flags->params.ignore_eos, "Go on past end-of-sequence tokens");
+  command->callback([&action, flags] { action = [flags] { return run_chat(*flags); }; });
+}
+
+}  // namespace invar::cli
