@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -12,6 +11,7 @@
 #include "base/json.h"
 #include "base/timer.h"
 #include "command.h"
+#include "frontend/openai.h"
 
 namespace invar::cli {
 
@@ -20,74 +20,28 @@ namespace {
 struct Line {
   std::string custom_id, error;
   int status = 200;
-  TextAnswer answer;
+  openai::Request request;
+  std::vector<TextAnswer> answers;  // one for each choice
+  size_t finished = 0;
 };
 
-// Fields of a body that are understood. Others could change the answer, so they are refused.
-constexpr std::string_view kFields[] = {
-    "model", "prompt", "max_tokens", "min_tokens",         "ignore_eos",       "temperature",
-    "top_k", "top_p",  "min_p",      "repetition_penalty", "presence_penalty", "frequency_penalty",
-    "seed",  "stop"};
-
-int64_t integer(const json::Value& value, std::string_view name, int64_t low, int64_t high) {
-  if (!value.is_integer())
-    fail_usage("expected {} as an integer, found {}", name, value.type_name());
-  const int64_t found = value.as_integer();
-  if (found < low || found > high)
-    fail_usage("expected {} from {} to {}, found {}", name, low, high, found);
-  return found;
+openai::Endpoint endpoint_of(const json::Value& line, const json::Value& body) {
+  const json::Value* url = line.find("url");
+  if (!url) return body.find("messages") ? openai::Endpoint::chat : openai::Endpoint::completions;
+  if (url->is_string() && url->as_string() == "/v1/chat/completions") return openai::Endpoint::chat;
+  if (url->is_string() && url->as_string() == "/v1/completions")
+    return openai::Endpoint::completions;
+  fail_usage("expected the url /v1/completions or /v1/chat/completions, found {}",
+             json::excerpt(*url));
 }
 
-TextRequest parse_request(const json::Value& line, const BatchFile& file, Model& model) {
+openai::Request parse_line(const json::Value& line, const openai::Context& context) {
   const json::Value* body = line.find("body");
   if (!body || !body->is_object()) fail_usage("expected an object \"body\"");
-  for (const auto& [key, value] : body->as_object())
-    if (std::find(std::begin(kFields), std::end(kFields), key) == std::end(kFields))
-      fail_usage("the field {} of \"body\" is not supported", json::quoted(key));
-  const json::Value* prompt = body->find("prompt");
-  if (!prompt) fail_usage("expected \"prompt\" in \"body\"");
-  TextRequest request{.params = file.defaults};
-  if (prompt->is_string()) {
-    request.prompt = prompt->as_string();
-  } else if (prompt->is_array()) {
-    std::vector<int32_t> ids;
-    for (const json::Value& id : prompt->as_array())
-      ids.push_back(static_cast<int32_t>(integer(id, "token ids", 0, model.spec().vocab - 1)));
-    request.prompt = std::move(ids);
-  } else {
-    fail_usage("expected a prompt of text or token ids, found {}", prompt->type_name());
-  }
-  if (const auto* v = body->find("max_tokens"))
-    request.params.max_tokens = static_cast<int32_t>(integer(*v, "max_tokens", 1, INT32_MAX));
-  if (const auto* v = body->find("min_tokens"))
-    request.params.min_tokens = static_cast<int32_t>(integer(*v, "min_tokens", 0, INT32_MAX));
-  if (const auto* v = body->find("top_k"))
-    request.params.top_k = static_cast<int32_t>(integer(*v, "top_k", -1, INT32_MAX));
-  if (const auto* v = body->find("ignore_eos")) request.params.ignore_eos = v->as_bool();
-  const auto number = [&](const char* name, double& value) {
-    const json::Value* v = body->find(name);
-    if (v && !v->is_number()) fail_usage("expected a number {}, found {}", name, v->type_name());
-    if (v) value = v->as_number();
-  };
-  number("temperature", request.params.temperature);
-  number("top_p", request.params.top_p);
-  number("min_p", request.params.min_p);
-  number("repetition_penalty", request.params.repetition_penalty);
-  number("presence_penalty", request.params.presence_penalty);
-  number("frequency_penalty", request.params.frequency_penalty);
-  if (const auto* v = body->find("seed"))
-    request.params.seed = static_cast<uint64_t>(integer(*v, "seed", 0, INT64_MAX));
-  if (const auto* v = body->find("stop")) {
-    if (v->is_string())
-      request.stop = {v->as_string()};
-    else
-      for (const json::Value& stop : v->as_array()) request.stop.push_back(stop.as_string());
-  }
-  add_end_tokens(request.params, model);
-  return request;
+  return openai::parse_request(*body, endpoint_of(line, *body), context);
 }
 
-json::Value answer_line(const Line& line, size_t index) {
+json::Value answer_line(const Line& line, size_t index, const Tokenizer& tokenizer) {
   json::Value out;
   out.set("id", fmt::format("batch_req_{}", index + 1));
   out.set("custom_id", line.custom_id);
@@ -99,20 +53,9 @@ json::Value answer_line(const Line& line, size_t index) {
     out.set("error", std::move(error));
     return out;
   }
-  json::Value choice, usage, body, response;
-  choice.set("index", 0);
-  choice.set("text", line.answer.text);
-  choice.set("finish_reason", name_of(line.answer.finish));
-  usage.set("prompt_tokens", static_cast<int64_t>(line.answer.prompt_tokens.size()));
-  usage.set("completion_tokens", static_cast<int64_t>(line.answer.tokens.size()));
-  usage.set("total_tokens",
-            static_cast<int64_t>(line.answer.prompt_tokens.size() + line.answer.tokens.size()));
-  body.set("object", "text_completion");
-  body.set("choices", json::Array{std::move(choice)});
-  body.set("usage", std::move(usage));
-  body.set("logits_hash", to_hex(line.answer.logits_hash));
+  json::Value response;
   response.set("status_code", 200);
-  response.set("body", std::move(body));
+  response.set("body", openai::answer_body(line.request, line.answers, tokenizer));
   out.set("response", std::move(response));
   out.set("error", nullptr);
   return out;
@@ -121,23 +64,42 @@ json::Value answer_line(const Line& line, size_t index) {
 class Collector final : public TextSink {
  public:
   explicit Collector(std::vector<Line>& lines) : lines_(lines) {}
-  void expect(int64_t request, size_t line) { line_of_[request] = line; }
+
+  // Submits every choice of a line, or none.
+  void submit(TextEngine& engine, size_t index) {
+    Line& line = lines_[index];
+    std::vector<int64_t> ids;
+    try {
+      for (int32_t choice = 0; choice < line.request.text.params.n; ++choice) {
+        TextRequest request = line.request.text;
+        request.choice = choice;
+        ids.push_back(engine.submit(request));
+      }
+    } catch (const Error&) {
+      for (const int64_t id : ids) engine.abort(id);
+      throw;
+    }
+    line.answers.resize(ids.size());
+    for (size_t choice = 0; choice < ids.size(); ++choice) place_of_[ids[choice]] = {index, choice};
+  }
+
   void on_text(int64_t, std::string_view, const TokenOutput&) override { ++tokens; }
   void on_finished(int64_t request, const TextAnswer& answer) override {
-    Line& line = lines_[line_of_.at(request)];
-    line.answer = answer;
-    if (answer.finish == FinishReason::failed) {
+    const auto [index, choice] = place_of_.at(request);
+    Line& line = lines_[index];
+    line.answers[choice] = answer;
+    if (answer.finish == FinishReason::failed && line.error.empty()) {
       line.error = "a key, a value or a logit was not finite";
       line.status = 500;
       ++failed;
     }
-    ++finished;
+    if (++line.finished == line.answers.size()) ++finished;
   }
   size_t tokens = 0, finished = 0, failed = 0;
 
  private:
   std::vector<Line>& lines_;
-  std::map<int64_t, size_t> line_of_;
+  std::map<int64_t, std::pair<size_t, size_t>> place_of_;  // line and choice of a request
 };
 
 }  // namespace
@@ -150,6 +112,13 @@ int run_batch_file(const BatchFile& file, TextEngine& engine) {
     fail_usage("--input and --output are the same file, {}", file.output);
   AtomicFile output(file.output);  // before the work: an output that cannot be is known at once
 
+  const Model& model = engine.engine().model();
+  const openai::Context context{.vocab = static_cast<int32_t>(model.spec().vocab),
+                                .end_tokens = model.config().eos_ids,
+                                .defaults = file.defaults,
+                                .chat = file.chat,
+                                .no_chat = file.no_chat,
+                                .clock = local_time};
   std::vector<Line> lines;
   Collector collector(lines);
   size_t errors = 0, number = 0;
@@ -161,8 +130,8 @@ int run_batch_file(const BatchFile& file, TextEngine& engine) {
     try {
       const json::Value value = json::parse(text, fmt::format("{}, line {}", file.input, number));
       if (const auto* id = value.find("custom_id")) line.custom_id = id->as_string();
-      const int64_t request = engine.submit(parse_request(value, file, engine.engine().model()));
-      collector.expect(request, lines.size() - 1);
+      line.request = parse_line(value, context);
+      collector.submit(engine, lines.size() - 1);
     } catch (const Error& error) {
       line.error = error.what();
       line.status = 400;
@@ -180,7 +149,8 @@ int run_batch_file(const BatchFile& file, TextEngine& engine) {
   }
   progress.clear();
   std::string answers;
-  for (size_t i = 0; i < lines.size(); ++i) answers += json::dump(answer_line(lines[i], i)) + '\n';
+  for (size_t i = 0; i < lines.size(); ++i)
+    answers += json::dump(answer_line(lines[i], i, engine.tokenizer())) + '\n';
   output.write_at(0, std::as_bytes(std::span(answers)));
   output.commit();
   errors += collector.failed;

@@ -4,13 +4,16 @@
 
 #include <string>
 
+#include "frontend/chat_template.h"
 #include "frontend/text_engine.h"
 
 namespace invar::cli {
 
 struct BatchFile {
   std::string input, output;
-  SamplingParams defaults;  // of what a request does not say
+  SamplingParams defaults;             // of what a request does not say
+  const ChatTemplate* chat = nullptr;  // for lines with messages; null: the model has none, because
+  std::string no_chat;                 // of this sentence
 };
 
 // A bad line becomes an error line in the output and loses nothing else. Returns the exit status.

@@ -3,12 +3,14 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
+#include <map>
 
 #include "base/error.h"
 #include "base/timer.h"
 #include "batch_file.h"
 #include "command.h"
 #include "engine/trace_file.h"
+#include "frontend/openai.h"
 #include "frontend/text_engine.h"
 
 namespace invar::cli {
@@ -24,10 +26,13 @@ struct GenerateFlags {
   std::vector<std::string> stop;
 };
 
-// Prints text as it comes and remembers when.
+// Prints the text of one answer as it comes and remembers when; of several, only remembers.
 class Printer final : public TextSink {
  public:
-  explicit Printer(bool quiet) : quiet_(quiet) {}
+  explicit Printer(const GenerateFlags& flags)
+      : quiet_(flags.model.json || flags.params.n > 1), answers_(std::max(flags.params.n, 1)) {}
+
+  void expect(int64_t request, int choice) { choice_of_[request] = choice; }
   void on_text(int64_t, std::string_view piece, const TokenOutput&) override {
     if (tokens_++ == 0) first_token_ = timer_.seconds();
     if (!quiet_) {
@@ -35,12 +40,13 @@ class Printer final : public TextSink {
       std::fflush(stdout);
     }
   }
-  void on_finished(int64_t, const TextAnswer& answer) override {
-    answer_ = answer;
+  void on_finished(int64_t request, const TextAnswer& answer) override {
+    answers_[choice_of_.at(request)] = answer;
     seconds_ = timer_.seconds();
   }
 
-  const TextAnswer& answer() const { return answer_; }
+  std::span<const TextAnswer> answers() const { return answers_; }
+  const TextAnswer& answer() const { return answers_[0]; }
   double first_token() const { return first_token_; }
   double decode_rate() const {
     return tokens_ > 1 ? (tokens_ - 1) / (seconds_ - first_token_) : 0.0;
@@ -51,10 +57,12 @@ class Printer final : public TextSink {
   Timer timer_;
   int tokens_ = 0;
   double first_token_ = 0, seconds_ = 0;
-  TextAnswer answer_;
+  std::map<int64_t, int> choice_of_;
+  std::vector<TextAnswer> answers_;
 };
 
-json::Value report(const Printer& printer, Model& model, double bandwidth) {
+json::Value report(const Printer& printer, Model& model, double bandwidth,
+                   const GenerateFlags& flags, const Tokenizer& tokenizer) {
   const TextAnswer& a = printer.answer();
   json::Value v;
   v.set("text", a.text);
@@ -68,12 +76,20 @@ json::Value report(const Printer& printer, Model& model, double bandwidth) {
   v.set("identity", model.identity());
   v.set("instruction_set", model.instruction_set());
   v.set("logits_hash", to_hex(a.logits_hash));
+  if (flags.params.n > 1 || flags.params.logprobs || flags.params.prompt_logprobs) {
+    const openai::Request request{.text = {.params = flags.params}};
+    v.set("choices", *openai::answer_body(request, printer.answers(), tokenizer).find("choices"));
+  }
   return v;
 }
 
 void print_report(const json::Value& v, const Printer& printer, Model& model) {
   const auto number = [&](const char* key) { return v.find(key)->as_number(); };
-  fmt::print("\n\n");
+  if (printer.answers().size() > 1)
+    for (size_t i = 0; i < printer.answers().size(); ++i)
+      fmt::print("--- answer {}\n{}\n", i, printer.answers()[i].text);
+  else
+    fmt::print("\n\n");
   std::fflush(stdout);
   fmt::print(
       stderr,
@@ -112,9 +128,22 @@ void finish(TraceWriter& trace, const GenerateFlags& flags) {
 void answer_one(const GenerateFlags& flags, TextEngine& engine, Printer& printer) {
   TextRequest request{.prompt = flags.prompt, .params = flags.params, .stop = flags.stop};
   add_end_tokens(request.params, engine.engine().model());
-  engine.submit(request);
+  for (; request.choice < flags.params.n; ++request.choice)
+    printer.expect(engine.submit(request), request.choice);
   while (engine.step(printer)) {
   }
+}
+
+int answer_file(const GenerateFlags& flags, TextEngine& engine) {
+  BatchFile file{.input = flags.input, .output = flags.output, .defaults = flags.params};
+  std::optional<ChatTemplate> chat;
+  try {
+    chat = load_chat_template(engine.engine().model());
+    file.chat = &*chat;
+  } catch (const Error& error) {  // only lines with messages need it, and they say so
+    file.no_chat = error.what();
+  }
+  return run_batch_file(file, engine);
 }
 
 int run_generate(const GenerateFlags& flags) {
@@ -125,7 +154,9 @@ int run_generate(const GenerateFlags& flags) {
     fail_usage("expected trace-values in MiB, 0 or more, found {}", flags.trace_values_mib);
   const auto model = load_model(flags.model);
   const Tokenizer tokenizer = load_tokenizer(*model);
-  const auto engine = make_engine(*model, flags.engine);
+  EngineFlags engine_flags = flags.engine;
+  engine_flags.options.prompt_logprobs = flags.params.prompt_logprobs.has_value();
+  const auto engine = make_engine(*model, engine_flags);
   TextEngine text(*engine, tokenizer);
   std::optional<TraceWriter> trace;
   if (!flags.trace.empty()) {
@@ -133,21 +164,22 @@ int run_generate(const GenerateFlags& flags) {
     engine->set_trace(&*trace);
   }
   int status = 0;
-  Printer printer(flags.model.json);
+  Printer printer(flags);
   if (flags.input.empty())
     answer_one(flags, text, printer);
   else
-    status = run_batch_file({flags.input, flags.output, flags.params}, text);
+    status = answer_file(flags, text);
   if (trace) finish(*trace, flags);
   if (!flags.input.empty()) return status;
 
-  const json::Value v = report(printer, *model, measure_read_bandwidth(*model));
+  const json::Value v = report(printer, *model, measure_read_bandwidth(*model), flags, tokenizer);
   if (flags.model.json)
     fmt::print("{}\n", json::dump(v, 2));
   else
     print_report(v, printer, *model);
-  if (printer.answer().finish == FinishReason::failed)
-    fail("the answer failed: a key, a value or a logit was not finite");
+  for (const TextAnswer& answer : printer.answers())
+    if (answer.finish == FinishReason::failed)
+      fail("the answer failed: a key, a value or a logit was not finite");
   return 0;
 }
 
@@ -165,6 +197,12 @@ void add_generate(CLI::App& app, Action& action) {
   command->add_option("--stop", flags->stop,
                       "Text that ends the answer; may be given several times");
   command->add_flag("--ignore-eos", flags->params.ignore_eos, "Go on past end-of-sequence tokens");
+  command->add_option("-n,--n", flags->params.n, "Answers, drawn independently of each other")
+      ->capture_default_str();
+  command->add_option("--logprobs", flags->params.logprobs,
+                      "With --json: every token's log-probability and those of the K most likely");
+  command->add_option("--prompt-logprobs", flags->params.prompt_logprobs,
+                      "The same for the prompt; lines of --input may then ask for it too");
   command->add_option("--input", flags->input,
                       "Requests, one JSON object a line (OpenAI batch format)");
   command->add_option("--output", flags->output, "Where the answers go, one JSON object a line");

@@ -131,6 +131,12 @@ void add_sampling_flags(CLI::App& command, SamplingParams& p) {
       ->capture_default_str();
   command.add_option("--repetition-penalty", p.repetition_penalty, "Above 1: fewer repetitions")
       ->capture_default_str();
+  command.add_option("--presence-penalty", p.presence_penalty, "Above 0: less of what was said")
+      ->capture_default_str();
+  command.add_option("--frequency-penalty", p.frequency_penalty, "The same, for each time")
+      ->capture_default_str();
+  command.add_option("--min-tokens", p.min_tokens, "No end of sequence before this many tokens")
+      ->capture_default_str();
   command.add_option("--seed", p.seed, "Seed of the draws")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

@@ -412,6 +412,92 @@ class Batch(CliTest):
         self.assertEqual(hashes[0], hashes[2])
         self.assertNotEqual(hashes[0], hashes[1])
 
+    def chat_line(self, name, url="/v1/chat/completions", **body):
+        return json.dumps({"custom_id": name, "method": "POST", "url": url, "body": body})
+
+    def test_conversations(self):
+        hello = [{"role": "user", "content": "Hello"}]
+        text = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+        lines = [
+            (self.chat_line("chat", messages=hello, temperature=0), None),
+            (self.request("text", prompt=text, temperature=0), None),
+            (self.chat_line("parts", messages=[{"role": "user", "content": [{"type": "text", "text": "Hello"}]}],
+                            temperature=0), None),
+            (json.dumps({"custom_id": "no url", "body": {"messages": hello, "temperature": 0}}), None),
+            (self.chat_line("prompt", prompt="x"), "prompt"),
+            (self.chat_line("none", messages=[]), "at least one message"),
+            (self.chat_line("no role", messages=[{"content": "x"}]), "role"),
+            (self.chat_line("roles", messages="x"), "messages"),
+            (self.chat_line("url", url="/v1/embeddings", messages=hello), "/v1/embeddings"),
+            (self.chat_line("image", messages=[{"role": "user", "content": [{"type": "image_url"}]}]), "image_url"),
+            (self.request("messages", messages=hello, prompt="x"), "messages"),
+            (self.chat_line("long", messages=[{"role": "user", "content": "x " * 2000}]), "the prompt has"),
+        ]
+        done, answers = self.run_lines([line for line, _ in lines])
+        self.assertEqual(done.returncode, 1)
+        for (line, error), answer in zip(lines, answers):
+            with self.subTest(line=line[:80], answer=answer):
+                if error:
+                    self.assertIn(error, answer["error"]["message"])
+                else:
+                    self.assertIsNone(answer["error"])
+        bodies = [a["response"]["body"] for a in answers[:4]]
+        self.assertEqual(len({b["logits_hash"] for b in bodies}), 1)
+        self.assertEqual(bodies[0]["object"], "chat.completion")
+        self.assertEqual(bodies[0]["choices"][0]["message"], {"role": "assistant", "content": bodies[1]["choices"][0]["text"]})
+
+        mute = self.copy_of_model("mute batch")
+        (mute / "tokenizer_config.json").write_text("{}")
+        model, self.__class__.model = self.model, mute
+        try:
+            done, answers = self.run_lines([lines[0][0], lines[1][0]])
+        finally:
+            self.__class__.model = model
+        self.assertIn("no chat template", answers[0]["error"]["message"])
+        self.assertIsNone(answers[1]["error"])
+
+    def test_several_answers_and_log_probabilities(self):
+        lines = [self.request("three", prompt=PROMPT, n=3, seed=5, logprobs=2, min_tokens=6),
+                 self.chat_line("chat", messages=[{"role": "user", "content": "Hello"}], logprobs=True, top_logprobs=3),
+                 self.request("greedy", prompt=PROMPT, n=2, temperature=0),
+                 self.request("prompt", prompt=PROMPT, prompt_logprobs=1),
+                 self.request("bias", prompt=PROMPT, logit_bias={"77": 100}, temperature=0, max_tokens=3),
+                 self.request("bad bias", prompt=PROMPT, logit_bias={"x": 1}),
+                 self.request("stop id", prompt=PROMPT, logit_bias={"77": 100}, stop_token_ids=[77], max_tokens=3),
+                 self.request("ends late", prompt=PROMPT, logit_bias={"77": 100}, stop_token_ids=[77], max_tokens=3,
+                              min_tokens=2)]
+        done, answers = self.run_lines(lines, "--prompt-logprobs", "0", "--ignore-eos")
+        three, chat, greedy, prompt, bias, bad, stop, late = answers
+        choices = three["response"]["body"]["choices"]
+        self.assertEqual([c["index"] for c in choices], [0, 1, 2])
+        self.assertEqual(len({c["logits_hash"] for c in choices}), 3)
+        self.assertEqual(three["response"]["body"]["usage"]["completion_tokens"], 18)
+        for choice in choices:
+            logprobs = choice["logprobs"]
+            self.assertEqual([len(x) for x in logprobs["top_logprobs"]], [2] * 6)
+            self.assertEqual(len(logprobs["tokens"]), 6)
+            self.assertTrue(all(p < 0 for p in logprobs["token_logprobs"]))
+        entries = chat["response"]["body"]["choices"][0]["logprobs"]["content"]
+        self.assertEqual([len(e["top_logprobs"]) for e in entries], [3] * len(entries))
+        self.assertEqual(entries[0]["top_logprobs"], sorted(entries[0]["top_logprobs"], key=lambda e: -e["logprob"]))
+        self.assertIn("n must be 1", greedy["error"]["message"])
+        of_prompt = prompt["response"]["body"]["choices"][0]["prompt_logprobs"]
+        self.assertIsNone(of_prompt[0])
+        self.assertEqual(len(of_prompt), prompt["response"]["body"]["usage"]["prompt_tokens"])
+        scored = json.loads(self.succeed("score", self.model, "--text", PROMPT, "--json"))
+        for token, logprob, entry in list(zip(scored["tokens"], scored["logprobs"], of_prompt))[1:]:
+            self.assertEqual(entry[str(token)]["logprob"], logprob)
+        self.assertEqual(bias["response"]["body"]["usage"]["completion_tokens"], 3)
+        self.assertIn("logit_bias", bad["error"]["message"])
+        self.assertEqual(stop["response"]["body"]["usage"]["completion_tokens"], 1)
+        self.assertEqual(late["response"]["body"]["usage"]["completion_tokens"], 3)
+        # One of n alone, by the same words on the command line; without the flag the prompt's are refused.
+        several = json.loads(self.succeed("generate", self.model, "-p", PROMPT, "--seed", "5", "-n", "3", "--json",
+                                          "--max-tokens", "6", "--ignore-eos", "--min-tokens", "6", *FAST))
+        self.assertEqual([c["logits_hash"] for c in several["choices"]], [c["logits_hash"] for c in choices])
+        done, answers = self.run_lines([lines[3]])
+        self.assertIn("not enabled", answers[0]["error"]["message"])
+
     def test_neighbours_do_not_show(self):
         lines = [self.request(str(i), prompt=PROMPT[:10 + 3 * i], temperature=1, seed=i) for i in range(8)]
         done, together = self.run_lines(lines + [""])
