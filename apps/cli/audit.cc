@@ -3,16 +3,14 @@
 // the conventional arithmetic, which must fail where a conventional engine would: a check that
 // cannot fail is no check.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <cmath>
-#include <map>
 #include <random>
 #include <set>
 
+#include "audit_runs.h"
 #include "base/error.h"
 #include "base/timer.h"
-#include "command.h"
 #include "device/cuda_device.h"
 #include "kernels/select.h"
 
@@ -23,89 +21,9 @@ namespace {
 struct AuditFlags {
   ModelFlags model;
   bool full = false;
-  int completions = 0;  // of the classic; 0: 200, with --full 1000
+  int completions = 0;   // of the classic; 0: 200, with --full 1000
+  int only_answers = 0;  // print the probes' answers of this many tokens and nothing else
 };
-
-// What a schedule is allowed to choose.
-struct Schedule {
-  std::string label;
-  ModelOptions model;
-  EngineOptions engine;
-  int neighbours = 0;    // random requests beside the probes
-  uint32_t arrival = 0;  // seed of the order of arrival; 0: as listed
-  bool one_at_a_time = false;
-};
-
-struct Answer {
-  std::vector<int32_t> tokens;
-  std::vector<double> probabilities;  // of each token
-  Digest hash{};
-  bool operator<(const Answer& other) const {
-    return std::tie(tokens, hash) < std::tie(other.tokens, other.hash);
-  }
-};
-
-class Collector final : public OutputSink {
- public:
-  void on_token(const TokenOutput& output) override {
-    Answer& answer = answers[output.request];
-    answer.tokens.push_back(output.token);
-    if (output.logprobs) answer.probabilities.push_back(std::exp(double{output.logprobs->logprob}));
-    answer.hash = output.logits_hash;
-  }
-  std::map<int64_t, Answer> answers;
-};
-
-Request random_request(int64_t id, int vocab, int prompt, int answer, uint32_t seed) {
-  std::mt19937 random(seed);
-  Request request{.id = id};
-  for (int i = 0; i < prompt; ++i) request.prompt.push_back(static_cast<int32_t>(random() % vocab));
-  request.params.max_tokens = answer;
-  request.params.temperature = seed % 2 ? 0.0 : 0.8;  // greedy and sampled by turns
-  request.params.seed = seed;
-  request.params.logprobs = 0;
-  return request;
-}
-
-// The requests whose bits are compared: short and long, across the edges of leaves, pages and
-// splits.
-std::vector<Request> probes(int vocab, int answer) {
-  std::vector<Request> all;
-  for (const int prompt : {1, 2, 31, 33, 64, 127, 129, 200})
-    all.push_back(random_request(std::ssize(all), vocab, prompt, answer, 100 + prompt));
-  return all;
-}
-
-void run_all(Engine& engine, OutputSink& sink) {
-  while (engine.step(sink)) {
-  }
-}
-
-std::map<int64_t, Answer> run(const Schedule& schedule, int answer_tokens) {
-  Model model(schedule.model);
-  Engine engine(model, schedule.engine);
-  std::vector<Request> requests = probes(model.spec().vocab, answer_tokens);
-  const int64_t count = std::ssize(requests);
-  for (int i = 0; i < schedule.neighbours; ++i)
-    requests.push_back(random_request(1000 + i, model.spec().vocab, 1 + (i * 37) % 90,
-                                      1 + (i * 13) % answer_tokens, 7000 + i));
-  if (schedule.arrival) {
-    std::mt19937 random(schedule.arrival);
-    std::shuffle(requests.begin(), requests.end(), random);
-  }
-  Collector collector;
-  std::mt19937 pace(schedule.arrival);
-  for (Request& request : requests) {
-    engine.add(std::move(request));
-    if (schedule.one_at_a_time) run_all(engine, collector);
-    // Late arrivals meet requests that are already being answered.
-    for (uint32_t i = schedule.arrival ? pace() % 4 : 0; i > 0; --i) engine.step(collector);
-  }
-  run_all(engine, collector);
-  if (const std::string broken = engine.check_integrity(); !broken.empty()) fail("{}", broken);
-  std::erase_if(collector.answers, [&](const auto& entry) { return entry.first >= count; });
-  return collector.answers;
-}
 
 // The options with another arithmetic. The foil runs on the CPU, whatever the device: it is there
 // to show that a conventional engine's bits move.
@@ -119,7 +37,16 @@ struct Axis {
   std::string name;
   std::vector<Schedule> schedules;
   bool control_differs;  // whether a conventional engine's bits depend on this axis
+  // What the runs of an axis must have seen, else it has tried nothing.
+  bool expects_cached = false, expects_preempted = false;
 };
+
+// Memory for the longest sequence `times` over.
+int64_t pages_for(const DecoderSpec& spec, const Schedule& base, int times) {
+  const int places = base.engine.page_places;
+  const int64_t pages = (base.engine.scheduler.max_model_len + places - 1) / places;
+  return times * pages * KvStorage::page_bytes(spec.layers, places, spec.kv_heads, spec.head_dim);
+}
 
 std::vector<Axis> make_axes(const AuditFlags& flags, const Schedule& base,
                             const DecoderSpec& spec) {
@@ -190,9 +117,49 @@ std::vector<Axis> make_axes(const AuditFlags& flags, const Schedule& base,
     vary(cuts, fmt::format("cut at {}", cut)).model.layer_cuts = {cut};
   axes.push_back(std::move(cuts));
 
+  Axis policies{"scheduling policy", {}, true};
+  for (const std::string& policy : scheduler_names()) {
+    Schedule& s = vary(policies, policy);
+    s.engine.scheduler.policy = policy;
+    // Some compute prompts whole.
+    s.engine.scheduler.max_num_batched_tokens = s.engine.scheduler.max_model_len;
+    s.neighbours = 7;
+    s.arrival = 7;
+  }
+  axes.push_back(std::move(policies));
+
+  Axis cache{"prefix cache", {}, true, true};
+  vary(cache, "off").engine.prefix_caching = false;
+  vary(cache, "cold");
+  vary(cache, "warm").rounds = 2;
+  Schedule& evicted = vary(cache, "evicted");
+  evicted.rounds = 2;
+  evicted.neighbours = 20;
+  evicted.engine.kv_bytes = pages_for(spec, base, 1);
+  axes.push_back(std::move(cache));
+
+  Axis preemption{"preemption", {}, true, false, true};
+  vary(preemption, "room for all");
+  for (const bool caching : {false, true}) {
+    Schedule& s = vary(preemption, caching ? "little room" : "little room, no cache");
+    s.engine.prefix_caching = caching;
+    s.engine.kv_bytes = pages_for(spec, base, 1);
+  }
+  axes.push_back(std::move(preemption));
+
+  Axis trees{"draft trees", {}, true};
+  vary(trees, "plain");
+  for (uint32_t seed = 1; seed <= (flags.full ? 8u : 2u); ++seed)
+    for (const int places : flags.full ? std::vector<int>{32, 64, 128} : std::vector<int>{32}) {
+      Schedule& s = vary(trees, fmt::format("trees {}, pages of {}", seed, places));
+      s.trees = seed;
+      s.engine.page_places = places;
+    }
+  axes.push_back(std::move(trees));
+
   Axis restart{"restart", {}, false};
-  vary(restart, "first start");
-  vary(restart, "second start");
+  vary(restart, "this process");
+  vary(restart, "another process").elsewhere = true;
   axes.push_back(std::move(restart));
   return axes;
 }
@@ -201,56 +168,66 @@ struct Result {
   int configurations = 0;
   size_t unique = 1;              // different answers to one probe, the worst probe
   double largest_difference = 0;  // of a token's probability, up to the first different token
+  RunCounts counts;               // over all configurations
 };
 
-Result run_axis(const Axis& axis, const std::string& arithmetic, int answer_tokens) {
+// The largest difference of a token's probability, up to the first different token.
+double largest_difference(const Answer& a, const Answer& b) {
+  double largest = 0;
+  for (size_t i = 0; i < std::min(a.tokens.size(), b.tokens.size()); ++i) {
+    if (a.tokens[i] != b.tokens[i]) break;
+    largest = std::max(largest, std::fabs(a.probabilities[i] - b.probabilities[i]));
+  }
+  return largest;
+}
+
+Result run_axis(AuditRunner& runner, const Axis& axis, const std::string& arithmetic) {
   Result result;
   std::map<int64_t, std::set<Answer>> seen;
   for (Schedule schedule : axis.schedules) {
     schedule.model = with_arithmetic(schedule.model, arithmetic);
-    for (auto& [id, answer] : run(schedule, answer_tokens)) {
+    for (auto& [id, answer] : runner.run(schedule)) {
       for (const Answer& other : seen[id])
-        for (size_t i = 0; i < std::min(other.tokens.size(), answer.tokens.size()); ++i) {
-          if (other.tokens[i] != answer.tokens[i]) break;
-          result.largest_difference =
-              std::max(result.largest_difference,
-                       std::fabs(other.probabilities[i] - answer.probabilities[i]));
-        }
+        result.largest_difference =
+            std::max(result.largest_difference, largest_difference(other, answer));
       seen[id].insert(answer);
     }
     ++result.configurations;
+    result.counts.cached += runner.counts().cached;
+    result.counts.preempted += runner.counts().preempted;
   }
   for (const auto& [id, answers] : seen) result.unique = std::max(result.unique, answers.size());
   return result;
 }
 
 // He et al.'s test: one prompt answered many times, greedily, among random neighbours.
-Result run_classic(const Schedule& base, const std::string& arithmetic, int completions,
-                   int answer_tokens) {
-  Model model(with_arithmetic(base.model, arithmetic));
-  Engine engine(model, base.engine);
+Result run_classic(AuditRunner& runner, const Schedule& base, const std::string& arithmetic,
+                   int completions) {
+  Model& model = runner.model(with_arithmetic(base.model, arithmetic));
+  const int vocab = model.spec().vocab, answer_tokens = runner.answer_tokens();
+  EngineOptions engine_options = base.engine;
+  engine_options.prefix_caching = false;  // every completion is computed
+  Engine engine(model, engine_options);
   Collector collector;
   std::mt19937 random(1);
-  const Request one = random_request(0, model.spec().vocab, 40, answer_tokens, 41);
+  const Request one = random_request(0, vocab, 40, answer_tokens, 40);
   for (int i = 0; i < completions; ++i) {
     Request copy = one;
     copy.id = i;
     engine.add(std::move(copy));
     if (random() % 3 == 0)
-      engine.add(random_request(completions + i, model.spec().vocab, 1 + random() % 60,
+      engine.add(random_request(completions + i, vocab, 1 + random() % 60,
                                 1 + random() % answer_tokens, random()));
     for (uint32_t steps = random() % 3; steps > 0; --steps) engine.step(collector);
   }
   run_all(engine, collector);
   std::set<Answer> unique;
   Result result{.configurations = completions};
-  const Answer& first = collector.answers.at(0);
   for (int i = 0; i < completions; ++i) {
     const Answer& answer = collector.answers.at(i);
     unique.insert(answer);
-    for (size_t t = 0; t < answer.tokens.size() && answer.tokens[t] == first.tokens[t]; ++t)
-      result.largest_difference = std::max(
-          result.largest_difference, std::fabs(answer.probabilities[t] - first.probabilities[t]));
+    result.largest_difference =
+        std::max(result.largest_difference, largest_difference(collector.answers.at(0), answer));
   }
   result.unique = unique.size();
   return result;
@@ -263,12 +240,17 @@ class Report {
       fmt::print("{:24} {:>6} {:>8} {:>12}   {:>8} {:>12}   {}\n", "axis", "runs", "unique",
                  "largest dp", "control", "largest dp", "verdict");
   }
-  void add(const std::string& name, const Result& ours, const Result& foil, bool control_differs) {
+  void add(const Axis& axis, const Result& ours, const Result& foil) {
+    const std::string& name = axis.name;
+    const bool control_differs = axis.control_differs;
     const bool equal = ours.unique == 1 && ours.largest_difference == 0;
     const bool can_fail = !control_differs || foil.unique > 1;
-    passed_ &= equal && can_fail;
+    const bool tried = !(axis.expects_cached && ours.counts.cached == 0) &&
+                       !(axis.expects_preempted && ours.counts.preempted == 0);
+    passed_ &= equal && can_fail && tried;
     const char* verdict = !equal      ? "FAILED: bits differ"
                           : !can_fail ? "FAILED: the control cannot tell"
+                          : !tried    ? "FAILED: it did not happen"
                                       : "same bits";
     if (json_) {
       json::Value v;
@@ -279,7 +261,7 @@ class Report {
       v.set("control_unique", static_cast<int64_t>(foil.unique));
       v.set("control_largest_probability_difference", foil.largest_difference);
       v.set("control_must_differ", control_differs);
-      v.set("passed", equal && can_fail);
+      v.set("passed", equal && can_fail && tried);
       rows_.push_back(std::move(v));
     } else {
       fmt::print("{:24} {:6} {:8} {:12.2g}   {:8} {:12.2g}   {}\n", name, ours.configurations,
@@ -300,36 +282,41 @@ int run_audit(const AuditFlags& flags) {
   const Timer timer;
   Schedule base;
   base.model = resolved(flags.model);
-  if (base.model.arithmetic == "control")
+  if (base.model.arithmetic == "control" && !flags.only_answers)
     fail_usage("the audit compares an arithmetic with control; control itself promises nothing");
   base.engine.scheduler.max_num_seqs = 64;
   base.engine.scheduler.max_num_batched_tokens = 256;
   base.engine.scheduler.max_model_len = 512;
-  const int answer_tokens = flags.full ? 48 : 12;
+  const int answer_tokens = flags.only_answers ? flags.only_answers : flags.full ? 48 : 12;
+  AuditRunner runner(answer_tokens);
   std::string identity;
   DecoderSpec spec;
   {
-    const Model model(base.model);
+    const Model& model = runner.model(base.model);
     identity = model.identity();
     spec = model.spec();
     base.engine.scheduler.max_model_len = std::min(512, spec.max_positions);
+  }
+  if (flags.only_answers) {
+    fmt::print("{}\n", json::dump(to_json(runner.run(base))));
+    return 0;
   }
   const std::string arithmetic = base.model.arithmetic;
   ProgressLine progress(!flags.model.json);
   Report report(flags.model.json);
   for (const Axis& axis : make_axes(flags, base, spec)) {
     progress.show(fmt::format("{} ...", axis.name));
-    const Result ours = run_axis(axis, arithmetic, answer_tokens);
-    const Result foil = run_axis(axis, "control", answer_tokens);
+    const Result ours = run_axis(runner, axis, arithmetic);
+    const Result foil = run_axis(runner, axis, "control");
     progress.clear();
-    report.add(axis.name, ours, foil, axis.control_differs);
+    report.add(axis, ours, foil);
   }
   const int completions = flags.completions ? flags.completions : flags.full ? 1000 : 200;
   progress.show("one prompt many times ...");
-  const Result ours = run_classic(base, arithmetic, completions, answer_tokens);
-  const Result foil = run_classic(base, "control", completions, answer_tokens);
+  const Result ours = run_classic(runner, base, arithmetic, completions);
+  const Result foil = run_classic(runner, base, "control", completions);
   progress.clear();
-  report.add(fmt::format("{} completions", completions), ours, foil, true);
+  report.add({fmt::format("{} completions", completions), {}, true}, ours, foil);
 
   if (flags.model.json) {
     json::Value v;
@@ -358,6 +345,7 @@ void add_audit(CLI::App& app, Action& action) {
       ->add_option("--completions", flags->completions,
                    "Answers to one prompt; 0: 200, with --full 1000")
       ->capture_default_str();
+  command->add_option("--only-answers", flags->only_answers)->group("");  // for the second process
   command->callback([&action, flags] { action = [flags] { return run_audit(*flags); }; });
 }
 

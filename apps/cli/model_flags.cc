@@ -1,3 +1,4 @@
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -101,7 +102,9 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       .add_option("--max-model-len", s.max_model_len,
                   "Tokens of prompt and answer; 0 is what the model and the memory allow")
       ->capture_default_str();
-  command.add_option("--scheduling-policy", s.policy, "Who is computed next")
+  command
+      .add_option("--scheduling-policy", s.policy,
+                  fmt::format("Who is computed next: {}", fmt::join(scheduler_names(), ", ")))
       ->capture_default_str();
   command.add_option("--page-size", flags.options.page_places, "Places of a page: 32, 64 or 128")
       ->capture_default_str();
@@ -109,6 +112,9 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       .add_option("--kv-cache-memory", flags.kv_gib,
                   "GiB for keys and values; 0 sizes them by what is free")
       ->capture_default_str();
+  command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching",
+                   flags.options.prefix_caching,
+                   "Requests that begin alike share computed pages (the default)");
 }
 
 std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags) {

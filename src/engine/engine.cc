@@ -69,7 +69,8 @@ Engine::Engine(Model& model, const EngineOptions& options) : model_(model), opti
          pages);
   if (s.max_model_len == 0) s.max_model_len = static_cast<int>(std::min<int64_t>(longest, places));
   pool_ = std::make_unique<PagePool>(pages, options_.page_places);
-  scheduler_ = make_scheduler(s, *pool_);
+  if (options_.prefix_caching) cache_ = std::make_unique<PrefixCache>(*pool_);
+  scheduler_ = make_scheduler(s, *pool_, cache_.get());
   runner_ = std::make_unique<ModelRunner>(model, limits(pages));
 }
 
@@ -148,7 +149,12 @@ void Engine::add(Request request) {
   state->tokens.reserve(std::min<int64_t>(max_model_len(), size + request.params.max_tokens));
   if (request.params.has_penalties()) state->history = TokenHistory(request.prompt);
   state->request = std::move(request);
-  scheduler_->add({.id = state->request.id, .tokens = static_cast<int32_t>(size)});
+  // Whoever wants the prompt's log-probabilities computes every row of it.
+  const bool shares = !state->request.params.prompt_logprobs;
+  scheduler_->add({.id = state->request.id,
+                   .tokens = static_cast<int32_t>(size),
+                   .prefix = shares ? &state->tokens : nullptr,
+                   .cache_salt = state->request.cache_salt});
   states_.emplace(state->request.id, std::move(state));
 }
 
@@ -274,6 +280,9 @@ void Engine::commit_and_emit(OutputSink& sink) {
   stats_.running = scheduler_->num_running();
   stats_.waiting = scheduler_->num_waiting();
   stats_.preempted = static_cast<int>(plan_.preempted.size());
+  for (const StepEntry& entry : plan_.entries)
+    if (std::find(plan_.admitted.begin(), plan_.admitted.end(), entry.id) != plan_.admitted.end())
+      stats_.cached += entry.start;
   stats_.free_pages = pool_->free_pages();
 }
 
@@ -304,9 +313,12 @@ FinishReason Engine::finish_reason(const State& state, int32_t token) const {
   return FinishReason::none;
 }
 
+void Engine::clear_prefix_cache() {
+  if (cache_) cache_->clear();
+}
+
 std::string Engine::check_integrity() const {
-  const std::string pool = pool_->check_integrity();
-  return pool.empty() ? scheduler_->check_integrity() : pool;
+  return scheduler_->check_integrity();
 }
 
 }  // namespace invar

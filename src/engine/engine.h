@@ -9,6 +9,7 @@
 #include "engine/model_runner.h"
 #include "engine/request.h"
 #include "kv/page_pool.h"
+#include "kv/prefix_cache.h"
 #include "numerics/logits_hash.h"
 #include "sampling/sampler.h"
 #include "scheduler/scheduler.h"
@@ -20,6 +21,7 @@ struct EngineOptions {
       scheduler;         // max_model_len 0: the model's, or what the pages hold if that is less
   int page_places = 64;  // 32, 64 or 128
   int64_t kv_bytes = 0;  // memory for keys and values; 0: sized by profiling
+  bool prefix_caching = true;    // requests that begin alike share pages
   bool prompt_logprobs = false;  // whether requests may ask for them: room for a step's logits
 };
 
@@ -29,6 +31,7 @@ struct StepStats {
   int draws = 0;  // tokens drawn
   int running = 0, waiting = 0;
   int preempted = 0;
+  int cached = 0;  // tokens of requests that began in this step, taken from the prefix cache
   int free_pages = 0;
 };
 
@@ -55,6 +58,8 @@ class Engine {
   void set_trace(Trace* trace) { io_.trace = trace; }
   // Adds up the time of each operation of the following steps; null stops it.
   void set_times(OperationTimes* times) { io_.times = times; }
+  // Forgets the pages of ended requests: after the weights change.
+  void clear_prefix_cache();
   // Empty when pages and queues agree with each other; else what is wrong.
   std::string check_integrity() const;
 
@@ -90,6 +95,7 @@ class Engine {
   Model& model_;
   EngineOptions options_;
   std::unique_ptr<PagePool> pool_;
+  std::unique_ptr<PrefixCache> cache_;  // or null
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<ModelRunner> runner_;
   std::unordered_map<int64_t, std::unique_ptr<State>> states_;

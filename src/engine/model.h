@@ -23,6 +23,8 @@ struct ModelOptions {
   int threads = 0;                       // 0: one per core
   int ranks = 1;                         // tensor-parallel ranks in this process
   std::vector<int> layer_cuts;           // ascending layers at which a pipeline stage begins
+
+  bool operator==(const ModelOptions&) const = default;
 };
 
 class Model {

@@ -18,6 +18,7 @@ struct Request {
   std::vector<int32_t> prompt;
   SamplingParams params;
   int32_t choice = 0;  // which of the n answers to one prompt this is: part of the noise's counter
+  std::string cache_salt;  // only requests of one salt share cached pages
   bool hash_logits =
       true;  // keep the hash of every position whose logits are drawn from (numerics 8)
 };

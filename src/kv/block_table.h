@@ -24,6 +24,8 @@ class BlockTable {
   // Places that the pages have room for.
   int64_t capacity() const { return capacity_; }
 
+  // Makes room in the table, so that it can grow to so many places without taking memory.
+  void reserve(int64_t places) { pages_.reserve(pool_->pages_for(places)); }
   // Takes pages until there is room for `places` places; takes none and returns false when too few
   // are free.
   bool grow(int64_t places) { return places <= capacity_ || take_pages(places); }

@@ -65,6 +65,7 @@ void Scheduler::add(const SequenceSpec& spec) {
                           .table = BlockTable(pool_),
                           .prefix = nullptr,
                           .cache_salt = {}});
+    sequences_.back().table.reserve(options_.max_model_len);
   }
   const int32_t slot = free_slots_.back();
   CHECK(slot_of_.emplace(spec.id, slot).second, "a sequence that lives already");

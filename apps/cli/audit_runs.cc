@@ -1,0 +1,285 @@
+#include "audit_runs.h"
+
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "base/error.h"
+#include "engine/model_runner.h"
+#include "kv/placement.h"
+
+extern char** environ;
+
+namespace invar::cli {
+
+namespace {
+
+// The requests whose bits are compared: short and long, across the edges of leaves, pages and
+// splits.
+std::vector<Request> probes(int vocab, int answer) {
+  std::vector<Request> all;
+  for (const int prompt : {1, 2, 31, 33, 64, 127, 129, 200})
+    all.push_back(random_request(std::ssize(all), vocab, prompt, answer, 100 + prompt));
+  return all;
+}
+
+// ---- Draft trees ----
+
+// A tree of drafts below the known token at `base`: the answer's own next tokens, and around them
+// random ones.
+struct DraftTree {
+  std::vector<BatchRow> rows;
+  std::vector<int32_t> path;  // rows that hold the answer, the root first
+};
+
+DraftTree grow_tree(std::span<const int32_t> tokens, int base, int depth, int vocab,
+                    std::mt19937& random) {
+  DraftTree tree{.rows = {{tokens[base], base, 0, -1}}, .path = {0}};
+  int level = 0;  // first row of the level above
+  for (int d = 1; d <= depth; ++d) {
+    const int end = static_cast<int>(tree.rows.size());
+    const int width = 1 + static_cast<int>(random() % 4), own = static_cast<int>(random() % width);
+    for (int i = 0; i < width; ++i) {
+      const int parent =
+          i == own ? tree.path.back() : level + static_cast<int>(random() % (end - level));
+      const int32_t token = i == own ? tokens[base + d] : static_cast<int32_t>(random() % vocab);
+      tree.rows.push_back({token, base + d, 0, parent});
+    }
+    tree.path.push_back(end + own);
+    level = end;
+  }
+  return tree;
+}
+
+// Goes along one answer by trees as a speculative method would, and reads what the target says of
+// every token.
+class TreeVerifier {
+ public:
+  TreeVerifier(Model& model, int places, int page_places, uint32_t seed)
+      : model_(model),
+        runner_(model, {.pages = places / page_places + 1 + kScratchPages,
+                        .page_places = page_places,
+                        .max_rows = std::max(places, 64),
+                        .max_logit_rows = 64}),
+        reader_(model.host_kernels()),
+        random_(seed) {}
+
+  Answer verify(const Request& request, const std::vector<int32_t>& answer) {
+    tokens_ = request.prompt;
+    tokens_.insert(tokens_.end(), answer.begin(), answer.end());
+    const int prompt = static_cast<int>(request.prompt.size()),
+              end = static_cast<int>(tokens_.size());
+    result_ = {.tokens = answer};
+    hash_ = LogitsHash();
+    own_.pages.clear();
+    for (int i = 0; i * runner_.limits().page_places < end; ++i) own_.pages.push_back(i);
+    prefill(prompt - 1);
+    for (int base = prompt - 1; base + 1 < end;)
+      base += step(base, std::min<int>(random_() % 5, end - base - 2));
+    result_.hash = to_hex(hash_.value());
+    return std::move(result_);
+  }
+
+ private:
+  static constexpr int kScratchPages = 64;
+
+  void prefill(int count) {
+    if (count == 0) return;
+    Batch batch{.sequences = {own_}};
+    for (int i = 0; i < count; ++i) batch.rows.push_back({tokens_[i], i, 0});
+    ForwardIo io;
+    runner_.run(batch, io);
+  }
+
+  // One tree of `depth` levels below the token at `base`; returns how many tokens it confirmed.
+  int step(int base, int depth) {
+    const int places = runner_.limits().page_places, vocab = model_.spec().vocab;
+    const DraftTree tree = grow_tree(tokens_, base, depth, vocab, random_);
+    Batch batch{.rows = tree.rows, .sequences = {own_}, .logit_rows = tree.path};
+    const int scratch = scratch_pages_needed(batch.rows, places);
+    for (int i = 0; i < scratch; ++i)
+      batch.scratch_pages.push_back(runner_.limits().pages - kScratchPages + i);
+    ForwardIo io;
+    runner_.run(batch, io);
+    ScopedFlushToZero flush;
+    for (int d = 0; d <= depth; ++d) {
+      const auto logits = io.logits.subspan(static_cast<size_t>(d) * vocab, vocab);
+      hash_.add(hasher_(logits));
+      TokenLogprobs logprobs;
+      reader_.read(logits, tokens_[base + d + 1], 0, logprobs);
+      result_.probabilities.push_back(std::exp(double{logprobs.logprob}));
+    }
+    placement_.build(batch.rows, batch.sequences, batch.scratch_pages, places);
+    std::vector<PlaceCopy> copies;
+    placement_.accept(batch.rows, tree.path.back(), own_.pages, copies);
+    runner_.copy_places(copies);
+    return depth + 1;
+  }
+
+  Model& model_;
+  ModelRunner runner_;
+  LogprobReader reader_;
+  PositionHasher hasher_;
+  Placement placement_;
+  std::mt19937 random_;
+  std::vector<int32_t> tokens_;
+  BatchSequence own_;
+  Answer result_;
+  LogitsHash hash_;
+};
+
+// ---- Another process ----
+
+// What this program prints when it is started with these arguments.
+std::string output_of_self(std::vector<std::string> arguments) {
+  int ends[2];
+  if (pipe(ends) != 0) fail("cannot make a pipe for a second process");
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_addclose(&actions, ends[0]);
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  pid_t child = 0;
+  const int error = posix_spawn(&child, "/proc/self/exe", &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  close(ends[1]);
+  std::string text;
+  char buffer[4096];
+  for (ssize_t n; error == 0 && (n = read(ends[0], buffer, sizeof buffer)) > 0;)
+    text.append(buffer, static_cast<size_t>(n));
+  close(ends[0]);
+  int status = 0;
+  if (error != 0 || waitpid(child, &status, 0) != child || status != 0)
+    fail("expected a second process of the audit to end well, found status {}",
+         error ? error : status);
+  return text;
+}
+
+Answers answers_from_json(std::string_view text) {
+  Answers answers;
+  const json::Value all = json::parse(text, "the second process");
+  for (const json::Value& v : all.as_array()) {
+    Answer& answer = answers[v.find("id")->as_integer()];
+    for (const json::Value& token : v.find("tokens")->as_array())
+      answer.tokens.push_back(static_cast<int32_t>(token.as_integer()));
+    for (const json::Value& probability : v.find("probabilities")->as_array())
+      answer.probabilities.push_back(probability.as_number());
+    answer.hash = v.find("logits_hash")->as_string();
+  }
+  return answers;
+}
+
+}  // namespace
+
+Request random_request(int64_t id, int vocab, int prompt, int answer, uint32_t seed) {
+  std::mt19937 random(seed);
+  Request request{.id = id};
+  for (int i = 0; i < prompt; ++i) request.prompt.push_back(static_cast<int32_t>(random() % vocab));
+  request.params.max_tokens = answer;
+  request.params.temperature = seed % 2 ? 0.8 : 0.0;
+  request.params.seed = seed;
+  request.params.logprobs = 0;
+  return request;
+}
+
+void run_all(Engine& engine, OutputSink& sink) {
+  while (engine.step(sink)) {
+  }
+}
+
+void Collector::on_token(const TokenOutput& output) {
+  Answer& answer = answers[output.request];
+  answer.tokens.push_back(output.token);
+  if (output.logprobs) answer.probabilities.push_back(std::exp(double{output.logprobs->logprob}));
+  answer.hash = to_hex(output.logits_hash);
+}
+
+json::Value to_json(const Answers& answers) {
+  json::Array all;
+  for (const auto& [id, answer] : answers) {
+    json::Value v;
+    v.set("id", id);
+    v.set("tokens", json::Array(answer.tokens.begin(), answer.tokens.end()));
+    v.set("probabilities", json::Array(answer.probabilities.begin(), answer.probabilities.end()));
+    v.set("logits_hash", answer.hash);
+    all.push_back(std::move(v));
+  }
+  return all;
+}
+
+Model& AuditRunner::model(const ModelOptions& options) {
+  if (!model_ || model_->options() != options) {
+    model_.reset();  // one at a time: they may be large
+    model_ = std::make_unique<Model>(options);
+  }
+  return *model_;
+}
+
+Answers AuditRunner::run(const Schedule& schedule) {
+  counts_ = {};
+  if (schedule.elsewhere) return run_elsewhere(schedule);
+  return schedule.trees ? run_trees(schedule) : run_engine(schedule);
+}
+
+Answers AuditRunner::run_engine(const Schedule& schedule) {
+  Model& model = this->model(schedule.model);
+  const int vocab = model.spec().vocab;
+  Engine engine(model, schedule.engine);
+  Collector collector;
+  const auto step = [&] {
+    const bool worked = engine.step(collector);
+    counts_.cached += worked ? engine.last_step().cached : 0;
+    counts_.preempted += worked ? engine.last_step().preempted : 0;
+    return worked;
+  };
+  int64_t count = 0;
+  for (int round = 0; round < schedule.rounds; ++round) {
+    collector.answers.clear();
+    std::vector<Request> requests = probes(vocab, answer_tokens_);
+    count = std::ssize(requests);
+    for (int i = 0; i < schedule.neighbours; ++i)
+      requests.push_back(random_request(1000 + i, vocab, 1 + (i * 37) % 90,
+                                        1 + (i * 13) % answer_tokens_, 7000 + i));
+    std::mt19937 random(schedule.arrival);
+    if (schedule.arrival) std::shuffle(requests.begin(), requests.end(), random);
+    for (Request& request : requests) {
+      engine.add(std::move(request));
+      while (schedule.one_at_a_time && step()) {
+      }
+      // Late arrivals meet requests that are already being answered.
+      for (uint32_t i = schedule.arrival ? random() % 4 : 0; i > 0; --i) step();
+    }
+    while (step()) {
+    }
+    if (const std::string broken = engine.check_integrity(); !broken.empty()) fail("{}", broken);
+  }
+  std::erase_if(collector.answers, [&](const auto& entry) { return entry.first >= count; });
+  return std::move(collector.answers);
+}
+
+Answers AuditRunner::run_trees(const Schedule& schedule) {
+  Answers answers = run_engine(schedule);
+  Model& model = this->model(schedule.model);
+  const int places = schedule.engine.scheduler.max_model_len;
+  TreeVerifier verifier(model, places, schedule.engine.page_places, schedule.trees);
+  for (const Request& request : probes(model.spec().vocab, answer_tokens_))
+    answers[request.id] = verifier.verify(request, answers[request.id].tokens);
+  return answers;
+}
+
+Answers AuditRunner::run_elsewhere(const Schedule& schedule) {
+  const ModelOptions& o = schedule.model;
+  return answers_from_json(output_of_self(
+      {"invar", "audit", o.model, "--load-format", o.load_format, "--arith", o.arithmetic,
+       "--weights", o.weights, "--device", o.device, "--isa", o.instruction_set, "--threads",
+       fmt::to_string(o.threads), "--only-answers", fmt::to_string(answer_tokens_)}));
+}
+
+}  // namespace invar::cli

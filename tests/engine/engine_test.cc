@@ -1,0 +1,142 @@
+// The engine as its users see it: requests in, tokens out, pages back, no memory taken on the way.
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/error.h"
+#include "support/count_allocations.h"
+
+namespace invar {
+namespace {
+
+ModelOptions tiny() {
+  return {.model = "tiny", .load_format = "dummy:7", .threads = 2};
+}
+
+Request request(int64_t id, int prompt, int answer, int first_token = 5) {
+  Request r{.id = id};
+  for (int i = 0; i < prompt; ++i) r.prompt.push_back((first_token + i * 7) % 500);
+  r.params.max_tokens = answer;
+  r.params.temperature = id % 2 ? 0.8 : 0.0;
+  r.params.top_p = id % 2 ? 0.9 : 1.0;
+  r.params.top_k = id % 4 == 3 ? 40 : 0;
+  r.params.seed = static_cast<uint64_t>(id);
+  return r;
+}
+
+struct Answers final : OutputSink {
+  void on_token(const TokenOutput& output) override {
+    hash[output.request] = output.logits_hash;
+    finish[output.request] = output.finish;
+    ++tokens[output.request];
+  }
+  std::map<int64_t, Digest> hash;
+  std::map<int64_t, FinishReason> finish;
+  std::map<int64_t, int> tokens;
+};
+
+// Takes no memory itself.
+struct Counter final : OutputSink {
+  void on_token(const TokenOutput&) override { ++tokens; }
+  int tokens = 0;
+};
+
+void run_all(Engine& engine, OutputSink& sink) {
+  while (engine.step(sink)) {
+  }
+}
+
+TEST(Engine, AWarmStepTakesNoMemory) {
+  for (const char* set : {"avx2", "auto"}) {
+    ModelOptions options = tiny();
+    options.instruction_set = set;
+    Model model(options);
+    Engine engine(model, {.kv_bytes = 16 << 20});
+    Counter counter;
+    // The first round grows what has to grow; the second one meets the same sizes again.
+    for (int round = 0; round < 2; ++round) {
+      for (int id = 0; id < 8; ++id) engine.add(request(10 * round + id, 20 + 9 * id, 70));
+      for (int i = 0; i < 8; ++i) engine.step(counter);
+      const int64_t before = allocation_count();
+      const int drawn = counter.tokens;
+      for (int i = 0; i < 60; ++i) engine.step(counter);
+      const int64_t taken = allocation_count() - before;
+      EXPECT_EQ(counter.tokens - drawn, 60 * 8);
+      if (round == 1) {
+        EXPECT_EQ(taken, 0) << set;
+      }
+      run_all(engine, counter);
+    }
+    // The control: a request that is new takes memory, and the counter sees it.
+    const int64_t before = allocation_count();
+    engine.add(request(100, 5, 2));
+    EXPECT_GT(allocation_count(), before);
+    run_all(engine, counter);
+  }
+}
+
+TEST(Engine, CachedPagesGiveTheSameBitsAndComeBack) {
+  Model model(tiny());
+  Answers cold, warm, salted;
+  Engine engine(model, {.page_places = 32, .kv_bytes = 16 << 20});
+  const int pages = engine.num_pages();
+  engine.add(request(1, 200, 20));
+  run_all(engine, cold);
+  for (Answers* answers : {&warm, &salted}) {
+    Request again = request(1, 200, 20);
+    if (answers == &salted) again.cache_salt = "someone else";
+    engine.add(std::move(again));
+    ASSERT_TRUE(engine.step(*answers));
+    // 200 tokens are 6 whole pages of 32; another salt meets none of them.
+    EXPECT_EQ(engine.last_step().cached, answers == &warm ? 192 : 0);
+    run_all(engine, *answers);
+    EXPECT_EQ(answers->hash, cold.hash);
+    EXPECT_EQ(engine.check_integrity(), "");
+  }
+  engine.clear_prefix_cache();
+  engine.add(request(1, 200, 1));
+  ASSERT_TRUE(engine.step(warm));
+  EXPECT_EQ(engine.last_step().cached, 0);
+  EXPECT_EQ(engine.num_pages(), pages);
+}
+
+TEST(Engine, AnAbortedOrRefusedRequestHarmsNobody) {
+  Model model(tiny());
+  Answers alone, together;
+  {
+    Engine engine(model, {.kv_bytes = 16 << 20});
+    engine.add(request(1, 40, 10));
+    run_all(engine, alone);
+  }
+  Engine engine(model, {.kv_bytes = 16 << 20});
+  engine.add(request(1, 40, 10));
+  Request bad = request(2, 40, 10);
+  bad.params.logit_bias = {{3, 1.0}};
+  engine.add(std::move(bad));
+  EXPECT_THROW(engine.add(request(2, 5, 5)), UsageError);  // the id is in use
+  Request outside = request(3, 5, 5);
+  outside.prompt[2] = 1 << 20;
+  EXPECT_THROW(engine.add(std::move(outside)), UsageError);
+  engine.step(together);
+  engine.abort(2);
+  engine.abort(77);  // unknown: nothing
+  run_all(engine, together);
+  EXPECT_EQ(together.hash[1], alone.hash[1]);
+  EXPECT_EQ(together.finish[1], FinishReason::length);
+  EXPECT_EQ(engine.check_integrity(), "");
+}
+
+TEST(Engine, RefusesAMemoryThatHoldsNoRequest) {
+  Model model(tiny());
+  EXPECT_THROW(Engine(model, {.kv_bytes = 1}), Error);
+  EngineOptions options{.kv_bytes = 64 << 10};
+  options.scheduler.max_model_len = 512;
+  EXPECT_THROW(Engine(model, options), Error);
+  options.page_places = 48;
+  EXPECT_THROW(Engine(model, options), UsageError);
+}
+
+}  // namespace
+}  // namespace invar
