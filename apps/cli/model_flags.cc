@@ -175,8 +175,10 @@ double measure_gpu_read_bandwidth(Device& device) {
 
 double measure_read_bandwidth(Model& model) {
   if (!model.device().is_host()) return measure_gpu_read_bandwidth(model.device());
-  // A buffer of its own, beyond the caches: a model's arrays may lie in them.
+  // The model's own arrays when they are beyond the caches, else a buffer that is.
   const size_t bytes = size_t{512} << 20;
+  if (static_cast<size_t>(model.weight_bytes()) >= bytes)
+    return measure_read_bandwidth(model.pool(), model.weight_arrays());
   const auto device = make_host_device();
   const DeviceArray<std::byte> memory(*device, bytes, "the bandwidth measurement");
   model.pool().run([&](Part part) {

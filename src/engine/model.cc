@@ -100,10 +100,8 @@ Model::Model(const ModelOptions& options, const LoadProgress& progress) : option
     source = open_checkpoint(options.model);
   }
   check_tensors(spec(), *source);
-  if (rounded)
-    arithmetic_.weights = WeightMode::rounded;
-  else if (product_type(spec(), *source) == DType::f32)
-    arithmetic_.weights = WeightMode::f32;
+  if (product_type(spec(), *source) == DType::f32)  // else there is nothing to round
+    arithmetic_.weights = rounded ? WeightMode::rounded : WeightMode::f32;
   if (arithmetic_.order == Order::hopper && arithmetic_.weights == WeightMode::f32)
     fail_usage(
         "the arithmetic hopper is defined for bf16 weights and this model's are f32 or f16; use "
@@ -126,6 +124,13 @@ int64_t Model::weight_bytes() const {
   int64_t total = 0;
   for (const auto& weights : weights_) total += weights->bytes();
   return total;
+}
+
+std::vector<std::span<const std::byte>> Model::weight_arrays() const {
+  std::vector<std::span<const std::byte>> arrays;
+  for (const auto& weights : weights_)
+    for (const auto& array : weights->memory()) arrays.emplace_back(array.data(), array.size());
+  return arrays;
 }
 
 int64_t Model::weight_bytes_per_token() const {

@@ -46,6 +46,8 @@ class Model {
   Device& device(int rank = 0) { return *devices_[rank % devices_.size()]; }
   int ranks() const { return options_.ranks; }
   int64_t weight_bytes() const;
+  // Every array of weights, all ranks; on the CPU only.
+  std::vector<std::span<const std::byte>> weight_arrays() const;
   // Bytes of weights that a step of one row reads: all but an embedding of its own.
   int64_t weight_bytes_per_token() const;
 

@@ -42,11 +42,20 @@ double best_seconds(ThreadPool& pool, FunctionRef<void(Part)> work) {
 }  // namespace
 
 double measure_read_bandwidth(ThreadPool& pool, std::span<const std::byte> memory) {
+  return measure_read_bandwidth(pool, std::vector{memory});
+}
+
+double measure_read_bandwidth(ThreadPool& pool,
+                              const std::vector<std::span<const std::byte>>& arrays) {
   const double seconds = best_seconds(pool, [&](Part part) {
-    const auto [begin, end] = part.of(static_cast<int64_t>(memory.size()), 4096);
-    read_lines(memory.data() + begin, end - begin);
+    for (const auto& array : arrays) {
+      const auto [begin, end] = part.of(static_cast<int64_t>(array.size()), 4096);
+      read_lines(array.data() + begin, end - begin);
+    }
   });
-  return static_cast<double>(memory.size()) / seconds;
+  size_t total = 0;
+  for (const auto& array : arrays) total += array.size();
+  return static_cast<double>(total) / seconds;
 }
 
 double measure_product_peak(ThreadPool& pool, std::string_view instruction_set) {

@@ -72,6 +72,7 @@ class DecoderWeights {
   bool embedding_is_packed() const { return embedding_is_packed_; }
   DType type() const { return type_; }
   int64_t bytes() const;
+  const std::vector<DeviceArray<std::byte>>& memory() const { return memory_; }
 
  private:
   friend class WeightLoader;

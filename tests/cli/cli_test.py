@@ -106,6 +106,25 @@ class Generate(CliTest):
         self.assertNotEqual(self.generate(self.model, prompt=PROMPT + "!")["logits_hash"], expected["logits_hash"])
         self.assertNotEqual(self.generate(self.model, "--arith", "hopper")["logits_hash"], expected["logits_hash"])
 
+    def test_weights_are_in_memory_once(self):
+        model = self.root / "larger"
+        self.succeed("make-model", str(model), "--preset", "bench-100m")
+        weights = (model / "model.safetensors").stat().st_size
+
+        def peak(*args):
+            process = subprocess.Popen([INVAR, *map(str, args)], stdout=subprocess.DEVNULL)
+            _, status, usage = os.wait4(process.pid, 0)
+            self.assertEqual(status, 0)
+            return usage.ru_maxrss * 1024
+
+        flags = ["--text", "a", "--max-num-seqs", "1", "--max-num-batched-tokens", "16",
+                 "--max-model-len", "64", "--threads", "1"]
+        base = peak("score", self.model, *flags)  # the program itself, beside a small model
+        self.assertLess(peak("score", model, *flags) - base, 1.15 * weights)
+        # The control: what is measured is the weights.
+        self.assertGreater(peak("score", model, *flags) - base, 0.9 * weights)
+        shutil.rmtree(model)
+
     def test_the_seed_decides_what_is_drawn(self):
         drawn = {self.generate("--temperature", "1", "--seed", str(seed))["text"] for seed in range(4)}
         self.assertGreater(len(drawn), 1)
