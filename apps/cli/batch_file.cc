@@ -89,7 +89,7 @@ class Collector final : public TextSink {
     Line& line = lines_[index];
     line.answers[choice] = answer;
     if (answer.finish == FinishReason::failed && line.error.empty()) {
-      line.error = "a key, a value or a logit was not finite";
+      line.error = answer.error;
       line.status = 500;
       ++failed;
     }
@@ -113,12 +113,14 @@ int run_batch_file(const BatchFile& file, TextEngine& engine) {
   AtomicFile output(file.output);  // before the work: an output that cannot be is known at once
 
   const Model& model = engine.engine().model();
+  ConstraintCompiler constraints(engine.tokenizer());
   const openai::Context context{.vocab = static_cast<int32_t>(model.spec().vocab),
                                 .end_tokens = model.config().eos_ids,
                                 .defaults = file.defaults,
                                 .chat = file.chat,
                                 .no_chat = file.no_chat,
-                                .clock = local_time};
+                                .clock = local_time,
+                                .constraints = &constraints};
   std::vector<Line> lines;
   Collector collector(lines);
   size_t errors = 0, number = 0;

@@ -10,6 +10,7 @@
 #include "batch_file.h"
 #include "command.h"
 #include "engine/trace_file.h"
+#include "frontend/constraint_compiler.h"
 #include "frontend/openai.h"
 #include "frontend/text_engine.h"
 
@@ -23,7 +24,8 @@ struct GenerateFlags {
   SamplingParams params;
   std::string prompt, input, output, trace;
   int64_t trace_values_mib = 1024;
-  std::vector<std::string> stop;
+  std::vector<std::string> stop, choices;
+  std::string regex, json_schema_file;
 };
 
 // Prints the text of one answer as it comes and remembers when; of several, only remembers.
@@ -125,9 +127,22 @@ void finish(TraceWriter& trace, const GenerateFlags& flags) {
   fmt::print(stderr, "\n");
 }
 
+std::shared_ptr<Constraint> constraint_of(const GenerateFlags& flags, const Tokenizer& tokenizer) {
+  json::Value what;
+  if (!flags.regex.empty()) what.set("regex", flags.regex);
+  if (!flags.choices.empty()) {
+    json::Array choices;
+    for (const std::string& choice : flags.choices) choices.push_back(choice);
+    what.set("choice", std::move(choices));
+  }
+  if (!flags.json_schema_file.empty()) what.set("json", json::parse_file(flags.json_schema_file));
+  return what.is_null() ? nullptr : ConstraintCompiler(tokenizer).compile(what);
+}
+
 void answer_one(const GenerateFlags& flags, TextEngine& engine, Printer& printer) {
   TextRequest request{.prompt = flags.prompt, .params = flags.params, .stop = flags.stop};
   add_end_tokens(request.params, engine.engine().model());
+  request.constraint = constraint_of(flags, engine.tokenizer());
   for (; request.choice < flags.params.n; ++request.choice)
     printer.expect(engine.submit(request), request.choice);
   while (engine.step(printer)) {
@@ -178,8 +193,7 @@ int run_generate(const GenerateFlags& flags) {
   else
     print_report(v, printer, *model);
   for (const TextAnswer& answer : printer.answers())
-    if (answer.finish == FinishReason::failed)
-      fail("the answer failed: a key, a value or a logit was not finite");
+    if (answer.finish == FinishReason::failed) fail("the answer failed: {}", answer.error);
   return 0;
 }
 
@@ -199,6 +213,12 @@ void add_generate(CLI::App& app, Action& action) {
   command->add_flag("--ignore-eos", flags->params.ignore_eos, "Go on past end-of-sequence tokens");
   command->add_option("-n,--n", flags->params.n, "Answers, drawn independently of each other")
       ->capture_default_str();
+  command->add_option("--guided-regex", flags->regex,
+                      "The answer matches this regular expression as a whole");
+  command->add_option("--guided-choice", flags->choices,
+                      "The answer is one of these texts; given several times");
+  command->add_option("--guided-json", flags->json_schema_file,
+                      "The answer is JSON of the schema in this file");
   command->add_option("--logprobs", flags->params.logprobs,
                       "With --json: every token's log-probability and those of the K most likely");
   command->add_option("--prompt-logprobs", flags->params.prompt_logprobs,

@@ -24,11 +24,21 @@ const char* name_of(FinishReason reason) {
 }
 
 // A live request: what it asked, its tokens so far, what its next draw depends on.
+namespace {
+
+constexpr const char* kNotFinite = "a key, a value or a logit was not finite";
+constexpr const char* kGrammarTooLarge = "the grammar has too many states along the answer";
+
+}  // namespace
+
 struct Engine::State {
   Request request;
   std::vector<int32_t> tokens;  // the prompt and the answer so far
   TokenHistory history;         // for penalties and constraints: a function of the tokens
   LogitsHash hash;
+  Constraint::State constraint_state = 0;
+  std::vector<uint64_t> allowed;  // by the constraint, for the token that is drawn next
+  const char* constraint_error = nullptr;
   int32_t prompt_logprobs_done =
       1;  // positions whose log-probability was given: after a preemption, not again
 
@@ -173,6 +183,7 @@ bool Engine::step(OutputSink& sink) {
   build_batch();
   if (io_.trace) begin_trace();
   runner_->run(batch_, io_);
+  prepare_constraints();
   sample();
   in_step_ = true;
   commit_and_emit(sink);
@@ -215,6 +226,30 @@ void Engine::begin_trace() {
   io_.trace->begin_step(rows);
 }
 
+// Before the threads, which share the constraints.
+void Engine::prepare_constraints() {
+  for (const Wanted& want : wanted_) {
+    State& state = *want.state;
+    Constraint* constraint = state.request.constraint.get();
+    if (!constraint || !want.draws) continue;
+    try {
+      const auto allowed = constraint->allowed(state.constraint_state);
+      state.allowed.assign((model_.spec().vocab + 63) / 64, 0);
+      std::copy_n(allowed.begin(), std::min(allowed.size(), state.allowed.size()),
+                  state.allowed.begin());
+    } catch (const Error&) {
+      state.constraint_error = kGrammarTooLarge;
+      continue;
+    }
+    // A stop token ends the answer where it may end, and nowhere else.
+    for (const int32_t token : state.request.params.stop_token_ids) {
+      const uint64_t bit = uint64_t{1} << (token % 64);
+      uint64_t& word = state.allowed[token / 64];
+      word = constraint->accepts(state.constraint_state) ? word | bit : word & ~bit;
+    }
+  }
+}
+
 // Every row of logits by one thread; rows do not touch each other.
 void Engine::sample() {
   const Timer timer;
@@ -242,14 +277,15 @@ void Engine::sample_row(size_t row, PerThread& thread) {
                                                .position = want.position,
                                                .choice = state.request.choice,
                                                .generated = state.answer_size(),
-                                               .history = &state.history});
-    result.failed = drawn.error != nullptr;
+                                               .history = &state.history,
+                                               .allowed = state.allowed});
+    result.error = state.constraint_error ? state.constraint_error : drawn.error;
     result.token = drawn.token;
     if (state.request.hash_logits) result.digest = thread.hasher(logits);
   }
   const std::optional<int32_t> top = want.draws ? params.logprobs : params.prompt_logprobs;
-  if (top && !result.failed)
-    result.failed = !thread.logprobs.read(logits, result.token, *top, result.logprobs);
+  if (top && !result.error && !thread.logprobs.read(logits, result.token, *top, result.logprobs))
+    result.error = sampling::kNotANumber;
 }
 
 void Engine::commit_and_emit(OutputSink& sink) {
@@ -272,7 +308,7 @@ void Engine::commit_and_emit(OutputSink& sink) {
         sink.on_prompt({state.request.id, wanted_[next].position, drawn_[next].logprobs});
       }
     }
-    if (failed) results_[i] = take_token(state, RowResult{.failed = true}, sink);
+    if (failed) results_[i] = take_token(state, RowResult{.error = kNotFinite}, sink);
   }
   scheduler_->commit(plan_, results_);
   for (size_t i = 0; i < results_.size(); ++i)
@@ -289,10 +325,12 @@ void Engine::commit_and_emit(OutputSink& sink) {
 StepResult Engine::take_token(State& state, const RowResult& drawn, OutputSink& sink) {
   TokenOutput output{
       .request = state.request.id, .token = drawn.token, .index = state.answer_size()};
-  if (drawn.failed) {
+  if (drawn.error) {
     output.finish = FinishReason::failed;
+    output.error = drawn.error;
   } else {
     state.tokens.push_back(drawn.token);
+    follow_constraint(state, drawn.token);
     if (state.request.params.has_penalties()) state.history.push(drawn.token);
     if (state.request.hash_logits) {
       state.hash.add(drawn.digest);
@@ -302,12 +340,21 @@ StepResult Engine::take_token(State& state, const RowResult& drawn, OutputSink& 
     output.finish = finish_reason(state, drawn.token);
   }
   sink.on_token(output);
-  return {.new_tokens = drawn.failed ? 0 : 1, .finished = output.finish != FinishReason::none};
+  return {.new_tokens = drawn.error ? 0 : 1, .finished = output.finish != FinishReason::none};
+}
+
+void Engine::follow_constraint(State& state, int32_t token) {
+  Constraint* constraint = state.request.constraint.get();
+  if (!constraint || is_stop(state.request.params, token)) return;
+  state.constraint_state = constraint->next(state.constraint_state, token);
+  CHECK(state.constraint_state != Constraint::kDead, "only allowed tokens are drawn");
 }
 
 FinishReason Engine::finish_reason(const State& state, int32_t token) const {
   const SamplingParams& params = state.request.params;
   if (is_stop(params, token)) return FinishReason::stop;
+  const Constraint* constraint = state.request.constraint.get();
+  if (constraint && !constraint->goes_on(state.constraint_state)) return FinishReason::stop;
   if (state.answer_size() >= params.max_tokens) return FinishReason::length;
   if (std::ssize(state.tokens) >= max_model_len()) return FinishReason::length;
   return FinishReason::none;

@@ -76,17 +76,19 @@ class Engine {
   // What became of such a row.
   struct RowResult {
     int32_t token = 0;
-    bool failed = false;
+    const char* error = nullptr;  // a sentence: the answer fails
     TokenLogprobs logprobs;
     Digest digest{};
   };
 
   void build_batch();
   void begin_trace();
+  void prepare_constraints();
   void sample();
   void sample_row(size_t row, PerThread& thread);
   void commit_and_emit(OutputSink& sink);
   StepResult take_token(State& state, const RowResult& drawn, OutputSink& sink);
+  static void follow_constraint(State& state, int32_t token);
   FinishReason finish_reason(const State& state, int32_t token) const;
   RunnerLimits limits(int pages) const;
   int sized_pages();

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/sha256.h"
+#include "sampling/constraint.h"
 #include "sampling/logprob.h"
 #include "sampling/params.h"
 
@@ -17,6 +19,7 @@ struct Request {
   int64_t id = 0;  // unique among the live requests of an engine
   std::vector<int32_t> prompt;
   SamplingParams params;
+  std::shared_ptr<Constraint> constraint;  // what the answer is held to; null: nothing
   int32_t choice = 0;  // which of the n answers to one prompt this is: part of the noise's counter
   std::string cache_salt;  // only requests of one salt share cached pages
   bool hash_logits =
@@ -25,9 +28,9 @@ struct Request {
 
 enum class FinishReason {
   none,    // more is to come
-  stop,    // an end-of-sequence or stop token was drawn
+  stop,    // an end-of-sequence or stop token was drawn, or the constraint allows no more
   length,  // max_tokens, or the model's last position
-  failed,  // the row had a NaN, or a key or value that was not finite
+  failed,  // the row had a NaN, a key or value was not finite, or no token was allowed
 };
 
 const char* name_of(FinishReason reason);
@@ -39,7 +42,8 @@ struct TokenOutput {
   int32_t index = 0;  // among the answer's tokens
   std::optional<TokenLogprobs> logprobs;
   FinishReason finish = FinishReason::none;
-  Digest logits_hash{};  // of the answer so far; zero unless it was asked for
+  Digest logits_hash{};         // of the answer so far; zero unless it was asked for
+  const char* error = nullptr;  // of a failed one: a sentence
 };
 
 // Log-probabilities of a prompt's tokens, in chunks as they are computed.

@@ -31,6 +31,11 @@ constexpr std::string_view kCommonFields[] = {"model",
                                               "n",
                                               "logprobs",
                                               "prompt_logprobs",
+                                              "response_format",
+                                              "structured_outputs",
+                                              "guided_regex",
+                                              "guided_choice",
+                                              "guided_json",
                                               "user"};
 constexpr std::string_view kCompletionFields[] = {"prompt"};
 constexpr std::string_view kChatFields[] = {"messages",
@@ -72,6 +77,7 @@ class Reader {
     read_sampling(request.text.params);
     read_stops(request.text);
     chat ? read_chat_logprobs(request.text.params) : read_logprobs(request.text.params);
+    read_constraint(request.text);
     return request;
   }
 
@@ -180,6 +186,37 @@ class Reader {
     if (!p.ignore_eos)
       p.stop_token_ids.insert(p.stop_token_ids.end(), context_.end_tokens.begin(),
                               context_.end_tokens.end());
+  }
+
+  // OpenAI's response_format, or vLLM's structured_outputs and guided_*, but one of them.
+  void read_constraint(TextRequest& request) const {
+    json::Value what;
+    if (const json::Value* v = find("structured_outputs")) {
+      if (!v->is_object())
+        fail_usage("expected structured_outputs as an object, found {}", v->type_name());
+      what = *v;
+    }
+    for (const char* kind : {"regex", "choice", "json"})
+      if (const json::Value* v = find((std::string("guided_") + kind).c_str())) what.set(kind, *v);
+    if (const json::Value* v = find("response_format")) read_response_format(*v, what);
+    if (what.is_null()) return;
+    if (!context_.constraints) fail_usage("constrained answers are not supported here");
+    request.constraint = context_.constraints->compile(what);
+  }
+
+  static void read_response_format(const json::Value& format, json::Value& what) {
+    const json::Value* type = format.find("type");
+    const std::string name = type && type->is_string() ? type->as_string() : "";
+    if (name == "text") return;
+    if (name == "json_object") return what.set("json_object", true);
+    const json::Value* named = format.find("json_schema");
+    const json::Value* schema = named ? named->find("schema") : nullptr;
+    if (name != "json_schema" || !schema)
+      fail_usage(
+          "expected response_format of type text, json_object or json_schema with a "
+          "schema, found {}",
+          json::excerpt(format));
+    what.set("json", *schema);
   }
 
   std::optional<int32_t> count(const char* name) const {

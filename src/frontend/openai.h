@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "frontend/chat_template.h"
+#include "frontend/constraint_compiler.h"
 #include "frontend/text_engine.h"
 
 namespace invar::openai {
@@ -19,11 +20,12 @@ enum class Endpoint { completions, chat };
 // What requests are read against.
 struct Context {
   int32_t vocab = 0;
-  std::vector<int32_t> end_tokens;     // the model's ends of sequence
-  SamplingParams defaults;             // of what a request does not say
-  const ChatTemplate* chat = nullptr;  // null: the model has none, because
-  std::string no_chat;                 // of this sentence
-  std::function<std::tm()> clock;      // for the template
+  std::vector<int32_t> end_tokens;            // the model's ends of sequence
+  SamplingParams defaults;                    // of what a request does not say
+  const ChatTemplate* chat = nullptr;         // null: the model has none, because
+  std::string no_chat;                        // of this sentence
+  std::function<std::tm()> clock;             // for the template
+  ConstraintCompiler* constraints = nullptr;  // null: constrained answers are refused
 };
 
 struct Request {

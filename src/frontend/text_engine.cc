@@ -26,6 +26,7 @@ int64_t TextEngine::submit(const TextRequest& request) {
   engine_.add({.id = id,
                .prompt = state->answer.prompt_tokens,
                .params = request.params,
+               .constraint = request.constraint,
                .choice = request.choice});
   states_.emplace(id, std::move(state));
   return id;
@@ -52,6 +53,7 @@ void TextEngine::on_token(const TokenOutput& output) {
   State& state = *it->second;
   TextAnswer& answer = state.answer;
   answer.finish = output.finish;
+  if (output.error) answer.error = output.error;
   std::string piece;
   bool stopped = false;
   if (output.finish != FinishReason::failed) {

@@ -19,6 +19,7 @@ struct TextRequest {
   SamplingParams params;
   std::vector<std::string> stop;
   bool include_stop = false;
+  std::shared_ptr<Constraint> constraint;  // null: the answer may be any text
   int32_t choice = 0;
 };
 
@@ -29,6 +30,7 @@ struct TextAnswer {
   std::vector<TokenLogprobs> logprobs, prompt_logprobs;
   FinishReason finish = FinishReason::none;
   Digest logits_hash{};
+  std::string error;  // of a failed one: a sentence
 };
 
 class TextSink {

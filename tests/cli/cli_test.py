@@ -517,6 +517,68 @@ class Batch(CliTest):
         done, answers = self.run_lines([lines[3]])
         self.assertIn("not enabled", answers[0]["error"]["message"])
 
+    def test_answers_of_a_form(self):
+        # Random weights under a grammar: whatever is drawn has the form, and ends where it may end.
+        schema = {"type": "object", "required": ["name", "tags"], "additionalProperties": False, "properties": {
+            "name": {"type": "string", "maxLength": 8}, "size": {"type": "integer"},
+            "tags": {"type": "array", "items": {"enum": ["red", "green"]}, "minItems": 1, "maxItems": 3}}}
+        json_schema = {"type": "json_schema", "json_schema": {"name": "thing", "schema": schema}}
+        hello = [{"role": "user", "content": "Hello"}]
+        lines = [self.request(f"regex {s}", prompt=PROMPT, guided_regex="(yes|no), [a-f]{3,9}\\.", seed=s, max_tokens=40)
+                 for s in range(8)]
+        lines += [self.chat_line(f"schema {s}", messages=hello, response_format=json_schema, seed=s, max_tokens=220)
+                  for s in range(8)]
+        lines += [self.request(f"choice {s}", prompt=PROMPT, guided_choice=["red", "green", "gr\u00fcn"], seed=s,
+                               max_tokens=20, temperature=2) for s in range(8)]
+        lines += [self.request("free", prompt=PROMPT, seed=0),
+                  self.request("bad", prompt="x", guided_regex="("),
+                  self.request("two", prompt="x", guided_regex="a", guided_choice=["b"]),
+                  self.chat_line("keyword", messages=hello, response_format={"type": "json_schema", "json_schema": {
+                      "schema": {"type": "integer", "minimum": 3}}}),
+                  self.chat_line("type", messages=hello, response_format={"type": "xml"}),
+                  self.request("schema text", prompt="x", guided_json="{", seed=0)]
+        done, answers = self.run_lines(lines)
+        by_name = {a["custom_id"]: a for a in answers}
+
+        def texts(kind):
+            out = []
+            for s in range(8):
+                answer = by_name[f"{kind} {s}"]
+                self.assertIsNone(answer["error"])
+                choice = answer["response"]["body"]["choices"][0]
+                self.assertEqual(choice["finish_reason"], "stop", choice)
+                out.append(choice["message"]["content"] if "message" in choice else choice["text"])
+            return out
+
+        regexes = texts("regex")
+        for text in regexes:
+            self.assertRegex(text, r"\A(yes|no), [a-f]{3,9}\.\Z")
+        self.assertGreater(len(set(regexes)), 4)
+        self.assertLessEqual(set(texts("choice")), {"red", "green", "gr\u00fcn"})
+        self.assertGreater(len(set(texts("choice"))), 1)
+        for text in texts("schema"):
+            thing = json.loads(text)
+            self.assertLessEqual(set(thing), {"name", "size", "tags"})
+            self.assertLessEqual(len(thing["name"]), 8)
+            self.assertTrue(1 <= len(thing["tags"]) <= 3 and set(thing["tags"]) <= {"red", "green"})
+            self.assertIsInstance(thing.get("size", 0), int)
+        self.assertIsNone(by_name["free"]["error"])
+        for name, error in [("bad", "a ( that is not closed"), ("two", "one form"), ("keyword", "minimum"),
+                            ("type", "response_format"), ("schema text", "JSON")]:
+            self.assertIn(error, by_name[name]["error"]["message"])
+        # The control: without the grammar the same seeds give other texts; the schedule changes nothing.
+        plain = [self.request(f"regex {s}", prompt=PROMPT, seed=s, max_tokens=40) for s in range(8)]
+        _, free = self.run_lines(plain)
+        for answer in free:
+            self.assertNotRegex(answer["response"]["body"]["choices"][0]["text"], r"\A(yes|no), [a-f]{3,9}\.\Z")
+        _, few = self.run_lines(lines, "--max-num-seqs", "3", "--max-num-batched-tokens", "7")
+        self.assertEqual(few, answers)
+        # On the command line.
+        self.refuse(2, "[ that is not closed", "generate", "-p", "x", "--guided-regex", "[a", *FAST)
+        self.refuse(1, "none.json", "generate", "-p", "x", "--guided-json", "/none.json", *FAST)
+        out = self.succeed("generate", "-p", "x", "--guided-choice", "left", "--guided-choice", "right", *FAST)
+        self.assertIn(out.decode().strip(), ("left", "right"))
+
     def test_neighbours_do_not_show(self):
         lines = [self.request(str(i), prompt=PROMPT[:10 + 3 * i], temperature=1, seed=i) for i in range(8)]
         done, together = self.run_lines(lines + [""])

@@ -7,6 +7,8 @@
 #include <numeric>
 
 #include "base/thread_pool.h"
+#include "sampling/constraint.h"
+#include "sampling/grammar/languages.h"
 #include "sampling/sampler.h"
 
 namespace invar {
@@ -53,14 +55,18 @@ std::vector<double> tempered(double temperature) {
 // The chi-square statistic of kDraws draws against `expected`, standardised: about normal when the
 // draws follow it. A draw of a token that has no probability fails the test.
 double deviation(const SamplingParams& params, const std::vector<double>& expected,
-                 const TokenHistory& history = {}) {
+                 const TokenHistory& history = {}, std::span<const uint64_t> allowed = {}) {
   ScopedFlushToZero flush;
   const std::vector<float> logits = some_logits();
   Sampler sampler;
   std::vector<int> count(kVocab, 0);
   for (int i = 0; i < kDraws; ++i) {
-    const Drawn drawn = sampler.sample(
-        {.logits = logits, .params = &params, .position = i, .choice = i % 3, .history = &history});
+    const Drawn drawn = sampler.sample({.logits = logits,
+                                        .params = &params,
+                                        .position = i,
+                                        .choice = i % 3,
+                                        .history = &history,
+                                        .allowed = allowed});
     ++count[drawn.token];
   }
   double statistic = 0, rest_expected = 0;
@@ -167,6 +173,30 @@ TEST(Distribution, BiasAndPenalties) {
   x[5] -= 0.25 + 0.5;
   x[7] -= 3 * 0.25 + 0.5;
   EXPECT_LT(deviation(p, softmax(x), history), kAccepted);
+}
+
+// Under a constraint: the softmax of what the grammar allows, then the filters.
+TEST(Distribution, Constraint) {
+  std::vector<std::string> bytes;
+  for (int i = 0; i < kVocab; ++i) bytes.emplace_back(1, static_cast<char>('A' + i));
+  Constraint constraint(grammar::regex_language("[B-KU-Xa-f]|Z+"),
+                        std::make_shared<const TokenTable>(bytes));
+  const std::span<const uint64_t> allowed = constraint.allowed(constraint.start());
+  const auto is_allowed = [](int i) {
+    const char c = static_cast<char>('A' + i);
+    return (c >= 'B' && c <= 'K') || (c >= 'U' && c <= 'X') || (c >= 'a' && c <= 'f') || c == 'Z';
+  };
+  std::vector<double> x(kVocab);
+  for (int i = 0; i < kVocab; ++i) x[i] = is_allowed(i) ? some_logits()[i] : -INFINITY;
+  SamplingParams p;
+  EXPECT_LT(deviation(p, softmax(x), {}, allowed), kAccepted);
+  p.top_k = 5;
+  const auto keep = [](int rank, double, double) { return rank < 5; };
+  EXPECT_LT(deviation(p, filtered(softmax(x), keep), {}, allowed), kAccepted);
+  // Control: the filter before the grammar would leave another distribution.
+  std::vector<double> before = filtered(tempered(1.0), keep);
+  for (int i = 0; i < kVocab; ++i) before[i] = is_allowed(i) ? before[i] : 0;
+  EXPECT_NE(std::count(before.begin(), before.end(), 0.0), kVocab - 5);
 }
 
 }  // namespace

@@ -1,0 +1,68 @@
+#include "frontend/constraint_compiler.h"
+
+#include "base/error.h"
+#include "sampling/grammar/languages.h"
+
+namespace invar {
+
+namespace {
+
+std::shared_ptr<const TokenTable> table_of(const Tokenizer& tokenizer) {
+  std::vector<std::string> bytes(tokenizer.vocab_size());
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
+    if (!tokenizer.is_special(id)) bytes[id] = tokenizer.token_bytes(id);
+  return std::make_shared<const TokenTable>(bytes);
+}
+
+grammar::Nfa choice_of(const json::Value& value) {
+  if (!value.is_array()) fail_usage("expected texts to choose from, found {}", value.type_name());
+  std::vector<std::string> texts;
+  for (const json::Value& text : value.as_array()) {
+    if (!text.is_string()) fail_usage("expected texts to choose from, found {}", text.type_name());
+    texts.push_back(text.as_string());
+  }
+  return grammar::choice_language(texts);
+}
+
+grammar::Nfa schema_of(const json::Value& value) {
+  if (!value.is_string()) return grammar::json_schema_language(value);
+  return grammar::json_schema_language(json::parse(value.as_string(), "the JSON schema"));
+}
+
+grammar::Nfa language_of(const std::string& kind, const json::Value& value) {
+  if (kind == "choice") return choice_of(value);
+  if (kind == "json") return schema_of(value);
+  if (kind == "json_object" && value.is_bool() && value.as_bool())
+    return grammar::json_object_language();
+  if (kind != "regex" || !value.is_string())
+    fail_usage(
+        "expected regex, choice, json or json_object: true as the form of an answer, "
+        "found {}: {}",
+        kind, json::excerpt(value));
+  return grammar::regex_language(value.as_string());
+}
+
+}  // namespace
+
+std::shared_ptr<Constraint> ConstraintCompiler::compile(const json::Value& what) {
+  if (!what.is_object() || what.as_object().size() != 1)
+    fail_usage("expected one form of the answer, found {}", json::excerpt(what));
+  const std::string key = json::dump(what);
+  if (const auto kept = kept_.find(key); kept != kept_.end()) return kept->second;
+  const auto& [kind, value] = what.as_object()[0];
+  std::shared_ptr<Constraint> constraint;
+  try {
+    grammar::Nfa language = language_of(kind, value);
+    if (!tokens_) tokens_ = table_of(tokenizer_);
+    constraint = std::make_shared<Constraint>(std::move(language), tokens_);
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error& error) {  // of a schema's field that is of another type
+    fail_usage("the form of the answer: {}", error.what());
+  }
+  if (kept_.size() >= kMaxKept) kept_.clear();
+  kept_.emplace(key, constraint);
+  return constraint;
+}
+
+}  // namespace invar

@@ -1,0 +1,31 @@
+// From what a request asks of its answer's form to a constraint over a tokenizer's tokens.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/json.h"
+#include "sampling/constraint.h"
+#include "tokenizer/tokenizer.h"
+
+namespace invar {
+
+class ConstraintCompiler {
+ public:
+  explicit ConstraintCompiler(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+  // {"regex": pattern}, {"choice": [texts]}, {"json": schema, as an object or in a string} or
+  // {"json_object": true}: one of them. Requests that ask for the same share one constraint, so
+  // they belong into one engine. Throws UsageError for what is not understood.
+  std::shared_ptr<Constraint> compile(const json::Value& what);
+
+ private:
+  static constexpr size_t kMaxKept = 64;
+
+  const Tokenizer& tokenizer_;
+  std::shared_ptr<const TokenTable> tokens_;  // made when it is needed
+  std::map<std::string, std::shared_ptr<Constraint>> kept_;
+};
+
+}  // namespace invar

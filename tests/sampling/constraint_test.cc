@@ -1,0 +1,265 @@
+#include "sampling/constraint.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "sampling/grammar/languages.h"
+
+namespace invar {
+namespace {
+
+// Every byte is a token, then some longer ones.
+std::vector<std::string> vocabulary() {
+  std::vector<std::string> bytes;
+  for (int b = 0; b < 256; ++b) bytes.emplace_back(1, static_cast<char>(b));
+  for (const char* text :
+       {"ab", "abc", "{\"", "\": ", "true", "tru", "\xc3\xa9", "12", ", ", "ye", "yes"})
+    bytes.emplace_back(text);
+  bytes.emplace_back("");  // a special token
+  return bytes;
+}
+
+std::shared_ptr<const TokenTable> tokens() {
+  static const auto kTokens = std::make_shared<const TokenTable>(vocabulary());
+  return kTokens;
+}
+
+bool is_allowed(Constraint& constraint, Constraint::State state, int32_t token) {
+  return constraint.allowed(state)[token / 64] >> (token % 64) & 1;
+}
+
+// Whether the text is in the language, read byte by byte.
+bool matches(Constraint& constraint, std::string_view text) {
+  Constraint::State state = constraint.start();
+  for (const char c : text) {
+    const int32_t token = static_cast<unsigned char>(c);
+    const Constraint::State next = constraint.next(state, token);
+    EXPECT_EQ(is_allowed(constraint, state, token), next != Constraint::kDead) << text;
+    if (next == Constraint::kDead) return false;
+    state = next;
+  }
+  return constraint.accepts(state);
+}
+bool regex(std::string_view pattern, std::string_view text) {
+  Constraint constraint(grammar::regex_language(pattern), tokens());
+  return matches(constraint, text);
+}
+bool schema(const std::string& text, std::string_view answer) {
+  Constraint constraint(grammar::json_schema_language(json::parse(text, "test")), tokens());
+  return matches(constraint, answer);
+}
+
+template <typename F>
+std::string failure(F call) {
+  try {
+    call();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no failure";
+}
+std::string refused_regex(std::string_view pattern) {
+  return failure([&] { grammar::regex_language(pattern); });
+}
+std::string refused_schema(const std::string& text) {
+  return failure([&] { grammar::json_schema_language(json::parse(text, "test")); });
+}
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Constraint, RegularExpressions) {
+  EXPECT_TRUE(regex("ab*c", "abbbc"));
+  EXPECT_TRUE(regex("ab*c", "ac"));
+  EXPECT_FALSE(regex("ab*c", "ab"));
+  EXPECT_FALSE(regex("ab*c", "abcc"));
+  EXPECT_TRUE(regex("^(yes|no|may(?:be)?)$", "maybe"));
+  EXPECT_TRUE(regex("^(yes|no|may(?:be)?)$", "may"));
+  EXPECT_FALSE(regex("(yes|no)", "yesno"));
+  EXPECT_TRUE(regex("\\d{3}-\\d{2,4}", "123-456"));
+  EXPECT_FALSE(regex("\\d{3}-\\d{2,4}", "123-4"));
+  EXPECT_FALSE(regex("\\d{3}-\\d{2,4}", "123-45678"));
+  EXPECT_TRUE(regex("a{2,}?", "aaaaa"));
+  EXPECT_FALSE(regex("a{2,}", "a"));
+  EXPECT_TRUE(regex("[^a-c\\]]+", "xyz[\n"));
+  EXPECT_FALSE(regex("[^a-c\\]]+", "b"));
+  EXPECT_TRUE(regex("[]a-]+", "]a-"));
+  EXPECT_TRUE(regex("\\x41\\u00e9\\.\\S\\W", "A\xc3\xa9.x!"));
+  EXPECT_TRUE(regex("", ""));
+  EXPECT_FALSE(regex(".", "\n"));
+}
+
+TEST(Constraint, CharactersAreWholeUtf8) {
+  EXPECT_TRUE(regex(".", "\xc3\xa9"));
+  EXPECT_TRUE(regex(".", "\xf0\x9f\x98\x80"));
+  EXPECT_FALSE(regex(".", "\xc3"));
+  EXPECT_FALSE(regex(".", "\xed\xa0\x80"));      // a surrogate
+  EXPECT_FALSE(regex(".", "\xc0\x80"));          // overlong
+  EXPECT_FALSE(regex(".", "\xf4\x90\x80\x80"));  // above U+10FFFF
+  EXPECT_TRUE(regex("[\xce\xb1-\xcf\x89]+", "\xce\xb1\xce\xb2\xcf\x89"));
+  EXPECT_FALSE(regex("[\xce\xb1-\xcf\x89]", "\xcf\x8a"));
+}
+
+// Every code point at the edges of the encodings' lengths, against a range that begins or ends
+// there.
+TEST(Constraint, RangesOfCharactersEndWhereTheySay) {
+  const char32_t edges[] = {0,       1,        0x7e,     0x7f,    0x80,    0x81,
+                            0x7ff,   0x800,    0x801,    0xfff,   0x1000,  0xd7ff,
+                            0xe000,  0xffff,   0x10000,  0x10001, 0x3ffff, 0x40000,
+                            0xfffff, 0x100000, 0x10fffe, 0x10ffff};
+  const auto encoded = [](char32_t c) {
+    std::string s;
+    if (c < 0x80) return std::string(1, static_cast<char>(c));
+    const int size = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    for (int i = 0; i < size - 1; ++i, c >>= 6)
+      s.insert(s.begin(), static_cast<char>(0x80 | (c & 0x3f)));
+    s.insert(s.begin(), static_cast<char>((0xf00 >> size) | c));
+    return s;
+  };
+  for (const char32_t low : edges)
+    for (const char32_t high : edges) {
+      if (low > high) continue;
+      grammar::Nfa nfa;
+      nfa.accept(nfa.add_character(nfa.start(), {{low, high}}));
+      Constraint constraint(std::move(nfa), tokens());
+      for (const char32_t c : edges)
+        EXPECT_EQ(matches(constraint, encoded(c)), c >= low && c <= high)
+            << std::hex << uint32_t(low) << " " << uint32_t(high) << " " << uint32_t(c);
+    }
+}
+
+TEST(Constraint, MasksAgreeWithSingleSteps) {
+  Constraint constraint(grammar::regex_language("(abc|ab|tr[u-v]e?|\xc3\xa9)+|12|yes"), tokens());
+  int seen = 0;
+  for (Constraint::State state = 0; state < 12; ++state) {
+    const auto mask = constraint.allowed(state);
+    const std::vector<uint64_t> copy(mask.begin(), mask.end());
+    for (int32_t token = 0; token < std::ssize(vocabulary()); ++token) {
+      const bool allowed = copy[token / 64] >> (token % 64) & 1;
+      EXPECT_EQ(allowed, constraint.next(state, token) != Constraint::kDead)
+          << state << " " << token;
+      seen += allowed;
+    }
+  }
+  EXPECT_GT(seen, 12);
+}
+
+TEST(Constraint, TheStateIsAValue) {
+  Constraint constraint(grammar::choice_language(std::vector<std::string>{"yes", "yard", "no"}),
+                        tokens());
+  const Constraint::State y = constraint.next(constraint.start(), 'y');
+  EXPECT_NE(constraint.next(y, 'e'), Constraint::kDead);
+  EXPECT_NE(constraint.next(y, 'a'), Constraint::kDead);  // another branch from the same state
+  EXPECT_EQ(constraint.next(y, 'o'), Constraint::kDead);
+  const Constraint::State yes = constraint.next(constraint.next(y, 'e'), 's');
+  EXPECT_TRUE(constraint.accepts(yes));
+  EXPECT_FALSE(constraint.goes_on(yes));
+}
+
+TEST(Constraint, JsonSchemas) {
+  EXPECT_TRUE(schema(R"({"type": "integer"})", "-12"));
+  EXPECT_FALSE(schema(R"({"type": "integer"})", "012"));
+  EXPECT_FALSE(schema(R"({"type": "integer"})", "1.5"));
+  EXPECT_TRUE(schema(R"({"type": "number"})", "-0.5e-3"));
+  EXPECT_TRUE(schema(R"({"type": ["string", "null"], "maxLength": 2})", "null"));
+  EXPECT_TRUE(schema(R"({"type": "string"})", "\"a\\n\\u00e9 \xc3\xa9\""));
+  EXPECT_FALSE(schema(R"({"type": "string"})", "\"\n\""));
+  EXPECT_FALSE(schema(R"({"type": "string"})", "\"\\ud800\""));
+  EXPECT_TRUE(schema(R"({"type": "string", "minLength": 2, "maxLength": 3})", "\"\xc3\xa9z\""));
+  EXPECT_FALSE(schema(R"({"type": "string", "minLength": 2, "maxLength": 3})", "\"a\""));
+  EXPECT_FALSE(schema(R"({"type": "string", "maxLength": 3})", "\"abcd\""));
+  EXPECT_TRUE(schema(R"({"type": "string", "pattern": "^[a-z]+.$"})", "\"ab!\""));
+  EXPECT_FALSE(schema(R"({"type": "string", "pattern": "."})", "\"\"\""));
+  EXPECT_TRUE(schema(R"({"enum": ["a", 1, null, [1, 2]]})", "[1, 2]"));
+  EXPECT_TRUE(schema(R"({"const": {"a": 1.5}})", "{\"a\": 1.5}"));
+  EXPECT_TRUE(schema(R"({"anyOf": [{"type": "boolean"}, {"type": "null"}]})", "false"));
+  EXPECT_TRUE(schema(R"({"$defs": {"n": {"type": "null"}}, "$ref": "#/$defs/n"})", "null"));
+}
+
+TEST(Constraint, JsonLists) {
+  const std::string list = R"({"type": "array", "items": {"type": "integer"}})";
+  for (const char* good : {"[]", "[1]", "[1,2]", "[ 1, 2 ]", "[\n  1,\n  2\n]"})
+    EXPECT_TRUE(schema(list, good)) << good;
+  for (const char* bad : {"[1,]", "[,1]", "[1 2]", "[a]", "[1"})
+    EXPECT_FALSE(schema(list, bad)) << bad;
+  const auto counted = [](int low, int high) {
+    return R"({"type": "array", "items": {"type": "null"}, "minItems": )" + std::to_string(low) +
+           (high < 0 ? "" : ", \"maxItems\": " + std::to_string(high)) + "}";
+  };
+  const std::string answers[] = {"[]", "[null]", "[null,null]", "[null,null,null]",
+                                 "[null,null,null,null]"};
+  for (int low = 0; low < 4; ++low)
+    for (int high = -1; high < 4; ++high)
+      for (int size = 0; size < 5 && (high < 0 || high >= low); ++size)
+        EXPECT_EQ(schema(counted(low, high), answers[size]),
+                  size >= low && (high < 0 || size <= high))
+            << low << " " << high << " " << size;
+}
+
+TEST(Constraint, JsonObjectsWithOptionalProperties) {
+  const std::string object =
+      R"({"type": "object", "required": ["b"], "additionalProperties": false, "properties":
+      {"a": {"type": "null"}, "b": {"type": "null"}, "c": {"type": "null"}, "d": {"type": "null"}}})";
+  for (const char* good : {R"({"b":null})", R"({"a":null,"b":null})", R"({"b": null, "d": null})",
+                           R"({"a":null,"b":null,"c":null,"d":null})", "{\n  \"b\": null\n}"})
+    EXPECT_TRUE(schema(object, good)) << good;
+  for (const char* bad :
+       {"{}", R"({"a":null})", R"({"b":null,})", R"({,"b":null})", R"({"c":null,"b":null})",
+        R"({"b":null"c":null})", R"({"b":null,"x":null})"})
+    EXPECT_FALSE(schema(object, bad)) << bad;
+  const std::string loose = R"({"properties": {"a": {"type": "null"}, "b": {"type": "null"}}})";
+  for (const char* good : {"{}", R"({"a":null})", R"({"b":null})", R"({"a":null,"b":null})"})
+    EXPECT_TRUE(schema(loose, good)) << good;
+  EXPECT_FALSE(schema(loose, R"({"b":null,"a":null})"));
+  EXPECT_TRUE(schema(R"({"type": "object", "additionalProperties": {"type": "integer"}})",
+                     R"({"x": 1, "y": 2})"));
+  EXPECT_FALSE(schema(R"({"type": "object", "additionalProperties": {"type": "integer"}})",
+                      R"({"x": "1"})"));
+}
+
+TEST(Constraint, AnyJsonObject) {
+  Constraint constraint(grammar::json_object_language(), tokens());
+  EXPECT_TRUE(matches(constraint, R"({"a": [1, {"b": [true, null, "x"]}], "c": -1.5e3})"));
+  EXPECT_TRUE(matches(constraint, "{}"));
+  EXPECT_FALSE(matches(constraint, "[]"));
+  EXPECT_FALSE(matches(constraint, R"({"a" 1})"));
+  EXPECT_FALSE(matches(constraint, R"({"a":1)"));
+}
+
+TEST(Constraint, WhatIsNotUnderstoodIsRefused) {
+  for (const char* bad : {"(",      ")",       "(a",    "[a",      "*",       "a{",   "a{2",
+                          "a{3,1}", "a{1001}", "(?=a)", "(?<n>a)", "a$b",     "a^",   "\\1",
+                          "\\p{L}", "\\",      "\\xg0", "[b-a]",   "[\\d-z]", "\xff", "}"})
+    EXPECT_NE(refused_regex(bad), "no failure") << bad;
+  EXPECT_TRUE(has(refused_regex("ab(?=c)"), "character 4"));
+  EXPECT_TRUE(has(refused_regex(std::string(1000, '(')), "too many groups"));
+  EXPECT_TRUE(has(refused_regex("((a{1000}){1000}){1000}"), "too large"));
+  EXPECT_TRUE(has(refused_schema(R"({"type": "integer", "minimum": 3})"), "\"minimum\""));
+  EXPECT_TRUE(has(refused_schema(R"({"type": "string", "format": "date"})"), "\"format\""));
+  EXPECT_TRUE(has(refused_schema(R"({"type": "thing"})"), "\"thing\""));
+  EXPECT_TRUE(has(refused_schema(R"({"$ref": "#"})"), "recursive"));
+  EXPECT_TRUE(has(refused_schema(R"({"$ref": "#/$defs/x"})"), "does not have"));
+  EXPECT_TRUE(has(refused_schema(R"({"enum": []})"), "enum"));
+  EXPECT_TRUE(
+      has(refused_schema(R"({"type": "object", "required": ["x"], "properties": {}})"), "\"x\""));
+  EXPECT_TRUE(has(refused_schema(R"({"type": "array", "minItems": 3, "maxItems": 2})"), "below"));
+  EXPECT_TRUE(has(refused_schema("3"), "expected an object"));
+  EXPECT_TRUE(has(failure([] { grammar::choice_language({}); }), "at least one"));
+}
+
+// (a|b)*a(a|b){n} needs 2^n states when it is made deterministic.
+TEST(Constraint, StatesAreBounded) {
+  Constraint constraint(grammar::regex_language("(a|b)*a(a|b){30}"), tokens());
+  uint64_t random = 1;
+  Constraint::State state = constraint.start();
+  const auto walk = [&] {
+    for (int i = 0; i < 200'000; ++i) {
+      random = random * 6364136223846793005u + 1442695040888963407u;
+      state = constraint.next(state, random >> 63 ? 'a' : 'b');
+    }
+  };
+  EXPECT_THROW(walk(), Error);
+}
+
+}  // namespace
+}  // namespace invar
