@@ -27,6 +27,8 @@ void add_audit(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_diff(CLI::App& app, Action& action);
 void add_corpus(CLI::App& app, Action& action);
+void add_train(CLI::App& app, Action& action);
+void add_evaluate(CLI::App& app, Action& action);
 
 // Options that every command with a model takes.
 struct ModelFlags {

@@ -36,6 +36,8 @@ int run(int argc, char** argv) {
   add_audit(app, action);
   add_bench(app, action);
   add_corpus(app, action);
+  add_train(app, action);
+  add_evaluate(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -40,14 +40,15 @@ void round(const BackwardRows& rows, const RoundParams& p, Part part) {
 
 // 32 rows by 16 columns at a time: their pairs as words, then the words transposed.
 void transpose(const TransposeParams& p, Part part) {
-  const auto [begin, end] = part.of(p.columns.count, kBlock);
+  const auto [begin, end] = part.of(p.rows, kLeaf);
+  const int64_t columns = p.columns.count;
   CHECK(p.rows % kLeaf == 0, "rows of a sum come in leaves");
   alignas(64) uint32_t words[16 * 16];
-  for (int64_t t = 0; t < p.rows; t += kLeaf)
-    for (int64_t i = begin; i < end; i += kBlock) {
+  for (int64_t t = begin; t < end; t += kLeaf)
+    for (int64_t i = 0; i < columns; i += kBlock) {
       const bf16_t* from = row_of(p.x, t) + p.columns.at(i);
-      if (i + kBlock > end) {
-        for (int64_t c = 0; i + c < end; ++c)
+      if (i + kBlock > columns) {
+        for (int64_t c = 0; i + c < columns; ++c)
           for (int64_t r = 0; r < kLeaf; ++r)
             row_of(p.out, i + c)[t + r] = from[r * p.x.stride + c];
         continue;
@@ -62,17 +63,17 @@ void transpose(const TransposeParams& p, Part part) {
 }
 
 void pack_columns(const PackColumnsParams& p, Part part) {
-  const auto [begin, end] = part.of(p.width, kBlock);
+  const auto [begin, end] = part.of(p.rows, kLeaf);
   CHECK(p.inner.first % 2 == 0, "pairs of rows become pairs of inner elements");
-  for (int64_t n = begin; n < end; n += kBlock)
-    for (int64_t t = 0; t < p.rows; t += 2) {
+  for (int64_t n = 0; n < p.width; n += kBlock)
+    for (int64_t t = begin; t < end; t += 2) {
       const bf16_t* even = p.x + t * p.x_stride + n;
       bf16_t* out = p.out + packed_index_bf16(n, p.inner.at(t), p.inner_size);
-      if (n + kBlock <= end && t + 1 < p.rows) {
+      if (n + kBlock <= p.width && t + 1 < p.rows) {
         interleave16(even, even + p.x_stride, out);
         continue;
       }
-      for (int64_t c = 0; n + c < end && c < kBlock; ++c) {
+      for (int64_t c = 0; n + c < p.width && c < kBlock; ++c) {
         out[2 * c] = even[c];
         if (t + 1 < p.rows) out[2 * c + 1] = even[p.x_stride + c];
       }

@@ -9,8 +9,8 @@ namespace invar::cpu {
 
 namespace {
 
-// Rows and panels of one share. Panels are shared out first, since every row of a panel uses the
-// same memory; rows only where there are more threads than groups of panels.
+// Rows and panels of one share. The cut is the one whose largest share is smallest; of equals the
+// one with the fewest parts of rows, since every row of a panel uses the same memory.
 struct Share {
   Part::Run rows, panels;
   bool is_empty() const { return rows.begin == rows.end || panels.begin == panels.end; }
@@ -19,10 +19,15 @@ struct Share {
 // `grain`: panels that stay together. Rows are cut between tiles of 32.
 Share share_of(int64_t rows, int64_t panels, int64_t grain, Part part) {
   constexpr int64_t kRowGrain = 32;
-  const int64_t groups = (panels + grain - 1) / grain,
-                row_tiles = (rows + kRowGrain - 1) / kRowGrain;
-  const int row_parts = static_cast<int>(
-      std::min<int64_t>((part.count + groups - 1) / groups, std::max<int64_t>(row_tiles, 1)));
+  const int64_t groups = (panels + grain - 1) / grain;
+  const int64_t row_tiles = std::max<int64_t>((rows + kRowGrain - 1) / kRowGrain, 1);
+  const auto largest = [&](int64_t row_parts) {
+    const int64_t panel_parts = part.count / row_parts;
+    return (row_tiles + row_parts - 1) / row_parts * ((groups + panel_parts - 1) / panel_parts);
+  };
+  int row_parts = 1;
+  for (int parts = 2; parts <= std::min<int64_t>(part.count, row_tiles); ++parts)
+    if (largest(parts) < largest(row_parts)) row_parts = parts;
   const int panel_parts = part.count / row_parts;
   if (part.index >= row_parts * panel_parts) return {{0, 0}, {0, 0}};
   return {Part{part.index / panel_parts, row_parts}.of(rows, kRowGrain),

@@ -1,0 +1,171 @@
+// invar evaluate: what a model trained on the corpus can do, on documents that no training saw.
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "command.h"
+#include "train/corpus/corpus.h"
+
+namespace invar::cli {
+
+namespace {
+
+using corpus::Kind;
+
+struct EvaluateFlags {
+  ModelFlags model;
+  EngineFlags engine;
+  uint64_t seed = 1;
+  int64_t documents = 400;
+  int stories = 40;
+};
+
+class Answers final : public OutputSink {
+ public:
+  void on_token(const TokenOutput& output) override {
+    tokens_[output.request].push_back(output.token);
+  }
+  std::string text(int64_t id, const Tokenizer& tokenizer) { return tokenizer.decode(tokens_[id]); }
+
+ private:
+  std::map<int64_t, std::vector<int32_t>> tokens_;
+};
+
+struct Question {
+  Kind kind;
+  std::string right;
+};
+
+// A sum is right when its last line is; everything else when it is the same text.
+bool is_right(const Question& question, const std::string& answer) {
+  if (question.kind != Kind::arithmetic) return answer == question.right;
+  const auto last_line = [](const std::string& text) { return text.substr(text.rfind('\n') + 1); };
+  return last_line(answer) == last_line(question.right);
+}
+
+// Different runs of four words among all of them.
+double distinct_four_grams(const std::vector<std::string>& texts) {
+  std::set<std::string> different;
+  int64_t count = 0;
+  for (const std::string& text : texts) {
+    std::vector<size_t> begins{0};
+    for (size_t i = 0; i < text.size(); ++i)
+      if (text[i] == ' ' || text[i] == '\n') begins.push_back(i + 1);
+    begins.push_back(text.size() + 1);
+    for (size_t i = 0; i + 4 < begins.size(); ++i, ++count)
+      different.insert(text.substr(begins[i], begins[i + 4] - begins[i] - 1));
+  }
+  return count ? static_cast<double>(different.size()) / static_cast<double>(count) : 0;
+}
+
+class Evaluation {
+ public:
+  Evaluation(Model& model, const Tokenizer& tokenizer, const EvaluateFlags& flags)
+      : model_(model), tokenizer_(tokenizer), flags_(flags) {}
+
+  json::Value run() {
+    json::Value report =
+        json::Object{{"corpus seed", flags_.seed}, {"identity", model_.identity()}};
+    answer_questions(report);
+    tell_stories(report);
+    return report;
+  }
+
+ private:
+  Request request(int64_t id, const std::string& prompt, double temperature) const {
+    Request r{.id = id, .prompt = tokenizer_.encode(prompt)};
+    r.params.temperature = temperature;
+    r.params.max_tokens = 400;
+    r.params.seed = static_cast<uint64_t>(id);
+    r.hash_logits = false;
+    add_end_tokens(r.params, model_);
+    return r;
+  }
+
+  Answers answer_all(std::vector<Request> requests) const {
+    const auto engine = make_engine(model_, flags_.engine);
+    for (Request& r : requests) engine->add(std::move(r));
+    Answers answers;
+    while (engine->step(answers)) {
+    }
+    return answers;
+  }
+
+  void answer_questions(json::Value& report) const {
+    std::vector<Question> questions;
+    std::vector<Request> requests;
+    for (int64_t i = 0; i < flags_.documents; ++i) {
+      const corpus::Sample sample = corpus::make_sample(flags_.seed, corpus::Split::held_out, i);
+      if (sample.kind != Kind::question && sample.kind != Kind::arithmetic &&
+          sample.kind != Kind::copying)
+        continue;
+      const size_t last = sample.turns.size() - 1;
+      requests.push_back(request(std::ssize(questions), corpus::prompt_of(sample, last), 0));
+      questions.push_back({sample.kind, sample.turns[last].assistant});
+    }
+    Answers answers = answer_all(std::move(requests));
+    std::map<Kind, std::pair<int, int>> right;
+    for (size_t i = 0; i < questions.size(); ++i) {
+      const std::string answer = answers.text(static_cast<int64_t>(i), tokenizer_);
+      auto& [good, all] = right[questions[i].kind];
+      good += is_right(questions[i], answer);
+      ++all;
+    }
+    for (const auto& [kind, count] : right)
+      report.set(std::string(corpus::kKindNames[static_cast<size_t>(kind)]) + " accuracy",
+                 json::Object{{"right", count.first},
+                              {"of", count.second},
+                              {"percent", 100.0 * count.first / count.second}});
+  }
+
+  void tell_stories(json::Value& report) const {
+    std::vector<Request> requests;
+    for (int64_t i = 0; i < flags_.stories; ++i)
+      requests.push_back(
+          request(i, "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n", 1.0));
+    Answers answers = answer_all(std::move(requests));
+    std::vector<std::string> told, held_out;
+    for (int64_t i = 0; i < flags_.stories; ++i) told.push_back(answers.text(i, tokenizer_));
+    for (int64_t i = 0; std::ssize(held_out) < flags_.stories; ++i) {
+      const corpus::Sample sample = corpus::make_sample(flags_.seed, corpus::Split::held_out, i);
+      if (!sample.story.empty()) held_out.push_back(sample.story);
+    }
+    report.set("distinct 4-grams of told stories", distinct_four_grams(told));
+    report.set("distinct 4-grams of held-out stories", distinct_four_grams(held_out));
+    report.set("a story", told.empty() ? "" : told[0]);
+  }
+
+  Model& model_;
+  const Tokenizer& tokenizer_;
+  const EvaluateFlags& flags_;
+};
+
+int run_evaluate(const EvaluateFlags& flags) {
+  const auto model = load_model(flags.model);
+  const Tokenizer tokenizer = load_tokenizer(*model);
+  fmt::print("{}\n", json::dump(Evaluation(*model, tokenizer, flags).run(), 2));
+  return 0;
+}
+
+}  // namespace
+
+void add_evaluate(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand(
+      "evaluate", "Ask a model trained on the corpus what no training showed it");
+  auto flags = std::make_shared<EvaluateFlags>();
+  add_model_flags(*command, flags->model);
+  add_engine_flags(*command, flags->engine);
+  command->add_option("--corpus-seed", flags->seed, "Seed of the corpus")->capture_default_str();
+  command
+      ->add_option("--documents", flags->documents, "Held-out documents whose questions are asked")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--stories", flags->stories, "Stories that are told at temperature 1")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->callback([&action, flags] { action = [flags] { return run_evaluate(*flags); }; });
+}
+
+}  // namespace invar::cli

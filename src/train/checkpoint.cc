@@ -1,0 +1,172 @@
+#include "train/checkpoint.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "weights/checkpoint_writer.h"
+#include "weights/hf_directory.h"
+
+namespace invar {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kPartial = ".partial";
+constexpr std::string_view kStep = "step-";
+
+// The three arrays of a state as tensors.
+class StateSource : public TensorSource {
+ public:
+  explicit StateSource(const TrainingState& state)
+      : arrays_{&state.first, &state.master, &state.second} {
+    info_ = {DType::f32, {std::ssize(state.master)}};
+  }
+  const std::vector<std::string>& names() const override { return names_; }
+  bool has(std::string_view name) const override {
+    return std::find(names_.begin(), names_.end(), name) != names_.end();
+  }
+  const TensorInfo& info(std::string_view) const override { return info_; }
+  void read(std::string_view name, int64_t first, int64_t count, DType as,
+            void* out) const override {
+    const auto index = std::find(names_.begin(), names_.end(), name) - names_.begin();
+    convert_elements(arrays_[static_cast<size_t>(index)]->data() + first, DType::f32, count, as,
+                     out);
+  }
+  std::string where(std::string_view name) const override {
+    return fmt::format("state \"{}\"", name);
+  }
+
+ private:
+  std::vector<std::string> names_{"first", "master", "second"};
+  std::array<const std::vector<float>*, 3> arrays_;
+  TensorInfo info_;
+};
+
+void remove_directory(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) fail("{}: cannot be removed: {}", path.string(), error.message());
+}
+
+void rename_directory(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error) fail("{}: cannot be renamed to {}: {}", from.string(), to.string(), error.message());
+}
+
+void write_model_files(const fs::path& directory, const Trainer& trainer,
+                       const TokenizerTexts& texts, ThreadPool& pool) {
+  write_checkpoint(directory.string(), trainer.weights(), pool);
+  const auto write = [&](const char* name, const std::string& text) {
+    write_file_atomically((directory / name).string(), text);
+  };
+  const ModelConfig& config = trainer.options().model;
+  write("config.json", json::dump(config_json(config), 2) + "\n");
+  write("generation_config.json", json::dump(generation_config_json(config), 2) + "\n");
+  write("tokenizer.json", texts.tokenizer_json);
+  write("tokenizer_config.json", texts.tokenizer_config_json);
+  write("special_tokens_map.json", texts.special_tokens_map_json);
+}
+
+// The steps of whole checkpoints, ascending.
+std::vector<fs::path> checkpoints_in(const fs::path& directory) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator i(directory, error), end; !error && i != end; i.increment(error)) {
+    const std::string name = i->path().filename().string();
+    if (name.starts_with(kStep) && !name.ends_with(kPartial)) found.push_back(i->path());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+json::Value data_json(const RowPacker::State& data) {
+  json::Array waiting;
+  for (const auto& piece : data.waiting)
+    waiting.push_back(json::Array{piece.document, piece.begin});
+  return json::Object{{"next", data.next}, {"waiting", std::move(waiting)}};
+}
+
+RowPacker::State data_state(const json::Value& value) {
+  RowPacker::State state;
+  state.next = value.find("next")->as_integer();
+  for (const json::Value& piece : value.find("waiting")->as_array())
+    state.waiting.push_back(
+        {piece.as_array().at(0).as_integer(), piece.as_array().at(1).as_integer()});
+  return state;
+}
+
+void check_recipe(const std::string& where, const json::Value& found, const json::Value& wanted) {
+  for (const auto& [key, value] : wanted.as_object()) {
+    const json::Value* other = found.find(key);
+    if (!other || json::dump(*other) != json::dump(value))
+      fail("{}: made by another recipe: expected {} {}, found {}", where, key, json::excerpt(value),
+           other ? json::excerpt(*other) : "none");
+  }
+}
+
+std::vector<float> read_array(const TensorSource& source, const char* name, int64_t size) {
+  const TensorInfo expected{DType::f32, {size}};
+  if (!source.has(name) || source.info(name) != expected)
+    fail("{}: expected {} numbers of f32", source.where(name), size);
+  std::vector<float> array(static_cast<size_t>(size));
+  source.read(name, 0, size, DType::f32, array.data());
+  return array;
+}
+
+}  // namespace
+
+void write_model(const std::string& directory, const Trainer& trainer, const TokenizerTexts& texts,
+                 ThreadPool& pool) {
+  const fs::path partial = directory + kPartial;
+  remove_directory(partial);
+  write_model_files(partial, trainer, texts, pool);
+  remove_directory(directory);
+  rename_directory(partial, directory);
+}
+
+void save_checkpoint(const std::string& directory, const Trainer& trainer,
+                     const RowPacker::State& data, const json::Value& recipe,
+                     const TokenizerTexts& texts, ThreadPool& pool) {
+  const fs::path whole = fs::path(directory) / fmt::format("{}{:06}", kStep, trainer.steps_done());
+  if (fs::exists(whole)) return;  // the same bits
+  const fs::path partial = whole.string() + kPartial;
+  remove_directory(partial);
+  write_model_files(partial, trainer, texts, pool);
+  TrainingState state;
+  trainer.copy_state(state);
+  write_checkpoint((partial / "state").string(), StateSource(state), pool);
+  const json::Value training =
+      json::Object{{"step", state.step}, {"data", data_json(data)}, {"recipe", recipe}};
+  write_file_atomically((partial / "training.json").string(), json::dump(training, 2) + "\n");
+  rename_directory(partial, whole);
+  for (const fs::path& old : checkpoints_in(directory))
+    if (old != whole) remove_directory(old);
+}
+
+std::optional<RunState> load_checkpoint(const std::string& directory, const json::Value& recipe,
+                                        int64_t state_size) {
+  const std::vector<fs::path> found = checkpoints_in(directory);
+  if (found.empty()) return {};
+  const std::string where = (found.back() / "training.json").string();
+  const json::Value training = json::parse_file(where);
+  for (const char* key : {"step", "data", "recipe"})
+    if (!training.find(key)) fail("{}: expected \"{}\", found no such key", where, key);
+  check_recipe(where, *training.find("recipe"), recipe);
+  RunState state;
+  state.recipe = recipe;
+  state.data = data_state(*training.find("data"));
+  state.training.step = training.find("step")->as_integer();
+  const auto source = open_checkpoint((found.back() / "state").string());
+  state.training.master = read_array(*source, "master", state_size);
+  state.training.first = read_array(*source, "first", state_size);
+  state.training.second = read_array(*source, "second", state_size);
+  return state;
+}
+
+}  // namespace invar

@@ -1,0 +1,38 @@
+// What a training run leaves on the disk. A directory of checkpoints holds "step-NNNNNN", each a
+// model directory of its own with the exact state beside it; one that is being written has another
+// name until it is whole.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/json.h"
+#include "base/thread_pool.h"
+#include "tokenizer/tokenizer.h"
+#include "train/row_packer.h"
+#include "train/trainer.h"
+
+namespace invar {
+
+struct RunState {
+  TrainingState training;
+  RowPacker::State data;
+  json::Value recipe;  // Recipe::identity()
+};
+
+// A model directory: configuration, weights and tokenizer. What stands there is replaced at the
+// end; when anything fails it is still there.
+void write_model(const std::string& directory, const Trainer& trainer, const TokenizerTexts& texts,
+                 ThreadPool& pool);
+
+// Writes step-NNNNNN of the trainer's step and then removes older ones.
+void save_checkpoint(const std::string& directory, const Trainer& trainer,
+                     const RowPacker::State& data, const json::Value& recipe,
+                     const TokenizerTexts& texts, ThreadPool& pool);
+
+// The newest checkpoint, or none. Throws Error when it is damaged or was made by another recipe
+// than `recipe`, naming what differs.
+std::optional<RunState> load_checkpoint(const std::string& directory, const json::Value& recipe,
+                                        int64_t state_size);
+
+}  // namespace invar

@@ -1,0 +1,36 @@
+// A recipe: everything that the weights of a trained model depend on, as a TOML file.
+#pragma once
+
+#include <string>
+
+#include "base/json.h"
+#include "train/trainer.h"
+
+namespace invar {
+
+struct Recipe {
+  std::string path;
+  std::string name;
+  uint64_t seed = 1;         // of the first weights
+  uint64_t corpus_seed = 1;  // see train/corpus/corpus.h
+
+  // A tokenizer of its own, learned from the first documents, or that of another model.
+  std::string tokenizer_from;  // a model directory
+  int64_t tokenizer_documents = 4000;
+
+  TrainerOptions trainer;
+  std::string teacher;  // a model directory; trainer.teacher is filled when it is loaded
+
+  // Nothing below shows in the weights.
+  int64_t evaluation_documents = 200;
+  int64_t evaluate_every = 100, save_every = 100;  // steps
+
+  // All that shows in the weights: a checkpoint goes on only under an equal recipe.
+  json::Value identity() const;
+};
+
+// Directories are relative to the recipe's own. Throws UsageError naming file, line and key for
+// what is unknown, missing, of a wrong type or out of range.
+Recipe read_recipe(const std::string& path);
+
+}  // namespace invar

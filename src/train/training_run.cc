@@ -1,0 +1,264 @@
+#include "train/training_run.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <future>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/timer.h"
+#include "tokenizer/make_tokenizer.h"
+#include "tokenizer/train_bpe.h"
+#include "tokenizer/write_tokenizer.h"
+#include "train/checkpoint.h"
+#include "train/corpus/corpus.h"
+#include "train/curves.h"
+#include "weights/hf_directory.h"
+#include "weights/weights_digest.h"
+
+namespace invar {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A byte-level BPE of the corpus's first documents and a little other English, so that no word of
+// either is cut needlessly.
+TokenizerTexts learned_tokenizer(const Recipe& recipe) {
+  const SpecialTokens special = chatml_tokens();
+  WordCounter counter(kQwen2Pattern);
+  for (int64_t i = 0; i < recipe.tokenizer_documents; ++i) {
+    const corpus::Sample sample =
+        corpus::make_sample(recipe.corpus_seed, corpus::Split::training, i);
+    if (sample.turns.empty()) counter.add(sample.story);
+    for (const corpus::Turn& turn : sample.turns)
+      counter.add(turn.user), counter.add(turn.assistant);
+  }
+  counter.add(built_in_text());
+  const auto size = recipe.trainer.model.spec.vocab - static_cast<int32_t>(special.names.size());
+  return write_tokenizer(train_bpe(counter.counts(), size, 1), special);
+}
+
+TokenizerTexts tokenizer_of(const Recipe& recipe) {
+  if (recipe.tokenizer_from.empty()) return learned_tokenizer(recipe);
+  const fs::path from = recipe.tokenizer_from;
+  if (!fs::exists(from / "tokenizer.json"))
+    fail("{}: expected a model directory with a tokenizer.json, found none", from.string());
+  return {read_file(from / "tokenizer.json"),
+          read_file(from / "tokenizer_config.json"),
+          read_file(from / "special_tokens_map.json"),
+          {}};
+}
+
+int id_of(const Tokenizer& tokenizer, const char* name) {
+  const auto id = tokenizer.id_of(name);
+  if (!id) fail("tokenizer: expected a token {}, found none", name);
+  return *id;
+}
+
+// The rows of a step and where the documents stand after them.
+struct StepRows {
+  std::vector<PackedRow> rows;
+  RowPacker::State data;
+};
+
+StepRows take_rows(RowPacker& packer, int count) {
+  StepRows step;
+  for (int i = 0; i < count; ++i) step.rows.push_back(packer.next());
+  step.data = packer.state();
+  return step;
+}
+
+// metrics.jsonl, one line a step, and the curves over it.
+class Metrics {
+ public:
+  // Keeps the lines up to `step`: those behind it were written by a run that did not save them.
+  Metrics(const fs::path& directory, int64_t step) : directory_(directory) {
+    std::ifstream file(directory / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const json::Value value = json::parse(line, "metrics.jsonl");
+      if (value.find("step")->as_integer() <= step) add(value);
+    }
+    file.close();
+    std::string kept;
+    for (const json::Value& line : lines_) kept += json::dump(line) + "\n";
+    write_file_atomically((directory / "metrics.jsonl").string(), kept);
+    out_.open(directory / "metrics.jsonl", std::ios::app);
+  }
+
+  void write(const RunProgress& p) {
+    json::Array exits(p.report.exit_losses.begin(), p.report.exit_losses.end());
+    json::Value line =
+        json::Object{{"step", p.report.step},           {"loss", p.report.loss},
+                     {"exit_losses", std::move(exits)}, {"gradient_norm", p.report.gradient_norm},
+                     {"rate", p.report.rate},           {"tokens", p.report.tokens},
+                     {"seconds", p.report.seconds}};
+    if (p.held_out_loss >= 0) line.set("held_out_loss", p.held_out_loss);
+    out_ << json::dump(line) << '\n';
+    out_.flush();
+    add(std::move(line));
+  }
+
+  void draw(const std::string& title) const {
+    Curve loss{"training", "#888", {}}, held_out{"held out", "#c33", {}};
+    for (const json::Value& line : lines_) {
+      const double step = line.find("step")->as_number();
+      loss.points.emplace_back(step, line.find("loss")->as_number());
+      if (const auto* value = line.find("held_out_loss"))
+        held_out.points.emplace_back(step, value->as_number());
+    }
+    write_file_atomically((directory_ / "curves.svg").string(),
+                          curves_svg(title + ": loss over steps", {loss, held_out}));
+  }
+
+ private:
+  void add(json::Value line) { lines_.push_back(std::move(line)); }
+
+  fs::path directory_;
+  std::vector<json::Value> lines_;
+  std::ofstream out_;
+};
+
+class Run {
+ public:
+  Run(Recipe recipe, const RunOptions& options)
+      : recipe_(std::move(recipe)),
+        options_(options),
+        texts_(tokenizer_of(recipe_)),
+        tokenizer_(Tokenizer::from_texts(texts_, "tokenizer")),
+        training_(recipe_.corpus_seed, corpus::Split::training, tokenizer_),
+        held_out_(recipe_.corpus_seed, corpus::Split::held_out, tokenizer_),
+        packer_(training_, recipe_.trainer.context, id_of(tokenizer_, "<|endoftext|>")) {
+    fill_options();
+    create_directory();
+    start();
+  }
+
+  RunResult run() {
+    const int64_t last = recipe_.trainer.optimizer.steps;
+    const int64_t end = options_.until > 0 ? std::min(options_.until, last) : last;
+    Metrics metrics(options_.output, trainer_->steps_done());
+    RunResult result;
+    Timer timer;
+    int64_t tokens = 0;
+    auto rows = next_rows();
+    while (trainer_->steps_done() < end) {
+      StepRows now = rows.get();
+      const bool more = trainer_->steps_done() + 1 < end;
+      if (more) rows = next_rows();
+      RunProgress p{.report = trainer_->step(now.rows), .steps = last};
+      data_ = std::move(now.data);
+      tokens += p.report.tokens;
+      p.tokens_per_second = static_cast<double>(tokens) / timer.seconds();
+      p.seconds_left =
+          static_cast<double>((last - p.report.step) * p.report.tokens) / p.tokens_per_second;
+      const int64_t step = p.report.step;
+      if (step == end || step % recipe_.evaluate_every == 0)
+        p.held_out_loss = result.held_out_loss = held_out_loss();
+      metrics.write(p);
+      if (options_.progress) options_.progress(p);
+      if (step == end || step % recipe_.save_every == 0) {
+        save();
+        metrics.draw(recipe_.name);
+      }
+    }
+    ThreadPool pool(1);
+    result.steps = trainer_->steps_done();
+    result.weights_digest =
+        to_hex(weights_digest(trainer_->weights(), trainer_->weights().names(), pool));
+    if (result.steps == last)
+      write_model((fs::path(options_.output) / "model").string(), *trainer_, texts_, pool);
+    return result;
+  }
+
+ private:
+  void fill_options() {
+    TrainerOptions& t = recipe_.trainer;
+    t.threads = options_.threads;
+    t.ranks = options_.ranks;
+    t.instruction_set = options_.instruction_set;
+    t.model.bos_id = id_of(tokenizer_, "<|endoftext|>");
+    t.model.eos_ids = {id_of(tokenizer_, "<|endoftext|>"), id_of(tokenizer_, "<|im_end|>")};
+    if (tokenizer_.vocab_size() > t.model.spec.vocab)
+      fail_usage("{}: expected a vocabulary of at least {} tokens, found {}", recipe_.path,
+                 tokenizer_.vocab_size(), t.model.spec.vocab);
+    if (recipe_.teacher.empty()) return;
+    const HfDirectory directory = open_hf_directory(recipe_.teacher);
+    t.teacher.model =
+        parse_model_config(directory.config, directory.generation_config, recipe_.teacher);
+    t.teacher.weights = open_checkpoint(recipe_.teacher);
+    check_tensors(t.teacher.model.spec, *t.teacher.weights);
+  }
+
+  void create_directory() const {
+    std::error_code error;
+    fs::create_directories(checkpoints(), error);
+    if (error) fail("{}: cannot be created: {}", options_.output, error.message());
+  }
+
+  void start() {
+    const int64_t size = ParameterLayout(recipe_.trainer.model.spec).size();
+    if (auto state = load_checkpoint(checkpoints(), recipe_.identity(), size)) {
+      packer_.restore(state->data);
+      data_ = state->data;
+      trainer_ = std::make_unique<Trainer>(recipe_.trainer, state->training);
+    } else {
+      trainer_ = std::make_unique<Trainer>(recipe_.trainer, recipe_.seed);
+    }
+  }
+
+  std::string checkpoints() const { return (fs::path(options_.output) / "checkpoints").string(); }
+
+  // Written while a step computes.
+  std::future<StepRows> next_rows() {
+    return std::async(std::launch::async,
+                      [this] { return take_rows(packer_, recipe_.trainer.rows); });
+  }
+
+  // Mean over the learned tokens of the first documents held out.
+  double held_out_loss() {
+    if (held_out_rows_.empty()) {
+      RowPacker packer(held_out_, recipe_.trainer.context, id_of(tokenizer_, "<|endoftext|>"));
+      while (packer.state().next < recipe_.evaluation_documents)
+        held_out_rows_.push_back(packer.next());
+    }
+    const std::vector<float> log_probabilities = trainer_->log_probabilities(held_out_rows_);
+    double sum = 0, count = 0;
+    size_t t = 0;
+    for (const PackedRow& row : held_out_rows_)
+      for (const float weight : row.weights) {
+        if (weight != 0) sum -= double{weight} * log_probabilities[t], count += weight;
+        ++t;
+      }
+    return sum / count;
+  }
+
+  void save() {
+    ThreadPool pool(1);
+    save_checkpoint(checkpoints(), *trainer_, data_, recipe_.identity(), texts_, pool);
+  }
+
+  Recipe recipe_;
+  RunOptions options_;
+  TokenizerTexts texts_;
+  Tokenizer tokenizer_;
+  corpus::Documents training_, held_out_;
+  RowPacker packer_;
+  RowPacker::State data_;  // after the trainer's last step
+  std::unique_ptr<Trainer> trainer_;
+  std::vector<PackedRow> held_out_rows_;
+};
+
+}  // namespace
+
+RunResult run_training(Recipe recipe, const RunOptions& options) {
+  return Run(std::move(recipe), options).run();
+}
+
+}  // namespace invar

@@ -1,0 +1,37 @@
+// `invar train`: a recipe from its first step to its last, or on from where it was stopped.
+#pragma once
+
+#include <functional>
+
+#include "train/recipe.h"
+
+namespace invar {
+
+struct RunProgress {
+  StepReport report;
+  int64_t steps = 0;             // in all
+  double tokens_per_second = 0;  // of this run so far
+  double seconds_left = 0;
+  double held_out_loss = -1;  // when the step was evaluated
+};
+
+struct RunOptions {
+  std::string output;  // a directory: checkpoints, metrics, curves, at the end the model
+  int threads = 0;
+  int ranks = 1;
+  std::string instruction_set = "auto";
+  int64_t until = 0;  // stop after this step, with a checkpoint; 0: at the recipe's end
+  std::function<void(const RunProgress&)> progress;
+};
+
+struct RunResult {
+  int64_t steps = 0;
+  double held_out_loss = 0;
+  std::string weights_digest;
+};
+
+// Writes under `output`: checkpoints/, metrics.jsonl, curves.svg, and model/ after the last step.
+// Throws UsageError and Error.
+RunResult run_training(Recipe recipe, const RunOptions& options);
+
+}  // namespace invar
