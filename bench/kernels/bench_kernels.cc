@@ -30,6 +30,7 @@ constexpr Product kProducts[] = {{"qkv", 4096, 1024, 1, false},
 struct Options {
   int threads = 2;
   std::vector<std::string> sets;
+  std::vector<std::string> orders = {"portable"};
   std::vector<std::string> products;
   std::vector<int64_t> rows = {1, 2, 4, 8, 16, 32, 64, 512};
   double seconds = 0.2;
@@ -67,21 +68,24 @@ class Bench {
       select_kernels(Order::portable, set);  // refuses sets that are not there
       const double peak = measure_product_peak(pool_, set);
       std::printf("%s: product peak %.0f GFLOP/s\n", set.c_str(), peak / 1e9);
-      std::printf("%-8s %5s %9s %9s %8s %6s %9s %6s\n", "product", "rows", "best ms", "med. ms",
-                  "GB/s", "share", "GFLOP/s", "share");
+      std::printf("%-8s %-8s %5s %9s %9s %8s %6s %9s %6s\n", "order", "product", "rows", "best ms",
+                  "med. ms", "GB/s", "share", "GFLOP/s", "share");
       for (const Product& p : kProducts) {
         if (!options_.products.empty() &&
             std::ranges::find(options_.products, p.name) == options_.products.end())
           continue;
-        for (const int64_t rows : options_.rows) measure(set, p, rows, bandwidth, peak);
+        for (const int64_t rows : options_.rows)
+          for (const std::string& order : options_.orders)
+            measure(order, set, p, rows, bandwidth, peak);
       }
     }
   }
 
  private:
-  void measure(const std::string& set, const Product& p, int64_t rows, double bandwidth,
-               double peak) {
-    const Kernels kernels = select_kernels(Order::portable, set);
+  void measure(const std::string& order, const std::string& set, const Product& p, int64_t rows,
+               double bandwidth, double peak) {
+    const Kernels kernels =
+        select_kernels(order == "hopper" ? Order::hopper : Order::portable, set);
     const int64_t x_stride = activation_stride(p.k), out_stride = activation_stride(p.n);
     DeviceArray<bf16_t> x(*device_, rows * x_stride, "activations");
     DeviceArray<bf16_t> out(*device_, rows * out_stride, "activations");
@@ -122,9 +126,9 @@ class Bench {
     std::ranges::sort(times);
     const double best = times.front(), median = times[times.size() / 2];
     const double bytes_per_s = bytes / median, flops = bytes / median * static_cast<double>(rows);
-    std::printf("%-8s %5ld %9.4f %9.4f %8.1f %5.0f%% %9.0f %5.0f%%\n", p.name, rows, best * 1e3,
-                median * 1e3, bytes_per_s / 1e9, 100 * bytes_per_s / bandwidth, flops / 1e9,
-                peak ? 100 * flops / peak : 0);
+    std::printf("%-8s %-8s %5ld %9.4f %9.4f %8.1f %5.0f%% %9.0f %5.0f%%\n", order.c_str(), p.name,
+                rows, best * 1e3, median * 1e3, bytes_per_s / 1e9, 100 * bytes_per_s / bandwidth,
+                flops / 1e9, peak ? 100 * flops / peak : 0);
     std::fflush(stdout);
   }
 
@@ -142,6 +146,8 @@ int main(int argc, char** argv) {
   CLI::App app("Speed of the matrix products, against the limits of this machine");
   app.add_option("--threads", options.threads, "threads, the caller among them");
   app.add_option("--set", options.sets, "instruction sets; the fastest by default");
+  app.add_option("--order", options.orders, "portable, hopper")
+      ->check(CLI::IsMember({"portable", "hopper"}));
   app.add_option("--product", options.products, "qkv, o, gate_up, down, lm_head; all by default");
   app.add_option("--rows", options.rows, "row counts");
   app.add_option("--seconds", options.seconds, "time for each line");
