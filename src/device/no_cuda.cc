@@ -13,9 +13,8 @@ bool cuda_device_is_usable(int) {
 }
 
 std::unique_ptr<Device> make_cuda_device(int ordinal) {
-  fail_usage(
-      "the device cuda:{} was asked for and this build has no CUDA back end; use the device cpu",
-      ordinal);
+  fail("the device cuda:{} was asked for and this build has no CUDA back end; use the device cpu",
+       ordinal);
 }
 
 std::string describe_cuda_device(int) {

@@ -71,6 +71,8 @@ Engine::Engine(Model& model, const EngineOptions& options) : model_(model), opti
   for (int i = 0; i < model.pool().size(); ++i)
     threads_.push_back(std::make_unique<PerThread>(model.host_kernels()));
 
+  if (!model.device().is_host()) device_sampler_ = std::make_unique<DeviceSampler>(model.device());
+
   const int pages = sized_pages();
   const int64_t places = int64_t{pages} * options_.page_places;
   if (s.max_model_len > places)
@@ -182,9 +184,14 @@ bool Engine::step(OutputSink& sink) {
   if (plan_.entries.empty()) return false;
   build_batch();
   if (io_.trace) begin_trace();
+  io_.keep_logits = draws_on_device();
   runner_->run(batch_, io_);
-  prepare_constraints();
-  sample();
+  if (io_.keep_logits) {
+    sample_on_device();
+  } else {
+    prepare_constraints();
+    sample();
+  }
   in_step_ = true;
   commit_and_emit(sink);
   in_step_ = false;
@@ -250,6 +257,37 @@ void Engine::prepare_constraints() {
   }
 }
 
+// What a row draws, but for the logits.
+SampleInput Engine::input_of(const Wanted& want) const {
+  const State& state = *want.state;
+  return {.params = &state.request.params,
+          .position = want.position,
+          .choice = state.request.choice,
+          .generated = state.answer_size(),
+          .history = &state.history,
+          .allowed = state.allowed};
+}
+
+// Whether nobody but the sampler wants the step's logits and it can draw where they are.
+bool Engine::draws_on_device() {
+  inputs_.clear();
+  if (!device_sampler_) return false;
+  for (const Wanted& want : wanted_) {
+    const Request& request = want.state->request;
+    if (!want.draws || request.hash_logits || request.params.logprobs || request.constraint)
+      return false;
+    inputs_.push_back(input_of(want));
+    if (!DeviceSampler::can(inputs_.back())) return false;
+  }
+  return true;
+}
+
+void Engine::sample_on_device() {
+  const auto drawn = device_sampler_->sample(io_.device_logits, model_.spec().vocab, inputs_);
+  drawn_.clear();
+  for (const Drawn& d : drawn) drawn_.push_back({.token = d.token, .error = d.error});
+}
+
 // Every row of logits by one thread; rows do not touch each other.
 void Engine::sample() {
   const Timer timer;
@@ -272,13 +310,9 @@ void Engine::sample_row(size_t row, PerThread& thread) {
   if (!want.draws) {
     result.token = state.tokens[want.position];
   } else {
-    const Drawn drawn = thread.sampler.sample({.logits = logits,
-                                               .params = &params,
-                                               .position = want.position,
-                                               .choice = state.request.choice,
-                                               .generated = state.answer_size(),
-                                               .history = &state.history,
-                                               .allowed = state.allowed});
+    SampleInput input = input_of(want);
+    input.logits = logits;
+    const Drawn drawn = thread.sampler.sample(input);
     result.error = state.constraint_error ? state.constraint_error : drawn.error;
     result.token = drawn.token;
     if (state.request.hash_logits) result.digest = thread.hasher(logits);

@@ -11,6 +11,7 @@
 #include "kv/page_pool.h"
 #include "kv/prefix_cache.h"
 #include "numerics/logits_hash.h"
+#include "sampling/device_sampler.h"
 #include "sampling/sampler.h"
 #include "scheduler/scheduler.h"
 
@@ -84,6 +85,9 @@ class Engine {
   void build_batch();
   void begin_trace();
   void prepare_constraints();
+  SampleInput input_of(const Wanted& want) const;
+  bool draws_on_device();
+  void sample_on_device();
   void sample();
   void sample_row(size_t row, PerThread& thread);
   void commit_and_emit(OutputSink& sink);
@@ -102,6 +106,7 @@ class Engine {
   std::unique_ptr<ModelRunner> runner_;
   std::unordered_map<int64_t, std::unique_ptr<State>> states_;
   std::vector<std::unique_ptr<PerThread>> threads_;
+  std::unique_ptr<DeviceSampler> device_sampler_;  // null where the host reads the logits
 
   // Of the current step.
   StepPlan plan_;
@@ -109,6 +114,7 @@ class Engine {
   ForwardIo io_;
   std::vector<Wanted> wanted_;
   std::vector<RowResult> drawn_;  // one per wanted row
+  std::vector<SampleInput> inputs_;
   std::vector<StepResult> results_;
   StepStats stats_;
   bool in_step_ = false;

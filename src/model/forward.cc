@@ -240,8 +240,10 @@ class ForwardPass {
                      .y = mine,
                      .y_stride = alone ? spec_.vocab : shard_.vocab_stride});
     if (!alone) gather_logits(mine, count);
-    io_.logits =
-        ws_.fetch(*model_.device, ws_.logits_, ws_.host_logits_.get(), count * spec_.vocab);
+    io_.device_logits = ws_.logits_.data();
+    if (!io_.keep_logits)
+      io_.logits =
+          ws_.fetch(*model_.device, ws_.logits_, ws_.host_logits_.get(), count * spec_.vocab);
     trace("logits", -1, ws_.logits_.data(), spec_.vocab, count, batch_.logit_rows.data());
   }
 

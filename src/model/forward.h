@@ -19,9 +19,12 @@ namespace invar {
 struct ForwardIo {
   Trace* trace = nullptr;           // records every operation when set
   OperationTimes* times = nullptr;  // adds up the time of each operation when set
-  Tape* tape = nullptr;  // keeps what the backward needs when set; all rows want logits then
-  // Out: [logit_rows][V], in the batch's order (host memory). Empty unless the last layer ran.
+  Tape* tape = nullptr;      // keeps what the backward needs when set; all rows want logits then
+  bool keep_logits = false;  // leave the logits on the device
+  // Out: [logit_rows][V], in the batch's order (host memory). Empty unless the last layer ran, and
+  // with keep_logits.
   std::span<const float> logits;
+  const float* device_logits = nullptr;  // out: where the same lie on the device
   // Out: [tap_layers][T][D]: the residual stream after each tapped layer (host memory).
   std::span<const float> taps;
   // In when layer_begin > 0, out when layer_end < layers: [T][D], the residual stream (host

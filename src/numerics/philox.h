@@ -10,7 +10,7 @@ namespace invar {
 
 using PhiloxCounter = std::array<uint32_t, 4>;
 
-inline PhiloxCounter philox4x32(PhiloxCounter counter, uint64_t key) {
+constexpr PhiloxCounter philox4x32(PhiloxCounter counter, uint64_t key) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = uint64_t{0xD2511F53} * counter[0];

@@ -17,7 +17,7 @@ struct NoiseKey {
   RandomPurpose purpose = RandomPurpose::draw;
 };
 
-inline uint32_t random_bits(const NoiseKey& key, uint32_t token) {
+constexpr uint32_t random_bits(const NoiseKey& key, uint32_t token) {
   return philox4x32({key.position, token >> 2, key.choice, static_cast<uint32_t>(key.purpose)},
                     key.seed)[token & 3];
 }

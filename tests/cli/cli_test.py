@@ -277,6 +277,9 @@ class BadInput(CliTest):
         self.refuse(2, "subcommand")
         self.refuse(2, "frobnicate", "frobnicate")
         self.refuse(2, "--frobnicate", *run, "--frobnicate")
+        self.refuse(2, "expected a device", *run, "--device", "gpu")
+        self.refuse(2, "expected a device", *run, "--device", "cuda:1x")
+        self.refuse(1, "cuda:99", *run, "--device", "cuda:99")  # with CUDA and without
         self.refuse(2, "either --prompt TEXT or --input FILE", "generate")
         self.refuse(2, "either --prompt TEXT or --input FILE", *run, "--input", "a", "--output", "b")
         self.refuse(2, "--output", "generate", "--input", "a")

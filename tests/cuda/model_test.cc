@@ -121,26 +121,39 @@ TEST_F(ModelOnGpu, DraftTrees) {
   }
 }
 
-// The engine sizes its pages by what the GPU has left, and answers.
+// The engine sizes its pages by what the GPU has left, and answers: with hashes the host draws,
+// without them the GPU.
 TEST_F(ModelOnGpu, EngineAnswers) {
-  struct Last final : OutputSink {
-    void on_token(const TokenOutput& output) override { hash = output.logits_hash; }
+  struct Answer final : OutputSink {
+    void on_token(const TokenOutput& output) override {
+      tokens.push_back(output.token);
+      hash = output.logits_hash;
+    }
+    std::vector<int32_t> tokens;
     Digest hash{};
   };
-  const auto answer = [](const ModelOptions& options) {
+  const auto answer = [](const ModelOptions& options, bool with_hash, uint64_t seed) {
     Model model(options);
     Engine engine(model, {});
     EXPECT_GE(engine.num_pages(), 1);
-    Request request{.id = 1, .prompt = random_tokens(70, model.spec().vocab, 3)};
+    Request request{
+        .id = 1, .prompt = random_tokens(70, model.spec().vocab, 3), .hash_logits = with_hash};
     request.params.max_tokens = 20;
+    request.params.seed = seed;
     engine.add(std::move(request));
-    Last sink;
+    Answer sink;
     while (engine.step(sink)) {
     }
-    return sink.hash;
+    return sink;
   };
-  for (const char* arithmetic : {"portable", "hopper"})
-    EXPECT_EQ(answer(on_gpu(made(arithmetic))), answer(made(arithmetic))) << arithmetic;
+  for (const char* arithmetic : {"portable", "hopper"}) {
+    const Answer expected = answer(made(arithmetic), true, 1);
+    const Answer hashed = answer(on_gpu(made(arithmetic)), true, 1);
+    EXPECT_EQ(hashed.hash, expected.hash) << arithmetic;
+    EXPECT_EQ(hashed.tokens, expected.tokens) << arithmetic;
+    EXPECT_EQ(answer(on_gpu(made(arithmetic)), false, 1).tokens, expected.tokens) << arithmetic;
+    EXPECT_NE(answer(on_gpu(made(arithmetic)), false, 2).tokens, expected.tokens) << arithmetic;
+  }
 }
 
 // What this device cannot do is refused with a sentence.

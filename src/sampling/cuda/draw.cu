@@ -1,0 +1,73 @@
+// One block draws one row (numerics 6): every thread keeps the best of its tokens, then halves
+// meet.
+#include <limits>
+
+#include "device/cuda/cuda_check.h"
+#include "sampling/device_sampler.h"
+
+namespace invar::cuda {
+
+namespace {
+
+constexpr int kThreads = 512;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+struct Best {
+  double score = 0;
+  int32_t token = -1;
+
+  __device__ void offer(double other_score, int32_t other) {
+    if (other < 0) return;
+    if (token < 0 || other_score > score || (other_score == score && other < token)) {
+      score = other_score;
+      token = other;
+    }
+  }
+};
+
+__global__ __launch_bounds__(kThreads) void draw_kernel(const float* logits, int64_t vocab,
+                                                        const DrawRow* rows, int32_t* tokens) {
+  __shared__ double scores[kThreads];
+  __shared__ int32_t ids[kThreads];
+  const float* x = logits + blockIdx.x * vocab;
+  const DrawRow row = rows[blockIdx.x];
+  const NoiseKey key = {row.seed, row.position, row.choice};
+  const bool is_greedy = row.temperature == 0.0f;
+  const int tid = threadIdx.x;
+  Best best;
+  bool is_number = true;
+  for (int64_t token = tid; token < vocab; token += kThreads) {
+    const float value = is_greedy ? x[token] : x[token] / row.temperature;
+    is_number = is_number && value < kInfinity;  // neither NaN nor infinite
+    if (value == -kInfinity) continue;
+    double score = value;
+    if (!is_greedy) {
+      // No noise is larger: most tokens need none.
+      if (best.token >= 0 && score + kMaxGumbel < best.score) continue;
+      score = score + gumbel_of(random_bits(key, static_cast<uint32_t>(token)));
+    }
+    best.offer(score, static_cast<int32_t>(token));
+  }
+  is_number = __syncthreads_and(is_number);
+  for (int half = kThreads / 2; half >= 1; half /= 2) {
+    scores[tid] = best.score;
+    ids[tid] = best.token;
+    __syncthreads();
+    if (tid < half) best.offer(scores[tid + half], ids[tid + half]);
+    __syncthreads();
+  }
+  if (tid != 0) return;
+  tokens[blockIdx.x] = !is_number       ? kDrewNotANumber
+                       : best.token < 0 ? kDrewNothingAllowed
+                                        : best.token;
+}
+
+}  // namespace
+
+void draw(const float* logits, int64_t vocab, const DrawRow* rows, int64_t count, int32_t* tokens) {
+  if (count == 0) return;
+  draw_kernel<<<static_cast<unsigned>(count), kThreads>>>(logits, vocab, rows, tokens);
+  cuda_launched("drawing tokens");
+}
+
+}  // namespace invar::cuda
