@@ -85,6 +85,15 @@ class Help(CliTest):
         self.assertEqual(inspect["layers"], 4)
 
 
+    def test_bench_text(self):
+        report = json.loads(self.succeed("bench", "text", "--vocab", "600", "--kib", "8", "--rounds", "1", "--json"))
+        self.assertEqual(report["vocabulary"], 600)
+        self.assertTrue(all(value > 0 for value in report.values()))
+        self.refuse(1, "/nowhere", "bench", "text", "/nowhere")
+        self.refuse(1, "found none", "bench", "text", "--text", "/dev/null")
+        self.refuse(2, "rounds", "bench", "text", "--rounds", "0")
+
+
 class Generate(CliTest):
     def test_schedules_do_not_show_in_the_hash(self):
         expected = self.generate(self.model)

@@ -257,16 +257,14 @@ class Parser {
   int depth_ = 0;
 };
 
-// What a character class may hold, or nothing to leave it as it is.
+// `excluded`: characters that no class may hold, or null.
 Nfa::State add_node(Nfa& nfa, Nfa::State from, const Node& node, const CodePoints* excluded) {
   switch (node.kind) {
     case Node::kCharacter: {
-      CodePoints ranges = node.ranges;
-      if (excluded) {
-        CodePoints outside = complement(ranges);
-        outside.insert(outside.end(), excluded->begin(), excluded->end());
-        ranges = complement(std::move(outside));
-      }
+      CodePoints outside = complement(node.ranges);
+      outside.push_back({0xd800, 0xdfff});  // surrogates are no characters
+      if (excluded) outside.insert(outside.end(), excluded->begin(), excluded->end());
+      const CodePoints ranges = complement(std::move(outside));
       if (ranges.empty())
         fail_usage("the regular expression has a character that cannot be written");
       return nfa.add_character(from, ranges);
