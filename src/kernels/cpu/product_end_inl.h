@@ -10,6 +10,9 @@ constexpr int64_t ceil_div(int64_t x, int64_t y) {
 constexpr int64_t smaller(int64_t x, int64_t y) {
   return x < y ? x : y;
 }
+constexpr int64_t larger(int64_t x, int64_t y) {
+  return x > y ? x : y;
+}
 
 // What y holds of a row and a panel.
 inline Vec16 load_output(const PanelProduct& p, int64_t row, int64_t panel) {
@@ -28,6 +31,12 @@ inline void write_plain(const PanelProduct& p, int64_t row, int64_t panel, Vec16
         p.outputs - panel * 16);
 }
 
+// silu(g) * u.
+inline Vec16 gated(Vec16 g, Vec16 u) {
+  const Vec16 minus_g = value_of(bits_of(g) + splat_bits(0x80000000));
+  return (g / (splat(1.0f) + exp(minus_g))) * u;
+}
+
 // The dots of a row with a gate panel and the up panel after it become 16 gated activations.
 inline void write_gated(const PanelProduct& p, int64_t row, int64_t gate_panel, Vec16 gate,
                         Vec16 up) {
@@ -35,8 +44,7 @@ inline void write_gated(const PanelProduct& p, int64_t row, int64_t gate_panel, 
   Vec16 g = gate + splat(0.0f), u = up + splat(0.0f);
   if (p.gate_bias) g = g + load(p.gate_bias + f, left);
   if (p.up_bias) u = u + load(p.up_bias + f, left);
-  const Vec16 minus_g = value_of(bits_of(g) + splat_bits(0x80000000));
-  const Vec16 y = (g / (splat(1.0f) + exp(minus_g))) * u;
+  const Vec16 y = gated(g, u);
   const Vec16 kept = select(lanes(0, static_cast<int>(smaller(left, 16))), y, splat(0.0f));
   char* out = static_cast<char*>(p.out) + row * p.out_stride;
   if (p.f32)
