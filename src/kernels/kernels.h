@@ -169,6 +169,22 @@ struct QkvParams {
                      // fails)
 };
 
+// The product of q, k and v weights and then `qkv`, one head after the other, so that of the
+// product only a head at a time exists: it never leaves the core's cache. Shares are key/value
+// heads with their queries. E is a multiple of 16.
+struct QkvProductParams {
+  Activation x;       // [T][D]
+  PackedWeight w;     // [(H + 2G) * E][D]; one run
+  const float* bias;  // or null
+  QkvParams then;     // its qkv and qkv_stride are not read
+  float* scratch;     // [shares][T][qkv_scratch_stride(E)]
+};
+
+// Room for a head's keys and values, in an odd number of cache lines.
+constexpr int64_t qkv_scratch_stride(int64_t head_dim) {
+  return 2 * round_up(head_dim, 32) + 16;
+}
+
 // Attention by place, numerics 4. Row t reads the pages of block table table_of[t]; places after
 // its position are invalid, and with window > 0 also places <= position - window.
 struct AttentionParams {
@@ -246,6 +262,7 @@ struct Kernels {
   void (*matmul)(const MatmulParams&, Part);
   void (*gated_matmul)(const GatedMatmulParams&, Part);
   void (*qkv)(const QkvParams&, Part);
+  void (*qkv_product)(const QkvProductParams&, Part);  // null where it would gain nothing
   void (*attention)(const AttentionParams&, Part);
   void (*add)(const AddParams&, Part);
   void (*copy_places)(const CopyPlacesParams&, Part);

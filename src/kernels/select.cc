@@ -26,6 +26,7 @@ void override_avx2(Kernels& kernels) {
   cpu::override_elementwise<cpu::kAvx2Rows>(kernels);
   cpu::override_attention<cpu::attend_avx2, cpu::kVectorTileQueries>(kernels);
   cpu::override_matmul<cpu::product_avx2>(kernels);
+  cpu::override_qkv_product<cpu::matmul<cpu::product_avx2>, cpu::kAvx2Rows>(kernels);
   if (kernels.order == Order::hopper) hopper::override_avx2(kernels);
 }
 
@@ -33,12 +34,15 @@ void override_avx512(Kernels& kernels) {
   cpu::override_elementwise<cpu::kAvx512Rows>(kernels);
   cpu::override_attention<cpu::attend_avx512, cpu::kVectorTileQueries>(kernels);
   cpu::override_matmul<cpu::product_avx512>(kernels);
+  cpu::override_qkv_product<cpu::matmul<cpu::product_avx512>, cpu::kAvx512Rows>(kernels);
   if (kernels.order == Order::hopper) hopper::override_avx512(kernels);
 }
 
 void override_amx(Kernels& kernels) {
+  cpu::override_elementwise<cpu::kAmxRows>(kernels);
   cpu::override_attention<cpu::attend_amx, cpu::kAmxTileQueries>(kernels);
   cpu::override_matmul<cpu::product_amx>(kernels);
+  cpu::override_qkv_product<cpu::matmul<cpu::product_amx>, cpu::kAmxRows>(kernels);
 }
 
 constexpr Implementation kImplementations[] = {

@@ -109,35 +109,7 @@ class ForwardPass {
     norm(w.attention_norm, nullptr, rows_, at_.normed);
     trace("attention_norm", layer, at_.normed, spec_.hidden, rows_);
 
-    const int64_t qkv_width = int64_t{shard_.heads + 2 * shard_.kv_heads} * spec_.head_dim;
-    run("qkv", kernels_.matmul,
-        MatmulParams{.x = at_.normed,
-                     .w = w.qkv,
-                     .rows = rows_,
-                     .runs = runs_of(1, spec_.hidden),
-                     .bias = w.qkv_bias,
-                     .accumulate = false,
-                     .y = ws_.qkv_.data(),
-                     .y_stride = qkv_width});
-    trace("qkv", layer, ws_.qkv_.data(), qkv_width, rows_);
-
-    run("rope", kernels_.qkv,
-        QkvParams{.qkv = ws_.qkv_.data(),
-                  .qkv_stride = qkv_width,
-                  .rows = rows_,
-                  .heads = shard_.heads,
-                  .q_norm = w.q_norm,
-                  .k_norm = w.k_norm,
-                  .norm_eps = spec_.norm_eps,
-                  .positions = tables_.positions,
-                  .cos = model_.rope.cos(),
-                  .sin = model_.rope.sin(),
-                  .write_begin = tables_.write_begin,
-                  .write_page = tables_.write_page,
-                  .write_place = tables_.write_place,
-                  .kv = kv_.layer(layer),
-                  .q = at_.q,
-                  .non_finite = ws_.non_finite_.data()});
+    qkv(layer, w);
     trace_queries(layer);
 
     attend({.q = at_.q,
@@ -155,6 +127,55 @@ class ForwardPass {
 
     row_parallel("o", at_.attended, w.o, shard_.o_runs, w.o_bias);
     trace("o", layer, hidden(), spec_.hidden, rows_);
+  }
+
+  // Rotated queries; keys and values in their places.
+  void qkv(int layer, const LayerWeights& w) {
+    const int64_t width = int64_t{shard_.heads + 2 * shard_.kv_heads} * spec_.head_dim;
+    const QkvParams rope{.qkv = ws_.qkv_.data(),
+                         .qkv_stride = width,
+                         .rows = rows_,
+                         .heads = shard_.heads,
+                         .q_norm = w.q_norm,
+                         .k_norm = w.k_norm,
+                         .norm_eps = spec_.norm_eps,
+                         .positions = tables_.positions,
+                         .cos = model_.rope.cos(),
+                         .sin = model_.rope.sin(),
+                         .write_begin = tables_.write_begin,
+                         .write_page = tables_.write_page,
+                         .write_place = tables_.write_place,
+                         .kv = kv_.layer(layer),
+                         .q = at_.q,
+                         .non_finite = ws_.non_finite_.data()};
+    if (qkv_by_heads(width))
+      return run("qkv", kernels_.qkv_product,
+                 QkvProductParams{.x = at_.normed,
+                                  .w = w.qkv,
+                                  .bias = w.qkv_bias,
+                                  .then = rope,
+                                  .scratch = ws_.qkv_.data()});
+    run("qkv", kernels_.matmul,
+        MatmulParams{.x = at_.normed,
+                     .w = w.qkv,
+                     .rows = rows_,
+                     .runs = runs_of(1, spec_.hidden),
+                     .bias = w.qkv_bias,
+                     .accumulate = false,
+                     .y = ws_.qkv_.data(),
+                     .y_stride = width});
+    trace("qkv", layer, ws_.qkv_.data(), width, rows_);
+    run("rope", kernels_.qkv, rope);
+  }
+
+  // Whether product and rotation go head by head: with many rows, when the heads share out evenly
+  // and nobody wants to see the product.
+  bool qkv_by_heads(int64_t width) const {
+    constexpr int64_t kManyRows = 64;
+    const int team = model_.pool ? model_.pool->size() : 1;
+    return kernels_.qkv_product && rows_ >= kManyRows && shard_.kv_heads % team == 0 &&
+           spec_.head_dim % kPanelWidth == 0 && !io_.trace && !model_.arithmetic.control &&
+           team * qkv_scratch_stride(spec_.head_dim) <= width;
   }
 
   // h = h + down(silu(gate(norm(h))) * up(norm(h)))

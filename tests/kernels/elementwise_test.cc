@@ -174,7 +174,34 @@ struct QkvOutputs {
   Guarded<bool> non_finite;
 };
 
-void check_qkv(const Kernels& reference, const Kernels& kernels, const QkvCase& c, int parts) {
+// A product whose outputs are to be rotated.
+struct QkvProduct {
+  QkvProduct(const QkvCase& c, int k, Random& random)
+      : k(k),
+        outputs((c.heads + 2 * c.groups) * c.head_dim),
+        stride(activation_stride(k)),
+        x(c.rows * stride),
+        w(PackedWeight{.n = outputs, .k = k}.elements()),
+        bias(outputs) {
+    std::ranges::fill(x.span(), bf16_t{0});
+    std::ranges::fill(w.span(), bf16_t{0});
+    for (int t = 0; t < c.rows; ++t) fill_row(random, x.span().subspan(t * stride, k));
+    for (int n = 0; n < outputs; ++n)
+      for (int i = 0; i < k; ++i) w[packed_index_bf16(n, i, k)] = f32_to_bf16(random.uniform());
+    for (float& b : bias.span()) b = random.uniform();
+  }
+  Activation activation() const { return {x.data(), DType::bf16, stride}; }
+  PackedWeight weight() const { return {.data = w.data(), .n = outputs, .k = k}; }
+
+  int k, outputs;
+  int64_t stride;
+  Guarded<bf16_t> x, w;
+  Guarded<float> bias;
+};
+
+// With `product`, the reference's product and rotation against those in one.
+void check_qkv(const Kernels& reference, const Kernels& kernels, const QkvCase& c, int parts,
+               bool product = false) {
   Random random(static_cast<uint32_t>(c.rows * 131 + c.head_dim * 7 + c.shape));
   constexpr int kPositions = 300;
   const int e = c.head_dim;
@@ -205,6 +232,17 @@ void check_qkv(const Kernels& reference, const Kernels& kernels, const QkvCase& 
   }
 
   const KvLayer layer = {nullptr, nullptr, c.page_places, c.groups, e};
+  const QkvProduct made(c, 70, random);
+  const Guarded<float> scratch(parts * c.rows * qkv_scratch_stride(e));
+  if (product)
+    run(reference.matmul, MatmulParams{.x = made.activation(),
+                                       .w = made.weight(),
+                                       .rows = c.rows,
+                                       .runs = 1,
+                                       .bias = made.bias.data(),
+                                       .accumulate = false,
+                                       .y = in.data(),
+                                       .y_stride = stride});
   const auto run_with = [&](const Kernels& k, int part_count, const QkvOutputs& out) {
     KvLayer kv = layer;
     kv.keys = out.keys.data(), kv.values = out.values.data();
@@ -224,7 +262,16 @@ void check_qkv(const Kernels& reference, const Kernels& kernels, const QkvCase& 
                          .kv = kv,
                          .q = out.q.data(),
                          .non_finite = out.non_finite.data()};
-    run(k.qkv, p, part_count);
+    if (product && &k == &kernels)
+      run(k.qkv_product,
+          QkvProductParams{.x = made.activation(),
+                           .w = made.weight(),
+                           .bias = made.bias.data(),
+                           .then = p,
+                           .scratch = scratch.data()},
+          part_count);
+    else
+      run(k.qkv, p, part_count);
   };
   const QkvOutputs expected(c, layer, pages), found(c, layer, pages);
   run_with(reference, 1, expected);
@@ -233,6 +280,7 @@ void check_qkv(const Kernels& reference, const Kernels& kernels, const QkvCase& 
   EXPECT_TRUE(same(expected.keys, found.keys));
   EXPECT_TRUE(same(expected.values, found.values));
   EXPECT_TRUE(same(expected.non_finite, found.non_finite));
+  EXPECT_TRUE(scratch.guards_are_intact());
 }
 
 TEST_P(ElementwiseTest, QkvHeadSizes) {
@@ -253,8 +301,22 @@ TEST_P(ElementwiseTest, QkvPlaces) {
           if (shape == 2 && rows > 80) continue;  // not enough places
           SCOPED_TRACE(testing::Message() << rows << " rows, pages of " << page_places << ", shape "
                                           << shape << ", " << parts << " parts");
-          check_qkv(scalar(), kernels(), {rows, 2, 1, 40, page_places, true, Kind::plain, shape},
-                    parts);
+          for (const int head_dim : {40, 48})
+            check_qkv(scalar(), kernels(),
+                      {rows, 2, 1, head_dim, page_places, true, Kind::plain, shape}, parts);
+        }
+}
+
+TEST_P(ElementwiseTest, QkvProduct) {
+  for (const int head_dim : {16, 48, 64, 128})
+    for (const int rows : {1, 15, 33, 100})
+      for (const int groups : {1, 2, 3})
+        for (const int parts : {1, 2}) {
+          SCOPED_TRACE(testing::Message() << "head size " << head_dim << ", " << rows << " rows, "
+                                          << groups << " groups, " << parts << " parts");
+          check_qkv(scalar(), kernels(),
+                    {rows, 2 * groups, groups, head_dim, 64, groups == 2, Kind::plain, 1}, parts,
+                    true);
         }
 }
 

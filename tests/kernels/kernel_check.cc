@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/backward.h"
+#include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/select.h"
 
@@ -17,6 +18,7 @@ namespace invar {
 namespace cpu {
 void attend_amx_emulated(const AttentionTile& tile, const AttentionTile* next);
 void product_amx_emulated(const PanelProduct& p);
+extern const RowFunctions kAmxRowsEmulated;
 }  // namespace cpu
 
 namespace {
@@ -143,8 +145,11 @@ void KernelTest::SetUp() {
     kernels_ = select_kernels(Order::portable, emulated ? "avx512" : set);
     backward_kernels_ = select_backward_kernels(Order::portable, emulated ? "avx512" : set);
     if (emulated) {
+      cpu::override_elementwise<cpu::kAmxRowsEmulated>(kernels_);
       cpu::override_attention<cpu::attend_amx_emulated, cpu::kAmxTileQueries>(kernels_);
       cpu::override_matmul<cpu::product_amx_emulated>(kernels_);
+      cpu::override_qkv_product<cpu::matmul<cpu::product_amx_emulated>, cpu::kAmxRowsEmulated>(
+          kernels_);
       cpu::override_attention_backward<cpu::product_amx_emulated, cpu::kAvx512Backward>(
           backward_kernels_);
     }

@@ -5,9 +5,11 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <limits>
 
+#include "kernels/cpu/words.h"
 #include "numerics/math.h"
 
 namespace invar::cpu {
@@ -66,6 +68,8 @@ void rms_norm(const RowFunctions& rows, const RmsNormParams& p, Part part) {
 
 namespace {
 
+constexpr int kMaxHead = 256;
+
 void write_key(bf16_t* block, int place, const bf16_t* key, int head_dim) {
   bf16_t* to = block + packed_index_bf16(place, 0, head_dim);
   for (int e = 0; e < head_dim; e += 2) std::memcpy(to + 16 * e, key + e, 4);
@@ -74,6 +78,13 @@ void write_key(bf16_t* block, int place, const bf16_t* key, int head_dim) {
 void write_value(bf16_t* leaf, int place, const bf16_t* value, int head_dim) {
   bf16_t* to = leaf + packed_index_bf16(0, place % 32, 32);
   for (int e = 0; e < head_dim; ++e) to[e / 16 * 512 + e % 16 * 2] = value[e];
+}
+
+// Keys of eight places that begin at a multiple of eight, from rows of kMaxHead elements.
+void write_keys(bf16_t* block, int place, const bf16_t* keys, int head_dim) {
+  uint32_t* to = reinterpret_cast<uint32_t*>(block + packed_index_bf16(place, 0, head_dim));
+  for (int e = 0; e < head_dim; e += 16)
+    transpose8(keys + e, kMaxHead * sizeof(bf16_t), to + e / 2 * 16, 16);
 }
 
 // The values of an even place and the one after it fill whole cache lines.
@@ -94,20 +105,63 @@ void write_value_pair(bf16_t* leaf, int place, const bf16_t* even, const bf16_t*
   }
 }
 
+// Products of one head or more: row t's begin at data + t * stride.
+struct HeadProducts {
+  const float* data;
+  int64_t stride;
+  const float* row(int64_t t) const { return data + t * stride; }
+};
+
+// Memory that is read next, fetched to L2 a few lines at a time.
+struct Ahead {
+  const char* at;
+  int64_t lines;  // each time
+  void fetch() {
+    for (int64_t i = 0; i < lines; ++i, at += 64) _mm_prefetch(at, _MM_HINT_T1);
+  }
+};
+
+// Query head `head` for rows [begin, end).
+void queries(const RowFunctions& rows, const QkvParams& p, int64_t begin, int64_t end, int head,
+             HeadProducts in, Ahead first = {}, Ahead second = {}) {
+  const int e = p.kv.head_dim;
+  const int64_t padded = round_up(e, 32);
+  for (int64_t t = begin; t < end; ++t) {
+    const int64_t rotation = int64_t{p.positions[t]} * (e / 2);
+    const HeadTransform transform = {p.q_norm, p.norm_eps, p.cos + rotation, p.sin + rotation, e};
+    bf16_t* q = p.q + (t * p.heads + head) * padded;
+    rows.query(transform, in.row(t), q);
+    first.fetch();
+    second.fetch();
+    std::fill(q + e, q + padded, bf16_t{0});
+  }
+}
+
 constexpr int kChunk = 16;  // rows whose keys and values of one head are kept together
 
+// Whether writes w .. w + 7 are those of rows t .. t + 7 to places next to each other, the first a
+// multiple of eight.
+bool are_eight_places(const QkvParams& p, int w, int64_t t, int64_t end) {
+  if (p.write_place[w] % 8 != 0 || t + 8 > end) return false;
+  for (int i = 0; i < 8; ++i)
+    if (p.write_begin[t + i] != w + i || p.write_begin[t + i + 1] != w + i + 1 ||
+        p.write_page[w + i] != p.write_page[w] || p.write_place[w + i] != p.write_place[w] + i)
+      return false;
+  return true;
+}
+
 // Keys and values of one head for rows [begin, end), at most kChunk.
-void cache_head(const RowFunctions& rows, const QkvParams& p, HeadTransform transform,
-                int64_t begin, int64_t end, int group) {
+void cache_chunk(const RowFunctions& rows, const QkvParams& p, int64_t begin, int64_t end,
+                 int group, HeadProducts key, HeadProducts value) {
   const KvLayer& kv = p.kv;
   const int e = kv.head_dim;
-  alignas(64) bf16_t keys[kChunk][256], values[kChunk][256];
+  HeadTransform transform = {p.k_norm, p.norm_eps, nullptr, nullptr, e};
+  alignas(64) bf16_t keys[kChunk][kMaxHead], values[kChunk][kMaxHead];
   for (int64_t t = begin; t < end; ++t) {
-    const float* key = p.qkv + t * p.qkv_stride + (p.heads + group) * e;
     transform.cos = p.cos + int64_t{p.positions[t]} * (e / 2);
     transform.sin = p.sin + int64_t{p.positions[t]} * (e / 2);
-    if (!rows.key_value(transform, key, key + kv.kv_heads * e, keys[t - begin], values[t - begin]))
-      p.non_finite[t] = true;
+    if (!rows.key_value(transform, key.row(t), value.row(t), keys[t - begin], values[t - begin]))
+      std::atomic_ref(p.non_finite[t]).store(true, std::memory_order_relaxed);
   }
   const auto row_of = [&](int write, int64_t from) {
     while (write >= p.write_begin[from + 1]) ++from;
@@ -118,7 +172,13 @@ void cache_head(const RowFunctions& rows, const QkvParams& p, HeadTransform tran
   for (int w = p.write_begin[begin]; w < last; ++w) {
     t = row_of(w, t);
     const int place = p.write_place[w], page = p.write_page[w];
-    write_key(kv.keys + kv.key_index(page, group, 0, 0), place, keys[t - begin], e);
+    bf16_t* block = kv.keys + kv.key_index(page, group, 0, 0);
+    if (e % 16 == 0 && are_eight_places(p, w, t, end)) {
+      write_keys(block, place, keys[t - begin], e);
+      w += 7, t += 7;
+    } else {
+      write_key(block, place, keys[t - begin], e);
+    }
   }
   t = begin;
   for (int w = p.write_begin[begin]; w < last; ++w) {
@@ -136,25 +196,71 @@ void cache_head(const RowFunctions& rows, const QkvParams& p, HeadTransform tran
   }
 }
 
+void cache_head(const RowFunctions& rows, const QkvParams& p, int64_t begin, int64_t end, int group,
+                HeadProducts key, HeadProducts value) {
+  for (int64_t t = begin; t < end; t += kChunk)
+    cache_chunk(rows, p, t, std::min(end, t + kChunk), group, key, value);
+}
+
 }  // namespace
 
 void qkv(const RowFunctions& rows, const QkvParams& p, Part part) {
   const auto [begin, end] = part.of(p.rows);
   const int e = p.kv.head_dim;
-  const int64_t padded = round_up(e, 32);
-  for (int64_t t = begin; t < end; ++t) {
-    const int64_t rotation = int64_t{p.positions[t]} * (e / 2);
-    const HeadTransform transform = {p.q_norm, p.norm_eps, p.cos + rotation, p.sin + rotation, e};
-    for (int h = 0; h < p.heads; ++h) {
-      bf16_t* q = p.q + (t * p.heads + h) * padded;
-      rows.query(transform, p.qkv + t * p.qkv_stride + h * e, q);
-      std::fill(q + e, q + padded, bf16_t{0});
+  const auto head = [&](int index) {
+    return HeadProducts{p.qkv + int64_t{index} * e, p.qkv_stride};
+  };
+  for (int64_t t = begin; t < end; ++t)
+    for (int h = 0; h < p.heads; ++h) queries(rows, p, t, t + 1, h, head(h));
+  for (int g = 0; g < p.kv.kv_heads; ++g)
+    cache_head(rows, p, begin, end, g, head(p.heads + g), head(p.heads + p.kv.kv_heads + g));
+}
+
+void qkv_product(void (*matmul)(const MatmulParams&, Part), const RowFunctions& rows,
+                 const QkvProductParams& p, Part part) {
+  const QkvParams& then = p.then;
+  const int e = then.kv.head_dim, groups = then.kv.kv_heads, each = then.heads / groups;
+  const int64_t stride = qkv_scratch_stride(e);
+  float* scratch = p.scratch + part.index * then.rows * stride;
+  const auto head_weights = [&](int head) {
+    PackedWeight w = p.w;
+    w.n = e;
+    w.data = static_cast<const char*>(p.w.data) +
+             head * (e / kPanelWidth) * w.panel_elements() * static_cast<int64_t>(size_of(w.type));
+    return w;
+  };
+  const auto product = [&](int head, float* y) {
+    matmul({.x = p.x,
+            .w = head_weights(head),
+            .rows = then.rows,
+            .runs = 1,
+            .bias = p.bias ? p.bias + int64_t{head} * e : nullptr,
+            .accumulate = false,
+            .y = y,
+            .y_stride = stride},
+           Part{});
+    return HeadProducts{y, stride};
+  };
+  // The first pair of panels of a head, which no product before it fetches.
+  const auto ahead = [&](int head) {
+    const PackedWeight w = head_weights(head);
+    const int64_t lines = 2 * w.panel_elements() * static_cast<int64_t>(size_of(w.type)) / 64;
+    return Ahead{static_cast<const char*>(w.data), (lines + then.rows - 1) / then.rows};
+  };
+  const auto [begin, end] = part.of(groups);
+  for (int g = static_cast<int>(begin); g < end; ++g) {
+    const int key_head = then.heads + g, value_head = key_head + groups;
+    for (int h = g * each; h < (g + 1) * each; ++h) {
+      const HeadProducts query = product(h, scratch);
+      if (h + 1 < (g + 1) * each)
+        queries(rows, then, 0, then.rows, h, query, ahead(h + 1));
+      else
+        queries(rows, then, 0, then.rows, h, query, ahead(key_head), ahead(value_head));
     }
+    const HeadProducts key = product(key_head, scratch);
+    const HeadProducts value = product(value_head, scratch + round_up(e, 32));
+    cache_head(rows, then, 0, then.rows, g, key, value);
   }
-  for (int64_t t = begin; t < end; t += kChunk)
-    for (int g = 0; g < p.kv.kv_heads; ++g)
-      cache_head(rows, p, {p.k_norm, p.norm_eps, nullptr, nullptr, e}, t, std::min(end, t + kChunk),
-                 g);
 }
 
 void log_sum_exp(const RowFunctions& rows, const LogitsParams& p, Part part) {

@@ -63,19 +63,28 @@ inline bool key_value(const HeadTransform& head, const float* key, const float* 
   const auto see = [&](Vec16 x) {
     largest_magnitude = max_signed(largest_magnitude, bits_of(x) & splat_bits(0x7fffffff));
   };
+  const auto any_above = [&](uint32_t bits) {
+    return to_word(is_greater_signed(largest_magnitude, splat_bits(bits))) != 0;
+  };
+  alignas(64) float rotated[256 + 16];
   const int64_t half = head.size / 2;
   transform_head(head, key, [&](int64_t i, Vec16 a, Vec16 b, int64_t left) {
     see(a), see(b);
-    store_u16(key_out + i, to_cached_bf16(a), left);
-    store_u16(key_out + half + i, to_cached_bf16(b), left);
+    store(rotated + i, a, left);
+    store(rotated + half + i, b, left);
   });
-  for (int64_t i = 0; i < head.size; i += 16) {
-    const int64_t left = head.size - i;
-    const Vec16 v = load(value + i, left);
-    see(v);
-    store_u16(value_out + i, to_cached_bf16(v), left);
-  }
-  return to_word(is_greater_signed(largest_magnitude, splat_bits(0x7f7fffff))) == 0;
+  for (int64_t i = 0; i < head.size; i += 16) see(load(value + i, head.size - i));
+  // Up to here rounding ends below infinity, and the cache holds plain bf16.
+  const bool is_plain = !any_above(0x7f7f7fff);
+  const auto round = [&](const float* x, uint16_t* out) {
+    for (int64_t i = 0; i < head.size; i += 16) {
+      const Vec16 v = load(x + i, head.size - i);
+      store_u16(out + i, is_plain ? to_bf16(v) : to_cached_bf16(v), head.size - i);
+    }
+  };
+  round(rotated, key_out);
+  round(value, value_out);
+  return !any_above(0x7f7fffff);
 }
 
 // Index of the first element equal to `value`, which is there.

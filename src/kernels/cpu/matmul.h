@@ -12,11 +12,17 @@ using RunProduct = void (*)(const PanelProduct&);
 void matmul(RunProduct run, const MatmulParams& p, Part part);
 void gated_matmul(RunProduct run, const GatedMatmulParams& p, Part part);
 
+// The product of a set, as the table has it.
+template <RunProduct run>
+void matmul(const MatmulParams& p, Part part) {
+  matmul(run, p, part);
+}
+
 // Puts the products of a set into the table, when its order is `portable`.
 template <RunProduct run>
 void override_matmul(Kernels& kernels) {
   if (kernels.order != Order::portable) return;
-  kernels.matmul = [](const MatmulParams& p, Part part) { matmul(run, p, part); };
+  kernels.matmul = matmul<run>;
   kernels.gated_matmul = [](const GatedMatmulParams& p, Part part) { gated_matmul(run, p, part); };
 }
 

@@ -38,6 +38,6 @@ struct RowFunctions {
   LogitsPass (*logits)(const float* x, int64_t vocab, bool sums);
 };
 
-extern const RowFunctions kAvx2Rows, kAvx512Rows;
+extern const RowFunctions kAvx2Rows, kAvx512Rows, kAmxRows;
 
 }  // namespace invar::cpu

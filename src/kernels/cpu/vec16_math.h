@@ -44,8 +44,10 @@ inline Vec16 exp(Vec16 x) {
   return scale_with_ends(t, n, exp2_polynomial(fma(x, low, fms(x, high, n))));
 }
 
-// f32_to_bf16, in the lower half of each lane.
-inline Bits16 to_bf16(Vec16 x) {
+// f32_to_bf16, in the lower half of each lane. A set may have an instruction for it: then it has
+// this name before, as no template.
+template <typename Vector>
+inline Bits16 to_bf16(Vector x) {
   const Bits16 bits = bits_of(x), magnitude = bits & splat_bits(0x7fffffff);
   Bits16 y = (bits + splat_bits(0x7fff) + ((bits >> 16) & splat_bits(1))) >> 16;
   y = select(is_greater_signed(splat_bits(0x00800000), magnitude),

@@ -60,6 +60,7 @@ Kernels table() {
           .matmul = matmul<order>,
           .gated_matmul = gated_matmul<order>,
           .qkv = qkv,
+          .qkv_product = nullptr,
           .attention = attention<order>,
           .add = add,
           .copy_places = copy_places,

@@ -124,6 +124,7 @@ Kernels table(Order order) {
           .matmul = portable ? matmul<Order::portable> : matmul<Order::hopper>,
           .gated_matmul = portable ? gated_matmul<Order::portable> : gated_matmul<Order::hopper>,
           .qkv = qkv,
+          .qkv_product = nullptr,
           .attention = portable ? attention<Order::portable> : attention<Order::hopper>,
           .add = add,
           .copy_places = copy_places,
