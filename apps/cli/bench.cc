@@ -52,6 +52,7 @@ Seconds run_requests(Model& model, int sequences, int prompt, int answer, int ma
   options.scheduler.max_num_seqs = sequences;
   options.scheduler.max_num_batched_tokens = std::max(max_rows, sequences);
   options.scheduler.max_model_len = prompt + answer;
+  options.prefix_caching = false;  // the prompts of the warm run come again
   Engine engine(model, options);
   const auto submit = [&](int64_t first_id, int tokens) {
     for (int s = 0; s < sequences; ++s) {
