@@ -259,6 +259,7 @@ void add_bench(CLI::App& app, Action& action) {
   CLI::App* bench = app.add_subcommand("bench", "Measure speeds beside the machine's limits");
   bench->require_subcommand(1);
   add_bench_text(*bench, action);
+  add_bench_train(*bench, action);
   CLI::App* command = bench->add_subcommand(
       "model", "Decode and prefill of a model (default: bench-473m with random weights)");
   auto flags = std::make_shared<BenchFlags>();

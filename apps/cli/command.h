@@ -26,6 +26,7 @@ void add_score(CLI::App& app, Action& action);
 void add_audit(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_bench_text(CLI::App& bench, Action& action);  // a subcommand of bench
+void add_bench_train(CLI::App& bench, Action& action);
 void add_diff(CLI::App& app, Action& action);
 void add_corpus(CLI::App& app, Action& action);
 void add_train(CLI::App& app, Action& action);
