@@ -21,7 +21,7 @@ class ConstraintCompiler {
   std::shared_ptr<Constraint> compile(const json::Value& what);
 
  private:
-  static constexpr size_t kMaxKept = 64;
+  static constexpr size_t kMaxKept = 16;
 
   const Tokenizer& tokenizer_;
   std::shared_ptr<const TokenTable> tokens_;  // made when it is needed

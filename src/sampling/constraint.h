@@ -45,7 +45,7 @@ class Constraint {
   using State = int32_t;
   static constexpr State kDead = -1;
   // More are an Error of the answer that needs them.
-  static constexpr size_t kMaxStates = 20'000, kMaxMasks = 1024;
+  static constexpr size_t kMaxStates = 20'000, kMaxMasks = 512;
 
   Constraint(grammar::Nfa language, std::shared_ptr<const TokenTable> tokens);
 

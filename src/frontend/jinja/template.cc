@@ -303,7 +303,7 @@ class Evaluator {
                         s.parameters.size(), a.positional.size()));
     for (const auto& [given, value] : a.named) {
       const auto at = std::find_if(s.parameters.begin(), s.parameters.end(),
-                                   [&](const Parameter& p) { return p.name == given; });
+                                   [&name = given](const Parameter& p) { return p.name == name; });
       if (at == s.parameters.end() && given != "caller")
         fault(fmt::format("the macro {} has no parameter {}", name, given));
       if (at - s.parameters.begin() < std::ssize(a.positional))
