@@ -103,7 +103,7 @@ TEST(Sampler, EqualsItsDefinition) {
     const Drawn expected = sample_reference(c.input, &processed);
     const Drawn got = sampler.sample(c.input);
     ASSERT_EQ(got.token, expected.token) << "case " << i;
-    ASSERT_EQ(got.error, expected.error) << "case " << i;
+    ASSERT_STREQ(got.error, expected.error) << "case " << i;
     if (got.error) {
       ++refused;
       continue;
