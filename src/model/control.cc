@@ -20,9 +20,7 @@ struct Attention::MergeParams {
 
 void Attention::run(const Decoder& decoder, const AttentionParams& params) {
   cut(params);
-  const bool has_early =
-      std::any_of(late_.begin.begin(), late_.begin.end(), [](int32_t place) { return place > 0; });
-  if (!has_early) return decoder.run(decoder.kernels.attention, params);
+  if (early_.begin == late_.begin) return decoder.run(decoder.kernels.attention, params);
   attend(decoder, params, early_);
   attend(decoder, params, late_);
   decoder.run(&Attention::merge, MergeParams{params, early_, late_});

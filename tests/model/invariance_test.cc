@@ -3,6 +3,9 @@
 // noticed.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <set>
+
 #include "base/error.h"
 #include "kernels/select.h"
 #include "schedules.h"
@@ -103,6 +106,37 @@ TEST(ModelInvariance, HopperIsAnotherArithmeticAndAsInvariant) {
   EXPECT_EQ(random_schedule(runner, some_sequences(), 3, 30), expected);
   options.ranks = 2;
   EXPECT_EQ(plain(options), expected);
+}
+
+// The foil is a conventional arithmetic, not a broken one: its logits are near, and they move.
+TEST(ModelInvariance, ControlIsNearAndMovesWithTheChunks) {
+  const auto last_logits = [](const char* arithmetic, int chunk) {
+    ModelOptions options = tiny();
+    options.arithmetic = arithmetic;
+    Model model(options);
+    ModelRunner runner(model, limits());
+    const Tokens tokens = random_tokens(150, kVocab, 1);
+    ForwardIo io;
+    for (int done = 0; done < 150; done += chunk) {
+      Batch batch;
+      batch.sequences.push_back({{0, 1, 2}});
+      for (int i = done; i < std::min(150, done + chunk); ++i)
+        batch.rows.push_back({tokens[i], i, 0});
+      batch.logit_rows = {static_cast<int>(batch.rows.size()) - 1};
+      runner.run(batch, io);
+    }
+    return std::vector<float>(io.logits.begin(), io.logits.end());
+  };
+  const auto exact = last_logits("portable", 150);
+  float range = 0;
+  for (const float x : exact) range = std::max(range, std::fabs(x));
+  std::set<std::vector<float>> different;
+  for (const int chunk : {1, 7, 40, 150}) {
+    const auto foil = last_logits("control", chunk);
+    different.insert(foil);
+    for (int i = 0; i < kVocab; ++i) ASSERT_NEAR(foil[i], exact[i], 0.05f * range) << chunk;
+  }
+  EXPECT_EQ(different.size(), 4u);
 }
 
 // ---- Trees ----
