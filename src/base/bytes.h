@@ -29,6 +29,11 @@ class ByteWriter {
     put(static_cast<uint64_t>(values.size()));
     for (const T& value : values) put(value);
   }
+  // A count and that many bytes.
+  void put_text(std::string_view text) {
+    put(static_cast<uint64_t>(text.size()));
+    bytes_ += text;
+  }
   std::string take() { return std::move(bytes_); }
 
  private:
@@ -62,6 +67,11 @@ class ByteReader {
     std::vector<T> values(get_count(sizeof(T)));
     for (T& value : values) value = get<T>();
     return values;
+  }
+  std::string get_text() {
+    const size_t size = get_count(1);
+    at_ += size;
+    return std::string(bytes_.substr(at_ - size, size));
   }
   void expect_end() const {
     if (at_ != bytes_.size()) fail("{} has {} bytes too many", what_, bytes_.size() - at_);

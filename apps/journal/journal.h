@@ -1,0 +1,101 @@
+// The journal: one line for each admitted request, with everything that its answer's bytes depend
+// on, and one mark when it has ended. Nothing is written per token: an answer that a crash cut off
+// is computed again.
+//
+// A file of SQLite in WAL mode. By default (synchronous=NORMAL) a line survives the death of every
+// process; Sync::power_loss waits for the disk too. A tail that was torn off is not there for
+// SQLite, whose frames carry checksums: lines before it are whole.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/sha256.h"
+#include "sampling/params.h"
+
+namespace invar::server {
+
+// What an answer's bytes depend on.
+struct JournalEntry {
+  std::string id;               // of the answer; unique
+  int64_t created = 0;          // seconds since 1970; part of the answer
+  std::string idempotency_key;  // unique; empty: none
+  std::string endpoint;         // "/v1/chat/completions"
+  std::string request;          // the body: how the answer is framed, and its constraint
+  std::vector<std::vector<int32_t>> prompts;  // tokens; a body may hold several prompts
+  SamplingParams params;                      // with the seed, drawn or given
+  std::string arithmetic;                     // the identity
+  Digest weights{};                           // their digest
+
+  bool operator==(const JournalEntry&) const = default;
+};
+
+enum class Outcome { finished, aborted, failed };
+
+struct JournalLine {
+  int64_t number = 0;  // in the order of admission, from 1
+  JournalEntry entry;
+  std::optional<Outcome> outcome;  // none: it has not ended
+};
+
+struct JournalOptions {
+  enum class Sync { process_death, power_loss };
+  Sync sync = Sync::process_death;
+};
+
+class Journal {
+ public:
+  // Empty when it was done, else a sentence. Called from the journal's thread.
+  using Done = std::function<void(const std::string& error)>;
+
+  // Opens or makes the file. Throws Error when it is not a journal, or another process has it.
+  explicit Journal(const std::string& path, const JournalOptions& options = {});
+  ~Journal();  // writes what is waiting
+
+  // Writes a line; what waits is written together. A line whose id or key is there already is
+  // refused, alone; with a full disk all of a group are, and the journal stays usable.
+  void admit(JournalEntry entry, Done done);
+  // Marks the end of a line, once. With a full disk `done` hears of it and the mark is written when
+  // there is room again: a crash before that only has the answer computed again.
+  void end(const std::string& id, Outcome outcome, Done done = {});
+  // Forgets lines that have ended and were created before this second.
+  void forget_before(int64_t created, Done done = {});
+  // The same, waiting; each throws Error.
+  void admit(JournalEntry entry);
+  void end_and_wait(const std::string& id, Outcome outcome);
+
+  // From any thread; each throws Error when the file cannot be read.
+  std::optional<JournalLine> find(const std::string& id) const;
+  std::optional<JournalLine> find_key(const std::string& idempotency_key) const;
+  std::vector<JournalLine> unfinished() const;
+  std::vector<JournalLine> all() const;
+  // Empty when SQLite finds the file whole, else what it says.
+  std::string check_integrity() const;
+
+ private:
+  struct Operation;
+  struct Connections;
+
+  void enqueue(std::unique_ptr<Operation> operation);
+  void write_loop();
+  void write_group(std::deque<std::unique_ptr<Operation>>& group);
+  void checkpoint_loop();
+
+  int lock_ = -1;  // held while the journal is open
+  std::unique_ptr<Connections> connections_;
+
+  std::mutex mutex_;
+  std::condition_variable queued_, wal_is_long_;
+  std::deque<std::unique_ptr<Operation>> queue_;
+  bool stopping_ = false, checkpoint_wanted_ = false;
+  std::jthread writer_, checkpointer_;
+};
+
+}  // namespace invar::server

@@ -1,0 +1,77 @@
+#include "wire.h"
+
+#include <bit>
+
+namespace invar::server {
+
+namespace {
+
+constexpr uint32_t kParamsVersion = 1;
+
+void put_count(ByteWriter& out, const std::optional<int32_t>& count) {
+  out.put(static_cast<uint8_t>(count.has_value()));
+  out.put(count.value_or(0));
+}
+
+bool get_flag(ByteReader& in, const char* name) {
+  const uint8_t flag = in.get<uint8_t>();
+  if (flag > 1) fail("sampling parameters: expected {} as 0 or 1, found {}", name, flag);
+  return flag == 1;
+}
+
+std::optional<int32_t> get_count(ByteReader& in, const char* name) {
+  const bool given = get_flag(in, name);
+  const int32_t count = in.get<int32_t>();
+  return given ? std::optional(count) : std::nullopt;
+}
+
+}  // namespace
+
+void put_double(ByteWriter& out, double value) {
+  out.put(std::bit_cast<uint64_t>(value));
+}
+double get_double(ByteReader& in) {
+  return std::bit_cast<double>(in.get<uint64_t>());
+}
+
+void put_params(ByteWriter& out, const SamplingParams& p) {
+  out.put(kParamsVersion);
+  for (const int32_t field : {p.n, p.top_k, p.max_tokens, p.min_tokens}) out.put(field);
+  for (const double field : {p.temperature, p.top_p, p.min_p, p.repetition_penalty,
+                             p.presence_penalty, p.frequency_penalty})
+    put_double(out, field);
+  out.put(static_cast<uint64_t>(p.logit_bias.size()));
+  for (const auto& [token, bias] : p.logit_bias) {
+    out.put(token);
+    put_double(out, bias);
+  }
+  out.put_vector(p.stop_token_ids);
+  out.put(static_cast<uint8_t>(p.ignore_eos));
+  out.put(p.seed);
+  put_count(out, p.logprobs);
+  put_count(out, p.prompt_logprobs);
+}
+
+SamplingParams get_params(ByteReader& in) {
+  const uint32_t version = in.get<uint32_t>();
+  if (version != kParamsVersion)
+    fail("sampling parameters: expected version {}, found {}", kParamsVersion, version);
+  SamplingParams p;
+  for (int32_t* field : {&p.n, &p.top_k, &p.max_tokens, &p.min_tokens}) *field = in.get<int32_t>();
+  for (double* field : {&p.temperature, &p.top_p, &p.min_p, &p.repetition_penalty,
+                        &p.presence_penalty, &p.frequency_penalty})
+    *field = get_double(in);
+  p.logit_bias.resize(in.get_count(sizeof(int32_t) + sizeof(double)));
+  for (auto& [token, bias] : p.logit_bias) {
+    token = in.get<int32_t>();
+    bias = get_double(in);
+  }
+  p.stop_token_ids = in.get_vector<int32_t>();
+  p.ignore_eos = get_flag(in, "ignore_eos");
+  p.seed = in.get<uint64_t>();
+  p.logprobs = get_count(in, "logprobs");
+  p.prompt_logprobs = get_count(in, "prompt_logprobs");
+  return p;
+}
+
+}  // namespace invar::server

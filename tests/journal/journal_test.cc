@@ -1,0 +1,329 @@
+// The journal under everything that can befall it: kill -9 while it writes, a full disk, a torn
+// tail, a second process.
+#include "journal/journal.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "base/error.h"
+#include "journal/wire.h"
+
+namespace invar::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+class JournalTest : public testing::Test {
+ protected:
+  JournalTest() {
+    std::string name = (fs::temp_directory_path() / "invar-journal-XXXXXX").string();
+    if (!::mkdtemp(name.data())) throw Error("no temporary directory");
+    directory_ = name;
+  }
+  ~JournalTest() override { fs::remove_all(directory_); }
+  std::string path(const char* name = "journal") const { return (directory_ / name).string(); }
+
+  fs::path directory_;
+};
+
+// The entry of a number, so that what was read back is known. Another seed: another entry.
+JournalEntry entry_of(int64_t number, uint64_t seed = 7) {
+  std::mt19937_64 random(seed * 1'000'003 + static_cast<uint64_t>(number));
+  JournalEntry e;
+  e.id = "chatcmpl-" + std::to_string(number);
+  e.created = 1'700'000'000 + number;
+  if (number % 3 == 0) e.idempotency_key = "key-" + std::to_string(number);
+  e.endpoint = "/v1/chat/completions";
+  e.request = "{\"user\":\"" + std::string(random() % 3000, 'x') + "\"}";
+  e.prompts.resize(1 + random() % 2);
+  for (auto& prompt : e.prompts)
+    for (size_t i = 0; i < random() % 500; ++i)
+      prompt.push_back(static_cast<int32_t>(random() % 32000));
+  e.params.seed = random();
+  e.params.temperature = std::generate_canonical<double, 53>(random);
+  e.params.logit_bias = {{5, 0.1}, {9, -1.0 / 3}};
+  e.params.stop_token_ids = {1, 2};
+  e.params.max_tokens = 64;
+  if (number % 2) e.params.logprobs = 3;
+  e.arithmetic = "invar-1/portable/bf16/row8.8";
+  e.weights.fill(static_cast<uint8_t>(random()));
+  return e;
+}
+
+std::string error_of(std::function<void()> action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_F(JournalTest, GivesBackEveryFieldOfALine) {
+  JournalEntry entry = entry_of(3);
+  entry.params.top_p = 0.1f;  // a double that a float's shortest text would change
+  entry.params.min_p = 5e-324;
+  entry.params.ignore_eos = true;
+  entry.params.prompt_logprobs = 0;
+  {
+    Journal journal(path());
+    journal.admit(entry);
+    journal.admit(entry_of(4));
+    journal.end_and_wait(entry.id, Outcome::aborted);
+  }
+  const Journal journal(path());
+  const auto line = journal.find(entry.id);
+  ASSERT_TRUE(line);
+  EXPECT_EQ(line->entry, entry);
+  EXPECT_EQ(line->outcome, Outcome::aborted);
+  EXPECT_EQ(journal.find_key("key-3")->number, line->number);
+  EXPECT_FALSE(journal.find_key("key-4"));
+  ASSERT_EQ(journal.unfinished().size(), 1u);
+  EXPECT_EQ(journal.unfinished()[0].entry, entry_of(4));
+  EXPECT_NE(journal.unfinished()[0].entry, entry_of(4, 8));  // the comparison can fail
+}
+
+TEST_F(JournalTest, RefusesALineTwiceAndAnEndTwice) {
+  Journal journal(path());
+  journal.admit(entry_of(3));
+  EXPECT_EQ(error_of([&] { journal.admit(entry_of(3)); }),
+            "journal: a line chatcmpl-3 or one with the idempotency key key-3 is there already");
+  JournalEntry other = entry_of(4);
+  other.idempotency_key = "key-3";
+  EXPECT_NE(error_of([&] { journal.admit(other); }), "");
+  journal.end_and_wait("chatcmpl-3", Outcome::finished);
+  EXPECT_EQ(error_of([&] { journal.end_and_wait("chatcmpl-3", Outcome::failed); }),
+            "journal: expected a line chatcmpl-3 that has not ended, found none");
+  EXPECT_EQ(journal.find("chatcmpl-3")->outcome, Outcome::finished);
+  EXPECT_EQ(journal.all().size(), 1u);
+}
+
+TEST_F(JournalTest, BelongsToOneProcessAndIsNoOtherFile) {
+  std::ofstream(path("text")) << "This is a text and no database, however long one makes it. "
+                              << std::string(2000, '.');
+  EXPECT_NE(error_of([&] { Journal journal(path("text")); }).find("text: "), std::string::npos);
+  EXPECT_NE(error_of([&] { Journal journal(path("no/such/directory")); }), "");
+  const Journal journal(path());
+  EXPECT_EQ(error_of([&] { Journal second(path()); }),
+            path() + ": another process has this journal open");
+}
+
+TEST_F(JournalTest, ForgetsOldLinesThatHaveEnded) {
+  Journal journal(path());
+  for (int i = 1; i <= 4; ++i) journal.admit(entry_of(i));
+  for (int i : {1, 3, 4}) journal.end_and_wait(entry_of(i).id, Outcome::finished);
+  std::promise<void> done;
+  journal.forget_before(entry_of(4).created, [&](const std::string&) { done.set_value(); });
+  done.get_future().wait();
+  std::vector<std::string> left;
+  for (const JournalLine& line : journal.all()) left.push_back(line.entry.id);
+  EXPECT_EQ(left, (std::vector<std::string>{"chatcmpl-2", "chatcmpl-4"}));
+}
+
+TEST(WireTest, RefusesBytesThatAreCutOrChanged) {
+  ByteWriter out;
+  put_params(out, entry_of(1).params);
+  const std::string bytes = out.take();
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    ByteReader in(std::string_view(bytes).substr(0, size), "parameters");
+    EXPECT_NE(error_of([&] { get_params(in); }), "") << size;
+  }
+  std::mt19937 random(1);
+  for (int i = 0; i < 2000; ++i) {  // no crash and no enormous memory, whatever the bytes
+    std::string changed = bytes;
+    changed[random() % changed.size()] = static_cast<char>(random());
+    ByteReader in(changed, "parameters");
+    error_of([&] { get_params(in); });
+  }
+}
+
+// Writes lines from number `first` on, up to eight at a time, ends every second one, and says
+// numbers on `out` when they are done: n for a line, -n for its end.
+[[noreturn]] void write_until_killed(const std::string& path, int64_t first, int out) {
+  Journal journal(path);
+  const auto say = [out](int64_t number) {
+    return [out, number](const std::string& error) {
+      if (!error.empty()) ::_exit(3);
+      if (::write(out, &number, sizeof number) != sizeof number) ::_exit(4);
+    };
+  };
+  std::atomic<int> waiting = 0;
+  for (int64_t number = first;; ++number) {
+    while (waiting >= 8) std::this_thread::yield();
+    ++waiting;
+    journal.admit(entry_of(number), [&, done = say(number), number](const std::string& error) {
+      done(error);
+      --waiting;
+      if (number % 2 == 0) journal.end(entry_of(number).id, Outcome::finished, say(-number));
+    });
+  }
+}
+
+// What the writer said before it was killed.
+std::vector<int64_t> said_before_kill(const std::string& path, int64_t first,
+                                      std::chrono::microseconds after) {
+  int ends[2];
+  if (::pipe(ends) != 0) throw Error("no pipe");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(ends[0]);
+    write_until_killed(path, first, ends[1]);
+  }
+  ::close(ends[1]);
+  std::vector<int64_t> said;
+  int64_t number;
+  if (::read(ends[0], &number, sizeof number) == sizeof number) said.push_back(number);
+  std::this_thread::sleep_for(after);
+  ::kill(child, SIGKILL);
+  while (::read(ends[0], &number, sizeof number) == sizeof number) said.push_back(number);
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+  return said;
+}
+
+TEST_F(JournalTest, LosesAndDoublesNothingWhenKilledWhileWriting) {
+  std::mt19937 random(std::random_device{}());
+  std::set<int64_t> said;
+  int64_t next = 1;
+  for (int kill = 0; kill < 20; ++kill) {
+    for (const int64_t number :
+         said_before_kill(path(), next, std::chrono::microseconds(random() % 30'000)))
+      EXPECT_TRUE(said.insert(number).second) << number;
+    const Journal journal(path());
+    const std::vector<JournalLine> lines = journal.all();
+    // Every number from 1 on, once: the last may have been written without having been said.
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const int64_t number = static_cast<int64_t>(i) + 1;
+      EXPECT_EQ(lines[i].entry, entry_of(number)) << number;
+      EXPECT_TRUE(!said.contains(-number) || lines[i].outcome == Outcome::finished) << number;
+      EXPECT_TRUE(number % 2 == 0 || !lines[i].outcome) << number;
+    }
+    next = static_cast<int64_t>(lines.size()) + 1;
+    EXPECT_LT(said.empty() ? 0 : *said.rbegin(), next);
+    EXPECT_EQ(journal.check_integrity(), "");
+  }
+  EXPECT_GT(next, 100);
+}
+
+// A line that only the dead writer's memory knew is missed: what the test above would see.
+TEST_F(JournalTest, AWriterWithoutAJournalIsFoundOut) {
+  const std::vector<int64_t> said = said_before_kill(path(), 1, std::chrono::microseconds(20'000));
+  ASSERT_FALSE(said.empty());
+  fs::remove(path("journal-wal"));  // as if lines had stayed in the process
+  const Journal journal(path());
+  EXPECT_LT(journal.all().size(), static_cast<size_t>(*std::max_element(said.begin(), said.end())));
+}
+
+// What a crash leaves of an open journal: the file and the log.
+void copy_as_after_a_crash(const fs::path& from, const fs::path& to) {
+  for (const char* tail : {"", "-wal"})
+    fs::copy_file(from.string() + tail, to.string() + tail, fs::copy_options::overwrite_existing);
+}
+
+TEST_F(JournalTest, KeepsWholeLinesBeforeATornTail) {
+  constexpr int kLines = 12;
+  Journal journal(path());
+  for (int i = 1; i <= kLines; ++i) journal.admit(entry_of(i));
+  const auto size = fs::file_size(path("journal-wal"));
+  std::mt19937 random(3);
+  size_t fewest = kLines, most = 0;
+  for (int round = 0; round < 60; ++round) {
+    copy_as_after_a_crash(path(), path("torn"));
+    const uintmax_t at = round == 0 ? size : random() % size;
+    if (round % 2 == 0) {
+      fs::resize_file(path("torn-wal"), at);
+    } else {  // a sector that was never written
+      std::fstream log(path("torn-wal"), std::ios::in | std::ios::out | std::ios::binary);
+      log.seekp(static_cast<std::streamoff>(at));
+      const std::string zeros(std::min<uintmax_t>(512, size - at), '\0');
+      log.write(zeros.data(), static_cast<std::streamsize>(zeros.size()));
+    }
+    std::vector<JournalLine> lines;
+    {
+      Journal torn(path("torn"));
+      lines = torn.all();
+      for (size_t i = 0; i < lines.size(); ++i)
+        EXPECT_EQ(lines[i].entry, entry_of(static_cast<int64_t>(i) + 1));
+      EXPECT_EQ(torn.check_integrity(), "");
+      torn.admit(entry_of(1000 + round));  // it goes on
+    }
+    EXPECT_EQ(Journal(path("torn")).all().size(), lines.size() + 1);
+    fewest = std::min(fewest, lines.size());
+    most = std::max(most, lines.size());
+    fs::remove(path("torn"));
+  }
+  EXPECT_EQ(most, static_cast<size_t>(kLines));
+  EXPECT_LT(fewest, static_cast<size_t>(kLines));  // tails were torn
+}
+
+// In a process of its own: a limit on the size of files, as a full disk has.
+int with_a_full_disk(const std::string& path) {
+  ::signal(SIGXFSZ, SIG_IGN);
+  Journal journal(path);
+  journal.admit(entry_of(1));
+  rlimit limit{};
+  ::getrlimit(RLIMIT_FSIZE, &limit);
+  const rlim_t before = limit.rlim_cur;
+  limit.rlim_cur = fs::file_size(path + "-wal") + 20'000;
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+  int64_t number = 2;
+  std::string error;
+  while (error.empty() && number < 1000)
+    error = error_of([&] { journal.admit(entry_of(number++)); });
+  if (error.empty()) return 10;
+  const int64_t refused = number - 1;
+  if (error_of([&] { journal.admit(entry_of(refused)); }).empty()) return 11;
+  limit.rlim_cur = 1;  // not even for a mark
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+  if (error_of([&] { journal.end_and_wait(entry_of(1).id, Outcome::finished); }).empty()) return 12;
+  if (journal.find(entry_of(refused).id) || !journal.find(entry_of(1).id)) return 13;
+  limit.rlim_cur = before;  // there is room again
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+  journal.admit(entry_of(refused));
+  if (!journal.find(entry_of(1).id)->outcome) return 14;  // the mark that found no room
+  for (int64_t i = 1; i <= refused; ++i)
+    if (journal.all()[static_cast<size_t>(i) - 1].entry != entry_of(i)) return 15;
+  return journal.check_integrity().empty() ? 0 : 16;
+}
+
+TEST_F(JournalTest, SaysThatTheDiskIsFullAndGoesOnWhenThereIsRoom) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(with_a_full_disk(path()));
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(Journal(path()).check_integrity(), "");
+}
+
+TEST_F(JournalTest, CopiesALongLogBesideTheWriting) {
+  Journal journal(path(), {.sync = JournalOptions::Sync::power_loss});
+  JournalEntry entry = entry_of(1);
+  entry.request.assign(1 << 20, 'x');
+  for (int i = 1; i <= 24; ++i) {
+    entry.id = std::to_string(i);
+    entry.idempotency_key.clear();
+    journal.admit(entry);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (fs::file_size(path()) < (1 << 20) && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_GT(fs::file_size(path()), 1u << 20);
+  EXPECT_EQ(journal.all().size(), 24u);
+}
+
+}  // namespace
+}  // namespace invar::server
