@@ -258,6 +258,7 @@ int run_bench(BenchFlags flags) {
 void add_bench(CLI::App& app, Action& action) {
   CLI::App* bench = app.add_subcommand("bench", "Measure speeds beside the machine's limits");
   bench->require_subcommand(1);
+  add_bench_serve(*bench, action);
   add_bench_text(*bench, action);
   add_bench_train(*bench, action);
   CLI::App* command = bench->add_subcommand(

@@ -25,7 +25,8 @@ void add_doctor(CLI::App& app, Action& action);
 void add_score(CLI::App& app, Action& action);
 void add_audit(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
-void add_bench_text(CLI::App& bench, Action& action);  // a subcommand of bench
+void add_bench_serve(CLI::App& bench, Action& action);  // a subcommand of bench
+void add_bench_text(CLI::App& bench, Action& action);   // another
 void add_bench_train(CLI::App& bench, Action& action);
 void add_diff(CLI::App& app, Action& action);
 void add_corpus(CLI::App& app, Action& action);
