@@ -260,6 +260,8 @@ void add_bench(CLI::App& app, Action& action) {
   bench->require_subcommand(1);
   add_bench_serve(*bench, action);
   add_bench_text(*bench, action);
+  add_bench_schedule(*bench, action);
+  add_bench_load(*bench, action);
   add_bench_train(*bench, action);
   CLI::App* command = bench->add_subcommand(
       "model", "Decode and prefill of a model (default: bench-473m with random weights)");

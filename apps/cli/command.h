@@ -27,6 +27,8 @@ void add_audit(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_bench_serve(CLI::App& bench, Action& action);  // a subcommand of bench
 void add_bench_text(CLI::App& bench, Action& action);   // another
+void add_bench_schedule(CLI::App& bench, Action& action);
+void add_bench_load(CLI::App& bench, Action& action);
 void add_bench_train(CLI::App& bench, Action& action);
 void add_diff(CLI::App& app, Action& action);
 void add_corpus(CLI::App& app, Action& action);
@@ -66,6 +68,9 @@ void add_end_tokens(SamplingParams& params, const Model& model);
 // Bytes per second that the model's device reads memory with, the best of a few passes: the limit
 // of decoding.
 double measure_read_bandwidth(Model& model);
+
+// The CPU as the system names it.
+std::string processor_name();
 
 // One line on the error stream that replaces itself; silent when that is not a terminal.
 class ProgressLine {

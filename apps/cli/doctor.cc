@@ -11,14 +11,14 @@
 
 namespace invar::cli {
 
-namespace {
-
 std::string processor_name() {
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);)
     if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
   return "unknown";
 }
+
+namespace {
 
 int run_doctor(bool as_json) {
   const auto cores = ThreadPool::usable_cores();

@@ -182,6 +182,9 @@ void Engine::abort(int64_t id) {
 bool Engine::step(OutputSink& sink) {
   scheduler_->plan(options_.scheduler.max_num_batched_tokens, plan_);
   if (plan_.entries.empty()) return false;
+  in_step_ = true;
+  for (const int64_t id : plan_.admitted) sink.on_start(id);
+  in_step_ = false;
   build_batch();
   if (io_.trace) begin_trace();
   io_.keep_logits = draws_on_device();
@@ -324,7 +327,7 @@ void Engine::sample_row(size_t row, PerThread& thread) {
 
 void Engine::commit_and_emit(OutputSink& sink) {
   results_.assign(plan_.entries.size(), StepResult{});
-  stats_ = {.rows = static_cast<int>(batch_.rows.size())};
+  stats_ = {.rows = static_cast<int>(batch_.rows.size()), .work = work_of(plan_)};
   size_t next = 0;  // of wanted_
   for (size_t i = 0, row = 0; i < plan_.entries.size(); ++i) {
     const StepEntry& entry = plan_.entries[i];

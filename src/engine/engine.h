@@ -34,6 +34,7 @@ struct StepStats {
   int preempted = 0;
   int cached = 0;  // tokens of requests that began in this step, taken from the prefix cache
   int free_pages = 0;
+  StepWork work;
 };
 
 class Engine {

@@ -57,6 +57,8 @@ struct PromptOutput {
 class OutputSink {
  public:
   virtual ~OutputSink() = default;
+  // The coming step is the first that computes the request; again after a preemption.
+  virtual void on_start(int64_t) {}
   virtual void on_token(const TokenOutput& output) = 0;
   virtual void on_prompt(const PromptOutput&) {}
 };

@@ -44,6 +44,18 @@ void StepPlan::clear() {
   preempted.clear();
 }
 
+StepWork work_of(const StepPlan& plan) {
+  StepWork work;
+  for (const StepEntry& e : plan.entries) {
+    const bool decodes = e.rows == 1 && e.draws;
+    (decodes ? work.decode_rows : work.prompt_rows) += e.rows;
+    (decodes ? work.decode_places : work.prompt_places) +=
+        int64_t{e.rows} * (2 * int64_t{e.start} + e.rows + 1) / 2;
+    work.draws += e.draws;
+  }
+  return work;
+}
+
 std::string to_bytes(const StepPlan& plan) {
   ByteWriter out;
   out.put(kPlanMagic);

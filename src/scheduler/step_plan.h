@@ -31,6 +31,19 @@ struct StepPlan {
   bool operator==(const StepPlan&) const = default;
 };
 
+// How much a plan computes, in the terms that its time depends on.
+struct StepWork {
+  int32_t prompt_rows = 0;
+  int32_t decode_rows = 0;  // of sequences that compute one row, which draws
+  int32_t draws = 0;
+  int64_t prompt_places = 0;  // that the prompt rows see, themselves included
+  int64_t decode_places = 0;
+
+  int32_t rows() const { return prompt_rows + decode_rows; }
+};
+// Without the draft rows.
+StepWork work_of(const StepPlan& plan);
+
 // Through bytes and back. step_plan_from_bytes throws Error on anything malformed.
 std::string to_bytes(const StepPlan& plan);
 StepPlan step_plan_from_bytes(std::string_view bytes);

@@ -2,112 +2,19 @@
 
 #include <fmt/ranges.h>
 
-#include <toml++/toml.h>
 #include <filesystem>
 #include <limits>
-#include <set>
 
 #include "base/error.h"
+#include "base/toml.h"
 
 namespace invar {
 
 namespace {
 
-// One table of the file. Every key that it is asked for is known; the rest is refused at the end.
-class Section {
- public:
-  Section(const toml::table* table, std::string name, const std::string& file)
-      : table_(table), name_(std::move(name)), file_(file) {}
-
-  bool has(const char* key) const { return table_ && table_->contains(key); }
-
-  void get(const char* key, std::string& value) {
-    if (const toml::node* node = find(key)) {
-      if (!node->is_string()) fail_type(*node, key, "a string");
-      value = **node->as_string();
-    }
-  }
-  void get(const char* key, bool& value) {
-    if (const toml::node* node = find(key)) {
-      if (!node->is_boolean()) fail_type(*node, key, "true or false");
-      value = **node->as_boolean();
-    }
-  }
-  template <typename T>
-  requires std::is_integral_v<T>
-  void get(const char* key, T& value, int64_t low, int64_t high) {
-    if (const toml::node* node = find(key)) {
-      if (!node->is_integer()) fail_type(*node, key, "an integer");
-      const int64_t found = **node->as_integer();
-      if (found < low || found > high)
-        fail_usage("{}: expected {} from {} to {}, found {}", at(*node), quoted(key), low, high,
-                   found);
-      value = static_cast<T>(found);
-    }
-  }
-  template <typename T>
-  requires std::is_floating_point_v<T>
-  void get(const char* key, T& value, double low, double high) {
-    if (const toml::node* node = find(key)) {
-      const auto found = node->value<double>();
-      if (!node->is_number() || !found) fail_type(*node, key, "a number");
-      if (!(*found >= low && *found <= high))
-        fail_usage("{}: expected {} from {} to {}, found {}", at(*node), quoted(key), low, high,
-                   *found);
-      value = static_cast<T>(*found);
-    }
-  }
-  void require(const char* key) const {
-    if (!has(key)) fail_usage("{}: expected {}, found no such key", file_, quoted(key));
-  }
-  const toml::node* find(const char* key) {
-    known_.insert(key);
-    return table_ ? table_->get(key) : nullptr;
-  }
-  // A table of its own; absent is empty.
-  Section section(const char* key) {
-    const toml::node* node = find(key);
-    if (node && !node->is_table()) fail_type(*node, key, "a table");
-    return {node ? node->as_table() : nullptr, inner(key), file_};
-  }
-  std::vector<Section> list(const char* key) {
-    const toml::node* node = find(key);
-    std::vector<Section> sections;
-    if (!node) return sections;
-    if (!node->is_array()) fail_type(*node, key, "a list of tables");
-    for (const toml::node& item : *node->as_array()) {
-      if (!item.is_table()) fail_type(item, key, "a list of tables");
-      sections.push_back({item.as_table(), inner(key), file_});
-    }
-    return sections;
-  }
-  void finish() const {
-    if (!table_) return;
-    for (const auto& [key, node] : *table_)
-      if (!known_.contains(std::string(key.str())))
-        fail_usage("{}: expected {}, found {}", at(node), fmt::join(known_, ", "),
-                   quoted(std::string(key.str()).c_str()));
-  }
-
- private:
-  std::string inner(const char* key) const { return name_.empty() ? key : name_ + "." + key; }
-  std::string quoted(const char* key) const { return "\"" + inner(key) + "\""; }
-  std::string at(const toml::node& node) const {
-    return fmt::format("{} line {}", file_, node.source().begin.line);
-  }
-  [[noreturn]] void fail_type(const toml::node& node, const char* key, const char* expected) const {
-    fail_usage("{}: expected {} to be {}, found another type", at(node), quoted(key), expected);
-  }
-
-  const toml::table* table_;
-  std::string name_;
-  const std::string& file_;
-  std::set<std::string> known_;
-};
-
 constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
 
-void read_model(Section section, ModelConfig& config) {
+void read_model(TomlSection section, ModelConfig& config) {
   DecoderSpec& spec = config.spec;
   std::string family = "qwen3";
   section.get("family", family);
@@ -132,7 +39,7 @@ void read_model(Section section, ModelConfig& config) {
   section.finish();
 }
 
-void read_training(Section section, TrainerOptions& options) {
+void read_training(TomlSection section, TrainerOptions& options) {
   section.get("context", options.context, 32, kMost);
   section.get("rows", options.rows, 1, kMost);
   section.get("groups", options.groups, 1, 1024);
@@ -141,7 +48,7 @@ void read_training(Section section, TrainerOptions& options) {
   section.finish();
 }
 
-void read_optimizer(Section section, OptimizerOptions& o) {
+void read_optimizer(TomlSection section, OptimizerOptions& o) {
   section.get("steps", o.steps, 1, kMost);
   section.get("warmup", o.warmup, 0, kMost);
   section.get("rate", o.rate, 0, 1e3);
@@ -158,32 +65,22 @@ std::string beside(const std::string& recipe, const std::string& directory) {
   return (std::filesystem::path(recipe).parent_path() / directory).lexically_normal().string();
 }
 
-toml::table parse(const std::string& path) {
-  try {
-    return toml::parse_file(path);
-  } catch (const toml::parse_error& error) {
-    if (error.source().begin.line == 0) fail("{}: cannot be read", path);
-    fail_usage("{} line {}: not TOML: {}", path, error.source().begin.line,
-               std::string(error.description()));
-  }
-}
-
 }  // namespace
 
 Recipe read_recipe(const std::string& path) {
-  const toml::table table = parse(path);
+  const toml::table table = parse_toml(path);
   Recipe r;
   r.path = path;
-  Section root(&table, "", path);
+  TomlSection root(&table, "", path);
   root.require("name");
   root.get("name", r.name);
   root.get("seed", r.seed, 0, std::numeric_limits<int64_t>::max());
 
-  Section corpus = root.section("corpus");
+  TomlSection corpus = root.section("corpus");
   corpus.get("seed", r.corpus_seed, 0, std::numeric_limits<int64_t>::max());
   corpus.finish();
 
-  Section tokenizer = root.section("tokenizer");
+  TomlSection tokenizer = root.section("tokenizer");
   tokenizer.get("from", r.tokenizer_from);
   tokenizer.get("documents", r.tokenizer_documents, 1, 1000000);
   tokenizer.finish();
@@ -193,14 +90,14 @@ Recipe read_recipe(const std::string& path) {
   read_model(root.section("model"), r.trainer.model);
   read_training(root.section("training"), r.trainer);
   read_optimizer(root.section("optimizer"), r.trainer.optimizer);
-  for (Section& exit : root.list("exits")) {
+  for (TomlSection& exit : root.list("exits")) {
     ExitLoss loss;
     exit.get("layers", loss.layers, 1, 1024);
     exit.get("weight", loss.weight, 0, 1e3);
     exit.finish();
     r.trainer.exits.push_back(loss);
   }
-  Section teacher = root.section("teacher");
+  TomlSection teacher = root.section("teacher");
   if (root.has("teacher")) {
     teacher.require("model");
     teacher.get("model", r.teacher);
@@ -208,11 +105,11 @@ Recipe read_recipe(const std::string& path) {
     teacher.finish();
     r.teacher = beside(path, r.teacher);
   }
-  Section evaluation = root.section("evaluation");
+  TomlSection evaluation = root.section("evaluation");
   evaluation.get("documents", r.evaluation_documents, 1, 1000000);
   evaluation.get("every", r.evaluate_every, 1, kMost);
   evaluation.finish();
-  Section checkpoint = root.section("checkpoint");
+  TomlSection checkpoint = root.section("checkpoint");
   checkpoint.get("every", r.save_every, 1, kMost);
   checkpoint.finish();
   root.finish();

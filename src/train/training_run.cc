@@ -6,6 +6,7 @@
 #include <future>
 
 #include "base/atomic_file.h"
+#include "base/curves.h"
 #include "base/error.h"
 #include "base/timer.h"
 #include "tokenizer/make_tokenizer.h"
@@ -13,7 +14,6 @@
 #include "tokenizer/write_tokenizer.h"
 #include "train/checkpoint.h"
 #include "train/corpus/corpus.h"
-#include "train/curves.h"
 #include "weights/hf_directory.h"
 #include "weights/weights_digest.h"
 

@@ -94,6 +94,64 @@ class Help(CliTest):
         self.refuse(2, "rounds", "bench", "text", "--rounds", "0")
 
 
+class BenchLoad(CliTest):
+    def test_bench_schedule(self):
+        report = json.loads(self.succeed("bench", "schedule", "--live", "20", "--steps", "100", "--json"))
+        self.assertEqual(len(report), 5)
+        self.assertGreater(report["sarathi"]["sequences_per_step"], 10)
+        slow = invar("bench", "schedule", "--live", "50", "--steps", "100", "--limit-us", "1e-9")
+        self.assertEqual(slow.returncode, 1)
+        self.assertIn(b"medians of at most", slow.stderr)
+        self.refuse(2, "found 0", "bench", "schedule", "--live", "0")
+
+    def test_bench_load(self):
+        load, page = self.root / "load.toml", self.root / "load.html"
+        text = """
+            name = "small"
+            requests = 12
+            arrivals = {kind = "gamma", variation = 2.0, rate = 300.0}
+            prompts = {low = 16, high = 100}
+            answers = {kind = "zipf", low = 2, high = 12}
+            limits = {search_requests = 20}
+            engine = {max_num_seqs = 8, kv_cache_memory_gib = 0.05}
+            policies = [{name = "sarathi", budgets = [24, 48]}, {name = "vllm", budgets = [128]}]
+            """
+        load.write_text(text)
+        run = ["bench", "load", str(load), "tiny", "--load-format", "dummy:1", "--threads", "1"]
+        for clock in ("real", "cpu", "model"):
+            report = json.loads(self.succeed(*run, "--clock", clock, "--report", page, "--json"))
+            self.assertEqual(report["clock"], clock)
+            self.assertEqual([p["budget"] for p in report["policies"]], [24, 128])
+            for policy in report["policies"]:
+                measured = policy["run"]
+                self.assertGreater(measured["ttft"]["p50"], 0)
+                self.assertGreaterEqual(measured["tbt"]["p99"], measured["tbt"]["p50"])
+                self.assertGreater(measured["requests_per_second"], 0)
+            self.assertIn("<svg", page.read_text())
+        # A share of the capacity needs a search, on any clock.
+        load.write_text(text.replace("rate = 300.0", "share_of_capacity = 0.5").replace("search_requests", "tbt_p99 = 1e-5, search_requests"))
+        self.refuse(1, "beyond the limits at every rate", *run, "--search-clock", "model", "--json")
+        load.write_text(text.replace("rate = 300.0", "share_of_capacity = 0.5"))
+        for clock in ("model", "cpu"):
+            report = json.loads(self.succeed(*run, "--clock", "cpu", "--search-clock", clock, "--policies", "vllm", "--json"))
+            (policy,) = report["policies"]
+            self.assertAlmostEqual(report["rate"], 0.5 * policy["searches"][0]["capacity"]["rate"])
+        table = self.succeed(*run, "--clock", "model", "--requests", "5").decode()
+        self.assertIn("P99 TBT of sarathi", table)
+
+        self.refuse(2, "real, cpu or model", *run, "--clock", "sundial")
+        self.refuse(2, "add --threads 1", *run[:-2], "--clock", "cpu")
+        self.refuse(2, "no policy \"orca\" in this load", *run, "--policies", "orca")
+        self.refuse(2, "found -1", *run, "--requests", "-1")
+        self.refuse(2, "found -2", *run, "--rate", "-2")
+        self.refuse(1, "/no/such", *run, "--report", "/no/such/page.html")
+        self.refuse(1, "/none.toml", "bench", "load", "/none.toml")
+        load.write_text(text.replace("[128]", "[64]"))
+        self.refuse(2, "computes prompts whole", *run)
+        load.write_text(text.replace("high = 100", "high = 5000"))
+        self.refuse(2, "positions", *run)
+
+
 class Generate(CliTest):
     def test_schedules_do_not_show_in_the_hash(self):
         expected = self.generate(self.model)

@@ -1,4 +1,4 @@
-#include "train/curves.h"
+#include "base/curves.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,266 @@
+#include "load/load_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/curves.h"
+
+namespace invar {
+
+namespace {
+
+constexpr const char* kColors[] = {"#1f6fb2", "#c8442b", "#3d8f4d",
+                                   "#8757a8", "#a07b1f", "#555555"};
+constexpr int kPieces = 240;  // of a run's time in a picture
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '<')
+      out += "&lt;";
+    else if (c == '&')
+      out += "&amp;";
+    else
+      out += c;
+  }
+  return out;
+}
+
+std::string row(const char* cell, const std::vector<std::string>& cells) {
+  std::string out = "<tr>";
+  for (const std::string& text : cells) out += fmt::format("<{0}>{1}</{0}>", cell, escaped(text));
+  return out + "</tr>\n";
+}
+
+std::string ms(double seconds) {
+  return fmt::format("{:.1f}", 1e3 * seconds);
+}
+std::string three(const Percentiles& p) {
+  return fmt::format("{:.1f} / {:.1f} / {:.1f}", 1e3 * p.p50, 1e3 * p.p90, 1e3 * p.p99);
+}
+
+std::string latency_table(const LoadReport& report) {
+  std::string out =
+      "<table>\n" + row("th", {"policy", "rows of a step", "requests/s", "answer tokens/s",
+                               "TTFT ms, P50 / P90 / P99", "TBT ms, P50 / P90 / P99",
+                               "longest gap ms", "scheduling delay ms, P50 / P90 / P99"});
+  for (const PolicyReport& p : report.policies) {
+    const LoadSummary& s = p.summary;
+    out +=
+        row("td", {p.policy, fmt::to_string(p.budget), fmt::format("{:.3f}", s.requests_per_second),
+                   fmt::format("{:.1f}", s.answer_tokens_per_second), three(s.ttft), three(s.tbt),
+                   ms(s.longest_gap), three(s.scheduling_delay)});
+  }
+  return out + "</table>\n";
+}
+
+std::string composition_table(const LoadReport& report) {
+  std::string out = "<table>\n" + row("th", {"policy", "steps", "prompt rows", "decode rows",
+                                             "both kinds", "running", "waiting", "preempted",
+                                             "step with prompts ms", "step without ms"});
+  for (const PolicyReport& p : report.policies) {
+    const LoadSummary& s = p.summary;
+    out += row("td",
+               {p.policy, fmt::to_string(s.steps), fmt::format("{:.1f}", s.prompt_rows),
+                fmt::format("{:.1f}", s.decode_rows), fmt::format("{:.1f} %", 100 * s.mixed_share),
+                fmt::format("{:.1f}", s.running), fmt::format("{:.1f}", s.waiting),
+                fmt::to_string(s.preempted), ms(s.prompt_step), ms(s.decode_step)});
+  }
+  return out + "</table>\n";
+}
+
+std::string capacity_table(const LoadReport& report) {
+  std::string out = "<table>\n" + row("th", {"policy", "rows of a step", "capacity, requests/s",
+                                             "runs", "first beyond: delay P50 s, TBT P99 ms"});
+  for (const PolicyReport& p : report.policies)
+    for (const PolicyReport::Search& search : p.searches) {
+      const CapacityPoint* beyond = nullptr;  // the nearest
+      for (const CapacityPoint& point : search.capacity.points)
+        if (!point.is_within && (!beyond || point.rate < beyond->rate)) beyond = &point;
+      out += row("td", {p.policy, fmt::to_string(search.budget),
+                        fmt::format("{:.3f}", search.capacity.rate),
+                        fmt::to_string(search.capacity.points.size()),
+                        beyond ? fmt::format("{:.2f}, {:.1f}", beyond->scheduling_delay_p50,
+                                             1e3 * beyond->tbt_p99)
+                               : "none: the load is too short"});
+    }
+  return out + "</table>\n";
+}
+
+// Milliseconds between tokens by percentile.
+std::string gaps_picture(const LoadReport& report) {
+  std::vector<Curve> curves;
+  for (size_t i = 0; i < report.policies.size(); ++i) {
+    const PolicyReport& p = report.policies[i];
+    std::vector<double> gaps = p.run.gaps;
+    std::sort(gaps.begin(), gaps.end());
+    Curve curve{p.policy, kColors[i % std::size(kColors)], {}};
+    for (int quarter = 200; quarter <= 400 && !gaps.empty(); ++quarter) {
+      const double rank = std::ceil(quarter / 400.0 * static_cast<double>(gaps.size()));
+      curve.points.emplace_back(quarter / 4.0, 1e3 * gaps[static_cast<size_t>(rank) - 1]);
+    }
+    curves.push_back(std::move(curve));
+  }
+  return curves_svg("milliseconds between two tokens, by percentile", curves);
+}
+
+// Rows of the steps along a run: means over short pieces of its time.
+std::string batches_picture(const PolicyReport& p) {
+  Curve prompt{"prompt rows", kColors[1], {}}, decode{"decode rows", kColors[0], {}},
+      running{"running", "#999999", {}};
+  const double end = p.run.steps.empty() ? 0 : p.run.steps.back().end;
+  size_t next = 0;
+  for (int piece = 0; piece < kPieces; ++piece) {
+    const double until = end * (piece + 1) / kPieces;
+    double prompt_rows = 0, decode_rows = 0, sequences = 0;
+    int steps = 0;
+    for (; next < p.run.steps.size() && p.run.steps[next].end <= until; ++next, ++steps) {
+      prompt_rows += p.run.steps[next].work.prompt_rows;
+      decode_rows += p.run.steps[next].work.decode_rows;
+      sequences += p.run.steps[next].running;
+    }
+    if (steps == 0) continue;
+    prompt.points.emplace_back(until, prompt_rows / steps);
+    decode.points.emplace_back(until, decode_rows / steps);
+    running.points.emplace_back(until, sequences / steps);
+  }
+  return curves_svg(fmt::format("{}: rows of a step, by second", p.policy),
+                    {prompt, decode, running});
+}
+
+json::Value to_json(const Percentiles& p) {
+  return json::Object{{"p50", p.p50}, {"p90", p.p90}, {"p99", p.p99}};
+}
+
+json::Value to_json(const LoadSummary& s) {
+  return json::Object{{"ttft", to_json(s.ttft)},
+                      {"tbt", to_json(s.tbt)},
+                      {"scheduling_delay", to_json(s.scheduling_delay)},
+                      {"longest_gap", s.longest_gap},
+                      {"seconds", s.seconds},
+                      {"requests_per_second", s.requests_per_second},
+                      {"tokens_per_second", s.tokens_per_second},
+                      {"answer_tokens_per_second", s.answer_tokens_per_second},
+                      {"steps", s.steps},
+                      {"prompt_rows", s.prompt_rows},
+                      {"decode_rows", s.decode_rows},
+                      {"mixed_share", s.mixed_share},
+                      {"running", s.running},
+                      {"waiting", s.waiting},
+                      {"preempted", s.preempted},
+                      {"step_with_prompts", s.prompt_step},
+                      {"step_without_prompts", s.decode_step}};
+}
+
+json::Value to_json(const Capacity& capacity) {
+  json::Array points;
+  for (const CapacityPoint& p : capacity.points)
+    points.push_back(json::Object{{"rate", p.rate},
+                                  {"scheduling_delay_p50", p.scheduling_delay_p50},
+                                  {"tbt_p99", p.tbt_p99},
+                                  {"requests_per_second", p.requests_per_second},
+                                  {"within", p.is_within}});
+  return json::Object{
+      {"rate", capacity.rate}, {"bounded", capacity.is_bounded}, {"points", std::move(points)}};
+}
+
+std::string about_clock(const std::string& clock) {
+  if (clock == "real") return "the wall's clock";
+  if (clock == "cpu")
+    return "processor time of the engine's one thread: other users of the machine do not count";
+  return "a cost model measured on this machine just before: the scheduler runs, the model does "
+         "not";
+}
+
+}  // namespace
+
+const PolicyReport* LoadReport::find(std::string_view policy) const {
+  for (const PolicyReport& p : policies)
+    if (p.policy == policy) return &p;
+  return nullptr;
+}
+
+std::string compare_stalls(const LoadReport& report) {
+  const PolicyReport *sarathi = report.find("sarathi"), *vllm = report.find("vllm");
+  if (!sarathi || !vllm) return {};
+  const LoadSummary &s = sarathi->summary, &v = vllm->summary;
+  return fmt::format(
+      "P99 TBT of sarathi is {:.1f} ms, {:.1f} x lower than vllm's {:.1f} ms, at {:.3f} and {:.3f} "
+      "requests/s: a step with prompt rows takes {:.1f} ms on average with sarathi, {:.1f} ms with "
+      "vllm.",
+      1e3 * s.tbt.p99, v.tbt.p99 / s.tbt.p99, 1e3 * v.tbt.p99, s.requests_per_second,
+      v.requests_per_second, 1e3 * s.prompt_step, 1e3 * v.prompt_step);
+}
+
+std::string to_html(const LoadReport& report) {
+  const LoadSpec& spec = report.spec;
+  std::string out = fmt::format(
+      "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Load {0}</title>\n"
+      "<style>body{{font-family:sans-serif;max-width:1100px;margin:2em auto;padding:0 1em}}"
+      "table{{border-collapse:collapse;margin:1em 0}}td,th{{border:1px solid #ccc;padding:4px 8px;"
+      "text-align:right;font-size:13px}}td:first-child,th:first-child{{text-align:left}}"
+      "svg{{max-width:100%;height:auto}}</style>\n<h1>Load {0}</h1>\n",
+      escaped(spec.name));
+  out += fmt::format("<p>{}.<br>{}.</p>\n", escaped(report.model), escaped(report.machine));
+  out += fmt::format(
+      "<p>{} requests, {:.4f} per second for every policy, arrivals {}, seed {}. Seconds are "
+      "{}.</p>\n",
+      spec.requests, report.rate, escaped(spec.arrivals.kind), spec.seed,
+      about_clock(report.clock));
+  if (const std::string sentence = compare_stalls(report); !sentence.empty())
+    out += fmt::format("<p><b>{}</b></p>\n", escaped(sentence));
+  out += "<h2>What users see</h2>\n" + latency_table(report) + gaps_picture(report);
+  out += "<h2>What the steps are made of</h2>\n<p>Means over the steps of a run.</p>\n" +
+         composition_table(report);
+  for (const PolicyReport& p : report.policies) out += batches_picture(p);
+  if (!report.search_clock.empty()) {
+    out += fmt::format(
+        "<h2>Capacity</h2>\n<p>The highest rate with a P50 scheduling delay of at most {} s and a "
+        "P99 "
+        "TBT of at most {} ms, {} requests a run. Seconds are {}.</p>\n",
+        spec.limits.scheduling_delay_p50, 1e3 * spec.limits.tbt_p99, spec.search_requests,
+        about_clock(report.search_clock));
+    out += capacity_table(report);
+  }
+  if (report.cost) {
+    out += "<h2>The cost model beside the run</h2>\n<table>\n" +
+           row("th", {"policy", "seconds of all steps", "predicted"});
+    for (const PolicyReport& p : report.policies) {
+      double seconds = 0;
+      for (const LoadStep& step : p.run.steps) seconds += step.end - step.begin;
+      out += row("td", {p.policy, fmt::format("{:.1f}", seconds),
+                        fmt::format("{:.1f}", p.predicted_seconds)});
+    }
+    out += "</table>\n";
+  }
+  return out + "</html>\n";
+}
+
+json::Value to_json(const LoadReport& report) {
+  json::Array policies;
+  for (const PolicyReport& p : report.policies) {
+    json::Array searches;
+    for (const PolicyReport::Search& search : p.searches)
+      searches.push_back(
+          json::Object{{"budget", search.budget}, {"capacity", to_json(search.capacity)}});
+    policies.push_back(json::Object{{"policy", p.policy},
+                                    {"budget", p.budget},
+                                    {"searches", std::move(searches)},
+                                    {"run", to_json(p.summary)},
+                                    {"predicted_seconds", p.predicted_seconds}});
+  }
+  json::Value v = json::Object{{"load", report.spec.name},
+                               {"model", report.model},
+                               {"machine", report.machine},
+                               {"clock", report.clock},
+                               {"search_clock", report.search_clock},
+                               {"requests", report.spec.requests},
+                               {"rate", report.rate},
+                               {"policies", std::move(policies)}};
+  if (report.cost) v.set("cost_model", report.cost->to_json());
+  return v;
+}
+
+}  // namespace invar

@@ -1,0 +1,80 @@
+// A load run through an engine, and what its users see of it.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "engine/engine.h"
+#include "load/load_clock.h"
+#include "load/requests.h"
+
+namespace invar {
+
+// What answers a load. Requests are known by their index.
+class LoadServer {
+ public:
+  virtual ~LoadServer() = default;
+  virtual void add(int64_t id, const LoadRequest& request) = 0;
+  // One step; false when there was nothing to do.
+  virtual bool step(OutputSink& sink) = 0;
+  virtual bool has_work() const = 0;
+  virtual const StepStats& last_step() const = 0;
+};
+
+// The engine itself, with prompts of random tokens and answers of exactly the length asked for.
+// Throws Error or UsageError as Engine does.
+std::unique_ptr<LoadServer> make_engine_server(Model& model, const EngineOptions& options);
+// The scheduler alone over `pages` pages: answers are of the length asked for and mean nothing.
+std::unique_ptr<LoadServer> make_scheduler_server(const SchedulerOptions& options, int pages,
+                                                  int page_places);
+
+struct LoadRecord {
+  double arrival = 0, start = 0, first_token = 0, last_token = 0;  // seconds
+  int prompt = 0, answer = 0;
+};
+
+struct LoadStep {
+  double begin = 0, end = 0;
+  StepWork work;
+  int running = 0, waiting = 0, preempted = 0;
+};
+
+struct LoadResult {
+  std::vector<LoadRecord> requests;
+  std::vector<double> gaps;  // between consecutive tokens of an answer, all answers: the TBT
+  std::vector<LoadStep> steps;
+};
+
+// Called after every step with the clock's seconds and how many requests were answered.
+using RunProgress = std::function<void(double seconds, int answered)>;
+
+// Answers all `requests`, each added when it arrives, and returns when the last one is answered.
+// Throws Error when an answer fails.
+LoadResult run_load(LoadServer& server, LoadClock& clock, const std::vector<LoadRequest>& requests,
+                    const RunProgress& progress = {});
+
+// The value that `share` of the values do not exceed (nearest rank); 0 for no values.
+double percentile(std::vector<double> values, double share);
+
+struct Percentiles {
+  double p50 = 0, p90 = 0, p99 = 0;
+};
+Percentiles percentiles_of(const std::vector<double>& values);
+
+// What a run comes to. Seconds, unless a name says otherwise.
+struct LoadSummary {
+  Percentiles ttft;              // arrival to first token
+  Percentiles tbt;               // between tokens
+  Percentiles scheduling_delay;  // arrival to the first step that computes it
+  double seconds = 0;            // first arrival to last token
+  double requests_per_second = 0, tokens_per_second = 0, answer_tokens_per_second = 0;
+  // Batch composition, means over steps.
+  double prompt_rows = 0, decode_rows = 0, running = 0, waiting = 0;
+  double mixed_share = 0;  // of steps: prompts and decodes together
+  int64_t steps = 0, preempted = 0;
+  double prompt_step = 0, decode_step = 0;  // mean duration of steps with and without prompt rows
+  double longest_gap = 0;
+};
+LoadSummary summarize(const LoadResult& result);
+
+}  // namespace invar

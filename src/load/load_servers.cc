@@ -1,0 +1,91 @@
+#include <random>
+
+#include "base/error.h"
+#include "load/load_run.h"
+
+namespace invar {
+
+namespace {
+
+class EngineServer final : public LoadServer {
+ public:
+  EngineServer(Model& model, const EngineOptions& options) : engine_(model, options) {}
+
+  void add(int64_t id, const LoadRequest& request) override {
+    std::mt19937 random(static_cast<uint32_t>(id) + 1);
+    Request r{.id = id, .hash_logits = false};
+    const int vocab = engine_.model().spec().vocab;
+    for (int i = 0; i < request.prompt; ++i)
+      r.prompt.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(vocab)));
+    r.params.max_tokens = request.answer;
+    r.params.temperature = 0;
+    engine_.add(std::move(r));
+  }
+  bool step(OutputSink& sink) override { return engine_.step(sink); }
+  bool has_work() const override { return engine_.has_work(); }
+  const StepStats& last_step() const override { return engine_.last_step(); }
+
+ private:
+  Engine engine_;
+};
+
+class SchedulerServer final : public LoadServer {
+ public:
+  SchedulerServer(const SchedulerOptions& options, int pages, int page_places)
+      : options_(options), pool_(pages, page_places), scheduler_(make_scheduler(options, pool_)) {}
+
+  void add(int64_t id, const LoadRequest& request) override {
+    if (request.prompt + request.answer > options_.max_model_len)
+      fail_usage("expected requests of at most {} tokens, found {}", options_.max_model_len,
+                 request.prompt + request.answer);
+    scheduler_->add({.id = id, .tokens = request.prompt});
+    left_[id] = request.answer;
+  }
+  bool has_work() const override { return !left_.empty(); }
+  const StepStats& last_step() const override { return stats_; }
+
+  bool step(OutputSink& sink) override {
+    scheduler_->plan(options_.max_num_batched_tokens, plan_);
+    if (plan_.entries.empty()) return false;
+    for (const int64_t id : plan_.admitted) sink.on_start(id);
+    results_.clear();
+    for (const StepEntry& entry : plan_.entries) {
+      StepResult& result = results_.emplace_back();
+      if (!entry.draws) continue;
+      result = {.new_tokens = 1, .finished = --left_.at(entry.id) == 0};
+      sink.on_token({.request = entry.id,
+                     .finish = result.finished ? FinishReason::length : FinishReason::none});
+      if (result.finished) left_.erase(entry.id);
+    }
+    scheduler_->commit(plan_, results_);
+    stats_ = {.rows = plan_.rows(),
+              .running = scheduler_->num_running(),
+              .waiting = scheduler_->num_waiting(),
+              .preempted = static_cast<int>(plan_.preempted.size()),
+              .free_pages = pool_.free_pages(),
+              .work = work_of(plan_)};
+    return true;
+  }
+
+ private:
+  SchedulerOptions options_;
+  PagePool pool_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unordered_map<int64_t, int> left_;  // tokens of the answer
+  StepPlan plan_;
+  std::vector<StepResult> results_;
+  StepStats stats_;
+};
+
+}  // namespace
+
+std::unique_ptr<LoadServer> make_engine_server(Model& model, const EngineOptions& options) {
+  return std::make_unique<EngineServer>(model, options);
+}
+
+std::unique_ptr<LoadServer> make_scheduler_server(const SchedulerOptions& options, int pages,
+                                                  int page_places) {
+  return std::make_unique<SchedulerServer>(options, pages, page_places);
+}
+
+}  // namespace invar

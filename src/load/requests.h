@@ -1,0 +1,30 @@
+// The requests of a load, made or recorded. The same spec and seed give the same requests.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "load/load_spec.h"
+
+namespace invar {
+
+struct LoadRequest {
+  double arrival = 0;          // seconds after the first
+  int prompt = 1, answer = 1;  // tokens
+};
+
+// `count` requests, ascending by arrival, `rate` of them per second: at another rate the same
+// requests come closer together. Of a trace that says when they came, `rate` 0 keeps its times.
+// Throws Error when the trace cannot be read or is too short.
+std::vector<LoadRequest> make_requests(const LoadSpec& spec, int count, double rate);
+
+// A trace's rows in the order of the file, arrivals from 0 (all 0 where it has none). `where` names
+// the text in errors. Throws Error for anything but one of the two shapes.
+struct TraceTable {
+  std::vector<LoadRequest> rows;
+  bool has_times = false;
+};
+TraceTable parse_trace(std::string_view csv, std::string_view where);
+
+}  // namespace invar

@@ -1,0 +1,174 @@
+// A load's bookkeeping, on the scheduler with a clock whose steps cost what the test says.
+#include "load/load_run.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "load/capacity.h"
+#include "load/load_report.h"
+#include "load/step_cost.h"
+
+namespace invar {
+namespace {
+
+// A step costs 1 s and 0.01 s per row.
+StepCost cost() {
+  return {.rows = {{0, 1}, {100, 2}}};
+}
+
+LoadResult run(const std::string& policy, int budget, const std::vector<LoadRequest>& requests) {
+  const auto server = make_scheduler_server(
+      {.policy = policy, .max_num_seqs = 8, .max_num_batched_tokens = budget, .max_model_len = 400},
+      64, 64);
+  const auto clock = make_model_clock(cost());
+  return run_load(*server, *clock, requests);
+}
+
+TEST(StepCost, IsStraightBetweenItsNumbersAndBeyond) {
+  StepCost c = cost();
+  c.per_draw = 0.5;
+  c.per_decode_place = 0.25;
+  EXPECT_DOUBLE_EQ(c.seconds({.prompt_rows = 50}), 1.5);
+  EXPECT_DOUBLE_EQ(c.seconds({.prompt_rows = 200}), 3);
+  EXPECT_DOUBLE_EQ(c.seconds({.decode_rows = 1, .draws = 1, .decode_places = 8}), 3.51);
+}
+
+TEST(LoadRun, KnowsWhenEverythingHappened) {
+  // 100 rows at 10 s: 2 s; a row then takes 1.01 s. The second request waits for the clock.
+  const LoadResult r =
+      run("sarathi", 400,
+          {{.arrival = 10, .prompt = 100, .answer = 3}, {.arrival = 50, .prompt = 1, .answer = 1}});
+  ASSERT_EQ(r.requests.size(), 2u);
+  EXPECT_DOUBLE_EQ(r.requests[0].start, 10);
+  EXPECT_DOUBLE_EQ(r.requests[0].first_token, 12);
+  EXPECT_NEAR(r.requests[0].last_token, 14.02, 1e-9);
+  EXPECT_DOUBLE_EQ(r.requests[1].start, 50);
+  ASSERT_EQ(r.gaps.size(), 2u);
+  EXPECT_NEAR(r.gaps[0], 1.01, 1e-9);
+  ASSERT_EQ(r.steps.size(), 4u);
+  EXPECT_EQ(r.steps[0].work.prompt_rows, 100);
+  EXPECT_EQ(r.steps[0].work.prompt_places, 5050);
+  EXPECT_EQ(r.steps[1].work.decode_rows, 1);
+  EXPECT_EQ(r.steps[1].work.decode_places, 101);
+  const LoadSummary s = summarize(r);
+  EXPECT_NEAR(s.seconds, 41.01, 1e-9);
+  EXPECT_NEAR(s.requests_per_second, 2 / 41.01, 1e-9);
+  EXPECT_DOUBLE_EQ(s.ttft.p99, 2);
+  EXPECT_EQ(s.steps, 4);
+}
+
+TEST(LoadRun, WhoComesDuringAStepWaitsForItsEnd) {
+  const LoadResult r =
+      run("vllm", 400,
+          {{.arrival = 0, .prompt = 100, .answer = 2}, {.arrival = 1, .prompt = 300, .answer = 1}});
+  // The second arrives during the first step and goes before the first's decode: a stall of 4 s.
+  EXPECT_DOUBLE_EQ(r.requests[1].start, 2);
+  EXPECT_DOUBLE_EQ(r.requests[1].first_token, 6);
+  EXPECT_NEAR(r.gaps.at(0), 5.01, 1e-9);
+  // Chunks of 100 rows bound the same gap by a step.
+  const LoadResult chunked =
+      run("sarathi", 100,
+          {{.arrival = 0, .prompt = 100, .answer = 2}, {.arrival = 1, .prompt = 300, .answer = 1}});
+  EXPECT_NEAR(chunked.gaps.at(0), 2, 1e-9);
+}
+
+TEST(LoadRun, PercentilesAreOfTheNearestRank) {
+  const std::vector<double> values = {5, 1, 4, 2, 3};
+  EXPECT_EQ(percentile(values, 0.5), 3);
+  EXPECT_EQ(percentile(values, 0.6), 3);
+  EXPECT_EQ(percentile(values, 0.61), 4);
+  EXPECT_EQ(percentile(values, 0.99), 5);
+  EXPECT_EQ(percentile(values, 0), 1);
+  EXPECT_EQ(percentile({}, 0.5), 0);
+}
+
+TEST(Capacity, IsFoundFromBothSidesAndToItsPrecision) {
+  const auto run_at = [](double limit) {
+    return [limit](double rate) {
+      LoadSummary s;
+      s.tbt.p99 = rate / limit * 0.2;
+      s.requests_per_second = rate;
+      return s;
+    };
+  };
+  for (const double first : {0.1, 3.0, 700.0}) {
+    const Capacity found = find_capacity({}, first, run_at(3.7));
+    EXPECT_LE(found.rate, 3.7);
+    EXPECT_GE(found.rate, 3.7 * 0.975);
+    EXPECT_LE(found.points.size(), 20u);
+  }
+  EXPECT_EQ(find_capacity({}, 1, run_at(1e-9)).rate, 0);  // and it ends
+  // A load that is over before anybody waits has no capacity but its throughput.
+  const Capacity unbounded = find_capacity(
+      {}, 1, [](double rate) { return LoadSummary{.requests_per_second = std::min(rate, 5.0)}; });
+  EXPECT_FALSE(unbounded.is_bounded);
+  EXPECT_EQ(unbounded.rate, 5);
+  // Either limit counts.
+  const Capacity delayed = find_capacity({.scheduling_delay_p50 = 2}, 1, [](double rate) {
+    LoadSummary s;
+    s.scheduling_delay.p50 = s.requests_per_second = rate;
+    return s;
+  });
+  EXPECT_NEAR(delayed.rate, 2, 0.05);
+}
+
+TEST(LoadReport, SaysWhatTheRunSays) {
+  const std::vector<LoadRequest> requests = {{.arrival = 0, .prompt = 100, .answer = 9},
+                                             {.arrival = 1, .prompt = 300, .answer = 2}};
+  LoadReport report;
+  report.spec.name = "a <b> & c";
+  report.spec.requests = 2;
+  report.clock = "model";
+  report.rate = 1;
+  for (const char* policy : {"sarathi", "vllm"}) {
+    PolicyReport& p = report.policies.emplace_back();
+    p.policy = policy;
+    p.run = run(policy, p.policy == "vllm" ? 400 : 100, requests);
+    p.summary = summarize(p.run);
+  }
+  EXPECT_NE(compare_stalls(report).find("P99 TBT of sarathi is 2000.0 ms, 2.5 x lower than vllm's "
+                                        "5020.0 ms"),
+            std::string::npos)
+      << compare_stalls(report);
+  const std::string html = to_html(report);
+  EXPECT_NE(html.find("a &lt;b> &amp; c"), std::string::npos);
+  EXPECT_NE(html.find("<svg"), std::string::npos);
+  EXPECT_EQ(html.find("nan"), std::string::npos);
+  const json::Value v = to_json(report);
+  EXPECT_EQ(v.find("policies")->as_array().size(), 2u);
+  EXPECT_NEAR(v.find("policies")->as_array()[1].find("run")->find("tbt")->find("p99")->as_number(),
+              5.02, 1e-9);
+  report.policies.pop_back();
+  EXPECT_EQ(compare_stalls(report), "");
+}
+
+TEST(LoadServer, TheEngineAndTheSchedulerAloneDoTheSameSteps) {
+  Model model({.model = "tiny", .load_format = "dummy:1", .threads = 1});
+  EngineOptions options{.prefix_caching = false};
+  options.scheduler = {
+      .policy = "sarathi", .max_num_seqs = 4, .max_num_batched_tokens = 24, .max_model_len = 200};
+  std::vector<LoadRequest> requests;
+  for (int i = 0; i < 9; ++i)
+    requests.push_back({.arrival = 2.0 * i, .prompt = 1 + 17 * i, .answer = 1 + 3 * i % 11});
+  const int pages = Engine(model, options).num_pages();
+  const auto engine = make_engine_server(model, options);
+  const auto scheduler = make_scheduler_server(options.scheduler, pages, options.page_places);
+  const auto one = make_model_clock(cost()), other = make_model_clock(cost());
+  const LoadResult a = run_load(*engine, *one, requests),
+                   b = run_load(*scheduler, *other, requests);
+  ASSERT_EQ(a.steps.size(), b.steps.size());
+  for (size_t i = 0; i < a.steps.size(); ++i) {
+    EXPECT_EQ(a.steps[i].work.prompt_places, b.steps[i].work.prompt_places);
+    EXPECT_EQ(a.steps[i].work.decode_rows, b.steps[i].work.decode_rows);
+    EXPECT_EQ(a.steps[i].end, b.steps[i].end);
+  }
+  EXPECT_EQ(a.gaps, b.gaps);
+  for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(a.requests[i].start, b.requests[i].start);
+}
+
+TEST(LoadServer, RefusesARequestThatIsTooLong) {
+  EXPECT_THROW(run("sarathi", 100, {{.prompt = 399, .answer = 2}}), UsageError);
+}
+
+}  // namespace
+}  // namespace invar
