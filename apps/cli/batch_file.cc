@@ -70,11 +70,8 @@ class Collector final : public TextSink {
     Line& line = lines_[index];
     std::vector<int64_t> ids;
     try {
-      for (int32_t choice = 0; choice < line.request.text.params.n; ++choice) {
-        TextRequest request = line.request.text;
-        request.choice = choice;
-        ids.push_back(engine.submit(request));
-      }
+      for (size_t i = 0; i < line.request.answers(); ++i)
+        ids.push_back(engine.submit(line.request.answer(i)));
     } catch (const Error&) {
       for (const int64_t id : ids) engine.abort(id);
       throw;

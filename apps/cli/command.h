@@ -34,6 +34,7 @@ void add_diff(CLI::App& app, Action& action);
 void add_corpus(CLI::App& app, Action& action);
 void add_train(CLI::App& app, Action& action);
 void add_evaluate(CLI::App& app, Action& action);
+void add_serve(CLI::App& app, Action& action);
 
 // Options that every command with a model takes.
 struct ModelFlags {

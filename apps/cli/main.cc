@@ -38,6 +38,9 @@ int run(int argc, char** argv) {
   add_corpus(app, action);
   add_train(app, action);
   add_evaluate(app, action);
+#ifdef INVAR_HAVE_SERVER
+  add_serve(app, action);
+#endif
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

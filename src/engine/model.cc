@@ -12,6 +12,7 @@
 #include "model/families/presets.h"
 #include "model/families/tensors.h"
 #include "weights/hf_directory.h"
+#include "weights/weights_digest.h"
 
 namespace invar {
 
@@ -76,7 +77,24 @@ std::optional<uint64_t> dummy_seed(const std::string& load_format) {
   fail_usage("expected a load format of auto or dummy:SEED, found \"{}\"", load_format);
 }
 
+// Reads what the model is and opens its weights.
+std::unique_ptr<TensorSource> open_weights(const ModelOptions& options, ModelConfig& config) {
+  if (const auto seed = dummy_seed(options.load_format)) {
+    config.spec = preset_spec(options.model);
+    return dummy_weights(config.spec, *seed);
+  }
+  const HfDirectory directory = open_hf_directory(options.model);
+  config = parse_model_config(directory.config, directory.generation_config, options.model);
+  return open_checkpoint(options.model);
+}
+
 }  // namespace
+
+Digest weights_digest(const ModelOptions& options, ThreadPool& pool) {
+  ModelConfig config;
+  const auto source = open_weights(options, config);
+  return weights_digest(*source, source->names(), pool);
+}
 
 Model::Model(const ModelOptions& options, const LoadProgress& progress) : options_(options) {
   if (options.weights != "auto" && options.weights != "rounded")
@@ -89,16 +107,8 @@ Model::Model(const ModelOptions& options, const LoadProgress& progress) : option
   devices_ = open_devices(options.device, options.ranks);
   pool_ = std::make_unique<ThreadPool>(options.threads);
 
-  std::unique_ptr<TensorSource> source;
   const bool rounded = options.weights == "rounded";
-  if (const auto seed = dummy_seed(options.load_format)) {
-    config_.spec = preset_spec(options.model);
-    source = dummy_weights(spec(), *seed);
-  } else {
-    const HfDirectory directory = open_hf_directory(options.model);
-    config_ = parse_model_config(directory.config, directory.generation_config, options.model);
-    source = open_checkpoint(options.model);
-  }
+  const std::unique_ptr<TensorSource> source = open_weights(options, config_);
   check_tensors(spec(), *source);
   if (product_type(spec(), *source) == DType::f32)  // else there is nothing to round
     arithmetic_.weights = rounded ? WeightMode::rounded : WeightMode::f32;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/sha256.h"
 #include "base/thread_pool.h"
 #include "collectives/group.h"
 #include "device/device.h"
@@ -63,5 +64,9 @@ class Model {
   Kernels kernels_, host_kernels_;
   std::vector<std::unique_ptr<DecoderWeights>> weights_;  // per rank
 };
+
+// The digest of the weights that the options name, as they are stored (numerics 8).
+// Reads all of them.
+Digest weights_digest(const ModelOptions& options, ThreadPool& pool);
 
 }  // namespace invar

@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "base/json.h"
@@ -25,20 +26,46 @@ struct Context {
   const ChatTemplate* chat = nullptr;         // null: the model has none, because
   std::string no_chat;                        // of this sentence
   std::function<std::tm()> clock;             // for the template
-  ConstraintCompiler* constraints = nullptr;  // null: constrained answers are refused
+  ConstraintCompiler* constraints = nullptr;  // null: Request::form is not compiled
+  bool ignores_unknown = false;  // as servers do; else a field that is not known is refused
 };
+
+using Prompt = std::variant<std::string, std::vector<int32_t>>;  // text, or token ids
 
 struct Request {
   Endpoint endpoint = Endpoint::completions;
-  TextRequest text;  // of the first of text.params.n answers; the others differ in `choice`
+  std::string model;            // as the request names it; empty: it does not
+  std::vector<Prompt> prompts;  // one or more; text.prompt is the first
+  TextRequest text;             // of the first answer; the others differ in prompt and `choice`
+  json::Value form;             // what the answer is held to, for ConstraintCompiler; or null
+  bool has_seed = false;        // else text.params.seed is the default
+  std::string cache_salt;       // only requests of one salt share computed pages
+
+  // How the answer is shown.
+  bool stream = false;
+  bool usage_at_end = false, usage_always = false;  // of a stream
+  bool token_ids = false;                           // beside the text
+  bool logits_hash = true;                          // of each choice
+
+  size_t answers() const { return prompts.size() * static_cast<size_t>(text.params.n); }
+  // The request for answer i: n for each prompt, prompt after prompt.
+  TextRequest answer(size_t i) const;
 };
 
-// Reads the body of a request. A field that is not known is refused, since it could mean to change
-// the answer. Throws UsageError with one sentence.
+// Reads the body of a request. Throws UsageError with one sentence.
 Request parse_request(const json::Value& body, Endpoint endpoint, const Context& context);
 
-// The body of the answer: one choice for each of `answers`, each with its logits hash.
+// What stands at the beginning of an answer, and of each event of a stream.
+struct Head {
+  std::string id;
+  int64_t created = 0;  // seconds since 1970
+  std::string model;
+  std::string system_fingerprint;
+};
+
+// The body of the answer: one choice for each of `answers`, each with its logits hash. Without a
+// head it has neither id nor model.
 json::Value answer_body(const Request& request, std::span<const TextAnswer> answers,
-                        const Tokenizer& tokenizer);
+                        const Tokenizer& tokenizer, const Head* head = nullptr);
 
 }  // namespace invar::openai

@@ -2,22 +2,13 @@
 
 namespace invar {
 
-struct TextEngine::State {
-  State(const Tokenizer& tokenizer, const TextRequest& request)
-      : decoder(tokenizer, {.continuation = true}), stops(request.stop, request.include_stop) {}
-
-  StreamDecoder decoder;
-  StopStrings stops;
-  TextAnswer answer;
-};
-
 TextEngine::TextEngine(Engine& engine, const Tokenizer& tokenizer)
     : engine_(engine), tokenizer_(tokenizer) {}
 
 TextEngine::~TextEngine() = default;
 
 int64_t TextEngine::submit(const TextRequest& request) {
-  auto state = std::make_unique<State>(tokenizer_, request);
+  auto state = std::make_unique<AnswerBuilder>(tokenizer_, request.stop, request.include_stop);
   const std::string* text = std::get_if<std::string>(&request.prompt);
   state->answer.prompt_tokens =
       text ? tokenizer_.encode(*text, {.add_special_tokens = request.add_special_tokens})
@@ -50,29 +41,13 @@ void TextEngine::on_prompt(const PromptOutput& output) {
 void TextEngine::on_token(const TokenOutput& output) {
   const auto it = states_.find(output.request);
   if (it == states_.end()) return;
-  State& state = *it->second;
-  TextAnswer& answer = state.answer;
-  answer.finish = output.finish;
-  if (output.error) answer.error = output.error;
-  std::string piece;
-  bool stopped = false;
-  if (output.finish != FinishReason::failed) {
-    answer.tokens.push_back(output.token);
-    answer.logits_hash = output.logits_hash;
-    if (output.logprobs) answer.logprobs.push_back(*output.logprobs);
-    std::string decoded;
-    state.decoder.push(output.token, decoded);
-    if (output.finish != FinishReason::none) state.decoder.finish(decoded);
-    stopped = state.stops.push(decoded, piece);
-    if (!stopped && output.finish != FinishReason::none) state.stops.finish(piece);
-  }
-  answer.text += piece;
+  AnswerBuilder& builder = *it->second;
+  const std::string piece = builder.push(output);
   sink_->on_text(output.request, piece, output);
-  if (stopped) answer.finish = FinishReason::stop;
-  if (answer.finish == FinishReason::none) return;
-  const std::unique_ptr<State> finished = std::move(it->second);
+  if (builder.answer.finish == FinishReason::none) return;
+  const std::unique_ptr<AnswerBuilder> finished = std::move(it->second);
   states_.erase(it);
-  if (stopped && output.finish == FinishReason::none) engine_.abort(output.request);
+  if (output.finish == FinishReason::none) engine_.abort(output.request);  // a stop string
   sink_->on_finished(output.request, finished->answer);
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "frontend/stop_strings.h"
+#include "frontend/answer_builder.h"
 #include "tokenizer/tokenizer.h"
 
 namespace invar {
@@ -21,16 +21,6 @@ struct TextRequest {
   bool include_stop = false;
   std::shared_ptr<Constraint> constraint;  // null: the answer may be any text
   int32_t choice = 0;
-};
-
-// A finished answer.
-struct TextAnswer {
-  std::string text;
-  std::vector<int32_t> prompt_tokens, tokens;
-  std::vector<TokenLogprobs> logprobs, prompt_logprobs;
-  FinishReason finish = FinishReason::none;
-  Digest logits_hash{};
-  std::string error;  // of a failed one: a sentence
 };
 
 class TextSink {
@@ -58,13 +48,12 @@ class TextEngine final : private OutputSink {
   const Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
-  struct State;
   void on_token(const TokenOutput& output) override;
   void on_prompt(const PromptOutput& output) override;
 
   Engine& engine_;
   const Tokenizer& tokenizer_;
-  std::unordered_map<int64_t, std::unique_ptr<State>> states_;
+  std::unordered_map<int64_t, std::unique_ptr<AnswerBuilder>> states_;
   int64_t next_id_ = 1;
   TextSink* sink_ = nullptr;  // during step
 };

@@ -1,12 +1,10 @@
-#include "frontend/openai.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
 
 #include "base/error.h"
-#include "tokenizer/utf8.h"
+#include "frontend/openai.h"
 
 namespace invar::openai {
 
@@ -36,7 +34,9 @@ constexpr std::string_view kCommonFields[] = {"model",
                                               "guided_regex",
                                               "guided_choice",
                                               "guided_json",
-                                              "user"};
+                                              "user",
+                                              "stream",
+                                              "stream_options"};
 constexpr std::string_view kCompletionFields[] = {"prompt"};
 constexpr std::string_view kChatFields[] = {"messages",
                                             "tools",
@@ -68,16 +68,20 @@ class Reader {
     if (!body_.is_object()) fail_usage("expected an object, found {}", body_.type_name());
     const bool chat = endpoint == Endpoint::chat;
     for (const auto& [key, value] : body_.as_object())
-      if (!among(key, kCommonFields) &&
+      if (!context_.ignores_unknown && !among(key, kCommonFields) &&
           !(chat ? among(key, kChatFields) : among(key, kCompletionFields)))
         fail_usage("the field {} of \"body\" is not supported", json::quoted(key));
     Request request{.endpoint = endpoint, .text = {.params = context_.defaults}};
-    chat ? read_messages(request.text) : read_prompt(request.text);
+    if (const json::Value* v = find("model")) request.model = text(*v, "model");
+    chat ? read_messages(request) : read_prompts(request);
+    request.text.prompt = request.prompts.front();
     read_lengths(request.text.params);
     read_sampling(request.text.params);
+    request.has_seed = find("seed") != nullptr;
     read_stops(request.text);
     chat ? read_chat_logprobs(request.text.params) : read_logprobs(request.text.params);
-    read_constraint(request.text);
+    read_form(request);
+    read_stream(request);
     return request;
   }
 
@@ -109,18 +113,30 @@ class Reader {
     return tokens;
   }
 
-  void read_prompt(TextRequest& request) const {
-    const json::Value* prompt = find("prompt");
-    if (!prompt) fail_usage("expected \"prompt\" in \"body\"");
-    if (prompt->is_string())
-      request.prompt = prompt->as_string();
-    else if (prompt->is_array())
-      request.prompt = token_ids(*prompt, "token ids");
-    else
-      fail_usage("expected a prompt of text or token ids, found {}", prompt->type_name());
+  static const std::string& text(const json::Value& value, const char* what) {
+    if (!value.is_string()) fail_usage("expected {} as a text, found {}", what, value.type_name());
+    return value.as_string();
   }
 
-  void read_messages(TextRequest& request) const {
+  // A text, token ids, or a list of either.
+  void read_prompts(Request& request) const {
+    const json::Value* prompt = find("prompt");
+    if (!prompt) fail_usage("expected \"prompt\" in \"body\"");
+    const bool many =
+        prompt->is_array() && !prompt->as_array().empty() && !prompt->as_array()[0].is_number();
+    if (!many) return request.prompts.push_back(read_prompt(*prompt));
+    if (prompt->as_array().size() > kMaxPrompts)
+      fail_usage("expected at most {} prompts, found {}", kMaxPrompts, prompt->as_array().size());
+    for (const json::Value& one : prompt->as_array()) request.prompts.push_back(read_prompt(one));
+  }
+
+  Prompt read_prompt(const json::Value& prompt) const {
+    if (prompt.is_string()) return prompt.as_string();
+    if (prompt.is_array()) return token_ids(prompt, "token ids");
+    fail_usage("expected a prompt of text or token ids, found {}", prompt.type_name());
+  }
+
+  void read_messages(Request& request) const {
     const json::Value* messages = find("messages");
     if (!messages) fail_usage("expected \"messages\" in \"body\"");
     if (!context_.chat) fail_usage("\"messages\" need a chat template; {}", context_.no_chat);
@@ -132,8 +148,8 @@ class Reader {
         fail_usage("expected chat_template_kwargs as an object, found {}", variables->type_name());
       conversation.variables = variables->as_object();
     }
-    request.prompt = context_.chat->render(conversation, context_.clock);
-    request.add_special_tokens = false;
+    request.prompts.emplace_back(context_.chat->render(conversation, context_.clock));
+    request.text.add_special_tokens = false;
   }
 
   void read_lengths(SamplingParams& p) const {
@@ -189,8 +205,8 @@ class Reader {
   }
 
   // OpenAI's response_format, or vLLM's structured_outputs and guided_*, but one of them.
-  void read_constraint(TextRequest& request) const {
-    json::Value what;
+  void read_form(Request& request) const {
+    json::Value& what = request.form;
     if (const json::Value* v = find("structured_outputs")) {
       if (!v->is_object())
         fail_usage("expected structured_outputs as an object, found {}", v->type_name());
@@ -199,9 +215,23 @@ class Reader {
     for (const char* kind : {"regex", "choice", "json"})
       if (const json::Value* v = find((std::string("guided_") + kind).c_str())) what.set(kind, *v);
     if (const json::Value* v = find("response_format")) read_response_format(*v, what);
-    if (what.is_null()) return;
-    if (!context_.constraints) fail_usage("constrained answers are not supported here");
-    request.constraint = context_.constraints->compile(what);
+    if (context_.constraints && !what.is_null())
+      request.text.constraint = context_.constraints->compile(what);
+  }
+
+  void read_stream(Request& request) const {
+    request.stream = read_flag("stream", false);
+    const json::Value* options = find("stream_options");
+    if (!options) return;
+    if (!options->is_object())
+      fail_usage("expected stream_options as an object, found {}", options->type_name());
+    if (!request.stream) fail_usage("stream_options need \"stream\": true");
+    const auto flag = [&](const char* name, bool otherwise) {
+      const json::Value* v = options->find(name);
+      return v && v->is_bool() ? v->as_bool() : otherwise;
+    };
+    request.usage_at_end = flag("include_usage", true);
+    request.usage_always = flag("continuous_usage_stats", false);
   }
 
   static void read_response_format(const json::Value& format, json::Value& what) {
@@ -241,124 +271,23 @@ class Reader {
   }
 
   static constexpr int32_t kMaxLogprobs = 1024;
+  static constexpr size_t kMaxPrompts = 2048;
 
   const json::Value& body_;
   const Context& context_;
 };
 
-// A token as text; bytes that are no characters are spelled as OpenAI does, "bytes:\\xe2\\x82".
-std::string text_of(const Tokenizer& tokenizer, int32_t token) {
-  const std::string_view bytes = tokenizer.token_bytes(token);
-  if (utf8::find_invalid(bytes) == std::string::npos) return std::string(bytes);
-  std::string spelled = "bytes:";
-  for (const char byte : bytes)
-    spelled += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
-  return spelled;
-}
-
-json::Value chat_logprob(const Tokenizer& tokenizer, const TokenLogprob& of) {
-  json::Array bytes;
-  for (const char byte : tokenizer.token_bytes(of.token))
-    bytes.push_back(static_cast<int>(static_cast<unsigned char>(byte)));
-  return json::Object{{"token", text_of(tokenizer, of.token)},
-                      {"logprob", static_cast<double>(of.logprob)},
-                      {"bytes", std::move(bytes)},
-                      {"token_id", static_cast<int64_t>(of.token)}};
-}
-
-json::Value chat_logprobs(const Tokenizer& tokenizer, const std::vector<TokenLogprobs>& all) {
-  json::Array content;
-  for (const TokenLogprobs& one : all) {
-    json::Value entry = chat_logprob(tokenizer, one);
-    json::Array top;
-    for (const TokenLogprob& other : one.top) top.push_back(chat_logprob(tokenizer, other));
-    entry.set("top_logprobs", std::move(top));
-    content.push_back(std::move(entry));
-  }
-  return json::Object{{"content", std::move(content)}};
-}
-
-json::Value completion_logprobs(const Tokenizer& tokenizer, const std::vector<TokenLogprobs>& all) {
-  json::Array tokens, logprobs, tops, offsets;
-  int64_t offset = 0;
-  for (const TokenLogprobs& one : all) {
-    const std::string text = text_of(tokenizer, one.token);
-    json::Value top = json::Object();
-    for (const TokenLogprob& other : one.top)
-      top.set(text_of(tokenizer, other.token), static_cast<double>(other.logprob));
-    tokens.push_back(text);
-    logprobs.push_back(static_cast<double>(one.logprob));
-    tops.push_back(std::move(top));
-    offsets.push_back(offset);
-    offset += static_cast<int64_t>(text.size());
-  }
-  return json::Object{{"tokens", std::move(tokens)},
-                      {"token_logprobs", std::move(logprobs)},
-                      {"top_logprobs", std::move(tops)},
-                      {"text_offset", std::move(offsets)}};
-}
-
-// vLLM's prompt_logprobs: null for the first token, then {"id": {logprob, rank, decoded_token}}.
-json::Value prompt_logprobs(const Tokenizer& tokenizer, const std::vector<TokenLogprobs>& all) {
-  json::Array out{nullptr};
-  for (const TokenLogprobs& one : all) {
-    json::Value entry;
-    const auto add = [&](const TokenLogprob& of) {
-      entry.set(std::to_string(of.token),
-                json::Object{{"logprob", static_cast<double>(of.logprob)},
-                             {"rank", static_cast<int64_t>(of.rank)},
-                             {"decoded_token", text_of(tokenizer, of.token)}});
-    };
-    add(one);
-    for (const TokenLogprob& other : one.top) add(other);
-    out.push_back(std::move(entry));
-  }
-  return out;
-}
-
-json::Value choice_of(const Request& request, const TextAnswer& answer, int64_t index,
-                      const Tokenizer& tokenizer) {
-  const bool chat = request.endpoint == Endpoint::chat;
-  const SamplingParams& p = request.text.params;
-  json::Value choice;
-  choice.set("index", index);
-  if (chat)
-    choice.set("message", json::Object{{"role", "assistant"}, {"content", answer.text}});
-  else
-    choice.set("text", answer.text);
-  if (p.logprobs)
-    choice.set("logprobs", chat ? chat_logprobs(tokenizer, answer.logprobs)
-                                : completion_logprobs(tokenizer, answer.logprobs));
-  if (p.prompt_logprobs)
-    choice.set("prompt_logprobs", prompt_logprobs(tokenizer, answer.prompt_logprobs));
-  choice.set("finish_reason", name_of(answer.finish));
-  choice.set("logits_hash", to_hex(answer.logits_hash));
-  return choice;
-}
-
 }  // namespace
+
+TextRequest Request::answer(size_t i) const {
+  TextRequest one = text;
+  one.prompt = prompts[i / static_cast<size_t>(text.params.n)];
+  one.choice = static_cast<int32_t>(i % static_cast<size_t>(text.params.n));
+  return one;
+}
 
 Request parse_request(const json::Value& body, Endpoint endpoint, const Context& context) {
   return Reader(body, context).read(endpoint);
-}
-
-json::Value answer_body(const Request& request, std::span<const TextAnswer> answers,
-                        const Tokenizer& tokenizer) {
-  json::Array choices;
-  int64_t completion = 0;
-  for (const TextAnswer& answer : answers) {
-    choices.push_back(choice_of(request, answer, std::ssize(choices), tokenizer));
-    completion += std::ssize(answer.tokens);
-  }
-  const int64_t prompt = answers.empty() ? 0 : std::ssize(answers[0].prompt_tokens);
-  json::Value body;
-  body.set("object", request.endpoint == Endpoint::chat ? "chat.completion" : "text_completion");
-  body.set("choices", std::move(choices));
-  body.set("usage", json::Object{{"prompt_tokens", prompt},
-                                 {"completion_tokens", completion},
-                                 {"total_tokens", prompt + completion}});
-  if (answers.size() == 1) body.set("logits_hash", to_hex(answers[0].logits_hash));
-  return body;
 }
 
 }  // namespace invar::openai

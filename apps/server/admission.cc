@@ -1,0 +1,140 @@
+#include "admission.h"
+
+#include <algorithm>
+#include <ctime>
+#include <random>
+
+#include "base/error.h"
+#include "errors.h"
+
+namespace invar::server {
+
+namespace {
+
+constexpr int kMaxDepth = 64;
+
+openai::Endpoint endpoint_of(const std::string& path) {
+  return path == "/v1/chat/completions" ? openai::Endpoint::chat : openai::Endpoint::completions;
+}
+
+uint64_t random_bits(int bits) {
+  std::random_device device;
+  return (uint64_t{device()} << 32 | device()) >> (64 - bits);
+}
+
+std::tm utc(int64_t seconds) {
+  const auto time = static_cast<std::time_t>(seconds);
+  std::tm out{};
+  gmtime_r(&time, &out);
+  return out;
+}
+
+}  // namespace
+
+std::string random_id(const char* prefix) {
+  return fmt::format("{}{:016x}{:08x}", prefix, random_bits(64), random_bits(32));
+}
+
+std::string Admission::fingerprint() const {
+  const BackendFacts facts = backend_.facts();
+  return facts.identity + "-" + to_hex(facts.weights).substr(0, 16);
+}
+
+openai::Request Admission::read(const JournalEntry& entry) const {
+  const BackendFacts facts = backend_.facts();
+  openai::Context context{.vocab = facts.vocab,
+                          .end_tokens = facts.end_tokens,
+                          .defaults = model_.defaults,
+                          .chat = model_.chat,
+                          .no_chat = model_.no_chat,
+                          .clock = [&] { return utc(entry.created); },
+                          .ignores_unknown = true};
+  const openai::Endpoint endpoint = endpoint_of(entry.endpoint);
+  // What is left of the context, unless the request says less.
+  if (endpoint == openai::Endpoint::chat) context.defaults.max_tokens = facts.max_model_len;
+  const json::Value body =
+      json::parse(entry.request, "the body of the request", {.max_depth = kMaxDepth});
+  openai::Request request = openai::parse_request(body, endpoint, context);
+  request.logits_hash = false;
+  return request;
+}
+
+Admitted Admission::admit(const HttpRequest& http) const {
+  const BackendFacts facts = backend_.facts();
+  const bool chat = endpoint_of(http.path) == openai::Endpoint::chat;
+  JournalEntry entry{.id = random_id(chat ? "chatcmpl-" : "cmpl-"),
+                     .created = static_cast<int64_t>(std::time(nullptr)),
+                     .endpoint = http.path,
+                     .request = http.body,
+                     .arithmetic = facts.identity,
+                     .weights = facts.weights};
+  openai::Request request = read(entry);
+  if (!request.model.empty()) {
+    if (std::find(model_.names.begin(), model_.names.end(), request.model) == model_.names.end())
+      throw ApiError{404, fmt::format("the model {} does not exist", json::quoted(request.model)),
+                     "model_not_found", "model"};
+  }
+  // A number that every client's JSON reader keeps.
+  if (!request.has_seed) request.text.params.seed = random_bits(53);
+  request.text.params = entry.params = checked(std::move(request.text.params), facts.vocab);
+  if (const std::string* key = http.header("idempotency-key")) entry.idempotency_key = *key;
+  for (const openai::Prompt& prompt : request.prompts) {
+    const std::string* text = std::get_if<std::string>(&prompt);
+    const EncodeOptions options{.add_special_tokens = request.text.add_special_tokens};
+    entry.prompts.push_back(text ? model_.tokenizer->encode(*text, options)
+                                 : std::get<std::vector<int32_t>>(prompt));
+  }
+  return complete(std::move(entry), std::move(request));
+}
+
+Admitted Admission::readmit(const JournalEntry& entry) const {
+  const BackendFacts facts = backend_.facts();
+  if (entry.arithmetic != facts.identity || entry.weights != facts.weights)
+    throw ApiError{409, fmt::format("the answer was made with {} and the weights {}, the server "
+                                    "now has {} and {}: it would be another answer",
+                                    entry.arithmetic, to_hex(entry.weights), facts.identity,
+                                    to_hex(facts.weights))};
+  openai::Request request = read(entry);
+  request.text.params = entry.params;
+  return complete(entry, std::move(request));
+}
+
+Admitted Admission::complete(JournalEntry entry, openai::Request request) const {
+  openai::Head head{.id = entry.id,
+                    .created = entry.created,
+                    .model = request.model.empty() ? model_.names.front() : request.model,
+                    .system_fingerprint = fingerprint()};
+  std::vector<Job> jobs = make_jobs(entry, request);
+  return {std::move(entry), std::move(request), std::move(head), std::move(jobs)};
+}
+
+std::vector<Job> Admission::make_jobs(const JournalEntry& entry,
+                                      const openai::Request& request) const {
+  const BackendFacts facts = backend_.facts();
+  if (request.text.params.prompt_logprobs && !facts.prompt_logprobs)
+    fail_usage("prompt log-probabilities were switched off when the server started");
+  std::vector<Job> jobs;
+  const std::string form = request.form.is_null() ? "" : json::dump(request.form);
+  const auto n = static_cast<size_t>(request.text.params.n);
+  for (size_t i = 0; i < request.answers(); ++i) {
+    const std::vector<int32_t>& prompt = entry.prompts[i / n];
+    const auto size = static_cast<int64_t>(prompt.size());
+    if (size == 0) fail_usage("expected a prompt of at least one token, found none");
+    if (size >= facts.max_model_len)
+      throw ApiError{400,
+                     fmt::format("the prompt has {} tokens; at most {} fit with one token of "
+                                 "answer into the context of {}",
+                                 size, facts.max_model_len - 1, facts.max_model_len),
+                     "context_length_exceeded",
+                     request.endpoint == openai::Endpoint::chat ? "messages" : "prompt"};
+    jobs.push_back({.prompt = prompt,
+                    .params = entry.params,
+                    .choice = static_cast<int32_t>(i % n),
+                    .form = form,
+                    .cache_salt = request.cache_salt,
+                    .hash_logits = request.logits_hash});
+  }
+  return jobs;
+}
+
+}  // namespace invar::server

@@ -1,0 +1,56 @@
+// From the bytes of a request to a journal entry and the jobs that compute it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend.h"
+#include "frontend/openai.h"
+#include "http.h"
+#include "journal/journal.h"
+
+namespace invar::server {
+
+// What requests are read against; fixed while the server runs.
+struct ServedModel {
+  std::vector<std::string> names;  // under which clients may ask for it; the first is shown
+  const Tokenizer* tokenizer = nullptr;
+  const ChatTemplate* chat = nullptr;  // null: the model has none, because
+  std::string no_chat;                 // of this sentence
+  SamplingParams defaults;             // of what a request does not say
+};
+
+struct Admitted {
+  JournalEntry entry;
+  openai::Request request;
+  openai::Head head;
+  std::vector<Job> jobs;  // one for each answer; their ids are still 0
+};
+
+class Admission {
+ public:
+  Admission(const ServedModel& model, const Backend& backend) : model_(model), backend_(backend) {}
+
+  // A new request. Draws what the request leaves open: id, time, seed. Throws ApiError and
+  // UsageError.
+  Admitted admit(const HttpRequest& http) const;
+  // The same once more, from its entry. Throws ApiError when it was made with another arithmetic
+  // or other weights, naming both.
+  Admitted readmit(const JournalEntry& entry) const;
+
+  std::string fingerprint() const;
+
+ private:
+  openai::Request read(const JournalEntry& entry) const;
+  std::vector<Job> make_jobs(const JournalEntry& entry, const openai::Request& request) const;
+  Admitted complete(JournalEntry entry, openai::Request request) const;
+
+  const ServedModel& model_;
+  const Backend& backend_;
+};
+
+// `prefix` and 24 random hexadecimal digits.
+std::string random_id(const char* prefix);
+
+}  // namespace invar::server

@@ -1,0 +1,148 @@
+#include "answering.h"
+
+#include "errors.h"
+
+namespace invar::server {
+
+Answering::Answering(Admitted admitted, std::shared_ptr<Exchange> exchange,
+                     const Tokenizer& tokenizer, Answers& answers)
+    : admitted_(std::move(admitted)),
+      exchange_(std::move(exchange)),
+      tokenizer_(tokenizer),
+      answers_(answers),
+      unfinished_(admitted_.jobs.size()) {
+  const openai::Request& request = admitted_.request;
+  if (request.stream) {
+    int64_t prompt_tokens = 0;
+    for (const auto& prompt : admitted_.entry.prompts) prompt_tokens += std::ssize(prompt);
+    writer_ =
+        std::make_unique<openai::EventWriter>(admitted_.head, request, prompt_tokens, tokenizer);
+    return;
+  }
+  for (const Job& job : admitted_.jobs) {
+    builders_.push_back(
+        std::make_unique<AnswerBuilder>(tokenizer, request.text.stop, request.text.include_stop));
+    builders_.back()->answer.prompt_tokens = job.prompt;
+  }
+}
+
+void Answering::begin() {
+  if (!writer_) return;
+  HttpReply head{.type = "text/event-stream; charset=utf-8"};
+  head.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
+  exchange_->stream(std::move(head), shared_from_this());
+}
+
+void Answering::on_token(size_t job, const TokenOutput& output) {
+  if (over_) return;
+  if (output.finish == FinishReason::failed) outcome_ = Outcome::failed;
+  if (writer_) {
+    waiting_.emplace_back(job, output);
+    return exchange_->wake();
+  }
+  AnswerBuilder& builder = *builders_[job];
+  if (builder.answer.finish != FinishReason::none) return;
+  builder.push(output);
+  if (builder.answer.finish == FinishReason::none) return;
+  if (--unfinished_ == 0 || builder.answer.finish == FinishReason::failed) finish();
+}
+
+void Answering::on_prompt(size_t job, const PromptOutput& output) {
+  if (!writer_) builders_[job]->answer.prompt_logprobs.push_back(output.logprobs);
+}
+
+bool Answering::is_over(size_t job) const {
+  return over_ ||
+         (writer_ ? writer_->is_over(job) : builders_[job]->answer.finish != FinishReason::none);
+}
+
+bool Answering::pull(std::string& out) {
+  for (const auto& [job, output] : waiting_) writer_->push(job, output, out);
+  waiting_.clear();
+  over_ = writer_->ended();
+  answers_.settle(*this);
+  return !over_;
+}
+
+void Answering::finish() {
+  over_ = true;
+  std::vector<TextAnswer> answers;
+  for (const auto& builder : builders_) {
+    if (builder->answer.finish == FinishReason::failed)
+      return exchange_->reply(error_reply({500, "the answer failed: " + builder->answer.error}));
+    answers.push_back(std::move(builder->answer));
+  }
+  exchange_->reply({.body = json::dump(openai::answer_body(admitted_.request, answers, tokenizer_,
+                                                           &admitted_.head))});
+}
+
+void Answers::number(std::vector<Job>& jobs) {
+  const std::lock_guard lock(mutex_);
+  for (Job& job : jobs) job.id = next_id_++;
+}
+
+void Answers::add(std::shared_ptr<Answering> answering) {
+  const auto& jobs = answering->admitted().jobs;
+  for (size_t i = 0; i < jobs.size(); ++i) places_.emplace(jobs[i].id, Place{answering, i});
+  answering->known_ = true;
+  ++live_;
+}
+
+void Answers::cancel(Answering& answering) {
+  if (!answering.over_) answering.outcome_ = Outcome::aborted;
+  answering.over_ = true;
+  settle(answering);
+}
+
+void Answers::settle(Answering& answering) {
+  const auto& jobs = answering.admitted().jobs;
+  for (size_t i = 0; i < jobs.size(); ++i)
+    if (answering.is_over(i) && places_.erase(jobs[i].id)) backend_.cancel(jobs[i].id);
+  if (!answering.is_over() || !answering.known_) return;
+  answering.known_ = false;
+  --live_;
+  ended_(answering.admitted().entry, answering.outcome_);
+}
+
+void Answers::on_token(const TokenOutput& output) {
+  const std::lock_guard lock(mutex_);
+  tokens_.push_back(output);
+}
+
+void Answers::on_prompt(const PromptOutput& output) {
+  const std::lock_guard lock(mutex_);
+  prompts_.push_back(output);
+}
+
+void Answers::on_step_end() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (delivery_is_posted_ || (tokens_.empty() && prompts_.empty())) return;
+    delivery_is_posted_ = true;
+  }
+  post_([this] { deliver(); });
+}
+
+void Answers::deliver() {
+  std::vector<TokenOutput> tokens;
+  std::vector<PromptOutput> prompts;
+  {
+    const std::lock_guard lock(mutex_);
+    tokens.swap(tokens_);
+    prompts.swap(prompts_);
+    delivery_is_posted_ = false;
+  }
+  for (const PromptOutput& output : prompts)
+    if (const auto found = places_.find(output.request); found != places_.end())
+      found->second.answering->on_prompt(found->second.job, output);
+  for (const TokenOutput& output : tokens) {
+    const auto found = places_.find(output.request);
+    if (found == places_.end()) continue;
+    const Place place = found->second;
+    if (output.finish != FinishReason::none) places_.erase(found);
+    place.answering->on_token(place.job, output);
+    settle(*place.answering);
+  }
+}
+
+}  // namespace invar::server

@@ -1,0 +1,98 @@
+// Answers that are being computed: hands what the backend says to the exchanges that wait for it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "admission.h"
+#include "backend.h"
+#include "frontend/openai_events.h"
+#include "http.h"
+
+namespace invar::server {
+
+class Answers;
+
+// One request's answer on its way to one client. Lives on the serving thread.
+class Answering : public BodySource, public std::enable_shared_from_this<Answering> {
+ public:
+  // `answers` is told when a stream comes to an end.
+  Answering(Admitted admitted, std::shared_ptr<Exchange> exchange, const Tokenizer& tokenizer,
+            Answers& answers);
+
+  // Begins to stream, or waits for the whole.
+  void begin();
+  void on_token(size_t job, const TokenOutput& output);
+  void on_prompt(size_t job, const PromptOutput& output);
+  bool pull(std::string& out) override;
+
+  const Admitted& admitted() const { return admitted_; }
+  Exchange& exchange() { return *exchange_; }
+  // Job i needs no more tokens, though the backend may not know: a stop string, or a failure of
+  // another job.
+  bool is_over(size_t job) const;
+  bool is_over() const { return over_; }
+
+ private:
+  friend class Answers;
+  void finish();
+
+  Admitted admitted_;
+  std::shared_ptr<Exchange> exchange_;
+  const Tokenizer& tokenizer_;
+  Answers& answers_;
+  std::unique_ptr<openai::EventWriter> writer_;           // of a stream
+  std::vector<std::pair<size_t, TokenOutput>> waiting_;   // until the client takes them
+  std::vector<std::unique_ptr<AnswerBuilder>> builders_;  // of a whole answer
+  size_t unfinished_ = 0;
+  bool over_ = false;
+  Outcome outcome_ = Outcome::finished;
+  bool known_ = false;  // to `answers_`
+};
+
+// Knows which job belongs to which answer. All but the sink's functions on the serving thread.
+class Answers final : public BackendSink {
+ public:
+  // `post` runs a task on the serving thread, `ended` hears of every answer that is over.
+  Answers(Backend& backend, std::function<void(std::function<void()>)> post,
+          std::function<void(const JournalEntry&, Outcome)> ended)
+      : backend_(backend), post_(std::move(post)), ended_(std::move(ended)) {}
+
+  // Gives the jobs their ids. From any thread; before `add`.
+  void number(std::vector<Job>& jobs);
+  // Expects outputs for the answer's jobs from now on. They may be submitted after this.
+  void add(std::shared_ptr<Answering> answering);
+  // Ends an answer before its time.
+  void cancel(Answering& answering);
+  // Forgets what is over of an answer.
+  void settle(Answering& answering);
+  size_t size() const { return live_; }
+
+  void on_token(const TokenOutput& output) override;
+  void on_prompt(const PromptOutput& output) override;
+  void on_step_end() override;
+
+ private:
+  struct Place {
+    std::shared_ptr<Answering> answering;
+    size_t job;
+  };
+  void deliver();
+
+  Backend& backend_;
+  std::function<void(std::function<void()>)> post_;
+  std::function<void(const JournalEntry&, Outcome)> ended_;
+  std::unordered_map<int64_t, Place> places_;
+  size_t live_ = 0;
+
+  std::mutex mutex_;  // guards what follows
+  std::vector<TokenOutput> tokens_;
+  std::vector<PromptOutput> prompts_;
+  bool delivery_is_posted_ = false;
+  int64_t next_id_ = 1;
+};
+
+}  // namespace invar::server

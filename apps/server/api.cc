@@ -1,0 +1,202 @@
+#include "api.h"
+
+#include <openssl/crypto.h>
+
+#include <csignal>
+#include <ctime>
+
+#include "base/error.h"
+#include "base/sha256.h"
+#include "errors.h"
+
+namespace invar::server {
+
+struct Server::Route {
+  const char* method;
+  const char* path;
+  Endpoint endpoint;
+  bool needs_key = true;
+};
+
+const std::vector<Server::Route>& Server::routes() {
+  static const std::vector<Route> kRoutes = {
+      {"GET", "/health", &Server::health, false},
+      {"GET", "/version", &Server::version, false},
+      {"GET", "/v1/models", &Server::models},
+      {"POST", "/v1/completions", &Server::answer},
+      {"POST", "/v1/chat/completions", &Server::answer},
+  };
+  return kRoutes;
+}
+
+Server::Server(const ServerOptions& options, const ServedModel& model, Backend& backend,
+               Journal* journal)
+    : options_(options),
+      model_(model),
+      backend_(backend),
+      journal_(journal),
+      admission_(model, backend),
+      started_(static_cast<int64_t>(std::time(nullptr))),
+      http_(
+          options.http, [this](std::shared_ptr<Exchange> exchange) { handle(exchange); },
+          [](int status, const std::string& sentence) {
+            return error_reply({.status = status, .message = sentence});
+          }),
+      answers_(
+          backend, [this](std::function<void()> task) { http_.post(std::move(task)); },
+          [this](const JournalEntry& entry, Outcome outcome) {
+            if (journal_) journal_->end(entry.id, outcome);
+          }) {}
+
+void Server::run() {
+  backend_.start(answers_);
+  for (const int signal : {SIGTERM, SIGINT}) http_.on_signal(signal, [this] { http_.stop(); });
+  http_.run();
+}
+
+void Server::handle(const std::shared_ptr<Exchange>& exchange) {
+  try {
+    route(exchange);
+  } catch (const ApiError& error) {
+    exchange->reply(error_reply(error));
+  } catch (const std::exception& error) {
+    exchange->reply(error_reply({500, error.what()}));
+  }
+}
+
+void Server::route(const std::shared_ptr<Exchange>& exchange) {
+  const HttpRequest& request = exchange->request;
+  std::string allowed;
+  for (const Route& route : routes()) {
+    if (request.path != route.path) continue;
+    const bool is_head = request.method == "HEAD" && std::string_view(route.method) == "GET";
+    if (request.method != route.method && !is_head) {
+      allowed += allowed.empty() ? route.method : std::string(", ") + route.method;
+      continue;
+    }
+    if (route.needs_key && !may_ask(request))
+      throw ApiError{401, "expected the server's key as \"Authorization: Bearer KEY\"",
+                     "invalid_api_key"};
+    return (this->*route.endpoint)(exchange);
+  }
+  if (allowed.empty())
+    throw ApiError{404, fmt::format("there is nothing at {}", json::quoted(request.path))};
+  HttpReply reply = error_reply(
+      {405, fmt::format("expected {} at {}, found {}", allowed, request.path, request.method)});
+  reply.headers.emplace_back("Allow", allowed);
+  exchange->reply(std::move(reply));
+}
+
+// Compares digests, so that the time says nothing about a key.
+bool Server::may_ask(const HttpRequest& request) const {
+  if (options_.api_keys.empty()) return true;
+  const std::string* header = request.header("authorization");
+  constexpr std::string_view kBearer = "Bearer ";
+  const std::string_view given = header && header->starts_with(kBearer)
+                                     ? std::string_view(*header).substr(kBearer.size())
+                                     : std::string_view();
+  const Digest digest = sha256(std::as_bytes(std::span(given)));
+  bool found = false;
+  for (const std::string& key : options_.api_keys) {
+    const Digest expected = sha256(std::as_bytes(std::span(key)));
+    found |= CRYPTO_memcmp(digest.data(), expected.data(), digest.size()) == 0;
+  }
+  return found;
+}
+
+void Server::health(std::shared_ptr<Exchange> exchange) {
+  exchange->reply({.type = "text/plain"});
+}
+
+void Server::version(std::shared_ptr<Exchange> exchange) {
+  const BackendFacts facts = backend_.facts();
+  exchange->reply({.body = json::dump(json::Object{{"version", INVAR_VERSION},
+                                                   {"identity", facts.identity},
+                                                   {"weights", to_hex(facts.weights)},
+                                                   {"instruction_set", facts.instruction_set}})});
+}
+
+void Server::models(std::shared_ptr<Exchange> exchange) {
+  json::Array data;
+  for (const std::string& name : model_.names)
+    data.push_back(
+        json::Object{{"id", name},
+                     {"object", "model"},
+                     {"created", started_},
+                     {"owned_by", "invar"},
+                     {"root", model_.names.front()},
+                     {"max_model_len", static_cast<int64_t>(backend_.facts().max_model_len)}});
+  exchange->reply(
+      {.body = json::dump(json::Object{{"object", "list"}, {"data", std::move(data)}})});
+}
+
+void Server::answer(std::shared_ptr<Exchange> exchange) {
+  if (answers_.size() >= options_.max_queued)
+    throw ApiError{
+        429,
+        fmt::format("{} answers are being computed or wait: more are refused", answers_.size()),
+        "queue_full"};
+  worker_.post(
+      [this, exchange = std::move(exchange)]() mutable { compute(std::move(exchange), nullptr); });
+}
+
+void Server::compute(std::shared_ptr<Exchange> exchange, const JournalEntry* entry) {
+  const auto refuse = [this, exchange](const ApiError& error) {
+    http_.post([exchange, reply = error_reply(error)] { exchange->reply(reply); });
+  };
+  try {
+    const auto known = entry ? std::nullopt : earlier(exchange->request);
+    if (known) entry = &*known;
+    Admitted admitted = entry ? admission_.readmit(*entry) : admission_.admit(exchange->request);
+    answers_.number(admitted.jobs);
+    if (!journal_ || entry) return submit(std::move(exchange), admitted);
+    journal_->admit(admitted.entry, [this, exchange, admitted, refuse](const std::string& error) {
+      if (error.empty())
+        worker_.post([=, this] { submit(exchange, admitted); });
+      else
+        refuse({503, "the request cannot be written to the journal: " + error});
+    });
+  } catch (const ApiError& error) {
+    refuse(error);
+  } catch (const UsageError& error) {
+    refuse({400, error.what()});
+  } catch (const Error& error) {  // of the body's JSON
+    refuse({400, error.what()});
+  } catch (const std::exception& error) {
+    refuse({500, error.what()});
+  }
+}
+
+std::optional<JournalEntry> Server::earlier(const HttpRequest& request) const {
+  const std::string* key = request.header("idempotency-key");
+  if (!key || key->empty() || !journal_) return std::nullopt;
+  const std::optional<JournalLine> line = journal_->find_key(*key);
+  if (!line) return std::nullopt;
+  if (line->entry.request != request.body || line->entry.endpoint != request.path)
+    throw ApiError{422, "the Idempotency-Key was used before, for another request"};
+  return line->entry;
+}
+
+// The backend refuses what makes no sense before anything of the answer is sent.
+void Server::submit(std::shared_ptr<Exchange> exchange, const Admitted& admitted) {
+  const auto answering =
+      std::make_shared<Answering>(admitted, exchange, *model_.tokenizer, answers_);
+  http_.post([this, answering] {
+    answers_.add(answering);
+    answering->exchange().on_gone = [this, answering] { answers_.cancel(*answering); };
+  });
+  try {
+    for (const Job& job : admitted.jobs) backend_.submit(job);
+  } catch (const Error& error) {
+    http_.post([this, answering, reply = error_reply({400, error.what()})] {
+      answering->exchange().reply(reply);
+      answers_.cancel(*answering);
+    });
+    return;
+  }
+  http_.post([this, answering] {
+    answering->exchange().is_gone() ? answers_.cancel(*answering) : answering->begin();
+  });
+}
+
+}  // namespace invar::server

@@ -1,0 +1,66 @@
+// The server's endpoints: which request goes where, who may ask, what is answered.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "admission.h"
+#include "answering.h"
+#include "backend.h"
+#include "http.h"
+#include "worker.h"
+
+namespace invar::server {
+
+struct ServerOptions {
+  HttpOptions http;
+  std::vector<std::string> api_keys;  // empty: anyone may ask
+  size_t max_queued = 1024;           // answers in all beyond which requests are refused with 429
+};
+
+class Server {
+ public:
+  // All but the options outlive it. Without a journal nothing is remembered.
+  Server(const ServerOptions& options, const ServedModel& model, Backend& backend,
+         Journal* journal);
+
+  int port() const { return http_.port(); }
+  // Serves until SIGTERM or SIGINT, then until every answer is sent.
+  void run();
+
+ private:
+  using Endpoint = void (Server::*)(std::shared_ptr<Exchange>);
+  struct Route;
+  static const std::vector<Route>& routes();
+
+  void handle(const std::shared_ptr<Exchange>& exchange);
+  void route(const std::shared_ptr<Exchange>& exchange);
+  bool may_ask(const HttpRequest& request) const;
+
+  void health(std::shared_ptr<Exchange> exchange);
+  void version(std::shared_ptr<Exchange> exchange);
+  void models(std::shared_ptr<Exchange> exchange);
+  void answer(std::shared_ptr<Exchange> exchange);
+
+  // On the worker: admits the exchange's request, or `entry` again where one is given, and sends
+  // its answer to the exchange.
+  void compute(std::shared_ptr<Exchange> exchange, const JournalEntry* entry);
+  // The entry of an earlier request with the same Idempotency-Key, if there was one. Throws
+  // ApiError when that was another request.
+  std::optional<JournalEntry> earlier(const HttpRequest& request) const;
+  void submit(std::shared_ptr<Exchange> exchange, const Admitted& admitted);
+
+  ServerOptions options_;
+  const ServedModel& model_;
+  Backend& backend_;
+  Journal* journal_;  // null: none is kept
+  Admission admission_;
+  int64_t started_;
+  HttpServer http_;
+  Answers answers_;
+  Worker worker_;  // what may take long: templates, tokenizing, grammars, the journal
+};
+
+}  // namespace invar::server

@@ -1,0 +1,74 @@
+// Where answers are computed. Behind this interface stands an engine in this process
+// (inproc_backend.h) or in another one; the front does not know which. What crosses it is token
+// ids and plain data: no text, no tensor.
+//
+// A backend that loses its engine starts it again and submits every unfinished job once more: the
+// same job gives the same tokens, so it drops what the sink already has (TokenOutput::index) and
+// goes on. The sink sees a pause and nothing else.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/request.h"
+
+namespace invar::server {
+
+// One sequence to compute; an answer with several choices is several jobs.
+struct Job {
+  int64_t id = 0;  // unique while it lives; names it in `cancel` and in what the sink is told
+  std::vector<int32_t> prompt;
+  SamplingParams params;   // checked
+  int32_t choice = 0;      // see invar::Request
+  std::string form;        // JSON of what the answer is held to (ConstraintCompiler); or empty
+  std::string cache_salt;  // only jobs of one salt share computed pages
+  bool hash_logits = false;
+};
+
+// What is known of the engine and its model, fixed while the weights are.
+struct BackendFacts {
+  std::string identity;         // of the arithmetic, e.g. "invar-1/portable/bf16/row8.8"
+  Digest weights{};             // of the weights (numerics 8)
+  std::string instruction_set;  // or "cuda"
+  int32_t vocab = 0;
+  int32_t max_model_len = 0;  // tokens of a prompt and its answer
+  std::vector<int32_t> end_tokens;
+  bool prompt_logprobs = false;  // whether jobs may ask for them
+};
+
+// Numbers for /metrics. Counters grow from the start of the server on.
+struct BackendStats {
+  int32_t running = 0, waiting = 0;
+  int32_t pages = 0, free_pages = 0;
+  int64_t steps = 0, rows = 0, draws = 0, preemptions = 0;
+  int64_t prompt_tokens = 0,
+          cached_tokens = 0;  // of prompts that were begun; from the prefix cache
+};
+
+// Takes what the engine answers: on_prompt and on_token for each job in order, from one thread of
+// the backend, which must not be kept waiting. A token with a finish reason is a job's last word.
+class BackendSink : public OutputSink {
+ public:
+  // Several calls of on_token and on_prompt stand together: a step of the engine is over.
+  virtual void on_step_end() = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // Called once, before any job. Calls may come in from several threads from then on.
+  virtual void start(BackendSink& sink) = 0;
+  virtual BackendFacts facts() const = 0;
+  virtual BackendStats stats() const = 0;
+
+  // Throws UsageError, with one sentence, for a job that can never be answered; after that the sink
+  // hears of it until it is finished or cancelled.
+  virtual void submit(Job job) = 0;
+  // The job's pages are free after the engine's current step; the sink may still hear of it. Ids
+  // that are not known are ignored: the job may just have finished.
+  virtual void cancel(int64_t id) = 0;
+};
+
+}  // namespace invar::server

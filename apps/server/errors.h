@@ -1,0 +1,22 @@
+// Errors as OpenAI's clients read them.
+#pragma once
+
+#include <string>
+
+#include "http.h"
+
+namespace invar::server {
+
+// A request that is answered with an error: thrown, and turned into a reply at one place.
+struct ApiError {
+  int status = 400;
+  std::string message;
+  std::string code;   // "model_not_found"; or empty
+  std::string param;  // the field that is wrong; or empty
+};
+
+// The "type" that goes with a status.
+const char* error_type(int status);
+HttpReply error_reply(const ApiError& error);
+
+}  // namespace invar::server

@@ -1,0 +1,110 @@
+#include "http.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <boost/asio.hpp>
+#include <csignal>
+#include <list>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "http_connection.h"
+
+namespace invar::server {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+const std::string* HttpRequest::header(std::string_view lower_case_name) const {
+  for (const auto& [name, value] : headers)
+    if (name == lower_case_name) return &value;
+  return nullptr;
+}
+
+struct HttpServer::Impl final : ConnectionOwner {
+  Impl(const HttpOptions& options, Handler handler, Refusal refusal)
+      : ConnectionOwner{options, std::move(handler), std::move(refusal)}, acceptor(io), pause(io) {}
+
+  void listen() {
+    error_code error;
+    const auto address =
+        asio::ip::make_address(options.host == "localhost" ? "127.0.0.1" : options.host, error);
+    if (error) fail_usage("expected an IP address to listen on, found \"{}\"", options.host);
+    const tcp::endpoint endpoint(address, static_cast<uint16_t>(options.port));
+    acceptor.open(endpoint.protocol());
+    acceptor.set_option(asio::socket_base::reuse_address(true));
+    acceptor.bind(endpoint, error);
+    if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+    if (error) fail("cannot listen on {}:{}: {}", options.host, options.port, error.message());
+  }
+
+  asio::awaitable<void> accept() {
+    while (acceptor.is_open()) {
+      tcp::socket socket(io);
+      error_code error;
+      co_await acceptor.async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
+      if (!acceptor.is_open()) co_return;
+      if (error) {  // no descriptors are left, or the client has gone already
+        pause.expires_after(std::chrono::milliseconds(50));
+        co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
+        continue;
+      }
+      serve_connection(std::move(socket), *this);
+    }
+  }
+
+  asio::io_context io{1};
+  tcp::acceptor acceptor;
+  asio::steady_timer pause;
+  std::list<asio::signal_set> signals;
+};
+
+HttpServer::HttpServer(const HttpOptions& options, Handler handler, Refusal refusal)
+    : impl_(std::make_unique<Impl>(options, std::move(handler), std::move(refusal))) {
+  rlimit files{};  // a connection is a descriptor
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
+  impl_->listen();
+}
+
+HttpServer::~HttpServer() = default;
+
+int HttpServer::port() const {
+  return impl_->acceptor.local_endpoint().port();
+}
+
+void HttpServer::run() {
+  asio::co_spawn(impl_->io, impl_->accept(), asio::detached);
+  impl_->io.run();
+}
+
+void HttpServer::post(std::function<void()> task) {
+  asio::post(impl_->io, std::move(task));
+}
+
+void HttpServer::on_signal(int signal, std::function<void()> task) {
+  asio::signal_set& set = impl_->signals.emplace_back(impl_->io, signal);
+  set.async_wait([task = std::move(task)](const error_code& error, int) {
+    if (!error) task();
+  });
+}
+
+void HttpServer::stop() {
+  error_code ignored;
+  impl_->stopping = true;
+  impl_->acceptor.close(ignored);
+  impl_->pause.cancel();
+  for (auto& set : impl_->signals) set.cancel(ignored);
+  close_idle_connections(*impl_);
+}
+
+HttpServer::Counts HttpServer::counts() const {
+  return {impl_->connections.size(), impl_->exchanges};
+}
+
+}  // namespace invar::server

@@ -1,0 +1,99 @@
+// HTTP/1.1 over TCP: reads requests within limits, hands each to a handler and sends what it
+// answers. Knows nothing of what the requests mean. One thread does all of it; only `post` may be
+// called from others.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace invar::server {
+
+using Headers = std::vector<std::pair<std::string, std::string>>;
+
+struct HttpRequest {
+  std::string method, path, query;  // the path is as sent, without the query
+  Headers headers;                  // names in lower case
+  std::string body;
+
+  // The header's value, or nullptr.
+  const std::string* header(std::string_view lower_case_name) const;
+};
+
+struct HttpReply {
+  int status = 200;
+  std::string type = "application/json";
+  std::string body;
+  Headers headers;
+};
+
+// A body that is made while it is sent.
+class BodySource {
+ public:
+  virtual ~BodySource() = default;
+  // Appends what is ready now, maybe nothing. False: this was all.
+  virtual bool pull(std::string& out) = 0;
+};
+
+// One request and its answer: either `reply` or `stream`, once.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+  virtual void reply(HttpReply reply) = 0;
+  // Sends the head now and the source's bytes as the client takes them.
+  virtual void stream(HttpReply head, std::shared_ptr<BodySource> source) = 0;
+  // The source has more to give.
+  virtual void wake() = 0;
+  virtual bool is_gone() const = 0;
+
+  HttpRequest request;
+  std::function<void()> on_gone;  // the client has gone before the whole answer was sent
+};
+
+struct HttpOptions {
+  std::string host = "0.0.0.0";
+  int port = 8000;  // 0: any
+  size_t max_connections = 4096;
+  size_t max_header_bytes = 64 << 10;
+  size_t max_body_bytes = 64 << 20;
+  std::chrono::milliseconds header_timeout{10'000};  // from the first byte to the last
+  std::chrono::milliseconds body_timeout{30'000};    // for each 64 KiB
+  std::chrono::milliseconds idle_timeout{75'000};    // between requests
+  std::chrono::milliseconds write_timeout{30'000};   // a client that takes nothing for so long
+};
+
+class HttpServer {
+ public:
+  using Handler = std::function<void(std::shared_ptr<Exchange>)>;
+  // Makes the reply to what never becomes a request: (status, sentence).
+  using Refusal = std::function<HttpReply(int, const std::string&)>;
+
+  // Listens. Throws Error when the address cannot be had.
+  HttpServer(const HttpOptions& options, Handler handler, Refusal refusal);
+  ~HttpServer();
+
+  int port() const;
+  // Serves until `stop`, then until every answer that has begun is sent.
+  void run();
+  // Runs `task` on the serving thread. Safe from every thread.
+  void post(std::function<void()> task);
+  // Calls `task` on the serving thread when a signal comes.
+  void on_signal(int signal, std::function<void()> task);
+  // Accepts no more connections; idle ones are closed, the rest after their answer.
+  void stop();
+
+  struct Counts {
+    size_t connections = 0, exchanges = 0;
+  };
+  Counts counts() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace invar::server

@@ -1,0 +1,398 @@
+#include "http_connection.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <boost/asio.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <optional>
+
+#include "base/error.h"
+
+namespace invar::server {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr size_t kReadBytes = 16 << 10, kBodyStep = 64 << 10;
+constexpr size_t kMaxHeaders = 256;
+
+// A request that cannot be served: the connection ends after the reply.
+struct Refused {
+  int status;
+  std::string sentence;
+};
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + ('a' - 'A'));
+  return out;
+}
+
+Refused refusal_of(const error_code& error) {
+  if (error == http::error::header_limit || error == http::error::buffer_overflow)
+    return {431, "the header of the request is too large"};
+  if (error == http::error::body_limit) return {413, "the body of the request is too large"};
+  if (error == http::error::bad_version)
+    return {505, "expected HTTP/1.1 or HTTP/1.0, found another version"};
+  return {400, fmt::format("expected a request in HTTP/1.1, found {}", error.message())};
+}
+
+// What the parser lets through and two servers in a row could read differently.
+void check_header(const http::request<http::string_body>& message) {
+  size_t count = 0, hosts = 0, lengths = 0, encodings = 0;
+  for (const auto& field : message) {
+    ++count;
+    hosts += field.name() == http::field::host;
+    lengths += field.name() == http::field::content_length;
+    encodings += field.name() == http::field::transfer_encoding;
+  }
+  if (count > kMaxHeaders) throw Refused{431, "the request has too many headers"};
+  if (message.version() == 11 && hosts != 1)
+    throw Refused{400, fmt::format("expected one Host header, found {}", hosts)};
+  if (lengths + encodings > 1)
+    throw Refused{400, "expected one Content-Length or one Transfer-Encoding, found more"};
+  if (encodings && lower(message[http::field::transfer_encoding]) != "chunked")
+    throw Refused{501, "expected the Transfer-Encoding chunked, found another"};
+  if (message.target().empty() || message.target()[0] != '/')
+    throw Refused{400, "expected a path that begins with / as the target of the request"};
+}
+
+HttpRequest request_of(http::request<http::string_body>&& message) {
+  HttpRequest request;
+  request.method = std::string(message.method_string());
+  const std::string target = std::string(message.target());
+  const size_t query = target.find('?');
+  request.path = target.substr(0, query);
+  if (query != std::string::npos) request.query = target.substr(query + 1);
+  for (const auto& field : message)
+    request.headers.emplace_back(lower(field.name_string()), std::string(field.value()));
+  request.body = std::move(message.body());
+  return request;
+}
+
+}  // namespace
+
+class ConnectionExchange;
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(tcp::socket socket, ConnectionOwner& owner)
+      : socket_(std::move(socket)), deadline_(socket_.get_executor()), owner_(owner) {
+    owner_.connections.insert(this);
+  }
+  ~Connection() { owner_.connections.erase(this); }
+
+  asio::awaitable<void> serve();
+  bool is_idle() const { return !exchange_; }
+  void close() {
+    error_code ignored;
+    socket_.close(ignored);
+  }
+
+ private:
+  asio::awaitable<bool> read_some();
+  asio::awaitable<std::optional<HttpRequest>> read_request();
+  asio::awaitable<void> write(std::string bytes);
+  asio::awaitable<void> answer(std::shared_ptr<ConnectionExchange> exchange);
+  asio::awaitable<void> send_stream(std::shared_ptr<ConnectionExchange> exchange);
+  asio::awaitable<void> refuse(const Refused& refused);
+  asio::awaitable<void> watch(std::shared_ptr<ConnectionExchange> exchange);
+  bool client_has_gone();
+  std::string head_of(const HttpReply& reply, bool whole) const;
+  void set_deadline(milliseconds time);
+
+  tcp::socket socket_;
+  asio::steady_timer deadline_;
+  bool timed_out_ = false;
+  ConnectionOwner& owner_;
+  std::string in_;  // read and not parsed
+  bool keep_alive_ = true, is_http_10_ = false;
+  std::shared_ptr<ConnectionExchange> exchange_;  // null: waits for a request
+};
+
+class ConnectionExchange final : public Exchange {
+ public:
+  explicit ConnectionExchange(const asio::any_io_executor& executor) : signal_(executor) {}
+
+  void reply(HttpReply reply) override {
+    if (whole_ || source_) return;
+    whole_ = std::move(reply);
+    wake();
+  }
+  void stream(HttpReply head, std::shared_ptr<BodySource> source) override {
+    if (whole_ || source_) return;
+    head_ = std::move(head);
+    source_ = std::move(source);
+    wake();
+  }
+  void wake() override {
+    signalled_ = true;
+    signal_.cancel();
+  }
+  bool is_gone() const override { return gone_; }
+  void client_gone() {
+    if (over_) return;
+    gone_ = true;
+    wake();
+    const auto tell = std::exchange(on_gone, nullptr);
+    if (tell) tell();
+  }
+
+ private:
+  friend class Connection;
+
+  // Until the next `wake`, which may have come already.
+  asio::awaitable<void> wait() {
+    while (!signalled_) {
+      error_code ignored;
+      signal_.expires_at(asio::steady_timer::time_point::max());
+      co_await signal_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+    }
+    signalled_ = false;
+  }
+
+  asio::steady_timer signal_;
+  bool signalled_ = false, gone_ = false;
+  bool over_ = false;  // the answer is sent
+  std::optional<HttpReply> whole_;
+  HttpReply head_;
+  std::shared_ptr<BodySource> source_;
+};
+
+// When the time is up, whatever the connection waits for fails.
+void Connection::set_deadline(milliseconds time) {
+  deadline_.expires_after(time);
+  deadline_.async_wait([self = weak_from_this()](const error_code& error) {
+    const auto connection = self.lock();
+    if (error || !connection ||
+        connection->deadline_.expiry() > asio::steady_timer::clock_type::now())
+      return;
+    connection->timed_out_ = true;
+    error_code ignored;
+    connection->socket_.cancel(ignored);
+  });
+}
+
+asio::awaitable<void> Connection::serve() {
+  const auto self = shared_from_this();
+  std::optional<Refused> refused;
+  try {
+    while (keep_alive_ && !owner_.stopping) {
+      std::optional<HttpRequest> request = co_await read_request();
+      if (!request) break;
+      exchange_ = std::make_shared<ConnectionExchange>(socket_.get_executor());
+      exchange_->request = std::move(*request);
+      ++owner_.exchanges;
+      co_await answer(exchange_);
+      --owner_.exchanges;
+      exchange_ = nullptr;
+    }
+  } catch (const Refused& caught) {
+    refused = caught;
+  } catch (const boost::system::system_error&) {  // the client has gone or is too slow
+  }
+  if (refused) co_await refuse(*refused);
+  if (exchange_) {
+    --owner_.exchanges;
+    exchange_->client_gone();
+    exchange_ = nullptr;
+  }
+  deadline_.cancel();
+  close();
+}
+
+// False at the end of what the client sends.
+asio::awaitable<bool> Connection::read_some() {
+  const size_t before = in_.size();
+  in_.resize(before + kReadBytes);
+  error_code error;
+  const size_t size =
+      co_await socket_.async_read_some(asio::buffer(in_.data() + before, kReadBytes),
+                                       asio::redirect_error(asio::use_awaitable, error));
+  in_.resize(before + size);
+  if (error && timed_out_) throw Refused{408, "the request did not come in time"};
+  if (error && error != asio::error::eof) throw boost::system::system_error(error);
+  co_return size > 0;
+}
+
+// Nothing when the client ends the connection between requests, or is silent there for too long.
+asio::awaitable<std::optional<HttpRequest>> Connection::read_request() {
+  http::request_parser<http::string_body> parser;
+  parser.header_limit(static_cast<uint32_t>(owner_.options.max_header_bytes));
+  parser.body_limit(owner_.options.max_body_bytes);
+  parser.eager(true);
+  if (in_.empty()) {
+    std::string().swap(in_);
+    set_deadline(owner_.options.idle_timeout);
+    // Waits without a buffer, so that an idle connection has none.
+    co_await socket_.async_wait(tcp::socket::wait_read, asio::use_awaitable);
+    if (!co_await read_some()) co_return std::nullopt;
+  }
+  set_deadline(owner_.options.header_timeout);
+  size_t body_bytes = 0;
+  bool in_body = false;
+  while (true) {
+    error_code error;
+    const size_t used = parser.put(asio::buffer(in_), error);
+    in_.erase(0, used);
+    if (error && error != http::error::need_more) throw refusal_of(error);
+    if (parser.is_header_done() && !in_body) {
+      in_body = true;
+      check_header(parser.get());
+      set_deadline(owner_.options.body_timeout);
+      if (!parser.is_done() && parser.get()[http::field::expect] == "100-continue")
+        co_await write("HTTP/1.1 100 Continue\r\n\r\n");
+    }
+    if (parser.is_done()) break;
+    if (in_body && (body_bytes += used) >= kBodyStep) {
+      body_bytes = 0;
+      set_deadline(owner_.options.body_timeout);
+    }
+    if (used > 0 && !in_.empty() && !error) continue;
+    if (!co_await read_some()) throw boost::system::system_error(asio::error::eof);
+  }
+  deadline_.cancel();
+  keep_alive_ = parser.get().keep_alive();
+  is_http_10_ = parser.get().version() == 10;
+  co_return request_of(parser.release());
+}
+
+asio::awaitable<void> Connection::write(std::string bytes) {
+  set_deadline(owner_.options.write_timeout);
+  size_t sent = 0;
+  while (sent < bytes.size()) {  // each piece has its own time
+    sent += co_await socket_.async_write_some(
+        asio::buffer(bytes.data() + sent, bytes.size() - sent), asio::use_awaitable);
+    set_deadline(owner_.options.write_timeout);
+  }
+  deadline_.cancel();
+}
+
+std::string Connection::head_of(const HttpReply& reply, bool whole) const {
+  const auto reason = http::obsolete_reason(http::int_to_status(reply.status));
+  std::string head = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\n", reply.status,
+                                 std::string_view(reason.data(), reason.size()), reply.type);
+  for (const auto& [name, value] : reply.headers) head += fmt::format("{}: {}\r\n", name, value);
+  if (whole)
+    head += fmt::format("Content-Length: {}\r\n", reply.body.size());
+  else if (!is_http_10_)
+    head += "Transfer-Encoding: chunked\r\n";
+  if (!keep_alive_ || owner_.stopping)
+    head += "Connection: close\r\n";
+  else if (is_http_10_)
+    head += "Connection: keep-alive\r\n";
+  return head + "\r\n";
+}
+
+asio::awaitable<void> Connection::answer(std::shared_ptr<ConnectionExchange> exchange) {
+  asio::co_spawn(socket_.get_executor(), watch(exchange), asio::detached);
+  owner_.handler(exchange);
+  while (!exchange->whole_ && !exchange->source_ && !exchange->gone_) co_await exchange->wait();
+  if (exchange->whole_) {
+    const bool is_head = exchange->request.method == "HEAD";
+    std::string bytes = head_of(*exchange->whole_, true);
+    if (!is_head) bytes += exchange->whole_->body;
+    if (!exchange->gone_) co_await write(std::move(bytes));
+  } else if (!exchange->gone_) {
+    if (is_http_10_) keep_alive_ = false;
+    co_await send_stream(exchange);
+  }
+  if (exchange->gone_) throw boost::system::system_error(asio::error::eof);
+  exchange->over_ = true;
+  error_code ignored;
+  socket_.cancel(ignored);  // ends the watch
+}
+
+asio::awaitable<void> Connection::send_stream(std::shared_ptr<ConnectionExchange> exchange) {
+  std::string bytes = head_of(exchange->head_, false);
+  for (bool more = true; more;) {
+    std::string piece;
+    more = exchange->source_->pull(piece);
+    if (!piece.empty()) {
+      if (is_http_10_)
+        bytes += piece;
+      else
+        bytes += fmt::format("{:x}\r\n{}\r\n", piece.size(), piece);
+    }
+    if (!more && !is_http_10_) bytes += "0\r\n\r\n";
+    if (!bytes.empty()) co_await write(std::exchange(bytes, {}));
+    if (more && piece.empty()) co_await exchange->wait();
+    if (exchange->gone_) co_return;
+  }
+}
+
+// Notices that the client goes while its answer is made. One that only ends its side counts as
+// gone: the two look alike.
+asio::awaitable<void> Connection::watch(std::shared_ptr<ConnectionExchange> exchange) {
+  const auto self = shared_from_this();
+  asio::steady_timer pause(socket_.get_executor());
+  while (!exchange->over_ && !exchange->gone_ && socket_.is_open()) {
+    error_code error;
+    if (in_.empty() && socket_.available(error) == 0)
+      co_await socket_.async_wait(tcp::socket::wait_read,
+                                  asio::redirect_error(asio::use_awaitable, error));
+    if (exchange->over_ || !socket_.is_open()) co_return;
+    if (client_has_gone()) {
+      exchange->client_gone();
+      co_return;
+    }
+    // The next request waits already: the socket stays readable.
+    pause.expires_after(milliseconds(50));
+    co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
+  }
+}
+
+bool Connection::client_has_gone() {
+  pollfd descriptor{.fd = socket_.native_handle(), .events = POLLRDHUP, .revents = 0};
+  return ::poll(&descriptor, 1, 0) > 0;
+}
+
+asio::awaitable<void> Connection::refuse(const Refused& refused) {
+  keep_alive_ = false;
+  timed_out_ = false;
+  const HttpReply reply = owner_.refusal(refused.status, refused.sentence);
+  try {
+    co_await write(head_of(reply, true) + reply.body);
+    // Closing with unread input would reset the connection and lose the reply.
+    socket_.shutdown(tcp::socket::shutdown_send);
+    set_deadline(milliseconds(1000));
+    for (size_t size = 0; size < kMaxHeaders << 10 && co_await read_some(); in_.clear())
+      size += in_.size();
+  } catch (const Refused&) {
+  } catch (const boost::system::system_error&) {
+  }
+}
+
+void serve_connection(tcp::socket socket, ConnectionOwner& owner) {
+  error_code ignored;
+  socket.set_option(tcp::no_delay(true), ignored);
+  const auto executor = socket.get_executor();
+  const bool too_many = owner.connections.size() >= owner.options.max_connections;
+  if (too_many) {  // a word that fits into any socket's buffer
+    const HttpReply reply = owner.refusal(503, "the server has as many connections as it takes");
+    const std::string bytes = fmt::format(
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: {}\r\nContent-Length: {}\r\n"
+        "Retry-After: 1\r\nConnection: close\r\n\r\n{}",
+        reply.type, reply.body.size(), reply.body);
+    socket.non_blocking(true, ignored);
+    socket.write_some(asio::buffer(bytes), ignored);
+    return;
+  }
+  const auto connection = std::make_shared<Connection>(std::move(socket), owner);
+  asio::co_spawn(executor, connection->serve(), [connection](const std::exception_ptr&) {});
+}
+
+void close_idle_connections(ConnectionOwner& owner) {
+  for (Connection* connection : owner.connections)
+    if (connection->is_idle()) connection->close();
+}
+
+}  // namespace invar::server

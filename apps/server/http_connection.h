@@ -1,0 +1,28 @@
+// One connection of the HTTP server. Only http.cc and http_connection.cc include this.
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <unordered_set>
+
+#include "http.h"
+
+namespace invar::server {
+
+class Connection;
+
+// What connections know of the server that they belong to.
+struct ConnectionOwner {
+  HttpOptions options;
+  HttpServer::Handler handler;
+  HttpServer::Refusal refusal;
+  bool stopping = false;
+  std::unordered_set<Connection*> connections = {};
+  size_t exchanges = 0;  // that are being answered
+};
+
+// Serves the connection until it ends; returns at once.
+void serve_connection(boost::asio::ip::tcp::socket socket, ConnectionOwner& owner);
+// Ends the connections that wait for a request.
+void close_idle_connections(ConnectionOwner& owner);
+
+}  // namespace invar::server

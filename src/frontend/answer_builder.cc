@@ -1,0 +1,24 @@
+#include "frontend/answer_builder.h"
+
+namespace invar {
+
+std::string AnswerBuilder::push(const TokenOutput& output) {
+  answer.finish = output.finish;
+  if (output.error) answer.error = output.error;
+  std::string piece;
+  if (output.finish == FinishReason::failed) return piece;
+  answer.tokens.push_back(output.token);
+  answer.logits_hash = output.logits_hash;
+  if (output.logprobs) answer.logprobs.push_back(*output.logprobs);
+  std::string decoded;
+  decoder_.push(output.token, decoded);
+  if (output.finish != FinishReason::none) decoder_.finish(decoded);
+  if (stops_.push(decoded, piece))
+    answer.finish = FinishReason::stop;
+  else if (output.finish != FinishReason::none)
+    stops_.finish(piece);
+  answer.text += piece;
+  return piece;
+}
+
+}  // namespace invar

@@ -1,0 +1,41 @@
+// An answer as it grows: tokens in, text out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/request.h"
+#include "frontend/stop_strings.h"
+#include "tokenizer/tokenizer.h"
+
+namespace invar {
+
+// A finished answer.
+struct TextAnswer {
+  std::string text;
+  std::vector<int32_t> prompt_tokens, tokens;
+  std::vector<TokenLogprobs> logprobs, prompt_logprobs;
+  FinishReason finish = FinishReason::none;
+  Digest logits_hash{};
+  std::string error;  // of a failed one: a sentence
+};
+
+class AnswerBuilder {
+ public:
+  AnswerBuilder(const Tokenizer& tokenizer, const std::vector<std::string>& stops,
+                bool include_stop)
+      : decoder_(tokenizer, {.continuation = true}), stops_(stops, include_stop) {}
+
+  // Takes the next token and returns the text that can be shown now: complete characters that are
+  // not the beginning of a stop string. The answer is over when its `finish` is not none: with a
+  // stop string that may be before the engine says so.
+  std::string push(const TokenOutput& output);
+
+  TextAnswer answer;
+
+ private:
+  StreamDecoder decoder_;
+  StopStrings stops_;
+};
+
+}  // namespace invar

@@ -1,0 +1,152 @@
+#include <fmt/format.h>
+
+#include "frontend/openai_parts.h"
+#include "tokenizer/utf8.h"
+
+namespace invar::openai {
+
+namespace {
+
+// A token as text; bytes that are no characters are spelled as OpenAI does, "bytes:\\xe2\\x82".
+std::string text_of(const Tokenizer& tokenizer, int32_t token) {
+  const std::string_view bytes = tokenizer.token_bytes(token);
+  if (utf8::find_invalid(bytes) == std::string::npos) return std::string(bytes);
+  std::string spelled = "bytes:";
+  for (const char byte : bytes)
+    spelled += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+  return spelled;
+}
+
+json::Value chat_logprob(const Tokenizer& tokenizer, const TokenLogprob& of) {
+  json::Array bytes;
+  for (const char byte : tokenizer.token_bytes(of.token))
+    bytes.push_back(static_cast<int>(static_cast<unsigned char>(byte)));
+  return json::Object{{"token", text_of(tokenizer, of.token)},
+                      {"logprob", static_cast<double>(of.logprob)},
+                      {"bytes", std::move(bytes)},
+                      {"token_id", static_cast<int64_t>(of.token)}};
+}
+
+json::Value chat_logprobs(const Tokenizer& tokenizer, std::span<const TokenLogprobs> all) {
+  json::Array content;
+  for (const TokenLogprobs& one : all) {
+    json::Value entry = chat_logprob(tokenizer, one);
+    json::Array top;
+    for (const TokenLogprob& other : one.top) top.push_back(chat_logprob(tokenizer, other));
+    entry.set("top_logprobs", std::move(top));
+    content.push_back(std::move(entry));
+  }
+  return json::Object{{"content", std::move(content)}};
+}
+
+json::Value completion_logprobs(const Tokenizer& tokenizer, std::span<const TokenLogprobs> all,
+                                int64_t& offset) {
+  json::Array tokens, logprobs, tops, offsets;
+  for (const TokenLogprobs& one : all) {
+    const std::string text = text_of(tokenizer, one.token);
+    json::Value top = json::Object();
+    for (const TokenLogprob& other : one.top)
+      top.set(text_of(tokenizer, other.token), static_cast<double>(other.logprob));
+    tokens.push_back(text);
+    logprobs.push_back(static_cast<double>(one.logprob));
+    tops.push_back(std::move(top));
+    offsets.push_back(offset);
+    offset += static_cast<int64_t>(text.size());
+  }
+  return json::Object{{"tokens", std::move(tokens)},
+                      {"token_logprobs", std::move(logprobs)},
+                      {"top_logprobs", std::move(tops)},
+                      {"text_offset", std::move(offsets)}};
+}
+
+}  // namespace
+
+json::Value usage(int64_t prompt, int64_t completion) {
+  return json::Object{{"prompt_tokens", prompt},
+                      {"completion_tokens", completion},
+                      {"total_tokens", prompt + completion}};
+}
+
+json::Value logprobs_of(Endpoint endpoint, const Tokenizer& tokenizer,
+                        std::span<const TokenLogprobs> some, int64_t& offset) {
+  return endpoint == Endpoint::chat ? chat_logprobs(tokenizer, some)
+                                    : completion_logprobs(tokenizer, some, offset);
+}
+
+json::Value prompt_logprobs(const Tokenizer& tokenizer, std::span<const TokenLogprobs> all) {
+  json::Array out{nullptr};
+  for (const TokenLogprobs& one : all) {
+    json::Value entry;
+    const auto add = [&](const TokenLogprob& of) {
+      entry.set(std::to_string(of.token),
+                json::Object{{"logprob", static_cast<double>(of.logprob)},
+                             {"rank", static_cast<int64_t>(of.rank)},
+                             {"decoded_token", text_of(tokenizer, of.token)}});
+    };
+    add(one);
+    for (const TokenLogprob& other : one.top) add(other);
+    out.push_back(std::move(entry));
+  }
+  return out;
+}
+
+namespace {
+
+json::Array ids_of(const std::vector<int32_t>& tokens) {
+  json::Array ids;
+  for (const int32_t token : tokens) ids.emplace_back(static_cast<int64_t>(token));
+  return ids;
+}
+
+json::Value choice_of(const Request& request, const TextAnswer& answer, int64_t index,
+                      const Tokenizer& tokenizer) {
+  const bool chat = request.endpoint == Endpoint::chat;
+  const SamplingParams& p = request.text.params;
+  int64_t offset = 0;
+  json::Value choice;
+  choice.set("index", index);
+  if (chat)
+    choice.set("message", json::Object{{"role", "assistant"}, {"content", answer.text}});
+  else
+    choice.set("text", answer.text);
+  if (p.logprobs)
+    choice.set("logprobs", logprobs_of(request.endpoint, tokenizer, answer.logprobs, offset));
+  if (request.token_ids) {
+    choice.set("token_ids", ids_of(answer.tokens));
+    choice.set("prompt_token_ids", ids_of(answer.prompt_tokens));
+  }
+  if (p.prompt_logprobs)
+    choice.set("prompt_logprobs", prompt_logprobs(tokenizer, answer.prompt_logprobs));
+  choice.set("finish_reason", name_of(answer.finish));
+  if (request.logits_hash) choice.set("logits_hash", to_hex(answer.logits_hash));
+  return choice;
+}
+
+}  // namespace
+
+json::Value answer_body(const Request& request, std::span<const TextAnswer> answers,
+                        const Tokenizer& tokenizer, const Head* head) {
+  json::Array choices;
+  int64_t prompt = 0, completion = 0;
+  for (const TextAnswer& answer : answers) {
+    if (std::ssize(choices) % request.text.params.n == 0)
+      prompt += std::ssize(answer.prompt_tokens);
+    choices.push_back(choice_of(request, answer, std::ssize(choices), tokenizer));
+    completion += std::ssize(answer.tokens);
+  }
+  json::Value body;
+  if (head) body.set("id", head->id);
+  body.set("object", request.endpoint == Endpoint::chat ? "chat.completion" : "text_completion");
+  if (head) {
+    body.set("created", head->created);
+    body.set("model", head->model);
+    body.set("system_fingerprint", head->system_fingerprint);
+  }
+  body.set("choices", std::move(choices));
+  body.set("usage", usage(prompt, completion));
+  if (answers.size() == 1 && request.logits_hash)
+    body.set("logits_hash", to_hex(answers[0].logits_hash));
+  return body;
+}
+
+}  // namespace invar::openai

@@ -1,0 +1,118 @@
+#include "frontend/openai_events.h"
+
+#include "frontend/openai_parts.h"
+
+namespace invar::openai {
+
+EventWriter::EventWriter(Head head, const Request& request, int64_t prompt_tokens,
+                         const Tokenizer& tokenizer)
+    : head_(std::move(head)),
+      request_(request),
+      tokenizer_(tokenizer),
+      prompt_tokens_(prompt_tokens) {
+  answers_.reserve(request.answers());
+  for (size_t i = 0; i < request.answers(); ++i) answers_.emplace_back(request, tokenizer);
+}
+
+void EventWriter::push(size_t i, const TokenOutput& output, std::string& out) {
+  if (ended_ || answers_[i].over) return;
+  answers_[i].waiting.push_back(output);
+  while (!ended_ && take_turn(out)) {
+  }
+}
+
+// Shows the next token in order if it is there. Turns go round the answers that are not over.
+bool EventWriter::take_turn(std::string& out) {
+  Answer& answer = answers_[turn_];
+  if (!answer.over) {
+    if (answer.waiting.empty()) return false;
+    const TokenOutput output = std::move(answer.waiting.front());
+    answer.waiting.pop_front();
+    show(turn_, output, out);
+    if (ended_) return false;
+  }
+  turn_ = (turn_ + 1) % answers_.size();
+  for (const Answer& one : answers_)
+    if (!one.over) return true;
+  if (request_.usage_at_end) {
+    const json::Value usage = usage_now();
+    event({}, &usage, out);
+  }
+  out += "data: [DONE]\n\n";
+  ended_ = true;
+  return false;
+}
+
+void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
+  Answer& answer = answers_[i];
+  const TextAnswer& text = answer.builder.answer;
+  const std::string piece = answer.builder.push(output);
+  if (text.finish == FinishReason::failed) return fail(text.error, out);
+  ++completion_tokens_;
+  answer.ids.push_back(output.token);
+  answer.over = text.finish != FinishReason::none;
+  if (answer.over) answer.waiting.clear();
+  if (piece.empty() && !answer.over) return;
+  json::Value choice;
+  choice.set("index", static_cast<int64_t>(i));
+  const json::Value shown = delta(answer, piece);
+  choice.set(request_.endpoint == Endpoint::chat ? "delta" : "text", shown);
+  choice.set("logprobs",
+             request_.text.params.logprobs
+                 ? logprobs_of(request_.endpoint, tokenizer_, text.logprobs, answer.logprob_offset)
+                 : json::Value());
+  answer.builder.answer.logprobs.clear();
+  choice.set("finish_reason", answer.over ? json::Value(name_of(text.finish)) : json::Value());
+  if (request_.token_ids) {
+    json::Array ids;
+    for (const int32_t id : answer.ids) ids.emplace_back(static_cast<int64_t>(id));
+    choice.set("token_ids", std::move(ids));
+  }
+  if (answer.over && request_.logits_hash) choice.set("logits_hash", to_hex(text.logits_hash));
+  answer.ids.clear();
+  const json::Value usage = usage_now();
+  event({std::move(choice)}, request_.usage_always ? &usage : nullptr, out);
+}
+
+// What an event adds: in a chat the first one says whose words these are.
+json::Value EventWriter::delta(Answer& answer, const std::string& piece) const {
+  if (request_.endpoint == Endpoint::completions) return piece;
+  json::Value delta;
+  if (!answer.begun) delta.set("role", "assistant");
+  answer.begun = true;
+  delta.set("content", piece);
+  return delta;
+}
+
+void EventWriter::event(json::Array choices, const json::Value* usage, std::string& out) {
+  json::Value body;
+  body.set("id", head_.id);
+  body.set("object",
+           request_.endpoint == Endpoint::chat ? "chat.completion.chunk" : "text_completion");
+  body.set("created", head_.created);
+  body.set("model", head_.model);
+  body.set("system_fingerprint", head_.system_fingerprint);
+  body.set("choices", std::move(choices));
+  if (usage)
+    body.set("usage", *usage);
+  else if (request_.usage_at_end)
+    body.set("usage", nullptr);
+  out += "data: ";
+  out += json::dump(body);
+  out += "\n\n";
+  ++events_;
+}
+
+json::Value EventWriter::usage_now() const {
+  return usage(prompt_tokens_, completion_tokens_);
+}
+
+void EventWriter::fail(const std::string& message, std::string& out) {
+  if (ended_) return;
+  const json::Value error = json::Object{
+      {"message", message}, {"type", "server_error"}, {"param", nullptr}, {"code", nullptr}};
+  out += "data: " + json::dump(json::Object{{"error", error}}) + "\n\ndata: [DONE]\n\n";
+  ended_ = true;
+}
+
+}  // namespace invar::openai

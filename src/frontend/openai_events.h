@@ -1,0 +1,59 @@
+// An answer as server-sent events. The bytes are a function of the head, the request, the prompts
+// and the tokens alone: an answer that is computed again repeats them.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "frontend/answer_builder.h"
+#include "frontend/openai.h"
+
+namespace invar::openai {
+
+class EventWriter {
+ public:
+  // `prompt_tokens` in all, for the usage.
+  EventWriter(Head head, const Request& request, int64_t prompt_tokens, const Tokenizer& tokenizer);
+
+  // Appends the events that the next token of answer i allows: one for each token, in the order of
+  // the tokens' indices and then of the answers, whenever they were computed. A token that shows
+  // no text joins the next. After the last token of the last answer comes the end.
+  void push(size_t i, const TokenOutput& output, std::string& out);
+  // Ends the stream with an error in OpenAI's form.
+  void fail(const std::string& message, std::string& out);
+
+  // Whether answer i needs no more tokens: the engine may not know of a stop string.
+  bool is_over(size_t i) const { return answers_[i].builder.answer.finish != FinishReason::none; }
+  bool ended() const { return ended_; }
+  int64_t events() const { return events_; }
+  int64_t completion_tokens() const { return completion_tokens_; }
+
+ private:
+  struct Answer {
+    explicit Answer(const Request& request, const Tokenizer& tokenizer)
+        : builder(tokenizer, request.text.stop, request.text.include_stop) {}
+    AnswerBuilder builder;
+    std::deque<TokenOutput> waiting;  // for the other answers' tokens of lower indices
+    int32_t shown = 0;                // tokens that were taken from `waiting`
+    bool begun = false, over = false;
+    int64_t logprob_offset = 0;
+    std::vector<int32_t> ids;  // of the event to come
+  };
+
+  bool take_turn(std::string& out);
+  void show(size_t i, const TokenOutput& output, std::string& out);
+  json::Value delta(Answer& answer, const std::string& piece) const;
+  void event(json::Array choices, const json::Value* usage, std::string& out);
+  json::Value usage_now() const;
+
+  Head head_;
+  const Request& request_;
+  const Tokenizer& tokenizer_;
+  int64_t prompt_tokens_, completion_tokens_ = 0, events_ = 0;
+  std::vector<Answer> answers_;
+  size_t turn_ = 0;  // the answer whose token is shown next
+  bool ended_ = false;
+};
+
+}  // namespace invar::openai

@@ -1,0 +1,19 @@
+// What whole answers and events of a stream are made of.
+#pragma once
+
+#include <span>
+
+#include "frontend/openai.h"
+
+namespace invar::openai {
+
+json::Value usage(int64_t prompt, int64_t completion);
+
+// The log-probabilities of some of an answer's tokens in the endpoint's form. `offset` is where
+// their text begins in the answer and moves past it.
+json::Value logprobs_of(Endpoint endpoint, const Tokenizer& tokenizer,
+                        std::span<const TokenLogprobs> some, int64_t& offset);
+// vLLM's prompt_logprobs: null for the first token, then {"id": {logprob, rank, decoded_token}}.
+json::Value prompt_logprobs(const Tokenizer& tokenizer, std::span<const TokenLogprobs> all);
+
+}  // namespace invar::openai
