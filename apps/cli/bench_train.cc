@@ -19,7 +19,7 @@ struct BenchTrainFlags {
   std::string recipe;
   int threads = 0, steps = 5;
   std::string instruction_set = "auto";
-  bool json = false;
+  bool profile = false, json = false;
 };
 
 // Multiplications and additions of a step: a forward of whole rows with all logits, and twice that
@@ -50,6 +50,40 @@ std::vector<PackedRow> made_rows(const TrainerOptions& t) {
   return rows;
 }
 
+// Multiplications and additions of an operation in a step; 0 for what is no matrix product.
+double operations_of(std::string_view name, const TrainerOptions& t) {
+  const DecoderSpec& s = t.model.spec;
+  const double rows = double(t.rows) * t.context, query = s.query_width();
+  // The product itself, its gradients ("... dX", "... dW"), or it computed again.
+  const auto is = [&](std::string_view part) {
+    return name.starts_with(part) && (name.size() == part.size() || name[part.size()] == ' ');
+  };
+  if (is("qkv")) return 2 * s.layers * rows * s.hidden * (query + 2.0 * s.kv_width());
+  if (is("o")) return 2 * s.layers * rows * s.hidden * query;
+  if (is("gated")) return 2 * s.layers * rows * s.hidden * 2.0 * s.ffn;
+  if (is("down")) return 2 * s.layers * rows * s.hidden * s.ffn;
+  if (is("logits") || is("head")) return 2 * rows * s.hidden * s.vocab;
+  const double attention = 2 * s.layers * rows * query * (t.context + 1);
+  return name == "attention" ? attention : name == "attention backward" ? 2.5 * attention : 0;
+}
+
+void print_profile(const TrainerOptions& options, const OperationTimes& times, double seconds,
+                   double peak) {
+  double rest = seconds;
+  const auto print = [&](std::string_view name, double own, const std::string& share) {
+    fmt::print("    {:20} {:8.1f} ms  {:5.1f} %{}\n", name, 1e3 * own, 100 * own / seconds, share);
+  };
+  for (const OperationTimes::Entry& entry : times.entries()) {
+    const double operations = operations_of(entry.name, options);
+    rest -= entry.seconds;
+    print(entry.name, entry.seconds,
+          operations > 0 ? fmt::format("  {:5.1f} % of the product peak",
+                                       100 * operations / (entry.seconds * peak))
+                         : "");
+  }
+  print("the rest", rest, "");
+}
+
 int run_bench_train(const BenchTrainFlags& flags) {
   if (flags.steps < 1) fail_usage("expected 1 or more steps, found {}", flags.steps);
   Recipe recipe = read_recipe(flags.recipe);
@@ -62,9 +96,13 @@ int run_bench_train(const BenchTrainFlags& flags) {
   const std::vector<PackedRow> rows = made_rows(options);
   trainer.step(rows);  // warm: every page of memory touched
   std::vector<double> seconds, peaks;
+  OperationTimes times;  // of the quickest step
   for (int i = 0; i < flags.steps; ++i) {
     peaks.push_back(measure_product_peak(pool, set == "scalar" ? "avx2" : set));
-    seconds.push_back(trainer.step(rows).seconds);
+    OperationTimes own;
+    const double one = trainer.step(rows, &own).seconds;
+    if (seconds.empty() || one < *std::min_element(seconds.begin(), seconds.end())) times = own;
+    seconds.push_back(one);
   }
   const auto median = [](std::vector<double> values) {
     std::sort(values.begin(), values.end());
@@ -94,6 +132,11 @@ int run_bench_train(const BenchTrainFlags& flags) {
         recipe.name, static_cast<double>(trainer.layout().size()) / 1e6, options.rows,
         options.context, pool.size(), set, flags.steps, step, tokens, speed / 1e9,
         100 * speed / peak, peak / 1e9);
+  if (flags.profile) {
+    const double best = *std::min_element(seconds.begin(), seconds.end());
+    fmt::print("  the quickest step, {:.3f} s\n", best);
+    print_profile(options, times, best, peak);
+  }
   return 0;
 }
 
@@ -109,6 +152,8 @@ void add_bench_train(CLI::App& bench, Action& action) {
   command->add_option("--threads", flags->threads, "0: one per core")->capture_default_str();
   command->add_option("--instruction-set", flags->instruction_set, "As of invar train")
       ->capture_default_str();
+  command->add_flag("--profile", flags->profile,
+                    "Show the time of each operation, and of products the share of the peak");
   command->add_flag("--json", flags->json, "Print JSON");
   command->callback([&action, flags] { action = [flags] { return run_bench_train(*flags); }; });
 }

@@ -143,6 +143,9 @@ struct GatedMatmulParams {
   const float* gate_bias;  // [F] or null
   const float* up_bias;
   Activation out;  // [T][F]; pad columns set to zero
+  // The dots themselves as well, for training, or null: [T][2 * round_up(F, 16)], columns as the
+  // panels. Only of order `portable` on CPUs.
+  float* dots = nullptr;
 };
 
 // From the product of q, k and v weights: normalises heads (Qwen3), rotates, rounds, and writes

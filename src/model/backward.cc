@@ -49,9 +49,9 @@ class BackwardPass {
   // logits = head(norm(x)): adds to the gradient of x, a residual stream.
   void head(const Activation& d_logits, const Activation& normed, const float* x,
             float* head_gradient, float* norm_gradient) {
-    matmul(d_logits, transposed_.head(), ws_.d_normed_.data());
+    matmul("head dX", d_logits, transposed_.head(), ws_.d_normed_.data());
     pack_inputs(normed, spec_.hidden);
-    weight_gradient(head_gradient, d_logits, {0, spec_.vocab}, spec_.hidden);
+    weight_gradient("head dW", head_gradient, d_logits, {0, spec_.vocab}, spec_.hidden);
     norm(norm_gradient, model_.weights->final_norm(), x);
   }
 
@@ -60,27 +60,26 @@ class BackwardPass {
     const LayerWeights& w = model_.weights->layers()[layer];
     const LayerActivations& at = io_.tape->layer(layer);
     const Activation d_out = round(d_hidden(), spec_.hidden, ws_.d_out_);
-    matmul(d_out, transposed_.layers()[layer].down, ws_.d_gated_.data());
+    matmul("down dX", d_out, transposed_.layers()[layer].down, ws_.d_gated_.data());
     pack_inputs(at.gated, spec_.ffn);
-    weight_gradient(gradient(TensorRole::down, layer), d_out, {0, spec_.hidden}, spec_.ffn);
+    weight_gradient("down dW", gradient(TensorRole::down, layer), d_out, {0, spec_.hidden},
+                    spec_.ffn);
     bias_gradient(TensorRole::down_bias, layer, d_out, {0, spec_.hidden});
 
-    PackedWeight gate_up = w.gate_up;  // the pair as one matrix
-    gate_up.n = pair_width_;
-    matmul(at.ffn_normed, gate_up, ws_.products_.data());
     const Activation d_gate_up = activation(ws_.d_wide_, pair_width_);
-    model_.run(kernels_.gate_backward, GateBackwardParams{.gate_up = ws_.products_.data(),
-                                                          .gate_bias = w.gate_bias,
-                                                          .up_bias = w.up_bias,
-                                                          .d_gated = ws_.d_gated_.data(),
-                                                          .rows = rows_,
-                                                          .width = spec_.ffn,
-                                                          .out = d_gate_up});
-    matmul(d_gate_up, transposed_.layers()[layer].gate_up, ws_.d_normed_.data());
+    run("gate backward", kernels_.gate_backward,
+        GateBackwardParams{.gate_up = at.gate_up,
+                           .gate_bias = w.gate_bias,
+                           .up_bias = w.up_bias,
+                           .d_gated = ws_.d_gated_.data(),
+                           .rows = rows_,
+                           .width = spec_.ffn,
+                           .out = d_gate_up});
+    matmul("gated dX", d_gate_up, transposed_.layers()[layer].gate_up, ws_.d_normed_.data());
     pack_inputs(at.ffn_normed, spec_.hidden);
     const Columns gate{0, spec_.ffn, 0}, up{0, spec_.ffn, 1};
-    weight_gradient(gradient(TensorRole::gate, layer), d_gate_up, gate, spec_.hidden);
-    weight_gradient(gradient(TensorRole::up, layer), d_gate_up, up, spec_.hidden);
+    weight_gradient("gated dW", gradient(TensorRole::gate, layer), d_gate_up, gate, spec_.hidden);
+    weight_gradient("gated dW", gradient(TensorRole::up, layer), d_gate_up, up, spec_.hidden);
     bias_gradient(TensorRole::gate_bias, layer, d_gate_up, gate);
     bias_gradient(TensorRole::up_bias, layer, d_gate_up, up);
     norm(gradient(TensorRole::post_norm, layer), w.ffn_norm, at.middle);
@@ -91,19 +90,20 @@ class BackwardPass {
     const LayerWeights& w = model_.weights->layers()[layer];
     const LayerActivations& at = io_.tape->layer(layer);
     const Activation d_out = round(d_hidden(), spec_.hidden, ws_.d_out_);
-    matmul(d_out, transposed_.layers()[layer].o, ws_.d_attended_.data());
+    matmul("o dX", d_out, transposed_.layers()[layer].o, ws_.d_attended_.data());
     pack_inputs(at.attended, spec_.query_width());
-    weight_gradient(gradient(TensorRole::o, layer), d_out, {0, spec_.hidden}, spec_.query_width());
+    weight_gradient("o dW", gradient(TensorRole::o, layer), d_out, {0, spec_.hidden},
+                    spec_.query_width());
     bias_gradient(TensorRole::o_bias, layer, d_out, {0, spec_.hidden});
 
     attention(layer, round(ws_.d_attended_.data(), spec_.query_width(), ws_.d_wide_));
     const Activation d_qkv = qkv(layer);
-    matmul(d_qkv, transposed_.layers()[layer].qkv, ws_.d_normed_.data());
+    matmul("qkv dX", d_qkv, transposed_.layers()[layer].qkv, ws_.d_normed_.data());
     pack_inputs(at.normed, spec_.hidden);
     const int64_t q = spec_.query_width(), kv = spec_.kv_width();
-    weight_gradient(gradient(TensorRole::q, layer), d_qkv, {0, q}, spec_.hidden);
-    weight_gradient(gradient(TensorRole::k, layer), d_qkv, {q, kv}, spec_.hidden);
-    weight_gradient(gradient(TensorRole::v, layer), d_qkv, {q + kv, kv}, spec_.hidden);
+    weight_gradient("qkv dW", gradient(TensorRole::q, layer), d_qkv, {0, q}, spec_.hidden);
+    weight_gradient("qkv dW", gradient(TensorRole::k, layer), d_qkv, {q, kv}, spec_.hidden);
+    weight_gradient("qkv dW", gradient(TensorRole::v, layer), d_qkv, {q + kv, kv}, spec_.hidden);
     bias_gradient(TensorRole::q_bias, layer, d_qkv, {0, q});
     bias_gradient(TensorRole::k_bias, layer, d_qkv, {q, kv});
     bias_gradient(TensorRole::v_bias, layer, d_qkv, {q + kv, kv});
@@ -113,58 +113,47 @@ class BackwardPass {
   // d_qkv of rotated queries and keys, and of values.
   void attention(int layer, const Activation& d_attended) {
     const LayerActivations& at = io_.tape->layer(layer);
-    model_.run(kernels_.attention_backward,
-               AttentionBackwardParams{.forward = {.q = at.q,
-                                                   .rows = rows_,
-                                                   .heads = spec_.heads,
-                                                   .positions = tables_.positions,
-                                                   .table_of = tables_.table_of,
-                                                   .tables = tables_.tables,
-                                                   .window = spec_.windows[layer],
-                                                   .kv = kv_.layer(layer),
-                                                   .out = at.attended,
-                                                   .max = at.max,
-                                                   .sum = at.sum},
-                                       .d_out = d_attended,
-                                       .max_positions = ws_.max_positions_,
-                                       .d_qkv = ws_.d_qkv_.data(),
-                                       .d_qkv_stride = qkv_width_,
-                                       .scratch = ws_.scratch_.data(),
-                                       .scratch_stride = ws_.scratch_stride_});
+    run("attention backward", kernels_.attention_backward,
+        AttentionBackwardParams{.forward = {.q = at.q,
+                                            .rows = rows_,
+                                            .heads = spec_.heads,
+                                            .positions = tables_.positions,
+                                            .table_of = tables_.table_of,
+                                            .tables = tables_.tables,
+                                            .window = spec_.windows[layer],
+                                            .kv = kv_.layer(layer),
+                                            .out = at.attended,
+                                            .max = at.max,
+                                            .sum = at.sum},
+                                .d_out = d_attended,
+                                .max_positions = ws_.max_positions_,
+                                .d_qkv = ws_.d_qkv_.data(),
+                                .d_qkv_stride = qkv_width_,
+                                .scratch = ws_.scratch_.data(),
+                                .scratch_stride = ws_.scratch_stride_});
   }
 
   // The gradient of the q, k, v product; also that of the heads' norms.
   Activation qkv(int layer) {
     const LayerWeights& w = model_.weights->layers()[layer];
-    const float* products = nullptr;
-    if (spec_.qk_norm) {
-      model_.run(model_.kernels.matmul, MatmulParams{.x = io_.tape->layer(layer).normed,
-                                                     .w = w.qkv,
-                                                     .rows = rows_,
-                                                     .runs = 1,
-                                                     .bias = w.qkv_bias,
-                                                     .accumulate = false,
-                                                     .y = ws_.products_.data(),
-                                                     .y_stride = qkv_width_});
-      products = ws_.products_.data();
-    }
     const Activation d_qkv = activation(ws_.d_wide_, qkv_width_);
-    model_.run(kernels_.qkv_backward, QkvBackwardParams{.d_qkv = ws_.d_qkv_.data(),
-                                                        .d_qkv_stride = qkv_width_,
-                                                        .qkv = products,
-                                                        .qkv_stride = qkv_width_,
-                                                        .rows = rows_,
-                                                        .heads = spec_.heads,
-                                                        .kv_heads = spec_.kv_heads,
-                                                        .head_dim = spec_.head_dim,
-                                                        .q_norm = w.q_norm,
-                                                        .k_norm = w.k_norm,
-                                                        .norm_eps = spec_.norm_eps,
-                                                        .positions = tables_.positions,
-                                                        .cos = model_.rope.cos(),
-                                                        .sin = model_.rope.sin(),
-                                                        .rs = ws_.rs_.data(),
-                                                        .out = d_qkv});
+    run("rotation backward", kernels_.qkv_backward,
+        QkvBackwardParams{.d_qkv = ws_.d_qkv_.data(),
+                          .d_qkv_stride = qkv_width_,
+                          .qkv = io_.tape->layer(layer).qkv,
+                          .qkv_stride = qkv_width_,
+                          .rows = rows_,
+                          .heads = spec_.heads,
+                          .kv_heads = spec_.kv_heads,
+                          .head_dim = spec_.head_dim,
+                          .q_norm = w.q_norm,
+                          .k_norm = w.k_norm,
+                          .norm_eps = spec_.norm_eps,
+                          .positions = tables_.positions,
+                          .cos = model_.rope.cos(),
+                          .sin = model_.rope.sin(),
+                          .rs = ws_.rs_.data(),
+                          .out = d_qkv});
     if (spec_.qk_norm) {
       head_norm_gradient(TensorRole::q_norm, layer, 0, spec_.heads);
       head_norm_gradient(TensorRole::k_norm, layer, spec_.heads, spec_.kv_heads);
@@ -174,48 +163,51 @@ class BackwardPass {
 
   void head_norm_gradient(TensorRole role, int layer, int64_t first, int64_t heads) {
     const int64_t column = first * spec_.head_dim;
-    model_.run(kernels_.norm_gradient, NormGradientParams{.dy = ws_.d_qkv_.data() + column,
-                                                          .dy_stride = qkv_width_,
-                                                          .x = ws_.products_.data() + column,
-                                                          .x_stride = qkv_width_,
-                                                          .rs = ws_.rs_.data() + first,
-                                                          .rs_stride = spec_.heads + spec_.kv_heads,
-                                                          .rows = rows_,
-                                                          .heads = heads,
-                                                          .width = spec_.head_dim,
-                                                          .gradient = gradient(role, layer)});
+    run("norm gradient", kernels_.norm_gradient,
+        NormGradientParams{.dy = ws_.d_qkv_.data() + column,
+                           .dy_stride = qkv_width_,
+                           .x = io_.tape->layer(layer).qkv + column,
+                           .x_stride = qkv_width_,
+                           .rs = ws_.rs_.data() + first,
+                           .rs_stride = spec_.heads + spec_.kv_heads,
+                           .rows = rows_,
+                           .heads = heads,
+                           .width = spec_.head_dim,
+                           .gradient = gradient(role, layer)});
   }
 
   // d_h = d_h + the gradient of norm(h), whose output has the gradient d_normed.
   void norm(float* norm_gradient, const float* weight, const float* x) {
-    model_.run(kernels_.norm_backward, NormBackwardParams{.dy = ws_.d_normed_.data(),
-                                                          .x = x,
-                                                          .weight = weight,
-                                                          .eps = spec_.norm_eps,
-                                                          .rows = rows_,
-                                                          .width = spec_.hidden,
-                                                          .dx = d_hidden(),
-                                                          .rs = ws_.rs_.data()});
-    model_.run(kernels_.norm_gradient, NormGradientParams{.dy = ws_.d_normed_.data(),
-                                                          .dy_stride = spec_.hidden,
-                                                          .x = x,
-                                                          .x_stride = spec_.hidden,
-                                                          .rs = ws_.rs_.data(),
-                                                          .rs_stride = 1,
-                                                          .rows = rows_,
-                                                          .heads = 1,
-                                                          .width = spec_.hidden,
-                                                          .gradient = norm_gradient});
+    run("norm backward", kernels_.norm_backward,
+        NormBackwardParams{.dy = ws_.d_normed_.data(),
+                           .x = x,
+                           .weight = weight,
+                           .eps = spec_.norm_eps,
+                           .rows = rows_,
+                           .width = spec_.hidden,
+                           .dx = d_hidden(),
+                           .rs = ws_.rs_.data()});
+    run("norm gradient", kernels_.norm_gradient,
+        NormGradientParams{.dy = ws_.d_normed_.data(),
+                           .dy_stride = spec_.hidden,
+                           .x = x,
+                           .x_stride = spec_.hidden,
+                           .rs = ws_.rs_.data(),
+                           .rs_stride = 1,
+                           .rows = rows_,
+                           .heads = 1,
+                           .width = spec_.hidden,
+                           .gradient = norm_gradient});
   }
 
   // h = rows of the embedding
   void embed() {
-    model_.run(kernels_.embed_gradient,
-               EmbedGradientParams{.tokens = tables_.tokens,
-                                   .dx = d_hidden(),
-                                   .rows = rows_,
-                                   .width = spec_.hidden,
-                                   .gradient = gradient(TensorRole::embedding, -1)});
+    run("embed gradient", kernels_.embed_gradient,
+        EmbedGradientParams{.tokens = tables_.tokens,
+                            .dx = d_hidden(),
+                            .rows = rows_,
+                            .width = spec_.hidden,
+                            .gradient = gradient(TensorRole::embedding, -1)});
   }
 
   // A layer's activations, which the tape has not kept, from its input.
@@ -226,62 +218,73 @@ class BackwardPass {
     one.tap_layers.clear();
     ForwardIo io;
     io.tape = io_.tape;
+    io.times = io_.times;
     io.hidden = {io_.tape->layer(layer).input, static_cast<size_t>(rows_ * spec_.hidden)};
     forward(model_, one, kv_, *io_.forward_workspace, solo_group(), io);
   }
 
+  // One operation on the whole team.
+  template <typename Params>
+  void run(const char* name, void (*operation)(const Params&, Part), const Params& params) {
+    timed(io_.times, name, [&] { model_.run(operation, params); });
+  }
+
   // y = x * w, every row and output.
-  void matmul(const Activation& x, const PackedWeight& w, float* y) {
-    model_.run(model_.kernels.matmul, MatmulParams{.x = x,
-                                                   .w = w,
-                                                   .rows = rows_,
-                                                   .runs = 1,
-                                                   .bias = nullptr,
-                                                   .accumulate = false,
-                                                   .y = y,
-                                                   .y_stride = w.n});
+  void matmul(const char* name, const Activation& x, const PackedWeight& w, float* y) {
+    run(name, model_.kernels.matmul,
+        MatmulParams{.x = x,
+                     .w = w,
+                     .rows = rows_,
+                     .runs = 1,
+                     .bias = nullptr,
+                     .accumulate = false,
+                     .y = y,
+                     .y_stride = w.n});
   }
 
   Activation round(const float* x, int64_t width, const DeviceArray<bf16_t>& memory) {
     const Activation out = activation(memory, width);
-    model_.run(kernels_.round,
-               RoundParams{.x = x, .x_stride = width, .rows = rows_, .width = width, .out = out});
+    run("round", kernels_.round,
+        RoundParams{.x = x, .x_stride = width, .rows = rows_, .width = width, .out = out});
     return out;
   }
 
   // The inputs of a product as the packed side of its weight gradient.
   void pack_inputs(const Activation& x, int64_t width) {
-    model_.run(kernels_.pack_columns, PackColumnsParams{.x = static_cast<const bf16_t*>(x.data),
-                                                        .x_stride = x.stride,
-                                                        .rows = rows_,
-                                                        .width = width,
-                                                        .inner = {0, rows_},
-                                                        .inner_size = rows_,
-                                                        .out = ws_.packed_.data()});
+    run("pack inputs", kernels_.pack_columns,
+        PackColumnsParams{.x = static_cast<const bf16_t*>(x.data),
+                          .x_stride = x.stride,
+                          .rows = rows_,
+                          .width = width,
+                          .inner = {0, rows_},
+                          .inner_size = rows_,
+                          .out = ws_.packed_.data()});
   }
 
   // The gradient of a weight [columns][inputs] from that of its outputs and the packed inputs.
-  void weight_gradient(float* out, const Activation& dy, Columns columns, int64_t inputs) {
+  void weight_gradient(const char* name, float* out, const Activation& dy, Columns columns,
+                       int64_t inputs) {
     const Activation transposed{ws_.transposed_.data(), DType::bf16, activation_stride(rows_)};
-    model_.run(kernels_.transpose,
-               TransposeParams{.x = dy, .rows = rows_, .columns = columns, .out = transposed});
+    run("transpose", kernels_.transpose,
+        TransposeParams{.x = dy, .rows = rows_, .columns = columns, .out = transposed});
     const PackedWeight packed{ws_.packed_.data(), DType::bf16, inputs, rows_};
-    model_.run(model_.kernels.matmul, MatmulParams{.x = transposed,
-                                                   .w = packed,
-                                                   .rows = columns.count,
-                                                   .runs = 1,
-                                                   .bias = nullptr,
-                                                   .accumulate = false,
-                                                   .y = out,
-                                                   .y_stride = inputs,
-                                                   .extend = true});
+    run(name, model_.kernels.matmul,
+        MatmulParams{.x = transposed,
+                     .w = packed,
+                     .rows = columns.count,
+                     .runs = 1,
+                     .bias = nullptr,
+                     .accumulate = false,
+                     .y = out,
+                     .y_stride = inputs,
+                     .extend = true});
   }
 
   void bias_gradient(TensorRole role, int layer, const Activation& dy, Columns columns) {
     if (layout_.offset(role, layer) < 0) return;
-    model_.run(kernels_.bias_gradient,
-               BiasGradientParams{
-                   .dy = dy, .rows = rows_, .columns = columns, .gradient = gradient(role, layer)});
+    run("bias gradient", kernels_.bias_gradient,
+        BiasGradientParams{
+            .dy = dy, .rows = rows_, .columns = columns, .gradient = gradient(role, layer)});
   }
 
   float* gradient(TensorRole role, int layer) const {
@@ -318,7 +321,6 @@ BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const BackwardKerne
   const auto size = [](int64_t x) { return static_cast<size_t>(x); };
   d_hidden_ = {device, size(rows * d), what};
   d_normed_ = {device, size(rows * d), what};
-  products_ = {device, size(rows * wide), what};
   d_gated_ = {device, size(rows * f), what};
   d_attended_ = {device, size(rows * q), what};
   d_qkv_ = {device, size(rows * qkv), what};

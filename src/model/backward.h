@@ -8,6 +8,7 @@
 #include "kv/kv_storage.h"
 #include "model/batch.h"
 #include "model/decoder.h"
+#include "model/operation_times.h"
 #include "model/parameters.h"
 #include "model/step_tables.h"
 #include "model/tape.h"
@@ -28,7 +29,7 @@ class BackwardWorkspace {
 
   int max_rows_, max_positions_;
   int64_t scratch_stride_;
-  DeviceArray<float> d_hidden_, d_normed_, products_, d_gated_, d_attended_, d_qkv_, rs_;
+  DeviceArray<float> d_hidden_, d_normed_, d_gated_, d_attended_, d_qkv_, rs_;
   DeviceArray<bf16_t> d_out_, d_wide_, transposed_, packed_;
   DeviceArray<std::byte> scratch_;
   StepTableBuilder tables_;
@@ -53,6 +54,7 @@ struct BackwardIo {
   float* gradients = nullptr;
   // Needed when the tape recomputes: the workspace of the forward.
   Workspace* forward_workspace = nullptr;
+  OperationTimes* times = nullptr;  // adds up the time of each operation when set
 };
 
 // REQUIRES: `tape` was written by forward over `batch`; every sequence of the batch is whole, from

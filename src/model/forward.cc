@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "base/timer.h"
 #include "model/control.h"
 #include "model/step_tables.h"
 
@@ -62,9 +61,7 @@ class ForwardPass {
   }
   template <typename Work>
   void timed(const char* name, Work work) {
-    const Timer timer;
-    work();
-    if (io_.times) io_.times->add(name, timer.seconds());
+    invar::timed(io_.times, name, work);
   }
 
   void prepare() {
@@ -132,7 +129,8 @@ class ForwardPass {
   // Rotated queries; keys and values in their places.
   void qkv(int layer, const LayerWeights& w) {
     const int64_t width = int64_t{shard_.heads + 2 * shard_.kv_heads} * spec_.head_dim;
-    const QkvParams rope{.qkv = ws_.qkv_.data(),
+    float* products = at_.qkv ? at_.qkv : ws_.qkv_.data();
+    const QkvParams rope{.qkv = products,
                          .qkv_stride = width,
                          .rows = rows_,
                          .heads = shard_.heads,
@@ -162,18 +160,18 @@ class ForwardPass {
                      .runs = runs_of(1, spec_.hidden),
                      .bias = w.qkv_bias,
                      .accumulate = false,
-                     .y = ws_.qkv_.data(),
+                     .y = products,
                      .y_stride = width});
-    trace("qkv", layer, ws_.qkv_.data(), width, rows_);
+    trace("qkv", layer, products, width, rows_);
     run("rope", kernels_.qkv, rope);
   }
 
   // Whether product and rotation go head by head: with many rows, when the heads share out evenly
-  // and nobody wants to see the product.
+  // and nobody wants to see or keep the product.
   bool qkv_by_heads(int64_t width) const {
     constexpr int64_t kManyRows = 64;
     const int team = model_.pool ? model_.pool->size() : 1;
-    return kernels_.qkv_product && rows_ >= kManyRows && shard_.kv_heads % team == 0 &&
+    return kernels_.qkv_product && !at_.qkv && rows_ >= kManyRows && shard_.kv_heads % team == 0 &&
            spec_.head_dim % kPanelWidth == 0 && !io_.trace && !model_.arithmetic.control &&
            team * qkv_scratch_stride(spec_.head_dim) <= width;
   }
@@ -190,7 +188,8 @@ class ForwardPass {
                           .rows = rows_,
                           .gate_bias = w.gate_bias,
                           .up_bias = w.up_bias,
-                          .out = at_.gated});
+                          .out = at_.gated,
+                          .dots = at_.gate_up});
     trace("gated", layer, at_.gated, shard_.ffn, rows_);
     row_parallel("down", at_.gated, w.down, shard_.down_runs, w.down_bias);
     trace("down", layer, hidden(), spec_.hidden, rows_);

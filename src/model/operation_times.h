@@ -1,9 +1,11 @@
-// Where the time of forward passes goes, by operation.
+// Where the time of passes goes, by operation.
 #pragma once
 
 #include <span>
 #include <string_view>
 #include <vector>
+
+#include "base/timer.h"
 
 namespace invar {
 
@@ -29,5 +31,13 @@ class OperationTimes {
  private:
   std::vector<Entry> entries_;
 };
+
+// Does `work`; its time goes to `times` unless that is null.
+template <typename Work>
+void timed(OperationTimes* times, std::string_view name, Work work) {
+  const Timer timer;
+  work();
+  if (times) times->add(name, timer.seconds());
+}
 
 }  // namespace invar

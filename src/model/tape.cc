@@ -33,12 +33,15 @@ Tape::Tape(const Decoder& decoder, int max_rows, bool recompute)
     layer.input = allocate<float>(device, rows * spec.hidden);
     if (!recompute || i == 0) {
       layer.normed = activation(decoder, spec.hidden);
+      if (spec.qk_norm)
+        layer.qkv = allocate<float>(device, rows * (spec.query_width() + 2 * spec.kv_width()));
       layer.q = allocate<bf16_t>(device, rows * spec.heads * round_up(spec.head_dim, 32));
       layer.max = allocate<float>(device, rows * spec.heads);
       layer.sum = allocate<float>(device, rows * spec.heads);
       layer.attended = activation(decoder, spec.query_width());
       layer.middle = allocate<float>(device, rows * spec.hidden);
       layer.ffn_normed = activation(decoder, spec.hidden);
+      layer.gate_up = allocate<float>(device, rows * 2 * round_up(spec.ffn, kPanelWidth));
       layer.gated = activation(decoder, spec.ffn);
     }
     layers_.push_back(layer);

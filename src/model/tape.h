@@ -1,5 +1,5 @@
-// What a forward leaves for the backward: the activations that enter a matrix product or a norm,
-// layer by layer. The rest is cheap enough to be computed again.
+// What a forward leaves for the backward, layer by layer: the activations that enter a matrix
+// product or a norm, and products that an elementwise function follows.
 #pragma once
 
 #include <vector>
@@ -14,13 +14,15 @@ namespace invar {
 struct LayerActivations {
   float* input = nullptr;  // [T][D] the residual stream before the layer, or null
   Activation normed;       // [T][D]
+  float* qkv = nullptr;    // [T][(H + 2G) * E] the product, or null
   bf16_t* q = nullptr;     // [T][H][round_up(E, 32)]
   float* max = nullptr;    // [T][H] or null; see AttentionParams
   float* sum = nullptr;
-  Activation attended;      // [T][H * E]
-  float* middle = nullptr;  // [T][D] the residual stream between attention and ffn, or null
-  Activation ffn_normed;    // [T][D]
-  Activation gated;         // [T][F]
+  Activation attended;       // [T][H * E]
+  float* middle = nullptr;   // [T][D] the residual stream between attention and ffn, or null
+  Activation ffn_normed;     // [T][D]
+  float* gate_up = nullptr;  // [T][2 * round_up(F, 16)] the products, or null
+  Activation gated;          // [T][F]
 };
 
 class Tape {

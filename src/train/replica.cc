@@ -100,8 +100,10 @@ void Trainer::Replica::copy_state(TrainingState& state) const {
 
 // The rounded weights become those of the forward and the backward.
 void Trainer::Replica::publish() {
-  decoder_weights_.reload(options_.model.spec, source_, *device_, pool_);
-  transposed_.update(rounded_.data(), layout_, kernels_, pool_);
+  timed(times_, "pack weights",
+        [&] { decoder_weights_.reload(options_.model.spec, source_, *device_, pool_); });
+  timed(times_, "pack transposed",
+        [&] { transposed_.update(rounded_.data(), layout_, kernels_, pool_); });
 }
 
 void Trainer::Replica::build_batch(std::span<const PackedRow> rows) {
@@ -132,8 +134,10 @@ void Trainer::Replica::build_batch(std::span<const PackedRow> rows) {
 void Trainer::Replica::run_forward(std::span<const PackedRow> rows, Tape* tape) {
   build_batch(rows);
   io_.tape = tape;
+  io_.times = times_;
   forward(decoder_, batch_, kv_, forward_workspace_, solo_group(), io_);
-  scores_.compute(decoder_, io_.logits.data(), std::ssize(batch_.rows));
+  timed(times_, "log-sum-exp",
+        [&] { scores_.compute(decoder_, io_.logits.data(), std::ssize(batch_.rows)); });
   note_failure(scores_);
 }
 
@@ -181,7 +185,7 @@ Activation Trainer::Replica::loss_gradient(const Scores& scores, float weight,
     params.teacher_log_sum = teacher.log_sum.data();
     params.teacher_share = options_.teacher.share;
   }
-  decoder_.run(kernels_.loss, params);
+  run("loss gradient", kernels_.loss, params);
   return out;
 }
 
@@ -192,23 +196,25 @@ ExitGradient Trainer::Replica::run_exit(size_t index, float* gradients) {
   Exit& exit = exits_[index];
   const int64_t rows = std::ssize(batch_.rows);
   const Activation normed{exit.normed.data(), DType::bf16, activation_stride(spec.hidden)};
-  decoder_.run(decoder_.kernels.rms_norm, RmsNormParams{.x = tape_.layer(loss.layers).input,
-                                                        .x_stride = spec.hidden,
-                                                        .rows_of = nullptr,
-                                                        .weight = decoder_weights_.final_norm(),
-                                                        .eps = spec.norm_eps,
-                                                        .rows = rows,
-                                                        .width = spec.hidden,
-                                                        .out = normed});
-  decoder_.run(decoder_.kernels.matmul, MatmulParams{.x = normed,
-                                                     .w = decoder_weights_.head(),
-                                                     .rows = rows,
-                                                     .runs = 1,
-                                                     .bias = nullptr,
-                                                     .accumulate = false,
-                                                     .y = exit_logits_.data(),
-                                                     .y_stride = spec.vocab});
-  exit_scores_.compute(decoder_, exit_logits_.data(), rows);
+  run("exits", decoder_.kernels.rms_norm,
+      RmsNormParams{.x = tape_.layer(loss.layers).input,
+                    .x_stride = spec.hidden,
+                    .rows_of = nullptr,
+                    .weight = decoder_weights_.final_norm(),
+                    .eps = spec.norm_eps,
+                    .rows = rows,
+                    .width = spec.hidden,
+                    .out = normed});
+  run("exits", decoder_.kernels.matmul,
+      MatmulParams{.x = normed,
+                   .w = decoder_weights_.head(),
+                   .rows = rows,
+                   .runs = 1,
+                   .bias = nullptr,
+                   .accumulate = false,
+                   .y = exit_logits_.data(),
+                   .y_stride = spec.vocab});
+  timed(times_, "exits", [&] { exit_scores_.compute(decoder_, exit_logits_.data(), rows); });
   note_failure(exit_scores_);
   return {.layers = loss.layers,
           .normed = normed,
@@ -227,11 +233,12 @@ void Trainer::Replica::compute_batch(std::span<const PackedRow> rows, size_t fir
   for (const PackedRow& row : rows)
     for (const float weight : row.weights)
       weights_.push_back(weight == 0 ? 0.0f : static_cast<float>(weight / total_weight));
-  if (teacher_) note_failure(teacher_->run(batch_));
+  if (teacher_) timed(times_, "teacher", [&] { note_failure(teacher_->run(batch_)); });
   BackwardIo io{.tape = &tape_,
                 .d_logits = loss_gradient(scores_, 1.0f, d_logits_),
                 .gradients = gradients,
-                .forward_workspace = &forward_workspace_};
+                .forward_workspace = &forward_workspace_,
+                .times = times_};
   std::vector<ExitGradient> exits;
   for (size_t i = 0; i < exits_.size(); ++i) {
     exits.push_back(run_exit(i, gradients));
@@ -245,18 +252,20 @@ void Trainer::Replica::compute_batch(std::span<const PackedRow> rows, size_t fir
 void Trainer::Replica::add_to(float* gradients, TensorRole role, int64_t from) {
   const auto slot =
       std::ranges::find(layout_.slots(), layout_.offset(role), &ParameterLayout::Slot::offset);
-  decoder_.run(kernels_.add_gradient,
-               AddGradientParams{
-                   .x = gradients + from, .count = slot->count, .y = gradients + slot->offset});
+  run("add gradients", kernels_.add_gradient,
+      AddGradientParams{
+          .x = gradients + from, .count = slot->count, .y = gradients + slot->offset});
 }
 
 // The gradient of one group's rows in the next free buffer.
 void Trainer::Replica::compute_group(int group, std::span<const PackedRow> rows,
                                      double total_weight) {
   float* gradients = gradients_[waiting_].data();
-  pool_.run([&](Part part) {
-    const auto [begin, end] = part.of(gradient_size_, 1024);
-    std::fill(gradients + begin, gradients + end, 0.0f);
+  timed(times_, "clear gradients", [&] {
+    pool_.run([&](Part part) {
+      const auto [begin, end] = part.of(gradient_size_, 1024);
+      std::fill(gradients + begin, gradients + end, 0.0f);
+    });
   });
   const size_t count = static_cast<size_t>(options_.rows / options_.groups);
   for (size_t row = 0; row < count; row += static_cast<size_t>(options_.batch_rows)) {
@@ -278,9 +287,10 @@ void Trainer::Replica::compute_group(int group, std::span<const PackedRow> rows,
 void Trainer::Replica::merge_group(int group) {
   for (int odd = group; odd & 1; odd >>= 1) {
     --waiting_;
-    decoder_.run(kernels_.add_gradient, AddGradientParams{.x = gradients_[waiting_ + 1].data(),
-                                                          .count = layout_.size(),
-                                                          .y = gradients_[waiting_].data()});
+    run("add gradients", kernels_.add_gradient,
+        AddGradientParams{.x = gradients_[waiting_ + 1].data(),
+                          .count = layout_.size(),
+                          .y = gradients_[waiting_].data()});
   }
   ++waiting_;
 }
@@ -297,10 +307,11 @@ double Trainer::Replica::gradient_norm(std::string& failure) {
     counts.push_back(slot->count);
   }
   std::vector<float> sums(slots.size());
-  decoder_.run(kernels_.squares, SquaresParams{.tensors = tensors.data(),
-                                               .counts = counts.data(),
-                                               .count = std::ssize(slots),
-                                               .sums = sums.data()});
+  run("gradient norm", kernels_.squares,
+      SquaresParams{.tensors = tensors.data(),
+                    .counts = counts.data(),
+                    .count = std::ssize(slots),
+                    .sums = sums.data()});
   double sum = 0;
   for (size_t i = 0; i < slots.size(); ++i) {
     if (!std::isfinite(sums[i]) && failure.empty())
@@ -330,12 +341,14 @@ void Trainer::Replica::optimize(int64_t step, float gradient_scale) {
     params.weights = rounded_.data() + slot.offset;
     params.count = slot.count;
     params.decay = slot.tensor.shape.size() == 2 ? o.decay : 0.0f;
-    decoder_.run(kernels_.adam, params);
+    run("optimizer", kernels_.adam, params);
   }
   publish();
 }
 
-Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const PackedRow> rows) {
+Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const PackedRow> rows,
+                                                OperationTimes* times) {
+  times_ = times;
   double total_weight = 0;
   for (const PackedRow& row : rows)
     for (const float weight : row.weights) total_weight += weight;

@@ -26,8 +26,9 @@ class Trainer::Replica {
     double gradient_norm = 0;
     std::string failure;  // what was not finite; then nothing has changed
   };
-  // Step number `step`, from 1; the ranks of the group call it together.
-  Result step(int64_t step, std::span<const PackedRow> rows);
+  // Step number `step`, from 1; the ranks of the group call it together. Adds up the times of the
+  // operations unless `times` is null.
+  Result step(int64_t step, std::span<const PackedRow> rows, OperationTimes* times);
 
   // Log-probabilities of the targets of up to batch_rows rows.
   void log_probabilities(std::span<const PackedRow> rows, float* out);
@@ -39,6 +40,11 @@ class Trainer::Replica {
     int64_t head_offset, norm_offset;  // of its chains in an array of gradients
   };
 
+  // One operation on the whole team.
+  template <typename Params>
+  void run(const char* name, void (*operation)(const Params&, Part), const Params& params) {
+    timed(times_, name, [&] { decoder_.run(operation, params); });
+  }
   void build_batch(std::span<const PackedRow> rows);
   void run_forward(std::span<const PackedRow> rows, Tape* tape);
   void compute_batch(std::span<const PackedRow> rows, size_t first, double total_weight,
@@ -78,6 +84,7 @@ class Trainer::Replica {
   // Gradients of groups that wait for their neighbour in the tree; the last one is being computed.
   std::vector<DeviceArray<float>> gradients_;
   int waiting_ = 0;
+  OperationTimes* times_ = nullptr;  // of the current step, or null
 
   // Of the current batch.
   Batch batch_;

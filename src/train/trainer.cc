@@ -120,7 +120,7 @@ void Trainer::start(const TrainingState& state) {
   }
 }
 
-StepReport Trainer::step(std::span<const PackedRow> rows) {
+StepReport Trainer::step(std::span<const PackedRow> rows, OperationTimes* times) {
   if (std::ssize(rows) != options_.rows)
     fail("expected {} rows in a step, found {}", options_.rows, rows.size());
   Timer timer;
@@ -129,8 +129,8 @@ StepReport Trainer::step(std::span<const PackedRow> rows) {
   {
     std::vector<std::jthread> others;
     for (size_t r = 1; r < replicas_.size(); ++r)
-      others.emplace_back([&, r] { results[r] = replicas_[r]->step(step, rows); });
-    results[0] = replicas_[0]->step(step, rows);
+      others.emplace_back([&, r] { results[r] = replicas_[r]->step(step, rows, nullptr); });
+    results[0] = replicas_[0]->step(step, rows, times);
   }
   for (const Replica::Result& result : results)
     if (!result.failure.empty() && result.failure != "another rank")

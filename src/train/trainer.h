@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/families/families.h"
+#include "model/operation_times.h"
 #include "model/parameters.h"
 #include "train/packed_row.h"
 #include "weights/tensor_source.h"
@@ -91,8 +92,8 @@ class Trainer {
   int64_t steps_done() const { return step_; }
 
   // One step over options().rows rows. Throws Error naming step and tensor when a gradient is not
-  // finite; the state is then that of the step before.
-  StepReport step(std::span<const PackedRow> rows);
+  // finite; the state is then that of the step before. `times` gets the operations of rank 0.
+  StepReport step(std::span<const PackedRow> rows, OperationTimes* times = nullptr);
 
   // Log-probabilities of the targets, all positions of all rows, by the forward and the function of
   // the sampler. Any number of rows.

@@ -98,19 +98,19 @@ void norm_backward(const BackwardRows& rows, const NormBackwardParams& p, Part p
 }
 
 void norm_gradient(const BackwardRows& rows, const NormGradientParams& p, Part part) {
-  for_columns(p.width, part, [&](int64_t i, int64_t count) {
-    rows.norm_gradient({.dy = p.dy + i,
+  const auto [begin, end] = part.of(p.width, kBlock);
+  if (begin < end)
+    rows.norm_gradient({.dy = p.dy + begin,
                         .dy_stride = p.dy_stride,
-                        .x = p.x + i,
+                        .x = p.x + begin,
                         .x_stride = p.x_stride,
                         .rs = p.rs,
                         .rs_stride = p.rs_stride,
                         .leaves = p.rows / kLeaf,
                         .heads = p.heads,
                         .width = p.width,
-                        .count = count,
-                        .gradient = p.gradient + i});
-  });
+                        .count = end - begin,
+                        .gradient = p.gradient + begin});
 }
 
 void gate_backward(const BackwardRows& rows, const GateBackwardParams& p, Part part) {

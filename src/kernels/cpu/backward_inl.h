@@ -44,23 +44,29 @@ inline void bias_gradient(const uint16_t* dy, int64_t stride, int64_t leaves, in
   for (int k = 0; k < blocks; ++k) store(gradient + 16 * k, acc[k] + splat(0.0f), count - 16 * k);
 }
 
+// Leaf by leaf, so that memory is read in order; the chains of a leaf's columns are few enough to
+// stay in the cache.
 inline void norm_gradient(const NormColumns& p) {
-  const int blocks = static_cast<int>((p.count + 15) / 16);
-  Vec16 acc[4];
-  for (int k = 0; k < blocks; ++k) acc[k] = load(p.gradient + 16 * k, p.count - 16 * k);
   for (int64_t leaf = 0; leaf < p.leaves; ++leaf)
-    for (int64_t h = 0; h < p.heads; ++h) {
-      const float* dy = p.dy + leaf * 32 * p.dy_stride + h * p.width;
-      const float* x = p.x + leaf * 32 * p.x_stride + h * p.width;
-      const float* rs = p.rs + leaf * 32 * p.rs_stride + h;
-      add_leaf(blocks, acc, [&](int64_t row, int k, Vec16 chain) {
-        const int64_t left = p.count - 16 * k;
-        return fma(load(dy + row * p.dy_stride + 16 * k, left),
-                   load(x + row * p.x_stride + 16 * k, left) * splat(rs[row * p.rs_stride]), chain);
-      });
-    }
-  for (int k = 0; k < blocks; ++k)
-    store(p.gradient + 16 * k, acc[k] + splat(0.0f), p.count - 16 * k);
+    for (int64_t h = 0; h < p.heads; ++h)
+      for (int64_t i = 0; i < p.count; i += 64) {
+        const int64_t count = smaller(p.count - i, 64);
+        const int blocks = static_cast<int>((count + 15) / 16);
+        const float* dy = p.dy + leaf * 32 * p.dy_stride + h * p.width + i;
+        const float* x = p.x + leaf * 32 * p.x_stride + h * p.width + i;
+        const float* rs = p.rs + leaf * 32 * p.rs_stride + h;
+        Vec16 acc[4];
+        for (int k = 0; k < blocks; ++k) acc[k] = load(p.gradient + i + 16 * k, count - 16 * k);
+        add_leaf(blocks, acc, [&](int64_t row, int k, Vec16 chain) {
+          const int64_t left = count - 16 * k;
+          const Vec16 normed =
+              load(x + row * p.x_stride + 16 * k, left) * splat(rs[row * p.rs_stride]);
+          return fma(load(dy + row * p.dy_stride + 16 * k, left), normed, chain);
+        });
+        for (int k = 0; k < blocks; ++k) store(p.gradient + i + 16 * k, acc[k], count - 16 * k);
+      }
+  for (int64_t i = 0; i < p.count; i += 16)
+    store(p.gradient + i, load(p.gradient + i, p.count - i) + splat(0.0f), p.count - i);
 }
 
 // sum64 of term(i, how many) by fma of its two parts.

@@ -7,7 +7,7 @@
 
 namespace invar::cpu {
 
-// The gradient of a norm's weight for up to 64 columns.
+// The gradient of a norm's weight for a run of columns.
 struct NormColumns {
   const float* dy;  // row 0, head 0, first column
   int64_t dy_stride;

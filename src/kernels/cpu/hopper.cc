@@ -120,6 +120,7 @@ void matmul(const MatmulParams& p, Part part) {
 
 template <PanelFunction* panel_function>
 void gated_matmul(const GatedMatmulParams& p, Part part) {
+  CHECK(!p.dots, "dots are kept in order portable only");
   const int64_t width = p.gate_up.n;
   bf16_t* out = static_cast<bf16_t*>(p.out.data);
   const auto [begin, end] = part.of(p.gate_up.panels());

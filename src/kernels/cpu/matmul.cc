@@ -81,6 +81,8 @@ void gated_matmul(RunProduct run, const GatedMatmulParams& m, Part part) {
   p.out_stride = m.out.stride * element;
   char* rows = static_cast<char*>(m.out.data) + share.rows.begin * p.out_stride;
   p.out = rows + first * element;
+  p.dots_stride = 2 * columns;
+  p.dots = m.dots ? m.dots + share.rows.begin * p.dots_stride + 2 * first : nullptr;
   p.gate_bias = m.gate_bias ? m.gate_bias + first : nullptr;
   p.up_bias = m.up_bias ? m.up_bias + first : nullptr;
   run(p);

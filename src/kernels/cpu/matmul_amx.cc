@@ -72,9 +72,8 @@ class AmxProduct {
   explicit AmxProduct(const PanelProduct& p)
       : p_(p),
         run_leaves_(p.leaves / p.runs),
-        past_caches_(!p.out && !p.accumulate && !p.extend &&
-                     p.rows * p.outputs * 4 >= kLargeOutput && p.outputs % 16 == 0 &&
-                     p.y_stride % 16 == 0 && reinterpret_cast<uintptr_t>(p.y) % kLine == 0) {}
+        past_caches_(p.out ? goes_past_caches(p, p.dots, p.dots_stride)
+                           : !p.accumulate && !p.extend && goes_past_caches(p, p.y, p.y_stride)) {}
 
   void run() {
     const int64_t tiles = ceil_div(p_.rows, 16);
@@ -339,6 +338,14 @@ class AmxProduct {
       write_rows(t, t_end, f.panel, sum, at, second);
   }
 
+  static bool goes_past_caches(const PanelProduct& p, const float* to, int64_t stride) {
+    return p.rows * p.outputs * 4 >= kLargeOutput && p.outputs % 16 == 0 && stride % 16 == 0 &&
+           reinterpret_cast<uintptr_t>(to) % kLine == 0;
+  }
+  void write_only(float* to, Vec16 v) const {
+    past_caches_ ? _mm512_stream_ps(to, v.v) : store(to, v);
+  }
+
   // A bias that is not there: the dots end with + 0, so that one more changes nothing.
   static Vec16 load_bias(const float* bias, int64_t column) {
     return bias ? load(bias + column) : splat(0.0f);
@@ -352,14 +359,9 @@ class AmxProduct {
     float* y = p_.y + t * p_.y_stride + panel * 16;
     for (; t < end; ++t, at += 16, y += p_.y_stride) {
       Vec16 v0 = (sum(at) + zero) + bias0, v1 = (sum(at + second) + zero) + bias1;
-      if (past_caches_) {
-        _mm512_stream_ps(y, v0.v);
-        _mm512_stream_ps(y + 16, v1.v);
-        continue;
-      }
       if (p_.accumulate) v0 = load(y) + v0, v1 = load(y + 16) + v1;
-      store(y, v0);
-      store(y + 16, v1);
+      write_only(y, v0);
+      write_only(y + 16, v1);
     }
   }
 
@@ -371,7 +373,13 @@ class AmxProduct {
                 up_bias = load_bias(p_.up_bias, panel * 8);
     char* out = static_cast<char*>(p_.out) + t * p_.out_stride + panel * 16;
     for (; t < end; ++t, at += 16, out += p_.out_stride) {
-      const Vec16 g = (sum(at) + zero) + gate_bias, u = (sum(at + second) + zero) + up_bias;
+      Vec16 g = sum(at) + zero, u = sum(at + second) + zero;
+      if (p_.dots) {
+        float* dots = p_.dots + t * p_.dots_stride + panel * 16;
+        write_only(dots, g);
+        write_only(dots + 16, u);
+      }
+      g = g + gate_bias, u = u + up_bias;
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), round_to_bf16(gated(g, u).v));
     }
   }

@@ -33,6 +33,8 @@ struct PanelProduct {
   int64_t out_stride;  // bytes
   const float* gate_bias;
   const float* up_bias;
+  float* dots;          // or null: the dots of all panels, too
+  int64_t dots_stride;  // elements
 };
 
 void product_avx2(const PanelProduct& p);

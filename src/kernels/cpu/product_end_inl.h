@@ -42,6 +42,11 @@ inline void write_gated(const PanelProduct& p, int64_t row, int64_t gate_panel, 
                         Vec16 up) {
   const int64_t f = gate_panel / 2 * 16, left = p.outputs - f;
   Vec16 g = gate + splat(0.0f), u = up + splat(0.0f);
+  if (p.dots) {
+    float* dots = p.dots + row * p.dots_stride + gate_panel * 16;
+    store(dots, g);
+    store(dots + 16, u);
+  }
   if (p.gate_bias) g = g + load(p.gate_bias + f, left);
   if (p.up_bias) u = u + load(p.up_bias + f, left);
   const Vec16 y = gated(g, u);

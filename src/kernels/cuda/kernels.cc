@@ -40,6 +40,7 @@ void matmul(const MatmulParams& p, Part) {
 template <Order order>
 void gated_matmul(const GatedMatmulParams& p, Part) {
   check_types(p.x, p.gate_up, order);
+  CHECK(!p.dots, "dots are kept on CPUs only");
   if (p.rows == 0) return;
   choose(order, p.rows, p.gate_up.k, 1, &ProductSchedule::Rows::gated).gated_matmul(p);
 }

@@ -99,8 +99,12 @@ void gated_matmul(const GatedMatmulParams& p, Part part) {
       float g[64];
       Activation x = p.x;
       x.data = static_cast<char*>(x.data) + t0 * x.stride * size_of(x.type);
-      dot_rows<order>(x, count, w, gate, 1, [&](int64_t t, float y) { g[t] = y; });
+      const auto keep = [&](int64_t t, int64_t column, float y) {
+        if (p.dots) p.dots[(t0 + t) * 2 * round_up(width, kPanelWidth) + column] = y;
+      };
+      dot_rows<order>(x, count, w, gate, 1, [&](int64_t t, float y) { keep(t, gate, g[t] = y); });
       dot_rows<order>(x, count, w, up, 1, [&](int64_t t, float u) {
+        keep(t, up, u);
         float gate_t = g[t];
         if (p.gate_bias) gate_t = gate_t + p.gate_bias[f];
         if (p.up_bias) u = u + p.up_bias[f];
