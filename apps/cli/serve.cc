@@ -17,19 +17,56 @@ struct ServeFlags {
   EngineFlags engine;
   server::ServerOptions server;
   std::vector<std::string> names;
-  std::string template_file;
+  std::string template_file, tool_parser = "auto", generation_config = "auto";
+  int header_seconds = 10, idle_seconds = 75, write_seconds = 30, body_mib = 32;
   std::string journal;
 };
 
-int run_serve(const ServeFlags& flags) {
+ToolFormat tool_format(const std::string& parser, const ChatTemplate& chat) {
+  if (parser == "auto") return tool_format_of(chat.source());
+  if (parser == "hermes") return ToolFormat::tagged;
+  if (parser == "llama3_json") return ToolFormat::bare;
+  fail_usage("expected a tool-call-parser of auto, hermes or llama3_json, found \"{}\"", parser);
+}
+
+// What a model's own generation_config.json says of how to draw, as vLLM reads it.
+SamplingParams sampling_defaults(const ServeFlags& flags, const Model& model) {
+  SamplingParams params;
+  if (flags.generation_config == "vllm" || model.options().load_format != "auto") return params;
+  if (flags.generation_config != "auto")
+    fail_usage("expected a generation-config of auto or vllm, found \"{}\"",
+               flags.generation_config);
+  const std::string path = model.options().model + "/generation_config.json";
+  if (!std::filesystem::exists(path)) return params;
+  const json::Value config = json::parse_file(path);
+  const auto read = [&](const char* name, double& value) {
+    if (const json::Value* v = config.find(name); v && v->is_number()) value = v->as_number();
+  };
+  read("temperature", params.temperature);
+  read("top_p", params.top_p);
+  read("min_p", params.min_p);
+  read("repetition_penalty", params.repetition_penalty);
+  if (const json::Value* v = config.find("top_k"); v && v->is_integer())
+    params.top_k = static_cast<int32_t>(v->as_integer());
+  return params;
+}
+
+int run_serve(ServeFlags flags) {
+  server::HttpOptions& http = flags.server.http;
+  http.header_timeout = std::chrono::seconds(flags.header_seconds);
+  http.idle_timeout = std::chrono::seconds(flags.idle_seconds);
+  http.write_timeout = std::chrono::seconds(flags.write_seconds);
+  http.max_body_bytes = static_cast<size_t>(flags.body_mib) << 20;
   const auto model = load_model(flags.model);
   const Tokenizer tokenizer = load_tokenizer(*model);
   server::ServedModel served{.names = flags.names, .tokenizer = &tokenizer};
   if (served.names.empty()) served.names = {model->options().model};
+  served.defaults = sampling_defaults(flags, *model);
   std::optional<ChatTemplate> chat;
   try {
     chat = load_chat_template(*model, flags.template_file);
     served.chat = &*chat;
+    served.tool_format = tool_format(flags.tool_parser, *chat);
   } catch (const Error& error) {
     if (!flags.template_file.empty()) throw;
     served.no_chat = error.what();
@@ -53,6 +90,43 @@ int run_serve(const ServeFlags& flags) {
   return 0;
 }
 
+// Flags of vLLM's server that Invar does not have, and why: a user who moves over reads a reason
+// and not "unknown option".
+struct ForeignFlag {
+  const char* name;
+  const char* reason;
+};
+constexpr ForeignFlag kForeignFlags[] = {
+    {"--dtype", "the weights' own type is computed with; --weights rounded makes f32 bf16"},
+    {"--quantization", "quantized weights would be another model, with other bits"},
+    {"--kv-cache-dtype", "keys and values have the arithmetic's own type"},
+    {"--gpu-memory-utilization", "use --kv-cache-memory, in GiB; 0 takes what is free"},
+    {"--swap-space", "preempted sequences are computed again, with the same bits"},
+    {"--block-size", "it is called --page-size: 32, 64 or 128"},
+    {"--enforce-eager", "nothing is compiled when the server starts"},
+    {"--trust-remote-code", "no code of a model is run"},
+    {"--enable-lora", "adapters are not supported; merge them into a checkpoint"},
+    {"--speculative-config", "speculation is not served yet"},
+    {"--pipeline-parallel-size", "it is called --layer-cuts"},
+    {"--hf-overrides", "config.json is what the model is; edit it"},
+    {"--tokenizer", "the tokenizer is the model's own; anything else changes its answers"},
+    {"--seed", "each request has its own seed, given or drawn and returned"},
+    {"--response-role", "answers are the assistant's"},
+    {"--num-scheduler-steps", "each step is scheduled"},
+    {"--logprobs-mode", "log-probabilities are those of the model's logits"}};
+
+void refuse_foreign_flags(CLI::App& command) {
+  for (const ForeignFlag& flag : kForeignFlags)
+    command
+        .add_option_function<std::vector<std::string>>(
+            flag.name,
+            [flag](const std::vector<std::string>&) {
+              fail_usage("{} is not a flag of invar serve: {}", flag.name, flag.reason);
+            })
+        ->expected(0, 1)
+        ->group("");
+}
+
 }  // namespace
 
 void add_serve(CLI::App& app, Action& action) {
@@ -70,6 +144,46 @@ void add_serve(CLI::App& app, Action& action) {
                       "Names under which clients ask for the model");
   command->add_option("--api-key", o.api_keys, "Keys of which a client must show one")
       ->envname("INVAR_API_KEY");
+  command
+      ->add_option("--tool-call-parser", flags->tool_parser,
+                   "How the model writes calls of tools: auto, from its template; hermes; "
+                   "llama3_json")
+      ->capture_default_str();
+  command
+      ->add_option("--generation-config", flags->generation_config,
+                   "auto: sampling defaults come from the model's generation_config.json; vllm: "
+                   "they are vLLM's")
+      ->capture_default_str();
+  command
+      ->add_option("--allowed-origins", o.allowed_origins, "Origins of pages that may ask (CORS)")
+      ->delimiter(',');
+  command
+      ->add_option("--max-queued-requests", o.max_queued,
+                   "Answers at the same time; more requests are refused with 429")
+      ->capture_default_str();
+  command->add_option("--max-connections", o.http.max_connections, "Connections at the same time")
+      ->capture_default_str();
+  const auto positive = CLI::Range(1, 1 << 20);
+  command->add_option("--max-body-mib", flags->body_mib, "MiB of a request's body")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--header-timeout", flags->header_seconds, "Seconds for a request's header")
+      ->check(positive)
+      ->capture_default_str();
+  command
+      ->add_option("--timeout-keep-alive", flags->idle_seconds,
+                   "Seconds between two requests of a connection")
+      ->check(positive)
+      ->capture_default_str();
+  command
+      ->add_option("--write-timeout", flags->write_seconds,
+                   "Seconds in which a client must take something of its answer")
+      ->check(positive)
+      ->capture_default_str();
+  command->add_flag("--no-prompt-logprobs{false}", flags->engine.options.prompt_logprobs,
+                    "Refuse prompt_logprobs and echo with logprobs; saves the memory of a step's "
+                    "logits");
+  refuse_foreign_flags(*command);
   command->add_option("--chat-template", flags->template_file,
                       "A Jinja file instead of the model's own template");
   command->add_option("--journal", flags->journal,

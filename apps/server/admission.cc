@@ -48,6 +48,7 @@ openai::Request Admission::read(const JournalEntry& entry) const {
                           .chat = model_.chat,
                           .no_chat = model_.no_chat,
                           .clock = [&] { return utc(entry.created); },
+                          .tool_format = model_.tool_format,
                           .ignores_unknown = true};
   const openai::Endpoint endpoint = endpoint_of(entry.endpoint);
   // What is left of the context, unless the request says less.
@@ -55,7 +56,6 @@ openai::Request Admission::read(const JournalEntry& entry) const {
   const json::Value body =
       json::parse(entry.request, "the body of the request", {.max_depth = kMaxDepth});
   openai::Request request = openai::parse_request(body, endpoint, context);
-  request.logits_hash = false;
   return request;
 }
 
@@ -78,13 +78,44 @@ Admitted Admission::admit(const HttpRequest& http) const {
   if (!request.has_seed) request.text.params.seed = random_bits(53);
   request.text.params = entry.params = checked(std::move(request.text.params), facts.vocab);
   if (const std::string* key = http.header("idempotency-key")) entry.idempotency_key = *key;
-  for (const openai::Prompt& prompt : request.prompts) {
-    const std::string* text = std::get_if<std::string>(&prompt);
-    const EncodeOptions options{.add_special_tokens = request.text.add_special_tokens};
-    entry.prompts.push_back(text ? model_.tokenizer->encode(*text, options)
-                                 : std::get<std::vector<int32_t>>(prompt));
-  }
+  for (const openai::Prompt& prompt : request.prompts)
+    entry.prompts.push_back(encode(request, prompt));
   return complete(std::move(entry), std::move(request));
+}
+
+std::vector<int32_t> Admission::encode(const openai::Request& request,
+                                       const openai::Prompt& prompt) const {
+  const std::string* text = std::get_if<std::string>(&prompt);
+  if (!text) return std::get<std::vector<int32_t>>(prompt);
+  return model_.tokenizer->encode(*text, {.add_special_tokens = request.text.add_special_tokens});
+}
+
+TokenizedText Admission::tokenize(const HttpRequest& http) const {
+  const json::Value body =
+      json::parse(http.body, "the body of the request", {.max_depth = kMaxDepth});
+  const bool chat = body.find("messages") != nullptr;
+  openai::Request request = read({.created = static_cast<int64_t>(std::time(nullptr)),
+                                  .endpoint = chat ? "/v1/chat/completions" : "/v1/completions",
+                                  .request = http.body});
+  const json::Value* special = body.find("add_special_tokens");
+  if (special && special->is_bool()) request.text.add_special_tokens = special->as_bool();
+  const json::Value* texts = body.find("return_token_strs");
+  return {encode(request, request.prompts.front()), texts && *texts == json::Value(true)};
+}
+
+std::string Admission::detokenize(const HttpRequest& http) const {
+  const json::Value body =
+      json::parse(http.body, "the body of the request", {.max_depth = kMaxDepth});
+  const json::Value* tokens = body.find("tokens");
+  if (!tokens) fail_usage("expected \"tokens\" in the body of the request");
+  std::vector<int32_t> ids;
+  for (const json::Value& token : tokens->as_array()) {
+    const int64_t id = token.as_integer();
+    if (id < 0 || id >= backend_.facts().vocab)
+      fail_usage("expected tokens from 0 to {}, found {}", backend_.facts().vocab - 1, id);
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  return model_.tokenizer->decode(ids, {.skip_special = false});
 }
 
 Admitted Admission::readmit(const JournalEntry& entry) const {
@@ -103,7 +134,8 @@ Admitted Admission::complete(JournalEntry entry, openai::Request request) const 
   openai::Head head{.id = entry.id,
                     .created = entry.created,
                     .model = request.model.empty() ? model_.names.front() : request.model,
-                    .system_fingerprint = fingerprint()};
+                    .system_fingerprint = fingerprint(),
+                    .seed = entry.params.seed};
   std::vector<Job> jobs = make_jobs(entry, request);
   return {std::move(entry), std::move(request), std::move(head), std::move(jobs)};
 }
@@ -132,7 +164,8 @@ std::vector<Job> Admission::make_jobs(const JournalEntry& entry,
                     .choice = static_cast<int32_t>(i % n),
                     .form = form,
                     .cache_salt = request.cache_salt,
-                    .hash_logits = request.logits_hash});
+                    .hash_logits = request.logits_hash,
+                    .priority = request.priority});
   }
   return jobs;
 }

@@ -16,9 +16,10 @@ namespace invar::server {
 struct ServedModel {
   std::vector<std::string> names;  // under which clients may ask for it; the first is shown
   const Tokenizer* tokenizer = nullptr;
-  const ChatTemplate* chat = nullptr;  // null: the model has none, because
-  std::string no_chat;                 // of this sentence
-  SamplingParams defaults;             // of what a request does not say
+  const ChatTemplate* chat = nullptr;         // null: the model has none, because
+  std::string no_chat;                        // of this sentence
+  ToolFormat tool_format = ToolFormat::none;  // how it writes calls of tools
+  SamplingParams defaults;                    // of what a request does not say
 };
 
 struct Admitted {
@@ -26,6 +27,11 @@ struct Admitted {
   openai::Request request;
   openai::Head head;
   std::vector<Job> jobs;  // one for each answer; their ids are still 0
+};
+
+struct TokenizedText {
+  std::vector<int32_t> ids;
+  bool with_texts = false;
 };
 
 class Admission {
@@ -39,10 +45,16 @@ class Admission {
   // or other weights, naming both.
   Admitted readmit(const JournalEntry& entry) const;
 
+  // Of POST /tokenize, as vLLM has it: a "prompt" or "messages". Throws as `admit` does.
+  TokenizedText tokenize(const HttpRequest& http) const;
+  // Of POST /detokenize: the text of "tokens".
+  std::string detokenize(const HttpRequest& http) const;
+
   std::string fingerprint() const;
 
  private:
   openai::Request read(const JournalEntry& entry) const;
+  std::vector<int32_t> encode(const openai::Request& request, const openai::Prompt& prompt) const;
   std::vector<Job> make_jobs(const JournalEntry& entry, const openai::Request& request) const;
   Admitted complete(JournalEntry entry, openai::Request request) const;
 

@@ -101,6 +101,7 @@ void Answers::settle(Answering& answering) {
   if (!answering.is_over() || !answering.known_) return;
   answering.known_ = false;
   --live_;
+  measure_end(answering);
   ended_(answering.admitted().entry, answering.outcome_);
 }
 
@@ -123,6 +124,35 @@ void Answers::on_step_end() {
   post_([this] { deliver(); });
 }
 
+void Answers::measure(Answering& answering, const TokenOutput& output) {
+  if (output.finish == FinishReason::failed) return;
+  const auto now = Clock::now();
+  const auto seconds = [&](Clock::time_point since) {
+    return std::chrono::duration<double>(now - since).count();
+  };
+  if (answering.tokens_++ == 0)
+    metrics.time_to_first_token.add(seconds(answering.exchange().arrival));
+  else if (answering.admitted().jobs.size() == 1)
+    metrics.inter_token.add(seconds(answering.last_token_));
+  answering.last_token_ = now;
+  ++metrics.all_generation_tokens;
+  answering.finish_ = output.finish;
+}
+
+void Answers::measure_end(const Answering& answering) {
+  int64_t prompt = 0;
+  for (const auto& one : answering.admitted().entry.prompts) prompt += std::ssize(one);
+  metrics.all_prompt_tokens += prompt;
+  metrics.prompt_tokens.add(static_cast<double>(prompt));
+  metrics.generation_tokens.add(static_cast<double>(answering.tokens_));
+  metrics.end_to_end.add(
+      std::chrono::duration<double>(Clock::now() - answering.exchange().arrival).count());
+  const bool whole = answering.outcome_ == Outcome::finished;
+  ++metrics.finished[whole ? answering.finish_ == FinishReason::length ? "length" : "stop"
+                     : answering.outcome_ == Outcome::aborted ? "abort"
+                                                              : "error"];
+}
+
 void Answers::deliver() {
   std::vector<TokenOutput> tokens;
   std::vector<PromptOutput> prompts;
@@ -140,6 +170,7 @@ void Answers::deliver() {
     if (found == places_.end()) continue;
     const Place place = found->second;
     if (output.finish != FinishReason::none) places_.erase(found);
+    measure(*place.answering, output);
     place.answering->on_token(place.job, output);
     settle(*place.answering);
   }

@@ -11,6 +11,7 @@
 #include "backend.h"
 #include "frontend/openai_events.h"
 #include "http.h"
+#include "metrics.h"
 
 namespace invar::server {
 
@@ -30,7 +31,7 @@ class Answering : public BodySource, public std::enable_shared_from_this<Answeri
   bool pull(std::string& out) override;
 
   const Admitted& admitted() const { return admitted_; }
-  Exchange& exchange() { return *exchange_; }
+  Exchange& exchange() const { return *exchange_; }
   // Job i needs no more tokens, though the backend may not know: a stop string, or a failure of
   // another job.
   bool is_over(size_t job) const;
@@ -51,6 +52,9 @@ class Answering : public BodySource, public std::enable_shared_from_this<Answeri
   bool over_ = false;
   Outcome outcome_ = Outcome::finished;
   bool known_ = false;  // to `answers_`
+  Clock::time_point last_token_{};
+  int64_t tokens_ = 0;
+  FinishReason finish_ = FinishReason::none;  // of the last job that finished
 };
 
 // Knows which job belongs to which answer. All but the sink's functions on the serving thread.
@@ -60,6 +64,8 @@ class Answers final : public BackendSink {
   Answers(Backend& backend, std::function<void(std::function<void()>)> post,
           std::function<void(const JournalEntry&, Outcome)> ended)
       : backend_(backend), post_(std::move(post)), ended_(std::move(ended)) {}
+
+  Metrics metrics;
 
   // Gives the jobs their ids. From any thread; before `add`.
   void number(std::vector<Job>& jobs);
@@ -81,6 +87,8 @@ class Answers final : public BackendSink {
     size_t job;
   };
   void deliver();
+  void measure(Answering& answering, const TokenOutput& output);
+  void measure_end(const Answering& answering);
 
   Backend& backend_;
   std::function<void(std::function<void()>)> post_;

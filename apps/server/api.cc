@@ -22,9 +22,12 @@ const std::vector<Server::Route>& Server::routes() {
   static const std::vector<Route> kRoutes = {
       {"GET", "/health", &Server::health, false},
       {"GET", "/version", &Server::version, false},
+      {"GET", "/metrics", &Server::metrics, false},
       {"GET", "/v1/models", &Server::models},
       {"POST", "/v1/completions", &Server::answer},
       {"POST", "/v1/chat/completions", &Server::answer},
+      {"POST", "/tokenize", &Server::tokenize},
+      {"POST", "/detokenize", &Server::detokenize},
   };
   return kRoutes;
 }
@@ -56,11 +59,30 @@ void Server::run() {
 
 void Server::handle(const std::shared_ptr<Exchange>& exchange) {
   try {
+    allow_origin(*exchange);
     route(exchange);
   } catch (const ApiError& error) {
-    exchange->reply(error_reply(error));
+    refuse(*exchange, error);
   } catch (const std::exception& error) {
-    exchange->reply(error_reply({500, error.what()}));
+    refuse(*exchange, {500, error.what()});
+  }
+}
+
+void Server::refuse(Exchange& exchange, const ApiError& error) {
+  ++answers_.metrics.refused[error.status];
+  exchange.reply(error_reply(error));
+}
+
+// What a browser wants to know before it shows the answer to a page of another origin.
+void Server::allow_origin(Exchange& exchange) const {
+  const std::string* origin = exchange.request.header("origin");
+  if (!origin) return;
+  for (const std::string& allowed : options_.allowed_origins) {
+    if (allowed != "*" && allowed != *origin) continue;
+    exchange.more_headers.emplace_back("Access-Control-Allow-Origin", allowed);
+    exchange.more_headers.emplace_back("Access-Control-Expose-Headers", "*");
+    if (allowed != "*") exchange.more_headers.emplace_back("Vary", "Origin");
+    return;
   }
 }
 
@@ -81,6 +103,12 @@ void Server::route(const std::shared_ptr<Exchange>& exchange) {
   }
   if (allowed.empty())
     throw ApiError{404, fmt::format("there is nothing at {}", json::quoted(request.path))};
+  if (request.method == "OPTIONS" && request.header("access-control-request-method"))
+    return exchange->reply({.status = 204,
+                            .headers = {{"Access-Control-Allow-Methods", allowed},
+                                        {"Access-Control-Allow-Headers", "*, Authorization"},
+                                        {"Access-Control-Max-Age", "600"}}});
+  ++answers_.metrics.refused[405];
   HttpReply reply = error_reply(
       {405, fmt::format("expected {} at {}, found {}", allowed, request.path, request.method)});
   reply.headers.emplace_back("Allow", allowed);
@@ -130,6 +158,56 @@ void Server::models(std::shared_ptr<Exchange> exchange) {
       {.body = json::dump(json::Object{{"object", "list"}, {"data", std::move(data)}})});
 }
 
+void Server::metrics(std::shared_ptr<Exchange> exchange) {
+  exchange->reply({.type = "text/plain; version=0.0.4; charset=utf-8",
+                   .body = answers_.metrics.text(model_.names.front(), backend_.stats(),
+                                                 http_.counts().connections, answers_.size())});
+}
+
+void Server::reply_later(std::shared_ptr<Exchange> exchange, std::function<json::Value()> task) {
+  worker_.post([this, exchange = std::move(exchange), task = std::move(task)] {
+    ApiError error{.status = 0};
+    HttpReply reply;
+    try {
+      reply.body = json::dump(task());
+    } catch (const ApiError& caught) {
+      error = caught;
+    } catch (const Error& caught) {
+      error = {400, caught.what()};
+    } catch (const std::exception& caught) {
+      error = {500, caught.what()};
+    }
+    http_.post([this, exchange, error, reply] {
+      error.status ? refuse(*exchange, error) : exchange->reply(reply);
+    });
+  });
+}
+
+void Server::tokenize(std::shared_ptr<Exchange> exchange) {
+  const HttpRequest& request = exchange->request;
+  reply_later(exchange, [this, &request] {
+    const TokenizedText text = admission_.tokenize(request);
+    json::Array ids, texts;
+    for (const int32_t id : text.ids) {
+      ids.emplace_back(static_cast<int64_t>(id));
+      if (text.with_texts) texts.emplace_back(model_.tokenizer->token_text(id));
+    }
+    json::Value body =
+        json::Object{{"count", std::ssize(ids)},
+                     {"max_model_len", static_cast<int64_t>(backend_.facts().max_model_len)},
+                     {"tokens", std::move(ids)}};
+    body.set("token_strs", text.with_texts ? json::Value(std::move(texts)) : json::Value());
+    return body;
+  });
+}
+
+void Server::detokenize(std::shared_ptr<Exchange> exchange) {
+  const HttpRequest& request = exchange->request;
+  reply_later(exchange, [this, &request]() -> json::Value {
+    return json::Object{{"prompt", admission_.detokenize(request)}};
+  });
+}
+
 void Server::answer(std::shared_ptr<Exchange> exchange) {
   if (answers_.size() >= options_.max_queued)
     throw ApiError{
@@ -142,7 +220,7 @@ void Server::answer(std::shared_ptr<Exchange> exchange) {
 
 void Server::compute(std::shared_ptr<Exchange> exchange, const JournalEntry* entry) {
   const auto refuse = [this, exchange](const ApiError& error) {
-    http_.post([exchange, reply = error_reply(error)] { exchange->reply(reply); });
+    http_.post([this, exchange, error] { this->refuse(*exchange, error); });
   };
   try {
     const auto known = entry ? std::nullopt : earlier(exchange->request);
@@ -188,8 +266,8 @@ void Server::submit(std::shared_ptr<Exchange> exchange, const Admitted& admitted
   try {
     for (const Job& job : admitted.jobs) backend_.submit(job);
   } catch (const Error& error) {
-    http_.post([this, answering, reply = error_reply({400, error.what()})] {
-      answering->exchange().reply(reply);
+    http_.post([this, answering, error = ApiError{400, error.what()}] {
+      refuse(answering->exchange(), error);
       answers_.cancel(*answering);
     });
     return;

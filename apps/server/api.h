@@ -9,6 +9,7 @@
 #include "admission.h"
 #include "answering.h"
 #include "backend.h"
+#include "errors.h"
 #include "http.h"
 #include "worker.h"
 
@@ -18,6 +19,7 @@ struct ServerOptions {
   HttpOptions http;
   std::vector<std::string> api_keys;  // empty: anyone may ask
   size_t max_queued = 1024;           // answers in all beyond which requests are refused with 429
+  std::vector<std::string> allowed_origins = {"*"};  // of pages that may ask (CORS)
 };
 
 class Server {
@@ -38,11 +40,18 @@ class Server {
   void handle(const std::shared_ptr<Exchange>& exchange);
   void route(const std::shared_ptr<Exchange>& exchange);
   bool may_ask(const HttpRequest& request) const;
+  void allow_origin(Exchange& exchange) const;
+  void refuse(Exchange& exchange, const ApiError& error);
+  // Runs `task` on the worker; what it returns is the reply.
+  void reply_later(std::shared_ptr<Exchange> exchange, std::function<json::Value()> task);
 
   void health(std::shared_ptr<Exchange> exchange);
   void version(std::shared_ptr<Exchange> exchange);
   void models(std::shared_ptr<Exchange> exchange);
+  void metrics(std::shared_ptr<Exchange> exchange);
   void answer(std::shared_ptr<Exchange> exchange);
+  void tokenize(std::shared_ptr<Exchange> exchange);
+  void detokenize(std::shared_ptr<Exchange> exchange);
 
   // On the worker: admits the exchange's request, or `entry` again where one is given, and sends
   // its answer to the exchange.

@@ -24,6 +24,7 @@ struct Job {
   std::string form;        // JSON of what the answer is held to (ConstraintCompiler); or empty
   std::string cache_salt;  // only jobs of one salt share computed pages
   bool hash_logits = false;
+  int32_t priority = 0;  // smaller is sooner, where the engine's policy asks
 };
 
 // What is known of the engine and its model, fixed while the weights are.

@@ -99,7 +99,7 @@ void HttpServer::stop() {
   impl_->stopping = true;
   impl_->acceptor.close(ignored);
   impl_->pause.cancel();
-  for (auto& set : impl_->signals) set.cancel(ignored);
+  impl_->signals.clear();  // a second signal ends the process
   close_idle_connections(*impl_);
 }
 

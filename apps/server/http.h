@@ -51,6 +51,8 @@ class Exchange {
   virtual bool is_gone() const = 0;
 
   HttpRequest request;
+  std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
+  Headers more_headers;           // of the answer
   std::function<void()> on_gone;  // the client has gone before the whole answer was sent
 };
 
@@ -59,7 +61,7 @@ struct HttpOptions {
   int port = 8000;  // 0: any
   size_t max_connections = 4096;
   size_t max_header_bytes = 64 << 10;
-  size_t max_body_bytes = 64 << 20;
+  size_t max_body_bytes = 32 << 20;
   std::chrono::milliseconds header_timeout{10'000};  // from the first byte to the last
   std::chrono::milliseconds body_timeout{30'000};    // for each 64 KiB
   std::chrono::milliseconds idle_timeout{75'000};    // between requests

@@ -4,11 +4,10 @@
 #include <poll.h>
 
 #include <boost/asio.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/status.hpp>
 #include <optional>
 
-#include "base/error.h"
+#include "http_parser.h"
 
 namespace invar::server {
 
@@ -21,62 +20,7 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr size_t kReadBytes = 16 << 10, kBodyStep = 64 << 10;
-constexpr size_t kMaxHeaders = 256;
-
-// A request that cannot be served: the connection ends after the reply.
-struct Refused {
-  int status;
-  std::string sentence;
-};
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + ('a' - 'A'));
-  return out;
-}
-
-Refused refusal_of(const error_code& error) {
-  if (error == http::error::header_limit || error == http::error::buffer_overflow)
-    return {431, "the header of the request is too large"};
-  if (error == http::error::body_limit) return {413, "the body of the request is too large"};
-  if (error == http::error::bad_version)
-    return {505, "expected HTTP/1.1 or HTTP/1.0, found another version"};
-  return {400, fmt::format("expected a request in HTTP/1.1, found {}", error.message())};
-}
-
-// What the parser lets through and two servers in a row could read differently.
-void check_header(const http::request<http::string_body>& message) {
-  size_t count = 0, hosts = 0, lengths = 0, encodings = 0;
-  for (const auto& field : message) {
-    ++count;
-    hosts += field.name() == http::field::host;
-    lengths += field.name() == http::field::content_length;
-    encodings += field.name() == http::field::transfer_encoding;
-  }
-  if (count > kMaxHeaders) throw Refused{431, "the request has too many headers"};
-  if (message.version() == 11 && hosts != 1)
-    throw Refused{400, fmt::format("expected one Host header, found {}", hosts)};
-  if (lengths + encodings > 1)
-    throw Refused{400, "expected one Content-Length or one Transfer-Encoding, found more"};
-  if (encodings && lower(message[http::field::transfer_encoding]) != "chunked")
-    throw Refused{501, "expected the Transfer-Encoding chunked, found another"};
-  if (message.target().empty() || message.target()[0] != '/')
-    throw Refused{400, "expected a path that begins with / as the target of the request"};
-}
-
-HttpRequest request_of(http::request<http::string_body>&& message) {
-  HttpRequest request;
-  request.method = std::string(message.method_string());
-  const std::string target = std::string(message.target());
-  const size_t query = target.find('?');
-  request.path = target.substr(0, query);
-  if (query != std::string::npos) request.query = target.substr(query + 1);
-  for (const auto& field : message)
-    request.headers.emplace_back(lower(field.name_string()), std::string(field.value()));
-  request.body = std::move(message.body());
-  return request;
-}
+constexpr size_t kMaxDiscarded = 256 << 10;
 
 }  // namespace
 
@@ -225,10 +169,7 @@ asio::awaitable<bool> Connection::read_some() {
 
 // Nothing when the client ends the connection between requests, or is silent there for too long.
 asio::awaitable<std::optional<HttpRequest>> Connection::read_request() {
-  http::request_parser<http::string_body> parser;
-  parser.header_limit(static_cast<uint32_t>(owner_.options.max_header_bytes));
-  parser.body_limit(owner_.options.max_body_bytes);
-  parser.eager(true);
+  RequestParser parser(owner_.options.max_header_bytes, owner_.options.max_body_bytes);
   if (in_.empty()) {
     std::string().swap(in_);
     set_deadline(owner_.options.idle_timeout);
@@ -239,30 +180,23 @@ asio::awaitable<std::optional<HttpRequest>> Connection::read_request() {
   set_deadline(owner_.options.header_timeout);
   size_t body_bytes = 0;
   bool in_body = false;
-  while (true) {
-    error_code error;
-    const size_t used = parser.put(asio::buffer(in_), error);
-    in_.erase(0, used);
-    if (error && error != http::error::need_more) throw refusal_of(error);
-    if (parser.is_header_done() && !in_body) {
+  while (!parser.put(in_)) {
+    if (parser.has_header() && !in_body) {
       in_body = true;
-      check_header(parser.get());
       set_deadline(owner_.options.body_timeout);
-      if (!parser.is_done() && parser.get()[http::field::expect] == "100-continue")
-        co_await write("HTTP/1.1 100 Continue\r\n\r\n");
+      if (parser.wants_continue()) co_await write("HTTP/1.1 100 Continue\r\n\r\n");
     }
-    if (parser.is_done()) break;
-    if (in_body && (body_bytes += used) >= kBodyStep) {
+    const size_t before = in_.size();
+    if (!co_await read_some()) throw boost::system::system_error(asio::error::eof);
+    if (in_body && (body_bytes += in_.size() - before) >= kBodyStep) {
       body_bytes = 0;
       set_deadline(owner_.options.body_timeout);
     }
-    if (used > 0 && !in_.empty() && !error) continue;
-    if (!co_await read_some()) throw boost::system::system_error(asio::error::eof);
   }
   deadline_.cancel();
-  keep_alive_ = parser.get().keep_alive();
-  is_http_10_ = parser.get().version() == 10;
-  co_return request_of(parser.release());
+  keep_alive_ = parser.keep_alive();
+  is_http_10_ = parser.is_http_10();
+  co_return parser.take();
 }
 
 asio::awaitable<void> Connection::write(std::string bytes) {
@@ -278,12 +212,17 @@ asio::awaitable<void> Connection::write(std::string bytes) {
 
 std::string Connection::head_of(const HttpReply& reply, bool whole) const {
   const auto reason = http::obsolete_reason(http::int_to_status(reply.status));
-  std::string head = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\n", reply.status,
-                                 std::string_view(reason.data(), reason.size()), reply.type);
+  std::string head = fmt::format("HTTP/1.1 {} {}\r\n", reply.status,
+                                 std::string_view(reason.data(), reason.size()));
+  const bool has_body = reply.status != 204;
+  if (has_body) head += fmt::format("Content-Type: {}\r\n", reply.type);
   for (const auto& [name, value] : reply.headers) head += fmt::format("{}: {}\r\n", name, value);
-  if (whole)
+  if (exchange_)
+    for (const auto& [name, value] : exchange_->more_headers)
+      head += fmt::format("{}: {}\r\n", name, value);
+  if (whole && has_body)
     head += fmt::format("Content-Length: {}\r\n", reply.body.size());
-  else if (!is_http_10_)
+  else if (has_body && !is_http_10_)
     head += "Transfer-Encoding: chunked\r\n";
   if (!keep_alive_ || owner_.stopping)
     head += "Connection: close\r\n";
@@ -307,6 +246,7 @@ asio::awaitable<void> Connection::answer(std::shared_ptr<ConnectionExchange> exc
   }
   if (exchange->gone_) throw boost::system::system_error(asio::error::eof);
   exchange->over_ = true;
+  exchange->on_gone = nullptr;
   error_code ignored;
   socket_.cancel(ignored);  // ends the watch
 }
@@ -364,7 +304,7 @@ asio::awaitable<void> Connection::refuse(const Refused& refused) {
     // Closing with unread input would reset the connection and lose the reply.
     socket_.shutdown(tcp::socket::shutdown_send);
     set_deadline(milliseconds(1000));
-    for (size_t size = 0; size < kMaxHeaders << 10 && co_await read_some(); in_.clear())
+    for (size_t size = 0; size < kMaxDiscarded && co_await read_some(); in_.clear())
       size += in_.size();
   } catch (const Refused&) {
   } catch (const boost::system::system_error&) {

@@ -68,7 +68,7 @@ void InprocBackend::run() {
       if (stopping_) return;
     }
     take_orders();
-    if (engine_.step(*sink_)) count_step();
+    count(engine_.step(*sink_));
     sink_->on_step_end();
   }
 }
@@ -94,16 +94,18 @@ void InprocBackend::take_orders() {
   for (const int64_t id : cancelled) engine_.abort(id);
 }
 
-void InprocBackend::count_step() {
+void InprocBackend::count(bool stepped) {
   const StepStats& step = engine_.last_step();
   const std::lock_guard lock(mutex_);
-  stats_.running = step.running;
-  stats_.waiting = step.waiting;
-  stats_.free_pages = step.free_pages;
+  stats_.running = engine_.num_running();
+  stats_.waiting = engine_.num_waiting();
+  stats_.free_pages = engine_.free_pages();
+  if (!stepped) return;
   stats_.steps += 1;
   stats_.rows += step.rows;
   stats_.draws += step.draws;
   stats_.preemptions += step.preempted;
+  stats_.prompt_tokens += step.begun;
   stats_.cached_tokens += step.cached;
 }
 

@@ -28,7 +28,7 @@ class InprocBackend final : public Backend {
  private:
   void run();
   void take_orders();
-  void count_step();
+  void count(bool stepped);
 
   Engine& engine_;
   BackendFacts facts_;

@@ -348,14 +348,17 @@ void Engine::commit_and_emit(OutputSink& sink) {
     if (failed) results_[i] = take_token(state, RowResult{.error = kNotFinite}, sink);
   }
   scheduler_->commit(plan_, results_);
+  for (const StepEntry& entry : plan_.entries) {
+    if (std::find(plan_.admitted.begin(), plan_.admitted.end(), entry.id) == plan_.admitted.end())
+      continue;
+    stats_.cached += entry.start;
+    stats_.begun += states_.at(entry.id)->prompt_size();
+  }
   for (size_t i = 0; i < results_.size(); ++i)
     if (results_[i].finished) states_.erase(plan_.entries[i].id);
   stats_.running = scheduler_->num_running();
   stats_.waiting = scheduler_->num_waiting();
   stats_.preempted = static_cast<int>(plan_.preempted.size());
-  for (const StepEntry& entry : plan_.entries)
-    if (std::find(plan_.admitted.begin(), plan_.admitted.end(), entry.id) != plan_.admitted.end())
-      stats_.cached += entry.start;
   stats_.free_pages = pool_->free_pages();
 }
 

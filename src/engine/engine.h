@@ -32,6 +32,7 @@ struct StepStats {
   int draws = 0;  // tokens drawn
   int running = 0, waiting = 0;
   int preempted = 0;
+  int begun = 0;   // tokens of the prompts of requests that began in this step
   int cached = 0;  // tokens of requests that began in this step, taken from the prefix cache
   int free_pages = 0;
   StepWork work;
@@ -55,6 +56,10 @@ class Engine {
   const StepStats& last_step() const { return stats_; }
   int max_model_len() const { return options_.scheduler.max_model_len; }
   int num_pages() const { return pool_->num_pages(); }
+  // Pages that no sequence holds, and how many sequences do and wait, between steps.
+  int free_pages() const { return pool_->free_pages(); }
+  int num_running() const { return scheduler_->num_running(); }
+  int num_waiting() const { return scheduler_->num_waiting(); }
   Model& model() { return model_; }
   // Records every operation of the following steps; null stops it.
   void set_trace(Trace* trace) { io_.trace = trace; }

@@ -128,7 +128,7 @@ ChatTemplate ChatTemplate::from_texts(const ChatTemplateTexts& texts, const std:
   const auto add = [&](const std::string& variant, const std::string& text, std::string where) {
     jinja::Template program(text, std::move(where));
     const bool takes_parts = reads_parts(program, chat.special_tokens_);
-    chat.templates_.push_back({variant, std::move(program), takes_parts});
+    chat.templates_.push_back({variant, text, std::move(program), takes_parts});
   };
   chat.where_ = config_name;
   if (!texts.chat_template_jinja.empty()) {

@@ -38,6 +38,8 @@ class ChatTemplate {
   static ChatTemplate load(const std::string& directory);
   static ChatTemplate from_texts(const ChatTemplateTexts& texts, const std::string& name);
 
+  // The text of the template for conversations with tools.
+  const std::string& source() const { return choose(true).source; }
   // `clock` is what the template's strftime_now shows. Throws UsageError for what is no
   // conversation and for what the template refuses.
   std::string render(const Conversation& conversation, const std::function<std::tm()>& clock) const;
@@ -45,6 +47,7 @@ class ChatTemplate {
  private:
   struct Named {
     std::string name;
+    std::string source;
     jinja::Template program;
     bool takes_parts = false;  // reads content that is a list of parts
   };

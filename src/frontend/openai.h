@@ -13,6 +13,7 @@
 #include "frontend/chat_template.h"
 #include "frontend/constraint_compiler.h"
 #include "frontend/text_engine.h"
+#include "frontend/tool_calls.h"
 
 namespace invar::openai {
 
@@ -26,6 +27,7 @@ struct Context {
   const ChatTemplate* chat = nullptr;         // null: the model has none, because
   std::string no_chat;                        // of this sentence
   std::function<std::tm()> clock;             // for the template
+  ToolFormat tool_format = ToolFormat::none;  // of the template
   ConstraintCompiler* constraints = nullptr;  // null: Request::form is not compiled
   bool ignores_unknown = false;  // as servers do; else a field that is not known is refused
 };
@@ -39,12 +41,17 @@ struct Request {
   TextRequest text;             // of the first answer; the others differ in prompt and `choice`
   json::Value form;             // what the answer is held to, for ConstraintCompiler; or null
   bool has_seed = false;        // else text.params.seed is the default
+  bool prompt_only = false;     // the answer's tokens are computed and not shown
+  int32_t priority = 0;         // smaller is sooner
   std::string cache_salt;       // only requests of one salt share computed pages
 
   // How the answer is shown.
   bool stream = false;
   bool usage_at_end = false, usage_always = false;  // of a stream
   bool token_ids = false;                           // beside the text
+  bool echo = false;                                // the prompt before the answer
+  ToolFormat tools = ToolFormat::none;              // how calls are found in the answer
+  std::string tool;                                 // whose arguments the answer is
   bool logits_hash = true;                          // of each choice
 
   size_t answers() const { return prompts.size() * static_cast<size_t>(text.params.n); }
@@ -61,7 +68,11 @@ struct Head {
   int64_t created = 0;  // seconds since 1970
   std::string model;
   std::string system_fingerprint;
+  uint64_t seed = 0;
 };
+
+// The id of an answer's call of a tool.
+std::string call_id(const Head& head, size_t answer, size_t call);
 
 // The body of the answer: one choice for each of `answers`, each with its logits hash. Without a
 // head it has neither id nor model.

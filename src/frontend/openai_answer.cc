@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <limits>
+
 #include "frontend/openai_parts.h"
 #include "tokenizer/utf8.h"
 
@@ -39,6 +41,7 @@ json::Value chat_logprobs(const Tokenizer& tokenizer, std::span<const TokenLogpr
   return json::Object{{"content", std::move(content)}};
 }
 
+// A NaN, which prints as null, stands for the first token of a prompt: it has no probability.
 json::Value completion_logprobs(const Tokenizer& tokenizer, std::span<const TokenLogprobs> all,
                                 int64_t& offset) {
   json::Array tokens, logprobs, tops, offsets;
@@ -49,7 +52,7 @@ json::Value completion_logprobs(const Tokenizer& tokenizer, std::span<const Toke
       top.set(text_of(tokenizer, other.token), static_cast<double>(other.logprob));
     tokens.push_back(text);
     logprobs.push_back(static_cast<double>(one.logprob));
-    tops.push_back(std::move(top));
+    tops.push_back(one.logprob == one.logprob ? std::move(top) : json::Value());
     offsets.push_back(offset);
     offset += static_cast<int64_t>(text.size());
   }
@@ -90,6 +93,16 @@ json::Value prompt_logprobs(const Tokenizer& tokenizer, std::span<const TokenLog
   return out;
 }
 
+std::string call_id(const Head& head, size_t answer, size_t call) {
+  const size_t dash = head.id.find('-');
+  return fmt::format("call_{}_{}_{}", head.id.substr(dash + 1), answer, call);
+}
+
+std::string echo_of(const Prompt& prompt, const Tokenizer& tokenizer) {
+  const std::string* text = std::get_if<std::string>(&prompt);
+  return text ? *text : tokenizer.decode(std::get<std::vector<int32_t>>(prompt));
+}
+
 namespace {
 
 json::Array ids_of(const std::vector<int32_t>& tokens) {
@@ -98,26 +111,66 @@ json::Array ids_of(const std::vector<int32_t>& tokens) {
   return ids;
 }
 
+// Of the prompt and the answer, for an echo.
+std::vector<TokenLogprobs> all_logprobs(const TextAnswer& answer, bool prompt_only) {
+  std::vector<TokenLogprobs> all(1);
+  all[0].token = answer.prompt_tokens[0];
+  all[0].logprob = std::numeric_limits<float>::quiet_NaN();
+  all.insert(all.end(), answer.prompt_logprobs.begin(), answer.prompt_logprobs.end());
+  if (!prompt_only) all.insert(all.end(), answer.logprobs.begin(), answer.logprobs.end());
+  return all;
+}
+
+json::Value message_of(const Request& request, const TextAnswer& answer, size_t index,
+                       const Head* head, bool& calls_tools) {
+  std::string content;
+  std::vector<ToolCall> calls;
+  ToolCallReader reader(request.tools, request.tool);
+  reader.push(answer.text, content, calls);
+  reader.finish(content, calls);
+  calls_tools = !calls.empty();
+  json::Value message = json::Object{{"role", "assistant"}};
+  message.set("content", calls_tools && content.empty() ? json::Value() : json::Value(content));
+  if (!calls_tools) return message;
+  json::Array shown;
+  for (const ToolCall& call : calls)
+    shown.push_back(json::Object{
+        {"id", head ? call_id(*head, index, shown.size()) : fmt::format("call_{}", shown.size())},
+        {"type", "function"},
+        {"function", json::Object{{"name", call.name}, {"arguments", call.arguments}}}});
+  message.set("tool_calls", std::move(shown));
+  return message;
+}
+
 json::Value choice_of(const Request& request, const TextAnswer& answer, int64_t index,
-                      const Tokenizer& tokenizer) {
-  const bool chat = request.endpoint == Endpoint::chat;
+                      const Tokenizer& tokenizer, const Head* head) {
   const SamplingParams& p = request.text.params;
   int64_t offset = 0;
+  bool calls_tools = false;
   json::Value choice;
   choice.set("index", index);
-  if (chat)
-    choice.set("message", json::Object{{"role", "assistant"}, {"content", answer.text}});
+  if (request.endpoint == Endpoint::chat)
+    choice.set("message",
+               message_of(request, answer, static_cast<size_t>(index), head, calls_tools));
   else
-    choice.set("text", answer.text);
-  if (p.logprobs)
+    choice.set("text",
+               (request.echo ? echo_of(request.answer(static_cast<size_t>(index)).prompt, tokenizer)
+                             : "") +
+                   (request.prompt_only ? "" : answer.text));
+  if (p.logprobs && request.echo)
+    choice.set("logprobs", logprobs_of(request.endpoint, tokenizer,
+                                       all_logprobs(answer, request.prompt_only), offset));
+  else if (p.logprobs)
     choice.set("logprobs", logprobs_of(request.endpoint, tokenizer, answer.logprobs, offset));
+  else if (head)
+    choice.set("logprobs", nullptr);
   if (request.token_ids) {
     choice.set("token_ids", ids_of(answer.tokens));
     choice.set("prompt_token_ids", ids_of(answer.prompt_tokens));
   }
   if (p.prompt_logprobs)
     choice.set("prompt_logprobs", prompt_logprobs(tokenizer, answer.prompt_logprobs));
-  choice.set("finish_reason", name_of(answer.finish));
+  choice.set("finish_reason", calls_tools ? "tool_calls" : name_of(answer.finish));
   if (request.logits_hash) choice.set("logits_hash", to_hex(answer.logits_hash));
   return choice;
 }
@@ -131,8 +184,8 @@ json::Value answer_body(const Request& request, std::span<const TextAnswer> answ
   for (const TextAnswer& answer : answers) {
     if (std::ssize(choices) % request.text.params.n == 0)
       prompt += std::ssize(answer.prompt_tokens);
-    choices.push_back(choice_of(request, answer, std::ssize(choices), tokenizer));
-    completion += std::ssize(answer.tokens);
+    choices.push_back(choice_of(request, answer, std::ssize(choices), tokenizer, head));
+    if (!request.prompt_only) completion += std::ssize(answer.tokens);
   }
   json::Value body;
   if (head) body.set("id", head->id);
@@ -141,6 +194,7 @@ json::Value answer_body(const Request& request, std::span<const TextAnswer> answ
     body.set("created", head->created);
     body.set("model", head->model);
     body.set("system_fingerprint", head->system_fingerprint);
+    body.set("seed", static_cast<int64_t>(head->seed));
   }
   body.set("choices", std::move(choices));
   body.set("usage", usage(prompt, completion));

@@ -48,21 +48,31 @@ void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
   const TextAnswer& text = answer.builder.answer;
   const std::string piece = answer.builder.push(output);
   if (text.finish == FinishReason::failed) return fail(text.error, out);
-  ++completion_tokens_;
+  if (!request_.prompt_only) ++completion_tokens_;
   answer.ids.push_back(output.token);
   answer.over = text.finish != FinishReason::none;
   if (answer.over) answer.waiting.clear();
-  if (piece.empty() && !answer.over) return;
+  std::string content;
+  std::vector<ToolCall> calls;
+  answer.reader.push(piece, content, calls);
+  if (answer.over) answer.reader.finish(content, calls);
+  if (content.empty() && calls.empty() && !answer.over) return;
+  if (!answer.begun && request_.echo)
+    content.insert(0, echo_of(request_.answer(i).prompt, tokenizer_));
+  if (request_.prompt_only) content = echo_of(request_.answer(i).prompt, tokenizer_);
+  const bool is_chat = request_.endpoint == Endpoint::chat;
   json::Value choice;
   choice.set("index", static_cast<int64_t>(i));
-  const json::Value shown = delta(answer, piece);
-  choice.set(request_.endpoint == Endpoint::chat ? "delta" : "text", shown);
+  choice.set(is_chat ? "delta" : "text", is_chat ? delta(i, content, calls) : json::Value(content));
+  answer.begun = true;
   choice.set("logprobs",
              request_.text.params.logprobs
                  ? logprobs_of(request_.endpoint, tokenizer_, text.logprobs, answer.logprob_offset)
                  : json::Value());
   answer.builder.answer.logprobs.clear();
-  choice.set("finish_reason", answer.over ? json::Value(name_of(text.finish)) : json::Value());
+  choice.set("finish_reason", !answer.over   ? json::Value()
+                              : answer.calls ? json::Value("tool_calls")
+                                             : json::Value(name_of(text.finish)));
   if (request_.token_ids) {
     json::Array ids;
     for (const int32_t id : answer.ids) ids.emplace_back(static_cast<int64_t>(id));
@@ -74,13 +84,23 @@ void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
   event({std::move(choice)}, request_.usage_always ? &usage : nullptr, out);
 }
 
-// What an event adds: in a chat the first one says whose words these are.
-json::Value EventWriter::delta(Answer& answer, const std::string& piece) const {
-  if (request_.endpoint == Endpoint::completions) return piece;
-  json::Value delta;
+// What an event adds: the first one says whose words these are.
+json::Value EventWriter::delta(size_t i, const std::string& content,
+                               const std::vector<ToolCall>& calls) {
+  Answer& answer = answers_[i];
+  json::Value delta = json::Object();
   if (!answer.begun) delta.set("role", "assistant");
-  answer.begun = true;
-  delta.set("content", piece);
+  if (!content.empty() || calls.empty()) delta.set("content", content);
+  json::Array shown;
+  for (const ToolCall& call : calls) {
+    shown.push_back(json::Object{
+        {"index", static_cast<int64_t>(answer.calls)},
+        {"id", call_id(head_, i, answer.calls)},
+        {"type", "function"},
+        {"function", json::Object{{"name", call.name}, {"arguments", call.arguments}}}});
+    ++answer.calls;
+  }
+  if (!shown.empty()) delta.set("tool_calls", std::move(shown));
   return delta;
 }
 
@@ -92,6 +112,7 @@ void EventWriter::event(json::Array choices, const json::Value* usage, std::stri
   body.set("created", head_.created);
   body.set("model", head_.model);
   body.set("system_fingerprint", head_.system_fingerprint);
+  if (events_ == 0) body.set("seed", static_cast<int64_t>(head_.seed));
   body.set("choices", std::move(choices));
   if (usage)
     body.set("usage", *usage);

@@ -32,8 +32,11 @@ class EventWriter {
  private:
   struct Answer {
     explicit Answer(const Request& request, const Tokenizer& tokenizer)
-        : builder(tokenizer, request.text.stop, request.text.include_stop) {}
+        : builder(tokenizer, request.text.stop, request.text.include_stop),
+          reader(request.tools, request.tool) {}
     AnswerBuilder builder;
+    ToolCallReader reader;
+    size_t calls = 0;                 // of tools, so far
     std::deque<TokenOutput> waiting;  // for the other answers' tokens of lower indices
     int32_t shown = 0;                // tokens that were taken from `waiting`
     bool begun = false, over = false;
@@ -43,7 +46,7 @@ class EventWriter {
 
   bool take_turn(std::string& out);
   void show(size_t i, const TokenOutput& output, std::string& out);
-  json::Value delta(Answer& answer, const std::string& piece) const;
+  json::Value delta(size_t i, const std::string& content, const std::vector<ToolCall>& calls);
   void event(json::Array choices, const json::Value* usage, std::string& out);
   json::Value usage_now() const;
 

@@ -7,6 +7,9 @@
 
 namespace invar::openai {
 
+// The text of a prompt, for an answer that repeats it.
+std::string echo_of(const Prompt& prompt, const Tokenizer& tokenizer);
+
 json::Value usage(int64_t prompt, int64_t completion);
 
 // The log-probabilities of some of an answer's tokens in the endpoint's form. `offset` is where

@@ -36,10 +36,18 @@ constexpr std::string_view kCommonFields[] = {"model",
                                               "guided_json",
                                               "user",
                                               "stream",
-                                              "stream_options"};
-constexpr std::string_view kCompletionFields[] = {"prompt"};
+                                              "stream_options",
+                                              "return_token_ids",
+                                              "logits_hash",
+                                              "cache_salt",
+                                              "priority"};
+// Known elsewhere, and would change the answer.
+constexpr std::string_view kRefusedFields[] = {"suffix", "use_beam_search", "functions", "audio"};
+constexpr std::string_view kCompletionFields[] = {"prompt", "echo"};
 constexpr std::string_view kChatFields[] = {"messages",
                                             "tools",
+                                            "tool_choice",
+                                            "parallel_tool_calls",
                                             "max_completion_tokens",
                                             "top_logprobs",
                                             "chat_template_kwargs",
@@ -71,17 +79,28 @@ class Reader {
       if (!context_.ignores_unknown && !among(key, kCommonFields) &&
           !(chat ? among(key, kChatFields) : among(key, kCompletionFields)))
         fail_usage("the field {} of \"body\" is not supported", json::quoted(key));
+    for (const std::string_view name : kRefusedFields)
+      if (const json::Value* v = body_.find(name); v && !v->is_null() && *v != json::Value(false))
+        fail_usage("the field {} is not supported", json::quoted(name));
     Request request{.endpoint = endpoint, .text = {.params = context_.defaults}};
     if (const json::Value* v = find("model")) request.model = text(*v, "model");
     chat ? read_messages(request) : read_prompts(request);
     request.text.prompt = request.prompts.front();
-    read_lengths(request.text.params);
+    if (!chat) read_echo(request);
+    read_lengths(request);
     read_sampling(request.text.params);
     request.has_seed = find("seed") != nullptr;
     read_stops(request.text);
     chat ? read_chat_logprobs(request.text.params) : read_logprobs(request.text.params);
+    if (request.echo && request.text.params.logprobs && !request.text.params.prompt_logprobs)
+      request.text.params.prompt_logprobs = request.text.params.logprobs;
+    if (chat) read_tool_choice(request);
     read_form(request);
     read_stream(request);
+    request.token_ids = read_flag("return_token_ids", false);
+    request.logits_hash = read_flag("logits_hash", !context_.ignores_unknown);
+    if (const json::Value* v = find("cache_salt")) request.cache_salt = text(*v, "cache_salt");
+    read_integer("priority", request.priority, INT32_MIN);
     return request;
   }
 
@@ -142,7 +161,9 @@ class Reader {
     if (!context_.chat) fail_usage("\"messages\" need a chat template; {}", context_.no_chat);
     Conversation conversation{.messages = *messages,
                               .add_generation_prompt = read_flag("add_generation_prompt", true)};
-    if (const json::Value* tools = find("tools")) conversation.tools = *tools;
+    const json::Value* choice = find("tool_choice");
+    const json::Value* tools = find("tools");
+    if (tools && !(choice && *choice == json::Value("none"))) conversation.tools = *tools;
     if (const json::Value* variables = find("chat_template_kwargs")) {
       if (!variables->is_object())
         fail_usage("expected chat_template_kwargs as an object, found {}", variables->type_name());
@@ -152,8 +173,19 @@ class Reader {
     request.text.add_special_tokens = false;
   }
 
-  void read_lengths(SamplingParams& p) const {
-    read_integer("max_tokens", p.max_tokens, 1);
+  // vLLM's way to ask for a prompt's log-probabilities alone: echo and no tokens.
+  void read_echo(Request& request) const {
+    request.echo = read_flag("echo", false);
+    const json::Value* most = find("max_tokens");
+    request.prompt_only = request.echo && most && *most == json::Value(0);
+  }
+
+  void read_lengths(Request& request) const {
+    SamplingParams& p = request.text.params;
+    if (request.prompt_only)
+      p.max_tokens = 1;
+    else
+      read_integer("max_tokens", p.max_tokens, 1);
     read_integer("max_completion_tokens", p.max_tokens, 1);
     read_integer("min_tokens", p.min_tokens, 0);
     p.ignore_eos = read_flag("ignore_eos", p.ignore_eos);
@@ -219,8 +251,35 @@ class Reader {
       request.text.constraint = context_.constraints->compile(what);
   }
 
+  // "none", "auto", "required" or {"type": "function", "function": {"name": ...}}
+  void read_tool_choice(Request& request) const {
+    const json::Value* tools = find("tools");
+    const json::Value* choice = find("tool_choice");
+    const std::string word = choice && choice->is_string() ? choice->as_string() : "auto";
+    if (!tools || !tools->is_array() || tools->as_array().empty() || word == "none") return;
+    form_of_call(*tools, "");  // refuses what is no tool
+    if (choice && choice->is_object()) {
+      const json::Value* function = choice->find("function");
+      const json::Value* name = function ? function->find("name") : choice->find("name");
+      if (!name) fail_usage("expected the name of a tool in {}", json::excerpt(*choice));
+      request.tool = text(*name, "the name of a tool");
+      request.tools = ToolFormat::arguments;
+      request.form = form_of_call(*tools, request.tool);
+    } else if (word == "required") {
+      request.tools = ToolFormat::object;
+      request.form = form_of_call(*tools, "");
+    } else if (word == "auto") {
+      request.tools = context_.tool_format;
+    } else {
+      fail_usage("expected tool_choice none, auto, required or a function, found {}",
+                 json::excerpt(*choice));
+    }
+  }
+
   void read_stream(Request& request) const {
     request.stream = read_flag("stream", false);
+    if (request.stream && request.echo && request.text.params.logprobs)
+      fail_usage("echo with logprobs is not supported for a stream");
     const json::Value* options = find("stream_options");
     if (!options) return;
     if (!options->is_object())

@@ -1,0 +1,119 @@
+#include "http_parser.h"
+
+#include <fmt/format.h>
+
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+
+namespace invar::server {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+namespace {
+
+constexpr size_t kMaxHeaders = 256;
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + ('a' - 'A'));
+  return out;
+}
+
+Refused refusal_of(const error_code& error) {
+  if (error == http::error::header_limit || error == http::error::buffer_overflow)
+    return {431, "the header of the request is too large"};
+  if (error == http::error::body_limit) return {413, "the body of the request is too large"};
+  if (error == http::error::bad_version)
+    return {505, "expected HTTP/1.1 or HTTP/1.0, found another version"};
+  return {400, fmt::format("expected a request in HTTP/1.1, found {}", error.message())};
+}
+
+// What the parser lets through and two servers in a row could read differently.
+void check_header(const http::request<http::string_body>& message) {
+  size_t count = 0, hosts = 0, lengths = 0, encodings = 0;
+  for (const auto& field : message) {
+    ++count;
+    hosts += field.name() == http::field::host;
+    lengths += field.name() == http::field::content_length;
+    encodings += field.name() == http::field::transfer_encoding;
+  }
+  if (count > kMaxHeaders) throw Refused{431, "the request has too many headers"};
+  if (message.version() == 11 && hosts != 1)
+    throw Refused{400, fmt::format("expected one Host header, found {}", hosts)};
+  if (lengths + encodings > 1)
+    throw Refused{400, "expected one Content-Length or one Transfer-Encoding, found more"};
+  if (encodings && lower(message[http::field::transfer_encoding]) != "chunked")
+    throw Refused{501, "expected the Transfer-Encoding chunked, found another"};
+  if (message.target().empty() || message.target()[0] != '/')
+    throw Refused{400, "expected a path that begins with / as the target of the request"};
+}
+
+HttpRequest request_of(http::request<http::string_body>&& message) {
+  HttpRequest request;
+  request.method = std::string(message.method_string());
+  const std::string target = std::string(message.target());
+  const size_t query = target.find('?');
+  request.path = target.substr(0, query);
+  if (query != std::string::npos) request.query = target.substr(query + 1);
+  for (const auto& field : message)
+    request.headers.emplace_back(lower(field.name_string()), std::string(field.value()));
+  request.body = std::move(message.body());
+  return request;
+}
+
+}  // namespace
+
+struct RequestParser::Impl {
+  http::request_parser<http::string_body> parser;
+  bool is_checked = false;
+};
+
+RequestParser::RequestParser(size_t max_header_bytes, size_t max_body_bytes)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->parser.header_limit(static_cast<uint32_t>(max_header_bytes));
+  impl_->parser.body_limit(max_body_bytes);
+  impl_->parser.eager(true);
+}
+
+RequestParser::~RequestParser() = default;
+
+bool RequestParser::put(std::string& in) {
+  auto& parser = impl_->parser;
+  while (true) {
+    error_code error;
+    const size_t used = parser.put(asio::buffer(in), error);
+    in.erase(0, used);
+    if (error && error != http::error::need_more) throw refusal_of(error);
+    if (parser.is_header_done() && !impl_->is_checked) {
+      check_header(parser.get());
+      impl_->is_checked = true;
+    }
+    if (parser.is_done()) return true;
+    if (used == 0 || in.empty() || error) return false;
+  }
+}
+
+bool RequestParser::has_header() const {
+  return impl_->is_checked;
+}
+
+bool RequestParser::wants_continue() const {
+  return has_header() && impl_->parser.get()[http::field::expect] == "100-continue";
+}
+
+bool RequestParser::keep_alive() const {
+  return impl_->parser.get().keep_alive();
+}
+
+bool RequestParser::is_http_10() const {
+  return impl_->parser.get().version() == 10;
+}
+
+HttpRequest RequestParser::take() {
+  return request_of(impl_->parser.release());
+}
+
+}  // namespace invar::server

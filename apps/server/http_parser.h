@@ -1,0 +1,39 @@
+// The bytes of a connection as requests, within limits. Refuses what two servers in a row could
+// read differently.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "http.h"
+
+namespace invar::server {
+
+// A request that cannot be served: thrown; the connection ends after the reply.
+struct Refused {
+  int status;
+  std::string sentence;
+};
+
+class RequestParser {
+ public:
+  RequestParser(size_t max_header_bytes, size_t max_body_bytes);
+  ~RequestParser();
+
+  // Takes from the front of `in` what belongs to the request. True when that is complete. How the
+  // bytes are cut into calls changes nothing.
+  bool put(std::string& in);
+  bool has_header() const;
+  // The client waits for a word before it sends the body.
+  bool wants_continue() const;
+  bool keep_alive() const;
+  bool is_http_10() const;
+  // After it is complete, once.
+  HttpRequest take();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace invar::server

@@ -1,0 +1,143 @@
+#include "frontend/tool_calls.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+
+namespace invar {
+
+namespace {
+
+constexpr std::string_view kOpen = "<tool_call>", kClose = "</tool_call>";
+constexpr std::string_view kPythonTag = "<|python_tag|>", kSpaces = " \t\r\n";
+
+// The function of a tool, checked.
+const json::Value& function_of(const json::Value& tool) {
+  const json::Value* function = tool.find("function");
+  const json::Value* name = function ? function->find("name") : nullptr;
+  if (!name || !name->is_string())
+    fail_usage(
+        "expected {{\"type\": \"function\", \"function\": {{\"name\": ...}}}} as a tool, "
+        "found {}",
+        json::excerpt(tool));
+  return *function;
+}
+
+json::Value parameters_of(const json::Value& function) {
+  const json::Value* parameters = function.find("parameters");
+  if (parameters && parameters->is_object()) return *parameters;
+  return json::Object{{"type", "object"}, {"properties", json::Object()}};
+}
+
+json::Value schema_of_call(const json::Value& function) {
+  const json::Value properties =
+      json::Object{{"name", json::Object{{"const", function.find("name")->as_string()}}},
+                   {"parameters", parameters_of(function)}};
+  return json::Object{{"type", "object"},
+                      {"properties", properties},
+                      {"required", json::Array{"name", "parameters"}}};
+}
+
+// {"name": ..., "arguments" or "parameters": {...}}
+std::optional<ToolCall> read_call(std::string_view text) {
+  try {
+    const json::Value value = json::parse(text, "a call");
+    const json::Value* name = value.find("name");
+    const json::Value* arguments = value.find("arguments");
+    if (!arguments) arguments = value.find("parameters");
+    if (!name || !name->is_string() || !arguments) return std::nullopt;
+    return ToolCall{name->as_string(),
+                    arguments->is_string() ? arguments->as_string() : json::dump(*arguments)};
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// How much of the end of `text` could become `mark`.
+size_t beginning_of(std::string_view mark, std::string_view text) {
+  for (size_t size = std::min(mark.size() - 1, text.size()); size > 0; --size)
+    if (text.ends_with(mark.substr(0, size))) return size;
+  return 0;
+}
+
+}  // namespace
+
+ToolFormat tool_format_of(std::string_view chat_template) {
+  if (chat_template.find(kOpen) != std::string_view::npos) return ToolFormat::tagged;
+  if (chat_template.find("\"parameters\"") != std::string_view::npos) return ToolFormat::bare;
+  return ToolFormat::none;
+}
+
+json::Value form_of_call(const json::Value& tools, const std::string& name) {
+  json::Array calls;
+  for (const json::Value& tool : tools.as_array()) {
+    const json::Value& function = function_of(tool);
+    if (function.find("name")->as_string() == name)
+      return json::Object{{"json", parameters_of(function)}};
+    calls.push_back(schema_of_call(function));
+  }
+  if (!name.empty()) fail_usage("tool_choice names {}, which is no tool", json::quoted(name));
+  if (calls.empty()) fail_usage("tool_choice asks for a call and there are no tools");
+  return json::Object{{"json", json::Object{{"anyOf", std::move(calls)}}}};
+}
+
+void ToolCallReader::push(std::string_view piece, std::string& content,
+                          std::vector<ToolCall>& calls) {
+  if (format_ == ToolFormat::none) {
+    content += piece;
+    return;
+  }
+  held_ += piece;
+  if (format_ == ToolFormat::tagged) return read_tagged(content, calls);
+  if (format_ != ToolFormat::bare) return;
+  // A text that does not begin like a call is none.
+  const size_t begin = held_.find_first_not_of(kSpaces);
+  if (begin == std::string::npos) return;
+  const std::string_view text = std::string_view(held_).substr(begin);
+  if (text[0] == '{' || text.starts_with(kPythonTag) || kPythonTag.starts_with(text)) return;
+  content += held_;
+  held_.clear();
+  format_ = ToolFormat::none;
+}
+
+void ToolCallReader::read_tagged(std::string& content, std::vector<ToolCall>& calls) {
+  while (true) {
+    if (!in_call_) {
+      const size_t open = held_.find(kOpen);
+      const size_t shown =
+          open == std::string::npos ? held_.size() - beginning_of(kOpen, held_) : open;
+      content.append(held_, 0, shown);
+      held_.erase(0, shown);
+      if (open == std::string::npos) return;
+      in_call_ = true;
+    }
+    const size_t close = held_.find(kClose);
+    if (close == std::string::npos) return;
+    const std::string_view inner =
+        std::string_view(held_).substr(kOpen.size(), close - kOpen.size());
+    if (const auto call = read_call(inner))
+      calls.push_back(*call);
+    else
+      content.append(held_, 0, close + kClose.size());
+    held_.erase(0, close + kClose.size());
+    in_call_ = false;
+  }
+}
+
+void ToolCallReader::finish(std::string& content, std::vector<ToolCall>& calls) {
+  const std::string text = std::exchange(held_, {});
+  if (format_ == ToolFormat::arguments) {
+    calls.push_back({name_, text});
+    return;
+  }
+  std::string_view inner = text;
+  if (inner.starts_with(kPythonTag)) inner.remove_prefix(kPythonTag.size());
+  if (in_call_) inner.remove_prefix(kOpen.size());  // the closing tag was a stop
+  if (const auto call = inner.empty() ? std::nullopt : read_call(inner))
+    calls.push_back(*call);
+  else
+    content += text;
+}
+
+}  // namespace invar

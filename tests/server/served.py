@@ -1,0 +1,105 @@
+"""A server of a made model, for tests: starts it, talks to it, ends it. Standard library only."""
+import http.client
+import json
+import pathlib
+import re
+import select
+import signal
+import socket
+import subprocess
+import time
+
+FAST = ["--threads", "1", "--max-model-len", "512", "--kv-cache-memory", "0.1", "--max-num-seqs", "32"]
+
+
+class Served:
+    """One server process. `invar` is the program, `model` a directory or nothing for the made one."""
+
+    def __init__(self, invar, *flags, model=None, name="m"):
+        self.log = open("/dev/null", "wb")
+        command = [invar, "serve"] + ([str(model)] if model else []) + [
+            "--host", "127.0.0.1", "--port", "0", "--served-model-name", name, *FAST, *flags]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log)
+        ready, _, _ = select.select([self.process.stdout], [], [], 30)
+        assert ready, "the server did not start"
+        line = self.process.stdout.readline().decode()
+        match = re.match(r"http://127\.0\.0\.1:(\d+)$", line.strip())
+        assert match, line
+        self.port = int(match[1])
+
+    def stop(self, by=signal.SIGTERM):
+        """Ends it and returns its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(by)
+        status = self.process.wait(30)
+        self.process.stdout.close()
+        self.log.close()
+        return status
+
+    def connect(self):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+
+    def raw(self, data=b""):
+        """A connection that sent `data`."""
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        connection.sendall(data)
+        return connection
+
+    def ask(self, method, path, body=None, headers=None):
+        """(status, headers, body): JSON as a value, anything else as bytes."""
+        connection = self.connect()
+        if body is not None and not isinstance(body, (bytes, str)):
+            body = json.dumps(body)
+        connection.request(method, path, body, headers or {})
+        reply = connection.getresponse()
+        data = reply.read()
+        connection.close()
+        if data and reply.headers.get("Content-Type", "").startswith("application/json"):
+            data = json.loads(data)
+        return reply.status, reply.headers, data
+
+    def post(self, path, **body):
+        """The body of an answer that must be 200."""
+        status, _, answer = self.ask("POST", path, body)
+        assert status == 200, (status, answer)
+        return answer
+
+    def stream(self, path, headers=None, **body):
+        """The bytes of a stream's answer."""
+        status, reply_headers, data = self.ask("POST", path, {**body, "stream": True}, headers)
+        assert status == 200, (status, data)
+        assert reply_headers["Content-Type"].startswith("text/event-stream")
+        return data
+
+    def metric(self, name):
+        """The sum of a metric's values."""
+        _, _, text = self.ask("GET", "/metrics")
+        values = re.findall(rf"^{re.escape(name)}{{[^}}]*}} (\S+)$", text.decode(), re.M)
+        assert values, name
+        return sum(map(float, values))
+
+    def wait_until(self, condition, seconds=10):
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, "waited in vain"
+            time.sleep(0.01)
+
+    def resident_bytes(self):
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024
+
+
+def events(data):
+    """The JSON of each event of a stream; the stream must end with [DONE]."""
+    blocks = data.decode().split("\n\n")
+    assert blocks[-2:] == ["data: [DONE]", ""], blocks[-2:]
+    assert all(block.startswith("data: ") for block in blocks[:-1])
+    return [json.loads(block[len("data: "):]) for block in blocks[:-2]]
+
+
+def read_all(connection):
+    data = b""
+    while piece := connection.recv(65536):
+        data += piece
+    connection.close()
+    return data

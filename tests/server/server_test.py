@@ -1,0 +1,405 @@
+#!/usr/bin/env python3
+"""The server as a client sees it. Usage: server_test.py INVAR [unittest arguments]"""
+import concurrent.futures
+import json
+import pathlib
+import random
+import re
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from served import FAST, Served, events, read_all
+
+INVAR = None  # the program; set by main
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+HI = [{"role": "user", "content": "hi"}]
+TOOL = {"type": "function", "function": {
+    "name": "weather", "parameters": {"type": "object", "properties": {"days": {"enum": [1, 2, 3]}},
+                                      "required": ["days"]}}}
+
+
+def f32(value):
+    return struct.unpack("<f", struct.pack("<f", value))[0]
+
+
+class ServerTest(unittest.TestCase):
+    flags = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.served = Served(INVAR, *cls.flags)
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.served.stop() == 0
+
+    def refused(self, status, text, path=COMPLETIONS, body=None, method="POST", headers=None, param=None):
+        """OpenAI's shape of an error, with the status and a sentence that has `text`."""
+        found, _, answer = self.served.ask(method, path, body, headers)
+        with self.subTest(path=path, answer=answer):
+            self.assertEqual(found, status, answer)
+            self.assertEqual(set(answer), {"error"})
+            self.assertEqual(set(answer["error"]), {"message", "type", "param", "code"})
+            self.assertIn(text, answer["error"]["message"])
+            self.assertNotIn("\n", answer["error"]["message"])
+            if param:
+                self.assertEqual(answer["error"]["param"], param)
+
+
+class Answers(ServerTest):
+    def test_small_endpoints(self):
+        self.assertEqual(self.served.ask("GET", "/health")[0], 200)
+        models = self.served.ask("GET", "/v1/models")[2]
+        self.assertEqual([m["id"] for m in models["data"]], ["m"])
+        version = self.served.ask("GET", "/version")[2]
+        self.assertRegex(version["version"], r"^\d+\.\d+\.\d+$")
+        self.assertEqual(len(version["weights"]), 64)
+
+    def test_an_answer_is_what_generate_says(self):
+        body = dict(prompt="The bits", max_tokens=12, seed=5, temperature=0.8, ignore_eos=True, logits_hash=True)
+        served = self.served.post(COMPLETIONS, **body)
+        done = subprocess.run([INVAR, "generate", "-p", "The bits", "--json", "--max-tokens", "12", "--seed", "5",
+                               "--temperature", "0.8", "--ignore-eos", *FAST], capture_output=True, timeout=60)
+        said = json.loads(done.stdout)
+        self.assertEqual(served["choices"][0]["logits_hash"], said["logits_hash"])
+        self.assertEqual(served["choices"][0]["finish_reason"], "length")
+        other = self.served.post(COMPLETIONS, **{**body, "seed": 6})
+        self.assertNotEqual(served["choices"][0]["logits_hash"], other["choices"][0]["logits_hash"])
+
+    def test_a_stream_says_what_the_whole_answer_says(self):
+        for path, prompt in ((COMPLETIONS, {"prompt": "abc"}), (CHAT, {"messages": HI})):
+            body = dict(**prompt, max_tokens=40, seed=3, logprobs=True if path == CHAT else 0, return_token_ids=True)
+            whole = self.served.post(path, **body)
+            said = events(self.served.stream(path, **body, stream_options={"include_usage": True}))
+            self.assertEqual(said[-1]["choices"], [])
+            self.assertEqual(said[-1]["usage"], whole["usage"])
+            parts = [e["choices"][0] for e in said[:-1]]
+            text = "".join(p["delta"].get("content", "") if path == CHAT else p["text"] for p in parts)
+            choice = whole["choices"][0]
+            self.assertEqual(text, choice["message"]["content"] if path == CHAT else choice["text"])
+            self.assertEqual(sum((p["token_ids"] for p in parts), []), choice["token_ids"])
+            self.assertEqual([p["finish_reason"] for p in parts[:-1]], [None] * (len(parts) - 1))
+            self.assertEqual(parts[-1]["finish_reason"], choice["finish_reason"])
+            logprobs = [p["logprobs"]["content" if path == CHAT else "token_logprobs"] for p in parts]
+            self.assertEqual(sum(logprobs, []), choice["logprobs"]["content" if path == CHAT else "token_logprobs"])
+            # No half characters, and an event for every token that completes one.
+            self.assertTrue(all(len(p["token_ids"]) == 1 or "\ufffd" not in text or p["token_ids"] for p in parts))
+
+    def test_bytes_of_a_stream_depend_on_the_request_alone(self):
+        body = dict(prompt="once", max_tokens=24, seed=9, n=3, temperature=1.0)
+
+        def framed():
+            data = self.served.stream(COMPLETIONS, **body)
+            first = events(data)[0]
+            return data.replace(first["id"].encode(), b"ID").replace(str(first["created"]).encode(), b"TIME")
+
+        alone = framed()
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            draws = random.Random(1)
+            neighbours = [pool.submit(self.served.post, COMPLETIONS, prompt=[draws.randrange(300) for _ in range(
+                draws.randrange(1, 200))], max_tokens=draws.randrange(1, 40), seed=i) for i in range(24)]
+            among = [pool.submit(framed) for _ in range(4)]
+            self.assertEqual({f.result() for f in among}, {alone})
+            [f.result() for f in neighbours]
+        self.assertNotEqual(alone, self.served.stream(COMPLETIONS, **{**body, "seed": 10}))
+
+    def test_a_drawn_seed_is_returned_and_repeats_the_answer(self):
+        first = self.served.post(COMPLETIONS, prompt="x", max_tokens=16)
+        again = self.served.post(COMPLETIONS, prompt="x", max_tokens=16, seed=first["seed"])
+        self.assertEqual(first["choices"], again["choices"])
+        seeds = {self.served.post(COMPLETIONS, prompt="x", max_tokens=1)["seed"] for _ in range(4)}
+        self.assertEqual(len(seeds), 4)
+        self.assertEqual(events(self.served.stream(COMPLETIONS, prompt="x", max_tokens=2, seed=7))[0]["seed"], 7)
+
+    def test_choices_and_prompts(self):
+        one = self.served.post(COMPLETIONS, prompt="x", max_tokens=8, seed=1)["choices"]
+        three = self.served.post(COMPLETIONS, prompt=["x", [1, 2, 3]], n=3, max_tokens=8, seed=1)["choices"]
+        self.assertEqual([c["index"] for c in three], list(range(6)))
+        self.assertEqual(three[0]["text"], one[0]["text"])
+        self.assertEqual(len({c["text"] for c in three[:3]}), 3)
+
+    def test_echo_and_logprobs_as_lm_eval_asks(self):
+        ids = [10, 20, 30, 40]
+        scored = self.served.post(COMPLETIONS, prompt=ids, max_tokens=0, echo=True, logprobs=1, temperature=0)
+        logprobs = scored["choices"][0]["logprobs"]
+        self.assertEqual(scored["usage"]["completion_tokens"], 0)
+        self.assertEqual(len(logprobs["tokens"]), 4)
+        self.assertIsNone(logprobs["token_logprobs"][0])
+        self.assertIsNone(logprobs["top_logprobs"][0])
+        done = subprocess.run([INVAR, "score", "--json", *FAST, "--tokens", *map(str, ids)], capture_output=True)
+        self.assertEqual(logprobs["token_logprobs"][1:], json.loads(done.stdout)["logprobs"][1:])
+        for value in logprobs["token_logprobs"][1:]:
+            self.assertEqual(f32(value), struct.unpack("<f", struct.pack("<f", float(str(value))))[0])
+        goes_on = self.served.post(COMPLETIONS, prompt=ids, max_tokens=1, echo=True, logprobs=1, temperature=0)
+        self.assertEqual(len(goes_on["choices"][0]["logprobs"]["tokens"]), 5)
+        self.assertEqual(goes_on["choices"][0]["logprobs"]["token_logprobs"][:4], logprobs["token_logprobs"])
+        text = self.served.post(COMPLETIONS, prompt="echo me", echo=True, max_tokens=3, seed=1)["choices"][0]["text"]
+        self.assertTrue(text.startswith("echo me"))
+
+    def test_stop_strings_never_show(self):
+        text = self.served.post(COMPLETIONS, prompt="x", max_tokens=30, seed=2)["choices"][0]["text"]
+        stop = text[8:10]
+        body = dict(prompt="x", max_tokens=30, seed=2, stop=[stop])
+        cut = self.served.post(COMPLETIONS, **body)["choices"][0]
+        self.assertEqual(cut["text"], text[:text.index(stop)])
+        self.assertEqual(cut["finish_reason"], "stop")
+        parts = [e["choices"][0]["text"] for e in events(self.served.stream(COMPLETIONS, **body))]
+        self.assertEqual("".join(parts), cut["text"])
+
+    def test_forms_of_an_answer(self):
+        schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
+        chat = self.served.post(CHAT, messages=HI, max_tokens=60, seed=1, response_format={
+            "type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
+        self.assertIn(json.loads(chat["choices"][0]["message"]["content"]), ({"a": 1}, {"a": 2}))
+        choice = self.served.post(COMPLETIONS, prompt="x", guided_choice=["red", "green"], max_tokens=9)
+        self.assertIn(choice["choices"][0]["text"], ("red", "green"))
+
+    def test_tools(self):
+        for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+            body = dict(messages=HI, tools=[TOOL], tool_choice=choice, max_tokens=100, seed=4)
+            whole = self.served.post(CHAT, **body)["choices"][0]
+            self.assertEqual(whole["finish_reason"], "tool_calls")
+            self.assertIsNone(whole["message"]["content"])
+            (call,) = whole["message"]["tool_calls"]
+            self.assertEqual(call["function"]["name"], "weather")
+            self.assertIn(json.loads(call["function"]["arguments"])["days"], (1, 2, 3))
+            said = [e["choices"][0] for e in events(self.served.stream(CHAT, **body))]
+            self.assertEqual(said[-1]["finish_reason"], "tool_calls")
+            (streamed,) = [c for s in said for c in s["delta"].get("tool_calls", [])]
+            self.assertEqual(streamed["function"], call["function"])
+        none = self.served.post(CHAT, messages=HI, tools=[TOOL], tool_choice="none", max_tokens=4)["choices"][0]
+        self.assertNotIn("tool_calls", none["message"])
+
+    def test_tokenize_and_back(self):
+        told = self.served.post("/tokenize", prompt="Hello, world", return_token_strs=True)
+        self.assertEqual(told["count"], len(told["tokens"]))
+        self.assertEqual(len(told["token_strs"]), told["count"])
+        self.assertIn("Hello, world", self.served.post("/detokenize", tokens=told["tokens"])["prompt"])
+        chat = self.served.post("/tokenize", messages=HI)
+        self.assertEqual(self.served.post(CHAT, messages=HI, max_tokens=1)["usage"]["prompt_tokens"], chat["count"])
+
+    def test_many_at_once(self):
+        with concurrent.futures.ThreadPoolExecutor(48) as pool:
+            answers = [pool.submit(self.served.post, COMPLETIONS, prompt=f"{i}", max_tokens=10, seed=i, ignore_eos=True)
+                       for i in range(96)]
+            self.assertEqual({a.result()["usage"]["completion_tokens"] for a in answers}, {10})
+
+    def test_metrics_count(self):
+        before = self.served.metric("vllm:generation_tokens_total")
+        self.served.post(COMPLETIONS, prompt="x", max_tokens=7, ignore_eos=True)
+        self.assertEqual(self.served.metric("vllm:generation_tokens_total"), before + 7)
+        self.assertGreater(self.served.metric("vllm:time_to_first_token_seconds_count"), 0)
+
+
+class BadInput(ServerTest):
+    flags = ("--header-timeout", "1", "--timeout-keep-alive", "2", "--max-body-mib", "1")
+
+    def tearDown(self):
+        # Whatever was sent, the next request is answered and no page is lost.
+        self.assertEqual(self.served.post(COMPLETIONS, prompt="x", max_tokens=2, seed=1)["usage"]["prompt_tokens"], 1)
+        self.served.wait_until(lambda: self.served.metric("vllm:num_requests_running") == 0)
+
+    def test_bodies(self):
+        for body, text in (
+                ("{", "body of the request"), ("[]", "object"), ('{"prompt": 1}', "prompt"), ("{}", "prompt"),
+                ('{"prompt": "x", "max_tokens": "a"}', "max_tokens"), ('{"prompt": "x", "n": 1000}', "n must"),
+                ('{"prompt": "x", "temperature": -1}', "temperature"), ('{"prompt": "x", "top_p": 2}', "top_p"),
+                ('{"prompt": []}', "token"), ('{"prompt": [-1]}', "token ids"), ('{"prompt": [999999]}', "token ids"),
+                ('{"prompt": "x", "prompt": "y"}', "prompt"), ("[" * 100000, "body"), ('{"a":' * 500 + "1" + "}" * 500, "body"),
+                (b'{"prompt": "\xff\xfe"}', "body"), ('{"prompt": "\\ud800"}', "body"), (b"\x00" * 100, "body"),
+                ('{"prompt": "x", "suffix": "y"}', "suffix"), ('{"prompt": "x", "stream_options": {}}', "stream"),
+                ('{"prompt": "x", "guided_regex": "("}', ""), ('{"prompt": "x", "guided_regex": "(((a{1,99}){1,99}){1,99}){1,99}"}', ""),
+                ('{"prompt": "x", "guided_json": {"type": "nonsense"}}', ""), ('{"prompt": "x", "seed": -1}', "seed"),
+                ('{"prompt": "x", "logit_bias": {"a": 1}}', "logit_bias"), ('{"prompt": "x", "stop": [""]}', ""),
+                ('{"prompt": "x", "stop": 3}', ""), ('{"prompt": "x", "logprobs": 99999999}', "logprobs")):
+            self.refused(400, text, body=body)
+        self.refused(404, "does not exist", body={"prompt": "x", "model": "../../etc/passwd"}, param="model")
+        self.refused(400, "tokens", body={"prompt": "many words " * 2000}, param="prompt")
+        for messages in ([], [{}], "x", [{"role": 1}], [{"role": "user", "content": [{"type": "image_url"}]}]):
+            self.refused(400, "", path=CHAT, body={"messages": messages})
+        self.refused(400, "tool", path=CHAT, body={"messages": HI, "tools": [{}]})
+        self.refused(400, "no tool", path=CHAT, body={"messages": HI, "tools": [TOOL], "tool_choice": {
+            "type": "function", "function": {"name": "other"}}})
+        self.refused(400, "tokens", path="/detokenize", body={})
+        keys = json.dumps({f"key{i}": i for i in range(20000)} | {"prompt": "x", "max_tokens": 1})
+        self.assertEqual(self.served.ask("POST", COMPLETIONS, keys)[0], 200)  # unknown fields are ignored
+        self.refused(413, "too large", body=b" " * (2 << 20))
+
+    def test_paths_and_methods(self):
+        for path in ("/", "/v1", "/v1/../../etc/passwd", "/%2e%2e/x", "/v1/models/../x"):
+            self.refused(404, "nothing at", path=path, method="GET")
+        self.refused(405, "expected POST", path=COMPLETIONS, method="GET")
+        self.assertEqual(self.served.ask("DELETE", "/health")[1]["Allow"], "GET")
+        status, headers, body = self.served.ask("HEAD", "/v1/models")
+        self.assertEqual((status, body), (200, b""))
+
+    def raw(self, data):
+        return read_all(self.served.raw(data))
+
+    def test_what_two_servers_could_read_differently(self):
+        head, body = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n", '{"prompt":"x","max_tokens":1}'
+        chunked = f"{len(body):x}\r\n{body}\r\n0\r\n\r\n"
+        good = head + f"Content-Length: {len(body)}\r\n\r\n{body}"
+        self.assertTrue(self.raw(good.encode()).startswith(b"HTTP/1.1 200"))
+        self.assertTrue(self.raw((head + "Transfer-Encoding: chunked\r\n\r\n" + chunked).encode()).startswith(b"HTTP/1.1 200"))
+        for bad in (
+                f"Content-Length: {len(body)}\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked,
+                f"Transfer-Encoding: chunked\r\nContent-Length: {len(body)}\r\n\r\n" + chunked,
+                f"Content-Length: {len(body)}\r\nContent-Length: 1\r\n\r\n{body}",
+                f"Content-Length: {len(body)}\r\nContent-Length: {len(body)}\r\n\r\n{body}",
+                f"Content-Length: {len(body)}, 1\r\n\r\n{body}",
+                f"Content-Length: +{len(body)}\r\n\r\n{body}",
+                f"Content-Length: -1\r\n\r\n{body}",
+                "Content-Length: 99999999999999999999999\r\n\r\n" + body,
+                f"Transfer-Encoding: chunked, identity\r\n\r\n{chunked}",
+                f"Transfer-Encoding : chunked\r\n\r\n{chunked}",
+                "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+                f"Host: y\r\nContent-Length: {len(body)}\r\n\r\n{body}",
+                "Header\r\n\r\n", " folded: x\r\n\r\n", "a\x00b: c\r\n\r\n"):
+            reply = self.raw((head + bad).encode())
+            with self.subTest(bad=bad, reply=reply[:60]):
+                self.assertRegex(reply, rb"^HTTP/1.1 (400|413|501) ")
+                self.assertEqual(len(re.findall(rb"HTTP/1.1 \d", reply)), 1)
+        for line in (b"GET\r\n\r\n", b"GET /health\r\n\r\n", b"GET /health HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
+                     b"GET http://other/health HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /health HTTP/1.1\r\n\r\n"):
+            with self.subTest(line=line):
+                self.assertRegex(self.raw(line), rb"^HTTP/1.1 (400|505) ")
+        self.assertRegex(self.raw(b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 40000 + b"\r\n"), rb"^HTTP/1.1 431 ")
+
+    def test_several_requests_on_a_connection(self):
+        connection = self.served.raw(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 3 +
+                                     b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        self.assertEqual(read_all(connection).count(b"HTTP/1.1 200 OK"), 4)
+        old = self.raw(b"GET /health HTTP/1.0\r\n\r\n")
+        self.assertTrue(old.startswith(b"HTTP/1.1 200") and b"Connection: close" in old)
+
+    def test_an_expected_continue(self):
+        body = b'{"prompt":"x","max_tokens":1}'
+        connection = self.served.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nExpect: 100-continue\r\n"
+                                     b"Content-Length: %d\r\n\r\n" % len(body))
+        self.assertTrue(connection.recv(100).startswith(b"HTTP/1.1 100 "))
+        connection.sendall(body)
+        self.assertIn(b" 200 OK", read_all(connection))
+
+    def test_slow_senders_are_ended_and_harm_nobody(self):
+        slow = [self.served.raw(b"POST /v1/completions HTTP/1.1\r\nHo") for _ in range(50)]
+        begin = time.monotonic()
+        self.served.post(COMPLETIONS, prompt="x", max_tokens=2)
+        self.assertLess(time.monotonic() - begin, 1)
+        for connection in slow:
+            self.assertRegex(read_all(connection), rb"^HTTP/1.1 408 ")
+        self.assertLess(time.monotonic() - begin, 4)
+        idle = self.served.raw()
+        self.assertEqual(read_all(idle), b"")  # silently, after --timeout-keep-alive
+
+    def test_cut_off_requests(self):
+        for data in (b"P", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"):
+            self.served.raw(data).close()
+
+
+class Clients(ServerTest):
+    flags = ("--max-queued-requests", "3", "--allowed-origins", "https://a.example")
+    LONG = dict(prompt="x", max_tokens=400, ignore_eos=True)
+
+    def begin_stream(self):
+        body = json.dumps({**self.LONG, "stream": True})
+        connection = self.served.raw(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+                                     .encode())
+        self.assertIn(b"200 OK", connection.recv(100))
+        return connection
+
+    def test_a_client_that_goes_frees_its_pages(self):
+        pages = self.served.metric("invar:kv_pages")
+        steps = self.served.metric("invar:engine_steps_total")
+        connection = self.begin_stream()
+        connection.close()
+        self.served.wait_until(lambda: self.served.metric("vllm:num_requests_running") == 0)
+        self.assertLess(self.served.metric("invar:engine_steps_total") - steps, 300)  # it was not computed to its end
+        self.assertEqual(self.served.metric("invar:kv_pages_free"), pages)
+
+    def test_too_many_requests(self):
+        streams = [self.begin_stream() for _ in range(3)]
+        status, headers, answer = self.served.ask("POST", COMPLETIONS, self.LONG)
+        self.assertEqual((status, answer["error"]["code"]), (429, "queue_full"))
+        self.assertGreaterEqual(int(headers["Retry-After"]), 1)
+        [s.close() for s in streams]
+        self.served.wait_until(lambda: self.served.metric("invar:answers") == 0)
+        self.served.post(COMPLETIONS, prompt="x", max_tokens=1)
+
+    def test_a_reader_that_does_not_read_slows_nobody(self):
+        stalled = self.begin_stream()
+        begin = time.monotonic()
+        self.served.post(COMPLETIONS, prompt="y", max_tokens=50, ignore_eos=True)
+        self.assertLess(time.monotonic() - begin, 5)
+        stalled.close()
+
+    def test_pages_of_other_origins(self):
+        _, headers, _ = self.served.ask("GET", "/v1/models", headers={"Origin": "https://a.example"})
+        self.assertEqual(headers["Access-Control-Allow-Origin"], "https://a.example")
+        _, headers, _ = self.served.ask("GET", "/v1/models", headers={"Origin": "https://b.example"})
+        self.assertNotIn("Access-Control-Allow-Origin", headers)
+        status, headers, _ = self.served.ask("OPTIONS", CHAT, headers={
+            "Origin": "https://a.example", "Access-Control-Request-Method": "POST"})
+        self.assertEqual((status, headers["Access-Control-Allow-Methods"]), (204, "POST"))
+
+
+class Keys(ServerTest):
+    flags = ("--api-key", "secret", "--api-key", "other")
+
+    def test_keys(self):
+        ask = lambda **headers: self.served.ask("GET", "/v1/models", headers=headers)[0]
+        self.assertEqual(ask(Authorization="Bearer secret"), 200)
+        self.assertEqual(ask(Authorization="Bearer other"), 200)
+        for wrong in ("Bearer secre", "Bearer secrets", "Bearer ", "secret", "Basic secret", "bearer"):
+            self.assertEqual(ask(Authorization=wrong), 401, wrong)
+        self.refused(401, "key", path="/v1/models", method="GET")
+        self.refused(401, "key", path=COMPLETIONS, body="{")
+        self.assertEqual(self.served.ask("GET", "/health")[0], 200)
+
+
+class Ends(unittest.TestCase):
+    def test_a_signal_lets_answers_finish(self):
+        served = Served(INVAR)
+        idle = served.raw()
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            streams = [pool.submit(served.stream, COMPLETIONS, prompt="x", max_tokens=300, seed=i, ignore_eos=True)
+                       for i in range(4)]
+            served.wait_until(lambda: served.metric("vllm:num_requests_running") == 4)
+            served.process.send_signal(signal.SIGTERM)
+            for stream in streams:
+                self.assertEqual(sum(e["choices"][0]["text"] != "" for e in events(stream.result())) > 100, True)
+        self.assertEqual(served.process.wait(10), 0)
+        self.assertEqual(read_all(idle), b"")
+        served.stop()
+
+    def test_a_key_for_a_request_repeats_its_bytes(self):
+        with tempfile.TemporaryDirectory(prefix="invar-server-") as directory:
+            flags = ("--journal", str(pathlib.Path(directory) / "journal"))
+            body, key = dict(prompt="x", max_tokens=20), {"Idempotency-Key": "k"}
+            served = Served(INVAR, *flags)
+            first = served.stream(COMPLETIONS, key, **body)
+            self.assertEqual(served.stream(COMPLETIONS, key, **body), first)
+            self.assertNotEqual(served.stream(COMPLETIONS, **body), first)
+            status, _, answer = served.ask("POST", COMPLETIONS, {**body, "seed": 1}, key)
+            self.assertEqual(status, 422, answer)
+            self.assertEqual(served.stop(), 0)
+            served = Served(INVAR, *flags)
+            self.assertEqual(served.stream(COMPLETIONS, key, **body), first)
+            self.assertEqual(served.stop(), 0)
+
+    def test_flags_that_are_refused_say_why(self):
+        for flags, text in ((["--dtype", "float16"], "rounded"), (["--enforce-eager"], "compiled"),
+                            (["--host", "nowhere"], "IP address"), (["--port", "99999"], "port")):
+            done = subprocess.run([INVAR, "serve", *FAST, *flags], capture_output=True, timeout=60)
+            self.assertEqual((done.returncode, done.stdout), (2, b""), done.stderr)
+            self.assertIn(text, done.stderr.decode())
+
+
+if __name__ == "__main__":
+    INVAR = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    unittest.main()
