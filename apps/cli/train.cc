@@ -22,6 +22,10 @@ std::string describe(const RunProgress& p) {
       fmt::format("step {} of {}, loss {:.4f}, {:.0f} tok/s, {}:{:02} left", p.report.step, p.steps,
                   p.report.loss, p.tokens_per_second, left / 60, left % 60);
   if (p.held_out_loss >= 0) text += fmt::format(", held out {:.4f}", p.held_out_loss);
+  if (const MtpScore& mtp = p.held_out_mtp; mtp.count > 0)
+    text += fmt::format(", one further {:.4f}, accepted {:.3f}",
+                        mtp.loss / static_cast<double>(mtp.count),
+                        static_cast<double>(mtp.agreed) / static_cast<double>(mtp.count));
   return text;
 }
 

@@ -110,6 +110,7 @@ Model::Model(const ModelOptions& options, const LoadProgress& progress) : option
   const bool rounded = options.weights == "rounded";
   const std::unique_ptr<TensorSource> source = open_weights(options, config_);
   check_tensors(spec(), *source);
+  config_.spec.mtp_layers = 0;  // what predicts further stands in the checkpoint, unused
   if (product_type(spec(), *source) == DType::f32)  // else there is nothing to round
     arithmetic_.weights = rounded ? WeightMode::rounded : WeightMode::f32;
   if (arithmetic_.order == Order::hopper && arithmetic_.weights == WeightMode::f32)

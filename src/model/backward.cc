@@ -29,30 +29,57 @@ class BackwardPass {
 
   void run() {
     CHECK(rows_ % kLeafPad == 0 && rows_ <= ws_.max_rows_, "rows of a backward pass");
+    clear_hidden();
+    if (io_.mtp) mtp_module(*io_.mtp);
     tables_ = ws_.tables_.build(batch_, kv_.page_places(), *model_.device);
-    std::memset(d_hidden(), 0, rows_ * spec_.hidden * sizeof(float));
     head(io_.d_logits, io_.tape->final_normed(), io_.tape->output(), gradient(TensorRole::head, -1),
-         gradient(TensorRole::final_norm, -1));
+         gradient(TensorRole::final_norm, -1), model_.weights->final_norm());
     for (int layer = spec_.layers - 1; layer >= 0; --layer) {
-      if (io_.tape->recompute()) forward_again(layer);
+      if (io_.tape->recompute()) forward_again(batch_, layer, io_.tape->layer(layer).input);
       ffn_block(layer);
       attention_block(layer);
       for (const ExitGradient& exit : io_.exits)
         if (exit.layers == layer)
-          head(exit.d_logits, exit.normed, io_.tape->layer(layer).input, exit.head,
-               exit.final_norm);
+          head(exit.d_logits, exit.normed, io_.tape->layer(layer).input, exit.head, exit.final_norm,
+               model_.weights->final_norm());
     }
-    embed();
+    embed(gradient(TensorRole::embedding, -1));
   }
 
  private:
+  // logits = head(norm(block(projection([norm(embedding), norm(h)])))): leaves the gradient of h,
+  // the residual stream after the model's last layer.
+  void mtp_module(const MtpGradient& mtp) {
+    const MtpWeights& w = model_.weights->mtp();
+    const int layer = spec_.layers;
+    const auto of = [&](TensorRole role) { return gradient(role, layer); };
+    tables_ = ws_.tables_.build(*mtp.batch, kv_.page_places(), *model_.device);
+    head(mtp.d_logits, io_.tape->final_normed(1), io_.tape->output(1), mtp.head,
+         of(TensorRole::mtp_head_norm), w.head_norm);
+    if (io_.tape->recompute()) forward_again(*mtp.batch, layer, io_.tape->output());
+    ffn_block(layer);
+    attention_block(layer);
+
+    const Activation d_out = round(d_hidden(), spec_.hidden, ws_.d_out_);
+    pack_inputs(io_.tape->joined(), 2 * spec_.hidden);
+    weight_gradient("join dW", of(TensorRole::mtp_projection), d_out, {0, spec_.hidden},
+                    2 * spec_.hidden);
+    clear_hidden();
+    matmul("join dX", d_out, transposed_.mtp_embedding(), ws_.d_normed_.data());
+    norm(of(TensorRole::mtp_embedding_norm), w.embedding_norm, io_.tape->embedded());
+    embed(mtp.embedding);
+    clear_hidden();
+    matmul("join dX", d_out, transposed_.mtp_hidden(), ws_.d_normed_.data());
+    norm(of(TensorRole::mtp_hidden_norm), w.hidden_norm, io_.tape->output());
+  }
+
   // logits = head(norm(x)): adds to the gradient of x, a residual stream.
   void head(const Activation& d_logits, const Activation& normed, const float* x,
-            float* head_gradient, float* norm_gradient) {
+            float* head_gradient, float* norm_gradient, const float* norm_weight) {
     matmul("head dX", d_logits, transposed_.head(), ws_.d_normed_.data());
     pack_inputs(normed, spec_.hidden);
     weight_gradient("head dW", head_gradient, d_logits, {0, spec_.vocab}, spec_.hidden);
-    norm(norm_gradient, model_.weights->final_norm(), x);
+    norm(norm_gradient, norm_weight, x);
   }
 
   // h = h + down(silu(gate(norm(h))) * up(norm(h)))
@@ -120,7 +147,7 @@ class BackwardPass {
                                             .positions = tables_.positions,
                                             .table_of = tables_.table_of,
                                             .tables = tables_.tables,
-                                            .window = spec_.windows[layer],
+                                            .window = spec_.window(layer),
                                             .kv = kv_.layer(layer),
                                             .out = at.attended,
                                             .max = at.max,
@@ -201,25 +228,25 @@ class BackwardPass {
   }
 
   // h = rows of the embedding
-  void embed() {
+  void embed(float* embedding_gradient) {
     run("embed gradient", kernels_.embed_gradient,
         EmbedGradientParams{.tokens = tables_.tokens,
                             .dx = d_hidden(),
                             .rows = rows_,
                             .width = spec_.hidden,
-                            .gradient = gradient(TensorRole::embedding, -1)});
+                            .gradient = embedding_gradient});
   }
 
-  // A layer's activations, which the tape has not kept, from its input.
-  void forward_again(int layer) {
-    Batch one = batch_;
+  // A layer's activations, which the tape has not kept, from the residual stream before it.
+  void forward_again(const Batch& batch, int layer, float* before) {
+    Batch one = batch;
     one.layer_begin = layer;
     one.layer_end = layer + 1;
     one.tap_layers.clear();
     ForwardIo io;
     io.tape = io_.tape;
     io.times = io_.times;
-    io.hidden = {io_.tape->layer(layer).input, static_cast<size_t>(rows_ * spec_.hidden)};
+    io.hidden = {before, static_cast<size_t>(rows_ * spec_.hidden)};
     forward(model_, one, kv_, *io_.forward_workspace, solo_group(), io);
   }
 
@@ -291,6 +318,7 @@ class BackwardPass {
     return io_.gradients + layout_.offset(role, layer);
   }
   float* d_hidden() const { return ws_.d_hidden_.data(); }
+  void clear_hidden() { std::memset(d_hidden(), 0, rows_ * spec_.hidden * sizeof(float)); }
   static Activation activation(const DeviceArray<bf16_t>& memory, int64_t width) {
     return {memory.data(), DType::bf16, activation_stride(width)};
   }
@@ -317,7 +345,8 @@ BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const BackwardKerne
   const int64_t rows = max_rows, d = spec.hidden, f = spec.ffn, q = spec.query_width();
   const int64_t qkv = q + 2 * spec.kv_width(), pair = 2 * round_up(f, kPanelWidth);
   const int64_t wide = std::max({qkv, pair, q});
-  const int64_t inputs = std::max({d, q, f}), outputs = std::max<int64_t>({wide, d, spec.vocab});
+  const int64_t inputs = std::max({d * (1 + spec.mtp_layers), q, f}),
+                outputs = std::max<int64_t>({wide, d, spec.vocab});
   const auto size = [](int64_t x) { return static_cast<size_t>(x); };
   d_hidden_ = {device, size(rows * d), what};
   d_normed_ = {device, size(rows * d), what};

@@ -45,10 +45,20 @@ struct ExitGradient {
   float* final_norm = nullptr;  // [D]
 };
 
+// The module that predicts one token further, after a forward of its layer.
+struct MtpGradient {
+  const Batch* batch = nullptr;  // of that forward: the same rows with the tokens that follow
+  Activation d_logits;           // [T][V], bf16
+  // In and out: chains of their own, as those of exits.
+  float* head = nullptr;       // [V][D]
+  float* embedding = nullptr;  // [V][D]
+};
+
 struct BackwardIo {
   Tape* tape = nullptr;
   Activation d_logits;                  // [T][V], bf16
   std::span<const ExitGradient> exits;  // in the order of their layers, each layer once
+  const MtpGradient* mtp = nullptr;     // null: no such module
   // In and out: the chains of every parameter's gradient, in the layout's order, gradient_size()
   // elements. They start as zeros and go on from batch to batch.
   float* gradients = nullptr;

@@ -24,7 +24,9 @@ struct Batch {
                                        // (see kv/placement.h)
   // Layers [layer_begin, layer_end) are run. A range that begins at 0 embeds the tokens, any other
   // starts from ForwardIo::hidden; a range that ends at the last layer makes logits, any other
-  // leaves ForwardIo::hidden.
+  // leaves ForwardIo::hidden. Layer number spec.layers is the module that predicts one token
+  // further: a range of it alone starts from the hidden states after the last layer, the rows'
+  // tokens are then those that follow, and its logits are those of the tokens after them.
   int32_t layer_begin = 0;
   int32_t layer_end = -1;  // -1: the last layer
 

@@ -26,6 +26,9 @@ struct DecoderSpec {
   std::string family;  // "llama", "mistral", "qwen2", "qwen3"
   int hidden = 0;      // D: width of the residual stream
   int layers = 0;
+  // 0 or 1: modules that predict one token further (multi-token prediction, DeepSeek-V3, section
+  // 2.2). The module's decoder block is layer number `layers`; plain decoding ignores it.
+  int mtp_layers = 0;
   int heads = 0;          // H: query heads
   int kv_heads = 0;       // K: key/value heads; divides heads
   int head_dim = 0;       // E: 8 to 256, even
@@ -44,6 +47,8 @@ struct DecoderSpec {
 
   int query_width() const { return heads * head_dim; }
   int kv_width() const { return kv_heads * head_dim; }
+  int all_layers() const { return layers + mtp_layers; }
+  int window(int layer) const { return layer < layers ? windows[static_cast<size_t>(layer)] : 0; }
   bool operator==(const DecoderSpec&) const = default;
 };
 

@@ -69,11 +69,22 @@ class WeightLoader {
     }
     out_.layers_.clear();
     load_embedding_and_head();
-    for (int i = 0; i < spec_.layers; ++i) out_.layers_.push_back(load_layer(i));
+    for (int i = 0; i < spec_.all_layers(); ++i) out_.layers_.push_back(load_layer(i));
     out_.final_norm_ = vector(tensor_name(TensorRole::final_norm), spec_.hidden);
+    if (spec_.mtp_layers > 0) load_mtp_module();
   }
 
  private:
+  void load_mtp_module() {
+    const int64_t d = spec_.hidden;
+    const auto name = [&](TensorRole role) { return tensor_name(role, spec_.layers); };
+    using enum TensorRole;
+    out_.mtp_.embedding_norm = vector(name(mtp_embedding_norm), d);
+    out_.mtp_.hidden_norm = vector(name(mtp_hidden_norm), d);
+    out_.mtp_.projection = matrix(d, 2 * d, {{name(mtp_projection), 0, d, 0, 2 * d}});
+    out_.mtp_.head_norm = vector(name(mtp_head_norm), d);
+  }
+
   LayerWeights load_layer(int index) {
     const auto name = [index](TensorRole role) { return tensor_name(role, index); };
     using enum TensorRole;

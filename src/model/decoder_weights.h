@@ -46,6 +46,14 @@ struct LayerWeights {
   const float* down_bias = nullptr;  // [D] or null
 };
 
+// What stands around the decoder block of the module that predicts one token further.
+struct MtpWeights {
+  const float* embedding_norm = nullptr;  // [D]
+  const float* hidden_norm = nullptr;     // [D]
+  PackedWeight projection;                // [D][2D]: the token's embedding, then the hidden state
+  const float* head_norm = nullptr;       // [D]
+};
+
 // Called with the bytes done and the bytes in all, from the loading thread.
 using LoadProgress = std::function<void(int64_t, int64_t)>;
 
@@ -65,6 +73,7 @@ class DecoderWeights {
 
   const Shard& shard() const { return shard_; }
   const std::vector<LayerWeights>& layers() const { return layers_; }
+  const MtpWeights& mtp() const { return mtp_; }  // when the spec has such a module
   const float* final_norm() const { return final_norm_; }
   const PackedWeight& head() const { return head_; }  // this rank's rows of the head
   // The embedding table: packed (tied head, one rank) or row-major.
@@ -78,7 +87,8 @@ class DecoderWeights {
   friend class WeightLoader;
   Shard shard_;
   DType type_;
-  std::vector<LayerWeights> layers_;
+  std::vector<LayerWeights> layers_;  // the module's block is the last one
+  MtpWeights mtp_;
   const float* final_norm_ = nullptr;
   PackedWeight head_;
   const void* embedding_ = nullptr;

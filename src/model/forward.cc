@@ -30,7 +30,9 @@ class ForwardPass {
     const int end = batch_.layer_end < 0 ? spec_.layers : batch_.layer_end;
     CHECK(rows_ <= ws_.max_rows() && std::ssize(batch_.logit_rows) <= ws_.max_logit_rows(),
           "a batch larger than its workspace");
-    CHECK(0 <= batch_.layer_begin && batch_.layer_begin <= end && end <= spec_.layers,
+    is_mtp_ = spec_.mtp_layers > 0 && end > spec_.layers;
+    CHECK(0 <= batch_.layer_begin && batch_.layer_begin <= end &&
+              end <= (batch_.layer_begin == spec_.layers ? spec_.all_layers() : spec_.layers),
           "layer range");
     io_.logits = {};
     if (batch_.layer_begin == 0) io_.taps = {};
@@ -40,13 +42,14 @@ class ForwardPass {
       embed();
     else
       load_hidden();
+    if (is_mtp_) join_tokens();
     for (int layer = batch_.layer_begin; layer < end; ++layer) {
       at_ = io_.tape ? io_.tape->layer(layer) : shared_;
       attention_block(layer);
       ffn_block(layer);
       tap(layer);
     }
-    if (end == spec_.layers)
+    if (end >= spec_.layers)
       head();
     else
       store_hidden();
@@ -85,6 +88,10 @@ class ForwardPass {
 
   // h = rows of the embedding
   void embed() {
+    embed_to(hidden());
+    trace("embed", -1, hidden(), spec_.hidden, rows_);
+  }
+  void embed_to(float* out) {
     run("embed", kernels_.embed,
         EmbedParams{.tokens = tables_.tokens,
                     .table = model_.weights->embedding(),
@@ -92,8 +99,31 @@ class ForwardPass {
                     .panels = model_.weights->embedding_is_packed(),
                     .rows = rows_,
                     .width = spec_.hidden,
-                    .out = hidden()});
-    trace("embed", -1, hidden(), spec_.hidden, rows_);
+                    .out = out});
+  }
+
+  // h = projection([norm(rows of the embedding), norm(h)])
+  void join_tokens() {
+    const MtpWeights& w = model_.weights->mtp();
+    const int64_t d = spec_.hidden;
+    float* embedded = io_.tape ? io_.tape->embedded() : ws_.embedded_.data();
+    const Activation joined = io_.tape ? io_.tape->joined() : activation(ws_.joined_, 2 * d);
+    Activation second = joined;
+    second.data = static_cast<std::byte*>(joined.data) + d * size_of(joined.type);
+    embed_to(embedded);
+    norm(embedded, w.embedding_norm, nullptr, rows_, joined);
+    norm(hidden(), w.hidden_norm, nullptr, rows_, second);
+    run("join", kernels_.matmul,
+        MatmulParams{.x = joined,
+                     .w = w.projection,
+                     .rows = rows_,
+                     .runs = runs_of(1, 2 * d),
+                     .bias = nullptr,
+                     .accumulate = false,
+                     .y = hidden(),
+                     .y_stride = d});
+    round_residual();
+    trace("join", spec_.layers, hidden(), d, rows_);
   }
 
   // h = h + o(attention(rope(qkv(norm(h)))))
@@ -103,7 +133,7 @@ class ForwardPass {
       run("copy_places", kernels_.copy_places,
           CopyPlacesParams{kv_.layer(layer), tables_.copies, tables_.num_copies});
     keep(at_.input);
-    norm(w.attention_norm, nullptr, rows_, at_.normed);
+    norm(hidden(), w.attention_norm, nullptr, rows_, at_.normed);
     trace("attention_norm", layer, at_.normed, spec_.hidden, rows_);
 
     qkv(layer, w);
@@ -115,7 +145,7 @@ class ForwardPass {
             .positions = tables_.positions,
             .table_of = tables_.table_of,
             .tables = tables_.tables,
-            .window = spec_.windows[layer],
+            .window = spec_.window(layer),
             .kv = kv_.layer(layer),
             .out = at_.attended,
             .max = at_.max,
@@ -180,7 +210,7 @@ class ForwardPass {
   void ffn_block(int layer) {
     const LayerWeights& w = model_.weights->layers()[layer];
     keep(at_.middle);
-    norm(w.ffn_norm, nullptr, rows_, at_.ffn_normed);
+    norm(hidden(), w.ffn_norm, nullptr, rows_, at_.ffn_normed);
     trace("ffn_norm", layer, at_.ffn_normed, spec_.hidden, rows_);
     run("gated", kernels_.gated_matmul,
         GatedMatmulParams{.x = at_.ffn_normed,
@@ -244,9 +274,11 @@ class ForwardPass {
   void head() {
     const int64_t count = std::ssize(batch_.logit_rows);
     if (count == 0) return;
-    if (io_.tape) keep(io_.tape->output());
-    const Activation normed = io_.tape ? io_.tape->final_normed() : shared_.normed;
-    norm(model_.weights->final_norm(), tables_.logit_rows, count, normed);
+    const int module = is_mtp_;
+    if (io_.tape) keep(io_.tape->output(module));
+    const Activation normed = io_.tape ? io_.tape->final_normed(module) : shared_.normed;
+    norm(hidden(), is_mtp_ ? model_.weights->mtp().head_norm : model_.weights->final_norm(),
+         tables_.logit_rows, count, normed);
     trace("final_norm", -1, normed, spec_.hidden, count, batch_.logit_rows.data());
     const bool alone = group_.size() == 1;
     float* mine = alone ? ws_.logits_.data() : ws_.rank_logits_.data();
@@ -282,9 +314,10 @@ class ForwardPass {
     }
   }
 
-  void norm(const float* weight, const int32_t* rows_of, int64_t rows, const Activation& out) {
+  void norm(const float* x, const float* weight, const int32_t* rows_of, int64_t rows,
+            const Activation& out) {
     run("norm", kernels_.rms_norm,
-        RmsNormParams{.x = hidden(),
+        RmsNormParams{.x = x,
                       .x_stride = spec_.hidden,
                       .rows_of = rows_of,
                       .weight = weight,
@@ -368,6 +401,7 @@ class ForwardPass {
   ForwardIo& io_;
   const Kernels& kernels_;
   const int64_t rows_;
+  bool is_mtp_ = false;  // the range is the module that predicts one token further
   StepTables tables_;
   LayerActivations shared_;  // what layers use in turn when there is no tape
   LayerActivations at_;      // the current layer's

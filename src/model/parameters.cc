@@ -10,7 +10,7 @@ constexpr int64_t kGrain = 16;  // floats of a cache line
 }  // namespace
 
 ParameterLayout::ParameterLayout(const DecoderSpec& spec)
-    : offsets_(static_cast<size_t>(spec.layers + 1) * kRoles, -1) {
+    : offsets_(static_cast<size_t>(spec.all_layers() + 1) * kRoles, -1) {
   for (TensorSpec& tensor : tensors_of(spec)) {
     int64_t count = 1;
     for (const int64_t size : tensor.shape) count *= size;

@@ -28,7 +28,7 @@ Tape::Tape(const Decoder& decoder, int max_rows, bool recompute)
   CHECK(decoder.arithmetic.type() == DType::bf16, "training computes with bf16 weights");
   CHECK(decoder.weights->shard().size == 1, "a trainer's ranks hold whole models");
   const int64_t rows = max_rows;
-  for (int i = 0; i < spec.layers; ++i) {
+  for (int i = 0; i < spec.all_layers(); ++i) {
     LayerActivations layer = recompute && i > 0 ? layers_[0] : LayerActivations{};
     layer.input = allocate<float>(device, rows * spec.hidden);
     if (!recompute || i == 0) {
@@ -46,9 +46,13 @@ Tape::Tape(const Decoder& decoder, int max_rows, bool recompute)
     }
     layers_.push_back(layer);
   }
-  output_ = {device, static_cast<size_t>(rows * spec.hidden), kWhat};
-  bytes_ += output_.size() * sizeof(float);
-  final_normed_ = activation(decoder, spec.hidden);
+  for (int module = 0; module <= spec.mtp_layers; ++module) {
+    outputs_[module] = allocate<float>(device, rows * spec.hidden);
+    final_normed_[module] = activation(decoder, spec.hidden);
+  }
+  if (spec.mtp_layers == 0) return;
+  embedded_ = allocate<float>(device, rows * spec.hidden);
+  joined_ = activation(decoder, 2 * int64_t{spec.hidden});
 }
 
 }  // namespace invar

@@ -2,6 +2,7 @@
 // product or a norm, and products that an elementwise function follows.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "device/device.h"
@@ -35,8 +36,13 @@ class Tape {
   int max_rows() const { return max_rows_; }
   bool recompute() const { return recompute_; }
   const LayerActivations& layer(int index) const { return layers_[index]; }
-  float* output() const { return output_.data(); }  // [T][D] the residual stream after the layers
-  const Activation& final_normed() const { return final_normed_; }  // [T][D]
+  // Of the model, or (1) of its module that predicts one token further: [T][D], the residual stream
+  // after the layers; what enters the head.
+  float* output(int module = 0) const { return outputs_[module]; }
+  const Activation& final_normed(int module = 0) const { return final_normed_[module]; }
+  // Of that module: [T][D], rows of the embedding; [T][2D], what enters the projection.
+  float* embedded() const { return embedded_; }
+  const Activation& joined() const { return joined_; }
   size_t bytes() const { return bytes_; }
 
  private:
@@ -49,8 +55,10 @@ class Tape {
   size_t bytes_ = 0;
   std::vector<DeviceArray<std::byte>> memory_;
   std::vector<LayerActivations> layers_;
-  DeviceArray<float> output_;
-  Activation final_normed_;
+  std::array<float*, 2> outputs_{};
+  std::array<Activation, 2> final_normed_;
+  float* embedded_ = nullptr;
+  Activation joined_;
 };
 
 }  // namespace invar

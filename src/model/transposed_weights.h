@@ -29,6 +29,10 @@ class TransposedWeights {
 
   const std::vector<Layer>& layers() const { return layers_; }
   const PackedWeight& head() const { return head_; }  // [D][V]
+  // Of the module that predicts one token further: [D][D], to the embedding and to the hidden
+  // state.
+  const PackedWeight& mtp_embedding() const { return mtp_embedding_; }
+  const PackedWeight& mtp_hidden() const { return mtp_hidden_; }
 
  private:
   PackedWeight allocate(Device& device, int64_t n, int64_t k);
@@ -36,7 +40,7 @@ class TransposedWeights {
   DecoderSpec spec_;
   std::vector<DeviceArray<bf16_t>> memory_;
   std::vector<Layer> layers_;
-  PackedWeight head_;
+  PackedWeight head_, mtp_embedding_, mtp_hidden_;
 };
 
 }  // namespace invar

@@ -30,6 +30,10 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
   gated_ = {device, activation_bytes(decoder, max_rows, shard.ffn), what};
   non_finite_ = {device, rows, what};
   logits_ = {device, size_t(max_logit_rows) * spec.vocab, what};
+  if (spec.mtp_layers > 0) {
+    embedded_ = {device, rows * spec.hidden, what};
+    joined_ = {device, activation_bytes(decoder, max_rows, 2 * int64_t{spec.hidden}), what};
+  }
   if (shard.size > 1) {
     partial_ = {device, rows * spec.hidden, what};
     rank_logits_ = {device, size_t(max_logit_rows) * shard.vocab_stride * (1 + shard.size), what};
@@ -43,10 +47,10 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
 }
 
 size_t Workspace::bytes() const {
-  const auto floats = {&hidden_, &qkv_, &partial_, &rank_logits_, &logits_};
+  const auto floats = {&hidden_, &qkv_, &partial_, &rank_logits_, &logits_, &embedded_};
   size_t total = q_.size() * sizeof(bf16_t);
   for (const DeviceArray<float>* array : floats) total += array->size() * sizeof(float);
-  for (const auto* array : {&normed_, &attended_, &gated_}) total += array->size();
+  for (const auto* array : {&normed_, &attended_, &gated_, &joined_}) total += array->size();
   return total;
 }
 

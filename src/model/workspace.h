@@ -34,6 +34,8 @@ class Workspace {
   int max_rows_, max_logit_rows_, max_taps_;
   // Device memory.
   DeviceArray<float> hidden_, qkv_, partial_, rank_logits_, logits_;
+  DeviceArray<float> embedded_;  // of a module that predicts further, as joined_
+  DeviceArray<std::byte> joined_;
   DeviceArray<bf16_t> q_;
   DeviceArray<std::byte> normed_, attended_, gated_;
   DeviceArray<bool> non_finite_;

@@ -97,6 +97,13 @@ Recipe read_recipe(const std::string& path) {
     exit.finish();
     r.trainer.exits.push_back(loss);
   }
+  TomlSection mtp = root.section("mtp");
+  if (root.has("mtp")) {
+    mtp.require("weight");
+    mtp.get("weight", r.trainer.mtp_weight, 0, 1e3);
+    mtp.finish();
+    r.trainer.model.spec.mtp_layers = 1;
+  }
   TomlSection teacher = root.section("teacher");
   if (root.has("teacher")) {
     teacher.require("model");
@@ -142,6 +149,7 @@ json::Value Recipe::identity() const {
                       {"decay", double{o.decay}},
                       {"clip", o.clip},
                       {"exits", std::move(exits)},
+                      {"mtp", double{t.mtp_weight}},
                       {"teacher", teacher.empty() ? "none" : "a model"},
                       {"teacher share", teacher.empty() ? 0.0 : double{t.teacher.share}}};
 }

@@ -19,6 +19,14 @@ int pages_of(const TrainerOptions& options) {
          ((options.context + kPagePlaces - 1) / kPagePlaces + kMaxSequencesPerRow);
 }
 
+// Whether the token after the target of position i belongs to the same sequence.
+bool has_second(const PackedRow& row, size_t i, size_t next_sequence) {
+  const size_t end = next_sequence < row.begins.size()
+                         ? static_cast<size_t>(row.begins[next_sequence])
+                         : row.tokens.size();
+  return i + 1 < end;
+}
+
 DeviceArray<float> floats(Device& device, int64_t count, const char* what) {
   return {device, static_cast<size_t>(count), what};
 }
@@ -49,7 +57,7 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
                .rope = RopeTable(*device_, options.model.spec.rope, options.model.spec.head_dim,
                                  options.model.spec.max_positions)},
       transposed_(options.model.spec, *device_),
-      kv_(*device_, options.model.spec.layers, pages_of(options), kPagePlaces,
+      kv_(*device_, options.model.spec.all_layers(), pages_of(options), kPagePlaces,
           options.model.spec.kv_heads, options.model.spec.head_dim),
       forward_workspace_(decoder_, options.batch_rows * options.context,
                          options.batch_rows * options.context),
@@ -57,7 +65,9 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
       backward_workspace_(decoder_, kernels_, options.batch_rows * options.context,
                           options.context),
       scores_(options.batch_rows * options.context),
-      exit_scores_(options.exits.empty() ? 0 : options.batch_rows * options.context) {
+      exit_scores_(options.exits.empty() && options.model.spec.mtp_layers == 0
+                       ? 0
+                       : options.batch_rows * options.context) {
   const DecoderSpec& spec = options.model.spec;
   const int64_t positions = int64_t{options.batch_rows} * options.context;
   const auto bf16s = [&](int64_t width, const char* what) {
@@ -72,6 +82,15 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
     exits_.push_back({bf16s(spec.hidden, "an exit"), bf16s(spec.vocab, "an exit's gradient"),
                       gradient_size_, gradient_size_ + head});
     gradient_size_ += head + round_up(spec.hidden, kPanelWidth);
+  }
+  if (spec.mtp_layers > 0) {
+    const int64_t vocabulary = round_up(int64_t{spec.vocab} * spec.hidden, kPanelWidth);
+    mtp_.reset(new Mtp{bf16s(spec.vocab, "the gradient of the logits"),
+                       gradient_size_,
+                       gradient_size_ + vocabulary,
+                       {},
+                       {}});
+    gradient_size_ += 2 * vocabulary;
   }
   if (!exits_.empty()) exit_logits_ = floats(*device_, positions * spec.vocab, "an exit's logits");
   if (options.teacher.weights)
@@ -110,7 +129,8 @@ void Trainer::Replica::build_batch(std::span<const PackedRow> rows) {
   batch_.rows.clear();
   batch_.sequences.clear();
   batch_.logit_rows.clear();
-  targets_.clear();
+  wanted_ = {};
+  Wanted second;
   int32_t page = 0;
   for (const PackedRow& row : rows) {
     size_t next = 0;  // sequence of the row
@@ -125,9 +145,19 @@ void Trainer::Replica::build_batch(std::span<const PackedRow> rows) {
       batch_.logit_rows.push_back(static_cast<int32_t>(batch_.rows.size()));
       batch_.rows.push_back(
           {row.tokens[i], position, static_cast<int32_t>(batch_.sequences.size()) - 1});
+      const bool has = has_second(row, i, next);
+      second.targets.push_back(has ? row.targets[i + 1] : 0);
+      second.weights.push_back(has ? row.weights[i + 1] : 0.0f);
     }
-    targets_.insert(targets_.end(), row.targets.begin(), row.targets.end());
+    wanted_.targets.insert(wanted_.targets.end(), row.targets.begin(), row.targets.end());
+    wanted_.weights.insert(wanted_.weights.end(), row.weights.begin(), row.weights.end());
   }
+  if (!mtp_) return;
+  mtp_->wanted = std::move(second);
+  mtp_->batch = batch_;
+  mtp_->batch.layer_begin = options_.model.spec.layers;
+  mtp_->batch.layer_end = options_.model.spec.all_layers();
+  for (size_t t = 0; t < batch_.rows.size(); ++t) mtp_->batch.rows[t].token = wanted_.targets[t];
 }
 
 // Logits and what the log-probabilities need, of all positions.
@@ -141,6 +171,15 @@ void Trainer::Replica::run_forward(std::span<const PackedRow> rows, Tape* tape) 
   note_failure(scores_);
 }
 
+// Logits of the module, behind run_forward with a tape.
+void Trainer::Replica::run_mtp() {
+  const int64_t size = std::ssize(batch_.rows) * options_.model.spec.hidden;
+  io_.hidden = {tape_.output(), static_cast<size_t>(size)};
+  forward(decoder_, mtp_->batch, kv_, forward_workspace_, solo_group(), io_);
+  exit_scores_.compute(decoder_, io_.logits.data(), std::ssize(batch_.rows));
+  note_failure(exit_scores_);
+}
+
 void Trainer::Replica::note_failure(const Scores& scores) {
   for (size_t t = 0; t < batch_.rows.size() && failure_.empty(); ++t)
     if (scores.has_nan[t] || io_.non_finite[t])
@@ -149,24 +188,24 @@ void Trainer::Replica::note_failure(const Scores& scores) {
 }
 
 // Sum of weight * -log-probability of each row, in f64.
-void Trainer::Replica::record_losses(std::span<const PackedRow> rows, const Scores& scores,
+void Trainer::Replica::record_losses(const Wanted& wanted, const Scores& scores,
                                      double* losses) const {
-  size_t t = 0;
-  for (const PackedRow& row : rows) {
-    double sum = 0;
-    for (const float weight : row.weights) {
-      if (weight != 0) sum -= double{weight} * scores.log_probability(t, targets_[t]);
-      ++t;
-    }
-    *losses++ = sum;
+  const size_t context = static_cast<size_t>(options_.context);
+  for (size_t t = 0; t < wanted.targets.size(); ++t) {
+    if (t % context == 0) losses[t / context] = 0;
+    if (wanted.weights[t] != 0)
+      losses[t / context] -=
+          double{wanted.weights[t]} * scores.log_probability(t, wanted.targets[t]);
   }
 }
 
-// The gradient of `weight` times the loss.
-Activation Trainer::Replica::loss_gradient(const Scores& scores, float weight,
+// The gradient of `weight` times the mean loss over a step whose weights add up to `total`.
+Activation Trainer::Replica::loss_gradient(const Scores& scores, const Wanted& wanted, double total,
+                                           float weight, const Scores* teacher,
                                            DeviceArray<bf16_t>& memory) {
-  std::vector<float> weights = weights_;
-  for (float& w : weights) w *= weight;
+  std::vector<float> weights;
+  for (const float w : wanted.weights)
+    weights.push_back(w == 0 ? 0.0f : static_cast<float>(w / total) * weight);
   const Activation out{memory.data(), DType::bf16, activation_stride(scores.vocab)};
   LossParams params{.logits = scores.logits,
                     .rows = scores.rows,
@@ -174,15 +213,14 @@ Activation Trainer::Replica::loss_gradient(const Scores& scores, float weight,
                     .vocab = scores.vocab,
                     .max = scores.max.data(),
                     .log_sum = scores.log_sum.data(),
-                    .targets = targets_.data(),
+                    .targets = wanted.targets.data(),
                     .weights = weights.data(),
                     .teacher = nullptr,
                     .out = out};
-  if (teacher_) {
-    const Scores& teacher = teacher_->scores();
-    params.teacher = teacher.logits;
-    params.teacher_max = teacher.max.data();
-    params.teacher_log_sum = teacher.log_sum.data();
+  if (teacher) {
+    params.teacher = teacher->logits;
+    params.teacher_max = teacher->max.data();
+    params.teacher_log_sum = teacher->log_sum.data();
     params.teacher_share = options_.teacher.share;
   }
   run("loss gradient", kernels_.loss, params);
@@ -190,7 +228,7 @@ Activation Trainer::Replica::loss_gradient(const Scores& scores, float weight,
 }
 
 // The logits of an exit and their gradient.
-ExitGradient Trainer::Replica::run_exit(size_t index, float* gradients) {
+ExitGradient Trainer::Replica::run_exit(size_t index, double total, float* gradients) {
   const DecoderSpec& spec = options_.model.spec;
   const ExitLoss& loss = options_.exits[index];
   Exit& exit = exits_[index];
@@ -218,33 +256,43 @@ ExitGradient Trainer::Replica::run_exit(size_t index, float* gradients) {
   note_failure(exit_scores_);
   return {.layers = loss.layers,
           .normed = normed,
-          .d_logits = loss_gradient(exit_scores_, loss.weight, exit.d_logits),
+          .d_logits = loss_gradient(exit_scores_, wanted_, total, loss.weight, teacher_scores(),
+                                    exit.d_logits),
           .head = gradients + exit.head_offset,
           .final_norm = gradients + exit.norm_offset};
 }
 
 // Forward and backward of some rows, the first of which is row `first` of the step.
 void Trainer::Replica::compute_batch(std::span<const PackedRow> rows, size_t first,
-                                     double total_weight, float* gradients) {
+                                     const Totals& totals, float* gradients) {
   const size_t rows_of_step = static_cast<size_t>(options_.rows);
   run_forward(rows, &tape_);
-  record_losses(rows, scores_, &losses_[first]);
-  weights_.clear();
-  for (const PackedRow& row : rows)
-    for (const float weight : row.weights)
-      weights_.push_back(weight == 0 ? 0.0f : static_cast<float>(weight / total_weight));
+  double* losses = &losses_[first];  // of one loss after the other
+  record_losses(wanted_, scores_, losses);
   if (teacher_) timed(times_, "teacher", [&] { note_failure(teacher_->run(batch_)); });
-  BackwardIo io{.tape = &tape_,
-                .d_logits = loss_gradient(scores_, 1.0f, d_logits_),
-                .gradients = gradients,
-                .forward_workspace = &forward_workspace_,
-                .times = times_};
+  BackwardIo io{
+      .tape = &tape_,
+      .d_logits = loss_gradient(scores_, wanted_, totals.model, 1.0f, teacher_scores(), d_logits_),
+      .gradients = gradients,
+      .forward_workspace = &forward_workspace_,
+      .times = times_};
   std::vector<ExitGradient> exits;
   for (size_t i = 0; i < exits_.size(); ++i) {
-    exits.push_back(run_exit(i, gradients));
-    record_losses(rows, exit_scores_, &losses_[(1 + i) * rows_of_step + first]);
+    exits.push_back(run_exit(i, totals.model, gradients));
+    record_losses(wanted_, exit_scores_, losses += rows_of_step);
   }
   io.exits = exits;
+  MtpGradient mtp;
+  if (mtp_) {
+    run_mtp();
+    record_losses(mtp_->wanted, exit_scores_, losses += rows_of_step);
+    mtp = {.batch = &mtp_->batch,
+           .d_logits = loss_gradient(exit_scores_, mtp_->wanted, totals.mtp, options_.mtp_weight,
+                                     nullptr, mtp_->d_logits),
+           .head = gradients + mtp_->head_offset,
+           .embedding = gradients + mtp_->embedding_offset};
+    io.mtp = &mtp;
+  }
   backward(decoder_, transposed_, kernels_, layout_, batch_, kv_, backward_workspace_, io);
 }
 
@@ -259,7 +307,7 @@ void Trainer::Replica::add_to(float* gradients, TensorRole role, int64_t from) {
 
 // The gradient of one group's rows in the next free buffer.
 void Trainer::Replica::compute_group(int group, std::span<const PackedRow> rows,
-                                     double total_weight) {
+                                     const Totals& totals) {
   float* gradients = gradients_[waiting_].data();
   timed(times_, "clear gradients", [&] {
     pool_.run([&](Part part) {
@@ -272,7 +320,7 @@ void Trainer::Replica::compute_group(int group, std::span<const PackedRow> rows,
     const size_t first = group * count + row;
     const auto batch =
         rows.subspan(first, std::min(static_cast<size_t>(options_.batch_rows), count - row));
-    compute_batch(batch, first, total_weight, gradients);
+    compute_batch(batch, first, totals, gradients);
   }
   const bool tied = options_.model.spec.tied_head;
   const TensorRole head = tied ? TensorRole::embedding : TensorRole::head;
@@ -281,6 +329,9 @@ void Trainer::Replica::compute_group(int group, std::span<const PackedRow> rows,
     add_to(gradients, head, exit.head_offset);
     add_to(gradients, TensorRole::final_norm, exit.norm_offset);
   }
+  if (!mtp_) return;
+  add_to(gradients, head, mtp_->head_offset);
+  add_to(gradients, TensorRole::embedding, mtp_->embedding_offset);
 }
 
 // (g0 + g1) + (g2 + g3) ...: an odd one meets the tree to its left.
@@ -349,27 +400,32 @@ void Trainer::Replica::optimize(int64_t step, float gradient_scale) {
 Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const PackedRow> rows,
                                                 OperationTimes* times) {
   times_ = times;
-  double total_weight = 0;
+  Totals totals;
   for (const PackedRow& row : rows)
-    for (const float weight : row.weights) total_weight += weight;
+    for (size_t i = 0, next = 0; i < row.tokens.size(); ++i) {
+      if (next < row.begins.size() && static_cast<size_t>(row.begins[next]) == i) ++next;
+      totals.model += row.weights[i];
+      if (has_second(row, i, next)) totals.mtp += row.weights[i + 1];
+    }
   const int groups = options_.groups / options_.ranks;
-  losses_.assign((1 + exits_.size()) * rows.size(), 0.0);
+  losses_.assign(static_cast<size_t>(loss_count()) * rows.size(), 0.0);
   failure_.clear();
   waiting_ = 0;
   for (int i = 0; i < groups; ++i) {
-    compute_group(group_.rank() * groups + i, rows, total_weight);
+    compute_group(group_.rank() * groups + i, rows, totals);
     merge_group(i);
   }
   group_.tree_all_reduce(gradients_[0].data(), layout_.size());
   Result result;
   std::vector<double> losses(rows.size());
   const size_t mine = rows.size() / static_cast<size_t>(options_.ranks);
-  for (size_t i = 0; i <= exits_.size(); ++i) {
+  for (size_t i = 0; i < static_cast<size_t>(loss_count()); ++i) {
     group_.all_gather(losses_.data() + i * rows.size() + mine * group_.rank(),
                       static_cast<int64_t>(mine * sizeof(double)), losses.data());
     double sum = 0;
     for (const double loss : losses) sum += loss;
-    result.losses.push_back(total_weight > 0 ? sum / total_weight : sum);
+    const double total = i <= exits_.size() ? totals.model : totals.mtp;
+    result.losses.push_back(total > 0 ? sum / total : sum);
   }
   result.gradient_norm = gradient_norm(result.failure);
   // All ranks go on or none does: the gradients are the same on all, a forward's failure is not.
@@ -386,7 +442,20 @@ Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const Pa
 
 void Trainer::Replica::log_probabilities(std::span<const PackedRow> rows, float* out) {
   run_forward(rows, nullptr);
-  for (size_t t = 0; t < batch_.rows.size(); ++t) out[t] = scores_.log_probability(t, targets_[t]);
+  for (size_t t = 0; t < batch_.rows.size(); ++t)
+    out[t] = scores_.log_probability(t, wanted_.targets[t]);
+}
+
+void Trainer::Replica::score_mtp(std::span<const PackedRow> rows, MtpScore& score) {
+  run_forward(rows, &tape_);
+  run_mtp();
+  const Wanted& wanted = mtp_->wanted;
+  for (size_t t = 0; t < wanted.targets.size(); ++t) {
+    if (wanted.weights[t] == 0) continue;
+    score.loss -= exit_scores_.log_probability(t, wanted.targets[t]);
+    score.agreed += exit_scores_.argmax[t] == scores_.argmax[t + 1];
+    ++score.count;
+  }
 }
 
 }  // namespace invar

@@ -12,6 +12,12 @@
 
 namespace invar {
 
+// What a batch's rows are to say: a token and what it counts.
+struct Wanted {
+  std::vector<int32_t> targets;
+  std::vector<float> weights;
+};
+
 class Trainer::Replica {
  public:
   Replica(const TrainerOptions& options, const ParameterLayout& layout, Group& group);
@@ -21,7 +27,8 @@ class Trainer::Replica {
   const TensorSource& weights() const { return source_; }
 
   struct Result {
-    // Weighted means over the step's rows, the same on every rank: of the last layer, of exits.
+    // Weighted means over the step's rows, the same on every rank: of the last layer, of exits, of
+    // the module that predicts one token further.
     std::vector<double> losses;
     double gradient_norm = 0;
     std::string failure;  // what was not finite; then nothing has changed
@@ -32,6 +39,7 @@ class Trainer::Replica {
 
   // Log-probabilities of the targets of up to batch_rows rows.
   void log_probabilities(std::span<const PackedRow> rows, float* out);
+  void score_mtp(std::span<const PackedRow> rows, MtpScore& score);
 
  private:
   // The next token from the residual stream after some layers.
@@ -40,23 +48,39 @@ class Trainer::Replica {
     int64_t head_offset, norm_offset;  // of its chains in an array of gradients
   };
 
+  // The module that predicts one token further.
+  struct Mtp {
+    DeviceArray<bf16_t> d_logits;
+    int64_t head_offset, embedding_offset;  // as those of exits
+    Batch batch;                            // the rows with the tokens that follow
+    Wanted wanted;
+  };
+  // Sums of the weights of a step's tokens: of the model's, of the module's.
+  struct Totals {
+    double model = 0, mtp = 0;
+  };
+
   // One operation on the whole team.
   template <typename Params>
   void run(const char* name, void (*operation)(const Params&, Part), const Params& params) {
     timed(times_, name, [&] { decoder_.run(operation, params); });
   }
+  const Scores* teacher_scores() const { return teacher_ ? &teacher_->scores() : nullptr; }
+  int loss_count() const { return 1 + static_cast<int>(exits_.size()) + (mtp_ ? 1 : 0); }
   void build_batch(std::span<const PackedRow> rows);
   void run_forward(std::span<const PackedRow> rows, Tape* tape);
-  void compute_batch(std::span<const PackedRow> rows, size_t first, double total_weight,
+  void run_mtp();
+  void compute_batch(std::span<const PackedRow> rows, size_t first, const Totals& totals,
                      float* gradients);
-  void compute_group(int group, std::span<const PackedRow> rows, double total_weight);
+  void compute_group(int group, std::span<const PackedRow> rows, const Totals& totals);
   void merge_group(int group);
   double gradient_norm(std::string& failure);
   void optimize(int64_t step, float gradient_scale);
   void publish();
-  void record_losses(std::span<const PackedRow> rows, const Scores& scores, double* losses) const;
-  Activation loss_gradient(const Scores& scores, float weight, DeviceArray<bf16_t>& memory);
-  ExitGradient run_exit(size_t index, float* gradients);
+  void record_losses(const Wanted& wanted, const Scores& scores, double* losses) const;
+  Activation loss_gradient(const Scores& scores, const Wanted& wanted, double total, float weight,
+                           const Scores* teacher, DeviceArray<bf16_t>& memory);
+  ExitGradient run_exit(size_t index, double total, float* gradients);
   void note_failure(const Scores& scores);
   void add_to(float* gradients, TensorRole role, int64_t from);
 
@@ -79,6 +103,7 @@ class Trainer::Replica {
   DeviceArray<bf16_t> d_logits_;
   std::vector<Exit> exits_;
   DeviceArray<float> exit_logits_;
+  std::unique_ptr<Mtp> mtp_;
   std::unique_ptr<Teacher> teacher_;
   int64_t gradient_size_;
   // Gradients of groups that wait for their neighbour in the tree; the last one is being computed.
@@ -90,10 +115,9 @@ class Trainer::Replica {
   Batch batch_;
   ForwardIo io_;
   std::string failure_;
-  std::vector<int32_t> targets_;
-  std::vector<float> weights_;
+  Wanted wanted_;
   Scores scores_, exit_scores_;
-  std::vector<double> losses_;  // [1 + exits][rows of the step]
+  std::vector<double> losses_;  // [loss_count()][rows of the step]
 };
 
 }  // namespace invar

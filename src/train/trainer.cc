@@ -138,7 +138,9 @@ StepReport Trainer::step(std::span<const PackedRow> rows, OperationTimes* times)
   step_ = step;
   return {.step = step,
           .loss = results[0].losses[0],
-          .exit_losses = {results[0].losses.begin() + 1, results[0].losses.end()},
+          .exit_losses = {results[0].losses.begin() + 1,
+                          results[0].losses.begin() + 1 + std::ssize(options_.exits)},
+          .mtp_loss = options_.model.spec.mtp_layers > 0 ? results[0].losses.back() : 0,
           .gradient_norm = results[0].gradient_norm,
           .rate = learning_rate(options_.optimizer, step),
           .tokens = int64_t{options_.rows} * options_.context,
@@ -153,6 +155,14 @@ std::vector<float> Trainer::log_probabilities(std::span<const PackedRow> rows) {
     replicas_[0]->log_probabilities(rows.subspan(i, std::min(most, rows.size() - i)),
                                     &result[i * context]);
   return result;
+}
+
+MtpScore Trainer::score_mtp(std::span<const PackedRow> rows) {
+  const size_t most = static_cast<size_t>(options_.batch_rows);
+  MtpScore score;
+  for (size_t i = 0; i < rows.size(); i += most)
+    replicas_[0]->score_mtp(rows.subspan(i, std::min(most, rows.size() - i)), score);
+  return score;
 }
 
 const TensorSource& Trainer::weights() const {

@@ -47,6 +47,7 @@ struct TeacherOptions {
 struct TrainerOptions {
   ModelConfig model;
   std::vector<ExitLoss> exits;  // layers ascending
+  float mtp_weight = 0;  // of the module that predicts one token further, if the model has one
   TeacherOptions teacher;
   int context = 512;  // positions of a row, a multiple of 32
   int rows = 32;      // of a step
@@ -67,10 +68,18 @@ struct StepReport {
   int64_t step = 0;
   double loss = 0;  // mean over the wanted tokens
   std::vector<double> exit_losses;
+  double mtp_loss = 0;
   double gradient_norm = 0;
   double rate = 0;
   int64_t tokens = 0;  // positions computed
   double seconds = 0;
+};
+
+// What the module that predicts one token further says of rows, over the tokens that are wanted.
+struct MtpScore {
+  double loss = 0;     // sum of -log-probability
+  int64_t count = 0;   // tokens
+  int64_t agreed = 0;  // where its likeliest token is the model's likeliest one
 };
 
 // The state of a run between two steps: flat arrays in the layout's order.
@@ -98,6 +107,9 @@ class Trainer {
   // Log-probabilities of the targets, all positions of all rows, by the forward and the function of
   // the sampler. Any number of rows.
   std::vector<float> log_probabilities(std::span<const PackedRow> rows);
+
+  // REQUIRES: the model has such a module.
+  MtpScore score_mtp(std::span<const PackedRow> rows);
 
   // The weights that the forward computes with; valid until the next step.
   const TensorSource& weights() const;

@@ -99,7 +99,12 @@ class Metrics {
                      {"exit_losses", std::move(exits)}, {"gradient_norm", p.report.gradient_norm},
                      {"rate", p.report.rate},           {"tokens", p.report.tokens},
                      {"seconds", p.report.seconds}};
+    if (p.report.mtp_loss > 0) line.set("mtp_loss", p.report.mtp_loss);
     if (p.held_out_loss >= 0) line.set("held_out_loss", p.held_out_loss);
+    if (const MtpScore& mtp = p.held_out_mtp; mtp.count > 0) {
+      line.set("held_out_mtp_loss", mtp.loss / static_cast<double>(mtp.count));
+      line.set("mtp_acceptance", static_cast<double>(mtp.agreed) / static_cast<double>(mtp.count));
+    }
     out_ << json::dump(line) << '\n';
     out_.flush();
     add(std::move(line));
@@ -159,8 +164,11 @@ class Run {
       p.seconds_left =
           static_cast<double>((last - p.report.step) * p.report.tokens) / p.tokens_per_second;
       const int64_t step = p.report.step;
-      if (step == end || step % recipe_.evaluate_every == 0)
+      if (step == end || step % recipe_.evaluate_every == 0) {
         p.held_out_loss = result.held_out_loss = held_out_loss();
+        if (recipe_.trainer.model.spec.mtp_layers > 0)
+          p.held_out_mtp = result.held_out_mtp = trainer_->score_mtp(held_out_rows_);
+      }
       metrics.write(p);
       if (options_.progress) options_.progress(p);
       if (step == end || step % recipe_.save_every == 0) {
@@ -194,6 +202,7 @@ class Run {
         parse_model_config(directory.config, directory.generation_config, recipe_.teacher);
     t.teacher.weights = open_checkpoint(recipe_.teacher);
     check_tensors(t.teacher.model.spec, *t.teacher.weights);
+    t.teacher.model.spec.mtp_layers = 0;
   }
 
   void create_directory() const {

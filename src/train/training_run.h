@@ -13,6 +13,7 @@ struct RunProgress {
   double tokens_per_second = 0;  // of this run so far
   double seconds_left = 0;
   double held_out_loss = -1;  // when the step was evaluated
+  MtpScore held_out_mtp;      // likewise, of a model with a module that predicts further
 };
 
 struct RunOptions {
@@ -27,6 +28,7 @@ struct RunOptions {
 struct RunResult {
   int64_t steps = 0;
   double held_out_loss = 0;
+  MtpScore held_out_mtp;
   std::string weights_digest;
 };
 

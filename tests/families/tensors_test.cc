@@ -1,5 +1,7 @@
 #include "model/families/tensors.h"
 
+#include <fmt/format.h>
+
 #include <map>
 
 #include "../weights/model_files.h"
@@ -112,6 +114,31 @@ TEST(Tensors, WhatHasNoPlaceIsRefused) {
   source.set("model.layers.0.self_attn.q_proj.bias", {DType::bf16, {256}});
   expect_message(error_of([&] { check_tensors(spec, source); }),
                  "q_proj.bias has no place in the llama model");
+}
+
+// The module of multi-token prediction is a part of the checkpoint by name, when config.json says
+// so; the copies that it may come with are let pass, anything else is not.
+TEST(Tensors, AModuleThatPredictsFurtherIsExpectedByName) {
+  DecoderSpec spec = golden_spec("llama-gqa");
+  FakeSource plain(spec);
+  spec.mtp_layers = 1;
+  const std::string layer = fmt::format("model.layers.{}.", spec.layers);
+  FakeSource source(spec);
+  EXPECT_NO_THROW(check_tensors(spec, source));
+  EXPECT_EQ(source.info(layer + "eh_proj.weight").shape, (std::vector<int64_t>{128, 256}));
+  for (const char* name : {"enorm.weight", "hnorm.weight", "shared_head.norm.weight",
+                           "self_attn.q_proj.weight", "mlp.down_proj.weight"})
+    EXPECT_TRUE(source.has(layer + name)) << name;
+  source.set(layer + "embed_tokens.weight", {DType::bf16, {320, 128}});
+  source.set(layer + "shared_head.head.weight", {DType::bf16, {320, 128}});
+  EXPECT_NO_THROW(check_tensors(spec, source));
+  source.set(layer + "other.weight", {DType::bf16, {128}});
+  expect_message(error_of([&] { check_tensors(spec, source); }), "other.weight has no place");
+  expect_message(error_of([&] { check_tensors(spec, plain); }), "enorm.weight is missing");
+  spec.mtp_layers = 0;
+  FakeSource unannounced(spec);
+  unannounced.set(layer + "enorm.weight", {DType::bf16, {128}});
+  expect_message(error_of([&] { check_tensors(spec, unannounced); }), "enorm.weight has no place");
 }
 
 TEST(Tensors, ATiedHeadMayBeStoredOnlyWhenItIsTheEmbedding) {

@@ -124,6 +124,24 @@ TEST(FiniteDifferences, SeeWrongGradients) {
   EXPECT_FALSE(disagreement(landscape, slot, scaled.total()).is_small());
 }
 
+// That the module which predicts one token further reaches the model: without its part of the
+// gradient the slopes of the tensors that it shares are wrong.
+TEST(FiniteDifferences, SeeAMissingModule) {
+  const DecoderSpec spec = tiny_models()[5].spec;
+  const std::vector<bf16_t> weights = random_weights(ParameterLayout(spec), 1);
+  const std::vector<Example> examples = random_examples(spec, {37, 1, 26}, 2);
+  std::vector<Example> without = examples;
+  for (Example& example : without)
+    std::fill(example.mtp_weights.begin(), example.mtp_weights.end(), 0.0);
+  TrainingCase training(spec, weights, 64);
+  training.run(without);
+  Landscape landscape(spec, weights, examples);
+  for (const ParameterLayout::Slot& slot : landscape.layout().slots())
+    if (slot.tensor.role == TensorRole::embedding || slot.tensor.role == TensorRole::down) {
+      EXPECT_FALSE(disagreement(landscape, slot, training.total()).is_small()) << slot.tensor.name;
+    }
+}
+
 // ---- Bits
 
 // Threads and the cut into batches do not show; the order of examples does.

@@ -22,21 +22,47 @@ class Model {
       }
   }
 
-  Rows logits(const std::vector<int32_t>& tokens) const {
+  // The residual stream after the layers.
+  Rows hidden(const std::vector<int32_t>& tokens) const {
+    Rows h = embedded(tokens);
+    for (int layer = 0; layer < spec_.layers; ++layer) block(h, layer);
+    return h;
+  }
+
+  Rows logits(const Rows& h) const { return head(norms(h, TensorRole::final_norm)); }
+
+  // Those of the module that predicts one token further.
+  Rows mtp_logits(const Rows& h, const std::vector<int32_t>& next) const {
+    const int layer = spec_.layers;
+    Rows joined = norms(embedded(next), TensorRole::mtp_embedding_norm, layer);
+    const Rows second = norms(h, TensorRole::mtp_hidden_norm, layer);
+    for (size_t t = 0; t < h.size(); ++t)
+      joined[t].insert(joined[t].end(), second[t].begin(), second[t].end());
+    Rows x = product(joined, TensorRole::mtp_projection, layer, spec_.hidden);
+    block(x, layer);
+    return head(norms(x, TensorRole::mtp_head_norm, layer));
+  }
+
+ private:
+  Rows embedded(const std::vector<int32_t>& tokens) const {
     Rows h;
     for (const int32_t token : tokens) {
       const double* row = at(TensorRole::embedding) + int64_t{token} * spec_.hidden;
       h.emplace_back(row, row + spec_.hidden);
     }
-    for (int layer = 0; layer < spec_.layers; ++layer) {
-      add(h, attention(h, layer));
-      add(h, ffn(h, layer));
-    }
-    const TensorRole head = spec_.tied_head ? TensorRole::embedding : TensorRole::head;
-    return product(norms(h, TensorRole::final_norm), head, -1, spec_.vocab);
+    return h;
   }
 
- private:
+  void block(Rows& h, int layer) const {
+    add(h, attention(h, layer));
+    add(h, ffn(h, layer));
+  }
+
+  Rows head(const Rows& normed) const {
+    const TensorRole head = spec_.tied_head ? TensorRole::embedding : TensorRole::head;
+    return product(normed, head, -1, spec_.vocab);
+  }
+
   const double* at(TensorRole role, int layer = -1) const {
     const int64_t offset = layout_.offset(role, layer);
     return offset < 0 ? nullptr : &parameters_[offset];
@@ -97,7 +123,7 @@ class Model {
     const Rows queries = product(x, q, layer, spec_.query_width(), at(q_bias, layer));
     const Rows keys = product(x, k, layer, spec_.kv_width(), at(k_bias, layer));
     const Rows values = product(x, v, layer, spec_.kv_width(), at(v_bias, layer));
-    const int e = spec_.head_dim, window = spec_.windows[layer];
+    const int e = spec_.head_dim, window = spec_.window(layer);
     const int64_t count = std::ssize(h);
     Rows out(h.size(), Vector(spec_.query_width()));
     for (int head = 0; head < spec_.heads; ++head) {
@@ -141,18 +167,32 @@ class Model {
 
 }  // namespace
 
+namespace {
+
+double cross_entropies(const Rows& logits, const std::vector<int32_t>& targets,
+                       const std::vector<double>& weights) {
+  double loss = 0;
+  for (size_t t = 0; t < logits.size(); ++t) {
+    if (weights[t] == 0) continue;
+    double sum = 0;
+    for (const double x : logits[t]) sum += std::exp(x);
+    loss += weights[t] * (std::log(sum) - logits[t][targets[t]]);
+  }
+  return loss;
+}
+
+}  // namespace
+
 double loss_f64(const DecoderSpec& spec, const ParameterLayout& layout,
                 const std::vector<double>& parameters, const std::vector<Example>& examples) {
   const Model model(spec, layout, parameters);
   double loss = 0;
   for (const Example& example : examples) {
-    const Rows logits = model.logits(example.tokens);
-    for (size_t t = 0; t < logits.size(); ++t) {
-      if (example.weights[t] == 0) continue;
-      double sum = 0;
-      for (const double x : logits[t]) sum += std::exp(x);
-      loss += example.weights[t] * (std::log(sum) - logits[t][example.targets[t]]);
-    }
+    const Rows h = model.hidden(example.tokens);
+    loss += cross_entropies(model.logits(h), example.targets, example.weights);
+    if (spec.mtp_layers > 0)
+      loss += cross_entropies(model.mtp_logits(h, example.next), example.mtp_targets,
+                              example.mtp_weights);
   }
   return loss;
 }

@@ -14,6 +14,10 @@ struct Example {
   std::vector<int32_t> tokens;
   std::vector<int32_t> targets;
   std::vector<double> weights;
+  // Of the module that predicts one token further: what it is given beside each hidden state, what
+  // it is to say, what that counts. Empty without one.
+  std::vector<int32_t> next, mtp_targets;
+  std::vector<double> mtp_weights;
 };
 
 // Sum over the examples' positions of weight * cross-entropy.

@@ -44,6 +44,7 @@ TrainerOptions tiny_options(const DecoderSpec& spec) {
   options.batch_rows = 2;
   options.threads = 1;
   options.optimizer = {.rate = 1e-2, .warmup = 2, .steps = 20};
+  if (spec.mtp_layers > 0) options.mtp_weight = 0.5f;
   return options;
 }
 
@@ -114,6 +115,8 @@ TEST_P(Training, OptionsShow) {
   expect_other("8 groups", [](TrainerOptions& o) { o.groups = 8; });
   expect_other("a rate one ulp larger", [](TrainerOptions& o) { o.optimizer.rate *= 1 + 1e-7; });
   expect_other("no clipping", [](TrainerOptions& o) { o.optimizer.clip = 0; });
+  if (GetParam().spec.mtp_layers > 0)
+    expect_other("a module that counts less", [](TrainerOptions& o) { o.mtp_weight = 0.25f; });
   EXPECT_NE(train(options(), kSteps, 2), expected) << "another seed";
 }
 
@@ -259,6 +262,29 @@ TEST(Trainer, Learns) {
   while (trainer.steps_done() < 40) last = trainer.step(next_rows(packer, options.rows)).loss;
   std::printf("loss %.3f, then %.3f\n", first, last);
   EXPECT_LT(last, 0.2 * first);
+}
+
+// One token further follows from what the module is given as surely as the next one does.
+TEST(Mtp, LearnsAndAgrees) {
+  TrainerOptions options = tiny_options(tiny_models()[5].spec);
+  options.optimizer.steps = 40;
+  Numbers source(options.model.spec.vocab);
+  RowPacker packer(source, options.context, 0);
+  Trainer trainer(options, 1);
+  const std::vector<PackedRow> rows = next_rows(packer, 11);
+  const MtpScore before = trainer.score_mtp(rows);
+  StepReport report;
+  while (trainer.steps_done() < 40) report = trainer.step(next_rows(packer, options.rows));
+  const MtpScore after = trainer.score_mtp(rows);
+  const auto mean = [](const MtpScore& s) { return s.loss / static_cast<double>(s.count); };
+  std::printf("loss %.3f, then %.3f (%.3f in the last step); %ld of %ld agree, then %ld\n",
+              mean(before), mean(after), report.mtp_loss, long(before.agreed), long(before.count),
+              long(after.agreed));
+  EXPECT_GT(after.count, 200);
+  EXPECT_LT(mean(after), 0.4 * mean(before));
+  EXPECT_NEAR(report.mtp_loss, mean(after), 0.5);
+  EXPECT_GT(after.agreed, after.count * 3 / 4);
+  EXPECT_LT(before.agreed, before.count / 4);
 }
 
 TEST(Trainer, NamesStepAndTensorOfGradientsThatAreNotFinite) {

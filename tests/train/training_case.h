@@ -52,7 +52,11 @@ inline std::vector<TinyModel> tiny_models() {
   qwen3.tied_head = true;
   qwen3.hidden = 64;
   qwen3.ffn = 96;
-  return {{"llama", llama}, {"mistral", mistral}, {"qwen2", qwen2}, {"qwen3", qwen3}};
+  DecoderSpec llama_mtp = llama, qwen3_mtp = qwen3;
+  llama_mtp.hidden = 64;
+  llama_mtp.mtp_layers = qwen3_mtp.mtp_layers = 1;
+  return {{"llama", llama}, {"mistral", mistral},     {"qwen2", qwen2},
+          {"qwen3", qwen3}, {"llama_mtp", llama_mtp}, {"qwen3_mtp", qwen3_mtp}};
 }
 
 // Weights of bf16 in a layout; norms near 1.
@@ -85,6 +89,13 @@ inline std::vector<Example> random_examples(const DecoderSpec& spec, std::vector
     }
     examples.push_back(example);
   }
+  if (spec.mtp_layers > 0)
+    for (Example& example : examples)
+      for (size_t i = 0; i < example.tokens.size(); ++i) {
+        example.next.push_back(static_cast<int32_t>(random() % spec.vocab));
+        example.mtp_targets.push_back(static_cast<int32_t>(random() % spec.vocab));
+        example.mtp_weights.push_back(random() % 4 ? 0x1p-6 * (1 + random() % 3) : 0.0);
+      }
   return examples;
 }
 
@@ -108,11 +119,11 @@ class TrainingCase {
                  .weights = &decoder_weights_,
                  .rope = RopeTable(*device_, spec.rope, spec.head_dim, spec.max_positions)},
         transposed_(spec, *device_),
-        kv_(*device_, spec.layers, max_rows / 32 + 32, 32, spec.kv_heads, spec.head_dim),
+        kv_(*device_, spec.all_layers(), max_rows / 32 + 32, 32, spec.kv_heads, spec.head_dim),
         forward_workspace_(decoder_, max_rows, max_rows),
         tape_(decoder_, max_rows, recompute),
         workspace_(decoder_, kernels_, max_rows, max_rows),
-        gradients_(layout_.gradient_size()) {
+        gradients_(layout_.gradient_size() + 2 * spec.mtp_layers * vocabulary()) {
     transposed_.update(weights.data(), layout_, kernels_, pool_);
   }
 
@@ -121,9 +132,9 @@ class TrainingCase {
 
   // Forward and backward of the examples; gradients go on from what they are.
   void run(const std::vector<Example>& examples) {
-    Batch batch;
-    std::vector<int32_t> targets;
-    std::vector<float> weights;
+    Batch batch, mtp_batch;
+    std::vector<int32_t> targets, next, mtp_targets;
+    std::vector<float> weights, mtp_weights;
     int32_t page = 0;
     for (const Example& example : examples) {
       const int32_t sequence = static_cast<int32_t>(batch.sequences.size());
@@ -132,18 +143,62 @@ class TrainingCase {
         if (i % 32 == 0) batch.sequences.back().pages.push_back(page++);
         batch.logit_rows.push_back(static_cast<int32_t>(batch.rows.size()));
         batch.rows.push_back({example.tokens[i], static_cast<int32_t>(i), sequence});
-        targets.push_back(example.targets[i]);
-        weights.push_back(static_cast<float>(example.weights[i]));
       }
+      const auto append = [](auto& to, const auto& from) {
+        to.insert(to.end(), from.begin(), from.end());
+      };
+      append(targets, example.targets), append(weights, example.weights);
+      append(mtp_targets, example.mtp_targets), append(mtp_weights, example.mtp_weights);
+      append(next, example.next);
     }
     ForwardIo forward_io{.tape = &tape_};
     forward(decoder_, batch, kv_, forward_workspace_, solo_group(), forward_io);
+    std::vector<bf16_t> memory, mtp_memory;
+    BackwardIo io{.tape = &tape_,
+                  .d_logits = loss_gradient(forward_io.logits, targets, weights, memory),
+                  .gradients = gradients_.data(),
+                  .forward_workspace = &forward_workspace_};
+    MtpGradient mtp;
+    if (spec_.mtp_layers > 0) {
+      mtp_batch = batch;
+      mtp_batch.layer_begin = spec_.layers;
+      mtp_batch.layer_end = spec_.all_layers();
+      for (size_t t = 0; t < next.size(); ++t) mtp_batch.rows[t].token = next[t];
+      forward_io.hidden = {tape_.output(), next.size() * spec_.hidden};
+      forward(decoder_, mtp_batch, kv_, forward_workspace_, solo_group(), forward_io);
+      float* chains = gradients_.data() + layout_.gradient_size();
+      mtp = {&mtp_batch, loss_gradient(forward_io.logits, mtp_targets, mtp_weights, mtp_memory),
+             chains, chains + vocabulary()};
+      io.mtp = &mtp;
+    }
+    backward(decoder_, transposed_, kernels_, layout_, batch, kv_, workspace_, io);
+  }
 
-    const int64_t rows = std::ssize(batch.rows);
+  // The gradients as an optimizer sees them: every use of a tensor added.
+  std::vector<float> total() const {
+    std::vector<float> sum(gradients_.begin(), gradients_.begin() + layout_.size());
+    const auto add = [&](TensorRole role, int64_t from) {
+      for (int64_t i = 0; i < vocabulary(); ++i)
+        sum[layout_.offset(role) + i] += gradients_[from + i];
+    };
+    const TensorRole head = spec_.tied_head ? TensorRole::embedding : TensorRole::head;
+    if (spec_.tied_head) add(head, layout_.offset(TensorRole::head));
+    if (spec_.mtp_layers == 0) return sum;
+    add(head, layout_.gradient_size());
+    add(TensorRole::embedding, layout_.gradient_size() + vocabulary());
+    return sum;
+  }
+
+ private:
+  int64_t vocabulary() const { return int64_t{spec_.vocab} * spec_.hidden; }
+
+  Activation loss_gradient(std::span<const float> logits, const std::vector<int32_t>& targets,
+                           const std::vector<float>& weights, std::vector<bf16_t>& memory) {
+    const int64_t rows = std::ssize(targets);
     std::vector<int32_t> argmax(rows);
     std::vector<float> max(rows), log_sum(rows);
     const auto has_nan = std::make_unique<bool[]>(rows);
-    decoder_.run(decoder_.kernels.log_sum_exp, LogitsParams{.logits = forward_io.logits.data(),
+    decoder_.run(decoder_.kernels.log_sum_exp, LogitsParams{.logits = logits.data(),
                                                             .rows = rows,
                                                             .stride = spec_.vocab,
                                                             .vocab = spec_.vocab,
@@ -151,9 +206,9 @@ class TrainingCase {
                                                             .max = max.data(),
                                                             .log_sum = log_sum.data(),
                                                             .has_nan = has_nan.get()});
-    std::vector<bf16_t> d_logits(rows * activation_stride(spec_.vocab));
-    const Activation out{d_logits.data(), DType::bf16, activation_stride(spec_.vocab)};
-    decoder_.run(kernels_.loss, LossParams{.logits = forward_io.logits.data(),
+    memory.resize(rows * activation_stride(spec_.vocab));
+    const Activation out{memory.data(), DType::bf16, activation_stride(spec_.vocab)};
+    decoder_.run(kernels_.loss, LossParams{.logits = logits.data(),
                                            .rows = rows,
                                            .stride = spec_.vocab,
                                            .vocab = spec_.vocab,
@@ -163,24 +218,9 @@ class TrainingCase {
                                            .weights = weights.data(),
                                            .teacher = nullptr,
                                            .out = out});
-    BackwardIo io{.tape = &tape_,
-                  .d_logits = out,
-                  .gradients = gradients_.data(),
-                  .forward_workspace = &forward_workspace_};
-    backward(decoder_, transposed_, kernels_, layout_, batch, kv_, workspace_, io);
+    return out;
   }
 
-  // The gradients as an optimizer sees them: every use of a tensor added.
-  std::vector<float> total() const {
-    std::vector<float> sum(gradients_.begin(), gradients_.begin() + layout_.size());
-    if (spec_.tied_head)
-      for (int64_t i = 0; i < int64_t{spec_.vocab} * spec_.hidden; ++i)
-        sum[layout_.offset(TensorRole::embedding) + i] +=
-            gradients_[layout_.offset(TensorRole::head) + i];
-    return sum;
-  }
-
- private:
   DecoderSpec spec_;
   ParameterLayout layout_;
   std::unique_ptr<Device> device_;

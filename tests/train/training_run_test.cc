@@ -48,6 +48,8 @@ rate = 1e-2
 [[exits]]
 layers = 1
 weight = 0.5
+[mtp]
+weight = 0.5
 [evaluation]
 documents = 3
 every = 3
@@ -99,6 +101,8 @@ TEST_F(Runs, RefuseBadRecipesInOneSentence) {
   expect_refused("hidden = 32", "hidden = -1", "found -1");
   expect_refused("rate = 1e-2", "rate = true", "\"optimizer.rate\" to be a number");
   expect_refused("layers = 1", "layer = 1", "found \"exits.layer\"");
+  expect_refused("[mtp]\nweight", "[mtp]\nwheight", "\"mtp.weight\"");
+  expect_refused("hidden = 32", "hidden = 40", "a multiple of 32");
   expect_refused("[corpus]", "[corpsu]", "found \"corpsu\"");
   expect_refused("[corpus]", "[corpus", "not TOML");
   expect_refused("kv_heads = 1", "kv_heads = 3", "heads");
@@ -222,7 +226,7 @@ TEST(Recipes, BeginAsRecorded) {
     fs::remove_all(options.output);
     return digest;
   };
-  const std::string recorded = "def60315af4a84249b6cc704f36bce3f5d5fa6b6d6e82f4f5e5e5edbf26a7b86";
+  const std::string recorded = "b4e630bc4f7da7ecb1009ef344ce23a96e983170efca8ea79df9b9ae6785dca6";
   for (const std::string& set : instruction_sets())
     if (set != "scalar" && is_supported(set)) {
       EXPECT_EQ(digest_of(set, set == "avx2" ? 1 : 2, 1), recorded) << set;

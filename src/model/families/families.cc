@@ -319,6 +319,7 @@ void read_sizes(ConfigReader& reader, const Family& family, DecoderSpec& spec) {
   };
   spec.hidden = size("hidden_size", kMaxWidth);
   spec.layers = size("num_hidden_layers", kMaxLayers);
+  spec.mtp_layers = static_cast<int>(reader.integer("num_nextn_predict_layers", 0, 1, 0));
   spec.heads = size("num_attention_heads", kMaxHeads);
   spec.kv_heads = static_cast<int>(reader.integer("num_key_value_heads", 1, kMaxHeads, spec.heads));
   const int64_t head_dim = family.head_dim ? family.head_dim : spec.hidden / spec.heads;
@@ -376,6 +377,12 @@ void check_spec(const DecoderSpec& spec, std::string_view where) {
   };
   check("a hidden size", spec.hidden, 1, kMaxWidth);
   check("a number of layers", spec.layers, 1, kMaxLayers);
+  check("a number of modules that predict further", spec.mtp_layers, 0, 1);
+  if (spec.mtp_layers > 0 && spec.hidden % 32)
+    fail(
+        "{}: expected a hidden size that is a multiple of 32 beside num_nextn_predict_layers, "
+        "found {}",
+        where, spec.hidden);
   check("a number of heads", spec.heads, 1, kMaxHeads);
   check("a number of key/value heads", spec.kv_heads, 1, spec.heads);
   check("a head size", spec.head_dim, 8, 256);
@@ -470,6 +477,7 @@ json::Value config_json(const ModelConfig& config) {
   };
   if (family.has_attention_bias) object.set("attention_bias", spec.o_bias);
   if (family.has_mlp_bias) object.set("mlp_bias", spec.mlp_bias);
+  if (spec.mtp_layers > 0) object.set("num_nextn_predict_layers", spec.mtp_layers);
   set_windows(object, spec, family.windows);
   set_ids(object, config);
   return object;

@@ -37,6 +37,7 @@ Distribution distribution_of(const TensorSpec& tensor, const DecoderSpec& spec) 
     case TensorRole::v:
     case TensorRole::gate:
     case TensorRole::up:
+    case TensorRole::mtp_projection:
       return {0, 1 / std::sqrt(inner)};
     case TensorRole::o:
     case TensorRole::down:  // their sum over all layers stays near 1
@@ -46,8 +47,11 @@ Distribution distribution_of(const TensorSpec& tensor, const DecoderSpec& spec) 
       return {kQueryKeyGain, 0.1};
     case TensorRole::input_norm:
     case TensorRole::post_norm:
+    case TensorRole::mtp_embedding_norm:
+    case TensorRole::mtp_hidden_norm:
       return {1, 0.1};
     case TensorRole::final_norm:
+    case TensorRole::mtp_head_norm:
       return {spec.tied_head ? kTiedFinalNorm : 1.0, 0.1};
     case TensorRole::q_bias:
     case TensorRole::k_bias:

@@ -55,6 +55,14 @@ const char* suffix_of(TensorRole role) {
       return "mlp.up_proj.bias";
     case TensorRole::down_bias:
       return "mlp.down_proj.bias";
+    case TensorRole::mtp_embedding_norm:
+      return "enorm.weight";
+    case TensorRole::mtp_hidden_norm:
+      return "hnorm.weight";
+    case TensorRole::mtp_projection:
+      return "eh_proj.weight";
+    case TensorRole::mtp_head_norm:
+      return "shared_head.norm.weight";
     case TensorRole::final_norm:
       return "model.norm.weight";
     case TensorRole::head:
@@ -117,8 +125,29 @@ void check_tensor(const TensorSpec& expected, const DecoderSpec& spec, const Ten
        fmt::join(expected.shape, ", "), fmt::join(info.shape, ", "));
 }
 
-bool is_ignored(std::string_view name) {
-  return name.ends_with(".rotary_emb.inv_freq");  // computed; stored by old versions
+void add_layer(TensorList& list, const DecoderSpec& spec, int layer) {
+  list.add(TensorRole::input_norm, layer, {spec.hidden});
+  add_attention(list, spec, layer);
+  list.add(TensorRole::post_norm, layer, {spec.hidden});
+  add_mlp(list, spec, layer);
+}
+
+// Names as DeepSeek's checkpoints have them.
+void add_mtp_module(TensorList& list, const DecoderSpec& spec) {
+  const int64_t d = spec.hidden;
+  list.add(TensorRole::mtp_embedding_norm, spec.layers, {d});
+  list.add(TensorRole::mtp_hidden_norm, spec.layers, {d});
+  list.add(TensorRole::mtp_projection, spec.layers, {d, 2 * d});
+  add_layer(list, spec, spec.layers);
+  list.add(TensorRole::mtp_head_norm, spec.layers, {d});
+}
+
+bool is_ignored(const DecoderSpec& spec, std::string_view name) {
+  if (name.ends_with(".rotary_emb.inv_freq")) return true;  // computed; stored by old versions
+  const auto is_module_s = [&](std::string_view what) {
+    return spec.mtp_layers > 0 && name == fmt::format("model.layers.{}.{}", spec.layers, what);
+  };
+  return is_module_s("embed_tokens.weight") || is_module_s("shared_head.head.weight");
 }
 
 // The first element that differs between two tensors of one shape, or -1.
@@ -161,14 +190,10 @@ std::string tensor_name(TensorRole role, int layer) {
 std::vector<TensorSpec> tensors_of(const DecoderSpec& spec) {
   TensorList list;
   list.add(TensorRole::embedding, -1, {spec.vocab, spec.hidden});
-  for (int layer = 0; layer < spec.layers; ++layer) {
-    list.add(TensorRole::input_norm, layer, {spec.hidden});
-    add_attention(list, spec, layer);
-    list.add(TensorRole::post_norm, layer, {spec.hidden});
-    add_mlp(list, spec, layer);
-  }
+  for (int layer = 0; layer < spec.layers; ++layer) add_layer(list, spec, layer);
   list.add(TensorRole::final_norm, -1, {spec.hidden});
   if (!spec.tied_head) list.add(TensorRole::head, -1, {spec.vocab, spec.hidden});
+  if (spec.mtp_layers > 0) add_mtp_module(list, spec);
   return list.tensors;
 }
 
@@ -184,7 +209,7 @@ void check_tensors(const DecoderSpec& spec, const TensorSource& source) {
     expected.insert(head);
   }
   for (const std::string& name : source.names())
-    if (!expected.contains(name) && !is_ignored(name))
+    if (!expected.contains(name) && !is_ignored(spec, name))
       fail("{} has no place in the {} model that config.json describes", source.where(name),
            spec.family);
 }

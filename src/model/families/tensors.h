@@ -30,6 +30,10 @@ enum class TensorRole {
   gate_bias,
   up_bias,
   down_bias,
+  mtp_embedding_norm,  // [D]; of layer number spec.layers, as the next three
+  mtp_hidden_norm,     // [D]
+  mtp_projection,      // [D][2D]: the token's embedding, then the hidden state
+  mtp_head_norm,       // [D]
   final_norm,
   head,  // [V][D]; absent when tied
 };
@@ -47,7 +51,8 @@ std::string tensor_name(TensorRole role, int layer = -1);
 std::vector<TensorSpec> tensors_of(const DecoderSpec& spec);
 
 // Throws Error unless `source` holds every tensor of the spec with its shape as bf16, f16 or f32,
-// and nothing else that could matter (stored rotary frequencies are ignored). A tied model may
+// and nothing else that could matter (stored rotary frequencies are ignored, and the copies of
+// embedding and head that a module of multi-token prediction may come with). A tied model may
 // store lm_head.weight only when it equals the embedding, bit for bit: versions of transformers
 // disagree about which of two different ones counts.
 void check_tensors(const DecoderSpec& spec, const TensorSource& source);

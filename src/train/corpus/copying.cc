@@ -10,8 +10,7 @@ namespace invar::corpus {
 
 namespace {
 
-constexpr const char* kOrdinals[] = {"first", "second", "third",  "fourth",
-                                     "fifth", "sixth",  "seventh"};
+constexpr const char* kOrdinals[] = {"first", "second", "third", "fourth", "fifth"};
 
 std::string some_item(Random& random) {
   switch (random.below(5)) {
@@ -22,7 +21,7 @@ std::string some_item(Random& random) {
     case 2:
       return std::string(random.pick(kFoods));
     case 3:
-      return std::to_string(random.between(10, 999));
+      return std::to_string(random.between(10, 99));
     default:
       return std::string(random.one_in(2) ? random.pick(kGirls) : random.pick(kBoys));
   }
@@ -59,7 +58,7 @@ std::string commas(const std::vector<std::string>& items) {
 }
 
 Turn list_task(Random& random) {
-  const auto items = different_items(random, random.between(3, 7));
+  const auto items = different_items(random, random.between(2, 5));
   const int which = random.below(static_cast<int>(items.size()));
   switch (random.below(6)) {
     case 0:
@@ -87,7 +86,7 @@ struct Row {
 
 std::vector<Row> different_rows(Random& random) {
   std::vector<Row> rows;
-  const int count = random.between(2, 5);
+  const int count = random.between(2, 3);
   while (std::ssize(rows) < count) {
     Row row{std::string(random.one_in(2) ? random.pick(kGirls) : random.pick(kBoys)),
             std::string(random.pick(kColors)), random.between(2, 40)};

@@ -13,7 +13,7 @@ constexpr std::string_view kEnd = "<|endoftext|>";
 
 Sample ask_about(Random& random, const Story& story) {
   Sample sample{.kind = Kind::question, .story = story.text};
-  const int count = random.between(2, 4);
+  const int count = random.between(4, 8);
   for (int i = 0; i < count; ++i) {
     const Question& q = story.questions[static_cast<size_t>(i)];
     sample.turns.push_back({i == 0 ? story.text + "\n\n" + q.question : q.question, q.answer});
@@ -58,17 +58,17 @@ std::string user_text(const Turn& turn) {
 Sample make(Random& random) {
   const int choice = random.below(100);
   if (choice >= 96) return exercises(random, Kind::talk, make_talk, 4);
-  if (choice >= 84) return exercises(random, Kind::copying, make_copying, 2);
-  if (choice >= 64) return exercises(random, Kind::arithmetic, make_arithmetic, 4);
-  const Story story = make_story(random);
-  if (choice >= 50) return ask_for(random, story);
-  if (choice >= 30) return ask_about(random, story);
+  if (choice >= 80) return exercises(random, Kind::copying, make_copying, 5);
+  if (choice >= 62) return exercises(random, Kind::arithmetic, make_arithmetic, 4);
+  if (choice >= 34) return ask_about(random, make_story(random, 1));
+  const Story story = make_story(random, 2);
+  if (choice >= 20) return ask_for(random, story);
   return {.kind = Kind::story, .story = story.text};
 }
 
 }  // namespace
 
-// Of 100 documents: 30 stories, 20 with questions, 14 requests, 20 of sums, 12 of copying, 4 of
+// Of 100 documents: 20 stories, 28 with questions, 14 requests, 18 of sums, 16 of copying, 4 of
 // talk. One conversation in six has a system message.
 Sample make_sample(uint64_t seed, Split split, int64_t index) {
   Random random(seed, index, split);
@@ -110,7 +110,7 @@ Document Documents::document(int64_t index) {
   append(system_text(sample), false, document);
   for (size_t i = 0; i < sample.turns.size(); ++i) {
     const Turn& turn = sample.turns[i];
-    append(user_text(turn), sample.kind == Kind::question && i == 0, document);
+    append(user_text(turn), false, document);
     append(turn.assistant + "<|im_end|>", true, document);
     append("\n", false, document);
   }

@@ -94,12 +94,12 @@ constexpr QuestionPattern kAboutPeople[] = {
 
 }  // namespace
 
-Story make_story(Random& random) {
+Story make_story(Random& random, int most_episodes) {
   Phrases p(random);
   std::vector<std::string> taken;
   set_world(p, random, taken);
   Story story{.hero = p.get("hero"), .hero_kind = p.get("hero_kind")};
-  const int episodes = 1 + random.one_in(3) + random.one_in(8);
+  const int episodes = most_episodes > 1 && random.one_in(3) ? 2 : 1;
   int before = -1;
   for (int i = 0; i < episodes; ++i) {
     set_episode(p, random, taken);

@@ -20,6 +20,7 @@ struct Story {
   std::vector<Question> questions;  // whose answers the text gives
 };
 
-Story make_story(Random& random);
+// Of one episode up to `most_episodes` (1 or 2).
+Story make_story(Random& random, int most_episodes);
 
 }  // namespace invar::corpus
