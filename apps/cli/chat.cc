@@ -252,7 +252,10 @@ void add_chat(CLI::App& app, Action& action) {
   command->add_option("--stop", flags->stop,
                       "Text that ends an answer; may be given several times");
   command->add_flag("--ignore-eos", flags->params.ignore_eos, "Go on past end-of-sequence tokens");
-  command->callback([&action, flags] { action = [flags] { return run_chat(*flags); }; });
+  command->callback([&action, flags] {
+    use_bundled_model(flags->model);
+    action = [flags] { return run_chat(*flags); };
+  });
 }
 
 }  // namespace invar::cli

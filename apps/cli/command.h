@@ -43,6 +43,11 @@ struct ModelFlags {
 };
 void add_model_flags(CLI::App& command, ModelFlags& flags);
 
+// Where no model is named: the one that Invar brings along, "models/story" of the directory that
+// INVAR_HOME names, else of the repository or the installation that this program stands in. Without
+// one there it stays empty.
+void use_bundled_model(ModelFlags& flags);
+
 // The options with the built-in made model where none is named.
 ModelOptions resolved(const ModelFlags& flags);
 

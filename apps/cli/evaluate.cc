@@ -35,7 +35,7 @@ class Answers final : public OutputSink {
 
 struct Question {
   Kind kind;
-  std::string right;
+  std::string asked, right;
 };
 
 // A sum is right when its last line is; everything else when it is the same text.
@@ -43,6 +43,16 @@ bool is_right(const Question& question, const std::string& answer) {
   if (question.kind != Kind::arithmetic) return answer == question.right;
   const auto last_line = [](const std::string& text) { return text.substr(text.rfind('\n') + 1); };
   return last_line(answer) == last_line(question.right);
+}
+
+std::string kind_name(Kind kind) {
+  return corpus::kKindNames[static_cast<size_t>(kind)];
+}
+
+// What is asked, without the story that it is about.
+std::string last_paragraph(const std::string& text) {
+  const size_t at = text.rfind("\n\n");
+  return at == std::string::npos ? text : text.substr(at + 2);
 }
 
 // Different runs of four words among all of them.
@@ -103,18 +113,26 @@ class Evaluation {
         continue;
       const size_t last = sample.turns.size() - 1;
       requests.push_back(request(std::ssize(questions), corpus::prompt_of(sample, last), 0));
-      questions.push_back({sample.kind, sample.turns[last].assistant});
+      questions.push_back({sample.kind, sample.turns[last].user, sample.turns[last].assistant});
     }
     Answers answers = answer_all(std::move(requests));
     std::map<Kind, std::pair<int, int>> right;
+    json::Array samples;  // the first of each kind
     for (size_t i = 0; i < questions.size(); ++i) {
       const std::string answer = answers.text(static_cast<int64_t>(i), tokenizer_);
       auto& [good, all] = right[questions[i].kind];
       good += is_right(questions[i], answer);
       ++all;
+      constexpr int kSamples = 3;
+      if (all <= kSamples)
+        samples.push_back(json::Object{{"kind", kind_name(questions[i].kind)},
+                                       {"asked", last_paragraph(questions[i].asked)},
+                                       {"answered", answer},
+                                       {"right", questions[i].right}});
     }
+    report.set("answers", std::move(samples));
     for (const auto& [kind, count] : right)
-      report.set(std::string(corpus::kKindNames[static_cast<size_t>(kind)]) + " accuracy",
+      report.set(kind_name(kind) + " accuracy",
                  json::Object{{"right", count.first},
                               {"of", count.second},
                               {"percent", 100.0 * count.first / count.second}});

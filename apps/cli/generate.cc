@@ -232,7 +232,10 @@ void add_generate(CLI::App& app, Action& action) {
       ->add_option("--trace-values", flags->trace_values_mib,
                    "MiB of values that a recording keeps; past that, hashes only")
       ->capture_default_str();
-  command->callback([&action, flags] { action = [flags] { return run_generate(*flags); }; });
+  command->callback([&action, flags] {
+    use_bundled_model(flags->model);
+    action = [flags] { return run_generate(*flags); };
+  });
 }
 
 }  // namespace invar::cli

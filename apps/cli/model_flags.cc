@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -20,7 +22,8 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option(
       "MODEL", o.model,
       "A Hugging Face model directory, or a preset's name with --load-format dummy:SEED; "
-      "without it the built-in made model");
+      "without it generate and chat take the model that Invar brings along, other commands a small "
+      "made one");
   command
       .add_option("--load-format", o.load_format,
                   "auto: safetensors; dummy:SEED: random weights made in place")
@@ -46,6 +49,27 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       .add_option("--layer-cuts", o.layer_cuts, "Layers at which a further pipeline stage begins")
       ->delimiter(',');
   command.add_flag("--json", flags.json, "Print JSON for machines");
+}
+
+void use_bundled_model(ModelFlags& flags) {
+  namespace fs = std::filesystem;
+  ModelOptions& options = flags.options;
+  if (!options.model.empty() || options.load_format != "auto") return;
+  const auto take = [&](const fs::path& home) {
+    std::error_code error;
+    if (!fs::exists(home / "models/story/config.json", error)) return false;
+    options.model = (home / "models/story").lexically_normal().string();
+    return true;
+  };
+  if (const char* home = std::getenv("INVAR_HOME")) {
+    take(home);
+    return;
+  }
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  // build/release/invar of a repository; bin/invar of an installation
+  if (!error)
+    take(program.parent_path() / "../..") || take(program.parent_path() / "../share/invar");
 }
 
 ModelOptions resolved(const ModelFlags& flags) {

@@ -16,8 +16,10 @@ PROMPT = "The bits of an answer depend on the request alone."
 FAST = ["--threads", "1", "--max-model-len", "256", "--kv-cache-memory", "0.05"]
 
 
-def invar(*args):
-    return subprocess.run([INVAR, *args], capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
+def invar(*args, home="/nowhere"):
+    """Without a bundled model: what is tested here does not depend on one."""
+    return subprocess.run([INVAR, *args], capture_output=True, stdin=subprocess.DEVNULL, timeout=60,
+                          env=dict(os.environ, INVAR_HOME=str(home)))
 
 
 def header_of(path):
@@ -191,6 +193,16 @@ class Generate(CliTest):
         # The control: what is measured is the weights.
         self.assertGreater(peak("score", model, *flags) - base, 0.9 * weights)
         shutil.rmtree(model)
+
+    def test_without_a_model_the_bundled_one_is_taken(self):
+        home = self.root / "home"
+        shutil.copytree(self.model, home / "models" / "story")
+        args = ["generate", "-p", PROMPT, "--json", "--max-tokens", "8", "--ignore-eos", *FAST]
+        found = {where: json.loads(invar(*args, home=where).stdout)["logits_hash"] for where in (home, "/nowhere")}
+        named = json.loads(self.succeed(*args[:1], self.model, *args[1:]))["logits_hash"]
+        self.assertEqual(found[home], named)
+        self.assertNotEqual(found["/nowhere"], named)
+        shutil.rmtree(home)
 
     def test_the_seed_decides_what_is_drawn(self):
         drawn = {self.generate("--temperature", "1", "--seed", str(seed))["text"] for seed in range(4)}
