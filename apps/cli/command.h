@@ -54,9 +54,15 @@ ModelOptions resolved(const ModelFlags& flags);
 // Loads the model with a progress line on the terminal. Without a name it is a small made one.
 std::unique_ptr<Model> load_model(const ModelFlags& flags);
 // The tokenizer of the model's directory; for made weights one of the vocabulary's size.
-Tokenizer load_tokenizer(const Model& model);
+Tokenizer load_tokenizer(const ModelOptions& options);
+inline Tokenizer load_tokenizer(const Model& model) {
+  return load_tokenizer(model.options());
+}
 // Its chat template, or the one of `file` where one is named.
-ChatTemplate load_chat_template(const Model& model, const std::string& file = {});
+ChatTemplate load_chat_template(const ModelOptions& options, const std::string& file = {});
+inline ChatTemplate load_chat_template(const Model& model, const std::string& file = {}) {
+  return load_chat_template(model.options(), file);
+}
 
 // Options of commands that answer requests.
 struct EngineFlags {

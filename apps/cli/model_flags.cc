@@ -13,6 +13,7 @@
 #include "command.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/limits.h"
+#include "model/families/presets.h"
 #include "tokenizer/make_tokenizer.h"
 
 namespace invar::cli {
@@ -90,20 +91,20 @@ std::unique_ptr<Model> load_model(const ModelFlags& flags) {
   });
 }
 
-Tokenizer load_tokenizer(const Model& model) {
-  const ModelOptions& o = model.options();
+Tokenizer load_tokenizer(const ModelOptions& o) {
   if (o.load_format == "auto") return Tokenizer::load(o.model);
-  return Tokenizer::from_texts(make_tokenizer(model.spec().vocab, 1).texts, "made tokenizer");
+  return Tokenizer::from_texts(make_tokenizer(preset_spec(o.model).vocab, 1).texts,
+                               "made tokenizer");
 }
 
-ChatTemplate load_chat_template(const Model& model, const std::string& file) {
-  const ModelOptions& o = model.options();
+ChatTemplate load_chat_template(const ModelOptions& o, const std::string& file) {
   if (file.empty() && o.load_format == "auto") return ChatTemplate::load(o.model);
   ChatTemplateTexts texts;
   if (o.load_format == "auto")
     texts.tokenizer_config_json = json::dump(json::parse_file(o.model + "/tokenizer_config.json"));
   else
-    texts.tokenizer_config_json = make_tokenizer(model.spec().vocab, 1).texts.tokenizer_config_json;
+    texts.tokenizer_config_json =
+        make_tokenizer(preset_spec(o.model).vocab, 1).texts.tokenizer_config_json;
   if (!file.empty()) {
     std::ifstream source(file, std::ios::binary);
     if (!source) fail("{}: cannot be opened", file);

@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "base/error.h"
 #include "command.h"
 #include "server/api.h"
+#include "server/engine_process.h"
 #include "server/inproc_backend.h"
 
 namespace invar::cli {
@@ -19,7 +21,9 @@ struct ServeFlags {
   std::vector<std::string> names;
   std::string template_file, tool_parser = "auto", generation_config = "auto";
   int header_seconds = 10, idle_seconds = 75, write_seconds = 30, body_mib = 32;
-  std::string journal;
+  std::string journal, journal_sync = "process";
+  bool engine_process = false;
+  int engine_socket = -1;  // of an engine's process
 };
 
 ToolFormat tool_format(const std::string& parser, const ChatTemplate& chat) {
@@ -30,13 +34,13 @@ ToolFormat tool_format(const std::string& parser, const ChatTemplate& chat) {
 }
 
 // What a model's own generation_config.json says of how to draw, as vLLM reads it.
-SamplingParams sampling_defaults(const ServeFlags& flags, const Model& model) {
+SamplingParams sampling_defaults(const ServeFlags& flags, const ModelOptions& model) {
   SamplingParams params;
-  if (flags.generation_config == "vllm" || model.options().load_format != "auto") return params;
+  if (flags.generation_config == "vllm" || model.load_format != "auto") return params;
   if (flags.generation_config != "auto")
     fail_usage("expected a generation-config of auto or vllm, found \"{}\"",
                flags.generation_config);
-  const std::string path = model.options().model + "/generation_config.json";
+  const std::string path = model.model + "/generation_config.json";
   if (!std::filesystem::exists(path)) return params;
   const json::Value config = json::parse_file(path);
   const auto read = [&](const char* name, double& value) {
@@ -51,39 +55,78 @@ SamplingParams sampling_defaults(const ServeFlags& flags, const Model& model) {
   return params;
 }
 
+// The model and its engine in this process.
+struct LocalEngine {
+  LocalEngine(const ServeFlags& flags, const Tokenizer& tokenizer)
+      : model(load_model(flags.model)),
+        engine(make_engine(*model, flags.engine)),
+        backend(*engine, tokenizer,
+                {.identity = model->identity(),
+                 .weights = weights_digest(model->options(), model->pool()),
+                 .instruction_set = model->instruction_set(),
+                 .vocab = static_cast<int32_t>(model->spec().vocab),
+                 .end_tokens = model->config().eos_ids,
+                 .prompt_logprobs = flags.engine.options.prompt_logprobs}) {}
+
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Engine> engine;
+  server::InprocBackend backend;
+};
+
+// This program as it was called, to be an engine's process.
+std::vector<std::string> engine_command() {
+  std::ifstream called("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> command;
+  for (std::string argument; std::getline(called, argument, '\0');) command.push_back(argument);
+  if (command.empty()) fail("/proc/self/cmdline: expected this program's arguments, found none");
+  command.front() = "/proc/self/exe";
+  command.push_back("--engine-socket");
+  return command;
+}
+
+std::unique_ptr<server::Journal> open_journal(const ServeFlags& flags) {
+  using Sync = server::JournalOptions::Sync;
+  if (flags.journal.empty()) return nullptr;
+  return std::make_unique<server::Journal>(
+      flags.journal,
+      server::JournalOptions{.sync = flags.journal_sync == "power" ? Sync::power_loss
+                                                                   : Sync::process_death});
+}
+
 int run_serve(ServeFlags flags) {
   server::HttpOptions& http = flags.server.http;
   http.header_timeout = std::chrono::seconds(flags.header_seconds);
   http.idle_timeout = std::chrono::seconds(flags.idle_seconds);
   http.write_timeout = std::chrono::seconds(flags.write_seconds);
   http.max_body_bytes = static_cast<size_t>(flags.body_mib) << 20;
-  const auto model = load_model(flags.model);
-  const Tokenizer tokenizer = load_tokenizer(*model);
+  const ModelOptions options = resolved(flags.model);
+  const Tokenizer tokenizer = load_tokenizer(options);
+  if (flags.engine_socket >= 0) {
+    LocalEngine engine(flags, tokenizer);
+    server::serve_engine(flags.engine_socket, engine.backend);
+  }
   server::ServedModel served{.names = flags.names, .tokenizer = &tokenizer};
-  if (served.names.empty()) served.names = {model->options().model};
-  served.defaults = sampling_defaults(flags, *model);
+  if (served.names.empty()) served.names = {options.model};
+  served.defaults = sampling_defaults(flags, options);
   std::optional<ChatTemplate> chat;
   try {
-    chat = load_chat_template(*model, flags.template_file);
+    chat = load_chat_template(options, flags.template_file);
     served.chat = &*chat;
     served.tool_format = tool_format(flags.tool_parser, *chat);
   } catch (const Error& error) {
     if (!flags.template_file.empty()) throw;
     served.no_chat = error.what();
   }
-  const auto engine = make_engine(*model, flags.engine);
-  server::InprocBackend backend(*engine, tokenizer,
-                                {.identity = model->identity(),
-                                 .weights = weights_digest(model->options(), model->pool()),
-                                 .instruction_set = model->instruction_set(),
-                                 .vocab = static_cast<int32_t>(model->spec().vocab),
-                                 .end_tokens = model->config().eos_ids,
-                                 .prompt_logprobs = flags.engine.options.prompt_logprobs});
-  std::unique_ptr<server::Journal> journal;
-  if (!flags.journal.empty()) journal = std::make_unique<server::Journal>(flags.journal);
+  std::optional<LocalEngine> local;
+  std::optional<server::EngineProcess> apart;
+  server::Backend& backend =
+      flags.engine_process
+          ? static_cast<server::Backend&>(apart.emplace(engine_command(), tokenizer))
+          : local.emplace(flags, tokenizer).backend;
+  const auto journal = open_journal(flags);
   server::Server server(flags.server, served, backend, journal.get());
-  fmt::print(stderr, "{} as {} on {}\n", model->identity(), served.names.front(),
-             model->instruction_set());
+  fmt::print(stderr, "{} as {} on {}\n", backend.facts().identity, served.names.front(),
+             backend.facts().instruction_set);
   fmt::print("http://{}:{}\n", flags.server.http.host, server.port());
   std::fflush(stdout);
   server.run();
@@ -189,6 +232,14 @@ void add_serve(CLI::App& app, Action& action) {
   command->add_option("--journal", flags->journal,
                       "A file that keeps a line for each request, from which its answer can be "
                       "computed again");
+  command
+      ->add_option("--journal-sync", flags->journal_sync,
+                   "What its lines survive: the death of a process, or a loss of power")
+      ->check(CLI::IsMember({"process", "power"}))
+      ->capture_default_str();
+  command->add_flag("--engine-process", flags->engine_process,
+                    "The engine in a process of its own: when it dies, clients wait and go on");
+  command->add_option("--engine-socket", flags->engine_socket)->group("");  // of that process
   command->callback([&action, flags] { action = [flags] { return run_serve(*flags); }; });
 }
 

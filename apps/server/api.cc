@@ -3,6 +3,7 @@
 #include <openssl/crypto.h>
 
 #include <csignal>
+#include <cstring>
 #include <ctime>
 
 #include "base/error.h"
@@ -16,6 +17,12 @@ struct Server::Route {
   const char* path;
   Endpoint endpoint;
   bool needs_key = true;
+  bool takes_id = false;  // the path goes on with the id of an answer
+
+  bool matches(const std::string& asked) const {
+    return takes_id ? asked.starts_with(path) && asked.find('/', std::strlen(path)) == asked.npos
+                    : asked == path;
+  }
 };
 
 const std::vector<Server::Route>& Server::routes() {
@@ -28,6 +35,8 @@ const std::vector<Server::Route>& Server::routes() {
       {"POST", "/v1/chat/completions", &Server::answer},
       {"POST", "/tokenize", &Server::tokenize},
       {"POST", "/detokenize", &Server::detokenize},
+      {"GET", "/v1/completions/", &Server::retrieve, true, true},
+      {"GET", "/v1/chat/completions/", &Server::retrieve, true, true},
   };
   return kRoutes;
 }
@@ -48,11 +57,13 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
       answers_(
           backend, [this](std::function<void()> task) { http_.post(std::move(task)); },
           [this](const JournalEntry& entry, Outcome outcome) {
+            waiting_.erase(entry.id);
             if (journal_) journal_->end(entry.id, outcome);
           }) {}
 
 void Server::run() {
   backend_.start(answers_);
+  if (journal_) worker_.post([this] { resume_unfinished(); });
   for (const int signal : {SIGTERM, SIGINT}) http_.on_signal(signal, [this] { http_.stop(); });
   http_.run();
 }
@@ -90,7 +101,7 @@ void Server::route(const std::shared_ptr<Exchange>& exchange) {
   const HttpRequest& request = exchange->request;
   std::string allowed;
   for (const Route& route : routes()) {
-    if (request.path != route.path) continue;
+    if (!route.matches(request.path)) continue;
     const bool is_head = request.method == "HEAD" && std::string_view(route.method) == "GET";
     if (request.method != route.method && !is_head) {
       allowed += allowed.empty() ? route.method : std::string(", ") + route.method;
@@ -214,35 +225,43 @@ void Server::answer(std::shared_ptr<Exchange> exchange) {
         429,
         fmt::format("{} answers are being computed or wait: more are refused", answers_.size()),
         "queue_full"};
-  worker_.post(
-      [this, exchange = std::move(exchange)]() mutable { compute(std::move(exchange), nullptr); });
+  worker_.post([this, exchange = std::move(exchange)]() mutable { compute(std::move(exchange)); });
 }
 
-void Server::compute(std::shared_ptr<Exchange> exchange, const JournalEntry* entry) {
-  const auto refuse = [this, exchange](const ApiError& error) {
+void Server::guarded(const std::shared_ptr<Exchange>& exchange,
+                     const std::function<void()>& action) {
+  const auto refuse = [&](const ApiError& error) {
     http_.post([this, exchange, error] { this->refuse(*exchange, error); });
   };
   try {
-    const auto known = entry ? std::nullopt : earlier(exchange->request);
-    if (known) entry = &*known;
-    Admitted admitted = entry ? admission_.readmit(*entry) : admission_.admit(exchange->request);
-    answers_.number(admitted.jobs);
-    if (!journal_ || entry) return submit(std::move(exchange), admitted);
-    journal_->admit(admitted.entry, [this, exchange, admitted, refuse](const std::string& error) {
-      if (error.empty())
-        worker_.post([=, this] { submit(exchange, admitted); });
-      else
-        refuse({503, "the request cannot be written to the journal: " + error});
-    });
+    action();
   } catch (const ApiError& error) {
     refuse(error);
-  } catch (const UsageError& error) {
-    refuse({400, error.what()});
-  } catch (const Error& error) {  // of the body's JSON
+  } catch (const Error& error) {  // of what was asked for, or of the body's JSON
     refuse({400, error.what()});
   } catch (const std::exception& error) {
     refuse({500, error.what()});
   }
+}
+
+void Server::compute(std::shared_ptr<Exchange> exchange) {
+  guarded(exchange, [&] {
+    if (const auto known = earlier(exchange->request))
+      return go_on(exchange, *known, std::nullopt, 0);
+    Admitted admitted = admission_.admit(exchange->request);
+    answers_.number(admitted.jobs);
+    if (!journal_) return submit(exchange, admitted);
+    journal_->admit(admitted.entry, [this, exchange, admitted](const std::string& error) {
+      worker_.post([=, this] {
+        if (error.empty()) return submit(exchange, admitted);
+        guarded(exchange, [&] {  // unless its twin was faster
+          if (const auto twin = earlier(exchange->request))
+            return go_on(exchange, *twin, std::nullopt, 0);
+          throw ApiError{503, "the request cannot be written to the journal: " + error};
+        });
+      });
+    });
+  });
 }
 
 std::optional<JournalEntry> Server::earlier(const HttpRequest& request) const {
@@ -259,12 +278,18 @@ std::optional<JournalEntry> Server::earlier(const HttpRequest& request) const {
 void Server::submit(std::shared_ptr<Exchange> exchange, const Admitted& admitted) {
   const auto answering =
       std::make_shared<Answering>(admitted, exchange, *model_.tokenizer, answers_);
+  // The jobs follow when the serving thread knows whose they are: a fast engine's first tokens must
+  // find it.
   http_.post([this, answering] {
     answers_.add(answering);
     answering->exchange().on_gone = [this, answering] { answers_.cancel(*answering); };
+    worker_.post([this, answering] { submit_jobs(answering); });
   });
+}
+
+void Server::submit_jobs(const std::shared_ptr<Answering>& answering) {
   try {
-    for (const Job& job : admitted.jobs) backend_.submit(job);
+    for (const Job& job : answering->admitted().jobs) backend_.submit(job);
   } catch (const Error& error) {
     http_.post([this, answering, error = ApiError{400, error.what()}] {
       refuse(answering->exchange(), error);

@@ -1,9 +1,11 @@
 // The server's endpoints: which request goes where, who may ask, what is answered.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "admission.h"
@@ -11,6 +13,7 @@
 #include "backend.h"
 #include "errors.h"
 #include "http.h"
+#include "relay.h"
 #include "worker.h"
 
 namespace invar::server {
@@ -52,14 +55,22 @@ class Server {
   void answer(std::shared_ptr<Exchange> exchange);
   void tokenize(std::shared_ptr<Exchange> exchange);
   void detokenize(std::shared_ptr<Exchange> exchange);
+  void retrieve(std::shared_ptr<Exchange> exchange);
 
-  // On the worker: admits the exchange's request, or `entry` again where one is given, and sends
-  // its answer to the exchange.
-  void compute(std::shared_ptr<Exchange> exchange, const JournalEntry* entry);
+  // Runs `action` and answers with an error what it throws.
+  void guarded(const std::shared_ptr<Exchange>& exchange, const std::function<void()>& action);
+  // On the worker: admits the exchange's request and sends its answer to the exchange.
+  void compute(std::shared_ptr<Exchange> exchange);
   // The entry of an earlier request with the same Idempotency-Key, if there was one. Throws
   // ApiError when that was another request.
   std::optional<JournalEntry> earlier(const HttpRequest& request) const;
   void submit(std::shared_ptr<Exchange> exchange, const Admitted& admitted);
+  void submit_jobs(const std::shared_ptr<Answering>& answering);
+  // The answer of an earlier request, without its first `skip` events; as a stream or as a whole,
+  // or as it was asked for.
+  void go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry,
+             std::optional<bool> stream, int64_t skip);
+  void resume_unfinished();
 
   ServerOptions options_;
   const ServedModel& model_;
@@ -67,6 +78,7 @@ class Server {
   Journal* journal_;  // null: none is kept
   Admission admission_;
   int64_t started_;
+  std::unordered_map<std::string, std::shared_ptr<Relay>> waiting_;  // resumed, without a client
   HttpServer http_;
   Answers answers_;
   Worker worker_;  // what may take long: templates, tokenizing, grammars, the journal

@@ -1,0 +1,210 @@
+#include "engine_messages.h"
+
+#include <bit>
+
+#include "base/error.h"
+#include "journal/wire.h"
+
+namespace invar::server {
+
+namespace {
+
+void put_flag(ByteWriter& out, bool flag) {
+  out.put(static_cast<uint8_t>(flag));
+}
+
+bool get_flag(ByteReader& in) {
+  const uint8_t flag = in.get<uint8_t>();
+  if (flag > 1) fail("a message: expected a flag as 0 or 1, found {}", flag);
+  return flag == 1;
+}
+
+void put_logprob(ByteWriter& out, const TokenLogprob& p) {
+  out.put(p.token);
+  out.put(std::bit_cast<uint32_t>(p.logprob));
+  out.put(p.rank);
+}
+
+constexpr size_t kLogprobBytes = 12;
+
+void get_logprob(ByteReader& in, TokenLogprob& p) {
+  p.token = in.get<int32_t>();
+  p.logprob = std::bit_cast<float>(in.get<uint32_t>());
+  p.rank = in.get<int32_t>();
+}
+
+void put_logprobs(ByteWriter& out, const TokenLogprobs& p) {
+  put_logprob(out, p);
+  out.put(static_cast<uint64_t>(p.top.size()));
+  for (const TokenLogprob& one : p.top) put_logprob(out, one);
+}
+
+TokenLogprobs get_logprobs(ByteReader& in) {
+  TokenLogprobs p;
+  get_logprob(in, p);
+  p.top.resize(in.get_count(kLogprobBytes));
+  for (TokenLogprob& one : p.top) get_logprob(in, one);
+  return p;
+}
+
+void put_stats(ByteWriter& out, const BackendStats& s) {
+  for (const int32_t field : {s.running, s.waiting, s.pages, s.free_pages}) out.put(field);
+  for (const int64_t field :
+       {s.steps, s.rows, s.draws, s.preemptions, s.prompt_tokens, s.cached_tokens})
+    out.put(field);
+}
+
+BackendStats get_stats(ByteReader& in) {
+  BackendStats s;
+  for (int32_t* field : {&s.running, &s.waiting, &s.pages, &s.free_pages})
+    *field = in.get<int32_t>();
+  for (int64_t* field :
+       {&s.steps, &s.rows, &s.draws, &s.preemptions, &s.prompt_tokens, &s.cached_tokens})
+    *field = in.get<int64_t>();
+  return s;
+}
+
+FinishReason get_finish(ByteReader& in) {
+  const uint8_t reason = in.get<uint8_t>();
+  if (reason > static_cast<uint8_t>(FinishReason::failed))
+    fail("a message: expected a finish reason from 0 to 3, found {}", reason);
+  return static_cast<FinishReason>(reason);
+}
+
+JobOutput output_from(std::string bytes) {
+  JobOutput output{.bytes = std::move(bytes)};
+  ByteReader in(output.bytes, "an output");
+  const uint8_t kind = in.get<uint8_t>();
+  if (kind > 1) fail("a message: expected an output of kind 0 or 1, found {}", kind);
+  output.kind = static_cast<JobOutput::Kind>(kind);
+  if (output.kind == JobOutput::Kind::prompt) {
+    output.prompt.request = in.get<int64_t>();
+    output.prompt.position = in.get<int32_t>();
+    output.prompt.logprobs = get_logprobs(in);
+  } else {
+    TokenOutput& token = output.token;
+    token.request = in.get<int64_t>();
+    token.token = in.get<int32_t>();
+    token.index = in.get<int32_t>();
+    if (get_flag(in)) token.logprobs = get_logprobs(in);
+    token.finish = get_finish(in);
+    token.logits_hash = in.get<Digest>();
+    output.error = in.get_text();
+  }
+  in.expect_end();
+  return output;
+}
+
+}  // namespace
+
+std::string to_bytes(const Hello& hello) {
+  ByteWriter out;
+  const BackendFacts& f = hello.facts;
+  out.put_text(f.identity);
+  out.put(f.weights);
+  out.put_text(f.instruction_set);
+  out.put(f.vocab);
+  out.put(f.max_model_len);
+  out.put_vector(f.end_tokens);
+  put_flag(out, f.prompt_logprobs);
+  put_stats(out, hello.stats);
+  return out.take();
+}
+
+Hello hello_from(std::string_view bytes) {
+  ByteReader in(bytes, "a hello");
+  Hello hello;
+  BackendFacts& f = hello.facts;
+  f.identity = in.get_text();
+  f.weights = in.get<Digest>();
+  f.instruction_set = in.get_text();
+  f.vocab = in.get<int32_t>();
+  f.max_model_len = in.get<int32_t>();
+  f.end_tokens = in.get_vector<int32_t>();
+  f.prompt_logprobs = get_flag(in);
+  hello.stats = get_stats(in);
+  in.expect_end();
+  return hello;
+}
+
+std::string to_bytes(const Job& job) {
+  ByteWriter out;
+  out.put(job.id);
+  out.put_vector(job.prompt);
+  put_params(out, job.params);
+  out.put(job.choice);
+  out.put_text(job.form);
+  out.put_text(job.cache_salt);
+  put_flag(out, job.hash_logits);
+  return out.take();
+}
+
+Job job_from(std::string_view bytes) {
+  ByteReader in(bytes, "a job");
+  Job job;
+  job.id = in.get<int64_t>();
+  job.prompt = in.get_vector<int32_t>();
+  job.params = get_params(in);
+  job.choice = in.get<int32_t>();
+  job.form = in.get_text();
+  job.cache_salt = in.get_text();
+  job.hash_logits = get_flag(in);
+  in.expect_end();
+  return job;
+}
+
+std::string cancel_bytes(int64_t job) {
+  ByteWriter out;
+  out.put(job);
+  return out.take();
+}
+
+int64_t cancel_from(std::string_view bytes) {
+  ByteReader in(bytes, "a cancellation");
+  const int64_t job = in.get<int64_t>();
+  in.expect_end();
+  return job;
+}
+
+std::string to_bytes(const TokenOutput& output) {
+  ByteWriter out;
+  out.put(static_cast<uint8_t>(JobOutput::Kind::token));
+  out.put(output.request);
+  out.put(output.token);
+  out.put(output.index);
+  put_flag(out, output.logprobs.has_value());
+  if (output.logprobs) put_logprobs(out, *output.logprobs);
+  out.put(static_cast<uint8_t>(output.finish));
+  out.put(output.logits_hash);
+  out.put_text(output.error ? output.error : "");
+  return out.take();
+}
+
+std::string to_bytes(const PromptOutput& output) {
+  ByteWriter out;
+  out.put(static_cast<uint8_t>(JobOutput::Kind::prompt));
+  out.put(output.request);
+  out.put(output.position);
+  put_logprobs(out, output.logprobs);
+  return out.take();
+}
+
+std::string outputs_bytes(const std::vector<std::string>& outputs, const BackendStats& stats) {
+  ByteWriter out;
+  out.put(static_cast<uint64_t>(outputs.size()));
+  for (const std::string& output : outputs) out.put_text(output);
+  put_stats(out, stats);
+  return out.take();
+}
+
+StepOutputs outputs_from(std::string_view bytes) {
+  ByteReader in(bytes, "a step's outputs");
+  StepOutputs step;
+  step.outputs.resize(in.get_count(sizeof(uint64_t)));
+  for (JobOutput& output : step.outputs) output = output_from(in.get_text());
+  step.stats = get_stats(in);
+  in.expect_end();
+  return step;
+}
+
+}  // namespace invar::server

@@ -1,0 +1,56 @@
+// What the server and its engine's process say to each other. Every reader trusts nothing and
+// throws Error for bytes that are no such message.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend.h"
+#include "frames.h"
+
+namespace invar::server {
+
+enum class Message : uint8_t {
+  hello = 1,  // engine: BackendFacts, BackendStats; it is ready
+  submit,     // server: Job
+  cancel,     // server: the job's id
+  outputs,    // engine: what it computed since the last such message
+};
+
+// A token or a prompt's log-probability, with its bytes: equal outputs have equal bytes.
+struct JobOutput {
+  enum class Kind : uint8_t { token, prompt };
+  Kind kind = Kind::token;
+  TokenOutput token;
+  PromptOutput prompt;
+  std::string error;  // of a token: what TokenOutput::error points to, where it is not empty
+  std::string bytes;
+
+  int64_t job() const { return kind == Kind::token ? token.request : prompt.request; }
+};
+
+struct StepOutputs {
+  std::vector<JobOutput> outputs;  // in the order in which they were computed
+  BackendStats stats;
+};
+
+struct Hello {
+  BackendFacts facts;
+  BackendStats stats;
+};
+
+std::string to_bytes(const Hello& hello);
+Hello hello_from(std::string_view bytes);
+std::string to_bytes(const Job& job);
+Job job_from(std::string_view bytes);
+std::string cancel_bytes(int64_t job);
+int64_t cancel_from(std::string_view bytes);
+
+// The bytes of one output, and a message of several such.
+std::string to_bytes(const TokenOutput& output);
+std::string to_bytes(const PromptOutput& output);
+std::string outputs_bytes(const std::vector<std::string>& outputs, const BackendStats& stats);
+StepOutputs outputs_from(std::string_view bytes);
+
+}  // namespace invar::server

@@ -1,0 +1,276 @@
+#include "engine_process.h"
+
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "spawn_engine.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace invar::server {
+
+namespace {
+
+// Engines that die in turn without having computed anything new: then their jobs are to blame, or
+// the machine.
+constexpr int kMostDeaths = 12;
+
+uint64_t hash_of(const std::string& bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+void add_counters(BackendStats& to, const BackendStats& from) {
+  to.steps += from.steps;
+  to.rows += from.rows;
+  to.draws += from.draws;
+  to.preemptions += from.preemptions;
+  to.prompt_tokens += from.prompt_tokens;
+  to.cached_tokens += from.cached_tokens;
+}
+
+}  // namespace
+
+EngineProcess::EngineProcess(std::vector<std::string> command, const Tokenizer& tokenizer)
+    : command_(std::move(command)), constraints_(tokenizer) {
+  supervisor_ = std::thread([this] { supervise(); });
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return ready_once_ || given_up_; });
+  if (ready_once_) return;
+  lock.unlock();
+  supervisor_.join();
+  fail("the engine's process ended before it was ready; what it said stands above");
+}
+
+EngineProcess::~EngineProcess() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    if (process_ > 0) ::kill(process_, SIGKILL);
+    changed_.notify_all();
+  }
+  supervisor_.join();
+}
+
+void EngineProcess::start(BackendSink& sink) {
+  const std::lock_guard lock(mutex_);
+  CHECK(!sink_, "a backend starts once");
+  sink_ = &sink;
+}
+
+BackendFacts EngineProcess::facts() const {
+  const std::lock_guard lock(mutex_);
+  return facts_;
+}
+
+BackendStats EngineProcess::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+int64_t EngineProcess::restarts() const {
+  const std::lock_guard lock(mutex_);
+  return restarts_;
+}
+
+pid_t EngineProcess::process() const {
+  const std::lock_guard lock(mutex_);
+  return process_;
+}
+
+void EngineProcess::submit(Job job) {
+  if (!job.form.empty()) {
+    const std::lock_guard lock(compiling_);
+    constraints_.compile(json::parse(job.form, "the form of the answer"));
+  }
+  const std::string bytes = to_bytes(job);
+  const std::lock_guard lock(mutex_);
+  const int64_t id = job.id;
+  live_.emplace(id, Live{.job = std::move(job)});
+  if (socket_) socket_->send(static_cast<uint8_t>(Message::submit), bytes);
+}
+
+void EngineProcess::cancel(int64_t id) {
+  const std::lock_guard lock(mutex_);
+  if (live_.erase(id) && socket_)
+    socket_->send(static_cast<uint8_t>(Message::cancel), cancel_bytes(id));
+}
+
+// Life of one engine after the other.
+void EngineProcess::supervise() {
+  while (true) {
+    spawn();
+    if (take_hello()) {
+      resubmit();
+      take_frames();
+    }
+    reap();
+    std::unique_lock lock(mutex_);
+    if (!ready_once_) given_up_ = true;
+    changed_.notify_all();
+    if (stopping_ || given_up_) return;
+    ++restarts_;
+    const int deaths = ++deaths_without_progress_;
+    if (deaths >= kMostDeaths) {
+      lock.unlock();
+      fail_all(fmt::format("the engine's process ended {} times without a new token", deaths));
+      lock.lock();
+    }
+    if (deaths > 1)
+      changed_.wait_for(lock, std::chrono::milliseconds(10 << std::min(deaths, 4)),
+                        [&] { return stopping_; });
+    if (stopping_) return;
+  }
+}
+
+void EngineProcess::spawn() {
+  const SpawnedEngine engine = spawn_engine(command_);
+  receiving_ = engine.socket;
+  const std::lock_guard lock(mutex_);
+  process_ = engine.process;
+  if (stopping_ && process_ > 0) ::kill(process_, SIGKILL);
+}
+
+bool EngineProcess::take_hello() {
+  if (!receiving_) return false;
+  Hello hello;
+  try {
+    const std::optional<Frame> frame = receiving_->receive();
+    if (!frame || frame->kind != static_cast<uint8_t>(Message::hello)) return false;
+    hello = hello_from(frame->bytes);
+  } catch (const Error&) {
+    return false;
+  }
+  std::unique_lock lock(mutex_);
+  const BackendFacts before = facts_;
+  facts_ = hello.facts;
+  stats_ = hello.stats;
+  add_counters(stats_, stats_before_);
+  const bool same = before.identity == facts_.identity && before.weights == facts_.weights;
+  if (!std::exchange(ready_once_, true) || same) {
+    changed_.notify_all();
+    return true;
+  }
+  lock.unlock();
+  fail_all(fmt::format(
+      "the answer was begun with {} and the weights {}, but the engine came back "
+      "with {} and {}: it would be another answer",
+      before.identity, to_hex(before.weights), hello.facts.identity, to_hex(hello.facts.weights)));
+  return true;
+}
+
+void EngineProcess::resubmit() {
+  const std::lock_guard lock(mutex_);
+  socket_ = receiving_;
+  for (auto& [id, live] : live_) {
+    live.tokens_seen = live.prompts_seen = 0;
+    socket_->send(static_cast<uint8_t>(Message::submit), to_bytes(live.job));
+  }
+}
+
+void EngineProcess::take_frames() {
+  try {
+    while (const std::optional<Frame> frame = receiving_->receive()) {
+      if (frame->kind != static_cast<uint8_t>(Message::outputs))
+        fail("the engine's process: expected outputs, found a message of kind {}", frame->kind);
+      take_outputs(outputs_from(frame->bytes));
+    }
+  } catch (const Error& error) {  // an engine that says what cannot be is as good as dead
+    fmt::print(stderr, "invar: {}\n", error.what());
+  }
+}
+
+void EngineProcess::take_outputs(const StepOutputs& step) {
+  std::vector<const JobOutput*> shown;
+  std::vector<int64_t> different;
+  {
+    const std::lock_guard lock(mutex_);
+    stats_ = step.stats;
+    add_counters(stats_, stats_before_);
+    for (const JobOutput& output : step.outputs) {
+      const auto found = live_.find(output.job());
+      if (found == live_.end()) continue;  // cancelled
+      Live& live = found->second;
+      const bool token = output.kind == JobOutput::Kind::token;
+      auto& had = token ? live.tokens : live.prompts;
+      size_t& seen = token ? live.tokens_seen : live.prompts_seen;
+      const uint64_t hash = hash_of(output.bytes);
+      if (seen == had.size()) {
+        had.push_back(hash);
+        shown.push_back(&output);
+        deaths_without_progress_ = 0;
+        if (token && output.token.finish != FinishReason::none)
+          live_.erase(found);
+        else
+          ++seen;
+      } else if (had[seen++] != hash) {
+        different.push_back(output.job());
+        live_.erase(found);
+      }
+    }
+  }
+  for (const JobOutput* output : shown) {
+    if (output->kind == JobOutput::Kind::prompt) {
+      sink_->on_prompt(output->prompt);
+      continue;
+    }
+    TokenOutput token = output->token;
+    if (!output->error.empty()) token.error = interned(output->error);
+    sink_->on_token(token);
+  }
+  for (const int64_t id : different)
+    fail_job(id, "the engine came back and computed another answer than before");
+  sink_->on_step_end();
+}
+
+void EngineProcess::reap() {
+  const std::lock_guard lock(mutex_);
+  socket_.reset();
+  receiving_.reset();
+  if (process_ > 0) {
+    ::kill(process_, SIGKILL);
+    while (::waitpid(process_, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+  process_ = 0;
+  stats_.running = 0;
+  stats_.waiting = static_cast<int32_t>(live_.size());
+  stats_before_ = stats_;
+}
+
+// Tells the sink; the engine is told where it still has the job.
+void EngineProcess::fail_job(int64_t id, const std::string& sentence) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (socket_) socket_->send(static_cast<uint8_t>(Message::cancel), cancel_bytes(id));
+  }
+  sink_->on_token({.request = id, .finish = FinishReason::failed, .error = interned(sentence)});
+}
+
+void EngineProcess::fail_all(const std::string& sentence) {
+  std::vector<int64_t> ids;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, live] : live_) ids.push_back(id);
+    live_.clear();
+    deaths_without_progress_ = 0;
+  }
+  for (const int64_t id : ids) fail_job(id, sentence);
+  if (!ids.empty()) sink_->on_step_end();
+}
+
+const char* EngineProcess::interned(const std::string& sentence) {
+  const std::lock_guard lock(mutex_);
+  return sentences_.insert(sentence).first->c_str();
+}
+
+}  // namespace invar::server

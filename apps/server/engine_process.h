@@ -1,0 +1,83 @@
+// The engine in a process of its own, supervised: when that process dies, it is started again and
+// computes every unfinished job once more. What was computed before has to come again bit by bit;
+// it is compared and not shown twice.
+#pragma once
+
+#include <sys/types.h>
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backend.h"
+#include "engine_messages.h"
+#include "frontend/constraint_compiler.h"
+
+namespace invar::server {
+
+class EngineProcess final : public Backend {
+ public:
+  // Runs `command` with the number of a socket's file as one more argument; that process calls
+  // serve_engine with it. Waits until it is ready; throws Error when it never is. `tokenizer`
+  // outlives this: forms of answers are checked here, before the engine sees them.
+  EngineProcess(std::vector<std::string> command, const Tokenizer& tokenizer);
+  ~EngineProcess() override;  // ends the process
+
+  void start(BackendSink& sink) override;
+  BackendFacts facts() const override;
+  BackendStats stats() const override;
+  void submit(Job job) override;
+  void cancel(int64_t id) override;
+
+  int64_t restarts() const;
+  pid_t process() const;  // 0 while there is none
+
+ private:
+  // A job that is not finished, and hashes of what the sink has of it.
+  struct Live {
+    Job job;
+    std::vector<uint64_t> tokens, prompts;
+    size_t tokens_seen = 0, prompts_seen = 0;  // of the engine that runs now
+  };
+
+  void supervise();
+  void spawn();
+  bool take_hello();
+  void resubmit();
+  void take_frames();
+  void take_outputs(const StepOutputs& step);
+  bool is_new(Live& live, const JobOutput& output);
+  void reap();
+  void fail_job(int64_t id, const std::string& sentence);
+  void fail_all(const std::string& sentence);
+  const char* interned(const std::string& sentence);
+
+  const std::vector<std::string> command_;
+  std::mutex compiling_;  // guards constraints_
+  ConstraintCompiler constraints_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  BackendSink* sink_ = nullptr;
+  std::shared_ptr<FrameSocket> socket_;  // null while no engine is ready
+  pid_t process_ = 0;
+  bool ready_once_ = false, stopping_ = false, given_up_ = false;
+  BackendFacts facts_;
+  BackendStats stats_, stats_before_;  // before: of engines that have died
+  std::map<int64_t, Live> live_;       // in the order of submission
+  std::set<std::string> sentences_;    // TokenOutput::error points into it
+  int64_t restarts_ = 0;
+  int deaths_without_progress_ = 0;
+
+  std::shared_ptr<FrameSocket> receiving_;  // of the supervisor's thread alone
+  std::thread supervisor_;
+};
+
+// The other side: answers over the socket `file` until the server is gone.
+[[noreturn]] void serve_engine(int file, Backend& backend);
+
+}  // namespace invar::server

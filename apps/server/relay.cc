@@ -1,0 +1,83 @@
+#include "relay.h"
+
+#include "base/check.h"
+
+namespace invar::server {
+
+namespace {
+
+// What was kept, then what the source goes on to give, without the first events.
+class Rest final : public BodySource {
+ public:
+  Rest(std::string kept, std::shared_ptr<BodySource> source, bool source_is_over, int64_t skip)
+      : kept_(std::move(kept)),
+        source_(std::move(source)),
+        is_over_(source_is_over),
+        skipper_(skip) {}
+
+  bool pull(std::string& out) override {
+    std::string piece = std::exchange(kept_, {});
+    if (!is_over_) is_over_ = !source_->pull(piece);
+    skipper_.push(piece, out);
+    return !is_over_;
+  }
+
+ private:
+  std::string kept_;
+  std::shared_ptr<BodySource> source_;
+  bool is_over_;
+  EventSkipper skipper_;
+};
+
+}  // namespace
+
+void EventSkipper::push(std::string_view piece, std::string& out) {
+  size_t at = 0;
+  for (; skip_ > 0 && at < piece.size(); ++at) {
+    const bool newline = piece[at] == '\n';
+    if (newline && newline_) --skip_;  // a blank line ends an event
+    newline_ = newline && !newline_;
+  }
+  out += piece.substr(at);
+}
+
+void Relay::connect(std::shared_ptr<Exchange> client, int64_t skip) {
+  CHECK(!client_, "an answer has one client");
+  client_ = std::move(client);
+  skip_ = skip;
+  client_->on_gone = [self = weak_from_this()] {
+    const auto relay = self.lock();
+    if (!relay) return;
+    if (const auto tell = std::exchange(relay->on_gone, nullptr)) tell();
+  };
+  pass_on();
+}
+
+void Relay::pass_on() {
+  if (whole_) {
+    client_->reply(std::move(*whole_));
+  } else if (head_) {
+    client_->stream(std::move(*head_),
+                    std::make_shared<Rest>(std::move(waiting_), source_, source_is_over_, skip_));
+  }
+  whole_.reset();
+  head_.reset();
+}
+
+void Relay::reply(HttpReply reply) {
+  whole_ = std::move(reply);
+  if (client_) pass_on();
+}
+
+void Relay::stream(HttpReply head, std::shared_ptr<BodySource> source) {
+  head_ = std::move(head);
+  source_ = std::move(source);
+  client_ ? pass_on() : wake();
+}
+
+void Relay::wake() {
+  if (client_) return client_->wake();
+  if (source_ && !source_is_over_) source_is_over_ = !source_->pull(waiting_);
+}
+
+}  // namespace invar::server

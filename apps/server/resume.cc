@@ -1,0 +1,113 @@
+// Answers that go on after a crash: of the server (its journal), and of the connection (its client
+// asks for the rest).
+#include <charconv>
+
+#include "api.h"
+#include "base/error.h"
+#include "errors.h"
+#include "relay.h"
+
+namespace invar::server {
+
+namespace {
+
+// The value of a query's parameter, or nothing. No value here needs percent-encoding.
+std::optional<std::string_view> parameter(std::string_view query, std::string_view name) {
+  while (!query.empty()) {
+    const size_t end = std::min(query.find('&'), query.size());
+    const std::string_view one = query.substr(0, end);
+    query.remove_prefix(std::min(end + 1, query.size()));
+    if (one.starts_with(name) && one.size() > name.size() && one[name.size()] == '=')
+      return one.substr(name.size() + 1);
+  }
+  return std::nullopt;
+}
+
+bool read_stream(std::string_view query) {
+  const std::string_view value = parameter(query, "stream").value_or("false");
+  if (value != "true" && value != "false")
+    throw ApiError{400,
+                   fmt::format("expected stream as true or false, found {}", json::quoted(value)),
+                   "", "stream"};
+  return value == "true";
+}
+
+// How many events the client has: one more than the number of the last of them.
+int64_t read_skip(std::string_view query, bool stream) {
+  const auto value = parameter(query, "starting_after");
+  if (!value) return 0;
+  int64_t last = 0;
+  const auto end = std::from_chars(value->data(), value->data() + value->size(), last);
+  if (end.ec != std::errc() || end.ptr != value->data() + value->size() || last < -1 ||
+      last == INT64_MAX)
+    throw ApiError{400,
+                   fmt::format("expected starting_after as the number of an event, found {}",
+                               json::quoted(*value)),
+                   "", "starting_after"};
+  if (!stream) throw ApiError{400, "starting_after needs stream=true", "", "starting_after"};
+  return last + 1;
+}
+
+}  // namespace
+
+// GET ENDPOINT/{id}: the answer once more, or from an event on.
+void Server::retrieve(std::shared_ptr<Exchange> exchange) {
+  const HttpRequest& request = exchange->request;
+  const bool stream = read_stream(request.query);
+  const int64_t skip = read_skip(request.query, stream);
+  worker_.post([this, exchange = std::move(exchange), stream, skip] {
+    guarded(exchange, [&] {
+      const std::string& path = exchange->request.path;
+      const size_t slash = path.rfind('/');
+      const std::string id = path.substr(slash + 1);
+      const auto line = journal_ ? journal_->find(id) : std::nullopt;
+      if (!line || line->entry.endpoint != path.substr(0, slash))
+        throw ApiError{404, fmt::format("there is no answer {}", json::quoted(id))};
+      go_on(exchange, line->entry, stream, skip);
+    });
+  });
+}
+
+// On the worker. An answer that waits for its client is handed over, any other computed again.
+void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry,
+                   std::optional<bool> stream, int64_t skip) {
+  Admitted admitted = admission_.readmit(entry);
+  const bool as_before = !stream || *stream == admitted.request.stream;
+  if (stream) admitted.request.stream = *stream;
+  http_.post([this, exchange = std::move(exchange), admitted = std::move(admitted), as_before,
+              skip]() mutable {
+    const auto found = waiting_.find(admitted.entry.id);
+    if (as_before && found != waiting_.end()) {
+      const std::shared_ptr<Relay> relay = found->second;
+      waiting_.erase(found);
+      return relay->connect(std::move(exchange), skip);
+    }
+    const auto relay = Relay::make();
+    relay->connect(std::move(exchange), skip);
+    worker_.post([this, relay, admitted = std::move(admitted)]() mutable {
+      guarded(relay, [&] {
+        answers_.number(admitted.jobs);
+        submit(relay, admitted);
+      });
+    });
+  });
+}
+
+// On the worker, when the server begins: what a crash cut off goes on.
+void Server::resume_unfinished() {
+  for (const JournalLine& line : journal_->unfinished()) {
+    try {
+      Admitted admitted = admission_.readmit(line.entry);
+      const auto relay = Relay::make();
+      http_.post([this, relay, id = line.entry.id] { waiting_.emplace(id, relay); });
+      answers_.number(admitted.jobs);
+      submit(relay, admitted);
+    } catch (const ApiError& error) {
+      fmt::print(stderr, "invar: {} is not resumed: {}\n", line.entry.id, error.message);
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "invar: {} is not resumed: {}\n", line.entry.id, error.what());
+    }
+  }
+}
+
+}  // namespace invar::server

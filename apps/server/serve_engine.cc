@@ -1,0 +1,96 @@
+// The engine's side of engine_process.h.
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "base/error.h"
+#include "engine_process.h"
+
+namespace invar::server {
+
+namespace {
+
+// Sends outputs from a thread of its own: neither the engine nor who takes orders ever waits for
+// the server, so the two processes cannot wait for each other.
+class Outbox final : public BackendSink {
+ public:
+  Outbox(FrameSocket& socket, const Backend& backend) : socket_(socket), backend_(backend) {
+    std::thread([this] { send_all(); }).detach();  // ends with the process
+  }
+
+  void on_token(const TokenOutput& output) override { add(to_bytes(output)); }
+  void on_prompt(const PromptOutput& output) override { add(to_bytes(output)); }
+  void on_step_end() override {
+    const std::lock_guard lock(mutex_);
+    flush_ = !outputs_.empty();
+    if (flush_) woken_.notify_one();
+  }
+  // From any thread.
+  void refuse(int64_t job, const char* sentence) {
+    on_token({.request = job, .finish = FinishReason::failed, .error = sentence});
+    on_step_end();
+  }
+
+ private:
+  void add(std::string bytes) {
+    const std::lock_guard lock(mutex_);
+    outputs_.push_back(std::move(bytes));
+  }
+
+  void send_all() {
+    std::vector<std::string> outputs;
+    while (true) {
+      {
+        std::unique_lock lock(mutex_);
+        woken_.wait(lock, [this] { return flush_; });
+        flush_ = false;
+        outputs.swap(outputs_);
+      }
+      socket_.send(static_cast<uint8_t>(Message::outputs),
+                   outputs_bytes(outputs, backend_.stats()));
+      outputs.clear();
+    }
+  }
+
+  FrameSocket& socket_;
+  const Backend& backend_;
+  std::mutex mutex_;
+  std::condition_variable woken_;
+  std::vector<std::string> outputs_;
+  bool flush_ = false;
+};
+
+void take_order(const Frame& frame, Backend& backend, Outbox& outbox) {
+  if (frame.kind == static_cast<uint8_t>(Message::cancel))
+    return backend.cancel(cancel_from(frame.bytes));
+  if (frame.kind != static_cast<uint8_t>(Message::submit))
+    fail("the server: expected a job or a cancellation, found a message of kind {}", frame.kind);
+  Job job = job_from(frame.bytes);
+  const int64_t id = job.id;
+  try {
+    backend.submit(std::move(job));
+  } catch (const UsageError& error) {
+    outbox.refuse(id, error.what());
+  }
+}
+
+}  // namespace
+
+void serve_engine(int file, Backend& backend) {
+  FrameSocket socket(file);
+  Outbox outbox(socket, backend);
+  int status = 0;
+  try {
+    if (!socket.send(static_cast<uint8_t>(Message::hello),
+                     to_bytes(Hello{backend.facts(), backend.stats()})))
+      std::_Exit(0);
+    backend.start(outbox);
+    while (const std::optional<Frame> frame = socket.receive()) take_order(*frame, backend, outbox);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "invar: the engine's process: {}\n", error.what());
+    status = 1;
+  }
+  std::_Exit(status);  // in mid-step: nothing is left to be done for anyone
+}
+
+}  // namespace invar::server

@@ -1,0 +1,358 @@
+#!/usr/bin/env python3
+"""Kills a server under load, again and again, with kill -9: its engine's process and the server itself. Every answer
+has to come out complete and every byte as without kills; no line of the journal may be lost or doubled.
+
+Usage: crash_test.py INVAR [--kills N] [--streams N] [--seed N]
+"""
+import argparse
+import collections
+import http.client
+import json
+import os
+import pathlib
+import random
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+DONE = b"data: [DONE]\n\n"
+MODEL_FLAGS = ["--threads", "1", "--max-model-len", "512", "--max-num-seqs", "16", "--kv-cache-memory", "0.05",
+               "--served-model-name", "tiny"]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def children(pid):
+    try:
+        return [int(child) for task in pathlib.Path(f"/proc/{pid}/task").iterdir()
+                for child in (task / "children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+class Server:
+    """A server that is started again when it dies."""
+
+    def __init__(self, invar, journal, log, *flags):
+        self.port, self.log = free_port(), log
+        self.command = [invar, "serve", *MODEL_FLAGS, "--host", "127.0.0.1", "--port", str(self.port), "--journal",
+                        str(journal), *flags]
+        self.stopping = False
+        self.deaths = 0  # grows before and after each
+        self.lock = threading.Lock()
+        self.start()
+        threading.Thread(target=self.watch, daemon=True).start()
+
+    def start(self):
+        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=self.log)
+
+    def watch(self):
+        while True:
+            self.process.wait()
+            with self.lock:
+                if self.stopping:
+                    return
+                self.start()
+
+    def is_ready(self):
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+
+    def wait_until_ready(self, seconds=60):
+        deadline = time.time() + seconds
+        while not self.is_ready():
+            if time.time() > deadline:
+                raise TimeoutError("the server did not become ready")
+            time.sleep(0.02)
+
+    def kill_server(self):
+        self.deaths += 1
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.deaths += 1
+
+    def kill_engine(self):
+        for child in children(self.process.pid):
+            os.kill(child, signal.SIGKILL)
+            return True
+        return False
+
+    def stop(self):
+        with self.lock:
+            self.stopping = True
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+
+def difference(before, after):
+    """Where two bodies part, and what each has there."""
+    at = next((i for i, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after)))
+    return f"event {before[:at].count(b'data: ')}, before {before[max(at - 40, 0):at + 40]}, after {after[max(at - 40, 0):at + 40]}"
+
+
+class Answer:
+    """One request's answer as its client has it: whole events; continued after every break."""
+
+    def __init__(self, path, body, key):
+        self.path, self.body, self.key = path, body, key
+        self.bytes, self.breaks, self.unexplained, self.resumed, self.errors = b"", 0, 0, 0, []
+
+    @property
+    def complete(self):
+        return self.bytes.endswith(DONE)
+
+    @property
+    def id(self):
+        return json.loads(self.bytes[6:self.bytes.index(b"\n\n")])["id"] if self.bytes else None
+
+    def ask(self, connection, rng):
+        """The first time a POST; then either the stream from where it broke, or the same POST once more."""
+        if self.bytes and rng.random() < 0.5:
+            self.resumed += 1
+            connection.request("GET", f"{self.path}/{self.id}?stream=true&starting_after={self.bytes.count(b'data: ') - 1}")
+            return self.bytes
+        headers = {"Content-Type": "application/json", "Idempotency-Key": self.key}
+        connection.request("POST", self.path, json.dumps(self.body), headers)
+        return b""
+
+    def attempt(self, server, rng):
+        deaths, got, begun = server.deaths, b"", False
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        try:
+            got = self.ask(connection, rng)
+            response = connection.getresponse()
+            begun = True
+            if response.status != 200:
+                self.errors.append((response.status, response.read()))
+                return
+            while piece := response.read1(65536):
+                got += piece
+        except (OSError, http.client.HTTPException):
+            pass
+        finally:
+            connection.close()
+        if not got.endswith(DONE):
+            self.breaks += 1
+            self.unexplained += begun and server.deaths == deaths  # an engine's death breaks no connection
+        self.take(got[:got.rfind(b"\n\n") + 2] if b"\n\n" in got else b"")
+
+    def take(self, whole):
+        """Whole events. A repeated POST starts over: what came before has to come again."""
+        common = min(len(whole), len(self.bytes))
+        if whole[:common] != self.bytes[:common]:
+            self.errors.append((200, difference(self.bytes, whole)))
+        if len(whole) > len(self.bytes):
+            self.bytes = whole
+
+    def fetch(self, server, rng, deadline):
+        while not self.complete and not self.errors and time.time() < deadline:
+            self.attempt(server, rng)
+            if not self.complete:
+                time.sleep(rng.uniform(0.01, 0.1))
+
+
+def make_body(rng, tokens):
+    """A request of one of the shapes that a server has to frame; most with a seed of their own."""
+    words = [rng.choice(["bits", "answer", "request", "alone", "engine", "token"]) for _ in range(rng.randrange(4, 40))]
+    body = {"model": "tiny", "stream": True, "ignore_eos": True, "max_tokens": rng.randrange(tokens // 2, tokens),
+            "temperature": rng.choice([0, 0.8, 1.3])}
+    if rng.random() < 0.8:
+        body["seed"] = rng.randrange(1 << 40)
+    if body["temperature"] > 0 and rng.random() < 0.3:
+        body["n"] = 2
+    if rng.random() < 0.5:
+        body["stream_options"] = {"include_usage": True}
+    if rng.random() < 0.3:
+        body["stop"] = ["zz", "q"]
+    chat = rng.random() < 0.5
+    if rng.random() < 0.3:
+        body.update({"logprobs": True, "top_logprobs": 2} if chat else {"logprobs": 2})
+    if rng.random() < 0.15:
+        body["guided_regex"] = "[a-z ]{40,80}"
+    if chat:
+        return "/v1/chat/completions", body | {"messages": [{"role": "user", "content": " ".join(words)}]}
+    return "/v1/completions", body | {"prompt": " ".join(words)}
+
+
+def content(answer):
+    """What does not depend on when an answer was asked for."""
+    events = [json.loads(e[6:]) for e in answer.bytes.split(b"\n\n") if e.startswith(b"data: {")]
+    for event in events:
+        del event["id"], event["created"]
+    return events
+
+
+class Load:
+    """Streams that ask one request after the other until told to end."""
+
+    def __init__(self, server, rng, streams, tokens):
+        self.server, self.rng, self.tokens = server, rng, tokens
+        self.answers, self.ending = [], threading.Event()
+        self.lock = threading.Lock()
+        self.threads = [threading.Thread(target=self.run, args=(rng.random(),)) for _ in range(streams)]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self, seed):
+        rng = random.Random(seed)
+        while not self.ending.is_set():
+            answer = Answer(*make_body(rng, self.tokens), key=f"{rng.getrandbits(128):x}")
+            with self.lock:
+                self.answers.append(answer)
+            answer.fetch(self.server, rng, time.time() + 120)
+
+    def end(self):
+        self.ending.set()
+        for thread in self.threads:
+            thread.join()
+
+
+def disturb(server, rng, kills):
+    """Kills at random moments; returns how often what."""
+    counts = collections.Counter()
+    while sum(counts.values()) < kills:
+        server.wait_until_ready()
+        time.sleep(rng.expovariate(1 / 0.15))
+        what = rng.choice(["engine", "engine", "server"])
+        try:
+            if what == "server":
+                server.kill_server()
+            elif not server.kill_engine():
+                continue
+        except ProcessLookupError:
+            continue
+        counts[what] += 1
+        if what == "server":
+            time.sleep(0.05)
+    return counts
+
+
+def ask_again(server, answers):
+    """The same requests once more, a few at a time; answers in their order."""
+    again = [Answer(a.path, a.body, a.key) for a in answers]
+    todo = collections.deque(again)
+
+    def run():
+        while todo:
+            try:
+                answer = todo.popleft()
+            except IndexError:
+                return
+            answer.fetch(server, random.Random(0), time.time() + 120)
+
+    threads = [threading.Thread(target=run) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return again
+
+
+def journal_faults(journal, answers):
+    """Lines that are lost, doubled or have no end."""
+    lines = sqlite3.connect(journal).execute("SELECT id, idempotency_key, outcome FROM line").fetchall()
+    ids, keys = collections.Counter(l[0] for l in lines), collections.Counter(l[1] for l in lines)
+    faults = [f"{n} lines {id_}" for id_, n in ids.items() if n != 1] + [f"{n} lines of the key {k}" for k, n in keys.items() if n != 1]
+    faults += [f"no line of {a.id}" for a in answers if ids[a.id] != 1 or keys[a.key] != 1]
+    faults += [f"no end of {id_}" for id_, _, outcome in lines if outcome is None]
+    faults += [f"{len(lines)} lines of {len(answers)} requests"] if len(lines) != len(answers) else []
+    return faults
+
+
+def wait_until_all_ended(journal, seconds=60):
+    """What a kill cut off goes on without its client: its line ends when it is computed."""
+    deadline = time.time() + seconds
+    while time.time() < deadline:
+        left = sqlite3.connect(journal).execute("SELECT count(*) FROM line WHERE outcome IS NULL").fetchone()[0]
+        if left == 0:
+            return
+        time.sleep(0.05)
+
+
+def run(options, directory, log):
+    rng = random.Random(options.seed)
+    journal = directory / "journal"
+    server = Server(options.invar, journal, log, "--engine-process")
+    server.wait_until_ready()
+    start = time.time()
+    load = Load(server, rng, options.streams, options.tokens)
+    try:
+        counts = disturb(server, rng, options.kills)
+    finally:
+        load.end()
+        wait_until_all_ended(journal)
+        server.stop()
+    seconds = time.time() - start
+    answers = load.answers
+    broken = [a for a in answers if not a.complete or a.errors or a.unexplained]
+    faults = journal_faults(journal, answers)
+
+    # The same journal behind a server that nobody kills, with the engine in its own process.
+    calm = Server(options.invar, journal, log)
+    calm.wait_until_ready()
+    again = ask_again(calm, answers)
+    calm.stop()
+    different = [a for a, b in zip(answers, again) if a.bytes != b.bytes]
+
+    # And a server that knows nothing of it: all but ids, times and drawn seeds is the same.
+    sample = answers[:: max(1, len(answers) // 200)]
+    fresh = Server(options.invar, directory / "another", log)
+    fresh.wait_until_ready()
+    anew = ask_again(fresh, sample)
+    fresh.stop()
+    seeded = [(a, b) for a, b in zip(sample, anew) if "seed" in a.body or a.body["temperature"] == 0]
+    drawn = [(a, b) for a, b in zip(sample, anew) if "seed" not in a.body and a.body["temperature"] > 0]
+    unequal = [a for a, b in seeded if content(a) != content(b)]
+    control = sum(content(a) != content(b) for a, b in drawn)
+
+    print(f"{counts['engine']} kills of the engine and {counts['server']} of the server in {seconds:.0f} s, "
+          f"{options.streams} streams: {len(answers)} answers, {sum(len(a.bytes) for a in answers)} bytes, "
+          f"{sum(a.breaks for a in answers)} broken connections, {sum(a.resumed for a in answers)} continued in the middle")
+    print(f"incomplete, with an error or cut off by an engine's death: {len(broken)}; other bytes than undisturbed: {len(different)}; "
+          f"other content than on another server: {len(unequal)} of {len(seeded)}; journal: {len(faults)} faults")
+    print(f"control, seeds that no journal kept: {control} of {len(drawn)} answers differ")
+    for answer in broken[:3]:
+        print("broken:", answer.path, answer.key, answer.errors[:1], answer.unexplained, answer.bytes[-200:])
+    for answer, other in [(a, b) for a, b in zip(answers, again) if a.bytes != b.bytes and a not in broken][:3]:
+        print("different:", answer.key, difference(answer.bytes, other.bytes))
+    for fault in faults[:3]:
+        print("journal:", fault)
+    return not (broken or different or unequal or faults) and control > 0
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("invar")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--streams", type=int, default=12)
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args()
+    print(f"seed {options.seed}")
+    with tempfile.TemporaryDirectory(prefix="invar-crash-") as name:
+        directory = pathlib.Path(name)
+        with open(directory / "log", "w") as log:
+            good = run(options, directory, log)
+        if not good:
+            print((directory / "log").read_text()[-4000:])
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

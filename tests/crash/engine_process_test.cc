@@ -1,0 +1,231 @@
+// The engine's process under kills and other misfortunes: the sink sees every token once and
+// unchanged, or a sentence.
+#include "server/engine_process.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <random>
+
+#include "base/error.h"
+#include "fake_engine.h"
+#include "tokenizer/make_tokenizer.h"
+
+namespace invar::server {
+namespace {
+
+constexpr int32_t kTokens = 400;
+
+class Collector final : public BackendSink {
+ public:
+  struct Answer {
+    std::vector<int32_t> tokens;
+    FinishReason finish = FinishReason::none;
+    std::string error;
+  };
+
+  void on_token(const TokenOutput& output) override {
+    const std::lock_guard lock(mutex_);
+    Answer& answer = answers_[output.request];
+    EXPECT_EQ(answer.finish, FinishReason::none);
+    answer.finish = output.finish;
+    if (output.error) answer.error = output.error;
+    if (output.finish != FinishReason::failed) {
+      EXPECT_EQ(output.index, std::ssize(answer.tokens));
+      EXPECT_EQ(output.logprobs->token, output.token);
+      EXPECT_EQ(output.logprobs->top[0].logprob, -1.5f);
+      answer.tokens.push_back(output.token);
+      ++tokens_, changed_.notify_all();
+    }
+    if (output.finish != FinishReason::none) ++finished_, changed_.notify_all();
+  }
+  void on_step_end() override {}
+
+  bool wait_for(size_t finished, std::chrono::milliseconds most = std::chrono::seconds(30)) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, most, [&] { return finished_ >= finished; });
+  }
+  size_t tokens() {
+    const std::lock_guard lock(mutex_);
+    return tokens_;
+  }
+  void wait_for_tokens(size_t tokens) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(30), [&] { return tokens_ >= tokens; });
+  }
+  std::map<int64_t, Answer> answers() {
+    const std::lock_guard lock(mutex_);
+    return answers_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<int64_t, Answer> answers_;
+  size_t finished_ = 0, tokens_ = 0;
+};
+
+Job job_of(int64_t id, uint64_t seed, int32_t tokens = kTokens) {
+  Job job{.id = id, .prompt = {1, 2, 3}};
+  job.params.seed = seed;
+  job.params.max_tokens = tokens;
+  return job;
+}
+
+std::vector<int32_t> expected(uint64_t seed, int32_t tokens = kTokens) {
+  std::vector<int32_t> all;
+  for (int32_t i = 0; i < tokens; ++i) all.push_back(fake_token(seed, i));
+  return all;
+}
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer made = Tokenizer::from_texts(make_tokenizer(300, 1).texts, "made");
+  return made;
+}
+
+struct Case {
+  explicit Case(const char* mode) : engine({FAKE_ENGINE, mode}, tokenizer()) {
+    engine.start(collector);
+  }
+  Collector collector;  // first: the engine ends before it
+  EngineProcess engine;
+};
+
+TEST(EngineProcessTest, KillsChangeNothing) {
+  Case c("steady");
+  std::mt19937 random(std::random_device{}());
+  constexpr int kJobs = 24;
+  for (int id = 1; id <= kJobs; ++id) c.engine.submit(job_of(id, static_cast<uint64_t>(100 + id)));
+  // Each kill comes some tokens after the last: a moment that depends on no clock.
+  for (int kill = 0; kill < 20; ++kill) {
+    c.collector.wait_for_tokens(c.collector.tokens() + 1 + random() % 450);
+    if (const pid_t engine = c.engine.process(); engine > 0) ::kill(engine, SIGKILL);
+  }
+  ASSERT_TRUE(c.collector.wait_for(kJobs));
+  for (const auto& [id, answer] : c.collector.answers()) {
+    EXPECT_EQ(answer.tokens, expected(static_cast<uint64_t>(100 + id))) << id;
+    EXPECT_NE(answer.tokens, expected(static_cast<uint64_t>(101 + id)));  // it can fail
+    EXPECT_EQ(answer.finish, FinishReason::length);
+  }
+  EXPECT_GE(c.engine.restarts(), 10);
+}
+
+TEST(EngineProcessTest, AnEngineThatDiesAgainAndAgainGetsThere) {
+  Case c("dies");  // after 40 steps each time: repeated ones do not count as progress
+  c.engine.submit(job_of(1, 5, 39));
+  c.engine.submit(job_of(2, 6, 39));
+  EXPECT_TRUE(c.collector.wait_for(2));
+  EXPECT_EQ(c.collector.answers()[2].tokens, expected(6, 39));
+}
+
+// The other side of every test here: an engine that computes something else when it comes back.
+TEST(EngineProcessTest, ADifferentAnswerIsFoundOutAndEnds) {
+  Case c("drifts");
+  c.engine.submit(job_of(1, 5, 1'000'000));
+  while (c.collector.answers()[1].tokens.size() < 20)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ::kill(c.engine.process(), SIGKILL);
+  ASSERT_TRUE(c.collector.wait_for(1));
+  EXPECT_EQ(c.collector.answers()[1].finish, FinishReason::failed);
+  EXPECT_EQ(c.collector.answers()[1].error,
+            "the engine came back and computed another answer than before");
+}
+
+TEST(EngineProcessTest, OtherWeightsResumeNothingAndAreNamed) {
+  Case c("other-weights");
+  const std::string before = to_hex(c.engine.facts().weights);
+  c.engine.submit(job_of(1, 5, 1'000'000));
+  ::kill(c.engine.process(), SIGKILL);
+  ASSERT_TRUE(c.collector.wait_for(1));
+  const std::string after = to_hex(c.engine.facts().weights);
+  EXPECT_NE(before, after);
+  const std::string error = c.collector.answers()[1].error;
+  EXPECT_NE(error.find("fake and the weights " + before), std::string::npos) << error;
+  EXPECT_NE(error.find("fake and " + after), std::string::npos) << error;
+}
+
+TEST(EngineProcessTest, RubbishFromTheEngineIsADeath) {
+  Case c("garbage");
+  for (int id = 1; id <= 4; ++id) c.engine.submit(job_of(id, static_cast<uint64_t>(id), 70));
+  // Each engine gets 40 steps further than nothing: 70 tokens are never reached, and it is said.
+  ASSERT_TRUE(c.collector.wait_for(4));
+  for (const auto& [id, answer] : c.collector.answers()) {
+    EXPECT_EQ(answer.finish, FinishReason::failed);
+    const auto whole = expected(static_cast<uint64_t>(id), 70);
+    ASSERT_LE(answer.tokens.size(), whole.size());
+    EXPECT_TRUE(std::equal(answer.tokens.begin(), answer.tokens.end(), whole.begin()));
+  }
+}
+
+TEST(EngineProcessTest, AJobThatKillsItsEngineFailsAndOthersCanFollow) {
+  Case c("poison");
+  c.engine.submit(job_of(1, kPoison));
+  ASSERT_TRUE(c.collector.wait_for(1));
+  EXPECT_EQ(c.collector.answers()[1].error,
+            "the engine's process ended 12 times without a new token");
+  c.engine.submit(job_of(2, 6, 50));
+  ASSERT_TRUE(c.collector.wait_for(2));
+  EXPECT_EQ(c.collector.answers()[2].tokens, expected(6, 50));
+}
+
+TEST(EngineProcessTest, ACancelledJobIsHeardOfNoMore) {
+  Case c("steady");
+  c.engine.submit(job_of(1, 5, 1'000'000));
+  c.engine.submit(job_of(2, 6, 100));
+  ASSERT_TRUE(c.collector.wait_for(1));
+  c.engine.cancel(1);
+  ::kill(c.engine.process(), SIGKILL);
+  c.engine.submit(job_of(3, 7, 100));
+  ASSERT_TRUE(c.collector.wait_for(2));
+  const size_t heard = c.collector.answers()[1].tokens.size();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(c.collector.answers()[1].tokens.size(), heard);
+}
+
+TEST(EngineProcessTest, RefusesAFormHere) {
+  Case c("steady");
+  Job job = job_of(1, 5);
+  job.form = R"({"regex": "("})";
+  EXPECT_THROW(c.engine.submit(job), Error);
+}
+
+TEST(EngineProcessTest, SaysThatItNeverBegan) {
+  EXPECT_THROW(EngineProcess({FAKE_ENGINE, "never"}, tokenizer()), Error);
+  EXPECT_THROW(EngineProcess({"/no/such/program"}, tokenizer()), Error);
+}
+
+TEST(EngineMessagesTest, ComeBackAsTheyWereAndRefuseWhatIsCut) {
+  Job job = job_of(9, 7);
+  job.params.logit_bias = {{4, 0.1}};
+  job.form = "{}";
+  job.cache_salt = "salt";
+  job.hash_logits = true;
+  job.choice = 3;
+  const std::string bytes = to_bytes(job);
+  EXPECT_EQ(to_bytes(job_from(bytes)), bytes);
+  TokenOutput token{.request = 9, .token = 5, .index = 2, .finish = FinishReason::failed};
+  token.logprobs = TokenLogprobs{{5, -0.0f, 1}, {{6, -2.5f, 2}, {7, -3.0f, 3}}};
+  token.error = "a sentence";
+  const std::string outputs = outputs_bytes({to_bytes(token)}, {.running = 3, .cached_tokens = 8});
+  const StepOutputs step = outputs_from(outputs);
+  EXPECT_EQ(step.outputs[0].error, "a sentence");
+  EXPECT_EQ(step.outputs[0].token.logprobs, token.logprobs);
+  EXPECT_EQ(step.stats.cached_tokens, 8);
+  for (size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_THROW(job_from(std::string_view(bytes).substr(0, size)), Error);
+  for (size_t size = 0; size < outputs.size(); ++size)
+    EXPECT_THROW(outputs_from(std::string_view(outputs).substr(0, size)), Error);
+  std::mt19937 random(1);
+  for (int i = 0; i < 5000; ++i) {  // neither a crash nor an enormous allocation
+    std::string changed = outputs;
+    changed[random() % changed.size()] = static_cast<char>(random());
+    try {
+      outputs_from(changed);
+    } catch (const Error&) {
+    }
+  }
+}
+
+}  // namespace
+}  // namespace invar::server
