@@ -136,6 +136,7 @@ std::string to_bytes(const Job& job) {
   out.put_text(job.form);
   out.put_text(job.cache_salt);
   put_flag(out, job.hash_logits);
+  out.put(job.priority);
   return out.take();
 }
 
@@ -149,6 +150,7 @@ Job job_from(std::string_view bytes) {
   job.form = in.get_text();
   job.cache_salt = in.get_text();
   job.hash_logits = get_flag(in);
+  job.priority = in.get<int32_t>();
   in.expect_end();
   return job;
 }

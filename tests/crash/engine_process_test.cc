@@ -202,8 +202,10 @@ TEST(EngineMessagesTest, ComeBackAsTheyWereAndRefuseWhatIsCut) {
   job.cache_salt = "salt";
   job.hash_logits = true;
   job.choice = 3;
+  job.priority = -2;
   const std::string bytes = to_bytes(job);
   EXPECT_EQ(to_bytes(job_from(bytes)), bytes);
+  EXPECT_EQ(job_from(bytes).priority, -2);
   TokenOutput token{.request = 9, .token = 5, .index = 2, .finish = FinishReason::failed};
   token.logprobs = TokenLogprobs{{5, -0.0f, 1}, {{6, -2.5f, 2}, {7, -3.0f, 3}}};
   token.error = "a sentence";
