@@ -100,7 +100,7 @@ int run_bench_train(const BenchTrainFlags& flags) {
   for (int i = 0; i < flags.steps; ++i) {
     peaks.push_back(measure_product_peak(pool, set == "scalar" ? "avx2" : set));
     OperationTimes own;
-    const double one = trainer.step(rows, &own).seconds;
+    const double one = trainer.step(rows, 0, &own).seconds;
     if (seconds.empty() || one < *std::min_element(seconds.begin(), seconds.end())) times = own;
     seconds.push_back(one);
   }

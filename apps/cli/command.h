@@ -33,6 +33,7 @@ void add_bench_train(CLI::App& bench, Action& action);
 void add_diff(CLI::App& app, Action& action);
 void add_corpus(CLI::App& app, Action& action);
 void add_train(CLI::App& app, Action& action);
+void add_rl(CLI::App& app, Action& action);
 void add_evaluate(CLI::App& app, Action& action);
 void add_serve(CLI::App& app, Action& action);
 

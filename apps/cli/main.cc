@@ -37,6 +37,7 @@ int run(int argc, char** argv) {
   add_bench(app, action);
   add_corpus(app, action);
   add_train(app, action);
+  add_rl(app, action);
   add_evaluate(app, action);
 #ifdef INVAR_HAVE_SERVER
   add_serve(app, action);

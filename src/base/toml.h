@@ -55,6 +55,21 @@ class TomlSection {
       values.push_back(static_cast<int>(found));
     }
   }
+  // A list of strings of `choices`; absent is empty.
+  std::vector<std::string> names(const char* key, const std::vector<std::string>& choices) {
+    std::vector<std::string> found;
+    const toml::node* node = find(key);
+    if (!node) return found;
+    if (!node->is_array()) fail_type(*node, key, "a list of strings");
+    for (const toml::node& item : *node->as_array()) {
+      if (!item.is_string()) fail_type(item, key, "a list of strings");
+      found.push_back(**item.as_string());
+      if (std::find(choices.begin(), choices.end(), found.back()) == choices.end())
+        fail_usage("{}: expected {} to hold some of {}, found \"{}\"", at(item), quoted(key),
+                   fmt::join(choices, ", "), found.back());
+    }
+    return found;
+  }
   void get(const char* key, bool& value) {
     if (const toml::node* node = find(key)) {
       if (!node->is_boolean()) fail_type(*node, key, "true or false");

@@ -400,6 +400,13 @@ FinishReason Engine::finish_reason(const State& state, int32_t token) const {
   return FinishReason::none;
 }
 
+void Engine::take_weights(const TensorSource& source) {
+  if (has_work())
+    fail_usage("expected no live request while weights change, found {}", states_.size());
+  clear_prefix_cache();
+  model_.reload(source);
+}
+
 void Engine::clear_prefix_cache() {
   if (cache_) cache_->clear();
 }

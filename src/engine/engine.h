@@ -65,6 +65,10 @@ class Engine {
   void set_trace(Trace* trace) { io_.trace = trace; }
   // Adds up the time of each operation of the following steps; null stops it.
   void set_times(OperationTimes* times) { io_.times = times; }
+  // Goes on with other weights of the same model: panels are written in place, pages of the old
+  // weights are forgotten. Throws UsageError while requests are live, since their pages would be of
+  // two models; Error as Model::reload does.
+  void take_weights(const TensorSource& source);
   // Forgets the pages of ended requests: after the weights change.
   void clear_prefix_cache();
   // Empty when pages and queues agree with each other; else what is wrong.

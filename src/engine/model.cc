@@ -152,6 +152,12 @@ int64_t Model::weight_bytes_per_token() const {
   return total;
 }
 
+void Model::reload(const TensorSource& source) {
+  check_tensors(spec(), source);
+  for (int rank = 0; rank < ranks(); ++rank)
+    weights_[rank]->reload(spec(), source, device(rank), *pool_);
+}
+
 Decoder Model::make_decoder(int rank, ThreadPool& pool) {
   return {.spec = spec(),
           .arithmetic = arithmetic_,

@@ -52,6 +52,10 @@ class Model {
   // Bytes of weights that a step of one row reads: all but an embedding of its own.
   int64_t weight_bytes_per_token() const;
 
+  // Takes over other weights of the same model; every decoder sees them. Nobody may compute
+  // meanwhile. Throws Error when a tensor is missing, has another shape or is not finite.
+  void reload(const TensorSource& source);
+
   // A decoder of one rank, computing on `pool`.
   Decoder make_decoder(int rank, ThreadPool& pool);
 

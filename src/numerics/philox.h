@@ -24,6 +24,13 @@ constexpr PhiloxCounter philox4x32(PhiloxCounter counter, uint64_t key) {
 }
 
 // What a random number is for (numerics 6): a part of the counter, so that uses never share noise.
-enum class RandomPurpose : uint32_t { draw = 0, accept = 1, residual = 2, weight = 3, corpus = 4 };
+enum class RandomPurpose : uint32_t {
+  draw = 0,
+  accept = 1,
+  residual = 2,
+  weight = 3,
+  corpus = 4,
+  rollout = 5
+};
 
 }  // namespace invar

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -102,12 +103,15 @@ RowPacker::State data_state(const json::Value& value) {
 }
 
 void check_recipe(const std::string& where, const json::Value& found, const json::Value& wanted) {
-  for (const auto& [key, value] : wanted.as_object()) {
-    const json::Value* other = found.find(key);
-    if (!other || json::dump(*other) != json::dump(value))
-      fail("{}: made by another recipe: expected {} {}, found {}", where, key, json::excerpt(value),
-           other ? json::excerpt(*other) : "none");
-  }
+  const auto check = [&](const std::string& key) {
+    const json::Value *expected = wanted.find(key), *other = found.find(key);
+    const auto text = [](const json::Value* v) { return v ? json::dump(*v) : "none"; };
+    if (text(expected) != text(other))
+      fail("{}: made by another recipe: expected {} {}, found {}", where, key,
+           expected ? json::excerpt(*expected) : "none", other ? json::excerpt(*other) : "none");
+  };
+  for (const auto& [key, value] : wanted.as_object()) check(key);
+  for (const auto& [key, value] : found.as_object()) check(key);
 }
 
 std::vector<float> read_array(const TensorSource& source, const char* name, int64_t size) {
@@ -119,7 +123,28 @@ std::vector<float> read_array(const TensorSource& source, const char* name, int6
   return array;
 }
 
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 }  // namespace
+
+TokenizerTexts read_tokenizer_texts(const std::string& directory) {
+  const fs::path from = directory;
+  if (!fs::exists(from / "tokenizer.json"))
+    fail("{}: expected a model directory with a tokenizer.json, found none", directory);
+  return {read_file(from / "tokenizer.json"),
+          read_file(from / "tokenizer_config.json"),
+          read_file(from / "special_tokens_map.json"),
+          {}};
+}
+
+int32_t id_of_special(const Tokenizer& tokenizer, const char* name) {
+  const auto id = tokenizer.id_of(name);
+  if (!id) fail("tokenizer: expected a token {}, found none", name);
+  return *id;
+}
 
 void write_model(const std::string& directory, const Trainer& trainer, const TokenizerTexts& texts,
                  ThreadPool& pool) {

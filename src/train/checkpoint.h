@@ -20,6 +20,13 @@ struct RunState {
   json::Value recipe;  // Recipe::identity()
 };
 
+// The tokenizer's files of a model directory as they stand there, to be written beside other
+// weights. Throws Error when there is no tokenizer.json.
+TokenizerTexts read_tokenizer_texts(const std::string& directory);
+
+// The id of a token that training needs, such as <|im_end|>. Throws Error when there is none.
+int32_t id_of_special(const Tokenizer& tokenizer, const char* name);
+
 // A model directory: configuration, weights and tokenizer. What stands there is replaced at the
 // end; when anything fails it is still there.
 void write_model(const std::string& directory, const Trainer& trainer, const TokenizerTexts& texts,

@@ -1,18 +1,13 @@
 #include "train/recipe.h"
 
-#include <fmt/ranges.h>
-
+#include <algorithm>
 #include <filesystem>
-#include <limits>
 
 #include "base/error.h"
-#include "base/toml.h"
 
 namespace invar {
 
 namespace {
-
-constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
 
 void read_model(TomlSection section, ModelConfig& config) {
   DecoderSpec& spec = config.spec;
@@ -39,9 +34,24 @@ void read_model(TomlSection section, ModelConfig& config) {
   section.finish();
 }
 
+corpus::Kinds read_kinds(TomlSection& section) {
+  const std::vector<std::string> known(corpus::kKindNames.begin(), corpus::kKindNames.end());
+  corpus::Kinds kinds = 0;
+  for (const std::string& name : section.names("kinds", known)) {
+    const auto index = std::find(known.begin(), known.end(), name) - known.begin();
+    kinds |= corpus::bit_of(static_cast<corpus::Kind>(index));
+  }
+  return kinds ? kinds : corpus::kAllKinds;
+}
+
+}  // namespace
+
+std::string beside(const std::string& recipe, const std::string& directory) {
+  return (std::filesystem::path(recipe).parent_path() / directory).lexically_normal().string();
+}
+
 void read_training(TomlSection section, TrainerOptions& options) {
   section.get("context", options.context, 32, kMost);
-  section.get("rows", options.rows, 1, kMost);
   section.get("groups", options.groups, 1, 1024);
   section.get("batch_rows", options.batch_rows, 1, 65536);
   section.get("recompute", options.recompute);
@@ -61,11 +71,20 @@ void read_optimizer(TomlSection section, OptimizerOptions& o) {
   section.finish();
 }
 
-std::string beside(const std::string& recipe, const std::string& directory) {
-  return (std::filesystem::path(recipe).parent_path() / directory).lexically_normal().string();
+void set_identity(json::Value& identity, const TrainerOptions& t) {
+  const OptimizerOptions& o = t.optimizer;
+  identity.set("training", training_identity(t));
+  identity.set("context", t.context);
+  identity.set("steps", o.steps);
+  identity.set("warmup", o.warmup);
+  identity.set("rate", o.rate);
+  identity.set("final_rate", o.final_rate);
+  identity.set("beta1", double{o.beta1});
+  identity.set("beta2", double{o.beta2});
+  identity.set("eps", double{o.eps});
+  identity.set("decay", double{o.decay});
+  identity.set("clip", o.clip);
 }
-
-}  // namespace
 
 Recipe read_recipe(const std::string& path) {
   const toml::table table = parse_toml(path);
@@ -78,6 +97,7 @@ Recipe read_recipe(const std::string& path) {
 
   TomlSection corpus = root.section("corpus");
   corpus.get("seed", r.corpus_seed, 0, std::numeric_limits<int64_t>::max());
+  r.corpus_kinds = read_kinds(corpus);
   corpus.finish();
 
   TomlSection tokenizer = root.section("tokenizer");
@@ -88,7 +108,9 @@ Recipe read_recipe(const std::string& path) {
 
   root.require("model");
   read_model(root.section("model"), r.trainer.model);
-  read_training(root.section("training"), r.trainer);
+  TomlSection training = root.section("training");
+  training.get("rows", r.trainer.rows, 1, kMost);
+  read_training(std::move(training), r.trainer);
   read_optimizer(root.section("optimizer"), r.trainer.optimizer);
   for (TomlSection& exit : root.list("exits")) {
     ExitLoss loss;
@@ -126,32 +148,24 @@ Recipe read_recipe(const std::string& path) {
 
 json::Value Recipe::identity() const {
   const TrainerOptions& t = trainer;
-  const OptimizerOptions& o = t.optimizer;
   json::Array exits;
   for (const ExitLoss& exit : t.exits)
     exits.push_back(json::Object{{"layers", exit.layers}, {"weight", double{exit.weight}}});
-  return json::Object{{"training", training_identity(t)},
-                      {"seed", seed},
-                      {"corpus seed", corpus_seed},
-                      {"tokenizer", tokenizer_from.empty() ? "own" : "another model's"},
-                      {"tokenizer documents", tokenizer_documents},
-                      {"model", config_json(t.model)},
-                      {"context", t.context},
-                      {"rows", t.rows},
-                      {"groups", t.groups},
-                      {"steps", o.steps},
-                      {"warmup", o.warmup},
-                      {"rate", o.rate},
-                      {"final_rate", o.final_rate},
-                      {"beta1", double{o.beta1}},
-                      {"beta2", double{o.beta2}},
-                      {"eps", double{o.eps}},
-                      {"decay", double{o.decay}},
-                      {"clip", o.clip},
-                      {"exits", std::move(exits)},
-                      {"mtp", double{t.mtp_weight}},
-                      {"teacher", teacher.empty() ? "none" : "a model"},
-                      {"teacher share", teacher.empty() ? 0.0 : double{t.teacher.share}}};
+  json::Value identity =
+      json::Object{{"seed", seed},
+                   {"corpus seed", corpus_seed},
+                   {"tokenizer", tokenizer_from.empty() ? "own" : "another model's"},
+                   {"tokenizer documents", tokenizer_documents},
+                   {"model", config_json(t.model)},
+                   {"rows", t.rows},
+                   {"groups", t.groups},
+                   {"exits", std::move(exits)},
+                   {"mtp", double{t.mtp_weight}},
+                   {"teacher", teacher.empty() ? "none" : "a model"},
+                   {"teacher share", teacher.empty() ? 0.0 : double{t.teacher.share}}};
+  set_identity(identity, t);
+  if (corpus_kinds != corpus::kAllKinds) identity.set("corpus kinds", int64_t{corpus_kinds});
+  return identity;
 }
 
 }  // namespace invar

@@ -1,9 +1,12 @@
 // A recipe: everything that the weights of a trained model depend on, as a TOML file.
 #pragma once
 
+#include <limits>
 #include <string>
 
 #include "base/json.h"
+#include "base/toml.h"
+#include "train/corpus/corpus.h"
 #include "train/trainer.h"
 
 namespace invar {
@@ -13,6 +16,7 @@ struct Recipe {
   std::string name;
   uint64_t seed = 1;         // of the first weights
   uint64_t corpus_seed = 1;  // see train/corpus/corpus.h
+  corpus::Kinds corpus_kinds = corpus::kAllKinds;
 
   // A tokenizer of its own, learned from the first documents, or that of another model.
   std::string tokenizer_from;  // a model directory
@@ -28,6 +32,14 @@ struct Recipe {
   // All that shows in the weights: a checkpoint goes on only under an equal recipe.
   json::Value identity() const;
 };
+
+// What recipes of reinforcement learning share: tables of a file, a directory relative to the
+// recipe's own, what shows in the weights.
+inline constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // where nothing else limits
+void read_training(TomlSection section, TrainerOptions& options);
+void read_optimizer(TomlSection section, OptimizerOptions& options);
+std::string beside(const std::string& recipe, const std::string& directory);
+void set_identity(json::Value& identity, const TrainerOptions& options);
 
 // Directories are relative to the recipe's own. Throws UsageError naming file, line and key for
 // what is unknown, missing, of a wrong type or out of range.

@@ -265,7 +265,7 @@ ExitGradient Trainer::Replica::run_exit(size_t index, double total, float* gradi
 // Forward and backward of some rows, the first of which is row `first` of the step.
 void Trainer::Replica::compute_batch(std::span<const PackedRow> rows, size_t first,
                                      const Totals& totals, float* gradients) {
-  const size_t rows_of_step = static_cast<size_t>(options_.rows);
+  const size_t rows_of_step = losses_.size() / static_cast<size_t>(loss_count());
   run_forward(rows, &tape_);
   double* losses = &losses_[first];  // of one loss after the other
   record_losses(wanted_, scores_, losses);
@@ -315,7 +315,7 @@ void Trainer::Replica::compute_group(int group, std::span<const PackedRow> rows,
       std::fill(gradients + begin, gradients + end, 0.0f);
     });
   });
-  const size_t count = static_cast<size_t>(options_.rows / options_.groups);
+  const size_t count = rows.size() / static_cast<size_t>(options_.groups);
   for (size_t row = 0; row < count; row += static_cast<size_t>(options_.batch_rows)) {
     const size_t first = group * count + row;
     const auto batch =
@@ -398,7 +398,7 @@ void Trainer::Replica::optimize(int64_t step, float gradient_scale) {
 }
 
 Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const PackedRow> rows,
-                                                OperationTimes* times) {
+                                                double divisor, OperationTimes* times) {
   times_ = times;
   Totals totals;
   for (const PackedRow& row : rows)
@@ -407,6 +407,7 @@ Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const Pa
       totals.model += row.weights[i];
       if (has_second(row, i, next)) totals.mtp += row.weights[i + 1];
     }
+  if (divisor != 0) totals.model = divisor;
   const int groups = options_.groups / options_.ranks;
   losses_.assign(static_cast<size_t>(loss_count()) * rows.size(), 0.0);
   failure_.clear();
@@ -425,7 +426,7 @@ Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const Pa
     double sum = 0;
     for (const double loss : losses) sum += loss;
     const double total = i <= exits_.size() ? totals.model : totals.mtp;
-    result.losses.push_back(total > 0 ? sum / total : sum);
+    result.losses.push_back(total != 0 ? sum / total : sum);
   }
   result.gradient_norm = gradient_norm(result.failure);
   // All ranks go on or none does: the gradients are the same on all, a forward's failure is not.
@@ -440,10 +441,18 @@ Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const Pa
   return result;
 }
 
-void Trainer::Replica::log_probabilities(std::span<const PackedRow> rows, float* out) {
+void Trainer::Replica::log_probabilities(std::span<const PackedRow> rows, float* out,
+                                         float* entropies) {
+  failure_.clear();
   run_forward(rows, nullptr);
+  if (!failure_.empty()) fail("{} is not finite", failure_);
   for (size_t t = 0; t < batch_.rows.size(); ++t)
     out[t] = scores_.log_probability(t, wanted_.targets[t]);
+  if (!entropies) return;
+  pool_.run([&](Part part) {
+    for (size_t t = part.index; t < batch_.rows.size(); t += part.count)
+      if (wanted_.weights[t] != 0) entropies[t] = scores_.entropy(t);
+  });
 }
 
 void Trainer::Replica::score_mtp(std::span<const PackedRow> rows, MtpScore& score) {

@@ -35,10 +35,10 @@ class Trainer::Replica {
   };
   // Step number `step`, from 1; the ranks of the group call it together. Adds up the times of the
   // operations unless `times` is null.
-  Result step(int64_t step, std::span<const PackedRow> rows, OperationTimes* times);
+  Result step(int64_t step, std::span<const PackedRow> rows, double divisor, OperationTimes* times);
 
-  // Log-probabilities of the targets of up to batch_rows rows.
-  void log_probabilities(std::span<const PackedRow> rows, float* out);
+  // Log-probabilities of the targets of up to batch_rows rows; see Trainer.
+  void log_probabilities(std::span<const PackedRow> rows, float* out, float* entropies);
   void score_mtp(std::span<const PackedRow> rows, MtpScore& score);
 
  private:

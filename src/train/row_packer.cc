@@ -10,7 +10,9 @@ namespace {
 
 constexpr size_t kWindow = 64;  // documents that wait for a row with room
 
-void append(PackedRow& row, const Document& document) {
+}  // namespace
+
+void append_sequence(PackedRow& row, const Document& document) {
   const size_t count = document.tokens.size();
   row.begins.push_back(static_cast<int32_t>(row.tokens.size()));
   for (size_t i = 0; i < count; ++i) {
@@ -21,7 +23,10 @@ void append(PackedRow& row, const Document& document) {
   }
 }
 
-}  // namespace
+void fill_row(PackedRow& row, int context, int32_t pad) {
+  const size_t left = static_cast<size_t>(context) - row.tokens.size();
+  if (left) append_sequence(row, {std::vector<int32_t>(left, pad), std::vector<uint8_t>(left, 0)});
+}
 
 RowPacker::RowPacker(DocumentSource& source, int context, int32_t pad)
     : source_(source), context_(context), pad_(pad) {
@@ -56,11 +61,10 @@ PackedRow RowPacker::next() {
       if (size <= room && (best == waiting_.end() || size > best->document.tokens.size())) best = i;
     }
     if (best == waiting_.end()) break;
-    append(row, best->document);
+    append_sequence(row, best->document);
     waiting_.erase(best);
   }
-  const size_t left = static_cast<size_t>(context_) - row.tokens.size();
-  if (left) append(row, {std::vector<int32_t>(left, pad_), std::vector<uint8_t>(left, 0)});
+  fill_row(row, context_, pad_);
   return row;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/decoder.h"
+#include "numerics/math.h"
 
 namespace invar {
 
@@ -32,6 +33,16 @@ struct Scores {
 
   float log_probability(size_t row, int32_t token) const {
     return orders::LogSumExp{max[row], log_sum[row]}.log_probability(logits[row * vocab + token]);
+  }
+
+  // In nats; for people, not for weights.
+  float entropy(size_t row) const {
+    double sum = 0;
+    for (int32_t token = 0; token < vocab; ++token) {
+      const float x = log_probability(row, token);
+      sum -= double{x} * math::exp(x);
+    }
+    return static_cast<float>(sum);
   }
 
   const float* logits = nullptr;

@@ -52,6 +52,15 @@ bool is_power_of_two(int x) {
 
 }  // namespace
 
+TrainingState starting_state(const DecoderSpec& spec, const TensorSource& weights) {
+  const ParameterLayout layout(spec);
+  TrainingState state;
+  for (auto* array : {&state.master, &state.first, &state.second}) array->resize(layout.size());
+  for (const ParameterLayout::Slot& slot : layout.slots())
+    weights.read(slot.tensor.name, 0, slot.count, DType::f32, &state.master[slot.offset]);
+  return state;
+}
+
 double learning_rate(const OptimizerOptions& o, int64_t step) {
   if (step <= o.warmup) return o.rate * static_cast<double>(step) / static_cast<double>(o.warmup);
   const double done =
@@ -120,17 +129,18 @@ void Trainer::start(const TrainingState& state) {
   }
 }
 
-StepReport Trainer::step(std::span<const PackedRow> rows, OperationTimes* times) {
-  if (std::ssize(rows) != options_.rows)
-    fail("expected {} rows in a step, found {}", options_.rows, rows.size());
+StepReport Trainer::step(std::span<const PackedRow> rows, double divisor, OperationTimes* times) {
+  if (rows.empty() || std::ssize(rows) % options_.groups != 0)
+    fail("expected rows that {} groups share evenly, found {}", options_.groups, rows.size());
   Timer timer;
   const int64_t step = step_ + 1;
   std::vector<Replica::Result> results(replicas_.size());
   {
     std::vector<std::jthread> others;
     for (size_t r = 1; r < replicas_.size(); ++r)
-      others.emplace_back([&, r] { results[r] = replicas_[r]->step(step, rows, nullptr); });
-    results[0] = replicas_[0]->step(step, rows, times);
+      others.emplace_back(
+          [&, r] { results[r] = replicas_[r]->step(step, rows, divisor, nullptr); });
+    results[0] = replicas_[0]->step(step, rows, divisor, times);
   }
   for (const Replica::Result& result : results)
     if (!result.failure.empty() && result.failure != "another rank")
@@ -143,17 +153,20 @@ StepReport Trainer::step(std::span<const PackedRow> rows, OperationTimes* times)
           .mtp_loss = options_.model.spec.mtp_layers > 0 ? results[0].losses.back() : 0,
           .gradient_norm = results[0].gradient_norm,
           .rate = learning_rate(options_.optimizer, step),
-          .tokens = int64_t{options_.rows} * options_.context,
+          .tokens = std::ssize(rows) * options_.context,
           .seconds = timer.seconds()};
 }
 
-std::vector<float> Trainer::log_probabilities(std::span<const PackedRow> rows) {
+std::vector<float> Trainer::log_probabilities(std::span<const PackedRow> rows,
+                                              std::vector<float>* entropies) {
   const size_t context = static_cast<size_t>(options_.context);
   const size_t most = static_cast<size_t>(options_.batch_rows);
   std::vector<float> result(rows.size() * context);
+  if (entropies) entropies->assign(result.size(), 0.0f);
   for (size_t i = 0; i < rows.size(); i += most)
     replicas_[0]->log_probabilities(rows.subspan(i, std::min(most, rows.size() - i)),
-                                    &result[i * context]);
+                                    &result[i * context],
+                                    entropies ? &(*entropies)[i * context] : nullptr);
   return result;
 }
 

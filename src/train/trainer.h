@@ -88,6 +88,9 @@ struct TrainingState {
   std::vector<float> master, first, second;
 };
 
+// Step 0 of training that goes on from a model's weights.
+TrainingState starting_state(const DecoderSpec& spec, const TensorSource& weights);
+
 class Trainer {
  public:
   // Begins with random weights. Throws UsageError when the options do not fit together.
@@ -100,13 +103,18 @@ class Trainer {
   const ParameterLayout& layout() const { return layout_; }
   int64_t steps_done() const { return step_; }
 
-  // One step over options().rows rows. Throws Error naming step and tensor when a gradient is not
-  // finite; the state is then that of the step before. `times` gets the operations of rank 0.
-  StepReport step(std::span<const PackedRow> rows, OperationTimes* times = nullptr);
+  // One step over rows that the groups share evenly. The loss is the weighted sum over the targets
+  // divided by `divisor`, 0: by the sum of the weights. Throws Error naming step and tensor when a
+  // gradient is not finite; the state is then that of the step before. `times` gets the operations
+  // of rank 0.
+  StepReport step(std::span<const PackedRow> rows, double divisor = 0,
+                  OperationTimes* times = nullptr);
 
   // Log-probabilities of the targets, all positions of all rows, by the forward and the function of
-  // the sampler. Any number of rows.
-  std::vector<float> log_probabilities(std::span<const PackedRow> rows);
+  // the sampler. Any number of rows. `entropies`, when not null: in nats, of the positions whose
+  // weight is not 0. Throws Error when a logit is not finite.
+  std::vector<float> log_probabilities(std::span<const PackedRow> rows,
+                                       std::vector<float>* entropies = nullptr);
 
   // REQUIRES: the model has such a module.
   MtpScore score_mtp(std::span<const PackedRow> rows);

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <future>
 
 #include "base/atomic_file.h"
@@ -14,6 +13,7 @@
 #include "tokenizer/write_tokenizer.h"
 #include "train/checkpoint.h"
 #include "train/corpus/corpus.h"
+#include "train/metrics_file.h"
 #include "weights/hf_directory.h"
 #include "weights/weights_digest.h"
 
@@ -23,11 +23,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 // A byte-level BPE of the corpus's first documents and a little other English, so that no word of
 // either is cut needlessly.
 TokenizerTexts learned_tokenizer(const Recipe& recipe) {
@@ -35,7 +30,7 @@ TokenizerTexts learned_tokenizer(const Recipe& recipe) {
   WordCounter counter(kQwen2Pattern);
   for (int64_t i = 0; i < recipe.tokenizer_documents; ++i) {
     const corpus::Sample sample =
-        corpus::make_sample(recipe.corpus_seed, corpus::Split::training, i);
+        corpus::make_sample(recipe.corpus_seed, corpus::Split::training, i, recipe.corpus_kinds);
     if (sample.turns.empty()) counter.add(sample.story);
     for (const corpus::Turn& turn : sample.turns)
       counter.add(turn.user), counter.add(turn.assistant);
@@ -47,19 +42,7 @@ TokenizerTexts learned_tokenizer(const Recipe& recipe) {
 
 TokenizerTexts tokenizer_of(const Recipe& recipe) {
   if (recipe.tokenizer_from.empty()) return learned_tokenizer(recipe);
-  const fs::path from = recipe.tokenizer_from;
-  if (!fs::exists(from / "tokenizer.json"))
-    fail("{}: expected a model directory with a tokenizer.json, found none", from.string());
-  return {read_file(from / "tokenizer.json"),
-          read_file(from / "tokenizer_config.json"),
-          read_file(from / "special_tokens_map.json"),
-          {}};
-}
-
-int id_of(const Tokenizer& tokenizer, const char* name) {
-  const auto id = tokenizer.id_of(name);
-  if (!id) fail("tokenizer: expected a token {}, found none", name);
-  return *id;
+  return read_tokenizer_texts(recipe.tokenizer_from);
 }
 
 // The rows of a step and where the documents stand after them.
@@ -75,22 +58,11 @@ StepRows take_rows(RowPacker& packer, int count) {
   return step;
 }
 
-// metrics.jsonl, one line a step, and the curves over it.
+// metrics.jsonl and the curves over it.
 class Metrics {
  public:
-  // Keeps the lines up to `step`: those behind it were written by a run that did not save them.
-  Metrics(const fs::path& directory, int64_t step) : directory_(directory) {
-    std::ifstream file(directory / "metrics.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      const json::Value value = json::parse(line, "metrics.jsonl");
-      if (value.find("step")->as_integer() <= step) add(value);
-    }
-    file.close();
-    std::string kept;
-    for (const json::Value& line : lines_) kept += json::dump(line) + "\n";
-    write_file_atomically((directory / "metrics.jsonl").string(), kept);
-    out_.open(directory / "metrics.jsonl", std::ios::app);
-  }
+  Metrics(const fs::path& directory, int64_t step)
+      : directory_(directory), file_(directory, step) {}
 
   void write(const RunProgress& p) {
     json::Array exits(p.report.exit_losses.begin(), p.report.exit_losses.end());
@@ -105,14 +77,12 @@ class Metrics {
       line.set("held_out_mtp_loss", mtp.loss / static_cast<double>(mtp.count));
       line.set("mtp_acceptance", static_cast<double>(mtp.agreed) / static_cast<double>(mtp.count));
     }
-    out_ << json::dump(line) << '\n';
-    out_.flush();
-    add(std::move(line));
+    file_.write(std::move(line));
   }
 
   void draw(const std::string& title) const {
     Curve loss{"training", "#888", {}}, held_out{"held out", "#c33", {}};
-    for (const json::Value& line : lines_) {
+    for (const json::Value& line : file_.lines()) {
       const double step = line.find("step")->as_number();
       loss.points.emplace_back(step, line.find("loss")->as_number());
       if (const auto* value = line.find("held_out_loss"))
@@ -123,11 +93,8 @@ class Metrics {
   }
 
  private:
-  void add(json::Value line) { lines_.push_back(std::move(line)); }
-
   fs::path directory_;
-  std::vector<json::Value> lines_;
-  std::ofstream out_;
+  MetricsFile file_;
 };
 
 class Run {
@@ -137,9 +104,9 @@ class Run {
         options_(options),
         texts_(tokenizer_of(recipe_)),
         tokenizer_(Tokenizer::from_texts(texts_, "tokenizer")),
-        training_(recipe_.corpus_seed, corpus::Split::training, tokenizer_),
-        held_out_(recipe_.corpus_seed, corpus::Split::held_out, tokenizer_),
-        packer_(training_, recipe_.trainer.context, id_of(tokenizer_, "<|endoftext|>")) {
+        training_(recipe_.corpus_seed, corpus::Split::training, tokenizer_, recipe_.corpus_kinds),
+        held_out_(recipe_.corpus_seed, corpus::Split::held_out, tokenizer_, recipe_.corpus_kinds),
+        packer_(training_, recipe_.trainer.context, id_of_special(tokenizer_, "<|endoftext|>")) {
     fill_options();
     create_directory();
     start();
@@ -191,8 +158,9 @@ class Run {
     t.threads = options_.threads;
     t.ranks = options_.ranks;
     t.instruction_set = options_.instruction_set;
-    t.model.bos_id = id_of(tokenizer_, "<|endoftext|>");
-    t.model.eos_ids = {id_of(tokenizer_, "<|endoftext|>"), id_of(tokenizer_, "<|im_end|>")};
+    t.model.bos_id = id_of_special(tokenizer_, "<|endoftext|>");
+    t.model.eos_ids = {id_of_special(tokenizer_, "<|endoftext|>"),
+                       id_of_special(tokenizer_, "<|im_end|>")};
     if (tokenizer_.vocab_size() > t.model.spec.vocab)
       fail_usage("{}: expected a vocabulary of at least {} tokens, found {}", recipe_.path,
                  tokenizer_.vocab_size(), t.model.spec.vocab);
@@ -233,7 +201,8 @@ class Run {
   // Mean over the learned tokens of the first documents held out.
   double held_out_loss() {
     if (held_out_rows_.empty()) {
-      RowPacker packer(held_out_, recipe_.trainer.context, id_of(tokenizer_, "<|endoftext|>"));
+      RowPacker packer(held_out_, recipe_.trainer.context,
+                       id_of_special(tokenizer_, "<|endoftext|>"));
       while (packer.state().next < recipe_.evaluation_documents)
         held_out_rows_.push_back(packer.next());
     }

@@ -110,6 +110,10 @@ std::string as_json(const std::vector<Row>& rows) {
   return text + "]";
 }
 
+Turn json_turn(const std::vector<Row>& rows) {
+  return {"Write this table as JSON.\n" + table(rows), as_json(rows)};
+}
+
 Turn table_task(Random& random) {
   const auto rows = different_rows(random);
   const Row& row = random.pick(rows);
@@ -117,7 +121,7 @@ Turn table_task(Random& random) {
     case 0:
       return {"Copy this table.\n" + table(rows), table(rows)};
     case 1:
-      return {"Write this table as JSON.\n" + table(rows), as_json(rows)};
+      return json_turn(rows);
     case 2:
       return {fmt::format("{}\nWhich color does {} have?", table(rows), row.name),
               fmt::format("{} has the color {}.", row.name, row.color)};
@@ -133,6 +137,11 @@ Turn table_task(Random& random) {
 
 Turn make_copying(Random& random) {
   return random.one_in(3) ? table_task(random) : list_task(random);
+}
+
+Turn make_json(Random& random) {
+  const auto rows = different_rows(random);
+  return json_turn(rows);
 }
 
 }  // namespace invar::corpus

@@ -55,24 +55,36 @@ std::string user_text(const Turn& turn) {
   return message("user", turn.user) + "<|im_start|>assistant\n";
 }
 
-Sample make(Random& random) {
-  const int choice = random.below(100);
-  if (choice >= 96) return exercises(random, Kind::talk, make_talk, 4);
-  if (choice >= 80) return exercises(random, Kind::copying, make_copying, 5);
-  if (choice >= 62) return exercises(random, Kind::arithmetic, make_arithmetic, 4);
-  if (choice >= 34) return ask_about(random, make_story(random, 1));
+Kind kind_of(int choice) {
+  if (choice >= 96) return Kind::talk;
+  if (choice >= 80) return Kind::copying;
+  if (choice >= 62) return Kind::arithmetic;
+  if (choice >= 34) return Kind::question;
+  if (choice >= 20) return Kind::request;
+  return Kind::story;
+}
+
+Sample make(Random& random, Kinds kinds) {
+  Kind kind;
+  do kind = kind_of(random.below(100));
+  while (!(kinds & bit_of(kind)));
+  if (kind == Kind::talk) return exercises(random, kind, make_talk, 4);
+  if (kind == Kind::copying) return exercises(random, kind, make_copying, 5);
+  if (kind == Kind::arithmetic) return exercises(random, kind, make_arithmetic, 4);
+  if (kind == Kind::question) return ask_about(random, make_story(random, 1));
   const Story story = make_story(random, 2);
-  if (choice >= 20) return ask_for(random, story);
+  if (kind == Kind::request) return ask_for(random, story);
   return {.kind = Kind::story, .story = story.text};
 }
 
 }  // namespace
 
 // Of 100 documents: 20 stories, 28 with questions, 14 requests, 18 of sums, 16 of copying, 4 of
-// talk. One conversation in six has a system message.
-Sample make_sample(uint64_t seed, Split split, int64_t index) {
+// talk, and in the same proportions where some are left out. One conversation in six has a system
+// message.
+Sample make_sample(uint64_t seed, Split split, int64_t index, Kinds kinds) {
   Random random(seed, index, split);
-  Sample sample = make(random);
+  Sample sample = make(random, kinds);
   if (!sample.turns.empty() && random.one_in(6))
     sample.system = Phrases(random)(
         "[You are a helpful assistant.|You are a friendly assistant.|You are Invar, a small "
@@ -94,8 +106,8 @@ std::string text_of(const Sample& sample) {
   return prompt_of(sample, last) + sample.turns[last].assistant + "<|im_end|>\n";
 }
 
-Documents::Documents(uint64_t seed, Split split, const Tokenizer& tokenizer)
-    : seed_(seed), split_(split), tokenizer_(tokenizer) {}
+Documents::Documents(uint64_t seed, Split split, const Tokenizer& tokenizer, Kinds kinds)
+    : seed_(seed), split_(split), tokenizer_(tokenizer), kinds_(kinds) {}
 
 void Documents::append(std::string_view text, bool wanted, Document& document) const {
   const auto ids = tokenizer_.encode(text);
@@ -104,7 +116,7 @@ void Documents::append(std::string_view text, bool wanted, Document& document) c
 }
 
 Document Documents::document(int64_t index) {
-  const Sample sample = make_sample(seed_, split_, index);
+  const Sample sample = make_sample(seed_, split_, index, kinds_);
   Document document;
   if (sample.turns.empty()) append(sample.story + std::string(kEnd), true, document);
   append(system_text(sample), false, document);

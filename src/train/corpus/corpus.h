@@ -19,6 +19,13 @@ enum class Kind { story, question, request, arithmetic, copying, talk };
 inline constexpr std::array<const char*, 6> kKindNames = {"story",      "question", "request",
                                                           "arithmetic", "copying",  "talk"};
 
+// A choice of kinds, one bit each.
+using Kinds = uint32_t;
+constexpr Kinds bit_of(Kind kind) {
+  return 1u << static_cast<uint32_t>(kind);
+}
+inline constexpr Kinds kAllKinds = (1u << kKindNames.size()) - 1;
+
 // A story (plain text), or a conversation: questions about a story, the request for one, exercises.
 struct Sample {
   Kind kind = Kind::story;
@@ -27,7 +34,8 @@ struct Sample {
   std::vector<Turn> turns;  // empty for a plain story
 };
 
-Sample make_sample(uint64_t seed, Split split, int64_t index);
+// REQUIRES: `kinds` is not empty.
+Sample make_sample(uint64_t seed, Split split, int64_t index, Kinds kinds = kAllKinds);
 
 // All of a document as text, special tokens written out (conversations as ChatML).
 std::string text_of(const Sample& sample);
@@ -38,7 +46,7 @@ std::string prompt_of(const Sample& sample, size_t turn);
 class Documents : public DocumentSource {
  public:
   // REQUIRES: the tokenizer has <|endoftext|>, <|im_start|> and <|im_end|>.
-  Documents(uint64_t seed, Split split, const Tokenizer& tokenizer);
+  Documents(uint64_t seed, Split split, const Tokenizer& tokenizer, Kinds kinds = kAllKinds);
   Document document(int64_t index) override;
 
  private:
@@ -47,6 +55,7 @@ class Documents : public DocumentSource {
   uint64_t seed_;
   Split split_;
   const Tokenizer& tokenizer_;
+  Kinds kinds_;
 };
 
 }  // namespace invar::corpus

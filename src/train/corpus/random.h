@@ -11,8 +11,9 @@
 
 namespace invar::corpus {
 
-// Training documents and held-out ones never share a stream.
-enum class Split : uint32_t { training = 0, held_out = 1 };
+// Training documents, held-out ones and the problems of reinforcement learning never share a
+// stream.
+enum class Split : uint32_t { training = 0, held_out = 1, problems = 2, held_out_problems = 3 };
 
 class Random {
  public:

@@ -15,6 +15,8 @@ struct Turn {
 Turn make_arithmetic(Random& random);
 // Lists, words and tables to be copied, counted, looked up or rewritten.
 Turn make_copying(Random& random);
+// A table to be written as JSON.
+Turn make_json(Random& random);
 Turn make_talk(Random& random);
 
 }  // namespace invar::corpus

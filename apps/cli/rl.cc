@@ -1,0 +1,102 @@
+// invar rl: reinforcement learning by a recipe; the sampler is the engine, the bits the trainer's.
+#include <fmt/format.h>
+
+#include <unistd.h>
+
+#include "base/error.h"
+#include "command.h"
+#include "train/rl/experiment.h"
+
+namespace invar::cli {
+
+namespace {
+
+struct RlFlags {
+  std::string recipe;
+  std::optional<uint64_t> seed;
+  rl::RlOptions run;
+};
+
+std::string describe(const rl::RlProgress& p) {
+  const auto left = static_cast<int64_t>(p.seconds_left);
+  std::string text = fmt::format(
+      "step {} of {}, reward {:.3f}, KL {:.3g}, entropy {:.3f}, {:.0f} tok/s, {}:{:02} left",
+      p.report.step, p.steps, p.reward, p.mismatch.k3, p.entropy, p.tokens_per_second, left / 60,
+      left % 60);
+  if (p.evaluation >= 0) text += fmt::format(", held out {:.3f}", p.evaluation);
+  return text;
+}
+
+void print_line(const std::string& text) {
+  fmt::print("{}\n", text);
+  std::fflush(stdout);
+}
+
+void print_experiment(const std::string& output, const std::vector<rl::VariantResult>& results) {
+  print_line(
+      "| run | held out, first | last | reward, last tenth | mean k3 | largest difference | "
+      "clip fraction | weights |\n| --- | --- | --- | --- | --- | --- | --- | --- |");
+  for (const rl::VariantResult& v : results)
+    print_line(fmt::format("| {} | {:.3f} | {:.3f} | {:.3f} | {:.3g} | {:.3g} | {:.3g} | {} |",
+                           v.name, v.result.first_evaluation, v.result.last_evaluation,
+                           v.last_reward, v.mean_k3, v.largest_difference, v.clip_fraction,
+                           v.result.weights_digest.substr(0, 16)));
+  print_line(output + "/experiment.svg");
+}
+
+int run_rl(RlFlags flags) {
+  rl::RlRecipe recipe = rl::read_rl_recipe(flags.recipe);
+  if (flags.seed) recipe.seed = *flags.seed;
+  if (flags.run.output.empty()) flags.run.output = "out/" + recipe.name;
+  ProgressLine line;
+  const bool on_terminal = isatty(STDERR_FILENO);
+  flags.run.progress = [&](const rl::RlProgress& p) {
+    line.show(describe(p));
+    if (p.evaluation < 0 && (on_terminal || p.report.step % 10 != 0)) return;
+    line.clear();
+    print_line(describe(p));
+  };
+  if (!recipe.runs.empty()) {
+    const auto started = [&](const std::string& name) {
+      line.clear();
+      print_line(name);
+    };
+    const auto results = rl::run_experiment(recipe, flags.run, started);
+    line.clear();
+    print_experiment(flags.run.output, results);
+    return 0;
+  }
+  const rl::RlResult result = rl::run_rl(recipe, flags.run);
+  line.clear();
+  print_line(
+      fmt::format("{}: {} steps, reward of the held-out problems {:.3f} -> {:.3f}, weights {}",
+                  flags.run.output, result.steps, result.first_evaluation, result.last_evaluation,
+                  result.weights_digest));
+  return 0;
+}
+
+}  // namespace
+
+void add_rl(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand(
+      "rl", "Reinforcement learning by a recipe, or go on where the same command was stopped");
+  auto flags = std::make_shared<RlFlags>();
+  command->add_option("RECIPE", flags->recipe, "A recipe (TOML), such as recipes/rl.toml")
+      ->required();
+  command->add_option("--output", flags->run.output,
+                      "Where checkpoints, metrics, curves and the model go; default out/NAME");
+  command->add_option("--seed", flags->seed, "Instead of the recipe's");
+  command->add_option("--threads", flags->run.threads, "Threads of each rank; 0: one per core")
+      ->capture_default_str();
+  command->add_option("--ranks", flags->run.ranks, "Data-parallel ranks of the trainer")
+      ->capture_default_str();
+  command
+      ->add_option("--instruction-set", flags->run.instruction_set,
+                   "auto, scalar, avx2, avx512 or amx: the same bits")
+      ->capture_default_str();
+  command->add_option("--until", flags->run.until, "Stop after this step with a checkpoint")
+      ->check(CLI::NonNegativeNumber);
+  command->callback([&action, flags] { action = [flags] { return run_rl(*flags); }; });
+}
+
+}  // namespace invar::cli

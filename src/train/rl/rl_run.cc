@@ -1,0 +1,299 @@
+#include "train/rl/rl_run.h"
+
+#include <cmath>
+#include <filesystem>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/timer.h"
+#include "model/parameter_source.h"
+#include "numerics/philox.h"
+#include "train/checkpoint.h"
+#include "train/curves.h"
+#include "train/metrics_file.h"
+#include "train/rl/packing.h"
+#include "train/rl/rl_metrics.h"
+#include "train/rl/rollouts.h"
+#include "train/rl/rounding.h"
+#include "weights/hf_directory.h"
+#include "weights/weights_digest.h"
+
+namespace invar::rl {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr uint64_t kEvaluationSeed = 1;  // all runs are asked the same
+
+// Problems and the answers to each, those to one problem side by side.
+struct Rollout {
+  std::vector<Problem> problems;
+  std::vector<std::vector<int32_t>> prompts;  // one per problem
+  std::vector<Answer> answers;
+  std::vector<double> rewards;  // one per answer
+  size_t answers_each = 1;
+
+  const std::vector<int32_t>& prompt_of(size_t answer) const {
+    return prompts[answer / answers_each];
+  }
+};
+
+// A step's answers in rows, and the trainer's log-probabilities of every position.
+struct Scored {
+  PackedAnswers packed;
+  std::vector<float> log_probabilities, entropies;
+};
+
+uint64_t noise_seed(uint64_t seed, corpus::Split split, int64_t problem) {
+  const auto bits =
+      philox4x32({static_cast<uint32_t>(problem), static_cast<uint32_t>(problem >> 32),
+                  static_cast<uint32_t>(split), static_cast<uint32_t>(RandomPurpose::rollout)},
+                 seed);
+  return bits[0] | uint64_t{bits[1]} << 32;
+}
+
+EngineOptions engine_options(const RlRecipe& recipe) {
+  EngineOptions options = recipe.engine;
+  options.scheduler.max_model_len = recipe.trainer.context;
+  return options;
+}
+
+class Run {
+ public:
+  Run(const RlRecipe& recipe, const RlOptions& options)
+      : recipe_(recipe),
+        options_(options),
+        texts_(read_tokenizer_texts(recipe.model)),
+        tokenizer_(Tokenizer::from_texts(texts_, recipe.model)),
+        source_(open_checkpoint(recipe.model)),
+        pool_(1) {
+    read_model();
+    rollouts_ = std::make_unique<Rollouts>(ModelOptions{.model = recipe_.model,
+                                                        .arithmetic = recipe_.sampler.arithmetic,
+                                                        .weights = "rounded",
+                                                        .instruction_set = options_.instruction_set,
+                                                        .threads = options_.threads},
+                                           engine_options(recipe_), recipe_.max_tokens,
+                                           recipe_.trainer.model.eos_ids);
+    start();
+  }
+
+  RlResult run() {
+    const int64_t last = recipe_.trainer.optimizer.steps;
+    const int64_t end = options_.until > 0 ? std::min(options_.until, last) : last;
+    RlMetrics metrics(options_.output, trainer_->steps_done());
+    hand_over();
+    if (metrics.is_empty()) metrics.write_first(evaluate());
+    Timer timer;
+    int64_t tokens = 0;
+    while (trainer_->steps_done() < end) {
+      RlProgress p = step();
+      p.steps = last;
+      tokens += p.mismatch.tokens;
+      const int64_t step = p.report.step;
+      const bool is_last = step == end;
+      if (is_last || (recipe_.evaluate_every > 0 && step % recipe_.evaluate_every == 0))
+        p.evaluation = evaluate();
+      const auto done = static_cast<double>(++steps_here_);
+      p.tokens_per_second = static_cast<double>(tokens) / timer.seconds();
+      p.seconds_left = static_cast<double>(last - step) * timer.seconds() / done;
+      metrics.write(p);
+      if (options_.progress) options_.progress(p);
+      if (is_last || step % recipe_.save_every == 0) save(metrics);
+    }
+    return finish(metrics, last);
+  }
+
+ private:
+  void read_model() {
+    TrainerOptions& t = recipe_.trainer;
+    const HfDirectory directory = open_hf_directory(recipe_.model);
+    t.model = parse_model_config(directory.config, directory.generation_config, recipe_.model);
+    check_tensors(t.model.spec, *source_);
+    if (tokenizer_.vocab_size() > t.model.spec.vocab)
+      fail_usage("{}: expected a tokenizer of at most {} tokens, the model's vocabulary, found {}",
+                 recipe_.model, t.model.spec.vocab, tokenizer_.vocab_size());
+    if (t.model.eos_ids.empty()) t.model.eos_ids = {id_of_special(tokenizer_, "<|im_end|>")};
+    t.threads = options_.threads;
+    t.ranks = options_.ranks;
+    t.instruction_set = options_.instruction_set;
+  }
+
+  void start() {
+    std::error_code error;
+    fs::create_directories(checkpoints(), error);
+    if (error) fail("{}: cannot be created: {}", options_.output, error.message());
+    identity_ = recipe_.identity(to_hex(weights_digest(*source_, source_->names(), pool_)));
+    const TrainingState first = starting_state(recipe_.trainer.model.spec, *source_);
+    const auto saved = load_checkpoint(checkpoints(), identity_, std::ssize(first.master));
+    trainer_ = std::make_unique<Trainer>(recipe_.trainer, saved ? saved->training : first);
+    if (recipe_.policy.reference > 0)
+      reference_ = std::make_unique<Trainer>(recipe_.trainer, first);
+  }
+
+  std::string checkpoints() const { return (fs::path(options_.output) / "checkpoints").string(); }
+
+  // The sampler goes on with the trainer's weights, or with what the recipe makes of them.
+  void hand_over() {
+    if (recipe_.sampler.weights == "exact") return rollouts_->take_weights(trainer_->weights());
+    const std::vector<bf16_t> rounded = int8_rounded(trainer_->layout(), trainer_->weights());
+    rollouts_->take_weights(ParameterSource(trainer_->layout(), rounded.data()));
+  }
+
+  // Answers to `count` problems from number `first` on.
+  Rollout draw(uint64_t seed, corpus::Split split, int64_t first, int64_t count, int answers,
+               int64_t step) {
+    Rollout rollout{.answers_each = static_cast<size_t>(answers)};
+    std::vector<Question> questions;
+    for (int64_t i = first; i < first + count; ++i) {
+      rollout.problems.push_back(make_problem(seed, split, i, recipe_.tasks));
+      rollout.prompts.push_back(tokenizer_.encode(rollout.problems.back().prompt));
+      for (int32_t choice = 0; choice < answers; ++choice)
+        questions.push_back({rollout.prompts.back(), noise_seed(seed, split, i), choice});
+    }
+    rollout.answers = rollouts_->answer(questions, step);
+    for (size_t i = 0; i < rollout.answers.size(); ++i) {
+      const Answer& answer = rollout.answers[i];
+      rollout.rewards.push_back(reward(rollout.problems[i / rollout.answers_each],
+                                       tokenizer_.decode(answer.tokens), answer.ended));
+    }
+    return rollout;
+  }
+
+  // Mean reward over the held-out problems, by the run's own sampler.
+  double evaluate() {
+    if (recipe_.evaluation_problems == 0) return -1;
+    const Rollout rollout = draw(kEvaluationSeed, corpus::Split::held_out_problems, 0,
+                                 recipe_.evaluation_problems, 1, trainer_->steps_done());
+    double sum = 0;
+    for (const double r : rollout.rewards) sum += r;
+    return sum / static_cast<double>(rollout.rewards.size());
+  }
+
+  RlProgress step() {
+    const int64_t step = trainer_->steps_done() + 1;
+    RlProgress p;
+    Timer timer;
+    const Rollout rollout =
+        draw(recipe_.seed, corpus::Split::problems, (step - 1) * recipe_.prompts, recipe_.prompts,
+             recipe_.answers, step);
+    p.rollout_seconds = timer.seconds();
+    Scored scored = score(rollout);
+    compare(step, rollout, scored, p);
+    summarize(rollout, scored, p);
+    weigh(rollout, scored);
+    p.report = trainer_->step(scored.packed.rows, static_cast<double>(rollout.answers.size()));
+    hand_over();
+    p.training_seconds = timer.seconds() - p.rollout_seconds;
+    return p;
+  }
+
+  Scored score(const Rollout& rollout) {
+    std::vector<const std::vector<int32_t>*> prompts, answers;
+    for (size_t i = 0; i < rollout.answers.size(); ++i) {
+      prompts.push_back(&rollout.prompt_of(i));
+      answers.push_back(&rollout.answers[i].tokens);
+    }
+    const TrainerOptions& t = recipe_.trainer;
+    Scored scored{pack_answers(prompts, answers, t.context, t.groups, t.model.eos_ids[0]), {}, {}};
+    scored.log_probabilities = trainer_->log_probabilities(scored.packed.rows, &scored.entropies);
+    return scored;
+  }
+
+  // The sampler beside the trainer; where they are one policy they agree to the bit.
+  void compare(int64_t step, const Rollout& rollout, const Scored& scored, RlProgress& p) const {
+    MismatchMeter meter(recipe_.policy.clip);
+    for (size_t i = 0; i < rollout.answers.size(); ++i) {
+      const int64_t first = scored.packed.places[i].index(recipe_.trainer.context);
+      for (size_t t = 0; t < rollout.answers[i].tokens.size(); ++t) {
+        const float sampler = rollout.answers[i].log_probabilities[t];
+        const float trainer = scored.log_probabilities[static_cast<size_t>(first) + t];
+        if (recipe_.sampler.is_trained_policy() && sampler != trainer)
+          fail(
+              "step {}: expected the trainer's log-probability {}, found {} from the sampler for "
+              "sequence {}, position {}",
+              step, trainer, sampler, i, rollout.prompt_of(i).size() + t);
+        meter.add(sampler, trainer);
+      }
+    }
+    p.mismatch = meter.result();
+  }
+
+  void summarize(const Rollout& rollout, const Scored& scored, RlProgress& p) const {
+    std::array<double, kTaskNames.size()> counts{};
+    const auto answers = static_cast<double>(rollout.answers.size());
+    for (size_t i = 0; i < rollout.answers.size(); ++i) {
+      const auto task = static_cast<size_t>(rollout.problems[i / rollout.answers_each].task);
+      p.reward += rollout.rewards[i] / answers;
+      p.task_rewards[task] += rollout.rewards[i];
+      counts[task] += 1;
+      p.ended += rollout.answers[i].ended / answers;
+    }
+    for (size_t task = 0; task < counts.size(); ++task) p.task_rewards[task] /= counts[task];
+    for (const float entropy : scored.entropies) p.entropy += double{entropy};
+    p.entropy /= static_cast<double>(p.mismatch.tokens);
+    p.answer_tokens = static_cast<double>(p.mismatch.tokens) / answers;
+  }
+
+  // Puts the policy's loss into the rows' weights.
+  void weigh(const Rollout& rollout, Scored& scored) {
+    std::vector<float> reference;
+    if (reference_) reference = reference_->log_probabilities(scored.packed.rows);
+    const PolicyOptions& policy = recipe_.policy;
+    const std::span<const double> rewards = rollout.rewards;
+    for (size_t i = 0; i < rollout.answers.size(); ++i) {
+      const size_t of_problem = i / rollout.answers_each * rollout.answers_each;
+      const double advantage = advantages(
+          policy.method, rewards.subspan(of_problem, rollout.answers_each))[i - of_problem];
+      const Answer& answer = rollout.answers[i];
+      const auto place = scored.packed.places[i];
+      const auto index = static_cast<size_t>(place.index(recipe_.trainer.context));
+      float* weights = &scored.packed.rows[place.row].weights[static_cast<size_t>(place.first)];
+      const double share =
+          policy.method == Method::grpo ? 1.0 / static_cast<double>(answer.tokens.size()) : 1.0;
+      for (size_t t = 0; t < answer.tokens.size(); ++t) {
+        const float trainer = scored.log_probabilities[index + t];
+        double weight = correction_weight(policy, advantage,
+                                          importance_ratio(answer.log_probabilities[t], trainer));
+        if (reference_) weight += reference_weight(policy, reference[index + t], trainer);
+        weights[t] = static_cast<float>(weight * share);
+      }
+    }
+  }
+
+  void save(const RlMetrics& metrics) {
+    save_checkpoint(checkpoints(), *trainer_, {}, identity_, texts_, pool_);
+    metrics.draw(recipe_.name);
+  }
+
+  RlResult finish(const RlMetrics& metrics, int64_t last) {
+    const TensorSource& weights = trainer_->weights();
+    if (trainer_->steps_done() == last)
+      write_model((fs::path(options_.output) / "model").string(), *trainer_, texts_, pool_);
+    return {.steps = trainer_->steps_done(),
+            .first_evaluation = metrics.first_evaluation(),
+            .last_evaluation = metrics.last_evaluation(),
+            .weights_digest = to_hex(weights_digest(weights, weights.names(), pool_))};
+  }
+
+  RlRecipe recipe_;
+  RlOptions options_;
+  TokenizerTexts texts_;
+  Tokenizer tokenizer_;
+  std::unique_ptr<TensorSource> source_;  // the first weights
+  ThreadPool pool_;
+  json::Value identity_;
+  std::unique_ptr<Rollouts> rollouts_;
+  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<Trainer> reference_;  // of the first weights, or null
+  int64_t steps_here_ = 0;
+};
+
+}  // namespace
+
+RlResult run_rl(const RlRecipe& recipe, const RlOptions& options) {
+  return Run(recipe, options).run();
+}
+
+}  // namespace invar::rl

@@ -1,0 +1,53 @@
+#include "train/rl/rollouts.h"
+
+#include "base/error.h"
+
+namespace invar::rl {
+
+namespace {
+
+class AnswerSink final : public OutputSink {
+ public:
+  explicit AnswerSink(size_t count) : answers(count) {}
+
+  void on_token(const TokenOutput& output) override {
+    if (output.error && failure.empty())
+      failure =
+          fmt::format("sequence {}, token {}: {}", output.request, output.index, output.error);
+    if (output.error) return;
+    Answer& answer = answers[static_cast<size_t>(output.request)];
+    answer.tokens.push_back(output.token);
+    answer.log_probabilities.push_back(output.logprobs->logprob);
+    answer.ended = output.finish == FinishReason::stop;
+  }
+
+  std::vector<Answer> answers;
+  std::string failure;
+};
+
+}  // namespace
+
+Rollouts::Rollouts(const ModelOptions& model, const EngineOptions& engine, int max_tokens,
+                   std::vector<int32_t> ends)
+    : model_(model), engine_(model_, engine), max_tokens_(max_tokens), ends_(std::move(ends)) {}
+
+std::vector<Answer> Rollouts::answer(std::span<const Question> questions, int64_t step) {
+  AnswerSink sink(questions.size());
+  for (size_t i = 0; i < questions.size(); ++i) {
+    Request request{.id = static_cast<int64_t>(i),
+                    .prompt = questions[i].prompt,
+                    .choice = questions[i].choice,
+                    .hash_logits = false};
+    request.params.max_tokens = max_tokens_;
+    request.params.seed = questions[i].seed;
+    request.params.logprobs = 0;
+    request.params.stop_token_ids = ends_;
+    engine_.add(std::move(request));
+  }
+  while (engine_.step(sink)) {
+  }
+  if (!sink.failure.empty()) fail("step {}: {}", step, sink.failure);
+  return std::move(sink.answers);
+}
+
+}  // namespace invar::rl

@@ -1,0 +1,415 @@
+// Runs of reinforcement learning: sampler and trainer are one policy to the bit, whatever computes
+// them; weights are handed over whole; runs go on exactly; one sentence for what is wrong.
+#include "train/rl/rl_run.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "kernels/select.h"
+#include "model/parameter_source.h"
+#include "train/checkpoint.h"
+#include "train/rl/experiment.h"
+#include "train/rl/rollouts.h"
+#include "train/training_run.h"
+#include "weights/hf_directory.h"
+
+namespace invar::rl {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Learns in a second to end its sums with "The answer is", and sometimes with the right one.
+constexpr const char* kStart = R"(
+name = "start"
+[corpus]
+kinds = ["arithmetic"]
+[tokenizer]
+documents = 100
+[model]
+hidden = 64
+layers = 2
+heads = 2
+kv_heads = 1
+head_dim = 32
+ffn = 128
+vocab = 600
+max_positions = 256
+[training]
+context = 128
+rows = 8
+groups = 2
+batch_rows = 4
+[optimizer]
+steps = 150
+warmup = 10
+rate = 1e-2
+[evaluation]
+documents = 10
+every = 1000
+[checkpoint]
+every = 1000
+)";
+
+constexpr const char* kRl = R"(
+name = "tiny"
+seed = 1
+model = "start/model"
+[tasks]
+kinds = ["arithmetic"]
+[rollouts]
+prompts = 8
+answers = 8
+max_tokens = 40
+[policy]
+method = "reinforce"
+[training]
+context = 128
+groups = 2
+batch_rows = 4
+[optimizer]
+steps = 3
+warmup = 1
+rate = 1e-3
+decay = 0.0
+[evaluation]
+problems = 8
+[checkpoint]
+every = 2
+)";
+
+class RlRuns : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    directory_ = fs::temp_directory_path() / fmt::format("invar-rl-{}", getpid());
+    fs::remove_all(directory_);
+    fs::create_directories(directory_);
+    RunOptions options;
+    options.output = (directory_ / "start").string();
+    options.threads = 1;
+    run_training(read_recipe(write("start.toml", kStart)), options);
+  }
+  static void TearDownTestSuite() { fs::remove_all(directory_); }
+
+  static std::string write(const std::string& name, const std::string& text) {
+    std::ofstream(directory_ / name) << text;
+    return (directory_ / name).string();
+  }
+  static std::string replaced(const std::string& from, const std::string& to) {
+    std::string text = kRl;
+    return text.replace(text.find(from), from.size(), to);
+  }
+  static RlRecipe recipe() { return read_rl_recipe(write("rl.toml", kRl)); }
+  static RlOptions to(const std::string& name) {
+    RlOptions options;
+    options.output = (directory_ / name).string();
+    options.threads = 1;
+    return options;
+  }
+  // The digest of the weights at the end, and what every step measured.
+  static std::string digest(const RlRecipe& r, RlOptions options,
+                            std::vector<RlProgress>* steps = nullptr) {
+    fs::remove_all(options.output);
+    options.progress = [&](const RlProgress& p) {
+      if (steps) steps->push_back(p);
+    };
+    return run_rl(r, options).weights_digest;
+  }
+  template <typename Work>
+  static std::string sentence_of(Work work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+      return error.what();
+    }
+    return "";
+  }
+
+  static inline fs::path directory_;
+};
+
+TEST_F(RlRuns, SamplerAndTrainerAreOnePolicy) {
+  std::vector<RlProgress> steps;
+  const std::string exact = digest(recipe(), to("exact"), &steps);
+  double rewards = 0;
+  ASSERT_EQ(steps.size(), 3u);
+  for (const RlProgress& p : steps) {
+    const Mismatch& m = p.mismatch;
+    EXPECT_GT(m.tokens, 500);
+    EXPECT_EQ(m.different, 0);
+    for (const double zero : {m.k1, m.k2, m.k3, m.largest_difference, m.ratio_deviation,
+                              m.clip_fraction, m.smallest_ratio - 1, m.largest_ratio - 1})
+      EXPECT_EQ(zero, 0.0);
+    rewards += p.reward;
+    EXPECT_GT(p.entropy, 0.1);
+  }
+  EXPECT_GT(rewards, 0.0);  // else nothing was learned and weights would agree for nothing
+
+  // A step after the first that learned, the first weights hold back.
+  RlRecipe held = recipe();
+  held.policy.reference = 0.1;
+  EXPECT_NE(digest(held, to("held")), exact);
+
+  // The controls: another arithmetic, other weights. (Uncorrected, a sampler that draws the same
+  // tokens by chance teaches the same.)
+  for (const SamplerOptions& sampler :
+       {SamplerOptions{"control", "exact"}, SamplerOptions{"portable", "int8"}}) {
+    RlRecipe r = recipe();
+    r.sampler = sampler;
+    r.policy.correction = Correction::truncated;
+    steps.clear();
+    EXPECT_NE(digest(r, to("mismatch"), &steps), exact);
+    for (const RlProgress& p : steps) {
+      EXPECT_GT(p.mismatch.different, p.mismatch.tokens / 2) << sampler.arithmetic;
+      EXPECT_GT(p.mismatch.k3, 0.0);
+      EXPECT_GT(p.mismatch.largest_ratio, 1.0);
+    }
+  }
+}
+
+TEST_F(RlRuns, GiveTheSameWeightsHoweverTheyAreRun) {
+  // Two steps: the first that learns something and the one before.
+  const auto brief = [](auto change) {
+    RlRecipe r = recipe();
+    RlOptions options = to("run");
+    options.until = 2;
+    r.evaluation_problems = 0;
+    change(r, options);
+    return digest(r, options);
+  };
+  const std::string expected = brief([](RlRecipe&, RlOptions&) {});
+  const auto same = [&](const char* what, auto change) {
+    EXPECT_EQ(brief(change), expected) << what;
+  };
+  // Ratios of exactly 1: every correction is none.
+  same("threads, few at once, truncated", [](RlRecipe& r, RlOptions& o) {
+    o.threads = 2;
+    r.engine.scheduler.max_num_seqs = 5;
+    r.engine.scheduler.max_num_batched_tokens = 37;
+    r.policy.correction = Correction::truncated;
+  });
+  same("ranks, pages, clipped, vllm", [](RlRecipe& r, RlOptions& o) {
+    o.ranks = 2;
+    r.trainer.batch_rows = 1;
+    r.engine.prefix_caching = false;
+    r.engine.page_places = 64;
+    r.engine.scheduler.policy = "vllm";
+    r.policy.correction = Correction::clipped;
+  });
+  same("avx2, orca", [](RlRecipe& r, RlOptions& o) {
+    o.instruction_set = "avx2";
+    r.engine.scheduler.policy = "orca";
+  });
+
+  const auto differs = [&](const char* what, auto change) {
+    EXPECT_NE(brief([&](RlRecipe& r, RlOptions&) { change(r); }), expected) << what;
+  };
+  differs("seed", [](RlRecipe& r) { r.seed = 2; });
+  differs("method", [](RlRecipe& r) { r.policy.method = Method::grpo; });
+  differs("answers", [](RlRecipe& r) { r.answers = 9; });
+}
+
+// Killed at any step, with a checkpoint half written beside the whole one.
+TEST_F(RlRuns, GoOnAfterTheyAreKilled) {
+  const std::string expected = digest(recipe(), to("whole"));
+  for (int64_t last = 1; last <= 2; ++last) {
+    const RlOptions options = to(fmt::format("killed-{}", last));
+    const pid_t child = fork();
+    if (child == 0) {
+      RlOptions dying = options;
+      dying.progress = [&](const RlProgress& p) {
+        if (p.report.step == last) kill(getpid(), SIGKILL);
+      };
+      run_rl(recipe(), dying);
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status));
+    fs::create_directories(fs::path(options.output) / "checkpoints/step-000003.partial");
+    EXPECT_EQ(run_rl(recipe(), options).weights_digest, expected) << "killed at " << last;
+    std::ifstream metrics(fs::path(options.output) / "metrics.jsonl");
+    int64_t step = 0;
+    for (std::string line; std::getline(metrics, line); ++step)
+      EXPECT_EQ(json::parse(line, "line").find("step")->as_integer(), step);
+    EXPECT_EQ(step, 4);
+  }
+  EXPECT_EQ(open_hf_directory((directory_ / "whole/model").string()).config,
+            open_hf_directory((directory_ / "start/model").string()).config);
+}
+
+// A limit on the size of files stands for a full disk.
+TEST_F(RlRuns, KeepTheLastCheckpointWhenTheNextFails) {
+  RlOptions options = to("full");
+  options.until = 2;
+  run_rl(recipe(), options);
+  const fs::path checkpoints = fs::path(options.output) / "checkpoints";
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  rlimit small = before;
+  small.rlim_cur = 100000;
+  setrlimit(RLIMIT_FSIZE, &small);
+  options.until = 0;
+  EXPECT_THROW(run_rl(recipe(), options), Error);
+  setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_TRUE(fs::exists(checkpoints / "step-000002/training.json"));
+  EXPECT_FALSE(fs::exists(checkpoints / "step-000003"));
+  EXPECT_EQ(run_rl(recipe(), options).weights_digest, digest(recipe(), to("whole")));
+}
+
+// ---- The hand-over
+
+Question question(int length) {
+  Question q{.seed = 5};
+  for (int i = 0; i < length; ++i) q.prompt.push_back(20 + i * 7 % 300);
+  return q;
+}
+
+TEST_F(RlRuns, HandOverLeavesNoStalePage) {
+  const std::string model = (directory_ / "start/model").string();
+  const auto rollouts = [&] {
+    EngineOptions options;
+    options.page_places = 32;
+    options.scheduler.max_model_len = 256;
+    return Rollouts({.model = model, .threads = 1}, options, 20, {});
+  };
+  // Other weights: every matrix a quarter smaller.
+  const auto source = open_checkpoint(model);
+  const HfDirectory directory = open_hf_directory(model);
+  const DecoderSpec spec =
+      parse_model_config(directory.config, directory.generation_config, model).spec;
+  const ParameterLayout layout(spec);
+  std::vector<bf16_t> other(static_cast<size_t>(layout.size()));
+  const TrainingState state = starting_state(spec, *source);
+  for (size_t i = 0; i < other.size(); ++i) other[i] = f32_to_bf16(0.75f * state.master[i]);
+  const ParameterSource weights(layout, other.data());
+
+  const std::vector<Question> questions = {question(100), question(90)};
+  Rollouts fresh = rollouts();
+  fresh.take_weights(weights);
+  const std::vector<Answer> expected = fresh.answer(questions, 1);
+  Rollouts before = rollouts();
+  const std::vector<Answer> old = before.answer(questions, 1);
+  EXPECT_NE(old[0].log_probabilities, expected[0].log_probabilities);
+
+  before.take_weights(weights);
+  const std::vector<Answer> handed = before.answer(questions, 2);
+  // The control: new weights over pages of the old ones are seen.
+  Rollouts stale = rollouts();
+  stale.answer(questions, 1);
+  stale.engine().model().reload(weights);
+  const std::vector<Answer> mixed = stale.answer(questions, 2);
+  for (size_t i = 0; i < questions.size(); ++i) {
+    EXPECT_EQ(handed[i].tokens, expected[i].tokens);
+    EXPECT_EQ(handed[i].log_probabilities, expected[i].log_probabilities);
+    EXPECT_NE(mixed[i].log_probabilities, expected[i].log_probabilities);
+  }
+  stale.engine().add({.id = 1, .prompt = {1, 2, 3}});
+  EXPECT_THROW(stale.take_weights(weights), UsageError);
+}
+
+// ---- What is wrong
+
+TEST_F(RlRuns, RefuseBadInputInOneSentence) {
+  const auto expect_refused = [&](const std::string& from, const std::string& to,
+                                  const std::string& sentence) {
+    const std::string path = write("bad.toml", replaced(from, to));
+    const std::string found = sentence_of([&] { read_rl_recipe(path); });
+    EXPECT_NE(found.find(sentence), std::string::npos) << found;
+  };
+  expect_refused("prompts = 8", "prompt = 8",
+                 "bad.toml line 8: expected answers, max_tokens, prom");
+  expect_refused("[policy]", "[polcy]", "found \"polcy\"");
+  expect_refused("\"reinforce\"", "\"ppo\"", "expected \"policy.method\" to be one of reinforce");
+  expect_refused("\"arithmetic\"", "\"poems\"",
+                 "to hold some of arithmetic, format, copying, found \"poems\"");
+  expect_refused("\"arithmetic\"", "3", "line 6: expected \"tasks.kinds\" to be a list of strings");
+  expect_refused("answers = 8", "answers = 1", "from 2 to 1024, found 1");
+  expect_refused("groups = 2", "rows = 2", "found \"training.rows\"");
+  expect_refused("model = \"start/model\"\n", "", "expected \"model\", found no such key");
+
+  const auto runs = [&](RlRecipe r) { return sentence_of([&] { digest(r, to("bad")); }); };
+  RlRecipe r = recipe();
+  r.model = (directory_ / "none").string();
+  EXPECT_NE(runs(r).find("none: expected a model directory with a tokenizer.json"),
+            std::string::npos);
+  // A model of another vocabulary than its tokenizer's.
+  const fs::path other = directory_ / "other";
+  fs::copy(directory_ / "start/model", other);
+  std::ifstream file(other / "config.json");
+  std::string config{std::istreambuf_iterator<char>(file), {}};
+  config.replace(config.find("600"), 3, "512");
+  std::ofstream(other / "config.json") << config;
+  r.model = other.string();
+  EXPECT_NE(runs(r).find("expected token ids from 0 to 511, found 597"), std::string::npos);
+  // A checkpoint of another run.
+  RlOptions options = to("seeded");
+  options.until = 2;
+  run_rl(recipe(), options);
+  r = recipe();
+  r.seed = 7;
+  const std::string found = sentence_of([&] { run_rl(r, options); });
+  EXPECT_NE(found.find("expected seed 7, found 1"), std::string::npos) << found;
+}
+
+// Weights of 1e30 behind a norm of 1e-30: the forward is what it was, the norm's gradient is not.
+TEST_F(RlRuns, NameStepAndTensorOfGradientsThatAreNotFinite) {
+  const std::string model = (directory_ / "start/model").string();
+  const HfDirectory directory = open_hf_directory(model);
+  TrainerOptions options;
+  options.model = parse_model_config(directory.config, directory.generation_config, model);
+  options.context = 32, options.rows = options.groups = options.batch_rows = 1;
+  const DecoderSpec& spec = options.model.spec;
+  const ParameterLayout layout(spec);
+  TrainingState state = starting_state(spec, *open_checkpoint(model));
+  const auto scale = [&](TensorRole role, int count, float factor) {
+    for (int i = 0; i < count; ++i) state.master[layout.offset(role, 1) + i] *= factor;
+  };
+  scale(TensorRole::post_norm, spec.hidden, 1e-30f);
+  scale(TensorRole::gate, spec.ffn * spec.hidden, 1e30f);
+  scale(TensorRole::up, spec.ffn * spec.hidden, 1e30f);
+  ThreadPool pool(1);
+  RlRecipe r = recipe();
+  r.model = (directory_ / "steep").string();
+  write_model(r.model, Trainer(options, state), read_tokenizer_texts(model), pool);
+  const std::string found = sentence_of([&] { digest(r, to("steep-run")); });
+  EXPECT_NE(found.find(": the gradient of tensor \"model.layers.1.post_"), std::string::npos)
+      << found;
+  EXPECT_EQ(found.find("step "), 0u) << found;
+}
+
+TEST_F(RlRuns, ExperimentsAreTheirRuns) {
+  const std::string text = std::string(kRl) + R"([[runs]]
+name = "control"
+arithmetic = "control"
+correction = "truncated"
+[[runs]]
+name = "exact"
+)";
+  const RlRecipe r = read_rl_recipe(write("experiment.toml", text));
+  RlOptions options = to("experiment");
+  options.until = 2;
+  const auto results = run_experiment(r, options, {});
+  ASSERT_EQ(results.size(), 2u);
+  EXPECT_GT(results[0].mean_k3, 0.0);
+  EXPECT_EQ(results[1].mean_k3, 0.0);
+  EXPECT_EQ(results[1].largest_difference, 0.0);
+  RlRecipe exact = recipe();
+  RlOptions alone = to("alone");
+  alone.until = 2;
+  EXPECT_EQ(results[1].result.weights_digest, digest(exact, alone));
+  EXPECT_TRUE(fs::exists(directory_ / "experiment/experiment.svg"));
+  EXPECT_TRUE(fs::exists(directory_ / "experiment/exact/curves.svg"));
+}
+
+}  // namespace
+}  // namespace invar::rl
