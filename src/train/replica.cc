@@ -407,7 +407,7 @@ Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const Pa
       totals.model += row.weights[i];
       if (has_second(row, i, next)) totals.mtp += row.weights[i + 1];
     }
-  if (divisor != 0) totals.model = divisor;
+  if (divisor != 0) totals = {divisor, divisor};
   const int groups = options_.groups / options_.ranks;
   losses_.assign(static_cast<size_t>(loss_count()) * rows.size(), 0.0);
   failure_.clear();

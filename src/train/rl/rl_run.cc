@@ -1,7 +1,7 @@
 #include "train/rl/rl_run.h"
 
-#include <cmath>
 #include <filesystem>
+#include <numeric>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -9,8 +9,6 @@
 #include "model/parameter_source.h"
 #include "numerics/philox.h"
 #include "train/checkpoint.h"
-#include "train/curves.h"
-#include "train/metrics_file.h"
 #include "train/rl/packing.h"
 #include "train/rl/rl_metrics.h"
 #include "train/rl/rollouts.h"
@@ -39,10 +37,10 @@ struct Rollout {
   }
 };
 
-// A step's answers in rows, and the trainer's log-probabilities of every position.
-struct Scored {
-  PackedAnswers packed;
-  std::vector<float> log_probabilities, entropies;
+// What the trainer says to each answer.
+struct Scores {
+  std::vector<std::vector<float>> log_probabilities;  // of each token
+  double entropy = 0;                                 // mean over tokens
 };
 
 uint64_t noise_seed(uint64_t seed, corpus::Split split, int64_t problem) {
@@ -179,36 +177,51 @@ class Run {
         draw(recipe_.seed, corpus::Split::problems, (step - 1) * recipe_.prompts, recipe_.prompts,
              recipe_.answers, step);
     p.rollout_seconds = timer.seconds();
-    Scored scored = score(rollout);
-    compare(step, rollout, scored, p);
-    summarize(rollout, scored, p);
-    weigh(rollout, scored);
-    p.report = trainer_->step(scored.packed.rows, static_cast<double>(rollout.answers.size()));
+    const Scores scores = score(rollout, *trainer_);
+    p.entropy = scores.entropy;
+    compare(step, rollout, scores, p);
+    summarize(rollout, p);
+    const PackedAnswers lesson = make_lesson(rollout, scores);
+    p.report = trainer_->step(lesson.rows, static_cast<double>(rollout.answers.size()));
     hand_over();
     p.training_seconds = timer.seconds() - p.rollout_seconds;
     return p;
   }
 
-  Scored score(const Rollout& rollout) {
+  PackedAnswers pack(const Rollout& rollout, std::span<const size_t> chosen) const {
     std::vector<const std::vector<int32_t>*> prompts, answers;
-    for (size_t i = 0; i < rollout.answers.size(); ++i) {
+    for (const size_t i : chosen) {
       prompts.push_back(&rollout.prompt_of(i));
       answers.push_back(&rollout.answers[i].tokens);
     }
     const TrainerOptions& t = recipe_.trainer;
-    Scored scored{pack_answers(prompts, answers, t.context, t.groups, t.model.eos_ids[0]), {}, {}};
-    scored.log_probabilities = trainer_->log_probabilities(scored.packed.rows, &scored.entropies);
-    return scored;
+    return pack_answers(prompts, answers, t.context, t.groups, t.model.eos_ids[0]);
+  }
+
+  Scores score(const Rollout& rollout, Trainer& trainer) const {
+    std::vector<size_t> all(rollout.answers.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    const PackedAnswers packed = pack(rollout, all);
+    std::vector<float> entropies;
+    const std::vector<float> found = trainer.log_probabilities(packed.rows, &entropies);
+    Scores scores;
+    double tokens = 0;
+    for (const PackedAnswers::Place& place : packed.places) {
+      const auto first = found.begin() + place.index(recipe_.trainer.context);
+      scores.log_probabilities.emplace_back(first, first + place.tokens);
+      tokens += place.tokens;
+    }
+    for (const float entropy : entropies) scores.entropy += double{entropy} / tokens;
+    return scores;
   }
 
   // The sampler beside the trainer; where they are one policy they agree to the bit.
-  void compare(int64_t step, const Rollout& rollout, const Scored& scored, RlProgress& p) const {
+  void compare(int64_t step, const Rollout& rollout, const Scores& scores, RlProgress& p) const {
     MismatchMeter meter(recipe_.policy.clip);
-    for (size_t i = 0; i < rollout.answers.size(); ++i) {
-      const int64_t first = scored.packed.places[i].index(recipe_.trainer.context);
+    for (size_t i = 0; i < rollout.answers.size(); ++i)
       for (size_t t = 0; t < rollout.answers[i].tokens.size(); ++t) {
         const float sampler = rollout.answers[i].log_probabilities[t];
-        const float trainer = scored.log_probabilities[static_cast<size_t>(first) + t];
+        const float trainer = scores.log_probabilities[i][t];
         if (recipe_.sampler.is_trained_policy() && sampler != trainer)
           fail(
               "step {}: expected the trainer's log-probability {}, found {} from the sampler for "
@@ -216,11 +229,10 @@ class Run {
               step, trainer, sampler, i, rollout.prompt_of(i).size() + t);
         meter.add(sampler, trainer);
       }
-    }
     p.mismatch = meter.result();
   }
 
-  void summarize(const Rollout& rollout, const Scored& scored, RlProgress& p) const {
+  static void summarize(const Rollout& rollout, RlProgress& p) {
     std::array<double, kTaskNames.size()> counts{};
     const auto answers = static_cast<double>(rollout.answers.size());
     for (size_t i = 0; i < rollout.answers.size(); ++i) {
@@ -231,35 +243,48 @@ class Run {
       p.ended += rollout.answers[i].ended / answers;
     }
     for (size_t task = 0; task < counts.size(); ++task) p.task_rewards[task] /= counts[task];
-    for (const float entropy : scored.entropies) p.entropy += double{entropy};
-    p.entropy /= static_cast<double>(p.mismatch.tokens);
     p.answer_tokens = static_cast<double>(p.mismatch.tokens) / answers;
   }
 
-  // Puts the policy's loss into the rows' weights.
-  void weigh(const Rollout& rollout, Scored& scored) {
-    std::vector<float> reference;
-    if (reference_) reference = reference_->log_probabilities(scored.packed.rows);
+  std::vector<double> advantages_of(const Rollout& rollout) const {
+    std::vector<double> all;
+    for (size_t i = 0; i < rollout.rewards.size(); i += rollout.answers_each) {
+      const auto one =
+          advantages(recipe_.policy.method,
+                     std::span<const double>(rollout.rewards).subspan(i, rollout.answers_each));
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    return all;
+  }
+
+  // Rows whose weights are the policy's loss. Answers that teach nothing are left out.
+  PackedAnswers make_lesson(const Rollout& rollout, const Scores& scores) const {
     const PolicyOptions& policy = recipe_.policy;
-    const std::span<const double> rewards = rollout.rewards;
-    for (size_t i = 0; i < rollout.answers.size(); ++i) {
-      const size_t of_problem = i / rollout.answers_each * rollout.answers_each;
-      const double advantage = advantages(
-          policy.method, rewards.subspan(of_problem, rollout.answers_each))[i - of_problem];
+    const std::vector<double> advantages = advantages_of(rollout);
+    std::vector<size_t> chosen;
+    for (size_t i = 0; i < advantages.size(); ++i)
+      if (advantages[i] != 0 || reference_) chosen.push_back(i);
+    if (chosen.empty()) chosen.push_back(0);  // the optimizer's step is one all the same
+    Scores reference;
+    if (reference_) reference = score(rollout, *reference_);
+    PackedAnswers lesson = pack(rollout, chosen);
+    for (size_t n = 0; n < chosen.size(); ++n) {
+      const size_t i = chosen[n];
       const Answer& answer = rollout.answers[i];
-      const auto place = scored.packed.places[i];
-      const auto index = static_cast<size_t>(place.index(recipe_.trainer.context));
-      float* weights = &scored.packed.rows[place.row].weights[static_cast<size_t>(place.first)];
-      const double share =
-          policy.method == Method::grpo ? 1.0 / static_cast<double>(answer.tokens.size()) : 1.0;
+      const auto tokens = static_cast<double>(answer.tokens.size());
+      const double share = policy.method == Method::grpo ? 1.0 / tokens : 1.0;
+      const auto& place = lesson.places[n];
+      float* weights = &lesson.rows[place.row].weights[static_cast<size_t>(place.first)];
       for (size_t t = 0; t < answer.tokens.size(); ++t) {
-        const float trainer = scored.log_probabilities[index + t];
-        double weight = correction_weight(policy, advantage,
+        const float trainer = scores.log_probabilities[i][t];
+        double weight = correction_weight(policy, advantages[i],
                                           importance_ratio(answer.log_probabilities[t], trainer));
-        if (reference_) weight += reference_weight(policy, reference[index + t], trainer);
+        if (reference_)
+          weight += reference_weight(policy, reference.log_probabilities[i][t], trainer);
         weights[t] = static_cast<float>(weight * share);
       }
     }
+    return lesson;
   }
 
   void save(const RlMetrics& metrics) {
