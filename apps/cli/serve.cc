@@ -66,7 +66,8 @@ struct LocalEngine {
                  .instruction_set = model->instruction_set(),
                  .vocab = static_cast<int32_t>(model->spec().vocab),
                  .end_tokens = model->config().eos_ids,
-                 .prompt_logprobs = flags.engine.options.prompt_logprobs}) {}
+                 .prompt_logprobs = flags.engine.options.prompt_logprobs},
+                flags.engine.options.scheduler.max_num_seqs) {}
 
   std::unique_ptr<Model> model;
   std::unique_ptr<Engine> engine;

@@ -14,6 +14,7 @@ namespace {
 constexpr int kMaxDepth = 64;
 
 openai::Endpoint endpoint_of(const std::string& path) {
+  if (path == "/v1/responses") return openai::Endpoint::responses;
   return path == "/v1/chat/completions" ? openai::Endpoint::chat : openai::Endpoint::completions;
 }
 
@@ -52,7 +53,7 @@ openai::Request Admission::read(const JournalEntry& entry) const {
                           .ignores_unknown = true};
   const openai::Endpoint endpoint = endpoint_of(entry.endpoint);
   // What is left of the context, unless the request says less.
-  if (endpoint == openai::Endpoint::chat) context.defaults.max_tokens = facts.max_model_len;
+  if (endpoint != openai::Endpoint::completions) context.defaults.max_tokens = facts.max_model_len;
   const json::Value body =
       json::parse(entry.request, "the body of the request", {.max_depth = kMaxDepth});
   openai::Request request = openai::parse_request(body, endpoint, context);
@@ -61,19 +62,17 @@ openai::Request Admission::read(const JournalEntry& entry) const {
 
 Admitted Admission::admit(const HttpRequest& http) const {
   const BackendFacts facts = backend_.facts();
-  const bool chat = endpoint_of(http.path) == openai::Endpoint::chat;
-  JournalEntry entry{.id = random_id(chat ? "chatcmpl-" : "cmpl-"),
+  const openai::Endpoint endpoint = endpoint_of(http.path);
+  JournalEntry entry{.id = random_id(endpoint == openai::Endpoint::chat          ? "chatcmpl-"
+                                     : endpoint == openai::Endpoint::completions ? "cmpl-"
+                                                                                 : "resp_"),
                      .created = static_cast<int64_t>(std::time(nullptr)),
                      .endpoint = http.path,
                      .request = http.body,
                      .arithmetic = facts.identity,
                      .weights = facts.weights};
   openai::Request request = read(entry);
-  if (!request.model.empty()) {
-    if (std::find(model_.names.begin(), model_.names.end(), request.model) == model_.names.end())
-      throw ApiError{404, fmt::format("the model {} does not exist", json::quoted(request.model)),
-                     "model_not_found", "model"};
-  }
+  check_model(request.model);
   // A number that every client's JSON reader keeps.
   if (!request.has_seed) request.text.params.seed = random_bits(53);
   request.text.params = entry.params = checked(std::move(request.text.params), facts.vocab);
@@ -118,6 +117,30 @@ std::string Admission::detokenize(const HttpRequest& http) const {
   return model_.tokenizer->decode(ids, {.skip_special = false});
 }
 
+std::vector<std::vector<int32_t>> Admission::embedded(const json::Value& body) const {
+  if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
+  const json::Value* input = body.find("input");
+  const json::Value* dimensions = body.find("dimensions");
+  if (!input) fail_usage("expected \"input\" in the body of the request");
+  if (dimensions && !dimensions->is_null()) fail_usage("dimensions are the model's own");
+  json::Value prompt = json::Object{{"prompt", *input}};
+  if (const json::Value* model = body.find("model")) prompt.set("model", *model);
+  const openai::Request request =
+      read({.endpoint = "/v1/completions", .request = json::dump(prompt)});
+  check_model(request.model);
+  std::vector<std::vector<int32_t>> texts;
+  for (const openai::Prompt& one : request.prompts) texts.push_back(encode(request, one));
+  return texts;
+}
+
+void Admission::check_model(const std::string& name) const {
+  if (name.empty() ||
+      std::find(model_.names.begin(), model_.names.end(), name) != model_.names.end())
+    return;
+  throw ApiError{404, fmt::format("the model {} does not exist", json::quoted(name)),
+                 "model_not_found", "model"};
+}
+
 Admitted Admission::readmit(const JournalEntry& entry) const {
   const BackendFacts facts = backend_.facts();
   if (entry.arithmetic != facts.identity || entry.weights != facts.weights)
@@ -158,7 +181,7 @@ std::vector<Job> Admission::make_jobs(const JournalEntry& entry,
                                  "answer into the context of {}",
                                  size, facts.max_model_len - 1, facts.max_model_len),
                      "context_length_exceeded",
-                     request.endpoint == openai::Endpoint::chat ? "messages" : "prompt"};
+                     request.endpoint == openai::Endpoint::completions ? "prompt" : "messages"};
     jobs.push_back({.prompt = prompt,
                     .params = entry.params,
                     .choice = static_cast<int32_t>(i % n),

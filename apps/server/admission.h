@@ -50,9 +50,14 @@ class Admission {
   // Of POST /detokenize: the text of "tokens".
   std::string detokenize(const HttpRequest& http) const;
 
+  // The texts of POST /v1/embeddings as tokens.
+  std::vector<std::vector<int32_t>> embedded(const json::Value& body) const;
+
   std::string fingerprint() const;
 
  private:
+  // Throws ApiError for a name that is not served.
+  void check_model(const std::string& name) const;
   openai::Request read(const JournalEntry& entry) const;
   std::vector<int32_t> encode(const openai::Request& request, const openai::Prompt& prompt) const;
   std::vector<Job> make_jobs(const JournalEntry& entry, const openai::Request& request) const;

@@ -15,8 +15,12 @@ Answering::Answering(Admitted admitted, std::shared_ptr<Exchange> exchange,
   if (request.stream) {
     int64_t prompt_tokens = 0;
     for (const auto& prompt : admitted_.entry.prompts) prompt_tokens += std::ssize(prompt);
-    writer_ =
-        std::make_unique<openai::EventWriter>(admitted_.head, request, prompt_tokens, tokenizer);
+    if (request.endpoint == openai::Endpoint::responses)
+      writer_ = std::make_unique<openai::ResponseWriter>(admitted_.head, request, prompt_tokens,
+                                                         tokenizer);
+    else
+      writer_ =
+          std::make_unique<openai::EventWriter>(admitted_.head, request, prompt_tokens, tokenizer);
     return;
   }
   for (const Job& job : admitted_.jobs) {
@@ -72,8 +76,11 @@ void Answering::finish() {
       return exchange_->reply(error_reply({500, "the answer failed: " + builder->answer.error}));
     answers.push_back(std::move(builder->answer));
   }
-  exchange_->reply({.body = json::dump(openai::answer_body(admitted_.request, answers, tokenizer_,
-                                                           &admitted_.head))});
+  const openai::Request& request = admitted_.request;
+  exchange_->reply({.body = json::dump(
+                        request.endpoint == openai::Endpoint::responses
+                            ? openai::response_body(request, answers[0], admitted_.head)
+                            : openai::answer_body(request, answers, tokenizer_, &admitted_.head))});
 }
 
 void Answers::number(std::vector<Job>& jobs) {

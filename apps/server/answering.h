@@ -10,6 +10,7 @@
 #include "admission.h"
 #include "backend.h"
 #include "frontend/openai_events.h"
+#include "frontend/responses.h"
 #include "http.h"
 #include "metrics.h"
 
@@ -45,7 +46,7 @@ class Answering : public BodySource, public std::enable_shared_from_this<Answeri
   std::shared_ptr<Exchange> exchange_;
   const Tokenizer& tokenizer_;
   Answers& answers_;
-  std::unique_ptr<openai::EventWriter> writer_;           // of a stream
+  std::unique_ptr<openai::StreamWriter> writer_;          // of a stream
   std::vector<std::pair<size_t, TokenOutput>> waiting_;   // until the client takes them
   std::vector<std::unique_ptr<AnswerBuilder>> builders_;  // of a whole answer
   size_t unfinished_ = 0;

@@ -1,6 +1,7 @@
 #include "api.h"
 
 #include <openssl/crypto.h>
+#include <openssl/evp.h>
 
 #include <csignal>
 #include <cstring>
@@ -11,6 +12,26 @@
 #include "errors.h"
 
 namespace invar::server {
+
+namespace {
+
+// A list of numbers, or the bytes of little-endian f32 in base64, as OpenAI's clients ask.
+json::Value embedding_value(const std::vector<float>& vector, bool base64) {
+  if (!base64) {
+    json::Array numbers;
+    for (const float number : vector) numbers.emplace_back(static_cast<double>(number));
+    return numbers;
+  }
+  const size_t bytes = vector.size() * sizeof(float);
+  std::string text((bytes + 2) / 3 * 4 + 1, '\0');
+  const int size = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
+                                   reinterpret_cast<const unsigned char*>(vector.data()),
+                                   static_cast<int>(bytes));
+  text.resize(static_cast<size_t>(size));
+  return text;
+}
+
+}  // namespace
 
 struct Server::Route {
   const char* method;
@@ -33,10 +54,13 @@ const std::vector<Server::Route>& Server::routes() {
       {"GET", "/v1/models", &Server::models},
       {"POST", "/v1/completions", &Server::answer},
       {"POST", "/v1/chat/completions", &Server::answer},
+      {"POST", "/v1/responses", &Server::answer},
+      {"POST", "/v1/embeddings", &Server::embeddings},
       {"POST", "/tokenize", &Server::tokenize},
       {"POST", "/detokenize", &Server::detokenize},
       {"GET", "/v1/completions/", &Server::retrieve, true, true},
       {"GET", "/v1/chat/completions/", &Server::retrieve, true, true},
+      {"GET", "/v1/responses/", &Server::retrieve, true, true},
   };
   return kRoutes;
 }
@@ -175,8 +199,9 @@ void Server::metrics(std::shared_ptr<Exchange> exchange) {
                                                  http_.counts().connections, answers_.size())});
 }
 
-void Server::reply_later(std::shared_ptr<Exchange> exchange, std::function<json::Value()> task) {
-  worker_.post([this, exchange = std::move(exchange), task = std::move(task)] {
+void Server::reply_later(Worker& worker, std::shared_ptr<Exchange> exchange,
+                         std::function<json::Value()> task) {
+  worker.post([this, exchange = std::move(exchange), task = std::move(task)] {
     ApiError error{.status = 0};
     HttpReply reply;
     try {
@@ -196,7 +221,7 @@ void Server::reply_later(std::shared_ptr<Exchange> exchange, std::function<json:
 
 void Server::tokenize(std::shared_ptr<Exchange> exchange) {
   const HttpRequest& request = exchange->request;
-  reply_later(exchange, [this, &request] {
+  reply_later(worker_, exchange, [this, &request] {
     const TokenizedText text = admission_.tokenize(request);
     json::Array ids, texts;
     for (const int32_t id : text.ids) {
@@ -214,8 +239,35 @@ void Server::tokenize(std::shared_ptr<Exchange> exchange) {
 
 void Server::detokenize(std::shared_ptr<Exchange> exchange) {
   const HttpRequest& request = exchange->request;
-  reply_later(exchange, [this, &request]() -> json::Value {
+  reply_later(worker_, exchange, [this, &request]() -> json::Value {
     return json::Object{{"prompt", admission_.detokenize(request)}};
+  });
+}
+
+void Server::embeddings(std::shared_ptr<Exchange> exchange) {
+  const HttpRequest& request = exchange->request;
+  reply_later(embedding_, exchange, [this, &request]() -> json::Value {
+    const json::Value body = json::parse(request.body, "the body of the request");
+    const auto texts = admission_.embedded(body);
+    const json::Value* format = body.find("encoding_format");
+    const bool base64 = format && *format == json::Value("base64");
+    std::vector<std::future<std::vector<float>>> vectors;
+    int64_t tokens = 0;
+    for (const auto& text : texts) {
+      vectors.push_back(backend_.embed(text));
+      tokens += std::ssize(text);
+    }
+    json::Array data;
+    for (auto& vector : vectors)
+      data.push_back(json::Object{{"object", "embedding"},
+                                  {"index", std::ssize(data)},
+                                  {"embedding", embedding_value(vector.get(), base64)}});
+    return json::Object{
+        {"object", "list"},
+        {"data", std::move(data)},
+        {"model", model_.names.front()},
+        {"system_fingerprint", admission_.fingerprint()},
+        {"usage", json::Object{{"prompt_tokens", tokens}, {"total_tokens", tokens}}}};
   });
 }
 

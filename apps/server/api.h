@@ -45,8 +45,9 @@ class Server {
   bool may_ask(const HttpRequest& request) const;
   void allow_origin(Exchange& exchange) const;
   void refuse(Exchange& exchange, const ApiError& error);
-  // Runs `task` on the worker; what it returns is the reply.
-  void reply_later(std::shared_ptr<Exchange> exchange, std::function<json::Value()> task);
+  // Runs `task` on a worker; what it returns is the reply.
+  void reply_later(Worker& worker, std::shared_ptr<Exchange> exchange,
+                   std::function<json::Value()> task);
 
   void health(std::shared_ptr<Exchange> exchange);
   void version(std::shared_ptr<Exchange> exchange);
@@ -55,6 +56,7 @@ class Server {
   void answer(std::shared_ptr<Exchange> exchange);
   void tokenize(std::shared_ptr<Exchange> exchange);
   void detokenize(std::shared_ptr<Exchange> exchange);
+  void embeddings(std::shared_ptr<Exchange> exchange);
   void retrieve(std::shared_ptr<Exchange> exchange);
 
   // Runs `action` and answers with an error what it throws.
@@ -81,7 +83,8 @@ class Server {
   std::unordered_map<std::string, std::shared_ptr<Relay>> waiting_;  // resumed, without a client
   HttpServer http_;
   Answers answers_;
-  Worker worker_;  // what may take long: templates, tokenizing, grammars, the journal
+  Worker embedding_;  // waits for the backend
+  Worker worker_;     // what may take long: templates, tokenizing, grammars, the journal
 };
 
 }  // namespace invar::server

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,9 @@ class Backend {
   // The job's pages are free after the engine's current step; the sink may still hear of it. Ids
   // that are not known are ignored: the job may just have finished.
   virtual void cancel(int64_t id) = 0;
+  // The mean of a text's final hidden states (engine/embedder.h). Throws UsageError where that
+  // cannot be computed; the future holds an Error when it fails.
+  virtual std::future<std::vector<float>> embed(std::vector<int32_t> tokens);
 };
 
 }  // namespace invar::server

@@ -1,12 +1,18 @@
 #include "inproc_backend.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/error.h"
 
 namespace invar::server {
 
-InprocBackend::InprocBackend(Engine& engine, const Tokenizer& tokenizer, BackendFacts facts)
-    : engine_(engine), facts_(std::move(facts)), constraints_(tokenizer) {
+InprocBackend::InprocBackend(Engine& engine, const Tokenizer& tokenizer, BackendFacts facts,
+                             int most_in_engine)
+    : engine_(engine),
+      most_in_engine_(most_in_engine),
+      facts_(std::move(facts)),
+      constraints_(tokenizer) {
   facts_.max_model_len = engine.max_model_len();
   stats_.pages = stats_.free_pages = engine.num_pages();
 }
@@ -44,7 +50,7 @@ void InprocBackend::submit(Job job) {
   }
   {
     const std::lock_guard lock(mutex_);
-    added_.push_back(std::move(request));
+    added_.emplace_back(job.priority, std::move(request));
   }
   woken_.notify_one();
 }
@@ -57,31 +63,81 @@ void InprocBackend::cancel(int64_t id) {
   woken_.notify_one();
 }
 
+std::future<std::vector<float>> Backend::embed(std::vector<int32_t>) {
+  fail_usage("embeddings are not computed here");
+}
+
+std::future<std::vector<float>> InprocBackend::embed(std::vector<int32_t> tokens) {
+  std::future<std::vector<float>> result;
+  {
+    const std::lock_guard lock(mutex_);
+    result = texts_.emplace_back(std::move(tokens)).vector.get_future();
+  }
+  woken_.notify_one();
+  return result;
+}
+
+// One text between two steps.
+void InprocBackend::embed_one() {
+  Text text;
+  {
+    const std::lock_guard lock(mutex_);
+    if (texts_.empty()) return;
+    text = std::move(texts_.front());
+    texts_.pop_front();
+  }
+  try {
+    constexpr int kLongest = 8192;  // its keys and values have memory of their own
+    if (!embedder_)
+      embedder_ =
+          std::make_unique<Embedder>(engine_.model(), std::min(kLongest, facts_.max_model_len));
+    text.vector.set_value(embedder_->embed(text.tokens));
+  } catch (const std::exception&) {
+    text.vector.set_exception(std::current_exception());
+  }
+}
+
 // Steps while there is work; orders are taken between steps.
 void InprocBackend::run() {
   while (true) {
     {
       std::unique_lock lock(mutex_);
       woken_.wait(lock, [&] {
-        return stopping_ || engine_.has_work() || !added_.empty() || !cancelled_.empty();
+        return stopping_ || engine_.has_work() || !held_.empty() || !added_.empty() ||
+               !cancelled_.empty() || !texts_.empty();
       });
       if (stopping_) return;
     }
     take_orders();
+    embed_one();
     count(engine_.step(*sink_));
     sink_->on_step_end();
   }
 }
 
 void InprocBackend::take_orders() {
-  std::vector<Request> added;
+  std::vector<std::pair<int32_t, Request>> added;
   std::vector<int64_t> cancelled;
   {
     const std::lock_guard lock(mutex_);
     added.swap(added_);
     cancelled.swap(cancelled_);
   }
-  for (Request& request : added) {
+  for (auto& [priority, request] : added) {
+    const int64_t id = request.id;
+    held_.emplace(std::pair(priority, id), std::move(request));
+  }
+  for (const int64_t id : cancelled) {
+    std::erase_if(held_, [&](const auto& one) { return one.first.second == id; });
+    engine_.abort(id);
+  }
+  feed_engine();
+}
+
+void InprocBackend::feed_engine() {
+  while (!held_.empty() && engine_.num_running() + engine_.num_waiting() < most_in_engine_) {
+    Request request = std::move(held_.begin()->second);
+    held_.erase(held_.begin());
     const int64_t id = request.id;
     try {
       engine_.add(std::move(request));
@@ -91,14 +147,13 @@ void InprocBackend::take_orders() {
                        .error = "the engine refused the request"});
     }
   }
-  for (const int64_t id : cancelled) engine_.abort(id);
 }
 
 void InprocBackend::count(bool stepped) {
   const StepStats& step = engine_.last_step();
   const std::lock_guard lock(mutex_);
   stats_.running = engine_.num_running();
-  stats_.waiting = engine_.num_waiting();
+  stats_.waiting = engine_.num_waiting() + static_cast<int32_t>(held_.size());
   stats_.free_pages = engine_.free_pages();
   if (!stepped) return;
   stats_.steps += 1;

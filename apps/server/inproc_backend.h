@@ -3,11 +3,15 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
 
 #include "backend.h"
+#include "engine/embedder.h"
 #include "engine/engine.h"
 #include "frontend/constraint_compiler.h"
 
@@ -15,8 +19,10 @@ namespace invar::server {
 
 class InprocBackend final : public Backend {
  public:
-  // All outlive it. `facts` of the engine's model; max_model_len is taken from the engine.
-  InprocBackend(Engine& engine, const Tokenizer& tokenizer, BackendFacts facts);
+  // All outlive it. `facts` of the engine's model; max_model_len is taken from the engine. Jobs
+  // beyond `most_in_engine` wait here, by priority and then in order.
+  InprocBackend(Engine& engine, const Tokenizer& tokenizer, BackendFacts facts,
+                int most_in_engine = 128);
   ~InprocBackend() override;
 
   void start(BackendSink& sink) override;
@@ -24,13 +30,19 @@ class InprocBackend final : public Backend {
   BackendStats stats() const override;
   void submit(Job job) override;
   void cancel(int64_t id) override;
+  std::future<std::vector<float>> embed(std::vector<int32_t> tokens) override;
 
  private:
   void run();
   void take_orders();
+  void feed_engine();
+  void embed_one();
   void count(bool stepped);
 
   Engine& engine_;
+  const int most_in_engine_;
+  std::map<std::pair<int32_t, int64_t>, Request> held_;  // (priority, id); ids grow
+  std::unique_ptr<Embedder> embedder_;                   // made when it is first asked for
   BackendFacts facts_;
   BackendSink* sink_ = nullptr;
 
@@ -39,8 +51,13 @@ class InprocBackend final : public Backend {
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable woken_;
-  std::vector<Request> added_;
+  std::vector<std::pair<int32_t, Request>> added_;  // with priorities
   std::vector<int64_t> cancelled_;
+  struct Text {
+    std::vector<int32_t> tokens;
+    std::promise<std::vector<float>> vector;
+  };
+  std::deque<Text> texts_;
   BackendStats stats_;
   bool stopping_ = false;
 

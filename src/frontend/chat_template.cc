@@ -70,6 +70,9 @@ json::Array checked_messages(const json::Value& source, bool takes_parts) {
       fail_usage("expected an object with a \"role\" as message {}, found {}", i,
                  json::excerpt(messages[i]));
     for (auto& [key, value] : messages[i].as_object()) {
+      if (key == "content" && !value.is_string() && !value.is_array() && !value.is_null())
+        fail_usage("expected the content of message {} as a text or parts, found {}", i,
+                   value.type_name());
       if (key == "content" && value.is_array() && !takes_parts)
         value = joined_parts(value.as_array());
       if (key == "tool_calls" && value.is_array())

@@ -1,5 +1,5 @@
 // Requests and answers in the form of OpenAI's completions and chat completions, with the names
-// that vLLM adds.
+// that vLLM adds; requests of /v1/responses too (their answers: responses.h).
 #pragma once
 
 #include <ctime>
@@ -17,7 +17,7 @@
 
 namespace invar::openai {
 
-enum class Endpoint { completions, chat };
+enum class Endpoint { completions, chat, responses };
 
 // What requests are read against.
 struct Context {

@@ -11,23 +11,33 @@
 
 namespace invar::openai {
 
-class EventWriter {
+// Turns tokens into the events of a stream.
+class StreamWriter {
+ public:
+  virtual ~StreamWriter() = default;
+  // Takes the next token of answer i and appends the events that it allows.
+  virtual void push(size_t i, const TokenOutput& output, std::string& out) = 0;
+  // Whether answer i needs no more tokens: the engine may not know of a stop string.
+  virtual bool is_over(size_t i) const = 0;
+  virtual bool ended() const = 0;
+};
+
+class EventWriter final : public StreamWriter {
  public:
   // `prompt_tokens` in all, for the usage.
   EventWriter(Head head, const Request& request, int64_t prompt_tokens, const Tokenizer& tokenizer);
 
-  // Appends the events that the next token of answer i allows: one for each token, in the order of
-  // the tokens' indices and then of the answers, whenever they were computed. A token that shows
-  // no text joins the next. After the last token of the last answer comes the end.
-  void push(size_t i, const TokenOutput& output, std::string& out);
+  // One event for each token, in the order of the tokens' indices and then of the answers, whenever
+  // they were computed. A token that shows no text joins the next. After the last token of the last
+  // answer comes the end.
+  void push(size_t i, const TokenOutput& output, std::string& out) override;
   // Ends the stream with an error in OpenAI's form.
   void fail(const std::string& message, std::string& out);
 
-  // Whether answer i needs no more tokens: the engine may not know of a stop string.
-  bool is_over(size_t i) const { return answers_[i].builder.answer.finish != FinishReason::none; }
-  bool ended() const { return ended_; }
-  int64_t events() const { return events_; }
-  int64_t completion_tokens() const { return completion_tokens_; }
+  bool is_over(size_t i) const override {
+    return answers_[i].builder.answer.finish != FinishReason::none;
+  }
+  bool ended() const override { return ended_; }
 
  private:
   struct Answer {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "frontend/openai.h"
+#include "frontend/responses.h"
 
 namespace invar::openai {
 
@@ -99,6 +100,7 @@ class Reader {
     read_stream(request);
     request.token_ids = read_flag("return_token_ids", false);
     request.logits_hash = read_flag("logits_hash", !context_.ignores_unknown);
+    request.text.hash_logits = request.logits_hash;
     if (const json::Value* v = find("cache_salt")) request.cache_salt = text(*v, "cache_salt");
     read_integer("priority", request.priority, INT32_MIN);
     return request;
@@ -346,6 +348,13 @@ TextRequest Request::answer(size_t i) const {
 }
 
 Request parse_request(const json::Value& body, Endpoint endpoint, const Context& context) {
+  if (endpoint == Endpoint::responses) {
+    const json::Value chat = chat_body_of(body);
+    Request request = Reader(chat, context).read(Endpoint::chat);
+    if (request.text.params.n != 1) fail_usage("a response has one answer: n must be 1");
+    request.endpoint = endpoint;
+    return request;
+  }
   return Reader(body, context).read(endpoint);
 }
 

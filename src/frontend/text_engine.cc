@@ -18,7 +18,8 @@ int64_t TextEngine::submit(const TextRequest& request) {
                .prompt = state->answer.prompt_tokens,
                .params = request.params,
                .constraint = request.constraint,
-               .choice = request.choice});
+               .choice = request.choice,
+               .hash_logits = request.hash_logits});
   states_.emplace(id, std::move(state));
   return id;
 }

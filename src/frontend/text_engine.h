@@ -21,6 +21,7 @@ struct TextRequest {
   bool include_stop = false;
   std::shared_ptr<Constraint> constraint;  // null: the answer may be any text
   int32_t choice = 0;
+  bool hash_logits = true;
 };
 
 class TextSink {

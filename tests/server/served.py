@@ -13,12 +13,13 @@ FAST = ["--threads", "1", "--max-model-len", "512", "--kv-cache-memory", "0.1", 
 
 
 class Served:
-    """One server process. `invar` is the program, `model` a directory or nothing for the made one."""
+    """One server process. `invar` is the program; `command` replaces the usual one."""
 
-    def __init__(self, invar, *flags, model=None, name="m"):
+    def __init__(self, invar, *flags, name="m", command=None):
         self.log = open("/dev/null", "wb")
-        command = [invar, "serve"] + ([str(model)] if model else []) + [
-            "--host", "127.0.0.1", "--port", "0", "--served-model-name", name, *FAST, *flags]
+        fast = [word for pair in zip(FAST[::2], FAST[1::2]) if pair[0] not in flags for word in pair]
+        command = command or [invar, "serve", "--host", "127.0.0.1", "--port", "0", "--served-model-name", name, *fast,
+                              *flags]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log)
         ready, _, _ = select.select([self.process.stdout], [], [], 30)
         assert ready, "the server did not start"

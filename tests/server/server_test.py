@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The server as a client sees it. Usage: server_test.py INVAR [unittest arguments]"""
+import base64
 import concurrent.futures
 import json
 import pathlib
@@ -175,6 +176,34 @@ class Answers(ServerTest):
         none = self.served.post(CHAT, messages=HI, tools=[TOOL], tool_choice="none", max_tokens=4)["choices"][0]
         self.assertNotIn("tool_calls", none["message"])
 
+    def test_embeddings(self):
+        ids = [5, 6, 7, 8]
+        told = self.served.post("/v1/embeddings", input=[ids, "other"])
+        self.assertEqual([d["index"] for d in told["data"]], [0, 1])
+        vector = told["data"][0]["embedding"]
+        # The bits depend on the text alone: not on how it is sent, nor on what else is computed.
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            beside = [pool.submit(self.served.post, COMPLETIONS, prompt="y", max_tokens=40, seed=i) for i in range(6)]
+            packed = self.served.post("/v1/embeddings", input=ids, encoding_format="base64")["data"][0]["embedding"]
+            [b.result() for b in beside]
+        data = base64.b64decode(packed)
+        self.assertEqual(list(struct.unpack(f"<{len(data) // 4}f", data)), [f32(v) for v in vector])
+        self.assertNotEqual(vector, told["data"][1]["embedding"])
+        self.assertEqual(told["data"][1]["embedding"], self.served.post("/v1/embeddings", input="other")["data"][0]["embedding"])
+
+    def test_responses(self):
+        body = dict(input=[{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}], max_output_tokens=12, seed=3)
+        whole = self.served.post("/v1/responses", **body)
+        chat = self.served.post(CHAT, messages=HI, max_tokens=12, seed=3)
+        self.assertEqual(whole["output"][0]["content"][0]["text"], chat["choices"][0]["message"]["content"])
+        self.assertEqual(whole["usage"]["output_tokens"], chat["usage"]["completion_tokens"])
+        data = self.served.stream("/v1/responses", **body).decode()
+        said = [json.loads(block.split("\ndata: ")[1]) for block in data.split("\n\n")[:-1]]
+        self.assertEqual([s["sequence_number"] for s in said], list(range(len(said))))
+        self.assertEqual("".join(s["delta"] for s in said if s["type"] == "response.output_text.delta"),
+                         whole["output"][0]["content"][0]["text"])
+        self.assertEqual(said[-1]["response"]["usage"], whole["usage"])
+
     def test_tokenize_and_back(self):
         told = self.served.post("/tokenize", prompt="Hello, world", return_token_strs=True)
         self.assertEqual(told["count"], len(told["tokens"]))
@@ -188,6 +217,16 @@ class Answers(ServerTest):
             answers = [pool.submit(self.served.post, COMPLETIONS, prompt=f"{i}", max_tokens=10, seed=i, ignore_eos=True)
                        for i in range(96)]
             self.assertEqual({a.result()["usage"]["completion_tokens"] for a in answers}, {10})
+
+    def test_no_token_is_lost(self):
+        """Small answers to one prompt among neighbours: one text, whatever overtakes what."""
+        def ask(i):
+            if i % 4:
+                self.served.post(COMPLETIONS, prompt=[i % 250] * (i % 17 + 1), max_tokens=i % 5 + 1, seed=i)
+                return None
+            return self.served.post(COMPLETIONS, prompt="The bits", max_tokens=6, seed=1, ignore_eos=True)["choices"][0]["text"]
+        with concurrent.futures.ThreadPoolExecutor(32) as pool:
+            self.assertEqual(len({text for text in pool.map(ask, range(1200)) if text is not None}), 1)
 
     def test_metrics_count(self):
         before = self.served.metric("vllm:generation_tokens_total")
@@ -310,7 +349,10 @@ class Clients(ServerTest):
         body = json.dumps({**self.LONG, "stream": True})
         connection = self.served.raw(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}"
                                      .encode())
-        self.assertIn(b"200 OK", connection.recv(100))
+        data = b""
+        while b"data: " not in data:  # the engine has begun
+            data += connection.recv(100)
+        self.assertIn(b"200 OK", data)
         return connection
 
     def test_a_client_that_goes_frees_its_pages(self):
@@ -321,6 +363,24 @@ class Clients(ServerTest):
         self.served.wait_until(lambda: self.served.metric("vllm:num_requests_running") == 0)
         self.assertLess(self.served.metric("invar:engine_steps_total") - steps, 300)  # it was not computed to its end
         self.assertEqual(self.served.metric("invar:kv_pages_free"), pages)
+
+    def test_the_urgent_come_first(self):
+        served = Served(INVAR, "--max-num-seqs", "1")
+        body = dict(prompt="x", max_tokens=60, ignore_eos=True)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            order = []
+            def ask(priority):
+                served.post(COMPLETIONS, **body, priority=priority)
+                order.append(priority)
+            first = pool.submit(served.post, COMPLETIONS, **{**body, "max_tokens": 400})
+            served.wait_until(lambda: served.metric("vllm:num_requests_running") == 1)
+            rest = []
+            for i, priority in enumerate((2, 1, 0, -1)):
+                rest.append(pool.submit(ask, priority))
+                served.wait_until(lambda: served.metric("vllm:num_requests_waiting") == i + 1)
+            [r.result() for r in [first, *rest]]
+        self.assertEqual(order, [-1, 0, 1, 2])
+        self.assertEqual(served.stop(), 0)
 
     def test_too_many_requests(self):
         streams = [self.begin_stream() for _ in range(3)]
@@ -390,6 +450,14 @@ class Ends(unittest.TestCase):
             self.assertEqual(served.stop(), 0)
             served = Served(INVAR, *flags)
             self.assertEqual(served.stream(COMPLETIONS, key, **body), first)
+            # An answer that is known goes on where the client says.
+            path = f"{COMPLETIONS}/{events(first)[0]['id']}?stream=true"
+            self.assertEqual(served.ask("GET", path)[2], first)
+            rest = served.ask("GET", path + "&starting_after=2")[2]
+            self.assertEqual(rest, b"\n\n".join(first.split(b"\n\n")[3:]))
+            whole = served.ask("GET", path.split("?")[0])[2]
+            self.assertEqual(whole["choices"][0]["text"], "".join(e["choices"][0]["text"] for e in events(first)))
+            self.assertEqual(served.ask("GET", COMPLETIONS + "/cmpl-0")[0], 404)
             self.assertEqual(served.stop(), 0)
 
     def test_flags_that_are_refused_say_why(self):
