@@ -37,6 +37,7 @@ struct Engine::State {
   TokenHistory history;         // for penalties and constraints: a function of the tokens
   LogitsHash hash;
   Constraint::State constraint_state = 0;
+  ConstraintTally constraint_tally;
   std::vector<uint64_t> allowed;  // by the constraint, for the token that is drawn next
   const char* constraint_error = nullptr;
   int32_t prompt_logprobs_done =
@@ -243,6 +244,7 @@ void Engine::prepare_constraints() {
     Constraint* constraint = state.request.constraint.get();
     if (!constraint || !want.draws) continue;
     try {
+      state.constraint_tally.add(*constraint, state.constraint_state);
       const auto allowed = constraint->allowed(state.constraint_state);
       state.allowed.assign((model_.spec().vocab + 63) / 64, 0);
       std::copy_n(allowed.begin(), std::min(allowed.size(), state.allowed.size()),

@@ -48,7 +48,8 @@ std::shared_ptr<Constraint> ConstraintCompiler::compile(const json::Value& what)
   if (!what.is_object() || what.as_object().size() != 1)
     fail_usage("expected one form of the answer, found {}", json::excerpt(what));
   const std::string key = json::dump(what);
-  if (const auto kept = kept_.find(key); kept != kept_.end()) return kept->second;
+  if (const auto kept = kept_.find(key); kept != kept_.end() && !kept->second->is_full())
+    return kept->second;
   const auto& [kind, value] = what.as_object()[0];
   std::shared_ptr<Constraint> constraint;
   try {
@@ -61,7 +62,7 @@ std::shared_ptr<Constraint> ConstraintCompiler::compile(const json::Value& what)
     fail_usage("the form of the answer: {}", error.what());
   }
   if (kept_.size() >= kMaxKept) kept_.clear();
-  kept_.emplace(key, constraint);
+  kept_.insert_or_assign(key, constraint);
   return constraint;
 }
 

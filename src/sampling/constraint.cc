@@ -1,6 +1,7 @@
 #include "sampling/constraint.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -64,10 +65,6 @@ Constraint::State Constraint::add(Set set) {
   if (set.empty()) return kDead;
   const auto [at, is_new] = known_.try_emplace(set, static_cast<State>(states_.size()));
   if (!is_new) return at->second;
-  if (states_.size() >= kMaxStates) {
-    known_.erase(at);
-    fail("the grammar has more than {} states along this answer", kMaxStates);
-  }
   Node node;
   node.accepts = std::binary_search(set.begin(), set.end(), language_.accepting());
   node.goes_on = std::any_of(set.begin(), set.end(),
@@ -99,10 +96,11 @@ Constraint::State Constraint::next(State state, int32_t token) {
   return state;
 }
 
-std::span<const uint64_t> Constraint::allowed(State state) {
+const Constraint::Mask& Constraint::mask(State state) {
   if (const auto known = masks_.find(state); known != masks_.end()) return known->second;
   if (masks_.size() >= kMaxMasks) masks_.clear();
-  std::vector<uint64_t> mask((tokens_->vocab() + 63) / 64);
+  Mask mask{.tokens = std::vector<uint64_t>((tokens_->vocab() + 63) / 64)};
+  ++walks_;
   // path_[i]: behind i bytes of the last token that was walked, of which `alive` could be read.
   path_[0] = state;
   int32_t alive = 0;
@@ -110,12 +108,23 @@ std::span<const uint64_t> Constraint::allowed(State state) {
     if (entry.shared > alive) continue;  // it begins with what could not be read
     const int32_t size = static_cast<int32_t>(entry.bytes.size());
     for (alive = entry.shared; alive < size; ++alive) {
-      path_[alive + 1] = step(path_[alive], static_cast<uint8_t>(entry.bytes[alive]));
-      if (path_[alive + 1] == kDead) break;
+      const State to = step(path_[alive], static_cast<uint8_t>(entry.bytes[alive]));
+      path_[alive + 1] = to;
+      if (to == kDead) break;
+      mask.reach += std::exchange(states_[to].walk, walks_) != walks_;
+      if (mask.reach > kMaxStates)
+        fail("the grammar has more than {} states behind one token", kMaxStates);
     }
-    if (alive == size) mask[entry.token / 64] |= uint64_t{1} << (entry.token % 64);
+    if (alive == size) mask.tokens[entry.token / 64] |= uint64_t{1} << (entry.token % 64);
   }
   return masks_.emplace(state, std::move(mask)).first->second;
+}
+
+void ConstraintTally::add(Constraint& constraint, Constraint::State state) {
+  if (!asked_.insert(state).second) return;
+  reach_ += constraint.reach(state);
+  if (reach_ > Constraint::kMaxStates)
+    fail("the grammar has more than {} states along this answer", Constraint::kMaxStates);
 }
 
 }  // namespace invar

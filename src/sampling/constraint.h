@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "sampling/grammar/nfa.h"
@@ -40,12 +41,16 @@ class TokenTable {
 };
 
 // Determinised as far as answers need it. Not for several threads at once.
+//
+// Answers that share a constraint share its work, and nothing else: how much an answer may need is
+// counted along it alone (ConstraintTally), never by what others have made.
 class Constraint {
  public:
   using State = int32_t;
   static constexpr State kDead = -1;
   // More are an Error of the answer that needs them.
-  static constexpr size_t kMaxStates = 20'000, kMaxMasks = 512;
+  static constexpr int64_t kMaxStates = 20'000;
+  static constexpr size_t kMaxMasks = 512;
 
   Constraint(grammar::Nfa language, std::shared_ptr<const TokenTable> tokens);
 
@@ -56,8 +61,13 @@ class Constraint {
   bool accepts(State state) const { return states_[state].accepts; }
   // Whether something may follow.
   bool goes_on(State state) const { return states_[state].goes_on; }
-  // Bit i of word i / 64: token i may come. Valid until the next call.
-  std::span<const uint64_t> allowed(State state);
+  // Bit i of word i / 64: token i may come. Valid until the next call. Throws Error when finding
+  // that out takes more than kMaxStates states.
+  std::span<const uint64_t> allowed(State state) { return mask(state).tokens; }
+  // Different states behind the beginnings of the tokens that may come: a function of the state.
+  int64_t reach(State state) { return mask(state).reach; }
+  // It has made so many states, for all answers, that the next request had better begin anew.
+  bool is_full() const { return std::ssize(states_) > kMaxStates; }
 
  private:
   static constexpr State kUnknown = -2;
@@ -66,8 +76,15 @@ class Constraint {
     Set set;
     bool accepts = false, goes_on = false;
     std::vector<State> next;  // by byte; empty until it is asked for
+    int64_t walk = 0;         // the last one that came here
   };
 
+  struct Mask {
+    std::vector<uint64_t> tokens;
+    int64_t reach = 0;
+  };
+
+  const Mask& mask(State state);
   State step(State state, uint8_t byte);
   State add(Set set);
   void close(Set& set) const;
@@ -76,8 +93,21 @@ class Constraint {
   const std::shared_ptr<const TokenTable> tokens_;
   std::vector<Node> states_;
   std::map<Set, State> known_;
-  std::unordered_map<State, std::vector<uint64_t>> masks_;
+  std::unordered_map<State, Mask> masks_;
   std::vector<State> path_;
+  int64_t walks_ = 0;
+};
+
+// The states that one answer has needed so far: a function of its tokens. Copyable, as the state.
+class ConstraintTally {
+ public:
+  // Enters that the answer asks what may follow `state`. Throws Error when it has needed more than
+  // Constraint::kMaxStates states.
+  void add(Constraint& constraint, Constraint::State state);
+
+ private:
+  std::unordered_set<Constraint::State> asked_;
+  int64_t reach_ = 0;
 };
 
 }  // namespace invar

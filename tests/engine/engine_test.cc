@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "sampling/grammar/languages.h"
 #include "support/count_allocations.h"
 
 namespace invar {
@@ -126,6 +127,57 @@ TEST(Engine, AnAbortedOrRefusedRequestHarmsNobody) {
   EXPECT_EQ(together.hash[1], alone.hash[1]);
   EXPECT_EQ(together.finish[1], FinishReason::length);
   EXPECT_EQ(engine.check_integrity(), "");
+}
+
+// Tokens are texts of up to 8 letters a and b, and the language needs 2^30 states.
+TEST(Engine, AGrammarWithTooManyStatesEndsItsOwnAnswer) {
+  std::vector<std::string> bytes = {"a", "b"};
+  for (size_t i = 0; bytes[i].size() < 8; ++i)
+    for (const char c : {'a', 'b'}) bytes.push_back(bytes[i] + c);
+  const auto table = std::make_shared<const TokenTable>(bytes);
+  const auto constraint = [&](const char* pattern) {
+    return std::make_shared<Constraint>(grammar::regex_language(pattern), table);
+  };
+  const auto shared = constraint("(a|b)*a(a|b){300}");
+  const auto held = [&](int64_t id, int answer, std::shared_ptr<Constraint> to) {
+    Request r = request(id, 20, answer);
+    r.params.temperature = 1;
+    r.params.top_p = 1;
+    r.params.top_k = 0;
+    r.constraint = std::move(to);
+    return r;
+  };
+  Model model(tiny());
+  const auto add_neighbours = [&](Engine& engine) {
+    engine.add(request(1, 40, 200));
+    engine.add(held(2, 200, constraint("(a|b)*")));
+  };
+  Answers alone, together;
+  {
+    Engine engine(model, {.kv_bytes = 16 << 20});
+    add_neighbours(engine);
+    run_all(engine, alone);
+  }
+  Engine engine(model, {.kv_bytes = 16 << 20});
+  add_neighbours(engine);
+  engine.add(held(3, 200, shared));
+  engine.add(held(4, 4, shared));  // the same grammar, but not long enough to need much of it
+  run_all(engine, together);
+  EXPECT_EQ(together.finish[3], FinishReason::failed);
+  EXPECT_EQ(together.finish[4], FinishReason::length);
+  for (const int64_t id : {1, 2}) {
+    EXPECT_EQ(together.hash[id], alone.hash[id]);
+    EXPECT_EQ(together.finish[id], FinishReason::length);
+  }
+  EXPECT_EQ(engine.check_integrity(), "");
+  // Where it ends depends on it alone, though the constraint now knows all of its states.
+  const int tokens = together.tokens[3];
+  EXPECT_GT(tokens, 10);
+  Answers again;
+  engine.add(held(3, 200, shared));
+  run_all(engine, again);
+  EXPECT_EQ(again.tokens[3], tokens);
+  EXPECT_EQ(again.finish[3], FinishReason::failed);
 }
 
 TEST(Engine, RefusesAMemoryThatHoldsNoRequest) {

@@ -249,17 +249,61 @@ TEST(Constraint, WhatIsNotUnderstoodIsRefused) {
 }
 
 // (a|b)*a(a|b){n} needs 2^n states when it is made deterministic.
-TEST(Constraint, StatesAreBounded) {
-  Constraint constraint(grammar::regex_language("(a|b)*a(a|b){30}"), tokens());
-  uint64_t random = 1;
+constexpr char kManyStates[] = "(a|b)*a(a|b){30}";
+
+// Every text of up to 8 letters a and b is a token: one step looks far ahead.
+std::shared_ptr<const TokenTable> long_tokens() {
+  std::vector<std::string> bytes = {"a", "b"};
+  for (size_t i = 0; bytes[i].size() < 8; ++i)
+    for (const char c : {'a', 'b'}) bytes.push_back(bytes[i] + c);
+  return std::make_shared<const TokenTable>(bytes);
+}
+
+// Tokens that an answer of random letters gets before it has needed too many states.
+int tokens_before_the_limit(Constraint& constraint, uint64_t seed) {
+  ConstraintTally tally;
   Constraint::State state = constraint.start();
-  const auto walk = [&] {
-    for (int i = 0; i < 200'000; ++i) {
-      random = random * 6364136223846793005u + 1442695040888963407u;
-      state = constraint.next(state, random >> 63 ? 'a' : 'b');
+  for (int i = 0; i < 1000; ++i) {
+    try {
+      tally.add(constraint, state);
+    } catch (const Error&) {
+      return i;
     }
-  };
-  EXPECT_THROW(walk(), Error);
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    state = constraint.next(state, static_cast<int32_t>(seed >> 63));
+  }
+  return 1000;
+}
+
+TEST(Constraint, AnAnswerHasALimitOfStatesOfItsOwn) {
+  const auto table = long_tokens();
+  const auto language = grammar::regex_language(kManyStates);
+  Constraint shared(language, table);
+  std::vector<int> alone, together;
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    Constraint own(language, table);
+    alone.push_back(tokens_before_the_limit(own, seed));
+    EXPECT_GT(alone.back(), 10);
+    EXPECT_LT(alone.back(), 1000);
+    together.push_back(tokens_before_the_limit(shared, seed));
+  }
+  // What others have made neither helps nor harms, though all of it is kept.
+  EXPECT_EQ(together, alone);
+  EXPECT_TRUE(shared.is_full());
+  // The control: an answer that needs few states has no limit.
+  Constraint few(grammar::regex_language("(a|b)*"), table);
+  EXPECT_EQ(tokens_before_the_limit(few, 1), 1000);
+  EXPECT_FALSE(few.is_full());
+}
+
+// 2^15 texts are tokens, and behind each stands another state.
+TEST(Constraint, OneStepIsBounded) {
+  std::vector<std::string> bytes = {"a", "b"};
+  for (size_t i = 0; bytes[i].size() < 15; ++i)
+    for (const char c : {'a', 'b'}) bytes.push_back(bytes[i] + c);
+  const auto table = std::make_shared<const TokenTable>(bytes);
+  Constraint constraint(grammar::regex_language(kManyStates), table);
+  EXPECT_THROW(constraint.allowed(constraint.start()), Error);
 }
 
 }  // namespace
