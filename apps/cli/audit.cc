@@ -39,6 +39,7 @@ struct Axis {
   bool control_differs;  // whether a conventional engine's bits depend on this axis
   // What the runs of an axis must have seen, else it has tried nothing.
   bool expects_cached = false, expects_preempted = false;
+  int expects_live = 0;
 };
 
 // Memory for the longest sequence `times` over.
@@ -46,6 +47,40 @@ int64_t pages_for(const DecoderSpec& spec, const Schedule& base, int times) {
   const int places = base.engine.page_places;
   const int64_t pages = (base.engine.scheduler.max_model_len + places - 1) / places;
   return times * pages * KvStorage::page_bytes(spec.layers, places, spec.kv_heads, spec.head_dim);
+}
+
+// Every axis at once, as the seed has it: who is computed when, where, by whom, beside whom.
+Schedule random_schedule(const Schedule& base, const DecoderSpec& spec, uint32_t seed, int live) {
+  std::mt19937 random(9000 + seed);
+  const auto below = [&](size_t n) { return static_cast<int>(random() % n); };
+  Schedule s = base;
+  s.label = fmt::format("schedule {}", seed);
+  s.engine.page_places = 32 << below(3);
+  s.engine.prefix_caching = below(2);
+  s.rounds = s.engine.prefix_caching ? 1 + below(2) : 1;
+  if (below(3) == 0) s.engine.kv_bytes = pages_for(spec, base, std::max(2, live / 16));
+  SchedulerOptions& o = s.engine.scheduler;
+  o.policy = scheduler_names()[seed % scheduler_names().size()];
+  o.max_num_seqs = live + below(live);
+  // Some compute prompts whole.
+  o.max_num_batched_tokens = std::max(o.max_num_seqs + below(400), o.max_model_len * below(2));
+  if (o.policy != "sarathi" && o.policy != "simple-chunking")
+    o.max_num_batched_tokens = std::max(o.max_num_batched_tokens, o.max_model_len);
+  std::vector<std::string> sets;
+  for (const std::string& set : instruction_sets())
+    if (is_supported(set) && set != "scalar") sets.push_back(set);
+  if (base.model.device == "cpu" && !sets.empty())
+    s.model.instruction_set = sets[static_cast<size_t>(below(sets.size()))];
+  s.model.threads = 1 + below(3);
+  for (int most = std::min(attention_output_runs(spec), down_runs(spec));
+       s.model.ranks * 2 <= most && below(2);)
+    s.model.ranks *= 2;
+  if (spec.layers > 1 && below(2)) s.model.layer_cuts = {1 + below(spec.layers - 1)};
+  s.neighbours = live + 40;
+  s.at_once = live + 20;
+  s.arrival = seed;
+  if (below(4) == 0) s.trees = seed;
+  return s;
 }
 
 std::vector<Axis> make_axes(const AuditFlags& flags, const Schedule& base,
@@ -157,6 +192,12 @@ std::vector<Axis> make_axes(const AuditFlags& flags, const Schedule& base,
     }
   axes.push_back(std::move(trees));
 
+  const int live = flags.full ? 256 : 32;
+  Axis together{"all together", {}, true, true, true, live};
+  for (uint32_t seed = 1; seed <= (flags.full ? 20u : 5u); ++seed)
+    together.schedules.push_back(random_schedule(base, spec, seed, live));
+  axes.push_back(std::move(together));
+
   Axis restart{"restart", {}, false};
   vary(restart, "this process");
   vary(restart, "another process").elsewhere = true;
@@ -195,6 +236,7 @@ Result run_axis(AuditRunner& runner, const Axis& axis, const std::string& arithm
     ++result.configurations;
     result.counts.cached += runner.counts().cached;
     result.counts.preempted += runner.counts().preempted;
+    result.counts.most_live = std::max(result.counts.most_live, runner.counts().most_live);
   }
   for (const auto& [id, answers] : seen) result.unique = std::max(result.unique, answers.size());
   return result;
@@ -246,7 +288,8 @@ class Report {
     const bool equal = ours.unique == 1 && ours.largest_difference == 0;
     const bool can_fail = !control_differs || foil.unique > 1;
     const bool tried = !(axis.expects_cached && ours.counts.cached == 0) &&
-                       !(axis.expects_preempted && ours.counts.preempted == 0);
+                       !(axis.expects_preempted && ours.counts.preempted == 0) &&
+                       ours.counts.most_live >= axis.expects_live;
     passed_ &= equal && can_fail && tried;
     const char* verdict = !equal      ? "FAILED: bits differ"
                           : !can_fail ? "FAILED: the control cannot tell"
@@ -261,6 +304,7 @@ class Report {
       v.set("control_unique", static_cast<int64_t>(foil.unique));
       v.set("control_largest_probability_difference", foil.largest_difference);
       v.set("control_must_differ", control_differs);
+      v.set("most_live", ours.counts.most_live);
       v.set("passed", equal && can_fail && tried);
       rows_.push_back(std::move(v));
     } else {
@@ -340,7 +384,8 @@ void add_audit(CLI::App& app, Action& action) {
       "Try the promise on a model: many schedules, one hash; a conventional foil beside it");
   auto flags = std::make_shared<AuditFlags>();
   add_model_flags(*command, flags->model);
-  command->add_flag("--full", flags->full, "More configurations, longer answers, 1000 completions");
+  command->add_flag("--full", flags->full,
+                    "More configurations, longer answers, 256 live sequences, 1000 completions");
   command
       ->add_option("--completions", flags->completions,
                    "Answers to one prompt; 0: 200, with --full 1000")

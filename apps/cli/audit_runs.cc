@@ -237,6 +237,7 @@ Answers AuditRunner::run_engine(const Schedule& schedule) {
     const bool worked = engine.step(collector);
     counts_.cached += worked ? engine.last_step().cached : 0;
     counts_.preempted += worked ? engine.last_step().preempted : 0;
+    if (worked) counts_.most_live = std::max(counts_.most_live, engine.last_step().running);
     return worked;
   };
   int64_t count = 0;
@@ -249,8 +250,10 @@ Answers AuditRunner::run_engine(const Schedule& schedule) {
                                         1 + (i * 13) % answer_tokens_, 7000 + i));
     std::mt19937 random(schedule.arrival);
     if (schedule.arrival) std::shuffle(requests.begin(), requests.end(), random);
+    int arrived = 0;
     for (Request& request : requests) {
       engine.add(std::move(request));
+      if (++arrived < schedule.at_once) continue;
       while (schedule.one_at_a_time && step()) {
       }
       // Late arrivals meet requests that are already being answered.

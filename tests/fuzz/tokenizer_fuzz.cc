@@ -10,16 +10,15 @@
 using namespace invar;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  if (size == 0) return 0;
-  // The first byte chooses the kind of file; what follows a line of 0x01 bytes is the text.
-  const std::string input(reinterpret_cast<const char*>(data + 1), size - 1);
+  // A brace begins a tokenizer.json; what follows three bytes 0x01 is the text.
+  const std::string input(reinterpret_cast<const char*>(data), size);
   const size_t end = input.find("\x01\x01\x01");
   const std::string file = input.substr(0, end);
   std::string text = "The caf\xc3\xa9 <s> \xe2\x96\x81 12\n\n";
   if (end != std::string::npos) utf8::append_repaired(text, std::string_view(input).substr(end));
   try {
     TokenizerTexts texts;
-    (data[0] % 2 ? texts.tokenizer_json : texts.sentencepiece_model) = file;
+    (file.starts_with('{') ? texts.tokenizer_json : texts.sentencepiece_model) = file;
     const Tokenizer tokenizer = Tokenizer::from_texts(texts, "fuzz");
     const auto ids = tokenizer.encode(text);
     const std::string whole = tokenizer.decode(ids, {.skip_special = false});
