@@ -195,6 +195,7 @@ def content(answer):
     events = [json.loads(e[6:]) for e in answer.bytes.split(b"\n\n") if e.startswith(b"data: {")]
     for event in events:
         del event["id"], event["created"]
+        event.pop("seed", None)  # drawn where the request has none; in the first event
     return events
 
 
