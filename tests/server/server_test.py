@@ -3,6 +3,7 @@
 import base64
 import concurrent.futures
 import json
+import os
 import pathlib
 import random
 import re
@@ -17,6 +18,7 @@ import unittest
 from served import FAST, Served, events, read_all
 
 INVAR = None  # the program; set by main
+os.environ["INVAR_HOME"] = "/nonexistent"  # without MODEL the made one, whatever is bundled
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {
@@ -345,9 +347,9 @@ class Clients(ServerTest):
     flags = ("--max-queued-requests", "3", "--allowed-origins", "https://a.example")
     LONG = dict(prompt="x", max_tokens=400, ignore_eos=True)
 
-    def begin_stream(self):
-        body = json.dumps({**self.LONG, "stream": True})
-        connection = self.served.raw(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    def begin_stream(self, served=None, **more):
+        body = json.dumps({**self.LONG, "stream": True, **more})
+        connection = (served or self.served).raw(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}"
                                      .encode())
         data = b""
         while b"data: " not in data:  # the engine has begun
@@ -365,20 +367,20 @@ class Clients(ServerTest):
         self.assertEqual(self.served.metric("invar:kv_pages_free"), pages)
 
     def test_the_urgent_come_first(self):
-        served = Served(INVAR, "--max-num-seqs", "1")
+        served = Served(INVAR, "--max-num-seqs", "1", "--max-model-len", "4096")
         body = dict(prompt="x", max_tokens=60, ignore_eos=True)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             order = []
             def ask(priority):
                 served.post(COMPLETIONS, **body, priority=priority)
                 order.append(priority)
-            first = pool.submit(served.post, COMPLETIONS, **{**body, "max_tokens": 400})
-            served.wait_until(lambda: served.metric("vllm:num_requests_running") == 1)
+            first = self.begin_stream(served, max_tokens=4000)  # holds the only place until the others wait
             rest = []
             for i, priority in enumerate((2, 1, 0, -1)):
                 rest.append(pool.submit(ask, priority))
                 served.wait_until(lambda: served.metric("vllm:num_requests_waiting") == i + 1)
-            [r.result() for r in [first, *rest]]
+            first.close()
+            [r.result() for r in rest]
         self.assertEqual(order, [-1, 0, 1, 2])
         self.assertEqual(served.stop(), 0)
 
