@@ -238,6 +238,12 @@ void add_serve(CLI::App& app, Action& action) {
                    "What its lines survive: the death of a process, or a loss of power")
       ->check(CLI::IsMember({"process", "power"}))
       ->capture_default_str();
+  command
+      ->add_option_function<int>(
+          "--journal-keep",
+          [flags](int hours) { flags->server.journal_keep = int64_t{hours} * 3600; },
+          "Hours for which it keeps lines whose answers have ended (168)")
+      ->check(CLI::Range(0, 1'000'000));
   command->add_flag("--engine-process", flags->engine_process,
                     "The engine in a process of its own: when it dies, clients wait and go on");
   command->add_option("--engine-socket", flags->engine_socket)->group("");  // of that process

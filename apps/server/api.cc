@@ -303,6 +303,7 @@ void Server::compute(std::shared_ptr<Exchange> exchange) {
     Admitted admitted = admission_.admit(exchange->request);
     answers_.number(admitted.jobs);
     if (!journal_) return submit(exchange, admitted);
+    forget_old_lines();
     journal_->admit(admitted.entry, [this, exchange, admitted](const std::string& error) {
       worker_.post([=, this] {
         if (error.empty()) return submit(exchange, admitted);

@@ -23,6 +23,7 @@ struct ServerOptions {
   std::vector<std::string> api_keys;  // empty: anyone may ask
   size_t max_queued = 1024;           // answers in all beyond which requests are refused with 429
   std::vector<std::string> allowed_origins = {"*"};  // of pages that may ask (CORS)
+  int64_t journal_keep = 7 * 24 * 3600;  // seconds for which lines that have ended are kept
 };
 
 class Server {
@@ -73,6 +74,7 @@ class Server {
   void go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry,
              std::optional<bool> stream, int64_t skip);
   void resume_unfinished();
+  void forget_old_lines();
 
   ServerOptions options_;
   const ServedModel& model_;
@@ -81,6 +83,7 @@ class Server {
   Admission admission_;
   int64_t started_;
   std::unordered_map<std::string, std::shared_ptr<Relay>> waiting_;  // resumed, without a client
+  int64_t next_forgetting_ = 0;                                      // of the worker
   HttpServer http_;
   Answers answers_;
   Worker embedding_;  // waits for the backend

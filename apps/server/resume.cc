@@ -1,6 +1,7 @@
 // Answers that go on after a crash: of the server (its journal), and of the connection (its client
 // asks for the rest).
 #include <charconv>
+#include <ctime>
 
 #include "api.h"
 #include "base/error.h"
@@ -108,6 +109,14 @@ void Server::resume_unfinished() {
       fmt::print(stderr, "invar: {} is not resumed: {}\n", line.entry.id, error.what());
     }
   }
+}
+
+// On the worker, at each admission: once an hour.
+void Server::forget_old_lines() {
+  const auto now = static_cast<int64_t>(std::time(nullptr));
+  if (now < next_forgetting_) return;
+  next_forgetting_ = now + 3600;
+  journal_->forget_before(now - options_.journal_keep);
 }
 
 }  // namespace invar::server
