@@ -21,7 +21,7 @@ class RequestParser {
   ~RequestParser();
 
   // Takes from the front of `in` what belongs to the request. True when that is complete. How the
-  // bytes are cut into calls changes nothing.
+  // bytes are cut into calls changes nothing but when a fault in an unfinished header is seen.
   bool put(std::string& in);
   bool has_header() const;
   // The client waits for a word before it sends the body.

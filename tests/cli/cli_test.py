@@ -12,7 +12,7 @@ import tempfile
 import unittest
 
 INVAR = None  # the program; set by main
-os.environ["INVAR_HOME"] = "/nonexistent"  # without MODEL the made one, whatever is bundled
+os.environ["INVAR_HOME"] = "/nowhere"  # without MODEL the made one, whatever is bundled
 PROMPT = "The bits of an answer depend on the request alone."
 FAST = ["--threads", "1", "--max-model-len", "256", "--kv-cache-memory", "0.05"]
 

@@ -2,11 +2,11 @@
 //
 // The chains of a strip of rows by a pair of panels stay in tiles for a whole run, so that no chain
 // is ever stored and loaded again. What bounds a product is then how fast its operands come from
-// L2 and through L1. Long runs take strips of 48 rows:
-// six chains, and seven loads for six products. Short ones take 32: four chains, and the run's part
-// of a pair of panels stays in L1. What follows a run (the tree, biases, gates, the output) is done
-// a few rows at a time between the products of the next run. It also keeps the vector unit awake:
-// without 512-bit arithmetic for 0.7 us it sleeps, and the next store of a tile waits 0.25 us.
+// L2 and through L1. Long runs take strips of 48 rows: six chains, and seven loads for six
+// products. Short ones take 32: four chains, and the run's part of a pair of panels stays in L1.
+// What follows a run (the tree, biases, gates, the output) is done a few rows at a time between the
+// products of the next run. It also keeps the vector unit awake: after less than a microsecond
+// without 512-bit arithmetic it sleeps, and the next store of a tile waits for it.
 #include <immintrin.h>
 
 #include "kernels/cpu/panel_product.h"
