@@ -23,8 +23,9 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command.add_option(
       "MODEL", o.model,
       "A Hugging Face model directory, or a preset's name with --load-format dummy:SEED; "
-      "without it generate and chat take the model that Invar brings along, other commands a small "
-      "made one");
+      "without it generate, chat and serve take the model that Invar brings along, other commands "
+      "a "
+      "small made one");
   command
       .add_option("--load-format", o.load_format,
                   "auto: safetensors; dummy:SEED: random weights made in place")

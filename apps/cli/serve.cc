@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "command.h"
+#include "foreign_flags.h"
 #include "server/api.h"
 #include "server/engine_process.h"
 #include "server/inproc_backend.h"
@@ -95,6 +96,8 @@ std::unique_ptr<server::Journal> open_journal(const ServeFlags& flags) {
 }
 
 int run_serve(ServeFlags flags) {
+  const bool is_named = !flags.model.options.model.empty();
+  use_bundled_model(flags.model);
   server::HttpOptions& http = flags.server.http;
   http.header_timeout = std::chrono::seconds(flags.header_seconds);
   http.idle_timeout = std::chrono::seconds(flags.idle_seconds);
@@ -107,7 +110,9 @@ int run_serve(ServeFlags flags) {
     server::serve_engine(flags.engine_socket, engine.backend);
   }
   server::ServedModel served{.names = flags.names, .tokenizer = &tokenizer};
-  if (served.names.empty()) served.names = {options.model};
+  if (served.names.empty())
+    served.names = {is_named ? options.model
+                             : std::filesystem::path(options.model).filename().string()};
   served.defaults = sampling_defaults(flags, options);
   std::optional<ChatTemplate> chat;
   try {
@@ -134,49 +139,14 @@ int run_serve(ServeFlags flags) {
   return 0;
 }
 
-// Flags of vLLM's server that Invar does not have, and why: a user who moves over reads a reason
-// and not "unknown option".
-struct ForeignFlag {
-  const char* name;
-  const char* reason;
-};
-constexpr ForeignFlag kForeignFlags[] = {
-    {"--dtype", "the weights' own type is computed with; --weights rounded makes f32 bf16"},
-    {"--quantization", "quantized weights would be another model, with other bits"},
-    {"--kv-cache-dtype", "keys and values have the arithmetic's own type"},
-    {"--gpu-memory-utilization", "use --kv-cache-memory, in GiB; 0 takes what is free"},
-    {"--swap-space", "preempted sequences are computed again, with the same bits"},
-    {"--block-size", "it is called --page-size: 32, 64 or 128"},
-    {"--enforce-eager", "nothing is compiled when the server starts"},
-    {"--trust-remote-code", "no code of a model is run"},
-    {"--enable-lora", "adapters are not supported; merge them into a checkpoint"},
-    {"--speculative-config", "speculation is not served yet"},
-    {"--pipeline-parallel-size", "it is called --layer-cuts"},
-    {"--hf-overrides", "config.json is what the model is; edit it"},
-    {"--tokenizer", "the tokenizer is the model's own; anything else changes its answers"},
-    {"--seed", "each request has its own seed, given or drawn and returned"},
-    {"--response-role", "answers are the assistant's"},
-    {"--num-scheduler-steps", "each step is scheduled"},
-    {"--logprobs-mode", "log-probabilities are those of the model's logits"}};
-
-void refuse_foreign_flags(CLI::App& command) {
-  for (const ForeignFlag& flag : kForeignFlags)
-    command
-        .add_option_function<std::vector<std::string>>(
-            flag.name,
-            [flag](const std::vector<std::string>&) {
-              fail_usage("{} is not a flag of invar serve: {}", flag.name, flag.reason);
-            })
-        ->expected(0, 1)
-        ->group("");
-}
-
 }  // namespace
 
 void add_serve(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("serve", "Answer over HTTP as OpenAI's clients ask");
   auto flags = std::make_shared<ServeFlags>();
   flags->engine.options.prompt_logprobs = true;
+  flags->engine.options.scheduler.max_num_seqs = 256;  // vLLM's server
+  flags->engine.options.scheduler.max_num_batched_tokens = 2048;
   add_model_flags(*command, flags->model);
   add_engine_flags(*command, flags->engine);
   server::ServerOptions& o = flags->server;

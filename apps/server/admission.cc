@@ -93,11 +93,10 @@ TokenizedText Admission::tokenize(const HttpRequest& http) const {
   const json::Value body =
       json::parse(http.body, "the body of the request", {.max_depth = kMaxDepth});
   const bool chat = body.find("messages") != nullptr;
-  openai::Request request = read({.created = static_cast<int64_t>(std::time(nullptr)),
-                                  .endpoint = chat ? "/v1/chat/completions" : "/v1/completions",
-                                  .request = http.body});
-  const json::Value* special = body.find("add_special_tokens");
-  if (special && special->is_bool()) request.text.add_special_tokens = special->as_bool();
+  const openai::Request request =
+      read({.created = static_cast<int64_t>(std::time(nullptr)),
+            .endpoint = chat ? "/v1/chat/completions" : "/v1/completions",
+            .request = http.body});
   const json::Value* texts = body.find("return_token_strs");
   return {encode(request, request.prompts.front()), texts && *texts == json::Value(true)};
 }

@@ -301,6 +301,7 @@ void Server::compute(std::shared_ptr<Exchange> exchange) {
     if (const auto known = earlier(exchange->request))
       return go_on(exchange, *known, std::nullopt, 0);
     Admitted admitted = admission_.admit(exchange->request);
+    warn_of_ignored(admitted.request.ignored);
     answers_.number(admitted.jobs);
     if (!journal_) return submit(exchange, admitted);
     forget_old_lines();
@@ -315,6 +316,18 @@ void Server::compute(std::shared_ptr<Exchange> exchange) {
       });
     });
   });
+}
+
+// Once for each name, and for not too many: names are what clients make of them.
+void Server::warn_of_ignored(const std::vector<std::string>& fields) {
+  constexpr size_t kMostNames = 64, kLongest = 64;
+  for (const std::string& field : fields) {
+    if (warned_.size() >= kMostNames) return;
+    const std::string name = field.substr(0, kLongest);
+    if (warned_.insert(name).second)
+      fmt::print(stderr, "invar: warning: the field {} of a request is not known and is ignored\n",
+                 json::quoted(name));
+  }
 }
 
 std::optional<JournalEntry> Server::earlier(const HttpRequest& request) const {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -75,6 +76,7 @@ class Server {
              std::optional<bool> stream, int64_t skip);
   void resume_unfinished();
   void forget_old_lines();
+  void warn_of_ignored(const std::vector<std::string>& fields);
 
   ServerOptions options_;
   const ServedModel& model_;
@@ -84,6 +86,7 @@ class Server {
   int64_t started_;
   std::unordered_map<std::string, std::shared_ptr<Relay>> waiting_;  // resumed, without a client
   int64_t next_forgetting_ = 0;                                      // of the worker
+  std::set<std::string> warned_;                                     // of the worker
   HttpServer http_;
   Answers answers_;
   Worker embedding_;  // waits for the backend

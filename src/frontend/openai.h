@@ -44,6 +44,7 @@ struct Request {
   bool prompt_only = false;     // the answer's tokens are computed and not shown
   int32_t priority = 0;         // smaller is sooner
   std::string cache_salt;       // only requests of one salt share computed pages
+  std::vector<std::string> ignored;  // fields that are not known (Context::ignores_unknown)
 
   // How the answer is shown.
   bool stream = false;

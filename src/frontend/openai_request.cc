@@ -26,6 +26,8 @@ constexpr std::string_view kCommonFields[] = {"model",
                                               "stop",
                                               "stop_token_ids",
                                               "include_stop_str_in_output",
+                                              "skip_special_tokens",
+                                              "add_special_tokens",
                                               "logit_bias",
                                               "n",
                                               "logprobs",
@@ -43,7 +45,17 @@ constexpr std::string_view kCommonFields[] = {"model",
                                               "cache_salt",
                                               "priority"};
 // Known elsewhere, and would change the answer.
-constexpr std::string_view kRefusedFields[] = {"suffix", "use_beam_search", "functions", "audio"};
+constexpr std::string_view kRefusedFields[] = {"suffix",
+                                               "use_beam_search",
+                                               "functions",
+                                               "audio",
+                                               "bad_words",
+                                               "allowed_token_ids",
+                                               "truncate_prompt_tokens",
+                                               "chat_template",
+                                               "continue_final_message",
+                                               "documents",
+                                               "guided_grammar"};
 constexpr std::string_view kCompletionFields[] = {"prompt", "echo"};
 constexpr std::string_view kChatFields[] = {"messages",
                                             "tools",
@@ -76,16 +88,16 @@ class Reader {
   Request read(Endpoint endpoint) {
     if (!body_.is_object()) fail_usage("expected an object, found {}", body_.type_name());
     const bool chat = endpoint == Endpoint::chat;
-    for (const auto& [key, value] : body_.as_object())
-      if (!context_.ignores_unknown && !among(key, kCommonFields) &&
-          !(chat ? among(key, kChatFields) : among(key, kCompletionFields)))
-        fail_usage("the field {} of \"body\" is not supported", json::quoted(key));
     for (const std::string_view name : kRefusedFields)
-      if (const json::Value* v = body_.find(name); v && !v->is_null() && *v != json::Value(false))
+      if (const json::Value* v = find(name); v && !says_nothing(*v))
         fail_usage("the field {} is not supported", json::quoted(name));
+    if (const json::Value* v = find("skip_special_tokens"); v && *v != json::Value(true))
+      fail_usage("special tokens are never part of an answer's text: skip_special_tokens is true");
     Request request{.endpoint = endpoint, .text = {.params = context_.defaults}};
+    request.ignored = unknown_fields(chat);
     if (const json::Value* v = find("model")) request.model = text(*v, "model");
     chat ? read_messages(request) : read_prompts(request);
+    request.text.add_special_tokens = read_flag("add_special_tokens", !chat);
     request.text.prompt = request.prompts.front();
     if (!chat) read_echo(request);
     read_lengths(request);
@@ -107,7 +119,25 @@ class Reader {
   }
 
  private:
-  const json::Value* find(const char* name) const {
+  // Fields of the body that no one here knows. Throws UsageError unless they are to be ignored.
+  std::vector<std::string> unknown_fields(bool chat) const {
+    std::vector<std::string> unknown;
+    for (const auto& [key, value] : body_.as_object()) {
+      if (among(key, kCommonFields) || among(key, kRefusedFields) ||
+          (chat ? among(key, kChatFields) : among(key, kCompletionFields)))
+        continue;
+      if (!context_.ignores_unknown)
+        fail_usage("the field {} of \"body\" is not supported", json::quoted(key));
+      unknown.push_back(key);
+    }
+    return unknown;
+  }
+
+  static bool says_nothing(const json::Value& value) {
+    return value == json::Value(false) || (value.is_array() && value.as_array().empty());
+  }
+
+  const json::Value* find(std::string_view name) const {
     const json::Value* value = body_.find(name);
     return value && value->is_null() ? nullptr : value;  // null: not given
   }
@@ -172,7 +202,6 @@ class Reader {
       conversation.variables = variables->as_object();
     }
     request.prompts.emplace_back(context_.chat->render(conversation, context_.clock));
-    request.text.add_special_tokens = false;
   }
 
   // vLLM's way to ask for a prompt's log-probabilities alone: echo and no tokens.

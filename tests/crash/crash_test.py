@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 
+os.environ["INVAR_HOME"] = "/nonexistent"  # without MODEL the made one, whatever is bundled
 DONE = b"data: [DONE]\n\n"
 MODEL_FLAGS = ["--threads", "1", "--max-model-len", "512", "--max-num-seqs", "16", "--kv-cache-memory", "0.05",
                "--served-model-name", "tiny"]

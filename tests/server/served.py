@@ -1,14 +1,17 @@
 """A server of a made model, for tests: starts it, talks to it, ends it. Standard library only."""
 import http.client
 import json
+import os
 import pathlib
 import re
 import select
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
+os.environ["INVAR_HOME"] = "/nonexistent"  # without MODEL the made one, whatever is bundled
 FAST = ["--threads", "1", "--max-model-len", "512", "--kv-cache-memory", "0.1", "--max-num-seqs", "32"]
 
 
@@ -16,7 +19,7 @@ class Served:
     """One server process. `invar` is the program; `command` replaces the usual one."""
 
     def __init__(self, invar, *flags, name="m", command=None):
-        self.log = open("/dev/null", "wb")
+        self.log = tempfile.TemporaryFile("w+b")  # what it says on the error stream
         fast = [word for pair in zip(FAST[::2], FAST[1::2]) if pair[0] not in flags for word in pair]
         command = command or [invar, "serve", "--host", "127.0.0.1", "--port", "0", "--served-model-name", name, *fast,
                               *flags]
@@ -36,6 +39,10 @@ class Served:
         self.process.stdout.close()
         self.log.close()
         return status
+
+    def said(self):
+        """What it wrote to the error stream so far."""
+        return os.pread(self.log.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def connect(self):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)

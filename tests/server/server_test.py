@@ -3,7 +3,6 @@
 import base64
 import concurrent.futures
 import json
-import os
 import pathlib
 import random
 import re
@@ -18,7 +17,6 @@ import unittest
 from served import FAST, Served, events, read_all
 
 INVAR = None  # the program; set by main
-os.environ["INVAR_HOME"] = "/nonexistent"  # without MODEL the made one, whatever is bundled
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {
@@ -257,7 +255,8 @@ class BadInput(ServerTest):
                 ('{"prompt": "x", "guided_regex": "("}', ""), ('{"prompt": "x", "guided_regex": "(((a{1,99}){1,99}){1,99}){1,99}"}', ""),
                 ('{"prompt": "x", "guided_json": {"type": "nonsense"}}', ""), ('{"prompt": "x", "seed": -1}', "seed"),
                 ('{"prompt": "x", "logit_bias": {"a": 1}}', "logit_bias"), ('{"prompt": "x", "stop": [""]}', ""),
-                ('{"prompt": "x", "stop": 3}', ""), ('{"prompt": "x", "logprobs": 99999999}', "logprobs")):
+                ('{"prompt": "x", "stop": 3}', ""), ('{"prompt": "x", "bad_words": ["y"]}', "bad_words"),
+                ('{"prompt": "x", "skip_special_tokens": false}', "skip_special_tokens"), ('{"prompt": "x", "logprobs": 99999999}', "logprobs")):
             self.refused(400, text, body=body)
         self.refused(404, "does not exist", body={"prompt": "x", "model": "../../etc/passwd"}, param="model")
         self.refused(400, "tokens", body={"prompt": "many words " * 2000}, param="prompt")
@@ -269,6 +268,9 @@ class BadInput(ServerTest):
         self.refused(400, "tokens", path="/detokenize", body={})
         keys = json.dumps({f"key{i}": i for i in range(20000)} | {"prompt": "x", "max_tokens": 1})
         self.assertEqual(self.served.ask("POST", COMPLETIONS, keys)[0], 200)  # unknown fields are ignored
+        self.assertIn('the field "key0" of a request is not known', self.served.said())
+        self.assertLess(self.served.said().count("is not known"), 100)  # however many there are
+        self.assertNotIn('"prompt"', self.served.said())
         self.refused(413, "too large", body=b" " * (2 << 20))
 
     def test_paths_and_methods(self):
@@ -462,8 +464,20 @@ class Ends(unittest.TestCase):
             self.assertEqual(served.ask("GET", COMPLETIONS + "/cmpl-0")[0], 404)
             self.assertEqual(served.stop(), 0)
 
+    def test_without_a_model_it_is_the_bundled_one(self):
+        with tempfile.TemporaryDirectory(prefix="invar-server-") as home:
+            model = pathlib.Path(home, "models", "story")
+            subprocess.run([INVAR, "make-model", model, "--seed", "7"], check=True, capture_output=True)
+            named = Served(INVAR, command=[INVAR, "serve", model, "--host", "127.0.0.1", "--port", "0", *FAST])
+            bundled = Served(INVAR, command=["env", f"INVAR_HOME={home}", INVAR, "serve", "--host", "127.0.0.1", "--port", "0",
+                                             *FAST])
+            self.assertEqual(bundled.ask("GET", "/version")[2], named.ask("GET", "/version")[2])
+            self.assertEqual(bundled.ask("GET", "/v1/models")[2]["data"][0]["id"], "story")
+            self.assertEqual((named.stop(), bundled.stop()), (0, 0))
+
     def test_flags_that_are_refused_say_why(self):
         for flags, text in ((["--dtype", "float16"], "rounded"), (["--enforce-eager"], "compiled"),
+                            (["--enable-lora", "--lora-modules", "a=b"], "adapters"), (["--max-logprobs", "5"], "1024"),
                             (["--host", "nowhere"], "IP address"), (["--port", "99999"], "port")):
             done = subprocess.run([INVAR, "serve", *FAST, *flags], capture_output=True, timeout=60)
             self.assertEqual((done.returncode, done.stdout), (2, b""), done.stderr)

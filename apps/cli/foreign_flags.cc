@@ -1,0 +1,145 @@
+#include "foreign_flags.h"
+
+#include "base/error.h"
+
+namespace invar::cli {
+
+namespace {
+
+struct ForeignFlag {
+  const char* name;
+  const char* reason;
+};
+
+constexpr ForeignFlag kForeignFlags[] = {
+    {"--dtype", "the weights' own type is computed with; --weights rounded makes f32 bf16"},
+    {"--quantization", "quantized weights would be another model, with other bits"},
+    {"--kv-cache-dtype", "keys and values have the arithmetic's own type"},
+    {"--calculate-kv-scales", "keys and values have the arithmetic's own type and no scales"},
+    {"--tokenizer", "the tokenizer is the model's own; anything else changes its answers"},
+    {"--tokenizer-mode", "there is one tokenizer, made from the model's own files"},
+    {"--skip-tokenizer-init",
+     "text needs a tokenizer; token ids go in as \"prompt\" and come out with return_token_ids"},
+    {"--trust-remote-code", "no code of a model is run"},
+    {"--revision", "MODEL is a directory; nothing is downloaded"},
+    {"--code-revision", "no code of a model is run"},
+    {"--tokenizer-revision", "the tokenizer is the model's own"},
+    {"--download-dir", "MODEL is a directory; nothing is downloaded"},
+    {"--hf-token", "MODEL is a directory; nothing is downloaded"},
+    {"--hf-config-path", "config.json of MODEL is what the model is"},
+    {"--hf-overrides", "config.json is what the model is; edit it"},
+    {"--config-format", "MODEL is a Hugging Face directory"},
+    {"--model-loader-extra-config", "safetensors are read in one way"},
+    {"--ignore-patterns", "MODEL is a directory; nothing is downloaded"},
+    {"--runner", "there is one runner: it completes text and embeds it"},
+    {"--task", "there is one task: completing text and embedding it"},
+    {"--convert", "a model is served as what it is"},
+    {"--rope-scaling", "config.json is what the model is; edit it"},
+    {"--rope-theta", "config.json is what the model is; edit it"},
+    {"--disable-sliding-window", "config.json is what the model is; edit it"},
+    {"--override-generation-config",
+     "edit the model's generation_config.json, or use --generation-config vllm"},
+    {"--limit-mm-per-prompt", "only text is understood"},
+    {"--mm-processor-kwargs", "only text is understood"},
+    {"--language-model-only", "only text is understood anyway"},
+    {"--enable-lora", "adapters are not supported; merge them into a checkpoint"},
+    {"--lora-modules", "adapters are not supported; merge them into a checkpoint"},
+    {"--max-loras", "adapters are not supported; merge them into a checkpoint"},
+    {"--max-lora-rank", "adapters are not supported; merge them into a checkpoint"},
+    {"--enable-prompt-embeds", "prompts are text or token ids"},
+    {"--logits-processors", "no code from outside runs between logits and tokens"},
+    {"--speculative-config", "speculation is not served yet"},
+    {"--gpu-memory-utilization", "use --kv-cache-memory, in GiB; 0 takes what is free"},
+    {"--kv-cache-memory-bytes", "it is called --kv-cache-memory, in GiB"},
+    {"--num-gpu-blocks-override", "use --kv-cache-memory, in GiB"},
+    {"--swap-space", "preempted sequences are computed again, with the same bits"},
+    {"--cpu-offload-gb", "weights lie where they are computed with"},
+    {"--kv-transfer-config", "keys and values stay in their process"},
+    {"--block-size", "it is called --page-size: 32, 64 or 128"},
+    {"--prefix-caching-hash-algo",
+     "pages are found by their tokens, not by a hash that could collide"},
+    {"--enable-chunked-prefill", "long prompts are always computed in chunks, with the same bits"},
+    {"--max-num-partial-prefills", "--scheduling-policy decides"},
+    {"--long-prefill-token-threshold", "--max-num-batched-tokens bounds every step"},
+    {"--num-scheduler-steps", "each step is scheduled"},
+    {"--scheduler-cls", "it is called --scheduling-policy"},
+    {"--async-scheduling", "orders are taken between two steps"},
+    {"--stream-interval", "each token is an event"},
+    {"--seed", "each request has its own seed, given or drawn and returned"},
+    {"--max-logprobs", "a request may ask for up to 1024 log-probabilities"},
+    {"--logprobs-mode", "log-probabilities are those of the model's logits"},
+    {"--enforce-eager", "nothing is compiled when the server starts"},
+    {"--compilation-config", "nothing is compiled when the server starts"},
+    {"--cuda-graph-sizes", "nothing is compiled when the server starts"},
+    {"--attention-backend", "the arithmetic is --arith; who computes it does not change the bits"},
+    {"--disable-cascade-attn", "the order of every sum is fixed by --arith"},
+    {"--disable-custom-all-reduce", "the order of every sum is fixed by --arith"},
+    {"--pipeline-parallel-size", "it is called --layer-cuts"},
+    {"--distributed-executor-backend", "ranks and replicas are threads of one process"},
+    {"--nnodes", "ranks and replicas are threads of one process"},
+    {"--node-rank", "ranks and replicas are threads of one process"},
+    {"--master-addr", "ranks and replicas are threads of one process"},
+    {"--data-parallel-backend", "ranks and replicas are threads of one process"},
+    {"--data-parallel-address", "ranks and replicas are threads of one process"},
+    {"--data-parallel-size-local", "ranks and replicas are threads of one process"},
+    {"--data-parallel-rank", "the server routes between its replicas"},
+    {"--enable-expert-parallel", "mixtures of experts are not supported"},
+    {"--decode-context-parallel-size", "a sequence's keys lie with one rank"},
+    {"--worker-cls", "no code from outside is run"},
+    {"--enable-sleep-mode", "stop the server instead: with --journal its answers go on later"},
+    {"--api-server-count", "one thread moves all bytes; see --max-connections"},
+    {"--headless", "a server without a front has nobody to answer"},
+    {"--uds", "the server listens on --host and --port"},
+    {"--root-path", "paths are fixed; a proxy may rewrite them"},
+    {"--middleware", "no code from outside is run"},
+    {"--allow-credentials", "keys come in the Authorization header, never as cookies"},
+    {"--allowed-methods", "each path allows its own methods"},
+    {"--allowed-headers", "every header may be sent"},
+    {"--ssl-ca-certs", "clients show a key (--api-key), not a certificate"},
+    {"--ssl-cert-reqs", "clients show a key (--api-key), not a certificate"},
+    {"--enable-ssl-refresh", "restart the server; with --journal its answers go on"},
+    {"--h11-max-incomplete-event-size", "a request's header has at most 64 KiB"},
+    {"--h11-max-header-count", "a request's header has at most 256 lines"},
+    {"--response-role", "answers are the assistant's"},
+    {"--chat-template-content-format",
+     "the template gets the content as the request has it, parts of text joined"},
+    {"--enable-auto-tool-choice", "tool_choice auto is always there"},
+    {"--tool-parser-plugin", "no code from outside is run"},
+    {"--reasoning-parser", "what a model thinks is part of its answer"},
+    {"--guided-decoding-backend", "there is one, docs/requests.md says what it understands"},
+    {"--structured-outputs-config", "docs/requests.md says which schemas are understood"},
+    {"--return-tokens-as-token-ids", "requests ask for ids with return_token_ids"},
+    {"--enable-prompt-tokens-details",
+     "/metrics counts cached tokens; an answer's bytes do not depend on them"},
+    {"--enable-force-include-usage", "requests ask with stream_options.include_usage"},
+    {"--enable-request-id-headers", "the answer's id is in its body"},
+    {"--enable-log-requests", "--journal keeps each request"},
+    {"--disable-log-requests", "requests are not logged; --journal keeps them"},
+    {"--max-log-len", "requests are not logged; --journal keeps them"},
+    {"--log-config-file", "warnings go to the error stream"},
+    {"--disable-log-stats", "there are no periodic lines; /metrics has the numbers"},
+    {"--uvicorn-log-level", "requests are not logged; /metrics counts them"},
+    {"--disable-uvicorn-access-log", "requests are not logged; /metrics counts them"},
+    {"--disable-fastapi-docs", "there are none; docs/openapi.yaml describes the server"},
+    {"--disable-frontend-multiprocessing",
+     "the front and the engine share a process unless --engine-process"},
+    {"--enable-server-load-tracking", "/metrics has the load"},
+    {"--otlp-traces-endpoint", "/metrics has the numbers"},
+    {"--config", "flags are given on the command line"},
+};
+
+}  // namespace
+
+void refuse_foreign_flags(CLI::App& command) {
+  for (const ForeignFlag& flag : kForeignFlags)
+    command
+        .add_option_function<std::vector<std::string>>(
+            flag.name,
+            [flag](const std::vector<std::string>&) {
+              fail_usage("{} is not a flag of invar serve: {}", flag.name, flag.reason);
+            })
+        ->expected(0, 1)
+        ->group("");
+}
+
+}  // namespace invar::cli
