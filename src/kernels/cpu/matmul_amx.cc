@@ -31,6 +31,9 @@ constexpr int kLevels =
 constexpr int64_t kBlockBytes = 1 << 20;
 constexpr int64_t kTiles = 32, kFewTiles = 8;
 
+// From so many rows on, a product's chains may lie in memory in between.
+constexpr int64_t kManyRows = 128;
+
 // Runs of so many leaves gain from strips of three tiles.
 constexpr int64_t kLongRun = 16;
 // Strips whose runs are added up before the next strips begin: their chains stay in L1.
@@ -355,10 +358,18 @@ class AmxProduct {
   alignas(64) float finished_[2][kChains];
 };
 
+// Many rows whose chains end as they are, in whole tiles.
+bool chains_may_wait(const PanelProduct& p) {
+  if (p.is_open) return true;
+  return p.rows >= kManyRows && p.rows % 16 == 0 && p.outputs == p.panels * 16 && p.runs == 1 &&
+         !p.out && !p.bias && !p.accumulate;
+}
+
 }  // namespace
 
 void product_amx(const PanelProduct& p) {
   if (p.f32) return product_avx512(p);
+  if (chains_may_wait(p)) return chains_amx(p);
   if (p.out) return AmxProduct<End::gated>(p).run();
   if (p.accumulate) return AmxProduct<End::accumulate>(p).run();
   AmxProduct<End::plain>(p).run();

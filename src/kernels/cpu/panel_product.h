@@ -26,6 +26,7 @@ struct PanelProduct {
   const float* bias;
   bool accumulate;
   bool extend;
+  bool is_open;  // extend or not, without the + 0 that ends a dot; whole tiles only, one run
 
   // ... or, when `out` is set, out = silu(g) * u with gate and up panels in turn. All 16 columns of
   // a panel are written, those past `outputs` as zeros.
@@ -40,5 +41,6 @@ struct PanelProduct {
 void product_avx2(const PanelProduct& p);
 void product_avx512(const PanelProduct& p);
 void product_amx(const PanelProduct& p);
+void chains_amx(const PanelProduct& p);  // bf16, one run, whole tiles, no bias: y and extend only
 
 }  // namespace invar::cpu

@@ -44,6 +44,10 @@ inline void tile_load(const void* from, int64_t stride) {
     __builtin_memcpy(tile<T>().word[r], static_cast<const char*>(from) + r * stride, 64);
 }
 template <int T>
+inline void tile_load_once(const void* from, int64_t stride) {
+  tile_load<T>(from, stride);
+}
+template <int T>
 inline void tile_store(void* to, int64_t stride) {
   for (int r = 0; r < tile<T>().rows; ++r)
     __builtin_memcpy(static_cast<char*>(to) + r * stride, tile<T>().word[r], 64);

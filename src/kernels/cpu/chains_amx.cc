@@ -1,0 +1,209 @@
+// Matrix products of order `portable` on AMX whose chains may lie in memory between two parts of
+// their inner size: the products of training, with thousands of rows or thousands of inner
+// elements, and the blocks of attention's backward.
+//
+// A block of rows meets a group of panels chunk by chunk of the inner size, so that rows, weights
+// and chains of all three stay in L2. In it a pair of panels' part of the weights stays in L1 and
+// the rows are loaded past L1: 4 loads and 2 fills of L1 for 4 products of tiles. Meanwhile the
+// lines that come next are fetched to L2, and those that will be written.
+#include <immintrin.h>
+
+#include "kernels/cpu/panel_product.h"
+
+namespace invar::cpu {
+
+namespace {
+
+#include "kernels/cpu/amx_tiles_inl.h"
+
+constexpr int64_t kLine = 64, kTileBytes = 1024, kTileFloats = 256;
+
+// Tiles of rows and panels of a block, and leaves of a chunk: two panels' part of the weights
+// should fit L1 of 48 KB beside the rows that pass through. What has few leaves is not cut.
+constexpr int64_t kBlockTiles = 16, kGroupPanels = 24, kChunkLeaves = 16, kFewLeaves = 24;
+
+constexpr int64_t ceil_div(int64_t x, int64_t y) {
+  return (x + y - 1) / y;
+}
+constexpr int64_t smaller(int64_t x, int64_t y) {
+  return x < y ? x : y;
+}
+
+// Where the chains of some tiles of rows and some panels lie.
+struct Chains {
+  float* first;
+  int64_t row, tile, panel;  // bytes from one to the next
+
+  float* at(int64_t t, int64_t p) const {
+    return reinterpret_cast<float*>(reinterpret_cast<char*>(first) + t * tile + p * panel);
+  }
+  Chains from(int64_t t, int64_t p) const { return {at(t, p), row, tile, panel}; }
+};
+
+// Part of a run: two tiles of rows by two panels, or fewer.
+struct Piece {
+  const char *x, *w;
+  int64_t leaves;
+  bool begins;  // chains of +0
+  Chains from, to;
+  bool ends;            // with + 0, as a dot does
+  const char* w_fetch;  // lines of weights that come next, and how many of a panel per leaf
+  int64_t w_lines;
+  const char* x_fetch;  // a line of each of some rows that come next, per leaf
+  int64_t x_rows;
+};
+
+class ChainProduct {
+ public:
+  explicit ChainProduct(const PanelProduct& p)
+      : p_(p), y_{p.y, p.y_stride * 4, 16 * p.y_stride * 4, kLine} {}
+
+  void run() {
+    TileConfig config;
+    for (int t = 0; t < 8; ++t) config.row_bytes[t] = kLine, config.rows[t] = 16;
+    tile_configure(config);
+    const int64_t tiles = p_.rows / 16, pairs = ceil_div(p_.panels, 2);
+    const int64_t chunks = p_.leaves <= kFewLeaves ? 1 : ceil_div(p_.leaves, kChunkLeaves);
+    const int64_t blocks = ceil_div(tiles, kBlockTiles);
+    const int64_t groups = chunks > 1 ? ceil_div(pairs, kGroupPanels / 2) : 1;
+    for (int64_t b = 0; b < blocks; ++b) {
+      tile_ = tiles * b / blocks;
+      tiles_ = tiles * (b + 1) / blocks - tile_;
+      for (int64_t g = 0; g < groups; ++g)
+        for (int64_t c = 0; c < chunks; ++c)
+          multiply_chunk({.panel = pairs * g / groups * 2,
+                          .end_panel = smaller(pairs * (g + 1) / groups * 2, p_.panels),
+                          .leaf = p_.leaves * c / chunks,
+                          .end_leaf = p_.leaves * (c + 1) / chunks,
+                          .next_tile = c + 1 < chunks || g + 1 < groups ? tile_ : tile_ + tiles_,
+                          .next_leaf = c + 1 < chunks ? p_.leaves * (c + 1) / chunks : 0});
+    }
+    tile_release();
+  }
+
+ private:
+  // Panels and leaves that a block of rows is multiplied with; then the rows' part comes next that
+  // begins at `next_tile` and `next_leaf`.
+  struct Chunk {
+    int64_t panel, end_panel, leaf, end_leaf, next_tile, next_leaf;
+  };
+
+  void multiply_chunk(const Chunk& c) {
+    const bool is_first = c.leaf == 0, is_last = c.end_leaf == p_.leaves;
+    const int64_t leaves = c.end_leaf - c.leaf, strips = ceil_div(tiles_, 2);
+    const int64_t pieces = ceil_div(c.end_panel - c.panel, 2) * strips;
+    const Chains kept{kept_, kLine, kTileBytes, tiles_ * kTileBytes};
+    Piece piece{.leaves = leaves,
+                .begins = is_first && !p_.extend,
+                .ends = is_last && !p_.is_open,
+                .w_lines = ceil_div(16, strips),
+                .x_fetch = rows(c.next_tile, c.next_leaf),
+                .x_rows = is_first && is_last ? 0 : ceil_div(tiles_ * 16, pieces)};
+    for (int64_t panel = c.panel; panel < c.end_panel; panel += 2) {
+      const int64_t panels = smaller(2, c.end_panel - panel);
+      piece.w = weights(panel, c.leaf);
+      piece.w_fetch = weights(panel + 2, c.leaf);
+      for (int64_t t = 0; t < tiles_; t += 2) {
+        const Chains here = kept.from(t, panel - c.panel), y = y_.from(tile_ + t, panel);
+        piece.x = rows(tile_ + t, c.leaf);
+        piece.from = is_first ? y : here;
+        piece.to = is_last ? y : here;
+        multiply(piece, smaller(2, tiles_ - t), panels);
+        piece.w_fetch += piece.w_lines * leaves * kLine;
+        piece.x_fetch += piece.x_rows * p_.x_stride;
+      }
+    }
+  }
+
+  const char* rows(int64_t tile, int64_t leaf) const {
+    return static_cast<const char*>(p_.x) + tile * 16 * p_.x_stride + leaf * kLine;
+  }
+  const char* weights(int64_t panel, int64_t leaf) const {
+    return static_cast<const char*>(p_.w) + panel * p_.panel_bytes + leaf * kTileBytes;
+  }
+
+  void multiply(const Piece& s, int64_t tiles, int64_t panels) {
+    if (tiles == 2)
+      panels == 2 ? multiply_tiles<2, 2>(s) : multiply_tiles<2, 1>(s);
+    else
+      panels == 2 ? multiply_tiles<1, 2>(s) : multiply_tiles<1, 1>(s);
+  }
+
+  template <int R, int P>
+  void multiply_tiles(const Piece& s) {
+    if (s.begins) {
+      tile_zero<0>();
+      tile_zero<1>();
+      tile_zero<2>();
+      tile_zero<3>();
+    } else {
+      tile_load<0>(s.from.at(0, 0), s.from.row);
+      if constexpr (P == 2) tile_load<1>(s.from.at(0, 1), s.from.row);
+      if constexpr (R == 2) tile_load<2>(s.from.at(1, 0), s.from.row);
+      if constexpr (R == 2 && P == 2) tile_load<3>(s.from.at(1, 1), s.from.row);
+    }
+    const int64_t stride = p_.x_stride;
+    const char *x = s.x, *w = s.w, *w_fetch = s.w_fetch, *x_fetch = s.x_fetch;
+    const char *x_second = x + 16 * stride, *w_second = w + p_.panel_bytes;
+    const char *to = reinterpret_cast<char*>(s.to.first),
+               *to_end = to + (s.ends ? 16 * R * s.to.row : 0);
+    for (int64_t left = s.leaves; left > 0; --left) {
+      tile_load_once<4>(x, stride);
+      tile_load<6>(w, kLine);
+      tile_dot<0, 4, 6>();
+      if constexpr (P == 2) {
+        tile_load<7>(w_second, kLine);
+        tile_dot<1, 4, 7>();
+      }
+      if constexpr (R == 2) {
+        tile_load_once<5>(x_second, stride);
+        tile_dot<2, 5, 6>();
+        if constexpr (P == 2) tile_dot<3, 5, 7>();
+      }
+      x += kLine, x_second += kLine, w += kTileBytes, w_second += kTileBytes;
+      for (int64_t i = 0; i < s.w_lines; ++i, w_fetch += kLine) {
+        _mm_prefetch(w_fetch, _MM_HINT_T1);
+        if constexpr (P == 2) _mm_prefetch(w_fetch + p_.panel_bytes, _MM_HINT_T1);
+      }
+      for (int64_t i = 0; i < s.x_rows; ++i) _mm_prefetch(x_fetch + i * stride, _MM_HINT_T1);
+      x_fetch += kLine;
+      for (int i = 0; i < 2 && to < to_end; ++i, to += s.to.row) {
+        fetch_to_write(to);
+        if constexpr (P == 2) fetch_to_write(to + kLine);
+      }
+      stay_awake();
+    }
+    if (s.ends) add_zero();
+    tile_store<0>(s.to.at(0, 0), s.to.row);
+    if constexpr (P == 2) tile_store<1>(s.to.at(0, 1), s.to.row);
+    if constexpr (R == 2) tile_store<2>(s.to.at(1, 0), s.to.row);
+    if constexpr (R == 2 && P == 2) tile_store<3>(s.to.at(1, 1), s.to.row);
+  }
+
+  // A leaf of zeros.
+  static void add_zero() {
+    tile_zero<4>();
+    tile_zero<6>();
+    tile_dot<0, 4, 6>();
+    tile_dot<1, 4, 6>();
+    tile_dot<2, 4, 6>();
+    tile_dot<3, 4, 6>();
+  }
+
+  static void fetch_to_write(const char* line) { __asm__ volatile("prefetchw %0" : : "m"(*line)); }
+
+  static void stay_awake() { __asm__ volatile("vaddps %%zmm31, %%zmm31, %%zmm31" : : : "xmm31"); }
+
+  const PanelProduct& p_;
+  const Chains y_;
+  int64_t tile_ = 0, tiles_ = 0;  // of the block
+  alignas(64) float kept_[kBlockTiles * kGroupPanels * kTileFloats];
+};
+
+}  // namespace
+
+void chains_amx(const PanelProduct& p) {
+  ChainProduct(p).run();
+}
+
+}  // namespace invar::cpu
