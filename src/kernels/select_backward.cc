@@ -28,7 +28,8 @@ constexpr Implementation kImplementations[] = {
      }},
     {"amx",
      [](BackwardKernels& k) {
-       cpu::override_attention_backward<cpu::product_amx, cpu::kAvx512Backward>(k);
+       cpu::override_backward<cpu::kAmxBackward>(k);
+       cpu::override_attention_backward<cpu::product_amx, cpu::kAmxBackward>(k);
      }},
 };
 

@@ -329,7 +329,13 @@ class ForwardPass {
 
   // A copy of the residual stream for the backward.
   void keep(float* copy) {
-    if (copy) std::memcpy(copy, hidden(), hidden_bytes());
+    if (!copy) return;
+    timed("keep", [&] {
+      model_.pool->run([&](Part part) {
+        const auto [begin, end] = part.of(rows_ * spec_.hidden, kPanelWidth);
+        std::memcpy(copy + begin, hidden() + begin, (end - begin) * sizeof(float));
+      });
+    });
   }
 
   void load_hidden() {

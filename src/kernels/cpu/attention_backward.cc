@@ -3,7 +3,10 @@
 //
 // Scores are computed with places as rows, so that p and ds come out as the rows that dv and dk
 // need; for dq, ds is packed and the keys' columns are the rows. Chains go on in memory: dk and dv
-// through heads and blocks of queries, dq through blocks of places.
+// through heads and blocks of queries, dq through blocks of places. They are open: + 0 comes when
+// they are written as rows of d_qkv.
+#include <immintrin.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -16,6 +19,7 @@ namespace invar::cpu {
 namespace {
 
 constexpr int64_t kPlaces = 128, kQueries = 256;  // of a block
+constexpr int64_t kMaxHead = 256;
 
 // What a unit works with, in a share's scratch memory; see Layout for sizes.
 struct Memory {
@@ -25,6 +29,7 @@ struct Memory {
   bf16_t *query_columns, *d_out_columns;  // packed: positions are inner elements
   float *max, *one_by_sum, *mean;         // [position]
   float* d_queries;                       // [E][position]
+  float *d_keys, *d_values;               // [position][lane_stride()]
   float *scores, *d_weights;              // [kPlaces][kQueries]
   bf16_t *p, *ds, *ds_packed;             // [kPlaces][kOutStride], and packed
 };
@@ -46,6 +51,8 @@ class Layout {
     for (float** stat : {&memory.max, &memory.one_by_sum, &memory.mean})
       take(*stat, this->positions);
     take(memory.d_queries, lanes * column_stride());
+    take(memory.d_keys, this->positions * lane_stride());
+    take(memory.d_values, this->positions * lane_stride());
     take(memory.scores, kPlaces * kQueries);
     take(memory.d_weights, kPlaces * kQueries);
     take(memory.p, kPlaces * kOutStride);
@@ -55,6 +62,8 @@ class Layout {
   int64_t bytes() const { return used_; }
   // Elements between columns.
   int64_t column_stride() const { return activation_stride(positions); }
+  // Between rows of sums over queries: an odd number of lines.
+  int64_t lane_stride() const { return padded + 16; }
 
   const int64_t positions, padded;
   Memory memory{};
@@ -69,8 +78,8 @@ class Layout {
   int64_t used_ = 0;
 };
 
-// Rows of bf16 as a packed matrix whose outputs are the rows' elements: `count` rows are there, as
-// many as fill whole leaves are written.
+// Rows of bf16 as a packed matrix whose outputs are the rows' elements: `count`
+// rows are there, as many as fill whole leaves are written.
 void pack_by_rows(const bf16_t* rows, int64_t stride, int64_t count, int64_t width,
                   int64_t inner_size, bf16_t* out) {
   constexpr bf16_t kZero[16] = {};
@@ -105,10 +114,8 @@ class Unit {
   void run() {
     load_keys_and_values();
     const int64_t heads = f_.heads / f_.kv.kv_heads, k = f_.heads + group_;
-    for (int64_t j = 0; j < count_; ++j) {
-      std::fill_n(out(j, k), e_, 0.0f);
-      std::fill_n(out(j, k + f_.kv.kv_heads), e_, 0.0f);
-    }
+    for (float* sums : {m_.d_keys, m_.d_values})
+      std::fill_n(sums, round_up(count_, 32) * layout_.lane_stride(), 0.0f);
     for (int64_t head = group_ * heads; head < (group_ + 1) * heads; ++head) {
       load_head(head);
       for (int64_t place = 0; place < count_; place += kPlaces)
@@ -118,6 +125,11 @@ class Unit {
         }
       store_d_queries(head);
     }
+    for (int64_t j = 0; j < count_; ++j) {
+      store_row(m_.d_keys + j * layout_.lane_stride(), out(j, k));
+      store_row(m_.d_values + j * layout_.lane_stride(), out(j, k + f_.kv.kv_heads));
+    }
+    _mm_sfence();  // such stores have an order only by fences
   }
 
  private:
@@ -125,7 +137,8 @@ class Unit {
     return p_.d_qkv + (begin_ + position) * p_.d_qkv_stride + head * e_;
   }
 
-  // From the pages: rows of keys and values, and columns of keys with zeros after the last place.
+  // From the pages: rows of keys and values, and columns of keys with zeros
+  // after the last place.
   void load_keys_and_values() {
     const KvLayer& kv = f_.kv;
     const int32_t* table = f_.tables[f_.table_of[begin_]];
@@ -190,8 +203,9 @@ class Unit {
     const int64_t leaf = 32 * kPanelWidth;  // elements of a panel's leaf
 
     PanelProduct product{.f32 = false, .runs = 1};
+    product.is_open = true;
     product.x_stride = padded * 2;
-    product.rows = places;
+    product.rows = round_up(places, 16);
     product.panel_bytes = padded * kPanelWidth * 2;
     product.panels = query_leaves * 2;
     product.leaves = padded / 32;
@@ -206,14 +220,14 @@ class Unit {
     product.panel_bytes = positions * kPanelWidth * 2;
     product.panels = (e_ + 15) / 16;
     product.leaves = query_leaves;
-    product.outputs = e_;
-    product.y_stride = p_.d_qkv_stride;
-    const int64_t first_leaf = query / 32 * leaf, k = f_.heads + group_;
-    multiply(product, m_.ds, m_.query_columns + first_leaf, out(place, k));
-    multiply(product, m_.p, m_.d_out_columns + first_leaf, out(place, k + f_.kv.kv_heads));
+    product.outputs = round_up(e_, 16);
+    product.y_stride = layout_.lane_stride();
+    const int64_t first_leaf = query / 32 * leaf, first_sum = place * layout_.lane_stride();
+    multiply(product, m_.ds, m_.query_columns + first_leaf, m_.d_keys + first_sum);
+    multiply(product, m_.p, m_.d_out_columns + first_leaf, m_.d_values + first_sum);
 
     product.x_stride = layout_.column_stride() * 2;
-    product.rows = e_;
+    product.rows = round_up(e_, 16);
     product.panel_bytes = place_leaves * leaf * 2;
     product.panels = query_leaves * 2;
     product.leaves = place_leaves;
@@ -251,21 +265,26 @@ class Unit {
                  .ds_packed = m_.ds_packed});
   }
 
+  // A row of sums, ended with + 0, as a row of d_qkv. It goes past the caches, where the memory
+  // allows: the rows of a head lie far apart, and nobody reads them soon.
+  void store_row(const float* sums, float* to) const {
+    int64_t e = 0;
+    if (reinterpret_cast<uintptr_t>(to) % 32 == 0)
+      for (; e + 8 <= e_; e += 8)
+        _mm256_stream_ps(to + e, _mm256_add_ps(_mm256_loadu_ps(sums + e), _mm256_setzero_ps()));
+    for (; e < e_; ++e) to[e] = sums[e] + 0.0f;
+  }
+
   // The columns become rows of d_qkv.
   void store_d_queries(int64_t head) const {
     const int64_t stride = layout_.column_stride();
-    for (int64_t t = 0; t < count_; t += 8)
-      for (int64_t e = 0; e < e_; e += 8) {
-        const float* from = m_.d_queries + e * stride + t;
-        if (t + 8 <= count_ && e + 8 <= e_) {
-          transpose8(from, stride * 4, reinterpret_cast<uint32_t*>(out(t, head) + e),
-                     p_.d_qkv_stride);
-          continue;
-        }
-        for (int64_t i = 0; i < 8 && t + i < count_; ++i)
-          for (int64_t c = 0; c < 8 && e + c < e_; ++c)
-            out(t + i, head)[e + c] = from[c * stride + i];
-      }
+    alignas(32) float rows[8][kMaxHead];
+    for (int64_t t = 0; t < count_; t += 8) {
+      for (int64_t e = 0; e < e_; e += 8)
+        transpose8(m_.d_queries + e * stride + t, stride * 4,
+                   reinterpret_cast<uint32_t*>(rows[0]) + e, kMaxHead);
+      for (int64_t i = 0; i < 8 && t + i < count_; ++i) store_row(rows[i], out(t + i, head));
+    }
   }
 
   const RunProduct run_;

@@ -36,14 +36,16 @@ void round(const BackwardRows& rows, const RoundParams& p, Part part) {
     rows.round(p.x + t * p.x_stride, p.width, row_of(p.out, t));
     clear_pad(p.out, t, p.width);
   }
+  _mm_sfence();  // the sets may write past the caches
 }
 
-// 32 rows by 16 columns at a time: their pairs as words, then the words transposed.
+// 32 rows by 16 columns at a time: their pairs as words, then the words transposed, a line of each
+// column.
 void transpose(const TransposeParams& p, Part part) {
   const auto [begin, end] = part.of(p.rows, kLeaf);
   const int64_t columns = p.columns.count;
   CHECK(p.rows % kLeaf == 0, "rows of a sum come in leaves");
-  alignas(64) uint32_t words[16 * 16];
+  alignas(64) uint32_t words[16 * 16], lines[16 * 16];
   for (int64_t t = begin; t < end; t += kLeaf)
     for (int64_t i = 0; i < columns; i += kBlock) {
       const bf16_t* from = row_of(p.x, t) + p.columns.at(i);
@@ -57,27 +59,33 @@ void transpose(const TransposeParams& p, Part part) {
         interleave16(from + r * p.x.stride, from + (r + 1) * p.x.stride, words + r * 8);
       for (int64_t c = 0; c < kBlock; c += 8)
         for (int64_t r = 0; r < 16; r += 8)
-          transpose8(words + r * 16 + c, 64,
-                     reinterpret_cast<uint32_t*>(row_of(p.out, i + c) + t) + r, p.out.stride / 2);
+          transpose8(words + r * 16 + c, 64, lines + c * 16 + r, 16);
+      for (int64_t c = 0; c < kBlock; ++c) {
+        const __m256i* line = reinterpret_cast<const __m256i*>(lines + c * 16);
+        write_line(line[0], line[1], row_of(p.out, i + c) + t);
+      }
     }
+  _mm_sfence();
 }
 
 void pack_columns(const PackColumnsParams& p, Part part) {
   const auto [begin, end] = part.of(p.rows, kLeaf);
   CHECK(p.inner.first % 2 == 0, "pairs of rows become pairs of inner elements");
-  for (int64_t n = 0; n < p.width; n += kBlock)
-    for (int64_t t = begin; t < end; t += 2) {
-      const bf16_t* even = p.x + t * p.x_stride + n;
-      bf16_t* out = p.out + packed_index_bf16(n, p.inner.at(t), p.inner_size);
-      if (n + kBlock <= p.width && t + 1 < p.rows) {
-        interleave16(even, even + p.x_stride, out);
-        continue;
+  for (int64_t leaf = begin; leaf < end; leaf += kLeaf)
+    for (int64_t n = 0; n < p.width; n += kBlock)
+      for (int64_t t = leaf; t < std::min(leaf + kLeaf, end); t += 2) {
+        const bf16_t* even = p.x + t * p.x_stride + n;
+        bf16_t* out = p.out + packed_index_bf16(n, p.inner.at(t), p.inner_size);
+        if (n + kBlock <= p.width && t + 1 < p.rows) {
+          interleave16(even, even + p.x_stride, out, write_line);
+          continue;
+        }
+        for (int64_t c = 0; n + c < p.width && c < kBlock; ++c) {
+          out[2 * c] = even[c];
+          if (t + 1 < p.rows) out[2 * c + 1] = even[p.x_stride + c];
+        }
       }
-      for (int64_t c = 0; n + c < p.width && c < kBlock; ++c) {
-        out[2 * c] = even[c];
-        if (t + 1 < p.rows) out[2 * c + 1] = even[p.x_stride + c];
-      }
-    }
+  _mm_sfence();
 }
 
 void bias_gradient(const BackwardRows& rows, const BiasGradientParams& p, Part part) {
@@ -123,6 +131,7 @@ void gate_backward(const BackwardRows& rows, const GateBackwardParams& p, Part p
                         .d_gated = p.d_gated + t * p.width,
                         .width = p.width,
                         .out = row_of(p.out, t)});
+  _mm_sfence();  // the sets may write past the caches
 }
 
 void qkv_backward(const BackwardRows& rows, const QkvBackwardParams& p, Part part) {
@@ -144,6 +153,7 @@ void qkv_backward(const BackwardRows& rows, const QkvBackwardParams& p, Part par
     }
     clear_pad(p.out, t, (rotated + p.kv_heads) * e);
   }
+  _mm_sfence();  // the sets may write past the caches
 }
 
 void embed_gradient(const BackwardRows& rows, const EmbedGradientParams& p, Part part) {

@@ -1,13 +1,15 @@
-// The backward's row functions over Vec16. Included inside an anonymous namespace after a vec16
-// header, vec16_math.h and backward_rows.h.
+// The backward's row functions over Vec16. Included inside an anonymous
+// namespace after a vec16 header, vec16_math.h and backward_rows.h.
 
 inline int64_t smaller(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
 inline void round(const float* x, int64_t width, uint16_t* out) {
-  for (int64_t i = 0; i < width; i += 16)
-    store_u16(out + i, to_bf16(load(x + i, width - i)), width - i);
+  int64_t i = 0;
+  for (; i + 32 <= width; i += 32)
+    write_u16(out + i, to_bf16(load(x + i)), to_bf16(load(x + i + 16)));
+  for (; i < width; i += 16) store_u16(out + i, to_bf16(load(x + i, width - i)), width - i);
 }
 
 // Sixteen bf16 of which `count` exist, as f32.
@@ -18,8 +20,8 @@ inline Vec16 load_bf16(const uint16_t* p, int64_t count) {
   return value_of(load_u16(all) << 16);
 }
 
-// One leaf of 32 rows of up to 64 columns: the even rows' chain plus the odd ones'. `term(row, k,
-// acc)` goes on with a chain.
+// One leaf of 32 rows of up to 64 columns: the even rows' chain plus the odd
+// ones'. `term(row, k, acc)` goes on with a chain.
 template <typename Term>
 inline void add_leaf(int blocks, Vec16* acc, Term term) {
   Vec16 even[4], odd[4];
@@ -44,8 +46,8 @@ inline void bias_gradient(const uint16_t* dy, int64_t stride, int64_t leaves, in
   for (int k = 0; k < blocks; ++k) store(gradient + 16 * k, acc[k] + splat(0.0f), count - 16 * k);
 }
 
-// Leaf by leaf, so that memory is read in order; the chains of a leaf's columns are few enough to
-// stay in the cache.
+// Leaf by leaf, so that memory is read in order; the chains of a leaf's columns
+// are few enough to stay in the cache.
 inline void norm_gradient(const NormColumns& p) {
   for (int64_t leaf = 0; leaf < p.leaves; ++leaf)
     for (int64_t h = 0; h < p.heads; ++h)
@@ -145,8 +147,8 @@ inline void gate_backward(const GateRow& p) {
     const Vec16 below = one + exp(minus_g), s = one / below;
     const Vec16 d_gate = (d * u) * (s * fma(g, one - s, one)), d_up = d * (g / below);
     const Mask16 real = lanes(0, static_cast<int>(smaller(left, 16)));
-    store_u16(p.out + 2 * f, to_bf16(select(real, d_gate, zero)));
-    store_u16(p.out + 2 * f + 16, to_bf16(select(real, d_up, zero)));
+    write_u16(p.out + 2 * f, to_bf16(select(real, d_gate, zero)),
+              to_bf16(select(real, d_up, zero)));
   }
 }
 
@@ -167,9 +169,11 @@ inline void loss(const LossRow& p) {
   for (int64_t v = 0; v < p.vocab; v += 16) {
     const int64_t left = p.vocab - v, target = p.target - v;
     const Vec16 probability = exp((load(p.logits + v, left) - max) - log_sum);
-    const bool is_here = target >= 0 && target < 16;
-    const int lane = is_here ? static_cast<int>(target) : 16;
-    Vec16 wanted = select(lanes(lane, lane + 1), one, zero);
+    Vec16 wanted = zero;
+    if (target >= 0 && target < 16) {
+      const int lane = static_cast<int>(target);
+      wanted = select(lanes(lane, lane + 1), one, zero);
+    }
     if (p.teacher) {
       const Vec16 q =
           exp((load(p.teacher + v, left) - splat(p.teacher_max)) - splat(p.teacher_log_sum));
@@ -214,11 +218,12 @@ inline PlaceWeights weigh_place(const ScoreBlock& b, int64_t i, int64_t t, Vec16
   const int64_t last = b.window > 0 ? smaller(place + b.window, b.queries_end) : b.queries_end;
   const int64_t begin = place - query, end = last - query;
   if (begin >= 16 || end <= 0) return {splat_bits(0), splat_bits(0)};
-  const Mask16 valid =
-      lanes(static_cast<int>(begin < 0 ? 0 : begin), static_cast<int>(smaller(end, 16)));
   const Vec16 d = load(b.scores + i * b.stride + t), dp = load(b.d_weights + i * b.stride + t);
   const Vec16 p = exp2(fma(d, splat(b.c), minus_max)) * one_by_sum;
   const Vec16 ds = (p * (dp - mean)) * splat(b.scale);
+  if (begin <= 0 && end >= 16) return {to_bf16(p), to_bf16(ds)};
+  const Mask16 valid =
+      lanes(static_cast<int>(begin < 0 ? 0 : begin), static_cast<int>(smaller(end, 16)));
   return {to_bf16(select(valid, p, splat(0.0f))), to_bf16(select(valid, ds, splat(0.0f)))};
 }
 

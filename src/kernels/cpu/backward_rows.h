@@ -90,6 +90,6 @@ struct BackwardRows {
   void (*weigh)(const ScoreBlock&);
 };
 
-extern const BackwardRows kAvx2Backward, kAvx512Backward;
+extern const BackwardRows kAvx2Backward, kAvx512Backward, kAmxBackward;
 
 }  // namespace invar::cpu

@@ -210,10 +210,14 @@ void qkv(const RowFunctions& rows, const QkvParams& p, Part part) {
   const auto head = [&](int index) {
     return HeadProducts{p.qkv + int64_t{index} * e, p.qkv_stride};
   };
-  for (int64_t t = begin; t < end; ++t)
-    for (int h = 0; h < p.heads; ++h) queries(rows, p, t, t + 1, h, head(h));
-  for (int g = 0; g < p.kv.kv_heads; ++g)
-    cache_head(rows, p, begin, end, g, head(p.heads + g), head(p.heads + p.kv.kv_heads + g));
+  // A few rows at a time: the products of all their heads are near.
+  for (int64_t t = begin; t < end; t += kChunk) {
+    const int64_t last = std::min(end, t + kChunk);
+    for (int64_t row = t; row < last; ++row)
+      for (int h = 0; h < p.heads; ++h) queries(rows, p, row, row + 1, h, head(h));
+    for (int g = 0; g < p.kv.kv_heads; ++g)
+      cache_chunk(rows, p, t, last, g, head(p.heads + g), head(p.heads + p.kv.kv_heads + g));
+  }
 }
 
 void qkv_product(void (*matmul)(const MatmulParams&, Part), const RowFunctions& rows,

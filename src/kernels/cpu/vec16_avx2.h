@@ -71,6 +71,11 @@ inline void store_u16(uint16_t* p, Bits16 x) {
       _mm256_packus_epi32(_mm256_and_si256(x.lo, low), _mm256_and_si256(x.hi, low));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
 }
+// The lower halves of 32 lanes; AVX-512 writes them past the caches.
+inline void write_u16(uint16_t* p, Bits16 low, Bits16 high) {
+  store_u16(p, low);
+  store_u16(p + 16, high);
+}
 inline void store_u16(uint16_t* p, Bits16 x, int64_t count) {
   if (count >= 16) return store_u16(p, x);
   alignas(32) uint16_t all[16];

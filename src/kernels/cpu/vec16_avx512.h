@@ -51,6 +51,16 @@ inline void store_bits(void* p, Bits16 x) {
 inline void store_u16(uint16_t* p, Bits16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(x.v));
 }
+// The lower halves of 32 lanes, past the caches where they fill a line: for what is not read soon.
+// Such stores have an order only by _mm_sfence.
+inline void write_u16(uint16_t* p, Bits16 low, Bits16 high) {
+  const __m512i line = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(low.v)),
+                                          _mm512_cvtepi32_epi16(high.v), 1);
+  if (reinterpret_cast<uintptr_t>(p) % 64 == 0)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(p), line);
+  else
+    _mm512_storeu_si512(p, line);
+}
 inline void store_u16(uint16_t* p, Bits16 x, int64_t count) {
   _mm512_mask_cvtepi32_storeu_epi16(p, first_lanes(count), x.v);
 }

@@ -33,14 +33,33 @@ inline void transpose8(const void* from, int64_t from_bytes, uint32_t* to, int64
   }
 }
 
-// 16 words of the pairs (even[i], odd[i]).
-inline void interleave16(const bf16_t* even, const bf16_t* odd, void* words) {
+// Writes a line, which goes past the caches when it is whole in memory: for what is not read soon.
+// Such stores have an order only by _mm_sfence.
+inline void write_line(__m256i low, __m256i high, void* to) {
+  __m256i* line = static_cast<__m256i*>(to);
+  if (reinterpret_cast<uintptr_t>(to) % 64 == 0) {
+    _mm256_stream_si256(line, low);
+    _mm256_stream_si256(line + 1, high);
+  } else {
+    _mm256_storeu_si256(line, low);
+    _mm256_storeu_si256(line + 1, high);
+  }
+}
+
+// 16 words of the pairs (even[i], odd[i]); `write` takes its two halves and `words`.
+template <typename Write>
+inline void interleave16(const bf16_t* even, const bf16_t* odd, void* words, Write write) {
   const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(even));
   const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd));
   const __m256i low = _mm256_unpacklo_epi16(a, b), high = _mm256_unpackhi_epi16(a, b);
-  __m256i* line = static_cast<__m256i*>(words);
-  _mm256_storeu_si256(line, _mm256_permute2x128_si256(low, high, 0x20));
-  _mm256_storeu_si256(line + 1, _mm256_permute2x128_si256(low, high, 0x31));
+  write(_mm256_permute2x128_si256(low, high, 0x20), _mm256_permute2x128_si256(low, high, 0x31),
+        words);
+}
+inline void interleave16(const bf16_t* even, const bf16_t* odd, void* words) {
+  interleave16(even, odd, words, [](__m256i low, __m256i high, void* to) {
+    _mm256_storeu_si256(static_cast<__m256i*>(to), low);
+    _mm256_storeu_si256(static_cast<__m256i*>(to) + 1, high);
+  });
 }
 
 // And back.
