@@ -2,10 +2,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <filesystem>
-#include <fstream>
-
-#include "base/error.h"
 #include "command.h"
 #include "model/families/make_model.h"
 #include "model/families/presets.h"
@@ -21,12 +17,6 @@ struct MakeModelFlags {
   SpecOverrides overrides;
 };
 
-void write_text(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  if (!file.flush()) fail("{}: cannot be written", path);
-}
-
 int run_make_model(const MakeModelFlags& flags) {
   ModelConfig config;
   config.spec = override_spec(preset_spec(flags.preset), flags.overrides);
@@ -34,10 +24,7 @@ int run_make_model(const MakeModelFlags& flags) {
   config.bos_id = tokenizer.bos_id;
   config.eos_ids = {tokenizer.eos_id};
   ThreadPool pool(0);
-  make_model(flags.directory, config, flags.seed, pool);
-  write_text(flags.directory + "/tokenizer.json", tokenizer.texts.tokenizer_json);
-  write_text(flags.directory + "/tokenizer_config.json", tokenizer.texts.tokenizer_config_json);
-  write_text(flags.directory + "/special_tokens_map.json", tokenizer.texts.special_tokens_map_json);
+  make_model(flags.directory, config, flags.seed, pool, tokenizer.texts.files());
   fmt::print("{}: {} with random weights, seed {}\n", flags.directory, flags.preset, flags.seed);
   return 0;
 }

@@ -22,10 +22,9 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   ModelOptions& o = flags.options;
   command.add_option(
       "MODEL", o.model,
-      "A Hugging Face model directory, or a preset's name with --load-format dummy:SEED; "
-      "without it generate, chat and serve take the model that Invar brings along, other commands "
-      "a "
-      "small made one");
+      "A Hugging Face model directory; with --load-format dummy:SEED a directory of which only "
+      "config.json is read, or a preset's name; without it generate, chat and serve take the model "
+      "that Invar brings along, other commands a small made one");
   command
       .add_option("--load-format", o.load_format,
                   "auto: safetensors; dummy:SEED: random weights made in place")
@@ -92,20 +91,34 @@ std::unique_ptr<Model> load_model(const ModelFlags& flags) {
   });
 }
 
+namespace {
+
+// A preset, and a directory with nothing but a config.json, have a made tokenizer.
+bool has_tokenizer_files(const ModelOptions& o) {
+  if (o.load_format == "auto") return true;
+  std::error_code ignored;
+  return !is_preset(o.model) && (std::filesystem::exists(o.model + "/tokenizer.json", ignored) ||
+                                 std::filesystem::exists(o.model + "/tokenizer.model", ignored));
+}
+
+TokenizerTexts made_tokenizer_texts(const ModelOptions& o) {
+  return make_tokenizer(read_model_config(o).spec.vocab, 1).texts;
+}
+
+}  // namespace
+
 Tokenizer load_tokenizer(const ModelOptions& o) {
-  if (o.load_format == "auto") return Tokenizer::load(o.model);
-  return Tokenizer::from_texts(make_tokenizer(preset_spec(o.model).vocab, 1).texts,
-                               "made tokenizer");
+  if (has_tokenizer_files(o)) return Tokenizer::load(o.model);
+  return Tokenizer::from_texts(made_tokenizer_texts(o), "made tokenizer");
 }
 
 ChatTemplate load_chat_template(const ModelOptions& o, const std::string& file) {
-  if (file.empty() && o.load_format == "auto") return ChatTemplate::load(o.model);
+  const bool has_files = has_tokenizer_files(o);
+  if (file.empty() && has_files) return ChatTemplate::load(o.model);
   ChatTemplateTexts texts;
-  if (o.load_format == "auto")
-    texts.tokenizer_config_json = json::dump(json::parse_file(o.model + "/tokenizer_config.json"));
-  else
-    texts.tokenizer_config_json =
-        make_tokenizer(preset_spec(o.model).vocab, 1).texts.tokenizer_config_json;
+  texts.tokenizer_config_json =
+      has_files ? json::dump(json::parse_file(o.model + "/tokenizer_config.json"))
+                : made_tokenizer_texts(o).tokenizer_config_json;
   if (!file.empty()) {
     std::ifstream source(file, std::ios::binary);
     if (!source) fail("{}: cannot be opened", file);

@@ -71,7 +71,7 @@ std::future<std::vector<float>> InprocBackend::embed(std::vector<int32_t> tokens
   std::future<std::vector<float>> result;
   {
     const std::lock_guard lock(mutex_);
-    result = texts_.emplace_back(std::move(tokens)).vector.get_future();
+    result = texts_.emplace_back(Text{std::move(tokens)}).vector.get_future();
   }
   woken_.notify_one();
   return result;

@@ -1,7 +1,10 @@
 #include "engine/model.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <span>
 
 #include "base/error.h"
@@ -79,16 +82,24 @@ std::optional<uint64_t> dummy_seed(const std::string& load_format) {
 
 // Reads what the model is and opens its weights.
 std::unique_ptr<TensorSource> open_weights(const ModelOptions& options, ModelConfig& config) {
-  if (const auto seed = dummy_seed(options.load_format)) {
-    config.spec = preset_spec(options.model);
-    return dummy_weights(config.spec, *seed);
-  }
-  const HfDirectory directory = open_hf_directory(options.model);
-  config = parse_model_config(directory.config, directory.generation_config, options.model);
+  config = read_model_config(options);
+  if (const auto seed = dummy_seed(options.load_format)) return dummy_weights(config.spec, *seed);
   return open_checkpoint(options.model);
 }
 
 }  // namespace
+
+ModelConfig read_model_config(const ModelOptions& options) {
+  if (dummy_seed(options.load_format)) {
+    if (is_preset(options.model)) return {.spec = preset_spec(options.model)};
+    std::error_code ignored;
+    if (!std::filesystem::exists(options.model, ignored))
+      fail_usage("expected a model directory or a preset of {}, found nothing at {}",
+                 fmt::join(preset_names(), ", "), json::quoted(options.model));
+  }
+  const HfDirectory directory = open_hf_directory(options.model);
+  return parse_model_config(directory.config, directory.generation_config, options.model);
+}
 
 Digest weights_digest(const ModelOptions& options, ThreadPool& pool) {
   ModelConfig config;

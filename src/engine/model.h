@@ -16,7 +16,9 @@ namespace invar {
 
 struct ModelOptions {
   std::string model;  // a Hugging Face directory, or a preset's name with load_format dummy
-  std::string load_format = "auto";      // "auto" (safetensors) or "dummy:SEED"
+  // "auto" (safetensors), or "dummy:SEED": random weights for a preset, or a directory's
+  // config.json
+  std::string load_format = "auto";
   std::string arithmetic = "portable";   // "portable", "hopper", "control"
   std::string weights = "auto";          // "auto", or "rounded": f32 and f16 weights become bf16
   std::string device = "cpu";            // "cpu", "cuda" (a rank per GPU, going round) or "cuda:N"
@@ -68,6 +70,10 @@ class Model {
   Kernels kernels_, host_kernels_;
   std::vector<std::unique_ptr<DecoderWeights>> weights_;  // per rank
 };
+
+// What the options name, from its configuration alone. Throws Error when it cannot be read and
+// UsageError when there is no such preset.
+ModelConfig read_model_config(const ModelOptions& options);
 
 // The digest of the weights that the options name, as they are stored (numerics 8).
 // Reads all of them.

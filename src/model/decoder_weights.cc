@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <mutex>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -99,13 +98,13 @@ class WeightLoader {
       w.k_norm = vector(name(k_norm), e);
     }
     w.qkv = matrix(q_rows + 2 * kv, d,
-                   {{name(q), first_q, q_rows, 0, d, 0},
-                    {name(k), first_kv, kv, 0, d, q_rows},
-                    {name(v), first_kv, kv, 0, d, q_rows + kv}});
+                   {{name(q), first_q, q_rows, 0, d, {0}},
+                    {name(k), first_kv, kv, 0, d, {q_rows}},
+                    {name(v), first_kv, kv, 0, d, {q_rows + kv}}});
     w.o = matrix(d, q_rows, {{name(o), 0, d, first_q, q_rows}});
     w.gate_up = matrix(shard_.ffn, d,
-                       {{name(gate), shard_.first_ffn, shard_.ffn, 0, d, 0, 2},
-                        {name(up), shard_.first_ffn, shard_.ffn, 0, d, 16, 2}},
+                       {{name(gate), shard_.first_ffn, shard_.ffn, 0, d, {0, 2}},
+                        {name(up), shard_.first_ffn, shard_.ffn, 0, d, {16, 2}}},
                        2);
     w.down = matrix(d, shard_.ffn, {{name(down), 0, d, shard_.first_ffn, shard_.ffn}});
     if (spec_.qkv_bias)
@@ -151,17 +150,15 @@ class WeightLoader {
   void pack(const PackedPart& part, std::byte* target) {
     constexpr int64_t kBlock = 16;  // rows read at a time
     const int64_t width = source_.info(part.tensor).shape.at(1);
-    pool_.run([&](Part share) {
-      guarded([&] {
-        std::vector<std::byte> block(kBlock * width * size_of(type_));
-        const auto [begin, end] = share.of(part.rows, kBlock);
-        for (int64_t row = begin; row < end; row += kBlock) {
-          const int64_t count = std::min(kBlock, end - row);
-          read(part.tensor, part.first_row + row, count, width, block.data());
-          pack_rows(type_, block.data() + part.first_column * size_of(type_), width, row, count,
-                    part.columns, part.place, target);
-        }
-      });
+    run_or_throw(pool_, [&](Part share) {
+      std::vector<std::byte> block(kBlock * width * size_of(type_));
+      const auto [begin, end] = share.of(part.rows, kBlock);
+      for (int64_t row = begin; row < end; row += kBlock) {
+        const int64_t count = std::min(kBlock, end - row);
+        read(part.tensor, part.first_row + row, count, width, block.data());
+        pack_rows(type_, block.data() + part.first_column * size_of(type_), width, row, count,
+                  part.columns, part.place, target);
+      }
     });
     finish(part.tensor);
   }
@@ -172,14 +169,11 @@ class WeightLoader {
     std::byte* target = allocate(bytes);
     std::vector<std::byte> staging(device_.is_host() ? 0 : bytes);
     std::byte* host = device_.is_host() ? target : staging.data();
-    pool_.run([&](Part share) {
-      guarded([&] {
-        const auto [begin, end] = share.of(count);
-        constexpr int64_t kBlock = 64;
-        for (int64_t row = begin; row < end; row += kBlock)
-          read(tensor, row, std::min(kBlock, end - row), width,
-               host + row * width * size_of(type_));
-      });
+    run_or_throw(pool_, [&](Part share) {
+      const auto [begin, end] = share.of(count);
+      constexpr int64_t kBlock = 64;
+      for (int64_t row = begin; row < end; row += kBlock)
+        read(tensor, row, std::min(kBlock, end - row), width, host + row * width * size_of(type_));
     });
     if (!device_.is_host()) device_.upload(target, host, staging.size());
     finish(tensor);
@@ -221,23 +215,9 @@ class WeightLoader {
       fail_non_finite(source_, tensor, first * width + bad);
   }
 
-  // Runs `work` on a pool thread, which exceptions must not leave; the first one is thrown by
-  // finish().
-  template <typename Work>
-  void guarded(Work work) {
-    try {
-      work();
-    } catch (const Error& error) {
-      const std::lock_guard lock(error_mutex_);
-      if (error_.empty()) error_ = error.what();
-    }
-  }
-
   void finish(const std::string& tensor) {
-    if (!error_.empty()) throw Error(error_);
     const TensorInfo info = source_.info(tensor);
     done_bytes_ += info.elements() * size_of(info.dtype);
-    source_.release(tensor);
     if (progress_) progress_(std::min(done_bytes_, total_bytes_), total_bytes_);
   }
 
@@ -259,8 +239,6 @@ class WeightLoader {
   const LoadProgress& progress_;
   int64_t done_bytes_ = 0, total_bytes_ = 0;
   size_t arrays_ = 0;
-  std::mutex error_mutex_;
-  std::string error_;
 };
 
 DecoderWeights::DecoderWeights(const DecoderSpec& spec, const Arithmetic& arithmetic,

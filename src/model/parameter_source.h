@@ -19,7 +19,6 @@ class ParameterSource : public TensorSource {
   const TensorInfo& info(std::string_view name) const override { return find(name).info; }
   void read(std::string_view name, int64_t first, int64_t count, DType as,
             void* out) const override;
-  const void* direct(std::string_view name) const override { return find(name).data; }
   std::string where(std::string_view name) const override;
 
  private:

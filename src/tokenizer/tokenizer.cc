@@ -73,6 +73,16 @@ BpeRules bpe_rules(Description& description) {
 
 }  // namespace
 
+std::vector<std::pair<std::string, std::string>> TokenizerTexts::files() const {
+  std::vector<std::pair<std::string, std::string>> all = {
+      {"tokenizer.json", tokenizer_json},
+      {"tokenizer_config.json", tokenizer_config_json},
+      {"special_tokens_map.json", special_tokens_map_json},
+      {"tokenizer.model", sentencepiece_model}};
+  std::erase_if(all, [](const auto& file) { return file.second.empty(); });
+  return all;
+}
+
 Tokenizer Tokenizer::load(const std::string& directory) {
   const std::filesystem::path folder(directory);
   const auto optional_file = [&](const char* name) {

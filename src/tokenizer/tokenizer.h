@@ -43,6 +43,9 @@ struct DecodeOptions {
 struct TokenizerTexts {
   std::string tokenizer_json, tokenizer_config_json, special_tokens_map_json;
   std::string sentencepiece_model;  // tokenizer.model; read only when there is no tokenizer_json
+
+  // Name and content of those that are there.
+  std::vector<std::pair<std::string, std::string>> files() const;
 };
 
 // Immutable; every const function may be called from several threads at once.

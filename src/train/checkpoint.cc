@@ -8,6 +8,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "model/families/make_model.h"
 #include "weights/checkpoint_writer.h"
 #include "weights/hf_directory.h"
 
@@ -63,15 +64,7 @@ void rename_directory(const fs::path& from, const fs::path& to) {
 void write_model_files(const fs::path& directory, const Trainer& trainer,
                        const TokenizerTexts& texts, ThreadPool& pool) {
   write_checkpoint(directory.string(), trainer.weights(), pool);
-  const auto write = [&](const char* name, const std::string& text) {
-    write_file_atomically((directory / name).string(), text);
-  };
-  const ModelConfig& config = trainer.options().model;
-  write("config.json", json::dump(config_json(config), 2) + "\n");
-  write("generation_config.json", json::dump(generation_config_json(config), 2) + "\n");
-  write("tokenizer.json", texts.tokenizer_json);
-  write("tokenizer_config.json", texts.tokenizer_config_json);
-  write("special_tokens_map.json", texts.special_tokens_map_json);
+  write_model_texts(directory.string(), trainer.options().model, texts.files());
 }
 
 // The steps of whole checkpoints, ascending.

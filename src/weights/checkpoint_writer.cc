@@ -106,7 +106,6 @@ class Writer {
         file.write_at(offset + i * width, std::span(block).first(count * width));
       }
     });
-    source_.release(item.name);
     done_ += item.bytes();
     if (options_.progress) options_.progress(done_, total_);
   }

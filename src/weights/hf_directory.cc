@@ -1,5 +1,6 @@
 #include "weights/hf_directory.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -17,6 +18,7 @@ namespace {
 
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
+constexpr int64_t kBlock = 1 << 14;  // elements converted at a time
 constexpr json::ParseLimits kConfigLimits = {.max_depth = 32, .max_bytes = 16 << 20};
 
 std::string join(const std::string& directory, std::string_view name) {
@@ -64,20 +66,18 @@ class FileSource : public TensorSource {
             void* out) const override {
     const TensorInfo& info = this->info(name);
     CHECK(first >= 0 && count >= 0 && first + count <= info.elements(), "read outside a tensor");
-    const std::byte* data = find(name).bytes().data() + first * size_of(info.dtype);
-    convert_elements(data, info.dtype, count, as, out);
-  }
-
-  const void* direct(std::string_view name) const override {
     const Entry& entry = find(name);
-    if (!entry.is_float) return nullptr;
-    const std::byte* data = entry.bytes().data();
-    return reinterpret_cast<uintptr_t>(data) % size_of(entry.info.dtype) ? nullptr : data;
-  }
-
-  void release(std::string_view name) const override {
-    const Entry& entry = find(name);
-    entry.file->drop(*entry.tensor);
+    const int64_t width = size_of(info.dtype);
+    auto* target = static_cast<std::byte*>(out);
+    if (info.dtype == as)
+      return entry.file->read(*entry.tensor, first * width,
+                              {target, static_cast<size_t>(count * width)});
+    std::byte block[kBlock * sizeof(float)];
+    for (int64_t i = 0; i < count; i += kBlock) {
+      const int64_t n = std::min(kBlock, count - i);
+      entry.file->read(*entry.tensor, (first + i) * width, std::span(block).first(n * width));
+      convert_elements(block, info.dtype, n, as, target + i * size_of(as));
+    }
   }
 
   std::string where(std::string_view name) const override {
@@ -92,8 +92,6 @@ class FileSource : public TensorSource {
     const SafetensorsTensor* tensor;
     bool is_float;  // a type that weights can have; otherwise info.dtype means nothing
     TensorInfo info;
-
-    std::span<const std::byte> bytes() const { return file->bytes_of(*tensor); }
   };
 
   void add(const SafetensorsFile& file, const SafetensorsTensor& tensor) {

@@ -20,9 +20,9 @@ struct HfDirectory {
 // model directory.
 HfDirectory open_hf_directory(const std::string& path);
 
-// Maps the weights of a model directory (a single file comes before an index, as elsewhere). Throws
-// Error on a malformed file, an index without its shard, a shard outside the directory, a tensor
-// that the index misplaces, and a tensor that stands in two shards.
+// Opens the weights of a model directory (a single file comes before an index, as elsewhere).
+// Throws Error on a malformed file, an index without its shard, a shard outside the directory, a
+// tensor that the index misplaces, and a tensor that stands in two shards.
 std::unique_ptr<TensorSource> open_checkpoint(const std::string& directory);
 
 }  // namespace invar

@@ -11,6 +11,8 @@ namespace invar {
 
 namespace {
 
+constexpr int64_t kSizeBytes = 8;  // the header's size, little-endian, begins the file
+
 struct StoredType {
   std::string_view name;
   int bits;
@@ -98,18 +100,8 @@ class TensorReader {
 };
 
 // The JSON text between the size and the tensors' bytes.
-std::string_view header_text(std::span<const std::byte> file, std::string_view where) {
-  uint64_t size = 0;
-  if (file.size() < sizeof size)
-    fail("{}: expected a safetensors file, found one of {} bytes", where, file.size());
-  std::memcpy(&size, file.data(), sizeof size);
-  if (size > kMaxSafetensorsHeader)
-    fail("{}: expected a header of at most {} bytes, found {} in bytes 0 to 7", where,
-         kMaxSafetensorsHeader, size);
-  if (size > file.size() - sizeof size)
-    fail("{}: the header of {} bytes at byte 8 does not fit into the file's {} bytes", where, size,
-         file.size());
-  const auto text = file.subspan(sizeof size, size);
+std::string_view header_text(std::span<const std::byte> header, std::string_view where) {
+  const auto text = header.subspan(kSizeBytes);
   if (text.empty() || text[0] != std::byte{'{'})
     fail("{}: expected a safetensors header that begins with '{{' at byte 8", where);
   return {reinterpret_cast<const char*>(text.data()), text.size()};
@@ -142,12 +134,27 @@ void check_cover(const std::vector<SafetensorsTensor>& tensors, int64_t begin, i
 
 }  // namespace
 
-SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file,
+int64_t safetensors_header_end(std::span<const std::byte> begin, int64_t file_size,
+                               std::string_view where) {
+  if (file_size < kSizeBytes)
+    fail("{}: expected a safetensors file, found one of {} bytes", where, file_size);
+  uint64_t size = 0;
+  std::memcpy(&size, begin.data(), kSizeBytes);
+  if (size > kMaxSafetensorsHeader)
+    fail("{}: expected a header of at most {} bytes, found {} in bytes 0 to 7", where,
+         kMaxSafetensorsHeader, size);
+  const int64_t end = kSizeBytes + static_cast<int64_t>(size);
+  if (end > file_size)
+    fail("{}: the header of {} bytes at byte 8 does not fit into the file's {} bytes", where, size,
+         file_size);
+  return end;
+}
+
+SafetensorsHeader parse_safetensors_header(std::span<const std::byte> begin, int64_t file_size,
                                            std::string_view where) {
-  const std::string_view text = header_text(file, where);
+  const int64_t buffer_begin = safetensors_header_end(begin, file_size, where);
+  const std::string_view text = header_text(begin.first(buffer_begin), where);
   const json::Value root = json::parse(text, where, {.max_depth = 4});
-  const int64_t buffer_begin = static_cast<int64_t>(sizeof(uint64_t) + text.size());
-  const int64_t file_size = static_cast<int64_t>(file.size());
   SafetensorsHeader header;
   for (const auto& [name, value] : root.as_object()) {
     if (name == "__metadata__")
@@ -163,7 +170,12 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file,
   return header;
 }
 
-SafetensorsFile::SafetensorsFile(const std::string& path)
-    : file_(path), header_(parse_safetensors_header(file_.bytes(), path)) {}
+SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
+  std::vector<std::byte> header(std::min<int64_t>(file_.size(), kSizeBytes));
+  file_.read_at(0, header);
+  header.resize(safetensors_header_end(header, file_.size(), path));
+  file_.read_at(0, header);
+  header_ = parse_safetensors_header(header, file_.size(), path);
+}
 
 }  // namespace invar

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/mapped_file.h"
+#include "base/input_file.h"
 
 namespace invar {
 
@@ -31,27 +31,34 @@ struct SafetensorsHeader {
 
 constexpr int64_t kMaxSafetensorsHeader = 100'000'000;
 
-// Reads the header of a whole file. Throws Error unless the header fits, is a JSON object, every
-// tensor has a known dtype, a shape and a byte range of just the size that they say, and the ranges
-// cover the rest of the file once, without gaps. `where` names the file in errors.
-SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, std::string_view where);
+// Bytes before the tensors', from the first 8 (or all) of a file of `file_size` bytes. Throws Error
+// unless they fit into it. `where` names the file in errors.
+int64_t safetensors_header_end(std::span<const std::byte> begin, int64_t file_size,
+                               std::string_view where);
+
+// Reads the header from the file's first bytes, those before the tensors' at least. Throws Error
+// unless the header fits, is a JSON object, every tensor has a known dtype, a shape and a byte
+// range of just the size that they say, and the ranges cover the rest of the file once, without
+// gaps.
+SafetensorsHeader parse_safetensors_header(std::span<const std::byte> begin, int64_t file_size,
+                                           std::string_view where);
 
 class SafetensorsFile {
  public:
-  // Maps the file and checks it as above.
+  // Opens the file and checks it as above.
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
   const std::vector<SafetensorsTensor>& tensors() const { return header_.tensors; }
   const SafetensorsHeader& header() const { return header_; }
-  std::span<const std::byte> bytes_of(const SafetensorsTensor& tensor) const {
-    return file_.bytes().subspan(tensor.begin, tensor.end - tensor.begin);
+  // Fills `out` with the bytes from `offset` of one tensor. Throws Error when the file has become
+  // shorter.
+  void read(const SafetensorsTensor& tensor, int64_t offset, std::span<std::byte> out) const {
+    file_.read_at(tensor.begin + offset, out);
   }
-  // Lets the kernel take back the pages of one tensor.
-  void drop(const SafetensorsTensor& tensor) const { file_.drop(bytes_of(tensor)); }
 
  private:
-  MappedFile file_;
+  InputFile file_;
   SafetensorsHeader header_;
 };
 

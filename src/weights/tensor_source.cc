@@ -121,7 +121,7 @@ int64_t first_non_finite(const void* data, DType type, int64_t count) {
 void check_finite(const TensorSource& source, std::string_view name, ThreadPool& pool) {
   const TensorInfo& info = source.info(name);
   std::vector<int64_t> found(pool.size(), -1);
-  pool.run([&](Part part) {
+  run_or_throw(pool, [&](Part part) {
     const auto run = part.of(info.elements(), kBlock);
     alignas(64) std::byte block[kBlock * 4];
     for (int64_t i = run.begin; i < run.end && found[part.index] < 0; i += kBlock) {
@@ -131,7 +131,6 @@ void check_finite(const TensorSource& source, std::string_view name, ThreadPool&
       if (index >= 0) found[part.index] = i + index;
     }
   });
-  source.release(name);
   for (const int64_t index : found)  // shares ascend, so the first found is the first of all
     if (index >= 0) fail_non_finite(source, name, index);
 }

@@ -1,5 +1,5 @@
 // Where the weights of a model come from: named tensors that are read in parts, from any thread.
-// Behind it stand files (file_source.h) or a random generator (dummy_source.h).
+// Behind it stand files (hf_directory.h) or a random generator (dummy_source.h).
 #pragma once
 
 #include <cstdint>
@@ -35,15 +35,12 @@ class TensorSource {
 
   // Elements [first, first + count) in row-major order. `as` is the tensor's own type or f32, both
   // exact, or bf16, to which f16 and f32 are rounded (f32_to_bf16). `out` needs no alignment. Safe
-  // from several threads.
+  // from several threads. Throws Error when a file cannot be read, for instance since it has become
+  // shorter.
   virtual void read(std::string_view name, int64_t first, int64_t count, DType as,
                     void* out) const = 0;
   void read_rows(std::string_view name, int64_t first_row, int64_t rows, DType as, void* out) const;
 
-  // The whole tensor in memory as its own type, aligned for it, or null when it must be read.
-  virtual const void* direct(std::string_view) const { return nullptr; }
-  // Says that the tensor will not be read soon: its file pages stop counting as resident memory.
-  virtual void release(std::string_view) const {}
   // The tensor as error messages name it: file and quoted name.
   virtual std::string where(std::string_view name) const = 0;
 };
@@ -55,7 +52,7 @@ void convert_elements(const void* from, DType from_type, int64_t count, DType to
 int64_t first_non_finite(const void* data, DType type, int64_t count);
 
 // Throws Error naming the tensor and the place of its first NaN or infinity, if it has one. Reads
-// the whole tensor; releases it afterwards.
+// the whole tensor.
 void check_finite(const TensorSource& source, std::string_view name, ThreadPool& pool);
 // What check_finite throws, for callers that look at values while packing them.
 [[noreturn]] void fail_non_finite(const TensorSource& source, std::string_view name, int64_t index);

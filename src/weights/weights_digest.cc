@@ -39,7 +39,6 @@ Digest tensor_digest(const TensorSource& source, const std::string& name, Thread
       hash.restart();
     }
   });
-  source.release(name);
 
   Sha256 hash;
   hash.update(std::as_bytes(std::span(head)));

@@ -99,8 +99,17 @@ TEST(MakeModel, AFailedModelHasNoConfiguration) {
   ThreadPool pool(1);
   const TempDirectory directory;
   write_file(directory / "model.safetensors", "x");
-  EXPECT_THROW(make_model(directory.path(), {preset_spec("tiny"), {}, {}}, 1, pool), Error);
+  const ModelConfig config{preset_spec("tiny"), {}, {}};
+  EXPECT_THROW(make_model(directory.path(), config, 1, pool), Error);
   EXPECT_FALSE(std::filesystem::exists(directory / "config.json"));
+
+  const TempDirectory other;  // a tokenizer's file that cannot be written
+  std::filesystem::create_directory(other / "tokenizer.json");
+  const NamedTexts files = {{"a.json", "a"}, {"tokenizer.json", "t"}};
+  expect_message(error_of([&] { make_model(other.path(), config, 1, pool, files); }),
+                 "tokenizer.json");
+  EXPECT_EQ(read_file(other / "a.json"), "a");
+  EXPECT_FALSE(std::filesystem::exists(other / "config.json"));
 }
 
 }  // namespace

@@ -6,7 +6,8 @@ namespace invar {
 namespace {
 
 SafetensorsHeader parse(const std::string& file) {
-  return parse_safetensors_header(std::as_bytes(std::span(file)), "f.safetensors");
+  return parse_safetensors_header(std::as_bytes(std::span(file)), std::ssize(file),
+                                  "f.safetensors");
 }
 
 void expect_refused(std::string_view header, std::string_view buffer, std::string_view text) {

@@ -76,13 +76,21 @@ std::unique_ptr<TensorSource> dummy_weights(const DecoderSpec& spec, uint64_t se
   return std::make_unique<DummySource>(tensors, seed);
 }
 
-void make_model(const std::string& directory, const ModelConfig& config, uint64_t seed,
-                ThreadPool& pool, const CheckpointOptions& options) {
-  check_spec(config.spec, "the model asked for");
-  write_checkpoint(directory, *dummy_weights(config.spec, seed), pool, options);
+void write_model_texts(const std::string& directory, const ModelConfig& config,
+                       const NamedTexts& tokenizer_files) {
+  for (const auto& [name, text] : tokenizer_files)
+    write_file_atomically(directory + "/" + name, text);
   write_file_atomically(directory + "/generation_config.json",
                         json::dump(generation_config_json(config), 2) + "\n");
   write_file_atomically(directory + "/config.json", json::dump(config_json(config), 2) + "\n");
+}
+
+void make_model(const std::string& directory, const ModelConfig& config, uint64_t seed,
+                ThreadPool& pool, const NamedTexts& tokenizer_files,
+                const CheckpointOptions& options) {
+  check_spec(config.spec, "the model asked for");
+  write_checkpoint(directory, *dummy_weights(config.spec, seed), pool, options);
+  write_model_texts(directory, config, tokenizer_files);
 }
 
 }  // namespace invar

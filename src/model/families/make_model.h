@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "model/families/families.h"
@@ -18,9 +20,17 @@ namespace invar {
 // text depends on its prompt.
 std::unique_ptr<TensorSource> dummy_weights(const DecoderSpec& spec, uint64_t seed);
 
-// Writes config.json, generation_config.json and the weights into a directory, which must hold no
-// weights yet. The tokenizer's files are its owner's matter. Throws Error.
+using NamedTexts = std::vector<std::pair<std::string, std::string>>;  // a file's name, its content
+
+// Writes what a model directory holds besides weights: the files of its tokenizer, then
+// generation_config.json, then config.json. Each appears whole or not at all. Throws Error.
+void write_model_texts(const std::string& directory, const ModelConfig& config,
+                       const NamedTexts& tokenizer_files);
+
+// Writes the weights into a directory, which must hold none yet, then the texts: a directory with a
+// config.json is whole. Throws Error.
 void make_model(const std::string& directory, const ModelConfig& config, uint64_t seed,
-                ThreadPool& pool, const CheckpointOptions& options = {});
+                ThreadPool& pool, const NamedTexts& tokenizer_files = {},
+                const CheckpointOptions& options = {});
 
 }  // namespace invar

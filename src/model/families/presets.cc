@@ -2,6 +2,9 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/error.h"
 #include "base/json.h"
 #include "model/families/families.h"
@@ -63,6 +66,11 @@ std::vector<std::string> preset_names() {
   std::vector<std::string> names;
   for (const Preset& preset : kPresets) names.emplace_back(preset.name);
   return names;
+}
+
+bool is_preset(std::string_view name) {
+  return std::any_of(std::begin(kPresets), std::end(kPresets),
+                     [&](const Preset& preset) { return preset.name == name; });
 }
 
 DecoderSpec preset_spec(std::string_view name) {

@@ -12,6 +12,7 @@ namespace invar {
 
 // "tiny", "bench-100m", "bench-473m", "qwen3-8b", ...
 std::vector<std::string> preset_names();
+bool is_preset(std::string_view name);
 // Throws UsageError naming the presets when there is no such one.
 DecoderSpec preset_spec(std::string_view name);
 

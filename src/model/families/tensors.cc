@@ -171,8 +171,6 @@ void check_tied_head(const DecoderSpec& spec, const TensorSource& source) {
   const std::string embedding = tensor_name(TensorRole::embedding);
   check_tensor({TensorRole::head, -1, head, {spec.vocab, spec.hidden}}, spec, source);
   const int64_t index = first_difference(source, head, embedding);
-  source.release(head);
-  source.release(embedding);
   if (index >= 0)
     fail("{}: config.json says tie_word_embeddings, but the head differs from {} in row {}",
          source.where(head), json::quoted(embedding), index / spec.hidden);

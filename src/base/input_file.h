@@ -1,0 +1,32 @@
+// A file that is read by places. Not a memory map: a mapped file that another process cuts short
+// kills the reader (SIGBUS), a read says so.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace invar {
+
+class InputFile {
+ public:
+  // Throws Error when the file cannot be opened, is empty, or is not a regular file.
+  explicit InputFile(const std::string& path);
+  ~InputFile();
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&&) = delete;
+
+  const std::string& path() const { return path_; }
+  int64_t size() const { return size_; }  // bytes, when it was opened
+  // Fills `out` with the bytes from `offset`; safe from several threads. Throws Error when they
+  // cannot be read, for instance since the file has become shorter.
+  void read_at(int64_t offset, std::span<std::byte> out) const;
+
+ private:
+  std::string path_;
+  int file_ = -1;
+  int64_t size_ = 0;
+};
+
+}  // namespace invar
