@@ -71,7 +71,8 @@ struct EngineFlags {
   double kv_gib = 0;
 };
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
-std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags);
+std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags,
+                                    ThreadPool* threads = nullptr);
 
 // Sampling options by the names that vLLM users know.
 void add_sampling_flags(CLI::App& command, SamplingParams& params);

@@ -156,12 +156,12 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
                    "Requests that begin alike share computed pages (the default)");
 }
 
-std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags) {
+std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags, ThreadPool* threads) {
   EngineOptions options = flags.options;
   if (!(flags.kv_gib >= 0 && flags.kv_gib < 1e6))
     fail_usage("expected kv-cache-memory in GiB, 0 or more, found {}", flags.kv_gib);
   options.kv_bytes = static_cast<int64_t>(flags.kv_gib * (1 << 30));
-  return std::make_unique<Engine>(model, options);
+  return std::make_unique<Engine>(model, options, threads);
 }
 
 void add_sampling_flags(CLI::App& command, SamplingParams& p) {

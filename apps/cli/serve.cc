@@ -10,6 +10,7 @@
 #include "server/api.h"
 #include "server/engine_process.h"
 #include "server/inproc_backend.h"
+#include "server/replicas.h"
 
 namespace invar::cli {
 
@@ -24,6 +25,8 @@ struct ServeFlags {
   int header_seconds = 10, idle_seconds = 75, write_seconds = 30, body_mib = 32;
   std::string journal, journal_sync = "process";
   bool engine_process = false;
+  int replicas = 1;
+  double request_seconds = 0;
   int engine_socket = -1;  // of an engine's process
 };
 
@@ -56,23 +59,44 @@ SamplingParams sampling_defaults(const ServeFlags& flags, const ModelOptions& mo
   return params;
 }
 
-// The model and its engine in this process.
-struct LocalEngine {
-  LocalEngine(const ServeFlags& flags, const Tokenizer& tokenizer)
-      : model(load_model(flags.model)),
-        engine(make_engine(*model, flags.engine)),
-        backend(*engine, tokenizer,
-                {.identity = model->identity(),
-                 .weights = weights_digest(model->options(), model->pool()),
-                 .instruction_set = model->instruction_set(),
-                 .vocab = static_cast<int32_t>(model->spec().vocab),
-                 .end_tokens = model->config().eos_ids,
-                 .prompt_logprobs = flags.engine.options.prompt_logprobs},
-                flags.engine.options.scheduler.max_num_seqs) {}
+// The model and its engines in this process. Replicas share the weights; each has its own threads,
+// pages and queue.
+class LocalEngine {
+ public:
+  LocalEngine(ServeFlags flags, const Tokenizer& tokenizer) {
+    if (flags.replicas > 1 && flags.model.options.device != "cpu")
+      fail_usage("replicas (--data-parallel-size) are computed on the cpu, found the device {}",
+                 flags.model.options.device);
+    int& threads = flags.model.options.threads;
+    if (threads == 0)
+      threads = std::max(1, static_cast<int>(ThreadPool::usable_cores().size()) / flags.replicas);
+    flags.engine.options.sharers = flags.replicas;
+    model_ = load_model(flags.model);
+    server::BackendFacts facts{.identity = model_->identity(),
+                               .weights = weights_digest(model_->options(), model_->pool()),
+                               .instruction_set = model_->instruction_set(),
+                               .vocab = static_cast<int32_t>(model_->spec().vocab),
+                               .end_tokens = model_->config().eos_ids,
+                               .prompt_logprobs = flags.engine.options.prompt_logprobs};
+    std::vector<server::InprocBackend*> backends;
+    for (int i = 0; i < flags.replicas; ++i) {
+      if (i > 0) pools_.push_back(std::make_unique<ThreadPool>(threads, i * threads));
+      engines_.push_back(make_engine(*model_, flags.engine, i > 0 ? pools_.back().get() : nullptr));
+      backends_.push_back(std::make_unique<server::InprocBackend>(
+          *engines_.back(), tokenizer, facts, flags.engine.options.scheduler.max_num_seqs));
+      backends.push_back(backends_.back().get());
+    }
+    replicas_.emplace(std::move(backends));
+  }
 
-  std::unique_ptr<Model> model;
-  std::unique_ptr<Engine> engine;
-  server::InprocBackend backend;
+  server::Backend& backend() { return *replicas_; }
+
+ private:
+  std::unique_ptr<Model> model_;
+  std::vector<std::unique_ptr<ThreadPool>> pools_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+  std::vector<std::unique_ptr<server::InprocBackend>> backends_;
+  std::optional<server::Replicas> replicas_;
 };
 
 // This program as it was called, to be an engine's process.
@@ -102,12 +126,14 @@ int run_serve(ServeFlags flags) {
   http.header_timeout = std::chrono::seconds(flags.header_seconds);
   http.idle_timeout = std::chrono::seconds(flags.idle_seconds);
   http.write_timeout = std::chrono::seconds(flags.write_seconds);
+  flags.server.request_timeout =
+      std::chrono::milliseconds(static_cast<int64_t>(flags.request_seconds * 1000));
   http.max_body_bytes = static_cast<size_t>(flags.body_mib) << 20;
   const ModelOptions options = resolved(flags.model);
   const Tokenizer tokenizer = load_tokenizer(options);
   if (flags.engine_socket >= 0) {
     LocalEngine engine(flags, tokenizer);
-    server::serve_engine(flags.engine_socket, engine.backend);
+    server::serve_engine(flags.engine_socket, engine.backend());
   }
   server::ServedModel served{.names = flags.names, .tokenizer = &tokenizer};
   if (served.names.empty())
@@ -128,7 +154,7 @@ int run_serve(ServeFlags flags) {
   server::Backend& backend =
       flags.engine_process
           ? static_cast<server::Backend&>(apart.emplace(engine_command(), tokenizer))
-          : local.emplace(flags, tokenizer).backend;
+          : local.emplace(flags, tokenizer).backend();
   const auto journal = open_journal(flags);
   server::Server server(flags.server, served, backend, journal.get());
   fmt::print(stderr, "{} as {} on {}\n", backend.facts().identity, served.names.front(),
@@ -193,6 +219,18 @@ void add_serve(CLI::App& app, Action& action) {
       ->add_option("--write-timeout", flags->write_seconds,
                    "Seconds in which a client must take something of its answer")
       ->check(positive)
+      ->capture_default_str();
+  command
+      ->add_option("--request-timeout", flags->request_seconds,
+                   "Seconds in which an answer must be sent; 0 is no limit. A client asks for less "
+                   "with the header X-Request-Timeout")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command
+      ->add_option("--data-parallel-size", flags->replicas,
+                   "Engines that share the weights; each has its own threads (--threads), pages "
+                   "(--kv-cache-memory) and sequences")
+      ->check(CLI::Range(1, 64))
       ->capture_default_str();
   command->add_flag("--no-prompt-logprobs{false}", flags->engine.options.prompt_logprobs,
                     "Refuse prompt_logprobs and echo with logprobs; saves the memory of a step's "

@@ -31,7 +31,8 @@ Answering::Answering(Admitted admitted, std::shared_ptr<Exchange> exchange,
 }
 
 void Answering::begin() {
-  if (!writer_) return;
+  if (!writer_ || over_) return;
+  begun_ = true;
   HttpReply head{.type = "text/event-stream; charset=utf-8"};
   head.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
   exchange_->stream(std::move(head), shared_from_this());
@@ -63,9 +64,17 @@ bool Answering::is_over(size_t job) const {
 bool Answering::pull(std::string& out) {
   for (const auto& [job, output] : waiting_) writer_->push(job, output, out);
   waiting_.clear();
+  if (expired_) writer_->fail(kTooLate, "deadline_exceeded", out);
   over_ = writer_->ended();
   answers_.settle(*this);
   return !over_;
+}
+
+// A stream that has begun ends with an event, anything else with a status.
+void Answering::expire() {
+  over_ = expired_ = true;
+  outcome_ = Outcome::aborted;
+  begun_ ? exchange_->wake() : exchange_->reply(error_reply({504, kTooLate, "deadline_exceeded"}));
 }
 
 void Answering::finish() {
@@ -98,6 +107,12 @@ void Answers::add(std::shared_ptr<Answering> answering) {
 void Answers::cancel(Answering& answering) {
   if (!answering.over_) answering.outcome_ = Outcome::aborted;
   answering.over_ = true;
+  settle(answering);
+}
+
+void Answers::expire(Answering& answering) {
+  if (answering.over_) return;
+  answering.expire();
   settle(answering);
 }
 

@@ -41,6 +41,7 @@ class Answering : public BodySource, public std::enable_shared_from_this<Answeri
  private:
   friend class Answers;
   void finish();
+  void expire();
 
   Admitted admitted_;
   std::shared_ptr<Exchange> exchange_;
@@ -50,7 +51,7 @@ class Answering : public BodySource, public std::enable_shared_from_this<Answeri
   std::vector<std::pair<size_t, TokenOutput>> waiting_;   // until the client takes them
   std::vector<std::unique_ptr<AnswerBuilder>> builders_;  // of a whole answer
   size_t unfinished_ = 0;
-  bool over_ = false;
+  bool begun_ = false, over_ = false, expired_ = false;
   Outcome outcome_ = Outcome::finished;
   bool known_ = false;  // to `answers_`
   Clock::time_point last_token_{};
@@ -74,6 +75,8 @@ class Answers final : public BackendSink {
   void add(std::shared_ptr<Answering> answering);
   // Ends an answer before its time.
   void cancel(Answering& answering);
+  // The same, and tells the client that its time is up.
+  void expire(Answering& answering);
   // Forgets what is over of an answer.
   void settle(Answering& answering);
   size_t size() const { return live_; }

@@ -3,6 +3,7 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 
+#include <charconv>
 #include <csignal>
 #include <cstring>
 #include <ctime>
@@ -58,6 +59,7 @@ const std::vector<Server::Route>& Server::routes() {
       {"POST", "/v1/embeddings", &Server::embeddings},
       {"POST", "/tokenize", &Server::tokenize},
       {"POST", "/detokenize", &Server::detokenize},
+      {"POST", "/admin/weights", &Server::take_weights},
       {"GET", "/v1/completions/", &Server::retrieve, true, true},
       {"GET", "/v1/chat/completions/", &Server::retrieve, true, true},
       {"GET", "/v1/responses/", &Server::retrieve, true, true},
@@ -83,11 +85,13 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
           [this](const JournalEntry& entry, Outcome outcome) {
             waiting_.erase(entry.id);
             if (journal_) journal_->end(entry.id, outcome);
+            swap_when_free();
           }) {}
 
 void Server::run() {
   backend_.start(answers_);
-  if (journal_) worker_.post([this] { resume_unfinished(); });
+  if (journal_)
+    with_weights([this](Turn turn) { worker_.post([=, this] { resume_unfinished(turn); }); });
   for (const int signal : {SIGTERM, SIGINT}) http_.on_signal(signal, [this] { http_.stop(); });
   http_.run();
 }
@@ -95,6 +99,7 @@ void Server::run() {
 void Server::handle(const std::shared_ptr<Exchange>& exchange) {
   try {
     allow_origin(*exchange);
+    set_deadline(exchange);
     route(exchange);
   } catch (const ApiError& error) {
     refuse(*exchange, error);
@@ -119,6 +124,28 @@ void Server::allow_origin(Exchange& exchange) const {
     if (allowed != "*") exchange.more_headers.emplace_back("Vary", "Origin");
     return;
   }
+}
+
+// X-Request-Timeout: seconds from the request's arrival, within what the server allows.
+void Server::set_deadline(const std::shared_ptr<Exchange>& exchange) {
+  auto time = std::chrono::duration<double>(options_.request_timeout);
+  if (const std::string* header = exchange->request.header("x-request-timeout")) {
+    double seconds = 0;
+    const char* end = header->data() + header->size();
+    const auto read = std::from_chars(header->data(), end, seconds);
+    if (read.ec != std::errc() || read.ptr != end || !(seconds > 0 && seconds <= 1e9))
+      throw ApiError{400, fmt::format("expected X-Request-Timeout in seconds, above 0, found {}",
+                                      json::quoted(*header))};
+    if (time.count() == 0 || seconds < time.count()) time = decltype(time)(seconds);
+  }
+  if (time.count() == 0) return;
+  const auto at = exchange->arrival + std::chrono::duration_cast<Clock::duration>(time);
+  exchange->deadline = http_.at(at, [this, weak = std::weak_ptr(exchange)] {
+    const auto late = weak.lock();
+    if (!late) return;
+    if (late->on_deadline) return late->on_deadline();
+    if (!late->is_answered()) refuse(*late, {504, kTooLate, "deadline_exceeded"});
+  });
 }
 
 void Server::route(const std::shared_ptr<Exchange>& exchange) {
@@ -246,38 +273,42 @@ void Server::detokenize(std::shared_ptr<Exchange> exchange) {
 
 void Server::embeddings(std::shared_ptr<Exchange> exchange) {
   const HttpRequest& request = exchange->request;
-  reply_later(embedding_, exchange, [this, &request]() -> json::Value {
-    const json::Value body = json::parse(request.body, "the body of the request");
-    const auto texts = admission_.embedded(body);
-    const json::Value* format = body.find("encoding_format");
-    const bool base64 = format && *format == json::Value("base64");
-    std::vector<std::future<std::vector<float>>> vectors;
-    int64_t tokens = 0;
-    for (const auto& text : texts) {
-      vectors.push_back(backend_.embed(text));
-      tokens += std::ssize(text);
-    }
-    json::Array data;
-    for (auto& vector : vectors)
-      data.push_back(json::Object{{"object", "embedding"},
-                                  {"index", std::ssize(data)},
-                                  {"embedding", embedding_value(vector.get(), base64)}});
-    return json::Object{
-        {"object", "list"},
-        {"data", std::move(data)},
-        {"model", model_.names.front()},
-        {"system_fingerprint", admission_.fingerprint()},
-        {"usage", json::Object{{"prompt_tokens", tokens}, {"total_tokens", tokens}}}};
+  with_weights([this, exchange = std::move(exchange), &request](const Turn& turn) {
+    reply_later(embedding_, exchange, [this, &request, turn]() -> json::Value {
+      const json::Value body = json::parse(request.body, "the body of the request");
+      const auto texts = admission_.embedded(body);
+      const json::Value* format = body.find("encoding_format");
+      const bool base64 = format && *format == json::Value("base64");
+      std::vector<std::future<std::vector<float>>> vectors;
+      int64_t tokens = 0;
+      for (const auto& text : texts) {
+        vectors.push_back(backend_.embed(text));
+        tokens += std::ssize(text);
+      }
+      json::Array data;
+      for (auto& vector : vectors)
+        data.push_back(json::Object{{"object", "embedding"},
+                                    {"index", std::ssize(data)},
+                                    {"embedding", embedding_value(vector.get(), base64)}});
+      return json::Object{
+          {"object", "list"},
+          {"data", std::move(data)},
+          {"model", model_.names.front()},
+          {"system_fingerprint", admission_.fingerprint()},
+          {"usage", json::Object{{"prompt_tokens", tokens}, {"total_tokens", tokens}}}};
+    });
   });
 }
 
 void Server::answer(std::shared_ptr<Exchange> exchange) {
-  if (answers_.size() >= options_.max_queued)
-    throw ApiError{
-        429,
-        fmt::format("{} answers are being computed or wait: more are refused", answers_.size()),
-        "queue_full"};
-  worker_.post([this, exchange = std::move(exchange)]() mutable { compute(std::move(exchange)); });
+  const size_t size = answers_.size() + behind_swap_.size();
+  if (size >= options_.max_queued)
+    throw ApiError{429,
+                   fmt::format("{} answers are being computed or wait: more are refused", size),
+                   "queue_full"};
+  with_weights([this, exchange = std::move(exchange)](const Turn& turn) {
+    worker_.post([=, this] { compute(exchange, turn); });
+  });
 }
 
 void Server::guarded(const std::shared_ptr<Exchange>& exchange,
@@ -296,21 +327,21 @@ void Server::guarded(const std::shared_ptr<Exchange>& exchange,
   }
 }
 
-void Server::compute(std::shared_ptr<Exchange> exchange) {
+void Server::compute(std::shared_ptr<Exchange> exchange, const Turn& turn) {
   guarded(exchange, [&] {
     if (const auto known = earlier(exchange->request))
-      return go_on(exchange, *known, std::nullopt, 0);
+      return go_on(exchange, *known, std::nullopt, 0, turn);
     Admitted admitted = admission_.admit(exchange->request);
     warn_of_ignored(admitted.request.ignored);
     answers_.number(admitted.jobs);
-    if (!journal_) return submit(exchange, admitted);
+    if (!journal_) return submit(exchange, admitted, turn);
     forget_old_lines();
-    journal_->admit(admitted.entry, [this, exchange, admitted](const std::string& error) {
+    journal_->admit(admitted.entry, [this, exchange, admitted, turn](const std::string& error) {
       worker_.post([=, this] {
-        if (error.empty()) return submit(exchange, admitted);
+        if (error.empty()) return submit(exchange, admitted, turn);
         guarded(exchange, [&] {  // unless its twin was faster
           if (const auto twin = earlier(exchange->request))
-            return go_on(exchange, *twin, std::nullopt, 0);
+            return go_on(exchange, *twin, std::nullopt, 0, turn);
           throw ApiError{503, "the request cannot be written to the journal: " + error};
         });
       });
@@ -341,14 +372,20 @@ std::optional<JournalEntry> Server::earlier(const HttpRequest& request) const {
 }
 
 // The backend refuses what makes no sense before anything of the answer is sent.
-void Server::submit(std::shared_ptr<Exchange> exchange, const Admitted& admitted) {
+void Server::submit(std::shared_ptr<Exchange> exchange, const Admitted& admitted,
+                    const Turn& turn) {
   const auto answering =
       std::make_shared<Answering>(admitted, exchange, *model_.tokenizer, answers_);
   // The jobs follow when the serving thread knows whose they are: a fast engine's first tokens must
   // find it.
-  http_.post([this, answering] {
+  http_.post([this, answering, turn] {
     answers_.add(answering);
-    answering->exchange().on_gone = [this, answering] { answers_.cancel(*answering); };
+    Exchange& exchange = answering->exchange();
+    if (exchange.is_answered()) return answers_.cancel(*answering);  // its deadline has passed
+    exchange.on_gone = [this, answering] { answers_.cancel(*answering); };
+    exchange.on_deadline = [this, weak = std::weak_ptr(answering)] {
+      if (const auto late = weak.lock()) answers_.expire(*late);
+    };
     worker_.post([this, answering] { submit_jobs(answering); });
   });
 }
@@ -364,6 +401,7 @@ void Server::submit_jobs(const std::shared_ptr<Answering>& answering) {
     return;
   }
   http_.post([this, answering] {
+    if (answering->is_over()) return;  // its deadline has passed
     answering->exchange().is_gone() ? answers_.cancel(*answering) : answering->begin();
   });
 }

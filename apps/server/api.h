@@ -24,6 +24,7 @@ struct ServerOptions {
   std::vector<std::string> api_keys;  // empty: anyone may ask
   size_t max_queued = 1024;           // answers in all beyond which requests are refused with 429
   std::vector<std::string> allowed_origins = {"*"};  // of pages that may ask (CORS)
+  std::chrono::milliseconds request_timeout{0};      // longest for an answer; 0: no limit
   int64_t journal_keep = 7 * 24 * 3600;  // seconds for which lines that have ended are kept
 };
 
@@ -45,6 +46,7 @@ class Server {
   void handle(const std::shared_ptr<Exchange>& exchange);
   void route(const std::shared_ptr<Exchange>& exchange);
   bool may_ask(const HttpRequest& request) const;
+  void set_deadline(const std::shared_ptr<Exchange>& exchange);
   void allow_origin(Exchange& exchange) const;
   void refuse(Exchange& exchange, const ApiError& error);
   // Runs `task` on a worker; what it returns is the reply.
@@ -60,21 +62,29 @@ class Server {
   void detokenize(std::shared_ptr<Exchange> exchange);
   void embeddings(std::shared_ptr<Exchange> exchange);
   void retrieve(std::shared_ptr<Exchange> exchange);
+  void take_weights(std::shared_ptr<Exchange> exchange);
+
+  // The weights stay as they are while a turn lives, or an answer of `answers_`.
+  using Turn = std::shared_ptr<void>;
+  // Calls `task` now, or when the swap that waits or goes on is over.
+  void with_weights(std::function<void(Turn)> task);
+  void swap_when_free();
+  void end_swap(const HttpReply& reply);
 
   // Runs `action` and answers with an error what it throws.
   void guarded(const std::shared_ptr<Exchange>& exchange, const std::function<void()>& action);
   // On the worker: admits the exchange's request and sends its answer to the exchange.
-  void compute(std::shared_ptr<Exchange> exchange);
+  void compute(std::shared_ptr<Exchange> exchange, const Turn& turn);
   // The entry of an earlier request with the same Idempotency-Key, if there was one. Throws
   // ApiError when that was another request.
   std::optional<JournalEntry> earlier(const HttpRequest& request) const;
-  void submit(std::shared_ptr<Exchange> exchange, const Admitted& admitted);
+  void submit(std::shared_ptr<Exchange> exchange, const Admitted& admitted, const Turn& turn);
   void submit_jobs(const std::shared_ptr<Answering>& answering);
   // The answer of an earlier request, without its first `skip` events; as a stream or as a whole,
   // or as it was asked for.
   void go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry,
-             std::optional<bool> stream, int64_t skip);
-  void resume_unfinished();
+             std::optional<bool> stream, int64_t skip, const Turn& turn);
+  void resume_unfinished(const Turn& turn);
   void forget_old_lines();
   void warn_of_ignored(const std::vector<std::string>& fields);
 
@@ -87,6 +97,15 @@ class Server {
   std::unordered_map<std::string, std::shared_ptr<Relay>> waiting_;  // resumed, without a client
   int64_t next_forgetting_ = 0;                                      // of the worker
   std::set<std::string> warned_;                                     // of the worker
+  // Of the serving thread: who uses the weights, who wants to change them, who waits for that.
+  struct Swap {
+    std::shared_ptr<Exchange> exchange;
+    std::string directory;
+    bool has_begun = false;
+  };
+  size_t turns_ = 0;
+  std::optional<Swap> swap_;
+  std::vector<std::function<void(Turn)>> behind_swap_;
   HttpServer http_;
   Answers answers_;
   Worker embedding_;  // waits for the backend

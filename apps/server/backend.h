@@ -28,7 +28,7 @@ struct Job {
   int32_t priority = 0;  // smaller is sooner, where the engine's policy asks
 };
 
-// What is known of the engine and its model, fixed while the weights are.
+// What is known of the engine and its model; only `weights` changes, by take_weights.
 struct BackendFacts {
   std::string identity;         // of the arithmetic, e.g. "invar-1/portable/bf16/row8.8"
   Digest weights{};             // of the weights (numerics 8)
@@ -48,8 +48,12 @@ struct BackendStats {
           cached_tokens = 0;  // of prompts that were begun; from the prefix cache
 };
 
-// Takes what the engine answers: on_prompt and on_token for each job in order, from one thread of
-// the backend, which must not be kept waiting. A token with a finish reason is a job's last word.
+// Adds the counts of another engine.
+void add_to(BackendStats& all, const BackendStats& one);
+
+// Takes what the engine answers: on_prompt and on_token for each job in order, from threads of the
+// backend (one for each replica), which must not be kept waiting. A token with a finish reason is a
+// job's last word.
 class BackendSink : public OutputSink {
  public:
   // Several calls of on_token and on_prompt stand together: a step of the engine is over.
@@ -74,6 +78,10 @@ class Backend {
   // The mean of a text's final hidden states (engine/embedder.h). Throws UsageError where that
   // cannot be computed; the future holds an Error when it fails.
   virtual std::future<std::vector<float>> embed(std::vector<int32_t> tokens);
+  // Goes on with the checkpoint in `directory` (Model::take) and returns when that is done; pages
+  // of the old weights are forgotten. Only while no job is live and no text is embedded. Throws
+  // Error, with one sentence; the weights are then those of before.
+  virtual void take_weights(const std::string& directory);
 };
 
 }  // namespace invar::server

@@ -155,6 +155,53 @@ Job job_from(std::string_view bytes) {
   return job;
 }
 
+std::string to_bytes(const Text& text) {
+  ByteWriter out;
+  out.put(text.id);
+  out.put_vector(text.tokens);
+  return out.take();
+}
+
+Text text_from(std::string_view bytes) {
+  ByteReader in(bytes, "a text");
+  Text text{.id = in.get<int64_t>(), .tokens = in.get_vector<int32_t>()};
+  in.expect_end();
+  return text;
+}
+
+std::string to_bytes(const Vector& vector) {
+  ByteWriter out;
+  out.put(vector.id);
+  out.put(static_cast<uint64_t>(vector.numbers.size()));
+  for (const float number : vector.numbers) out.put(std::bit_cast<uint32_t>(number));
+  out.put_text(vector.error);
+  return out.take();
+}
+
+Vector vector_from(std::string_view bytes) {
+  ByteReader in(bytes, "a vector");
+  Vector vector{.id = in.get<int64_t>()};
+  vector.numbers.resize(in.get_count(sizeof(uint32_t)));
+  for (float& number : vector.numbers) number = std::bit_cast<float>(in.get<uint32_t>());
+  vector.error = in.get_text();
+  in.expect_end();
+  return vector;
+}
+
+std::string to_bytes(const Taken& taken) {
+  ByteWriter out;
+  out.put(taken.weights);
+  out.put_text(taken.error);
+  return out.take();
+}
+
+Taken taken_from(std::string_view bytes) {
+  ByteReader in(bytes, "an answer to new weights");
+  Taken taken{.weights = in.get<Digest>(), .error = in.get_text()};
+  in.expect_end();
+  return taken;
+}
+
 std::string cancel_bytes(int64_t job) {
   ByteWriter out;
   out.put(job);

@@ -16,6 +16,10 @@ enum class Message : uint8_t {
   submit,     // server: Job
   cancel,     // server: the job's id
   outputs,    // engine: what it computed since the last such message
+  embed,      // server: Text
+  vector,     // engine: Vector
+  take,       // server: the directory of a checkpoint
+  taken,      // engine: Taken
 };
 
 // A token or a prompt's log-probability, with its bytes: equal outputs have equal bytes.
@@ -40,10 +44,32 @@ struct Hello {
   BackendStats stats;
 };
 
+// A text to embed, and what became of it.
+struct Text {
+  int64_t id = 0;
+  std::vector<int32_t> tokens;
+};
+struct Vector {
+  int64_t id = 0;
+  std::vector<float> numbers;
+  std::string error;  // a sentence, where there are none
+};
+// What became of a checkpoint.
+struct Taken {
+  Digest weights{};
+  std::string error;  // a sentence: the weights are those of before
+};
+
 std::string to_bytes(const Hello& hello);
 Hello hello_from(std::string_view bytes);
 std::string to_bytes(const Job& job);
 Job job_from(std::string_view bytes);
+std::string to_bytes(const Text& text);
+Text text_from(std::string_view bytes);
+std::string to_bytes(const Vector& vector);
+Vector vector_from(std::string_view bytes);
+std::string to_bytes(const Taken& taken);
+Taken taken_from(std::string_view bytes);
 std::string cancel_bytes(int64_t job);
 int64_t cancel_from(std::string_view bytes);
 

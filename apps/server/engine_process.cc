@@ -96,13 +96,42 @@ void EngineProcess::submit(Job job) {
   const std::lock_guard lock(mutex_);
   const int64_t id = job.id;
   live_.emplace(id, Live{.job = std::move(job)});
-  if (socket_) socket_->send(static_cast<uint8_t>(Message::submit), bytes);
+  send(Message::submit, bytes);
 }
 
 void EngineProcess::cancel(int64_t id) {
   const std::lock_guard lock(mutex_);
-  if (live_.erase(id) && socket_)
-    socket_->send(static_cast<uint8_t>(Message::cancel), cancel_bytes(id));
+  if (live_.erase(id)) send(Message::cancel, cancel_bytes(id));
+}
+
+// With the mutex held.
+void EngineProcess::send(Message kind, const std::string& bytes) {
+  if (socket_) socket_->send(static_cast<uint8_t>(kind), bytes);
+}
+
+std::future<std::vector<float>> EngineProcess::embed(std::vector<int32_t> tokens) {
+  const std::lock_guard lock(mutex_);
+  const int64_t id = next_embedding_++;
+  send(Message::embed, to_bytes(Text{id, tokens}));
+  Embedding& embedding = embeddings_[id];
+  embedding.tokens = std::move(tokens);
+  return embedding.vector.get_future();
+}
+
+void EngineProcess::take_weights(const std::string& directory) {
+  std::future<Taken> answer;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!socket_) fail("the engine's process is being started again; ask once more");
+    CHECK(!taking_, "weights are taken one after the other");
+    answer = taking_.emplace().get_future();
+    send(Message::take, directory);
+  }
+  const Taken taken = answer.get();
+  if (!taken.error.empty()) throw Error(taken.error);
+  const std::lock_guard lock(mutex_);
+  facts_.weights = taken.weights;
+  checkpoint_ = directory;
 }
 
 // Life of one engine after the other.
@@ -147,6 +176,7 @@ bool EngineProcess::take_hello() {
     const std::optional<Frame> frame = receiving_->receive();
     if (!frame || frame->kind != static_cast<uint8_t>(Message::hello)) return false;
     hello = hello_from(frame->bytes);
+    if (!take_weights_again(hello.facts)) return false;
   } catch (const Error&) {
     return false;
   }
@@ -168,25 +198,69 @@ bool EngineProcess::take_hello() {
   return true;
 }
 
+// False when that engine has died of it. One that cannot take them has other weights than before.
+bool EngineProcess::take_weights_again(BackendFacts& facts) {
+  std::string checkpoint;
+  {
+    const std::lock_guard lock(mutex_);
+    checkpoint = checkpoint_;
+  }
+  if (checkpoint.empty()) return true;
+  receiving_->send(static_cast<uint8_t>(Message::take), checkpoint);
+  const std::optional<Frame> frame = receiving_->receive();
+  if (!frame || frame->kind != static_cast<uint8_t>(Message::taken)) return false;
+  const Taken taken = taken_from(frame->bytes);
+  if (taken.error.empty())
+    facts.weights = taken.weights;
+  else
+    fmt::print(stderr, "invar: the engine's process came back without the weights of {}: {}\n",
+               checkpoint, taken.error);
+  return true;
+}
+
 void EngineProcess::resubmit() {
   const std::lock_guard lock(mutex_);
   socket_ = receiving_;
   for (auto& [id, live] : live_) {
     live.tokens_seen = live.prompts_seen = 0;
-    socket_->send(static_cast<uint8_t>(Message::submit), to_bytes(live.job));
+    send(Message::submit, to_bytes(live.job));
   }
+  for (const auto& [id, embedding] : embeddings_)
+    send(Message::embed, to_bytes(Text{id, embedding.tokens}));
 }
 
 void EngineProcess::take_frames() {
   try {
-    while (const std::optional<Frame> frame = receiving_->receive()) {
-      if (frame->kind != static_cast<uint8_t>(Message::outputs))
-        fail("the engine's process: expected outputs, found a message of kind {}", frame->kind);
-      take_outputs(outputs_from(frame->bytes));
-    }
+    while (const std::optional<Frame> frame = receiving_->receive()) take_frame(*frame);
   } catch (const Error& error) {  // an engine that says what cannot be is as good as dead
     fmt::print(stderr, "invar: {}\n", error.what());
   }
+}
+
+void EngineProcess::take_frame(const Frame& frame) {
+  if (frame.kind == static_cast<uint8_t>(Message::outputs))
+    return take_outputs(outputs_from(frame.bytes));
+  if (frame.kind == static_cast<uint8_t>(Message::vector))
+    return take_vector(vector_from(frame.bytes));
+  if (frame.kind != static_cast<uint8_t>(Message::taken))
+    fail("the engine's process: expected outputs, found a message of kind {}", frame.kind);
+  const Taken taken = taken_from(frame.bytes);
+  const std::lock_guard lock(mutex_);
+  if (!taking_) fail("the engine's process: it took weights that nobody gave it");
+  taking_->set_value(taken);
+  taking_.reset();
+}
+
+void EngineProcess::take_vector(const Vector& vector) {
+  const std::lock_guard lock(mutex_);
+  const auto found = embeddings_.find(vector.id);
+  if (found == embeddings_.end()) return;
+  if (vector.error.empty())
+    found->second.vector.set_value(vector.numbers);
+  else
+    found->second.vector.set_exception(std::make_exception_ptr(Error(vector.error)));
+  embeddings_.erase(found);
+  deaths_without_progress_ = 0;
 }
 
 void EngineProcess::take_outputs(const StepOutputs& step) {
@@ -236,6 +310,9 @@ void EngineProcess::reap() {
   const std::lock_guard lock(mutex_);
   socket_.reset();
   receiving_.reset();
+  if (taking_)
+    taking_->set_value({.error = "the engine's process ended while it took the weights"});
+  taking_.reset();
   if (process_ > 0) {
     ::kill(process_, SIGKILL);
     while (::waitpid(process_, nullptr, 0) < 0 && errno == EINTR) {
@@ -251,7 +328,7 @@ void EngineProcess::reap() {
 void EngineProcess::fail_job(int64_t id, const std::string& sentence) {
   {
     const std::lock_guard lock(mutex_);
-    if (socket_) socket_->send(static_cast<uint8_t>(Message::cancel), cancel_bytes(id));
+    send(Message::cancel, cancel_bytes(id));
   }
   sink_->on_token({.request = id, .finish = FinishReason::failed, .error = interned(sentence)});
 }
@@ -262,6 +339,9 @@ void EngineProcess::fail_all(const std::string& sentence) {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, live] : live_) ids.push_back(id);
     live_.clear();
+    for (auto& [id, embedding] : embeddings_)
+      embedding.vector.set_exception(std::make_exception_ptr(Error(sentence)));
+    embeddings_.clear();
     deaths_without_progress_ = 0;
   }
   for (const int64_t id : ids) fail_job(id, sentence);

@@ -16,6 +16,10 @@ struct ApiError {
 };
 
 // The "type" that goes with a status.
+// What a request whose deadline has passed is told.
+inline constexpr const char* kTooLate =
+    "the answer was not ready in the time that the request gave";
+
 const char* error_type(int status);
 HttpReply error_reply(const ApiError& error);
 

@@ -87,6 +87,15 @@ void HttpServer::post(std::function<void()> task) {
   asio::post(impl_->io, std::move(task));
 }
 
+std::shared_ptr<void> HttpServer::at(std::chrono::steady_clock::time_point time,
+                                     std::function<void()> task) {
+  const auto timer = std::make_shared<asio::steady_timer>(impl_->io, time);
+  timer->async_wait([task = std::move(task)](const error_code& error) {
+    if (!error) task();
+  });
+  return timer;
+}
+
 void HttpServer::on_signal(int signal, std::function<void()> task) {
   asio::signal_set& set = impl_->signals.emplace_back(impl_->io, signal);
   set.async_wait([task = std::move(task)](const error_code& error, int) {

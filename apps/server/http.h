@@ -49,11 +49,15 @@ class Exchange {
   // The source has more to give.
   virtual void wake() = 0;
   virtual bool is_gone() const = 0;
+  // `reply` or `stream` was called: another one says nothing.
+  virtual bool is_answered() const = 0;
 
   HttpRequest request;
   std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
-  Headers more_headers;           // of the answer
-  std::function<void()> on_gone;  // the client has gone before the whole answer was sent
+  Headers more_headers;               // of the answer
+  std::function<void()> on_gone;      // the client has gone before the whole answer was sent
+  std::shared_ptr<void> deadline;     // HttpServer::at
+  std::function<void()> on_deadline;  // null: the request is refused
 };
 
 struct HttpOptions {
@@ -83,6 +87,8 @@ class HttpServer {
   void run();
   // Runs `task` on the serving thread. Safe from every thread.
   void post(std::function<void()> task);
+  // Calls `task` on the serving thread at `time`, unless what it returns is gone by then.
+  std::shared_ptr<void> at(std::chrono::steady_clock::time_point time, std::function<void()> task);
   // Calls `task` on the serving thread when a signal comes.
   void on_signal(int signal, std::function<void()> task);
   // Accepts no more connections; idle ones are closed, the rest after their answer.

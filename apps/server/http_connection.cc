@@ -82,6 +82,7 @@ class ConnectionExchange final : public Exchange {
     signal_.cancel();
   }
   bool is_gone() const override { return gone_; }
+  bool is_answered() const override { return whole_ || source_; }
   void client_gone() {
     if (over_) return;
     gone_ = true;

@@ -11,8 +11,8 @@ InprocBackend::InprocBackend(Engine& engine, const Tokenizer& tokenizer, Backend
                              int most_in_engine)
     : engine_(engine),
       most_in_engine_(most_in_engine),
-      facts_(std::move(facts)),
-      constraints_(tokenizer) {
+      constraints_(tokenizer),
+      facts_(std::move(facts)) {
   facts_.max_model_len = engine.max_model_len();
   stats_.pages = stats_.free_pages = engine.num_pages();
 }
@@ -30,6 +30,11 @@ void InprocBackend::start(BackendSink& sink) {
   CHECK(!sink_, "a backend starts once");
   sink_ = &sink;
   thread_ = std::thread([this] { run(); });
+}
+
+BackendFacts InprocBackend::facts() const {
+  const std::lock_guard lock(mutex_);
+  return facts_;
 }
 
 BackendStats InprocBackend::stats() const {
@@ -63,8 +68,46 @@ void InprocBackend::cancel(int64_t id) {
   woken_.notify_one();
 }
 
-std::future<std::vector<float>> Backend::embed(std::vector<int32_t>) {
-  fail_usage("embeddings are not computed here");
+void InprocBackend::take_weights(const std::string& directory) {
+  between_steps([&] {
+    const Digest taken = engine_.take_checkpoint(directory);
+    const std::lock_guard lock(mutex_);
+    facts_.weights = taken;
+  });
+}
+
+void InprocBackend::expect_rest() {
+  between_steps([&] {
+    if (engine_.has_work()) fail_usage("expected no live request while weights change");
+  });
+}
+
+void InprocBackend::follow_weights(const Digest& weights) {
+  between_steps([&] {
+    engine_.clear_prefix_cache();
+    const std::lock_guard lock(mutex_);
+    facts_.weights = weights;
+  });
+}
+
+// Waits; throws what the task throws.
+void InprocBackend::between_steps(std::function<void()> task) {
+  std::future<void> done;
+  {
+    const std::lock_guard lock(mutex_);
+    done = tasks_.emplace_back(std::move(task)).get_future();
+  }
+  woken_.notify_one();
+  done.get();
+}
+
+void InprocBackend::run_tasks() {
+  std::vector<std::packaged_task<void()>> tasks;
+  {
+    const std::lock_guard lock(mutex_);
+    tasks.swap(tasks_);
+  }
+  for (auto& task : tasks) task();
 }
 
 std::future<std::vector<float>> InprocBackend::embed(std::vector<int32_t> tokens) {
@@ -89,8 +132,8 @@ void InprocBackend::embed_one() {
   try {
     constexpr int kLongest = 8192;  // its keys and values have memory of their own
     if (!embedder_)
-      embedder_ =
-          std::make_unique<Embedder>(engine_.model(), std::min(kLongest, facts_.max_model_len));
+      embedder_ = std::make_unique<Embedder>(
+          engine_.model(), std::min(kLongest, engine_.max_model_len()), &engine_.threads());
     text.vector.set_value(embedder_->embed(text.tokens));
   } catch (const std::exception&) {
     text.vector.set_exception(std::current_exception());
@@ -104,11 +147,12 @@ void InprocBackend::run() {
       std::unique_lock lock(mutex_);
       woken_.wait(lock, [&] {
         return stopping_ || engine_.has_work() || !held_.empty() || !added_.empty() ||
-               !cancelled_.empty() || !texts_.empty();
+               !cancelled_.empty() || !texts_.empty() || !tasks_.empty();
       });
       if (stopping_) return;
     }
     take_orders();
+    run_tasks();
     embed_one();
     count(engine_.step(*sink_));
     sink_->on_step_end();

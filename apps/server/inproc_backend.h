@@ -26,24 +26,31 @@ class InprocBackend final : public Backend {
   ~InprocBackend() override;
 
   void start(BackendSink& sink) override;
-  BackendFacts facts() const override { return facts_; }
+  BackendFacts facts() const override;
   BackendStats stats() const override;
   void submit(Job job) override;
   void cancel(int64_t id) override;
   std::future<std::vector<float>> embed(std::vector<int32_t> tokens) override;
+  void take_weights(const std::string& directory) override;
+
+  // For engines that share a model: waits until this one rests, and tells it of weights that
+  // another one took.
+  void expect_rest();
+  void follow_weights(const Digest& weights);
 
  private:
   void run();
   void take_orders();
   void feed_engine();
   void embed_one();
+  void run_tasks();
+  void between_steps(std::function<void()> task);
   void count(bool stepped);
 
   Engine& engine_;
   const int most_in_engine_;
   std::map<std::pair<int32_t, int64_t>, Request> held_;  // (priority, id); ids grow
   std::unique_ptr<Embedder> embedder_;                   // made when it is first asked for
-  BackendFacts facts_;
   BackendSink* sink_ = nullptr;
 
   std::mutex compiling_;  // guards constraints_
@@ -58,6 +65,8 @@ class InprocBackend final : public Backend {
     std::promise<std::vector<float>> vector;
   };
   std::deque<Text> texts_;
+  std::vector<std::packaged_task<void()>> tasks_;
+  BackendFacts facts_;
   BackendStats stats_;
   bool stopping_ = false;
 

@@ -50,6 +50,10 @@ void Relay::connect(std::shared_ptr<Exchange> client, int64_t skip) {
     if (!relay) return;
     if (const auto tell = std::exchange(relay->on_gone, nullptr)) tell();
   };
+  client_->on_deadline = [self = weak_from_this()] {
+    const auto relay = self.lock();
+    if (relay && relay->on_deadline) relay->on_deadline();
+  };
   pass_on();
 }
 

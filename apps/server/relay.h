@@ -25,6 +25,7 @@ class Relay final : public Exchange, public std::enable_shared_from_this<Relay> 
   void stream(HttpReply head, std::shared_ptr<BodySource> source) override;
   void wake() override;
   bool is_gone() const override { return client_ && client_->is_gone(); }
+  bool is_answered() const override { return client_ && client_->is_answered(); }
 
  private:
   void pass_on();

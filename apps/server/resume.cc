@@ -56,27 +56,29 @@ void Server::retrieve(std::shared_ptr<Exchange> exchange) {
   const HttpRequest& request = exchange->request;
   const bool stream = read_stream(request.query);
   const int64_t skip = read_skip(request.query, stream);
-  worker_.post([this, exchange = std::move(exchange), stream, skip] {
-    guarded(exchange, [&] {
-      const std::string& path = exchange->request.path;
-      const size_t slash = path.rfind('/');
-      const std::string id = path.substr(slash + 1);
-      const auto line = journal_ ? journal_->find(id) : std::nullopt;
-      if (!line || line->entry.endpoint != path.substr(0, slash))
-        throw ApiError{404, fmt::format("there is no answer {}", json::quoted(id))};
-      go_on(exchange, line->entry, stream, skip);
+  with_weights([=, this](const Turn& turn) {
+    worker_.post([=, this] {
+      guarded(exchange, [&] {
+        const std::string& path = exchange->request.path;
+        const size_t slash = path.rfind('/');
+        const std::string id = path.substr(slash + 1);
+        const auto line = journal_ ? journal_->find(id) : std::nullopt;
+        if (!line || line->entry.endpoint != path.substr(0, slash))
+          throw ApiError{404, fmt::format("there is no answer {}", json::quoted(id))};
+        go_on(exchange, line->entry, stream, skip, turn);
+      });
     });
   });
 }
 
 // On the worker. An answer that waits for its client is handed over, any other computed again.
 void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry,
-                   std::optional<bool> stream, int64_t skip) {
+                   std::optional<bool> stream, int64_t skip, const Turn& turn) {
   Admitted admitted = admission_.readmit(entry);
   const bool as_before = !stream || *stream == admitted.request.stream;
   if (stream) admitted.request.stream = *stream;
-  http_.post([this, exchange = std::move(exchange), admitted = std::move(admitted), as_before,
-              skip]() mutable {
+  http_.post([this, exchange = std::move(exchange), admitted = std::move(admitted), as_before, skip,
+              turn]() mutable {
     const auto found = waiting_.find(admitted.entry.id);
     if (as_before && found != waiting_.end()) {
       const std::shared_ptr<Relay> relay = found->second;
@@ -85,24 +87,24 @@ void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry
     }
     const auto relay = Relay::make();
     relay->connect(std::move(exchange), skip);
-    worker_.post([this, relay, admitted = std::move(admitted)]() mutable {
+    worker_.post([this, relay, admitted = std::move(admitted), turn]() mutable {
       guarded(relay, [&] {
         answers_.number(admitted.jobs);
-        submit(relay, admitted);
+        submit(relay, admitted, turn);
       });
     });
   });
 }
 
 // On the worker, when the server begins: what a crash cut off goes on.
-void Server::resume_unfinished() {
+void Server::resume_unfinished(const Turn& turn) {
   for (const JournalLine& line : journal_->unfinished()) {
     try {
       Admitted admitted = admission_.readmit(line.entry);
       const auto relay = Relay::make();
       http_.post([this, relay, id = line.entry.id] { waiting_.emplace(id, relay); });
       answers_.number(admitted.jobs);
-      submit(relay, admitted);
+      submit(relay, admitted, turn);
     } catch (const ApiError& error) {
       fmt::print(stderr, "invar: {} is not resumed: {}\n", line.entry.id, error.message);
     } catch (const std::exception& error) {

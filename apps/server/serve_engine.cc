@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "engine_process.h"
+#include "worker.h"
 
 namespace invar::server {
 
@@ -60,9 +61,36 @@ class Outbox final : public BackendSink {
   bool flush_ = false;
 };
 
-void take_order(const Frame& frame, Backend& backend, Outbox& outbox) {
+// What an order of several kinds says, or the sentence that it failed with.
+template <typename Reply, typename Work>
+Reply replied(Reply reply, Work work) {
+  try {
+    work(reply);
+  } catch (const Error& error) {
+    reply.error = error.what();
+  }
+  return reply;
+}
+
+void take_order(const Frame& frame, Backend& backend, Outbox& outbox, FrameSocket& socket,
+                Worker& embedding) {
   if (frame.kind == static_cast<uint8_t>(Message::cancel))
     return backend.cancel(cancel_from(frame.bytes));
+  if (frame.kind == static_cast<uint8_t>(Message::embed)) {
+    return embedding.post([&, text = text_from(frame.bytes)] {
+      const auto vector = replied(Vector{.id = text.id},
+                                  [&](Vector& v) { v.numbers = backend.embed(text.tokens).get(); });
+      socket.send(static_cast<uint8_t>(Message::vector), to_bytes(vector));
+    });
+  }
+  if (frame.kind == static_cast<uint8_t>(Message::take)) {
+    const auto taken = replied(Taken{}, [&](Taken& t) {
+      backend.take_weights(frame.bytes);
+      t.weights = backend.facts().weights;
+    });
+    socket.send(static_cast<uint8_t>(Message::taken), to_bytes(taken));
+    return;
+  }
   if (frame.kind != static_cast<uint8_t>(Message::submit))
     fail("the server: expected a job or a cancellation, found a message of kind {}", frame.kind);
   Job job = job_from(frame.bytes);
@@ -79,13 +107,15 @@ void take_order(const Frame& frame, Backend& backend, Outbox& outbox) {
 void serve_engine(int file, Backend& backend) {
   FrameSocket socket(file);
   Outbox outbox(socket, backend);
+  Worker embedding;  // waits for the backend
   int status = 0;
   try {
     if (!socket.send(static_cast<uint8_t>(Message::hello),
                      to_bytes(Hello{backend.facts(), backend.stats()})))
       std::_Exit(0);
     backend.start(outbox);
-    while (const std::optional<Frame> frame = socket.receive()) take_order(*frame, backend, outbox);
+    while (const std::optional<Frame> frame = socket.receive())
+      take_order(*frame, backend, outbox, socket, embedding);
   } catch (const std::exception& error) {
     fmt::print(stderr, "invar: the engine's process: {}\n", error.what());
     status = 1;

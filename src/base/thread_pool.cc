@@ -78,13 +78,15 @@ std::vector<int> ThreadPool::usable_cores() {
   return first;
 }
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads, int first_core) {
   const std::vector<int> cores = usable_cores();
   if (threads == 0) threads = static_cast<int>(cores.size());
   CHECK(threads >= 1, "a thread pool needs at least one thread");
   may_spin_ = threads <= static_cast<int>(cores.size());
-  for (int i = 1; i < threads; ++i)
-    workers_.emplace_back([this, i, core = may_spin_ ? cores[i] : -1] { worker(i, core); });
+  for (int i = 1; i < threads; ++i) {
+    const size_t place = static_cast<size_t>(first_core + i) % cores.size();
+    workers_.emplace_back([this, i, core = may_spin_ ? cores[place] : -1] { worker(i, core); });
+  }
 }
 
 ThreadPool::~ThreadPool() {

@@ -8,14 +8,16 @@
 
 namespace invar {
 
-Embedder::Embedder(Model& model, int max_tokens)
+Embedder::Embedder(Model& model, int max_tokens, ThreadPool* threads)
     : model_(model),
       max_tokens_(max_tokens),
-      runner_(model, {.pages = (max_tokens + kPagePlaces - 1) / kPagePlaces,
-                      .page_places = kPagePlaces,
-                      .max_rows = kRows,
-                      .max_logit_rows = 1,
-                      .max_taps = 1}) {}
+      runner_(model,
+              {.pages = (max_tokens + kPagePlaces - 1) / kPagePlaces,
+               .page_places = kPagePlaces,
+               .max_rows = kRows,
+               .max_logit_rows = 1,
+               .max_taps = 1},
+              threads) {}
 
 std::vector<float> Embedder::embed(std::span<const int32_t> tokens) {
   if (tokens.empty() || std::ssize(tokens) > max_tokens_)

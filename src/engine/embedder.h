@@ -11,8 +11,8 @@ namespace invar {
 class Embedder {
  public:
   // Takes memory for the keys and values of one text of `max_tokens`. The model outlives it, and
-  // no engine of the model may run a step while `embed` does: they share threads.
-  Embedder(Model& model, int max_tokens);
+  // nobody else may use `threads` (null: the model's own) while `embed` does.
+  Embedder(Model& model, int max_tokens, ThreadPool* threads = nullptr);
 
   // D numbers. With h_t the residual stream behind the last layer at position t (before the final
   // norm), in f32: acc = +0; acc = acc + h_t, t ascending; then acc / T. A function of the tokens

@@ -56,7 +56,8 @@ struct Engine::PerThread {
   PositionHasher hasher;
 };
 
-Engine::Engine(Model& model, const EngineOptions& options) : model_(model), options_(options) {
+Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads)
+    : model_(model), pool_of_threads_(threads ? *threads : model.pool()), options_(options) {
   SchedulerOptions& s = options_.scheduler;
   const int longest = model.spec().max_positions;
   if (options_.page_places != 32 && options_.page_places != 64 && options_.page_places != 128)
@@ -69,8 +70,8 @@ Engine::Engine(Model& model, const EngineOptions& options) : model_(model), opti
   if (s.max_model_len < 0 || s.max_model_len > longest)
     fail_usage("expected a max-model-len of at most {}, the model's last position, found {}",
                longest, s.max_model_len);
-  for (int i = 0; i < model.pool().size(); ++i)
-    threads_.push_back(std::make_unique<PerThread>(model.host_kernels()));
+  for (int i = 0; i < pool_of_threads_.size(); ++i)
+    per_thread_.push_back(std::make_unique<PerThread>(model.host_kernels()));
 
   if (!model.device().is_host()) device_sampler_ = std::make_unique<DeviceSampler>(model.device());
 
@@ -84,7 +85,7 @@ Engine::Engine(Model& model, const EngineOptions& options) : model_(model), opti
   pool_ = std::make_unique<PagePool>(pages, options_.page_places);
   if (options_.prefix_caching) cache_ = std::make_unique<PrefixCache>(*pool_);
   scheduler_ = make_scheduler(s, *pool_, cache_.get());
-  runner_ = std::make_unique<ModelRunner>(model, limits(pages));
+  runner_ = std::make_unique<ModelRunner>(model, limits(pages), threads);
 }
 
 Engine::~Engine() = default;
@@ -110,7 +111,7 @@ int Engine::sized_pages() {
       s.max_num_seqs * ((longest + options_.page_places - 1) / options_.page_places);
   int64_t bytes = options_.kv_bytes;
   if (bytes == 0) {
-    bytes = free_bytes_beside_a_step() / 10 * 9;
+    bytes = free_bytes_beside_a_step() / 10 * 9 / options_.sharers;
   }
   const int64_t pages = std::min({useful, bytes / page_bytes, int64_t{1} << 24});
   if (pages < 1)
@@ -297,9 +298,9 @@ void Engine::sample_on_device() {
 void Engine::sample() {
   const Timer timer;
   drawn_.resize(wanted_.size());
-  model_.pool().run([&](Part part) {
+  pool_of_threads_.run([&](Part part) {
     for (size_t row = part.index; row < wanted_.size(); row += part.count)
-      sample_row(row, *threads_[part.index]);
+      sample_row(row, *per_thread_[part.index]);
   });
   if (io_.times) io_.times->add("sample", timer.seconds());
 }
@@ -402,11 +403,21 @@ FinishReason Engine::finish_reason(const State& state, int32_t token) const {
   return FinishReason::none;
 }
 
-void Engine::take_weights(const TensorSource& source) {
+void Engine::expect_no_work() const {
   if (has_work())
     fail_usage("expected no live request while weights change, found {}", states_.size());
+}
+
+void Engine::take_weights(const TensorSource& source) {
+  expect_no_work();
   clear_prefix_cache();
   model_.reload(source);
+}
+
+Digest Engine::take_checkpoint(const std::string& directory) {
+  expect_no_work();
+  clear_prefix_cache();
+  return model_.take(directory);
 }
 
 void Engine::clear_prefix_cache() {

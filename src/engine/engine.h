@@ -22,6 +22,7 @@ struct EngineOptions {
       scheduler;         // max_model_len 0: the model's, or what the pages hold if that is less
   int page_places = 64;  // 32, 64 or 128
   int64_t kv_bytes = 0;  // memory for keys and values; 0: sized by profiling
+  int sharers = 1;       // engines that divide what is free among them, this one included
   bool prefix_caching = true;    // requests that begin alike share pages
   bool prompt_logprobs = false;  // whether requests may ask for them: room for a step's logits
 };
@@ -42,7 +43,9 @@ class Engine {
  public:
   // Takes the memory for pages and activations. Throws Error when it does not suffice for one
   // request of max_model_len.
-  Engine(Model& model, const EngineOptions& options);
+  // Several engines may share a model; each but one then has threads of its own (null: the
+  // model's).
+  Engine(Model& model, const EngineOptions& options, ThreadPool* threads = nullptr);
   ~Engine();
 
   // Throws UsageError, with one sentence, for a request that can never be answered.
@@ -61,6 +64,7 @@ class Engine {
   int num_running() const { return scheduler_->num_running(); }
   int num_waiting() const { return scheduler_->num_waiting(); }
   Model& model() { return model_; }
+  ThreadPool& threads() { return pool_of_threads_; }
   // Records every operation of the following steps; null stops it.
   void set_trace(Trace* trace) { io_.trace = trace; }
   // Adds up the time of each operation of the following steps; null stops it.
@@ -69,6 +73,8 @@ class Engine {
   // weights are forgotten. Throws UsageError while requests are live, since their pages would be of
   // two models; Error as Model::reload does.
   void take_weights(const TensorSource& source);
+  // The same with the checkpoint in `directory`; returns its digest. Throws as Model::take does.
+  Digest take_checkpoint(const std::string& directory);
   // Forgets the pages of ended requests: after the weights change.
   void clear_prefix_cache();
   // Empty when pages and queues agree with each other; else what is wrong.
@@ -104,18 +110,20 @@ class Engine {
   StepResult take_token(State& state, const RowResult& drawn, OutputSink& sink);
   static void follow_constraint(State& state, int32_t token);
   FinishReason finish_reason(const State& state, int32_t token) const;
+  void expect_no_work() const;
   RunnerLimits limits(int pages) const;
   int sized_pages();
   int64_t free_bytes_beside_a_step();
 
   Model& model_;
+  ThreadPool& pool_of_threads_;
   EngineOptions options_;
   std::unique_ptr<PagePool> pool_;
   std::unique_ptr<PrefixCache> cache_;  // or null
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<ModelRunner> runner_;
   std::unordered_map<int64_t, std::unique_ptr<State>> states_;
-  std::vector<std::unique_ptr<PerThread>> threads_;
+  std::vector<std::unique_ptr<PerThread>> per_thread_;
   std::unique_ptr<DeviceSampler> device_sampler_;  // null where the host reads the logits
 
   // Of the current step.

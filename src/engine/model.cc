@@ -165,8 +165,45 @@ int64_t Model::weight_bytes_per_token() const {
 
 void Model::reload(const TensorSource& source) {
   check_tensors(spec(), source);
+  write(source);
+}
+
+void Model::write(const TensorSource& source) {
   for (int rank = 0; rank < ranks(); ++rank)
     weights_[rank]->reload(spec(), source, device(rank), *pool_);
+}
+
+void Model::check_same_model(const ModelConfig& other, const TensorSource& source) const {
+  DecoderSpec found = other.spec;
+  found.mtp_layers = spec().mtp_layers;
+  if (found != spec())
+    fail(
+        "expected a checkpoint of the model that is served, found another shape in its "
+        "config.json");
+  check_tensors(other.spec, source);
+  const bool had_f32 = arithmetic_.weights != WeightMode::bf16;
+  if (had_f32 != (product_type(spec(), source) == DType::f32))
+    fail("expected matrices of the type that is served ({}), found another",
+         had_f32 ? "f32 or f16" : "bf16");
+}
+
+Digest Model::take(const std::string& directory) {
+  ModelOptions other = options_;
+  other.model = directory;
+  other.load_format = "auto";
+  ModelConfig config;
+  const auto source = open_weights(other, config);
+  check_same_model(config, *source);
+  const Digest digest = weights_digest(*source, source->names(), *pool_);
+  try {
+    write(*source);
+  } catch (const Error&) {  // half of it may have been written
+    ModelConfig before;
+    write(*open_weights(options_, before));
+    throw;
+  }
+  options_ = std::move(other);
+  return digest;
 }
 
 Decoder Model::make_decoder(int rank, ThreadPool& pool) {

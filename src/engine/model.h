@@ -57,11 +57,18 @@ class Model {
   // Takes over other weights of the same model; every decoder sees them. Nobody may compute
   // meanwhile. Throws Error when a tensor is missing, has another shape or is not finite.
   void reload(const TensorSource& source);
+  // The same with the checkpoint in `directory`, which must be of the same shape and type; returns
+  // its digest (numerics 8), and `options` then name it. Throws Error; the weights are then those
+  // of before.
+  Digest take(const std::string& directory);
 
   // A decoder of one rank, computing on `pool`.
   Decoder make_decoder(int rank, ThreadPool& pool);
 
  private:
+  void write(const TensorSource& source);
+  void check_same_model(const ModelConfig& other, const TensorSource& source) const;
+
   ModelOptions options_;
   std::vector<std::unique_ptr<Device>> devices_;  // ranks go round them
   std::unique_ptr<ThreadPool> pool_;

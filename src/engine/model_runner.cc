@@ -55,11 +55,12 @@ struct ModelRunner::Team {
   std::vector<std::jthread> threads;
 };
 
-ModelRunner::ModelRunner(Model& model, const RunnerLimits& limits)
+ModelRunner::ModelRunner(Model& model, const RunnerLimits& limits, ThreadPool* threads)
     : model_(model), limits_(limits) {
   const int ranks = model.ranks();
   if (ranks == 1) {
-    ranks_.push_back(std::make_unique<Rank>(model, limits, 0, model.pool(), solo_group()));
+    ranks_.push_back(
+        std::make_unique<Rank>(model, limits, 0, threads ? *threads : model.pool(), solo_group()));
     return;
   }
   team_ = std::make_unique<Team>(model);

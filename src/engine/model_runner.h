@@ -20,7 +20,8 @@ struct RunnerLimits {
 
 class ModelRunner {
  public:
-  ModelRunner(Model& model, const RunnerLimits& limits);
+  // `threads` null: the model's own, for one runner at a time.
+  ModelRunner(Model& model, const RunnerLimits& limits, ThreadPool* threads = nullptr);
   ~ModelRunner();
 
   // One step; results are rank 0's (they are the same on all).

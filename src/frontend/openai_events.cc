@@ -47,7 +47,7 @@ void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
   Answer& answer = answers_[i];
   const TextAnswer& text = answer.builder.answer;
   const std::string piece = answer.builder.push(output);
-  if (text.finish == FinishReason::failed) return fail(text.error, out);
+  if (text.finish == FinishReason::failed) return fail(text.error, nullptr, out);
   if (!request_.prompt_only) ++completion_tokens_;
   answer.ids.push_back(output.token);
   answer.over = text.finish != FinishReason::none;
@@ -128,10 +128,12 @@ json::Value EventWriter::usage_now() const {
   return usage(prompt_tokens_, completion_tokens_);
 }
 
-void EventWriter::fail(const std::string& message, std::string& out) {
+void EventWriter::fail(const std::string& message, const char* code, std::string& out) {
   if (ended_) return;
-  const json::Value error = json::Object{
-      {"message", message}, {"type", "server_error"}, {"param", nullptr}, {"code", nullptr}};
+  const json::Value error = json::Object{{"message", message},
+                                         {"type", "server_error"},
+                                         {"param", nullptr},
+                                         {"code", code ? json::Value(code) : json::Value()}};
   out += "data: " + json::dump(json::Object{{"error", error}}) + "\n\ndata: [DONE]\n\n";
   ended_ = true;
 }

@@ -20,6 +20,8 @@ class StreamWriter {
   // Whether answer i needs no more tokens: the engine may not know of a stop string.
   virtual bool is_over(size_t i) const = 0;
   virtual bool ended() const = 0;
+  // Ends the stream with an error in OpenAI's form; `code` may be null.
+  virtual void fail(const std::string& message, const char* code, std::string& out) = 0;
 };
 
 class EventWriter final : public StreamWriter {
@@ -31,8 +33,7 @@ class EventWriter final : public StreamWriter {
   // they were computed. A token that shows no text joins the next. After the last token of the last
   // answer comes the end.
   void push(size_t i, const TokenOutput& output, std::string& out) override;
-  // Ends the stream with an error in OpenAI's form.
-  void fail(const std::string& message, std::string& out);
+  void fail(const std::string& message, const char* code, std::string& out) override;
 
   bool is_over(size_t i) const override {
     return answers_[i].builder.answer.finish != FinishReason::none;

@@ -143,14 +143,16 @@ void ResponseWriter::push(size_t, const TokenOutput& output, std::string& out) {
   if (sequence_ == 0) begin(out);
   const std::string piece = builder_.push(output);
   const TextAnswer& answer = builder_.answer;
-  if (answer.finish == FinishReason::failed) {
-    event("error", json::Object{{"code", "server_error"}, {"message", answer.error}}, out);
-    ended_ = true;
-    return;
-  }
+  if (answer.finish == FinishReason::failed) return fail(answer.error, "server_error", out);
   if (!piece.empty())
     event("response.output_text.delta", json::Object{{"item_id", ""}, {"delta", piece}}, out);
   if (answer.finish != FinishReason::none) end(out);
+}
+
+void ResponseWriter::fail(const std::string& message, const char* code, std::string& out) {
+  if (ended_) return;
+  event("error", json::Object{{"code", code}, {"message", message}, {"param", nullptr}}, out);
+  ended_ = true;
 }
 
 void ResponseWriter::begin(std::string& out) {

@@ -25,6 +25,7 @@ class ResponseWriter final : public StreamWriter {
   void push(size_t, const TokenOutput& output, std::string& out) override;
   bool is_over(size_t) const override { return ended_; }
   bool ended() const override { return ended_; }
+  void fail(const std::string& message, const char* code, std::string& out) override;
 
  private:
   void begin(std::string& out);

@@ -37,6 +37,7 @@ struct Client final : Exchange {
   void stream(HttpReply, std::shared_ptr<BodySource> s) override { source = std::move(s); }
   void wake() override { over = !source->pull(got); }
   bool is_gone() const override { return false; }
+  bool is_answered() const override { return whole || source; }
   std::optional<HttpReply> whole;
   std::shared_ptr<BodySource> source;
   std::string got;

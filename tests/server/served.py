@@ -97,6 +97,11 @@ class Served:
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024
 
 
+def children(pid):
+    """The processes that a process has begun."""
+    return [int(child) for task in pathlib.Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+
+
 def events(data):
     """The JSON of each event of a stream; the stream must end with [DONE]."""
     blocks = data.decode().split("\n\n")

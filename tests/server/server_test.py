@@ -3,6 +3,7 @@
 import base64
 import concurrent.futures
 import json
+import os
 import pathlib
 import random
 import re
@@ -14,7 +15,7 @@ import tempfile
 import time
 import unittest
 
-from served import FAST, Served, events, read_all
+from served import FAST, Served, children, events, read_all
 
 INVAR = None  # the program; set by main
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -424,6 +425,165 @@ class Keys(ServerTest):
         self.refused(401, "key", path="/v1/models", method="GET")
         self.refused(401, "key", path=COMPLETIONS, body="{")
         self.assertEqual(self.served.ask("GET", "/health")[0], 200)
+
+
+class Weights(unittest.TestCase):
+    """POST /admin/weights: another checkpoint in place."""
+    BODY = dict(prompt="The bits of an answer depend on the request alone, not on what it stood beside. " * 2, max_tokens=24,
+                seed=3, ignore_eos=True, logits_hash=True)
+    KEY = {"Authorization": "Bearer k"}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.TemporaryDirectory(prefix="invar-server-")
+        cls.root = pathlib.Path(cls.directory.name)
+        for name, flags in (("one", ["--seed", "1"]), ("two", ["--seed", "2"]), ("wide", ["--layers", "3"])):
+            subprocess.run([INVAR, "make-model", cls.root / name, *flags], check=True, capture_output=True)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.directory.cleanup()
+
+    def serve(self, model, *flags):
+        return Served(INVAR, command=[INVAR, "serve", self.root / model, "--host", "127.0.0.1", "--port", "0", "--api-key", "k",
+                                      *FAST, *flags])
+
+    def answer(self, served, **body):
+        status, _, answer = served.ask("POST", COMPLETIONS, {**self.BODY, **body}, self.KEY)
+        self.assertEqual(status, 200, answer)
+        return answer["choices"][0]["logits_hash"], answer["system_fingerprint"]
+
+    def swap(self, served, model, status=200, headers=KEY):
+        found, _, answer = served.ask("POST", "/admin/weights", {"model": str(self.root / model)}, headers)
+        self.assertEqual(found, status, answer)
+        return answer
+
+    def test_answers_are_those_of_a_fresh_server(self):
+        two = self.serve("two")
+        fresh = self.answer(two)
+        two.stop()
+        for flags in ((), ("--data-parallel-size", "2"), ("--engine-process",)):
+            with self.subTest(flags=flags):
+                served = self.serve("one", *flags)
+                before = self.answer(served)
+                self.assertEqual(self.answer(served), before)  # from cached pages, which must not outlive their weights
+                swapped = self.swap(served, "two")
+                self.assertEqual({self.answer(served) for _ in range(4)}, {fresh})
+                self.assertNotEqual(fresh, before)
+                self.assertEqual(swapped["system_fingerprint"], fresh[1])
+                self.assertEqual(served.ask("GET", "/version")[2]["weights"], swapped["weights"])
+                if flags == ("--engine-process",):  # an engine that comes back takes them again
+                    (engine,) = children(served.process.pid)
+                    os.kill(engine, signal.SIGKILL)
+                    self.assertEqual(self.answer(served), fresh)
+                self.assertEqual(self.swap(served, "one")["before"], swapped["weights"])
+                self.assertEqual(self.answer(served), before)
+                self.assertEqual(served.stop(), 0)
+
+    def test_what_has_begun_ends_with_its_own_weights(self):
+        served = self.serve("one")
+        alone = self.answer(served, max_tokens=300)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            running = [pool.submit(self.answer, served, max_tokens=300) for _ in range(3)]
+            served.wait_until(lambda: served.metric("vllm:num_requests_running") == 3)
+            swap = pool.submit(self.swap, served, "two")
+            time.sleep(0.02)
+            late = [pool.submit(self.answer, served, max_tokens=300) for _ in range(3)]
+            self.assertEqual({r.result() for r in running}, {alone})
+            swap.result()
+            self.assertEqual(len({r.result() for r in late} | {alone}), 2)  # all of the new weights
+        self.assertEqual(served.stop(), 0)
+
+    def test_what_is_refused_changes_nothing(self):
+        served = self.serve("one")
+        before = self.answer(served)
+        self.swap(served, "two", 401, {})
+        self.assertIn("shape", self.swap(served, "wide", 400)["error"]["message"])
+        self.swap(served, "nowhere", 400)
+        broken = self.root / "broken"  # a NaN, found when half of the weights are there
+        broken.mkdir(exist_ok=True)
+        for file in (self.root / "two").iterdir():
+            data = bytearray(file.read_bytes())
+            if file.suffix == ".safetensors":
+                data[-2:] = b"\xff\x7f"
+            (broken / file.name).write_bytes(data)
+        self.assertIn("finite", self.swap(served, "broken", 400)["error"]["message"])
+        for body in ("", "{", "[]", "{}", '{"model": 1}', '{"model": ""}'):
+            self.assertEqual(served.ask("POST", "/admin/weights", body, self.KEY)[0], 400, body)
+        self.assertEqual(self.answer(served), before)
+        self.assertEqual(served.stop(), 0)
+        open_to_all = Served(INVAR)
+        self.assertEqual(open_to_all.ask("POST", "/admin/weights", {"model": "x"})[0], 403)
+        open_to_all.stop()
+
+
+class Deadlines(ServerTest):
+    flags = ("--request-timeout", "20", "--max-model-len", "4096", "--max-num-seqs", "2")
+    LONG = dict(prompt="x", max_tokens=4000, ignore_eos=True)
+
+    def tearDown(self):
+        self.served.wait_until(lambda: self.served.metric("invar:answers") == 0)
+        self.served.wait_until(lambda: self.served.metric("invar:kv_pages_free") == self.served.metric("invar:kv_pages"))
+
+    def test_a_whole_answer(self):
+        begin = time.monotonic()
+        self.refused(504, "time", body=self.LONG, headers={"X-Request-Timeout": "0.1"})
+        self.assertLess(time.monotonic() - begin, 5)
+        status, _, _ = self.served.ask("POST", COMPLETIONS, dict(prompt="x", max_tokens=2), {"X-Request-Timeout": "15"})
+        self.assertEqual(status, 200)
+
+    def test_a_stream(self):
+        said = events(self.served.stream(COMPLETIONS, {"X-Request-Timeout": "0.1"}, **self.LONG))
+        self.assertEqual(said[-1]["error"]["code"], "deadline_exceeded")
+        self.assertGreater(len(said), 1)
+        data = self.served.stream("/v1/responses", {"X-Request-Timeout": "0.1"}, input="x", max_output_tokens=4000,
+                                  ignore_eos=True).decode()
+        self.assertIn("event: error\n", data.split("\n\n")[-2] + "\n")
+
+    def test_one_that_waits(self):
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            running = [pool.submit(self.served.ask, "POST", COMPLETIONS, self.LONG, {"X-Request-Timeout": "0.4"}) for _ in range(2)]
+            self.served.wait_until(lambda: self.served.metric("vllm:num_requests_running") == 2)
+            self.refused(504, "time", body=self.LONG, headers={"X-Request-Timeout": "0.1"})
+            self.assertEqual([r.result()[0] for r in running], [504, 504])
+
+    def test_what_is_no_time(self):
+        for text in ("", "x", "-1", "0", "nan", "inf", "1e99", "5s", "0x5"):
+            self.refused(400, "X-Request-Timeout", body=self.LONG, headers={"X-Request-Timeout": text})
+
+
+class Apart(ServerTest):
+    """What crosses to the engine's process and what several engines answer is what one engine here answers."""
+    KINDS = (("--engine-process",), ("--data-parallel-size", "2"), ("--engine-process", "--data-parallel-size", "2"))
+
+    def answers(self, served):
+        texts = served.post("/v1/embeddings", input=["one", [5, 6, 7], "and a longer text than these"])
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            many = list(pool.map(lambda i: served.post(COMPLETIONS, prompt=f"text {i % 5}", n=2, max_tokens=20, seed=i, logprobs=2,
+                                                       logits_hash=True)["choices"], range(12)))
+        return json.dumps([texts["data"], many])
+
+    def test_answers_are_equal(self):
+        here = self.answers(self.served)
+        for flags in self.KINDS:
+            with self.subTest(flags=flags):
+                served = Served(INVAR, *flags)
+                self.assertEqual(self.answers(served), here)
+                status, _, answer = served.ask("POST", "/v1/embeddings", {"input": [7] * 600})
+                self.assertEqual(status, 400, answer)
+                self.assertIn("tokens", answer["error"]["message"])
+                self.assertEqual(served.metric("invar:kv_pages"),
+                                 self.served.metric("invar:kv_pages") * (2 if "--data-parallel-size" in flags else 1))
+                self.assertEqual(served.stop(), 0)
+
+    def test_both_replicas_compute(self):
+        served = Served(INVAR, "--data-parallel-size", "2", "--max-num-seqs", "1")
+        body = dict(prompt="x", max_tokens=400, ignore_eos=True)
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            both = [pool.submit(served.post, COMPLETIONS, **body, seed=i) for i in range(2)]
+            served.wait_until(lambda: served.metric("vllm:num_requests_running") == 2)  # each has room for one
+            [b.result() for b in both]
+        self.assertEqual(served.stop(), 0)
 
 
 class Ends(unittest.TestCase):

@@ -1,0 +1,28 @@
+#include "backend.h"
+
+#include "base/error.h"
+
+namespace invar::server {
+
+void add_to(BackendStats& all, const BackendStats& one) {
+  all.running += one.running;
+  all.waiting += one.waiting;
+  all.pages += one.pages;
+  all.free_pages += one.free_pages;
+  all.steps += one.steps;
+  all.rows += one.rows;
+  all.draws += one.draws;
+  all.preemptions += one.preemptions;
+  all.prompt_tokens += one.prompt_tokens;
+  all.cached_tokens += one.cached_tokens;
+}
+
+std::future<std::vector<float>> Backend::embed(std::vector<int32_t>) {
+  fail_usage("embeddings are not computed here");
+}
+
+void Backend::take_weights(const std::string&) {
+  fail_usage("the weights here are fixed");
+}
+
+}  // namespace invar::server

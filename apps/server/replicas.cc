@@ -1,0 +1,79 @@
+#include "replicas.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace invar::server {
+
+Replicas::Replicas(std::vector<InprocBackend*> replicas)
+    : replicas_(std::move(replicas)), live_(replicas_.size()) {
+  CHECK(!replicas_.empty(), "replicas are one or more");
+}
+
+void Replicas::start(BackendSink& sink) {
+  ear_.sink = &sink;
+  for (InprocBackend* replica : replicas_) replica->start(ear_);
+}
+
+BackendStats Replicas::stats() const {
+  BackendStats all;
+  for (const InprocBackend* replica : replicas_) add_to(all, replica->stats());
+  return all;
+}
+
+void Replicas::submit(Job job) {
+  size_t place = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    place = static_cast<size_t>(std::min_element(live_.begin(), live_.end()) - live_.begin());
+    places_.emplace(job.id, place);
+    ++live_[place];
+  }
+  const int64_t id = job.id;
+  try {
+    replicas_[place]->submit(std::move(job));
+  } catch (...) {
+    forget(id);
+    throw;
+  }
+}
+
+InprocBackend* Replicas::forget(int64_t id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = places_.find(id);
+  if (found == places_.end()) return nullptr;
+  const size_t place = found->second;
+  places_.erase(found);
+  --live_[place];
+  return replicas_[place];
+}
+
+void Replicas::cancel(int64_t id) {
+  if (InprocBackend* replica = forget(id)) replica->cancel(id);
+}
+
+void Replicas::Ear::on_token(const TokenOutput& output) {
+  if (output.finish != FinishReason::none) owner.forget(output.request);
+  sink->on_token(output);
+}
+
+std::future<std::vector<float>> Replicas::embed(std::vector<int32_t> tokens) {
+  size_t place = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    place = next_text_++ % replicas_.size();
+  }
+  return replicas_[place]->embed(std::move(tokens));
+}
+
+// They share the weights: all must rest before one takes others.
+void Replicas::take_weights(const std::string& directory) {
+  for (InprocBackend* replica : replicas_) replica->expect_rest();
+  replicas_.front()->take_weights(directory);
+  const Digest weights = facts().weights;
+  for (InprocBackend* replica : replicas_)
+    if (replica != replicas_.front()) replica->follow_weights(weights);
+}
+
+}  // namespace invar::server

@@ -1,0 +1,49 @@
+// Several engines of one model behind one backend: each job is one engine's. Which one does not
+// matter to its bits.
+#pragma once
+
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "inproc_backend.h"
+
+namespace invar::server {
+
+class Replicas final : public Backend {
+ public:
+  // One or more, of one model and with equal facts; they outlive it.
+  explicit Replicas(std::vector<InprocBackend*> replicas);
+
+  void start(BackendSink& sink) override;
+  BackendFacts facts() const override { return replicas_.front()->facts(); }
+  BackendStats stats() const override;  // of all
+  void submit(Job job) override;        // to the one with the fewest live jobs
+  void cancel(int64_t id) override;
+  std::future<std::vector<float>> embed(std::vector<int32_t> tokens) override;
+  void take_weights(const std::string& directory) override;
+
+ private:
+  // Notices which jobs are over and hands everything on.
+  struct Ear final : BackendSink {
+    explicit Ear(Replicas& owner) : owner(owner) {}
+    void on_token(const TokenOutput& output) override;
+    void on_prompt(const PromptOutput& output) override { sink->on_prompt(output); }
+    void on_step_end() override { sink->on_step_end(); }
+
+    Replicas& owner;
+    BackendSink* sink = nullptr;
+  };
+  // The replica of a job that is over from now on, or nothing.
+  InprocBackend* forget(int64_t id);
+
+  const std::vector<InprocBackend*> replicas_;
+  Ear ear_{*this};
+
+  std::mutex mutex_;  // guards what follows
+  std::unordered_map<int64_t, size_t> places_;
+  std::vector<size_t> live_;  // jobs of each replica
+  size_t next_text_ = 0;
+};
+
+}  // namespace invar::server

@@ -1,0 +1,78 @@
+// POST /admin/weights: the server goes on with another checkpoint of its model. What has begun ends
+// with the weights that it began with; what comes meanwhile waits for the new ones.
+#include "api.h"
+#include "base/error.h"
+#include "errors.h"
+
+namespace invar::server {
+
+namespace {
+
+std::string directory_of(const HttpRequest& request) {
+  const json::Value body = json::parse(request.body, "the body of the request");
+  const json::Value* model = body.is_object() ? body.find("model") : nullptr;
+  if (!model || !model->is_string() || model->as_string().empty())
+    throw ApiError{400, "expected {\"model\": DIRECTORY} as the body of the request", "", "model"};
+  return model->as_string();
+}
+
+}  // namespace
+
+void Server::with_weights(std::function<void(Turn)> task) {
+  if (swap_) return behind_swap_.push_back(std::move(task));
+  ++turns_;
+  task(Turn(nullptr, [this](void*) {  // whoever lets go of it last, on whatever thread
+    http_.post([this] {
+      --turns_;
+      swap_when_free();
+    });
+  }));
+}
+
+void Server::take_weights(std::shared_ptr<Exchange> exchange) {
+  if (options_.api_keys.empty())
+    throw ApiError{403, "weights can be changed only on a server with --api-key", "no_api_key"};
+  if (swap_) throw ApiError{409, "the weights are being changed already", "busy"};
+  std::string directory;
+  try {
+    directory = directory_of(exchange->request);
+  } catch (const Error& error) {
+    throw ApiError{400, error.what()};
+  }
+  exchange->on_deadline = [this, asked = std::weak_ptr(exchange)] {
+    if (swap_ && !swap_->has_begun && swap_->exchange == asked.lock())
+      end_swap(
+          error_reply({504, "answers that had begun did not end in time", "deadline_exceeded"}));
+  };
+  swap_ = Swap{std::move(exchange), std::move(directory)};
+  swap_when_free();
+}
+
+void Server::swap_when_free() {
+  if (!swap_ || swap_->has_begun || turns_ > 0 || answers_.size() > 0) return;
+  swap_->has_begun = true;
+  worker_.post([this, directory = swap_->directory] {
+    HttpReply reply;
+    try {
+      const std::string before = to_hex(backend_.facts().weights);
+      backend_.take_weights(directory);
+      reply.body = json::dump(json::Object{{"model", directory},
+                                           {"weights", to_hex(backend_.facts().weights)},
+                                           {"before", before},
+                                           {"system_fingerprint", admission_.fingerprint()}});
+    } catch (const Error& error) {
+      reply = error_reply({400, error.what()});
+    } catch (const std::exception& error) {
+      reply = error_reply({500, error.what()});
+    }
+    http_.post([this, reply] { end_swap(reply); });
+  });
+}
+
+void Server::end_swap(const HttpReply& reply) {
+  swap_->exchange->reply(reply);
+  swap_.reset();
+  for (auto& task : std::exchange(behind_swap_, {})) with_weights(std::move(task));
+}
+
+}  // namespace invar::server
