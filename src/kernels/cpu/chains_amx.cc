@@ -15,19 +15,17 @@ namespace invar::cpu {
 namespace {
 
 #include "kernels/cpu/amx_tiles_inl.h"
+#include "kernels/cpu/vec16_avx512.h"
+// after it
+#include "kernels/cpu/vec16_math.h"
+// after that
+#include "kernels/cpu/product_end_inl.h"
 
-constexpr int64_t kLine = 64, kTileBytes = 1024, kTileFloats = 256;
+constexpr int64_t kTileBytes = 1024, kTileFloats = 256;
 
 // Tiles of rows and panels of a block, and leaves of a chunk: two panels' part of the weights
 // should fit L1 of 48 KB beside the rows that pass through. What has few leaves is not cut.
 constexpr int64_t kBlockTiles = 16, kGroupPanels = 24, kChunkLeaves = 16, kFewLeaves = 24;
-
-constexpr int64_t ceil_div(int64_t x, int64_t y) {
-  return (x + y - 1) / y;
-}
-constexpr int64_t smaller(int64_t x, int64_t y) {
-  return x < y ? x : y;
-}
 
 // Where the chains of some tiles of rows and some panels lie.
 struct Chains {
@@ -46,7 +44,9 @@ struct Piece {
   int64_t leaves;
   bool begins;  // chains of +0
   Chains from, to;
-  bool ends;            // with + 0, as a dot does
+  bool ends;          // with + 0, as a dot does
+  const char* fetch;  // rows that will be written, y's stride apart
+  int64_t fetch_rows;
   const char* w_fetch;  // lines of weights that come next, and how many of a panel per leaf
   int64_t w_lines;
   const char* x_fetch;  // a line of each of some rows that come next, per leaf
@@ -66,10 +66,12 @@ class ChainProduct {
     const int64_t chunks = p_.leaves <= kFewLeaves ? 1 : ceil_div(p_.leaves, kChunkLeaves);
     const int64_t blocks = ceil_div(tiles, kBlockTiles);
     const int64_t groups = chunks > 1 ? ceil_div(pairs, kGroupPanels / 2) : 1;
+    const bool by_vectors = p_.runs > 1 || p_.bias || p_.accumulate;  // what ends a dot
     for (int64_t b = 0; b < blocks; ++b) {
       tile_ = tiles * b / blocks;
       tiles_ = tiles * (b + 1) / blocks - tile_;
-      for (int64_t g = 0; g < groups; ++g)
+      if (by_vectors) multiply_runs();
+      for (int64_t g = 0; g < groups && !by_vectors; ++g)
         for (int64_t c = 0; c < chunks; ++c)
           multiply_chunk({.panel = pairs * g / groups * 2,
                           .end_panel = smaller(pairs * (g + 1) / groups * 2, p_.panels),
@@ -108,10 +110,51 @@ class ChainProduct {
         piece.x = rows(tile_ + t, c.leaf);
         piece.from = is_first ? y : here;
         piece.to = is_last ? y : here;
-        multiply(piece, smaller(2, tiles_ - t), panels);
+        const int64_t tiles = smaller(2, tiles_ - t);
+        piece.fetch = reinterpret_cast<const char*>(y.first);
+        piece.fetch_rows = is_last ? tiles * 16 : 0;
+        multiply(piece, tiles, panels);
         piece.w_fetch += piece.w_lines * leaves * kLine;
         piece.x_fetch += piece.x_rows * p_.x_stride;
       }
+    }
+  }
+
+  // All runs of two tiles of rows by two panels, then their tree, and so on.
+  void multiply_runs() {
+    const int64_t leaves = p_.leaves / p_.runs;
+    Piece piece{.leaves = leaves, .begins = true, .w_lines = ceil_div(32, tiles_)};
+    for (int64_t panel = 0; panel < p_.panels; panel += 2) {
+      const int64_t panels = smaller(2, p_.panels - panel);
+      for (int64_t t = 0; t < tiles_; t += 2) {
+        const int64_t tiles = smaller(2, tiles_ - t);
+        float* y = y_.at(tile_ + t, panel);
+        piece.fetch = reinterpret_cast<const char*>(y);
+        piece.fetch_rows = tiles * 16 / p_.runs;
+        for (int64_t run = 0; run < p_.runs; ++run) {
+          piece.x = rows(tile_ + t, run * leaves);
+          piece.w = weights(panel, run * leaves);
+          piece.w_fetch = piece.w + 2 * p_.panel_bytes + t / 2 * piece.w_lines * leaves * kLine;
+          piece.to = {kept_ + run * 4 * kTileFloats, kLine, kTileBytes, tiles * kTileBytes};
+          multiply(piece, tiles, panels);
+          piece.fetch += piece.fetch_rows * y_.row;
+        }
+        for (int64_t p = 0; p < panels; ++p)
+          add_runs(kept_ + p * tiles * kTileFloats, tiles * 16, panel + p, y + p * 16);
+      }
+    }
+  }
+
+  // (s0 + s1) + (s2 + s3) ... of each row.
+  void add_runs(const float* sums, int64_t rows, int64_t panel, float* y) const {
+    const Vec16 zero = splat(0.0f), bias = p_.bias ? load(p_.bias + panel * 16) : zero;
+    for (int64_t row = 0; row < rows; ++row, sums += 16, y += p_.y_stride) {
+      Vec16 s[8];
+      for (int r = 0; r < p_.runs; ++r) s[r] = load(sums + r * 4 * kTileFloats);
+      for (int left = p_.runs / 2; left > 0; left /= 2)
+        for (int r = 0; r < left; ++r) s[r] = s[2 * r] + s[2 * r + 1];
+      const Vec16 dot = s[0] + zero + bias;
+      store(y, p_.accumulate ? load(y) + dot : dot);
     }
   }
 
@@ -145,8 +188,7 @@ class ChainProduct {
     const int64_t stride = p_.x_stride;
     const char *x = s.x, *w = s.w, *w_fetch = s.w_fetch, *x_fetch = s.x_fetch;
     const char *x_second = x + 16 * stride, *w_second = w + p_.panel_bytes;
-    const char *to = reinterpret_cast<char*>(s.to.first),
-               *to_end = to + (s.ends ? 16 * R * s.to.row : 0);
+    const char *fetch = s.fetch, *fetch_end = fetch + s.fetch_rows * y_.row;
     for (int64_t left = s.leaves; left > 0; --left) {
       tile_load_once<4>(x, stride);
       tile_load<6>(w, kLine);
@@ -167,9 +209,9 @@ class ChainProduct {
       }
       for (int64_t i = 0; i < s.x_rows; ++i) _mm_prefetch(x_fetch + i * stride, _MM_HINT_T1);
       x_fetch += kLine;
-      for (int i = 0; i < 2 && to < to_end; ++i, to += s.to.row) {
-        fetch_to_write(to);
-        if constexpr (P == 2) fetch_to_write(to + kLine);
+      for (int i = 0; i < 2 && fetch < fetch_end; ++i, fetch += y_.row) {
+        fetch_to_write(fetch);
+        if constexpr (P == 2) fetch_to_write(fetch + kLine);
       }
       stay_awake();
     }
@@ -200,10 +242,37 @@ class ChainProduct {
   alignas(64) float kept_[kBlockTiles * kGroupPanels * kTileFloats];
 };
 
+// The dots of a row become gated activations.
+void gate_row(const PanelProduct& p, int64_t row) {
+  const float* dots = p.dots + row * p.dots_stride;
+  uint16_t* out = reinterpret_cast<uint16_t*>(static_cast<char*>(p.out) + row * p.out_stride);
+  for (int64_t f = 0; f < p.outputs; f += 16, dots += 32) {
+    Vec16 g = load(dots), u = load(dots + 16);
+    if (p.gate_bias) g = g + load(p.gate_bias + f);
+    if (p.up_bias) u = u + load(p.up_bias + f);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + f), round_to_bf16(gated(g, u).v));
+  }
+}
+
 }  // namespace
 
 void chains_amx(const PanelProduct& p) {
   ChainProduct(p).run();
+}
+
+// Gated pairs whose dots are kept: the dots of some rows, then what follows them.
+void gated_chains_amx(const PanelProduct& p) {
+  PanelProduct dots = p;
+  dots.out = nullptr;
+  dots.outputs = p.panels * 16;
+  dots.y_stride = p.dots_stride;
+  for (int64_t row = 0; row < p.rows; row += dots.rows) {
+    dots.rows = smaller(kBlockTiles * 16, p.rows - row);
+    dots.x = static_cast<const char*>(p.x) + row * p.x_stride;
+    dots.y = p.dots + row * p.dots_stride;
+    ChainProduct(dots).run();
+    for (int64_t i = row; i < row + dots.rows; ++i) gate_row(p, i);
+  }
 }
 
 }  // namespace invar::cpu

@@ -31,7 +31,6 @@ constexpr int kLevels =
 constexpr int64_t kBlockBytes = 1 << 20;
 constexpr int64_t kTiles = 32, kFewTiles = 8;
 
-// From so many rows on, a product's chains may lie in memory in between.
 constexpr int64_t kManyRows = 128;
 
 // Runs of so many leaves gain from strips of three tiles.
@@ -358,18 +357,17 @@ class AmxProduct {
   alignas(64) float finished_[2][kChains];
 };
 
-// Many rows whose chains end as they are, in whole tiles.
-bool chains_may_wait(const PanelProduct& p) {
-  if (p.is_open) return true;
-  return p.rows >= kManyRows && p.rows % 16 == 0 && p.outputs == p.panels * 16 && p.runs == 1 &&
-         !p.out && !p.bias && !p.accumulate;
+// Many rows in whole tiles and panels: the chains may lie in memory in between.
+bool has_whole_tiles(const PanelProduct& p) {
+  return p.rows >= kManyRows && p.rows % 16 == 0 && p.outputs == p.panels * (p.out ? 8 : 16);
 }
 
 }  // namespace
 
 void product_amx(const PanelProduct& p) {
   if (p.f32) return product_avx512(p);
-  if (chains_may_wait(p)) return chains_amx(p);
+  if (p.is_open || (has_whole_tiles(p) && !p.out)) return chains_amx(p);
+  if (has_whole_tiles(p) && p.dots) return gated_chains_amx(p);
   if (p.out) return AmxProduct<End::gated>(p).run();
   if (p.accumulate) return AmxProduct<End::accumulate>(p).run();
   AmxProduct<End::plain>(p).run();

@@ -41,6 +41,9 @@ struct PanelProduct {
 void product_avx2(const PanelProduct& p);
 void product_avx512(const PanelProduct& p);
 void product_amx(const PanelProduct& p);
-void chains_amx(const PanelProduct& p);  // bf16, one run, whole tiles, no bias: y and extend only
+// The same for many rows of bf16 in whole tiles and panels, the second when `out` and `dots` are
+// set.
+void chains_amx(const PanelProduct& p);
+void gated_chains_amx(const PanelProduct& p);
 
 }  // namespace invar::cpu
