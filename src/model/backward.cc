@@ -304,7 +304,7 @@ class BackwardPass {
                      .accumulate = false,
                      .y = out,
                      .y_stride = inputs,
-                     .extend = true});
+                     .extend = !io_.begins});
   }
 
   void bias_gradient(TensorRole role, int layer, const Activation& dy, Columns columns) {

@@ -62,6 +62,9 @@ struct BackwardIo {
   // In and out: the chains of every parameter's gradient, in the layout's order, gradient_size()
   // elements. They start as zeros and go on from batch to batch.
   float* gradients = nullptr;
+  // The first batch: chains of matrices, the embedding apart, begin with +0 whatever `gradients`
+  // holds.
+  bool begins = false;
   // Needed when the tape recomputes: the workspace of the forward.
   Workspace* forward_workspace = nullptr;
   OperationTimes* times = nullptr;  // adds up the time of each operation when set

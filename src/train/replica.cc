@@ -264,7 +264,7 @@ ExitGradient Trainer::Replica::run_exit(size_t index, double total, float* gradi
 
 // Forward and backward of some rows, the first of which is row `first` of the step.
 void Trainer::Replica::compute_batch(std::span<const PackedRow> rows, size_t first,
-                                     const Totals& totals, float* gradients) {
+                                     const Totals& totals, float* gradients, bool begins) {
   const size_t rows_of_step = losses_.size() / static_cast<size_t>(loss_count());
   run_forward(rows, &tape_);
   double* losses = &losses_[first];  // of one loss after the other
@@ -274,6 +274,7 @@ void Trainer::Replica::compute_batch(std::span<const PackedRow> rows, size_t fir
       .tape = &tape_,
       .d_logits = loss_gradient(scores_, wanted_, totals.model, 1.0f, teacher_scores(), d_logits_),
       .gradients = gradients,
+      .begins = begins,
       .forward_workspace = &forward_workspace_,
       .times = times_};
   std::vector<ExitGradient> exits;
@@ -305,22 +306,33 @@ void Trainer::Replica::add_to(float* gradients, TensorRole role, int64_t from) {
           .x = gradients + from, .count = slot->count, .y = gradients + slot->offset});
 }
 
+// Gradients that are added up in memory begin as zeros; those of products begin by themselves.
+void Trainer::Replica::clear_sums(float* gradients) {
+  const auto clear = [&](int64_t offset, int64_t count) {
+    pool_.run([&](Part part) {
+      const auto [begin, end] = part.of(count, 1024);
+      std::fill(gradients + offset + begin, gradients + offset + end, 0.0f);
+    });
+  };
+  for (const ParameterLayout::Slot& slot : layout_.slots())
+    if (slot.tensor.shape.size() != 2 || slot.tensor.role == TensorRole::embedding)
+      clear(slot.offset, slot.count);
+  const DecoderSpec& spec = options_.model.spec;
+  for (const Exit& exit : exits_) clear(exit.norm_offset, spec.hidden);
+  if (mtp_) clear(mtp_->embedding_offset, int64_t{spec.vocab} * spec.hidden);
+}
+
 // The gradient of one group's rows in the next free buffer.
 void Trainer::Replica::compute_group(int group, std::span<const PackedRow> rows,
                                      const Totals& totals) {
   float* gradients = gradients_[waiting_].data();
-  timed(times_, "clear gradients", [&] {
-    pool_.run([&](Part part) {
-      const auto [begin, end] = part.of(gradient_size_, 1024);
-      std::fill(gradients + begin, gradients + end, 0.0f);
-    });
-  });
+  timed(times_, "clear gradients", [&] { clear_sums(gradients); });
   const size_t count = rows.size() / static_cast<size_t>(options_.groups);
   for (size_t row = 0; row < count; row += static_cast<size_t>(options_.batch_rows)) {
     const size_t first = group * count + row;
     const auto batch =
         rows.subspan(first, std::min(static_cast<size_t>(options_.batch_rows), count - row));
-    compute_batch(batch, first, totals, gradients);
+    compute_batch(batch, first, totals, gradients, row == 0);
   }
   const bool tied = options_.model.spec.tied_head;
   const TensorRole head = tied ? TensorRole::embedding : TensorRole::head;

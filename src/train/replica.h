@@ -71,7 +71,8 @@ class Trainer::Replica {
   void run_forward(std::span<const PackedRow> rows, Tape* tape);
   void run_mtp();
   void compute_batch(std::span<const PackedRow> rows, size_t first, const Totals& totals,
-                     float* gradients);
+                     float* gradients, bool begins);
+  void clear_sums(float* gradients);
   void compute_group(int group, std::span<const PackedRow> rows, const Totals& totals);
   void merge_group(int group);
   double gradient_norm(std::string& failure);

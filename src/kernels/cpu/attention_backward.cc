@@ -189,6 +189,11 @@ class Unit {
       m_.max[t] = f_.max[stat];
       m_.one_by_sum[t] = 1.0f / f_.sum[stat];
       m_.mean[t] = rows_.dot_bf16(d_out + t * p_.d_out.stride, o + t * f_.out.stride, e_);
+      // The next head's rows, short and far apart, are wanted by this core soon.
+      for (const bf16_t* next : {q + t * q_stride + padded, d_out + t * p_.d_out.stride + e_,
+                                 o + t * f_.out.stride + e_})
+        for (int64_t e = 0; e < e_; e += 32)
+          _mm_prefetch(reinterpret_cast<const char*>(next + e), _MM_HINT_T1);
     }
     for (int64_t e = 0; e < e_; ++e)
       std::fill_n(m_.d_queries + e * layout_.column_stride(), round_up(count_, 32), 0.0f);

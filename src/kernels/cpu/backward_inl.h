@@ -46,26 +46,38 @@ inline void bias_gradient(const uint16_t* dy, int64_t stride, int64_t leaves, in
   for (int k = 0; k < blocks; ++k) store(gradient + 16 * k, acc[k] + splat(0.0f), count - 16 * k);
 }
 
-// Leaf by leaf, so that memory is read in order; the chains of a leaf's columns
-// are few enough to stay in the cache.
+// Row after row of a leaf, so that memory is read in order: the chains of the leaf's columns stay
+// in L1.
 inline void norm_gradient(const NormColumns& p) {
+  constexpr int64_t kRun = 512;  // columns
+  alignas(64) float even[kRun], odd[kRun];
   for (int64_t leaf = 0; leaf < p.leaves; ++leaf)
     for (int64_t h = 0; h < p.heads; ++h)
-      for (int64_t i = 0; i < p.count; i += 64) {
-        const int64_t count = smaller(p.count - i, 64);
-        const int blocks = static_cast<int>((count + 15) / 16);
+      for (int64_t i = 0; i < p.count; i += kRun) {
+        const int64_t count = smaller(p.count - i, kRun);
         const float* dy = p.dy + leaf * 32 * p.dy_stride + h * p.width + i;
         const float* x = p.x + leaf * 32 * p.x_stride + h * p.width + i;
         const float* rs = p.rs + leaf * 32 * p.rs_stride + h;
-        Vec16 acc[4];
-        for (int k = 0; k < blocks; ++k) acc[k] = load(p.gradient + i + 16 * k, count - 16 * k);
-        add_leaf(blocks, acc, [&](int64_t row, int k, Vec16 chain) {
-          const int64_t left = count - 16 * k;
-          const Vec16 normed =
-              load(x + row * p.x_stride + 16 * k, left) * splat(rs[row * p.rs_stride]);
-          return fma(load(dy + row * p.dy_stride + 16 * k, left), normed, chain);
-        });
-        for (int k = 0; k < blocks; ++k) store(p.gradient + i + 16 * k, acc[k], count - 16 * k);
+        const auto add_row = [&](int64_t row, float* chains) {
+          const Vec16 scale = splat(rs[row * p.rs_stride]), zero = splat(0.0f);
+          const float *dy_row = dy + row * p.dy_stride, *x_row = x + row * p.x_stride;
+          for (int64_t k = 0; k < count; k += 16) {
+            // A run of columns ends before a stream of lines is foreseen.
+            _mm_prefetch(reinterpret_cast<const char*>(x_row + 6 * p.x_stride + k), _MM_HINT_T0);
+            _mm_prefetch(reinterpret_cast<const char*>(dy_row + 6 * p.dy_stride + k), _MM_HINT_T0);
+            const Vec16 normed = load(x_row + k, count - k) * scale;
+            store(chains + k,
+                  fma(load(dy_row + k, count - k), normed, row < 2 ? zero : load(chains + k)));
+          }
+        };
+        for (int64_t row = 0; row < 32; row += 2) {
+          add_row(row, even);
+          add_row(row + 1, odd);
+        }
+        float* gradient = p.gradient + i;
+        for (int64_t k = 0; k < count; k += 16)
+          store(gradient + k, load(gradient + k, count - k) + (load(even + k) + load(odd + k)),
+                count - k);
       }
   for (int64_t i = 0; i < p.count; i += 16)
     store(p.gradient + i, load(p.gradient + i, p.count - i) + splat(0.0f), p.count - i);
