@@ -1,9 +1,9 @@
 // Matrix products of order `portable` on AMX: one TDPBF16PS adds one leaf of 16 rows by 16 outputs.
 //
-// The chains of a strip of rows by a pair of panels stay in tiles for a whole run, so that no chain
-// is ever stored and loaded again. What bounds a product is then how fast its operands come from
-// L2 and through L1. Long runs take strips of 48 rows: six chains, and seven loads for six
-// products. Short ones take 32: four chains, and the run's part of a pair of panels stays in L1.
+// A strip of 32 rows meets a pair of panels: four chains, and four loads for four products. What
+// bounds a product is how fast its operands come from L2 and through L1, so the weights of a pair
+// stay in L1 while all strips pass, which are loaded past it, and what does not fit there is cut:
+// a long run into chunks, between which its chains wait in L2 (bench/kernels/bench_amx.cc).
 // What follows a run (the tree, biases, gates, the output) is done a few rows at a time between the
 // products of the next run. It also keeps the vector unit awake: after less than a microsecond
 // without 512-bit arithmetic it sleeps, and the next store of a tile waits for it.
@@ -33,20 +33,22 @@ constexpr int64_t kTiles = 32, kFewTiles = 8;
 
 constexpr int64_t kManyRows = 128;
 
-// Runs of so many leaves gain from strips of three tiles.
-constexpr int64_t kLongRun = 16;
+// Leaves of a pair of panels that stay in L1 of 48 KB while many strips meet them.
+constexpr int64_t kChunkLeaves = 16;
 // Strips whose runs are added up before the next strips begin: their chains stay in L1.
 constexpr int64_t kStripsTogether = 2;
 // Rows that are finished between two leaves; divides 16.
 constexpr int64_t kRowsAtOnce = 4;
 
-// Up to three tiles of rows. The last tile of a block begins 16 rows before its end, so that every
+// Up to two tiles of rows. The last tile of a block begins 16 rows before its end, so that every
 // tile is whole; its rows that stand in the tile above, too, are computed twice and written once.
 struct Strip {
-  const char* x[3];  // the first row of each tile, at leaf 0
-  int64_t row[3];    // of the product
-  int64_t skip[3];   // rows of the tile that are not its own
+  const char* x[2];  // the first row of each tile, at leaf 0
+  int64_t row[2];    // of the product
+  int64_t skip[2];   // rows of the tile that are not its own
   int64_t tiles;
+  // Its share of the pair of panels that comes next, to be fetched to L2: lines of each leaf.
+  int64_t fetch_from, fetch_lines;
 };
 
 // A finished run of a strip and a pair of panels, and what is to be done with it.
@@ -94,14 +96,16 @@ class AmxProduct {
     tile_configure(config);
 
     const int64_t tiles = ceil_div(rows, 16);
-    const int64_t each = run_leaves_ >= kLongRun ? 3 : 2;
-    strip_count_ = ceil_div(tiles, each);
-    fetches_ = strip_count_ == 1;
+    strip_count_ = ceil_div(tiles, 2);
+    chunks_ = p_.runs == 1 && strip_count_ > 2 ? ceil_div(p_.leaves, kChunkLeaves) : 1;
     for (int64_t i = 0; i < strip_count_; ++i) {
       Strip& s = strips_[i];
-      s.tiles = smaller(each, tiles - i * each);
+      s.tiles = smaller(2, tiles - i * 2);
+      const int64_t lines = ceil_div(16, strip_count_);
+      s.fetch_from = smaller(i * lines, 16) * kLine;
+      s.fetch_lines = smaller(lines, 16 - s.fetch_from / kLine);
       for (int64_t t = 0; t < s.tiles; ++t) {
-        const int64_t tile = i * each + t;
+        const int64_t tile = i * 2 + t;
         const int64_t first = rows < 16 ? 0 : smaller(tile * 16, rows - 16);
         s.row[t] = begin + first;
         s.skip[t] = tile * 16 - first;
@@ -111,9 +115,26 @@ class AmxProduct {
   }
 
   void multiply_pair(int64_t panel) {
-    const int64_t together = p_.runs == 1 ? strip_count_ : kStripsTogether;
-    for (int64_t i = 0; i < strip_count_; i += together)
-      multiply_runs(i, smaller(i + together, strip_count_), panel);
+    if (p_.runs == 1) return multiply_chunks(panel);
+    for (int64_t i = 0; i < strip_count_; i += kStripsTogether)
+      multiply_runs(i, smaller(i + kStripsTogether, strip_count_), panel);
+  }
+
+  // One run, chunk by chunk of the inner size: chains wait in L2, weights stay in L1.
+  void multiply_chunks(int64_t panel) {
+    const int panels = panel + 1 < p_.panels ? 2 : 1;
+    for (int64_t c = 0; c < chunks_; ++c) {
+      const bool is_last = c + 1 == chunks_;
+      const int64_t leaf = p_.leaves * c / chunks_, end = p_.leaves * (c + 1) / chunks_;
+      for (int64_t i = 0; i < strip_count_; ++i) {
+        const Strip& s = strips_[i];
+        float* chains = is_last ? finished_[turn_ ^= 1] : kept_[i];
+        float* from = c > 0 ? kept_[i] : p_.extend ? chains : nullptr;
+        if (c == 0 && p_.extend) load_chains(s, panel, panels, chains);
+        multiply(s, panel, leaf, end - leaf, panels, from, chains);
+        if (is_last) finish_dots(s, panel, panels, chains, nullptr, 0);
+      }
+    }
   }
 
   // All runs of some strips by a pair of panels.
@@ -130,81 +151,71 @@ class AmxProduct {
         const int64_t slot = (i - begin) * kChains;
         // Chains that are finished at once use two places in turn.
         float* chains = waits ? waiting_[depth] + slot : finished_[turn_ ^= 1];
-        if (p_.extend) load_chains(s, panel, panels, chains);
-        multiply(s, panel, r * run_leaves_, panels, chains);
+        multiply(s, panel, r * run_leaves_, run_leaves_, panels, nullptr, chains);
         if (waits) continue;
-        finish_ = {.strip = &s,
-                   .chains = chains,
-                   .waiting = depth > 0 ? waiting_[depth - 1] + slot : nullptr,
-                   .levels = levels,
-                   .is_dot = is_last,
-                   .is_whole = is_whole(s, panel, panels),
-                   .panel = panel,
-                   .panels = panels,
-                   .at = 0,
-                   .end = s.tiles * 16};
+        finish_dots(s, panel, panels, chains, depth > 0 ? waiting_[depth - 1] + slot : nullptr,
+                    levels, is_last);
       }
       depth += 1 - levels;
     }
   }
 
-  void multiply(const Strip& s, int64_t panel, int64_t leaf, int panels, float* chains) {
-    const char* w = static_cast<const char*>(p_.w) + panel * p_.panel_bytes + leaf * kTileBytes;
-    using Multiply = void (AmxProduct::*)(const Strip&, int64_t, const char*, float*);
-    static constexpr Multiply kMultiply[2][3] = {
-        {&AmxProduct::multiply_tiles<1, 1>, &AmxProduct::multiply_tiles<2, 1>,
-         &AmxProduct::multiply_tiles<3, 1>},
-        {&AmxProduct::multiply_tiles<1, 2>, &AmxProduct::multiply_tiles<2, 2>,
-         &AmxProduct::multiply_tiles<3, 2>}};
-    (this->*kMultiply[panels - 1][s.tiles - 1])(s, leaf, w, chains);
+  // Has a finished run of a strip and a pair of panels worked off between the products to come.
+  void finish_dots(const Strip& s, int64_t panel, int panels, const float* chains, float* waiting,
+                   int levels, bool is_dot = true) {
+    finish_ = {.strip = &s,
+               .chains = chains,
+               .waiting = waiting,
+               .levels = levels,
+               .is_dot = is_dot,
+               .is_whole = is_whole(s, panel, panels),
+               .panel = panel,
+               .panels = panels,
+               .at = 0,
+               .end = s.tiles * 16};
   }
 
-  // One run of a strip of R tiles by P panels. An operand is loaded just before its first product:
-  // the loads run ahead by themselves.
+  // Some leaves of a strip by a pair of panels, from chains in memory or +0.
+  void multiply(const Strip& s, int64_t panel, int64_t leaf, int64_t leaves, int panels,
+                const float* from, float* chains) {
+    const char* w = static_cast<const char*>(p_.w) + panel * p_.panel_bytes + leaf * kTileBytes;
+    using Multiply =
+        void (AmxProduct::*)(const Strip&, int64_t, int64_t, const char*, const float*, float*);
+    static constexpr Multiply kMultiply[2][2] = {
+        {&AmxProduct::multiply_tiles<1, 1>, &AmxProduct::multiply_tiles<2, 1>},
+        {&AmxProduct::multiply_tiles<1, 2>, &AmxProduct::multiply_tiles<2, 2>}};
+    (this->*kMultiply[panels - 1][s.tiles - 1])(s, leaf, leaves, w, from, chains);
+  }
+
+  // R tiles of rows by P panels. Rows are loaded past L1, where the weights stay. An operand is
+  // loaded just before its first product: the loads run ahead by themselves.
   template <int R, int P>
-  void multiply_tiles(const Strip& s, int64_t leaf, const char* w, float* chains) {
-    p_.extend ? load_tiles<R, P>(chains) : zero_tiles<R, P>();
+  void multiply_tiles(const Strip& s, int64_t leaf, int64_t leaves, const char* w,
+                      const float* from, float* chains) {
+    from ? load_tiles<R, P>(from) : zero_tiles<R, P>();
     const int64_t stride = p_.x_stride;
     const char* x = s.x[0] + leaf * kLine;
-    const char* second = s.x[R > 1] + leaf * kLine;
-    const char* third = s.x[R - 1] + leaf * kLine;
+    const char* second = s.x[R - 1] + leaf * kLine;
     const char* other = w + p_.panel_bytes;
-    for (int64_t left = run_leaves_; left > 0; --left) {
-      if constexpr (R == 3) {
-        tile_load<6>(w, kLine);
-        tile_load<7>(x, stride);
-        tile_dot<0, 7, 6>();
-        tile_load<7>(second, stride);
+    for (int64_t left = leaves; left > 0; --left) {
+      tile_load_once<4>(x, stride);
+      tile_load<6>(w, kLine);
+      tile_dot<0, 4, 6>();
+      if constexpr (P == 2) {
+        tile_load<5>(other, kLine);
+        tile_dot<R, 4, 5>();
+      }
+      if constexpr (R == 2) {
+        tile_load_once<7>(second, stride);
         tile_dot<1, 7, 6>();
-        tile_load<7>(third, stride);
-        tile_dot<2, 7, 6>();
-        if constexpr (P == 2) {
-          tile_load<6>(other, kLine);
-          tile_dot<5, 7, 6>();
-          tile_load<7>(second, stride);
-          tile_dot<4, 7, 6>();
-          tile_load<7>(x, stride);
-          tile_dot<3, 7, 6>();
-        }
-      } else {
-        tile_load<4>(x, stride);
-        tile_load<6>(w, kLine);
-        tile_dot<0, 4, 6>();
-        if constexpr (P == 2) {
-          tile_load<5>(other, kLine);
-          tile_dot<R, 4, 5>();
-        }
-        if constexpr (R == 2) {
-          tile_load<7>(second, stride);
-          tile_dot<1, 7, 6>();
-          if constexpr (P == 2) tile_dot<3, 7, 5>();
-        }
+        if constexpr (P == 2) tile_dot<3, 7, 5>();
       }
-      if (fetches_) {
-        fetch(w + 2 * p_.panel_bytes);
-        if constexpr (P == 2) fetch(other + 2 * p_.panel_bytes);
+      for (int64_t i = 0; i < s.fetch_lines; ++i) {
+        const int64_t line = 2 * p_.panel_bytes + s.fetch_from + i * kLine;
+        _mm_prefetch(w + line, _MM_HINT_T1);
+        if constexpr (P == 2) _mm_prefetch(other + line, _MM_HINT_T1);
       }
-      x += kLine, second += kLine, third += kLine, w += kTileBytes, other += kTileBytes;
+      x += kLine, second += kLine, w += kTileBytes, other += kTileBytes;
       if (finish_.at < finish_.end)
         finish_rows();
       else
@@ -221,7 +232,6 @@ class AmxProduct {
     if constexpr (R * P > 1) tile_zero<1>();
     if constexpr (R * P > 2) tile_zero<2>();
     if constexpr (R * P > 3) tile_zero<3>();
-    if constexpr (R * P > 4) tile_zero<4>(), tile_zero<5>();
   }
   template <int R, int P>
   static void load_tiles(const float* chains) {
@@ -229,8 +239,6 @@ class AmxProduct {
     if constexpr (R * P > 1) tile_load<1>(chains + kTileFloats, kLine);
     if constexpr (R * P > 2) tile_load<2>(chains + 2 * kTileFloats, kLine);
     if constexpr (R * P > 3) tile_load<3>(chains + 3 * kTileFloats, kLine);
-    if constexpr (R * P > 4) tile_load<4>(chains + 4 * kTileFloats, kLine);
-    if constexpr (R * P > 4) tile_load<5>(chains + 5 * kTileFloats, kLine);
   }
   template <int R, int P>
   static void store_tiles(float* chains) {
@@ -238,8 +246,6 @@ class AmxProduct {
     if constexpr (R * P > 1) tile_store<1>(chains + kTileFloats, kLine);
     if constexpr (R * P > 2) tile_store<2>(chains + 2 * kTileFloats, kLine);
     if constexpr (R * P > 3) tile_store<3>(chains + 3 * kTileFloats, kLine);
-    if constexpr (R * P > 4) tile_store<4>(chains + 4 * kTileFloats, kLine);
-    if constexpr (R * P > 4) tile_store<5>(chains + 5 * kTileFloats, kLine);
   }
 
   // Chains that go on from y.
@@ -334,27 +340,22 @@ class AmxProduct {
     return bias ? load(bias + column) : splat(0.0f);
   }
 
-  // A leaf of the pair of panels that comes next, to L2.
-  static void fetch(const char* leaf) {
-    for (int i = 0; i < 16; ++i) _mm_prefetch(leaf + i * kLine, _MM_HINT_T1);
-  }
-
   static void stay_awake() {
     __asm__ volatile("vaddps %%zmm31, %%zmm31, %%zmm31" : : : "xmm31");
   }
 
-  static constexpr int64_t kChains = 6 * kTileFloats;  // of a strip by a pair of panels, at most
+  static constexpr int64_t kChains = 4 * kTileFloats;  // of a strip by a pair of panels, at most
   static constexpr int64_t kLevelFloats = kStripsTogether * kChains;
 
   const PanelProduct& p_;
   const int64_t run_leaves_;
-  int64_t tile_rows_ = 16, strip_count_ = 0;
-  bool fetches_ = false;  // few rows: what bounds the product is how fast the weights come
+  int64_t tile_rows_ = 16, strip_count_ = 0, chunks_ = 1;
   int turn_ = 0;
   Finish finish_{};
-  Strip strips_[kTiles];
+  Strip strips_[kTiles / 2];
   alignas(64) float waiting_[kLevels][kLevelFloats];
   alignas(64) float finished_[2][kChains];
+  alignas(64) float kept_[kTiles / 2][kChains];
 };
 
 // Many rows in whole tiles and panels: the chains may lie in memory in between.
