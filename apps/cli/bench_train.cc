@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
 #include "command.h"
+#include "device/device.h"
 #include "kernels/limits.h"
 #include "kernels/select.h"
 #include "numerics/philox.h"
@@ -67,21 +69,72 @@ double operations_of(std::string_view name, const TrainerOptions& t) {
   return name == "attention" ? attention : name == "attention backward" ? 2.5 * attention : 0;
 }
 
+// Bytes that an operation other than a product must read and write in a step, each array once; 0
+// for what is not counted.
+double bytes_of(std::string_view name, const TrainerOptions& t, double parameters) {
+  const DecoderSpec& s = t.model.spec;
+  const double rows = double(t.rows) * t.context, layers = s.layers, norms = 2 * layers + 1;
+  const double d = rows * s.hidden, f = rows * s.ffn, q = rows * s.query_width();
+  const double qkv = q + 2 * rows * s.kv_width(), v = rows * s.vocab;
+  const double normed = s.qk_norm ? q + rows * s.kv_width() : 0;  // queries and keys
+  const double table = double(s.vocab) * s.hidden;
+  const std::pair<std::string_view, double> all[] = {
+      {"clear gradients", 4 * table},
+      {"embed", 6 * d},
+      {"keep", 8 * d * norms},
+      {"norm", 6 * d * norms},
+      {"rope", 6 * qkv * layers},
+      {"log-sum-exp", 4 * v},
+      {"loss gradient", 6 * v},
+      {"pack inputs", 4 * ((2 * d + f + q) * layers + d)},
+      {"transpose", 4 * ((2 * d + 2 * f + qkv) * layers + v)},
+      {"norm backward", 16 * d * norms},
+      {"norm gradient", 8 * (d * norms + normed * layers)},
+      {"round", 6 * (2 * d + q) * layers},
+      {"gate backward", 16 * f * layers},
+      {"rotation backward", (6 * qkv + 8 * normed) * layers},
+      {"embed gradient", 12 * d},
+      {"add gradients", 12 * table},
+      {"gradient norm", 4 * parameters},
+      {"optimizer", 30 * parameters},
+      {"pack weights", 4 * parameters},
+      {"pack transposed", 4 * parameters}};
+  for (const auto& [operation, bytes] : all)
+    if (operation == name) return bytes;
+  return 0;
+}
+
+// What the machine can do at most, per second.
+struct TrainLimits {
+  double products, bytes;
+};
+
 void print_profile(const TrainerOptions& options, const OperationTimes& times, double seconds,
-                   double peak) {
+                   double parameters, const TrainLimits& limits) {
   double rest = seconds;
   const auto print = [&](std::string_view name, double own, const std::string& share) {
     fmt::print("    {:20} {:8.1f} ms  {:5.1f} %{}\n", name, 1e3 * own, 100 * own / seconds, share);
   };
+  const auto share = [](double part, double limit, const char* of) {
+    return part > 0 ? fmt::format("  {:5.1f} % of the {}", 100 * part / limit, of) : std::string();
+  };
   for (const OperationTimes::Entry& entry : times.entries()) {
     const double operations = operations_of(entry.name, options);
+    const double bytes = bytes_of(entry.name, options, parameters);
     rest -= entry.seconds;
     print(entry.name, entry.seconds,
-          operations > 0 ? fmt::format("  {:5.1f} % of the product peak",
-                                       100 * operations / (entry.seconds * peak))
-                         : "");
+          share(operations, entry.seconds * limits.products, "product peak") +
+              share(bytes, entry.seconds * limits.bytes, "read bandwidth"));
   }
   print("the rest", rest, "");
+}
+
+// Of memory that no cache holds.
+double read_bandwidth(ThreadPool& pool) {
+  const std::unique_ptr<Device> device = make_host_device();
+  const DeviceArray<std::byte> memory(*device, size_t{512} << 20, "a measurement");
+  std::memset(memory.data(), 1, memory.size());
+  return measure_read_bandwidth(pool, std::span<const std::byte>(memory.data(), memory.size()));
 }
 
 int run_bench_train(const BenchTrainFlags& flags) {
@@ -134,8 +187,10 @@ int run_bench_train(const BenchTrainFlags& flags) {
         100 * speed / peak, peak / 1e9);
   if (flags.profile) {
     const double best = *std::min_element(seconds.begin(), seconds.end());
-    fmt::print("  the quickest step, {:.3f} s\n", best);
-    print_profile(options, times, best, peak);
+    const TrainLimits limits{.products = peak, .bytes = read_bandwidth(pool)};
+    fmt::print("  the quickest step, {:.3f} s; read bandwidth {:.1f} GB/s\n", best,
+               limits.bytes / 1e9);
+    print_profile(options, times, best, static_cast<double>(trainer.layout().size()), limits);
   }
   return 0;
 }
@@ -152,8 +207,9 @@ void add_bench_train(CLI::App& bench, Action& action) {
   command->add_option("--threads", flags->threads, "0: one per core")->capture_default_str();
   command->add_option("--instruction-set", flags->instruction_set, "As of invar train")
       ->capture_default_str();
-  command->add_flag("--profile", flags->profile,
-                    "Show the time of each operation, and of products the share of the peak");
+  command->add_flag(
+      "--profile", flags->profile,
+      "Show the time of each operation, and its share of the products' or the memory's limit");
   command->add_flag("--json", flags->json, "Print JSON");
   command->callback([&action, flags] { action = [flags] { return run_bench_train(*flags); }; });
 }
