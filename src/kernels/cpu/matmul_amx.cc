@@ -32,6 +32,8 @@ constexpr int64_t kBlockBytes = 1 << 20;
 constexpr int64_t kTiles = 32, kFewTiles = 8;
 
 constexpr int64_t kManyRows = 128;
+// Trees gain later: 512 rows are quicker strip by strip, 2048 are not.
+constexpr int64_t kManyRowsOfTrees = 1024;
 
 // Leaves of a pair of panels that stay in L1 of 48 KB while many strips meet them.
 constexpr int64_t kChunkLeaves = 16;
@@ -360,7 +362,8 @@ class AmxProduct {
 
 // Many rows in whole tiles and panels: the chains may lie in memory in between.
 bool has_whole_tiles(const PanelProduct& p) {
-  return p.rows >= kManyRows && p.rows % 16 == 0 && p.outputs == p.panels * (p.out ? 8 : 16);
+  return p.rows >= (p.runs > 1 ? kManyRowsOfTrees : kManyRows) && p.rows % 16 == 0 &&
+         p.outputs == p.panels * (p.out ? 8 : 16);
 }
 
 }  // namespace
