@@ -159,7 +159,8 @@ int run_serve(ServeFlags flags) {
   server::Server server(flags.server, served, backend, journal.get());
   fmt::print(stderr, "{} as {} on {}\n", backend.facts().identity, served.names.front(),
              backend.facts().instruction_set);
-  fmt::print("http://{}:{}\n", flags.server.http.host, server.port());
+  fmt::print("{}://{}:{}\n", http.certificate_file.empty() ? "http" : "https",
+             flags.server.http.host, server.port());
   std::fflush(stdout);
   server.run();
   return 0;
@@ -180,6 +181,13 @@ void add_serve(CLI::App& app, Action& action) {
   command->add_option("--port", o.http.port, "Port; 0 is any")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
+  CLI::Option* certificate =
+      command->add_option("--ssl-certfile", o.http.certificate_file,
+                          "Answer over TLS with this chain of certificates (PEM)");
+  CLI::Option* key =
+      command->add_option("--ssl-keyfile", o.http.key_file, "The certificate's key (PEM)");
+  certificate->needs(key);
+  key->needs(certificate);
   command->add_option("--served-model-name", flags->names,
                       "Names under which clients ask for the model");
   command->add_option("--api-key", o.api_keys, "Keys of which a client must show one")

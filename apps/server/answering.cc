@@ -19,8 +19,8 @@ Answering::Answering(Admitted admitted, std::shared_ptr<Exchange> exchange,
       writer_ = std::make_unique<openai::ResponseWriter>(admitted_.head, request, prompt_tokens,
                                                          tokenizer);
     else
-      writer_ =
-          std::make_unique<openai::EventWriter>(admitted_.head, request, prompt_tokens, tokenizer);
+      writer_ = std::make_unique<openai::EventWriter>(admitted_.head, request,
+                                                      admitted_.entry.prompts, tokenizer);
     return;
   }
   for (const Job& job : admitted_.jobs) {
@@ -53,7 +53,10 @@ void Answering::on_token(size_t job, const TokenOutput& output) {
 }
 
 void Answering::on_prompt(size_t job, const PromptOutput& output) {
-  if (!writer_) builders_[job]->answer.prompt_logprobs.push_back(output.logprobs);
+  if (writer_)
+    writer_->push_prompt(job, output);
+  else
+    builders_[job]->answer.prompt_logprobs.push_back(output.logprobs);
 }
 
 bool Answering::is_over(size_t job) const {

@@ -331,14 +331,14 @@ void Server::compute(std::shared_ptr<Exchange> exchange, const Turn& turn) {
   guarded(exchange, [&] {
     if (const auto known = earlier(exchange->request))
       return go_on(exchange, *known, std::nullopt, 0, turn);
-    Admitted admitted = admission_.admit(exchange->request);
-    warn_of_ignored(admitted.request.ignored);
-    answers_.number(admitted.jobs);
+    const auto admitted = std::make_shared<Admitted>(admission_.admit(exchange->request));
+    warn_of_ignored(admitted->request.ignored);
+    answers_.number(admitted->jobs);
     if (!journal_) return submit(exchange, admitted, turn);
     forget_old_lines();
-    journal_->admit(admitted.entry, [this, exchange, admitted, turn](const std::string& error) {
+    journal_->admit(admitted->entry, [this, exchange, admitted, turn](const std::string& error) {
+      if (error.empty()) return submit(exchange, admitted, turn);
       worker_.post([=, this] {
-        if (error.empty()) return submit(exchange, admitted, turn);
         guarded(exchange, [&] {  // unless its twin was faster
           if (const auto twin = earlier(exchange->request))
             return go_on(exchange, *twin, std::nullopt, 0, turn);
@@ -371,39 +371,51 @@ std::optional<JournalEntry> Server::earlier(const HttpRequest& request) const {
   return line->entry;
 }
 
-// The backend refuses what makes no sense before anything of the answer is sent.
-void Server::submit(std::shared_ptr<Exchange> exchange, const Admitted& admitted,
+// From any thread. The backend refuses what makes no sense before anything of the answer is sent.
+void Server::submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted> admitted,
                     const Turn& turn) {
-  const auto answering =
-      std::make_shared<Answering>(admitted, exchange, *model_.tokenizer, answers_);
-  // The jobs follow when the serving thread knows whose they are: a fast engine's first tokens must
-  // find it.
-  http_.post([this, answering, turn] {
+  http_.post([this, exchange = std::move(exchange), admitted = std::move(admitted), turn] {
+    std::shared_ptr<Answering> answering;
+    const std::string id = admitted->entry.id;
+    guarded(exchange, [&] {  // its stop strings may be none
+      answering =
+          std::make_shared<Answering>(std::move(*admitted), exchange, *model_.tokenizer, answers_);
+    });
+    if (!answering) {
+      if (journal_) journal_->end(id, Outcome::failed);
+      return;
+    }
+    // Before the jobs are submitted: a fast engine's first tokens must find it.
     answers_.add(answering);
-    Exchange& exchange = answering->exchange();
-    if (exchange.is_answered()) return answers_.cancel(*answering);  // its deadline has passed
-    exchange.on_gone = [this, answering] { answers_.cancel(*answering); };
-    exchange.on_deadline = [this, weak = std::weak_ptr(answering)] {
+    if (exchange->is_answered()) return answers_.cancel(*answering);  // its deadline has passed
+    exchange->on_gone = [this, answering] { answers_.cancel(*answering); };
+    exchange->on_deadline = [this, weak = std::weak_ptr(answering)] {
       if (const auto late = weak.lock()) answers_.expire(*late);
     };
-    worker_.post([this, answering] { submit_jobs(answering); });
+    // A form may take long to compile; anything else is not worth another thread's waking.
+    if (answering->admitted().jobs.front().form.empty())
+      return begin(answering, submit_jobs(*answering));
+    worker_.post([this, answering] {
+      http_.post([this, answering, error = submit_jobs(*answering)] { begin(answering, error); });
+    });
   });
 }
 
-void Server::submit_jobs(const std::shared_ptr<Answering>& answering) {
+// Returns why the backend does not take them, or nothing.
+std::optional<ApiError> Server::submit_jobs(const Answering& answering) {
   try {
-    for (const Job& job : answering->admitted().jobs) backend_.submit(job);
+    for (const Job& job : answering.admitted().jobs) backend_.submit(job);
   } catch (const Error& error) {
-    http_.post([this, answering, error = ApiError{400, error.what()}] {
-      refuse(answering->exchange(), error);
-      answers_.cancel(*answering);
-    });
-    return;
+    return ApiError{400, error.what()};
   }
-  http_.post([this, answering] {
-    if (answering->is_over()) return;  // its deadline has passed
-    answering->exchange().is_gone() ? answers_.cancel(*answering) : answering->begin();
-  });
+  return std::nullopt;
+}
+
+void Server::begin(const std::shared_ptr<Answering>& answering,
+                   const std::optional<ApiError>& error) {
+  if (answering->is_over()) return;  // its deadline has passed
+  if (error) refuse(answering->exchange(), *error);
+  error || answering->exchange().is_gone() ? answers_.cancel(*answering) : answering->begin();
 }
 
 }  // namespace invar::server

@@ -78,8 +78,10 @@ class Server {
   // The entry of an earlier request with the same Idempotency-Key, if there was one. Throws
   // ApiError when that was another request.
   std::optional<JournalEntry> earlier(const HttpRequest& request) const;
-  void submit(std::shared_ptr<Exchange> exchange, const Admitted& admitted, const Turn& turn);
-  void submit_jobs(const std::shared_ptr<Answering>& answering);
+  void submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted> admitted,
+              const Turn& turn);
+  std::optional<ApiError> submit_jobs(const Answering& answering);
+  void begin(const std::shared_ptr<Answering>& answering, const std::optional<ApiError>& error);
   // The answer of an earlier request, without its first `skip` events; as a stream or as a whole,
   // or as it was asked for.
   void go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry,

@@ -69,6 +69,8 @@ HttpServer::HttpServer(const HttpOptions& options, Handler handler, Refusal refu
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
   }
+  if (!options.certificate_file.empty())
+    impl_->tls = make_tls(options.certificate_file, options.key_file);
   impl_->listen();
 }
 

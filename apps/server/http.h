@@ -62,7 +62,8 @@ class Exchange {
 
 struct HttpOptions {
   std::string host = "0.0.0.0";
-  int port = 8000;  // 0: any
+  int port = 8000;                         // 0: any
+  std::string certificate_file, key_file;  // PEM; empty: not encrypted
   size_t max_connections = 4096;
   size_t max_header_bytes = 64 << 10;
   size_t max_body_bytes = 32 << 20;

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "http_parser.h"
+#include "http_stream.h"
 
 namespace invar::server {
 
@@ -21,6 +22,7 @@ namespace {
 
 constexpr size_t kReadBytes = 16 << 10, kBodyStep = 64 << 10;
 constexpr size_t kMaxDiscarded = 256 << 10;
+constexpr milliseconds kGoodbye{1000};
 
 }  // namespace
 
@@ -29,7 +31,10 @@ class ConnectionExchange;
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, ConnectionOwner& owner)
-      : socket_(std::move(socket)), deadline_(socket_.get_executor()), owner_(owner) {
+      : stream_(std::move(socket), owner.tls.get()),
+        socket_(stream_.socket()),
+        deadline_(socket_.get_executor()),
+        owner_(owner) {
     owner_.connections.insert(this);
   }
   ~Connection() { owner_.connections.erase(this); }
@@ -53,7 +58,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string head_of(const HttpReply& reply, bool whole) const;
   void set_deadline(milliseconds time);
 
-  tcp::socket socket_;
+  HttpStream stream_;
+  tcp::socket& socket_;
   asio::steady_timer deadline_;
   bool timed_out_ = false;
   ConnectionOwner& owner_;
@@ -130,6 +136,8 @@ asio::awaitable<void> Connection::serve() {
   const auto self = shared_from_this();
   std::optional<Refused> refused;
   try {
+    set_deadline(owner_.options.header_timeout);
+    co_await stream_.handshake();
     while (keep_alive_ && !owner_.stopping) {
       std::optional<HttpRequest> request = co_await read_request();
       if (!request) break;
@@ -150,6 +158,10 @@ asio::awaitable<void> Connection::serve() {
     exchange_->client_gone();
     exchange_ = nullptr;
   }
+  if (stream_.is_encrypted() && !timed_out_ && !refused && socket_.is_open()) {
+    set_deadline(kGoodbye);
+    co_await stream_.shut_down();
+  }
   deadline_.cancel();
   close();
 }
@@ -158,14 +170,15 @@ asio::awaitable<void> Connection::serve() {
 asio::awaitable<bool> Connection::read_some() {
   const size_t before = in_.size();
   in_.resize(before + kReadBytes);
-  error_code error;
-  const size_t size =
-      co_await socket_.async_read_some(asio::buffer(in_.data() + before, kReadBytes),
-                                       asio::redirect_error(asio::use_awaitable, error));
-  in_.resize(before + size);
-  if (error && timed_out_) throw Refused{408, "the request did not come in time"};
-  if (error && error != asio::error::eof) throw boost::system::system_error(error);
-  co_return size > 0;
+  try {
+    const size_t size = co_await stream_.read_some(asio::buffer(in_.data() + before, kReadBytes));
+    in_.resize(before + size);
+    co_return size > 0;
+  } catch (const boost::system::system_error&) {
+    in_.resize(before);
+    if (timed_out_) throw Refused{408, "the request did not come in time"};
+    throw;
+  }
 }
 
 // Nothing when the client ends the connection between requests, or is silent there for too long.
@@ -174,8 +187,10 @@ asio::awaitable<std::optional<HttpRequest>> Connection::read_request() {
   if (in_.empty()) {
     std::string().swap(in_);
     set_deadline(owner_.options.idle_timeout);
-    // Waits without a buffer, so that an idle connection has none.
-    co_await socket_.async_wait(tcp::socket::wait_read, asio::use_awaitable);
+    // Waits without a buffer, so that an idle connection has none; a socket that is encrypted says
+    // nothing of when there is something to read.
+    if (!stream_.is_encrypted())
+      co_await socket_.async_wait(tcp::socket::wait_read, asio::use_awaitable);
     if (!co_await read_some()) co_return std::nullopt;
   }
   set_deadline(owner_.options.header_timeout);
@@ -204,8 +219,7 @@ asio::awaitable<void> Connection::write(std::string bytes) {
   set_deadline(owner_.options.write_timeout);
   size_t sent = 0;
   while (sent < bytes.size()) {  // each piece has its own time
-    sent += co_await socket_.async_write_some(
-        asio::buffer(bytes.data() + sent, bytes.size() - sent), asio::use_awaitable);
+    sent += co_await stream_.write_some(asio::buffer(bytes.data() + sent, bytes.size() - sent));
     set_deadline(owner_.options.write_timeout);
   }
   deadline_.cancel();
@@ -303,8 +317,9 @@ asio::awaitable<void> Connection::refuse(const Refused& refused) {
   try {
     co_await write(head_of(reply, true) + reply.body);
     // Closing with unread input would reset the connection and lose the reply.
-    socket_.shutdown(tcp::socket::shutdown_send);
-    set_deadline(milliseconds(1000));
+    set_deadline(kGoodbye);
+    if (stream_.is_encrypted()) co_return co_await stream_.shut_down();
+    co_await stream_.shut_down();
     for (size_t size = 0; size < kMaxDiscarded && co_await read_some(); in_.clear())
       size += in_.size();
   } catch (const Refused&) {
@@ -317,6 +332,7 @@ void serve_connection(tcp::socket socket, ConnectionOwner& owner) {
   socket.set_option(tcp::no_delay(true), ignored);
   const auto executor = socket.get_executor();
   const bool too_many = owner.connections.size() >= owner.options.max_connections;
+  if (too_many && owner.tls) return;
   if (too_many) {  // a word that fits into any socket's buffer
     const HttpReply reply = owner.refusal(503, "the server has as many connections as it takes");
     const std::string bytes = fmt::format(

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "http.h"
+#include "http_stream.h"
 
 namespace invar::server {
 
@@ -15,6 +16,7 @@ struct ConnectionOwner {
   HttpOptions options;
   HttpServer::Handler handler;
   HttpServer::Refusal refusal;
+  std::unique_ptr<boost::asio::ssl::context> tls = {};  // null: not encrypted
   bool stopping = false;
   std::unordered_set<Connection*> connections = {};
   size_t exchanges = 0;  // that are being answered

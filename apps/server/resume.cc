@@ -74,12 +74,12 @@ void Server::retrieve(std::shared_ptr<Exchange> exchange) {
 // On the worker. An answer that waits for its client is handed over, any other computed again.
 void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry,
                    std::optional<bool> stream, int64_t skip, const Turn& turn) {
-  Admitted admitted = admission_.readmit(entry);
-  const bool as_before = !stream || *stream == admitted.request.stream;
-  if (stream) admitted.request.stream = *stream;
+  const auto admitted = std::make_shared<Admitted>(admission_.readmit(entry));
+  const bool as_before = !stream || *stream == admitted->request.stream;
+  if (stream) admitted->request.stream = *stream;
   http_.post([this, exchange = std::move(exchange), admitted = std::move(admitted), as_before, skip,
               turn]() mutable {
-    const auto found = waiting_.find(admitted.entry.id);
+    const auto found = waiting_.find(admitted->entry.id);
     if (as_before && found != waiting_.end()) {
       const std::shared_ptr<Relay> relay = found->second;
       waiting_.erase(found);
@@ -87,12 +87,8 @@ void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry
     }
     const auto relay = Relay::make();
     relay->connect(std::move(exchange), skip);
-    worker_.post([this, relay, admitted = std::move(admitted), turn]() mutable {
-      guarded(relay, [&] {
-        answers_.number(admitted.jobs);
-        submit(relay, admitted, turn);
-      });
-    });
+    answers_.number(admitted->jobs);
+    submit(relay, std::move(admitted), turn);
   });
 }
 
@@ -100,10 +96,10 @@ void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry
 void Server::resume_unfinished(const Turn& turn) {
   for (const JournalLine& line : journal_->unfinished()) {
     try {
-      Admitted admitted = admission_.readmit(line.entry);
+      const auto admitted = std::make_shared<Admitted>(admission_.readmit(line.entry));
       const auto relay = Relay::make();
       http_.post([this, relay, id = line.entry.id] { waiting_.emplace(id, relay); });
-      answers_.number(admitted.jobs);
+      answers_.number(admitted->jobs);
       submit(relay, admitted, turn);
     } catch (const ApiError& error) {
       fmt::print(stderr, "invar: {} is not resumed: {}\n", line.entry.id, error.message);

@@ -53,6 +53,7 @@ struct Request {
   bool echo = false;                                // the prompt before the answer
   ToolFormat tools = ToolFormat::none;              // how calls are found in the answer
   std::string tool;                                 // whose arguments the answer is
+  json::Value asked_tools, asked_choice;            // of /v1/responses, which repeats them
   bool logits_hash = true;                          // of each choice
 
   size_t answers() const { return prompts.size() * static_cast<size_t>(text.params.n); }

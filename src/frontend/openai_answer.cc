@@ -103,15 +103,12 @@ std::string echo_of(const Prompt& prompt, const Tokenizer& tokenizer) {
   return text ? *text : tokenizer.decode(std::get<std::vector<int32_t>>(prompt));
 }
 
-namespace {
-
 json::Array ids_of(const std::vector<int32_t>& tokens) {
   json::Array ids;
   for (const int32_t token : tokens) ids.emplace_back(static_cast<int64_t>(token));
   return ids;
 }
 
-// Of the prompt and the answer, for an echo.
 std::vector<TokenLogprobs> all_logprobs(const TextAnswer& answer, bool prompt_only) {
   std::vector<TokenLogprobs> all(1);
   all[0].token = answer.prompt_tokens[0];
@@ -120,6 +117,8 @@ std::vector<TokenLogprobs> all_logprobs(const TextAnswer& answer, bool prompt_on
   if (!prompt_only) all.insert(all.end(), answer.logprobs.begin(), answer.logprobs.end());
   return all;
 }
+
+namespace {
 
 json::Value message_of(const Request& request, const TextAnswer& answer, size_t index,
                        const Head* head, bool& calls_tools) {

@@ -4,14 +4,17 @@
 
 namespace invar::openai {
 
-EventWriter::EventWriter(Head head, const Request& request, int64_t prompt_tokens,
+EventWriter::EventWriter(Head head, const Request& request,
+                         const std::vector<std::vector<int32_t>>& prompts,
                          const Tokenizer& tokenizer)
-    : head_(std::move(head)),
-      request_(request),
-      tokenizer_(tokenizer),
-      prompt_tokens_(prompt_tokens) {
+    : head_(std::move(head)), request_(request), tokenizer_(tokenizer) {
   answers_.reserve(request.answers());
-  for (size_t i = 0; i < request.answers(); ++i) answers_.emplace_back(request, tokenizer);
+  const auto n = static_cast<size_t>(request.text.params.n);
+  for (size_t i = 0; i < request.answers(); ++i) {
+    answers_.emplace_back(request, tokenizer);
+    answers_[i].builder.answer.prompt_tokens = prompts[i / n];
+  }
+  for (const auto& prompt : prompts) prompt_tokens_ += std::ssize(prompt);
 }
 
 void EventWriter::push(size_t i, const TokenOutput& output, std::string& out) {
@@ -64,24 +67,34 @@ void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
   json::Value choice;
   choice.set("index", static_cast<int64_t>(i));
   choice.set(is_chat ? "delta" : "text", is_chat ? delta(i, content, calls) : json::Value(content));
+  choice.set("logprobs", request_.text.params.logprobs ? logprobs_now(answer) : json::Value());
+  if (!answer.begun) show_prompt(text, choice);
   answer.begun = true;
-  choice.set("logprobs",
-             request_.text.params.logprobs
-                 ? logprobs_of(request_.endpoint, tokenizer_, text.logprobs, answer.logprob_offset)
-                 : json::Value());
-  answer.builder.answer.logprobs.clear();
   choice.set("finish_reason", !answer.over   ? json::Value()
                               : answer.calls ? json::Value("tool_calls")
                                              : json::Value(name_of(text.finish)));
   if (request_.token_ids) {
-    json::Array ids;
-    for (const int32_t id : answer.ids) ids.emplace_back(static_cast<int64_t>(id));
-    choice.set("token_ids", std::move(ids));
+    choice.set("token_ids", ids_of(answer.ids));
   }
   if (answer.over && request_.logits_hash) choice.set("logits_hash", to_hex(text.logits_hash));
   answer.ids.clear();
   const json::Value usage = usage_now();
   event({std::move(choice)}, request_.usage_always ? &usage : nullptr, out);
+}
+
+// Those of the tokens that the event shows; an echo begins with the prompt's.
+json::Value EventWriter::logprobs_now(Answer& answer) {
+  TextAnswer& text = answer.builder.answer;
+  const bool echoes = request_.echo && !answer.begun;
+  const auto shown = echoes ? all_logprobs(text, request_.prompt_only) : text.logprobs;
+  text.logprobs.clear();
+  return logprobs_of(request_.endpoint, tokenizer_, shown, answer.logprob_offset);
+}
+
+void EventWriter::show_prompt(const TextAnswer& text, json::Value& choice) const {
+  if (request_.token_ids) choice.set("prompt_token_ids", ids_of(text.prompt_tokens));
+  if (request_.text.params.prompt_logprobs)
+    choice.set("prompt_logprobs", prompt_logprobs(tokenizer_, text.prompt_logprobs));
 }
 
 // What an event adds: the first one says whose words these are.

@@ -17,6 +17,8 @@ class StreamWriter {
   virtual ~StreamWriter() = default;
   // Takes the next token of answer i and appends the events that it allows.
   virtual void push(size_t i, const TokenOutput& output, std::string& out) = 0;
+  // Takes a prompt's log-probability of answer i; all of them come before its first token.
+  virtual void push_prompt(size_t, const PromptOutput&) {}
   // Whether answer i needs no more tokens: the engine may not know of a stop string.
   virtual bool is_over(size_t i) const = 0;
   virtual bool ended() const = 0;
@@ -26,13 +28,17 @@ class StreamWriter {
 
 class EventWriter final : public StreamWriter {
  public:
-  // `prompt_tokens` in all, for the usage.
-  EventWriter(Head head, const Request& request, int64_t prompt_tokens, const Tokenizer& tokenizer);
+  // `prompts`: the tokens of the request's.
+  EventWriter(Head head, const Request& request, const std::vector<std::vector<int32_t>>& prompts,
+              const Tokenizer& tokenizer);
 
   // One event for each token, in the order of the tokens' indices and then of the answers, whenever
   // they were computed. A token that shows no text joins the next. After the last token of the last
   // answer comes the end.
   void push(size_t i, const TokenOutput& output, std::string& out) override;
+  void push_prompt(size_t i, const PromptOutput& output) override {
+    answers_[i].builder.answer.prompt_logprobs.push_back(output.logprobs);
+  }
   void fail(const std::string& message, const char* code, std::string& out) override;
 
   bool is_over(size_t i) const override {
@@ -56,6 +62,9 @@ class EventWriter final : public StreamWriter {
   };
 
   bool take_turn(std::string& out);
+  // What an answer's first event says of its prompt.
+  void show_prompt(const TextAnswer& text, json::Value& choice) const;
+  json::Value logprobs_now(Answer& answer);
   void show(size_t i, const TokenOutput& output, std::string& out);
   json::Value delta(size_t i, const std::string& content, const std::vector<ToolCall>& calls);
   void event(json::Array choices, const json::Value* usage, std::string& out);
@@ -64,7 +73,7 @@ class EventWriter final : public StreamWriter {
   Head head_;
   const Request& request_;
   const Tokenizer& tokenizer_;
-  int64_t prompt_tokens_, completion_tokens_ = 0, events_ = 0;
+  int64_t prompt_tokens_ = 0, completion_tokens_ = 0, events_ = 0;
   std::vector<Answer> answers_;
   size_t turn_ = 0;  // the answer whose token is shown next
   bool ended_ = false;

@@ -10,6 +10,11 @@ namespace invar::openai {
 // The text of a prompt, for an answer that repeats it.
 std::string echo_of(const Prompt& prompt, const Tokenizer& tokenizer);
 
+json::Array ids_of(const std::vector<int32_t>& tokens);
+
+// The log-probabilities of the prompt and, unless `prompt_only`, of the answer, for an echo.
+std::vector<TokenLogprobs> all_logprobs(const TextAnswer& answer, bool prompt_only);
+
 json::Value usage(int64_t prompt, int64_t completion);
 
 // The log-probabilities of some of an answer's tokens in the endpoint's form. `offset` is where

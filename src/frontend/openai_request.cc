@@ -309,8 +309,6 @@ class Reader {
 
   void read_stream(Request& request) const {
     request.stream = read_flag("stream", false);
-    if (request.stream && request.echo && request.text.params.logprobs)
-      fail_usage("echo with logprobs is not supported for a stream");
     const json::Value* options = find("stream_options");
     if (!options) return;
     if (!options->is_object())
@@ -382,6 +380,8 @@ Request parse_request(const json::Value& body, Endpoint endpoint, const Context&
     Request request = Reader(chat, context).read(Endpoint::chat);
     if (request.text.params.n != 1) fail_usage("a response has one answer: n must be 1");
     request.endpoint = endpoint;
+    if (const json::Value* tools = body.find("tools")) request.asked_tools = *tools;
+    if (const json::Value* choice = body.find("tool_choice")) request.asked_choice = *choice;
     return request;
   }
   return Reader(body, context).read(endpoint);

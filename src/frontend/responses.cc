@@ -1,5 +1,9 @@
 #include "frontend/responses.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace invar::openai {
@@ -22,6 +26,45 @@ json::Value content_of(const json::Value& content) {
   return parts;
 }
 
+// What a call of a tool was, in the message of the one who called.
+void add_call(const json::Value& item, json::Array& messages) {
+  const json::Value* id = item.find("call_id");
+  const json::Value* name = item.find("name");
+  const json::Value* arguments = item.find("arguments");
+  if (!id || !name || !arguments)
+    fail_usage("expected call_id, name and arguments in {}", json::excerpt(item));
+  const bool goes_on = !messages.empty() && messages.back().find("tool_calls");
+  if (!goes_on) messages.push_back(json::Object{{"role", "assistant"}, {"content", ""}});
+  const json::Value* before = messages.back().find("tool_calls");
+  json::Array calls = before ? before->as_array() : json::Array();
+  calls.push_back(
+      json::Object{{"id", *id},
+                   {"type", "function"},
+                   {"function", json::Object{{"name", *name}, {"arguments", *arguments}}}});
+  messages.back().set("tool_calls", std::move(calls));
+}
+
+void add_item(const json::Value& item, json::Array& messages) {
+  const json::Value* type = item.find("type");
+  if (type && *type == json::Value("function_call")) return add_call(item, messages);
+  if (type && *type == json::Value("function_call_output")) {
+    const json::Value* id = item.find("call_id");
+    const json::Value* output = item.find("output");
+    if (!id || !output) fail_usage("expected call_id and output in {}", json::excerpt(item));
+    return messages.push_back(
+        json::Object{{"role", "tool"}, {"tool_call_id", *id}, {"content", content_of(*output)}});
+  }
+  const json::Value* role = item.find("role");
+  const json::Value* content = item.find("content");
+  if ((type && *type != json::Value("message")) || !role || !content)
+    fail_usage(
+        "expected messages with role and content, or calls and their outputs, as input, found {}",
+        json::excerpt(item));
+  const bool is_developer = *role == json::Value("developer");
+  messages.push_back(json::Object{{"role", is_developer ? json::Value("system") : *role},
+                                  {"content", content_of(*content)}});
+}
+
 json::Array messages_of(const json::Value& body) {
   json::Array messages;
   const json::Value* instructions = body.find("instructions");
@@ -34,18 +77,25 @@ json::Array messages_of(const json::Value& body) {
     return messages;
   }
   if (!input->is_array())
-    fail_usage("expected an input of text or messages, found {}", input->type_name());
-  for (const json::Value& item : input->as_array()) {
-    const json::Value* type = item.find("type");
-    const json::Value* role = item.find("role");
-    const json::Value* content = item.find("content");
-    if ((type && *type != json::Value("message")) || !role || !content)
-      fail_usage("expected messages with role and content as input, found {}", json::excerpt(item));
-    const bool is_developer = *role == json::Value("developer");
-    messages.push_back(json::Object{{"role", is_developer ? json::Value("system") : *role},
-                                    {"content", content_of(*content)}});
-  }
+    fail_usage("expected an input of text or items, found {}", input->type_name());
+  for (const json::Value& item : input->as_array()) add_item(item, messages);
   return messages;
+}
+
+// {"type": "function", "name": ..., "parameters": ...} as chat completions have it.
+json::Value chat_tools_of(const json::Value& tools) {
+  if (!tools.is_array()) fail_usage("expected tools as a list, found {}", tools.type_name());
+  json::Array all;
+  for (const json::Value& tool : tools.as_array()) {
+    const json::Value* type = tool.find("type");
+    if (!type || *type != json::Value("function") || !tool.find("name"))
+      fail_usage("expected tools of type function with a name, found {}", json::excerpt(tool));
+    json::Value function = json::Object();
+    for (const auto& [key, value] : tool.as_object())
+      if (key != "type" && key != "strict" && !value.is_null()) function.set(key, value);
+    all.push_back(json::Object{{"type", "function"}, {"function", std::move(function)}});
+  }
+  return all;
 }
 
 // {"format": {"type": "json_schema", "name": ..., "schema": {...}}}
@@ -60,21 +110,36 @@ void read_format(const json::Value& text, json::Value& chat) {
     chat.set("response_format", *format);
 }
 
-json::Value message_of(const Head& head, const std::string& text, const char* status) {
-  const json::Value part =
-      json::Object{{"type", "output_text"}, {"text", text}, {"annotations", json::Array()}};
-  return json::Object{
-      {"type", "message"},
-      {"id", "msg_" + head.id.substr(head.id.find('_') + 1)},
-      {"status", status},
-      {"role", "assistant"},
-      {"content", text.empty() && status == std::string_view("in_progress") ? json::Array()
-                                                                            : json::Array{part}}};
+// What stands behind the "resp_" of the response.
+std::string hex_of(const Head& head) {
+  return head.id.substr(head.id.find('_') + 1);
+}
+
+json::Value text_part(const std::string& text) {
+  return json::Object{{"type", "output_text"}, {"text", text}, {"annotations", json::Array()}};
+}
+
+// The item, or what is said of it when it begins.
+json::Value item_of(const Head& head, const ResponseItems& items, size_t i, const char* status) {
+  const bool begins = status == std::string_view("in_progress");
+  if (!items.is_call(i))
+    return json::Object{{"type", "message"},
+                        {"id", items.id(head, i)},
+                        {"status", status},
+                        {"role", "assistant"},
+                        {"content", begins ? json::Array() : json::Array{text_part(items.text())}}};
+  const ToolCall& call = items.call(i);
+  return json::Object{{"type", "function_call"},
+                      {"id", items.id(head, i)},
+                      {"call_id", call_id(head, 0, items.number_of_call(i))},
+                      {"name", call.name},
+                      {"arguments", begins ? "" : call.arguments},
+                      {"status", status}};
 }
 
 // `answer` null: the answer is being made.
-json::Value response_of(const Request& request, const TextAnswer* answer, int64_t prompt_tokens,
-                        const Head& head) {
+json::Value response_of(const Request& request, const TextAnswer* answer,
+                        const ResponseItems& items, int64_t prompt_tokens, const Head& head) {
   const bool cut = answer && answer->finish == FinishReason::length;
   const char* status = !answer ? "in_progress" : cut ? "incomplete" : "completed";
   const SamplingParams& p = request.text.params;
@@ -90,12 +155,15 @@ json::Value response_of(const Request& request, const TextAnswer* answer, int64_
   body.set("model", head.model);
   body.set("system_fingerprint", head.system_fingerprint);
   body.set("seed", static_cast<int64_t>(head.seed));
-  body.set("output", answer ? json::Array{message_of(head, answer->text, status)} : json::Array());
-  body.set("parallel_tool_calls", false);
+  json::Array output;
+  for (size_t i = 0; answer && i < items.size(); ++i)
+    output.push_back(item_of(head, items, i, status));
+  body.set("output", std::move(output));
+  body.set("parallel_tool_calls", true);
   body.set("previous_response_id", nullptr);
   body.set("temperature", p.temperature);
-  body.set("tool_choice", "none");
-  body.set("tools", json::Array());
+  body.set("tool_choice", request.asked_choice.is_null() ? "auto" : request.asked_choice);
+  body.set("tools", request.asked_tools.is_null() ? json::Array() : request.asked_tools);
   body.set("top_p", p.top_p);
   body.set("metadata", json::Object());
   if (!answer) return body;
@@ -114,27 +182,63 @@ json::Value chat_body_of(const json::Value& body) {
   for (const auto& [key, value] : body.as_object()) {
     const bool is_empty = value.is_null() || (value.is_array() && value.as_array().empty());
     if (key == "input" || key == "instructions") continue;
-    if ((key == "tools" || key == "previous_response_id" || key == "conversation") && !is_empty)
+    if ((key == "previous_response_id" || key == "conversation") && !is_empty)
       fail_usage("the field {} is not supported here", json::quoted(key));
-    if (key == "max_output_tokens")
+    if (key == "tools") {
+      if (!is_empty) chat.set(key, chat_tools_of(value));
+    } else if (key == "max_output_tokens")
       chat.set("max_tokens", value);
     else if (key == "text")
       read_format(value, chat);
-    else if (key != "tool_choice" && key != "top_logprobs")
+    else if (key != "top_logprobs")
       chat.set(key, value);
   }
   return chat;
 }
 
+void ResponseItems::push(const std::string& content, const std::vector<ToolCall>& calls,
+                         bool text_first) {
+  if (!content.empty() && (text_first || calls.empty())) message();
+  text_ += content;
+  for (const ToolCall& call : calls) items_.emplace_back(call);
+  if (!content.empty()) message();
+}
+
+size_t ResponseItems::message() {
+  for (size_t i = 0; i < items_.size(); ++i)
+    if (!items_[i]) return i;
+  items_.emplace_back(std::nullopt);
+  return items_.size() - 1;
+}
+
+size_t ResponseItems::number_of_call(size_t i) const {
+  return static_cast<size_t>(std::count_if(items_.begin(), items_.begin() + static_cast<int64_t>(i),
+                                           [](const auto& item) { return item.has_value(); }));
+}
+
+std::string ResponseItems::id(const Head& head, size_t i) const {
+  return is_call(i) ? fmt::format("fc_{}_{}", hex_of(head), number_of_call(i))
+                    : "msg_" + hex_of(head);
+}
+
 json::Value response_body(const Request& request, const TextAnswer& answer, const Head& head) {
-  return response_of(request, &answer, std::ssize(answer.prompt_tokens), head);
+  ResponseItems items;
+  ToolCallReader reader(request.tools, request.tool);
+  std::string content;
+  std::vector<ToolCall> calls;
+  reader.push(answer.text, content, calls);
+  reader.finish(content, calls);
+  items.push(content, calls, reader.text_came_first());
+  if (items.size() == 0) items.message();
+  return response_of(request, &answer, items, std::ssize(answer.prompt_tokens), head);
 }
 
 ResponseWriter::ResponseWriter(Head head, const Request& request, int64_t prompt_tokens,
                                const Tokenizer& tokenizer)
     : head_(std::move(head)),
       request_(request),
-      builder_(tokenizer, request.text.stop, request.text.include_stop) {
+      builder_(tokenizer, request.text.stop, request.text.include_stop),
+      reader_(request.tools, request.tool) {
   builder_.answer.prompt_tokens.resize(static_cast<size_t>(prompt_tokens));
 }
 
@@ -144,9 +248,20 @@ void ResponseWriter::push(size_t, const TokenOutput& output, std::string& out) {
   const std::string piece = builder_.push(output);
   const TextAnswer& answer = builder_.answer;
   if (answer.finish == FinishReason::failed) return fail(answer.error, "server_error", out);
-  if (!piece.empty())
-    event("response.output_text.delta", json::Object{{"item_id", ""}, {"delta", piece}}, out);
-  if (answer.finish != FinishReason::none) end(out);
+  std::string content;
+  std::vector<ToolCall> calls;
+  reader_.push(piece, content, calls);
+  const bool is_over = answer.finish != FinishReason::none;
+  if (is_over) reader_.finish(content, calls);
+  const size_t shown = items_.size();
+  items_.push(content, calls, reader_.text_came_first());
+  if (items_.size() == 0 && (is_over || request_.tools == ToolFormat::none)) items_.message();
+  for (size_t i = shown; i < items_.size(); ++i) begin_item(i, out);
+  if (!content.empty())
+    event("response.output_text.delta", items_.message(), json::Object{{"delta", content}}, out);
+  for (size_t i = shown; i < items_.size(); ++i)
+    if (items_.is_call(i)) show_call(i, out);
+  if (is_over) end(out);
 }
 
 void ResponseWriter::fail(const std::string& message, const char* code, std::string& out) {
@@ -156,42 +271,57 @@ void ResponseWriter::fail(const std::string& message, const char* code, std::str
 }
 
 void ResponseWriter::begin(std::string& out) {
-  const json::Value response = response_of(request_, nullptr, 0, head_);
+  const json::Value response = response_of(request_, nullptr, items_, 0, head_);
   event("response.created", json::Object{{"response", response}}, out);
   event("response.in_progress", json::Object{{"response", response}}, out);
-  event("response.output_item.added", json::Object{{"item", message_of(head_, "", "in_progress")}},
-        out);
-  event("response.content_part.added",
-        json::Object{
-            {"item_id", ""},
-            {"part",
-             json::Object{{"type", "output_text"}, {"text", ""}, {"annotations", json::Array()}}}},
-        out);
+}
+
+void ResponseWriter::begin_item(size_t i, std::string& out) {
+  event("response.output_item.added", i,
+        json::Object{{"item", item_of(head_, items_, i, "in_progress")}}, out);
+  if (!items_.is_call(i))
+    event("response.content_part.added", i, json::Object{{"part", text_part("")}}, out);
+}
+
+// A call comes as a whole.
+void ResponseWriter::show_call(size_t i, std::string& out) {
+  const std::string& arguments = items_.call(i).arguments;
+  event("response.function_call_arguments.delta", i, json::Object{{"delta", arguments}}, out);
+  event("response.function_call_arguments.done", i,
+        json::Object{{"name", items_.call(i).name}, {"arguments", arguments}}, out);
+  event("response.output_item.done", i,
+        json::Object{{"item", item_of(head_, items_, i, "completed")}}, out);
 }
 
 void ResponseWriter::end(std::string& out) {
   const TextAnswer& answer = builder_.answer;
   const json::Value response =
-      response_of(request_, &answer, std::ssize(answer.prompt_tokens), head_);
-  const json::Value& item = response.find("output")->as_array()[0];
-  event("response.output_text.done", json::Object{{"item_id", ""}, {"text", answer.text}}, out);
-  event("response.content_part.done",
-        json::Object{{"item_id", ""}, {"part", item.find("content")->as_array()[0]}}, out);
-  event("response.output_item.done", json::Object{{"item", item}}, out);
+      response_of(request_, &answer, items_, std::ssize(answer.prompt_tokens), head_);
+  for (size_t i = 0; i < items_.size(); ++i) {
+    if (items_.is_call(i)) continue;
+    event("response.output_text.done", i, json::Object{{"text", items_.text()}}, out);
+    event("response.content_part.done", i, json::Object{{"part", text_part(items_.text())}}, out);
+    event("response.output_item.done", i,
+          json::Object{{"item", response.find("output")->as_array()[i]}}, out);
+  }
   event(answer.finish == FinishReason::length ? "response.incomplete" : "response.completed",
         json::Object{{"response", response}}, out);
   ended_ = true;
 }
 
-// Events of the one message name it and its place.
+// An event of item i: it names the item and its place.
+void ResponseWriter::event(const char* type, size_t i, json::Value body, std::string& out) {
+  body.set("output_index", static_cast<int64_t>(i));
+  if (!body.find("item")) {
+    body.set("item_id", items_.id(head_, i));
+    if (!items_.is_call(i)) body.set("content_index", 0);
+  }
+  event(type, std::move(body), out);
+}
+
 void ResponseWriter::event(const char* type, json::Value body, std::string& out) {
   json::Value data = json::Object{{"type", type}, {"sequence_number", sequence_++}};
-  const bool is_item = body.find("item") || body.find("item_id");
-  if (is_item) data.set("output_index", 0);
-  if (body.find("item_id")) data.set("content_index", 0);
-  for (auto& [key, value] : body.as_object())
-    data.set(key, key == "item_id" ? json::Value("msg_" + head_.id.substr(head_.id.find('_') + 1))
-                                   : std::move(value));
+  for (auto& [key, value] : body.as_object()) data.set(key, std::move(value));
   out += "event: ";
   out += type;
   out += "\ndata: " + json::dump(data) + "\n\n";

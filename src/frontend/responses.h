@@ -1,7 +1,9 @@
-// OpenAI's Responses: text in, text out, whole or as events.
+// OpenAI's Responses: text and calls of tools, whole or as events.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "frontend/answer_builder.h"
 #include "frontend/openai.h"
@@ -10,8 +12,29 @@
 namespace invar::openai {
 
 // The body of a chat completion that asks for the same as a body of /v1/responses. Throws
-// UsageError for what is not understood: tools, earlier responses, parts that are no text.
+// UsageError for what is not understood: tools that are no functions, earlier responses, parts that
+// are no text.
 json::Value chat_body_of(const json::Value& body);
+
+// What a response puts out, in the order in which it begins: one message, and calls of tools.
+class ResponseItems {
+ public:
+  // Takes the next text and calls; `text_first` as ToolCallReader::text_came_first.
+  void push(const std::string& content, const std::vector<ToolCall>& calls, bool text_first);
+  // The place of the message, which begins now if it has not.
+  size_t message();
+
+  size_t size() const { return items_.size(); }
+  bool is_call(size_t i) const { return items_[i].has_value(); }
+  const ToolCall& call(size_t i) const { return *items_[i]; }
+  const std::string& text() const { return text_; }  // of the message
+  size_t number_of_call(size_t i) const;             // among the calls
+  std::string id(const Head& head, size_t i) const;
+
+ private:
+  std::vector<std::optional<ToolCall>> items_;  // nothing: the message
+  std::string text_;
+};
 
 // The whole answer.
 json::Value response_body(const Request& request, const TextAnswer& answer, const Head& head);
@@ -29,12 +52,17 @@ class ResponseWriter final : public StreamWriter {
 
  private:
   void begin(std::string& out);
+  void begin_item(size_t i, std::string& out);
+  void show_call(size_t i, std::string& out);
   void end(std::string& out);
+  void event(const char* type, size_t i, json::Value body, std::string& out);
   void event(const char* type, json::Value body, std::string& out);
 
   Head head_;
   const Request& request_;
   AnswerBuilder builder_;
+  ToolCallReader reader_;
+  ResponseItems items_;
   int64_t sequence_ = 0;
   bool ended_ = false;
 };

@@ -89,7 +89,11 @@ void ToolCallReader::push(std::string_view piece, std::string& content,
     return;
   }
   held_ += piece;
-  if (format_ == ToolFormat::tagged) return read_tagged(content, calls);
+  if (format_ == ToolFormat::tagged) {
+    read_tagged(content, calls);
+    if (!called_) text_first_ |= !content.empty();
+    return;
+  }
   if (format_ != ToolFormat::bare) return;
   // A text that does not begin like a call is none.
   const size_t begin = held_.find_first_not_of(kSpaces);
@@ -116,10 +120,12 @@ void ToolCallReader::read_tagged(std::string& content, std::vector<ToolCall>& ca
     if (close == std::string::npos) return;
     const std::string_view inner =
         std::string_view(held_).substr(kOpen.size(), close - kOpen.size());
-    if (const auto call = read_call(inner))
+    if (const auto call = read_call(inner)) {
       calls.push_back(*call);
-    else
+      if (!std::exchange(called_, true)) text_first_ |= !content.empty();
+    } else {
       content.append(held_, 0, close + kClose.size());
+    }
     held_.erase(0, close + kClose.size());
     in_call_ = false;
   }

@@ -41,6 +41,8 @@ class ToolCallReader {
 
   void push(std::string_view piece, std::string& content, std::vector<ToolCall>& calls);
   void finish(std::string& content, std::vector<ToolCall>& calls);
+  // Whether text came before the first call, however the pieces were cut.
+  bool text_came_first() const { return text_first_; }
 
  private:
   void read_tagged(std::string& content, std::vector<ToolCall>& calls);
@@ -48,7 +50,7 @@ class ToolCallReader {
   ToolFormat format_;
   std::string name_;
   std::string held_;
-  bool in_call_ = false;
+  bool in_call_ = false, called_ = false, text_first_ = false;
 };
 
 }  // namespace invar

@@ -1,12 +1,18 @@
 #!/usr/bin/env python3
-"""Measures what the server costs beside the engine. Usage: bars.py INVAR [ttft|rate|streams|unique ...]
+"""Measures what the server costs beside the engine. Usage: bars.py INVAR [ttft|rate|streams|unique|cost|all ...]
+[--peer NAME=URL ...]
 
 ttft     time to the first token of requests one after another at an idle server of the made model, whose step takes
          less than a millisecond: an upper bound of what HTTP, admission and journal add
 rate     tokens per second of 64 streams over HTTP beside the same requests from a file (model bench-100m)
 streams  2000 idle connections and 512 streams at the same time: memory for each, and whether all are complete
 unique   answers to one prompt among random neighbours; and of the conventional arithmetic (--arith control)
+cost     1000 requests of 90 to 110 tokens by `invar bench serve` (model bench-100m): `control`, Invar, and any peer by its URL
+all      all of them
+
+What they print last are tables in Markdown, as docs/benchmarks.md has them.
 """
+import argparse
 import concurrent.futures
 import json
 import os
@@ -22,8 +28,14 @@ import time
 
 from served import Served, events
 
-INVAR = None
+INVAR, PEERS = None, []
+BARS, COSTS = [], []  # lines of the two tables
 COMPLETIONS = "/v1/completions"
+
+
+def bar(measure, wanted, found):
+    print(f"{measure}: {found} (bar: {wanted})", flush=True)
+    BARS.append((measure, wanted, found))
 
 
 def percentile(values, part):
@@ -78,14 +90,15 @@ def ttft():
                 connection.close()
             served.stop()
             times = times[100:]
-            print(f"ttft, {name}: P50 {percentile(times, .5):.2f} ms, P99 {percentile(times, .99):.2f} ms, with connecting and the "
-                  f"engine's step")
+            bar(f"TTFT of an idle engine, {name}, with connecting and the step", "P99 < 2 ms",
+                f"P50 {percentile(times, .5):.2f} ms, P99 {percentile(times, .99):.2f} ms")
 
 
 def rate():
     streams, tokens = 64, 128
     with tempfile.TemporaryDirectory() as folder:
-        model, flags = folder + "/model", ["--max-num-seqs", "64", "--max-model-len", "512", "--kv-cache-memory", "2"]
+        model = folder + "/model"
+        flags = ["--max-num-seqs", "64", "--max-num-batched-tokens", "512", "--max-model-len", "512", "--kv-cache-memory", "2"]
         subprocess.run([INVAR, "make-model", model, "--preset", "bench-100m"], check=True, stdout=subprocess.DEVNULL)
         draws = random.Random(1)
         bodies = [dict(prompt=[draws.randrange(1000) for _ in range(32)], max_tokens=tokens, seed=i, ignore_eos=True)
@@ -107,8 +120,9 @@ def rate():
             assert all(a.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n") for a in answers)
             # The client takes its time from the engine's cores.
             best["HTTP"] = max(best["HTTP"], streams * tokens / (seconds - cpu / os.cpu_count()))
-            print(f"rate: offline {best['offline']:.0f} tok/s, HTTP {best['HTTP']:.0f} tok/s "
-                  f"({100 * best['HTTP'] / best['offline']:.1f} %), client's CPU time {cpu:.2f} s of {seconds:.2f} s")
+        bar("tok/s of 64 streams over HTTP, best of 3", ">= 97 % of offline",
+            f"{best['HTTP']:.0f} of {best['offline']:.0f} ({100 * best['HTTP'] / best['offline']:.1f} %); client's CPU time "
+            f"{cpu:.2f} of {seconds:.2f} s")
 
 
 def streams():
@@ -133,8 +147,9 @@ def streams():
     for connection in idle:
         connection.close()
     served.stop()
-    print(f"streams: {(with_idle - base) / 2000 / 1024:.1f} KiB for an idle connection of 2000, "
-          f"{(peak[0] - with_idle) / 512 / 1024:.1f} KiB for a stream with all 512 begun ({live[0]:.0f} live then), {whole} of 512 complete")
+    bar("2000 idle connections, memory for each", "", f"{(with_idle - base) / 2000 / 1024:.1f} KiB")
+    bar("512 streams, memory for each with all begun", "< 64 KiB, none starved",
+        f"{(peak[0] - with_idle) / 512 / 1024:.1f} KiB, {live[0]:.0f} live then, {whole} of 512 complete")
 
 
 def unique():
@@ -153,12 +168,58 @@ def unique():
 
             with concurrent.futures.ThreadPoolExecutor(32) as pool:
                 found = [answer for answer in pool.map(one, range(4000)) if answer]
-            print(f"unique, {arith}, temperature {temperature}: {len(found)} answers, {len({t for _, t in found})} texts, "
-                  f"{len({h for h, _ in found})} logits hashes")
+            bar(f"{len(found)} answers to one prompt among neighbours, {arith}, temperature {temperature}",
+                "1 unique" if arith == "portable" else "more", f"{len({t for _, t in found})} texts, "
+                f"{len({h for h, _ in found})} logits hashes")
         served.stop()
 
 
+def load(url, model):
+    done = subprocess.run([INVAR, "bench", "serve", "--url", url, "--json", "--num-prompts", "1000", "--input-len", "100",
+                           "--output-len", "100", "--random-range-ratio", "0.1", "--ignore-eos", "--tokenizer", model,
+                           "--request-timeout", "3000"], capture_output=True, check=True)
+    return json.loads(done.stdout)
+
+
+def cost():
+    with tempfile.TemporaryDirectory() as folder:
+        model = folder + "/model"
+        subprocess.run([INVAR, "make-model", model, "--preset", "bench-100m"], check=True, stdout=subprocess.DEVNULL)
+        for arith in ("control", "portable"):
+            served = Served(INVAR, command=[INVAR, "serve", model, "--host", "127.0.0.1", "--port", "0", "--arith", arith,
+                                            "--max-model-len", "512", "--kv-cache-memory", "2"])
+            COSTS.append((arith, load(f"http://127.0.0.1:{served.port}", model)))
+            assert COSTS[-1][1]["completed"] == 1000, COSTS[-1]
+            served.stop()
+        for peer in PEERS:
+            name, url = peer.split("=", 1)
+            COSTS.append((name, load(url, model)))
+    for name, found in COSTS:
+        print(f"cost, {name}: {found['duration']:.1f} s, {found['output_throughput']:.0f} tok/s", flush=True)
+
+
+def tables():
+    if BARS:
+        print("\n| measure | bar | found |\n|---|---|---|")
+        for line in BARS:
+            print("| " + " | ".join(line) + " |")
+    if COSTS:
+        print("\n| 1000 requests of 90 to 110 tokens | " + " | ".join(name for name, _ in COSTS) + " |\n|---" + "|---:" * len(COSTS) + "|")
+        for title, form in (("seconds in all", "{duration:.1f}"), ("tokens of answers per second", "{output_throughput:.0f}"),
+                            ("TTFT, median / P99, ms", "{median_ttft_ms:.0f} / {p99_ttft_ms:.0f}"),
+                            ("TPOT, median / P99, ms", "{median_tpot_ms:.1f} / {p99_tpot_ms:.1f}"),
+                            ("completed", "{completed}"), ("client's CPU time, s", "{client_cpu_seconds:.1f}")):
+            print(f"| {title} | " + " | ".join(form.format(**found) for _, found in COSTS) + " |")
+
+
 if __name__ == "__main__":
-    INVAR = str(pathlib.Path(sys.argv[1]).resolve())
-    for name in sys.argv[2:] or ["ttft", "rate", "streams", "unique"]:
+    NAMES = ["ttft", "rate", "streams", "unique", "cost"]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("invar")
+    parser.add_argument("names", nargs="*", choices=[*NAMES, "all"], default="all")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=URL")
+    asked = parser.parse_args()
+    INVAR, PEERS = str(pathlib.Path(asked.invar).resolve()), asked.peer
+    for name in NAMES if "all" in asked.names else asked.names:
         globals()[name]()
+    tables()

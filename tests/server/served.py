@@ -27,7 +27,7 @@ class Served:
         ready, _, _ = select.select([self.process.stdout], [], [], 30)
         assert ready, "the server did not start"
         line = self.process.stdout.readline().decode()
-        match = re.match(r"http://127\.0\.0\.1:(\d+)$", line.strip())
+        match = re.match(r"https?://127\.0\.0\.1:(\d+)$", line.strip())
         assert match, line
         self.port = int(match[1])
 
@@ -37,6 +37,7 @@ class Served:
             self.process.send_signal(by)
         status = self.process.wait(30)
         self.process.stdout.close()
+        self.last_words = self.said()
         self.log.close()
         return status
 

@@ -2,12 +2,14 @@
 """The server as a client sees it. Usage: server_test.py INVAR [unittest arguments]"""
 import base64
 import concurrent.futures
+import http.client
 import json
 import os
 import pathlib
 import random
 import re
 import signal
+import ssl
 import struct
 import subprocess
 import sys
@@ -204,6 +206,46 @@ class Answers(ServerTest):
         self.assertEqual("".join(s["delta"] for s in said if s["type"] == "response.output_text.delta"),
                          whole["output"][0]["content"][0]["text"])
         self.assertEqual(said[-1]["response"]["usage"], whole["usage"])
+
+    def test_tools_of_responses(self):
+        tool = {"type": "function", "name": "weather", "parameters": TOOL["function"]["parameters"], "strict": True}
+        body = dict(input="hi", tools=[tool], tool_choice="required", max_output_tokens=100, seed=4)
+        whole = self.served.post("/v1/responses", **body)
+        (call,) = whole["output"]
+        self.assertEqual((call["type"], call["name"], whole["tools"]), ("function_call", "weather", [tool]))
+        self.assertIn(json.loads(call["arguments"])["days"], (1, 2, 3))
+        chat = self.served.post(CHAT, messages=HI, tools=[TOOL], tool_choice="required", max_tokens=100, seed=4)["choices"][0]
+        self.assertEqual(call["arguments"], chat["message"]["tool_calls"][0]["function"]["arguments"])
+        data = self.served.stream("/v1/responses", **body).decode()
+        said = [json.loads(block.split("\ndata: ")[1]) for block in data.split("\n\n")[:-1]]
+        self.assertEqual([s["sequence_number"] for s in said], list(range(len(said))))
+        self.assertEqual("".join(s["delta"] for s in said if s["type"] == "response.function_call_arguments.delta"), call["arguments"])
+        ids = lambda item: {k: v for k, v in item.items() if k not in ("id", "call_id")}
+        self.assertEqual([ids(item) for item in said[-1]["response"]["output"]], [ids(call)])
+        # What the tool said goes back with the call.
+        asked = [{"role": "user", "content": "hi"}, call, {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}]
+        again = self.served.post("/v1/responses", input=asked, max_output_tokens=8, seed=1)
+        self.assertEqual(again["output"][0]["type"], "message")
+        self.assertGreater(again["usage"]["input_tokens"], whole["usage"]["input_tokens"])
+        for wrong in ([{"type": "web_search"}], [{"type": "function"}], "x"):
+            self.assertEqual(self.served.ask("POST", "/v1/responses", dict(input="hi", tools=wrong))[0], 400)
+
+    def test_prompts_in_streams(self):
+        body = dict(prompt=[[10, 20, 30, 40], [50, 60]], max_tokens=3, seed=1, prompt_logprobs=1, return_token_ids=True, ignore_eos=True)
+        whole = self.served.post(COMPLETIONS, **body)["choices"]
+        said = [e["choices"][0] for e in events(self.served.stream(COMPLETIONS, **body))]
+        for i in range(2):
+            first = [s for s in said if s["index"] == i][0]
+            self.assertEqual(first["prompt_logprobs"], whole[i]["prompt_logprobs"])
+            self.assertEqual(first["prompt_token_ids"], body["prompt"][i])
+        self.assertEqual(sum("prompt_logprobs" in s for s in said), 2)
+        for tokens in (0, 3):  # an echo with log-probabilities
+            body = dict(prompt=[10, 20, 30, 40], max_tokens=tokens, seed=1, echo=True, logprobs=1, ignore_eos=True)
+            whole = self.served.post(COMPLETIONS, **body)["choices"][0]
+            said = [e["choices"][0] for e in events(self.served.stream(COMPLETIONS, **body))]
+            for key, value in whole["logprobs"].items():
+                self.assertEqual(sum((s["logprobs"][key] for s in said), []), value, key)
+            self.assertEqual("".join(s["text"] for s in said), whole["text"])
 
     def test_tokenize_and_back(self):
         told = self.served.post("/tokenize", prompt="Hello, world", return_token_strs=True)
@@ -584,6 +626,61 @@ class Apart(ServerTest):
             served.wait_until(lambda: served.metric("vllm:num_requests_running") == 2)  # each has room for one
             [b.result() for b in both]
         self.assertEqual(served.stop(), 0)
+
+
+class Encrypted(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.TemporaryDirectory(prefix="invar-server-")
+        cls.certificate, cls.key = (str(pathlib.Path(cls.directory.name, name)) for name in ("certificate.pem", "key.pem"))
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                        "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", cls.key, "-out",
+                        cls.certificate], check=True, capture_output=True)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.directory.cleanup()
+
+    def test_a_client_of_tls(self):
+        served = Served(INVAR, "--ssl-certfile", self.certificate, "--ssl-keyfile", self.key, "--header-timeout", "1")
+        context = ssl.create_default_context(cafile=self.certificate)
+        connection = http.client.HTTPSConnection("127.0.0.1", served.port, context=context, timeout=30)
+        body = dict(prompt="x" * 30000, max_tokens=3)
+        for _ in range(2):  # on one connection; the second is larger than a record of TLS
+            connection.request("POST", "/tokenize", json.dumps(body))
+            self.assertGreater(json.loads(connection.getresponse().read())["count"], 100)
+        connection.request("POST", COMPLETIONS, json.dumps(dict(prompt="x", max_tokens=100, seed=1, stream=True, ignore_eos=True)))
+        self.assertEqual(len(events(connection.getresponse().read())[-1]["choices"]), 1)
+        connection.close()
+        with self.assertRaises(ssl.SSLCertVerificationError):
+            http.client.HTTPSConnection("127.0.0.1", served.port, context=ssl.create_default_context(), timeout=30).request("GET", "/health")
+        for wrong in (b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01", b"\x16\x03\x01" + b"\xff" * 1000, b""):
+            self.assertNotIn(b"HTTP/1.1 200", read_all(served.raw(wrong)))  # ended, also when it says no more
+        # A client that goes in mid-stream frees its pages; one that says it sends no more gets a word of goodbye.
+        raw = context.wrap_socket(served.raw(), server_hostname="127.0.0.1")
+        asked = json.dumps(dict(prompt="x", max_tokens=480, stream=True, ignore_eos=True))
+        raw.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(asked)}\r\n\r\n{asked}".encode())
+        raw.recv(100)
+        raw.close()
+        with context.wrap_socket(served.raw(), server_hostname="127.0.0.1") as raw:
+            raw.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            self.assertTrue(read_all(raw).startswith(b"HTTP/1.1 200"))  # a cut connection would raise here
+        health = lambda: http.client.HTTPSConnection("127.0.0.1", served.port, context=context, timeout=30)
+        def metric(name):
+            connection = health()
+            connection.request("GET", "/metrics")
+            return float(re.search(rf"^{name}{{[^}}]*}} (\S+)$", connection.getresponse().read().decode(), re.M)[1])
+        served.wait_until(lambda: metric("vllm:num_requests_running") == 0)
+        self.assertEqual(metric("invar:kv_pages_free"), metric("invar:kv_pages"))
+        self.assertEqual(served.stop(), 0)
+
+    def test_files_that_are_none(self):
+        for flags, text in ((["--ssl-certfile", self.key, "--ssl-keyfile", self.key], "certificates"),
+                            (["--ssl-certfile", self.certificate, "--ssl-keyfile", "/nowhere"], "/nowhere"),
+                            (["--ssl-certfile", self.certificate], "ssl-keyfile")):
+            done = subprocess.run([INVAR, "serve", *FAST, "--port", "0", *flags], capture_output=True, timeout=60)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(text, done.stderr.decode())
 
 
 class Ends(unittest.TestCase):
