@@ -7,7 +7,8 @@ function(invar_library name)
 endfunction()
 
 # invar_test(NAME SOURCES ... DEPS ...): one GoogleTest program; every TEST in it is a ctest test.
-# INVAR_SOURCE_DIR is where the repository lies, for tests that read its files.
+# INVAR_SOURCE_DIR is where the repository lies, for tests that read its files. Names in INVAR_SANITIZED_TESTS have the label that
+# scripts/test --asan and --tsan run.
 function(invar_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
@@ -15,5 +16,9 @@ function(invar_test name)
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
   target_precompile_headers(${name} REUSE_FROM invar_test_headers)
   target_compile_definitions(${name} PRIVATE INVAR_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 240)
+  set(label "")
+  if(name IN_LIST INVAR_SANITIZED_TESTS)
+    set(label LABELS sanitized)
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 240 ${label})
 endfunction()

@@ -105,6 +105,8 @@ int run_batch_file(const BatchFile& file, TextEngine& engine) {
   std::ifstream input(file.input);
   if (!input) fail("{}: cannot be opened", file.input);
   std::error_code none;
+  if (std::filesystem::is_directory(file.input, none))
+    fail("{}: expected a file of requests, found a directory", file.input);
   if (std::filesystem::equivalent(file.input, file.output, none))
     fail_usage("--input and --output are the same file, {}", file.output);
   AtomicFile output(file.output);  // before the work: an output that cannot be is known at once

@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <sstream>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/timer.h"
 #include "command.h"
 #include "frontend/chat_template.h"
@@ -55,13 +55,11 @@ std::string made_text(size_t bytes) {
 
 std::string text_of(const BenchTextFlags& flags) {
   if (flags.text.empty()) return made_text(static_cast<size_t>(flags.kib) << 10);
-  std::ifstream file(flags.text, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file || text.str().empty()) fail("{}: expected a text, found none", flags.text);
-  if (const size_t at = utf8::find_invalid(text.str()); at != std::string::npos)
+  std::string text = read_whole_file(flags.text);
+  if (text.empty()) fail("{}: expected a text, found none", flags.text);
+  if (const size_t at = utf8::find_invalid(text); at != std::string::npos)
     fail("{}: expected UTF-8, found a byte at {} that is not", flags.text, at);
-  return text.str();
+  return text;
 }
 
 // Seconds of the median round.

@@ -168,6 +168,7 @@ int run_generate(const GenerateFlags& flags) {
   if (flags.trace_values_mib < 0 || flags.trace_values_mib > 1 << 30)
     fail_usage("expected trace-values in MiB, 0 or more, found {}", flags.trace_values_mib);
   const auto model = load_model(flags.model);
+  checked(flags.params, model->spec().vocab);  // before there is room for n answers
   const Tokenizer tokenizer = load_tokenizer(*model);
   EngineFlags engine_flags = flags.engine;
   engine_flags.options.prompt_logprobs = flags.params.prompt_logprobs.has_value();

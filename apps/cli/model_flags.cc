@@ -5,10 +5,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/timer.h"
 #include "command.h"
 #include "kernels/cuda/cuda_kernels.h"
@@ -120,11 +119,7 @@ ChatTemplate load_chat_template(const ModelOptions& o, const std::string& file) 
       has_files ? json::dump(json::parse_file(o.model + "/tokenizer_config.json"))
                 : made_tokenizer_texts(o).tokenizer_config_json;
   if (!file.empty()) {
-    std::ifstream source(file, std::ios::binary);
-    if (!source) fail("{}: cannot be opened", file);
-    std::ostringstream text;
-    text << source.rdbuf();
-    texts.chat_template_jinja = text.str();
+    texts.chat_template_jinja = read_whole_file(file);
     texts.jinja_name = file;
   }
   return ChatTemplate::from_texts(texts, o.model);

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "base/error.h"
@@ -44,6 +45,18 @@ void InputFile::read_at(int64_t offset, std::span<std::byte> out) const {
     out = out.subspan(static_cast<size_t>(count));
     offset += count;
   }
+}
+
+std::string read_whole_file(const std::string& path, int64_t max_bytes) {
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path, ignored) && std::filesystem::is_empty(path, ignored))
+    return "";
+  const InputFile file(path);
+  if (file.size() > max_bytes)
+    fail("{}: expected at most {} bytes, found {}", path, max_bytes, file.size());
+  std::string text(static_cast<size_t>(file.size()), 0);
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
 }
 
 }  // namespace invar

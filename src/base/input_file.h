@@ -29,4 +29,8 @@ class InputFile {
   int64_t size_ = 0;
 };
 
+// The whole of a regular file; nothing when it is empty. Throws Error when there is none, when it
+// is something else (a pipe or a device may never end), and past `max_bytes`.
+std::string read_whole_file(const std::string& path, int64_t max_bytes = int64_t{1} << 30);
+
 }  // namespace invar

@@ -4,11 +4,10 @@
 
 #include <charconv>
 #include <cmath>
-#include <fstream>
-#include <sstream>
 #include <unordered_set>
 
 #include "base/error.h"
+#include "base/input_file.h"
 
 namespace invar::json {
 
@@ -147,12 +146,7 @@ Value parse(std::string_view text, std::string_view where, const ParseLimits& li
 }
 
 Value parse_file(const std::string& path, const ParseLimits& limits) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail("{}: cannot be opened", path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) fail("{}: cannot be read", path);
-  return parse(text.str(), path, limits);
+  return parse(read_whole_file(path, static_cast<int64_t>(limits.max_bytes)), path, limits);
 }
 
 void append_quoted(std::string& out, std::string_view text) {

@@ -6,8 +6,10 @@
 #include <sched.h>
 
 #include <exception>
+#include <system_error>
 
 #include "base/check.h"
+#include "base/error.h"
 
 namespace invar {
 
@@ -34,6 +36,13 @@ void wait_while(const std::atomic<uint32_t>& value, uint32_t old, bool may_spin)
       _mm_pause();
     }
   while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
+}
+
+// Begins a last round in which every worker returns.
+void begin_last_round(std::atomic<bool>& stopping, std::atomic<uint32_t>& round) {
+  stopping.store(true, std::memory_order_relaxed);
+  round.fetch_add(1, std::memory_order_release);
+  round.notify_all();
 }
 
 }  // namespace
@@ -83,16 +92,20 @@ ThreadPool::ThreadPool(int threads, int first_core) {
   if (threads == 0) threads = static_cast<int>(cores.size());
   CHECK(threads >= 1, "a thread pool needs at least one thread");
   may_spin_ = threads <= static_cast<int>(cores.size());
-  for (int i = 1; i < threads; ++i) {
-    const size_t place = static_cast<size_t>(first_core + i) % cores.size();
-    workers_.emplace_back([this, i, core = may_spin_ ? cores[place] : -1] { worker(i, core); });
+  try {
+    for (int i = 1; i < threads; ++i) {
+      const size_t place = static_cast<size_t>(first_core + i) % cores.size();
+      workers_.emplace_back([this, i, core = may_spin_ ? cores[place] : -1] { worker(i, core); });
+    }
+  } catch (const std::system_error& error) {
+    const size_t started = workers_.size() + 1;
+    begin_last_round(stopping_, round_);  // or those that run would be waited for for ever
+    fail("expected {} threads, the system gave {}: {}", threads, started, error.what());
   }
 }
 
 ThreadPool::~ThreadPool() {
-  stopping_.store(true, std::memory_order_relaxed);
-  round_.fetch_add(1, std::memory_order_release);
-  round_.notify_all();
+  begin_last_round(stopping_, round_);
 }
 
 void ThreadPool::worker(int index, int core) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <functional>
 #include <span>
 
 #include "base/error.h"
@@ -131,6 +132,8 @@ Model::Model(const ModelOptions& options, const LoadProgress& progress) : option
   for (const int cut : options.layer_cuts)
     if (cut <= 0 || cut >= spec().layers)
       fail_usage("expected layer cuts between 1 and {}, found {}", spec().layers - 1, cut);
+  if (!std::is_sorted(options.layer_cuts.begin(), options.layer_cuts.end(), std::less_equal()))
+    fail_usage("expected ascending layer cuts, found {}", fmt::join(options.layer_cuts, ","));
 
   host_kernels_ = select_kernels(arithmetic_.order, options.instruction_set);
   kernels_ = device().is_host() ? host_kernels_ : gpu_kernels(options, arithmetic_, devices_);

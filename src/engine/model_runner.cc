@@ -41,6 +41,8 @@ struct ModelRunner::Team {
   }
   ~Team() {
     stopping = true;
+    // For ranks that have no thread, since the memory for their keys and values could not be had.
+    for (size_t rank = threads.size() + 1; rank < pools.size(); ++rank) (void)start.arrive();
     start.arrive_and_wait();
   }
 

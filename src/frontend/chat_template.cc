@@ -1,22 +1,17 @@
 #include "frontend/chat_template.h"
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "base/error.h"
+#include "base/input_file.h"
 
 namespace invar {
 
 namespace {
 
 std::string optional_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return "";
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) fail("{}: cannot be read", path);
-  return text.str();
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored) ? read_whole_file(path) : "";
 }
 
 // Adds the members like "bos_token": "<s>" or {"content": "<s>"}; later ones replace earlier ones.

@@ -68,10 +68,7 @@ void shrink(LoadRequest& r, int most) {
 
 std::vector<LoadRequest> from_trace(const LoadSpec& spec, int count, bool& has_times,
                                     Random& random) {
-  const InputFile file(spec.trace.file);
-  std::string text(static_cast<size_t>(file.size()), 0);
-  file.read_at(0, std::as_writable_bytes(std::span(text)));
-  TraceTable table = parse_trace(text, spec.trace.file);
+  TraceTable table = parse_trace(read_whole_file(spec.trace.file), spec.trace.file);
   has_times = table.has_times;
   if (spec.arrivals.kind == "trace" && !has_times)
     fail_usage("{}: expected Date and Time for arrivals as in the trace, found lengths only",

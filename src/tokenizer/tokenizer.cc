@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "tokenizer/byte_level.h"
 #include "tokenizer/hf_tokenizer_json.h"
 #include "tokenizer/sentencepiece_model.h"
@@ -20,14 +19,6 @@ namespace {
 
 // Far above any prompt, far enough below 2 GiB for what normalization may add.
 constexpr size_t kMaxText = size_t{1} << 26;
-
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file) text << file.rdbuf();
-  if (!file) fail("{}: cannot be read", path.string());
-  return text.str();
-}
 
 // "<0x4A>" is byte 0x4A.
 std::optional<char> byte_named(std::string_view token) {
@@ -86,7 +77,8 @@ std::vector<std::pair<std::string, std::string>> TokenizerTexts::files() const {
 Tokenizer Tokenizer::load(const std::string& directory) {
   const std::filesystem::path folder(directory);
   const auto optional_file = [&](const char* name) {
-    return std::filesystem::exists(folder / name) ? read_file(folder / name) : std::string();
+    return std::filesystem::exists(folder / name) ? read_whole_file((folder / name).string())
+                                                  : std::string();
   };
   TokenizerTexts texts;
   texts.tokenizer_json = optional_file("tokenizer.json");

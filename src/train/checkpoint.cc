@@ -4,10 +4,10 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "model/families/make_model.h"
 #include "weights/checkpoint_writer.h"
 #include "weights/hf_directory.h"
@@ -116,9 +116,8 @@ std::vector<float> read_array(const TensorSource& source, const char* name, int6
   return array;
 }
 
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+std::string optional_file(const fs::path& path) {
+  return fs::exists(path) ? read_whole_file(path.string()) : std::string();
 }
 
 }  // namespace
@@ -127,9 +126,9 @@ TokenizerTexts read_tokenizer_texts(const std::string& directory) {
   const fs::path from = directory;
   if (!fs::exists(from / "tokenizer.json"))
     fail("{}: expected a model directory with a tokenizer.json, found none", directory);
-  return {read_file(from / "tokenizer.json"),
-          read_file(from / "tokenizer_config.json"),
-          read_file(from / "special_tokens_map.json"),
+  return {optional_file(from / "tokenizer.json"),
+          optional_file(from / "tokenizer_config.json"),
+          optional_file(from / "special_tokens_map.json"),
           {}};
 }
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import struct
@@ -17,9 +18,11 @@ PROMPT = "The bits of an answer depend on the request alone."
 FAST = ["--threads", "1", "--max-model-len", "256", "--kv-cache-memory", "0.05"]
 
 
-def invar(*args, home="/nowhere"):
+def invar(*args, home="/nowhere", address_space=resource.RLIM_INFINITY):
     """Without a bundled model: what is tested here does not depend on one."""
+    limit = (address_space, resource.getrlimit(resource.RLIMIT_AS)[1])
     return subprocess.run([INVAR, *args], capture_output=True, stdin=subprocess.DEVNULL, timeout=60,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
                           env=dict(os.environ, INVAR_HOME=str(home)))
 
 
@@ -54,9 +57,9 @@ class CliTest(unittest.TestCase):
                             "--max-model-len", "256", "--max-num-seqs", "4", *args)
         return json.loads(done)
 
-    def refuse(self, status, text, *args):
+    def refuse(self, status, text, *args, **limits):
         """One sentence that has `text` on the error stream, nothing else, and the exit status."""
-        done = invar(*args)
+        done = invar(*args, **limits)
         stderr = done.stderr.decode()
         with self.subTest(args=args, stderr=stderr, status=done.returncode):
             self.assertEqual(done.returncode, status)
@@ -386,12 +389,28 @@ class BadInput(CliTest):
             ("--seed", ["--seed", "-1"]), ("stop", ["--stop", ""]),
             ("fastest", ["--scheduling-policy", "fastest"]), ("mmx", ["--isa", "mmx"]), ("exact", ["--arith", "exact"]),
             ("small", ["--weights", "small"]), ("dummy:x", ["--load-format", "dummy:x"]),
-            ("99", ["--layer-cuts", "99"]), ("trace-values", ["--trace", "/tmp/x", "--trace-values", "-1"]),
+            ("99", ["--layer-cuts", "99"]), ("3,1", ["--layer-cuts", "3,1"]), ("2,2", ["--layer-cuts", "2,2"]),
+            ("n must be", ["-n", "0"]), ("n must be", ["-n", "100000000"]),
+            ("trace-values", ["--trace", "/tmp/x", "--trace-values", "-1"]),
         ]
         for text, args in cases:
             self.refuse(2, text, *run, *args)
         self.refuse(1, "memory", *run, "--kv-cache-memory", "0.0000001")
         self.refuse(1, "memory", *run, "--kv-cache-memory", "0.001", "--max-model-len", "4096")
+
+    def test_little_address_space(self):
+        """What the system refuses ends the program: nobody waits for a thread that never began."""
+        run = ["generate", "-p", "x"]
+        self.refuse(1, "threads", *run, "--threads", "1000", address_space=1 << 30)
+        self.refuse(1, "memory", *run, "--tensor-parallel-size", "2", "--kv-cache-memory", "40", "--max-num-seqs", "500",
+                    address_space=3 << 30)
+
+    def test_odd_files(self):
+        run = ["generate", "-p", "x", *FAST]
+        self.refuse(1, "/dev/zero", *run, "--guided-json", "/dev/zero")
+        self.refuse(1, "directory", "generate", "--input", "/", "--output", str(self.root / "o"), *FAST)
+        self.refuse(1, "/dev/zero", "chat", "--chat-template", "/dev/zero", *FAST)
+        self.refuse(2, "completions", "audit", "--completions", "-4")
 
     def test_prompts(self):
         self.refuse(2, "the prompt has", "generate", "-p", "x " * 2000, *FAST)
@@ -441,6 +460,13 @@ class BadInput(CliTest):
         self.refuse(1, "tokenizer.json", "generate", str(words), "-p", "x")
         (words / "tokenizer.json").unlink()
         self.refuse(1, "tokenizer", "generate", str(words), "-p", "x")
+
+        for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+            for kind, make in [("pipe", os.mkfifo), ("device", lambda path: path.symlink_to("/dev/zero")), ("folder", os.mkdir)]:
+                odd = self.copy_of_model(f"{name}.{kind}")
+                (odd / name).unlink()
+                make(odd / name)
+                self.refuse(1, name, "generate", str(odd), "-p", "x")
 
         nan = self.copy_of_model("nan")
         start, header = header_of(nan / "model.safetensors")
