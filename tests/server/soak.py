@@ -83,7 +83,12 @@ class Soak:
 
     def invalid(self, draws):
         path, body, headers, wanted = draws.choice(INVALID)
-        status, _, answer = self.served.ask("POST", path, body, headers)
+        try:
+            status, _, answer = self.served.ask("POST", path, body, headers)
+        except (BrokenPipeError, ConnectionResetError):
+            if wanted != 413:  # whose answer may come before all of the body is sent
+                raise
+            return
         if status != wanted or not answer["error"]["message"]:
             self.fault("not refused", path, str(body)[:200], status, answer)
 
@@ -104,7 +109,7 @@ class Soak:
         while piece := connection.recv(4096):
             data += piece
         connection.close()
-        if not data.startswith(b"HTTP/1.1 400") or data.count(b"HTTP/1.1") != 1:
+        if not data.startswith(b"HTTP/1.1 400") or len(re.findall(rb"HTTP/1.1 \d", data)) != 1:
             self.fault("smuggled", data)
 
     def work(self, worker, end):
