@@ -98,6 +98,8 @@ TokenizedText Admission::tokenize(const HttpRequest& http) const {
             .endpoint = chat ? "/v1/chat/completions" : "/v1/completions",
             .request = http.body});
   const json::Value* texts = body.find("return_token_strs");
+  if (texts && !texts->is_null() && !texts->is_bool())
+    fail_usage("expected return_token_strs as true or false, found {}", texts->type_name());
   return {encode(request, request.prompts.front()), texts && *texts == json::Value(true)};
 }
 

@@ -96,7 +96,7 @@ class Help(CliTest):
         self.assertEqual(report["vocabulary"], 600)
         self.assertTrue(all(value > 0 for value in report.values()))
         self.refuse(1, "/nowhere", "bench", "text", "/nowhere")
-        self.refuse(1, "found none", "bench", "text", "--text", "/dev/null")
+        self.refuse(1, "expected a regular file", "bench", "text", "--text", "/dev/null")
         self.refuse(2, "rounds", "bench", "text", "--rounds", "0")
 
 
