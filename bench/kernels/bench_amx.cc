@@ -34,8 +34,10 @@ struct Loop {
 constexpr Loop kLoops[] = {
     {"2 x 2 tiles, all in L1", 2, 32, 4, 2},
     {"3 x 2 tiles, all in L1", 3, 48, 4, 2},
-    {"2 x 2, rows from L2, weights in L1", 2, 512, 8, 2},
-    {"2 x 2, rows from L2 past L1, weights in L1", 2, 512, 8, 2, true},
+    {"2 x 2, rows from L2, 32 KB of weights", 2, 512, 16, 2, false, true},
+    {"2 x 2, rows from L2 past L1, 32 KB of weights", 2, 512, 16, 2, true, true},
+    {"the same, 64 KB of weights", 2, 512, 32, 2, true, true},
+    {"the same, 32 KB at a time from memory", 2, 512, 16, 4096, true, true},
     {"2 x 2, rows and weights from L2", 2, 512, 32, 2},
     {"3 x 2, rows and weights from L2", 3, 480, 32, 2},
     {"3 x 2, from L2, chains stored", 3, 480, 32, 2, false, true},

@@ -127,8 +127,10 @@ def rate():
 
 def streams():
     served = Served(INVAR, "--max-num-seqs", "512", "--max-num-batched-tokens", "512", "--max-connections", "4096",
-                    "--timeout-keep-alive", "600")
-    all_streams(served, [request_bytes(prompt="x", max_tokens=2, stream=True)] * 32)
+                    "--timeout-keep-alive", "600", "--kv-cache-memory", "0.125")
+    # The keys and values, 1024 pages, are the model's memory: they are all there before anything is counted.
+    all_streams(served, [request_bytes(prompt=[(7 * i + j) % 500 for j in range(2100)], max_tokens=1, stream=True)
+                         for i in range(32)])
     base = served.resident_bytes()
     idle = [served.raw() for _ in range(2000)]
     served.wait_until(lambda: served.metric("invar:connections") >= 2000)
@@ -148,7 +150,7 @@ def streams():
         connection.close()
     served.stop()
     bar("2000 idle connections, memory for each", "", f"{(with_idle - base) / 2000 / 1024:.1f} KiB")
-    bar("512 streams, memory for each with all begun", "< 64 KiB, none starved",
+    bar("512 streams, memory for each beside keys and values, all begun", "< 64 KiB, none starved",
         f"{(peak[0] - with_idle) / 512 / 1024:.1f} KiB, {live[0]:.0f} live then, {whole} of 512 complete")
 
 
