@@ -132,7 +132,8 @@ Model::Model(const ModelOptions& options, const LoadProgress& progress) : option
   for (const int cut : options.layer_cuts)
     if (cut <= 0 || cut >= spec().layers)
       fail_usage("expected layer cuts between 1 and {}, found {}", spec().layers - 1, cut);
-  if (!std::is_sorted(options.layer_cuts.begin(), options.layer_cuts.end(), std::less_equal()))
+  if (std::ranges::adjacent_find(options.layer_cuts, std::greater_equal()) !=
+      options.layer_cuts.end())
     fail_usage("expected ascending layer cuts, found {}", fmt::join(options.layer_cuts, ","));
 
   host_kernels_ = select_kernels(arithmetic_.order, options.instruction_set);
