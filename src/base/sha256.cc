@@ -1,6 +1,9 @@
 #include "base/sha256.h"
 
-#include <openssl/evp.h>
+// The functions of OpenSSL's newer interface take memory each time a digest begins, which a warm
+// step may not; these do not.
+#define OPENSSL_SUPPRESS_DEPRECATED
+#include <openssl/sha.h>
 
 #include "base/check.h"
 
@@ -8,39 +11,41 @@ namespace invar {
 
 namespace {
 
-EVP_MD_CTX* evp(void* context) {
-  return static_cast<EVP_MD_CTX*>(context);
+SHA256_CTX* sha(void* context) {
+  return static_cast<SHA256_CTX*>(context);
 }
 
 }  // namespace
 
-Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
-  CHECK(context_, "OpenSSL has no memory for a digest");
+Sha256::Sha256() : context_(new SHA256_CTX) {
   restart();
 }
 
 Sha256::~Sha256() {
-  EVP_MD_CTX_free(evp(context_));
+  delete sha(context_);
 }
 
 void Sha256::restart() {
-  CHECK(EVP_DigestInit_ex(evp(context_), EVP_sha256(), nullptr) == 1, "OpenSSL lacks SHA-256");
+  CHECK(SHA256_Init(sha(context_)) == 1, "SHA-256 failed");
 }
 
 void Sha256::update(std::span<const std::byte> bytes) {
-  CHECK(EVP_DigestUpdate(evp(context_), bytes.data(), bytes.size()) == 1, "SHA-256 failed");
+  CHECK(SHA256_Update(sha(context_), bytes.data(), bytes.size()) == 1, "SHA-256 failed");
 }
 
 Digest Sha256::finish() {
   Digest digest;
-  CHECK(EVP_DigestFinal_ex(evp(context_), digest.data(), nullptr) == 1, "SHA-256 failed");
+  CHECK(SHA256_Final(digest.data(), sha(context_)) == 1, "SHA-256 failed");
   return digest;
 }
 
 Digest sha256(std::span<const std::byte> bytes) {
-  Sha256 hash;
-  hash.update(bytes);
-  return hash.finish();
+  SHA256_CTX context;
+  Digest digest;
+  CHECK(SHA256_Init(&context) == 1 && SHA256_Update(&context, bytes.data(), bytes.size()) == 1 &&
+            SHA256_Final(digest.data(), &context) == 1,
+        "SHA-256 failed");
+  return digest;
 }
 
 std::string to_hex(const Digest& digest) {

@@ -8,6 +8,22 @@ namespace {
 
 std::atomic<int64_t> count{0};
 
+}  // namespace
+
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define INVAR_THREAD_SANITIZER
+#endif
+#endif
+
+#ifdef INVAR_THREAD_SANITIZER
+// clang's runtime has operators of its own, which call this.
+extern "C" void __sanitizer_malloc_hook(const volatile void*, size_t) {
+  count.fetch_add(1, std::memory_order_relaxed);
+}
+#else
+namespace {
+
 void* counted(size_t size, size_t alignment) {
   count.fetch_add(1, std::memory_order_relaxed);
   const size_t rounded = (size + alignment - 1) / alignment * alignment;
@@ -42,6 +58,7 @@ void operator delete(void* p, std::align_val_t) noexcept {
 void operator delete(void* p, size_t, std::align_val_t) noexcept {
   std::free(p);
 }
+#endif
 
 namespace invar {
 
