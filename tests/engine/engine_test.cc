@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
+#include <new>
 
 #include "base/error.h"
 #include "sampling/grammar/languages.h"
@@ -47,6 +49,19 @@ struct Counter final : OutputSink {
 void run_all(Engine& engine, OutputSink& sink) {
   while (engine.step(sink)) {
   }
+}
+
+// What the tests of warm steps would see. Called by name: a new that nobody needs may be left out.
+TEST(Allocations, AreCounted) {
+  const int64_t before = allocation_count();
+  void* volatile of_cpp = ::operator new(10);
+  void* volatile aligned = ::operator new (128, std::align_val_t{64});
+  void* volatile of_c = std::malloc(10);
+  const int64_t taken = allocation_count() - before;
+  std::free(of_c);
+  ::operator delete (aligned, std::align_val_t{64});
+  ::operator delete(of_cpp);
+  EXPECT_EQ(taken, 3);
 }
 
 TEST(Engine, AWarmStepTakesNoMemory) {

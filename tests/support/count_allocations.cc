@@ -1,62 +1,65 @@
 #include "support/count_allocations.h"
 
 #include <atomic>
-#include <cstdlib>
-#include <new>
+#include <cerrno>
+#include <cstddef>
 
 namespace {
 
 std::atomic<int64_t> count{0};
 
+void add_one() {
+  count.fetch_add(1, std::memory_order_relaxed);
+}
+
 }  // namespace
 
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
-#define INVAR_THREAD_SANITIZER
+#define INVAR_OWN_MALLOC  // the sanitizer's
 #endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define INVAR_OWN_MALLOC
 #endif
 
-#ifdef INVAR_THREAD_SANITIZER
-// clang's runtime has operators of its own, which call this.
+// operator new takes its memory from malloc too, so that one place sees what C++ and C take.
+#ifdef INVAR_OWN_MALLOC
 extern "C" void __sanitizer_malloc_hook(const volatile void*, size_t) {
-  count.fetch_add(1, std::memory_order_relaxed);
+  add_one();
 }
 #else
-namespace {
+extern "C" {
 
-void* counted(size_t size, size_t alignment) {
-  count.fetch_add(1, std::memory_order_relaxed);
-  const size_t rounded = (size + alignment - 1) / alignment * alignment;
-  if (void* p = std::aligned_alloc(alignment, rounded > 0 ? rounded : alignment)) return p;
-  throw std::bad_alloc();
-}
+// glibc's own, under the names that it keeps for this.
+void* __libc_malloc(size_t);
+void* __libc_calloc(size_t, size_t);
+void* __libc_realloc(void*, size_t);
+void* __libc_memalign(size_t, size_t);
 
-}  // namespace
-
-void* operator new(size_t size) {
-  return counted(size, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+void* malloc(size_t size) {
+  add_one();
+  return __libc_malloc(size);
 }
-void* operator new(size_t size, std::align_val_t alignment) {
-  return counted(size, static_cast<size_t>(alignment));
+void* calloc(size_t number, size_t size) {
+  add_one();
+  return __libc_calloc(number, size);
 }
-void* operator new(size_t size, const std::nothrow_t&) noexcept {
-  try {
-    return operator new(size);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
+void* realloc(void* p, size_t size) {
+  add_one();
+  return __libc_realloc(p, size);
 }
-void operator delete(void* p) noexcept {
-  std::free(p);
+void* memalign(size_t alignment, size_t size) {
+  add_one();
+  return __libc_memalign(alignment, size);
 }
-void operator delete(void* p, size_t) noexcept {
-  std::free(p);
+void* aligned_alloc(size_t alignment, size_t size) {
+  return memalign(alignment, size);
 }
-void operator delete(void* p, std::align_val_t) noexcept {
-  std::free(p);
+int posix_memalign(void** p, size_t alignment, size_t size) {
+  *p = memalign(alignment, size);
+  return *p ? 0 : ENOMEM;
 }
-void operator delete(void* p, size_t, std::align_val_t) noexcept {
-  std::free(p);
 }
 #endif
 

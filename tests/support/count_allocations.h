@@ -5,7 +5,8 @@
 
 namespace invar {
 
-// Calls of operator new so far, on all threads. Linking test_allocations replaces operator new.
+// Calls of malloc and its kin so far, on all threads, those of operator new and of libraries too.
+// Linking test_allocations replaces malloc.
 int64_t allocation_count();
 
 }  // namespace invar
