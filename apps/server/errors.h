@@ -15,11 +15,11 @@ struct ApiError {
   std::string param;  // the field that is wrong; or empty
 };
 
-// The "type" that goes with a status.
 // What a request whose deadline has passed is told.
 inline constexpr const char* kTooLate =
     "the answer was not ready in the time that the request gave";
 
+// The "type" that goes with a status.
 const char* error_type(int status);
 HttpReply error_reply(const ApiError& error);
 

@@ -201,7 +201,7 @@ Digest Model::take(const std::string& directory) {
   const Digest digest = weights_digest(*source, source->names(), *pool_);
   try {
     write(*source);
-  } catch (const Error&) {  // half of it may have been written
+  } catch (...) {  // half of it may have been written
     ModelConfig before;
     write(*open_weights(options_, before));
     throw;

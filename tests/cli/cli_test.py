@@ -97,6 +97,8 @@ class Help(CliTest):
         self.assertTrue(all(value > 0 for value in report.values()))
         self.refuse(1, "/nowhere", "bench", "text", "/nowhere")
         self.refuse(1, "expected a regular file", "bench", "text", "--text", "/dev/null")
+        with tempfile.NamedTemporaryFile() as empty:
+            self.refuse(1, "found none", "bench", "text", "--text", empty.name)
         self.refuse(2, "rounds", "bench", "text", "--rounds", "0")
 
 

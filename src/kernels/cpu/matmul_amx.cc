@@ -31,6 +31,7 @@ constexpr int kLevels =
 constexpr int64_t kBlockBytes = 1 << 20;
 constexpr int64_t kTiles = 32, kFewTiles = 8;
 
+// From so many rows on, chains that lie in memory between parts of the inner size gain.
 constexpr int64_t kManyRows = 128;
 // Trees gain later: 512 rows are quicker strip by strip, 2048 are not.
 constexpr int64_t kManyRowsOfTrees = 1024;
