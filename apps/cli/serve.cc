@@ -190,8 +190,17 @@ void add_serve(CLI::App& app, Action& action) {
   key->needs(certificate);
   command->add_option("--served-model-name", flags->names,
                       "Names under which clients ask for the model");
+  // An empty key, of a variable that is not set, would be shown by everyone.
+  const CLI::Validator not_empty(
+      [](const std::string& key) { return key.empty() ? "expected a key, found none" : ""; }, "");
   command->add_option("--api-key", o.api_keys, "Keys of which a client must show one")
-      ->envname("INVAR_API_KEY");
+      ->envname("INVAR_API_KEY")
+      ->check(not_empty);
+  command
+      ->add_option("--admin-key", o.admin_keys,
+                   "Keys of which a client of /admin must show one; without it those of --api-key")
+      ->envname("INVAR_ADMIN_KEY")
+      ->check(not_empty);
   command
       ->add_option("--tool-call-parser", flags->tool_parser,
                    "How the model writes calls of tools: auto, from its template; hermes; "

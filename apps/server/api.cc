@@ -32,13 +32,27 @@ json::Value embedding_value(const std::vector<float>& vector, bool base64) {
   return text;
 }
 
+// Compares digests, so that the time says nothing about a key.
+bool shows_a_key(const HttpRequest& request, const std::vector<std::string>& keys) {
+  constexpr std::string_view kBearer = "Bearer ";
+  const std::string* header = request.header("authorization");
+  if (!header || !header->starts_with(kBearer)) return false;
+  const Digest digest = sha256(std::as_bytes(std::span(*header).subspan(kBearer.size())));
+  bool found = false;
+  for (const std::string& key : keys) {
+    const Digest expected = sha256(std::as_bytes(std::span(key)));
+    found |= CRYPTO_memcmp(digest.data(), expected.data(), digest.size()) == 0;
+  }
+  return found;
+}
+
 }  // namespace
 
 struct Server::Route {
   const char* method;
   const char* path;
   Endpoint endpoint;
-  bool needs_key = true;
+  enum class Key { none, client, admin } key = Key::client;
   bool takes_id = false;  // the path goes on with the id of an answer
 
   bool matches(const std::string& asked) const {
@@ -48,10 +62,11 @@ struct Server::Route {
 };
 
 const std::vector<Server::Route>& Server::routes() {
+  using enum Route::Key;
   static const std::vector<Route> kRoutes = {
-      {"GET", "/health", &Server::health, false},
-      {"GET", "/version", &Server::version, false},
-      {"GET", "/metrics", &Server::metrics, false},
+      {"GET", "/health", &Server::health, none},
+      {"GET", "/version", &Server::version, none},
+      {"GET", "/metrics", &Server::metrics, none},
       {"GET", "/v1/models", &Server::models},
       {"POST", "/v1/completions", &Server::answer},
       {"POST", "/v1/chat/completions", &Server::answer},
@@ -59,10 +74,10 @@ const std::vector<Server::Route>& Server::routes() {
       {"POST", "/v1/embeddings", &Server::embeddings},
       {"POST", "/tokenize", &Server::tokenize},
       {"POST", "/detokenize", &Server::detokenize},
-      {"POST", "/admin/weights", &Server::take_weights},
-      {"GET", "/v1/completions/", &Server::retrieve, true, true},
-      {"GET", "/v1/chat/completions/", &Server::retrieve, true, true},
-      {"GET", "/v1/responses/", &Server::retrieve, true, true},
+      {"POST", "/admin/weights", &Server::take_weights, admin},
+      {"GET", "/v1/completions/", &Server::retrieve, client, true},
+      {"GET", "/v1/chat/completions/", &Server::retrieve, client, true},
+      {"GET", "/v1/responses/", &Server::retrieve, client, true},
   };
   return kRoutes;
 }
@@ -158,9 +173,7 @@ void Server::route(const std::shared_ptr<Exchange>& exchange) {
       allowed += allowed.empty() ? route.method : std::string(", ") + route.method;
       continue;
     }
-    if (route.needs_key && !may_ask(request))
-      throw ApiError{401, "expected the server's key as \"Authorization: Bearer KEY\"",
-                     "invalid_api_key"};
+    check_key(route, request);
     return (this->*route.endpoint)(exchange);
   }
   if (allowed.empty())
@@ -177,23 +190,21 @@ void Server::route(const std::shared_ptr<Exchange>& exchange) {
   exchange->reply(std::move(reply));
 }
 
-// Compares digests, so that the time says nothing about a key.
-bool Server::may_ask(const HttpRequest& request) const {
-  if (options_.api_keys.empty()) return true;
-  const std::string* header = request.header("authorization");
-  constexpr std::string_view kBearer = "Bearer ";
-  const std::string_view given = header && header->starts_with(kBearer)
-                                     ? std::string_view(*header).substr(kBearer.size())
-                                     : std::string_view();
-  const Digest digest = sha256(std::as_bytes(std::span(given)));
-  bool found = false;
-  for (const std::string& key : options_.api_keys) {
-    const Digest expected = sha256(std::as_bytes(std::span(key)));
-    found |= CRYPTO_memcmp(digest.data(), expected.data(), digest.size()) == 0;
-  }
-  return found;
+void Server::check_key(const Route& route, const HttpRequest& request) const {
+  const bool is_admin = route.key == Route::Key::admin;
+  const auto& keys =
+      is_admin && !options_.admin_keys.empty() ? options_.admin_keys : options_.api_keys;
+  // Not even on a loopback address: a page in a browser there can send a POST too.
+  if (is_admin && keys.empty())
+    throw ApiError{403,
+                   fmt::format("{} needs a server with --admin-key or --api-key", request.path),
+                   "no_api_key"};
+  if (route.key == Route::Key::none || keys.empty() || shows_a_key(request, keys)) return;
+  throw ApiError{401,
+                 fmt::format("expected the {} as \"Authorization: Bearer KEY\"",
+                             &keys == &options_.admin_keys ? "admin's key" : "server's key"),
+                 "invalid_api_key"};
 }
-
 void Server::health(std::shared_ptr<Exchange> exchange) {
   exchange->reply({.type = "text/plain"});
 }

@@ -22,7 +22,9 @@ namespace invar::server {
 struct ServerOptions {
   HttpOptions http;
   std::vector<std::string> api_keys;  // empty: anyone may ask
-  size_t max_queued = 1024;           // answers in all beyond which requests are refused with 429
+  // For what changes the server; empty: `api_keys`, and nobody when these are empty too.
+  std::vector<std::string> admin_keys;
+  size_t max_queued = 1024;  // answers in all beyond which requests are refused with 429
   std::vector<std::string> allowed_origins = {"*"};  // of pages that may ask (CORS)
   std::chrono::milliseconds request_timeout{0};      // longest for an answer; 0: no limit
   int64_t journal_keep = 7 * 24 * 3600;  // seconds for which lines that have ended are kept
@@ -45,7 +47,8 @@ class Server {
 
   void handle(const std::shared_ptr<Exchange>& exchange);
   void route(const std::shared_ptr<Exchange>& exchange);
-  bool may_ask(const HttpRequest& request) const;
+  // Throws ApiError when the request does not show a key that its route needs.
+  void check_key(const Route& route, const HttpRequest& request) const;
   void set_deadline(const std::shared_ptr<Exchange>& exchange);
   void allow_origin(Exchange& exchange) const;
   void refuse(Exchange& exchange, const ApiError& error);

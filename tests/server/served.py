@@ -15,16 +15,22 @@ os.environ["INVAR_HOME"] = "/nonexistent"  # without MODEL the made one, whateve
 FAST = ["--threads", "1", "--max-model-len", "512", "--kv-cache-memory", "0.1", "--max-num-seqs", "32"]
 
 
+def fast_and(flags):
+    """`flags`, and of FAST what they do not say."""
+    return [word for pair in zip(FAST[::2], FAST[1::2]) if pair[0] not in flags for word in pair] + list(flags)
+
+
 class Served:
     """One server process. `invar` is the program; `command` replaces the usual one."""
+    patience = 30  # seconds for what takes none
 
     def __init__(self, invar, *flags, name="m", command=None):
+        self.program = invar
         self.log = tempfile.TemporaryFile("w+b")  # what it says on the error stream
-        fast = [word for pair in zip(FAST[::2], FAST[1::2]) if pair[0] not in flags for word in pair]
-        command = command or [invar, "serve", "--host", "127.0.0.1", "--port", "0", "--served-model-name", name, *fast,
-                              *flags]
+        command = command or [invar, "serve", "--host", "127.0.0.1", "--port", "0", "--served-model-name", name,
+                              *fast_and(flags)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log)
-        ready, _, _ = select.select([self.process.stdout], [], [], 30)
+        ready, _, _ = select.select([self.process.stdout], [], [], self.patience)
         assert ready, "the server did not start"
         line = self.process.stdout.readline().decode()
         match = re.match(r"https?://127\.0\.0\.1:(\d+)$", line.strip())
@@ -35,7 +41,7 @@ class Served:
         """Ends it and returns its exit status."""
         if self.process.poll() is None:
             self.process.send_signal(by)
-        status = self.process.wait(30)
+        status = self.process.wait(self.patience)
         self.process.stdout.close()
         self.last_words = self.said()
         self.log.close()
@@ -46,11 +52,11 @@ class Served:
         return os.pread(self.log.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def connect(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.patience)
 
     def raw(self, data=b""):
         """A connection that sent `data`."""
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=self.patience)
         connection.sendall(data)
         return connection
 

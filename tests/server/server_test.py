@@ -17,7 +17,7 @@ import tempfile
 import time
 import unittest
 
-from served import FAST, Served, children, events, read_all
+from served import FAST, Served, children, events, fast_and, read_all
 
 INVAR = None  # the program; set by main
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -488,7 +488,7 @@ class Weights(unittest.TestCase):
 
     def serve(self, model, *flags):
         return Served(INVAR, command=[INVAR, "serve", self.root / model, "--host", "127.0.0.1", "--port", "0", "--api-key", "k",
-                                      *FAST, *flags])
+                                      *fast_and(flags)])
 
     def answer(self, served, **body):
         status, _, answer = served.ask("POST", COMPLETIONS, {**self.BODY, **body}, self.KEY)
@@ -522,18 +522,32 @@ class Weights(unittest.TestCase):
                 self.assertEqual(self.answer(served), before)
                 self.assertEqual(served.stop(), 0)
 
+    def begun(self, served, **body):
+        """A stream whose first tokens have come."""
+        text = json.dumps({**self.BODY, "stream": True, **body})
+        connection = served.raw(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer k\r\n"
+                                f"Content-Length: {len(text)}\r\n\r\n{text}".encode())
+        data = b""
+        while b"data: " not in data:
+            data += connection.recv(1000)
+        return connection, data
+
     def test_what_has_begun_ends_with_its_own_weights(self):
-        served = self.serve("one")
-        alone = self.answer(served, max_tokens=300)
+        served = self.serve("one", "--max-model-len", "4096")
+        fingerprint = self.answer(served)[1].encode()
+        hashes = lambda data: re.findall(rb'"logits_hash": "(\w+)"', data)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            running = [pool.submit(self.answer, served, max_tokens=300) for _ in range(3)]
-            served.wait_until(lambda: served.metric("vllm:num_requests_running") == 3)
+            alone = hashes(read_all(self.begun(served, max_tokens=1000)[0]))
+            running = [self.begun(served, max_tokens=1000) for _ in range(3)]
             swap = pool.submit(self.swap, served, "two")
             time.sleep(0.02)
             late = [pool.submit(self.answer, served, max_tokens=300) for _ in range(3)]
-            self.assertEqual({r.result() for r in running}, {alone})
-            swap.result()
-            self.assertEqual(len({r.result() for r in late} | {alone}), 2)  # all of the new weights
+            whole = [first + read_all(connection) for connection, first in running]
+            self.assertEqual([hashes(data)[-1:] for data in whole], [alone[-1:]] * 3)
+            self.assertTrue(alone and all(fingerprint in data for data in whole))
+            after = swap.result()["system_fingerprint"]
+            self.assertLessEqual({r.result()[1] for r in late}, {fingerprint.decode(), after})
+            self.assertEqual(self.answer(served)[1], after)
         self.assertEqual(served.stop(), 0)
 
     def test_what_is_refused_changes_nothing(self):
@@ -557,6 +571,33 @@ class Weights(unittest.TestCase):
         open_to_all = Served(INVAR)
         self.assertEqual(open_to_all.ask("POST", "/admin/weights", {"model": "x"})[0], 403)
         open_to_all.stop()
+
+    def test_a_key_of_its_own(self):
+        served = self.serve("one", "--admin-key", "a")
+        before, admin = self.answer(served), {"Authorization": "Bearer a"}
+        for headers in (self.KEY, {}, {"Authorization": "Bearer "}):
+            self.assertIn("admin's key", self.swap(served, "two", 401, headers)["error"]["message"])
+        self.assertEqual(served.ask("POST", COMPLETIONS, self.BODY, admin)[0], 401)  # it opens nothing else
+        self.swap(served, "two", headers=admin)
+        self.assertNotEqual(self.answer(served), before)
+        self.assertEqual(served.stop(), 0)
+
+    def test_one_swap_at_a_time(self):
+        served = self.serve("one", "--max-model-len", "4096")
+        before = self.answer(served)[1]
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            held, _ = self.begun(served, max_tokens=3000)  # as long as it goes on, so does the first swap
+            ask = lambda: served.ask("POST", "/admin/weights", {"model": str(self.root / "two")}, self.KEY)
+            swaps = [pool.submit(ask) for _ in range(2)]
+            first = next(concurrent.futures.as_completed(swaps)).result()
+            self.assertEqual((first[0], first[2]["error"]["code"]), (409, "busy"))
+            held.close()
+            self.assertEqual(sorted(swap.result()[0] for swap in swaps), [200, 409])
+        after = self.answer(served)[1]
+        self.assertNotEqual(after, before)
+        self.swap(served, "one")  # the next is not refused
+        self.assertEqual(self.answer(served)[1], before)
+        self.assertEqual(served.stop(), 0)
 
 
 class Deadlines(ServerTest):
@@ -735,7 +776,7 @@ class Ends(unittest.TestCase):
     def test_flags_that_are_refused_say_why(self):
         for flags, text in ((["--dtype", "float16"], "rounded"), (["--enforce-eager"], "compiled"),
                             (["--enable-lora", "--lora-modules", "a=b"], "adapters"), (["--max-logprobs", "5"], "1024"),
-                            (["--host", "nowhere"], "IP address"), (["--port", "99999"], "port")):
+                            (["--api-key", ""], "key"), (["--admin-key", ""], "key"), (["--host", "nowhere"], "IP address"), (["--port", "99999"], "port")):
             done = subprocess.run([INVAR, "serve", *FAST, *flags], capture_output=True, timeout=60)
             self.assertEqual((done.returncode, done.stdout), (2, b""), done.stderr)
             self.assertIn(text, done.stderr.decode())
