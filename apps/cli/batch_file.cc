@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <fstream>
 #include <map>
+#include <sstream>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/json.h"
 #include "base/timer.h"
 #include "command.h"
@@ -102,11 +103,8 @@ class Collector final : public TextSink {
 }  // namespace
 
 int run_batch_file(const BatchFile& file, TextEngine& engine) {
-  std::ifstream input(file.input);
-  if (!input) fail("{}: cannot be opened", file.input);
+  std::istringstream input(read_whole_file(file.input));
   std::error_code none;
-  if (std::filesystem::is_directory(file.input, none))
-    fail("{}: expected a file of requests, found a directory", file.input);
   if (std::filesystem::equivalent(file.input, file.output, none))
     fail_usage("--input and --output are the same file, {}", file.output);
   AtomicFile output(file.output);  // before the work: an output that cannot be is known at once
@@ -139,6 +137,7 @@ int run_batch_file(const BatchFile& file, TextEngine& engine) {
       ++errors;
     }
   }
+  if (lines.empty()) fail("{}: expected requests, one JSON object a line, found none", file.input);
   ProgressLine progress;
   Timer timer;
   const size_t total = lines.size() - errors;

@@ -100,6 +100,8 @@ int run_bench_schedule(const BenchScheduleFlags& flags) {
   if (flags.live < 1 || flags.live > 100000 || flags.steps < 100 || flags.steps > 10000000)
     fail_usage("expected 1 to 100000 live sequences and 100 to 10000000 steps, found {} and {}",
                flags.live, flags.steps);
+  if (!(flags.limit_us >= 0))
+    fail_usage("expected limit-us of 0 or more, found {}", flags.limit_us);
   json::Value report;
   if (!flags.json)
     fmt::print(
@@ -145,7 +147,6 @@ void add_bench_schedule(CLI::App& bench, Action& action) {
   command
       ->add_option("--limit-us", flags->limit_us,
                    "Exit with 1 when a median is above this; 0 is no limit")
-      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->add_flag("--enable-prefix-caching", flags->prefix_caching,
                     "With a prefix cache; no two prompts begin alike");

@@ -11,6 +11,7 @@
 #include "base/timer.h"
 #include "command.h"
 #include "frontend/chat_template.h"
+#include "frontend/stop_strings.h"
 #include "frontend/text_engine.h"
 #include "tokenizer/utf8.h"
 
@@ -227,6 +228,8 @@ int run_chat(const ChatFlags& flags) {
   if (const size_t at = utf8::find_invalid(flags.system); at != std::string::npos)
     fail_usage("expected --system as UTF-8, found a byte at {} that is not", at);
   const auto model = load_model(flags.model);
+  checked(flags.params, model->spec().vocab);  // once, not at every turn
+  StopStrings(flags.stop);
   const Tokenizer tokenizer = load_tokenizer(*model);
   const ChatTemplate chat = load_chat_template(*model, flags.template_file);
   const auto engine = make_engine(*model, flags.engine);

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "command.h"
+#include "number_flags.h"
 
 namespace invar::cli {
 
@@ -38,10 +39,10 @@ void add_corpus(CLI::App& app, Action& action) {
   auto flags = std::make_shared<CorpusFlags>();
   command->add_option("--seed", flags->seed, "Seed of the corpus")->capture_default_str();
   command->add_option("--first", flags->first, "Number of the first document")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   command->add_option("--count", flags->count, "How many to print")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   command->add_flag("--held-out", flags->held_out, "Documents that no training run sees");
   command->add_option("--kind", flags->kind, "Only these")

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "command.h"
+#include "number_flags.h"
 #include "train/corpus/corpus.h"
 
 namespace invar::cli {
@@ -178,10 +179,10 @@ void add_evaluate(CLI::App& app, Action& action) {
   command->add_option("--corpus-seed", flags->seed, "Seed of the corpus")->capture_default_str();
   command
       ->add_option("--documents", flags->documents, "Held-out documents whose questions are asked")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command->add_option("--stories", flags->stories, "Stories that are told at temperature 1")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command->callback([&action, flags] { action = [flags] { return run_evaluate(*flags); }; });
 }

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "command.h"
+#include "number_flags.h"
 
 namespace {
 
@@ -42,6 +43,7 @@ int run(int argc, char** argv) {
 #ifdef INVAR_HAVE_SERVER
   add_serve(app, action);
 #endif
+  check_numbers(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/error.h"
 #include "command.h"
 #include "model/families/make_model.h"
 #include "model/families/presets.h"
@@ -18,6 +19,7 @@ struct MakeModelFlags {
 };
 
 int run_make_model(const MakeModelFlags& flags) {
+  if (flags.directory.empty()) fail_usage("expected a directory, found an empty name");
   ModelConfig config;
   config.spec = override_spec(preset_spec(flags.preset), flags.overrides);
   const MadeTokenizer tokenizer = make_tokenizer(config.spec.vocab, flags.seed);
@@ -38,9 +40,7 @@ void add_make_model(CLI::App& app, Action& action) {
   command->add_option("DIRECTORY", flags->directory, "Where the model goes")->required();
   command->add_option("--preset", flags->preset, fmt::format("{}", fmt::join(preset_names(), ", ")))
       ->capture_default_str();
-  command->add_option("--seed", flags->seed, "Seed of the weights")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  command->add_option("--seed", flags->seed, "Seed of the weights")->capture_default_str();
   SpecOverrides& o = flags->overrides;
   command->add_option("--family", o.family, "llama, mistral, qwen2 or qwen3");
   command->add_option("--hidden", o.hidden, "Width of the residual stream");

@@ -177,9 +177,7 @@ void add_sampling_flags(CLI::App& command, SamplingParams& p) {
       ->capture_default_str();
   command.add_option("--min-tokens", p.min_tokens, "No end of sequence before this many tokens")
       ->capture_default_str();
-  command.add_option("--seed", p.seed, "Seed of the draws")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  command.add_option("--seed", p.seed, "Seed of the draws")->capture_default_str();
 }
 
 void add_end_tokens(SamplingParams& params, const Model& model) {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "command.h"
+#include "number_flags.h"
 #include "train/rl/experiment.h"
 
 namespace invar::cli {
@@ -95,7 +96,7 @@ void add_rl(CLI::App& app, Action& action) {
                    "auto, scalar, avx2, avx512 or amx: the same bits")
       ->capture_default_str();
   command->add_option("--until", flags->run.until, "Stop after this step with a checkpoint")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command->callback([&action, flags] { action = [flags] { return run_rl(*flags); }; });
 }
 

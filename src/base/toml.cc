@@ -1,12 +1,13 @@
 #include "base/toml.h"
 
+#include "base/input_file.h"
+
 namespace invar {
 
 toml::table parse_toml(const std::string& path) {
   try {
-    return toml::parse_file(path);
+    return toml::parse(read_whole_file(path), path);
   } catch (const toml::parse_error& error) {
-    if (error.source().begin.line == 0) fail("{}: cannot be read", path);
     fail_usage("{} line {}: not TOML: {}", path, error.source().begin.line,
                std::string(error.description()));
   }

@@ -147,7 +147,7 @@ class Reader {
   }
   void read_number(const char* name, double& value) const {
     const json::Value* v = find(name);
-    if (v && !v->is_number()) fail_usage("expected a number {}, found {}", name, v->type_name());
+    if (v && !v->is_number()) fail_usage("expected {} as a number, found {}", name, v->type_name());
     if (v) value = v->as_number();
   }
   bool read_flag(const char* name, bool value) const {
@@ -159,6 +159,7 @@ class Reader {
 
   std::vector<int32_t> token_ids(const json::Value& ids, const char* what) const {
     std::vector<int32_t> tokens;
+    if (!ids.is_array()) fail_usage("expected {} as an array, found {}", what, ids.type_name());
     for (const json::Value& id : ids.as_array())
       tokens.push_back(static_cast<int32_t>(integer(id, what, 0, context_.vocab - 1)));
     return tokens;
@@ -253,10 +254,9 @@ class Reader {
   void read_stops(TextRequest& request) const {
     if (const json::Value* v = find("stop")) {
       request.stop.clear();
-      if (v->is_string())
-        request.stop = {v->as_string()};
-      else
-        for (const json::Value& stop : v->as_array()) request.stop.push_back(stop.as_string());
+      if (!v->is_array()) request.stop = {text(*v, "stop")};
+      if (v->is_array())
+        for (const json::Value& one : v->as_array()) request.stop.push_back(text(one, "stop"));
     }
     request.include_stop = read_flag("include_stop_str_in_output", false);
     SamplingParams& p = request.params;
@@ -287,7 +287,11 @@ class Reader {
     const json::Value* tools = find("tools");
     const json::Value* choice = find("tool_choice");
     const std::string word = choice && choice->is_string() ? choice->as_string() : "auto";
-    if (!tools || !tools->is_array() || tools->as_array().empty() || word == "none") return;
+    if (!tools || !tools->is_array() || tools->as_array().empty() || word == "none") {
+      if (choice && !(choice->is_string() && (word == "none" || word == "auto")))
+        fail_usage("tool_choice {} needs \"tools\", found none", json::excerpt(*choice));
+      return;
+    }
     form_of_call(*tools, "");  // refuses what is no tool
     if (choice && choice->is_object()) {
       const json::Value* function = choice->find("function");

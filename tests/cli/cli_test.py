@@ -340,6 +340,11 @@ class Chat(CliTest):
         self.refuse(1, "no chat template", "chat", str(mute))
         self.refuse(2, "UTF-8", "chat", str(self.model), "--system", b"\xff")
 
+    def test_what_no_turn_could_be_answered_with(self):
+        for text, args in [("temperature", ["--temperature", "-1"]), ("max_tokens", ["--max-tokens", "0"]),
+                           ("top_p", ["--top-p", "1.5"]), ("min_tokens", ["--min-tokens", "-1"]), ("stop", ["--stop", ""])]:
+            self.refuse(2, text, "chat", str(self.model), *FAST, *args)
+
     def test_an_interrupt_stops_the_answer_only(self):
         run = subprocess.Popen([INVAR, "chat", str(self.model), "--threads", "1", "--max-tokens", "3000", "--ignore-eos"],
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -372,6 +377,24 @@ class BadInput(CliTest):
         self.refuse(2, "511", "score", "--tokens", "1,512", *FAST)
         self.refuse(2, "511", "score", "--tokens", "-1,1", *FAST)
         self.refuse(2, "--tokens", "score", "--tokens", "1,99999999999")
+        self.refuse(2, 'expected an integer, found ""', "score", "--tokens", "")
+
+    def test_numbers_that_are_none(self):
+        """CLI11 alone takes an empty text for 0, 010 for 8 and the largest number for larger ones."""
+        for text, args in [("an integer, found", ["generate", "-p", "x", "--top-k", ""]),
+                           ("a number, found", ["generate", "-p", "x", "--temperature", "warm"]),
+                           ("a number, found", ["generate", "-p", "x", "--temperature", "1e999"]),
+                           ("an integer, found", ["make-model", str(self.root / "m"), "--hidden", "1.5"]),
+                           ("--hidden", ["make-model", str(self.root / "m"), "--hidden", "99999999999"]),
+                           ("of 0 or more, found", ["make-model", str(self.root / "m"), "--seed", "-1"]),
+                           ("of 0 or more, found", ["make-model", str(self.root / "m"), "--seed", "99999999999999999999"]),
+                           ("an integer, found", ["bench", "schedule", "--live", "0x10"]),
+                           ("limit-us", ["bench", "schedule", "--limit-us", "-1"]),
+                           ("an integer, found", ["bench", "load", "x.toml", "--requests", "many"]),
+                           ("of 0 or more, found", ["corpus", "--first", "-1"]),
+                           ("of 1 or more, found", ["evaluate", "--stories", "0"])]:
+            self.refuse(2, text, *args)
+        self.assertFalse((self.root / "m").exists())
 
     def test_absurd_parameters(self):
         run = ["generate", "-p", "x"]
@@ -410,7 +433,10 @@ class BadInput(CliTest):
     def test_odd_files(self):
         run = ["generate", "-p", "x", *FAST]
         self.refuse(1, "/dev/zero", *run, "--guided-json", "/dev/zero")
-        self.refuse(1, "directory", "generate", "--input", "/", "--output", str(self.root / "o"), *FAST)
+        for odd in ("/", "/dev/zero"):
+            self.refuse(1, "regular file", "generate", "--input", odd, "--output", str(self.root / "o"), *FAST)
+            self.refuse(1, "regular file", "bench", "load", odd)
+        self.refuse(1, "none.toml", "bench", "load", str(self.root / "none.toml"))
         self.refuse(1, "/dev/zero", "chat", "--chat-template", "/dev/zero", *FAST)
         self.refuse(2, "completions", "audit", "--completions", "-4")
 
@@ -482,6 +508,8 @@ class BadInput(CliTest):
         self.refuse(1, "safetensors", "make-model", str(self.model))
         self.refuse(2, "huge", "make-model", str(self.root / "new"), "--preset", "huge")
         self.refuse(2, "heads", "make-model", str(self.root / "new"), "--heads", "7", "--kv-heads", "4")
+        self.refuse(2, "a window from 0", "make-model", str(self.root / "new"), "--window", "-1")
+        self.refuse(2, "an empty name", "make-model", "")
         self.refuse(1, "/proc/none", "make-model", "/proc/none/model")
         self.assertFalse((self.root / "new").exists())
 
@@ -519,6 +547,8 @@ class Batch(CliTest):
             (ask("text", prompt="x", temperature="hot"), "temperature"),
             (ask("seed", prompt="x", seed=-1), "seed"),
             (ask("stop", prompt="x", stop=[""]), "stop"),
+            (ask("stop", prompt="x", stop=[5]), "expected stop as a text"),
+            (ask("ids", prompt="x", stop_token_ids=5), "expected stop_token_ids as an array"),
             (ask("unknown", prompt="x", frobnicate=1), "frobnicate"),
             ("[1, 2]", "body"),
             (b'{"custom_id": "bytes", "body": {"prompt": "\xff"}}', "UTF-8"),
@@ -526,7 +556,7 @@ class Batch(CliTest):
         ]
         done, answers = self.run_lines([line for line, _ in lines])
         self.assertEqual(done.returncode, 1)
-        self.assertIn(b"3 answers, 18 errors", done.stderr)
+        self.assertIn(b"3 answers, 20 errors", done.stderr)
         self.assertEqual(len(answers), len(lines))
         for (line, error), answer in zip(lines, answers):
             with self.subTest(line=line[:80], answer=answer):
@@ -558,6 +588,7 @@ class Batch(CliTest):
             (self.chat_line("none", messages=[]), "at least one message"),
             (self.chat_line("no role", messages=[{"content": "x"}]), "role"),
             (self.chat_line("roles", messages="x"), "messages"),
+            (self.chat_line("tools", messages=hello, tool_choice="required"), "needs \"tools\""),
             (self.chat_line("url", url="/v1/embeddings", messages=hello), "/v1/embeddings"),
             (self.chat_line("image", messages=[{"role": "user", "content": [{"type": "image_url"}]}]), "image_url"),
             (self.request("messages", messages=hello, prompt="x"), "messages"),
@@ -707,6 +738,10 @@ class Batch(CliTest):
         self.refuse(1, str(self.root), *run, "--input", str(source), "--output", str(self.root))
         self.refuse(1, "/dev/null", *run, "--input", str(source), "--output", "/dev/null")
         self.refuse(2, "same file", *run, "--input", str(source), "--output", str(source))
+        for nothing in ("", "\n \r\n"):
+            (self.root / "nothing.jsonl").write_text(nothing)
+            self.refuse(1, "nothing.jsonl: expected requests", *run, "--input", str(self.root / "nothing.jsonl"), "--output",
+                        str(target))
         self.assertIn("custom_id", source.read_text())
         self.assertFalse(target.exists())
         self.assertEqual([p.name for p in self.root.iterdir() if p.name.endswith(".tmp")], [])

@@ -193,6 +193,11 @@ TEST(Families, RefuseByNameWhatIsNotImplemented) {
   refused("auto_map", object("{}"), "may change the arithmetic");
   refused("some_new_key", nullptr, "may change the arithmetic");
   refused("model_type", "gpt2", "expected one of llama, mistral, qwen2, qwen3, found \"gpt2\"");
+  refused("model_type", nullptr, "found null");
+  refused("model_type", "", "found \"\"");
+  refused("torch_dtype", "float8_e4m3fn", "expected one of bfloat16, float16, float32");
+  refused("dtype", "int8", "found \"int8\"");
+  refused("torch_dtype", 16, "expected a string");
   refused("architectures", json::Array{"MixtralForCausalLM"}, "found [\"MixtralForCausalLM\"]");
   refused("architectures", json::Array{}, "expected one of");
   refused("architectures", "LlamaForCausalLM", "expected one of");

@@ -59,7 +59,6 @@ constexpr std::string_view kHarmless[] = {
     "decoder_start_token_id",
     "diversity_penalty",
     "do_sample",
-    "dtype",
     "early_stopping",
     "embd_pdrop",
     "exponential_decay_length_penalty",
@@ -99,7 +98,6 @@ constexpr std::string_view kHarmless[] = {
     "tokenizer_class",
     "top_k",
     "top_p",
-    "torch_dtype",
     "torchscript",
     "transformers_version",
     "typical_p",
@@ -179,17 +177,32 @@ const Family& read_family(ConfigReader& reader) {
           "Qwen2ForCausalLM, Qwen3ForCausalLM, found {}",
           reader.where(), json::excerpt(*list));
   }
-  const std::string type = reader.text("model_type", "");
-  if (type.empty() && !by_architecture)
+  const bool is_null = reader.is_null("model_type");
+  if (!reader.take("model_type") && !is_null) {
+    if (by_architecture) return *by_architecture;
     fail("{}: the keys \"architectures\" and \"model_type\" are missing", reader.where());
-  const Family* by_type = type.empty() ? by_architecture : find_family(&Family::name, type);
+  }
+  const std::string type = is_null ? "null" : reader.text("model_type", "");
+  const Family* by_type = find_family(&Family::name, type);
   if (!by_type)
     fail("{}: \"model_type\": expected one of {}, found {}", reader.where(),
-         fmt::join(family_names(), ", "), json::quoted(type));
+         fmt::join(family_names(), ", "), is_null ? type : json::quoted(type));
   if (by_architecture && by_architecture != by_type)
     fail("{}: the architecture {} and the model_type {} contradict each other", reader.where(),
          by_architecture->architecture, type);
   return *by_type;
+}
+
+// The type that tensors without one of their own would have. Each tensor names its own, so this
+// changes nothing; but a type that is not read means that the weights are meant otherwise.
+void check_dtype(ConfigReader& reader) {
+  constexpr std::string_view kRead[] = {"bfloat16", "float16", "float32"};
+  for (const char* key : {"torch_dtype", "dtype"}) {
+    const std::string type = reader.text(key, kRead[0]);
+    if (std::find(std::begin(kRead), std::end(kRead), type) == std::end(kRead))
+      fail("{}: \"{}\": expected one of {}, found {}", reader.where(), key, fmt::join(kRead, ", "),
+           json::quoted(type));
+  }
 }
 
 // ---- Rotary frequencies
@@ -389,6 +402,7 @@ void check_spec(const DecoderSpec& spec, std::string_view where) {
   check("an intermediate size", spec.ffn, 1, kMaxWidth);
   check("a vocabulary size", spec.vocab, 1, kMaxVocab);
   check("a number of positions", spec.max_positions, 1, kMaxPositions);
+  for (const int window : spec.windows) check("a window", window, 0, kMaxPositions);
   if (spec.heads % spec.kv_heads)
     fail("{}: expected the key/value heads to divide the heads, found {} and {}", where,
          spec.kv_heads, spec.heads);
@@ -406,6 +420,7 @@ ModelConfig parse_model_config(const json::Value& config, const json::Value& gen
   ConfigReader reader(config, fmt::format("{}/config.json", where));
   result.spec = read_spec(reader);
   read_special_ids(reader, result);
+  check_dtype(reader);
   reader.ignore(kHarmless);
   reader.refuse_others();
   if (!generation_config.is_null()) {
