@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "command.h"
+#include "model/families/families.h"
 #include "model/families/make_model.h"
 #include "model/families/presets.h"
 #include "tokenizer/make_tokenizer.h"
@@ -42,7 +43,7 @@ void add_make_model(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_option("--seed", flags->seed, "Seed of the weights")->capture_default_str();
   SpecOverrides& o = flags->overrides;
-  command->add_option("--family", o.family, "llama, mistral, qwen2 or qwen3");
+  command->add_option("--family", o.family, fmt::format("{}", fmt::join(family_names(), ", ")));
   command->add_option("--hidden", o.hidden, "Width of the residual stream");
   command->add_option("--layers", o.layers, "Layers");
   command->add_option("--heads", o.heads, "Query heads");

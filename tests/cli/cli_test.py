@@ -105,7 +105,7 @@ class Help(CliTest):
 class BenchLoad(CliTest):
     def test_bench_schedule(self):
         report = json.loads(self.succeed("bench", "schedule", "--live", "20", "--steps", "100", "--json"))
-        self.assertEqual(len(report), 5)
+        self.assertGreaterEqual(len(report), 5)  # and whichever policies joined
         self.assertGreater(report["sarathi"]["sequences_per_step"], 10)
         slow = invar("bench", "schedule", "--live", "50", "--steps", "100", "--limit-us", "1e-9")
         self.assertEqual(slow.returncode, 1)

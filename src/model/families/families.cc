@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
 
 #include "base/error.h"
@@ -33,13 +32,13 @@ struct Family {
 };
 
 // clang-format off
-constexpr std::array<Family, 4> kFamilies = {{
+constexpr Family kFamilies[] = {
     //          architecture          qkv_bias qk_norm attention_bias mlp_bias head_dim
     {"llama",   "LlamaForCausalLM",   false,   false,  true,          true,    0,   WindowRule::none},
     {"mistral", "MistralForCausalLM", false,   false,  false,         false,   0,   WindowRule::all_layers},
     {"qwen2",   "Qwen2ForCausalLM",   true,    false,  false,         false,   0,   WindowRule::switched},
     {"qwen3",   "Qwen3ForCausalLM",   false,   true,   true,          false,   128, WindowRule::switched},
-}};
+};
 // clang-format on
 
 constexpr int64_t kMaxWidth = 1 << 20, kMaxLayers = 4096, kMaxHeads = 1 << 14;
@@ -165,6 +164,12 @@ const Family* find_family(std::string_view Family::*field, std::string_view valu
   return nullptr;
 }
 
+std::vector<std::string> names_by(std::string_view Family::*field) {
+  std::vector<std::string> names;
+  for (const Family& family : kFamilies) names.emplace_back(family.*field);
+  return names;
+}
+
 const Family& read_family(ConfigReader& reader) {
   const Family* by_architecture = nullptr;
   if (const json::Value* list = reader.take("architectures")) {
@@ -172,10 +177,8 @@ const Family& read_family(ConfigReader& reader) {
     if (is_one && list->as_array()[0].is_string())
       by_architecture = find_family(&Family::architecture, list->as_array()[0].as_string());
     if (!by_architecture)
-      fail(
-          "{}: \"architectures\": expected one of LlamaForCausalLM, MistralForCausalLM, "
-          "Qwen2ForCausalLM, Qwen3ForCausalLM, found {}",
-          reader.where(), json::excerpt(*list));
+      fail("{}: \"architectures\": expected one of {}, found {}", reader.where(),
+           fmt::join(names_by(&Family::architecture), ", "), json::excerpt(*list));
   }
   const bool is_null = reader.is_null("model_type");
   if (!reader.take("model_type") && !is_null) {
@@ -505,9 +508,7 @@ json::Value generation_config_json(const ModelConfig& config) {
 }
 
 std::vector<std::string> family_names() {
-  std::vector<std::string> names;
-  for (const Family& family : kFamilies) names.emplace_back(family.name);
-  return names;
+  return names_by(&Family::name);
 }
 
 void set_family(DecoderSpec& spec, std::string_view name) {
