@@ -109,11 +109,12 @@ std::string Admission::detokenize(const HttpRequest& http) const {
   const json::Value* tokens = body.find("tokens");
   if (!tokens) fail_usage("expected \"tokens\" in the body of the request");
   std::vector<int32_t> ids;
+  if (!tokens->is_array()) fail_usage("expected tokens as a list, found {}", tokens->type_name());
+  const int32_t vocab = backend_.facts().vocab;
   for (const json::Value& token : tokens->as_array()) {
-    const int64_t id = token.as_integer();
-    if (id < 0 || id >= backend_.facts().vocab)
-      fail_usage("expected tokens from 0 to {}, found {}", backend_.facts().vocab - 1, id);
-    ids.push_back(static_cast<int32_t>(id));
+    if (!token.is_integer() || token.as_integer() < 0 || token.as_integer() >= vocab)
+      fail_usage("expected tokens from 0 to {}, found {}", vocab - 1, json::excerpt(token));
+    ids.push_back(static_cast<int32_t>(token.as_integer()));
   }
   return model_.tokenizer->decode(ids, {.skip_special = false});
 }
@@ -124,6 +125,12 @@ std::vector<std::vector<int32_t>> Admission::embedded(const json::Value& body) c
   const json::Value* dimensions = body.find("dimensions");
   if (!input) fail_usage("expected \"input\" in the body of the request");
   if (dimensions && !dimensions->is_null()) fail_usage("dimensions are the model's own");
+  if (input->is_array() && input->as_array().empty())
+    fail_usage("expected at least one text as \"input\", found none");
+  if (const json::Value* format = body.find("encoding_format"); format && !format->is_null() &&
+                                                                *format != json::Value("float") &&
+                                                                *format != json::Value("base64"))
+    fail_usage("expected encoding_format float or base64, found {}", json::excerpt(*format));
   json::Value prompt = json::Object{{"prompt", *input}};
   if (const json::Value* model = body.find("model")) prompt.set("model", *model);
   const openai::Request request =

@@ -31,6 +31,21 @@ Refused refusal_of(const error_code& error) {
   return {400, fmt::format("expected a request in HTTP/1.1, found {}", error.message())};
 }
 
+// Lines end with CR LF and go on on no other: what the parser forgives, another server may not.
+void check_lines(std::string_view header) {
+  header = header.substr(0, header.find("\r\n\r\n"));
+  for (size_t at = header.find('\n'); at != header.npos; at = header.find('\n', at + 1)) {
+    if (at == 0 || header[at - 1] != '\r')
+      throw Refused{400, "expected lines of the header that end with CR LF, found LF alone"};
+    if (at + 1 < header.size() && (header[at + 1] == ' ' || header[at + 1] == '\t'))
+      throw Refused{400, "expected each header on one line, found one that is folded"};
+  }
+}
+
+bool is_number(std::string_view text) {
+  return text.find_first_not_of("0123456789") == text.npos;
+}
+
 // What the parser lets through and two servers in a row could read differently.
 void check_header(const http::request<http::string_body>& message) {
   size_t count = 0, hosts = 0, lengths = 0, encodings = 0;
@@ -45,6 +60,8 @@ void check_header(const http::request<http::string_body>& message) {
     throw Refused{400, fmt::format("expected one Host header, found {}", hosts)};
   if (lengths + encodings > 1)
     throw Refused{400, "expected one Content-Length or one Transfer-Encoding, found more"};
+  if (lengths && !is_number(message[http::field::content_length]))
+    throw Refused{400, "expected one number as Content-Length, found more"};
   if (encodings && lower(message[http::field::transfer_encoding]) != "chunked")
     throw Refused{501, "expected the Transfer-Encoding chunked, found another"};
   if (message.target().empty() || message.target()[0] != '/')
@@ -85,8 +102,11 @@ bool RequestParser::put(std::string& in) {
   while (true) {
     error_code error;
     const size_t used = parser.put(asio::buffer(in), error);
+    const bool failed = error && error != http::error::need_more;
+    // The parser takes a header as a whole.
+    if (!impl_->is_checked && (failed || parser.is_header_done())) check_lines(in);
     in.erase(0, used);
-    if (error && error != http::error::need_more) throw refusal_of(error);
+    if (failed) throw refusal_of(error);
     if (parser.is_header_done() && !impl_->is_checked) {
       check_header(parser.get());
       impl_->is_checked = true;

@@ -56,7 +56,7 @@ constexpr std::string_view kRefusedFields[] = {"suffix",
                                                "continue_final_message",
                                                "documents",
                                                "guided_grammar"};
-constexpr std::string_view kCompletionFields[] = {"prompt", "echo"};
+constexpr std::string_view kCompletionFields[] = {"prompt", "echo", "best_of"};
 constexpr std::string_view kChatFields[] = {"messages",
                                             "tools",
                                             "tool_choice",
@@ -91,6 +91,8 @@ class Reader {
     for (const std::string_view name : kRefusedFields)
       if (const json::Value* v = find(name); v && !says_nothing(*v))
         fail_usage("the field {} is not supported", json::quoted(name));
+    if (const json::Value* v = find("best_of"); v && *v != json::Value(1))
+      fail_usage("expected best_of 1, since all n answers are given, found {}", json::excerpt(*v));
     if (const json::Value* v = find("skip_special_tokens"); v && *v != json::Value(true))
       fail_usage("special tokens are never part of an answer's text: skip_special_tokens is true");
     Request request{.endpoint = endpoint, .text = {.params = context_.defaults}};

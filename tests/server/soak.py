@@ -50,7 +50,7 @@ VALID = [(COMPLETIONS, {"prompt": f"text {i}", "max_tokens": 4 + 9 * i, "seed": 
 INVALID = [
     (COMPLETIONS, "{", {}, 400), (COMPLETIONS, b"\xff\xfe\x00", {}, 400), (COMPLETIONS, "[" * 5000, {}, 400),
     (COMPLETIONS, {"prompt": 3}, {}, 400), (COMPLETIONS, {"prompt": "x", "max_tokens": -1}, {}, 400),
-    (COMPLETIONS, {"prompt": "x", "guided_regex": "((((a{1,99}){1,99}){1,99}){1,99}"}, {}, 400),
+    (COMPLETIONS, {"prompt": "x", "guided_regex": "(((a{1,99}){1,99}){1,99}){1,99}"}, {}, 400),
     (COMPLETIONS, {"prompt": "x", "model": "../../etc/passwd"}, {}, 404), (COMPLETIONS, {"prompt": [1] * 5000}, {}, 400),
     (CHAT, {"messages": [{"role": 1}]}, {}, 400), (CHAT, {"messages": HI, "tools": [{}]}, {}, 400),
     (COMPLETIONS, '{"prompt": "\\ud800"}', {}, 400), ("/v1/embeddings", {"input": []}, {}, 400),

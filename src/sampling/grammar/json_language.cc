@@ -95,6 +95,12 @@ class Builder {
     return value.as_array();
   }
 
+  static const std::string& text(const json::Value& value, const char* word) {
+    if (!value.is_string())
+      fail_usage("expected a text at {} of the JSON schema, found {}", word, json::excerpt(value));
+    return value.as_string();
+  }
+
   // Whatever else stands in a schema would change its meaning.
   static void only(const json::Value& schema, std::vector<std::string_view> known) {
     for (const auto& [key, value] : schema.as_object())
@@ -105,7 +111,7 @@ class Builder {
   }
 
   const json::Value& resolve(const json::Value& ref) const {
-    const std::string& path = ref.as_string();
+    const std::string& path = text(ref, "$ref");
     if (path == "#") return root_;
     const json::Value* at = &root_;
     size_t begin = 1;
@@ -183,7 +189,7 @@ class Builder {
     if (low > 0 || high >= 0)
       fail_usage("a JSON schema's pattern beside minLength or maxLength is not supported");
     from = nfa_.add_text(from, "\"");
-    return nfa_.add_text(add_json_string_pattern(nfa_, from, pattern->as_string()), "\"");
+    return nfa_.add_text(add_json_string_pattern(nfa_, from, text(*pattern, "pattern")), "\"");
   }
 
   State add_string(State from, int low, int high) {
@@ -293,8 +299,11 @@ class Builder {
     const json::Value* more = schema.find("additionalProperties");
     const json::Value* required = schema.find("required");
     std::vector<std::string> names;
+    if (required && !required->is_array())
+      fail_usage("expected a list at required of the JSON schema, found {}",
+                 json::excerpt(*required));
     if (required)
-      for (const json::Value& name : required->as_array()) names.push_back(name.as_string());
+      for (const json::Value& name : required->as_array()) names.push_back(text(name, "required"));
     if (!properties) {
       if (!names.empty())
         fail_usage("the JSON schema requires properties that it does not describe");
@@ -304,6 +313,9 @@ class Builder {
                                          : add_any(value, kAnyDepth - 2);
       });
     }
+    if (!properties->is_object())
+      fail_usage("expected an object at properties of the JSON schema, found {}",
+                 json::excerpt(*properties));
     if (more && !(more->is_bool() && !more->as_bool()))
       fail_usage("additionalProperties beside properties is supported as false only");
     for (const std::string& name : names)
