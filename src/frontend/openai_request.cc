@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::string_view kCommonFields[] = {"model",
                                               "max_tokens",
+                                              "max_completion_tokens",
                                               "min_tokens",
                                               "ignore_eos",
                                               "temperature",
@@ -55,13 +56,13 @@ constexpr std::string_view kRefusedFields[] = {"suffix",
                                                "chat_template",
                                                "continue_final_message",
                                                "documents",
-                                               "guided_grammar"};
+                                               "guided_grammar",
+                                               "return_tokens_as_token_ids"};
 constexpr std::string_view kCompletionFields[] = {"prompt", "echo", "best_of"};
 constexpr std::string_view kChatFields[] = {"messages",
                                             "tools",
                                             "tool_choice",
                                             "parallel_tool_calls",
-                                            "max_completion_tokens",
                                             "top_logprobs",
                                             "chat_template_kwargs",
                                             "add_generation_prompt"};
@@ -130,7 +131,7 @@ class Reader {
         continue;
       if (!context_.ignores_unknown)
         fail_usage("the field {} of \"body\" is not supported", json::quoted(key));
-      unknown.push_back(key);
+      if (!value.is_null()) unknown.push_back(key);
     }
     return unknown;
   }

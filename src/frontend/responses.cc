@@ -181,8 +181,9 @@ json::Value chat_body_of(const json::Value& body) {
   json::Value chat = json::Object{{"messages", messages_of(body)}};
   for (const auto& [key, value] : body.as_object()) {
     const bool is_empty = value.is_null() || (value.is_array() && value.as_array().empty());
-    if (key == "input" || key == "instructions") continue;
-    if ((key == "previous_response_id" || key == "conversation") && !is_empty)
+    if (key == "input" || key == "instructions" || value.is_null()) continue;
+    if ((key == "previous_response_id" || key == "conversation" || key == "background") &&
+        !is_empty && value != json::Value(false))
       fail_usage("the field {} is not supported here", json::quoted(key));
     if (key == "tools") {
       if (!is_empty) chat.set(key, chat_tools_of(value));

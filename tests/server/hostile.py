@@ -77,7 +77,7 @@ def bodies():
                 made("stream options without a stream", completion(stream_options={}), "stream"), made("stream options that are a list", completion(stream=True, stream_options=[]), "stream_options"),
                 made("a bias of no token", completion(logit_bias={"a": 1}), "logit_bias"), made("a bias beyond the vocabulary", completion(logit_bias={"999999": 1}), "logit_bias"), made("an empty stop", completion(stop=[""]), "stop"),
                 made("a stop that is a number", completion(stop=3), "stop"), made("stop_token_ids that are texts", completion(stop_token_ids=["a"]), "stop_token_ids"),
-                made("min_tokens above max_tokens", completion(min_tokens=9), "min_tokens"), made("a suffix", completion(suffix="x"), "suffix"),
+                made("min_tokens above max_tokens", completion(min_tokens=9), "min_tokens"), made("tokens as ids", completion(return_tokens_as_token_ids=True), "return_tokens_as_token_ids"), made("a suffix", completion(suffix="x"), "suffix"),
                 made("best_of", completion(best_of=3), "best_of"), made("a model that is a number", completion(model=1), "model"),
                 made("a prompt that does not fit", completion(prompt="many words " * 2000), "tokens"), made("ids that do not fit", completion(prompt=[1] * 5000), "tokens"),
                 made("a salt that is a number", completion(cache_salt=1), "cache_salt"), made("a priority that is a text", completion(priority="1"), "priority"))
@@ -101,8 +101,8 @@ def bodies():
                 made("content that is a number", chat(messages=[{"role": "user", "content": 1}]), "content"), made("an image", chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]), ""),
                 made("a tool without a name", chat(tools=[{}]), "tool"), made("tools that are a text", chat(tools="x"), "tools"), made("a tool that is not there", chat(
                     tools=[{"type": "function", "function": {"name": "f"}}], tool_choice={"type": "function", "function": {"name": "g"}}), "no tool"),
-                made("a choice without tools", chat(tool_choice="required"), "tool"), made("top_logprobs without logprobs", chat(top_logprobs=3), "logprobs"),
-                ("no input", RESPONSES, {}, "input"), ("an input that is a number", RESPONSES, {"input": 3}, "input"), ("an earlier response", RESPONSES, {"input": "x", "previous_response_id": "y"}, "previous_response_id"),
+                made("a choice without tools", chat(tool_choice="required"), "tools"), made("top_logprobs without logprobs", chat(top_logprobs=3), "logprobs"),
+                ("no input", RESPONSES, {}, "input"), ("an input that is a number", RESPONSES, {"input": 3}, "input"), ("one that goes on behind", RESPONSES, {"input": "x", "background": True}, "background"), ("an earlier response", RESPONSES, {"input": "x", "previous_response_id": "y"}, "previous_response_id"),
                 ("no text", EMBEDDINGS, {"input": []}, "input"), ("an empty text", EMBEDDINGS, {"input": ""}, ""), ("a text that does not fit", EMBEDDINGS, {"input": "word " * 3000}, "tokens"),
                 ("a form of numbers", EMBEDDINGS, {"input": "x", "encoding_format": "hex"}, "encoding_format"), ("texts that are objects", EMBEDDINGS, {"input": [{}]}, "prompt"),
                 ("negative ids", "/detokenize", {"tokens": [-1]}, "token"), ("ids that are texts", "/detokenize", {"tokens": ["a"]}, "token"), ("nothing to tokenize", "/tokenize", {}, "prompt"))
