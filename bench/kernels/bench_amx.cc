@@ -29,10 +29,12 @@ struct Loop {
   bool past_l1 = false;  // rows are loaded with the hint that they are not needed again
   bool stores = false;   // the chains of a strip and a pair
   bool is_awake = true;  // one 512-bit addition a leaf
+  bool zeros = false;    // every operand is 0
 };
 
 constexpr Loop kLoops[] = {
     {"2 x 2 tiles, all in L1", 2, 32, 4, 2},
+    {"2 x 2 tiles, all in L1, of zeros", 2, 32, 4, 2, false, false, true, true},
     {"3 x 2 tiles, all in L1", 3, 48, 4, 2},
     {"2 x 2, rows from L2, 32 KB of weights", 2, 512, 16, 2, false, true},
     {"2 x 2, rows from L2 past L1, 32 KB of weights", 2, 512, 16, 2, true, true},
@@ -93,7 +95,8 @@ class Bench {
   explicit Bench(int threads)
       : pool_(threads),
         device_(make_host_device()),
-        operands_(*device_, threads * kShare, "the operands") {
+        operands_(*device_, threads * kShare, "the operands"),
+        zeros_(*device_, 1 << 20, "zeros") {
     // Ordinary numbers: on zeros the clock rises to a rate that no model sees.
     pool_.run([&](Part part) {
       uint32_t state = static_cast<uint32_t>(part.index) + 1;
@@ -118,6 +121,9 @@ class Bench {
       std::printf("  %-44s %5.1f %%\n", loop.name, 100 * shares[shares.size() / 2]);
       std::fflush(stdout);
     }
+    std::printf("the first thread's clock meanwhile, all threads at work\n");
+    print_clock("on operands from L1", operands_.data());
+    print_clock("on zeros", zeros_.data());
   }
 
  private:
@@ -130,12 +136,48 @@ class Bench {
     return static_cast<double>(pool_.size() * pairs * per_pair) / timer.seconds();
   }
 
+  // A chain of 24 dependent multiplications of integers takes 72 cycles, longer than the 64 of the
+  // four products of tiles beside it: the time of both tells the clock.
+  void print_clock(const char* name, const std::byte* operands) {
+    constexpr int64_t kTurns = 1 << 20;
+    std::vector<double> clocks;
+    for (int round = 0; round < 5; ++round) {
+      const Timer timer;
+      pool_.run([&](Part) { multiply_beside_chain(operands, kTurns); });
+      clocks.push_back(72 * kTurns / timer.seconds() / 1e9);
+    }
+    std::ranges::sort(clocks);
+    std::printf("  %-44s %5.2f GHz\n", name, clocks[clocks.size() / 2]);
+  }
+
+  static void multiply_beside_chain(const std::byte* operands, int64_t turns) {
+    TileConfig config;
+    for (int t = 0; t < 8; ++t) config.row_bytes[t] = kLine, config.rows[t] = 16;
+    tile_configure(config);
+    int64_t x = 3;
+    for (int64_t i = 0; i < turns; ++i) {
+      const std::byte* from = operands + i % 8 * 4 * kTileBytes;
+      tile_load<4>(from, kLine);
+      tile_load<6>(from + kTileBytes, kLine);
+      tile_dot<0, 4, 6>();
+      tile_load<7>(from + 2 * kTileBytes, kLine);
+      tile_dot<1, 4, 7>();
+      tile_load<5>(from + 3 * kTileBytes, kLine);
+      tile_dot<2, 5, 6>();
+      tile_dot<3, 5, 7>();
+#pragma GCC unroll 24
+      for (int k = 0; k < 24; ++k) __asm__ volatile("imul %0, %0" : "+r"(x));
+    }
+    tile_release();
+  }
+
   void multiply_all(const Loop& loop, int index, int64_t pairs) {
     TileConfig config;
     for (int t = 0; t < 8; ++t) config.row_bytes[t] = kLine, config.rows[t] = 16;
     tile_configure(config);
-    const char* x = reinterpret_cast<const char*>(operands_.data() + index * kShare);
-    const char* weights = x + kRowBytes;
+    const std::byte* operands = loop.zeros ? zeros_.data() : operands_.data() + index * kShare;
+    const char* x = reinterpret_cast<const char*>(operands);
+    const char* weights = x + (loop.zeros ? kLine : kRowBytes);
     // An odd number of lines, as an activation's rows have: rows of a tile lie in different sets.
     const int64_t stride = (loop.leaves | 1) * kLine;
     const auto strip = loop.tiles == 3 ? multiply<3, false>
@@ -154,7 +196,7 @@ class Bench {
 
   ThreadPool pool_;
   std::unique_ptr<Device> device_;
-  DeviceArray<std::byte> operands_;
+  DeviceArray<std::byte> operands_, zeros_;
 };
 
 }  // namespace

@@ -9,8 +9,9 @@ namespace invar::cpu {
 
 namespace {
 
-// Rows and panels of one share. The cut is the one whose largest share is smallest; of equals the
-// one with the fewest parts of rows, since every row of a panel uses the same memory.
+// Rows and panels of one share. The cut is the one whose largest share is smallest. Of equals the
+// one with the fewest parts of rows, since every row of a panel uses the same memory; but with many
+// rows the one with the most: what one product writes the next one finds in its core's cache.
 struct Share {
   Part::Run rows, panels;
   bool is_empty() const { return rows.begin == rows.end || panels.begin == panels.end; }
@@ -18,7 +19,7 @@ struct Share {
 
 // `grain`: panels that stay together. Rows are cut between tiles of 32.
 Share share_of(int64_t rows, int64_t panels, int64_t grain, Part part) {
-  constexpr int64_t kRowGrain = 32;
+  constexpr int64_t kRowGrain = 32, kManyRows = 256;
   const int64_t groups = (panels + grain - 1) / grain;
   const int64_t row_tiles = std::max<int64_t>((rows + kRowGrain - 1) / kRowGrain, 1);
   const auto largest = [&](int64_t row_parts) {
@@ -27,7 +28,7 @@ Share share_of(int64_t rows, int64_t panels, int64_t grain, Part part) {
   };
   int row_parts = 1;
   for (int parts = 2; parts <= std::min<int64_t>(part.count, row_tiles); ++parts)
-    if (largest(parts) < largest(row_parts)) row_parts = parts;
+    if (largest(parts) < largest(row_parts) + (rows >= kManyRows ? 1 : 0)) row_parts = parts;
   const int panel_parts = part.count / row_parts;
   if (part.index >= row_parts * panel_parts) return {{0, 0}, {0, 0}};
   return {Part{part.index / panel_parts, row_parts}.of(rows, kRowGrain),

@@ -39,7 +39,7 @@ constexpr int64_t kManyRowsOfTrees = 1024;
 // Leaves of a pair of panels that stay in L1 of 48 KB while many strips meet them.
 constexpr int64_t kChunkLeaves = 16;
 // Strips whose runs are added up before the next strips begin: their chains stay in L1.
-constexpr int64_t kStripsTogether = 2;
+constexpr int64_t kStripsTogether = 8;
 // Rows that are finished between two leaves; divides 16.
 constexpr int64_t kRowsAtOnce = 4;
 
