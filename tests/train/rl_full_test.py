@@ -39,6 +39,9 @@ class RlFullTest(unittest.TestCase):
         metrics = (self.root / name / "metrics.jsonl").read_text().splitlines()
         return digest, [json.loads(line) for line in metrics]
 
+    def model_bytes(self, name):
+        return (self.root / name / "model" / "model.safetensors").read_bytes()
+
     def test_three_seeds(self):
         digests = {}
         for seed in 1, 2, 3:
@@ -54,6 +57,7 @@ class RlFullTest(unittest.TestCase):
         self.assertEqual(len(set(digests.values())), 3)
         again, _ = self.run_seed(1, "out/again", "--threads", "1")
         self.assertEqual(again, digests[1])
+        self.assertEqual(*(self.model_bytes(name) for name in ("out/rl-1", "out/again")))
 
 
 if __name__ == "__main__":
