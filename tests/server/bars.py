@@ -6,7 +6,8 @@ ttft     time to the first token of requests one after another at an idle server
          less than a millisecond: an upper bound of what HTTP, admission and journal add
 rate     tokens per second of 64 streams over HTTP beside the same requests from a file (model bench-100m)
 streams  2000 idle connections and 512 streams at the same time: memory for each, and whether all are complete
-unique   answers to one prompt among random neighbours; and of the conventional arithmetic (--arith control)
+unique   answers to one prompt among random neighbours; and of the conventional arithmetic (--arith control); models/story, since
+         the made model's logits lie so far apart that texts seldom differ
 cost     1000 requests of 90 to 110 tokens by `invar bench serve` (model bench-100m): `control`, Invar, and any peer by its URL
 all      all of them
 
@@ -155,8 +156,11 @@ def streams():
 
 
 def unique():
+    Served.patience = 300
     for arith in ("portable", "control"):
-        served = Served(INVAR, "--arith", arith)
+        story = pathlib.Path(__file__).resolve().parents[2] / "models" / "story"
+        served = Served(INVAR, command=[INVAR, "serve", story, "--host", "127.0.0.1", "--port", "0", "--arith", arith,
+                                        "--max-model-len", "512", "--kv-cache-memory", "1", "--max-num-seqs", "64"])
         for temperature in (0, 0.8):
             def one(i):
                 draws = random.Random(i)
@@ -164,13 +168,13 @@ def unique():
                     served.post(COMPLETIONS, prompt=[draws.randrange(300) for _ in range(draws.randrange(1, 200))],
                                 max_tokens=draws.randrange(1, 32), seed=i)
                     return None
-                done = served.post(COMPLETIONS, prompt="The bits of an answer", max_tokens=32, seed=1, ignore_eos=True,
+                done = served.post(COMPLETIONS, prompt="Once upon a time", max_tokens=200, seed=1, ignore_eos=True,
                                    temperature=temperature, logits_hash=True)
                 return done["choices"][0]["logits_hash"], done["choices"][0]["text"]
 
             with concurrent.futures.ThreadPoolExecutor(32) as pool:
                 found = [answer for answer in pool.map(one, range(4000)) if answer]
-            bar(f"{len(found)} answers to one prompt among neighbours, {arith}, temperature {temperature}",
+            bar(f"{len(found)} answers to one prompt of 200 tokens among neighbours, {arith}, temperature {temperature}",
                 "1 unique" if arith == "portable" else "more", f"{len({t for _, t in found})} texts, "
                 f"{len({h for h, _ in found})} logits hashes")
         served.stop()
