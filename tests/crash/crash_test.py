@@ -269,7 +269,7 @@ def ask_again(server, answers):
                 answer = todo.popleft()
             except IndexError:
                 return
-            deadline = time.time() + 300
+            deadline = time.time() + 900
             answer.fetch(server, random.Random(0), lambda: time.time() > deadline)
 
     threads = [threading.Thread(target=run) for _ in range(8)]
@@ -325,7 +325,8 @@ def run(options, directory, log):
     calm.wait_until_ready()
     again = ask_again(calm, answers)
     calm.stop()
-    different = [a for a, b in zip(answers, again) if a.bytes != b.bytes]
+    late = [b for b in again if not b.complete and not b.errors]  # nothing to compare: the machine was too slow for this test
+    different = [a for a, b in zip(answers, again) if a.bytes != b.bytes and b not in late]
 
     # And a server that knows nothing of it: all but ids, times and drawn seeds is the same.
     sample = first + load.answers[:: max(1, len(load.answers) // 200)]
@@ -343,15 +344,15 @@ def run(options, directory, log):
           f"{options.streams} streams: {len(answers)} answers, {sum(len(a.bytes) for a in answers)} bytes, "
           f"{sum(a.breaks for a in answers)} broken connections, {sum(a.resumed for a in answers)} continued in the middle")
     print(f"incomplete, with an error or cut off by an engine's death: {len(broken)}; other bytes than undisturbed: {len(different)}; "
-          f"other content than on another server: {len(unequal)} of {len(seeded)}; journal: {len(faults)} faults")
+          f"not fetched again in time: {len(late)}; other content than on another server: {len(unequal)} of {len(seeded)}; journal: {len(faults)} faults")
     print(f"control, seeds that no journal kept: {control} of {len(drawn)} answers differ")
     for answer in broken[:3]:
         print("broken:", answer.path, answer.key, answer.errors[:1], answer.unexplained, answer.bytes[-200:])
-    for answer, other in [(a, b) for a, b in zip(answers, again) if a.bytes != b.bytes and a not in broken][:3]:
+    for answer, other in [(a, b) for a, b in zip(answers, again) if a in different and a not in broken][:3]:
         print("different:", answer.key, difference(answer.bytes, other.bytes))
     for fault in faults[:3]:
         print("journal:", fault)
-    return sum(counts.values()) == options.kills and not (broken or different or unequal or faults or blind)
+    return sum(counts.values()) == options.kills and not (broken or different or late or unequal or faults or blind)
 
 
 def main():
