@@ -10,6 +10,7 @@
 #include "device/device.h"
 #include "kernels/limits.h"
 #include "kernels/select.h"
+#include "number_flags.h"
 #include "numerics/philox.h"
 #include "train/recipe.h"
 
@@ -204,7 +205,9 @@ void add_bench_train(CLI::App& bench, Action& action) {
   command->add_option("RECIPE", flags->recipe, "A recipe; its teacher is left out")->required();
   command->add_option("--steps", flags->steps, "Steps that are measured; medians are shown")
       ->capture_default_str();
-  command->add_option("--threads", flags->threads, "0: one per core")->capture_default_str();
+  command->add_option("--threads", flags->threads, "0: one per core")
+      ->check(at_least(0))
+      ->capture_default_str();
   command->add_option("--instruction-set", flags->instruction_set, "As of invar train")
       ->capture_default_str();
   command->add_flag(

@@ -88,6 +88,7 @@ void add_rl(CLI::App& app, Action& action) {
                       "Where checkpoints, metrics, curves and the model go; default out/NAME");
   command->add_option("--seed", flags->seed, "Instead of the recipe's");
   command->add_option("--threads", flags->run.threads, "Threads of each rank; 0: one per core")
+      ->check(at_least(0))
       ->capture_default_str();
   command->add_option("--ranks", flags->run.ranks, "Data-parallel ranks of the trainer")
       ->capture_default_str();

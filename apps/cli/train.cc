@@ -64,6 +64,7 @@ void add_train(CLI::App& app, Action& action) {
   command->add_option("--output", flags->run.output,
                       "Where checkpoints, metrics, curves and the model go; default out/NAME");
   command->add_option("--threads", flags->run.threads, "Threads of each rank; 0: one per core")
+      ->check(at_least(0))
       ->capture_default_str();
   command->add_option("--ranks", flags->run.ranks, "Data-parallel ranks in this process")
       ->capture_default_str();

@@ -102,6 +102,12 @@ class Help(CliTest):
         self.refuse(2, "rounds", "bench", "text", "--rounds", "0")
 
 
+class Train(CliTest):
+    def test_negative_threads_are_refused(self):
+        for command in ["train"], ["rl"], ["bench", "train"]:
+            self.refuse(2, 'found "-3"', *command, "recipe.toml", "--threads", "-3")
+
+
 class BenchLoad(CliTest):
     def test_bench_schedule(self):
         report = json.loads(self.succeed("bench", "schedule", "--live", "20", "--steps", "100", "--json"))
