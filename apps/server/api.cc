@@ -399,7 +399,10 @@ void Server::submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted
     // Before the jobs are submitted: a fast engine's first tokens must find it.
     answers_.add(answering);
     if (exchange->is_answered()) return answers_.cancel(*answering);  // its deadline has passed
-    exchange->on_gone = [this, answering] { answers_.cancel(*answering); };
+    // Weak: the answer holds its exchange, whose client may have gone already.
+    exchange->on_gone = [this, weak = std::weak_ptr(answering)] {
+      if (const auto begun = weak.lock()) answers_.cancel(*begun);
+    };
     exchange->on_deadline = [this, weak = std::weak_ptr(answering)] {
       if (const auto late = weak.lock()) answers_.expire(*late);
     };

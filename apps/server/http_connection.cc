@@ -89,6 +89,8 @@ class ConnectionExchange final : public Exchange {
   }
   bool is_gone() const override { return gone_; }
   bool is_answered() const override { return whole_ || source_; }
+  // Nothing more is sent: an answer holds its exchange, which must not hold the answer.
+  void let_go() { source_ = nullptr; }
   void client_gone() {
     if (over_) return;
     gone_ = true;
@@ -146,6 +148,7 @@ asio::awaitable<void> Connection::serve() {
       ++owner_.exchanges;
       co_await answer(exchange_);
       --owner_.exchanges;
+      exchange_->let_go();
       exchange_ = nullptr;
     }
   } catch (const Refused& caught) {
@@ -156,6 +159,7 @@ asio::awaitable<void> Connection::serve() {
   if (exchange_) {
     --owner_.exchanges;
     exchange_->client_gone();
+    exchange_->let_go();
     exchange_ = nullptr;
   }
   if (stream_.is_encrypted() && !timed_out_ && !refused && socket_.is_open()) {

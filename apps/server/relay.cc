@@ -62,7 +62,8 @@ void Relay::pass_on() {
     client_->reply(std::move(*whole_));
   } else if (head_) {
     client_->stream(std::move(*head_),
-                    std::make_shared<Rest>(std::move(waiting_), source_, source_is_over_, skip_));
+                    std::make_shared<Rest>(std::move(waiting_), std::exchange(source_, nullptr),
+                                           source_is_over_, skip_));
   }
   whole_.reset();
   head_.reset();
@@ -82,6 +83,7 @@ void Relay::stream(HttpReply head, std::shared_ptr<BodySource> source) {
 void Relay::wake() {
   if (client_) return client_->wake();
   if (source_ && !source_is_over_) source_is_over_ = !source_->pull(waiting_);
+  if (source_is_over_) source_ = nullptr;  // which holds its exchange, this one
 }
 
 }  // namespace invar::server
