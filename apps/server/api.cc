@@ -205,6 +205,7 @@ void Server::check_key(const Route& route, const HttpRequest& request) const {
                              &keys == &options_.admin_keys ? "admin's key" : "server's key"),
                  "invalid_api_key"};
 }
+
 void Server::health(std::shared_ptr<Exchange> exchange) {
   exchange->reply({.type = "text/plain"});
 }

@@ -86,13 +86,16 @@ HttpRequest request_of(http::request<http::string_body>&& message) {
 struct RequestParser::Impl {
   http::request_parser<http::string_body> parser;
   bool is_checked = false;
+  int64_t fields = 0;  // of the checked header
+
+  int64_t count_fields() const { return std::distance(parser.get().begin(), parser.get().end()); }
 };
 
 RequestParser::RequestParser(size_t max_header_bytes, size_t max_body_bytes)
     : impl_(std::make_unique<Impl>()) {
   impl_->parser.header_limit(static_cast<uint32_t>(max_header_bytes));
   impl_->parser.body_limit(max_body_bytes);
-  impl_->parser.eager(true);
+  impl_->parser.eager(false);  // the header alone, to be checked
 }
 
 RequestParser::~RequestParser() = default;
@@ -110,7 +113,12 @@ bool RequestParser::put(std::string& in) {
     if (parser.is_header_done() && !impl_->is_checked) {
       check_header(parser.get());
       impl_->is_checked = true;
+      impl_->fields = impl_->count_fields();
+      parser.eager(true);
     }
+    // The parser would add them to the header, behind what was checked.
+    if (impl_->is_checked && impl_->count_fields() != impl_->fields)
+      throw Refused{400, "expected a chunked body that ends without fields, found a trailer"};
     if (parser.is_done()) return true;
     if (used == 0 || in.empty() || error) return false;
   }

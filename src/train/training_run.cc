@@ -7,6 +7,7 @@
 #include "base/atomic_file.h"
 #include "base/curves.h"
 #include "base/error.h"
+#include "base/sha256.h"
 #include "base/timer.h"
 #include "tokenizer/make_tokenizer.h"
 #include "tokenizer/train_bpe.h"
@@ -170,7 +171,19 @@ class Run {
         parse_model_config(directory.config, directory.generation_config, recipe_.teacher);
     t.teacher.weights = open_checkpoint(recipe_.teacher);
     check_tensors(t.teacher.model.spec, *t.teacher.weights);
+    ThreadPool pool(1);
+    const TensorSource& weights = *t.teacher.weights;
+    teacher_digest_ = to_hex(weights_digest(weights, weights.names(), pool));
     t.teacher.model.spec.mtp_layers = 0;
+  }
+
+  // The recipe's, and what stands in the directories that it names.
+  json::Value identity() const {
+    json::Value identity = recipe_.identity();
+    identity.set("tokenizer digest",
+                 to_hex(sha256(std::as_bytes(std::span(texts_.tokenizer_json)))));
+    if (!recipe_.teacher.empty()) identity.set("teacher digest", teacher_digest_);
+    return identity;
   }
 
   void create_directory() const {
@@ -181,7 +194,7 @@ class Run {
 
   void start() {
     const int64_t size = ParameterLayout(recipe_.trainer.model.spec).size();
-    if (auto state = load_checkpoint(checkpoints(), recipe_.identity(), size)) {
+    if (auto state = load_checkpoint(checkpoints(), identity(), size)) {
       packer_.restore(state->data);
       data_ = state->data;
       trainer_ = std::make_unique<Trainer>(recipe_.trainer, state->training);
@@ -219,12 +232,13 @@ class Run {
 
   void save() {
     ThreadPool pool(1);
-    save_checkpoint(checkpoints(), *trainer_, data_, recipe_.identity(), texts_, pool);
+    save_checkpoint(checkpoints(), *trainer_, data_, identity(), texts_, pool);
   }
 
   Recipe recipe_;
   RunOptions options_;
   TokenizerTexts texts_;
+  std::string teacher_digest_;
   Tokenizer tokenizer_;
   corpus::Documents training_, held_out_;
   RowPacker packer_;

@@ -134,6 +134,7 @@ def connections():
             ("chunks by a tab", f"Transfer-Encoding:\x0bchunked\r\n\r\n{chunked}", (400, 501)), ("a chunk of no size", "Transfer-Encoding: chunked\r\n\r\n\r\n", 400),
             ("a chunk of letters", "Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400), ("a chunk beyond 64 bits", "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\nx\r\n", (400, 413)),
             ("a chunk beyond the limit", "Transfer-Encoding: chunked\r\n\r\nfffffff\r\nx", 413), ("a negative chunk", "Transfer-Encoding: chunked\r\n\r\n-1\r\nx\r\n", 400),
+            ("fields behind the chunks", f"Transfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n{body}\r\n0\r\nHost: b\r\n\r\n", 400),
             ("a chunk longer than it says", f"Transfer-Encoding: chunked\r\n\r\n1\r\n{body}\r\n0\r\n\r\n", 400),
             ("a folded line", "A: b\r\n c: d\r\n\r\n", 400), ("a folded length", f"Content-Length:\r\n {size}\r\n\r\n{body}", 400),
             ("a folded first line", " A: b\r\n\r\n", 400), ("a line without a colon", "A\r\n\r\n", 400), ("a zero in a name", "A\0: b\r\n\r\n", 400),

@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "kernels/select.h"
 #include "tokenizer/tokenizer.h"
 #include "weights/hf_directory.h"
@@ -203,6 +204,36 @@ TEST_F(Runs, RefuseTheCheckpointOfAnotherRecipe) {
   EXPECT_NE(sentence_of(tiny()).find("model.safetensors"), std::string::npos);
   std::ofstream(state / "training.json") << "{}";
   EXPECT_NE(sentence_of(tiny()).find("training.json: expected \"step\""), std::string::npos);
+}
+
+// A recipe names directories; what stands there shows in the weights as well.
+TEST_F(Runs, RefuseOtherContentsOfTheDirectoriesOfTheirRecipe) {
+  run_training(tiny(), to("teacher"));
+  const fs::path model = fs::path(to("teacher").output) / "model";
+  Recipe recipe = tiny();
+  recipe.tokenizer_from = recipe.teacher = model.string();
+  recipe.trainer.teacher.share = 0.5f;
+  RunOptions options = to("run");
+  options.until = 2;
+  run_training(recipe, options);
+  const auto sentence = [&]() -> std::string {
+    try {
+      run_training(recipe, options);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(sentence(), "");
+  const auto kept = read_whole_file((model / "tokenizer.json").string());
+  std::ofstream(model / "tokenizer.json", std::ios::app) << "\n";
+  EXPECT_NE(sentence().find("expected tokenizer digest"), std::string::npos) << sentence();
+  std::ofstream(model / "tokenizer.json") << kept;
+  Recipe seeded = tiny();
+  seeded.seed = 4;
+  run_training(seeded, to("other"));
+  fs::rename(fs::path(to("other").output) / "model/model.safetensors", model / "model.safetensors");
+  EXPECT_NE(sentence().find("expected teacher digest"), std::string::npos) << sentence();
 }
 
 // The bundled model's recipe, with few and short rows so that a step takes a second: recorded once,
