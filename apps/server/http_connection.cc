@@ -21,7 +21,8 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr size_t kReadBytes = 16 << 10, kBodyStep = 64 << 10;
-constexpr size_t kMaxDiscarded = 256 << 10;
+// Of a refused body, while its client still sends: closed sooner, it would lose the reply.
+constexpr size_t kMaxDiscarded = 64 << 20;
 constexpr milliseconds kGoodbye{1000};
 
 }  // namespace
