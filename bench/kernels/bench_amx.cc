@@ -97,7 +97,7 @@ class Bench {
         device_(make_host_device()),
         operands_(*device_, threads * kShare, "the operands"),
         zeros_(*device_, 1 << 20, "zeros") {
-    // Ordinary numbers: on zeros the clock rises to a rate that no model sees.
+    // Ordinary numbers: on zeros the clock is higher than any model sees.
     pool_.run([&](Part part) {
       uint32_t state = static_cast<uint32_t>(part.index) + 1;
       auto* x = reinterpret_cast<uint16_t*>(operands_.data() + part.index * kShare);

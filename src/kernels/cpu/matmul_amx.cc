@@ -38,7 +38,8 @@ constexpr int64_t kManyRowsOfTrees = 1024;
 
 // Leaves of a pair of panels that stay in L1 of 48 KB while many strips meet them.
 constexpr int64_t kChunkLeaves = 16;
-// Strips whose runs are added up before the next strips begin: their chains stay in L1.
+// Strips that meet a run of weights in L1 one after another: with more of them the weights come
+// from L2 less often, and their chains wait there.
 constexpr int64_t kStripsTogether = 8;
 // Rows that are finished between two leaves; divides 16.
 constexpr int64_t kRowsAtOnce = 4;
