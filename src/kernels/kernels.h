@@ -174,7 +174,7 @@ struct QkvParams {
 
 // The product of q, k and v weights and then `qkv`, one head after the other, so that of the
 // product only a head at a time exists: it never leaves the core's cache. Shares are key/value
-// heads with their queries. E is a multiple of 16.
+// heads with their queries, or with many rows some of the rows. E is a multiple of 16.
 struct QkvProductParams {
   Activation x;       // [T][D]
   PackedWeight w;     // [(H + 2G) * E][D]; one run

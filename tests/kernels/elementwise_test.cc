@@ -309,14 +309,14 @@ TEST_P(ElementwiseTest, QkvPlaces) {
 
 TEST_P(ElementwiseTest, QkvProduct) {
   for (const int head_dim : {16, 48, 64, 128})
-    for (const int rows : {1, 15, 33, 100})
+    for (const int rows : {1, 15, 33, 100, 275})
       for (const int groups : {1, 2, 3})
-        for (const int parts : {1, 2}) {
+        for (const int parts : {1, 2, 3}) {
           SCOPED_TRACE(testing::Message() << "head size " << head_dim << ", " << rows << " rows, "
                                           << groups << " groups, " << parts << " parts");
           check_qkv(scalar(), kernels(),
-                    {rows, 2 * groups, groups, head_dim, 64, groups == 2, Kind::plain, 1}, parts,
-                    true);
+                    {rows, 2 * groups, groups, head_dim, 64, groups == 2, Kind::plain, parts % 2},
+                    parts, true);
         }
 }
 

@@ -105,11 +105,12 @@ void write_value_pair(bf16_t* leaf, int place, const bf16_t* even, const bf16_t*
   }
 }
 
-// Products of one head or more: row t's begin at data + t * stride.
+// Products of one head or more, of the rows from `first` on.
 struct HeadProducts {
   const float* data;
   int64_t stride;
-  const float* row(int64_t t) const { return data + t * stride; }
+  int64_t first = 0;
+  const float* row(int64_t t) const { return data + (t - first) * stride; }
 };
 
 // Memory that is read next, fetched to L2 a few lines at a time.
@@ -222,10 +223,19 @@ void qkv(const RowFunctions& rows, const QkvParams& p, Part part) {
 
 void qkv_product(void (*matmul)(const MatmulParams&, Part), const RowFunctions& rows,
                  const QkvProductParams& p, Part part) {
+  // As in other products: with many rows a share is some of them, which stay in its core's cache.
+  constexpr int64_t kRowGrain = 32, kManyRows = 256;
   const QkvParams& then = p.then;
   const int e = then.kv.head_dim, groups = then.kv.kv_heads, each = then.heads / groups;
+  const bool by_rows = then.rows >= kManyRows;
+  const auto [begin, end] = by_rows ? part.of(then.rows, kRowGrain) : Part::Run{0, then.rows};
+  const auto [begin_group, end_group] = by_rows ? Part::Run{0, groups} : part.of(groups);
+  if (begin == end) return;
+
+  Activation x = p.x;
+  x.data = static_cast<char*>(x.data) + begin * x.stride * static_cast<int64_t>(size_of(x.type));
   const int64_t stride = qkv_scratch_stride(e);
-  float* scratch = p.scratch + part.index * then.rows * stride;
+  float* scratch = p.scratch + (by_rows ? begin : part.index * then.rows) * stride;
   const auto head_weights = [&](int head) {
     PackedWeight w = p.w;
     w.n = e;
@@ -234,36 +244,35 @@ void qkv_product(void (*matmul)(const MatmulParams&, Part), const RowFunctions& 
     return w;
   };
   const auto product = [&](int head, float* y) {
-    matmul({.x = p.x,
+    matmul({.x = x,
             .w = head_weights(head),
-            .rows = then.rows,
+            .rows = end - begin,
             .runs = 1,
             .bias = p.bias ? p.bias + int64_t{head} * e : nullptr,
             .accumulate = false,
             .y = y,
             .y_stride = stride},
            Part{});
-    return HeadProducts{y, stride};
+    return HeadProducts{y, stride, begin};
   };
   // The first pair of panels of a head, which no product before it fetches.
   const auto ahead = [&](int head) {
     const PackedWeight w = head_weights(head);
     const int64_t lines = 2 * w.panel_elements() * static_cast<int64_t>(size_of(w.type)) / 64;
-    return Ahead{static_cast<const char*>(w.data), (lines + then.rows - 1) / then.rows};
+    return Ahead{static_cast<const char*>(w.data), (lines + end - begin - 1) / (end - begin)};
   };
-  const auto [begin, end] = part.of(groups);
-  for (int g = static_cast<int>(begin); g < end; ++g) {
+  for (int g = static_cast<int>(begin_group); g < end_group; ++g) {
     const int key_head = then.heads + g, value_head = key_head + groups;
     for (int h = g * each; h < (g + 1) * each; ++h) {
       const HeadProducts query = product(h, scratch);
       if (h + 1 < (g + 1) * each)
-        queries(rows, then, 0, then.rows, h, query, ahead(h + 1));
+        queries(rows, then, begin, end, h, query, ahead(h + 1));
       else
-        queries(rows, then, 0, then.rows, h, query, ahead(key_head), ahead(value_head));
+        queries(rows, then, begin, end, h, query, ahead(key_head), ahead(value_head));
     }
     const HeadProducts key = product(key_head, scratch);
     const HeadProducts value = product(value_head, scratch + round_up(e, 32));
-    cache_head(rows, then, 0, then.rows, g, key, value);
+    cache_head(rows, then, begin, end, g, key, value);
   }
 }
 
