@@ -221,8 +221,10 @@ asio::awaitable<std::optional<HttpRequest>> Connection::read_request() {
 }
 
 asio::awaitable<void> Connection::write(std::string bytes) {
+  // What fits the socket's buffer, as a stream's events do, needs neither a wait nor a deadline.
+  size_t sent = stream_.write_at_once(asio::buffer(bytes));
+  if (sent == bytes.size()) co_return;
   set_deadline(owner_.options.write_timeout);
-  size_t sent = 0;
   while (sent < bytes.size()) {  // each piece has its own time
     sent += co_await stream_.write_some(asio::buffer(bytes.data() + sent, bytes.size() - sent));
     set_deadline(owner_.options.write_timeout);

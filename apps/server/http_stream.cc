@@ -1,5 +1,7 @@
 #include "http_stream.h"
 
+#include <sys/socket.h>
+
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
@@ -51,6 +53,13 @@ asio::awaitable<size_t> HttpStream::read_some(asio::mutable_buffer to) {
 asio::awaitable<size_t> HttpStream::write_some(asio::const_buffer from) {
   if (tls_) co_return co_await tls_->async_write_some(from, asio::use_awaitable);
   co_return co_await plain_->async_write_some(from, asio::use_awaitable);
+}
+
+size_t HttpStream::write_at_once(asio::const_buffer from) {
+  if (tls_) return 0;
+  const ssize_t sent =
+      ::send(plain_->native_handle(), from.data(), from.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  return sent > 0 ? static_cast<size_t>(sent) : 0;
 }
 
 asio::awaitable<void> HttpStream::shut_down() {

@@ -27,6 +27,8 @@ class HttpStream {
   boost::asio::awaitable<void> handshake();
   boost::asio::awaitable<size_t> read_some(boost::asio::mutable_buffer to);
   boost::asio::awaitable<size_t> write_some(boost::asio::const_buffer from);
+  // As many bytes as can be sent without waiting; errors are left to write_some.
+  size_t write_at_once(boost::asio::const_buffer from);
   // Says goodbye where that is the custom.
   boost::asio::awaitable<void> shut_down();
 
