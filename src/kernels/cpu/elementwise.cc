@@ -228,8 +228,9 @@ void qkv_product(void (*matmul)(const MatmulParams&, Part), const RowFunctions& 
   const QkvParams& then = p.then;
   const int e = then.kv.head_dim, groups = then.kv.kv_heads, each = then.heads / groups;
   const bool by_rows = then.rows >= kManyRows;
-  const auto [begin, end] = by_rows ? part.of(then.rows, kRowGrain) : Part::Run{0, then.rows};
-  const auto [begin_group, end_group] = by_rows ? Part::Run{0, groups} : part.of(groups);
+  const Part::Run mine = by_rows ? part.of(then.rows, kRowGrain) : Part::Run{0, then.rows};
+  const Part::Run its_groups = by_rows ? Part::Run{0, groups} : part.of(groups);
+  const int64_t begin = mine.begin, end = mine.end;
   if (begin == end) return;
 
   Activation x = p.x;
@@ -261,7 +262,7 @@ void qkv_product(void (*matmul)(const MatmulParams&, Part), const RowFunctions& 
     const int64_t lines = 2 * w.panel_elements() * static_cast<int64_t>(size_of(w.type)) / 64;
     return Ahead{static_cast<const char*>(w.data), (lines + end - begin - 1) / (end - begin)};
   };
-  for (int g = static_cast<int>(begin_group); g < end_group; ++g) {
+  for (int g = static_cast<int>(its_groups.begin); g < its_groups.end; ++g) {
     const int key_head = then.heads + g, value_head = key_head + groups;
     for (int h = g * each; h < (g + 1) * each; ++h) {
       const HeadProducts query = product(h, scratch);
