@@ -14,7 +14,7 @@ std::string AnswerBuilder::push(const TokenOutput& output) {
   decoder_.push(output.token, decoded);
   if (output.finish != FinishReason::none) decoder_.finish(decoded);
   if (stops_.push(decoded, piece))
-    answer.finish = FinishReason::stop;
+    answer.finish = FinishReason::stop, answer.stop = stops_.found();
   else if (output.finish != FinishReason::none)
     stops_.finish(piece);
   answer.text += piece;

@@ -16,6 +16,7 @@ struct TextAnswer {
   std::vector<int32_t> prompt_tokens, tokens;
   std::vector<TokenLogprobs> logprobs, prompt_logprobs;
   FinishReason finish = FinishReason::none;
+  std::string stop;  // the stop string that ended it, or empty
   Digest logits_hash{};
   std::string error;  // of a failed one: a sentence
 };

@@ -47,6 +47,7 @@ struct Request {
   std::vector<std::string> ignored;  // fields that are not known (Context::ignores_unknown)
 
   // How the answer is shown.
+  std::vector<int32_t> stop_token_ids;  // that it asked for: text.params has the model's too
   bool stream = false;
   bool usage_at_end = false, usage_always = false;  // of a stream
   bool token_ids = false;                           // beside the text

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "frontend/openai_parts.h"
@@ -109,6 +110,14 @@ json::Array ids_of(const std::vector<int32_t>& tokens) {
   return ids;
 }
 
+json::Value stop_reason(const Request& request, const TextAnswer& answer) {
+  if (answer.finish != FinishReason::stop) return {};
+  if (!answer.stop.empty()) return answer.stop;
+  const int32_t last = answer.tokens.back();
+  return std::ranges::count(request.stop_token_ids, last) ? json::Value(int64_t{last})
+                                                          : json::Value();
+}
+
 std::vector<TokenLogprobs> all_logprobs(const TextAnswer& answer, bool prompt_only) {
   std::vector<TokenLogprobs> all(1);
   all[0].token = answer.prompt_tokens[0];
@@ -170,6 +179,7 @@ json::Value choice_of(const Request& request, const TextAnswer& answer, int64_t 
   if (p.prompt_logprobs)
     choice.set("prompt_logprobs", prompt_logprobs(tokenizer, answer.prompt_logprobs));
   choice.set("finish_reason", calls_tools ? "tool_calls" : name_of(answer.finish));
+  choice.set("stop_reason", stop_reason(request, answer));
   if (request.logits_hash) choice.set("logits_hash", to_hex(answer.logits_hash));
   return choice;
 }

@@ -73,6 +73,7 @@ void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
   choice.set("finish_reason", !answer.over   ? json::Value()
                               : answer.calls ? json::Value("tool_calls")
                                              : json::Value(name_of(text.finish)));
+  choice.set("stop_reason", stop_reason(request_, text));
   if (request_.token_ids) {
     choice.set("token_ids", ids_of(answer.ids));
   }

@@ -17,6 +17,9 @@ std::vector<TokenLogprobs> all_logprobs(const TextAnswer& answer, bool prompt_on
 
 json::Value usage(int64_t prompt, int64_t completion);
 
+// vLLM's stop_reason: the stop string or token id of the request that ended the answer, or null.
+json::Value stop_reason(const Request& request, const TextAnswer& answer);
+
 // The log-probabilities of some of an answer's tokens in the endpoint's form. `offset` is where
 // their text begins in the answer and moves past it.
 json::Value logprobs_of(Endpoint endpoint, const Tokenizer& tokenizer,

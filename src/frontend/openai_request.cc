@@ -106,7 +106,7 @@ class Reader {
     read_lengths(request);
     read_sampling(request.text.params);
     request.has_seed = find("seed") != nullptr;
-    read_stops(request.text);
+    read_stops(request);
     chat ? read_chat_logprobs(request.text.params) : read_logprobs(request.text.params);
     if (request.echo && request.text.params.logprobs && !request.text.params.prompt_logprobs)
       request.text.params.prompt_logprobs = request.text.params.logprobs;
@@ -254,17 +254,19 @@ class Reader {
     }
   }
 
-  void read_stops(TextRequest& request) const {
+  void read_stops(Request& request) const {
+    TextRequest& answer = request.text;
     if (const json::Value* v = find("stop")) {
-      request.stop.clear();
-      if (!v->is_array()) request.stop = {text(*v, "stop")};
+      answer.stop.clear();
+      if (!v->is_array()) answer.stop = {text(*v, "stop")};
       if (v->is_array())
-        for (const json::Value& one : v->as_array()) request.stop.push_back(text(one, "stop"));
+        for (const json::Value& one : v->as_array()) answer.stop.push_back(text(one, "stop"));
     }
-    request.include_stop = read_flag("include_stop_str_in_output", false);
-    SamplingParams& p = request.params;
+    answer.include_stop = read_flag("include_stop_str_in_output", false);
+    SamplingParams& p = answer.params;
     if (const json::Value* v = find("stop_token_ids"))
       p.stop_token_ids = token_ids(*v, "stop_token_ids");
+    request.stop_token_ids = p.stop_token_ids;
     if (!p.ignore_eos)
       p.stop_token_ids.insert(p.stop_token_ids.end(), context_.end_tokens.begin(),
                               context_.end_tokens.end());

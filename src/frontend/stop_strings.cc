@@ -25,6 +25,7 @@ bool StopStrings::push(std::string_view piece, std::string& out) {
       best_end = end, best_begin = begin;
   }
   if (best_end != std::string::npos) {
+    found_ = held_.substr(best_begin, best_end - best_begin);
     out.append(held_, 0, include_ ? best_end : best_begin);
     held_.clear();
     return true;
