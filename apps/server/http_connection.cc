@@ -204,8 +204,8 @@ asio::awaitable<std::optional<HttpRequest>> Connection::read_request() {
   while (!parser.put(in_)) {
     if (parser.has_header() && !in_body) {
       in_body = true;
-      set_deadline(owner_.options.body_timeout);
       if (parser.wants_continue()) co_await write("HTTP/1.1 100 Continue\r\n\r\n");
+      set_deadline(owner_.options.body_timeout);
     }
     const size_t before = in_.size();
     if (!co_await read_some()) throw boost::system::system_error(asio::error::eof);

@@ -92,24 +92,13 @@ void InprocBackend::follow_weights(const Digest& weights) {
 
 // Waits; throws what the task throws.
 void InprocBackend::between_steps(std::function<void()> task) {
-  // Handed over whole: the engine's thread lets the task go in its own time, and with it what it
-  // would still hold of an error that is being read here.
-  std::exception_ptr error;
-  const auto guarded = [&] {
-    try {
-      task();
-    } catch (...) {
-      error = std::current_exception();
-    }
-  };
   std::future<void> done;
   {
     const std::lock_guard lock(mutex_);
-    done = tasks_.emplace_back(guarded).get_future();
+    done = tasks_.emplace_back(std::move(task)).get_future();
   }
   woken_.notify_one();
   done.get();
-  if (error) std::rethrow_exception(std::move(error));
 }
 
 void InprocBackend::run_tasks() {
