@@ -22,7 +22,7 @@ struct ServeFlags {
   server::ServerOptions server;
   std::vector<std::string> names;
   std::string template_file, tool_parser = "auto", generation_config = "auto";
-  int header_seconds = 10, idle_seconds = 75, write_seconds = 30, body_mib = 32;
+  int header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30, body_mib = 32;
   std::string journal, journal_sync = "process";
   bool engine_process = false;
   int replicas = 1;
@@ -124,6 +124,7 @@ int run_serve(ServeFlags flags) {
   use_bundled_model(flags.model);
   server::HttpOptions& http = flags.server.http;
   http.header_timeout = std::chrono::seconds(flags.header_seconds);
+  http.body_timeout = std::chrono::seconds(flags.body_seconds);
   http.idle_timeout = std::chrono::seconds(flags.idle_seconds);
   http.write_timeout = std::chrono::seconds(flags.write_seconds);
   flags.server.request_timeout =
@@ -225,6 +226,9 @@ void add_serve(CLI::App& app, Action& action) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->add_option("--header-timeout", flags->header_seconds, "Seconds for a request's header")
+      ->check(positive)
+      ->capture_default_str();
+  command->add_option("--body-timeout", flags->body_seconds, "Seconds for each 64 KiB of its body")
       ->check(positive)
       ->capture_default_str();
   command

@@ -49,6 +49,12 @@ def client_seconds():
     return used.ru_utime + used.ru_stime
 
 
+def thread_seconds(pid):
+    """CPU time of a process's first thread: of a server, the one that talks to clients."""
+    fields = pathlib.Path(f"/proc/{pid}/task/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def request_bytes(**body):
     text = json.dumps(body)
     return (f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(text)}\r\n\r\n{text}"
@@ -117,9 +123,10 @@ def rate():
         def over_http():
             served = Served(INVAR, command=[INVAR, "serve", model, "--host", "127.0.0.1", "--port", "0", *flags])
             all_streams(served, [request_bytes(**{**b, "max_tokens": 1}, stream=True) for b in bodies])
-            begin, cpu = time.perf_counter(), client_seconds()
+            begin, cpu, talk = time.perf_counter(), client_seconds(), thread_seconds(served.process.pid)
             answers = all_streams(served, [request_bytes(**b, stream=True) for b in bodies])
             seconds, cpu = time.perf_counter() - begin, client_seconds() - cpu
+            talking.append((thread_seconds(served.process.pid) - talk) / (streams * tokens))
             served.stop()
             assert all(a.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n") for a in answers)
             client.append(cpu / seconds)
@@ -127,14 +134,14 @@ def rate():
             return streams * tokens / (seconds - cpu / os.cpu_count())
 
         # What else goes on comes and goes: each is compared with its neighbours in time.
-        rates, shares, client = [offline()], [], []
+        rates, shares, client, talking = [offline()], [], [], []
         for _ in range(10):
             rates += [over_http(), offline()]
             shares.append(2 * rates[-2] / (rates[-3] + rates[-1]))
         bar("tok/s of 64 streams over HTTP, median of 10, each beside offline before and after it", ">= 97 % of offline",
             f"{100 * statistics.median(shares):.1f} % ({100 * min(shares):.1f} to {100 * max(shares):.1f}), "
             f"{statistics.median(rates[1::2]):.0f} of {statistics.median(rates[::2]):.0f}; client's CPU time "
-            f"{100 * statistics.median(client):.1f} % of the time")
+            f"{100 * statistics.median(client):.1f} % of the time, the serving thread's {1e6 * statistics.median(talking):.0f} us a token")
 
 
 def streams():

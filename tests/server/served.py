@@ -34,7 +34,7 @@ class Served:
         assert ready, "the server did not start"
         line = self.process.stdout.readline().decode()
         match = re.match(r"https?://127\.0\.0\.1:(\d+)$", line.strip())
-        assert match, line
+        assert match, line or self.said()
         self.port = int(match[1])
 
     def stop(self, by=signal.SIGTERM):

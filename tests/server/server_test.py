@@ -163,7 +163,7 @@ class Answers(ServerTest):
         last = whole["token_ids"][8]
         cut = self.served.post(COMPLETIONS, **body, stop_token_ids=[last])["choices"][0]
         self.assertEqual((cut["finish_reason"], cut["stop_reason"]), ("stop", last))
-        # The model's own end is none of the request's.
+        # An end that the request did not ask for by a stop.
         end = self.served.post(COMPLETIONS, prompt="x", max_tokens=9, seed=2, guided_regex="ab?")["choices"][0]
         self.assertEqual((end["finish_reason"], end["stop_reason"]), ("stop", None))
 
@@ -291,7 +291,7 @@ class Answers(ServerTest):
 
 
 class BadInput(ServerTest):
-    flags = ("--header-timeout", "1", "--timeout-keep-alive", "2", "--max-body-mib", "1")
+    flags = ("--header-timeout", "1", "--body-timeout", "1", "--timeout-keep-alive", "2", "--max-body-mib", "1")
 
     def tearDown(self):
         # Whatever was sent, the next request is answered and no page is lost.
@@ -390,8 +390,10 @@ class BadInput(ServerTest):
         begin = time.monotonic()
         self.served.post(COMPLETIONS, prompt="x", max_tokens=2)
         self.assertLess(time.monotonic() - begin, 1)
+        body = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n"
+        slow += [self.served.raw(body + b"\r\n{"), self.served.raw(body + b"Expect: 100-continue\r\n\r\n")]
         for connection in slow:
-            self.assertRegex(read_all(connection), rb"^HTTP/1.1 408 ")
+            self.assertRegex(read_all(connection), rb"^(HTTP/1.1 100 Continue\r\n\r\n)?HTTP/1.1 408 ")
         self.assertLess(time.monotonic() - begin, 4)
         idle = self.served.raw()
         self.assertEqual(read_all(idle), b"")  # silently, after --timeout-keep-alive
@@ -698,7 +700,8 @@ class Encrypted(unittest.TestCase):
         cls.directory.cleanup()
 
     def test_a_client_of_tls(self):
-        served = Served(INVAR, "--ssl-certfile", self.certificate, "--ssl-keyfile", self.key, "--header-timeout", "1")
+        served = Served(INVAR, "--ssl-certfile", self.certificate, "--ssl-keyfile", self.key, "--header-timeout", "1",
+                        "--body-timeout", "1")
         context = ssl.create_default_context(cafile=self.certificate)
         connection = http.client.HTTPSConnection("127.0.0.1", served.port, context=context, timeout=30)
         body = dict(prompt="x" * 30000, max_tokens=3)
@@ -721,6 +724,9 @@ class Encrypted(unittest.TestCase):
         with context.wrap_socket(served.raw(), server_hostname="127.0.0.1") as raw:
             raw.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             self.assertTrue(read_all(raw).startswith(b"HTTP/1.1 200"))  # a cut connection would raise here
+        with context.wrap_socket(served.raw(), server_hostname="127.0.0.1") as raw:  # waits after 100 Continue
+            raw.sendall(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n")
+            self.assertIn(b"HTTP/1.1 408 ", read_all(raw))
         health = lambda: http.client.HTTPSConnection("127.0.0.1", served.port, context=context, timeout=30)
         def metric(name):
             connection = health()

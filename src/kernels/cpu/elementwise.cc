@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/cpu/matmul.h"
 #include "kernels/cpu/words.h"
 #include "numerics/math.h"
 
@@ -223,8 +224,6 @@ void qkv(const RowFunctions& rows, const QkvParams& p, Part part) {
 
 void qkv_product(void (*matmul)(const MatmulParams&, Part), const RowFunctions& rows,
                  const QkvProductParams& p, Part part) {
-  // As in other products: with many rows a share is some of them, which stay in its core's cache.
-  constexpr int64_t kRowGrain = 32, kManyRows = 256;
   const QkvParams& then = p.then;
   const int e = then.kv.head_dim, groups = then.kv.kv_heads, each = then.heads / groups;
   const bool by_rows = then.rows >= kManyRows;

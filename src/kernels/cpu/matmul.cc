@@ -11,15 +11,14 @@ namespace {
 
 // Rows and panels of one share. The cut is the one whose largest share is smallest. Of equals the
 // one with the fewest parts of rows, since every row of a panel uses the same memory; but with many
-// rows the one with the most: what one product writes the next one finds in its core's cache.
+// rows (kManyRows) the one with the most.
 struct Share {
   Part::Run rows, panels;
   bool is_empty() const { return rows.begin == rows.end || panels.begin == panels.end; }
 };
 
-// `grain`: panels that stay together. Rows are cut between tiles of 32.
+// `grain`: panels that stay together.
 Share share_of(int64_t rows, int64_t panels, int64_t grain, Part part) {
-  constexpr int64_t kRowGrain = 32, kManyRows = 256;
   const int64_t groups = (panels + grain - 1) / grain;
   const int64_t row_tiles = std::max<int64_t>((rows + kRowGrain - 1) / kRowGrain, 1);
   const auto largest = [&](int64_t row_parts) {

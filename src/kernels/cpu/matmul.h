@@ -9,6 +9,10 @@ namespace invar::cpu {
 
 using RunProduct = void (*)(const PanelProduct&);
 
+// Rows are cut between tiles of so many; and from so many rows on a share is some of the rows: what
+// one operation writes the next one finds in its core's cache.
+constexpr int64_t kRowGrain = 32, kManyRows = 256;
+
 void matmul(RunProduct run, const MatmulParams& p, Part part);
 void gated_matmul(RunProduct run, const GatedMatmulParams& p, Part part);
 
