@@ -70,6 +70,7 @@ class LocalEngine {
     int& threads = flags.model.options.threads;
     if (threads == 0)
       threads = std::max(1, static_cast<int>(ThreadPool::usable_cores().size()) / flags.replicas);
+    if (flags.model.options.device == "cpu") threads_ = threads;
     flags.engine.options.sharers = flags.replicas;
     model_ = load_model(flags.model);
     server::BackendFacts facts{.identity = model_->identity(),
@@ -91,7 +92,16 @@ class LocalEngine {
 
   server::Backend& backend() { return *replicas_; }
 
+  // Where the engines compute on every core, pins the calling thread, which talks to clients, to
+  // the last one: the worker there steps aside between shares, the other cores go on meanwhile.
+  void seat_server() const {
+    const std::vector<int> cores = ThreadPool::usable_cores();
+    if (threads_ > 1 && threads_ * std::ssize(engines_) == std::ssize(cores))
+      ThreadPool::pin(cores.back());
+  }
+
  private:
+  int threads_ = 0;  // of each engine; 0: they compute on another device
   std::unique_ptr<Model> model_;
   std::vector<std::unique_ptr<ThreadPool>> pools_;
   std::vector<std::unique_ptr<Engine>> engines_;
@@ -134,6 +144,7 @@ int run_serve(ServeFlags flags) {
   const Tokenizer tokenizer = load_tokenizer(options);
   if (flags.engine_socket >= 0) {
     LocalEngine engine(flags, tokenizer);
+    engine.seat_server();
     server::serve_engine(flags.engine_socket, engine.backend());
   }
   server::ServedModel served{.names = flags.names, .tokenizer = &tokenizer};
@@ -163,6 +174,7 @@ int run_serve(ServeFlags flags) {
   fmt::print("{}://{}:{}\n", http.certificate_file.empty() ? "http" : "https",
              flags.server.http.host, server.port());
   std::fflush(stdout);
+  if (local) local->seat_server();
   server.run();
   return 0;
 }

@@ -48,11 +48,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
  private:
+  friend class ConnectionExchange;
   asio::awaitable<bool> read_some();
   asio::awaitable<std::optional<HttpRequest>> read_request();
-  asio::awaitable<void> write(std::string bytes);
+  // The bytes must live until it is done.
+  asio::awaitable<void> write(std::string_view bytes);
   asio::awaitable<void> answer(std::shared_ptr<ConnectionExchange> exchange);
   asio::awaitable<void> send_stream(std::shared_ptr<ConnectionExchange> exchange);
+  void pull(ConnectionExchange& exchange);
+  bool send_at_once(ConnectionExchange& exchange);
   asio::awaitable<void> refuse(const Refused& refused);
   asio::awaitable<void> watch(std::shared_ptr<ConnectionExchange> exchange);
   bool client_has_gone();
@@ -64,7 +68,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::steady_timer deadline_;
   bool timed_out_ = false;
   ConnectionOwner& owner_;
-  std::string in_;  // read and not parsed
+  std::string in_;              // read and not parsed
+  std::string piece_, unsent_;  // of a stream
+  bool has_more_ = false;       // the stream's source
   bool keep_alive_ = true, is_http_10_ = false;
   std::shared_ptr<ConnectionExchange> exchange_;  // null: waits for a request
 };
@@ -85,6 +91,7 @@ class ConnectionExchange final : public Exchange {
     wake();
   }
   void wake() override {
+    if (sender_ && !gone_ && sender_->send_at_once(*this)) return;
     signalled_ = true;
     signal_.cancel();
   }
@@ -113,6 +120,7 @@ class ConnectionExchange final : public Exchange {
     signalled_ = false;
   }
 
+  Connection* sender_ = nullptr;  // one that waits for more of a stream
   asio::steady_timer signal_;
   bool signalled_ = false, gone_ = false;
   bool over_ = false;  // the answer is sent
@@ -220,7 +228,7 @@ asio::awaitable<std::optional<HttpRequest>> Connection::read_request() {
   co_return parser.take();
 }
 
-asio::awaitable<void> Connection::write(std::string bytes) {
+asio::awaitable<void> Connection::write(std::string_view bytes) {
   // What fits the socket's buffer, as a stream's events do, needs neither a wait nor a deadline.
   size_t sent = stream_.write_at_once(asio::buffer(bytes));
   if (sent == bytes.size()) co_return;
@@ -261,7 +269,7 @@ asio::awaitable<void> Connection::answer(std::shared_ptr<ConnectionExchange> exc
     const bool is_head = exchange->request.method == "HEAD";
     std::string bytes = head_of(*exchange->whole_, true);
     if (!is_head) bytes += exchange->whole_->body;
-    if (!exchange->gone_) co_await write(std::move(bytes));
+    if (!exchange->gone_) co_await write(bytes);
   } else if (!exchange->gone_) {
     if (is_http_10_) keep_alive_ = false;
     co_await send_stream(exchange);
@@ -274,21 +282,39 @@ asio::awaitable<void> Connection::answer(std::shared_ptr<ConnectionExchange> exc
 }
 
 asio::awaitable<void> Connection::send_stream(std::shared_ptr<ConnectionExchange> exchange) {
-  std::string bytes = head_of(exchange->head_, false);
-  for (bool more = true; more;) {
-    std::string piece;
-    more = exchange->source_->pull(piece);
-    if (!piece.empty()) {
-      if (is_http_10_)
-        bytes += piece;
-      else
-        bytes += fmt::format("{:x}\r\n{}\r\n", piece.size(), piece);
-    }
-    if (!more && !is_http_10_) bytes += "0\r\n\r\n";
-    if (!bytes.empty()) co_await write(std::exchange(bytes, {}));
-    if (more && piece.empty()) co_await exchange->wait();
+  unsent_ = head_of(exchange->head_, false);
+  for (pull(*exchange);;) {
+    co_await write(unsent_);
+    unsent_.clear();
+    if (!has_more_) co_return;
+    exchange->sender_ = this;
+    co_await exchange->wait();
+    exchange->sender_ = nullptr;
     if (exchange->gone_) co_return;
+    if (has_more_ && unsent_.empty()) pull(*exchange);
   }
+}
+
+// Appends what the source has to what is to be sent.
+void Connection::pull(ConnectionExchange& exchange) {
+  piece_.clear();
+  has_more_ = exchange.source_->pull(piece_);
+  if (is_http_10_)
+    unsent_ += piece_;
+  else if (!piece_.empty())
+    fmt::format_to(std::back_inserter(unsent_), "{:x}\r\n{}\r\n", piece_.size(), piece_);
+  if (!has_more_ && !is_http_10_) unsent_ += "0\r\n\r\n";
+}
+
+// While the stream waits: an event that fits the socket's buffer needs no coroutine to send it.
+// False: the stream is to go on with what is left.
+bool Connection::send_at_once(ConnectionExchange& exchange) {
+  exchange.sender_ = nullptr;
+  pull(exchange);
+  unsent_.erase(0, stream_.write_at_once(asio::buffer(unsent_)));
+  if (!has_more_ || !unsent_.empty()) return false;
+  exchange.sender_ = this;
+  return true;
 }
 
 // Notices that the client goes while its answer is made. One that only ends its side counts as

@@ -142,6 +142,7 @@ void InprocBackend::embed_one() {
 
 // Steps while there is work; orders are taken between steps.
 void InprocBackend::run() {
+  engine_.threads().pin_caller();
   while (true) {
     {
       std::unique_lock lock(mutex_);

@@ -282,6 +282,10 @@ std::string dump(const Value& value, int indent) {
   return out;
 }
 
+void append(std::string& out, const Value& value) {
+  append_value(out, value, 0, 0);
+}
+
 std::string excerpt(const Value& value) {
   const std::string text = dump(value);
   const std::string_view shown = beginning(text);

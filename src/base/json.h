@@ -77,8 +77,29 @@ Value parse_file(const std::string& path, const ParseLimits& limits = {});
 // text that parses back to the same double; a float widened to double prints so that it parses back
 // to the same float.
 std::string dump(const Value& value, int indent = 0);
+// Appends dump(value).
+void append(std::string& out, const Value& value);
 // Appends the quoted, escaped form of a UTF-8 string.
 void append_quoted(std::string& out, std::string_view text);
+
+// Appends an object as dump() would, member by member, without a Value of it: for texts that are
+// written for every token.
+class ObjectWriter {
+ public:
+  explicit ObjectWriter(std::string& out) : out_(out) { out_ += '{'; }
+  // Begins a member; its value is to be appended to what this returns before the next one.
+  std::string& member(std::string_view key) {
+    if (!is_empty_) out_ += ", ";
+    is_empty_ = false;
+    append_quoted(out_, key);
+    return out_ += ": ";
+  }
+  void end() { out_ += '}'; }
+
+ private:
+  std::string& out_;
+  bool is_empty_ = true;
+};
 // For error messages: a name quoted and a value as JSON, on one line and cut when long.
 std::string quoted(std::string_view text);
 std::string excerpt(const Value& value);

@@ -20,14 +20,6 @@ constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;
 // operations of a step, shorter than anything a user notices.
 constexpr int kSpins = 4000;
 
-void pin_to(int core) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(core, &set);
-  pthread_setaffinity_np(pthread_self(), sizeof set,
-                         &set);  // best effort: a refusal costs speed only
-}
-
 // Waits until `value` differs from `old`.
 void wait_while(const std::atomic<uint32_t>& value, uint32_t old, bool may_spin) {
   if (may_spin)
@@ -91,7 +83,9 @@ ThreadPool::ThreadPool(int threads, int first_core) {
   const std::vector<int> cores = usable_cores();
   if (threads == 0) threads = static_cast<int>(cores.size());
   CHECK(threads >= 1, "a thread pool needs at least one thread");
+  claims_ = std::vector<Claim>(threads);
   may_spin_ = threads <= static_cast<int>(cores.size());
+  if (may_spin_) callers_core_ = cores[static_cast<size_t>(first_core) % cores.size()];
   try {
     for (int i = 1; i < threads; ++i) {
       const size_t place = static_cast<size_t>(first_core + i) % cores.size();
@@ -108,14 +102,41 @@ ThreadPool::~ThreadPool() {
   begin_last_round(stopping_, round_);
 }
 
-void ThreadPool::worker(int index, int core) {
-  if (core >= 0) pin_to(core);
-  ScopedFlushToZero flush;
-  for (uint32_t seen = 0;; ++seen) {
-    wait_while(round_, seen, may_spin_);
-    if (stopping_.load(std::memory_order_relaxed)) return;
+void ThreadPool::pin(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  pthread_setaffinity_np(pthread_self(), sizeof set,
+                         &set);  // best effort: a refusal costs speed only
+}
+
+void ThreadPool::pin_caller() const {
+  if (callers_core_ >= 0) pin(callers_core_);
+}
+
+// Computes the shares of a round that no one has claimed, beginning with share `first`.
+void ThreadPool::compute(int first, uint32_t round) {
+  for (int i = 0; i < size(); ++i) {
+    const int index = (first + i) % size();
+    uint32_t before = round - 1;
+    if (!claims_[index].round.compare_exchange_strong(before, round, std::memory_order_acq_rel))
+      continue;
     (*work_)(Part{index, size()});
     if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) remaining_.notify_one();
+  }
+}
+
+void ThreadPool::worker(int index, int core) {
+  if (core >= 0) pin(core);
+  ScopedFlushToZero flush;
+  for (uint32_t seen = 0;;) {
+    wait_while(round_, seen, may_spin_);
+    // Other work of this core, such as a server's, comes between two shares: in the middle of one
+    // it would hold up the team.
+    ::sched_yield();
+    if (stopping_.load(std::memory_order_relaxed)) return;
+    seen = round_.load(std::memory_order_acquire);
+    compute(index, seen);
   }
 }
 
@@ -126,10 +147,10 @@ void ThreadPool::run(FunctionRef<void(Part)> work) {
     return;
   }
   work_ = &work;
-  remaining_.store(static_cast<uint32_t>(workers_.size()), std::memory_order_relaxed);
-  round_.fetch_add(1, std::memory_order_release);
+  remaining_.store(static_cast<uint32_t>(size()), std::memory_order_relaxed);
+  const uint32_t round = round_.fetch_add(1, std::memory_order_release) + 1;
   round_.notify_all();
-  work(Part{0, size()});
+  compute(0, round);
   for (uint32_t left; (left = remaining_.load(std::memory_order_acquire)) != 0;)
     wait_while(remaining_, left, may_spin_);
 }

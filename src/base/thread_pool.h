@@ -1,5 +1,6 @@
-// A fixed team of pinned threads that run one function at a time, each on its own share.
-// Shares are numbered, never stolen: who computes what is decided by the numbers alone.
+// A fixed team of pinned threads that run one function at a time, each on its own share. What a
+// share is depends on its number alone, who computes it does not matter: one whose thread is late,
+// because its core does other work, is taken by whoever is free.
 // Every member, the caller included, runs with subnormals flushed to zero (numerics 0).
 #pragma once
 
@@ -42,22 +43,37 @@ class ThreadPool {
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls work(Part{i, size()}) for every i, share 0 on the calling thread, and returns when all
-  // are done. No allocation. Not reentrant: `work` must not call run on the same pool. Exceptions
-  // must not leave `work`.
+  // Pins the calling thread, which is to call `run` for the rest of its life, to the pool's first
+  // core, as workers are to the others: a scheduler that moved it would put two members on one
+  // core. Threads that it starts would inherit the core, so it must start none.
+  void pin_caller() const;
+
+  // Calls work(Part{i, size()}) for every i, each once, and returns when all are done. No
+  // allocation. Not reentrant: `work` must not call run on the same pool. Exceptions must not leave
+  // `work`.
   void run(FunctionRef<void(Part)> work);
 
+  // Pins the calling thread, and threads that it starts later, to a core of usable_cores().
+  static void pin(int core);
   // Cores that this process may use, one per physical core first (hwloc).
   static std::vector<int> usable_cores();
 
  private:
+  // One more round of shares for each run; a share is claimed by raising its round.
+  struct alignas(64) Claim {
+    std::atomic<uint32_t> round{0};
+  };
+
   void worker(int index, int core);
+  void compute(int first, uint32_t round);
 
   bool may_spin_ = false;
+  int callers_core_ = -1;  // -1: not pinned
   FunctionRef<void(Part)>* work_ = nullptr;
   alignas(64) std::atomic<uint32_t> round_{0};
   alignas(64) std::atomic<uint32_t> remaining_{0};
   std::atomic<bool> stopping_{false};
+  std::vector<Claim> claims_;
   std::vector<std::jthread>
       workers_;  // last: its threads use everything above until they are joined
 };

@@ -15,6 +15,16 @@ EventWriter::EventWriter(Head head, const Request& request,
     answers_[i].builder.answer.prompt_tokens = prompts[i / n];
   }
   for (const auto& prompt : prompts) prompt_tokens_ += std::ssize(prompt);
+
+  opening_ = "data: ";
+  json::ObjectWriter body(opening_);
+  json::append_quoted(body.member("id"), head_.id);
+  json::append_quoted(body.member("object"), request.endpoint == Endpoint::chat
+                                                 ? "chat.completion.chunk"
+                                                 : "text_completion");
+  body.member("created") += std::to_string(head_.created);
+  json::append_quoted(body.member("model"), head_.model);
+  json::append_quoted(body.member("system_fingerprint"), head_.system_fingerprint);
 }
 
 void EventWriter::push(size_t i, const TokenOutput& output, std::string& out) {
@@ -38,8 +48,8 @@ bool EventWriter::take_turn(std::string& out) {
   for (const Answer& one : answers_)
     if (!one.over) return true;
   if (request_.usage_at_end) {
-    const json::Value usage = usage_now();
-    event({}, &usage, out);
+    begin_event(out);
+    end_event(true, out);
   }
   out += "data: [DONE]\n\n";
   ended_ = true;
@@ -63,24 +73,27 @@ void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
   if (!answer.begun && request_.echo)
     content.insert(0, echo_of(request_.answer(i).prompt, tokenizer_));
   if (request_.prompt_only) content = echo_of(request_.answer(i).prompt, tokenizer_);
-  const bool is_chat = request_.endpoint == Endpoint::chat;
-  json::Value choice;
-  choice.set("index", static_cast<int64_t>(i));
-  choice.set(is_chat ? "delta" : "text", is_chat ? delta(i, content, calls) : json::Value(content));
-  choice.set("logprobs", request_.text.params.logprobs ? logprobs_now(answer) : json::Value());
+  begin_event(out);
+  json::ObjectWriter choice(out);
+  choice.member("index") += std::to_string(i);
+  if (request_.endpoint == Endpoint::chat)
+    append_delta(i, content, calls, choice.member("delta"));
+  else
+    json::append_quoted(choice.member("text"), content);
+  json::append(choice.member("logprobs"),
+               request_.text.params.logprobs ? logprobs_now(answer) : json::Value());
   if (!answer.begun) show_prompt(text, choice);
   answer.begun = true;
-  choice.set("finish_reason", !answer.over   ? json::Value()
-                              : answer.calls ? json::Value("tool_calls")
-                                             : json::Value(name_of(text.finish)));
-  choice.set("stop_reason", stop_reason(request_, text));
-  if (request_.token_ids) {
-    choice.set("token_ids", ids_of(answer.ids));
-  }
-  if (answer.over && request_.logits_hash) choice.set("logits_hash", to_hex(text.logits_hash));
+  json::append(choice.member("finish_reason"), !answer.over   ? json::Value()
+                                               : answer.calls ? json::Value("tool_calls")
+                                                              : json::Value(name_of(text.finish)));
+  json::append(choice.member("stop_reason"), stop_reason(request_, text));
+  if (request_.token_ids) json::append(choice.member("token_ids"), ids_of(answer.ids));
+  if (answer.over && request_.logits_hash)
+    json::append_quoted(choice.member("logits_hash"), to_hex(text.logits_hash));
+  choice.end();
   answer.ids.clear();
-  const json::Value usage = usage_now();
-  event({std::move(choice)}, request_.usage_always ? &usage : nullptr, out);
+  end_event(request_.usage_always, out);
 }
 
 // Those of the tokens that the event shows; an echo begins with the prompt's.
@@ -92,19 +105,21 @@ json::Value EventWriter::logprobs_now(Answer& answer) {
   return logprobs_of(request_.endpoint, tokenizer_, shown, answer.logprob_offset);
 }
 
-void EventWriter::show_prompt(const TextAnswer& text, json::Value& choice) const {
-  if (request_.token_ids) choice.set("prompt_token_ids", ids_of(text.prompt_tokens));
+void EventWriter::show_prompt(const TextAnswer& text, json::ObjectWriter& choice) const {
+  if (request_.token_ids)
+    json::append(choice.member("prompt_token_ids"), ids_of(text.prompt_tokens));
   if (request_.text.params.prompt_logprobs)
-    choice.set("prompt_logprobs", prompt_logprobs(tokenizer_, text.prompt_logprobs));
+    json::append(choice.member("prompt_logprobs"),
+                 prompt_logprobs(tokenizer_, text.prompt_logprobs));
 }
 
 // What an event adds: the first one says whose words these are.
-json::Value EventWriter::delta(size_t i, const std::string& content,
-                               const std::vector<ToolCall>& calls) {
+void EventWriter::append_delta(size_t i, const std::string& content,
+                               const std::vector<ToolCall>& calls, std::string& out) {
   Answer& answer = answers_[i];
-  json::Value delta = json::Object();
-  if (!answer.begun) delta.set("role", "assistant");
-  if (!content.empty() || calls.empty()) delta.set("content", content);
+  json::ObjectWriter delta(out);
+  if (!answer.begun) json::append_quoted(delta.member("role"), "assistant");
+  if (!content.empty() || calls.empty()) json::append_quoted(delta.member("content"), content);
   json::Array shown;
   for (const ToolCall& call : calls) {
     shown.push_back(json::Object{
@@ -114,32 +129,23 @@ json::Value EventWriter::delta(size_t i, const std::string& content,
         {"function", json::Object{{"name", call.name}, {"arguments", call.arguments}}}});
     ++answer.calls;
   }
-  if (!shown.empty()) delta.set("tool_calls", std::move(shown));
-  return delta;
+  if (!shown.empty()) json::append(delta.member("tool_calls"), std::move(shown));
+  delta.end();
 }
 
-void EventWriter::event(json::Array choices, const json::Value* usage, std::string& out) {
-  json::Value body;
-  body.set("id", head_.id);
-  body.set("object",
-           request_.endpoint == Endpoint::chat ? "chat.completion.chunk" : "text_completion");
-  body.set("created", head_.created);
-  body.set("model", head_.model);
-  body.set("system_fingerprint", head_.system_fingerprint);
-  if (events_ == 0) body.set("seed", static_cast<int64_t>(head_.seed));
-  body.set("choices", std::move(choices));
-  if (usage)
-    body.set("usage", *usage);
-  else if (request_.usage_at_end)
-    body.set("usage", nullptr);
-  out += "data: ";
-  out += json::dump(body);
-  out += "\n\n";
-  ++events_;
+void EventWriter::begin_event(std::string& out) {
+  out += opening_;
+  if (events_++ == 0) out += ", \"seed\": " + std::to_string(static_cast<int64_t>(head_.seed));
+  out += ", \"choices\": [";
 }
 
-json::Value EventWriter::usage_now() const {
-  return usage(prompt_tokens_, completion_tokens_);
+void EventWriter::end_event(bool with_usage, std::string& out) {
+  out += ']';
+  if (with_usage || request_.usage_at_end) {
+    out += ", \"usage\": ";
+    json::append(out, with_usage ? usage(prompt_tokens_, completion_tokens_) : json::Value());
+  }
+  out += "}\n\n";
 }
 
 void EventWriter::fail(const std::string& message, const char* code, std::string& out) {

@@ -63,16 +63,19 @@ class EventWriter final : public StreamWriter {
 
   bool take_turn(std::string& out);
   // What an answer's first event says of its prompt.
-  void show_prompt(const TextAnswer& text, json::Value& choice) const;
+  void show_prompt(const TextAnswer& text, json::ObjectWriter& choice) const;
   json::Value logprobs_now(Answer& answer);
   void show(size_t i, const TokenOutput& output, std::string& out);
-  json::Value delta(size_t i, const std::string& content, const std::vector<ToolCall>& calls);
-  void event(json::Array choices, const json::Value* usage, std::string& out);
-  json::Value usage_now() const;
+  void append_delta(size_t i, const std::string& content, const std::vector<ToolCall>& calls,
+                    std::string& out);
+  // An event's text before and after its choices.
+  void begin_event(std::string& out);
+  void end_event(bool with_usage, std::string& out);
 
   Head head_;
   const Request& request_;
   const Tokenizer& tokenizer_;
+  std::string opening_;  // that all events have in common
   int64_t prompt_tokens_ = 0, completion_tokens_ = 0, events_ = 0;
   std::vector<Answer> answers_;
   size_t turn_ = 0;  // the answer whose token is shown next

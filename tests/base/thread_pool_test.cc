@@ -1,6 +1,9 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+
+#include <thread>
 
 namespace invar {
 namespace {
@@ -12,6 +15,34 @@ TEST(ThreadPool, EveryShareRunsOncePerRound) {
     for (int round = 0; round < 200; ++round) pool.run([&](Part p) { seen[p.index] += p.count; });
     for (const int count : seen) EXPECT_EQ(count, 200 * threads);
   }
+}
+
+// More threads than cores, and shares that take no time: most workers come late, and find that
+// their share is taken.
+TEST(ThreadPool, EveryShareRunsOnceThoughWorkersAreLate) {
+  ThreadPool pool(8);
+  std::vector<int> seen(8, 0);
+  std::vector<std::thread::id> by(8);
+  int taken = 0;
+  for (int round = 0; round < 5000; ++round) {
+    pool.run([&](Part p) {
+      ++seen[p.index];
+      by[p.index] = std::this_thread::get_id();
+    });
+    taken += by[1] == std::this_thread::get_id();
+  }
+  for (const int count : seen) EXPECT_EQ(count, 5000);
+  EXPECT_GT(taken, 0);
+}
+
+TEST(ThreadPool, CallerIsPinnedToItsCore) {
+  const std::vector<int> cores = ThreadPool::usable_cores();
+  std::thread([&] {
+    ThreadPool(1, static_cast<int>(cores.size()) - 1).pin_caller();
+    EXPECT_EQ(::sched_getcpu(), cores.back());
+    EXPECT_EQ(ThreadPool::usable_cores(), std::vector<int>{cores.back()});
+  }).join();
+  EXPECT_EQ(ThreadPool::usable_cores(), cores);
 }
 
 TEST(ThreadPool, EveryMemberFlushesSubnormals) {
