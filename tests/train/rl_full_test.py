@@ -1,8 +1,13 @@
 #!/usr/bin/env python3
 """recipes/rl.toml from its first weights on, three seeds: each gains at least 25 points of reward on
 problems held out, every token's log-probability is the same at sampler and trainer, and a rerun on
-one thread gives the same weights. Usage: rl_full_test.py INVAR RECIPES"""
+one thread gives the same weights. Usage: rl_full_test.py INVAR RECIPES [DIRECTORY]
+
+With DIRECTORY, which is kept, a test that was interrupted goes on from its checkpoints. Runs of up to
+four threads go side by side as far as there are cores."""
+import concurrent.futures
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -10,7 +15,8 @@ import sys
 import tempfile
 import unittest
 
-INVAR, RECIPES = None, None  # set by main
+INVAR, RECIPES, DIRECTORY = None, None, None  # set by main
+CORES = len(os.sched_getaffinity(0))
 EXACTLY_0 = ["k1", "k2", "k3", "largest_difference", "different_tokens", "ratio_deviation",
              "clip_fraction"]
 EXACTLY_1 = ["smallest_ratio", "largest_ratio"]
@@ -19,14 +25,15 @@ EXACTLY_1 = ["smallest_ratio", "largest_ratio"]
 class RlFullTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.directory = tempfile.TemporaryDirectory(prefix="invar-rl-")
-        cls.root = pathlib.Path(cls.directory.name)
-        shutil.copytree(RECIPES, cls.root / "recipes")
+        cls.directory = None if DIRECTORY else tempfile.TemporaryDirectory(prefix="invar-rl-")
+        cls.root = pathlib.Path(DIRECTORY or cls.directory.name)
+        shutil.copytree(RECIPES, cls.root / "recipes", dirs_exist_ok=True)
         cls.invar("train", "recipes/rl_start.toml", "--output", "out/rl_start")
 
     @classmethod
     def tearDownClass(cls):
-        cls.directory.cleanup()
+        if cls.directory:
+            cls.directory.cleanup()
 
     @classmethod
     def invar(cls, *args):
@@ -34,8 +41,8 @@ class RlFullTest(unittest.TestCase):
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()[-1].split()[-1]  # the digest of the weights
 
-    def run_seed(self, seed, name, *args):
-        digest = self.invar("rl", "recipes/rl.toml", "--seed", str(seed), "--output", name, *args)
+    def run_seed(self, seed, name, threads):
+        digest = self.invar("rl", "recipes/rl.toml", "--seed", str(seed), "--output", name, "--threads", str(threads))
         metrics = (self.root / name / "metrics.jsonl").read_text().splitlines()
         return digest, [json.loads(line) for line in metrics]
 
@@ -43,23 +50,25 @@ class RlFullTest(unittest.TestCase):
         return (self.root / name / "model" / "model.safetensors").read_bytes()
 
     def test_three_seeds(self):
-        digests = {}
-        for seed in 1, 2, 3:
-            digests[seed], lines = self.run_seed(seed, f"out/rl-{seed}")
+        runs = [(1, "out/again", 1)] + [(seed, f"out/rl-{seed}", min(4, CORES)) for seed in (1, 2, 3)]
+        with concurrent.futures.ThreadPoolExecutor(max(1, CORES // 4)) as pool:
+            again, *done = pool.map(lambda run: self.run_seed(*run), runs)
+        for seed, (digest, lines) in zip((1, 2, 3), done):
             for line in lines[1:]:
                 self.assertEqual([line[key] for key in EXACTLY_0], [0] * len(EXACTLY_0))
                 self.assertEqual([line[key] for key in EXACTLY_1], [1, 1])
             first, last = lines[0]["evaluation"], lines[-1]["evaluation"]
-            print(f"seed {seed}: {first:.3f} -> {last:.3f}, weights {digests[seed]}", flush=True)
+            print(f"seed {seed}: {first:.3f} -> {last:.3f}, weights {digest}", flush=True)
             self.assertGreaterEqual(first, 0.2)
             self.assertLessEqual(first, 0.6)
             self.assertGreaterEqual(last - first, 0.25)
-        self.assertEqual(len(set(digests.values())), 3)
-        again, _ = self.run_seed(1, "out/again", "--threads", "1")
-        self.assertEqual(again, digests[1])
+        self.assertEqual(len({digest for digest, _ in done}), 3)
+        self.assertEqual(again[0], done[0][0])
         self.assertEqual(*(self.model_bytes(name) for name in ("out/rl-1", "out/again")))
+        print(f"seed 1 again on one thread: weights {again[0]}", flush=True)
 
 
 if __name__ == "__main__":
-    INVAR, RECIPES = (str(pathlib.Path(path).resolve()) for path in sys.argv[1:3])
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
+    paths = [str(pathlib.Path(path).resolve()) for path in sys.argv[1:4]]
+    INVAR, RECIPES, DIRECTORY = paths if len(paths) == 3 else (*paths, None)
+    unittest.main(argv=sys.argv[:1], verbosity=2)
