@@ -17,7 +17,7 @@ struct BenchFlags {
   ModelFlags model;
   std::vector<std::string> sets;  // instruction sets to force one after the other
   bool against_control = false;
-  bool profile = false;
+  bool profile = false, sweep = false;
   int rounds = 3;
   int64_t limit_mib = 1536;
 };
@@ -204,6 +204,35 @@ json::Value to_json(const std::vector<Row>& rows) {
   return v;
 }
 
+// Invar and `control` in turn at many batches and lengths: what else goes on meets both.
+int run_sweep(const BenchFlags& flags, ModelOptions options) {
+  Model own(options);
+  options.arithmetic = "control";
+  Model control(options);
+  fmt::print("{}, {} and control in turn, medians of {} rounds, tok/s\n\n", options.model,
+             own.identity(), flags.rounds);
+  const auto compare = [&](const std::string& what, FunctionRef<double(Model&)> rate) {
+    std::vector<double> rates[2], ratios;
+    for (int round = 0; round < flags.rounds; ++round) {
+      rates[0].push_back(rate(own));
+      rates[1].push_back(rate(control));
+      ratios.push_back(rates[0].back() / rates[1].back());
+    }
+    fmt::print("  {:20} {:10.1f} {:10.1f}   {:6.1f} % of control\n", what, median(rates[0]),
+               median(rates[1]), 100 * median(ratios));
+    std::fflush(stdout);
+  };
+  for (const int batch : {1, 2, 4, 8, 16, 32, 64})
+    compare(fmt::format("decode, batch {}", batch), [&](Model& model) {
+      const Seconds seconds = run_requests(model, batch, 16, 24, 512);
+      return batch * seconds.decode_steps / seconds.decode;
+    });
+  for (const int length : {16, 32, 64, 128, 256, 512, 1024, 2048})
+    compare(fmt::format("prefill {}", length),
+            [&](Model& model) { return length / run_requests(model, 1, length, 1, length).total; });
+  return 0;
+}
+
 int run_bench(BenchFlags flags) {
   if (flags.rounds < 1) fail_usage("expected 1 or more rounds, found {}", flags.rounds);
   ModelOptions& options = flags.model.options;
@@ -212,6 +241,12 @@ int run_bench(BenchFlags flags) {
   if (options.model.empty()) {
     options.model = "bench-473m";
     if (options.load_format == "auto") options.load_format = "dummy:1";
+  }
+  if (flags.sweep) {
+    if (flags.profile || flags.model.json || options.arithmetic == "control")
+      fail_usage(
+          "--sweep prints a table beside control: leave out --profile, --json and --arith control");
+    return run_sweep(flags, options);
   }
   double bandwidth = 0;  // of the CPU; a GPU's is measured with the model
   if (options.device == "cpu") {
@@ -274,6 +309,9 @@ void add_bench(CLI::App& app, Action& action) {
                     "Measure the conventional arithmetic as well");
   command->add_flag("--profile", flags->profile,
                     "Show the time of each operation and its share of the machine's limit");
+  command->add_flag("--sweep", flags->sweep,
+                    "Batches of 1 to 64 and prompts of 16 to 2048 tokens instead, and the "
+                    "conventional arithmetic in turn");
   command->add_option("--rounds", flags->rounds, "Rounds; medians are shown")
       ->capture_default_str();
   command->add_option("--limit-mib", flags->limit_mib, "MiB read to measure the bandwidth")

@@ -286,13 +286,15 @@ asio::awaitable<void> Connection::send_stream(std::shared_ptr<ConnectionExchange
   for (pull(*exchange);;) {
     co_await write(unsent_);
     unsent_.clear();
-    if (!has_more_) co_return;
+    if (!has_more_) break;
     exchange->sender_ = this;
     co_await exchange->wait();
     exchange->sender_ = nullptr;
     if (exchange->gone_) co_return;
     if (has_more_ && unsent_.empty()) pull(*exchange);
   }
+  std::string().swap(unsent_);  // an idle connection has no buffers
+  std::string().swap(piece_);
 }
 
 // Appends what the source has to what is to be sent.
