@@ -113,6 +113,7 @@ struct TrainLimits {
 void print_profile(const TrainerOptions& options, const OperationTimes& times, double seconds,
                    double parameters, const TrainLimits& limits) {
   double rest = seconds;
+  double products = 0, in_products = 0, in_attention = 0, bytes_in_all = 0, in_passes = 0;
   const auto print = [&](std::string_view name, double own, const std::string& share) {
     fmt::print("    {:20} {:8.1f} ms  {:5.1f} %{}\n", name, 1e3 * own, 100 * own / seconds, share);
   };
@@ -123,11 +124,22 @@ void print_profile(const TrainerOptions& options, const OperationTimes& times, d
     const double operations = operations_of(entry.name, options);
     const double bytes = bytes_of(entry.name, options, parameters);
     rest -= entry.seconds;
+    if (entry.name.starts_with("attention"))
+      in_attention += entry.seconds;
+    else if (operations > 0)
+      products += operations, in_products += entry.seconds;
+    else
+      bytes_in_all += bytes, in_passes += entry.seconds;
     print(entry.name, entry.seconds,
           share(operations, entry.seconds * limits.products, "product peak") +
               share(bytes, entry.seconds * limits.bytes, "read bandwidth"));
   }
   print("the rest", rest, "");
+  fmt::print(
+      "  products {:.0f} ms, {:.1f} % of the product peak; attention {:.0f} ms; passes over memory "
+      "{:.0f} ms, at the read bandwidth {:.0f}\n",
+      1e3 * in_products, 100 * products / (in_products * limits.products), 1e3 * in_attention,
+      1e3 * in_passes, 1e3 * bytes_in_all / limits.bytes);
 }
 
 // Of memory that no cache holds.
