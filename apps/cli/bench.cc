@@ -227,9 +227,11 @@ int run_sweep(const BenchFlags& flags, ModelOptions options) {
       const Seconds seconds = run_requests(model, batch, 16, 24, 512);
       return batch * seconds.decode_steps / seconds.decode;
     });
-  for (const int length : {16, 32, 64, 128, 256, 512, 1024, 2048})
+  for (const int length : {16, 32, 64, 128, 256, 512, 1024, 2048}) {
+    if (length >= own.spec().max_positions) break;
     compare(fmt::format("prefill {}", length),
             [&](Model& model) { return length / run_requests(model, 1, length, 1, length).total; });
+  }
   return 0;
 }
 
@@ -243,9 +245,11 @@ int run_bench(BenchFlags flags) {
     if (options.load_format == "auto") options.load_format = "dummy:1";
   }
   if (flags.sweep) {
-    if (flags.profile || flags.model.json || options.arithmetic == "control")
+    if (flags.profile || flags.model.json || flags.against_control || !flags.sets.empty() ||
+        options.arithmetic == "control")
       fail_usage(
-          "--sweep prints a table beside control: leave out --profile, --json and --arith control");
+          "--sweep prints a table of one instruction set beside control: leave out --sets, "
+          "--against-control, --profile, --json and --arith control");
     return run_sweep(flags, options);
   }
   double bandwidth = 0;  // of the CPU; a GPU's is measured with the model
@@ -310,7 +314,7 @@ void add_bench(CLI::App& app, Action& action) {
   command->add_flag("--profile", flags->profile,
                     "Show the time of each operation and its share of the machine's limit");
   command->add_flag("--sweep", flags->sweep,
-                    "Batches of 1 to 64 and prompts of 16 to 2048 tokens instead, and the "
+                    "Instead: batches of 1 to 64 and prompts of 16 to 2048 tokens, the "
                     "conventional arithmetic in turn");
   command->add_option("--rounds", flags->rounds, "Rounds; medians are shown")
       ->capture_default_str();

@@ -70,7 +70,7 @@ class LocalEngine {
     int& threads = flags.model.options.threads;
     if (threads == 0)
       threads = std::max(1, static_cast<int>(ThreadPool::usable_cores().size()) / flags.replicas);
-    if (flags.model.options.device == "cpu") threads_ = threads;
+    if (flags.model.options.device == "cpu" && flags.model.options.ranks == 1) threads_ = threads;
     flags.engine.options.sharers = flags.replicas;
     model_ = load_model(flags.model);
     server::BackendFacts facts{.identity = model_->identity(),
@@ -101,7 +101,7 @@ class LocalEngine {
   }
 
  private:
-  int threads_ = 0;  // of each engine; 0: they compute on another device
+  int threads_ = 0;  // of each engine; 0: steps are computed by ranks or on a GPU
   std::unique_ptr<Model> model_;
   std::vector<std::unique_ptr<ThreadPool>> pools_;
   std::vector<std::unique_ptr<Engine>> engines_;

@@ -142,7 +142,9 @@ void InprocBackend::embed_one() {
 
 // Steps while there is work; orders are taken between steps.
 void InprocBackend::run() {
-  engine_.threads().pin_caller();
+  // Ranks compute on threads of their own, and an embedder may start more of them from here.
+  if (engine_.model().ranks() == 1 && engine_.model().device().is_host())
+    engine_.threads().pin_caller();
   while (true) {
     {
       std::unique_lock lock(mutex_);

@@ -100,6 +100,7 @@ class ObjectWriter {
   std::string& out_;
   bool is_empty_ = true;
 };
+
 // For error messages: a name quoted and a value as JSON, on one line and cut when long.
 std::string quoted(std::string_view text);
 std::string excerpt(const Value& value);

@@ -59,7 +59,7 @@ class ThreadPool {
   static std::vector<int> usable_cores();
 
  private:
-  // One more round of shares for each run; a share is claimed by raising its round.
+  // Each run is a round; a share is claimed by raising its own round to that of the run.
   struct alignas(64) Claim {
     std::atomic<uint32_t> round{0};
   };

@@ -23,6 +23,19 @@ TEST(Json, FloatsParseBackToTheSameBits) {
   }
 }
 
+TEST(Json, WritesObjectsWithoutAValueOfThem) {
+  const Value inner = Object{{"a", 1.5}, {"b", nullptr}};
+  std::string out;
+  ObjectWriter writer(out);
+  writer.member("n") += std::to_string(3);
+  append_quoted(writer.member("quo\"te"), "line\n");
+  append(writer.member("inner"), inner);
+  ObjectWriter(writer.member("empty")).end();
+  writer.end();
+  EXPECT_EQ(out,
+            dump(Object{{"n", 3}, {"quo\"te", "line\n"}, {"inner", inner}, {"empty", Object()}}));
+}
+
 TEST(Json, RefusesWhatIsNotStrict) {
   EXPECT_THROW(parse("{\"a\": 1,}", "t"), Error);
   EXPECT_THROW(parse("{\"a\": 01}", "t"), Error);

@@ -20,9 +20,10 @@ TEST(ThreadPool, EveryShareRunsOncePerRound) {
 // More threads than cores, and shares that take no time: most workers come late, and find that
 // their share is taken.
 TEST(ThreadPool, EveryShareRunsOnceThoughWorkersAreLate) {
-  ThreadPool pool(8);
-  std::vector<int> seen(8, 0);
-  std::vector<std::thread::id> by(8);
+  const int threads = 4 * static_cast<int>(ThreadPool::usable_cores().size());
+  ThreadPool pool(threads);
+  std::vector<int> seen(threads, 0);
+  std::vector<std::thread::id> by(threads);
   int taken = 0;
   for (int round = 0; round < 5000; ++round) {
     pool.run([&](Part p) {

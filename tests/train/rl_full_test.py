@@ -3,9 +3,10 @@
 problems held out, every token's log-probability is the same at sampler and trainer, and a rerun on
 one thread gives the same weights. Usage: rl_full_test.py INVAR RECIPES [DIRECTORY]
 
-With DIRECTORY, which is kept, a test that was interrupted goes on from its checkpoints. Runs of up to
-four threads go side by side as far as there are cores."""
+With DIRECTORY, which is kept, a test of the same program that was interrupted goes on from its
+checkpoints. Runs of up to four threads go side by side as far as there are cores."""
 import concurrent.futures
+import hashlib
 import json
 import os
 import pathlib
@@ -27,7 +28,12 @@ class RlFullTest(unittest.TestCase):
     def setUpClass(cls):
         cls.directory = None if DIRECTORY else tempfile.TemporaryDirectory(prefix="invar-rl-")
         cls.root = pathlib.Path(DIRECTORY or cls.directory.name)
+        program = hashlib.sha256(pathlib.Path(INVAR).read_bytes()).hexdigest()
+        mark = cls.root / "program"
+        if mark.exists():
+            assert mark.read_text() == program, f"{cls.root}: expected the runs of this program, found another's"
         shutil.copytree(RECIPES, cls.root / "recipes", dirs_exist_ok=True)
+        mark.write_text(program)
         cls.invar("train", "recipes/rl_start.toml", "--output", "out/rl_start")
 
     @classmethod
@@ -69,6 +75,8 @@ class RlFullTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (3, 4):
+        sys.exit(__doc__)
     paths = [str(pathlib.Path(path).resolve()) for path in sys.argv[1:4]]
     INVAR, RECIPES, DIRECTORY = paths if len(paths) == 3 else (*paths, None)
     unittest.main(argv=sys.argv[:1], verbosity=2)
