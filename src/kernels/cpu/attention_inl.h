@@ -23,6 +23,7 @@ inline int larger(int a, int b) {
 struct Leaf {
   const uint16_t* keys;    // two panels of 16 places
   const uint16_t* values;  // one leaf of each panel of 16 elements
+  int places;              // up to the last that some query sees, 1 .. 32: no more need be read
 };
 
 // One split of a tile.
@@ -46,12 +47,15 @@ inline Leaf leaf_of(const AttentionTile& tile, int leaf) {
   const int place = leaf * kLeaf, shift = __builtin_ctz(static_cast<unsigned>(tile.page_places));
   const int64_t page = tile.table[place >> shift], in_page = place & (tile.page_places - 1);
   return {tile.keys + page * tile.key_page + in_page * round_up_to(tile.head_dim, kLeaf),
-          tile.values + page * tile.value_page + in_page * round_up_to(tile.head_dim, 16)};
+          tile.values + page * tile.value_page + in_page * round_up_to(tile.head_dim, 16),
+          smaller(tile.highest + 1 - place, kLeaf)};
 }
 
-// The leaf that is read kSplitLeaves leaves after this one, in this tile or the next; or itself.
+// The leaf that is read some leaves after this one, in this tile or the next; or itself. A tile of
+// few leaves fetches the first of the next one as it reads its own.
 inline Leaf leaf_after(const AttentionTile& tile, const AttentionTile* next, int leaf) {
-  const int after = leaf + kSplitLeaves, past = after - (tile.highest / kLeaf + 1);
+  const int leaves = tile.highest / kLeaf - tile.lowest / kLeaf + 1;
+  const int after = leaf + smaller(leaves, kSplitLeaves), past = after - (tile.highest / kLeaf + 1);
   if (past < 0) return leaf_of(tile, after);
   if (!next || next->lowest / kLeaf + past > next->highest / kLeaf) return leaf_of(tile, leaf);
   return leaf_of(*next, next->lowest / kLeaf + past);

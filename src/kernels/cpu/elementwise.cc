@@ -123,6 +123,13 @@ struct Ahead {
   }
 };
 
+// Fetches a line that will be written: a store to memory waits long for it.
+inline void fetch_to_write(const void* line) {
+  __asm__ volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
+}
+
+constexpr int64_t kRowsAhead = 8;  // of which lines are fetched before they are written
+
 // Query head `head` for rows [begin, end).
 void queries(const RowFunctions& rows, const QkvParams& p, int64_t begin, int64_t end, int head,
              HeadProducts in, Ahead first = {}, Ahead second = {}) {
@@ -132,6 +139,8 @@ void queries(const RowFunctions& rows, const QkvParams& p, int64_t begin, int64_
     const int64_t rotation = int64_t{p.positions[t]} * (e / 2);
     const HeadTransform transform = {p.q_norm, p.norm_eps, p.cos + rotation, p.sin + rotation, e};
     bf16_t* q = p.q + (t * p.heads + head) * padded;
+    for (int64_t at = 0; at < padded; at += 32)
+      fetch_to_write(q + kRowsAhead * p.heads * padded + at);
     rows.query(transform, in.row(t), q);
     first.fetch();
     second.fetch();
@@ -152,6 +161,19 @@ bool are_eight_places(const QkvParams& p, int w, int64_t t, int64_t end) {
   return true;
 }
 
+// Fetches the lines that write w touches, as far as the writes from `first` on have not.
+void fetch_places(const QkvParams& p, int group, int first, int w) {
+  const KvLayer& kv = p.kv;
+  const int place = p.write_place[w], page = p.write_page[w];
+  const bool is_same_panel =
+      w > first && p.write_page[w - 1] == page && p.write_place[w - 1] / 16 == place / 16;
+  const bf16_t* keys = kv.keys + kv.key_index(page, group, place, 0);
+  for (int e = 0; e < kv.head_dim && !is_same_panel; e += 2) fetch_to_write(keys + 16 * e);
+  if (is_same_panel && place % 2 != 0) return;
+  const bf16_t* values = kv.values + kv.value_index(page, group, place, 0);
+  for (int e = 0; e < kv.head_dim; e += 16) fetch_to_write(values + 32 * e);
+}
+
 // Keys and values of one head for rows [begin, end), at most kChunk.
 void cache_chunk(const RowFunctions& rows, const QkvParams& p, int64_t begin, int64_t end,
                  int group, HeadProducts key, HeadProducts value) {
@@ -160,6 +182,8 @@ void cache_chunk(const RowFunctions& rows, const QkvParams& p, int64_t begin, in
   HeadTransform transform = {p.k_norm, p.norm_eps, nullptr, nullptr, e};
   alignas(64) bf16_t keys[kChunk][kMaxHead], values[kChunk][kMaxHead];
   for (int64_t t = begin; t < end; ++t) {
+    for (int w = p.write_begin[t]; w < p.write_begin[t + 1]; ++w)
+      fetch_places(p, group, p.write_begin[begin], w);
     transform.cos = p.cos + int64_t{p.positions[t]} * (e / 2);
     transform.sin = p.sin + int64_t{p.positions[t]} * (e / 2);
     if (!rows.key_value(transform, key.row(t), value.row(t), keys[t - begin], values[t - begin]))

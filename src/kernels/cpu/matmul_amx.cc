@@ -31,10 +31,9 @@ constexpr int kLevels =
 constexpr int64_t kBlockBytes = 1 << 20;
 constexpr int64_t kTiles = 32, kFewTiles = 8;
 
-// From so many rows on, chains that lie in memory between parts of the inner size gain.
-constexpr int64_t kManyRows = 128;
-// Trees gain later: 512 rows are quicker strip by strip, 2048 are not.
-constexpr int64_t kManyRowsOfTrees = 1024;
+// From so many rows on, chains that lie in memory between parts of the inner size gain: 512 rows
+// are quicker strip by strip, 2048 are not.
+constexpr int64_t kManyRows = 1024;
 
 // Leaves of a pair of panels that stay in L1 of 48 KB while many strips meet them.
 constexpr int64_t kChunkLeaves = 16;
@@ -51,8 +50,22 @@ struct Strip {
   int64_t row[2];    // of the product
   int64_t skip[2];   // rows of the tile that are not its own
   int64_t tiles;
-  // Its share of the pair of panels that comes next, to be fetched to L2: lines of each leaf.
-  int64_t fetch_from, fetch_lines;
+};
+
+// The pair of panels that comes next, fetched to L2 from several places at once, each line after
+// line: so the hardware's own prefetcher helps.
+struct Ahead {
+  static constexpr int kStreams = 8;
+  const char* at = nullptr;
+  const char* end = nullptr;  // of the first stream
+  int64_t stream = 0;         // bytes from one to the next
+  int64_t lines = 0;          // of each stream at a time
+
+  void fetch() {
+    if (at >= end) return;
+    for (int64_t i = 0; i < lines; ++i, at += kLine)
+      for (int q = 0; q < kStreams; ++q) _mm_prefetch(at + q * stream, _MM_HINT_T1);
+  }
 };
 
 // A finished run of a strip and a pair of panels, and what is to be done with it.
@@ -105,9 +118,6 @@ class AmxProduct {
     for (int64_t i = 0; i < strip_count_; ++i) {
       Strip& s = strips_[i];
       s.tiles = smaller(2, tiles - i * 2);
-      const int64_t lines = ceil_div(16, strip_count_);
-      s.fetch_from = smaller(i * lines, 16) * kLine;
-      s.fetch_lines = smaller(lines, 16 - s.fetch_from / kLine);
       for (int64_t t = 0; t < s.tiles; ++t) {
         const int64_t tile = i * 2 + t;
         const int64_t first = rows < 16 ? 0 : smaller(tile * 16, rows - 16);
@@ -119,6 +129,10 @@ class AmxProduct {
   }
 
   void multiply_pair(int64_t panel) {
+    ahead_.at = static_cast<const char*>(p_.w) + (panel + 2) * p_.panel_bytes;
+    ahead_.stream = 2 * p_.panel_bytes / Ahead::kStreams;
+    ahead_.end = ahead_.at + ahead_.stream;
+    ahead_.lines = ceil_div(32, Ahead::kStreams * strip_count_);
     if (p_.runs == 1) return multiply_chunks(panel);
     for (int64_t i = 0; i < strip_count_; i += kStripsTogether)
       multiply_runs(i, smaller(i + kStripsTogether, strip_count_), panel);
@@ -214,11 +228,7 @@ class AmxProduct {
         tile_dot<1, 7, 6>();
         if constexpr (P == 2) tile_dot<3, 7, 5>();
       }
-      for (int64_t i = 0; i < s.fetch_lines; ++i) {
-        const int64_t line = 2 * p_.panel_bytes + s.fetch_from + i * kLine;
-        _mm_prefetch(w + line, _MM_HINT_T1);
-        if constexpr (P == 2) _mm_prefetch(other + line, _MM_HINT_T1);
-      }
+      ahead_.fetch();
       x += kLine, second += kLine, w += kTileBytes, other += kTileBytes;
       if (finish_.at < finish_.end)
         finish_rows();
@@ -356,6 +366,7 @@ class AmxProduct {
   int64_t tile_rows_ = 16, strip_count_ = 0, chunks_ = 1;
   int turn_ = 0;
   Finish finish_{};
+  Ahead ahead_{};
   Strip strips_[kTiles / 2];
   alignas(64) float waiting_[kLevels][kLevelFloats];
   alignas(64) float finished_[2][kChains];
@@ -364,8 +375,7 @@ class AmxProduct {
 
 // Many rows in whole tiles and panels: the chains may lie in memory in between.
 bool has_whole_tiles(const PanelProduct& p) {
-  return p.rows >= (p.runs > 1 ? kManyRowsOfTrees : kManyRows) && p.rows % 16 == 0 &&
-         p.outputs == p.panels * (p.out ? 8 : 16);
+  return p.rows >= kManyRows && p.rows % 16 == 0 && p.outputs == p.panels * (p.out ? 8 : 16);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ struct TileConfig {
 };
 
 struct EmulatedTile {
-  int rows;
+  int rows, words;  // as configured
   uint32_t word[16][16];
 };
 EmulatedTile tiles[8];
@@ -20,7 +20,9 @@ inline void tile_configure(const TileConfig& config) {
   for (int t = 0; t < 8; ++t) {
     tiles[t] = {};
     tiles[t].rows = config.rows[t];
-    if (config.row_bytes[t] != 64) __builtin_trap();
+    tiles[t].words = config.row_bytes[t] / 4;
+    if (config.row_bytes[t] % 4 != 0 || config.row_bytes[t] > 64 || config.rows[t] > 16)
+      __builtin_trap();
   }
   tiles_are_configured = true;
 }
@@ -41,7 +43,8 @@ template <int T>
 inline void tile_load(const void* from, int64_t stride) {
   tile_zero<T>();
   for (int r = 0; r < tile<T>().rows; ++r)
-    __builtin_memcpy(tile<T>().word[r], static_cast<const char*>(from) + r * stride, 64);
+    __builtin_memcpy(tile<T>().word[r], static_cast<const char*>(from) + r * stride,
+                     4 * tile<T>().words);
 }
 template <int T>
 inline void tile_load_once(const void* from, int64_t stride) {
@@ -50,7 +53,7 @@ inline void tile_load_once(const void* from, int64_t stride) {
 template <int T>
 inline void tile_store(void* to, int64_t stride) {
   for (int r = 0; r < tile<T>().rows; ++r)
-    __builtin_memcpy(static_cast<char*>(to) + r * stride, tile<T>().word[r], 64);
+    __builtin_memcpy(static_cast<char*>(to) + r * stride, tile<T>().word[r], 4 * tile<T>().words);
 }
 inline float as_float(uint32_t bits) {
   return __builtin_bit_cast(float, bits);
@@ -58,18 +61,18 @@ inline float as_float(uint32_t bits) {
 template <int C, int A, int B>
 inline void tile_dot() {
   EmulatedTile &c = tile<C>(), &a = tile<A>(), &b = tile<B>();
-  if (c.rows != a.rows || b.rows != 16) __builtin_trap();
+  if (c.rows != a.rows || b.rows != a.words || c.words != b.words) __builtin_trap();
   for (int m = 0; m < c.rows; ++m) {
     float even[16] = {}, odd[16] = {};
-    for (int j = 0; j < 16; ++j) {
+    for (int j = 0; j < b.rows; ++j) {
       const float x_even = as_float(a.word[m][j] << 16),
                   x_odd = as_float(a.word[m][j] & 0xffff0000);
-      for (int n = 0; n < 16; ++n) {
+      for (int n = 0; n < b.words; ++n) {
         even[n] = __builtin_fmaf(x_even, as_float(b.word[j][n] << 16), even[n]);
         odd[n] = __builtin_fmaf(x_odd, as_float(b.word[j][n] & 0xffff0000), odd[n]);
       }
     }
-    for (int n = 0; n < 16; ++n)
+    for (int n = 0; n < c.words; ++n)
       c.word[m][n] = __builtin_bit_cast(uint32_t, as_float(c.word[m][n]) + (even[n] + odd[n]));
   }
 }
