@@ -51,6 +51,13 @@ struct PackedWeight {
   constexpr int64_t elements() const { return panels() * panel_elements(); }
 };
 
+// The weights that the team reads after a product's own, or none. An implementation may fetch their
+// beginning, which a product would have to wait for. They change no bit.
+struct NextWeight {
+  const PackedWeight* w = nullptr;
+  bool is_gated = false;  // interleaved with another of its size
+};
+
 // Index of element (output, inner) in a packed bf16 / f32 matrix with the given inner size.
 constexpr int64_t packed_index_bf16(int64_t output, int64_t inner, int64_t k) {
   const int64_t panel = output / 16 * (round_up(k, kLeafPad) * 16);
@@ -132,6 +139,7 @@ struct MatmulParams {
   float* y;  // [T][N]
   int64_t y_stride;
   bool extend = false;
+  NextWeight next = {};
 };
 
 // out[t][f] = silu(g) * u, g = dot(x[t], gate[f]) (+ bias), u = dot(x[t], up[f]) (+ bias); silu(g)
@@ -146,6 +154,7 @@ struct GatedMatmulParams {
   // The dots themselves as well, for training, or null: [T][2 * round_up(F, 16)], columns as the
   // panels. Only of order `portable` on CPUs.
   float* dots = nullptr;
+  NextWeight next = {};
 };
 
 // From the product of q, k and v weights: normalises heads (Qwen3), rotates, rounds, and writes

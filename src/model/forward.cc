@@ -152,7 +152,7 @@ class ForwardPass {
             .sum = at_.sum});
     trace("attention", layer, at_.attended, int64_t{shard_.heads} * spec_.head_dim, rows_);
 
-    row_parallel("o", at_.attended, w.o, shard_.o_runs, w.o_bias);
+    row_parallel("o", at_.attended, w.o, shard_.o_runs, w.o_bias, {&w.gate_up, true});
     trace("o", layer, hidden(), spec_.hidden, rows_);
   }
 
@@ -191,7 +191,8 @@ class ForwardPass {
                      .bias = w.qkv_bias,
                      .accumulate = false,
                      .y = products,
-                     .y_stride = width});
+                     .y_stride = width,
+                     .next = {&w.o}});
     trace("qkv", layer, products, width, rows_);
     run("rope", kernels_.qkv, rope);
   }
@@ -219,10 +220,17 @@ class ForwardPass {
                           .gate_bias = w.gate_bias,
                           .up_bias = w.up_bias,
                           .out = at_.gated,
-                          .dots = at_.gate_up});
+                          .dots = at_.gate_up,
+                          .next = {&w.down}});
     trace("gated", layer, at_.gated, shard_.ffn, rows_);
-    row_parallel("down", at_.gated, w.down, shard_.down_runs, w.down_bias);
+    row_parallel("down", at_.gated, w.down, shard_.down_runs, w.down_bias, first_of(layer + 1));
     trace("down", layer, hidden(), spec_.hidden, rows_);
+  }
+
+  // The first weights of a layer, if there is one.
+  NextWeight first_of(int layer) const {
+    const auto& layers = model_.weights->layers();
+    return layer < std::ssize(layers) ? NextWeight{&layers[layer].qkv} : NextWeight{};
   }
 
   void attend(const AttentionParams& params) {
@@ -242,7 +250,7 @@ class ForwardPass {
 
   // h = h + (x * w (+ bias)), the inner size shared out over the ranks: numerics 2.
   void row_parallel(const char* name, const Activation& x, const PackedWeight& w, int runs,
-                    const float* bias) {
+                    const float* bias, NextWeight next) {
     const bool alone = group_.size() == 1;
     run(name, kernels_.matmul,
         MatmulParams{.x = x,
@@ -252,7 +260,8 @@ class ForwardPass {
                      .bias = alone ? bias : nullptr,
                      .accumulate = alone,
                      .y = alone ? hidden() : ws_.partial_.data(),
-                     .y_stride = spec_.hidden});
+                     .y_stride = spec_.hidden,
+                     .next = next});
     if (alone) return round_residual();
     group_.tree_all_reduce(ws_.partial_.data(), rows_ * spec_.hidden);
     run("add", kernels_.add,

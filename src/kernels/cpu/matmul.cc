@@ -52,6 +52,14 @@ PanelProduct operands(const Activation& x, const PackedWeight& w, int runs, cons
   return p;
 }
 
+// Has the first panels fetched that this share reads of the weights that come next.
+void set_next(PanelProduct& p, const NextWeight& next, int64_t rows, Part part) {
+  if (!next.w || !next.w->data) return;
+  p.next_panel_bytes = next.w->panel_elements() * static_cast<int64_t>(size_of(next.w->type));
+  const Share share = share_of(rows, next.w->panels() * (next.is_gated ? 2 : 1), 4, part);
+  p.next = static_cast<const char*>(next.w->data) + share.panels.begin * p.next_panel_bytes;
+}
+
 }  // namespace
 
 void matmul(RunProduct run, const MatmulParams& m, Part part) {
@@ -67,6 +75,7 @@ void matmul(RunProduct run, const MatmulParams& m, Part part) {
   p.extend = m.extend;
   CHECK(!p.extend || (p.runs == 1 && !p.bias && !p.accumulate),
         "what a chain that goes on can have");
+  set_next(p, m.next, m.rows, part);
   run(p);
 }
 
@@ -85,6 +94,7 @@ void gated_matmul(RunProduct run, const GatedMatmulParams& m, Part part) {
   p.dots = m.dots ? m.dots + share.rows.begin * p.dots_stride + 2 * first : nullptr;
   p.gate_bias = m.gate_bias ? m.gate_bias + first : nullptr;
   p.up_bias = m.up_bias ? m.up_bias + first : nullptr;
+  set_next(p, m.next, m.rows, part);
   run(p);
   // Pad columns that no panel has.
   if (share.panels.end == 2 * m.gate_up.panels())

@@ -52,8 +52,8 @@ struct Strip {
   int64_t tiles;
 };
 
-// The pair of panels that comes next, fetched to L2 from several places at once, each line after
-// line: so the hardware's own prefetcher helps.
+// The pair of panels that comes next, here or in the product after this one, fetched to L2 from
+// several places at once, each line after line: so the hardware's own prefetcher helps.
 struct Ahead {
   static constexpr int kStreams = 8;
   const char* at = nullptr;
@@ -129,8 +129,10 @@ class AmxProduct {
   }
 
   void multiply_pair(int64_t panel) {
-    ahead_.at = static_cast<const char*>(p_.w) + (panel + 2) * p_.panel_bytes;
-    ahead_.stream = 2 * p_.panel_bytes / Ahead::kStreams;
+    const bool is_last = panel + 2 >= p_.panels;
+    ahead_.at = is_last ? static_cast<const char*>(p_.next)
+                        : static_cast<const char*>(p_.w) + (panel + 2) * p_.panel_bytes;
+    ahead_.stream = 2 * (is_last ? p_.next_panel_bytes : p_.panel_bytes) / Ahead::kStreams;
     ahead_.end = ahead_.at + ahead_.stream;
     ahead_.lines = ceil_div(32, Ahead::kStreams * strip_count_);
     if (p_.runs == 1) return multiply_chunks(panel);

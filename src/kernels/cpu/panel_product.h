@@ -16,6 +16,8 @@ struct PanelProduct {
   const void* w;        // the first panel
   int64_t panel_bytes;  // from panel to panel
   int64_t panels;
+  const void* next;  // or null: panels that are read after these, which may be fetched
+  int64_t next_panel_bytes;
   int64_t leaves;  // of a whole row; `runs` divides it
   int runs;
   int64_t outputs;  // real ones in these panels; for a gated pair in every second panel
