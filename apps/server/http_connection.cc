@@ -291,7 +291,8 @@ asio::awaitable<void> Connection::send_stream(std::shared_ptr<ConnectionExchange
     co_await exchange->wait();
     exchange->sender_ = nullptr;
     if (exchange->gone_) co_return;
-    if (has_more_ && unsent_.empty()) pull(*exchange);
+    // Also beside what send_at_once left: it may have been woken again since.
+    if (has_more_) pull(*exchange);
   }
   std::string().swap(unsent_);  // an idle connection has no buffers
   std::string().swap(piece_);

@@ -1,0 +1,86 @@
+// Streams over HTTP whose source has more while the socket takes nothing.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "server/http.h"
+
+namespace invar::server {
+namespace {
+
+struct Source final : BodySource {
+  bool pull(std::string& out) override {
+    out += std::exchange(ready, {});
+    return !is_over;
+  }
+  std::string ready;
+  bool is_over = false;
+};
+
+// A client that waits at most ten seconds for each piece.
+class Client {
+ public:
+  explicit Client(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const timeval wait{.tv_sec = 10, .tv_usec = 0};
+    ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
+    EXPECT_EQ(::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    const std::string request = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    EXPECT_EQ(::send(socket_, request.data(), request.size(), 0), std::ssize(request));
+  }
+  ~Client() { ::close(socket_); }
+
+  // Everything up to `end`, or what came before nothing came for too long.
+  std::string read_until(std::string_view end) {
+    std::string all, piece(1 << 20, 0);
+    while (!all.ends_with(end)) {
+      const ssize_t size = ::recv(socket_, piece.data(), piece.size(), 0);
+      if (size <= 0) break;
+      all.append(piece, 0, static_cast<size_t>(size));
+    }
+    return all;
+  }
+
+ private:
+  int socket_;
+};
+
+// The first event does not fit the socket, so that the coroutine is to send its rest; the second
+// comes before it has begun.
+TEST(StreamTest, SendsWhatComesBeforeTheSenderIsAwake) {
+  const auto source = std::make_shared<Source>();
+  std::shared_ptr<Exchange> exchange;
+  HttpServer server(
+      {.host = "127.0.0.1", .port = 0},
+      [&](std::shared_ptr<Exchange> e) {
+        exchange = e;
+        e->stream({}, source);
+      },
+      [](int status, const std::string&) { return HttpReply{.status = status}; });
+  std::jthread serving([&] { server.run(); });
+  {
+    Client client(server.port());
+    EXPECT_TRUE(client.read_until("\r\n\r\n").starts_with("HTTP/1.1 200 OK"));
+    server.post([&] {
+      source->ready = std::string(64 << 20, 'x');
+      exchange->wake();
+      source->ready = "the end";
+      source->is_over = true;
+      exchange->wake();
+      exchange = nullptr;
+    });
+    const std::string body = client.read_until("0\r\n\r\n");
+    EXPECT_GT(body.size(), size_t{64} << 20);
+    EXPECT_TRUE(body.ends_with("the end\r\n0\r\n\r\n"));
+  }
+  server.post([&] { server.stop(); });
+}
+
+}  // namespace
+}  // namespace invar::server
