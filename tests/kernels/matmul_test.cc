@@ -178,8 +178,10 @@ std::vector<Case> cases(DType type) {
         Case{.rows = 513, .n = 16, .k = 128, .runs = 4, .parts = 3},
         Case{.rows = 1025, .n = 33, .k = 64, .parts = 2}, Case{.rows = 201, .n = 5, .k = 8192},
         Case{.rows = 300, .n = 20, .k = 64, .bias = true, .parts = 16},
-        // Whole tiles whose chains wait in memory: an odd panel, several blocks, groups and chunks.
+        // Whole tiles: an odd panel, and chunks.
         Case{.rows = 304, .n = 432, .k = 801}, Case{.rows = 144, .n = 48, .k = 768},
+        // So many that chains wait in memory: the same, and several groups.
+        Case{.rows = 1040, .n = 400, .k = 801}, Case{.rows = 1024, .n = 48, .k = 768},
         // The same with trees.
         Case{.rows = 1040, .n = 80, .k = 256, .runs = 4, .accumulate = true},
         Case{.rows = 1040, .n = 48, .k = 768, .runs = 8, .bias = true, .parts = 2}}) {
