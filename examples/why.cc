@@ -159,7 +159,7 @@ class InvarProduct {
         .y = y.data(),
         .y_stride = kOutputs,
     };
-    pool_.run([&](Part part) { kernels_.matmul(params, part); });
+    Execution{.pool = &pool_}.run(kernels_.matmul, params);
   }
 
  private:

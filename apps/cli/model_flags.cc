@@ -192,12 +192,12 @@ double measure_gpu_read_bandwidth(Device& device) {
   const size_t bytes = std::min(size_t{4} << 30, device.available_bytes() / 2);
   const DeviceArray<std::byte> memory(device, bytes, "the bandwidth measurement");
   const DeviceArray<uint64_t> sum(device, 1, "the bandwidth measurement");
+  const std::unique_ptr<Stream> stream = device.make_stream();
   double best = 0;
   for (int pass = 0; pass < 4; ++pass) {
-    uint64_t waited_for = 0;
     const Timer timer;
-    cuda::read(memory.data(), bytes, sum.data());
-    device.download(&waited_for, sum.data(), sizeof waited_for);
+    cuda::read(memory.data(), bytes, sum.data(), {&device, stream.get()});
+    stream->wait();
     best = std::max(best, static_cast<double>(bytes) / timer.seconds());
   }
   return best;

@@ -102,6 +102,7 @@ class Bench {
       w.data = weights_.data() + copy++ % copies * bytes;
       const Timer timer;
       pool_.run([&](Part part) {
+        const Execution on{.share = part};
         if (p.gated)
           kernels.gated_matmul({.x = {x.data(), DType::bf16, x_stride},
                                 .gate_up = w,
@@ -109,7 +110,7 @@ class Bench {
                                 .gate_bias = nullptr,
                                 .up_bias = nullptr,
                                 .out = {out.data(), DType::bf16, out_stride}},
-                               part);
+                               on);
         else
           kernels.matmul({.x = {x.data(), DType::bf16, x_stride},
                           .w = w,
@@ -119,7 +120,7 @@ class Bench {
                           .accumulate = p.runs > 1,
                           .y = y.data(),
                           .y_stride = p.n},
-                         part);
+                         on);
       });
       times.push_back(timer.seconds());
     }

@@ -7,20 +7,22 @@
 #include <memory>
 #include <vector>
 
-#include "device/device.h"
+#include "device/execution.h"
 
 namespace invar {
 
+// Operands lie where the execution computes: an operation comes after what its stream holds before,
+// and what follows in the stream sees the result.
 class Group {
  public:
   virtual ~Group() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;  // a power of two
   // data[i] = tree over the ranks of their data[i]; every rank gets the same bits. f32.
-  virtual void tree_all_reduce(float* data, int64_t count) = 0;
+  virtual void tree_all_reduce(float* data, int64_t count, const Execution& on) = 0;
   // Lays the ranks' pieces one after the other: all[rank * bytes ...]; every rank brings the same
   // number of bytes.
-  virtual void all_gather(const void* mine, int64_t bytes, void* all) = 0;
+  virtual void all_gather(const void* mine, int64_t bytes, void* all, const Execution& on) = 0;
   virtual void barrier() = 0;
 };
 
@@ -31,7 +33,8 @@ Group& solo_group();
 std::vector<std::unique_ptr<Group>> make_inproc_groups(int size);
 
 // A group whose operands lie on a device that the host cannot read: they go through host memory to
-// `host_group`, whose bits these are. Both arguments must live as long.
-std::unique_ptr<Group> make_staged_group(Device& device, Group& host_group);
+// `host_group`, whose bits these are and which must live as long. The host waits for the stream in
+// every operation.
+std::unique_ptr<Group> make_staged_group(Group& host_group);
 
 }  // namespace invar

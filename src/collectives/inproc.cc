@@ -24,7 +24,7 @@ class InprocGroup final : public Group {
   int size() const override { return static_cast<int>(meeting_->operands.size()); }
   void barrier() override { meeting_->barrier.arrive_and_wait(); }
 
-  void tree_all_reduce(float* data, int64_t count) override {
+  void tree_all_reduce(float* data, int64_t count, const Execution&) override {
     meeting_->operands[rank_] = data;
     barrier();
     scratch_.resize(static_cast<size_t>(count));
@@ -39,7 +39,7 @@ class InprocGroup final : public Group {
     std::memcpy(data, scratch_.data(), static_cast<size_t>(count) * sizeof(float));
   }
 
-  void all_gather(const void* mine, int64_t bytes, void* all) override {
+  void all_gather(const void* mine, int64_t bytes, void* all, const Execution&) override {
     meeting_->operands[rank_] = mine;
     barrier();
     for (int r = 0; r < size(); ++r)

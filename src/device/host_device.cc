@@ -16,6 +16,30 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
+class HostEvent final : public Event {
+ public:
+  void wait() override {}
+};
+
+// Does everything at once.
+class HostStream final : public Stream {
+ public:
+  void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void copy_rows(void* to, size_t to_stride, const void* from, size_t from_stride, size_t width,
+                 size_t rows) override {
+    for (size_t row = 0; row < rows; ++row)
+      std::memcpy(static_cast<char*>(to) + row * to_stride,
+                  static_cast<const char*>(from) + row * from_stride, width);
+  }
+  void clear(void* to, size_t bytes) override { std::memset(to, 0, bytes); }
+  void wait() override {}
+  void record(Event&) override {}
+  void wait_for(const Event&) override {}
+  std::unique_ptr<Graph> record_graph(FunctionRef<void()>) override { return nullptr; }
+  void launch(Graph&) override {}
+};
+
 class HostDevice final : public Device {
  public:
   void* allocate(size_t bytes, const char* what) override {
@@ -41,12 +65,10 @@ class HostDevice final : public Device {
   void release(void* address, size_t bytes) override { ::munmap(address, mapped_size(bytes)); }
   void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
-  void copy_rows(void* to, size_t to_stride, const void* from, size_t from_stride, size_t width,
-                 size_t rows) override {
-    for (size_t row = 0; row < rows; ++row)
-      std::memcpy(static_cast<char*>(to) + row * to_stride,
-                  static_cast<const char*>(from) + row * from_stride, width);
-  }
+  void* allocate_pinned(size_t bytes, const char* what) override { return allocate(bytes, what); }
+  void release_pinned(void* address, size_t bytes) override { release(address, bytes); }
+  std::unique_ptr<Stream> make_stream() override { return std::make_unique<HostStream>(); }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
   bool is_host() const override { return true; }
 
   size_t available_bytes() const override {

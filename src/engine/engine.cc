@@ -73,8 +73,6 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads)
   for (int i = 0; i < pool_of_threads_.size(); ++i)
     per_thread_.push_back(std::make_unique<PerThread>(model.host_kernels()));
 
-  if (!model.device().is_host()) device_sampler_ = std::make_unique<DeviceSampler>(model.device());
-
   const int pages = sized_pages();
   const int64_t places = int64_t{pages} * options_.page_places;
   if (s.max_model_len > places)
@@ -86,6 +84,10 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads)
   if (options_.prefix_caching) cache_ = std::make_unique<PrefixCache>(*pool_);
   scheduler_ = make_scheduler(s, *pool_, cache_.get());
   runner_ = std::make_unique<ModelRunner>(model, limits(pages), threads);
+  if (!model.device().is_host())
+    device_sampler_ =
+        std::make_unique<DeviceSampler>(runner_->decoder().kernels.sample,
+                                        runner_->decoder().execution, limits(pages).max_logit_rows);
 }
 
 Engine::~Engine() = default;

@@ -211,13 +211,8 @@ Digest Model::take(const std::string& directory) {
 }
 
 Decoder Model::make_decoder(int rank, ThreadPool& pool) {
-  return {.spec = spec(),
-          .arithmetic = arithmetic_,
-          .device = &device(rank),
-          .pool = device().is_host() ? &pool : nullptr,
-          .kernels = kernels_,
-          .weights = weights_[rank].get(),
-          .rope = RopeTable(device(rank), spec().rope, spec().head_dim, spec().max_positions)};
+  return Decoder(spec(), arithmetic_, kernels_, *weights_[rank], device(rank),
+                 device().is_host() ? &pool : nullptr);
 }
 
 }  // namespace invar

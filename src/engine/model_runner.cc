@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "model/step_array.h"
+#include "model/step_upload.h"
 
 namespace invar {
 
@@ -26,7 +26,7 @@ struct ModelRunner::Rank {
   Group& group;
   Batch stage;                // a copy of the batch with one stage's layers
   std::vector<float> hidden;  // between stages
-  StepArray<PlaceCopy> copies;
+  StepUpload copies;
 };
 
 // Ranks 1 and up each have a thread that repeats rank 0's calls.
@@ -35,8 +35,7 @@ struct ModelRunner::Team {
       : start(model.ranks()), done(model.ranks()), groups(make_inproc_groups(model.ranks())) {
     for (int r = 0; r < model.ranks(); ++r) {
       pools.push_back(std::make_unique<ThreadPool>(1));
-      if (!model.device(r).is_host())
-        staged.push_back(make_staged_group(model.device(r), *groups[r]));
+      if (!model.device(r).is_host()) staged.push_back(make_staged_group(*groups[r]));
     }
   }
   ~Team() {
@@ -119,6 +118,10 @@ void ModelRunner::run_stages(Rank& rank, const Batch& batch, ForwardIo& io) {
   }
 }
 
+const Decoder& ModelRunner::decoder() const {
+  return ranks_[0]->decoder;
+}
+
 int64_t ModelRunner::workspace_bytes() const {
   int64_t total = 0;
   for (const auto& rank : ranks_) total += static_cast<int64_t>(rank->workspace.bytes());
@@ -127,8 +130,10 @@ int64_t ModelRunner::workspace_bytes() const {
 
 void ModelRunner::copy_places(const std::vector<PlaceCopy>& copies) {
   for (auto& rank : ranks_) {
-    std::ranges::copy(copies, rank->copies.prepare(*rank->decoder.device, copies.size()).begin());
-    const PlaceCopy* list = rank->copies.publish(copies.size());
+    const Execution& on = rank->decoder.execution;
+    rank->copies.begin(on, StepUpload::bytes_of<PlaceCopy>(copies.size()));
+    const PlaceCopy* list = rank->copies.put(std::span<const PlaceCopy>(copies));
+    rank->copies.send(on);
     for (int layer = 0; layer < model_.spec().layers; ++layer)
       rank->decoder.run(rank->decoder.kernels.copy_places,
                         CopyPlacesParams{rank->kv.layer(layer), list, std::ssize(copies)});

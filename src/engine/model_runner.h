@@ -26,6 +26,8 @@ class ModelRunner {
 
   // One step; results are rank 0's (they are the same on all).
   void run(const Batch& batch, ForwardIo& io);
+  // Rank 0's: what follows a step goes into its stream.
+  const Decoder& decoder() const;
   // Moves keys and values between pages, in every layer.
   void copy_places(const std::vector<PlaceCopy>& copies);
 

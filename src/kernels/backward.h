@@ -186,22 +186,22 @@ struct BackwardKernels {
   const char* name;
   Order order;
 
-  void (*round)(const RoundParams&, Part);
-  void (*transpose)(const TransposeParams&, Part);
-  void (*pack_columns)(const PackColumnsParams&, Part);
-  void (*bias_gradient)(const BiasGradientParams&, Part);
-  void (*norm_backward)(const NormBackwardParams&, Part);
-  void (*norm_gradient)(const NormGradientParams&, Part);
-  void (*gate_backward)(const GateBackwardParams&, Part);
-  void (*attention_backward)(const AttentionBackwardParams&, Part);
+  Operation<RoundParams> round;
+  Operation<TransposeParams> transpose;
+  Operation<PackColumnsParams> pack_columns;
+  Operation<BiasGradientParams> bias_gradient;
+  Operation<NormBackwardParams> norm_backward;
+  Operation<NormGradientParams> norm_gradient;
+  Operation<GateBackwardParams> gate_backward;
+  Operation<AttentionBackwardParams> attention_backward;
   // Bytes of scratch that one share needs; a multiple of 64.
   int64_t (*attention_scratch)(int64_t max_positions, int64_t head_dim);
-  void (*qkv_backward)(const QkvBackwardParams&, Part);
-  void (*embed_gradient)(const EmbedGradientParams&, Part);
-  void (*loss)(const LossParams&, Part);
-  void (*squares)(const SquaresParams&, Part);
-  void (*adam)(const AdamParams&, Part);
-  void (*add_gradient)(const AddGradientParams&, Part);
+  Operation<QkvBackwardParams> qkv_backward;
+  Operation<EmbedGradientParams> embed_gradient;
+  Operation<LossParams> loss;
+  Operation<SquaresParams> squares;
+  Operation<AdamParams> adam;
+  Operation<AddGradientParams> add_gradient;
 };
 
 }  // namespace invar

@@ -1,10 +1,10 @@
 // Every operation that the forward needs, as a table of functions over plain parameter structs. The
 // reference table is the contract, executable; a back end overrides entries. Model code sees this
-// header only: no instruction set, no stream.
+// header only: no instruction set.
 //
-// Each function computes share `part.index` of `part.count` of the work; shares write disjoint
-// outputs, so any number of threads gives the same bits. All of them expect flush-to-zero mode.
-// None allocates.
+// Each function computes share `on.share.index` of `on.share.count` of the work; shares write
+// disjoint outputs, so any number of threads gives the same bits. All of them expect flush-to-zero
+// mode. None allocates.
 //
 // Letters: T rows, D model width, N outputs, K inner size, H query heads, G key/value heads, E head
 // size, F ffn width.
@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "base/thread_pool.h"
+#include "device/execution.h"
 #include "numerics/dtype.h"
 #include "numerics/orders.h"
 
@@ -257,6 +257,25 @@ struct LogitsParams {
   bool* has_nan;    // [T]
 };
 
+// What a token sampled from a row of logits depends on beside them; temperature 0 is greedy.
+struct SampledRow {
+  uint64_t seed;
+  uint32_t position, choice;
+  float temperature;
+};
+
+constexpr int32_t kSampledNotANumber = -1, kSampledNothingAllowed = -2;
+
+// tokens[i] = the token sampled from row i of logits (numerics 6, no masks, biases, penalties or
+// filters), or one of the numbers above.
+struct SampleParams {
+  const float* logits;  // [T][V]
+  int64_t vocab;
+  const SampledRow* of;  // [T]
+  int64_t rows;
+  int32_t* tokens;  // [T]
+};
+
 // x = bf16(x), in place: the residual stream of the foil (numerics 10).
 struct RoundInPlaceParams {
   float* x;
@@ -269,17 +288,18 @@ struct Kernels {
   const char* name;  // "scalar", "avx2", "avx512", "amx"
   Order order;
 
-  void (*embed)(const EmbedParams&, Part);
-  void (*rms_norm)(const RmsNormParams&, Part);
-  void (*matmul)(const MatmulParams&, Part);
-  void (*gated_matmul)(const GatedMatmulParams&, Part);
-  void (*qkv)(const QkvParams&, Part);
-  void (*qkv_product)(const QkvProductParams&, Part);  // null where it would gain nothing
-  void (*attention)(const AttentionParams&, Part);
-  void (*add)(const AddParams&, Part);
-  void (*copy_places)(const CopyPlacesParams&, Part);
-  void (*round_in_place)(const RoundInPlaceParams&, Part);
-  void (*log_sum_exp)(const LogitsParams&, Part);
+  Operation<EmbedParams> embed;
+  Operation<RmsNormParams> rms_norm;
+  Operation<MatmulParams> matmul;
+  Operation<GatedMatmulParams> gated_matmul;
+  Operation<QkvParams> qkv;
+  Operation<QkvProductParams> qkv_product;  // null where it would gain nothing
+  Operation<AttentionParams> attention;
+  Operation<AddParams> add;
+  Operation<CopyPlacesParams> copy_places;
+  Operation<RoundInPlaceParams> round_in_place;
+  Operation<LogitsParams> log_sum_exp;
+  Operation<SampleParams> sample;
 };
 
 }  // namespace invar

@@ -14,7 +14,7 @@ void check_hopper_steps(Device&) {
   CHECK(false, "this build has no CUDA kernels");
 }
 
-void read(const void*, size_t, uint64_t*) {
+void read(const void*, size_t, uint64_t*, const Execution&) {
   CHECK(false, "this build has no CUDA kernels");
 }
 

@@ -31,7 +31,7 @@ class BackwardPass {
     CHECK(rows_ % kLeafPad == 0 && rows_ <= ws_.max_rows_, "rows of a backward pass");
     clear_hidden();
     if (io_.mtp) mtp_module(*io_.mtp);
-    tables_ = ws_.tables_.build(batch_, kv_.page_places(), *model_.device);
+    tables_ = ws_.tables_.build(batch_, kv_.page_places(), model_.execution);
     head(io_.d_logits, io_.tape->final_normed(), io_.tape->output(), gradient(TensorRole::head, -1),
          gradient(TensorRole::final_norm, -1), model_.weights->final_norm());
     for (int layer = spec_.layers - 1; layer >= 0; --layer) {
@@ -53,7 +53,7 @@ class BackwardPass {
     const MtpWeights& w = model_.weights->mtp();
     const int layer = spec_.layers;
     const auto of = [&](TensorRole role) { return gradient(role, layer); };
-    tables_ = ws_.tables_.build(*mtp.batch, kv_.page_places(), *model_.device);
+    tables_ = ws_.tables_.build(*mtp.batch, kv_.page_places(), model_.execution);
     head(mtp.d_logits, io_.tape->final_normed(1), io_.tape->output(1), mtp.head,
          of(TensorRole::mtp_head_norm), w.head_norm);
     if (io_.tape->recompute()) forward_again(*mtp.batch, layer, io_.tape->output());
@@ -252,7 +252,7 @@ class BackwardPass {
 
   // One operation on the whole team.
   template <typename Params>
-  void run(const char* name, void (*operation)(const Params&, Part), const Params& params) {
+  void run(const char* name, Operation<Params> operation, const Params& params) {
     timed(io_.times, name, [&] { model_.run(operation, params); });
   }
 
@@ -340,7 +340,7 @@ BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const BackwardKerne
                                      int max_rows, int max_positions)
     : max_rows_(max_rows), max_positions_(max_positions) {
   const DecoderSpec& spec = decoder.spec;
-  Device& device = *decoder.device;
+  Device& device = decoder.device();
   const char* what = "a backward pass";
   const int64_t rows = max_rows, d = spec.hidden, f = spec.ffn, q = spec.query_width();
   const int64_t qkv = q + 2 * spec.kv_width(), pair = 2 * round_up(f, kPanelWidth);
@@ -359,7 +359,7 @@ BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const BackwardKerne
   transposed_ = {device, size(outputs * activation_stride(rows)), what};
   packed_ = {device, size(round_up(inputs, kPanelWidth) * rows), what};
   scratch_stride_ = kernels.attention_scratch(max_positions, spec.head_dim);
-  scratch_ = {device, size(scratch_stride_ * decoder.pool->size()), what};
+  scratch_ = {device, size(scratch_stride_ * decoder.execution.team()), what};
 }
 
 void backward(Decoder& decoder, const TransposedWeights& transposed, const BackwardKernels& kernels,

@@ -62,10 +62,10 @@ void Attention::attend(const Decoder& decoder, AttentionParams p, Range& range) 
 }
 
 // Two normalised results by the weights of their ranges.
-void Attention::merge(const MergeParams& m, Part part) {
+void Attention::merge(const MergeParams& m, const Execution& on) {
   const AttentionParams& p = m.whole;
   const int64_t e = p.kv.head_dim, width = p.heads * e, stride = round_up(width, kLeafPad);
-  const auto [begin, end] = part.of(p.rows);
+  const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t) {
     const bool has_early = m.early.begin[t] < m.late.begin[t];
     for (int64_t h = 0; h < p.heads; ++h) {

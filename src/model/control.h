@@ -36,7 +36,7 @@ class Attention {
 
   void cut(const AttentionParams& params);
   void attend(const Decoder& decoder, AttentionParams params, Range& range);
-  static void merge(const MergeParams& m, Part part);
+  static void merge(const MergeParams& m, const Execution& on);
 
   Range early_, late_;
 };

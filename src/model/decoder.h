@@ -3,8 +3,7 @@
 
 #include <memory>
 
-#include "base/thread_pool.h"
-#include "device/device.h"
+#include "device/execution.h"
 #include "kernels/kernels.h"
 #include "model/arithmetic.h"
 #include "model/decoder_weights.h"
@@ -13,22 +12,32 @@
 namespace invar {
 
 struct Decoder {
-  DecoderSpec spec;
-  Arithmetic arithmetic;
-  Device* device;    // not owned, as the pool and the weights
-  ThreadPool* pool;  // null on a GPU: kernels are launched, not shared out
-  Kernels kernels;
-  const DecoderWeights* weights;
-  RopeTable rope;
+  // `pool` is null on a GPU, where kernels are launched and not shared out. Device, pool and
+  // weights must live as long.
+  Decoder(const DecoderSpec& spec, const Arithmetic& arithmetic, const Kernels& kernels,
+          const DecoderWeights& weights, Device& device, ThreadPool* pool)
+      : spec(spec),
+        arithmetic(arithmetic),
+        kernels(kernels),
+        weights(&weights),
+        stream(device.make_stream()),
+        execution{.device = &device, .stream = stream.get(), .pool = pool},
+        rope(device, spec.rope, spec.head_dim, spec.max_positions) {}
 
+  Device& device() const { return *execution.device; }
   // Runs one operation on the whole team.
   template <typename Params>
-  void run(void (*operation)(const Params&, Part), const Params& params) const {
-    if (pool)
-      pool->run([&](Part part) { operation(params, part); });
-    else
-      operation(params, Part{});
+  void run(Operation<Params> operation, const Params& params) const {
+    execution.run(operation, params);
   }
+
+  DecoderSpec spec;
+  Arithmetic arithmetic;
+  Kernels kernels;
+  const DecoderWeights* weights;
+  std::unique_ptr<Stream> stream;
+  Execution execution;
+  RopeTable rope;
 };
 
 }  // namespace invar

@@ -23,6 +23,7 @@ class ForwardPass {
         ws_(ws),
         group_(group),
         io_(io),
+        on_(decoder.execution),
         kernels_(decoder.kernels),
         rows_(static_cast<int64_t>(batch.rows.size())) {}
 
@@ -59,7 +60,7 @@ class ForwardPass {
  private:
   // One operation on the whole team.
   template <typename Params>
-  void run(const char* name, void (*operation)(const Params&, Part), const Params& params) {
+  void run(const char* name, Operation<Params> operation, const Params& params) {
     timed(name, [&] { model_.run(operation, params); });
   }
   template <typename Work>
@@ -70,8 +71,8 @@ class ForwardPass {
   void prepare() {
     int positions = 0;
     for (const BatchRow& row : batch_.rows) positions = std::max(positions, row.position + 1);
-    model_.rope.fill(positions);
-    tables_ = ws_.tables_.build(batch_, kv_.page_places(), *model_.device);
+    model_.rope.fill(positions, on_);
+    tables_ = ws_.tables_.build(batch_, kv_.page_places(), on_);
     shared_ = {.normed = activation(ws_.normed_, spec_.hidden),
                .q = ws_.q_.data(),
                .attended = activation(ws_.attended_, int64_t{shard_.heads} * spec_.head_dim),
@@ -80,10 +81,8 @@ class ForwardPass {
     if (io_.tape)
       CHECK(rows_ <= io_.tape->max_rows() && std::ssize(batch_.logit_rows) == rows_,
             "a tape keeps whole batches");
-    if (batch_.layer_begin > 0) return;  // later stages of one step add to the first one's findings
-    bool* failed = ws_.host_non_finite_.get();
-    std::fill(failed, failed + rows_, false);
-    model_.device->upload(ws_.non_finite_.data(), failed, rows_ * sizeof(bool));
+    // Later stages of one step add to the first one's findings.
+    if (batch_.layer_begin == 0) on_.stream->clear(ws_.non_finite_.data(), rows_ * sizeof(bool));
   }
 
   // h = rows of the embedding
@@ -201,7 +200,7 @@ class ForwardPass {
   // and nobody wants to see or keep the product.
   bool qkv_by_heads(int64_t width) const {
     constexpr int64_t kManyRows = 64;
-    const int team = model_.pool ? model_.pool->size() : 1;
+    const int team = on_.team();
     return kernels_.qkv_product && !at_.qkv && rows_ >= kManyRows && shard_.kv_heads % team == 0 &&
            spec_.head_dim % kPanelWidth == 0 && !io_.trace && !model_.arithmetic.control &&
            team * qkv_scratch_stride(spec_.head_dim) <= width;
@@ -263,7 +262,7 @@ class ForwardPass {
                      .y_stride = spec_.hidden,
                      .next = next});
     if (alone) return round_residual();
-    group_.tree_all_reduce(ws_.partial_.data(), rows_ * spec_.hidden);
+    group_.tree_all_reduce(ws_.partial_.data(), rows_ * spec_.hidden, on_);
     run("add", kernels_.add,
         AddParams{.x = ws_.partial_.data(),
                   .bias = bias,
@@ -303,8 +302,7 @@ class ForwardPass {
     if (!alone) gather_logits(mine, count);
     io_.device_logits = ws_.logits_.data();
     if (!io_.keep_logits)
-      io_.logits =
-          ws_.fetch(*model_.device, ws_.logits_, ws_.host_logits_.get(), count * spec_.vocab);
+      io_.logits = ws_.fetch(on_, ws_.logits_, ws_.host_logits_, count * spec_.vocab);
     trace("logits", -1, ws_.logits_.data(), spec_.vocab, count, batch_.logit_rows.data());
   }
 
@@ -312,14 +310,14 @@ class ForwardPass {
   void gather_logits(const float* mine, int64_t count) {
     const int64_t piece = count * shard_.vocab_stride;
     float* all = ws_.rank_logits_.data() + piece;
-    group_.all_gather(mine, piece * static_cast<int64_t>(sizeof(float)), all);
+    group_.all_gather(mine, piece * static_cast<int64_t>(sizeof(float)), all, on_);
     for (int64_t r = 0; r < group_.size(); ++r) {
       const int64_t begin = r * shard_.vocab_stride;
       const int64_t width = std::min<int64_t>(shard_.vocab_stride, spec_.vocab - begin);
       if (width <= 0) break;
-      model_.device->copy_rows(ws_.logits_.data() + begin, spec_.vocab * sizeof(float),
-                               all + r * piece, shard_.vocab_stride * sizeof(float),
-                               width * sizeof(float), count);
+      on_.stream->copy_rows(ws_.logits_.data() + begin, spec_.vocab * sizeof(float),
+                            all + r * piece, shard_.vocab_stride * sizeof(float),
+                            width * sizeof(float), count);
     }
   }
 
@@ -340,7 +338,7 @@ class ForwardPass {
   void keep(float* copy) {
     if (!copy) return;
     timed("keep", [&] {
-      model_.pool->run([&](Part part) {
+      on_.pool->run([&](Part part) {
         const auto [begin, end] = part.of(rows_ * spec_.hidden, kPanelWidth);
         std::memcpy(copy + begin, hidden() + begin, (end - begin) * sizeof(float));
       });
@@ -349,12 +347,11 @@ class ForwardPass {
 
   void load_hidden() {
     CHECK(std::ssize(io_.hidden) >= rows_ * spec_.hidden, "a later stage needs the hidden states");
-    model_.device->upload(hidden(), io_.hidden.data(), hidden_bytes());
+    model_.device().upload(hidden(), io_.hidden.data(), hidden_bytes());
   }
 
   void store_hidden() {
-    io_.hidden =
-        ws_.fetch(*model_.device, ws_.hidden_, ws_.host_hidden_.get(), rows_ * spec_.hidden);
+    io_.hidden = ws_.fetch(on_, ws_.hidden_, ws_.host_hidden_, rows_ * spec_.hidden);
   }
 
   void tap(int layer) {
@@ -362,15 +359,16 @@ class ForwardPass {
     const auto it = std::find(taps.begin(), taps.end(), layer);
     if (it == taps.end()) return;
     CHECK(std::ssize(taps) <= ws_.max_taps_, "more taps than the workspace holds");
-    float* all = ws_.host_taps_.get();
-    model_.device->download(all + (it - taps.begin()) * rows_ * spec_.hidden, hidden(),
-                            hidden_bytes());
+    float* all = ws_.host_taps_.data();
+    on_.stream->download(all + (it - taps.begin()) * rows_ * spec_.hidden, hidden(),
+                         hidden_bytes());
     io_.taps = {all, taps.size() * rows_ * spec_.hidden};
   }
 
   void collect_failures() {
-    bool* failed = ws_.host_non_finite_.get();
-    model_.device->download(failed, ws_.non_finite_.data(), rows_ * sizeof(bool));
+    bool* failed = ws_.host_non_finite_.data();
+    on_.stream->download(failed, ws_.non_finite_.data(), rows_ * sizeof(bool));
+    if (!io_.keep_logits) on_.stream->wait();
     io_.non_finite = {failed, static_cast<size_t>(rows_)};
   }
 
@@ -397,7 +395,7 @@ class ForwardPass {
   // Not for warm steps: copies to the host and widens.
   void record(TracedOp op, const void* values, DType type) {
     std::vector<std::byte> raw(op.rows * op.stride * size_of(type));
-    model_.device->download(raw.data(), values, raw.size());
+    model_.device().download(raw.data(), values, raw.size());
     std::vector<float> wide(op.rows * op.stride);
     for (size_t i = 0; i < wide.size(); ++i)
       wide[i] = type == DType::bf16 ? bf16_to_f32(reinterpret_cast<const bf16_t*>(raw.data())[i])
@@ -414,6 +412,7 @@ class ForwardPass {
   Workspace& ws_;
   Group& group_;
   ForwardIo& io_;
+  const Execution& on_;
   const Kernels& kernels_;
   const int64_t rows_;
   bool is_mtp_ = false;  // the range is the module that predicts one token further

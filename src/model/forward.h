@@ -19,8 +19,10 @@ namespace invar {
 struct ForwardIo {
   Trace* trace = nullptr;           // records every operation when set
   OperationTimes* times = nullptr;  // adds up the time of each operation when set
-  Tape* tape = nullptr;      // keeps what the backward needs when set; all rows want logits then
-  bool keep_logits = false;  // leave the logits on the device
+  Tape* tape = nullptr;  // keeps what the backward needs when set; all rows want logits then
+  // Leave the logits on the device and do not wait for it: what the host is to read here is there
+  // once the decoder's stream has been waited for.
+  bool keep_logits = false;
   // Out: [logit_rows][V], in the batch's order (host memory). Empty unless the last layer ran, and
   // with keep_logits.
   std::span<const float> logits;

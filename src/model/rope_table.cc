@@ -10,7 +10,7 @@ namespace invar {
 namespace {
 
 constexpr double kTwoPi = 0x1.921fb54442d18p+2;
-constexpr int kBlock = 128;  // positions that one step of filling adds
+constexpr int kBlock = 128;  // positions are filled in whole blocks
 
 // Llama 3: long wavelengths are stretched by `factor`, short ones kept, those between blended.
 double llama3_frequency(const RopeSpec& rope, double frequency) {
@@ -37,31 +37,34 @@ std::vector<double> rotary_frequencies(const RopeSpec& rope, int head_dim) {
 }
 
 RopeTable::RopeTable(Device& device, const RopeSpec& rope, int head_dim, int max_positions)
-    : device_(&device),
-      frequencies_(rotary_frequencies(rope, head_dim)),
+    : frequencies_(rotary_frequencies(rope, head_dim)),
       max_positions_(max_positions),
       cos_(device, size_t{frequencies_.size()} * max_positions, "the rotary table"),
-      sin_(device, size_t{frequencies_.size()} * max_positions, "the rotary table"),
-      staging_(2 * kBlock * frequencies_.size()) {}
+      sin_(device, size_t{frequencies_.size()} * max_positions, "the rotary table") {
+  if (device.is_host()) return;
+  host_cos_ = {device, cos_.size(), "the rotary table"};
+  host_sin_ = {device, sin_.size(), "the rotary table"};
+}
 
-void RopeTable::fill(int count) {
+void RopeTable::fill(int count, const Execution& on) {
   CHECK(count <= max_positions_, "a position beyond the model's last");
-  const size_t half = frequencies_.size();
-  while (filled_ < count) {
-    const int positions = std::min(kBlock, max_positions_ - filled_);
-    float* cos = staging_.data();
-    float* sin = cos + positions * half;
-    for (int p = 0; p < positions; ++p)
-      for (size_t i = 0; i < half; ++i) {
-        const auto [s, c] = math::sincos((filled_ + p) * frequencies_[i]);
-        cos[p * half + i] = static_cast<float>(c);
-        sin[p * half + i] = static_cast<float>(s);
-      }
-    const size_t bytes = positions * half * sizeof(float);
-    device_->upload(cos_.data() + filled_ * half, cos, bytes);
-    device_->upload(sin_.data() + filled_ * half, sin, bytes);
-    filled_ += positions;
-  }
+  if (count <= filled_) return;
+  const bool is_host = host_cos_.size() == 0;
+  const int64_t half = std::ssize(frequencies_), begin = filled_ * half;
+  float* cos = is_host ? cos_.data() : host_cos_.data();
+  float* sin = is_host ? sin_.data() : host_sin_.data();
+  const int end = std::min(max_positions_, (count + kBlock - 1) / kBlock * kBlock);
+  for (int p = filled_; p < end; ++p)
+    for (int64_t i = 0; i < half; ++i) {
+      const auto [s, c] = math::sincos(p * frequencies_[i]);
+      cos[p * half + i] = static_cast<float>(c);
+      sin[p * half + i] = static_cast<float>(s);
+    }
+  filled_ = end;
+  if (is_host) return;
+  const size_t bytes = static_cast<size_t>(end * half - begin) * sizeof(float);
+  on.stream->upload(cos_.data() + begin, cos + begin, bytes);
+  on.stream->upload(sin_.data() + begin, sin + begin, bytes);
 }
 
 }  // namespace invar

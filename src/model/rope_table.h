@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "device/device.h"
+#include "device/execution.h"
 #include "model/decoder_spec.h"
 
 namespace invar {
@@ -16,18 +16,19 @@ class RopeTable {
  public:
   RopeTable(Device& device, const RopeSpec& rope, int head_dim, int max_positions);
 
-  // Makes positions [0, count) available; count <= max_positions.
-  void fill(int count);
+  // Makes positions [0, count) available to what follows in the stream; count <= max_positions.
+  void fill(int count, const Execution& on);
 
   const float* cos() const { return cos_.data(); }  // [position][E/2]
   const float* sin() const { return sin_.data(); }
 
  private:
-  Device* device_;
   std::vector<double> frequencies_;
   int filled_ = 0, max_positions_;
   DeviceArray<float> cos_, sin_;
-  std::vector<float> staging_;
+  // What the device's arrays are copied from, whenever it is; none on a host. Elements never change
+  // once they are there.
+  PinnedArray<float> host_cos_, host_sin_;
 };
 
 }  // namespace invar

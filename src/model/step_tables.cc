@@ -1,41 +1,46 @@
 #include "model/step_tables.h"
 
-#include <algorithm>
-
 namespace invar {
 
-template <typename T>
-const T* StepTableBuilder::publish(StepArray<T>& array, std::span<const T> values, Device& device) {
-  const std::span<T> host = array.prepare(device, values.size());
-  std::copy(values.begin(), values.end(), host.begin());
-  return array.publish(values.size());
+size_t StepTableBuilder::bytes_of(const Batch& batch) const {
+  const size_t rows = batch.rows.size();
+  size_t bytes = StepUpload::bytes_of<PlaceCopy>(placement_.copies().size()) +
+                 StepUpload::bytes_of<const int32_t*>(placement_.table_begin().size());
+  for (const size_t count :
+       {rows, rows, placement_.table_of().size(), placement_.write_begin().size(),
+        placement_.write_page().size(), placement_.write_place().size(), batch.logit_rows.size(),
+        placement_.table_pages().size()})
+    bytes += StepUpload::bytes_of<int32_t>(count);
+  return bytes;
 }
 
-StepTables StepTableBuilder::build(const Batch& batch, int page_places, Device& device) {
+// What grows with a sequence's length comes last, so that nothing else moves with it.
+StepTables StepTableBuilder::build(const Batch& batch, int page_places, const Execution& on) {
   placement_.build(batch.rows, batch.sequences, batch.scratch_pages, page_places);
+  upload_.begin(on, bytes_of(batch));
 
   const size_t rows = batch.rows.size();
-  const auto tokens = tokens_.prepare(device, rows), positions = positions_.prepare(device, rows);
+  const auto tokens = upload_.take<int32_t>(rows), positions = upload_.take<int32_t>(rows);
   for (size_t t = 0; t < rows; ++t) {
-    tokens[t] = batch.rows[t].token;
-    positions[t] = batch.rows[t].position;
+    tokens.host[t] = batch.rows[t].token;
+    positions.host[t] = batch.rows[t].position;
   }
-
-  const int32_t* pages = publish(table_pages_, placement_.table_pages(), device);
+  StepTables tables{.tokens = tokens.device,
+                    .positions = positions.device,
+                    .logit_rows = upload_.put(std::span<const int32_t>(batch.logit_rows)),
+                    .write_begin = upload_.put(placement_.write_begin()),
+                    .write_page = upload_.put(placement_.write_page()),
+                    .write_place = upload_.put(placement_.write_place()),
+                    .table_of = upload_.put(placement_.table_of()),
+                    .copies = upload_.put(placement_.copies()),
+                    .num_copies = std::ssize(placement_.copies())};
   const auto begins = placement_.table_begin();
-  const auto tables = tables_.prepare(device, begins.size());
-  for (size_t i = 0; i < begins.size(); ++i) tables[i] = pages + begins[i];
-
-  return {.tokens = tokens_.publish(rows),
-          .positions = positions_.publish(rows),
-          .logit_rows = publish(logit_rows_, std::span<const int32_t>(batch.logit_rows), device),
-          .write_begin = publish(write_begin_, placement_.write_begin(), device),
-          .write_page = publish(write_page_, placement_.write_page(), device),
-          .write_place = publish(write_place_, placement_.write_place(), device),
-          .table_of = publish(table_of_, placement_.table_of(), device),
-          .tables = tables_.publish(begins.size()),
-          .copies = publish(copies_, placement_.copies(), device),
-          .num_copies = std::ssize(placement_.copies())};
+  const auto table = upload_.take<const int32_t*>(begins.size());
+  const int32_t* pages = upload_.put(placement_.table_pages());
+  for (size_t i = 0; i < begins.size(); ++i) table.host[i] = pages + begins[i];
+  tables.tables = table.device;
+  upload_.send(on);
+  return tables;
 }
 
 }  // namespace invar

@@ -7,11 +7,13 @@
 #include "kernels/kernels.h"
 #include "kv/placement.h"
 #include "model/batch.h"
-#include "model/step_array.h"
+#include "model/step_upload.h"
 
 namespace invar {
 
-// Device addresses, valid until the next build.
+// Device addresses, valid until the next build. Those of a batch with as many rows, logit rows,
+// tables and writes, and no copies, are the same as long as the tables fit into the memory that was
+// there.
 struct StepTables {
   const int32_t* tokens = nullptr;       // [T]
   const int32_t* positions = nullptr;    // [T]
@@ -27,20 +29,16 @@ struct StepTables {
 
 class StepTableBuilder {
  public:
-  StepTables build(const Batch& batch, int page_places, Device& device);
+  // Puts the copy of the tables into the stream.
+  StepTables build(const Batch& batch, int page_places, const Execution& on);
   // How the last batch was placed; also says what accepting a draft path takes.
   const Placement& placement() const { return placement_; }
 
  private:
-  // Copies to a step array and publishes it.
-  template <typename T>
-  static const T* publish(StepArray<T>& array, std::span<const T> values, Device& device);
+  size_t bytes_of(const Batch& batch) const;
 
   Placement placement_;
-  StepArray<int32_t> tokens_, positions_, logit_rows_, write_begin_, write_page_, write_place_,
-      table_of_, table_pages_;
-  StepArray<const int32_t*> tables_;
-  StepArray<PlaceCopy> copies_;
+  StepUpload upload_;
 };
 
 }  // namespace invar

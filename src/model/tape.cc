@@ -18,13 +18,13 @@ T* Tape::allocate(Device& device, int64_t count) {
 
 Activation Tape::activation(const Decoder& decoder, int64_t width) {
   const int64_t stride = activation_stride(width);
-  return {allocate<bf16_t>(*decoder.device, max_rows_ * stride), DType::bf16, stride};
+  return {allocate<bf16_t>(decoder.device(), max_rows_ * stride), DType::bf16, stride};
 }
 
 Tape::Tape(const Decoder& decoder, int max_rows, bool recompute)
     : max_rows_(max_rows), recompute_(recompute) {
   const DecoderSpec& spec = decoder.spec;
-  Device& device = *decoder.device;
+  Device& device = decoder.device();
   CHECK(decoder.arithmetic.type() == DType::bf16, "training computes with bf16 weights");
   CHECK(decoder.weights->shard().size == 1, "a trainer's ranks hold whole models");
   const int64_t rows = max_rows;

@@ -23,7 +23,7 @@ PackedWeight TransposedWeights::allocate(Device& device, int64_t n, int64_t k) {
 }
 
 void TransposedWeights::update(const bf16_t* weights, const ParameterLayout& layout,
-                               const BackwardKernels& kernels, ThreadPool& pool) {
+                               const BackwardKernels& kernels, const Execution& on) {
   using Role = TensorRole;
   const int64_t d = spec_.hidden, q = spec_.query_width(), kv = spec_.kv_width(), f = spec_.ffn;
   int layer = -1;
@@ -37,7 +37,7 @@ void TransposedWeights::update(const bf16_t* weights, const ParameterLayout& lay
                                    .inner = inner,
                                    .inner_size = to.k,
                                    .out = static_cast<bf16_t*>(const_cast<void*>(to.data))};
-    pool.run([&](Part part) { kernels.pack_columns(params, part); });
+    on.run(kernels.pack_columns, params);
   };
   const auto pack = [&](TensorRole role, int64_t width, Columns inner, const PackedWeight& to) {
     pack_some(role, width, 0, inner, to);

@@ -5,7 +5,6 @@
 
 #include <vector>
 
-#include "base/thread_pool.h"
 #include "device/device.h"
 #include "kernels/backward.h"
 #include "model/parameters.h"
@@ -25,7 +24,7 @@ class TransposedWeights {
 
   // Takes over all matrices from an array of bf16 in a parameter layout.
   void update(const bf16_t* weights, const ParameterLayout& layout, const BackwardKernels& kernels,
-              ThreadPool& pool);
+              const Execution& on);
 
   const std::vector<Layer>& layers() const { return layers_; }
   const PackedWeight& head() const { return head_; }  // [D][V]

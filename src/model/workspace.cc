@@ -16,7 +16,7 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
     : max_rows_(max_rows), max_logit_rows_(max_logit_rows), max_taps_(max_taps) {
   const DecoderSpec& spec = decoder.spec;
   const Shard& shard = decoder.weights->shard();
-  Device& device = *decoder.device;
+  Device& device = decoder.device();
   const char* what = "a step's activations";
   const size_t rows = static_cast<size_t>(max_rows), e = static_cast<size_t>(spec.head_dim);
   const size_t head_rows = static_cast<size_t>(shard.heads + 2 * shard.kv_heads);
@@ -39,11 +39,11 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
     rank_logits_ = {device, size_t(max_logit_rows) * shard.vocab_stride * (1 + shard.size), what};
   }
 
-  host_non_finite_ = std::make_unique<bool[]>(rows);
-  host_hidden_ = std::make_unique<float[]>(device.is_host() ? 0 : rows * spec.hidden);
-  host_taps_ = std::make_unique<float[]>(rows * spec.hidden * max_taps);
-  host_logits_ =
-      std::make_unique<float[]>(device.is_host() ? 0 : size_t(max_logit_rows) * spec.vocab);
+  host_non_finite_ = {device, rows, what};
+  host_taps_ = {device, rows * spec.hidden * max_taps, what};
+  if (device.is_host()) return;
+  host_hidden_ = {device, rows * spec.hidden, what};
+  host_logits_ = {device, size_t(max_logit_rows) * spec.vocab, what};
 }
 
 size_t Workspace::bytes() const {
@@ -54,12 +54,12 @@ size_t Workspace::bytes() const {
   return total;
 }
 
-std::span<float> Workspace::fetch(Device& device, const DeviceArray<float>& from, float* copy,
-                                  int64_t count) {
+std::span<float> Workspace::fetch(const Execution& on, const DeviceArray<float>& from,
+                                  const PinnedArray<float>& copy, int64_t count) {
   const size_t size = static_cast<size_t>(count);
-  if (device.is_host()) return {from.data(), size};
-  device.download(copy, from.data(), size * sizeof(float));
-  return {copy, size};
+  if (on.device->is_host()) return {from.data(), size};
+  on.stream->download(copy.data(), from.data(), size * sizeof(float));
+  return {copy.data(), size};
 }
 
 }  // namespace invar

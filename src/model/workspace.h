@@ -2,11 +2,10 @@
 // the largest step, so that a warm step allocates nothing.
 #pragma once
 
-#include <memory>
 #include <span>
 #include <vector>
 
-#include "device/device.h"
+#include "device/execution.h"
 #include "kernels/kernels.h"
 #include "model/batch.h"
 #include "model/control.h"
@@ -27,9 +26,9 @@ class Workspace {
 
  private:
   friend class ForwardPass;
-  // The first `count` floats of a device array as the host sees them.
-  std::span<float> fetch(Device& device, const DeviceArray<float>& from, float* copy,
-                         int64_t count);
+  // The first `count` floats of a device array as the host sees them once the stream is waited for.
+  static std::span<float> fetch(const Execution& on, const DeviceArray<float>& from,
+                                const PinnedArray<float>& copy, int64_t count);
 
   int max_rows_, max_logit_rows_, max_taps_;
   // Device memory.
@@ -42,8 +41,8 @@ class Workspace {
   StepTableBuilder tables_;
   control::Attention control_;  // of the foil only
   // Host copies of results; unused where the host reads the device's memory itself.
-  std::unique_ptr<float[]> host_logits_, host_hidden_, host_taps_;
-  std::unique_ptr<bool[]> host_non_finite_;
+  PinnedArray<float> host_logits_, host_hidden_, host_taps_;
+  PinnedArray<bool> host_non_finite_;
 };
 
 }  // namespace invar

@@ -1,6 +1,18 @@
 #include "sampling/device_sampler.h"
 
+#include "base/check.h"
+
 namespace invar {
+
+DeviceSampler::DeviceSampler(Operation<SampleParams> operation, const Execution& on, int max_rows)
+    : operation_(operation), on_(on) {
+  const char* what = "the rows that are sampled";
+  const size_t rows = static_cast<size_t>(max_rows);
+  rows_ = {*on.device, rows, what};
+  tokens_ = {*on.device, rows, what};
+  host_rows_ = {*on.device, rows, what};
+  host_tokens_ = {*on.device, rows, what};
+}
 
 bool DeviceSampler::can(const SampleInput& in) {
   const SamplingParams& p = *in.params;
@@ -10,26 +22,30 @@ bool DeviceSampler::can(const SampleInput& in) {
 
 std::span<const Drawn> DeviceSampler::sample(const float* logits, int64_t vocab,
                                              std::span<const SampleInput> rows) {
-  if (rows_.size() < rows.size()) {
-    rows_ = {gpu_, rows.size(), "the rows of a draw"};
-    tokens_ = {gpu_, rows.size(), "the rows of a draw"};
+  CHECK(rows.size() <= host_rows_.size(), "more rows than the sampler has room for");
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const SampleInput& in = rows[i];
+    host_rows_.data()[i] = {.seed = in.params->seed,
+                            .position = static_cast<uint32_t>(in.position),
+                            .choice = static_cast<uint32_t>(in.choice),
+                            .temperature = static_cast<float>(in.params->temperature)};
   }
-  host_rows_.clear();
-  for (const SampleInput& in : rows)
-    host_rows_.push_back({.seed = in.params->seed,
-                          .position = static_cast<uint32_t>(in.position),
-                          .choice = static_cast<uint32_t>(in.choice),
-                          .temperature = static_cast<float>(in.params->temperature)});
-  host_tokens_.resize(rows.size());
-  gpu_.upload(rows_.data(), host_rows_.data(), rows.size() * sizeof(cuda::DrawRow));
-  cuda::draw(logits, vocab, rows_.data(), std::ssize(rows), tokens_.data());
-  gpu_.download(host_tokens_.data(), tokens_.data(), rows.size() * sizeof(int32_t));
+  Stream& stream = *on_.stream;
+  stream.upload(rows_.data(), host_rows_.data(), rows.size() * sizeof(SampledRow));
+  on_.run(operation_, SampleParams{.logits = logits,
+                                   .vocab = vocab,
+                                   .of = rows_.data(),
+                                   .rows = std::ssize(rows),
+                                   .tokens = tokens_.data()});
+  stream.download(host_tokens_.data(), tokens_.data(), rows.size() * sizeof(int32_t));
+  stream.wait();
 
   drawn_.clear();
-  for (const int32_t token : host_tokens_) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const int32_t token = host_tokens_.data()[i];
     Drawn drawn{.token = token};
-    if (token == cuda::kDrewNotANumber) drawn = {.error = sampling::kNotANumber};
-    if (token == cuda::kDrewNothingAllowed) drawn = {.error = sampling::kNothingAllowed};
+    if (token == kSampledNotANumber) drawn = {.error = sampling::kNotANumber};
+    if (token == kSampledNothingAllowed) drawn = {.error = sampling::kNothingAllowed};
     drawn_.push_back(drawn);
   }
   return drawn_;

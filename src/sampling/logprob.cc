@@ -28,7 +28,7 @@ bool LogprobReader::read(std::span<const float> logits, int32_t token, int32_t t
                         .max = &sum.max,
                         .log_sum = &sum.log_sum,
                         .has_nan = &has_nan},
-                       Part{});
+                       Execution{});
   if (has_nan) return false;
   out.token = token;
   out.logprob = sum.log_probability(logits[token]);

@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
+#include "numerics/noise.h"
 #include "sampling/history.h"
-#include "sampling/noise.h"
 #include "sampling/params.h"
 #include "sampling/row.h"
 

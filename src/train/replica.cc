@@ -48,14 +48,8 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
       source_(layout, rounded_.data()),
       decoder_weights_(options.model.spec, {}, make_shard(options.model.spec, 0, 1), source_,
                        *device_, pool_),
-      decoder_{.spec = options.model.spec,
-               .arithmetic = {},
-               .device = device_.get(),
-               .pool = &pool_,
-               .kernels = select_kernels(Order::portable, options.instruction_set),
-               .weights = &decoder_weights_,
-               .rope = RopeTable(*device_, options.model.spec.rope, options.model.spec.head_dim,
-                                 options.model.spec.max_positions)},
+      decoder_(options.model.spec, {}, select_kernels(Order::portable, options.instruction_set),
+               decoder_weights_, *device_, &pool_),
       transposed_(options.model.spec, *device_),
       kv_(*device_, options.model.spec.all_layers(), pages_of(options), kPagePlaces,
           options.model.spec.kv_heads, options.model.spec.head_dim),
@@ -122,7 +116,7 @@ void Trainer::Replica::publish() {
   timed(times_, "pack weights",
         [&] { decoder_weights_.reload(options_.model.spec, source_, *device_, pool_); });
   timed(times_, "pack transposed",
-        [&] { transposed_.update(rounded_.data(), layout_, kernels_, pool_); });
+        [&] { transposed_.update(rounded_.data(), layout_, kernels_, decoder_.execution); });
 }
 
 void Trainer::Replica::build_batch(std::span<const PackedRow> rows) {
@@ -428,13 +422,14 @@ Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const Pa
     compute_group(group_.rank() * groups + i, rows, totals);
     merge_group(i);
   }
-  group_.tree_all_reduce(gradients_[0].data(), layout_.size());
+  group_.tree_all_reduce(gradients_[0].data(), layout_.size(), decoder_.execution);
   Result result;
   std::vector<double> losses(rows.size());
   const size_t mine = rows.size() / static_cast<size_t>(options_.ranks);
   for (size_t i = 0; i < static_cast<size_t>(loss_count()); ++i) {
     group_.all_gather(losses_.data() + i * rows.size() + mine * group_.rank(),
-                      static_cast<int64_t>(mine * sizeof(double)), losses.data());
+                      static_cast<int64_t>(mine * sizeof(double)), losses.data(),
+                      decoder_.execution);
     double sum = 0;
     for (const double loss : losses) sum += loss;
     const double total = i <= exits_.size() ? totals.model : totals.mtp;
@@ -444,7 +439,7 @@ Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const Pa
   // All ranks go on or none does: the gradients are the same on all, a forward's failure is not.
   const int failed = !failure_.empty();
   std::vector<int> all_failed(static_cast<size_t>(options_.ranks));
-  group_.all_gather(&failed, sizeof failed, all_failed.data());
+  group_.all_gather(&failed, sizeof failed, all_failed.data(), decoder_.execution);
   if (std::ranges::count(all_failed, 1)) result.failure = failed ? failure_ : "another rank";
   if (!result.failure.empty()) return result;
   const double limit = options_.optimizer.clip;

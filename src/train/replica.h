@@ -62,7 +62,7 @@ class Trainer::Replica {
 
   // One operation on the whole team.
   template <typename Params>
-  void run(const char* name, void (*operation)(const Params&, Part), const Params& params) {
+  void run(const char* name, Operation<Params> operation, const Params& params) {
     timed(times_, name, [&] { decoder_.run(operation, params); });
   }
   const Scores* teacher_scores() const { return teacher_ ? &teacher_->scores() : nullptr; }

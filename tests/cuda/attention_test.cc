@@ -87,7 +87,7 @@ class Attention : public CudaTest {
                       .window = c.window,
                       .kv = kv,
                       .out = {out.host.data(), c.out, stride}};
-    run_in_parts(1, [&](Part part) { cpu(order).attention(p, part); });
+    run_in_parts(1, [&](const Execution& on) { cpu(order).attention(p, on); });
     p.q = q.device();
     p.positions = positions.device();
     p.table_of = table_of.device();
@@ -98,7 +98,7 @@ class Attention : public CudaTest {
     std::vector<unsigned char> stale(out.host.size() * sizeof(T), 0xff);
     for (const cuda::AttentionSchedule& s : cuda::attention_schedules(order)) {
       gpu().upload(out.device(), stale.data(), stale.size());
-      s.attention(p);
+      s.attention(p, on());
       EXPECT_TRUE(out.matches()) << fmt::format("{} {}: heads {}/{} of {}, pages of {}, window {}",
                                                 name_of(order), s.name, c.heads, c.kv_heads,
                                                 c.head_dim, c.page_places, c.window);

@@ -27,7 +27,7 @@ std::vector<bf16_t> random_values(int64_t count) {
 
 class Bench {
  public:
-  explicit Bench(Device& gpu) : gpu_(gpu), sync_(gpu, 1, "a bench") {}
+  explicit Bench(Device& gpu) : gpu_(gpu), stream_(gpu.make_stream()) {}
 
   // Microseconds of one call of `work(i)`: the median of five rounds.
   template <typename Work>
@@ -95,11 +95,11 @@ class Bench {
           if (layer.gated) {
             GatedMatmulParams p = gated;
             p.gate_up.data = weight;
-            s.gated_matmul(p);
+            s.gated_matmul(p, on_);
           } else {
             MatmulParams p = plain;
             p.w.data = weight;
-            s.matmul(p);
+            s.matmul(p, on_);
           }
         });
         all += fmt::format("{}{} {:.1f}", all.empty() ? "" : "; ", s.name, us);
@@ -152,7 +152,7 @@ class Bench {
     std::string all;
     double best = 0;
     for (const cuda::AttentionSchedule& s : cuda::attention_schedules(order)) {
-      const double us = time([&](int) { s.attention(p); });
+      const double us = time([&](int) { s.attention(p, on_); });
       all += fmt::format("{}{} {:.1f}", all.empty() ? "" : "; ", s.name, us);
       if (best == 0 || us < best) best = us;
     }
@@ -163,12 +163,11 @@ class Bench {
   }
 
  private:
-  void wait() {
-    float x;
-    gpu_.download(&x, sync_.data(), sizeof x);
-  }
+  void wait() { stream_->wait(); }
+
   Device& gpu_;
-  DeviceArray<float> sync_;
+  std::unique_ptr<Stream> stream_;
+  const Execution on_{&gpu_, stream_.get()};
 };
 
 void run() {

@@ -15,6 +15,7 @@ void CudaTest::SetUp() {
   } else {
     gpu_ = make_cuda_device(0);
   }
+  stream_ = gpu_->make_stream();
 }
 
 Kernels CudaTest::cpu(Order order) {

@@ -19,11 +19,14 @@ class CudaTest : public ::testing::Test {
  protected:
   void SetUp() override;
   Device& gpu() const { return *gpu_; }
+  // What the tests compute on; copies of Device come after it.
+  Execution on() const { return {gpu_.get(), stream_.get()}; }
   // The fastest kernels of this machine's CPU; each of them has the scalar definition's bits.
   static Kernels cpu(Order order);
 
  private:
   std::unique_ptr<Device> gpu_;
+  std::unique_ptr<Stream> stream_;
 };
 
 // Memory as kernels expect it: 64-byte aligned.

@@ -25,11 +25,11 @@ TEST_F(Elementwise, Embed) {
       Twin<float> out(gpu(), std::ssize(ids) * width);
       EmbedParams p{tokens.host.data(), table.host.data(), type, panels, std::ssize(ids), width,
                     out.host.data()};
-      run_in_parts(1, [&](Part part) { host_.embed(p, part); });
+      run_in_parts(1, [&](const Execution& on) { host_.embed(p, on); });
       p.tokens = tokens.device();
       p.table = table.device();
       p.out = out.device();
-      gpu_table_.embed(p, {});
+      gpu_table_.embed(p, on());
       EXPECT_TRUE(out.matches()) << name_of(type) << panels;
     }
 }
@@ -56,12 +56,12 @@ TEST_F(Elementwise, RmsNorm) {
                       rows,
                       width,
                       {out.host.data(), type, stride}};
-      run_in_parts(1, [&](Part part) { host_.rms_norm(p, part); });
+      run_in_parts(1, [&](const Execution& on) { host_.rms_norm(p, on); });
       p.x = x.device();
       p.rows_of = rows_of.device();
       p.weight = weight.device();
       p.out.data = out.device();
-      gpu_table_.rms_norm(p, {});
+      gpu_table_.rms_norm(p, on());
       // bf16 pairs may look like NaN of different payloads as f32; compare them as what they are.
       if (type == DType::f32) {
         EXPECT_TRUE(out.matches()) << width;
@@ -118,7 +118,7 @@ TEST_F(Elementwise, Qkv) {
                   .kv = kv,
                   .q = q.host.data(),
                   .non_finite = reinterpret_cast<bool*>(failed.host.data())};
-      run_in_parts(1, [&](Part part) { host_.qkv(p, part); });
+      run_in_parts(1, [&](const Execution& on) { host_.qkv(p, on); });
       p.qkv = in.device();
       p.q_norm = norm ? q_norm.device() : nullptr;
       p.k_norm = norm ? k_norm.device() : nullptr;
@@ -132,7 +132,7 @@ TEST_F(Elementwise, Qkv) {
       p.kv.values = values.device();
       p.q = q.device();
       p.non_finite = reinterpret_cast<bool*>(failed.device());
-      gpu_table_.qkv(p, {});
+      gpu_table_.qkv(p, on());
       EXPECT_TRUE(q.matches()) << e << norm;
       EXPECT_TRUE(keys.matches()) << e << norm;
       EXPECT_TRUE(values.matches()) << e << norm;
@@ -149,8 +149,8 @@ TEST_F(Elementwise, Add) {
   for (const bool has_bias : {false, true}) {
     Twin<float> y(gpu(), before);
     AddParams p{x.host.data(), has_bias ? bias.host.data() : nullptr, rows, width, y.host.data()};
-    run_in_parts(1, [&](Part part) { host_.add(p, part); });
-    gpu_table_.add({x.device(), has_bias ? bias.device() : nullptr, rows, width, y.device()}, {});
+    run_in_parts(1, [&](const Execution& on) { host_.add(p, on); });
+    gpu_table_.add({x.device(), has_bias ? bias.device() : nullptr, rows, width, y.device()}, on());
     EXPECT_TRUE(y.matches());
   }
 }
@@ -167,10 +167,10 @@ TEST_F(Elementwise, CopyPlaces) {
       gpu(), std::vector<PlaceCopy>{{0, 1, 3, 40}, {2, 3, 0, 64}, {0, 5, 63, 64}});
   kv.keys = keys.host.data();
   kv.values = values.host.data();
-  run_in_parts(1, [&](Part part) { host_.copy_places({kv, copies.host.data(), 3}, part); });
+  run_in_parts(1, [&](const Execution& on) { host_.copy_places({kv, copies.host.data(), 3}, on); });
   kv.keys = keys.device();
   kv.values = values.device();
-  gpu_table_.copy_places({kv, copies.device(), 3}, {});
+  gpu_table_.copy_places({kv, copies.device(), 3}, on());
   EXPECT_TRUE(keys.matches());
   EXPECT_TRUE(values.matches());
 }
@@ -195,11 +195,11 @@ TEST_F(Elementwise, LogSumExp) {
                    max.host.data(),
                    log_sum.host.data(),
                    reinterpret_cast<bool*>(has_nan.host.data())};
-    run_in_parts(1, [&](Part part) { host_.log_sum_exp(p, part); });
+    run_in_parts(1, [&](const Execution& on) { host_.log_sum_exp(p, on); });
     p = {
         logits.device(), rows,         stride,           vocab,
         argmax.device(), max.device(), log_sum.device(), reinterpret_cast<bool*>(has_nan.device())};
-    gpu_table_.log_sum_exp(p, {});
+    gpu_table_.log_sum_exp(p, on());
     EXPECT_TRUE(argmax.matches()) << vocab;
     EXPECT_TRUE(max.matches()) << vocab;
     EXPECT_TRUE(log_sum.matches()) << vocab;

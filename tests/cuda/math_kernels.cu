@@ -1,6 +1,7 @@
 #include "math_kernels.h"
 
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_stream.h"
 #include "numerics/math.h"
 
 namespace invar::cuda {
@@ -24,14 +25,15 @@ __global__ void trap_kernel() {
 
 }  // namespace
 
-void fail_on_purpose() {
-  trap_kernel<<<1, 1>>>();
+void fail_on_purpose(const Execution& on) {
+  trap_kernel<<<1, 1, 0, stream_of(on)>>>();
   cuda_launched("failing on purpose");
 }
 
-void elementary(const float* x, int64_t count, float* exp2, float* exp, float* log, float* divide) {
-  elementary_kernel<<<static_cast<unsigned>((count + 255) / 256), 256>>>(x, count, exp2, exp, log,
-                                                                         divide);
+void elementary(const float* x, int64_t count, float* exp2, float* exp, float* log, float* divide,
+                const Execution& on) {
+  elementary_kernel<<<static_cast<unsigned>((count + 255) / 256), 256, 0, stream_of(on)>>>(
+      x, count, exp2, exp, log, divide);
   cuda_launched("elementary functions");
 }
 

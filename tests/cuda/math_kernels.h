@@ -3,12 +3,15 @@
 
 #include <cstdint>
 
+#include "device/execution.h"
+
 namespace invar::cuda {
 
 // exp2(x), exp(x), log(|x|) where finite, x / (1 + sqrt(|x|)); device addresses.
-void elementary(const float* x, int64_t count, float* exp2, float* exp, float* log, float* divide);
+void elementary(const float* x, int64_t count, float* exp2, float* exp, float* log, float* divide,
+                const Execution& on);
 
 // A kernel that stops the GPU's work with an error.
-void fail_on_purpose();
+void fail_on_purpose(const Execution& on);
 
 }  // namespace invar::cuda

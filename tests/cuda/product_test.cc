@@ -59,7 +59,7 @@ class Products : public CudaTest {
                    .y = y.host.data(),
                    .y_stride = stride};
     p.w.data = weight.host.data();
-    run_in_parts(1, [&](Part part) { cpu(order).matmul(p, part); });
+    run_in_parts(1, [&](const Execution& on) { cpu(order).matmul(p, on); });
     p.x.data = x.device();
     p.w.data = weight.device();
     p.bias = c.bias ? bias.device() : nullptr;
@@ -67,11 +67,11 @@ class Products : public CudaTest {
     for (const cuda::ProductSchedule& s : cuda::product_schedules(order)) {
       if (!s.can(c.k, c.runs)) continue;
       gpu().upload(y.device(), before.data(), before.size() * sizeof(float));
-      s.matmul(p);
+      s.matmul(p, on());
       EXPECT_TRUE(y.matches()) << describe(c, s.name);
     }
     gpu().upload(y.device(), before.data(), before.size() * sizeof(float));
-    cuda::kernels(order).matmul(p, {});
+    cuda::kernels(order).matmul(p, on());
     EXPECT_TRUE(y.matches()) << describe(c, "chosen");
   }
 
@@ -91,7 +91,7 @@ class Products : public CudaTest {
                         .up_bias = c.bias ? up.host.data() : nullptr,
                         .out = {y.host.data(), kType<T>, activation_stride(c.n)}};
     p.gate_up.data = weight.host.data();
-    run_in_parts(1, [&](Part part) { cpu(order).gated_matmul(p, part); });
+    run_in_parts(1, [&](const Execution& on) { cpu(order).gated_matmul(p, on); });
     p.x.data = x.device();
     p.gate_up.data = weight.device();
     p.gate_bias = c.bias ? gate.device() : nullptr;
@@ -103,7 +103,7 @@ class Products : public CudaTest {
     for (const cuda::ProductSchedule& s : cuda::product_schedules(order)) {
       if (!s.can(c.k, 1)) continue;
       gpu().upload(y.device(), stale.data(), stale.size() * sizeof(T));
-      s.gated_matmul(p);
+      s.gated_matmul(p, on());
       EXPECT_TRUE(y.matches()) << describe(c, s.name);
     }
   }
@@ -165,9 +165,9 @@ TEST_F(Products, OrdersDiffer) {
   Twin<float> a(gpu(), w.n), b(gpu(), w.n);
   MatmulParams p{
       {x.device(), DType::bf16, activation_stride(w.k)}, w, 1, 1, nullptr, false, a.device(), w.n};
-  cuda::kernels(Order::portable).matmul(p, {});
+  cuda::kernels(Order::portable).matmul(p, on());
   p.y = b.device();
-  cuda::kernels(Order::hopper).matmul(p, {});
+  cuda::kernels(Order::hopper).matmul(p, on());
   EXPECT_NE(a.download(), b.download());
 }
 

@@ -14,11 +14,12 @@ namespace {
 
 using Steps = CudaTest;
 
-unsigned differing_steps(Device& gpu, std::span<const cuda::RecordedSteps> steps) {
+unsigned differing_steps(const Execution& on, std::span<const cuda::RecordedSteps> steps) {
+  Device& gpu = *on.device;
   const DeviceArray<cuda::RecordedSteps> cases(gpu, steps.size(), "recorded steps");
   const DeviceArray<unsigned> count(gpu, 1, "recorded steps");
   gpu.upload(cases.data(), steps.data(), steps.size_bytes());
-  cuda::count_differing_steps(cases.data(), steps.size(), count.data());
+  cuda::count_differing_steps(cases.data(), steps.size(), count.data(), on);
   unsigned different = 0;
   gpu.download(&different, count.data(), sizeof different);
   return different;
@@ -30,7 +31,7 @@ TEST_F(Steps, SampleIsAcceptedAndAChangedBitIsNot) {
                                            cuda::hopper_sample().end());
   ASSERT_EQ(changed.size(), 16u);
   changed[3].d[17][5] ^= 1;
-  EXPECT_EQ(differing_steps(gpu(), changed), 1u);
+  EXPECT_EQ(differing_steps(on(), changed), 1u);
 }
 
 TEST_F(Steps, EveryRecordedCase) {
@@ -47,7 +48,7 @@ TEST_F(Steps, EveryRecordedCase) {
     ASSERT_TRUE(
         file.read(reinterpret_cast<char*>(steps.data()), count * sizeof(cuda::RecordedSteps)))
         << name;
-    EXPECT_EQ(differing_steps(gpu(), steps), 0u) << name;
+    EXPECT_EQ(differing_steps(on(), steps), 0u) << name;
     cases += count;
   }
   EXPECT_EQ(cases, 380u);
@@ -60,7 +61,8 @@ TEST_F(Steps, AFailedDeviceIsOneSentence) {
   const auto lose_the_device = [] {
     const auto device = make_cuda_device(0);
     const DeviceArray<char> array(*device, 1, "a test");
-    cuda::fail_on_purpose();
+    const std::unique_ptr<Stream> stream = device->make_stream();
+    cuda::fail_on_purpose({device.get(), stream.get()});
     char c = 0;
     try {
       device->download(&c, array.data(), 1);
@@ -92,7 +94,8 @@ TEST_F(Steps, ElementaryFunctions) {
     divide.host[i] = v / (1.0f + math::sqrt(positive));
   }
   x.upload();
-  cuda::elementary(x.device(), kCount, exp2.device(), exp.device(), log.device(), divide.device());
+  cuda::elementary(x.device(), kCount, exp2.device(), exp.device(), log.device(), divide.device(),
+                   on());
   EXPECT_TRUE(exp2.matches());
   EXPECT_TRUE(exp.matches());
   EXPECT_TRUE(log.matches());

@@ -173,15 +173,15 @@ testing::AssertionResult agree(const Kernels& reference, const Case& c, const In
   const int64_t size = inputs.rows() * inputs.stride(), queries = inputs.rows() * c.heads;
   const Guarded<T> expected(size);
   const Guarded<float> expected_max(queries), expected_sum(queries);
-  run_in_parts(1, [&](Part part) {
+  run_in_parts(1, [&](const Execution& on) {
     reference.attention(inputs.params(expected.data(), expected_max.data(), expected_sum.data()),
-                        part);
+                        on);
   });
   for (const int parts : c.parts) {
     const Guarded<T> found(size);
     const Guarded<float> max(queries), sum(queries);
-    run_in_parts(parts, [&](Part part) {
-      attention(inputs.params(found.data(), max.data(), sum.data()), part);
+    run_in_parts(parts, [&](const Execution& on) {
+      attention(inputs.params(found.data(), max.data(), sum.data()), on);
     });
     for (const auto& result :
          {same(expected, found), same(expected_max, max), same(expected_sum, sum)})
@@ -377,7 +377,7 @@ TEST(AttentionControl, AnotherAnchorOrMergingOrderIsSeen) {
   const Kernels reference = select_kernels(Order::portable, "scalar");
   const Case c = {.sequences = {{places(300, 310)}, {{140}}}, .head_dim = 32, .out = DType::f32};
   const auto with = [&](int anchor, bool ascending) {
-    return agrees(reference, c, [=](const AttentionParams& p, Part) {
+    return agrees(reference, c, [=](const AttentionParams& p, const Execution&) {
       attention_by_the_text(p, anchor, ascending);
     });
   };
@@ -393,7 +393,8 @@ TEST(AttentionControl, AnswersAreMostlyNumbers) {
     const Case c = {.sequences = {{places(120, 135)}}, .data = data, .out = DType::f32};
     const Inputs inputs(c);
     const Guarded<float> out(inputs.rows() * inputs.stride());
-    run_in_parts(1, [&](Part part) { reference.attention(inputs.params(out.data()), part); });
+    run_in_parts(1,
+                 [&](const Execution& on) { reference.attention(inputs.params(out.data()), on); });
     int64_t numbers = 0, zeros = 0;
     for (int64_t t = 0; t < inputs.rows(); ++t)
       for (int i = 0; i < c.heads * c.head_dim; ++i) {

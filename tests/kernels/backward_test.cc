@@ -17,10 +17,10 @@ class BackwardKernelTest : public KernelTest {
  protected:
   // Runs an operation of the reference and then, in shares, of the set.
   template <typename Params>
-  void run_both(void (*BackwardKernels::*operation)(const Params&, Part), const Params& reference,
-                const Params& tested, int parts) {
-    run_in_parts(1, [&](Part part) { (expected_.*operation)(reference, part); });
-    run_in_parts(parts, [&](Part part) { (backward_kernels().*operation)(tested, part); });
+  void run_both(void (*BackwardKernels::*operation)(const Params&, const Execution&),
+                const Params& reference, const Params& tested, int parts) {
+    run_in_parts(1, [&](const Execution& on) { (expected_.*operation)(reference, on); });
+    run_in_parts(parts, [&](const Execution& on) { (backward_kernels().*operation)(tested, on); });
   }
 
   Random random_{7};

@@ -15,8 +15,8 @@ class ElementwiseTest : public KernelTest {};
 INSTANTIATE_TEST_SUITE_P(Sets, ElementwiseTest, testing::ValuesIn(tested_sets()), set_name);
 
 template <typename Params>
-void run(void (*kernel)(const Params&, Part), const Params& p, int parts = 1) {
-  run_in_parts(parts, [&](Part part) { kernel(p, part); });
+void run(void (*kernel)(const Params&, const Execution&), const Params& p, int parts = 1) {
+  run_in_parts(parts, [&](const Execution& on) { kernel(p, on); });
 }
 
 enum class Kind { plain, wide, tiny, special };
@@ -81,8 +81,8 @@ struct NormCase {
 // Whether `kernel` does what the reference does.
 template <typename T>
 testing::AssertionResult norm_agrees(const Kernels& reference,
-                                     void (*kernel)(const RmsNormParams&, Part), const NormCase& c,
-                                     int parts) {
+                                     void (*kernel)(const RmsNormParams&, const Execution&),
+                                     const NormCase& c, int parts) {
   Random random(static_cast<uint32_t>(c.width * 31 + c.rows));
   const int64_t x_stride = c.width + 3, stride = activation_stride(c.width);
   // Ends exactly where the last row ends, so that a load past it is seen by sanitizers.
@@ -107,8 +107,8 @@ testing::AssertionResult norm_agrees(const Kernels& reference,
 }
 
 testing::AssertionResult norm_agrees(const Kernels& reference,
-                                     void (*kernel)(const RmsNormParams&, Part), const NormCase& c,
-                                     int parts) {
+                                     void (*kernel)(const RmsNormParams&, const Execution&),
+                                     const NormCase& c, int parts) {
   return c.type == DType::bf16 ? norm_agrees<bf16_t>(reference, kernel, c, parts)
                                : norm_agrees<float>(reference, kernel, c, parts);
 }
@@ -130,8 +130,8 @@ TEST_P(ElementwiseTest, RmsNorm) {
 }
 
 // Sums in one lane, and touches nothing else than it should: another order.
-void rms_norm_in_sequence(const RmsNormParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows);
+void rms_norm_in_sequence(const RmsNormParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t) {
     float sum = 0.0f;
     for (int64_t i = 0; i < p.width; ++i)

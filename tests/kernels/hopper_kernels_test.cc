@@ -190,7 +190,8 @@ TEST_P(HopperKernels, Matmul) {
               .y = y[is_fast].data(),
               .y_stride = s.n + 3};
           const int parts = is_fast ? 3 : 1;
-          for (int i = 0; i < parts; ++i) (is_fast ? fast_ : scalar_).matmul(p, {i, parts});
+          for (int i = 0; i < parts; ++i)
+            (is_fast ? fast_ : scalar_).matmul(p, {.share = {i, parts}});
         }
         EXPECT_EQ(differences(y[0], y[1]), 0)
             << s.rows << "x" << s.n << "x" << s.k << " data " << int(x_kind) << ", " << int(w_kind);
@@ -223,7 +224,8 @@ TEST_P(HopperKernels, GatedMatmul) {
             .up_bias = width == 40 ? bias.data() : nullptr,
             .out = {y[is_fast].data(), DType::bf16, activation_stride(width)}};
         const int parts = is_fast ? 2 : 1;
-        for (int i = 0; i < parts; ++i) (is_fast ? fast_ : scalar_).gated_matmul(p, {i, parts});
+        for (int i = 0; i < parts; ++i)
+          (is_fast ? fast_ : scalar_).gated_matmul(p, {.share = {i, parts}});
       }
       EXPECT_EQ(differences(y[0], y[1]), 0) << width << " data " << int(kind);
     }
@@ -273,7 +275,8 @@ TEST_P(HopperKernels, Attention) {
                                   .kv = kv,
                                   .out = {out[is_fast].data(), DType::bf16, stride}};
           const int parts = is_fast ? 3 : 1;
-          for (int i = 0; i < parts; ++i) (is_fast ? fast_ : scalar_).attention(p, {i, parts});
+          for (int i = 0; i < parts; ++i)
+            (is_fast ? fast_ : scalar_).attention(p, {.share = {i, parts}});
         }
         EXPECT_EQ(differences(out[0], out[1]), 0)
             << head_dim << " window " << window << " data " << int(kind);

@@ -132,9 +132,9 @@ void fill_row(Random& random, std::span<bf16_t> row) {
   return compare(expected, found);
 }
 
-void run_in_parts(int count, const std::function<void(Part)>& work) {
+void run_in_parts(int count, const std::function<void(const Execution&)>& work) {
   const ScopedFlushToZero flush;
-  for (int i = count - 1; i >= 0; --i) work(Part{i, count});
+  for (int i = count - 1; i >= 0; --i) work(Execution{.share = {i, count}});
 }
 
 void KernelTest::SetUp() {

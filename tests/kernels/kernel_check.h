@@ -105,8 +105,8 @@ template <typename T>
   }
 }
 
-// Calls work(Part{i, count}) for every i, the last first.
-void run_in_parts(int count, const std::function<void(Part)>& work);
+// Calls work for every one of `count` shares, the last first.
+void run_in_parts(int count, const std::function<void(const Execution&)>& work);
 
 // A test of one instruction set, the parameter. A set that this machine lacks is skipped and listed
 // as not run; INVAR_REQUIRE=NAME,NAME makes that a failure.

@@ -78,8 +78,8 @@ struct Bias {
   Guarded<float> values;
 };
 
-using Matmul = void (*)(const MatmulParams&, Part);
-using GatedMatmul = void (*)(const GatedMatmulParams&, Part);
+using Matmul = void (*)(const MatmulParams&, const Execution&);
+using GatedMatmul = void (*)(const GatedMatmulParams&, const Execution&);
 
 template <typename T>
 ::testing::AssertionResult check_matmul_of(Matmul expected, Matmul tested, const Case& c) {
@@ -101,9 +101,9 @@ template <typename T>
                  .accumulate = c.accumulate,
                  .y = reference.data(),
                  .y_stride = stride};
-  run_in_parts(1, [&](Part part) { expected(p, part); });
+  run_in_parts(1, [&](const Execution& on) { expected(p, on); });
   p.y = y.data();
-  run_in_parts(c.parts, [&](Part part) { tested(p, part); });
+  run_in_parts(c.parts, [&](const Execution& on) { tested(p, on); });
   if (!y.guards_are_intact()) return ::testing::AssertionFailure() << "wrote around the output";
   return same_bits(reference.span(), y.span());
 }
@@ -130,10 +130,10 @@ template <typename T>
                       .up_bias = c.bias ? up.values.data() : nullptr,
                       .out = {reference.data(), c.type, stride},
                       .dots = c.accumulate ? all_dots.data() : nullptr};
-  run_in_parts(1, [&](Part part) { expected(p, part); });
+  run_in_parts(1, [&](const Execution& on) { expected(p, on); });
   p.out.data = y.data();
   if (p.dots) p.dots = dots.data();
-  run_in_parts(c.parts, [&](Part part) { tested(p, part); });
+  run_in_parts(c.parts, [&](const Execution& on) { tested(p, on); });
   if (!y.guards_are_intact()) return ::testing::AssertionFailure() << "wrote around the output";
   for (int64_t i = 0; i < std::ssize(dots); ++i)  // pad columns may hold anything
     if (i % columns / 32 * 16 + i % 16 >= c.n) dots[i] = all_dots[i];
@@ -232,9 +232,9 @@ TEST_P(MatmulTest, ChainsGoOn) {
                    .y = reference.data(),
                    .y_stride = stride,
                    .extend = true};
-    run_in_parts(1, [&](Part part) { scalar().matmul(p, part); });
+    run_in_parts(1, [&](const Execution& on) { scalar().matmul(p, on); });
     p.y = once.data();
-    run_in_parts(c.parts, [&](Part part) { kernels().matmul(p, part); });
+    run_in_parts(c.parts, [&](const Execution& on) { kernels().matmul(p, on); });
     EXPECT_TRUE(once.guards_are_intact());
     EXPECT_TRUE(same_bits(reference.span(), once.span())) << describe(c);
     if (c.k % 64) continue;
@@ -253,7 +253,7 @@ TEST_P(MatmulTest, ChainsGoOn) {
       part_of_w.data = panels.data();
       p.w = part_of_w;
       p.x.data = const_cast<bf16_t*>(x.values.data()) + first;
-      run_in_parts(c.parts, [&](Part part) { kernels().matmul(p, part); });
+      run_in_parts(c.parts, [&](const Execution& on) { kernels().matmul(p, on); });
     }
     EXPECT_TRUE(same_bits(reference.span(), twice.span())) << describe(c);
   }
@@ -272,14 +272,14 @@ TEST_P(MatmulTest, NoRows) {
                       .accumulate = false,
                       .y = nullptr,
                       .y_stride = 40},
-                     Part{i, 3});
+                     Execution{.share = {i, 3}});
     kernels().gated_matmul({.x = {nullptr, DType::bf16, 96},
                             .gate_up = w.packed,
                             .rows = 0,
                             .gate_bias = nullptr,
                             .up_bias = nullptr,
                             .out = {nullptr, DType::bf16, 96}},
-                           Part{i, 3});
+                           Execution{.share = {i, 3}});
   }
 }
 
@@ -295,13 +295,13 @@ const Kernels& right() {
 constexpr Case kControl{.rows = 5, .n = 40, .k = 96, .parts = 2};
 
 TEST(KernelCheck, AcceptsTheReference) {
-  const Matmul same = [](const MatmulParams& p, Part part) { right().matmul(p, part); };
+  const Matmul same = [](const MatmulParams& p, const Execution& on) { right().matmul(p, on); };
   EXPECT_TRUE(check_matmul(right().matmul, same, kControl));
 }
 
 // The second and the third leaf exchanged: the same products, added in another order. (The first
 // two would prove nothing: (0 + a) + b is (0 + b) + a.)
-void exchange_leaves(const MatmulParams& p, Part part) {
+void exchange_leaves(const MatmulParams& p, const Execution& on) {
   std::vector<bf16_t> x(static_cast<bf16_t*>(p.x.data),
                         static_cast<bf16_t*>(p.x.data) + (p.rows - 1) * p.x.stride + 96);
   const bf16_t* from = static_cast<const bf16_t*>(p.w.data);
@@ -315,7 +315,7 @@ void exchange_leaves(const MatmulParams& p, Part part) {
   MatmulParams exchanged = p;
   exchanged.x.data = x.data();
   exchanged.w.data = w.data();
-  right().matmul(exchanged, part);
+  right().matmul(exchanged, on);
 }
 
 TEST(KernelCheck, SeesAnotherOrder) {
@@ -324,39 +324,39 @@ TEST(KernelCheck, SeesAnotherOrder) {
 }
 
 TEST(KernelCheck, SeesAnotherCutIntoRuns) {
-  const Matmul one_run = [](const MatmulParams& p, Part part) {
+  const Matmul one_run = [](const MatmulParams& p, const Execution& on) {
     MatmulParams q = p;
     q.runs = 1;
-    right().matmul(q, part);
+    right().matmul(q, on);
   };
   EXPECT_FALSE(check_matmul(right().matmul, one_run, {.rows = 20, .n = 40, .k = 256, .runs = 4}));
 }
 
 TEST(KernelCheck, SeesAMissingRow) {
-  const Matmul missing = [](const MatmulParams& p, Part part) {
+  const Matmul missing = [](const MatmulParams& p, const Execution& on) {
     MatmulParams q = p;
     --q.rows;
-    right().matmul(q, part);
+    right().matmul(q, on);
   };
   EXPECT_FALSE(check_matmul(right().matmul, missing, kControl));
 }
 
 TEST(KernelCheck, SeesAWriteBesideARow) {
-  const Matmul beside = [](const MatmulParams& p, Part part) {
-    right().matmul(p, part);
+  const Matmul beside = [](const MatmulParams& p, const Execution& on) {
+    right().matmul(p, on);
     p.y[-1] = 1.0f;
   };
   EXPECT_FALSE(check_matmul(right().matmul, beside, kControl));
-  const GatedMatmul past = [](const GatedMatmulParams& p, Part part) {
-    right().gated_matmul(p, part);
-    if (part.index == 0) static_cast<bf16_t*>(p.out.data)[round_up(p.gate_up.n, 32)] = 0;
+  const GatedMatmul past = [](const GatedMatmulParams& p, const Execution& on) {
+    right().gated_matmul(p, on);
+    if (on.share.index == 0) static_cast<bf16_t*>(p.out.data)[round_up(p.gate_up.n, 32)] = 0;
   };
   EXPECT_FALSE(check_gated(right().gated_matmul, past, kControl));
 }
 
 TEST(KernelCheck, SeesPadColumnsLeftStale) {
-  const GatedMatmul stale = [](const GatedMatmulParams& p, Part part) {
-    right().gated_matmul(p, part);
+  const GatedMatmul stale = [](const GatedMatmulParams& p, const Execution& on) {
+    right().gated_matmul(p, on);
     static_cast<bf16_t*>(p.out.data)[p.gate_up.n] = 0xffff;
   };
   EXPECT_FALSE(check_gated(right().gated_matmul, stale, kControl));
@@ -368,7 +368,7 @@ TEST(KernelCheck, AnswersAreMostlyNumbers) {
   const Rows<bf16_t> x(random, 64, 96);
   const Weight<bf16_t> w(random, 64, 96, 1);
   std::vector<float> y(64 * 64);
-  run_in_parts(1, [&](Part part) {
+  run_in_parts(1, [&](const Execution& on) {
     right().matmul({.x = x.view(),
                     .w = w.packed,
                     .rows = 64,
@@ -377,7 +377,7 @@ TEST(KernelCheck, AnswersAreMostlyNumbers) {
                     .accumulate = false,
                     .y = y.data(),
                     .y_stride = 64},
-                   part);
+                   on);
   });
   const auto numbers = std::ranges::count_if(y, [](float v) { return v != 0 && v - v == 0; });
   EXPECT_GT(numbers, std::ssize(y) / 3);

@@ -111,20 +111,15 @@ class TrainingCase {
         kernels_(select_backward_kernels(Order::portable, instruction_set)),
         decoder_weights_(spec, {}, make_shard(spec, 0, 1), ParameterSource(layout_, weights.data()),
                          *device_, pool_),
-        decoder_{.spec = spec,
-                 .arithmetic = {},
-                 .device = device_.get(),
-                 .pool = &pool_,
-                 .kernels = select_kernels(Order::portable, instruction_set),
-                 .weights = &decoder_weights_,
-                 .rope = RopeTable(*device_, spec.rope, spec.head_dim, spec.max_positions)},
+        decoder_(spec, {}, select_kernels(Order::portable, instruction_set), decoder_weights_,
+                 *device_, &pool_),
         transposed_(spec, *device_),
         kv_(*device_, spec.all_layers(), max_rows / 32 + 32, 32, spec.kv_heads, spec.head_dim),
         forward_workspace_(decoder_, max_rows, max_rows),
         tape_(decoder_, max_rows, recompute),
         workspace_(decoder_, kernels_, max_rows, max_rows),
         gradients_(layout_.gradient_size() + 2 * spec.mtp_layers * vocabulary()) {
-    transposed_.update(weights.data(), layout_, kernels_, pool_);
+    transposed_.update(weights.data(), layout_, kernels_, decoder_.execution);
   }
 
   const ParameterLayout& layout() const { return layout_; }

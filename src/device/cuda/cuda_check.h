@@ -9,7 +9,7 @@ namespace invar {
 void cuda_check(cudaError_t status, const char* what);
 
 // To be called after every launch: a launch that could not be made is reported here, a kernel that
-// failed at the next copy.
+// failed when its stream is waited for.
 inline void cuda_launched(const char* kernel) {
   cuda_check(cudaGetLastError(), kernel);
 }

@@ -2,8 +2,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstring>
+
 #include "base/error.h"
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_stream.h"
 
 namespace invar {
 
@@ -28,6 +31,7 @@ class CudaDevice final : public Device {
     }
     cuda_check(status, "allocating GPU memory");
     cuda_check(cudaMemset(address, 0, bytes), "clearing GPU memory");
+    cuda_check(cudaDeviceSynchronize(), "clearing GPU memory");  // before any stream uses it
     return address;
   }
 
@@ -36,19 +40,36 @@ class CudaDevice final : public Device {
     cudaFree(address);  // at the end of a failed device nothing more can be said
   }
 
+  void* allocate_pinned(size_t bytes, const char* what) override {
+    make_current();
+    void* address = nullptr;
+    const cudaError_t status = cudaHostAlloc(&address, bytes ? bytes : 1, cudaHostAllocPortable);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      fail("not enough pinned host memory for {}: {} MiB are needed", what, bytes >> 20);
+    }
+    cuda_check(status, "allocating pinned memory");
+    std::memset(address, 0, bytes);
+    return address;
+  }
+
+  void release_pinned(void* address, size_t) override {
+    cudaSetDevice(ordinal_);
+    cudaFreeHost(address);
+  }
+
+  std::unique_ptr<Stream> make_stream() override {
+    return std::make_unique<CudaStream>(*this, ordinal_);
+  }
+  std::unique_ptr<Event> make_event() override {
+    return std::make_unique<CudaEvent>(*this, ordinal_);
+  }
+
   void upload(void* to, const void* from, size_t bytes) override {
     copy(to, from, bytes, "copying to the GPU");
   }
   void download(void* to, const void* from, size_t bytes) override {
     copy(to, from, bytes, "copying from the GPU");
-  }
-  void copy_rows(void* to, size_t to_stride, const void* from, size_t from_stride, size_t width,
-                 size_t rows) override {
-    make_current();
-    if (width && rows)
-      cuda_check(
-          cudaMemcpy2D(to, to_stride, from, from_stride, width, rows, cudaMemcpyDeviceToDevice),
-          "copying on the GPU");
   }
   bool is_host() const override { return false; }
 
@@ -60,13 +81,16 @@ class CudaDevice final : public Device {
   }
 
  private:
-  // The runtime keeps a current device per thread; kernels launched after a copy go to the copy's
-  // device.
+  // The runtime keeps a current device per thread.
   void make_current() const { cuda_check(cudaSetDevice(ordinal_), "choosing the GPU"); }
 
+  // Streams do not wait for cudaMemcpy's, nor it for them.
   void copy(void* to, const void* from, size_t bytes, const char* what) {
+    note_wait();
     make_current();
+    cuda_check(cudaDeviceSynchronize(), what);
     if (bytes) cuda_check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), what);
+    cuda_check(cudaDeviceSynchronize(), what);
   }
 
   int ordinal_;

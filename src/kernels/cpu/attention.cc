@@ -84,7 +84,7 @@ void fill_tile(const AttentionParams& p, const Task& task, const Span& span, Att
 
 }  // namespace
 
-void attention(Attend attend, int tile_queries, const AttentionParams& p, Part part) {
+void attention(Attend attend, int tile_queries, const AttentionParams& p, const Execution& on) {
   // The leaves that a task reads are what it costs, near enough; each share gets as many.
   int64_t total = 0, before = 0;
   for_each_task(p, tile_queries, [&](const Task& task) { total += span_of(p, task).leaves(); });
@@ -93,9 +93,9 @@ void attention(Attend attend, int tile_queries, const AttentionParams& p, Part p
   int used = 0;
   for_each_task(p, tile_queries, [&](const Task& task) {
     const Span span = span_of(p, task);
-    const int64_t owner = before * part.count / total;
+    const int64_t owner = before * on.share.count / total;
     before += span.leaves();
-    if (owner != part.index) return;
+    if (owner != on.share.index) return;
     AttentionTile& tile = tiles[used++ % 2];
     fill_tile(p, task, span, tile);
     if (ready) attend(*ready, &tile);

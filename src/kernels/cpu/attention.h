@@ -7,14 +7,14 @@
 
 namespace invar::cpu {
 
-void attention(Attend attend, int tile_queries, const AttentionParams& p, Part part);
+void attention(Attend attend, int tile_queries, const AttentionParams& p, const Execution& on);
 
 // Puts the attention of a set into the table, when its order is `portable`.
 template <Attend attend, int tile_queries>
 void override_attention(Kernels& kernels) {
   if (kernels.order != Order::portable) return;
-  kernels.attention = [](const AttentionParams& p, Part part) {
-    attention(attend, tile_queries, p, part);
+  kernels.attention = [](const AttentionParams& p, const Execution& on) {
+    attention(attend, tile_queries, p, on);
   };
 }
 

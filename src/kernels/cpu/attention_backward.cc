@@ -308,9 +308,9 @@ int64_t attention_backward_scratch(int64_t max_positions, int64_t head_dim) {
 }
 
 void attention_backward(RunProduct run, const BackwardRows& rows, const AttentionBackwardParams& p,
-                        Part part) {
+                        const Execution& on) {
   const AttentionParams& f = p.forward;
-  std::byte* scratch = p.scratch + part.index * p.scratch_stride;
+  std::byte* scratch = p.scratch + on.share.index * p.scratch_stride;
   const auto for_units = [&](auto use) {
     for (int64_t begin = 0, end = 0; begin < f.rows; begin = end) {
       while (end < f.rows && f.table_of[end] == f.table_of[begin]) ++end;
@@ -321,7 +321,7 @@ void attention_backward(RunProduct run, const BackwardRows& rows, const Attentio
   int64_t total = 1, before = 0;
   for_units([&](int64_t, int64_t, int64_t, int64_t cost) { total += cost; });
   for_units([&](int64_t begin, int64_t count, int64_t group, int64_t cost) {
-    if (before * part.count / total == part.index)
+    if (before * on.share.count / total == on.share.index)
       Unit(run, rows, p, begin, count, group, scratch).run();
     before += cost;
   });

@@ -30,8 +30,8 @@ void for_columns(int64_t width, Part part, Use use) {
 
 }  // namespace
 
-void round(const BackwardRows& rows, const RoundParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows);
+void round(const BackwardRows& rows, const RoundParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t) {
     rows.round(p.x + t * p.x_stride, p.width, row_of(p.out, t));
     clear_pad(p.out, t, p.width);
@@ -41,8 +41,8 @@ void round(const BackwardRows& rows, const RoundParams& p, Part part) {
 
 // 32 rows by 16 columns at a time: their pairs as words, then the words transposed, a line of each
 // column.
-void transpose(const TransposeParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows, kLeaf);
+void transpose(const TransposeParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows, kLeaf);
   const int64_t columns = p.columns.count;
   CHECK(p.rows % kLeaf == 0, "rows of a sum come in leaves");
   alignas(64) uint32_t words[16 * 16], lines[16 * 16];
@@ -68,8 +68,8 @@ void transpose(const TransposeParams& p, Part part) {
   _mm_sfence();
 }
 
-void pack_columns(const PackColumnsParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows, kLeaf);
+void pack_columns(const PackColumnsParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows, kLeaf);
   CHECK(p.inner.first % 2 == 0, "pairs of rows become pairs of inner elements");
   for (int64_t leaf = begin; leaf < end; leaf += kLeaf)
     for (int64_t n = 0; n < p.width; n += kBlock)
@@ -88,8 +88,8 @@ void pack_columns(const PackColumnsParams& p, Part part) {
   _mm_sfence();
 }
 
-void bias_gradient(const BackwardRows& rows, const BiasGradientParams& p, Part part) {
-  for_columns(p.columns.count, part, [&](int64_t i, int64_t count) {
+void bias_gradient(const BackwardRows& rows, const BiasGradientParams& p, const Execution& on) {
+  for_columns(p.columns.count, on.share, [&](int64_t i, int64_t count) {
     // The columns of one matrix of a pair are neighbours in runs of 16 only.
     const int64_t run = p.columns.pair < 0 ? count : kBlock;
     for (int64_t c = 0; c < count; c += run)
@@ -98,15 +98,15 @@ void bias_gradient(const BackwardRows& rows, const BiasGradientParams& p, Part p
   });
 }
 
-void norm_backward(const BackwardRows& rows, const NormBackwardParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows);
+void norm_backward(const BackwardRows& rows, const NormBackwardParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t)
     p.rs[t] = rows.norm_backward(p.dy + t * p.width, p.x + t * p.width, p.weight, p.width, p.eps,
                                  p.dx + t * p.width);
 }
 
-void norm_gradient(const BackwardRows& rows, const NormGradientParams& p, Part part) {
-  const auto [begin, end] = part.of(p.width, kBlock);
+void norm_gradient(const BackwardRows& rows, const NormGradientParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.width, kBlock);
   if (begin < end)
     rows.norm_gradient({.dy = p.dy + begin,
                         .dy_stride = p.dy_stride,
@@ -121,8 +121,8 @@ void norm_gradient(const BackwardRows& rows, const NormGradientParams& p, Part p
                         .gradient = p.gradient + begin});
 }
 
-void gate_backward(const BackwardRows& rows, const GateBackwardParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows);
+void gate_backward(const BackwardRows& rows, const GateBackwardParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
   const int64_t width = 2 * round_up(p.width, kPanelWidth);
   for (int64_t t = begin; t < end; ++t)
     rows.gate_backward({.gate_up = p.gate_up + t * width,
@@ -134,8 +134,8 @@ void gate_backward(const BackwardRows& rows, const GateBackwardParams& p, Part p
   _mm_sfence();  // the sets may write past the caches
 }
 
-void qkv_backward(const BackwardRows& rows, const QkvBackwardParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows);
+void qkv_backward(const BackwardRows& rows, const QkvBackwardParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
   const int64_t e = p.head_dim, half = e / 2, rotated = p.heads + p.kv_heads;
   for (int64_t t = begin; t < end; ++t) {
     const float* cos = p.cos + p.positions[t] * half;
@@ -156,15 +156,15 @@ void qkv_backward(const BackwardRows& rows, const QkvBackwardParams& p, Part par
   _mm_sfence();  // the sets may write past the caches
 }
 
-void embed_gradient(const BackwardRows& rows, const EmbedGradientParams& p, Part part) {
-  const auto [begin, end] = part.of(p.width, kBlock);
+void embed_gradient(const BackwardRows& rows, const EmbedGradientParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.width, kBlock);
   for (int64_t t = 0; t < p.rows; ++t)
     rows.add(p.dx + t * p.width + begin, end - begin,
              p.gradient + int64_t{p.tokens[t]} * p.width + begin);
 }
 
-void loss(const BackwardRows& rows, const LossParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows);
+void loss(const BackwardRows& rows, const LossParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t) {
     clear_pad(p.out, t, p.vocab);
     if (p.weights[t] == 0.0f) {
@@ -189,18 +189,18 @@ void loss(const BackwardRows& rows, const LossParams& p, Part part) {
 }
 
 // Whole tensors, dealt out by their sizes.
-void squares(const BackwardRows& rows, const SquaresParams& p, Part part) {
+void squares(const BackwardRows& rows, const SquaresParams& p, const Execution& on) {
   int64_t total = 1, before = 0;
   for (int64_t i = 0; i < p.count; ++i) total += p.counts[i];
   for (int64_t i = 0; i < p.count; ++i) {
-    if (before * part.count / total == part.index)
+    if (before * on.share.count / total == on.share.index)
       p.sums[i] = rows.squares(p.tensors[i], p.counts[i]);
     before += p.counts[i];
   }
 }
 
-void adam(const BackwardRows& rows, const AdamParams& p, Part part) {
-  const auto [begin, end] = part.of(p.count, kBlock);
+void adam(const BackwardRows& rows, const AdamParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.count, kBlock);
   rows.adam({.gradient = p.gradient + begin,
              .master = p.master + begin,
              .first = p.first + begin,
@@ -217,8 +217,8 @@ void adam(const BackwardRows& rows, const AdamParams& p, Part part) {
              .second_scale = p.second_scale});
 }
 
-void add_gradient(const BackwardRows& rows, const AddGradientParams& p, Part part) {
-  const auto [begin, end] = part.of(p.count, kBlock);
+void add_gradient(const BackwardRows& rows, const AddGradientParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.count, kBlock);
   rows.add(p.x + begin, end - begin, p.y + begin);
 }
 

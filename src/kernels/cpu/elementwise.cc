@@ -35,9 +35,9 @@ void embed_packed(const float* first, int64_t width, float* out) {
 }
 
 template <typename T>
-void embed_rows(const EmbedParams& p, Part part) {
+void embed_rows(const EmbedParams& p, const Execution& on) {
   const T* table = static_cast<const T*>(p.table);
-  const auto [begin, end] = part.of(p.rows);
+  const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t) {
     const int64_t token = p.tokens[t];
     float* out = p.out + t * p.width;
@@ -52,12 +52,12 @@ void embed_rows(const EmbedParams& p, Part part) {
 
 }  // namespace
 
-void embed(const EmbedParams& p, Part part) {
-  p.type == DType::bf16 ? embed_rows<bf16_t>(p, part) : embed_rows<float>(p, part);
+void embed(const EmbedParams& p, const Execution& on) {
+  p.type == DType::bf16 ? embed_rows<bf16_t>(p, on) : embed_rows<float>(p, on);
 }
 
-void rms_norm(const RowFunctions& rows, const RmsNormParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows);
+void rms_norm(const RowFunctions& rows, const RmsNormParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
   const int64_t size = size_of(p.out.type), pad = round_up(p.width, kLeafPad) - p.width;
   for (int64_t t = begin; t < end; ++t) {
     const float* x = p.x + (p.rows_of ? p.rows_of[t] : t) * p.x_stride;
@@ -230,8 +230,8 @@ void cache_head(const RowFunctions& rows, const QkvParams& p, int64_t begin, int
 
 }  // namespace
 
-void qkv(const RowFunctions& rows, const QkvParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows);
+void qkv(const RowFunctions& rows, const QkvParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
   const int e = p.kv.head_dim;
   const auto head = [&](int index) {
     return HeadProducts{p.qkv + int64_t{index} * e, p.qkv_stride};
@@ -246,20 +246,20 @@ void qkv(const RowFunctions& rows, const QkvParams& p, Part part) {
   }
 }
 
-void qkv_product(void (*matmul)(const MatmulParams&, Part), const RowFunctions& rows,
-                 const QkvProductParams& p, Part part) {
+void qkv_product(void (*matmul)(const MatmulParams&, const Execution&), const RowFunctions& rows,
+                 const QkvProductParams& p, const Execution& on) {
   const QkvParams& then = p.then;
   const int e = then.kv.head_dim, groups = then.kv.kv_heads, each = then.heads / groups;
   const bool by_rows = then.rows >= kManyRows;
-  const Part::Run mine = by_rows ? part.of(then.rows, kRowGrain) : Part::Run{0, then.rows};
-  const Part::Run its_groups = by_rows ? Part::Run{0, groups} : part.of(groups);
+  const Part::Run mine = by_rows ? on.share.of(then.rows, kRowGrain) : Part::Run{0, then.rows};
+  const Part::Run its_groups = by_rows ? Part::Run{0, groups} : on.share.of(groups);
   const int64_t begin = mine.begin, end = mine.end;
   if (begin == end) return;
 
   Activation x = p.x;
   x.data = static_cast<char*>(x.data) + begin * x.stride * static_cast<int64_t>(size_of(x.type));
   const int64_t stride = qkv_scratch_stride(e);
-  float* scratch = p.scratch + (by_rows ? begin : part.index * then.rows) * stride;
+  float* scratch = p.scratch + (by_rows ? begin : on.share.index * then.rows) * stride;
   const auto head_weights = [&](int head) {
     PackedWeight w = p.w;
     w.n = e;
@@ -276,7 +276,7 @@ void qkv_product(void (*matmul)(const MatmulParams&, Part), const RowFunctions& 
             .accumulate = false,
             .y = y,
             .y_stride = stride},
-           Part{});
+           Execution{});
     return HeadProducts{y, stride, begin};
   };
   // The first pair of panels of a head, which no product before it fetches.
@@ -300,9 +300,9 @@ void qkv_product(void (*matmul)(const MatmulParams&, Part), const RowFunctions& 
   }
 }
 
-void log_sum_exp(const RowFunctions& rows, const LogitsParams& p, Part part) {
+void log_sum_exp(const RowFunctions& rows, const LogitsParams& p, const Execution& on) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  const auto [begin, end] = part.of(p.rows);
+  const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t) {
     const float* x = p.logits + t * p.stride;
     LogitsPass pass = rows.logits(x, p.vocab, p.log_sum != nullptr);

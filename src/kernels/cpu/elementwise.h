@@ -7,28 +7,30 @@
 
 namespace invar::cpu {
 
-void embed(const EmbedParams& p, Part part);  // bound by memory: the same for every set
-void rms_norm(const RowFunctions& rows, const RmsNormParams& p, Part part);
-void qkv(const RowFunctions& rows, const QkvParams& p, Part part);
-void qkv_product(void (*matmul)(const MatmulParams&, Part), const RowFunctions& rows,
-                 const QkvProductParams& p, Part part);
-void log_sum_exp(const RowFunctions& rows, const LogitsParams& p, Part part);
+void embed(const EmbedParams& p, const Execution& on);  // bound by memory: the same for every set
+void rms_norm(const RowFunctions& rows, const RmsNormParams& p, const Execution& on);
+void qkv(const RowFunctions& rows, const QkvParams& p, const Execution& on);
+void qkv_product(void (*matmul)(const MatmulParams&, const Execution&), const RowFunctions& rows,
+                 const QkvProductParams& p, const Execution& on);
+void log_sum_exp(const RowFunctions& rows, const LogitsParams& p, const Execution& on);
 
 // Puts the operations of a set into the table; they are the same in every order.
 template <const RowFunctions& rows>
 void override_elementwise(Kernels& kernels) {
   kernels.embed = embed;
-  kernels.rms_norm = [](const RmsNormParams& p, Part part) { rms_norm(rows, p, part); };
-  kernels.qkv = [](const QkvParams& p, Part part) { qkv(rows, p, part); };
-  kernels.log_sum_exp = [](const LogitsParams& p, Part part) { log_sum_exp(rows, p, part); };
+  kernels.rms_norm = [](const RmsNormParams& p, const Execution& on) { rms_norm(rows, p, on); };
+  kernels.qkv = [](const QkvParams& p, const Execution& on) { qkv(rows, p, on); };
+  kernels.log_sum_exp = [](const LogitsParams& p, const Execution& on) {
+    log_sum_exp(rows, p, on);
+  };
 }
 
 // `matmul` is the set's product.
-template <void (*matmul)(const MatmulParams&, Part), const RowFunctions& rows>
+template <void (*matmul)(const MatmulParams&, const Execution&), const RowFunctions& rows>
 void override_qkv_product(Kernels& kernels) {
   if (kernels.order != Order::portable) return;
-  kernels.qkv_product = [](const QkvProductParams& p, Part part) {
-    qkv_product(matmul, rows, p, part);
+  kernels.qkv_product = [](const QkvProductParams& p, const Execution& on) {
+    qkv_product(matmul, rows, p, on);
   };
 }
 

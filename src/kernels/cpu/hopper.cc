@@ -99,9 +99,9 @@ void for_dots(const Activation& x, int64_t rows, const PackedWeight& w, int copi
 }
 
 template <PanelFunction* panel_function>
-void matmul(const MatmulParams& p, Part part) {
-  if (p.extend) return reference::matmul<Order::hopper>(p, part);
-  const auto [begin, end] = part.of(p.w.panels());
+void matmul(const MatmulParams& p, const Execution& on) {
+  if (p.extend) return reference::matmul<Order::hopper>(p, on);
+  const auto [begin, end] = on.share.of(p.w.panels());
   for_dots<panel_function>(p.x, p.rows, p.w, 1, begin, end, p.runs,
                            [&](int64_t t0, int rows, int64_t p0, int panels, const Tile* tiles) {
                              for (int r = 0; r < rows; ++r)
@@ -119,11 +119,11 @@ void matmul(const MatmulParams& p, Part part) {
 }
 
 template <PanelFunction* panel_function>
-void gated_matmul(const GatedMatmulParams& p, Part part) {
+void gated_matmul(const GatedMatmulParams& p, const Execution& on) {
   CHECK(!p.dots, "dots are kept in order portable only");
   const int64_t width = p.gate_up.n;
   bf16_t* out = static_cast<bf16_t*>(p.out.data);
-  const auto [begin, end] = part.of(p.gate_up.panels());
+  const auto [begin, end] = on.share.of(p.gate_up.panels());
   for_dots<panel_function>(p.x, p.rows, p.gate_up, 2, 2 * begin, 2 * end, 1,
                            [&](int64_t t0, int rows, int64_t p0, int panels, const Tile* tiles) {
                              for (int r = 0; r < rows; ++r)
@@ -140,7 +140,7 @@ void gated_matmul(const GatedMatmulParams& p, Part part) {
                            });
   // Pad columns past the last panel.
   const int64_t padded = p.gate_up.panels() * kStep;
-  if (part.index == 0)
+  if (on.share.index == 0)
     for (int64_t t = 0; t < p.rows; ++t)
       std::fill(out + t * p.out.stride + padded, out + t * p.out.stride + round_up(width, kLeafPad),
                 bf16_t{0});
@@ -285,7 +285,7 @@ void attend(const AttentionParams& p, const Queries& q, int group) {
 }
 
 template <PanelFunction* panel_function>
-void attention(const AttentionParams& p, Part part) {
+void attention(const AttentionParams& p, const Execution& on) {
   CHECK(p.out.type == DType::bf16, "the order hopper is defined for bf16");
   CHECK(p.kv.head_dim <= kMaxHeadDim, "head size beyond what the kernel holds");
   const int per_group = p.heads / p.kv.kv_heads;
@@ -293,7 +293,7 @@ void attention(const AttentionParams& p, Part part) {
   // A unit of work: one key/value head and as many rows as fill a block.
   const int64_t unit_rows = std::max(1, kBlockRows / per_group);
   const int64_t row_units = (p.rows + unit_rows - 1) / unit_rows;
-  const auto [begin, end] = part.of(row_units * p.kv.kv_heads);
+  const auto [begin, end] = on.share.of(row_units * p.kv.kv_heads);
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t t0 = unit / p.kv.kv_heads * unit_rows, t1 = std::min(t0 + unit_rows, p.rows);
     const int group = static_cast<int>(unit % p.kv.kv_heads);

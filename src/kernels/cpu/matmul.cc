@@ -62,8 +62,8 @@ void set_next(PanelProduct& p, const NextWeight& next, int64_t rows, Part part) 
 
 }  // namespace
 
-void matmul(RunProduct run, const MatmulParams& m, Part part) {
-  const Share share = share_of(m.rows, m.w.panels(), 4, part);
+void matmul(RunProduct run, const MatmulParams& m, const Execution& on) {
+  const Share share = share_of(m.rows, m.w.panels(), 4, on.share);
   if (share.is_empty()) return;
   const int64_t first = share.panels.begin * kPanelWidth;
   PanelProduct p = operands(m.x, m.w, m.runs, share);
@@ -75,13 +75,13 @@ void matmul(RunProduct run, const MatmulParams& m, Part part) {
   p.extend = m.extend;
   CHECK(!p.extend || (p.runs == 1 && !p.bias && !p.accumulate),
         "what a chain that goes on can have");
-  set_next(p, m.next, m.rows, part);
+  set_next(p, m.next, m.rows, on.share);
   run(p);
 }
 
-void gated_matmul(RunProduct run, const GatedMatmulParams& m, Part part) {
+void gated_matmul(RunProduct run, const GatedMatmulParams& m, const Execution& on) {
   const int64_t width = m.gate_up.n, columns = m.gate_up.panels() * kPanelWidth;
-  const Share share = share_of(m.rows, 2 * m.gate_up.panels(), 4, part);
+  const Share share = share_of(m.rows, 2 * m.gate_up.panels(), 4, on.share);
   if (share.is_empty()) return;
   const int64_t first = share.panels.begin / 2 * kPanelWidth, element = size_of(m.out.type);
   CHECK(m.out.type == m.x.type, "the gated activation has the type of its input");
@@ -94,7 +94,7 @@ void gated_matmul(RunProduct run, const GatedMatmulParams& m, Part part) {
   p.dots = m.dots ? m.dots + share.rows.begin * p.dots_stride + 2 * first : nullptr;
   p.gate_bias = m.gate_bias ? m.gate_bias + first : nullptr;
   p.up_bias = m.up_bias ? m.up_bias + first : nullptr;
-  set_next(p, m.next, m.rows, part);
+  set_next(p, m.next, m.rows, on.share);
   run(p);
   // Pad columns that no panel has.
   if (share.panels.end == 2 * m.gate_up.panels())

@@ -13,13 +13,13 @@ using RunProduct = void (*)(const PanelProduct&);
 // one operation writes the next one finds in its core's cache.
 constexpr int64_t kRowGrain = 32, kManyRows = 256;
 
-void matmul(RunProduct run, const MatmulParams& p, Part part);
-void gated_matmul(RunProduct run, const GatedMatmulParams& p, Part part);
+void matmul(RunProduct run, const MatmulParams& p, const Execution& on);
+void gated_matmul(RunProduct run, const GatedMatmulParams& p, const Execution& on);
 
 // The product of a set, as the table has it.
 template <RunProduct run>
-void matmul(const MatmulParams& p, Part part) {
-  matmul(run, p, part);
+void matmul(const MatmulParams& p, const Execution& on) {
+  matmul(run, p, on);
 }
 
 // Puts the products of a set into the table, when its order is `portable`.
@@ -27,7 +27,9 @@ template <RunProduct run>
 void override_matmul(Kernels& kernels) {
   if (kernels.order != Order::portable) return;
   kernels.matmul = matmul<run>;
-  kernels.gated_matmul = [](const GatedMatmulParams& p, Part part) { gated_matmul(run, p, part); };
+  kernels.gated_matmul = [](const GatedMatmulParams& p, const Execution& on) {
+    gated_matmul(run, p, on);
+  };
 }
 
 }  // namespace invar::cpu

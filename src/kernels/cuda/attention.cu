@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/mma.cuh"
@@ -351,7 +352,7 @@ __global__ __launch_bounds__(kThreads) void attention_kernel(AttentionParams p, 
 }
 
 template <typename Cores, int kCluster>
-void launch(const AttentionParams& p, int unit_rows) {
+void launch(const AttentionParams& p, int unit_rows, const Execution& on) {
   if (p.rows == 0) return;
   const float c =
       static_cast<float>(0x1.71547652b82fep+0 / __builtin_sqrt(static_cast<double>(p.kv.head_dim)));
@@ -362,6 +363,7 @@ void launch(const AttentionParams& p, int unit_rows) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(units * kCluster), p.kv.kv_heads);
   config.blockDim = kThreads;
+  config.stream = stream_of(on);
   config.attrs = &cluster;
   config.numAttrs = kCluster > 1;
   cuda_check(cudaLaunchKernelEx(&config, attention_kernel<Cores, kCluster>, p, unit_rows, c),
@@ -370,14 +372,14 @@ void launch(const AttentionParams& p, int unit_rows) {
 
 // Every row on its own: many blocks.
 template <typename Cores, int kCluster>
-void by_row(const AttentionParams& p) {
-  launch<Cores, kCluster>(p, 1);
+void by_row(const AttentionParams& p, const Execution& on) {
+  launch<Cores, kCluster>(p, 1, on);
 }
 // As many rows as fill a block, so that neighbours share the cache's reads.
 template <typename Cores>
-void by_block(const AttentionParams& p) {
+void by_block(const AttentionParams& p, const Execution& on) {
   const int per_group = p.heads / p.kv.kv_heads;
-  launch<Cores, 1>(p, per_group < kQueries ? kQueries / per_group : 1);
+  launch<Cores, 1>(p, per_group < kQueries ? kQueries / per_group : 1, on);
 }
 
 // row: a row of queries for a cluster of so many blocks; block: rows together.

@@ -1,5 +1,6 @@
 // This GPU's tensor cores against the recorded ones.
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/hopper_sample.h"
 #include "kernels/cuda/mma.cuh"
@@ -27,8 +28,10 @@ __global__ void check_kernel(const RecordedSteps* cases, unsigned* different) {
 
 }  // namespace
 
-void count_differing_steps(const RecordedSteps* cases, size_t count, unsigned* different) {
-  check_kernel<<<dim3(static_cast<unsigned>(count), 4), kWarp>>>(cases, different);
+void count_differing_steps(const RecordedSteps* cases, size_t count, unsigned* different,
+                           const Execution& on) {
+  check_kernel<<<dim3(static_cast<unsigned>(count), 4), kWarp, 0, stream_of(on)>>>(cases,
+                                                                                   different);
   cuda_launched("checking its tensor cores");
 }
 

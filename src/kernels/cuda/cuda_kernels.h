@@ -1,16 +1,15 @@
-// The table of operations on an NVIDIA GPU. Functions take device addresses, launch on the default
-// stream of the calling thread's GPU and return; Part is ignored (they are called once). Results
-// are there for the next kernel and for the next copy.
+// The table of operations on an NVIDIA GPU. Functions take device addresses, launch on the stream
+// of their Execution and return; its share is all of the work. Results are there for what follows
+// in the stream.
 #pragma once
 
 #include <span>
 
-#include "device/device.h"
 #include "kernels/kernels.h"
 
 namespace invar::cuda {
 
-// The kernels of an order, with the schedules below chosen by shape. Call make_cuda_device first.
+// The kernels of an order, with the schedules below chosen by shape.
 Kernels kernels(Order order);
 
 // Ways to compute the same bits: which threads compute what, in which pieces. All choices of tile,
@@ -26,15 +25,15 @@ struct ProductSchedule {
   const char* name;
   // Whether it can compute a product of this inner size in so many runs.
   bool (*can)(int64_t k, int runs);
-  void (*matmul)(const MatmulParams&);
-  void (*gated_matmul)(const GatedMatmulParams&);
+  Operation<MatmulParams> matmul;
+  Operation<GatedMatmulParams> gated_matmul;
   Rows max_rows;  // the first entry that fits is taken
 };
 std::span<const ProductSchedule> product_schedules(Order order);
 
 struct AttentionSchedule {
   const char* name;
-  void (*attention)(const AttentionParams&);
+  Operation<AttentionParams> attention;
   int64_t max_rows;
 };
 std::span<const AttentionSchedule> attention_schedules(Order order);
@@ -43,7 +42,7 @@ std::span<const AttentionSchedule> attention_schedules(Order order);
 // bit differs: then the order hopper is not what this GPU computes.
 void check_hopper_steps(Device& device);
 
-// Reads memory of the current GPU, for measuring how fast that goes; adds to *sum.
-void read(const void* data, size_t bytes, uint64_t* sum);
+// Reads memory of a GPU, for measuring how fast that goes; adds to *sum.
+void read(const void* data, size_t bytes, uint64_t* sum, const Execution& on);
 
 }  // namespace invar::cuda

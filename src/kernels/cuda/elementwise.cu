@@ -1,5 +1,6 @@
 // Everything that is not a matrix product: kernels/reference/elementwise.cc on a GPU.
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/operations.h"
@@ -223,44 +224,45 @@ __global__ void read_kernel(const uint4* data, int64_t count, uint64_t* sum) {
 
 }  // namespace
 
-void read(const void* data, size_t bytes, uint64_t* sum) {
-  read_kernel<<<132 * 8, kThreads>>>(static_cast<const uint4*>(data),
-                                     static_cast<int64_t>(bytes / 16), sum);
+void read(const void* data, size_t bytes, uint64_t* sum, const Execution& on) {
+  read_kernel<<<132 * 8, kThreads, 0, stream_of(on)>>>(static_cast<const uint4*>(data),
+                                                       static_cast<int64_t>(bytes / 16), sum);
   cuda_launched("reading memory");
 }
 
-void embed(const EmbedParams& p, Part) {
+void embed(const EmbedParams& p, const Execution& on) {
   if (p.rows == 0) return;
-  embed_kernel<<<blocks_for(p.rows * p.width), kThreads>>>(p);
+  embed_kernel<<<blocks_for(p.rows * p.width), kThreads, 0, stream_of(on)>>>(p);
   cuda_launched("embed");
 }
 
-void rms_norm(const RmsNormParams& p, Part) {
+void rms_norm(const RmsNormParams& p, const Execution& on) {
   if (p.rows == 0) return;
-  rms_norm_kernel<<<static_cast<unsigned>(p.rows), kThreads>>>(p);
+  rms_norm_kernel<<<static_cast<unsigned>(p.rows), kThreads, 0, stream_of(on)>>>(p);
   cuda_launched("rms_norm");
 }
 
-void qkv(const QkvParams& p, Part) {
+void qkv(const QkvParams& p, const Execution& on) {
   if (p.rows == 0) return;
-  qkv_kernel<<<blocks_for(p.rows * (p.heads + p.kv.kv_heads) * kWarp), kThreads>>>(p);
+  qkv_kernel<<<blocks_for(p.rows * (p.heads + p.kv.kv_heads) * kWarp), kThreads, 0,
+               stream_of(on)>>>(p);
   cuda_launched("qkv");
 }
 
-void add(const AddParams& p, Part) {
+void add(const AddParams& p, const Execution& on) {
   if (p.rows == 0) return;
-  add_kernel<<<blocks_for(p.rows * p.width), kThreads>>>(p);
+  add_kernel<<<blocks_for(p.rows * p.width), kThreads, 0, stream_of(on)>>>(p);
   cuda_launched("add");
 }
 
-void copy_places(const CopyPlacesParams& p, Part) {
-  copy_places_kernel<<<p.kv.kv_heads, kThreads>>>(p);
+void copy_places(const CopyPlacesParams& p, const Execution& on) {
+  copy_places_kernel<<<p.kv.kv_heads, kThreads, 0, stream_of(on)>>>(p);
   cuda_launched("copy_places");
 }
 
-void log_sum_exp(const LogitsParams& p, Part) {
+void log_sum_exp(const LogitsParams& p, const Execution& on) {
   if (p.rows == 0) return;
-  log_sum_exp_kernel<<<static_cast<unsigned>(p.rows), kLogitThreads>>>(p);
+  log_sum_exp_kernel<<<static_cast<unsigned>(p.rows), kLogitThreads, 0, stream_of(on)>>>(p);
   cuda_launched("log_sum_exp");
 }
 

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <span>
 
+#include "device/execution.h"
+
 namespace invar::cuda {
 
 // d[m][n] = hopper_step(c[m][n], a[m], b[n]).
@@ -14,8 +16,8 @@ struct RecordedSteps {
 
 std::span<const RecordedSteps> hopper_sample();
 
-// Adds to *different the outputs of the cases that the current GPU computes otherwise. Device
-// addresses.
-void count_differing_steps(const RecordedSteps* cases, size_t count, unsigned* different);
+// Adds to *different the outputs of the cases that the GPU computes otherwise. Device addresses.
+void count_differing_steps(const RecordedSteps* cases, size_t count, unsigned* different,
+                           const Execution& on);
 
 }  // namespace invar::cuda

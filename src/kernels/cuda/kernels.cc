@@ -29,27 +29,27 @@ void check_types(const Activation& x, const PackedWeight& w, Order order) {
 }
 
 template <Order order>
-void matmul(const MatmulParams& p, Part) {
+void matmul(const MatmulParams& p, const Execution& on) {
   check_types(p.x, p.w, order);
   CHECK(!p.extend, "the GPU does not continue chains");
   using Rows = ProductSchedule::Rows;
   if (p.rows == 0) return;
-  choose(order, p.rows, p.w.k, p.runs, p.runs == 1 ? &Rows::plain : &Rows::runs).matmul(p);
+  choose(order, p.rows, p.w.k, p.runs, p.runs == 1 ? &Rows::plain : &Rows::runs).matmul(p, on);
 }
 
 template <Order order>
-void gated_matmul(const GatedMatmulParams& p, Part) {
+void gated_matmul(const GatedMatmulParams& p, const Execution& on) {
   check_types(p.x, p.gate_up, order);
   CHECK(!p.dots, "dots are kept on CPUs only");
   if (p.rows == 0) return;
-  choose(order, p.rows, p.gate_up.k, 1, &ProductSchedule::Rows::gated).gated_matmul(p);
+  choose(order, p.rows, p.gate_up.k, 1, &ProductSchedule::Rows::gated).gated_matmul(p, on);
 }
 
 template <Order order>
-void attention(const AttentionParams& p, Part) {
+void attention(const AttentionParams& p, const Execution& on) {
   CHECK(!p.max && !p.sum, "the GPU keeps nothing for the backward");
   for (const AttentionSchedule& s : attention_schedules(order))
-    if (p.rows <= s.max_rows) return s.attention(p);
+    if (p.rows <= s.max_rows) return s.attention(p, on);
 }
 
 template <Order order>
@@ -65,7 +65,8 @@ Kernels table() {
           .attention = attention<order>,
           .add = add,
           .copy_places = copy_places,
-          .log_sum_exp = log_sum_exp};
+          .log_sum_exp = log_sum_exp,
+          .sample = sample};
 }
 
 }  // namespace
@@ -78,8 +79,9 @@ void check_hopper_steps(Device& device) {
   const auto sample = hopper_sample();
   const DeviceArray<RecordedSteps> cases(device, sample.size(), "recorded steps");
   const DeviceArray<unsigned> count(device, 1, "recorded steps");
+  const std::unique_ptr<Stream> stream = device.make_stream();
   device.upload(cases.data(), sample.data(), sample.size_bytes());
-  count_differing_steps(cases.data(), sample.size(), count.data());
+  count_differing_steps(cases.data(), sample.size(), count.data(), {&device, stream.get()});
   unsigned different = 0;
   device.download(&different, count.data(), sizeof different);
   if (different)

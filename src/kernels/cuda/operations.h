@@ -5,11 +5,12 @@
 
 namespace invar::cuda {
 
-void embed(const EmbedParams& p, Part);
-void rms_norm(const RmsNormParams& p, Part);
-void qkv(const QkvParams& p, Part);
-void add(const AddParams& p, Part);
-void copy_places(const CopyPlacesParams& p, Part);
-void log_sum_exp(const LogitsParams& p, Part);
+void embed(const EmbedParams& p, const Execution& on);
+void rms_norm(const RmsNormParams& p, const Execution& on);
+void qkv(const QkvParams& p, const Execution& on);
+void add(const AddParams& p, const Execution& on);
+void copy_places(const CopyPlacesParams& p, const Execution& on);
+void sample(const SampleParams& p, const Execution& on);
+void log_sum_exp(const LogitsParams& p, const Execution& on);
 
 }  // namespace invar::cuda

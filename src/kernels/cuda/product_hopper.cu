@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/product.cuh"
@@ -106,11 +107,11 @@ __global__ __launch_bounds__(kThreads) void direct_kernel(Product p, End end) {
 
 // kBlockWarps is how many warps a block has, unless there are more runs.
 template <int kTiles, int kAhead, int kBlockWarps, typename Params>
-void direct(const Params& params) {
+void direct(const Params& params, const Execution& on) {
   const Product p = product_of(params);
   const int warps = std::max(kBlockWarps, p.runs);
   const dim3 grid(ceil_divide(p.panels, warps / p.runs), ceil_divide(p.rows, 8 * kTiles));
-  direct_kernel<kTiles, kAhead><<<grid, warps * kWarp>>>(p, end_of(params));
+  direct_kernel<kTiles, kAhead><<<grid, warps * kWarp, 0, stream_of(on)>>>(p, end_of(params));
   cuda_launched("multiplying matrices");
 }
 
@@ -270,17 +271,18 @@ __global__ __launch_bounds__(kThreads, 1) void wide_kernel(Product p, End end) {
 }
 
 template <int kRows, typename Params>
-void wide(const Params& params) {
+void wide(const Params& params, const Execution& on) {
   const Product p = product_of(params);
   const auto end = end_of(params);
   using End = decltype(end_of(params));
   constexpr int kBytes = kWideDepth<kRows> * kWideStageBytes<kRows>;
+  const cudaStream_t stream = stream_of(on);
   const auto launch = [&](auto* kernel) {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
                "reserving shared memory");
     const dim3 grid(ceil_divide(p.rows, kRows),
                     ceil_divide(p.panels * End::kMatrices, kWidePanels));
-    kernel<<<grid, kThreads, kBytes>>>(p, end);
+    kernel<<<grid, kThreads, kBytes, stream>>>(p, end);
     cuda_launched("multiplying matrices");
   };
   if (p.runs > 1) {

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/product.cuh"
 
@@ -99,7 +100,7 @@ bool leaves_fit(int64_t k, int) {
 }
 
 template <typename T, int kRows, typename Params>
-void launch_leaves(const Params& params) {
+void launch_leaves(const Params& params, const Execution& on) {
   const Product p = product_of(params);
   const auto end = end_of(params);
   constexpr int kMatrices = decltype(end_of(params))::kMatrices;
@@ -108,17 +109,17 @@ void launch_leaves(const Params& params) {
   cuda_check(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxLeafBytes),
       "reserving shared memory");
-  kernel<<<dim3(static_cast<unsigned>(p.panels), ceil_divide(p.rows, kRows)), kLeafThreads,
-           bytes>>>(p, end);
+  kernel<<<dim3(static_cast<unsigned>(p.panels), ceil_divide(p.rows, kRows)), kLeafThreads, bytes,
+           stream_of(on)>>>(p, end);
   cuda_launched("multiplying matrices");
 }
 
 template <int kRows, typename Params>
-void leaves(const Params& params) {
+void leaves(const Params& params, const Execution& on) {
   if (params.x.type == DType::bf16)
-    launch_leaves<bf16_t, kRows>(params);
+    launch_leaves<bf16_t, kRows>(params, on);
   else
-    launch_leaves<float, kRows>(params);
+    launch_leaves<float, kRows>(params, on);
 }
 
 // ---- lanes: for many rows
@@ -194,13 +195,13 @@ __global__ __launch_bounds__(kLaneThreads) void lanes_kernel(Product p, End end)
 }
 
 template <int kRows, typename Params>
-void lanes(const Params& params) {
+void lanes(const Params& params, const Execution& on) {
   const Product p = product_of(params);
   const dim3 grid(ceil_divide(p.panels, kLaneThreads / 16), ceil_divide(p.rows, kRows));
   if (p.x.type == DType::bf16)
-    lanes_kernel<bf16_t, kRows><<<grid, kLaneThreads>>>(p, end_of(params));
+    lanes_kernel<bf16_t, kRows><<<grid, kLaneThreads, 0, stream_of(on)>>>(p, end_of(params));
   else
-    lanes_kernel<float, kRows><<<grid, kLaneThreads>>>(p, end_of(params));
+    lanes_kernel<float, kRows><<<grid, kLaneThreads, 0, stream_of(on)>>>(p, end_of(params));
   cuda_launched("multiplying matrices");
 }
 

@@ -74,12 +74,12 @@ void merge(SplitResult& state, const SplitResult& split, int head_dim) {
 }  // namespace
 
 template <Order order>
-void attention(const AttentionParams& p, Part part) {
+void attention(const AttentionParams& p, const Execution& on) {
   const int head_dim = p.kv.head_dim;
   const int64_t padded = round_up(head_dim, 32), width = int64_t{p.heads} * head_dim;
   const float c =
       static_cast<float>(0x1.71547652b82fep+0 / __builtin_sqrt(static_cast<double>(head_dim)));
-  const auto [begin, end] = part.of(p.rows);
+  const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t) {
     for (int h = 0; h < p.heads; ++h) {
       const Reader read(p.kv, p.tables[p.table_of[t]], h / (p.heads / p.kv.kv_heads));
@@ -118,7 +118,7 @@ void attention(const AttentionParams& p, Part part) {
   }
 }
 
-template void attention<Order::portable>(const AttentionParams&, Part);
-template void attention<Order::hopper>(const AttentionParams&, Part);
+template void attention<Order::portable>(const AttentionParams&, const Execution&);
+template void attention<Order::hopper>(const AttentionParams&, const Execution&);
 
 }  // namespace invar::reference

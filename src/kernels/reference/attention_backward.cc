@@ -122,17 +122,17 @@ class HeadBackward {
 }  // namespace
 
 template <Order order>
-void attention_backward(const AttentionBackwardParams& p, Part part) {
+void attention_backward(const AttentionBackwardParams& p, const Execution& on) {
   const AttentionParams& f = p.forward;
   int64_t unit = 0;
   for (Sequence s{0, 0}; s.begin < f.rows; s.begin = s.end) {
     while (s.end < f.rows && f.table_of[s.end] == f.table_of[s.begin]) ++s.end;
     for (int g = 0; g < f.kv.kv_heads; ++g)
-      if (unit++ % part.count == part.index) HeadBackward<order>(p, s, g).run();
+      if (unit++ % on.share.count == on.share.index) HeadBackward<order>(p, s, g).run();
   }
 }
 
-template void attention_backward<Order::portable>(const AttentionBackwardParams&, Part);
-template void attention_backward<Order::hopper>(const AttentionBackwardParams&, Part);
+template void attention_backward<Order::portable>(const AttentionBackwardParams&, const Execution&);
+template void attention_backward<Order::hopper>(const AttentionBackwardParams&, const Execution&);
 
 }  // namespace invar::reference

@@ -46,8 +46,8 @@ void norm_backward_row(const float* dy, const float* x, const float* weight, int
 
 }  // namespace
 
-void round(const RoundParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows);
+void round(const RoundParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t) {
     bf16_t* out = static_cast<bf16_t*>(p.out.data) + t * p.out.stride;
     for (int64_t i = 0; i < p.width; ++i) out[i] = f32_to_bf16(p.x[t * p.x_stride + i]);
@@ -55,8 +55,8 @@ void round(const RoundParams& p, Part part) {
   }
 }
 
-void transpose(const TransposeParams& p, Part part) {
-  const auto [begin, end] = part.of(p.columns.count, kPanelWidth);
+void transpose(const TransposeParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.columns.count, kPanelWidth);
   for (int64_t i = begin; i < end; ++i) {
     bf16_t* out = static_cast<bf16_t*>(p.out.data) + i * p.out.stride;
     for (int64_t t = 0; t < p.rows; ++t) out[t] = row_of(p.x, t)[p.columns.at(i)];
@@ -64,15 +64,15 @@ void transpose(const TransposeParams& p, Part part) {
   }
 }
 
-void pack_columns(const PackColumnsParams& p, Part part) {
-  const auto [begin, end] = part.of(p.width, kPanelWidth);
+void pack_columns(const PackColumnsParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.width, kPanelWidth);
   for (int64_t n = begin; n < end; ++n)
     for (int64_t t = 0; t < p.rows; ++t)
       p.out[packed_index_bf16(n, p.inner.at(t), p.inner_size)] = p.x[t * p.x_stride + n];
 }
 
-void bias_gradient(const BiasGradientParams& p, Part part) {
-  const auto [begin, end] = part.of(p.columns.count, kPanelWidth);
+void bias_gradient(const BiasGradientParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.columns.count, kPanelWidth);
   constexpr float ones[kLeaf] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
                                  1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
   for (int64_t i = begin; i < end; ++i) {
@@ -86,8 +86,8 @@ void bias_gradient(const BiasGradientParams& p, Part part) {
   }
 }
 
-void norm_backward(const NormBackwardParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows);
+void norm_backward(const NormBackwardParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t) {
     const float* x = p.x + t * p.width;
     float* dx = p.dx + t * p.width;
@@ -97,8 +97,8 @@ void norm_backward(const NormBackwardParams& p, Part part) {
   }
 }
 
-void norm_gradient(const NormGradientParams& p, Part part) {
-  const auto [begin, end] = part.of(p.width, kPanelWidth);
+void norm_gradient(const NormGradientParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.width, kPanelWidth);
   for (int64_t i = begin; i < end; ++i) {
     float acc = p.gradient[i];
     for (int64_t t = 0; t < p.rows; t += kLeaf)
@@ -114,8 +114,8 @@ void norm_gradient(const NormGradientParams& p, Part part) {
   }
 }
 
-void gate_backward(const GateBackwardParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows);
+void gate_backward(const GateBackwardParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
   const int64_t width = 2 * round_up(p.width, kPanelWidth);
   for (int64_t t = begin; t < end; ++t) {
     bf16_t* out = static_cast<bf16_t*>(p.out.data) + t * p.out.stride;
@@ -133,8 +133,8 @@ void gate_backward(const GateBackwardParams& p, Part part) {
   }
 }
 
-void qkv_backward(const QkvBackwardParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows);
+void qkv_backward(const QkvBackwardParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
   const int e = p.head_dim, half = e / 2;
   const int64_t width = int64_t{p.heads + 2 * p.kv_heads} * e;
   for (int64_t t = begin; t < end; ++t) {
@@ -164,16 +164,16 @@ void qkv_backward(const QkvBackwardParams& p, Part part) {
   }
 }
 
-void embed_gradient(const EmbedGradientParams& p, Part part) {
-  const auto [begin, end] = part.of(p.width, kPanelWidth);
+void embed_gradient(const EmbedGradientParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.width, kPanelWidth);
   for (int64_t t = 0; t < p.rows; ++t) {
     float* gradient = p.gradient + int64_t{p.tokens[t]} * p.width;
     for (int64_t d = begin; d < end; ++d) gradient[d] = gradient[d] + p.dx[t * p.width + d];
   }
 }
 
-void loss(const LossParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows);
+void loss(const LossParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t) {
     bf16_t* out = static_cast<bf16_t*>(p.out.data) + t * p.out.stride;
     clear_pad(p.out, t, p.vocab);
@@ -197,13 +197,13 @@ void loss(const LossParams& p, Part part) {
   }
 }
 
-void squares(const SquaresParams& p, Part part) {
-  const auto [begin, end] = part.of(p.count);
+void squares(const SquaresParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.count);
   for (int64_t i = begin; i < end; ++i) p.sums[i] = dot64(p.tensors[i], p.tensors[i], p.counts[i]);
 }
 
-void adam(const AdamParams& p, Part part) {
-  const auto [begin, end] = part.of(p.count, kPanelWidth);
+void adam(const AdamParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.count, kPanelWidth);
   const float rest1 = 1.0f - p.beta1, rest2 = 1.0f - p.beta2;
   for (int64_t i = begin; i < end; ++i) {
     const float g = p.gradient[i] * p.gradient_scale;
@@ -217,8 +217,8 @@ void adam(const AdamParams& p, Part part) {
   }
 }
 
-void add_gradient(const AddGradientParams& p, Part part) {
-  const auto [begin, end] = part.of(p.count, kPanelWidth);
+void add_gradient(const AddGradientParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.count, kPanelWidth);
   for (int64_t i = begin; i < end; ++i) p.y[i] = p.y[i] + p.x[i];
 }
 

@@ -63,15 +63,15 @@ bool is_finite(float x) {
 
 }  // namespace
 
-void embed(const EmbedParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows);
+void embed(const EmbedParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t)
     for (int64_t d = 0; d < p.width; ++d)
       p.out[t * p.width + d] = table_value(p, p.tokens[t], d) + 0.0f;  // + 0: flushes subnormals
 }
 
-void rms_norm(const RmsNormParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows);
+void rms_norm(const RmsNormParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
   float y[256];
   for (int64_t t = begin; t < end; ++t) {
     const float* x = p.x + (p.rows_of ? p.rows_of[t] : t) * p.x_stride;
@@ -87,8 +87,8 @@ void rms_norm(const RmsNormParams& p, Part part) {
   }
 }
 
-void qkv(const QkvParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows);
+void qkv(const QkvParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
   const int e = p.kv.head_dim, groups = p.kv.kv_heads;
   const int64_t padded = round_up(e, 32);
   float head[256];
@@ -115,8 +115,8 @@ void qkv(const QkvParams& p, Part part) {
   }
 }
 
-void add(const AddParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows);
+void add(const AddParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t)
     for (int64_t d = 0; d < p.width; ++d) {
       float x = p.x[t * p.width + d];
@@ -125,9 +125,9 @@ void add(const AddParams& p, Part part) {
     }
 }
 
-void copy_places(const CopyPlacesParams& p, Part part) {
+void copy_places(const CopyPlacesParams& p, const Execution& on) {
   const KvLayer& kv = p.kv;
-  const auto [first, last] = part.of(kv.kv_heads);
+  const auto [first, last] = on.share.of(kv.kv_heads);
   for (int64_t g = first; g < last; ++g)
     for (int64_t i = 0; i < p.count; ++i) {
       const PlaceCopy& c = p.copies[i];
@@ -140,8 +140,8 @@ void copy_places(const CopyPlacesParams& p, Part part) {
     }
 }
 
-void log_sum_exp(const LogitsParams& p, Part part) {
-  const auto [begin, end] = part.of(p.rows);
+void log_sum_exp(const LogitsParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t) {
     const std::span row(p.logits + t * p.stride, static_cast<size_t>(p.vocab));
     p.has_nan[t] = std::any_of(row.begin(), row.end(), [](float x) { return x != x; });
@@ -156,8 +156,8 @@ void log_sum_exp(const LogitsParams& p, Part part) {
   }
 }
 
-void round_in_place(const RoundInPlaceParams& p, Part part) {
-  const auto [begin, end] = part.of(p.count, 64);
+void round_in_place(const RoundInPlaceParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.count, 64);
   for (int64_t i = begin; i < end; ++i) p.x[i] = bf16_to_f32(f32_to_bf16(p.x[i]));
 }
 

@@ -64,9 +64,9 @@ void check_types(const Activation& x, const PackedWeight& w, Order order) {
 }  // namespace
 
 template <Order order>
-void matmul(const MatmulParams& p, Part part) {
+void matmul(const MatmulParams& p, const Execution& on) {
   check_types(p.x, p.w, order);
-  const auto [begin, end] = part.of(p.w.n, kPanelWidth);
+  const auto [begin, end] = on.share.of(p.w.n, kPanelWidth);
   if (p.extend) return extend_rows<order>(p, begin, end);
   for (int64_t n = begin; n < end; ++n)
     dot_rows<order>(p.x, p.rows, p.w, n, p.runs, [&](int64_t t, float y) {
@@ -77,10 +77,10 @@ void matmul(const MatmulParams& p, Part part) {
 }
 
 template <Order order>
-void gated_matmul(const GatedMatmulParams& p, Part part) {
+void gated_matmul(const GatedMatmulParams& p, const Execution& on) {
   check_types(p.x, p.gate_up, order);
   const int64_t width = p.gate_up.n;
-  const auto [begin, end] = part.of(round_up(width, kLeafPad), kPanelWidth);
+  const auto [begin, end] = on.share.of(round_up(width, kLeafPad), kPanelWidth);
   const auto store = [&](int64_t t, int64_t f, float y) {
     if (p.out.type == DType::bf16)
       static_cast<bf16_t*>(p.out.data)[t * p.out.stride + f] = f32_to_bf16(y);
@@ -114,10 +114,10 @@ void gated_matmul(const GatedMatmulParams& p, Part part) {
   }
 }
 
-template void matmul<Order::portable>(const MatmulParams&, Part);
-template void matmul<Order::hopper>(const MatmulParams&, Part);
-template void gated_matmul<Order::portable>(const GatedMatmulParams&, Part);
-template void gated_matmul<Order::hopper>(const GatedMatmulParams&, Part);
+template void matmul<Order::portable>(const MatmulParams&, const Execution&);
+template void matmul<Order::hopper>(const MatmulParams&, const Execution&);
+template void gated_matmul<Order::portable>(const GatedMatmulParams&, const Execution&);
+template void gated_matmul<Order::hopper>(const GatedMatmulParams&, const Execution&);
 
 Kernels table(Order order) {
   const bool portable = order == Order::portable;
@@ -133,7 +133,8 @@ Kernels table(Order order) {
           .add = add,
           .copy_places = copy_places,
           .round_in_place = round_in_place,
-          .log_sum_exp = log_sum_exp};
+          .log_sum_exp = log_sum_exp,
+          .sample = sample};
 }
 
 }  // namespace invar::reference

@@ -5,37 +5,38 @@
 
 namespace invar::reference {
 
-void embed(const EmbedParams& p, Part part);
-void rms_norm(const RmsNormParams& p, Part part);
+void embed(const EmbedParams& p, const Execution& on);
+void rms_norm(const RmsNormParams& p, const Execution& on);
 template <Order order>
-void matmul(const MatmulParams& p, Part part);
+void matmul(const MatmulParams& p, const Execution& on);
 template <Order order>
-void gated_matmul(const GatedMatmulParams& p, Part part);
-void qkv(const QkvParams& p, Part part);
+void gated_matmul(const GatedMatmulParams& p, const Execution& on);
+void qkv(const QkvParams& p, const Execution& on);
 template <Order order>
-void attention(const AttentionParams& p, Part part);
-void add(const AddParams& p, Part part);
-void copy_places(const CopyPlacesParams& p, Part part);
-void round_in_place(const RoundInPlaceParams& p, Part part);
-void log_sum_exp(const LogitsParams& p, Part part);
+void attention(const AttentionParams& p, const Execution& on);
+void add(const AddParams& p, const Execution& on);
+void copy_places(const CopyPlacesParams& p, const Execution& on);
+void round_in_place(const RoundInPlaceParams& p, const Execution& on);
+void log_sum_exp(const LogitsParams& p, const Execution& on);
+void sample(const SampleParams& p, const Execution& on);
 
 Kernels table(Order order);
 
-void round(const RoundInPlaceParams& p, Part part);
-void transpose(const TransposeParams& p, Part part);
-void pack_columns(const PackColumnsParams& p, Part part);
-void bias_gradient(const BiasGradientParams& p, Part part);
-void norm_backward(const NormBackwardParams& p, Part part);
-void norm_gradient(const NormGradientParams& p, Part part);
-void gate_backward(const GateBackwardParams& p, Part part);
+void round(const RoundInPlaceParams& p, const Execution& on);
+void transpose(const TransposeParams& p, const Execution& on);
+void pack_columns(const PackColumnsParams& p, const Execution& on);
+void bias_gradient(const BiasGradientParams& p, const Execution& on);
+void norm_backward(const NormBackwardParams& p, const Execution& on);
+void norm_gradient(const NormGradientParams& p, const Execution& on);
+void gate_backward(const GateBackwardParams& p, const Execution& on);
 template <Order order>
-void attention_backward(const AttentionBackwardParams& p, Part part);
-void qkv_backward(const QkvBackwardParams& p, Part part);
-void embed_gradient(const EmbedGradientParams& p, Part part);
-void loss(const LossParams& p, Part part);
-void squares(const SquaresParams& p, Part part);
-void adam(const AdamParams& p, Part part);
-void add_gradient(const AddGradientParams& p, Part part);
+void attention_backward(const AttentionBackwardParams& p, const Execution& on);
+void qkv_backward(const QkvBackwardParams& p, const Execution& on);
+void embed_gradient(const EmbedGradientParams& p, const Execution& on);
+void loss(const LossParams& p, const Execution& on);
+void squares(const SquaresParams& p, const Execution& on);
+void adam(const AdamParams& p, const Execution& on);
+void add_gradient(const AddGradientParams& p, const Execution& on);
 
 BackwardKernels backward_table(Order order);
 

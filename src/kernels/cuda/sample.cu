@@ -1,9 +1,11 @@
-// One block draws one row (numerics 6): every thread keeps the best of its tokens, then halves
+// One block samples one row (numerics 6): every thread keeps the best of its tokens, then halves
 // meet.
 #include <limits>
 
 #include "device/cuda/cuda_check.h"
-#include "sampling/device_sampler.h"
+#include "device/cuda/cuda_stream.h"
+#include "kernels/cuda/operations.h"
+#include "numerics/noise.h"
 
 namespace invar::cuda {
 
@@ -25,18 +27,17 @@ struct Best {
   }
 };
 
-__global__ __launch_bounds__(kThreads) void draw_kernel(const float* logits, int64_t vocab,
-                                                        const DrawRow* rows, int32_t* tokens) {
+__global__ __launch_bounds__(kThreads) void sample_kernel(SampleParams p) {
   __shared__ double scores[kThreads];
   __shared__ int32_t ids[kThreads];
-  const float* x = logits + blockIdx.x * vocab;
-  const DrawRow row = rows[blockIdx.x];
+  const float* x = p.logits + blockIdx.x * p.vocab;
+  const SampledRow row = p.of[blockIdx.x];
   const NoiseKey key = {row.seed, row.position, row.choice};
   const bool is_greedy = row.temperature == 0.0f;
   const int tid = threadIdx.x;
   Best best;
   bool is_number = true;
-  for (int64_t token = tid; token < vocab; token += kThreads) {
+  for (int64_t token = tid; token < p.vocab; token += kThreads) {
     const float value = is_greedy ? x[token] : x[token] / row.temperature;
     is_number = is_number && value < kInfinity;  // neither NaN nor infinite
     if (value == -kInfinity) continue;
@@ -57,17 +58,17 @@ __global__ __launch_bounds__(kThreads) void draw_kernel(const float* logits, int
     __syncthreads();
   }
   if (tid != 0) return;
-  tokens[blockIdx.x] = !is_number       ? kDrewNotANumber
-                       : best.token < 0 ? kDrewNothingAllowed
-                                        : best.token;
+  p.tokens[blockIdx.x] = !is_number       ? kSampledNotANumber
+                         : best.token < 0 ? kSampledNothingAllowed
+                                          : best.token;
 }
 
 }  // namespace
 
-void draw(const float* logits, int64_t vocab, const DrawRow* rows, int64_t count, int32_t* tokens) {
-  if (count == 0) return;
-  draw_kernel<<<static_cast<unsigned>(count), kThreads>>>(logits, vocab, rows, tokens);
-  cuda_launched("drawing tokens");
+void sample(const SampleParams& p, const Execution& on) {
+  if (p.rows == 0) return;
+  sample_kernel<<<static_cast<unsigned>(p.rows), kThreads, 0, stream_of(on)>>>(p);
+  cuda_launched("sampling tokens");
 }
 
 }  // namespace invar::cuda

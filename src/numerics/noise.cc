@@ -1,4 +1,4 @@
-#include "sampling/noise.h"
+#include "numerics/noise.h"
 
 #include <immintrin.h>
 

@@ -1,0 +1,60 @@
+// Small arrays that the host writes and the device reads in one step: they lie in one piece of
+// memory and reach the device in one copy, which the host does not wait for.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <span>
+
+#include "device/execution.h"
+
+namespace invar {
+
+class StepUpload {
+ public:
+  // Bytes that an array takes; arrays begin at cache lines.
+  template <typename T>
+  static constexpr size_t bytes_of(size_t count) {
+    return (count * sizeof(T) + kLine - 1) / kLine * kLine;
+  }
+
+  // Forgets the arrays of the step before, once they have been read, and makes room for `bytes` in
+  // all. Allocates only when there was less.
+  void begin(const Execution& on, size_t bytes);
+
+  // The next array, for the host to fill before send().
+  template <typename T>
+  struct Array {
+    std::span<T> host;
+    const T* device;
+  };
+  template <typename T>
+  Array<T> take(size_t count) {
+    std::byte* host = host_.data() + used_;
+    const std::byte* device = device_begin_ + used_;
+    used_ += bytes_of<T>(count);
+    return {{reinterpret_cast<T*>(host), count}, reinterpret_cast<const T*>(device)};
+  }
+  // The same with the elements of `values`; where they lie on the device.
+  template <typename T>
+  const T* put(std::span<const T> values) {
+    const Array<T> array = take<T>(values.size());
+    std::copy(values.begin(), values.end(), array.host.begin());
+    return array.device;
+  }
+
+  // Puts the copy of everything taken into the stream.
+  void send(const Execution& on);
+
+ private:
+  static constexpr size_t kLine = 64;
+  void grow(Device& device, size_t bytes);
+
+  PinnedArray<std::byte> host_;
+  DeviceArray<std::byte> mirror_;  // none on a host: it reads what was written
+  const std::byte* device_begin_ = nullptr;
+  std::unique_ptr<Event> sent_;
+  size_t used_ = 0;
+};
+
+}  // namespace invar
