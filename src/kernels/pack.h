@@ -1,7 +1,7 @@
 // Puts row-major weights into the panels of a packed matrix (PackedWeight in kernels.h).
 #pragma once
 
-#include "kernels/kernels.h"
+#include "kernels/layout.h"
 
 namespace invar {
 

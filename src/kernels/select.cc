@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/backward.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/features.h"
 #include "kernels/cpu/hopper.h"
@@ -14,43 +15,76 @@ namespace invar {
 
 namespace {
 
-// One row per instruction set, slowest first. `override_kernels` replaces the entries that the set
-// does better.
+// One row per instruction set, slowest first. The functions replace the entries that the set does
+// better.
 struct Implementation {
   const char* name;
   bool (*is_supported)();
   void (*override_kernels)(Kernels&);
+  void (*override_training)(TrainingKernels&);
 };
 
-void override_avx2(Kernels& kernels) {
-  cpu::override_elementwise<cpu::kAvx2Rows>(kernels);
-  cpu::override_attention<cpu::attend_avx2, cpu::kVectorTileQueries>(kernels);
-  cpu::override_matmul<cpu::product_avx2>(kernels);
-  cpu::override_qkv_product<cpu::matmul<cpu::product_avx2>, cpu::kAvx2Rows>(kernels);
-  if (kernels.order == Order::hopper) hopper::override_avx2(kernels);
+template <const cpu::RowFunctions& rows, cpu::RunProduct product, cpu::Attend attend,
+          int tile_queries, void (*override_hopper)(Kernels&)>
+void override_kernels(Kernels& kernels) {
+  cpu::override_elementwise<rows>(kernels);
+  cpu::override_attention<attend, tile_queries>(kernels);
+  cpu::override_matmul<product>(kernels);
+  cpu::override_qkv_product<cpu::matmul<product>, rows>(kernels);
+  if (kernels.order == Order::hopper) override_hopper(kernels);
 }
 
-void override_avx512(Kernels& kernels) {
-  cpu::override_elementwise<cpu::kAvx512Rows>(kernels);
-  cpu::override_attention<cpu::attend_avx512, cpu::kVectorTileQueries>(kernels);
-  cpu::override_matmul<cpu::product_avx512>(kernels);
-  cpu::override_qkv_product<cpu::matmul<cpu::product_avx512>, cpu::kAvx512Rows>(kernels);
-  if (kernels.order == Order::hopper) hopper::override_avx512(kernels);
-}
-
-void override_amx(Kernels& kernels) {
-  cpu::override_elementwise<cpu::kAmxRows>(kernels);
-  cpu::override_attention<cpu::attend_amx, cpu::kAmxTileQueries>(kernels);
-  cpu::override_matmul<cpu::product_amx>(kernels);
-  cpu::override_qkv_product<cpu::matmul<cpu::product_amx>, cpu::kAmxRows>(kernels);
+template <const cpu::BackwardRows& rows, cpu::RunProduct product>
+void override_training(TrainingKernels& kernels) {
+  cpu::override_backward<rows>(kernels);
+  cpu::override_attention_backward<product, rows>(kernels);
+  cpu::override_training_matmul<product>(kernels);
 }
 
 constexpr Implementation kImplementations[] = {
-    {"scalar", [] { return true; }, [](Kernels&) {}},
-    {"avx2", cpu::has_avx2, override_avx2},
-    {"avx512", cpu::has_avx512, override_avx512},
-    {"amx", cpu::has_amx, override_amx},
+    {"scalar", [] { return true; }, [](Kernels&) {}, [](TrainingKernels&) {}},
+    {"avx2", cpu::has_avx2,
+     override_kernels<cpu::kAvx2Rows, cpu::product_avx2, cpu::attend_avx2, cpu::kVectorTileQueries,
+                      hopper::override_avx2>,
+     override_training<cpu::kAvx2Backward, cpu::product_avx2>},
+    {"avx512", cpu::has_avx512,
+     override_kernels<cpu::kAvx512Rows, cpu::product_avx512, cpu::attend_avx512,
+                      cpu::kVectorTileQueries, hopper::override_avx512>,
+     override_training<cpu::kAvx512Backward, cpu::product_avx512>},
+    // Nothing of AMX computes the order hopper: that stays with AVX-512.
+    {"amx", cpu::has_amx,
+     override_kernels<cpu::kAmxRows, cpu::product_amx, cpu::attend_amx, cpu::kAmxTileQueries,
+                      hopper::override_avx512>,
+     override_training<cpu::kAmxBackward, cpu::product_amx>},
 };
+
+// The last row that is asked for and supported. Throws UsageError for unknown or unsupported names.
+const Implementation* choose(std::string_view instruction_set) {
+  const Implementation* chosen = nullptr;
+  for (const Implementation& i : kImplementations) {
+    if (i.name == instruction_set && !i.is_supported())
+      fail_usage("the instruction set {} is not available on this machine", instruction_set);
+    if (i.is_supported() && (instruction_set == "auto" || i.name == instruction_set)) chosen = &i;
+  }
+  if (!chosen)
+    fail_usage("expected an instruction set of auto, {}, found \"{}\"",
+               fmt::join(instruction_sets(), ", "), instruction_set);
+  return chosen;
+}
+
+// A table with what the chosen set and the slower ones do better.
+template <typename Table>
+Table overridden(Table table, std::string_view instruction_set,
+                 void (*Implementation::*override_table)(Table&)) {
+  const Implementation* chosen = choose(instruction_set);
+  for (const Implementation& i : kImplementations) {
+    if (!i.is_supported()) continue;
+    (i.*override_table)(table);
+    if (&i == chosen) break;
+  }
+  table.name = chosen->name;
+  return table;
+}
 
 }  // namespace
 
@@ -69,22 +103,12 @@ bool is_supported(std::string_view instruction_set) {
 }
 
 Kernels select_kernels(Order order, std::string_view instruction_set) {
-  if (instruction_set != "auto") {
-    const auto& names = instruction_sets();
-    if (std::find(names.begin(), names.end(), instruction_set) == names.end())
-      fail_usage("expected an instruction set of auto, {}, found \"{}\"", fmt::join(names, ", "),
-                 instruction_set);
-    if (!is_supported(instruction_set))
-      fail_usage("the instruction set {} is not available on this machine", instruction_set);
-  }
-  Kernels kernels = reference::table(order);
-  for (const Implementation& i : kImplementations) {
-    if (!i.is_supported()) continue;
-    i.override_kernels(kernels);
-    kernels.name = i.name;
-    if (i.name == instruction_set) break;
-  }
-  return kernels;
+  return overridden(reference::table(order), instruction_set, &Implementation::override_kernels);
+}
+
+TrainingKernels select_training_kernels(Order order, std::string_view instruction_set) {
+  return overridden(reference::training_table(order), instruction_set,
+                    &Implementation::override_training);
 }
 
 }  // namespace invar

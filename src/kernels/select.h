@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/backward.h"
+#include "kernels/training.h"
 
 namespace invar {
 
@@ -20,6 +20,6 @@ bool is_supported(std::string_view instruction_set);
 // or unsupported names.
 Kernels select_kernels(Order order, std::string_view instruction_set);
 // The same for training.
-BackwardKernels select_backward_kernels(Order order, std::string_view instruction_set);
+TrainingKernels select_training_kernels(Order order, std::string_view instruction_set);
 
 }  // namespace invar

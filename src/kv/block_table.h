@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/kernels.h"
+#include "kernels/layout.h"
 #include "kv/page_pool.h"
 
 namespace invar {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "kernels/kernels.h"
+#include "kernels/layout.h"
 
 namespace invar {
 

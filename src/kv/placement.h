@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/kernels.h"
+#include "kernels/layout.h"
 #include "kv/rows.h"
 
 namespace invar {

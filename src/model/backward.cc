@@ -12,7 +12,7 @@ namespace invar {
 class BackwardPass {
  public:
   BackwardPass(Decoder& decoder, const TransposedWeights& transposed,
-               const BackwardKernels& kernels, const ParameterLayout& layout, const Batch& batch,
+               const TrainingKernels& kernels, const ParameterLayout& layout, const Batch& batch,
                KvStorage& kv, BackwardWorkspace& ws, BackwardIo& io)
       : model_(decoder),
         spec_(decoder.spec),
@@ -149,9 +149,9 @@ class BackwardPass {
                                             .tables = tables_.tables,
                                             .window = spec_.window(layer),
                                             .kv = kv_.layer(layer),
-                                            .out = at.attended,
-                                            .max = at.max,
-                                            .sum = at.sum},
+                                            .out = at.attended},
+                                .max = at.max,
+                                .sum = at.sum,
                                 .d_out = d_attended,
                                 .max_positions = ws_.max_positions_,
                                 .d_qkv = ws_.d_qkv_.data(),
@@ -295,7 +295,8 @@ class BackwardPass {
     run("transpose", kernels_.transpose,
         TransposeParams{.x = dy, .rows = rows_, .columns = columns, .out = transposed});
     const PackedWeight packed{ws_.packed_.data(), DType::bf16, inputs, rows_};
-    run(name, model_.kernels.matmul,
+    // The first batch's chains begin with +0 whatever `out` holds.
+    run(name, io_.begins ? model_.kernels.matmul : kernels_.extend_matmul,
         MatmulParams{.x = transposed,
                      .w = packed,
                      .rows = columns.count,
@@ -303,8 +304,7 @@ class BackwardPass {
                      .bias = nullptr,
                      .accumulate = false,
                      .y = out,
-                     .y_stride = inputs,
-                     .extend = !io_.begins});
+                     .y_stride = inputs});
   }
 
   void bias_gradient(TensorRole role, int layer, const Activation& dy, Columns columns) {
@@ -326,7 +326,7 @@ class BackwardPass {
   Decoder& model_;
   const DecoderSpec& spec_;
   const TransposedWeights& transposed_;
-  const BackwardKernels& kernels_;
+  const TrainingKernels& kernels_;
   const ParameterLayout& layout_;
   const Batch& batch_;
   KvStorage& kv_;
@@ -336,7 +336,7 @@ class BackwardPass {
   StepTables tables_;
 };
 
-BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const BackwardKernels& kernels,
+BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const TrainingKernels& kernels,
                                      int max_rows, int max_positions)
     : max_rows_(max_rows), max_positions_(max_positions) {
   const DecoderSpec& spec = decoder.spec;
@@ -362,7 +362,7 @@ BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const BackwardKerne
   scratch_ = {device, size(scratch_stride_ * decoder.execution.team()), what};
 }
 
-void backward(Decoder& decoder, const TransposedWeights& transposed, const BackwardKernels& kernels,
+void backward(Decoder& decoder, const TransposedWeights& transposed, const TrainingKernels& kernels,
               const ParameterLayout& layout, const Batch& batch, KvStorage& kv,
               BackwardWorkspace& workspace, BackwardIo& io) {
   ScopedFlushToZero flush;

@@ -21,7 +21,7 @@ namespace invar {
 // max_positions.
 class BackwardWorkspace {
  public:
-  BackwardWorkspace(const Decoder& decoder, const BackwardKernels& kernels, int max_rows,
+  BackwardWorkspace(const Decoder& decoder, const TrainingKernels& kernels, int max_rows,
                     int max_positions);
 
  private:
@@ -73,7 +73,7 @@ struct BackwardIo {
 // REQUIRES: `tape` was written by forward over `batch`; every sequence of the batch is whole, from
 // position 0 on, no drafts; the number of rows is a multiple of 32; the keys and values are still
 // in `kv`.
-void backward(Decoder& decoder, const TransposedWeights& transposed, const BackwardKernels& kernels,
+void backward(Decoder& decoder, const TransposedWeights& transposed, const TrainingKernels& kernels,
               const ParameterLayout& layout, const Batch& batch, KvStorage& kv,
               BackwardWorkspace& workspace, BackwardIo& io);
 

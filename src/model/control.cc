@@ -45,20 +45,19 @@ void Attention::cut(const AttentionParams& p) {
   }
 }
 
-void Attention::attend(const Decoder& decoder, AttentionParams p, Range& range) {
-  const int64_t stride = round_up(int64_t{p.heads} * p.kv.head_dim, kLeafPad);
-  const size_t values = static_cast<size_t>(p.rows * stride),
-               stats = static_cast<size_t>(p.rows * p.heads);
+void Attention::attend(const Decoder& decoder, const AttentionParams& whole, Range& range) {
+  const int64_t stride = round_up(int64_t{whole.heads} * whole.kv.head_dim, kLeafPad);
+  const size_t values = static_cast<size_t>(whole.rows * stride),
+               stats = static_cast<size_t>(whole.rows * whole.heads);
   if (range.out.size() < values) range.out.resize(values);
   if (range.max.size() < stats) range.max.resize(stats);
   if (range.sum.size() < stats) range.sum.resize(stats);
-  p.begin = range.begin.data();
-  p.positions = range.last.data();
-  p.window = 0;  // it is in `begin`
-  p.out = {range.out.data(), DType::f32, stride};
-  p.max = range.max.data();
-  p.sum = range.sum.data();
-  decoder.run(decoder.kernels.attention, p);
+  PartialAttentionParams part{
+      .of = whole, .begin = range.begin.data(), .max = range.max.data(), .sum = range.sum.data()};
+  part.of.positions = range.last.data();
+  part.of.window = 0;  // it is in `begin`
+  part.of.out = {range.out.data(), DType::f32, stride};
+  decoder.run(decoder.kernels.partial_attention, part);
 }
 
 // Two normalised results by the weights of their ranges.

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/kernels.h"
+#include "kernels/inference.h"
 #include "model/decoder.h"
 
 namespace invar::control {
@@ -35,7 +35,7 @@ class Attention {
   struct MergeParams;
 
   void cut(const AttentionParams& params);
-  void attend(const Decoder& decoder, AttentionParams params, Range& range);
+  void attend(const Decoder& decoder, const AttentionParams& whole, Range& range);
   static void merge(const MergeParams& m, const Execution& on);
 
   Range early_, late_;

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "device/execution.h"
-#include "kernels/kernels.h"
+#include "kernels/inference.h"
 #include "model/arithmetic.h"
 #include "model/decoder_weights.h"
 #include "model/rope_table.h"

@@ -7,7 +7,7 @@
 
 #include "base/thread_pool.h"
 #include "device/device.h"
-#include "kernels/kernels.h"
+#include "kernels/inference.h"
 #include "model/arithmetic.h"
 #include "model/decoder_spec.h"
 #include "weights/tensor_source.h"

@@ -146,9 +146,7 @@ class ForwardPass {
             .tables = tables_.tables,
             .window = spec_.window(layer),
             .kv = kv_.layer(layer),
-            .out = at_.attended,
-            .max = at_.max,
-            .sum = at_.sum});
+            .out = at_.attended});
     trace("attention", layer, at_.attended, int64_t{shard_.heads} * spec_.head_dim, rows_);
 
     row_parallel("o", at_.attended, w.o, shard_.o_runs, w.o_bias, {&w.gate_up, true});
@@ -212,15 +210,17 @@ class ForwardPass {
     keep(at_.middle);
     norm(hidden(), w.ffn_norm, nullptr, rows_, at_.ffn_normed);
     trace("ffn_norm", layer, at_.ffn_normed, spec_.hidden, rows_);
-    run("gated", kernels_.gated_matmul,
-        GatedMatmulParams{.x = at_.ffn_normed,
-                          .gate_up = w.gate_up,
-                          .rows = rows_,
-                          .gate_bias = w.gate_bias,
-                          .up_bias = w.up_bias,
-                          .out = at_.gated,
-                          .dots = at_.gate_up,
-                          .next = {&w.down}});
+    const GatedMatmulParams gated{.x = at_.ffn_normed,
+                                  .gate_up = w.gate_up,
+                                  .rows = rows_,
+                                  .gate_bias = w.gate_bias,
+                                  .up_bias = w.up_bias,
+                                  .out = at_.gated,
+                                  .next = {&w.down}};
+    if (io_.tape)
+      run("gated", io_.tape->kernels().gated_matmul, KeptGatedMatmulParams{gated, at_.gate_up});
+    else
+      run("gated", kernels_.gated_matmul, gated);
     trace("gated", layer, at_.gated, shard_.ffn, rows_);
     row_parallel("down", at_.gated, w.down, shard_.down_runs, w.down_bias, first_of(layer + 1));
     trace("down", layer, hidden(), spec_.hidden, rows_);
@@ -236,6 +236,9 @@ class ForwardPass {
     timed("attention", [&] {
       if (model_.arithmetic.control)
         ws_.control_.run(model_, params);
+      else if (io_.tape)
+        model_.run(kernels_.partial_attention,
+                   PartialAttentionParams{.of = params, .max = at_.max, .sum = at_.sum});
       else
         model_.run(kernels_.attention, params);
     });

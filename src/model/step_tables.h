@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "kernels/kernels.h"
+#include "kernels/inference.h"
 #include "kv/placement.h"
 #include "model/batch.h"
 #include "model/step_upload.h"

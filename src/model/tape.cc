@@ -21,8 +21,8 @@ Activation Tape::activation(const Decoder& decoder, int64_t width) {
   return {allocate<bf16_t>(decoder.device(), max_rows_ * stride), DType::bf16, stride};
 }
 
-Tape::Tape(const Decoder& decoder, int max_rows, bool recompute)
-    : max_rows_(max_rows), recompute_(recompute) {
+Tape::Tape(const Decoder& decoder, const TrainingKernels& kernels, int max_rows, bool recompute)
+    : kernels_(&kernels), max_rows_(max_rows), recompute_(recompute) {
   const DecoderSpec& spec = decoder.spec;
   Device& device = decoder.device();
   CHECK(decoder.arithmetic.type() == DType::bf16, "training computes with bf16 weights");

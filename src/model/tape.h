@@ -5,7 +5,7 @@
 #include <array>
 #include <vector>
 
-#include "device/device.h"
+#include "kernels/training.h"
 #include "model/decoder.h"
 
 namespace invar {
@@ -17,7 +17,7 @@ struct LayerActivations {
   Activation normed;       // [T][D]
   float* qkv = nullptr;    // [T][(H + 2G) * E] the product, or null
   bf16_t* q = nullptr;     // [T][H][round_up(E, 32)]
-  float* max = nullptr;    // [T][H] or null; see AttentionParams
+  float* max = nullptr;    // [T][H] or null; see PartialAttentionParams
   float* sum = nullptr;
   Activation attended;       // [T][H * E]
   float* middle = nullptr;   // [T][D] the residual stream between attention and ffn, or null
@@ -31,8 +31,11 @@ class Tape {
   // For batches of up to `max_rows` rows, all of which want logits. With `recompute` only the
   // layers' inputs are kept, and the backward runs each layer's forward again: less memory, the
   // same bits.
-  Tape(const Decoder& decoder, int max_rows, bool recompute = false);
+  Tape(const Decoder& decoder, const TrainingKernels& kernels, int max_rows,
+       bool recompute = false);
 
+  // How products and attention are computed whose parts are kept.
+  const TrainingKernels& kernels() const { return *kernels_; }
   int max_rows() const { return max_rows_; }
   bool recompute() const { return recompute_; }
   const LayerActivations& layer(int index) const { return layers_[index]; }
@@ -50,6 +53,7 @@ class Tape {
   T* allocate(Device& device, int64_t count);
   Activation activation(const Decoder& decoder, int64_t width);
 
+  const TrainingKernels* kernels_;
   int max_rows_;
   bool recompute_;
   size_t bytes_ = 0;

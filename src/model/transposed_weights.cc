@@ -23,7 +23,7 @@ PackedWeight TransposedWeights::allocate(Device& device, int64_t n, int64_t k) {
 }
 
 void TransposedWeights::update(const bf16_t* weights, const ParameterLayout& layout,
-                               const BackwardKernels& kernels, const Execution& on) {
+                               const TrainingKernels& kernels, const Execution& on) {
   using Role = TensorRole;
   const int64_t d = spec_.hidden, q = spec_.query_width(), kv = spec_.kv_width(), f = spec_.ffn;
   int layer = -1;

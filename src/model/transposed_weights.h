@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "kernels/backward.h"
+#include "kernels/training.h"
 #include "model/parameters.h"
 
 namespace invar {
@@ -23,7 +23,7 @@ class TransposedWeights {
   TransposedWeights(const DecoderSpec& spec, Device& device);
 
   // Takes over all matrices from an array of bf16 in a parameter layout.
-  void update(const bf16_t* weights, const ParameterLayout& layout, const BackwardKernels& kernels,
+  void update(const bf16_t* weights, const ParameterLayout& layout, const TrainingKernels& kernels,
               const Execution& on);
 
   const std::vector<Layer>& layers() const { return layers_; }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "device/execution.h"
-#include "kernels/kernels.h"
+#include "kernels/inference.h"
 #include "model/batch.h"
 #include "model/control.h"
 #include "model/decoder.h"

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/kernels.h"
+#include "kernels/inference.h"
 #include "sampling/sampler.h"
 
 namespace invar {

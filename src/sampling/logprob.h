@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/kernels.h"
+#include "kernels/inference.h"
 #include "sampling/row.h"
 
 namespace invar {

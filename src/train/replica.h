@@ -90,7 +90,7 @@ class Trainer::Replica {
   Group& group_;
   std::unique_ptr<Device> device_;
   ThreadPool pool_;
-  BackwardKernels kernels_;
+  TrainingKernels kernels_;
   DeviceArray<float> master_, first_, second_;
   DeviceArray<bf16_t> rounded_;  // the master weights as the forward sees them
   ParameterSource source_;

@@ -75,7 +75,7 @@ class Inputs {
     fill_queries();
   }
 
-  AttentionParams params(void* out, float* max = nullptr, float* sum = nullptr) const {
+  AttentionParams params(void* out) const {
     return {.q = q_.data(),
             .rows = static_cast<int64_t>(positions_.size()),
             .heads = case_.heads,
@@ -84,9 +84,10 @@ class Inputs {
             .tables = tables_.data(),
             .window = case_.window,
             .kv = kv_,
-            .out = {out, case_.out, stride()},
-            .max = max,
-            .sum = sum};
+            .out = {out, case_.out, stride()}};
+  }
+  PartialAttentionParams params(void* out, float* max, float* sum) const {
+    return {.of = params(out), .max = max, .sum = sum};
   }
   int64_t stride() const { return activation_stride(case_.heads * case_.head_dim); }
   int64_t rows() const { return static_cast<int64_t>(positions_.size()); }
@@ -174,8 +175,8 @@ testing::AssertionResult agree(const Kernels& reference, const Case& c, const In
   const Guarded<T> expected(size);
   const Guarded<float> expected_max(queries), expected_sum(queries);
   run_in_parts(1, [&](const Execution& on) {
-    reference.attention(inputs.params(expected.data(), expected_max.data(), expected_sum.data()),
-                        on);
+    reference.partial_attention(
+        inputs.params(expected.data(), expected_max.data(), expected_sum.data()), on);
   });
   for (const int parts : c.parts) {
     const Guarded<T> found(size);
@@ -199,7 +200,9 @@ testing::AssertionResult agrees(const Kernels& reference, const Case& c, Attenti
 
 class AttentionTest : public KernelTest {
  protected:
-  testing::AssertionResult check(const Case& c) { return agrees(scalar(), c, kernels().attention); }
+  testing::AssertionResult check(const Case& c) {
+    return agrees(scalar(), c, kernels().partial_attention);
+  }
 };
 INSTANTIATE_TEST_SUITE_P(Sets, AttentionTest, testing::ValuesIn(tested_sets()), set_name);
 
@@ -234,6 +237,19 @@ TEST_P(AttentionTest, HeadsPerGroup) {
                          .head_dim = 16,
                          .page_places = 32}))
           << per_group << " heads in " << groups << " groups";
+}
+
+// The entry that inference uses.
+TEST_P(AttentionTest, WithoutTheSums) {
+  const Case c = {.sequences = {{places(126, 131)}, {{31}}}, .head_dim = 40, .out = DType::f32};
+  const Operation<AttentionParams> plain = kernels().attention;
+  EXPECT_TRUE(agrees(scalar(), c, [&](const PartialAttentionParams& p, const Execution& on) {
+    plain(p.of, on);
+    const Guarded<float> out(p.of.rows * p.of.out.stride);
+    PartialAttentionParams with_sums = p;
+    with_sums.of.out.data = out.data();
+    kernels().partial_attention(with_sums, on);
+  }));
 }
 
 // Every position around the edges of leaves, pages, and splits.
@@ -318,7 +334,8 @@ TEST_P(AttentionTest, ManySequences) {
 
 // Numerics 4 once more, straight from the text, with two constants that are not the text's when
 // `anchor` is not 0 or `ascending` is false.
-void attention_by_the_text(const AttentionParams& p, int anchor, bool ascending) {
+void attention_by_the_text(const PartialAttentionParams& partial, int anchor, bool ascending) {
+  const AttentionParams& p = partial.of;
   const int e = p.kv.head_dim;
   const float c = static_cast<float>(0x1.71547652b82fep+0 / std::sqrt(static_cast<double>(e)));
   for (int64_t t = 0; t < p.rows; ++t)
@@ -365,8 +382,8 @@ void attention_by_the_text(const AttentionParams& p, int anchor, bool ascending)
       }
       for (int k = 0; k < e; ++k)
         static_cast<float*>(p.out.data)[t * p.out.stride + h * e + k] = out[k] / sum;
-      p.max[t * p.heads + h] = max;
-      p.sum[t * p.heads + h] = sum;
+      partial.max[t * p.heads + h] = max;
+      partial.sum[t * p.heads + h] = sum;
     }
   for (int64_t t = 0; t < p.rows; ++t)
     for (int64_t i = p.heads * e; i < round_up(p.heads * e, 32); ++i)
@@ -377,7 +394,7 @@ TEST(AttentionControl, AnotherAnchorOrMergingOrderIsSeen) {
   const Kernels reference = select_kernels(Order::portable, "scalar");
   const Case c = {.sequences = {{places(300, 310)}, {{140}}}, .head_dim = 32, .out = DType::f32};
   const auto with = [&](int anchor, bool ascending) {
-    return agrees(reference, c, [=](const AttentionParams& p, const Execution&) {
+    return agrees(reference, c, [=](const PartialAttentionParams& p, const Execution&) {
       attention_by_the_text(p, anchor, ascending);
     });
   };

@@ -1,6 +1,6 @@
 // Every operation of the backward on every instruction set against the scalar reference, bit by
 // bit.
-#include "kernels/backward.h"
+#include "kernels/training.h"
 
 #include <fmt/format.h>
 
@@ -17,14 +17,14 @@ class BackwardKernelTest : public KernelTest {
  protected:
   // Runs an operation of the reference and then, in shares, of the set.
   template <typename Params>
-  void run_both(void (*BackwardKernels::*operation)(const Params&, const Execution&),
+  void run_both(void (*TrainingKernels::*operation)(const Params&, const Execution&),
                 const Params& reference, const Params& tested, int parts) {
     run_in_parts(1, [&](const Execution& on) { (expected_.*operation)(reference, on); });
-    run_in_parts(parts, [&](const Execution& on) { (backward_kernels().*operation)(tested, on); });
+    run_in_parts(parts, [&](const Execution& on) { (training_kernels().*operation)(tested, on); });
   }
 
   Random random_{7};
-  const BackwardKernels expected_ = select_backward_kernels(Order::portable, "scalar");
+  const TrainingKernels expected_ = select_training_kernels(Order::portable, "scalar");
 };
 
 enum class Kind { plain, any };
@@ -78,7 +78,7 @@ TEST_P(BackwardKernelTest, Round) {
       RoundParams p{x.data(), width, kRows, width, {out.expected.data(), DType::bf16, stride}};
       RoundParams q = p;
       q.out.data = out.found.data();
-      run_both(&BackwardKernels::round, p, q, 3);
+      run_both(&TrainingKernels::round, p, q, 3);
       EXPECT_TRUE(out.agree()) << width;
     }
 }
@@ -98,7 +98,7 @@ TEST_P(BackwardKernelTest, TransposeAndPackColumns) {
             in, rows, columns, {out.expected.data(), DType::bf16, activation_stride(rows)}};
         TransposeParams q = p;
         q.out.data = out.found.data();
-        run_both(&BackwardKernels::transpose, p, q, 3);
+        run_both(&TrainingKernels::transpose, p, q, 3);
         EXPECT_TRUE(out.agree()) << rows << ' ' << count << ' ' << pair;
 
         // `count` rows of 50 columns to inner elements.
@@ -109,7 +109,7 @@ TEST_P(BackwardKernelTest, TransposeAndPackColumns) {
         PackColumnsParams a{matrix.data(), 50, count, 50, columns, inner, packed.expected.data()};
         PackColumnsParams b = a;
         b.out = packed.found.data();
-        run_both(&BackwardKernels::pack_columns, a, b, 2);
+        run_both(&TrainingKernels::pack_columns, a, b, 2);
         EXPECT_TRUE(packed.agree()) << count << ' ' << pair;
       }
 }
@@ -130,7 +130,7 @@ TEST_P(BackwardKernelTest, SumsOverRows) {
                              gradient.expected.data()};
         BiasGradientParams q = p;
         q.gradient = gradient.found.data();
-        run_both(&BackwardKernels::bias_gradient, p, q, 3);
+        run_both(&TrainingKernels::bias_gradient, p, q, 3);
         EXPECT_TRUE(gradient.agree()) << count << ' ' << pair;
 
         const int64_t heads = pair < 0 ? 1 : 3;
@@ -143,7 +143,7 @@ TEST_P(BackwardKernelTest, SumsOverRows) {
             heads,    kRows,         heads,    count,         norm.expected.data()};
         NormGradientParams b = a;
         b.gradient = norm.found.data();
-        run_both(&BackwardKernels::norm_gradient, a, b, 2);
+        run_both(&TrainingKernels::norm_gradient, a, b, 2);
         EXPECT_TRUE(norm.agree()) << count << ' ' << heads;
       }
 }
@@ -160,7 +160,7 @@ TEST_P(BackwardKernelTest, NormBackward) {
                            kRows,     width,    dx.expected.data(), rs.expected.data()};
       NormBackwardParams q = p;
       q.dx = dx.found.data(), q.rs = rs.found.data();
-      run_both(&BackwardKernels::norm_backward, p, q, 3);
+      run_both(&TrainingKernels::norm_backward, p, q, 3);
       EXPECT_TRUE(dx.agree()) << width;
       EXPECT_TRUE(rs.agree()) << width;
     }
@@ -185,7 +185,7 @@ TEST_P(BackwardKernelTest, GateBackward) {
       if (width % 2) p.gate_bias = gate.data(), p.up_bias = nullptr;
       GateBackwardParams q = p;
       q.out.data = out.found.data();
-      run_both(&BackwardKernels::gate_backward, p, q, 2);
+      run_both(&TrainingKernels::gate_backward, p, q, 2);
       EXPECT_TRUE(out.agree()) << width;
     }
 }
@@ -222,7 +222,7 @@ TEST_P(BackwardKernelTest, QkvBackward) {
                             .out = {out.expected.data(), DType::bf16, stride}};
         QkvBackwardParams q = p;
         q.d_qkv = d.found.data(), q.rs = rs.found.data(), q.out.data = out.found.data();
-        run_both(&BackwardKernels::qkv_backward, p, q, 3);
+        run_both(&TrainingKernels::qkv_backward, p, q, 3);
         EXPECT_TRUE(out.agree()) << e;
         EXPECT_TRUE(d.agree()) << e;
         EXPECT_TRUE(rs.agree()) << e;
@@ -241,7 +241,7 @@ TEST_P(BackwardKernelTest, EmbedGradient) {
     EmbedGradientParams p{tokens, dx.data(), kRows, width, gradient.expected.data()};
     EmbedGradientParams q = p;
     q.gradient = gradient.found.data();
-    run_both(&BackwardKernels::embed_gradient, p, q, 3);
+    run_both(&TrainingKernels::embed_gradient, p, q, 3);
     EXPECT_TRUE(gradient.agree()) << width;
   }
 }
@@ -273,7 +273,7 @@ TEST_P(BackwardKernelTest, Loss) {
                    .out = {out.expected.data(), DType::bf16, out_stride}};
       LossParams q = p;
       q.out.data = out.found.data();
-      run_both(&BackwardKernels::loss, p, q, 2);
+      run_both(&TrainingKernels::loss, p, q, 2);
       EXPECT_TRUE(out.agree()) << vocab;
     }
 }
@@ -289,7 +289,7 @@ TEST_P(BackwardKernelTest, SquaresAdamAndAdd) {
       SquaresParams p{tensors, counts, 3, sums.expected.data()};
       SquaresParams q = p;
       q.sums = sums.found.data();
-      run_both(&BackwardKernels::squares, p, q, 2);
+      run_both(&TrainingKernels::squares, p, q, 2);
       EXPECT_TRUE(sums.agree()) << count;
 
       Outputs<float> master(count), first(count), second(count);
@@ -313,7 +313,7 @@ TEST_P(BackwardKernelTest, SquaresAdamAndAdd) {
       AdamParams b = a;
       b.master = master.found.data(), b.first = first.found.data();
       b.second = second.found.data(), b.weights = weights.found.data();
-      run_both(&BackwardKernels::adam, a, b, 3);
+      run_both(&TrainingKernels::adam, a, b, 3);
       EXPECT_TRUE(master.agree() && first.agree() && second.agree()) << count;
       EXPECT_TRUE(weights.agree()) << count;
 
@@ -321,7 +321,7 @@ TEST_P(BackwardKernelTest, SquaresAdamAndAdd) {
       sum.begin_with(random_, kind);
       AddGradientParams c{x.data(), count, sum.expected.data()}, d = c;
       d.y = sum.found.data();
-      run_both(&BackwardKernels::add_gradient, c, d, 3);
+      run_both(&TrainingKernels::add_gradient, c, d, 3);
       EXPECT_TRUE(sum.agree()) << count;
     }
 }
@@ -381,7 +381,7 @@ TEST_P(BackwardKernelTest, Attention) {
     const int64_t d_width = (c.heads + 2 * c.kv_heads) * c.head_dim;
     Outputs<float> d(rows * d_width);
     d.begin_with(random_, Kind::any);
-    const int64_t bytes = backward_kernels().attention_scratch(longest, c.head_dim);
+    const int64_t bytes = training_kernels().attention_scratch(longest, c.head_dim);
     Guarded<float> scratch(c.parts * bytes / 4);  // stale: NaN everywhere
     AttentionBackwardParams p{
         .forward = {.q = q.data(),
@@ -392,9 +392,9 @@ TEST_P(BackwardKernelTest, Attention) {
                     .tables = tables.data(),
                     .window = c.window,
                     .kv = kv,
-                    .out = {out.data(), DType::bf16, activation_stride(width)},
-                    .max = max.data(),
-                    .sum = sum.data()},
+                    .out = {out.data(), DType::bf16, activation_stride(width)}},
+        .max = max.data(),
+        .sum = sum.data(),
         .d_out = {d_out.data(), DType::bf16, activation_stride(width)},
         .max_positions = longest,
         .d_qkv = d.expected.data(),
@@ -403,7 +403,7 @@ TEST_P(BackwardKernelTest, Attention) {
         .scratch_stride = bytes};
     AttentionBackwardParams b = p;
     b.d_qkv = d.found.data();
-    run_both(&BackwardKernels::attention_backward, p, b, c.parts);
+    run_both(&TrainingKernels::attention_backward, p, b, c.parts);
     EXPECT_TRUE(d.agree());
     EXPECT_TRUE(scratch.guards_are_intact());
   }

@@ -139,11 +139,12 @@ void run_in_parts(int count, const std::function<void(const Execution&)>& work) 
 
 void KernelTest::SetUp() {
   scalar_ = select_kernels(Order::portable, "scalar");
+  scalar_training_ = select_training_kernels(Order::portable, "scalar");
   const std::string& set = GetParam();
   const bool emulated = set == kEmulated;
   if (is_supported(emulated ? "avx512" : set)) {
     kernels_ = select_kernels(Order::portable, emulated ? "avx512" : set);
-    backward_kernels_ = select_backward_kernels(Order::portable, emulated ? "avx512" : set);
+    training_kernels_ = select_training_kernels(Order::portable, emulated ? "avx512" : set);
     if (emulated) {
       cpu::override_elementwise<cpu::kAmxRowsEmulated>(kernels_);
       cpu::override_attention<cpu::attend_amx_emulated, cpu::kAmxTileQueries>(kernels_);
@@ -151,7 +152,8 @@ void KernelTest::SetUp() {
       cpu::override_qkv_product<cpu::matmul<cpu::product_amx_emulated>, cpu::kAmxRowsEmulated>(
           kernels_);
       cpu::override_attention_backward<cpu::product_amx_emulated, cpu::kAvx512Backward>(
-          backward_kernels_);
+          training_kernels_);
+      cpu::override_training_matmul<cpu::product_amx_emulated>(training_kernels_);
     }
   } else if (is_required(set)) {
     FAIL() << "the instruction set " << set << " is required and this machine has none";

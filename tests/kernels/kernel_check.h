@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/backward.h"
+#include "kernels/training.h"
 
 namespace invar {
 
@@ -115,11 +115,12 @@ class KernelTest : public ::testing::TestWithParam<std::string> {
   void SetUp() override;
   const Kernels& kernels() const { return kernels_; }  // of order portable
   const Kernels& scalar() const { return scalar_; }
-  const BackwardKernels& backward_kernels() const { return backward_kernels_; }
+  const TrainingKernels& training_kernels() const { return training_kernels_; }
+  const TrainingKernels& scalar_training() const { return scalar_training_; }
 
  private:
   Kernels kernels_{}, scalar_{};
-  BackwardKernels backward_kernels_{};
+  TrainingKernels training_kernels_{}, scalar_training_{};
 };
 
 // The sets that KernelTest takes; suites are instantiated over these. "amx_emulated" is the code

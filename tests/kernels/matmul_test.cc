@@ -81,6 +81,16 @@ struct Bias {
 using Matmul = void (*)(const MatmulParams&, const Execution&);
 using GatedMatmul = void (*)(const GatedMatmulParams&, const Execution&);
 
+// A gated product, and the same with its dots kept.
+struct Gated {
+  GatedMatmul plain;
+  Operation<KeptGatedMatmulParams> kept = nullptr;
+
+  void operator()(const GatedMatmulParams& p, float* dots, const Execution& on) const {
+    dots ? kept({p, dots}, on) : plain(p, on);
+  }
+};
+
 template <typename T>
 ::testing::AssertionResult check_matmul_of(Matmul expected, Matmul tested, const Case& c) {
   Random random(c.rows * 7919 + c.n * 104729 + c.k * 31 + c.runs);
@@ -114,7 +124,8 @@ template <typename T>
 }
 
 template <typename T>
-::testing::AssertionResult check_gated_of(GatedMatmul expected, GatedMatmul tested, const Case& c) {
+::testing::AssertionResult check_gated_of(const Gated& expected, const Gated& tested,
+                                          const Case& c) {
   Random random(c.rows * 7919 + c.n * 104729 + c.k * 31);
   const Rows<T> x(random, c.rows, c.k);
   const Weight<T> w(random, c.n, c.k, 2);
@@ -128,12 +139,11 @@ template <typename T>
                       .rows = c.rows,
                       .gate_bias = c.bias ? gate.values.data() : nullptr,
                       .up_bias = c.bias ? up.values.data() : nullptr,
-                      .out = {reference.data(), c.type, stride},
-                      .dots = c.accumulate ? all_dots.data() : nullptr};
-  run_in_parts(1, [&](const Execution& on) { expected(p, on); });
+                      .out = {reference.data(), c.type, stride}};
+  const bool keeps = c.accumulate;
+  run_in_parts(1, [&](const Execution& on) { expected(p, keeps ? all_dots.data() : nullptr, on); });
   p.out.data = y.data();
-  if (p.dots) p.dots = dots.data();
-  run_in_parts(c.parts, [&](const Execution& on) { tested(p, on); });
+  run_in_parts(c.parts, [&](const Execution& on) { tested(p, keeps ? dots.data() : nullptr, on); });
   if (!y.guards_are_intact()) return ::testing::AssertionFailure() << "wrote around the output";
   for (int64_t i = 0; i < std::ssize(dots); ++i)  // pad columns may hold anything
     if (i % columns / 32 * 16 + i % 16 >= c.n) dots[i] = all_dots[i];
@@ -141,7 +151,7 @@ template <typename T>
   return same_bits(reference.span(), y.span());
 }
 
-::testing::AssertionResult check_gated(GatedMatmul expected, GatedMatmul tested, const Case& c) {
+::testing::AssertionResult check_gated(const Gated& expected, const Gated& tested, const Case& c) {
   return c.type == DType::bf16 ? check_gated_of<bf16_t>(expected, tested, c)
                                : check_gated_of<float>(expected, tested, c);
 }
@@ -191,7 +201,11 @@ std::vector<Case> cases(DType type) {
   return all;
 }
 
-class MatmulTest : public KernelTest {};
+class MatmulTest : public KernelTest {
+ protected:
+  Gated scalar_gated() const { return {scalar().gated_matmul, scalar_training().gated_matmul}; }
+  Gated gated() const { return {kernels().gated_matmul, training_kernels().gated_matmul}; }
+};
 
 TEST_P(MatmulTest, Bf16) {
   for (const Case& c : cases(DType::bf16))
@@ -205,12 +219,12 @@ TEST_P(MatmulTest, F32) {
 
 TEST_P(MatmulTest, GatedBf16) {
   for (const Case& c : cases(DType::bf16))
-    EXPECT_TRUE(check_gated(scalar().gated_matmul, kernels().gated_matmul, c)) << describe(c);
+    EXPECT_TRUE(check_gated(scalar_gated(), gated(), c)) << describe(c);
 }
 
 TEST_P(MatmulTest, GatedF32) {
   for (const Case& c : cases(DType::f32))
-    EXPECT_TRUE(check_gated(scalar().gated_matmul, kernels().gated_matmul, c)) << describe(c);
+    EXPECT_TRUE(check_gated(scalar_gated(), gated(), c)) << describe(c);
 }
 
 // Chains that go on from what the output holds: one leaf at a time or all at once.
@@ -230,11 +244,10 @@ TEST_P(MatmulTest, ChainsGoOn) {
                    .rows = c.rows,
                    .runs = 1,
                    .y = reference.data(),
-                   .y_stride = stride,
-                   .extend = true};
-    run_in_parts(1, [&](const Execution& on) { scalar().matmul(p, on); });
+                   .y_stride = stride};
+    run_in_parts(1, [&](const Execution& on) { scalar_training().extend_matmul(p, on); });
     p.y = once.data();
-    run_in_parts(c.parts, [&](const Execution& on) { kernels().matmul(p, on); });
+    run_in_parts(c.parts, [&](const Execution& on) { training_kernels().extend_matmul(p, on); });
     EXPECT_TRUE(once.guards_are_intact());
     EXPECT_TRUE(same_bits(reference.span(), once.span())) << describe(c);
     if (c.k % 64) continue;
@@ -253,7 +266,7 @@ TEST_P(MatmulTest, ChainsGoOn) {
       part_of_w.data = panels.data();
       p.w = part_of_w;
       p.x.data = const_cast<bf16_t*>(x.values.data()) + first;
-      run_in_parts(c.parts, [&](const Execution& on) { kernels().matmul(p, on); });
+      run_in_parts(c.parts, [&](const Execution& on) { training_kernels().extend_matmul(p, on); });
     }
     EXPECT_TRUE(same_bits(reference.span(), twice.span())) << describe(c);
   }
@@ -351,7 +364,7 @@ TEST(KernelCheck, SeesAWriteBesideARow) {
     right().gated_matmul(p, on);
     if (on.share.index == 0) static_cast<bf16_t*>(p.out.data)[round_up(p.gate_up.n, 32)] = 0;
   };
-  EXPECT_FALSE(check_gated(right().gated_matmul, past, kControl));
+  EXPECT_FALSE(check_gated({right().gated_matmul}, {past}, kControl));
 }
 
 TEST(KernelCheck, SeesPadColumnsLeftStale) {
@@ -359,7 +372,7 @@ TEST(KernelCheck, SeesPadColumnsLeftStale) {
     right().gated_matmul(p, on);
     static_cast<bf16_t*>(p.out.data)[p.gate_up.n] = 0xffff;
   };
-  EXPECT_FALSE(check_gated(right().gated_matmul, stale, kControl));
+  EXPECT_FALSE(check_gated({right().gated_matmul}, {stale}, kControl));
 }
 
 // A test whose answers are all NaN or zero would prove little.

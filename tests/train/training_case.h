@@ -108,7 +108,7 @@ class TrainingCase {
         layout_(spec),
         device_(make_host_device()),
         pool_(threads),
-        kernels_(select_backward_kernels(Order::portable, instruction_set)),
+        kernels_(select_training_kernels(Order::portable, instruction_set)),
         decoder_weights_(spec, {}, make_shard(spec, 0, 1), ParameterSource(layout_, weights.data()),
                          *device_, pool_),
         decoder_(spec, {}, select_kernels(Order::portable, instruction_set), decoder_weights_,
@@ -116,7 +116,7 @@ class TrainingCase {
         transposed_(spec, *device_),
         kv_(*device_, spec.all_layers(), max_rows / 32 + 32, 32, spec.kv_heads, spec.head_dim),
         forward_workspace_(decoder_, max_rows, max_rows),
-        tape_(decoder_, max_rows, recompute),
+        tape_(decoder_, kernels_, max_rows, recompute),
         workspace_(decoder_, kernels_, max_rows, max_rows),
         gradients_(layout_.gradient_size() + 2 * spec.mtp_layers * vocabulary()) {
     transposed_.update(weights.data(), layout_, kernels_, decoder_.execution);
@@ -220,7 +220,7 @@ class TrainingCase {
   ParameterLayout layout_;
   std::unique_ptr<Device> device_;
   ThreadPool pool_;
-  BackwardKernels kernels_;
+  TrainingKernels kernels_;
   DecoderWeights decoder_weights_;
   Decoder decoder_;
   TransposedWeights transposed_;

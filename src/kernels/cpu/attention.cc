@@ -21,11 +21,12 @@ struct Span {
   int64_t leaves() const { return highest / 32 - lowest / 32 + 1; }
 };
 
-Span span_of(const AttentionParams& p, const Task& task) {
+Span span_of(const PartialAttentionParams& partial, const Task& task) {
+  const AttentionParams& p = partial.of;
   const int64_t heads = p.heads / p.kv.kv_heads;
   Span span = {INT64_MAX, 0};
   for (int64_t t = task.row + task.begin / heads; t <= task.row + (task.end - 1) / heads; ++t) {
-    span.lowest = std::min<int64_t>(span.lowest, first_place(p, t));
+    span.lowest = std::min<int64_t>(span.lowest, first_place(partial, t));
     span.highest = std::max<int64_t>(span.highest, p.positions[t]);
   }
   return span;
@@ -52,7 +53,9 @@ void clear_pad(const AttentionParams& p, int64_t row) {
   std::memset(out, 0, static_cast<size_t>((round_up(width, kLeafPad) - width) * size));
 }
 
-void fill_tile(const AttentionParams& p, const Task& task, const Span& span, AttentionTile& tile) {
+void fill_tile(const PartialAttentionParams& partial, const Task& task, const Span& span,
+               AttentionTile& tile) {
+  const AttentionParams& p = partial.of;
   const KvLayer& kv = p.kv;
   const int64_t heads = p.heads / kv.kv_heads, e = kv.head_dim, padded = round_up(e, 32);
   tile.queries = static_cast<int32_t>(task.end - task.begin);
@@ -60,15 +63,15 @@ void fill_tile(const AttentionParams& p, const Task& task, const Span& span, Att
     const int64_t row = task.row + (task.begin + i) / heads;
     const int64_t head = task.group * heads + (task.begin + i) % heads;
     tile.q[i] = p.q + (row * p.heads + head) * padded;
-    tile.first[i] = first_place(p, row);
+    tile.first[i] = first_place(partial, row);
     tile.last[i] = p.positions[row];
     tile.out[i] =
         static_cast<char*>(p.out.data) + (row * p.out.stride + head * e) * size_of(p.out.type);
     tile.stat[i] = row * p.heads + head;
     if (head == p.heads - 1) clear_pad(p, row);
   }
-  tile.max = p.max;
-  tile.sum = p.sum;
+  tile.max = partial.max;
+  tile.sum = partial.sum;
   tile.lowest = static_cast<int32_t>(span.lowest);
   tile.highest = static_cast<int32_t>(span.highest);
   tile.out_is_bf16 = p.out.type == DType::bf16;
@@ -84,14 +87,15 @@ void fill_tile(const AttentionParams& p, const Task& task, const Span& span, Att
 
 }  // namespace
 
-void attention(Attend attend, int tile_queries, const AttentionParams& p, const Execution& on) {
+void attention(Attend attend, int tile_queries, const PartialAttentionParams& p,
+               const Execution& on) {
   // The leaves that a task reads are what it costs, near enough; each share gets as many.
   int64_t total = 0, before = 0;
-  for_each_task(p, tile_queries, [&](const Task& task) { total += span_of(p, task).leaves(); });
+  for_each_task(p.of, tile_queries, [&](const Task& task) { total += span_of(p, task).leaves(); });
   AttentionTile tiles[2];
   AttentionTile* ready = nullptr;  // waits for its successor to be known
   int used = 0;
-  for_each_task(p, tile_queries, [&](const Task& task) {
+  for_each_task(p.of, tile_queries, [&](const Task& task) {
     const Span span = span_of(p, task);
     const int64_t owner = before * on.share.count / total;
     before += span.leaves();

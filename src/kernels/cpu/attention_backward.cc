@@ -186,8 +186,8 @@ class Unit {
     pack_by_rows(d_out, p_.d_out.stride, count_, e_, positions, m_.d_out_columns);
     for (int64_t t = 0; t < count_; ++t) {
       const int64_t stat = (begin_ + t) * f_.heads + head;
-      m_.max[t] = f_.max[stat];
-      m_.one_by_sum[t] = 1.0f / f_.sum[stat];
+      m_.max[t] = p_.max[stat];
+      m_.one_by_sum[t] = 1.0f / p_.sum[stat];
       m_.mean[t] = rows_.dot_bf16(d_out + t * p_.d_out.stride, o + t * f_.out.stride, e_);
       // The next head's rows, short and far apart, are wanted by this core soon.
       for (const bf16_t* next : {q + t * q_stride + padded, d_out + t * p_.d_out.stride + e_,

@@ -3,9 +3,9 @@
 // products.
 #pragma once
 
-#include "kernels/backward.h"
 #include "kernels/cpu/backward_rows.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/training.h"
 
 namespace invar::cpu {
 
@@ -29,7 +29,7 @@ int64_t attention_backward_scratch(int64_t max_positions, int64_t head_dim);
 
 // Puts the operations of a set into the table.
 template <const BackwardRows& rows>
-void override_backward(BackwardKernels& k) {
+void override_backward(TrainingKernels& k) {
   k.round = [](const RoundParams& p, const Execution& on) { round(rows, p, on); };
   k.transpose = transpose;
   k.pack_columns = pack_columns;
@@ -61,7 +61,7 @@ void override_backward(BackwardKernels& k) {
 
 // The same for attention, when the order is `portable`.
 template <RunProduct run, const BackwardRows& rows>
-void override_attention_backward(BackwardKernels& k) {
+void override_attention_backward(TrainingKernels& k) {
   if (k.order != Order::portable) return;
   k.attention_backward = [](const AttentionBackwardParams& p, const Execution& on) {
     attention_backward(run, rows, p, on);

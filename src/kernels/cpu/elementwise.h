@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cpu/row_functions.h"
-#include "kernels/kernels.h"
+#include "kernels/inference.h"
 
 namespace invar::cpu {
 

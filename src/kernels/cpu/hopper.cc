@@ -100,7 +100,6 @@ void for_dots(const Activation& x, int64_t rows, const PackedWeight& w, int copi
 
 template <PanelFunction* panel_function>
 void matmul(const MatmulParams& p, const Execution& on) {
-  if (p.extend) return reference::matmul<Order::hopper>(p, on);
   const auto [begin, end] = on.share.of(p.w.panels());
   for_dots<panel_function>(p.x, p.rows, p.w, 1, begin, end, p.runs,
                            [&](int64_t t0, int rows, int64_t p0, int panels, const Tile* tiles) {
@@ -120,7 +119,6 @@ void matmul(const MatmulParams& p, const Execution& on) {
 
 template <PanelFunction* panel_function>
 void gated_matmul(const GatedMatmulParams& p, const Execution& on) {
-  CHECK(!p.dots, "dots are kept in order portable only");
   const int64_t width = p.gate_up.n;
   bf16_t* out = static_cast<bf16_t*>(p.out.data);
   const auto [begin, end] = on.share.of(p.gate_up.panels());
@@ -262,7 +260,8 @@ void attend_split(const AttentionParams& p, const Queries& q,
 }
 
 template <PanelFunction* panel_function>
-void attend(const AttentionParams& p, const Queries& q, int group) {
+void attend(const PartialAttentionParams& partial, const Queries& q, int group) {
+  const AttentionParams& p = partial.of;
   const int head_dim = p.kv.head_dim;
   const float c =
       static_cast<float>(0x1.71547652b82fep+0 / __builtin_sqrt(static_cast<double>(head_dim)));
@@ -279,13 +278,14 @@ void attend(const AttentionParams& p, const Queries& q, int group) {
   for (int r = 0; r < q.count; ++r) {
     bf16_t* out = static_cast<bf16_t*>(p.out.data) + q.row[r] * p.out.stride + q.head[r] * head_dim;
     for (int e = 0; e < head_dim; ++e) out[e] = f32_to_bf16(state.out[r][e] / state.sum[r]);
-    if (p.max) p.max[q.row[r] * p.heads + q.head[r]] = state.max[r];
-    if (p.sum) p.sum[q.row[r] * p.heads + q.head[r]] = state.sum[r];
+    if (partial.max) partial.max[q.row[r] * p.heads + q.head[r]] = state.max[r];
+    if (partial.sum) partial.sum[q.row[r] * p.heads + q.head[r]] = state.sum[r];
   }
 }
 
 template <PanelFunction* panel_function>
-void attention(const AttentionParams& p, const Execution& on) {
+void partial_attention(const PartialAttentionParams& partial, const Execution& on) {
+  const AttentionParams& p = partial.of;
   CHECK(p.out.type == DType::bf16, "the order hopper is defined for bf16");
   CHECK(p.kv.head_dim <= kMaxHeadDim, "head size beyond what the kernel holds");
   const int per_group = p.heads / p.kv.kv_heads;
@@ -301,16 +301,16 @@ void attention(const AttentionParams& p, const Execution& on) {
     for (int64_t t = t0; t < t1; ++t)
       for (int h = 0; h < per_group; ++h) {
         if (q.count == kBlockRows || (q.count && p.table_of[q.row[0]] != p.table_of[t])) {
-          attend<panel_function>(p, q, group);
+          attend<panel_function>(partial, q, group);
           q.count = 0;
         }
         const int64_t last = p.positions[t];
         q.row[q.count] = t;
         q.head[q.count] = group * per_group + h;
         q.last[q.count] = last;
-        q.first[q.count++] = first_place(p, t);
+        q.first[q.count++] = first_place(partial, t);
       }
-    attend<panel_function>(p, q, group);
+    attend<panel_function>(partial, q, group);
     if (group == 0)  // pad columns
       for (int64_t t = t0; t < t1; ++t) {
         bf16_t* out = static_cast<bf16_t*>(p.out.data) + t * p.out.stride;
@@ -320,10 +320,16 @@ void attention(const AttentionParams& p, const Execution& on) {
 }
 
 template <PanelFunction* panel_function>
+void attention(const AttentionParams& p, const Execution& on) {
+  partial_attention<panel_function>({p}, on);
+}
+
+template <PanelFunction* panel_function>
 void override_with(Kernels& kernels) {
   kernels.matmul = matmul<panel_function>;
   kernels.gated_matmul = gated_matmul<panel_function>;
   kernels.attention = attention<panel_function>;
+  kernels.partial_attention = partial_attention<panel_function>;
 }
 
 }  // namespace

@@ -2,11 +2,11 @@
 // time.
 #pragma once
 
-#include "kernels/kernels.h"
+#include "kernels/inference.h"
 
 namespace invar::hopper {
 
-// Replace matmul, gated_matmul and attention. The kernels' order is hopper.
+// Replace matmul, gated_matmul and both kinds of attention. The kernels' order is hopper.
 void override_avx2(Kernels& kernels);
 void override_avx512(Kernels& kernels);
 

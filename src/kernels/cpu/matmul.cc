@@ -62,7 +62,7 @@ void set_next(PanelProduct& p, const NextWeight& next, int64_t rows, Part part) 
 
 }  // namespace
 
-void matmul(RunProduct run, const MatmulParams& m, const Execution& on) {
+void matmul(RunProduct run, const MatmulParams& m, bool extends, const Execution& on) {
   const Share share = share_of(m.rows, m.w.panels(), 4, on.share);
   if (share.is_empty()) return;
   const int64_t first = share.panels.begin * kPanelWidth;
@@ -72,14 +72,14 @@ void matmul(RunProduct run, const MatmulParams& m, const Execution& on) {
   p.y_stride = m.y_stride;
   p.bias = m.bias ? m.bias + first : nullptr;
   p.accumulate = m.accumulate;
-  p.extend = m.extend;
+  p.extend = extends;
   CHECK(!p.extend || (p.runs == 1 && !p.bias && !p.accumulate),
         "what a chain that goes on can have");
   set_next(p, m.next, m.rows, on.share);
   run(p);
 }
 
-void gated_matmul(RunProduct run, const GatedMatmulParams& m, const Execution& on) {
+void gated_matmul(RunProduct run, const GatedMatmulParams& m, float* dots, const Execution& on) {
   const int64_t width = m.gate_up.n, columns = m.gate_up.panels() * kPanelWidth;
   const Share share = share_of(m.rows, 2 * m.gate_up.panels(), 4, on.share);
   if (share.is_empty()) return;
@@ -91,7 +91,7 @@ void gated_matmul(RunProduct run, const GatedMatmulParams& m, const Execution& o
   char* rows = static_cast<char*>(m.out.data) + share.rows.begin * p.out_stride;
   p.out = rows + first * element;
   p.dots_stride = 2 * columns;
-  p.dots = m.dots ? m.dots + share.rows.begin * p.dots_stride + 2 * first : nullptr;
+  p.dots = dots ? dots + share.rows.begin * p.dots_stride + 2 * first : nullptr;
   p.gate_bias = m.gate_bias ? m.gate_bias + first : nullptr;
   p.up_bias = m.up_bias ? m.up_bias + first : nullptr;
   set_next(p, m.next, m.rows, on.share);

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cpu/panel_product.h"
-#include "kernels/kernels.h"
+#include "kernels/training.h"
 
 namespace invar::cpu {
 
@@ -13,13 +13,15 @@ using RunProduct = void (*)(const PanelProduct&);
 // one operation writes the next one finds in its core's cache.
 constexpr int64_t kRowGrain = 32, kManyRows = 256;
 
-void matmul(RunProduct run, const MatmulParams& p, const Execution& on);
-void gated_matmul(RunProduct run, const GatedMatmulParams& p, const Execution& on);
+// `extends`: chains begin at y instead of +0.
+void matmul(RunProduct run, const MatmulParams& p, bool extends, const Execution& on);
+// `dots`: as in KeptGatedMatmulParams, or null.
+void gated_matmul(RunProduct run, const GatedMatmulParams& p, float* dots, const Execution& on);
 
 // The product of a set, as the table has it.
 template <RunProduct run>
 void matmul(const MatmulParams& p, const Execution& on) {
-  matmul(run, p, on);
+  matmul(run, p, false, on);
 }
 
 // Puts the products of a set into the table, when its order is `portable`.
@@ -28,7 +30,19 @@ void override_matmul(Kernels& kernels) {
   if (kernels.order != Order::portable) return;
   kernels.matmul = matmul<run>;
   kernels.gated_matmul = [](const GatedMatmulParams& p, const Execution& on) {
-    gated_matmul(run, p, on);
+    gated_matmul(run, p, nullptr, on);
+  };
+}
+
+// The same for training.
+template <RunProduct run>
+void override_training_matmul(TrainingKernels& kernels) {
+  if (kernels.order != Order::portable) return;
+  kernels.extend_matmul = [](const MatmulParams& p, const Execution& on) {
+    matmul(run, p, true, on);
+  };
+  kernels.gated_matmul = [](const KeptGatedMatmulParams& p, const Execution& on) {
+    gated_matmul(run, p.product, p.dots, on);
   };
 }
 

@@ -5,7 +5,7 @@
 
 #include <span>
 
-#include "kernels/kernels.h"
+#include "kernels/inference.h"
 
 namespace invar::cuda {
 

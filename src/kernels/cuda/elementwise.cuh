@@ -1,7 +1,7 @@
 // Pieces that several kernels share.
 #pragma once
 
-#include "kernels/kernels.h"
+#include "kernels/inference.h"
 #include "numerics/math.h"
 
 namespace invar::cuda {

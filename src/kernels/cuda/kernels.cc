@@ -31,7 +31,6 @@ void check_types(const Activation& x, const PackedWeight& w, Order order) {
 template <Order order>
 void matmul(const MatmulParams& p, const Execution& on) {
   check_types(p.x, p.w, order);
-  CHECK(!p.extend, "the GPU does not continue chains");
   using Rows = ProductSchedule::Rows;
   if (p.rows == 0) return;
   choose(order, p.rows, p.w.k, p.runs, p.runs == 1 ? &Rows::plain : &Rows::runs).matmul(p, on);
@@ -40,14 +39,12 @@ void matmul(const MatmulParams& p, const Execution& on) {
 template <Order order>
 void gated_matmul(const GatedMatmulParams& p, const Execution& on) {
   check_types(p.x, p.gate_up, order);
-  CHECK(!p.dots, "dots are kept on CPUs only");
   if (p.rows == 0) return;
   choose(order, p.rows, p.gate_up.k, 1, &ProductSchedule::Rows::gated).gated_matmul(p, on);
 }
 
 template <Order order>
 void attention(const AttentionParams& p, const Execution& on) {
-  CHECK(!p.max && !p.sum, "the GPU keeps nothing for the backward");
   for (const AttentionSchedule& s : attention_schedules(order))
     if (p.rows <= s.max_rows) return s.attention(p, on);
 }

@@ -1,7 +1,7 @@
 // The operations that have one schedule only; see elementwise.cu.
 #pragma once
 
-#include "kernels/kernels.h"
+#include "kernels/inference.h"
 
 namespace invar::cuda {
 

@@ -75,6 +75,12 @@ void merge(SplitResult& state, const SplitResult& split, int head_dim) {
 
 template <Order order>
 void attention(const AttentionParams& p, const Execution& on) {
+  partial_attention<order>({p}, on);
+}
+
+template <Order order>
+void partial_attention(const PartialAttentionParams& partial, const Execution& on) {
+  const AttentionParams& p = partial.of;
   const int head_dim = p.kv.head_dim;
   const int64_t padded = round_up(head_dim, 32), width = int64_t{p.heads} * head_dim;
   const float c =
@@ -85,7 +91,7 @@ void attention(const AttentionParams& p, const Execution& on) {
       const Reader read(p.kv, p.tables[p.table_of[t]], h / (p.heads / p.kv.kv_heads));
       const bf16_t* q = p.q + (t * p.heads + h) * padded;
       const int64_t last = p.positions[t];
-      const int64_t first = first_place(p, t);
+      const int64_t first = first_place(partial, t);
       SplitResult state;
       bool is_first = true;
       for (int64_t base = first / kSplitPlaces * kSplitPlaces; base <= last; base += kSplitPlaces) {
@@ -98,8 +104,8 @@ void attention(const AttentionParams& p, const Execution& on) {
           merge(state, split, head_dim);
         is_first = false;
       }
-      if (p.max) p.max[t * p.heads + h] = state.max;
-      if (p.sum) p.sum[t * p.heads + h] = state.sum;
+      if (partial.max) partial.max[t * p.heads + h] = state.max;
+      if (partial.sum) partial.sum[t * p.heads + h] = state.sum;
       for (int e = 0; e < head_dim; ++e) {
         const float y = state.out[e] / state.sum;
         const int64_t at = t * p.out.stride + h * head_dim + e;
@@ -118,6 +124,8 @@ void attention(const AttentionParams& p, const Execution& on) {
   }
 }
 
+template void partial_attention<Order::portable>(const PartialAttentionParams&, const Execution&);
+template void partial_attention<Order::hopper>(const PartialAttentionParams&, const Execution&);
 template void attention<Order::portable>(const AttentionParams&, const Execution&);
 template void attention<Order::hopper>(const AttentionParams&, const Execution&);
 

@@ -98,11 +98,11 @@ class HeadBackward {
     Weights w{std::vector<bf16_t>(n * n), std::vector<bf16_t>(n * n)};
     for (int64_t t = 0; t < n; ++t) {
       const int64_t stat = (sequence_.begin + t) * f_.heads + h;
-      const float one_by_sum = 1.0f / f_.sum[stat], d = mean_gradient(t, h);
+      const float one_by_sum = 1.0f / p_.sum[stat], d = mean_gradient(t, h);
       const int64_t first = f_.window > 0 ? std::max<int64_t>(0, t - f_.window + 1) : 0;
       for (int64_t j = first; j <= t; ++j) {
         const float score = orders::dot(order, query(t, h), &keys_[j * e_], e_);
-        const float p = math::exp2(__builtin_fmaf(score, c, -f_.max[stat])) * one_by_sum;
+        const float p = math::exp2(__builtin_fmaf(score, c, -p_.max[stat])) * one_by_sum;
         const float dp = orders::dot(order, d_out(t, h), &values_[j * e_], e_);
         w.p[t * n + j] = f32_to_bf16(p);
         w.ds[t * n + j] = f32_to_bf16((p * (dp - d)) * scale);

@@ -222,9 +222,13 @@ void add_gradient(const AddGradientParams& p, const Execution& on) {
   for (int64_t i = begin; i < end; ++i) p.y[i] = p.y[i] + p.x[i];
 }
 
-BackwardKernels backward_table(Order order) {
+TrainingKernels training_table(Order order) {
+  const bool portable = order == Order::portable;
   return {.name = "scalar",
           .order = order,
+          .gated_matmul =
+              portable ? kept_gated_matmul<Order::portable> : kept_gated_matmul<Order::hopper>,
+          .extend_matmul = portable ? extend_matmul<Order::portable> : extend_matmul<Order::hopper>,
           .round = round,
           .transpose = transpose,
           .pack_columns = pack_columns,
@@ -232,8 +236,8 @@ BackwardKernels backward_table(Order order) {
           .norm_backward = norm_backward,
           .norm_gradient = norm_gradient,
           .gate_backward = gate_backward,
-          .attention_backward = order == Order::portable ? attention_backward<Order::portable>
-                                                         : attention_backward<Order::hopper>,
+          .attention_backward =
+              portable ? attention_backward<Order::portable> : attention_backward<Order::hopper>,
           .attention_scratch = [](int64_t, int64_t) { return int64_t{0}; },
           .qkv_backward = qkv_backward,
           .embed_gradient = embed_gradient,

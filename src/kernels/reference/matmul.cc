@@ -40,21 +40,6 @@ void dot_rows(const Activation& x, int64_t rows, const PackedWeight& w, int64_t 
   }
 }
 
-// Goes on with the chains of outputs [begin, end).
-template <Order order>
-void extend_rows(const MatmulParams& p, int64_t begin, int64_t end) {
-  CHECK(p.runs == 1 && !p.bias && !p.accumulate && p.w.type == DType::bf16,
-        "what a chain that goes on can have");
-  for (int64_t n = begin; n < end; ++n) {
-    const Column<bf16_t> column(p.w, n);
-    const bf16_t* row = static_cast<const bf16_t*>(p.x.data);
-    for (int64_t t = 0; t < p.rows; ++t, row += p.x.stride) {
-      float& y = p.y[t * p.y_stride + n];
-      y = orders::extend_chain(order, row, column.inner, p.w.k, y) + 0.0f;
-    }
-  }
-}
-
 void check_types(const Activation& x, const PackedWeight& w, Order order) {
   CHECK(x.type == w.type, "activations and weights of a product have one type");
   CHECK(order == Order::portable || w.type == DType::bf16, "the order hopper is defined for bf16");
@@ -67,7 +52,6 @@ template <Order order>
 void matmul(const MatmulParams& p, const Execution& on) {
   check_types(p.x, p.w, order);
   const auto [begin, end] = on.share.of(p.w.n, kPanelWidth);
-  if (p.extend) return extend_rows<order>(p, begin, end);
   for (int64_t n = begin; n < end; ++n)
     dot_rows<order>(p.x, p.rows, p.w, n, p.runs, [&](int64_t t, float y) {
       if (p.bias) y = y + p.bias[n];
@@ -77,7 +61,29 @@ void matmul(const MatmulParams& p, const Execution& on) {
 }
 
 template <Order order>
+void extend_matmul(const MatmulParams& p, const Execution& on) {
+  check_types(p.x, p.w, order);
+  CHECK(p.runs == 1 && !p.bias && !p.accumulate && p.w.type == DType::bf16,
+        "what a chain that goes on can have");
+  const auto [begin, end] = on.share.of(p.w.n, kPanelWidth);
+  for (int64_t n = begin; n < end; ++n) {
+    const Column<bf16_t> column(p.w, n);
+    const bf16_t* row = static_cast<const bf16_t*>(p.x.data);
+    for (int64_t t = 0; t < p.rows; ++t, row += p.x.stride) {
+      float& y = p.y[t * p.y_stride + n];
+      y = orders::extend_chain(order, row, column.inner, p.w.k, y) + 0.0f;
+    }
+  }
+}
+
+template <Order order>
 void gated_matmul(const GatedMatmulParams& p, const Execution& on) {
+  kept_gated_matmul<order>({p, nullptr}, on);
+}
+
+template <Order order>
+void kept_gated_matmul(const KeptGatedMatmulParams& kept, const Execution& on) {
+  const GatedMatmulParams& p = kept.product;
   check_types(p.x, p.gate_up, order);
   const int64_t width = p.gate_up.n;
   const auto [begin, end] = on.share.of(round_up(width, kLeafPad), kPanelWidth);
@@ -100,7 +106,7 @@ void gated_matmul(const GatedMatmulParams& p, const Execution& on) {
       Activation x = p.x;
       x.data = static_cast<char*>(x.data) + t0 * x.stride * size_of(x.type);
       const auto keep = [&](int64_t t, int64_t column, float y) {
-        if (p.dots) p.dots[(t0 + t) * 2 * round_up(width, kPanelWidth) + column] = y;
+        if (kept.dots) kept.dots[(t0 + t) * 2 * round_up(width, kPanelWidth) + column] = y;
       };
       dot_rows<order>(x, count, w, gate, 1, [&](int64_t t, float y) { keep(t, gate, g[t] = y); });
       dot_rows<order>(x, count, w, up, 1, [&](int64_t t, float u) {
@@ -116,6 +122,10 @@ void gated_matmul(const GatedMatmulParams& p, const Execution& on) {
 
 template void matmul<Order::portable>(const MatmulParams&, const Execution&);
 template void matmul<Order::hopper>(const MatmulParams&, const Execution&);
+template void extend_matmul<Order::portable>(const MatmulParams&, const Execution&);
+template void extend_matmul<Order::hopper>(const MatmulParams&, const Execution&);
+template void kept_gated_matmul<Order::portable>(const KeptGatedMatmulParams&, const Execution&);
+template void kept_gated_matmul<Order::hopper>(const KeptGatedMatmulParams&, const Execution&);
 template void gated_matmul<Order::portable>(const GatedMatmulParams&, const Execution&);
 template void gated_matmul<Order::hopper>(const GatedMatmulParams&, const Execution&);
 
@@ -130,6 +140,8 @@ Kernels table(Order order) {
           .qkv = qkv,
           .qkv_product = nullptr,
           .attention = portable ? attention<Order::portable> : attention<Order::hopper>,
+          .partial_attention =
+              portable ? partial_attention<Order::portable> : partial_attention<Order::hopper>,
           .add = add,
           .copy_places = copy_places,
           .round_in_place = round_in_place,

@@ -1,7 +1,7 @@
 // The executable contract of every kernel: scalar, written for reading.
 #pragma once
 
-#include "kernels/backward.h"
+#include "kernels/training.h"
 
 namespace invar::reference {
 
@@ -14,6 +14,8 @@ void gated_matmul(const GatedMatmulParams& p, const Execution& on);
 void qkv(const QkvParams& p, const Execution& on);
 template <Order order>
 void attention(const AttentionParams& p, const Execution& on);
+template <Order order>
+void partial_attention(const PartialAttentionParams& p, const Execution& on);
 void add(const AddParams& p, const Execution& on);
 void copy_places(const CopyPlacesParams& p, const Execution& on);
 void round_in_place(const RoundInPlaceParams& p, const Execution& on);
@@ -22,6 +24,10 @@ void sample(const SampleParams& p, const Execution& on);
 
 Kernels table(Order order);
 
+template <Order order>
+void extend_matmul(const MatmulParams& p, const Execution& on);
+template <Order order>
+void kept_gated_matmul(const KeptGatedMatmulParams& p, const Execution& on);
 void round(const RoundInPlaceParams& p, const Execution& on);
 void transpose(const TransposeParams& p, const Execution& on);
 void pack_columns(const PackColumnsParams& p, const Execution& on);
@@ -38,6 +44,6 @@ void squares(const SquaresParams& p, const Execution& on);
 void adam(const AdamParams& p, const Execution& on);
 void add_gradient(const AddGradientParams& p, const Execution& on);
 
-BackwardKernels backward_table(Order order);
+TrainingKernels training_table(Order order);
 
 }  // namespace invar::reference

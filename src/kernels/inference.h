@@ -13,94 +13,16 @@
 #include <cstdint>
 
 #include "device/execution.h"
-#include "numerics/dtype.h"
+#include "kernels/layout.h"
 #include "numerics/orders.h"
 
 namespace invar {
-
-// ---- Layouts ----
-
-constexpr int kPanelWidth = 16;    // outputs in one panel of a packed weight
-constexpr int kLeafPad = 32;       // inner sizes are padded with zeros to this many elements
-constexpr int kSplitPlaces = 128;  // places in one split of attention (numerics 4)
-
-constexpr int64_t round_up(int64_t x, int64_t multiple) {
-  return (x + multiple - 1) / multiple * multiple;
-}
-
-// Elements between rows of a bf16 activation with K columns: whole leaves, and an odd number of
-// cache lines, so that the 16 rows of a tile lie in 16 different sets of the cache. Columns K ..
-// round_up(K, 32) are kept zero.
-constexpr int64_t activation_stride(int64_t k) {
-  const int64_t padded = round_up(k, kLeafPad);
-  return padded % 64 ? padded : padded + 32;
-}
-
-// A weight matrix [N][K] in panels of 16 outputs (numerics 1.1), zero-padded to whole panels and
-// leaves:
-//   bf16: [N/16][K/32][16 pairs][16 outputs][2]     f32: [N/16][K/32][32][16 outputs]
-// 64-byte aligned. A gated pair (gate, up) interleaves its panels: panel 2i is gate's i-th, panel
-// 2i + 1 up's.
-struct PackedWeight {
-  const void* data = nullptr;
-  DType type = DType::bf16;  // bf16 or f32
-  int64_t n = 0, k = 0;      // of one matrix, unpadded
-
-  constexpr int64_t panels() const { return round_up(n, kPanelWidth) / kPanelWidth; }
-  constexpr int64_t panel_elements() const { return round_up(k, kLeafPad) * kPanelWidth; }
-  constexpr int64_t elements() const { return panels() * panel_elements(); }
-};
 
 // The weights that the team reads after a product's own, or none. An implementation may fetch their
 // beginning, which a product would have to wait for. They change no bit.
 struct NextWeight {
   const PackedWeight* w = nullptr;
   bool is_gated = false;  // interleaved with another of its size
-};
-
-// Index of element (output, inner) in a packed bf16 / f32 matrix with the given inner size.
-constexpr int64_t packed_index_bf16(int64_t output, int64_t inner, int64_t k) {
-  const int64_t panel = output / 16 * (round_up(k, kLeafPad) * 16);
-  return panel + inner / 32 * 512 + inner % 32 / 2 * 32 + output % 16 * 2 + inner % 2;
-}
-constexpr int64_t packed_index_f32(int64_t output, int64_t inner, int64_t k) {
-  return output / 16 * (round_up(k, kLeafPad) * 16) + inner * 16 + output % 16;
-}
-
-// One layer's keys and values in pages. A (page, kv head) block of keys is a packed matrix of
-// page_places outputs and E inner elements; a block of values is, for every 32 places, a packed
-// matrix of E outputs and 32 inner elements:
-//   keys   [page][G][P/16][E/32][16 pairs of e][16 places][2]
-//   values [page][G][P/32][E/16][16 pairs of places][16 e][2]
-// so both products of attention read them as packed weights. Only ever finite values; zero where
-// never written.
-struct KvLayer {
-  bf16_t* keys = nullptr;
-  bf16_t* values = nullptr;
-  int32_t page_places = 0;  // P: 32, 64 or 128
-  int32_t kv_heads = 0;     // G
-  int32_t head_dim = 0;     // E
-
-  constexpr int64_t key_block() const { return page_places * round_up(head_dim, 32); }
-  constexpr int64_t value_block() const { return page_places * round_up(head_dim, 16); }
-  constexpr int64_t key_index(int64_t page, int64_t head, int64_t place, int64_t e) const {
-    return (page * kv_heads + head) * key_block() + packed_index_bf16(place, e, head_dim);
-  }
-  constexpr int64_t value_index(int64_t page, int64_t head, int64_t place, int64_t e) const {
-    return (page * kv_heads + head) * value_block() + place / 32 * 32 * round_up(head_dim, 16) +
-           packed_index_bf16(e, place % 32, 32);
-  }
-};
-
-// ---- Parameters ----
-
-// An activation that is the input of a matrix product: bf16, or f32 when the weights are f32
-// (numerics 0). Row stride in elements; columns from the width to round_up(width, 32) are zero and
-// the consumer relies on it.
-struct Activation {
-  void* data = nullptr;
-  DType type = DType::bf16;
-  int64_t stride = 0;
 };
 
 // out[t][d] = table row of token[t], as f32. The table is row-major [V][D] (panels false) or packed
@@ -126,9 +48,8 @@ struct RmsNormParams {
   Activation out;
 };
 
-// y[t][n] = dot(x[t], w[n]) in `runs` runs (+ bias[n]); or, with `accumulate`, y = y + that; or,
-// with `extend`, y's chain gone on with: it begins at y instead of +0 (one run, no bias). Numerics
-// 1, 2, 9.
+// y[t][n] = dot(x[t], w[n]) in `runs` runs (+ bias[n]); or, with `accumulate`, y = y + that.
+// Numerics 1, 2.
 struct MatmulParams {
   Activation x;    // [T][K]
   PackedWeight w;  // [N][K]
@@ -138,7 +59,6 @@ struct MatmulParams {
   bool accumulate;
   float* y;  // [T][N]
   int64_t y_stride;
-  bool extend = false;
   NextWeight next = {};
 };
 
@@ -151,9 +71,6 @@ struct GatedMatmulParams {
   const float* gate_bias;  // [F] or null
   const float* up_bias;
   Activation out;  // [T][F]; pad columns set to zero
-  // The dots themselves as well, for training, or null: [T][2 * round_up(F, 16)], columns as the
-  // panels. Only of order `portable` on CPUs.
-  float* dots = nullptr;
   NextWeight next = {};
 };
 
@@ -209,18 +126,26 @@ struct AttentionParams {
   int32_t window;
   KvLayer kv;
   Activation out;  // [T][H * E]; pad columns set to zero
-  // [T][H] each, or null: M and L at the end of step 4, which the backward needs.
-  float* max = nullptr;
-  float* sum = nullptr;
-  // [T], at most positions[t] each, or null: places before them are invalid, too. The foil's ranges
-  // begin there.
-  const int32_t* begin = nullptr;
 };
 
 // The first place that row t sees.
 constexpr int32_t first_place(const AttentionParams& p, int64_t t) {
-  const int32_t of_window =
-      p.window > 0 && p.positions[t] >= p.window ? p.positions[t] - p.window + 1 : 0;
+  return p.window > 0 && p.positions[t] >= p.window ? p.positions[t] - p.window + 1 : 0;
+}
+
+// Attention to some of a row's places, with what it takes to go on from there: to merge it with the
+// attention to others, or to compute its gradient.
+struct PartialAttentionParams {
+  AttentionParams of;
+  // [T], at most positions[t] each, or null: places before them are invalid, too.
+  const int32_t* begin = nullptr;
+  // [T][H] each, or null: M and L at the end of step 4.
+  float* max = nullptr;
+  float* sum = nullptr;
+};
+
+constexpr int32_t first_place(const PartialAttentionParams& p, int64_t t) {
+  const int32_t of_window = first_place(p.of, t);
   return p.begin && p.begin[t] > of_window ? p.begin[t] : of_window;
 }
 
@@ -230,13 +155,6 @@ struct AddParams {
   const float* bias;  // [D] or null
   int64_t rows, width;
   float* y;  // [T][D]
-};
-
-// Keys and values of places [begin, end) of page `from` go to the same places of page `to`.
-struct PlaceCopy {
-  int32_t from, to;
-  int32_t begin, end;  // within the page
-  bool operator==(const PlaceCopy&) const = default;
 };
 
 struct CopyPlacesParams {
@@ -295,6 +213,7 @@ struct Kernels {
   Operation<QkvParams> qkv;
   Operation<QkvProductParams> qkv_product;  // null where it would gain nothing
   Operation<AttentionParams> attention;
+  Operation<PartialAttentionParams> partial_attention;  // null on a GPU
   Operation<AddParams> add;
   Operation<CopyPlacesParams> copy_places;
   Operation<RoundInPlaceParams> round_in_place;

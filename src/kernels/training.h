@@ -1,12 +1,12 @@
-// Every operation that training needs beside those of kernels.h, in the same manner: a table of
+// Every operation that training needs beside those of inference.h, in the same manner: a table of
 // functions over plain parameter structs, shares that write disjoint outputs, no allocation.
-// Letters and layouts are those of kernels.h; the orders are numerics 9.
+// Letters are those of inference.h; the orders are numerics 9.
 //
 // A sum over rows is a chain over leaves of 32 rows, begun at what the gradient holds: it starts as
 // zero and goes on from batch to batch. T is therefore a multiple of 32.
 #pragma once
 
-#include "kernels/kernels.h"
+#include "kernels/inference.h"
 
 namespace invar {
 
@@ -23,6 +23,12 @@ struct Columns {
   int pair = -1;  // -1: not a pair; else which of the two
 
   int64_t at(int64_t i) const { return pair < 0 ? first + i : paired_column(i, pair); }
+};
+
+// A gated product whose dots are kept, too: [T][2 * round_up(F, 16)], columns as the panels.
+struct KeptGatedMatmulParams {
+  GatedMatmulParams product;
+  float* dots;
 };
 
 // out = bf16(x): how a gradient enters matrix products. Pad columns are set to zero.
@@ -98,12 +104,14 @@ struct GateBackwardParams {
 // Attention's backward: dq, dk and dv of rotated queries and keys, from the forward's results.
 // Rows of one table are the positions 0, 1, 2 ... of one sequence, all of it, in order.
 struct AttentionBackwardParams {
-  AttentionParams forward;  // with max and sum, and `out` as the forward left it; bf16
-  Activation d_out;         // [T][H * E], bf16
-  int64_t max_positions;    // no sequence is longer
-  float* d_qkv;             // [T][(H + 2G) * E], laid out as QkvParams::qkv
+  AttentionParams forward;  // `out` as the forward left it; bf16
+  const float* max;         // [T][H] each, of the forward; see PartialAttentionParams
+  const float* sum;
+  Activation d_out;       // [T][H * E], bf16
+  int64_t max_positions;  // no sequence is longer
+  float* d_qkv;           // [T][(H + 2G) * E], laid out as QkvParams::qkv
   int64_t d_qkv_stride;
-  std::byte* scratch;  // BackwardKernels::attention_scratch bytes for each share
+  std::byte* scratch;  // TrainingKernels::attention_scratch bytes for each share
   int64_t scratch_stride;
 };
 
@@ -182,10 +190,13 @@ struct AddGradientParams {
   float* y;
 };
 
-struct BackwardKernels {
+struct TrainingKernels {
   const char* name;
   Order order;
 
+  Operation<KeptGatedMatmulParams> gated_matmul;
+  // A product whose chains go on: they begin at y instead of +0. One run, no bias, bf16.
+  Operation<MatmulParams> extend_matmul;
   Operation<RoundParams> round;
   Operation<TransposeParams> transpose;
   Operation<PackColumnsParams> pack_columns;
