@@ -22,7 +22,8 @@ struct ServeFlags {
   server::ServerOptions server;
   std::vector<std::string> names;
   std::string template_file, tool_parser = "auto", generation_config = "auto";
-  int header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30, body_mib = 32;
+  int header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30;
+  int body_mib = 32, bodies_mib = 32;
   std::string journal, journal_sync = "process";
   bool engine_process = false;
   int replicas = 1;
@@ -83,8 +84,8 @@ class LocalEngine {
     for (int i = 0; i < flags.replicas; ++i) {
       if (i > 0) pools_.push_back(std::make_unique<ThreadPool>(threads, i * threads));
       engines_.push_back(make_engine(*model_, flags.engine, i > 0 ? pools_.back().get() : nullptr));
-      backends_.push_back(std::make_unique<server::InprocBackend>(
-          *engines_.back(), tokenizer, facts, flags.engine.options.scheduler.max_num_seqs));
+      backends_.push_back(
+          std::make_unique<server::InprocBackend>(*engines_.back(), tokenizer, facts));
       backends.push_back(backends_.back().get());
     }
     replicas_.emplace(std::move(backends));
@@ -140,6 +141,7 @@ int run_serve(ServeFlags flags) {
   flags.server.request_timeout =
       std::chrono::milliseconds(static_cast<int64_t>(flags.request_seconds * 1000));
   http.max_body_bytes = static_cast<size_t>(flags.body_mib) << 20;
+  http.max_bodies_bytes = static_cast<size_t>(flags.bodies_mib) << 20;
   const ModelOptions options = resolved(flags.model);
   const Tokenizer tokenizer = load_tokenizer(options);
   if (flags.engine_socket >= 0) {
@@ -206,11 +208,11 @@ void add_serve(CLI::App& app, Action& action) {
   // An empty key, of a variable that is not set, would be shown by everyone.
   const CLI::Validator not_empty(
       [](const std::string& key) { return key.empty() ? "expected a key, found none" : ""; }, "");
-  command->add_option("--api-key", o.api_keys, "Keys of which a client must show one")
+  command->add_option("--api-key", o.keys.client, "Keys of which a client must show one")
       ->envname("INVAR_API_KEY")
       ->check(not_empty);
   command
-      ->add_option("--admin-key", o.admin_keys,
+      ->add_option("--admin-key", o.keys.admin,
                    "Keys of which a client of /admin must show one; without it those of --api-key")
       ->envname("INVAR_ADMIN_KEY")
       ->check(not_empty);
@@ -234,8 +236,16 @@ void add_serve(CLI::App& app, Action& action) {
   command->add_option("--max-connections", o.http.max_connections, "Connections at the same time")
       ->capture_default_str();
   const auto positive = CLI::Range(1, 1 << 20);
-  command->add_option("--max-body-mib", flags->body_mib, "MiB of a request's body")
+  command
+      ->add_option("--max-body-mib", flags->body_mib,
+                   "MiB of a request's body, the lines between its chunks included")
       ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command
+      ->add_option("--max-bodies-mib", flags->bodies_mib,
+                   "MiB of all bodies beyond 64 KiB that are read or wait to be understood, at "
+                   "least --max-body-mib; more wait unread")
+      ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command->add_option("--header-timeout", flags->header_seconds, "Seconds for a request's header")
       ->check(positive)

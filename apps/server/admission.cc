@@ -60,7 +60,24 @@ openai::Request Admission::read(const JournalEntry& entry) const {
   return request;
 }
 
-Admitted Admission::admit(const HttpRequest& http) const {
+void take_places(PlacesHeld& places, const openai::Request& request) {
+  const Places& all = places.of();
+  const size_t answers = request.answers();
+  if (answers > all.most())
+    throw ApiError{400,
+                   fmt::format("expected at most {} answers (--max-queued-requests), found a "
+                               "request for {}: prompts {}, n {}",
+                               all.most(), answers, request.prompts.size(), request.text.params.n),
+                   "", "n"};
+  if (!places.grow_to(answers))
+    throw ApiError{429,
+                   fmt::format("the server makes at most {} answers at the same time, {} are being "
+                               "made or wait and {} more are asked for",
+                               all.most(), all.taken(), answers),
+                   "queue_full"};
+}
+
+Admitted Admission::admit(const HttpRequest& http, std::shared_ptr<PlacesHeld> places) const {
   const BackendFacts facts = backend_.facts();
   const openai::Endpoint endpoint = endpoint_of(http.path);
   JournalEntry entry{.id = random_id(endpoint == openai::Endpoint::chat          ? "chatcmpl-"
@@ -76,10 +93,13 @@ Admitted Admission::admit(const HttpRequest& http) const {
   // A number that every client's JSON reader keeps.
   if (!request.has_seed) request.text.params.seed = random_bits(53);
   request.text.params = entry.params = checked(std::move(request.text.params), facts.vocab);
+  take_places(*places, request);
   if (const std::string* key = http.header("idempotency-key")) entry.idempotency_key = *key;
   for (const openai::Prompt& prompt : request.prompts)
     entry.prompts.push_back(encode(request, prompt));
-  return complete(std::move(entry), std::move(request));
+  Admitted admitted = complete(std::move(entry), std::move(request));
+  admitted.places = std::move(places);
+  return admitted;
 }
 
 std::vector<int32_t> Admission::encode(const openai::Request& request,
@@ -168,7 +188,11 @@ Admitted Admission::complete(JournalEntry entry, openai::Request request) const 
                     .system_fingerprint = fingerprint(),
                     .seed = entry.params.seed};
   std::vector<Job> jobs = make_jobs(entry, request);
-  return {std::move(entry), std::move(request), std::move(head), std::move(jobs)};
+  return {.entry = std::move(entry),
+          .request = std::move(request),
+          .head = std::move(head),
+          .jobs = std::move(jobs),
+          .places = nullptr};
 }
 
 std::vector<Job> Admission::make_jobs(const JournalEntry& entry,

@@ -1,6 +1,7 @@
 // From the bytes of a request to a journal entry and the jobs that compute it.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "frontend/openai.h"
 #include "http.h"
 #include "journal/journal.h"
+#include "places.h"
 
 namespace invar::server {
 
@@ -26,7 +28,8 @@ struct Admitted {
   JournalEntry entry;
   openai::Request request;
   openai::Head head;
-  std::vector<Job> jobs;  // one for each answer; their ids are still 0
+  std::vector<Job> jobs;               // one for each answer; their ids are still 0
+  std::shared_ptr<PlacesHeld> places;  // one for each
 };
 
 struct TokenizedText {
@@ -38,9 +41,9 @@ class Admission {
  public:
   Admission(const ServedModel& model, const Backend& backend) : model_(model), backend_(backend) {}
 
-  // A new request. Draws what the request leaves open: id, time, seed. Throws ApiError and
-  // UsageError.
-  Admitted admit(const HttpRequest& http) const;
+  // A new request. Draws what the request leaves open: id, time, seed. Takes places for its answers
+  // before it looks at its prompts. Throws ApiError and UsageError.
+  Admitted admit(const HttpRequest& http, std::shared_ptr<PlacesHeld> places) const;
   // The same once more, from its entry. Throws ApiError when it was made with another arithmetic
   // or other weights, naming both.
   Admitted readmit(const JournalEntry& entry) const;
@@ -66,6 +69,9 @@ class Admission {
   const ServedModel& model_;
   const Backend& backend_;
 };
+
+// Takes places for all answers of the request. Throws ApiError when there are not so many.
+void take_places(PlacesHeld& places, const openai::Request& request);
 
 // `prefix` and 24 random hexadecimal digits.
 std::string random_id(const char* prefix);

@@ -65,7 +65,10 @@ bool Answering::is_over(size_t job) const {
 }
 
 bool Answering::pull(std::string& out) {
-  for (const auto& [job, output] : waiting_) writer_->push(job, output, out);
+  for (const auto& [job, output] : waiting_) {
+    writer_->push(job, output, out);
+    if (is_over(job)) answers_.settle(*this, job);
+  }
   waiting_.clear();
   if (expired_) writer_->fail(kTooLate, "deadline_exceeded", out);
   over_ = writer_->ended();
@@ -119,12 +122,21 @@ void Answers::expire(Answering& answering) {
   settle(answering);
 }
 
+void Answers::forget(const Answering& answering, size_t job) {
+  const int64_t id = answering.admitted().jobs[job].id;
+  if (places_.erase(id)) backend_.cancel(id);
+}
+
+void Answers::settle(Answering& answering, size_t job) {
+  if (answering.is_over(job)) forget(answering, job);
+  if (answering.is_over()) settle(answering);
+}
+
 void Answers::settle(Answering& answering) {
-  const auto& jobs = answering.admitted().jobs;
-  for (size_t i = 0; i < jobs.size(); ++i)
-    if (answering.is_over(i) && places_.erase(jobs[i].id)) backend_.cancel(jobs[i].id);
   if (!answering.is_over() || !answering.known_) return;
+  for (size_t i = 0; i < answering.admitted().jobs.size(); ++i) forget(answering, i);
   answering.known_ = false;
+  answering.admitted_.places = nullptr;
   --live_;
   measure_end(answering);
   ended_(answering.admitted().entry, answering.outcome_);
@@ -197,7 +209,7 @@ void Answers::deliver() {
     if (output.finish != FinishReason::none) places_.erase(found);
     measure(*place.answering, output);
     place.answering->on_token(place.job, output);
-    settle(*place.answering);
+    settle(*place.answering, place.job);
   }
 }
 

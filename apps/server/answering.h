@@ -77,7 +77,8 @@ class Answers final : public BackendSink {
   void cancel(Answering& answering);
   // The same, and tells the client that its time is up.
   void expire(Answering& answering);
-  // Forgets what is over of an answer.
+  // Forgets a job that is over, and the answer when it is.
+  void settle(Answering& answering, size_t job);
   void settle(Answering& answering);
   size_t size() const { return live_; }
 
@@ -90,6 +91,7 @@ class Answers final : public BackendSink {
     std::shared_ptr<Answering> answering;
     size_t job;
   };
+  void forget(const Answering& answering, size_t job);
   void deliver();
   void measure(Answering& answering, const TokenOutput& output);
   void measure_end(const Answering& answering);

@@ -1,16 +1,14 @@
 #include "api.h"
 
-#include <openssl/crypto.h>
 #include <openssl/evp.h>
 
 #include <charconv>
-#include <csignal>
 #include <cstring>
 #include <ctime>
 
 #include "base/error.h"
-#include "base/sha256.h"
 #include "errors.h"
+#include "stop_signals.h"
 
 namespace invar::server {
 
@@ -32,27 +30,13 @@ json::Value embedding_value(const std::vector<float>& vector, bool base64) {
   return text;
 }
 
-// Compares digests, so that the time says nothing about a key.
-bool shows_a_key(const HttpRequest& request, const std::vector<std::string>& keys) {
-  constexpr std::string_view kBearer = "Bearer ";
-  const std::string* header = request.header("authorization");
-  if (!header || !header->starts_with(kBearer)) return false;
-  const Digest digest = sha256(std::as_bytes(std::span(*header).subspan(kBearer.size())));
-  bool found = false;
-  for (const std::string& key : keys) {
-    const Digest expected = sha256(std::as_bytes(std::span(key)));
-    found |= CRYPTO_memcmp(digest.data(), expected.data(), digest.size()) == 0;
-  }
-  return found;
-}
-
 }  // namespace
 
 struct Server::Route {
   const char* method;
   const char* path;
   Endpoint endpoint;
-  enum class Key { none, client, admin } key = Key::client;
+  Keys::Need key = Keys::Need::client;
   bool takes_id = false;  // the path goes on with the id of an answer
 
   bool matches(const std::string& asked) const {
@@ -62,7 +46,7 @@ struct Server::Route {
 };
 
 const std::vector<Server::Route>& Server::routes() {
-  using enum Route::Key;
+  using enum Keys::Need;
   static const std::vector<Route> kRoutes = {
       {"GET", "/health", &Server::health, none},
       {"GET", "/version", &Server::version, none},
@@ -89,9 +73,11 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
       backend_(backend),
       journal_(journal),
       admission_(model, backend),
+      places_(options.max_queued),
       started_(static_cast<int64_t>(std::time(nullptr))),
       http_(
-          options.http, [this](std::shared_ptr<Exchange> exchange) { handle(exchange); },
+          options.http, [this](const HttpRequest& request) { return gate(request); },
+          [this](std::shared_ptr<Exchange> exchange) { handle(exchange); },
           [](int status, const std::string& sentence) {
             return error_reply({.status = status, .message = sentence});
           }),
@@ -107,13 +93,26 @@ void Server::run() {
   backend_.start(answers_);
   if (journal_)
     with_weights([this](Turn turn) { worker_.post([=, this] { resume_unfinished(turn); }); });
-  for (const int signal : {SIGTERM, SIGINT}) http_.on_signal(signal, [this] { http_.stop(); });
+  const StopSignals signals;
+  http_.on_readable(signals.file(), [this] { http_.stop(); });
   http_.run();
+}
+
+std::optional<HttpReply> Server::gate(const HttpRequest& request) {
+  HttpReply reply;
+  try {
+    if (find_route(request, reply)) return std::nullopt;
+  } catch (const ApiError& error) {
+    reply = error_reply(error);
+  }
+  ++answers_.metrics.refused[reply.status];
+  std::ranges::move(allowed_origin(request), std::back_inserter(reply.headers));
+  return reply;
 }
 
 void Server::handle(const std::shared_ptr<Exchange>& exchange) {
   try {
-    allow_origin(*exchange);
+    exchange->more_headers = allowed_origin(exchange->request);
     set_deadline(exchange);
     route(exchange);
   } catch (const ApiError& error) {
@@ -128,17 +127,17 @@ void Server::refuse(Exchange& exchange, const ApiError& error) {
   exchange.reply(error_reply(error));
 }
 
-// What a browser wants to know before it shows the answer to a page of another origin.
-void Server::allow_origin(Exchange& exchange) const {
-  const std::string* origin = exchange.request.header("origin");
-  if (!origin) return;
+Headers Server::allowed_origin(const HttpRequest& request) const {
+  const std::string* origin = request.header("origin");
+  if (!origin) return {};
   for (const std::string& allowed : options_.allowed_origins) {
     if (allowed != "*" && allowed != *origin) continue;
-    exchange.more_headers.emplace_back("Access-Control-Allow-Origin", allowed);
-    exchange.more_headers.emplace_back("Access-Control-Expose-Headers", "*");
-    if (allowed != "*") exchange.more_headers.emplace_back("Vary", "Origin");
-    return;
+    Headers headers = {{"Access-Control-Allow-Origin", allowed},
+                       {"Access-Control-Expose-Headers", "*"}};
+    if (allowed != "*") headers.emplace_back("Vary", "Origin");
+    return headers;
   }
+  return {};
 }
 
 // X-Request-Timeout: seconds from the request's arrival, within what the server allows.
@@ -164,7 +163,14 @@ void Server::set_deadline(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void Server::route(const std::shared_ptr<Exchange>& exchange) {
-  const HttpRequest& request = exchange->request;
+  HttpReply otherwise;
+  if (const Route* route = find_route(exchange->request, otherwise))
+    return (this->*route->endpoint)(exchange);
+  if (otherwise.status >= 400) ++answers_.metrics.refused[otherwise.status];
+  exchange->reply(std::move(otherwise));
+}
+
+const Server::Route* Server::find_route(const HttpRequest& request, HttpReply& otherwise) const {
   std::string allowed;
   for (const Route& route : routes()) {
     if (!route.matches(request.path)) continue;
@@ -173,37 +179,22 @@ void Server::route(const std::shared_ptr<Exchange>& exchange) {
       allowed += allowed.empty() ? route.method : std::string(", ") + route.method;
       continue;
     }
-    check_key(route, request);
-    return (this->*route.endpoint)(exchange);
+    options_.keys.check(route.key, request);
+    return &route;
   }
   if (allowed.empty())
     throw ApiError{404, fmt::format("there is nothing at {}", json::quoted(request.path))};
-  if (request.method == "OPTIONS" && request.header("access-control-request-method"))
-    return exchange->reply({.status = 204,
-                            .headers = {{"Access-Control-Allow-Methods", allowed},
-                                        {"Access-Control-Allow-Headers", "*, Authorization"},
-                                        {"Access-Control-Max-Age", "600"}}});
-  ++answers_.metrics.refused[405];
-  HttpReply reply = error_reply(
+  if (request.method == "OPTIONS" && request.header("access-control-request-method")) {
+    otherwise = {.status = 204,
+                 .headers = {{"Access-Control-Allow-Methods", allowed},
+                             {"Access-Control-Allow-Headers", "*, Authorization"},
+                             {"Access-Control-Max-Age", "600"}}};
+    return nullptr;
+  }
+  otherwise = error_reply(
       {405, fmt::format("expected {} at {}, found {}", allowed, request.path, request.method)});
-  reply.headers.emplace_back("Allow", allowed);
-  exchange->reply(std::move(reply));
-}
-
-void Server::check_key(const Route& route, const HttpRequest& request) const {
-  const bool is_admin = route.key == Route::Key::admin;
-  const auto& keys =
-      is_admin && !options_.admin_keys.empty() ? options_.admin_keys : options_.api_keys;
-  // Not even on a loopback address: a page in a browser there can send a POST too.
-  if (is_admin && keys.empty())
-    throw ApiError{403,
-                   fmt::format("{} needs a server with --admin-key or --api-key", request.path),
-                   "no_api_key"};
-  if (route.key == Route::Key::none || keys.empty() || shows_a_key(request, keys)) return;
-  throw ApiError{401,
-                 fmt::format("expected the {} as \"Authorization: Bearer KEY\"",
-                             &keys == &options_.admin_keys ? "admin's key" : "server's key"),
-                 "invalid_api_key"};
+  otherwise.headers.emplace_back("Allow", allowed);
+  return nullptr;
 }
 
 void Server::health(std::shared_ptr<Exchange> exchange) {
@@ -313,13 +304,14 @@ void Server::embeddings(std::shared_ptr<Exchange> exchange) {
 }
 
 void Server::answer(std::shared_ptr<Exchange> exchange) {
-  const size_t size = answers_.size() + behind_swap_.size();
-  if (size >= options_.max_queued)
-    throw ApiError{429,
-                   fmt::format("{} answers are being computed or wait: more are refused", size),
-                   "queue_full"};
-  with_weights([this, exchange = std::move(exchange)](const Turn& turn) {
-    worker_.post([=, this] { compute(exchange, turn); });
+  // One at least; how many they are is known when the body is understood.
+  const auto places = std::make_shared<PlacesHeld>(places_);
+  if (!places->grow_to(1))
+    throw ApiError{
+        429, fmt::format("{} answers are being made or wait: more are refused", places_.taken()),
+        "queue_full"};
+  with_weights([=, this](const Turn& turn) {
+    worker_.post([=, this] { compute(exchange, places, turn); });
   });
 }
 
@@ -339,11 +331,12 @@ void Server::guarded(const std::shared_ptr<Exchange>& exchange,
   }
 }
 
-void Server::compute(std::shared_ptr<Exchange> exchange, const Turn& turn) {
+void Server::compute(std::shared_ptr<Exchange> exchange, std::shared_ptr<PlacesHeld> places,
+                     const Turn& turn) {
   guarded(exchange, [&] {
     if (const auto known = earlier(exchange->request))
       return go_on(exchange, *known, std::nullopt, 0, turn);
-    const auto admitted = std::make_shared<Admitted>(admission_.admit(exchange->request));
+    const auto admitted = std::make_shared<Admitted>(admission_.admit(exchange->request, places));
     warn_of_ignored(admitted->request.ignored);
     answers_.number(admitted->jobs);
     if (!journal_) return submit(exchange, admitted, turn);
@@ -387,6 +380,8 @@ std::optional<JournalEntry> Server::earlier(const HttpRequest& request) const {
 void Server::submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted> admitted,
                     const Turn& turn) {
   http_.post([this, exchange = std::move(exchange), admitted = std::move(admitted), turn] {
+    exchange->drop_body();
+    std::string().swap(admitted->entry.request);
     std::shared_ptr<Answering> answering;
     const std::string id = admitted->entry.id;
     guarded(exchange, [&] {  // its stop strings may be none

@@ -11,6 +11,7 @@
 
 #include "admission.h"
 #include "answering.h"
+#include "auth.h"
 #include "backend.h"
 #include "errors.h"
 #include "http.h"
@@ -21,10 +22,8 @@ namespace invar::server {
 
 struct ServerOptions {
   HttpOptions http;
-  std::vector<std::string> api_keys;  // empty: anyone may ask
-  // For what changes the server; empty: `api_keys`, and nobody when these are empty too.
-  std::vector<std::string> admin_keys;
-  size_t max_queued = 1024;  // answers in all beyond which requests are refused with 429
+  Keys keys;
+  size_t max_queued = 1024;  // answers at the same time; requests for more are refused
   std::vector<std::string> allowed_origins = {"*"};  // of pages that may ask (CORS)
   std::chrono::milliseconds request_timeout{0};      // longest for an answer; 0: no limit
   int64_t journal_keep = 7 * 24 * 3600;  // seconds for which lines that have ended are kept
@@ -45,12 +44,16 @@ class Server {
   struct Route;
   static const std::vector<Route>& routes();
 
+  // The refusal of a request whose body is not worth reading: no such path, no key.
+  std::optional<HttpReply> gate(const HttpRequest& request);
   void handle(const std::shared_ptr<Exchange>& exchange);
   void route(const std::shared_ptr<Exchange>& exchange);
-  // Throws ApiError when the request does not show a key that its route needs.
-  void check_key(const Route& route, const HttpRequest& request) const;
+  // The route that the request asks for and may take, or the reply to one that has none. Throws
+  // ApiError.
+  const Route* find_route(const HttpRequest& request, HttpReply& otherwise) const;
   void set_deadline(const std::shared_ptr<Exchange>& exchange);
-  void allow_origin(Exchange& exchange) const;
+  // What a browser wants to know before it shows the answer to a page of another origin.
+  Headers allowed_origin(const HttpRequest& request) const;
   void refuse(Exchange& exchange, const ApiError& error);
   // Runs `task` on a worker; what it returns is the reply.
   void reply_later(Worker& worker, std::shared_ptr<Exchange> exchange,
@@ -77,7 +80,8 @@ class Server {
   // Runs `action` and answers with an error what it throws.
   void guarded(const std::shared_ptr<Exchange>& exchange, const std::function<void()>& action);
   // On the worker: admits the exchange's request and sends its answer to the exchange.
-  void compute(std::shared_ptr<Exchange> exchange, const Turn& turn);
+  void compute(std::shared_ptr<Exchange> exchange, std::shared_ptr<PlacesHeld> places,
+               const Turn& turn);
   // The entry of an earlier request with the same Idempotency-Key, if there was one. Throws
   // ApiError when that was another request.
   std::optional<JournalEntry> earlier(const HttpRequest& request) const;
@@ -98,6 +102,7 @@ class Server {
   Backend& backend_;
   Journal* journal_;  // null: none is kept
   Admission admission_;
+  Places places_;
   int64_t started_;
   std::unordered_map<std::string, std::shared_ptr<Relay>> waiting_;  // resumed, without a client
   int64_t next_forgetting_ = 0;                                      // of the worker

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <boost/asio.hpp>
-#include <csignal>
 #include <list>
 #include <unordered_set>
 
@@ -25,8 +24,11 @@ const std::string* HttpRequest::header(std::string_view lower_case_name) const {
 }
 
 struct HttpServer::Impl final : ConnectionOwner {
-  Impl(const HttpOptions& options, Handler handler, Refusal refusal)
-      : ConnectionOwner{options, std::move(handler), std::move(refusal)}, acceptor(io), pause(io) {}
+  Impl(const HttpOptions& options, Gate gate, Handler handler, Refusal refusal)
+      : ConnectionOwner{options, std::move(gate), std::move(handler), std::move(refusal),
+                        BodyRoom(std::max(options.max_bodies_bytes, options.max_body_bytes))},
+        acceptor(io),
+        pause(io) {}
 
   void listen() {
     error_code error;
@@ -59,11 +61,12 @@ struct HttpServer::Impl final : ConnectionOwner {
   asio::io_context io{1};
   tcp::acceptor acceptor;
   asio::steady_timer pause;
-  std::list<asio::signal_set> signals;
+  std::list<asio::posix::stream_descriptor> watched;  // files of others
 };
 
-HttpServer::HttpServer(const HttpOptions& options, Handler handler, Refusal refusal)
-    : impl_(std::make_unique<Impl>(options, std::move(handler), std::move(refusal))) {
+HttpServer::HttpServer(const HttpOptions& options, Gate gate, Handler handler, Refusal refusal)
+    : impl_(std::make_unique<Impl>(options, std::move(gate), std::move(handler),
+                                   std::move(refusal))) {
   rlimit files{};  // a connection is a descriptor
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
     files.rlim_cur = files.rlim_max;
@@ -98,11 +101,12 @@ std::shared_ptr<void> HttpServer::at(std::chrono::steady_clock::time_point time,
   return timer;
 }
 
-void HttpServer::on_signal(int signal, std::function<void()> task) {
-  asio::signal_set& set = impl_->signals.emplace_back(impl_->io, signal);
-  set.async_wait([task = std::move(task)](const error_code& error, int) {
-    if (!error) task();
-  });
+void HttpServer::on_readable(int file, std::function<void()> task) {
+  auto& watched = impl_->watched.emplace_back(impl_->io, file);
+  watched.async_wait(asio::posix::stream_descriptor::wait_read,
+                     [task = std::move(task)](const error_code& error) {
+                       if (!error) task();
+                     });
 }
 
 void HttpServer::stop() {
@@ -110,7 +114,8 @@ void HttpServer::stop() {
   impl_->stopping = true;
   impl_->acceptor.close(ignored);
   impl_->pause.cancel();
-  impl_->signals.clear();  // a second signal ends the process
+  for (auto& file : impl_->watched) file.release();
+  impl_->watched.clear();
   close_idle_connections(*impl_);
 }
 

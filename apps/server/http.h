@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,8 +52,14 @@ class Exchange {
   virtual bool is_gone() const = 0;
   // `reply` or `stream` was called: another one says nothing.
   virtual bool is_answered() const = 0;
+  // Nobody reads the request's body any more. On the serving thread.
+  void drop_body() {
+    std::string().swap(request.body);
+    body_place = nullptr;
+  }
 
   HttpRequest request;
+  std::shared_ptr<void> body_place;  // what its body takes of HttpOptions::max_bodies_bytes
   std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
   Headers more_headers;               // of the answer
   std::function<void()> on_gone;      // the client has gone before the whole answer was sent
@@ -67,6 +74,8 @@ struct HttpOptions {
   size_t max_connections = 4096;
   size_t max_header_bytes = 64 << 10;
   size_t max_body_bytes = 32 << 20;
+  // Of all bodies beyond 64 KiB that are read or wait to be understood; more wait unread.
+  size_t max_bodies_bytes = 32 << 20;
   std::chrono::milliseconds header_timeout{10'000};  // from the first byte to the last
   std::chrono::milliseconds body_timeout{30'000};    // for each 64 KiB
   std::chrono::milliseconds idle_timeout{75'000};    // between requests
@@ -76,11 +85,13 @@ struct HttpOptions {
 class HttpServer {
  public:
   using Handler = std::function<void(std::shared_ptr<Exchange>)>;
+  // Sees a request whose body is still to be read, and refuses it or lets it come.
+  using Gate = std::function<std::optional<HttpReply>(const HttpRequest&)>;
   // Makes the reply to what never becomes a request: (status, sentence).
   using Refusal = std::function<HttpReply(int, const std::string&)>;
 
   // Listens. Throws Error when the address cannot be had.
-  HttpServer(const HttpOptions& options, Handler handler, Refusal refusal);
+  HttpServer(const HttpOptions& options, Gate gate, Handler handler, Refusal refusal);
   ~HttpServer();
 
   int port() const;
@@ -90,8 +101,8 @@ class HttpServer {
   void post(std::function<void()> task);
   // Calls `task` on the serving thread at `time`, unless what it returns is gone by then.
   std::shared_ptr<void> at(std::chrono::steady_clock::time_point time, std::function<void()> task);
-  // Calls `task` on the serving thread when a signal comes.
-  void on_signal(int signal, std::function<void()> task);
+  // Calls `task` on the serving thread, once, when `file` can be read; before `stop`.
+  void on_readable(int file, std::function<void()> task);
   // Accepts no more connections; idle ones are closed, the rest after their answer.
   void stop();
 

@@ -21,9 +21,15 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr size_t kReadBytes = 16 << 10, kBodyStep = 64 << 10;
+constexpr size_t kSmallBody = 64 << 10;  // is read without asking for room
 // Of a refused body, while its client still sends: closed sooner, it would lose the reply.
 constexpr size_t kMaxDiscarded = 64 << 20;
 constexpr milliseconds kGoodbye{1000};
+
+// A request whose body is not wanted, with the reply.
+struct Unwanted {
+  HttpReply reply;
+};
 
 }  // namespace
 
@@ -51,13 +57,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
   friend class ConnectionExchange;
   asio::awaitable<bool> read_some();
   asio::awaitable<std::optional<HttpRequest>> read_request();
+  // What is to be known before more of a body is read.
+  asio::awaitable<void> begin_body(const RequestParser& parser);
+  asio::awaitable<void> make_room(size_t bytes);
   // The bytes must live until it is done.
   asio::awaitable<void> write(std::string_view bytes);
   asio::awaitable<void> answer(std::shared_ptr<ConnectionExchange> exchange);
   asio::awaitable<void> send_stream(std::shared_ptr<ConnectionExchange> exchange);
   void pull(ConnectionExchange& exchange);
   bool send_at_once(ConnectionExchange& exchange);
-  asio::awaitable<void> refuse(const Refused& refused);
+  asio::awaitable<void> refuse(const HttpReply& reply);
   asio::awaitable<void> watch(std::shared_ptr<ConnectionExchange> exchange);
   bool client_has_gone();
   std::string head_of(const HttpReply& reply, bool whole) const;
@@ -69,6 +78,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool timed_out_ = false;
   ConnectionOwner& owner_;
   std::string in_;              // read and not parsed
+  BodyRoom::Place place_;       // of the body that is read
   std::string piece_, unsent_;  // of a stream
   bool has_more_ = false;       // the stream's source
   bool keep_alive_ = true, is_http_10_ = false;
@@ -145,7 +155,7 @@ void Connection::set_deadline(milliseconds time) {
 
 asio::awaitable<void> Connection::serve() {
   const auto self = shared_from_this();
-  std::optional<Refused> refused;
+  std::optional<HttpReply> refused;
   try {
     set_deadline(owner_.options.header_timeout);
     co_await stream_.handshake();
@@ -154,6 +164,7 @@ asio::awaitable<void> Connection::serve() {
       if (!request) break;
       exchange_ = std::make_shared<ConnectionExchange>(socket_.get_executor());
       exchange_->request = std::move(*request);
+      if (place_) exchange_->body_place = std::move(place_);
       ++owner_.exchanges;
       co_await answer(exchange_);
       --owner_.exchanges;
@@ -161,9 +172,12 @@ asio::awaitable<void> Connection::serve() {
       exchange_ = nullptr;
     }
   } catch (const Refused& caught) {
-    refused = caught;
+    refused = owner_.refusal(caught.status, caught.sentence);
+  } catch (const Unwanted& caught) {
+    refused = caught.reply;
   } catch (const boost::system::system_error&) {  // the client has gone or is too slow
   }
+  place_ = nullptr;
   if (refused) co_await refuse(*refused);
   if (exchange_) {
     --owner_.exchanges;
@@ -212,8 +226,9 @@ asio::awaitable<std::optional<HttpRequest>> Connection::read_request() {
   while (!parser.put(in_)) {
     if (parser.has_header() && !in_body) {
       in_body = true;
-      if (parser.wants_continue()) co_await write("HTTP/1.1 100 Continue\r\n\r\n");
-      set_deadline(owner_.options.body_timeout);
+      co_await begin_body(parser);
+    } else if (in_body && !parser.announced()) {
+      co_await make_room(parser.body_bytes());
     }
     const size_t before = in_.size();
     if (!co_await read_some()) throw boost::system::system_error(asio::error::eof);
@@ -226,6 +241,24 @@ asio::awaitable<std::optional<HttpRequest>> Connection::read_request() {
   keep_alive_ = parser.keep_alive();
   is_http_10_ = parser.is_http_10();
   co_return parser.take();
+}
+
+asio::awaitable<void> Connection::begin_body(const RequestParser& parser) {
+  if (std::optional<HttpReply> reply = owner_.gate(parser.head())) throw Unwanted{*reply};
+  co_await make_room(parser.announced().value_or(0));
+  if (parser.wants_continue()) co_await write("HTTP/1.1 100 Continue\r\n\r\n");
+  set_deadline(owner_.options.body_timeout);
+}
+
+// Room for a body of so many bytes. One that comes in chunks asks for twice as much each time.
+asio::awaitable<void> Connection::make_room(size_t bytes) {
+  if (bytes <= std::max(kSmallBody, place_ ? place_->bytes() : 0)) co_return;
+  deadline_.cancel();
+  const size_t wanted = place_ ? std::min(2 * bytes, owner_.options.max_body_bytes) : bytes;
+  if (!place_) place_ = owner_.bodies.none();
+  if (!co_await owner_.bodies.grow(*place_, wanted, owner_.options.body_timeout))
+    throw Refused{503, "there is no room for the body of the request beside those of others"};
+  set_deadline(owner_.options.body_timeout);
 }
 
 asio::awaitable<void> Connection::write(std::string_view bytes) {
@@ -346,10 +379,9 @@ bool Connection::client_has_gone() {
   return ::poll(&descriptor, 1, 0) > 0;
 }
 
-asio::awaitable<void> Connection::refuse(const Refused& refused) {
+asio::awaitable<void> Connection::refuse(const HttpReply& reply) {
   keep_alive_ = false;
   timed_out_ = false;
-  const HttpReply reply = owner_.refusal(refused.status, refused.sentence);
   try {
     co_await write(head_of(reply, true) + reply.body);
     // Closing with unread input would reset the connection and lose the reply.

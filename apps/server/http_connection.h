@@ -4,6 +4,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <unordered_set>
 
+#include "body_room.h"
 #include "http.h"
 #include "http_stream.h"
 
@@ -14,8 +15,10 @@ class Connection;
 // What connections know of the server that they belong to.
 struct ConnectionOwner {
   HttpOptions options;
+  HttpServer::Gate gate;
   HttpServer::Handler handler;
   HttpServer::Refusal refusal;
+  BodyRoom bodies;
   std::unique_ptr<boost::asio::ssl::context> tls = {};  // null: not encrypted
   bool stopping = false;
   std::unordered_set<Connection*> connections = {};

@@ -14,6 +14,8 @@ using boost::system::error_code;
 namespace {
 
 constexpr size_t kMaxHeaders = 256;
+// Before a chunk: its size and extensions that nobody reads.
+constexpr size_t kMaxChunkLine = 4 << 10;
 
 std::string lower(std::string_view text) {
   std::string out(text);
@@ -68,7 +70,7 @@ void check_header(const http::request<http::string_body>& message) {
     throw Refused{400, "expected a path that begins with / as the target of the request"};
 }
 
-HttpRequest request_of(http::request<http::string_body>&& message) {
+HttpRequest head_of(const http::request<http::string_body>& message) {
   HttpRequest request;
   request.method = std::string(message.method_string());
   const std::string target = std::string(message.target());
@@ -77,7 +79,6 @@ HttpRequest request_of(http::request<http::string_body>&& message) {
   if (query != std::string::npos) request.query = target.substr(query + 1);
   for (const auto& field : message)
     request.headers.emplace_back(lower(field.name_string()), std::string(field.value()));
-  request.body = std::move(message.body());
   return request;
 }
 
@@ -87,14 +88,27 @@ struct RequestParser::Impl {
   http::request_parser<http::string_body> parser;
   bool is_checked = false;
   int64_t fields = 0;  // of the checked header
+  size_t max_body = 0;
+  size_t taken = 0, waiting = 0;  // bytes of the body: parsed, and of a line that is not whole yet
 
   int64_t count_fields() const { return std::distance(parser.get().begin(), parser.get().end()); }
+
+  // Beside the parser's own limit, which counts what chunks hold and not what stands around it.
+  void check_framing(size_t unread) {
+    waiting = parser.is_done() ? 0 : unread;
+    if (waiting > kMaxChunkLine)
+      throw Refused{400, fmt::format("expected at most {} bytes in the line before a chunk, found "
+                                     "more",
+                                     kMaxChunkLine)};
+    if (taken + waiting > max_body) throw refusal_of(http::error::body_limit);
+  }
 };
 
 RequestParser::RequestParser(size_t max_header_bytes, size_t max_body_bytes)
     : impl_(std::make_unique<Impl>()) {
   impl_->parser.header_limit(static_cast<uint32_t>(max_header_bytes));
   impl_->parser.body_limit(max_body_bytes);
+  impl_->max_body = max_body_bytes;
   impl_->parser.eager(false);  // the header alone, to be checked
 }
 
@@ -109,6 +123,7 @@ bool RequestParser::put(std::string& in) {
     // The parser takes a header as a whole.
     if (!impl_->is_checked && (failed || parser.is_header_done())) check_lines(in);
     in.erase(0, used);
+    if (impl_->is_checked) impl_->taken += used;
     if (failed) throw refusal_of(error);
     if (parser.is_header_done() && !impl_->is_checked) {
       check_header(parser.get());
@@ -119,13 +134,28 @@ bool RequestParser::put(std::string& in) {
     // The parser would add them to the header, behind what was checked.
     if (impl_->is_checked && impl_->count_fields() != impl_->fields)
       throw Refused{400, "expected a chunked body that ends without fields, found a trailer"};
+    const bool waits = used == 0 || in.empty() || error;
+    if (impl_->is_checked && waits) impl_->check_framing(in.size());
     if (parser.is_done()) return true;
-    if (used == 0 || in.empty() || error) return false;
+    if (waits) return false;
   }
 }
 
 bool RequestParser::has_header() const {
   return impl_->is_checked;
+}
+
+HttpRequest RequestParser::head() const {
+  return head_of(impl_->parser.get());
+}
+
+std::optional<size_t> RequestParser::announced() const {
+  const auto length = impl_->parser.content_length();
+  return length ? std::optional(static_cast<size_t>(*length)) : std::nullopt;
+}
+
+size_t RequestParser::body_bytes() const {
+  return impl_->taken + impl_->waiting;
 }
 
 bool RequestParser::wants_continue() const {
@@ -141,7 +171,10 @@ bool RequestParser::is_http_10() const {
 }
 
 HttpRequest RequestParser::take() {
-  return request_of(impl_->parser.release());
+  auto message = impl_->parser.release();
+  HttpRequest request = head_of(message);
+  request.body = std::move(message.body());
+  return request;
 }
 
 }  // namespace invar::server

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "http.h"
@@ -17,6 +18,7 @@ struct Refused {
 
 class RequestParser {
  public:
+  // The body's bytes are those of the connection: a chunk's lines count as its contents do.
   RequestParser(size_t max_header_bytes, size_t max_body_bytes);
   ~RequestParser();
 
@@ -24,6 +26,12 @@ class RequestParser {
   // bytes are cut into calls changes nothing but when a fault in an unfinished header is seen.
   bool put(std::string& in);
   bool has_header() const;
+  // The request without its body, once it has its header.
+  HttpRequest head() const;
+  // Bytes of the body that its header announces; nothing when it comes in chunks.
+  std::optional<size_t> announced() const;
+  // Bytes of the body that came, the lines of chunks included.
+  size_t body_bytes() const;
   // The client waits for a word before it sends the body.
   bool wants_continue() const;
   bool keep_alive() const;

@@ -7,12 +7,8 @@
 
 namespace invar::server {
 
-InprocBackend::InprocBackend(Engine& engine, const Tokenizer& tokenizer, BackendFacts facts,
-                             int most_in_engine)
-    : engine_(engine),
-      most_in_engine_(most_in_engine),
-      constraints_(tokenizer),
-      facts_(std::move(facts)) {
+InprocBackend::InprocBackend(Engine& engine, const Tokenizer& tokenizer, BackendFacts facts)
+    : engine_(engine), constraints_(tokenizer), facts_(std::move(facts)) {
   facts_.max_model_len = engine.max_model_len();
   stats_.pages = stats_.free_pages = engine.num_pages();
 }
@@ -48,6 +44,7 @@ void InprocBackend::submit(Job job) {
                   .params = std::move(job.params),
                   .choice = job.choice,
                   .cache_salt = std::move(job.cache_salt),
+                  .priority = job.priority,
                   .hash_logits = job.hash_logits};
   if (!job.form.empty()) {
     const std::lock_guard lock(compiling_);
@@ -55,7 +52,7 @@ void InprocBackend::submit(Job job) {
   }
   {
     const std::lock_guard lock(mutex_);
-    added_.emplace_back(job.priority, std::move(request));
+    added_.push_back(std::move(request));
   }
   woken_.notify_one();
 }
@@ -149,8 +146,8 @@ void InprocBackend::run() {
     {
       std::unique_lock lock(mutex_);
       woken_.wait(lock, [&] {
-        return stopping_ || engine_.has_work() || !held_.empty() || !added_.empty() ||
-               !cancelled_.empty() || !texts_.empty() || !tasks_.empty();
+        return stopping_ || engine_.has_work() || !added_.empty() || !cancelled_.empty() ||
+               !texts_.empty() || !tasks_.empty();
       });
       if (stopping_) return;
     }
@@ -163,28 +160,14 @@ void InprocBackend::run() {
 }
 
 void InprocBackend::take_orders() {
-  std::vector<std::pair<int32_t, Request>> added;
+  std::vector<Request> added;
   std::vector<int64_t> cancelled;
   {
     const std::lock_guard lock(mutex_);
     added.swap(added_);
     cancelled.swap(cancelled_);
   }
-  for (auto& [priority, request] : added) {
-    const int64_t id = request.id;
-    held_.emplace(std::pair(priority, id), std::move(request));
-  }
-  for (const int64_t id : cancelled) {
-    std::erase_if(held_, [&](const auto& one) { return one.first.second == id; });
-    engine_.abort(id);
-  }
-  feed_engine();
-}
-
-void InprocBackend::feed_engine() {
-  while (!held_.empty() && engine_.num_running() + engine_.num_waiting() < most_in_engine_) {
-    Request request = std::move(held_.begin()->second);
-    held_.erase(held_.begin());
+  for (Request& request : added) {
     const int64_t id = request.id;
     try {
       engine_.add(std::move(request));
@@ -194,13 +177,14 @@ void InprocBackend::feed_engine() {
                        .error = "the engine refused the request"});
     }
   }
+  for (const int64_t id : cancelled) engine_.abort(id);
 }
 
 void InprocBackend::count(bool stepped) {
   const StepStats& step = engine_.last_step();
   const std::lock_guard lock(mutex_);
   stats_.running = engine_.num_running();
-  stats_.waiting = engine_.num_waiting() + static_cast<int32_t>(held_.size());
+  stats_.waiting = engine_.num_waiting();
   stats_.free_pages = engine_.free_pages();
   if (!stepped) return;
   stats_.steps += 1;

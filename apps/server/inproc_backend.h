@@ -4,7 +4,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -19,10 +18,8 @@ namespace invar::server {
 
 class InprocBackend final : public Backend {
  public:
-  // All outlive it. `facts` of the engine's model; max_model_len is taken from the engine. Jobs
-  // beyond `most_in_engine` wait here, by priority and then in order.
-  InprocBackend(Engine& engine, const Tokenizer& tokenizer, BackendFacts facts,
-                int most_in_engine = 128);
+  // All outlive it. `facts` of the engine's model; max_model_len is taken from the engine.
+  InprocBackend(Engine& engine, const Tokenizer& tokenizer, BackendFacts facts);
   ~InprocBackend() override;
 
   void start(BackendSink& sink) override;
@@ -41,16 +38,13 @@ class InprocBackend final : public Backend {
  private:
   void run();
   void take_orders();
-  void feed_engine();
   void embed_one();
   void run_tasks();
   void between_steps(std::function<void()> task);
   void count(bool stepped);
 
   Engine& engine_;
-  const int most_in_engine_;
-  std::map<std::pair<int32_t, int64_t>, Request> held_;  // (priority, id); ids grow
-  std::unique_ptr<Embedder> embedder_;                   // made when it is first asked for
+  std::unique_ptr<Embedder> embedder_;  // made when it is first asked for
   BackendSink* sink_ = nullptr;
 
   std::mutex compiling_;  // guards constraints_
@@ -58,7 +52,7 @@ class InprocBackend final : public Backend {
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable woken_;
-  std::vector<std::pair<int32_t, Request>> added_;  // with priorities
+  std::vector<Request> added_;
   std::vector<int64_t> cancelled_;
   struct Text {
     std::vector<int32_t> tokens;

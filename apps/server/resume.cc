@@ -75,15 +75,22 @@ void Server::retrieve(std::shared_ptr<Exchange> exchange) {
 void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry,
                    std::optional<bool> stream, int64_t skip, const Turn& turn) {
   const auto admitted = std::make_shared<Admitted>(admission_.readmit(entry));
+  admitted->places = std::make_shared<PlacesHeld>(places_);
   const bool as_before = !stream || *stream == admitted->request.stream;
   if (stream) admitted->request.stream = *stream;
   http_.post([this, exchange = std::move(exchange), admitted = std::move(admitted), as_before, skip,
               turn]() mutable {
+    exchange->drop_body();
     const auto found = waiting_.find(admitted->entry.id);
     if (as_before && found != waiting_.end()) {
       const std::shared_ptr<Relay> relay = found->second;
       waiting_.erase(found);
       return relay->connect(std::move(exchange), skip);
+    }
+    try {
+      take_places(*admitted->places, admitted->request);
+    } catch (const ApiError& error) {
+      return refuse(*exchange, error);
     }
     const auto relay = Relay::make();
     relay->connect(std::move(exchange), skip);
@@ -97,6 +104,8 @@ void Server::resume_unfinished(const Turn& turn) {
   for (const JournalLine& line : journal_->unfinished()) {
     try {
       const auto admitted = std::make_shared<Admitted>(admission_.readmit(line.entry));
+      admitted->places = std::make_shared<PlacesHeld>(places_);
+      admitted->places->insist_on(admitted->jobs.size());
       const auto relay = Relay::make();
       http_.post([this, relay, id = line.entry.id] { waiting_.emplace(id, relay); });
       answers_.number(admitted->jobs);

@@ -43,6 +43,11 @@ struct Engine::State {
   int32_t prompt_logprobs_done =
       1;  // positions whose log-probability was given: after a preemption, not again
 
+  // Room for the answer, which only those take that no longer wait.
+  void reserve(int64_t max_model_len) {
+    tokens.reserve(static_cast<size_t>(
+        std::min(max_model_len, int64_t{prompt_size()} + request.params.max_tokens)));
+  }
   int32_t prompt_size() const { return static_cast<int32_t>(request.prompt.size()); }
   int32_t answer_size() const { return static_cast<int32_t>(tokens.size()) - prompt_size(); }
 };
@@ -162,7 +167,6 @@ void Engine::add(Request request) {
 
   auto state = std::make_unique<State>();
   state->tokens = request.prompt;
-  state->tokens.reserve(std::min<int64_t>(max_model_len(), size + request.params.max_tokens));
   if (request.params.has_penalties()) state->history = TokenHistory(request.prompt);
   state->request = std::move(request);
   // Whoever wants the prompt's log-probabilities computes every row of it.
@@ -170,7 +174,8 @@ void Engine::add(Request request) {
   scheduler_->add({.id = state->request.id,
                    .tokens = static_cast<int32_t>(size),
                    .prefix = shares ? &state->tokens : nullptr,
-                   .cache_salt = state->request.cache_salt});
+                   .cache_salt = state->request.cache_salt,
+                   .priority = state->request.priority});
   states_.emplace(state->request.id, std::move(state));
 }
 
@@ -187,7 +192,10 @@ bool Engine::step(OutputSink& sink) {
   scheduler_->plan(options_.scheduler.max_num_batched_tokens, plan_);
   if (plan_.entries.empty()) return false;
   in_step_ = true;
-  for (const int64_t id : plan_.admitted) sink.on_start(id);
+  for (const int64_t id : plan_.admitted) {
+    states_.at(id)->reserve(max_model_len());
+    sink.on_start(id);
+  }
   in_step_ = false;
   build_batch();
   if (io_.trace) begin_trace();

@@ -22,6 +22,7 @@ struct Request {
   std::shared_ptr<Constraint> constraint;  // what the answer is held to; null: nothing
   int32_t choice = 0;  // which of the n answers to one prompt this is: part of the noise's counter
   std::string cache_salt;  // only requests of one salt share cached pages
+  int32_t priority = 0;    // smaller is sooner among those that wait
   bool hash_logits =
       true;  // keep the hash of every position whose logits are drawn from (numerics 8)
 };

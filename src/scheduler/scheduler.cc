@@ -55,6 +55,7 @@ void Scheduler::add(const SequenceSpec& spec) {
   if (free_slots_.empty()) {
     free_slots_.push_back(static_cast<int32_t>(sequences_.size()));
     sequences_.push_back({.id = 0,
+                          .priority = 0,
                           .arrival = 0,
                           .known = 0,
                           .planned = 0,
@@ -72,6 +73,7 @@ void Scheduler::add(const SequenceSpec& spec) {
   free_slots_.pop_back();
   Sequence& s = sequences_[slot];
   s.id = spec.id;
+  s.priority = spec.priority;
   s.arrival = arrivals_++;
   s.known = spec.tokens;
   s.planned = s.prefill_end = s.in_flight = 0;
@@ -84,8 +86,10 @@ void Scheduler::add(const SequenceSpec& spec) {
 void Scheduler::remove(int64_t id) {
   const auto found = slot_of_.find(id);
   if (found == slot_of_.end()) return;
-  drop(sequences_[found->second]);
-  forget_gone();
+  Sequence& s = sequences_[found->second];
+  const bool was_resident = s.is_resident();
+  drop(s);
+  if (was_resident) forget_gone();
 }
 
 void Scheduler::set_drafts(int64_t id, int32_t drafts) {
@@ -163,7 +167,7 @@ void Scheduler::add_chunks(StepPlan& plan, int32_t budget, int32_t& left) {
   // A prompt never overtakes one that got nothing, and pages that were just taken from a sequence
   // are not given to another.
   while (left > 0 && all_served && plan.preempted.empty() && may_admit()) {
-    const int32_t known = sequences_[waiting_.back()].known;
+    const int32_t known = sequences_[waiting_.front().slot].known;
     const int32_t rows = chunk(known - head_rows(), known, budget, left);
     if (rows == 0) return;
     emit(plan, admit(plan), rows);
@@ -185,7 +189,7 @@ int32_t Scheduler::admission_pages(const Sequence& s) const {
 }
 
 int32_t Scheduler::head_rows() const {
-  return sequences_[waiting_.back()].known -
+  return sequences_[waiting_.front().slot].known -
          static_cast<int32_t>(matched_.size()) * pool_.page_places();
 }
 
@@ -202,8 +206,9 @@ int32_t Scheduler::owed_pages(const Sequence& s) const {
 }
 
 bool Scheduler::may_admit() {
-  if (waiting_.empty() || num_running_ == options_.max_num_seqs) return false;
-  const Sequence& s = sequences_[waiting_.back()];
+  const int32_t head = head_of_queue();
+  if (head < 0 || num_running_ == options_.max_num_seqs) return false;
+  const Sequence& s = sequences_[head];
   matched_.clear();
   if (cache_ && s.prefix)
     cache_->match(std::span(*s.prefix).first(s.known), s.cache_salt, matched_);
@@ -216,8 +221,9 @@ bool Scheduler::may_admit() {
 }
 
 Scheduler::Sequence& Scheduler::admit(StepPlan& plan) {
-  Sequence& s = sequences_[waiting_.back()];
-  waiting_.pop_back();
+  Sequence& s = sequences_[waiting_.front().slot];
+  pop_head();
+  --num_waiting_;
   s.state = State::running;
   s.table.share(matched_);
   s.planned = static_cast<int32_t>(s.table.capacity());
@@ -307,22 +313,41 @@ void Scheduler::add_drafts(StepPlan& plan, int32_t& left) {
 
 void Scheduler::insert_waiting(Sequence& s) {
   s.state = State::waiting;
-  const auto younger = [&](int32_t a, int32_t b) {
-    return sequences_[a].arrival > sequences_[b].arrival;
-  };
-  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), slot(s), younger), slot(s));
+  ++num_waiting_;
+  waiting_.push_back({s.priority, s.arrival, slot(s)});
+  std::push_heap(waiting_.begin(), waiting_.end());
+}
+
+bool Scheduler::still_waits(const Waiting& entry) const {
+  const Sequence& s = sequences_[entry.slot];
+  return s.state == State::waiting && s.arrival == entry.arrival;  // no two arrivals are equal
+}
+
+int32_t Scheduler::head_of_queue() {
+  while (!waiting_.empty() && !still_waits(waiting_.front())) pop_head();
+  return waiting_.empty() ? -1 : waiting_.front().slot;
+}
+
+void Scheduler::pop_head() {
+  std::pop_heap(waiting_.begin(), waiting_.end());
+  waiting_.pop_back();
+}
+
+// When they are more than the rest, so that each costs its removal once.
+void Scheduler::forget_stale_entries() {
+  if (std::ssize(waiting_) <= 2 * int64_t{num_waiting_} + 64) return;
+  std::erase_if(waiting_, [&](const Waiting& entry) { return !still_waits(entry); });
+  std::make_heap(waiting_.begin(), waiting_.end());
 }
 
 void Scheduler::drop(Sequence& s) {
   slot_of_.erase(s.id);
-  if (s.state == State::waiting) {
-    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), slot(s)));
-  } else {
-    promised_ -= owed_pages(s);
-    --num_running_;
-  }
+  const bool waited = s.state == State::waiting;
+  if (!waited) promised_ -= owed_pages(s);
+  --(waited ? num_waiting_ : num_running_);
   s.state = State::removed;
   free_slot_if_idle(s);
+  if (waited) forget_stale_entries();
 }
 
 void Scheduler::free_slot_if_idle(Sequence& s) {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -46,6 +47,7 @@ struct SequenceSpec {
   // takes pages from the prefix cache nor leaves any there.
   const std::vector<int32_t>* prefix = nullptr;
   std::string cache_salt;  // only sequences of one salt share pages
+  int32_t priority = 0;    // smaller is sooner among those that wait
 };
 
 // What became of one entry of a plan.
@@ -65,7 +67,7 @@ class Scheduler {
   // Appends a sequence to the queue. Throws UsageError for one that is longer than max_model_len.
   void add(const SequenceSpec& spec);
   // Forgets a sequence; its pages are free once no uncommitted plan computes it. Unknown ids are
-  // ignored: it may have finished.
+  // ignored: it may have finished. Takes as long however many wait.
   void remove(int64_t id);
   void set_drafts(int64_t id, int32_t drafts);
 
@@ -78,7 +80,7 @@ class Scheduler {
 
   // Pages of a planned sequence, valid until the next call.
   std::span<const int32_t> pages(int32_t slot) const { return sequences_[slot].table.pages(); }
-  int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  int32_t num_waiting() const { return num_waiting_; }
   int32_t num_running() const { return num_running_; }
   int32_t plans_in_flight() const { return static_cast<int32_t>(last_plan_ - last_commit_); }
   // Empty when pages and queues agree; else what is wrong. `others`: references to pages that are
@@ -90,7 +92,8 @@ class Scheduler {
 
   struct Sequence {
     int64_t id = 0;
-    int64_t arrival = 0;      // order of add: the priority
+    int32_t priority = 0;     // of one that waits; then
+    int64_t arrival = 0;      // the order of add
     int32_t known = 0;        // tokens
     int32_t planned = 0;      // places that the plans so far compute
     int32_t prefill_end = 0;  // tokens known when it was admitted
@@ -155,6 +158,9 @@ class Scheduler {
   // Pages that a resident prompt has yet to take.
   int32_t owed_pages(const Sequence& s) const;
   void insert_waiting(Sequence& s);
+  // The head of the queue, or -1 when nobody waits.
+  int32_t head_of_queue();
+  void pop_head();
   int32_t slot(const Sequence& s) const { return static_cast<int32_t>(&s - sequences_.data()); }
   // Ends a sequence; its slot is free when no plan computes it.
   void drop(Sequence& s);
@@ -164,9 +170,23 @@ class Scheduler {
   std::vector<Sequence> sequences_;  // by slot
   std::vector<int32_t> free_slots_;
   std::unordered_map<int64_t, int32_t> slot_of_;
-  std::vector<int32_t> waiting_;  // slots, youngest first: the head of the queue is the back
+  // One that waits. A sequence that is removed leaves its entry, which is skipped when it comes to
+  // the head.
+  struct Waiting {
+    int32_t priority;
+    int64_t arrival;
+    int32_t slot;
+    // Whether it comes after the other: the heap's top is the head of the queue.
+    bool operator<(const Waiting& other) const {
+      return std::tie(priority, arrival) > std::tie(other.priority, other.arrival);
+    }
+  };
+  bool still_waits(const Waiting& entry) const;
+  void forget_stale_entries();
+
+  std::vector<Waiting> waiting_;  // a heap
   std::vector<int32_t> running_;  // slots, oldest first
-  int32_t num_running_ = 0;
+  int32_t num_running_ = 0, num_waiting_ = 0;
   int32_t promised_ = 0;          // pages that resident prompts have yet to take
   std::vector<int32_t> matched_;  // cached pages of the head of the queue
   size_t victim_end_ = 0;         // residents from here on are in flight or gone

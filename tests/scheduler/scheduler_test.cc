@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "base/error.h"
 #include "support/count_allocations.h"
 
@@ -166,6 +168,35 @@ TEST(Scheduler, RemovalFreesPagesWhenNoPlanUsesThem) {
   scheduler->commit(second, std::vector<StepResult>(1));
   EXPECT_EQ(pool.free_pages(), 10);
   EXPECT_EQ(step(*scheduler), (Rows{{1, 5}}));
+}
+
+TEST(Scheduler, TheUrgentComeFirstAndThenTheOldest) {
+  PagePool pool(100, 32);
+  const auto scheduler = make_scheduler(options(512, 1), pool);
+  for (const auto& [id, priority] : {std::pair{1, 0}, {2, 5}, {3, -1}, {4, 0}, {5, -1}})
+    scheduler->add({.id = id, .tokens = 3, .priority = priority});
+  std::vector<int64_t> order;
+  for (StepPlan plan; scheduler->num_waiting() > 0;) {
+    scheduler->plan(1 << 20, plan);
+    order.push_back(plan.entries.at(0).id);
+    scheduler->commit(plan, std::vector<StepResult>{{.new_tokens = 1, .finished = true}});
+    EXPECT_EQ(scheduler->check_integrity(), "");
+  }
+  EXPECT_EQ(order, (std::vector<int64_t>{3, 5, 1, 4, 2}));
+}
+
+// A removal that looked through all who wait would take minutes here.
+TEST(Scheduler, RemovingThoseWhoWaitTakesAsLongHoweverManyTheyAre) {
+  PagePool pool(100, 32);
+  const auto scheduler = make_scheduler(options(512, 1), pool);
+  constexpr int64_t kMany = 400'000;
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t id = 0; id < kMany; ++id) scheduler->add({.id = id, .tokens = 3});
+  for (int64_t id = 0; id < kMany; id += id % 1000 == 998 ? 2 : 1) scheduler->remove(id);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_EQ(scheduler->num_waiting(), kMany / 1000);
+  EXPECT_EQ(scheduler->check_integrity(), "");
+  EXPECT_EQ(step(*scheduler), (Rows{{999, 3}}));
 }
 
 TEST(Scheduler, ALeakIsFound) {

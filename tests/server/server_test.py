@@ -398,6 +398,23 @@ class BadInput(ServerTest):
         idle = self.served.raw()
         self.assertEqual(read_all(idle), b"")  # silently, after --timeout-keep-alive
 
+    def test_every_byte_of_a_body_counts(self):
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+        body = b'{"prompt":"x","max_tokens":1}'
+        # Extensions are read over; a line of them without end is refused, and so are small chunks with much around them.
+        small = b"".join(b"1;%s\r\n%c\r\n" % (b"e" * 100, byte) for byte in body) + b"0;e=1\r\n\r\n"
+        self.assertRegex(self.raw(head + small), rb"^HTTP/1.1 200 ")
+        before = self.served.resident_bytes()
+        for piece, status, times in ((b"1;" + b"e" * 5000, 400, 1), (b"1;" + b"e" * 4000 + b"\r\n \r\n", 413, 300)):
+            connection = self.served.raw(head)
+            try:
+                for _ in range(times):
+                    connection.sendall(piece)
+            except OSError:
+                pass  # it has enough
+            self.assertRegex(read_all(connection), rb"^HTTP/1.1 %d " % status)
+        self.assertLess(self.served.resident_bytes() - before, 16 << 20)
+
     def test_cut_off_requests(self):
         for data in (b"P", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"):
             self.served.raw(data).close()
@@ -453,6 +470,19 @@ class Clients(ServerTest):
         self.served.wait_until(lambda: self.served.metric("invar:answers") == 0)
         self.served.post(COMPLETIONS, prompt="x", max_tokens=1)
 
+    def test_answers_are_bounded_and_not_requests(self):
+        for body in (dict(prompt=["a", "b"], n=2), dict(prompt=["x"] * 2048, n=128)):
+            status, _, answer = self.served.ask("POST", COMPLETIONS, {**self.LONG, **body})
+            self.assertEqual(status, 400)
+            self.assertIn("expected at most 3 answers (--max-queued-requests), found a request for", answer["error"]["message"])
+        stream = self.begin_stream()
+        status, _, answer = self.served.ask("POST", COMPLETIONS, {**self.LONG, "n": 3})
+        self.assertEqual((status, answer["error"]["code"]), (429, "queue_full"))
+        self.assertEqual(len(self.served.post(COMPLETIONS, prompt="x", max_tokens=1, n=2)["choices"]), 2)
+        stream.close()
+        self.served.wait_until(lambda: self.served.metric("invar:answers") == 0)
+        self.assertEqual(len(self.served.post(COMPLETIONS, prompt="x", max_tokens=1, n=3)["choices"]), 3)
+
     def test_a_reader_that_does_not_read_slows_nobody(self):
         stalled = self.begin_stream()
         begin = time.monotonic()
@@ -481,6 +511,16 @@ class Keys(ServerTest):
             self.assertEqual(ask(Authorization=wrong), 401, wrong)
         self.refused(401, "key", path="/v1/models", method="GET")
         self.refused(401, "key", path=COMPLETIONS, body="{")
+
+    def test_a_key_comes_before_the_body(self):
+        """Not a byte of a body is waited for whose request shows no key, or asks for what is not there."""
+        for path, key, status in ((COMPLETIONS, "", 401), (COMPLETIONS, "Bearer nobody's", 401), ("/nothing", "Bearer secret", 404), ("/health", "", 405)):
+            for more in ("Content-Length: 30000000", "Transfer-Encoding: chunked", "Expect: 100-continue\r\nContent-Length: 100"):
+                connection = self.served.raw(f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {key}\r\nOrigin: https://a\r\n{more}\r\n\r\n".encode())
+                reply = connection.recv(4096)
+                self.assertTrue(reply.startswith(b"HTTP/1.1 %d " % status), reply)
+                self.assertIn(b"Access-Control-Allow-Origin: *", reply)
+                connection.close()
         self.assertEqual(self.served.ask("GET", "/health")[0], 200)
 
 
@@ -758,6 +798,21 @@ class Ends(unittest.TestCase):
                 self.assertEqual(sum(e["choices"][0]["text"] != "" for e in events(stream.result())) > 100, True)
         self.assertEqual(served.process.wait(10), 0)
         self.assertEqual(read_all(idle), b"")
+        served.stop()
+
+    def test_a_second_signal_ends_it_at_once(self):
+        served = Served(INVAR)
+        body = json.dumps(dict(prompt="x", max_tokens=500, ignore_eos=True, n=100))
+        connection = served.raw(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        served.wait_until(lambda: served.metric("vllm:num_requests_running") > 0)
+        served.process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+        self.assertIsNone(served.process.poll())  # the first lets answers finish
+        begin = time.monotonic()
+        served.process.send_signal(signal.SIGTERM)
+        self.assertEqual(served.process.wait(5), -signal.SIGTERM)
+        self.assertLess(time.monotonic() - begin, 5)
+        connection.close()
         served.stop()
 
     def test_a_key_for_a_request_repeats_its_bytes(self):

@@ -1,0 +1,21 @@
+// Who may ask, and whose an answer is.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "http.h"
+
+namespace invar::server {
+
+struct Keys {
+  std::vector<std::string> client;  // empty: anyone may ask
+  // For what changes the server; empty: those of clients, and nobody when there are none.
+  std::vector<std::string> admin;
+
+  enum class Need { none, client, admin };
+  // Throws ApiError when the request does not show a key that `need` asks for.
+  void check(Need need, const HttpRequest& request) const;
+};
+
+}  // namespace invar::server

@@ -1,0 +1,53 @@
+#include "stop_signals.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace invar::server {
+
+namespace {
+
+// A handler knows nothing but this: the file that the first signal writes to, -1 from then on.
+std::atomic<int> told_file = -1;
+static_assert(std::atomic<int>::is_always_lock_free);
+
+void on_stop_signal(int signal) {
+  const int saved = errno;
+  const int file = told_file.exchange(-1);
+  const uint64_t one = 1;
+  if (file < 0 || ::write(file, &one, sizeof one) != sizeof one) {
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);  // is delivered when this handler returns
+  }
+  errno = saved;
+}
+
+void set_handler(void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  for (const int signal : {SIGTERM, SIGINT}) ::sigaction(signal, &action, nullptr);
+}
+
+}  // namespace
+
+StopSignals::StopSignals() : file_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (file_ < 0) fail("no file for signals could be had: {}", std::strerror(errno));
+  told_file = file_;
+  set_handler(on_stop_signal);
+}
+
+StopSignals::~StopSignals() {
+  set_handler(SIG_DFL);
+  told_file = -1;
+  ::close(file_);
+}
+
+}  // namespace invar::server

@@ -1,0 +1,22 @@
+// SIGTERM and SIGINT. The first makes a file readable, for whoever serves. The second ends the
+// process by the signal's default action, at once: its handler needs no thread, so nothing that the
+// process is busy with can hold it up.
+#pragma once
+
+namespace invar::server {
+
+// One at a time in a process.
+class StopSignals {
+ public:
+  StopSignals();   // throws Error when the system gives no file
+  ~StopSignals();  // the signals end the process again
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  int file() const { return file_; }
+
+ private:
+  int file_;
+};
+
+}  // namespace invar::server

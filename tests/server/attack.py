@@ -1,0 +1,307 @@
+#!/usr/bin/env python3
+"""Attacks that must not take the server down. Usage: attack.py INVAR [ATTACK ...] [--quick] [--no-bars]
+
+Each attack runs against its own server of models/story on two threads, to which a well-behaved client sends short
+requests, one after another, alone and beside the attack. Bars: the longest of them beside it waits less than 250 ms more
+than the median of those alone; the server's memory grows by less than 64 MiB; every answer of the attack has a status
+that is expected. --quick makes the attacks smaller and is for ctest; --no-bars only measures, and ends with 0.
+
+  chunks       chunk extensions without end, without a key
+  bodies       bodies of 32 MiB that are never complete, without a key and with one
+  answers      2048 texts and n 128; requests of 800 answers whose client leaves; two SIGTERMs in the middle
+  logprobs     prompt_logprobs 1024 and 20 on four long prompts
+  embeddings   long texts, and clients that leave before the answer
+  marks        prompts of combining marks, which normalization has to sort
+  prompts      20 prompts of 10 MB
+  grammars     forms of answers that take long to compile
+"""
+import argparse
+import http.client
+import json
+import multiprocessing
+import os
+import pathlib
+import random
+import signal
+import socket
+import statistics
+import sys
+import threading
+import time
+
+from served import Served
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MOST_MS, MOST_MIB = 250, 64
+KEY = {"Authorization": "Bearer k"}
+COMPLETIONS, EMBEDDINGS = "/v1/completions", "/v1/embeddings"
+SECONDS = 40  # no attack lasts longer
+MIB = 1 << 20
+
+
+def status_of(connection):
+    """Of the answer that is there or comes; 0: none, the connection was closed."""
+    try:
+        line = connection.recv(64)
+        return int(line.split()[1]) if line.startswith(b"HTTP/1.1 ") else 0
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def head(path, more, key=True):
+    return f"POST {path} HTTP/1.1\r\nHost: x\r\n{'Authorization: Bearer k' + chr(13) + chr(10) if key else ''}{more}\r\n\r\n".encode()
+
+
+class Attacker:
+    """What an attack has to do with: one server's port, a size, an end."""
+
+    def __init__(self, port, quick):
+        self.port, self.quick, self.end = port, quick, time.monotonic() + (8 if quick else SECONDS)
+        self.statuses = {}
+        self.lock = threading.Lock()
+
+    def saw(self, status):
+        with self.lock:
+            self.statuses[status] = self.statuses.get(status, 0) + 1
+
+    def connect(self):
+        return socket.create_connection(("127.0.0.1", self.port), timeout=max(1, self.end - time.monotonic()))
+
+    def pour(self, begin, piece, times):
+        """Sends `piece` so often, or until the server has enough of it."""
+        connection = self.connect()
+        try:
+            connection.sendall(begin)
+            for _ in range(times):
+                if time.monotonic() > self.end:
+                    break
+                connection.sendall(piece)
+        except OSError:
+            pass
+        return connection
+
+    def ask(self, path, body, leave_after=None):
+        """One whole request; the client may leave before the answer."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        try:
+            connection = self.connect()
+            connection.sendall(head(path, f"Connection: close\r\nContent-Length: {len(data)}") + data)
+            if leave_after is not None:
+                connection.settimeout(leave_after)
+                try:
+                    self.saw(int(connection.recv(64).split()[1]))
+                except TimeoutError:
+                    self.saw("left")
+                return connection.close()
+            self.saw(status_of(connection))
+            while connection.recv(1 << 16) and time.monotonic() < self.end:
+                pass
+            connection.close()
+        except OSError:
+            self.saw(0)
+
+    def at_once(self, tasks):
+        threads = [threading.Thread(target=task) for task in tasks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def chunks(a):
+    piece = b"x" * MIB
+    for key in (False, True):
+        for begin, more, times in ((b"1;", piece, 96 if a.quick else 400), (b"", (b"1;" + b"y" * 4000 + b"\r\nA\r\n") * 200, 100 if a.quick else 500)):
+            connection = a.pour(head(COMPLETIONS, "Transfer-Encoding: chunked", key) + begin, more, times)
+            a.saw(status_of(connection))
+            connection.close()
+
+
+def bodies(a):
+    def one(key):
+        connection = a.pour(head(COMPLETIONS, f"Content-Length: {32 * MIB}", key), b" " * MIB, 31)
+        if not key:
+            a.saw(status_of(connection))
+        time.sleep(max(0, min(3, a.end - time.monotonic())))
+        connection.close()
+    a.at_once([lambda: one(False)] * (6 if a.quick else 12))
+    a.at_once([lambda: one(True)] * (4 if a.quick else 12))
+
+
+def answers(a):
+    for _ in range(2 if a.quick else 5):
+        a.ask(COMPLETIONS, {"prompt": ["many texts"] * 2048, "n": 128, "max_tokens": 200, "ignore_eos": True}, leave_after=3)
+    for _ in range(4 if a.quick else 20):
+        a.ask(COMPLETIONS, {"prompt": ["many texts"] * 100, "n": 8, "max_tokens": 200, "ignore_eos": True}, leave_after=0.1)
+
+
+def logprobs(a):
+    prompts = [[random.Random(i).randrange(256, 2900) for _ in range(1990)] for i in range(4)]
+    for n in (1024, 20):
+        for _ in range(1 if a.quick else 3):
+            a.ask(COMPLETIONS, {"prompt": prompts[:2 if a.quick and n == 20 else 4], "max_tokens": 1, "prompt_logprobs": n})
+
+
+def embeddings(a):
+    texts = [[random.Random(i).randrange(256, 2900) for _ in range(2000)] for i in range(2 if a.quick else 8)]
+    a.ask(EMBEDDINGS, {"input": texts})
+    for _ in range(1 if a.quick else 3):
+        a.ask(EMBEDDINGS, {"input": texts * 4}, leave_after=0.1)
+    time.sleep(1)
+
+
+def marks(a):
+    random.seed(1)
+    for size in (100_000,) if a.quick else (100_000, 400_000, 1_000_000):
+        for text in ("a" + "\u0301" * (size // 2), "".join(random.choice("\u0301\u0316\u0327\u0345\u0591") for _ in range(size // 2)), "\u1100\u1161" * (size // 6)):
+            a.ask(COMPLETIONS, {"prompt": text, "max_tokens": 1})
+
+
+def prompts(a):
+    data = json.dumps({"prompt": "many words of one prompt " * 400_000, "max_tokens": 1}).encode()
+    a.at_once([lambda: a.ask(COMPLETIONS, data)] * (8 if a.quick else 20))
+
+
+def grammars(a):
+    value = {"type": "object", "properties": {f"p{i}": {"type": "string", "maxLength": 200} for i in range(40)}}
+    for i in range(1 if a.quick else 4):
+        a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 4, "guided_json": value}, leave_after=3)
+        a.ask(COMPLETIONS, {"prompt": "x", "max_tokens": 4, "guided_regex": f"(a|b)*a(a|b){{{20 + i}}}c"}, leave_after=3)
+
+
+# The attack and the statuses that it may see ("left": the client went before the answer; 0: the connection was closed).
+ATTACKS = {chunks: {400, 401, 413, 0}, bodies: {401, 0}, answers: {400, 429, "left"}, logprobs: {200, 400}, embeddings: {200, 400, 429, "left"}, marks: {200, 400}, prompts: {400, 503},
+           grammars: {200, 400, "left"}}
+
+
+def run_attacker(attack, port, quick, pipe):
+    attacker = Attacker(port, quick)
+    attack(attacker)
+    pipe.send(attacker.statuses)
+
+
+class Bystander:
+    """Short requests one after another over one connection; the longest wait, and what memory the server has meanwhile."""
+
+    def __init__(self, served):
+        self.served, self.most_memory = served, 0
+        self.refused = 0
+
+    def wait_ms(self):
+        begin = time.monotonic()
+        connection = http.client.HTTPConnection("127.0.0.1", self.served.port, timeout=SECONDS)
+        connection.request("POST", COMPLETIONS, json.dumps({"prompt": "Once", "max_tokens": 1, "seed": 1}), KEY)
+        reply = connection.getresponse()
+        reply.read()
+        connection.close()
+        self.refused += reply.status != 200
+        return (time.monotonic() - begin) * 1000
+
+    def waits_until(self, is_over):
+        waits = []
+        while not is_over():
+            waits.append(self.wait_ms())
+            time.sleep(0.02)
+        return waits
+
+    def watch(self, over):
+        while not over.wait(0.01):
+            self.most_memory = max(self.most_memory, self.served.resident_bytes())
+
+
+def warm_up(served):
+    """What the server takes once and keeps: pages, the largest step's activations, buffers of connections."""
+    long = [[random.Random(i).randrange(256, 2900) for _ in range(2000)] for i in range(4)]
+    for body in ({"prompt": long, "max_tokens": 2}, {"prompt": long[0], "max_tokens": 1, "prompt_logprobs": 1}, {"prompt": ["x"] * 64, "max_tokens": 20, "ignore_eos": True}):
+        status, _, answer = served.ask("POST", COMPLETIONS, body, KEY)
+        assert status == 200, answer
+    served.ask("POST", EMBEDDINGS, {"input": [long[0]]}, KEY)
+
+
+def measure(asked, attack):
+    served = Served(asked.invar, command=[asked.invar, "serve", str(ROOT / "models/story"), "--host", "127.0.0.1", "--port", "0", "--threads", "2", "--kv-cache-memory", "0.0625", "--api-key", "k"])
+    served.patience = SECONDS
+    try:
+        warm_up(served)
+        bystander = Bystander(served)
+        alone = statistics.median([bystander.wait_ms() for _ in range(10)])
+        before = served.resident_bytes()
+        over = threading.Event()
+        watcher = threading.Thread(target=bystander.watch, args=(over,))
+        watcher.start()
+        here, there = multiprocessing.Pipe(duplex=False)
+        attacker = multiprocessing.Process(target=run_attacker, args=(attack, served.port, asked.quick, there))
+        attacker.start()
+        end = time.monotonic() + SECONDS + 10
+        waits, fault = [0], ""
+        try:
+            waits = bystander.waits_until(lambda: not attacker.is_alive() or time.monotonic() > end) or [0]
+        except (OSError, http.client.HTTPException) as error:
+            fault = f"a short request: {error!r}"
+        statuses = here.recv() if here.poll() else {}
+        attacker.kill()
+        attacker.join()
+        if not fault:
+            time.sleep(0.3)
+        over.set()
+        watcher.join()
+        kept = served.resident_bytes() - before
+        ends = end_of(served, attack, asked)
+    finally:
+        served.process.kill()
+        served.stop()
+    return {"attack": attack.__name__, "alone": alone, "more": max(waits) - alone, "grown": (bystander.most_memory - before) / MIB, "kept": kept / MIB,
+            "refused": bystander.refused, "statuses": statuses, "ends": ends, "fault": fault}
+
+
+def end_of(served, attack, asked):
+    """Seconds from the second SIGTERM to the end, in the middle of the attack of many answers."""
+    if attack is not answers:
+        return None
+    a = Attacker(served.port, asked.quick)
+    threading.Thread(target=lambda: a.ask(COMPLETIONS, {"prompt": ["many texts"] * 100, "n": 8, "max_tokens": 2000, "ignore_eos": True}), daemon=True).start()
+    time.sleep(0.5)
+    served.process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    served.process.send_signal(signal.SIGTERM)
+    begin = time.monotonic()
+    try:
+        served.process.wait(20)
+    except Exception:
+        pass
+    return time.monotonic() - begin
+
+
+def faults_of(row, expected):
+    faults = [row["fault"]] * bool(row["fault"])
+    faults += [f"waits {row['more']:.0f} ms more"] * (row["more"] >= MOST_MS) + [f"grows {row['grown']:.0f} MiB"] * (row["grown"] >= MOST_MIB)
+    faults += [f"{row['refused']} short requests refused"] * (row["refused"] > 0)
+    odd = [status for status in row["statuses"] if status not in expected]
+    faults += [f"answered {odd}"] * bool(odd) + ["never over"] * (not row["statuses"])
+    return faults + ["outlives two SIGTERMs by 5 s"] * (row["ends"] is not None and row["ends"] >= 5)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("invar")
+    parser.add_argument("attacks", nargs="*", help="all, unless some are named")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--no-bars", action="store_true")
+    asked = parser.parse_intermixed_args()
+    asked.invar = str(pathlib.Path(asked.invar).resolve())
+    known = {attack.__name__: attack for attack in ATTACKS}
+    chosen = [known[name] for name in asked.attacks] or list(ATTACKS)
+    bad = 0
+    print("| attack | answers | alone, ms | waits more, ms | grows, MiB | keeps, MiB | |\n|---|---|---|---|---|---|---|")
+    for attack in chosen:
+        row = measure(asked, attack)
+        faults = faults_of(row, ATTACKS[attack])
+        bad += bool(faults)
+        seen = ", ".join(f"{count} x {status or 'closed'}" for status, count in sorted(row["statuses"].items(), key=str))
+        note = f"second SIGTERM: {row['ends']:.1f} s; " if row["ends"] is not None else ""
+        print(f"| {row['attack']} | {seen} | {row['alone']:.0f} | {row['more']:.0f} | {row['grown']:.0f} | {row['kept']:.0f} | {note}{'; '.join(faults) or 'holds'} |", flush=True)
+    return 1 if bad and not asked.no_bars else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
