@@ -57,7 +57,7 @@ TEST(StreamTest, SendsWhatComesBeforeTheSenderIsAwake) {
   const auto source = std::make_shared<Source>();
   std::shared_ptr<Exchange> exchange;
   HttpServer server(
-      {.host = "127.0.0.1", .port = 0},
+      {.host = "127.0.0.1", .port = 0}, [](const HttpRequest&) { return std::nullopt; },
       [&](std::shared_ptr<Exchange> e) {
         exchange = e;
         e->stream({}, source);
