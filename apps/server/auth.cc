@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <openssl/crypto.h>
+#include <strings.h>
 
 #include <optional>
 #include <span>
@@ -13,12 +14,16 @@ namespace invar::server {
 
 namespace {
 
-// What stands behind "Bearer ", if anything does.
+// Of "Authorization: Bearer KEY", the scheme in any case, or of "x-api-key: KEY" as Anthropic's
+// clients send it.
 std::optional<std::string_view> shown_key(const HttpRequest& request) {
   constexpr std::string_view kBearer = "Bearer ";
-  const std::string* header = request.header("authorization");
-  if (!header || !header->starts_with(kBearer)) return std::nullopt;
-  return std::string_view(*header).substr(kBearer.size());
+  if (const std::string* header = request.header("authorization")) {
+    if (strncasecmp(header->c_str(), kBearer.data(), kBearer.size()) != 0) return std::nullopt;
+    return std::string_view(*header).substr(kBearer.size());
+  }
+  if (const std::string* header = request.header("x-api-key")) return *header;
+  return std::nullopt;
 }
 
 // Compares digests, so that the time says nothing about a key.

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "frontend/foreign_fields.h"
 #include "frontend/openai.h"
 #include "frontend/responses.h"
 
@@ -27,7 +28,6 @@ constexpr std::string_view kCommonFields[] = {"model",
                                               "stop",
                                               "stop_token_ids",
                                               "include_stop_str_in_output",
-                                              "skip_special_tokens",
                                               "add_special_tokens",
                                               "logit_bias",
                                               "n",
@@ -45,20 +45,7 @@ constexpr std::string_view kCommonFields[] = {"model",
                                               "logits_hash",
                                               "cache_salt",
                                               "priority"};
-// Known elsewhere, and would change the answer.
-constexpr std::string_view kRefusedFields[] = {"suffix",
-                                               "use_beam_search",
-                                               "functions",
-                                               "audio",
-                                               "bad_words",
-                                               "allowed_token_ids",
-                                               "truncate_prompt_tokens",
-                                               "chat_template",
-                                               "continue_final_message",
-                                               "documents",
-                                               "guided_grammar",
-                                               "return_tokens_as_token_ids"};
-constexpr std::string_view kCompletionFields[] = {"prompt", "echo", "best_of"};
+constexpr std::string_view kCompletionFields[] = {"prompt", "echo"};
 constexpr std::string_view kChatFields[] = {"messages",
                                             "tools",
                                             "tool_choice",
@@ -66,6 +53,9 @@ constexpr std::string_view kChatFields[] = {"messages",
                                             "top_logprobs",
                                             "chat_template_kwargs",
                                             "add_generation_prompt"};
+
+constexpr std::string_view kRoles[] = {"system",    "developer", "user",
+                                       "assistant", "tool",      "function"};
 
 template <size_t N>
 bool among(std::string_view name, const std::string_view (&names)[N]) {
@@ -89,13 +79,7 @@ class Reader {
   Request read(Endpoint endpoint) {
     if (!body_.is_object()) fail_usage("expected an object, found {}", body_.type_name());
     const bool chat = endpoint == Endpoint::chat;
-    for (const std::string_view name : kRefusedFields)
-      if (const json::Value* v = find(name); v && !says_nothing(*v))
-        fail_usage("the field {} is not supported", json::quoted(name));
-    if (const json::Value* v = find("best_of"); v && *v != json::Value(1))
-      fail_usage("expected best_of 1, since all n answers are given, found {}", json::excerpt(*v));
-    if (const json::Value* v = find("skip_special_tokens"); v && *v != json::Value(true))
-      fail_usage("special tokens are never part of an answer's text: skip_special_tokens is true");
+    refuse_fields(body_, foreign_fields());
     Request request{.endpoint = endpoint, .text = {.params = context_.defaults}};
     request.ignored = unknown_fields(chat);
     if (const json::Value* v = find("model")) request.model = text(*v, "model");
@@ -126,7 +110,7 @@ class Reader {
   std::vector<std::string> unknown_fields(bool chat) const {
     std::vector<std::string> unknown;
     for (const auto& [key, value] : body_.as_object()) {
-      if (among(key, kCommonFields) || among(key, kRefusedFields) ||
+      if (among(key, kCommonFields) || find_field(foreign_fields(), key) ||
           (chat ? among(key, kChatFields) : among(key, kCompletionFields)))
         continue;
       if (!context_.ignores_unknown)
@@ -134,10 +118,6 @@ class Reader {
       if (!value.is_null()) unknown.push_back(key);
     }
     return unknown;
-  }
-
-  static bool says_nothing(const json::Value& value) {
-    return value == json::Value(false) || (value.is_array() && value.as_array().empty());
   }
 
   const json::Value* find(std::string_view name) const {
@@ -195,6 +175,8 @@ class Reader {
     const json::Value* messages = find("messages");
     if (!messages) fail_usage("expected \"messages\" in \"body\"");
     if (!context_.chat) fail_usage("\"messages\" need a chat template; {}", context_.no_chat);
+    for (const json::Value& message : messages->is_array() ? messages->as_array() : json::Array())
+      check_role(message.find("role"));
     Conversation conversation{.messages = *messages,
                               .add_generation_prompt = read_flag("add_generation_prompt", true)};
     const json::Value* choice = find("tool_choice");
@@ -206,6 +188,15 @@ class Reader {
       conversation.variables = variables->as_object();
     }
     request.prompts.emplace_back(context_.chat->render(conversation, context_.clock));
+  }
+
+  // A template would write any word into the place that tells the model who speaks.
+  static void check_role(const json::Value* role) {
+    if (!role || !role->is_string() || among(role->as_string(), kRoles)) return;
+    fail_usage(
+        "expected the role of a message as system, developer, user, assistant, tool or function, "
+        "found {}",
+        json::quoted(role->as_string()));
   }
 
   // vLLM's way to ask for a prompt's log-probabilities alone: echo and no tokens.

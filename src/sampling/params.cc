@@ -57,8 +57,8 @@ SamplingParams checked(SamplingParams p, int32_t vocab) {
   if (p.top_k < -1)
     fail_usage("top_k must be at least 1, or 0 or -1 to turn it off, not {}", p.top_k);
   require_range("min_p", p.min_p, 0.0, 1.0);
-  if (!(p.repetition_penalty > 0.0 && p.repetition_penalty <= 1e4))
-    fail_usage("repetition_penalty must be in (0, 10000], not {}", p.repetition_penalty);
+  // By a smaller one a logit could be divided into infinity, or by zero: subnormals are flushed.
+  require_range("repetition_penalty", p.repetition_penalty, 1e-4, 1e4);
   require_range("presence_penalty", p.presence_penalty, -2.0, 2.0);
   require_range("frequency_penalty", p.frequency_penalty, -2.0, 2.0);
   check_logit_bias(p, vocab);

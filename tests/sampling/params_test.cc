@@ -62,7 +62,10 @@ TEST(SamplingParams, AbsurdOnesAreRefusedInOneSentence) {
             "top_k must be at least 1, or 0 or -1 to turn it off, not -2");
   EXPECT_EQ(refusal([](SamplingParams& p) { p.min_p = 1.5; }), "min_p must be in [0, 1], not 1.5");
   EXPECT_EQ(refusal([](SamplingParams& p) { p.repetition_penalty = 0; }),
-            "repetition_penalty must be in (0, 10000], not 0");
+            "repetition_penalty must be in [0.0001, 10000], not 0");
+  EXPECT_EQ(refusal([](SamplingParams& p) { p.repetition_penalty = 1e-40; }),
+            "repetition_penalty must be in [0.0001, 10000], not 1e-40");
+  EXPECT_EQ(refusal([](SamplingParams& p) { p.repetition_penalty = 1e-4; }), "");
   EXPECT_EQ(refusal([](SamplingParams& p) { p.presence_penalty = 2.1; }),
             "presence_penalty must be in [-2, 2], not 2.1");
   EXPECT_EQ(refusal([](SamplingParams& p) { p.frequency_penalty = -3; }),

@@ -311,10 +311,12 @@ class BadInput(ServerTest):
                 ('{"prompt": "x", "guided_json": {"type": "nonsense"}}', ""), ('{"prompt": "x", "seed": -1}', "seed"),
                 ('{"prompt": "x", "logit_bias": {"a": 1}}', "logit_bias"), ('{"prompt": "x", "stop": [""]}', ""),
                 ('{"prompt": "x", "stop": 3}', ""), ('{"prompt": "x", "bad_words": ["y"]}', "bad_words"),
+                ('{"prompt": "x", "repetition_penalty": 1e-40}', "in [0.0001, 10000], not 1e-40"),
                 ('{"prompt": "x", "skip_special_tokens": false}', "skip_special_tokens"), ('{"prompt": "x", "logprobs": 99999999}', "logprobs")):
             self.refused(400, text, body=body)
         self.refused(404, "does not exist", body={"prompt": "x", "model": "../../etc/passwd"}, param="model")
         self.refused(400, "tokens", body={"prompt": "many words " * 2000}, param="prompt")
+        self.refused(400, 'found "wizard"', path=CHAT, body={"messages": [{"role": "wizard", "content": "x"}]})
         for messages in ([], [{}], "x", [{"role": 1}], [{"role": "user", "content": [{"type": "image_url"}]}]):
             self.refused(400, "", path=CHAT, body={"messages": messages})
         self.refused(400, "tool", path=CHAT, body={"messages": HI, "tools": [{}]})
@@ -328,6 +330,20 @@ class BadInput(ServerTest):
         self.assertNotIn('"prompt"', self.served.said())
         for size in (2 << 20, 40 << 20):  # the second is more than sockets hold
             self.refused(413, "too large", body=b" " * size)
+
+    def test_fields_of_other_servers(self):
+        """What would change an answer there is refused here, unless it asks for nothing."""
+        fields = [("typical_p", 0.5, 1), ("length_penalty", 2, 1.0), ("dry_multiplier", 0.8, 0), ("dry_base", 2, 1.75),
+                  ("dry_sequence_breakers", ["x"], ["\n", ":", '"', "*"]), ("grammar", 'root ::= "a"', ""),
+                  ("logits_processors", ["x"], []), ("prompt_embeds", "AAAA", None), ("n_predict", 5, None),
+                  ("mirostat", 2, 0), ("xtc_probability", 0.5, 0), ("top_n_sigma", 1.0, -1), ("repeat_penalty", 1.3, 1),
+                  ("best_of", 2, 1), ("use_beam_search", True, False), ("max_new_tokens", 3, None), ("ebnf", "x", None),
+                  ("no_repeat_ngram_size", 2, 0), ("reasoning_effort", "high", None), ("modalities", ["audio"], ["text"])]
+        for name, asks, neutral in fields:
+            for path, body in ((COMPLETIONS, {"prompt": "x"}), (CHAT, {"messages": HI})):
+                self.refused(400, f'the field "{name}" is not supported: expected', path=path, body={**body, name: asks})
+                self.served.post(path, **body, max_tokens=1, **{name: neutral})
+        self.refused(400, '"max_tokens"', body={"prompt": "x", "n_predict": 5})  # what to ask for instead
 
     def test_paths_and_methods(self):
         for path in ("/", "/v1", "/v1/../../etc/passwd", "/%2e%2e/x", "/v1/models/../x"):
@@ -507,6 +523,11 @@ class Keys(ServerTest):
         ask = lambda **headers: self.served.ask("GET", "/v1/models", headers=headers)[0]
         self.assertEqual(ask(Authorization="Bearer secret"), 200)
         self.assertEqual(ask(Authorization="Bearer other"), 200)
+        for scheme in ("bearer", "BEARER", "bEaReR"):
+            self.assertEqual(ask(Authorization=scheme + " secret"), 200)
+            self.assertEqual(ask(Authorization=scheme + " Secret"), 401)
+        self.assertEqual(self.served.ask("GET", "/v1/models", headers={"x-api-key": "secret"})[0], 200)
+        self.assertEqual(self.served.ask("GET", "/v1/models", headers={"x-api-key": "wrong"})[0], 401)
         for wrong in ("Bearer secre", "Bearer secrets", "Bearer ", "secret", "Basic secret", "bearer"):
             self.assertEqual(ask(Authorization=wrong), 401, wrong)
         self.refused(401, "key", path="/v1/models", method="GET")
