@@ -6,7 +6,8 @@ namespace invar::server {
 
 namespace {
 
-constexpr uint32_t kParamsVersion = 1;
+// Version 1 had neither allowed tokens nor bad words; a journal may still hold its lines.
+constexpr uint32_t kParamsVersion = 2;
 
 void put_count(ByteWriter& out, const std::optional<int32_t>& count) {
   out.put(static_cast<uint8_t>(count.has_value()));
@@ -50,12 +51,15 @@ void put_params(ByteWriter& out, const SamplingParams& p) {
   out.put(p.seed);
   put_count(out, p.logprobs);
   put_count(out, p.prompt_logprobs);
+  out.put_vector(p.allowed_token_ids);
+  out.put(static_cast<uint64_t>(p.bad_words.size()));
+  for (const std::vector<int32_t>& word : p.bad_words) out.put_vector(word);
 }
 
 SamplingParams get_params(ByteReader& in) {
   const uint32_t version = in.get<uint32_t>();
-  if (version != kParamsVersion)
-    fail("sampling parameters: expected version {}, found {}", kParamsVersion, version);
+  if (version < 1 || version > kParamsVersion)
+    fail("sampling parameters: expected version 1 to {}, found {}", kParamsVersion, version);
   SamplingParams p;
   for (int32_t* field : {&p.n, &p.top_k, &p.max_tokens, &p.min_tokens}) *field = in.get<int32_t>();
   for (double* field : {&p.temperature, &p.top_p, &p.min_p, &p.repetition_penalty,
@@ -71,6 +75,10 @@ SamplingParams get_params(ByteReader& in) {
   p.seed = in.get<uint64_t>();
   p.logprobs = get_count(in, "logprobs");
   p.prompt_logprobs = get_count(in, "prompt_logprobs");
+  if (version == 1) return p;
+  p.allowed_token_ids = in.get_vector<int32_t>();
+  p.bad_words.resize(in.get_count(sizeof(uint64_t)));
+  for (std::vector<int32_t>& word : p.bad_words) word = in.get_vector<int32_t>();
   return p;
 }
 

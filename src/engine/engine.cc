@@ -281,6 +281,7 @@ SampleInput Engine::input_of(const Wanted& want) const {
           .choice = state.request.choice,
           .generated = state.answer_size(),
           .history = &state.history,
+          .answer = std::span(state.tokens).subspan(state.request.prompt.size()),
           .allowed = state.allowed};
 }
 

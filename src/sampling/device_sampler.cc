@@ -17,7 +17,8 @@ DeviceSampler::DeviceSampler(Operation<SampleParams> operation, const Execution&
 bool DeviceSampler::can(const SampleInput& in) {
   const SamplingParams& p = *in.params;
   return in.allowed.empty() && in.generated >= p.min_tokens && p.logit_bias.empty() &&
-         !p.has_penalties() && p.min_p == 0.0 && p.top_k == 0 && p.top_p == 1.0;
+         !p.has_penalties() && !p.has_exclusions() && p.min_p == 0.0 && p.top_k == 0 &&
+         p.top_p == 1.0;
 }
 
 std::span<const Drawn> DeviceSampler::sample(const float* logits, int64_t vocab,

@@ -9,6 +9,7 @@ namespace invar {
 namespace {
 
 constexpr int32_t kMaxChoices = 128;
+constexpr size_t kMaxBadWords = 2048;  // each is looked at for every token
 constexpr double kLeastTemperature = 0.01, kGreedyBelow = 1e-5, kMaxBias = 100.0;
 
 // Written so that a NaN is outside every range.
@@ -43,6 +44,34 @@ void check_logit_bias(SamplingParams& p, int32_t vocab) {
   }
 }
 
+void check_bad_words(const SamplingParams& p, int32_t vocab) {
+  if (p.bad_words.size() > kMaxBadWords)
+    fail_usage("bad_words must be at most {} sequences of tokens, not {}", kMaxBadWords,
+               p.bad_words.size());
+  for (const std::vector<int32_t>& word : p.bad_words) {
+    if (word.empty()) fail_usage("a bad word must be at least one token, not none");
+    require_tokens("bad_words", word, vocab);
+  }
+}
+
+// Some token must be able to come first.
+void check_something_may_come(const SamplingParams& p, int32_t vocab) {
+  std::vector<int32_t> forbidden;
+  if (p.min_tokens > 0) forbidden = p.stop_token_ids;
+  for (const std::vector<int32_t>& word : p.bad_words)
+    if (word.size() == 1) forbidden.push_back(word[0]);
+  std::sort(forbidden.begin(), forbidden.end());
+  forbidden.erase(std::unique(forbidden.begin(), forbidden.end()), forbidden.end());
+  const std::vector<int32_t>& allowed = p.allowed_token_ids;
+  const bool nothing = allowed.empty() ? std::ssize(forbidden) == vocab
+                                       : std::includes(forbidden.begin(), forbidden.end(),
+                                                       allowed.begin(), allowed.end());
+  if (nothing)
+    fail_usage(
+        "expected a token that may come first, found none: allowed_token_ids, bad_words and "
+        "min_tokens leave nothing");
+}
+
 }  // namespace
 
 bool is_stop(const SamplingParams& params, int32_t token) {
@@ -63,6 +92,12 @@ SamplingParams checked(SamplingParams p, int32_t vocab) {
   require_range("frequency_penalty", p.frequency_penalty, -2.0, 2.0);
   check_logit_bias(p, vocab);
   require_tokens("stop_token_ids", p.stop_token_ids, vocab);
+  require_tokens("allowed_token_ids", p.allowed_token_ids, vocab);
+  std::sort(p.allowed_token_ids.begin(), p.allowed_token_ids.end());
+  p.allowed_token_ids.erase(std::unique(p.allowed_token_ids.begin(), p.allowed_token_ids.end()),
+                            p.allowed_token_ids.end());
+  check_bad_words(p, vocab);
+  check_something_may_come(p, vocab);
   for (const auto& [name, count] :
        {std::pair("logprobs", p.logprobs), std::pair("prompt_logprobs", p.prompt_logprobs)})
     if (count && (*count < 0 || *count > vocab))

@@ -19,9 +19,11 @@ struct SamplingParams {
   double frequency_penalty = 0.0;
   std::vector<std::pair<int32_t, double>> logit_bias;  // (token, what is added), ascending tokens
   int32_t max_tokens = 16;
-  int32_t min_tokens = 0;               // no end of sequence and no stop token before this many
-  std::vector<int32_t> stop_token_ids;  // each ends the answer
-  bool ignore_eos = false;              // else the model's ends of sequence are stop tokens too
+  int32_t min_tokens = 0;                  // no end of sequence and no stop token before this many
+  std::vector<int32_t> stop_token_ids;     // each ends the answer
+  std::vector<int32_t> allowed_token_ids;  // no others come; ascending; empty: all may
+  std::vector<std::vector<int32_t>> bad_words;  // none comes in the answer as these tokens
+  bool ignore_eos = false;  // else the model's ends of sequence are stop tokens too
   uint64_t seed = 0;
   std::optional<int32_t> logprobs;         // this many most likely tokens beside the chosen one
   std::optional<int32_t> prompt_logprobs;  // the same for each prompt token
@@ -30,6 +32,8 @@ struct SamplingParams {
   bool has_penalties() const {
     return repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0;
   }
+  // Whether tokens are excluded for being what they are.
+  bool has_exclusions() const { return !allowed_token_ids.empty() || !bad_words.empty(); }
   bool operator==(const SamplingParams&) const = default;
 };
 
@@ -37,8 +41,8 @@ bool is_stop(const SamplingParams& params, int32_t token);
 
 // Checks every field against a vocabulary of `vocab` tokens and returns the parameters in their one
 // form: a temperature below 1e-5 is 0 and, as in vLLM, any other below 0.01 is 0.01; top_k -1 is 0;
-// biases are sorted and cut to [-100, 100]; greedy sampling has no other filters. Throws
-// UsageError.
+// biases and allowed tokens are sorted, biases cut to [-100, 100]; greedy sampling has no other
+// filters. Throws UsageError.
 SamplingParams checked(SamplingParams params, int32_t vocab);
 
 }  // namespace invar

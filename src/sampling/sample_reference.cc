@@ -22,6 +22,12 @@ void forbid(Row& x, const SampleInput& in) {
   if (!in.allowed.empty())
     for (size_t i = 0; i < x.size(); ++i)
       if (!(in.allowed[i / 64] >> i % 64 & 1)) x[i] = kExcluded;
+  const std::vector<int32_t>& only = in.params->allowed_token_ids;
+  if (!only.empty())
+    for (int32_t i = 0; i < std::ssize(x); ++i)
+      if (std::find(only.begin(), only.end(), i) == only.end()) x[i] = kExcluded;
+  for (const std::vector<int32_t>& word : in.params->bad_words)
+    if (sampling::is_begun(word, in.answer)) x[word.back()] = kExcluded;
   if (in.generated < in.params->min_tokens)
     for (const int32_t token : in.params->stop_token_ids) x[token] = kExcluded;
 }

@@ -146,7 +146,7 @@ Drawn Sampler::sample(const SampleInput& in) {
 // Everything up to the temperature. False when a logit is NaN.
 bool Sampler::prepare(const SampleInput& in) {
   const SamplingParams& p = *in.params;
-  const bool has_edits = !in.allowed.empty() || in.generated < p.min_tokens ||
+  const bool has_edits = !in.allowed.empty() || in.generated < p.min_tokens || p.has_exclusions() ||
                          !p.logit_bias.empty() || p.has_penalties();
   const float temperature = static_cast<float>(p.temperature);
   if (!has_edits)
@@ -171,6 +171,7 @@ void Sampler::edit(const SampleInput& in) {
     for (size_t i = word * 64; i < end; ++i)
       x[i] = in.allowed[word] >> i % 64 & 1 ? x[i] : kExcluded;
   }
+  if (p.has_exclusions()) exclude(in);
   if (in.generated < p.min_tokens)
     for (const int32_t token : p.stop_token_ids) x[token] = kExcluded;
   for (const auto& [token, bias] : p.logit_bias) x[token] = x[token] + static_cast<float>(bias);
@@ -180,6 +181,22 @@ void Sampler::edit(const SampleInput& in) {
   for (const auto& [token, generated] : in.history->entries())
     x[token] = sampling::count_penalised(sampling::repetition_penalised(x[token], repetition),
                                          generated, p);
+}
+
+// Tokens that are not among the allowed, and those that would complete a bad word.
+void Sampler::exclude(const SampleInput& in) {
+  const SamplingParams& p = *in.params;
+  const std::span<float> x = row_.values();
+  if (!p.allowed_token_ids.empty()) {
+    auto begin = x.begin();  // of the tokens up to the next that is allowed
+    for (const int32_t token : p.allowed_token_ids) {
+      std::fill(begin, x.begin() + token, kExcluded);
+      begin = x.begin() + token + 1;
+    }
+    std::fill(begin, x.end(), kExcluded);
+  }
+  for (const std::vector<int32_t>& word : p.bad_words)
+    if (sampling::is_begun(word, in.answer)) x[word.back()] = kExcluded;
 }
 
 // Excludes tokens with exp(x - max) < least. The function is evaluated only near the edge.

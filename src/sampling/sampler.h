@@ -1,11 +1,13 @@
 // Chooses the next token of one row of logits (numerics 6).
 //
-// In this order: tokens that a grammar or min_tokens forbids are excluded; logit bias; penalties;
-// temperature; min-p, top-k, top-p exclude the unlikely; the token drawn is the one with the
-// largest sum of logit and Gumbel noise, which is a draw from the softmax of what is left. Ties go
-// to the lower id. The noise depends on (seed, position, choice, token) alone.
+// In this order: tokens that a grammar, allowed_token_ids, bad_words or min_tokens forbids are
+// excluded; logit bias; penalties; temperature; min-p, top-k, top-p exclude the unlikely; the token
+// drawn is the one with the largest sum of logit and Gumbel noise, which is a draw from the softmax
+// of what is left. Ties go to the lower id. The noise depends on (seed, position, choice, token)
+// alone.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -24,6 +26,7 @@ struct SampleInput {
   int32_t choice = 0;                      // which of the n answers
   int32_t generated = 0;                   // tokens of the answer so far
   const TokenHistory* history = nullptr;   // not null when params->has_penalties()
+  std::span<const int32_t> answer;         // its tokens so far, for params->bad_words
   std::span<const uint64_t> allowed;       // bit i of word i / 64: token i may come; empty: all may
 };
 
@@ -49,6 +52,7 @@ class Sampler {
  private:
   bool prepare(const SampleInput& input);
   void edit(const SampleInput& input);
+  void exclude(const SampleInput& input);
   void apply_min_p(float min_p);
   void apply_top_p(double top_p);
   int32_t draw(const NoiseKey& key) const;
@@ -65,6 +69,13 @@ namespace sampling {
 // The weight of a token in top-p, for its distance below the largest logit.
 inline uint64_t top_p_weight(float below_max) {
   return static_cast<uint64_t>(math::exp(below_max) * 0x1p40f);
+}
+// Whether the next token, were it the word's last one, would complete the word: the answer ends
+// with the tokens before it.
+inline bool is_begun(std::span<const int32_t> word, std::span<const int32_t> answer) {
+  const size_t before = word.size() - 1;
+  return answer.size() >= before &&
+         std::equal(word.begin(), word.end() - 1, answer.end() - static_cast<int64_t>(before));
 }
 inline float repetition_penalised(float x, float penalty) {
   return x > 0.0f ? x / penalty : x * penalty;

@@ -66,6 +66,36 @@ TEST(SamplingParams, AbsurdOnesAreRefusedInOneSentence) {
   EXPECT_EQ(refusal([](SamplingParams& p) { p.repetition_penalty = 1e-40; }),
             "repetition_penalty must be in [0.0001, 10000], not 1e-40");
   EXPECT_EQ(refusal([](SamplingParams& p) { p.repetition_penalty = 1e-4; }), "");
+  EXPECT_EQ(refusal([](SamplingParams& p) {
+              p.allowed_token_ids = {3, kVocab};
+            }),
+            "allowed_token_ids names token 100 but the model has tokens 0 to 99");
+  EXPECT_EQ(refusal([](SamplingParams& p) {
+              p.bad_words = {{3, -1}};
+            }),
+            "bad_words names token -1 but the model has tokens 0 to 99");
+  EXPECT_EQ(refusal([](SamplingParams& p) { p.bad_words = {{}}; }),
+            "a bad word must be at least one token, not none");
+  const std::string nothing =
+      "expected a token that may come first, found none: allowed_token_ids, bad_words and "
+      "min_tokens leave nothing";
+  EXPECT_EQ(refusal([](SamplingParams& p) {
+              p.allowed_token_ids = {3, 4};
+              p.stop_token_ids = {4};
+              p.bad_words = {{3}};
+              p.min_tokens = 1;
+            }),
+            nothing);
+  EXPECT_EQ(refusal([](SamplingParams& p) {
+              p.allowed_token_ids = {3, 4};
+              p.stop_token_ids = {4};
+              p.bad_words = {{3}};
+            }),
+            "");
+  EXPECT_EQ(refusal([](SamplingParams& p) {
+              for (int32_t i = 0; i < kVocab; ++i) p.bad_words.push_back({i});
+            }),
+            nothing);
   EXPECT_EQ(refusal([](SamplingParams& p) { p.presence_penalty = 2.1; }),
             "presence_penalty must be in [-2, 2], not 2.1");
   EXPECT_EQ(refusal([](SamplingParams& p) { p.frequency_penalty = -3; }),

@@ -4,8 +4,11 @@
 
 #include <cmath>
 #include <random>
+#include <set>
 
+#include "base/error.h"
 #include "base/thread_pool.h"
+#include "sampling/device_sampler.h"
 #include "support/count_allocations.h"
 
 namespace invar {
@@ -37,6 +40,7 @@ struct Case {
   SamplingParams params;
   std::vector<uint64_t> allowed;
   TokenHistory history;
+  std::vector<int32_t> answer;
   SampleInput input;
 };
 
@@ -61,7 +65,19 @@ void random_case(std::mt19937& random, int vocab, Case& c) {
       p.logit_bias.push_back({vocab - 1 - i, 200 * uniform(random) - 100});
   if (sometimes()) p.min_tokens = random() % 5;
   if (sometimes()) p.stop_token_ids = {int32_t(random() % vocab), int32_t(random() % vocab)};
-  c.params = checked(p, vocab);
+  const auto some = [&] { return int32_t(random() % std::min(vocab, 20)); };
+  if (sometimes())
+    for (int i = random() % 30; i >= 0; --i) p.allowed_token_ids.push_back(random() % vocab);
+  if (vocab > 8 && sometimes())  // of few tokens, so that the answer begins them
+    for (int i = random() % 6; i >= 0; --i)
+      p.bad_words.push_back(random() % 2 ? std::vector{some(), some()} : std::vector{some()});
+  try {
+    c.params = checked(p, vocab);
+  } catch (const UsageError&) {  // nothing is left
+    p.allowed_token_ids.clear();
+    p.min_tokens = 0;
+    c.params = checked(p, vocab);
+  }
   c.allowed.clear();
   if (sometimes()) {
     for (int i = 0; i < (vocab + 63) / 64; ++i)
@@ -72,13 +88,16 @@ void random_case(std::mt19937& random, int vocab, Case& c) {
   for (int i = random() % 50; i > 0; --i) prompt.push_back(random() % vocab);
   c.history = TokenHistory(prompt);
   const int generated = random() % 10;
-  for (int i = 0; i < generated; ++i) c.history.push(random() % std::min(vocab, 20));
+  c.answer.clear();
+  for (int i = 0; i < generated; ++i) c.answer.push_back(some());
+  for (const int32_t token : c.answer) c.history.push(token);
   c.input = {.logits = c.logits,
              .params = &c.params,
              .position = static_cast<int32_t>(random() % 10000),
              .choice = static_cast<int32_t>(random() % 4),
              .generated = generated,
              .history = &c.history,
+             .answer = c.answer,
              .allowed = c.allowed};
 }
 
@@ -192,6 +211,42 @@ TEST(Sampler, TiesGoToTheLowerId) {
         sampler.sample({.logits = logits, .params = &p, .position = position}).token;
     EXPECT_TRUE(token == 33 || token == 34);
   }
+}
+
+TEST(Sampler, OnlyAllowedTokensAreDrawnAndBadWordsNeverEnd) {
+  ScopedFlushToZero flush;
+  const std::vector<float> logits(200, 0.0f);
+  SamplingParams p;
+  p.allowed_token_ids = {150, 3, 3, 77};
+  p.bad_words = {{77}, {3, 150}, {150, 150, 3}};
+  p = checked(p, 200);
+  EXPECT_EQ(p.allowed_token_ids, (std::vector<int32_t>{3, 77, 150}));
+  Sampler sampler;
+  const auto drawn_behind = [&](std::vector<int32_t> answer) {
+    std::set<int32_t> tokens;
+    for (int position = 0; position < 100; ++position)
+      tokens.insert(
+          sampler.sample({.logits = logits, .params = &p, .position = position, .answer = answer})
+              .token);
+    return tokens;
+  };
+  EXPECT_EQ(drawn_behind({}), (std::set<int32_t>{3, 150}));
+  EXPECT_EQ(drawn_behind({3}), (std::set<int32_t>{3}));
+  EXPECT_EQ(drawn_behind({3, 3}), (std::set<int32_t>{3}));
+  EXPECT_EQ(drawn_behind({150}), (std::set<int32_t>{3, 150}));
+  EXPECT_EQ(drawn_behind({150, 150}), (std::set<int32_t>{150}));
+  EXPECT_EQ(drawn_behind({150, 150, 3}), (std::set<int32_t>{3}));
+}
+
+// A device draws only what it draws as the definition does.
+TEST(Sampler, TheDeviceLeavesExclusionsToTheHost) {
+  SamplingParams p;
+  EXPECT_TRUE(DeviceSampler::can({.params = &p}));
+  p.allowed_token_ids = {1};
+  EXPECT_FALSE(DeviceSampler::can({.params = &p}));
+  p.allowed_token_ids.clear();
+  p.bad_words = {{1, 2}};
+  EXPECT_FALSE(DeviceSampler::can({.params = &p}));
 }
 
 TEST(Sampler, TopPStopsWhereTheSumReachesTheLimit) {
