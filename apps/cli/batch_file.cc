@@ -62,6 +62,16 @@ json::Value answer_line(const Line& line, size_t index, const Tokenizer& tokeniz
   return out;
 }
 
+// So that an echo shows what is left of them.
+void cut_prompts(openai::Request& request, TextEngine& engine) {
+  if (request.text.prompt_tokens == 0) return;
+  std::vector<std::vector<int32_t>> tokens;
+  for (const openai::Prompt& prompt : request.prompts)
+    tokens.push_back(prompt_tokens_of(request.text, prompt, engine.tokenizer(),
+                                      engine.engine().max_model_len()));
+  request.take_prompts(tokens);
+}
+
 class Collector final : public TextSink {
  public:
   explicit Collector(std::vector<Line>& lines) : lines_(lines) {}
@@ -70,6 +80,7 @@ class Collector final : public TextSink {
   void submit(TextEngine& engine, size_t index) {
     Line& line = lines_[index];
     std::vector<int64_t> ids;
+    cut_prompts(line.request, engine);
     try {
       for (size_t i = 0; i < line.request.answers(); ++i)
         ids.push_back(engine.submit(line.request.answer(i)));
@@ -112,6 +123,7 @@ int run_batch_file(const BatchFile& file, TextEngine& engine) {
   const Model& model = engine.engine().model();
   ConstraintCompiler constraints(engine.tokenizer());
   const openai::Context context{.vocab = static_cast<int32_t>(model.spec().vocab),
+                                .tokenizer = &engine.tokenizer(),
                                 .end_tokens = model.config().eos_ids,
                                 .defaults = file.defaults,
                                 .chat = file.chat,

@@ -38,6 +38,9 @@ CREATE TABLE line(
   outcome INTEGER);
 CREATE INDEX line_unfinished ON line(number) WHERE outcome IS NULL;
 )";
+// Came later than version 1 of the lines, which it leaves as they are.
+constexpr const char* kConversations =
+    "CREATE TABLE IF NOT EXISTS conversation(id TEXT PRIMARY KEY, items TEXT NOT NULL)";
 constexpr const char* kColumns =
     "SELECT number, id, created, idempotency_key, endpoint, request, prompts, params, arithmetic, "
     "weights, outcome FROM line ";
@@ -120,6 +123,11 @@ struct Journal::Connections {
     insert.emplace(writer,
                    "INSERT INTO line(id, created, idempotency_key, endpoint, request, prompts, "
                    "params, arithmetic, weights) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)");
+    keep.emplace(writer, "INSERT OR REPLACE INTO conversation(id, items) VALUES(?, ?)");
+    forget_conversations.emplace(
+        writer,
+        "DELETE FROM conversation WHERE id IN (SELECT id FROM line WHERE outcome IS NOT NULL AND "
+        "created < ?)");
     update.emplace(writer, "UPDATE line SET outcome = ? WHERE id = ? AND outcome IS NULL");
     forget.emplace(writer, "DELETE FROM line WHERE outcome IS NOT NULL AND created < ?");
   }
@@ -144,19 +152,21 @@ struct Journal::Connections {
     const int64_t version = writer.query_integer("PRAGMA user_version");
     if (version != kVersion)
       fail("{}: expected a journal of version {}, found version {}", path, kVersion, version);
+    writer.execute(kConversations);
     checkpointer.query_integer("PRAGMA schema_version");  // reading opens the log
   }
 
   Connection writer, checkpointer;
   mutable std::mutex reading;
   Connection reader;
-  std::optional<Statement> insert, update, forget;
+  std::optional<Statement> insert, update, keep, forget, forget_conversations;
 };
 
 struct Journal::Operation {
-  enum class Kind { admit, end, forget };
+  enum class Kind { admit, end, keep, forget, nothing };
   Kind kind = Kind::admit;
-  JournalEntry entry;  // admit; of an end only the id
+  JournalEntry entry;        // admit; of an end and of what is kept only the id
+  std::string conversation;  // keep
   Outcome outcome = Outcome::finished;
   int64_t created = 0;  // forget
   Done done;
@@ -188,7 +198,10 @@ struct Journal::Operation {
       to.update->reset().bind(static_cast<int64_t>(outcome)).bind(entry.id).run();
       if (to.writer.changes() != 1)
         fail("journal: expected a line {} that has not ended, found none", entry.id);
-    } else {
+    } else if (kind == Kind::keep) {
+      to.keep->reset().bind(entry.id).bind(conversation).run();
+    } else if (kind == Kind::forget) {
+      to.forget_conversations->reset().bind(created).run();
       to.forget->reset().bind(created).run();
     }
   }
@@ -253,6 +266,14 @@ void Journal::end(const std::string& id, Outcome outcome, Done done) {
   enqueue(std::move(operation));
 }
 
+void Journal::keep(const std::string& id, std::string conversation) {
+  auto operation = std::make_unique<Operation>();
+  operation->kind = Operation::Kind::keep;
+  operation->entry.id = id;
+  operation->conversation = std::move(conversation);
+  enqueue(std::move(operation));
+}
+
 void Journal::forget_before(int64_t created, Done done) {
   auto operation = std::make_unique<Operation>();
   operation->kind = Operation::Kind::forget;
@@ -271,6 +292,15 @@ void Journal::end_and_wait(const std::string& id, Outcome outcome) {
   std::promise<std::string> done;
   end(id, outcome, [&](const std::string& error) { done.set_value(error); });
   if (const std::string error = done.get_future().get(); !error.empty()) throw Error(error);
+}
+
+void Journal::wait() {
+  std::promise<void> done;
+  auto operation = std::make_unique<Operation>();
+  operation->kind = Operation::Kind::nothing;
+  operation->done = [&](const std::string&) { done.set_value(); };
+  enqueue(std::move(operation));
+  done.get_future().wait();
 }
 
 void Journal::write_loop() {
@@ -316,7 +346,8 @@ void Journal::write_group(std::deque<std::unique_ptr<Operation>>& group) {
   } catch (const Error& error) {
     for (auto& operation : group) {
       operation->error = error.what();
-      operation->again = operation->kind == Operation::Kind::end;
+      operation->again =
+          operation->kind == Operation::Kind::end || operation->kind == Operation::Kind::keep;
     }
     try {
       if (writer.in_transaction()) writer.execute("ROLLBACK");
@@ -350,6 +381,12 @@ std::optional<JournalLine> Journal::find_key(const std::string& key) const {
   Statement row(connections_->reader,
                 (std::string(kColumns) + "WHERE idempotency_key = ?").c_str());
   return row.bind(key).step() ? std::optional(read_line(row)) : std::nullopt;
+}
+
+std::optional<std::string> Journal::find_conversation(const std::string& id) const {
+  const std::lock_guard lock(connections_->reading);
+  Statement row(connections_->reader, "SELECT items FROM conversation WHERE id = ?");
+  return row.bind(id).step() ? std::optional(row.bytes(0)) : std::nullopt;
 }
 
 std::vector<JournalLine> Journal::unfinished() const {

@@ -65,15 +65,21 @@ class Journal {
   // Marks the end of a line, once. With a full disk `done` hears of it and the mark is written when
   // there is room again: a crash before that only has the answer computed again.
   void end(const std::string& id, Outcome outcome, Done done = {});
+  // Keeps what a later request may go on from: the conversation up to the end of an answer. Written
+  // in the order of the calls: before the end of its line where it is called before.
+  void keep(const std::string& id, std::string conversation);
   // Forgets lines that have ended and were created before this second.
   void forget_before(int64_t created, Done done = {});
   // The same, waiting; each throws Error.
   void admit(JournalEntry entry);
   void end_and_wait(const std::string& id, Outcome outcome);
+  // Waits until everything that was asked for before is written, or could not be.
+  void wait();
 
   // From any thread; each throws Error when the file cannot be read.
   std::optional<JournalLine> find(const std::string& id) const;
   std::optional<JournalLine> find_key(const std::string& idempotency_key) const;
+  std::optional<std::string> find_conversation(const std::string& id) const;
   std::vector<JournalLine> unfinished() const;
   std::vector<JournalLine> all() const;
   // Empty when SQLite finds the file whole, else what it says.

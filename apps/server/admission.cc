@@ -15,7 +15,22 @@ constexpr int kMaxDepth = 64;
 
 openai::Endpoint endpoint_of(const std::string& path) {
   if (path == "/v1/responses") return openai::Endpoint::responses;
+  if (path == "/v1/messages") return openai::Endpoint::messages;
   return path == "/v1/chat/completions" ? openai::Endpoint::chat : openai::Endpoint::completions;
+}
+
+const char* id_prefix(openai::Endpoint endpoint) {
+  switch (endpoint) {
+    case openai::Endpoint::completions:
+      return "cmpl-";
+    case openai::Endpoint::chat:
+      return "chatcmpl-";
+    case openai::Endpoint::responses:
+      return "resp_";
+    case openai::Endpoint::messages:
+      return "msg_";
+  }
+  return "";
 }
 
 uint64_t random_bits(int bits) {
@@ -32,6 +47,10 @@ std::tm utc(int64_t seconds) {
 
 }  // namespace
 
+json::Value parse_body(const std::string& body) {
+  return json::parse(body, "the body of the request", {.max_depth = kMaxDepth});
+}
+
 std::string random_id(const char* prefix) {
   return fmt::format("{}{:016x}{:08x}", prefix, random_bits(64), random_bits(32));
 }
@@ -41,21 +60,28 @@ std::string Admission::fingerprint() const {
   return facts.identity + "-" + to_hex(facts.weights).substr(0, 16);
 }
 
-openai::Request Admission::read(const JournalEntry& entry) const {
+openai::Request Admission::read(const JournalEntry& entry,
+                                const std::optional<std::string>& earlier) const {
   const BackendFacts facts = backend_.facts();
   openai::Context context{.vocab = facts.vocab,
+                          .tokenizer = model_.tokenizer,
                           .end_tokens = facts.end_tokens,
                           .defaults = model_.defaults,
                           .chat = model_.chat,
                           .no_chat = model_.no_chat,
                           .clock = [&] { return utc(entry.created); },
                           .tool_format = model_.tool_format,
+                          .renders = entry.prompts.empty(),
                           .ignores_unknown = true};
+  json::Value items;
+  if (earlier) {
+    items = json::parse(*earlier, "a conversation");
+    context.earlier = &items.as_array();
+  }
   const openai::Endpoint endpoint = endpoint_of(entry.endpoint);
   // What is left of the context, unless the request says less.
   if (endpoint != openai::Endpoint::completions) context.defaults.max_tokens = facts.max_model_len;
-  const json::Value body =
-      json::parse(entry.request, "the body of the request", {.max_depth = kMaxDepth});
+  const json::Value body = parse_body(entry.request);
   openai::Request request = openai::parse_request(body, endpoint, context);
   return request;
 }
@@ -77,18 +103,17 @@ void take_places(PlacesHeld& places, const openai::Request& request) {
                    "queue_full"};
 }
 
-Admitted Admission::admit(const HttpRequest& http, std::shared_ptr<PlacesHeld> places) const {
+Admitted Admission::admit(const HttpRequest& http, const std::optional<std::string>& earlier,
+                          std::shared_ptr<PlacesHeld> places) const {
   const BackendFacts facts = backend_.facts();
   const openai::Endpoint endpoint = endpoint_of(http.path);
-  JournalEntry entry{.id = random_id(endpoint == openai::Endpoint::chat          ? "chatcmpl-"
-                                     : endpoint == openai::Endpoint::completions ? "cmpl-"
-                                                                                 : "resp_"),
+  JournalEntry entry{.id = random_id(id_prefix(endpoint)),
                      .created = static_cast<int64_t>(std::time(nullptr)),
                      .endpoint = http.path,
                      .request = http.body,
                      .arithmetic = facts.identity,
                      .weights = facts.weights};
-  openai::Request request = read(entry);
+  openai::Request request = read(entry, earlier);
   check_model(request.model);
   // A number that every client's JSON reader keeps.
   if (!request.has_seed) request.text.params.seed = random_bits(53);
@@ -99,19 +124,17 @@ Admitted Admission::admit(const HttpRequest& http, std::shared_ptr<PlacesHeld> p
     entry.prompts.push_back(encode(request, prompt));
   Admitted admitted = complete(std::move(entry), std::move(request));
   admitted.places = std::move(places);
+  admitted.earlier = earlier;
   return admitted;
 }
 
 std::vector<int32_t> Admission::encode(const openai::Request& request,
                                        const openai::Prompt& prompt) const {
-  const std::string* text = std::get_if<std::string>(&prompt);
-  if (!text) return std::get<std::vector<int32_t>>(prompt);
-  return model_.tokenizer->encode(*text, {.add_special_tokens = request.text.add_special_tokens});
+  return prompt_tokens_of(request.text, prompt, *model_.tokenizer, backend_.facts().max_model_len);
 }
 
 TokenizedText Admission::tokenize(const HttpRequest& http) const {
-  const json::Value body =
-      json::parse(http.body, "the body of the request", {.max_depth = kMaxDepth});
+  const json::Value body = parse_body(http.body);
   const bool chat = body.find("messages") != nullptr;
   const openai::Request request =
       read({.created = static_cast<int64_t>(std::time(nullptr)),
@@ -124,8 +147,7 @@ TokenizedText Admission::tokenize(const HttpRequest& http) const {
 }
 
 std::string Admission::detokenize(const HttpRequest& http) const {
-  const json::Value body =
-      json::parse(http.body, "the body of the request", {.max_depth = kMaxDepth});
+  const json::Value body = parse_body(http.body);
   const json::Value* tokens = body.find("tokens");
   if (!tokens) fail_usage("expected \"tokens\" in the body of the request");
   std::vector<int32_t> ids;
@@ -152,7 +174,8 @@ std::vector<std::vector<int32_t>> Admission::embedded(const json::Value& body) c
                                                                 *format != json::Value("base64"))
     fail_usage("expected encoding_format float or base64, found {}", json::excerpt(*format));
   json::Value prompt = json::Object{{"prompt", *input}};
-  if (const json::Value* model = body.find("model")) prompt.set("model", *model);
+  for (const char* name : {"model", "truncate_prompt_tokens"})
+    if (const json::Value* value = body.find(name)) prompt.set(name, *value);
   const openai::Request request =
       read({.endpoint = "/v1/completions", .request = json::dump(prompt)});
   check_model(request.model);
@@ -182,6 +205,7 @@ Admitted Admission::readmit(const JournalEntry& entry) const {
 }
 
 Admitted Admission::complete(JournalEntry entry, openai::Request request) const {
+  if (request.text.prompt_tokens != 0) request.take_prompts(entry.prompts);
   openai::Head head{.id = entry.id,
                     .created = entry.created,
                     .model = request.model.empty() ? model_.names.front() : request.model,
@@ -191,6 +215,7 @@ Admitted Admission::complete(JournalEntry entry, openai::Request request) const 
   return {.entry = std::move(entry),
           .request = std::move(request),
           .head = std::move(head),
+          .earlier = std::nullopt,
           .jobs = std::move(jobs),
           .places = nullptr};
 }

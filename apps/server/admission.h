@@ -28,6 +28,7 @@ struct Admitted {
   JournalEntry entry;
   openai::Request request;
   openai::Head head;
+  std::optional<std::string> earlier;  // JSON of the items that a response goes on from
   std::vector<Job> jobs;               // one for each answer; their ids are still 0
   std::shared_ptr<PlacesHeld> places;  // one for each
 };
@@ -42,8 +43,10 @@ class Admission {
   Admission(const ServedModel& model, const Backend& backend) : model_(model), backend_(backend) {}
 
   // A new request. Draws what the request leaves open: id, time, seed. Takes places for its answers
-  // before it looks at its prompts. Throws ApiError and UsageError.
-  Admitted admit(const HttpRequest& http, std::shared_ptr<PlacesHeld> places) const;
+  // before it looks at its prompts. `earlier`: JSON of the items of the response that it goes on
+  // from. Throws ApiError and UsageError.
+  Admitted admit(const HttpRequest& http, const std::optional<std::string>& earlier,
+                 std::shared_ptr<PlacesHeld> places) const;
   // The same once more, from its entry. Throws ApiError when it was made with another arithmetic
   // or other weights, naming both.
   Admitted readmit(const JournalEntry& entry) const;
@@ -53,15 +56,19 @@ class Admission {
   // Of POST /detokenize: the text of "tokens".
   std::string detokenize(const HttpRequest& http) const;
 
+  // Of POST /v1/messages/count_tokens: the tokens of the prompt that such a message would have.
+  int64_t count_tokens(const HttpRequest& http) const;
+
   // The texts of POST /v1/embeddings as tokens.
   std::vector<std::vector<int32_t>> embedded(const json::Value& body) const;
 
   std::string fingerprint() const;
+  // Throws ApiError for a name that is not served; an empty one is the first that is.
+  void check_model(const std::string& name) const;
 
  private:
-  // Throws ApiError for a name that is not served.
-  void check_model(const std::string& name) const;
-  openai::Request read(const JournalEntry& entry) const;
+  openai::Request read(const JournalEntry& entry,
+                       const std::optional<std::string>& earlier = std::nullopt) const;
   std::vector<int32_t> encode(const openai::Request& request, const openai::Prompt& prompt) const;
   std::vector<Job> make_jobs(const JournalEntry& entry, const openai::Request& request) const;
   Admitted complete(JournalEntry entry, openai::Request request) const;
@@ -72,6 +79,8 @@ class Admission {
 
 // Takes places for all answers of the request. Throws ApiError when there are not so many.
 void take_places(PlacesHeld& places, const openai::Request& request);
+// The JSON of a request's body, of limited depth. Throws Error.
+json::Value parse_body(const std::string& body);
 
 // `prefix` and 24 random hexadecimal digits.
 std::string random_id(const char* prefix);

@@ -4,6 +4,19 @@
 
 namespace invar::server {
 
+namespace {
+
+json::Value body_of(const openai::Request& request, const std::vector<TextAnswer>& answers,
+                    const Tokenizer& tokenizer, const openai::Head& head) {
+  if (request.endpoint == openai::Endpoint::responses)
+    return openai::response_body(request, answers[0], head);
+  if (request.endpoint == openai::Endpoint::messages)
+    return anthropic::message_body(request, answers[0], head);
+  return openai::answer_body(request, answers, tokenizer, &head);
+}
+
+}  // namespace
+
 Answering::Answering(Admitted admitted, std::shared_ptr<Exchange> exchange,
                      const Tokenizer& tokenizer, Answers& answers)
     : admitted_(std::move(admitted)),
@@ -13,21 +26,33 @@ Answering::Answering(Admitted admitted, std::shared_ptr<Exchange> exchange,
       unfinished_(admitted_.jobs.size()) {
   const openai::Request& request = admitted_.request;
   if (request.stream) {
-    int64_t prompt_tokens = 0;
-    for (const auto& prompt : admitted_.entry.prompts) prompt_tokens += std::ssize(prompt);
-    if (request.endpoint == openai::Endpoint::responses)
-      writer_ = std::make_unique<openai::ResponseWriter>(admitted_.head, request, prompt_tokens,
-                                                         tokenizer);
-    else
-      writer_ = std::make_unique<openai::EventWriter>(admitted_.head, request,
-                                                      admitted_.entry.prompts, tokenizer);
+    writer_ = make_writer();
     return;
   }
   for (const Job& job : admitted_.jobs) {
-    builders_.push_back(
-        std::make_unique<AnswerBuilder>(tokenizer, request.text.stop, request.text.include_stop));
+    builders_.push_back(std::make_unique<AnswerBuilder>(
+        tokenizer, request.text.stop, request.text.include_stop, request.text.skip_special));
     builders_.back()->answer.prompt_tokens = job.prompt;
   }
+}
+
+std::unique_ptr<openai::StreamWriter> Answering::make_writer() const {
+  const openai::Request& request = admitted_.request;
+  const auto& prompts = admitted_.entry.prompts;
+  const auto size = std::ssize(prompts.front());
+  if (request.endpoint == openai::Endpoint::responses)
+    return std::make_unique<openai::ResponseWriter>(admitted_.head, request, size, tokenizer_);
+  if (request.endpoint == openai::Endpoint::messages)
+    return std::make_unique<anthropic::MessageWriter>(admitted_.head, request, size, tokenizer_);
+  return std::make_unique<openai::EventWriter>(admitted_.head, request, prompts, tokenizer_);
+}
+
+// Only what was said to its end can be gone on from.
+void Answering::remember_output(const TextAnswer& answer) {
+  const bool is_whole =
+      answer.finish == FinishReason::stop || answer.finish == FinishReason::length;
+  if (admitted_.request.endpoint != openai::Endpoint::responses || !is_whole) return;
+  output_ = *openai::response_body(admitted_.request, answer, admitted_.head).find("output");
 }
 
 void Answering::begin() {
@@ -72,6 +97,7 @@ bool Answering::pull(std::string& out) {
   waiting_.clear();
   if (expired_) writer_->fail(kTooLate, "deadline_exceeded", out);
   over_ = writer_->ended();
+  if (over_ && writer_->answer()) remember_output(*writer_->answer());
   answers_.settle(*this);
   return !over_;
 }
@@ -80,7 +106,9 @@ bool Answering::pull(std::string& out) {
 void Answering::expire() {
   over_ = expired_ = true;
   outcome_ = Outcome::aborted;
-  begun_ ? exchange_->wake() : exchange_->reply(error_reply({504, kTooLate, "deadline_exceeded"}));
+  begun_ ? exchange_->wake()
+         : exchange_->reply(
+               error_reply({504, kTooLate, "deadline_exceeded"}, admitted_.entry.endpoint));
 }
 
 void Answering::finish() {
@@ -88,14 +116,13 @@ void Answering::finish() {
   std::vector<TextAnswer> answers;
   for (const auto& builder : builders_) {
     if (builder->answer.finish == FinishReason::failed)
-      return exchange_->reply(error_reply({500, "the answer failed: " + builder->answer.error}));
+      return exchange_->reply(error_reply({500, "the answer failed: " + builder->answer.error},
+                                          admitted_.entry.endpoint));
     answers.push_back(std::move(builder->answer));
   }
   const openai::Request& request = admitted_.request;
-  exchange_->reply({.body = json::dump(
-                        request.endpoint == openai::Endpoint::responses
-                            ? openai::response_body(request, answers[0], admitted_.head)
-                            : openai::answer_body(request, answers, tokenizer_, &admitted_.head))});
+  remember_output(answers[0]);
+  exchange_->reply({.body = json::dump(body_of(request, answers, tokenizer_, admitted_.head))});
 }
 
 void Answers::number(std::vector<Job>& jobs) {
@@ -139,7 +166,7 @@ void Answers::settle(Answering& answering) {
   answering.admitted_.places = nullptr;
   --live_;
   measure_end(answering);
-  ended_(answering.admitted().entry, answering.outcome_);
+  ended_(answering, answering.outcome_);
 }
 
 void Answers::on_token(const TokenOutput& output) {

@@ -9,6 +9,7 @@
 
 #include "admission.h"
 #include "backend.h"
+#include "frontend/anthropic.h"
 #include "frontend/openai_events.h"
 #include "frontend/responses.h"
 #include "http.h"
@@ -37,9 +38,13 @@ class Answering : public BodySource, public std::enable_shared_from_this<Answeri
   // another job.
   bool is_over(size_t job) const;
   bool is_over() const { return over_; }
+  // The items that a response has put out to its end; null before, and of other answers.
+  const json::Value* output() const { return output_.is_null() ? nullptr : &output_; }
 
  private:
   friend class Answers;
+  std::unique_ptr<openai::StreamWriter> make_writer() const;
+  void remember_output(const TextAnswer& answer);
   void finish();
   void expire();
 
@@ -57,6 +62,7 @@ class Answering : public BodySource, public std::enable_shared_from_this<Answeri
   Clock::time_point last_token_{};
   int64_t tokens_ = 0;
   FinishReason finish_ = FinishReason::none;  // of the last job that finished
+  json::Value output_;
 };
 
 // Knows which job belongs to which answer. All but the sink's functions on the serving thread.
@@ -64,7 +70,7 @@ class Answers final : public BackendSink {
  public:
   // `post` runs a task on the serving thread, `ended` hears of every answer that is over.
   Answers(Backend& backend, std::function<void(std::function<void()>)> post,
-          std::function<void(const JournalEntry&, Outcome)> ended)
+          std::function<void(const Answering&, Outcome)> ended)
       : backend_(backend), post_(std::move(post)), ended_(std::move(ended)) {}
 
   Metrics metrics;
@@ -98,7 +104,7 @@ class Answers final : public BackendSink {
 
   Backend& backend_;
   std::function<void(std::function<void()>)> post_;
-  std::function<void(const JournalEntry&, Outcome)> ended_;
+  std::function<void(const Answering&, Outcome)> ended_;
   std::unordered_map<int64_t, Place> places_;
   size_t live_ = 0;
 

@@ -37,31 +37,42 @@ struct Server::Route {
   const char* path;
   Endpoint endpoint;
   Keys::Need key = Keys::Need::client;
-  bool takes_id = false;  // the path goes on with the id of an answer
+  // The path goes on: with the id of an answer, or with a name that may have slashes.
+  enum class Rest { none, id, name } rest = Rest::none;
 
   bool matches(const std::string& asked) const {
-    return takes_id ? asked.starts_with(path) && asked.find('/', std::strlen(path)) == asked.npos
-                    : asked == path;
+    if (rest == Rest::none) return asked == path;
+    const size_t size = std::strlen(path);
+    return asked.starts_with(path) && asked.size() > size &&
+           (rest == Rest::name || asked.find('/', size) == asked.npos);
   }
 };
 
 const std::vector<Server::Route>& Server::routes() {
   using enum Keys::Need;
+  using Rest = Route::Rest;
   static const std::vector<Route> kRoutes = {
       {"GET", "/health", &Server::health, none},
+      {"GET", "/ping", &Server::health, none},
+      {"POST", "/ping", &Server::health, none},
+      {"GET", "/load", &Server::load, none},
       {"GET", "/version", &Server::version, none},
       {"GET", "/metrics", &Server::metrics, none},
       {"GET", "/v1/models", &Server::models},
+      {"GET", "/v1/models/", &Server::model, client, Rest::name},
       {"POST", "/v1/completions", &Server::answer},
       {"POST", "/v1/chat/completions", &Server::answer},
       {"POST", "/v1/responses", &Server::answer},
+      {"POST", "/v1/messages", &Server::answer},
+      {"POST", "/v1/messages/count_tokens", &Server::count_tokens},
       {"POST", "/v1/embeddings", &Server::embeddings},
       {"POST", "/tokenize", &Server::tokenize},
       {"POST", "/detokenize", &Server::detokenize},
       {"POST", "/admin/weights", &Server::take_weights, admin},
-      {"GET", "/v1/completions/", &Server::retrieve, client, true},
-      {"GET", "/v1/chat/completions/", &Server::retrieve, client, true},
-      {"GET", "/v1/responses/", &Server::retrieve, client, true},
+      {"GET", "/v1/completions/", &Server::retrieve, client, Rest::id},
+      {"GET", "/v1/chat/completions/", &Server::retrieve, client, Rest::id},
+      {"GET", "/v1/responses/", &Server::retrieve, client, Rest::id},
+      {"GET", "/v1/messages/", &Server::retrieve, client, Rest::id},
   };
   return kRoutes;
 }
@@ -83,9 +94,11 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
           }),
       answers_(
           backend, [this](std::function<void()> task) { http_.post(std::move(task)); },
-          [this](const JournalEntry& entry, Outcome outcome) {
-            waiting_.erase(entry.id);
-            if (journal_) journal_->end(entry.id, outcome);
+          [this](const Answering& answering, Outcome outcome) {
+            const std::string& id = answering.admitted().entry.id;
+            waiting_.erase(id);
+            keep_conversation(answering);
+            if (journal_) journal_->end(id, outcome);
             swap_when_free();
           }) {}
 
@@ -103,7 +116,7 @@ std::optional<HttpReply> Server::gate(const HttpRequest& request) {
   try {
     if (find_route(request, reply)) return std::nullopt;
   } catch (const ApiError& error) {
-    reply = error_reply(error);
+    reply = error_reply(error, request.path);
   }
   ++answers_.metrics.refused[reply.status];
   std::ranges::move(allowed_origin(request), std::back_inserter(reply.headers));
@@ -124,7 +137,7 @@ void Server::handle(const std::shared_ptr<Exchange>& exchange) {
 
 void Server::refuse(Exchange& exchange, const ApiError& error) {
   ++answers_.metrics.refused[error.status];
-  exchange.reply(error_reply(error));
+  exchange.reply(error_reply(error, exchange.request.path));
 }
 
 Headers Server::allowed_origin(const HttpRequest& request) const {
@@ -192,7 +205,8 @@ const Server::Route* Server::find_route(const HttpRequest& request, HttpReply& o
     return nullptr;
   }
   otherwise = error_reply(
-      {405, fmt::format("expected {} at {}, found {}", allowed, request.path, request.method)});
+      {405, fmt::format("expected {} at {}, found {}", allowed, request.path, request.method)},
+      request.path);
   otherwise.headers.emplace_back("Allow", allowed);
   return nullptr;
 }
@@ -207,20 +221,6 @@ void Server::version(std::shared_ptr<Exchange> exchange) {
                                                    {"identity", facts.identity},
                                                    {"weights", to_hex(facts.weights)},
                                                    {"instruction_set", facts.instruction_set}})});
-}
-
-void Server::models(std::shared_ptr<Exchange> exchange) {
-  json::Array data;
-  for (const std::string& name : model_.names)
-    data.push_back(
-        json::Object{{"id", name},
-                     {"object", "model"},
-                     {"created", started_},
-                     {"owned_by", "invar"},
-                     {"root", model_.names.front()},
-                     {"max_model_len", static_cast<int64_t>(backend_.facts().max_model_len)}});
-  exchange->reply(
-      {.body = json::dump(json::Object{{"object", "list"}, {"data", std::move(data)}})});
 }
 
 void Server::metrics(std::shared_ptr<Exchange> exchange) {
@@ -336,7 +336,9 @@ void Server::compute(std::shared_ptr<Exchange> exchange, std::shared_ptr<PlacesH
   guarded(exchange, [&] {
     if (const auto known = earlier(exchange->request))
       return go_on(exchange, *known, std::nullopt, 0, turn);
-    const auto admitted = std::make_shared<Admitted>(admission_.admit(exchange->request, places));
+    const HttpRequest& request = exchange->request;
+    const auto before = earlier_items({.endpoint = request.path, .request = request.body});
+    const auto admitted = std::make_shared<Admitted>(admission_.admit(request, before, places));
     warn_of_ignored(admitted->request.ignored);
     answers_.number(admitted->jobs);
     if (!journal_) return submit(exchange, admitted, turn);

@@ -62,13 +62,18 @@ class Server {
   void health(std::shared_ptr<Exchange> exchange);
   void version(std::shared_ptr<Exchange> exchange);
   void models(std::shared_ptr<Exchange> exchange);
+  void model(std::shared_ptr<Exchange> exchange);
+  void load(std::shared_ptr<Exchange> exchange);
   void metrics(std::shared_ptr<Exchange> exchange);
   void answer(std::shared_ptr<Exchange> exchange);
   void tokenize(std::shared_ptr<Exchange> exchange);
   void detokenize(std::shared_ptr<Exchange> exchange);
+  void count_tokens(std::shared_ptr<Exchange> exchange);
   void embeddings(std::shared_ptr<Exchange> exchange);
   void retrieve(std::shared_ptr<Exchange> exchange);
   void take_weights(std::shared_ptr<Exchange> exchange);
+
+  json::Value model_object(const std::string& name) const;
 
   // The weights stay as they are while a turn lives, or an answer of `answers_`.
   using Turn = std::shared_ptr<void>;
@@ -94,6 +99,9 @@ class Server {
   void go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry,
              std::optional<bool> stream, int64_t skip, const Turn& turn);
   void resume_unfinished(const Turn& turn);
+  std::optional<std::string> earlier_items(const JournalEntry& entry) const;
+  std::optional<std::string> earlier_items_if_there(const JournalEntry& entry) const;
+  void keep_conversation(const Answering& answering);
   void forget_old_lines();
   void warn_of_ignored(const std::vector<std::string>& fields);
 

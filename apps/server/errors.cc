@@ -1,6 +1,7 @@
 #include "errors.h"
 
 #include "base/json.h"
+#include "frontend/anthropic.h"
 
 namespace invar::server {
 
@@ -19,14 +20,15 @@ const char* error_type(int status) {
   }
 }
 
-HttpReply error_reply(const ApiError& error) {
+HttpReply error_reply(const ApiError& error, std::string_view path) {
   const auto or_null = [](const std::string& text) {
     return text.empty() ? json::Value() : json::Value(text);
   };
-  const json::Value body = json::Object{{"error", json::Object{{"message", error.message},
-                                                               {"type", error_type(error.status)},
-                                                               {"param", or_null(error.param)},
-                                                               {"code", or_null(error.code)}}}};
+  json::Value body = json::Object{{"error", json::Object{{"message", error.message},
+                                                         {"type", error_type(error.status)},
+                                                         {"param", or_null(error.param)},
+                                                         {"code", or_null(error.code)}}}};
+  if (path.starts_with("/v1/messages")) body = anthropic::error_body(error.status, error.message);
   HttpReply reply{.status = error.status, .body = json::dump(body)};
   if (error.status == 429 || error.status == 503) reply.headers.emplace_back("Retry-After", "1");
   if (error.status == 401) reply.headers.emplace_back("WWW-Authenticate", "Bearer");

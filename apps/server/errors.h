@@ -21,6 +21,7 @@ inline constexpr const char* kTooLate =
 
 // The "type" that goes with a status.
 const char* error_type(int status);
-HttpReply error_reply(const ApiError& error);
+// In the form of the API that `path` belongs to.
+HttpReply error_reply(const ApiError& error, std::string_view path = {});
 
 }  // namespace invar::server

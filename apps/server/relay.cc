@@ -44,6 +44,7 @@ void EventSkipper::push(std::string_view piece, std::string& out) {
 void Relay::connect(std::shared_ptr<Exchange> client, int64_t skip) {
   CHECK(!client_, "an answer has one client");
   client_ = std::move(client);
+  request.path = client_->request.path;  // its errors are of that API
   skip_ = skip;
   client_->on_gone = [self = weak_from_this()] {
     const auto relay = self.lock();

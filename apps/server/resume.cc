@@ -76,6 +76,7 @@ void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry
                    std::optional<bool> stream, int64_t skip, const Turn& turn) {
   const auto admitted = std::make_shared<Admitted>(admission_.readmit(entry));
   admitted->places = std::make_shared<PlacesHeld>(places_);
+  admitted->earlier = earlier_items_if_there(entry);
   const bool as_before = !stream || *stream == admitted->request.stream;
   if (stream) admitted->request.stream = *stream;
   http_.post([this, exchange = std::move(exchange), admitted = std::move(admitted), as_before, skip,
@@ -106,6 +107,7 @@ void Server::resume_unfinished(const Turn& turn) {
       const auto admitted = std::make_shared<Admitted>(admission_.readmit(line.entry));
       admitted->places = std::make_shared<PlacesHeld>(places_);
       admitted->places->insist_on(admitted->jobs.size());
+      admitted->earlier = earlier_items_if_there(line.entry);
       const auto relay = Relay::make();
       http_.post([this, relay, id = line.entry.id] { waiting_.emplace(id, relay); });
       answers_.number(admitted->jobs);

@@ -11,7 +11,10 @@ std::string AnswerBuilder::push(const TokenOutput& output) {
   answer.logits_hash = output.logits_hash;
   if (output.logprobs) answer.logprobs.push_back(*output.logprobs);
   std::string decoded;
-  decoder_.push(output.token, decoded);
+  // The special token that ends an answer is a stop, as a stop string is one: not text unless asked
+  // for.
+  const bool ends = output.finish == FinishReason::stop && tokenizer_.is_special(output.token);
+  if (!ends || include_stop_) decoder_.push(output.token, decoded);
   if (output.finish != FinishReason::none) decoder_.finish(decoded);
   if (stops_.push(decoded, piece))
     answer.finish = FinishReason::stop, answer.stop = stops_.found();

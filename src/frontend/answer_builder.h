@@ -24,8 +24,11 @@ struct TextAnswer {
 class AnswerBuilder {
  public:
   AnswerBuilder(const Tokenizer& tokenizer, const std::vector<std::string>& stops,
-                bool include_stop)
-      : decoder_(tokenizer, {.continuation = true}), stops_(stops, include_stop) {}
+                bool include_stop, bool skip_special = true)
+      : tokenizer_(tokenizer),
+        decoder_(tokenizer, {.skip_special = skip_special, .continuation = true}),
+        stops_(stops, include_stop),
+        include_stop_(include_stop) {}
 
   // Takes the next token and returns the text that can be shown now: complete characters that are
   // not the beginning of a stop string. The answer is over when its `finish` is not none: with a
@@ -35,8 +38,10 @@ class AnswerBuilder {
   TextAnswer answer;
 
  private:
+  const Tokenizer& tokenizer_;
   StreamDecoder decoder_;
   StopStrings stops_;
+  bool include_stop_;
 };
 
 }  // namespace invar

@@ -77,6 +77,37 @@ json::Array checked_messages(const json::Value& source, bool takes_parts) {
   return messages;
 }
 
+// Stands at the end of the last message's content, where the text is cut. The space behind it is
+// gone where the template trims contents.
+constexpr std::string_view kEndOfMessage = "<<<the end of the final message>>> ";
+
+void mark_end(json::Value& message) {
+  json::Value* text = nullptr;  // where the content ends
+  for (auto& [key, value] : message.as_object())
+    if (key == "content") text = &value;
+  if (text && text->is_array() && !text->as_array().empty()) {
+    json::Value& part = text->as_array().back();
+    text = nullptr;
+    if (part.is_object())
+      for (auto& [key, value] : part.as_object())
+        if (key == "text") text = &value;
+  }
+  if (!text || !text->is_string())
+    fail_usage("continue_final_message needs a last message whose content is text, found {}",
+               json::excerpt(message));
+  *text = text->as_string() + std::string(kEndOfMessage);
+}
+
+// `text` up to the mark, trimmed there where the template trims.
+std::string cut_at_mark(const std::string& text) {
+  const size_t at = text.rfind(kEndOfMessage.substr(0, kEndOfMessage.size() - 1));
+  if (at == text.npos)
+    fail_usage("continue_final_message needs a chat template that shows the last message");
+  const bool trims = text.compare(at, kEndOfMessage.size(), kEndOfMessage) != 0;
+  const std::string kept = text.substr(0, at);
+  return trims ? kept.substr(0, kept.find_last_not_of(" \t\r\n") + 1) : kept;
+}
+
 // Whether a template prints the text of a part, and not the part as Python shows it.
 bool reads_parts(const jinja::Template& program, jinja::Variables variables) {
   const json::Value messages = json::parse(
@@ -173,12 +204,14 @@ std::string ChatTemplate::render(const Conversation& conversation,
   };
   for (const auto& [name, value] : conversation.variables)
     set(name, jinja::Value::from_json(value));
-  set("messages",
-      jinja::Value::from_json(checked_messages(conversation.messages, chosen.takes_parts)));
+  json::Array messages = checked_messages(conversation.messages, chosen.takes_parts);
+  if (conversation.continue_final_message) mark_end(messages.back());
+  set("messages", jinja::Value::from_json(std::move(messages)));
   set("tools", jinja::Value::from_json(conversation.tools));
   set("documents", nullptr);
   set("add_generation_prompt", conversation.add_generation_prompt);
-  return chosen.program.render(variables, {.clock = clock});
+  std::string text = chosen.program.render(variables, {.clock = clock});
+  return conversation.continue_final_message ? cut_at_mark(text) : text;
 }
 
 }  // namespace invar

@@ -21,6 +21,8 @@ struct Conversation {
   json::Value messages;  // an array of objects with "role", as OpenAI's clients send them
   json::Value tools;     // an array, or null
   bool add_generation_prompt = true;
+  // The text ends where the last message's content does, so that the answer goes on with it.
+  bool continue_final_message = false;
   json::Object variables;  // more for the template, such as enable_thinking
 };
 

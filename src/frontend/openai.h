@@ -1,5 +1,6 @@
 // Requests and answers in the form of OpenAI's completions and chat completions, with the names
-// that vLLM adds; requests of /v1/responses too (their answers: responses.h).
+// that vLLM adds; requests of /v1/responses and /v1/messages too (their answers: responses.h,
+// anthropic.h).
 #pragma once
 
 #include <ctime>
@@ -17,11 +18,12 @@
 
 namespace invar::openai {
 
-enum class Endpoint { completions, chat, responses };
+enum class Endpoint { completions, chat, responses, messages };  // the last is Anthropic's
 
 // What requests are read against.
 struct Context {
   int32_t vocab = 0;
+  const Tokenizer* tokenizer = nullptr;       // not null: of bad words
   std::vector<int32_t> end_tokens;            // the model's ends of sequence
   SamplingParams defaults;                    // of what a request does not say
   const ChatTemplate* chat = nullptr;         // null: the model has none, because
@@ -29,6 +31,9 @@ struct Context {
   std::function<std::tm()> clock;             // for the template
   ToolFormat tool_format = ToolFormat::none;  // of the template
   ConstraintCompiler* constraints = nullptr;  // null: Request::form is not compiled
+  const json::Array* earlier = nullptr;       // items of the response that the request goes on from
+  // False: the prompts of chats are known from elsewhere and stay empty.
+  bool renders = true;
   bool ignores_unknown = false;  // as servers do; else a field that is not known is refused
 };
 
@@ -46,6 +51,9 @@ struct Request {
   std::string cache_salt;       // only requests of one salt share computed pages
   std::vector<std::string> ignored;  // fields that are not known (Context::ignores_unknown)
 
+  // Shows these tokens where the answer repeats its prompt: what is left of one that was cut.
+  void take_prompts(const std::vector<std::vector<int32_t>>& tokens);
+
   // How the answer is shown.
   std::vector<int32_t> stop_token_ids;  // that it asked for: text.params has the model's too
   bool stream = false;
@@ -54,8 +62,9 @@ struct Request {
   bool echo = false;                                // the prompt before the answer
   ToolFormat tools = ToolFormat::none;              // how calls are found in the answer
   std::string tool;                                 // whose arguments the answer is
-  json::Value asked_tools, asked_choice;            // of /v1/responses, which repeats them
-  bool logits_hash = true;                          // of each choice
+  // Of /v1/responses, which repeats them.
+  json::Value asked_tools, asked_choice, asked_previous;
+  bool logits_hash = true;  // of each choice
 
   size_t answers() const { return prompts.size() * static_cast<size_t>(text.params.n); }
   // The request for answer i: n for each prompt, prompt after prompt.

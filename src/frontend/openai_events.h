@@ -22,6 +22,8 @@ class StreamWriter {
   // Whether answer i needs no more tokens: the engine may not know of a stop string.
   virtual bool is_over(size_t i) const = 0;
   virtual bool ended() const = 0;
+  // What the stream has said, of one answer; null where nobody asks.
+  virtual const TextAnswer* answer() const { return nullptr; }
   // Ends the stream with an error in OpenAI's form; `code` may be null.
   virtual void fail(const std::string& message, const char* code, std::string& out) = 0;
 };
@@ -49,7 +51,8 @@ class EventWriter final : public StreamWriter {
  private:
   struct Answer {
     explicit Answer(const Request& request, const Tokenizer& tokenizer)
-        : builder(tokenizer, request.text.stop, request.text.include_stop),
+        : builder(tokenizer, request.text.stop, request.text.include_stop,
+                  request.text.skip_special),
           reader(request.tools, request.tool) {}
     AnswerBuilder builder;
     ToolCallReader reader;

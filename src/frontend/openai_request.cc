@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "frontend/anthropic.h"
 #include "frontend/foreign_fields.h"
 #include "frontend/openai.h"
 #include "frontend/responses.h"
@@ -30,6 +31,10 @@ constexpr std::string_view kCommonFields[] = {"model",
                                               "include_stop_str_in_output",
                                               "add_special_tokens",
                                               "logit_bias",
+                                              "bad_words",
+                                              "allowed_token_ids",
+                                              "truncate_prompt_tokens",
+                                              "skip_special_tokens",
                                               "n",
                                               "logprobs",
                                               "prompt_logprobs",
@@ -52,6 +57,7 @@ constexpr std::string_view kChatFields[] = {"messages",
                                             "parallel_tool_calls",
                                             "top_logprobs",
                                             "chat_template_kwargs",
+                                            "continue_final_message",
                                             "add_generation_prompt"};
 
 constexpr std::string_view kRoles[] = {"system",    "developer", "user",
@@ -86,9 +92,11 @@ class Reader {
     chat ? read_messages(request) : read_prompts(request);
     request.text.add_special_tokens = read_flag("add_special_tokens", !chat);
     request.text.prompt = request.prompts.front();
+    request.text.prompt_tokens = read_truncation();
     if (!chat) read_echo(request);
     read_lengths(request);
     read_sampling(request.text.params);
+    read_exclusions(request.text.params);
     request.has_seed = find("seed") != nullptr;
     read_stops(request);
     chat ? read_chat_logprobs(request.text.params) : read_logprobs(request.text.params);
@@ -172,13 +180,21 @@ class Reader {
   }
 
   void read_messages(Request& request) const {
+    if (!context_.renders) {
+      request.prompts.emplace_back();
+      return;
+    }
     const json::Value* messages = find("messages");
     if (!messages) fail_usage("expected \"messages\" in \"body\"");
     if (!context_.chat) fail_usage("\"messages\" need a chat template; {}", context_.no_chat);
     for (const json::Value& message : messages->is_array() ? messages->as_array() : json::Array())
       check_role(message.find("role"));
+    const bool goes_on = read_flag("continue_final_message", false);
     Conversation conversation{.messages = *messages,
-                              .add_generation_prompt = read_flag("add_generation_prompt", true)};
+                              .add_generation_prompt = read_flag("add_generation_prompt", !goes_on),
+                              .continue_final_message = goes_on};
+    if (goes_on && conversation.add_generation_prompt)
+      fail_usage("continue_final_message needs add_generation_prompt: false, found true");
     const json::Value* choice = find("tool_choice");
     const json::Value* tools = find("tools");
     if (tools && !(choice && *choice == json::Value("none"))) conversation.tools = *tools;
@@ -197,6 +213,15 @@ class Reader {
         "expected the role of a message as system, developer, user, assistant, tool or function, "
         "found {}",
         json::quoted(role->as_string()));
+  }
+
+  // The last so many tokens of the prompt; -1: as many as fit.
+  int32_t read_truncation() const {
+    int32_t kept = 0;
+    read_integer("truncate_prompt_tokens", kept, -1);
+    if (kept == 0 && find("truncate_prompt_tokens"))
+      fail_usage("expected truncate_prompt_tokens as -1 or at least 1, found 0");
+    return kept;
   }
 
   // vLLM's way to ask for a prompt's log-probabilities alone: echo and no tokens.
@@ -231,6 +256,33 @@ class Reader {
     if (const json::Value* v = find("logit_bias")) read_logit_bias(*v, p);
   }
 
+  void read_exclusions(SamplingParams& p) const {
+    if (const json::Value* v = find("allowed_token_ids")) {
+      p.allowed_token_ids = token_ids(*v, "allowed_token_ids");
+      if (p.allowed_token_ids.empty())
+        fail_usage("expected at least one token in allowed_token_ids, found none");
+    }
+    const json::Value* words = find("bad_words");
+    if (!words) return;
+    if (!words->is_array())
+      fail_usage("expected bad_words as a list, found {}", words->type_name());
+    if (words->as_array().size() > kMaxBadWords)
+      fail_usage("expected at most {} bad_words, found {}", kMaxBadWords, words->as_array().size());
+    for (const json::Value& word : words->as_array()) add_bad_word(text(word, "a bad word"), p);
+  }
+
+  // As vLLM does: the word's tokens, and those of the word behind a space where these are as many
+  // and begin otherwise.
+  void add_bad_word(std::string_view word, SamplingParams& p) const {
+    word.remove_prefix(std::min(word.find_first_not_of(" \t\r\n"), word.size()));
+    const EncodeOptions plain{.add_special_tokens = false};
+    const std::vector<int32_t> alone = context_.tokenizer->encode(word, plain);
+    if (alone.empty()) fail_usage("expected a bad word of at least one letter, found none");
+    p.bad_words.push_back(alone);
+    const auto behind = context_.tokenizer->encode(" " + std::string(word), plain);
+    if (behind.size() == alone.size() && behind[0] != alone[0]) p.bad_words.push_back(behind);
+  }
+
   // {"token id": bias}
   static void read_logit_bias(const json::Value& bias, SamplingParams& p) {
     if (!bias.is_object())
@@ -254,6 +306,7 @@ class Reader {
         for (const json::Value& one : v->as_array()) answer.stop.push_back(text(one, "stop"));
     }
     answer.include_stop = read_flag("include_stop_str_in_output", false);
+    answer.skip_special = read_flag("skip_special_tokens", true);
     SamplingParams& p = answer.params;
     if (const json::Value* v = find("stop_token_ids"))
       p.stop_token_ids = token_ids(*v, "stop_token_ids");
@@ -360,6 +413,7 @@ class Reader {
 
   static constexpr int32_t kMaxLogprobs = 1024;
   static constexpr size_t kMaxPrompts = 2048;
+  static constexpr size_t kMaxBadWords = 1024;
 
   const json::Value& body_;
   const Context& context_;
@@ -374,14 +428,28 @@ TextRequest Request::answer(size_t i) const {
   return one;
 }
 
+void Request::take_prompts(const std::vector<std::vector<int32_t>>& tokens) {
+  prompts.assign(tokens.begin(), tokens.end());
+  text.prompt = prompts.front();
+}
+
 Request parse_request(const json::Value& body, Endpoint endpoint, const Context& context) {
+  if (endpoint == Endpoint::messages) {
+    const json::Value chat = anthropic::chat_body_of(body);
+    Request request = Reader(chat, context).read(Endpoint::chat);
+    request.endpoint = endpoint;
+    return request;
+  }
   if (endpoint == Endpoint::responses) {
-    const json::Value chat = chat_body_of(body);
+    const json::Value chat = chat_body_of(body, context.earlier);
     Request request = Reader(chat, context).read(Endpoint::chat);
     if (request.text.params.n != 1) fail_usage("a response has one answer: n must be 1");
     request.endpoint = endpoint;
     if (const json::Value* tools = body.find("tools")) request.asked_tools = *tools;
     if (const json::Value* choice = body.find("tool_choice")) request.asked_choice = *choice;
+    if (const json::Value* id = body.find("previous_response_id")) request.asked_previous = *id;
+    if (!request.asked_previous.is_null() && context.renders && !context.earlier)
+      fail_usage("previous_response_id needs a server with a journal");
     return request;
   }
   return Reader(body, context).read(endpoint);

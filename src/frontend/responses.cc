@@ -5,10 +5,22 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "frontend/foreign_fields.h"
 
 namespace invar::openai {
 
 namespace {
+
+constexpr ForeignField kRefused[] = {
+    {"background", "false"},
+    {"conversation", "", "ask for \"previous_response_id\""},
+    {"max_tool_calls", ""},
+    {"n", "1", "a response is one answer"},
+    {"prompt", "", "give \"input\""},
+    {"reasoning", R"({}|{"effort": null}|{"effort": null, "summary": null})"},
+    {"top_logprobs", "0", "a response has none: ask /v1/chat/completions"},
+    {"truncation", "\"disabled\"", "ask for \"truncate_prompt_tokens\""},
+};
 
 // The content of an item of "input": a text, or parts of text.
 json::Value content_of(const json::Value& content) {
@@ -65,20 +77,14 @@ void add_item(const json::Value& item, json::Array& messages) {
                                   {"content", content_of(*content)}});
 }
 
-json::Array messages_of(const json::Value& body) {
+json::Array messages_of(const json::Value& body, const json::Array* earlier) {
   json::Array messages;
   const json::Value* instructions = body.find("instructions");
   if (instructions && !instructions->is_null())
     messages.push_back(json::Object{{"role", "system"}, {"content", *instructions}});
-  const json::Value* input = body.find("input");
-  if (!input) fail_usage("expected \"input\" in the body");
-  if (input->is_string()) {
-    messages.push_back(json::Object{{"role", "user"}, {"content", *input}});
-    return messages;
-  }
-  if (!input->is_array())
-    fail_usage("expected an input of text or items, found {}", input->type_name());
-  for (const json::Value& item : input->as_array()) add_item(item, messages);
+  if (earlier)
+    for (const json::Value& item : *earlier) add_item(item, messages);
+  for (const json::Value& item : input_items(body)) add_item(item, messages);
   return messages;
 }
 
@@ -100,6 +106,10 @@ json::Value chat_tools_of(const json::Value& tools) {
 
 // {"format": {"type": "json_schema", "name": ..., "schema": {...}}}
 void read_format(const json::Value& text, json::Value& chat) {
+  const json::Value* verbosity = text.find("verbosity");
+  if (verbosity && !verbosity->is_null() && *verbosity != json::Value("medium"))
+    fail_usage("expected verbosity medium, since a template has no other, found {}",
+               json::excerpt(*verbosity));
   const json::Value* format = text.find("format");
   const json::Value* schema = format ? format->find("schema") : nullptr;
   if (!format) return;
@@ -160,7 +170,7 @@ json::Value response_of(const Request& request, const TextAnswer* answer,
     output.push_back(item_of(head, items, i, status));
   body.set("output", std::move(output));
   body.set("parallel_tool_calls", true);
-  body.set("previous_response_id", nullptr);
+  body.set("previous_response_id", request.asked_previous);
   body.set("temperature", p.temperature);
   body.set("tool_choice", request.asked_choice.is_null() ? "auto" : request.asked_choice);
   body.set("tools", request.asked_tools.is_null() ? json::Array() : request.asked_tools);
@@ -176,15 +186,24 @@ json::Value response_of(const Request& request, const TextAnswer* answer,
 
 }  // namespace
 
-json::Value chat_body_of(const json::Value& body) {
+json::Array input_items(const json::Value& body) {
+  const json::Value* input = body.find("input");
+  if (!input) fail_usage("expected \"input\" in the body");
+  if (input->is_string()) return {json::Object{{"role", "user"}, {"content", *input}}};
+  if (!input->is_array())
+    fail_usage("expected an input of text or items, found {}", input->type_name());
+  return input->as_array();
+}
+
+json::Value chat_body_of(const json::Value& body, const json::Array* earlier) {
   if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
-  json::Value chat = json::Object{{"messages", messages_of(body)}};
+  refuse_fields(body, kRefused);
+  json::Value chat = json::Object{{"messages", messages_of(body, earlier)}};
   for (const auto& [key, value] : body.as_object()) {
     const bool is_empty = value.is_null() || (value.is_array() && value.as_array().empty());
-    if (key == "input" || key == "instructions" || value.is_null()) continue;
-    if ((key == "previous_response_id" || key == "conversation" || key == "background") &&
-        !is_empty && value != json::Value(false))
-      fail_usage("the field {} is not supported here", json::quoted(key));
+    if (key == "input" || key == "instructions" || key == "previous_response_id" ||
+        value.is_null() || find_field(kRefused, key))
+      continue;
     if (key == "tools") {
       if (!is_empty) chat.set(key, chat_tools_of(value));
     } else if (key == "max_output_tokens")
@@ -238,7 +257,7 @@ ResponseWriter::ResponseWriter(Head head, const Request& request, int64_t prompt
                                const Tokenizer& tokenizer)
     : head_(std::move(head)),
       request_(request),
-      builder_(tokenizer, request.text.stop, request.text.include_stop),
+      builder_(tokenizer, request.text.stop, request.text.include_stop, request.text.skip_special),
       reader_(request.tools, request.tool) {
   builder_.answer.prompt_tokens.resize(static_cast<size_t>(prompt_tokens));
 }

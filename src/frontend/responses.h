@@ -12,9 +12,12 @@
 namespace invar::openai {
 
 // The body of a chat completion that asks for the same as a body of /v1/responses. Throws
-// UsageError for what is not understood: tools that are no functions, earlier responses, parts that
-// are no text.
-json::Value chat_body_of(const json::Value& body);
+// UsageError for what is not understood: tools that are no functions, parts that are no text.
+// The items of `earlier` stand before its input.
+json::Value chat_body_of(const json::Value& body, const json::Array* earlier = nullptr);
+
+// The items of a response's input, as a list.
+json::Array input_items(const json::Value& body);
 
 // What a response puts out, in the order in which it begins: one message, and calls of tools.
 class ResponseItems {
@@ -36,7 +39,7 @@ class ResponseItems {
   std::string text_;
 };
 
-// The whole answer.
+// The whole answer; its "output" are the items that a later request goes on from.
 json::Value response_body(const Request& request, const TextAnswer& answer, const Head& head);
 
 // The answer as events with sequence numbers from 0, a delta for each token that shows text.
@@ -49,6 +52,7 @@ class ResponseWriter final : public StreamWriter {
   bool is_over(size_t) const override { return ended_; }
   bool ended() const override { return ended_; }
   void fail(const std::string& message, const char* code, std::string& out) override;
+  const TextAnswer* answer() const override { return &builder_.answer; }
 
  private:
   void begin(std::string& out);

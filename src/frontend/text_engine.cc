@@ -2,17 +2,32 @@
 
 namespace invar {
 
+std::vector<int32_t> prompt_tokens_of(const TextRequest& request,
+                                      const std::variant<std::string, std::vector<int32_t>>& prompt,
+                                      const Tokenizer& tokenizer, int32_t longest) {
+  const std::string* text = std::get_if<std::string>(&prompt);
+  std::vector<int32_t> tokens =
+      text ? tokenizer.encode(*text, {.add_special_tokens = request.add_special_tokens})
+           : std::get<std::vector<int32_t>>(prompt);
+  if (request.prompt_tokens == 0) return tokens;
+  // An answer that may fill the context needs one token at least.
+  const int32_t most = request.params.max_tokens;
+  const int64_t fits = longest - (most < longest ? most : 1);
+  const int64_t kept = request.prompt_tokens > 0 ? request.prompt_tokens : fits;
+  if (std::ssize(tokens) > kept) tokens.erase(tokens.begin(), tokens.end() - kept);
+  return tokens;
+}
+
 TextEngine::TextEngine(Engine& engine, const Tokenizer& tokenizer)
     : engine_(engine), tokenizer_(tokenizer) {}
 
 TextEngine::~TextEngine() = default;
 
 int64_t TextEngine::submit(const TextRequest& request) {
-  auto state = std::make_unique<AnswerBuilder>(tokenizer_, request.stop, request.include_stop);
-  const std::string* text = std::get_if<std::string>(&request.prompt);
+  auto state = std::make_unique<AnswerBuilder>(tokenizer_, request.stop, request.include_stop,
+                                               request.skip_special);
   state->answer.prompt_tokens =
-      text ? tokenizer_.encode(*text, {.add_special_tokens = request.add_special_tokens})
-           : std::get<std::vector<int32_t>>(request.prompt);
+      prompt_tokens_of(request, request.prompt, tokenizer_, engine_.max_model_len());
   const int64_t id = next_id_++;
   engine_.add({.id = id,
                .prompt = state->answer.prompt_tokens,

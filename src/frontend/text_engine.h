@@ -19,10 +19,17 @@ struct TextRequest {
   SamplingParams params;
   std::vector<std::string> stop;
   bool include_stop = false;
+  bool skip_special = true;   // special tokens give no text
+  int32_t prompt_tokens = 0;  // the last so many of the prompt's are taken; 0: all, -1: what fits
   std::shared_ptr<Constraint> constraint;  // null: the answer may be any text
   int32_t choice = 0;
   bool hash_logits = true;
 };
+
+// The tokens of `prompt`, as `request` asks, for a context of `longest` tokens.
+std::vector<int32_t> prompt_tokens_of(const TextRequest& request,
+                                      const std::variant<std::string, std::vector<int32_t>>& prompt,
+                                      const Tokenizer& tokenizer, int32_t longest);
 
 class TextSink {
  public:

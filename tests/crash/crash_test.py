@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import socket
 import sqlite3
@@ -21,7 +22,7 @@ import threading
 import time
 
 os.environ["INVAR_HOME"] = "/nonexistent"  # without MODEL the made one, whatever is bundled
-DONE = b"data: [DONE]\n\n"
+DONE = b"data: [DONE]\n\n", b'event: message_stop\ndata: {"type": "message_stop"}\n\n'  # how streams end
 CONTROLS = 8  # answers whose seeds only the first journal keeps
 MODEL_FLAGS = ["--threads", "1", "--max-model-len", "512", "--max-num-seqs", "16", "--kv-cache-memory", "0.05",
                "--served-model-name", "tiny"]
@@ -121,7 +122,7 @@ class Answer:
 
     @property
     def id(self):
-        return json.loads(self.bytes[6:self.bytes.index(b"\n\n")])["id"] if self.bytes else None
+        return re.search(rb'"id": "([^"]+)"', self.bytes)[1].decode() if self.bytes else None
 
     def ask(self, connection, rng):
         """The first time a POST; then either the stream from where it broke, or the same POST once more."""
@@ -187,6 +188,13 @@ def make_body(rng, tokens):
         body.update({"logprobs": True, "top_logprobs": 2} if chat else {"logprobs": 2})
     if rng.random() < 0.15:
         body["guided_regex"] = "[a-z ]{40,80}"
+    elif rng.random() < 0.3:
+        body.update(rng.choice([{"bad_words": ["e", "the", "a b"]}, {"allowed_token_ids": list(range(60, 300))},
+                                {"truncate_prompt_tokens": 5}, {"skip_special_tokens": False}]))
+    if rng.random() < 0.2:
+        for name in ("n", "logprobs", "top_logprobs", "stream_options"):
+            body.pop(name, None)
+        return "/v1/messages", body | {"messages": [{"role": "user", "content": " ".join(words)}]}
     if chat:
         return "/v1/chat/completions", body | {"messages": [{"role": "user", "content": " ".join(words)}]}
     return "/v1/completions", body | {"prompt": " ".join(words)}
@@ -204,10 +212,11 @@ def controls(server, tokens):
 
 def content(answer):
     """What does not depend on when an answer was asked for."""
-    events = [json.loads(e[6:]) for e in answer.bytes.split(b"\n\n") if e.startswith(b"data: {")]
+    data = [block.partition(b"data: ")[2] for block in answer.bytes.split(b"\n\n")]
+    events = [json.loads(text) for text in data if text.startswith(b"{")]
     for event in events:
-        del event["id"], event["created"]
-        event.pop("seed", None)  # drawn where the request has none; in the first event
+        for name in ("id", "created", "seed"):  # a seed is drawn where the request has none; in the first event
+            event.get("message", event).pop(name, None)
     return events
 
 

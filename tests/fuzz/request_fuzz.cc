@@ -34,6 +34,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       {.tokenizer_config_json = kMade.texts.tokenizer_config_json}, "fuzz");
   ConstraintCompiler constraints(kTokenizer);
   const openai::Context context{.vocab = 300,
+                                .tokenizer = &kTokenizer,
                                 .end_tokens = {kMade.eos_id},
                                 .chat = &kChat,
                                 .clock = [] { return std::tm{.tm_mday = 1, .tm_year = 124}; },

@@ -76,6 +76,8 @@ TEST_F(JournalTest, GivesBackEveryFieldOfALine) {
   entry.params.min_p = 5e-324;
   entry.params.ignore_eos = true;
   entry.params.prompt_logprobs = 0;
+  entry.params.allowed_token_ids = {0, 7, 31999};
+  entry.params.bad_words = {{5}, {6, 7, 8}};
   {
     Journal journal(path());
     journal.admit(entry);
@@ -131,9 +133,43 @@ TEST_F(JournalTest, ForgetsOldLinesThatHaveEnded) {
   EXPECT_EQ(left, (std::vector<std::string>{"chatcmpl-2", "chatcmpl-4"}));
 }
 
-TEST(WireTest, RefusesBytesThatAreCutOrChanged) {
+TEST_F(JournalTest, KeepsConversationsAsLongAsTheirLines) {
+  {
+    Journal journal(path());
+    for (int i = 1; i <= 2; ++i) {
+      journal.admit(entry_of(i));
+      journal.keep(entry_of(i).id, "items " + std::to_string(i));
+      journal.end_and_wait(entry_of(i).id, Outcome::finished);  // written after what is kept
+      EXPECT_EQ(journal.find_conversation(entry_of(i).id), "items " + std::to_string(i));
+    }
+    journal.keep(entry_of(2).id, "other items");
+    journal.wait();
+    EXPECT_EQ(journal.find_conversation(entry_of(2).id), "other items");
+  }
+  Journal journal(path());
+  journal.forget_before(entry_of(2).created);
+  journal.wait();
+  EXPECT_FALSE(journal.find_conversation(entry_of(1).id));
+  EXPECT_EQ(journal.find_conversation(entry_of(2).id), "other items");
+}
+
+TEST(WireTest, ReadsWhatTheLastVersionWrote) {
   ByteWriter out;
   put_params(out, entry_of(1).params);
+  std::string bytes = out.take();
+  bytes.resize(bytes.size() - 2 * sizeof(uint64_t));  // the counts of two lists
+  bytes[0] = 1;
+  ByteReader in(bytes, "parameters");
+  EXPECT_EQ(get_params(in), entry_of(1).params);
+  in.expect_end();
+}
+
+TEST(WireTest, RefusesBytesThatAreCutOrChanged) {
+  SamplingParams params = entry_of(1).params;
+  params.allowed_token_ids = {3, 4};
+  params.bad_words = {{5}, {6, 7, 8}};
+  ByteWriter out;
+  put_params(out, params);
   const std::string bytes = out.take();
   for (size_t size = 0; size < bytes.size(); ++size) {
     ByteReader in(std::string_view(bytes).substr(0, size), "parameters");

@@ -60,6 +60,13 @@ class Answers(ServerTest):
         self.assertEqual(self.served.ask("GET", "/health")[0], 200)
         models = self.served.ask("GET", "/v1/models")[2]
         self.assertEqual([m["id"] for m in models["data"]], ["m"])
+        self.assertEqual(self.served.ask("GET", "/v1/models/m")[2], models["data"][0])
+        self.assertEqual(self.served.ask("GET", "/v1/models/%6d")[2], models["data"][0])
+        for name in ("n", "m/", "%", "%6", "..%2fm"):
+            self.refused(404, "does not exist", path="/v1/models/" + name, method="GET", param="model")
+        for method in ("GET", "POST"):
+            self.assertEqual(self.served.ask(method, "/ping")[::2], (200, b""))
+        self.assertEqual(self.served.ask("GET", "/load")[2], {"server_load": 0})
         version = self.served.ask("GET", "/version")[2]
         self.assertRegex(version["version"], r"^\d+\.\d+\.\d+$")
         self.assertEqual(len(version["weights"]), 64)
@@ -144,6 +151,92 @@ class Answers(ServerTest):
         self.assertEqual(goes_on["choices"][0]["logprobs"]["token_logprobs"][:4], logprobs["token_logprobs"])
         text = self.served.post(COMPLETIONS, prompt="echo me", echo=True, max_tokens=3, seed=1)["choices"][0]["text"]
         self.assertTrue(text.startswith("echo me"))
+
+    def streamed(self, path, **body):
+        """The choices of a stream put together: (text, token ids, finish_reason) of each."""
+        all_of = {}
+        for event in events(self.served.stream(path, **body, return_token_ids=True)):
+            for choice in event["choices"]:
+                text, ids, _ = all_of.get(choice["index"], ("", [], None))
+                text += choice["delta"].get("content", "") if path == CHAT else choice["text"]
+                all_of[choice["index"]] = (text, ids + choice["token_ids"], choice["finish_reason"])
+        return [all_of[i] for i in sorted(all_of)]
+
+    def whole(self, path, **body):
+        choices = self.served.post(path, **body, return_token_ids=True)["choices"]
+        return [(c["message"]["content"] if path == CHAT else c["text"], c["token_ids"], c["finish_reason"]) for c in choices]
+
+    def test_tokens_that_may_not_come(self):
+        allowed = [40, 50, 60]
+        for path, prompt in ((COMPLETIONS, {"prompt": "x"}), (CHAT, {"messages": HI})):
+            body = dict(**prompt, max_tokens=20, seed=3, n=2, ignore_eos=True)
+            free = self.whole(path, **body)
+            held = self.whole(path, **body, allowed_token_ids=allowed)
+            self.assertEqual(self.streamed(path, **body, allowed_token_ids=allowed), held)
+            for (_, ids, _), (_, ids_of_free, _) in zip(held, free):
+                self.assertEqual(set(ids) - set(allowed), set())
+                self.assertNotEqual(set(ids_of_free) - set(allowed), set())  # without it others come
+            self.assertEqual(self.whole(path, **body, logprobs=path == CHAT or 1, allowed_token_ids=allowed), held)
+        # A bad word: its text came, and does no more; what is drawn before it stays.
+        body = dict(prompt="x", max_tokens=40, seed=2, ignore_eos=True)
+        (text, ids, _), = self.whole(COMPLETIONS, **body)
+        for word in {text[i:i + size] for size in (1, 3) for i in (4, 9, 15)}:
+            if not word.strip() or "\ufffd" in word:
+                continue
+            (without, other_ids, _), = self.whole(COMPLETIONS, **body, bad_words=[word])
+            self.assertEqual(self.streamed(COMPLETIONS, **body, bad_words=[word]), self.whole(COMPLETIONS, **body, bad_words=[word]))
+            tokens = self.served.post("/tokenize", prompt=word.lstrip(), add_special_tokens=False)["tokens"]
+            runs = lambda of: [of[i:i + len(tokens)] for i in range(len(of))]
+            self.assertNotIn(tokens, runs(other_ids), word)
+            if tokens in runs(ids):
+                common = os.path.commonprefix([ids, other_ids])
+                self.assertEqual(ids[:runs(ids).index(tokens)], common[:runs(ids).index(tokens)])
+
+    def test_a_prompt_that_is_cut(self):
+        ids = [10, 20, 30, 40, 50, 60]
+        body = dict(max_tokens=8, seed=1, logprobs=1, echo=True)
+        cut = self.served.post(COMPLETIONS, prompt=ids, truncate_prompt_tokens=4, **body)
+        end = self.served.post(COMPLETIONS, prompt=ids[2:], **body)
+        self.assertEqual((cut["choices"], cut["usage"]), (end["choices"], end["usage"]))
+        self.assertEqual(self.served.post(COMPLETIONS, prompt=ids, truncate_prompt_tokens=99, **body)["usage"]["prompt_tokens"], 6)
+        long = "many words " * 2000
+        fits = self.served.post(COMPLETIONS, prompt=long, truncate_prompt_tokens=-1, max_tokens=12, ignore_eos=True)["usage"]
+        self.assertEqual((fits["prompt_tokens"], fits["completion_tokens"]), (500, 12))
+        chat = self.served.post(CHAT, messages=[{"role": "user", "content": long}], truncate_prompt_tokens=7, max_tokens=1)
+        self.assertEqual(chat["usage"]["prompt_tokens"], 7)
+        vectors = [self.served.post("/v1/embeddings", input=text, **more)["data"] for text, more in (
+            (ids, dict(truncate_prompt_tokens=2)), (ids[4:], {}), (ids, {}))]
+        self.assertEqual(vectors[0], vectors[1])
+        self.assertNotEqual(vectors[0], vectors[2])
+
+    def test_the_final_message_goes_on(self):
+        asked = [*HI, {"role": "assistant", "content": "Sure, the"}]
+        tokens = lambda **body: self.served.post("/tokenize", **body)
+        text = self.served.post("/detokenize", tokens=tokens(messages=asked, continue_final_message=True)["tokens"])["prompt"]
+        self.assertTrue(text.endswith("Sure, the"), text)
+        body = dict(max_tokens=8, seed=1, n=2)
+        goes_on = self.whole(CHAT, messages=asked, continue_final_message=True, **body)
+        self.assertEqual(goes_on, self.whole(CHAT, messages=asked, continue_final_message=True, add_generation_prompt=False, **body))
+        self.assertEqual(goes_on, self.whole(COMPLETIONS, prompt=text, add_special_tokens=False, **body))  # the same text
+        self.assertEqual(goes_on, self.streamed(CHAT, messages=asked, continue_final_message=True, **body))
+        self.assertNotEqual(goes_on, self.whole(CHAT, messages=asked, **body))
+
+    def test_special_tokens_in_the_text(self):
+        end = self.served.post("/tokenize", prompt="<|im_end|>", add_special_tokens=False)["tokens"]
+        self.assertEqual(len(end), 1)  # a special token of the made model
+        body = dict(prompt="x", max_tokens=4, seed=1, allowed_token_ids=end + [65, 66], logit_bias={end[0]: 2}, ignore_eos=True)
+        (hidden, ids, _), = self.whole(COMPLETIONS, **body)
+        (shown, same, _), = self.whole(COMPLETIONS, **body, skip_special_tokens=False)
+        self.assertEqual(ids, same)
+        self.assertIn(end[0], ids)
+        self.assertNotIn("<|im_end|>", hidden)
+        self.assertEqual(shown.replace("<|im_end|>", ""), hidden)
+        self.assertEqual(shown.count("<|im_end|>"), ids.count(end[0]))
+        self.assertEqual(self.streamed(COMPLETIONS, **body, skip_special_tokens=False), [(shown, ids, "length")])
+        # The one that ends the answer is no text, unless the stop is asked for.
+        body = dict(prompt="x", max_tokens=4, seed=1, allowed_token_ids=end, stop_token_ids=end, skip_special_tokens=False)
+        self.assertEqual(self.whole(COMPLETIONS, **body), [("", end, "stop")])
+        self.assertEqual(self.whole(COMPLETIONS, **body, include_stop_str_in_output=True), [("<|im_end|>", end, "stop")])
 
     def test_stop_strings_never_show(self):
         text = self.served.post(COMPLETIONS, prompt="x", max_tokens=30, seed=2)["choices"][0]["text"]
@@ -310,12 +403,19 @@ class BadInput(ServerTest):
                 ('{"prompt": "x", "guided_regex": "("}', ""), ('{"prompt": "x", "guided_regex": "(((a{1,99}){1,99}){1,99}){1,99}"}', ""),
                 ('{"prompt": "x", "guided_json": {"type": "nonsense"}}', ""), ('{"prompt": "x", "seed": -1}', "seed"),
                 ('{"prompt": "x", "logit_bias": {"a": 1}}', "logit_bias"), ('{"prompt": "x", "stop": [""]}', ""),
-                ('{"prompt": "x", "stop": 3}', ""), ('{"prompt": "x", "bad_words": ["y"]}', "bad_words"),
+                ('{"prompt": "x", "stop": 3}', ""), ('{"prompt": "x", "bad_words": "y"}', "bad_words as a list"),
+                ('{"prompt": "x", "bad_words": [" "]}', "at least one letter"), ('{"prompt": "x", "bad_words": [1]}', "bad word"),
+                (json.dumps({"prompt": "x", "bad_words": ["y"] * 1025}), "at most 1024"),
+                ('{"prompt": "x", "allowed_token_ids": []}', "at least one"), ('{"prompt": "x", "allowed_token_ids": [999999]}', "allowed_token_ids"),
+                ('{"prompt": "x", "allowed_token_ids": [5], "stop_token_ids": [5], "min_tokens": 1}', "may come first"),
+                ('{"prompt": "x", "truncate_prompt_tokens": 0}', "-1 or at least 1"), ('{"prompt": "x", "truncate_prompt_tokens": -2}', "truncate"),
                 ('{"prompt": "x", "repetition_penalty": 1e-40}', "in [0.0001, 10000], not 1e-40"),
-                ('{"prompt": "x", "skip_special_tokens": false}', "skip_special_tokens"), ('{"prompt": "x", "logprobs": 99999999}', "logprobs")):
+                ('{"prompt": "x", "skip_special_tokens": 1}', "skip_special_tokens"), ('{"prompt": "x", "logprobs": 99999999}', "logprobs")):
             self.refused(400, text, body=body)
         self.refused(404, "does not exist", body={"prompt": "x", "model": "../../etc/passwd"}, param="model")
         self.refused(400, "tokens", body={"prompt": "many words " * 2000}, param="prompt")
+        self.refused(400, "add_generation_prompt: false", path=CHAT, body={"messages": HI, "continue_final_message": True, "add_generation_prompt": True})
+        self.refused(400, "is text", path=CHAT, body={"messages": [{"role": "assistant", "content": None}], "continue_final_message": True})
         self.refused(400, 'found "wizard"', path=CHAT, body={"messages": [{"role": "wizard", "content": "x"}]})
         for messages in ([], [{}], "x", [{"role": 1}], [{"role": "user", "content": [{"type": "image_url"}]}]):
             self.refused(400, "", path=CHAT, body={"messages": messages})
@@ -346,8 +446,9 @@ class BadInput(ServerTest):
         self.refused(400, '"max_tokens"', body={"prompt": "x", "n_predict": 5})  # what to ask for instead
 
     def test_paths_and_methods(self):
-        for path in ("/", "/v1", "/v1/../../etc/passwd", "/%2e%2e/x", "/v1/models/../x"):
+        for path in ("/", "/v1", "/v1/../../etc/passwd", "/%2e%2e/x", "/v1/models/", "/v1/responses/../x"):
             self.refused(404, "nothing at", path=path, method="GET")
+        self.refused(404, 'the model "../x" does not exist', path="/v1/models/../x", method="GET")
         self.refused(405, "expected POST", path=COMPLETIONS, method="GET")
         self.assertEqual(self.served.ask("DELETE", "/health")[1]["Allow"], "GET")
         status, headers, body = self.served.ask("HEAD", "/v1/models")
@@ -479,6 +580,7 @@ class Clients(ServerTest):
 
     def test_too_many_requests(self):
         streams = [self.begin_stream() for _ in range(3)]
+        self.assertEqual(self.served.ask("GET", "/load")[2], {"server_load": 3})
         status, headers, answer = self.served.ask("POST", COMPLETIONS, self.LONG)
         self.assertEqual((status, answer["error"]["code"]), (429, "queue_full"))
         self.assertGreaterEqual(int(headers["Retry-After"]), 1)
@@ -858,6 +960,57 @@ class Ends(unittest.TestCase):
             self.assertEqual(whole["choices"][0]["text"], "".join(e["choices"][0]["text"] for e in events(first)))
             self.assertEqual(served.ask("GET", COMPLETIONS + "/cmpl-0")[0], 404)
             self.assertEqual(served.stop(), 0)
+
+    def test_a_response_goes_on_from_another(self):
+        path = "/v1/responses"
+        with tempfile.TemporaryDirectory(prefix="invar-server-") as directory:
+            flags = ("--journal", str(pathlib.Path(directory) / "journal"))
+            served = Served(INVAR, *flags)
+            first = served.post(path, input="hi", max_output_tokens=6, seed=1, instructions="Be brief.")
+            said = json.loads(served.stream(path, input="more", max_output_tokens=6, seed=2, previous_response_id=first["id"])
+                              .decode().split("\n\n")[-2].split("\ndata: ")[1])["response"]
+            self.assertEqual(said["previous_response_id"], first["id"])
+            items = [{"role": "user", "content": "hi"}, *first["output"], {"role": "user", "content": "more"}, *said["output"]]
+            asked = dict(max_output_tokens=6, seed=3)
+            third = served.post(path, **asked, input="and?", previous_response_id=said["id"])
+            # As if everything had been sent; instructions are not carried over.
+            whole = served.post(path, **asked, input=[*items, {"role": "user", "content": "and?"}])
+            text = lambda response: response["output"][0]["content"][0]["text"]
+            self.assertEqual((text(third), third["usage"]), (text(whole), whole["usage"]))
+            self.assertNotEqual(third["usage"], served.post(path, **asked, input="and?")["usage"])
+            # Calls of tools go on too.
+            tool = {"type": "function", "name": "weather", "parameters": TOOL["function"]["parameters"]}
+            call = served.post(path, input="hi", tools=[tool], tool_choice="required", max_output_tokens=100, seed=4)
+            result = {"type": "function_call_output", "call_id": call["output"][0]["call_id"], "output": "rain"}
+            short = served.post(path, **asked, input=[result], previous_response_id=call["id"])
+            long = served.post(path, **asked, input=[{"role": "user", "content": "hi"}, *call["output"], result])
+            self.assertEqual((text(short), short["usage"]), (text(long), long["usage"]))
+            for previous, code in (("resp_0", "previous_response_not_found"), (7, None)):
+                status, _, answer = served.ask("POST", path, dict(input="x", previous_response_id=previous))
+                self.assertEqual((status, answer["error"]["code"]), (400, code), answer)
+            kept = served.ask("GET", f"{path}/{said['id']}?stream=true")[2]
+            self.assertEqual(served.stop(), 0)
+            served = Served(INVAR, *flags)  # what was said is in the journal
+            again = served.post(path, **asked, input="and?", previous_response_id=said["id"])
+            self.assertEqual((text(again), again["usage"]), (text(third), third["usage"]))
+            self.assertEqual(served.ask("GET", f"{path}/{said['id']}?stream=true")[2], kept)
+            # Of an answer whose client has left there is no end to go on from.
+            long = json.dumps(dict(input="x", max_output_tokens=400, ignore_eos=True, stream=True))
+            connection = served.raw(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(long)}\r\n\r\n{long}".encode())
+            data = b""
+            while b"output_text.delta" not in data:
+                data += connection.recv(1000)
+            left = dict(input="x", previous_response_id=re.search(rb'"id": "(resp_\w+)"', data)[1].decode())
+            self.assertEqual(served.ask("POST", path, left)[0], 409)
+            connection.close()
+            served.wait_until(lambda: served.metric("invar:answers") == 0)
+            self.assertEqual(served.ask("POST", path, left)[0], 400)
+            self.assertEqual(served.stop(), 0)
+        alone = Served(INVAR)
+        status, _, answer = alone.ask("POST", path, dict(input="x", previous_response_id="resp_0"))
+        self.assertEqual((status, answer["error"]["param"]), (400, "previous_response_id"))
+        self.assertIn("--journal", answer["error"]["message"])
+        alone.stop()
 
     def test_without_a_model_it_is_the_bundled_one(self):
         with tempfile.TemporaryDirectory(prefix="invar-server-") as home:

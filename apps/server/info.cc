@@ -1,0 +1,57 @@
+// What the server says of itself beside its health: the models it serves, how busy it is.
+#include "api.h"
+#include "base/error.h"
+
+namespace invar::server {
+
+namespace {
+
+// A path's segments as they were before a client escaped them: "org%2Fname" is "org/name".
+std::string unescaped(std::string_view path) {
+  const auto digit = [](char c) {
+    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 87 : -1;
+  };
+  std::string text;
+  for (size_t i = 0; i < path.size(); ++i) {
+    const bool escapes =
+        path[i] == '%' && i + 2 < path.size() && digit(path[i + 1]) >= 0 && digit(path[i + 2]) >= 0;
+    text += escapes ? static_cast<char>(digit(path[i + 1]) * 16 + digit(path[i + 2])) : path[i];
+    if (escapes) i += 2;
+  }
+  return text;
+}
+
+}  // namespace
+
+json::Value Server::model_object(const std::string& name) const {
+  return json::Object{{"id", name},
+                      {"object", "model"},
+                      {"created", started_},
+                      {"owned_by", "invar"},
+                      {"root", model_.names.front()},
+                      {"max_model_len", static_cast<int64_t>(backend_.facts().max_model_len)}};
+}
+
+void Server::models(std::shared_ptr<Exchange> exchange) {
+  json::Array data;
+  for (const std::string& name : model_.names) data.push_back(model_object(name));
+  exchange->reply(
+      {.body = json::dump(json::Object{{"object", "list"}, {"data", std::move(data)}})});
+}
+
+// GET /v1/models/NAME, whose slashes a client may have escaped.
+void Server::model(std::shared_ptr<Exchange> exchange) {
+  const std::string& path = exchange->request.path;
+  const std::string name = unescaped(path.substr(path.find("/models/") + 8));
+  admission_.check_model(name);
+  exchange->reply({.body = json::dump(model_object(name))});
+}
+
+// As vLLM has it: how many requests are being answered or wait.
+void Server::load(std::shared_ptr<Exchange> exchange) {
+  exchange->reply(
+      {.body = json::dump(json::Object{
+           {"server_load", static_cast<int64_t>(answers_.size() + behind_swap_.size())}})});
+}
+
+}  // namespace invar::server

@@ -1,0 +1,219 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "frontend/anthropic.h"
+
+namespace invar::anthropic {
+
+namespace {
+
+// The arguments of a call, or null: a model may have written what is no object, or half of one.
+json::Value input_of(const ToolCall& call) {
+  try {
+    json::Value input = json::parse(call.arguments, "arguments");
+    if (input.is_object()) return input;
+  } catch (const Error&) {
+  }
+  return nullptr;
+}
+
+bool calls_a_tool(const Blocks::Block& block) {
+  return block.call.has_value();
+}
+
+json::Value block_of(const openai::Head& head, const std::vector<Blocks::Block>& blocks, size_t i,
+                     bool begins) {
+  const Blocks::Block& block = blocks[i];
+  if (!block.call) return json::Object{{"type", "text"}, {"text", begins ? "" : block.text}};
+  const auto number =
+      std::count_if(blocks.begin(), blocks.begin() + static_cast<int64_t>(i), calls_a_tool);
+  return json::Object{
+      {"type", "tool_use"},
+      {"id", fmt::format("toolu_{}_{}", head.id.substr(head.id.find('_') + 1), number)},
+      {"name", block.call->name},
+      {"input", begins ? json::Value(json::Object()) : block.input}};
+}
+
+// "stop_reason" and "stop_sequence"; null while the answer is made.
+void set_stop(const TextAnswer* answer, const std::vector<Blocks::Block>& blocks,
+              json::Value& message) {
+  json::Value reason, sequence;
+  if (answer && answer->finish == FinishReason::length) {
+    reason = "max_tokens";
+  } else if (answer && std::ranges::any_of(blocks, calls_a_tool)) {
+    reason = "tool_use";
+  } else if (answer && !answer->stop.empty()) {
+    reason = "stop_sequence";
+    sequence = answer->stop;
+  } else if (answer) {
+    reason = "end_turn";
+  }
+  message.set("stop_reason", std::move(reason));
+  message.set("stop_sequence", std::move(sequence));
+}
+
+json::Value usage_of(int64_t prompt, int64_t made) {
+  return json::Object{{"input_tokens", prompt}, {"output_tokens", made}};
+}
+
+// `answer` null: the message begins.
+json::Value message_of(const openai::Head& head, const TextAnswer* answer,
+                       const std::vector<Blocks::Block>& blocks, int64_t prompt_tokens) {
+  json::Array content;
+  for (size_t i = 0; answer && i < blocks.size(); ++i)
+    content.push_back(block_of(head, blocks, i, false));
+  json::Value message = json::Object{{"id", head.id},
+                                     {"type", "message"},
+                                     {"role", "assistant"},
+                                     {"model", head.model},
+                                     {"content", std::move(content)}};
+  set_stop(answer, blocks, message);
+  message.set("usage", usage_of(prompt_tokens, answer ? std::ssize(answer->tokens) : 0));
+  message.set("system_fingerprint", head.system_fingerprint);
+  message.set("seed", static_cast<int64_t>(head.seed));
+  return message;
+}
+
+}  // namespace
+
+// The reader says what is text and what are calls, not which came first. Behind every '>', where a
+// call may end, it is asked again: then the text comes before the call.
+void Blocks::push(std::string_view piece) {
+  while (!piece.empty()) {
+    const size_t end = std::min(piece.find('>'), piece.size() - 1) + 1;
+    std::string content;
+    std::vector<ToolCall> calls;
+    reader_.push(piece.substr(0, end), content, calls);
+    add(content, calls);
+    piece.remove_prefix(end);
+  }
+}
+
+void Blocks::finish() {
+  std::string content;
+  std::vector<ToolCall> calls;
+  reader_.finish(content, calls);
+  add(content, calls);
+}
+
+void Blocks::add(const std::string& content, const std::vector<ToolCall>& calls) {
+  if (!content.empty()) {
+    if (blocks_.empty() || blocks_.back().call) blocks_.emplace_back();
+    blocks_.back().text += content;
+  }
+  for (const ToolCall& call : calls) {
+    json::Value input = input_of(call);
+    if (input.is_null())
+      add(call.arguments, {});  // a call without an object is no block: it is shown as it is
+    else
+      blocks_.push_back({.call = call, .input = std::move(input)});
+  }
+}
+
+json::Value message_body(const openai::Request& request, const TextAnswer& answer,
+                         const openai::Head& head) {
+  Blocks blocks(request);
+  blocks.push(answer.text);
+  blocks.finish();
+  json::Value message = message_of(head, &answer, blocks.all(), std::ssize(answer.prompt_tokens));
+  if (request.logits_hash) message.set("logits_hash", to_hex(answer.logits_hash));
+  return message;
+}
+
+MessageWriter::MessageWriter(openai::Head head, const openai::Request& request,
+                             int64_t prompt_tokens, const Tokenizer& tokenizer)
+    : head_(std::move(head)),
+      request_(request),
+      builder_(tokenizer, request.text.stop, request.text.include_stop, request.text.skip_special),
+      blocks_(request) {
+  builder_.answer.prompt_tokens.resize(static_cast<size_t>(prompt_tokens));
+}
+
+void MessageWriter::push(size_t, const TokenOutput& output, std::string& out) {
+  if (ended_) return;
+  const TextAnswer& answer = builder_.answer;
+  if (!std::exchange(begun_, true))
+    event(
+        "message_start",
+        json::Object{{"message", message_of(head_, nullptr, {}, std::ssize(answer.prompt_tokens))}},
+        out);
+  blocks_.push(builder_.push(output));
+  if (answer.finish == FinishReason::failed) return fail(answer.error, nullptr, out);
+  const bool is_over = answer.finish != FinishReason::none;
+  if (is_over) blocks_.finish();
+  show(is_over, out);
+  if (is_over) end(out);
+}
+
+// What is new of the blocks. All but the last are complete.
+void MessageWriter::show(bool is_over, std::string& out) {
+  const auto& blocks = blocks_.all();
+  for (; next_ < blocks.size(); ++next_) {
+    const Blocks::Block& block = blocks[next_];
+    const auto index = static_cast<int64_t>(next_);
+    if (!std::exchange(open_, true)) {
+      shown_ = 0;
+      event("content_block_start",
+            json::Object{{"index", index}, {"content_block", block_of(head_, blocks, next_, true)}},
+            out);
+    }
+    json::Value delta;
+    if (block.call)
+      delta = json::Object{{"type", "input_json_delta"}, {"partial_json", block.call->arguments}};
+    else if (shown_ < block.text.size())
+      delta = json::Object{{"type", "text_delta"}, {"text", block.text.substr(shown_)}};
+    shown_ = block.text.size();
+    if (!delta.is_null())
+      event("content_block_delta", json::Object{{"index", index}, {"delta", std::move(delta)}},
+            out);
+    if (!block.call && !is_over && next_ + 1 == blocks.size()) return;
+    event("content_block_stop", json::Object{{"index", index}}, out);
+    open_ = false;
+  }
+}
+
+void MessageWriter::end(std::string& out) {
+  const TextAnswer& answer = builder_.answer;
+  json::Value delta = json::Object();
+  set_stop(&answer, blocks_.all(), delta);
+  if (request_.logits_hash) delta.set("logits_hash", to_hex(answer.logits_hash));
+  event("message_delta",
+        json::Object{
+            {"delta", std::move(delta)},
+            {"usage", usage_of(std::ssize(answer.prompt_tokens), std::ssize(answer.tokens))}},
+        out);
+  event("message_stop", json::Object(), out);
+  ended_ = true;
+}
+
+void MessageWriter::fail(const std::string& message, const char* code, std::string& out) {
+  if (ended_) return;
+  const bool is_late = code && std::string_view(code) == "deadline_exceeded";
+  const json::Value error = error_body(is_late ? 504 : 500, message);
+  event("error", json::Object{{"error", *error.find("error")}}, out);
+  ended_ = true;
+}
+
+void MessageWriter::event(const char* type, json::Value body, std::string& out) {
+  json::Value data = json::Object{{"type", type}};
+  for (auto& [key, value] : body.as_object()) data.set(key, std::move(value));
+  out += fmt::format("event: {}\ndata: {}\n\n", type, json::dump(data));
+}
+
+json::Value error_body(int status, const std::string& message) {
+  const char* type = status == 401   ? "authentication_error"
+                     : status == 403 ? "permission_error"
+                     : status == 404 ? "not_found_error"
+                     : status == 413 ? "request_too_large"
+                     : status == 429 ? "rate_limit_error"
+                     : status == 503 ? "overloaded_error"
+                     : status == 504 ? "timeout_error"
+                     : status >= 500 ? "api_error"
+                                     : "invalid_request_error";
+  return json::Object{{"type", "error"},
+                      {"error", json::Object{{"type", type}, {"message", message}}}};
+}
+
+}  // namespace invar::anthropic

@@ -1,0 +1,231 @@
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "frontend/anthropic.h"
+#include "frontend/foreign_fields.h"
+
+namespace invar::anthropic {
+
+namespace {
+
+using openai::ForeignField;
+
+constexpr ForeignField kRefused[] = {
+    {"container", ""},
+    {"context_management", ""},
+    {"mcp_servers", "[]"},
+    {"n", "1", "a message is one answer"},
+    {"logprobs", "false|0", "a message has none: ask /v1/chat/completions"},
+    {"top_logprobs", "0", "a message has none: ask /v1/chat/completions"},
+    {"prompt_logprobs", "", "a message has none: ask /v1/chat/completions"},
+    {"return_token_ids", "false", "a message has none: ask /v1/chat/completions"},
+    {"echo", "false"},
+};
+
+const json::Value& member(const json::Value& object, const char* name) {
+  const json::Value* value = object.find(name);
+  if (!value || value->is_null()) fail_usage("expected {} in {}", name, json::excerpt(object));
+  return *value;
+}
+
+std::string type_of(const json::Value& block) {
+  const json::Value* type = block.find("type");
+  return type && type->is_string() ? type->as_string() : "";
+}
+
+json::Value text_part(const json::Value& block) {
+  const json::Value& text = member(block, "text");
+  if (!text.is_string()) fail_usage("expected text in a block, found {}", text.type_name());
+  return json::Object{{"type", "text"}, {"text", text}};
+}
+
+// Text, or blocks of it, as the content of a chat's message.
+json::Value text_content(const json::Value& content, const char* where) {
+  if (content.is_string()) return content;
+  if (!content.is_array())
+    fail_usage("expected {} as text or blocks, found {}", where, content.type_name());
+  json::Array parts;
+  for (const json::Value& block : content.as_array()) {
+    if (type_of(block) != "text")
+      fail_usage("expected blocks of type text in {}, found {}", where, json::excerpt(block));
+    parts.push_back(text_part(block));
+  }
+  if (parts.empty()) return "";
+  return parts.size() == 1 ? *parts[0].find("text") : json::Value(std::move(parts));
+}
+
+// Texts and calls: what the model wrote, so nothing stands between the texts.
+json::Value assistant_message(const json::Array& blocks) {
+  std::string text;
+  json::Array calls;
+  for (const json::Value& block : blocks) {
+    const std::string type = type_of(block);
+    if (type == "text") {
+      text += text_part(block).find("text")->as_string();
+    } else if (type == "tool_use") {
+      calls.push_back(json::Object{
+          {"id", member(block, "id")},
+          {"type", "function"},
+          {"function", json::Object{{"name", member(block, "name")},
+                                    {"arguments", json::dump(member(block, "input"))}}}});
+    } else {
+      fail_usage("expected blocks of type text or tool_use from the assistant, found {}",
+                 json::excerpt(block));
+    }
+  }
+  json::Value message = json::Object{{"role", "assistant"}, {"content", text}};
+  if (!calls.empty()) message.set("tool_calls", std::move(calls));
+  return message;
+}
+
+// A user's blocks: each result of a tool is a message of its own, texts between them another.
+void add_user_blocks(const json::Array& blocks, json::Array& messages) {
+  json::Array texts;
+  const auto flush = [&] {
+    if (texts.empty()) return;
+    messages.push_back(json::Object{{"role", "user"},
+                                    {"content", text_content(std::exchange(texts, {}), "text")}});
+  };
+  for (const json::Value& block : blocks) {
+    const std::string type = type_of(block);
+    if (type == "text") {
+      texts.push_back(block);
+    } else if (type == "tool_result") {
+      flush();
+      const json::Value* content = block.find("content");
+      messages.push_back(json::Object{
+          {"role", "tool"},
+          {"tool_call_id", member(block, "tool_use_id")},
+          {"content", content && !content->is_null() ? text_content(*content, "a tool_result")
+                                                     : json::Value("")}});
+    } else {
+      fail_usage("expected blocks of type text or tool_result from the user, found {}",
+                 json::excerpt(block));
+    }
+  }
+  flush();
+}
+
+void add_message(const json::Value& message, json::Array& messages) {
+  const json::Value& role = member(message, "role");
+  const json::Value& content = member(message, "content");
+  const bool is_user = role == json::Value("user");
+  if (!is_user && role != json::Value("assistant"))
+    fail_usage("expected the role of a message as user or assistant, found {}",
+               json::excerpt(role));
+  if (!content.is_string() && !content.is_array())
+    fail_usage("expected the content of a message as text or blocks, found {}",
+               content.type_name());
+  if (content.is_string())
+    messages.push_back(json::Object{{"role", role}, {"content", content}});
+  else if (is_user)
+    add_user_blocks(content.as_array(), messages);
+  else
+    messages.push_back(assistant_message(content.as_array()));
+}
+
+json::Array messages_of(const json::Value& body) {
+  json::Array messages;
+  const json::Value* system = body.find("system");
+  if (system && !system->is_null())
+    messages.push_back(
+        json::Object{{"role", "system"}, {"content", text_content(*system, "system")}});
+  const json::Value* given = body.find("messages");
+  if (!given || !given->is_array())
+    fail_usage("expected \"messages\" as a list, found {}", given ? given->type_name() : "none");
+  if (given->as_array().empty()) fail_usage("expected at least one message, found none");
+  for (const json::Value& message : given->as_array()) add_message(message, messages);
+  return messages;
+}
+
+json::Array tools_of(const json::Value& tools) {
+  if (!tools.is_array()) fail_usage("expected tools as a list, found {}", tools.type_name());
+  json::Array all;
+  for (const json::Value& tool : tools.as_array()) {
+    const std::string type = type_of(tool);
+    if (!tool.is_object() || !(type.empty() || type == "custom"))
+      fail_usage("expected tools with a name and an input_schema, which the client runs, found {}",
+                 json::excerpt(tool));
+    json::Value function = json::Object{{"name", member(tool, "name")}};
+    if (const json::Value* text = tool.find("description"); text && !text->is_null())
+      function.set("description", *text);
+    function.set("parameters", member(tool, "input_schema"));
+    all.push_back(json::Object{{"type", "function"}, {"function", std::move(function)}});
+  }
+  return all;
+}
+
+json::Value choice_of(const json::Value& choice) {
+  const std::string type = type_of(choice);
+  if (type == "auto" || type == "none") return type;
+  if (type == "any") return "required";
+  if (type != "tool")
+    fail_usage("expected a tool_choice of type auto, any, tool or none, found {}",
+               json::excerpt(choice));
+  return json::Object{{"type", "function"},
+                      {"function", json::Object{{"name", member(choice, "name")}}}};
+}
+
+// {"type": "json_schema", "schema": {...}}
+json::Value format_of(const json::Value& format) {
+  if (type_of(format) != "json_schema")
+    fail_usage("expected a format of type json_schema, found {}", json::excerpt(format));
+  return json::Object{{"type", "json_schema"},
+                      {"json_schema", json::Object{{"schema", member(format, "schema")}}}};
+}
+
+void set_output(const json::Value& config, json::Value& chat) {
+  for (const auto& [key, value] : config.as_object()) {
+    if (value.is_null()) continue;
+    if (key != "format")
+      fail_usage("expected format in output_config, found {}", json::quoted(key));
+    chat.set("response_format", format_of(value));
+  }
+}
+
+// A field that a chat completion names otherwise or does not have. False: it has the same.
+bool translate(const std::string& key, const json::Value& value, json::Value& chat) {
+  if (key == "messages" || key == "system" || key == "metadata" || key == "service_tier" ||
+      key == "cache_control" || find_field(kRefused, key))
+    return true;
+  if (key == "stop_sequences")
+    chat.set("stop", value);
+  else if (key == "tools" && value.is_array() && value.as_array().empty())
+    return true;
+  else if (key == "tools")
+    chat.set(key, tools_of(value));
+  else if (key == "tool_choice")
+    chat.set(key, choice_of(value));
+  else if (key == "output_format")
+    chat.set("response_format", format_of(value));
+  else if (key == "output_config" && value.is_object())
+    set_output(value, chat);
+  else if (key == "thinking" && type_of(value) == "disabled")
+    return true;
+  else if (key == "thinking" || key == "output_config")
+    fail_usage("the field {} is not supported: found {}", json::quoted(key), json::excerpt(value));
+  else
+    return false;
+  return true;
+}
+
+}  // namespace
+
+json::Value chat_body_of(const json::Value& body) {
+  if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
+  refuse_fields(body, kRefused);
+  const json::Value* most = body.find("max_tokens");
+  if (!most || most->is_null()) fail_usage("expected \"max_tokens\" in the body");
+  json::Array messages = messages_of(body);
+  const json::Value& last = messages.back();
+  const bool goes_on = *last.find("role") == json::Value("assistant");
+  if (goes_on && last.find("tool_calls"))
+    fail_usage("expected the results of the last message's calls behind it, found none");
+  json::Value chat = json::Object{{"messages", std::move(messages)}};
+  for (const auto& [key, value] : body.as_object())
+    if (!value.is_null() && !translate(key, value, chat)) chat.set(key, value);
+  if (goes_on) chat.set("continue_final_message", true);
+  return chat;
+}
+
+}  // namespace invar::anthropic
