@@ -60,6 +60,21 @@ SamplingParams sampling_defaults(const ServeFlags& flags, const ModelOptions& mo
   return params;
 }
 
+// What the config.json of a model of embeddings says of cutting them, as vLLM reads it.
+void read_embedding_sizes(const ModelOptions& model, server::ServedModel& served) {
+  const std::string path = model.model + "/config.json";
+  if (model.load_format != "auto" || !std::filesystem::exists(path)) return;
+  const json::Value config = json::parse_file(path);
+  const json::Value* cuts = config.find("is_matryoshka");
+  const json::Value* sizes = config.find("matryoshka_dimensions");
+  served.cuts_embeddings = cuts && *cuts == json::Value(true);
+  if (!sizes || !sizes->is_array()) return;
+  for (const json::Value& size : sizes->as_array())
+    if (size.is_integer())
+      served.embedding_sizes.push_back(static_cast<int32_t>(size.as_integer()));
+  served.cuts_embeddings |= !served.embedding_sizes.empty();
+}
+
 // The model and its engines in this process. Replicas share the weights; each has its own threads,
 // pages and queue.
 class LocalEngine {
@@ -154,6 +169,7 @@ int run_serve(ServeFlags flags) {
     served.names = {is_named ? options.model
                              : std::filesystem::path(options.model).filename().string()};
   served.defaults = sampling_defaults(flags, options);
+  read_embedding_sizes(options, served);
   std::optional<ChatTemplate> chat;
   try {
     chat = load_chat_template(options, flags.template_file);

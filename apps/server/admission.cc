@@ -164,9 +164,8 @@ std::string Admission::detokenize(const HttpRequest& http) const {
 std::vector<std::vector<int32_t>> Admission::embedded(const json::Value& body) const {
   if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
   const json::Value* input = body.find("input");
-  const json::Value* dimensions = body.find("dimensions");
   if (!input) fail_usage("expected \"input\" in the body of the request");
-  if (dimensions && !dimensions->is_null()) fail_usage("dimensions are the model's own");
+  dimensions(body);  // refused before anything is tokenized
   if (input->is_array() && input->as_array().empty())
     fail_usage("expected at least one text as \"input\", found none");
   if (const json::Value* format = body.find("encoding_format"); format && !format->is_null() &&
@@ -182,6 +181,24 @@ std::vector<std::vector<int32_t>> Admission::embedded(const json::Value& body) c
   std::vector<std::vector<int32_t>> texts;
   for (const openai::Prompt& one : request.prompts) texts.push_back(encode(request, one));
   return texts;
+}
+
+std::optional<int32_t> Admission::dimensions(const json::Value& body) const {
+  const json::Value* asked = body.find("dimensions");
+  if (!asked || asked->is_null()) return std::nullopt;
+  if (!model_.cuts_embeddings)
+    fail_usage(
+        "expected no dimensions, since the model's config.json does not say that its embeddings "
+        "may be cut (is_matryoshka), found {}",
+        json::excerpt(*asked));
+  const auto& sizes = model_.embedding_sizes;
+  const int64_t found = asked->is_integer() ? asked->as_integer() : 0;
+  const bool is_known = sizes.empty() || std::ranges::find(sizes, found) != sizes.end();
+  if (found < 1 || found > INT32_MAX || !is_known)
+    fail_usage("expected dimensions {}, found {}",
+               sizes.empty() ? "of at least 1" : fmt::format("among {}", fmt::join(sizes, ", ")),
+               json::excerpt(*asked));
+  return static_cast<int32_t>(found);
 }
 
 void Admission::check_model(const std::string& name) const {

@@ -22,6 +22,9 @@ struct ServedModel {
   std::string no_chat;                        // of this sentence
   ToolFormat tool_format = ToolFormat::none;  // how it writes calls of tools
   SamplingParams defaults;                    // of what a request does not say
+  // Whether embeddings may be cut, and to which sizes; empty: to any.
+  bool cuts_embeddings = false;
+  std::vector<int32_t> embedding_sizes;
 };
 
 struct Admitted {
@@ -61,6 +64,9 @@ class Admission {
 
   // The texts of POST /v1/embeddings as tokens.
   std::vector<std::vector<int32_t>> embedded(const json::Value& body) const;
+
+  // To how many numbers the body wants its embeddings cut, if it does.
+  std::optional<int32_t> dimensions(const json::Value& body) const;
 
   std::string fingerprint() const;
   // Throws ApiError for a name that is not served; an empty one is the first that is.

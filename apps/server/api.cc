@@ -30,6 +30,15 @@ json::Value embedding_value(const std::vector<float>& vector, bool base64) {
   return text;
 }
 
+// The first `size` numbers, of a model that was trained so that they say the most.
+std::vector<float> cut(std::vector<float> vector, std::optional<int32_t> size) {
+  if (!size) return vector;
+  if (*size > std::ssize(vector))
+    fail_usage("expected dimensions of at most {}, found {}", vector.size(), *size);
+  vector.resize(static_cast<size_t>(*size));
+  return vector;
+}
+
 }  // namespace
 
 struct Server::Route {
@@ -282,6 +291,7 @@ void Server::embeddings(std::shared_ptr<Exchange> exchange) {
       const auto texts = admission_.embedded(body);
       const json::Value* format = body.find("encoding_format");
       const bool base64 = format && *format == json::Value("base64");
+      const std::optional<int32_t> size = admission_.dimensions(body);
       std::vector<std::future<std::vector<float>>> vectors;
       int64_t tokens = 0;
       for (const auto& text : texts) {
@@ -290,9 +300,10 @@ void Server::embeddings(std::shared_ptr<Exchange> exchange) {
       }
       json::Array data;
       for (auto& vector : vectors)
-        data.push_back(json::Object{{"object", "embedding"},
-                                    {"index", std::ssize(data)},
-                                    {"embedding", embedding_value(vector.get(), base64)}});
+        data.push_back(
+            json::Object{{"object", "embedding"},
+                         {"index", std::ssize(data)},
+                         {"embedding", embedding_value(cut(vector.get(), size), base64)}});
       return json::Object{
           {"object", "list"},
           {"data", std::move(data)},

@@ -299,6 +299,23 @@ class Answers(ServerTest):
         self.assertNotEqual(vector, told["data"][1]["embedding"])
         self.assertEqual(told["data"][1]["embedding"], self.served.post("/v1/embeddings", input="other")["data"][0]["embedding"])
 
+    def test_embeddings_that_may_be_cut(self):
+        self.refused(400, "is_matryoshka", path="/v1/embeddings", body=dict(input="x", dimensions=4))
+        with tempfile.TemporaryDirectory(prefix="invar-server-") as directory:
+            model = pathlib.Path(directory, "model")
+            subprocess.run([INVAR, "make-model", model, "--seed", "7"], check=True, capture_output=True)
+            config = json.loads((model / "config.json").read_text())
+            for more, size, wrong in ((dict(matryoshka_dimensions=[4, 8]), 8, 5), (dict(is_matryoshka=True), 5, 10 ** 6)):
+                (model / "config.json").write_text(json.dumps({**config, **more}))
+                served = Served(INVAR, command=[INVAR, "serve", model, "--host", "127.0.0.1", "--port", "0", *FAST])
+                vector = lambda **body: served.post("/v1/embeddings", input=[5, 6, 7], **body)["data"][0]["embedding"]
+                self.assertEqual(vector(dimensions=size), vector()[:size])
+                for dimensions in (wrong, 0, -1, "8"):
+                    status, _, answer = served.ask("POST", "/v1/embeddings", dict(input="x", dimensions=dimensions))
+                    self.assertEqual(status, 400, answer)
+                    self.assertIn("expected dimensions", answer["error"]["message"])
+                self.assertEqual(served.stop(), 0)
+
     def test_responses(self):
         body = dict(input=[{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}], max_output_tokens=12, seed=3)
         whole = self.served.post("/v1/responses", **body)

@@ -1,5 +1,6 @@
 // Well-known clients, unmodified: node clients.mjs URL-OF-A-SERVER (key "secret", model "m").
 import assert from "node:assert/strict";
+import Anthropic from "@anthropic-ai/sdk";
 import OpenAI6 from "openai6";
 import OpenAI7 from "openai7";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
@@ -25,6 +26,8 @@ async function openai(OpenAI, version) {
   await check(name("models"), async () => {
     const listed = await client.models.list();
     assert.deepEqual(listed.data.map((m) => m.id), ["m"]);
+    assert.deepEqual(await client.models.retrieve("m"), listed.data[0]);
+    await assert.rejects(client.models.retrieve("org/other"), (e) => e.status === 404 && e.code === "model_not_found");
   });
   await check(name("a stream says what the whole says"), async () => {
     const whole = await chat({});
@@ -83,6 +86,61 @@ async function openai(OpenAI, version) {
     assert.match(last.type, /^response\.(completed|incomplete)$/);
     assert.equal(last.response.output[0].content[0].text, text);
   });
+  await check(name("a response that goes on from another"), async () => {
+    const first = await client.responses.create({ model: "m", input: "hi", max_output_tokens: 8 });
+    const second = await client.responses.create({ model: "m", input: "and?", max_output_tokens: 8, previous_response_id: first.id });
+    assert.equal(second.previous_response_id, first.id);
+    const all = [{ role: "user", content: "hi" }, ...first.output, { role: "user", content: "and?" }];
+    const same = await client.responses.create({ model: "m", input: all, max_output_tokens: 8, seed: second.seed });
+    assert.equal(same.output_text, second.output_text);
+    await assert.rejects(client.responses.create({ model: "m", input: "x", previous_response_id: "resp_0" }),
+      (e) => e.code === "previous_response_not_found");
+  });
+}
+
+async function anthropic() {
+  const client = new Anthropic({ baseURL: process.argv[2], apiKey: "secret", maxRetries: 0 });
+  const asked = { model: "m", messages, max_tokens: 100, seed: 3 };
+  const tools = [{ name: "weather", description: "What comes", input_schema: parameters }];
+  await check("anthropic: a stream says what the whole says", async () => {
+    const whole = await client.messages.create(asked);
+    let text = "";
+    const stream = client.messages.stream(asked).on("text", (delta) => (text += delta));
+    const final = await stream.finalMessage();
+    assert.equal(text, whole.content[0].text);
+    assert.deepEqual(final.content, whole.content);
+    assert.deepEqual([final.usage, final.stop_reason], [whole.usage, whole.stop_reason]);
+  });
+  await check("anthropic: tools, whole and streamed", async () => {
+    const more = { ...asked, tools, tool_choice: { type: "any" } };
+    const whole = await client.messages.create(more);
+    const call = whole.content[0];
+    assert.equal(whole.stop_reason, "tool_use");
+    assert.ok([1, 2, 3].includes(call.input.days));
+    const final = await client.messages.stream(more).finalMessage();
+    assert.deepEqual(final.content[0].input, call.input);
+    const goes_on = [...messages, { role: "assistant", content: whole.content },
+      { role: "user", content: [{ type: "tool_result", tool_use_id: call.id, content: "rain" }] }];
+    assert.equal((await client.messages.create({ ...asked, tools, messages: goes_on })).type, "message");
+  });
+  await check("anthropic: stop sequences, system, counting", async () => {
+    const text = (await client.messages.create({ ...asked, system: "Be brief." })).content[0].text;
+    const stop = text.slice(8, 10);
+    const cut = await client.messages.create({ ...asked, system: "Be brief.", stop_sequences: [stop] });
+    assert.deepEqual([cut.stop_reason, cut.stop_sequence], ["stop_sequence", stop]);
+    assert.equal(cut.content[0].text, text.slice(0, text.indexOf(stop)));
+    const { input_tokens } = await client.messages.countTokens({ model: "m", messages, system: "Be brief." });
+    assert.equal(input_tokens, cut.usage.input_tokens);
+  });
+  await check("anthropic: errors", async () => {
+    await assert.rejects(client.messages.create({ ...asked, model: "other" }), (e) => e instanceof Anthropic.NotFoundError);
+    await assert.rejects(client.messages.create({ ...asked, temperature: -1 }),
+      (e) => e instanceof Anthropic.BadRequestError && e.error.error.type === "invalid_request_error");
+    const stranger = new Anthropic({ baseURL: process.argv[2], apiKey: "wrong", maxRetries: 0 });
+    await assert.rejects(stranger.messages.create(asked), (e) => e instanceof Anthropic.AuthenticationError);
+    const bearer = new Anthropic({ baseURL: process.argv[2], apiKey: null, authToken: "secret", maxRetries: 0 });
+    assert.equal((await bearer.messages.create({ ...asked, max_tokens: 1 })).type, "message");
+  });
 }
 
 async function aiSdk() {
@@ -104,5 +162,6 @@ async function aiSdk() {
 
 await openai(OpenAI6, 6);
 await openai(OpenAI7, 7);
+await anthropic();
 await aiSdk();
 console.log(`${passed} checks passed`);
