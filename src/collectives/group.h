@@ -32,6 +32,13 @@ Group& solo_group();
 // `size` ranks that are threads of this process; element r is for the thread that plays rank r.
 std::vector<std::unique_ptr<Group>> make_inproc_groups(int size);
 
+// A rank of a group whose other ranks are other processes, or threads. peers[r] is a connected
+// stream socket to rank r, or -1; those of socket_peers are needed, and stay the caller's to close.
+// Operands lie in host memory. Operations throw Error when a peer has gone.
+std::unique_ptr<Group> make_socket_group(int rank, std::vector<int> peers);
+// The ranks with which a rank exchanges: its neighbours in the tree, at most log2(size) + 1.
+std::vector<int> socket_peers(int rank, int size);
+
 // A group whose operands lie on a device that the host cannot read: they go through host memory to
 // `host_group`, whose bits these are and which must live as long. The host waits for the stream in
 // every operation.

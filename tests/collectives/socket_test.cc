@@ -1,0 +1,128 @@
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <random>
+#include <thread>
+
+#include "base/error.h"
+#include "collectives/group.h"
+
+namespace invar {
+namespace {
+
+// Sockets of every pair of ranks that exchange: fds[a][b] is a's end of its connection to b.
+std::vector<std::vector<int>> connect_ranks(int size) {
+  std::vector<std::vector<int>> fds(size, std::vector<int>(size, -1));
+  for (int a = 0; a < size; ++a)
+    for (const int b : socket_peers(a, size)) {
+      if (b < a) continue;
+      int ends[2];
+      EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+      fds[a][b] = ends[0];
+      fds[b][a] = ends[1];
+    }
+  return fds;
+}
+
+void close_all(const std::vector<std::vector<int>>& fds) {
+  for (const auto& row : fds)
+    for (const int fd : row)
+      if (fd >= 0) close(fd);
+}
+
+// Numbers whose sum depends on the order.
+std::vector<float> operand(int rank, int64_t count) {
+  std::mt19937 random(rank + 1);
+  std::vector<float> values(count);
+  for (float& v : values)
+    v = std::ldexp(static_cast<float>(random()), static_cast<int>(random() % 60) - 60);
+  return values;
+}
+
+// What each rank of a group holds after `work`.
+using Work = std::function<std::vector<float>(Group&, int rank)>;
+std::vector<std::vector<float>> on_threads(std::vector<std::unique_ptr<Group>> groups, Work work) {
+  std::vector<std::vector<float>> results(groups.size());
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < groups.size(); ++r)
+    threads.emplace_back([&, r] { results[r] = work(*groups[r], static_cast<int>(r)); });
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+std::vector<std::vector<float>> over_sockets(int size, Work work) {
+  const auto fds = connect_ranks(size);
+  std::vector<std::unique_ptr<Group>> groups;
+  for (int r = 0; r < size; ++r) groups.push_back(make_socket_group(r, fds[r]));
+  auto results = on_threads(std::move(groups), work);
+  close_all(fds);
+  return results;
+}
+
+std::vector<float> reduce_and_gather(Group& group, int rank) {
+  const int64_t count = 1001;
+  std::vector<float> data = operand(rank, count), all(group.size() * 7);
+  group.tree_all_reduce(data.data(), count, {});
+  group.barrier();
+  const std::vector<float> mine = operand(100 + rank, 7);
+  group.all_gather(mine.data(), 7 * sizeof(float), all.data(), {});
+  data.insert(data.end(), all.begin(), all.end());
+  return data;
+}
+
+TEST(SocketGroup, GivesTheBitsOfRanksInOneProcess) {
+  for (const int size : {1, 2, 4, 8, 16}) {
+    const auto expected = on_threads(make_inproc_groups(size), reduce_and_gather);
+    const auto found = over_sockets(size, reduce_and_gather);
+    for (int r = 0; r < size; ++r)
+      EXPECT_EQ(std::memcmp(found[r].data(), expected[0].data(), found[r].size() * sizeof(float)),
+                0)
+          << size << " ranks, rank " << r;
+  }
+}
+
+// The control: a chain over the ranks is another sum.
+TEST(SocketGroup, AnotherOrderGivesOtherBits) {
+  const auto found = over_sockets(8, reduce_and_gather);
+  std::vector<float> chain(1001);
+  for (int r = 0; r < 8; ++r) {
+    const auto values = operand(r, 1001);
+    for (size_t i = 0; i < chain.size(); ++i) chain[i] = chain[i] + values[i];
+  }
+  EXPECT_NE(std::memcmp(found[0].data(), chain.data(), chain.size() * sizeof(float)), 0);
+}
+
+TEST(SocketGroup, ReachesAnotherProcess) {
+  const auto fds = connect_ranks(2);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(fds[0][1]);
+    const auto group = make_socket_group(1, fds[1]);
+    reduce_and_gather(*group, 1);
+    _exit(0);
+  }
+  close(fds[1][0]);
+  const auto found = reduce_and_gather(*make_socket_group(0, fds[0]), 0);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  const auto expected = on_threads(make_inproc_groups(2), reduce_and_gather);
+  EXPECT_EQ(std::memcmp(found.data(), expected[0].data(), found.size() * sizeof(float)), 0);
+  close(fds[0][1]);
+}
+
+TEST(SocketGroup, SaysThatAPeerHasGone) {
+  const auto fds = connect_ranks(2);
+  close(fds[1][0]);
+  const auto group = make_socket_group(0, fds[0]);
+  float x = 1;
+  EXPECT_THROW(group->tree_all_reduce(&x, 1, {}), Error);
+  close(fds[0][1]);
+}
+
+}  // namespace
+}  // namespace invar
