@@ -1,0 +1,473 @@
+#!/usr/bin/env python3
+"""Invar arithmetic, version 1, computed from the page `numerics.md` alone (numpy only).
+
+Comments cite the page's sections.  Arrays called f32 never hold a subnormal: subnormals are removed when weights are
+loaded (DAZ) and after every operation (FTZ).  Every f32 operation is done in f64 and rounded once by `f32`.
+"""
+import argparse, ctypes, hashlib, json, math, os, struct
+import numpy as np
+
+F32, F64, I32, I64, U32, U64 = np.float32, np.float64, np.int32, np.int64, np.uint32, np.uint64
+hexf = lambda words: [float.fromhex(w) for w in words.split()]
+
+# ---- section 0: f32 with FTZ and DAZ, exact fma, bf16 ---------------------------------------------------------------
+TINY = 2.0**-126 - 2.0**-151  # what is below this is below 2^-126 once rounded with an unbounded exponent
+
+def f32(r):
+    """Rounds f64 results to f32, flushing to a zero of the same sign (r * False keeps the sign)."""
+    return (r * (np.abs(r) >= TINY)).astype(F32)
+
+# 53 >= 2 * 24 + 2, so rounding these through f64 is the same as rounding once.
+def add(a, b): return f32(np.add(a, b, dtype=F64))
+def sub(a, b): return f32(np.subtract(a, b, dtype=F64))
+def mul(a, b): return f32(np.multiply(a, b, dtype=F64))
+def div(a, b): return f32(np.divide(a, b, dtype=F64))
+def sqrt(a): return f32(np.sqrt(a, dtype=F64))
+
+def fma(a, b, c):
+    """f32 fma: the product is exact in f64; the sum is rounded to odd in f64 (two-sum), then once to f32."""
+    p = np.multiply(a, b, dtype=F64)
+    s = np.atleast_1d(p + c)
+    t = s - p
+    error = (p - (s - t)) + (c - t)
+    at = np.flatnonzero(error)
+    if at.size:
+        v, e = s.reshape(-1)[at], error.reshape(-1)[at]
+        bits = v.view(I64)
+        step = ((bits & 1) == 0) & np.isfinite(v)  # an odd significand is already rounded to odd
+        s.reshape(-1)[at] = (bits + np.where((e > 0) == (v > 0), 1, -1) * step).view(F64)
+    return f32(s)
+
+def bf16(x):
+    """f32 to bf16 (kept as f32): nearest even, subnormal to a zero of its sign, NaN to 0x7fff."""
+    u = np.ascontiguousarray(x, F32).view(U32)
+    y = ((u + U32(0x7fff) + ((u >> U32(16)) & U32(1))) & U32(0xffff0000)).view(F32)
+    y = np.where(np.abs(x) < F32(2.0**-126), np.copysign(F32(0), x), y)
+    return np.where(np.isnan(x), U32(0x7fff0000).view(F32), y)
+
+# ---- section 5.1: f32 functions -------------------------------------------------------------------------------------
+EXP2 = np.array(hexf("0x1.470b4ap-13 0x1.5f7276p-10 0x1.3b270ep-7 0x1.c6ae72p-5 0x1.ebfbe2p-3 0x1.62e432p-1 0x1p0"), F32)
+L_HI, L_LO = F32(float.fromhex("0x1.715476p+0")), F32(float.fromhex("0x1.4ae0cp-26"))
+ROUND = F32(1.5 * 2**23)
+
+def exp_tail(t, n, f):
+    p = EXP2[0]
+    for c in EXP2[1:]:
+        p = fma(p, f, c)
+    bits = p.view(I32) + (np.where(np.abs(n) <= 128, n, 0).astype(I32) << 23)
+    y = f32(bits.view(F32).astype(F64))
+    y = np.where(t < -126, F32(0), np.where(t >= 128, F32(np.inf), y))
+    return np.where(np.isnan(t), t, y)
+
+def exp2(t):
+    t = np.atleast_1d(t)
+    n = sub(add(t, ROUND), ROUND)
+    return exp_tail(t, n, sub(t, n))
+
+def exp(x):
+    x = np.atleast_1d(x)
+    t = mul(x, L_HI)
+    n = sub(add(t, ROUND), ROUND)
+    return exp_tail(t, n, fma(x, L_LO, fma(x, L_HI, -n)))
+
+def log(x): return f32(log64(np.asarray(x, F64)))
+
+# ---- section 5.2: f64 functions -------------------------------------------------------------------------------------
+libm = ctypes.CDLL("libm.so.6")
+libm.fma.restype, libm.fma.argtypes = ctypes.c_double, [ctypes.c_double] * 3
+one_fma = np.frompyfunc(libm.fma, 3, 1)
+def fma64(a, b, c): return np.asarray(one_fma(a, b, c), F64)  # IEEE's fma is exact: one rounding
+
+def horner64(coefficients, x):
+    p = coefficients[0]
+    for c in coefficients[1:]:
+        p = fma64(p, x, c)
+    return p
+
+LOG64 = [2 / (2 * k + 1) for k in range(11, 0, -1)]
+LN2_HI, LN2_LO, LOG2E = hexf("0x1.62e42feep-1 0x1.a39ef35793c76p-33 0x1.71547652b82fep+0")
+EXP2_64 = hexf("""0x1.314964d5878a9p-44 0x1.816193166d0f9p-40 0x1.c3bd650fc2986p-36 0x1.e8cac7351bb25p-32
+    0x1.e4cf5158b8ecap-28 0x1.b5253d395e7c4p-24 0x1.62c0223a5c824p-20 0x1.ffcbfc588b0c7p-17 0x1.430912f86c787p-13
+    0x1.5d87fe78a6731p-10 0x1.3b2ab6fba4e77p-7 0x1.c6b08d704a0c0p-5 0x1.ebfbdff82c58fp-3 0x1.62e42fefa39efp-1 0x1p0""")
+SIN = [1 / math.factorial(k) for k in range(17, 2, -2)]
+COS = [1 / math.factorial(k) for k in range(18, 1, -2)]
+TWO_OVER_PI, PIO2_1, PIO2_2, PIO2_3 = hexf("0x1.45f306dc9c883p-1 0x1.921fb544p+0 0x1.0b4611a6p-34 0x1.3198a2e037073p-69")
+
+def log64(x):
+    x = np.atleast_1d(x)
+    low = U64(0x3fe6a09e667f3bcd)
+    w = x.view(U64) + (U64(0x3ff0000000000000) - low)
+    e = (w >> U64(52)).astype(F64) - 1023
+    m = ((w & U64(0x000fffffffffffff)) + low).view(F64)
+    s = (m - 1) / (m + 1)
+    z = s * s
+    tail = fma64(e, LN2_LO, s * (z * horner64(LOG64, z)))
+    return np.where(x == 0, -np.inf, fma64(e, LN2_HI, fma64(2.0, s, tail)))
+
+def exp2_64(t):
+    t = np.atleast_1d(t)
+    n = (t + 1.5 * 2**52) - 1.5 * 2**52
+    return (horner64(EXP2_64, t - n).view(I64) + (n.astype(I64) << 52)).view(F64)
+
+def pow64(x, y): return exp2_64(y * (log64(np.array([x], F64)) * LOG2E))
+
+def sincos(angle):
+    n = (angle * TWO_OVER_PI + 1.5 * 2**52) - 1.5 * 2**52
+    r = angle
+    for part in (PIO2_1, PIO2_2, PIO2_3):
+        r = fma64(-n, part, r)
+    z = -(r * r)
+    s = fma64(r * z, horner64(SIN, z), r)
+    c = fma64(z, horner64(COS, z), 1.0)
+    q = n.astype(I64) & 3
+    return np.choose(q, [s, c, -s, -c]), np.choose(q, [c, -s, -c, s])
+
+def rotary_frequencies(size, rope):
+    """Section 5.3, f64."""
+    i = np.arange(size // 2, dtype=F64)
+    frequency = pow64(float(rope["rope_theta"]), -(2 * i) / size)
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "linear":
+        return frequency / rope["factor"]
+    if kind == "llama3":
+        low, high, P = rope["low_freq_factor"], rope["high_freq_factor"], rope["original_max_position_embeddings"]
+        w = float.fromhex("0x1.921fb54442d18p+2") / frequency
+        t = (P / w - low) / (high - low)
+        scaled = frequency / rope["factor"]
+        middle = (1 - t) * scaled + t * frequency
+        return np.where(w < P / high, frequency, np.where(w > P / low, scaled, middle))
+    assert kind == "default", "this rotary scaling is refused"
+    return frequency
+
+# ---- sections 1 and 2: dot products ---------------------------------------------------------------------------------
+class Portable:
+    """Section 1.  Operands are laid out as [16 pairs, even/odd, leaf, run, ...]."""
+
+    @staticmethod
+    def prepare(x, runs=1):
+        x = pad(x, 32).reshape(x.shape[:-1] + (runs, -1, 16, 2))
+        return np.ascontiguousarray(np.moveaxis(x, (-2, -1, -3, -4), (0, 1, 2, 3)), F64)
+
+    @staticmethod
+    def chains(x, w):
+        eo = F32(0)
+        for j in range(16):
+            eo = fma(x[j], w[j], eo)
+        leaves = add(eo[0], eo[1])
+        acc = np.zeros_like(leaves[0])
+        for leaf in leaves:
+            acc = add(acc, leaf)
+        return acc
+
+class Hopper:
+    """Section 1.2.  Operands are (significand, exponent, value), each [step, 16, run, ...]."""
+
+    @staticmethod
+    def prepare(x, runs=1):
+        x = pad(x, 16).reshape(x.shape[:-1] + (runs, -1, 16))
+        x = np.ascontiguousarray(np.moveaxis(x, (-2, -1, -3), (0, 1, 2)), F32)
+        return split_float(x, 16) + (x,)
+
+    @staticmethod
+    def chains(x, w):
+        acc = None
+        for step in range(x[0].shape[0]):
+            acc = hopper_step(acc, *(a[step] for a in x), *(b[step] for b in w))
+        return acc
+
+def split_float(x, drop):
+    """Signed significand (24 - drop bits) and the exponent as stored: of a subnormal -126, without a hidden bit."""
+    u = x.view(U32).astype(I64)
+    stored = (u >> 23) & 255
+    significand = ((u & 0x7fffff) | np.where(stored > 0, 0x800000, 0)) >> drop
+    return np.where(u >> 31, -significand, significand).astype(I32), (np.maximum(stored, 1) - 127).astype(I32)
+
+def hopper_step(acc, sa, ea, va, sb, eb, vb):
+    product, exponent = sa * sb, ea + eb  # product * 2^(exponent - 14)
+    if acc is None:
+        acc = np.zeros(product.shape[1:], F32)
+    sc, ec = split_float(acc, 0)  # sc * 2^(ec - 23)
+    E = np.where(product != 0, exponent, -133).max(axis=0)
+    E = np.maximum(np.maximum(E, np.where(sc != 0, ec, -133)), -133)
+    cut = (np.abs(product) << 11) >> np.clip(E - exponent, 0, 31)  # units of 2^(E - 25), toward zero
+    total = np.where(product < 0, -cut, cut).sum(axis=0, dtype=I64)
+    total += np.sign(sc) * ((np.abs(sc) << 2) >> np.clip(E - ec, 0, 31))
+    result = toward_zero(np.ldexp(total.astype(F64), E - 25))
+    if not all(np.isfinite(v).all() for v in (acc, va, vb)):  # special values: f64 has the same rules
+        special = acc + (va.astype(F64) * vb).sum(axis=0)
+        result = np.where(np.isfinite(special), result, special.astype(F32))
+        result = np.where(np.isnan(result), U32(0x7fffffff).view(F32), result)
+    return result
+
+def toward_zero(v):
+    """f64 to f32 toward zero, subnormals kept; from 2^128 on infinity."""
+    normal = (v.view(I64) & ~I64((1 << 29) - 1)).view(F64)
+    return np.where(np.abs(v) < 2.0**-126, np.trunc(v * 2.0**149) * 2.0**-149, normal).astype(F32)
+
+def pad(x, multiple):
+    extra = -x.shape[-1] % multiple
+    return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, extra)]) if extra else x
+
+def tree(parts):
+    while len(parts) > 1:
+        parts = add(parts[0::2], parts[1::2])
+    return parts[0]
+
+def dot(order, x, w):
+    """Prepared operands: one chain per run, a binary tree over the runs, and + 0 (sections 1 and 2)."""
+    runs = f32(order.chains(x, w).astype(F64))  # DAZ for the additions: a chain of `hopper` may end subnormal
+    return add(tree(runs), F32(0))
+
+def row_runs(K, heads=0):
+    """Section 2: r."""
+    return next(r for r in (8, 4, 2, 1) if r == 1 or (K % (32 * r) == 0 and heads % r == 0))
+
+# ---- section 3: sums over vectors -----------------------------------------------------------------------------------
+def sum64(x, squares=False):
+    x = pad(x, 64)
+    lanes = np.zeros(x.shape[:-1] + (64,), F32)
+    for i in range(0, x.shape[-1], 64):
+        part = x[..., i:i + 64]
+        lanes = fma(part, part, lanes) if squares else add(lanes, part)
+    while lanes.shape[-1] > 1:
+        half = lanes.shape[-1] // 2
+        lanes = add(lanes[..., :half], lanes[..., half:])
+    return lanes[..., 0]
+
+def rms_norm(x, w, eps):
+    total = sum64(x, squares=True)[..., None]
+    rs = div(F32(1), sqrt(add(div(total, F32(x.shape[-1])), F32(eps))))
+    return mul(mul(x, rs), w)
+
+def log_probability(logits, token):
+    top, size = logits.max(), 64 * -(-len(logits) // 512)
+    e = pad(exp(sub(logits, top)), 8 * size)[:8 * size].reshape(8, size)
+    return sub(sub(logits[token:token + 1], top), log(tree(sum64(e)[:, None])))[0]
+
+# ---- the model's files and section 8 --------------------------------------------------------------------------------
+DTYPES = {"BF16": ("bf16", "<u2"), "F16": ("f16", "<f2"), "F32": ("f32", "<f4")}
+
+def read_tensors(folder):
+    tensors = {}
+    for name in sorted(f for f in os.listdir(folder) if f.endswith(".safetensors")):
+        data = open(os.path.join(folder, name), "rb").read()
+        n = struct.unpack("<Q", data[:8])[0]
+        for key, t in json.loads(data[8:8 + n]).items():
+            if key != "__metadata__":
+                begin, end = t["data_offsets"]
+                kind, code = DTYPES[t["dtype"]]
+                tensors[key] = (kind, np.frombuffer(data[8 + n + begin:8 + n + end], code).reshape(t["shape"]))
+    return tensors
+
+def widen(kind, a):
+    return (a.astype(U32) << U32(16)).view(F32) if kind == "bf16" else a.astype(F32)
+
+def sha(data): return hashlib.sha256(data).digest()
+def u64(n): return struct.pack("<Q", n)
+def chunk_digests(a): return b"".join(sha(a[i:i + 4096].tobytes()) for i in range(0, len(a), 4096))
+
+def weights_digest(tensors):
+    total = b""
+    for name in sorted(tensors, key=str.encode):
+        kind, a = tensors[name]
+        head = b"".join(u64(len(s)) + s for s in (name.encode(), kind.encode()))
+        total += sha(head + u64(a.ndim) + b"".join(u64(d) for d in a.shape) + chunk_digests(a.reshape(-1)))
+    return sha(total).hex()
+
+def position_hash(logits): return sha(chunk_digests(np.where(logits == 0, F32(0), logits).astype("<f4")))
+
+# ---- section 4: a layer ---------------------------------------------------------------------------------------------
+class Model:
+    def __init__(self, folder, arith, mode):
+        self.config = c = json.load(open(os.path.join(folder, "config.json")))
+        tensors = read_tensors(folder)
+        mode = mode or ("bf16" if tensors["model.embed_tokens.weight"][0] == "bf16" else "f32")
+        assert not (mode == "f32" and arith == "hopper"), "hopper refuses the weight mode f32"
+        if mode == "f32":  # the same tensors widened, as if they had been stored so
+            tensors = {name: ("f32", widen(*t)) for name, t in tensors.items()}
+        self.digest = weights_digest(tensors)
+        self.order = Hopper if arith == "hopper" else Portable
+        self.act = bf16 if mode == "bf16" else (lambda x: x)
+        self.w = {name: widen(*t) for name, t in tensors.items()}
+        self.heads, self.kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
+        self.size = c.get("head_dim") or c["hidden_size"] // self.heads
+        self.eps, self.layers = c["rms_norm_eps"], c["num_hidden_layers"]
+        self.r_out = row_runs(self.heads * self.size, self.heads)
+        self.r_down = row_runs(c["intermediate_size"])
+        rope = c.get("rope_parameters") or {"rope_theta": c.get("rope_theta", 1e4), **(c.get("rope_scaling") or {})}
+        self.frequency = rotary_frequencies(self.size, rope)
+        self.scale = F32(LOG2E / math.sqrt(self.size))  # section 4.1, c
+        self.identity = f"invar-1/{arith}/{mode}/row{self.r_out}.{self.r_down}"
+        self.prepared, self.length = {}, 0
+        self.kv = [np.zeros((2, self.kv_heads, 0, self.size), F32) for _ in range(self.layers)]
+
+    def window(self, layer):
+        types = self.config.get("layer_types")
+        if types and types[layer] != "sliding_attention":
+            return None
+        return self.config.get("sliding_window") if types or self.config["model_type"] == "mistral" else None
+
+    def vector(self, name):  # norm weights and biases: f32 in every mode, read with DAZ
+        return f32(self.w[name].astype(F64))
+
+    def product(self, x, name, runs=1):
+        """x [T, K] times the matrix, plus its bias where there is one."""
+        if name not in self.prepared:
+            w = self.w[name + ".weight"]
+            w = w if self.order is Hopper else f32(w.astype(F64))  # DAZ; the step of hopper does not flush
+            self.prepared[name] = self.order.prepare(w[None], runs)
+        y = dot(self.order, self.order.prepare(x[:, None], runs), self.prepared[name])
+        return add(y, self.vector(name + ".bias")) if name + ".bias" in self.w else y
+
+    def norm(self, x, name): return rms_norm(x, self.vector(name + ".weight"), self.eps)
+
+    def rotate(self, x, sine, cosine):
+        a, b = np.split(x, 2, axis=-1)
+        return np.concatenate([fma(a, cosine, -mul(b, sine)), fma(b, cosine, mul(a, sine))], axis=-1)
+
+    def layer(self, h, i, positions, sine, cosine):
+        at, mlp = f"model.layers.{i}.self_attn.", f"model.layers.{i}.mlp."
+        x = self.act(self.norm(h, f"model.layers.{i}.input_layernorm"))
+        q, k, v = (self.product(x, at + n).reshape(len(h), -1, self.size) for n in ("q_proj", "k_proj", "v_proj"))
+        if at + "q_norm.weight" in self.w:
+            q, k = self.norm(q, at + "q_norm"), self.norm(k, at + "k_norm")
+        q, k, v = bf16(self.rotate(q, sine, cosine)), bf16(self.rotate(k, sine, cosine)), bf16(v)
+        assert np.isfinite(k).all() and np.isfinite(v).all(), "a key or a value is not finite"
+        self.store(i, positions, k, v)
+        x = self.act(self.attention(q, i, positions).reshape(len(h), -1))
+        h = add(h, self.product(x, at + "o_proj", self.r_out))
+        x = self.act(self.norm(h, f"model.layers.{i}.post_attention_layernorm"))
+        g, u = self.product(x, mlp + "gate_proj"), self.product(x, mlp + "up_proj")
+        x = self.act(mul(div(g, add(F32(1), exp(-g))), u))
+        return add(h, self.product(x, mlp + "down_proj", self.r_down))
+
+    def store(self, i, positions, k, v):
+        slots = -(-(positions[-1] + 1) // 128) * 128
+        grow = slots - self.kv[i].shape[2]
+        self.kv[i] = np.pad(self.kv[i], ((0, 0), (0, 0), (0, grow), (0, 0)))
+        self.kv[i][:, :, positions] = np.stack([k, v]).transpose(0, 2, 1, 3)
+
+    def attention(self, q, i, positions):
+        """Section 4.1, for q [T, heads, E]; M and L are [T, heads, 1]."""
+        of_head = np.arange(self.heads) // (self.heads // self.kv_heads)
+        shape, started = q.shape, np.zeros((len(q), 1, 1), bool)
+        M, L, O = np.zeros(shape[:2] + (1,), F32), np.ones(shape[:2] + (1,), F32), np.zeros(shape, F32)
+        for start in range(0, self.kv[i].shape[2], 128):
+            j = start + np.arange(128)
+            valid = j <= positions[:, None]
+            if self.window(i):
+                valid &= positions[:, None] - self.window(i) < j
+            rows = np.flatnonzero(valid.any(axis=1))
+            if rows.size == 0:
+                continue
+            keys, values = self.kv[i][:, of_head, start:start + 128][:, None]
+            m, l, o = self.split(q[rows], keys, values, valid[rows, None])
+            top = np.maximum(M[rows], m)
+            a, b = exp2(sub(M[rows], top)), exp2(sub(m, top))
+            further = started[rows]
+            M[rows] = np.where(further, top, m)
+            L[rows] = np.where(further, fma(L[rows], a, mul(l, b)), l)
+            O[rows] = np.where(further, fma(O[rows], a, mul(o, b)), o)
+            started[rows] = True
+        return div(O, L)
+
+    def split(self, q, keys, values, valid):
+        prepare = self.order.prepare
+        d = dot(self.order, prepare(q[:, :, None]), prepare(keys))
+        m = mul(np.where(valid, d, -np.inf).max(axis=-1, keepdims=True), self.scale)
+        p = np.where(valid, exp2(fma(d, self.scale, -m)), F32(0))
+        o = dot(self.order, prepare(bf16(p)[:, :, None]), prepare(values.swapaxes(-1, -2)))
+        return m, sum64(p)[..., None], o
+
+    def forward(self, tokens):
+        """Appends tokens to the cache; the logits of the last one."""
+        positions = self.length + np.arange(len(tokens))
+        self.length += len(tokens)
+        angles = positions[:, None].astype(F64) * self.frequency  # section 5.3
+        sine, cosine = (f32(y)[:, None] for y in sincos(angles))
+        h = add(self.w["model.embed_tokens.weight"][tokens], F32(0))  # flushes a subnormal weight
+        for i in range(self.layers):
+            h = self.layer(h, i, positions, sine, cosine)
+        x = self.act(self.norm(h[-1:], "model.norm"))
+        tied = self.config.get("tie_word_embeddings") or "lm_head.weight" not in self.w
+        return self.product(x, "model.embed_tokens" if tied else "lm_head")[0]
+
+# ---- section 6: sampling --------------------------------------------------------------------------------------------
+def philox(counter, seed):
+    """Philox4x32-10; counter is four u64 arrays holding u32 values."""
+    c, (k0, k1), low = list(counter), (seed & 0xffffffff, seed >> 32), U64(0xffffffff)
+    for _ in range(10):
+        a, b = c[0] * U64(0xD2511F53), c[2] * U64(0xCD9E8D57)
+        c = [(b >> U64(32)) ^ c[1] ^ U64(k0), b & low, (a >> U64(32)) ^ c[3] ^ U64(k1), a & low]
+        k0, k1 = (k0 + 0x9E3779B9) & 0xffffffff, (k1 + 0xBB67AE85) & 0xffffffff
+    return np.stack(c)
+
+def gumbel(vocabulary, position, seed, choice):
+    ids = np.arange(vocabulary)
+    same = lambda n: np.full(vocabulary, n, U64)
+    x = philox([same(position), (ids >> 2).astype(U64), same(choice), same(0)], seed)[ids & 3, ids]
+    return -log64(-log64((x.astype(F64) + 0.5) * 2.0**-32))
+
+def penalties(x, prompt, answer, a):
+    seen = np.unique(prompt + answer)
+    R = F32(a.repetition_penalty)
+    x[seen] = np.where(x[seen] > 0, div(x[seen], R), mul(x[seen], R))
+    ids, n = np.unique(np.array(answer, int), return_counts=True)
+    x[ids] = sub(x[ids], mul(F32(a.frequency_penalty), n.astype(F32)))
+    x[ids] = sub(x[ids], F32(a.presence_penalty))
+
+def sample(logits, prompt, answer, a):
+    x = logits.copy()
+    penalties(x, prompt, answer, a)
+    if a.temperature < 1e-5:
+        return int(np.argmax(x))
+    x = div(x, F32(max(a.temperature, 0.01)))
+    e = exp(sub(x, x.max()))
+    order = np.lexsort((np.arange(len(x)), -x))  # larger first, ties to the lower id
+    order = order[e[order] >= F32(a.min_p)]
+    if a.top_k > 0:
+        order = order[:a.top_k]
+    if a.top_p < 1:
+        W = (e[order].astype(F64) * 2.0**40).astype(U64)
+        limit = int(a.top_p * float(W.sum()))
+        before = np.cumsum(W) - W
+        order = order[(before < limit) | (np.arange(len(W)) == 0)]
+    score = x.astype(F64) + gumbel(len(x), len(prompt) + len(answer), a.seed, a.choice)
+    kept = np.sort(order)
+    return int(kept[np.argmax(score[kept])])
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+def generate(folder, a):
+    model = Model(folder, a.arith, a.weights)
+    prompt, answer, chain, logprobs, first = [int(t) for t in a.tokens.split(",")], [], bytes(32), [], []
+    generation = os.path.join(folder, "generation_config.json")
+    stop = json.load(open(generation)).get("eos_token_id") if os.path.exists(generation) else model.config.get("eos_token_id")
+    stop = stop if isinstance(stop, list) else [stop]
+    while len(answer) < a.max_tokens and not (answer and answer[-1] in stop):
+        logits = model.forward(answer[-1:] or prompt)
+        assert not np.isnan(logits).any(), "NaN in the logits fails the request"
+        chain = sha(chain + position_hash(logits))
+        answer.append(sample(logits, prompt, answer, a))
+        logprobs.append(log_probability(logits, answer[-1]))
+        first.append([f"{b:08x}" for b in logits[:4].view(U32).tolist()])
+    return {"identity": model.identity, "weights": model.digest, "answer": answer, "logits_hash": chain.hex(),
+            "logprobs": [float(np.format_float_positional(p, unique=True)) for p in logprobs],
+            "logprob_bits": [f"{int(p.view(U32)):08x}" for p in logprobs], "first_logits": first}
+
+def main(argv=None):
+    p = argparse.ArgumentParser()
+    p.add_argument("model")
+    p.add_argument("--tokens", required=True)
+    p.add_argument("--arith", choices=["portable", "hopper"], default="portable")
+    p.add_argument("--weights", choices=["bf16", "f32"])
+    for name, default in (("max-tokens", 4), ("top-k", 0), ("seed", 0), ("choice", 0)):
+        p.add_argument("--" + name, type=int, default=default)
+    for name, default in (("temperature", 0.0), ("top-p", 1.0), ("min-p", 0.0), ("repetition-penalty", 1.0),
+                          ("presence-penalty", 0.0), ("frequency-penalty", 0.0)):
+        p.add_argument("--" + name, type=float, default=default)
+    a = p.parse_args(argv)
+    with np.errstate(all="ignore"):
+        return generate(a.model, a)
+
+if __name__ == "__main__":
+    print(json.dumps(main()))
