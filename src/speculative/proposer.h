@@ -23,6 +23,9 @@ struct DraftRequest {
   const SamplingParams* params = nullptr;
   int32_t choice = 0;  // which of the n answers, for the noise
   int32_t most = 0;    // nodes that the tree may have
+  // Names what may be drafted from beside the sequence: earlier answers of the same owner. Empty:
+  // nothing.
+  std::string_view corpus = {};
 };
 
 class Proposer {

@@ -1,0 +1,90 @@
+#include "speculative/suffix_lookup.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace invar {
+
+namespace {
+
+constexpr int32_t kEnd = -1;  // stands between two answers of a corpus; no sequence has it
+
+}  // namespace
+
+SuffixLookup::SuffixLookup(const SuffixLookupOptions& options) : options_(options) {
+  const auto& o = options;
+  if (o.num_speculative_tokens < 1 || o.num_speculative_tokens > kMaxDraftNodes)
+    fail_usage("expected num_speculative_tokens from 1 to {}, found {}", kMaxDraftNodes,
+               o.num_speculative_tokens);
+  if (!(o.max_spec_factor > 0 && o.max_spec_factor <= kMaxDraftNodes))
+    fail_usage("expected suffix_decoding_max_spec_factor above 0 and at most {}, found {}",
+               kMaxDraftNodes, o.max_spec_factor);
+  if (o.min_match < 1) fail_usage("expected a match of at least 1 token, found {}", o.min_match);
+}
+
+void SuffixLookup::propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) {
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const Sequence& sequence = follow(requests[i]);
+    const bool earlier = sequence.earlier.match.length > sequence.own.match.length;
+    draft(earlier ? sequence.earlier : sequence.own, requests[i].most, trees[i]);
+  }
+}
+
+SuffixLookup::Sequence& SuffixLookup::follow(const DraftRequest& request) {
+  auto [it, is_new] = sequences_.try_emplace(request.id);
+  Sequence& s = it->second;
+  if (is_new) {
+    s.own.automaton = std::make_shared<SuffixAutomaton>();
+    if (!request.corpus.empty() && options_.corpus_tokens > 0)
+      s.earlier.automaton = corpus(std::string(request.corpus));
+    s.prompt_size = request.prompt_size;
+    s.corpus = request.corpus;
+  }
+  if (s.earlier.automaton) s.earlier.automaton->settle(s.earlier.match);  // others made it grow
+  for (; s.seen < std::ssize(request.tokens); ++s.seen) {
+    const int32_t token = request.tokens[s.seen];
+    if (s.earlier.automaton) s.earlier.automaton->follow(s.earlier.match, token);
+    // Followed before it is appended: the match is an earlier occurrence.
+    s.own.automaton->follow(s.own.match, token);
+    s.own.automaton->append(token);
+    s.own.automaton->settle(s.own.match);
+  }
+  return s;
+}
+
+void SuffixLookup::draft(const Text& text, int32_t most, DraftTree& tree) const {
+  if (text.match.length < options_.min_match) return;
+  const auto tokens = text.automaton->tokens();
+  const int32_t begin = text.automaton->continuation(text.match);
+  const double sure =
+      std::min<double>(kMaxDraftNodes, options_.max_spec_factor * text.match.length);
+  const int32_t size =
+      std::min({most, options_.num_speculative_tokens, std::max(1, static_cast<int32_t>(sure)),
+                static_cast<int32_t>(tokens.size()) - begin});
+  for (int32_t i = 0; i < size && tokens[begin + i] != kEnd; ++i)
+    tree.push_back({tokens[begin + i], i - 1});
+}
+
+// Whoever still follows a corpus that is forgotten keeps it until it ends.
+std::shared_ptr<SuffixAutomaton> SuffixLookup::corpus(const std::string& name) {
+  std::shared_ptr<SuffixAutomaton>& automaton = corpora_[name];
+  if (!automaton || std::ssize(automaton->tokens()) > options_.corpus_tokens)
+    automaton = std::make_shared<SuffixAutomaton>();
+  return automaton;
+}
+
+void SuffixLookup::forget(int64_t id) {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end()) return;
+  const Sequence& s = found->second;
+  if (s.earlier.automaton) {
+    const auto answer = s.own.automaton->tokens().subspan(s.prompt_size);
+    const auto automaton = corpus(s.corpus);
+    for (const int32_t token : answer) automaton->append(token);
+    automaton->append(kEnd);
+  }
+  sequences_.erase(found);
+}
+
+}  // namespace invar

@@ -1,0 +1,56 @@
+// Drafting by the longest earlier occurrence of a sequence's end, of any length, over the sequence
+// and (where the request says so) over earlier answers: Oliaro et al., "SuffixDecoding" (2024);
+// vLLM's method "suffix". It costs constant time a token and no model. The draft is as long as the
+// match is sure: max_spec_factor tokens for each token that matches.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "speculative/proposer.h"
+#include "speculative/suffix_automaton.h"
+
+namespace invar {
+
+struct SuffixLookupOptions {
+  int32_t num_speculative_tokens = 24;
+  double max_spec_factor = 1.0;
+  int32_t min_match = 2;  // tokens of a match that is drafted from
+  // Tokens of earlier answers that are kept for each corpus; what is more is forgotten with them
+  // all. 0: none.
+  int64_t corpus_tokens = 1 << 20;
+};
+
+class SuffixLookup final : public Proposer {
+ public:
+  explicit SuffixLookup(const SuffixLookupOptions& options);
+
+  std::string_view name() const override { return "suffix"; }
+  int32_t most_nodes() const override { return options_.num_speculative_tokens; }
+  void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override;
+  // The answer joins its corpus.
+  void forget(int64_t id) override;
+
+ private:
+  struct Text {  // an automaton and where a sequence stands in it
+    std::shared_ptr<SuffixAutomaton> automaton;
+    SuffixAutomaton::Match match;
+  };
+  struct Sequence {
+    Text own, earlier;
+    int32_t seen = 0, prompt_size = 0;  // tokens
+    std::string corpus;
+  };
+
+  Sequence& follow(const DraftRequest& request);
+  void draft(const Text& text, int32_t most, DraftTree& tree) const;
+  std::shared_ptr<SuffixAutomaton> corpus(const std::string& name);
+
+  const SuffixLookupOptions options_;
+  std::unordered_map<int64_t, Sequence> sequences_;
+  std::map<std::string, std::shared_ptr<SuffixAutomaton>> corpora_;
+};
+
+}  // namespace invar
