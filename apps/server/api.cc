@@ -394,7 +394,9 @@ void Server::submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted
                     const Turn& turn) {
   http_.post([this, exchange = std::move(exchange), admitted = std::move(admitted), turn] {
     exchange->drop_body();
-    std::string().swap(admitted->entry.request);
+    // Only a later response still asks for the body (keep_conversation).
+    if (admitted->request.endpoint != openai::Endpoint::responses)
+      std::string().swap(admitted->entry.request);
     std::shared_ptr<Answering> answering;
     const std::string id = admitted->entry.id;
     guarded(exchange, [&] {  // its stop strings may be none
