@@ -348,7 +348,7 @@ int run_audit(const AuditFlags& flags) {
     fmt::print("{}\n", json::dump(to_json(runner.run(base))));
     return 0;
   }
-  const std::string arithmetic = base.model.arithmetic;
+  const std::string arithmetic = base.model.arithmetic, made = made_weights(base.model);
   ProgressLine progress(!flags.model.json);
   Report report(flags.model.json);
   for (const Axis& axis : make_axes(flags, base, spec)) {
@@ -368,6 +368,7 @@ int run_audit(const AuditFlags& flags) {
   if (flags.model.json) {
     json::Value v;
     v.set("identity", identity);
+    if (!made.empty()) v.set("weights", made);
     v.set("passed", report.passed());
     v.set("seconds", timer.seconds());
     v.set("axes", std::move(report.rows()));
@@ -375,6 +376,7 @@ int run_audit(const AuditFlags& flags) {
   } else {
     fmt::print("{}  {}  {:.1f} s\n", report.passed() ? "PASSED" : "FAILED", identity,
                timer.seconds());
+    if (!made.empty()) fmt::print("weights: {}\n", made);
   }
   return report.passed() ? 0 : 1;
 }

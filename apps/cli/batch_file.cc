@@ -42,6 +42,47 @@ openai::Request parse_line(const json::Value& line, const openai::Context& conte
   return openai::parse_request(*body, endpoint_of(line, *body), context);
 }
 
+// The end of the JSON string that begins at `at`, its quotes included; the text's end if it has
+// none.
+size_t end_of_string(std::string_view text, size_t at) {
+  for (++at; at < text.size() && text[at] != '"'; ++at) at += text[at] == '\\';
+  return std::min(at + 1, text.size());
+}
+
+// The custom_id of a line that is no JSON, so that its error can be told from others'; empty where
+// it cannot be read. Strings and brackets before it must be sound, what comes behind need not be.
+std::string custom_id_in(std::string_view line) {
+  const auto skip_space = [&](size_t at) {
+    return std::min(line.find_first_not_of(" \t\r", at), line.size());
+  };
+  int depth = 0;
+  for (size_t at = 0, end; at < line.size(); at = end) {
+    end = at + 1;
+    depth += line[at] == '{' || line[at] == '[';
+    depth -= line[at] == '}' || line[at] == ']';
+    if (line[at] != '"') continue;
+    end = end_of_string(line, at);
+    if (depth != 1 || line.substr(at, end - at) != "\"custom_id\"") continue;
+    const size_t colon = skip_space(end), value = skip_space(colon + 1);
+    if (colon >= line.size() || line[colon] != ':' || value >= line.size() || line[value] != '"')
+      continue;
+    try {
+      const auto text = line.substr(value, end_of_string(line, value) - value);
+      return json::parse(text, "custom_id").as_string();
+    } catch (const Error&) {  // cut, or not UTF-8
+      return {};
+    }
+  }
+  return {};
+}
+
+void read_custom_id(const json::Value& value, Line& line) {
+  const json::Value* id = value.find("custom_id");
+  if (!id) return;
+  if (!id->is_string()) fail_usage("expected custom_id as a string, found {}", json::excerpt(*id));
+  line.custom_id = id->as_string();
+}
+
 json::Value answer_line(const Line& line, size_t index, const Tokenizer& tokenizer) {
   json::Value out;
   out.set("id", fmt::format("batch_req_{}", index + 1));
@@ -139,8 +180,9 @@ int run_batch_file(const BatchFile& file, TextEngine& engine) {
     lines.emplace_back();
     Line& line = lines.back();
     try {
+      line.custom_id = custom_id_in(text);
       const json::Value value = json::parse(text, fmt::format("{}, line {}", file.input, number));
-      if (const auto* id = value.find("custom_id")) line.custom_id = id->as_string();
+      read_custom_id(value, line);
       line.request = parse_line(value, context);
       collector.submit(engine, lines.size() - 1);
     } catch (const Error& error) {

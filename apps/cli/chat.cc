@@ -82,9 +82,7 @@ class AnswerSink final : public TextSink {
     hash = token.logits_hash;
     text += piece;
     seconds_ = timer_.seconds();
-    if (quiet_) return;
-    std::fwrite(piece.data(), 1, piece.size(), stdout);
-    std::fflush(stdout);
+    if (!quiet_) write_out(piece);
   }
   void on_finished(int64_t, const TextAnswer& answer) override { finish = answer.finish; }
   double decode_seconds() const { return tokens > 1 ? seconds_ - first_token_ : 0.0; }

@@ -52,6 +52,10 @@ void use_bundled_model(ModelFlags& flags);
 // The options with the built-in made model where none is named.
 ModelOptions resolved(const ModelFlags& flags);
 
+// What to say of weights that were made and not read: that they are random, and why. Empty where
+// they were read.
+std::string made_weights(const ModelOptions& options);
+
 // Loads the model with a progress line on the terminal. Without a name it is a small made one.
 std::unique_ptr<Model> load_model(const ModelFlags& flags);
 // The tokenizer of the model's directory; for made weights one of the vocabulary's size.
@@ -85,6 +89,12 @@ double measure_read_bandwidth(Model& model);
 
 // The CPU as the system names it.
 std::string processor_name();
+
+// Writes text to the standard output at once. Throws Error where it cannot be written: the disk is
+// full, or nobody reads any longer.
+void write_out(std::string_view text);
+// Throws Error unless everything that was printed so far has been written.
+void flush_out();
 
 // One line on the error stream that replaces itself; silent when that is not a terminal.
 class ProgressLine {

@@ -22,7 +22,8 @@ struct GenerateFlags {
   ModelFlags model;
   EngineFlags engine;
   SamplingParams params;
-  std::string prompt, input, output, trace;
+  std::optional<std::string> prompt;
+  std::string input, output, trace;
   int64_t trace_values_mib = 1024;
   std::vector<std::string> stop, choices;
   std::string regex, json_schema_file;
@@ -37,10 +38,7 @@ class Printer final : public TextSink {
   void expect(int64_t request, int choice) { choice_of_[request] = choice; }
   void on_text(int64_t, std::string_view piece, const TokenOutput&) override {
     if (tokens_++ == 0) first_token_ = timer_.seconds();
-    if (!quiet_) {
-      std::fwrite(piece.data(), 1, piece.size(), stdout);
-      std::fflush(stdout);
-    }
+    if (!quiet_) write_out(piece);
   }
   void on_finished(int64_t request, const TextAnswer& answer) override {
     answers_[choice_of_.at(request)] = answer;
@@ -140,7 +138,7 @@ std::shared_ptr<Constraint> constraint_of(const GenerateFlags& flags, const Toke
 }
 
 void answer_one(const GenerateFlags& flags, TextEngine& engine, Printer& printer) {
-  TextRequest request{.prompt = flags.prompt, .params = flags.params, .stop = flags.stop};
+  TextRequest request{.prompt = *flags.prompt, .params = flags.params, .stop = flags.stop};
   add_end_tokens(request.params, engine.engine().model());
   request.constraint = constraint_of(flags, engine.tokenizer());
   for (; request.choice < flags.params.n; ++request.choice)
@@ -162,8 +160,11 @@ int answer_file(const GenerateFlags& flags, TextEngine& engine) {
 }
 
 int run_generate(const GenerateFlags& flags) {
-  if (flags.prompt.empty() == flags.input.empty())
-    fail_usage("expected either --prompt TEXT or --input FILE");
+  if (flags.prompt.has_value() != flags.input.empty())
+    fail_usage("expected either --prompt TEXT or --input FILE, found {}",
+               flags.prompt ? "both" : "neither");
+  if (flags.prompt && flags.prompt->empty())
+    fail_usage("expected a --prompt of at least one character, found an empty one");
   if (flags.input.empty() != flags.output.empty()) fail_usage("--input and --output go together");
   if (flags.trace_values_mib < 0 || flags.trace_values_mib > 1 << 30)
     fail_usage("expected trace-values in MiB, 0 or more, found {}", flags.trace_values_mib);

@@ -13,6 +13,7 @@ json::Value describe(Model& model) {
   const DecoderSpec& s = model.spec();
   json::Value v;
   v.set("model", model.options().model);
+  if (const std::string made = made_weights(model.options()); !made.empty()) v.set("weights", made);
   v.set("identity", model.identity());
   v.set("family", s.family);
   v.set("hidden", s.hidden);

@@ -1,8 +1,12 @@
 // invar: the command line. Exit status 0 on success, 1 when something outside is wrong, 2 for a
 // wrong call.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <system_error>
 
 #include "base/error.h"
 #include "command.h"
@@ -53,6 +57,15 @@ int run(int argc, char** argv) {
   return action();
 }
 
+// Where a standard stream is closed, the first file that is opened would take its place, and what
+// is printed would go there.
+void keep_standard_streams() {
+  int file = 0;
+  do file = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  while (file >= 0 && file <= STDERR_FILENO);
+  if (file >= 0) close(file);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -61,11 +74,20 @@ int main(int argc, char** argv) {
     return 1;
   }
   std::signal(SIGPIPE, SIG_IGN);
+  keep_standard_streams();
   try {
-    return run(argc, argv);
+    const int status = run(argc, argv);
+    invar::cli::flush_out();
+    return status;
   } catch (const invar::UsageError& error) {
     std::fprintf(stderr, "invar: %s\n", error.what());
     return 2;
+  } catch (const std::system_error& error) {
+    const bool is_output = std::ferror(stdout);  // from fmt, where a buffer was full
+    std::fprintf(stderr, "invar: %s%s\n",
+                 is_output ? "the standard output cannot be written: " : "",
+                 is_output ? error.code().message().c_str() : error.what());
+    return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "invar: %s\n", error.what());
     return 1;

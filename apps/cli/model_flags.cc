@@ -81,6 +81,12 @@ ModelOptions resolved(const ModelFlags& flags) {
   return options;
 }
 
+std::string made_weights(const ModelOptions& options) {
+  if (!options.load_format.starts_with("dummy")) return {};
+  return fmt::format("random ({} of {}), not those of a model that learned; MODEL names one",
+                     options.load_format, options.model);
+}
+
 std::unique_ptr<Model> load_model(const ModelFlags& flags) {
   const ModelOptions options = resolved(flags);
   ProgressLine line;

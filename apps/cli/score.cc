@@ -12,22 +12,25 @@ namespace {
 struct ScoreFlags {
   ModelFlags model;
   EngineFlags engine;
-  std::string text;
+  std::optional<std::string> text;
   std::vector<int32_t> tokens;
 };
 
 int run_score(ScoreFlags flags) {
-  if (flags.text.empty() == flags.tokens.empty()) fail_usage("expected either --text or --tokens");
+  if (flags.text.has_value() != flags.tokens.empty())
+    fail_usage("expected either --text or --tokens, found {}", flags.text ? "both" : "neither");
+  if (flags.text && flags.text->empty())
+    fail_usage("expected a --text of at least one character, found an empty one");
   flags.engine.options.prompt_logprobs = true;
   const auto model = load_model(flags.model);
   const Tokenizer tokenizer = load_tokenizer(*model);
   const auto engine = make_engine(*model, flags.engine);
   TextEngine text(*engine, tokenizer);
   TextRequest request;
-  if (flags.text.empty())
-    request.prompt = flags.tokens;
+  if (flags.text)
+    request.prompt = *flags.text;
   else
-    request.prompt = flags.text;
+    request.prompt = flags.tokens;
   request.params.max_tokens = 1;
   request.params.temperature = 0;
   request.params.prompt_logprobs = 0;
@@ -43,6 +46,8 @@ int run_score(ScoreFlags flags) {
     out.set("tokens", std::move(tokens));
     out.set("logprobs", std::move(logprobs));
     out.set("identity", model->identity());
+    if (const std::string made = made_weights(model->options()); !made.empty())
+      out.set("weights", made);
     fmt::print("{}\n", json::dump(out, 2));
     return 0;
   }
@@ -55,6 +60,8 @@ int run_score(ScoreFlags flags) {
   }
   fmt::print("sum {:.6f} over {} tokens  {}\n", total, answer.prompt_logprobs.size(),
              model->identity());
+  if (const std::string made = made_weights(model->options()); !made.empty())
+    fmt::print("weights: {}\n", made);
   return 0;
 }
 

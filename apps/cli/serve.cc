@@ -55,7 +55,7 @@ SamplingParams sampling_defaults(const ServeFlags& flags, const ModelOptions& mo
   read("top_p", params.top_p);
   read("min_p", params.min_p);
   read("repetition_penalty", params.repetition_penalty);
-  if (const json::Value* v = config.find("top_k"); v && v->is_integer())
+  if (const json::Value* v = config.find("top_k"); v && v->to_integer())
     params.top_k = static_cast<int32_t>(v->as_integer());
   return params;
 }
@@ -70,8 +70,8 @@ void read_embedding_sizes(const ModelOptions& model, server::ServedModel& served
   served.cuts_embeddings = cuts && *cuts == json::Value(true);
   if (!sizes || !sizes->is_array()) return;
   for (const json::Value& size : sizes->as_array())
-    if (size.is_integer())
-      served.embedding_sizes.push_back(static_cast<int32_t>(size.as_integer()));
+    if (const auto found = size.to_integer())
+      served.embedding_sizes.push_back(static_cast<int32_t>(*found));
   served.cuts_embeddings |= !served.embedding_sizes.empty();
 }
 

@@ -3,7 +3,10 @@
 
 #include <unistd.h>
 
+#include <csignal>
+
 #include "base/error.h"
+#include "base/timer.h"
 #include "command.h"
 #include "number_flags.h"
 #include "train/training_run.h"
@@ -30,25 +33,67 @@ std::string describe(const RunProgress& p) {
   return text;
 }
 
+// Lines for a file or a pipe: those of evaluations, and between them one every few seconds.
+class ProgressLog {
+ public:
+  void show(const RunProgress& p) {
+    const bool is_due = timer_.seconds() >= next_;
+    if (p.held_out_loss < 0 && (!is_log_ || !is_due)) return;
+    next_ = timer_.seconds() + kSecondsBetweenLines;
+    write_out(describe(p) + '\n');
+  }
+
+ private:
+  static constexpr double kSecondsBetweenLines = 5;
+  const bool is_log_ = !isatty(STDOUT_FILENO) || !isatty(STDERR_FILENO);
+  Timer timer_;
+  double next_ = 0;
+};
+
+volatile std::sig_atomic_t stop_signal = 0;
+
+// The first signal ends the run after the step it computes, the second at once.
+void on_signal(int signal) {
+  stop_signal = signal;
+  constexpr std::string_view kSaid =
+      "\ninvar: stopping with a checkpoint after this step; once more stops at once\n";
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, kSaid.data(), kSaid.size());
+}
+
+void watch_signals() {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    struct sigaction action {};
+    action.sa_handler = on_signal;
+    action.sa_flags = SA_RESTART | SA_RESETHAND;
+    sigaction(signal, &action, nullptr);
+  }
+}
+
+// As the shell counts processes that a signal has ended.
+int say_stopped(const TrainFlags& flags, int64_t steps) {
+  const std::string where = steps > 0
+                                ? fmt::format("after step {}; its checkpoint is written", steps)
+                                : "before the first step";
+  write_out(fmt::format("{}: stopped by {} {}, and the same command goes on from there\n",
+                        flags.run.output, stop_signal == SIGINT ? "SIGINT" : "SIGTERM", where));
+  return 128 + stop_signal;
+}
+
 int run_train(TrainFlags flags) {
   const Recipe recipe = read_recipe(flags.recipe);
   if (flags.run.output.empty()) flags.run.output = "out/" + recipe.name;
   ProgressLine line;
-  const bool on_terminal = isatty(STDERR_FILENO);
+  ProgressLog log;
   flags.run.progress = [&](const RunProgress& p) {
     line.show(describe(p));
-    const bool evaluated = p.held_out_loss >= 0;
-    if (evaluated) {
-      line.clear();
-      fmt::print("{}\n", describe(p));
-      std::fflush(stdout);
-    } else if (!on_terminal && p.report.step % 10 == 0) {
-      fmt::print("{}\n", describe(p));
-      std::fflush(stdout);
-    }
+    if (p.held_out_loss >= 0) line.clear();
+    log.show(p);
   };
+  flags.run.stop = [] { return stop_signal != 0; };
+  watch_signals();
   const RunResult result = run_training(recipe, flags.run);
   line.clear();
+  if (result.stopped) return say_stopped(flags, result.steps);
   fmt::print("{}: {} steps, weights {}\n", flags.run.output, result.steps, result.weights_digest);
   return 0;
 }

@@ -154,9 +154,10 @@ std::string Admission::detokenize(const HttpRequest& http) const {
   if (!tokens->is_array()) fail_usage("expected tokens as a list, found {}", tokens->type_name());
   const int32_t vocab = backend_.facts().vocab;
   for (const json::Value& token : tokens->as_array()) {
-    if (!token.is_integer() || token.as_integer() < 0 || token.as_integer() >= vocab)
+    const auto found = token.to_integer();
+    if (!found || *found < 0 || *found >= vocab)
       fail_usage("expected tokens from 0 to {}, found {}", vocab - 1, json::excerpt(token));
-    ids.push_back(static_cast<int32_t>(token.as_integer()));
+    ids.push_back(static_cast<int32_t>(*found));
   }
   return model_.tokenizer->decode(ids, {.skip_special = false});
 }
@@ -192,7 +193,7 @@ std::optional<int32_t> Admission::dimensions(const json::Value& body) const {
         "may be cut (is_matryoshka), found {}",
         json::excerpt(*asked));
   const auto& sizes = model_.embedding_sizes;
-  const int64_t found = asked->is_integer() ? asked->as_integer() : 0;
+  const int64_t found = asked->to_integer().value_or(0);
   const bool is_known = sizes.empty() || std::ranges::find(sizes, found) != sizes.end();
   if (found < 1 || found > INT32_MAX || !is_known)
     fail_usage("expected dimensions {}, found {}",

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <unordered_set>
 
 #include "base/error.h"
@@ -13,10 +14,11 @@ namespace invar::json {
 
 namespace {
 
-template <typename T>
-const T& expect(
-    const std::variant<std::monostate, bool, int64_t, double, std::string, Array, Object>& data,
-    const char* expected, const char* found) {
+// Up to here every double with no fraction is one integer alone.
+constexpr double kExactIntegers = 1ll << 53;
+
+template <typename T, typename Data>
+const T& expect(const Data& data, const char* expected, const char* found) {
   const T* value = std::get_if<T>(&data);
   if (!value) fail("expected {}, found {}", expected, found);
   return *value;
@@ -24,14 +26,37 @@ const T& expect(
 
 }  // namespace
 
+Value::Value(uint64_t value) {
+  if (value > INT64_MAX)
+    data_ = value;
+  else
+    data_ = static_cast<int64_t>(value);
+}
+
 bool Value::as_bool() const {
   return expect<bool>(data_, "a boolean", type_name());
 }
+std::optional<int64_t> Value::to_integer() const {
+  if (const int64_t* integer = std::get_if<int64_t>(&data_)) return *integer;
+  const double* number = std::get_if<double>(&data_);
+  if (!number || std::trunc(*number) != *number || std::abs(*number) > kExactIntegers)
+    return std::nullopt;
+  return static_cast<int64_t>(*number);
+}
+std::optional<uint64_t> Value::to_unsigned() const {
+  if (const uint64_t* integer = std::get_if<uint64_t>(&data_)) return *integer;
+  const auto integer = to_integer();
+  if (!integer || *integer < 0) return std::nullopt;
+  return static_cast<uint64_t>(*integer);
+}
 int64_t Value::as_integer() const {
+  if (const auto integer = to_integer()) return *integer;
+  if (is_number()) fail("expected an integer, found {}", excerpt(*this));
   return expect<int64_t>(data_, "an integer", type_name());
 }
 double Value::as_number() const {
   if (const int64_t* integer = std::get_if<int64_t>(&data_)) return static_cast<double>(*integer);
+  if (const uint64_t* integer = std::get_if<uint64_t>(&data_)) return static_cast<double>(*integer);
   return expect<double>(data_, "a number", type_name());
 }
 const std::string& Value::as_string() const {
@@ -70,8 +95,8 @@ void Value::set(std::string_view key, Value value) {
 }
 
 const char* Value::type_name() const {
-  static constexpr const char* kNames[] = {"null",     "a boolean", "an integer", "a number",
-                                           "a string", "an array",  "an object"};
+  static constexpr const char* kNames[] = {"null",     "a boolean", "an integer", "an integer",
+                                           "a number", "a string",  "an array",   "an object"};
   return kNames[data_.index()];
 }
 
@@ -94,8 +119,8 @@ class Converter {
         return convert_object(source.get_object().value_unsafe(), depth);
       case element_type::INT64:
         return Value(source.get_int64().value_unsafe());
-      case element_type::UINT64:  // above 2^63: keep the magnitude
-        return Value(static_cast<double>(source.get_uint64().value_unsafe()));
+      case element_type::UINT64:
+        return Value(source.get_uint64().value_unsafe());
       case element_type::DOUBLE:
         return Value(source.get_double().value_unsafe());
       case element_type::STRING:
@@ -132,6 +157,53 @@ class Converter {
   const ParseLimits& limits_;
 };
 
+// simdjson refuses integers beyond 64 bits, which JSON allows and Python writes. This is a text
+// that it takes: the same with ".0" behind them, so that they are doubles.
+struct NumberScan {
+  std::string text;
+  bool has_large_integers = false;
+  std::string_view beyond_double;  // the first number that no double is near
+
+  explicit NumberScan(std::string_view source) {
+    for (size_t at = 0; at < source.size();) {
+      const size_t size = size_of_token(source.substr(at));
+      add(source.substr(at, size));
+      at += size;
+    }
+  }
+
+ private:
+  // A string, a number, or one other byte.
+  static size_t size_of_token(std::string_view rest) {
+    if (rest[0] == '"') {
+      size_t end = 1;
+      while (end < rest.size() && rest[end] != '"') end += rest[end] == '\\' ? 2 : 1;
+      return std::min(end + 1, rest.size());
+    }
+    if (rest[0] != '-' && (rest[0] < '0' || rest[0] > '9')) return 1;
+    return std::min(rest.find_first_not_of("0123456789+-.eE", 1), rest.size());
+  }
+
+  template <typename Integer>
+  static bool fits(std::string_view token) {
+    Integer integer{};
+    const char* end = token.data() + token.size();
+    return std::from_chars(token.data(), end, integer).ec == std::errc();
+  }
+
+  void add(std::string_view token) {
+    text += token;
+    if (token[0] != '-' && (token[0] < '0' || token[0] > '9')) return;
+    if (beyond_double.empty() && std::isinf(std::strtod(std::string(token).c_str(), nullptr)))
+      beyond_double = token;
+    if (token.find_first_of(".eE") != token.npos || token == "-") return;
+    if (!fits<int64_t>(token) && !fits<uint64_t>(token)) {
+      text += ".0";
+      has_large_integers = true;
+    }
+  }
+};
+
 }  // namespace
 
 Value parse(std::string_view text, std::string_view where, const ParseLimits& limits) {
@@ -140,7 +212,14 @@ Value parse(std::string_view text, std::string_view where, const ParseLimits& li
          limits.max_bytes);
   simdjson::dom::parser parser;
   element root;
-  const auto error = parser.parse(simdjson::padded_string(text.data(), text.size())).get(root);
+  auto error = parser.parse(simdjson::padded_string(text.data(), text.size())).get(root);
+  if (error) {
+    const NumberScan numbers(text);
+    if (!numbers.beyond_double.empty())
+      fail("{}: expected numbers up to 1.8e308, found {}", where, quoted(numbers.beyond_double));
+    if (numbers.has_large_integers)
+      error = parser.parse(simdjson::padded_string(numbers.text)).get(root);
+  }
   if (error) fail("{}: not valid JSON: {}", where, simdjson::error_message(error));
   return Converter(where, limits).convert(root, 0);
 }
@@ -262,7 +341,8 @@ void append_value(std::string& out, const Value& value, int indent, int level) {
   } else if (value.is_bool()) {
     out += value.as_bool() ? "true" : "false";
   } else if (value.is_integer()) {
-    out += std::to_string(value.as_integer());
+    const auto integer = value.to_integer();
+    out += integer ? std::to_string(*integer) : std::to_string(*value.to_unsigned());
   } else if (value.is_number()) {
     append_double(out, value.as_number());
   } else if (value.is_string()) {

@@ -1,9 +1,11 @@
 // JSON values as a user wrote them: keys in order, integers apart from floating-point numbers.
 // Reading goes through simdjson (strict UTF-8, exact doubles); a value is limited in depth and
-// duplicates are refused.
+// duplicates are refused. An integer of 64 bits, signed or not, keeps every digit; a larger one is
+// the nearest double.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,7 +26,7 @@ class Value {
   Value(bool value) : data_(value) {}
   Value(int value) : data_(static_cast<int64_t>(value)) {}
   Value(int64_t value) : data_(value) {}
-  Value(uint64_t value) : data_(static_cast<int64_t>(value)) {}
+  Value(uint64_t value);
   Value(double value) : data_(value) {}
   Value(const char* value) : data_(std::string(value)) {}
   Value(std::string_view value) : data_(std::string(value)) {}
@@ -34,13 +36,24 @@ class Value {
 
   bool is_null() const { return std::holds_alternative<std::monostate>(data_); }
   bool is_bool() const { return std::holds_alternative<bool>(data_); }
-  bool is_integer() const { return std::holds_alternative<int64_t>(data_); }
+  // Written without a point and an exponent, and within 64 bits. What may stand where an integer is
+  // meant is for to_integer to say.
+  bool is_integer() const {
+    return std::holds_alternative<int64_t>(data_) || std::holds_alternative<uint64_t>(data_);
+  }
   bool is_number() const { return is_integer() || std::holds_alternative<double>(data_); }
   bool is_string() const { return std::holds_alternative<std::string>(data_); }
   bool is_array() const { return std::holds_alternative<Array>(data_); }
   bool is_object() const { return std::holds_alternative<Object>(data_); }
 
-  // Each throws Error naming the expected and the found type. as_number accepts integers.
+  // The integer that a number is, however it is written (1000, 1e3, 1000.0); nothing for what is no
+  // number, has a fraction or does not fit. With a point or an exponent it fits up to 2^53, beyond
+  // which a double is not one integer alone.
+  std::optional<int64_t> to_integer() const;
+  std::optional<uint64_t> to_unsigned() const;
+
+  // Each throws Error naming the expected and the found type. as_number accepts integers,
+  // as_integer what to_integer does.
   bool as_bool() const;
   int64_t as_integer() const;
   double as_number() const;
@@ -60,7 +73,10 @@ class Value {
   bool operator==(const Value&) const = default;
 
  private:
-  std::variant<std::monostate, bool, int64_t, double, std::string, Array, Object> data_;
+  // uint64_t only for what int64_t does not hold.
+  using Data =
+      std::variant<std::monostate, bool, int64_t, uint64_t, double, std::string, Array, Object>;
+  Data data_;
 };
 
 struct ParseLimits {

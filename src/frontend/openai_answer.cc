@@ -203,7 +203,7 @@ json::Value answer_body(const Request& request, std::span<const TextAnswer> answ
     body.set("created", head->created);
     body.set("model", head->model);
     body.set("system_fingerprint", head->system_fingerprint);
-    body.set("seed", static_cast<int64_t>(head->seed));
+    body.set("seed", head->seed);
   }
   body.set("choices", std::move(choices));
   body.set("usage", usage(prompt, completion));

@@ -135,7 +135,7 @@ void EventWriter::append_delta(size_t i, const std::string& content,
 
 void EventWriter::begin_event(std::string& out) {
   out += opening_;
-  if (events_++ == 0) out += ", \"seed\": " + std::to_string(static_cast<int64_t>(head_.seed));
+  if (events_++ == 0) out += ", \"seed\": " + std::to_string(head_.seed);
   out += ", \"choices\": [";
 }
 

@@ -69,12 +69,13 @@ bool among(std::string_view name, const std::string_view (&names)[N]) {
 }
 
 int64_t integer(const json::Value& value, std::string_view name, int64_t low, int64_t high) {
-  if (!value.is_integer())
+  if (!value.is_number())
     fail_usage("expected {} as an integer, found {}", name, value.type_name());
-  const int64_t found = value.as_integer();
-  if (found < low || found > high)
-    fail_usage("expected {} from {} to {}, found {}", name, low, high, found);
-  return found;
+  const auto found = value.to_integer();
+  if (!found || *found < low || *found > high)
+    fail_usage("expected {} as an integer from {} to {}, found {}", name, low, high,
+               json::excerpt(value));
+  return *found;
 }
 
 // Reads the fields of one body.
@@ -251,8 +252,7 @@ class Reader {
     read_number("repetition_penalty", p.repetition_penalty);
     read_number("presence_penalty", p.presence_penalty);
     read_number("frequency_penalty", p.frequency_penalty);
-    if (const json::Value* v = find("seed"))
-      p.seed = static_cast<uint64_t>(integer(*v, "seed", 0, INT64_MAX));
+    read_seed(p.seed);
     if (const json::Value* v = find("logit_bias")) read_logit_bias(*v, p);
   }
 
@@ -281,6 +281,17 @@ class Reader {
     p.bad_words.push_back(alone);
     const auto behind = context_.tokenizer->encode(" " + std::string(word), plain);
     if (behind.size() == alone.size() && behind[0] != alone[0]) p.bad_words.push_back(behind);
+  }
+
+  void read_seed(uint64_t& seed) const {
+    const json::Value* v = find("seed");
+    if (!v) return;
+    if (!v->is_number()) fail_usage("expected seed as an integer, found {}", v->type_name());
+    const auto found = v->to_unsigned();
+    if (!found)
+      fail_usage("expected seed as an integer from 0 to {}, found {}", UINT64_MAX,
+                 json::excerpt(*v));
+    seed = *found;
   }
 
   // {"token id": bias}

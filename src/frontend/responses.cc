@@ -164,7 +164,7 @@ json::Value response_of(const Request& request, const TextAnswer* answer,
   body.set("max_output_tokens", static_cast<int64_t>(p.max_tokens));
   body.set("model", head.model);
   body.set("system_fingerprint", head.system_fingerprint);
-  body.set("seed", static_cast<int64_t>(head.seed));
+  body.set("seed", head.seed);
   json::Array output;
   for (size_t i = 0; answer && i < items.size(); ++i)
     output.push_back(item_of(head, items, i, status));

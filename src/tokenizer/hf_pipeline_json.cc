@@ -110,11 +110,18 @@ Metaspace read_metaspace(const JsonField& field) {
   return metaspace;
 }
 
+// ASCII's symbols count as punctuation too.
+constexpr const char* kPunctuation = R"([!-/:-@\[-`{-~\p{P}])";
+
 void add_pre_tokenizer(const JsonField& field, PreTokenizerRules& rules) {
   const std::string& type = field.at("type").string();
-  if (rules.byte_level)
-    field.refuse(fmt::format("a pre-tokenizer ({}) after ByteLevel is not supported", type));
   auto& steps = rules.steps;
+  if (rules.byte_level && type != "Sequence") {
+    if (type != "Split" && type != "Digits" && type != "Punctuation")
+      field.refuse(fmt::format("a pre-tokenizer ({}) after ByteLevel is not supported", type));
+    if (!rules.spelled) steps.push_back(SpellBytes{});
+    rules.spelled = true;
+  }
   if (type == "Sequence") {
     field.allow_only({"type", "pretokenizers"});
     const JsonField list = field.at("pretokenizers");
@@ -126,6 +133,11 @@ void add_pre_tokenizer(const JsonField& field, PreTokenizerRules& rules) {
     steps.push_back(Split{Regex("\\p{N}", field.where()), field.at("individual_digits").boolean()
                                                               ? SplitBehavior::kIsolated
                                                               : SplitBehavior::kContiguous});
+  } else if (type == "Punctuation") {
+    field.allow_only({"type", "behavior"});
+    const auto behavior = field.find("behavior");
+    steps.push_back(Split{Regex(kPunctuation, field.where()),
+                          behavior ? read_behavior(*behavior) : SplitBehavior::kIsolated});
   } else if (type == "ByteLevel") {
     field.allow_only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
     if (field.at("add_prefix_space").boolean()) steps.push_back(PrefixSpace{});
@@ -198,6 +210,7 @@ std::vector<NormalizerStep> read_normalizer(const JsonField& field) {
 PreTokenizerRules read_pre_tokenizer(const JsonField& field) {
   PreTokenizerRules rules;
   add_pre_tokenizer(field, rules);
+  if (rules.spelled) rules.steps.push_back(ReadSpelling{});
   return rules;
 }
 

@@ -13,7 +13,8 @@ std::vector<NormalizerStep> read_normalizer(const JsonField& field);
 
 struct PreTokenizerRules {
   std::vector<PreTokenizerStep> steps;
-  bool byte_level = false;  // the last stage spells words byte by byte
+  bool byte_level = false;  // a stage spells words byte by byte
+  bool spelled = false;     // and others work on the spelling
 };
 PreTokenizerRules read_pre_tokenizer(const JsonField& field);
 

@@ -27,9 +27,10 @@ void read_vocabulary(const JsonField& vocab, Description& description) {
     const auto refuse = [&, &token = token](std::string_view why) {
       vocab.refuse(fmt::format("the token \"{}\" {}", token, why));
     };
-    if (!value.is_integer() || value.as_integer() < 0 || value.as_integer() >= kMaxVocabulary)
+    const auto found = value.to_integer();
+    if (!found || *found < 0 || *found >= kMaxVocabulary)
       refuse(fmt::format("needs an id from 0 to {}", kMaxVocabulary - 1));
-    const auto id = static_cast<size_t>(value.as_integer());
+    const auto id = static_cast<size_t>(*found);
     if (id >= tokens.size()) tokens.resize(id + 1);
     if (!tokens[id].empty()) refuse(fmt::format("has the id of \"{}\"", tokens[id]));
     tokens[id] = token;

@@ -47,12 +47,13 @@ bool JsonField::boolean() const {
 }
 
 int64_t JsonField::integer(int64_t low, int64_t high) const {
-  if (!value_->is_integer())
+  if (!value_->is_number())
     refuse(fmt::format("expected an integer, found {}", value_->type_name()));
-  const int64_t i = value_->as_integer();
-  if (i < low || i > high)
-    refuse(fmt::format("expected an integer from {} to {}, found {}", low, high, i));
-  return i;
+  const auto found = value_->to_integer();
+  if (!found || *found < low || *found > high)
+    refuse(fmt::format("expected an integer from {} to {}, found {}", low, high,
+                       json::excerpt(*value_)));
+  return *found;
 }
 
 const json::Array& JsonField::array() const {

@@ -1,6 +1,7 @@
 #include "tokenizer/pre_tokenizer.h"
 
 #include "base/error.h"
+#include "tokenizer/byte_level.h"
 #include "tokenizer/normalizer.h"
 
 namespace invar::tokenizer {
@@ -102,6 +103,14 @@ void apply(const Metaspace& metaspace, bool at_start, Pieces& pieces) {
                         (metaspace.prepend == Metaspace::Prepend::kFirst && first);
     if (wanted && !piece.starts_with(metaspace.mark)) piece.insert(0, metaspace.mark);
   });
+}
+
+void apply(const SpellBytes&, bool, Pieces& pieces) {
+  rewrite(pieces, [](Span, std::string& piece) { piece = spelling_of(piece); });
+}
+
+void apply(const ReadSpelling&, bool, Pieces& pieces) {
+  rewrite(pieces, [](Span, std::string& piece) { piece = bytes_from_spelling(piece).value(); });
 }
 
 }  // namespace

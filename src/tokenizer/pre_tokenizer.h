@@ -35,7 +35,12 @@ struct Metaspace {
   Prepend prepend;
 };
 
-using PreTokenizerStep = std::variant<Split, PrefixSpace, Metaspace>;
+// The pieces as byte_level.h spells them, for stages that stand behind ByteLevel in the file, and
+// the bytes again. Such stages may cut a character apart, so only bytes can follow.
+struct SpellBytes {};
+struct ReadSpelling {};
+
+using PreTokenizerStep = std::variant<Split, PrefixSpace, Metaspace, SpellBytes, ReadSpelling>;
 
 // Applies the steps in order. `pieces` holds valid UTF-8 text under 2 GiB and one piece, all of it;
 // `at_start` says that it is the beginning of the user's text (Metaspace::Prepend::kFirst).

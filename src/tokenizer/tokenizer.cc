@@ -119,7 +119,10 @@ Tokenizer::Tokenizer(Description description) {
   }
   for (size_t i = 0; i < texts.size(); ++i) {
     parts->texts.push_back(texts[i]);
-    parts->bytes.push_back(added[i] ? texts[i] : decoded(description.decoder, texts[i]));
+    // Added tokens are not spelled byte by byte; the marks in them are spaces like all others
+    // (Gemma's tokens of many).
+    const bool is_verbatim = added[i] && description.decoder.byte_level;
+    parts->bytes.push_back(is_verbatim ? texts[i] : decoded(description.decoder, texts[i]));
   }
   parts->ids = StringTable(texts.size());
   for (size_t i = 0; i < texts.size(); ++i)

@@ -1,12 +1,16 @@
 #include "train/metrics_file.h"
 
+#include <cerrno>
+#include <cstring>
+
 #include "base/atomic_file.h"
+#include "base/error.h"
 
 namespace invar {
 
-MetricsFile::MetricsFile(const std::filesystem::path& directory, int64_t step) {
-  const std::filesystem::path path = directory / "metrics.jsonl";
-  std::ifstream file(path);
+MetricsFile::MetricsFile(const std::filesystem::path& directory, int64_t step)
+    : path_((directory / "metrics.jsonl").string()) {
+  std::ifstream file(path_);
   std::string kept;
   for (std::string line; std::getline(file, line);) {
     json::Value value = json::parse(line, "metrics.jsonl");
@@ -15,13 +19,14 @@ MetricsFile::MetricsFile(const std::filesystem::path& directory, int64_t step) {
     lines_.push_back(std::move(value));
   }
   file.close();
-  write_file_atomically(path.string(), kept);
-  out_.open(path, std::ios::app);
+  write_file_atomically(path_, kept);
+  out_.open(path_, std::ios::app);
 }
 
 void MetricsFile::write(json::Value line) {
   out_ << json::dump(line) << '\n';
   out_.flush();
+  if (!out_) fail("{}: cannot be written: {}", path_, std::strerror(errno));
   lines_.push_back(std::move(line));
 }
 

@@ -15,11 +15,13 @@ class MetricsFile {
   // that did not save them.
   MetricsFile(const std::filesystem::path& directory, int64_t step);
 
-  // An object with a "step". It is on its way to the disk when this returns.
+  // An object with a "step". It is on its way to the disk when this returns. Throws Error when it
+  // cannot be written.
   void write(json::Value line);
   const std::vector<json::Value>& lines() const { return lines_; }
 
  private:
+  std::string path_;
   std::vector<json::Value> lines_;
   std::ofstream out_;
 };

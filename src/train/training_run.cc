@@ -121,7 +121,7 @@ class Run {
     Timer timer;
     int64_t tokens = 0;
     auto rows = next_rows();
-    while (trainer_->steps_done() < end) {
+    while (trainer_->steps_done() < end && !(result.stopped = stops())) {
       StepRows now = rows.get();
       const bool more = trainer_->steps_done() + 1 < end;
       if (more) rows = next_rows();
@@ -139,11 +139,9 @@ class Run {
       }
       metrics.write(p);
       if (options_.progress) options_.progress(p);
-      if (step == end || step % recipe_.save_every == 0) {
-        save();
-        metrics.draw(recipe_.name);
-      }
+      if (step == end || step % recipe_.save_every == 0) save(metrics);
     }
+    if (result.stopped && trainer_->steps_done() > saved_) save(metrics);
     ThreadPool pool(1);
     result.steps = trainer_->steps_done();
     result.weights_digest =
@@ -201,6 +199,7 @@ class Run {
     } else {
       trainer_ = std::make_unique<Trainer>(recipe_.trainer, recipe_.seed);
     }
+    saved_ = trainer_->steps_done();
   }
 
   std::string checkpoints() const { return (fs::path(options_.output) / "checkpoints").string(); }
@@ -230,9 +229,13 @@ class Run {
     return sum / count;
   }
 
-  void save() {
+  bool stops() const { return options_.stop && options_.stop(); }
+
+  void save(const Metrics& metrics) {
     ThreadPool pool(1);
     save_checkpoint(checkpoints(), *trainer_, data_, identity(), texts_, pool);
+    saved_ = trainer_->steps_done();
+    metrics.draw(recipe_.name);
   }
 
   Recipe recipe_;
@@ -244,6 +247,7 @@ class Run {
   RowPacker packer_;
   RowPacker::State data_;  // after the trainer's last step
   std::unique_ptr<Trainer> trainer_;
+  int64_t saved_ = 0;  // the step of the last checkpoint
   std::vector<PackedRow> held_out_rows_;
 };
 

@@ -23,10 +23,13 @@ struct RunOptions {
   std::string instruction_set = "auto";
   int64_t until = 0;  // stop after this step, with a checkpoint; 0: at the recipe's end
   std::function<void(const RunProgress&)> progress;
+  // Asked after every step and before the first: true ends the run there, with a checkpoint.
+  std::function<bool()> stop;
 };
 
 struct RunResult {
-  int64_t steps = 0;
+  int64_t steps = 0;  // done in all
+  bool stopped = false;
   double held_out_loss = 0;
   MtpScore held_out_mtp;
   std::string weights_digest;

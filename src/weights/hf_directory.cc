@@ -127,8 +127,8 @@ void check_shard_name(const std::string& name, const std::string& index) {
 }
 
 struct Index {
-  std::map<std::string, std::string> shard_of;  // tensor -> shard
-  std::map<std::string, size_t> shards;         // shard -> its place in the list of files
+  std::map<std::string, std::string, std::less<>> shard_of;  // tensor -> shard
+  std::map<std::string, size_t> shards;  // shard -> its place in the list of files
 };
 
 Index read_index(const std::string& path) {
@@ -172,6 +172,12 @@ std::vector<SafetensorsFile> open_shards(const std::string& directory) {
     if (!names[index.shards[shard]].contains(tensor))
       fail("{}: tensor {} is not in {}, where the index has it", index_path, json::quoted(tensor),
            json::quoted(shard));
+  // An index that is not all of its shards belongs to other ones, or was cut.
+  for (const auto& [shard, place] : index.shards)
+    for (const std::string_view tensor : names[place])
+      if (!index.shard_of.contains(tensor))
+        fail("{}: expected every tensor of {} in the weight_map, found no {}", index_path,
+             json::quoted(shard), json::quoted(tensor));
   return files;
 }
 

@@ -78,9 +78,10 @@ class TensorReader {
     if (!value.is_array()) refuse("expected an array as {}, found {}", key, value.type_name());
     std::vector<int64_t> result;
     for (const json::Value& item : value.as_array()) {
-      if (!item.is_integer() || item.as_integer() < 0)
+      const auto found = item.to_integer();
+      if (!item.is_integer() || !found || *found < 0)  // the format knows no 1.0
         refuse("expected integers from 0 in {}, found {}", key, json::excerpt(item));
-      result.push_back(item.as_integer());
+      result.push_back(*found);
     }
     return result;
   }

@@ -36,6 +36,58 @@ TEST(Json, WritesObjectsWithoutAValueOfThem) {
             dump(Object{{"n", 3}, {"quo\"te", "line\n"}, {"inner", inner}, {"empty", Object()}}));
 }
 
+// The message of an Error that `work` throws.
+template <typename Work>
+std::string refusal(Work work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+// Hugging Face writes int(1e30) for "no limit".
+TEST(Json, IntegersBeyond64BitsAreNumbers) {
+  const Value v = parse(R"({"a": 1000000000000000019884624838656, "b": "99999999999999999999 \" 1",
+                           "c": [-99999999999999999999,18446744073709551615, -9223372036854775808],
+                           "d": 0.12345678901234567890123, "e": 1e3})",
+                        "test");
+  EXPECT_EQ(v.find("a")->as_number(), 1e30);
+  EXPECT_TRUE(v.find("a")->is_number() && !v.find("a")->is_integer());
+  EXPECT_EQ(v.find("b")->as_string(), "99999999999999999999 \" 1");
+  const Array& c = v.find("c")->as_array();
+  EXPECT_EQ(c[0].as_number(), -1e20);
+  EXPECT_EQ(c[1].to_unsigned(), UINT64_MAX);
+  EXPECT_EQ(c[1].to_integer(), std::nullopt);
+  EXPECT_EQ(c[2].as_integer(), INT64_MIN);
+  EXPECT_EQ(v.find("d")->as_number(), 0.12345678901234567890123);
+  EXPECT_EQ(dump(c[1]), "18446744073709551615");
+  EXPECT_EQ(parse(dump(v), "again"), v);
+  EXPECT_EQ(Value(UINT64_MAX), c[1]);
+  EXPECT_EQ(Value(uint64_t{5}), Value(5));
+  const std::string digits(400, '9');
+  EXPECT_EQ(refusal([&] { parse("[1, -1e999]", "x.json"); }),
+            "x.json: expected numbers up to 1.8e308, found \"-1e999\"");
+  EXPECT_NE(refusal([&] { parse(digits, "x.json"); }).find("1.8e308"), std::string::npos);
+  for (const char* broken : {"[99999999999999999999", "99999999999999999999x", "-", "\"9999\\",
+                             "[099999999999999999999]", "--99999999999999999999"})
+    EXPECT_NE(refusal([&] { parse(broken, "t"); }).find("not valid JSON"), std::string::npos)
+        << broken;
+}
+
+TEST(Json, AnIntegerMayBeWrittenWithAPointOrAnExponent) {
+  EXPECT_EQ(parse("1e3", "t").as_integer(), 1000);
+  EXPECT_EQ(parse("-5.0", "t").to_integer(), -5);
+  EXPECT_EQ(parse("9007199254740992.0", "t").to_integer(), 1ll << 53);
+  for (const char* other : {"1.5", "1e16", "-1e30", "\"1\"", "true", "null"})
+    EXPECT_EQ(parse(other, "t").to_integer(), std::nullopt) << other;
+  EXPECT_EQ(parse("-1", "t").to_unsigned(), std::nullopt);
+  EXPECT_EQ(parse("1e3", "t").to_unsigned(), 1000u);
+  EXPECT_EQ(dump(parse("1e3", "t")), "1000.0");  // what was written stays a number with a point
+  EXPECT_EQ(refusal([] { parse("1.5", "t").as_integer(); }), "expected an integer, found 1.5");
+}
+
 TEST(Json, RefusesWhatIsNotStrict) {
   EXPECT_THROW(parse("{\"a\": 1,}", "t"), Error);
   EXPECT_THROW(parse("{\"a\": 01}", "t"), Error);

@@ -367,6 +367,90 @@ class Chat(CliTest):
         self.assertLess(int(err.decode().split(" answers, ")[1].split()[0]), 3000)
 
 
+RECIPE = """
+name = "tiny"
+seed = 3
+[corpus]
+seed = 5
+[tokenizer]
+documents = 20
+[model]
+hidden = 32
+layers = 2
+heads = 2
+kv_heads = 1
+head_dim = 16
+ffn = 64
+vocab = 700
+[training]
+context = 64
+rows = 4
+groups = 2
+batch_rows = 2
+[optimizer]
+steps = 300
+warmup = 2
+rate = 1e-2
+[evaluation]
+documents = 3
+every = 300
+[checkpoint]
+every = 300
+"""
+
+
+class Train(CliTest):
+    def test_a_signal_stops_with_a_checkpoint_and_the_same_command_goes_on(self):
+        recipe = self.root / "tiny.toml"
+        recipe.write_text(RECIPE)
+        command = ["train", str(recipe), "--threads", "1", "--output"]
+        expected = self.succeed(*command, self.root / "whole").decode().split("weights ")[1]
+        stopped = self.root / "stopped"
+        for sent in signal.SIGTERM, signal.SIGINT:
+            run = subprocess.Popen([INVAR, *command, str(stopped)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            first = run.stdout.readline()  # into a pipe goes a plain line at once
+            run.send_signal(sent)
+            out, err = run.communicate(timeout=60)
+            self.assertRegex(first.decode(), r"^step \d+ of 300, loss ")
+            self.assertEqual(run.returncode, 128 + sent, err)
+            self.assertIn(b"stopping with a checkpoint after this step", err)
+            self.assertRegex(out.decode(), rf"stopped by {sent.name} after step \d+; its checkpoint is written")
+            step = int(out.decode().split("after step ")[1].split(";")[0])
+            self.assertTrue((stopped / f"checkpoints/step-{step:06}/training.json").exists())
+            self.assertLess(out.count(b"\n"), 10)  # not a line for every step
+        self.assertEqual(self.succeed(*command, stopped).decode().split("weights ")[1], expected)
+
+
+class Output(CliTest):
+    def test_a_full_disk_is_an_error(self):
+        """Text that fits in a buffer is found unwritten at the end, streamed text at once."""
+        asks = (["generate", self.model, "-p", PROMPT, "--max-tokens", "4", *FAST],
+                ["generate", self.model, "-p", PROMPT, "--max-tokens", "4", "--json", *FAST],
+                ["score", self.model, "--text", PROMPT, *FAST], ["inspect", self.model], ["doctor"], ["--version"],
+                ["inspect", "--help"], ["make-model", self.root / "full"], ["corpus", "--count", "1"], ["corpus", "--count", "500"])
+        for ask in asks:
+            with open("/dev/full", "w") as full, self.subTest(ask=ask):
+                done = subprocess.run([INVAR, *map(str, ask)], stdout=full, stderr=subprocess.PIPE, timeout=60)
+                self.assertEqual(done.returncode, 1)
+                self.assertRegex(done.stderr.decode().splitlines()[-1], "^invar: the standard output cannot be written: "
+                                 "(No space left on device|an earlier write failed)$")
+        closed = subprocess.run([INVAR, "inspect", str(self.model)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                preexec_fn=lambda: os.close(1))
+        self.assertEqual(closed.returncode, 1)
+        self.assertIn(b"the standard output cannot be written: Bad file descriptor", closed.stderr)
+        lines = self.root / "full.jsonl"
+        lines.write_text(json.dumps({"custom_id": "a", "body": {"prompt": "x"}}))
+        self.refuse(1, "/dev/full", "generate", str(self.model), "--input", str(lines), "--output", "/dev/full", *FAST)
+
+    def test_random_weights_are_said_to_be_random(self):
+        for args in ["inspect"], ["score", "--tokens", "1,2,3", *FAST]:
+            self.assertIn("random (dummy:1 of tiny)", self.succeed(*args).decode())
+            self.assertIn("random", json.loads(self.succeed(*args, "--json"))["weights"])
+            named = [args[0], self.model, *args[1:]]
+            self.assertNotIn("random", self.succeed(*named).decode())
+            self.assertNotIn("weights", json.loads(self.succeed(*named, "--json")))
+
+
 class BadInput(CliTest):
     def test_wrong_calls(self):
         run = ["generate", "-p", "x"]
@@ -379,7 +463,9 @@ class BadInput(CliTest):
         self.refuse(2, "either --prompt TEXT or --input FILE", "generate")
         self.refuse(2, "either --prompt TEXT or --input FILE", *run, "--input", "a", "--output", "b")
         self.refuse(2, "--output", "generate", "--input", "a")
-        self.refuse(2, "either --text or --tokens", "score")
+        self.refuse(2, "either --text or --tokens, found neither", "score")
+        self.refuse(2, "--prompt of at least one character, found an empty one", "generate", "-p", "")
+        self.refuse(2, "--text of at least one character, found an empty one", "score", "--text", "")
         self.refuse(2, "511", "score", "--tokens", "1,512", *FAST)
         self.refuse(2, "511", "score", "--tokens", "-1,1", *FAST)
         self.refuse(2, "--tokens", "score", "--tokens", "1,99999999999")
@@ -558,11 +644,20 @@ class Batch(CliTest):
             (ask("unknown", prompt="x", frobnicate=1), "frobnicate"),
             ("[1, 2]", "body"),
             (b'{"custom_id": "bytes", "body": {"prompt": "\xff"}}', "UTF-8"),
+            ('{"body": {"custom_id": "inner", "x": ["}"]}, "custom_id" : "cu\\u0074", "body": {"prompt": ', "JSON"),
+            ('{"custom_id": "twice", "custom_id": "twice", "body": {"prompt": "x"}}', "stands twice"),
+            ('{"custom_id": "cut', "JSON"),
+            ('{"custom_id": 7, "body": {"prompt": "x"}}', "expected custom_id as a string, found 7"),
+            (ask("large seed", prompt="x", seed=2**64), "from 0 to 18446744073709551615, found 1.8446744e+19"),
+            (ask("half", prompt="x", max_tokens=2.5), "found 2.5"),
+            ('{"custom_id": "written otherwise", "body": {"prompt": "x", "max_tokens": 0.3e1, "seed": 18446744073709551615}}', None),
             (ask("last", prompt=PROMPT, max_tokens=6), None),
         ]
         done, answers = self.run_lines([line for line, _ in lines])
         self.assertEqual(done.returncode, 1)
-        self.assertIn(b"3 answers, 20 errors", done.stderr)
+        self.assertIn(b"4 answers, 26 errors", done.stderr)
+        ids = [answer["custom_id"] for answer in answers]
+        self.assertEqual(ids[ids.index("bytes"):ids.index("large seed")], ["bytes", "cut", "twice", "", ""])
         self.assertEqual(len(answers), len(lines))
         for (line, error), answer in zip(lines, answers):
             with self.subTest(line=line[:80], answer=answer):
@@ -577,6 +672,7 @@ class Batch(CliTest):
         hashes = [a["response"]["body"]["logits_hash"] for a in answers if a["response"]]
         self.assertEqual(hashes[0], hashes[-1])
         self.assertNotEqual(hashes[0], hashes[1])
+        self.assertEqual(answers[-2]["response"]["body"]["usage"]["completion_tokens"], 3)
 
     def chat_line(self, name, url="/v1/chat/completions", **body):
         return json.dumps({"custom_id": name, "method": "POST", "url": url, "body": body})

@@ -156,6 +156,27 @@ TEST(Families, ReadWindowsOfSomeLayers) {
   expect_refused(with("mistral-window", "sliding_window", 0), "\"sliding_window\"");
 }
 
+TEST(Families, IntegersMayBeWrittenAsJsonAllows) {
+  const int positions = parse(golden_config("llama-gqa")).spec.max_positions;
+  EXPECT_EQ(
+      parse(with("llama-gqa", "max_position_embeddings", double(positions))).spec.max_positions,
+      positions);
+  EXPECT_EQ(parse(with("llama-gqa", "eos_token_id", 7.0)).eos_ids, std::vector<int>{7});
+  expect_refused(with("llama-gqa", "max_position_embeddings", 2.5), "found 2.5");
+  expect_refused(with("llama-gqa", "max_position_embeddings", 1e30), "found 1e+30");
+  expect_refused(with("llama-gqa", "max_position_embeddings", UINT64_MAX),
+                 "found 18446744073709551615");
+}
+
+// transformers can write all of its defaults, not only what differs from them.
+TEST(Families, KeysOfTransformersThatChangeNoLogitAreTaken) {
+  json::Value config = golden_config("llama-gqa");
+  for (const char* key : {"tf_legacy_loss", "encoder_no_repeat_ngram_size", "torchscript",
+                          "use_bfloat16", "chunk_size_feed_forward", "output_scores"})
+    config.set(key, false);
+  EXPECT_NO_THROW(parse(config));
+}
+
 TEST(Families, TokenIdsAreTheUnionOfBothFiles) {
   const json::Value generation =
       json::parse(R"({"eos_token_id": [7, 3], "temperature": 0.6})", "x");

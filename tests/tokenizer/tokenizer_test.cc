@@ -108,6 +108,7 @@ TEST(Tokenizer, PostProcessors) {
 TEST(Tokenizer, ReadsTokenizerConfig) {
   const Tokenizer tokenizer = from_json(hello_json(), R"({
     "bos_token": {"content": "<s>", "lstrip": false}, "eos_token": "</s>", "chat_template": "x",
+    "model_max_length": 1000000000000000019884624838656,
     "added_tokens_decoder": {"263": {"content": "<tool>", "special": false},
                              "262": {"content": "</s>", "special": true, "lstrip": true}}})");
   EXPECT_EQ(tokenizer.bos_id(), 261);
@@ -160,6 +161,17 @@ TEST(Tokenizer, SentencePieceAsJson) {
   EXPECT_EQ(llama.encode("z"), (Ids{1, 0}));
   EXPECT_EQ(llama.decode(Ids{4, 1, 3, 5, 6}), "a b\xc3\xa9");
   EXPECT_EQ(llama.decode(Ids{4}, {.continuation = true}), " a");
+
+  // Gemma's files add tokens of several marks, which are spaces.
+  json::Value spaces = metaspace_json("null", "null", llama_decoder);
+  member(spaces, "added_tokens")
+      .as_array()
+      .push_back(json::Object{{"id", 7},
+                              {"content", "\xe2\x96\x81\xe2\x96\x81"},
+                              {"normalized", false},
+                              {"special", false}});
+  EXPECT_EQ(from_json(spaces).decode(Ids{2, 7, 3}), "a  b");
+  EXPECT_EQ(from_json(spaces).token_text(7), "\xe2\x96\x81\xe2\x96\x81");
 
   const Tokenizer mistral = from_json(metaspace_json("null", metaspace, metaspace));
   EXPECT_EQ(mistral.encode("a<unk>a a"), (Ids{4, 0, 2, 4}));

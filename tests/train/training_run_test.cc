@@ -15,6 +15,7 @@
 #include "base/input_file.h"
 #include "kernels/select.h"
 #include "tokenizer/tokenizer.h"
+#include "train/metrics_file.h"
 #include "weights/hf_directory.h"
 
 namespace invar {
@@ -161,6 +162,29 @@ TEST_F(Runs, GoOnAfterTheyAreKilled) {
   }
 }
 
+// Asked to stop after any step, and before the first.
+TEST_F(Runs, StopWithACheckpointAndGoOnToTheSameBits) {
+  const std::string expected = run_training(tiny(), to("whole")).weights_digest;
+  for (int64_t last = 0; last <= 5; ++last) {
+    RunOptions options = to(fmt::format("stopped-{}", last));
+    int64_t done = 0;
+    options.progress = [&](const RunProgress& p) { done = p.report.step; };
+    options.stop = [&] { return done == last; };
+    const RunResult stopped = run_training(tiny(), options);
+    EXPECT_TRUE(stopped.stopped);
+    EXPECT_EQ(stopped.steps, last);
+    EXPECT_NE(stopped.weights_digest, expected);
+    const fs::path checkpoint =
+        fs::path(options.output) / fmt::format("checkpoints/step-{:06}/training.json", last);
+    EXPECT_EQ(fs::exists(checkpoint), last > 0) << checkpoint;
+    EXPECT_EQ(fs::exists(fs::path(options.output) / "curves.svg"), last > 0);
+    options.stop = [] { return false; };
+    const RunResult whole = run_training(tiny(), options);
+    EXPECT_FALSE(whole.stopped);
+    EXPECT_EQ(whole.weights_digest, expected) << "stopped after " << last;
+  }
+}
+
 // A limit on the size of files stands for a full disk.
 TEST_F(Runs, KeepTheLastCheckpointWhenTheNextFails) {
   RunOptions options = to("run");
@@ -175,6 +199,17 @@ TEST_F(Runs, KeepTheLastCheckpointWhenTheNextFails) {
   setrlimit(RLIMIT_FSIZE, &small);
   options.until = 4;
   EXPECT_THROW(run_training(tiny(), options), Error);
+  small.rlim_cur = 100;
+  setrlimit(RLIMIT_FSIZE, &small);
+  try {
+    MetricsFile metrics(directory_, 0);
+    for (int64_t step = 1; step < 20; ++step) metrics.write(json::Object{{"step", step}});
+    ADD_FAILURE() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("metrics.jsonl: cannot be written: File too large"),
+              std::string::npos)
+        << error.what();
+  }
   setrlimit(RLIMIT_FSIZE, &before);
   EXPECT_TRUE(fs::exists(checkpoints / "step-000002/training.json"));
   EXPECT_FALSE(fs::exists(checkpoints / "step-000004"));

@@ -154,6 +154,11 @@ TEST_F(HfDirectoryTest, RefusesMisplacedAndRepeatedTensors) {
                                        R"("b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
                                        "xy");
   write("two.safetensors", both);
+  write(index, index_of(R"({"b":"two.safetensors"})"));
+  expect_message(open_error(),
+                 "index.json: expected every tensor of \"two.safetensors\" in the weight_map, "
+                 "found no \"a\"");
+  write(index, index_of(R"({"a":"one.safetensors","b":"two.safetensors"})"));
   expect_message(open_error(), "tensor \"a\" stands in ");
 }
 

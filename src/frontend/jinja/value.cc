@@ -66,7 +66,7 @@ Value Value::dict(std::vector<Pair> pairs, bool distinct) {
 Value Value::from_json(const json::Value& value) {
   if (value.is_null()) return nullptr;
   if (value.is_bool()) return value.as_bool();
-  if (value.is_integer()) return value.as_integer();
+  if (value.is_integer() && value.to_integer()) return value.as_integer();
   if (value.is_number()) return value.as_number();
   if (value.is_string()) return value.as_string();
   if (value.is_array()) {

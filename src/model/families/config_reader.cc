@@ -28,10 +28,11 @@ const json::Value& ConfigReader::require(std::string_view key) {
 
 int64_t ConfigReader::integer(std::string_view key, int64_t low, int64_t high) {
   const json::Value& value = require(key);
-  if (!value.is_integer() || value.as_integer() < low || value.as_integer() > high)
+  const auto found = value.to_integer();
+  if (!found || *found < low || *found > high)
     fail("{}: \"{}\": expected an integer from {} to {}, found {}", where_, key, low, high,
          json::excerpt(value));
-  return value.as_integer();
+  return *found;
 }
 
 int64_t ConfigReader::integer(std::string_view key, int64_t low, int64_t high, int64_t fallback) {

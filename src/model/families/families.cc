@@ -60,6 +60,7 @@ constexpr std::string_view kHarmless[] = {
     "do_sample",
     "early_stopping",
     "embd_pdrop",
+    "encoder_no_repeat_ngram_size",
     "exponential_decay_length_penalty",
     "finetuning_task",
     "forced_bos_token_id",
@@ -92,6 +93,7 @@ constexpr std::string_view kHarmless[] = {
     "sep_token_id",
     "suppress_tokens",
     "task_specific_params",
+    "tf_legacy_loss",
     "temperature",
     "tie_encoder_decoder",
     "tokenizer_class",
@@ -311,10 +313,11 @@ void read_ids(ConfigReader& reader, const char* key, int vocab, std::set<int>& i
   if (!value) return;
   const json::Array items = value->is_array() ? value->as_array() : json::Array{*value};
   for (const json::Value& id : items) {
-    if (!id.is_integer() || id.as_integer() < 0 || id.as_integer() >= vocab)
+    const auto found = id.to_integer();
+    if (!found || *found < 0 || *found >= vocab)
       fail("{}: \"{}\": expected token ids from 0 to {}, found {}", reader.where(), key, vocab - 1,
            json::excerpt(id));
-    ids.insert(static_cast<int>(id.as_integer()));
+    ids.insert(static_cast<int>(*found));
   }
 }
 

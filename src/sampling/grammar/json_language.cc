@@ -128,10 +128,11 @@ class Builder {
   static int count(const json::Value& schema, const char* word, int otherwise) {
     const json::Value* value = schema.find(word);
     if (!value) return otherwise;
-    if (!value->is_integer() || value->as_integer() < 0 || value->as_integer() > kMaxCount)
+    const auto found = value->to_integer();
+    if (!found || *found < 0 || *found > kMaxCount)
       fail_usage("expected {} of the JSON schema from 0 to {}, found {}", word, kMaxCount,
                  json::excerpt(*value));
-    return static_cast<int>(value->as_integer());
+    return static_cast<int>(*found);
   }
   static std::pair<int, int> counts(const json::Value& schema, const char* least,
                                     const char* most) {
