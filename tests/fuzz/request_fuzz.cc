@@ -27,6 +27,13 @@ static void walk(Constraint& constraint, const uint8_t* data, size_t size) {
   }
 }
 
+// Which form the body looks like.
+static openai::Endpoint endpoint_of(const json::Value& body) {
+  if (body.find("input")) return openai::Endpoint::responses;
+  if (!body.find("messages")) return openai::Endpoint::completions;
+  return body.find("system") ? openai::Endpoint::messages : openai::Endpoint::chat;
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const MadeTokenizer kMade = make_tokenizer(300, 1);
   static const Tokenizer kTokenizer = Tokenizer::from_texts(kMade.texts, "fuzz");
@@ -42,9 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const json::Value body =
         json::parse({reinterpret_cast<const char*>(data), size}, "fuzz", {.max_bytes = 1 << 16});
-    const bool chat = body.find("messages") != nullptr;
-    const openai::Request request = openai::parse_request(
-        body, chat ? openai::Endpoint::chat : openai::Endpoint::completions, context);
+    const openai::Request request = openai::parse_request(body, endpoint_of(body), context);
     checked(request.text.params, 300);
     if (request.text.constraint) walk(*request.text.constraint, data, size);
   } catch (const Error&) {
