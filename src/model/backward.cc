@@ -28,10 +28,10 @@ class BackwardPass {
         pair_width_(2 * round_up(spec_.ffn, kPanelWidth)) {}
 
   void run() {
-    CHECK(rows_ % kLeafPad == 0 && rows_ <= ws_.max_rows_, "rows of a backward pass");
+    CHECK(rows_ % kLeafPad == 0 && rows_ <= ws_.max_rows, "rows of a backward pass");
     clear_hidden();
     if (io_.mtp) mtp_module(*io_.mtp);
-    tables_ = ws_.tables_.build(batch_, kv_.page_places(), model_.execution);
+    tables_ = ws_.table_builder.build(batch_, kv_.page_places(), model_.execution);
     head(io_.d_logits, io_.tape->final_normed(), io_.tape->output(), gradient(TensorRole::head, -1),
          gradient(TensorRole::final_norm, -1), model_.weights->final_norm());
     for (int layer = spec_.layers - 1; layer >= 0; --layer) {
@@ -53,30 +53,30 @@ class BackwardPass {
     const MtpWeights& w = model_.weights->mtp();
     const int layer = spec_.layers;
     const auto of = [&](TensorRole role) { return gradient(role, layer); };
-    tables_ = ws_.tables_.build(*mtp.batch, kv_.page_places(), model_.execution);
+    tables_ = ws_.table_builder.build(*mtp.batch, kv_.page_places(), model_.execution);
     head(mtp.d_logits, io_.tape->final_normed(1), io_.tape->output(1), mtp.head,
          of(TensorRole::mtp_head_norm), w.head_norm);
     if (io_.tape->recompute()) forward_again(*mtp.batch, layer, io_.tape->output());
     ffn_block(layer);
     attention_block(layer);
 
-    const Activation d_out = round(d_hidden(), spec_.hidden, ws_.d_out_);
+    const Activation d_out = round(d_hidden(), spec_.hidden, ws_.out);
     pack_inputs(io_.tape->joined(), 2 * spec_.hidden);
     weight_gradient("join dW", of(TensorRole::mtp_projection), d_out, {0, spec_.hidden},
                     2 * spec_.hidden);
     clear_hidden();
-    matmul("join dX", d_out, transposed_.mtp_embedding(), ws_.d_normed_.data());
+    matmul("join dX", d_out, transposed_.mtp_embedding(), ws_.normed.data());
     norm(of(TensorRole::mtp_embedding_norm), w.embedding_norm, io_.tape->embedded());
     embed(mtp.embedding);
     clear_hidden();
-    matmul("join dX", d_out, transposed_.mtp_hidden(), ws_.d_normed_.data());
+    matmul("join dX", d_out, transposed_.mtp_hidden(), ws_.normed.data());
     norm(of(TensorRole::mtp_hidden_norm), w.hidden_norm, io_.tape->output());
   }
 
   // logits = head(norm(x)): adds to the gradient of x, a residual stream.
   void head(const Activation& d_logits, const Activation& normed, const float* x,
             float* head_gradient, float* norm_gradient, const float* norm_weight) {
-    matmul("head dX", d_logits, transposed_.head(), ws_.d_normed_.data());
+    matmul("head dX", d_logits, transposed_.head(), ws_.normed.data());
     pack_inputs(normed, spec_.hidden);
     weight_gradient("head dW", head_gradient, d_logits, {0, spec_.vocab}, spec_.hidden);
     norm(norm_gradient, norm_weight, x);
@@ -86,23 +86,23 @@ class BackwardPass {
   void ffn_block(int layer) {
     const LayerWeights& w = model_.weights->layers()[layer];
     const LayerActivations& at = io_.tape->layer(layer);
-    const Activation d_out = round(d_hidden(), spec_.hidden, ws_.d_out_);
-    matmul("down dX", d_out, transposed_.layers()[layer].down, ws_.d_gated_.data());
+    const Activation d_out = round(d_hidden(), spec_.hidden, ws_.out);
+    matmul("down dX", d_out, transposed_.layers()[layer].down, ws_.gated.data());
     pack_inputs(at.gated, spec_.ffn);
     weight_gradient("down dW", gradient(TensorRole::down, layer), d_out, {0, spec_.hidden},
                     spec_.ffn);
     bias_gradient(TensorRole::down_bias, layer, d_out, {0, spec_.hidden});
 
-    const Activation d_gate_up = activation(ws_.d_wide_, pair_width_);
+    const Activation d_gate_up = activation(ws_.wide, pair_width_);
     run("gate backward", kernels_.gate_backward,
         GateBackwardParams{.gate_up = at.gate_up,
                            .gate_bias = w.gate_bias,
                            .up_bias = w.up_bias,
-                           .d_gated = ws_.d_gated_.data(),
+                           .d_gated = ws_.gated.data(),
                            .rows = rows_,
                            .width = spec_.ffn,
                            .out = d_gate_up});
-    matmul("gated dX", d_gate_up, transposed_.layers()[layer].gate_up, ws_.d_normed_.data());
+    matmul("gated dX", d_gate_up, transposed_.layers()[layer].gate_up, ws_.normed.data());
     pack_inputs(at.ffn_normed, spec_.hidden);
     const Columns gate{0, spec_.ffn, 0}, up{0, spec_.ffn, 1};
     weight_gradient("gated dW", gradient(TensorRole::gate, layer), d_gate_up, gate, spec_.hidden);
@@ -116,16 +116,16 @@ class BackwardPass {
   void attention_block(int layer) {
     const LayerWeights& w = model_.weights->layers()[layer];
     const LayerActivations& at = io_.tape->layer(layer);
-    const Activation d_out = round(d_hidden(), spec_.hidden, ws_.d_out_);
-    matmul("o dX", d_out, transposed_.layers()[layer].o, ws_.d_attended_.data());
+    const Activation d_out = round(d_hidden(), spec_.hidden, ws_.out);
+    matmul("o dX", d_out, transposed_.layers()[layer].o, ws_.attended.data());
     pack_inputs(at.attended, spec_.query_width());
     weight_gradient("o dW", gradient(TensorRole::o, layer), d_out, {0, spec_.hidden},
                     spec_.query_width());
     bias_gradient(TensorRole::o_bias, layer, d_out, {0, spec_.hidden});
 
-    attention(layer, round(ws_.d_attended_.data(), spec_.query_width(), ws_.d_wide_));
+    attention(layer, round(ws_.attended.data(), spec_.query_width(), ws_.wide));
     const Activation d_qkv = qkv(layer);
-    matmul("qkv dX", d_qkv, transposed_.layers()[layer].qkv, ws_.d_normed_.data());
+    matmul("qkv dX", d_qkv, transposed_.layers()[layer].qkv, ws_.normed.data());
     pack_inputs(at.normed, spec_.hidden);
     const int64_t q = spec_.query_width(), kv = spec_.kv_width();
     weight_gradient("qkv dW", gradient(TensorRole::q, layer), d_qkv, {0, q}, spec_.hidden);
@@ -153,19 +153,19 @@ class BackwardPass {
                                 .max = at.max,
                                 .sum = at.sum,
                                 .d_out = d_attended,
-                                .max_positions = ws_.max_positions_,
-                                .d_qkv = ws_.d_qkv_.data(),
+                                .max_positions = ws_.max_positions,
+                                .d_qkv = ws_.qkv.data(),
                                 .d_qkv_stride = qkv_width_,
-                                .scratch = ws_.scratch_.data(),
-                                .scratch_stride = ws_.scratch_stride_});
+                                .scratch = ws_.scratch.data(),
+                                .scratch_stride = ws_.scratch_stride});
   }
 
   // The gradient of the q, k, v product; also that of the heads' norms.
   Activation qkv(int layer) {
     const LayerWeights& w = model_.weights->layers()[layer];
-    const Activation d_qkv = activation(ws_.d_wide_, qkv_width_);
+    const Activation d_qkv = activation(ws_.wide, qkv_width_);
     run("rotation backward", kernels_.qkv_backward,
-        QkvBackwardParams{.d_qkv = ws_.d_qkv_.data(),
+        QkvBackwardParams{.d_qkv = ws_.qkv.data(),
                           .d_qkv_stride = qkv_width_,
                           .qkv = io_.tape->layer(layer).qkv,
                           .qkv_stride = qkv_width_,
@@ -179,7 +179,7 @@ class BackwardPass {
                           .positions = tables_.positions,
                           .cos = model_.rope.cos(),
                           .sin = model_.rope.sin(),
-                          .rs = ws_.rs_.data(),
+                          .rs = ws_.rs.data(),
                           .out = d_qkv});
     if (spec_.qk_norm) {
       head_norm_gradient(TensorRole::q_norm, layer, 0, spec_.heads);
@@ -191,11 +191,11 @@ class BackwardPass {
   void head_norm_gradient(TensorRole role, int layer, int64_t first, int64_t heads) {
     const int64_t column = first * spec_.head_dim;
     run("norm gradient", kernels_.norm_gradient,
-        NormGradientParams{.dy = ws_.d_qkv_.data() + column,
+        NormGradientParams{.dy = ws_.qkv.data() + column,
                            .dy_stride = qkv_width_,
                            .x = io_.tape->layer(layer).qkv + column,
                            .x_stride = qkv_width_,
-                           .rs = ws_.rs_.data() + first,
+                           .rs = ws_.rs.data() + first,
                            .rs_stride = spec_.heads + spec_.kv_heads,
                            .rows = rows_,
                            .heads = heads,
@@ -206,20 +206,20 @@ class BackwardPass {
   // d_h = d_h + the gradient of norm(h), whose output has the gradient d_normed.
   void norm(float* norm_gradient, const float* weight, const float* x) {
     run("norm backward", kernels_.norm_backward,
-        NormBackwardParams{.dy = ws_.d_normed_.data(),
+        NormBackwardParams{.dy = ws_.normed.data(),
                            .x = x,
                            .weight = weight,
                            .eps = spec_.norm_eps,
                            .rows = rows_,
                            .width = spec_.hidden,
                            .dx = d_hidden(),
-                           .rs = ws_.rs_.data()});
+                           .rs = ws_.rs.data()});
     run("norm gradient", kernels_.norm_gradient,
-        NormGradientParams{.dy = ws_.d_normed_.data(),
+        NormGradientParams{.dy = ws_.normed.data(),
                            .dy_stride = spec_.hidden,
                            .x = x,
                            .x_stride = spec_.hidden,
-                           .rs = ws_.rs_.data(),
+                           .rs = ws_.rs.data(),
                            .rs_stride = 1,
                            .rows = rows_,
                            .heads = 1,
@@ -285,16 +285,16 @@ class BackwardPass {
                           .width = width,
                           .inner = {0, rows_},
                           .inner_size = rows_,
-                          .out = ws_.packed_.data()});
+                          .out = ws_.packed.data()});
   }
 
   // The gradient of a weight [columns][inputs] from that of its outputs and the packed inputs.
   void weight_gradient(const char* name, float* out, const Activation& dy, Columns columns,
                        int64_t inputs) {
-    const Activation transposed{ws_.transposed_.data(), DType::bf16, activation_stride(rows_)};
+    const Activation transposed{ws_.transposed.data(), DType::bf16, activation_stride(rows_)};
     run("transpose", kernels_.transpose,
         TransposeParams{.x = dy, .rows = rows_, .columns = columns, .out = transposed});
-    const PackedWeight packed{ws_.packed_.data(), DType::bf16, inputs, rows_};
+    const PackedWeight packed{ws_.packed.data(), DType::bf16, inputs, rows_};
     // The first batch's chains begin with +0 whatever `out` holds.
     run(name, io_.begins ? model_.kernels.matmul : kernels_.extend_matmul,
         MatmulParams{.x = transposed,
@@ -317,7 +317,7 @@ class BackwardPass {
   float* gradient(TensorRole role, int layer) const {
     return io_.gradients + layout_.offset(role, layer);
   }
-  float* d_hidden() const { return ws_.d_hidden_.data(); }
+  float* d_hidden() const { return ws_.hidden.data(); }
   void clear_hidden() { std::memset(d_hidden(), 0, rows_ * spec_.hidden * sizeof(float)); }
   static Activation activation(const DeviceArray<bf16_t>& memory, int64_t width) {
     return {memory.data(), DType::bf16, activation_stride(width)};
@@ -335,32 +335,6 @@ class BackwardPass {
   const int64_t rows_, qkv_width_, pair_width_;
   StepTables tables_;
 };
-
-BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const TrainingKernels& kernels,
-                                     int max_rows, int max_positions)
-    : max_rows_(max_rows), max_positions_(max_positions) {
-  const DecoderSpec& spec = decoder.spec;
-  Device& device = decoder.device();
-  const char* what = "a backward pass";
-  const int64_t rows = max_rows, d = spec.hidden, f = spec.ffn, q = spec.query_width();
-  const int64_t qkv = q + 2 * spec.kv_width(), pair = 2 * round_up(f, kPanelWidth);
-  const int64_t wide = std::max({qkv, pair, q});
-  const int64_t inputs = std::max({d * (1 + spec.mtp_layers), q, f}),
-                outputs = std::max<int64_t>({wide, d, spec.vocab});
-  const auto size = [](int64_t x) { return static_cast<size_t>(x); };
-  d_hidden_ = {device, size(rows * d), what};
-  d_normed_ = {device, size(rows * d), what};
-  d_gated_ = {device, size(rows * f), what};
-  d_attended_ = {device, size(rows * q), what};
-  d_qkv_ = {device, size(rows * qkv), what};
-  rs_ = {device, size(rows * (spec.heads + spec.kv_heads)), what};
-  d_out_ = {device, size(rows * activation_stride(d)), what};
-  d_wide_ = {device, size(rows * activation_stride(wide)), what};
-  transposed_ = {device, size(outputs * activation_stride(rows)), what};
-  packed_ = {device, size(round_up(inputs, kPanelWidth) * rows), what};
-  scratch_stride_ = kernels.attention_scratch(max_positions, spec.head_dim);
-  scratch_ = {device, size(scratch_stride_ * decoder.execution.team()), what};
-}
 
 void backward(Decoder& decoder, const TransposedWeights& transposed, const TrainingKernels& kernels,
               const ParameterLayout& layout, const Batch& batch, KvStorage& kv,

@@ -6,34 +6,16 @@
 #include <span>
 
 #include "kv/kv_storage.h"
+#include "model/backward_workspace.h"
 #include "model/batch.h"
 #include "model/decoder.h"
 #include "model/operation_times.h"
 #include "model/parameters.h"
-#include "model/step_tables.h"
 #include "model/tape.h"
 #include "model/transposed_weights.h"
 #include "model/workspace.h"
 
 namespace invar {
-
-// The memory of a backward pass for batches of up to max_rows rows in sequences of up to
-// max_positions.
-class BackwardWorkspace {
- public:
-  BackwardWorkspace(const Decoder& decoder, const TrainingKernels& kernels, int max_rows,
-                    int max_positions);
-
- private:
-  friend class BackwardPass;
-
-  int max_rows_, max_positions_;
-  int64_t scratch_stride_;
-  DeviceArray<float> d_hidden_, d_normed_, d_gated_, d_attended_, d_qkv_, rs_;
-  DeviceArray<bf16_t> d_out_, d_wide_, transposed_, packed_;
-  DeviceArray<std::byte> scratch_;
-  StepTableBuilder tables_;
-};
 
 // Logits of an earlier residual stream, through the same final norm and head.
 struct ExitGradient {

@@ -37,9 +37,18 @@ struct ForwardIo {
 };
 
 // Runs the batch's layers. Keys and values are written before anything attends to them.
-// REQUIRES: rows <= workspace.max_rows(), every page index valid, positions below the model's
+// REQUIRES: rows <= workspace.max_rows, every page index valid, positions below the model's
 // maximum.
 void forward(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& workspace,
              Group& group, ForwardIo& io);
+
+// Its two halves before the results, for who records the second one as a graph: the host's part,
+// the tables; and the operations, which neither allocate nor wait when the group is of one rank.
+// A recorded step can be launched again for every batch with as many rows and logit rows, whose
+// tables lie where those of the recording lay (StepTables), once that batch is prepared.
+void prepare_step(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& workspace,
+                  Group& group, ForwardIo& io);
+void launch_step(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& workspace,
+                 Group& group, ForwardIo& io);
 
 }  // namespace invar

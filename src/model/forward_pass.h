@@ -1,0 +1,52 @@
+// One forward, part by part; see forward.cc.
+#pragma once
+
+#include "model/forward.h"
+#include "model/hooks.h"
+#include "model/operations.h"
+
+namespace invar {
+
+// T rows, D model width, H query heads, G key/value heads, E head size, F ffn width, V vocabulary;
+// heads, F and V are this rank's share.
+class ForwardPass {
+ public:
+  ForwardPass(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& ws, Group& group,
+              ForwardIo& io);
+
+  void prepare();
+  void launch();
+  void collect();
+
+ private:
+  void start();
+  void join_tokens();
+  void attention_block(int layer);
+  void ffn_dense(int layer);
+  void head();
+
+  bool is_first_stage() const { return batch_.layer_begin == 0; }
+  bool is_last_stage() const { return layer_end_ >= spec_.layers; }
+  // The range is the module that predicts one token further.
+  bool is_mtp() const { return layer_end_ > spec_.layers; }
+  const LayerWeights& weights(int layer) const { return model_.weights->layers()[layer]; }
+  float* hidden() const { return ws_.hidden.data(); }
+  size_t hidden_size() const { return static_cast<size_t>(rows_ * spec_.hidden); }
+  std::span<float> to_host(const DeviceArray<float>& from, const PinnedArray<float>& copy,
+                           int64_t count) const;
+
+  Decoder& model_;
+  const DecoderSpec& spec_;
+  const Shard& shard_;
+  const Batch& batch_;
+  KvStorage& kv_;
+  Workspace& ws_;
+  Group& group_;
+  ForwardIo& io_;
+  const int64_t rows_;
+  const int layer_end_;
+  const Hooks hooks_;
+  Operations ops_;
+};
+
+}  // namespace invar

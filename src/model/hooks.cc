@@ -1,0 +1,91 @@
+#include "model/hooks.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace invar {
+
+Hooks::Hooks(const Decoder& model, const Batch& batch, Workspace& ws, ForwardIo& io)
+    : model_(model),
+      batch_(batch),
+      ws_(ws),
+      io_(io),
+      rows_(static_cast<int64_t>(batch.rows.size())) {
+  CHECK(!io.tape || (rows_ <= io.tape->max_rows() && std::ssize(batch.logit_rows) == rows_),
+        "a tape keeps whole batches");
+  CHECK(std::ssize(batch.tap_layers) <= ws.max_taps, "more taps than the workspace holds");
+  if (batch.layer_begin == 0) io.taps = {};
+}
+
+const LayerActivations& Hooks::layer(int index) const {
+  return io_.tape ? io_.tape->layer(index) : ws_.layer;
+}
+
+Activation Hooks::final_normed(int module) const {
+  return io_.tape ? io_.tape->final_normed(module) : ws_.layer.normed;
+}
+
+float* Hooks::embedded() const {
+  return io_.tape ? io_.tape->embedded() : ws_.embedded.data();
+}
+
+Activation Hooks::joined() const {
+  return io_.tape ? io_.tape->joined() : ws_.joined_rows;
+}
+
+void Hooks::keep_hidden(float* copy) const {
+  if (!copy) return;
+  const int64_t width = model_.spec.hidden;
+  timed(io_.times, "keep", [&] {
+    model_.execution.pool->run([&](Part part) {
+      const auto [begin, end] = part.of(rows_ * width, kPanelWidth);
+      std::memcpy(copy + begin, ws_.hidden.data() + begin, (end - begin) * sizeof(float));
+    });
+  });
+}
+
+void Hooks::keep_output(int module) const {
+  if (io_.tape) keep_hidden(io_.tape->output(module));
+}
+
+void Hooks::after_layer(int layer) const {
+  const auto& taps = batch_.tap_layers;
+  const auto it = std::find(taps.begin(), taps.end(), layer);
+  if (it == taps.end()) return;
+  const size_t values = static_cast<size_t>(rows_ * model_.spec.hidden);
+  float* all = ws_.host_taps.data();
+  model_.execution.stream->download(all + (it - taps.begin()) * values, ws_.hidden.data(),
+                                    values * sizeof(float));
+  io_.taps = {all, taps.size() * values};
+}
+
+void Hooks::trace(std::string_view name, int layer, const float* values, int64_t width,
+                  int64_t rows, const int32_t* rows_of) const {
+  if (io_.trace) record({name, layer, nullptr, rows, width, width, rows_of}, values, DType::f32);
+}
+
+void Hooks::trace(std::string_view name, int layer, const Activation& x, int64_t width,
+                  int64_t rows, const int32_t* rows_of) const {
+  if (io_.trace) record({name, layer, nullptr, rows, width, x.stride, rows_of}, x.data, x.type);
+}
+
+void Hooks::trace_queries(int layer, const bf16_t* q) const {
+  const int64_t width = model_.weights->shard().heads * round_up(model_.spec.head_dim, 32);
+  if (io_.trace) record({"rope", layer, nullptr, rows_, width, width, nullptr}, q, DType::bf16);
+}
+
+// Not for warm steps: waits for the device, and widens.
+void Hooks::record(TracedOp op, const void* values, DType type) const {
+  std::vector<std::byte> raw(op.rows * op.stride * size_of(type));
+  model_.device().download(raw.data(), values, raw.size());
+  std::vector<float> wide(op.rows * op.stride);
+  for (size_t i = 0; i < wide.size(); ++i)
+    wide[i] = type == DType::bf16 ? bf16_to_f32(reinterpret_cast<const bf16_t*>(raw.data())[i])
+                                  : reinterpret_cast<const float*>(raw.data())[i];
+  op.values = wide.data();
+  io_.trace->record(op);
+}
+
+}  // namespace invar

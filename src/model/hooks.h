@@ -1,0 +1,50 @@
+// What a forward shows and keeps on its way, beside its results: a trace of every operation, hidden
+// states after some layers, and on a tape what the backward needs. Each is off unless asked for.
+#pragma once
+
+#include <string_view>
+
+#include "model/forward.h"
+
+namespace invar {
+
+class Hooks {
+ public:
+  Hooks(const Decoder& model, const Batch& batch, Workspace& ws, ForwardIo& io);
+
+  // Where a layer's activations go: onto the tape, or into memory that all layers use in turn.
+  const LayerActivations& layer(int index) const;
+  // What enters the head, of the model or (1) of its module that predicts one token further.
+  Activation final_normed(int module) const;
+  // Of that module; see Tape.
+  float* embedded() const;
+  Activation joined() const;
+
+  // Whether somebody looks at the product of q, k and v, or keeps it: it has to be there as a
+  // whole.
+  bool wants_qkv(const LayerActivations& at) const { return io_.trace || at.qkv; }
+
+  // Keeps the residual stream where the tape has room for it.
+  void keep_hidden(float* copy) const;
+  void keep_output(int module) const;
+  // The residual stream after a layer, when the batch wants it.
+  void after_layer(int layer) const;
+
+  // Records `rows` rows of an operation's output; see trace.h.
+  void trace(std::string_view name, int layer, const float* values, int64_t width, int64_t rows,
+             const int32_t* rows_of = nullptr) const;
+  void trace(std::string_view name, int layer, const Activation& x, int64_t width, int64_t rows,
+             const int32_t* rows_of = nullptr) const;
+  void trace_queries(int layer, const bf16_t* q) const;
+
+ private:
+  void record(TracedOp op, const void* values, DType type) const;
+
+  const Decoder& model_;
+  const Batch& batch_;
+  Workspace& ws_;
+  ForwardIo& io_;
+  const int64_t rows_;
+};
+
+}  // namespace invar

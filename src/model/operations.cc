@@ -1,0 +1,180 @@
+#include "model/operations.h"
+
+#include <algorithm>
+
+namespace invar {
+
+Operations::Operations(const Decoder& model, int64_t rows, Workspace& ws, Group& group,
+                       const Hooks& hooks, ForwardIo& io)
+    : model_(model),
+      spec_(model.spec),
+      shard_(model.weights->shard()),
+      kernels_(model.kernels),
+      rows_(rows),
+      ws_(ws),
+      tables_(ws.tables),
+      group_(group),
+      hooks_(hooks),
+      times_(io.times),
+      tape_(io.tape),
+      plan_(model, rows) {}
+
+void Operations::embed(float* out) {
+  run("embed", kernels_.embed,
+      EmbedParams{.tokens = tables_.tokens,
+                  .table = model_.weights->embedding(),
+                  .type = model_.weights->type(),
+                  .panels = model_.weights->embedding_is_packed(),
+                  .rows = rows_,
+                  .width = spec_.hidden,
+                  .out = out});
+}
+
+void Operations::norm(const float* x, const float* weight, const Activation& out,
+                      const int32_t* rows_of, int64_t rows) {
+  run("norm", kernels_.rms_norm,
+      RmsNormParams{.x = x,
+                    .x_stride = spec_.hidden,
+                    .rows_of = rows_of,
+                    .weight = weight,
+                    .eps = spec_.norm_eps,
+                    .rows = rows < 0 ? rows_ : rows,
+                    .width = spec_.hidden,
+                    .out = out});
+}
+
+void Operations::product(const char* name, const Activation& x, const PackedWeight& w,
+                         const float* bias, int64_t rows, float* y, int64_t y_stride,
+                         NextWeight next) {
+  run(name, kernels_.matmul,
+      MatmulParams{.x = x,
+                   .w = w,
+                   .rows = rows,
+                   .runs = plan_.runs(1, w.k),
+                   .bias = bias,
+                   .accumulate = false,
+                   .y = y,
+                   .y_stride = y_stride,
+                   .next = next});
+}
+
+void Operations::add_product(const char* name, const Activation& x, const PackedWeight& w, int runs,
+                             const float* bias, NextWeight next) {
+  const bool alone = group_.size() == 1;
+  float* hidden = ws_.hidden.data();
+  run(name, kernels_.matmul,
+      MatmulParams{.x = x,
+                   .w = w,
+                   .rows = rows_,
+                   .runs = plan_.runs(runs, w.k),
+                   .bias = alone ? bias : nullptr,
+                   .accumulate = alone,
+                   .y = alone ? hidden : ws_.partial.data(),
+                   .y_stride = spec_.hidden,
+                   .next = next});
+  if (!alone) {
+    group_.tree_all_reduce(ws_.partial.data(), rows_ * spec_.hidden, model_.execution);
+    run("add", kernels_.add,
+        AddParams{.x = ws_.partial.data(),
+                  .bias = bias,
+                  .rows = rows_,
+                  .width = spec_.hidden,
+                  .y = hidden});
+  }
+  round_residual();
+}
+
+void Operations::gated_product(const LayerWeights& w, const LayerActivations& at, NextWeight next) {
+  const GatedMatmulParams params{.x = at.ffn_normed,
+                                 .gate_up = w.gate_up,
+                                 .rows = rows_,
+                                 .gate_bias = w.gate_bias,
+                                 .up_bias = w.up_bias,
+                                 .out = at.gated,
+                                 .next = next};
+  if (tape_)
+    run("gated", tape_->kernels().gated_matmul, KeptGatedMatmulParams{params, at.gate_up});
+  else
+    run("gated", kernels_.gated_matmul, params);
+}
+
+void Operations::qkv(int layer, const KvLayer& kv, const LayerActivations& at) {
+  const LayerWeights& w = model_.weights->layers()[layer];
+  const int64_t width = int64_t{shard_.heads + 2 * shard_.kv_heads} * spec_.head_dim;
+  float* products = at.qkv ? at.qkv : ws_.qkv.data();
+  const QkvParams rotation{.qkv = products,
+                           .qkv_stride = width,
+                           .rows = rows_,
+                           .heads = shard_.heads,
+                           .q_norm = w.q_norm,
+                           .k_norm = w.k_norm,
+                           .norm_eps = spec_.norm_eps,
+                           .positions = tables_.positions,
+                           .cos = model_.rope.cos(),
+                           .sin = model_.rope.sin(),
+                           .write_begin = tables_.write_begin,
+                           .write_page = tables_.write_page,
+                           .write_place = tables_.write_place,
+                           .kv = kv,
+                           .q = at.q,
+                           .non_finite = ws_.non_finite.data()};
+  if (plan_.goes_by_heads() && !hooks_.wants_qkv(at))
+    return run("qkv", kernels_.qkv_product,
+               QkvProductParams{.x = at.normed,
+                                .w = w.qkv,
+                                .bias = w.qkv_bias,
+                                .then = rotation,
+                                .scratch = ws_.qkv.data()});
+  product("qkv", at.normed, w.qkv, w.qkv_bias, rows_, products, width, plan_.after_qkv(layer));
+  hooks_.trace("qkv", layer, products, width, rows_);
+  run("rope", kernels_.qkv, rotation);
+}
+
+void Operations::attention(int layer, const KvLayer& kv, const LayerActivations& at) {
+  const AttentionParams params{.q = at.q,
+                               .rows = rows_,
+                               .heads = shard_.heads,
+                               .positions = tables_.positions,
+                               .table_of = tables_.table_of,
+                               .tables = tables_.tables,
+                               .window = spec_.window(layer),
+                               .kv = kv,
+                               .out = at.attended};
+  timed(times_, "attention", [&] {
+    if (model_.arithmetic.control)
+      ws_.control.run(model_, params);
+    else if (tape_)
+      model_.run(kernels_.partial_attention,
+                 PartialAttentionParams{.of = params, .max = at.max, .sum = at.sum});
+    else
+      model_.run(kernels_.attention, params);
+  });
+}
+
+void Operations::copy_places(const KvLayer& kv) {
+  if (tables_.num_copies > 0)
+    run("copy_places", kernels_.copy_places,
+        CopyPlacesParams{kv, tables_.copies, tables_.num_copies});
+}
+
+void Operations::gather_logits(const float* mine, int64_t count) {
+  const int64_t piece = count * shard_.vocab_stride;
+  float* all = ws_.rank_logits.data() + piece;
+  group_.all_gather(mine, piece * static_cast<int64_t>(sizeof(float)), all, model_.execution);
+  for (int64_t r = 0; r < group_.size(); ++r) {
+    const int64_t begin = r * shard_.vocab_stride;
+    const int64_t width = std::min<int64_t>(shard_.vocab_stride, spec_.vocab - begin);
+    if (width <= 0) break;
+    model_.execution.stream->copy_rows(ws_.logits.data() + begin, spec_.vocab * sizeof(float),
+                                       all + r * piece, shard_.vocab_stride * sizeof(float),
+                                       width * sizeof(float), count);
+  }
+}
+
+void Operations::round_residual() {
+  if (model_.arithmetic.control)
+    run("round", kernels_.round_in_place,
+        RoundInPlaceParams{ws_.hidden.data(), rows_ * spec_.hidden});
+}
+
+}  // namespace invar

@@ -1,0 +1,60 @@
+// The operations of one forward, each on the whole team and by the name that traces and times show.
+// Which kernels compute them, and in which way, is decided here and by the product plan.
+#pragma once
+
+#include "collectives/group.h"
+#include "model/hooks.h"
+#include "model/product_plan.h"
+
+namespace invar {
+
+class Operations {
+ public:
+  Operations(const Decoder& model, int64_t rows, Workspace& ws, Group& group, const Hooks& hooks,
+             ForwardIo& io);
+
+  // out = rows of the embedding
+  void embed(float* out);
+  // out = RMSNorm(x), of the rows `rows_of` or all
+  void norm(const float* x, const float* weight, const Activation& out,
+            const int32_t* rows_of = nullptr, int64_t rows = -1);
+  // y = x * w (+ bias), column-parallel (numerics 2)
+  void product(const char* name, const Activation& x, const PackedWeight& w, const float* bias,
+               int64_t rows, float* y, int64_t y_stride, NextWeight next = {});
+  // h = h + (x * w (+ bias)), the inner size shared out over the ranks: row-parallel
+  void add_product(const char* name, const Activation& x, const PackedWeight& w, int runs,
+                   const float* bias, NextWeight next);
+  // out = silu(gate(x)) * up(x)
+  void gated_product(const LayerWeights& w, const LayerActivations& at, NextWeight next);
+  // Rotated queries from the layer's normed input; keys and values in their places.
+  void qkv(int layer, const KvLayer& kv, const LayerActivations& at);
+  void attention(int layer, const KvLayer& kv, const LayerActivations& at);
+  void copy_places(const KvLayer& kv);
+  // Whole rows of logits from this rank's columns of them.
+  void gather_logits(const float* mine, int64_t count);
+  // The residual stream is f32; the baseline's is bf16.
+  void round_residual();
+
+  const ProductPlan& plan() const { return plan_; }
+
+ private:
+  template <typename Params>
+  void run(const char* name, Operation<Params> operation, const Params& params) {
+    timed(times_, name, [&] { model_.run(operation, params); });
+  }
+
+  const Decoder& model_;
+  const DecoderSpec& spec_;
+  const Shard& shard_;
+  const Kernels& kernels_;
+  const int64_t rows_;
+  Workspace& ws_;
+  const StepTables& tables_;
+  Group& group_;
+  const Hooks& hooks_;
+  OperationTimes* times_;
+  const Tape* tape_;
+  const ProductPlan plan_;
+};
+
+}  // namespace invar

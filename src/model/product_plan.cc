@@ -1,0 +1,27 @@
+#include "model/product_plan.h"
+
+#include "model/control.h"
+
+namespace invar {
+
+int ProductPlan::runs(int defined, int64_t k) const {
+  return model_.arithmetic.control ? control::runs(rows_, k) : defined;
+}
+
+bool ProductPlan::goes_by_heads() const {
+  constexpr int64_t kByHeadRows = 64;  // with fewer, a product's memory is small anyway
+  const DecoderSpec& spec = model_.spec;
+  const Shard& shard = model_.weights->shard();
+  const int team = model_.execution.team();
+  const int64_t width = int64_t{shard.heads + 2 * shard.kv_heads} * spec.head_dim;
+  return model_.kernels.qkv_product && !model_.arithmetic.control && rows_ >= kByHeadRows &&
+         shard.kv_heads % team == 0 && spec.head_dim % kPanelWidth == 0 &&
+         team * qkv_scratch_stride(spec.head_dim) <= width;
+}
+
+NextWeight ProductPlan::after_down(int layer) const {
+  const auto& layers = model_.weights->layers();
+  return layer + 1 < std::ssize(layers) ? NextWeight{&layers[layer + 1].qkv} : NextWeight{};
+}
+
+}  // namespace invar
