@@ -142,9 +142,13 @@ TEST_F(ModelOnGpu, EngineAnswers) {
     request.params.seed = seed;
     engine.add(std::move(request));
     Answer sink;
-    while (engine.step(sink)) {
+    for (;;) {
+      const int64_t before = model.device().waits();
+      if (!engine.step(sink)) return sink;
+      if (!model.device().is_host()) {
+        EXPECT_EQ(model.device().waits() - before, 1) << "waits of a step";
+      }
     }
-    return sink;
   };
   for (const char* arithmetic : {"portable", "hopper"}) {
     const Answer expected = answer(made(arithmetic), true, 1);

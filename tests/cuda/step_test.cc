@@ -1,0 +1,47 @@
+// Steps on a GPU: one wait, and operations that can be recorded as a CUDA graph; see
+// tests/model/step_test.cc.
+#include "../model/step_case.h"
+#include "cuda_check.h"
+
+namespace invar {
+namespace {
+
+using testing_model::StepCase;
+using Step = CudaTest;
+
+constexpr Order kOrders[] = {Order::portable, Order::hopper};
+
+TEST_F(Step, WaitsOnceAndHasTheTokens) {
+  for (const Order order : kOrders) {
+    const auto host = make_host_device();
+    ThreadPool pool(1);
+    StepCase expected(*host, cpu(order), &pool), found(gpu(), cuda::kernels(order), nullptr);
+    for (const int rows : {20, 1, 1, 1}) {
+      const int64_t before = gpu().waits();
+      const auto tokens = found.tokens(found.batch(rows, 1));
+      EXPECT_EQ(gpu().waits() - before, 1) << name_of(order) << " " << rows;
+      EXPECT_EQ(tokens, expected.tokens(expected.batch(rows, 1))) << name_of(order) << " " << rows;
+    }
+  }
+}
+
+TEST_F(Step, ARecordedStepComputesWhatIsPreparedThen) {
+  for (const Order order : kOrders) {
+    const auto host = make_host_device();
+    ThreadPool pool(1);
+    StepCase expected(*host, cpu(order), &pool), found(gpu(), cuda::kernels(order), nullptr);
+    for (StepCase* c : {&expected, &found}) c->logits(c->batch(20, 1));
+    const Batch first = found.batch(1, 2), second = found.batch(1, 3);
+    expected.logits(expected.batch(1, 2));
+    const auto wanted = expected.logits(expected.batch(1, 3));
+
+    found.prepare(first);
+    const std::unique_ptr<Graph> graph = found.record(first);
+    EXPECT_NE(found.logits(*graph, first), wanted) << name_of(order);
+    found.prepare(second);
+    EXPECT_EQ(found.logits(*graph, second), wanted) << name_of(order);
+  }
+}
+
+}  // namespace
+}  // namespace invar

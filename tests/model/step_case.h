@@ -1,0 +1,109 @@
+// Steps of a made model on a device, for tests of what a step copies, waits for and records.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "model/families/make_model.h"
+#include "model/families/presets.h"
+#include "model/forward.h"
+#include "sampling/device_sampler.h"
+
+namespace invar::testing_model {
+
+// Some sequences in an engine's place: a prompt each, then a token at a time.
+class StepCase {
+ public:
+  static constexpr int kSequences = 3, kPagePlaces = 32, kPagesEach = 8, kRows = 64;
+
+  StepCase(Device& device, const Kernels& kernels, ThreadPool* pool)
+      : spec_(preset_spec("tiny")),
+        source_(dummy_weights(spec_, 1)),
+        loader_(1),
+        weights_(spec_, arithmetic(kernels), make_shard(spec_, 0, 1), *source_, device, loader_),
+        decoder_(spec_, arithmetic(kernels), kernels, weights_, device, pool),
+        kv_(device, spec_.layers, kSequences * kPagesEach, kPagePlaces, spec_.kv_heads,
+            spec_.head_dim),
+        workspace_(decoder_, kRows, kRows, 1),
+        sampler_(kernels.sample, decoder_.execution, kRows) {}
+
+  // Rows for `count` further positions of every sequence; the last of each wants logits.
+  Batch batch(int count, uint32_t seed) {
+    Batch batch;
+    for (int s = 0; s < kSequences; ++s) {
+      BatchSequence sequence;
+      for (int i = 0; i < kPagesEach; ++i) sequence.pages.push_back(i * kSequences + s);
+      batch.sequences.push_back(sequence);
+      for (int i = 0; i < count; ++i)
+        batch.rows.push_back(
+            {.token = static_cast<int32_t>((seed * 31 + s * 17 + (done_ + i) * 7) % spec_.vocab),
+             .position = done_ + i,
+             .sequence = s});
+      batch.logit_rows.push_back(static_cast<int32_t>(batch.rows.size()) - 1);
+    }
+    done_ += count;
+    return batch;
+  }
+
+  // The logits of a step, on the host.
+  std::vector<float> logits(const Batch& batch) {
+    ForwardIo io;
+    forward(decoder_, batch, kv_, workspace_, solo_group(), io);
+    return {io.logits.begin(), io.logits.end()};
+  }
+
+  // The tokens of a step whose logits stay on the device.
+  std::vector<int32_t> tokens(const Batch& batch) {
+    ForwardIo io{.keep_logits = true};
+    forward(decoder_, batch, kv_, workspace_, solo_group(), io);
+    std::vector<int32_t> tokens;
+    for (const Drawn& drawn : sampler_.sample(io.device_logits, spec_.vocab, inputs(batch)))
+      tokens.push_back(drawn.token);
+    return tokens;
+  }
+
+  void prepare(const Batch& batch) {
+    ForwardIo io;
+    prepare_step(decoder_, batch, kv_, workspace_, solo_group(), io);
+  }
+  // The operations of a step that was prepared, recorded.
+  std::unique_ptr<Graph> record(const Batch& batch) {
+    return decoder_.stream->record_graph([&] {
+      ForwardIo io{.keep_logits = true};
+      launch_step(decoder_, batch, kv_, workspace_, solo_group(), io);
+    });
+  }
+  // The logits of a recorded step, launched.
+  std::vector<float> logits(Graph& graph, const Batch& batch) {
+    decoder_.stream->launch(graph);
+    std::vector<float> logits(batch.logit_rows.size() * static_cast<size_t>(spec_.vocab));
+    PinnedArray<float> host(decoder_.device(), logits.size(), "a test");
+    decoder_.stream->download(host.data(), workspace_.logits.data(), logits.size() * sizeof(float));
+    decoder_.stream->wait();
+    std::copy_n(host.data(), logits.size(), logits.begin());
+    return logits;
+  }
+
+ private:
+  static Arithmetic arithmetic(const Kernels& kernels) { return {.order = kernels.order}; }
+
+  std::vector<SampleInput> inputs(const Batch& batch) const {
+    std::vector<SampleInput> inputs;
+    for (const int32_t row : batch.logit_rows)
+      inputs.push_back({.params = &params_, .position = batch.rows[row].position + 1});
+    return inputs;
+  }
+
+  DecoderSpec spec_;
+  std::unique_ptr<TensorSource> source_;
+  ThreadPool loader_;
+  DecoderWeights weights_;
+  Decoder decoder_;
+  KvStorage kv_;
+  Workspace workspace_;
+  DeviceSampler sampler_;
+  SamplingParams params_{.temperature = 0.8, .seed = 7};
+  int done_ = 0;
+};
+
+}  // namespace invar::testing_model

@@ -1,0 +1,72 @@
+// What a step asks of a device: one wait, results that are there after it, and operations that can
+// be recorded. On a device that does its work late, which shows what a GPU would get wrong; the
+// same cases run on a GPU in tests/cuda/step_test.cc.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "kernels/select.h"
+#include "step_case.h"
+#include "support/deferred_device.h"
+
+namespace invar {
+namespace {
+
+using testing_model::StepCase;
+
+class StepTest : public ::testing::TestWithParam<Order> {
+ protected:
+  const std::unique_ptr<Device> host_ = make_host_device(), device_ = make_deferred_device();
+  ThreadPool pool_{1};
+  StepCase expected_{*host_, select_kernels(GetParam(), "auto"), &pool_};
+  StepCase found_{*device_, deferred_kernels(GetParam()), nullptr};
+};
+INSTANTIATE_TEST_SUITE_P(Orders, StepTest, ::testing::Values(Order::portable, Order::hopper),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+TEST_P(StepTest, GivesTheBitsOfTheHost) {
+  for (const int rows : {20, 1, 1, 5, 1})
+    EXPECT_EQ(found_.logits(found_.batch(rows, 1)), expected_.logits(expected_.batch(rows, 1)));
+}
+
+TEST_P(StepTest, WaitsOnceAndHasTheTokens) {
+  for (const int rows : {20, 1, 1, 1}) {
+    const int64_t before = device_->waits();
+    const auto tokens = found_.tokens(found_.batch(rows, 1));
+    EXPECT_EQ(device_->waits() - before, 1) << rows << " rows of each sequence";
+    EXPECT_EQ(tokens, expected_.tokens(expected_.batch(rows, 1)));
+  }
+}
+
+TEST_P(StepTest, WaitsAreCounted) {
+  const DeviceArray<float> array(*device_, 1, "a test");
+  const int64_t before = device_->waits();
+  float x = 0;
+  device_->download(&x, array.data(), sizeof x);
+  const auto stream = device_->make_stream();
+  stream->wait();
+  EXPECT_EQ(device_->waits() - before, 2);
+}
+
+TEST_P(StepTest, ARecordedStepComputesWhatIsPreparedThen) {
+  for (StepCase* c : {&expected_, &found_}) c->logits(c->batch(20, 1));
+  const Batch first = found_.batch(1, 2), second = found_.batch(1, 3);
+  expected_.logits(expected_.batch(1, 2));
+  const auto wanted = expected_.logits(expected_.batch(1, 3));
+
+  found_.prepare(first);
+  const std::unique_ptr<Graph> graph = found_.record(first);
+  const auto of_first = found_.logits(*graph, first);
+  EXPECT_NE(found_.logits(*graph, first), wanted);  // not prepared: the first one again
+  EXPECT_EQ(found_.logits(*graph, first), of_first);
+  found_.prepare(second);
+  EXPECT_EQ(found_.logits(*graph, second), wanted);
+}
+
+TEST_P(StepTest, RecordingSeesAWaitAndAnAllocation) {
+  const auto stream = device_->make_stream();
+  EXPECT_THROW(stream->record_graph([&] { stream->wait(); }), Error);
+  EXPECT_THROW(stream->record_graph([&] { DeviceArray<float>(*device_, 1, "a test"); }), Error);
+}
+
+}  // namespace
+}  // namespace invar

@@ -1,0 +1,167 @@
+#include "support/deferred_device.h"
+
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/select.h"
+
+namespace invar {
+
+namespace {
+
+using Work = std::function<void()>;
+
+class DeferredGraph final : public Graph {
+ public:
+  std::vector<Work> work;
+};
+
+class DeferredStream final : public Stream {
+ public:
+  explicit DeferredStream(Device& device, bool& is_recording)
+      : device_(device), is_recording_(is_recording) {}
+
+  void put(Work work) { recording_ ? recording_->work.push_back(work) : queue_.push_back(work); }
+
+  void upload(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
+  void download(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
+  void copy_rows(void* to, size_t to_stride, const void* from, size_t from_stride, size_t width,
+                 size_t rows) override {
+    for (size_t row = 0; row < rows; ++row)
+      copy(static_cast<char*>(to) + row * to_stride,
+           static_cast<const char*>(from) + row * from_stride, width);
+  }
+  void clear(void* to, size_t bytes) override {
+    put([=] { std::memset(to, 0, bytes); });
+  }
+
+  void wait() override {
+    if (recording_) fail("a stream was waited for while it was recorded");
+    device_.note_wait();
+    work();
+  }
+  void record(Event& event) override;
+  void wait_for(const Event&) override {}  // everything is one queue
+
+  std::unique_ptr<Graph> record_graph(FunctionRef<void()> work) override {
+    auto graph = std::make_unique<DeferredGraph>();
+    recording_ = graph.get();
+    is_recording_ = true;
+    const auto end = [&] {
+      recording_ = nullptr;
+      is_recording_ = false;
+    };
+    try {
+      work();
+    } catch (...) {
+      end();
+      throw;
+    }
+    end();
+    return graph;
+  }
+  void launch(Graph& graph) override {
+    for (const Work& work : static_cast<DeferredGraph&>(graph).work) put(work);
+  }
+
+  void work() {
+    const ScopedFlushToZero flush;
+    for (; !queue_.empty(); queue_.pop_front()) queue_.front()();
+  }
+  Device& device() { return device_; }
+
+ private:
+  void copy(void* to, const void* from, size_t bytes) {
+    put([=] { std::memcpy(to, from, bytes); });
+  }
+
+  Device& device_;
+  bool& is_recording_;
+  DeferredGraph* recording_ = nullptr;
+  std::deque<Work> queue_;
+};
+
+class DeferredEvent final : public Event {
+ public:
+  void wait() override {
+    if (!stream || is_done) return;
+    stream->device().note_wait();
+    stream->work();
+  }
+
+  DeferredStream* stream = nullptr;
+  bool is_done = true;
+};
+
+void DeferredStream::record(Event& event) {
+  auto& mark = static_cast<DeferredEvent&>(event);
+  mark.stream = this;
+  mark.is_done = false;
+  put([&mark] { mark.is_done = true; });
+}
+
+class DeferredDevice final : public Device {
+ public:
+  void* allocate(size_t bytes, const char* what) override {
+    if (is_recording_) fail("memory was allocated while a stream was recorded");
+    return host_->allocate(bytes, what);
+  }
+  void release(void* address, size_t bytes) override { host_->release(address, bytes); }
+  void* allocate_pinned(size_t bytes, const char* what) override { return allocate(bytes, what); }
+  void release_pinned(void* address, size_t bytes) override { release(address, bytes); }
+  std::unique_ptr<Stream> make_stream() override {
+    return std::make_unique<DeferredStream>(*this, is_recording_);
+  }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<DeferredEvent>(); }
+  void upload(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
+  void download(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
+  bool is_host() const override { return false; }
+  size_t available_bytes() const override { return host_->available_bytes(); }
+
+ private:
+  void copy(void* to, const void* from, size_t bytes) {
+    note_wait();
+    std::memcpy(to, from, bytes);
+  }
+
+  std::unique_ptr<Device> host_ = make_host_device();
+  bool is_recording_ = false;
+};
+
+template <Order order, auto entry, typename Params>
+void deferred(const Params& params, const Execution& on) {
+  static_cast<DeferredStream*>(on.stream)->put([=] {
+    static const Kernels kernels = select_kernels(order, "scalar");
+    (kernels.*entry)(params, Execution{});
+  });
+}
+
+template <Order order>
+Kernels table() {
+  return {.name = "deferred",
+          .order = order,
+          .embed = deferred<order, &Kernels::embed, EmbedParams>,
+          .rms_norm = deferred<order, &Kernels::rms_norm, RmsNormParams>,
+          .matmul = deferred<order, &Kernels::matmul, MatmulParams>,
+          .gated_matmul = deferred<order, &Kernels::gated_matmul, GatedMatmulParams>,
+          .qkv = deferred<order, &Kernels::qkv, QkvParams>,
+          .attention = deferred<order, &Kernels::attention, AttentionParams>,
+          .add = deferred<order, &Kernels::add, AddParams>,
+          .copy_places = deferred<order, &Kernels::copy_places, CopyPlacesParams>,
+          .sample = deferred<order, &Kernels::sample, SampleParams>};
+}
+
+}  // namespace
+
+std::unique_ptr<Device> make_deferred_device() {
+  return std::make_unique<DeferredDevice>();
+}
+
+Kernels deferred_kernels(Order order) {
+  return order == Order::hopper ? table<Order::hopper>() : table<Order::portable>();
+}
+
+}  // namespace invar
