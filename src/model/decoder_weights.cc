@@ -69,55 +69,62 @@ class WeightLoader {
     out_.layers_.clear();
     load_embedding_and_head();
     for (int i = 0; i < spec_.all_layers(); ++i) out_.layers_.push_back(load_layer(i));
-    out_.final_norm_ = vector(tensor_name(TensorRole::final_norm), spec_.hidden);
+    out_.final_norm_ = whole_vector(TensorRole::final_norm);
     if (spec_.mtp_layers > 0) load_mtp_module();
   }
 
  private:
+  // The part of a tensor's axis that this rank holds.
+  struct Range {
+    int64_t first, count;
+  };
+
   void load_mtp_module() {
-    const int64_t d = spec_.hidden;
-    const auto name = [&](TensorRole role) { return tensor_name(role, spec_.layers); };
+    const int layer = spec_.layers;
     using enum TensorRole;
-    out_.mtp_.embedding_norm = vector(name(mtp_embedding_norm), d);
-    out_.mtp_.hidden_norm = vector(name(mtp_hidden_norm), d);
-    out_.mtp_.projection = matrix(d, 2 * d, {{name(mtp_projection), 0, d, 0, 2 * d}});
-    out_.mtp_.head_norm = vector(name(mtp_head_norm), d);
+    out_.mtp_.embedding_norm = whole_vector(mtp_embedding_norm, layer);
+    out_.mtp_.hidden_norm = whole_vector(mtp_hidden_norm, layer);
+    out_.mtp_.projection = matrix(layer, {&row_of(mtp_projection)});
+    out_.mtp_.head_norm = whole_vector(mtp_head_norm, layer);
   }
 
-  LayerWeights load_layer(int index) {
-    const auto name = [index](TensorRole role) { return tensor_name(role, index); };
-    using enum TensorRole;
-    const int64_t e = spec_.head_dim, d = spec_.hidden;
-    const int64_t q_rows = shard_.heads * e, kv = shard_.kv_heads * e,
-                  first_q = shard_.first_head * e, first_kv = shard_.first_kv_head * e;
-    LayerWeights w;
-    w.attention_norm = vector(name(input_norm), d);
-    w.ffn_norm = vector(name(post_norm), d);
-    if (spec_.qk_norm) {
-      w.q_norm = vector(name(q_norm), e);
-      w.k_norm = vector(name(k_norm), e);
+  LayerWeights load_layer(int layer) {
+    LayerWeights weights;
+    std::vector<const TensorRow*> rows;  // that go to the same target
+    const auto finish_target = [&] {
+      if (rows.empty()) return;
+      if (rows[0]->matrix)
+        weights.*rows[0]->matrix = matrix(layer, rows);
+      else
+        weights.*rows[0]->vector = vector(layer, rows);
+      rows.clear();
+    };
+    for (const TensorRow& row : tensor_table()) {
+      if (row.place != TensorPlace::layer || !is_present(row, spec_)) continue;
+      if (!rows.empty() && (rows[0]->matrix != row.matrix || rows[0]->vector != row.vector))
+        finish_target();
+      rows.push_back(&row);
     }
-    w.qkv = matrix(q_rows + 2 * kv, d,
-                   {{name(q), first_q, q_rows, 0, d, {0}},
-                    {name(k), first_kv, kv, 0, d, {q_rows}},
-                    {name(v), first_kv, kv, 0, d, {q_rows + kv}}});
-    w.o = matrix(d, q_rows, {{name(o), 0, d, first_q, q_rows}});
-    w.gate_up = matrix(shard_.ffn, d,
-                       {{name(gate), shard_.first_ffn, shard_.ffn, 0, d, {0, 2}},
-                        {name(up), shard_.first_ffn, shard_.ffn, 0, d, {16, 2}}},
-                       2);
-    w.down = matrix(d, shard_.ffn, {{name(down), 0, d, shard_.first_ffn, shard_.ffn}});
-    if (spec_.qkv_bias)
-      w.qkv_bias = vector({{name(q_bias), first_q, q_rows},
-                           {name(k_bias), first_kv, kv},
-                           {name(v_bias), first_kv, kv}});
-    if (spec_.o_bias) w.o_bias = vector(name(o_bias), d);
-    if (spec_.mlp_bias) {
-      w.gate_bias = vector({{name(gate_bias), shard_.first_ffn, shard_.ffn}});
-      w.up_bias = vector({{name(up_bias), shard_.first_ffn, shard_.ffn}});
-      w.down_bias = vector(name(down_bias), d);
-    }
-    return w;
+    finish_target();
+    return weights;
+  }
+
+  Range range_of(const TensorRow& row, Axis axis) const {
+    const Extent extent = axis == Axis::rows ? row.rows : row.columns;
+    const int64_t e = spec_.head_dim;
+    if (row.cut == axis) switch (extent) {
+        case Extent::query:
+          return {shard_.first_head * e, shard_.heads * e};
+        case Extent::kv:
+          return {shard_.first_kv_head * e, shard_.kv_heads * e};
+        case Extent::ffn:
+          return {shard_.first_ffn, shard_.ffn};
+        case Extent::vocab:
+          return {shard_.first_vocab, shard_.vocab};
+        default:
+          CHECK(false, "an axis that ranks do not share");
+      }
+    return {0, extent_of(extent, spec_)};
   }
 
   void load_embedding_and_head() {
@@ -125,15 +132,34 @@ class WeightLoader {
     const std::string head = spec_.tied_head ? embedding : tensor_name(TensorRole::head);
     // A tied head on one rank holds the whole embedding: rows are read from its panels.
     out_.embedding_is_packed_ = spec_.tied_head && shard_.size == 1;
-    if (!out_.embedding_is_packed_) out_.embedding_ = rows(embedding, spec_.vocab, spec_.hidden);
-    out_.head_ = matrix(shard_.vocab, spec_.hidden,
+    if (!out_.embedding_is_packed_)
+      out_.embedding_ = row_major(embedding, spec_.vocab, spec_.hidden);
+    out_.head_ = packed(shard_.vocab, spec_.hidden,
                         {{head, shard_.first_vocab, shard_.vocab, 0, spec_.hidden}});
     if (out_.embedding_is_packed_) out_.embedding_ = out_.head_.data;
   }
 
+  // The tensors of some rows as one packed matrix: their outputs one after the other, or, of a
+  // gated pair, taking turns.
+  PackedWeight matrix(int layer, const std::vector<const TensorRow*>& rows) {
+    const bool is_pair = rows[0]->matrix == &LayerMatrices::gate_up;
+    const int64_t columns = range_of(*rows[0], Axis::columns).count;
+    std::vector<PackedPart> parts;
+    int64_t n = 0;
+    for (const TensorRow* row : rows) {
+      const Range outputs = range_of(*row, Axis::rows), inner = range_of(*row, Axis::columns);
+      const PackPlace place =
+          is_pair ? PackPlace{std::ssize(parts) * kPanelWidth, 2} : PackPlace{n};
+      parts.push_back({tensor_name(row->role, layer), outputs.first, outputs.count, inner.first,
+                       inner.count, place});
+      n = is_pair ? outputs.count : n + outputs.count;
+    }
+    return packed(n, columns, parts, is_pair ? 2 : 1);
+  }
+
   // A packed matrix of `n` outputs and inner size `k`, put together from parts of tensors;
   // `matrices` 2 for a gated pair.
-  PackedWeight matrix(int64_t n, int64_t k, const std::vector<PackedPart>& parts,
+  PackedWeight packed(int64_t n, int64_t k, const std::vector<PackedPart>& parts,
                       int matrices = 1) {
     PackedWeight w{.type = type_, .n = n, .k = k};
     std::byte* target = allocate(matrices * w.elements() * size_of(type_));
@@ -164,7 +190,7 @@ class WeightLoader {
   }
 
   // A row-major matrix in the weights' type.
-  const void* rows(const std::string& tensor, int64_t count, int64_t width) {
+  const void* row_major(const std::string& tensor, int64_t count, int64_t width) {
     const int64_t bytes = count * width * size_of(type_);
     std::byte* target = allocate(bytes);
     std::vector<std::byte> staging(device_.is_host() ? 0 : bytes);
@@ -180,26 +206,23 @@ class WeightLoader {
     return target;
   }
 
-  // Part of a one-dimensional tensor.
-  struct VectorPart {
-    std::string tensor;
-    int64_t first, count;
-  };
-
-  const float* vector(const std::string& tensor, int64_t count) {
-    return vector({{tensor, 0, count}});
+  const float* whole_vector(TensorRole role, int layer = -1) {
+    return vector(layer, {&row_of(role)});
   }
 
-  // Norms and biases: f32 whatever the weights' type.
-  const float* vector(const std::vector<VectorPart>& parts) {
+  // Norms and biases, one after the other: f32 whatever the weights' type.
+  const float* vector(int layer, const std::vector<const TensorRow*>& rows) {
     std::vector<float> values;
-    for (const VectorPart& part : parts) {
-      std::vector<float> one(source_.info(part.tensor).shape.at(0));
-      source_.read(part.tensor, 0, std::ssize(one), DType::f32, one.data());
+    for (const TensorRow* row : rows) {
+      const std::string tensor = tensor_name(row->role, layer);
+      std::vector<float> one(source_.info(tensor).shape.at(0));
+      source_.read(tensor, 0, std::ssize(one), DType::f32, one.data());
       if (const int64_t bad = first_non_finite(one.data(), DType::f32, std::ssize(one)); bad >= 0)
-        fail_non_finite(source_, part.tensor, bad);
-      values.insert(values.end(), one.begin() + part.first, one.begin() + part.first + part.count);
-      finish(part.tensor);
+        fail_non_finite(source_, tensor, bad);
+      const Range range = range_of(*row, Axis::rows);
+      values.insert(values.end(), one.begin() + range.first,
+                    one.begin() + range.first + range.count);
+      finish(tensor);
     }
     std::byte* target = allocate(values.size() * sizeof(float));
     device_.upload(target, values.data(), values.size() * sizeof(float));

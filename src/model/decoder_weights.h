@@ -7,9 +7,9 @@
 
 #include "base/thread_pool.h"
 #include "device/device.h"
-#include "kernels/inference.h"
 #include "model/arithmetic.h"
 #include "model/decoder_spec.h"
+#include "model/layer_weights.h"
 #include "weights/tensor_source.h"
 
 namespace invar {
@@ -29,30 +29,6 @@ struct Shard {
 // Throws UsageError when the model cannot be cut that way: the size must divide both run counts and
 // the query heads.
 Shard make_shard(const DecoderSpec& spec, int rank, int size);
-
-struct LayerWeights {
-  const float* attention_norm = nullptr;  // [D]
-  const float* q_norm = nullptr;          // [E] or null
-  const float* k_norm = nullptr;
-  const float* ffn_norm = nullptr;   // [D]
-  PackedWeight qkv;                  // [(H + 2G) * E][D]: q, then k, then v
-  PackedWeight o;                    // [D][H * E]
-  PackedWeight gate_up;              // [F][D], panels interleaved
-  PackedWeight down;                 // [D][F]
-  const float* qkv_bias = nullptr;   // [(H + 2G) * E] or null
-  const float* o_bias = nullptr;     // [D] or null
-  const float* gate_bias = nullptr;  // [F] or null
-  const float* up_bias = nullptr;
-  const float* down_bias = nullptr;  // [D] or null
-};
-
-// What stands around the decoder block of the module that predicts one token further.
-struct MtpWeights {
-  const float* embedding_norm = nullptr;  // [D]
-  const float* hidden_norm = nullptr;     // [D]
-  PackedWeight projection;                // [D][2D]: the token's embedding, then the hidden state
-  const float* head_norm = nullptr;       // [D]
-};
 
 // Called with the bytes done and the bytes in all, from the loading thread.
 using LoadProgress = std::function<void(int64_t, int64_t)>;

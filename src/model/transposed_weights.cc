@@ -2,13 +2,43 @@
 
 namespace invar {
 
+namespace {
+
+// One after the other, the tensors that stand in one of a layer's matrices: `use` gets the row of
+// each, its columns among the matrix's outputs, and the number of those so far.
+template <typename Use>
+void for_each_part(const DecoderSpec& spec, Use use) {
+  PackedWeight LayerMatrices::*target = nullptr;
+  int64_t outputs = 0;
+  int parts = 0;
+  for (const TensorRow& row : tensor_table()) {
+    if (row.place != TensorPlace::layer || !row.matrix) continue;
+    if (row.matrix != target) outputs = parts = 0;
+    target = row.matrix;
+    const int64_t count = extent_of(row.rows, spec);
+    const bool is_pair = target == &LayerMatrices::gate_up;
+    const Columns columns = is_pair ? Columns{0, count, parts} : Columns{outputs, count};
+    outputs += is_pair ? round_up(count, kPanelWidth) : count;
+    ++parts;
+    use(row, columns, outputs);
+  }
+}
+
+}  // namespace
+
 TransposedWeights::TransposedWeights(const DecoderSpec& spec, Device& device) : spec_(spec) {
-  const int64_t d = spec.hidden, q = spec.query_width(), kv = spec.kv_width(), f = spec.ffn;
-  for (int i = 0; i < spec.all_layers(); ++i)
-    layers_.push_back({.qkv = allocate(device, d, q + 2 * kv),
-                       .o = allocate(device, q, d),
-                       .gate_up = allocate(device, d, 2 * round_up(f, kPanelWidth)),
-                       .down = allocate(device, f, d)});
+  LayerMatrices sizes;
+  for_each_part(spec, [&](const TensorRow& row, const Columns&, int64_t outputs) {
+    (sizes.*row.matrix).n = extent_of(row.columns, spec);
+    (sizes.*row.matrix).k = outputs;
+  });
+  for (int i = 0; i < spec.all_layers(); ++i) {
+    LayerMatrices& layer = layers_.emplace_back();
+    for (const auto matrix :
+         {&LayerMatrices::qkv, &LayerMatrices::o, &LayerMatrices::gate_up, &LayerMatrices::down})
+      layer.*matrix = allocate(device, (sizes.*matrix).n, (sizes.*matrix).k);
+  }
+  const int64_t d = spec.hidden;
   head_ = allocate(device, d, spec.vocab);
   if (spec.mtp_layers == 0) return;
   mtp_embedding_ = allocate(device, d, d);
@@ -24,41 +54,30 @@ PackedWeight TransposedWeights::allocate(Device& device, int64_t n, int64_t k) {
 
 void TransposedWeights::update(const bf16_t* weights, const ParameterLayout& layout,
                                const TrainingKernels& kernels, const Execution& on) {
-  using Role = TensorRole;
-  const int64_t d = spec_.hidden, q = spec_.query_width(), kv = spec_.kv_width(), f = spec_.ffn;
-  int layer = -1;
-  // Columns [first, first + to.n) of a matrix of `width` columns.
-  const auto pack_some = [&](TensorRole role, int64_t width, int64_t first, Columns inner,
-                             const PackedWeight& to) {
-    const PackColumnsParams params{.x = weights + layout.offset(role, layer) + first,
-                                   .x_stride = width,
-                                   .rows = inner.count,
-                                   .width = to.n,
-                                   .inner = inner,
-                                   .inner_size = to.k,
-                                   .out = static_cast<bf16_t*>(const_cast<void*>(to.data))};
-    on.run(kernels.pack_columns, params);
+  // Columns [first, first + to.n) of a matrix of `width` columns, its rows as elements `inner`.
+  const auto pack = [&](TensorRole role, int layer, int64_t width, int64_t first, Columns inner,
+                        const PackedWeight& to) {
+    on.run(kernels.pack_columns,
+           PackColumnsParams{.x = weights + layout.offset(role, layer) + first,
+                             .x_stride = width,
+                             .rows = inner.count,
+                             .width = to.n,
+                             .inner = inner,
+                             .inner_size = to.k,
+                             .out = static_cast<bf16_t*>(const_cast<void*>(to.data))});
   };
-  const auto pack = [&](TensorRole role, int64_t width, Columns inner, const PackedWeight& to) {
-    pack_some(role, width, 0, inner, to);
-  };
-  for (layer = 0; layer < spec_.all_layers(); ++layer) {
-    const Layer& to = layers_[layer];
-    pack(Role::q, d, {0, q}, to.qkv);
-    pack(Role::k, d, {q, kv}, to.qkv);
-    pack(Role::v, d, {q + kv, kv}, to.qkv);
-    pack(Role::o, q, {0, d}, to.o);
-    pack(Role::gate, d, {0, f, 0}, to.gate_up);
-    pack(Role::up, d, {0, f, 1}, to.gate_up);
-    pack(Role::down, f, {0, d}, to.down);
-  }
+  for (int layer = 0; layer < spec_.all_layers(); ++layer)
+    for_each_part(spec_, [&](const TensorRow& row, const Columns& inner, int64_t) {
+      const PackedWeight& to = layers_[layer].*row.matrix;
+      pack(row.role, layer, to.n, 0, inner, to);
+    });
+  const int64_t d = spec_.hidden;
   if (spec_.mtp_layers > 0) {
-    layer = spec_.layers;
-    pack_some(Role::mtp_projection, 2 * d, 0, {0, d}, mtp_embedding_);
-    pack_some(Role::mtp_projection, 2 * d, d, {0, d}, mtp_hidden_);
+    pack(TensorRole::mtp_projection, spec_.layers, 2 * d, 0, {0, d}, mtp_embedding_);
+    pack(TensorRole::mtp_projection, spec_.layers, 2 * d, d, {0, d}, mtp_hidden_);
   }
-  layer = -1;
-  pack(spec_.tied_head ? Role::embedding : Role::head, d, {0, spec_.vocab}, head_);
+  pack(spec_.tied_head ? TensorRole::embedding : TensorRole::head, -1, d, 0, {0, spec_.vocab},
+       head_);
 }
 
 }  // namespace invar

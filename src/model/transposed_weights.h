@@ -13,20 +13,15 @@ namespace invar {
 
 class TransposedWeights {
  public:
-  struct Layer {
-    PackedWeight qkv;      // [D][(H + 2G) * E]
-    PackedWeight o;        // [H * E][D]
-    PackedWeight gate_up;  // [D][2 * round_up(F, 16)]
-    PackedWeight down;     // [F][D]
-  };
-
   TransposedWeights(const DecoderSpec& spec, Device& device);
 
   // Takes over all matrices from an array of bf16 in a parameter layout.
   void update(const bf16_t* weights, const ParameterLayout& layout, const TrainingKernels& kernels,
               const Execution& on);
 
-  const std::vector<Layer>& layers() const { return layers_; }
+  // Inputs as outputs: qkv is [D][(H + 2G) * E], o [H * E][D], gate_up [D][2 * round_up(F, 16)],
+  // down [F][D].
+  const std::vector<LayerMatrices>& layers() const { return layers_; }
   const PackedWeight& head() const { return head_; }  // [D][V]
   // Of the module that predicts one token further: [D][D], to the embedding and to the hidden
   // state.
@@ -38,7 +33,7 @@ class TransposedWeights {
 
   DecoderSpec spec_;
   std::vector<DeviceArray<bf16_t>> memory_;
-  std::vector<Layer> layers_;
+  std::vector<LayerMatrices> layers_;
   PackedWeight head_, mtp_embedding_, mtp_hidden_;
 };
 

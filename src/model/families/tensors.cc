@@ -15,101 +15,6 @@ namespace invar {
 
 namespace {
 
-const char* suffix_of(TensorRole role) {
-  switch (role) {
-    case TensorRole::embedding:
-      return "model.embed_tokens.weight";
-    case TensorRole::input_norm:
-      return "input_layernorm.weight";
-    case TensorRole::q:
-      return "self_attn.q_proj.weight";
-    case TensorRole::k:
-      return "self_attn.k_proj.weight";
-    case TensorRole::v:
-      return "self_attn.v_proj.weight";
-    case TensorRole::q_bias:
-      return "self_attn.q_proj.bias";
-    case TensorRole::k_bias:
-      return "self_attn.k_proj.bias";
-    case TensorRole::v_bias:
-      return "self_attn.v_proj.bias";
-    case TensorRole::q_norm:
-      return "self_attn.q_norm.weight";
-    case TensorRole::k_norm:
-      return "self_attn.k_norm.weight";
-    case TensorRole::o:
-      return "self_attn.o_proj.weight";
-    case TensorRole::o_bias:
-      return "self_attn.o_proj.bias";
-    case TensorRole::post_norm:
-      return "post_attention_layernorm.weight";
-    case TensorRole::gate:
-      return "mlp.gate_proj.weight";
-    case TensorRole::up:
-      return "mlp.up_proj.weight";
-    case TensorRole::down:
-      return "mlp.down_proj.weight";
-    case TensorRole::gate_bias:
-      return "mlp.gate_proj.bias";
-    case TensorRole::up_bias:
-      return "mlp.up_proj.bias";
-    case TensorRole::down_bias:
-      return "mlp.down_proj.bias";
-    case TensorRole::mtp_embedding_norm:
-      return "enorm.weight";
-    case TensorRole::mtp_hidden_norm:
-      return "hnorm.weight";
-    case TensorRole::mtp_projection:
-      return "eh_proj.weight";
-    case TensorRole::mtp_head_norm:
-      return "shared_head.norm.weight";
-    case TensorRole::final_norm:
-      return "model.norm.weight";
-    case TensorRole::head:
-      return "lm_head.weight";
-  }
-  return "";
-}
-
-class TensorList {
- public:
-  void add(TensorRole role, int layer, std::vector<int64_t> shape) {
-    tensors.push_back({role, layer, tensor_name(role, layer), std::move(shape)});
-  }
-
-  std::vector<TensorSpec> tensors;
-};
-
-void add_attention(TensorList& list, const DecoderSpec& spec, int layer) {
-  const int64_t d = spec.hidden, q = spec.query_width(), kv = spec.kv_width();
-  list.add(TensorRole::q, layer, {q, d});
-  list.add(TensorRole::k, layer, {kv, d});
-  list.add(TensorRole::v, layer, {kv, d});
-  if (spec.qkv_bias) {
-    list.add(TensorRole::q_bias, layer, {q});
-    list.add(TensorRole::k_bias, layer, {kv});
-    list.add(TensorRole::v_bias, layer, {kv});
-  }
-  if (spec.qk_norm) {
-    list.add(TensorRole::q_norm, layer, {spec.head_dim});
-    list.add(TensorRole::k_norm, layer, {spec.head_dim});
-  }
-  list.add(TensorRole::o, layer, {d, q});
-  if (spec.o_bias) list.add(TensorRole::o_bias, layer, {d});
-}
-
-void add_mlp(TensorList& list, const DecoderSpec& spec, int layer) {
-  const int64_t d = spec.hidden, f = spec.ffn;
-  list.add(TensorRole::gate, layer, {f, d});
-  list.add(TensorRole::up, layer, {f, d});
-  list.add(TensorRole::down, layer, {d, f});
-  if (spec.mlp_bias) {
-    list.add(TensorRole::gate_bias, layer, {f});
-    list.add(TensorRole::up_bias, layer, {f});
-    list.add(TensorRole::down_bias, layer, {d});
-  }
-}
-
 void check_tensor(const TensorSpec& expected, const DecoderSpec& spec, const TensorSource& source) {
   if (!source.has(expected.name))
     fail("{} is missing: expected shape [{}]", source.where(expected.name),
@@ -123,23 +28,6 @@ void check_tensor(const TensorSpec& expected, const DecoderSpec& spec, const Ten
          source.where(expected.name), spec.vocab, info.shape[0]);
   fail("{}: expected shape [{}], found [{}]", source.where(expected.name),
        fmt::join(expected.shape, ", "), fmt::join(info.shape, ", "));
-}
-
-void add_layer(TensorList& list, const DecoderSpec& spec, int layer) {
-  list.add(TensorRole::input_norm, layer, {spec.hidden});
-  add_attention(list, spec, layer);
-  list.add(TensorRole::post_norm, layer, {spec.hidden});
-  add_mlp(list, spec, layer);
-}
-
-// Names as DeepSeek's checkpoints have them.
-void add_mtp_module(TensorList& list, const DecoderSpec& spec) {
-  const int64_t d = spec.hidden;
-  list.add(TensorRole::mtp_embedding_norm, spec.layers, {d});
-  list.add(TensorRole::mtp_hidden_norm, spec.layers, {d});
-  list.add(TensorRole::mtp_projection, spec.layers, {d, 2 * d});
-  add_layer(list, spec, spec.layers);
-  list.add(TensorRole::mtp_head_norm, spec.layers, {d});
 }
 
 bool is_ignored(const DecoderSpec& spec, std::string_view name) {
@@ -178,21 +66,21 @@ void check_tied_head(const DecoderSpec& spec, const TensorSource& source) {
 
 }  // namespace
 
-std::string tensor_name(TensorRole role, int layer) {
-  const bool outside =
-      role == TensorRole::embedding || role == TensorRole::final_norm || role == TensorRole::head;
-  CHECK(outside == (layer < 0), "a tensor is either in a layer or outside");
-  return outside ? suffix_of(role) : fmt::format("model.layers.{}.{}", layer, suffix_of(role));
-}
-
 std::vector<TensorSpec> tensors_of(const DecoderSpec& spec) {
-  TensorList list;
-  list.add(TensorRole::embedding, -1, {spec.vocab, spec.hidden});
-  for (int layer = 0; layer < spec.layers; ++layer) add_layer(list, spec, layer);
-  list.add(TensorRole::final_norm, -1, {spec.hidden});
-  if (!spec.tied_head) list.add(TensorRole::head, -1, {spec.vocab, spec.hidden});
-  if (spec.mtp_layers > 0) add_mtp_module(list, spec);
-  return list.tensors;
+  std::vector<TensorSpec> tensors;
+  const auto add = [&](int layer, std::initializer_list<TensorPlace> places) {
+    for (const TensorRow& row : tensor_table()) {
+      if (std::ranges::find(places, row.place) == places.end() || !is_present(row, spec)) continue;
+      std::vector<int64_t> shape = {extent_of(row.rows, spec)};
+      if (row.columns != Extent::none) shape.push_back(extent_of(row.columns, spec));
+      tensors.push_back({row.role, layer, tensor_name(row.role, layer), std::move(shape)});
+    }
+  };
+  add(-1, {TensorPlace::input});
+  for (int layer = 0; layer < spec.layers; ++layer) add(layer, {TensorPlace::layer});
+  add(-1, {TensorPlace::output});
+  if (spec.mtp_layers > 0) add(spec.layers, {TensorPlace::layer, TensorPlace::module});
+  return tensors;
 }
 
 void check_tensors(const DecoderSpec& spec, const TensorSource& source) {

@@ -1,42 +1,14 @@
-// Which tensors a decoder is made of, by the names of Hugging Face checkpoints.
+// Which tensors a decoder is made of.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "model/decoder_spec.h"
+#include "model/families/tensor_table.h"
 #include "weights/tensor_source.h"
 
 namespace invar {
-
-enum class TensorRole {
-  embedding,  // [V][D]
-  input_norm,
-  q,  // [H * E][D]
-  k,  // [G * E][D]
-  v,
-  q_bias,
-  k_bias,
-  v_bias,
-  q_norm,  // [E]
-  k_norm,
-  o,  // [D][H * E]
-  o_bias,
-  post_norm,  // after attention
-  gate,       // [F][D]
-  up,
-  down,  // [D][F]
-  gate_bias,
-  up_bias,
-  down_bias,
-  mtp_embedding_norm,  // [D]; of layer number spec.layers, as the next three
-  mtp_hidden_norm,     // [D]
-  mtp_projection,      // [D][2D]: the token's embedding, then the hidden state
-  mtp_head_norm,       // [D]
-  final_norm,
-  head,  // [V][D]; absent when tied
-};
 
 struct TensorSpec {
   TensorRole role;
@@ -44,8 +16,6 @@ struct TensorSpec {
   std::string name;
   std::vector<int64_t> shape;
 };
-
-std::string tensor_name(TensorRole role, int layer = -1);
 
 // In the order of computation. Needs a spec that check_spec accepts.
 std::vector<TensorSpec> tensors_of(const DecoderSpec& spec);

@@ -1,0 +1,36 @@
+// A layer's weights as kernels read them, by what they do.
+#pragma once
+
+#include "kernels/layout.h"
+
+namespace invar {
+
+// Its matrices. Tensors that meet the same input stand together as one.
+struct LayerMatrices {
+  PackedWeight qkv;      // [(H + 2G) * E][D]: q, then k, then v
+  PackedWeight o;        // [D][H * E]
+  PackedWeight gate_up;  // [F][D], panels interleaved
+  PackedWeight down;     // [D][F]
+};
+
+struct LayerWeights : LayerMatrices {
+  const float* attention_norm = nullptr;  // [D]
+  const float* q_norm = nullptr;          // [E] or null
+  const float* k_norm = nullptr;
+  const float* ffn_norm = nullptr;   // [D]
+  const float* qkv_bias = nullptr;   // [(H + 2G) * E] or null
+  const float* o_bias = nullptr;     // [D] or null
+  const float* gate_bias = nullptr;  // [F] or null
+  const float* up_bias = nullptr;
+  const float* down_bias = nullptr;  // [D] or null
+};
+
+// What stands around the layer of the module that predicts one token further.
+struct MtpWeights {
+  const float* embedding_norm = nullptr;  // [D]
+  const float* hidden_norm = nullptr;     // [D]
+  PackedWeight projection;                // [D][2D]: the token's embedding, then the hidden state
+  const float* head_norm = nullptr;       // [D]
+};
+
+}  // namespace invar
