@@ -10,13 +10,14 @@
 
 #include "base/timer.h"
 #include "device/device.h"
+#include "kernels/cpu/amx_tiles_inl.h"
 #include "kernels/limits.h"
 #include "kernels/select.h"
 
 namespace invar {
 namespace {
 
-#include "kernels/cpu/amx_tiles_inl.h"
+using namespace cpu;
 
 constexpr int64_t kLine = 64, kTileBytes = 1024;
 

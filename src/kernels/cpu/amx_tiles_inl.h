@@ -1,5 +1,14 @@
-// The eight tile registers of AMX, and the rounding that every processor with them has. Included
-// inside an anonymous namespace, after <immintrin.h>. A tile is 16 rows of 64 bytes; fewer rows
+// The eight tile registers of AMX, and the rounding that every processor with them has. A tile is
+// 16 rows of 64 bytes; fewer rows
+#pragma once
+
+#include <immintrin.h>
+#include <cstdint>
+
+namespace invar::cpu {
+
+namespace {
+
 // where the configuration says so.
 
 // Memory operand of ldtilecfg, palette 1.
@@ -48,3 +57,7 @@ inline __m256i round_to_bf16(__m512 x) {
   __asm__("vcvtneps2bf16 %1, %0" : "=v"(y) : "v"(x));
   return y;
 }
+
+}  // namespace
+
+}  // namespace invar::cpu

@@ -7,18 +7,17 @@
 #include <cstdint>
 
 #include "kernels/cpu/attention_tile.h"
+// in this order
+#include "kernels/cpu/amx_tiles_inl.h"
+#include "kernels/cpu/vec16_avx512.h"
+// after it
+#include "kernels/cpu/vec16_math.h"
+// after it
+#include "kernels/cpu/attention_inl.h"
 
 namespace invar::cpu {
 
 namespace {
-
-#include "kernels/cpu/amx_tiles_inl.h"
-
-#include "kernels/cpu/vec16_avx512.h"
-
-#include "kernels/cpu/vec16_math.h"
-
-#include "kernels/cpu/attention_inl.h"
 
 constexpr int64_t kLine = 64;       // bytes of a row of a tile
 constexpr int kPanelLeaf = 512;     // elements of a leaf of a panel

@@ -1,5 +1,15 @@
-// Attention of one tile, numerics 4, over Vec16. Included inside an anonymous namespace after a
-// vec16 header, vec16_math.h and attention_tile.h.
+// Attention of one tile, numerics 4, over Vec16. Included after a vec16 header and
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/attention_tile.h"
+
+namespace invar::cpu {
+
+namespace {
+
+// vec16_math.h.
 //
 // What an instruction set adds is `Products`, the two matrix products of a split:
 //   Products(tile)                     takes the queries
@@ -185,3 +195,7 @@ inline void attend(const AttentionTile& tile, const AttentionTile* next) {
         store(static_cast<float*>(tile.out[i]) + k, y, e - k);
     }
 }
+
+}  // namespace
+
+}  // namespace invar::cpu

@@ -1,5 +1,13 @@
-// The products of attention by fma on Vec16 (numerics 1.1). Included after attention_inl.h, with
-// kRowBlock: how many queries share the unpacking of a key or value.
+// The products of attention by fma on Vec16 (numerics 1.1). Included after
+#pragma once
+
+#include "kernels/cpu/attention_inl.h"
+
+namespace invar::cpu {
+
+namespace {
+
+// attention_inl.h.
 
 // A leaf of a packed panel, and one to be fetched for later.
 struct PanelLeaf {
@@ -39,7 +47,7 @@ template <int M, bool fetch>
 }
 
 // The same for any number of rows; the first ones fetch.
-template <int M = kRowBlock>
+template <int M>
 inline void dot_rows(const float* x, int rows, const PanelLeaf* leaf, int leaves, float* y,
                      int64_t y_stride, bool fetch = true) {
   for (; rows >= M; rows -= M, x += M * kRowStride, y += M * y_stride, fetch = false)
@@ -48,6 +56,8 @@ inline void dot_rows(const float* x, int rows, const PanelLeaf* leaf, int leaves
     if (rows > 0) dot_rows<M / 2>(x, rows, leaf, leaves, y, y_stride, fetch);
 }
 
+// `row_block`: how many queries share the unpacking of a key or value.
+template <int row_block>
 class VectorProducts {
  public:
   explicit VectorProducts(const AttentionTile& tile)
@@ -67,7 +77,8 @@ class VectorProducts {
           const int at = half * 16 * padded_ + 512 * i;
           panel[i] = {split.leaves[leaf].keys + at, split.ahead[leaf].keys + at};
         }
-        dot_rows(q_, queries_, panel, padded_ / kLeaf, d + leaf * kLeaf + half * 16, kSplit);
+        dot_rows<row_block>(q_, queries_, panel, padded_ / kLeaf, d + leaf * kLeaf + half * 16,
+                            kSplit);
       }
   }
 
@@ -91,7 +102,7 @@ class VectorProducts {
       for (int i = 0; i < leaves; ++i)
         panel[i] = {split.leaves[split.first_leaf + i].values + 32 * e,
                     split.ahead[split.first_leaf + i].values + 32 * e};
-      dot_rows(p_ + split.first_leaf * kLeaf, queries_, panel, leaves, o, 16);
+      dot_rows<row_block>(p_ + split.first_leaf * kLeaf, queries_, panel, leaves, o, 16);
       for (int i = 0; i < queries_; ++i) use(i, e, load(o + i * 16));
     }
   }
@@ -101,3 +112,7 @@ class VectorProducts {
   alignas(64) float q_[kVectorTileQueries * kRowStride];
   alignas(64) float p_[kVectorTileQueries * kRowStride];
 };
+
+}  // namespace
+
+}  // namespace invar::cpu

@@ -4,24 +4,14 @@
 #include <cstdint>
 
 #include "kernels/cpu/backward_rows.h"
-
-namespace invar::cpu {
-
-namespace {
-
-#include "kernels/cpu/amx_tiles_inl.h"
-
-#include "kernels/cpu/vec16_avx512.h"
-
-inline Bits16 to_bf16(Vec16 x) {
-  return {_mm512_cvtepu16_epi32(round_to_bf16(x.v))};
-}
-
+// in this order
+#include "kernels/cpu/vec16_amx.h"
+// after it
 #include "kernels/cpu/vec16_math.h"
-
+// after it
 #include "kernels/cpu/backward_inl.h"
 
-}  // namespace
+namespace invar::cpu {
 
 const BackwardRows kAmxBackward = {.round = round,
                                    .bias_gradient = bias_gradient,

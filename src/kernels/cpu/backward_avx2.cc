@@ -3,18 +3,14 @@
 #include <cstdint>
 
 #include "kernels/cpu/backward_rows.h"
-
-namespace invar::cpu {
-
-namespace {
-
+// in this order
 #include "kernels/cpu/vec16_avx2.h"
 // after it
 #include "kernels/cpu/vec16_math.h"
-// after that
+// after it
 #include "kernels/cpu/backward_inl.h"
 
-}  // namespace
+namespace invar::cpu {
 
 const BackwardRows kAvx2Backward = {.round = round,
                                     .bias_gradient = bias_gradient,

@@ -1,5 +1,13 @@
-// The backward's row functions over Vec16. Included inside an anonymous
-// namespace after a vec16 header, vec16_math.h and backward_rows.h.
+// The backward's row functions over Vec16. Included after a vec16 header and
+#pragma once
+
+#include "kernels/cpu/backward_rows.h"
+
+namespace invar::cpu {
+
+namespace {
+
+// vec16_math.h.
 
 inline int64_t smaller(int64_t a, int64_t b) {
   return a < b ? a : b;
@@ -255,3 +263,7 @@ inline void weigh(const ScoreBlock& b) {
     }
   }
 }
+
+}  // namespace
+
+}  // namespace invar::cpu

@@ -4,24 +4,14 @@
 #include <cstdint>
 
 #include "kernels/cpu/row_functions.h"
-
-namespace invar::cpu {
-
-namespace {
-
-#include "kernels/cpu/amx_tiles_inl.h"
-
-#include "kernels/cpu/vec16_avx512.h"
-
-inline Bits16 to_bf16(Vec16 x) {
-  return {_mm512_cvtepu16_epi32(round_to_bf16(x.v))};
-}
-
+// in this order
+#include "kernels/cpu/vec16_amx.h"
+// after it
 #include "kernels/cpu/vec16_math.h"
-
+// after it
 #include "kernels/cpu/elementwise_inl.h"
 
-}  // namespace
+namespace invar::cpu {
 
 const RowFunctions kAmxRows = {rms_norm, query, key_value, logits};
 

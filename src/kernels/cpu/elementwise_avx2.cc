@@ -3,18 +3,14 @@
 #include <cstdint>
 
 #include "kernels/cpu/row_functions.h"
-
-namespace invar::cpu {
-
-namespace {
-
+// in this order
 #include "kernels/cpu/vec16_avx2.h"
-
+// after it
 #include "kernels/cpu/vec16_math.h"
-
+// after it
 #include "kernels/cpu/elementwise_inl.h"
 
-}  // namespace
+namespace invar::cpu {
 
 const RowFunctions kAvx2Rows = {rms_norm, query, key_value, logits};
 

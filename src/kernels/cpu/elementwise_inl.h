@@ -1,5 +1,13 @@
-// Elementwise operations of numerics 3 and 5 over Vec16. Included inside an anonymous namespace
-// after a vec16 header, vec16_math.h and row_functions.h.
+// Elementwise operations of numerics 3 and 5 over Vec16. Included after a vec16
+#pragma once
+
+#include "kernels/cpu/row_functions.h"
+
+namespace invar::cpu {
+
+namespace {
+
+// header and vec16_math.h.
 
 // 1 / sqrt(sum64(x * x) / D + eps).
 inline float inverse_rms(const float* x, int64_t width, float eps) {
@@ -137,3 +145,7 @@ inline LogitsPass logits(const float* x, int64_t vocab, bool sums) {
   }
   return result;
 }
+
+}  // namespace
+
+}  // namespace invar::cpu

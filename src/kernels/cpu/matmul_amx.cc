@@ -10,17 +10,17 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/panel_product.h"
-
-namespace invar::cpu {
-
-namespace {
-
+// in this order
 #include "kernels/cpu/amx_tiles_inl.h"
 #include "kernels/cpu/vec16_avx512.h"
 // after it
 #include "kernels/cpu/vec16_math.h"
-// after that
+// after it
 #include "kernels/cpu/product_end_inl.h"
+
+namespace invar::cpu {
+
+namespace {
 
 constexpr int64_t kTileBytes = 1024, kTileFloats = 256;
 constexpr int kLevels =

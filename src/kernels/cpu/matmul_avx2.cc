@@ -7,18 +7,18 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/panel_product.h"
+// in this order
+#include "kernels/cpu/vec16_avx2.h"
+// after it
+#include "kernels/cpu/vec16_math.h"
+// after it
+#include "kernels/cpu/product_end_inl.h"
+// after it
+#include "kernels/cpu/product_inl.h"
 
 namespace invar::cpu {
 
 namespace {
-
-#include "kernels/cpu/vec16_avx2.h"
-// after it
-#include "kernels/cpu/vec16_math.h"
-// after that
-#include "kernels/cpu/product_end_inl.h"
-// and after that
-#include "kernels/cpu/product_inl.h"
 
 constexpr int kTileRows = 6;
 constexpr int kFewRows = 3;

@@ -2,13 +2,10 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/amx_tiles_inl.h"
 #include "kernels/cpu/peak.h"
 
 namespace invar::cpu {
-
-namespace {
-#include "kernels/cpu/amx_tiles_inl.h"
-}
 
 // Ordinary operands, from 2^-3 to 1 and of both signs: zeros draw less current, and the clock rises
 // to a rate that no product of a model sees.

@@ -1,5 +1,15 @@
 // What the dots of a matrix product become when their chains and trees are done. Included
-// inside an anonymous namespace after panel_product.h, a vec16 header and vec16_math.h.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/panel_product.h"
+
+namespace invar::cpu {
+
+namespace {
+
+// after a vec16 header and vec16_math.h.
 
 constexpr int64_t kLeaf = 32;  // elements
 constexpr int64_t kLine = 64;  // bytes of a cache line
@@ -57,3 +67,7 @@ inline void write_gated(const PanelProduct& p, int64_t row, int64_t gate_panel, 
   else
     store_u16(reinterpret_cast<uint16_t*>(out) + f, to_bf16(kept));
 }
+
+}  // namespace
+
+}  // namespace invar::cpu

@@ -1,5 +1,12 @@
-// The loops of a matrix product on the vector sets. Included inside an anonymous namespace after
-// product_end_inl.h.
+// The loops of a matrix product on the vector sets. Included after product_end_inl.h.
+#pragma once
+
+#include "kernels/cpu/product_end_inl.h"
+
+namespace invar::cpu {
+
+namespace {
+
 //
 // Rows are cut into blocks, panels into groups, chains into stretches of leaves. Chains live in
 // memory between the stretches: the next leaf added to a stored accumulator is the same chain. A
@@ -177,3 +184,7 @@ class Product {
   Set set_;
   alignas(64) float chains_[kLevels * kLevelChains];
 };
+
+}  // namespace
+
+}  // namespace invar::cpu

@@ -1,5 +1,12 @@
 // Sixteen f32 lanes as two halves on AVX2: the names of vec16_avx512.h, which says what they mean.
-// Included inside an anonymous namespace, after <immintrin.h>.
+#pragma once
+
+#include <immintrin.h>
+#include <cstdint>
+
+namespace invar::cpu {
+
+namespace {
 
 struct Vec16 {
   __m256 lo, hi;
@@ -170,3 +177,7 @@ inline float largest(Vec16 x) {
   const __m128 by2 = _mm_max_ps(by4, _mm_movehl_ps(by4, by4));
   return _mm_cvtss_f32(_mm_max_ss(by2, _mm_movehdup_ps(by2)));
 }
+
+}  // namespace
+
+}  // namespace invar::cpu

@@ -1,5 +1,14 @@
-// Sixteen f32 lanes on AVX-512. Included inside an anonymous namespace, after <immintrin.h>; the
-// AVX2 header defines the same names, so an algorithm over Vec16 is written once and its sets agree
+// Sixteen f32 lanes on AVX-512, for files of that set; the AVX2 header defines the same names, so
+// an algorithm over Vec16 is written once and its sets agree
+#pragma once
+
+#include <immintrin.h>
+#include <cstdint>
+
+namespace invar::cpu {
+
+namespace {
+
 // by construction. Every function is one IEEE operation per lane unless it says otherwise.
 
 struct Vec16 {
@@ -173,3 +182,7 @@ inline Vec16 exp2_end(Vec16 t, Vec16 n, Vec16 p) {
   const __m512 y = _mm512_maskz_scalef_ps(not_below, p.v, n.v);
   return {_mm512_mask_mov_ps(y, above, _mm512_set1_ps(__builtin_inff()))};
 }
+
+}  // namespace
+
+}  // namespace invar::cpu

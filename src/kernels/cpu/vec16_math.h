@@ -1,5 +1,11 @@
 // Elementary functions of numerics/math.h and roundings of numerics/dtype.h over Vec16, the same
-// bits. Included inside an anonymous namespace after one of the vec16 headers.
+#pragma once
+
+namespace invar::cpu {
+
+namespace {
+
+// bits. Included after one of the vec16 headers.
 
 // 2^f on [-1/2, 1/2].
 inline Vec16 exp2_polynomial(Vec16 f) {
@@ -66,3 +72,7 @@ inline Bits16 to_cached_bf16(Vec16 x) {
 inline float halve64(const Vec16* lane) {
   return halve((lane[0] + lane[2]) + (lane[1] + lane[3]));
 }
+
+}  // namespace
+
+}  // namespace invar::cpu

@@ -1,19 +1,15 @@
 #include "kernels/cuda/hopper_sample.h"
 
+// The recorded cases, made by CMake from tests/data/hopper.
+#include "kernels/cuda/hopper_sample_bytes.h"
+
 namespace invar::cuda {
 
-namespace {
-
-// The bytes of the recorded cases, made by CMake from tests/data/hopper.
-alignas(64) constexpr unsigned char kBytes[] = {
-#include "kernels/cuda/hopper_sample.inc"
-};
-static_assert(sizeof kBytes % sizeof(RecordedSteps) == 0);
-
-}  // namespace
+static_assert(sizeof kHopperSampleBytes % sizeof(RecordedSteps) == 0);
 
 std::span<const RecordedSteps> hopper_sample() {
-  return {reinterpret_cast<const RecordedSteps*>(kBytes), sizeof kBytes / sizeof(RecordedSteps)};
+  return {reinterpret_cast<const RecordedSteps*>(kHopperSampleBytes),
+          sizeof kHopperSampleBytes / sizeof(RecordedSteps)};
 }
 
 }  // namespace invar::cuda

@@ -1,4 +1,13 @@
 // The tile registers of src/kernels/cpu/amx_tiles_inl.h in memory, so that whatever is written for
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace invar::cpu {
+
+namespace {
+
 // them can be tested bit by bit on machines without AMX. Found first by the test's copy of those
 // files. One thread only.
 
@@ -90,3 +99,7 @@ inline __m256i round_to_bf16(__m512 x) {
   }
   return _mm256_load_si256(reinterpret_cast<const __m256i*>(y));
 }
+
+}  // namespace
+
+}  // namespace invar::cpu

@@ -1,0 +1,17 @@
+// Sixteen f32 lanes on AVX-512 with the rounding to bf16 that a processor with AMX has.
+#pragma once
+
+#include "kernels/cpu/amx_tiles_inl.h"
+#include "kernels/cpu/vec16_avx512.h"
+
+namespace invar::cpu {
+
+namespace {
+
+inline Bits16 to_bf16(Vec16 x) {
+  return {_mm512_cvtepu16_epi32(round_to_bf16(x.v))};
+}
+
+}  // namespace
+
+}  // namespace invar::cpu
