@@ -84,12 +84,12 @@ ThreadPool::ThreadPool(int threads, int first_core) {
   if (threads == 0) threads = static_cast<int>(cores.size());
   CHECK(threads >= 1, "a thread pool needs at least one thread");
   claims_ = std::vector<Claim>(threads);
-  may_spin_ = threads <= static_cast<int>(cores.size());
-  if (may_spin_) callers_core_ = cores[static_cast<size_t>(first_core) % cores.size()];
+  may_spin_ = first_core + threads <= static_cast<int>(cores.size());
+  if (may_spin_) callers_core_ = cores[static_cast<size_t>(first_core)];
   try {
     for (int i = 1; i < threads; ++i) {
-      const size_t place = static_cast<size_t>(first_core + i) % cores.size();
-      workers_.emplace_back([this, i, core = may_spin_ ? cores[place] : -1] { worker(i, core); });
+      const int core = may_spin_ ? cores[static_cast<size_t>(first_core + i)] : -1;
+      workers_.emplace_back([this, i, core] { worker(i, core); });
     }
   } catch (const std::system_error& error) {
     const size_t started = workers_.size() + 1;

@@ -34,8 +34,9 @@ class ThreadPool {
  public:
   // `threads` >= 1, the caller among them; 0 means one per core that this process may use. Workers
   // are pinned to one core each while there are as many cores as threads; otherwise they wait
-  // without spinning. A pool beside others begins at its own core of usable_cores(). Throws Error
-  // when the system gives no more threads.
+  // without spinning. A pool beside others begins at its own core of usable_cores(), and one that
+  // reaches beyond the last shares cores with others. Throws Error when the system gives no more
+  // threads.
   explicit ThreadPool(int threads, int first_core = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

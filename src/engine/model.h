@@ -1,6 +1,7 @@
 // A model as a user names it, loaded: what it is, its arithmetic, its weights for every rank.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,6 +49,10 @@ class Model {
   // Where a rank's weights, keys, values and activations lie.
   Device& device(int rank = 0) { return *devices_[rank % devices_.size()]; }
   int ranks() const { return options_.ranks; }
+  // Ranks on the CPU share the threads out among themselves; each has one at least.
+  int threads_of_rank() const {
+    return devices_[0]->is_host() ? std::max(1, pool_->size() / ranks()) : 1;
+  }
   int64_t weight_bytes() const;
   // Every array of weights, all ranks; on the CPU only.
   std::vector<std::span<const std::byte>> weight_arrays() const;

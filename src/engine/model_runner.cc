@@ -29,12 +29,28 @@ struct ModelRunner::Rank {
   StepUpload copies;
 };
 
-// Ranks 1 and up each have a thread that repeats rank 0's calls.
+namespace {
+
+// A rank whose device fails would leave the others waiting for it for ever: the process ends, with
+// a sentence.
+void run_or_end(FunctionRef<void(int)> work, int rank) {
+  try {
+    work(rank);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "invar: a rank failed: %s\n", error.what());
+    std::_Exit(1);
+  }
+}
+
+}  // namespace
+
+// Ranks 1 and up each have a thread that does what rank 0's caller does.
 struct ModelRunner::Team {
   explicit Team(Model& model)
       : start(model.ranks()), done(model.ranks()), groups(make_inproc_groups(model.ranks())) {
+    const int each = model.threads_of_rank();
     for (int r = 0; r < model.ranks(); ++r) {
-      pools.push_back(std::make_unique<ThreadPool>(1));
+      pools.push_back(std::make_unique<ThreadPool>(each, r * each));
       if (!model.device(r).is_host()) staged.push_back(make_staged_group(*groups[r]));
     }
   }
@@ -45,13 +61,23 @@ struct ModelRunner::Team {
     start.arrive_and_wait();
   }
 
+  // The life of a further rank's thread.
+  void serve(int rank) {
+    if (staged.empty()) pools[rank]->pin_caller();
+    while (true) {
+      start.arrive_and_wait();
+      if (stopping) return;
+      run_or_end(*work, rank);
+      done.arrive_and_wait();
+    }
+  }
+
   std::barrier<> start, done;
   Group& group(int rank) { return staged.empty() ? *groups[rank] : *staged[rank]; }
 
   std::vector<std::unique_ptr<Group>> groups, staged;  // staged: on GPUs
   std::vector<std::unique_ptr<ThreadPool>> pools;
-  const Batch* batch = nullptr;
-  const std::vector<PlaceCopy>* copies = nullptr;
+  const FunctionRef<void(int)>* work = nullptr;
   bool stopping = false;
   std::vector<std::jthread> threads;
 };
@@ -67,37 +93,24 @@ ModelRunner::ModelRunner(Model& model, const RunnerLimits& limits, ThreadPool* t
   team_ = std::make_unique<Team>(model);
   for (int r = 0; r < ranks; ++r)
     ranks_.push_back(std::make_unique<Rank>(model, limits, r, *team_->pools[r], team_->group(r)));
-  for (int r = 1; r < ranks; ++r)
-    team_->threads.emplace_back([this, r] {
-      for (;;) {
-        team_->start.arrive_and_wait();
-        if (team_->stopping) return;
-        ForwardIo io;
-        run_or_end(*ranks_[r], *team_->batch, io);
-        team_->done.arrive_and_wait();
-      }
-    });
+  for (int r = 1; r < ranks; ++r) team_->threads.emplace_back([this, r] { team_->serve(r); });
 }
 
 ModelRunner::~ModelRunner() = default;
 
-void ModelRunner::run(const Batch& batch, ForwardIo& io) {
-  if (!team_) return run_stages(*ranks_[0], batch, io);
-  team_->batch = &batch;
+void ModelRunner::on_every_rank(FunctionRef<void(int)> work) {
+  if (!team_) return work(0);
+  team_->work = &work;
   team_->start.arrive_and_wait();
-  run_or_end(*ranks_[0], batch, io);
+  run_or_end(work, 0);
   team_->done.arrive_and_wait();
 }
 
-// A rank whose device fails would leave the others waiting for it for ever: the process ends, with
-// a sentence.
-void ModelRunner::run_or_end(Rank& rank, const Batch& batch, ForwardIo& io) {
-  try {
-    run_stages(rank, batch, io);
-  } catch (const Error& error) {
-    std::fprintf(stderr, "invar: a rank failed: %s\n", error.what());
-    std::_Exit(1);
-  }
+void ModelRunner::run(const Batch& batch, ForwardIo& io) {
+  on_every_rank([&](int rank) {
+    ForwardIo own;  // of a further rank: nobody reads it
+    run_stages(*ranks_[rank], batch, rank == 0 ? io : own);
+  });
 }
 
 void ModelRunner::run_stages(Rank& rank, const Batch& batch, ForwardIo& io) {
@@ -129,15 +142,16 @@ int64_t ModelRunner::workspace_bytes() const {
 }
 
 void ModelRunner::copy_places(const std::vector<PlaceCopy>& copies) {
-  for (auto& rank : ranks_) {
-    const Execution& on = rank->decoder.execution;
-    rank->copies.begin(on, StepUpload::bytes_of<PlaceCopy>(copies.size()));
-    const PlaceCopy* list = rank->copies.put(std::span<const PlaceCopy>(copies));
-    rank->copies.send(on);
+  on_every_rank([&](int index) {
+    Rank& rank = *ranks_[index];
+    const Execution& on = rank.decoder.execution;
+    rank.copies.begin(on, StepUpload::bytes_of<PlaceCopy>(copies.size()));
+    const PlaceCopy* list = rank.copies.put(std::span<const PlaceCopy>(copies));
+    rank.copies.send(on);
     for (int layer = 0; layer < model_.spec().layers; ++layer)
-      rank->decoder.run(rank->decoder.kernels.copy_places,
-                        CopyPlacesParams{rank->kv.layer(layer), list, std::ssize(copies)});
-  }
+      rank.decoder.run(rank.decoder.kernels.copy_places,
+                       CopyPlacesParams{rank.kv.layer(layer), list, std::ssize(copies)});
+  });
 }
 
 }  // namespace invar

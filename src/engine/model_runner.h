@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "engine/model.h"
 #include "model/forward.h"
 
@@ -40,7 +41,8 @@ class ModelRunner {
   struct Rank;
   struct Team;
   void run_stages(Rank& rank, const Batch& batch, ForwardIo& io);
-  void run_or_end(Rank& rank, const Batch& batch, ForwardIo& io);
+  // Each rank's work on its own thread, at the same time; returns when all are done.
+  void on_every_rank(FunctionRef<void(int)> work);
 
   Model& model_;
   RunnerLimits limits_;

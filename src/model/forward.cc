@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "model/forward_pass.h"
@@ -22,8 +23,9 @@ ForwardPass::ForwardPass(Decoder& decoder, const Batch& batch, KvStorage& kv, Wo
       layer_end_(batch.layer_end < 0 ? decoder.spec.layers : batch.layer_end),
       hooks_(decoder, batch, ws, io),
       ops_(decoder, rows_, ws, group, hooks_, io) {
-  CHECK(rows_ <= ws.max_rows && std::ssize(batch.logit_rows) <= ws.max_logit_rows,
-        "a batch larger than its workspace");
+  CHECK(rows_ <= ws.max_rows, "a batch larger than its workspace");
+  CHECK(std::ssize(batch.logit_rows) <= ws.max_logit_rows || io.take_logits || group.rank() > 0,
+        "more logits than there is room for");
   const int last = batch.layer_begin == spec_.layers ? spec_.all_layers() : spec_.layers;
   CHECK(0 <= batch.layer_begin && batch.layer_begin <= layer_end_ && layer_end_ <= last,
         "layer range");
@@ -52,7 +54,7 @@ void ForwardPass::launch() {
     ffn_dense(layer);
     hooks_.after_layer(layer);
   }
-  if (is_last_stage()) head();
+  if (is_last_stage()) head(0);
 }
 
 // h = rows of the embedding, or what the stage before left
@@ -101,39 +103,63 @@ void ForwardPass::attention_block(int layer) {
   hooks_.trace("o", layer, hidden(), spec_.hidden, rows_);
 }
 
-// Logits of the rows that want them, from the last residual stream.
-void ForwardPass::head() {
-  const int64_t count = std::ssize(batch_.logit_rows);
+// Logits of the rows that want them, from the last residual stream: as many as there is room for,
+// from the `first` on.
+void ForwardPass::head(int64_t first) {
+  const int64_t count = logits_from(first);
   if (count == 0) return;
   const int module = is_mtp();
   const Activation normed = hooks_.final_normed(module);
-  hooks_.keep_output(module);
+  const int32_t* rows = batch_.logit_rows.data() + first;
+  if (first == 0) hooks_.keep_output(module);
   ops_.norm(hidden(), is_mtp() ? model_.weights->mtp().head_norm : model_.weights->final_norm(),
-            normed, ws_.tables.logit_rows, count);
-  hooks_.trace("final_norm", -1, normed, spec_.hidden, count, batch_.logit_rows.data());
+            normed, ws_.tables.logit_rows + first, count);
+  hooks_.trace("final_norm", -1, normed, spec_.hidden, count, rows);
 
   const bool alone = group_.size() == 1;
   float* mine = alone ? ws_.logits.data() : ws_.rank_logits.data();
   ops_.product("logits", normed, model_.weights->head(), nullptr, count, mine,
                alone ? spec_.vocab : shard_.vocab_stride);
   if (!alone) ops_.gather_logits(mine, count);
-  hooks_.trace("logits", -1, ws_.logits.data(), spec_.vocab, count, batch_.logit_rows.data());
+  hooks_.trace("logits", -1, ws_.logits.data(), spec_.vocab, count, rows);
+}
+
+int64_t ForwardPass::logits_from(int64_t first) const {
+  return std::min<int64_t>(ws_.max_logit_rows, std::ssize(batch_.logit_rows) - first);
 }
 
 // What the caller gets. Only here does the host wait for the device.
 void ForwardPass::collect() {
   Stream& stream = *model_.execution.stream;
-  const int64_t count = is_last_stage() ? std::ssize(batch_.logit_rows) : 0;
+  const bool has_logits = is_last_stage() && !batch_.logit_rows.empty();
   io_.logits = {};
-  io_.device_logits = count ? ws_.logits.data() : nullptr;
+  io_.device_logits = has_logits ? ws_.logits.data() : nullptr;
   if (rows_ == 0) return;
-  if (count && !io_.keep_logits)
-    io_.logits = to_host(ws_.logits, ws_.host_logits, count * spec_.vocab);
   if (!is_last_stage()) io_.hidden = to_host(ws_.hidden, ws_.host_hidden, rows_ * spec_.hidden);
   bool* failed = ws_.host_non_finite.data();
   stream.download(failed, ws_.non_finite.data(), rows_ * sizeof(bool));
   io_.non_finite = {failed, static_cast<size_t>(rows_)};
-  if (!io_.keep_logits || !is_last_stage()) stream.wait();
+  if (io_.keep_logits && is_last_stage()) return;
+  if (has_logits) io_.logits = logits_to_host(0);
+  stream.wait();
+  if (has_logits) hand_over();
+}
+
+// The logits go to whoever takes them, and those that there was no room for are computed then.
+void ForwardPass::hand_over() {
+  const int64_t count = std::ssize(batch_.logit_rows);
+  for (int64_t first = 0;;) {
+    if (io_.take_logits) io_.take_logits(first, std::exchange(io_.logits, {}));
+    first += logits_from(first);
+    if (first == count) return;
+    head(first);
+    io_.logits = logits_to_host(first);
+    model_.execution.stream->wait();
+  }
+}
+
+std::span<const float> ForwardPass::logits_to_host(int64_t first) const {
+  return to_host(ws_.logits, ws_.host_logits, logits_from(first) * spec_.vocab);
 }
 
 // The first elements of a device's array as the host sees them once the stream is waited for.

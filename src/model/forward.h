@@ -1,6 +1,7 @@
 // The forward pass: one function for prompts, generated tokens, drafts and training rows alike.
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "collectives/group.h"
@@ -23,6 +24,10 @@ struct ForwardIo {
   // Leave the logits on the device and do not wait for it: what the host is to read here is there
   // once the decoder's stream has been waited for.
   bool keep_logits = false;
+  // Takes the logits when set, in pieces of what the workspace has room for: the number of the
+  // first and their rows, in the batch's order (host memory, until it returns). `logits` stays
+  // empty then, and a batch may want more than there is room for.
+  std::function<void(int64_t first, std::span<const float> logits)> take_logits;
   // Out: [logit_rows][V], in the batch's order (host memory). Empty unless the last layer ran, and
   // with keep_logits.
   std::span<const float> logits;

@@ -23,13 +23,17 @@ class ForwardPass {
   void join_tokens();
   void attention_block(int layer);
   void ffn_dense(int layer);
-  void head();
+  void head(int64_t first);
+  void hand_over();
 
   bool is_first_stage() const { return batch_.layer_begin == 0; }
   bool is_last_stage() const { return layer_end_ >= spec_.layers; }
   // The range is the module that predicts one token further.
   bool is_mtp() const { return layer_end_ > spec_.layers; }
   const LayerWeights& weights(int layer) const { return model_.weights->layers()[layer]; }
+  // How many logits a head from the `first` on computes.
+  int64_t logits_from(int64_t first) const;
+  std::span<const float> logits_to_host(int64_t first) const;
   float* hidden() const { return ws_.hidden.data(); }
   size_t hidden_size() const { return static_cast<size_t>(rows_ * spec_.hidden); }
   std::span<float> to_host(const DeviceArray<float>& from, const PinnedArray<float>& copy,
