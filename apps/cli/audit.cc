@@ -8,11 +8,9 @@
 #include <random>
 #include <set>
 
-#include "audit_runs.h"
+#include "audit_axes.h"
 #include "base/error.h"
 #include "base/timer.h"
-#include "device/cuda_device.h"
-#include "kernels/select.h"
 
 namespace invar::cli {
 
@@ -31,178 +29,6 @@ ModelOptions with_arithmetic(ModelOptions options, const std::string& arithmetic
   options.arithmetic = arithmetic;
   if (arithmetic == "control") options.device = "cpu";
   return options;
-}
-
-struct Axis {
-  std::string name;
-  std::vector<Schedule> schedules;
-  bool control_differs;  // whether a conventional engine's bits depend on this axis
-  // What the runs of an axis must have seen, else it has tried nothing.
-  bool expects_cached = false, expects_preempted = false;
-  int expects_live = 0;
-};
-
-// Memory for the longest sequence `times` over.
-int64_t pages_for(const DecoderSpec& spec, const Schedule& base, int times) {
-  const int places = base.engine.page_places;
-  const int64_t pages = (base.engine.scheduler.max_model_len + places - 1) / places;
-  return times * pages * KvStorage::page_bytes(spec.layers, places, spec.kv_heads, spec.head_dim);
-}
-
-// Every axis at once, as the seed has it: who is computed when, where, by whom, beside whom.
-Schedule random_schedule(const Schedule& base, const DecoderSpec& spec, uint32_t seed, int live) {
-  std::mt19937 random(9000 + seed);
-  const auto below = [&](size_t n) { return static_cast<int>(random() % n); };
-  Schedule s = base;
-  s.label = fmt::format("schedule {}", seed);
-  s.engine.page_places = 32 << below(3);
-  s.engine.prefix_caching = below(2);
-  s.rounds = s.engine.prefix_caching ? 1 + below(2) : 1;
-  if (below(3) == 0) s.engine.kv_bytes = pages_for(spec, base, std::max(2, live / 16));
-  SchedulerOptions& o = s.engine.scheduler;
-  o.policy = scheduler_names()[seed % scheduler_names().size()];
-  o.max_num_seqs = live + below(live);
-  // Some compute prompts whole.
-  o.max_num_batched_tokens = std::max(o.max_num_seqs + below(400), o.max_model_len * below(2));
-  if (o.policy != "sarathi" && o.policy != "simple-chunking")
-    o.max_num_batched_tokens = std::max(o.max_num_batched_tokens, o.max_model_len);
-  std::vector<std::string> sets;
-  for (const std::string& set : instruction_sets())
-    if (is_supported(set) && set != "scalar") sets.push_back(set);
-  if (base.model.device == "cpu" && !sets.empty())
-    s.model.instruction_set = sets[static_cast<size_t>(below(sets.size()))];
-  s.model.threads = 1 + below(3);
-  for (int most = std::min(attention_output_runs(spec), down_runs(spec));
-       s.model.ranks * 2 <= most && below(2);)
-    s.model.ranks *= 2;
-  if (spec.layers > 1 && below(2)) s.model.layer_cuts = {1 + below(spec.layers - 1)};
-  s.neighbours = live + 40;
-  s.at_once = live + 20;
-  s.arrival = seed;
-  if (below(4) == 0) s.trees = seed;
-  return s;
-}
-
-std::vector<Axis> make_axes(const AuditFlags& flags, const Schedule& base,
-                            const DecoderSpec& spec) {
-  std::vector<Axis> axes;
-  const auto vary = [&](Axis& axis, std::string label) -> Schedule& {
-    axis.schedules.push_back(base);
-    axis.schedules.back().label = std::move(label);
-    return axis.schedules.back();
-  };
-
-  Axis batch{"batch and place", {}, true};
-  vary(batch, "one request at a time").one_at_a_time = true;
-  for (const int n :
-       flags.full ? std::vector<int>{0, 1, 3, 7, 15, 31, 56} : std::vector<int>{0, 7, 56}) {
-    Schedule& s = vary(batch, fmt::format("{} neighbours", n));
-    s.neighbours = n;
-    s.arrival = n;
-  }
-  axes.push_back(std::move(batch));
-
-  Axis chunks{"chunk cuts", {}, true};
-  for (const int rows : flags.full ? std::vector<int>{1, 2, 15, 17, 32, 100, 300, 1024}
-                                   : std::vector<int>{9, 40, 300}) {
-    Schedule& s = vary(chunks, fmt::format("steps of {} rows", rows));
-    s.engine.scheduler.max_num_batched_tokens = rows;
-    s.engine.scheduler.max_num_seqs = std::min(rows, s.engine.scheduler.max_num_seqs);
-  }
-  axes.push_back(std::move(chunks));
-
-  Axis arrival{"arrival order", {}, true};
-  for (uint32_t seed = 1; seed <= (flags.full ? 8u : 3u); ++seed)
-    vary(arrival, fmt::format("order {}", seed)).arrival = seed;
-  axes.push_back(std::move(arrival));
-
-  Axis threads{"threads", {}, false};
-  for (const int n : {1, 2, 3}) vary(threads, fmt::format("{} threads", n)).model.threads = n;
-  axes.push_back(std::move(threads));
-
-  const bool on_gpu = base.model.device != "cpu";
-  Axis sets{"instruction set", {}, false};
-  for (const std::string& set : instruction_sets())
-    if (is_supported(set) && (flags.full || set != "scalar"))
-      vary(sets, set).model.instruction_set = set;
-  if (!on_gpu) axes.push_back(std::move(sets));
-
-  Axis devices{"device", {}, false};
-  vary(devices, "cpu").model.device = "cpu";
-  for (int i = 0; i < cuda_device_count(); ++i) {
-    if (!cuda_device_is_usable(i)) continue;
-    Schedule& s = vary(devices, fmt::format("cuda:{}", i));
-    s.model.device = s.label;
-    s.model.instruction_set = "auto";
-  }
-  if (devices.schedules.size() > 1) axes.push_back(std::move(devices));
-
-  Axis pages{"page size", {}, false};
-  for (const int places : {32, 64, 128})
-    vary(pages, fmt::format("{} places", places)).engine.page_places = places;
-  axes.push_back(std::move(pages));
-
-  Axis ranks{"ranks", {}, true};
-  for (int size = 1; size <= std::min(attention_output_runs(spec), down_runs(spec)); size *= 2)
-    vary(ranks, fmt::format("{} ranks", size)).model.ranks = size;
-  axes.push_back(std::move(ranks));
-
-  Axis cuts{"layer cuts", {}, false};
-  for (int cut = 1; cut < spec.layers; cut += flags.full ? 1 : 2)
-    vary(cuts, fmt::format("cut at {}", cut)).model.layer_cuts = {cut};
-  axes.push_back(std::move(cuts));
-
-  Axis policies{"scheduling policy", {}, true};
-  for (const std::string& policy : scheduler_names()) {
-    Schedule& s = vary(policies, policy);
-    s.engine.scheduler.policy = policy;
-    // Some compute prompts whole.
-    s.engine.scheduler.max_num_batched_tokens = s.engine.scheduler.max_model_len;
-    s.neighbours = 7;
-    s.arrival = 7;
-  }
-  axes.push_back(std::move(policies));
-
-  Axis cache{"prefix cache", {}, true, true};
-  vary(cache, "off").engine.prefix_caching = false;
-  vary(cache, "cold");
-  vary(cache, "warm").rounds = 2;
-  Schedule& evicted = vary(cache, "evicted");
-  evicted.rounds = 2;
-  evicted.neighbours = 20;
-  evicted.engine.kv_bytes = pages_for(spec, base, 1);
-  axes.push_back(std::move(cache));
-
-  Axis preemption{"preemption", {}, true, false, true};
-  vary(preemption, "room for all");
-  for (const bool caching : {false, true}) {
-    Schedule& s = vary(preemption, caching ? "little room" : "little room, no cache");
-    s.engine.prefix_caching = caching;
-    s.engine.kv_bytes = pages_for(spec, base, 1);
-  }
-  axes.push_back(std::move(preemption));
-
-  Axis trees{"draft trees", {}, true};
-  vary(trees, "plain");
-  for (uint32_t seed = 1; seed <= (flags.full ? 8u : 2u); ++seed)
-    for (const int places : flags.full ? std::vector<int>{32, 64, 128} : std::vector<int>{32}) {
-      Schedule& s = vary(trees, fmt::format("trees {}, pages of {}", seed, places));
-      s.trees = seed;
-      s.engine.page_places = places;
-    }
-  axes.push_back(std::move(trees));
-
-  const int live = flags.full ? 256 : 32;
-  Axis together{"all together", {}, true, true, true, live};
-  for (uint32_t seed = 1; seed <= (flags.full ? 20u : 5u); ++seed)
-    together.schedules.push_back(random_schedule(base, spec, seed, live));
-  axes.push_back(std::move(together));
-
-  Axis restart{"restart", {}, false};
-  vary(restart, "this process");
-  vary(restart, "another process").elsewhere = true;
-  axes.push_back(std::move(restart));
-  return axes;
 }
 
 struct Result {
@@ -351,7 +177,7 @@ int run_audit(const AuditFlags& flags) {
   const std::string arithmetic = base.model.arithmetic, made = made_weights(base.model);
   ProgressLine progress(!flags.model.json);
   Report report(flags.model.json);
-  for (const Axis& axis : make_axes(flags, base, spec)) {
+  for (const Axis& axis : make_axes(flags.full, base, spec)) {
     progress.show(fmt::format("{} ...", axis.name));
     const Result ours = run_axis(runner, axis, arithmetic);
     const Result foil = run_axis(runner, axis, "control");

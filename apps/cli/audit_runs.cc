@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 #include <random>
+#include <thread>
 
 #include "base/error.h"
 #include "engine/model_runner.h"
@@ -19,6 +21,8 @@ namespace invar::cli {
 
 namespace {
 
+constexpr int64_t kFirstNeighbour = 1000;  // ids below are probes
+
 // The requests whose bits are compared: short and long, across the edges of leaves, pages and
 // splits.
 std::vector<Request> probes(int vocab, int answer) {
@@ -26,6 +30,10 @@ std::vector<Request> probes(int vocab, int answer) {
   for (const int prompt : {1, 2, 31, 33, 64, 127, 129, 200})
     all.push_back(random_request(std::ssize(all), vocab, prompt, answer, 100 + prompt));
   return all;
+}
+
+void drop_neighbours(Answers& answers) {
+  std::erase_if(answers, [](const auto& entry) { return entry.first >= kFirstNeighbour; });
 }
 
 // ---- Draft trees ----
@@ -225,7 +233,29 @@ Model& AuditRunner::model(const ModelOptions& options) {
 Answers AuditRunner::run(const Schedule& schedule) {
   counts_ = {};
   if (schedule.elsewhere) return run_elsewhere(schedule);
+  if (schedule.replicas > 1) return run_replicas(schedule);
   return schedule.trees ? run_trees(schedule) : run_engine(schedule);
+}
+
+std::vector<Request> AuditRunner::requests_of(const Schedule& schedule, int vocab) const {
+  std::vector<Request> requests = probes(vocab, answer_tokens_);
+  if (schedule.fills_context) {
+    const int context = schedule.engine.scheduler.max_model_len;
+    const int prompt = std::max(1, context - answer_tokens_);
+    requests.push_back(random_request(std::ssize(requests), vocab, prompt, context - prompt, 300));
+  }
+  for (int i = 0; i < schedule.neighbours; ++i)
+    requests.push_back(random_request(kFirstNeighbour + i, vocab, 1 + (i * 37) % 90,
+                                      1 + (i * 13) % answer_tokens_, 7000 + i));
+  std::mt19937 random(schedule.arrival);
+  if (schedule.arrival) std::shuffle(requests.begin(), requests.end(), random);
+  return requests;
+}
+
+void AuditRunner::count(const StepStats& step) {
+  counts_.cached += step.cached;
+  counts_.preempted += step.preempted;
+  counts_.most_live = std::max(counts_.most_live, step.running);
 }
 
 Answers AuditRunner::run_engine(const Schedule& schedule) {
@@ -235,23 +265,14 @@ Answers AuditRunner::run_engine(const Schedule& schedule) {
   Collector collector;
   const auto step = [&] {
     const bool worked = engine.step(collector);
-    counts_.cached += worked ? engine.last_step().cached : 0;
-    counts_.preempted += worked ? engine.last_step().preempted : 0;
-    if (worked) counts_.most_live = std::max(counts_.most_live, engine.last_step().running);
+    if (worked) count(engine.last_step());
     return worked;
   };
-  int64_t count = 0;
   for (int round = 0; round < schedule.rounds; ++round) {
     collector.answers.clear();
-    std::vector<Request> requests = probes(vocab, answer_tokens_);
-    count = std::ssize(requests);
-    for (int i = 0; i < schedule.neighbours; ++i)
-      requests.push_back(random_request(1000 + i, vocab, 1 + (i * 37) % 90,
-                                        1 + (i * 13) % answer_tokens_, 7000 + i));
     std::mt19937 random(schedule.arrival);
-    if (schedule.arrival) std::shuffle(requests.begin(), requests.end(), random);
     int arrived = 0;
-    for (Request& request : requests) {
+    for (Request& request : requests_of(schedule, vocab)) {
       engine.add(std::move(request));
       if (++arrived < schedule.at_once) continue;
       while (schedule.one_at_a_time && step()) {
@@ -263,8 +284,41 @@ Answers AuditRunner::run_engine(const Schedule& schedule) {
     }
     if (const std::string broken = engine.check_integrity(); !broken.empty()) fail("{}", broken);
   }
-  std::erase_if(collector.answers, [&](const auto& entry) { return entry.first >= count; });
+  drop_neighbours(collector.answers);
   return std::move(collector.answers);
+}
+
+// Requests are dealt out in turn; the engines compute at the same time, on threads of their own.
+Answers AuditRunner::run_replicas(const Schedule& schedule) {
+  Model& model = this->model(schedule.model);
+  const auto replicas = static_cast<size_t>(schedule.replicas);
+  std::vector<std::unique_ptr<ThreadPool>> pools;
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (size_t i = 0; i < replicas; ++i) {
+    EngineOptions options = schedule.engine;
+    options.kv_bytes *= static_cast<int64_t>(i + 1);
+    pools.push_back(std::make_unique<ThreadPool>(1));
+    engines.push_back(std::make_unique<Engine>(model, options, pools.back().get()));
+  }
+  size_t next = 0;
+  for (Request& request : requests_of(schedule, model.spec().vocab))
+    engines[next++ % replicas]->add(std::move(request));
+  std::vector<Collector> collectors(replicas);
+  std::mutex counting;
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < replicas; ++i)
+      threads.emplace_back([&, i] {
+        while (engines[i]->step(collectors[i])) {
+          const std::lock_guard lock(counting);
+          count(engines[i]->last_step());
+        }
+      });
+  }
+  Answers answers;
+  for (Collector& collector : collectors) answers.merge(collector.answers);
+  drop_neighbours(answers);
+  return answers;
 }
 
 Answers AuditRunner::run_trees(const Schedule& schedule) {

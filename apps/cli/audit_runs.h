@@ -23,7 +23,9 @@ struct Schedule {
   bool one_at_a_time = false;
   int rounds = 1;      // of the same requests; the last one counts, so that it finds cached pages
   uint32_t trees = 0;  // seed of draft trees that the answers are verified by; 0: none
-  bool elsewhere = false;  // in a process of its own
+  bool elsewhere = false;      // in a process of its own
+  int replicas = 1;            // engines that share the requests, each with a cache of another size
+  bool fills_context = false;  // one more probe, whose answer is as long as the context lets it be
 };
 
 struct Answer {
@@ -61,6 +63,9 @@ class AuditRunner {
 
  private:
   Answers run_engine(const Schedule& schedule);
+  Answers run_replicas(const Schedule& schedule);
+  std::vector<Request> requests_of(const Schedule& schedule, int vocab) const;
+  void count(const StepStats& step);
   Answers run_trees(const Schedule& schedule);
   Answers run_elsewhere(const Schedule& schedule);
 

@@ -122,6 +122,7 @@ class Collector final : public TextSink {
     Line& line = lines_[index];
     std::vector<int64_t> ids;
     cut_prompts(line.request, engine);
+    settle_length(line.request, engine);
     try {
       for (size_t i = 0; i < line.request.answers(); ++i)
         ids.push_back(engine.submit(line.request.answer(i)));
@@ -148,6 +149,14 @@ class Collector final : public TextSink {
   size_t tokens = 0, finished = 0, failed = 0;
 
  private:
+  static void settle_length(openai::Request& request, TextEngine& engine) {
+    if (request.has_length) return;
+    size_t longest = 0;
+    for (size_t i = 0; i < request.prompts.size(); ++i)
+      longest = std::max(longest, engine.encode(request.answer(i * request.text.params.n)).size());
+    openai::settle_length(request, longest, engine.engine().max_model_len());
+  }
+
   std::vector<Line>& lines_;
   std::map<int64_t, std::pair<size_t, size_t>> place_of_;  // line and choice of a request
 };
@@ -184,6 +193,7 @@ int run_batch_file(const BatchFile& file, TextEngine& engine) {
       const json::Value value = json::parse(text, fmt::format("{}, line {}", file.input, number));
       read_custom_id(value, line);
       line.request = parse_line(value, context);
+      line.request.has_length |= file.has_length;
       collector.submit(engine, lines.size() - 1);
     } catch (const Error& error) {
       line.error = error.what();

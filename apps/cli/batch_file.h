@@ -12,6 +12,7 @@ namespace invar::cli {
 struct BatchFile {
   std::string input, output;
   SamplingParams defaults;             // of what a request does not say
+  bool has_length = false;             // their max_tokens is what the user asked for
   const ChatTemplate* chat = nullptr;  // for lines with messages; null: the model has none, because
   std::string no_chat;                 // of this sentence
 };

@@ -25,6 +25,7 @@ struct ChatFlags {
   SamplingParams params;
   std::string system, template_file;
   std::vector<std::string> stop;
+  bool has_length = false;  // --max-tokens is what the user asked for
 };
 
 volatile std::sig_atomic_t interrupted = 0;
@@ -167,6 +168,7 @@ class Chat {
                         .params = flags_.params,
                         .stop = flags_.stop};
     add_end_tokens(request.params, engine_.engine().model());
+    settle_length(request, flags_.has_length, engine_);
     AnswerSink sink(quiet_);
     const int64_t id = engine_.submit(request);
     while (sink.finish == FinishReason::none && !interrupted && engine_.step(sink)) {
@@ -253,7 +255,8 @@ void add_chat(CLI::App& app, Action& action) {
   command->add_option("--stop", flags->stop,
                       "Text that ends an answer; may be given several times");
   command->add_flag("--ignore-eos", flags->params.ignore_eos, "Go on past end-of-sequence tokens");
-  command->callback([&action, flags] {
+  command->callback([&action, flags, command] {
+    flags->has_length = command->count("--max-tokens") > 0;
     use_bundled_model(flags->model);
     action = [flags] { return run_chat(*flags); };
   });

@@ -9,6 +9,7 @@
 
 #include "engine/engine.h"
 #include "frontend/chat_template.h"
+#include "frontend/text_engine.h"
 #include "tokenizer/tokenizer.h"
 
 namespace invar::cli {
@@ -80,6 +81,9 @@ std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags,
 
 // Sampling options by the names that vLLM users know.
 void add_sampling_flags(CLI::App& command, SamplingParams& params);
+// What a request's max_tokens is where the user did not ask for one: the default, or what its
+// prompt leaves of the context if that is less.
+void settle_length(TextRequest& request, bool asked, TextEngine& engine);
 // The model's end-of-sequence tokens join the stop tokens, unless they are to be ignored.
 void add_end_tokens(SamplingParams& params, const Model& model);
 

@@ -97,7 +97,11 @@ class Evaluation {
 
   Answers answer_all(std::vector<Request> requests) const {
     const auto engine = make_engine(model_, flags_.engine);
-    for (Request& r : requests) engine->add(std::move(r));
+    for (Request& r : requests) {
+      r.params.max_tokens =
+          length_that_fits(r.params.max_tokens, r.prompt.size(), engine->max_model_len());
+      engine->add(std::move(r));
+    }
     Answers answers;
     while (engine->step(answers)) {
     }

@@ -27,6 +27,7 @@ struct GenerateFlags {
   int64_t trace_values_mib = 1024;
   std::vector<std::string> stop, choices;
   std::string regex, json_schema_file;
+  bool has_length = false;  // --max-tokens is what the user asked for
 };
 
 // Prints the text of one answer as it comes and remembers when; of several, only remembers.
@@ -45,6 +46,7 @@ class Printer final : public TextSink {
     seconds_ = timer_.seconds();
   }
 
+  int32_t max_tokens = 0;  // what the answers are held to
   std::span<const TextAnswer> answers() const { return answers_; }
   const TextAnswer& answer() const { return answers_[0]; }
   double first_token() const { return first_token_; }
@@ -69,6 +71,7 @@ json::Value report(const Printer& printer, Model& model, double bandwidth,
   v.set("finish_reason", name_of(a.finish));
   v.set("prompt_tokens", static_cast<int64_t>(a.prompt_tokens.size()));
   v.set("completion_tokens", static_cast<int64_t>(a.tokens.size()));
+  v.set("max_tokens", printer.max_tokens);
   v.set("first_token_seconds", printer.first_token());
   v.set("decode_tokens_per_second", printer.decode_rate());
   v.set("share_of_read_bandwidth",
@@ -97,8 +100,12 @@ void print_report(const json::Value& v, const Printer& printer, Model& model) {
       v.find("prompt_tokens")->as_integer(), v.find("completion_tokens")->as_integer(),
       number("first_token_seconds"), number("decode_tokens_per_second"),
       100 * number("share_of_read_bandwidth"));
-  fmt::print(stderr, "arithmetic  {} on {}, {} threads\nlogits hash {}\n", model.identity(),
-             model.instruction_set(), model.pool().size(), to_hex(printer.answer().logits_hash));
+  const std::string threads =
+      model.ranks() == 1
+          ? fmt::format("{} threads", model.pool().size())
+          : fmt::format("{} ranks of {} threads", model.ranks(), model.threads_of_rank());
+  fmt::print(stderr, "arithmetic  {} on {}, {}\nlogits hash {}\n", model.identity(),
+             model.instruction_set(), threads, to_hex(printer.answer().logits_hash));
 }
 
 // What `invar diff` says of a recording.
@@ -140,6 +147,8 @@ std::shared_ptr<Constraint> constraint_of(const GenerateFlags& flags, const Toke
 void answer_one(const GenerateFlags& flags, TextEngine& engine, Printer& printer) {
   TextRequest request{.prompt = *flags.prompt, .params = flags.params, .stop = flags.stop};
   add_end_tokens(request.params, engine.engine().model());
+  settle_length(request, flags.has_length, engine);
+  printer.max_tokens = request.params.max_tokens;
   request.constraint = constraint_of(flags, engine.tokenizer());
   for (; request.choice < flags.params.n; ++request.choice)
     printer.expect(engine.submit(request), request.choice);
@@ -148,7 +157,10 @@ void answer_one(const GenerateFlags& flags, TextEngine& engine, Printer& printer
 }
 
 int answer_file(const GenerateFlags& flags, TextEngine& engine) {
-  BatchFile file{.input = flags.input, .output = flags.output, .defaults = flags.params};
+  BatchFile file{.input = flags.input,
+                 .output = flags.output,
+                 .defaults = flags.params,
+                 .has_length = flags.has_length};
   std::optional<ChatTemplate> chat;
   try {
     chat = load_chat_template(engine.engine().model());
@@ -234,7 +246,8 @@ void add_generate(CLI::App& app, Action& action) {
       ->add_option("--trace-values", flags->trace_values_mib,
                    "MiB of values that a recording keeps; past that, hashes only")
       ->capture_default_str();
-  command->callback([&action, flags] {
+  command->callback([&action, flags, command] {
+    flags->has_length = command->count("--max-tokens") > 0;
     use_bundled_model(flags->model);
     action = [flags] { return run_generate(*flags); };
   });

@@ -131,6 +131,12 @@ ChatTemplate load_chat_template(const ModelOptions& o, const std::string& file) 
   return ChatTemplate::from_texts(texts, o.model);
 }
 
+namespace {
+
+constexpr int kAutoContext = -1;  // of --max-model-len, as in vLLM
+
+}  // namespace
+
 void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   SchedulerOptions& s = flags.options.scheduler;
   command
@@ -140,7 +146,14 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       ->capture_default_str();
   command
       .add_option("--max-model-len", s.max_model_len,
-                  "Tokens of prompt and answer; 0 is what the model and the memory allow")
+                  "The context: tokens of prompt and answer; 0 is the model's; auto, or -1, is as "
+                  "much of it as the KV cache holds for one sequence")
+      ->transform(CLI::Validator(
+          [](std::string& text) {
+            if (text == "auto") text = std::to_string(kAutoContext);
+            return std::string();
+          },
+          ""))
       ->capture_default_str();
   command
       .add_option("--scheduling-policy", s.policy,
@@ -161,8 +174,20 @@ std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags, Thre
   EngineOptions options = flags.options;
   if (!(flags.kv_gib >= 0 && flags.kv_gib < 1e6))
     fail_usage("expected kv-cache-memory in GiB, 0 or more, found {}", flags.kv_gib);
-  options.kv_bytes = static_cast<int64_t>(flags.kv_gib * (1 << 30));
-  return std::make_unique<Engine>(model, options, threads);
+  if (flags.kv_gib > 0) options.kv_bytes = static_cast<int64_t>(flags.kv_gib * (1 << 30));
+  options.fit_context = options.scheduler.max_model_len == kAutoContext;
+  if (options.fit_context) options.scheduler.max_model_len = 0;
+  auto engine = std::make_unique<Engine>(model, options, threads);
+  if (options.fit_context)
+    fmt::print(stderr, "context {} of the model's {} tokens (--max-model-len auto)\n",
+               engine->max_model_len(), model.spec().max_positions);
+  return engine;
+}
+
+void settle_length(TextRequest& request, bool asked, TextEngine& engine) {
+  if (asked) return;
+  request.params.max_tokens = length_that_fits(
+      request.params.max_tokens, engine.encode(request).size(), engine.engine().max_model_len());
 }
 
 void add_sampling_flags(CLI::App& command, SamplingParams& p) {

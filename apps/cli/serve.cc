@@ -29,6 +29,8 @@ struct ServeFlags {
   int replicas = 1;
   double request_seconds = 0;
   int engine_socket = -1;  // of an engine's process
+  int engine_context =
+      0;  // of one that is started again: what the first one had; 0: it is the first
 };
 
 ToolFormat tool_format(const std::string& parser, const ChatTemplate& chat) {
@@ -88,6 +90,7 @@ class LocalEngine {
       threads = std::max(1, static_cast<int>(ThreadPool::usable_cores().size()) / flags.replicas);
     if (flags.model.options.device == "cpu" && flags.model.options.ranks == 1) threads_ = threads;
     flags.engine.options.sharers = flags.replicas;
+    if (flags.engine_context) flags.engine.options.scheduler.max_model_len = flags.engine_context;
     model_ = load_model(flags.model);
     server::BackendFacts facts{.identity = model_->identity(),
                                .weights = weights_digest(model_->options(), model_->pool()),
@@ -99,6 +102,9 @@ class LocalEngine {
     for (int i = 0; i < flags.replicas; ++i) {
       if (i > 0) pools_.push_back(std::make_unique<ThreadPool>(threads, i * threads));
       engines_.push_back(make_engine(*model_, flags.engine, i > 0 ? pools_.back().get() : nullptr));
+      // All have the first one's context and cache, whatever memory says after it.
+      flags.engine.options.scheduler.max_model_len = engines_.front()->max_model_len();
+      flags.engine.options.kv_bytes = engines_.front()->kv_bytes();
       backends_.push_back(
           std::make_unique<server::InprocBackend>(*engines_.back(), tokenizer, facts));
       backends.push_back(backends_.back().get());
@@ -181,10 +187,10 @@ int run_serve(ServeFlags flags) {
   }
   std::optional<LocalEngine> local;
   std::optional<server::EngineProcess> apart;
-  server::Backend& backend =
-      flags.engine_process
-          ? static_cast<server::Backend&>(apart.emplace(engine_command(), tokenizer))
-          : local.emplace(flags, tokenizer).backend();
+  server::Backend& backend = flags.engine_process
+                                 ? static_cast<server::Backend&>(apart.emplace(
+                                       engine_command(), tokenizer, "--engine-context"))
+                                 : local.emplace(flags, tokenizer).backend();
   const auto journal = open_journal(flags);
   server::Server server(flags.server, served, backend, journal.get());
   fmt::print(stderr, "{} as {} on {}\n", backend.facts().identity, served.names.front(),
@@ -292,8 +298,7 @@ void add_serve(CLI::App& app, Action& action) {
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   command->add_flag("--no-prompt-logprobs{false}", flags->engine.options.prompt_logprobs,
-                    "Refuse prompt_logprobs and echo with logprobs; saves the memory of a step's "
-                    "logits");
+                    "Refuse prompt_logprobs and echo with logprobs");
   refuse_foreign_flags(*command);
   command->add_option("--chat-template", flags->template_file,
                       "A Jinja file instead of the model's own template");
@@ -314,6 +319,7 @@ void add_serve(CLI::App& app, Action& action) {
   command->add_flag("--engine-process", flags->engine_process,
                     "The engine in a process of its own: when it dies, clients wait and go on");
   command->add_option("--engine-socket", flags->engine_socket)->group("");  // of that process
+  command->add_option("--engine-context", flags->engine_context)->group("");
   command->callback([&action, flags] { action = [flags] { return run_serve(*flags); }; });
 }
 

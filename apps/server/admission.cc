@@ -79,7 +79,7 @@ openai::Request Admission::read(const JournalEntry& entry,
     context.earlier = &items.as_array();
   }
   const openai::Endpoint endpoint = endpoint_of(entry.endpoint);
-  // What is left of the context, unless the request says less.
+  // A chat's answer may fill the context: settle_length takes the prompt off.
   if (endpoint != openai::Endpoint::completions) context.defaults.max_tokens = facts.max_model_len;
   const json::Value body = parse_body(entry.request);
   openai::Request request = openai::parse_request(body, endpoint, context);
@@ -117,11 +117,16 @@ Admitted Admission::admit(const HttpRequest& http, const std::optional<std::stri
   check_model(request.model);
   // A number that every client's JSON reader keeps.
   if (!request.has_seed) request.text.params.seed = random_bits(53);
-  request.text.params = entry.params = checked(std::move(request.text.params), facts.vocab);
+  request.text.params = checked(std::move(request.text.params), facts.vocab);
   take_places(*places, request);
   if (const std::string* key = http.header("idempotency-key")) entry.idempotency_key = *key;
-  for (const openai::Prompt& prompt : request.prompts)
+  size_t longest = 0;
+  for (const openai::Prompt& prompt : request.prompts) {
     entry.prompts.push_back(encode(request, prompt));
+    longest = std::max(longest, entry.prompts.back().size());
+  }
+  openai::settle_length(request, longest, facts.max_model_len);
+  request.text.params = entry.params = checked(std::move(request.text.params), facts.vocab);
   Admitted admitted = complete(std::move(entry), std::move(request));
   admitted.places = std::move(places);
   admitted.earlier = earlier;
@@ -257,6 +262,15 @@ std::vector<Job> Admission::make_jobs(const JournalEntry& entry,
                                  size, facts.max_model_len - 1, facts.max_model_len),
                      "context_length_exceeded",
                      request.endpoint == openai::Endpoint::completions ? "prompt" : "messages"};
+    if (entry.params.max_tokens > facts.max_model_len - size)
+      throw ApiError{
+          400,
+          fmt::format("the prompt has {} tokens and max_tokens is {}: together they "
+                      "exceed the context of {}; at most {} tokens of answer fit",
+                      size, entry.params.max_tokens, facts.max_model_len,
+                      facts.max_model_len - size),
+          "context_length_exceeded",
+          request.endpoint == openai::Endpoint::responses ? "max_output_tokens" : "max_tokens"};
     jobs.push_back({.prompt = prompt,
                     .params = entry.params,
                     .choice = static_cast<int32_t>(i % n),

@@ -40,8 +40,11 @@ void add_counters(BackendStats& to, const BackendStats& from) {
 
 }  // namespace
 
-EngineProcess::EngineProcess(std::vector<std::string> command, const Tokenizer& tokenizer)
-    : command_(std::move(command)), constraints_(tokenizer) {
+EngineProcess::EngineProcess(std::vector<std::string> command, const Tokenizer& tokenizer,
+                             std::string context_option)
+    : command_(std::move(command)),
+      context_option_(std::move(context_option)),
+      constraints_(tokenizer) {
   supervisor_ = std::thread([this] { supervise(); });
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return ready_once_ || given_up_; });
@@ -162,7 +165,13 @@ void EngineProcess::supervise() {
 }
 
 void EngineProcess::spawn() {
-  const SpawnedEngine engine = spawn_engine(command_);
+  std::vector<std::string> command = command_;
+  {
+    const std::lock_guard lock(mutex_);
+    if (ready_once_ && !context_option_.empty())
+      command.insert(command.end() - 1, {context_option_, std::to_string(facts_.max_model_len)});
+  }
+  const SpawnedEngine engine = spawn_engine(command);
   receiving_ = engine.socket;
   const std::lock_guard lock(mutex_);
   process_ = engine.process;

@@ -25,7 +25,10 @@ class EngineProcess final : public Backend {
   // Runs `command` with the number of a socket's file as one more argument; that process calls
   // serve_engine with it. Waits until it is ready; throws Error when it never is. `tokenizer`
   // outlives this: forms of answers are checked here, before the engine sees them.
-  EngineProcess(std::vector<std::string> command, const Tokenizer& tokenizer);
+  // `context_option`, where there is one, tells an engine that is started again the context that
+  // the first one had, so that what memory there is then changes nothing.
+  EngineProcess(std::vector<std::string> command, const Tokenizer& tokenizer,
+                std::string context_option = {});
   ~EngineProcess() override;  // ends the process
 
   void start(BackendSink& sink) override;
@@ -70,6 +73,7 @@ class EngineProcess final : public Backend {
   const char* interned(const std::string& sentence);
 
   const std::vector<std::string> command_;
+  const std::string context_option_;
   std::mutex compiling_;  // guards constraints_
   ConstraintCompiler constraints_;
 

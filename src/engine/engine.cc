@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -29,6 +30,17 @@ namespace {
 constexpr const char* kNotFinite = "a key, a value or a logit was not finite";
 constexpr const char* kGrammarTooLarge = "the grammar has too many states along the answer";
 
+int64_t pages_of(int64_t tokens, int page_places) {
+  return (tokens + page_places - 1) / page_places;
+}
+
+// Room for logits, so that a prompt's log-probabilities are not computed row by row.
+constexpr int kLeastLogitRows = 32;
+
+double gib(int64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 30);
+}
+
 }  // namespace
 
 struct Engine::State {
@@ -40,6 +52,7 @@ struct Engine::State {
   ConstraintTally constraint_tally;
   std::vector<uint64_t> allowed;  // by the constraint, for the token that is drawn next
   const char* constraint_error = nullptr;
+  bool begun = false;  // a step has computed some of it
   int32_t prompt_logprobs_done =
       1;  // positions whose log-probability was given: after a preemption, not again
 
@@ -78,13 +91,9 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads)
   for (int i = 0; i < pool_of_threads_.size(); ++i)
     per_thread_.push_back(std::make_unique<PerThread>(model.host_kernels()));
 
+  if (s.max_model_len == 0) s.max_model_len = longest;
   const int pages = sized_pages();
-  const int64_t places = int64_t{pages} * options_.page_places;
-  if (s.max_model_len > places)
-    fail("not enough memory for the KV cache: one sequence of {} tokens needs {} pages, {} fit",
-         s.max_model_len, (s.max_model_len + options_.page_places - 1) / options_.page_places,
-         pages);
-  if (s.max_model_len == 0) s.max_model_len = static_cast<int>(std::min<int64_t>(longest, places));
+  settle_context(pages);
   pool_ = std::make_unique<PagePool>(pages, options_.page_places);
   if (options_.prefix_caching) cache_ = std::make_unique<PrefixCache>(*pool_);
   scheduler_ = make_scheduler(s, *pool_, cache_.get());
@@ -93,6 +102,7 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads)
     device_sampler_ =
         std::make_unique<DeviceSampler>(runner_->decoder().kernels.sample,
                                         runner_->decoder().execution, limits(pages).max_logit_rows);
+  io_.take_logits = [this](int64_t first, std::span<const float> logits) { sample(first, logits); };
 }
 
 Engine::~Engine() = default;
@@ -103,38 +113,62 @@ RunnerLimits Engine::limits(int pages) const {
   return {.pages = pages,
           .page_places = options_.page_places,
           .max_rows = rows,
-          .max_logit_rows = options_.prompt_logprobs ? rows : std::min(rows, s.max_num_seqs)};
+          .max_logit_rows = std::min(rows, std::max(s.max_num_seqs, kLeastLogitRows))};
+}
+
+// Of all ranks together.
+int64_t Engine::page_bytes() const {
+  int64_t total = 0;
+  for (int rank = 0; rank < model_.ranks(); ++rank) total += page_bytes_of(rank);
+  return total;
+}
+
+int64_t Engine::page_bytes_of(int rank) const {
+  const DecoderSpec& spec = model_.spec();
+  return KvStorage::page_bytes(spec.layers, options_.page_places,
+                               make_shard(spec, rank, model_.ranks()).kv_heads, spec.head_dim);
 }
 
 // As many pages as --kv-cache-memory gives, or as fit into 90 % of what is free once a largest step
 // has run, and never more than all sequences together can use.
 int Engine::sized_pages() {
-  const DecoderSpec& spec = model_.spec();
-  const int64_t page_bytes = KvStorage::page_bytes(
-      spec.layers, options_.page_places, std::max(spec.kv_heads, model_.ranks()), spec.head_dim);
   const SchedulerOptions& s = options_.scheduler;
-  const int64_t longest = s.max_model_len ? s.max_model_len : spec.max_positions;
-  const int64_t useful =
-      s.max_num_seqs * ((longest + options_.page_places - 1) / options_.page_places);
-  int64_t bytes = options_.kv_bytes;
-  if (bytes == 0) {
-    bytes = free_bytes_beside_a_step() / 10 * 9 / options_.sharers;
-  }
-  const int64_t pages = std::min({useful, bytes / page_bytes, int64_t{1} << 24});
+  const int64_t useful = s.max_num_seqs * pages_of(s.max_model_len, options_.page_places);
+  const int64_t room = options_.kv_bytes ? options_.kv_bytes / page_bytes() : pages_beside_a_step();
+  const int64_t pages = std::min({useful, room, int64_t{1} << 24});
   if (pages < 1)
     fail(
-        "not enough memory for the KV cache: one page of {} places needs {} bytes, {} are "
+        "not enough memory for the KV cache: one page of {} places needs {} bytes, which are not "
         "available",
-        options_.page_places, page_bytes, bytes);
+        options_.page_places, page_bytes());
   return static_cast<int>(pages);
 }
 
-// What the fullest device has left beside the activations of a largest step. A GPU runs one, since
-// its kernels take memory too.
-int64_t Engine::free_bytes_beside_a_step() {
+// What an answer may be long is said by the model or the user. A smaller cache is no reason to cut
+// it; it is one not to start.
+void Engine::settle_context(int pages) {
+  int32_t& context = options_.scheduler.max_model_len;
+  const int64_t places = int64_t{pages} * options_.page_places;
+  if (places >= context) return;
+  if (!options_.fit_context)
+    fail(
+        "not enough memory for the KV cache: one sequence of {} tokens, the context, needs "
+        "{:.4g} GiB and there are {:.4g}, enough for a context of {}; --max-model-len {} or auto "
+        "takes that",
+        context, gib(pages_of(context, options_.page_places) * page_bytes()),
+        gib(pages * page_bytes()), places, places);
+  context = static_cast<int32_t>(places);
+}
+
+// Pages in 90 % of what every device has left beside the activations of a largest step. A GPU runs
+// one, since its kernels take memory too.
+int64_t Engine::pages_beside_a_step() {
+  const auto share = [&](int64_t bytes) { return bytes / 10 * 9 / options_.sharers; };
   ModelRunner trial(model_, limits(1));
   if (model_.device().is_host())  // takes memory only when it is written
-    return static_cast<int64_t>(model_.device().available_bytes()) - trial.workspace_bytes();
+    return share(static_cast<int64_t>(model_.device().available_bytes()) -
+                 trial.workspace_bytes()) /
+           page_bytes();
   const RunnerLimits& most = trial.limits();
   Batch batch;
   batch.sequences.assign(most.max_rows, {{0}});
@@ -144,9 +178,12 @@ int64_t Engine::free_bytes_beside_a_step() {
   }
   ForwardIo io;
   trial.run(batch, io);
-  int64_t least = std::numeric_limits<int64_t>::max();
+  std::map<Device*, int64_t> bytes_on;  // of a page, all ranks of the device
   for (int rank = 0; rank < model_.ranks(); ++rank)
-    least = std::min(least, static_cast<int64_t>(model_.device(rank).available_bytes()));
+    bytes_on[&model_.device(rank)] += page_bytes_of(rank);
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const auto& [device, bytes] : bytes_on)
+    least = std::min(least, share(static_cast<int64_t>(device->available_bytes())) / bytes);
   return least;
 }
 
@@ -158,6 +195,11 @@ void Engine::add(Request request) {
     fail_usage(
         "the prompt has {} tokens; at most {} fit with one token of answer (max-model-len {})",
         size, max_model_len() - 1, max_model_len());
+  if (request.params.max_tokens > max_model_len() - size)
+    fail_usage(
+        "the prompt has {} tokens and max_tokens is {}: together they exceed the context of {} "
+        "(max-model-len); at most {} tokens of answer fit",
+        size, request.params.max_tokens, max_model_len(), max_model_len() - size);
   for (const int32_t token : request.prompt)
     if (token < 0 || token >= model_.spec().vocab)
       fail_usage("expected prompt tokens from 0 to {}, found {}", model_.spec().vocab - 1, token);
@@ -200,13 +242,10 @@ bool Engine::step(OutputSink& sink) {
   build_batch();
   if (io_.trace) begin_trace();
   io_.keep_logits = draws_on_device();
+  if (!io_.keep_logits) prepare_constraints();
+  drawn_.resize(wanted_.size());
   runner_->run(batch_, io_);
-  if (io_.keep_logits) {
-    sample_on_device();
-  } else {
-    prepare_constraints();
-    sample();
-  }
+  if (io_.keep_logits) sample_on_device();
   in_step_ = true;
   commit_and_emit(sink);
   in_step_ = false;
@@ -305,21 +344,21 @@ void Engine::sample_on_device() {
   for (const Drawn& d : drawn) drawn_.push_back({.token = d.token, .error = d.error});
 }
 
-// Every row of logits by one thread; rows do not touch each other.
-void Engine::sample() {
+// Wanted rows from `first` on, as many as there are logits of. Every row by one thread; rows do not
+// touch each other.
+void Engine::sample(int64_t first, std::span<const float> logits) {
   const Timer timer;
-  drawn_.resize(wanted_.size());
+  const size_t vocab = static_cast<size_t>(model_.spec().vocab), count = logits.size() / vocab;
   pool_of_threads_.run([&](Part part) {
-    for (size_t row = part.index; row < wanted_.size(); row += part.count)
-      sample_row(row, *per_thread_[part.index]);
+    for (size_t row = part.index; row < count; row += part.count)
+      sample_row(static_cast<size_t>(first) + row, logits.subspan(row * vocab, vocab),
+                 *per_thread_[part.index]);
   });
   if (io_.times) io_.times->add("sample", timer.seconds());
 }
 
-void Engine::sample_row(size_t row, PerThread& thread) {
+void Engine::sample_row(size_t row, std::span<const float> logits, PerThread& thread) {
   const Wanted& want = wanted_[row];
-  const size_t vocab = static_cast<size_t>(model_.spec().vocab);
-  const std::span<const float> logits = io_.logits.subspan(row * vocab, vocab);
   const State& state = *want.state;
   const SamplingParams& params = state.request.params;
   RowResult& result = drawn_[row];
@@ -365,8 +404,10 @@ void Engine::commit_and_emit(OutputSink& sink) {
   for (const StepEntry& entry : plan_.entries) {
     if (std::find(plan_.admitted.begin(), plan_.admitted.end(), entry.id) == plan_.admitted.end())
       continue;
+    State& state = *states_.at(entry.id);
+    if (std::exchange(state.begun, true)) continue;  // it was preempted: counted once
     stats_.cached += entry.start;
-    stats_.begun += states_.at(entry.id)->prompt_size();
+    stats_.begun += state.prompt_size();
   }
   for (size_t i = 0; i < results_.size(); ++i)
     if (results_[i].finished) states_.erase(plan_.entries[i].id);
@@ -409,9 +450,7 @@ FinishReason Engine::finish_reason(const State& state, int32_t token) const {
   if (is_stop(params, token)) return FinishReason::stop;
   const Constraint* constraint = state.request.constraint.get();
   if (constraint && !constraint->goes_on(state.constraint_state)) return FinishReason::stop;
-  if (state.answer_size() >= params.max_tokens) return FinishReason::length;
-  if (std::ssize(state.tokens) >= max_model_len()) return FinishReason::length;
-  return FinishReason::none;
+  return state.answer_size() >= params.max_tokens ? FinishReason::length : FinishReason::none;
 }
 
 void Engine::expect_no_work() const {

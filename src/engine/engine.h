@@ -18,13 +18,15 @@
 namespace invar {
 
 struct EngineOptions {
-  SchedulerOptions
-      scheduler;         // max_model_len 0: the model's, or what the pages hold if that is less
-  int page_places = 64;  // 32, 64 or 128
-  int64_t kv_bytes = 0;  // memory for keys and values; 0: sized by profiling
-  int sharers = 1;       // engines that divide what is free among them, this one included
+  SchedulerOptions scheduler;  // max_model_len 0: the model's
+  // Where the pages do not hold one sequence of max_model_len: the context is what they hold.
+  // Without it memory never decides how long an answer may be, and the engine refuses to start.
+  bool fit_context = false;
+  int page_places = 64;          // 32, 64 or 128
+  int64_t kv_bytes = 0;          // memory for keys and values; 0: sized by profiling
+  int sharers = 1;               // engines that divide what is free among them, this one included
   bool prefix_caching = true;    // requests that begin alike share pages
-  bool prompt_logprobs = false;  // whether requests may ask for them: room for a step's logits
+  bool prompt_logprobs = false;  // whether requests may ask for them
 };
 
 // What a step did, for progress lines and metrics.
@@ -41,8 +43,8 @@ struct StepStats {
 
 class Engine {
  public:
-  // Takes the memory for pages and activations. Throws Error when it does not suffice for one
-  // request of max_model_len.
+  // Takes the memory for pages and activations. Throws Error, with the context that would fit, when
+  // it does not suffice for one sequence of max_model_len.
   // Several engines may share a model; each but one then has threads of its own (null: the
   // model's).
   Engine(Model& model, const EngineOptions& options, ThreadPool* threads = nullptr);
@@ -59,6 +61,7 @@ class Engine {
   const StepStats& last_step() const { return stats_; }
   int max_model_len() const { return options_.scheduler.max_model_len; }
   int num_pages() const { return pool_->num_pages(); }
+  int64_t kv_bytes() const { return num_pages() * page_bytes(); }
   // Pages that no sequence holds, and how many sequences do and wait, between steps.
   int free_pages() const { return pool_->free_pages(); }
   int num_running() const { return scheduler_->num_running(); }
@@ -104,16 +107,19 @@ class Engine {
   SampleInput input_of(const Wanted& want) const;
   bool draws_on_device();
   void sample_on_device();
-  void sample();
-  void sample_row(size_t row, PerThread& thread);
+  void sample(int64_t first, std::span<const float> logits);
+  void sample_row(size_t row, std::span<const float> logits, PerThread& thread);
   void commit_and_emit(OutputSink& sink);
   StepResult take_token(State& state, const RowResult& drawn, OutputSink& sink);
   static void follow_constraint(State& state, int32_t token);
   FinishReason finish_reason(const State& state, int32_t token) const;
   void expect_no_work() const;
   RunnerLimits limits(int pages) const;
+  int64_t page_bytes() const;
+  int64_t page_bytes_of(int rank) const;
   int sized_pages();
-  int64_t free_bytes_beside_a_step();
+  int64_t pages_beside_a_step();
+  void settle_context(int pages);
 
   Model& model_;
   ThreadPool& pool_of_threads_;

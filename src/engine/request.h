@@ -30,7 +30,7 @@ struct Request {
 enum class FinishReason {
   none,    // more is to come
   stop,    // an end-of-sequence or stop token was drawn, or the constraint allows no more
-  length,  // max_tokens, or the model's last position
+  length,  // max_tokens
   failed,  // the row had a NaN, a key or value was not finite, or no token was allowed
 };
 

@@ -46,6 +46,7 @@ struct Request {
   TextRequest text;             // of the first answer; the others differ in prompt and `choice`
   json::Value form;             // what the answer is held to, for ConstraintCompiler; or null
   bool has_seed = false;        // else text.params.seed is the default
+  bool has_length = false;      // else text.params.max_tokens is the default: see settle_length
   bool prompt_only = false;     // the answer's tokens are computed and not shown
   int32_t priority = 0;         // smaller is sooner
   std::string cache_salt;       // only requests of one salt share computed pages
@@ -73,6 +74,11 @@ struct Request {
 
 // Reads the body of a request. Throws UsageError with one sentence.
 Request parse_request(const json::Value& body, Endpoint endpoint, const Context& context);
+
+// Where the request does not say how long its answers may be: the default, or what the longest of
+// its prompts leaves of the context if that is less. From then on the request says it, so that
+// whoever computes it again holds it to the same length.
+void settle_length(Request& request, size_t longest_prompt, int32_t context);
 
 // What stands at the beginning of an answer, and of each event of a stream.
 struct Head {

@@ -110,6 +110,10 @@ json::Array ids_of(const std::vector<int32_t>& tokens) {
   return ids;
 }
 
+int64_t shown_length(const Request& request) {
+  return request.prompt_only ? 0 : request.text.params.max_tokens;
+}
+
 json::Value stop_reason(const Request& request, const TextAnswer& answer) {
   if (answer.finish != FinishReason::stop) return {};
   if (!answer.stop.empty()) return answer.stop;
@@ -205,6 +209,7 @@ json::Value answer_body(const Request& request, std::span<const TextAnswer> answ
     body.set("system_fingerprint", head->system_fingerprint);
     body.set("seed", head->seed);
   }
+  body.set("max_tokens", shown_length(request));
   body.set("choices", std::move(choices));
   body.set("usage", usage(prompt, completion));
   if (answers.size() == 1 && request.logits_hash)

@@ -1,5 +1,7 @@
 #include "frontend/openai_events.h"
 
+#include <fmt/format.h>
+
 #include "frontend/openai_parts.h"
 
 namespace invar::openai {
@@ -135,7 +137,8 @@ void EventWriter::append_delta(size_t i, const std::string& content,
 
 void EventWriter::begin_event(std::string& out) {
   out += opening_;
-  if (events_++ == 0) out += ", \"seed\": " + std::to_string(head_.seed);
+  if (events_++ == 0)
+    out += fmt::format(", \"seed\": {}, \"max_tokens\": {}", head_.seed, shown_length(request_));
   out += ", \"choices\": [";
 }
 

@@ -17,6 +17,9 @@ std::vector<TokenLogprobs> all_logprobs(const TextAnswer& answer, bool prompt_on
 
 json::Value usage(int64_t prompt, int64_t completion);
 
+// What the answers are held to, as a request says it.
+int64_t shown_length(const Request& request);
+
 // vLLM's stop_reason: the stop string or token id of the request that ended the answer, or null.
 json::Value stop_reason(const Request& request, const TextAnswer& answer);
 

@@ -99,6 +99,7 @@ class Reader {
     read_sampling(request.text.params);
     read_exclusions(request.text.params);
     request.has_seed = find("seed") != nullptr;
+    request.has_length = find("max_tokens") || find("max_completion_tokens");
     read_stops(request);
     chat ? read_chat_logprobs(request.text.params) : read_logprobs(request.text.params);
     if (request.echo && request.text.params.logprobs && !request.text.params.prompt_logprobs)
@@ -431,6 +432,13 @@ class Reader {
 };
 
 }  // namespace
+
+void settle_length(Request& request, size_t longest_prompt, int32_t context) {
+  if (request.has_length) return;
+  int32_t& most = request.text.params.max_tokens;
+  most = length_that_fits(most, longest_prompt, context);
+  request.has_length = true;
+}
 
 TextRequest Request::answer(size_t i) const {
   TextRequest one = text;

@@ -23,11 +23,14 @@ TextEngine::TextEngine(Engine& engine, const Tokenizer& tokenizer)
 
 TextEngine::~TextEngine() = default;
 
+std::vector<int32_t> TextEngine::encode(const TextRequest& request) const {
+  return prompt_tokens_of(request, request.prompt, tokenizer_, engine_.max_model_len());
+}
+
 int64_t TextEngine::submit(const TextRequest& request) {
   auto state = std::make_unique<AnswerBuilder>(tokenizer_, request.stop, request.include_stop,
                                                request.skip_special);
-  state->answer.prompt_tokens =
-      prompt_tokens_of(request, request.prompt, tokenizer_, engine_.max_model_len());
+  state->answer.prompt_tokens = encode(request);
   const int64_t id = next_id_++;
   engine_.add({.id = id,
                .prompt = state->answer.prompt_tokens,

@@ -46,6 +46,8 @@ class TextEngine final : private OutputSink {
 
   // Throws UsageError for a request that can never be answered. Returns its id.
   int64_t submit(const TextRequest& request);
+  // The request's prompt as tokens.
+  std::vector<int32_t> encode(const TextRequest& request) const;
   void abort(int64_t id);
   // One step of the engine; false when nothing is left to do.
   bool step(TextSink& sink);

@@ -74,6 +74,11 @@ void check_something_may_come(const SamplingParams& p, int32_t vocab) {
 
 }  // namespace
 
+int32_t length_that_fits(int32_t most, size_t prompt, int32_t context) {
+  return static_cast<int32_t>(
+      std::clamp<int64_t>(context - static_cast<int64_t>(prompt), 1, std::max(1, most)));
+}
+
 bool is_stop(const SamplingParams& params, int32_t token) {
   const auto& stops = params.stop_token_ids;
   return std::find(stops.begin(), stops.end(), token) != stops.end();

@@ -37,6 +37,10 @@ struct SamplingParams {
   bool operator==(const SamplingParams&) const = default;
 };
 
+// max_tokens where a request does not say it: `most`, or what its prompt leaves of the context if
+// that is less. One at least, so that a prompt that leaves nothing is refused by its own size.
+int32_t length_that_fits(int32_t most, size_t prompt, int32_t context);
+
 bool is_stop(const SamplingParams& params, int32_t token);
 
 // Checks every field against a vocabulary of `vocab` tokens and returns the parameters in their one

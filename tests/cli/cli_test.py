@@ -514,6 +514,27 @@ class BadInput(CliTest):
             self.refuse(2, text, *run, *args)
         self.refuse(1, "memory", *run, "--kv-cache-memory", "0.0000001")
         self.refuse(1, "memory", *run, "--kv-cache-memory", "0.001", "--max-model-len", "4096")
+        self.refuse(2, "--max-model-len", *run, "--max-model-len", "all")
+
+    def test_memory_never_shortens_an_answer(self):
+        run = ["generate", "-p", PROMPT, "--json", "--ignore-eos", "--threads", "1", "--max-num-seqs", "1"]
+        small, large = ["--kv-cache-memory", "0.0005"], ["--kv-cache-memory", "0.02"]
+        self.refuse(1, "--max-model-len 256 or auto", *run, *small)  # the made model's context is 4096
+        named = [self.read(*run, "--max-model-len", "256", *cache) for cache in (small, large)]
+        self.assertEqual(named[0]["text"], named[1]["text"])
+        self.assertEqual(named[0]["logits_hash"], named[1]["logits_hash"])
+        fitted = invar(*run, *small, "--max-model-len", "auto")
+        self.assertIn(b"context 256 of the model's 4096 tokens", fitted.stderr)
+        # Where no length is asked for it is what the prompt leaves of the context, and it is said.
+        prompt = named[0]["prompt_tokens"]
+        self.assertEqual(named[0]["max_tokens"], min(128, 256 - prompt))
+        self.assertEqual(named[0]["completion_tokens"], named[0]["max_tokens"])
+        short = self.read(*run, "--max-model-len", str(prompt + 9), *small)
+        self.assertEqual((short["max_tokens"], short["completion_tokens"]), (9, 9))
+        self.refuse(2, "exceed the context", *run, "--max-model-len", str(prompt + 9), "--max-tokens", "10")
+
+    def read(self, *args):
+        return json.loads(self.succeed(*args))
 
     def test_little_address_space(self):
         """What the system refuses ends the program: nobody waits for a thread that never began."""
@@ -610,12 +631,12 @@ class Batch(CliTest):
     def request(self, name, **body):
         return json.dumps({"custom_id": name, "method": "POST", "url": "/v1/completions", "body": body})
 
-    def run_lines(self, lines, *args):
+    def run_lines(self, lines, *args, length=("--max-tokens", "6")):
         source, target = self.root / "in.jsonl", self.root / "out.jsonl"
         target.unlink(missing_ok=True)
         source.write_bytes(b"\n".join(x if isinstance(x, bytes) else x.encode() for x in lines))
         done = invar("generate", str(self.model), "--input", str(source), "--output", str(target),
-                     "--max-tokens", "6", *FAST, *args)
+                     *length, *FAST, *args)
         answers = [json.loads(line) for line in target.read_text().splitlines()] if target.exists() else None
         return done, answers
 
@@ -673,6 +694,15 @@ class Batch(CliTest):
         self.assertEqual(hashes[0], hashes[-1])
         self.assertNotEqual(hashes[0], hashes[1])
         self.assertEqual(answers[-2]["response"]["body"]["usage"]["completion_tokens"], 3)
+
+    def test_a_line_is_held_to_the_length_that_it_asks_for(self):
+        lines = [self.request("fits", prompt=[5] * 200, max_tokens=56), self.request("beyond", prompt=[5] * 200, max_tokens=57),
+                 self.request("says nothing", prompt=[5] * 200), self.request("two prompts", prompt=[[5] * 250, [6] * 10])]
+        _, answers = self.run_lines(lines, "--ignore-eos", length=())
+        self.assertIn("exceed the context", answers[1]["error"]["message"])
+        bodies = [a["response"]["body"] for a in answers if a["response"]]
+        self.assertEqual([b["max_tokens"] for b in bodies], [56, 56, 6])
+        self.assertEqual([b["usage"]["completion_tokens"] for b in bodies], [56, 56, 12])
 
     def chat_line(self, name, url="/v1/chat/completions", **body):
         return json.dumps({"custom_id": name, "method": "POST", "url": url, "body": body})

@@ -205,5 +205,91 @@ TEST(Engine, RefusesAMemoryThatHoldsNoRequest) {
   EXPECT_THROW(Engine(model, options), UsageError);
 }
 
+// A cache of another size gives the same context or no engine: never a shorter answer.
+TEST(Engine, TheContextIsTheModelsWhateverTheMemory) {
+  Model model(tiny());
+  const int64_t whole = Engine(model, {.kv_bytes = 64 << 20}).kv_bytes();
+  const int longest = model.spec().max_positions;
+  for (const int64_t bytes : {int64_t{16} << 20, int64_t{64} << 20})
+    EXPECT_EQ(Engine(model, {.kv_bytes = bytes}).max_model_len(), longest)
+        << bytes << " of " << whole;
+  const std::string refusal = [&] {
+    try {
+      Engine engine(model, {.kv_bytes = 1 << 20});
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("it starts");
+  }();
+  EXPECT_NE(refusal.find("--max-model-len 512 or auto"), std::string::npos) << refusal;
+  // The number that it names fits, and is what it takes where it may.
+  EngineOptions named{.kv_bytes = 1 << 20};
+  named.scheduler.max_model_len = 512;
+  EXPECT_EQ(Engine(model, named).max_model_len(), 512);
+  EXPECT_EQ(Engine(model, {.fit_context = true, .kv_bytes = 1 << 20}).max_model_len(), 512);
+}
+
+// Where memory is short a sequence begins again; what it began with is counted the first time.
+TEST(Engine, APreemptedPromptIsCountedOnce) {
+  Model model(tiny());
+  EngineOptions options{.kv_bytes = 600 << 10, .prefix_caching = false};
+  options.scheduler.max_model_len = 200;
+  Engine engine(model, options);
+  Answers answers;
+  int prompts = 0, begun = 0, preempted = 0;
+  for (int id = 0; id < 6; ++id) {
+    engine.add(request(id, 60 + id, 120));
+    prompts += 60 + id;
+  }
+  while (engine.step(answers)) {
+    begun += engine.last_step().begun;
+    preempted += engine.last_step().preempted;
+  }
+  EXPECT_GT(preempted, 0);
+  EXPECT_EQ(begun, prompts);
+}
+
+// A prompt's log-probabilities need no room for the logits of a whole step.
+TEST(Engine, PromptLogprobsAreTheSameInLittleRoom) {
+  struct Scores final : OutputSink {
+    void on_token(const TokenOutput&) override {}
+    void on_prompt(const PromptOutput& output) override {
+      logprobs.push_back(output.logprobs.logprob);
+    }
+    std::vector<float> logprobs;
+  };
+  Model model(tiny());
+  const auto scores = [&](int sequences, int rows) {
+    EngineOptions options{.kv_bytes = 16 << 20, .prompt_logprobs = true};
+    options.scheduler.max_num_seqs = sequences;
+    options.scheduler.max_num_batched_tokens = rows;
+    Engine engine(model, options);
+    Request r = request(2, 300, 1);
+    r.params.prompt_logprobs = 0;
+    engine.add(std::move(r));
+    Scores found;
+    run_all(engine, found);
+    return found.logprobs;
+  };
+  const std::vector<float> roomy = scores(512, 512);
+  EXPECT_EQ(roomy.size(), 299u);
+  EXPECT_EQ(scores(4, 512), roomy);
+  EXPECT_EQ(scores(4, 40), roomy);
+}
+
+TEST(Engine, AnAnswerThatTheContextDoesNotHoldIsRefusedAndNeverCut) {
+  Model model(tiny());
+  EngineOptions options{.kv_bytes = 1 << 20};
+  options.scheduler.max_model_len = 64;
+  Engine engine(model, options);
+  EXPECT_THROW(engine.add(request(1, 40, 25)), UsageError);
+  EXPECT_THROW(engine.add(request(1, 40, INT32_MAX)), UsageError);
+  Answers answers;
+  engine.add(request(2, 40, 24));
+  run_all(engine, answers);
+  EXPECT_EQ(answers.tokens[2], 24);
+  EXPECT_EQ(answers.finish[2], FinishReason::length);
+}
+
 }  // namespace
 }  // namespace invar

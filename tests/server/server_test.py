@@ -119,6 +119,21 @@ class Answers(ServerTest):
             [f.result() for f in neighbours]
         self.assertNotEqual(alone, self.served.stream(COMPLETIONS, **{**body, "seed": 10}))
 
+    def test_the_length_that_is_not_asked_for_is_what_the_context_leaves(self):
+        chat = dict(messages=HI, seed=1, ignore_eos=True)
+        whole = self.served.post(CHAT, **chat)
+        self.assertEqual(whole["max_tokens"], 512 - whole["usage"]["prompt_tokens"])
+        self.assertEqual(whole["usage"]["completion_tokens"], whole["max_tokens"])
+        self.assertEqual(events(self.served.stream(CHAT, **chat))[0]["max_tokens"], whole["max_tokens"])
+        response = self.served.post("/v1/responses", input="hi", seed=1)
+        self.assertEqual(response["max_output_tokens"], 512 - response["usage"]["input_tokens"])
+        self.assertEqual(self.served.post(COMPLETIONS, prompt="x")["max_tokens"], 16)
+        self.assertEqual(self.served.post(COMPLETIONS, prompt=[5] * 510)["max_tokens"], 2)
+        for path, body in ((COMPLETIONS, dict(prompt=[5] * 500, max_tokens=13)), (CHAT, dict(messages=HI, max_tokens=512)),
+                           (CHAT, dict(messages=HI, max_completion_tokens=512)), ("/v1/responses", dict(input="hi", max_output_tokens=512))):
+            status, _, answer = self.served.ask("POST", path, body)
+            self.assertEqual((status, answer["error"]["code"]), (400, "context_length_exceeded"), answer)
+
     def test_a_drawn_seed_is_returned_and_repeats_the_answer(self):
         first = self.served.post(COMPLETIONS, prompt="x", max_tokens=16)
         again = self.served.post(COMPLETIONS, prompt="x", max_tokens=16, seed=first["seed"])
@@ -1028,6 +1043,36 @@ class Ends(unittest.TestCase):
         self.assertEqual((status, answer["error"]["param"]), (400, "previous_response_id"))
         self.assertIn("--journal", answer["error"]["message"])
         alone.stop()
+
+    def test_another_context_does_not_change_the_length_of_an_answer_of_the_journal(self):
+        with tempfile.TemporaryDirectory(prefix="invar-server-") as directory:
+            flags = ("--journal", str(pathlib.Path(directory) / "journal"), "--max-model-len")
+            served = Served(INVAR, *flags, "200")
+            first = served.post(CHAT, messages=HI, seed=1, ignore_eos=True)
+            self.assertEqual(first["usage"]["total_tokens"], 200)
+            self.assertEqual(served.stop(), 0)
+            served = Served(INVAR, *flags, "400")
+            path = f"{CHAT}/{first['id']}"
+            self.assertEqual(served.ask("GET", path)[2], first)
+            longer = served.post(CHAT, messages=HI, seed=1, ignore_eos=True)
+            self.assertEqual(longer["usage"]["total_tokens"], 400)
+            self.assertEqual(served.stop(), 0)
+            served = Served(INVAR, *flags, "100")  # and where it does not fit it is refused, not cut
+            status, _, answer = served.ask("GET", path)
+            self.assertEqual((status, answer["error"]["code"]), (400, "context_length_exceeded"), answer)
+            self.assertEqual(served.stop(), 0)
+
+    def test_a_cache_that_holds_no_context_is_refused(self):
+        done = subprocess.run([INVAR, "serve", "--port", "0", "--threads", "1", "--kv-cache-memory", "0.0005"], capture_output=True, timeout=60)
+        self.assertEqual((done.returncode, done.stdout), (1, b""))
+        self.assertIn(b"--max-model-len 256 or auto", done.stderr)
+        for flags in ((), ("--data-parallel-size", "2"), ("--engine-process",)):
+            served = Served(INVAR, "--kv-cache-memory", "0.0005", "--max-model-len", "auto", *flags)
+            self.assertEqual(served.ask("GET", "/v1/models")[2]["data"][0]["max_model_len"], 256)
+            if "--engine-process" in flags:  # one that comes back keeps the context, whatever it finds then
+                os.kill(children(served.process.pid)[0], signal.SIGKILL)
+                self.assertEqual(served.post(CHAT, messages=HI, ignore_eos=True)["usage"]["total_tokens"], 256)
+            self.assertEqual(served.stop(), 0)
 
     def test_without_a_model_it_is_the_bundled_one(self):
         with tempfile.TemporaryDirectory(prefix="invar-server-") as home:

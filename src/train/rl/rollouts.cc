@@ -38,7 +38,9 @@ std::vector<Answer> Rollouts::answer(std::span<const Question> questions, int64_
                     .prompt = questions[i].prompt,
                     .choice = questions[i].choice,
                     .hash_logits = false};
-    request.params.max_tokens = max_tokens_;
+    // The recipe says both: how long an answer may be, and the context that it stands in.
+    request.params.max_tokens =
+        length_that_fits(max_tokens_, request.prompt.size(), engine_.max_model_len());
     request.params.seed = questions[i].seed;
     request.params.logprobs = 0;
     request.params.stop_token_ids = ends_;

@@ -1,0 +1,24 @@
+// What an audit varies: the axes, each a list of schedules under which the same requests are
+// answered.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "audit_runs.h"
+
+namespace invar::cli {
+
+struct Axis {
+  std::string name;
+  std::vector<Schedule> schedules;
+  bool control_differs;  // whether a conventional engine's bits depend on this axis
+  // What the runs of an axis must have seen, else it has tried nothing.
+  bool expects_cached = false, expects_preempted = false;
+  int expects_live = 0;
+};
+
+// `full`: more schedules on each.
+std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& spec);
+
+}  // namespace invar::cli
