@@ -105,6 +105,8 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
     s.engine.scheduler.max_num_batched_tokens = rows;
     s.engine.scheduler.max_num_seqs = std::min(rows, s.engine.scheduler.max_num_seqs);
   }
+  vary(chunks, "chunks that shrink").engine.scheduler.chunk_schedule =
+      ChunkSchedule{.low = 32, .high = 96, .max_tokens = 192, .stages = 3};
   axes.push_back(std::move(chunks));
 
   Axis arrival{"arrival order", {}, true};

@@ -74,6 +74,8 @@ inline ChatTemplate load_chat_template(const Model& model, const std::string& fi
 struct EngineFlags {
   EngineOptions options;
   double kv_gib = 0;
+  ChunkSchedule chunks;
+  bool dynamic_chunks = false;
 };
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
 std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags,

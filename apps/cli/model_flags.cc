@@ -41,7 +41,10 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       ->capture_default_str();
   command.add_option("--isa", o.instruction_set, "auto, scalar, avx2, avx512 or amx")
       ->capture_default_str();
-  command.add_option("--threads", o.threads, "Threads; 0 is one per core")->capture_default_str();
+  command
+      .add_option("--threads", o.threads,
+                  "Threads; 0 is one per core. Ranks share them out, one each at least")
+      ->capture_default_str();
   command
       .add_option("--tensor-parallel-size", o.ranks, "Ranks in this process that share the model")
       ->capture_default_str();
@@ -159,6 +162,22 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       .add_option("--scheduling-policy", s.policy,
                   fmt::format("Who is computed next: {}", fmt::join(scheduler_names(), ", ")))
       ->capture_default_str();
+  command.add_flag("--enable-dynamic-chunking-schedule", flags.dynamic_chunks,
+                   "Chunks of a long prompt shrink as it goes on, since its later rows cost more");
+  command
+      .add_option("--high-chunk-size", flags.chunks.high,
+                  "With it: rows of a step that takes a prompt's first chunk")
+      ->capture_default_str();
+  command.add_option("--low-chunk-size", flags.chunks.low, "Rows of one that takes its last")
+      ->capture_default_str();
+  command
+      .add_option("--chunk-schedule-max-tokens", flags.chunks.max_tokens,
+                  "Tokens after which chunks shrink no more")
+      ->capture_default_str();
+  command
+      .add_option("--chunk-schedule-stages", flags.chunks.stages,
+                  "Equal steps in which they shrink")
+      ->capture_default_str();
   command.add_option("--page-size", flags.options.page_places, "Places of a page: 32, 64 or 128")
       ->capture_default_str();
   command
@@ -177,6 +196,7 @@ std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags, Thre
   if (flags.kv_gib > 0) options.kv_bytes = static_cast<int64_t>(flags.kv_gib * (1 << 30));
   options.fit_context = options.scheduler.max_model_len == kAutoContext;
   if (options.fit_context) options.scheduler.max_model_len = 0;
+  if (flags.dynamic_chunks) options.scheduler.chunk_schedule = flags.chunks;
   auto engine = std::make_unique<Engine>(model, options, threads);
   if (options.fit_context)
     fmt::print(stderr, "context {} of the model's {} tokens (--max-model-len auto)\n",

@@ -185,7 +185,12 @@ std::vector<std::vector<int32_t>> Admission::embedded(const json::Value& body) c
       read({.endpoint = "/v1/completions", .request = json::dump(prompt)});
   check_model(request.model);
   std::vector<std::vector<int32_t>> texts;
-  for (const openai::Prompt& one : request.prompts) texts.push_back(encode(request, one));
+  const int32_t most = backend_.facts().max_model_len;
+  for (const openai::Prompt& one : request.prompts) {
+    texts.push_back(encode(request, one));
+    if (texts.back().empty() || std::ssize(texts.back()) > most)
+      fail_usage("expected a text of 1 to {} tokens, found {}", most, texts.back().size());
+  }
   return texts;
 }
 

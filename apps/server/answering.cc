@@ -137,6 +137,45 @@ void Answers::add(std::shared_ptr<Answering> answering) {
   ++live_;
 }
 
+void Answers::add(std::shared_ptr<Embedding> embedding) {
+  const auto& jobs = embedding->jobs();
+  for (size_t i = 0; i < jobs.size(); ++i) texts_.emplace(jobs[i].id, Text{embedding, i});
+  ++live_;
+}
+
+// Once, when it is over: forgets what is left of it.
+void Answers::settle(Embedding& embedding) {
+  for (const Job& job : embedding.jobs())
+    if (texts_.erase(job.id)) backend_.cancel(job.id);
+  --live_;
+}
+
+void Answers::cancel(Embedding& embedding) {
+  if (embedding.is_over()) return;
+  embedding.drop();
+  settle(embedding);
+}
+
+void Answers::deliver_vectors(std::vector<PooledOutput> vectors) {
+  for (PooledOutput& output : vectors) {
+    const auto found = texts_.find(output.request);
+    if (found == texts_.end()) continue;
+    const Text text = found->second;
+    texts_.erase(found);
+    text.embedding->on_vector(text.job, std::move(output.numbers));
+    if (text.embedding->is_over()) settle(*text.embedding);
+  }
+}
+
+void Answers::fail_text(const TokenOutput& output) {
+  const auto found = texts_.find(output.request);
+  if (found == texts_.end() || output.finish != FinishReason::failed) return;
+  const auto embedding = found->second.embedding;
+  texts_.erase(found);
+  embedding->fail(output.error);
+  settle(*embedding);
+}
+
 void Answers::cancel(Answering& answering) {
   if (!answering.over_) answering.outcome_ = Outcome::aborted;
   answering.over_ = true;
@@ -179,10 +218,15 @@ void Answers::on_prompt(const PromptOutput& output) {
   prompts_.push_back(output);
 }
 
+void Answers::on_pooled(const PooledOutput& output) {
+  const std::lock_guard lock(mutex_);
+  vectors_.push_back(output);
+}
+
 void Answers::on_step_end() {
   {
     const std::lock_guard lock(mutex_);
-    if (delivery_is_posted_ || (tokens_.empty() && prompts_.empty())) return;
+    if (delivery_is_posted_ || (tokens_.empty() && prompts_.empty() && vectors_.empty())) return;
     delivery_is_posted_ = true;
   }
   post_([this] { deliver(); });
@@ -220,18 +264,24 @@ void Answers::measure_end(const Answering& answering) {
 void Answers::deliver() {
   std::vector<TokenOutput> tokens;
   std::vector<PromptOutput> prompts;
+  std::vector<PooledOutput> vectors;
   {
     const std::lock_guard lock(mutex_);
     tokens.swap(tokens_);
     prompts.swap(prompts_);
+    vectors.swap(vectors_);
     delivery_is_posted_ = false;
   }
   for (const PromptOutput& output : prompts)
     if (const auto found = places_.find(output.request); found != places_.end())
       found->second.answering->on_prompt(found->second.job, output);
+  deliver_vectors(std::move(vectors));
   for (const TokenOutput& output : tokens) {
     const auto found = places_.find(output.request);
-    if (found == places_.end()) continue;
+    if (found == places_.end()) {
+      fail_text(output);
+      continue;
+    }
     const Place place = found->second;
     if (output.finish != FinishReason::none) places_.erase(found);
     measure(*place.answering, output);

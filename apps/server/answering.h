@@ -9,6 +9,7 @@
 
 #include "admission.h"
 #include "backend.h"
+#include "embedding.h"
 #include "frontend/anthropic.h"
 #include "frontend/openai_events.h"
 #include "frontend/responses.h"
@@ -79,8 +80,10 @@ class Answers final : public BackendSink {
   void number(std::vector<Job>& jobs);
   // Expects outputs for the answer's jobs from now on. They may be submitted after this.
   void add(std::shared_ptr<Answering> answering);
+  void add(std::shared_ptr<Embedding> embedding);
   // Ends an answer before its time.
   void cancel(Answering& answering);
+  void cancel(Embedding& embedding);
   // The same, and tells the client that its time is up.
   void expire(Answering& answering);
   // Forgets a job that is over, and the answer when it is.
@@ -90,6 +93,7 @@ class Answers final : public BackendSink {
 
   void on_token(const TokenOutput& output) override;
   void on_prompt(const PromptOutput& output) override;
+  void on_pooled(const PooledOutput& output) override;
   void on_step_end() override;
 
  private:
@@ -98,7 +102,14 @@ class Answers final : public BackendSink {
     size_t job;
   };
   void forget(const Answering& answering, size_t job);
+  struct Text {
+    std::shared_ptr<Embedding> embedding;
+    size_t job;
+  };
   void deliver();
+  void deliver_vectors(std::vector<PooledOutput> vectors);
+  void fail_text(const TokenOutput& output);
+  void settle(Embedding& embedding);
   void measure(Answering& answering, const TokenOutput& output);
   void measure_end(const Answering& answering);
 
@@ -106,11 +117,13 @@ class Answers final : public BackendSink {
   std::function<void(std::function<void()>)> post_;
   std::function<void(const Answering&, Outcome)> ended_;
   std::unordered_map<int64_t, Place> places_;
+  std::unordered_map<int64_t, Text> texts_;
   size_t live_ = 0;
 
   std::mutex mutex_;  // guards what follows
   std::vector<TokenOutput> tokens_;
   std::vector<PromptOutput> prompts_;
+  std::vector<PooledOutput> vectors_;
   bool delivery_is_posted_ = false;
   int64_t next_id_ = 1;
 };

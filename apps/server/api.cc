@@ -1,6 +1,5 @@
 #include "api.h"
 
-#include <openssl/evp.h>
 
 #include <charconv>
 #include <cstring>
@@ -14,29 +13,6 @@ namespace invar::server {
 
 namespace {
 
-// A list of numbers, or the bytes of little-endian f32 in base64, as OpenAI's clients ask.
-json::Value embedding_value(const std::vector<float>& vector, bool base64) {
-  if (!base64) {
-    json::Array numbers;
-    for (const float number : vector) numbers.emplace_back(static_cast<double>(number));
-    return numbers;
-  }
-  const size_t bytes = vector.size() * sizeof(float);
-  std::string text((bytes + 2) / 3 * 4 + 1, '\0');
-  const int size = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
-                                   reinterpret_cast<const unsigned char*>(vector.data()),
-                                   static_cast<int>(bytes));
-  text.resize(static_cast<size_t>(size));
-  return text;
-}
-
-// The first `size` numbers, of a model that was trained so that they say the most.
-std::vector<float> cut(std::vector<float> vector, std::optional<int32_t> size) {
-  if (!size) return vector;
-  if (*size > std::ssize(vector))
-    fail_usage("expected dimensions of at most {}, found {}", vector.size(), *size);
-  vector.resize(static_cast<size_t>(*size));
-  return vector;
 }
 
 }  // namespace
@@ -280,37 +256,6 @@ void Server::detokenize(std::shared_ptr<Exchange> exchange) {
   const HttpRequest& request = exchange->request;
   reply_later(worker_, exchange, [this, &request]() -> json::Value {
     return json::Object{{"prompt", admission_.detokenize(request)}};
-  });
-}
-
-void Server::embeddings(std::shared_ptr<Exchange> exchange) {
-  const HttpRequest& request = exchange->request;
-  with_weights([this, exchange = std::move(exchange), &request](const Turn& turn) {
-    reply_later(embedding_, exchange, [this, &request, turn]() -> json::Value {
-      const json::Value body = json::parse(request.body, "the body of the request");
-      const auto texts = admission_.embedded(body);
-      const json::Value* format = body.find("encoding_format");
-      const bool base64 = format && *format == json::Value("base64");
-      const std::optional<int32_t> size = admission_.dimensions(body);
-      std::vector<std::future<std::vector<float>>> vectors;
-      int64_t tokens = 0;
-      for (const auto& text : texts) {
-        vectors.push_back(backend_.embed(text));
-        tokens += std::ssize(text);
-      }
-      json::Array data;
-      for (auto& vector : vectors)
-        data.push_back(
-            json::Object{{"object", "embedding"},
-                         {"index", std::ssize(data)},
-                         {"embedding", embedding_value(cut(vector.get(), size), base64)}});
-      return json::Object{
-          {"object", "list"},
-          {"data", std::move(data)},
-          {"model", model_.names.front()},
-          {"system_fingerprint", admission_.fingerprint()},
-          {"usage", json::Object{{"prompt_tokens", tokens}, {"total_tokens", tokens}}}};
-    });
   });
 }
 

@@ -13,6 +13,7 @@
 #include "answering.h"
 #include "auth.h"
 #include "backend.h"
+#include "embedding.h"
 #include "errors.h"
 #include "http.h"
 #include "relay.h"
@@ -98,6 +99,8 @@ class Server {
   // or as it was asked for.
   void go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry,
              std::optional<bool> stream, int64_t skip, const Turn& turn);
+  void embed(const std::shared_ptr<Embedding>& embedding, bool base64,
+             std::optional<int32_t> size);
   void resume_unfinished(const Turn& turn);
   std::optional<std::string> earlier_items(const JournalEntry& entry) const;
   std::optional<std::string> earlier_items_if_there(const JournalEntry& entry) const;
@@ -126,8 +129,7 @@ class Server {
   std::vector<std::function<void(Turn)>> behind_swap_;
   HttpServer http_;
   Answers answers_;
-  Worker embedding_;  // waits for the backend
-  Worker worker_;     // what may take long: templates, tokenizing, grammars, the journal
+  Worker worker_;  // what may take long: templates, tokenizing, grammars, the journal
 };
 
 }  // namespace invar::server

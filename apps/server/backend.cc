@@ -17,10 +17,6 @@ void add_to(BackendStats& all, const BackendStats& one) {
   all.cached_tokens += one.cached_tokens;
 }
 
-std::future<std::vector<float>> Backend::embed(std::vector<int32_t>) {
-  fail_usage("embeddings are not computed here");
-}
-
 void Backend::take_weights(const std::string&) {
   fail_usage("the weights here are fixed");
 }

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <future>
 #include <string>
 #include <vector>
 
@@ -26,6 +25,7 @@ struct Job {
   std::string cache_salt;  // only jobs of one salt share computed pages
   bool hash_logits = false;
   int32_t priority = 0;  // smaller is sooner, where the engine's policy asks
+  bool pooled = false;   // asks for no answer but for the mean of the prompt's hidden states
 };
 
 // What is known of the engine and its model; only `weights` changes, by take_weights.
@@ -51,12 +51,12 @@ struct BackendStats {
 // Adds the counts of another engine.
 void add_to(BackendStats& all, const BackendStats& one);
 
-// Takes what the engine answers: on_prompt and on_token for each job in order, from threads of the
-// backend (one for each replica), which must not be kept waiting. A token with a finish reason is a
-// job's last word.
+// Takes what the engine answers: on_prompt and on_token for each job in order, or on_pooled, from
+// threads of the backend (one for each replica), which must not be kept waiting. A token with a
+// finish reason is a job's last word, as is a vector; a failure of either kind is a token.
 class BackendSink : public OutputSink {
  public:
-  // Several calls of on_token and on_prompt stand together: a step of the engine is over.
+  // Several calls of the others stand together: a step of the engine is over.
   virtual void on_step_end() = 0;
 };
 
@@ -75,11 +75,8 @@ class Backend {
   // The job's pages are free after the engine's current step; the sink may still hear of it. Ids
   // that are not known are ignored: the job may just have finished.
   virtual void cancel(int64_t id) = 0;
-  // The mean of a text's final hidden states (engine/embedder.h). Throws UsageError where that
-  // cannot be computed; the future holds an Error when it fails.
-  virtual std::future<std::vector<float>> embed(std::vector<int32_t> tokens);
   // Goes on with the checkpoint in `directory` (Model::take) and returns when that is done; pages
-  // of the old weights are forgotten. Only while no job is live and no text is embedded. Throws
+  // of the old weights are forgotten. Only while no job is live. Throws
   // Error, with one sentence; the weights are then those of before.
   virtual void take_weights(const std::string& directory);
 };

@@ -75,12 +75,16 @@ JobOutput output_from(std::string bytes) {
   JobOutput output{.bytes = std::move(bytes)};
   ByteReader in(output.bytes, "an output");
   const uint8_t kind = in.get<uint8_t>();
-  if (kind > 1) fail("a message: expected an output of kind 0 or 1, found {}", kind);
+  if (kind > 2) fail("a message: expected an output of kind 0, 1 or 2, found {}", kind);
   output.kind = static_cast<JobOutput::Kind>(kind);
   if (output.kind == JobOutput::Kind::prompt) {
     output.prompt.request = in.get<int64_t>();
     output.prompt.position = in.get<int32_t>();
     output.prompt.logprobs = get_logprobs(in);
+  } else if (output.kind == JobOutput::Kind::pooled) {
+    output.pooled.request = in.get<int64_t>();
+    output.pooled.numbers.resize(in.get_count(sizeof(uint32_t)));
+    for (float& number : output.pooled.numbers) number = std::bit_cast<float>(in.get<uint32_t>());
   } else {
     TokenOutput& token = output.token;
     token.request = in.get<int64_t>();
@@ -137,6 +141,7 @@ std::string to_bytes(const Job& job) {
   out.put_text(job.cache_salt);
   put_flag(out, job.hash_logits);
   out.put(job.priority);
+  put_flag(out, job.pooled);
   return out.take();
 }
 
@@ -151,41 +156,9 @@ Job job_from(std::string_view bytes) {
   job.cache_salt = in.get_text();
   job.hash_logits = get_flag(in);
   job.priority = in.get<int32_t>();
+  job.pooled = get_flag(in);
   in.expect_end();
   return job;
-}
-
-std::string to_bytes(const Text& text) {
-  ByteWriter out;
-  out.put(text.id);
-  out.put_vector(text.tokens);
-  return out.take();
-}
-
-Text text_from(std::string_view bytes) {
-  ByteReader in(bytes, "a text");
-  Text text{.id = in.get<int64_t>(), .tokens = in.get_vector<int32_t>()};
-  in.expect_end();
-  return text;
-}
-
-std::string to_bytes(const Vector& vector) {
-  ByteWriter out;
-  out.put(vector.id);
-  out.put(static_cast<uint64_t>(vector.numbers.size()));
-  for (const float number : vector.numbers) out.put(std::bit_cast<uint32_t>(number));
-  out.put_text(vector.error);
-  return out.take();
-}
-
-Vector vector_from(std::string_view bytes) {
-  ByteReader in(bytes, "a vector");
-  Vector vector{.id = in.get<int64_t>()};
-  vector.numbers.resize(in.get_count(sizeof(uint32_t)));
-  for (float& number : vector.numbers) number = std::bit_cast<float>(in.get<uint32_t>());
-  vector.error = in.get_text();
-  in.expect_end();
-  return vector;
 }
 
 std::string to_bytes(const Taken& taken) {
@@ -235,6 +208,15 @@ std::string to_bytes(const PromptOutput& output) {
   out.put(output.request);
   out.put(output.position);
   put_logprobs(out, output.logprobs);
+  return out.take();
+}
+
+std::string to_bytes(const PooledOutput& output) {
+  ByteWriter out;
+  out.put(static_cast<uint8_t>(JobOutput::Kind::pooled));
+  out.put(output.request);
+  out.put(static_cast<uint64_t>(output.numbers.size()));
+  for (const float number : output.numbers) out.put(std::bit_cast<uint32_t>(number));
   return out.take();
 }
 

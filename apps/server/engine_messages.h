@@ -16,22 +16,29 @@ enum class Message : uint8_t {
   submit,     // server: Job
   cancel,     // server: the job's id
   outputs,    // engine: what it computed since the last such message
-  embed,      // server: Text
-  vector,     // engine: Vector
   take,       // server: the directory of a checkpoint
   taken,      // engine: Taken
 };
 
-// A token or a prompt's log-probability, with its bytes: equal outputs have equal bytes.
+// A token, a prompt's log-probability or a vector, with its bytes: equal outputs have equal bytes.
 struct JobOutput {
-  enum class Kind : uint8_t { token, prompt };
+  enum class Kind : uint8_t { token, prompt, pooled };
   Kind kind = Kind::token;
   TokenOutput token;
   PromptOutput prompt;
+  PooledOutput pooled;
   std::string error;  // of a token: what TokenOutput::error points to, where it is not empty
   std::string bytes;
 
-  int64_t job() const { return kind == Kind::token ? token.request : prompt.request; }
+  int64_t job() const {
+    return kind == Kind::token    ? token.request
+           : kind == Kind::prompt ? prompt.request
+                                  : pooled.request;
+  }
+  // Whether it is its job's last word.
+  bool is_last() const {
+    return kind == Kind::pooled || (kind == Kind::token && token.finish != FinishReason::none);
+  }
 };
 
 struct StepOutputs {
@@ -44,16 +51,6 @@ struct Hello {
   BackendStats stats;
 };
 
-// A text to embed, and what became of it.
-struct Text {
-  int64_t id = 0;
-  std::vector<int32_t> tokens;
-};
-struct Vector {
-  int64_t id = 0;
-  std::vector<float> numbers;
-  std::string error;  // a sentence, where there are none
-};
 // What became of a checkpoint.
 struct Taken {
   Digest weights{};
@@ -64,10 +61,6 @@ std::string to_bytes(const Hello& hello);
 Hello hello_from(std::string_view bytes);
 std::string to_bytes(const Job& job);
 Job job_from(std::string_view bytes);
-std::string to_bytes(const Text& text);
-Text text_from(std::string_view bytes);
-std::string to_bytes(const Vector& vector);
-Vector vector_from(std::string_view bytes);
 std::string to_bytes(const Taken& taken);
 Taken taken_from(std::string_view bytes);
 std::string cancel_bytes(int64_t job);
@@ -76,6 +69,7 @@ int64_t cancel_from(std::string_view bytes);
 // The bytes of one output, and a message of several such.
 std::string to_bytes(const TokenOutput& output);
 std::string to_bytes(const PromptOutput& output);
+std::string to_bytes(const PooledOutput& output);
 std::string outputs_bytes(const std::vector<std::string>& outputs, const BackendStats& stats);
 StepOutputs outputs_from(std::string_view bytes);
 

@@ -112,15 +112,6 @@ void EngineProcess::send(Message kind, const std::string& bytes) {
   if (socket_) socket_->send(static_cast<uint8_t>(kind), bytes);
 }
 
-std::future<std::vector<float>> EngineProcess::embed(std::vector<int32_t> tokens) {
-  const std::lock_guard lock(mutex_);
-  const int64_t id = next_embedding_++;
-  send(Message::embed, to_bytes(Text{id, tokens}));
-  Embedding& embedding = embeddings_[id];
-  embedding.tokens = std::move(tokens);
-  return embedding.vector.get_future();
-}
-
 void EngineProcess::take_weights(const std::string& directory) {
   std::future<Taken> answer;
   {
@@ -234,8 +225,6 @@ void EngineProcess::resubmit() {
     live.tokens_seen = live.prompts_seen = 0;
     send(Message::submit, to_bytes(live.job));
   }
-  for (const auto& [id, embedding] : embeddings_)
-    send(Message::embed, to_bytes(Text{id, embedding.tokens}));
 }
 
 void EngineProcess::take_frames() {
@@ -249,8 +238,6 @@ void EngineProcess::take_frames() {
 void EngineProcess::take_frame(const Frame& frame) {
   if (frame.kind == static_cast<uint8_t>(Message::outputs))
     return take_outputs(outputs_from(frame.bytes));
-  if (frame.kind == static_cast<uint8_t>(Message::vector))
-    return take_vector(vector_from(frame.bytes));
   if (frame.kind != static_cast<uint8_t>(Message::taken))
     fail("the engine's process: expected outputs, found a message of kind {}", frame.kind);
   const Taken taken = taken_from(frame.bytes);
@@ -258,18 +245,6 @@ void EngineProcess::take_frame(const Frame& frame) {
   if (!taking_) fail("the engine's process: it took weights that nobody gave it");
   taking_->set_value(taken);
   taking_.reset();
-}
-
-void EngineProcess::take_vector(const Vector& vector) {
-  const std::lock_guard lock(mutex_);
-  const auto found = embeddings_.find(vector.id);
-  if (found == embeddings_.end()) return;
-  if (vector.error.empty())
-    found->second.vector.set_value(vector.numbers);
-  else
-    found->second.vector.set_exception(std::make_exception_ptr(Error(vector.error)));
-  embeddings_.erase(found);
-  deaths_without_progress_ = 0;
 }
 
 void EngineProcess::take_outputs(const StepOutputs& step) {
@@ -291,7 +266,7 @@ void EngineProcess::take_outputs(const StepOutputs& step) {
         had.push_back(hash);
         shown.push_back(&output);
         deaths_without_progress_ = 0;
-        if (token && output.token.finish != FinishReason::none)
+        if (output.is_last())
           live_.erase(found);
         else
           ++seen;
@@ -304,6 +279,10 @@ void EngineProcess::take_outputs(const StepOutputs& step) {
   for (const JobOutput* output : shown) {
     if (output->kind == JobOutput::Kind::prompt) {
       sink_->on_prompt(output->prompt);
+      continue;
+    }
+    if (output->kind == JobOutput::Kind::pooled) {
+      sink_->on_pooled(output->pooled);
       continue;
     }
     TokenOutput token = output->token;
@@ -348,9 +327,6 @@ void EngineProcess::fail_all(const std::string& sentence) {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, live] : live_) ids.push_back(id);
     live_.clear();
-    for (auto& [id, embedding] : embeddings_)
-      embedding.vector.set_exception(std::make_exception_ptr(Error(sentence)));
-    embeddings_.clear();
     deaths_without_progress_ = 0;
   }
   for (const int64_t id : ids) fail_job(id, sentence);

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <condition_variable>
+#include <future>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -36,7 +37,6 @@ class EngineProcess final : public Backend {
   BackendStats stats() const override;
   void submit(Job job) override;
   void cancel(int64_t id) override;
-  std::future<std::vector<float>> embed(std::vector<int32_t> tokens) override;
   // An engine that is started again takes them once more.
   void take_weights(const std::string& directory) override;
 
@@ -51,18 +51,12 @@ class EngineProcess final : public Backend {
     size_t tokens_seen = 0, prompts_seen = 0;  // of the engine that runs now
   };
 
-  struct Embedding {
-    std::vector<int32_t> tokens;
-    std::promise<std::vector<float>> vector;
-  };
-
   void send(Message kind, const std::string& bytes);
   void supervise();
   void spawn();
   bool take_hello();
   bool take_weights_again(BackendFacts& facts);
   void take_frame(const Frame& frame);
-  void take_vector(const Vector& vector);
   void resubmit();
   void take_frames();
   void take_outputs(const StepOutputs& step);
@@ -86,8 +80,6 @@ class EngineProcess final : public Backend {
   BackendFacts facts_;
   BackendStats stats_, stats_before_;  // before: of engines that have died
   std::map<int64_t, Live> live_;       // in the order of submission
-  std::map<int64_t, Embedding> embeddings_;
-  int64_t next_embedding_ = 1;
   std::string checkpoint_;  // that was taken last; empty: the one that the command names
   std::optional<std::promise<Taken>> taking_;
   std::set<std::string> sentences_;  // TokenOutput::error points into it

@@ -45,7 +45,8 @@ void InprocBackend::submit(Job job) {
                   .choice = job.choice,
                   .cache_salt = std::move(job.cache_salt),
                   .priority = job.priority,
-                  .hash_logits = job.hash_logits};
+                  .hash_logits = job.hash_logits,
+                  .pooled = job.pooled};
   if (!job.form.empty()) {
     const std::lock_guard lock(compiling_);
     request.constraint = constraints_.compile(json::parse(job.form, "the form of the answer"));
@@ -107,53 +108,21 @@ void InprocBackend::run_tasks() {
   for (auto& task : tasks) task();
 }
 
-std::future<std::vector<float>> InprocBackend::embed(std::vector<int32_t> tokens) {
-  std::future<std::vector<float>> result;
-  {
-    const std::lock_guard lock(mutex_);
-    result = texts_.emplace_back(Text{std::move(tokens)}).vector.get_future();
-  }
-  woken_.notify_one();
-  return result;
-}
-
-// One text between two steps.
-void InprocBackend::embed_one() {
-  Text text;
-  {
-    const std::lock_guard lock(mutex_);
-    if (texts_.empty()) return;
-    text = std::move(texts_.front());
-    texts_.pop_front();
-  }
-  try {
-    constexpr int kLongest = 8192;  // its keys and values have memory of their own
-    if (!embedder_)
-      embedder_ = std::make_unique<Embedder>(
-          engine_.model(), std::min(kLongest, engine_.max_model_len()), &engine_.threads());
-    text.vector.set_value(embedder_->embed(text.tokens));
-  } catch (const std::exception&) {
-    text.vector.set_exception(std::current_exception());
-  }
-}
-
 // Steps while there is work; orders are taken between steps.
 void InprocBackend::run() {
-  // Ranks compute on threads of their own, and an embedder may start more of them from here.
-  if (engine_.model().ranks() == 1 && engine_.model().device().is_host())
-    engine_.threads().pin_caller();
+  // This thread computes, as rank 0 too.
+  if (engine_.model().device().is_host()) engine_.threads().pin_caller();
   while (true) {
     {
       std::unique_lock lock(mutex_);
       woken_.wait(lock, [&] {
         return stopping_ || engine_.has_work() || !added_.empty() || !cancelled_.empty() ||
-               !texts_.empty() || !tasks_.empty();
+               !tasks_.empty();
       });
       if (stopping_) return;
     }
     take_orders();
     run_tasks();
-    embed_one();
     count(engine_.step(*sink_));
     sink_->on_step_end();
   }

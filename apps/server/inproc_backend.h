@@ -3,14 +3,13 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <deque>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
 
 #include "backend.h"
-#include "engine/embedder.h"
 #include "engine/engine.h"
 #include "frontend/constraint_compiler.h"
 
@@ -27,7 +26,6 @@ class InprocBackend final : public Backend {
   BackendStats stats() const override;
   void submit(Job job) override;
   void cancel(int64_t id) override;
-  std::future<std::vector<float>> embed(std::vector<int32_t> tokens) override;
   void take_weights(const std::string& directory) override;
 
   // For engines that share a model: waits until this one rests, and tells it of weights that
@@ -38,13 +36,11 @@ class InprocBackend final : public Backend {
  private:
   void run();
   void take_orders();
-  void embed_one();
   void run_tasks();
   void between_steps(std::function<void()> task);
   void count(bool stepped);
 
   Engine& engine_;
-  std::unique_ptr<Embedder> embedder_;  // made when it is first asked for
   BackendSink* sink_ = nullptr;
 
   std::mutex compiling_;  // guards constraints_
@@ -54,11 +50,6 @@ class InprocBackend final : public Backend {
   std::condition_variable woken_;
   std::vector<Request> added_;
   std::vector<int64_t> cancelled_;
-  struct Text {
-    std::vector<int32_t> tokens;
-    std::promise<std::vector<float>> vector;
-  };
-  std::deque<Text> texts_;
   std::vector<std::packaged_task<void()>> tasks_;
   BackendFacts facts_;
   BackendStats stats_;

@@ -58,13 +58,9 @@ void Replicas::Ear::on_token(const TokenOutput& output) {
   sink->on_token(output);
 }
 
-std::future<std::vector<float>> Replicas::embed(std::vector<int32_t> tokens) {
-  size_t place = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    place = next_text_++ % replicas_.size();
-  }
-  return replicas_[place]->embed(std::move(tokens));
+void Replicas::Ear::on_pooled(const PooledOutput& output) {
+  owner.forget(output.request);
+  sink->on_pooled(output);
 }
 
 // They share the weights: all must rest before one takes others.

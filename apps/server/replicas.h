@@ -20,7 +20,6 @@ class Replicas final : public Backend {
   BackendStats stats() const override;  // of all
   void submit(Job job) override;        // to the one with the fewest live jobs
   void cancel(int64_t id) override;
-  std::future<std::vector<float>> embed(std::vector<int32_t> tokens) override;
   void take_weights(const std::string& directory) override;
 
  private:
@@ -29,6 +28,7 @@ class Replicas final : public Backend {
     explicit Ear(Replicas& owner) : owner(owner) {}
     void on_token(const TokenOutput& output) override;
     void on_prompt(const PromptOutput& output) override { sink->on_prompt(output); }
+    void on_pooled(const PooledOutput& output) override;
     void on_step_end() override { sink->on_step_end(); }
 
     Replicas& owner;
@@ -43,7 +43,6 @@ class Replicas final : public Backend {
   std::mutex mutex_;  // guards what follows
   std::unordered_map<int64_t, size_t> places_;
   std::vector<size_t> live_;  // jobs of each replica
-  size_t next_text_ = 0;
 };
 
 }  // namespace invar::server

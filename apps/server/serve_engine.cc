@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "engine_process.h"
-#include "worker.h"
 
 namespace invar::server {
 
@@ -21,6 +20,7 @@ class Outbox final : public BackendSink {
 
   void on_token(const TokenOutput& output) override { add(to_bytes(output)); }
   void on_prompt(const PromptOutput& output) override { add(to_bytes(output)); }
+  void on_pooled(const PooledOutput& output) override { add(to_bytes(output)); }
   void on_step_end() override {
     const std::lock_guard lock(mutex_);
     flush_ = !outputs_.empty();
@@ -72,17 +72,9 @@ Reply replied(Reply reply, Work work) {
   return reply;
 }
 
-void take_order(const Frame& frame, Backend& backend, Outbox& outbox, FrameSocket& socket,
-                Worker& embedding) {
+void take_order(const Frame& frame, Backend& backend, Outbox& outbox, FrameSocket& socket) {
   if (frame.kind == static_cast<uint8_t>(Message::cancel))
     return backend.cancel(cancel_from(frame.bytes));
-  if (frame.kind == static_cast<uint8_t>(Message::embed)) {
-    return embedding.post([&, text = text_from(frame.bytes)] {
-      const auto vector = replied(Vector{.id = text.id},
-                                  [&](Vector& v) { v.numbers = backend.embed(text.tokens).get(); });
-      socket.send(static_cast<uint8_t>(Message::vector), to_bytes(vector));
-    });
-  }
   if (frame.kind == static_cast<uint8_t>(Message::take)) {
     const auto taken = replied(Taken{}, [&](Taken& t) {
       backend.take_weights(frame.bytes);
@@ -107,7 +99,6 @@ void take_order(const Frame& frame, Backend& backend, Outbox& outbox, FrameSocke
 void serve_engine(int file, Backend& backend) {
   FrameSocket socket(file);
   Outbox outbox(socket, backend);
-  Worker embedding;  // waits for the backend
   int status = 0;
   try {
     if (!socket.send(static_cast<uint8_t>(Message::hello),
@@ -115,7 +106,7 @@ void serve_engine(int file, Backend& backend) {
       std::_Exit(0);
     backend.start(outbox);
     while (const std::optional<Frame> frame = socket.receive())
-      take_order(*frame, backend, outbox, socket, embedding);
+      take_order(*frame, backend, outbox, socket);
   } catch (const std::exception& error) {
     fmt::print(stderr, "invar: the engine's process: {}\n", error.what());
     status = 1;

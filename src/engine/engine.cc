@@ -1,8 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <limits>
-#include <map>
+#include <cmath>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -28,18 +27,8 @@ const char* name_of(FinishReason reason) {
 namespace {
 
 constexpr const char* kNotFinite = "a key, a value or a logit was not finite";
+constexpr const char* kHiddenNotFinite = "a hidden state of the text was not finite";
 constexpr const char* kGrammarTooLarge = "the grammar has too many states along the answer";
-
-int64_t pages_of(int64_t tokens, int page_places) {
-  return (tokens + page_places - 1) / page_places;
-}
-
-// Room for logits, so that a prompt's log-probabilities are not computed row by row.
-constexpr int kLeastLogitRows = 32;
-
-double gib(int64_t bytes) {
-  return static_cast<double>(bytes) / (1 << 30);
-}
 
 }  // namespace
 
@@ -61,6 +50,9 @@ struct Engine::State {
     tokens.reserve(static_cast<size_t>(
         std::min(max_model_len, int64_t{prompt_size()} + request.params.max_tokens)));
   }
+  std::vector<float> pool;       // of a pooled request: the sum of its hidden states
+  int32_t pooled_positions = 0;  // that stand in it: after a preemption, not again
+
   int32_t prompt_size() const { return static_cast<int32_t>(request.prompt.size()); }
   int32_t answer_size() const { return static_cast<int32_t>(tokens.size()) - prompt_size(); }
 };
@@ -92,6 +84,7 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads)
     per_thread_.push_back(std::make_unique<PerThread>(model.host_kernels()));
 
   if (s.max_model_len == 0) s.max_model_len = longest;
+  settle_step_rows(threads);
   const int pages = sized_pages();
   settle_context(pages);
   pool_ = std::make_unique<PagePool>(pages, options_.page_places);
@@ -107,95 +100,23 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads)
 
 Engine::~Engine() = default;
 
-RunnerLimits Engine::limits(int pages) const {
-  const SchedulerOptions& s = options_.scheduler;
-  const int rows = s.max_num_batched_tokens;
-  return {.pages = pages,
-          .page_places = options_.page_places,
-          .max_rows = rows,
-          .max_logit_rows = std::min(rows, std::max(s.max_num_seqs, kLeastLogitRows))};
-}
-
-// Of all ranks together.
-int64_t Engine::page_bytes() const {
-  int64_t total = 0;
-  for (int rank = 0; rank < model_.ranks(); ++rank) total += page_bytes_of(rank);
-  return total;
-}
-
-int64_t Engine::page_bytes_of(int rank) const {
-  const DecoderSpec& spec = model_.spec();
-  return KvStorage::page_bytes(spec.layers, options_.page_places,
-                               make_shard(spec, rank, model_.ranks()).kv_heads, spec.head_dim);
-}
-
-// As many pages as --kv-cache-memory gives, or as fit into 90 % of what is free once a largest step
-// has run, and never more than all sequences together can use.
-int Engine::sized_pages() {
-  const SchedulerOptions& s = options_.scheduler;
-  const int64_t useful = s.max_num_seqs * pages_of(s.max_model_len, options_.page_places);
-  const int64_t room = options_.kv_bytes ? options_.kv_bytes / page_bytes() : pages_beside_a_step();
-  const int64_t pages = std::min({useful, room, int64_t{1} << 24});
-  if (pages < 1)
-    fail(
-        "not enough memory for the KV cache: one page of {} places needs {} bytes, which are not "
-        "available",
-        options_.page_places, page_bytes());
-  return static_cast<int>(pages);
-}
-
-// What an answer may be long is said by the model or the user. A smaller cache is no reason to cut
-// it; it is one not to start.
-void Engine::settle_context(int pages) {
-  int32_t& context = options_.scheduler.max_model_len;
-  const int64_t places = int64_t{pages} * options_.page_places;
-  if (places >= context) return;
-  if (!options_.fit_context)
-    fail(
-        "not enough memory for the KV cache: one sequence of {} tokens, the context, needs "
-        "{:.4g} GiB and there are {:.4g}, enough for a context of {}; --max-model-len {} or auto "
-        "takes that",
-        context, gib(pages_of(context, options_.page_places) * page_bytes()),
-        gib(pages * page_bytes()), places, places);
-  context = static_cast<int32_t>(places);
-}
-
-// Pages in 90 % of what every device has left beside the activations of a largest step. A GPU runs
-// one, since its kernels take memory too.
-int64_t Engine::pages_beside_a_step() {
-  const auto share = [&](int64_t bytes) { return bytes / 10 * 9 / options_.sharers; };
-  ModelRunner trial(model_, limits(1));
-  if (model_.device().is_host())  // takes memory only when it is written
-    return share(static_cast<int64_t>(model_.device().available_bytes()) -
-                 trial.workspace_bytes()) /
-           page_bytes();
-  const RunnerLimits& most = trial.limits();
-  Batch batch;
-  batch.sequences.assign(most.max_rows, {{0}});
-  for (int row = 0; row < most.max_rows; ++row) {
-    batch.rows.push_back({.token = 0, .position = 0, .sequence = row});
-    if (row < most.max_logit_rows) batch.logit_rows.push_back(row);
-  }
-  ForwardIo io;
-  trial.run(batch, io);
-  std::map<Device*, int64_t> bytes_on;  // of a page, all ranks of the device
-  for (int rank = 0; rank < model_.ranks(); ++rank)
-    bytes_on[&model_.device(rank)] += page_bytes_of(rank);
-  int64_t least = std::numeric_limits<int64_t>::max();
-  for (const auto& [device, bytes] : bytes_on)
-    least = std::min(least, share(static_cast<int64_t>(device->available_bytes())) / bytes);
-  return least;
+// Everybody who decodes gets a row in every step, and prompts go on.
+int32_t Engine::budget() const {
+  return std::max(options_.step_rows, scheduler_->num_running() + kPromptRows);
 }
 
 void Engine::add(Request request) {
   const int64_t size = std::ssize(request.prompt);
   if (states_.contains(request.id)) fail_usage("request id {} is in use", request.id);
   if (size == 0) fail_usage("expected a prompt of at least one token, found none");
-  if (size >= max_model_len())
+  if (request.pooled && size > max_model_len())
+    fail_usage("the text has {} tokens; the context holds {} (max-model-len)", size,
+               max_model_len());
+  if (!request.pooled && size >= max_model_len())
     fail_usage(
         "the prompt has {} tokens; at most {} fit with one token of answer (max-model-len {})",
         size, max_model_len() - 1, max_model_len());
-  if (request.params.max_tokens > max_model_len() - size)
+  if (!request.pooled && request.params.max_tokens > max_model_len() - size)
     fail_usage(
         "the prompt has {} tokens and max_tokens is {}: together they exceed the context of {} "
         "(max-model-len); at most {} tokens of answer fit",
@@ -203,6 +124,8 @@ void Engine::add(Request request) {
   for (const int32_t token : request.prompt)
     if (token < 0 || token >= model_.spec().vocab)
       fail_usage("expected prompt tokens from 0 to {}, found {}", model_.spec().vocab - 1, token);
+  if (request.pooled && !options_.embeddings)
+    fail_usage("embeddings were not enabled when the engine started");
   if (request.params.prompt_logprobs && !options_.prompt_logprobs)
     fail_usage("prompt log-probabilities were not enabled when the engine started");
   request.params = checked(std::move(request.params), model_.spec().vocab);
@@ -211,8 +134,9 @@ void Engine::add(Request request) {
   state->tokens = request.prompt;
   if (request.params.has_penalties()) state->history = TokenHistory(request.prompt);
   state->request = std::move(request);
-  // Whoever wants the prompt's log-probabilities computes every row of it.
-  const bool shares = !state->request.params.prompt_logprobs;
+  if (state->request.pooled) state->pool.assign(model_.spec().hidden, 0.0F);
+  // Whoever wants something of every position computes every row.
+  const bool shares = !state->request.params.prompt_logprobs && !state->request.pooled;
   scheduler_->add({.id = state->request.id,
                    .tokens = static_cast<int32_t>(size),
                    .prefix = shares ? &state->tokens : nullptr,
@@ -231,7 +155,7 @@ void Engine::abort(int64_t id) {
 }
 
 bool Engine::step(OutputSink& sink) {
-  scheduler_->plan(options_.scheduler.max_num_batched_tokens, plan_);
+  scheduler_->plan(budget(), plan_);
   if (plan_.entries.empty()) return false;
   in_step_ = true;
   for (const int64_t id : plan_.admitted) {
@@ -258,16 +182,19 @@ bool Engine::step(OutputSink& sink) {
 void Engine::build_batch() {
   batch_.rows.clear();
   batch_.logit_rows.clear();
+  batch_.tap_layers.clear();
   batch_.sequences.resize(plan_.entries.size());
   wanted_.clear();
   for (size_t i = 0; i < plan_.entries.size(); ++i) {
     const StepEntry& entry = plan_.entries[i];
     State& state = *states_.at(entry.id);
+    const bool pooled = state.request.pooled;
     const auto pages = scheduler_->pages(entry.slot);
     batch_.sequences[i].pages.assign(pages.begin(), pages.end());
+    if (pooled) batch_.tap_layers = {model_.spec().layers - 1};
     for (int32_t r = 0; r < entry.rows; ++r) {
       const int32_t position = entry.start + r;
-      const bool draws = entry.draws && r == entry.rows - 1;
+      const bool draws = entry.draws && r == entry.rows - 1 && !pooled;
       const bool scores = state.request.params.prompt_logprobs &&
                           position + 1 >= state.prompt_logprobs_done &&
                           position + 1 < state.prompt_size();
@@ -327,7 +254,7 @@ SampleInput Engine::input_of(const Wanted& want) const {
 // Whether nobody but the sampler wants the step's logits and it can draw where they are.
 bool Engine::draws_on_device() {
   inputs_.clear();
-  if (!device_sampler_) return false;
+  if (!device_sampler_ || !batch_.tap_layers.empty()) return false;
   for (const Wanted& want : wanted_) {
     const Request& request = want.state->request;
     if (!want.draws || request.hash_logits || request.params.logprobs || request.constraint)
@@ -386,7 +313,7 @@ void Engine::commit_and_emit(OutputSink& sink) {
     const StepEntry& entry = plan_.entries[i];
     State& state = *states_.at(entry.id);
     const auto non_finite = io_.non_finite.subspan(row, entry.rows);
-    row += entry.rows;
+    const size_t first_row = std::exchange(row, row + entry.rows);
     const bool failed = std::find(non_finite.begin(), non_finite.end(), true) != non_finite.end();
     for (; next < wanted_.size() && wanted_[next].state == &state; ++next) {
       if (failed) continue;
@@ -398,7 +325,10 @@ void Engine::commit_and_emit(OutputSink& sink) {
         sink.on_prompt({state.request.id, wanted_[next].position, drawn_[next].logprobs});
       }
     }
-    if (failed) results_[i] = take_token(state, RowResult{.error = kNotFinite}, sink);
+    if (failed)
+      results_[i] = take_token(state, RowResult{.error = kNotFinite}, sink);
+    else if (state.request.pooled)
+      results_[i] = pool_rows(state, entry, first_row, sink);
   }
   scheduler_->commit(plan_, results_);
   for (const StepEntry& entry : plan_.entries) {
@@ -436,6 +366,26 @@ StepResult Engine::take_token(State& state, const RowResult& drawn, OutputSink& 
   }
   sink.on_token(output);
   return {.new_tokens = drawn.error ? 0 : 1, .finished = output.finish != FinishReason::none};
+}
+
+// Adds the hidden states of an entry, whose rows stand from `first_row` on in the batch.
+StepResult Engine::pool_rows(State& state, const StepEntry& entry, size_t first_row,
+                             OutputSink& sink) {
+  const size_t width = state.pool.size();
+  for (int32_t r = std::max(0, state.pooled_positions - entry.start); r < entry.rows; ++r) {
+    const float* hidden = io_.taps.data() + (first_row + static_cast<size_t>(r)) * width;
+    for (size_t d = 0; d < width; ++d) state.pool[d] += hidden[d];
+    state.pooled_positions = entry.start + r + 1;
+  }
+  if (!entry.draws) return {};
+  bool finite = true;
+  for (float& value : state.pool) {
+    value /= static_cast<float>(state.prompt_size());
+    finite &= std::isfinite(value);
+  }
+  if (!finite) return take_token(state, RowResult{.error = kHiddenNotFinite}, sink);
+  sink.on_pooled({state.request.id, std::move(state.pool)});
+  return {.finished = true};
 }
 
 void Engine::follow_constraint(State& state, int32_t token) {

@@ -22,11 +22,17 @@ struct EngineOptions {
   // Where the pages do not hold one sequence of max_model_len: the context is what they hold.
   // Without it memory never decides how long an answer may be, and the engine refuses to start.
   bool fit_context = false;
+  // Rows of a step that sarathi gives to prompts and decodes; a step in which more sequences decode
+  // has a row for each and a few for prompts. 0: max_num_batched_tokens, or what a CPU does within
+  // `target_step_seconds`, which is measured, where that is not 0.
+  int step_rows = 0;
+  double target_step_seconds = 0;
   int page_places = 64;          // 32, 64 or 128
   int64_t kv_bytes = 0;          // memory for keys and values; 0: sized by profiling
   int sharers = 1;               // engines that divide what is free among them, this one included
   bool prefix_caching = true;    // requests that begin alike share pages
   bool prompt_logprobs = false;  // whether requests may ask for them
+  bool embeddings = false;       // whether requests may be pooled: room for a step's hidden states
 };
 
 // What a step did, for progress lines and metrics.
@@ -60,6 +66,7 @@ class Engine {
 
   const StepStats& last_step() const { return stats_; }
   int max_model_len() const { return options_.scheduler.max_model_len; }
+  int step_rows() const { return options_.step_rows; }
   int num_pages() const { return pool_->num_pages(); }
   int64_t kv_bytes() const { return num_pages() * page_bytes(); }
   // Pages that no sequence holds, and how many sequences do and wait, between steps.
@@ -84,6 +91,9 @@ class Engine {
   std::string check_integrity() const;
 
  private:
+  // For prompts, in a step in which more sequences decode than it should have rows.
+  static constexpr int kPromptRows = 32;
+
   struct State;
   struct PerThread;
   // A row whose logits are wanted: what to do with them.
@@ -111,6 +121,7 @@ class Engine {
   void sample_row(size_t row, std::span<const float> logits, PerThread& thread);
   void commit_and_emit(OutputSink& sink);
   StepResult take_token(State& state, const RowResult& drawn, OutputSink& sink);
+  StepResult pool_rows(State& state, const StepEntry& entry, size_t first_row, OutputSink& sink);
   static void follow_constraint(State& state, int32_t token);
   FinishReason finish_reason(const State& state, int32_t token) const;
   void expect_no_work() const;
@@ -120,6 +131,8 @@ class Engine {
   int sized_pages();
   int64_t pages_beside_a_step();
   void settle_context(int pages);
+  void settle_step_rows(ThreadPool* threads);
+  int32_t budget() const;
 
   Model& model_;
   ThreadPool& pool_of_threads_;

@@ -25,6 +25,8 @@ struct Request {
   int32_t priority = 0;    // smaller is sooner among those that wait
   bool hash_logits =
       true;  // keep the hash of every position whose logits are drawn from (numerics 8)
+  // Asks for no answer but for one vector: the mean of the prompt's final hidden states.
+  bool pooled = false;
 };
 
 enum class FinishReason {
@@ -54,6 +56,14 @@ struct PromptOutput {
   TokenLogprobs logprobs;
 };
 
+// The vector that a pooled request asked for. With h_t the residual stream behind the last layer
+// at position t (before the final norm), in f32: acc = +0; acc = acc + h_t, t ascending; then
+// acc / T. A function of the tokens alone. Where it cannot be computed, a TokenOutput says so.
+struct PooledOutput {
+  int64_t request = 0;
+  std::vector<float> numbers;
+};
+
 // Where the engine's answers go. Called from the thread that calls Engine::step.
 class OutputSink {
  public:
@@ -62,6 +72,8 @@ class OutputSink {
   virtual void on_start(int64_t) {}
   virtual void on_token(const TokenOutput& output) = 0;
   virtual void on_prompt(const PromptOutput&) {}
+  // The last word on a pooled request.
+  virtual void on_pooled(const PooledOutput&) {}
 };
 
 }  // namespace invar

@@ -203,14 +203,21 @@ TEST(EngineMessagesTest, ComeBackAsTheyWereAndRefuseWhatIsCut) {
   job.hash_logits = true;
   job.choice = 3;
   job.priority = -2;
+  job.pooled = true;
   const std::string bytes = to_bytes(job);
   EXPECT_EQ(to_bytes(job_from(bytes)), bytes);
   EXPECT_EQ(job_from(bytes).priority, -2);
+  EXPECT_TRUE(job_from(bytes).pooled);
   TokenOutput token{.request = 9, .token = 5, .index = 2, .finish = FinishReason::failed};
   token.logprobs = TokenLogprobs{{5, -0.0f, 1}, {{6, -2.5f, 2}, {7, -3.0f, 3}}};
   token.error = "a sentence";
-  const std::string outputs = outputs_bytes({to_bytes(token)}, {.running = 3, .cached_tokens = 8});
+  const PooledOutput pooled{.request = 10, .numbers = {0.5f, -0.0f}};
+  const std::string outputs =
+      outputs_bytes({to_bytes(token), to_bytes(pooled)}, {.running = 3, .cached_tokens = 8});
   const StepOutputs step = outputs_from(outputs);
+  EXPECT_EQ(step.outputs[1].pooled.numbers, pooled.numbers);
+  EXPECT_EQ(step.outputs[1].job(), 10);
+  EXPECT_TRUE(step.outputs[0].is_last() && step.outputs[1].is_last());
   EXPECT_EQ(step.outputs[0].error, "a sentence");
   EXPECT_EQ(step.outputs[0].token.logprobs, token.logprobs);
   EXPECT_EQ(step.stats.cached_tokens, 8);

@@ -229,6 +229,106 @@ TEST(Engine, TheContextIsTheModelsWhateverTheMemory) {
   EXPECT_EQ(Engine(model, {.fit_context = true, .kv_bytes = 1 << 20}).max_model_len(), 512);
 }
 
+// However many decode, each gets a row, and a prompt goes on beside them.
+TEST(Engine, AStepHasTheRowsThatItMayTake) {
+  Model model(tiny());
+  const auto run = [&](int step_rows, int& most) {
+    EngineOptions options{.step_rows = step_rows, .kv_bytes = 16 << 20};
+    options.scheduler.max_num_batched_tokens = 512;
+    Engine engine(model, options);
+    Answers answers;
+    for (int id = 0; id < 8; ++id) engine.add(request(id, 5, 60));
+    engine.step(answers);
+    engine.add(request(9, 300, 3));
+    while (engine.step(answers)) most = std::max(most, engine.last_step().rows);
+    return answers.hash;
+  };
+  int free = 0, bounded = 0, tight = 0;
+  const auto expected = run(0, free);
+  EXPECT_EQ(run(64, bounded), expected);
+  EXPECT_EQ(run(1, tight), expected);
+  EXPECT_EQ(free, 308);
+  EXPECT_EQ(bounded, 64);
+  EXPECT_EQ(tight, 8 + 1 + 32);
+}
+
+struct Vectors final : OutputSink {
+  void on_token(const TokenOutput& output) override { errors += output.error != nullptr; }
+  void on_pooled(const PooledOutput& output) override { of[output.request] = output.numbers; }
+  std::map<int64_t, std::vector<float>> of;
+  int errors = 0;
+};
+
+// What docs/server.md says a text's vector is, by batches that nobody schedules.
+std::vector<float> mean_hidden_state(Model& model, const std::vector<int32_t>& tokens) {
+  ModelRunner runner(model, {.pages = 8, .max_rows = 64, .max_taps = 1});
+  std::vector<float> sum(model.spec().hidden, 0.0F);
+  for (size_t begin = 0; begin < tokens.size(); begin += 64) {
+    Batch batch{.sequences = {{{0, 1, 2, 3, 4, 5, 6, 7}}}, .tap_layers = {model.spec().layers - 1}};
+    for (size_t t = begin; t < std::min(begin + 64, tokens.size()); ++t)
+      batch.rows.push_back({tokens[t], static_cast<int32_t>(t), 0});
+    ForwardIo io;
+    runner.run(batch, io);
+    for (size_t i = 0; i < io.taps.size(); ++i) sum[i % sum.size()] += io.taps[i];
+  }
+  for (float& value : sum) value /= static_cast<float>(tokens.size());
+  return sum;
+}
+
+Request text(int64_t id, int size, int first_token = 5) {
+  Request r = request(id, size, 16, first_token);
+  r.pooled = true;
+  return r;
+}
+
+TEST(Engine, AVectorIsAFunctionOfItsTokensAlone) {
+  Model model(tiny());
+  const auto run = [&](int rows, int64_t kv_bytes, int neighbours, int& preempted) {
+    EngineOptions options{.page_places = 32, .kv_bytes = kv_bytes, .embeddings = true};
+    options.scheduler.max_model_len = 400;
+    options.scheduler.max_num_seqs = std::min(rows, 16);
+    options.scheduler.max_num_batched_tokens = rows;
+    Engine engine(model, options);
+    Vectors vectors;
+    for (int id = 10; id < 10 + neighbours; ++id) engine.add(request(id, 30 + id, 90));
+    for (const int size : {1, 33, 300, 400}) engine.add(text(size, size));
+    while (engine.step(vectors)) preempted += engine.last_step().preempted;
+    EXPECT_EQ(engine.check_integrity(), "");
+    EXPECT_EQ(vectors.errors, 0);
+    return vectors.of;
+  };
+  int preempted = 0, none = 0;
+  const auto whole = run(512, 16 << 20, 0, none);
+  EXPECT_EQ(whole.size(), 4u);
+  for (const auto& [size, vector] : whole)
+    EXPECT_EQ(vector, mean_hidden_state(model, text(0, static_cast<int>(size)).prompt)) << size;
+  EXPECT_EQ(run(37, 16 << 20, 5, none), whole);
+  // The neighbours' second pages are full while the text of 300 is computed: it begins again.
+  EXPECT_EQ(run(12, 1100 << 10, 2, preempted), whole);
+  EXPECT_GT(preempted, 0);
+  // The control: another text has another vector.
+  EXPECT_NE(mean_hidden_state(model, text(0, 300, 6).prompt), whole.at(300));
+}
+
+TEST(Engine, ATextThatNobodyWantsAnyMoreFreesItsPages) {
+  Model model(tiny());
+  EngineOptions options{.kv_bytes = 16 << 20, .embeddings = true};
+  options.scheduler.max_num_seqs = options.scheduler.max_num_batched_tokens = 64;
+  Engine engine(model, options);
+  Vectors vectors;
+  const int free = engine.free_pages();
+  engine.add(text(1, 3000));
+  engine.step(vectors);
+  EXPECT_LT(engine.free_pages(), free);
+  engine.abort(1);
+  EXPECT_FALSE(engine.step(vectors));
+  EXPECT_EQ(engine.free_pages(), free);
+  EXPECT_TRUE(vectors.of.empty());
+  Engine without(model, {.kv_bytes = 16 << 20});
+  EXPECT_THROW(without.add(text(1, 5)), UsageError);
+  EXPECT_THROW(engine.add(text(1, 4097)), UsageError);
+}
+
 // Where memory is short a sequence begins again; what it began with is counted the first time.
 TEST(Engine, APreemptedPromptIsCountedOnce) {
   Model model(tiny());

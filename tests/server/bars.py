@@ -8,6 +8,8 @@ rate     tokens per second of 64 streams over HTTP beside the same requests from
 streams  2000 idle connections and 512 streams at the same time: memory for each, and whether all are complete
 unique   answers to one prompt among random neighbours; and of the conventional arithmetic (--arith control); models/story, since
          the made model's logits lie so far apart that texts seldom differ
+stalls   time between two tokens of 4 streams alone, beside prompts of 2040 tokens and beside embeddings of 2000 (models/story,
+         two threads)
 cost     1000 requests of 90 to 110 tokens by `invar bench serve` (model bench-100m): `control`, Invar, and any peer by its URL
 all      all of them
 
@@ -26,6 +28,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 from served import Served, events
@@ -201,6 +204,51 @@ def unique():
         served.stop()
 
 
+def token_times(served, seed, times, stopped):
+    """Streams one answer after the other until told to stop; appends when each event came."""
+    while not stopped.is_set():
+        connection = served.connect()
+        connection.request("POST", COMPLETIONS, json.dumps(dict(prompt="Once upon a time", max_tokens=1000, seed=seed,
+                                                                ignore_eos=True, stream=True)))
+        own = []
+        times.append(own)
+        for line in connection.getresponse():
+            if line.startswith(b"data: {"):
+                own.append(time.monotonic())
+            if stopped.is_set():
+                break
+        connection.close()
+
+
+def stalls():
+    draws = random.Random(1)
+    model = str(pathlib.Path(__file__).resolve().parents[2] / "models" / "story")
+    disturbers = {"alone": None,
+                  "beside prompts of 2040 tokens": lambda ids: (COMPLETIONS, dict(prompt=ids(2040), max_tokens=1)),
+                  "beside embeddings of 2000 tokens": lambda ids: ("/v1/embeddings", dict(input=ids(2000)))}
+    served = Served(INVAR, command=[INVAR, "serve", model, "--threads", "2", "--host", "127.0.0.1", "--port", "0"])
+    print(served.said().strip(), flush=True)
+    for what, disturber in disturbers.items():
+        times, stopped, waits = [], threading.Event(), []
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            streams = [pool.submit(token_times, served, seed, times, stopped) for seed in range(4)]
+            served.wait_until(lambda: len(times) == 4 and all(len(t) > 20 for t in times))
+            begin = time.monotonic()
+            for _ in range(8):
+                if disturber:
+                    path, body = disturber(lambda n: [draws.randrange(200, 4000) for _ in range(n)])
+                    asked = time.monotonic()
+                    served.post(path, **body)
+                    waits.append(time.monotonic() - asked)
+                time.sleep(0.2 if disturber else 0.5)
+            stopped.set()
+            [s.result() for s in streams]
+        gaps = [1000 * (b - a) for own in times for a, b in zip(own, own[1:]) if b > begin]
+        bar(f"time between tokens {what}, P50 / P99 / longest, ms", "P99 200", f"{statistics.median(gaps):.0f} / "
+            f"{percentile(gaps, 0.99):.0f} / {max(gaps):.0f}" + (f"; they take {statistics.median(waits):.2f} s" if waits else ""))
+    served.stop()
+
+
 def load(url, model):
     done = subprocess.run([INVAR, "bench", "serve", "--url", url, "--json", "--num-prompts", "1000", "--input-len", "100",
                            "--output-len", "100", "--random-range-ratio", "0.1", "--ignore-eos", "--tokenizer", model,
@@ -240,7 +288,7 @@ def tables():
 
 
 if __name__ == "__main__":
-    NAMES = ["ttft", "rate", "streams", "unique", "cost"]
+    NAMES = ["ttft", "rate", "streams", "unique", "stalls", "cost"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("invar")
     parser.add_argument("names", nargs="*", choices=[*NAMES, "all"], default="all")

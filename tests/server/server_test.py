@@ -2,6 +2,7 @@
 """The server as a client sees it. Usage: server_test.py INVAR [unittest arguments]"""
 import base64
 import concurrent.futures
+import hashlib
 import http.client
 import json
 import os
@@ -330,6 +331,26 @@ class Answers(ServerTest):
                     self.assertEqual(status, 400, answer)
                     self.assertIn("expected dimensions", answer["error"]["message"])
                 self.assertEqual(served.stop(), 0)
+
+    def test_embeddings_are_the_recorded_ones(self):
+        ids = [(7 * i + 3) % 500 for i in range(400)]
+        data = self.served.post("/v1/embeddings", input=ids, encoding_format="base64")["data"][0]["embedding"]
+        self.assertEqual(hashlib.sha256(base64.b64decode(data)).hexdigest(),
+                         "aa2af3c842f51df35129c4a4a07d9bb2d8c2e518712473def11e8469d356afac")
+
+    def test_an_embedding_that_nobody_waits_for_ends(self):
+        for flags in ((), ("--engine-process", "--data-parallel-size", "2")):
+            served = Served(INVAR, *flags, "--max-num-batched-tokens", "32")  # each text takes 16 steps
+            body = json.dumps(dict(input=[[i % 250] * 500 for i in range(400)])).encode()
+            client = served.raw(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            served.wait_until(lambda: served.metric("vllm:num_requests_running") > 0)
+            client.close()
+            served.wait_until(lambda: served.metric("vllm:num_requests_running") + served.metric("vllm:num_requests_waiting") == 0)
+            self.assertLess(served.metric("invar:engine_rows_total"), 100_000)  # of 200 000
+            self.assertEqual(len(served.post("/v1/embeddings", input="a")["data"]), 1)
+            status, _, answer = served.ask("POST", "/v1/embeddings", dict(input=[[5] * 500] * 300), {"X-Request-Timeout": "0.05"})
+            self.assertEqual((status, answer["error"]["code"]), (504, "deadline_exceeded"), answer)
+            self.assertEqual(served.stop(), 0)
 
     def test_responses(self):
         body = dict(input=[{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}], max_output_tokens=12, seed=3)

@@ -1,0 +1,128 @@
+// POST /v1/embeddings.
+#include "embedding.h"
+
+#include <openssl/evp.h>
+
+#include "api.h"
+#include "base/error.h"
+
+namespace invar::server {
+
+namespace {
+
+// A list of numbers, or the bytes of little-endian f32 in base64, as OpenAI's clients ask.
+json::Value embedding_value(const std::vector<float>& vector, bool base64) {
+  if (!base64) {
+    json::Array numbers;
+    for (const float number : vector) numbers.emplace_back(static_cast<double>(number));
+    return numbers;
+  }
+  const size_t bytes = vector.size() * sizeof(float);
+  std::string text((bytes + 2) / 3 * 4 + 1, '\0');
+  const int size = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
+                                   reinterpret_cast<const unsigned char*>(vector.data()),
+                                   static_cast<int>(bytes));
+  text.resize(static_cast<size_t>(size));
+  return text;
+}
+
+// The first `size` numbers, of a model that was trained so that they say the most.
+std::vector<float> cut(std::vector<float> vector, std::optional<int32_t> size) {
+  if (!size) return vector;
+  if (*size > std::ssize(vector))
+    fail_usage("expected dimensions of at most {}, found {}", vector.size(), *size);
+  vector.resize(static_cast<size_t>(*size));
+  return vector;
+}
+
+json::Value body_of(Embedding& embedding, bool base64, std::optional<int32_t> size, const std::string& model,
+                    const std::string& fingerprint) {
+  json::Array data;
+  int64_t tokens = 0;
+  for (size_t i = 0; i < embedding.jobs().size(); ++i) {
+    tokens += std::ssize(embedding.jobs()[i].prompt);
+    data.push_back(json::Object{{"object", "embedding"},
+                                {"index", static_cast<int64_t>(i)},
+                                {"embedding",
+                                 embedding_value(cut(embedding.vectors()[i], size), base64)}});
+  }
+  return json::Object{{"object", "list"},
+                      {"data", std::move(data)},
+                      {"model", model},
+                      {"system_fingerprint", fingerprint},
+                      {"usage", json::Object{{"prompt_tokens", tokens}, {"total_tokens", tokens}}}};
+}
+
+}  // namespace
+
+void Embedding::on_vector(size_t job, std::vector<float> numbers) {
+  if (over_) return;
+  vectors_[job] = std::move(numbers);
+  if (++there_ < vectors_.size()) return;
+  over_ = true;
+  full();
+}
+
+void Embedding::fail(const std::string& sentence) {
+  if (over_) return;
+  over_ = true;
+  failed(sentence);
+}
+
+void Server::embeddings(std::shared_ptr<Exchange> exchange) {
+  with_weights([this, exchange = std::move(exchange)](const Turn& turn) {
+    worker_.post([=, this] {
+      guarded(exchange, [&] {
+        const json::Value body = json::parse(exchange->request.body, "the body of the request");
+        std::vector<Job> jobs;
+        for (auto& text : admission_.embedded(body))
+          jobs.push_back({.prompt = std::move(text), .pooled = true});
+        const json::Value* format = body.find("encoding_format");
+        const std::optional<int32_t> size = admission_.dimensions(body);
+        const auto embedding = std::make_shared<Embedding>(std::move(jobs), exchange, turn);
+        embed(embedding, format && *format == json::Value("base64"), size);
+      });
+    });
+  });
+}
+
+// On the worker: the texts are computed from now on, the body is made on the worker again.
+void Server::embed(const std::shared_ptr<Embedding>& embedding, bool base64,
+                   std::optional<int32_t> size) {
+  embedding->full = [this, base64, size, fingerprint = admission_.fingerprint(),
+                     weak = std::weak_ptr(embedding)] {
+    worker_.post([=, this, embedding = weak.lock()] {
+      guarded(embedding->shared_exchange(), [&] {
+        HttpReply reply{
+            .body = json::dump(body_of(*embedding, base64, size, model_.names.front(), fingerprint))};
+        http_.post([embedding, reply] { embedding->exchange().reply(reply); });
+      });
+    });
+  };
+  embedding->failed = [this, weak = std::weak_ptr(embedding)](const std::string& sentence) {
+    refuse(weak.lock()->exchange(), {500, "the embedding failed: " + sentence});
+  };
+  answers_.number(embedding->jobs());
+  http_.post([this, embedding] {
+    Exchange& exchange = embedding->exchange();
+    if (exchange.is_answered() || exchange.is_gone()) return;  // its deadline has passed
+    answers_.add(embedding);
+    exchange.on_gone = [this, weak = std::weak_ptr(embedding)] {
+      if (const auto begun = weak.lock()) answers_.cancel(*begun);
+    };
+    exchange.on_deadline = [this, weak = std::weak_ptr(embedding)] {
+      const auto late = weak.lock();
+      if (!late || late->is_over()) return;
+      answers_.cancel(*late);
+      refuse(late->exchange(), {504, kTooLate, "deadline_exceeded"});
+    };
+    try {
+      for (const Job& job : embedding->jobs()) backend_.submit(job);
+    } catch (const Error& error) {
+      answers_.cancel(*embedding);
+      refuse(exchange, {400, error.what()});
+    }
+  });
+}
+
+}  // namespace invar::server

@@ -1,0 +1,124 @@
+// How large an engine is: the rows of its steps, its pages, its context.
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "base/error.h"
+#include "engine/engine.h"
+#include "engine/step_budget.h"
+
+namespace invar {
+
+namespace {
+
+// Room for logits, so that a prompt's log-probabilities are not computed row by row.
+constexpr int kLeastLogitRows = 32;
+
+int64_t pages_of(int64_t tokens, int page_places) {
+  return (tokens + page_places - 1) / page_places;
+}
+
+double gib(int64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 30);
+}
+
+}  // namespace
+
+RunnerLimits Engine::limits(int pages) const {
+  const SchedulerOptions& s = options_.scheduler;
+  const int rows = s.max_num_batched_tokens;
+  return {.pages = pages,
+          .page_places = options_.page_places,
+          .max_rows = rows,
+          .max_logit_rows = std::min(rows, std::max(s.max_num_seqs, kLeastLogitRows)),
+          .max_taps = options_.embeddings};
+}
+
+// Before memory is divided, since smaller steps leave more of it.
+void Engine::settle_step_rows(ThreadPool* threads) {
+  constexpr int kMeasuredPlaces = 2048;  // that the rows stand behind
+  SchedulerOptions& s = options_.scheduler;
+  int& rows = options_.step_rows;
+  const int most = s.max_num_batched_tokens;
+  const bool measured =
+      options_.target_step_seconds > 0 && s.policy == "sarathi" && model_.device().is_host();
+  if (rows == 0)
+    rows = measured ? rows_within(options_.target_step_seconds, most,
+                                  std::min(s.max_model_len, kMeasuredPlaces), model_, threads)
+                    : most;
+  rows = std::min(rows, most);
+  s.max_num_batched_tokens = std::min(most, std::max(rows, s.max_num_seqs + kPromptRows));
+}
+
+// Of all ranks together.
+int64_t Engine::page_bytes() const {
+  int64_t total = 0;
+  for (int rank = 0; rank < model_.ranks(); ++rank) total += page_bytes_of(rank);
+  return total;
+}
+
+int64_t Engine::page_bytes_of(int rank) const {
+  const DecoderSpec& spec = model_.spec();
+  return KvStorage::page_bytes(spec.layers, options_.page_places,
+                               make_shard(spec, rank, model_.ranks()).kv_heads, spec.head_dim);
+}
+
+// As many pages as --kv-cache-memory gives, or as fit into 90 % of what is free once a largest step
+// has run, and never more than all sequences together can use.
+int Engine::sized_pages() {
+  const SchedulerOptions& s = options_.scheduler;
+  const int64_t useful = s.max_num_seqs * pages_of(s.max_model_len, options_.page_places);
+  const int64_t room = options_.kv_bytes ? options_.kv_bytes / page_bytes() : pages_beside_a_step();
+  const int64_t pages = std::min({useful, room, int64_t{1} << 24});
+  if (pages < 1)
+    fail(
+        "not enough memory for the KV cache: one page of {} places needs {} bytes, which are not "
+        "available",
+        options_.page_places, page_bytes());
+  return static_cast<int>(pages);
+}
+
+// What an answer may be long is said by the model or the user. A smaller cache is no reason to cut
+// it; it is one not to start.
+void Engine::settle_context(int pages) {
+  int32_t& context = options_.scheduler.max_model_len;
+  const int64_t places = int64_t{pages} * options_.page_places;
+  if (places >= context) return;
+  if (!options_.fit_context)
+    fail(
+        "not enough memory for the KV cache: one sequence of {} tokens, the context, needs "
+        "{:.4g} GiB and there are {:.4g}, enough for a context of {}; --max-model-len {} or auto "
+        "takes that",
+        context, gib(pages_of(context, options_.page_places) * page_bytes()),
+        gib(pages * page_bytes()), places, places);
+  context = static_cast<int32_t>(places);
+}
+
+// Pages in 90 % of what every device has left beside the activations of a largest step. A GPU runs
+// one, since its kernels take memory too.
+int64_t Engine::pages_beside_a_step() {
+  const auto share = [&](int64_t bytes) { return bytes / 10 * 9 / options_.sharers; };
+  ModelRunner trial(model_, limits(1));
+  if (model_.device().is_host())  // takes memory only when it is written
+    return share(static_cast<int64_t>(model_.device().available_bytes()) -
+                 trial.workspace_bytes()) /
+           page_bytes();
+  const RunnerLimits& most = trial.limits();
+  Batch batch;
+  batch.sequences.assign(most.max_rows, {{0}});
+  for (int row = 0; row < most.max_rows; ++row) {
+    batch.rows.push_back({.token = 0, .position = 0, .sequence = row});
+    if (row < most.max_logit_rows) batch.logit_rows.push_back(row);
+  }
+  ForwardIo io;
+  trial.run(batch, io);
+  std::map<Device*, int64_t> bytes_on;  // of a page, all ranks of the device
+  for (int rank = 0; rank < model_.ranks(); ++rank)
+    bytes_on[&model_.device(rank)] += page_bytes_of(rank);
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const auto& [device, bytes] : bytes_on)
+    least = std::min(least, share(static_cast<int64_t>(device->available_bytes())) / bytes);
+  return least;
+}
+
+}  // namespace invar

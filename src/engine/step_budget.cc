@@ -1,0 +1,65 @@
+#include "engine/step_budget.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/timer.h"
+
+namespace invar {
+
+namespace {
+
+constexpr int kLeastRows = 32;  // a leaf of the attention: fewer rows waste a step
+// A step that took this share of the target says enough of larger ones.
+constexpr double kEnough = 0.125;
+// Of the target, the rest is for what stands in a step beside a prompt's rows, and for noise.
+constexpr double kShareOfPrompts = 0.8;
+
+// Rows `places - rows` and on of one sequence. What stands in its pages does not matter.
+Batch batch_of(int rows, int places, int page_places) {
+  Batch batch;
+  batch.sequences.resize(1);
+  batch.sequences[0].pages.resize((places + page_places - 1) / page_places);
+  std::iota(batch.sequences[0].pages.begin(), batch.sequences[0].pages.end(), 0);
+  for (int i = 0; i < rows; ++i)
+    batch.rows.push_back({.token = 0, .position = places - rows + i, .sequence = 0});
+  batch.logit_rows = {rows - 1};
+  return batch;
+}
+
+}  // namespace
+
+int rows_within(double target, int most, FunctionRef<double(int)> seconds_of) {
+  const double wanted = target * kShareOfPrompts;
+  int rows = std::min(kLeastRows, most), fewer = 0;
+  double seconds = std::min(seconds_of(rows), seconds_of(rows)), before = 0;
+  while (seconds < target * kEnough && rows < most) {
+    fewer = std::exchange(rows, std::min(2 * rows, most));
+    before = std::exchange(seconds, std::min(seconds_of(rows), seconds_of(rows)));
+  }
+  const double per_row = std::max(seconds - before, 1e-9) / (rows - fewer);
+  const double fits = rows + (wanted - seconds) / per_row;
+  const int whole = static_cast<int>(std::min<double>(fits, most)) / kLeastRows * kLeastRows;
+  return std::clamp(whole, std::min(kLeastRows, most), most);
+}
+
+int rows_within(double target, int most, int places, Model& model, ThreadPool* threads) {
+  constexpr int kPagePlaces = 64;
+  most = std::min(most, places);
+  ModelRunner runner(model,
+                     {.pages = (places + kPagePlaces - 1) / kPagePlaces,
+                      .page_places = kPagePlaces,
+                      .max_rows = most,
+                      .max_logit_rows = 1},
+                     threads);
+  ForwardIo io;
+  runner.run(batch_of(1, places, kPagePlaces), io);  // its tables are filled, its memory is there
+  return rows_within(target, most, [&](int rows) {
+    const Batch batch = batch_of(rows, places, kPagePlaces);
+    const Timer timer;
+    runner.run(batch, io);
+    return timer.seconds();
+  });
+}
+
+}  // namespace invar
