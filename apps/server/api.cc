@@ -1,6 +1,5 @@
 #include "api.h"
 
-
 #include <charconv>
 #include <cstring>
 #include <ctime>
@@ -10,12 +9,6 @@
 #include "stop_signals.h"
 
 namespace invar::server {
-
-namespace {
-
-}
-
-}  // namespace
 
 struct Server::Route {
   const char* method;
