@@ -12,18 +12,6 @@
 
 namespace invar::cpu {
 
-const BackwardRows kAvx2Backward = {.round = round,
-                                    .bias_gradient = bias_gradient,
-                                    .norm_backward = norm_backward,
-                                    .head_norm_backward = head_norm_backward,
-                                    .norm_gradient = norm_gradient,
-                                    .gate_backward = gate_backward,
-                                    .rotate_back = rotate_back,
-                                    .loss = loss,
-                                    .squares = squares,
-                                    .adam = adam,
-                                    .add = add,
-                                    .dot_bf16 = dot_bf16,
-                                    .weigh = weigh};
+const BackwardRows kAvx2Backward = kBackwardRows;
 
 }  // namespace invar::cpu

@@ -264,6 +264,21 @@ inline void weigh(const ScoreBlock& b) {
   }
 }
 
+// All of them, for the set that the file is compiled for.
+constexpr BackwardRows kBackwardRows = {.round = round,
+                                        .bias_gradient = bias_gradient,
+                                        .norm_backward = norm_backward,
+                                        .head_norm_backward = head_norm_backward,
+                                        .norm_gradient = norm_gradient,
+                                        .gate_backward = gate_backward,
+                                        .rotate_back = rotate_back,
+                                        .loss = loss,
+                                        .squares = squares,
+                                        .adam = adam,
+                                        .add = add,
+                                        .dot_bf16 = dot_bf16,
+                                        .weigh = weigh};
+
 }  // namespace
 
 }  // namespace invar::cpu

@@ -250,7 +250,7 @@ void qkv_product(void (*matmul)(const MatmulParams&, const Execution&), const Ro
                  const QkvProductParams& p, const Execution& on) {
   const QkvParams& then = p.then;
   const int e = then.kv.head_dim, groups = then.kv.kv_heads, each = then.heads / groups;
-  const bool by_rows = then.rows >= kManyRows;
+  const bool by_rows = then.rows >= kRowSharesFrom;
   const Part::Run mine = by_rows ? on.share.of(then.rows, kRowGrain) : Part::Run{0, then.rows};
   const Part::Run its_groups = by_rows ? Part::Run{0, groups} : on.share.of(groups);
   const int64_t begin = mine.begin, end = mine.end;

@@ -11,7 +11,7 @@ namespace {
 
 // Rows and panels of one share. The cut is the one whose largest share is smallest. Of equals the
 // one with the fewest parts of rows, since every row of a panel uses the same memory; but with many
-// rows (kManyRows) the one with the most.
+// rows (kRowSharesFrom) the one with the most.
 struct Share {
   Part::Run rows, panels;
   bool is_empty() const { return rows.begin == rows.end || panels.begin == panels.end; }
@@ -27,7 +27,7 @@ Share share_of(int64_t rows, int64_t panels, int64_t grain, Part part) {
   };
   int row_parts = 1;
   for (int parts = 2; parts <= std::min<int64_t>(part.count, row_tiles); ++parts)
-    if (largest(parts) < largest(row_parts) + (rows >= kManyRows ? 1 : 0)) row_parts = parts;
+    if (largest(parts) < largest(row_parts) + (rows >= kRowSharesFrom ? 1 : 0)) row_parts = parts;
   const int panel_parts = part.count / row_parts;
   if (part.index >= row_parts * panel_parts) return {{0, 0}, {0, 0}};
   return {Part{part.index / panel_parts, row_parts}.of(rows, kRowGrain),

@@ -11,7 +11,7 @@ using RunProduct = void (*)(const PanelProduct&);
 
 // Rows are cut between tiles of so many; and from so many rows on a share is some of the rows: what
 // one operation writes the next one finds in its core's cache.
-constexpr int64_t kRowGrain = 32, kManyRows = 256;
+constexpr int64_t kRowGrain = 32, kRowSharesFrom = 256;
 
 // `extends`: chains begin at y instead of +0.
 void matmul(RunProduct run, const MatmulParams& p, bool extends, const Execution& on);

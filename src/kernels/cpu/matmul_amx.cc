@@ -33,7 +33,7 @@ constexpr int64_t kTiles = 32, kFewTiles = 8;
 
 // From so many rows on, chains that lie in memory between parts of the inner size gain: 512 rows
 // are quicker strip by strip, 2048 are not.
-constexpr int64_t kManyRows = 1024;
+constexpr int64_t kChainsInMemoryFrom = 1024;
 
 // Leaves of a pair of panels that stay in L1 of 48 KB while many strips meet them.
 constexpr int64_t kChunkLeaves = 16;
@@ -377,7 +377,8 @@ class AmxProduct {
 
 // Many rows in whole tiles and panels: the chains may lie in memory in between.
 bool has_whole_tiles(const PanelProduct& p) {
-  return p.rows >= kManyRows && p.rows % 16 == 0 && p.outputs == p.panels * (p.out ? 8 : 16);
+  return p.rows >= kChainsInMemoryFrom && p.rows % 16 == 0 &&
+         p.outputs == p.panels * (p.out ? 8 : 16);
 }
 
 }  // namespace
