@@ -18,7 +18,14 @@ std::string version(int number) {  // 13000 is 13.0
 
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(int ordinal) : ordinal_(ordinal) { make_current(); }
+  explicit CudaDevice(int ordinal) : ordinal_(ordinal) {
+    make_current();
+    cuda_check(cudaStreamCreateWithFlags(&loading_, cudaStreamNonBlocking), "making a stream");
+  }
+  ~CudaDevice() override {
+    cudaSetDevice(ordinal_);
+    cudaStreamDestroy(loading_);
+  }
 
   void* allocate(size_t bytes, const char* what) override {
     make_current();
@@ -30,8 +37,9 @@ class CudaDevice final : public Device {
            bytes >> 20, available_bytes() >> 20);
     }
     cuda_check(status, "allocating GPU memory");
-    cuda_check(cudaMemset(address, 0, bytes), "clearing GPU memory");
-    cuda_check(cudaDeviceSynchronize(), "clearing GPU memory");  // before any stream uses it
+    cuda_check(cudaMemsetAsync(address, 0, bytes, loading_), "clearing GPU memory");
+    cuda_check(cudaStreamSynchronize(loading_),
+               "clearing GPU memory");  // other streams use it next
     return address;
   }
 
@@ -84,16 +92,16 @@ class CudaDevice final : public Device {
   // The runtime keeps a current device per thread.
   void make_current() const { cuda_check(cudaSetDevice(ordinal_), "choosing the GPU"); }
 
-  // Streams do not wait for cudaMemcpy's, nor it for them.
   void copy(void* to, const void* from, size_t bytes, const char* what) {
     note_wait();
     make_current();
     cuda_check(cudaDeviceSynchronize(), what);
-    if (bytes) cuda_check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), what);
-    cuda_check(cudaDeviceSynchronize(), what);
+    if (bytes) cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, loading_), what);
+    cuda_check(cudaStreamSynchronize(loading_), what);
   }
 
   int ordinal_;
+  cudaStream_t loading_ = nullptr;  // for memory and copies outside steps
 };
 
 }  // namespace
