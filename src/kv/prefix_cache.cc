@@ -55,12 +55,12 @@ void PrefixCache::insert(std::span<const int32_t> tokens, std::string_view salt,
   CHECK(full <= table.num_pages(), "tokens without pages");
   int32_t parent = -1;
   for (int32_t i = 0; i < full; ++i) {
-    const int32_t* block = &tokens[i * places];
-    const uint64_t hash = hash_of(parent, salt, block);
-    int32_t page = find(hash, parent, salt, block);
+    const int32_t* content = &tokens[i * places];
+    const uint64_t hash = hash_of(parent, salt, content);
+    int32_t page = find(hash, parent, salt, content);
     if (page < 0) {
       page = table.pages()[i];
-      add(page, hash, parent, salt, block);
+      add(page, hash, parent, salt, content);
     } else if (page != table.pages()[i]) {
       table.replace(i, page);
     }

@@ -198,12 +198,12 @@ void cache_chunk(const RowFunctions& rows, const QkvParams& p, int64_t begin, in
   for (int w = p.write_begin[begin]; w < last; ++w) {
     t = row_of(w, t);
     const int place = p.write_place[w], page = p.write_page[w];
-    bf16_t* block = kv.keys + kv.key_index(page, group, 0, 0);
+    bf16_t* first = kv.keys + kv.key_index(page, group, 0, 0);
     if (e % 16 == 0 && are_eight_places(p, w, t, end)) {
-      write_keys(block, place, keys[t - begin], e);
+      write_keys(first, place, keys[t - begin], e);
       w += 7, t += 7;
     } else {
-      write_key(block, place, keys[t - begin], e);
+      write_key(first, place, keys[t - begin], e);
     }
   }
   t = begin;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "base/check.h"
 
@@ -104,6 +105,23 @@ std::string tensor_name(TensorRole role, int layer) {
   const bool is_outside = row.place == TensorPlace::input || row.place == TensorPlace::output;
   CHECK(is_outside == (layer < 0), "a tensor is either in a layer or outside");
   return is_outside ? row.name : fmt::format("model.layers.{}.{}", layer, row.name);
+}
+
+std::vector<TensorSpec> tensors_of(const DecoderSpec& spec) {
+  std::vector<TensorSpec> tensors;
+  const auto add = [&](int layer, std::initializer_list<TensorPlace> places) {
+    for (const TensorRow& row : tensor_table()) {
+      if (std::ranges::find(places, row.place) == places.end() || !is_present(row, spec)) continue;
+      std::vector<int64_t> shape = {extent_of(row.rows, spec)};
+      if (row.columns != Extent::none) shape.push_back(extent_of(row.columns, spec));
+      tensors.push_back({row.role, layer, tensor_name(row.role, layer), std::move(shape)});
+    }
+  };
+  add(-1, {TensorPlace::input});
+  for (int layer = 0; layer < spec.layers; ++layer) add(layer, {TensorPlace::layer});
+  add(-1, {TensorPlace::output});
+  if (spec.mtp_layers > 0) add(spec.layers, {TensorPlace::layer, TensorPlace::module});
+  return tensors;
 }
 
 }  // namespace invar

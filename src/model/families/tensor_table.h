@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "model/decoder_spec.h"
 #include "model/layer_weights.h"
@@ -70,5 +71,15 @@ int64_t extent_of(Extent extent, const DecoderSpec& spec);
 bool is_present(const TensorRow& row, const DecoderSpec& spec);
 // `layer` -1: of the input or the output.
 std::string tensor_name(TensorRole role, int layer = -1);
+
+struct TensorSpec {
+  TensorRole role;
+  int layer;  // -1: not in a layer
+  std::string name;
+  std::vector<int64_t> shape;
+};
+
+// In the order of computation. Needs a spec that check_spec accepts.
+std::vector<TensorSpec> tensors_of(const DecoderSpec& spec);
 
 }  // namespace invar

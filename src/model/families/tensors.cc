@@ -66,23 +66,6 @@ void check_tied_head(const DecoderSpec& spec, const TensorSource& source) {
 
 }  // namespace
 
-std::vector<TensorSpec> tensors_of(const DecoderSpec& spec) {
-  std::vector<TensorSpec> tensors;
-  const auto add = [&](int layer, std::initializer_list<TensorPlace> places) {
-    for (const TensorRow& row : tensor_table()) {
-      if (std::ranges::find(places, row.place) == places.end() || !is_present(row, spec)) continue;
-      std::vector<int64_t> shape = {extent_of(row.rows, spec)};
-      if (row.columns != Extent::none) shape.push_back(extent_of(row.columns, spec));
-      tensors.push_back({row.role, layer, tensor_name(row.role, layer), std::move(shape)});
-    }
-  };
-  add(-1, {TensorPlace::input});
-  for (int layer = 0; layer < spec.layers; ++layer) add(layer, {TensorPlace::layer});
-  add(-1, {TensorPlace::output});
-  if (spec.mtp_layers > 0) add(spec.layers, {TensorPlace::layer, TensorPlace::module});
-  return tensors;
-}
-
 void check_tensors(const DecoderSpec& spec, const TensorSource& source) {
   std::set<std::string> expected;
   for (const TensorSpec& tensor : tensors_of(spec)) {

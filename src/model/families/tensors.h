@@ -1,4 +1,4 @@
-// Which tensors a decoder is made of.
+// Whether a checkpoint holds the tensors that a decoder is made of.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,6 @@
 #include "weights/tensor_source.h"
 
 namespace invar {
-
-struct TensorSpec {
-  TensorRole role;
-  int layer;  // -1: not in a layer
-  std::string name;
-  std::vector<int64_t> shape;
-};
-
-// In the order of computation. Needs a spec that check_spec accepts.
-std::vector<TensorSpec> tensors_of(const DecoderSpec& spec);
 
 // Throws Error unless `source` holds every tensor of the spec with its shape as bf16, f16 or f32,
 // and nothing else that could matter (stored rotary frequencies are ignored, and the copies of
