@@ -139,9 +139,9 @@ Model::Model(const ModelOptions& options, const LoadProgress& progress) : option
   host_kernels_ = select_kernels(arithmetic_.order, options.instruction_set);
   kernels_ = device().is_host() ? host_kernels_ : gpu_kernels(options, arithmetic_, devices_);
   for (int rank = 0; rank < options.ranks; ++rank)
-    weights_.push_back(std::make_unique<DecoderWeights>(spec(), arithmetic_,
-                                                        make_shard(spec(), rank, options.ranks),
-                                                        *source, device(rank), *pool_, progress));
+    weights_.push_back(std::make_unique<DecoderWeights>(
+        spec(), arithmetic_, make_shard(spec(), rank, options.ranks), *source, device(rank), *pool_,
+        kernels_.weights, progress));
 }
 
 Model::~Model() = default;
@@ -162,7 +162,7 @@ std::vector<std::span<const std::byte>> Model::weight_arrays() const {
 int64_t Model::weight_bytes_per_token() const {
   int64_t total = weight_bytes();
   for (const auto& weights : weights_)
-    if (!weights->embedding_is_packed())
+    if (!weights->embedding_is_shared())
       total -= int64_t{spec().vocab} * spec().hidden * size_of(weights->type());
   return total;
 }

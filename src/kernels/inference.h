@@ -203,8 +203,9 @@ struct RoundInPlaceParams {
 // ---- The table ----
 
 struct Kernels {
-  const char* name;  // "scalar", "avx2", "avx512", "amx"
+  const char* name;  // "scalar", "avx2", "avx512", "amx", "cuda"
   Order order;
+  WeightLayout weights = WeightLayout::panels;  // that its products read
 
   Operation<EmbedParams> embed;
   Operation<RmsNormParams> rms_norm;

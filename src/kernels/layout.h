@@ -15,9 +15,9 @@ constexpr int64_t round_up(int64_t x, int64_t multiple) {
   return (x + multiple - 1) / multiple * multiple;
 }
 
-// Elements between rows of a bf16 activation with K columns: whole leaves, and an odd number of
-// cache lines, so that the 16 rows of a tile lie in 16 different sets of the cache. Columns K ..
-// round_up(K, 32) are kept zero.
+// Elements between rows of a bf16 activation with K columns: whole leaves, and on a CPU an odd
+// number of cache lines, so that the 16 rows of a tile lie in 16 different sets of the cache.
+// Columns K .. round_up(K, 32) are kept zero.
 constexpr int64_t activation_stride(int64_t k) {
   const int64_t padded = round_up(k, kLeafPad);
   return padded % 64 ? padded : padded + 32;
@@ -37,14 +37,31 @@ struct Activation {
 //   bf16: [N/16][K/32][16 pairs][16 outputs][2]     f32: [N/16][K/32][32][16 outputs]
 // 64-byte aligned. A gated pair (gate, up) interleaves its panels: panel 2i is gate's i-th, panel
 // 2i + 1 up's.
+//
+// Or, where a table of operations wants it (Kernels::weights), as they are: rows of round_up(k, 32)
+// elements, zero-padded to whole eights of rows. A gated pair is gate and then up.
+enum class WeightLayout : uint8_t { panels, rows };
+
+// The same beside weights of a layout: with rows, that of a GPU, rows follow each other without
+// gaps, so that they begin with a cache line when their width is whole ones.
+constexpr int64_t activation_stride(int64_t k, WeightLayout layout) {
+  return layout == WeightLayout::rows ? round_up(k, kLeafPad) : activation_stride(k);
+}
+
 struct PackedWeight {
   const void* data = nullptr;
   DType type = DType::bf16;  // bf16 or f32
   int64_t n = 0, k = 0;      // of one matrix, unpadded
+  WeightLayout layout = WeightLayout::panels;
 
   constexpr int64_t panels() const { return round_up(n, kPanelWidth) / kPanelWidth; }
   constexpr int64_t panel_elements() const { return round_up(k, kLeafPad) * kPanelWidth; }
-  constexpr int64_t elements() const { return panels() * panel_elements(); }
+  constexpr int64_t row_elements() const { return round_up(k, kLeafPad); }
+  constexpr int64_t all_rows() const { return round_up(n, 8); }
+  constexpr int64_t elements() const {
+    return layout == WeightLayout::panels ? panels() * panel_elements()
+                                          : all_rows() * row_elements();
+  }
 };
 
 // Index of element (output, inner) in a packed bf16 / f32 matrix with the given inner size.

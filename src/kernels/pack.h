@@ -1,4 +1,5 @@
-// Puts row-major weights into the panels of a packed matrix (PackedWeight in kernels.h).
+// Puts row-major weights into a packed matrix (PackedWeight in kernels.h): into its panels, or into
+// its rows.
 #pragma once
 
 #include "kernels/layout.h"
@@ -19,5 +20,8 @@ struct PackPlace {
 // thread may pack any rows: outputs share no byte.
 void pack_rows(DType type, const void* rows, int64_t stride, int64_t first, int64_t count,
                int64_t k, PackPlace place, void* packed);
+// The same into either layout; `w` says which, its data is not read.
+void pack_rows(const PackedWeight& w, const void* rows, int64_t stride, int64_t first,
+               int64_t count, PackPlace place, void* packed);
 
 }  // namespace invar

@@ -130,13 +130,16 @@ class WeightLoader {
   void load_embedding_and_head() {
     const std::string embedding = tensor_name(TensorRole::embedding);
     const std::string head = spec_.tied_head ? embedding : tensor_name(TensorRole::head);
-    // A tied head on one rank holds the whole embedding: rows are read from its panels.
-    out_.embedding_is_packed_ = spec_.tied_head && shard_.size == 1;
-    if (!out_.embedding_is_packed_)
-      out_.embedding_ = row_major(embedding, spec_.vocab, spec_.hidden);
+    // A tied head on one rank holds the whole embedding: rows are read from its panels, or are its
+    // own when they have no padding.
+    const bool in_panels = out_.layout_ == WeightLayout::panels;
+    const bool shared =
+        spec_.tied_head && shard_.size == 1 && (in_panels || spec_.hidden % kLeafPad == 0);
+    out_.embedding_is_shared_ = shared;
+    if (!shared) out_.embedding_ = row_major(embedding, spec_.vocab, spec_.hidden);
     out_.head_ = packed(shard_.vocab, spec_.hidden,
                         {{head, shard_.first_vocab, shard_.vocab, 0, spec_.hidden}});
-    if (out_.embedding_is_packed_) out_.embedding_ = out_.head_.data;
+    if (shared) out_.embedding_ = out_.head_.data;
   }
 
   // The tensors of some rows as one packed matrix: their outputs one after the other, or, of a
@@ -161,19 +164,19 @@ class WeightLoader {
   // `matrices` 2 for a gated pair.
   PackedWeight packed(int64_t n, int64_t k, const std::vector<PackedPart>& parts,
                       int matrices = 1) {
-    PackedWeight w{.type = type_, .n = n, .k = k};
+    PackedWeight w{.type = type_, .n = n, .k = k, .layout = out_.layout_};
     std::byte* target = allocate(matrices * w.elements() * size_of(type_));
     w.data = target;
     // A device that the host cannot write gets the panels by way of a staging copy.
     std::vector<std::byte> staging(device_.is_host() ? 0
                                                      : matrices * w.elements() * size_of(type_));
     std::byte* host = device_.is_host() ? target : staging.data();
-    for (const PackedPart& part : parts) pack(part, host);
+    for (const PackedPart& part : parts) pack(part, w, host);
     if (!device_.is_host()) device_.upload(target, host, staging.size());
     return w;
   }
 
-  void pack(const PackedPart& part, std::byte* target) {
+  void pack(const PackedPart& part, const PackedWeight& w, std::byte* target) {
     constexpr int64_t kBlock = 16;  // rows read at a time
     const int64_t width = source_.info(part.tensor).shape.at(1);
     run_or_throw(pool_, [&](Part share) {
@@ -182,8 +185,8 @@ class WeightLoader {
       for (int64_t row = begin; row < end; row += kBlock) {
         const int64_t count = std::min(kBlock, end - row);
         read(part.tensor, part.first_row + row, count, width, block.data());
-        pack_rows(type_, block.data() + part.first_column * size_of(type_), width, row, count,
-                  part.columns, part.place, target);
+        pack_rows(w, block.data() + part.first_column * size_of(type_), width, row, count,
+                  part.place, target);
       }
     });
     finish(part.tensor);
@@ -266,8 +269,8 @@ class WeightLoader {
 
 DecoderWeights::DecoderWeights(const DecoderSpec& spec, const Arithmetic& arithmetic,
                                const Shard& shard, const TensorSource& source, Device& device,
-                               ThreadPool& pool, const LoadProgress& progress)
-    : shard_(shard), type_(arithmetic.type()) {
+                               ThreadPool& pool, WeightLayout layout, const LoadProgress& progress)
+    : shard_(shard), type_(arithmetic.type()), layout_(layout) {
   WeightLoader(*this, spec, source, type_, device, pool, progress).load();
 }
 

@@ -1,5 +1,4 @@
-// A decoder's weights as kernels read them: packed in panels, in one device's memory, for one rank
-// of a group.
+// A decoder's weights as kernels read them, in one device's memory, for one rank of a group.
 #pragma once
 
 #include <functional>
@@ -38,9 +37,10 @@ class DecoderWeights {
   // Reads, checks and packs every tensor of the shard; threads of `pool` work in parallel; source
   // pages are released after each tensor. Throws Error naming the tensor when one is missing, has
   // another shape, or is not finite.
+  // The matrices lie as `layout` says.
   DecoderWeights(const DecoderSpec& spec, const Arithmetic& arithmetic, const Shard& shard,
                  const TensorSource& source, Device& device, ThreadPool& pool,
-                 const LoadProgress& progress = {});
+                 WeightLayout layout = WeightLayout::panels, const LoadProgress& progress = {});
 
   // Takes over other weights of the same model: the addresses stay, whoever holds them sees the new
   // values. Nobody may compute meanwhile. On an Error the weights are of no use.
@@ -52,9 +52,12 @@ class DecoderWeights {
   const MtpWeights& mtp() const { return mtp_; }  // when the spec has such a module
   const float* final_norm() const { return final_norm_; }
   const PackedWeight& head() const { return head_; }  // this rank's rows of the head
-  // The embedding table: packed (tied head, one rank) or row-major.
+  // The embedding table: row-major, or in panels when it is the head (tied, one rank) and that is.
   const void* embedding() const { return embedding_; }
-  bool embedding_is_packed() const { return embedding_is_packed_; }
+  bool embedding_is_packed() const {
+    return embedding_is_shared_ && layout_ == WeightLayout::panels;
+  }
+  bool embedding_is_shared() const { return embedding_is_shared_; }
   DType type() const { return type_; }
   int64_t bytes() const;
   const std::vector<DeviceArray<std::byte>>& memory() const { return memory_; }
@@ -63,12 +66,13 @@ class DecoderWeights {
   friend class WeightLoader;
   Shard shard_;
   DType type_;
+  WeightLayout layout_;
   std::vector<LayerWeights> layers_;  // the module's block is the last one
   MtpWeights mtp_;
   const float* final_norm_ = nullptr;
   PackedWeight head_;
   const void* embedding_ = nullptr;
-  bool embedding_is_packed_ = false;
+  bool embedding_is_shared_ = false;  // with the head
   std::vector<DeviceArray<std::byte>> memory_;
 };
 

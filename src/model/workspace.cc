@@ -14,7 +14,7 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
   const size_t head_rows = static_cast<size_t>(shard.heads + 2 * shard.kv_heads);
   const DType type = decoder.arithmetic.type();
   const auto activation = [&](DeviceArray<std::byte>& memory, int count, int64_t width) {
-    const int64_t stride = activation_stride(width);
+    const int64_t stride = activation_stride(width, decoder.kernels.weights);
     memory = {device, static_cast<size_t>(count * stride * size_of(type)), what};
     return Activation{memory.data(), type, stride};
   };

@@ -33,8 +33,37 @@ void check_pack(int64_t n, int64_t k, int64_t stride, PackPlace place, int64_t t
   EXPECT_TRUE(packed.guards_are_intact());
 }
 
+// The same into rows: element (output, inner) stands at its place, the padding is zero.
+template <typename T>
+void check_rows(int64_t n, int64_t k, int64_t stride, int matrix, int matrices, int cuts) {
+  constexpr DType kType = sizeof(T) == 2 ? DType::bf16 : DType::f32;
+  const PackedWeight w{.type = kType, .n = n, .k = k, .layout = WeightLayout::rows};
+  Random random(n * 31 + k);
+  Guarded<T> rows((n - 1) * stride + k);
+  for (int64_t i = 0; i < n; ++i) fill_row(random, rows.span().subspan(i * stride, k));
+  Guarded<T> packed(matrices * w.elements()), expected(matrices * w.elements());
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t e = 0; e < round_up(k, kLeafPad); ++e)
+      expected[matrix * w.elements() + i * round_up(k, kLeafPad) + e] =
+          e < k ? rows[i * stride + e] : T{0};
+  for (int c = cuts - 1; c >= 0; --c) {
+    const auto [begin, end] = Part{c, cuts}.of(n);
+    pack_rows(w, rows.data() + begin * stride, stride, begin, end - begin,
+              {.output = matrix * 16, .step = matrices}, packed.data());
+  }
+  EXPECT_EQ(std::memcmp(packed.data(), expected.data(), packed.span().size_bytes()), 0)
+      << "n " << n << " k " << k << " stride " << stride << " matrix " << matrix;
+  EXPECT_TRUE(packed.guards_are_intact());
+}
+
 template <typename T>
 void check_all() {
+  for (const int64_t k : {1, 8, 31, 32, 100})
+    for (const int64_t n : {1, 8, 17}) {
+      check_rows<T>(n, k, k, 0, 1, 1);
+      check_rows<T>(n, k, k + 3, 0, 2, 2);
+      check_rows<T>(n, k, k, 1, 2, 3);
+    }
   for (const int64_t k : {1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 64, 100, 129})
     for (const int64_t n : {1, 5, 15, 16, 17, 32, 40, 64}) {
       check_pack<T>(n, k, k, {}, n, 1);

@@ -383,20 +383,11 @@ void by_block(const AttentionParams& p, const Execution& on) {
 }
 
 // row: a row of queries for a cluster of so many blocks; block: rows together.
-template <typename Cores, bool kAll>
-constexpr auto schedules() {
-  constexpr AttentionSchedule kBlock = {"block", by_block<Cores>, int64_t{1} << 62};
-  constexpr AttentionSchedule kCluster2 = {"row, cluster of 2", by_row<Cores, 2>, 128};
-  if constexpr (kAll)
-    return std::to_array<AttentionSchedule>({{"row, cluster of 8", by_row<Cores, 8>, 32},
-                                             kCluster2,
-                                             {"row", by_row<Cores, 1>, 0},
-                                             kBlock});
-  else
-    return std::to_array({kCluster2, kBlock});
-}
 template <typename Cores>
-constexpr auto kSchedules = schedules<Cores, INVAR_ALL_SCHEDULES>();
+constexpr auto kSchedules =
+    std::to_array<AttentionSchedule>({{"row, cluster of 8", by_row<Cores, 8>, 32},
+                                      {"row, cluster of 2", by_row<Cores, 2>, 128},
+                                      {"block", by_block<Cores>, int64_t{1} << 62}});
 
 }  // namespace
 

@@ -14,22 +14,21 @@ Kernels kernels(Order order);
 
 // Ways to compute the same bits: which threads compute what, in which pieces. All choices of tile,
 // split and stages are entries of these tables.
+struct ProductShape {
+  int64_t rows, n, k;  // outputs and inner size of one matrix
+  int runs, matrices;  // 2 matrices: a gated pair
+};
 struct ProductSchedule {
-  static constexpr int64_t kAnyRows = int64_t{1} << 62;
-  // Chosen for up to so many rows of a plain product in one run, a gated product, a product in
-  // several runs.
-  struct Rows {
-    int64_t plain, gated, runs;
-  };
-
   const char* name;
-  // Whether it can compute a product of this inner size in so many runs.
-  bool (*can)(int64_t k, int runs);
+  bool (*can)(const ProductShape&);
   Operation<MatmulParams> matmul;
   Operation<GatedMatmulParams> gated_matmul;
-  Rows max_rows;  // the first entry that fits is taken
+  // Of those that can, the one with the lowest cost is taken: from measured times, to be compared
+  // with the others of its table only.
+  double (*cost)(const ProductShape&);
 };
 std::span<const ProductSchedule> product_schedules(Order order);
+const ProductSchedule& chosen_schedule(Order order, const ProductShape& shape);
 
 struct AttentionSchedule {
   const char* name;

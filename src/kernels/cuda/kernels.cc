@@ -13,15 +13,19 @@ std::span<const ProductSchedule> product_schedules(Order order) {
   return order == Order::hopper ? hopper_product_schedules() : portable_product_schedules();
 }
 
-namespace {
-
-const ProductSchedule& choose(Order order, int64_t rows, int64_t k, int runs,
-                              int64_t ProductSchedule::Rows::*limit) {
-  for (const ProductSchedule& s : product_schedules(order))
-    if (rows <= s.max_rows.*limit && s.can(k, runs)) return s;
-  CHECK(false, "no schedule for a product");
-  return product_schedules(order).front();
+const ProductSchedule& chosen_schedule(Order order, const ProductShape& shape) {
+  const ProductSchedule* best = nullptr;
+  double lowest = 0;
+  for (const ProductSchedule& s : product_schedules(order)) {
+    if (!s.can(shape)) continue;
+    const double cost = s.cost(shape);
+    if (!best || cost < lowest) best = &s, lowest = cost;
+  }
+  CHECK(best, "no schedule for a product");
+  return *best;
 }
+
+namespace {
 
 void check_types(const Activation& x, const PackedWeight& w, Order order) {
   CHECK(x.type == w.type, "activations and weights of a product have one type");
@@ -31,16 +35,15 @@ void check_types(const Activation& x, const PackedWeight& w, Order order) {
 template <Order order>
 void matmul(const MatmulParams& p, const Execution& on) {
   check_types(p.x, p.w, order);
-  using Rows = ProductSchedule::Rows;
   if (p.rows == 0) return;
-  choose(order, p.rows, p.w.k, p.runs, p.runs == 1 ? &Rows::plain : &Rows::runs).matmul(p, on);
+  chosen_schedule(order, {p.rows, p.w.n, p.w.k, p.runs, 1}).matmul(p, on);
 }
 
 template <Order order>
 void gated_matmul(const GatedMatmulParams& p, const Execution& on) {
   check_types(p.x, p.gate_up, order);
   if (p.rows == 0) return;
-  choose(order, p.rows, p.gate_up.k, 1, &ProductSchedule::Rows::gated).gated_matmul(p, on);
+  chosen_schedule(order, {p.rows, p.gate_up.n, p.gate_up.k, 1, 2}).gated_matmul(p, on);
 }
 
 template <Order order>
@@ -53,6 +56,7 @@ template <Order order>
 Kernels table() {
   return {.name = "cuda",
           .order = order,
+          .weights = order == Order::hopper ? WeightLayout::rows : WeightLayout::panels,
           .embed = embed,
           .rms_norm = rms_norm,
           .matmul = matmul<order>,

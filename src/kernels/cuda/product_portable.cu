@@ -95,8 +95,8 @@ __global__ __launch_bounds__(kLeafThreads) void leaves_kernel(Product p, End end
 constexpr int kMaxLeafBytes = 200 << 10;
 
 template <int kRows>
-bool leaves_fit(int64_t k, int) {
-  return round_up(k, kLeaf) / kLeaf * kRows * 2 * 16 * 4 <= kMaxLeafBytes;  // as a gated pair
+bool leaves_fit(const ProductShape& s) {
+  return round_up(s.k, kLeaf) / kLeaf * kRows * 2 * 16 * 4 <= kMaxLeafBytes;  // as a gated pair
 }
 
 template <typename T, int kRows, typename Params>
@@ -207,35 +207,27 @@ void lanes(const Params& params, const Execution& on) {
 
 // ---- The table
 
-bool any_shape(int64_t, int) {
+bool any_shape(const ProductShape&) {
   return true;
 }
 
+// Few rows to leaves, one row to those of one row.
 template <int kRows>
-constexpr ProductSchedule leaves_schedule(const char* name) {
-  constexpr int64_t kLimit = kRows == 1 ? 1 : 16;
-  return {name,
-          leaves_fit<kRows>,
-          leaves<kRows, MatmulParams>,
-          leaves<kRows, GatedMatmulParams>,
-          {kLimit, kLimit, kLimit}};
+double leaves_cost(const ProductShape& s) {
+  return s.rows <= (kRows == 1 ? 1 : 16) ? 0.1 * kRows : 2.0;
+}
+double lanes_cost(const ProductShape&) {
+  return 1.0;
 }
 
 // The numbers are rows of a tile.
-template <bool kAll>
-constexpr auto schedules() {
-  constexpr int64_t kAny = ProductSchedule::kAnyRows;
-  constexpr ProductSchedule kLanes = {"lanes 8",
-                                      any_shape,
-                                      lanes<8, MatmulParams>,
-                                      lanes<8, GatedMatmulParams>,
-                                      {kAny, kAny, kAny}};
-  if constexpr (kAll)
-    return std::to_array({leaves_schedule<1>("leaves 1"), leaves_schedule<4>("leaves 4"), kLanes});
-  else
-    return std::to_array({leaves_schedule<4>("leaves 4"), kLanes});
-}
-constexpr auto kSchedules = schedules<INVAR_ALL_SCHEDULES>();
+constexpr auto kSchedules = std::to_array<ProductSchedule>({
+    {"leaves 1", leaves_fit<1>, leaves<1, MatmulParams>, leaves<1, GatedMatmulParams>,
+     leaves_cost<1>},
+    {"leaves 4", leaves_fit<4>, leaves<4, MatmulParams>, leaves<4, GatedMatmulParams>,
+     leaves_cost<4>},
+    {"lanes 8", any_shape, lanes<8, MatmulParams>, lanes<8, GatedMatmulParams>, lanes_cost},
+});
 
 }  // namespace
 

@@ -1,0 +1,67 @@
+// Times of work on a GPU, and cuBLAS to compare with. Work is captured as CUDA graphs, so that no
+// launch is measured; those that are compared take turns in a shuffled order, and the median
+// counts.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/cuda/cuda_stream.h"
+
+namespace invar::bench {
+
+class GpuTimer {
+ public:
+  explicit GpuTimer(Device& gpu);
+  ~GpuTimer();
+  GpuTimer(const GpuTimer&) = delete;
+
+  Execution on() const { return {&gpu_, owner_.get()}; }
+  cudaStream_t stream() const { return stream_; }
+  // Adds what is to be compared: `work(i)` launches call i on the stream.
+  void add(std::string name, const std::function<void(int)>& work, int calls);
+  // Microseconds of a call of each, the median of so many rounds; nothing is left to compare.
+  std::vector<std::pair<std::string, double>> run(int rounds);
+
+ private:
+  struct Entry {
+    std::string name;
+    cudaGraphExec_t graph;
+    int calls;
+    std::vector<double> us;
+  };
+  double once(const Entry& entry);
+
+  Device& gpu_;
+  std::unique_ptr<Stream> owner_;
+  cudaStream_t stream_;
+  cudaEvent_t begin_, end_;
+  std::vector<Entry> entries_;
+};
+
+// cuBLAS, opened while the program runs: not a dependency.
+class Cublas {
+ public:
+  explicit Cublas(cudaStream_t stream);
+  ~Cublas();
+  Cublas(const Cublas&) = delete;
+
+  bool is_there() const { return handle_ != nullptr; }
+  // y[rows][n] = x[rows][k] w[n][k]^T, all bf16, sums in f32.
+  void matmul(const void* x, const void* w, void* y, int64_t rows, int64_t n, int64_t k) const;
+
+ private:
+  using Gemm = int (*)(void*, int, int, int, int, int, const void*, const void*, int, int,
+                       const void*, int, int, const void*, void*, int, int, int, int);
+  void* handle_ = nullptr;
+  void* workspace_ = nullptr;
+  Gemm gemm_ = nullptr;
+};
+
+// What has to follow cuBLAS's product of gate and up: out[rows][width] = silu(gate) * up, bf16,
+// from [rows][gate, up], both of `width`.
+void gate(const void* products, void* out, int64_t rows, int64_t width, cudaStream_t stream);
+
+}  // namespace invar::bench

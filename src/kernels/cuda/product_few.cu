@@ -1,0 +1,159 @@
+// Products of up to 64 rows (order `hopper`): bound by reading the weights. These are the 64-row
+// side of the tensor-core instruction, the activation's rows its columns; every block streams the
+// weights of its outputs through a ring as large as its shared memory, and begins to do so before
+// the kernels before it are done.
+#include <algorithm>
+
+#include "kernels/cuda/product_hopper.cuh"
+#include "kernels/cuda/product_schedules.h"
+#include "kernels/cuda/wgmma_steps.cuh"
+
+namespace invar::cuda {
+
+namespace {
+
+constexpr int kMaxWidth = 192;
+
+// A block takes `width` rows of weights at a time: outputs, or half as many pairs. `groups`
+// warpgroups take 64 of them each.
+struct FewGrid {
+  int rows, width, groups, tiles, slices;
+  int stages, stage_bytes, bars_at;
+};
+
+template <int kTokens, typename End>
+__global__ __launch_bounds__(kMaxWidth / 64 * 128 + 32,
+                             1) void few_kernel(const __grid_constant__ CUtensorMap x,
+                                                const __grid_constant__ CUtensorMap w,
+                                                const FewGrid grid, const End end) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const uint32_t base = shared_address(shared), bars = base + grid.bars_at;
+  const int tid = threadIdx.x, group = tid / 128, lane = tid % 32;
+  Ring ring{bars, bars + 8 * grid.stages, grid.stages};
+  if (tid == 0) {
+    prefetch(w);
+    prefetch(x);
+    ring.init(4 * grid.groups);
+  }
+  __syncthreads();
+  let_next_kernel_start();
+
+  if (group == grid.groups) {  // one warp
+    if (lane != 0) return;
+    const int tiles =
+        (grid.tiles - static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) - 1) /
+        static_cast<int>(gridDim.x);
+    const int all = tiles * grid.slices, at_once = all < grid.stages ? all : grid.stages;
+    const auto fetch_weights = [&](int i, int stage) {
+      const int tile = blockIdx.x + i / grid.slices * gridDim.x;
+      barrier_expect(ring.full + 8 * stage, (grid.width + grid.rows) * 128);
+      load_weights_once<End::kMatrices>(base + stage * grid.stage_bytes, w, i % grid.slices,
+                                        tile * grid.width, 0, ring.full + 8 * stage);
+    };
+    const auto fetch_rows = [&](int i, int stage) {
+      load_box(base + stage * grid.stage_bytes + grid.width * 128, x, i % grid.slices * kSlice, 0,
+               0, ring.full + 8 * stage);
+    };
+    for (int i = 0; i < at_once; ++i) fetch_weights(i, i);
+    wait_for_kernels_before();
+    for (int i = 0; i < at_once; ++i) fetch_rows(i, i);
+    ring.skip(at_once);
+    for (int i = at_once; i < all; ++i, ring.next()) {
+      barrier_wait(ring.empty_now(), ring.parity ^ 1);
+      fetch_weights(i, ring.stage);
+      fetch_rows(i, ring.stage);
+    }
+    return;
+  }
+
+  const int warp = tid % 128 / 32;
+  for (int tile = blockIdx.x; tile < grid.tiles; tile += gridDim.x) {
+    float d[kTokens / 2];
+    int previous = -1;
+    for (int slice = 0; slice < grid.slices; ++slice, ring.next()) {
+      barrier_wait(ring.full_now(), ring.parity);
+      const uint32_t stage = base + ring.stage * grid.stage_bytes;
+      const uint64_t a = describe_rows(stage + group * 64 * 128),
+                     b = describe_rows(stage + grid.width * 128);
+      steps_begin();
+#pragma unroll
+      for (int i = 0; i < kSlice / 16; ++i)
+        product_step<kTokens>(d, a + 2 * i, b + 2 * i, (slice | i) != 0);
+      steps_commit();
+      if (previous >= 0) {
+        steps_wait<1>();
+        if (lane == 0) barrier_arrive(ring.empty + 8 * previous);
+      }
+      previous = ring.stage;
+    }
+    steps_wait<0>();
+    if (lane == 0) barrier_arrive(ring.empty + 8 * previous);
+    wait_for_kernels_before();
+    const int sixteen = group * 4 + warp;  // which 16 rows of weights this warp has
+    if (sixteen * 16 >= grid.width) continue;
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; ++i) {
+      const int t = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      if (t >= grid.rows) continue;
+      if constexpr (End::kMatrices == 1)
+        end.one(t, tile * grid.width + sixteen * 16 + i / 2 % 2 * 8 + lane / 4, d[i]);
+      else if (i / 2 % 2 == 0)
+        end.one(t, tile * (grid.width / 2) + sixteen * 8 + lane / 4, d[i], d[i + 2]);
+    }
+  }
+}
+
+// The width that keeps all multiprocessors busy to the end.
+int width_for(int64_t outputs, int blocks) {
+  int best = 16;
+  int64_t best_cost = 0;
+  for (int width = 16; width <= kMaxWidth; width += 16) {
+    const int64_t turns = ceil_div(ceil_div(outputs, width), blocks), cost = turns * (width + 2);
+    if (best_cost == 0 || cost <= best_cost) best = width, best_cost = cost;
+  }
+  return best;
+}
+
+template <int kTokens, typename Params>
+void few(const Params& p, const Execution& on) {
+  const auto end = end_of(p);
+  using End = decltype(end_of(p));
+  const int64_t outputs = int64_t{end.padded} * End::kMatrices;
+  const int blocks = multiprocessors();
+  FewGrid grid{.rows = static_cast<int>(p.rows), .width = width_for(outputs, blocks)};
+  grid.groups = ceil_div(grid.width, 64);
+  grid.tiles = ceil_div(outputs, grid.width);
+  grid.slices = ceil_div(inner_size(p), kSlice);
+  grid.stage_bytes = (grid.width + kTokens) * 128;
+  // The last warpgroup reads 64 rows even when it has fewer: past the end of the last stage, too.
+  const int spare = std::max(0, grid.groups * 64 * 128 - grid.stage_bytes);
+  grid.stages = std::min(32, (kMaxSharedBytes - spare) / (grid.stage_bytes + 16));
+  grid.bars_at = grid.stages * grid.stage_bytes + spare;
+  const ProductMaps maps = maps_of(p, grid.rows, grid.width);
+  const LaunchShape shape = {.blocks = std::min(grid.tiles, blocks),
+                             .threads = grid.groups * 128 + 32,
+                             .shared_bytes = grid.bars_at + grid.stages * 16,
+                             .early = true};
+  launch("multiplying matrices", few_kernel<kTokens, End>, shape, on, maps.x, maps.w, grid, end);
+}
+
+}  // namespace
+
+template <int kTokens>
+void few_matmul(const MatmulParams& p, const Execution& on) {
+  few<kTokens>(p, on);
+}
+template <int kTokens>
+void few_gated(const GatedMatmulParams& p, const Execution& on) {
+  few<kTokens>(p, on);
+}
+template void few_matmul<8>(const MatmulParams&, const Execution&);
+template void few_matmul<16>(const MatmulParams&, const Execution&);
+template void few_matmul<32>(const MatmulParams&, const Execution&);
+template void few_matmul<64>(const MatmulParams&, const Execution&);
+template void few_gated<8>(const GatedMatmulParams&, const Execution&);
+template void few_gated<16>(const GatedMatmulParams&, const Execution&);
+template void few_gated<32>(const GatedMatmulParams&, const Execution&);
+template void few_gated<64>(const GatedMatmulParams&, const Execution&);
+
+}  // namespace invar::cuda

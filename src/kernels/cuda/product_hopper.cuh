@@ -1,0 +1,215 @@
+// What the matrix products of order `hopper` share: their operands for TMA, tiles, and what becomes
+// of a dot. Weights lie in rows (WeightLayout::rows).
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/tma.cuh"
+
+namespace invar::cuda {
+
+constexpr int kTileRows = 128;
+constexpr int kBlockOutputs = 8;  // of a block of accumulators, and of gate and up in turn
+
+constexpr int ceil_div(int64_t a, int64_t b) {
+  return static_cast<int>((a + b - 1) / b);
+}
+
+// y[t][n] from the finished dots.
+struct PlainEnd {
+  static constexpr int kMatrices = 1;
+  const float* bias;
+  bool accumulate;
+  float* y;
+  int64_t stride;
+  int n, padded;  // padded: so many outputs are to be computed
+  bool in_pairs;  // rows of y are whole pairs of 8 bytes
+
+  __device__ void one(int64_t t, int output, float dot) const {
+    if (output >= n) return;
+    float value = dot + 0.0f;
+    if (bias) value = value + bias[output];
+    float* out = y + t * stride + output;
+    *out = accumulate ? *out + value : value;
+  }
+
+  // The dots of rows t and t + 8 that one lane of a tile holds (wgmma_steps.cuh), the first of them
+  // of output `column`; rows from `begin` to `end` are written. Conditions stand outside of the
+  // loops: the tensor cores wait for this code.
+  template <int kColumns>
+  __device__ __forceinline__ void tile(float (&d)[kColumns / 2], int64_t t, int column,
+                                       int64_t begin, int64_t end) const {
+    constexpr int kPairs = kColumns / 8;
+    constexpr int kAtOnce = kPairs % 8 == 0 ? 8 : 6;  // reads of y
+    static_assert(kPairs % kAtOnce == 0);
+    const bool is_whole = in_pairs && (column | 7) + kColumns - 8 < n;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t row = t + 8 * half;
+      if (row < begin || row >= end) continue;
+      if (!is_whole) {
+#pragma unroll
+        for (int j = 0; j < 2 * kPairs; ++j)
+          one(row, column + j / 2 * 8 + j % 2, d[j / 2 * 4 + half * 2 + j % 2]);
+        continue;
+      }
+      float2* out = reinterpret_cast<float2*>(y + row * stride + column);
+#pragma unroll
+      for (int j = 0; j < 2 * kPairs; ++j) {
+        float& value = d[j / 2 * 4 + half * 2 + j % 2];
+        value = value + 0.0f;
+      }
+      if (bias) {
+#pragma unroll
+        for (int j = 0; j < 2 * kPairs; ++j) {
+          float& value = d[j / 2 * 4 + half * 2 + j % 2];
+          value = value + __ldg(bias + column + j / 2 * 8 + j % 2);
+        }
+      }
+      if (accumulate) {
+#pragma unroll
+        for (int first = 0; first < kPairs; first += kAtOnce) {
+          float2 old[kAtOnce];
+#pragma unroll
+          for (int j = 0; j < kAtOnce; ++j) old[j] = out[(first + j) * 4];
+#pragma unroll
+          for (int j = 0; j < kAtOnce; ++j) {
+            const int at = (first + j) * 4 + half * 2;
+            d[at] = old[j].x + d[at];
+            d[at + 1] = old[j].y + d[at + 1];
+          }
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) out[j * 4] = {d[j * 4 + half * 2], d[j * 4 + half * 2 + 1]};
+    }
+  }
+};
+
+// The gated activation of a pair of dots: blocks of 8 outputs of gate and of up take turns.
+struct GatedEnd {
+  static constexpr int kMatrices = 2;
+  const float* gate_bias;
+  const float* up_bias;
+  bf16_t* out;
+  int64_t stride;
+  int n, padded;  // outputs from n on are zeros
+
+  __device__ __forceinline__ bf16_t value(int output, float gate, float up) const {
+    if (output >= n) return 0;
+    gate = gate + 0.0f;
+    up = up + 0.0f;
+    if (gate_bias) gate = gate + __ldg(gate_bias + output);
+    if (up_bias) up = up + __ldg(up_bias + output);
+    return f32_to_bf16(silu_times(gate, up));
+  }
+  __device__ void one(int64_t t, int output, float gate, float up) const {
+    if (output < padded) out[t * stride + output] = value(output, gate, up);
+  }
+
+  // As PlainEnd::tile, of kColumns / 2 outputs. `column` counts outputs and is even.
+  template <int kColumns>
+  __device__ __forceinline__ void tile(const float (&d)[kColumns / 2], int64_t t, int column,
+                                       int64_t begin, int64_t end) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t row = t + 8 * half;
+      if (row < begin || row >= end) continue;
+      bf16_t* to = out + row * stride + column;
+#pragma unroll
+      for (int j = 0; j < kColumns / 16; ++j) {
+        const int output = column + j * 8;
+        if (output >= padded) continue;
+        const float *gate = d + j * 8 + half * 2, *up = gate + 4;
+        const uint32_t pair = value(output, gate[0], up[0]) |
+                              static_cast<uint32_t>(value(output + 1, gate[1], up[1])) << 16;
+        *reinterpret_cast<uint32_t*>(to + j * 8) = pair;
+      }
+    }
+  }
+};
+
+PlainEnd end_of(const MatmulParams& p);
+GatedEnd end_of(const GatedMatmulParams& p);
+
+// The operands of a product for TMA. Rows of a run are {inner, row, run}; a gated pair's weights
+// are {inner, 8 outputs, gate or up, block of 8 outputs}, so that a box holds blocks of gate and up
+// in turn. The inner elements that a run lacks for whole slices are read as zeros, of x and of w:
+// such steps change no chain.
+struct ProductMaps {
+  CUtensorMap x, w;
+};
+// Boxes of so many rows of x, and of so many rows of w (gate and up together) in so many runs.
+ProductMaps maps_of(const MatmulParams& p, int x_rows, int w_rows, int runs = 1);
+ProductMaps maps_of(const GatedMatmulParams& p, int x_rows, int w_rows);
+
+template <int kMatrices>
+__device__ __forceinline__ void load_weights(uint32_t to, const CUtensorMap& w, int slice,
+                                             int first_row, int run, uint32_t barrier) {
+  if constexpr (kMatrices == 1)
+    load_box(to, w, slice * kSlice, first_row, run, barrier);
+  else
+    load_box(to, w, slice * kSlice, 0, 0, first_row / (2 * kBlockOutputs), barrier);
+}
+// The same, of weights that no other block reads.
+template <int kMatrices>
+__device__ __forceinline__ void load_weights_once(uint32_t to, const CUtensorMap& w, int slice,
+                                                  int first_row, int run, uint32_t barrier) {
+  if constexpr (kMatrices == 1)
+    load_box_once(to, w, slice * kSlice, first_row, run, barrier);
+  else
+    load_box_once(to, w, slice * kSlice, 0, 0, first_row / (2 * kBlockOutputs), barrier);
+}
+
+// A product in tiles of 128 rows. Blocks that work at the same time take kGroup tiles below each
+// other before they go to the right, so that they share what they read.
+struct TileGrid {
+  static constexpr int kGroup = 8;
+  int64_t rows;
+  int row_tiles, column_tiles;
+  int tile_rows;  // that exist: fewer than 128 when there are fewer in all
+  int slices;     // of a run
+  int runs;
+
+  __device__ __host__ int tiles() const { return row_tiles * column_tiles; }
+  struct Place {
+    int row, column;
+  };
+  __device__ Place place(int tile) const {
+    const int per_group = kGroup * column_tiles, group = tile / per_group, rest = tile % per_group;
+    const int left = row_tiles - group * kGroup, height = left < kGroup ? left : kGroup;
+    return {group * kGroup + rest % height, rest / height};
+  }
+  // The first row that tile `row` reads. The last tile begins so early that all of its rows exist:
+  // reading rows that do not takes TMA longer. It writes only those of its own.
+  __device__ int64_t first_row(int row) const {
+    const int64_t first = int64_t{row} * kTileRows, latest = rows - tile_rows;
+    return first < latest ? first : latest;
+  }
+};
+template <typename End>
+TileGrid grid_of(const End& end, int64_t rows, int64_t k, int runs, int columns) {
+  return {.rows = rows,
+          .row_tiles = ceil_div(rows, kTileRows),
+          .column_tiles = ceil_div(end.padded * End::kMatrices, columns),
+          .tile_rows = static_cast<int>(std::min<int64_t>(rows, kTileRows)),
+          .slices = ceil_div(k / runs, kSlice),
+          .runs = runs};
+}
+
+inline int64_t inner_size(const MatmulParams& p) {
+  return p.w.k;
+}
+inline int64_t inner_size(const GatedMatmulParams& p) {
+  return p.gate_up.k;
+}
+inline int runs_of(const MatmulParams& p) {
+  return p.runs;
+}
+inline int runs_of(const GatedMatmulParams&) {
+  return 1;
+}
+
+}  // namespace invar::cuda

@@ -1,0 +1,30 @@
+// The products of order `hopper`, by how they are cut; chosen among in product_hopper.cc. All take
+// weights in rows and launch on the stream.
+#pragma once
+
+#include "kernels/inference.h"
+
+namespace invar::cuda {
+
+// Any number of rows, one run: tiles of 128 x 128, two at a time; of 128 x kColumns, one at a time.
+void ping_pong_matmul(const MatmulParams& p, const Execution& on);
+void ping_pong_gated(const GatedMatmulParams& p, const Execution& on);
+template <int kColumns>
+void shared_tile_matmul(const MatmulParams& p, const Execution& on);
+template <int kColumns>
+void shared_tile_gated(const GatedMatmulParams& p, const Execution& on);
+
+// Any number of rows, 2, 4 or 8 runs: tiles of 128 x kColumns, by one block or (4 or 8 runs) by
+// two.
+template <int kColumns, int kBlocks>
+void tree_matmul(const MatmulParams& p, const Execution& on);
+
+// Up to kTokens rows; one run, and 2, 4 or 8 runs.
+template <int kTokens>
+void few_matmul(const MatmulParams& p, const Execution& on);
+template <int kTokens>
+void few_gated(const GatedMatmulParams& p, const Execution& on);
+template <int kTokens>
+void few_runs_matmul(const MatmulParams& p, const Execution& on);
+
+}  // namespace invar::cuda
