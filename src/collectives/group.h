@@ -24,6 +24,9 @@ class Group {
   // number of bytes.
   virtual void all_gather(const void* mine, int64_t bytes, void* all, const Execution& on) = 0;
   virtual void barrier() = 0;
+  // This rank has failed: the others no longer wait for it, and what they compute from then on is
+  // worth nothing. Its last call.
+  virtual void leave() = 0;
 };
 
 // A single rank: nothing to do.

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <barrier>
 #include <cstring>
 
@@ -11,7 +14,7 @@ namespace {
 // What the ranks of one group share: where each rank's operand lies during an operation.
 struct Meeting {
   explicit Meeting(int size) : operands(size), barrier(size) {}
-  std::vector<const void*> operands;
+  std::vector<std::atomic<const void*>> operands;  // null once their rank has left
   std::barrier<> barrier;
 };
 
@@ -23,14 +26,17 @@ class InprocGroup final : public Group {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(meeting_->operands.size()); }
   void barrier() override { meeting_->barrier.arrive_and_wait(); }
+  void leave() override {
+    meeting_->operands[rank_] = nullptr;
+    meeting_->barrier.arrive_and_drop();
+  }
 
   void tree_all_reduce(float* data, int64_t count, const Execution&) override {
-    meeting_->operands[rank_] = data;
-    barrier();
+    if (!meet(data)) return barrier();
     scratch_.resize(static_cast<size_t>(count));
     float s[64];
     for (int64_t i = 0; i < count; ++i) {
-      for (int r = 0; r < size(); ++r) s[r] = static_cast<const float*>(meeting_->operands[r])[i];
+      for (int r = 0; r < size(); ++r) s[r] = static_cast<const float*>(all_[r])[i];
       for (int n = size(); n > 1; n /= 2)
         for (int r = 0; r < n / 2; ++r) s[r] = s[2 * r] + s[2 * r + 1];
       scratch_[i] = s[0];
@@ -40,17 +46,24 @@ class InprocGroup final : public Group {
   }
 
   void all_gather(const void* mine, int64_t bytes, void* all, const Execution&) override {
-    meeting_->operands[rank_] = mine;
-    barrier();
+    if (!meet(mine)) return barrier();
     for (int r = 0; r < size(); ++r)
-      std::memcpy(static_cast<char*>(all) + r * bytes, meeting_->operands[r],
-                  static_cast<size_t>(bytes));
+      std::memcpy(static_cast<char*>(all) + r * bytes, all_[r], static_cast<size_t>(bytes));
     barrier();
   }
 
  private:
+  // Shows the others this rank's operand and sees theirs. False when a rank has left.
+  bool meet(const void* mine) {
+    meeting_->operands[rank_] = mine;
+    barrier();
+    std::copy(meeting_->operands.begin(), meeting_->operands.end(), all_.begin());
+    return std::find(all_.begin(), all_.begin() + size(), nullptr) == all_.begin() + size();
+  }
+
   std::shared_ptr<Meeting> meeting_;
   int rank_;
+  std::array<const void*, 64> all_;  // the ranks' operands in this operation
   std::vector<float> scratch_;
 };
 

@@ -15,6 +15,7 @@ class SoloGroup final : public Group {
     if (mine != all) std::memcpy(all, mine, static_cast<size_t>(bytes));
   }
   void barrier() override {}
+  void leave() override {}
 };
 
 }  // namespace

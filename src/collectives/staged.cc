@@ -11,6 +11,7 @@ class StagedGroup final : public Group {
   int rank() const override { return host_.rank(); }
   int size() const override { return host_.size(); }
   void barrier() override { host_.barrier(); }
+  void leave() override { host_.leave(); }
 
   void tree_all_reduce(float* data, int64_t count, const Execution& on) override {
     const size_t bytes = static_cast<size_t>(count) * sizeof(float);

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <barrier>
-#include <cstdio>
-#include <cstdlib>
+#include <exception>
 #include <thread>
 
 #include "base/error.h"
@@ -29,25 +28,13 @@ struct ModelRunner::Rank {
   StepUpload copies;
 };
 
-namespace {
-
-// A rank whose device fails would leave the others waiting for it for ever: the process ends, with
-// a sentence.
-void run_or_end(FunctionRef<void(int)> work, int rank) {
-  try {
-    work(rank);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "invar: a rank failed: %s\n", error.what());
-    std::_Exit(1);
-  }
-}
-
-}  // namespace
-
 // Ranks 1 and up each have a thread that does what rank 0's caller does.
 struct ModelRunner::Team {
   explicit Team(Model& model)
-      : start(model.ranks()), done(model.ranks()), groups(make_inproc_groups(model.ranks())) {
+      : start(model.ranks()),
+        done(model.ranks()),
+        groups(make_inproc_groups(model.ranks())),
+        failures(static_cast<size_t>(model.ranks())) {
     const int each = model.threads_of_rank();
     for (int r = 0; r < model.ranks(); ++r) {
       pools.push_back(std::make_unique<ThreadPool>(each, r * each));
@@ -67,9 +54,23 @@ struct ModelRunner::Team {
     while (true) {
       start.arrive_and_wait();
       if (stopping) return;
-      run_or_end(*work, rank);
+      run_or_leave(*work, rank);
       done.arrive_and_wait();
     }
+  }
+
+  // The others come to the end of the step without a rank that fails; nothing of it is taken.
+  void run_or_leave(FunctionRef<void(int)> work, int rank) {
+    try {
+      work(rank);
+    } catch (...) {
+      failures[rank] = std::current_exception();
+      group(rank).leave();
+    }
+  }
+  void expect_all_ranks() const {
+    for (const std::exception_ptr& failure : failures)
+      if (failure) std::rethrow_exception(failure);
   }
 
   std::barrier<> start, done;
@@ -77,6 +78,7 @@ struct ModelRunner::Team {
 
   std::vector<std::unique_ptr<Group>> groups, staged;  // staged: on GPUs
   std::vector<std::unique_ptr<ThreadPool>> pools;
+  std::vector<std::exception_ptr> failures;  // of the ranks that have left their group
   const FunctionRef<void(int)>* work = nullptr;
   bool stopping = false;
   std::vector<std::jthread> threads;
@@ -100,10 +102,12 @@ ModelRunner::~ModelRunner() = default;
 
 void ModelRunner::on_every_rank(FunctionRef<void(int)> work) {
   if (!team_) return work(0);
+  team_->expect_all_ranks();
   team_->work = &work;
   team_->start.arrive_and_wait();
-  run_or_end(work, 0);
+  team_->run_or_leave(work, 0);
   team_->done.arrive_and_wait();
+  team_->expect_all_ranks();
 }
 
 void ModelRunner::run(const Batch& batch, ForwardIo& io) {

@@ -25,7 +25,8 @@ class ModelRunner {
   ModelRunner(Model& model, const RunnerLimits& limits, ThreadPool* threads = nullptr);
   ~ModelRunner();
 
-  // One step; results are rank 0's (they are the same on all).
+  // One step; results are rank 0's (they are the same on all). Throws what a rank throws, and from
+  // then on always.
   void run(const Batch& batch, ForwardIo& io);
   // Rank 0's: what follows a step goes into its stream.
   const Decoder& decoder() const;
