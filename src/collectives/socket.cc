@@ -75,6 +75,11 @@ class SocketGroup final : public Group {
     char nothing = 0;
     all_gather(&nothing, 1, everyone_.data(), {});
   }
+  // The others find their connections ended, and fail too.
+  void leave() override {
+    for (const int peer : peers_)
+      if (peer >= 0) ::shutdown(peer, SHUT_RDWR);
+  }
 
  private:
   // Ranks whose operands this one holds when it sends: the lowest bit of its number.
