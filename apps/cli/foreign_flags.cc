@@ -66,7 +66,6 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"--async-scheduling", "orders are taken between two steps"},
     {"--stream-interval", "each token is an event"},
     {"--seed", "each request has its own seed, given or drawn and returned"},
-    {"--max-logprobs", "a request may ask for up to 1024 log-probabilities"},
     {"--logprobs-mode", "log-probabilities are those of the model's logits"},
     {"--enforce-eager", "nothing is compiled when the server starts"},
     {"--compilation-config", "nothing is compiled when the server starts"},

@@ -23,10 +23,10 @@ struct ServeFlags {
   std::vector<std::string> names;
   std::string template_file, tool_parser = "auto", generation_config = "auto";
   int header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30;
-  int body_mib = 32, bodies_mib = 32;
+  int body_mib = 32, bodies_mib = 64;
   std::string journal, journal_sync = "process";
-  bool engine_process = false;
-  int replicas = 1;
+  bool journal_accept_loss = false, engine_process = false;
+  int replicas = 1, max_logprobs = 20;
   double request_seconds = 0, target_tbt_ms = 200;
   int engine_socket = -1;  // of an engine's process
   int engine_context =
@@ -151,8 +151,9 @@ std::unique_ptr<server::Journal> open_journal(const ServeFlags& flags) {
   if (flags.journal.empty()) return nullptr;
   return std::make_unique<server::Journal>(
       flags.journal,
-      server::JournalOptions{.sync = flags.journal_sync == "power" ? Sync::power_loss
-                                                                   : Sync::process_death});
+      server::JournalOptions{
+          .sync = flags.journal_sync == "power" ? Sync::power_loss : Sync::process_death,
+          .accept_loss = flags.journal_accept_loss});
 }
 
 void say_step_rows(const ServeFlags& flags, const LocalEngine& engine) {
@@ -187,6 +188,7 @@ int run_serve(ServeFlags flags) {
                              : std::filesystem::path(options.model).filename().string()};
   served.defaults = sampling_defaults(flags, options);
   read_embedding_sizes(options, served);
+  served.max_logprobs = flags.max_logprobs;
   std::optional<ChatTemplate> chat;
   try {
     chat = load_chat_template(options, flags.template_file);
@@ -211,7 +213,13 @@ int run_serve(ServeFlags flags) {
              flags.server.http.host, server.port());
   std::fflush(stdout);
   if (local) local->seat_server();
-  server.run();
+  try {
+    server.run();
+  } catch (const server::EngineFailed& error) {
+    // Without destructors: a device that failed may not give its memory back.
+    fmt::print(stderr, "invar: {}\n", error.what());
+    std::_Exit(1);
+  }
   return 0;
 }
 
@@ -277,8 +285,8 @@ void add_serve(CLI::App& app, Action& action) {
       ->capture_default_str();
   command
       ->add_option("--max-bodies-mib", flags->bodies_mib,
-                   "MiB of all bodies beyond 64 KiB that are read or wait to be understood, at "
-                   "least --max-body-mib; more wait unread")
+                   "MiB of memory for all bodies beyond 64 KiB that are read or wait to be "
+                   "understood, four times their bytes; more wait unread")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command->add_option("--header-timeout", flags->header_seconds, "Seconds for a request's header")
@@ -318,6 +326,12 @@ void add_serve(CLI::App& app, Action& action) {
           "is given. 0 is off")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
+  command
+      ->add_option("--max-logprobs", flags->max_logprobs,
+                   "Log-probabilities of a position that a request may ask for: logprobs, "
+                   "top_logprobs, prompt_logprobs")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
   command->add_flag("--no-prompt-logprobs{false}", flags->engine.options.prompt_logprobs,
                     "Refuse prompt_logprobs and echo with logprobs");
   refuse_foreign_flags(*command);
@@ -337,6 +351,9 @@ void add_serve(CLI::App& app, Action& action) {
           [flags](int hours) { flags->server.journal_keep = int64_t{hours} * 3600; },
           "Hours for which it keeps lines whose answers have ended (168)")
       ->check(CLI::Range(0, 1'000'000));
+  command->add_flag("--journal-accept-loss", flags->journal_accept_loss,
+                    "Start though lines of the journal are lost or changed; without it that is "
+                    "refused, and what is lost is said either way");
   command->add_flag("--engine-process", flags->engine_process,
                     "The engine in a process of its own: when it dies, clients wait and go on");
   command->add_option("--engine-socket", flags->engine_socket)->group("");  // of that process

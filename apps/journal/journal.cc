@@ -9,8 +9,9 @@
 #include <cstring>
 #include <future>
 
+#include "lines.h"
+#include "log_check.h"
 #include "sqlite.h"
-#include "wire.h"
 
 namespace invar::server {
 
@@ -19,31 +20,11 @@ namespace {
 using sqlite::Connection;
 using sqlite::Statement;
 
-constexpr int64_t kApplication = 0x494e564a;  // "INVJ"
-constexpr int64_t kVersion = 1;
 constexpr int kLongWal = 1000;  // pages: past this the log is copied into the file
 
-constexpr const char* kSchema = R"(
-CREATE TABLE line(
-  number INTEGER PRIMARY KEY AUTOINCREMENT,
-  id TEXT NOT NULL UNIQUE,
-  created INTEGER NOT NULL,
-  idempotency_key TEXT UNIQUE,
-  endpoint TEXT NOT NULL,
-  request TEXT NOT NULL,
-  prompts BLOB NOT NULL,
-  params BLOB NOT NULL,
-  arithmetic TEXT NOT NULL,
-  weights BLOB NOT NULL,
-  outcome INTEGER);
-CREATE INDEX line_unfinished ON line(number) WHERE outcome IS NULL;
-)";
 // Came later than version 1 of the lines, which it leaves as they are.
 constexpr const char* kConversations =
     "CREATE TABLE IF NOT EXISTS conversation(id TEXT PRIMARY KEY, items TEXT NOT NULL)";
-constexpr const char* kColumns =
-    "SELECT number, id, created, idempotency_key, endpoint, request, prompts, params, arithmetic, "
-    "weights, outcome FROM line ";
 
 int lock_of(const std::string& path) {
   const std::string name = path + ".lock";
@@ -54,63 +35,20 @@ int lock_of(const std::string& path) {
   fail("{}: another process has this journal open", path);
 }
 
-std::string bytes_of(const std::vector<std::vector<int32_t>>& prompts) {
-  ByteWriter out;
-  out.put(static_cast<uint64_t>(prompts.size()));
-  for (const auto& prompt : prompts) out.put_vector(prompt);
-  return out.take();
+// Damage stops the start unless it is accepted: a server that went on without a word would answer
+// an idempotency key that it has forgotten with another answer.
+void report(const std::string& damage, const JournalOptions& options) {
+  if (damage.empty()) return;
+  if (!options.accept_loss)
+    fail("{}; --journal-accept-loss goes on without them, and takes their idempotency keys for new",
+         damage);
+  fmt::print(stderr, "invar: warning: {}\n", damage);
 }
 
-std::vector<std::vector<int32_t>> prompts_of(const std::string& bytes) {
-  ByteReader in(bytes, "a journal's prompts");
-  std::vector<std::vector<int32_t>> prompts(in.get_count(sizeof(uint64_t)));
-  for (auto& prompt : prompts) prompt = in.get_vector<int32_t>();
-  in.expect_end();
-  return prompts;
-}
-
-std::string bytes_of(const SamplingParams& params) {
-  ByteWriter out;
-  put_params(out, params);
-  return out.take();
-}
-
-SamplingParams params_of(const std::string& bytes) {
-  ByteReader in(bytes, "a journal's sampling parameters");
-  const SamplingParams params = get_params(in);
-  in.expect_end();
-  return params;
-}
-
-JournalLine read_line(const Statement& row) {
-  JournalLine line{.number = row.integer(0)};
-  JournalEntry& e = line.entry;
-  e.id = row.bytes(1);
-  e.created = row.integer(2);
-  e.idempotency_key = row.bytes(3);
-  e.endpoint = row.bytes(4);
-  e.request = row.bytes(5);
-  e.prompts = prompts_of(row.bytes(6));
-  e.params = params_of(row.bytes(7));
-  e.arithmetic = row.bytes(8);
-  const std::string weights = row.bytes(9);
-  if (weights.size() != e.weights.size())
-    fail("journal line {}: expected a digest of {} bytes, found {}", e.id, e.weights.size(),
-         weights.size());
-  std::copy(weights.begin(), weights.end(), e.weights.begin());
-  if (!row.is_null(10)) {
-    const int64_t outcome = row.integer(10);
-    if (outcome < 0 || outcome > static_cast<int64_t>(Outcome::failed))
-      fail("journal line {}: expected an outcome from 0 to 2, found {}", e.id, outcome);
-    line.outcome = static_cast<Outcome>(outcome);
-  }
-  return line;
-}
-
-std::vector<JournalLine> read_lines(Statement& rows) {
-  std::vector<JournalLine> lines;
-  while (rows.step()) lines.push_back(read_line(rows));
-  return lines;
+// What SQLite finds wrong with the file, or nothing.
+std::string wrong_pages(Connection& in) {
+  const std::string found = in.query_text("PRAGMA integrity_check(1)");
+  return found == "ok" ? "" : found;
 }
 
 }  // namespace
@@ -120,9 +58,7 @@ struct Journal::Connections {
   Connections(const std::string& path, const JournalOptions& options)
       : writer(path), checkpointer(path), reader(path) {
     prepare(path, options);
-    insert.emplace(writer,
-                   "INSERT INTO line(id, created, idempotency_key, endpoint, request, prompts, "
-                   "params, arithmetic, weights) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)");
+    insert.emplace(writer, kInsertLine);
     keep.emplace(writer, "INSERT OR REPLACE INTO conversation(id, items) VALUES(?, ?)");
     forget_conversations.emplace(
         writer,
@@ -133,26 +69,23 @@ struct Journal::Connections {
   }
 
   void prepare(const std::string& path, const JournalOptions& options) {
-    const int64_t application = writer.query_integer("PRAGMA application_id");
-    const bool is_new = application == 0 && writer.query_integer("PRAGMA schema_version") == 0;
-    if (!is_new && application != kApplication)
-      fail("{}: expected a journal, found another program's database", path);
+    const std::string wrong = wrong_pages(writer);
+    if (!wrong.empty())
+      fail(
+          "{}: the file was changed and cannot be read as it was written ({}); restore it, or "
+          "begin another",
+          path, wrong);
     if (writer.query_text("PRAGMA journal_mode = WAL") != "wal")
       fail("{}: expected a file system with a write-ahead log, found none", path);
     writer.execute(options.sync == JournalOptions::Sync::power_loss
                        ? "PRAGMA synchronous = FULL"
                        : "PRAGMA synchronous = NORMAL");
-    if (is_new) {
-      writer.execute("BEGIN IMMEDIATE");
-      writer.execute(kSchema);
-      writer.execute(fmt::format("PRAGMA application_id = {}", kApplication).c_str());
-      writer.execute(fmt::format("PRAGMA user_version = {}", kVersion).c_str());
-      writer.execute("COMMIT");
-    }
-    const int64_t version = writer.query_integer("PRAGMA user_version");
-    if (version != kVersion)
-      fail("{}: expected a journal of version {}, found version {}", path, kVersion, version);
+    // Cut off when it begins again: what stands in it is of one log (log_check.cc).
+    writer.execute("PRAGMA journal_size_limit = 0");
+    prepare_schema(writer, path);
     writer.execute(kConversations);
+    if (const std::string changed = changed_lines(writer); !changed.empty())
+      report(fmt::format("{}: {}", path, changed), options);
     checkpointer.query_integer("PRAGMA schema_version");  // reading opens the log
   }
 
@@ -187,13 +120,7 @@ struct Journal::Operation {
 
   void write(Connections& to) const {
     if (kind == Kind::admit) {
-      Statement& s = to.insert->reset();
-      s.bind(entry.id).bind(entry.created);
-      entry.idempotency_key.empty() ? s.bind_null() : s.bind(entry.idempotency_key);
-      s.bind(entry.endpoint).bind(entry.request);
-      s.bind_blob(bytes_of(entry.prompts)).bind_blob(bytes_of(entry.params)).bind(entry.arithmetic);
-      s.bind_blob({reinterpret_cast<const char*>(entry.weights.data()), entry.weights.size()});
-      s.run();
+      insert_line(*to.insert, {.entry = entry});
     } else if (kind == Kind::end) {
       to.update->reset().bind(static_cast<int64_t>(outcome)).bind(entry.id).run();
       if (to.writer.changes() != 1)
@@ -209,6 +136,7 @@ struct Journal::Operation {
 
 Journal::Journal(const std::string& path, const JournalOptions& options) : lock_(lock_of(path)) {
   try {
+    report(lost_frames(path + "-wal"), options);
     connections_ = std::make_unique<Connections>(path, options);
   } catch (...) {
     ::close(lock_);
@@ -372,15 +300,18 @@ void Journal::checkpoint_loop() {
 
 std::optional<JournalLine> Journal::find(const std::string& id) const {
   const std::lock_guard lock(connections_->reading);
-  Statement row(connections_->reader, (std::string(kColumns) + "WHERE id = ?").c_str());
+  Statement row(connections_->reader, (std::string(kSelectLines) + "WHERE id = ?").c_str());
   return row.bind(id).step() ? std::optional(read_line(row)) : std::nullopt;
 }
 
-std::optional<JournalLine> Journal::find_key(const std::string& key) const {
+std::optional<JournalLine> Journal::find_key(const std::string& owner,
+                                             const std::string& key) const {
   const std::lock_guard lock(connections_->reading);
   Statement row(connections_->reader,
-                (std::string(kColumns) + "WHERE idempotency_key = ?").c_str());
-  return row.bind(key).step() ? std::optional(read_line(row)) : std::nullopt;
+                (std::string(kSelectLines) + "WHERE owner = ? AND idempotency_key = ?").c_str());
+  for (const std::string& one : {owner, std::string(kUnknownOwner)})
+    if (row.reset().bind(one).bind(key).step()) return read_line(row);
+  return std::nullopt;
 }
 
 std::optional<std::string> Journal::find_conversation(const std::string& id) const {
@@ -392,20 +323,31 @@ std::optional<std::string> Journal::find_conversation(const std::string& id) con
 std::vector<JournalLine> Journal::unfinished() const {
   const std::lock_guard lock(connections_->reading);
   Statement rows(connections_->reader,
-                 (std::string(kColumns) + "WHERE outcome IS NULL ORDER BY number").c_str());
-  return read_lines(rows);
+                 (std::string(kSelectLines) + "WHERE outcome IS NULL ORDER BY number").c_str());
+  std::vector<JournalLine> lines;
+  while (rows.step()) {
+    try {
+      lines.push_back(read_line(rows));
+    } catch (const sqlite::SqliteError&) {
+      throw;
+    } catch (const Error&) {  // one that was changed: said when the journal was opened
+    }
+  }
+  return lines;
 }
 
 std::vector<JournalLine> Journal::all() const {
   const std::lock_guard lock(connections_->reading);
-  Statement rows(connections_->reader, (std::string(kColumns) + "ORDER BY number").c_str());
-  return read_lines(rows);
+  Statement rows(connections_->reader, (std::string(kSelectLines) + "ORDER BY number").c_str());
+  std::vector<JournalLine> lines;
+  while (rows.step()) lines.push_back(read_line(rows));
+  return lines;
 }
 
 std::string Journal::check_integrity() const {
   const std::lock_guard lock(connections_->reading);
-  const std::string found = connections_->reader.query_text("PRAGMA integrity_check");
-  return found == "ok" ? "" : found;
+  const std::string wrong = wrong_pages(connections_->reader);
+  return wrong.empty() ? changed_lines(connections_->reader) : wrong;
 }
 
 }  // namespace invar::server

@@ -4,7 +4,8 @@
 //
 // A file of SQLite in WAL mode. By default (synchronous=NORMAL) a line survives the death of every
 // process; Sync::power_loss waits for the disk too. A tail that was torn off is not there for
-// SQLite, whose frames carry checksums: lines before it are whole.
+// SQLite, whose frames carry checksums: lines before it are whole. Lines carry a digest of their
+// own, so that one whose bytes were changed is never taken for what was asked.
 #pragma once
 
 #include <condition_variable>
@@ -26,7 +27,8 @@ namespace invar::server {
 struct JournalEntry {
   std::string id;               // of the answer; unique
   int64_t created = 0;          // seconds since 1970; part of the answer
-  std::string idempotency_key;  // unique; empty: none
+  std::string owner;            // of the answer: a digest of the API key; empty: none was needed
+  std::string idempotency_key;  // unique for its owner; empty: none
   std::string endpoint;         // "/v1/chat/completions"
   std::string request;          // the body: how the answer is framed, and its constraint
   std::vector<std::vector<int32_t>> prompts;  // tokens; a body may hold several prompts
@@ -39,6 +41,9 @@ struct JournalEntry {
 
 enum class Outcome { finished, aborted, failed };
 
+// Of lines that were written before lines had owners.
+inline constexpr const char* kUnknownOwner = "unknown";
+
 struct JournalLine {
   int64_t number = 0;  // in the order of admission, from 1
   JournalEntry entry;
@@ -48,6 +53,9 @@ struct JournalLine {
 struct JournalOptions {
   enum class Sync { process_death, power_loss };
   Sync sync = Sync::process_death;
+  // Goes on where lines at the end of the log were lost or lines were changed: their idempotency
+  // keys are new again.
+  bool accept_loss = false;
 };
 
 class Journal {
@@ -55,7 +63,8 @@ class Journal {
   // Empty when it was done, else a sentence. Called from the journal's thread.
   using Done = std::function<void(const std::string& error)>;
 
-  // Opens or makes the file. Throws Error when it is not a journal, or another process has it.
+  // Opens or makes the file and looks through all of it. Throws Error when it is not a journal,
+  // another process has it, or something that was written is lost; then nothing in it has changed.
   explicit Journal(const std::string& path, const JournalOptions& options = {});
   ~Journal();  // writes what is waiting
 
@@ -78,11 +87,13 @@ class Journal {
 
   // From any thread; each throws Error when the file cannot be read.
   std::optional<JournalLine> find(const std::string& id) const;
-  std::optional<JournalLine> find_key(const std::string& idempotency_key) const;
+  // The owner's line, or else one of an unknown owner.
+  std::optional<JournalLine> find_key(const std::string& owner,
+                                      const std::string& idempotency_key) const;
   std::optional<std::string> find_conversation(const std::string& id) const;
   std::vector<JournalLine> unfinished() const;
   std::vector<JournalLine> all() const;
-  // Empty when SQLite finds the file whole, else what it says.
+  // Empty when SQLite finds the file whole and each line is what was written, else what is wrong.
   std::string check_integrity() const;
 
  private:

@@ -60,19 +60,23 @@ std::string Admission::fingerprint() const {
   return facts.identity + "-" + to_hex(facts.weights).substr(0, 16);
 }
 
-openai::Request Admission::read(const JournalEntry& entry,
-                                const std::optional<std::string>& earlier) const {
+openai::Request Admission::read(const JournalEntry& entry, const std::string& text,
+                                const std::optional<std::string>& earlier, bool only_counts) const {
   const BackendFacts facts = backend_.facts();
-  openai::Context context{.vocab = facts.vocab,
-                          .tokenizer = model_.tokenizer,
-                          .end_tokens = facts.end_tokens,
-                          .defaults = model_.defaults,
-                          .chat = model_.chat,
-                          .no_chat = model_.no_chat,
-                          .clock = [&] { return utc(entry.created); },
-                          .tool_format = model_.tool_format,
-                          .renders = entry.prompts.empty(),
-                          .ignores_unknown = true};
+  openai::Context context{
+      .vocab = facts.vocab,
+      .tokenizer = model_.tokenizer,
+      .end_tokens = facts.end_tokens,
+      .defaults = model_.defaults,
+      .chat = model_.chat,
+      .no_chat = model_.no_chat,
+      .clock = [&] { return utc(entry.created); },
+      .tool_format = model_.tool_format,
+      .renders = entry.prompts.empty(),
+      .max_logprobs = model_.max_logprobs,
+      .max_prompt_bytes =
+          only_counts ? SIZE_MAX : model_.tokenizer->most_bytes(facts.max_model_len),
+      .ignores_unknown = true};
   json::Value items;
   if (earlier) {
     items = json::parse(*earlier, "a conversation");
@@ -81,9 +85,13 @@ openai::Request Admission::read(const JournalEntry& entry,
   const openai::Endpoint endpoint = endpoint_of(entry.endpoint);
   // A chat's answer may fill the context: settle_length takes the prompt off.
   if (endpoint != openai::Endpoint::completions) context.defaults.max_tokens = facts.max_model_len;
-  const json::Value body = parse_body(entry.request);
-  openai::Request request = openai::parse_request(body, endpoint, context);
-  return request;
+  const json::Value body = parse_body(text);
+  try {
+    return openai::parse_request(body, endpoint, context);
+  } catch (const openai::PromptTooLong& error) {
+    throw ApiError{400, error.what(), "context_length_exceeded",
+                   endpoint == openai::Endpoint::completions ? "prompt" : "messages"};
+  }
 }
 
 void take_places(PlacesHeld& places, const openai::Request& request) {
@@ -110,10 +118,10 @@ Admitted Admission::admit(const HttpRequest& http, const std::optional<std::stri
   JournalEntry entry{.id = random_id(id_prefix(endpoint)),
                      .created = static_cast<int64_t>(std::time(nullptr)),
                      .endpoint = http.path,
-                     .request = http.body,
                      .arithmetic = facts.identity,
                      .weights = facts.weights};
-  openai::Request request = read(entry, earlier);
+  openai::Request request = read(entry, http.body, earlier);
+  entry.request = http.body;
   check_model(request.model);
   // A number that every client's JSON reader keeps.
   if (!request.has_seed) request.text.params.seed = random_bits(53);
@@ -143,8 +151,8 @@ TokenizedText Admission::tokenize(const HttpRequest& http) const {
   const bool chat = body.find("messages") != nullptr;
   const openai::Request request =
       read({.created = static_cast<int64_t>(std::time(nullptr)),
-            .endpoint = chat ? "/v1/chat/completions" : "/v1/completions",
-            .request = http.body});
+            .endpoint = chat ? "/v1/chat/completions" : "/v1/completions"},
+           http.body, std::nullopt, true);
   const json::Value* texts = body.find("return_token_strs");
   if (texts && !texts->is_null() && !texts->is_bool())
     fail_usage("expected return_token_strs as true or false, found {}", texts->type_name());
@@ -181,8 +189,7 @@ std::vector<std::vector<int32_t>> Admission::embedded(const json::Value& body) c
   json::Value prompt = json::Object{{"prompt", *input}};
   for (const char* name : {"model", "truncate_prompt_tokens"})
     if (const json::Value* value = body.find(name)) prompt.set(name, *value);
-  const openai::Request request =
-      read({.endpoint = "/v1/completions", .request = json::dump(prompt)});
+  const openai::Request request = read({.endpoint = "/v1/completions"}, json::dump(prompt));
   check_model(request.model);
   std::vector<std::vector<int32_t>> texts;
   const int32_t most = backend_.facts().max_model_len;
@@ -227,7 +234,7 @@ Admitted Admission::readmit(const JournalEntry& entry) const {
                                     "now has {} and {}: it would be another answer",
                                     entry.arithmetic, to_hex(entry.weights), facts.identity,
                                     to_hex(facts.weights))};
-  openai::Request request = read(entry);
+  openai::Request request = read(entry, entry.request);
   request.text.params = entry.params;
   return complete(entry, std::move(request));
 }

@@ -25,6 +25,7 @@ struct ServedModel {
   // Whether embeddings may be cut, and to which sizes; empty: to any.
   bool cuts_embeddings = false;
   std::vector<int32_t> embedding_sizes;
+  int32_t max_logprobs = 20;  // of a position, vLLM's
 };
 
 struct Admitted {
@@ -73,8 +74,11 @@ class Admission {
   void check_model(const std::string& name) const;
 
  private:
-  openai::Request read(const JournalEntry& entry,
-                       const std::optional<std::string>& earlier = std::nullopt) const;
+  // `entry` says to which endpoint and when, and has the prompts if they are known. Where tokens
+  // are only counted a prompt may be of any size.
+  openai::Request read(const JournalEntry& entry, const std::string& body,
+                       const std::optional<std::string>& earlier = std::nullopt,
+                       bool only_counts = false) const;
   std::vector<int32_t> encode(const openai::Request& request, const openai::Prompt& prompt) const;
   std::vector<Job> make_jobs(const JournalEntry& entry, const openai::Request& request) const;
   Admitted complete(JournalEntry entry, openai::Request request) const;

@@ -15,6 +15,37 @@ json::Value body_of(const openai::Request& request, const std::vector<TextAnswer
   return openai::answer_body(request, answers, tokenizer, &head);
 }
 
+// Whose text is too large to be made at once.
+bool is_long(const std::vector<TextAnswer>& answers) {
+  constexpr size_t kMany = 2000;
+  size_t numbers = 0;
+  for (const TextAnswer& answer : answers)
+    for (const auto* all : {&answer.logprobs, &answer.prompt_logprobs})
+      for (const TokenLogprobs& one : *all) numbers += 1 + one.top.size();
+  return numbers > kMany;
+}
+
+// A whole answer that is written while it is sent.
+class LongBody final : public BodySource {
+ public:
+  LongBody(BodyPieces pieces, std::function<void()> sent)
+      : pieces_(std::move(pieces)), sent_(std::move(sent)) {}
+  ~LongBody() override {
+    pieces_ = {};
+    if (sent_) sent_();
+  }
+
+  bool pull(std::string& out) override {
+    constexpr size_t kPiece = 64 << 10;
+    return pieces_.append(out, kPiece);
+  }
+  bool is_ready() const override { return true; }
+
+ private:
+  BodyPieces pieces_;
+  std::function<void()> sent_;
+};
+
 }  // namespace
 
 Answering::Answering(Admitted admitted, std::shared_ptr<Exchange> exchange,
@@ -95,7 +126,7 @@ bool Answering::pull(std::string& out) {
     if (is_over(job)) answers_.settle(*this, job);
   }
   waiting_.clear();
-  if (expired_) writer_->fail(kTooLate, "deadline_exceeded", out);
+  if (cut_off_) writer_->fail(cut_off_->message, cut_off_->code.c_str(), out);
   over_ = writer_->ended();
   if (over_ && writer_->answer()) remember_output(*writer_->answer());
   answers_.settle(*this);
@@ -103,12 +134,11 @@ bool Answering::pull(std::string& out) {
 }
 
 // A stream that has begun ends with an event, anything else with a status.
-void Answering::expire() {
-  over_ = expired_ = true;
+void Answering::cut_off(const ApiError& error) {
+  over_ = true;
+  cut_off_ = error;
   outcome_ = Outcome::aborted;
-  begun_ ? exchange_->wake()
-         : exchange_->reply(
-               error_reply({504, kTooLate, "deadline_exceeded"}, admitted_.entry.endpoint));
+  begun_ ? exchange_->wake() : exchange_->reply(error_reply(error, admitted_.entry.endpoint));
 }
 
 void Answering::finish() {
@@ -122,6 +152,12 @@ void Answering::finish() {
   }
   const openai::Request& request = admitted_.request;
   remember_output(answers[0]);
+  const bool has_lists = request.endpoint == openai::Endpoint::completions ||
+                         request.endpoint == openai::Endpoint::chat;
+  if (has_lists && is_long(answers)) {
+    auto pieces = openai::answer_pieces(request, std::move(answers), tokenizer_, admitted_.head);
+    return exchange_->stream({}, std::make_shared<LongBody>(std::move(pieces), answers_.on_large));
+  }
   exchange_->reply({.body = json::dump(body_of(request, answers, tokenizer_, admitted_.head))});
 }
 
@@ -184,8 +220,28 @@ void Answers::cancel(Answering& answering) {
 
 void Answers::expire(Answering& answering) {
   if (answering.over_) return;
-  answering.expire();
+  answering.cut_off({504, kTooLate, "deadline_exceeded"});
   settle(answering);
+}
+
+void Answers::on_failure(const std::string& sentence) {
+  post_([this, sentence] {
+    deliver();  // what was computed before
+    fail_all(sentence);
+    if (on_engine_failed) on_engine_failed(sentence);
+  });
+}
+
+void Answers::fail_all(const std::string& sentence) {
+  for (const auto& [id, place] : std::exchange(places_, {})) {
+    Answering& answering = *place.answering;
+    if (!std::exchange(answering.known_, false)) continue;
+    --live_;
+    answering.admitted_.places = nullptr;
+    answering.cut_off({503, sentence, "engine_failed"});
+  }
+  for (const auto& [id, text] : std::exchange(texts_, {}))
+    if (!text.embedding->is_over()) text.embedding->fail(sentence);
 }
 
 void Answers::forget(const Answering& answering, size_t job) {

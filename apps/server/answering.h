@@ -4,12 +4,14 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "admission.h"
 #include "backend.h"
 #include "embedding.h"
+#include "errors.h"
 #include "frontend/anthropic.h"
 #include "frontend/openai_events.h"
 #include "frontend/responses.h"
@@ -47,7 +49,8 @@ class Answering : public BodySource, public std::enable_shared_from_this<Answeri
   std::unique_ptr<openai::StreamWriter> make_writer() const;
   void remember_output(const TextAnswer& answer);
   void finish();
-  void expire();
+  // Ends it before its time with an error.
+  void cut_off(const ApiError& error);
 
   Admitted admitted_;
   std::shared_ptr<Exchange> exchange_;
@@ -57,7 +60,8 @@ class Answering : public BodySource, public std::enable_shared_from_this<Answeri
   std::vector<std::pair<size_t, TokenOutput>> waiting_;   // until the client takes them
   std::vector<std::unique_ptr<AnswerBuilder>> builders_;  // of a whole answer
   size_t unfinished_ = 0;
-  bool begun_ = false, over_ = false, expired_ = false;
+  bool begun_ = false, over_ = false;
+  std::optional<ApiError> cut_off_;
   Outcome outcome_ = Outcome::finished;
   bool known_ = false;  // to `answers_`
   Clock::time_point last_token_{};
@@ -69,12 +73,15 @@ class Answering : public BodySource, public std::enable_shared_from_this<Answeri
 // Knows which job belongs to which answer. All but the sink's functions on the serving thread.
 class Answers final : public BackendSink {
  public:
-  // `post` runs a task on the serving thread, `ended` hears of every answer that is over.
+  // `post` runs a task on the serving thread, `ended` hears of every answer that is over but those
+  // that the engine's failure ends: another server can still compute them.
   Answers(Backend& backend, std::function<void(std::function<void()>)> post,
           std::function<void(const Answering&, Outcome)> ended)
       : backend_(backend), post_(std::move(post)), ended_(std::move(ended)) {}
 
   Metrics metrics;
+  std::function<void()> on_large;  // much memory was given back; from any thread
+  std::function<void(const std::string&)> on_engine_failed;  // on the serving thread
 
   // Gives the jobs their ids. From any thread; before `add`.
   void number(std::vector<Job>& jobs);
@@ -95,6 +102,7 @@ class Answers final : public BackendSink {
   void on_prompt(const PromptOutput& output) override;
   void on_pooled(const PooledOutput& output) override;
   void on_step_end() override;
+  void on_failure(const std::string& sentence) override;
 
  private:
   struct Place {
@@ -110,6 +118,7 @@ class Answers final : public BackendSink {
   void deliver_vectors(std::vector<PooledOutput> vectors);
   void fail_text(const TokenOutput& output);
   void settle(Embedding& embedding);
+  void fail_all(const std::string& sentence);
   void measure(Answering& answering, const TokenOutput& output);
   void measure_end(const Answering& answering);
 

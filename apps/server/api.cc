@@ -1,12 +1,13 @@
 #include "api.h"
 
+#include <malloc.h>
+
 #include <charconv>
 #include <cstring>
 #include <ctime>
 
 #include "base/error.h"
 #include "errors.h"
-#include "stop_signals.h"
 
 namespace invar::server {
 
@@ -78,15 +79,22 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
             keep_conversation(answering);
             if (journal_) journal_->end(id, outcome);
             swap_when_free();
-          }) {}
+          }) {
+  answers_.on_large = [this] { trim_memory(); };
+  answers_.on_engine_failed = [this](const std::string& sentence) {
+    if (!engine_failure_.empty()) return;  // of another replica
+    engine_failure_ = sentence;
+    http_.stop();
+  };
+}
 
 void Server::run() {
   backend_.start(answers_);
   if (journal_)
     with_weights([this](Turn turn) { worker_.post([=, this] { resume_unfinished(turn); }); });
-  const StopSignals signals;
-  http_.on_readable(signals.file(), [this] { http_.stop(); });
+  http_.on_readable(signals_.file(), [this] { http_.stop(); });
   http_.run();
+  if (!engine_failure_.empty()) throw EngineFailed(engine_failure_);
 }
 
 std::optional<HttpReply> Server::gate(const HttpRequest& request) {
@@ -229,7 +237,7 @@ void Server::reply_later(Worker& worker, std::shared_ptr<Exchange> exchange,
 
 void Server::tokenize(std::shared_ptr<Exchange> exchange) {
   const HttpRequest& request = exchange->request;
-  reply_later(worker_, exchange, [this, &request] {
+  reply_later(worker_for(request), exchange, [this, &request] {
     const TokenizedText text = admission_.tokenize(request);
     json::Array ids, texts;
     for (const int32_t id : text.ids) {
@@ -247,7 +255,7 @@ void Server::tokenize(std::shared_ptr<Exchange> exchange) {
 
 void Server::detokenize(std::shared_ptr<Exchange> exchange) {
   const HttpRequest& request = exchange->request;
-  reply_later(worker_, exchange, [this, &request]() -> json::Value {
+  reply_later(worker_for(request), exchange, [this, &request]() -> json::Value {
     return json::Object{{"prompt", admission_.detokenize(request)}};
   });
 }
@@ -260,7 +268,20 @@ void Server::answer(std::shared_ptr<Exchange> exchange) {
         429, fmt::format("{} answers are being made or wait: more are refused", places_.taken()),
         "queue_full"};
   with_weights([=, this](const Turn& turn) {
-    worker_.post([=, this] { compute(exchange, places, turn); });
+    worker_for(exchange->request).post([=, this] { compute(exchange, places, turn); });
+  });
+}
+
+Worker& Server::worker_for(const HttpRequest& request) {
+  constexpr size_t kLarge = 64 << 10;
+  return request.body.size() > kLarge ? large_ : worker_;
+}
+
+void Server::trim_memory() {
+  if (trimming_.exchange(true)) return;
+  large_.post([this] {
+    trimming_ = false;
+    ::malloc_trim(0);
   });
 }
 
@@ -286,15 +307,18 @@ void Server::compute(std::shared_ptr<Exchange> exchange, std::shared_ptr<PlacesH
     if (const auto known = earlier(exchange->request))
       return go_on(exchange, *known, std::nullopt, 0, turn);
     const HttpRequest& request = exchange->request;
-    const auto before = earlier_items({.endpoint = request.path, .request = request.body});
+    const std::string owner = options_.keys.owner(request);
+    const auto before =
+        earlier_items({.owner = owner, .endpoint = request.path, .request = request.body});
     const auto admitted = std::make_shared<Admitted>(admission_.admit(request, before, places));
+    admitted->entry.owner = owner;
     warn_of_ignored(admitted->request.ignored);
     answers_.number(admitted->jobs);
     if (!journal_) return submit(exchange, admitted, turn);
     forget_old_lines();
     journal_->admit(admitted->entry, [this, exchange, admitted, turn](const std::string& error) {
       if (error.empty()) return submit(exchange, admitted, turn);
-      worker_.post([=, this] {
+      worker_for(exchange->request).post([=, this] {
         guarded(exchange, [&] {  // unless its twin was faster
           if (const auto twin = earlier(exchange->request))
             return go_on(exchange, *twin, std::nullopt, 0, turn);
@@ -308,6 +332,7 @@ void Server::compute(std::shared_ptr<Exchange> exchange, std::shared_ptr<PlacesH
 // Once for each name, and for not too many: names are what clients make of them.
 void Server::warn_of_ignored(const std::vector<std::string>& fields) {
   constexpr size_t kMostNames = 64, kLongest = 64;
+  const std::lock_guard lock(noting_);
   for (const std::string& field : fields) {
     if (warned_.size() >= kMostNames) return;
     const std::string name = field.substr(0, kLongest);
@@ -320,11 +345,19 @@ void Server::warn_of_ignored(const std::vector<std::string>& fields) {
 std::optional<JournalEntry> Server::earlier(const HttpRequest& request) const {
   const std::string* key = request.header("idempotency-key");
   if (!key || key->empty() || !journal_) return std::nullopt;
-  const std::optional<JournalLine> line = journal_->find_key(*key);
+  const std::optional<JournalLine> line = journal_->find_key(options_.keys.owner(request), *key);
   if (!line) return std::nullopt;
+  if (!belongs_to(options_.keys.owner(request), line->entry))
+    throw ApiError{409,
+                   "the Idempotency-Key was used before the journal knew whose its lines are: use "
+                   "another one"};
   if (line->entry.request != request.body || line->entry.endpoint != request.path)
     throw ApiError{422, "the Idempotency-Key was used before, for another request"};
   return line->entry;
+}
+
+bool Server::belongs_to(const std::string& owner, const JournalEntry& entry) {
+  return entry.owner == owner || (entry.owner == kUnknownOwner && owner.empty());
 }
 
 // From any thread. The backend refuses what makes no sense before anything of the answer is sent.
@@ -358,7 +391,7 @@ void Server::submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted
     // A form may take long to compile; anything else is not worth another thread's waking.
     if (answering->admitted().jobs.front().form.empty())
       return begin(answering, submit_jobs(*answering));
-    worker_.post([this, answering] {
+    forms_.post([this, answering] {
       http_.post([this, answering, error = submit_jobs(*answering)] { begin(answering, error); });
     });
   });
@@ -368,6 +401,8 @@ void Server::submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted
 std::optional<ApiError> Server::submit_jobs(const Answering& answering) {
   try {
     for (const Job& job : answering.admitted().jobs) backend_.submit(job);
+  } catch (const EngineFailed& error) {
+    return ApiError{503, error.what(), "engine_failed"};
   } catch (const Error& error) {
     return ApiError{400, error.what()};
   }

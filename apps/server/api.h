@@ -1,8 +1,10 @@
 // The server's endpoints: which request goes where, who may ask, what is answered.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,6 +19,7 @@
 #include "errors.h"
 #include "http.h"
 #include "relay.h"
+#include "stop_signals.h"
 #include "worker.h"
 
 namespace invar::server {
@@ -37,7 +40,8 @@ class Server {
          Journal* journal);
 
   int port() const { return http_.port(); }
-  // Serves until SIGTERM or SIGINT, then until every answer is sent.
+  // Serves until SIGTERM or SIGINT, then until every answer is sent. Throws EngineFailed when the
+  // engine fails, after every answer has ended with an error.
   void run();
 
  private:
@@ -56,6 +60,10 @@ class Server {
   // What a browser wants to know before it shows the answer to a page of another origin.
   Headers allowed_origin(const HttpRequest& request) const;
   void refuse(Exchange& exchange, const ApiError& error);
+  // Where a request is understood.
+  Worker& worker_for(const HttpRequest& request);
+  // Gives free memory back to the system, when others have nothing for `large_` to do.
+  void trim_memory();
   // Runs `task` on a worker; what it returns is the reply.
   void reply_later(Worker& worker, std::shared_ptr<Exchange> exchange,
                    std::function<json::Value()> task);
@@ -91,6 +99,8 @@ class Server {
   // The entry of an earlier request with the same Idempotency-Key, if there was one. Throws
   // ApiError when that was another request.
   std::optional<JournalEntry> earlier(const HttpRequest& request) const;
+  // Whether a line's answer is this owner's: it belongs to the key that made it.
+  static bool belongs_to(const std::string& owner, const JournalEntry& entry);
   void submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted> admitted,
               const Turn& turn);
   std::optional<ApiError> submit_jobs(const Answering& answering);
@@ -99,8 +109,7 @@ class Server {
   // or as it was asked for.
   void go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry,
              std::optional<bool> stream, int64_t skip, const Turn& turn);
-  void embed(const std::shared_ptr<Embedding>& embedding, bool base64,
-             std::optional<int32_t> size);
+  void embed(const std::shared_ptr<Embedding>& embedding, bool base64, std::optional<int32_t> size);
   void resume_unfinished(const Turn& turn);
   std::optional<std::string> earlier_items(const JournalEntry& entry) const;
   std::optional<std::string> earlier_items_if_there(const JournalEntry& entry) const;
@@ -115,9 +124,11 @@ class Server {
   Admission admission_;
   Places places_;
   int64_t started_;
+  std::string engine_failure_;                                       // empty: it works
   std::unordered_map<std::string, std::shared_ptr<Relay>> waiting_;  // resumed, without a client
-  int64_t next_forgetting_ = 0;                                      // of the worker
-  std::set<std::string> warned_;                                     // of the worker
+  std::mutex noting_;                                                // guards what follows
+  int64_t next_forgetting_ = 0;                                      // seconds
+  std::set<std::string> warned_;
   // Of the serving thread: who uses the weights, who wants to change them, who waits for that.
   struct Swap {
     std::shared_ptr<Exchange> exchange;
@@ -127,9 +138,13 @@ class Server {
   size_t turns_ = 0;
   std::optional<Swap> swap_;
   std::vector<std::function<void(Turn)>> behind_swap_;
+  const StopSignals signals_;  // caught from the first word on that says that it serves
   HttpServer http_;
   Answers answers_;
-  Worker worker_;  // what may take long: templates, tokenizing, grammars, the journal
+  std::atomic<bool> trimming_ = false;
+  Worker worker_;  // what may take long: templates, tokenizing, the journal
+  Worker large_;   // the same for large bodies, behind which no small one waits
+  Worker forms_;   // compiles the forms of answers
 };
 
 }  // namespace invar::server

@@ -58,4 +58,12 @@ void Keys::check(Need need, const HttpRequest& request) const {
                  "invalid_api_key"};
 }
 
+std::string Keys::owner(const HttpRequest& request) const {
+  const auto shown = shown_key(request);
+  if (client.empty() || !shown) return "";
+  // Not the digest that a list of known keys' digests has.
+  const std::string bytes = "owner of an answer of Invar\n" + std::string(*shown);
+  return to_hex(sha256(std::as_bytes(std::span(bytes))));
+}
+
 }  // namespace invar::server

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/request.h"
 
 namespace invar::server {
@@ -58,6 +59,14 @@ class BackendSink : public OutputSink {
  public:
   // Several calls of the others stand together: a step of the engine is over.
   virtual void on_step_end() = 0;
+  // The engine cannot go on, because of this sentence: no live job hears another word.
+  virtual void on_failure(const std::string& sentence) = 0;
+};
+
+// What every call says after BackendSink::on_failure.
+class EngineFailed : public Error {
+ public:
+  using Error::Error;
 };
 
 class Backend {

@@ -41,8 +41,9 @@ BodyRoom::Held::~Held() {
 
 asio::awaitable<bool> BodyRoom::grow(Held& place, size_t bytes,
                                      std::chrono::milliseconds patience) {
-  if (bytes <= place.bytes_) co_return true;
   const std::shared_ptr<State> state = place.state_;
+  bytes = std::min(bytes, state->all);
+  if (bytes <= place.bytes_) co_return true;
   Waiter waiter(*state, bytes - place.bytes_,
                 asio::steady_timer(co_await asio::this_coro::executor, patience));
   state->let_in();

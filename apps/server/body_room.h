@@ -2,6 +2,7 @@
 // Only http.cc and http_connection.cc include this.
 #pragma once
 
+#include <algorithm>
 #include <boost/asio/awaitable.hpp>
 #include <chrono>
 #include <list>
@@ -17,9 +18,10 @@ class BodyRoom {
  private:
   struct Waiter;
   struct State {
-    explicit State(size_t bytes) : free(bytes) {}
+    explicit State(size_t bytes) : all(bytes), free(bytes) {}
     void let_in();
 
+    const size_t all;
     size_t free;
     std::list<Waiter*> waiting;
   };
@@ -32,7 +34,8 @@ class BodyRoom {
     ~Held();
     Held(const Held&) = delete;
     Held& operator=(const Held&) = delete;
-    size_t bytes() const { return bytes_; }
+    // Whether it is one of so many bytes, or all that there are.
+    bool is_enough(size_t bytes) const { return bytes_ >= std::min(bytes, state_->all); }
 
    private:
     friend class BodyRoom;

@@ -29,20 +29,20 @@ std::optional<std::string> Server::earlier_items(const JournalEntry& entry) cons
   if (!journal_)
     throw ApiError{400, "previous_response_id needs a server with a journal (--journal)", "",
                    field};
+  const std::optional<JournalLine> line = journal_->find(*id);
+  if (!line || line->entry.endpoint != "/v1/responses" || !belongs_to(entry.owner, line->entry))
+    throw ApiError{400, fmt::format("there is no response {}", json::quoted(*id)),
+                   "previous_response_not_found", field};
   auto items = journal_->find_conversation(*id);
   if (items) return items;
   journal_->wait();  // its end may just have come
   items = journal_->find_conversation(*id);
   if (items) return items;
-  const std::optional<JournalLine> line = journal_->find(*id);
-  if (!line || line->entry.endpoint != "/v1/responses")
-    throw ApiError{400, fmt::format("there is no response {}", json::quoted(*id)),
-                   "previous_response_not_found", field};
-  throw ApiError{
-      line->outcome ? 400 : 409,
-      fmt::format("the response {} {}", json::quoted(*id),
-                  line->outcome ? "was not answered to its end" : "is still being answered"),
-      "previous_response_incomplete", field};
+  const bool has_ended = journal_->find(*id)->outcome.has_value();
+  throw ApiError{has_ended ? 400 : 409,
+                 fmt::format("the response {} {}", json::quoted(*id),
+                             has_ended ? "was not answered to its end" : "is still being answered"),
+                 "previous_response_incomplete", field};
 }
 
 // The same for an answer that is computed again: its prompt is known, so what is no longer there is

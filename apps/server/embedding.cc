@@ -71,7 +71,7 @@ void Embedding::fail(const std::string& sentence) {
 
 void Server::embeddings(std::shared_ptr<Exchange> exchange) {
   with_weights([this, exchange = std::move(exchange)](const Turn& turn) {
-    worker_.post([=, this] {
+    worker_for(exchange->request).post([=, this] {
       guarded(exchange, [&] {
         const json::Value body = json::parse(exchange->request.body, "the body of the request");
         std::vector<Job> jobs;
@@ -106,6 +106,7 @@ void Server::embed(const std::shared_ptr<Embedding>& embedding, bool base64,
   http_.post([this, embedding] {
     Exchange& exchange = embedding->exchange();
     if (exchange.is_answered() || exchange.is_gone()) return;  // its deadline has passed
+    exchange.drop_body();
     answers_.add(embedding);
     exchange.on_gone = [this, weak = std::weak_ptr(embedding)] {
       if (const auto begun = weak.lock()) answers_.cancel(*begun);
@@ -118,6 +119,9 @@ void Server::embed(const std::shared_ptr<Embedding>& embedding, bool base64,
     };
     try {
       for (const Job& job : embedding->jobs()) backend_.submit(job);
+    } catch (const EngineFailed& error) {
+      answers_.cancel(*embedding);
+      refuse(exchange, {503, error.what(), "engine_failed"});
     } catch (const Error& error) {
       answers_.cancel(*embedding);
       refuse(exchange, {400, error.what()});

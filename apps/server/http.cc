@@ -26,7 +26,7 @@ const std::string* HttpRequest::header(std::string_view lower_case_name) const {
 struct HttpServer::Impl final : ConnectionOwner {
   Impl(const HttpOptions& options, Gate gate, Handler handler, Refusal refusal)
       : ConnectionOwner{options, std::move(gate), std::move(handler), std::move(refusal),
-                        BodyRoom(std::max(options.max_bodies_bytes, options.max_body_bytes))},
+                        BodyRoom(options.max_bodies_bytes)},
         acceptor(io),
         pause(io) {}
 

@@ -38,6 +38,8 @@ class BodySource {
   virtual ~BodySource() = default;
   // Appends what is ready now, maybe nothing. False: this was all.
   virtual bool pull(std::string& out) = 0;
+  // More can be pulled at once: nobody wakes the exchange for it.
+  virtual bool is_ready() const { return false; }
 };
 
 // One request and its answer: either `reply` or `stream`, once.
@@ -74,8 +76,9 @@ struct HttpOptions {
   size_t max_connections = 4096;
   size_t max_header_bytes = 64 << 10;
   size_t max_body_bytes = 32 << 20;
-  // Of all bodies beyond 64 KiB that are read or wait to be understood; more wait unread.
-  size_t max_bodies_bytes = 32 << 20;
+  // Of memory for all bodies beyond 64 KiB that are read or wait to be understood, four times their
+  // bytes; more wait unread. A larger one is read alone.
+  size_t max_bodies_bytes = 64 << 20;
   std::chrono::milliseconds header_timeout{10'000};  // from the first byte to the last
   std::chrono::milliseconds body_timeout{30'000};    // for each 64 KiB
   std::chrono::milliseconds idle_timeout{75'000};    // between requests

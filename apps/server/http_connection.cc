@@ -22,6 +22,7 @@ namespace {
 
 constexpr size_t kReadBytes = 16 << 10, kBodyStep = 64 << 10;
 constexpr size_t kSmallBody = 64 << 10;  // is read without asking for room
+constexpr size_t kCost = 4;  // bytes of memory that a body's byte takes until it is understood
 // Of a refused body, while its client still sends: closed sooner, it would lose the reply.
 constexpr size_t kMaxDiscarded = 64 << 20;
 constexpr milliseconds kGoodbye{1000};
@@ -252,9 +253,10 @@ asio::awaitable<void> Connection::begin_body(const RequestParser& parser) {
 
 // Room for a body of so many bytes. One that comes in chunks asks for twice as much each time.
 asio::awaitable<void> Connection::make_room(size_t bytes) {
-  if (bytes <= std::max(kSmallBody, place_ ? place_->bytes() : 0)) co_return;
+  const size_t cost = kCost * bytes;
+  if (bytes <= kSmallBody || (place_ && place_->is_enough(cost))) co_return;
   deadline_.cancel();
-  const size_t wanted = place_ ? std::min(2 * bytes, owner_.options.max_body_bytes) : bytes;
+  const size_t wanted = place_ ? 2 * cost : cost;
   if (!place_) place_ = owner_.bodies.none();
   if (!co_await owner_.bodies.grow(*place_, wanted, owner_.options.body_timeout))
     throw Refused{503, "there is no room for the body of the request beside those of others"};
@@ -300,8 +302,9 @@ asio::awaitable<void> Connection::answer(std::shared_ptr<ConnectionExchange> exc
   while (!exchange->whole_ && !exchange->source_ && !exchange->gone_) co_await exchange->wait();
   if (exchange->whole_) {
     const bool is_head = exchange->request.method == "HEAD";
-    std::string bytes = head_of(*exchange->whole_, true);
-    if (!is_head) bytes += exchange->whole_->body;
+    const std::string head = head_of(*exchange->whole_, true);
+    std::string& bytes = exchange->whole_->body;
+    is_head ? bytes = head : bytes.insert(0, head);
     if (!exchange->gone_) co_await write(bytes);
   } else if (!exchange->gone_) {
     if (is_http_10_) keep_alive_ = false;
@@ -320,9 +323,13 @@ asio::awaitable<void> Connection::send_stream(std::shared_ptr<ConnectionExchange
     co_await write(unsent_);
     unsent_.clear();
     if (!has_more_) break;
-    exchange->sender_ = this;
-    co_await exchange->wait();
-    exchange->sender_ = nullptr;
+    if (exchange->source_->is_ready()) {  // others have their turn between its pieces
+      co_await asio::post(socket_.get_executor(), asio::use_awaitable);
+    } else {
+      exchange->sender_ = this;
+      co_await exchange->wait();
+      exchange->sender_ = nullptr;
+    }
     if (exchange->gone_) co_return;
     // Also beside what send_at_once left: it may have been woken again since.
     if (has_more_) pull(*exchange);

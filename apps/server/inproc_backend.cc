@@ -53,6 +53,7 @@ void InprocBackend::submit(Job job) {
   }
   {
     const std::lock_guard lock(mutex_);
+    expect_working();
     added_.push_back(std::move(request));
   }
   woken_.notify_one();
@@ -93,6 +94,7 @@ void InprocBackend::between_steps(std::function<void()> task) {
   std::future<void> done;
   {
     const std::lock_guard lock(mutex_);
+    expect_working();
     done = tasks_.emplace_back(std::move(task)).get_future();
   }
   woken_.notify_one();
@@ -108,8 +110,33 @@ void InprocBackend::run_tasks() {
   for (auto& task : tasks) task();
 }
 
-// Steps while there is work; orders are taken between steps.
+// With the mutex held.
+void InprocBackend::expect_working() const {
+  if (!failure_.empty()) throw EngineFailed(failure_);
+}
+
+// A device that failed, memory that could not be had: pages and sequences are in the middle of a
+// step, and nothing that is computed with them would be an answer.
+void InprocBackend::fail(const std::string& sentence) {
+  {
+    const std::lock_guard lock(mutex_);
+    failure_ = "the engine failed: " + sentence;
+    added_.clear();
+    tasks_.clear();  // who waits for one hears that it will not come
+  }
+  sink_->on_failure(failure_);
+}
+
 void InprocBackend::run() {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    fail(error.what());
+  }
+}
+
+// Steps while there is work; orders are taken between steps.
+void InprocBackend::work() {
   // This thread computes, as rank 0 too.
   if (engine_.model().device().is_host()) engine_.threads().pin_caller();
   while (true) {

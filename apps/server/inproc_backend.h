@@ -35,6 +35,9 @@ class InprocBackend final : public Backend {
 
  private:
   void run();
+  void work();
+  void fail(const std::string& sentence);
+  void expect_working() const;
   void take_orders();
   void run_tasks();
   void between_steps(std::function<void()> task);
@@ -54,6 +57,7 @@ class InprocBackend final : public Backend {
   BackendFacts facts_;
   BackendStats stats_;
   bool stopping_ = false;
+  std::string failure_;  // empty: it works
 
   std::thread thread_;
 };

@@ -21,6 +21,7 @@ class Rest final : public BodySource {
     skipper_.push(piece, out);
     return !is_over_;
   }
+  bool is_ready() const override { return !is_over_ && source_->is_ready(); }
 
  private:
   std::string kept_;
@@ -83,7 +84,10 @@ void Relay::stream(HttpReply head, std::shared_ptr<BodySource> source) {
 
 void Relay::wake() {
   if (client_) return client_->wake();
-  if (source_ && !source_is_over_) source_is_over_ = !source_->pull(waiting_);
+  while (source_ && !source_is_over_) {
+    source_is_over_ = !source_->pull(waiting_);
+    if (!source_->is_ready()) break;
+  }
   if (source_is_over_) source_ = nullptr;  // which holds its exchange, this one
 }
 

@@ -30,6 +30,7 @@ class Replicas final : public Backend {
     void on_prompt(const PromptOutput& output) override { sink->on_prompt(output); }
     void on_pooled(const PooledOutput& output) override;
     void on_step_end() override { sink->on_step_end(); }
+    void on_failure(const std::string& sentence) override { sink->on_failure(sentence); }
 
     Replicas& owner;
     BackendSink* sink = nullptr;

@@ -63,7 +63,8 @@ void Server::retrieve(std::shared_ptr<Exchange> exchange) {
         const size_t slash = path.rfind('/');
         const std::string id = path.substr(slash + 1);
         const auto line = journal_ ? journal_->find(id) : std::nullopt;
-        if (!line || line->entry.endpoint != path.substr(0, slash))
+        if (!line || line->entry.endpoint != path.substr(0, slash) ||
+            !belongs_to(options_.keys.owner(exchange->request), line->entry))
           throw ApiError{404, fmt::format("there is no answer {}", json::quoted(id))};
         go_on(exchange, line->entry, stream, skip, turn);
       });
@@ -120,9 +121,10 @@ void Server::resume_unfinished(const Turn& turn) {
   }
 }
 
-// On the worker, at each admission: once an hour.
+// On a worker, at each admission: once an hour.
 void Server::forget_old_lines() {
   const auto now = static_cast<int64_t>(std::time(nullptr));
+  const std::lock_guard lock(noting_);
   if (now < next_forgetting_) return;
   next_forgetting_ = now + 3600;
   journal_->forget_before(now - options_.journal_keep);

@@ -26,6 +26,11 @@ class Outbox final : public BackendSink {
     flush_ = !outputs_.empty();
     if (flush_) woken_.notify_one();
   }
+  // The server starts another engine, which computes what this one has not sent.
+  void on_failure(const std::string& sentence) override {
+    fmt::print(stderr, "invar: the engine's process: {}\n", sentence);
+    std::_Exit(1);
+  }
   // From any thread.
   void refuse(int64_t job, const char* sentence) {
     on_token({.request = job, .finish = FinishReason::failed, .error = sentence});

@@ -10,7 +10,9 @@
 #include <variant>
 #include <vector>
 
+#include "base/error.h"
 #include "base/json.h"
+#include "frontend/body_pieces.h"
 #include "frontend/chat_template.h"
 #include "frontend/constraint_compiler.h"
 #include "frontend/text_engine.h"
@@ -34,7 +36,9 @@ struct Context {
   const json::Array* earlier = nullptr;       // items of the response that the request goes on from
   // False: the prompts of chats are known from elsewhere and stay empty.
   bool renders = true;
-  bool ignores_unknown = false;  // as servers do; else a field that is not known is refused
+  int32_t max_logprobs = 1024;         // of a position: what a request may ask for
+  size_t max_prompt_bytes = SIZE_MAX;  // a longer text has more tokens than any prompt may have
+  bool ignores_unknown = false;        // as servers do; else a field that is not known is refused
 };
 
 using Prompt = std::variant<std::string, std::vector<int32_t>>;  // text, or token ids
@@ -72,6 +76,12 @@ struct Request {
   TextRequest answer(size_t i) const;
 };
 
+// A prompt whose size alone says that it does not fit.
+class PromptTooLong : public UsageError {
+ public:
+  using UsageError::UsageError;
+};
+
 // Reads the body of a request. Throws UsageError with one sentence.
 Request parse_request(const json::Value& body, Endpoint endpoint, const Context& context);
 
@@ -91,6 +101,10 @@ struct Head {
 
 // The id of an answer's call of a tool.
 std::string call_id(const Head& head, size_t answer, size_t call);
+
+// The body of the answer in pieces: the text of answer_body.
+BodyPieces answer_pieces(const Request& request, std::vector<TextAnswer> answers,
+                         const Tokenizer& tokenizer, const Head& head);
 
 // The body of the answer: one choice for each of `answers`, each with its logits hash. Without a
 // head it has neither id nor model.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 
 #include "frontend/openai_parts.h"
 #include "tokenizer/utf8.h"
@@ -30,30 +31,37 @@ json::Value chat_logprob(const Tokenizer& tokenizer, const TokenLogprob& of) {
                       {"token_id", static_cast<int64_t>(of.token)}};
 }
 
+json::Value chat_entry(const Tokenizer& tokenizer, const TokenLogprobs& one) {
+  json::Value entry = chat_logprob(tokenizer, one);
+  json::Array top;
+  for (const TokenLogprob& other : one.top) top.push_back(chat_logprob(tokenizer, other));
+  entry.set("top_logprobs", std::move(top));
+  return entry;
+}
+
 json::Value chat_logprobs(const Tokenizer& tokenizer, std::span<const TokenLogprobs> all) {
   json::Array content;
-  for (const TokenLogprobs& one : all) {
-    json::Value entry = chat_logprob(tokenizer, one);
-    json::Array top;
-    for (const TokenLogprob& other : one.top) top.push_back(chat_logprob(tokenizer, other));
-    entry.set("top_logprobs", std::move(top));
-    content.push_back(std::move(entry));
-  }
+  for (const TokenLogprobs& one : all) content.push_back(chat_entry(tokenizer, one));
   return json::Object{{"content", std::move(content)}};
 }
 
-// A NaN, which prints as null, stands for the first token of a prompt: it has no probability.
+// A NaN stands for the first token of a prompt: it has no probability.
+json::Value top_of(const Tokenizer& tokenizer, const TokenLogprobs& one) {
+  if (one.logprob != one.logprob) return {};
+  json::Value top = json::Object();
+  for (const TokenLogprob& other : one.top)
+    top.set(text_of(tokenizer, other.token), static_cast<double>(other.logprob));
+  return top;
+}
+
 json::Value completion_logprobs(const Tokenizer& tokenizer, std::span<const TokenLogprobs> all,
                                 int64_t& offset) {
   json::Array tokens, logprobs, tops, offsets;
   for (const TokenLogprobs& one : all) {
     const std::string text = text_of(tokenizer, one.token);
-    json::Value top = json::Object();
-    for (const TokenLogprob& other : one.top)
-      top.set(text_of(tokenizer, other.token), static_cast<double>(other.logprob));
     tokens.push_back(text);
     logprobs.push_back(static_cast<double>(one.logprob));
-    tops.push_back(one.logprob == one.logprob ? std::move(top) : json::Value());
+    tops.push_back(top_of(tokenizer, one));
     offsets.push_back(offset);
     offset += static_cast<int64_t>(text.size());
   }
@@ -77,20 +85,76 @@ json::Value logprobs_of(Endpoint endpoint, const Tokenizer& tokenizer,
                                     : completion_logprobs(tokenizer, some, offset);
 }
 
+namespace {
+
+json::Value prompt_entry(const Tokenizer& tokenizer, const TokenLogprobs& one) {
+  json::Value entry;
+  const auto add = [&](const TokenLogprob& of) {
+    entry.set(std::to_string(of.token),
+              json::Object{{"logprob", static_cast<double>(of.logprob)},
+                           {"rank", static_cast<int64_t>(of.rank)},
+                           {"decoded_token", text_of(tokenizer, of.token)}});
+  };
+  add(one);
+  for (const TokenLogprob& other : one.top) add(other);
+  return entry;
+}
+
+// The same values as lists that are written later; they share what they show.
+using Shared = std::shared_ptr<const std::vector<TokenLogprobs>>;
+
+json::Value late_prompt_logprobs(const Tokenizer& tokenizer, Shared all, LateLists& late) {
+  const size_t size = all->size();
+  return late.add({{"[null" + std::string(size ? ", " : ""), size,
+                    [&tokenizer, all = std::move(all)](size_t i, std::string& out) {
+                      json::append(out, prompt_entry(tokenizer, (*all)[i]));
+                    }}},
+                  "]");
+}
+
+json::Value late_logprobs(Endpoint endpoint, const Tokenizer& tokenizer, const Shared& all,
+                          LateLists& late) {
+  const auto list = [&](const char* before, auto value_of) {
+    return LateLists::List{before, all->size(), [all, value_of](size_t i, std::string& out) {
+                             json::append(out, value_of((*all)[i]));
+                           }};
+  };
+  if (endpoint == Endpoint::chat)
+    return late.add({list("{\"content\": [",
+                          [&](const TokenLogprobs& one) { return chat_entry(tokenizer, one); })},
+                    "]}");
+  const auto offset = std::make_shared<int64_t>(0);
+  return late.add(
+      {list("{\"tokens\": [",
+            [&](const TokenLogprobs& one) { return json::Value(text_of(tokenizer, one.token)); }),
+       list("], \"token_logprobs\": [",
+            [](const TokenLogprobs& one) { return static_cast<double>(one.logprob); }),
+       list("], \"top_logprobs\": [",
+            [&](const TokenLogprobs& one) { return top_of(tokenizer, one); }),
+       list("], \"text_offset\": [",
+            [&, offset](const TokenLogprobs& one) {
+              const int64_t begin = *offset;
+              *offset += static_cast<int64_t>(text_of(tokenizer, one.token).size());
+              return begin;
+            })},
+      "]}");
+}
+
+}  // namespace
+
+void append_prompt_logprobs(const Tokenizer& tokenizer, std::span<const TokenLogprobs> all,
+                            std::string& out) {
+  out += "[null";
+  for (const TokenLogprobs& one : all) {
+    out += ", ";
+    json::append(out, prompt_entry(tokenizer, one));
+  }
+  out += ']';
+}
+
 json::Value prompt_logprobs(const Tokenizer& tokenizer, std::span<const TokenLogprobs> all) {
   json::Array out{nullptr};
-  for (const TokenLogprobs& one : all) {
-    json::Value entry;
-    const auto add = [&](const TokenLogprob& of) {
-      entry.set(std::to_string(of.token),
-                json::Object{{"logprob", static_cast<double>(of.logprob)},
-                             {"rank", static_cast<int64_t>(of.rank)},
-                             {"decoded_token", text_of(tokenizer, of.token)}});
-    };
-    add(one);
-    for (const TokenLogprob& other : one.top) add(other);
-    out.push_back(std::move(entry));
-  }
+  for (const TokenLogprobs& one : all) out.push_back(prompt_entry(tokenizer, one));
   return out;
 }
 
@@ -154,8 +218,9 @@ json::Value message_of(const Request& request, const TextAnswer& answer, size_t 
   return message;
 }
 
+// `late`, where there is one, takes what may be long out of the answer.
 json::Value choice_of(const Request& request, const TextAnswer& answer, int64_t index,
-                      const Tokenizer& tokenizer, const Head* head) {
+                      const Tokenizer& tokenizer, const Head* head, LateLists* late) {
   const SamplingParams& p = request.text.params;
   int64_t offset = 0;
   bool calls_tools = false;
@@ -169,19 +234,28 @@ json::Value choice_of(const Request& request, const TextAnswer& answer, int64_t 
                (request.echo ? echo_of(request.answer(static_cast<size_t>(index)).prompt, tokenizer)
                              : "") +
                    (request.prompt_only ? "" : answer.text));
-  if (p.logprobs && request.echo)
-    choice.set("logprobs", logprobs_of(request.endpoint, tokenizer,
-                                       all_logprobs(answer, request.prompt_only), offset));
-  else if (p.logprobs)
-    choice.set("logprobs", logprobs_of(request.endpoint, tokenizer, answer.logprobs, offset));
-  else if (head)
+  if (p.logprobs) {
+    auto shown = request.echo ? all_logprobs(answer, request.prompt_only) : answer.logprobs;
+    choice.set(
+        "logprobs",
+        late ? late_logprobs(request.endpoint, tokenizer,
+                             std::make_shared<const std::vector<TokenLogprobs>>(std::move(shown)),
+                             *late)
+             : logprobs_of(request.endpoint, tokenizer, shown, offset));
+  } else if (head) {
     choice.set("logprobs", nullptr);
+  }
   if (request.token_ids) {
     choice.set("token_ids", ids_of(answer.tokens));
     choice.set("prompt_token_ids", ids_of(answer.prompt_tokens));
   }
   if (p.prompt_logprobs)
-    choice.set("prompt_logprobs", prompt_logprobs(tokenizer, answer.prompt_logprobs));
+    choice.set("prompt_logprobs",
+               late ? late_prompt_logprobs(tokenizer,
+                                           std::make_shared<const std::vector<TokenLogprobs>>(
+                                               answer.prompt_logprobs),
+                                           *late)
+                    : prompt_logprobs(tokenizer, answer.prompt_logprobs));
   choice.set("finish_reason", calls_tools ? "tool_calls" : name_of(answer.finish));
   choice.set("stop_reason", stop_reason(request, answer));
   if (request.logits_hash) choice.set("logits_hash", to_hex(answer.logits_hash));
@@ -190,14 +264,16 @@ json::Value choice_of(const Request& request, const TextAnswer& answer, int64_t 
 
 }  // namespace
 
-json::Value answer_body(const Request& request, std::span<const TextAnswer> answers,
-                        const Tokenizer& tokenizer, const Head* head) {
+namespace {
+
+json::Value body_of(const Request& request, std::span<const TextAnswer> answers,
+                    const Tokenizer& tokenizer, const Head* head, LateLists* late) {
   json::Array choices;
   int64_t prompt = 0, completion = 0;
   for (const TextAnswer& answer : answers) {
     if (std::ssize(choices) % request.text.params.n == 0)
       prompt += std::ssize(answer.prompt_tokens);
-    choices.push_back(choice_of(request, answer, std::ssize(choices), tokenizer, head));
+    choices.push_back(choice_of(request, answer, std::ssize(choices), tokenizer, head, late));
     if (!request.prompt_only) completion += std::ssize(answer.tokens);
   }
   json::Value body;
@@ -215,6 +291,20 @@ json::Value answer_body(const Request& request, std::span<const TextAnswer> answ
   if (answers.size() == 1 && request.logits_hash)
     body.set("logits_hash", to_hex(answers[0].logits_hash));
   return body;
+}
+
+}  // namespace
+
+json::Value answer_body(const Request& request, std::span<const TextAnswer> answers,
+                        const Tokenizer& tokenizer, const Head* head) {
+  return body_of(request, answers, tokenizer, head, nullptr);
+}
+
+BodyPieces answer_pieces(const Request& request, std::vector<TextAnswer> answers,
+                         const Tokenizer& tokenizer, const Head& head) {
+  LateLists late;
+  const json::Value body = body_of(request, answers, tokenizer, &head, &late);
+  return BodyPieces(body, std::move(late));
 }
 
 }  // namespace invar::openai

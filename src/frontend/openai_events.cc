@@ -111,8 +111,7 @@ void EventWriter::show_prompt(const TextAnswer& text, json::ObjectWriter& choice
   if (request_.token_ids)
     json::append(choice.member("prompt_token_ids"), ids_of(text.prompt_tokens));
   if (request_.text.params.prompt_logprobs)
-    json::append(choice.member("prompt_logprobs"),
-                 prompt_logprobs(tokenizer_, text.prompt_logprobs));
+    append_prompt_logprobs(tokenizer_, text.prompt_logprobs, choice.member("prompt_logprobs"));
 }
 
 // What an event adds: the first one says whose words these are.

@@ -29,5 +29,8 @@ json::Value logprobs_of(Endpoint endpoint, const Tokenizer& tokenizer,
                         std::span<const TokenLogprobs> some, int64_t& offset);
 // vLLM's prompt_logprobs: null for the first token, then {"id": {logprob, rank, decoded_token}}.
 json::Value prompt_logprobs(const Tokenizer& tokenizer, std::span<const TokenLogprobs> all);
+// Their text, entry by entry.
+void append_prompt_logprobs(const Tokenizer& tokenizer, std::span<const TokenLogprobs> all,
+                            std::string& out);
 
 }  // namespace invar::openai

@@ -176,7 +176,10 @@ class Reader {
   }
 
   Prompt read_prompt(const json::Value& prompt) const {
-    if (prompt.is_string()) return prompt.as_string();
+    if (prompt.is_string()) {
+      check_size(prompt.as_string());
+      return prompt.as_string();
+    }
     if (prompt.is_array()) return token_ids(prompt, "token ids");
     fail_usage("expected a prompt of text or token ids, found {}", prompt.type_name());
   }
@@ -206,6 +209,16 @@ class Reader {
       conversation.variables = variables->as_object();
     }
     request.prompts.emplace_back(context_.chat->render(conversation, context_.clock));
+    check_size(std::get<std::string>(request.prompts.back()));
+  }
+
+  void check_size(const std::string& prompt) const {
+    if (find("truncate_prompt_tokens")) return;
+    if (prompt.size() > context_.max_prompt_bytes)
+      throw PromptTooLong(
+          fmt::format("the prompt has {} bytes: more than {} do not fit into the context, however "
+                      "they are cut into tokens",
+                      prompt.size(), context_.max_prompt_bytes));
   }
 
   // A template would write any word into the place that tells the model who speaks.
@@ -405,7 +418,10 @@ class Reader {
   std::optional<int32_t> count(const char* name) const {
     const json::Value* v = find(name);
     if (!v) return std::nullopt;
-    return static_cast<int32_t>(integer(*v, name, 0, std::min(context_.vocab, kMaxLogprobs)));
+    const int32_t most = std::min(context_.vocab, context_.max_logprobs);
+    if (v->is_integer() && v->as_integer() > most)
+      fail_usage("expected {} from 0 to {} (max-logprobs), found {}", name, most, v->as_integer());
+    return static_cast<int32_t>(integer(*v, name, 0, most));
   }
 
   void read_logprobs(SamplingParams& p) const {
@@ -423,7 +439,6 @@ class Reader {
     if (const auto n = count("prompt_logprobs")) p.prompt_logprobs = n;
   }
 
-  static constexpr int32_t kMaxLogprobs = 1024;
   static constexpr size_t kMaxPrompts = 2048;
   static constexpr size_t kMaxBadWords = 1024;
 

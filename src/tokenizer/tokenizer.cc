@@ -62,6 +62,30 @@ BpeRules bpe_rules(Description& description) {
   return rules;
 }
 
+// Bytes of a user's text that one token can stand for; SIZE_MAX where that has no bound.
+template <typename Parts>
+size_t longest_token(const Description& description, const Parts& parts) {
+  if (description.fuse_unk && description.unk_id >= 0) return SIZE_MAX;
+  for (const AddedToken& token : description.added_tokens)
+    if (token.lstrip || token.rstrip) return SIZE_MAX;  // any white space beside it
+  size_t longest = 4;                                   // a character of no token
+  for (size_t i = 0; i < parts.texts.size(); ++i) {
+    const auto id = static_cast<int32_t>(i);
+    longest = std::max({longest, parts.texts[id].size(), parts.bytes[id].size()});
+  }
+  for (const NormalizerStep& step : parts.normalizer) {
+    const Replace* replace = std::get_if<Replace>(&step);
+    if (replace && replace->to.size() < replace->from.size()) return SIZE_MAX;
+    // A normal form makes at most three bytes one (Hangul's nine three, U+1FEF a grave accent).
+    if (std::holds_alternative<UnicodeForm>(step)) longest *= 4;
+  }
+  for (const PreTokenizerStep& step : parts.pre_tokenizer) {
+    const Split* split = std::get_if<Split>(&step);
+    if (split && split->behavior == SplitBehavior::kRemoved) return SIZE_MAX;
+  }
+  return longest;
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> TokenizerTexts::files() const {
@@ -149,6 +173,7 @@ Tokenizer::Tokenizer(Description description) {
   parts->bare_first_token = description.decoder.bare_first_token;
   parts->bos_id = description.bos_id;
   parts->eos_id = description.eos_id;
+  parts->longest_token = longest_token(description, *parts);
   parts->bpe.emplace(bpe_rules(description));
   parts_ = std::move(parts);
 }
@@ -209,6 +234,12 @@ std::optional<int32_t> known(int32_t id) {
 }
 
 }  // namespace
+
+size_t Tokenizer::most_bytes(int64_t tokens) const {
+  const size_t longest = parts_->longest_token;
+  const auto count = static_cast<size_t>(std::max<int64_t>(tokens, 0));
+  return count > 0 && longest > SIZE_MAX / count ? SIZE_MAX : longest * count;
+}
 
 int32_t Tokenizer::vocab_size() const {
   return static_cast<int32_t>(parts_->texts.size());

@@ -68,6 +68,10 @@ class Tokenizer {
   // give no text.
   std::string decode(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;
 
+  // Texts of more bytes have more than `tokens` tokens, whatever they say; SIZE_MAX where there is
+  // no such number: some tokenizers drop text, or put a run of any length into one token.
+  size_t most_bytes(int64_t tokens) const;
+
   // One more than the largest id.
   int32_t vocab_size() const;
   // The bytes that the token stands for in the middle of a text, not always UTF-8; a special

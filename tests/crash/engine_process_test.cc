@@ -41,6 +41,7 @@ class Collector final : public BackendSink {
     if (output.finish != FinishReason::none) ++finished_, changed_.notify_all();
   }
   void on_step_end() override {}
+  void on_failure(const std::string&) override {}
 
   bool wait_for(size_t finished, std::chrono::milliseconds most = std::chrono::seconds(30)) {
     std::unique_lock lock(mutex_);

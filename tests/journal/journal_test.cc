@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "journal/sqlite.h"
 #include "journal/wire.h"
 
 namespace invar::server {
@@ -43,6 +44,7 @@ JournalEntry entry_of(int64_t number, uint64_t seed = 7) {
   JournalEntry e;
   e.id = "chatcmpl-" + std::to_string(number);
   e.created = 1'700'000'000 + number;
+  e.owner = "a";
   if (number % 3 == 0) e.idempotency_key = "key-" + std::to_string(number);
   e.endpoint = "/v1/chat/completions";
   e.request = "{\"user\":\"" + std::string(random() % 3000, 'x') + "\"}";
@@ -89,8 +91,9 @@ TEST_F(JournalTest, GivesBackEveryFieldOfALine) {
   ASSERT_TRUE(line);
   EXPECT_EQ(line->entry, entry);
   EXPECT_EQ(line->outcome, Outcome::aborted);
-  EXPECT_EQ(journal.find_key("key-3")->number, line->number);
-  EXPECT_FALSE(journal.find_key("key-4"));
+  EXPECT_EQ(journal.find_key("a", "key-3")->number, line->number);
+  EXPECT_FALSE(journal.find_key("a", "key-4"));
+  EXPECT_FALSE(journal.find_key("b", "key-3"));  // another owner's
   ASSERT_EQ(journal.unfinished().size(), 1u);
   EXPECT_EQ(journal.unfinished()[0].entry, entry_of(4));
   EXPECT_NE(journal.unfinished()[0].entry, entry_of(4, 8));  // the comparison can fail
@@ -104,11 +107,13 @@ TEST_F(JournalTest, RefusesALineTwiceAndAnEndTwice) {
   JournalEntry other = entry_of(4);
   other.idempotency_key = "key-3";
   EXPECT_NE(error_of([&] { journal.admit(other); }), "");
+  other.owner = "b";  // whose keys are its own
+  journal.admit(other);
   journal.end_and_wait("chatcmpl-3", Outcome::finished);
   EXPECT_EQ(error_of([&] { journal.end_and_wait("chatcmpl-3", Outcome::failed); }),
             "journal: expected a line chatcmpl-3 that has not ended, found none");
   EXPECT_EQ(journal.find("chatcmpl-3")->outcome, Outcome::finished);
-  EXPECT_EQ(journal.all().size(), 1u);
+  EXPECT_EQ(journal.all().size(), 2u);
 }
 
 TEST_F(JournalTest, BelongsToOneProcessAndIsNoOtherFile) {
@@ -288,12 +293,16 @@ TEST_F(JournalTest, KeepsWholeLinesBeforeATornTail) {
       log.write(zeros.data(), static_cast<std::streamsize>(zeros.size()));
     }
     std::vector<JournalLine> lines;
+    const std::string refused = error_of([&] { Journal torn(path("torn")); });
     {
-      Journal torn(path("torn"));
+      Journal torn(path("torn"), {.accept_loss = true});
       lines = torn.all();
       for (size_t i = 0; i < lines.size(); ++i)
         EXPECT_EQ(lines[i].entry, entry_of(static_cast<int64_t>(i) + 1));
       EXPECT_EQ(torn.check_integrity(), "");
+      // Cut off as a killed process leaves it; or changed, and said so if that lost a line.
+      const bool loses = round % 2 == 1 && lines.size() < kLines;
+      EXPECT_EQ(!refused.empty(), loses) << refused;
       torn.admit(entry_of(1000 + round));  // it goes on
     }
     EXPECT_EQ(Journal(path("torn")).all().size(), lines.size() + 1);
@@ -303,6 +312,153 @@ TEST_F(JournalTest, KeepsWholeLinesBeforeATornTail) {
   }
   EXPECT_EQ(most, static_cast<size_t>(kLines));
   EXPECT_LT(fewest, static_cast<size_t>(kLines));  // tails were torn
+}
+
+void flip(const std::string& path, uintmax_t at) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(at));
+  const int byte = file.get();
+  file.seekp(static_cast<std::streamoff>(at));
+  file.put(static_cast<char>(byte ^ 0xff));
+}
+
+// SQLite alone forgets lines without a word: see the rounds that lose some.
+TEST_F(JournalTest, SaysWhatAChangedLogHasLost) {
+  constexpr size_t kLines = 12;
+  Journal journal(path());
+  for (size_t i = 1; i <= kLines; ++i) journal.admit(entry_of(static_cast<int64_t>(i)));
+  const auto size = fs::file_size(path("journal-wal"));
+  std::mt19937 random(5);
+  int lossy = 0;
+  for (int round = 0; round < 60; ++round) {
+    // Of the log's header, of each frame's header, anywhere.
+    const uintmax_t at = round < 32   ? static_cast<uintmax_t>(round)
+                         : round < 46 ? 32 + 4120 * (random() % (size / 4120)) + random() % 24
+                                      : random() % size;
+    copy_as_after_a_crash(path(), path("changed"));
+    flip(path("changed-wal"), at);
+    const std::string refused = error_of([&] { Journal changed(path("changed")); });
+    const std::string again = error_of([&] { Journal changed(path("changed")); });
+    EXPECT_EQ(refused, again);  // it was left as it lies there
+    Journal accepted(path("changed"), {.accept_loss = true});
+    const size_t left = accepted.all().size();
+    lossy += left < kLines;
+    EXPECT_EQ(refused.empty(), left == kLines) << "byte " << at << ": " << left << " lines left";
+    if (refused.empty()) continue;
+    EXPECT_NE(refused.find("--journal-accept-loss"), std::string::npos) << refused;
+    const char* what = at < 32 ? "no line in it can be read" : "transactions are lost";
+    EXPECT_NE(refused.find(what), std::string::npos) << refused;
+  }
+  EXPECT_GT(lossy, 40);
+  fs::remove(path("changed"));
+}
+
+// A log that began again in its file: what it holds of the one before is no damage.
+TEST_F(JournalTest, ALogThatBeganAgainIsWhole) {
+  JournalEntry entry = entry_of(1);
+  entry.idempotency_key.clear();
+  entry.request.assign(1 << 20, 'x');
+  Journal journal(path());
+  for (int i = 0; i < 18; ++i) {
+    entry.id = std::to_string(i);
+    if (i % 6 == 5) std::this_thread::sleep_for(std::chrono::milliseconds(100));  // is copied
+    journal.admit(entry);
+    copy_as_after_a_crash(path(), path("copy"));
+    EXPECT_EQ(error_of([&] { Journal copy(path("copy")); }), "") << i;
+    entry.request.resize(i % 3 ? 100 : 1 << 20, 'x');
+  }
+}
+
+TEST_F(JournalTest, AChangedFileIsRefused) {
+  constexpr int kLines = 40;
+  {
+    Journal journal(path());
+    for (int i = 1; i <= kLines; ++i) journal.admit(entry_of(i));
+    journal.end_and_wait(entry_of(7).id, Outcome::finished);
+  }
+  const auto size = fs::file_size(path());
+  std::mt19937 random(9);
+  int refusals = 0;
+  for (int round = 0; round < 60; ++round) {
+    fs::copy_file(path(), path("changed"), fs::copy_options::overwrite_existing);
+    flip(path("changed"), random() % size);
+    if (!error_of([&] { Journal changed(path("changed")); }).empty()) {
+      ++refusals;
+      continue;
+    }
+    // A byte that nothing depends on: all lines are as they were.
+    const Journal changed(path("changed"));
+    for (int i = 1; i <= kLines; ++i) EXPECT_EQ(changed.find(entry_of(i).id)->entry, entry_of(i));
+    EXPECT_EQ(changed.find_key("a", "key-3")->entry, entry_of(3));
+  }
+  EXPECT_GT(refusals, 30);
+}
+
+// A line whose bytes were changed is named and never answered, also where that is accepted.
+TEST_F(JournalTest, AChangedLineIsNeverAnswered) {
+  JournalEntry entry = entry_of(3);
+  entry.request = "{\"prompt\": \"a text that is changed\"}";
+  {
+    Journal journal(path());
+    journal.admit(entry);
+    journal.admit(entry_of(4));
+  }
+  std::ifstream in(path(), std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  flip(path(), bytes.find("a text that is changed"));
+  const std::string refused = error_of([&] { Journal changed(path()); });
+  EXPECT_NE(refused.find("1 of its lines are not as they were written and cannot be answered: "
+                         "chatcmpl-3"),
+            std::string::npos)
+      << refused;
+  Journal accepted(path(), {.accept_loss = true});
+  EXPECT_NE(error_of([&] { accepted.find("chatcmpl-3"); }), "");
+  EXPECT_NE(error_of([&] { accepted.find_key("a", "key-3"); }), "");
+  ASSERT_EQ(accepted.unfinished().size(), 1u);  // the other goes on
+  entry.id = "chatcmpl-5";
+  EXPECT_NE(error_of([&] { accepted.admit(entry); }), "");  // its key has an answer already
+}
+
+// What version 1 wrote, whose lines had neither owner nor digest.
+TEST_F(JournalTest, LinesOfTheFirstVersionAreKept) {
+  {
+    Journal journal(path());
+    for (int i = 1; i <= 4; ++i) journal.admit(entry_of(i));
+    journal.end_and_wait(entry_of(3).id, Outcome::finished);
+  }
+  {
+    sqlite::Connection file(path());
+    file.execute(R"(
+      BEGIN;
+      ALTER TABLE line RENAME TO new;
+      DROP INDEX line_unfinished;
+      CREATE TABLE line(
+        number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, created INTEGER NOT NULL,
+        idempotency_key TEXT UNIQUE, endpoint TEXT NOT NULL, request TEXT NOT NULL,
+        prompts BLOB NOT NULL, params BLOB NOT NULL, arithmetic TEXT NOT NULL,
+        weights BLOB NOT NULL, outcome INTEGER);
+      CREATE INDEX line_unfinished ON line(number) WHERE outcome IS NULL;
+      INSERT INTO line SELECT number, id, created, idempotency_key, endpoint, request, prompts,
+        params, arithmetic, weights, outcome FROM new;
+      DROP TABLE new;
+      PRAGMA user_version = 1;
+      COMMIT;)");
+  }
+  for (int opened = 0; opened < 2; ++opened) {
+    Journal journal(path());
+    const std::vector<JournalLine> lines = journal.all();
+    ASSERT_EQ(lines.size(), 4u);
+    for (int i = 1; i <= 4; ++i) {
+      JournalEntry expected = entry_of(i);
+      expected.owner = kUnknownOwner;
+      EXPECT_EQ(lines[static_cast<size_t>(i) - 1].entry, expected);
+      EXPECT_EQ(lines[static_cast<size_t>(i) - 1].number, i);
+    }
+    EXPECT_EQ(lines[2].outcome, Outcome::finished);
+    EXPECT_EQ(journal.unfinished().size(), 3u);
+    EXPECT_EQ(journal.find_key("b", "key-3")->number, 3);  // it may be anyone's
+    EXPECT_EQ(journal.check_integrity(), "");
+  }
 }
 
 // In a process of its own: a limit on the size of files, as a full disk has.

@@ -122,7 +122,7 @@ def bodies(a):
         connection = a.pour(head(COMPLETIONS, f"Content-Length: {32 * MIB}", key), b" " * MIB, 31)
         if not key:
             a.saw(status_of(connection))
-        time.sleep(max(0, min(3, a.end - time.monotonic())))
+        time.sleep(max(0, min(0.5 if a.quick else 3, a.end - time.monotonic())))
         connection.close()
     a.at_once([lambda: one(False)] * (6 if a.quick else 12))
     a.at_once([lambda: one(True)] * (4 if a.quick else 12))

@@ -168,6 +168,22 @@ class Answers(ServerTest):
         text = self.served.post(COMPLETIONS, prompt="echo me", echo=True, max_tokens=3, seed=1)["choices"][0]["text"]
         self.assertTrue(text.startswith("echo me"))
 
+    def test_large_answers_come_in_pieces(self):
+        """A whole answer of many log-probabilities is written while it is sent; it says what the stream says."""
+        for path, prompt in ((COMPLETIONS, {"prompt": [i % 200 + 50 for i in range(300)]}), (CHAT, {"messages": HI})):
+            body = dict(**prompt, n=2, max_tokens=150, seed=3, ignore_eos=True, prompt_logprobs=20, **(dict(logprobs=True, top_logprobs=20) if path == CHAT else dict(logprobs=20)))
+            status, headers, whole = self.served.ask("POST", path, body)
+            self.assertEqual((status, headers["Transfer-Encoding"], headers["Content-Length"]), (200, "chunked", None))
+            self.assertEqual(list(whole)[-2:], ["choices", "usage"])
+            streamed = [e["choices"][0] for e in events(self.served.stream(path, **body))]
+            for choice in whole["choices"]:
+                mine = [s for s in streamed if s["index"] == choice["index"]]
+                self.assertEqual(choice["prompt_logprobs"], mine[0]["prompt_logprobs"])
+                for key in choice["logprobs"]:
+                    self.assertEqual(choice["logprobs"][key], [v for s in mine for v in s["logprobs"][key]])
+                    self.assertEqual(len(choice["logprobs"][key]), 150)
+        small = self.served.ask("POST", COMPLETIONS, dict(prompt="x", max_tokens=3, logprobs=2))
+        self.assertIsNone(small[1]["Transfer-Encoding"])
     def streamed(self, path, **body):
         """The choices of a stream put together: (text, token ids, finish_reason) of each."""
         all_of = {}
@@ -465,6 +481,11 @@ class BadInput(ServerTest):
                 ('{"prompt": "x", "repetition_penalty": 1e-40}', "in [0.0001, 10000], not 1e-40"),
                 ('{"prompt": "x", "skip_special_tokens": 1}', "skip_special_tokens"), ('{"prompt": "x", "logprobs": 99999999}', "logprobs")):
             self.refused(400, text, body=body)
+        for more in ({"logprobs": 21}, {"prompt_logprobs": 21}):
+            self.refused(400, "from 0 to 20 (max-logprobs), found 21", body={"prompt": "x", **more})
+        self.refused(400, "from 0 to 20", path=CHAT, body={"messages": HI, "logprobs": True, "top_logprobs": 1024})
+        self.refused(400, "bytes: more than", body={"prompt": "many words " * 80000}, param="prompt")  # before it is tokenized
+        self.refused(400, "bytes: more than", path=CHAT, body={"messages": [{"role": "user", "content": "many words " * 80000}]}, param="messages")
         self.refused(404, "does not exist", body={"prompt": "x", "model": "../../etc/passwd"}, param="model")
         self.refused(400, "tokens", body={"prompt": "many words " * 2000}, param="prompt")
         self.refused(400, "add_generation_prompt: false", path=CHAT, body={"messages": HI, "continue_final_message": True, "add_generation_prompt": True})
@@ -698,6 +719,32 @@ class Keys(ServerTest):
                 self.assertIn(b"Access-Control-Allow-Origin: *", reply)
                 connection.close()
         self.assertEqual(self.served.ask("GET", "/health")[0], 200)
+
+
+class Owners(unittest.TestCase):
+    def test_an_answer_belongs_to_the_key_that_made_it(self):
+        with tempfile.TemporaryDirectory(prefix="invar-server-") as directory:
+            flags = ("--journal", str(pathlib.Path(directory) / "journal"))
+            a, b = ({"Authorization": f"Bearer {key}", "Idempotency-Key": "k"} for key in ("a", "b"))
+            body = dict(prompt="x", max_tokens=20)
+            served = Served(INVAR, *flags, "--api-key", "a", "--api-key", "b")
+            first = served.stream(COMPLETIONS, a, **body)
+            other = served.stream(COMPLETIONS, b, **body)  # the same key of another owner is another one
+            self.assertNotEqual(events(first)[0]["id"], events(other)[0]["id"])
+            self.assertEqual(served.ask("POST", COMPLETIONS, {**body, "max_tokens": 3}, b)[0], 422)  # its own is not
+            for _ in range(2):  # also of a server that was started again
+                path = f"{COMPLETIONS}/{events(first)[0]['id']}?stream=true"
+                self.assertEqual(served.ask("GET", path, headers=a)[2], first)
+                status, _, answer = served.ask("GET", path, headers=b)
+                self.assertEqual((status, "there is no answer" in answer["error"]["message"]), (404, True))
+                self.assertEqual(served.stream(COMPLETIONS, a, **body), first)
+                self.assertEqual(served.stop(), 0)
+                served = Served(INVAR, *flags, "--api-key", "a", "--api-key", "b")
+            self.assertEqual(served.stop(), 0)
+            self.assertNotIn(b"Bearer", pathlib.Path(flags[1]).read_bytes())
+            served = Served(INVAR, *flags)  # without keys: those of nobody
+            self.assertEqual(served.ask("GET", path)[0], 404)
+            self.assertEqual(served.stop(), 0)
 
 
 class Weights(unittest.TestCase):
@@ -1108,7 +1155,7 @@ class Ends(unittest.TestCase):
 
     def test_flags_that_are_refused_say_why(self):
         for flags, text in ((["--dtype", "float16"], "rounded"), (["--enforce-eager"], "compiled"),
-                            (["--enable-lora", "--lora-modules", "a=b"], "adapters"), (["--max-logprobs", "5"], "1024"),
+                            (["--enable-lora", "--lora-modules", "a=b"], "adapters"),
                             (["--api-key", ""], "key"), (["--admin-key", ""], "key"), (["--host", "nowhere"], "IP address"), (["--port", "99999"], "port")):
             done = subprocess.run([INVAR, "serve", *FAST, *flags], capture_output=True, timeout=60)
             self.assertEqual((done.returncode, done.stdout), (2, b""), done.stderr)

@@ -1,0 +1,32 @@
+// Lines of the journal as rows of SQLite: the schema, its versions, reading and writing.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "journal.h"
+#include "sqlite.h"
+
+namespace invar::server {
+
+// Makes the tables of a new file, or brings those of an older version up to date, in one
+// transaction. Throws Error for a file that is no journal or of a later version.
+void prepare_schema(sqlite::Connection& to, const std::string& path);
+
+inline constexpr const char* kInsertLine =
+    "INSERT INTO line(number, id, created, owner, idempotency_key, endpoint, request, prompts, "
+    "params, arithmetic, weights, digest, outcome) "
+    "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+// Runs kInsertLine. A line of number 0 gets the next one.
+void insert_line(sqlite::Statement& insert, const JournalLine& line);
+
+inline constexpr const char* kSelectLines =
+    "SELECT number, id, created, owner, idempotency_key, endpoint, request, prompts, params, "
+    "arithmetic, weights, digest, outcome FROM line ";
+// Of a row of kSelectLines. Throws Error for one whose bytes are not those that were written.
+JournalLine read_line(const sqlite::Statement& row);
+
+// Looks at every line: empty, or a sentence that names those whose bytes were changed.
+std::string changed_lines(const sqlite::Connection& in);
+
+}  // namespace invar::server
