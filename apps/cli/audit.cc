@@ -23,7 +23,7 @@ struct AuditFlags {
   int only_answers = 0;  // print the probes' answers of this many tokens and nothing else
 };
 
-// The options with another arithmetic. The foil runs on the CPU, whatever the device: it is there
+// The options with another arithmetic. The baseline runs on the CPU, whatever the device: it is there
 // to show that a conventional engine's bits move.
 ModelOptions with_arithmetic(ModelOptions options, const std::string& arithmetic) {
   options.arithmetic = arithmetic;
@@ -108,11 +108,11 @@ class Report {
       fmt::print("{:24} {:>6} {:>8} {:>12}   {:>8} {:>12}   {}\n", "axis", "runs", "unique",
                  "largest dp", "control", "largest dp", "verdict");
   }
-  void add(const Axis& axis, const Result& ours, const Result& foil) {
+  void add(const Axis& axis, const Result& ours, const Result& baseline) {
     const std::string& name = axis.name;
     const bool control_differs = axis.control_differs;
     const bool equal = ours.unique == 1 && ours.largest_difference == 0;
-    const bool can_fail = !control_differs || foil.unique > 1;
+    const bool can_fail = !control_differs || baseline.unique > 1;
     const bool tried = !(axis.expects_cached && ours.counts.cached == 0) &&
                        !(axis.expects_preempted && ours.counts.preempted == 0) &&
                        ours.counts.most_live >= axis.expects_live;
@@ -128,15 +128,15 @@ class Report {
       v.set("configurations", ours.configurations);
       v.set("unique", static_cast<int64_t>(ours.unique));
       v.set("largest_probability_difference", ours.largest_difference);
-      v.set("control_unique", static_cast<int64_t>(foil.unique));
-      v.set("control_largest_probability_difference", foil.largest_difference);
+      v.set("control_unique", static_cast<int64_t>(baseline.unique));
+      v.set("control_largest_probability_difference", baseline.largest_difference);
       v.set("control_must_differ", control_differs);
       v.set("most_live", ours.counts.most_live);
       v.set("passed", equal && can_fail && tried);
       rows_.push_back(std::move(v));
     } else {
       fmt::print("{:24} {:6} {:8} {:12.2g}   {:8} {:12.2g}   {}\n", name, ours.configurations,
-                 ours.unique, ours.largest_difference, foil.unique, foil.largest_difference,
+                 ours.unique, ours.largest_difference, baseline.unique, baseline.largest_difference,
                  verdict);
       std::fflush(stdout);
     }
@@ -180,16 +180,16 @@ int run_audit(const AuditFlags& flags) {
   for (const Axis& axis : make_axes(flags.full, base, spec)) {
     progress.show(fmt::format("{} ...", axis.name));
     const Result ours = run_axis(runner, axis, arithmetic);
-    const Result foil = run_axis(runner, axis, "control");
+    const Result baseline = run_axis(runner, axis, "control");
     progress.clear();
-    report.add(axis, ours, foil);
+    report.add(axis, ours, baseline);
   }
   const int completions = flags.completions ? flags.completions : flags.full ? 1000 : 200;
   progress.show("one prompt many times ...");
   const Result ours = run_classic(runner, base, arithmetic, completions);
-  const Result foil = run_classic(runner, base, "control", completions);
+  const Result baseline = run_classic(runner, base, "control", completions);
   progress.clear();
-  report.add({fmt::format("{} completions", completions), {}, true}, ours, foil);
+  report.add({fmt::format("{} completions", completions), {}, true}, ours, baseline);
 
   if (flags.model.json) {
     json::Value v;
@@ -212,7 +212,7 @@ int run_audit(const AuditFlags& flags) {
 void add_audit(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
       "audit",
-      "Try the promise on a model: many schedules, one hash; a conventional foil beside it");
+      "Try the promise on a model: many schedules, one hash; a conventional baseline beside it");
   auto flags = std::make_shared<AuditFlags>();
   add_model_flags(*command, flags->model);
   command->add_flag("--full", flags->full,

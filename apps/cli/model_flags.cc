@@ -30,7 +30,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       ->capture_default_str();
   command
       .add_option("--arith", o.arithmetic,
-                  "portable; hopper: the bits of Hopper tensor cores; control: a conventional foil "
+                  "portable; hopper: the bits of Hopper tensor cores; control: a conventional baseline "
                   "that promises nothing")
       ->capture_default_str();
   command.add_option("--weights", o.weights, "auto, or rounded: f32 and f16 matrices become bf16")

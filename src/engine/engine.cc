@@ -182,7 +182,7 @@ bool Engine::step(OutputSink& sink) {
 void Engine::build_batch() {
   batch_.rows.clear();
   batch_.logit_rows.clear();
-  batch_.tap_layers.clear();
+  batch_.aux_layers.clear();
   batch_.sequences.resize(plan_.entries.size());
   wanted_.clear();
   for (size_t i = 0; i < plan_.entries.size(); ++i) {
@@ -191,7 +191,7 @@ void Engine::build_batch() {
     const bool pooled = state.request.pooled;
     const auto pages = scheduler_->pages(entry.slot);
     batch_.sequences[i].pages.assign(pages.begin(), pages.end());
-    if (pooled) batch_.tap_layers = {model_.spec().layers - 1};
+    if (pooled) batch_.aux_layers = {model_.spec().layers - 1};
     for (int32_t r = 0; r < entry.rows; ++r) {
       const int32_t position = entry.start + r;
       const bool draws = entry.draws && r == entry.rows - 1 && !pooled;
@@ -254,7 +254,7 @@ SampleInput Engine::input_of(const Wanted& want) const {
 // Whether nobody but the sampler wants the step's logits and it can draw where they are.
 bool Engine::draws_on_device() {
   inputs_.clear();
-  if (!device_sampler_ || !batch_.tap_layers.empty()) return false;
+  if (!device_sampler_ || !batch_.aux_layers.empty()) return false;
   for (const Wanted& want : wanted_) {
     const Request& request = want.state->request;
     if (!want.draws || request.hash_logits || request.params.logprobs || request.constraint)
@@ -373,7 +373,7 @@ StepResult Engine::pool_rows(State& state, const StepEntry& entry, size_t first_
                              OutputSink& sink) {
   const size_t width = state.pool.size();
   for (int32_t r = std::max(0, state.pooled_positions - entry.start); r < entry.rows; ++r) {
-    const float* hidden = io_.taps.data() + (first_row + static_cast<size_t>(r)) * width;
+    const float* hidden = io_.aux_hidden.data() + (first_row + static_cast<size_t>(r)) * width;
     for (size_t d = 0; d < width; ++d) state.pool[d] += hidden[d];
     state.pooled_positions = entry.start + r + 1;
   }

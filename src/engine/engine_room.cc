@@ -31,7 +31,7 @@ RunnerLimits Engine::limits(int pages) const {
           .page_places = options_.page_places,
           .max_rows = rows,
           .max_logit_rows = std::min(rows, std::max(s.max_num_seqs, kLeastLogitRows)),
-          .max_taps = options_.embeddings};
+          .max_aux_layers = options_.embeddings};
 }
 
 // Before memory is divided, since smaller steps leave more of it.

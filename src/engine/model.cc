@@ -28,7 +28,7 @@ Arithmetic parse_arithmetic(const ModelOptions& options) {
   if (options.arithmetic == "hopper")
     arithmetic.order = Order::hopper;
   else if (options.arithmetic == "control")
-    arithmetic.control = true;
+    arithmetic.is_baseline = true;
   else
     fail_usage("expected an arithmetic of portable, hopper or control, found \"{}\"",
                options.arithmetic);
@@ -65,7 +65,7 @@ Kernels gpu_kernels(const ModelOptions& options, const Arithmetic& arithmetic,
   if (options.instruction_set != "auto")
     fail_usage("the instruction set {} was asked for and the device is {}", options.instruction_set,
                options.device);
-  if (arithmetic.control)
+  if (arithmetic.is_baseline)
     fail_usage("the arithmetic control does not run on the device {}", options.device);
   if (arithmetic.order == Order::hopper)
     for (const auto& device : devices) cuda::check_hopper_steps(*device);

@@ -16,7 +16,7 @@ struct ModelRunner::Rank {
       : decoder(model.make_decoder(index, pool)),
         kv(model.device(index), model.spec().layers, limits.pages, limits.page_places,
            decoder.weights->shard().kv_heads, model.spec().head_dim),
-        workspace(decoder, limits.max_rows, limits.max_logit_rows, limits.max_taps),
+        workspace(decoder, limits.max_rows, limits.max_logit_rows, limits.max_aux_layers),
         group(group) {}
 
   Decoder decoder;

@@ -16,7 +16,7 @@ struct RunnerLimits {
   int page_places = 64;
   int max_rows = 512;
   int max_logit_rows = 128;
-  int max_taps = 0;
+  int max_aux_layers = 0;
 };
 
 class ModelRunner {

@@ -194,7 +194,7 @@ struct SampleParams {
   int32_t* tokens;  // [T]
 };
 
-// x = bf16(x), in place: the residual stream of the foil (numerics 10).
+// x = bf16(x), in place: the residual stream of the baseline (numerics 10).
 struct RoundInPlaceParams {
   float* x;
   int64_t count;

@@ -26,7 +26,7 @@ int down_runs(const DecoderSpec& spec) {
 
 std::string identity(const Arithmetic& arithmetic, const DecoderSpec& spec) {
   return fmt::format("invar-1/{}/{}/row{}.{}",
-                     arithmetic.control ? "control" : name_of(arithmetic.order),
+                     arithmetic.is_baseline ? "control" : name_of(arithmetic.order),
                      name_of(arithmetic.weights), attention_output_runs(spec), down_runs(spec));
 }
 

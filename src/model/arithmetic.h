@@ -19,7 +19,7 @@ std::string_view name_of(WeightMode mode);
 struct Arithmetic {
   Order order = Order::portable;
   WeightMode weights = WeightMode::bf16;
-  bool control = false;  // the conventional foil of numerics 10
+  bool is_baseline = false;  // the conventional baseline of numerics 10
 
   // The format of weights and of the activations that meet them.
   DType type() const { return weights == WeightMode::f32 ? DType::f32 : DType::bf16; }

@@ -242,7 +242,7 @@ class BackwardPass {
     Batch one = batch;
     one.layer_begin = layer;
     one.layer_end = layer + 1;
-    one.tap_layers.clear();
+    one.aux_layers.clear();
     ForwardIo io;
     io.tape = io_.tape;
     io.times = io_.times;

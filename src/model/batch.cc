@@ -40,7 +40,7 @@ void check_batch(const Batch& batch) {
   require(ascends(batch.logit_rows), "logit rows do not ascend");
   require(batch.logit_rows.empty() || batch.logit_rows.back() < std::ssize(batch.rows),
           "a logit row that is not there");
-  require(ascends(batch.tap_layers), "tapped layers do not ascend");
+  require(ascends(batch.aux_layers), "aux layers do not ascend");
   require(batch.layer_begin >= 0 && batch.layer_end >= -1 &&
               (batch.layer_end == -1 || batch.layer_end >= batch.layer_begin),
           "an impossible range of layers");
@@ -57,7 +57,7 @@ std::string to_bytes(const Batch& batch) {
   out.put(static_cast<uint64_t>(batch.sequences.size()));
   for (const BatchSequence& sequence : batch.sequences) out.put_vector(sequence.pages);
   out.put_vector(batch.logit_rows);
-  out.put_vector(batch.tap_layers);
+  out.put_vector(batch.aux_layers);
   out.put_vector(batch.scratch_pages);
   return out.take();
 }
@@ -72,7 +72,7 @@ Batch batch_from_bytes(std::string_view bytes) {
   batch.sequences.resize(in.get_count(sizeof(uint64_t)));
   for (BatchSequence& sequence : batch.sequences) sequence.pages = in.get_vector<int32_t>();
   batch.logit_rows = in.get_vector<int32_t>();
-  batch.tap_layers = in.get_vector<int32_t>();
+  batch.aux_layers = in.get_vector<int32_t>();
   batch.scratch_pages = in.get_vector<int32_t>();
   in.expect_end();
   check_batch(batch);

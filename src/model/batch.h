@@ -19,7 +19,7 @@ struct Batch {
   std::vector<int32_t>
       logit_rows;  // ascending row indices whose logits are wanted, in output order
   std::vector<int32_t>
-      tap_layers;  // ascending; the hidden state after this layer is kept for every row
+      aux_layers;  // ascending; the hidden state after this layer is kept for every row
   std::vector<int32_t> scratch_pages;  // pages that the forward may overwrite: tails of draft paths
                                        // (see kv/placement.h)
   // Layers [layer_begin, layer_end) are run. A range that begins at 0 embeds the tokens, any other

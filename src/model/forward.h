@@ -32,8 +32,8 @@ struct ForwardIo {
   // with keep_logits.
   std::span<const float> logits;
   const float* device_logits = nullptr;  // out: where the same lie on the device
-  // Out: [tap_layers][T][D]: the residual stream after each tapped layer (host memory).
-  std::span<const float> taps;
+  // Out: [aux_layers][T][D]: the residual stream after each of these layers (host memory).
+  std::span<const float> aux_hidden;
   // In when layer_begin > 0, out when layer_end < layers: [T][D], the residual stream (host
   // memory).
   std::span<float> hidden;

@@ -15,8 +15,9 @@ Hooks::Hooks(const Decoder& model, const Batch& batch, Workspace& ws, ForwardIo&
       rows_(static_cast<int64_t>(batch.rows.size())) {
   CHECK(!io.tape || (rows_ <= io.tape->max_rows() && std::ssize(batch.logit_rows) == rows_),
         "a tape keeps whole batches");
-  CHECK(std::ssize(batch.tap_layers) <= ws.max_taps, "more taps than the workspace holds");
-  if (batch.layer_begin == 0) io.taps = {};
+  CHECK(std::ssize(batch.aux_layers) <= ws.max_aux_layers,
+        "more aux hidden states than the workspace holds");
+  if (batch.layer_begin == 0) io.aux_hidden = {};
 }
 
 const LayerActivations& Hooks::layer(int index) const {
@@ -51,14 +52,14 @@ void Hooks::keep_output(int module) const {
 }
 
 void Hooks::after_layer(int layer) const {
-  const auto& taps = batch_.tap_layers;
-  const auto it = std::find(taps.begin(), taps.end(), layer);
-  if (it == taps.end()) return;
+  const auto& layers = batch_.aux_layers;
+  const auto it = std::find(layers.begin(), layers.end(), layer);
+  if (it == layers.end()) return;
   const size_t values = static_cast<size_t>(rows_ * model_.spec.hidden);
-  float* all = ws_.host_taps.data();
-  model_.execution.stream->download(all + (it - taps.begin()) * values, ws_.hidden.data(),
+  float* all = ws_.host_aux_hidden.data();
+  model_.execution.stream->download(all + (it - layers.begin()) * values, ws_.hidden.data(),
                                     values * sizeof(float));
-  io_.taps = {all, taps.size() * values};
+  io_.aux_hidden = {all, layers.size() * values};
 }
 
 void Hooks::trace(std::string_view name, int layer, const float* values, int64_t width,

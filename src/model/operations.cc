@@ -141,8 +141,8 @@ void Operations::attention(int layer, const KvLayer& kv, const LayerActivations&
                                .kv = kv,
                                .out = at.attended};
   timed(times_, "attention", [&] {
-    if (model_.arithmetic.control)
-      ws_.control.run(model_, params);
+    if (model_.arithmetic.is_baseline)
+      ws_.baseline.run(model_, params);
     else if (tape_)
       model_.run(kernels_.partial_attention,
                  PartialAttentionParams{.of = params, .max = at.max, .sum = at.sum});
@@ -172,7 +172,7 @@ void Operations::gather_logits(const float* mine, int64_t count) {
 }
 
 void Operations::round_residual() {
-  if (model_.arithmetic.control)
+  if (model_.arithmetic.is_baseline)
     run("round", kernels_.round_in_place,
         RoundInPlaceParams{ws_.hidden.data(), rows_ * spec_.hidden});
 }

@@ -1,11 +1,11 @@
 #include "model/product_plan.h"
 
-#include "model/control.h"
+#include "model/baseline.h"
 
 namespace invar {
 
 int ProductPlan::runs(int defined, int64_t k) const {
-  return model_.arithmetic.control ? control::runs(rows_, k) : defined;
+  return model_.arithmetic.is_baseline ? baseline::runs(rows_, k) : defined;
 }
 
 bool ProductPlan::goes_by_heads() const {
@@ -14,7 +14,7 @@ bool ProductPlan::goes_by_heads() const {
   const Shard& shard = model_.weights->shard();
   const int team = model_.execution.team();
   const int64_t width = int64_t{shard.heads + 2 * shard.kv_heads} * spec.head_dim;
-  return model_.kernels.qkv_product && !model_.arithmetic.control && rows_ >= kByHeadRows &&
+  return model_.kernels.qkv_product && !model_.arithmetic.is_baseline && rows_ >= kByHeadRows &&
          shard.kv_heads % team == 0 && spec.head_dim % kPanelWidth == 0 &&
          team * qkv_scratch_stride(spec.head_dim) <= width;
 }

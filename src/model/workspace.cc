@@ -4,8 +4,8 @@
 
 namespace invar {
 
-Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, int max_taps)
-    : max_rows(max_rows), max_logit_rows(max_logit_rows), max_taps(max_taps) {
+Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, int max_aux_layers)
+    : max_rows(max_rows), max_logit_rows(max_logit_rows), max_aux_layers(max_aux_layers) {
   const DecoderSpec& spec = decoder.spec;
   const Shard& shard = decoder.weights->shard();
   Device& device = decoder.device();
@@ -39,7 +39,7 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
   }
 
   host_non_finite = {device, rows, what};
-  host_taps = {device, rows * spec.hidden * max_taps, what};
+  host_aux_hidden = {device, rows * spec.hidden * max_aux_layers, what};
   if (device.is_host()) return;
   host_hidden = {device, rows * spec.hidden, what};
   host_logits = {device, size_t(max_logit_rows) * spec.vocab, what};

@@ -5,8 +5,8 @@
 #include <span>
 
 #include "device/execution.h"
+#include "model/baseline.h"
 #include "model/batch.h"
-#include "model/control.h"
 #include "model/decoder.h"
 #include "model/layer_activations.h"
 #include "model/step_tables.h"
@@ -15,12 +15,12 @@ namespace invar {
 
 struct Workspace {
   // For steps of up to `max_rows` rows of which up to `max_logit_rows` want logits and which keep
-  // up to `max_taps` layers' hidden states.
-  Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, int max_taps = 0);
+  // up to `max_aux_layers` layers' hidden states.
+  Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, int max_aux_layers = 0);
 
   size_t bytes() const;  // of device memory
 
-  int max_rows, max_logit_rows, max_taps;
+  int max_rows, max_logit_rows, max_aux_layers;
 
   // On the device. Heads, F and V are this rank's.
   DeviceArray<float> hidden;                // [T][D], the residual stream
@@ -39,11 +39,11 @@ struct Workspace {
   Activation joined_rows;
 
   StepTableBuilder table_builder;
-  StepTables tables;           // of the current step
-  control::Attention control;  // of the foil only
+  StepTables tables;             // of the current step
+  baseline::Attention baseline;  // of the baseline only
 
   // Host copies of results; unused where the host reads the device's memory itself.
-  PinnedArray<float> host_logits, host_hidden, host_taps;
+  PinnedArray<float> host_logits, host_hidden, host_aux_hidden;
   PinnedArray<bool> host_non_finite;
 };
 

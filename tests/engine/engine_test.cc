@@ -261,15 +261,15 @@ struct Vectors final : OutputSink {
 
 // What docs/server.md says a text's vector is, by batches that nobody schedules.
 std::vector<float> mean_hidden_state(Model& model, const std::vector<int32_t>& tokens) {
-  ModelRunner runner(model, {.pages = 8, .max_rows = 64, .max_taps = 1});
+  ModelRunner runner(model, {.pages = 8, .max_rows = 64, .max_aux_layers = 1});
   std::vector<float> sum(model.spec().hidden, 0.0F);
   for (size_t begin = 0; begin < tokens.size(); begin += 64) {
-    Batch batch{.sequences = {{{0, 1, 2, 3, 4, 5, 6, 7}}}, .tap_layers = {model.spec().layers - 1}};
+    Batch batch{.sequences = {{{0, 1, 2, 3, 4, 5, 6, 7}}}, .aux_layers = {model.spec().layers - 1}};
     for (size_t t = begin; t < std::min(begin + 64, tokens.size()); ++t)
       batch.rows.push_back({tokens[t], static_cast<int32_t>(t), 0});
     ForwardIo io;
     runner.run(batch, io);
-    for (size_t i = 0; i < io.taps.size(); ++i) sum[i % sum.size()] += io.taps[i];
+    for (size_t i = 0; i < io.aux_hidden.size(); ++i) sum[i % sum.size()] += io.aux_hidden[i];
   }
   for (float& value : sum) value /= static_cast<float>(tokens.size());
   return sum;

@@ -24,7 +24,7 @@ Batch random_batch(std::mt19937& random) {
   for (int t = 0; t < std::ssize(batch.rows); ++t)
     if (random() % 2) batch.logit_rows.push_back(t);
   for (int i = 0; i < 4; ++i)
-    if (random() % 2) batch.tap_layers.push_back(i);
+    if (random() % 2) batch.aux_layers.push_back(i);
   for (int i = random() % 4; i > 0; --i) batch.scratch_pages.push_back(random() % 100);
   batch.layer_begin = random() % 3;
   batch.layer_end = random() % 2 ? -1 : batch.layer_begin + random() % 5;
@@ -81,7 +81,7 @@ TEST(Batch, ImpossibleContentsAreRefused) {
   refuses([](Batch& b) { b.sequences[0].pages[0] = -1; });
   refuses([](Batch& b) { b.logit_rows = {1, 0}; });
   refuses([](Batch& b) { b.logit_rows = {2}; });
-  refuses([](Batch& b) { b.tap_layers = {-1}; });
+  refuses([](Batch& b) { b.aux_layers = {-1}; });
   refuses([](Batch& b) { b.scratch_pages = {-1}; });
   refuses([](Batch& b) { b.layer_begin = 3, b.layer_end = 2; });
 }

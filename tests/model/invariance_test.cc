@@ -108,7 +108,7 @@ TEST(ModelInvariance, HopperIsAnotherArithmeticAndAsInvariant) {
   EXPECT_EQ(plain(options), expected);
 }
 
-// The foil is a conventional arithmetic, not a broken one: its logits are near, and they move.
+// The baseline is a conventional arithmetic, not a broken one: its logits are near, and they move.
 TEST(ModelInvariance, ControlIsNearAndMovesWithTheChunks) {
   const auto last_logits = [](const char* arithmetic, int chunk) {
     ModelOptions options = tiny();
@@ -132,9 +132,9 @@ TEST(ModelInvariance, ControlIsNearAndMovesWithTheChunks) {
   for (const float x : exact) range = std::max(range, std::fabs(x));
   std::set<std::vector<float>> different;
   for (const int chunk : {1, 7, 40, 150}) {
-    const auto foil = last_logits("control", chunk);
-    different.insert(foil);
-    for (int i = 0; i < kVocab; ++i) ASSERT_NEAR(foil[i], exact[i], 0.05f * range) << chunk;
+    const auto baseline = last_logits("control", chunk);
+    different.insert(baseline);
+    for (int i = 0; i < kVocab; ++i) ASSERT_NEAR(baseline[i], exact[i], 0.05f * range) << chunk;
   }
   EXPECT_EQ(different.size(), 4u);
 }
@@ -179,25 +179,25 @@ TEST(ModelInvariance, TreeNodesEqualPlainDecodingOfTheirPaths) {
 
 TEST(ModelInvariance, TapsAreTheResidualStreamAndStagesPassItOn) {
   Model model(tiny());
-  RunnerLimits with_taps = limits();
-  with_taps.max_taps = 2;
-  ModelRunner runner(model, with_taps);
+  RunnerLimits with_aux_hidden = limits();
+  with_aux_hidden.max_aux_layers = 2;
+  ModelRunner runner(model, with_aux_hidden);
   const Tokens tokens = random_tokens(20, kVocab, 9);
   Batch batch;
   batch.sequences.push_back({{0}});
   for (int i = 0; i < 20; ++i) batch.rows.push_back({tokens[i], i, 0});
-  batch.tap_layers = {0, model.spec().layers - 1};
+  batch.aux_layers = {0, model.spec().layers - 1};
   ForwardIo io;
   runner.run(batch, io);
   const size_t size = 20 * static_cast<size_t>(model.spec().hidden);
-  ASSERT_EQ(io.taps.size(), 2 * size);
-  const std::vector<float> taps(io.taps.begin(), io.taps.end());
+  ASSERT_EQ(io.aux_hidden.size(), 2 * size);
+  const std::vector<float> aux_hidden(io.aux_hidden.begin(), io.aux_hidden.end());
 
-  batch.tap_layers.clear();
+  batch.aux_layers.clear();
   batch.layer_end = 1;
   runner.run(batch, io);
-  EXPECT_TRUE(std::equal(io.hidden.begin(), io.hidden.end(), taps.begin()));
-  EXPECT_FALSE(std::equal(io.hidden.begin(), io.hidden.end(), taps.begin() + size));
+  EXPECT_TRUE(std::equal(io.hidden.begin(), io.hidden.end(), aux_hidden.begin()));
+  EXPECT_FALSE(std::equal(io.hidden.begin(), io.hidden.end(), aux_hidden.begin() + size));
 }
 
 }  // namespace

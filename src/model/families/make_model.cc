@@ -34,11 +34,6 @@ Distribution distribution_of(const TensorSpec& tensor, const DecoderSpec& spec) 
     case TensorRole::q:
     case TensorRole::k:
       return {0, (spec.qk_norm ? 1.0 : kQueryKeyGain) / std::sqrt(inner)};
-    case TensorRole::v:
-    case TensorRole::gate:
-    case TensorRole::up:
-    case TensorRole::mtp_projection:
-      return {0, 1 / std::sqrt(inner)};
     case TensorRole::o:
     case TensorRole::down:  // their sum over all layers stays near 1
       return {0, 1 / std::sqrt(inner * 2 * spec.layers)};
@@ -61,8 +56,9 @@ Distribution distribution_of(const TensorSpec& tensor, const DecoderSpec& spec) 
     case TensorRole::up_bias:
     case TensorRole::down_bias:
       return {0, 0.05};
+    default:  // other matrices: outputs as large as inputs
+      return {0, 1 / std::sqrt(inner)};
   }
-  return {0, 1};
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-// The foil of numerics 10: a conventional arithmetic that promises nothing, for comparison only. It
-// runs on the same tuned kernels; what it does differently is what conventional engines do. It cuts
-// the inner size of a product by the number of rows in the step, keeps its residual stream in bf16,
-// and attends to the keys of a sequence in two ranges that are merged afterwards: cached keys and
-// new ones, or, when few rows would leave threads idle, the halves of a long cache.
+// The baseline of numerics 10: a conventional arithmetic that promises nothing, for comparison
+// only. It runs on the same tuned kernels; what it does differently is what conventional engines
+// do. It cuts the inner size of a product by the number of rows in the step, keeps its residual
+// stream in bf16, and attends to the keys of a sequence in two ranges that are merged afterwards:
+// cached keys and new ones, or, when few rows would leave threads idle, the halves of a long cache.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include "kernels/inference.h"
 #include "model/decoder.h"
 
-namespace invar::control {
+namespace invar::baseline {
 
 // Runs of a product with inner size k: few rows leave threads idle, so the inner size is split;
 // many rows do not.
@@ -41,4 +41,4 @@ class Attention {
   Range early_, late_;
 };
 
-}  // namespace invar::control
+}  // namespace invar::baseline

@@ -1,10 +1,10 @@
-#include "model/control.h"
+#include "model/baseline.h"
 
 #include <algorithm>
 
 #include "numerics/math.h"
 
-namespace invar::control {
+namespace invar::baseline {
 
 namespace {
 
@@ -95,4 +95,4 @@ void Attention::merge(const MergeParams& m, const Execution& on) {
   }
 }
 
-}  // namespace invar::control
+}  // namespace invar::baseline
