@@ -109,11 +109,11 @@ class Answers final : public BackendSink {
     std::shared_ptr<Answering> answering;
     size_t job;
   };
-  void forget(const Answering& answering, size_t job);
   struct Text {
     std::shared_ptr<Embedding> embedding;
     size_t job;
   };
+  void forget(const Answering& answering, size_t job);
   void deliver();
   void deliver_vectors(std::vector<PooledOutput> vectors);
   void fail_text(const TokenOutput& output);

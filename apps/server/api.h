@@ -109,7 +109,8 @@ class Server {
   // or as it was asked for.
   void go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry,
              std::optional<bool> stream, int64_t skip, const Turn& turn);
-  void embed(const std::shared_ptr<Embedding>& embedding, bool base64, std::optional<int32_t> size);
+  void embed(const std::shared_ptr<Embedding>& embedding);
+  void begin(const std::shared_ptr<Embedding>& embedding);
   void resume_unfinished(const Turn& turn);
   std::optional<std::string> earlier_items(const JournalEntry& entry) const;
   std::optional<std::string> earlier_items_if_there(const JournalEntry& entry) const;

@@ -11,13 +11,13 @@ namespace invar::server {
 namespace {
 
 // A list of numbers, or the bytes of little-endian f32 in base64, as OpenAI's clients ask.
-json::Value embedding_value(const std::vector<float>& vector, bool base64) {
+json::Value embedding_value(std::span<const float> vector, bool base64) {
   if (!base64) {
     json::Array numbers;
     for (const float number : vector) numbers.emplace_back(static_cast<double>(number));
     return numbers;
   }
-  const size_t bytes = vector.size() * sizeof(float);
+  const size_t bytes = vector.size_bytes();
   std::string text((bytes + 2) / 3 * 4 + 1, '\0');
   const int size = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
                                    reinterpret_cast<const unsigned char*>(vector.data()),
@@ -27,24 +27,23 @@ json::Value embedding_value(const std::vector<float>& vector, bool base64) {
 }
 
 // The first `size` numbers, of a model that was trained so that they say the most.
-std::vector<float> cut(std::vector<float> vector, std::optional<int32_t> size) {
+std::span<const float> cut(const std::vector<float>& vector, std::optional<int32_t> size) {
   if (!size) return vector;
   if (*size > std::ssize(vector))
     fail_usage("expected dimensions of at most {}, found {}", vector.size(), *size);
-  vector.resize(static_cast<size_t>(*size));
-  return vector;
+  return std::span(vector).first(static_cast<size_t>(*size));
 }
 
-json::Value body_of(Embedding& embedding, bool base64, std::optional<int32_t> size, const std::string& model,
+json::Value body_of(Embedding& embedding, const std::string& model,
                     const std::string& fingerprint) {
   json::Array data;
   int64_t tokens = 0;
   for (size_t i = 0; i < embedding.jobs().size(); ++i) {
     tokens += std::ssize(embedding.jobs()[i].prompt);
+    const auto vector = cut(embedding.vectors()[i], embedding.form.dimensions);
     data.push_back(json::Object{{"object", "embedding"},
                                 {"index", static_cast<int64_t>(i)},
-                                {"embedding",
-                                 embedding_value(cut(embedding.vectors()[i], size), base64)}});
+                                {"embedding", embedding_value(vector, embedding.form.base64)}});
   }
   return json::Object{{"object", "list"},
                       {"data", std::move(data)},
@@ -70,63 +69,69 @@ void Embedding::fail(const std::string& sentence) {
 }
 
 void Server::embeddings(std::shared_ptr<Exchange> exchange) {
-  with_weights([this, exchange = std::move(exchange)](const Turn& turn) {
+  const auto places = std::make_shared<PlacesHeld>(places_);
+  if (!places->grow_to(1))  // all its texts together, which the body bounds
+    throw ApiError{
+        429, fmt::format("{} answers are being made or wait: more are refused", places_.taken()),
+        "queue_full"};
+  with_weights([=, this](const Turn& turn) {
     worker_for(exchange->request).post([=, this] {
       guarded(exchange, [&] {
-        const json::Value body = json::parse(exchange->request.body, "the body of the request");
+        const json::Value body = parse_body(exchange->request.body);
         std::vector<Job> jobs;
         for (auto& text : admission_.embedded(body))
           jobs.push_back({.prompt = std::move(text), .pooled = true});
         const json::Value* format = body.find("encoding_format");
-        const std::optional<int32_t> size = admission_.dimensions(body);
-        const auto embedding = std::make_shared<Embedding>(std::move(jobs), exchange, turn);
-        embed(embedding, format && *format == json::Value("base64"), size);
+        const EmbeddingForm form{.base64 = format && *format == json::Value("base64"),
+                                 .dimensions = admission_.dimensions(body)};
+        embed(std::make_shared<Embedding>(std::move(jobs), form, exchange, places, turn));
       });
     });
   });
 }
 
-// On the worker: the texts are computed from now on, the body is made on the worker again.
-void Server::embed(const std::shared_ptr<Embedding>& embedding, bool base64,
-                   std::optional<int32_t> size) {
-  embedding->full = [this, base64, size, fingerprint = admission_.fingerprint(),
+// On the worker: the texts are computed from now on, and the body is made on the worker again.
+void Server::embed(const std::shared_ptr<Embedding>& embedding) {
+  embedding->full = [this, fingerprint = admission_.fingerprint(),
                      weak = std::weak_ptr(embedding)] {
     worker_.post([=, this, embedding = weak.lock()] {
-      guarded(embedding->shared_exchange(), [&] {
-        HttpReply reply{
-            .body = json::dump(body_of(*embedding, base64, size, model_.names.front(), fingerprint))};
-        http_.post([embedding, reply] { embedding->exchange().reply(reply); });
+      guarded(embedding->exchange, [&] {
+        HttpReply reply{.body = json::dump(body_of(*embedding, model_.names.front(), fingerprint))};
+        http_.post([embedding, reply] { embedding->exchange->reply(reply); });
       });
     });
   };
   embedding->failed = [this, weak = std::weak_ptr(embedding)](const std::string& sentence) {
-    refuse(weak.lock()->exchange(), {500, "the embedding failed: " + sentence});
+    refuse(*weak.lock()->exchange, {500, "the embedding failed: " + sentence});
   };
   answers_.number(embedding->jobs());
-  http_.post([this, embedding] {
-    Exchange& exchange = embedding->exchange();
-    if (exchange.is_answered() || exchange.is_gone()) return;  // its deadline has passed
-    exchange.drop_body();
-    answers_.add(embedding);
-    exchange.on_gone = [this, weak = std::weak_ptr(embedding)] {
-      if (const auto begun = weak.lock()) answers_.cancel(*begun);
-    };
-    exchange.on_deadline = [this, weak = std::weak_ptr(embedding)] {
-      const auto late = weak.lock();
-      if (!late || late->is_over()) return;
-      answers_.cancel(*late);
-      refuse(late->exchange(), {504, kTooLate, "deadline_exceeded"});
-    };
-    try {
-      for (const Job& job : embedding->jobs()) backend_.submit(job);
-    } catch (const EngineFailed& error) {
-      answers_.cancel(*embedding);
-      refuse(exchange, {503, error.what(), "engine_failed"});
-    } catch (const Error& error) {
-      answers_.cancel(*embedding);
-      refuse(exchange, {400, error.what()});
-    }
-  });
+  http_.post([this, embedding] { begin(embedding); });
+}
+
+void Server::begin(const std::shared_ptr<Embedding>& embedding) {
+  Exchange& exchange = *embedding->exchange;
+  if (exchange.is_answered() || exchange.is_gone()) return;  // its deadline has passed
+  exchange.drop_body();
+  answers_.add(embedding);
+  // Weak: it holds its exchange, whose client may have gone already.
+  exchange.on_gone = [this, weak = std::weak_ptr(embedding)] {
+    if (const auto begun = weak.lock()) answers_.cancel(*begun);
+  };
+  exchange.on_deadline = [this, weak = std::weak_ptr(embedding)] {
+    const auto late = weak.lock();
+    if (!late || late->is_over()) return;
+    answers_.cancel(*late);
+    refuse(*late->exchange, {504, kTooLate, "deadline_exceeded"});
+  };
+  try {
+    for (const Job& job : embedding->jobs()) backend_.submit(job);
+  } catch (const EngineFailed& error) {
+    answers_.cancel(*embedding);
+    refuse(exchange, {503, error.what(), "engine_failed"});
+  } catch (const Error& error) {
+    answers_.cancel(*embedding);
+    refuse(exchange, {400, error.what()});
+  }
 }
 
 }  // namespace invar::server

@@ -12,7 +12,7 @@ namespace invar {
 int rows_within(double target, int most, FunctionRef<double(int rows)> seconds_of);
 
 // The same for the model on its CPU, where the rows stand behind a prompt of `places` places. Takes
-// less than half the target, or what a few steps of 32 rows take if that is more.
+// about as long as the target at the most, or what a few steps of 32 rows take if that is more.
 int rows_within(double target, int most, int places, Model& model, ThreadPool* threads = nullptr);
 
 }  // namespace invar

@@ -361,9 +361,10 @@ class Answers(ServerTest):
             client = served.raw(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             served.wait_until(lambda: served.metric("vllm:num_requests_running") > 0)
             client.close()
+            # An engine's process tells its numbers with its next output.
+            self.assertEqual(len(served.post("/v1/embeddings", input="a")["data"]), 1)
             served.wait_until(lambda: served.metric("vllm:num_requests_running") + served.metric("vllm:num_requests_waiting") == 0)
             self.assertLess(served.metric("invar:engine_rows_total"), 100_000)  # of 200 000
-            self.assertEqual(len(served.post("/v1/embeddings", input="a")["data"]), 1)
             status, _, answer = served.ask("POST", "/v1/embeddings", dict(input=[[5] * 500] * 300), {"X-Request-Timeout": "0.05"})
             self.assertEqual((status, answer["error"]["code"]), (504, "deadline_exceeded"), answer)
             self.assertEqual(served.stop(), 0)
