@@ -230,8 +230,8 @@ int run_chat(const ChatFlags& flags) {
   const auto model = load_model(flags.model);
   checked(flags.params, model->spec().vocab);  // once, not at every turn
   StopStrings(flags.stop);
-  const Tokenizer tokenizer = load_tokenizer(*model);
-  const ChatTemplate chat = load_chat_template(*model, flags.template_file);
+  const Tokenizer tokenizer = open_tokenizer(*model);
+  const ChatTemplate chat = open_chat_template(*model, flags.template_file);
   const auto engine = make_engine(*model, flags.engine);
   TextEngine text(*engine, tokenizer);
   if (model->options().load_format != "auto")

@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "engine/engine.h"
-#include "frontend/chat_template.h"
 #include "frontend/text_engine.h"
+#include "session/open.h"
 #include "tokenizer/tokenizer.h"
 
 namespace invar::cli {
@@ -59,17 +59,6 @@ std::string made_weights(const ModelOptions& options);
 
 // Loads the model with a progress line on the terminal. Without a name it is a small made one.
 std::unique_ptr<Model> load_model(const ModelFlags& flags);
-// The tokenizer of the model's directory; for made weights one of the vocabulary's size.
-Tokenizer load_tokenizer(const ModelOptions& options);
-inline Tokenizer load_tokenizer(const Model& model) {
-  return load_tokenizer(model.options());
-}
-// Its chat template, or the one of `file` where one is named.
-ChatTemplate load_chat_template(const ModelOptions& options, const std::string& file = {});
-inline ChatTemplate load_chat_template(const Model& model, const std::string& file = {}) {
-  return load_chat_template(model.options(), file);
-}
-
 // Options of commands that answer requests.
 struct EngineFlags {
   EngineOptions options;
@@ -86,9 +75,6 @@ void add_sampling_flags(CLI::App& command, SamplingParams& params);
 // What a request's max_tokens is where the user did not ask for one: the default, or what its
 // prompt leaves of the context if that is less.
 void settle_length(TextRequest& request, bool asked, TextEngine& engine);
-// The model's end-of-sequence tokens join the stop tokens, unless they are to be ignored.
-void add_end_tokens(SamplingParams& params, const Model& model);
-
 // Bytes per second that the model's device reads memory with, the best of a few passes: the limit
 // of decoding.
 double measure_read_bandwidth(Model& model);

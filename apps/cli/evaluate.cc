@@ -167,7 +167,7 @@ class Evaluation {
 
 int run_evaluate(const EvaluateFlags& flags) {
   const auto model = load_model(flags.model);
-  const Tokenizer tokenizer = load_tokenizer(*model);
+  const Tokenizer tokenizer = open_tokenizer(*model);
   fmt::print("{}\n", json::dump(Evaluation(*model, tokenizer, flags).run(), 2));
   return 0;
 }

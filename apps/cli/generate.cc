@@ -163,7 +163,7 @@ int answer_file(const GenerateFlags& flags, TextEngine& engine) {
                  .has_length = flags.has_length};
   std::optional<ChatTemplate> chat;
   try {
-    chat = load_chat_template(engine.engine().model());
+    chat = open_chat_template(engine.engine().model());
     file.chat = &*chat;
   } catch (const Error& error) {  // only lines with messages need it, and they say so
     file.no_chat = error.what();
@@ -182,7 +182,7 @@ int run_generate(const GenerateFlags& flags) {
     fail_usage("expected trace-values in MiB, 0 or more, found {}", flags.trace_values_mib);
   const auto model = load_model(flags.model);
   checked(flags.params, model->spec().vocab);  // before there is room for n answers
-  const Tokenizer tokenizer = load_tokenizer(*model);
+  const Tokenizer tokenizer = open_tokenizer(*model);
   EngineFlags engine_flags = flags.engine;
   engine_flags.options.prompt_logprobs = flags.params.prompt_logprobs.has_value();
   const auto engine = make_engine(*model, engine_flags);

@@ -3,17 +3,12 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 
 #include "base/error.h"
-#include "base/input_file.h"
 #include "base/timer.h"
 #include "command.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/limits.h"
-#include "model/families/presets.h"
-#include "tokenizer/make_tokenizer.h"
 
 namespace invar::cli {
 
@@ -29,9 +24,10 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
                   "auto: safetensors; dummy:SEED: random weights made in place")
       ->capture_default_str();
   command
-      .add_option("--arith", o.arithmetic,
-                  "portable; hopper: the bits of Hopper tensor cores; control: a conventional baseline "
-                  "that promises nothing")
+      .add_option(
+          "--arith", o.arithmetic,
+          "portable; hopper: the bits of Hopper tensor cores; control: a conventional baseline "
+          "that promises nothing")
       ->capture_default_str();
   command.add_option("--weights", o.weights, "auto, or rounded: f32 and f16 matrices become bf16")
       ->capture_default_str();
@@ -55,24 +51,8 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
 }
 
 void use_bundled_model(ModelFlags& flags) {
-  namespace fs = std::filesystem;
   ModelOptions& options = flags.options;
-  if (!options.model.empty() || options.load_format != "auto") return;
-  const auto take = [&](const fs::path& home) {
-    std::error_code error;
-    if (!fs::exists(home / "models/story/config.json", error)) return false;
-    options.model = (home / "models/story").lexically_normal().string();
-    return true;
-  };
-  if (const char* home = std::getenv("INVAR_HOME")) {
-    take(home);
-    return;
-  }
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  // build/release/invar of a repository; bin/invar of an installation
-  if (!error)
-    take(program.parent_path() / "../..") || take(program.parent_path() / "../share/invar");
+  if (options.model.empty() && options.load_format == "auto") options.model = bundled_model();
 }
 
 ModelOptions resolved(const ModelFlags& flags) {
@@ -97,41 +77,6 @@ std::unique_ptr<Model> load_model(const ModelFlags& flags) {
     line.show(fmt::format("loading {:3.0f} %  {} of {} MiB",
                           100.0 * done / std::max<int64_t>(1, total), done >> 20, total >> 20));
   });
-}
-
-namespace {
-
-// A preset, and a directory with nothing but a config.json, have a made tokenizer.
-bool has_tokenizer_files(const ModelOptions& o) {
-  if (o.load_format == "auto") return true;
-  std::error_code ignored;
-  return !is_preset(o.model) && (std::filesystem::exists(o.model + "/tokenizer.json", ignored) ||
-                                 std::filesystem::exists(o.model + "/tokenizer.model", ignored));
-}
-
-TokenizerTexts made_tokenizer_texts(const ModelOptions& o) {
-  return make_tokenizer(read_model_config(o).spec.vocab, 1).texts;
-}
-
-}  // namespace
-
-Tokenizer load_tokenizer(const ModelOptions& o) {
-  if (has_tokenizer_files(o)) return Tokenizer::load(o.model);
-  return Tokenizer::from_texts(made_tokenizer_texts(o), "made tokenizer");
-}
-
-ChatTemplate load_chat_template(const ModelOptions& o, const std::string& file) {
-  const bool has_files = has_tokenizer_files(o);
-  if (file.empty() && has_files) return ChatTemplate::load(o.model);
-  ChatTemplateTexts texts;
-  texts.tokenizer_config_json =
-      has_files ? json::dump(json::parse_file(o.model + "/tokenizer_config.json"))
-                : made_tokenizer_texts(o).tokenizer_config_json;
-  if (!file.empty()) {
-    texts.chat_template_jinja = read_whole_file(file);
-    texts.jinja_name = file;
-  }
-  return ChatTemplate::from_texts(texts, o.model);
 }
 
 namespace {
@@ -229,12 +174,6 @@ void add_sampling_flags(CLI::App& command, SamplingParams& p) {
   command.add_option("--min-tokens", p.min_tokens, "No end of sequence before this many tokens")
       ->capture_default_str();
   command.add_option("--seed", p.seed, "Seed of the draws")->capture_default_str();
-}
-
-void add_end_tokens(SamplingParams& params, const Model& model) {
-  if (params.ignore_eos) return;
-  const auto& ids = model.config().eos_ids;
-  params.stop_token_ids.insert(params.stop_token_ids.end(), ids.begin(), ids.end());
 }
 
 namespace {

@@ -23,7 +23,7 @@ int run_score(ScoreFlags flags) {
     fail_usage("expected a --text of at least one character, found an empty one");
   flags.engine.options.prompt_logprobs = true;
   const auto model = load_model(flags.model);
-  const Tokenizer tokenizer = load_tokenizer(*model);
+  const Tokenizer tokenizer = open_tokenizer(*model);
   const auto engine = make_engine(*model, flags.engine);
   TextEngine text(*engine, tokenizer);
   TextRequest request;

@@ -175,7 +175,7 @@ int run_serve(ServeFlags flags) {
   http.max_body_bytes = static_cast<size_t>(flags.body_mib) << 20;
   http.max_bodies_bytes = static_cast<size_t>(flags.bodies_mib) << 20;
   const ModelOptions options = resolved(flags.model);
-  const Tokenizer tokenizer = load_tokenizer(options);
+  const Tokenizer tokenizer = open_tokenizer(options);
   if (flags.engine_socket >= 0) {
     LocalEngine engine(flags, tokenizer);
     say_step_rows(flags, engine);
@@ -191,7 +191,7 @@ int run_serve(ServeFlags flags) {
   served.max_logprobs = flags.max_logprobs;
   std::optional<ChatTemplate> chat;
   try {
-    chat = load_chat_template(options, flags.template_file);
+    chat = open_chat_template(options, flags.template_file);
     served.chat = &*chat;
     served.tool_format = tool_format(flags.tool_parser, *chat);
   } catch (const Error& error) {

@@ -1,0 +1,72 @@
+#include "session/open.h"
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/input_file.h"
+#include "model/families/presets.h"
+#include "tokenizer/make_tokenizer.h"
+
+namespace invar {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// A preset, and a directory with nothing but a config.json, have a made tokenizer.
+bool has_tokenizer_files(const ModelOptions& o) {
+  if (o.load_format == "auto") return true;
+  std::error_code ignored;
+  return !is_preset(o.model) && (fs::exists(o.model + "/tokenizer.json", ignored) ||
+                                 fs::exists(o.model + "/tokenizer.model", ignored));
+}
+
+TokenizerTexts made_tokenizer_texts(const ModelOptions& o) {
+  return make_tokenizer(read_model_config(o).spec.vocab, 1).texts;
+}
+
+std::string story_in(const fs::path& home) {
+  std::error_code ignored;
+  if (!fs::exists(home / "models/story/config.json", ignored)) return {};
+  return (home / "models/story").lexically_normal().string();
+}
+
+}  // namespace
+
+Tokenizer open_tokenizer(const ModelOptions& o) {
+  if (has_tokenizer_files(o)) return Tokenizer::load(o.model);
+  return Tokenizer::from_texts(made_tokenizer_texts(o), "made tokenizer");
+}
+
+ChatTemplate open_chat_template(const ModelOptions& o, const std::string& file) {
+  const bool has_files = has_tokenizer_files(o);
+  if (file.empty() && has_files) return ChatTemplate::load(o.model);
+  ChatTemplateTexts texts;
+  texts.tokenizer_config_json =
+      has_files ? json::dump(json::parse_file(o.model + "/tokenizer_config.json"))
+                : made_tokenizer_texts(o).tokenizer_config_json;
+  if (!file.empty()) {
+    texts.chat_template_jinja = read_whole_file(file);
+    texts.jinja_name = file;
+  }
+  return ChatTemplate::from_texts(texts, o.model);
+}
+
+void add_end_tokens(SamplingParams& params, const Model& model) {
+  if (params.ignore_eos) return;
+  const auto& ids = model.config().eos_ids;
+  params.stop_token_ids.insert(params.stop_token_ids.end(), ids.begin(), ids.end());
+}
+
+std::string bundled_model() {
+  if (const char* home = std::getenv("INVAR_HOME")) return story_in(home);
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path();
+  if (error) return {};
+  // build/release/invar of a repository; bin/invar of an installation
+  for (const char* home : {"../..", "../share/invar"})
+    if (std::string model = story_in(program / home); !model.empty()) return model;
+  return {};
+}
+
+}  // namespace invar

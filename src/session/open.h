@@ -1,0 +1,31 @@
+// What stands in a model's directory beside the weights: its tokenizer, its chat template, and the
+// tokens that end an answer.
+#pragma once
+
+#include <string>
+
+#include "engine/model.h"
+#include "frontend/chat_template.h"
+#include "sampling/params.h"
+#include "tokenizer/tokenizer.h"
+
+namespace invar {
+
+// The tokenizer of the model's directory; for made weights one of the vocabulary's size.
+Tokenizer open_tokenizer(const ModelOptions& options);
+inline Tokenizer open_tokenizer(const Model& model) {
+  return open_tokenizer(model.options());
+}
+// Its chat template, or the one of `file` where one is named.
+ChatTemplate open_chat_template(const ModelOptions& options, const std::string& file = {});
+inline ChatTemplate open_chat_template(const Model& model, const std::string& file = {}) {
+  return open_chat_template(model.options(), file);
+}
+// The model's end-of-sequence tokens join the stop tokens, unless they are to be ignored.
+void add_end_tokens(SamplingParams& params, const Model& model);
+
+// The model that Invar brings along: "models/story" of the directory that INVAR_HOME names, else of
+// the repository or the installation that this program stands in. Empty without one.
+std::string bundled_model();
+
+}  // namespace invar
