@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/timer.h"
 #include "batch_file.h"
 #include "command.h"
@@ -26,7 +27,7 @@ struct GenerateFlags {
   std::string input, output, trace;
   int64_t trace_values_mib = 1024;
   std::vector<std::string> stop, choices;
-  std::string regex, json_schema_file;
+  std::string regex, json_schema_file, grammar_file;
   bool has_length = false;  // --max-tokens is what the user asked for
 };
 
@@ -141,6 +142,7 @@ std::shared_ptr<Constraint> constraint_of(const GenerateFlags& flags, const Toke
     what.set("choice", std::move(choices));
   }
   if (!flags.json_schema_file.empty()) what.set("json", json::parse_file(flags.json_schema_file));
+  if (!flags.grammar_file.empty()) what.set("grammar", read_whole_file(flags.grammar_file));
   return what.is_null() ? nullptr : ConstraintCompiler(tokenizer).compile(what);
 }
 
@@ -233,6 +235,8 @@ void add_generate(CLI::App& app, Action& action) {
                       "The answer is one of these texts; given several times");
   command->add_option("--guided-json", flags->json_schema_file,
                       "The answer is JSON of the schema in this file");
+  command->add_option("--guided-grammar", flags->grammar_file,
+                      "The answer follows the grammar (GBNF) in this file");
   command->add_option("--logprobs", flags->params.logprobs,
                       "With --json: every token's log-probability and those of the K most likely");
   command->add_option("--prompt-logprobs", flags->params.prompt_logprobs,

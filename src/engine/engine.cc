@@ -219,7 +219,7 @@ void Engine::prepare_constraints() {
   for (const Wanted& want : wanted_) {
     State& state = *want.state;
     Constraint* constraint = state.request.constraint.get();
-    if (!constraint || !want.draws) continue;
+    if (!constraint || !want.draws || state.constraint_error) continue;
     try {
       state.constraint_tally.add(*constraint, state.constraint_state);
       const auto allowed = constraint->allowed(state.constraint_state);
@@ -391,7 +391,12 @@ StepResult Engine::pool_rows(State& state, const StepEntry& entry, size_t first_
 void Engine::follow_constraint(State& state, int32_t token) {
   Constraint* constraint = state.request.constraint.get();
   if (!constraint || is_stop(state.request.params, token)) return;
-  state.constraint_state = constraint->next(state.constraint_state, token);
+  try {
+    state.constraint_state = constraint->next(state.constraint_state, token);
+  } catch (const Error&) {
+    state.constraint_error = kGrammarTooLarge;  // what is drawn next ends the answer
+    return;
+  }
   CHECK(state.constraint_state != Constraint::kDead, "only allowed tokens are drawn");
 }
 

@@ -14,7 +14,7 @@ std::shared_ptr<const TokenTable> table_of(const Tokenizer& tokenizer) {
   return std::make_shared<const TokenTable>(bytes);
 }
 
-grammar::Nfa choice_of(const json::Value& value) {
+grammar::Language choice_of(const json::Value& value) {
   if (!value.is_array()) fail_usage("expected texts to choose from, found {}", value.type_name());
   std::vector<std::string> texts;
   for (const json::Value& text : value.as_array()) {
@@ -24,19 +24,20 @@ grammar::Nfa choice_of(const json::Value& value) {
   return grammar::choice_language(texts);
 }
 
-grammar::Nfa schema_of(const json::Value& value) {
+grammar::Language schema_of(const json::Value& value) {
   if (!value.is_string()) return grammar::json_schema_language(value);
   return grammar::json_schema_language(json::parse(value.as_string(), "the JSON schema"));
 }
 
-grammar::Nfa language_of(const std::string& kind, const json::Value& value) {
+grammar::Language language_of(const std::string& kind, const json::Value& value) {
   if (kind == "choice") return choice_of(value);
   if (kind == "json") return schema_of(value);
   if (kind == "json_object" && value.is_bool() && value.as_bool())
     return grammar::json_object_language();
+  if (kind == "grammar" && value.is_string()) return grammar::gbnf_language(value.as_string());
   if (kind != "regex" || !value.is_string())
     fail_usage(
-        "expected regex, choice, json or json_object: true as the form of an answer, "
+        "expected regex, choice, grammar, json or json_object: true as the form of an answer, "
         "found {}: {}",
         kind, json::excerpt(value));
   return grammar::regex_language(value.as_string());
@@ -53,7 +54,7 @@ std::shared_ptr<Constraint> ConstraintCompiler::compile(const json::Value& what)
   const auto& [kind, value] = what.as_object()[0];
   std::shared_ptr<Constraint> constraint;
   try {
-    grammar::Nfa language = language_of(kind, value);
+    grammar::Language language = language_of(kind, value);
     if (!tokens_) tokens_ = table_of(tokenizer_);
     constraint = std::make_shared<Constraint>(std::move(language), tokens_);
   } catch (const UsageError&) {

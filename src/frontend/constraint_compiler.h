@@ -15,9 +15,9 @@ class ConstraintCompiler {
  public:
   explicit ConstraintCompiler(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-  // {"regex": pattern}, {"choice": [texts]}, {"json": schema, as an object or in a string} or
-  // {"json_object": true}: one of them. Requests that ask for the same share one constraint, so
-  // they belong into one engine. Throws UsageError for what is not understood.
+  // {"regex": pattern}, {"choice": [texts]}, {"grammar": GBNF}, {"json": schema, as an object or in
+  // a string} or {"json_object": true}: one of them. Requests that ask for the same share one
+  // constraint, so they belong into one engine. Throws UsageError for what is not understood.
   std::shared_ptr<Constraint> compile(const json::Value& what);
 
  private:

@@ -37,7 +37,6 @@ constexpr ForeignField kFields[] = {
     {"thinking_token_budget", ""},
     {"repetition_detection", ""},
     {"structural_tag", ""},
-    {"guided_grammar", ""},
     {"guided_whitespace_pattern", ""},
     {"vllm_xargs", "{}"},
     {"kv_transfer_params", "{}"},

@@ -43,6 +43,7 @@ constexpr std::string_view kCommonFields[] = {"model",
                                               "guided_regex",
                                               "guided_choice",
                                               "guided_json",
+                                              "guided_grammar",
                                               "user",
                                               "stream",
                                               "stream_options",
@@ -347,9 +348,10 @@ class Reader {
     if (const json::Value* v = find("structured_outputs")) {
       if (!v->is_object())
         fail_usage("expected structured_outputs as an object, found {}", v->type_name());
-      what = *v;
+      for (const auto& [kind, form] : v->as_object())
+        if (!form.is_null()) what.set(kind, form);  // clients send what they leave open as null
     }
-    for (const char* kind : {"regex", "choice", "json"})
+    for (const char* kind : {"regex", "choice", "json", "grammar"})
       if (const json::Value* v = find((std::string("guided_") + kind).c_str())) what.set(kind, *v);
     if (const json::Value* v = find("response_format")) read_response_format(*v, what);
     if (context_.constraints && !what.is_null())

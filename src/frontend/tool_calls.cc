@@ -1,5 +1,7 @@
 #include "frontend/tool_calls.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -30,10 +32,28 @@ json::Value parameters_of(const json::Value& function) {
   return json::Object{{"type", "object"}, {"properties", json::Object()}};
 }
 
-json::Value schema_of_call(const json::Value& function) {
-  const json::Value properties =
-      json::Object{{"name", json::Object{{"const", function.find("name")->as_string()}}},
-                   {"parameters", parameters_of(function)}};
+// A schema that stands at `place` of another: what its references meant, they go on to mean.
+json::Value moved(const json::Value& schema, const std::string& place) {
+  if (schema.is_array()) {
+    json::Array items;
+    for (const json::Value& item : schema.as_array()) items.push_back(moved(item, place));
+    return items;
+  }
+  if (!schema.is_object()) return schema;
+  json::Object members;
+  for (const auto& [word, value] : schema.as_object()) {
+    const bool is_here = word == "$ref" && value.is_string() && value.as_string().starts_with('#');
+    members.emplace_back(word, is_here ? json::Value("#" + place + value.as_string().substr(1))
+                                       : moved(value, place));
+  }
+  return members;
+}
+
+// A call of the tool, as the schema at `place` of a larger one.
+json::Value schema_of_call(const json::Value& function, const std::string& place) {
+  const json::Value properties = json::Object{
+      {"name", json::Object{{"const", function.find("name")->as_string()}}},
+      {"parameters", moved(parameters_of(function), place + "/properties/parameters")}};
   return json::Object{{"type", "object"},
                       {"properties", properties},
                       {"required", json::Array{"name", "parameters"}}};
@@ -75,7 +95,7 @@ json::Value form_of_call(const json::Value& tools, const std::string& name) {
     const json::Value& function = function_of(tool);
     if (function.find("name")->as_string() == name)
       return json::Object{{"json", parameters_of(function)}};
-    calls.push_back(schema_of_call(function));
+    calls.push_back(schema_of_call(function, fmt::format("/anyOf/{}", calls.size())));
   }
   if (!name.empty()) fail_usage("tool_choice names {}, which is no tool", json::quoted(name));
   if (calls.empty()) fail_usage("tool_choice asks for a call and there are no tools");

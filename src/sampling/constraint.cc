@@ -33,98 +33,65 @@ std::span<const uint8_t> TokenTable::bytes_of(int32_t token) const {
   return {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
 }
 
-Constraint::Constraint(grammar::Nfa language, std::shared_ptr<const TokenTable> tokens)
-    : language_(std::move(language)), tokens_(std::move(tokens)) {
-  CHECK(language_.accepting() >= 0, "a language has an end");
+Constraint::Constraint(grammar::Language language, std::shared_ptr<const TokenTable> tokens)
+    : language_(std::move(language)),
+      tokens_(std::move(tokens)),
+      exact_(language_),
+      near_(language_, static_cast<int32_t>(tokens_->longest())),
+      start_(exact_.start()) {
+  if (start_ == kDead)
+    fail_usage(
+        "no answer has the form that is asked for: what it must hold excludes itself, or needs "
+        "rules "
+        "or references more than {} deep within one another",
+        grammar::Language::kMaxDepth);
   path_.resize(tokens_->longest() + 1);
-  Set set{language_.start()};
-  close(set);
-  add(std::move(set));
-}
-
-// Adds what empty edges lead to; keeps only states that read a byte or end.
-void Constraint::close(Set& set) const {
-  std::vector<bool> seen(language_.size());
-  Set open = std::move(set);
-  set.clear();
-  for (const auto state : open) seen[state] = true;
-  while (!open.empty()) {
-    const auto state = open.back();
-    open.pop_back();
-    if (!language_.edges(state).empty() || state == language_.accepting()) set.push_back(state);
-    for (const auto to : language_.empty_edges(state))
-      if (!seen[to]) {
-        seen[to] = true;
-        open.push_back(to);
-      }
-  }
-  std::sort(set.begin(), set.end());
-}
-
-Constraint::State Constraint::add(Set set) {
-  if (set.empty()) return kDead;
-  const auto [at, is_new] = known_.try_emplace(set, static_cast<State>(states_.size()));
-  if (!is_new) return at->second;
-  Node node;
-  node.accepts = std::binary_search(set.begin(), set.end(), language_.accepting());
-  node.goes_on = std::any_of(set.begin(), set.end(),
-                             [&](const auto state) { return !language_.edges(state).empty(); });
-  node.set = std::move(set);
-  states_.push_back(std::move(node));
-  return static_cast<State>(states_.size()) - 1;
-}
-
-Constraint::State Constraint::step(State state, uint8_t byte) {
-  if (states_[state].next.empty()) states_[state].next.assign(256, kUnknown);
-  const State known = states_[state].next[byte];
-  if (known != kUnknown) return known;
-  Set set;
-  for (const auto from : states_[state].set)
-    for (const auto& edge : language_.edges(from))
-      if (byte >= edge.low && byte <= edge.high) set.push_back(edge.to);
-  if (!set.empty()) close(set);
-  const State to = add(std::move(set));
-  states_[state].next[byte] = to;
-  return to;
 }
 
 Constraint::State Constraint::next(State state, int32_t token) {
   const std::span<const uint8_t> bytes = tokens_->bytes_of(token);
-  if (bytes.empty()) return kDead;
-  for (const uint8_t byte : bytes)
-    if ((state = step(state, byte)) == kDead) break;
-  return state;
+  return bytes.empty() ? kDead : exact_.read(state, bytes);
 }
 
-const Constraint::Mask& Constraint::mask(State state) {
-  if (const auto known = masks_.find(state); known != masks_.end()) return known->second;
+Constraint::State Constraint::near(State state) {
+  if (near_of_.size() <= static_cast<size_t>(state)) near_of_.resize(state + 1, kDead);
+  if (near_of_[state] == kDead) near_of_[state] = near_.from(exact_, state);
+  return near_of_[state];
+}
+
+const Constraint::Mask& Constraint::mask(State near) {
+  if (const auto known = masks_.find(near); known != masks_.end()) return known->second;
   if (masks_.size() >= kMaxMasks) masks_.clear();
   Mask mask{.tokens = std::vector<uint64_t>((tokens_->vocab() + 63) / 64)};
   ++walks_;
   // path_[i]: behind i bytes of the last token that was walked, of which `alive` could be read.
-  path_[0] = state;
+  path_[0] = near;
   int32_t alive = 0;
   for (const TokenTable::Entry& entry : tokens_->entries()) {
     if (entry.shared > alive) continue;  // it begins with what could not be read
     const int32_t size = static_cast<int32_t>(entry.bytes.size());
     for (alive = entry.shared; alive < size; ++alive) {
-      const State to = step(path_[alive], static_cast<uint8_t>(entry.bytes[alive]));
+      const auto byte = static_cast<uint8_t>(entry.bytes[alive]);
+      const State to = near_.step(path_[alive], byte);
       path_[alive + 1] = to;
       if (to == kDead) break;
-      mask.reach += std::exchange(states_[to].walk, walks_) != walks_;
-      if (mask.reach > kMaxStates)
-        fail("the grammar has more than {} states behind one token", kMaxStates);
+      if (walked_.size() <= static_cast<size_t>(to)) walked_.resize(to + 1);
+      if (std::exchange(walked_[to], walks_) == walks_) continue;
+      mask.reach += near_.cost(path_[alive], byte);
+      if (mask.reach > kMaxReach)
+        fail("the grammar can be understood in more than {} ways behind one token", kMaxReach);
     }
     if (alive == size) mask.tokens[entry.token / 64] |= uint64_t{1} << (entry.token % 64);
   }
-  return masks_.emplace(state, std::move(mask)).first->second;
+  return masks_.emplace(near, std::move(mask)).first->second;
 }
 
 void ConstraintTally::add(Constraint& constraint, Constraint::State state) {
-  if (!asked_.insert(state).second) return;
+  if (!asked_.insert(constraint.near(state)).second) return;
   reach_ += constraint.reach(state);
-  if (reach_ > Constraint::kMaxStates)
-    fail("the grammar has more than {} states along this answer", Constraint::kMaxStates);
+  if (reach_ > Constraint::kMaxReach)
+    fail("the grammar can be understood in more than {} ways along this answer",
+         Constraint::kMaxReach);
 }
 
 }  // namespace invar

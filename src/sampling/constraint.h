@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,7 +13,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "sampling/grammar/nfa.h"
+#include "sampling/grammar/automaton.h"
 
 namespace invar {
 
@@ -42,67 +41,68 @@ class TokenTable {
 
 // Determinised as far as answers need it. Not for several threads at once.
 //
+// Two automata read one language. `exact_` knows every counter and has a state per place of an
+// answer. `near_` forgets counters that no single token can bring to their end, so it has few
+// states, and masks belong to those.
+//
 // Answers that share a constraint share its work, and nothing else: how much an answer may need is
 // counted along it alone (ConstraintTally), never by what others have made.
 class Constraint {
  public:
   using State = int32_t;
-  static constexpr State kDead = -1;
-  // More are an Error of the answer that needs them.
-  static constexpr int64_t kMaxStates = 20'000;
+  static constexpr State kDead = grammar::Automaton::kDead;
+  // Ways to understand the texts that its tokens may begin with; more are an Error of the answer
+  // that needs them.
+  static constexpr int64_t kMaxReach = 1'000'000;
   static constexpr size_t kMaxMasks = 512;
+  // States and stacks, of all answers; about a hundred bytes each.
+  static constexpr size_t kMaxKept = 300'000;
 
-  Constraint(grammar::Nfa language, std::shared_ptr<const TokenTable> tokens);
+  // Throws UsageError when there is no text in the language.
+  Constraint(grammar::Language language, std::shared_ptr<const TokenTable> tokens);
 
-  State start() const { return 0; }
-  // Behind a token; kDead when it is not allowed.
+  State start() const { return start_; }
+  // Behind a token; kDead when it is not allowed. Throws Error when finding that out takes too
+  // much.
   State next(State state, int32_t token);
   // Whether the text so far is in the language.
-  bool accepts(State state) const { return states_[state].accepts; }
+  bool accepts(State state) const { return exact_.accepts(state); }
   // Whether something may follow.
-  bool goes_on(State state) const { return states_[state].goes_on; }
+  bool goes_on(State state) const { return exact_.goes_on(state); }
   // Bit i of word i / 64: token i may come. Valid until the next call. Throws Error when finding
-  // that out takes more than kMaxStates states.
-  std::span<const uint64_t> allowed(State state) { return mask(state).tokens; }
-  // Different states behind the beginnings of the tokens that may come: a function of the state.
-  int64_t reach(State state) { return mask(state).reach; }
-  // It has made so many states, for all answers, that the next request had better begin anew.
-  bool is_full() const { return std::ssize(states_) > kMaxStates; }
+  // that out takes more than kMaxReach.
+  std::span<const uint64_t> allowed(State state) { return mask(near(state)).tokens; }
+  // What allowed() costs: a function of the state.
+  int64_t reach(State state) { return mask(near(state)).reach; }
+  // States with one number have one mask.
+  State near(State state);
+  // It has made so much, for all answers, that the next request had better begin anew.
+  bool is_full() const { return exact_.size() + near_.size() > kMaxKept; }
 
  private:
-  static constexpr State kUnknown = -2;
-  using Set = std::vector<grammar::Nfa::State>;
-  struct Node {
-    Set set;
-    bool accepts = false, goes_on = false;
-    std::vector<State> next;  // by byte; empty until it is asked for
-    int64_t walk = 0;         // the last one that came here
-  };
-
   struct Mask {
     std::vector<uint64_t> tokens;
     int64_t reach = 0;
   };
 
-  const Mask& mask(State state);
-  State step(State state, uint8_t byte);
-  State add(Set set);
-  void close(Set& set) const;
+  const Mask& mask(State near);
 
-  const grammar::Nfa language_;
+  const grammar::Language language_;
   const std::shared_ptr<const TokenTable> tokens_;
-  std::vector<Node> states_;
-  std::map<Set, State> known_;
+  grammar::Automaton exact_, near_;
+  State start_;
+  std::vector<State> near_of_;  // by exact state; kDead: not known yet
   std::unordered_map<State, Mask> masks_;
   std::vector<State> path_;
+  std::vector<int64_t> walked_;  // by near state: the walk that came here last
   int64_t walks_ = 0;
 };
 
-// The states that one answer has needed so far: a function of its tokens. Copyable, as the state.
+// What one answer has needed so far: a function of its tokens. Copyable, as the state.
 class ConstraintTally {
  public:
   // Enters that the answer asks what may follow `state`. Throws Error when it has needed more than
-  // Constraint::kMaxStates states.
+  // Constraint::kMaxReach.
   void add(Constraint& constraint, Constraint::State state);
 
  private:

@@ -150,10 +150,12 @@ TEST(Engine, AGrammarWithTooManyStatesEndsItsOwnAnswer) {
   for (size_t i = 0; bytes[i].size() < 8; ++i)
     for (const char c : {'a', 'b'}) bytes.push_back(bytes[i] + c);
   const auto table = std::make_shared<const TokenTable>(bytes);
-  const auto constraint = [&](const char* pattern) {
+  const auto constraint = [&](const std::string& pattern) {
     return std::make_shared<Constraint>(grammar::regex_language(pattern), table);
   };
-  const auto shared = constraint("(a|b)*a(a|b){300}");
+  std::string many = "(a|b)*a";  // as a counter the end would need few
+  for (int i = 0; i < 30; ++i) many += "(a|b)";
+  const auto shared = constraint(many);
   const auto held = [&](int64_t id, int answer, std::shared_ptr<Constraint> to) {
     Request r = request(id, 20, answer);
     r.params.temperature = 1;

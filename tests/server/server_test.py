@@ -300,6 +300,39 @@ class Answers(ServerTest):
         choice = self.served.post(COMPLETIONS, prompt="x", guided_choice=["red", "green"], max_tokens=9)
         self.assertIn(choice["choices"][0]["text"], ("red", "green"))
 
+    def test_grammars(self):
+        """GBNF, by vLLM's old and new name; what is no grammar is refused."""
+        grammar = 'root ::= pair ("," pair)*\npair ::= [a-c] "=" [0-9]{2}'
+        for field in ({"guided_grammar": grammar}, {"structured_outputs": {"grammar": grammar, "json": None}}):
+            text = self.served.post(COMPLETIONS, prompt="x", max_tokens=200, temperature=1, seed=1, stop=["\n"], **field)
+            self.assertRegex(text["choices"][0]["text"], r"^[a-c]=\d\d(,[a-c]=\d\d)*")
+        self.refused(400, "begins with itself", body={"prompt": "x", "guided_grammar": 'root ::= root "a" | "b"'})
+
+    def test_schemas_of_clients(self):
+        """What pydantic writes, strict and not, as the form of an answer and of a tool's arguments."""
+        schema = {"$defs": {"P": {"type": "object", "title": "P", "additionalProperties": False, "required": ["day", "n", "next"], "properties": {
+            "day": {"type": "string", "format": "date"}, "n": {"type": "integer", "minimum": 3, "maximum": 9, "multipleOf": 3},
+            "next": {"anyOf": [{"$ref": "#/$defs/P"}, {"type": "null"}]}}}}, "type": "object", "required": ["p"],
+            "properties": {"p": {"allOf": [{"$ref": "#/$defs/P"}], "default": None}}, "additionalProperties": False}
+
+        def check(text):
+            at = json.loads(text)["p"]
+            while at:
+                self.assertRegex(at["day"], r"^\d{4}-\d\d-\d\d$")
+                self.assertIn(at["n"], (3, 6, 9))
+                at = at["next"]
+
+        for strict in (True, False):
+            chat = self.served.post(CHAT, messages=HI, max_tokens=900, seed=3, temperature=0, response_format={
+                "type": "json_schema", "json_schema": {"name": "x", "strict": strict, "schema": schema}})["choices"][0]
+            if chat["finish_reason"] == "stop":
+                check(chat["message"]["content"])
+            tools = [TOOL, {"type": "function", "function": {"name": "plan", "parameters": schema, "strict": strict}}]
+            for choice in ("required", {"type": "function", "function": {"name": "plan"}}):
+                self.served.post(CHAT, messages=HI, tools=tools, tool_choice=choice, max_tokens=20, seed=4)
+        unique = {"type": "array", "items": {}, "uniqueItems": True}
+        self.refused(400, "uniqueItems", body={"prompt": "x", "guided_json": unique})
+
     def test_tools(self):
         for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
             body = dict(messages=HI, tools=[TOOL], tool_choice=choice, max_tokens=100, seed=4)

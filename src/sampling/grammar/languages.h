@@ -1,4 +1,5 @@
-// Languages that answers can be held to: a regular expression, one of some texts, JSON of a schema.
+// Languages that answers can be held to: a regular expression, one of some texts, a grammar, JSON
+// of a schema.
 //
 // Each throws UsageError, one sentence, for what is not understood: nothing is ignored that would
 // change the language.
@@ -9,28 +10,26 @@
 #include <string_view>
 
 #include "base/json.h"
-#include "sampling/grammar/nfa.h"
+#include "sampling/grammar/language.h"
 
 namespace invar::grammar {
 
 // The whole answer matches: literals, ., [classes], \d \w \s and their negations (of ASCII),
 // groups,
-// |, * + ? {m,n}; ^ and $ only at the ends. No look-around, no back references.
-Nfa regex_language(std::string_view pattern);
+// |, * + ? {m,n}; ^, $ and look-aheads at the outermost level. No look-behind, no back references.
+Language regex_language(std::string_view pattern);
 
-// Appends a regular expression whose characters can stand in a JSON string as they are.
-Nfa::State add_json_string_pattern(Nfa& nfa, Nfa::State from, std::string_view pattern);
+Language choice_language(std::span<const std::string> texts);
 
-Nfa choice_language(std::span<const std::string> texts);
+// GBNF, as llama.cpp and vLLM write it; the answer is the rule "root". No rule may begin with
+// itself, and they nest up to Language::kMaxDepth deep, but for what a rule ends with.
+Language gbnf_language(std::string_view grammar);
 
-// JSON of a schema: type, properties (in their order) with required, additionalProperties (false,
-// or a schema where there are no properties), items with minItems and maxItems, minLength,
-// maxLength, pattern, enum, const, anyOf, oneOf, $ref without recursion. Properties that the schema
-// does not name are not written. Between tokens there may be a space, or a newline and up to 16
-// spaces.
-Nfa json_schema_language(const json::Value& schema);
+// JSON of a schema. docs/requests.md says which words are understood. Properties are written in
+// their order. Between tokens there may be a space, or a newline and up to 16 spaces.
+Language json_schema_language(const json::Value& schema);
 
-// Any JSON object, nested up to six levels.
-Nfa json_object_language();
+// Any JSON object.
+Language json_object_language();
 
 }  // namespace invar::grammar

@@ -1,26 +1,16 @@
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <charconv>
-#include <memory>
 
 #include "base/error.h"
-#include "sampling/grammar/languages.h"
+#include "sampling/grammar/regex.h"
 
 namespace invar::grammar {
 
 namespace {
 
-using CodePoints = Nfa::CodePoints;
 constexpr char32_t kLast = 0x10ffff;
-constexpr int kMaxRepetitions = 1000, kMaxNesting = 100;
-
-struct Node {
-  enum Kind { kCharacter, kSequence, kChoice, kRepeat } kind;
-  CodePoints ranges;
-  std::vector<Node> children;
-  int low = 0, high = 0;
-};
+constexpr int kMaxRepetitions = 100'000, kMaxNesting = 100;
+// Counters within counters are alternatives that all have to be followed: so many at most.
+constexpr int64_t kMaxUnrolled = 200'000;
 
 void sort_and_merge(CodePoints& ranges) {
   std::sort(ranges.begin(), ranges.end());
@@ -32,6 +22,8 @@ void sort_and_merge(CodePoints& ranges) {
       merged.push_back({low, high});
   ranges = std::move(merged);
 }
+
+}  // namespace
 
 CodePoints complement(CodePoints ranges) {
   sort_and_merge(ranges);
@@ -45,22 +37,12 @@ CodePoints complement(CodePoints ranges) {
   return out;
 }
 
-class Parser {
- public:
-  explicit Parser(std::string_view pattern) {
-    for (size_t i = 0; i < pattern.size();) i += take_character(pattern.substr(i));
-  }
+namespace regex {
 
-  Node parse() {
-    if (at_ < text_.size() && text_[at_] == '^') ++at_;
-    Node node = parse_choice();
-    if (at_ < text_.size()) refuse("a ) that nothing opens");
-    return node;
-  }
-
- private:
-  // The pattern is UTF-8 (as all of JSON is); broken bytes are refused.
-  size_t take_character(std::string_view rest) {
+std::u32string code_points(std::string_view text, const char* what) {
+  std::u32string out;
+  for (size_t at = 0; at < text.size();) {
+    const std::string_view rest = text.substr(at);
     const auto byte = static_cast<unsigned char>(rest[0]);
     const size_t size = byte < 0x80 ? 1 : byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
     char32_t c = size == 1 ? byte : byte & (0xff >> (size + 1));
@@ -69,13 +51,74 @@ class Parser {
       valid = (rest[i] & 0xc0) == 0x80;
       c = c << 6 | (rest[i] & 0x3f);
     }
-    if (!valid) fail_usage("the regular expression is not UTF-8");
-    text_.push_back(c);
-    return size;
+    if (!valid) fail_usage("{} is not UTF-8", what);
+    out.push_back(c);
+    at += size;
+  }
+  return out;
+}
+
+namespace {
+
+class Parser {
+ public:
+  explicit Parser(std::string_view pattern)
+      : text_(code_points(pattern, "the regular expression")) {}
+
+  Node parse() {
+    Node node = parse_choice();
+    if (at_ < text_.size()) refuse("a ) that nothing opens");
+    check(node, true);
+    unrolled(node);
+    return node;
   }
 
-  [[noreturn]] void refuse(const char* what) const {
-    fail_usage("the regular expression has {} at character {}", what, at_);
+ private:
+  [[noreturn]] void refuse(const char* what) const { refuse(what, at_); }
+  [[noreturn]] static void refuse(const char* what, size_t at) {
+    fail_usage("the regular expression has {} at character {}", what, at);
+  }
+
+  // ^ and $ speak of the whole text, and a look-ahead of all that follows it, so they are no parts
+  // of what comes before other things or again.
+  static void check(const Node& node, bool is_outermost, bool is_look = false) {
+    const bool begins = node.begin_at >= 0 && (!is_outermost || is_look);
+    if (begins) refuse("a ^ that is not at the beginning", node.begin_at);
+    if (!is_outermost && node.end_at >= 0) refuse("a $ that is not at the end", node.end_at);
+    const bool is_alone = node.kind == Node::kChoice || node.children.size() == 1;
+    for (const Node& child : node.children) {
+      const bool is_group = child.kind == Node::kChoice || child.kind == Node::kSequence;
+      const bool is_outer = node.kind == Node::kLook ||
+                            (is_outermost && node.kind != Node::kRepeat && is_alone && is_group);
+      check(child, is_outer, is_look || node.kind == Node::kLook);
+    }
+    const bool is_once = node.low <= 1 && node.high == 1;
+    if (node.kind == Node::kRepeat && !is_once && has_look(node))
+      refuse("a look-ahead that is repeated", 0);
+  }
+  static bool has_look(const Node& node) {
+    return node.kind == Node::kLook ||
+           std::any_of(node.children.begin(), node.children.end(), has_look);
+  }
+
+  struct Size {
+    int64_t states;
+    bool has_counter;
+  };
+  static Size unrolled(const Node& node) {
+    Size size{1, false};
+    for (const Node& child : node.children) {
+      const Size one = unrolled(child);
+      size = {size.states + one.states, size.has_counter || one.has_counter};
+    }
+    if (node.kind != Node::kRepeat) return size;
+    const int64_t times = std::max({node.low, node.high, 1});
+    if (size.has_counter && size.states * times > kMaxUnrolled)
+      fail_usage(
+          "the grammar is too large: the regular expression has counts within counts that need "
+          "more than {} states",
+          kMaxUnrolled);
+    return {std::min(size.states * times, int64_t{1} << 40), size.has_counter || times > 1};
   }
   bool here(char32_t c) const { return at_ < text_.size() && text_[at_] == c; }
   bool skip(char32_t c) { return here(c) && (++at_, true); }
@@ -91,10 +134,11 @@ class Parser {
 
   Node parse_sequence() {
     Node sequence{Node::kSequence};
+    if (here('^')) sequence.begin_at = static_cast<int>(at_++);
     while (at_ < text_.size() && !here('|') && !here(')')) {
       if (here('$')) {
-        if (at_ + 1 != text_.size()) refuse("a $ that is not at the end");
-        ++at_;
+        sequence.end_at = static_cast<int>(at_++);
+        if (at_ < text_.size() && !here('|') && !here(')')) refuse("a $ that is not at the end");
         break;
       }
       sequence.children.push_back(parse_quantified());
@@ -104,7 +148,7 @@ class Parser {
 
   Node parse_quantified() {
     Node node = parse_atom();
-    while (at_ < text_.size()) {
+    for (int nesting = 0; at_ < text_.size(); ++nesting) {
       int low = 0, high = -1;
       if (skip('*')) {
       } else if (skip('+')) {
@@ -115,10 +159,11 @@ class Parser {
         break;
       }
       skip('?');  // lazy or not, the language is the same
+      if (node.kind == Node::kLook) refuse("a quantifier that follows nothing");
       Node repeat{Node::kRepeat, {}, {}, low, high};
       repeat.children.push_back(std::move(node));
       node = std::move(repeat);
-      if (++depth_ > kMaxNesting) refuse("too many repetitions within one another");
+      if (nesting > kMaxNesting) refuse("too many repetitions within one another");
     }
     return node;
   }
@@ -140,7 +185,7 @@ class Parser {
     const size_t begin = at_;
     for (; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
       value = value * 10 + static_cast<int>(text_[at_] - '0');
-      if (value > kMaxRepetitions) refuse("a count above 1000");
+      if (value > kMaxRepetitions) refuse("a count above 100000");
     }
     if (at_ == begin) refuse("a { that is not a count");
     return value;
@@ -160,11 +205,19 @@ class Parser {
   }
 
   Node parse_group() {
-    ++at_;
-    if (skip('?') && !skip(':')) refuse("a group that is not plain");
+    const int begin = static_cast<int>(at_++);
+    Node look{Node::kLook, {}, {}, begin};
+    bool is_look = false;
+    if (skip('?')) {
+      look.negated = here('!');
+      is_look = skip('=') || skip('!');
+      if (!is_look && !skip(':')) refuse("a group that is not plain");
+    }
     Node node = parse_choice();
     if (!skip(')')) refuse("a ( that is not closed");
-    return node;
+    if (!is_look) return node;
+    look.children.push_back(std::move(node));
+    return look;
   }
 
   CodePoints parse_class() {
@@ -257,55 +310,12 @@ class Parser {
   int depth_ = 0;
 };
 
-// `excluded`: characters that no class may hold, or null.
-Nfa::State add_node(Nfa& nfa, Nfa::State from, const Node& node, const CodePoints* excluded) {
-  switch (node.kind) {
-    case Node::kCharacter: {
-      CodePoints outside = complement(node.ranges);
-      outside.push_back({0xd800, 0xdfff});  // surrogates are no characters
-      if (excluded) outside.insert(outside.end(), excluded->begin(), excluded->end());
-      const CodePoints ranges = complement(std::move(outside));
-      if (ranges.empty())
-        fail_usage("the regular expression has a character that cannot be written");
-      return nfa.add_character(from, ranges);
-    }
-    case Node::kSequence:
-      for (const Node& child : node.children) from = add_node(nfa, from, child, excluded);
-      return from;
-    case Node::kChoice:
-      return nfa.add_choice(from, node.children.size(), [&](Nfa::State begin, size_t i) {
-        return add_node(nfa, begin, node.children[i], excluded);
-      });
-    case Node::kRepeat:
-      break;
-  }
-  return nfa.add_repeated(from, node.low, node.high, [&](Nfa::State begin) {
-    return add_node(nfa, begin, node.children[0], excluded);
-  });
-}
-
 }  // namespace
 
-Nfa regex_language(std::string_view pattern) {
-  Nfa nfa;
-  nfa.accept(add_node(nfa, nfa.start(), Parser(pattern).parse(), nullptr));
-  return nfa;
+Node parse(std::string_view pattern) {
+  return Parser(pattern).parse();
 }
 
-Nfa::State add_json_string_pattern(Nfa& nfa, Nfa::State from, std::string_view pattern) {
-  const CodePoints escaped = {{0, 0x1f}, {'"', '"'}, {'\\', '\\'}};
-  return add_node(nfa, from, Parser(pattern).parse(), &escaped);
-}
-
-Nfa choice_language(std::span<const std::string> texts) {
-  if (texts.empty()) fail_usage("expected at least one text to choose from, found none");
-  for (const std::string& text : texts)
-    if (text.empty()) fail_usage("expected texts to choose from, found an empty one");
-  Nfa nfa;
-  nfa.accept(nfa.add_choice(nfa.start(), texts.size(), [&](Nfa::State begin, size_t i) {
-    return nfa.add_text(begin, texts[i]);
-  }));
-  return nfa;
-}
+}  // namespace regex
 
 }  // namespace invar::grammar

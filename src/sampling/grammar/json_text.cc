@@ -1,0 +1,174 @@
+#include "sampling/grammar/json_text.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "sampling/grammar/intersection.h"
+#include "sampling/grammar/languages.h"
+#include "sampling/grammar/regex.h"
+
+namespace invar::grammar {
+
+namespace {
+
+using Expr = Language::Expr;
+constexpr int32_t kEndless = Language::kEndless, kIndent = 16;
+
+// The texts that a string may be, as they stand between its quotes.
+Table string_table(Language& parts, const StringRules& rules, bool with_formats) {
+  Characters characters(parts, Characters::Spelling::json);
+  std::vector<Part> all;
+  for (const std::string& pattern : rules.patterns)
+    all.push_back({regex_expression(characters, regex::parse(pattern), Match::anywhere)});
+  if (with_formats)
+    for (const std::string& format : rules.formats)
+      all.push_back(
+          {regex_expression(characters, regex::parse(*format_pattern(format)), Match::whole)});
+  for (const std::string& pattern : rules.excluded_patterns)
+    all.push_back({regex_expression(characters, regex::parse(pattern), Match::anywhere), true});
+  std::vector<std::string> excluded;
+  for (const std::string& text : rules.excluded) {
+    std::string quoted;
+    json::append_quoted(quoted, text);
+    excluded.push_back(quoted.substr(1, quoted.size() - 2));
+  }
+  if (!excluded.empty()) all.push_back({parts.texts(excluded), true});
+  const Expr anything = characters.anything();
+  const Table table = intersection(parts, all, anything);
+  if (table.size() == 0 || table.shortest[0] >= rules.low) return table;
+  all.push_back({parts.repeat(characters.any(), rules.low, kEndless)});
+  return intersection(parts, all, anything);
+}
+
+// As itself, with a backslash and a letter, or by number: one of four digits that is no surrogate,
+// or two that are a pair.
+Table string_character() {
+  Language l;
+  const Expr plain = l.character({{0x20, '!'}, {'#', '['}, {']', 0x10ffff}});
+  const auto digits = [&](std::string_view of) {
+    ByteSet set{};
+    for (const char c : of) add_to(set, c, c);
+    return l.bytes(set);
+  };
+  const Expr hex = digits("0123456789abcdefABCDEF"), two = l.sequence({hex, hex});
+  const Expr d = digits("dD");
+  const Expr high = l.sequence({d, digits("89abAB"), two});
+  const Expr low = l.sequence({d, digits("cdefCDEF"), two});
+  const Expr number =
+      l.choice({l.sequence({digits("0123456789abcefABCEF"), hex, two}),
+                l.sequence({d, digits("01234567"), two}), l.sequence({high, l.text("\\u"), low})});
+  const Expr escape = l.choice({digits("\"\\/bfnrt"), l.sequence({l.text("u"), number})});
+  const Part all{l.choice({plain, l.sequence({l.text("\\"), escape})})};
+  return intersection(l, {&all, 1}, l.repeat(all.expr, 0, kEndless));
+}
+
+}  // namespace
+
+JsonText::JsonText(Language& language) : language_(language) {
+  const Expr indent = language.repeat(language.text(" "), 0, kIndent);
+  const Expr newline = language.sequence({language.text("\n"), indent});
+  space_ = language.choice({language.empty(), language.text(" "), newline});
+  comma_ = language.sequence({language.text(","), space_});
+  character_ = language.table(string_character());
+}
+
+Expr JsonText::string(const StringRules& rules) {
+  if (const auto known = strings_.find(rules); known != strings_.end()) return known->second;
+  const Expr quote = language_.text("\"");
+  return strings_[rules] = language_.sequence({quote, make_string(rules), quote});
+}
+
+Expr JsonText::make_string(const StringRules& rules) {
+  if (rules.high < rules.low) return language_.nothing();
+  if (rules.is_plain()) return language_.repeat(character_, rules.low, rules.high);
+  Language parts(language_.budget);
+  Table table = string_table(parts, rules, true);
+  int32_t high = rules.high;
+  for (const std::string& format : rules.formats) high = std::min(high, format_length(format));
+  // A format is only a remark in JSON schema. One that its pattern excludes, as zod's times without
+  // a zone, gives way to it.
+  if (table.size() == 0 && !rules.formats.empty() && !rules.patterns.empty())
+    table = string_table(parts, rules, false);
+  language_.budget = parts.budget;
+  return language_.table(std::move(table), high);
+}
+
+Expr JsonText::number(const NumberRules& rules) {
+  const bool is_free = rules.low.is_null() && rules.high.is_null() && rules.multiple.is_null();
+  return is_free ? plain_number(rules.is_integer) : bounded_number(language_, rules);
+}
+
+// Up to 18 digits, so that integers have 64 bits.
+Expr JsonText::plain_number(bool is_integer) {
+  Language& l = language_;
+  const Expr digit = l.byte_range('0', '9');
+  const Expr whole =
+      l.choice({l.text("0"), l.sequence({l.byte_range('1', '9'), l.repeat(digit, 0, 17)})});
+  const Expr integer = l.sequence({l.optional(l.text("-")), whole});
+  if (is_integer) return integer;
+  const Expr fraction = l.sequence({l.text("."), l.repeat(digit, 1, 17)});
+  const Expr sign = l.choice({l.text("+"), l.text("-")});
+  const Expr letter = l.choice({l.text("e"), l.text("E")});
+  const Expr exponent = l.sequence({letter, l.optional(sign), l.repeat(digit, 1, 2)});
+  return l.sequence({integer, l.optional(fraction), l.optional(exponent)});
+}
+
+Expr JsonText::any() {
+  if (any_ >= 0) return any_;
+  const int32_t rule = language_.add_rule("any JSON value");
+  any_ = language_.rule(rule);
+  object_ = list("{", "}", member(string({}), any_), 0, kEndless);
+  array_ = list("[", "]", any_, 0, kEndless);
+  language_.define(rule,
+                   language_.choice({string({}), number({}), boolean(), null(), object_, array_}));
+  return any_;
+}
+
+Expr JsonText::one_of(const json::Array& values) {
+  std::vector<std::string> texts;
+  std::vector<Expr> options;
+  for (const json::Value& one : values)
+    if (one.is_array() || one.is_object())
+      options.push_back(value(one));
+    else
+      texts.push_back(json::dump(one));
+  options.push_back(language_.texts(texts));
+  return language_.choice(options);
+}
+
+Expr JsonText::value(const json::Value& value) {
+  Language& l = language_;
+  if (!value.is_array() && !value.is_object()) return l.text(json::dump(value));
+  std::vector<Expr> parts{l.text(value.is_array() ? "[" : "{"), space_};
+  const auto add = [&](Expr part) {
+    if (parts.size() > 2) parts.push_back(comma_);
+    parts.push_back(part);
+  };
+  if (value.is_array())
+    for (const json::Value& item : value.as_array()) add(this->value(item));
+  else
+    for (const auto& [name, item] : value.as_object())
+      add(member(l.text(json::dump(name)), this->value(item)));
+  if (parts.size() > 2) parts.push_back(space_);
+  parts.push_back(l.text(value.is_array() ? "]" : "}"));
+  return l.sequence(parts);
+}
+
+Expr JsonText::list(std::string_view open, std::string_view close, Expr item, int32_t low,
+                    int32_t high) {
+  Language& l = language_;
+  if (high < low) return l.nothing();
+  if (high == 0) return l.sequence({l.text(open), l.text(close)});
+  const Expr more = l.repeat(l.sequence({comma_, item}), std::max(low - 1, 0),
+                             high == kEndless ? high : high - 1);
+  const Expr items = l.sequence({item, more, space_});
+  return l.sequence({l.text(open), space_, low == 0 ? l.optional(items) : items, l.text(close)});
+}
+
+Language json_object_language() {
+  Language language;
+  language.finish(JsonText(language).any_object());
+  return language;
+}
+
+}  // namespace invar::grammar

@@ -1,0 +1,77 @@
+// The parts of JSON as expressions.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "sampling/grammar/language.h"
+
+namespace invar::grammar {
+
+// What a schema says of a string: lengths in characters, and patterns and formats that all hold.
+struct StringRules {
+  int32_t low = 0, high = Language::kEndless;
+  std::vector<std::string> patterns, formats;
+  std::vector<std::string> excluded;  // texts that it is not
+  std::vector<std::string> excluded_patterns;
+  auto operator<=>(const StringRules&) const = default;
+  bool is_plain() const {
+    return patterns.empty() && formats.empty() && excluded.empty() && excluded_patterns.empty();
+  }
+};
+
+// What it says of a number. Bounds are null where there are none.
+struct NumberRules {
+  bool is_integer = false;
+  json::Value low, high;
+  bool low_excluded = false, high_excluded = false;
+  json::Value multiple;
+};
+
+class JsonText {
+ public:
+  using Expr = Language::Expr;
+  explicit JsonText(Language& language);
+
+  Expr space() const { return space_; }  // nothing, a space, or a newline with up to 16 spaces
+  Expr comma() const { return comma_; }  // and space
+  Expr boolean() { return language_.choice({language_.text("true"), language_.text("false")}); }
+  Expr null() { return language_.text("null"); }
+  // One of these values and no other.
+  Expr one_of(const json::Array& values);
+  Expr string(const StringRules& rules);
+  Expr number(const NumberRules& rules);
+  // Any value, object.
+  Expr any();
+  Expr any_object() { return any(), object_; }
+  Expr any_array() { return any(), array_; }
+  // open item, item ... close
+  Expr list(std::string_view open, std::string_view close, Expr item, int32_t low, int32_t high);
+  // "name": value
+  Expr member(Expr name, Expr value) {
+    return language_.sequence({name, language_.text(":"), space_, value});
+  }
+
+ private:
+  Expr value(const json::Value& value);
+  Expr make_string(const StringRules& rules);
+  Expr plain_number(bool is_integer);
+
+  Language& language_;
+  Expr space_, comma_, character_;
+  Expr any_ = -1, object_ = -1, array_ = -1;
+  std::map<StringRules, Expr> strings_;
+};
+
+// The pattern of a format of JSON schema; null where the name says nothing that can be held to.
+const std::string* format_pattern(const std::string& format);
+// The most characters of a format, or kEndless.
+int32_t format_length(const std::string& format);
+
+// JSON numbers within bounds, without an exponent; up to 18 digits before the point and 17 behind.
+Language::Expr bounded_number(Language& language, const NumberRules& rules);
+
+}  // namespace invar::grammar

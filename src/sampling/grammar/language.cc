@@ -1,0 +1,258 @@
+#include "sampling/grammar/language.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace invar::grammar {
+
+Language::Language(int64_t budget) : budget(budget) {
+  nodes_.push_back({.kind = Kind::nothing});
+  nodes_.push_back({.kind = Kind::empty});
+}
+
+Language::Expr Language::add(const Node& node, size_t more) {
+  used_ += 1 + more;
+  if (used_ > kMaxSize)
+    fail_usage("the grammar is too large: it needs more than {} places", kMaxSize);
+  nodes_.push_back(node);
+  return static_cast<Expr>(nodes_.size()) - 1;
+}
+
+Language::Expr Language::text(std::string_view bytes) {
+  if (bytes.empty()) return empty();
+  const auto at = static_cast<int32_t>(text_.size());
+  text_ += bytes;
+  return add({.kind = Kind::text, .at = at, .count = static_cast<int32_t>(bytes.size())},
+             bytes.size());
+}
+
+Language::Expr Language::bytes(const ByteSet& set) {
+  if (set == ByteSet{}) return nothing();
+  const auto at = static_cast<int32_t>(sets_.size());
+  sets_.push_back(set);
+  return add({.kind = Kind::bytes, .at = at, .count = 1}, 4);
+}
+
+Language::Expr Language::byte_range(uint8_t low, uint8_t high) {
+  ByteSet set{};
+  add_to(set, low, high);
+  return bytes(set);
+}
+
+namespace {
+
+int encode(char32_t c, uint8_t* bytes) {
+  if (c < 0x80) return bytes[0] = static_cast<uint8_t>(c), 1;
+  const int size = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+  for (int i = size - 1; i > 0; --i, c >>= 6) bytes[i] = static_cast<uint8_t>(0x80 | (c & 0x3f));
+  bytes[0] = static_cast<uint8_t>((0xf0 << (4 - size)) | c);
+  return size;
+}
+
+}  // namespace
+
+// Ranges whose encodings have one length are cut until, behind the first byte that differs, all
+// continuations are allowed.
+void Language::add_byte_sequences(std::vector<Expr>& out, char32_t low, char32_t high) {
+  static constexpr char32_t kLastOfLength[] = {0x7f, 0x7ff, 0xffff};
+  for (const char32_t last : kLastOfLength)
+    if (low <= last && high > last) {
+      add_byte_sequences(out, low, last);
+      return add_byte_sequences(out, last + 1, high);
+    }
+  for (int continuations = 1; continuations < 4; ++continuations) {
+    const char32_t mask = (char32_t{1} << (6 * continuations)) - 1;
+    if (low <= 0x7f || (low & ~mask) == (high & ~mask)) continue;
+    if ((low & mask) != 0) {
+      add_byte_sequences(out, low, low | mask);
+      return add_byte_sequences(out, (low | mask) + 1, high);
+    }
+    if ((high & mask) != mask) {
+      add_byte_sequences(out, low, (high & ~mask) - 1);
+      return add_byte_sequences(out, high & ~mask, high);
+    }
+  }
+  uint8_t first[4], last[4];
+  const int size = encode(low, first);
+  encode(high, last);
+  std::vector<Expr> parts;
+  for (int i = 0; i < size; ++i) parts.push_back(byte_range(first[i], last[i]));
+  out.push_back(sequence(parts));
+}
+
+Language::Expr Language::character(const CodePoints& ranges) {
+  std::vector<Expr> options;
+  ByteSet ascii{};
+  for (const auto& [low, high] : ranges) {
+    if (low < 0x80) add_to(ascii, low, std::min<char32_t>(high, 0x7f));
+    // Surrogates have no encoding.
+    const char32_t from = std::max<char32_t>(low, 0x80);
+    const char32_t below = std::min<char32_t>(high, 0xd7ff);
+    const char32_t above = std::max<char32_t>(low, 0xe000);
+    if (from <= below) add_byte_sequences(options, from, below);
+    if (above <= high) add_byte_sequences(options, above, high);
+  }
+  options.push_back(bytes(ascii));
+  return choice(options);
+}
+
+Language::Expr Language::add_list(Kind kind, std::span<const Expr> parts) {
+  const auto at = static_cast<int32_t>(children_.size());
+  children_.insert(children_.end(), parts.begin(), parts.end());
+  return add({.kind = kind, .at = at, .count = static_cast<int32_t>(parts.size())}, parts.size());
+}
+
+Language::Expr Language::sequence(std::span<const Expr> parts) {
+  std::vector<Expr> kept;
+  for (const Expr part : parts) {
+    if (part == nothing()) return nothing();
+    if (part != empty()) kept.push_back(part);
+  }
+  if (kept.empty()) return empty();
+  return kept.size() == 1 ? kept[0] : add_list(Kind::sequence, kept);
+}
+
+Language::Expr Language::choice(std::span<const Expr> options) {
+  std::vector<Expr> kept;
+  for (const Expr option : options)
+    if (option != nothing()) kept.push_back(option);
+  if (kept.empty()) return nothing();
+  return kept.size() == 1 ? kept[0] : add_list(Kind::choice, kept);
+}
+
+Language::Expr Language::repeat(Expr part, int32_t low, int32_t high) {
+  if (part == nothing()) return low == 0 ? empty() : nothing();
+  if (part == empty() || high == 0) return empty();
+  if (low == 1 && high == 1) return part;
+  const Node inner = nodes_[part];
+  if (inner.kind == Kind::repeat && inner.low == 0) {  // (x{0,m}){l,n} is x{0,m n}
+    const int64_t most = int64_t{inner.high} * high;
+    const bool endless = inner.high == kEndless || high == kEndless || most >= kEndless;
+    return repeat(inner.at, 0, endless ? kEndless : static_cast<int32_t>(most));
+  }
+  return add({.kind = Kind::repeat, .low = low, .high = high, .at = part, .count = 1});
+}
+
+Language::Expr Language::table(Table table, int32_t most_characters) {
+  if (table.size() == 0 || table.shortest[0] > most_characters) return nothing();
+  const auto at = static_cast<int32_t>(tables_.size());
+  const size_t size = table.size() + table.edges.size();
+  tables_.push_back(std::move(table));
+  return add({.kind = Kind::table, .high = most_characters, .at = at, .count = 1}, size);
+}
+
+int32_t Language::add_rule(std::string name) {
+  names_.push_back(std::move(name));
+  bodies_.push_back(nothing());
+  return static_cast<int32_t>(bodies_.size()) - 1;
+}
+
+Language::Expr Language::rule(int32_t rule) {
+  return add({.kind = Kind::rule, .at = rule, .count = 1});
+}
+
+// Depths depend on one another through the rules. Every round finds what one more level of rules
+// allows, and more than kMaxDepth of them are no text of the language.
+void Language::finish(Expr root) {
+  root_ = root;
+  for (Node& node : nodes_) node.depth = node.empty_depth = kNever;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (Node& node : nodes_) changed |= measure(node);
+  }
+  refuse_left_recursion();
+}
+
+bool Language::measure(Node& node) const {
+  int32_t depth = 0, empty_depth = kNever;
+  switch (node.kind) {
+    case Kind::nothing:
+      depth = kNever;
+      break;
+    case Kind::empty:
+      empty_depth = 0;
+      break;
+    case Kind::text:
+    case Kind::bytes:
+      break;
+    case Kind::sequence:
+      empty_depth = 0;
+      for (const Expr child : children(node)) {
+        depth = std::max(depth, nodes_[child].depth);
+        empty_depth = std::max(empty_depth, nodes_[child].empty_depth);
+      }
+      break;
+    case Kind::choice:
+      depth = kNever;
+      for (const Expr child : children(node)) {
+        depth = std::min(depth, nodes_[child].depth);
+        empty_depth = std::min(empty_depth, nodes_[child].empty_depth);
+      }
+      break;
+    case Kind::repeat:
+      depth = node.low == 0 ? 0 : nodes_[node.at].depth;
+      empty_depth = node.low == 0 ? 0 : nodes_[node.at].empty_depth;
+      break;
+    case Kind::rule: {
+      const Node& body = nodes_[bodies_[node.at]];
+      depth = std::min(kNever, body.depth + 1);
+      empty_depth = std::min(kNever, body.empty_depth + 1);
+      break;
+    }
+    case Kind::table:
+      if (table_of(node).accepts[0]) empty_depth = 0;
+      break;
+  }
+  const bool changed = depth != node.depth || empty_depth != node.empty_depth;
+  node.depth = depth;
+  node.empty_depth = empty_depth;
+  return changed;
+}
+
+// Rules that can be asked for before a byte was read.
+std::vector<int32_t> Language::rules_at_beginning(Expr expr) const {
+  std::vector<int32_t> found;
+  std::vector<Expr> open{expr};
+  std::unordered_set<Expr> seen;
+  while (!open.empty()) {
+    const Expr at = open.back();
+    open.pop_back();
+    if (!seen.insert(at).second) continue;
+    const Node& node = nodes_[at];
+    if (node.kind == Kind::rule) found.push_back(node.at);
+    if (node.kind == Kind::repeat) open.push_back(node.at);
+    if (node.kind != Kind::sequence && node.kind != Kind::choice) continue;
+    for (const Expr child : children(node)) {
+      open.push_back(child);
+      if (node.kind == Kind::sequence && !can_be_empty(child)) break;
+    }
+  }
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
+// Rules of which nothing that begins another is left are taken away; what stays is a circle.
+void Language::refuse_left_recursion() const {
+  std::vector<std::vector<int32_t>> asked_by(bodies_.size());
+  std::vector<int32_t> asks(bodies_.size());
+  std::vector<int32_t> done;
+  for (size_t rule = 0; rule < bodies_.size(); ++rule) {
+    const std::vector<int32_t> first = rules_at_beginning(bodies_[rule]);
+    asks[rule] = static_cast<int32_t>(first.size());
+    for (const int32_t other : first) asked_by[other].push_back(static_cast<int32_t>(rule));
+    if (first.empty()) done.push_back(static_cast<int32_t>(rule));
+  }
+  for (size_t i = 0; i < done.size(); ++i)
+    for (const int32_t rule : asked_by[done[i]])
+      if (--asks[rule] == 0) done.push_back(rule);
+  if (done.size() == bodies_.size()) return;
+  const auto at = std::find_if(asks.begin(), asks.end(), [](int32_t n) { return n > 0; });
+  fail_usage("the rule {} of the grammar begins with itself (left recursion)",
+             json::quoted(names_[at - asks.begin()]));
+}
+
+}  // namespace invar::grammar

@@ -1,0 +1,59 @@
+// Regular expressions as ECMAScript and Python write them, as far as they are regular.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sampling/grammar/language.h"
+
+namespace invar::grammar {
+
+CodePoints complement(CodePoints ranges);
+
+// The ways to write a character: as UTF-8, or as it stands within a JSON string.
+class Characters {
+ public:
+  enum class Spelling { plain, json };
+  Characters(Language& language, Spelling spelling) : language_(language), spelling_(spelling) {}
+
+  Language::Expr of(const CodePoints& ranges);
+  Language::Expr any() { return of({{0, 0x10ffff}}); }
+  // Any number of them.
+  Language::Expr anything() { return language_.repeat(any(), 0, Language::kEndless); }
+  Language& language() { return language_; }
+
+ private:
+  static Language::Expr json(Language& language, const CodePoints& ranges);
+
+  Language& language_;
+  const Spelling spelling_;
+  std::map<CodePoints, Language::Expr> known_;
+};
+
+namespace regex {
+
+struct Node {
+  enum Kind { kCharacter, kSequence, kChoice, kRepeat, kLook } kind = kSequence;
+  CodePoints ranges = {};
+  std::vector<Node> children = {};
+  int low = 0, high = 0;           // of a repetition; high below 0: without end
+  int begin_at = -1, end_at = -1;  // of a sequence: where its ^ and $ stand
+  bool negated = false;            // of a look-ahead
+};
+
+// Throws UsageError for what is not understood.
+Node parse(std::string_view pattern);
+
+// Code points of UTF-8; throws UsageError where `what` is not.
+std::u32string code_points(std::string_view text, const char* what);
+
+}  // namespace regex
+
+enum class Match { whole, anywhere };
+// The texts that a pattern matches, as a whole or somewhere within. Look-aheads are allowed at the
+// pattern's outermost level.
+Language::Expr regex_expression(Characters& characters, const regex::Node& pattern, Match match);
+
+}  // namespace invar::grammar

@@ -1,0 +1,266 @@
+// JSON of a schema as a grammar: every schema that something refers to is a rule.
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <map>
+
+#include "base/error.h"
+#include "sampling/grammar/json_text.h"
+#include "sampling/grammar/languages.h"
+#include "sampling/grammar/schema_merge.h"
+#include "sampling/grammar/schema_object.h"
+
+namespace invar::grammar {
+
+namespace {
+
+using Expr = Language::Expr;
+using json::Value;
+constexpr int kMaxNesting = 100;
+// More are refused before anything is read.
+constexpr size_t kMaxBytes = size_t{1} << 20;
+
+class Builder : public SchemaCompiler {
+ public:
+  Builder(Language& language, const Value& root)
+      : SchemaCompiler(language), merger_(root), root_(root) {}
+
+  Expr build() {
+    const Expr root = rule_of(root_, "#");
+    for (; !open_.empty(); open_.pop_front()) {
+      const Task task = open_.front();
+      level_ = 0;
+      language.define(task.rule, task.schema ? add_here(*task.schema) : add_merged(task.merged));
+    }
+    return root;
+  }
+
+  Expr add(const Value& schema) override {
+    if (++level_ > kMaxNesting)
+      fail_usage("the JSON schema is nested deeper than {} levels", kMaxNesting);
+    const Expr added = add_nested(schema);
+    --level_;
+    return added;
+  }
+
+  std::vector<Value> plain(const Value& schema) override { return merger_.plain(schema); }
+
+ private:
+  struct Task {
+    int32_t rule;
+    const Value* schema;  // in the root; or null
+    Value merged;
+  };
+
+  static std::vector<std::string_view> words_of(const Value& schema) {
+    std::vector<std::string_view> words;
+    for (const auto& [word, value] : schema.as_object())
+      if (!is_annotation(word)) words.push_back(word);
+    return words;
+  }
+
+  // The rule of a schema that stands in the root.
+  Expr rule_of(const Value& schema, const std::string& name) {
+    const auto [at, is_new] = by_place_.try_emplace(&schema, -1);
+    if (is_new) {
+      at->second = language.rule(language.add_rule(name));
+      open_.push_back({language.node(at->second).at, &schema, {}});
+    }
+    return at->second;
+  }
+
+  Expr rule_of_merged(const Value& schema) {
+    std::string key = json::dump(schema);
+    merged_bytes_ += key.size();
+    if (merged_bytes_ > 16 * kMaxBytes)
+      fail_usage("the JSON schema is too large: its combinations stand for more than {} MiB",
+                 16 * kMaxBytes >> 20);
+    const auto [at, is_new] = by_text_.try_emplace(std::move(key), -1);
+    if (is_new) {
+      at->second = language.rule(language.add_rule(json::excerpt(schema)));
+      open_.push_back({language.node(at->second).at, nullptr, schema});
+    }
+    return at->second;
+  }
+
+  Expr add_nested(const Value& schema) {
+    if (!schema.is_object() || !schema.find("$ref")) return add_here(schema);
+    if (words_of(schema).size() > 1) return rule_of_merged(schema);
+    const Value& ref = *schema.find("$ref");
+    return rule_of(merger_.resolve(ref), ref.as_string());
+  }
+
+  Expr add_here(const Value& schema) {
+    if (schema == Value(false)) return language.nothing();
+    if (schema == Value(true)) return text.any();
+    if (!schema.is_object())
+      fail_usage("expected an object as JSON schema, found {}", json::excerpt(schema));
+    const auto words = words_of(schema);
+    if (words.empty()) return text.any();
+    if (words.size() == 1) {
+      const Value& value = *schema.find(words[0]);
+      const bool is_choice =
+          words[0] == "anyOf" || words[0] == "oneOf" ||
+          (words[0] == "allOf" && value.is_array() && value.as_array().size() == 1);
+      if (words[0] == "$ref") return rule_of(merger_.resolve(value), value.as_string());
+      if (is_choice && value.is_array() && !value.as_array().empty()) {
+        std::vector<Expr> options;
+        for (const Value& option : value.as_array()) options.push_back(add(option));
+        return language.choice(options);
+      }
+    }
+    const bool is_plain = std::none_of(words.begin(), words.end(), [](std::string_view word) {
+      return word == "$ref" || word == "allOf" || word == "anyOf" || word == "oneOf" ||
+             word == "not";
+    });
+    if (is_plain) return add_merged(schema);
+    return rule_of_merged(schema);
+  }
+
+  Expr add_merged(const Value& schema) {
+    std::vector<Expr> options;
+    for (const Value& plain : merger_.plain(schema)) options.push_back(add_plain(plain));
+    return language.choice(options);
+  }
+
+  Expr add_plain(const Value& schema) {
+    json::Array types = types_of(schema);
+    if (const Value* values = schema.find("enum")) return add_enum(schema, *values, types);
+    if (types.empty()) return text.any();
+    std::vector<Expr> options;
+    for (const Value& type : types) options.push_back(add_type(schema, type.as_string()));
+    return language.choice(options);
+  }
+
+  // Those that it names, or those that its words speak of.
+  static json::Array types_of(const Value& schema) {
+    if (const Value* type = schema.find("type")) return type->as_array();
+    const std::pair<const char*, std::vector<std::string_view>> kWords[] = {
+        {"object",
+         {"properties", "required", "additionalProperties", "unevaluatedProperties",
+          "patternProperties", "propertyNames", "minProperties", "maxProperties"}},
+        {"array", {"items", "prefixItems", "minItems", "maxItems"}},
+        {"string", {"minLength", "maxLength", "pattern", "format"}},
+        {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}}};
+    json::Array types;
+    for (const auto& [type, words] : kWords)
+      if (std::any_of(words.begin(), words.end(), [&](auto word) { return schema.find(word); }))
+        types.push_back(type);
+    return types;
+  }
+
+  static bool is_of(const Value& value, const json::Array& types) {
+    const std::string_view found = value.is_null()     ? "null"
+                                   : value.is_bool()   ? "boolean"
+                                   : value.is_string() ? "string"
+                                   : value.is_array()  ? "array"
+                                   : value.is_object() ? "object"
+                                                       : "number";
+    if (types.empty()) return true;
+    return std::any_of(types.begin(), types.end(), [&](const Value& type) {
+      const std::string& name = type.as_string();
+      const bool is_whole =
+          value.is_integer() ||
+          (value.is_number() && value.as_number() == std::floor(value.as_number()));
+      return name == found || (name == "integer" && found == "number" && is_whole);
+    });
+  }
+
+  Expr add_enum(const Value& schema, const Value& values, const json::Array& types) {
+    for (const auto& [word, value] : schema.as_object())
+      if (word != "enum" && word != "type")
+        fail_usage("the JSON schema's {} beside enum or const is not supported",
+                   json::quoted(word));
+    json::Array kept;
+    for (const Value& value : values.as_array())
+      if (is_of(value, types)) kept.push_back(value);
+    return text.one_of(kept);
+  }
+
+  Expr add_type(const Value& schema, const std::string& type) {
+    if (type == "string") return text.string(string_rules(schema));
+    if (type == "integer" || type == "number") return text.number(number_rules(schema, type));
+    if (type == "boolean") return text.boolean();
+    if (type == "null") return text.null();
+    if (type == "array") return add_array(schema);
+    if (type == "object") return add_object(*this, schema);
+    fail_usage("the JSON schema has the type {}, which is none", json::quoted(type));
+  }
+
+  static NumberRules number_rules(const Value& schema, const std::string& type) {
+    NumberRules rules{.is_integer = type == "integer"};
+    const auto read = [&](const char* bound, const char* excluded, Value& value, bool& is_excluded,
+                          bool is_low) {
+      const Value* with = schema.find(bound);
+      const Value* without = schema.find(excluded);
+      for (const Value* one : {with, without})
+        if (one && !one->is_number())
+          fail_usage("expected a number at {} of the JSON schema, found {}",
+                     one == with ? bound : excluded, json::excerpt(*one));
+      is_excluded = without && (!with || (is_low ? without->as_number() >= with->as_number()
+                                                 : without->as_number() <= with->as_number()));
+      if (with || without) value = is_excluded ? *without : *with;
+    };
+    read("minimum", "exclusiveMinimum", rules.low, rules.low_excluded, true);
+    read("maximum", "exclusiveMaximum", rules.high, rules.high_excluded, false);
+    if (const Value* multiple = schema.find("multipleOf")) rules.multiple = *multiple;
+    return rules;
+  }
+
+  // The items that are named one by one, then any number of `items`. Where minItems does not say
+  // how many of the first there must be, all are written.
+  Expr add_array(const Value& schema) {
+    const Value* prefix = schema.find("prefixItems");
+    const Value* items = schema.find("items");
+    const int32_t high = schema_count(schema, "maxItems", Language::kEndless);
+    if (!prefix) {
+      const int32_t low = schema_count(schema, "minItems", 0);
+      if (!items && low == 0 && high == Language::kEndless) return text.any_array();
+      return text.list("[", "]", items ? add(*items) : text.any(), low, high);
+    }
+    if (!prefix->is_array())
+      fail_usage("expected a list at prefixItems of the JSON schema, found {}",
+                 json::excerpt(*prefix));
+    const auto named = static_cast<int32_t>(prefix->as_array().size());
+    const int32_t low = schema_count(schema, "minItems", std::min(named, high));
+    if (high < low) return language.nothing();
+    Expr rest = language.empty();
+    if (items && high > named)
+      rest =
+          language.repeat(language.sequence({text.comma(), add(*items)}), std::max(low - named, 0),
+                          high == Language::kEndless ? high : high - named);
+    else if (low > named)
+      rest = language.nothing();
+    for (int32_t i = std::min(named, high); i-- > 0;) {
+      const Expr item = add(prefix->as_array()[i]);
+      rest = language.sequence({i == 0 ? language.empty() : text.comma(), item, rest});
+      if (i >= low && i > 0) rest = language.optional(rest);
+    }
+    rest = language.sequence({rest, text.space()});
+    if (low == 0) rest = language.optional(rest);
+    return language.sequence({language.text("["), text.space(), rest, language.text("]")});
+  }
+
+  SchemaMerger merger_;
+  const Value& root_;
+  std::deque<Task> open_;
+  std::map<const Value*, Expr> by_place_;
+  std::map<std::string, Expr> by_text_;
+  size_t merged_bytes_ = 0;
+  int level_ = 0;
+};
+
+}  // namespace
+
+Language json_schema_language(const Value& schema) {
+  const size_t bytes = json::dump(schema).size();
+  if (bytes > kMaxBytes)
+    fail_usage("the JSON schema is too large: expected at most {} bytes, found {}", kMaxBytes,
+               bytes);
+  Language language;
+  Builder builder(language, schema);
+  language.finish(builder.build());
+  return language;
+}
+
+}  // namespace invar::grammar

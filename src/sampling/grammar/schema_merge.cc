@@ -1,0 +1,408 @@
+#include "sampling/grammar/schema_merge.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include "base/error.h"
+
+namespace invar::grammar {
+
+namespace {
+
+using json::Value;
+
+constexpr std::string_view kAnnotations[] = {"title",
+                                             "description",
+                                             "default",
+                                             "examples",
+                                             "example",
+                                             "$schema",
+                                             "$id",
+                                             "$comment",
+                                             "$defs",
+                                             "definitions",
+                                             "readOnly",
+                                             "writeOnly",
+                                             "deprecated",
+                                             "discriminator",
+                                             "contentEncoding",
+                                             "contentSchema",
+                                             "contentMediaType",
+                                             "markdownDescription",
+                                             "externalDocs",
+                                             "strict"};
+constexpr std::string_view kCombinations[] = {"$ref", "allOf", "anyOf", "oneOf", "not"};
+constexpr std::string_view kPlain[] = {"type",
+                                       "enum",
+                                       "const",
+                                       "minimum",
+                                       "maximum",
+                                       "exclusiveMinimum",
+                                       "exclusiveMaximum",
+                                       "multipleOf",
+                                       "minLength",
+                                       "maxLength",
+                                       "pattern",
+                                       "format",
+                                       "items",
+                                       "prefixItems",
+                                       "additionalItems",
+                                       "minItems",
+                                       "maxItems",
+                                       "uniqueItems",
+                                       "properties",
+                                       "required",
+                                       "additionalProperties",
+                                       "unevaluatedProperties",
+                                       "unevaluatedItems",
+                                       "patternProperties",
+                                       "propertyNames",
+                                       "minProperties",
+                                       "maxProperties",
+                                       "nullable"};
+
+template <size_t N>
+bool among(std::string_view word, const std::string_view (&words)[N]) {
+  return std::find(std::begin(words), std::end(words), word) != std::end(words);
+}
+
+bool is_false(const Value* value) {
+  return value && *value == Value(false);
+}
+
+// Combining compares every one with every other.
+void check_size(size_t a, size_t b) {
+  constexpr size_t kMostPairs = 4'000'000;
+  if (a * b > kMostPairs)
+    fail_usage("the JSON schema is too large: it combines lists of {} and {}", a, b);
+}
+
+const json::Array& list_of(const Value& value, std::string_view word) {
+  if (!value.is_array())
+    fail_usage("expected a list at {} of the JSON schema, found {}", word, json::excerpt(value));
+  return value.as_array();
+}
+
+const json::Array& options_of(const Value& value, std::string_view word) {
+  const json::Array& list = list_of(value, word);
+  if (list.empty()) fail_usage("expected a list at {} of the JSON schema, found []", word);
+  return list;
+}
+
+const json::Object& members_of(const Value& value, std::string_view word) {
+  if (!value.is_object())
+    fail_usage("expected an object at {} of the JSON schema, found {}", word, json::excerpt(value));
+  return value.as_object();
+}
+
+Value as_list(const Value& value, std::string_view word) {
+  if (!value.is_string() && !value.is_array())
+    fail_usage("expected a text at {} of the JSON schema, found {}", word, json::excerpt(value));
+  if (value.is_string()) return json::Array{value};
+  for (const Value& one : options_of(value, word))
+    if (!one.is_string())
+      fail_usage("expected texts at {} of the JSON schema, found {}", word, json::excerpt(one));
+  return value;
+}
+
+// Draft 4 has true beside minimum.
+void read_exclusive(Value& plain, const char* word, const char* bound) {
+  const Value* value = plain.find(word);
+  if (!value || !value->is_bool()) return;
+  const bool is_set = value->as_bool();
+  json::Object kept;
+  std::optional<Value> limit;
+  for (auto& [key, one] : plain.as_object()) {
+    if (key == word) continue;
+    if (key == bound && is_set)
+      limit = one;
+    else
+      kept.emplace_back(key, one);
+  }
+  if (limit) kept.emplace_back(word, *limit);
+  plain = std::move(kept);
+}
+
+void add_word(Value& plain, const std::string& word, const Value& value) {
+  if (word == "const") {
+    plain.set("enum", json::Array{value});
+  } else if (word == "enum") {
+    if (!plain.find("enum")) plain.set("enum", options_of(value, word));
+  } else if (word == "type" || word == "pattern" || word == "format") {
+    plain.set(word, as_list(value, word));
+  } else if (word == "items" && value.is_array()) {
+    plain.set("prefixItems", value);
+  } else if (word == "additionalItems") {
+    if (!plain.find("items")) plain.set("items", value);
+  } else if (word == "uniqueItems") {
+    if (value != Value(false))
+      fail_usage(
+          "the JSON schema's uniqueItems is not supported: what may follow would depend on every "
+          "item so far");
+  } else if (word == "unevaluatedItems") {
+    if (!is_false(&value))
+      fail_usage("expected unevaluatedItems of the JSON schema as false, found {}",
+                 json::excerpt(value));
+  } else if (word != "nullable") {
+    plain.set(word, value);
+  }
+}
+
+// The schema's own plain words.
+Value own_words(const Value& schema) {
+  Value plain = json::Object();
+  const Value* items = schema.find("items");
+  for (const auto& [word, value] : schema.as_object()) {
+    if (is_annotation(word) || among(word, kCombinations)) continue;
+    if (!among(word, kPlain))
+      fail_usage("the JSON schema's keyword {} is not supported here", json::quoted(word));
+    // Beside an items that is no list it means nothing.
+    if (word == "additionalItems" && !(items && items->is_array())) continue;
+    add_word(plain, word, value);
+  }
+  read_exclusive(plain, "exclusiveMinimum", "minimum");
+  read_exclusive(plain, "exclusiveMaximum", "maximum");
+  const Value* nullable = schema.find("nullable");
+  if (const Value* type = plain.find("type"); type && nullable && *nullable == Value(true)) {
+    json::Array types = type->as_array();
+    types.push_back("null");
+    plain.set("type", std::move(types));
+  }
+  return plain;
+}
+
+double number_at(const Value& value, std::string_view word) {
+  if (!value.is_number())
+    fail_usage("expected a number at {} of the JSON schema, found {}", word, json::excerpt(value));
+  return value.as_number();
+}
+
+Value common(const json::Array& a, const json::Array& b) {
+  check_size(a.size(), b.size());
+  json::Array out;
+  for (const Value& one : a)
+    if (std::find(b.begin(), b.end(), one) != b.end()) out.push_back(one);
+  return out;
+}
+
+Value common_types(const json::Array& a, const json::Array& b) {
+  json::Array out = common(a, b).as_array();
+  const auto has = [](const json::Array& list, const char* type) {
+    return std::find(list.begin(), list.end(), Value(type)) != list.end();
+  };
+  const bool is_integer =
+      (has(a, "integer") && has(b, "number")) || (has(b, "integer") && has(a, "number"));
+  if (is_integer && !has(out, "integer") && !has(out, "number")) out.push_back("integer");
+  return out;
+}
+
+Value together(const json::Array& a, const json::Array& b) {
+  check_size(a.size() + b.size(), b.size());
+  json::Array out = a;
+  for (const Value& one : b)
+    if (std::find(out.begin(), out.end(), one) == out.end()) out.push_back(one);
+  return out;
+}
+
+Value common_multiple(const Value& a, const Value& b) {
+  if (a == b) return a;
+  if (!a.is_integer() || !b.is_integer() || a.as_integer() < 1 || b.as_integer() < 1 ||
+      a.as_integer() > INT32_MAX || b.as_integer() > INT32_MAX)
+    fail_usage("the JSON schema asks for multiples of both {} and {}", json::excerpt(a),
+               json::excerpt(b));
+  return std::lcm(a.as_integer(), b.as_integer());
+}
+
+// What a schema says of one of its properties that stands in `properties` or does not.
+std::optional<Value> property_of(const Value& schema, const std::string& name) {
+  const Value* properties = schema.find("properties");
+  if (const Value* own = properties ? properties->find(name) : nullptr) return *own;
+  const Value* more = schema.find("additionalProperties");
+  if (more && schema.find("patternProperties"))
+    fail_usage(
+        "a JSON schema's patternProperties beside additionalProperties cannot be combined with the "
+        "property {} of another",
+        json::quoted(name));
+  return more ? std::optional(*more) : std::nullopt;
+}
+
+Value common_properties(const Value& a, const Value& b) {
+  const auto count = [](const Value& of) {
+    const Value* properties = of.find("properties");
+    return properties ? members_of(*properties, "properties").size() : 0;
+  };
+  check_size(count(a) + count(b), count(a) + count(b));
+  json::Object out;
+  for (const Value* from : {&a, &b}) {
+    const Value* properties = from->find("properties");
+    if (!properties) continue;
+    for (const auto& [name, schema] : members_of(*properties, "properties")) {
+      if (std::any_of(out.begin(), out.end(), [&](const auto& m) { return m.first == name; }))
+        continue;
+      const auto other = property_of(from == &a ? b : a, name);
+      out.emplace_back(name, !other       ? schema
+                             : from == &a ? both_schemas(schema, *other)
+                                          : both_schemas(*other, schema));
+    }
+  }
+  return out;
+}
+
+Value common_prefix(const Value& a, const Value& b) {
+  static const json::Array kNone;
+  const auto prefix = [](const Value& of) -> const json::Array& {
+    const Value* items = of.find("prefixItems");
+    return items ? list_of(*items, "prefixItems") : kNone;
+  };
+  const auto item = [&](const Value& of, size_t i) {
+    const Value* rest = of.find("items");
+    return i < prefix(of).size() ? prefix(of)[i] : rest ? *rest : Value(true);
+  };
+  json::Array out;
+  for (size_t i = 0; i < std::max(prefix(a).size(), prefix(b).size()); ++i)
+    out.push_back(both_schemas(item(a, i), item(b, i)));
+  return out;
+}
+
+Value both_words(const std::string& word, const Value& a, const Value& b) {
+  const bool is_lower_end = word.starts_with("min") || word == "exclusiveMinimum";
+  const bool is_upper_end = word.starts_with("max") || word == "exclusiveMaximum";
+  if (is_lower_end || is_upper_end)
+    return (number_at(a, word) < number_at(b, word)) == is_lower_end ? b : a;
+  if (word == "type") return common_types(a.as_array(), b.as_array());
+  if (word == "enum") return common(a.as_array(), b.as_array());
+  if (word == "multipleOf") return common_multiple(a, b);
+  if (word == "pattern" || word == "format") return together(a.as_array(), b.as_array());
+  if (word == "required") return together(list_of(a, word), list_of(b, word));
+  if (word == "unevaluatedProperties") return is_false(&a) ? a : b;
+  if (word == "patternProperties") {
+    Value out = a;
+    for (const auto& [pattern, schema] : members_of(b, word)) {
+      const Value* own = a.find(pattern);
+      out.set(pattern, own ? both_schemas(*own, schema) : schema);
+    }
+    return out;
+  }
+  return both_schemas(a, b);  // items, additionalProperties, propertyNames
+}
+
+// None where nothing can follow both.
+std::optional<Value> merged(const Value& a, const Value& b) {
+  Value out = a;
+  for (const auto& [word, value] : b.as_object()) {
+    const Value* own = a.find(word);
+    out.set(word, own ? both_words(word, *own, value) : value);
+    const bool is_list = word == "type" || word == "enum";
+    if (is_list && out.find(word)->as_array().empty()) return std::nullopt;
+  }
+  if (a.find("properties") || b.find("properties")) out.set("properties", common_properties(a, b));
+  if (a.find("prefixItems") || b.find("prefixItems")) out.set("prefixItems", common_prefix(a, b));
+  return out;
+}
+
+}  // namespace
+
+bool is_annotation(std::string_view word) {
+  return among(word, kAnnotations) || word.starts_with("x-");
+}
+
+int32_t schema_count(const Value& schema, const char* word, int32_t otherwise) {
+  constexpr double kMost = 1e6;
+  const Value* value = schema.find(word);
+  if (!value) return otherwise;
+  const double count = value->is_number() ? value->as_number() : -1;
+  const bool is_most = std::string_view(word).starts_with("max");
+  if (count < 0 || count != std::floor(count) || (count > kMost && !is_most))
+    fail_usage("expected {} of the JSON schema as an integer from 0 to {:.0f}, found {}", word,
+               kMost, json::excerpt(*value));
+  return count > kMost ? otherwise : static_cast<int32_t>(count);
+}
+
+Value both_schemas(const Value& a, const Value& b) {
+  if (a == b || b == Value(true)) return a;
+  if (a == Value(true)) return b;
+  json::Array all;
+  for (const Value* one : {&a, &b}) {
+    const Value* list =
+        one->is_object() && one->as_object().size() == 1 ? one->find("allOf") : nullptr;
+    if (list && list->is_array())
+      all = together(all, list->as_array()).as_array();
+    else
+      all = together(all, {*one}).as_array();
+  }
+  return json::Object{{"allOf", std::move(all)}};
+}
+
+const Value& SchemaMerger::resolve(const Value& ref) const {
+  if (!ref.is_string())
+    fail_usage("expected a text at $ref of the JSON schema, found {}", json::excerpt(ref));
+  const std::string& path = ref.as_string();
+  const Value* at = path == "#" || path.starts_with("#/") ? &root_ : nullptr;
+  for (size_t begin = 2; at && begin <= path.size();) {
+    const size_t end = std::min(path.find('/', begin), path.size());
+    std::string name = path.substr(begin, end - begin);
+    for (const auto& [escape, c] : {std::pair{"~1", "/"}, {"~0", "~"}})
+      for (size_t i = name.find(escape); i != std::string::npos; i = name.find(escape, i + 1))
+        name.replace(i, 2, c);
+    size_t index = 0;
+    if (at->is_array()) {
+      for (const char c : name) index = index * 10 + static_cast<size_t>(c - '0') % 10;
+      at = index < at->as_array().size() ? &at->as_array()[index] : nullptr;
+    } else {
+      at = at->find(name);
+    }
+    begin = end + 1;
+  }
+  if (!at) fail_usage("the JSON schema refers to {}, which it does not have", json::quoted(path));
+  return *at;
+}
+
+void SchemaMerger::combine(std::vector<Value>& found, const std::vector<Value>& others) {
+  std::vector<Value> out;
+  for (const Value& a : found)
+    for (const Value& b : others) {
+      if (++merged_ > kMaxMerged || out.size() > kMaxPlain)
+        fail_usage(
+            "the JSON schema is too large: its allOf, anyOf and oneOf together stand for more than "
+            "{} schemas",
+            kMaxPlain);
+      if (auto both = merged(a, b)) out.push_back(std::move(*both));
+    }
+  found = std::move(out);
+}
+
+std::vector<Value> SchemaMerger::plain(const Value& schema, int level) {
+  if (level > kMaxLevel || ++merged_ > kMaxMerged)
+    fail_usage(
+        "the JSON schema refers to itself without an object or a list between, or its "
+        "combinations are nested deeper than {} levels",
+        kMaxLevel);
+  if (schema == Value(true)) return {json::Object()};
+  if (schema == Value(false)) return {};
+  if (!schema.is_object())
+    fail_usage("expected an object as JSON schema, found {}", json::excerpt(schema));
+  std::vector<Value> found{own_words(schema)};
+  if (const Value* ref = schema.find("$ref")) combine(found, plain(resolve(*ref), level + 1));
+  if (const Value* all = schema.find("allOf"))
+    for (const Value& one : options_of(*all, "allOf")) combine(found, plain(one, level + 1));
+  for (const char* word : {"anyOf", "oneOf"}) {
+    const Value* options = schema.find(word);
+    if (!options) continue;
+    std::vector<Value> any;
+    for (const Value& one : options_of(*options, word))
+      for (Value& value : plain(one, level + 1)) any.push_back(std::move(value));
+    combine(found, any);
+  }
+  if (const Value* other = schema.find("not")) {
+    const bool is_any = *other == Value(true) || *other == Value(json::Object());
+    if (!is_any)
+      fail_usage("the JSON schema's keyword \"not\" is supported as {{}} only, found {}",
+                 json::excerpt(*other));
+    found.clear();
+  }
+  return found;
+}
+
+}  // namespace invar::grammar

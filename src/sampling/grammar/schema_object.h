@@ -1,0 +1,29 @@
+// The objects and strings of a JSON schema.
+#pragma once
+
+#include <vector>
+
+#include "base/json.h"
+#include "sampling/grammar/json_text.h"
+
+namespace invar::grammar {
+
+class SchemaCompiler {
+ public:
+  explicit SchemaCompiler(Language& language) : language(language), text(language) {}
+  virtual ~SchemaCompiler() = default;
+
+  // The values of a schema.
+  virtual Language::Expr add(const json::Value& schema) = 0;
+  // SchemaMerger::plain
+  virtual std::vector<json::Value> plain(const json::Value& schema) = 0;
+
+  Language& language;
+  JsonText text;
+};
+
+// Both of a plain schema.
+StringRules string_rules(const json::Value& schema);
+Language::Expr add_object(SchemaCompiler& compiler, const json::Value& schema);
+
+}  // namespace invar::grammar
