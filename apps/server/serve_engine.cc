@@ -2,6 +2,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "engine_process.h"
@@ -22,9 +23,13 @@ class Outbox final : public BackendSink {
   void on_prompt(const PromptOutput& output) override { add(to_bytes(output)); }
   void on_pooled(const PooledOutput& output) override { add(to_bytes(output)); }
   void on_step_end() override {
+    const BackendStats stats = backend_.stats();
     const std::lock_guard lock(mutex_);
-    flush_ = !outputs_.empty();
-    if (flush_) woken_.notify_one();
+    // Also when jobs were cancelled and there is nothing else to say.
+    const int32_t live = stats.running + stats.waiting;
+    if (outputs_.empty() && std::exchange(live_, live) == live) return;
+    flush_ = true;
+    woken_.notify_one();
   }
   // The server starts another engine, which computes what this one has not sent.
   void on_failure(const std::string& sentence) override {
@@ -64,6 +69,7 @@ class Outbox final : public BackendSink {
   std::condition_variable woken_;
   std::vector<std::string> outputs_;
   bool flush_ = false;
+  int32_t live_ = 0;  // jobs, at the last step that had nothing to say
 };
 
 // What an order of several kinds says, or the sentence that it failed with.
