@@ -112,6 +112,87 @@ class Bench {
     }
   }
 
+  static void attention_header() {
+    fmt::print(
+        "\n| order | attention, 32/8 heads of 128 | us | schedule | TB/s | TFLOP/s | others, us "
+        "|\n|---|---|---|---|---|---|---|\n");
+  }
+
+  // `prompt`: one of `rows` rows that end at `length`; else so many sequences of that length.
+  void attention(Order order, int64_t rows, int64_t length, bool prompt) {
+    const int heads = 32, e = 128, places = 64;
+    KvLayer kv{
+        .page_places = places, .kv_heads = 8, .head_dim = e, .layout = cuda::kernels(order).cache};
+    const int64_t sequences = prompt ? 1 : rows, pages = sequences * length / places;
+    const int64_t elements = pages * kv.kv_heads * kv.key_block();
+    const int sets = static_cast<int>(std::clamp<int64_t>((160 << 20) / (elements * 2), 1, 8));
+    const auto values = random_values(std::max(rows * heads * e, sets * elements));
+    const DeviceArray<bf16_t> k(*gpu_, values.size(), "a bench"),
+        v(*gpu_, values.size(), "a bench"), q(*gpu_, rows * heads * e, "a bench"),
+        out(*gpu_, rows * heads * e, "a bench");
+    for (const auto* array : {&k, &v})
+      gpu_->upload(array->data(), values.data(), values.size() * 2);
+    gpu_->upload(q.data(), values.data(), rows * heads * e * 2);
+    std::vector<int32_t> page(pages), position(rows), table(rows);
+    for (size_t i = 0; i < page.size(); ++i) page[i] = static_cast<int32_t>(i);
+    double flops = 0;
+    for (int64_t t = 0; t < rows; ++t) {
+      position[t] = static_cast<int32_t>(prompt ? length - rows + t : length - 1);
+      table[t] = static_cast<int32_t>(prompt ? 0 : t);
+      flops += 4.0 * e * heads * (position[t] + 1);
+    }
+    const auto on_gpu = [&](const auto& host) {
+      using T = std::remove_cvref_t<decltype(host[0])>;
+      DeviceArray<T> array(*gpu_, host.size(), "a bench");
+      gpu_->upload(array.data(), host.data(), host.size() * sizeof(T));
+      return array;
+    };
+    const auto pages_on = on_gpu(page), positions_on = on_gpu(position), table_on = on_gpu(table);
+    std::vector<const int32_t*> tables(sequences);
+    for (int64_t i = 0; i < sequences; ++i) tables[i] = pages_on.data() + i * (length / places);
+    const auto tables_on = on_gpu(tables);
+    const DeviceArray<std::byte> scratch(*gpu_, cuda::kernels(order).attention_scratch, "a bench");
+    AttentionParams p{.q = q.data(),
+                      .rows = rows,
+                      .heads = heads,
+                      .positions = positions_on.data(),
+                      .table_of = table_on.data(),
+                      .tables = tables_on.data(),
+                      .window = 0,
+                      .kv = kv,
+                      .out = {out.data(), DType::bf16, heads * e},
+                      .scratch = scratch.data()};
+    const int calls = std::clamp(static_cast<int>(1e11 / flops), 2, 30);
+    std::string chosen, others;
+    double us = 0;
+    for (const cuda::AttentionSchedule& s : cuda::attention_schedules(order)) {
+      if (!s.can(p)) continue;
+      if (chosen.empty() && rows <= s.max_rows)
+        chosen = s.name;
+      else if (flops > 3e11)
+        continue;  // far slower
+      timer_.add(
+          s.name,
+          [&](int i) {
+            p.kv.keys = k.data() + i % sets * elements;
+            p.kv.values = v.data() + i % sets * elements;
+            s.attention(p, timer_.on());
+          },
+          calls);
+    }
+    for (const auto& [name, time] : timer_.run(kRounds)) {
+      if (name == chosen)
+        us = time;
+      else
+        others += fmt::format("{}{} {:.1f}", others.empty() ? "" : "; ", name, time);
+    }
+    const std::string what = prompt ? fmt::format("{} rows of a prompt to {}", rows, length)
+                                    : fmt::format("{} sequences of {}", rows, length);
+    fmt::print("| {} | {} | {:.1f} | {} | {:.2f} | {:.0f} | {} |\n", name_of(order), what, us,
+               chosen, elements * 4 / us * 1e-6, flops / us * 1e-6, others);
+    std::fflush(stdout);
+  }
+
  private:
   void print(Order order, const Layer& layer, int64_t rows, int64_t bytes, double flops,
              std::string_view chosen) {
@@ -165,6 +246,18 @@ void run(const std::vector<std::string_view>& parts) {
       bench.products(Order::hopper, layer,
                      {1,   2,   4,   8,    16,   32,   64,   96,   128,  192, 256,
                       384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192});
+  }
+  if (wanted("attention")) {
+    Bench::attention_header();
+    for (const int64_t length : {2048, 4096, 32768})
+      bench.attention(Order::hopper, 1, length, false);
+    for (const int64_t length : {2048, 4096}) bench.attention(Order::hopper, 16, length, false);
+    for (const int64_t length : {2048, 4096}) bench.attention(Order::hopper, 64, length, false);
+    for (const int64_t length : {1024, 4096, 8192})
+      bench.attention(Order::hopper, length, length, true);
+    bench.attention(Order::hopper, 512, 4096, true);
+    bench.attention(Order::portable, 16, 4096, false);
+    bench.attention(Order::portable, 1024, 1024, true);
   }
   if (wanted("portable")) {
     Bench::product_header();

@@ -15,7 +15,7 @@ struct ModelRunner::Rank {
   Rank(Model& model, const RunnerLimits& limits, int index, ThreadPool& pool, Group& group)
       : decoder(model.make_decoder(index, pool)),
         kv(model.device(index), model.spec().layers, limits.pages, limits.page_places,
-           decoder.weights->shard().kv_heads, model.spec().head_dim),
+           decoder.weights->shard().kv_heads, model.spec().head_dim, decoder.kernels.cache),
         workspace(decoder, limits.max_rows, limits.max_logit_rows, limits.max_aux_layers),
         group(group) {}
 

@@ -125,7 +125,8 @@ struct AttentionParams {
   const int32_t* const* tables;  // block tables: page of places [i * P, (i + 1) * P)
   int32_t window;
   KvLayer kv;
-  Activation out;  // [T][H * E]; pad columns set to zero
+  Activation out;           // [T][H * E]; pad columns set to zero
+  void* scratch = nullptr;  // Kernels::attention_scratch bytes, or null
 };
 
 // The first place that row t sees.
@@ -206,6 +207,8 @@ struct Kernels {
   const char* name;  // "scalar", "avx2", "avx512", "amx", "cuda"
   Order order;
   WeightLayout weights = WeightLayout::panels;  // that its products read
+  CacheLayout cache = CacheLayout::panels;      // that its attention reads
+  size_t attention_scratch = 0;                 // bytes that make its attention faster
 
   Operation<EmbedParams> embed;
   Operation<RmsNormParams> rms_norm;

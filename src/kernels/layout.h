@@ -78,21 +78,36 @@ constexpr int64_t packed_index_f32(int64_t output, int64_t inner, int64_t k) {
 // matrix of E outputs and 32 inner elements:
 //   keys   [page][G][P/16][E/32][16 pairs of e][16 places][2]
 //   values [page][G][P/32][E/16][16 pairs of places][16 e][2]
-// so both products of attention read them as packed weights. Only ever finite values; zero where
-// never written.
+// so both products of attention read them as packed weights. Or, where a table of operations wants
+// it (Kernels::cache), both are rows of round_up(E, 8) elements:
+//   [page][G][P][round_up(E, 8)]
+// Only ever finite values; zero where never written.
+enum class CacheLayout : uint8_t { panels, rows };
+
 struct KvLayer {
   bf16_t* keys = nullptr;
   bf16_t* values = nullptr;
   int32_t page_places = 0;  // P: 32, 64 or 128
   int32_t kv_heads = 0;     // G
   int32_t head_dim = 0;     // E
+  CacheLayout layout = CacheLayout::panels;
 
-  constexpr int64_t key_block() const { return page_places * round_up(head_dim, 32); }
-  constexpr int64_t value_block() const { return page_places * round_up(head_dim, 16); }
+  constexpr int64_t row_elements() const { return round_up(head_dim, 8); }
+  constexpr int64_t key_block() const {
+    return page_places * (layout == CacheLayout::rows ? row_elements() : round_up(head_dim, 32));
+  }
+  constexpr int64_t value_block() const {
+    return page_places * (layout == CacheLayout::rows ? row_elements() : round_up(head_dim, 16));
+  }
+  constexpr int64_t row_index(int64_t page, int64_t head, int64_t place, int64_t e) const {
+    return ((page * kv_heads + head) * page_places + place) * row_elements() + e;
+  }
   constexpr int64_t key_index(int64_t page, int64_t head, int64_t place, int64_t e) const {
+    if (layout == CacheLayout::rows) return row_index(page, head, place, e);
     return (page * kv_heads + head) * key_block() + packed_index_bf16(place, e, head_dim);
   }
   constexpr int64_t value_index(int64_t page, int64_t head, int64_t place, int64_t e) const {
+    if (layout == CacheLayout::rows) return row_index(page, head, place, e);
     return (page * kv_heads + head) * value_block() + place / 32 * 32 * round_up(head_dim, 16) +
            packed_index_bf16(e, place % 32, 32);
   }

@@ -139,7 +139,8 @@ void Operations::attention(int layer, const KvLayer& kv, const LayerActivations&
                                .tables = tables_.tables,
                                .window = spec_.window(layer),
                                .kv = kv,
-                               .out = at.attended};
+                               .out = at.attended,
+                               .scratch = ws_.attention_scratch.data()};
   timed(times_, "attention", [&] {
     if (model_.arithmetic.is_baseline)
       ws_.baseline.run(model_, params);

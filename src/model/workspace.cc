@@ -28,6 +28,8 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
   layer.attended = activation(attended, max_rows, int64_t{shard.heads} * spec.head_dim);
   layer.gated = activation(gated, max_rows, shard.ffn);
   non_finite = {device, rows, what};
+  if (decoder.kernels.attention_scratch)
+    attention_scratch = {device, decoder.kernels.attention_scratch, what};
   logits = {device, size_t(max_logit_rows) * spec.vocab, what};
   if (spec.mtp_layers > 0) {
     embedded = {device, rows * spec.hidden, what};
@@ -50,7 +52,8 @@ size_t Workspace::bytes() const {
   for (const DeviceArray<float>* array :
        {&hidden, &qkv, &partial, &rank_logits, &logits, &embedded})
     total += array->size() * sizeof(float);
-  for (const auto* array : {&normed, &attended, &gated, &joined}) total += array->size();
+  for (const auto* array : {&normed, &attended, &gated, &joined, &attention_scratch})
+    total += array->size();
   return total;
 }
 

@@ -23,17 +23,18 @@ struct Workspace {
   int max_rows, max_logit_rows, max_aux_layers;
 
   // On the device. Heads, F and V are this rank's.
-  DeviceArray<float> hidden;                // [T][D], the residual stream
-  DeviceArray<float> qkv;                   // [T][(H + 2G) * E]
-  DeviceArray<bf16_t> q;                    // [T][H][round_up(E, 32)]
-  DeviceArray<std::byte> normed;            // [T][D], as the next two in the weights' type
-  DeviceArray<std::byte> attended;          // [T][H * E]
-  DeviceArray<std::byte> gated;             // [T][F]
-  DeviceArray<float> logits;                // [logit rows][V of all ranks]
-  DeviceArray<float> partial, rank_logits;  // of several ranks: before they are put together
-  DeviceArray<float> embedded;              // of a module that predicts further, as the next one
-  DeviceArray<std::byte> joined;            // [T][2D]
-  DeviceArray<bool> non_finite;             // [T]
+  DeviceArray<float> hidden;                 // [T][D], the residual stream
+  DeviceArray<float> qkv;                    // [T][(H + 2G) * E]
+  DeviceArray<bf16_t> q;                     // [T][H][round_up(E, 32)]
+  DeviceArray<std::byte> normed;             // [T][D], as the next two in the weights' type
+  DeviceArray<std::byte> attended;           // [T][H * E]
+  DeviceArray<std::byte> gated;              // [T][F]
+  DeviceArray<float> logits;                 // [logit rows][V of all ranks]
+  DeviceArray<float> partial, rank_logits;   // of several ranks: before they are put together
+  DeviceArray<float> embedded;               // of a module that predicts further, as the next one
+  DeviceArray<std::byte> joined;             // [T][2D]
+  DeviceArray<bool> non_finite;              // [T]
+  DeviceArray<std::byte> attention_scratch;  // Kernels::attention_scratch bytes
   // What layers use in turn: views of the above.
   LayerActivations layer;
   Activation joined_rows;

@@ -11,38 +11,73 @@ struct Case {
   DType out = DType::bf16;
 };
 
+// Rows of a batch: a table and a position each.
+struct Batch {
+  const char* name;
+  std::vector<std::pair<int, int>> rows;
+};
+
+// Rows of a prompt that skip places, of single steps, and at the edges of splits; two prompts; few
+// single rows, so that a row's splits are computed apart.
+std::vector<Batch> batches() {
+  Batch mixed{"mixed", {}}, prompts{"prompts", {}}, few{"few", {}};
+  for (int p = 0; p < 21; ++p) mixed.rows.emplace_back(0, p * 7 + 110);
+  for (const int p : {0, 1, 15, 16, 31, 32, 127, 128, 129, 255, 256, 300})
+    mixed.rows.emplace_back(1, p);
+  mixed.rows.emplace_back(2, 1 << 20);
+  for (int p = 0; p < 150; ++p) prompts.rows.emplace_back(0, p + 40);
+  for (int p = 0; p < 70; ++p) prompts.rows.emplace_back(1, p + 250);
+  for (int p = 0; p < 17; ++p) prompts.rows.emplace_back(2, p);
+  few.rows = {{0, 1 << 20}, {1, 400}, {1, 401}, {2, 0}};
+  return {mixed, prompts, few};
+}
+
 class Attention : public CudaTest {
  protected:
   void check(Order order, const Case& c) {
+    for (const Batch& batch : batches())
+      c.out == DType::bf16 ? check_batch<bf16_t>(order, c, batch)
+                           : check_batch<float>(order, c, batch);
+  }
+
+  template <typename T>
+  void check_batch(Order order, const Case& c, const Batch& batch) {
     Random random(c.heads * 31 + c.head_dim * 7 + c.page_places + c.window);
     const int pages = 40;
-    KvLayer kv{.page_places = c.page_places, .kv_heads = c.kv_heads, .head_dim = c.head_dim};
-    Twin<bf16_t> keys(gpu(), pages * c.kv_heads * kv.key_block()),
-        values(gpu(), pages * c.kv_heads * kv.value_block());
+    KvLayer host{.page_places = c.page_places, .kv_heads = c.kv_heads, .head_dim = c.head_dim};
+    KvLayer device = host;
+    device.layout = cuda::kernels(order).cache;
+    AlignedVector<bf16_t> host_keys(pages * c.kv_heads * host.key_block()),
+        host_values(pages * c.kv_heads * host.value_block());
+    Twin<bf16_t> keys(gpu(), pages * c.kv_heads * device.key_block()),
+        values(gpu(), pages * c.kv_heads * device.value_block());
+    for (auto* twin : {&keys, &values}) std::ranges::fill(twin->host, bf16_t{0});
     const auto any_finite =
         [&] {  // what a cache may hold: mostly ordinary, now and then any finite bits
           const bf16_t bits = static_cast<bf16_t>(random.next());
           if (random.below(40) == 0) return (bits & 0x7f80) == 0x7f80 ? bf16_t{0} : bits;
           return f32_to_bf16(random.uniform());
         };
-    for (bf16_t& x : keys.host) x = any_finite();
-    for (bf16_t& x : values.host) x = any_finite();
     for (int page = 0; page < pages; ++page)
       for (int g = 0; g < c.kv_heads; ++g)
         for (int place = 0; place < c.page_places; ++place)
-          for (int64_t e = c.head_dim; e < round_up(c.head_dim, 32); ++e)
-            keys.host[kv.key_index(page, g, place, e)] = 0;
+          for (int e = 0; e < c.head_dim; ++e) {
+            host_keys[host.key_index(page, g, place, e)] =
+                keys.host[device.key_index(page, g, place, e)] = any_finite();
+            host_values[host.value_index(page, g, place, e)] =
+                values.host[device.value_index(page, g, place, e)] = any_finite();
+          }
+    host.keys = host_keys.data();
+    host.values = host_values.data();
 
-    // Three tables of pages in no order; rows of a prompt, of single steps, and at the edges of
-    // splits.
+    // Three tables of pages in no order.
+    const int per_table = pages / 3, places = per_table * c.page_places;
     std::vector<int32_t> order_of(pages), positions, table_of;
     for (int i = 0; i < pages; ++i) order_of[i] = (i * 17 + 5) % pages;
-    const int per_table = pages / 3, places = per_table * c.page_places;
-    for (int p = 0; p < 21; ++p)
-      positions.push_back(std::min(p * 7 + 110, places - 1)), table_of.push_back(0);
-    for (const int p : {0, 1, 15, 16, 31, 32, 127, 128, 129, 255, 256, 300})
-      positions.push_back(std::min(p, places - 1)), table_of.push_back(1);
-    positions.push_back(places - 1), table_of.push_back(2);
+    for (const auto& [table, position] : batch.rows) {
+      table_of.push_back(table);
+      positions.push_back(std::min(position, places - 1));
+    }
     const int64_t rows = std::ssize(positions), padded = round_up(c.head_dim, 32);
     Twin<bf16_t> q(gpu(), rows * c.heads * padded);
     for (int64_t i = 0; i < rows * c.heads; ++i)
@@ -50,6 +85,8 @@ class Attention : public CudaTest {
         q.host[i * padded + e] =
             e < c.head_dim ? f32_to_bf16(random.uniform() * (i % 7 ? 1 : 30)) : bf16_t{0};
     for (auto* twin : {&keys, &values, &q}) twin->upload();
+    device.keys = keys.device();
+    device.values = values.device();
     const Twin<int32_t> pages_on(gpu(), order_of), positions_on(gpu(), positions),
         table_of_on(gpu(), table_of);
     const int32_t* host_tables[3];
@@ -59,59 +96,51 @@ class Attention : public CudaTest {
       gpu_tables[i] = pages_on.device() + i * per_table;
     }
     const Twin<const int32_t*> tables_on(gpu(), gpu_tables);
-    const int64_t width = c.heads * c.head_dim, stride = activation_stride(width);
-    if (c.out == DType::bf16)
-      compare<bf16_t>(order, c, kv, keys, values, q, positions_on, table_of_on, host_tables,
-                      tables_on, stride);
-    else
-      compare<float>(order, c, kv, keys, values, q, positions_on, table_of_on, host_tables,
-                     tables_on, stride);
-  }
-
- private:
-  template <typename T>
-  void compare(Order order, const Case& c, KvLayer kv, const Twin<bf16_t>& keys,
-               const Twin<bf16_t>& values, const Twin<bf16_t>& q, const Twin<int32_t>& positions,
-               const Twin<int32_t>& table_of, const int32_t* const* host_tables,
-               const Twin<const int32_t*>& tables, int64_t stride) {
-    const int64_t rows = std::ssize(positions.host);
+    const int64_t stride = activation_stride(int64_t{c.heads} * c.head_dim);
     Twin<T> out(gpu(), rows * stride);
-    kv.keys = const_cast<bf16_t*>(keys.host.data());
-    kv.values = const_cast<bf16_t*>(values.host.data());
     AttentionParams p{.q = q.host.data(),
                       .rows = rows,
                       .heads = c.heads,
-                      .positions = positions.host.data(),
-                      .table_of = table_of.host.data(),
+                      .positions = positions.data(),
+                      .table_of = table_of.data(),
                       .tables = host_tables,
                       .window = c.window,
-                      .kv = kv,
+                      .kv = host,
                       .out = {out.host.data(), c.out, stride}};
     run_in_parts(1, [&](const Execution& on) { cpu(order).attention(p, on); });
     p.q = q.device();
-    p.positions = positions.device();
-    p.table_of = table_of.device();
-    p.tables = tables.device();
-    p.kv.keys = keys.device();
-    p.kv.values = values.device();
+    p.positions = positions_on.device();
+    p.table_of = table_of_on.device();
+    p.tables = tables_on.device();
+    p.kv = device;
     p.out.data = out.device();
+    const DeviceArray<std::byte> scratch(gpu(), cuda::kernels(order).attention_scratch, "a test");
     std::vector<unsigned char> stale(out.host.size() * sizeof(T), 0xff);
-    for (const cuda::AttentionSchedule& s : cuda::attention_schedules(order)) {
-      gpu().upload(out.device(), stale.data(), stale.size());
-      s.attention(p, on());
-      EXPECT_TRUE(out.matches()) << fmt::format("{} {}: heads {}/{} of {}, pages of {}, window {}",
-                                                name_of(order), s.name, c.heads, c.kv_heads,
-                                                c.head_dim, c.page_places, c.window);
-    }
+    for (const cuda::AttentionSchedule& s : cuda::attention_schedules(order))
+      for (void* memory : {static_cast<void*>(nullptr), static_cast<void*>(scratch.data())}) {
+        p.scratch = memory;
+        if (!s.can(p)) continue;
+        gpu().upload(out.device(), stale.data(), stale.size());
+        s.attention(p, on());
+        EXPECT_TRUE(out.matches())
+            << fmt::format("{} {}, {} rows, scratch {}: heads {}/{} of {}, pages of {}, window {}",
+                           name_of(order), s.name, batch.name, memory != nullptr, c.heads,
+                           c.kv_heads, c.head_dim, c.page_places, c.window);
+        ++compared_;
+      }
   }
+
+  int compared_ = 0;
 };
 
-constexpr Case kCases[] = {{4, 2, 16, 32},      {6, 2, 40, 64},     {8, 2, 64, 128},
-                           {32, 8, 128, 64},    {5, 5, 96, 32, 50}, {16, 1, 128, 64, 129},
-                           {12, 2, 256, 128, 7}};
+constexpr Case kCases[] = {{4, 2, 16, 32},       {6, 2, 40, 64},     {8, 2, 64, 128},
+                           {32, 8, 128, 64},     {5, 5, 96, 32, 50}, {16, 1, 128, 64, 129},
+                           {12, 2, 256, 128, 7}, {6, 3, 80, 32},     {14, 2, 64, 32, 200},
+                           {3, 3, 128, 64}};
 
 TEST_F(Attention, Hopper) {
   for (const Case& c : kCases) check(Order::hopper, c);
+  EXPECT_GT(compared_, 3 * std::ssize(kCases) * 6);  // the tensor cores' tiles are among them
 }
 
 TEST_F(Attention, Portable) {

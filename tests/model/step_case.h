@@ -20,10 +20,11 @@ class StepCase {
       : spec_(preset_spec("tiny")),
         source_(dummy_weights(spec_, 1)),
         loader_(1),
-        weights_(spec_, arithmetic(kernels), make_shard(spec_, 0, 1), *source_, device, loader_),
+        weights_(spec_, arithmetic(kernels), make_shard(spec_, 0, 1), *source_, device, loader_,
+                 kernels.weights),
         decoder_(spec_, arithmetic(kernels), kernels, weights_, device, pool),
         kv_(device, spec_.layers, kSequences * kPagesEach, kPagePlaces, spec_.kv_heads,
-            spec_.head_dim),
+            spec_.head_dim, kernels.cache),
         workspace_(decoder_, kRows, kRows, 1),
         sampler_(kernels.sample, decoder_.execution, kRows) {}
 

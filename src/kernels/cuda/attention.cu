@@ -1,4 +1,5 @@
-// Attention by place (numerics 4) on a GPU, for both orders.
+// Attention by place (numerics 4) on a GPU, for both orders, any head size; of order `hopper` where
+// attention_tiles.cu and attention_single.cu cannot.
 //
 // A block takes up to kQueries query heads that share a key/value head and a block table and walks
 // over the splits of 128 places: scores, then probabilities, then the weighted sum of values.
@@ -12,6 +13,7 @@
 
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
+#include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/mma.cuh"
@@ -75,17 +77,47 @@ __device__ __forceinline__ float high(uint32_t pair) {
   return __uint_as_float(pair & 0xffff0000);
 }
 
-// The products of order `hopper`: warps take panels of 16 places, then panels of 16 head elements.
+// Operands of the tensor cores from a cache in rows, as load_outputs takes them from panels: 16
+// places with 16 head elements of step s as inner elements, and 16 head elements from e on with 16
+// places.
+__device__ __forceinline__ const uint32_t* row_at(const KvLayer& kv, const bf16_t* data,
+                                                  const Segment& s, int64_t place) {
+  const int64_t page = s.table[place / kv.page_places];
+  return reinterpret_cast<const uint32_t*>(data +
+                                           kv.row_index(page, s.group, place % kv.page_places, 0));
+}
+__device__ __forceinline__ StepOutputs load_keys(const KvLayer& kv, const Segment& s, int64_t place,
+                                                 int step, int lane) {
+  const int word = step * 8 + lane % 4 * 2;
+  uint2 pairs[2] = {};
+  if (word * 2 < kv.row_elements())
+    for (int i = 0; i < 2; ++i)
+      pairs[i] = __ldg(
+          reinterpret_cast<const uint2*>(row_at(kv, kv.keys, s, place + lane / 4 * 2 + i) + word));
+  return {{pairs[0].x, pairs[1].x, pairs[0].y, pairs[1].y}};
+}
+__device__ __forceinline__ StepOutputs load_values(const KvLayer& kv, const Segment& s,
+                                                   int64_t place, int64_t e, int lane) {
+  const int64_t word = e / 2 + lane / 4;
+  uint32_t at[4] = {};  // two neighbouring head elements of four neighbouring places
+  if (word * 2 < kv.row_elements())
+    for (int i = 0; i < 4; ++i)
+      at[i] = __ldg(row_at(kv, kv.values, s, place + lane % 4 * 4 + i) + word);
+  constexpr uint32_t kLow = 0x5410, kHigh = 0x7632;
+  return {{__byte_perm(at[0], at[1], kLow), __byte_perm(at[0], at[1], kHigh),
+           __byte_perm(at[2], at[3], kLow), __byte_perm(at[2], at[3], kHigh)}};
+}
+
+// The products of order `hopper`: warps take 16 places, then 16 head elements.
 struct TensorCores {
   __device__ static void scores(const KvLayer& kv, const Segment& s, int64_t base, Shared& shared) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
     const int steps = static_cast<int>(round_up(kv.head_dim, 16)) / 16;
     for (int j = warp * 16; j < kSplitPlaces; j += kWarps * 16) {
       if (base + j >= shared.end || base + j + 16 <= shared.begin) continue;
-      const uint32_t* panel = key_panel(kv, s, base + j);
       float d[4] = {};
       for (int i = 0; i < steps; ++i)
-        step(d, load_outputs(panel, i, lane), load_row(shared.q[lane / 4], i, lane));
+        step(d, load_keys(kv, s, base + j, i, lane), load_row(shared.q[lane / 4], i, lane));
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         shared.scores[lane % 4 * 2 + i % 2][j + lane / 4 * 2 + i / 2] = d[i] + 0.0f;
@@ -101,10 +133,9 @@ struct TensorCores {
       for (int leaf = 0; leaf < kSplitPlaces / 32; ++leaf) {
         const int64_t place = base + leaf * 32;
         if (place >= shared.end || place + 32 <= shared.begin) continue;
-        const uint32_t* panel = value_panel(kv, s, place, e);
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-          step(d, load_outputs(panel, i, lane),
+          step(d, load_values(kv, s, place + i * 16, e, lane),
                load_row(shared.weights[lane / 4], leaf * 2 + i, lane));
       }
 #pragma unroll
@@ -382,17 +413,36 @@ void by_block(const AttentionParams& p, const Execution& on) {
   launch<Cores, 1>(p, per_group < kQueries ? kQueries / per_group : 1, on);
 }
 
+bool any_params(const AttentionParams&) {
+  return true;
+}
+
+// Tables of many rows by tiles of rows, the others row by row (attention_rows.cuh).
+bool rows_can(const AttentionParams& p) {
+  const int e = p.kv.head_dim;
+  return p.out.type == DType::bf16 && (p.rows < kManyRows ? single_can(e) : tiles_can(e));
+}
+void by_tables(const AttentionParams& p, const Execution& on) {
+  if (p.rows >= kManyRows) attend_tiles(p, on);
+  attend_single(p, on);
+}
+
 // row: a row of queries for a cluster of so many blocks; block: rows together.
 template <typename Cores>
 constexpr auto kSchedules =
-    std::to_array<AttentionSchedule>({{"row, cluster of 8", by_row<Cores, 8>, 32},
-                                      {"row, cluster of 2", by_row<Cores, 2>, 128},
-                                      {"block", by_block<Cores>, int64_t{1} << 62}});
+    std::to_array<AttentionSchedule>({{"row, cluster of 8", by_row<Cores, 8>, 32, any_params},
+                                      {"row, cluster of 2", by_row<Cores, 2>, 128, any_params},
+                                      {"block", by_block<Cores>, int64_t{1} << 62, any_params}});
+constexpr auto kHopperSchedules = std::to_array<AttentionSchedule>(
+    {{"tiles and single rows", by_tables, int64_t{1} << 62, rows_can},
+     {"row, cluster of 8", by_row<TensorCores, 8>, 32, any_params},
+     {"row, cluster of 2", by_row<TensorCores, 2>, 128, any_params},
+     {"block", by_block<TensorCores>, int64_t{1} << 62, any_params}});
 
 }  // namespace
 
 std::span<const AttentionSchedule> attention_schedules(Order order) {
-  if (order == Order::hopper) return kSchedules<TensorCores>;
+  if (order == Order::hopper) return kHopperSchedules;
   return kSchedules<CudaCores>;
 }
 

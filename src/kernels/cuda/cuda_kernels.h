@@ -33,8 +33,10 @@ const ProductSchedule& chosen_schedule(Order order, const ProductShape& shape);
 struct AttentionSchedule {
   const char* name;
   Operation<AttentionParams> attention;
-  int64_t max_rows;
+  int64_t max_rows;  // chosen for up to so many; the first entry that fits and can is taken
+  bool (*can)(const AttentionParams&);
 };
+constexpr size_t kAttentionScratch = 64 << 20;  // Kernels::attention_scratch of order hopper
 std::span<const AttentionSchedule> attention_schedules(Order order);
 
 // Runs recorded steps of an H200's tensor cores on this GPU's. Throws Error, one sentence, when a

@@ -48,8 +48,9 @@ void gated_matmul(const GatedMatmulParams& p, const Execution& on) {
 
 template <Order order>
 void attention(const AttentionParams& p, const Execution& on) {
+  if (p.rows == 0) return;
   for (const AttentionSchedule& s : attention_schedules(order))
-    if (p.rows <= s.max_rows) return s.attention(p, on);
+    if (p.rows <= s.max_rows && s.can(p)) return s.attention(p, on);
 }
 
 template <Order order>
@@ -57,6 +58,8 @@ Kernels table() {
   return {.name = "cuda",
           .order = order,
           .weights = order == Order::hopper ? WeightLayout::rows : WeightLayout::panels,
+          .cache = order == Order::hopper ? CacheLayout::rows : CacheLayout::panels,
+          .attention_scratch = order == Order::hopper ? kAttentionScratch : 0,
           .embed = embed,
           .rms_norm = rms_norm,
           .matmul = matmul<order>,

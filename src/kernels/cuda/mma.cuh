@@ -9,7 +9,7 @@ namespace invar::cuda {
 // d[output][row] += sum over 16 inner elements of a[output][inner] * b[inner][row], for 16 outputs
 // and 8 rows: one hopper step for each of the 128 values (numerics 1.2). Lane l holds, with i = l /
 // 4 and j = l % 4,
-//   a: pairs of inner elements (two of the eight of a step, see the loads) of outputs 2i and 2i +
+//   a: pairs of inner elements (two of the eight of a step) of outputs 2i and 2i +
 //   1; b: the same pairs of row i;   d: outputs 2i, 2i, 2i + 1, 2i + 1 of rows 2j, 2j + 1, 2j, 2j
 //   + 1.
 // The instruction knows rows i and i + 8 instead of outputs 2i and 2i + 1, and pairs j and j + 4:
@@ -26,15 +26,6 @@ __device__ __forceinline__ void step(float (&d)[4], const StepOutputs& x, const 
       "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(x.a[0]), "r"(x.a[1]), "r"(x.a[2]), "r"(x.a[3]), "r"(y.b[0]), "r"(y.b[1]));
-}
-
-// Step s of a packed panel (words of two bf16: [steps][8 pairs][16 outputs]); this lane takes pairs
-// 2j and 2j + 1.
-__device__ __forceinline__ StepOutputs load_outputs(const uint32_t* panel, int s, int lane) {
-  const uint32_t* at = panel + s * 128 + lane % 4 * 32 + lane / 4 * 2;
-  const uint2 first = __ldg(reinterpret_cast<const uint2*>(at));
-  const uint2 second = __ldg(reinterpret_cast<const uint2*>(at + 16));
-  return {{first.x, first.y, second.x, second.y}};
 }
 
 // Step s of the row whose words `row` points to (a different row for each i), the same pairs.

@@ -1,0 +1,60 @@
+// What attention of order `hopper` over a cache in rows (CacheLayout::rows) shares.
+#pragma once
+
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/tma.cuh"
+
+namespace invar::cuda {
+
+// Tables that at least so many rows stand for are read by tiles of rows (attention_tiles.cu),
+// others row by row (attention_single.cu).
+constexpr int kManyRows = 16;
+
+// Whether row t's table has many rows; these stand together.
+__device__ __forceinline__ bool has_many_rows(const AttentionParams& p, int64_t t) {
+  const int32_t table = p.table_of[t];
+  int count = 1;
+  for (int64_t i = t - 1; i >= 0 && count < kManyRows && p.table_of[i] == table; --i) ++count;
+  for (int64_t i = t + 1; i < p.rows && count < kManyRows && p.table_of[i] == table; ++i) ++count;
+  return count >= kManyRows;
+}
+
+// exp2 for t < 128.
+__device__ __forceinline__ float exp2_below_128(float t) {
+  const float n = (t + math::constants::kRound) - math::constants::kRound;
+  const float value = math::exp2_of_parts(n, t - n);
+  return t < -126.0f ? 0.0f : value;
+}
+
+// Two bf16, without subnormals among the values.
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+__device__ __forceinline__ uint32_t pack_any_bf16(float low, float high) {
+  return f32_to_bf16(low) | static_cast<uint32_t>(f32_to_bf16(high)) << 16;
+}
+
+// Keys or values as TMA reads them: {e, place, page * G + head}, boxes of 64 x a page.
+CUtensorMap cache_map(const KvLayer& kv, const bf16_t* data);
+
+// The factor of scores, log2(e) / sqrt(E).
+float score_factor(int head_dim);
+
+// Attention of the rows whose tables have many rows, and of the others.
+bool tiles_can(int head_dim);
+void attend_tiles(const AttentionParams& p, const Execution& on);
+bool single_can(int head_dim);
+void attend_single(const AttentionParams& p, const Execution& on);
+
+// The zeros behind row t of the output, by some threads of a block.
+__device__ __forceinline__ void clear_padding(const AttentionParams& p, int64_t t, int thread,
+                                              int threads) {
+  const int64_t width = int64_t{p.heads} * p.kv.head_dim;
+  for (int64_t i = width + thread; i < round_up(width, kLeafPad); i += threads)
+    static_cast<bf16_t*>(p.out.data)[t * p.out.stride + i] = 0;
+}
+
+}  // namespace invar::cuda

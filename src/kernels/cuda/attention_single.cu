@@ -1,0 +1,422 @@
+// Attention of single rows: decoding (order `hopper`, numerics 4).
+//
+// A block takes one row, up to 8 query heads of one key/value head, and all splits or some of them.
+// Keys are the 64-row side of the tensor-core instruction, queries its 8 columns; then values,
+// transposed, and probabilities. With many rows a block merges its splits as they come. With few,
+// the splits' results go to the scratch memory and another kernel merges them.
+#include <algorithm>
+
+#include "kernels/cuda/attention_rows.cuh"
+#include "kernels/cuda/wgmma_values.cuh"
+
+namespace invar::cuda {
+
+namespace {
+
+constexpr int kThreads = 160, kWorkers = 128, kQueries = 8;
+constexpr int kBoxBytes = kSplitPlaces * 128;
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// Where the results of splits wait: [row][head][split of the row].
+struct Parts {
+  float* out;    // [.][E]
+  float2* sums;  // m and l
+  int splits;    // room for so many of a row; rows of more are done by one block each
+};
+
+struct SingleWork {
+  int query_blocks;  // of up to 8 heads, of a key/value head
+  int chunks;        // blocks for a row's splits
+  int units;         // rows, heads and chunks in all
+  int stages;
+  bool has_tiles;  // rows of tables of many rows are not this kernel's
+  float c;
+  Parts parts;
+};
+
+// The splits of a row.
+struct Splits {
+  int first, count;
+};
+__device__ __forceinline__ Splits splits_of(const AttentionParams& p, int64_t t) {
+  const int first = first_place(p, t) / kSplitPlaces;
+  return {first, p.positions[t] / kSplitPlaces + 1 - first};
+}
+
+template <int kHeadDim>
+struct Shape {
+  static constexpr int kBoxes = (kHeadDim + 63) / 64, kSteps = (kHeadDim + 15) / 16;
+  static constexpr int kStageBytes = kBoxes * kBoxBytes;
+  // Behind the stages: queries, two buffers of probabilities, of maxima and of sums, barriers.
+  static constexpr int kQueryBytes = kBoxes * kQueries * 128, kWeightBytes = 2 * kQueries * 128,
+                       kMaxBytes = 4 * kQueries * 4, kSumBytes = 64 * kQueries * 4;
+  static constexpr int kWeightsAt = kQueryBytes, kMaxAt = kWeightsAt + 2 * kWeightBytes,
+                       kSumsAt = kMaxAt + 2 * kMaxBytes, kBarsAt = kSumsAt + 2 * kSumBytes;
+  static constexpr int bytes(int stages) { return stages * (kStageBytes + 16) + kBarsAt; }
+};
+
+// Any argument: exp2's ends, and NaN stays what it is.
+__device__ __forceinline__ float exp2_any(float t) {
+  const float value = exp2_below_128(t);
+  return t >= 128.0f ? std::numeric_limits<float>::infinity() : value;
+}
+
+// M and the factors of what there is and of the split (numerics 4, step 4), from M = -inf on.
+__device__ __forceinline__ void join(float& max, float split_max, float& a, float& b) {
+  const float e = exp2_below_128(-fabsf(max - split_max));
+  a = split_max > max ? e : 1.0f;
+  b = split_max > max ? 1.0f : e;
+  max = fmaxf(max, split_max);
+}
+
+template <int kHeadDim>
+__device__ void fetch(const AttentionParams& p, const CUtensorMap& keys, const CUtensorMap& values,
+                      Ring& ring, uint32_t base, int64_t t, int group, int begin, int end) {
+  using S = Shape<kHeadDim>;
+  const int32_t* pages = p.tables[p.table_of[t]];
+  const int places = p.kv.page_places, per_split = kSplitPlaces / places;
+  const int first_page = first_place(p, t) / places, last_page = p.positions[t] / places;
+  for (int split = begin; split < end; ++split) {
+    int page[kSplitPlaces / 32];
+#pragma unroll
+    for (int j = 0; j < kSplitPlaces / 32; ++j)
+      if (j < per_split) page[j] = pages[min(max(split * per_split + j, first_page), last_page)];
+#pragma unroll
+    for (int which = 0; which < 2; ++which, ring.next()) {
+      const uint32_t to = base + ring.stage * S::kStageBytes;
+      barrier_wait(ring.empty_now(), ring.parity ^ 1);
+      barrier_expect(ring.full_now(), S::kStageBytes);
+#pragma unroll
+      for (int j = 0; j < kSplitPlaces / 32; ++j)
+        if (j < per_split)
+          for (int c = 0; c < S::kBoxes; ++c)
+            load_box(to + c * kBoxBytes + j * places * 128, which ? values : keys, c * 64, 0,
+                     page[j] * p.kv.kv_heads + group, ring.full_now());
+    }
+  }
+}
+
+// One chunk of one row and block of heads, by a whole block of threads.
+template <int kHeadDim>
+__device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUtensorMap& values,
+                                            const AttentionParams& p, const SingleWork& work,
+                                            unsigned char* shared, Ring& ring, int index) {
+  using S = Shape<kHeadDim>;
+  const uint32_t base = shared_address(shared);
+  unsigned char* const rest = shared + work.stages * S::kStageBytes;
+  const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
+  const int chunk = index % work.chunks, unit = index / work.chunks;
+  const int block = unit % work.query_blocks, group = unit / work.query_blocks % p.kv.kv_heads;
+  const int64_t t = unit / work.query_blocks / p.kv.kv_heads;
+  const int per_group = p.heads / p.kv.kv_heads;
+  const int head = group * per_group + block * kQueries,
+            heads = min(kQueries, per_group - block * kQueries);
+  const Splits splits = splits_of(p, t);
+  const bool is_alone = work.chunks == 1 || splits.count > work.parts.splits;
+  const int share = is_alone ? splits.count : (splits.count + work.chunks - 1) / work.chunks;
+  const int begin = splits.first + chunk * share,
+            end = min(splits.first + splits.count, begin + share);
+  if (begin >= end) return;
+
+  // Queries as TMA would put them: 8 rows of 128 bytes for every 64 elements, swizzled.
+  const int padded = static_cast<int>(round_up(kHeadDim, 32));
+  for (int i = tid; i < kQueries * S::kBoxes * 8; i += kThreads) {
+    const int q = i / (S::kBoxes * 8), piece = i % (S::kBoxes * 8);
+    uint4 v = {0, 0, 0, 0};
+    if (q < heads && piece * 8 < padded)
+      v = *reinterpret_cast<const uint4*>(p.q + (t * p.heads + head + q) * padded + piece * 8);
+    *reinterpret_cast<uint4*>(rest + piece / 8 * (kQueries * 128) + q * 128 +
+                              (piece % 8 ^ q) * 16) = v;
+  }
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  if (warp == kWorkers / kWarp) {
+    if (lane == 0) fetch<kHeadDim>(p, keys, values, ring, base, t, group, begin, end);
+    __syncwarp();
+    return;
+  }
+
+  // Lane l of warp w has queries l % 4 * 2 and the next; of places (and of head elements) 16w + l /
+  // 4 and that + 8 of every 64.
+  const int query = lane % 4 * 2, place = warp * 16 + lane / 4;
+  const int first = first_place(p, t), last = p.positions[t];
+  const uint64_t queries = describe_rows(shared_address(rest));
+  float out[S::kBoxes][4] = {};
+  float max[2] = {kMinusInfinity, kMinusInfinity}, sum[2] = {};
+  const auto release = [&] {
+    if (lane == 0) barrier_arrive(ring.empty_now());
+    ring.next();
+  };
+  for (int split = begin; split < end; ++split) {
+    const int buffer = split % 2;
+    unsigned char* const weights = rest + S::kWeightsAt + buffer * S::kWeightBytes;
+    float* const maxima = reinterpret_cast<float*>(rest + S::kMaxAt + buffer * S::kMaxBytes);
+    float* const sums = reinterpret_cast<float*>(rest + S::kSumsAt + buffer * S::kSumBytes);
+    float s[2][4];
+    barrier_wait(ring.full_now(), ring.parity);
+    steps_begin();
+    const uint64_t rows = describe_rows(base + ring.stage * S::kStageBytes);
+#pragma unroll
+    for (int k = 0; k < S::kSteps; ++k)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        product_step<kQueries>(s[h], rows + h * 512 + k / 4 * (kBoxBytes / 16) + k % 4 * 2,
+                               queries + k / 4 * 64 + k % 4 * 2, k != 0);
+    steps_commit();
+    steps_wait<0>();
+    release();
+
+    const int base_place = split * kSplitPlaces + place;
+    float top[2] = {kMinusInfinity, kMinusInfinity};
+    bool valid[2][2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int at = base_place + h * 64 + r * 8;
+        valid[h][r] = at >= first && at <= last;
+#pragma unroll
+        for (int b = 0; b < 2; ++b)
+          if (valid[h][r]) top[b] = fmaxf(top[b], s[h][2 * r + b]);
+      }
+#pragma unroll
+    for (int apart = 4; apart < kWarp; apart *= 2)
+#pragma unroll
+      for (int b = 0; b < 2; ++b) top[b] = fmaxf(top[b], __shfl_xor_sync(kAllLanes, top[b], apart));
+    if (lane < 4) *reinterpret_cast<float2*>(maxima + warp * kQueries + query) = {top[0], top[1]};
+    named_sync(1, kWorkers);
+    float split_max[2];
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+#pragma unroll
+      for (int w = 0; w < 4; ++w) top[b] = fmaxf(top[b], maxima[w * kQueries + query + b]);
+      split_max[b] = top[b] * work.c;
+    }
+    float lanes[2][2];  // of sum64: place i adds i + 64
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int x = 0; x < 4; ++x) {
+        const int r = x / 2, b = x % 2, at = place + r * 8, q = query + b;
+        const float value =
+            valid[h][r] ? exp2_any(__fmaf_rn(s[h][x], work.c, -split_max[b])) : 0.0f;
+        lanes[r][b] = h == 0 ? value : lanes[r][b] + value;
+        *reinterpret_cast<bf16_t*>(weights + h * (kQueries * 128) + q * 128 + ((at / 8 ^ q) * 16) +
+                                   at % 8 * 2) = f32_to_bf16(value);
+      }
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      *reinterpret_cast<float2*>(sums + (place + r * 8) * kQueries + query) = {lanes[r][0],
+                                                                               lanes[r][1]};
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    named_sync(1, kWorkers);
+
+    float part[S::kBoxes][4];
+    barrier_wait(ring.full_now(), ring.parity);
+    steps_begin();
+    const uint32_t columns = base + ring.stage * S::kStageBytes;
+    const uint64_t p_rows = describe_rows(shared_address(weights));
+#pragma unroll
+    for (int k = 0; k < kSplitPlaces / 16; ++k)
+#pragma unroll
+      for (int c = 0; c < S::kBoxes; ++c)
+        transposed_step<kQueries>(part[c], describe_columns(columns + c * kBoxBytes + k * 2048),
+                                  p_rows + k / 4 * 64 + k % 4 * 2, k != 0);
+    steps_commit();
+    float split_sum[2];
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+      float e[8];
+#pragma unroll
+      for (int x = 0; x < 8; ++x) e[x] = sums[(x * 8 + lane / 4) * kQueries + query + b];
+#pragma unroll
+      for (int apart = 4; apart >= 1; apart /= 2)
+#pragma unroll
+        for (int x = 0; x < apart; ++x) e[x] = e[x] + e[x + apart];
+      split_sum[b] = e[0];
+#pragma unroll
+      for (int apart = 16; apart >= 4; apart /= 2)
+        split_sum[b] = split_sum[b] + __shfl_xor_sync(kAllLanes, split_sum[b], apart);
+    }
+    steps_wait<0>();
+    release();
+
+    if (is_alone) {
+      float a[2], b[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        join(max[i], split_max[i], a[i], b[i]);
+        sum[i] = __fmaf_rn(sum[i], a[i], split_sum[i] * b[i]);
+      }
+#pragma unroll
+      for (int c = 0; c < S::kBoxes; ++c)
+#pragma unroll
+        for (int x = 0; x < 4; ++x)
+          out[c][x] = __fmaf_rn(out[c][x], a[x % 2], __fmaf_rn(part[c][x], b[x % 2], 0.0f));
+      continue;
+    }
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+      if (query + b >= heads) continue;
+      const int64_t at =
+          (t * p.heads + head + query + b) * work.parts.splits + split - splits.first;
+#pragma unroll
+      for (int c = 0; c < S::kBoxes; ++c)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int e = c * 64 + place + r * 8;
+          if (e < kHeadDim) work.parts.out[at * kHeadDim + e] = part[c][2 * r + b] + 0.0f;
+        }
+      if (tid < 4) work.parts.sums[at] = {split_max[b], split_sum[b]};
+    }
+  }
+  if (!is_alone) return;
+#pragma unroll
+  for (int b = 0; b < 2; ++b) {
+    if (query + b >= heads) continue;
+    bf16_t* to =
+        static_cast<bf16_t*>(p.out.data) + t * p.out.stride + int64_t{head + query + b} * kHeadDim;
+#pragma unroll
+    for (int c = 0; c < S::kBoxes; ++c)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int e = c * 64 + place + r * 8;
+        if (e < kHeadDim) to[e] = f32_to_bf16(out[c][2 * r + b] / sum[b]);
+      }
+  }
+  if (group == 0 && block == 0) clear_padding(p, t, tid, kWorkers);
+}
+
+template <int kHeadDim>
+__global__ __launch_bounds__(kThreads) void single_kernel(
+    const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap values,
+    const AttentionParams p, const SingleWork work) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const uint32_t bars = shared_address(shared) + work.stages * Shape<kHeadDim>::kStageBytes +
+                        Shape<kHeadDim>::kBarsAt;
+  Ring ring{bars, bars + 8 * work.stages, work.stages};
+  if (threadIdx.x == 0) ring.init(4);
+  __syncthreads();
+  wait_for_kernels_before();
+  let_next_kernel_start();
+  // The lanes of every warp look at one unit each: which are to be done? Most blocks have one.
+  const int lane = threadIdx.x % kWarp, blocks = gridDim.x;
+  for (int first = blockIdx.x; first < work.units; first += kWarp * blocks) {
+    const int index = first + lane * blocks;
+    const int64_t t = index / work.chunks / work.query_blocks / p.kv.kv_heads;
+    const bool is_wanted = index < work.units && !(work.has_tiles && has_many_rows(p, t));
+    for (uint32_t left = __ballot_sync(kAllLanes, is_wanted); left; left &= left - 1) {
+      attend_unit<kHeadDim>(keys, values, p, work, shared, ring,
+                            first + (__ffs(left) - 1) * blocks);
+      __syncthreads();  // the next unit writes over this one's queries
+    }
+  }
+}
+
+// Merges the splits of one row and head in ascending order; a thread has one head element. The
+// factors of a window of splits come from a running maximum, all at the same time.
+constexpr int kMergeThreads = 256, kWindow = 256;
+
+template <int kHeadDim>
+__global__ __launch_bounds__(kMergeThreads) void merge_kernel(const AttentionParams p,
+                                                              const SingleWork work) {
+  __shared__ float a[kWindow], b[kWindow], sums[kWindow], tops[kMergeThreads / kWarp];
+  const int64_t t = blockIdx.x / p.heads;
+  const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
+  wait_for_kernels_before();
+  if (work.has_tiles && has_many_rows(p, t)) return;
+  const Splits splits = splits_of(p, t);
+  if (splits.count > work.parts.splits) return;
+  const float* out = work.parts.out + blockIdx.x * int64_t{work.parts.splits} * kHeadDim;
+  const float2* of = work.parts.sums + blockIdx.x * int64_t{work.parts.splits};
+  float max = kMinusInfinity, sum = 0.0f, state = 0.0f;
+  const int e = min(tid, kHeadDim - 1);
+  for (int first = 0; first < splits.count; first += kWindow) {
+    const int count = min(kWindow, splits.count - first);
+    const float2 mine = tid < count ? of[first + tid] : float2{kMinusInfinity, 0.0f};
+    float top = mine.x;  // of this and all earlier splits of the window
+#pragma unroll
+    for (int apart = 1; apart < kWarp; apart *= 2) {
+      const float other = __shfl_up_sync(kAllLanes, top, apart);
+      if (lane >= apart) top = fmaxf(top, other);
+    }
+    if (lane == kWarp - 1) tops[warp] = top;
+    float before = __shfl_up_sync(kAllLanes, top, 1);
+    if (lane == 0) before = kMinusInfinity;
+    __syncthreads();
+    before = fmaxf(before, max);
+    for (int w = 0; w < warp; ++w) before = fmaxf(before, tops[w]);
+    for (const float x : tops) max = fmaxf(max, x);
+    join(before, mine.x, a[tid], b[tid]);
+    sums[tid] = mine.y * b[tid];
+    __syncthreads();
+#pragma unroll 8
+    for (int i = 0; i < count; ++i) {
+      sum = __fmaf_rn(sum, a[i], sums[i]);
+      state =
+          __fmaf_rn(state, a[i], __fmaf_rn(out[(first + i) * int64_t{kHeadDim} + e], b[i], 0.0f));
+    }
+    __syncthreads();
+  }
+  if (tid < kHeadDim)
+    static_cast<bf16_t*>(p.out.data)[t * p.out.stride + blockIdx.x % p.heads * kHeadDim + tid] =
+        f32_to_bf16(state / sum);
+  if (blockIdx.x % p.heads == 0) clear_padding(p, t, tid, kMergeThreads);
+}
+
+template <int kHeadDim>
+void attend_single_of(const AttentionParams& p, const Execution& on) {
+  using S = Shape<kHeadDim>;
+  const int per_group = p.heads / p.kv.kv_heads;
+  SingleWork work{.query_blocks = (per_group + kQueries - 1) / kQueries,
+                  .has_tiles = tiles_can(kHeadDim) && p.rows >= kManyRows,
+                  .c = score_factor(kHeadDim)};
+  const int64_t units = p.rows * p.kv.kv_heads * work.query_blocks;
+  const int64_t room =
+      p.scratch ? static_cast<int64_t>(kAttentionScratch / (p.rows * p.heads * (kHeadDim * 4 + 8)))
+                : 0;
+  // One block a row and head keeps all multiprocessors busy from so many on.
+  const int64_t busy = int64_t{multiprocessors()} * 9 / 10;
+  work.chunks =
+      units >= busy || room < 2 ? 1 : static_cast<int>((2 * multiprocessors() + units - 1) / units);
+  work.stages = S::kStageBytes > 32768 ? 2 : units >= 3 * busy ? 3 : 2;
+  work.parts.splits = static_cast<int>(std::min<int64_t>(room, 1 << 20));
+  work.parts.sums = static_cast<float2*>(p.scratch);
+  work.parts.out = reinterpret_cast<float*>(work.parts.sums + p.rows * p.heads * work.parts.splits);
+  work.units = static_cast<int>(units * work.chunks);
+  launch("attending", single_kernel<kHeadDim>,
+         {.blocks = work.has_tiles ? std::min(work.units, 3 * multiprocessors()) : work.units,
+          .threads = kThreads,
+          .shared_bytes = S::bytes(work.stages)},
+         on, cache_map(p.kv, p.kv.keys), cache_map(p.kv, p.kv.values), p, work);
+  if (work.chunks > 1)
+    launch("attending", merge_kernel<kHeadDim>,
+           {.blocks = static_cast<int>(p.rows * p.heads),
+            .threads = kMergeThreads,
+            .shared_bytes = 0,
+            .early = true},
+           on, p, work);
+}
+
+}  // namespace
+
+bool single_can(int head_dim) {
+  return tiles_can(head_dim) || head_dim == 256;
+}
+
+void attend_single(const AttentionParams& p, const Execution& on) {
+  switch (p.kv.head_dim) {
+    case 64:
+      return attend_single_of<64>(p, on);
+    case 80:
+      return attend_single_of<80>(p, on);
+    case 96:
+      return attend_single_of<96>(p, on);
+    case 256:
+      return attend_single_of<256>(p, on);
+    default:
+      return attend_single_of<128>(p, on);
+  }
+}
+
+}  // namespace invar::cuda

@@ -1,0 +1,591 @@
+// Attention of tiles of rows that share a block table: prompts (order `hopper`, numerics 4).
+//
+// A block takes 64 rows of two query heads of a key/value head, or 128 rows of one, a warpgroup
+// each. One warp fetches keys and values split by split. While the tensor cores multiply a split's
+// second half of values and the next split's keys, the warpgroups compute probabilities.
+#include "kernels/cuda/attention_rows.cuh"
+#include "kernels/cuda/wgmma_values.cuh"
+
+namespace invar::cuda {
+
+namespace {
+
+constexpr int kThreads = 384, kMaxTileRows = 128, kStages = 2;
+constexpr int kBoxBytes = kSplitPlaces * 128;  // 64 columns of a split's places
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// What the warpgroups do next: rows [begin, end) of a tile, which share a table.
+struct Task {
+  int64_t first_row;     // the tile's, in the batch
+  int head;              // the first warpgroup's
+  int split, splits;     // the first one, and how many; none: there is nothing left to do
+  int all_from, all_to;  // places that every row sees
+  int first[kMaxTileRows], last[kMaxTileRows];  // places that a row sees; none outside of the task
+};
+
+// How the batch is cut into tiles. Blocks take them in turns, the later rows first: they take
+// longer.
+struct TileWork {
+  int tile_rows, tiles, pairs;  // pairs of warpgroups for a key/value head's queries
+  float c;
+
+  __host__ __device__ int items(int kv_heads) const { return tiles * pairs * kv_heads; }
+};
+
+template <int kHeadDim>
+struct Shape {
+  static constexpr int kBoxes = (kHeadDim + 63) / 64, kSteps = (kHeadDim + 15) / 16;
+  static constexpr int kFirst = 64,
+                       kSecond = kHeadDim - kFirst;      // columns of values, in two halves
+  static constexpr int kQueryBytes = kBoxes * 64 * 128;  // of a warpgroup
+  static constexpr int kStageBytes = kBoxes * kBoxBytes;
+  static constexpr int kKeysAt = 2 * kQueryBytes, kValuesAt = kKeysAt + kStages * kStageBytes,
+                       kTaskAt = kValuesAt + kStages * kStageBytes,
+                       kBarsAt = kTaskAt + (sizeof(Task) + 15) / 16 * 16,
+                       kBytes = kBarsAt + 16 * (2 * kStages + 1);
+};
+
+// ---- The warp that fetches
+
+__device__ __forceinline__ int warp_lowest(int x) {
+  return __reduce_min_sync(kAllLanes, x);
+}
+__device__ __forceinline__ int warp_highest(int x) {
+  return __reduce_max_sync(kAllLanes, x);
+}
+
+template <int kHeadDim>
+__device__ void fetch(const AttentionParams& p, const TileWork& work, const CUtensorMap& queries,
+                      const CUtensorMap& keys, const CUtensorMap& values, uint32_t base, Task& task,
+                      Ring key_ring, Ring value_ring, Ring task_ring) {
+  using S = Shape<kHeadDim>;
+  const int lane = threadIdx.x, groups = p.kv.kv_heads, per_group = p.heads / groups;
+  const int items = work.items(groups), blocks = gridDim.x;
+  wait_for_kernels_before();
+  for (int turn = 0; turn * blocks < items; ++turn) {
+    const int place = static_cast<int>(turn % 2 ? blocks - 1 - blockIdx.x : blockIdx.x);
+    const int item = turn * blocks + place;
+    if (item >= items) continue;
+    const int group = item % groups, job = item / groups;
+    const int64_t t0 = int64_t{work.tiles - 1 - job / work.pairs} * work.tile_rows;
+    const int rows = static_cast<int>(t0 + work.tile_rows < p.rows ? work.tile_rows : p.rows - t0);
+    const int heads_at_once = work.tile_rows == 64 ? 2 : 1;
+    const int head = group * per_group + job % work.pairs * heads_at_once;
+    for (int begin = 0; begin < rows;) {
+      const int32_t table = p.table_of[t0 + begin];
+      int end = rows;
+      for (int i = begin + 1 + lane; i < rows; i += kWarp)
+        if (p.table_of[t0 + i] != table && i < end) end = i;
+      end = warp_lowest(end);
+      if (end - begin < kManyRows && !has_many_rows(p, t0 + begin)) {
+        begin = end;
+        continue;
+      }
+      int lowest = INT32_MAX, highest = -1, all_from = 0, all_to = INT32_MAX;
+      int first[kMaxTileRows / kWarp], last[kMaxTileRows / kWarp];
+#pragma unroll
+      for (int n = 0; n < kMaxTileRows / kWarp; ++n) {
+        const int row = n * kWarp + lane;
+        first[n] = 0;
+        last[n] = -1;
+        if (row < begin || row >= end) continue;
+        first[n] = first_place(p, t0 + row);
+        last[n] = p.positions[t0 + row];
+        lowest = min(lowest, first[n]);
+        highest = max(highest, last[n]);
+        all_from = max(all_from, first[n]);
+        all_to = min(all_to, last[n]);
+      }
+      lowest = warp_lowest(lowest);
+      highest = warp_highest(highest);
+      all_from = warp_highest(all_from);
+      all_to = warp_lowest(all_to);
+      const int split = lowest / kSplitPlaces, splits = highest / kSplitPlaces + 1 - split;
+      barrier_wait(task_ring.empty, task_ring.parity ^ 1);
+#pragma unroll
+      for (int n = 0; n < kMaxTileRows / kWarp; ++n) {
+        task.first[n * kWarp + lane] = first[n];
+        task.last[n * kWarp + lane] = last[n];
+      }
+      if (lane == 0) {
+        task.first_row = t0;
+        task.head = head;
+        task.split = split;
+        task.splits = splits;
+        task.all_from = all_from;
+        task.all_to = all_to;
+      }
+      __syncwarp();
+      if (lane == 0) {
+        barrier_expect(task_ring.full, 2 * S::kQueryBytes);
+        for (int w = 0; w < 2; ++w)
+          for (int c = 0; c < S::kBoxes; ++c)
+            load_box(base + w * S::kQueryBytes + c * 64 * 128, queries, c * 64,
+                     head + (heads_at_once == 2 ? w : 0),
+                     static_cast<int>(t0) + (heads_at_once == 2 ? 0 : w * 64), task_ring.full);
+      }
+      task_ring.parity ^= 1;
+
+      // Pages outside of the rows' places need not exist: the nearest that does is read instead.
+      const int32_t* pages = p.tables[table];
+      const int page_places = p.kv.page_places, per_split = kSplitPlaces / page_places;
+      const int first_page = lowest / page_places, last_page = highest / page_places;
+      int window = 0;
+      for (int i = 0; i < splits; ++i) {
+        const int at = i * per_split % kWarp, page0 = (split + i) * per_split;
+        if (at == 0) window = pages[min(max(page0 + lane, first_page), last_page)];
+        for (int which = 0; which < 2; ++which) {
+          Ring& ring = which ? value_ring : key_ring;
+          const CUtensorMap& map = which ? values : keys;
+          const uint32_t to =
+              base + (which ? S::kValuesAt : S::kKeysAt) + ring.stage * S::kStageBytes;
+          barrier_wait(ring.empty_now(), ring.parity ^ 1);
+          if (lane == 0) barrier_expect(ring.full_now(), S::kStageBytes);
+          for (int j = 0; j < per_split; ++j) {
+            const int page = __shfl_sync(kAllLanes, window, at + j);
+            if (lane == 0)
+              for (int c = 0; c < S::kBoxes; ++c)
+                load_box(to + c * kBoxBytes + j * page_places * 128, map, c * 64, 0,
+                         page * groups + group, ring.full_now());
+          }
+          ring.next();
+        }
+      }
+      begin = end;
+    }
+  }
+  barrier_wait(task_ring.empty, task_ring.parity ^ 1);
+  if (lane == 0) {
+    task.splits = 0;
+    barrier_arrive(task_ring.full);
+  }
+}
+
+// ---- The warpgroups
+
+// The state of the two rows that a lane has a part of, and what the last split does to it.
+struct RowState {
+  float max[2], sum[2];  // M and L
+  float a[2], b[2];
+  float zero[2];  // -0 where the split is not merged: then O stays as it is, a zero's sign, too
+};
+
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
+}
+
+// The largest score of both rows. Bit patterns of floats that are not negative compare as integers,
+// three at a time and beside the floating-point pipe; `lowest` is the lowest negative score, or 0.
+__device__ __forceinline__ void largest(const float (&s)[64], float (&top)[2], float (&lowest)[2]) {
+  int high[4];
+  unsigned low[4];
+#pragma unroll
+  for (int q = 0; q < 4; ++q) {
+    const int at = q % 2 * 2 + q / 2 * 4;
+    high[q] = max(__float_as_int(s[at]), __float_as_int(s[at + 1]));
+    low[q] = max(__float_as_uint(s[at]), __float_as_uint(s[at + 1]));
+  }
+#pragma unroll
+  for (int x = 2; x < 16; x += 2)
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      const int at = 4 * x + q % 2 * 2 + q / 2 * 4;
+      high[q] = __vimax3_s32(high[q], __float_as_int(s[at]), __float_as_int(s[at + 1]));
+      low[q] = __vimax3_u32(low[q], __float_as_uint(s[at]), __float_as_uint(s[at + 1]));
+    }
+  bool is_negative = false;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    int h = max(high[r], high[r + 2]);
+    const unsigned l = max(low[r], low[r + 2]);
+    h = max(h, __shfl_xor_sync(kAllLanes, h, 1));
+    h = max(h, __shfl_xor_sync(kAllLanes, h, 2));
+    top[r] = __int_as_float(h);
+    lowest[r] = static_cast<int>(l) < 0 ? __uint_as_float(l) : 0.0f;
+    is_negative = is_negative || h < 0;
+  }
+  if (!__any_sync(kAllLanes, is_negative)) return;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float most = fmaxf(s[2 * r], s[2 * r + 1]);
+#pragma unroll
+    for (int x = 1; x < 16; ++x) most = fmaxf(most, fmaxf(s[4 * x + 2 * r], s[4 * x + 2 * r + 1]));
+    top[r] = quad_max(most);
+  }
+}
+
+// s = exp2(fma(s, c, minus_max)) for arguments below 128, eight at a time so that the operations of
+// one do not wait for each other. kClamp: some may be below -126, where the result is 0.
+template <bool kClamp>
+__device__ __forceinline__ void exponentials(float (&s)[64], float c, const float (&minus_max)[2]) {
+  constexpr int kAtOnce = 8;
+#pragma unroll
+  for (int x = 0; x < 64; x += kAtOnce) {
+    float z[kAtOnce], f[kAtOnce], y[kAtOnce];
+#pragma unroll
+    for (int q = 0; q < kAtOnce; ++q) f[q] = __fmaf_rn(s[x + q], c, minus_max[q / 2 % 2]);
+    if constexpr (kClamp) {
+#pragma unroll
+      for (int q = 0; q < kAtOnce; ++q) f[q] = f[q] < -126.0f ? -127.0f : f[q];
+    }
+#pragma unroll
+    for (int q = 0; q < kAtOnce; ++q)
+      asm volatile("add.rn.ftz.f32 %0, %1, 0f4B400000;" : "=f"(z[q]) : "f"(f[q]));
+#pragma unroll
+    for (int q = 0; q < kAtOnce; ++q)
+      asm volatile("sub.rn.ftz.f32 %0, %1, 0f4B400000;" : "=f"(y[q]) : "f"(z[q]));
+#pragma unroll
+    for (int q = 0; q < kAtOnce; ++q)
+      asm volatile("sub.rn.ftz.f32 %0, %0, %1;" : "+f"(f[q]) : "f"(y[q]));
+    constexpr auto kCoefficients = math::constants::kExp2;
+#pragma unroll
+    for (int q = 0; q < kAtOnce; ++q)
+      asm volatile("fma.rn.ftz.f32 %0, %1, %2, %3;"
+                   : "=f"(y[q])
+                   : "f"(f[q]), "f"(kCoefficients[0]), "f"(kCoefficients[1]));
+#pragma unroll
+    for (int i = 2; i <= 6; ++i)
+#pragma unroll
+      for (int q = 0; q < kAtOnce; ++q)
+        asm volatile("fma.rn.ftz.f32 %0, %0, %1, %2;"
+                     : "+f"(y[q])
+                     : "f"(f[q]), "f"(i < 6 ? kCoefficients[i < 6 ? i : 0] : 1.0f));
+        // The low bits of z are the integer part; with -127 and f = 0 the result is +0.
+#pragma unroll
+    for (int q = 0; q < kAtOnce; ++q)
+      s[x + q] = __uint_as_float(__float_as_uint(y[q]) + (__float_as_uint(z[q]) << 23));
+  }
+}
+
+// sum64 of both rows' 128 probabilities (numerics 3).
+__device__ __forceinline__ void sums(const float (&p)[64], float (&sum)[2]) {
+  float s[4][4];
+#pragma unroll
+  for (int x = 0; x < 4; ++x)
+#pragma unroll
+    for (int q = 0; q < 4; ++q)
+      s[x][q] = (p[4 * x + q] + p[4 * (x + 8) + q]) + (p[4 * (x + 4) + q] + p[4 * (x + 12) + q]);
+#pragma unroll
+  for (int q = 0; q < 4; ++q) {
+    s[0][q] = (s[0][q] + s[2][q]) + (s[1][q] + s[3][q]);
+    s[0][q] = s[0][q] + __shfl_xor_sync(kAllLanes, s[0][q], 2);
+    s[0][q] = s[0][q] + __shfl_xor_sync(kAllLanes, s[0][q], 1);
+  }
+  sum[0] = s[0][0] + s[0][1];
+  sum[1] = s[0][2] + s[0][3];
+}
+
+struct RowRange {
+  int first[2], last[2];  // valid places of the lane's two rows
+};
+
+// From the scores of the split at `base` to its probabilities, in place, and the state after it.
+__device__ __forceinline__ void probabilities(float (&s)[64], int base, const RowRange& range,
+                                              bool is_partial, int lane, float c, RowState& state) {
+  // What the tensor cores wrote is looked at as integers only from here on.
+#pragma unroll
+  for (int x = 0; x < 64; ++x) asm volatile("" : "+f"(s[x])::"memory");
+  bool has_place[2] = {true, true};
+  if (is_partial) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      has_place[r] = range.last[r] >= base && range.first[r] < base + kSplitPlaces;
+      const int last = range.last[r] - base - lane % 4 * 2,
+                first = range.first[r] - base - lane % 4 * 2;
+#pragma unroll
+      for (int x = 0; x < 16; ++x) {
+        if (x * 8 > last || x * 8 < first) s[4 * x + 2 * r] = kMinusInfinity;
+        if (x * 8 + 1 > last || x * 8 + 1 < first) s[4 * x + 2 * r + 1] = kMinusInfinity;
+      }
+    }
+  }
+  float top[2], lowest[2], max[2], minus[2];
+  largest(s, top, lowest);
+  bool is_low = false, is_odd = false;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    max[r] = top[r] * c;
+    minus[r] = has_place[r] ? -max[r] : 0.0f;
+    is_low = is_low || __fmaf_rn(lowest[r], c, minus[r]) < -126.0f;
+    // Below 2^29 the rounding of max cannot make an argument of 128; infinities and NaN are not.
+    is_odd = is_odd || (has_place[r] && !(fabsf(max[r]) < 0x1p29f));
+  }
+  if (__any_sync(kAllLanes, is_odd)) {
+#pragma unroll
+    for (int x = 0; x < 64; ++x) s[x] = math::exp2(__fmaf_rn(s[x], c, minus[x / 2 % 2]));
+  } else if (__any_sync(kAllLanes, is_low)) {
+    exponentials<true>(s, c, minus);
+  } else {
+    exponentials<false>(s, c, minus);
+  }
+  float sum[2];
+  sums(s, sum);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float e = exp2_below_128(-fabsf(state.max[r] - max[r]));
+    const bool is_higher = max[r] > state.max[r];
+    state.a[r] = is_higher && has_place[r] ? e : 1.0f;
+    state.b[r] = !has_place[r] ? -0.0f : is_higher ? 1.0f : e;
+    state.zero[r] = has_place[r] ? 0.0f : -0.0f;
+    state.max[r] = has_place[r] ? fmaxf(state.max[r], max[r]) : state.max[r];
+    state.sum[r] = __fmaf_rn(state.sum[r], state.a[r], sum[r] * state.b[r]);
+  }
+}
+
+// O = O * a + o * b. The inner fma is the product, and makes a first split's o what it sets O to.
+template <int kValues>
+__device__ __forceinline__ void merge(float (&out)[kValues], const float (&split)[kValues],
+                                      const RowState& state) {
+#pragma unroll
+  for (int x = 0; x < kValues; ++x) {
+    const int r = x / 2 % 2;
+    out[x] = __fmaf_rn(out[x], state.a[r], __fmaf_rn(split[x], state.b[r], state.zero[r]));
+  }
+}
+
+template <int kValues>
+__device__ __forceinline__ void range_of(const float (&out)[kValues], float& low, float& high) {
+#pragma unroll
+  for (int x = 0; x < kValues; ++x) {
+    low = fminf(low, fabsf(out[x]));
+    high = fmaxf(high, fabsf(out[x]));
+  }
+}
+
+// Quotients of both rows: by a reciprocal and two corrections where that is exact, else as they
+// are.
+template <int kValues>
+__device__ __forceinline__ void write(float (&out)[kValues], const RowState& state, bool is_tame,
+                                      bf16_t* const (&to)[2], int column, const bool (&wanted)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float sum = state.sum[r], reciprocal = __frcp_rn(sum);
+#pragma unroll
+    for (int x = 0; x < kValues / 4; ++x) {
+      float y[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float o = out[4 * x + 2 * r + i];
+        if (is_tame) {
+          float q = o * reciprocal;
+          q = __fmaf_rn(__fmaf_rn(-sum, q, o), reciprocal, q);
+          y[i] = __fmaf_rn(__fmaf_rn(-sum, q, o), reciprocal, q);
+        } else {
+          y[i] = o / sum;
+        }
+      }
+      if (wanted[r])
+        *reinterpret_cast<uint32_t*>(to[r] + column + x * 8) = pack_any_bf16(y[0], y[1]);
+    }
+  }
+}
+
+template <int kHeadDim>
+__device__ void attend(const AttentionParams& p, const TileWork& work, uint32_t base,
+                       const Task& task, Ring key_ring, Ring value_ring, Ring task_ring) {
+  using S = Shape<kHeadDim>;
+  constexpr int kSecond = S::kSecond;
+  const int warpgroup = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 128 - 1, 0);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x % 128 / kWarp;
+  const int row = (work.tile_rows == 64 ? 0 : warpgroup * 64) + warp * 16 + lane / 4;
+  const uint64_t queries = describe_rows(base + warpgroup * S::kQueryBytes);
+  const float c = work.c;
+  for (;;) {
+    barrier_wait(task_ring.full, task_ring.parity);
+    task_ring.parity ^= 1;
+    const int splits = task.splits;
+    if (splits == 0) return;
+    const int head = task.head + (work.tile_rows == 64 ? warpgroup : 0);
+    const int all_from = task.all_from, all_to = task.all_to;
+    const RowRange range = {{task.first[row], task.first[row + 8]},
+                            {task.last[row], task.last[row + 8]}};
+    const int64_t t = task.first_row + row;
+    int at = task.split * kSplitPlaces;
+
+    float s[64], out[S::kFirst / 2], part[S::kFirst / 2];
+    float out2[kSecond > 0 ? kSecond / 2 : 4], part2[kSecond > 0 ? kSecond / 2 : 4];
+    uint32_t weights[8][4];
+    RowState state = {.max = {kMinusInfinity, kMinusInfinity}, .sum = {0.0f, 0.0f}};
+#pragma unroll
+    for (float& x : out) x = 0.0f;
+#pragma unroll
+    for (float& x : out2) x = 0.0f;
+
+    const auto multiply_keys = [&] {
+      const int stage = __shfl_sync(kAllLanes, key_ring.stage, 0);
+      const uint64_t keys = describe_rows(base + S::kKeysAt + stage * S::kStageBytes);
+      steps_begin();
+#pragma unroll
+      for (int k = 0; k < S::kSteps; ++k)
+        product_step<kSplitPlaces>(s, queries + k / 4 * (64 * 8) + k % 4 * 2,
+                                   keys + k / 4 * (kBoxBytes / 16) + k % 4 * 2, k != 0);
+      steps_commit();
+    };
+    const auto values_at = [&](int half) {
+      const int stage = __shfl_sync(kAllLanes, value_ring.stage, 0);
+      return describe_columns(base + S::kValuesAt + stage * S::kStageBytes + half * kBoxBytes);
+    };
+    const auto multiply_first = [&] {
+      steps_begin();
+      const uint64_t values = values_at(0);
+#pragma unroll
+      for (int k = 0; k < 8; ++k)
+        values_step<S::kFirst>(part, weights[k], values + k * 128, k != 0);
+      steps_commit();
+    };
+    const auto multiply_second = [&] {
+      if constexpr (kSecond > 0) {
+        steps_begin();
+        const uint64_t values = values_at(1);
+#pragma unroll
+        for (int k = 0; k < 8; ++k)
+          values_step<kSecond>(part2, weights[k], values + k * 128, k != 0);
+        steps_commit();
+      }
+    };
+    const auto release = [&](Ring& ring) {
+      if (lane == 0) barrier_arrive(ring.empty_now());
+      ring.next();
+    };
+    const auto soften = [&] {
+      const bool is_partial = at + kSplitPlaces - 1 > all_to || at < all_from;
+      probabilities(s, at, range, is_partial, lane, c, state);
+      at += kSplitPlaces;
+    };
+    const auto pack = [&] {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) weights[i / 4][i % 4] = pack_bf16(s[2 * i], s[2 * i + 1]);
+    };
+
+    barrier_wait(key_ring.full_now(), key_ring.parity);
+    multiply_keys();
+    steps_wait<0>();
+    release(key_ring);
+    soften();
+    pack();
+#pragma unroll 1
+    for (int i = 1; i < splits; ++i) {
+      const RowState before = state;
+      barrier_wait(value_ring.full_now(), value_ring.parity);
+      barrier_wait(key_ring.full_now(), key_ring.parity);
+      multiply_first();
+      multiply_keys();
+      steps_wait<1>();
+      merge(out, part, before);
+      multiply_second();
+      steps_wait<(kSecond > 0)>();
+      release(key_ring);
+      soften();
+      steps_wait<0>();
+      release(value_ring);
+      if constexpr (kSecond > 0) merge(out2, part2, before);
+      pack();
+    }
+    if (lane == 0) barrier_arrive(task_ring.empty);  // queries and task have been read
+    barrier_wait(value_ring.full_now(), value_ring.parity);
+    multiply_first();
+    multiply_second();
+    steps_wait<0>();
+    release(value_ring);
+    merge(out, part, state);
+    if constexpr (kSecond > 0) merge(out2, part2, state);
+
+    float low = std::numeric_limits<float>::infinity(), high = 0.0f;
+    range_of(out, low, high);
+    if constexpr (kSecond > 0) range_of(out2, low, high);
+    const bool is_tame =
+        low > 0x1p-70f && high < 0x1p100f && state.sum[0] < 0x1p30f && state.sum[1] < 0x1p30f;
+    const bool wanted[2] = {range.last[0] >= 0, range.last[1] >= 0};
+    bf16_t* const rows = static_cast<bf16_t*>(p.out.data) + t * p.out.stride;
+    bf16_t* const to[2] = {rows, rows + 8 * p.out.stride};
+    const int column = head * kHeadDim + lane % 4 * 2;
+    write(out, state, is_tame, to, column, wanted);
+    if constexpr (kSecond > 0) write(out2, state, is_tame, to, column + S::kFirst, wanted);
+    if (head == p.heads - 1)
+      for (int r = 0; r < 2; ++r)
+        if (wanted[r]) clear_padding(p, t + 8 * r, lane % 4, 4);
+  }
+}
+
+template <int kHeadDim>
+__global__ __launch_bounds__(kThreads,
+                             1) void tiles_kernel(const __grid_constant__ CUtensorMap queries,
+                                                  const __grid_constant__ CUtensorMap keys,
+                                                  const __grid_constant__ CUtensorMap values,
+                                                  const AttentionParams p, const TileWork work) {
+  using S = Shape<kHeadDim>;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const uint32_t base = shared_address(shared), bars = base + S::kBarsAt;
+  Task& task = *reinterpret_cast<Task*>(shared + S::kTaskAt);
+  const Ring key_ring{bars, bars + 8 * kStages, kStages},
+      value_ring{bars + 16 * kStages, bars + 24 * kStages, kStages},
+      task_ring{bars + 32 * kStages, bars + 32 * kStages + 8, 1};
+  if (threadIdx.x == 0) {
+    key_ring.init(8);
+    value_ring.init(8);
+    task_ring.init(8);
+  }
+  __syncthreads();
+  if (__shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 128, 0) == 0) {
+    fewer_registers<24>();
+    if (threadIdx.x < kWarp)
+      fetch<kHeadDim>(p, work, queries, keys, values, base, task, key_ring, value_ring, task_ring);
+  } else {
+    more_registers<240>();
+    attend<kHeadDim>(p, work, base, task, key_ring, value_ring, task_ring);
+  }
+}
+
+template <int kHeadDim>
+void attend_tiles_of(const AttentionParams& p, const Execution& on) {
+  using S = Shape<kHeadDim>;
+  const int per_group = p.heads / p.kv.kv_heads;
+  TileWork work{.tile_rows = per_group % 2 == 0 ? 64 : 128, .c = score_factor(kHeadDim)};
+  work.tiles = static_cast<int>((p.rows + work.tile_rows - 1) / work.tile_rows);
+  work.pairs = per_group % 2 == 0 ? per_group / 2 : per_group;
+  const uint64_t row = static_cast<uint64_t>(round_up(kHeadDim, 32)) * sizeof(bf16_t);
+  const auto queries = tensor_map<3>(
+      p.q, {.sizes = {kHeadDim, static_cast<uint64_t>(p.heads), static_cast<uint64_t>(p.rows)},
+            .strides = {row, row * p.heads},
+            .box = {64, 1, 64}});
+  const LaunchShape shape = {.blocks = std::min(work.items(p.kv.kv_heads), multiprocessors()),
+                             .threads = kThreads,
+                             .shared_bytes = S::kBytes};
+  launch("attending", tiles_kernel<kHeadDim>, shape, on, queries, cache_map(p.kv, p.kv.keys),
+         cache_map(p.kv, p.kv.values), p, work);
+}
+
+}  // namespace
+
+bool tiles_can(int head_dim) {
+  return head_dim == 64 || head_dim == 80 || head_dim == 96 || head_dim == 128;
+}
+
+void attend_tiles(const AttentionParams& p, const Execution& on) {
+  switch (p.kv.head_dim) {
+    case 64:
+      return attend_tiles_of<64>(p, on);
+    case 80:
+      return attend_tiles_of<80>(p, on);
+    case 96:
+      return attend_tiles_of<96>(p, on);
+    default:
+      return attend_tiles_of<128>(p, on);
+  }
+}
+
+float score_factor(int head_dim) {
+  return static_cast<float>(0x1.71547652b82fep+0 / __builtin_sqrt(static_cast<double>(head_dim)));
+}
+
+CUtensorMap cache_map(const KvLayer& kv, const bf16_t* data) {
+  constexpr uint64_t kAnyPages = uint64_t{1} << 31;  // a table names only pages that exist
+  const uint64_t row = static_cast<uint64_t>(kv.row_elements()) * sizeof(bf16_t),
+                 places = static_cast<uint64_t>(kv.page_places);
+  return tensor_map<3>(data, {.sizes = {static_cast<uint64_t>(kv.head_dim), places, kAnyPages},
+                              .strides = {row, row * places},
+                              .box = {64, static_cast<uint32_t>(kv.page_places), 1}});
+}
+
+}  // namespace invar::cuda
