@@ -815,7 +815,7 @@ class Batch(CliTest):
                   self.request("bad", prompt="x", guided_regex="("),
                   self.request("two", prompt="x", guided_regex="a", guided_choice=["b"]),
                   self.chat_line("keyword", messages=hello, response_format={"type": "json_schema", "json_schema": {
-                      "schema": {"type": "integer", "minimum": 3}}}),
+                      "schema": {"type": "array", "uniqueItems": True}}}),
                   self.chat_line("type", messages=hello, response_format={"type": "xml"}),
                   self.request("schema text", prompt="x", guided_json="{", seed=0)]
         done, answers = self.run_lines(lines)
@@ -844,7 +844,7 @@ class Batch(CliTest):
             self.assertTrue(1 <= len(thing["tags"]) <= 3 and set(thing["tags"]) <= {"red", "green"})
             self.assertIsInstance(thing.get("size", 0), int)
         self.assertIsNone(by_name["free"]["error"])
-        for name, error in [("bad", "a ( that is not closed"), ("two", "one form"), ("keyword", "minimum"),
+        for name, error in [("bad", "a ( that is not closed"), ("two", "one form"), ("keyword", "uniqueItems"),
                             ("type", "response_format"), ("schema text", "JSON")]:
             self.assertIn(error, by_name[name]["error"]["message"])
         # The control: without the grammar the same seeds give other texts; the schedule changes nothing.

@@ -86,7 +86,7 @@ def bodies():
                 made("a back reference", completion(guided_regex="(a)\\1"), ""), made("a look-ahead", completion(guided_regex="(?=a)b"), ""),
                 made("a regex that is a list", completion(guided_regex=["a"]), "regex"),
                 made("an empty choice", completion(guided_choice=[]), "choose"), made("choices that are numbers", completion(guided_choice=[1]), "choose"),
-                made("200000 choices", completion(guided_choice=[f"{i}" for i in range(100000)]), ""), made("two forms", completion(guided_regex="a", guided_choice=["a"]), ""))
+                made("two forms", completion(guided_regex="a", guided_choice=["a"]), ""))
     yield from (made("a schema of no type", schema({"type": "nonsense"}), ""), made("a schema that is a list", schema([]), "schema"), made("a schema that calls itself", schema({"$ref": "#"}), ""),
                 made("a schema of a far address", schema({"$ref": "https://example.com/a.json"}), ""), made("a schema of a file", schema({"$ref": "file:///etc/passwd"}), ""),
                 made("100 definitions that double", schema({"$ref": "#/$defs/a0", "$defs": {f"a{i}": {"type": "array", "prefixItems": [{"$ref": f"#/$defs/a{i + 1}"}] * 2,

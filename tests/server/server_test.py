@@ -323,10 +323,13 @@ class Answers(ServerTest):
                 at = at["next"]
 
         for strict in (True, False):
-            chat = self.served.post(CHAT, messages=HI, max_tokens=900, seed=3, temperature=0, response_format={
-                "type": "json_schema", "json_schema": {"name": "x", "strict": strict, "schema": schema}})["choices"][0]
-            if chat["finish_reason"] == "stop":
-                check(chat["message"]["content"])
+            form = {"type": "json_schema", "json_schema": {"name": "x", "strict": strict, "schema": schema}}
+            chats = [self.served.post(CHAT, messages=HI, max_tokens=400, seed=i, response_format=form)["choices"][0]
+                     for i in range(6)]
+            ended = [chat["message"]["content"] for chat in chats if chat["finish_reason"] == "stop"]
+            self.assertTrue(ended, chats)
+            for text in ended:
+                check(text)
             tools = [TOOL, {"type": "function", "function": {"name": "plan", "parameters": schema, "strict": strict}}]
             for choice in ("required", {"type": "function", "function": {"name": "plan"}}):
                 self.served.post(CHAT, messages=HI, tools=tools, tool_choice=choice, max_tokens=20, seed=4)
