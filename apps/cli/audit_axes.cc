@@ -12,10 +12,10 @@ namespace invar::cli {
 namespace {
 
 // Memory for the longest sequence `times` over.
-int64_t pages_for(const DecoderSpec& spec, const Schedule& base, int times) {
-  const int places = base.engine.page_places;
-  const int64_t pages = (base.engine.scheduler.max_model_len + places - 1) / places;
-  return times * pages * KvStorage::page_bytes(spec.layers, places, spec.kv_heads, spec.head_dim);
+int64_t blocks_for(const DecoderSpec& spec, const Schedule& base, int times) {
+  const int slots = base.engine.block_size;
+  const int64_t blocks = (base.engine.scheduler.max_model_len + slots - 1) / slots;
+  return times * blocks * KvStorage::block_bytes(spec.layers, slots, spec.kv_heads, spec.head_dim);
 }
 
 // Every axis at once, as the seed has it: who is computed when, where, by whom, beside whom.
@@ -24,10 +24,10 @@ Schedule random_schedule(const Schedule& base, const DecoderSpec& spec, uint32_t
   const auto below = [&](size_t n) { return static_cast<int>(random() % n); };
   Schedule s = base;
   s.label = fmt::format("schedule {}", seed);
-  s.engine.page_places = 32 << below(3);
+  s.engine.block_size = 32 << below(3);
   s.engine.prefix_caching = below(2);
   s.rounds = s.engine.prefix_caching ? 1 + below(2) : 1;
-  if (below(3) == 0) s.engine.kv_bytes = pages_for(spec, base, std::max(2, live / 16));
+  if (below(3) == 0) s.engine.kv_bytes = blocks_for(spec, base, std::max(2, live / 16));
   SchedulerOptions& o = s.engine.scheduler;
   o.policy = scheduler_names()[seed % scheduler_names().size()];
   o.max_num_seqs = live + below(live);
@@ -58,7 +58,7 @@ Axis cache_sizes(bool full, const Schedule& base, const DecoderSpec& spec) {
   for (const int sequences : full ? std::vector<int>{1, 2, 3, 5, 8} : std::vector<int>{1, 3}) {
     Schedule& s = axis.schedules.emplace_back(base);
     s.label = fmt::format("{} sequences of the context", sequences);
-    s.engine.kv_bytes = pages_for(spec, base, sequences);
+    s.engine.kv_bytes = blocks_for(spec, base, sequences);
     s.fills_context = true;
   }
   Schedule& most = axis.schedules.emplace_back(base);
@@ -74,7 +74,7 @@ Axis replicas(const Schedule& base, const DecoderSpec& spec) {
     s.label = fmt::format("{} replicas", count);
     s.replicas = count;
     s.neighbours = 7;
-    s.engine.kv_bytes = pages_for(spec, base, 2);
+    s.engine.kv_bytes = blocks_for(spec, base, 2);
   }
   return axis;
 }
@@ -134,10 +134,10 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
   }
   if (devices.schedules.size() > 1) axes.push_back(std::move(devices));
 
-  Axis pages{"page size", {}, false};
-  for (const int places : {32, 64, 128})
-    vary(pages, fmt::format("{} places", places)).engine.page_places = places;
-  axes.push_back(std::move(pages));
+  Axis blocks{"block size", {}, false};
+  for (const int slots : {32, 64, 128})
+    vary(blocks, fmt::format("{} slots", slots)).engine.block_size = slots;
+  axes.push_back(std::move(blocks));
 
   Axis ranks{"ranks", {}, true};
   for (int size = 1; size <= std::min(attention_output_runs(spec), down_runs(spec)); size *= 2)
@@ -167,7 +167,7 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
   Schedule& evicted = vary(cache, "evicted");
   evicted.rounds = 2;
   evicted.neighbours = 20;
-  evicted.engine.kv_bytes = pages_for(spec, base, 1);
+  evicted.engine.kv_bytes = blocks_for(spec, base, 1);
   axes.push_back(std::move(cache));
 
   Axis preemption{"preemption", {}, true, false, true};
@@ -175,7 +175,7 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
   for (const bool caching : {false, true}) {
     Schedule& s = vary(preemption, caching ? "little room" : "little room, no cache");
     s.engine.prefix_caching = caching;
-    s.engine.kv_bytes = pages_for(spec, base, 1);
+    s.engine.kv_bytes = blocks_for(spec, base, 1);
   }
   axes.push_back(std::move(preemption));
 
@@ -185,10 +185,10 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
   Axis trees{"draft trees", {}, true};
   vary(trees, "plain");
   for (uint32_t seed = 1; seed <= (full ? 8u : 2u); ++seed)
-    for (const int places : full ? std::vector<int>{32, 64, 128} : std::vector<int>{32}) {
-      Schedule& s = vary(trees, fmt::format("trees {}, pages of {}", seed, places));
+    for (const int slots : full ? std::vector<int>{32, 64, 128} : std::vector<int>{32}) {
+      Schedule& s = vary(trees, fmt::format("trees {}, blocks of {}", seed, slots));
       s.trees = seed;
-      s.engine.page_places = places;
+      s.engine.block_size = slots;
     }
   axes.push_back(std::move(trees));
 

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t kFirstNeighbour = 1000;  // ids below are probes
 
-// The requests whose bits are compared: short and long, across the edges of leaves, pages and
+// The requests whose bits are compared: short and long, across the edges of leaves, blocks and
 // splits.
 std::vector<Request> probes(int vocab, int answer) {
   std::vector<Request> all;
@@ -68,11 +68,11 @@ DraftTree grow_tree(std::span<const int32_t> tokens, int base, int depth, int vo
 // every token.
 class TreeVerifier {
  public:
-  TreeVerifier(Model& model, int places, int page_places, uint32_t seed)
+  TreeVerifier(Model& model, int slots, int block_size, uint32_t seed)
       : model_(model),
-        runner_(model, {.pages = places / page_places + 1 + kScratchPages,
-                        .page_places = page_places,
-                        .max_rows = std::max(places, 64),
+        runner_(model, {.blocks = slots / block_size + 1 + kScratchBlocks,
+                        .block_size = block_size,
+                        .max_rows = std::max(slots, 64),
                         .max_logit_rows = 64}),
         reader_(model.host_kernels()),
         random_(seed) {}
@@ -84,8 +84,8 @@ class TreeVerifier {
               end = static_cast<int>(tokens_.size());
     result_ = {.tokens = answer};
     hash_ = LogitsHash();
-    own_.pages.clear();
-    for (int i = 0; i * runner_.limits().page_places < end; ++i) own_.pages.push_back(i);
+    own_.blocks.clear();
+    for (int i = 0; i * runner_.limits().block_size < end; ++i) own_.blocks.push_back(i);
     prefill(prompt - 1);
     for (int base = prompt - 1; base + 1 < end;)
       base += step(base, std::min<int>(random_() % 5, end - base - 2));
@@ -94,7 +94,7 @@ class TreeVerifier {
   }
 
  private:
-  static constexpr int kScratchPages = 64;
+  static constexpr int kScratchBlocks = 64;
 
   void prefill(int count) {
     if (count == 0) return;
@@ -106,12 +106,12 @@ class TreeVerifier {
 
   // One tree of `depth` levels below the token at `base`; returns how many tokens it confirmed.
   int step(int base, int depth) {
-    const int places = runner_.limits().page_places, vocab = model_.spec().vocab;
+    const int slots = runner_.limits().block_size, vocab = model_.spec().vocab;
     const DraftTree tree = grow_tree(tokens_, base, depth, vocab, random_);
     Batch batch{.rows = tree.rows, .sequences = {own_}, .logit_rows = tree.path};
-    const int scratch = scratch_pages_needed(batch.rows, places);
+    const int scratch = scratch_blocks_needed(batch.rows, slots);
     for (int i = 0; i < scratch; ++i)
-      batch.scratch_pages.push_back(runner_.limits().pages - kScratchPages + i);
+      batch.scratch_blocks.push_back(runner_.limits().blocks - kScratchBlocks + i);
     ForwardIo io;
     runner_.run(batch, io);
     ScopedFlushToZero flush;
@@ -122,10 +122,10 @@ class TreeVerifier {
       reader_.read(logits, tokens_[base + d + 1], 0, logprobs);
       result_.probabilities.push_back(std::exp(double{logprobs.logprob}));
     }
-    placement_.build(batch.rows, batch.sequences, batch.scratch_pages, places);
-    std::vector<PlaceCopy> copies;
-    placement_.accept(batch.rows, tree.path.back(), own_.pages, copies);
-    runner_.copy_places(copies);
+    placement_.build(batch.rows, batch.sequences, batch.scratch_blocks, slots);
+    std::vector<SlotCopy> copies;
+    placement_.accept(batch.rows, tree.path.back(), own_.blocks, copies);
+    runner_.copy_slots(copies);
     return depth + 1;
   }
 
@@ -324,8 +324,8 @@ Answers AuditRunner::run_replicas(const Schedule& schedule) {
 Answers AuditRunner::run_trees(const Schedule& schedule) {
   Answers answers = run_engine(schedule);
   Model& model = this->model(schedule.model);
-  const int places = schedule.engine.scheduler.max_model_len;
-  TreeVerifier verifier(model, places, schedule.engine.page_places, schedule.trees);
+  const int slots = schedule.engine.scheduler.max_model_len;
+  TreeVerifier verifier(model, slots, schedule.engine.block_size, schedule.trees);
   for (const Request& request : probes(model.spec().vocab, answer_tokens_))
     answers[request.id] = verifier.verify(request, answers[request.id].tokens);
   return answers;

@@ -21,7 +21,7 @@ struct Schedule {
   uint32_t arrival = 0;  // seed of the order of arrival; 0: as listed
   int at_once = 0;       // requests that come before the first step, whatever the order
   bool one_at_a_time = false;
-  int rounds = 1;      // of the same requests; the last one counts, so that it finds cached pages
+  int rounds = 1;      // of the same requests; the last one counts, so that it finds cached blocks
   uint32_t trees = 0;  // seed of draft trees that the answers are verified by; 0: none
   bool elsewhere = false;      // in a process of its own
   int replicas = 1;            // engines that share the requests, each with a cache of another size
@@ -47,7 +47,7 @@ class Collector final : public OutputSink {
 // What a run did, so that an audit can tell that it tried what it says.
 struct RunCounts {
   int64_t cached = 0, preempted = 0;
-  int most_live = 0;  // sequences that hold pages, at the same time
+  int most_live = 0;  // sequences that hold blocks, at the same time
 };
 
 // Keeps the last model, since most schedules differ only in the engine.

@@ -76,7 +76,7 @@ Seconds run_requests(Model& model, int sequences, int prompt, int answer, int ma
     engine.set_times(is_first && answer > 1 ? nullptr : times);
     const Timer step;
     engine.step(sink);
-    if (engine.last_step().rows == sequences && engine.last_step().draws == sequences &&
+    if (engine.last_step().rows == sequences && engine.last_step().samples == sequences &&
         prompt > 1) {
       seconds.decode += step.seconds();
       ++seconds.decode_steps;

@@ -32,7 +32,7 @@ class LoadBench {
       fail_usage("expected a model of at least {} positions for this load, found {}",
                  spec_.longest(), model.spec().max_positions);
     // What no scheduler takes is refused before anything runs.
-    PagePool pool(spec_.longest(), 64);
+    BlockPool pool(spec_.longest(), 64);
     for (const PolicySpec& policy : spec_.policies)
       for (const int budget : policy.budgets)
         make_scheduler(options(policy.name, budget).scheduler, pool);
@@ -85,13 +85,13 @@ class LoadBench {
   std::unique_ptr<LoadServer> server(const std::string& clock, const EngineOptions& o) {
     if (clock != "model") return make_engine_server(model_, o);
     SchedulerOptions s = o.scheduler;
-    return make_scheduler_server(s, pages(o), o.page_places);
+    return make_scheduler_server(s, blocks(o), o.block_size);
   }
 
   // As many as the engine would have.
-  int pages(const EngineOptions& o) {
-    if (pages_ == 0) pages_ = Engine(model_, o).num_pages();
-    return pages_;
+  int blocks(const EngineOptions& o) {
+    if (blocks_ == 0) blocks_ = Engine(model_, o).num_blocks();
+    return blocks_;
   }
 
   void measure_cost(LoadReport& report) {
@@ -155,7 +155,7 @@ class LoadBench {
   ProgressLine progress_;
   std::optional<StepCost> cost_;
   double first_rate_ = 1;
-  int pages_ = 0, shown_ = 0;
+  int blocks_ = 0, shown_ = 0;
 };
 
 std::string machine(const Model& model, double load_before) {

@@ -19,13 +19,13 @@ struct BenchScheduleFlags {
   bool json = false;
 };
 
-constexpr int kPrompt = 128, kLongestAnswer = 256, kPagePlaces = 64;
+constexpr int kPrompt = 128, kLongestAnswer = 256, kBlockSize = 64;
 
 // Keeps `live` sequences in a scheduler, waiting or running: who ends is replaced.
 class Load {
  public:
   Load(const std::string& policy, const BenchScheduleFlags& flags)
-      : pool_(flags.live * ((kPrompt + kLongestAnswer) / kPagePlaces + 1) * 2, kPagePlaces) {
+      : pool_(flags.live * ((kPrompt + kLongestAnswer) / kBlockSize + 1) * 2, kBlockSize) {
     if (flags.prefix_caching) cache_.emplace(pool_);
     SchedulerOptions options;
     options.policy = policy;
@@ -45,7 +45,7 @@ class Load {
     if (plan_.entries.empty())
       fail("the scheduler planned nothing with {} sequences", live_.size());
     results_.clear();
-    for (const StepEntry& entry : plan_.entries) results_.push_back(draw(entry));
+    for (const StepEntry& entry : plan_.entries) results_.push_back(sample(entry));
     const Timer committing;
     scheduler_->commit(plan_, results_);
     seconds += committing.seconds();
@@ -75,14 +75,14 @@ class Load {
     scheduler_->add({.id = id, .tokens = kPrompt, .prefix = cache_ ? &live.tokens : nullptr});
   }
 
-  StepResult draw(const StepEntry& entry) {
-    if (!entry.draws) return {};
+  StepResult sample(const StepEntry& entry) {
+    if (!entry.samples) return {};
     Live& live = live_.at(entry.id);
     live.tokens.push_back(1);
     return {.new_tokens = 1, .finished = --live.left == 0};
   }
 
-  PagePool pool_;
+  BlockPool pool_;
   std::optional<PrefixCache> cache_;
   std::unique_ptr<Scheduler> scheduler_;
   std::map<int64_t, Live> live_;

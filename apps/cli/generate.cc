@@ -118,7 +118,7 @@ json::Value describe_run(const GenerateFlags& flags, Model& model) {
   v.set("instruction_set", model.instruction_set());
   v.set("threads", model.pool().size());
   v.set("ranks", model.ranks());
-  v.set("page_size", flags.engine.options.page_places);
+  v.set("block_size", flags.engine.options.block_size);
   v.set("max_num_batched_tokens", flags.engine.options.scheduler.max_num_batched_tokens);
   return v;
 }
@@ -227,7 +227,7 @@ void add_generate(CLI::App& app, Action& action) {
   command->add_option("--stop", flags->stop,
                       "Text that ends the answer; may be given several times");
   command->add_flag("--ignore-eos", flags->params.ignore_eos, "Go on past end-of-sequence tokens");
-  command->add_option("-n,--n", flags->params.n, "Answers, drawn independently of each other")
+  command->add_option("-n,--n", flags->params.n, "Answers, sampled independently of each other")
       ->capture_default_str();
   command->add_option("--guided-regex", flags->regex,
                       "The answer matches this regular expression as a whole");

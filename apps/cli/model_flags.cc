@@ -123,7 +123,9 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       .add_option("--chunk-schedule-stages", flags.chunks.stages,
                   "Equal steps in which they shrink")
       ->capture_default_str();
-  command.add_option("--page-size", flags.options.page_places, "Places of a page: 32, 64 or 128")
+  command
+      .add_option("--block-size", flags.options.block_size,
+                  "Slots of a block of the KV cache: 32, 64 or 128")
       ->capture_default_str();
   command
       .add_option("--kv-cache-memory", flags.kv_gib,
@@ -131,7 +133,7 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       ->capture_default_str();
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching",
                    flags.options.prefix_caching,
-                   "Requests that begin alike share computed pages (the default)");
+                   "Requests that begin alike share computed blocks (the default)");
 }
 
 std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags, ThreadPool* threads) {

@@ -78,7 +78,7 @@ void read_embedding_sizes(const ModelOptions& model, server::ServedModel& served
 }
 
 // The model and its engines in this process. Replicas share the weights; each has its own threads,
-// pages and queue.
+// blocks and queue.
 class LocalEngine {
  public:
   LocalEngine(ServeFlags flags, const Tokenizer& tokenizer) {
@@ -313,7 +313,7 @@ void add_serve(CLI::App& app, Action& action) {
       ->capture_default_str();
   command
       ->add_option("--data-parallel-size", flags->replicas,
-                   "Engines that share the weights; each has its own threads (--threads), pages "
+                   "Engines that share the weights; each has its own threads (--threads), blocks "
                    "(--kv-cache-memory) and sequences")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();

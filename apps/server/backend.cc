@@ -7,11 +7,11 @@ namespace invar::server {
 void add_to(BackendStats& all, const BackendStats& one) {
   all.running += one.running;
   all.waiting += one.waiting;
-  all.pages += one.pages;
-  all.free_pages += one.free_pages;
+  all.blocks += one.blocks;
+  all.free_blocks += one.free_blocks;
   all.steps += one.steps;
   all.rows += one.rows;
-  all.draws += one.draws;
+  all.samples += one.samples;
   all.preemptions += one.preemptions;
   all.prompt_tokens += one.prompt_tokens;
   all.cached_tokens += one.cached_tokens;

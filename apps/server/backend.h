@@ -23,7 +23,7 @@ struct Job {
   SamplingParams params;   // checked
   int32_t choice = 0;      // see invar::Request
   std::string form;        // JSON of what the answer is held to (ConstraintCompiler); or empty
-  std::string cache_salt;  // only jobs of one salt share computed pages
+  std::string cache_salt;  // only jobs of one salt share computed blocks
   bool hash_logits = false;
   int32_t priority = 0;  // smaller is sooner, where the engine's policy asks
   bool pooled = false;   // asks for no answer but for the mean of the prompt's hidden states
@@ -43,8 +43,8 @@ struct BackendFacts {
 // Numbers for /metrics. Counters grow from the start of the server on.
 struct BackendStats {
   int32_t running = 0, waiting = 0;
-  int32_t pages = 0, free_pages = 0;
-  int64_t steps = 0, rows = 0, draws = 0, preemptions = 0;
+  int32_t blocks = 0, free_blocks = 0;
+  int64_t steps = 0, rows = 0, samples = 0, preemptions = 0;
   int64_t prompt_tokens = 0,
           cached_tokens = 0;  // of prompts that were begun; from the prefix cache
 };
@@ -81,10 +81,10 @@ class Backend {
   // Throws UsageError, with one sentence, for a job that can never be answered; after that the sink
   // hears of it until it is finished or cancelled.
   virtual void submit(Job job) = 0;
-  // The job's pages are free after the engine's current step; the sink may still hear of it. Ids
+  // The job's blocks are free after the engine's current step; the sink may still hear of it. Ids
   // that are not known are ignored: the job may just have finished.
   virtual void cancel(int64_t id) = 0;
-  // Goes on with the checkpoint in `directory` (Model::take) and returns when that is done; pages
+  // Goes on with the checkpoint in `directory` (Model::take) and returns when that is done; blocks
   // of the old weights are forgotten. Only while no job is live. Throws
   // Error, with one sentence; the weights are then those of before.
   virtual void take_weights(const std::string& directory);

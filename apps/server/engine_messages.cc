@@ -48,18 +48,18 @@ TokenLogprobs get_logprobs(ByteReader& in) {
 }
 
 void put_stats(ByteWriter& out, const BackendStats& s) {
-  for (const int32_t field : {s.running, s.waiting, s.pages, s.free_pages}) out.put(field);
+  for (const int32_t field : {s.running, s.waiting, s.blocks, s.free_blocks}) out.put(field);
   for (const int64_t field :
-       {s.steps, s.rows, s.draws, s.preemptions, s.prompt_tokens, s.cached_tokens})
+       {s.steps, s.rows, s.samples, s.preemptions, s.prompt_tokens, s.cached_tokens})
     out.put(field);
 }
 
 BackendStats get_stats(ByteReader& in) {
   BackendStats s;
-  for (int32_t* field : {&s.running, &s.waiting, &s.pages, &s.free_pages})
+  for (int32_t* field : {&s.running, &s.waiting, &s.blocks, &s.free_blocks})
     *field = in.get<int32_t>();
   for (int64_t* field :
-       {&s.steps, &s.rows, &s.draws, &s.preemptions, &s.prompt_tokens, &s.cached_tokens})
+       {&s.steps, &s.rows, &s.samples, &s.preemptions, &s.prompt_tokens, &s.cached_tokens})
     *field = in.get<int64_t>();
   return s;
 }

@@ -10,7 +10,7 @@ namespace invar::server {
 InprocBackend::InprocBackend(Engine& engine, const Tokenizer& tokenizer, BackendFacts facts)
     : engine_(engine), constraints_(tokenizer), facts_(std::move(facts)) {
   facts_.max_model_len = engine.max_model_len();
-  stats_.pages = stats_.free_pages = engine.num_pages();
+  stats_.blocks = stats_.free_blocks = engine.num_blocks();
 }
 
 InprocBackend::~InprocBackend() {
@@ -115,7 +115,7 @@ void InprocBackend::expect_working() const {
   if (!failure_.empty()) throw EngineFailed(failure_);
 }
 
-// A device that failed, memory that could not be had: pages and sequences are in the middle of a
+// A device that failed, memory that could not be had: blocks and sequences are in the middle of a
 // step, and nothing that is computed with them would be an answer.
 void InprocBackend::fail(const std::string& sentence) {
   {
@@ -181,11 +181,11 @@ void InprocBackend::count(bool stepped) {
   const std::lock_guard lock(mutex_);
   stats_.running = engine_.num_running();
   stats_.waiting = engine_.num_waiting();
-  stats_.free_pages = engine_.free_pages();
+  stats_.free_blocks = engine_.free_blocks();
   if (!stepped) return;
   stats_.steps += 1;
   stats_.rows += step.rows;
-  stats_.draws += step.draws;
+  stats_.samples += step.samples;
   stats_.preemptions += step.preempted;
   stats_.prompt_tokens += step.begun;
   stats_.cached_tokens += step.cached;

@@ -72,11 +72,12 @@ std::string Metrics::text(const std::string& model, const BackendStats& stats, s
     print_one(name, type, help, labels, value, out);
   };
   const auto ratio = [](double part, double whole) { return whole > 0 ? part / whole : 0.0; };
-  number("vllm:num_requests_running", "gauge", "Sequences that hold pages.", stats.running);
-  number("vllm:num_requests_waiting", "gauge", "Sequences that wait for pages.", stats.waiting);
-  number("vllm:kv_cache_usage_perc", "gauge", "Pages in use, 1 is all.",
-         ratio(stats.pages - stats.free_pages, stats.pages));
-  number("vllm:num_preemptions_total", "counter", "Sequences that gave their pages up for a while.",
+  number("vllm:num_requests_running", "gauge", "Sequences that hold blocks.", stats.running);
+  number("vllm:num_requests_waiting", "gauge", "Sequences that wait for blocks.", stats.waiting);
+  number("vllm:kv_cache_usage_perc", "gauge", "Blocks in use, 1 is all.",
+         ratio(stats.blocks - stats.free_blocks, stats.blocks));
+  number("vllm:num_preemptions_total", "counter",
+         "Sequences that gave their blocks up for a while.",
          static_cast<double>(stats.preemptions));
   number("vllm:prefix_cache_queries_total", "counter", "Tokens of prompts that were begun.",
          static_cast<double>(stats.prompt_tokens));
@@ -103,8 +104,8 @@ std::string Metrics::text(const std::string& model, const BackendStats& stats, s
          static_cast<double>(stats.steps));
   number("invar:engine_rows_total", "counter", "Rows that the steps computed.",
          static_cast<double>(stats.rows));
-  number("invar:kv_pages", "gauge", "Pages for keys and values.", stats.pages);
-  number("invar:kv_pages_free", "gauge", "Pages that no sequence holds.", stats.free_pages);
+  number("invar:kv_blocks", "gauge", "Blocks for keys and values.", stats.blocks);
+  number("invar:kv_blocks_free", "gauge", "Blocks that no sequence holds.", stats.free_blocks);
   number("invar:connections", "gauge", "Open connections.", static_cast<double>(connections));
   number("invar:answers", "gauge", "Answers that are being made.", static_cast<double>(answers));
   print_type("invar:requests_refused_total", "counter", "Requests that ended in an error.", out);

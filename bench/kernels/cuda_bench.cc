@@ -120,11 +120,11 @@ class Bench {
 
   // `prompt`: one of `rows` rows that end at `length`; else so many sequences of that length.
   void attention(Order order, int64_t rows, int64_t length, bool prompt) {
-    const int heads = 32, e = 128, places = 64;
+    const int heads = 32, e = 128, slots = 64;
     KvLayer kv{
-        .page_places = places, .kv_heads = 8, .head_dim = e, .layout = cuda::kernels(order).cache};
-    const int64_t sequences = prompt ? 1 : rows, pages = sequences * length / places;
-    const int64_t elements = pages * kv.kv_heads * kv.key_block();
+        .block_size = slots, .kv_heads = 8, .head_dim = e, .layout = cuda::kernels(order).cache};
+    const int64_t sequences = prompt ? 1 : rows, blocks = sequences * length / slots;
+    const int64_t elements = blocks * kv.kv_heads * kv.key_block();
     const int sets = static_cast<int>(std::clamp<int64_t>((160 << 20) / (elements * 2), 1, 8));
     const auto values = random_values(std::max(rows * heads * e, sets * elements));
     const DeviceArray<bf16_t> k(*gpu_, values.size(), "a bench"),
@@ -133,8 +133,8 @@ class Bench {
     for (const auto* array : {&k, &v})
       gpu_->upload(array->data(), values.data(), values.size() * 2);
     gpu_->upload(q.data(), values.data(), rows * heads * e * 2);
-    std::vector<int32_t> page(pages), position(rows), table(rows);
-    for (size_t i = 0; i < page.size(); ++i) page[i] = static_cast<int32_t>(i);
+    std::vector<int32_t> block(blocks), position(rows), table(rows);
+    for (size_t i = 0; i < block.size(); ++i) block[i] = static_cast<int32_t>(i);
     double flops = 0;
     for (int64_t t = 0; t < rows; ++t) {
       position[t] = static_cast<int32_t>(prompt ? length - rows + t : length - 1);
@@ -147,9 +147,9 @@ class Bench {
       gpu_->upload(array.data(), host.data(), host.size() * sizeof(T));
       return array;
     };
-    const auto pages_on = on_gpu(page), positions_on = on_gpu(position), table_on = on_gpu(table);
+    const auto blocks_on = on_gpu(block), positions_on = on_gpu(position), table_on = on_gpu(table);
     std::vector<const int32_t*> tables(sequences);
-    for (int64_t i = 0; i < sequences; ++i) tables[i] = pages_on.data() + i * (length / places);
+    for (int64_t i = 0; i < sequences; ++i) tables[i] = blocks_on.data() + i * (length / slots);
     const auto tables_on = on_gpu(tables);
     const DeviceArray<std::byte> scratch(*gpu_, cuda::kernels(order).attention_scratch, "a bench");
     AttentionParams p{.q = q.data(),

@@ -23,7 +23,7 @@ const char* name_of(FinishReason reason) {
   return "?";
 }
 
-// A live request: what it asked, its tokens so far, what its next draw depends on.
+// A live request: what it asked, its tokens so far, what its next sample depends on.
 namespace {
 
 constexpr const char* kNotFinite = "a key, a value or a logit was not finite";
@@ -39,7 +39,7 @@ struct Engine::State {
   LogitsHash hash;
   Constraint::State constraint_state = 0;
   ConstraintTally constraint_tally;
-  std::vector<uint64_t> allowed;  // by the constraint, for the token that is drawn next
+  std::vector<uint64_t> allowed;  // by the constraint, for the token that is sampled next
   const char* constraint_error = nullptr;
   bool begun = false;  // a step has computed some of it
   int32_t prompt_logprobs_done =
@@ -70,8 +70,8 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads)
     : model_(model), pool_of_threads_(threads ? *threads : model.pool()), options_(options) {
   SchedulerOptions& s = options_.scheduler;
   const int longest = model.spec().max_positions;
-  if (options_.page_places != 32 && options_.page_places != 64 && options_.page_places != 128)
-    fail_usage("expected a page size of 32, 64 or 128 places, found {}", options_.page_places);
+  if (options_.block_size != 32 && options_.block_size != 64 && options_.block_size != 128)
+    fail_usage("expected a block size of 32, 64 or 128 slots, found {}", options_.block_size);
   if (s.max_num_seqs < 1)
     fail_usage("expected max-num-seqs of 1 or more, found {}", s.max_num_seqs);
   if (s.max_num_batched_tokens < s.max_num_seqs)
@@ -85,16 +85,16 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads)
 
   if (s.max_model_len == 0) s.max_model_len = longest;
   settle_step_rows(threads);
-  const int pages = sized_pages();
-  settle_context(pages);
-  pool_ = std::make_unique<PagePool>(pages, options_.page_places);
+  const int blocks = sized_blocks();
+  settle_context(blocks);
+  pool_ = std::make_unique<BlockPool>(blocks, options_.block_size);
   if (options_.prefix_caching) cache_ = std::make_unique<PrefixCache>(*pool_);
   scheduler_ = make_scheduler(s, *pool_, cache_.get());
-  runner_ = std::make_unique<ModelRunner>(model, limits(pages), threads);
+  runner_ = std::make_unique<ModelRunner>(model, limits(blocks), threads);
   if (!model.device().is_host())
-    device_sampler_ =
-        std::make_unique<DeviceSampler>(runner_->decoder().kernels.sample,
-                                        runner_->decoder().execution, limits(pages).max_logit_rows);
+    device_sampler_ = std::make_unique<DeviceSampler>(runner_->decoder().kernels.sample,
+                                                      runner_->decoder().execution,
+                                                      limits(blocks).max_logit_rows);
   io_.take_logits = [this](int64_t first, std::span<const float> logits) { sample(first, logits); };
 }
 
@@ -165,9 +165,9 @@ bool Engine::step(OutputSink& sink) {
   in_step_ = false;
   build_batch();
   if (io_.trace) begin_trace();
-  io_.keep_logits = draws_on_device();
+  io_.keep_logits = samples_on_device();
   if (!io_.keep_logits) prepare_constraints();
-  drawn_.resize(wanted_.size());
+  sampled_.resize(wanted_.size());
   runner_->run(batch_, io_);
   if (io_.keep_logits) sample_on_device();
   in_step_ = true;
@@ -189,18 +189,18 @@ void Engine::build_batch() {
     const StepEntry& entry = plan_.entries[i];
     State& state = *states_.at(entry.id);
     const bool pooled = state.request.pooled;
-    const auto pages = scheduler_->pages(entry.slot);
-    batch_.sequences[i].pages.assign(pages.begin(), pages.end());
+    const auto blocks = scheduler_->blocks(entry.sequence);
+    batch_.sequences[i].blocks.assign(blocks.begin(), blocks.end());
     if (pooled) batch_.aux_layers = {model_.spec().layers - 1};
     for (int32_t r = 0; r < entry.rows; ++r) {
       const int32_t position = entry.start + r;
-      const bool draws = entry.draws && r == entry.rows - 1 && !pooled;
+      const bool samples = entry.samples && r == entry.rows - 1 && !pooled;
       const bool scores = state.request.params.prompt_logprobs &&
                           position + 1 >= state.prompt_logprobs_done &&
                           position + 1 < state.prompt_size();
-      if (draws || scores) {
+      if (samples || scores) {
         batch_.logit_rows.push_back(static_cast<int32_t>(batch_.rows.size()));
-        wanted_.push_back({&state, position + 1, draws});
+        wanted_.push_back({&state, position + 1, samples});
       }
       batch_.rows.push_back({state.tokens[position], position, static_cast<int32_t>(i)});
     }
@@ -219,7 +219,7 @@ void Engine::prepare_constraints() {
   for (const Wanted& want : wanted_) {
     State& state = *want.state;
     Constraint* constraint = state.request.constraint.get();
-    if (!constraint || !want.draws || state.constraint_error) continue;
+    if (!constraint || !want.samples || state.constraint_error) continue;
     try {
       state.constraint_tally.add(*constraint, state.constraint_state);
       const auto allowed = constraint->allowed(state.constraint_state);
@@ -239,7 +239,7 @@ void Engine::prepare_constraints() {
   }
 }
 
-// What a row draws, but for the logits.
+// What a row samples, but for the logits.
 SampleInput Engine::input_of(const Wanted& want) const {
   const State& state = *want.state;
   return {.params = &state.request.params,
@@ -251,13 +251,13 @@ SampleInput Engine::input_of(const Wanted& want) const {
           .allowed = state.allowed};
 }
 
-// Whether nobody but the sampler wants the step's logits and it can draw where they are.
-bool Engine::draws_on_device() {
+// Whether nobody but the sampler wants the step's logits and it can sample where they are.
+bool Engine::samples_on_device() {
   inputs_.clear();
   if (!device_sampler_ || !batch_.aux_layers.empty()) return false;
   for (const Wanted& want : wanted_) {
     const Request& request = want.state->request;
-    if (!want.draws || request.hash_logits || request.params.logprobs || request.constraint)
+    if (!want.samples || request.hash_logits || request.params.logprobs || request.constraint)
       return false;
     inputs_.push_back(input_of(want));
     if (!DeviceSampler::can(inputs_.back())) return false;
@@ -266,9 +266,9 @@ bool Engine::draws_on_device() {
 }
 
 void Engine::sample_on_device() {
-  const auto drawn = device_sampler_->sample(io_.device_logits, model_.spec().vocab, inputs_);
-  drawn_.clear();
-  for (const Drawn& d : drawn) drawn_.push_back({.token = d.token, .error = d.error});
+  const auto sampled = device_sampler_->sample(io_.device_logits, model_.spec().vocab, inputs_);
+  sampled_.clear();
+  for (const Sampled& d : sampled) sampled_.push_back({.token = d.token, .error = d.error});
 }
 
 // Wanted rows from `first` on, as many as there are logits of. Every row by one thread; rows do not
@@ -288,19 +288,19 @@ void Engine::sample_row(size_t row, std::span<const float> logits, PerThread& th
   const Wanted& want = wanted_[row];
   const State& state = *want.state;
   const SamplingParams& params = state.request.params;
-  RowResult& result = drawn_[row];
+  RowResult& result = sampled_[row];
   result = RowResult{};
-  if (!want.draws) {
+  if (!want.samples) {
     result.token = state.tokens[want.position];
   } else {
     SampleInput input = input_of(want);
     input.logits = logits;
-    const Drawn drawn = thread.sampler.sample(input);
-    result.error = state.constraint_error ? state.constraint_error : drawn.error;
-    result.token = drawn.token;
+    const Sampled sampled = thread.sampler.sample(input);
+    result.error = state.constraint_error ? state.constraint_error : sampled.error;
+    result.token = sampled.token;
     if (state.request.hash_logits) result.digest = thread.hasher(logits);
   }
-  const std::optional<int32_t> top = want.draws ? params.logprobs : params.prompt_logprobs;
+  const std::optional<int32_t> top = want.samples ? params.logprobs : params.prompt_logprobs;
   if (top && !result.error && !thread.logprobs.read(logits, result.token, *top, result.logprobs))
     result.error = sampling::kNotANumber;
 }
@@ -317,12 +317,12 @@ void Engine::commit_and_emit(OutputSink& sink) {
     const bool failed = std::find(non_finite.begin(), non_finite.end(), true) != non_finite.end();
     for (; next < wanted_.size() && wanted_[next].state == &state; ++next) {
       if (failed) continue;
-      if (wanted_[next].draws) {
-        results_[i] = take_token(state, drawn_[next], sink);
-        ++stats_.draws;
+      if (wanted_[next].samples) {
+        results_[i] = take_token(state, sampled_[next], sink);
+        ++stats_.samples;
       } else {
         state.prompt_logprobs_done = wanted_[next].position + 1;
-        sink.on_prompt({state.request.id, wanted_[next].position, drawn_[next].logprobs});
+        sink.on_prompt({state.request.id, wanted_[next].position, sampled_[next].logprobs});
       }
     }
     if (failed)
@@ -344,28 +344,28 @@ void Engine::commit_and_emit(OutputSink& sink) {
   stats_.running = scheduler_->num_running();
   stats_.waiting = scheduler_->num_waiting();
   stats_.preempted = static_cast<int>(plan_.preempted.size());
-  stats_.free_pages = pool_->free_pages();
+  stats_.free_blocks = pool_->free_blocks();
 }
 
-StepResult Engine::take_token(State& state, const RowResult& drawn, OutputSink& sink) {
+StepResult Engine::take_token(State& state, const RowResult& sampled, OutputSink& sink) {
   TokenOutput output{
-      .request = state.request.id, .token = drawn.token, .index = state.answer_size()};
-  if (drawn.error) {
+      .request = state.request.id, .token = sampled.token, .index = state.answer_size()};
+  if (sampled.error) {
     output.finish = FinishReason::failed;
-    output.error = drawn.error;
+    output.error = sampled.error;
   } else {
-    state.tokens.push_back(drawn.token);
-    follow_constraint(state, drawn.token);
-    if (state.request.params.has_penalties()) state.history.push(drawn.token);
+    state.tokens.push_back(sampled.token);
+    follow_constraint(state, sampled.token);
+    if (state.request.params.has_penalties()) state.history.push(sampled.token);
     if (state.request.hash_logits) {
-      state.hash.add(drawn.digest);
+      state.hash.add(sampled.digest);
       output.logits_hash = state.hash.value();
     }
-    if (state.request.params.logprobs) output.logprobs = drawn.logprobs;
-    output.finish = finish_reason(state, drawn.token);
+    if (state.request.params.logprobs) output.logprobs = sampled.logprobs;
+    output.finish = finish_reason(state, sampled.token);
   }
   sink.on_token(output);
-  return {.new_tokens = drawn.error ? 0 : 1, .finished = output.finish != FinishReason::none};
+  return {.new_tokens = sampled.error ? 0 : 1, .finished = output.finish != FinishReason::none};
 }
 
 // Adds the hidden states of an entry, whose rows stand from `first_row` on in the batch.
@@ -377,7 +377,7 @@ StepResult Engine::pool_rows(State& state, const StepEntry& entry, size_t first_
     for (size_t d = 0; d < width; ++d) state.pool[d] += hidden[d];
     state.pooled_positions = entry.start + r + 1;
   }
-  if (!entry.draws) return {};
+  if (!entry.samples) return {};
   bool finite = true;
   for (float& value : state.pool) {
     value /= static_cast<float>(state.prompt_size());
@@ -394,10 +394,10 @@ void Engine::follow_constraint(State& state, int32_t token) {
   try {
     state.constraint_state = constraint->next(state.constraint_state, token);
   } catch (const Error&) {
-    state.constraint_error = kGrammarTooLarge;  // what is drawn next ends the answer
+    state.constraint_error = kGrammarTooLarge;  // what is sampled next ends the answer
     return;
   }
-  CHECK(state.constraint_state != Constraint::kDead, "only allowed tokens are drawn");
+  CHECK(state.constraint_state != Constraint::kDead, "only allowed tokens are sampled");
 }
 
 FinishReason Engine::finish_reason(const State& state, int32_t token) const {

@@ -8,7 +8,7 @@
 
 #include "engine/model_runner.h"
 #include "engine/request.h"
-#include "kv/page_pool.h"
+#include "kv/block_pool.h"
 #include "kv/prefix_cache.h"
 #include "numerics/logits_hash.h"
 #include "sampling/device_sampler.h"
@@ -19,7 +19,7 @@ namespace invar {
 
 struct EngineOptions {
   SchedulerOptions scheduler;  // max_model_len 0: the model's
-  // Where the pages do not hold one sequence of max_model_len: the context is what they hold.
+  // Where the blocks do not hold one sequence of max_model_len: the context is what they hold.
   // Without it memory never decides how long an answer may be, and the engine refuses to start.
   bool fit_context = false;
   // Rows of a step that sarathi gives to prompts and decodes; a step in which more sequences decode
@@ -27,32 +27,31 @@ struct EngineOptions {
   // `target_step_seconds`, which is measured, where that is not 0.
   int step_rows = 0;
   double target_step_seconds = 0;
-  int page_places = 64;          // 32, 64 or 128
+  int block_size = 64;           // 32, 64 or 128
   int64_t kv_bytes = 0;          // memory for keys and values; 0: sized by profiling
   int sharers = 1;               // engines that divide what is free among them, this one included
-  bool prefix_caching = true;    // requests that begin alike share pages
+  bool prefix_caching = true;    // requests that begin alike share blocks
   bool prompt_logprobs = false;  // whether requests may ask for them
   bool embeddings = false;       // whether requests may be pooled: room for a step's hidden states
 };
 
 // What a step did, for progress lines and metrics.
 struct StepStats {
-  int rows = 0;   // of all kinds
-  int draws = 0;  // tokens drawn
+  int rows = 0;     // of all kinds
+  int samples = 0;  // tokens sampled
   int running = 0, waiting = 0;
   int preempted = 0;
   int begun = 0;   // tokens of the prompts of requests that began in this step
   int cached = 0;  // tokens of requests that began in this step, taken from the prefix cache
-  int free_pages = 0;
+  int free_blocks = 0;
   StepWork work;
 };
 
 class Engine {
  public:
-  // Takes the memory for pages and activations. Throws Error, with the context that would fit, when
-  // it does not suffice for one sequence of max_model_len.
-  // Several engines may share a model; each but one then has threads of its own (null: the
-  // model's).
+  // Takes the memory for blocks and activations. Throws Error, with the context that would fit,
+  // when it does not suffice for one sequence of max_model_len. Several engines may share a model;
+  // each but one then has threads of its own (null: the model's).
   Engine(Model& model, const EngineOptions& options, ThreadPool* threads = nullptr);
   ~Engine();
 
@@ -60,17 +59,17 @@ class Engine {
   void add(Request request);
   // Ends a request without another word; unknown ids are ignored, since it may just have finished.
   void abort(int64_t id);
-  // Plans, computes, draws and answers once. False when there was nothing to do.
+  // Plans, computes, samples and answers once. False when there was nothing to do.
   bool step(OutputSink& sink);
   bool has_work() const { return !states_.empty(); }
 
   const StepStats& last_step() const { return stats_; }
   int max_model_len() const { return options_.scheduler.max_model_len; }
   int step_rows() const { return options_.step_rows; }
-  int num_pages() const { return pool_->num_pages(); }
-  int64_t kv_bytes() const { return num_pages() * page_bytes(); }
-  // Pages that no sequence holds, and how many sequences do and wait, between steps.
-  int free_pages() const { return pool_->free_pages(); }
+  int num_blocks() const { return pool_->num_blocks(); }
+  int64_t kv_bytes() const { return num_blocks() * block_bytes(); }
+  // Blocks that no sequence holds, and how many sequences do and wait, between steps.
+  int free_blocks() const { return pool_->free_blocks(); }
   int num_running() const { return scheduler_->num_running(); }
   int num_waiting() const { return scheduler_->num_waiting(); }
   Model& model() { return model_; }
@@ -79,15 +78,15 @@ class Engine {
   void set_trace(Trace* trace) { io_.trace = trace; }
   // Adds up the time of each operation of the following steps; null stops it.
   void set_times(OperationTimes* times) { io_.times = times; }
-  // Goes on with other weights of the same model: panels are written in place, pages of the old
-  // weights are forgotten. Throws UsageError while requests are live, since their pages would be of
-  // two models; Error as Model::reload does.
+  // Goes on with other weights of the same model: panels are written in place, blocks of the old
+  // weights are forgotten. Throws UsageError while requests are live, since their blocks would be
+  // of two models; Error as Model::reload does.
   void take_weights(const TensorSource& source);
   // The same with the checkpoint in `directory`; returns its digest. Throws as Model::take does.
   Digest take_checkpoint(const std::string& directory);
-  // Forgets the pages of ended requests: after the weights change.
+  // Forgets the blocks of ended requests: after the weights change.
   void clear_prefix_cache();
-  // Empty when pages and queues agree with each other; else what is wrong.
+  // Empty when blocks and queues agree with each other; else what is wrong.
   std::string check_integrity() const;
 
  private:
@@ -100,7 +99,7 @@ class Engine {
   struct Wanted {
     State* state;
     int32_t position;  // the token that the logits predict stands here
-    bool draws;        // else a prompt's log-probability
+    bool samples;      // else a prompt's log-probability
   };
 
   // What became of such a row.
@@ -115,29 +114,29 @@ class Engine {
   void begin_trace();
   void prepare_constraints();
   SampleInput input_of(const Wanted& want) const;
-  bool draws_on_device();
+  bool samples_on_device();
   void sample_on_device();
   void sample(int64_t first, std::span<const float> logits);
   void sample_row(size_t row, std::span<const float> logits, PerThread& thread);
   void commit_and_emit(OutputSink& sink);
-  StepResult take_token(State& state, const RowResult& drawn, OutputSink& sink);
+  StepResult take_token(State& state, const RowResult& sampled, OutputSink& sink);
   StepResult pool_rows(State& state, const StepEntry& entry, size_t first_row, OutputSink& sink);
   static void follow_constraint(State& state, int32_t token);
   FinishReason finish_reason(const State& state, int32_t token) const;
   void expect_no_work() const;
-  RunnerLimits limits(int pages) const;
-  int64_t page_bytes() const;
+  RunnerLimits limits(int blocks) const;
+  int64_t block_bytes() const;
   int64_t page_bytes_of(int rank) const;
-  int sized_pages();
+  int sized_blocks();
   int64_t pages_beside_a_step();
-  void settle_context(int pages);
+  void settle_context(int blocks);
   void settle_step_rows(ThreadPool* threads);
   int32_t budget() const;
 
   Model& model_;
   ThreadPool& pool_of_threads_;
   EngineOptions options_;
-  std::unique_ptr<PagePool> pool_;
+  std::unique_ptr<BlockPool> pool_;
   std::unique_ptr<PrefixCache> cache_;  // or null
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<ModelRunner> runner_;
@@ -150,7 +149,7 @@ class Engine {
   Batch batch_;
   ForwardIo io_;
   std::vector<Wanted> wanted_;
-  std::vector<RowResult> drawn_;  // one per wanted row
+  std::vector<RowResult> sampled_;  // one per wanted row
   std::vector<SampleInput> inputs_;
   std::vector<StepResult> results_;
   StepStats stats_;

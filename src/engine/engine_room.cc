@@ -1,4 +1,4 @@
-// How large an engine is: the rows of its steps, its pages, its context.
+// How large an engine is: the rows of its steps, its blocks, its context.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -14,8 +14,8 @@ namespace {
 // Room for logits, so that a prompt's log-probabilities are not computed row by row.
 constexpr int kLeastLogitRows = 32;
 
-int64_t pages_of(int64_t tokens, int page_places) {
-  return (tokens + page_places - 1) / page_places;
+int64_t blocks_of(int64_t tokens, int block_size) {
+  return (tokens + block_size - 1) / block_size;
 }
 
 double gib(int64_t bytes) {
@@ -24,11 +24,11 @@ double gib(int64_t bytes) {
 
 }  // namespace
 
-RunnerLimits Engine::limits(int pages) const {
+RunnerLimits Engine::limits(int blocks) const {
   const SchedulerOptions& s = options_.scheduler;
   const int rows = s.max_num_batched_tokens;
-  return {.pages = pages,
-          .page_places = options_.page_places,
+  return {.blocks = blocks,
+          .block_size = options_.block_size,
           .max_rows = rows,
           .max_logit_rows = std::min(rows, std::max(s.max_num_seqs, kLeastLogitRows)),
           .max_aux_layers = options_.embeddings};
@@ -51,7 +51,7 @@ void Engine::settle_step_rows(ThreadPool* threads) {
 }
 
 // Of all ranks together.
-int64_t Engine::page_bytes() const {
+int64_t Engine::block_bytes() const {
   int64_t total = 0;
   for (int rank = 0; rank < model_.ranks(); ++rank) total += page_bytes_of(rank);
   return total;
@@ -59,42 +59,43 @@ int64_t Engine::page_bytes() const {
 
 int64_t Engine::page_bytes_of(int rank) const {
   const DecoderSpec& spec = model_.spec();
-  return KvStorage::page_bytes(spec.layers, options_.page_places,
-                               make_shard(spec, rank, model_.ranks()).kv_heads, spec.head_dim);
+  return KvStorage::block_bytes(spec.layers, options_.block_size,
+                                make_shard(spec, rank, model_.ranks()).kv_heads, spec.head_dim);
 }
 
-// As many pages as --kv-cache-memory gives, or as fit into 90 % of what is free once a largest step
-// has run, and never more than all sequences together can use.
-int Engine::sized_pages() {
+// As many blocks as --kv-cache-memory gives, or as fit into 90 % of what is free once a largest
+// step has run, and never more than all sequences together can use.
+int Engine::sized_blocks() {
   const SchedulerOptions& s = options_.scheduler;
-  const int64_t useful = s.max_num_seqs * pages_of(s.max_model_len, options_.page_places);
-  const int64_t room = options_.kv_bytes ? options_.kv_bytes / page_bytes() : pages_beside_a_step();
-  const int64_t pages = std::min({useful, room, int64_t{1} << 24});
-  if (pages < 1)
+  const int64_t useful = s.max_num_seqs * blocks_of(s.max_model_len, options_.block_size);
+  const int64_t room =
+      options_.kv_bytes ? options_.kv_bytes / block_bytes() : pages_beside_a_step();
+  const int64_t blocks = std::min({useful, room, int64_t{1} << 24});
+  if (blocks < 1)
     fail(
-        "not enough memory for the KV cache: one page of {} places needs {} bytes, which are not "
+        "not enough memory for the KV cache: one block of {} slots needs {} bytes, which are not "
         "available",
-        options_.page_places, page_bytes());
-  return static_cast<int>(pages);
+        options_.block_size, block_bytes());
+  return static_cast<int>(blocks);
 }
 
 // What an answer may be long is said by the model or the user. A smaller cache is no reason to cut
 // it; it is one not to start.
-void Engine::settle_context(int pages) {
+void Engine::settle_context(int blocks) {
   int32_t& context = options_.scheduler.max_model_len;
-  const int64_t places = int64_t{pages} * options_.page_places;
-  if (places >= context) return;
+  const int64_t slots = int64_t{blocks} * options_.block_size;
+  if (slots >= context) return;
   if (!options_.fit_context)
     fail(
         "not enough memory for the KV cache: one sequence of {} tokens, the context, needs "
         "{:.4g} GiB and there are {:.4g}, enough for a context of {}; --max-model-len {} or auto "
         "takes that",
-        context, gib(pages_of(context, options_.page_places) * page_bytes()),
-        gib(pages * page_bytes()), places, places);
-  context = static_cast<int32_t>(places);
+        context, gib(blocks_of(context, options_.block_size) * block_bytes()),
+        gib(blocks * block_bytes()), slots, slots);
+  context = static_cast<int32_t>(slots);
 }
 
-// Pages in 90 % of what every device has left beside the activations of a largest step. A GPU runs
+// Blocks in 90 % of what every device has left beside the activations of a largest step. A GPU runs
 // one, since its kernels take memory too.
 int64_t Engine::pages_beside_a_step() {
   const auto share = [&](int64_t bytes) { return bytes / 10 * 9 / options_.sharers; };
@@ -102,7 +103,7 @@ int64_t Engine::pages_beside_a_step() {
   if (model_.device().is_host())  // takes memory only when it is written
     return share(static_cast<int64_t>(model_.device().available_bytes()) -
                  trial.workspace_bytes()) /
-           page_bytes();
+           block_bytes();
   const RunnerLimits& most = trial.limits();
   Batch batch;
   batch.sequences.assign(most.max_rows, {{0}});
@@ -112,7 +113,7 @@ int64_t Engine::pages_beside_a_step() {
   }
   ForwardIo io;
   trial.run(batch, io);
-  std::map<Device*, int64_t> bytes_on;  // of a page, all ranks of the device
+  std::map<Device*, int64_t> bytes_on;  // of a block, all ranks of the device
   for (int rank = 0; rank < model_.ranks(); ++rank)
     bytes_on[&model_.device(rank)] += page_bytes_of(rank);
   int64_t least = std::numeric_limits<int64_t>::max();

@@ -14,7 +14,7 @@ namespace invar {
 struct ModelRunner::Rank {
   Rank(Model& model, const RunnerLimits& limits, int index, ThreadPool& pool, Group& group)
       : decoder(model.make_decoder(index, pool)),
-        kv(model.device(index), model.spec().layers, limits.pages, limits.page_places,
+        kv(model.device(index), model.spec().layers, limits.blocks, limits.block_size,
            decoder.weights->shard().kv_heads, model.spec().head_dim, decoder.kernels.cache),
         workspace(decoder, limits.max_rows, limits.max_logit_rows, limits.max_aux_layers),
         group(group) {}
@@ -145,16 +145,16 @@ int64_t ModelRunner::workspace_bytes() const {
   return total;
 }
 
-void ModelRunner::copy_places(const std::vector<PlaceCopy>& copies) {
+void ModelRunner::copy_slots(const std::vector<SlotCopy>& copies) {
   on_every_rank([&](int index) {
     Rank& rank = *ranks_[index];
     const Execution& on = rank.decoder.execution;
-    rank.copies.begin(on, StepUpload::bytes_of<PlaceCopy>(copies.size()));
-    const PlaceCopy* list = rank.copies.put(std::span<const PlaceCopy>(copies));
+    rank.copies.begin(on, StepUpload::bytes_of<SlotCopy>(copies.size()));
+    const SlotCopy* list = rank.copies.put(std::span<const SlotCopy>(copies));
     rank.copies.send(on);
     for (int layer = 0; layer < model_.spec().layers; ++layer)
-      rank.decoder.run(rank.decoder.kernels.copy_places,
-                       CopyPlacesParams{rank.kv.layer(layer), list, std::ssize(copies)});
+      rank.decoder.run(rank.decoder.kernels.copy_slots,
+                       CopySlotsParams{rank.kv.layer(layer), list, std::ssize(copies)});
   });
 }
 

@@ -1,5 +1,5 @@
 // Runs batches through a model, whatever it is spread over: threads, tensor-parallel ranks,
-// pipeline stages. Owns the pages' memory and the step's workspace.
+// pipeline stages. Owns the blocks' memory and the step's workspace.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@
 namespace invar {
 
 struct RunnerLimits {
-  int pages = 0;
-  int page_places = 64;
+  int blocks = 0;
+  int block_size = 64;
   int max_rows = 512;
   int max_logit_rows = 128;
   int max_aux_layers = 0;
@@ -30,8 +30,8 @@ class ModelRunner {
   void run(const Batch& batch, ForwardIo& io);
   // Rank 0's: what follows a step goes into its stream.
   const Decoder& decoder() const;
-  // Moves keys and values between pages, in every layer.
-  void copy_places(const std::vector<PlaceCopy>& copies);
+  // Moves keys and values between blocks, in every layer.
+  void copy_slots(const std::vector<SlotCopy>& copies);
 
   Model& model() { return model_; }
   // Device memory of the activations, all ranks.

@@ -21,24 +21,24 @@ struct Request {
   SamplingParams params;
   std::shared_ptr<Constraint> constraint;  // what the answer is held to; null: nothing
   int32_t choice = 0;  // which of the n answers to one prompt this is: part of the noise's counter
-  std::string cache_salt;  // only requests of one salt share cached pages
+  std::string cache_salt;  // only requests of one salt share cached blocks
   int32_t priority = 0;    // smaller is sooner among those that wait
   bool hash_logits =
-      true;  // keep the hash of every position whose logits are drawn from (numerics 8)
+      true;  // keep the hash of every position whose logits are sampled from (numerics 8)
   // Asks for no answer but for one vector: the mean of the prompt's final hidden states.
   bool pooled = false;
 };
 
 enum class FinishReason {
   none,    // more is to come
-  stop,    // an end-of-sequence or stop token was drawn, or the constraint allows no more
+  stop,    // an end-of-sequence or stop token was sampled, or the constraint allows no more
   length,  // max_tokens
   failed,  // the row had a NaN, a key or value was not finite, or no token was allowed
 };
 
 const char* name_of(FinishReason reason);
 
-// One token of one request, in the order in which they were drawn.
+// One token of one request, in the order in which they were sampled.
 struct TokenOutput {
   int64_t request = 0;
   int32_t token = 0;

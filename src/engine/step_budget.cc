@@ -15,14 +15,14 @@ constexpr double kEnough = 0.125;
 // Of the target, the rest is for what stands in a step beside a prompt's rows, and for noise.
 constexpr double kShareOfPrompts = 0.8;
 
-// Rows `places - rows` and on of one sequence. What stands in its pages does not matter.
-Batch batch_of(int rows, int places, int page_places) {
+// Rows `slots - rows` and on of one sequence. What stands in its blocks does not matter.
+Batch batch_of(int rows, int slots, int block_size) {
   Batch batch;
   batch.sequences.resize(1);
-  batch.sequences[0].pages.resize((places + page_places - 1) / page_places);
-  std::iota(batch.sequences[0].pages.begin(), batch.sequences[0].pages.end(), 0);
+  batch.sequences[0].blocks.resize((slots + block_size - 1) / block_size);
+  std::iota(batch.sequences[0].blocks.begin(), batch.sequences[0].blocks.end(), 0);
   for (int i = 0; i < rows; ++i)
-    batch.rows.push_back({.token = 0, .position = places - rows + i, .sequence = 0});
+    batch.rows.push_back({.token = 0, .position = slots - rows + i, .sequence = 0});
   batch.logit_rows = {rows - 1};
   return batch;
 }
@@ -43,19 +43,19 @@ int rows_within(double target, int most, FunctionRef<double(int)> seconds_of) {
   return std::clamp(whole, std::min(kLeastRows, most), most);
 }
 
-int rows_within(double target, int most, int places, Model& model, ThreadPool* threads) {
-  constexpr int kPagePlaces = 64;
-  most = std::min(most, places);
+int rows_within(double target, int most, int slots, Model& model, ThreadPool* threads) {
+  constexpr int kBlockSize = 64;
+  most = std::min(most, slots);
   ModelRunner runner(model,
-                     {.pages = (places + kPagePlaces - 1) / kPagePlaces,
-                      .page_places = kPagePlaces,
+                     {.blocks = (slots + kBlockSize - 1) / kBlockSize,
+                      .block_size = kBlockSize,
                       .max_rows = most,
                       .max_logit_rows = 1},
                      threads);
   ForwardIo io;
-  runner.run(batch_of(1, places, kPagePlaces), io);  // its tables are filled, its memory is there
+  runner.run(batch_of(1, slots, kBlockSize), io);  // its tables are filled, its memory is there
   return rows_within(target, most, [&](int rows) {
-    const Batch batch = batch_of(rows, places, kPagePlaces);
+    const Batch batch = batch_of(rows, slots, kBlockSize);
     const Timer timer;
     runner.run(batch, io);
     return timer.seconds();

@@ -11,8 +11,8 @@ namespace invar {
 // fraction of the target are run, and what more rows take is a straight line through them.
 int rows_within(double target, int most, FunctionRef<double(int rows)> seconds_of);
 
-// The same for the model on its CPU, where the rows stand behind a prompt of `places` places. Takes
+// The same for the model on its CPU, where the rows stand behind a prompt of `slots` slots. Takes
 // about as long as the target at the most, or what a few steps of 32 rows take if that is more.
-int rows_within(double target, int most, int places, Model& model, ThreadPool* threads = nullptr);
+int rows_within(double target, int most, int slots, Model& model, ThreadPool* threads = nullptr);
 
 }  // namespace invar

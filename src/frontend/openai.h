@@ -53,7 +53,7 @@ struct Request {
   bool has_length = false;      // else text.params.max_tokens is the default: see settle_length
   bool prompt_only = false;     // the answer's tokens are computed and not shown
   int32_t priority = 0;         // smaller is sooner
-  std::string cache_salt;       // only requests of one salt share computed pages
+  std::string cache_salt;       // only requests of one salt share computed blocks
   std::vector<std::string> ignored;  // fields that are not known (Context::ignores_unknown)
 
   // Shows these tokens where the answer repeats its prompt: what is left of one that was cut.

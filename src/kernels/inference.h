@@ -75,7 +75,7 @@ struct GatedMatmulParams {
 };
 
 // From the product of q, k and v weights: normalises heads (Qwen3), rotates, rounds, and writes
-// queries to `q` and keys and values to their places. Rotation pairs e with e + E/2.
+// queries to `q` and keys and values to their slots. Rotation pairs e with e + E/2.
 struct QkvParams {
   const float* qkv;  // [T][(H + 2G) * E]
   int64_t qkv_stride;
@@ -87,11 +87,11 @@ struct QkvParams {
   const int32_t* positions;  // [T]
   const float* cos;          // [position][E/2]
   const float* sin;
-  // Row t's key and value go to places write_begin[t] .. write_begin[t + 1] of these lists (one
-  // place, except for draft rows that several paths share).
+  // Row t's key and value go to slots write_begin[t] .. write_begin[t + 1] of these lists (one
+  // slot, except for draft rows that several paths share).
   const int32_t* write_begin;  // [T + 1]
-  const int32_t* write_page;
-  const int32_t* write_place;  // within the page
+  const int32_t* write_block;
+  const int32_t* write_slot;  // within the block
   KvLayer kv;
   bf16_t* q;         // [T][H][round_up(E, 32)]; pad zero
   bool* non_finite;  // [T]: set to true when a key or value of the row was not finite (the request
@@ -114,39 +114,39 @@ constexpr int64_t qkv_scratch_stride(int64_t head_dim) {
   return 2 * round_up(head_dim, 32) + 16;
 }
 
-// Attention by place, numerics 4. Row t reads the pages of block table table_of[t]; places after
-// its position are invalid, and with window > 0 also places <= position - window.
+// Attention by slot, numerics 4. Row t reads the blocks of block table table_of[t]; slots after
+// its position are invalid, and with window > 0 also slots <= position - window.
 struct AttentionParams {
   const bf16_t* q;  // [T][H][round_up(E, 32)]
   int64_t rows;
   int32_t heads;
   const int32_t* positions;      // [T]
   const int32_t* table_of;       // [T], rows of one table stand together
-  const int32_t* const* tables;  // block tables: page of places [i * P, (i + 1) * P)
+  const int32_t* const* tables;  // block tables: block of slots [i * P, (i + 1) * P)
   int32_t window;
   KvLayer kv;
   Activation out;           // [T][H * E]; pad columns set to zero
   void* scratch = nullptr;  // Kernels::attention_scratch bytes, or null
 };
 
-// The first place that row t sees.
-constexpr int32_t first_place(const AttentionParams& p, int64_t t) {
+// The first slot that row t sees.
+constexpr int32_t first_slot(const AttentionParams& p, int64_t t) {
   return p.window > 0 && p.positions[t] >= p.window ? p.positions[t] - p.window + 1 : 0;
 }
 
-// Attention to some of a row's places, with what it takes to go on from there: to merge it with the
+// Attention to some of a row's slots, with what it takes to go on from there: to merge it with the
 // attention to others, or to compute its gradient.
 struct PartialAttentionParams {
   AttentionParams of;
-  // [T], at most positions[t] each, or null: places before them are invalid, too.
+  // [T], at most positions[t] each, or null: slots before them are invalid, too.
   const int32_t* begin = nullptr;
   // [T][H] each, or null: M and L at the end of step 4.
   float* max = nullptr;
   float* sum = nullptr;
 };
 
-constexpr int32_t first_place(const PartialAttentionParams& p, int64_t t) {
-  const int32_t of_window = first_place(p.of, t);
+constexpr int32_t first_slot(const PartialAttentionParams& p, int64_t t) {
+  const int32_t of_window = first_slot(p.of, t);
   return p.begin && p.begin[t] > of_window ? p.begin[t] : of_window;
 }
 
@@ -158,9 +158,9 @@ struct AddParams {
   float* y;  // [T][D]
 };
 
-struct CopyPlacesParams {
+struct CopySlotsParams {
   KvLayer kv;
-  const PlaceCopy* copies;  // in order; no page is both source and target
+  const SlotCopy* copies;  // in order; no block is both source and target
   int64_t count;
 };
 
@@ -219,7 +219,7 @@ struct Kernels {
   Operation<AttentionParams> attention;
   Operation<PartialAttentionParams> partial_attention;  // null on a GPU
   Operation<AddParams> add;
-  Operation<CopyPlacesParams> copy_places;
+  Operation<CopySlotsParams> copy_slots;
   Operation<RoundInPlaceParams> round_in_place;
   Operation<LogitsParams> log_sum_exp;
   Operation<SampleParams> sample;

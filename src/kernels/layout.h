@@ -1,4 +1,5 @@
-// How arrays that kernels share lie in memory: activations, packed weights, the pages of the cache.
+// How arrays that kernels share lie in memory: activations, packed weights, the blocks of the
+// cache.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +8,9 @@
 
 namespace invar {
 
-constexpr int kPanelWidth = 16;    // outputs in one panel of a packed weight
-constexpr int kLeafPad = 32;       // inner sizes are padded with zeros to this many elements
-constexpr int kSplitPlaces = 128;  // places in one split of attention (numerics 4)
+constexpr int kPanelWidth = 16;   // outputs in one panel of a packed weight
+constexpr int kLeafPad = 32;      // inner sizes are padded with zeros to this many elements
+constexpr int kSplitSlots = 128;  // slots in one split of attention (numerics 4)
 
 constexpr int64_t round_up(int64_t x, int64_t multiple) {
   return (x + multiple - 1) / multiple * multiple;
@@ -73,51 +74,51 @@ constexpr int64_t packed_index_f32(int64_t output, int64_t inner, int64_t k) {
   return output / 16 * (round_up(k, kLeafPad) * 16) + inner * 16 + output % 16;
 }
 
-// One layer's keys and values in pages. A (page, kv head) block of keys is a packed matrix of
-// page_places outputs and E inner elements; a block of values is, for every 32 places, a packed
+// One layer's keys and values in blocks. A (block, kv head) block of keys is a packed matrix of
+// block_size outputs and E inner elements; a block of values is, for every 32 slots, a packed
 // matrix of E outputs and 32 inner elements:
-//   keys   [page][G][P/16][E/32][16 pairs of e][16 places][2]
-//   values [page][G][P/32][E/16][16 pairs of places][16 e][2]
+//   keys   [block][G][P/16][E/32][16 pairs of e][16 slots][2]
+//   values [block][G][P/32][E/16][16 pairs of slots][16 e][2]
 // so both products of attention read them as packed weights. Or, where a table of operations wants
 // it (Kernels::cache), both are rows of round_up(E, 8) elements:
-//   [page][G][P][round_up(E, 8)]
+//   [block][G][P][round_up(E, 8)]
 // Only ever finite values; zero where never written.
 enum class CacheLayout : uint8_t { panels, rows };
 
 struct KvLayer {
   bf16_t* keys = nullptr;
   bf16_t* values = nullptr;
-  int32_t page_places = 0;  // P: 32, 64 or 128
-  int32_t kv_heads = 0;     // G
-  int32_t head_dim = 0;     // E
+  int32_t block_size = 0;  // P: 32, 64 or 128
+  int32_t kv_heads = 0;    // G
+  int32_t head_dim = 0;    // E
   CacheLayout layout = CacheLayout::panels;
 
   constexpr int64_t row_elements() const { return round_up(head_dim, 8); }
   constexpr int64_t key_block() const {
-    return page_places * (layout == CacheLayout::rows ? row_elements() : round_up(head_dim, 32));
+    return block_size * (layout == CacheLayout::rows ? row_elements() : round_up(head_dim, 32));
   }
   constexpr int64_t value_block() const {
-    return page_places * (layout == CacheLayout::rows ? row_elements() : round_up(head_dim, 16));
+    return block_size * (layout == CacheLayout::rows ? row_elements() : round_up(head_dim, 16));
   }
-  constexpr int64_t row_index(int64_t page, int64_t head, int64_t place, int64_t e) const {
-    return ((page * kv_heads + head) * page_places + place) * row_elements() + e;
+  constexpr int64_t row_index(int64_t block, int64_t head, int64_t slot, int64_t e) const {
+    return ((block * kv_heads + head) * block_size + slot) * row_elements() + e;
   }
-  constexpr int64_t key_index(int64_t page, int64_t head, int64_t place, int64_t e) const {
-    if (layout == CacheLayout::rows) return row_index(page, head, place, e);
-    return (page * kv_heads + head) * key_block() + packed_index_bf16(place, e, head_dim);
+  constexpr int64_t key_index(int64_t block, int64_t head, int64_t slot, int64_t e) const {
+    if (layout == CacheLayout::rows) return row_index(block, head, slot, e);
+    return (block * kv_heads + head) * key_block() + packed_index_bf16(slot, e, head_dim);
   }
-  constexpr int64_t value_index(int64_t page, int64_t head, int64_t place, int64_t e) const {
-    if (layout == CacheLayout::rows) return row_index(page, head, place, e);
-    return (page * kv_heads + head) * value_block() + place / 32 * 32 * round_up(head_dim, 16) +
-           packed_index_bf16(e, place % 32, 32);
+  constexpr int64_t value_index(int64_t block, int64_t head, int64_t slot, int64_t e) const {
+    if (layout == CacheLayout::rows) return row_index(block, head, slot, e);
+    return (block * kv_heads + head) * value_block() + slot / 32 * 32 * round_up(head_dim, 16) +
+           packed_index_bf16(e, slot % 32, 32);
   }
 };
 
-// Keys and values of places [begin, end) of page `from` go to the same places of page `to`.
-struct PlaceCopy {
+// Keys and values of slots [begin, end) of block `from` go to the same slots of block `to`.
+struct SlotCopy {
   int32_t from, to;
-  int32_t begin, end;  // within the page
-  bool operator==(const PlaceCopy&) const = default;
+  int32_t begin, end;  // within the block
+  bool operator==(const SlotCopy&) const = default;
 };
 
 }  // namespace invar

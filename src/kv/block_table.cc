@@ -9,59 +9,59 @@ namespace invar {
 BlockTable::BlockTable(BlockTable&& other) noexcept
     : pool_(other.pool_),
       capacity_(std::exchange(other.capacity_, 0)),
-      pages_(std::exchange(other.pages_, {})) {}
+      blocks_(std::exchange(other.blocks_, {})) {}
 
 BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   std::swap(pool_, other.pool_);
   std::swap(capacity_, other.capacity_);
-  std::swap(pages_, other.pages_);
+  std::swap(blocks_, other.blocks_);
   return *this;
 }
 
-bool BlockTable::take_pages(int64_t places) {
-  const int32_t missing = pool_->pages_for(places) - num_pages();
-  if (missing > pool_->free_pages()) return false;
+bool BlockTable::take_blocks(int64_t slots) {
+  const int32_t missing = pool_->blocks_for(slots) - num_blocks();
+  if (missing > pool_->free_blocks()) return false;
   for (int32_t i = 0; i < missing; ++i) append(pool_->allocate());
   return true;
 }
 
-void BlockTable::append(int32_t page) {
-  pages_.push_back(page);
-  capacity_ += pool_->page_places();
+void BlockTable::append(int32_t block) {
+  blocks_.push_back(block);
+  capacity_ += pool_->block_size();
 }
 
-void BlockTable::truncate(int64_t places) {
-  const int32_t keep = pool_->pages_for(places);
-  while (num_pages() > keep) {
-    pool_->release(pages_.back());
-    pages_.pop_back();
-    capacity_ -= pool_->page_places();
+void BlockTable::truncate(int64_t slots) {
+  const int32_t keep = pool_->blocks_for(slots);
+  while (num_blocks() > keep) {
+    pool_->release(blocks_.back());
+    blocks_.pop_back();
+    capacity_ -= pool_->block_size();
   }
 }
 
-void BlockTable::share(std::span<const int32_t> pages) {
-  for (const int32_t page : pages) {
-    pool_->add_reference(page);
-    append(page);
+void BlockTable::share(std::span<const int32_t> blocks) {
+  for (const int32_t block : blocks) {
+    pool_->add_reference(block);
+    append(block);
   }
 }
 
-void BlockTable::replace(int32_t index, int32_t page) {
-  pool_->add_reference(page);
-  pool_->release(pages_[index]);
-  pages_[index] = page;
+void BlockTable::replace(int32_t index, int32_t block) {
+  pool_->add_reference(block);
+  pool_->release(blocks_[index]);
+  blocks_[index] = block;
 }
 
-bool BlockTable::fork(const BlockTable& source, int64_t places, std::vector<PlaceCopy>& copies) {
-  CHECK(pages_.empty(), "fork into a table that holds pages");
-  CHECK(places <= source.capacity(), "fork of more places than the source has");
-  const int32_t full = static_cast<int32_t>(places / pool_->page_places());
-  const int32_t rest = static_cast<int32_t>(places % pool_->page_places());
-  if (rest > 0 && pool_->free_pages() == 0) return false;
-  share(source.pages().first(full));
+bool BlockTable::fork(const BlockTable& source, int64_t slots, std::vector<SlotCopy>& copies) {
+  CHECK(blocks_.empty(), "fork into a table that holds blocks");
+  CHECK(slots <= source.capacity(), "fork of more slots than the source has");
+  const int32_t full = static_cast<int32_t>(slots / pool_->block_size());
+  const int32_t rest = static_cast<int32_t>(slots % pool_->block_size());
+  if (rest > 0 && pool_->free_blocks() == 0) return false;
+  share(source.blocks().first(full));
   if (rest > 0) {
     append(pool_->allocate());
-    copies.push_back({.from = source.pages_[full], .to = pages_[full], .begin = 0, .end = rest});
+    copies.push_back({.from = source.blocks_[full], .to = blocks_[full], .begin = 0, .end = rest});
   }
   return true;
 }

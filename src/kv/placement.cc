@@ -24,78 +24,78 @@ int32_t base_of(std::span<const BatchRow> rows, int32_t row) {
   return rows[row].position;
 }
 
-// The pages of a sequence that a path replaces by scratch: [first, first + count).
+// The blocks of a sequence that a path replaces by scratch: [first, first + count).
 struct Tail {
   int32_t first, count;
 };
-Tail tail_of(std::span<const BatchRow> rows, int32_t leaf, int32_t page_places) {
-  const int32_t first = base_of(rows, leaf) / page_places;
-  return {first, rows[leaf].position / page_places - first + 1};
+Tail tail_of(std::span<const BatchRow> rows, int32_t leaf, int32_t block_size) {
+  const int32_t first = base_of(rows, leaf) / block_size;
+  return {first, rows[leaf].position / block_size - first + 1};
 }
 
-// Calls visit(leaf row, its scratch pages) for every path, in the order of their leaves.
+// Calls visit(leaf row, its scratch blocks) for every path, in the order of their leaves.
 template <typename Visit>
-void for_each_path(std::span<const BatchRow> rows, std::span<const int32_t> scratch_pages,
-                   int32_t page_places, Visit visit) {
+void for_each_path(std::span<const BatchRow> rows, std::span<const int32_t> scratch_blocks,
+                   int32_t block_size, Visit visit) {
   size_t used = 0;
   for (int32_t t = 0; t < std::ssize(rows); ++t) {
     if (!is_draft(rows[t]) || !is_leaf(rows, t)) continue;
-    const size_t count = tail_of(rows, t, page_places).count;
-    CHECK(used + count <= scratch_pages.size(), "too few scratch pages for the draft trees");
-    visit(t, scratch_pages.subspan(used, count));
+    const size_t count = tail_of(rows, t, block_size).count;
+    CHECK(used + count <= scratch_blocks.size(), "too few scratch blocks for the draft trees");
+    visit(t, scratch_blocks.subspan(used, count));
     used += count;
   }
 }
 
 }  // namespace
 
-int32_t scratch_pages_needed(std::span<const BatchRow> rows, int32_t page_places) {
+int32_t scratch_blocks_needed(std::span<const BatchRow> rows, int32_t block_size) {
   int32_t count = 0;
   for (int32_t t = 0; t < std::ssize(rows); ++t)
-    if (is_draft(rows[t]) && is_leaf(rows, t)) count += tail_of(rows, t, page_places).count;
+    if (is_draft(rows[t]) && is_leaf(rows, t)) count += tail_of(rows, t, block_size).count;
   return count;
 }
 
 void Placement::build(std::span<const BatchRow> rows, std::span<const BatchSequence> sequences,
-                      std::span<const int32_t> scratch_pages, int32_t page_places) {
-  page_places_ = page_places;
+                      std::span<const int32_t> scratch_blocks, int32_t block_size) {
+  block_size_ = block_size;
   copies_.clear();
   link_rows(rows);
 
-  // The sequences' own tables, and their places for the trunk rows.
-  table_pages_.clear();
+  // The sequences' own tables, and their slots for the trunk rows.
+  table_blocks_.clear();
   own_table_.clear();
   for (const BatchSequence& sequence : sequences) {
-    own_table_.push_back(static_cast<int32_t>(table_pages_.size()));
-    table_pages_.insert(table_pages_.end(), sequence.pages.begin(), sequence.pages.end());
+    own_table_.push_back(static_cast<int32_t>(table_blocks_.size()));
+    table_blocks_.insert(table_blocks_.end(), sequence.blocks.begin(), sequence.blocks.end());
   }
   row_table_.resize(rows.size());
   for (size_t t = 0; t < rows.size(); ++t)
     row_table_[t] = is_draft(rows[t]) ? -1 : own_table_[rows[t].sequence];
 
-  // How many places each row writes, then which.
+  // How many slots each row writes, then which.
   const auto count_path = [&](int32_t leaf, std::span<const int32_t> tail) {
-    const int32_t begin = (rows[leaf].position / page_places + 1 - std::ssize(tail)) * page_places;
+    const int32_t begin = (rows[leaf].position / block_size + 1 - std::ssize(tail)) * block_size;
     for (int32_t t = leaf; t >= 0 && rows[t].position >= begin; t = before_[t])
       ++write_begin_[t + 1];
   };
   write_begin_.assign(rows.size() + 1, 0);
   for (size_t t = 0; t < rows.size(); ++t) write_begin_[t + 1] = !is_draft(rows[t]);
-  for_each_path(rows, scratch_pages, page_places, count_path);
+  for_each_path(rows, scratch_blocks, block_size, count_path);
   for (size_t t = 0; t < rows.size(); ++t) write_begin_[t + 1] += write_begin_[t];
-  write_page_.resize(write_begin_.back());
-  write_place_.resize(write_begin_.back());
+  write_block_.resize(write_begin_.back());
+  write_slot_.resize(write_begin_.back());
   next_write_.assign(write_begin_.begin(), write_begin_.end() - 1);
 
   for (size_t t = 0; t < rows.size(); ++t) {
     if (is_draft(rows[t])) continue;
-    const std::vector<int32_t>& own = sequences[rows[t].sequence].pages;
-    CHECK(rows[t].position / page_places < std::ssize(own), "a row beyond its sequence's pages");
-    write_page_[next_write_[t]] = own[rows[t].position / page_places];
-    write_place_[next_write_[t]++] = rows[t].position % page_places;
+    const std::vector<int32_t>& own = sequences[rows[t].sequence].blocks;
+    CHECK(rows[t].position / block_size < std::ssize(own), "a row beyond its sequence's blocks");
+    write_block_[next_write_[t]] = own[rows[t].position / block_size];
+    write_slot_[next_write_[t]++] = rows[t].position % block_size;
   }
-  for_each_path(rows, scratch_pages, page_places, [&](int32_t leaf, std::span<const int32_t> tail) {
-    place_path(rows, leaf, sequences[rows[leaf].sequence].pages, tail);
+  for_each_path(rows, scratch_blocks, block_size, [&](int32_t leaf, std::span<const int32_t> tail) {
+    place_path(rows, leaf, sequences[rows[leaf].sequence].blocks, tail);
   });
   assign_tables(rows);
 }
@@ -117,21 +117,21 @@ void Placement::link_rows(std::span<const BatchRow> rows) {
   }
 }
 
-// Places the rows of one path in its tail and makes its table.
+// Slots the rows of one path in its tail and makes its table.
 void Placement::place_path(std::span<const BatchRow> rows, int32_t leaf,
                            std::span<const int32_t> own, std::span<const int32_t> tail) {
-  const int32_t base = base_of(rows, leaf), first = base / page_places_;
-  CHECK(first <= std::ssize(own), "a draft beyond its sequence's pages");
-  if (base % page_places_ > 0)
-    copies_.push_back({.from = own[first], .to = tail[0], .begin = 0, .end = base % page_places_});
+  const int32_t base = base_of(rows, leaf), first = base / block_size_;
+  CHECK(first <= std::ssize(own), "a draft beyond its sequence's blocks");
+  if (base % block_size_ > 0)
+    copies_.push_back({.from = own[first], .to = tail[0], .begin = 0, .end = base % block_size_});
 
-  const int32_t table = static_cast<int32_t>(table_pages_.size());
-  table_pages_.insert(table_pages_.end(), own.begin(), own.begin() + first);
-  table_pages_.insert(table_pages_.end(), tail.begin(), tail.end());
+  const int32_t table = static_cast<int32_t>(table_blocks_.size());
+  table_blocks_.insert(table_blocks_.end(), own.begin(), own.begin() + first);
+  table_blocks_.insert(table_blocks_.end(), tail.begin(), tail.end());
 
-  for (int32_t t = leaf; t >= 0 && rows[t].position >= first * page_places_; t = before_[t]) {
-    write_page_[next_write_[t]] = tail[rows[t].position / page_places_ - first];
-    write_place_[next_write_[t]++] = rows[t].position % page_places_;
+  for (int32_t t = leaf; t >= 0 && rows[t].position >= first * block_size_; t = before_[t]) {
+    write_block_[next_write_[t]] = tail[rows[t].position / block_size_ - first];
+    write_slot_[next_write_[t]++] = rows[t].position % block_size_;
     if (row_table_[t] < 0) row_table_[t] = table;  // a shared row reads the first of its paths
   }
 }
@@ -148,18 +148,18 @@ void Placement::assign_tables(std::span<const BatchRow> rows) {
 }
 
 void Placement::accept(std::span<const BatchRow> rows, int32_t last,
-                       std::span<const int32_t> own_pages, std::vector<PlaceCopy>& copies) const {
+                       std::span<const int32_t> own_blocks, std::vector<SlotCopy>& copies) const {
   if (!is_draft(rows[last])) return;
   const int32_t base = base_of(rows, last), end = rows[last].position + 1;
-  CHECK((end - 1) / page_places_ < std::ssize(own_pages), "accepted rows beyond their pages");
-  for (int32_t place = base; place < end;) {
-    const int32_t page = place / page_places_, page_begin = page * page_places_;
-    const int32_t stop = std::min(end, page_begin + page_places_);
-    copies.push_back({.from = table(last)[page],
-                      .to = own_pages[page],
-                      .begin = place - page_begin,
-                      .end = stop - page_begin});
-    place = stop;
+  CHECK((end - 1) / block_size_ < std::ssize(own_blocks), "accepted rows beyond their blocks");
+  for (int32_t slot = base; slot < end;) {
+    const int32_t block = slot / block_size_, block_begin = block * block_size_;
+    const int32_t stop = std::min(end, block_begin + block_size_);
+    copies.push_back({.from = table(last)[block],
+                      .to = own_blocks[block],
+                      .begin = slot - block_begin,
+                      .end = stop - block_begin});
+    slot = stop;
   }
 }
 

@@ -20,10 +20,10 @@ uint64_t mix(uint64_t hash, uint64_t value) {
 
 }  // namespace
 
-PrefixCache::PrefixCache(PagePool& pool, uint64_t hash_mask) : pool_(pool), hash_mask_(hash_mask) {
-  entries_.resize(pool.num_pages());
-  tokens_.resize(int64_t{pool.num_pages()} * pool.page_places());
-  buckets_.resize(std::bit_ceil(static_cast<uint32_t>(pool.num_pages())), -1);
+PrefixCache::PrefixCache(BlockPool& pool, uint64_t hash_mask) : pool_(pool), hash_mask_(hash_mask) {
+  entries_.resize(pool.num_blocks());
+  tokens_.resize(int64_t{pool.num_blocks()} * pool.block_size());
+  buckets_.resize(std::bit_ceil(static_cast<uint32_t>(pool.num_blocks())), -1);
   pool.set_keeper(this);
 }
 
@@ -33,38 +33,38 @@ PrefixCache::~PrefixCache() {
 }
 
 void PrefixCache::match(std::span<const int32_t> tokens, std::string_view salt,
-                        std::vector<int32_t>& pages) {
-  pages.clear();
-  const int32_t places = pool_.page_places();
+                        std::vector<int32_t>& blocks) {
+  blocks.clear();
+  const int32_t slots = pool_.block_size();
   int32_t parent = -1;
   // One token stays out: its logits are wanted.
-  for (size_t begin = 0; begin + places < tokens.size(); begin += places) {
+  for (size_t begin = 0; begin + slots < tokens.size(); begin += slots) {
     const uint64_t hash = hash_of(parent, salt, &tokens[begin]);
-    const int32_t page = find(hash, parent, salt, &tokens[begin]);
-    if (page < 0) break;
-    pages.push_back(page);
-    parent = page;
+    const int32_t block = find(hash, parent, salt, &tokens[begin]);
+    if (block < 0) break;
+    blocks.push_back(block);
+    parent = block;
   }
   touch_chain(parent);
 }
 
 void PrefixCache::insert(std::span<const int32_t> tokens, std::string_view salt,
                          BlockTable& table) {
-  const int32_t places = pool_.page_places();
-  const int32_t full = static_cast<int32_t>(tokens.size()) / places;
-  CHECK(full <= table.num_pages(), "tokens without pages");
+  const int32_t slots = pool_.block_size();
+  const int32_t full = static_cast<int32_t>(tokens.size()) / slots;
+  CHECK(full <= table.num_blocks(), "tokens without blocks");
   int32_t parent = -1;
   for (int32_t i = 0; i < full; ++i) {
-    const int32_t* content = &tokens[i * places];
+    const int32_t* content = &tokens[i * slots];
     const uint64_t hash = hash_of(parent, salt, content);
-    int32_t page = find(hash, parent, salt, content);
-    if (page < 0) {
-      page = table.pages()[i];
-      add(page, hash, parent, salt, content);
-    } else if (page != table.pages()[i]) {
-      table.replace(i, page);
+    int32_t block = find(hash, parent, salt, content);
+    if (block < 0) {
+      block = table.blocks()[i];
+      add(block, hash, parent, salt, content);
+    } else if (block != table.blocks()[i]) {
+      table.replace(i, block);
     }
-    parent = page;
+    parent = block;
   }
   touch_chain(parent);
 }
@@ -72,22 +72,22 @@ void PrefixCache::insert(std::span<const int32_t> tokens, std::string_view salt,
 void PrefixCache::clear() {
   // Ends of chains first.
   while (size_ > 0)
-    for (int32_t page = oldest_; page >= 0;) {
-      const int32_t newer = entries_[page].newer;
-      if (entries_[page].children == 0) remove(page);
-      page = newer;
+    for (int32_t block = oldest_; block >= 0;) {
+      const int32_t newer = entries_[block].newer;
+      if (entries_[block].children == 0) remove(block);
+      block = newer;
     }
 }
 
-void PrefixCache::give_up_page() {
-  // Pages in use, and those whose children are not gone yet, count as used now. A page in use has
-  // every page before it in use, so an idle end of a chain exists wherever an idle page does.
+void PrefixCache::give_up_block() {
+  // Blocks in use, and those whose children are not gone yet, count as used now. A block in use has
+  // every block before it in use, so an idle end of a chain exists wherever an idle block does.
   for (;;) {
-    const int32_t page = oldest_;
-    CHECK(page >= 0, "no page to give up");
-    if (pool_.is_idle_kept(page) && entries_[page].children == 0) return remove(page);
-    unlink(page);
-    link_newest(page);
+    const int32_t block = oldest_;
+    CHECK(block >= 0, "no block to give up");
+    if (pool_.is_idle_kept(block) && entries_[block].children == 0) return remove(block);
+    unlink(block);
+    link_newest(block);
   }
 }
 
@@ -97,29 +97,29 @@ uint64_t PrefixCache::hash_of(int32_t parent, std::string_view salt, const int32
     hash = entries_[parent].hash;
   else
     for (const char c : salt) hash = mix(hash, static_cast<unsigned char>(c));
-  for (int32_t i = 0; i < pool_.page_places(); ++i)
+  for (int32_t i = 0; i < pool_.block_size(); ++i)
     hash = mix(hash, static_cast<uint32_t>(tokens[i]));
   return hash & hash_mask_;
 }
 
 int32_t PrefixCache::find(uint64_t hash, int32_t parent, std::string_view salt,
                           const int32_t* tokens) const {
-  const int32_t places = pool_.page_places();
-  int32_t page = buckets_[hash & (buckets_.size() - 1)];
-  for (; page >= 0; page = entries_[page].next_in_bucket) {
-    const Entry& e = entries_[page];
+  const int32_t slots = pool_.block_size();
+  int32_t block = buckets_[hash & (buckets_.size() - 1)];
+  for (; block >= 0; block = entries_[block].next_in_bucket) {
+    const Entry& e = entries_[block];
     if (e.hash == hash && e.parent == parent && (parent >= 0 || e.salt == salt) &&
-        std::equal(tokens, tokens + places, &tokens_[int64_t{page} * places]))
+        std::equal(tokens, tokens + slots, &tokens_[int64_t{block} * slots]))
       break;
   }
-  return page;
+  return block;
 }
 
-void PrefixCache::add(int32_t page, uint64_t hash, int32_t parent, std::string_view salt,
+void PrefixCache::add(int32_t block, uint64_t hash, int32_t parent, std::string_view salt,
                       const int32_t* tokens) {
-  Entry& e = entries_[page];
-  CHECK(!e.is_used, "a page with two entries");
-  pool_.keep(page);
+  Entry& e = entries_[block];
+  CHECK(!e.is_used, "a block with two entries");
+  pool_.keep(block);
   e.is_used = true;
   e.hash = hash;
   e.parent = parent;
@@ -128,42 +128,42 @@ void PrefixCache::add(int32_t page, uint64_t hash, int32_t parent, std::string_v
     ++entries_[parent].children;
   else
     e.salt = salt;
-  std::copy(tokens, tokens + pool_.page_places(), &tokens_[int64_t{page} * pool_.page_places()]);
+  std::copy(tokens, tokens + pool_.block_size(), &tokens_[int64_t{block} * pool_.block_size()]);
   e.next_in_bucket = bucket(hash);
-  bucket(hash) = page;
-  link_newest(page);
+  bucket(hash) = block;
+  link_newest(block);
   ++size_;
 }
 
-void PrefixCache::remove(int32_t page) {
-  Entry& e = entries_[page];
+void PrefixCache::remove(int32_t block) {
+  Entry& e = entries_[block];
   int32_t* link = &bucket(e.hash);
-  while (*link != page) link = &entries_[*link].next_in_bucket;
+  while (*link != block) link = &entries_[*link].next_in_bucket;
   *link = e.next_in_bucket;
   if (e.parent >= 0) --entries_[e.parent].children;
   e.salt.clear();
   e.is_used = false;
-  unlink(page);
+  unlink(block);
   --size_;
-  pool_.drop_kept(page);
+  pool_.drop_kept(block);
 }
 
 void PrefixCache::touch_chain(int32_t last) {
-  for (int32_t page = last; page >= 0; page = entries_[page].parent) {
-    unlink(page);
-    link_newest(page);
+  for (int32_t block = last; block >= 0; block = entries_[block].parent) {
+    unlink(block);
+    link_newest(block);
   }
 }
 
-void PrefixCache::link_newest(int32_t page) {
-  entries_[page].older = newest_;
-  entries_[page].newer = -1;
-  (newest_ >= 0 ? entries_[newest_].newer : oldest_) = page;
-  newest_ = page;
+void PrefixCache::link_newest(int32_t block) {
+  entries_[block].older = newest_;
+  entries_[block].newer = -1;
+  (newest_ >= 0 ? entries_[newest_].newer : oldest_) = block;
+  newest_ = block;
 }
 
-void PrefixCache::unlink(int32_t page) {
-  const Entry& e = entries_[page];
+void PrefixCache::unlink(int32_t block) {
+  const Entry& e = entries_[block];
   (e.older >= 0 ? entries_[e.older].newer : oldest_) = e.newer;
   (e.newer >= 0 ? entries_[e.newer].older : newest_) = e.older;
 }
@@ -171,23 +171,23 @@ void PrefixCache::unlink(int32_t page) {
 std::string PrefixCache::check_integrity() const {
   int32_t used = 0, listed = 0;
   std::vector<int32_t> children(entries_.size(), 0);
-  for (int32_t page = 0; page < std::ssize(entries_); ++page) {
-    const Entry& e = entries_[page];
+  for (int32_t block = 0; block < std::ssize(entries_); ++block) {
+    const Entry& e = entries_[block];
     if (!e.is_used) continue;
     ++used;
     if (e.parent < 0) continue;
-    if (!entries_[e.parent].is_used) return fmt::format("page {} lost its parent", page);
-    if (pool_.is_idle_kept(e.parent) && !pool_.is_idle_kept(page))
-      return fmt::format("page {} is in use but the page before it is not", page);
+    if (!entries_[e.parent].is_used) return fmt::format("block {} lost its parent", block);
+    if (pool_.is_idle_kept(e.parent) && !pool_.is_idle_kept(block))
+      return fmt::format("block {} is in use but the block before it is not", block);
     ++children[e.parent];
   }
-  for (int32_t page = oldest_; page >= 0; page = entries_[page].newer) ++listed;
+  for (int32_t block = oldest_; block >= 0; block = entries_[block].newer) ++listed;
   if (used != size_ || listed != size_)
     return fmt::format("{} entries are counted, {} exist, {} are listed", size_, used, listed);
-  for (int32_t page = 0; page < std::ssize(entries_); ++page)
-    if (entries_[page].is_used && entries_[page].children != children[page])
-      return fmt::format("page {} counts {} children and has {}", page, entries_[page].children,
-                         children[page]);
+  for (int32_t block = 0; block < std::ssize(entries_); ++block)
+    if (entries_[block].is_used && entries_[block].children != children[block])
+      return fmt::format("block {} counts {} children and has {}", block, entries_[block].children,
+                         children[block]);
   return {};
 }
 

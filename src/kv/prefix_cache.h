@@ -1,10 +1,10 @@
-// Pages of sequences that are over, kept for others that begin with the same tokens. Since the bits
-// of keys and values depend on the tokens before them alone, a page found here is the page that
-// would be computed.
+// Blocks of sequences that are over, kept for others that begin with the same tokens. Since the
+// bits of keys and values depend on the tokens before them alone, a block found here is the block
+// that would be computed.
 //
-// An entry is a full page with the tokens of its places and the entry of the page before it, so a
+// An entry is a full block with the tokens of its slots and the entry of the block before it, so a
 // chain of entries is a prefix; tokens are compared, not only their hashes. Entries of different
-// salts never meet. Idle pages are given up least recently used first, the end of a chain before
+// salts never meet. Idle blocks are given up least recently used first, the end of a chain before
 // its beginning. Which entry that is depends on the calls so far alone.
 #pragma once
 
@@ -14,35 +14,36 @@
 #include <string_view>
 #include <vector>
 
+#include "kv/block_pool.h"
 #include "kv/block_table.h"
-#include "kv/page_pool.h"
 
 namespace invar {
 
-class PrefixCache final : public PageKeeper {
+class PrefixCache final : public BlockKeeper {
  public:
   // Becomes the pool's keeper. `hash_mask` is for tests: fewer bits, more collisions.
-  explicit PrefixCache(PagePool& pool, uint64_t hash_mask = ~uint64_t{0});
+  explicit PrefixCache(BlockPool& pool, uint64_t hash_mask = ~uint64_t{0});
   ~PrefixCache() override;
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  // The pages of the longest known prefix of `tokens`, in whole pages and at least one token short,
-  // so that something is left to compute. The caller shares them before anything else is allocated.
-  void match(std::span<const int32_t> tokens, std::string_view salt, std::vector<int32_t>& pages);
-  // Enters the full pages of a table whose first places hold `tokens`. Where another page is known
+  // The blocks of the longest known prefix of `tokens`, in whole blocks and at least one token
+  // short, so that something is left to compute. The caller shares them before anything else is
+  // allocated.
+  void match(std::span<const int32_t> tokens, std::string_view salt, std::vector<int32_t>& blocks);
+  // Enters the full blocks of a table whose first slots hold `tokens`. Where another block is known
   // for the same prefix, the table takes that one and gives its own back.
   void insert(std::span<const int32_t> tokens, std::string_view salt, BlockTable& table);
   // Forgets everything: after the weights change.
   void clear();
 
   int32_t size() const { return size_; }
-  void give_up_page() override;
+  void give_up_block() override;
   // Empty when the structure is sound; else what is wrong.
   std::string check_integrity() const;
 
  private:
-  // The entry of a page, at the page's index. Links are pages; -1 is none.
+  // The entry of a block, at the block's index. Links are blocks; -1 is none.
   struct Entry {
     bool is_used = false;
     uint64_t hash = 0;  // of the prefix
@@ -54,22 +55,22 @@ class PrefixCache final : public PageKeeper {
   };
 
   uint64_t hash_of(int32_t parent, std::string_view salt, const int32_t* tokens) const;
-  // The page of the entry with this parent and these tokens, or -1.
+  // The block of the entry with this parent and these tokens, or -1.
   int32_t find(uint64_t hash, int32_t parent, std::string_view salt, const int32_t* tokens) const;
-  void add(int32_t page, uint64_t hash, int32_t parent, std::string_view salt,
+  void add(int32_t block, uint64_t hash, int32_t parent, std::string_view salt,
            const int32_t* tokens);
-  void remove(int32_t page);
+  void remove(int32_t block);
   // Makes a chain the most recently used, its beginning most of all.
   void touch_chain(int32_t last);
-  void link_newest(int32_t page);
-  void unlink(int32_t page);
+  void link_newest(int32_t block);
+  void unlink(int32_t block);
   int32_t& bucket(uint64_t hash) { return buckets_[hash & (buckets_.size() - 1)]; }
 
-  PagePool& pool_;
+  BlockPool& pool_;
   const uint64_t hash_mask_;
-  std::vector<Entry> entries_;    // by page
-  std::vector<int32_t> tokens_;   // [page][place]
-  std::vector<int32_t> buckets_;  // first page of each; as many as a power of two
+  std::vector<Entry> entries_;    // by block
+  std::vector<int32_t> tokens_;   // [block][slot]
+  std::vector<int32_t> buckets_;  // first block of each; as many as a power of two
   int32_t oldest_ = -1, newest_ = -1;
   int32_t size_ = 0;
 };

@@ -10,20 +10,20 @@ namespace invar {
 // One position of one sequence, to be computed.
 struct BatchRow {
   int32_t token = 0;
-  int32_t position = 0;  // absolute; its key and value go to this place
+  int32_t position = 0;  // absolute; its key and value go to this slot
   int32_t sequence = 0;  // index into Batch::sequences
-  // Row of this batch that stands one position before this one in a draft tree, or -1: the place
-  // before it is in the sequence's pages, or the row before it in this batch (same sequence,
+  // Row of this batch that stands one position before this one in a draft tree, or -1: the slot
+  // before it is in the sequence's blocks, or the row before it in this batch (same sequence,
   // position one less).
   int32_t parent = -1;
 
   bool operator==(const BatchRow&) const = default;
 };
 
-// Where a sequence's keys and values live: pages[i] holds places [i * page_places, (i + 1) *
-// page_places).
+// Where a sequence's keys and values live: blocks[i] holds slots [i * block_size, (i + 1) *
+// block_size).
 struct BatchSequence {
-  std::vector<int32_t> pages;
+  std::vector<int32_t> blocks;
   bool operator==(const BatchSequence&) const = default;
 };
 

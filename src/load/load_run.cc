@@ -16,15 +16,15 @@ class StepEvents final : public OutputSink {
   void on_start(int64_t request) override { started.push_back(request); }
   void on_token(const TokenOutput& output) override {
     if (output.error) fail("request {} failed: {}", output.request, output.error);
-    drew.push_back(output.request);
+    sampled.push_back(output.request);
     finished += output.finish != FinishReason::none;
   }
   void clear() {
     started.clear();
-    drew.clear();
+    sampled.clear();
   }
 
-  std::vector<int64_t> started, drew;
+  std::vector<int64_t> started, sampled;
   int finished = 0;  // since the beginning
 };
 
@@ -34,7 +34,7 @@ void record(const StepEvents& events, double begin, double end, LoadResult& resu
     LoadRecord& r = result.requests[static_cast<size_t>(id)];
     if (r.start < 0) r.start = begin;
   }
-  for (const int64_t id : events.drew) {
+  for (const int64_t id : events.sampled) {
     LoadRecord& r = result.requests[static_cast<size_t>(id)];
     if (r.answer++ == 0)
       r.first_token = end;

@@ -24,9 +24,9 @@ class LoadServer {
 // The engine itself, with prompts of random tokens and answers of exactly the length asked for.
 // Throws Error or UsageError as Engine does.
 std::unique_ptr<LoadServer> make_engine_server(Model& model, const EngineOptions& options);
-// The scheduler alone over `pages` pages: answers are of the length asked for and mean nothing.
-std::unique_ptr<LoadServer> make_scheduler_server(const SchedulerOptions& options, int pages,
-                                                  int page_places);
+// The scheduler alone over `blocks` blocks: answers are of the length asked for and mean nothing.
+std::unique_ptr<LoadServer> make_scheduler_server(const SchedulerOptions& options, int blocks,
+                                                  int block_size);
 
 struct LoadRecord {
   double arrival = 0, start = 0, first_token = 0, last_token = 0;  // seconds

@@ -31,8 +31,8 @@ class EngineServer final : public LoadServer {
 
 class SchedulerServer final : public LoadServer {
  public:
-  SchedulerServer(const SchedulerOptions& options, int pages, int page_places)
-      : options_(options), pool_(pages, page_places), scheduler_(make_scheduler(options, pool_)) {}
+  SchedulerServer(const SchedulerOptions& options, int blocks, int block_size)
+      : options_(options), pool_(blocks, block_size), scheduler_(make_scheduler(options, pool_)) {}
 
   void add(int64_t id, const LoadRequest& request) override {
     if (request.prompt + request.answer > options_.max_model_len)
@@ -51,7 +51,7 @@ class SchedulerServer final : public LoadServer {
     results_.clear();
     for (const StepEntry& entry : plan_.entries) {
       StepResult& result = results_.emplace_back();
-      if (!entry.draws) continue;
+      if (!entry.samples) continue;
       result = {.new_tokens = 1, .finished = --left_.at(entry.id) == 0};
       sink.on_token({.request = entry.id,
                      .finish = result.finished ? FinishReason::length : FinishReason::none});
@@ -62,14 +62,14 @@ class SchedulerServer final : public LoadServer {
               .running = scheduler_->num_running(),
               .waiting = scheduler_->num_waiting(),
               .preempted = static_cast<int>(plan_.preempted.size()),
-              .free_pages = pool_.free_pages(),
+              .free_blocks = pool_.free_blocks(),
               .work = work_of(plan_)};
     return true;
   }
 
  private:
   SchedulerOptions options_;
-  PagePool pool_;
+  BlockPool pool_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unordered_map<int64_t, int> left_;  // tokens of the answer
   StepPlan plan_;
@@ -83,9 +83,9 @@ std::unique_ptr<LoadServer> make_engine_server(Model& model, const EngineOptions
   return std::make_unique<EngineServer>(model, options);
 }
 
-std::unique_ptr<LoadServer> make_scheduler_server(const SchedulerOptions& options, int pages,
-                                                  int page_places) {
-  return std::make_unique<SchedulerServer>(options, pages, page_places);
+std::unique_ptr<LoadServer> make_scheduler_server(const SchedulerOptions& options, int blocks,
+                                                  int block_size) {
+  return std::make_unique<SchedulerServer>(options, blocks, block_size);
 }
 
 }  // namespace invar

@@ -10,10 +10,10 @@
 
 namespace invar {
 
-// Seconds = rows(number) + per draw + per place that a prompt's or a decode's row sees.
+// Seconds = rows(number) + per sample + per slot that a prompt's or a decode's row sees.
 struct StepCost {
   std::vector<std::pair<int, double>> rows;  // ascending numbers; straight lines in between
-  double per_draw = 0, per_prompt_place = 0, per_decode_place = 0;
+  double per_sample = 0, per_prompt_slot = 0, per_decode_slot = 0;
 
   double seconds(const StepWork& work) const;
   json::Value to_json() const;

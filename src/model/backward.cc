@@ -31,7 +31,7 @@ class BackwardPass {
     CHECK(rows_ % kLeafPad == 0 && rows_ <= ws_.max_rows, "rows of a backward pass");
     clear_hidden();
     if (io_.mtp) mtp_module(*io_.mtp);
-    tables_ = ws_.table_builder.build(batch_, kv_.page_places(), model_.execution);
+    tables_ = ws_.table_builder.build(batch_, kv_.block_size(), model_.execution);
     head(io_.d_logits, io_.tape->final_normed(), io_.tape->output(), gradient(TensorRole::head, -1),
          gradient(TensorRole::final_norm, -1), model_.weights->final_norm());
     for (int layer = spec_.layers - 1; layer >= 0; --layer) {
@@ -53,7 +53,7 @@ class BackwardPass {
     const MtpWeights& w = model_.weights->mtp();
     const int layer = spec_.layers;
     const auto of = [&](TensorRole role) { return gradient(role, layer); };
-    tables_ = ws_.table_builder.build(*mtp.batch, kv_.page_places(), model_.execution);
+    tables_ = ws_.table_builder.build(*mtp.batch, kv_.block_size(), model_.execution);
     head(mtp.d_logits, io_.tape->final_normed(1), io_.tape->output(1), mtp.head,
          of(TensorRole::mtp_head_norm), w.head_norm);
     if (io_.tape->recompute()) forward_again(*mtp.batch, layer, io_.tape->output());

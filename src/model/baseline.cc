@@ -9,7 +9,7 @@ namespace invar::baseline {
 namespace {
 
 constexpr int64_t kFewRows = 8;     // up to here, a long cache is read in halves
-constexpr int32_t kLongCache = 64;  // places
+constexpr int32_t kLongCache = 64;  // slots
 
 }  // namespace
 
@@ -26,7 +26,7 @@ void Attention::run(const Decoder& decoder, const AttentionParams& params) {
   decoder.run(&Attention::merge, MergeParams{params, early_, late_});
 }
 
-// Where every row's places are cut: at the first new place of its table, or in the middle.
+// Where every row's slots are cut: at the first new slot of its table, or in the middle.
 void Attention::cut(const AttentionParams& p) {
   for (Range* range : {&early_, &late_}) {
     range->begin.resize(p.rows);
@@ -34,12 +34,12 @@ void Attention::cut(const AttentionParams& p) {
   }
   int32_t first_new = 0;
   for (int64_t t = 0; t < p.rows; ++t) {
-    const int32_t last = p.positions[t], begin = first_place(p, t);
+    const int32_t last = p.positions[t], begin = first_slot(p, t);
     if (t == 0 || p.table_of[t] != p.table_of[t - 1]) first_new = last;
     const bool halves = p.rows <= kFewRows && last - begin >= kLongCache;
     const int32_t at = halves ? begin + (last - begin) / 2 : std::max(begin, first_new);
     early_.begin[t] = begin;
-    early_.last[t] = std::max(begin, at - 1);  // where nothing is early: unused, but some place
+    early_.last[t] = std::max(begin, at - 1);  // where nothing is early: unused, but some slot
     late_.begin[t] = at;
     late_.last[t] = last;
   }

@@ -28,7 +28,7 @@ class Attention {
 
  private:
   struct Range {
-    std::vector<int32_t> begin, last;  // [T]: a row's places of the range
+    std::vector<int32_t> begin, last;  // [T]: a row's slots of the range
     std::vector<float> out;            // [T][H * E], normalised
     std::vector<float> max, sum;       // [T][H]
   };

@@ -18,7 +18,7 @@ bool ascends(const std::vector<int32_t>& values) {
   return values.empty() || values[0] >= 0;
 }
 
-// What the reader of a batch relies on; pages and layers are compared with the model where it is
+// What the reader of a batch relies on; blocks and layers are compared with the model where it is
 // known.
 void check_batch(const Batch& batch) {
   for (size_t t = 0; t < batch.rows.size(); ++t) {
@@ -35,8 +35,8 @@ void check_batch(const Batch& batch) {
     }
   }
   for (const BatchSequence& sequence : batch.sequences)
-    for (const int32_t page : sequence.pages) require(page >= 0, "a negative page");
-  for (const int32_t page : batch.scratch_pages) require(page >= 0, "a negative scratch page");
+    for (const int32_t block : sequence.blocks) require(block >= 0, "a negative block");
+  for (const int32_t block : batch.scratch_blocks) require(block >= 0, "a negative scratch block");
   require(ascends(batch.logit_rows), "logit rows do not ascend");
   require(batch.logit_rows.empty() || batch.logit_rows.back() < std::ssize(batch.rows),
           "a logit row that is not there");
@@ -55,10 +55,10 @@ std::string to_bytes(const Batch& batch) {
   out.put(batch.layer_end);
   out.put_vector(batch.rows);
   out.put(static_cast<uint64_t>(batch.sequences.size()));
-  for (const BatchSequence& sequence : batch.sequences) out.put_vector(sequence.pages);
+  for (const BatchSequence& sequence : batch.sequences) out.put_vector(sequence.blocks);
   out.put_vector(batch.logit_rows);
   out.put_vector(batch.aux_layers);
-  out.put_vector(batch.scratch_pages);
+  out.put_vector(batch.scratch_blocks);
   return out.take();
 }
 
@@ -70,10 +70,10 @@ Batch batch_from_bytes(std::string_view bytes) {
   batch.layer_end = in.get<int32_t>();
   batch.rows = in.get_vector<BatchRow>();
   batch.sequences.resize(in.get_count(sizeof(uint64_t)));
-  for (BatchSequence& sequence : batch.sequences) sequence.pages = in.get_vector<int32_t>();
+  for (BatchSequence& sequence : batch.sequences) sequence.blocks = in.get_vector<int32_t>();
   batch.logit_rows = in.get_vector<int32_t>();
   batch.aux_layers = in.get_vector<int32_t>();
-  batch.scratch_pages = in.get_vector<int32_t>();
+  batch.scratch_blocks = in.get_vector<int32_t>();
   in.expect_end();
   check_batch(batch);
   return batch;

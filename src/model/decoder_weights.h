@@ -35,7 +35,7 @@ using LoadProgress = std::function<void(int64_t, int64_t)>;
 class DecoderWeights {
  public:
   // Reads, checks and packs every tensor of the shard; threads of `pool` work in parallel; source
-  // pages are released after each tensor. Throws Error naming the tensor when one is missing, has
+  // blocks are released after each tensor. Throws Error naming the tensor when one is missing, has
   // another shape, or is not finite.
   // The matrices lie as `layout` says.
   DecoderWeights(const DecoderSpec& spec, const Arithmetic& arithmetic, const Shard& shard,

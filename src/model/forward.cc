@@ -37,7 +37,7 @@ void ForwardPass::prepare() {
   int positions = 0;
   for (const BatchRow& row : batch_.rows) positions = std::max(positions, row.position + 1);
   model_.rope.fill(positions, on);
-  ws_.tables = ws_.table_builder.build(batch_, kv_.page_places(), on);
+  ws_.tables = ws_.table_builder.build(batch_, kv_.block_size(), on);
   if (is_first_stage()) return;
   CHECK(io_.hidden.size() >= hidden_size(), "a later stage needs the hidden states");
   float* staged = on.device->is_host() ? hidden() : ws_.host_hidden.data();
@@ -88,7 +88,7 @@ void ForwardPass::join_tokens() {
 void ForwardPass::attention_block(int layer) {
   const LayerWeights& w = weights(layer);
   const LayerActivations& at = hooks_.layer(layer);
-  ops_.copy_places(kv_.layer(layer));
+  ops_.copy_slots(kv_.layer(layer));
   hooks_.keep_hidden(at.input);
   ops_.norm(hidden(), w.attention_norm, at.normed);
   hooks_.trace("attention_norm", layer, at.normed, spec_.hidden, rows_);

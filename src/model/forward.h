@@ -42,7 +42,7 @@ struct ForwardIo {
 };
 
 // Runs the batch's layers. Keys and values are written before anything attends to them.
-// REQUIRES: rows <= workspace.max_rows, every page index valid, positions below the model's
+// REQUIRES: rows <= workspace.max_rows, every block index valid, positions below the model's
 // maximum.
 void forward(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& workspace,
              Group& group, ForwardIo& io);

@@ -113,8 +113,8 @@ void Operations::qkv(int layer, const KvLayer& kv, const LayerActivations& at) {
                            .cos = model_.rope.cos(),
                            .sin = model_.rope.sin(),
                            .write_begin = tables_.write_begin,
-                           .write_page = tables_.write_page,
-                           .write_place = tables_.write_place,
+                           .write_block = tables_.write_block,
+                           .write_slot = tables_.write_slot,
                            .kv = kv,
                            .q = at.q,
                            .non_finite = ws_.non_finite.data()};
@@ -152,10 +152,9 @@ void Operations::attention(int layer, const KvLayer& kv, const LayerActivations&
   });
 }
 
-void Operations::copy_places(const KvLayer& kv) {
+void Operations::copy_slots(const KvLayer& kv) {
   if (tables_.num_copies > 0)
-    run("copy_places", kernels_.copy_places,
-        CopyPlacesParams{kv, tables_.copies, tables_.num_copies});
+    run("copy_slots", kernels_.copy_slots, CopySlotsParams{kv, tables_.copies, tables_.num_copies});
 }
 
 void Operations::gather_logits(const float* mine, int64_t count) {

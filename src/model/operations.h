@@ -26,10 +26,10 @@ class Operations {
                    const float* bias, NextWeight next);
   // out = silu(gate(x)) * up(x)
   void gated_product(const LayerWeights& w, const LayerActivations& at, NextWeight next);
-  // Rotated queries from the layer's normed input; keys and values in their places.
+  // Rotated queries from the layer's normed input; keys and values in their slots.
   void qkv(int layer, const KvLayer& kv, const LayerActivations& at);
   void attention(int layer, const KvLayer& kv, const LayerActivations& at);
-  void copy_places(const KvLayer& kv);
+  void copy_slots(const KvLayer& kv);
   // Whole rows of logits from this rank's columns of them.
   void gather_logits(const float* mine, int64_t count);
   // The residual stream is f32; the baseline's is bf16.

@@ -4,19 +4,19 @@ namespace invar {
 
 size_t StepTableBuilder::bytes_of(const Batch& batch) const {
   const size_t rows = batch.rows.size();
-  size_t bytes = StepUpload::bytes_of<PlaceCopy>(placement_.copies().size()) +
+  size_t bytes = StepUpload::bytes_of<SlotCopy>(placement_.copies().size()) +
                  StepUpload::bytes_of<const int32_t*>(placement_.table_begin().size());
   for (const size_t count :
        {rows, rows, placement_.table_of().size(), placement_.write_begin().size(),
-        placement_.write_page().size(), placement_.write_place().size(), batch.logit_rows.size(),
-        placement_.table_pages().size()})
+        placement_.write_block().size(), placement_.write_slot().size(), batch.logit_rows.size(),
+        placement_.table_blocks().size()})
     bytes += StepUpload::bytes_of<int32_t>(count);
   return bytes;
 }
 
 // What grows with a sequence's length comes last, so that nothing else moves with it.
-StepTables StepTableBuilder::build(const Batch& batch, int page_places, const Execution& on) {
-  placement_.build(batch.rows, batch.sequences, batch.scratch_pages, page_places);
+StepTables StepTableBuilder::build(const Batch& batch, int block_size, const Execution& on) {
+  placement_.build(batch.rows, batch.sequences, batch.scratch_blocks, block_size);
   upload_.begin(on, bytes_of(batch));
 
   const size_t rows = batch.rows.size();
@@ -29,15 +29,15 @@ StepTables StepTableBuilder::build(const Batch& batch, int page_places, const Ex
                     .positions = positions.device,
                     .logit_rows = upload_.put(std::span<const int32_t>(batch.logit_rows)),
                     .write_begin = upload_.put(placement_.write_begin()),
-                    .write_page = upload_.put(placement_.write_page()),
-                    .write_place = upload_.put(placement_.write_place()),
+                    .write_block = upload_.put(placement_.write_block()),
+                    .write_slot = upload_.put(placement_.write_slot()),
                     .table_of = upload_.put(placement_.table_of()),
                     .copies = upload_.put(placement_.copies()),
                     .num_copies = std::ssize(placement_.copies())};
   const auto begins = placement_.table_begin();
   const auto table = upload_.take<const int32_t*>(begins.size());
-  const int32_t* pages = upload_.put(placement_.table_pages());
-  for (size_t i = 0; i < begins.size(); ++i) table.host[i] = pages + begins[i];
+  const int32_t* blocks = upload_.put(placement_.table_blocks());
+  for (size_t i = 0; i < begins.size(); ++i) table.host[i] = blocks + begins[i];
   tables.tables = table.device;
   upload_.send(on);
   return tables;

@@ -1,4 +1,4 @@
-// The row tables of one step, made from a batch: which place every row writes and which block table
+// The row tables of one step, made from a batch: which slot every row writes and which block table
 // it reads.
 #pragma once
 
@@ -19,18 +19,18 @@ struct StepTables {
   const int32_t* positions = nullptr;    // [T]
   const int32_t* logit_rows = nullptr;   // [logit rows]
   const int32_t* write_begin = nullptr;  // [T + 1]; see QkvParams
-  const int32_t* write_page = nullptr;
-  const int32_t* write_place = nullptr;
+  const int32_t* write_block = nullptr;
+  const int32_t* write_slot = nullptr;
   const int32_t* table_of = nullptr;  // [T]; see AttentionParams
   const int32_t* const* tables = nullptr;
-  const PlaceCopy* copies = nullptr;  // to be done in every layer before anything is written
+  const SlotCopy* copies = nullptr;  // to be done in every layer before anything is written
   int64_t num_copies = 0;
 };
 
 class StepTableBuilder {
  public:
   // Puts the copy of the tables into the stream.
-  StepTables build(const Batch& batch, int page_places, const Execution& on);
+  StepTables build(const Batch& batch, int block_size, const Execution& on);
   // How the last batch was placed; also says what accepting a draft path takes.
   const Placement& placement() const { return placement_; }
 

@@ -21,8 +21,8 @@ bool DeviceSampler::can(const SampleInput& in) {
          p.top_p == 1.0;
 }
 
-std::span<const Drawn> DeviceSampler::sample(const float* logits, int64_t vocab,
-                                             std::span<const SampleInput> rows) {
+std::span<const Sampled> DeviceSampler::sample(const float* logits, int64_t vocab,
+                                               std::span<const SampleInput> rows) {
   CHECK(rows.size() <= host_rows_.size(), "more rows than the sampler has room for");
   for (size_t i = 0; i < rows.size(); ++i) {
     const SampleInput& in = rows[i];
@@ -41,15 +41,15 @@ std::span<const Drawn> DeviceSampler::sample(const float* logits, int64_t vocab,
   stream.download(host_tokens_.data(), tokens_.data(), rows.size() * sizeof(int32_t));
   stream.wait();
 
-  drawn_.clear();
+  sampled_.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
     const int32_t token = host_tokens_.data()[i];
-    Drawn drawn{.token = token};
-    if (token == kSampledNotANumber) drawn = {.error = sampling::kNotANumber};
-    if (token == kSampledNothingAllowed) drawn = {.error = sampling::kNothingAllowed};
-    drawn_.push_back(drawn);
+    Sampled sampled{.token = token};
+    if (token == kSampledNotANumber) sampled = {.error = sampling::kNotANumber};
+    if (token == kSampledNothingAllowed) sampled = {.error = sampling::kNothingAllowed};
+    sampled_.push_back(sampled);
   }
-  return drawn_;
+  return sampled_;
 }
 
 }  // namespace invar

@@ -20,8 +20,8 @@ class DeviceSampler {
   static bool can(const SampleInput& input);
   // One token for each row of `logits`, [rows][vocab] on the device. Valid until the next call.
   // The only wait of a step: everything in the stream before it is done, too.
-  std::span<const Drawn> sample(const float* logits, int64_t vocab,
-                                std::span<const SampleInput> rows);
+  std::span<const Sampled> sample(const float* logits, int64_t vocab,
+                                  std::span<const SampleInput> rows);
 
  private:
   Operation<SampleParams> operation_;
@@ -30,7 +30,7 @@ class DeviceSampler {
   DeviceArray<int32_t> tokens_;
   PinnedArray<SampledRow> host_rows_;
   PinnedArray<int32_t> host_tokens_;
-  std::vector<Drawn> drawn_;
+  std::vector<Sampled> sampled_;
 };
 
 }  // namespace invar

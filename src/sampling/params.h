@@ -9,7 +9,7 @@
 namespace invar {
 
 struct SamplingParams {
-  int32_t n = 1;             // answers to one prompt; answer i draws with choice index i
+  int32_t n = 1;             // answers to one prompt; answer i samples with choice index i
   double temperature = 1.0;  // 0: the largest logit
   double top_p = 1.0;        // 1: off
   int32_t top_k = 0;         // 0 or -1: off

@@ -69,7 +69,7 @@ void top_p(Row& x, double p) {
   }
 }
 
-int32_t draw(const Row& x, const NoiseKey& key) {
+int32_t sample(const Row& x, const NoiseKey& key) {
   int32_t best = -1;
   double best_score = 0;
   for (int32_t i = 0; i < std::ssize(x); ++i) {
@@ -82,7 +82,7 @@ int32_t draw(const Row& x, const NoiseKey& key) {
 
 }  // namespace
 
-Drawn sample_reference(const SampleInput& in, std::vector<float>* processed) {
+Sampled sample_reference(const SampleInput& in, std::vector<float>* processed) {
   const SamplingParams& p = *in.params;
   Row x(in.logits.begin(), in.logits.end());
   for (const float value : x)
@@ -102,9 +102,9 @@ Drawn sample_reference(const SampleInput& in, std::vector<float>* processed) {
   const NoiseKey key{.seed = p.seed,
                      .position = static_cast<uint32_t>(in.position),
                      .choice = static_cast<uint32_t>(in.choice)};
-  const Drawn drawn{.token = p.is_greedy() ? ranked(x)[0] : draw(x, key)};
+  const Sampled sampled{.token = p.is_greedy() ? ranked(x)[0] : sample(x, key)};
   if (processed) *processed = std::move(x);
-  return drawn;
+  return sampled;
 }
 
 }  // namespace invar

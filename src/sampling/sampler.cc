@@ -78,7 +78,7 @@ void collect_bucket(const LogitRow& row, float max, int bucket, std::vector<Rank
   }
 }
 
-// The draw of a row: the best (logit + noise) so far.
+// The sample of a row: the best (logit + noise) so far.
 struct Best {
   int32_t token = -1;
   double score = 0;
@@ -125,7 +125,7 @@ void draw_block(const LogitRow& row, int32_t block, const NoiseKey& key, Best& b
 
 }  // namespace
 
-Drawn Sampler::sample(const SampleInput& in) {
+Sampled Sampler::sample(const SampleInput& in) {
   const SamplingParams& p = *in.params;
   if (!prepare(in)) return {.error = sampling::kNotANumber};
   const Ranked largest = row_.largest();
@@ -138,9 +138,9 @@ Drawn Sampler::sample(const SampleInput& in) {
     if (last.value != kExcluded) row_.cut_after(last);
   }
   if (p.top_p < 1.0) apply_top_p(p.top_p);
-  return {.token = draw({.seed = p.seed,
-                         .position = static_cast<uint32_t>(in.position),
-                         .choice = static_cast<uint32_t>(in.choice)})};
+  return {.token = sample({.seed = p.seed,
+                           .position = static_cast<uint32_t>(in.position),
+                           .choice = static_cast<uint32_t>(in.choice)})};
 }
 
 // Everything up to the temperature. False when a logit is NaN.
@@ -246,7 +246,7 @@ void Sampler::apply_top_p(double top_p) {
   row_.cut_after(edge_tokens_[kept - 1]);
 }
 
-int32_t Sampler::draw(const NoiseKey& key) const {
+int32_t Sampler::sample(const NoiseKey& key) const {
   Best best;
   const int32_t first = row_.largest().token / kBlock;
   draw_block(row_, first, key, best);

@@ -2,9 +2,9 @@
 //
 // In this order: tokens that a grammar, allowed_token_ids, bad_words or min_tokens forbids are
 // excluded; logit bias; penalties; temperature; min-p, top-k, top-p exclude the unlikely; the token
-// drawn is the one with the largest sum of logit and Gumbel noise, which is a draw from the softmax
-// of what is left. Ties go to the lower id. The noise depends on (seed, position, choice, token)
-// alone.
+// sampled is the one with the largest sum of logit and Gumbel noise, which is a sample from the
+// softmax of what is left. Ties go to the lower id. The noise depends on (seed, position, choice,
+// token) alone.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace invar {
 struct SampleInput {
   std::span<const float> logits;           // [V]
   const SamplingParams* params = nullptr;  // as `checked` returned them
-  int32_t position = 0;                    // of the token drawn
+  int32_t position = 0;                    // of the token sampled
   int32_t choice = 0;                      // which of the n answers
   int32_t generated = 0;                   // tokens of the answer so far
   const TokenHistory* history = nullptr;   // not null when params->has_penalties()
@@ -30,7 +30,7 @@ struct SampleInput {
   std::span<const uint64_t> allowed;       // bit i of word i / 64: token i may come; empty: all may
 };
 
-struct Drawn {
+struct Sampled {
   int32_t token = -1;
   const char* error = nullptr;  // when there is no token: a sentence
 };
@@ -38,13 +38,13 @@ struct Drawn {
 // The definition, written for reading: any fast implementation gives the same bits. `processed`,
 // when not null, becomes the logits after temperature and filters, -inf where excluded. Expects
 // flush-to-zero mode.
-Drawn sample_reference(const SampleInput& input, std::vector<float>* processed = nullptr);
+Sampled sample_reference(const SampleInput& input, std::vector<float>* processed = nullptr);
 
 // The same, fast. One object per thread; allocates only for a larger vocabulary than before.
 class Sampler {
  public:
   // Expects flush-to-zero mode.
-  Drawn sample(const SampleInput& input);
+  Sampled sample(const SampleInput& input);
 
   // What sample_reference calls processed, of the last row; valid until the next.
   LogitRow& processed() { return row_; }
@@ -55,7 +55,7 @@ class Sampler {
   void exclude(const SampleInput& input);
   void apply_min_p(float min_p);
   void apply_top_p(double top_p);
-  int32_t draw(const NoiseKey& key) const;
+  int32_t sample(const NoiseKey& key) const;
 
   LogitRow row_;
   std::vector<uint64_t> bucket_weights_;  // of top-p

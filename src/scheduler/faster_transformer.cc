@@ -1,5 +1,5 @@
 // Request-level scheduling: a group of requests is admitted together and nobody else before all of
-// it is over; a sequence reserves the pages of the longest one. As FasterTransformer serves.
+// it is over; a sequence reserves the blocks of the longest one. As FasterTransformer serves.
 #include "scheduler/policies.h"
 
 namespace invar {
@@ -25,7 +25,7 @@ class FasterTransformer final : public Scheduler {
 
 }  // namespace
 
-std::unique_ptr<Scheduler> make_faster_transformer(const SchedulerOptions& options, PagePool& pool,
+std::unique_ptr<Scheduler> make_faster_transformer(const SchedulerOptions& options, BlockPool& pool,
                                                    PrefixCache* cache) {
   return std::make_unique<FasterTransformer>(options, pool, cache);
 }

@@ -1,5 +1,5 @@
 // Iteration-level scheduling: decodes and whole new prompts share every step; a sequence reserves
-// the pages of the longest one when it is admitted. Yu et al., "Orca: A Distributed Serving System
+// the blocks of the longest one when it is admitted. Yu et al., "Orca: A Distributed Serving System
 // for Transformer-Based Generative Models" (OSDI 2022).
 #include "scheduler/policies.h"
 
@@ -23,7 +23,7 @@ class Orca final : public Scheduler {
 
 }  // namespace
 
-std::unique_ptr<Scheduler> make_orca(const SchedulerOptions& options, PagePool& pool,
+std::unique_ptr<Scheduler> make_orca(const SchedulerOptions& options, BlockPool& pool,
                                      PrefixCache* cache) {
   return std::make_unique<Orca>(options, pool, cache);
 }

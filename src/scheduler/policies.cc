@@ -10,7 +10,7 @@ namespace {
 
 struct Policy {
   const char* name;
-  std::unique_ptr<Scheduler> (*make)(const SchedulerOptions&, PagePool&, PrefixCache*);
+  std::unique_ptr<Scheduler> (*make)(const SchedulerOptions&, BlockPool&, PrefixCache*);
   bool whole;
 };
 // `whole`: prompts are computed whole.
@@ -22,7 +22,7 @@ constexpr Policy kPolicies[] = {{"sarathi", make_sarathi, false},
 
 }  // namespace
 
-std::unique_ptr<Scheduler> make_scheduler(const SchedulerOptions& options, PagePool& pool,
+std::unique_ptr<Scheduler> make_scheduler(const SchedulerOptions& options, BlockPool& pool,
                                           PrefixCache* cache) {
   for (const Policy& policy : kPolicies) {
     if (options.policy != policy.name) continue;

@@ -23,7 +23,7 @@ class Sarathi final : public Scheduler {
 
 }  // namespace
 
-std::unique_ptr<Scheduler> make_sarathi(const SchedulerOptions& options, PagePool& pool,
+std::unique_ptr<Scheduler> make_sarathi(const SchedulerOptions& options, BlockPool& pool,
                                         PrefixCache* cache) {
   return std::make_unique<Sarathi>(options, pool, cache);
 }

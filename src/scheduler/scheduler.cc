@@ -9,7 +9,7 @@ namespace invar {
 
 namespace {
 
-void check_options(const SchedulerOptions& o, const PagePool& pool) {
+void check_options(const SchedulerOptions& o, const BlockPool& pool) {
   if (o.max_num_seqs < 1) fail_usage("max_num_seqs must be at least 1, not {}", o.max_num_seqs);
   if (o.max_num_batched_tokens < o.max_num_seqs)
     fail_usage("max_num_batched_tokens ({}) must be at least max_num_seqs ({})",
@@ -17,11 +17,11 @@ void check_options(const SchedulerOptions& o, const PagePool& pool) {
   if (o.max_model_len < 1) fail_usage("max_model_len must be at least 1, not {}", o.max_model_len);
   if (o.max_plans_in_flight < 1 || o.max_plans_in_flight > 4)
     fail_usage("1 to 4 plans may be in flight, not {}", o.max_plans_in_flight);
-  if (pool.pages_for(o.max_model_len) > pool.num_pages())
+  if (pool.blocks_for(o.max_model_len) > pool.num_blocks())
     fail_usage(
-        "the KV cache has {} pages of {} places, which is less than one sequence of {} tokens "
+        "the KV cache has {} blocks of {} slots, which is less than one sequence of {} tokens "
         "(max_model_len)",
-        pool.num_pages(), pool.page_places(), o.max_model_len);
+        pool.num_blocks(), pool.block_size(), o.max_model_len);
   if (const auto& c = o.chunk_schedule) {
     if (c->low < 1 || c->high < c->low)
       fail_usage("chunk sizes must satisfy 1 <= low <= high, not low {} and high {}", c->low,
@@ -42,7 +42,7 @@ int32_t scheduled_chunk(const ChunkSchedule& c, int32_t done) {
   return std::max<int32_t>(32, static_cast<int32_t>((rows + 16) / 32 * 32));
 }
 
-Scheduler::Scheduler(const SchedulerOptions& options, PagePool& pool, PrefixCache* cache)
+Scheduler::Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixCache* cache)
     : options_(options), pool_(pool), cache_(cache) {
   check_options(options, pool);
 }
@@ -52,8 +52,8 @@ void Scheduler::add(const SequenceSpec& spec) {
   if (spec.tokens > options_.max_model_len)
     fail_usage("the prompt has {} tokens but the model takes at most {}", spec.tokens,
                options_.max_model_len);
-  if (free_slots_.empty()) {
-    free_slots_.push_back(static_cast<int32_t>(sequences_.size()));
+  if (free_indices_.empty()) {
+    free_indices_.push_back(static_cast<int32_t>(sequences_.size()));
     sequences_.push_back({.id = 0,
                           .priority = 0,
                           .arrival = 0,
@@ -68,10 +68,10 @@ void Scheduler::add(const SequenceSpec& spec) {
                           .cache_salt = {}});
     sequences_.back().table.reserve(options_.max_model_len);
   }
-  const int32_t slot = free_slots_.back();
-  CHECK(slot_of_.emplace(spec.id, slot).second, "a sequence that lives already");
-  free_slots_.pop_back();
-  Sequence& s = sequences_[slot];
+  const int32_t index = free_indices_.back();
+  CHECK(index_of_.emplace(spec.id, index).second, "a sequence that lives already");
+  free_indices_.pop_back();
+  Sequence& s = sequences_[index];
   s.id = spec.id;
   s.priority = spec.priority;
   s.arrival = arrivals_++;
@@ -84,8 +84,8 @@ void Scheduler::add(const SequenceSpec& spec) {
 }
 
 void Scheduler::remove(int64_t id) {
-  const auto found = slot_of_.find(id);
-  if (found == slot_of_.end()) return;
+  const auto found = index_of_.find(id);
+  if (found == index_of_.end()) return;
   Sequence& s = sequences_[found->second];
   const bool was_resident = s.is_resident();
   drop(s);
@@ -93,8 +93,8 @@ void Scheduler::remove(int64_t id) {
 }
 
 void Scheduler::set_drafts(int64_t id, int32_t drafts) {
-  const auto found = slot_of_.find(id);
-  if (found != slot_of_.end()) sequences_[found->second].drafts = drafts;
+  const auto found = index_of_.find(id);
+  if (found != index_of_.end()) sequences_[found->second].drafts = drafts;
 }
 
 void Scheduler::plan(int32_t budget, StepPlan& plan) {
@@ -117,16 +117,16 @@ void Scheduler::commit(const StepPlan& plan, std::span<const StepResult> results
   for (size_t i = 0; i < results.size(); ++i) {
     const StepEntry& e = plan.entries[i];
     const StepResult& r = results[i];
-    Sequence& s = sequences_[e.slot];
+    Sequence& s = sequences_[e.sequence];
     CHECK(s.id == e.id && s.in_flight > 0, "a result for a sequence that was not planned");
     --s.in_flight;
     if (s.state == State::removed) {
-      free_slot_if_idle(s);
+      free_index_if_idle(s);
       continue;
     }
-    CHECK(r.new_tokens <= (e.draws ? 1 + e.drafts : 0) &&
-              (r.finished || r.new_tokens >= int32_t{e.draws}),
-          "a drawing entry gives one token and at most its drafts, any other none");
+    CHECK(r.new_tokens <= (e.samples ? 1 + e.drafts : 0) &&
+              (r.finished || r.new_tokens >= int32_t{e.samples}),
+          "a sampling entry gives one token and at most its drafts, any other none");
     if (r.new_tokens > 0) {
       s.known += r.new_tokens;
       s.planned = s.known - 1;
@@ -157,17 +157,17 @@ void Scheduler::add_chunks(StepPlan& plan, int32_t budget, int32_t& left) {
     Sequence& s = running(i);
     if (!s.is_resident() || !s.in_prefill()) continue;
     const int32_t wanted = chunk(s.planned, s.prefill_end, budget, left);
-    int32_t rows = rows_with_pages(s, wanted);
-    // The oldest sequence does not wait for the pages of younger ones.
+    int32_t rows = rows_with_blocks(s, wanted);
+    // The oldest sequence does not wait for the blocks of younger ones.
     if (rows == 0 && wanted > 0 && i == 0 && make_room(plan, i)) rows = 1;
     if (rows > 0) emit(plan, s, rows);
     left -= rows;
     all_served &= rows > 0;
   }
-  // A prompt never overtakes one that got nothing, and pages that were just taken from a sequence
+  // A prompt never overtakes one that got nothing, and blocks that were just taken from a sequence
   // are not given to another.
   while (left > 0 && all_served && plan.preempted.empty() && may_admit()) {
-    const int32_t known = sequences_[waiting_.front().slot].known;
+    const int32_t known = sequences_[waiting_.front().sequence].known;
     const int32_t rows = chunk(known - head_rows(), known, budget, left);
     if (rows == 0) return;
     emit(plan, admit(plan), rows);
@@ -184,13 +184,13 @@ void Scheduler::add_whole_prompts(StepPlan& plan, int32_t& left) {
   }
 }
 
-int32_t Scheduler::admission_pages(const Sequence& s) const {
-  return pool_.pages_for(reserves_whole_sequences() ? options_.max_model_len : s.known);
+int32_t Scheduler::admission_blocks(const Sequence& s) const {
+  return pool_.blocks_for(reserves_whole_sequences() ? options_.max_model_len : s.known);
 }
 
 int32_t Scheduler::head_rows() const {
-  return sequences_[waiting_.front().slot].known -
-         static_cast<int32_t>(matched_.size()) * pool_.page_places();
+  return sequences_[waiting_.front().sequence].known -
+         static_cast<int32_t>(matched_.size()) * pool_.block_size();
 }
 
 int32_t Scheduler::chunk(int32_t begin, int32_t end, int32_t budget, int32_t left) const {
@@ -200,9 +200,9 @@ int32_t Scheduler::chunk(int32_t begin, int32_t end, int32_t budget, int32_t lef
   return std::max(rows, 0);
 }
 
-int32_t Scheduler::owed_pages(const Sequence& s) const {
+int32_t Scheduler::owed_blocks(const Sequence& s) const {
   if (s.state != State::running || !s.in_prefill()) return 0;
-  return std::max(0, pool_.pages_for(s.prefill_end) - s.table.num_pages());
+  return std::max(0, pool_.blocks_for(s.prefill_end) - s.table.num_blocks());
 }
 
 bool Scheduler::may_admit() {
@@ -212,16 +212,16 @@ bool Scheduler::may_admit() {
   matched_.clear();
   if (cache_ && s.prefix)
     cache_->match(std::span(*s.prefix).first(s.known), s.cache_salt, matched_);
-  // Idle pages of the cache count as free until they are shared.
-  int32_t free = pool_.free_pages() - promised_;
-  for (const int32_t page : matched_) free -= pool_.is_idle_kept(page);
+  // Idle blocks of the cache count as free until they are shared.
+  int32_t free = pool_.free_blocks() - promised_;
+  for (const int32_t block : matched_) free -= pool_.is_idle_kept(block);
   // The watermark is room for residents to grow: without any it would only keep the head waiting.
   const int32_t kept = num_running_ == 0 ? 0 : watermark();
-  return free - (admission_pages(s) - std::ssize(matched_)) >= kept;
+  return free - (admission_blocks(s) - std::ssize(matched_)) >= kept;
 }
 
 Scheduler::Sequence& Scheduler::admit(StepPlan& plan) {
-  Sequence& s = sequences_[waiting_.front().slot];
+  Sequence& s = sequences_[waiting_.front().sequence];
   pop_head();
   --num_waiting_;
   s.state = State::running;
@@ -229,20 +229,21 @@ Scheduler::Sequence& Scheduler::admit(StepPlan& plan) {
   s.planned = static_cast<int32_t>(s.table.capacity());
   s.prefill_end = s.known;
   if (reserves_whole_sequences())
-    CHECK(s.table.grow(options_.max_model_len), "an admission without its pages");
-  promised_ += owed_pages(s);
+    CHECK(s.table.grow(options_.max_model_len), "an admission without its blocks");
+  promised_ += owed_blocks(s);
   ++num_running_;
   const auto older = [&](int32_t a, int32_t b) {
     return sequences_[a].arrival < sequences_[b].arrival;
   };
-  running_.insert(std::upper_bound(running_.begin(), running_.end(), slot(s), older), slot(s));
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), index_of(s), older),
+                  index_of(s));
   plan.admitted.push_back(s.id);
   return s;
 }
 
 void Scheduler::preempt(StepPlan& plan, Sequence& s) {
   CHECK(s.state == State::running && s.in_flight == 0, "preemption of a sequence in flight");
-  promised_ -= owed_pages(s);
+  promised_ -= owed_blocks(s);
   --num_running_;
   remember(s);
   s.table.clear();
@@ -267,7 +268,7 @@ bool Scheduler::make_room(StepPlan& plan, size_t index) {
     if (victim_end_ > index + 1) {
       preempt(plan, running(--victim_end_));
     } else if (younger_in_flight) {
-      return false;  // one of them will give its pages back
+      return false;  // one of them will give its blocks back
     } else {
       preempt(plan, s);
       return false;
@@ -276,37 +277,37 @@ bool Scheduler::make_room(StepPlan& plan, size_t index) {
   return true;
 }
 
-int32_t Scheduler::rows_with_pages(const Sequence& s, int32_t rows) const {
-  const int64_t places =
-      s.table.capacity() + int64_t{pool_.free_pages()} * pool_.page_places() - s.planned;
-  return static_cast<int32_t>(std::min<int64_t>(rows, places));
+int32_t Scheduler::rows_with_blocks(const Sequence& s, int32_t rows) const {
+  const int64_t slots =
+      s.table.capacity() + int64_t{pool_.free_blocks()} * pool_.block_size() - s.planned;
+  return static_cast<int32_t>(std::min<int64_t>(rows, slots));
 }
 
 void Scheduler::emit(StepPlan& plan, Sequence& s, int32_t rows) {
   const bool in_prefill = s.in_prefill();
-  if (in_prefill) promised_ -= owed_pages(s);
-  CHECK(s.table.grow(s.planned + rows), "a row without a page");
+  if (in_prefill) promised_ -= owed_blocks(s);
+  CHECK(s.table.grow(s.planned + rows), "a row without a block");
   StepEntry& e = plan.entries.emplace_back();
   e.id = s.id;
-  e.slot = slot(s);
+  e.sequence = index_of(s);
   e.start = s.planned;
   e.rows = rows;
-  e.draws = s.planned + rows == s.known;
+  e.samples = s.planned + rows == s.known;
   s.planned += rows;
   ++s.in_flight;
-  if (in_prefill) promised_ += owed_pages(s);
+  if (in_prefill) promised_ += owed_blocks(s);
 }
 
 void Scheduler::add_drafts(StepPlan& plan, int32_t& left) {
   for (StepEntry& e : plan.entries) {
-    Sequence& s = sequences_[e.slot];
+    Sequence& s = sequences_[e.sequence];
     if (left == 0) return;
     if (s.drafts == 0 || e.start < s.prefill_end) continue;
-    const int32_t spare = std::max(0, pool_.free_pages() - promised_ - watermark());
-    const int64_t room = s.table.capacity() + int64_t{spare} * pool_.page_places() - s.known;
+    const int32_t spare = std::max(0, pool_.free_blocks() - promised_ - watermark());
+    const int64_t room = s.table.capacity() + int64_t{spare} * pool_.block_size() - s.known;
     e.drafts = static_cast<int32_t>(std::max<int64_t>(
         0, std::min<int64_t>({s.drafts, left, room, options_.max_model_len - s.known})));
-    CHECK(s.table.grow(s.known + e.drafts), "a draft row without a page");
+    CHECK(s.table.grow(s.known + e.drafts), "a draft row without a block");
     left -= e.drafts;
   }
 }
@@ -314,18 +315,18 @@ void Scheduler::add_drafts(StepPlan& plan, int32_t& left) {
 void Scheduler::insert_waiting(Sequence& s) {
   s.state = State::waiting;
   ++num_waiting_;
-  waiting_.push_back({s.priority, s.arrival, slot(s)});
+  waiting_.push_back({s.priority, s.arrival, index_of(s)});
   std::push_heap(waiting_.begin(), waiting_.end());
 }
 
 bool Scheduler::still_waits(const Waiting& entry) const {
-  const Sequence& s = sequences_[entry.slot];
+  const Sequence& s = sequences_[entry.sequence];
   return s.state == State::waiting && s.arrival == entry.arrival;  // no two arrivals are equal
 }
 
 int32_t Scheduler::head_of_queue() {
   while (!waiting_.empty() && !still_waits(waiting_.front())) pop_head();
-  return waiting_.empty() ? -1 : waiting_.front().slot;
+  return waiting_.empty() ? -1 : waiting_.front().sequence;
 }
 
 void Scheduler::pop_head() {
@@ -341,20 +342,20 @@ void Scheduler::forget_stale_entries() {
 }
 
 void Scheduler::drop(Sequence& s) {
-  slot_of_.erase(s.id);
+  index_of_.erase(s.id);
   const bool waited = s.state == State::waiting;
-  if (!waited) promised_ -= owed_pages(s);
+  if (!waited) promised_ -= owed_blocks(s);
   --(waited ? num_waiting_ : num_running_);
   s.state = State::removed;
-  free_slot_if_idle(s);
+  free_index_if_idle(s);
   if (waited) forget_stale_entries();
 }
 
-void Scheduler::free_slot_if_idle(Sequence& s) {
+void Scheduler::free_index_if_idle(Sequence& s) {
   if (s.in_flight > 0) return;
   s.table.clear();
   s.state = State::free;
-  free_slots_.push_back(slot(s));
+  free_indices_.push_back(index_of(s));
 }
 
 // Takes sequences that are no longer resident out of the list.
@@ -369,22 +370,23 @@ std::string Scheduler::check_integrity(int32_t others) const {
   int32_t held = others + (cache_ ? cache_->size() : 0);
   int32_t referenced = 0, promised = 0, resident = 0, waiting = 0;
   for (const Sequence& s : sequences_) {
-    held += s.table.num_pages();
-    promised += owed_pages(s);
+    held += s.table.num_blocks();
+    promised += owed_blocks(s);
     resident += s.state == State::running;
     waiting += s.state == State::waiting;
     if (s.state == State::running && s.prefix && std::ssize(*s.prefix) < s.known)
       return fmt::format("sequence {} has fewer tokens than are known", s.id);
-    if (s.state == State::waiting && s.table.num_pages() > 0)
-      return fmt::format("sequence {} waits and holds pages", s.id);
+    if (s.state == State::waiting && s.table.num_blocks() > 0)
+      return fmt::format("sequence {} waits and holds blocks", s.id);
     if (s.state == State::running && s.table.capacity() < s.planned)
-      return fmt::format("sequence {} is planned beyond its pages", s.id);
+      return fmt::format("sequence {} is planned beyond its blocks", s.id);
   }
-  for (int32_t page = 0; page < pool_.num_pages(); ++page) referenced += pool_.references(page);
+  for (int32_t block = 0; block < pool_.num_blocks(); ++block)
+    referenced += pool_.references(block);
   if (held != referenced)
-    return fmt::format("{} references to pages are counted but {} are held", referenced, held);
+    return fmt::format("{} references to blocks are counted but {} are held", referenced, held);
   if (promised != promised_)
-    return fmt::format("{} pages are promised but {} are owed", promised_, promised);
+    return fmt::format("{} blocks are promised but {} are owed", promised_, promised);
   if (resident != num_running_ || resident != std::ssize(running_))
     return fmt::format("{} sequences are resident but {} are listed", resident, running_.size());
   if (waiting != num_waiting())

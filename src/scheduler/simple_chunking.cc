@@ -30,7 +30,7 @@ class SimpleChunking final : public Scheduler {
 
 }  // namespace
 
-std::unique_ptr<Scheduler> make_simple_chunking(const SchedulerOptions& options, PagePool& pool,
+std::unique_ptr<Scheduler> make_simple_chunking(const SchedulerOptions& options, BlockPool& pool,
                                                 PrefixCache* cache) {
   return std::make_unique<SimpleChunking>(options, pool, cache);
 }

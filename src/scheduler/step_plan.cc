@@ -16,16 +16,16 @@ void require(bool condition, const char* what) {
 StepEntry read_entry(ByteReader& in) {
   StepEntry e;
   e.id = in.get<int64_t>();
-  e.slot = in.get<int32_t>();
+  e.sequence = in.get<int32_t>();
   e.start = in.get<int32_t>();
   e.rows = in.get<int32_t>();
   e.drafts = in.get<int32_t>();
-  const int32_t draws = in.get<int32_t>();
-  require(e.slot >= 0 && e.start >= 0, "a negative slot or place");
+  const int32_t samples = in.get<int32_t>();
+  require(e.sequence >= 0 && e.start >= 0, "a negative sequence or position");
   require(e.rows >= 1 && e.drafts >= 0, "an entry without rows");
-  require(draws == 0 || draws == 1, "a flag that is neither 0 nor 1");
-  require(draws == 1 || e.drafts == 0, "drafts of a sequence that draws nothing");
-  e.draws = draws == 1;
+  require(samples == 0 || samples == 1, "a flag that is neither 0 nor 1");
+  require(samples == 1 || e.drafts == 0, "drafts of a sequence that samples nothing");
+  e.samples = samples == 1;
   return e;
 }
 
@@ -47,11 +47,11 @@ void StepPlan::clear() {
 StepWork work_of(const StepPlan& plan) {
   StepWork work;
   for (const StepEntry& e : plan.entries) {
-    const bool decodes = e.rows == 1 && e.draws;
+    const bool decodes = e.rows == 1 && e.samples;
     (decodes ? work.decode_rows : work.prompt_rows) += e.rows;
-    (decodes ? work.decode_places : work.prompt_places) +=
+    (decodes ? work.decode_slots : work.prompt_slots) +=
         int64_t{e.rows} * (2 * int64_t{e.start} + e.rows + 1) / 2;
-    work.draws += e.draws;
+    work.samples += e.samples;
   }
   return work;
 }
@@ -63,7 +63,7 @@ std::string to_bytes(const StepPlan& plan) {
   out.put(static_cast<uint64_t>(plan.entries.size()));
   for (const StepEntry& e : plan.entries) {
     out.put(e.id);
-    for (const int32_t field : {e.slot, e.start, e.rows, e.drafts, int32_t{e.draws}})
+    for (const int32_t field : {e.sequence, e.start, e.rows, e.drafts, int32_t{e.samples}})
       out.put(field);
   }
   out.put_vector(plan.admitted);

@@ -10,12 +10,12 @@ namespace invar {
 
 // Tokens start .. start + rows - 1 of one sequence, and up to `drafts` draft rows after them.
 struct StepEntry {
-  int64_t id = 0;      // of the sequence
-  int32_t slot = 0;    // its index in the scheduler while it lives
-  int32_t start = 0;   // the first place computed
-  int32_t rows = 0;    // of known tokens, >= 1
-  int32_t drafts = 0;  // > 0 only when `draws`
-  bool draws = false;  // the last known token is among the rows: its logits give the next one
+  int64_t id = 0;        // of the sequence
+  int32_t sequence = 0;  // its index in the scheduler while it lives
+  int32_t start = 0;     // the first position computed
+  int32_t rows = 0;      // of known tokens, >= 1
+  int32_t drafts = 0;    // > 0 only when `samples`
+  bool samples = false;  // the last known token is among the rows: its logits give the next one
 
   bool operator==(const StepEntry&) const = default;
 };
@@ -24,7 +24,7 @@ struct StepPlan {
   int64_t number = 0;              // plans that are not empty are numbered from 1
   std::vector<StepEntry> entries;  // at most one per sequence
   std::vector<int64_t> admitted;   // sequences that start, or start again, with this step
-  std::vector<int64_t> preempted;  // sequences that lost their pages and wait again
+  std::vector<int64_t> preempted;  // sequences that lost their blocks and wait again
 
   int32_t rows() const;  // drafts included
   void clear();
@@ -34,10 +34,10 @@ struct StepPlan {
 // How much a plan computes, in the terms that its time depends on.
 struct StepWork {
   int32_t prompt_rows = 0;
-  int32_t decode_rows = 0;  // of sequences that compute one row, which draws
-  int32_t draws = 0;
-  int64_t prompt_places = 0;  // that the prompt rows see, themselves included
-  int64_t decode_places = 0;
+  int32_t decode_rows = 0;  // of sequences that compute one row, which samples
+  int32_t samples = 0;
+  int64_t prompt_slots = 0;  // that the prompt rows see, themselves included
+  int64_t decode_slots = 0;
 
   int32_t rows() const { return prompt_rows + decode_rows; }
 };

@@ -23,7 +23,7 @@ class Vllm final : public Scheduler {
 
 }  // namespace
 
-std::unique_ptr<Scheduler> make_vllm(const SchedulerOptions& options, PagePool& pool,
+std::unique_ptr<Scheduler> make_vllm(const SchedulerOptions& options, BlockPool& pool,
                                      PrefixCache* cache) {
   return std::make_unique<Vllm>(options, pool, cache);
 }

@@ -12,11 +12,11 @@ namespace invar {
 
 namespace {
 
-constexpr int kPagePlaces = 64;
+constexpr int kBlockSize = 64;
 
-int pages_of(const TrainerOptions& options) {
+int blocks_of(const TrainerOptions& options) {
   return options.batch_rows *
-         ((options.context + kPagePlaces - 1) / kPagePlaces + kMaxSequencesPerRow);
+         ((options.context + kBlockSize - 1) / kBlockSize + kMaxSequencesPerRow);
 }
 
 // Whether the token after the target of position i belongs to the same sequence.
@@ -51,7 +51,7 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
       decoder_(options.model.spec, {}, select_kernels(Order::portable, options.instruction_set),
                decoder_weights_, *device_, &pool_),
       transposed_(options.model.spec, *device_),
-      kv_(*device_, options.model.spec.all_layers(), pages_of(options), kPagePlaces,
+      kv_(*device_, options.model.spec.all_layers(), blocks_of(options), kBlockSize,
           options.model.spec.kv_heads, options.model.spec.head_dim),
       forward_workspace_(decoder_, options.batch_rows * options.context,
                          options.batch_rows * options.context),
@@ -90,7 +90,7 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
   if (options.teacher.weights)
     teacher_ =
         std::make_unique<Teacher>(options.teacher, options.instruction_set, *device_, pool_,
-                                  static_cast<int>(positions), pages_of(options), kPagePlaces);
+                                  static_cast<int>(positions), blocks_of(options), kBlockSize);
   // A rank's groups meet two and two: at most one buffer waits on each level of the tree.
   const int levels = std::bit_width(static_cast<unsigned>(options.groups / options.ranks));
   for (int i = 0; i < levels; ++i)
@@ -125,7 +125,7 @@ void Trainer::Replica::build_batch(std::span<const PackedRow> rows) {
   batch_.logit_rows.clear();
   wanted_ = {};
   Wanted second;
-  int32_t page = 0;
+  int32_t block = 0;
   for (const PackedRow& row : rows) {
     size_t next = 0;  // sequence of the row
     int32_t position = 0;
@@ -135,7 +135,7 @@ void Trainer::Replica::build_batch(std::span<const PackedRow> rows) {
         position = 0;
         ++next;
       }
-      if (position % kPagePlaces == 0) batch_.sequences.back().pages.push_back(page++);
+      if (position % kBlockSize == 0) batch_.sequences.back().blocks.push_back(block++);
       batch_.logit_rows.push_back(static_cast<int32_t>(batch_.rows.size()));
       batch_.rows.push_back(
           {row.tokens[i], position, static_cast<int32_t>(batch_.sequences.size()) - 1});

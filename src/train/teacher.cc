@@ -5,12 +5,12 @@
 namespace invar {
 
 Teacher::Teacher(const TeacherOptions& options, const std::string& instruction_set, Device& device,
-                 ThreadPool& pool, int max_rows, int pages, int page_places)
+                 ThreadPool& pool, int max_rows, int blocks, int block_size)
     : weights_(options.model.spec, {}, make_shard(options.model.spec, 0, 1), *options.weights,
                device, pool),
       decoder_(options.model.spec, {}, select_kernels(Order::portable, instruction_set), weights_,
                device, &pool),
-      kv_(device, options.model.spec.layers, pages, page_places, options.model.spec.kv_heads,
+      kv_(device, options.model.spec.layers, blocks, block_size, options.model.spec.kv_heads,
           options.model.spec.head_dim),
       workspace_(decoder_, max_rows, max_rows),
       scores_(max_rows) {}

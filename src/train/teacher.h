@@ -11,9 +11,9 @@ namespace invar {
 
 class Teacher {
  public:
-  // For batches of up to `max_rows` rows in up to `pages` pages of `page_places`.
+  // For batches of up to `max_rows` rows in up to `blocks` blocks of `block_size`.
   Teacher(const TeacherOptions& options, const std::string& instruction_set, Device& device,
-          ThreadPool& pool, int max_rows, int pages, int page_places);
+          ThreadPool& pool, int max_rows, int blocks, int block_size);
 
   // Its scores live until the next batch.
   const Scores& run(const Batch& batch);

@@ -133,7 +133,7 @@ class BenchLoad(CliTest):
         load.write_text(text)
         run = ["bench", "load", str(load), "tiny", "--load-format", "dummy:1", "--threads", "1"]
         for clock in ("real", "cpu", "model"):
-            report = json.loads(self.succeed(*run, "--clock", clock, "--report", page, "--json"))
+            report = json.loads(self.succeed(*run, "--clock", clock, "--report", block, "--json"))
             self.assertEqual(report["clock"], clock)
             self.assertEqual([p["budget"] for p in report["policies"]], [24, 128])
             for policy in report["policies"]:
@@ -141,7 +141,7 @@ class BenchLoad(CliTest):
                 self.assertGreater(measured["ttft"]["p50"], 0)
                 self.assertGreaterEqual(measured["tbt"]["p99"], measured["tbt"]["p50"])
                 self.assertGreater(measured["requests_per_second"], 0)
-            self.assertIn("<svg", page.read_text())
+            self.assertIn("<svg", block.read_text())
         # A share of the capacity needs a search, on any clock.
         load.write_text(text.replace("rate = 300.0", "share_of_capacity = 0.5").replace("search_requests", "tbt_p99 = 1e-5, search_requests"))
         self.refuse(1, "beyond the limits at every rate", *run, "--search-clock", "model", "--json")
@@ -173,7 +173,7 @@ class Generate(CliTest):
         self.assertRegex(expected["logits_hash"], "^[0-9a-f]{64}$")
         sets = json.loads(self.succeed("doctor", "--json"))["instruction_sets"]
         variants = [["--isa", s["name"]] for s in sets if s["supported"]]
-        variants += [["--threads", "1"], ["--threads", "3"], ["--page-size", "32"], ["--page-size", "128"],
+        variants += [["--threads", "1"], ["--threads", "3"], ["--block-size", "32"], ["--block-size", "128"],
                      ["--max-num-batched-tokens", "7"], ["--tensor-parallel-size", "2"],
                      ["--layer-cuts", "1,3"], ["--kv-cache-memory", "0.01"]]
         for variant in variants:
@@ -492,7 +492,7 @@ class BadInput(CliTest):
         run = ["generate", "-p", "x"]
         cases = [
             ("threads", ["--threads", "-1"]), ("threads", ["--threads", "100000"]), ("--threads", ["--threads", "two"]),
-            ("16", ["--page-size", "16"]), ("page", ["--page-size", "0"]), ("page", ["--page-size", "-64"]),
+            ("16", ["--block-size", "16"]), ("block", ["--block-size", "0"]), ("block", ["--block-size", "-64"]),
             ("3", ["--tensor-parallel-size", "3"]), ("0", ["--tensor-parallel-size", "0"]),
             ("-2", ["--tensor-parallel-size", "-2"]), ("1024", ["--tensor-parallel-size", "1024"]),
             ("kv-cache-memory", ["--kv-cache-memory", "-1"]), ("kv-cache-memory", ["--kv-cache-memory", "nan"]),

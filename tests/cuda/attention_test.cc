@@ -7,7 +7,7 @@ namespace invar {
 namespace {
 
 struct Case {
-  int heads, kv_heads, head_dim, page_places, window = 0;
+  int heads, kv_heads, head_dim, block_size, window = 0;
   DType out = DType::bf16;
 };
 
@@ -17,7 +17,7 @@ struct Batch {
   std::vector<std::pair<int, int>> rows;
 };
 
-// Rows of a prompt that skip places, of single steps, and at the edges of splits; two prompts; few
+// Rows of a prompt that skip slots, of single steps, and at the edges of splits; two prompts; few
 // single rows, so that a row's splits are computed apart.
 std::vector<Batch> batches() {
   Batch mixed{"mixed", {}}, prompts{"prompts", {}}, few{"few", {}};
@@ -42,15 +42,15 @@ class Attention : public CudaTest {
 
   template <typename T>
   void check_batch(Order order, const Case& c, const Batch& batch) {
-    Random random(c.heads * 31 + c.head_dim * 7 + c.page_places + c.window);
-    const int pages = 40;
-    KvLayer host{.page_places = c.page_places, .kv_heads = c.kv_heads, .head_dim = c.head_dim};
+    Random random(c.heads * 31 + c.head_dim * 7 + c.block_size + c.window);
+    const int blocks = 40;
+    KvLayer host{.block_size = c.block_size, .kv_heads = c.kv_heads, .head_dim = c.head_dim};
     KvLayer device = host;
     device.layout = cuda::kernels(order).cache;
-    AlignedVector<bf16_t> host_keys(pages * c.kv_heads * host.key_block()),
-        host_values(pages * c.kv_heads * host.value_block());
-    Twin<bf16_t> keys(gpu(), pages * c.kv_heads * device.key_block()),
-        values(gpu(), pages * c.kv_heads * device.value_block());
+    AlignedVector<bf16_t> host_keys(blocks * c.kv_heads * host.key_block()),
+        host_values(blocks * c.kv_heads * host.value_block());
+    Twin<bf16_t> keys(gpu(), blocks * c.kv_heads * device.key_block()),
+        values(gpu(), blocks * c.kv_heads * device.value_block());
     for (auto* twin : {&keys, &values}) std::ranges::fill(twin->host, bf16_t{0});
     const auto any_finite =
         [&] {  // what a cache may hold: mostly ordinary, now and then any finite bits
@@ -58,25 +58,25 @@ class Attention : public CudaTest {
           if (random.below(40) == 0) return (bits & 0x7f80) == 0x7f80 ? bf16_t{0} : bits;
           return f32_to_bf16(random.uniform());
         };
-    for (int page = 0; page < pages; ++page)
+    for (int block = 0; block < blocks; ++block)
       for (int g = 0; g < c.kv_heads; ++g)
-        for (int place = 0; place < c.page_places; ++place)
+        for (int slot = 0; slot < c.block_size; ++slot)
           for (int e = 0; e < c.head_dim; ++e) {
-            host_keys[host.key_index(page, g, place, e)] =
-                keys.host[device.key_index(page, g, place, e)] = any_finite();
-            host_values[host.value_index(page, g, place, e)] =
-                values.host[device.value_index(page, g, place, e)] = any_finite();
+            host_keys[host.key_index(block, g, slot, e)] =
+                keys.host[device.key_index(block, g, slot, e)] = any_finite();
+            host_values[host.value_index(block, g, slot, e)] =
+                values.host[device.value_index(block, g, slot, e)] = any_finite();
           }
     host.keys = host_keys.data();
     host.values = host_values.data();
 
-    // Three tables of pages in no order.
-    const int per_table = pages / 3, places = per_table * c.page_places;
-    std::vector<int32_t> order_of(pages), positions, table_of;
-    for (int i = 0; i < pages; ++i) order_of[i] = (i * 17 + 5) % pages;
+    // Three tables of blocks in no order.
+    const int per_table = blocks / 3, slots = per_table * c.block_size;
+    std::vector<int32_t> order_of(blocks), positions, table_of;
+    for (int i = 0; i < blocks; ++i) order_of[i] = (i * 17 + 5) % blocks;
     for (const auto& [table, position] : batch.rows) {
       table_of.push_back(table);
-      positions.push_back(std::min(position, places - 1));
+      positions.push_back(std::min(position, slots - 1));
     }
     const int64_t rows = std::ssize(positions), padded = round_up(c.head_dim, 32);
     Twin<bf16_t> q(gpu(), rows * c.heads * padded);
@@ -87,13 +87,13 @@ class Attention : public CudaTest {
     for (auto* twin : {&keys, &values, &q}) twin->upload();
     device.keys = keys.device();
     device.values = values.device();
-    const Twin<int32_t> pages_on(gpu(), order_of), positions_on(gpu(), positions),
+    const Twin<int32_t> blocks_on(gpu(), order_of), positions_on(gpu(), positions),
         table_of_on(gpu(), table_of);
     const int32_t* host_tables[3];
     std::vector<const int32_t*> gpu_tables(3);
     for (int i = 0; i < 3; ++i) {
       host_tables[i] = order_of.data() + i * per_table;
-      gpu_tables[i] = pages_on.device() + i * per_table;
+      gpu_tables[i] = blocks_on.device() + i * per_table;
     }
     const Twin<const int32_t*> tables_on(gpu(), gpu_tables);
     const int64_t stride = activation_stride(int64_t{c.heads} * c.head_dim);
@@ -123,9 +123,9 @@ class Attention : public CudaTest {
         gpu().upload(out.device(), stale.data(), stale.size());
         s.attention(p, on());
         EXPECT_TRUE(out.matches())
-            << fmt::format("{} {}, {} rows, scratch {}: heads {}/{} of {}, pages of {}, window {}",
+            << fmt::format("{} {}, {} rows, scratch {}: heads {}/{} of {}, blocks of {}, window {}",
                            name_of(order), s.name, batch.name, memory != nullptr, c.heads,
-                           c.kv_heads, c.head_dim, c.page_places, c.window);
+                           c.kv_heads, c.head_dim, c.block_size, c.window);
         ++compared_;
       }
   }

@@ -79,7 +79,7 @@ TEST_F(Elementwise, Qkv) {
   Random random(3);
   for (const int e : {8, 40, 64, 128, 256})
     for (const bool norm : {false, true}) {
-      const int heads = 6, kv_heads = 2, page_places = 32, pages = 5, max_position = 200;
+      const int heads = 6, kv_heads = 2, block_size = 32, blocks = 5, max_position = 200;
       const int64_t rows = 7, stride = (heads + 2 * kv_heads) * e + 3;
       Twin<float> in(gpu(), rows * stride), cos(gpu(), random_floats(random, max_position * e / 2)),
           sin(gpu(), random_floats(random, max_position * e / 2)),
@@ -89,11 +89,11 @@ TEST_F(Elementwise, Qkv) {
       in.upload();
       const Twin<int32_t> positions(gpu(), std::vector<int32_t>{0, 1, 199, 31, 32, 64, 5});
       const Twin<int32_t> begin(gpu(), std::vector<int32_t>{0, 1, 2, 5, 6, 7, 8, 8});
-      const Twin<int32_t> page(gpu(), std::vector<int32_t>{0, 0, 1, 2, 3, 4, 4, 4});
-      const Twin<int32_t> place(gpu(), std::vector<int32_t>{0, 1, 31, 30, 29, 0, 1, 7});
-      KvLayer kv{.page_places = page_places, .kv_heads = kv_heads, .head_dim = e};
-      Twin<bf16_t> keys(gpu(), pages * kv_heads * kv.key_block()),
-          values(gpu(), pages * kv_heads * kv.value_block()),
+      const Twin<int32_t> block(gpu(), std::vector<int32_t>{0, 0, 1, 2, 3, 4, 4, 4});
+      const Twin<int32_t> slot(gpu(), std::vector<int32_t>{0, 1, 31, 30, 29, 0, 1, 7});
+      KvLayer kv{.block_size = block_size, .kv_heads = kv_heads, .head_dim = e};
+      Twin<bf16_t> keys(gpu(), blocks * kv_heads * kv.key_block()),
+          values(gpu(), blocks * kv_heads * kv.value_block()),
           q(gpu(), rows * heads * round_up(e, 32));
       std::ranges::fill(keys.host, bf16_t{0});
       std::ranges::fill(values.host, bf16_t{0});
@@ -113,8 +113,8 @@ TEST_F(Elementwise, Qkv) {
                   .cos = cos.host.data(),
                   .sin = sin.host.data(),
                   .write_begin = begin.host.data(),
-                  .write_page = page.host.data(),
-                  .write_place = place.host.data(),
+                  .write_block = block.host.data(),
+                  .write_slot = slot.host.data(),
                   .kv = kv,
                   .q = q.host.data(),
                   .non_finite = reinterpret_cast<bool*>(failed.host.data())};
@@ -126,8 +126,8 @@ TEST_F(Elementwise, Qkv) {
       p.cos = cos.device();
       p.sin = sin.device();
       p.write_begin = begin.device();
-      p.write_page = page.device();
-      p.write_place = place.device();
+      p.write_block = block.device();
+      p.write_slot = slot.device();
       p.kv.keys = keys.device();
       p.kv.values = values.device();
       p.q = q.device();
@@ -155,22 +155,22 @@ TEST_F(Elementwise, Add) {
   }
 }
 
-TEST_F(Elementwise, CopyPlaces) {
+TEST_F(Elementwise, CopySlots) {
   Random random(5);
-  KvLayer kv{.page_places = 64, .kv_heads = 3, .head_dim = 40};
+  KvLayer kv{.block_size = 64, .kv_heads = 3, .head_dim = 40};
   Twin<bf16_t> keys(gpu(), 6 * 3 * kv.key_block()), values(gpu(), 6 * 3 * kv.value_block());
   for (auto* twin : {&keys, &values}) {
     for (bf16_t& x : twin->host) x = static_cast<bf16_t>(random.next());
     twin->upload();
   }
-  const Twin<PlaceCopy> copies(
-      gpu(), std::vector<PlaceCopy>{{0, 1, 3, 40}, {2, 3, 0, 64}, {0, 5, 63, 64}});
+  const Twin<SlotCopy> copies(gpu(),
+                              std::vector<SlotCopy>{{0, 1, 3, 40}, {2, 3, 0, 64}, {0, 5, 63, 64}});
   kv.keys = keys.host.data();
   kv.values = values.host.data();
-  run_in_parts(1, [&](const Execution& on) { host_.copy_places({kv, copies.host.data(), 3}, on); });
+  run_in_parts(1, [&](const Execution& on) { host_.copy_slots({kv, copies.host.data(), 3}, on); });
   kv.keys = keys.device();
   kv.values = values.device();
-  gpu_table_.copy_places({kv, copies.device(), 3}, on());
+  gpu_table_.copy_slots({kv, copies.device(), 3}, on());
   EXPECT_TRUE(keys.matches());
   EXPECT_TRUE(values.matches());
 }

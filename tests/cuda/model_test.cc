@@ -15,7 +15,7 @@ namespace {
 using namespace testing_model;
 
 constexpr RunnerLimits kLimits = {
-    .pages = 64, .page_places = 64, .max_rows = 512, .max_logit_rows = 512};
+    .blocks = 64, .block_size = 64, .max_rows = 512, .max_logit_rows = 512};
 
 std::vector<Tokens> some_sequences(int vocab) {
   return {random_tokens(170, vocab, 1), random_tokens(33, vocab, 2), random_tokens(129, vocab, 3),
@@ -105,7 +105,7 @@ TEST_F(ModelOnGpu, DraftTrees) {
     const int vocab = host_model.spec().vocab;
     for (uint32_t seed = 0; seed < 4; ++seed) {
       const int base = std::vector<int>{27, 63, 126, 127}[seed];
-      const Batch batch = batch_of(random_tree(base, 8, 8, vocab, seed), base, kLimits.page_places);
+      const Batch batch = batch_of(random_tree(base, 8, 8, vocab, seed), base, kLimits.block_size);
       const auto digests = [&](ModelRunner& runner) {
         Stepper(runner, {random_tokens(base, vocab, 40 + seed)}).step({{0, base}});
         ForwardIo io;
@@ -121,7 +121,7 @@ TEST_F(ModelOnGpu, DraftTrees) {
   }
 }
 
-// The engine sizes its pages by what the GPU has left, and answers: with hashes the host draws,
+// The engine sizes its blocks by what the GPU has left, and answers: with hashes the host samples,
 // without them the GPU.
 TEST_F(ModelOnGpu, EngineAnswers) {
   struct Answer final : OutputSink {
@@ -135,7 +135,7 @@ TEST_F(ModelOnGpu, EngineAnswers) {
   const auto answer = [](const ModelOptions& options, bool with_hash, uint64_t seed) {
     Model model(options);
     Engine engine(model, {});
-    EXPECT_GE(engine.num_pages(), 1);
+    EXPECT_GE(engine.num_blocks(), 1);
     Request request{
         .id = 1, .prompt = random_tokens(70, model.spec().vocab, 3), .hash_logits = with_hash};
     request.params.max_tokens = 20;
@@ -173,7 +173,7 @@ TEST_F(ModelOnGpu, Refusals) {
   EXPECT_THROW(Model(with([](auto& o) { o.instruction_set = "avx2"; })), UsageError);
   EXPECT_THROW(Model(with([](auto& o) { o.arithmetic = "control"; })), UsageError);
   Model model(on_gpu(made("portable")));
-  EXPECT_THROW(ModelRunner(model, {.pages = 1 << 30}), Error);  // too little memory
+  EXPECT_THROW(ModelRunner(model, {.blocks = 1 << 30}), Error);  // too little memory
 }
 
 }  // namespace

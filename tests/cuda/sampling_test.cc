@@ -1,4 +1,4 @@
-// Draws on the GPU against the host's.
+// Samples on the GPU against the host's.
 #include "base/thread_pool.h"
 #include "cuda_check.h"
 #include "sampling/device_sampler.h"
@@ -6,9 +6,9 @@
 namespace invar {
 namespace {
 
-using Draws = CudaTest;
+using Samples = CudaTest;
 
-TEST_F(Draws, TokensOfTheHost) {
+TEST_F(Samples, TokensOfTheHost) {
   const ScopedFlushToZero flush;
   Random random(1);
   Sampler host;
@@ -33,7 +33,7 @@ TEST_F(Draws, TokensOfTheHost) {
       ASSERT_EQ(std::ssize(found), rows);
       for (int64_t row = 0; row < rows; ++row) {
         inputs[row].logits = std::span<const float>(logits.host).subspan(row * vocab, vocab);
-        const Drawn expected = host.sample(inputs[row]);
+        const Sampled expected = host.sample(inputs[row]);
         EXPECT_EQ(found[row].token, expected.token) << vocab << " " << temperature << " " << row;
         EXPECT_STREQ(found[row].error, expected.error) << vocab << " " << temperature << " " << row;
       }
@@ -41,7 +41,7 @@ TEST_F(Draws, TokensOfTheHost) {
   }
 }
 
-TEST_F(Draws, WhatNeedsTheHost) {
+TEST_F(Samples, WhatNeedsTheHost) {
   SamplingParams params{.temperature = 1.0};
   EXPECT_TRUE(DeviceSampler::can({.params = &params}));
   const auto refused = [](auto change) {

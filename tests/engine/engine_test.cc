@@ -1,4 +1,4 @@
-// The engine as its users see it: requests in, tokens out, pages back, no memory taken on the way.
+// The engine as its users see it: requests in, tokens out, blocks back, no memory taken on the way.
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
@@ -76,10 +76,10 @@ TEST(Engine, AWarmStepTakesNoMemory) {
       for (int id = 0; id < 8; ++id) engine.add(request(10 * round + id, 20 + 9 * id, 70));
       for (int i = 0; i < 8; ++i) engine.step(counter);
       const int64_t before = allocation_count();
-      const int drawn = counter.tokens;
+      const int sampled = counter.tokens;
       for (int i = 0; i < 60; ++i) engine.step(counter);
       const int64_t taken = allocation_count() - before;
-      EXPECT_EQ(counter.tokens - drawn, 60 * 8);
+      EXPECT_EQ(counter.tokens - sampled, 60 * 8);
       if (round == 1) {
         EXPECT_EQ(taken, 0) << set;
       }
@@ -93,11 +93,11 @@ TEST(Engine, AWarmStepTakesNoMemory) {
   }
 }
 
-TEST(Engine, CachedPagesGiveTheSameBitsAndComeBack) {
+TEST(Engine, CachedBlocksGiveTheSameBitsAndComeBack) {
   Model model(tiny());
   Answers cold, warm, salted;
-  Engine engine(model, {.page_places = 32, .kv_bytes = 16 << 20});
-  const int pages = engine.num_pages();
+  Engine engine(model, {.block_size = 32, .kv_bytes = 16 << 20});
+  const int blocks = engine.num_blocks();
   engine.add(request(1, 200, 20));
   run_all(engine, cold);
   for (Answers* answers : {&warm, &salted}) {
@@ -105,7 +105,7 @@ TEST(Engine, CachedPagesGiveTheSameBitsAndComeBack) {
     if (answers == &salted) again.cache_salt = "someone else";
     engine.add(std::move(again));
     ASSERT_TRUE(engine.step(*answers));
-    // 200 tokens are 6 whole pages of 32; another salt meets none of them.
+    // 200 tokens are 6 whole blocks of 32; another salt meets none of them.
     EXPECT_EQ(engine.last_step().cached, answers == &warm ? 192 : 0);
     run_all(engine, *answers);
     EXPECT_EQ(answers->hash, cold.hash);
@@ -115,7 +115,7 @@ TEST(Engine, CachedPagesGiveTheSameBitsAndComeBack) {
   engine.add(request(1, 200, 1));
   ASSERT_TRUE(engine.step(warm));
   EXPECT_EQ(engine.last_step().cached, 0);
-  EXPECT_EQ(engine.num_pages(), pages);
+  EXPECT_EQ(engine.num_blocks(), blocks);
 }
 
 TEST(Engine, AnAbortedOrRefusedRequestHarmsNobody) {
@@ -203,7 +203,7 @@ TEST(Engine, RefusesAMemoryThatHoldsNoRequest) {
   EngineOptions options{.kv_bytes = 64 << 10};
   options.scheduler.max_model_len = 512;
   EXPECT_THROW(Engine(model, options), Error);
-  options.page_places = 48;
+  options.block_size = 48;
   EXPECT_THROW(Engine(model, options), UsageError);
 }
 
@@ -265,7 +265,7 @@ struct Vectors final : OutputSink {
 
 // What docs/server.md says a text's vector is, by batches that nobody schedules.
 std::vector<float> mean_hidden_state(Model& model, const std::vector<int32_t>& tokens) {
-  ModelRunner runner(model, {.pages = 8, .max_rows = 64, .max_aux_layers = 1});
+  ModelRunner runner(model, {.blocks = 8, .max_rows = 64, .max_aux_layers = 1});
   std::vector<float> sum(model.spec().hidden, 0.0F);
   for (size_t begin = 0; begin < tokens.size(); begin += 64) {
     Batch batch{.sequences = {{{0, 1, 2, 3, 4, 5, 6, 7}}}, .aux_layers = {model.spec().layers - 1}};
@@ -289,7 +289,7 @@ TEST(Engine, AVectorIsAFunctionOfItsTokensAlone) {
   Model model(tiny());
   const auto run = [&](int rows, int64_t kv_bytes, int neighbours, int& starts) {
     EngineOptions options{
-        .page_places = 32, .kv_bytes = kv_bytes, .prefix_caching = false, .embeddings = true};
+        .block_size = 32, .kv_bytes = kv_bytes, .prefix_caching = false, .embeddings = true};
     options.scheduler.max_model_len = 400;
     options.scheduler.max_num_seqs = std::min(rows, 16);
     options.scheduler.max_num_batched_tokens = rows;
@@ -310,26 +310,26 @@ TEST(Engine, AVectorIsAFunctionOfItsTokensAlone) {
     EXPECT_EQ(vector, mean_hidden_state(model, text(0, static_cast<int>(size)).prompt)) << size;
   EXPECT_EQ(run(37, 16 << 20, 5, once), whole);
   EXPECT_EQ(once, 1);
-  // Four answers need more pages than there are: the youngest, a text, begins again.
+  // Four answers need more blocks than there are: the youngest, a text, begins again.
   EXPECT_EQ(run(12, 1100 << 10, 4, starts), whole);
   EXPECT_GT(starts, 1);
   // The control: another text has another vector.
   EXPECT_NE(mean_hidden_state(model, text(0, 250, 6).prompt), whole.at(250));
 }
 
-TEST(Engine, ATextThatNobodyWantsAnyMoreFreesItsPages) {
+TEST(Engine, ATextThatNobodyWantsAnyMoreFreesItsBlocks) {
   Model model(tiny());
   EngineOptions options{.kv_bytes = 16 << 20, .embeddings = true};
   options.scheduler.max_num_seqs = options.scheduler.max_num_batched_tokens = 64;
   Engine engine(model, options);
   Vectors vectors;
-  const int free = engine.free_pages();
+  const int free = engine.free_blocks();
   engine.add(text(1, 3000));
   engine.step(vectors);
-  EXPECT_LT(engine.free_pages(), free);
+  EXPECT_LT(engine.free_blocks(), free);
   engine.abort(1);
   EXPECT_FALSE(engine.step(vectors));
-  EXPECT_EQ(engine.free_pages(), free);
+  EXPECT_EQ(engine.free_blocks(), free);
   EXPECT_TRUE(vectors.of.empty());
   Engine without(model, {.kv_bytes = 16 << 20});
   EXPECT_THROW(without.add(text(1, 5)), UsageError);

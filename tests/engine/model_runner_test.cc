@@ -22,7 +22,7 @@ TEST(ModelRunner, RanksShareTheThreadsOut) {
     Model model = tiny(threads, 2);
     EXPECT_EQ(model.threads_of_rank(), each);
     const int64_t before = threads_of_this_process();
-    const ModelRunner runner(model, {.pages = 1});
+    const ModelRunner runner(model, {.blocks = 1});
     // Rank 1's own thread, and the helpers of both.
     EXPECT_EQ(threads_of_this_process() - before, 1 + 2 * (each - 1)) << threads << " threads";
   }
@@ -39,7 +39,7 @@ Batch scored(int rows, int every) {
 
 // The logits of all wanted rows with room for `room` at a time, and how many pieces they came in.
 std::vector<float> logits_of(Model& model, const Batch& batch, int room, int& pieces) {
-  ModelRunner runner(model, {.pages = 4, .max_rows = 256, .max_logit_rows = room});
+  ModelRunner runner(model, {.blocks = 4, .max_rows = 256, .max_logit_rows = room});
   std::vector<float> all;
   const size_t vocab = static_cast<size_t>(model.spec().vocab);
   ForwardIo io;

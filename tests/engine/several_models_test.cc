@@ -1,16 +1,16 @@
-// Several models on one page pool, as a target and its drafter: one block table, a storage for
+// Several models on one block pool, as a target and its drafter: one block table, a storage for
 // each.
 #include <gtest/gtest.h>
 
 #include "engine/model_runner.h"
+#include "kv/block_pool.h"
 #include "kv/block_table.h"
-#include "kv/page_pool.h"
 #include "numerics/logits_hash.h"
 
 namespace invar {
 namespace {
 
-constexpr int kPlaces = 32, kPages = 12;
+constexpr int kSlots = 32, kBlocks = 12;
 
 ModelOptions options(const char* load_format) {
   return {.model = "tiny", .load_format = load_format, .threads = 2};
@@ -20,11 +20,11 @@ ModelOptions options(const char* load_format) {
 class Reader {
  public:
   Reader(Model& model, std::vector<int32_t> tokens)
-      : runner_(model, {.pages = kPages, .page_places = kPlaces}), tokens_(std::move(tokens)) {}
+      : runner_(model, {.blocks = kBlocks, .block_size = kSlots}), tokens_(std::move(tokens)) {}
 
-  void step(std::span<const int32_t> pages, int rows) {
+  void step(std::span<const int32_t> blocks, int rows) {
     Batch batch;
-    batch.sequences.push_back({{pages.begin(), pages.end()}});
+    batch.sequences.push_back({{blocks.begin(), blocks.end()}});
     for (int i = 0; i < rows; ++i, ++done_) {
       batch.logit_rows.push_back(i);
       batch.rows.push_back({tokens_[done_], done_, 0});
@@ -52,20 +52,20 @@ std::vector<int32_t> tokens(int count) {
 
 TEST(SeveralModels, ShareOnePoolAndOneTableAndDoNotMeet) {
   Model target(options("dummy:1")), drafter(options("dummy:2"));
-  PagePool pool(kPages, kPlaces);
+  BlockPool pool(kBlocks, kSlots);
   BlockTable table(pool);
   Reader together[2] = {{target, tokens(90)}, {drafter, tokens(90)}};
   for (int done = 0; done < 90; done += 15) {
     ASSERT_TRUE(table.grow(done + 15));
-    for (Reader& reader : together) reader.step(table.pages(), 15);
+    for (Reader& reader : together) reader.step(table.blocks(), 15);
   }
   EXPECT_EQ(pool.check_integrity(), "");
 
   Model* models[] = {&target, &drafter};
   for (int m = 0; m < 2; ++m) {
     Reader alone(*models[m], tokens(90));
-    const int32_t pages[] = {7, 2, 5};
-    for (int done = 0; done < 90; done += 30) alone.step(pages, 30);
+    const int32_t blocks[] = {7, 2, 5};
+    for (int done = 0; done < 90; done += 30) alone.step(blocks, 30);
     EXPECT_EQ(alone.hash(), together[m].hash());
   }
   EXPECT_NE(together[0].hash(), together[1].hash());  // the control: they are two models

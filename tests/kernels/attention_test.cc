@@ -13,7 +13,7 @@
 namespace invar {
 namespace {
 
-// What queries and valid keys and values look like. Scores of `wide` single out one place; those of
+// What queries and valid keys and values look like. Scores of `wide` single out one slot; those of
 // `any` overflow now and then, so that rows of NaN are among the answers.
 enum class Data { plain, wide, tiny, zeros, any };
 constexpr Data kAllData[] = {Data::plain, Data::wide, Data::tiny, Data::zeros, Data::any};
@@ -45,13 +45,13 @@ struct Sequence {
 
 struct Case {
   std::vector<Sequence> sequences;
-  int heads = 4, groups = 2, head_dim = 64, page_places = 64, window = 0;
+  int heads = 4, groups = 2, head_dim = 64, block_size = 64, window = 0;
   Data data = Data::plain;
   DType out = DType::bf16;
   std::vector<int> parts = {1, 3};
 };
 
-std::vector<int> places(int begin, int end) {
+std::vector<int> slots(int begin, int end) {
   std::vector<int> all(end - begin);
   std::iota(all.begin(), all.end(), begin);
   return all;
@@ -63,12 +63,12 @@ class Inputs {
  public:
   explicit Inputs(const Case& c, uint32_t seed = 0)
       : case_(c),
-        random_(seed + c.head_dim * 1000 + c.page_places + c.window),
-        page_order_(count_pages(c)),
+        random_(seed + c.head_dim * 1000 + c.block_size + c.window),
+        block_order_(count_blocks(c)),
         q_(count_rows(c) * c.heads * round_up(c.head_dim, 32)) {
-    kv_ = {nullptr, nullptr, c.page_places, c.groups, c.head_dim};
-    keys_.resize(page_order_.size() * c.groups * kv_.key_block());
-    values_.resize(page_order_.size() * c.groups * kv_.value_block());
+    kv_ = {nullptr, nullptr, c.block_size, c.groups, c.head_dim};
+    keys_.resize(block_order_.size() * c.groups * kv_.key_block());
+    values_.resize(block_order_.size() * c.groups * kv_.value_block());
     kv_.keys = keys_.data(), kv_.values = values_.data();
     fill_cache();
     fill_tables();
@@ -98,13 +98,13 @@ class Inputs {
     for (const Sequence& s : c.sequences) rows += static_cast<int64_t>(s.positions.size());
     return rows;
   }
-  static int pages_of(const Case& c, const Sequence& s) {
-    return *std::ranges::max_element(s.positions) / c.page_places + 1;
+  static int blocks_of(const Case& c, const Sequence& s) {
+    return *std::ranges::max_element(s.positions) / c.block_size + 1;
   }
-  static int count_pages(const Case& c) {
-    int pages = 3;  // that belong to nobody
-    for (const Sequence& s : c.sequences) pages += pages_of(c, s);
-    return pages;
+  static int count_blocks(const Case& c) {
+    int blocks = 3;  // that belong to nobody
+    for (const Sequence& s : c.sequences) blocks += blocks_of(c, s);
+    return blocks;
   }
 
   void fill_cache() {
@@ -112,34 +112,34 @@ class Inputs {
       return static_cast<bf16_t>((random_.next() & 0x807f) |
                                  (random_.below(4) ? 254 : random_.below(255)) << 7);
     };
-    const int pages = static_cast<int>(page_order_.size());
-    for (int page = 0; page < pages; ++page)
+    const int blocks = static_cast<int>(block_order_.size());
+    for (int block = 0; block < blocks; ++block)
       for (int g = 0; g < case_.groups; ++g)
-        for (int place = 0; place < case_.page_places; ++place)
+        for (int slot = 0; slot < case_.block_size; ++slot)
           for (int e = 0; e < case_.head_dim; ++e) {
-            kv_.keys[kv_.key_index(page, g, place, e)] = garbage();
-            kv_.values[kv_.value_index(page, g, place, e)] = garbage();
+            kv_.keys[kv_.key_index(block, g, slot, e)] = garbage();
+            kv_.values[kv_.value_index(block, g, slot, e)] = garbage();
           }
-    std::iota(page_order_.begin(), page_order_.end(), 0);
-    for (int i = pages - 1; i > 0; --i)
-      std::swap(page_order_[i], page_order_[random_.below(static_cast<uint32_t>(i + 1))]);
+    std::iota(block_order_.begin(), block_order_.end(), 0);
+    for (int i = blocks - 1; i > 0; --i)
+      std::swap(block_order_[i], block_order_[random_.below(static_cast<uint32_t>(i + 1))]);
   }
 
   void fill_tables() {
-    size_t next_page = 0;
+    size_t next_block = 0;
     for (const Sequence& s : case_.sequences) {
-      const int pages = pages_of(case_, s);
+      const int blocks = blocks_of(case_, s);
       const int last = *std::ranges::max_element(s.positions);
       const int lowest = *std::ranges::min_element(s.positions);
       const int first = case_.window > 0 ? std::max(0, lowest - case_.window + 1) : 0;
-      std::vector<int32_t> table(pages, INT32_MIN);
-      for (int i = first / case_.page_places; i < pages; ++i) table[i] = page_order_[next_page++];
-      for (int place = first; place <= last; ++place) {
-        const int page = table[place / case_.page_places], at = place % case_.page_places;
+      std::vector<int32_t> table(blocks, INT32_MIN);
+      for (int i = first / case_.block_size; i < blocks; ++i) table[i] = block_order_[next_block++];
+      for (int slot = first; slot <= last; ++slot) {
+        const int block = table[slot / case_.block_size], at = slot % case_.block_size;
         for (int g = 0; g < case_.groups; ++g)
           for (int e = 0; e < case_.head_dim; ++e) {
-            kv_.keys[kv_.key_index(page, g, at, e)] = draw(random_, case_.data);
-            kv_.values[kv_.value_index(page, g, at, e)] = draw(random_, case_.data);
+            kv_.keys[kv_.key_index(block, g, at, e)] = draw(random_, case_.data);
+            kv_.values[kv_.value_index(block, g, at, e)] = draw(random_, case_.data);
           }
       }
       for (const int position : s.positions) {
@@ -159,7 +159,7 @@ class Inputs {
 
   const Case case_;
   Random random_;
-  std::vector<int32_t> page_order_;
+  std::vector<int32_t> block_order_;
   std::vector<bf16_t> keys_, values_;
   KvLayer kv_;
   std::vector<std::vector<int32_t>> table_memory_;
@@ -209,11 +209,11 @@ INSTANTIATE_TEST_SUITE_P(Sets, AttentionTest, testing::ValuesIn(tested_sets()), 
 TEST_P(AttentionTest, HeadSizes) {
   for (const int head_dim : {2, 8, 16, 18, 30, 32, 34, 40, 64, 80, 96, 128, 160, 192, 256})
     for (const DType out : {DType::bf16, DType::f32})
-      EXPECT_TRUE(check({.sequences = {{places(125, 130)}, {{40}}},
+      EXPECT_TRUE(check({.sequences = {{slots(125, 130)}, {{40}}},
                          .heads = 2,
                          .groups = 1,
                          .head_dim = head_dim,
-                         .page_places = 32,
+                         .block_size = 32,
                          .out = out}))
           << "head size " << head_dim;
 }
@@ -221,7 +221,7 @@ TEST_P(AttentionTest, HeadSizes) {
 TEST_P(AttentionTest, Values) {
   for (const Data data : kAllData)
     for (const int head_dim : {32, 40, 128})
-      EXPECT_TRUE(check({.sequences = {{places(126, 130)}, {{259, 260, 17}}},
+      EXPECT_TRUE(check({.sequences = {{slots(126, 130)}, {{259, 260, 17}}},
                          .head_dim = head_dim,
                          .data = data,
                          .out = DType::f32}))
@@ -231,17 +231,17 @@ TEST_P(AttentionTest, Values) {
 TEST_P(AttentionTest, HeadsPerGroup) {
   for (const int groups : {1, 2})
     for (const int per_group : {1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 33, 40})
-      EXPECT_TRUE(check({.sequences = {{places(126, 131)}, {{31}}},
+      EXPECT_TRUE(check({.sequences = {{slots(126, 131)}, {{31}}},
                          .heads = groups * per_group,
                          .groups = groups,
                          .head_dim = 16,
-                         .page_places = 32}))
+                         .block_size = 32}))
           << per_group << " heads in " << groups << " groups";
 }
 
 // The entry that inference uses.
 TEST_P(AttentionTest, WithoutTheSums) {
-  const Case c = {.sequences = {{places(126, 131)}, {{31}}}, .head_dim = 40, .out = DType::f32};
+  const Case c = {.sequences = {{slots(126, 131)}, {{31}}}, .head_dim = 40, .out = DType::f32};
   const Operation<AttentionParams> plain = kernels().attention;
   EXPECT_TRUE(agrees(scalar(), c, [&](const PartialAttentionParams& p, const Execution& on) {
     plain(p.of, on);
@@ -252,27 +252,27 @@ TEST_P(AttentionTest, WithoutTheSums) {
   }));
 }
 
-// Every position around the edges of leaves, pages, and splits.
+// Every position around the edges of leaves, blocks, and splits.
 TEST_P(AttentionTest, Positions) {
-  for (const int page_places : {32, 64, 128})
+  for (const int block_size : {32, 64, 128})
     for (const int edge : {0, 16, 32, 64, 128, 256, 512}) {
-      Case c = {.head_dim = 32, .page_places = page_places};
+      Case c = {.head_dim = 32, .block_size = block_size};
       for (int position = std::max(0, edge - 2); position < edge + 3; ++position)
         c.sequences.push_back({{position}});
-      EXPECT_TRUE(check(c)) << "pages of " << page_places << " at " << edge;
+      EXPECT_TRUE(check(c)) << "blocks of " << block_size << " at " << edge;
     }
 }
 
 TEST_P(AttentionTest, RowsAndParts) {
   for (const int rows :
        {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 130}) {
-    EXPECT_TRUE(check({.sequences = {{places(0, rows)}},
+    EXPECT_TRUE(check({.sequences = {{slots(0, rows)}},
                        .heads = 2,
                        .groups = 1,
                        .head_dim = 16,
                        .parts = {1, 2, 3, 8, 64}}))
         << rows << " rows from 0";
-    EXPECT_TRUE(check({.sequences = {{places(100, 100 + rows)}, {{9}}},
+    EXPECT_TRUE(check({.sequences = {{slots(100, 100 + rows)}, {{9}}},
                        .heads = 3,
                        .groups = 1,
                        .head_dim = 8,
@@ -288,11 +288,11 @@ TEST_P(AttentionTest, NoRows) {
 TEST_P(AttentionTest, Windows) {
   for (const int window : {1, 2, 15, 16, 31, 33, 64, 100, 127, 128, 129, 200, 300})
     for (const Data data : {Data::plain, Data::wide})
-      EXPECT_TRUE(check({.sequences = {{places(252, 260)}, {{5}}, {{127, 128, 129}}, {{400}}},
+      EXPECT_TRUE(check({.sequences = {{slots(252, 260)}, {{5}}, {{127, 128, 129}}, {{400}}},
                          .heads = 2,
                          .groups = 1,
                          .head_dim = 16,
-                         .page_places = 32 << window % 3,
+                         .block_size = 32 << window % 3,
                          .window = window,
                          .data = data}))
           << "window " << window;
@@ -307,7 +307,7 @@ TEST_P(AttentionTest, ScatteredRows) {
                          .heads = 3,
                          .groups = 1,
                          .head_dim = 16,
-                         .page_places = 32,
+                         .block_size = 32,
                          .window = window,
                          .data = data}))
           << "window " << window << " data " << static_cast<int>(data);
@@ -319,14 +319,14 @@ TEST_P(AttentionTest, ManySequences) {
     Case c = {.heads = 4,
               .groups = 1 << random.below(3),
               .head_dim = static_cast<int>(8 * (1 + random.below(5))),
-              .page_places = 32 << random.below(3),
+              .block_size = 32 << random.below(3),
               .window = random.below(3) ? 0 : static_cast<int>(1 + random.below(150)),
               .data = kAllData[random.below(5)],
               .parts = {1, 2, 5}};
     for (uint32_t left = 1 + random.below(12); left > 0; --left) {
       const int begin = static_cast<int>(random.below(300));
       const int rows = random.below(3) ? 1 : 1 + static_cast<int>(random.below(30));
-      c.sequences.push_back({places(begin, begin + rows)});
+      c.sequences.push_back({slots(begin, begin + rows)});
     }
     EXPECT_TRUE(check(c)) << "round " << round;
   }
@@ -342,9 +342,7 @@ void attention_by_the_text(const PartialAttentionParams& partial, int anchor, bo
     for (int h = 0; h < p.heads; ++h) {
       const int g = h / (p.heads / p.kv.kv_heads), last = p.positions[t];
       const int first = p.window > 0 ? std::max(0, last - p.window + 1) : 0;
-      const auto page = [&](int place) {
-        return p.tables[p.table_of[t]][place / p.kv.page_places];
-      };
+      const auto block = [&](int slot) { return p.tables[p.table_of[t]][slot / p.kv.block_size]; };
       std::vector<int> bases;
       for (int base = anchor - 128; base <= last; base += 128)
         if (base + 127 >= first) bases.push_back(base);
@@ -357,9 +355,9 @@ void attention_by_the_text(const PartialAttentionParams& partial, int anchor, bo
         const auto is_valid = [&](int i) { return base + i >= first && base + i <= last; };
         for (int i = 0; i < 128; ++i) {
           if (!is_valid(i)) continue;
-          const int at = (base + i) % p.kv.page_places;
+          const int at = (base + i) % p.kv.block_size;
           for (int k = 0; k < e; ++k)
-            column[k] = p.kv.keys[p.kv.key_index(page(base + i), g, at, k)];
+            column[k] = p.kv.keys[p.kv.key_index(block(base + i), g, at, k)];
           d[i] = orders::dot(Order::portable, p.q + (t * p.heads + h) * round_up(e, 32), column, e);
           top = std::max(top, d[i]);
         }
@@ -374,8 +372,8 @@ void attention_by_the_text(const PartialAttentionParams& partial, int anchor, bo
         sum = std::fma(sum, a, orders::sum64(weight) * b);
         for (int k = 0; k < e; ++k) {
           for (int i = 0; i < 128; ++i)
-            column[i] = is_valid(i) ? p.kv.values[p.kv.value_index(
-                                          page(base + i), g, (base + i) % p.kv.page_places, k)]
+            column[i] = is_valid(i) ? p.kv.values[p.kv.value_index(block(base + i), g,
+                                                                   (base + i) % p.kv.block_size, k)]
                                     : bf16_t{0};
           out[k] = std::fma(out[k], a, orders::dot(Order::portable, rounded, column, 128) * b);
         }
@@ -392,7 +390,7 @@ void attention_by_the_text(const PartialAttentionParams& partial, int anchor, bo
 
 TEST(AttentionControl, AnotherAnchorOrMergingOrderIsSeen) {
   const Kernels reference = select_kernels(Order::portable, "scalar");
-  const Case c = {.sequences = {{places(300, 310)}, {{140}}}, .head_dim = 32, .out = DType::f32};
+  const Case c = {.sequences = {{slots(300, 310)}, {{140}}}, .head_dim = 32, .out = DType::f32};
   const auto with = [&](int anchor, bool ascending) {
     return agrees(reference, c, [=](const PartialAttentionParams& p, const Execution&) {
       attention_by_the_text(p, anchor, ascending);
@@ -407,7 +405,7 @@ TEST(AttentionControl, AnotherAnchorOrMergingOrderIsSeen) {
 TEST(AttentionControl, AnswersAreMostlyNumbers) {
   const Kernels reference = select_kernels(Order::portable, "scalar");
   for (const Data data : kAllData) {
-    const Case c = {.sequences = {{places(120, 135)}}, .data = data, .out = DType::f32};
+    const Case c = {.sequences = {{slots(120, 135)}}, .data = data, .out = DType::f32};
     const Inputs inputs(c);
     const Guarded<float> out(inputs.rows() * inputs.stride());
     run_in_parts(1,

@@ -328,10 +328,10 @@ TEST_P(BackwardKernelTest, SquaresAdamAndAdd) {
 
 struct AttentionCase {
   std::vector<int> lengths;
-  int heads, kv_heads, head_dim, window, page_places, parts;
+  int heads, kv_heads, head_dim, window, block_size, parts;
 };
 
-// Random q, k, v, statistics as a forward could have left them; pages in any order, stale beyond
+// Random q, k, v, statistics as a forward could have left them; blocks in any order, stale beyond
 // the sequences' ends.
 TEST_P(BackwardKernelTest, Attention) {
   for (const AttentionCase& c : {AttentionCase{{1, 2, 29}, 2, 1, 8, 0, 32, 1},
@@ -341,15 +341,15 @@ TEST_P(BackwardKernelTest, Attention) {
                                  AttentionCase{{430, 18}, 2, 1, 32, 0, 64, 2},
                                  AttentionCase{{300, 20}, 1, 1, 16, 130, 32, 1}}) {
     SCOPED_TRACE(fmt::format("{} heads of {}, window {}", c.heads, c.head_dim, c.window));
-    int64_t rows = 0, pages = 0;
+    int64_t rows = 0, blocks = 0;
     int longest = 0;
     for (const int length : c.lengths) {
       rows += length, longest = std::max(longest, length);
-      pages += (length + c.page_places - 1) / c.page_places;
+      blocks += (length + c.block_size - 1) / c.block_size;
     }
-    KvLayer kv{.page_places = c.page_places, .kv_heads = c.kv_heads, .head_dim = c.head_dim};
-    Guarded<bf16_t> keys(pages * c.kv_heads * kv.key_block());
-    Guarded<bf16_t> values(pages * c.kv_heads * kv.value_block());
+    KvLayer kv{.block_size = c.block_size, .kv_heads = c.kv_heads, .head_dim = c.head_dim};
+    Guarded<bf16_t> keys(blocks * c.kv_heads * kv.key_block());
+    Guarded<bf16_t> values(blocks * c.kv_heads * kv.value_block());
     const int64_t padded = round_up(c.head_dim, 32), width = int64_t{c.heads} * c.head_dim;
     Guarded<bf16_t> q(rows * c.heads * padded), out(rows * activation_stride(width)),
         d_out(rows * activation_stride(width));
@@ -357,19 +357,19 @@ TEST_P(BackwardKernelTest, Attention) {
     for (int64_t i = 0; i < rows * c.heads; ++i)  // pads
       std::fill(&q[i * padded + c.head_dim], q.data() + (i + 1) * padded, bf16_t{0});
     kv.keys = keys.data(), kv.values = values.data();
-    for (int64_t page = 0; page < pages; ++page)
+    for (int64_t block = 0; block < blocks; ++block)
       for (int g = 0; g < c.kv_heads; ++g)
-        for (int place = 0; place < c.page_places; ++place)
+        for (int slot = 0; slot < c.block_size; ++slot)
           for (int64_t e = c.head_dim; e < padded; ++e)
-            keys[kv.key_index(page, g, 0, 0) + packed_index_bf16(place, e, c.head_dim)] = 0;
+            keys[kv.key_index(block, g, 0, 0) + packed_index_bf16(slot, e, c.head_dim)] = 0;
 
-    std::vector<int32_t> positions, table_of, page_list(pages);
+    std::vector<int32_t> positions, table_of, block_list(blocks);
     std::vector<const int32_t*> tables;
-    for (int64_t i = 0; i < pages; ++i) page_list[i] = static_cast<int32_t>(pages - 1 - i);
+    for (int64_t i = 0; i < blocks; ++i) block_list[i] = static_cast<int32_t>(blocks - 1 - i);
     int64_t next = 0;
     for (const int length : c.lengths) {
-      tables.push_back(&page_list[next]);
-      next += (length + c.page_places - 1) / c.page_places;
+      tables.push_back(&block_list[next]);
+      next += (length + c.block_size - 1) / c.block_size;
       for (int i = 0; i < length; ++i) {
         positions.push_back(i);
         table_of.push_back(static_cast<int32_t>(tables.size()) - 1);

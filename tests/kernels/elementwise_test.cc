@@ -154,16 +154,16 @@ TEST(ElementwiseControl, AnotherOrderOfTheSumIsSeen) {
 }
 
 struct QkvCase {
-  int rows, heads, groups, head_dim, page_places;
+  int rows, heads, groups, head_dim, block_size;
   bool norms;
   Kind kind;
-  int shape;  // 0: one run of places; 1: places at random; 2: no, one or several places per row
+  int shape;  // 0: one run of slots; 1: slots at random; 2: no, one or several slots per row
 };
 
 struct QkvOutputs {
-  QkvOutputs(const QkvCase& c, const KvLayer& kv, int pages)
-      : keys(pages * c.groups * kv.key_block()),
-        values(pages * c.groups * kv.value_block()),
+  QkvOutputs(const QkvCase& c, const KvLayer& kv, int blocks)
+      : keys(blocks * c.groups * kv.key_block()),
+        values(blocks * c.groups * kv.value_block()),
         q(int64_t{c.rows} * c.heads * round_up(c.head_dim, 32)),
         non_finite(c.rows) {
     std::ranges::fill(keys.span(), bf16_t{0});
@@ -212,26 +212,26 @@ void check_qkv(const Kernels& reference, const Kernels& kernels, const QkvCase& 
   fill(k_norm.data(), e, Kind::plain, random);
   std::vector<float> cos(kPositions * e / 2), sin(cos.size());
   for (size_t i = 0; i < cos.size(); ++i) cos[i] = random.uniform(), sin[i] = random.uniform();
-  const int pages = 300 / c.page_places + 2, places = pages * c.page_places;
+  const int blocks = 300 / c.block_size + 2, slots = blocks * c.block_size;
 
-  // Each place is written once at most.
-  std::vector<int32_t> order(places), positions(c.rows), begin = {0}, page, place;
+  // Each slot is written once at most.
+  std::vector<int32_t> order(slots), positions(c.rows), begin = {0}, block, slot;
   std::iota(order.begin(), order.end(), 3);
   if (c.shape) {
-    for (int i = places - 1; i > 0; --i) std::swap(order[i], order[random.below(i + 1)]);
+    for (int i = slots - 1; i > 0; --i) std::swap(order[i], order[random.below(i + 1)]);
     for (int32_t& o : order) o -= 3;
   }
   for (int t = 0; t < c.rows; ++t) {
     positions[t] = c.shape ? random.below(kPositions) : t;
     for (int i = c.shape == 2 ? random.below(4) : 1; i > 0; --i) {
-      const int at = order[place.size()];
-      page.push_back(pages - 1 - at / c.page_places);
-      place.push_back(at % c.page_places);
+      const int at = order[slot.size()];
+      block.push_back(blocks - 1 - at / c.block_size);
+      slot.push_back(at % c.block_size);
     }
-    begin.push_back(static_cast<int32_t>(place.size()));
+    begin.push_back(static_cast<int32_t>(slot.size()));
   }
 
-  const KvLayer layer = {nullptr, nullptr, c.page_places, c.groups, e};
+  const KvLayer layer = {nullptr, nullptr, c.block_size, c.groups, e};
   const QkvProduct made(c, 70, random);
   const Guarded<float> scratch(parts * c.rows * qkv_scratch_stride(e));
   if (product)
@@ -257,8 +257,8 @@ void check_qkv(const Kernels& reference, const Kernels& kernels, const QkvCase& 
                          .cos = cos.data(),
                          .sin = sin.data(),
                          .write_begin = begin.data(),
-                         .write_page = page.data(),
-                         .write_place = place.data(),
+                         .write_block = block.data(),
+                         .write_slot = slot.data(),
                          .kv = kv,
                          .q = out.q.data(),
                          .non_finite = out.non_finite.data()};
@@ -273,7 +273,7 @@ void check_qkv(const Kernels& reference, const Kernels& kernels, const QkvCase& 
     else
       run(k.qkv, p, part_count);
   };
-  const QkvOutputs expected(c, layer, pages), found(c, layer, pages);
+  const QkvOutputs expected(c, layer, blocks), found(c, layer, blocks);
   run_with(reference, 1, expected);
   run_with(kernels, parts, found);
   EXPECT_TRUE(same(expected.q, found.q));
@@ -293,17 +293,17 @@ TEST_P(ElementwiseTest, QkvHeadSizes) {
       }
 }
 
-TEST_P(ElementwiseTest, QkvPlaces) {
+TEST_P(ElementwiseTest, QkvSlots) {
   for (const int rows : {1, 2, 3, 15, 16, 17, 33, 64, 130})
-    for (const int page_places : {32, 64, 128})
+    for (const int block_size : {32, 64, 128})
       for (const int shape : {0, 1, 2})
         for (const int parts : {1, 3}) {
-          if (shape == 2 && rows > 80) continue;  // not enough places
-          SCOPED_TRACE(testing::Message() << rows << " rows, pages of " << page_places << ", shape "
+          if (shape == 2 && rows > 80) continue;  // not enough slots
+          SCOPED_TRACE(testing::Message() << rows << " rows, blocks of " << block_size << ", shape "
                                           << shape << ", " << parts << " parts");
           for (const int head_dim : {40, 48})
             check_qkv(scalar(), kernels(),
-                      {rows, 2, 1, head_dim, page_places, true, Kind::plain, shape}, parts);
+                      {rows, 2, 1, head_dim, block_size, true, Kind::plain, shape}, parts);
         }
 }
 
@@ -314,7 +314,7 @@ TEST_P(ElementwiseTest, QkvProduct) {
         for (const int parts : {1, 2, 3}) {
           SCOPED_TRACE(testing::Message() << "head size " << head_dim << ", " << rows << " rows, "
                                           << groups << " groups, " << parts << " parts");
-          const int shape = parts % 2;  // places in one run, or at random
+          const int shape = parts % 2;  // slots in one run, or at random
           check_qkv(scalar(), kernels(),
                     {rows, 2 * groups, groups, head_dim, 64, groups == 2, Kind::plain, shape},
                     parts, true);

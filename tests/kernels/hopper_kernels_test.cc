@@ -236,21 +236,21 @@ TEST_P(HopperKernels, Attention) {
   for (const int head_dim : {16, 40, 128})
     for (const int window : {0, 50})
       for (const Data kind : {Data::normal, Data::wide, Data::tiny, Data::any_finite}) {
-        const int heads = 6, kv_heads = 2, page_places = head_dim == 40 ? 32 : 64, pages = 20;
-        KvLayer kv{.page_places = page_places, .kv_heads = kv_heads, .head_dim = head_dim};
-        std::vector<bf16_t> keys = draw_all(kind, pages * kv_heads * kv.key_block(), state);
-        std::vector<bf16_t> values = draw_all(kind, pages * kv_heads * kv.value_block(), state);
+        const int heads = 6, kv_heads = 2, block_size = head_dim == 40 ? 32 : 64, blocks = 20;
+        KvLayer kv{.block_size = block_size, .kv_heads = kv_heads, .head_dim = head_dim};
+        std::vector<bf16_t> keys = draw_all(kind, blocks * kv_heads * kv.key_block(), state);
+        std::vector<bf16_t> values = draw_all(kind, blocks * kv_heads * kv.value_block(), state);
         kv.keys = keys.data();
         kv.values = values.data();
         // Pad elements of keys are zero.
-        for (int page = 0; page < pages; ++page)
+        for (int block = 0; block < blocks; ++block)
           for (int g = 0; g < kv_heads; ++g)
-            for (int place = 0; place < page_places; ++place)
+            for (int slot = 0; slot < block_size; ++slot)
               for (int e = head_dim; e < round_up(head_dim, 32); ++e)
-                keys[kv.key_index(page, g, place, e)] = 0;
+                keys[kv.key_index(block, g, slot, e)] = 0;
 
         std::vector<int32_t> table[2], positions, table_of;
-        for (int i = 0; i < pages; ++i) table[i % 2].push_back(i);
+        for (int i = 0; i < blocks; ++i) table[i % 2].push_back(i);
         const int32_t* tables[] = {table[0].data(), table[1].data()};
         for (const int position : {0, 1, 15, 16, 127, 128, 140, 255})
           positions.push_back(position), table_of.push_back(0);

@@ -70,7 +70,7 @@ std::vector<float> random_vector(Random& random, int64_t size) {
   return v;
 }
 
-// A copy that ends at a guard page.
+// A copy that ends at a guard block.
 struct Bias {
   Bias(Random& random, int64_t n) : values(n) {
     std::ranges::copy(random_vector(random, n), values.data());

@@ -10,7 +10,7 @@
 namespace invar {
 namespace {
 
-// A key is a hash of the tokens up to and including its place, so that a wrong place, a stale one
+// A key is a hash of the tokens up to and including its slot, so that a wrong slot, a stale one
 // and one of another branch all differ.
 using Key = uint64_t;
 Key next_key(Key before, int32_t token) {
@@ -18,18 +18,18 @@ Key next_key(Key before, int32_t token) {
 }
 
 struct World {
-  int page_places = 0;
-  std::vector<Key> memory;  // [page][place]
+  int block_size = 0;
+  std::vector<Key> memory;  // [block][slot]
   std::vector<BatchRow> rows;
   std::vector<BatchSequence> sequences;
   std::vector<int32_t> scratch;
   std::vector<Key> row_key;                // of each row
-  std::vector<std::vector<Key>> computed;  // per sequence: the keys already in its pages
+  std::vector<std::vector<Key>> computed;  // per sequence: the keys already in its blocks
 
-  Key& at(const int32_t* table, int place) {
-    return memory[table[place / page_places] * page_places + place % page_places];
+  Key& at(const int32_t* table, int slot) {
+    return memory[table[slot / block_size] * block_size + slot % block_size];
   }
-  // The keys that row t must read at places 0 .. its position.
+  // The keys that row t must read at slots 0 .. its position.
   std::vector<Key> history(int t) const {
     std::vector<Key> keys;
     const BatchRow* row = &rows[t];
@@ -55,14 +55,14 @@ struct World {
 
 // Random sequences with random trunks and, for most, random trees; in depth-first order or shuffled
 // so that parents still come first.
-World random_world(std::mt19937& random, int page_places) {
+World random_world(std::mt19937& random, int block_size) {
   World w;
-  w.page_places = page_places;
+  w.block_size = block_size;
   const int num_sequences = 1 + random() % 4;
-  int32_t next_page = 0;
+  int32_t next_block = 0;
   for (int s = 0; s < num_sequences; ++s) {
-    const int old = random() % (3 * page_places);
-    const int trunk = 1 + random() % (random() % 3 ? 2 : 2 * page_places);
+    const int old = random() % (3 * block_size);
+    const int trunk = 1 + random() % (random() % 3 ? 2 : 2 * block_size);
     std::vector<Key> keys;
     Key key = s;
     for (int i = 0; i < old; ++i) keys.push_back(key = next_key(key, random() % 100));
@@ -88,44 +88,44 @@ World random_world(std::mt19937& random, int page_places) {
       w.row_key.push_back(next_key(w.row_key[parent], token));
     }
     BatchSequence sequence;
-    const int spare = random() % 2;  // pages may reach past the trunk
-    for (int i = 0; i < (old + trunk + page_places - 1) / page_places + spare; ++i)
-      sequence.pages.push_back(next_page++);
+    const int spare = random() % 2;  // blocks may reach past the trunk
+    for (int i = 0; i < (old + trunk + block_size - 1) / block_size + spare; ++i)
+      sequence.blocks.push_back(next_block++);
     w.sequences.push_back(sequence);
   }
-  const int needed = scratch_pages_needed(w.rows, page_places);
-  for (int i = 0; i < needed; ++i) w.scratch.push_back(next_page++);
-  // Pages lie anywhere.
-  std::vector<int32_t> name(next_page);
-  for (int i = 0; i < next_page; ++i) name[i] = i;
+  const int needed = scratch_blocks_needed(w.rows, block_size);
+  for (int i = 0; i < needed; ++i) w.scratch.push_back(next_block++);
+  // Blocks lie anywhere.
+  std::vector<int32_t> name(next_block);
+  for (int i = 0; i < next_block; ++i) name[i] = i;
   std::shuffle(name.begin(), name.end(), random);
   for (auto& s : w.sequences)
-    for (auto& page : s.pages) page = name[page];
-  for (auto& page : w.scratch) page = name[page];
+    for (auto& block : s.blocks) block = name[block];
+  for (auto& block : w.scratch) block = name[block];
 
-  w.memory.resize(next_page * page_places);
+  w.memory.resize(next_block * block_size);
   for (Key& key : w.memory) key = random();  // stale
   for (int s = 0; s < num_sequences; ++s)
     for (size_t i = 0; i < w.computed[s].size(); ++i)
-      w.at(w.sequences[s].pages.data(), i) = w.computed[s][i];
+      w.at(w.sequences[s].blocks.data(), i) = w.computed[s][i];
   return w;
 }
 
-void copy(World& w, std::span<const PlaceCopy> copies) {
-  for (const PlaceCopy& c : copies)
+void copy(World& w, std::span<const SlotCopy> copies) {
+  for (const SlotCopy& c : copies)
     for (int i = c.begin; i < c.end; ++i)
-      w.memory[c.to * w.page_places + i] = w.memory[c.from * w.page_places + i];
+      w.memory[c.to * w.block_size + i] = w.memory[c.from * w.block_size + i];
 }
 
-// What the forward does with the tables, as far as places are concerned.
+// What the forward does with the tables, as far as slots are concerned.
 void run(World& w, const Placement& p) {
   copy(w, p.copies());
   for (size_t t = 0; t < w.rows.size(); ++t)
     for (int i = p.write_begin()[t]; i < p.write_begin()[t + 1]; ++i)
-      w.memory[p.write_page()[i] * w.page_places + p.write_place()[i]] = w.row_key[t];
+      w.memory[p.write_block()[i] * w.block_size + p.write_slot()[i]] = w.row_key[t];
 }
 
-int wrong_places(World& w, int t, const int32_t* table) {
+int wrong_slots(World& w, int t, const int32_t* table) {
   const std::vector<Key> expected = w.history(t);
   EXPECT_EQ(std::ssize(expected), w.rows[t].position + 1);
   int wrong = 0;
@@ -140,53 +140,53 @@ TEST(Placement, EveryRowReadsItsOwnPathByPlace) {
   for (int round = 0; round < 250; ++round) {
     World w = random_world(random, 32 << round % 3);
     World flat = w;
-    p.build(w.rows, w.sequences, w.scratch, w.page_places);
+    p.build(w.rows, w.sequences, w.scratch, w.block_size);
     run(w, p);
     for (size_t t = 0; t < w.rows.size(); ++t) {
-      ASSERT_EQ(wrong_places(w, t, p.table(t)), 0) << "row " << t << " of round " << round;
-      ASSERT_EQ(&p.table_pages()[p.table_begin()[p.table_of()[t]]], p.table(t));
+      ASSERT_EQ(wrong_slots(w, t, p.table(t)), 0) << "row " << t << " of round " << round;
+      ASSERT_EQ(&p.table_blocks()[p.table_begin()[p.table_of()[t]]], p.table(t));
       // Rows of one table stand together.
       const int step = t == 0 ? 0 : p.table_of()[t] - p.table_of()[t - 1];
       ASSERT_TRUE(step == 0 || step == 1);
     }
-    // No page is both read and written by the copies, and only scratch is a target.
-    for (const PlaceCopy& c : p.copies()) {
+    // No block is both read and written by the copies, and only scratch is a target.
+    for (const SlotCopy& c : p.copies()) {
       EXPECT_NE(std::find(w.scratch.begin(), w.scratch.end(), c.to), w.scratch.end());
       EXPECT_EQ(std::find(w.scratch.begin(), w.scratch.end(), c.from), w.scratch.end());
-      EXPECT_TRUE(0 <= c.begin && c.begin < c.end && c.end < w.page_places);
+      EXPECT_TRUE(0 <= c.begin && c.begin < c.end && c.end < w.block_size);
     }
     // No two writes meet.
-    std::vector<int64_t> places;
-    for (size_t i = 0; i < p.write_page().size(); ++i)
-      places.push_back(int64_t{p.write_page()[i]} * w.page_places + p.write_place()[i]);
-    std::sort(places.begin(), places.end());
-    EXPECT_EQ(std::adjacent_find(places.begin(), places.end()), places.end());
+    std::vector<int64_t> slots;
+    for (size_t i = 0; i < p.write_block().size(); ++i)
+      slots.push_back(int64_t{p.write_block()[i]} * w.block_size + p.write_slot()[i]);
+    std::sort(slots.begin(), slots.end());
+    EXPECT_EQ(std::adjacent_find(slots.begin(), slots.end()), slots.end());
     trees += !w.scratch.empty();
 
-    // The negative: with drafts in the sequence's own pages, siblings overwrite each other.
-    for (auto& s : flat.sequences) s.pages.resize(s.pages.size() + 8, s.pages.back());
+    // The negative: with drafts in the sequence's own blocks, siblings overwrite each other.
+    for (auto& s : flat.sequences) s.blocks.resize(s.blocks.size() + 8, s.blocks.back());
     for (size_t t = 0; t < flat.rows.size(); ++t)
-      flat.at(flat.sequences[flat.rows[t].sequence].pages.data(), flat.rows[t].position) =
+      flat.at(flat.sequences[flat.rows[t].sequence].blocks.data(), flat.rows[t].position) =
           flat.row_key[t];
     for (size_t t = 0; t < flat.rows.size(); ++t)
       wrong_without_tails +=
-          wrong_places(flat, t, flat.sequences[flat.rows[t].sequence].pages.data()) > 0;
+          wrong_slots(flat, t, flat.sequences[flat.rows[t].sequence].blocks.data()) > 0;
   }
   EXPECT_GT(trees, 120);
   EXPECT_GT(wrong_without_tails, 400);
 }
 
-TEST(Placement, AcceptLeavesPagesAsPlainDecodingWould) {
+TEST(Placement, AcceptLeavesBlocksAsPlainDecodingWould) {
   std::mt19937 random(4);
   Placement p;
   int accepted_drafts = 0;
   for (int round = 0; round < 250; ++round) {
     World w = random_world(random, 32 << round % 3);
-    p.build(w.rows, w.sequences, w.scratch, w.page_places);
+    p.build(w.rows, w.sequences, w.scratch, w.block_size);
     run(w, p);
     std::vector<int32_t> last(w.sequences.size());  // per sequence: the accepted row
-    std::vector<PlaceCopy> copies;
-    int32_t next_page = static_cast<int32_t>(w.memory.size()) / w.page_places;
+    std::vector<SlotCopy> copies;
+    int32_t next_block = static_cast<int32_t>(w.memory.size()) / w.block_size;
     for (size_t s = 0; s < w.sequences.size(); ++s) {
       std::vector<int> candidates;
       int trunk_end = 0;
@@ -203,16 +203,16 @@ TEST(Placement, AcceptLeavesPagesAsPlainDecodingWould) {
       if (root != trunk_end) choice = trunk_end;
       last[s] = choice;
       accepted_drafts += w.rows[choice].parent >= 0;
-      auto& pages = w.sequences[s].pages;
-      while (std::ssize(pages) * w.page_places <= w.rows[choice].position)
-        pages.push_back(next_page++);
+      auto& blocks = w.sequences[s].blocks;
+      while (std::ssize(blocks) * w.block_size <= w.rows[choice].position)
+        blocks.push_back(next_block++);
     }
-    w.memory.resize(next_page * w.page_places, 12345);
+    w.memory.resize(next_block * w.block_size, 12345);
     for (size_t s = 0; s < w.sequences.size(); ++s)
-      p.accept(w.rows, last[s], w.sequences[s].pages, copies);
+      p.accept(w.rows, last[s], w.sequences[s].blocks, copies);
     copy(w, copies);
     for (size_t s = 0; s < w.sequences.size(); ++s)
-      ASSERT_EQ(wrong_places(w, last[s], w.sequences[s].pages.data()), 0) << round;
+      ASSERT_EQ(wrong_slots(w, last[s], w.sequences[s].blocks.data()), 0) << round;
   }
   EXPECT_GT(accepted_drafts, 100);
 }
@@ -222,33 +222,34 @@ TEST(Placement, ChainsNeedNoScratch) {
   const std::vector<BatchRow> rows = {
       {5, 31, 0, -1}, {6, 32, 0, -1}, {7, 33, 0, -1}, {9, 0, 1, -1}};
   const std::vector<BatchSequence> sequences = {{{4, 2}}, {{7}}};
-  EXPECT_EQ(scratch_pages_needed(rows, 32), 0);
+  EXPECT_EQ(scratch_blocks_needed(rows, 32), 0);
   p.build(rows, sequences, {}, 32);
   EXPECT_TRUE(p.copies().empty());
-  EXPECT_EQ(std::vector(p.write_page().begin(), p.write_page().end()),
+  EXPECT_EQ(std::vector(p.write_block().begin(), p.write_block().end()),
             (std::vector<int32_t>{4, 2, 2, 7}));
-  EXPECT_EQ(std::vector(p.write_place().begin(), p.write_place().end()),
+  EXPECT_EQ(std::vector(p.write_slot().begin(), p.write_slot().end()),
             (std::vector<int32_t>{31, 0, 1, 0}));
   EXPECT_EQ(std::vector(p.table_of().begin(), p.table_of().end()),
             (std::vector<int32_t>{0, 0, 0, 1}));
 }
 
-TEST(Placement, TailsBeginAtThePageOfTheFirstDraft) {
-  // Place 31 is known; drafts 32 and 33 open the next page, so nothing is copied.
+TEST(Placement, TailsBeginAtTheBlockOfTheFirstDraft) {
+  // Place 31 is known; drafts 32 and 33 open the next block, so nothing is copied.
   const std::vector<BatchRow> aligned = {
       {5, 31, 0, -1}, {6, 32, 0, 0}, {7, 33, 0, 1}, {8, 32, 0, 0}};
-  EXPECT_EQ(scratch_pages_needed(aligned, 32), 2);
+  EXPECT_EQ(scratch_blocks_needed(aligned, 32), 2);
   const std::vector<BatchSequence> sequences = {{{4}}};
   Placement p;
   p.build(aligned, sequences, std::vector<int32_t>{8, 9}, 32);
   EXPECT_TRUE(p.copies().empty());
-  // Drafts 31 .. 33 cross a page: two pages per path, 30 places copied and the trunk's own written.
+  // Drafts 31 .. 33 cross a block: two blocks per path, 30 slots copied and the trunk's own
+  // written.
   const std::vector<BatchRow> crossing = {
       {5, 30, 0, -1}, {6, 31, 0, 0}, {7, 32, 0, 1}, {8, 31, 0, 0}};
-  EXPECT_EQ(scratch_pages_needed(crossing, 32), 3);
+  EXPECT_EQ(scratch_blocks_needed(crossing, 32), 3);
   p.build(crossing, sequences, std::vector<int32_t>{7, 8, 9}, 32);
   EXPECT_EQ(std::vector(p.copies().begin(), p.copies().end()),
-            (std::vector<PlaceCopy>{{4, 7, 0, 31}, {4, 9, 0, 31}}));
+            (std::vector<SlotCopy>{{4, 7, 0, 31}, {4, 9, 0, 31}}));
 }
 
 TEST(Placement, MalformedTreesStop) {
@@ -259,7 +260,7 @@ TEST(Placement, MalformedTreesStop) {
   EXPECT_DEATH(build({{0, 5, 0, -1}, {0, 7, 0, 0}}), "does not follow");
   EXPECT_DEATH(build({{0, 5, 0, -1}, {0, 6, 1, 0}}), "does not follow");
   EXPECT_DEATH(build({{0, 5, 0, 0}}), "parent after");
-  EXPECT_DEATH(build({{0, 32, 0, -1}}), "beyond its sequence's pages");
+  EXPECT_DEATH(build({{0, 32, 0, -1}}), "beyond its sequence's blocks");
   EXPECT_DEATH(build({{0, 5, 0, -1}, {0, 6, 0, 0}, {0, 6, 0, 0}}), "too few scratch");
 }
 

@@ -8,25 +8,25 @@
 namespace invar {
 namespace {
 
-constexpr int kPlaces = 32;
+constexpr int kSlots = 32;
 
 using Tokens = std::vector<int32_t>;
 
 // `blocks` blocks of equal tokens: one letter each.
 Tokens tokens_of(std::string_view blocks) {
   Tokens tokens;
-  for (const char c : blocks) tokens.insert(tokens.end(), kPlaces, c);
+  for (const char c : blocks) tokens.insert(tokens.end(), kSlots, c);
   return tokens;
 }
 
 int32_t num_matched(PrefixCache& cache, Tokens tokens, std::string_view salt = "") {
-  tokens.push_back(0);  // one more than whole pages
-  std::vector<int32_t> pages;
-  cache.match(tokens, salt, pages);
-  return static_cast<int32_t>(pages.size());
+  tokens.push_back(0);  // one more than whole blocks
+  std::vector<int32_t> blocks;
+  cache.match(tokens, salt, blocks);
+  return static_cast<int32_t>(blocks.size());
 }
 
-void enter(PagePool& pool, PrefixCache& cache, std::string_view blocks,
+void enter(BlockPool& pool, PrefixCache& cache, std::string_view blocks,
            std::string_view salt = "") {
   BlockTable table(pool);
   const Tokens tokens = tokens_of(blocks);
@@ -35,27 +35,27 @@ void enter(PagePool& pool, PrefixCache& cache, std::string_view blocks,
   ASSERT_EQ(cache.check_integrity(), "");
 }
 
-TEST(PrefixCache, FindsTheLongestPrefixOfWholePages) {
-  PagePool pool(20, kPlaces);
+TEST(PrefixCache, FindsTheLongestPrefixOfWholeBlocks) {
+  BlockPool pool(20, kSlots);
   PrefixCache cache(pool);
   enter(pool, cache, "abcd");
   EXPECT_EQ(num_matched(cache, tokens_of("abcd")), 4);
   EXPECT_EQ(num_matched(cache, tokens_of("abcx")), 3);
   EXPECT_EQ(num_matched(cache, tokens_of("abcdefg")), 4);
-  EXPECT_EQ(num_matched(cache, tokens_of("bcd")), 0);  // a page belongs behind its prefix
+  EXPECT_EQ(num_matched(cache, tokens_of("bcd")), 0);  // a block belongs behind its prefix
   EXPECT_EQ(num_matched(cache, tokens_of("xbcd")), 0);
   EXPECT_EQ(num_matched(cache, {1, 2, 3}), 0);
   Tokens almost = tokens_of("ab");
   almost.pop_back();
   EXPECT_EQ(num_matched(cache, almost), 1 + 0);
   // The last token is always computed.
-  std::vector<int32_t> pages;
-  cache.match(tokens_of("ab"), "", pages);
-  EXPECT_EQ(pages.size(), 1u);
+  std::vector<int32_t> blocks;
+  cache.match(tokens_of("ab"), "", blocks);
+  EXPECT_EQ(blocks.size(), 1u);
 }
 
 TEST(PrefixCache, SaltsNeverMeet) {
-  PagePool pool(20, kPlaces);
+  BlockPool pool(20, kSlots);
   PrefixCache cache(pool, 0);  // all hashes collide
   enter(pool, cache, "ab", "red");
   enter(pool, cache, "abc", "blue");
@@ -65,70 +65,70 @@ TEST(PrefixCache, SaltsNeverMeet) {
   EXPECT_EQ(cache.size(), 5);
 }
 
-TEST(PrefixCache, EqualPagesBecomeOne) {
-  PagePool pool(20, kPlaces);
+TEST(PrefixCache, EqualBlocksBecomeOne) {
+  BlockPool pool(20, kSlots);
   PrefixCache cache(pool);
   BlockTable first(pool), second(pool);
-  ASSERT_TRUE(first.grow(3 * kPlaces));
-  ASSERT_TRUE(second.grow(3 * kPlaces));
+  ASSERT_TRUE(first.grow(3 * kSlots));
+  ASSERT_TRUE(second.grow(3 * kSlots));
   cache.insert(tokens_of("abc"), "", first);
   cache.insert(tokens_of("abd"), "", second);
-  EXPECT_EQ(first.pages()[0], second.pages()[0]);
-  EXPECT_EQ(first.pages()[1], second.pages()[1]);
-  EXPECT_NE(first.pages()[2], second.pages()[2]);
-  EXPECT_EQ(pool.free_pages(), 20 - 4);
+  EXPECT_EQ(first.blocks()[0], second.blocks()[0]);
+  EXPECT_EQ(first.blocks()[1], second.blocks()[1]);
+  EXPECT_NE(first.blocks()[2], second.blocks()[2]);
+  EXPECT_EQ(pool.free_blocks(), 20 - 4);
   first.clear();
-  EXPECT_EQ(pool.free_pages(), 20 - 3);  // "c" is idle now
+  EXPECT_EQ(pool.free_blocks(), 20 - 3);  // "c" is idle now
   second.clear();
-  EXPECT_EQ(pool.free_pages(), 20);
+  EXPECT_EQ(pool.free_blocks(), 20);
   EXPECT_EQ(cache.size(), 4);
 }
 
-TEST(PrefixCache, IdlePagesGoLeastRecentlyUsedAndFromTheEnd) {
-  PagePool pool(6, kPlaces);
+TEST(PrefixCache, IdleBlocksGoLeastRecentlyUsedAndFromTheEnd) {
+  BlockPool pool(6, kSlots);
   PrefixCache cache(pool);
   enter(pool, cache, "abc");
   enter(pool, cache, "xyz");
   EXPECT_EQ(num_matched(cache, tokens_of("abc")), 3);  // now the most recent
   BlockTable table(pool);
   const auto matched = [&] {
-    std::vector<int32_t> pages;
+    std::vector<int32_t> blocks;
     Tokens tokens = tokens_of("xyz");
     tokens.push_back(0);
-    cache.match(tokens, "", pages);
-    return pages.size();
+    cache.match(tokens, "", blocks);
+    return blocks.size();
   };
-  ASSERT_TRUE(table.grow(kPlaces));
+  ASSERT_TRUE(table.grow(kSlots));
   EXPECT_EQ(matched(), 2u);
   num_matched(cache, tokens_of("abc"));
-  ASSERT_TRUE(table.grow(3 * kPlaces));
+  ASSERT_TRUE(table.grow(3 * kSlots));
   EXPECT_EQ(matched(), 0u);
   EXPECT_EQ(num_matched(cache, tokens_of("abc")), 3);
-  ASSERT_TRUE(table.grow(5 * kPlaces));
+  ASSERT_TRUE(table.grow(5 * kSlots));
   EXPECT_EQ(num_matched(cache, tokens_of("abc")), 1);
-  EXPECT_FALSE(table.grow(7 * kPlaces));
-  ASSERT_TRUE(table.grow(6 * kPlaces));
+  EXPECT_FALSE(table.grow(7 * kSlots));
+  ASSERT_TRUE(table.grow(6 * kSlots));
   EXPECT_EQ(cache.size(), 0);
   EXPECT_EQ(pool.check_integrity(), "");
 }
 
-// Random sequences over a small pool, with the contents of every place. Whatever is found holds
-// what would have been computed; pages in use are never given up; with and without collisions.
+// Random sequences over a small pool, with the contents of every slot. Whatever is found holds
+// what would have been computed; blocks in use are never given up; with and without collisions.
 TEST(PrefixCache, WhatIsFoundIsWhatWouldBeComputed) {
   for (const uint64_t mask : {~uint64_t{0}, uint64_t{3}, uint64_t{0}}) {
     std::mt19937 random(7);
-    PagePool pool(30, kPlaces);
+    BlockPool pool(30, kSlots);
     PrefixCache cache(pool, mask);
-    std::vector<uint64_t> memory(30 * kPlaces, 0);
+    std::vector<uint64_t> memory(30 * kSlots, 0);
     struct Sequence {
       Tokens tokens;
       std::string salt;
       BlockTable table;
     };
     std::vector<Sequence> live;
-    const auto key = [](const Sequence& s, size_t place) {
+    const auto key = [](const Sequence& s, size_t slot) {
       uint64_t hash = std::hash<std::string>()(s.salt);
-      for (size_t i = 0; i <= place; ++i) hash = (hash ^ s.tokens[i]) * 0x9E3779B97F4A7C15 + 1;
+      for (size_t i = 0; i <= slot; ++i) hash = (hash ^ s.tokens[i]) * 0x9E3779B97F4A7C15 + 1;
       return hash;
     };
     int hits = 0, refused = 0, given_up = 0;
@@ -141,11 +141,11 @@ TEST(PrefixCache, WhatIsFoundIsWhatWouldBeComputed) {
         std::string blocks;
         for (int i = random() % 6; i > 0; --i) blocks += "ab"[random() % 2];
         Sequence s{tokens_of(blocks), random() % 2 ? "s" : "", BlockTable(pool)};
-        for (int i = 1 + random() % kPlaces; i > 0; --i) s.tokens.push_back(random() % 3);
-        std::vector<int32_t> pages;
-        cache.match(s.tokens, s.salt, pages);
-        s.table.share(pages);
-        hits += pages.size();
+        for (int i = 1 + random() % kSlots; i > 0; --i) s.tokens.push_back(random() % 3);
+        std::vector<int32_t> blocks;
+        cache.match(s.tokens, s.salt, blocks);
+        s.table.share(blocks);
+        hits += blocks.size();
         const size_t known = s.table.capacity();
         ASSERT_LT(known, s.tokens.size());
         const int32_t before = cache.size();
@@ -154,24 +154,24 @@ TEST(PrefixCache, WhatIsFoundIsWhatWouldBeComputed) {
           continue;
         }
         given_up += cache.size() < before;
-        for (size_t place = 0; place < s.tokens.size(); ++place) {
-          uint64_t& held = memory[s.table.pages()[place / kPlaces] * kPlaces + place % kPlaces];
-          if (place >= known) held = key(s, place);
-          ASSERT_EQ(held, key(s, place)) << "place " << place << " of a cached prefix";
+        for (size_t slot = 0; slot < s.tokens.size(); ++slot) {
+          uint64_t& held = memory[s.table.blocks()[slot / kSlots] * kSlots + slot % kSlots];
+          if (slot >= known) held = key(s, slot);
+          ASSERT_EQ(held, key(s, slot)) << "slot " << slot << " of a cached prefix";
         }
         live.push_back(std::move(s));
       }
       ASSERT_EQ(pool.check_integrity(), "");
       ASSERT_EQ(cache.check_integrity(), "");
       int references = 0, held = cache.size();
-      for (int page = 0; page < pool.num_pages(); ++page) references += pool.references(page);
-      for (const Sequence& s : live) held += s.table.num_pages();
+      for (int block = 0; block < pool.num_blocks(); ++block) references += pool.references(block);
+      for (const Sequence& s : live) held += s.table.num_blocks();
       ASSERT_EQ(references, held);
       for (const Sequence& s : live)
         if (step % 100 == 0) {
-          for (size_t place = 0; place < s.tokens.size(); ++place)
-            ASSERT_EQ(memory[s.table.pages()[place / kPlaces] * kPlaces + place % kPlaces],
-                      key(s, place));
+          for (size_t slot = 0; slot < s.tokens.size(); ++slot)
+            ASSERT_EQ(memory[s.table.blocks()[slot / kSlots] * kSlots + slot % kSlots],
+                      key(s, slot));
         }
     }
     EXPECT_GT(hits, 100);
@@ -180,7 +180,7 @@ TEST(PrefixCache, WhatIsFoundIsWhatWouldBeComputed) {
     live.clear();
     cache.clear();
     EXPECT_EQ(cache.size(), 0);
-    EXPECT_EQ(pool.free_pages(), 30);
+    EXPECT_EQ(pool.free_blocks(), 30);
     EXPECT_EQ(pool.check_integrity(), "");
   }
 }

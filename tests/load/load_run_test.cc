@@ -26,11 +26,11 @@ LoadResult run(const std::string& policy, int budget, const std::vector<LoadRequ
 
 TEST(StepCost, IsStraightBetweenItsNumbersAndBeyond) {
   StepCost c = cost();
-  c.per_draw = 0.5;
-  c.per_decode_place = 0.25;
+  c.per_sample = 0.5;
+  c.per_decode_slot = 0.25;
   EXPECT_DOUBLE_EQ(c.seconds({.prompt_rows = 50}), 1.5);
   EXPECT_DOUBLE_EQ(c.seconds({.prompt_rows = 200}), 3);
-  EXPECT_DOUBLE_EQ(c.seconds({.decode_rows = 1, .draws = 1, .decode_places = 8}), 3.51);
+  EXPECT_DOUBLE_EQ(c.seconds({.decode_rows = 1, .samples = 1, .decode_slots = 8}), 3.51);
 }
 
 TEST(LoadRun, KnowsWhenEverythingHappened) {
@@ -47,9 +47,9 @@ TEST(LoadRun, KnowsWhenEverythingHappened) {
   EXPECT_NEAR(r.gaps[0], 1.01, 1e-9);
   ASSERT_EQ(r.steps.size(), 4u);
   EXPECT_EQ(r.steps[0].work.prompt_rows, 100);
-  EXPECT_EQ(r.steps[0].work.prompt_places, 5050);
+  EXPECT_EQ(r.steps[0].work.prompt_slots, 5050);
   EXPECT_EQ(r.steps[1].work.decode_rows, 1);
-  EXPECT_EQ(r.steps[1].work.decode_places, 101);
+  EXPECT_EQ(r.steps[1].work.decode_slots, 101);
   const LoadSummary s = summarize(r);
   EXPECT_NEAR(s.seconds, 41.01, 1e-9);
   EXPECT_NEAR(s.requests_per_second, 2 / 41.01, 1e-9);
@@ -150,15 +150,15 @@ TEST(LoadServer, TheEngineAndTheSchedulerAloneDoTheSameSteps) {
   std::vector<LoadRequest> requests;
   for (int i = 0; i < 9; ++i)
     requests.push_back({.arrival = 2.0 * i, .prompt = 1 + 17 * i, .answer = 1 + 3 * i % 11});
-  const int pages = Engine(model, options).num_pages();
+  const int blocks = Engine(model, options).num_blocks();
   const auto engine = make_engine_server(model, options);
-  const auto scheduler = make_scheduler_server(options.scheduler, pages, options.page_places);
+  const auto scheduler = make_scheduler_server(options.scheduler, blocks, options.block_size);
   const auto one = make_model_clock(cost()), other = make_model_clock(cost());
   const LoadResult a = run_load(*engine, *one, requests),
                    b = run_load(*scheduler, *other, requests);
   ASSERT_EQ(a.steps.size(), b.steps.size());
   for (size_t i = 0; i < a.steps.size(); ++i) {
-    EXPECT_EQ(a.steps[i].work.prompt_places, b.steps[i].work.prompt_places);
+    EXPECT_EQ(a.steps[i].work.prompt_slots, b.steps[i].work.prompt_slots);
     EXPECT_EQ(a.steps[i].work.decode_rows, b.steps[i].work.decode_rows);
     EXPECT_EQ(a.steps[i].end, b.steps[i].end);
   }

@@ -13,7 +13,7 @@ Batch random_batch(std::mt19937& random) {
   Batch batch;
   for (int s = 0; s < static_cast<int>(random() % 4); ++s) {
     BatchSequence sequence;
-    for (int i = random() % 5; i >= 0; --i) sequence.pages.push_back(random() % 1000);
+    for (int i = random() % 5; i >= 0; --i) sequence.blocks.push_back(random() % 1000);
     batch.sequences.push_back(sequence);
     const int start = random() % 50;
     for (int i = random() % 4; i >= 0; --i) batch.rows.push_back({7, start, s, -1});
@@ -25,7 +25,7 @@ Batch random_batch(std::mt19937& random) {
     if (random() % 2) batch.logit_rows.push_back(t);
   for (int i = 0; i < 4; ++i)
     if (random() % 2) batch.aux_layers.push_back(i);
-  for (int i = random() % 4; i > 0; --i) batch.scratch_pages.push_back(random() % 100);
+  for (int i = random() % 4; i > 0; --i) batch.scratch_blocks.push_back(random() % 100);
   batch.layer_begin = random() % 3;
   batch.layer_end = random() % 2 ? -1 : batch.layer_begin + random() % 5;
   return batch;
@@ -78,11 +78,11 @@ TEST(Batch, ImpossibleContentsAreRefused) {
   refuses([](Batch& b) { b.rows[1].position = 6; });
   refuses([](Batch& b) { b.rows[0].token = -1; });
   refuses([](Batch& b) { b.rows[0].sequence = 1; });
-  refuses([](Batch& b) { b.sequences[0].pages[0] = -1; });
+  refuses([](Batch& b) { b.sequences[0].blocks[0] = -1; });
   refuses([](Batch& b) { b.logit_rows = {1, 0}; });
   refuses([](Batch& b) { b.logit_rows = {2}; });
   refuses([](Batch& b) { b.aux_layers = {-1}; });
-  refuses([](Batch& b) { b.scratch_pages = {-1}; });
+  refuses([](Batch& b) { b.scratch_blocks = {-1}; });
   refuses([](Batch& b) { b.layer_begin = 3, b.layer_end = 2; });
 }
 

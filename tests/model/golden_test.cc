@@ -71,8 +71,8 @@ struct Errors {
 // Of the logits of both prompts, against those recorded.
 Errors errors_of(const std::string& model_directory, const std::string& golden) {
   Model model({.model = model_directory, .threads = 2});
-  ModelRunner runner(model, {.pages = 4,
-                             .page_places = 64,
+  ModelRunner runner(model, {.blocks = 4,
+                             .block_size = 64,
                              .max_rows = kPrompts * kTokens,
                              .max_logit_rows = kPrompts * kTokens});
   ForwardIo io;

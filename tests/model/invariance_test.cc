@@ -21,8 +21,8 @@ ModelOptions tiny(const char* preset = "tiny") {
   return {.model = preset, .load_format = "dummy:7", .threads = 2};
 }
 
-RunnerLimits limits(int page_places = 64) {
-  return {.pages = 64, .page_places = page_places, .max_rows = 512, .max_logit_rows = 512};
+RunnerLimits limits(int block_size = 64) {
+  return {.blocks = 64, .block_size = block_size, .max_rows = 512, .max_logit_rows = 512};
 }
 
 std::vector<Tokens> some_sequences() {
@@ -30,9 +30,9 @@ std::vector<Tokens> some_sequences() {
           random_tokens(128, kVocab, 3), random_tokens(1, kVocab, 4)};
 }
 
-std::vector<Digests> plain(const ModelOptions& options = tiny(), int page_places = 64) {
+std::vector<Digests> plain(const ModelOptions& options = tiny(), int block_size = 64) {
   Model model(options);
-  ModelRunner runner(model, limits(page_places));
+  ModelRunner runner(model, limits(block_size));
   return one_by_one(runner, some_sequences());
 }
 
@@ -50,9 +50,9 @@ TEST(ModelInvariance, ChunksNeighboursAndPlacesInTheBatchDoNotShow) {
   EXPECT_EQ(changed[2], expected[2]);
 }
 
-TEST(ModelInvariance, PageSizesAndThreadsDoNotShow) {
+TEST(ModelInvariance, BlockSizesAndThreadsDoNotShow) {
   const auto expected = plain();
-  for (const int page_places : {32, 128}) EXPECT_EQ(plain(tiny(), page_places), expected);
+  for (const int block_size : {32, 128}) EXPECT_EQ(plain(tiny(), block_size), expected);
   for (const int threads : {1, 3, 8}) {
     ModelOptions options = tiny();
     options.threads = threads;
@@ -143,11 +143,11 @@ TEST(ModelInvariance, ControlIsNearAndMovesWithTheChunks) {
 
 TEST(ModelInvariance, TreeNodesEqualPlainDecodingOfTheirPaths) {
   PositionHasher hash;
-  for (const int page_places : {32, 64, 128}) {
+  for (const int block_size : {32, 64, 128}) {
     Model model(tiny());
-    ModelRunner runner(model, limits(page_places));
+    ModelRunner runner(model, limits(block_size));
     for (uint32_t seed = 0; seed < 6; ++seed) {
-      // Bases around page and split edges, so that paths cross them.
+      // Bases around block and split edges, so that paths cross them.
       const int base = std::vector<int>{0, 27, 63, 100, 126, 127}[seed];
       const Tokens prefix = random_tokens(base, kVocab, 40 + seed);
       const Tree tree = random_tree(base, 8, 8, kVocab, seed);
@@ -158,12 +158,12 @@ TEST(ModelInvariance, TreeNodesEqualPlainDecodingOfTheirPaths) {
         Tokens whole = prefix;
         whole.insert(whole.end(), path.begin(), path.end());
         Stepper stepper(runner, {whole});
-        stepper.skip(0, base);  // its pages hold the prefix already
+        stepper.skip(0, base);  // its blocks hold the prefix already
         stepper.step({{0, static_cast<int>(path.size())}});
         expected.push_back(stepper.digests()[0].back());
       }
 
-      const Batch batch = batch_of(tree, base, page_places);
+      const Batch batch = batch_of(tree, base, block_size);
       ForwardIo io;
       runner.run(batch, io);
       bool any_sibling_differs = false;

@@ -31,27 +31,27 @@ class Stepper {
         sequences_(std::move(sequences)),
         done_(sequences_.size(), 0),
         digests_(sequences_.size()) {
-    // Interleaved pages, so that a sequence's pages are not neighbours.
+    // Interleaved blocks, so that a sequence's blocks are not neighbours.
     const int count = static_cast<int>(sequences_.size());
     for (int s = 0; s < count; ++s) {
-      const int places = runner.limits().page_places;
-      const int needed = (static_cast<int>(sequences_[s].size()) + places - 1) / places;
-      pages_.emplace_back();
-      for (int i = 0; i < needed; ++i) pages_[s].pages.push_back(i * count + s);
+      const int slots = runner.limits().block_size;
+      const int needed = (static_cast<int>(sequences_[s].size()) + slots - 1) / slots;
+      blocks_.emplace_back();
+      for (int i = 0; i < needed; ++i) blocks_[s].blocks.push_back(i * count + s);
     }
   }
 
   int left(int s) const { return static_cast<int>(sequences_[s].size()) - done_[s]; }
 
-  // Says that the first `places` places of a sequence have been computed by someone else.
-  void skip(int s, int places) { done_[s] = places; }
+  // Says that the first `slots` slots of a sequence have been computed by someone else.
+  void skip(int s, int slots) { done_[s] = slots; }
 
   // One step: rows[s] further rows of sequence order[s].
   void step(const std::vector<std::pair<int, int>>& sequence_and_rows) {
     Batch batch;
     std::vector<std::pair<int, int>> where;
     for (const auto& [s, rows] : sequence_and_rows) {
-      batch.sequences.push_back(pages_[s]);
+      batch.sequences.push_back(blocks_[s]);
       for (int i = 0; i < rows; ++i, ++done_[s]) {
         where.emplace_back(s, done_[s]);
         batch.logit_rows.push_back(static_cast<int32_t>(batch.rows.size()));
@@ -67,12 +67,12 @@ class Stepper {
   }
 
   const std::vector<Digests>& digests() const { return digests_; }
-  const std::vector<BatchSequence>& pages() const { return pages_; }
+  const std::vector<BatchSequence>& blocks() const { return blocks_; }
 
  private:
   ModelRunner& runner_;
   std::vector<Tokens> sequences_;
-  std::vector<BatchSequence> pages_;
+  std::vector<BatchSequence> blocks_;
   std::vector<int> done_;
   std::vector<Digests> digests_;
   PositionHasher hash_;
@@ -109,7 +109,7 @@ inline std::vector<Digests> random_schedule(ModelRunner& runner,
   }
 }
 
-// A draft tree of one sequence whose first place is `base`.
+// A draft tree of one sequence whose first slot is `base`.
 struct Tree {
   std::vector<BatchRow> rows;  // rows[0] is the root, a trunk row
   std::vector<Tokens> path;    // tokens from the root to each row
@@ -137,16 +137,16 @@ inline Tree random_tree(int base, int max_depth, int max_width, int vocab, uint3
   return tree;
 }
 
-// One step of the whole tree, in pages 0, 1, ... with scratch pages from 8 on.
-inline Batch batch_of(const Tree& tree, int base, int page_places) {
+// One step of the whole tree, in blocks 0, 1, ... with scratch blocks from 8 on.
+inline Batch batch_of(const Tree& tree, int base, int block_size) {
   Batch batch;
   batch.sequences.emplace_back();
-  for (int i = 0; i < (base + 9 + page_places - 1) / page_places; ++i)
-    batch.sequences[0].pages.push_back(i);
+  for (int i = 0; i < (base + 9 + block_size - 1) / block_size; ++i)
+    batch.sequences[0].blocks.push_back(i);
   batch.rows = tree.rows;
   for (size_t i = 0; i < tree.rows.size(); ++i) batch.logit_rows.push_back(static_cast<int>(i));
-  const int scratch = scratch_pages_needed(batch.rows, page_places);
-  for (int i = 0; i < scratch; ++i) batch.scratch_pages.push_back(8 + i);
+  const int scratch = scratch_blocks_needed(batch.rows, block_size);
+  for (int i = 0; i < scratch; ++i) batch.scratch_blocks.push_back(8 + i);
   return batch;
 }
 

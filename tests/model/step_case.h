@@ -14,7 +14,7 @@ namespace invar::testing_model {
 // Some sequences in an engine's place: a prompt each, then a token at a time.
 class StepCase {
  public:
-  static constexpr int kSequences = 3, kPagePlaces = 32, kPagesEach = 8, kRows = 64;
+  static constexpr int kSequences = 3, kBlockSize = 32, kBlocksEach = 8, kRows = 64;
 
   StepCase(Device& device, const Kernels& kernels, ThreadPool* pool)
       : spec_(preset_spec("tiny")),
@@ -23,7 +23,7 @@ class StepCase {
         weights_(spec_, arithmetic(kernels), make_shard(spec_, 0, 1), *source_, device, loader_,
                  kernels.weights),
         decoder_(spec_, arithmetic(kernels), kernels, weights_, device, pool),
-        kv_(device, spec_.layers, kSequences * kPagesEach, kPagePlaces, spec_.kv_heads,
+        kv_(device, spec_.layers, kSequences * kBlocksEach, kBlockSize, spec_.kv_heads,
             spec_.head_dim, kernels.cache),
         workspace_(decoder_, kRows, kRows, 1),
         sampler_(kernels.sample, decoder_.execution, kRows) {}
@@ -33,7 +33,7 @@ class StepCase {
     Batch batch;
     for (int s = 0; s < kSequences; ++s) {
       BatchSequence sequence;
-      for (int i = 0; i < kPagesEach; ++i) sequence.pages.push_back(i * kSequences + s);
+      for (int i = 0; i < kBlocksEach; ++i) sequence.blocks.push_back(i * kSequences + s);
       batch.sequences.push_back(sequence);
       for (int i = 0; i < count; ++i)
         batch.rows.push_back(
@@ -58,8 +58,8 @@ class StepCase {
     ForwardIo io{.keep_logits = true};
     forward(decoder_, batch, kv_, workspace_, solo_group(), io);
     std::vector<int32_t> tokens;
-    for (const Drawn& drawn : sampler_.sample(io.device_logits, spec_.vocab, inputs(batch)))
-      tokens.push_back(drawn.token);
+    for (const Sampled& sampled : sampler_.sample(io.device_logits, spec_.vocab, inputs(batch)))
+      tokens.push_back(sampled.token);
     return tokens;
   }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Invar arithmetic, version 1, computed from the page `numerics.md` alone (numpy only).
+"""Invar arithmetic, version 1, computed from the block `numerics.md` alone (numpy only).
 
-Comments cite the page's sections.  Arrays called f32 never hold a subnormal: subnormals are removed when weights are
+Comments cite the block's sections.  Arrays called f32 never hold a subnormal: subnormals are removed when weights are
 loaded (DAZ) and after every operation (FTZ).  Every f32 operation is done in f64 and rounded once by `f32`.
 """
 import argparse, ctypes, hashlib, json, math, os, struct

@@ -70,13 +70,13 @@ def main():
             directory = with_tokenizer(model, folder)
             tokens = prompt(model, length)
             engine = engine_answer(folder, directory, arithmetic, tokens, parameters)
-            page = page_answer(directory, arithmetic, tokens, parameters)
-        differing = [key for key in engine if engine[key] != page[key]]
+            block = page_answer(directory, arithmetic, tokens, parameters)
+        differing = [key for key in engine if engine[key] != block[key]]
         hashes.add(engine["logits_hash"])
         count += 1
         failed += bool(differing)
-        print(f"{model} {arithmetic} {length} tokens: {engine['logits_hash'][:16]} {page['logits_hash'][:16]}",
-              f"DIFFERENT: {differing} {engine} {page}" if differing else "equal", flush=True)
+        print(f"{model} {arithmetic} {length} tokens: {engine['logits_hash'][:16]} {block['logits_hash'][:16]}",
+              f"DIFFERENT: {differing} {engine} {block}" if differing else "equal", flush=True)
     # The control: other tokens, arithmetics and prompts have other hashes.
     if len(hashes) < count * 2 // 3:
         print(f"expected the cases to have different hashes, found {len(hashes)} in {count}")

@@ -40,7 +40,7 @@ TEST(DeviceSampler, GivesTheTokensOfTheSampler) {
       ASSERT_EQ(std::ssize(found), kRows);
       for (int32_t row = 0; row < kRows; ++row) {
         inputs[row].logits = std::span<const float>(logits).subspan(row * vocab, vocab);
-        const Drawn expected = sampler.sample(inputs[row]);
+        const Sampled expected = sampler.sample(inputs[row]);
         EXPECT_EQ(found[row].token, expected.token) << vocab << " " << temperature << " " << row;
         EXPECT_STREQ(found[row].error, expected.error) << vocab << " " << temperature << " " << row;
       }

@@ -1,4 +1,4 @@
-// What is drawn follows the distribution that the parameters describe: chi-square tests against
+// What is sampled follows the distribution that the parameters describe: chi-square tests against
 // probabilities computed here, in f64, from the definition of each filter.
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@
 namespace invar {
 namespace {
 
-constexpr int kVocab = 40, kDraws = 40000;
+constexpr int kVocab = 40, kSamples = 40000;
 
 std::vector<float> some_logits() {
   std::vector<float> x(kVocab);
@@ -53,27 +53,27 @@ std::vector<double> tempered(double temperature) {
   return softmax(x);
 }
 
-// The chi-square statistic of kDraws draws against `expected`, standardised: about normal when the
-// draws follow it. Infinite when a token without probability was drawn.
+// The chi-square statistic of kSamples samples against `expected`, standardised: about normal when
+// the samples follow it. Infinite when a token without probability was sampled.
 double deviation(const SamplingParams& params, const std::vector<double>& expected,
                  const TokenHistory& history = {}, std::span<const uint64_t> allowed = {}) {
   ScopedFlushToZero flush;
   const std::vector<float> logits = some_logits();
   Sampler sampler;
   std::vector<int> count(kVocab, 0);
-  for (int i = 0; i < kDraws; ++i) {
-    const Drawn drawn = sampler.sample({.logits = logits,
-                                        .params = &params,
-                                        .position = i,
-                                        .choice = i % 3,
-                                        .history = &history,
-                                        .allowed = allowed});
-    ++count[drawn.token];
+  for (int i = 0; i < kSamples; ++i) {
+    const Sampled sampled = sampler.sample({.logits = logits,
+                                            .params = &params,
+                                            .position = i,
+                                            .choice = i % 3,
+                                            .history = &history,
+                                            .allowed = allowed});
+    ++count[sampled.token];
   }
   double statistic = 0, rest_expected = 0;
   int cells = 0, rest = 0;
   for (int i = 0; i < kVocab; ++i) {
-    const double e = expected[i] * kDraws;
+    const double e = expected[i] * kSamples;
     if (e == 0 && count[i] > 0) return INFINITY;
     if (e < 10) {
       rest_expected += e;
@@ -91,7 +91,7 @@ double deviation(const SamplingParams& params, const std::vector<double>& expect
   return (statistic - (cells - 1)) / std::sqrt(2.0 * (cells - 1));
 }
 
-constexpr double kAccepted = 4.0;  // draws are fixed by their seeds: this is not a matter of luck
+constexpr double kAccepted = 4.0;  // samples are fixed by their seeds: this is not a matter of luck
 
 TEST(Distribution, Plain) {
   SamplingParams p;
@@ -158,7 +158,7 @@ TEST(Distribution, AllFiltersInTheirOrder) {
   EXPECT_LT(deviation(p, q), kAccepted);
 }
 
-// Each alone, and without it the same draws are told apart.
+// Each alone, and without it the same samples are told apart.
 TEST(Distribution, EveryPenaltyAndTheBiasAlone) {
   TokenHistory history(std::vector<int32_t>{1, 2, 2, 5});
   for (const int32_t token : {5, 7, 7, 7}) history.push(token);
@@ -243,7 +243,7 @@ TEST(Distribution, Constraint) {
   for (double& v : before) v /= sum;
   EXPECT_LT(deviation(p, filtered(softmax(x), keep_12), {}, allowed), kAccepted);
   EXPECT_GT(deviation(p, before, {}, allowed), kAccepted);
-  // Without the grammar other tokens are drawn.
+  // Without the grammar other tokens are sampled.
   EXPECT_EQ(deviation(p, filtered(softmax(x), keep_12)), INFINITY);
 }
 

@@ -113,25 +113,25 @@ TEST(Sampler, EqualsItsDefinition) {
   ScopedFlushToZero flush;
   std::mt19937 random(1);
   Sampler sampler;  // one for all: nothing is carried over
-  int drawn = 0, refused = 0, cut = 0;
+  int sampled = 0, refused = 0, cut = 0;
   for (int i = 0; i < 6000; ++i) {
     const int vocab = i % 50 == 0 ? 3000 + random() % 3000 : 1 + random() % (i % 2 ? 40 : 400);
     Case c;
     random_case(random, vocab, c);
     std::vector<float> processed;
-    const Drawn expected = sample_reference(c.input, &processed);
-    const Drawn got = sampler.sample(c.input);
+    const Sampled expected = sample_reference(c.input, &processed);
+    const Sampled got = sampler.sample(c.input);
     ASSERT_EQ(got.token, expected.token) << "case " << i;
     ASSERT_STREQ(got.error, expected.error) << "case " << i;
     if (got.error) {
       ++refused;
       continue;
     }
-    ++drawn;
+    ++sampled;
     ASSERT_TRUE(same_bits(std::as_const(sampler.processed()).values(), processed)) << "case " << i;
     cut += std::count(processed.begin(), processed.end(), -kInfinity) > 0;
   }
-  EXPECT_GT(drawn, 5000);
+  EXPECT_GT(sampled, 5000);
   EXPECT_GT(refused, 20);
   EXPECT_GT(cut, 2000);
 }
@@ -144,8 +144,8 @@ TEST(Sampler, EqualsItsDefinitionOnWholeVocabularies) {
     Case c;
     random_case(random, i % 2 ? 32000 : 151936, c);
     std::vector<float> processed;
-    const Drawn expected = sample_reference(c.input, &processed);
-    const Drawn got = sampler.sample(c.input);
+    const Sampled expected = sample_reference(c.input, &processed);
+    const Sampled got = sampler.sample(c.input);
     ASSERT_EQ(got.token, expected.token) << "case " << i;
     ASSERT_TRUE(got.error || same_bits(std::as_const(sampler.processed()).values(), processed));
   }
@@ -174,8 +174,8 @@ TEST(Sampler, NoiseIsAsLargeAsItSaysAndGrowsWithItsBits) {
     EXPECT_LT(gumbel_of(bits), gumbel_of(bits + 0x00100001));
 }
 
-// Every part of the key is another draw; the batch, the thread or an earlier draw is not.
-TEST(Sampler, TheDrawDependsOnItsKeyAlone) {
+// Every part of the key is another sample; the batch, the thread or an earlier sample is not.
+TEST(Sampler, TheSampleDependsOnItsKeyAlone) {
   ScopedFlushToZero flush;
   const std::vector<float> logits(1000, 0.0f);
   SamplingParams p;
@@ -238,7 +238,7 @@ TEST(Sampler, OnlyAllowedTokensAreDrawnAndBadWordsNeverEnd) {
   EXPECT_EQ(drawn_behind({150, 150, 3}), (std::set<int32_t>{3}));
 }
 
-// A device draws only what it draws as the definition does.
+// A device samples only what it samples as the definition does.
 TEST(Sampler, TheDeviceLeavesExclusionsToTheHost) {
   SamplingParams p;
   EXPECT_TRUE(DeviceSampler::can({.params = &p}));

@@ -18,12 +18,12 @@ bool computes_whole_prompts(const std::string& policy) {
 }
 
 // Requests, and what is known of them without the scheduler. Every place of the pool has a key, a
-// hash of the tokens up to there: a place that is read holds the key of its sequence, whatever was
+// hash of the tokens up to there: a slot that is read holds the key of its sequence, whatever was
 // planned, taken away, shared or given up before.
 class Simulation {
  public:
   Simulation(const std::string& policy, uint32_t seed) : random_(seed) {
-    const int places = 32 << random_() % 3;
+    const int slots = 32 << random_() % 3;
     options_.policy = policy;
     options_.max_num_seqs = 1 + random_() % 12;
     options_.max_num_batched_tokens = options_.max_num_seqs + random_() % 200;
@@ -35,9 +35,9 @@ class Simulation {
                                               .high = static_cast<int32_t>(40 + random_() % 100),
                                               .max_tokens = 300,
                                               .stages = static_cast<int32_t>(1 + random_() % 5)};
-    const int least = (options_.max_model_len + places - 1) / places;
-    pool_.emplace(least + (random_() % 2 ? random_() % 3 : random_() % 60), places);
-    memory_.resize(pool_->num_pages() * places, 0);
+    const int least = (options_.max_model_len + slots - 1) / slots;
+    pool_.emplace(least + (random_() % 2 ? random_() % 3 : random_() % 60), slots);
+    memory_.resize(pool_->num_blocks() * slots, 0);
     if (random_() % 3) cache_.emplace(*pool_, random_() % 2 ? ~uint64_t{0} : uint64_t{7});
     scheduler_ = make_scheduler(options_, *pool_, cache_ ? &*cache_ : nullptr);
     may_draft_ = random_() % 2;
@@ -60,7 +60,7 @@ class Simulation {
   int preemptions() const { return preemptions_; }
   int in_flight_chunks() const { return in_flight_chunks_; }
   int accepted_drafts() const { return accepted_drafts_; }
-  int cached_places() const { return cached_places_; }
+  int cached_slots() const { return cached_slots_; }
 
  private:
   using Key = uint64_t;
@@ -89,7 +89,7 @@ class Simulation {
     r->last = std::min<int>(options_.max_model_len, known + 1 + random_() % 40);
     r->drafts = may_draft_ ? random_() % 5 : 0;
     r->uses_cache = random_() % 4;
-    // Prompts begin alike and differ from some place on.
+    // Prompts begin alike and differ from some slot on.
     const int alike = random_() % (known + 1);
     for (int i = 0; i < known; ++i) r->push(i < alike ? 7 : random_() % 100);
     r->tokens.reserve(options_.max_model_len);
@@ -137,8 +137,8 @@ class Simulation {
       EXPECT_FALSE(r.resident);
       r.resident = true;
       for (const StepEntry& e : plan.entries)  // what the cache had need not be computed
-        if (e.id == id) cached_places_ += r.planned = e.start;
-      EXPECT_EQ(r.planned % pool_->page_places(), 0);
+        if (e.id == id) cached_slots_ += r.planned = e.start;
+      EXPECT_EQ(r.planned % pool_->block_size(), 0);
       EXPECT_TRUE(r.planned == 0 || (cache_ && r.uses_cache));
       // First come, first served: nobody older still waits.
       for (const auto& [other, q] : live_)
@@ -153,17 +153,17 @@ class Simulation {
       EXPECT_EQ(e.start, r.planned);
       EXPECT_GE(e.rows, 1);
       EXPECT_LE(e.start + e.rows, r.known()) << "a token that nobody knows";
-      EXPECT_EQ(e.draws, e.start + e.rows == r.known());
-      EXPECT_LE(e.drafts, e.draws ? r.drafts : 0);
+      EXPECT_EQ(e.samples, e.start + e.rows == r.known());
+      EXPECT_LE(e.drafts, e.samples ? r.drafts : 0);
       EXPECT_LE(r.known() + e.drafts, options_.max_model_len);
-      const int places = pool_->page_places(), end = e.start + e.rows + e.drafts;
-      EXPECT_GE(std::ssize(scheduler_->pages(e.slot)) * places, end);
-      for (int i = 0; i < e.start; ++i) EXPECT_EQ(at(e, i), r.keys[i]) << "place " << i;
+      const int slots = pool_->block_size(), end = e.start + e.rows + e.drafts;
+      EXPECT_GE(std::ssize(scheduler_->blocks(e.sequence)) * slots, end);
+      for (int i = 0; i < e.start; ++i) EXPECT_EQ(at(e, i), r.keys[i]) << "slot " << i;
       for (int i = e.start; i < end; ++i) at(e, i) = i < r.known() ? r.keys[i] : Key{1};
-      for (int p = e.start / places; p <= (end - 1) / places; ++p) {
-        const int32_t page = scheduler_->pages(e.slot)[p];
-        EXPECT_TRUE(written.insert(page).second) << "two sequences write one page";
-        EXPECT_EQ(pool_->references(page), 1) << "a page that others read is written";
+      for (int p = e.start / slots; p <= (end - 1) / slots; ++p) {
+        const int32_t block = scheduler_->blocks(e.sequence)[p];
+        EXPECT_TRUE(written.insert(block).second) << "two sequences write one block";
+        EXPECT_EQ(pool_->references(block), 1) << "a block that others read is written";
       }
       in_flight_chunks_ += r.in_flight > 0;
       r.planned += e.rows;
@@ -185,7 +185,7 @@ class Simulation {
     for (const StepEntry& e : plan.entries) {
       const auto it = live_.find(e.id);
       if (it == live_.end()) {  // removed meanwhile
-        results.push_back({.new_tokens = int32_t{e.draws}});
+        results.push_back({.new_tokens = int32_t{e.samples}});
         continue;
       }
       Request& r = *it->second;
@@ -195,7 +195,7 @@ class Simulation {
       if (fails) {
         result.finished = true;
         for (int i = e.start; i < e.start + e.rows; ++i) at(e, i) = 2;  // nobody may find this
-      } else if (e.draws) {
+      } else if (e.samples) {
         result.new_tokens = 1 + random_() % (e.drafts + 1);
         result.new_tokens = std::min(result.new_tokens, r.last - r.known());
         accepted_drafts_ += result.new_tokens - 1;
@@ -229,18 +229,18 @@ class Simulation {
       ASSERT_EQ(scheduler_->check_integrity(), "");
       ASSERT_FALSE(::testing::Test::HasFailure());
     }
-    EXPECT_EQ(pool_->free_pages(), pool_->num_pages());
+    EXPECT_EQ(pool_->free_blocks(), pool_->num_blocks());
     EXPECT_EQ(scheduler_->num_running() + scheduler_->num_waiting(), 0);
   }
 
-  Key& at(const StepEntry& e, int place) {
-    const int places = pool_->page_places();
-    return memory_[scheduler_->pages(e.slot)[place / places] * places + place % places];
+  Key& at(const StepEntry& e, int slot) {
+    const int slots = pool_->block_size();
+    return memory_[scheduler_->blocks(e.sequence)[slot / slots] * slots + slot % slots];
   }
 
   std::mt19937 random_;
   SchedulerOptions options_;
-  std::optional<PagePool> pool_;
+  std::optional<BlockPool> pool_;
   std::vector<Key> memory_;
   std::optional<PrefixCache> cache_;
   std::unique_ptr<Scheduler> scheduler_;
@@ -248,13 +248,13 @@ class Simulation {
   std::deque<StepPlan> in_flight_;
   int64_t next_id_ = 0, number_ = 0;
   bool may_draft_ = false;
-  int preemptions_ = 0, in_flight_chunks_ = 0, accepted_drafts_ = 0, cached_places_ = 0;
+  int preemptions_ = 0, in_flight_chunks_ = 0, accepted_drafts_ = 0, cached_slots_ = 0;
 };
 
 class EveryPolicy : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EveryPolicy, KeepsItsPromisesUnderRandomLoad) {
-  int preemptions = 0, in_flight_chunks = 0, accepted_drafts = 0, cached_places = 0;
+  int preemptions = 0, in_flight_chunks = 0, accepted_drafts = 0, cached_slots = 0;
   for (uint32_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(seed);
     Simulation simulation(GetParam(), seed);
@@ -263,7 +263,7 @@ TEST_P(EveryPolicy, KeepsItsPromisesUnderRandomLoad) {
     preemptions += simulation.preemptions();
     in_flight_chunks += simulation.in_flight_chunks();
     accepted_drafts += simulation.accepted_drafts();
-    cached_places += simulation.cached_places();
+    cached_slots += simulation.cached_slots();
   }
   // What the loads have provoked.
   const std::string& policy = GetParam();
@@ -271,7 +271,7 @@ TEST_P(EveryPolicy, KeepsItsPromisesUnderRandomLoad) {
   EXPECT_EQ(preemptions > 50, !reserves) << preemptions;
   EXPECT_EQ(in_flight_chunks > 50, !computes_whole_prompts(policy)) << in_flight_chunks;
   EXPECT_GT(accepted_drafts, 100);
-  EXPECT_GT(cached_places, 5000);
+  EXPECT_GT(cached_slots, 5000);
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, EveryPolicy, ::testing::ValuesIn(scheduler_names()),

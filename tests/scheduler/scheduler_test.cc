@@ -25,19 +25,19 @@ std::vector<std::pair<int64_t, int32_t>> rows_of(const StepPlan& plan) {
 }
 using Rows = std::vector<std::pair<int64_t, int32_t>>;
 
-// Plans, checks and commits one step; every drawing sequence gets one token.
+// Plans, checks and commits one step; every sampling sequence gets one token.
 Rows step(Scheduler& scheduler) {
   StepPlan plan;
   scheduler.plan(1 << 20, plan);
   std::vector<StepResult> results;
-  for (const StepEntry& e : plan.entries) results.push_back({.new_tokens = e.draws});
+  for (const StepEntry& e : plan.entries) results.push_back({.new_tokens = e.samples});
   scheduler.commit(plan, results);
   EXPECT_EQ(scheduler.check_integrity(), "");
   return rows_of(plan);
 }
 
 TEST(Sarathi, DecodesNeverWaitForPrompts) {
-  PagePool pool(1000, 32);
+  BlockPool pool(1000, 32);
   const auto scheduler = make_scheduler(options(64, 8), pool);
   scheduler->add({.id = 1, .tokens = 10});
   scheduler->add({.id = 2, .tokens = 100});
@@ -49,7 +49,7 @@ TEST(Sarathi, DecodesNeverWaitForPrompts) {
 }
 
 TEST(Sarathi, LaterChunksMayBeInFlightButNoUnknownToken) {
-  PagePool pool(1000, 32);
+  BlockPool pool(1000, 32);
   SchedulerOptions o = options(64, 8);
   o.max_plans_in_flight = 4;
   const auto scheduler = make_scheduler(o, pool);
@@ -59,7 +59,7 @@ TEST(Sarathi, LaterChunksMayBeInFlightButNoUnknownToken) {
   EXPECT_EQ(rows_of(plans[0]), (Rows{{1, 64}}));
   EXPECT_EQ(rows_of(plans[1]), (Rows{{1, 64}}));
   EXPECT_EQ(rows_of(plans[2]), (Rows{{1, 22}}));
-  EXPECT_TRUE(plans[2].entries[0].draws);
+  EXPECT_TRUE(plans[2].entries[0].samples);
   EXPECT_TRUE(plans[3].entries.empty());  // the next token is not known
   scheduler->commit(plans[0], std::vector<StepResult>{{.new_tokens = 0}});
   scheduler->commit(plans[1], std::vector<StepResult>{{.new_tokens = 0}});
@@ -70,8 +70,8 @@ TEST(Sarathi, LaterChunksMayBeInFlightButNoUnknownToken) {
 }
 
 TEST(Sarathi, TheYoungestIsPreemptedAndComesBackFirst) {
-  // Two sequences of 32 tokens fill 2 of 3 pages; each needs another page for the next row.
-  PagePool pool(3, 32);
+  // Two sequences of 32 tokens fill 2 of 3 blocks; each needs another block for the next row.
+  BlockPool pool(3, 32);
   const auto scheduler = make_scheduler(options(512, 4, 96), pool);
   scheduler->add({.id = 1, .tokens = 32});
   scheduler->add({.id = 2, .tokens = 32});
@@ -84,34 +84,34 @@ TEST(Sarathi, TheYoungestIsPreemptedAndComesBackFirst) {
   scheduler->commit(plan, std::vector<StepResult>{{.new_tokens = 1, .finished = true}});
   scheduler->plan(1 << 20, plan);
   EXPECT_EQ(plan.admitted, (std::vector<int64_t>{2, 3}));
-  EXPECT_EQ(rows_of(plan), (Rows{{2, 33}, {3, 5}}));  // prompt and the token drawn
+  EXPECT_EQ(rows_of(plan), (Rows{{2, 33}, {3, 5}}));  // prompt and the token sampled
 }
 
 TEST(Sarathi, TheHeadOfTheQueueWaitsForItsWholePromptAboveTheWatermark) {
-  PagePool pool(200, 32);  // the watermark is 2 pages
+  BlockPool pool(200, 32);  // the watermark is 2 blocks
   const auto scheduler = make_scheduler(options(512, 8, 6400), pool);
   scheduler->add({.id = 1, .tokens = 32 * 10});
   scheduler->add({.id = 2, .tokens = 32 * 189});
   scheduler->add({.id = 3, .tokens = 1});
-  EXPECT_EQ(step(*scheduler), (Rows{{1, 320}}));  // 189 pages + 2 do not fit into 190
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 320}}));  // 189 blocks + 2 do not fit into 190
   EXPECT_EQ(scheduler->num_waiting(), 2);         // and nobody overtakes
   scheduler->remove(2);
   EXPECT_EQ(step(*scheduler), (Rows{{1, 1}, {3, 1}}));
 }
 
-TEST(Sarathi, PagesPromisedToAResidentPromptAreNotGivenTwice) {
-  PagePool pool(100, 32);
+TEST(Sarathi, BlocksPromisedToAResidentPromptAreNotGivenTwice) {
+  BlockPool pool(100, 32);
   const auto scheduler = make_scheduler(options(64, 8, 3200), pool);
   scheduler->add({.id = 1, .tokens = 32 * 60});
   EXPECT_EQ(step(*scheduler), (Rows{{1, 64}}));
-  EXPECT_EQ(pool.free_pages(), 98);  // taken as rows are planned
+  EXPECT_EQ(pool.free_blocks(), 98);  // taken as rows are planned
   scheduler->add({.id = 2, .tokens = 32 * 60});
   EXPECT_EQ(step(*scheduler), (Rows{{1, 64}}));
   EXPECT_EQ(scheduler->num_waiting(), 1);
 }
 
 TEST(Sarathi, DraftsTakeOnlyWhatNobodyElseWants) {
-  PagePool pool(100, 32);
+  BlockPool pool(100, 32);
   const auto scheduler = make_scheduler(options(16, 8), pool);
   scheduler->add({.id = 1, .tokens = 3, .drafts = 6});
   scheduler->add({.id = 2, .tokens = 3, .drafts = 6});
@@ -140,7 +140,7 @@ TEST(Sarathi, ChunksShrinkWithTheSchedule) {
   EXPECT_EQ(scheduled_chunk(schedule, 1 << 30), 128);
   EXPECT_EQ(scheduled_chunk({.low = 1, .high = 1, .max_tokens = 10, .stages = 1}, 0), 32);
 
-  PagePool pool(100, 32);
+  BlockPool pool(100, 32);
   SchedulerOptions o = options(512, 8);
   o.chunk_schedule = ChunkSchedule{.low = 32, .high = 96, .max_tokens = 192, .stages = 3};
   const auto scheduler = make_scheduler(o, pool);
@@ -151,8 +151,8 @@ TEST(Sarathi, ChunksShrinkWithTheSchedule) {
   EXPECT_EQ(step(*scheduler), (Rows{{1, 8}}));
 }
 
-TEST(Scheduler, RemovalFreesPagesWhenNoPlanUsesThem) {
-  PagePool pool(10, 32);
+TEST(Scheduler, RemovalFreesBlocksWhenNoPlanUsesThem) {
+  BlockPool pool(10, 32);
   SchedulerOptions o = options(32, 8, 320);
   o.max_plans_in_flight = 2;
   const auto scheduler = make_scheduler(o, pool);
@@ -161,17 +161,17 @@ TEST(Scheduler, RemovalFreesPagesWhenNoPlanUsesThem) {
   scheduler->plan(1 << 20, first);
   scheduler->plan(1 << 20, second);
   scheduler->remove(1);
-  scheduler->add({.id = 1, .tokens = 5});  // the name is free again, the pages are not
-  EXPECT_EQ(pool.free_pages(), 8);
+  scheduler->add({.id = 1, .tokens = 5});  // the name is free again, the blocks are not
+  EXPECT_EQ(pool.free_blocks(), 8);
   scheduler->commit(first, std::vector<StepResult>(1));
-  EXPECT_EQ(pool.free_pages(), 8);
+  EXPECT_EQ(pool.free_blocks(), 8);
   scheduler->commit(second, std::vector<StepResult>(1));
-  EXPECT_EQ(pool.free_pages(), 10);
+  EXPECT_EQ(pool.free_blocks(), 10);
   EXPECT_EQ(step(*scheduler), (Rows{{1, 5}}));
 }
 
 TEST(Scheduler, TheUrgentComeFirstAndThenTheOldest) {
-  PagePool pool(100, 32);
+  BlockPool pool(100, 32);
   const auto scheduler = make_scheduler(options(512, 1), pool);
   for (const auto& [id, priority] : {std::pair{1, 0}, {2, 5}, {3, -1}, {4, 0}, {5, -1}})
     scheduler->add({.id = id, .tokens = 3, .priority = priority});
@@ -187,7 +187,7 @@ TEST(Scheduler, TheUrgentComeFirstAndThenTheOldest) {
 
 // A removal that looked through all who wait would take minutes here.
 TEST(Scheduler, RemovingThoseWhoWaitTakesAsLongHoweverManyTheyAre) {
-  PagePool pool(100, 32);
+  BlockPool pool(100, 32);
   const auto scheduler = make_scheduler(options(512, 1), pool);
   constexpr int64_t kMany = 400'000;
   const auto begin = std::chrono::steady_clock::now();
@@ -200,16 +200,16 @@ TEST(Scheduler, RemovingThoseWhoWaitTakesAsLongHoweverManyTheyAre) {
 }
 
 TEST(Scheduler, ALeakIsFound) {
-  PagePool pool(10, 32);
+  BlockPool pool(10, 32);
   const auto scheduler = make_scheduler(options(32, 8, 320), pool);
   EXPECT_EQ(scheduler->check_integrity(), "");
   pool.allocate();
   EXPECT_EQ(scheduler->check_integrity(1), "");
-  EXPECT_EQ(scheduler->check_integrity(), "1 references to pages are counted but 0 are held");
+  EXPECT_EQ(scheduler->check_integrity(), "1 references to blocks are counted but 0 are held");
 }
 
 TEST(Scheduler, AbsurdOptionsAreRefused) {
-  PagePool pool(10, 32);
+  BlockPool pool(10, 32);
   const auto refuses = [&](auto change) {
     SchedulerOptions o = options(512, 8, 320);
     EXPECT_NO_THROW(make_scheduler(o, pool));
@@ -229,7 +229,7 @@ TEST(Scheduler, AbsurdOptionsAreRefused) {
 }
 
 TEST(Scheduler, AWarmStepWithAThousandSequencesDoesNotAllocate) {
-  PagePool pool(4000, 32);
+  BlockPool pool(4000, 32);
   const auto scheduler = make_scheduler(options(2048, 1000, 128), pool);
   for (int i = 0; i < 1000; ++i) scheduler->add({.id = i, .tokens = 10});
   StepPlan plan;
@@ -237,11 +237,11 @@ TEST(Scheduler, AWarmStepWithAThousandSequencesDoesNotAllocate) {
   for (int i = 0; i < 100; ++i) {
     const int64_t before = allocation_count();
     scheduler->plan(1 << 20, plan);
-    if (i >= 70) {  // by then every table has its three pages
+    if (i >= 70) {  // by then every table has its three blocks
       EXPECT_EQ(allocation_count(), before);
     }
     results.clear();
-    for (const StepEntry& e : plan.entries) results.push_back({.new_tokens = e.draws});
+    for (const StepEntry& e : plan.entries) results.push_back({.new_tokens = e.samples});
     const int64_t between = allocation_count();
     scheduler->commit(plan, results);
     EXPECT_EQ(allocation_count(), between);

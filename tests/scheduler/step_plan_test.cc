@@ -13,13 +13,13 @@ StepPlan random_plan(std::mt19937& random) {
   StepPlan plan;
   plan.number = random();
   for (int i = random() % 5; i > 0; --i) {
-    const bool draws = random() % 2;
+    const bool samples = random() % 2;
     plan.entries.push_back({.id = int64_t(random()),
-                            .slot = static_cast<int32_t>(random() % 100),
+                            .sequence = static_cast<int32_t>(random() % 100),
                             .start = static_cast<int32_t>(random() % 1000),
                             .rows = static_cast<int32_t>(1 + random() % 100),
-                            .drafts = draws ? static_cast<int32_t>(random() % 4) : 0,
-                            .draws = draws});
+                            .drafts = samples ? static_cast<int32_t>(random() % 4) : 0,
+                            .samples = samples});
   }
   for (int i = random() % 3; i > 0; --i) plan.admitted.push_back(random());
   for (int i = random() % 3; i > 0; --i) plan.preempted.push_back(random());

@@ -210,7 +210,7 @@ class Bystander:
 
 
 def warm_up(served):
-    """What the server takes once and keeps: pages, the largest step's activations, buffers of connections."""
+    """What the server takes once and keeps: blocks, the largest step's activations, buffers of connections."""
     long = [[random.Random(i).randrange(256, 2900) for _ in range(2000)] for i in range(4)]
     for body in ({"prompt": long, "max_tokens": 2}, {"prompt": long[0], "max_tokens": 1, "prompt_logprobs": 1}, {"prompt": ["x"] * 64, "max_tokens": 20, "ignore_eos": True}):
         status, _, answer = served.ask("POST", COMPLETIONS, body, KEY)

@@ -152,7 +152,7 @@ def rate():
 def streams():
     served = Served(INVAR, "--max-num-seqs", "512", "--max-num-batched-tokens", "512", "--max-connections", "4096",
                     "--timeout-keep-alive", "600", "--kv-cache-memory", "0.125", "--max-model-len", "2200")
-    # The keys and values, 1024 pages, are the model's memory: they are all there before anything is counted.
+    # The keys and values, 1024 blocks, are the model's memory: they are all there before anything is counted.
     touched = all_streams(served, [request_bytes(prompt=[(7 * i + j) % 500 for j in range(2100)], max_tokens=1, stream=True)
                                    for i in range(32)])
     assert all(b"[DONE]" in a for a in touched), touched[0]

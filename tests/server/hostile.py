@@ -284,8 +284,8 @@ def main():
     faults = hostile.faults + ["a stream beside was another one"] * (set(hostile.streams) != {alone})
     faults += ["another seed gave the same stream"] * (re.sub(rb'"seed": 2', b'"seed": 1', hostile.stream(2)) == alone)  # the control
     served.wait_until(lambda: served.metric("vllm:num_requests_running") == 0)
-    pages, free = served.metric("invar:kv_pages"), served.metric("invar:kv_pages_free")
-    faults += [f"{free:.0f} of {pages:.0f} pages came back"] * (pages != free)
+    blocks, free = served.metric("invar:kv_blocks"), served.metric("invar:kv_blocks_free")
+    faults += [f"{free:.0f} of {blocks:.0f} blocks came back"] * (blocks != free)
     ended = served.stop()
     faults += [f"it ended with {ended}"] * (ended != 0)
     print(f"{hostile.count} hostile requests, {len(hostile.streams)} streams beside them, {len(set(hostile.streams) | {alone})} unique; {len(faults)} faults")

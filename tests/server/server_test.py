@@ -493,7 +493,7 @@ class BadInput(ServerTest):
     flags = ("--header-timeout", "1", "--body-timeout", "1", "--timeout-keep-alive", "2", "--max-body-mib", "1")
 
     def tearDown(self):
-        # Whatever was sent, the next request is answered and no page is lost.
+        # Whatever was sent, the next request is answered and no block is lost.
         self.assertEqual(self.served.post(COMPLETIONS, prompt="x", max_tokens=2, seed=1)["usage"]["prompt_tokens"], 1)
         self.served.wait_until(lambda: self.served.metric("vllm:num_requests_running") == 0)
 
@@ -663,13 +663,13 @@ class Clients(ServerTest):
         return connection
 
     def test_a_client_that_goes_frees_its_pages(self):
-        pages = self.served.metric("invar:kv_pages")
+        blocks = self.served.metric("invar:kv_blocks")
         steps = self.served.metric("invar:engine_steps_total")
         connection = self.begin_stream()
         connection.close()
         self.served.wait_until(lambda: self.served.metric("vllm:num_requests_running") == 0)
         self.assertLess(self.served.metric("invar:engine_steps_total") - steps, 300)  # it was not computed to its end
-        self.assertEqual(self.served.metric("invar:kv_pages_free"), pages)
+        self.assertEqual(self.served.metric("invar:kv_blocks_free"), blocks)
 
     def test_the_urgent_come_first(self):
         served = Served(INVAR, "--max-num-seqs", "1", "--max-model-len", "4096")
@@ -823,7 +823,7 @@ class Weights(unittest.TestCase):
             with self.subTest(flags=flags):
                 served = self.serve("one", *flags)
                 before = self.answer(served)
-                self.assertEqual(self.answer(served), before)  # from cached pages, which must not outlive their weights
+                self.assertEqual(self.answer(served), before)  # from cached blocks, which must not outlive their weights
                 swapped = self.swap(served, "two")
                 self.assertEqual({self.answer(served) for _ in range(4)}, {fresh})
                 self.assertNotEqual(fresh, before)
@@ -921,7 +921,7 @@ class Deadlines(ServerTest):
 
     def tearDown(self):
         self.served.wait_until(lambda: self.served.metric("invar:answers") == 0)
-        self.served.wait_until(lambda: self.served.metric("invar:kv_pages_free") == self.served.metric("invar:kv_pages"))
+        self.served.wait_until(lambda: self.served.metric("invar:kv_blocks_free") == self.served.metric("invar:kv_blocks"))
 
     def test_a_whole_answer(self):
         begin = time.monotonic()
@@ -972,8 +972,8 @@ class Apart(ServerTest):
                 status, _, answer = served.ask("POST", "/v1/embeddings", {"input": [7] * 600})
                 self.assertEqual(status, 400, answer)
                 self.assertIn("tokens", answer["error"]["message"])
-                self.assertEqual(served.metric("invar:kv_pages"),
-                                 self.served.metric("invar:kv_pages") * (2 if "--data-parallel-size" in flags else 1))
+                self.assertEqual(served.metric("invar:kv_blocks"),
+                                 self.served.metric("invar:kv_blocks") * (2 if "--data-parallel-size" in flags else 1))
                 self.assertEqual(served.stop(), 0)
 
     def test_both_replicas_compute(self):
@@ -1015,7 +1015,7 @@ class Encrypted(unittest.TestCase):
             http.client.HTTPSConnection("127.0.0.1", served.port, context=ssl.create_default_context(), timeout=30).request("GET", "/health")
         for wrong in (b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01", b"\x16\x03\x01" + b"\xff" * 1000, b""):
             self.assertNotIn(b"HTTP/1.1 200", read_all(served.raw(wrong)))  # ended, also when it says no more
-        # A client that goes in mid-stream frees its pages; one that says it sends no more gets a word of goodbye.
+        # A client that goes in mid-stream frees its blocks; one that says it sends no more gets a word of goodbye.
         raw = context.wrap_socket(served.raw(), server_hostname="127.0.0.1")
         asked = json.dumps(dict(prompt="x", max_tokens=480, stream=True, ignore_eos=True))
         raw.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(asked)}\r\n\r\n{asked}".encode())
@@ -1033,7 +1033,7 @@ class Encrypted(unittest.TestCase):
             connection.request("GET", "/metrics")
             return float(re.search(rf"^{name}{{[^}}]*}} (\S+)$", connection.getresponse().read().decode(), re.M)[1])
         served.wait_until(lambda: metric("vllm:num_requests_running") == 0)
-        self.assertEqual(metric("invar:kv_pages_free"), metric("invar:kv_pages"))
+        self.assertEqual(metric("invar:kv_blocks_free"), metric("invar:kv_blocks"))
         self.assertEqual(served.stop(), 0)
 
     def test_files_that_are_none(self):

@@ -3,7 +3,7 @@
 Usage: soak.py INVAR [--minutes N] [--seed N] [--control] [-- FLAGS]
 
 Answers to the same request must be equal all the time, refusals must be refusals, and at the end nothing may be left: no
-request, no page, no descriptor, no thread; the memory may not have grown by more than a tenth and 32 MiB since the first
+request, no block, no descriptor, no thread; the memory may not have grown by more than a tenth and 32 MiB since the first
 quarter; the process must end with 0 and have said nothing of a sanitizer (INVAR may be a build with one). Every request
 there is must have been made.
 
@@ -169,10 +169,10 @@ class Soak:
 
 
 def faults_at_end(soak, first, last, left, ended, said):
-    """What the end of a soak is held to: (resident bytes, descriptors, threads) after a quarter and at the end, pages that
+    """What the end of a soak is held to: (resident bytes, descriptors, threads) after a quarter and at the end, blocks that
     did not come back, the exit status and the words on the error stream."""
     faults = [str(fault)[:3000] for fault in soak.faults] + soak.never_made()
-    faults += [f"{left:.0f} pages did not come back"] * (left != 0)
+    faults += [f"{left:.0f} blocks did not come back"] * (left != 0)
     faults += [f"memory grew from {first[0]} to {last[0]} bytes"] * (last[0] > first[0] * 1.1 + (32 << 20))
     faults += [f"descriptors grew from {first[1]} to {last[1]}"] * (last[1] > first[1])
     faults += [f"threads grew from {first[2]} to {last[2]}"] * (last[2] > first[2])
@@ -194,12 +194,12 @@ def soak_for(served, minutes, seed):
     soak.run_for(45 * minutes)
     last = soak.rest()
     over.set()
-    pages, free = served.metric("invar:kv_pages"), served.metric("invar:kv_pages_free")
+    blocks, free = served.metric("invar:kv_blocks"), served.metric("invar:kv_blocks_free")
     ended = served.stop()
-    print(f"{minutes:g} minutes, {soak.report()}; {len(soak.said)} different requests with one answer each; {free:.0f} of {pages:.0f} "
-          f"pages free, memory {first[0] >> 20} -> {last[0] >> 20} MiB, descriptors {first[1]} -> {last[1]}, threads {first[2]} -> "
+    print(f"{minutes:g} minutes, {soak.report()}; {len(soak.said)} different requests with one answer each; {free:.0f} of {blocks:.0f} "
+          f"blocks free, memory {first[0] >> 20} -> {last[0] >> 20} MiB, descriptors {first[1]} -> {last[1]}, threads {first[2]} -> "
           f"{last[2]}, exit status {ended}, sanitizer: {has_sanitizer(served)}")
-    faults = faults_at_end(soak, first, last, pages - free, ended, served.last_words)
+    faults = faults_at_end(soak, first, last, blocks - free, ended, served.last_words)
     print("\n".join(faults[:20]) if faults else "no fault")
     return 1 if faults else 0
 
@@ -214,13 +214,13 @@ def control(served, seed):
     held = served.raw(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
     while b"data: " not in held.recv(4096):
         pass
-    left = served.metric("invar:kv_pages") - served.metric("invar:kv_pages_free")
+    left = served.metric("invar:kv_blocks") - served.metric("invar:kv_blocks_free")
     last = soak.measure()
     last = (last[0] + last[0] // 5 + (32 << 20), last[1], last[2] + 1)  # as if it had grown
     ended = served.stop(signal.SIGSEGV)
     soak.all_valid = VALID  # most of which were not asked
     faults = "\n".join(faults_at_end(soak, first, last, left, ended, served.last_words))
-    wanted = ["another answer", "not refused", "never asked", "pages did not", "memory grew", "descriptors grew", "threads grew", "it ended with"]
+    wanted = ["another answer", "not refused", "never asked", "blocks did not", "memory grew", "descriptors grew", "threads grew", "it ended with"]
     wanted += ["Sanitizer"] if has_sanitizer(served) else []
     missed = [what for what in wanted if what not in faults]
     print(f"control: {len(wanted) - len(missed)} of {len(wanted)} kinds of fault found" + "".join(f"; missed: {what}" for what in missed))

@@ -23,7 +23,7 @@ void add_one() {
 #define INVAR_OWN_MALLOC
 #endif
 
-// operator new takes its memory from malloc too, so that one place sees what C++ and C take.
+// operator new takes its memory from malloc too, so that one slot sees what C++ and C take.
 #ifdef INVAR_OWN_MALLOC
 extern "C" void __sanitizer_malloc_hook(const volatile void*, size_t) {
   add_one();

@@ -150,7 +150,7 @@ Kernels table() {
           .qkv = deferred<order, &Kernels::qkv, QkvParams>,
           .attention = deferred<order, &Kernels::attention, AttentionParams>,
           .add = deferred<order, &Kernels::add, AddParams>,
-          .copy_places = deferred<order, &Kernels::copy_places, CopyPlacesParams>,
+          .copy_slots = deferred<order, &Kernels::copy_slots, CopySlotsParams>,
           .sample = deferred<order, &Kernels::sample, SampleParams>};
 }
 

@@ -93,12 +93,12 @@ TEST_F(TraceTest, SchedulesThreadsAndInstructionSetsDoNotShow) {
   chunks.scheduler.max_num_batched_tokens = 7;
   chunks.scheduler.max_num_seqs = 2;
   expect_equal(record(*this / "chunks", tiny(), chunks), "chunks of 7 rows");
-  EngineOptions pages = small_engine();
-  pages.page_places = 32;
-  pages.scheduler.max_num_seqs = 1;
+  EngineOptions blocks = small_engine();
+  blocks.block_size = 32;
+  blocks.scheduler.max_num_seqs = 1;
   ModelOptions threads = tiny();
   threads.threads = 3;
-  expect_equal(record(*this / "threads", threads, pages), "3 threads, alone, pages of 32");
+  expect_equal(record(*this / "threads", threads, blocks), "3 threads, alone, blocks of 32");
   for (const std::string& set : instruction_sets()) {
     ModelOptions options = tiny();
     options.instruction_set = set;

@@ -85,7 +85,7 @@ TEST_P(Backward, AgreesWithFiniteDifferences) {
               worst.along, worst.elements);
 }
 
-// Several splits, windows that end inside them, several leaves of places.
+// Several splits, windows that end inside them, several leaves of slots.
 TEST(LongSequences, AgreeWithFiniteDifferences) {
   DecoderSpec spec = tiny_models()[1].spec;
   spec.windows = {0, 140};

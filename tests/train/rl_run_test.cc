@@ -196,11 +196,11 @@ TEST_F(RlRuns, GiveTheSameWeightsHoweverTheyAreRun) {
     r.engine.scheduler.max_num_batched_tokens = 37;
     r.policy.correction = Correction::truncated;
   });
-  same("ranks, pages, clipped, vllm", [](RlRecipe& r, RlOptions& o) {
+  same("ranks, blocks, clipped, vllm", [](RlRecipe& r, RlOptions& o) {
     o.ranks = 2;
     r.trainer.batch_rows = 1;
     r.engine.prefix_caching = false;
-    r.engine.page_places = 64;
+    r.engine.block_size = 64;
     r.engine.scheduler.policy = "vllm";
     r.policy.correction = Correction::clipped;
   });
@@ -274,11 +274,11 @@ Question question(int length) {
   return q;
 }
 
-TEST_F(RlRuns, HandOverLeavesNoStalePage) {
+TEST_F(RlRuns, HandOverLeavesNoStaleBlock) {
   const std::string model = (directory_ / "start/model").string();
   const auto rollouts = [&] {
     EngineOptions options;
-    options.page_places = 32;
+    options.block_size = 32;
     options.scheduler.max_model_len = 256;
     return Rollouts({.model = model, .threads = 1}, options, 20, {});
   };
@@ -303,7 +303,7 @@ TEST_F(RlRuns, HandOverLeavesNoStalePage) {
 
   before.take_weights(weights);
   const std::vector<Answer> handed = before.answer(questions, 2);
-  // The control: new weights over pages of the old ones are seen.
+  // The control: new weights over blocks of the old ones are seen.
   Rollouts stale = rollouts();
   stale.answer(questions, 1);
   stale.engine().model().reload(weights);

@@ -207,11 +207,11 @@ TEST(Packing, PutsEveryAnswerWhereItSays) {
     for (const float w : row.weights) wanted += w != 0;
   }
   for (int i = 0; i < 9; ++i) {
-    const auto& place = packed.places[i];
-    EXPECT_EQ(place.tokens, std::ssize(answers[i]));
-    for (int t = 0; t < place.tokens; ++t) {
-      EXPECT_EQ(packed.rows[place.row].targets[place.first + t], 200 + i);
-      EXPECT_EQ(packed.rows[place.row].weights[place.first + t], 1.0f);
+    const auto& slot = packed.slots[i];
+    EXPECT_EQ(slot.tokens, std::ssize(answers[i]));
+    for (int t = 0; t < slot.tokens; ++t) {
+      EXPECT_EQ(packed.rows[slot.row].targets[slot.first + t], 200 + i);
+      EXPECT_EQ(packed.rows[slot.row].weights[slot.first + t], 1.0f);
     }
     tokens += answers[i].size();
   }

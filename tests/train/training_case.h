@@ -130,12 +130,12 @@ class TrainingCase {
     Batch batch, mtp_batch;
     std::vector<int32_t> targets, next, mtp_targets;
     std::vector<float> weights, mtp_weights;
-    int32_t page = 0;
+    int32_t block = 0;
     for (const Example& example : examples) {
       const int32_t sequence = static_cast<int32_t>(batch.sequences.size());
       batch.sequences.emplace_back();
       for (size_t i = 0; i < example.tokens.size(); ++i) {
-        if (i % 32 == 0) batch.sequences.back().pages.push_back(page++);
+        if (i % 32 == 0) batch.sequences.back().blocks.push_back(block++);
         batch.logit_rows.push_back(static_cast<int32_t>(batch.rows.size()));
         batch.rows.push_back({example.tokens[i], static_cast<int32_t>(i), sequence});
       }

@@ -15,7 +15,7 @@ struct Task {
   int64_t begin, end;
 };
 
-// Places that some query of a task sees lie from lowest to highest.
+// Slots that some query of a task sees lie from lowest to highest.
 struct Span {
   int64_t lowest, highest;
   int64_t leaves() const { return highest / 32 - lowest / 32 + 1; }
@@ -26,7 +26,7 @@ Span span_of(const PartialAttentionParams& partial, const Task& task) {
   const int64_t heads = p.heads / p.kv.kv_heads;
   Span span = {INT64_MAX, 0};
   for (int64_t t = task.row + task.begin / heads; t <= task.row + (task.end - 1) / heads; ++t) {
-    span.lowest = std::min<int64_t>(span.lowest, first_place(partial, t));
+    span.lowest = std::min<int64_t>(span.lowest, first_slot(partial, t));
     span.highest = std::max<int64_t>(span.highest, p.positions[t]);
   }
   return span;
@@ -63,7 +63,7 @@ void fill_tile(const PartialAttentionParams& partial, const Task& task, const Sp
     const int64_t row = task.row + (task.begin + i) / heads;
     const int64_t head = task.group * heads + (task.begin + i) % heads;
     tile.q[i] = p.q + (row * p.heads + head) * padded;
-    tile.first[i] = first_place(partial, row);
+    tile.first[i] = first_slot(partial, row);
     tile.last[i] = p.positions[row];
     tile.out[i] =
         static_cast<char*>(p.out.data) + (row * p.out.stride + head * e) * size_of(p.out.type);
@@ -76,12 +76,12 @@ void fill_tile(const PartialAttentionParams& partial, const Task& task, const Sp
   tile.highest = static_cast<int32_t>(span.highest);
   tile.out_is_bf16 = p.out.type == DType::bf16;
   tile.table = p.tables[p.table_of[task.row]];
-  tile.page_places = kv.page_places;
+  tile.block_size = kv.block_size;
   tile.head_dim = kv.head_dim;
   tile.keys = kv.keys + kv.key_index(0, task.group, 0, 0);
   tile.values = kv.values + kv.value_index(0, task.group, 0, 0);
-  tile.key_page = kv.kv_heads * kv.key_block();
-  tile.value_page = kv.kv_heads * kv.value_block();
+  tile.key_block_stride = kv.kv_heads * kv.key_block();
+  tile.value_block_stride = kv.kv_heads * kv.value_block();
   tile.scale = static_cast<float>(0x1.71547652b82fep+0 / __builtin_sqrt(static_cast<double>(e)));
 }
 

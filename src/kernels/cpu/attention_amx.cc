@@ -1,5 +1,5 @@
 // Attention of order `portable` on AMX: 32 queries at a time, one TDPBF16PS for one leaf of 16 of
-// them by 16 places or elements. Tiles 0 to 3 hold chains of 32 queries by 2 panels, 4 and 5 the
+// them by 16 slots or elements. Tiles 0 to 3 hold chains of 32 queries by 2 panels, 4 and 5 the
 // queries or weights, 6 and 7 the panels. Up to 16 queries need 0, 1, 4, 6 and 7; then 5 holds
 // weights and 2 and 3 panels of a last leaf that is not seen to its end.
 #include <immintrin.h>
@@ -32,7 +32,7 @@ class TileProducts {
         leaves_(round_up_to(tile.head_dim, kLeaf) / kLeaf) {
     // Tiles of queries and their chains have as many rows as there are queries: no padding.
     TileConfig config;
-    // Few queries leave the second set free: for what is seen of a last leaf, pairs of places.
+    // Few queries leave the second set free: for what is seen of a last leaf, pairs of slots.
     const int pairs = tile.highest % kLeaf / 2 + 1;
     for (int t = 0; t < 8; ++t) {
       const bool is_panel = t >= 6, is_second = t == 2 || t == 3 || t == 5;
@@ -57,12 +57,12 @@ class TileProducts {
     for (int leaf = split.first_leaf; leaf < split.end_leaf; ++leaf) {
       const uint16_t* keys = split.leaves[leaf].keys;
       const Leaf& ahead = split.ahead[leaf];
-      const bool is_half = split.leaves[leaf].places <= 16;
+      const bool is_half = split.leaves[leaf].slots <= 16;
       begin_chains();
       for (int k = 0; k < leaves_; ++k) {
         const int64_t at = k * kPanelLeaf, other = at + leaves_ * kPanelLeaf;
         fetch(ahead.keys + at, 16);
-        if (ahead.places > 16) fetch(ahead.keys + other, 16);
+        if (ahead.slots > 16) fetch(ahead.keys + other, 16);
         is_half ? add_half_leaf(q_ + k * kLeaf, kQueryStride, keys + at)
                 : add_leaf(q_ + k * kLeaf, kQueryStride, keys + at, keys + other);
       }
@@ -70,8 +70,8 @@ class TileProducts {
     }
   }
 
-  void store_weights(int query, int place, Vec16 p) {
-    _mm256_store_si256(reinterpret_cast<__m256i*>(p_ + query * kWeightStride + place),
+  void store_weights(int query, int slot, Vec16 p) {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(p_ + query * kWeightStride + slot),
                        round_to_bf16(p.v));
   }
 
@@ -87,10 +87,10 @@ class TileProducts {
       for (int leaf = split.first_leaf; leaf < split.end_leaf; ++leaf) {
         const uint16_t* v = split.leaves[leaf].values;
         const Leaf& ahead = split.ahead[leaf];
-        const int pairs = (ahead.places + 1) / 2;
+        const int pairs = (ahead.slots + 1) / 2;
         fetch(ahead.values + at, pairs);
         fetch(ahead.values + other, pairs);
-        is_few() && split.leaves[leaf].places < kLeaf
+        is_few() && split.leaves[leaf].slots < kLeaf
             ? add_last_leaf(p_ + leaf * kLeaf, v + at, v + other)
             : add_leaf(p_ + leaf * kLeaf, kWeightStride, v + at, v + other);
       }

@@ -1,9 +1,9 @@
-// Attention's backward, numerics 9, as matrix products over blocks of places and queries. A unit of
+// Attention's backward, numerics 9, as matrix products over blocks of slots and queries. A unit of
 // work is one key/value head of one sequence.
 //
-// Scores are computed with places as rows, so that p and ds come out as the rows that dv and dk
+// Scores are computed with slots as rows, so that p and ds come out as the rows that dv and dk
 // need; for dq, ds is packed and the keys' columns are the rows. Chains go on in memory: dk and dv
-// through heads and blocks of queries, dq through blocks of places. They are open: + 0 comes when
+// through heads and blocks of queries, dq through blocks of slots. They are open: + 0 comes when
 // they are written as rows of d_qkv.
 #include <immintrin.h>
 
@@ -18,7 +18,7 @@ namespace invar::cpu {
 
 namespace {
 
-constexpr int64_t kPlaces = 128, kQueries = 256;  // of a block
+constexpr int64_t kSlots = 128, kQueries = 256;  // of a block
 constexpr int64_t kMaxHead = 256;
 
 // What a unit works with, in a share's scratch memory; see Layout for sizes.
@@ -30,8 +30,8 @@ struct Memory {
   float *max, *one_by_sum, *mean;         // [position]
   float* d_queries;                       // [E][position]
   float *d_keys, *d_values;               // [position][lane_stride()]
-  float *scores, *d_weights;              // [kPlaces][kQueries]
-  bf16_t *p, *ds, *ds_packed;             // [kPlaces][kOutStride], and packed
+  float *scores, *d_weights;              // [kSlots][kQueries]
+  bf16_t *p, *ds, *ds_packed;             // [kSlots][kOutStride], and packed
 };
 constexpr int64_t kOutStride = kQueries + 32;
 
@@ -53,11 +53,11 @@ class Layout {
     take(memory.d_queries, lanes * column_stride());
     take(memory.d_keys, this->positions * lane_stride());
     take(memory.d_values, this->positions * lane_stride());
-    take(memory.scores, kPlaces * kQueries);
-    take(memory.d_weights, kPlaces * kQueries);
-    take(memory.p, kPlaces * kOutStride);
-    take(memory.ds, kPlaces * kOutStride);
-    take(memory.ds_packed, kPlaces * kQueries);
+    take(memory.scores, kSlots * kQueries);
+    take(memory.d_weights, kSlots * kQueries);
+    take(memory.p, kSlots * kOutStride);
+    take(memory.ds, kSlots * kOutStride);
+    take(memory.ds_packed, kSlots * kQueries);
   }
   int64_t bytes() const { return used_; }
   // Elements between columns.
@@ -118,10 +118,10 @@ class Unit {
       std::fill_n(sums, round_up(count_, 32) * layout_.lane_stride(), 0.0f);
     for (int64_t head = group_ * heads; head < (group_ + 1) * heads; ++head) {
       load_head(head);
-      for (int64_t place = 0; place < count_; place += kPlaces)
-        for (int64_t query = place; query < count_; query += kQueries) {
-          if (f_.window > 0 && query >= place + kPlaces - 1 + f_.window) break;
-          block(place, query);
+      for (int64_t slot = 0; slot < count_; slot += kSlots)
+        for (int64_t query = slot; query < count_; query += kQueries) {
+          if (f_.window > 0 && query >= slot + kSlots - 1 + f_.window) break;
+          block(slot, query);
         }
       store_d_queries(head);
     }
@@ -137,18 +137,18 @@ class Unit {
     return p_.d_qkv + (begin_ + position) * p_.d_qkv_stride + head * e_;
   }
 
-  // From the pages: rows of keys and values, and columns of keys with zeros
-  // after the last place.
+  // From the blocks: rows of keys and values, and columns of keys with zeros
+  // after the last slot.
   void load_keys_and_values() {
     const KvLayer& kv = f_.kv;
     const int32_t* table = f_.tables[f_.table_of[begin_]];
     const int64_t padded = layout_.padded, stride = layout_.column_stride();
     alignas(64) bf16_t even[16], odd[16];
     for (int64_t j = 0; j < count_; j += 16) {
-      const int64_t page = table[j / kv.page_places], place = j % kv.page_places;
+      const int64_t block = table[j / kv.block_size], slot = j % kv.block_size;
       const int64_t left = std::min<int64_t>(16, count_ - j);
-      for (int64_t e = 0; e < padded; e += 2) {  // a word of each of 16 places
-        const bf16_t* words = kv.keys + kv.key_index(page, group_, place, e);
+      for (int64_t e = 0; e < padded; e += 2) {  // a word of each of 16 slots
+        const bf16_t* words = kv.keys + kv.key_index(block, group_, slot, e);
         separate16(words, even, odd);
         for (int64_t i = 0; i < left; ++i)
           std::memcpy(m_.keys + (j + i) * padded + e, words + 2 * i, 4);
@@ -161,9 +161,9 @@ class Unit {
       for (int64_t e = 0; e < e_; ++e)
         std::fill_n(m_.key_columns + e * stride + end, 16, bf16_t{0});
     for (int64_t j = 0; j < count_; j += 2) {
-      const int64_t page = table[j / kv.page_places], place = j % kv.page_places;
+      const int64_t block = table[j / kv.block_size], slot = j % kv.block_size;
       for (int64_t e = 0; e < e_; e += 16) {
-        separate16(kv.values + kv.value_index(page, group_, place, e), even, odd);
+        separate16(kv.values + kv.value_index(block, group_, slot, e), even, odd);
         const int64_t left = std::min<int64_t>(16, e_ - e);
         std::copy_n(even, left, m_.values + j * padded + e);
         if (j + 1 < count_) std::copy_n(odd, left, m_.values + (j + 1) * padded + e);
@@ -199,26 +199,26 @@ class Unit {
       std::fill_n(m_.d_queries + e * layout_.column_stride(), round_up(count_, 32), 0.0f);
   }
 
-  // Places [place, ..) by queries [query, ..).
-  void block(int64_t place, int64_t query) {
-    const int64_t places = std::min(kPlaces, count_ - place);
+  // Slots [slot, ..) by queries [query, ..).
+  void block(int64_t slot, int64_t query) {
+    const int64_t slots = std::min(kSlots, count_ - slot);
     const int64_t queries = std::min(kQueries, count_ - query);
     const int64_t padded = layout_.padded, positions = layout_.positions;
-    const int64_t place_leaves = (places + 31) / 32, query_leaves = (queries + 31) / 32;
+    const int64_t slot_leaves = (slots + 31) / 32, query_leaves = (queries + 31) / 32;
     const int64_t leaf = 32 * kPanelWidth;  // elements of a panel's leaf
 
     PanelProduct product{.f32 = false, .runs = 1};
     product.is_open = true;
     product.x_stride = padded * 2;
-    product.rows = round_up(places, 16);
+    product.rows = round_up(slots, 16);
     product.panel_bytes = padded * kPanelWidth * 2;
     product.panels = query_leaves * 2;
     product.leaves = padded / 32;
     product.outputs = query_leaves * 32;
     product.y_stride = kQueries;
-    multiply(product, m_.keys + place * padded, m_.queries + query * padded, m_.scores);
-    multiply(product, m_.values + place * padded, m_.d_outs + query * padded, m_.d_weights);
-    weigh(place, place_leaves * 32, query, query_leaves * 32);
+    multiply(product, m_.keys + slot * padded, m_.queries + query * padded, m_.scores);
+    multiply(product, m_.values + slot * padded, m_.d_outs + query * padded, m_.d_weights);
+    weigh(slot, slot_leaves * 32, query, query_leaves * 32);
 
     product.extend = true;
     product.x_stride = kOutStride * 2;
@@ -227,18 +227,18 @@ class Unit {
     product.leaves = query_leaves;
     product.outputs = round_up(e_, 16);
     product.y_stride = layout_.lane_stride();
-    const int64_t first_leaf = query / 32 * leaf, first_sum = place * layout_.lane_stride();
+    const int64_t first_leaf = query / 32 * leaf, first_sum = slot * layout_.lane_stride();
     multiply(product, m_.ds, m_.query_columns + first_leaf, m_.d_keys + first_sum);
     multiply(product, m_.p, m_.d_out_columns + first_leaf, m_.d_values + first_sum);
 
     product.x_stride = layout_.column_stride() * 2;
     product.rows = round_up(e_, 16);
-    product.panel_bytes = place_leaves * leaf * 2;
+    product.panel_bytes = slot_leaves * leaf * 2;
     product.panels = query_leaves * 2;
-    product.leaves = place_leaves;
+    product.leaves = slot_leaves;
     product.outputs = query_leaves * 32;
     product.y_stride = layout_.column_stride();
-    multiply(product, m_.key_columns + place, m_.ds_packed, m_.d_queries + query);
+    multiply(product, m_.key_columns + slot, m_.ds_packed, m_.d_queries + query);
   }
 
   void multiply(PanelProduct product, const bf16_t* x, const bf16_t* w, float* y) const {
@@ -248,10 +248,10 @@ class Unit {
     run_(product);
   }
 
-  void weigh(int64_t place, int64_t places, int64_t query, int64_t queries) const {
+  void weigh(int64_t slot, int64_t slots, int64_t query, int64_t queries) const {
     const double root = __builtin_sqrt(static_cast<double>(e_));
-    rows_.weigh({.place = place,
-                 .places = places,
+    rows_.weigh({.slot = slot,
+                 .slots = slots,
                  .query = query,
                  .queries = queries,
                  .queries_end = count_,
@@ -314,7 +314,7 @@ void attention_backward(RunProduct run, const BackwardRows& rows, const Attentio
   const auto for_units = [&](auto use) {
     for (int64_t begin = 0, end = 0; begin < f.rows; begin = end) {
       while (end < f.rows && f.table_of[end] == f.table_of[begin]) ++end;
-      const int64_t cost = (end - begin) * (end - begin + kPlaces);
+      const int64_t cost = (end - begin) * (end - begin + kSlots);
       for (int64_t g = 0; g < f.kv.kv_heads; ++g) use(begin, end - begin, g, cost);
     }
   };

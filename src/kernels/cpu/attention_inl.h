@@ -13,8 +13,8 @@ namespace {
 //
 // What an instruction set adds is `Products`, the two matrix products of a split:
 //   Products(tile)                     takes the queries
-//   scores(split, d)                   d[query][place] for the leaves of the split
-//   store_weights(query, place, p)     takes 16 weights, to be rounded to bf16
+//   scores(split, d)                   d[query][slot] for the leaves of the split
+//   store_weights(query, slot, p)     takes 16 weights, to be rounded to bf16
 //   values(split, use)                 use(query, e, the 16 elements of o_s from e on)
 
 constexpr int kSplit = 128, kLeaf = 32, kSplitLeaves = kSplit / kLeaf, kMaxHead = 256;
@@ -29,16 +29,16 @@ inline int larger(int a, int b) {
   return a > b ? a : b;
 }
 
-// Where the keys and values of a leaf of places begin.
+// Where the keys and values of a leaf of slots begin.
 struct Leaf {
-  const uint16_t* keys;    // two panels of 16 places
+  const uint16_t* keys;    // two panels of 16 slots
   const uint16_t* values;  // one leaf of each panel of 16 elements
-  int places;              // up to the last that some query sees, 1 .. 32: no more need be read
+  int slots;               // up to the last that some query sees, 1 .. 32: no more need be read
 };
 
 // One split of a tile.
 struct Split {
-  // Places of the split, 0 .. 127, that a query sees; none when begin >= end.
+  // Slots of the split, 0 .. 127, that a query sees; none when begin >= end.
   int begin[kMaxTileQueries], end[kMaxTileQueries];
   // Leaves that some query sees.
   int first_leaf, end_leaf;
@@ -52,13 +52,13 @@ inline void prefetch(const void* p) {
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
 }
 
-// Leaf number `leaf` counted from place 0.
+// Leaf number `leaf` counted from slot 0.
 inline Leaf leaf_of(const AttentionTile& tile, int leaf) {
-  const int place = leaf * kLeaf, shift = __builtin_ctz(static_cast<unsigned>(tile.page_places));
-  const int64_t page = tile.table[place >> shift], in_page = place & (tile.page_places - 1);
-  return {tile.keys + page * tile.key_page + in_page * round_up_to(tile.head_dim, kLeaf),
-          tile.values + page * tile.value_page + in_page * round_up_to(tile.head_dim, 16),
-          smaller(tile.highest + 1 - place, kLeaf)};
+  const int slot = leaf * kLeaf, shift = __builtin_ctz(static_cast<unsigned>(tile.block_size));
+  const int64_t block = tile.table[slot >> shift], in_block = slot & (tile.block_size - 1);
+  return {tile.keys + block * tile.key_block_stride + in_block * round_up_to(tile.head_dim, kLeaf),
+          tile.values + block * tile.value_block_stride + in_block * round_up_to(tile.head_dim, 16),
+          smaller(tile.highest + 1 - slot, kLeaf)};
 }
 
 // The leaf that is read some leaves after this one, in this tile or the next; or itself. A tile of
@@ -90,14 +90,14 @@ inline Split locate(const AttentionTile& tile, const AttentionTile* next, int ba
   return split;
 }
 
-// m_s of one query, which sees places [begin, end).
+// m_s of one query, which sees slots [begin, end).
 inline float max_of(const float* d, int begin, int end, float scale) {
   const Vec16 lowest = splat(-__builtin_inff());
   Vec16 top = lowest;
-  for (int place = begin / 16 * 16; place < end; place += 16) {
-    const bool is_full = begin <= place && place + 16 <= end;
-    const Vec16 v = load(d + place);
-    top = max(is_full ? v : select(lanes(begin - place, end - place), v, lowest), top);
+  for (int slot = begin / 16 * 16; slot < end; slot += 16) {
+    const bool is_full = begin <= slot && slot + 16 <= end;
+    const Vec16 v = load(d + slot);
+    top = max(is_full ? v : select(lanes(begin - slot, end - slot), v, lowest), top);
   }
   return largest(top) * scale;
 }
@@ -108,16 +108,16 @@ template <typename Products>
 inline float weigh(const float* d, int begin, int end, const Split& split, float scale, float m,
                    int query, Products& products) {
   const Vec16 c = splat(scale), minus_m = splat(-m);
-  // Places that were not computed add +0 to a lane, which is never -0.
+  // Slots that were not computed add +0 to a lane, which is never -0.
   Vec16 lane[4] = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
 #pragma GCC unroll 8
   for (int panel = 0; panel < kSplit / 16; ++panel) {
-    const int place = 16 * panel;
+    const int slot = 16 * panel;
     if (panel / 2 < split.first_leaf || panel / 2 >= split.end_leaf) continue;
-    Vec16 p = exp2(fma(load(d + place), c, minus_m));
-    if (place < begin || end < place + 16)
-      p = select(lanes(begin - place, end - place), p, splat(0.0f));
-    products.store_weights(query, place, p);
+    Vec16 p = exp2(fma(load(d + slot), c, minus_m));
+    if (slot < begin || end < slot + 16)
+      p = select(lanes(begin - slot, end - slot), p, splat(0.0f));
+    products.store_weights(query, slot, p);
     lane[panel % 4] = lane[panel % 4] + p;
   }
   return halve64(lane);
@@ -144,8 +144,8 @@ inline void attend_split(const AttentionTile& tile, const Split& split, Products
   for (int i = 0; i < tile.queries; ++i) {
     state.keep[i] = state.add[i] = 0.0f;
     if (split.begin[i] >= split.end[i]) {
-      for (int place = split.first_leaf * kLeaf; place < split.end_leaf * kLeaf; place += 16)
-        products.store_weights(i, place, splat(0.0f));
+      for (int slot = split.first_leaf * kLeaf; slot < split.end_leaf * kLeaf; slot += 16)
+        products.store_weights(i, slot, splat(0.0f));
       continue;
     }
     const float m = split_max[i], max = state.max[i] < m ? m : state.max[i];

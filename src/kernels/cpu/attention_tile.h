@@ -11,7 +11,7 @@ constexpr int kMaxTileQueries = 32;
 struct AttentionTile {
   int32_t queries;                     // at least 1
   const uint16_t* q[kMaxTileQueries];  // bf16, [round_up(E, 32)]
-  int32_t first[kMaxTileQueries];      // a query sees places first .. last
+  int32_t first[kMaxTileQueries];      // a query sees slots first .. last
   int32_t last[kMaxTileQueries];
   void* out[kMaxTileQueries];  // [E]
   int32_t lowest, highest;     // of all first and last
@@ -21,12 +21,12 @@ struct AttentionTile {
   int64_t stat[kMaxTileQueries];
 
   const int32_t* table;
-  int32_t page_places;
+  int32_t block_size;
   int32_t head_dim;      // E
-  const uint16_t* keys;  // the head's block of page 0
+  const uint16_t* keys;  // the head's block of block 0
   const uint16_t* values;
-  int64_t key_page;  // elements from page to page
-  int64_t value_page;
+  int64_t key_block_stride;  // elements from block to block
+  int64_t value_block_stride;
   float scale;  // log2(e) / sqrt(E)
 };
 

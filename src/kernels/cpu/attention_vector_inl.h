@@ -84,10 +84,10 @@ class VectorProducts {
 
   // A weight is +0, normal, infinite or NaN, so plain rounding is to_bf16, except that a NaN may
   // become anything; then the sum of the weights is a NaN, and with it the query's result.
-  void store_weights(int query, int place, Vec16 p) {
+  void store_weights(int query, int slot, Vec16 p) {
     const Bits16 bits = bits_of(p), odd = (bits >> 16) & splat_bits(1);
     const Bits16 rounded = (bits + splat_bits(0x7fff) + odd) & splat_bits(0xffff0000);
-    store(p_ + query * kRowStride + place, value_of(rounded));
+    store(p_ + query * kRowStride + slot, value_of(rounded));
   }
 
   // Leaves that no query sees are left out: their weights are +0, so a chain would add fma(0, v,

@@ -228,15 +228,15 @@ inline void add(const float* x, int64_t count, float* y) {
     store(y + i, load(y + i, count - i) + load(x + i, count - i), count - i);
 }
 
-// p and ds of one place and 16 queries from t on, as bf16 in the lower halves.
-struct PlaceWeights {
+// p and ds of one slot and 16 queries from t on, as bf16 in the lower halves.
+struct SlotWeights {
   Bits16 p, ds;
 };
-inline PlaceWeights weigh_place(const ScoreBlock& b, int64_t i, int64_t t, Vec16 minus_max,
-                                Vec16 one_by_sum, Vec16 mean) {
-  const int64_t place = b.place + i, query = b.query + t;
-  const int64_t last = b.window > 0 ? smaller(place + b.window, b.queries_end) : b.queries_end;
-  const int64_t begin = place - query, end = last - query;
+inline SlotWeights weigh_slot(const ScoreBlock& b, int64_t i, int64_t t, Vec16 minus_max,
+                              Vec16 one_by_sum, Vec16 mean) {
+  const int64_t slot = b.slot + i, query = b.query + t;
+  const int64_t last = b.window > 0 ? smaller(slot + b.window, b.queries_end) : b.queries_end;
+  const int64_t begin = slot - query, end = last - query;
   if (begin >= 16 || end <= 0) return {splat_bits(0), splat_bits(0)};
   const Vec16 d = load(b.scores + i * b.stride + t), dp = load(b.d_weights + i * b.stride + t);
   const Vec16 p = exp2(fma(d, splat(b.c), minus_max)) * one_by_sum;
@@ -251,10 +251,10 @@ inline void weigh(const ScoreBlock& b) {
   for (int64_t t = 0; t < b.queries; t += 16) {
     const Vec16 minus_max = value_of(bits_of(load(b.max + t)) + splat_bits(0x80000000));
     const Vec16 one_by_sum = load(b.one_by_sum + t), mean = load(b.mean + t);
-    uint16_t* packed = b.ds_packed + t * b.places;
-    for (int64_t i = 0; i < b.places; i += 2, packed += 32) {
-      const PlaceWeights even = weigh_place(b, i, t, minus_max, one_by_sum, mean);
-      const PlaceWeights odd = weigh_place(b, i + 1, t, minus_max, one_by_sum, mean);
+    uint16_t* packed = b.ds_packed + t * b.slots;
+    for (int64_t i = 0; i < b.slots; i += 2, packed += 32) {
+      const SlotWeights even = weigh_slot(b, i, t, minus_max, one_by_sum, mean);
+      const SlotWeights odd = weigh_slot(b, i + 1, t, minus_max, one_by_sum, mean);
       store_u16(b.p + i * b.out_stride + t, even.p);
       store_u16(b.p + (i + 1) * b.out_stride + t, odd.p);
       store_u16(b.ds + i * b.out_stride + t, even.ds);

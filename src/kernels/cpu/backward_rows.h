@@ -48,24 +48,24 @@ struct AdamRun {
   float gradient_scale, rate, beta1, beta2, eps, decay, first_scale, second_scale;
 };
 
-// Scores of a block of places and queries to p and ds. Row i is place `place` + i, column t query
-// `query` + t; both counts are multiples of 32. A place sees queries from its own position on, with
+// Scores of a block of slots and queries to p and ds. Row i is slot `slot` + i, column t query
+// `query` + t; both counts are multiples of 32. A slot sees queries from its own position on, with
 // a window only so many, and none from `queries_end` on.
 struct ScoreBlock {
-  int64_t place, places;
+  int64_t slot, slots;
   int64_t query, queries, queries_end;
   int64_t window;          // 0: none
-  const float* scores;     // [place][query], rows `stride` apart
+  const float* scores;     // [slot][query], rows `stride` apart
   const float* d_weights;  // dot(d_out, v)
   int64_t stride;
   const float* max;  // [query]: M, 1 / L and D
   const float* one_by_sum;
   const float* mean;
   float c, scale;
-  uint16_t* p;  // [place][query] bf16, rows `out_stride` apart
+  uint16_t* p;  // [slot][query] bf16, rows `out_stride` apart
   uint16_t* ds;
   int64_t out_stride;
-  uint16_t* ds_packed;  // ds as a packed matrix: queries are outputs, places inner elements
+  uint16_t* ds_packed;  // ds as a packed matrix: queries are outputs, slots inner elements
 };
 
 struct BackwardRows {

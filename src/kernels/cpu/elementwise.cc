@@ -1,4 +1,4 @@
-// The loops of the elementwise operations: which rows, which heads, which places of the cache. What
+// The loops of the elementwise operations: which rows, which heads, which slots of the cache. What
 // happens inside a row comes from an instruction set's RowFunctions.
 #include "kernels/cpu/elementwise.h"
 
@@ -71,27 +71,26 @@ namespace {
 
 constexpr int kMaxHead = 256;
 
-void write_key(bf16_t* block, int place, const bf16_t* key, int head_dim) {
-  bf16_t* to = block + packed_index_bf16(place, 0, head_dim);
+void write_key(bf16_t* block, int slot, const bf16_t* key, int head_dim) {
+  bf16_t* to = block + packed_index_bf16(slot, 0, head_dim);
   for (int e = 0; e < head_dim; e += 2) std::memcpy(to + 16 * e, key + e, 4);
 }
 
-void write_value(bf16_t* leaf, int place, const bf16_t* value, int head_dim) {
-  bf16_t* to = leaf + packed_index_bf16(0, place % 32, 32);
+void write_value(bf16_t* leaf, int slot, const bf16_t* value, int head_dim) {
+  bf16_t* to = leaf + packed_index_bf16(0, slot % 32, 32);
   for (int e = 0; e < head_dim; ++e) to[e / 16 * 512 + e % 16 * 2] = value[e];
 }
 
-// Keys of eight places that begin at a multiple of eight, from rows of kMaxHead elements.
-void write_keys(bf16_t* block, int place, const bf16_t* keys, int head_dim) {
-  uint32_t* to = reinterpret_cast<uint32_t*>(block + packed_index_bf16(place, 0, head_dim));
+// Keys of eight slots that begin at a multiple of eight, from rows of kMaxHead elements.
+void write_keys(bf16_t* block, int slot, const bf16_t* keys, int head_dim) {
+  uint32_t* to = reinterpret_cast<uint32_t*>(block + packed_index_bf16(slot, 0, head_dim));
   for (int e = 0; e < head_dim; e += 16)
     transpose8(keys + e, kMaxHead * sizeof(bf16_t), to + e / 2 * 16, 16);
 }
 
-// The values of an even place and the one after it fill whole cache lines.
-void write_value_pair(bf16_t* leaf, int place, const bf16_t* even, const bf16_t* odd,
-                      int head_dim) {
-  bf16_t* to = leaf + packed_index_bf16(0, place % 32, 32);
+// The values of an even slot and the one after it fill whole cache lines.
+void write_value_pair(bf16_t* leaf, int slot, const bf16_t* even, const bf16_t* odd, int head_dim) {
+  bf16_t* to = leaf + packed_index_bf16(0, slot % 32, 32);
   for (int e = 0; e < head_dim; e += 16, to += 512) {
     if (e + 16 > head_dim) {
       for (int i = 0; i < head_dim - e; ++i) to[2 * i] = even[e + i], to[2 * i + 1] = odd[e + i];
@@ -150,27 +149,27 @@ void queries(const RowFunctions& rows, const QkvParams& p, int64_t begin, int64_
 
 constexpr int kChunk = 16;  // rows whose keys and values of one head are kept together
 
-// Whether writes w .. w + 7 are those of rows t .. t + 7 to places next to each other, the first a
+// Whether writes w .. w + 7 are those of rows t .. t + 7 to slots next to each other, the first a
 // multiple of eight.
-bool are_eight_places(const QkvParams& p, int w, int64_t t, int64_t end) {
-  if (p.write_place[w] % 8 != 0 || t + 8 > end) return false;
+bool are_eight_slots(const QkvParams& p, int w, int64_t t, int64_t end) {
+  if (p.write_slot[w] % 8 != 0 || t + 8 > end) return false;
   for (int i = 0; i < 8; ++i)
     if (p.write_begin[t + i] != w + i || p.write_begin[t + i + 1] != w + i + 1 ||
-        p.write_page[w + i] != p.write_page[w] || p.write_place[w + i] != p.write_place[w] + i)
+        p.write_block[w + i] != p.write_block[w] || p.write_slot[w + i] != p.write_slot[w] + i)
       return false;
   return true;
 }
 
 // Fetches the lines that write w touches, as far as the writes from `first` on have not.
-void fetch_places(const QkvParams& p, int group, int first, int w) {
+void fetch_slots(const QkvParams& p, int group, int first, int w) {
   const KvLayer& kv = p.kv;
-  const int place = p.write_place[w], page = p.write_page[w];
+  const int slot = p.write_slot[w], block = p.write_block[w];
   const bool is_same_panel =
-      w > first && p.write_page[w - 1] == page && p.write_place[w - 1] / 16 == place / 16;
-  const bf16_t* keys = kv.keys + kv.key_index(page, group, place, 0);
+      w > first && p.write_block[w - 1] == block && p.write_slot[w - 1] / 16 == slot / 16;
+  const bf16_t* keys = kv.keys + kv.key_index(block, group, slot, 0);
   for (int e = 0; e < kv.head_dim && !is_same_panel; e += 2) fetch_to_write(keys + 16 * e);
-  if (is_same_panel && place % 2 != 0) return;
-  const bf16_t* values = kv.values + kv.value_index(page, group, place, 0);
+  if (is_same_panel && slot % 2 != 0) return;
+  const bf16_t* values = kv.values + kv.value_index(block, group, slot, 0);
   for (int e = 0; e < kv.head_dim; e += 16) fetch_to_write(values + 32 * e);
 }
 
@@ -183,7 +182,7 @@ void cache_chunk(const RowFunctions& rows, const QkvParams& p, int64_t begin, in
   alignas(64) bf16_t keys[kChunk][kMaxHead], values[kChunk][kMaxHead];
   for (int64_t t = begin; t < end; ++t) {
     for (int w = p.write_begin[t]; w < p.write_begin[t + 1]; ++w)
-      fetch_places(p, group, p.write_begin[begin], w);
+      fetch_slots(p, group, p.write_begin[begin], w);
     transform.cos = p.cos + int64_t{p.positions[t]} * (e / 2);
     transform.sin = p.sin + int64_t{p.positions[t]} * (e / 2);
     if (!rows.key_value(transform, key.row(t), value.row(t), keys[t - begin], values[t - begin]))
@@ -197,28 +196,28 @@ void cache_chunk(const RowFunctions& rows, const QkvParams& p, int64_t begin, in
   int64_t t = begin;
   for (int w = p.write_begin[begin]; w < last; ++w) {
     t = row_of(w, t);
-    const int place = p.write_place[w], page = p.write_page[w];
-    bf16_t* first = kv.keys + kv.key_index(page, group, 0, 0);
-    if (e % 16 == 0 && are_eight_places(p, w, t, end)) {
-      write_keys(first, place, keys[t - begin], e);
+    const int slot = p.write_slot[w], block = p.write_block[w];
+    bf16_t* first = kv.keys + kv.key_index(block, group, 0, 0);
+    if (e % 16 == 0 && are_eight_slots(p, w, t, end)) {
+      write_keys(first, slot, keys[t - begin], e);
       w += 7, t += 7;
     } else {
-      write_key(first, place, keys[t - begin], e);
+      write_key(first, slot, keys[t - begin], e);
     }
   }
   t = begin;
   for (int w = p.write_begin[begin]; w < last; ++w) {
     t = row_of(w, t);
-    const int place = p.write_place[w], page = p.write_page[w];
-    bf16_t* leaf = kv.values + kv.value_index(page, group, place / 32 * 32, 0);
-    const bool is_pair = place % 2 == 0 && w + 1 < last && p.write_page[w + 1] == page &&
-                         p.write_place[w + 1] == place + 1;
+    const int slot = p.write_slot[w], block = p.write_block[w];
+    bf16_t* leaf = kv.values + kv.value_index(block, group, slot / 32 * 32, 0);
+    const bool is_pair = slot % 2 == 0 && w + 1 < last && p.write_block[w + 1] == block &&
+                         p.write_slot[w + 1] == slot + 1;
     if (!is_pair) {
-      write_value(leaf, place, values[t - begin], e);
+      write_value(leaf, slot, values[t - begin], e);
       continue;
     }
     const int64_t next = row_of(++w, t);
-    write_value_pair(leaf, place, values[t - begin], values[next - begin], e);
+    write_value_pair(leaf, slot, values[t - begin], values[next - begin], e);
   }
 }
 

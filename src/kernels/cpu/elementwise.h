@@ -1,4 +1,4 @@
-// Elementwise operations for the table of kernels: which rows, which heads, which places of the
+// Elementwise operations for the table of kernels: which rows, which heads, which slots of the
 // cache. What happens inside a row is one of the sets' RowFunctions.
 #pragma once
 

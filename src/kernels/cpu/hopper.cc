@@ -151,7 +151,7 @@ struct Queries {
   int count = 0;
   int64_t row[kBlockRows];
   int head[kBlockRows];
-  int64_t first[kBlockRows], last[kBlockRows];  // valid places
+  int64_t first[kBlockRows], last[kBlockRows];  // valid slots
 };
 
 struct State {
@@ -182,7 +182,7 @@ float sum64_of_split(const float* p) {
   return lane[0];
 }
 
-// Adds the split of places that begins at `base` to the state of every query with a valid place in
+// Adds the split of slots that begins at `base` to the state of every query with a valid slot in
 // it.
 template <PanelFunction* panel_function>
 void attend_split(const AttentionParams& p, const Queries& q,
@@ -191,44 +191,42 @@ void attend_split(const AttentionParams& p, const Queries& q,
   const KvLayer& kv = p.kv;
   const int32_t* table = p.tables[p.table_of[q.row[0]]];
   const int64_t begin = std::max(base, *std::min_element(q.first, q.first + q.count));
-  const int64_t end =
-      std::min(base + kSplitPlaces, *std::max_element(q.last, q.last + q.count) + 1);
-  const auto page = [&](int64_t place) { return table[place / kv.page_places]; };
+  const int64_t end = std::min(base + kSplitSlots, *std::max_element(q.last, q.last + q.count) + 1);
+  const auto block = [&](int64_t slot) { return table[slot / kv.block_size]; };
   const auto mask_of = [](int64_t from, int64_t to) {  // bits [from, to) of 16
     return (1u << std::clamp<int64_t>(to, 0, 16)) - (1u << std::clamp<int64_t>(from, 0, 16));
   };
 
-  alignas(64) Tile d[kSplitPlaces / kStep] = {};
+  alignas(64) Tile d[kSplitSlots / kStep] = {};
   const int q_steps = static_cast<int>(round_up(kv.head_dim, kStep) / kStep);
   for (int64_t j = begin / kStep * kStep; j < end; j += kStep)
     panel_function(q_inputs[0], q.count,
-                   kv.keys + kv.key_index(page(j), group, j % kv.page_places, 0), q_steps,
+                   kv.keys + kv.key_index(block(j), group, j % kv.block_size, 0), q_steps,
                    mask_of(begin - j, end - j), d[(j - base) / kStep]);
 
-  StepInput weights[kSplitPlaces / kStep][kBlockRows];
+  StepInput weights[kSplitSlots / kStep][kBlockRows];
   float max[kBlockRows], sum[kBlockRows];
   for (int r = 0; r < q.count; ++r) {
-    float scores[kSplitPlaces], probabilities[kSplitPlaces] = {};
-    bf16_t rounded[kSplitPlaces];
+    float scores[kSplitSlots], probabilities[kSplitSlots] = {};
+    bf16_t rounded[kSplitSlots];
     const int64_t from = std::max(q.first[r], base) - base;
-    const int64_t to = std::min(q.last[r] + 1, base + kSplitPlaces) - base;
-    for (int j = 0; j < kSplitPlaces; ++j) scores[j] = d[j / kStep][r][j % kStep] + 0.0f;
+    const int64_t to = std::min(q.last[r] + 1, base + kSplitSlots) - base;
+    for (int j = 0; j < kSplitSlots; ++j) scores[j] = d[j / kStep][r][j % kStep] + 0.0f;
     float largest = -std::numeric_limits<float>::infinity();
     for (int64_t j = from; j < to; ++j) largest = std::max(largest, scores[j]);
     max[r] = largest * c;
     if (from < to)
       exponentials(scores + from, c, max[r], probabilities + from, static_cast<int>(to - from));
     sum[r] = sum64_of_split(probabilities);
-    for (int j = 0; j < kSplitPlaces; ++j) rounded[j] = f32_to_bf16(probabilities[j]);
-    for (int s = 0; s < kSplitPlaces / kStep; ++s)
-      weights[s][r] = expand_input(rounded + s * kStep);
+    for (int j = 0; j < kSplitSlots; ++j) rounded[j] = f32_to_bf16(probabilities[j]);
+    for (int s = 0; s < kSplitSlots / kStep; ++s) weights[s][r] = expand_input(rounded + s * kStep);
   }
 
   float a[kBlockRows], b[kBlockRows];
-  bool has_place[kBlockRows];
+  bool has_slot[kBlockRows];
   for (int r = 0; r < q.count; ++r) {
-    has_place[r] = q.first[r] < base + kSplitPlaces && q.last[r] >= base;
-    if (!has_place[r]) continue;
+    has_slot[r] = q.first[r] < base + kSplitSlots && q.last[r] >= base;
+    if (!has_slot[r]) continue;
     if (!state.is_set[r]) {
       state.max[r] = max[r];
       state.sum[r] = sum[r];
@@ -245,18 +243,18 @@ void attend_split(const AttentionParams& p, const Queries& q,
     alignas(64) Tile o = {};
     for (int64_t j = begin / 32 * 32; j < end; j += 32)
       panel_function(weights[(j - base) / kStep], q.count,
-                     kv.values + kv.value_index(page(j), group, j % kv.page_places, e), 2, outputs,
+                     kv.values + kv.value_index(block(j), group, j % kv.block_size, e), 2, outputs,
                      o);
     const int width = static_cast<int>(std::min<int64_t>(kStep, kv.head_dim - e));
     for (int r = 0; r < q.count; ++r) {
       float* out = state.out[r] + e;
-      for (int i = 0; has_place[r] && i < width; ++i) {
+      for (int i = 0; has_slot[r] && i < width; ++i) {
         const float y = o[r][i] + 0.0f;
         out[i] = state.is_set[r] ? __builtin_fmaf(out[i], a[r], y * b[r]) : y;
       }
     }
   }
-  for (int r = 0; r < q.count; ++r) state.is_set[r] = state.is_set[r] || has_place[r];
+  for (int r = 0; r < q.count; ++r) state.is_set[r] = state.is_set[r] || has_slot[r];
 }
 
 template <PanelFunction* panel_function>
@@ -273,7 +271,7 @@ void attend(const PartialAttentionParams& partial, const Queries& q, int group) 
   State state;
   const int64_t first = *std::min_element(q.first, q.first + q.count);
   const int64_t last = *std::max_element(q.last, q.last + q.count);
-  for (int64_t base = first / kSplitPlaces * kSplitPlaces; base <= last; base += kSplitPlaces)
+  for (int64_t base = first / kSplitSlots * kSplitSlots; base <= last; base += kSplitSlots)
     attend_split<panel_function>(p, q, q_inputs, group, base, c, state);
   for (int r = 0; r < q.count; ++r) {
     bf16_t* out = static_cast<bf16_t*>(p.out.data) + q.row[r] * p.out.stride + q.head[r] * head_dim;
@@ -308,7 +306,7 @@ void partial_attention(const PartialAttentionParams& partial, const Execution& o
         q.row[q.count] = t;
         q.head[q.count] = group * per_group + h;
         q.last[q.count] = last;
-        q.first[q.count++] = first_place(partial, t);
+        q.first[q.count++] = first_slot(partial, t);
       }
     attend<panel_function>(partial, q, group);
     if (group == 0)  // pad columns

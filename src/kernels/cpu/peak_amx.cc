@@ -7,8 +7,8 @@
 
 namespace invar::cpu {
 
-// Ordinary operands, from 2^-3 to 1 and of both signs: zeros draw less current, and the clock rises
-// to a rate that no product of a model sees.
+// Ordinary operands, from 2^-3 to 1 and of both signs: zeros sample less current, and the clock
+// rises to a rate that no product of a model sees.
 int64_t peak_amx(int64_t rounds) {
   TileConfig config;
   for (int t = 0; t < 8; ++t) config.row_bytes[t] = 64, config.rows[t] = 16;

@@ -1,8 +1,8 @@
-// Attention by place (numerics 4) on a GPU, for both orders, any head size; of order `hopper` where
+// Attention by slot (numerics 4) on a GPU, for both orders, any head size; of order `hopper` where
 // attention_tiles.cu and attention_single.cu cannot.
 //
 // A block takes up to kQueries query heads that share a key/value head and a block table and walks
-// over the splits of 128 places: scores, then probabilities, then the weighted sum of values.
+// over the splits of 128 slots: scores, then probabilities, then the weighted sum of values.
 // Splits are independent, so the blocks of a cluster take neighbouring ones at the same time; then
 // each block merges, in ascending order, the splits of the queries that it owns. The orders differ
 // in who computes the two products, not in the rest.
@@ -30,15 +30,15 @@ constexpr int kPad = 8;  // words after each row of shared memory, against bank 
 enum class Merge : int { skip, set, join };
 
 struct Shared {
-  uint32_t q[kQueries][kMaxHeadDim / 2 + kPad];         // pairs of bf16
-  uint32_t weights[kQueries][kSplitPlaces / 2 + kPad];  // bf16 probabilities by place
-  float scores[kQueries][kSplitPlaces];
+  uint32_t q[kQueries][kMaxHeadDim / 2 + kPad];        // pairs of bf16
+  uint32_t weights[kQueries][kSplitSlots / 2 + kPad];  // bf16 probabilities by slot
+  float scores[kQueries][kSplitSlots];
   int64_t row[kQueries];
   int head[kQueries];
-  int64_t first[kQueries], last[kQueries];  // valid places
+  int64_t first[kQueries], last[kQueries];  // valid slots
   int64_t begin, end;                       // of all of them
-  // The block's split: whether a query has a place in it, m_s, l_s and o_s.
-  bool has_place[kQueries];
+  // The block's split: whether a query has a slot in it, m_s, l_s and o_s.
+  bool has_slot[kQueries];
   float split_max[kQueries], split_sum[kQueries];
   float split_out[kQueries][kMaxHeadDim];
   // The state of the queries that the block owns, M and L, and what the splits of the cluster's
@@ -58,16 +58,16 @@ struct Segment {
 };
 
 __device__ __forceinline__ const uint32_t* key_panel(const KvLayer& kv, const Segment& s,
-                                                     int64_t place) {
-  const int64_t page = s.table[place / kv.page_places];
+                                                     int64_t slot) {
+  const int64_t block = s.table[slot / kv.block_size];
   return reinterpret_cast<const uint32_t*>(kv.keys) +
-         kv.key_index(page, s.group, place % kv.page_places, 0) / 2;
+         kv.key_index(block, s.group, slot % kv.block_size, 0) / 2;
 }
 __device__ __forceinline__ const uint32_t* value_panel(const KvLayer& kv, const Segment& s,
-                                                       int64_t place, int64_t e) {
-  const int64_t page = s.table[place / kv.page_places];
+                                                       int64_t slot, int64_t e) {
+  const int64_t block = s.table[slot / kv.block_size];
   return reinterpret_cast<const uint32_t*>(kv.values) +
-         kv.value_index(page, s.group, place % kv.page_places, e) / 2;
+         kv.value_index(block, s.group, slot % kv.block_size, e) / 2;
 }
 
 __device__ __forceinline__ float low(uint32_t pair) {
@@ -78,42 +78,42 @@ __device__ __forceinline__ float high(uint32_t pair) {
 }
 
 // Operands of the tensor cores from a cache in rows, as load_outputs takes them from panels: 16
-// places with 16 head elements of step s as inner elements, and 16 head elements from e on with 16
-// places.
+// slots with 16 head elements of step s as inner elements, and 16 head elements from e on with 16
+// slots.
 __device__ __forceinline__ const uint32_t* row_at(const KvLayer& kv, const bf16_t* data,
-                                                  const Segment& s, int64_t place) {
-  const int64_t page = s.table[place / kv.page_places];
+                                                  const Segment& s, int64_t slot) {
+  const int64_t block = s.table[slot / kv.block_size];
   return reinterpret_cast<const uint32_t*>(data +
-                                           kv.row_index(page, s.group, place % kv.page_places, 0));
+                                           kv.row_index(block, s.group, slot % kv.block_size, 0));
 }
-__device__ __forceinline__ StepOutputs load_keys(const KvLayer& kv, const Segment& s, int64_t place,
+__device__ __forceinline__ StepOutputs load_keys(const KvLayer& kv, const Segment& s, int64_t slot,
                                                  int step, int lane) {
   const int word = step * 8 + lane % 4 * 2;
   uint2 pairs[2] = {};
   if (word * 2 < kv.row_elements())
     for (int i = 0; i < 2; ++i)
       pairs[i] = __ldg(
-          reinterpret_cast<const uint2*>(row_at(kv, kv.keys, s, place + lane / 4 * 2 + i) + word));
+          reinterpret_cast<const uint2*>(row_at(kv, kv.keys, s, slot + lane / 4 * 2 + i) + word));
   return {{pairs[0].x, pairs[1].x, pairs[0].y, pairs[1].y}};
 }
 __device__ __forceinline__ StepOutputs load_values(const KvLayer& kv, const Segment& s,
-                                                   int64_t place, int64_t e, int lane) {
+                                                   int64_t slot, int64_t e, int lane) {
   const int64_t word = e / 2 + lane / 4;
-  uint32_t at[4] = {};  // two neighbouring head elements of four neighbouring places
+  uint32_t at[4] = {};  // two neighbouring head elements of four neighbouring slots
   if (word * 2 < kv.row_elements())
     for (int i = 0; i < 4; ++i)
-      at[i] = __ldg(row_at(kv, kv.values, s, place + lane % 4 * 4 + i) + word);
+      at[i] = __ldg(row_at(kv, kv.values, s, slot + lane % 4 * 4 + i) + word);
   constexpr uint32_t kLow = 0x5410, kHigh = 0x7632;
   return {{__byte_perm(at[0], at[1], kLow), __byte_perm(at[0], at[1], kHigh),
            __byte_perm(at[2], at[3], kLow), __byte_perm(at[2], at[3], kHigh)}};
 }
 
-// The products of order `hopper`: warps take 16 places, then 16 head elements.
+// The products of order `hopper`: warps take 16 slots, then 16 head elements.
 struct TensorCores {
   __device__ static void scores(const KvLayer& kv, const Segment& s, int64_t base, Shared& shared) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
     const int steps = static_cast<int>(round_up(kv.head_dim, 16)) / 16;
-    for (int j = warp * 16; j < kSplitPlaces; j += kWarps * 16) {
+    for (int j = warp * 16; j < kSplitSlots; j += kWarps * 16) {
       if (base + j >= shared.end || base + j + 16 <= shared.begin) continue;
       float d[4] = {};
       for (int i = 0; i < steps; ++i)
@@ -130,12 +130,12 @@ struct TensorCores {
     for (int e = warp * 16; e < kv.head_dim; e += kWarps * 16) {
       float d[4] = {};
 #pragma unroll
-      for (int leaf = 0; leaf < kSplitPlaces / 32; ++leaf) {
-        const int64_t place = base + leaf * 32;
-        if (place >= shared.end || place + 32 <= shared.begin) continue;
+      for (int leaf = 0; leaf < kSplitSlots / 32; ++leaf) {
+        const int64_t slot = base + leaf * 32;
+        if (slot >= shared.end || slot + 32 <= shared.begin) continue;
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-          step(d, load_values(kv, s, place + i * 16, e, lane),
+          step(d, load_values(kv, s, slot + i * 16, e, lane),
                load_row(shared.weights[lane / 4], leaf * 2 + i, lane));
       }
 #pragma unroll
@@ -145,7 +145,7 @@ struct TensorCores {
   }
 };
 
-// The products of order `portable`: threads take places, then head elements.
+// The products of order `portable`: threads take slots, then head elements.
 struct CudaCores {
   __device__ static void scores(const KvLayer& kv, const Segment& s, int64_t base, Shared& shared) {
     const int j = threadIdx.x;
@@ -175,10 +175,10 @@ struct CudaCores {
                                  Shared& shared) {
     for (int e = threadIdx.x; e < kv.head_dim; e += kThreads) {
       float sum[kQueries] = {};
-      for (int leaf = 0; leaf < kSplitPlaces / 32; ++leaf) {
-        const int64_t place = base + leaf * 32;
-        if (place >= shared.end || place + 32 <= shared.begin) continue;
-        const uint32_t* panel = value_panel(kv, s, place, e / 16 * 16) + e % 16;
+      for (int leaf = 0; leaf < kSplitSlots / 32; ++leaf) {
+        const int64_t slot = base + leaf * 32;
+        if (slot >= shared.end || slot + 32 <= shared.begin) continue;
+        const uint32_t* panel = value_panel(kv, s, slot, e / 16 * 16) + e % 16;
         float even[kQueries] = {}, odd[kQueries] = {};
 #pragma unroll
         for (int i = 0; i < 16; ++i) {
@@ -199,18 +199,18 @@ struct CudaCores {
   }
 };
 
-// Probabilities of one split and their part of the state: a warp takes two queries, a lane places
+// Probabilities of one split and their part of the state: a warp takes two queries, a lane slots
 // lane, lane + 32, ...
 __device__ void probabilities(const Segment& s, int64_t base, float c, Shared& shared) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   for (int q = warp; q < kQueries; q += kWarps) {
     float p[4] = {};
     float top = -std::numeric_limits<float>::infinity();
-    const bool has_place =
-        q < s.count && shared.first[q] < base + kSplitPlaces && shared.last[q] >= base;
+    const bool has_slot =
+        q < s.count && shared.first[q] < base + kSplitSlots && shared.last[q] >= base;
     const auto is_valid = [&](int i) {
-      const int64_t place = base + lane + 32 * i;
-      return has_place && place >= shared.first[q] && place <= shared.last[q];
+      const int64_t slot = base + lane + 32 * i;
+      return has_slot && slot >= shared.first[q] && slot <= shared.last[q];
     };
 #pragma unroll
     for (int i = 0; i < 4; ++i)
@@ -227,7 +227,7 @@ __device__ void probabilities(const Segment& s, int64_t base, float c, Shared& s
 #pragma unroll
     for (int i = 0; i < 4; ++i) weights[lane + 32 * i] = f32_to_bf16(p[i]);
     if (lane == 0) {
-      shared.has_place[q] = has_place;
+      shared.has_slot[q] = has_slot;
       shared.split_max[q] = max;
       shared.split_sum[q] = sum;
     }
@@ -241,7 +241,7 @@ __device__ void merge_sums(const Shared* const* blocks, int count, int query, in
   for (int i = 0; i < count; ++i) {
     Merge& merge = shared.merge[owned][i];
     merge = Merge::skip;
-    if (!blocks[i]->has_place[query]) continue;
+    if (!blocks[i]->has_slot[query]) continue;
     const float max = blocks[i]->split_max[query], sum = blocks[i]->split_sum[query];
     if (!shared.is_set[owned]) {
       merge = Merge::set;
@@ -268,7 +268,7 @@ __device__ void cluster_wait() {
     cooperative_groups::this_cluster().sync();
 }
 
-// All places of the queries in shared.row and shared.head, which share the segment's cache.
+// All slots of the queries in shared.row and shared.head, which share the segment's cache.
 template <typename Cores, int kCluster>
 __device__ void attend(const AttentionParams& p, const Segment& s, float c, Shared& shared) {
   const int tid = threadIdx.x, head_dim = p.kv.head_dim;
@@ -278,7 +278,7 @@ __device__ void attend(const AttentionParams& p, const Segment& s, float c, Shar
     if (tid < s.count) {
       const int64_t last = p.positions[shared.row[tid]];
       shared.last[tid] = last;
-      shared.first[tid] = first_place(p, shared.row[tid]);
+      shared.first[tid] = first_slot(p, shared.row[tid]);
     }
   }
   const uint32_t* queries = reinterpret_cast<const uint32_t*>(p.q);
@@ -307,9 +307,9 @@ __device__ void attend(const AttentionParams& p, const Segment& s, float c, Shar
     blocks[i] =
         kCluster == 1 ? &shared : cooperative_groups::this_cluster().map_shared_rank(&shared, i);
   float state[kOwned][kElements] = {};
-  for (int64_t base0 = shared.begin / kSplitPlaces * kSplitPlaces; base0 < shared.end;
-       base0 += kCluster * kSplitPlaces) {
-    const int64_t base = base0 + rank * kSplitPlaces;
+  for (int64_t base0 = shared.begin / kSplitSlots * kSplitSlots; base0 < shared.end;
+       base0 += kCluster * kSplitSlots) {
+    const int64_t base = base0 + rank * kSplitSlots;
     if (base < shared.end) {
       Cores::scores(p.kv, s, base, shared);
       __syncthreads();
@@ -317,7 +317,7 @@ __device__ void attend(const AttentionParams& p, const Segment& s, float c, Shar
       __syncthreads();
       Cores::outputs(p.kv, s, base, shared);
     } else if (tid < kQueries) {
-      shared.has_place[tid] = false;
+      shared.has_slot[tid] = false;
     }
     cluster_wait<kCluster>();
     if (tid < kOwned) merge_sums(blocks, kCluster, rank + tid * kCluster, tid, shared);

@@ -37,7 +37,7 @@ __device__ __forceinline__ uint32_t pack_any_bf16(float low, float high) {
   return f32_to_bf16(low) | static_cast<uint32_t>(f32_to_bf16(high)) << 16;
 }
 
-// Keys or values as TMA reads them: {e, place, page * G + head}, boxes of 64 x a page.
+// Keys or values as TMA reads them: {e, slot, block * G + head}, boxes of 64 x a block.
 CUtensorMap cache_map(const KvLayer& kv, const bf16_t* data);
 
 // The factor of scores, log2(e) / sqrt(E).

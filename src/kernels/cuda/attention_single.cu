@@ -14,7 +14,7 @@ namespace invar::cuda {
 namespace {
 
 constexpr int kThreads = 160, kWorkers = 128, kQueries = 8;
-constexpr int kBoxBytes = kSplitPlaces * 128;
+constexpr int kBoxBytes = kSplitSlots * 128;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 // Where the results of splits wait: [row][head][split of the row].
@@ -39,8 +39,8 @@ struct Splits {
   int first, count;
 };
 __device__ __forceinline__ Splits splits_of(const AttentionParams& p, int64_t t) {
-  const int first = first_place(p, t) / kSplitPlaces;
-  return {first, p.positions[t] / kSplitPlaces + 1 - first};
+  const int first = first_slot(p, t) / kSplitSlots;
+  return {first, p.positions[t] / kSplitSlots + 1 - first};
 }
 
 template <int kHeadDim>
@@ -73,25 +73,25 @@ template <int kHeadDim>
 __device__ void fetch(const AttentionParams& p, const CUtensorMap& keys, const CUtensorMap& values,
                       Ring& ring, uint32_t base, int64_t t, int group, int begin, int end) {
   using S = Shape<kHeadDim>;
-  const int32_t* pages = p.tables[p.table_of[t]];
-  const int places = p.kv.page_places, per_split = kSplitPlaces / places;
-  const int first_page = first_place(p, t) / places, last_page = p.positions[t] / places;
+  const int32_t* blocks = p.tables[p.table_of[t]];
+  const int slots = p.kv.block_size, per_split = kSplitSlots / slots;
+  const int first_page = first_slot(p, t) / slots, last_page = p.positions[t] / slots;
   for (int split = begin; split < end; ++split) {
-    int page[kSplitPlaces / 32];
+    int block[kSplitSlots / 32];
 #pragma unroll
-    for (int j = 0; j < kSplitPlaces / 32; ++j)
-      if (j < per_split) page[j] = pages[min(max(split * per_split + j, first_page), last_page)];
+    for (int j = 0; j < kSplitSlots / 32; ++j)
+      if (j < per_split) block[j] = blocks[min(max(split * per_split + j, first_page), last_page)];
 #pragma unroll
     for (int which = 0; which < 2; ++which, ring.next()) {
       const uint32_t to = base + ring.stage * S::kStageBytes;
       barrier_wait(ring.empty_now(), ring.parity ^ 1);
       barrier_expect(ring.full_now(), S::kStageBytes);
 #pragma unroll
-      for (int j = 0; j < kSplitPlaces / 32; ++j)
+      for (int j = 0; j < kSplitSlots / 32; ++j)
         if (j < per_split)
           for (int c = 0; c < S::kBoxes; ++c)
-            load_box(to + c * kBoxBytes + j * places * 128, which ? values : keys, c * 64, 0,
-                     page[j] * p.kv.kv_heads + group, ring.full_now());
+            load_box(to + c * kBoxBytes + j * slots * 128, which ? values : keys, c * 64, 0,
+                     block[j] * p.kv.kv_heads + group, ring.full_now());
     }
   }
 }
@@ -136,10 +136,10 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
     return;
   }
 
-  // Lane l of warp w has queries l % 4 * 2 and the next; of places (and of head elements) 16w + l /
+  // Lane l of warp w has queries l % 4 * 2 and the next; of slots (and of head elements) 16w + l /
   // 4 and that + 8 of every 64.
-  const int query = lane % 4 * 2, place = warp * 16 + lane / 4;
-  const int first = first_place(p, t), last = p.positions[t];
+  const int query = lane % 4 * 2, slot = warp * 16 + lane / 4;
+  const int first = first_slot(p, t), last = p.positions[t];
   const uint64_t queries = describe_rows(shared_address(rest));
   float out[S::kBoxes][4] = {};
   float max[2] = {kMinusInfinity, kMinusInfinity}, sum[2] = {};
@@ -166,7 +166,7 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
     steps_wait<0>();
     release();
 
-    const int base_place = split * kSplitPlaces + place;
+    const int base_place = split * kSplitSlots + slot;
     float top[2] = {kMinusInfinity, kMinusInfinity};
     bool valid[2][2];
 #pragma unroll
@@ -192,12 +192,12 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
       for (int w = 0; w < 4; ++w) top[b] = fmaxf(top[b], maxima[w * kQueries + query + b]);
       split_max[b] = top[b] * work.c;
     }
-    float lanes[2][2];  // of sum64: place i adds i + 64
+    float lanes[2][2];  // of sum64: slot i adds i + 64
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
       for (int x = 0; x < 4; ++x) {
-        const int r = x / 2, b = x % 2, at = place + r * 8, q = query + b;
+        const int r = x / 2, b = x % 2, at = slot + r * 8, q = query + b;
         const float value =
             valid[h][r] ? exp2_any(__fmaf_rn(s[h][x], work.c, -split_max[b])) : 0.0f;
         lanes[r][b] = h == 0 ? value : lanes[r][b] + value;
@@ -206,8 +206,8 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
       }
 #pragma unroll
     for (int r = 0; r < 2; ++r)
-      *reinterpret_cast<float2*>(sums + (place + r * 8) * kQueries + query) = {lanes[r][0],
-                                                                               lanes[r][1]};
+      *reinterpret_cast<float2*>(sums + (slot + r * 8) * kQueries + query) = {lanes[r][0],
+                                                                              lanes[r][1]};
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     named_sync(1, kWorkers);
 
@@ -217,7 +217,7 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
     const uint32_t columns = base + ring.stage * S::kStageBytes;
     const uint64_t p_rows = describe_rows(shared_address(weights));
 #pragma unroll
-    for (int k = 0; k < kSplitPlaces / 16; ++k)
+    for (int k = 0; k < kSplitSlots / 16; ++k)
 #pragma unroll
       for (int c = 0; c < S::kBoxes; ++c)
         transposed_step<kQueries>(part[c], describe_columns(columns + c * kBoxBytes + k * 2048),
@@ -264,7 +264,7 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
       for (int c = 0; c < S::kBoxes; ++c)
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const int e = c * 64 + place + r * 8;
+          const int e = c * 64 + slot + r * 8;
           if (e < kHeadDim) work.parts.out[at * kHeadDim + e] = part[c][2 * r + b] + 0.0f;
         }
       if (tid < 4) work.parts.sums[at] = {split_max[b], split_sum[b]};
@@ -280,7 +280,7 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
     for (int c = 0; c < S::kBoxes; ++c)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int e = c * 64 + place + r * 8;
+        const int e = c * 64 + slot + r * 8;
         if (e < kHeadDim) to[e] = f32_to_bf16(out[c][2 * r + b] / sum[b]);
       }
   }

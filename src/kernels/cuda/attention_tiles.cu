@@ -11,7 +11,7 @@ namespace invar::cuda {
 namespace {
 
 constexpr int kThreads = 384, kMaxTileRows = 128, kStages = 2;
-constexpr int kBoxBytes = kSplitPlaces * 128;  // 64 columns of a split's places
+constexpr int kBoxBytes = kSplitSlots * 128;  // 64 columns of a split's slots
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 // What the warpgroups do next: rows [begin, end) of a tile, which share a table.
@@ -19,8 +19,8 @@ struct Task {
   int64_t first_row;     // the tile's, in the batch
   int head;              // the first warpgroup's
   int split, splits;     // the first one, and how many; none: there is nothing left to do
-  int all_from, all_to;  // places that every row sees
-  int first[kMaxTileRows], last[kMaxTileRows];  // places that a row sees; none outside of the task
+  int all_from, all_to;  // slots that every row sees
+  int first[kMaxTileRows], last[kMaxTileRows];  // slots that a row sees; none outside of the task
 };
 
 // How the batch is cut into tiles. Blocks take them in turns, the later rows first: they take
@@ -63,8 +63,8 @@ __device__ void fetch(const AttentionParams& p, const TileWork& work, const CUte
   const int items = work.items(groups), blocks = gridDim.x;
   wait_for_kernels_before();
   for (int turn = 0; turn * blocks < items; ++turn) {
-    const int place = static_cast<int>(turn % 2 ? blocks - 1 - blockIdx.x : blockIdx.x);
-    const int item = turn * blocks + place;
+    const int slot = static_cast<int>(turn % 2 ? blocks - 1 - blockIdx.x : blockIdx.x);
+    const int item = turn * blocks + slot;
     if (item >= items) continue;
     const int group = item % groups, job = item / groups;
     const int64_t t0 = int64_t{work.tiles - 1 - job / work.pairs} * work.tile_rows;
@@ -89,7 +89,7 @@ __device__ void fetch(const AttentionParams& p, const TileWork& work, const CUte
         first[n] = 0;
         last[n] = -1;
         if (row < begin || row >= end) continue;
-        first[n] = first_place(p, t0 + row);
+        first[n] = first_slot(p, t0 + row);
         last[n] = p.positions[t0 + row];
         lowest = min(lowest, first[n]);
         highest = max(highest, last[n]);
@@ -100,7 +100,7 @@ __device__ void fetch(const AttentionParams& p, const TileWork& work, const CUte
       highest = warp_highest(highest);
       all_from = warp_highest(all_from);
       all_to = warp_lowest(all_to);
-      const int split = lowest / kSplitPlaces, splits = highest / kSplitPlaces + 1 - split;
+      const int split = lowest / kSplitSlots, splits = highest / kSplitSlots + 1 - split;
       barrier_wait(task_ring.empty, task_ring.parity ^ 1);
 #pragma unroll
       for (int n = 0; n < kMaxTileRows / kWarp; ++n) {
@@ -126,14 +126,14 @@ __device__ void fetch(const AttentionParams& p, const TileWork& work, const CUte
       }
       task_ring.parity ^= 1;
 
-      // Pages outside of the rows' places need not exist: the nearest that does is read instead.
-      const int32_t* pages = p.tables[table];
-      const int page_places = p.kv.page_places, per_split = kSplitPlaces / page_places;
-      const int first_page = lowest / page_places, last_page = highest / page_places;
+      // Blocks outside of the rows' slots need not exist: the nearest that does is read instead.
+      const int32_t* blocks = p.tables[table];
+      const int block_size = p.kv.block_size, per_split = kSplitSlots / block_size;
+      const int first_page = lowest / block_size, last_page = highest / block_size;
       int window = 0;
       for (int i = 0; i < splits; ++i) {
         const int at = i * per_split % kWarp, page0 = (split + i) * per_split;
-        if (at == 0) window = pages[min(max(page0 + lane, first_page), last_page)];
+        if (at == 0) window = blocks[min(max(page0 + lane, first_page), last_page)];
         for (int which = 0; which < 2; ++which) {
           Ring& ring = which ? value_ring : key_ring;
           const CUtensorMap& map = which ? values : keys;
@@ -142,11 +142,11 @@ __device__ void fetch(const AttentionParams& p, const TileWork& work, const CUte
           barrier_wait(ring.empty_now(), ring.parity ^ 1);
           if (lane == 0) barrier_expect(ring.full_now(), S::kStageBytes);
           for (int j = 0; j < per_split; ++j) {
-            const int page = __shfl_sync(kAllLanes, window, at + j);
+            const int block = __shfl_sync(kAllLanes, window, at + j);
             if (lane == 0)
               for (int c = 0; c < S::kBoxes; ++c)
-                load_box(to + c * kBoxBytes + j * page_places * 128, map, c * 64, 0,
-                         page * groups + group, ring.full_now());
+                load_box(to + c * kBoxBytes + j * block_size * 128, map, c * 64, 0,
+                         block * groups + group, ring.full_now());
           }
           ring.next();
         }
@@ -277,7 +277,7 @@ __device__ __forceinline__ void sums(const float (&p)[64], float (&sum)[2]) {
 }
 
 struct RowRange {
-  int first[2], last[2];  // valid places of the lane's two rows
+  int first[2], last[2];  // valid slots of the lane's two rows
 };
 
 // From the scores of the split at `base` to its probabilities, in place, and the state after it.
@@ -286,11 +286,11 @@ __device__ __forceinline__ void probabilities(float (&s)[64], int base, const Ro
   // What the tensor cores wrote is looked at as integers only from here on.
 #pragma unroll
   for (int x = 0; x < 64; ++x) asm volatile("" : "+f"(s[x])::"memory");
-  bool has_place[2] = {true, true};
+  bool has_slot[2] = {true, true};
   if (is_partial) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      has_place[r] = range.last[r] >= base && range.first[r] < base + kSplitPlaces;
+      has_slot[r] = range.last[r] >= base && range.first[r] < base + kSplitSlots;
       const int last = range.last[r] - base - lane % 4 * 2,
                 first = range.first[r] - base - lane % 4 * 2;
 #pragma unroll
@@ -306,10 +306,10 @@ __device__ __forceinline__ void probabilities(float (&s)[64], int base, const Ro
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     max[r] = top[r] * c;
-    minus[r] = has_place[r] ? -max[r] : 0.0f;
+    minus[r] = has_slot[r] ? -max[r] : 0.0f;
     is_low = is_low || __fmaf_rn(lowest[r], c, minus[r]) < -126.0f;
     // Below 2^29 the rounding of max cannot make an argument of 128; infinities and NaN are not.
-    is_odd = is_odd || (has_place[r] && !(fabsf(max[r]) < 0x1p29f));
+    is_odd = is_odd || (has_slot[r] && !(fabsf(max[r]) < 0x1p29f));
   }
   if (__any_sync(kAllLanes, is_odd)) {
 #pragma unroll
@@ -325,10 +325,10 @@ __device__ __forceinline__ void probabilities(float (&s)[64], int base, const Ro
   for (int r = 0; r < 2; ++r) {
     const float e = exp2_below_128(-fabsf(state.max[r] - max[r]));
     const bool is_higher = max[r] > state.max[r];
-    state.a[r] = is_higher && has_place[r] ? e : 1.0f;
-    state.b[r] = !has_place[r] ? -0.0f : is_higher ? 1.0f : e;
-    state.zero[r] = has_place[r] ? 0.0f : -0.0f;
-    state.max[r] = has_place[r] ? fmaxf(state.max[r], max[r]) : state.max[r];
+    state.a[r] = is_higher && has_slot[r] ? e : 1.0f;
+    state.b[r] = !has_slot[r] ? -0.0f : is_higher ? 1.0f : e;
+    state.zero[r] = has_slot[r] ? 0.0f : -0.0f;
+    state.max[r] = has_slot[r] ? fmaxf(state.max[r], max[r]) : state.max[r];
     state.sum[r] = __fmaf_rn(state.sum[r], state.a[r], sum[r] * state.b[r]);
   }
 }
@@ -401,7 +401,7 @@ __device__ void attend(const AttentionParams& p, const TileWork& work, uint32_t 
     const RowRange range = {{task.first[row], task.first[row + 8]},
                             {task.last[row], task.last[row + 8]}};
     const int64_t t = task.first_row + row;
-    int at = task.split * kSplitPlaces;
+    int at = task.split * kSplitSlots;
 
     float s[64], out[S::kFirst / 2], part[S::kFirst / 2];
     float out2[kSecond > 0 ? kSecond / 2 : 4], part2[kSecond > 0 ? kSecond / 2 : 4];
@@ -418,8 +418,8 @@ __device__ void attend(const AttentionParams& p, const TileWork& work, uint32_t 
       steps_begin();
 #pragma unroll
       for (int k = 0; k < S::kSteps; ++k)
-        product_step<kSplitPlaces>(s, queries + k / 4 * (64 * 8) + k % 4 * 2,
-                                   keys + k / 4 * (kBoxBytes / 16) + k % 4 * 2, k != 0);
+        product_step<kSplitSlots>(s, queries + k / 4 * (64 * 8) + k % 4 * 2,
+                                  keys + k / 4 * (kBoxBytes / 16) + k % 4 * 2, k != 0);
       steps_commit();
     };
     const auto values_at = [&](int half) {
@@ -449,9 +449,9 @@ __device__ void attend(const AttentionParams& p, const TileWork& work, uint32_t 
       ring.next();
     };
     const auto soften = [&] {
-      const bool is_partial = at + kSplitPlaces - 1 > all_to || at < all_from;
+      const bool is_partial = at + kSplitSlots - 1 > all_to || at < all_from;
       probabilities(s, at, range, is_partial, lane, c, state);
-      at += kSplitPlaces;
+      at += kSplitSlots;
     };
     const auto pack = [&] {
 #pragma unroll
@@ -580,12 +580,12 @@ float score_factor(int head_dim) {
 }
 
 CUtensorMap cache_map(const KvLayer& kv, const bf16_t* data) {
-  constexpr uint64_t kAnyPages = uint64_t{1} << 31;  // a table names only pages that exist
+  constexpr uint64_t kAnyBlocks = uint64_t{1} << 31;  // a table names only blocks that exist
   const uint64_t row = static_cast<uint64_t>(kv.row_elements()) * sizeof(bf16_t),
-                 places = static_cast<uint64_t>(kv.page_places);
-  return tensor_map<3>(data, {.sizes = {static_cast<uint64_t>(kv.head_dim), places, kAnyPages},
-                              .strides = {row, row * places},
-                              .box = {64, static_cast<uint32_t>(kv.page_places), 1}});
+                 slots = static_cast<uint64_t>(kv.block_size);
+  return tensor_map<3>(data, {.sizes = {static_cast<uint64_t>(kv.head_dim), slots, kAnyBlocks},
+                              .strides = {row, row * slots},
+                              .box = {64, static_cast<uint32_t>(kv.block_size), 1}});
 }
 
 }  // namespace invar::cuda

@@ -110,9 +110,9 @@ __global__ void qkv_kernel(QkvParams p) {
   for (int i = lane; i < e; i += kWarp) {
     if (!is_finite(head[i]) || !is_finite(value[i])) p.non_finite[t] = true;
     for (int w = p.write_begin[t]; w < p.write_begin[t + 1]; ++w) {
-      const int page = p.write_page[w], place = p.write_place[w];
-      p.kv.keys[p.kv.key_index(page, g, place, i)] = f32_to_cached_bf16(head[i]);
-      p.kv.values[p.kv.value_index(page, g, place, i)] = f32_to_cached_bf16(value[i]);
+      const int block = p.write_block[w], slot = p.write_slot[w];
+      p.kv.keys[p.kv.key_index(block, g, slot, i)] = f32_to_cached_bf16(head[i]);
+      p.kv.values[p.kv.value_index(block, g, slot, i)] = f32_to_cached_bf16(value[i]);
     }
   }
 }
@@ -128,16 +128,16 @@ __global__ void add_kernel(AddParams p) {
 }
 
 // One block per key/value head; copies in order.
-__global__ void copy_places_kernel(CopyPlacesParams p) {
+__global__ void copy_slots_kernel(CopySlotsParams p) {
   const KvLayer& kv = p.kv;
   const int64_t g = blockIdx.x;
   for (int64_t n = 0; n < p.count; ++n) {
-    const PlaceCopy c = p.copies[n];
+    const SlotCopy c = p.copies[n];
     const int64_t elements = int64_t{c.end - c.begin} * kv.head_dim;
     for (int64_t i = threadIdx.x; i < elements; i += kThreads) {
-      const int64_t place = c.begin + i / kv.head_dim, e = i % kv.head_dim;
-      kv.keys[kv.key_index(c.to, g, place, e)] = kv.keys[kv.key_index(c.from, g, place, e)];
-      kv.values[kv.value_index(c.to, g, place, e)] = kv.values[kv.value_index(c.from, g, place, e)];
+      const int64_t slot = c.begin + i / kv.head_dim, e = i % kv.head_dim;
+      kv.keys[kv.key_index(c.to, g, slot, e)] = kv.keys[kv.key_index(c.from, g, slot, e)];
+      kv.values[kv.value_index(c.to, g, slot, e)] = kv.values[kv.value_index(c.from, g, slot, e)];
     }
     __syncthreads();
   }
@@ -255,9 +255,9 @@ void add(const AddParams& p, const Execution& on) {
   cuda_launched("add");
 }
 
-void copy_places(const CopyPlacesParams& p, const Execution& on) {
-  copy_places_kernel<<<p.kv.kv_heads, kThreads, 0, stream_of(on)>>>(p);
-  cuda_launched("copy_places");
+void copy_slots(const CopySlotsParams& p, const Execution& on) {
+  copy_slots_kernel<<<p.kv.kv_heads, kThreads, 0, stream_of(on)>>>(p);
+  cuda_launched("copy_slots");
 }
 
 void log_sum_exp(const LogitsParams& p, const Execution& on) {

@@ -68,7 +68,7 @@ Kernels table() {
           .qkv_product = nullptr,
           .attention = attention<order>,
           .add = add,
-          .copy_places = copy_places,
+          .copy_slots = copy_slots,
           .log_sum_exp = log_sum_exp,
           .sample = sample};
 }

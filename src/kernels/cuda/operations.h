@@ -9,7 +9,7 @@ void embed(const EmbedParams& p, const Execution& on);
 void rms_norm(const RmsNormParams& p, const Execution& on);
 void qkv(const QkvParams& p, const Execution& on);
 void add(const AddParams& p, const Execution& on);
-void copy_places(const CopyPlacesParams& p, const Execution& on);
+void copy_slots(const CopySlotsParams& p, const Execution& on);
 void sample(const SampleParams& p, const Execution& on);
 void log_sum_exp(const LogitsParams& p, const Execution& on);
 

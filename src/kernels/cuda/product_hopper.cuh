@@ -177,7 +177,7 @@ struct TileGrid {
   struct Place {
     int row, column;
   };
-  __device__ Place place(int tile) const {
+  __device__ Place slot(int tile) const {
     const int per_group = kGroup * column_tiles, group = tile / per_group, rest = tile % per_group;
     const int left = row_tiles - group * kGroup, height = left < kGroup ? left : kGroup;
     return {group * kGroup + rest % height, rest / height};

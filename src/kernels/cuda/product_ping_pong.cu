@@ -36,7 +36,7 @@ __global__ __launch_bounds__(kThreads,
     if (tid == 0) {
       wait_for_kernels_before();
       for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        const auto [row, column] = grid.place(tile);
+        const auto [row, column] = grid.slot(tile);
         const int first_row = static_cast<int>(grid.first_row(row));
         for (int slice = 0; slice < grid.slices; ++slice, ring.next()) {
           const uint32_t to = base + ring.stage * kStageBytes, full = ring.full_now();
@@ -81,7 +81,7 @@ __global__ __launch_bounds__(kThreads,
       steps_wait<0>();
       if (lane == 0) barrier_arrive(ring.empty + 8 * previous);
       wait_for_kernels_before();
-      const auto [row, column] = grid.place(tile);
+      const auto [row, column] = grid.slot(tile);
       const int64_t own = int64_t{row} * kTileRows, t = grid.first_row(row) + warp * 16 + lane / 4;
       const int first = column * (kColumns / End::kMatrices) + lane % 4 * 2;
       end.template tile<kColumns>(upper, t, first, own, grid.rows);

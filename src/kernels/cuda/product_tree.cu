@@ -80,7 +80,7 @@ __global__ __launch_bounds__(kThreads, 1) void tree_kernel(const __grid_constant
     if (tid == 0) {
       wait_for_kernels_before();
       for (int tile = blockIdx.x / kBlocks; tile < tiles; tile += step) {
-        const auto [row, column] = grid.place(tile);
+        const auto [row, column] = grid.slot(tile);
         const int first_row = static_cast<int>(grid.first_row(row));
         for (int run = rank * runs; run < (rank + 1) * runs; ++run)
           for (int slice = 0; slice < grid.slices; ++slice, ring.next()) {
@@ -160,7 +160,7 @@ __global__ __launch_bounds__(kThreads, 1) void tree_kernel(const __grid_constant
         }
       }
       wait_for_kernels_before();
-      const auto [row, column] = grid.place(tile);
+      const auto [row, column] = grid.slot(tile);
       end.tile<kColumns>(d, grid.first_row(row) + half * 64 + warp * 16 + lane / 4,
                          column * kColumns + lane % 4 * 2, int64_t{row} * kTileRows, grid.rows);
     }

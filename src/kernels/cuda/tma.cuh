@@ -178,7 +178,7 @@ __device__ __forceinline__ void wait_for_kernels_before() {
 // `strides` bytes from one to the next along the others, multiples of 16. A copy takes a box of
 // `box` elements, 64 of the dense dimension; what lies outside of the array is read as zeros. In
 // shared memory a box is rows of 128 bytes at a multiple of 1024, the 16-byte chunk c of row r in
-// place c ^ (r % 8).
+// slot c ^ (r % 8).
 template <int kDims>
 struct TensorShape {
   uint64_t sizes[kDims];

@@ -1,12 +1,12 @@
-// Steps (wgmma_steps.cuh) of attention's second product, whose inner elements are places: values
-// lie in rows of places, so the instruction reads them transposed.
+// Steps (wgmma_steps.cuh) of attention's second product, whose inner elements are slots: values
+// lie in rows of slots, so the instruction reads them transposed.
 #pragma once
 
 #include "kernels/cuda/wgmma_steps.cuh"
 
 namespace invar::cuda {
 
-// 64 columns of rows of places, as TMA puts them there, with the rows as inner elements. Adding 128
+// 64 columns of rows of slots, as TMA puts them there, with the rows as inner elements. Adding 128
 // moves on by one step of 16 rows.
 __device__ __forceinline__ uint64_t describe_columns(uint32_t address) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kEightRows = uint64_t{1024 >> 4} << 32,
@@ -15,7 +15,7 @@ __device__ __forceinline__ uint64_t describe_columns(uint32_t address) {
 }
 
 // d = (keep ? d : +0) + a * b: a are 64 rows of 16 weights in registers, those of lane l of warp w
-// {row 16w + l / 4, places l % 4 * 2 and the next; row + 8; places + 8; both}, b kColumns columns.
+// {row 16w + l / 4, slots l % 4 * 2 and the next; row + 8; slots + 8; both}, b kColumns columns.
 template <int kColumns>
 __device__ void values_step(float (&d)[kColumns / 2], const uint32_t (&a)[4], uint64_t b, int keep);
 

@@ -1,4 +1,4 @@
-// Attention by place: numerics 4, one query head of one row at a time.
+// Attention by slot: numerics 4, one query head of one row at a time.
 #include <algorithm>
 
 #include "kernels/reference/reference.h"
@@ -8,7 +8,7 @@ namespace invar::reference {
 
 namespace {
 
-// What one split of 128 places contributes to one query head.
+// What one split of 128 slots contributes to one query head.
 struct SplitResult {
   float max = 0;        // m_s
   float sum = 0;        // l_s
@@ -19,26 +19,26 @@ class Reader {
  public:
   Reader(const KvLayer& kv, const int32_t* table, int64_t group)
       : kv_(kv), table_(table), group_(group) {}
-  bf16_t key(int64_t place, int64_t e) const {
-    return kv_.keys[kv_.key_index(page(place), group_, place % kv_.page_places, e)];
+  bf16_t key(int64_t slot, int64_t e) const {
+    return kv_.keys[kv_.key_index(block(slot), group_, slot % kv_.block_size, e)];
   }
-  bf16_t value(int64_t place, int64_t e) const {
-    return kv_.values[kv_.value_index(page(place), group_, place % kv_.page_places, e)];
+  bf16_t value(int64_t slot, int64_t e) const {
+    return kv_.values[kv_.value_index(block(slot), group_, slot % kv_.block_size, e)];
   }
 
  private:
-  int64_t page(int64_t place) const { return table_[place / kv_.page_places]; }
+  int64_t block(int64_t slot) const { return table_[slot / kv_.block_size]; }
   const KvLayer& kv_;
   const int32_t* table_;
   int64_t group_;
 };
 
-// Places [first, last] of the split that begins at `base` are valid; there is at least one.
+// Slots [first, last] of the split that begins at `base` are valid; there is at least one.
 template <Order order>
 SplitResult attend_split(const Reader& read, const bf16_t* q, int head_dim, float c, int64_t base,
                          int64_t first, int64_t last) {
   SplitResult result;
-  float d[kSplitPlaces], p[kSplitPlaces] = {};
+  float d[kSplitSlots], p[kSplitSlots] = {};
   bf16_t column[256];
   float max = -std::numeric_limits<float>::infinity();
   for (int64_t j = first; j <= last; ++j) {
@@ -51,12 +51,12 @@ SplitResult attend_split(const Reader& read, const bf16_t* q, int head_dim, floa
     p[j - base] = math::exp2(__builtin_fmaf(d[j - base], c, -result.max));
   result.sum = orders::sum64(p);
 
-  bf16_t weights[kSplitPlaces];
-  for (int j = 0; j < kSplitPlaces; ++j) weights[j] = f32_to_bf16(p[j]);
+  bf16_t weights[kSplitSlots];
+  for (int j = 0; j < kSplitSlots; ++j) weights[j] = f32_to_bf16(p[j]);
   for (int e = 0; e < head_dim; ++e) {
-    bf16_t values[kSplitPlaces] = {};  // an invalid place adds an exact zero, whatever it holds
+    bf16_t values[kSplitSlots] = {};  // an invalid slot adds an exact zero, whatever it holds
     for (int64_t j = first; j <= last; ++j) values[j - base] = read.value(j, e);
-    result.out[e] = orders::dot(order, weights, values, kSplitPlaces);
+    result.out[e] = orders::dot(order, weights, values, kSplitSlots);
   }
   return result;
 }
@@ -91,13 +91,13 @@ void partial_attention(const PartialAttentionParams& partial, const Execution& o
       const Reader read(p.kv, p.tables[p.table_of[t]], h / (p.heads / p.kv.kv_heads));
       const bf16_t* q = p.q + (t * p.heads + h) * padded;
       const int64_t last = p.positions[t];
-      const int64_t first = first_place(partial, t);
+      const int64_t first = first_slot(partial, t);
       SplitResult state;
       bool is_first = true;
-      for (int64_t base = first / kSplitPlaces * kSplitPlaces; base <= last; base += kSplitPlaces) {
+      for (int64_t base = first / kSplitSlots * kSplitSlots; base <= last; base += kSplitSlots) {
         const SplitResult split =
             attend_split<order>(read, q, head_dim, c, base, std::max(first, base),
-                                std::min<int64_t>(last, base + kSplitPlaces - 1));
+                                std::min<int64_t>(last, base + kSplitSlots - 1));
         if (is_first)
           state = split;
         else

@@ -15,7 +15,7 @@ struct Sequence {
   int64_t size() const { return end - begin; }
 };
 
-// p and ds of one query head: [query][place], bf16, zero where a place is invalid.
+// p and ds of one query head: [query][slot], bf16, zero where a slot is invalid.
 struct Weights {
   std::vector<bf16_t> p, ds;
 };
@@ -36,9 +36,9 @@ class HeadBackward {
     const KvLayer& kv = f_.kv;
     for (int64_t j = 0; j < sequence.size(); ++j)
       for (int64_t e = 0; e < e_; ++e) {
-        const int64_t page = table[j / kv.page_places], place = j % kv.page_places;
-        keys_.push_back(kv.keys[kv.key_index(page, group, place, e)]);
-        values_.push_back(kv.values[kv.value_index(page, group, place, e)]);
+        const int64_t block = table[j / kv.block_size], slot = j % kv.block_size;
+        keys_.push_back(kv.keys[kv.key_index(block, group, slot, e)]);
+        values_.push_back(kv.values[kv.value_index(block, group, slot, e)]);
       }
   }
 
@@ -116,7 +116,7 @@ class HeadBackward {
   const Sequence sequence_;
   const int group_;
   const int64_t e_;
-  std::vector<bf16_t> keys_, values_;  // [place][E]
+  std::vector<bf16_t> keys_, values_;  // [slot][E]
 };
 
 }  // namespace

@@ -107,9 +107,9 @@ void qkv(const QkvParams& p, const Execution& on) {
         if (!is_finite(head[i]) || !is_finite(value[i])) p.non_finite[t] = true;
       for (int w = p.write_begin[t]; w < p.write_begin[t + 1]; ++w)
         for (int i = 0; i < e; ++i) {
-          const int page = p.write_page[w], place = p.write_place[w];
-          p.kv.keys[p.kv.key_index(page, g, place, i)] = f32_to_cached_bf16(head[i]);
-          p.kv.values[p.kv.value_index(page, g, place, i)] = f32_to_cached_bf16(value[i]);
+          const int block = p.write_block[w], slot = p.write_slot[w];
+          p.kv.keys[p.kv.key_index(block, g, slot, i)] = f32_to_cached_bf16(head[i]);
+          p.kv.values[p.kv.value_index(block, g, slot, i)] = f32_to_cached_bf16(value[i]);
         }
     }
   }
@@ -125,17 +125,17 @@ void add(const AddParams& p, const Execution& on) {
     }
 }
 
-void copy_places(const CopyPlacesParams& p, const Execution& on) {
+void copy_slots(const CopySlotsParams& p, const Execution& on) {
   const KvLayer& kv = p.kv;
   const auto [first, last] = on.share.of(kv.kv_heads);
   for (int64_t g = first; g < last; ++g)
     for (int64_t i = 0; i < p.count; ++i) {
-      const PlaceCopy& c = p.copies[i];
-      for (int64_t place = c.begin; place < c.end; ++place)
+      const SlotCopy& c = p.copies[i];
+      for (int64_t slot = c.begin; slot < c.end; ++slot)
         for (int64_t e = 0; e < kv.head_dim; ++e) {
-          kv.keys[kv.key_index(c.to, g, place, e)] = kv.keys[kv.key_index(c.from, g, place, e)];
-          kv.values[kv.value_index(c.to, g, place, e)] =
-              kv.values[kv.value_index(c.from, g, place, e)];
+          kv.keys[kv.key_index(c.to, g, slot, e)] = kv.keys[kv.key_index(c.from, g, slot, e)];
+          kv.values[kv.value_index(c.to, g, slot, e)] =
+              kv.values[kv.value_index(c.from, g, slot, e)];
         }
     }
 }

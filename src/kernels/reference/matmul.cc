@@ -143,7 +143,7 @@ Kernels table(Order order) {
           .partial_attention =
               portable ? partial_attention<Order::portable> : partial_attention<Order::hopper>,
           .add = add,
-          .copy_places = copy_places,
+          .copy_slots = copy_slots,
           .round_in_place = round_in_place,
           .log_sum_exp = log_sum_exp,
           .sample = sample};

@@ -17,7 +17,7 @@ void attention(const AttentionParams& p, const Execution& on);
 template <Order order>
 void partial_attention(const PartialAttentionParams& p, const Execution& on);
 void add(const AddParams& p, const Execution& on);
-void copy_places(const CopyPlacesParams& p, const Execution& on);
+void copy_slots(const CopySlotsParams& p, const Execution& on);
 void round_in_place(const RoundInPlaceParams& p, const Execution& on);
 void log_sum_exp(const LogitsParams& p, const Execution& on);
 void sample(const SampleParams& p, const Execution& on);

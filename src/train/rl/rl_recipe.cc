@@ -49,7 +49,7 @@ void read_engine(TomlSection section, EngineOptions& engine) {
   section.get("scheduler", engine.scheduler.policy);
   section.get("max_num_seqs", engine.scheduler.max_num_seqs, 1, 65536);
   section.get("max_num_batched_tokens", engine.scheduler.max_num_batched_tokens, 1, 1 << 20);
-  section.get("page_places", engine.page_places, 32, 128);
+  section.get("block_size", engine.block_size, 32, 128);
   section.get("prefix_caching", engine.prefix_caching);
   section.finish();
 }
@@ -91,7 +91,7 @@ RlRecipe read_rl_recipe(const std::string& path) {
   TomlSection sampler = root.section("sampler");
   read_sampler(sampler, r.sampler);
   sampler.finish();
-  r.engine.page_places = 32;
+  r.engine.block_size = 32;
   read_engine(root.section("engine"), r.engine);
   read_training(root.section("training"), r.trainer);
   r.trainer.rows = r.trainer.groups * r.trainer.batch_rows;

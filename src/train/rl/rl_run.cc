@@ -206,10 +206,10 @@ class Run {
     const std::vector<float> found = trainer.log_probabilities(packed.rows, &entropies);
     Scores scores;
     double tokens = 0;
-    for (const PackedAnswers::Place& place : packed.places) {
-      const auto first = found.begin() + place.index(recipe_.trainer.context);
-      scores.log_probabilities.emplace_back(first, first + place.tokens);
-      tokens += place.tokens;
+    for (const PackedAnswers::Place& slot : packed.slots) {
+      const auto first = found.begin() + slot.index(recipe_.trainer.context);
+      scores.log_probabilities.emplace_back(first, first + slot.tokens);
+      tokens += slot.tokens;
     }
     for (const float entropy : entropies) scores.entropy += double{entropy} / tokens;
     return scores;
@@ -273,8 +273,8 @@ class Run {
       const Answer& answer = rollout.answers[i];
       const auto tokens = static_cast<double>(answer.tokens.size());
       const double share = policy.method == Method::grpo ? 1.0 / tokens : 1.0;
-      const auto& place = lesson.places[n];
-      float* weights = &lesson.rows[place.row].weights[static_cast<size_t>(place.first)];
+      const auto& slot = lesson.slots[n];
+      float* weights = &lesson.rows[slot.row].weights[static_cast<size_t>(slot.first)];
       for (size_t t = 0; t < answer.tokens.size(); ++t) {
         const float trainer = scores.log_probabilities[i][t];
         double weight = correction_weight(policy, advantages[i],

@@ -1,5 +1,5 @@
 // Answers that a policy draws to learn from: by the engine, in this process, with its scheduler,
-// batches, pages and sampling.
+// batches, blocks and sampling.
 #pragma once
 
 #include <memory>
