@@ -32,7 +32,7 @@ uint64_t hash_of(const std::string& bytes) {
 void add_counters(BackendStats& to, const BackendStats& from) {
   to.steps += from.steps;
   to.rows += from.rows;
-  to.draws += from.draws;
+  to.samples += from.samples;
   to.preemptions += from.preemptions;
   to.prompt_tokens += from.prompt_tokens;
   to.cached_tokens += from.cached_tokens;

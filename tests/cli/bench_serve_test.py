@@ -158,7 +158,7 @@ class BenchServeTest(unittest.TestCase):
             result, page = pathlib.Path(directory, "r.json"), pathlib.Path(directory, "r.html")
             self.bench("--num-prompts", "4", "--result-filename", str(result), "--html", str(page))
             self.assertEqual(json.loads(result.read_text())["completed"], 4)
-            text = block.read_text()
+            text = page.read_text()
             self.assertEqual(text.count("<svg"), 5)
             self.assertNotIn("http://www", text)
 

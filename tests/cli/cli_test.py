@@ -133,7 +133,7 @@ class BenchLoad(CliTest):
         load.write_text(text)
         run = ["bench", "load", str(load), "tiny", "--load-format", "dummy:1", "--threads", "1"]
         for clock in ("real", "cpu", "model"):
-            report = json.loads(self.succeed(*run, "--clock", clock, "--report", block, "--json"))
+            report = json.loads(self.succeed(*run, "--clock", clock, "--report", page, "--json"))
             self.assertEqual(report["clock"], clock)
             self.assertEqual([p["budget"] for p in report["policies"]], [24, 128])
             for policy in report["policies"]:
@@ -141,7 +141,7 @@ class BenchLoad(CliTest):
                 self.assertGreater(measured["ttft"]["p50"], 0)
                 self.assertGreaterEqual(measured["tbt"]["p99"], measured["tbt"]["p50"])
                 self.assertGreater(measured["requests_per_second"], 0)
-            self.assertIn("<svg", block.read_text())
+            self.assertIn("<svg", page.read_text())
         # A share of the capacity needs a search, on any clock.
         load.write_text(text.replace("rate = 300.0", "share_of_capacity = 0.5").replace("search_requests", "tbt_p99 = 1e-5, search_requests"))
         self.refuse(1, "beyond the limits at every rate", *run, "--search-clock", "model", "--json")

@@ -40,8 +40,8 @@ struct Weight {
       for (int m = 0; m < matrices; ++m) {
         fill_row(random, std::span<T>(row));
         const PackPlace place = {.output = m * 16, .step = matrices};
-        pack_rows(host, row.data(), k, i, 1, slot, panels.host.data());
-        pack_rows(device, row.data(), k, i, 1, slot, rows.host.data());
+        pack_rows(host, row.data(), k, i, 1, place, panels.host.data());
+        pack_rows(device, row.data(), k, i, 1, place, rows.host.data());
       }
     rows.upload();
     host.data = panels.host.data();

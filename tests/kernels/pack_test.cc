@@ -24,7 +24,7 @@ void check_pack(int64_t n, int64_t k, int64_t stride, PackPlace place, int64_t t
   }
   for (int c = cuts - 1; c >= 0; --c) {
     const auto [begin, end] = Part{c, cuts}.of(n);
-    pack_rows(kType, rows.data() + begin * stride, stride, begin, end - begin, k, slot,
+    pack_rows(kType, rows.data() + begin * stride, stride, begin, end - begin, k, place,
               packed.data());
   }
   EXPECT_EQ(std::memcmp(packed.data(), expected.data(), elements * sizeof(T)), 0)
@@ -33,7 +33,7 @@ void check_pack(int64_t n, int64_t k, int64_t stride, PackPlace place, int64_t t
   EXPECT_TRUE(packed.guards_are_intact());
 }
 
-// The same into rows: element (output, inner) stands at its slot, the padding is zero.
+// The same into rows: element (output, inner) stands at its place, the padding is zero.
 template <typename T>
 void check_rows(int64_t n, int64_t k, int64_t stride, int matrix, int matrices, int cuts) {
   constexpr DType kType = sizeof(T) == 2 ? DType::bf16 : DType::f32;

@@ -138,9 +138,9 @@ TEST(PrefixCache, WhatIsFoundIsWhatWouldBeComputed) {
         if (random() % 2) cache.insert(live[i].tokens, live[i].salt, live[i].table);
         if (random() % 2) live.erase(live.begin() + i);
       } else {
-        std::string blocks;
-        for (int i = random() % 6; i > 0; --i) blocks += "ab"[random() % 2];
-        Sequence s{tokens_of(blocks), random() % 2 ? "s" : "", BlockTable(pool)};
+        std::string words;
+        for (int i = random() % 6; i > 0; --i) words += "ab"[random() % 2];
+        Sequence s{tokens_of(words), random() % 2 ? "s" : "", BlockTable(pool)};
         for (int i = 1 + random() % kSlots; i > 0; --i) s.tokens.push_back(random() % 3);
         std::vector<int32_t> blocks;
         cache.match(s.tokens, s.salt, blocks);

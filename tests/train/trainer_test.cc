@@ -193,14 +193,14 @@ TEST(ExitLoss, IsTheLossOfTheModelThatEndsThere) {
       return layout.offset(slot.tensor.role, slot.tensor.layer);
     };
     for (const ParameterLayout::Slot& slot : cut_layout.slots())
-      std::copy_n(&state.master[slot(slot)], slot.count, &cut_state.master[slot.offset]);
+      std::copy_n(&state.master[place(slot)], slot.count, &cut_state.master[slot.offset]);
     const std::vector<float> without = first_moments(plain, state);
     const std::vector<float> with = first_moments(with_exit, state);
     const std::vector<float> expected = first_moments(cut, cut_state);
     for (const ParameterLayout::Slot& slot : cut_layout.slots()) {
       double error = 0, size = 0;
       for (int64_t i = 0; i < slot.count; ++i) {
-        const double added = double{with[slot(slot) + i]} - without[slot(slot) + i];
+        const double added = double{with[place(slot) + i]} - without[place(slot) + i];
         const double wanted = double{kWeight} * expected[slot.offset + i];
         error += (added - wanted) * (added - wanted);
         size += wanted * wanted;
