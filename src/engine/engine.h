@@ -8,12 +8,12 @@
 
 #include "engine/model_runner.h"
 #include "engine/request.h"
+#include "engine/request_state.h"
+#include "engine/sampling_stage.h"
 #include "kv/block_pool.h"
 #include "kv/prefix_cache.h"
-#include "numerics/logits_hash.h"
-#include "sampling/device_sampler.h"
-#include "sampling/sampler.h"
 #include "scheduler/scheduler.h"
+#include "speculative/proposer.h"
 
 namespace invar {
 
@@ -45,14 +45,20 @@ struct StepStats {
   int cached = 0;  // tokens of requests that began in this step, taken from the prefix cache
   int free_blocks = 0;
   StepWork work;
+  // Of speculation: sequences that had drafts, nodes of their trees, tokens that were accepted, and
+  // how many sequences accepted a token at level [i] below the root.
+  int drafts = 0, draft_tokens = 0, accepted_tokens = 0;
+  std::vector<int> accepted_at;
 };
 
 class Engine {
  public:
   // Takes the memory for blocks and activations. Throws Error, with the context that would fit,
   // when it does not suffice for one sequence of max_model_len. Several engines may share a model;
-  // each but one then has threads of its own (null: the model's).
-  Engine(Model& model, const EngineOptions& options, ThreadPool* threads = nullptr);
+  // each but one then has threads of its own (null: the model's). With a proposer, sequences decode
+  // along its drafts; no answer depends on it.
+  Engine(Model& model, const EngineOptions& options, ThreadPool* threads = nullptr,
+         std::unique_ptr<Proposer> proposer = nullptr);
   ~Engine();
 
   // Throws UsageError, with one sentence, for a request that can never be answered.
@@ -77,7 +83,7 @@ class Engine {
   // Records every operation of the following steps; null stops it.
   void set_trace(Trace* trace) { io_.trace = trace; }
   // Adds up the time of each operation of the following steps; null stops it.
-  void set_times(OperationTimes* times) { io_.times = times; }
+  void set_times(OperationTimes* times);
   // Goes on with other weights of the same model: panels are written in place, blocks of the old
   // weights are forgotten. Throws UsageError while requests are live, since their blocks would be
   // of two models; Error as Model::reload does.
@@ -93,42 +99,33 @@ class Engine {
   // For prompts, in a step in which more sequences decode than it should have rows.
   static constexpr int kPromptRows = 32;
 
-  struct State;
-  struct PerThread;
-  // A row whose logits are wanted: what to do with them.
-  struct Wanted {
-    State* state;
-    int32_t position;  // the token that the logits predict stands here
-    bool samples;      // else a prompt's log-probability
-  };
-
-  // What became of such a row.
-  struct RowResult {
-    int32_t token = 0;
-    const char* error = nullptr;  // a sentence: the answer fails
-    TokenLogprobs logprobs;
-    Digest digest{};
-  };
-
+  // A step, in order (step.cc).
+  void start_admitted(OutputSink& sink);
+  void propose();
   void build_batch();
+  void add_rows(size_t entry);
+  void add_drafts(DraftTree& tree);
   void begin_trace();
-  void prepare_constraints();
-  SampleInput input_of(const Wanted& want) const;
-  bool samples_on_device();
-  void sample_on_device();
-  void sample(int64_t first, std::span<const float> logits);
-  void sample_row(size_t row, std::span<const float> logits, PerThread& thread);
+  void forward_and_sample();
+  void keep_accepted();
   void commit_and_emit(OutputSink& sink);
-  StepResult take_token(State& state, const RowResult& sampled, OutputSink& sink);
-  StepResult pool_rows(State& state, const StepEntry& entry, size_t first_row, OutputSink& sink);
-  static void follow_constraint(State& state, int32_t token);
-  FinishReason finish_reason(const State& state, int32_t token) const;
+
+  void emit_scores(OutputSink& sink);
+  void emit_walks(OutputSink& sink);
+  void emit_others(OutputSink& sink);
+  void count_drafts(const SamplingStage::Walk& walk, int32_t accepted);
+  bool pool_rows(RequestState& state, size_t entry, OutputSink& sink);
+  bool has_failed(size_t entry) const;
+  bool is_aborted(int64_t id) const;
+  void count_step();
+  void forget(int64_t id);
+
   void expect_no_work() const;
   RunnerLimits limits(int blocks) const;
   int64_t block_bytes() const;
-  int64_t page_bytes_of(int rank) const;
+  int64_t block_bytes_of(int rank) const;
   int sized_blocks();
-  int64_t pages_beside_a_step();
+  int64_t blocks_beside_a_step();
   void settle_context(int blocks);
   void settle_step_rows(ThreadPool* threads);
   int32_t budget() const;
@@ -140,17 +137,23 @@ class Engine {
   std::unique_ptr<PrefixCache> cache_;  // or null
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<ModelRunner> runner_;
-  std::unordered_map<int64_t, std::unique_ptr<State>> states_;
-  std::vector<std::unique_ptr<PerThread>> per_thread_;
-  std::unique_ptr<DeviceSampler> device_sampler_;  // null where the host reads the logits
+  std::unique_ptr<Proposer> proposer_;  // or null
+  std::unique_ptr<SamplingStage> sampling_;
+  std::unordered_map<int64_t, std::unique_ptr<RequestState>> states_;
+  // Beyond the pool's blocks: for side branches of draft trees, within a step.
+  int32_t scratch_blocks_ = 0;
 
   // Of the current step.
   StepPlan plan_;
   Batch batch_;
   ForwardIo io_;
-  std::vector<Wanted> wanted_;
-  std::vector<RowResult> sampled_;  // one per wanted row
-  std::vector<SampleInput> inputs_;
+  std::vector<DraftRequest> draft_requests_;
+  std::vector<DraftTree> trees_;     // one for each of them
+  std::vector<DraftTree*> tree_of_;  // by entry; null: no drafts
+  std::vector<size_t> first_row_;    // by entry, of the batch
+  Placement placement_;              // of a batch with side branches
+  std::vector<BatchRow> tree_rows_;
+  std::vector<SlotCopy> copies_;
   std::vector<StepResult> results_;
   StepStats stats_;
   bool in_step_ = false;

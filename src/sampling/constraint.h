@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -39,7 +40,8 @@ class TokenTable {
   size_t longest_ = 0;
 };
 
-// Determinised as far as answers need it. Not for several threads at once.
+// Determinised as far as answers need it. Whoever shares it with other threads holds its lock
+// during a call and while using what it returned.
 //
 // Two automata read one language. `exact_` knows every counter and has a state per place of an
 // answer. `near_` forgets counters that no single token can bring to their end, so it has few
@@ -60,6 +62,8 @@ class Constraint {
 
   // Throws UsageError when there is no text in the language.
   Constraint(grammar::Language language, std::shared_ptr<const TokenTable> tokens);
+
+  [[nodiscard]] std::unique_lock<std::mutex> lock() const { return std::unique_lock(mutex_); }
 
   State start() const { return start_; }
   // Behind a token; kDead when it is not allowed. Throws Error when finding that out takes too
@@ -87,6 +91,7 @@ class Constraint {
 
   const Mask& mask(State near);
 
+  mutable std::mutex mutex_;
   const grammar::Language language_;
   const std::shared_ptr<const TokenTable> tokens_;
   grammar::Automaton exact_, near_;

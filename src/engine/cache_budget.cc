@@ -13,6 +13,8 @@ namespace {
 
 // Room for logits, so that a prompt's log-probabilities are not computed row by row.
 constexpr int kLeastLogitRows = 32;
+// And for those of drafts, of all sequences together; more of them are computed in pieces.
+constexpr int kMostDraftLogitRows = 256;
 
 int64_t blocks_of(int64_t tokens, int block_size) {
   return (tokens + block_size - 1) / block_size;
@@ -27,10 +29,13 @@ double gib(int64_t bytes) {
 RunnerLimits Engine::limits(int blocks) const {
   const SchedulerOptions& s = options_.scheduler;
   const int rows = s.max_num_batched_tokens;
-  return {.blocks = blocks,
+  const int drafts = proposer_ ? proposer_->most_nodes() : 0;
+  const int samples =
+      std::max(s.max_num_seqs, std::min(kMostDraftLogitRows, s.max_num_seqs * (1 + drafts)));
+  return {.blocks = blocks + scratch_blocks_,
           .block_size = options_.block_size,
           .max_rows = rows,
-          .max_logit_rows = std::min(rows, std::max(s.max_num_seqs, kLeastLogitRows)),
+          .max_logit_rows = std::min(rows, std::max(samples, kLeastLogitRows)),
           .max_aux_layers = options_.embeddings};
 }
 
@@ -53,11 +58,11 @@ void Engine::settle_step_rows(ThreadPool* threads) {
 // Of all ranks together.
 int64_t Engine::block_bytes() const {
   int64_t total = 0;
-  for (int rank = 0; rank < model_.ranks(); ++rank) total += page_bytes_of(rank);
+  for (int rank = 0; rank < model_.ranks(); ++rank) total += block_bytes_of(rank);
   return total;
 }
 
-int64_t Engine::page_bytes_of(int rank) const {
+int64_t Engine::block_bytes_of(int rank) const {
   const DecoderSpec& spec = model_.spec();
   return KvStorage::block_bytes(spec.layers, options_.block_size,
                                 make_shard(spec, rank, model_.ranks()).kv_heads, spec.head_dim);
@@ -69,8 +74,14 @@ int Engine::sized_blocks() {
   const SchedulerOptions& s = options_.scheduler;
   const int64_t useful = s.max_num_seqs * blocks_of(s.max_model_len, options_.block_size);
   const int64_t room =
-      options_.kv_bytes ? options_.kv_bytes / block_bytes() : pages_beside_a_step();
-  const int64_t blocks = std::min({useful, room, int64_t{1} << 24});
+      options_.kv_bytes ? options_.kv_bytes / block_bytes() : blocks_beside_a_step();
+  if (proposer_ && proposer_->makes_branches()) {
+    // A step of one sequence gets them always, one of many while they suffice.
+    const int32_t one = 2 * proposer_->most_nodes();
+    scratch_blocks_ =
+        static_cast<int32_t>(std::clamp<int64_t>(room / 16, one, int64_t{one} * s.max_num_seqs));
+  }
+  const int64_t blocks = std::min({useful, room - scratch_blocks_, int64_t{1} << 24});
   if (blocks < 1)
     fail(
         "not enough memory for the KV cache: one block of {} slots needs {} bytes, which are not "
@@ -97,7 +108,7 @@ void Engine::settle_context(int blocks) {
 
 // Blocks in 90 % of what every device has left beside the activations of a largest step. A GPU runs
 // one, since its kernels take memory too.
-int64_t Engine::pages_beside_a_step() {
+int64_t Engine::blocks_beside_a_step() {
   const auto share = [&](int64_t bytes) { return bytes / 10 * 9 / options_.sharers; };
   ModelRunner trial(model_, limits(1));
   if (model_.device().is_host())  // takes memory only when it is written
@@ -115,7 +126,7 @@ int64_t Engine::pages_beside_a_step() {
   trial.run(batch, io);
   std::map<Device*, int64_t> bytes_on;  // of a block, all ranks of the device
   for (int rank = 0; rank < model_.ranks(); ++rank)
-    bytes_on[&model_.device(rank)] += page_bytes_of(rank);
+    bytes_on[&model_.device(rank)] += block_bytes_of(rank);
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const auto& [device, bytes] : bytes_on)
     least = std::min(least, share(static_cast<int64_t>(device->available_bytes())) / bytes);

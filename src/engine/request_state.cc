@@ -1,0 +1,53 @@
+#include "engine/request_state.h"
+
+#include <algorithm>
+
+namespace invar {
+
+RequestState::RequestState(Request asked, int32_t vocab, int32_t hidden)
+    : request(std::move(asked)), tokens(request.prompt), constraint(request.constraint, vocab) {
+  if (request.params.has_penalties()) history = TokenHistory(request.prompt);
+  if (request.pooled) pool.assign(static_cast<size_t>(hidden), 0.0F);
+}
+
+void RequestState::reserve(int32_t max_model_len) {
+  tokens.reserve(static_cast<size_t>(
+      std::min(int64_t{max_model_len}, int64_t{prompt_size()} + request.params.max_tokens)));
+}
+
+SampleInput RequestState::sample_input() const {
+  return {.params = &request.params,
+          .position = static_cast<int32_t>(tokens.size()),
+          .choice = request.choice,
+          .generated = answer_size(),
+          .history = &history,
+          .answer = std::span(tokens).subspan(request.prompt.size())};
+}
+
+TokenOutput RequestState::take(int32_t token, const Digest& digest) {
+  TokenOutput output{.request = request.id, .token = token, .index = answer_size()};
+  tokens.push_back(token);
+  constraint.advance(token, request.params);
+  if (request.params.has_penalties()) history.push(token);
+  if (request.hash_logits) {
+    hash.add(digest);
+    output.logits_hash = hash.value();
+  }
+  output.finish = finish_reason(token);
+  return output;
+}
+
+TokenOutput RequestState::fail(const char* error) const {
+  return {.request = request.id,
+          .index = answer_size(),
+          .finish = FinishReason::failed,
+          .error = error};
+}
+
+FinishReason RequestState::finish_reason(int32_t token) const {
+  const SamplingParams& params = request.params;
+  if (is_stop(params, token) || !constraint.goes_on()) return FinishReason::stop;
+  return answer_size() >= params.max_tokens ? FinishReason::length : FinishReason::none;
+}
+
+}  // namespace invar

@@ -1,0 +1,50 @@
+// A live request: what it asked, its tokens so far, what its next sample depends on.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/request.h"
+#include "numerics/logits_hash.h"
+#include "sampling/constraint_cursor.h"
+#include "sampling/sampler.h"
+
+namespace invar {
+
+struct RequestState {
+  // `vocab` and `hidden`: of the model.
+  RequestState(Request asked, int32_t vocab, int32_t hidden);
+
+  Request request;
+  std::vector<int32_t> tokens;  // the prompt and the answer so far
+  TokenHistory history;         // for penalties: a function of the tokens
+  ConstraintCursor constraint;  // likewise
+  LogitsHash hash;
+  bool begun = false;  // a step has computed some of it
+  // Positions whose log-probability was given: after a preemption, not again.
+  int32_t prompt_logprobs_done = 1;
+  std::vector<float> pool;       // of a pooled request: the sum of its hidden states
+  int32_t pooled_positions = 0;  // that stand in it: after a preemption, not again
+
+  int32_t prompt_size() const { return static_cast<int32_t>(request.prompt.size()); }
+  int32_t answer_size() const { return static_cast<int32_t>(tokens.size()) - prompt_size(); }
+  bool wants_logprob_of(int32_t position) const {
+    return request.params.prompt_logprobs && position >= prompt_logprobs_done &&
+           position < prompt_size();
+  }
+
+  // Room for the answer, which only those take that no longer wait.
+  void reserve(int32_t max_model_len);
+  // What the token after the last is sampled by, but for the logits and the mask.
+  SampleInput sample_input() const;
+  // The answer goes on with `token`; what the sink is told of it, without log-probabilities.
+  // `digest`: of its logits, where the request wants them hashed.
+  TokenOutput take(int32_t token, const Digest& digest);
+  // The answer ends for this reason, a sentence.
+  TokenOutput fail(const char* error) const;
+
+ private:
+  FinishReason finish_reason(int32_t token) const;
+};
+
+}  // namespace invar

@@ -1,0 +1,171 @@
+#include "engine/sampling_stage.h"
+
+#include <algorithm>
+
+#include "base/timer.h"
+
+namespace invar {
+
+namespace {
+
+// Whether the token after a draft depends on more of the drafts before it than their number.
+bool depends_on_tokens(const Request& request) {
+  return request.constraint || request.params.has_penalties() || !request.params.bad_words.empty();
+}
+
+// The walk has sampled `token`, of which the sink is told `output`.
+void enter(SamplingStage::Walk& walk, TokenOutput output) {
+  const bool ends = output.finish != FinishReason::none;
+  const int32_t child = ends || !walk.tree ? -1 : child_with(*walk.tree, walk.node, output.token);
+  walk.outputs.push_back(std::move(output));
+  walk.is_over = child < 0;
+  if (child >= 0) walk.node = child;
+}
+
+// Ends a walk that has come to a row that is not finite. A row that it has not reached may hold
+// what it will.
+bool fails_for_numbers(SamplingStage::Walk& walk, std::span<const bool> non_finite) {
+  const int32_t from = walk.node < 0 ? walk.first_row : walk.row();
+  const auto rows = non_finite.subspan(from, walk.row() + 1 - from);
+  if (std::ranges::find(rows, true) == rows.end()) return false;
+  enter(walk, walk.state->fail(SamplingStage::kNotFinite));
+  return true;
+}
+
+}  // namespace
+
+// What each thread of the team needs to turn a row of logits into a token.
+struct SamplingStage::PerThread {
+  explicit PerThread(const Kernels& kernels) : logprobs(kernels) {}
+
+  Sampler sampler;
+  LogprobReader logprobs;
+  PositionHasher hasher;
+};
+
+SamplingStage::SamplingStage(const Kernels& host_kernels, ThreadPool& threads, int32_t vocab,
+                             std::unique_ptr<DeviceSampler> device_sampler)
+    : threads_(threads),
+      vocab_(static_cast<size_t>(vocab)),
+      device_sampler_(std::move(device_sampler)) {
+  for (int i = 0; i < threads.size(); ++i)
+    per_thread_.push_back(std::make_unique<PerThread>(host_kernels));
+}
+
+SamplingStage::~SamplingStage() = default;
+
+void SamplingStage::begin() {
+  num_walks_ = 0;
+  num_logits_ = 0;
+  scores_.clear();
+}
+
+void SamplingStage::add_score(RequestState& state, int32_t position) {
+  scores_.push_back({.state = &state, .position = position, .logits = num_logits_++});
+}
+
+void SamplingStage::add_walk(RequestState& state, int32_t first_row, int32_t root_row,
+                             const DraftTree* tree) {
+  if (num_walks_ == walks_.size()) walks_.emplace_back();
+  Walk& walk = walks_[num_walks_++];
+  walk.state = &state;
+  walk.first_row = first_row;
+  walk.root_row = root_row;
+  walk.root_logits = num_logits_;
+  walk.tree = tree;
+  walk.node = -1;
+  walk.is_over = false;
+  walk.outputs.clear();
+  num_logits_ += 1 + (tree ? static_cast<int32_t>(tree->size()) : 0);
+}
+
+bool SamplingStage::samples_on_device() {
+  inputs_.clear();
+  if (!device_sampler_ || !scores_.empty()) return false;
+  for (const Walk& walk : walks()) {
+    const Request& request = walk.state->request;
+    if (request.hash_logits || request.params.logprobs || request.constraint) return false;
+    const SampleInput root = walk.state->sample_input();
+    inputs_.push_back(root);
+    if (!DeviceSampler::can(root)) return false;
+    if (!walk.tree || walk.tree->empty()) continue;
+    if (depends_on_tokens(request)) return false;
+    for (const DraftNode& node : *walk.tree) {
+      SampleInput input = inputs_[static_cast<size_t>(walk.root_logits + 1 + node.parent)];
+      ++input.position;
+      ++input.generated;
+      inputs_.push_back(input);
+    }
+  }
+  return true;
+}
+
+void SamplingStage::sample_on_device(const float* logits, std::span<const bool> non_finite) {
+  const auto sampled =
+      device_sampler_->sample(logits, static_cast<int64_t>(vocab_), std::span(inputs_));
+  for (Walk& walk : walks())
+    while (!walk.is_over && !fails_for_numbers(walk, non_finite)) {
+      const Sampled& s = sampled[static_cast<size_t>(walk.next_logits())];
+      enter(walk, s.error ? walk.state->fail(s.error) : walk.state->take(s.token, Digest{}));
+    }
+}
+
+// A walk by one thread; rows and walks do not touch each other.
+void SamplingStage::take_logits(int64_t first, std::span<const float> logits,
+                                std::span<const bool> non_finite) {
+  const Timer timer;
+  const int64_t end = first + static_cast<int64_t>(logits.size() / vocab_);
+  open_.clear();
+  for (Walk& walk : walks())
+    if (!walk.is_over && walk.next_logits() < end) open_.push_back(&walk);
+  const auto number = [](const Score& score) { return int64_t{score.logits}; };
+  const auto from = std::ranges::lower_bound(scores_, first, {}, number);
+  const std::span<Score> scores(from,
+                                std::ranges::lower_bound(from, scores_.end(), end, {}, number));
+  threads_.run([&](Part part) {
+    PerThread& thread = *per_thread_[part.index];
+    for (size_t i = part.index; i < open_.size(); i += part.count)
+      go_on(*open_[i], first, logits, non_finite, thread);
+    for (size_t i = part.index; i < scores.size(); i += part.count)
+      read_score(scores[i], logits.subspan((scores[i].logits - first) * vocab_, vocab_), thread);
+  });
+  if (times_) times_->add("sample", timer.seconds());
+}
+
+// As far as these logits reach.
+void SamplingStage::go_on(Walk& walk, int64_t first, std::span<const float> logits,
+                          std::span<const bool> non_finite, PerThread& thread) const {
+  while (!walk.is_over && !fails_for_numbers(walk, non_finite)) {
+    const size_t begin = static_cast<size_t>(walk.next_logits() - first) * vocab_;
+    if (begin >= logits.size()) return;
+    sample(walk, logits.subspan(begin, vocab_), thread);
+  }
+}
+
+void SamplingStage::sample(Walk& walk, std::span<const float> logits, PerThread& thread) const {
+  RequestState& state = *walk.state;
+  const SamplingParams& params = state.request.params;
+  SampleInput input = state.sample_input();
+  input.logits = logits;
+  input.allowed = state.constraint.allowed(params);
+  if (const char* error = state.constraint.error()) return enter(walk, state.fail(error));
+  const Sampled sampled = thread.sampler.sample(input);
+  if (sampled.error) return enter(walk, state.fail(sampled.error));
+  TokenLogprobs logprobs;
+  if (params.logprobs && !thread.logprobs.read(logits, sampled.token, *params.logprobs, logprobs))
+    return enter(walk, state.fail(sampling::kNotANumber));
+  const Digest digest = state.request.hash_logits ? thread.hasher(logits) : Digest{};
+  TokenOutput output = state.take(sampled.token, digest);
+  if (params.logprobs) output.logprobs = std::move(logprobs);
+  enter(walk, std::move(output));
+}
+
+void SamplingStage::read_score(Score& score, std::span<const float> logits,
+                               PerThread& thread) const {
+  const RequestState& state = *score.state;
+  const int32_t token = state.tokens[static_cast<size_t>(score.position)];
+  // Where a logit is NaN the row says so, and the request fails.
+  (void)thread.logprobs.read(logits, token, *state.request.params.prompt_logprobs, score.logprobs);
+}
+
+}  // namespace invar

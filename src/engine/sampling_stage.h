@@ -1,0 +1,92 @@
+// From the logits of a step to tokens, and to the log-probabilities of prompts.
+//
+// For every sequence that samples, the target walks down the tree of its drafts: it samples at the
+// root with its own noise, goes on below the child that holds the token and ends where none does.
+// Each sample is the one of plain decoding at that position, whatever the tree holds (numerics 6);
+// what no walk reaches is never looked at.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "engine/request_state.h"
+#include "model/operation_times.h"
+#include "sampling/device_sampler.h"
+#include "sampling/logprob.h"
+#include "speculative/draft_tree.h"
+
+namespace invar {
+
+class SamplingStage {
+ public:
+  static constexpr const char* kNotFinite = "a key, a value or a logit was not finite";
+
+  struct Walk {
+    RequestState* state = nullptr;
+    int32_t first_row = 0;    // of the batch: the sequence's first in this step
+    int32_t root_row = 0;     // the last known token's; the tree's rows follow
+    int32_t root_logits = 0;  // its number among the rows with logits; those of the tree follow
+    const DraftTree* tree = nullptr;  // null: no drafts
+    int32_t node = -1;                // sampled from last: of the tree, or -1, the root
+    bool is_over = false;
+    std::vector<TokenOutput> outputs;  // one for each token sampled; the last may be an error
+
+    int32_t next_logits() const { return root_logits + 1 + node; }
+    int32_t row() const { return root_row + 1 + node; }
+  };
+  // A position of a prompt whose log-probability is wanted.
+  struct Score {
+    RequestState* state = nullptr;
+    int32_t position = 0;  // the token that the logits predict stands here
+    int32_t logits = 0;    // number among the rows with logits
+    TokenLogprobs logprobs;
+  };
+
+  // `device_sampler` null: logits are read by the host alone.
+  SamplingStage(const Kernels& host_kernels, ThreadPool& threads, int32_t vocab,
+                std::unique_ptr<DeviceSampler> device_sampler);
+  ~SamplingStage();
+
+  // A step begins. Then what is wanted of its logits, in the order of the batch's rows.
+  void begin();
+  void add_score(RequestState& state, int32_t position);
+  void add_walk(RequestState& state, int32_t first_row, int32_t root_row, const DraftTree* tree);
+
+  // Whether the logits may stay on the device: nobody but the sampler wants them.
+  bool samples_on_device();
+  // Then: samples from all logits of the step. The only wait of the step; `non_finite` as
+  // ForwardIo's, which is there afterwards.
+  void sample_on_device(const float* logits, std::span<const bool> non_finite);
+  // Else: logits from number `first` on, as they come (ForwardIo::take_logits).
+  void take_logits(int64_t first, std::span<const float> logits, std::span<const bool> non_finite);
+
+  std::span<Walk> walks() { return {walks_.data(), num_walks_}; }
+  std::span<Score> scores() { return scores_; }
+  void set_times(OperationTimes* times) { times_ = times; }
+
+ private:
+  struct PerThread;
+
+  void go_on(Walk& walk, int64_t first, std::span<const float> logits,
+             std::span<const bool> non_finite, PerThread& thread) const;
+  void sample(Walk& walk, std::span<const float> logits, PerThread& thread) const;
+  void read_score(Score& score, std::span<const float> logits, PerThread& thread) const;
+
+  ThreadPool& threads_;
+  const size_t vocab_;
+  const std::unique_ptr<DeviceSampler> device_sampler_;  // or null
+  std::vector<std::unique_ptr<PerThread>> per_thread_;
+  OperationTimes* times_ = nullptr;
+
+  // Of the current step.
+  std::vector<Walk> walks_;  // the first num_walks_; the others keep their memory
+  size_t num_walks_ = 0;
+  std::vector<Score> scores_;
+  int32_t num_logits_ = 0;
+  std::vector<SampleInput> inputs_;  // of the device, a row of logits each
+  std::vector<Walk*> open_;          // that go on in a piece of the logits
+};
+
+}  // namespace invar

@@ -1,0 +1,40 @@
+// Where one answer stands in the language that it is held to, and what may come next there. Answers
+// on several threads may share a constraint; each has a cursor of its own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "sampling/constraint.h"
+#include "sampling/params.h"
+
+namespace invar {
+
+class ConstraintCursor {
+ public:
+  // Null: no constraint, everything may come. `vocab`: of the model's logits.
+  ConstraintCursor(std::shared_ptr<Constraint> constraint, int32_t vocab);
+
+  // Bit i of word i / 64: token i may be sampled next; a stop token may where the text may end, and
+  // nowhere else. Empty without a constraint. Valid until the next call. What it costs is entered
+  // in the answer's tally; too much is an error().
+  std::span<const uint64_t> allowed(const SamplingParams& params);
+  // The answer goes on with an allowed token.
+  void advance(int32_t token, const SamplingParams& params);
+  // Whether something may follow.
+  bool goes_on() const;
+  // A sentence once the grammar needs too much: what is sampled next ends the answer. Else null.
+  const char* error() const { return error_; }
+
+ private:
+  std::shared_ptr<Constraint> constraint_;
+  size_t words_;  // of a mask
+  Constraint::State state_ = 0;
+  ConstraintTally tally_;
+  std::vector<uint64_t> allowed_;
+  const char* error_ = nullptr;
+};
+
+}  // namespace invar

@@ -1,0 +1,306 @@
+// The engine's transaction: whatever a proposer drafts, every answer is that of plain decoding, to
+// the bit of its tokens, logits hashes and log-probabilities.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+
+#include "engine/engine.h"
+#include "model/families/make_model.h"
+#include "sampling/grammar/languages.h"
+#include "support/scripted_proposer.h"
+
+namespace invar {
+namespace {
+
+constexpr int kVocab = 512;
+constexpr int kAnswer = 40;
+
+struct Record final : OutputSink {
+  struct Answer {
+    std::vector<int32_t> tokens;
+    std::vector<Digest> hashes;
+    std::vector<std::optional<TokenLogprobs>> logprobs;
+    std::vector<TokenLogprobs> prompt_logprobs;
+    FinishReason finish = FinishReason::none;
+    std::string error;
+    bool operator==(const Answer&) const = default;
+  };
+  void on_token(const TokenOutput& output) override {
+    Answer& answer = answers[output.request];
+    EXPECT_EQ(answer.finish, FinishReason::none) << "a token after the end";
+    answer.finish = output.finish;
+    if (output.error) {
+      answer.error = output.error;
+      return;
+    }
+    EXPECT_EQ(output.index, std::ssize(answer.tokens));
+    answer.tokens.push_back(output.token);
+    answer.hashes.push_back(output.logits_hash);
+    answer.logprobs.push_back(output.logprobs);
+  }
+  void on_prompt(const PromptOutput& output) override {
+    answers[output.request].prompt_logprobs.push_back(output.logprobs);
+  }
+  std::map<int64_t, Answer> answers;
+};
+
+// Of the texts of 'a' and 'b': every token is one of them or both.
+std::shared_ptr<Constraint> letters(const std::string& pattern) {
+  std::vector<std::string> bytes(kVocab);
+  for (int i = 0; i < kVocab; ++i) bytes[i] = std::string(i % 3 + 1, "ab"[i % 2]);
+  return std::make_shared<Constraint>(grammar::regex_language(pattern),
+                                      std::make_shared<const TokenTable>(bytes));
+}
+
+// Requests of every kind that the sampler knows.
+std::vector<Request> all_kinds() {
+  std::vector<Request> requests;
+  const auto add = [&]() -> Request& {
+    Request& r = requests.emplace_back();
+    r.id = std::ssize(requests);
+    for (int i = 0; i < 9 + 23 * static_cast<int>(r.id % 5); ++i)
+      r.prompt.push_back((5 + i * 7 + static_cast<int>(r.id)) % 500);
+    r.params.max_tokens = kAnswer;
+    r.params.temperature = 0.8;
+    r.params.seed = 10 + static_cast<uint64_t>(r.id);
+    return r;
+  };
+  add().params.temperature = 0;
+  add().params.top_p = 0.95;
+  {
+    Request& r = add();
+    r.params.top_k = 40;
+    r.params.min_p = 0.01;
+    r.params.logprobs = 3;
+  }
+  {
+    Request& r = add();
+    r.params.repetition_penalty = 1.3;
+    r.params.presence_penalty = 0.4;
+    r.params.frequency_penalty = 0.3;
+  }
+  {
+    Request& r = add();
+    r.params.temperature = 0;
+    r.params.frequency_penalty = 0.7;
+    r.params.prompt_logprobs = 2;
+  }
+  add().constraint = letters("(a|b)*");
+  {
+    Request& r = add();
+    r.constraint = letters("(aab|bba|abab){3,9}");
+    r.params.stop_token_ids = {7};
+    r.params.logprobs = 0;
+  }
+  {
+    Request& r = add();
+    r.params.stop_token_ids = {3, 50, 100, 150, 200, 250, 300, 350, 400, 450};
+    r.params.min_tokens = 4;
+  }
+  {
+    Request& r = add();
+    r.params.logit_bias = {{17, 4.0}, {23, 3.5}};
+    r.params.bad_words = {{17, 23}, {23, 23}};
+  }
+  {
+    Request& r = add();
+    r.choice = 3;
+    r.hash_logits = false;
+    r.params.max_tokens = 7;
+  }
+  add().params.temperature = 1.3;
+  return requests;
+}
+
+ModelOptions tiny() {
+  return {.model = "tiny", .load_format = "dummy:7", .threads = 2};
+}
+
+EngineOptions options_of(const std::string& policy = "sarathi") {
+  EngineOptions options{.block_size = 32, .kv_bytes = 16 << 20, .prompt_logprobs = true};
+  options.scheduler.policy = policy;
+  options.scheduler.max_model_len = 256;
+  return options;
+}
+
+struct Tally {
+  int64_t steps = 0, accepted = 0, preempted = 0;
+};
+
+std::map<int64_t, Record::Answer> answers_of(Model& model, const EngineOptions& options,
+                                             std::unique_ptr<Proposer> proposer,
+                                             Tally* tally = nullptr) {
+  Engine engine(model, options, nullptr, std::move(proposer));
+  Record record;
+  for (Request& request : all_kinds()) engine.add(std::move(request));
+  while (engine.step(record)) {
+    if (!tally) continue;
+    ++tally->steps;
+    tally->accepted += engine.last_step().accepted_tokens;
+    tally->preempted += engine.last_step().preempted;
+  }
+  EXPECT_EQ(engine.check_integrity(), "");
+  return record.answers;
+}
+
+KnownAnswers known(const std::map<int64_t, Record::Answer>& answers) {
+  KnownAnswers all;
+  for (const Request& request : all_kinds()) {
+    std::vector<int32_t>& tokens = all[request.id] = request.prompt;
+    const std::vector<int32_t>& answer = answers.at(request.id).tokens;
+    tokens.insert(tokens.end(), answer.begin(), answer.end());
+  }
+  return all;
+}
+
+std::unique_ptr<Proposer> scripted(Script script, const KnownAnswers& answers, int nodes,
+                                   uint32_t seed = 1) {
+  return std::make_unique<ScriptedProposer>(script, answers, nodes, kVocab, seed);
+}
+
+TEST(Speculation, NoDraftShowsInAnAnswer) {
+  Model model(tiny());
+  const auto plain = answers_of(model, options_of(), nullptr);
+  EXPECT_EQ(plain.size(), all_kinds().size());
+  const KnownAnswers answers = known(plain);
+  for (const Script script : {Script::right, Script::wrong, Script::until_last, Script::trees})
+    for (const int nodes : {1, 5, 17}) {
+      Tally tally;
+      EXPECT_EQ(answers_of(model, options_of(), scripted(script, answers, nodes), &tally), plain)
+          << static_cast<int>(script) << " " << nodes;
+      EXPECT_EQ(tally.accepted > 0,
+                script != Script::wrong && (script != Script::until_last || nodes > 1));
+      if (script == Script::right && nodes == 17) {
+        EXPECT_LT(tally.steps, 12);
+      }
+    }
+}
+
+TEST(Speculation, NorDoesItBesidePoliciesRanksStagesAndLittleMemory) {
+  Model model(tiny());
+  const auto plain = answers_of(model, options_of(), nullptr);
+  const KnownAnswers answers = known(plain);
+  for (const std::string& policy : scheduler_names())
+    EXPECT_EQ(answers_of(model, options_of(policy), scripted(Script::trees, answers, 8)), plain)
+        << policy;
+  EngineOptions small = options_of();
+  small.scheduler.max_num_batched_tokens = 24;
+  small.scheduler.max_num_seqs = 8;
+  small.block_size = 64;
+  EXPECT_EQ(answers_of(model, small, scripted(Script::trees, answers, 12)), plain);
+  EngineOptions tight = options_of();  // they take each other's blocks
+  tight.kv_bytes = 28 * (64 << 10);
+  Tally tally;
+  EXPECT_EQ(answers_of(model, tight, scripted(Script::trees, answers, 6), &tally), plain);
+  EXPECT_GT(tally.preempted, 0);
+  for (const ModelOptions& options :
+       {ModelOptions{.model = "tiny", .load_format = "dummy:7", .threads = 2, .ranks = 2},
+        ModelOptions{.model = "tiny", .load_format = "dummy:7", .threads = 2, .layer_cuts = {1, 3}},
+        ModelOptions{
+            .model = "tiny", .load_format = "dummy:7", .instruction_set = "avx2", .threads = 1}}) {
+    Model other(options);
+    EXPECT_EQ(answers_of(other, options_of(), scripted(Script::trees, answers, 8, 5)), plain);
+  }
+}
+
+// The control of both: under the baseline's arithmetic the same drafts change bits.
+TEST(Speculation, UnderTheBaselineDraftsShow) {
+  ModelOptions options = tiny();
+  options.arithmetic = "control";
+  Model model(options);
+  const auto plain = answers_of(model, options_of(), nullptr);
+  EXPECT_NE(answers_of(model, options_of(), scripted(Script::trees, known(plain), 17)), plain);
+}
+
+// As another model's, but one token's value vectors overflow.
+class Overflowing final : public TensorSource {
+ public:
+  static constexpr int32_t kToken = 499;
+
+  explicit Overflowing(const DecoderSpec& spec) : base_(dummy_weights(spec, 7)) {}
+  const std::vector<std::string>& names() const override { return base_->names(); }
+  bool has(std::string_view name) const override { return base_->has(name); }
+  const TensorInfo& info(std::string_view name) const override { return base_->info(name); }
+  std::string where(std::string_view name) const override { return base_->where(name); }
+  void read(std::string_view name, int64_t first, int64_t count, DType as,
+            void* out) const override {
+    base_->read(name, first, count, as, out);
+    const int64_t width = info(name).row_elements();
+    const bool embeds = name == "model.embed_tokens.weight";
+    if (!embeds && name != "model.layers.0.self_attn.v_proj.weight") return;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t row = (first + i) / width, column = (first + i) % width;
+      if (embeds && column == 0) set(out, i, as, row == kToken ? 8.0F : 0.0F);
+      if (!embeds && row == 0 && column == 0) set(out, i, as, 3e38F);
+    }
+  }
+
+ private:
+  static void set(void* out, int64_t index, DType as, float value) {
+    if (as == DType::f32)
+      static_cast<float*>(out)[index] = value;
+    else
+      static_cast<bf16_t*>(out)[index] = f32_to_bf16(value);
+  }
+  std::unique_ptr<TensorSource> base_;
+};
+
+// Drafts the token that overflows, again and again.
+class Poisoner final : public Proposer {
+ public:
+  std::string_view name() const override { return "poisoner"; }
+  int32_t most_nodes() const override { return 4; }
+  bool makes_branches() const override { return true; }
+  void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override {
+    for (size_t i = 0; i < requests.size(); ++i)
+      if (requests[i].most == 4)
+        trees[i] = {{Overflowing::kToken, -1}, {3, 0}, {4, -1}, {Overflowing::kToken, 2}};
+  }
+};
+
+TEST(Speculation, ADraftThatIsNotFiniteFailsNobody) {
+  Model model(tiny());
+  model.reload(Overflowing(model.spec()));
+  const auto plain = answers_of(model, options_of(), nullptr);
+  const auto drafted = answers_of(model, options_of(), std::make_unique<Poisoner>());
+  EXPECT_EQ(drafted, plain);
+  // Whoever samples the token fails, with drafts or without.
+  for (const int64_t id : {1, 2, 3}) EXPECT_EQ(plain.at(id).finish, FinishReason::length);
+  // The control: as a prompt's token it fails its request.
+  Engine engine(model, options_of(), nullptr, std::make_unique<Poisoner>());
+  Record record;
+  Request request = all_kinds()[0];
+  request.prompt[2] = Overflowing::kToken;
+  engine.add(request);
+  while (engine.step(record)) {
+  }
+  EXPECT_EQ(record.answers[request.id].error, SamplingStage::kNotFinite);
+}
+
+// A sink that has enough in the middle of what a step accepted hears nothing more.
+TEST(Speculation, WhoIsAbortedInTheMiddleOfAStepIsSilent) {
+  struct Stopper final : OutputSink {
+    void on_token(const TokenOutput& output) override {
+      ++tokens;
+      if (output.index == 3) engine->abort(output.request);
+    }
+    Engine* engine = nullptr;
+    int tokens = 0;
+  };
+  Model model(tiny());
+  const KnownAnswers answers = known(answers_of(model, options_of(), nullptr));
+  Engine engine(model, options_of(), nullptr, scripted(Script::right, answers, 17));
+  Stopper stopper;
+  stopper.engine = &engine;
+  engine.add(all_kinds()[0]);
+  while (engine.step(stopper)) {
+  }
+  EXPECT_EQ(stopper.tokens, 4);
+  EXPECT_FALSE(engine.has_work());
+  EXPECT_EQ(engine.free_blocks(), engine.num_blocks());
+  EXPECT_EQ(engine.check_integrity(), "");
+}
+
+}  // namespace
+}  // namespace invar
