@@ -73,7 +73,6 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"--disable-cascade-attn", "the order of every sum is fixed by --arith"},
     {"--disable-custom-all-reduce", "the order of every sum is fixed by --arith"},
     {"--pipeline-parallel-size", "it is called --layer-cuts"},
-    {"--distributed-executor-backend", "ranks and replicas are threads of one process"},
     {"--nnodes", "ranks and replicas are threads of one process"},
     {"--node-rank", "ranks and replicas are threads of one process"},
     {"--master-addr", "ranks and replicas are threads of one process"},

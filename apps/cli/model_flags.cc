@@ -41,8 +41,11 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       .add_option("--threads", o.threads,
                   "Threads; 0 is one per core. Ranks share them out, one each at least")
       ->capture_default_str();
+  command.add_option("--tensor-parallel-size", o.ranks, "Ranks that share the model")
+      ->capture_default_str();
   command
-      .add_option("--tensor-parallel-size", o.ranks, "Ranks in this process that share the model")
+      .add_option("--distributed-executor-backend", o.executor,
+                  "Where the ranks are: threads of this process; mp: a process each (CPU only)")
       ->capture_default_str();
   command
       .add_option("--layer-cuts", o.layer_cuts, "Layers at which a further pipeline stage begins")

@@ -110,12 +110,12 @@ void Engine::settle_context(int blocks) {
 // one, since its kernels take memory too.
 int64_t Engine::blocks_beside_a_step() {
   const auto share = [&](int64_t bytes) { return bytes / 10 * 9 / options_.sharers; };
-  ModelRunner trial(model_, limits(1));
+  const RunnerLimits most = limits(1);
+  const std::unique_ptr<Executor> trial = make_executor(model_, most);
   if (model_.device().is_host())  // takes memory only when it is written
     return share(static_cast<int64_t>(model_.device().available_bytes()) -
-                 trial.workspace_bytes()) /
+                 trial->workspace_bytes()) /
            block_bytes();
-  const RunnerLimits& most = trial.limits();
   Batch batch;
   batch.sequences.assign(most.max_rows, {{0}});
   for (int row = 0; row < most.max_rows; ++row) {
@@ -123,7 +123,7 @@ int64_t Engine::blocks_beside_a_step() {
     if (row < most.max_logit_rows) batch.logit_rows.push_back(row);
   }
   ForwardIo io;
-  trial.run(batch, io);
+  trial->run(batch, io);
   std::map<Device*, int64_t> bytes_on;  // of a block, all ranks of the device
   for (int rank = 0; rank < model_.ranks(); ++rank)
     bytes_on[&model_.device(rank)] += block_bytes_of(rank);

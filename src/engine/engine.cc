@@ -43,11 +43,11 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads,
   pool_ = std::make_unique<BlockPool>(blocks, options_.block_size);
   if (options_.prefix_caching) cache_ = std::make_unique<PrefixCache>(*pool_);
   scheduler_ = make_scheduler(s, *pool_, cache_.get());
-  runner_ = std::make_unique<ModelRunner>(model, limits(blocks), threads);
+  executor_ = make_executor(model, limits(blocks), threads);
   std::unique_ptr<DeviceSampler> device_sampler;
   if (!model.device().is_host())
-    device_sampler = std::make_unique<DeviceSampler>(runner_->decoder().kernels.sample,
-                                                     runner_->decoder().execution,
+    device_sampler = std::make_unique<DeviceSampler>(executor_->decoder().kernels.sample,
+                                                     executor_->decoder().execution,
                                                      limits(blocks).max_logit_rows);
   sampling_ = std::make_unique<SamplingStage>(model.host_kernels(), pool_of_threads_,
                                               model.spec().vocab, std::move(device_sampler));

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/model_runner.h"
+#include "engine/executor.h"
 #include "engine/request.h"
 #include "engine/request_state.h"
 #include "engine/sampling_stage.h"
@@ -136,7 +136,7 @@ class Engine {
   std::unique_ptr<BlockPool> pool_;
   std::unique_ptr<PrefixCache> cache_;  // or null
   std::unique_ptr<Scheduler> scheduler_;
-  std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<Executor> executor_;
   std::unique_ptr<Proposer> proposer_;  // or null
   std::unique_ptr<SamplingStage> sampling_;
   std::unordered_map<int64_t, std::unique_ptr<RequestState>> states_;

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "device/cuda_device.h"
+#include "engine/rank_processes.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/select.h"
 #include "model/families/make_model.h"
@@ -129,6 +130,7 @@ Model::Model(const ModelOptions& options, const LoadProgress& progress) : option
     fail_usage(
         "the arithmetic hopper is defined for bf16 weights and this model's are f32 or f16; use "
         "--weights rounded");
+  settle_executor();
   for (const int cut : options.layer_cuts)
     if (cut <= 0 || cut >= spec().layers)
       fail_usage("expected layer cuts between 1 and {}, found {}", spec().layers - 1, cut);
@@ -138,43 +140,64 @@ Model::Model(const ModelOptions& options, const LoadProgress& progress) : option
 
   host_kernels_ = select_kernels(arithmetic_.order, options.instruction_set);
   kernels_ = device().is_host() ? host_kernels_ : gpu_kernels(options, arithmetic_, devices_);
+  if (options_.executor == "mp" && options_.rank == 0)  // they load while this process does
+    processes_ = std::make_unique<RankProcesses>(options_, threads_of_rank());
+  weights_.resize(options.ranks);
   for (int rank = 0; rank < options.ranks; ++rank)
-    weights_.push_back(std::make_unique<DecoderWeights>(
-        spec(), arithmetic_, make_shard(spec(), rank, options.ranks), *source, device(rank), *pool_,
-        kernels_.weights, progress));
+    if (is_here(rank))
+      weights_[rank] = std::make_unique<DecoderWeights>(
+          spec(), arithmetic_, make_shard(spec(), rank, options.ranks), *source, device(rank),
+          *pool_, kernels_.weights, progress);
+  if (processes_) processes_->expect_ready();
+}
+
+void Model::settle_executor() {
+  if (options_.executor != "threads" && options_.executor != "mp")
+    fail_usage("expected an executor of threads or mp, found \"{}\"", options_.executor);
+  if (options_.executor == "threads") return;
+  if (!device().is_host())
+    fail_usage("ranks are processes only on the CPU so far, and the device is {}", options_.device);
+  if (options_.ranks == 1)
+    options_.executor = "threads";
+  else if (options_.rank < 0)
+    options_.rank = 0;
 }
 
 Model::~Model() = default;
 
 int64_t Model::weight_bytes() const {
   int64_t total = 0;
-  for (const auto& weights : weights_) total += weights->bytes();
+  for (const auto& weights : weights_)
+    if (weights) total += weights->bytes();
   return total;
 }
 
 std::vector<std::span<const std::byte>> Model::weight_arrays() const {
   std::vector<std::span<const std::byte>> arrays;
-  for (const auto& weights : weights_)
+  for (const auto& weights : weights_) {
+    if (!weights) continue;
     for (const auto& array : weights->memory()) arrays.emplace_back(array.data(), array.size());
+  }
   return arrays;
 }
 
 int64_t Model::weight_bytes_per_token() const {
   int64_t total = weight_bytes();
   for (const auto& weights : weights_)
-    if (!weights->embedding_is_shared())
+    if (weights && !weights->embedding_is_shared())
       total -= int64_t{spec().vocab} * spec().hidden * size_of(weights->type());
   return total;
 }
 
 void Model::reload(const TensorSource& source) {
+  if (processes_) fail_usage("ranks that are processes take weights from a directory only");
   check_tensors(spec(), source);
   write(source);
 }
 
 void Model::write(const TensorSource& source) {
   for (int rank = 0; rank < ranks(); ++rank)
-    weights_[rank]->reload(spec(), source, device(rank), *pool_);
+    if (is_here(rank)) weights_[rank]->reload(spec(), source, device(rank), *pool_);
 }
 
 void Model::check_same_model(const ModelConfig& other, const TensorSource& source) const {
@@ -201,9 +224,11 @@ Digest Model::take(const std::string& directory) {
   const Digest digest = weights_digest(*source, source->names(), *pool_);
   try {
     write(*source);
+    if (processes_) processes_->take(directory);
   } catch (...) {  // half of it may have been written
     ModelConfig before;
     write(*open_weights(options_, before));
+    if (processes_) processes_->take(options_.model);
     throw;
   }
   options_ = std::move(other);

@@ -25,11 +25,18 @@ struct ModelOptions {
   std::string device = "cpu";            // "cpu", "cuda" (a rank per GPU, going round) or "cuda:N"
   std::string instruction_set = "auto";  // of the CPU: "auto", "scalar", "avx2", "avx512", "amx"
   int threads = 0;                       // 0: one per core
-  int ranks = 1;                         // tensor-parallel ranks in this process
-  std::vector<int> layer_cuts;           // ascending layers at which a pipeline stage begins
+  int ranks = 1;                         // tensor-parallel ranks
+  // Where the ranks are: "threads" of this process, or "mp": processes that this one starts, each
+  // with its shard, with their group over sockets. Only on the CPU so far.
+  std::string executor = "threads";
+  int rank = -1;  // the one rank that this Model holds; -1: all. With "mp" it is 0.
+  std::string worker = "/proc/self/exe";  // the invar program that such a process runs
+  std::vector<int> layer_cuts;            // ascending layers at which a pipeline stage begins
 
   bool operator==(const ModelOptions&) const = default;
 };
+
+class RankProcesses;
 
 class Model {
  public:
@@ -49,6 +56,8 @@ class Model {
   // Where a rank's weights, keys, values and activations lie.
   Device& device(int rank = 0) { return *devices_[rank % devices_.size()]; }
   int ranks() const { return options_.ranks; }
+  // The processes of the other ranks; null where all ranks are threads, or in such a process.
+  RankProcesses* processes() { return processes_.get(); }
   // Ranks on the CPU share the threads out among themselves; each has one at least.
   int threads_of_rank() const {
     return devices_[0]->is_host() ? std::max(1, pool_->size() / ranks()) : 1;
@@ -71,6 +80,8 @@ class Model {
   Decoder make_decoder(int rank, ThreadPool& pool);
 
  private:
+  void settle_executor();
+  bool is_here(int rank) const { return options_.rank < 0 || options_.rank == rank; }
   void write(const TensorSource& source);
   void check_same_model(const ModelConfig& other, const TensorSource& source) const;
 
@@ -80,7 +91,8 @@ class Model {
   ModelConfig config_;
   Arithmetic arithmetic_;
   Kernels kernels_, host_kernels_;
-  std::vector<std::unique_ptr<DecoderWeights>> weights_;  // per rank
+  std::vector<std::unique_ptr<DecoderWeights>> weights_;  // per rank, null for those elsewhere
+  std::unique_ptr<RankProcesses> processes_;              // or null
 };
 
 // What the options name, from its configuration alone. Throws Error when it cannot be read and

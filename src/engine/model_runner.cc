@@ -98,6 +98,12 @@ ModelRunner::ModelRunner(Model& model, const RunnerLimits& limits, ThreadPool* t
   for (int r = 1; r < ranks; ++r) team_->threads.emplace_back([this, r] { team_->serve(r); });
 }
 
+ModelRunner::ModelRunner(Model& model, const RunnerLimits& limits, ThreadPool& threads,
+                         Group& group)
+    : model_(model), limits_(limits) {
+  ranks_.push_back(std::make_unique<Rank>(model, limits, group.rank(), threads, group));
+}
+
 ModelRunner::~ModelRunner() = default;
 
 void ModelRunner::on_every_rank(FunctionRef<void(int)> work) {

@@ -1,41 +1,30 @@
-// Runs batches through a model, whatever it is spread over: threads, tensor-parallel ranks,
-// pipeline stages. Owns the blocks' memory and the step's workspace.
+// The executor of this process: ranks are threads, stages follow one another. Owns the blocks'
+// memory and the step's workspace.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "base/function_ref.h"
-#include "engine/model.h"
-#include "model/forward.h"
+#include "engine/executor.h"
 
 namespace invar {
 
-struct RunnerLimits {
-  int blocks = 0;
-  int block_size = 64;
-  int max_rows = 512;
-  int max_logit_rows = 128;
-  int max_aux_layers = 0;
-};
-
-class ModelRunner {
+class ModelRunner final : public Executor {
  public:
   // `threads` null: the model's own, for one runner at a time.
   ModelRunner(Model& model, const RunnerLimits& limits, ThreadPool* threads = nullptr);
-  ~ModelRunner();
+  // Plays one rank of a group whose others are elsewhere: the rank that the model's options name.
+  // Computes on `threads`.
+  ModelRunner(Model& model, const RunnerLimits& limits, ThreadPool& threads, Group& group);
+  ~ModelRunner() override;
 
-  // One step; results are rank 0's (they are the same on all). Throws what a rank throws, and from
-  // then on always.
-  void run(const Batch& batch, ForwardIo& io);
-  // Rank 0's: what follows a step goes into its stream.
-  const Decoder& decoder() const;
-  // Moves keys and values between blocks, in every layer.
-  void copy_slots(const std::vector<SlotCopy>& copies);
+  void run(const Batch& batch, ForwardIo& io) override;
+  const Decoder& decoder() const override;
+  void copy_slots(const std::vector<SlotCopy>& copies) override;
 
   Model& model() { return model_; }
-  // Device memory of the activations, all ranks.
-  int64_t workspace_bytes() const;
+  int64_t workspace_bytes() const override;
   const RunnerLimits& limits() const { return limits_; }
 
  private:

@@ -126,7 +126,7 @@ void Engine::add_drafts(DraftTree& tree) {
 void Engine::forward_and_sample() {
   if (io_.trace) begin_trace();
   io_.keep_logits = batch_.aux_layers.empty() && sampling_->samples_on_device();
-  runner_->run(batch_, io_);
+  executor_->run(batch_, io_);
   if (io_.keep_logits) sampling_->sample_on_device(io_.device_logits, io_.non_finite);
 }
 
@@ -146,7 +146,7 @@ void Engine::keep_accepted() {
   for (const SamplingStage::Walk& walk : sampling_->walks())
     placement_.accept(batch_.rows, walk.row(),
                       batch_.sequences[batch_.rows[walk.row()].sequence].blocks, copies_);
-  if (!copies_.empty()) runner_->copy_slots(copies_);
+  if (!copies_.empty()) executor_->copy_slots(copies_);
 }
 
 void Engine::commit_and_emit(OutputSink& sink) {

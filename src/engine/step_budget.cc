@@ -46,18 +46,17 @@ int rows_within(double target, int most, FunctionRef<double(int)> seconds_of) {
 int rows_within(double target, int most, int slots, Model& model, ThreadPool* threads) {
   constexpr int kBlockSize = 64;
   most = std::min(most, slots);
-  ModelRunner runner(model,
-                     {.blocks = (slots + kBlockSize - 1) / kBlockSize,
-                      .block_size = kBlockSize,
-                      .max_rows = most,
-                      .max_logit_rows = 1},
-                     threads);
+  const RunnerLimits limits = {.blocks = (slots + kBlockSize - 1) / kBlockSize,
+                               .block_size = kBlockSize,
+                               .max_rows = most,
+                               .max_logit_rows = 1};
+  const auto executor = make_executor(model, limits, threads);
   ForwardIo io;
-  runner.run(batch_of(1, slots, kBlockSize), io);  // its tables are filled, its memory is there
+  executor->run(batch_of(1, slots, kBlockSize), io);  // its tables are filled, its memory is there
   return rows_within(target, most, [&](int rows) {
     const Batch batch = batch_of(rows, slots, kBlockSize);
     const Timer timer;
-    runner.run(batch, io);
+    executor->run(batch, io);
     return timer.seconds();
   });
 }

@@ -1,5 +1,6 @@
 // The engine as its users see it: requests in, tokens out, blocks back, no memory taken on the way.
 #include "engine/engine.h"
+#include "engine/model_runner.h"
 
 #include <gtest/gtest.h>
 
