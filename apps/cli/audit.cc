@@ -23,8 +23,8 @@ struct AuditFlags {
   int only_answers = 0;  // print the probes' answers of this many tokens and nothing else
 };
 
-// The options with another arithmetic. The baseline runs on the CPU, whatever the device: it is there
-// to show that a conventional engine's bits move.
+// The options with another arithmetic. The baseline runs on the CPU, whatever the device: it is
+// there to show that a conventional engine's bits move.
 ModelOptions with_arithmetic(ModelOptions options, const std::string& arithmetic) {
   options.arithmetic = arithmetic;
   if (arithmetic == "control") options.device = "cpu";

@@ -8,7 +8,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "command.h"
-#include "load/load_report.h"
+#include "workload/load_report.h"
 
 namespace invar::cli {
 

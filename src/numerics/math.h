@@ -99,7 +99,8 @@ inline
 #else
 constexpr
 #endif
-float sqrt(float x) {
+    float
+    sqrt(float x) {
   return __builtin_sqrtf(x);
 }
 

@@ -1,4 +1,4 @@
-#include "load/load_run.h"
+#include "workload/load_run.h"
 
 #include <algorithm>
 #include <cmath>

@@ -80,7 +80,7 @@ class EngineProcess final : public Backend {
   BackendFacts facts_;
   BackendStats stats_, stats_before_;  // before: of engines that have died
   std::map<int64_t, Live> live_;       // in the order of submission
-  std::string checkpoint_;  // that was taken last; empty: the one that the command names
+  std::string checkpoint_;             // that was taken last; empty: the one that the command names
   std::optional<std::promise<Taken>> taking_;
   std::set<std::string> sentences_;  // TokenOutput::error points into it
   int64_t restarts_ = 0;

@@ -1,12 +1,12 @@
 // A load's bookkeeping, on the scheduler with a clock whose steps cost what the test says.
-#include "load/load_run.h"
+#include "workload/load_run.h"
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "load/capacity.h"
-#include "load/load_report.h"
-#include "load/step_cost.h"
+#include "workload/capacity.h"
+#include "workload/load_report.h"
+#include "workload/step_cost.h"
 
 namespace invar {
 namespace {

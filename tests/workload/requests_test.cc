@@ -1,5 +1,5 @@
 // Arrivals and lengths are distributed as they say; traces are read as they stand.
-#include "load/requests.h"
+#include "workload/requests.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "load/requests.h"
+#include "workload/requests.h"
 
 namespace invar {
 

@@ -1,4 +1,4 @@
-#include "load/load_report.h"
+#include "workload/load_report.h"
 
 #include <fmt/format.h>
 

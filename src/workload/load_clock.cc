@@ -1,4 +1,4 @@
-#include "load/load_clock.h"
+#include "workload/load_clock.h"
 
 #include <time.h>
 

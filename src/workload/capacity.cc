@@ -1,4 +1,4 @@
-#include "load/capacity.h"
+#include "workload/capacity.h"
 
 namespace invar {
 

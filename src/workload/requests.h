@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "load/load_spec.h"
+#include "workload/load_spec.h"
 
 namespace invar {
 

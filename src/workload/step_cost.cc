@@ -1,8 +1,8 @@
-#include "load/step_cost.h"
+#include "workload/step_cost.h"
 
 #include <algorithm>
 
-#include "load/load_run.h"
+#include "workload/load_run.h"
 
 namespace invar {
 

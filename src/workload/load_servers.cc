@@ -1,7 +1,7 @@
 #include <random>
 
 #include "base/error.h"
-#include "load/load_run.h"
+#include "workload/load_run.h"
 
 namespace invar {
 

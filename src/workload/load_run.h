@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "load/load_clock.h"
-#include "load/requests.h"
+#include "workload/load_clock.h"
+#include "workload/requests.h"
 
 namespace invar {
 

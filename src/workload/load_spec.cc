@@ -1,4 +1,4 @@
-#include "load/load_spec.h"
+#include "workload/load_spec.h"
 
 #include <filesystem>
 

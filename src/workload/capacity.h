@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "load/load_run.h"
+#include "workload/load_run.h"
 
 namespace invar {
 

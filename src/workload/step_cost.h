@@ -6,7 +6,7 @@
 
 #include "base/json.h"
 #include "engine/engine.h"
-#include "load/load_clock.h"
+#include "workload/load_clock.h"
 
 namespace invar {
 

@@ -1,5 +1,5 @@
 // Loads in TOML: what is read, and what is refused with file, line and key.
-#include "load/load_spec.h"
+#include "workload/load_spec.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "load/requests.h"
+#include "workload/requests.h"
 
 namespace invar {
 namespace {

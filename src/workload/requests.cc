@@ -1,4 +1,4 @@
-#include "load/requests.h"
+#include "workload/requests.h"
 
 #include <algorithm>
 #include <cmath>

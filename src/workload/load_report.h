@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "load/capacity.h"
-#include "load/load_run.h"
-#include "load/step_cost.h"
+#include "workload/capacity.h"
+#include "workload/load_run.h"
+#include "workload/step_cost.h"
 
 namespace invar {
 
