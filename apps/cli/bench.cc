@@ -17,7 +17,9 @@ struct BenchFlags {
   ModelFlags model;
   std::vector<std::string> sets;  // instruction sets to force one after the other
   bool against_control = false;
-  bool profile = false, sweep = false;
+  bool profile = false, sweep = false, alone = false;
+  std::vector<int> batches = {1, 2, 4, 8, 16, 32, 64};  // of a sweep
+  std::vector<int> prompts = {16, 32, 64, 128, 256, 512, 1024, 2048};
   int rounds = 3;
   int64_t limit_mib = 1536;
 };
@@ -204,34 +206,62 @@ json::Value to_json(const std::vector<Row>& rows) {
   return v;
 }
 
-// Invar and `control` in turn at many batches and lengths: what else goes on meets both.
+// Tokens per second of one batch or one prompt, by round; `control` stays empty where it is left
+// out.
+struct SweepRates {
+  std::vector<double> own, control;
+};
+
+void print_sweep_row(const std::string& what, const SweepRates& rates) {
+  if (rates.control.empty()) return fmt::print("  {:20} {:10.1f}\n", what, median(rates.own));
+  std::vector<double> ratios;
+  for (size_t i = 0; i < rates.own.size(); ++i) ratios.push_back(rates.own[i] / rates.control[i]);
+  fmt::print("  {:20} {:10.1f} {:10.1f}   {:6.1f} % of control\n", what, median(rates.own),
+             median(rates.control), 100 * median(ratios));
+}
+
+// Invar, and unless it runs alone `control` in turn, at many batches and lengths: what else the
+// machine does hits both.
 int run_sweep(const BenchFlags& flags, ModelOptions options) {
   Model own(options);
-  options.arithmetic = "control";
-  Model control(options);
-  fmt::print("{}, {} and control in turn, medians of {} rounds, tok/s\n\n", options.model,
-             own.identity(), flags.rounds);
-  const auto compare = [&](const std::string& what, FunctionRef<double(Model&)> rate) {
-    std::vector<double> rates[2], ratios;
+  std::unique_ptr<Model> control;
+  if (!flags.alone) {
+    options.arithmetic = "control";
+    control = std::make_unique<Model>(options);
+  }
+  if (!flags.model.json)
+    fmt::print("{}, {}{}, medians of {} rounds, tok/s\n\n", options.model, own.identity(),
+               control ? " and control in turn" : "", flags.rounds);
+  json::Array rows;
+  const auto measure_row = [&](const std::string& what, FunctionRef<double(Model&)> rate) {
+    SweepRates rates;
     for (int round = 0; round < flags.rounds; ++round) {
-      rates[0].push_back(rate(own));
-      rates[1].push_back(rate(control));
-      ratios.push_back(rates[0].back() / rates[1].back());
+      rates.own.push_back(rate(own));
+      if (control) rates.control.push_back(rate(*control));
     }
-    fmt::print("  {:20} {:10.1f} {:10.1f}   {:6.1f} % of control\n", what, median(rates[0]),
-               median(rates[1]), 100 * median(ratios));
+    json::Value row = json::Object{{"what", what}, {"tokens_per_second", median(rates.own)}};
+    if (control) row.set("control_tokens_per_second", median(rates.control));
+    rows.push_back(std::move(row));
+    if (!flags.model.json) print_sweep_row(what, rates);
     std::fflush(stdout);
   };
-  for (const int batch : {1, 2, 4, 8, 16, 32, 64})
-    compare(fmt::format("decode, batch {}", batch), [&](Model& model) {
+  for (const int batch : flags.batches)
+    measure_row(fmt::format("decode, batch {}", batch), [&](Model& model) {
       const Seconds seconds = run_requests(model, batch, 16, 24, 512);
       return batch * seconds.decode_steps / seconds.decode;
     });
-  for (const int length : {16, 32, 64, 128, 256, 512, 1024, 2048}) {
+  for (const int length : flags.prompts) {
     if (length >= own.spec().max_positions) break;
-    compare(fmt::format("prefill {}", length),
-            [&](Model& model) { return length / run_requests(model, 1, length, 1, length).total; });
+    measure_row(fmt::format("prefill {}", length), [&](Model& model) {
+      return length / run_requests(model, 1, length, 1, length).total;
+    });
   }
+  if (flags.model.json)
+    fmt::print("{}\n", json::dump(json::Object{{"model", options.model},
+                                               {"identity", own.identity()},
+                                               {"rounds", flags.rounds},
+                                               {"rows", std::move(rows)}},
+                                  2));
   return 0;
 }
 
@@ -245,11 +275,15 @@ int run_bench(BenchFlags flags) {
     if (options.load_format == "auto") options.load_format = "dummy:1";
   }
   if (flags.sweep) {
-    if (flags.profile || flags.model.json || flags.against_control || !flags.sets.empty() ||
+    if (flags.profile || flags.against_control || !flags.sets.empty() ||
         options.arithmetic == "control")
       fail_usage(
-          "--sweep prints a table of one instruction set beside control: leave out --sets, "
-          "--against-control, --profile, --json and --arith control");
+          "--sweep measures one instruction set and the baseline: leave out --sets, "
+          "--against-control, --profile and --arith control");
+    for (const int n : flags.batches)
+      if (n < 1) fail_usage("expected --batches of 1 or more sequences, found {}", n);
+    for (const int n : flags.prompts)
+      if (n < 1) fail_usage("expected --prompts of 1 or more tokens, found {}", n);
     return run_sweep(flags, options);
   }
   double bandwidth = 0;  // of the CPU; a GPU's is measured with the model
@@ -310,12 +344,16 @@ void add_bench(CLI::App& app, Action& action) {
   command->add_option("--sets", flags->sets, "Instruction sets to force one after the other")
       ->delimiter(',');
   command->add_flag("--against-control", flags->against_control,
-                    "Measure the conventional arithmetic as well");
+                    "Measure the baseline (--arith control) as well");
   command->add_flag("--profile", flags->profile,
                     "Show the time of each operation and its share of the machine's limit");
   command->add_flag("--sweep", flags->sweep,
-                    "Instead: batches of 1 to 64 and prompts of 16 to 2048 tokens, the "
-                    "conventional arithmetic in turn");
+                    "Instead: many batch sizes and prompt lengths, the baseline in turn");
+  command->add_option("--batches", flags->batches, "With --sweep: batch sizes that decode")
+      ->delimiter(',');
+  command->add_option("--prompts", flags->prompts, "With --sweep: prompt lengths, in tokens")
+      ->delimiter(',');
+  command->add_flag("--alone", flags->alone, "With --sweep: leave out the baseline");
   command->add_option("--rounds", flags->rounds, "Rounds; medians are shown")
       ->capture_default_str();
   command->add_option("--limit-mib", flags->limit_mib, "MiB read to measure the bandwidth")
