@@ -21,6 +21,9 @@ struct Request {
   SamplingParams params;
   std::shared_ptr<Constraint> constraint;  // what the answer is held to; null: nothing
   int32_t choice = 0;  // which of the n answers to one prompt this is: part of the noise's counter
+  // `constraint` as JSON, for whoever has the vocabulary's bytes and makes it
+  // (ConstraintCompiler). The engine does not read it.
+  std::string structured_output;
   std::string cache_salt;  // only requests of one salt share cached blocks
   int32_t priority = 0;    // smaller is sooner among those that wait
   bool hash_logits =

@@ -246,7 +246,7 @@ Admitted Admission::complete(JournalEntry entry, openai::Request request) const 
                     .model = request.model.empty() ? model_.names.front() : request.model,
                     .system_fingerprint = fingerprint(),
                     .seed = entry.params.seed};
-  std::vector<Job> jobs = make_jobs(entry, request);
+  std::vector<Request> jobs = make_jobs(entry, request);
   return {.entry = std::move(entry),
           .request = std::move(request),
           .head = std::move(head),
@@ -255,12 +255,12 @@ Admitted Admission::complete(JournalEntry entry, openai::Request request) const 
           .places = nullptr};
 }
 
-std::vector<Job> Admission::make_jobs(const JournalEntry& entry,
-                                      const openai::Request& request) const {
+std::vector<Request> Admission::make_jobs(const JournalEntry& entry,
+                                          const openai::Request& request) const {
   const BackendFacts facts = backend_.facts();
   if (request.text.params.prompt_logprobs && !facts.prompt_logprobs)
     fail_usage("prompt log-probabilities were switched off when the server started");
-  std::vector<Job> jobs;
+  std::vector<Request> jobs;
   const std::string form = request.form.is_null() ? "" : json::dump(request.form);
   const auto n = static_cast<size_t>(request.text.params.n);
   for (size_t i = 0; i < request.answers(); ++i) {
@@ -286,10 +286,10 @@ std::vector<Job> Admission::make_jobs(const JournalEntry& entry,
     jobs.push_back({.prompt = prompt,
                     .params = entry.params,
                     .choice = static_cast<int32_t>(i % n),
-                    .form = form,
+                    .structured_output = form,
                     .cache_salt = request.cache_salt,
-                    .hash_logits = request.logits_hash,
-                    .priority = request.priority});
+                    .priority = request.priority,
+                    .hash_logits = request.logits_hash});
   }
   return jobs;
 }

@@ -33,7 +33,7 @@ struct Admitted {
   openai::Request request;
   openai::Head head;
   std::optional<std::string> earlier;  // JSON of the items that a response goes on from
-  std::vector<Job> jobs;               // one for each answer; their ids are still 0
+  std::vector<Request> jobs;           // one for each answer; their ids are still 0
   std::shared_ptr<PlacesHeld> places;  // one for each
 };
 
@@ -80,7 +80,7 @@ class Admission {
                        const std::optional<std::string>& earlier = std::nullopt,
                        bool only_counts = false) const;
   std::vector<int32_t> encode(const openai::Request& request, const openai::Prompt& prompt) const;
-  std::vector<Job> make_jobs(const JournalEntry& entry, const openai::Request& request) const;
+  std::vector<Request> make_jobs(const JournalEntry& entry, const openai::Request& request) const;
   Admitted complete(JournalEntry entry, openai::Request request) const;
 
   const ServedModel& model_;

@@ -60,7 +60,7 @@ Answering::Answering(Admitted admitted, std::shared_ptr<Exchange> exchange,
     writer_ = make_writer();
     return;
   }
-  for (const Job& job : admitted_.jobs) {
+  for (const Request& job : admitted_.jobs) {
     builders_.push_back(std::make_unique<AnswerBuilder>(
         tokenizer, request.text.stop, request.text.include_stop, request.text.skip_special));
     builders_.back()->answer.prompt_tokens = job.prompt;
@@ -161,9 +161,9 @@ void Answering::finish() {
   exchange_->reply({.body = json::dump(body_of(request, answers, tokenizer_, admitted_.head))});
 }
 
-void Answers::number(std::vector<Job>& jobs) {
+void Answers::number(std::vector<Request>& jobs) {
   const std::lock_guard lock(mutex_);
-  for (Job& job : jobs) job.id = next_id_++;
+  for (Request& job : jobs) job.id = next_id_++;
 }
 
 void Answers::add(std::shared_ptr<Answering> answering) {
@@ -181,7 +181,7 @@ void Answers::add(std::shared_ptr<Embedding> embedding) {
 
 // Once, when it is over: forgets what is left of it.
 void Answers::settle(Embedding& embedding) {
-  for (const Job& job : embedding.jobs())
+  for (const Request& job : embedding.jobs())
     if (texts_.erase(job.id)) backend_.cancel(job.id);
   --live_;
 }

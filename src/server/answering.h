@@ -84,7 +84,7 @@ class Answers final : public BackendSink {
   std::function<void(const std::string&)> on_engine_failed;  // on the serving thread
 
   // Gives the jobs their ids. From any thread; before `add`.
-  void number(std::vector<Job>& jobs);
+  void number(std::vector<Request>& jobs);
   // Expects outputs for the answer's jobs from now on. They may be submitted after this.
   void add(std::shared_ptr<Answering> answering);
   void add(std::shared_ptr<Embedding> embedding);

@@ -389,7 +389,7 @@ void Server::submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted
       if (const auto late = weak.lock()) answers_.expire(*late);
     };
     // A form may take long to compile; anything else is not worth another thread's waking.
-    if (answering->admitted().jobs.front().form.empty())
+    if (answering->admitted().jobs.front().structured_output.empty())
       return begin(answering, submit_jobs(*answering));
     forms_.post([this, answering] {
       http_.post([this, answering, error = submit_jobs(*answering)] { begin(answering, error); });
@@ -400,7 +400,7 @@ void Server::submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted
 // Returns why the backend does not take them, or nothing.
 std::optional<ApiError> Server::submit_jobs(const Answering& answering) {
   try {
-    for (const Job& job : answering.admitted().jobs) backend_.submit(job);
+    for (const Request& job : answering.admitted().jobs) backend_.submit(job);
   } catch (const EngineFailed& error) {
     return ApiError{503, error.what(), "engine_failed"};
   } catch (const Error& error) {

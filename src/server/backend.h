@@ -2,7 +2,8 @@
 // (inproc_backend.h) or in another one; the front does not know which. What crosses it is token
 // ids and plain data: no text, no tensor.
 //
-// A backend that loses its engine starts it again and submits every unfinished job once more: the
+// A *job* is a request to the engine that lives here; an answer with several choices is several. A
+// backend that loses its engine starts it again and submits every unfinished job once more: the
 // same job gives the same tokens, so it drops what the sink already has (TokenOutput::index) and
 // goes on. The sink sees a pause and nothing else.
 #pragma once
@@ -15,19 +16,6 @@
 #include "engine/request.h"
 
 namespace invar::server {
-
-// One sequence to compute; an answer with several choices is several jobs.
-struct Job {
-  int64_t id = 0;  // unique while it lives; names it in `cancel` and in what the sink is told
-  std::vector<int32_t> prompt;
-  SamplingParams params;   // checked
-  int32_t choice = 0;      // see invar::Request
-  std::string form;        // JSON of what the answer is held to (ConstraintCompiler); or empty
-  std::string cache_salt;  // only jobs of one salt share computed blocks
-  bool hash_logits = false;
-  int32_t priority = 0;  // smaller is sooner, where the engine's policy asks
-  bool pooled = false;   // asks for no answer but for the mean of the prompt's hidden states
-};
 
 // What is known of the engine and its model; only `weights` changes, by take_weights.
 struct BackendFacts {
@@ -80,7 +68,7 @@ class Backend {
 
   // Throws UsageError, with one sentence, for a job that can never be answered; after that the sink
   // hears of it until it is finished or cancelled.
-  virtual void submit(Job job) = 0;
+  virtual void submit(Request request) = 0;
   // The job's blocks are free after the engine's current step; the sink may still hear of it. Ids
   // that are not known are ignored: the job may just have finished.
   virtual void cancel(int64_t id) = 0;

@@ -78,9 +78,9 @@ void Server::embeddings(std::shared_ptr<Exchange> exchange) {
     worker_for(exchange->request).post([=, this] {
       guarded(exchange, [&] {
         const json::Value body = parse_body(exchange->request.body);
-        std::vector<Job> jobs;
+        std::vector<Request> jobs;
         for (auto& text : admission_.embedded(body))
-          jobs.push_back({.prompt = std::move(text), .pooled = true});
+          jobs.push_back({.prompt = std::move(text), .hash_logits = false, .pooled = true});
         const json::Value* format = body.find("encoding_format");
         const EmbeddingForm form{.base64 = format && *format == json::Value("base64"),
                                  .dimensions = admission_.dimensions(body)};
@@ -124,7 +124,7 @@ void Server::begin(const std::shared_ptr<Embedding>& embedding) {
     refuse(*late->exchange, {504, kTooLate, "deadline_exceeded"});
   };
   try {
-    for (const Job& job : embedding->jobs()) backend_.submit(job);
+    for (const Request& job : embedding->jobs()) backend_.submit(job);
   } catch (const EngineFailed& error) {
     answers_.cancel(*embedding);
     refuse(exchange, {503, error.what(), "engine_failed"});

@@ -23,8 +23,9 @@ struct EmbeddingForm {
 class Embedding {
  public:
   // The weights stay as they are while `turn` lives (Server::with_weights).
-  Embedding(std::vector<Job> jobs, const EmbeddingForm& form, std::shared_ptr<Exchange> exchange,
-            std::shared_ptr<PlacesHeld> places, std::shared_ptr<void> turn)
+  Embedding(std::vector<Request> jobs, const EmbeddingForm& form,
+            std::shared_ptr<Exchange> exchange, std::shared_ptr<PlacesHeld> places,
+            std::shared_ptr<void> turn)
       : form(form),
         exchange(std::move(exchange)),
         jobs_(std::move(jobs)),
@@ -43,12 +44,12 @@ class Embedding {
   // Nobody wants it any more.
   void drop() { over_ = true; }
 
-  std::vector<Job>& jobs() { return jobs_; }
+  std::vector<Request>& jobs() { return jobs_; }
   const std::vector<std::vector<float>>& vectors() const { return vectors_; }
   bool is_over() const { return over_; }
 
  private:
-  std::vector<Job> jobs_;
+  std::vector<Request> jobs_;
   std::shared_ptr<PlacesHeld> places_;
   std::shared_ptr<void> turn_;
   std::vector<std::vector<float>> vectors_;

@@ -131,13 +131,13 @@ Hello hello_from(std::string_view bytes) {
   return hello;
 }
 
-std::string to_bytes(const Job& job) {
+std::string to_bytes(const Request& job) {
   ByteWriter out;
   out.put(job.id);
   out.put_vector(job.prompt);
   put_params(out, job.params);
   out.put(job.choice);
-  out.put_text(job.form);
+  out.put_text(job.structured_output);
   out.put_text(job.cache_salt);
   put_flag(out, job.hash_logits);
   out.put(job.priority);
@@ -145,14 +145,14 @@ std::string to_bytes(const Job& job) {
   return out.take();
 }
 
-Job job_from(std::string_view bytes) {
+Request request_from(std::string_view bytes) {
   ByteReader in(bytes, "a job");
-  Job job;
+  Request job;
   job.id = in.get<int64_t>();
   job.prompt = in.get_vector<int32_t>();
   job.params = get_params(in);
   job.choice = in.get<int32_t>();
-  job.form = in.get_text();
+  job.structured_output = in.get_text();
   job.cache_salt = in.get_text();
   job.hash_logits = get_flag(in);
   job.priority = in.get<int32_t>();

@@ -13,7 +13,7 @@ namespace invar::server {
 
 enum class Message : uint8_t {
   hello = 1,  // engine: BackendFacts, BackendStats; it is ready
-  submit,     // server: Job
+  submit,     // server: Request
   cancel,     // server: the job's id
   outputs,    // engine: what it computed since the last such message
   take,       // server: the directory of a checkpoint
@@ -59,8 +59,8 @@ struct Taken {
 
 std::string to_bytes(const Hello& hello);
 Hello hello_from(std::string_view bytes);
-std::string to_bytes(const Job& job);
-Job job_from(std::string_view bytes);
+std::string to_bytes(const Request& job);
+Request request_from(std::string_view bytes);
 std::string to_bytes(const Taken& taken);
 Taken taken_from(std::string_view bytes);
 std::string cancel_bytes(int64_t job);

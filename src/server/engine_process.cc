@@ -90,10 +90,10 @@ pid_t EngineProcess::process() const {
   return process_;
 }
 
-void EngineProcess::submit(Job job) {
-  if (!job.form.empty()) {
+void EngineProcess::submit(Request job) {
+  if (!job.structured_output.empty()) {
     const std::lock_guard lock(compiling_);
-    constraints_.compile(json::parse(job.form, "the form of the answer"));
+    constraints_.compile(json::parse(job.structured_output, "the structured output"));
   }
   const std::string bytes = to_bytes(job);
   const std::lock_guard lock(mutex_);

@@ -35,7 +35,7 @@ class EngineProcess final : public Backend {
   void start(BackendSink& sink) override;
   BackendFacts facts() const override;
   BackendStats stats() const override;
-  void submit(Job job) override;
+  void submit(Request request) override;
   void cancel(int64_t id) override;
   // An engine that is started again takes them once more.
   void take_weights(const std::string& directory) override;
@@ -46,7 +46,7 @@ class EngineProcess final : public Backend {
  private:
   // A job that is not finished, and hashes of what the sink has of it.
   struct Live {
-    Job job;
+    Request job;
     std::vector<uint64_t> tokens, prompts;
     size_t tokens_seen = 0, prompts_seen = 0;  // of the engine that runs now
   };

@@ -38,18 +38,11 @@ BackendStats InprocBackend::stats() const {
   return stats_;
 }
 
-void InprocBackend::submit(Job job) {
-  Request request{.id = job.id,
-                  .prompt = std::move(job.prompt),
-                  .params = std::move(job.params),
-                  .choice = job.choice,
-                  .cache_salt = std::move(job.cache_salt),
-                  .priority = job.priority,
-                  .hash_logits = job.hash_logits,
-                  .pooled = job.pooled};
-  if (!job.form.empty()) {
+void InprocBackend::submit(Request request) {
+  if (!request.structured_output.empty()) {
     const std::lock_guard lock(compiling_);
-    request.constraint = constraints_.compile(json::parse(job.form, "the form of the answer"));
+    request.constraint =
+        constraints_.compile(json::parse(request.structured_output, "the structured output"));
   }
   {
     const std::lock_guard lock(mutex_);

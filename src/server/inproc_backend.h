@@ -24,7 +24,7 @@ class InprocBackend final : public Backend {
   void start(BackendSink& sink) override;
   BackendFacts facts() const override;
   BackendStats stats() const override;
-  void submit(Job job) override;
+  void submit(Request request) override;
   void cancel(int64_t id) override;
   void take_weights(const std::string& directory) override;
 

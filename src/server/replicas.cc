@@ -22,7 +22,7 @@ BackendStats Replicas::stats() const {
   return all;
 }
 
-void Replicas::submit(Job job) {
+void Replicas::submit(Request job) {
   size_t place = 0;
   {
     const std::lock_guard lock(mutex_);

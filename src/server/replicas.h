@@ -17,8 +17,8 @@ class Replicas final : public Backend {
 
   void start(BackendSink& sink) override;
   BackendFacts facts() const override { return replicas_.front()->facts(); }
-  BackendStats stats() const override;  // of all
-  void submit(Job job) override;        // to the one with the fewest live jobs
+  BackendStats stats() const override;    // of all
+  void submit(Request request) override;  // to the one with the fewest live jobs
   void cancel(int64_t id) override;
   void take_weights(const std::string& directory) override;
 

@@ -96,7 +96,7 @@ void take_order(const Frame& frame, Backend& backend, Outbox& outbox, FrameSocke
   }
   if (frame.kind != static_cast<uint8_t>(Message::submit))
     fail("the server: expected a job or a cancellation, found a message of kind {}", frame.kind);
-  Job job = job_from(frame.bytes);
+  Request job = request_from(frame.bytes);
   const int64_t id = job.id;
   try {
     backend.submit(std::move(job));

@@ -67,8 +67,8 @@ class Collector final : public BackendSink {
   size_t finished_ = 0, tokens_ = 0;
 };
 
-Job job_of(int64_t id, uint64_t seed, int32_t tokens = kTokens) {
-  Job job{.id = id, .prompt = {1, 2, 3}};
+Request job_of(int64_t id, uint64_t seed, int32_t tokens = kTokens) {
+  Request job{.id = id, .prompt = {1, 2, 3}};
   job.params.seed = seed;
   job.params.max_tokens = tokens;
   return job;
@@ -186,8 +186,8 @@ TEST(EngineProcessTest, ACancelledJobIsHeardOfNoMore) {
 
 TEST(EngineProcessTest, RefusesAFormHere) {
   Case c("steady");
-  Job job = job_of(1, 5);
-  job.form = R"({"regex": "("})";
+  Request job = job_of(1, 5);
+  job.structured_output = R"({"regex": "("})";
   EXPECT_THROW(c.engine.submit(job), Error);
 }
 
@@ -197,18 +197,18 @@ TEST(EngineProcessTest, SaysThatItNeverBegan) {
 }
 
 TEST(EngineMessagesTest, ComeBackAsTheyWereAndRefuseWhatIsCut) {
-  Job job = job_of(9, 7);
+  Request job = job_of(9, 7);
   job.params.logit_bias = {{4, 0.1}};
-  job.form = "{}";
+  job.structured_output = "{}";
   job.cache_salt = "salt";
   job.hash_logits = true;
   job.choice = 3;
   job.priority = -2;
   job.pooled = true;
   const std::string bytes = to_bytes(job);
-  EXPECT_EQ(to_bytes(job_from(bytes)), bytes);
-  EXPECT_EQ(job_from(bytes).priority, -2);
-  EXPECT_TRUE(job_from(bytes).pooled);
+  EXPECT_EQ(to_bytes(request_from(bytes)), bytes);
+  EXPECT_EQ(request_from(bytes).priority, -2);
+  EXPECT_TRUE(request_from(bytes).pooled);
   TokenOutput token{.request = 9, .token = 5, .index = 2, .finish = FinishReason::failed};
   token.logprobs = TokenLogprobs{{5, -0.0f, 1}, {{6, -2.5f, 2}, {7, -3.0f, 3}}};
   token.error = "a sentence";
@@ -223,7 +223,7 @@ TEST(EngineMessagesTest, ComeBackAsTheyWereAndRefuseWhatIsCut) {
   EXPECT_EQ(step.outputs[0].token.logprobs, token.logprobs);
   EXPECT_EQ(step.stats.cached_tokens, 8);
   for (size_t size = 0; size < bytes.size(); ++size)
-    EXPECT_THROW(job_from(std::string_view(bytes).substr(0, size)), Error);
+    EXPECT_THROW(request_from(std::string_view(bytes).substr(0, size)), Error);
   for (size_t size = 0; size < outputs.size(); ++size)
     EXPECT_THROW(outputs_from(std::string_view(outputs).substr(0, size)), Error);
   std::mt19937 random(1);

@@ -31,7 +31,7 @@ class FakeBackend final : public Backend {
     return facts;
   }
   BackendStats stats() const override { return {.steps = steps_}; }
-  void submit(Job job) override {
+  void submit(Request job) override {
     if (mode_ == "poison" && job.params.seed == kPoison) ::raise(SIGKILL);
     const std::lock_guard lock(mutex_);
     jobs_.push_back({std::move(job), 0});
@@ -43,7 +43,7 @@ class FakeBackend final : public Backend {
 
  private:
   struct Running {
-    Job job;
+    Request job;
     int32_t index;
   };
 

@@ -673,12 +673,12 @@ class Clients(ServerTest):
 
     def test_the_urgent_come_first(self):
         served = Served(INVAR, "--max-num-seqs", "1", "--max-model-len", "4096")
-        body = dict(prompt="x", max_tokens=60, ignore_eos=True)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             order = []
-            def ask(priority):
-                served.post(COMPLETIONS, **body, priority=priority)
+            def ask(priority):  # the next one cannot begin before this one has gone
+                connection = self.begin_stream(served, max_tokens=4000, priority=priority)
                 order.append(priority)
+                connection.close()
             first = self.begin_stream(served, max_tokens=4000)  # holds the only place until the others wait
             rest = []
             for i, priority in enumerate((2, 1, 0, -1)):
