@@ -49,6 +49,8 @@ def fences(page, text):
     found, lines = [], text.splitlines()
     i = 0
     while i < len(lines):
+        if re.match(r"^(<{7}|>{7}) ", lines[i]):
+            raise Failure(f"{page}:{i + 1}: found the mark of an unresolved conflict")
         opening = re.match(r"^( *)```(.*)$", lines[i])
         if not opening:
             if re.match(r"^    (invar|curl|cmake|\./scripts) ", lines[i]):
@@ -164,6 +166,7 @@ def self_test(args, models):
         "a pipe whose begin fails": "```sh\ninvar --no-such-flag | cat\n```\n",
         "an unmarked command": "```\ninvar --version\n```\n",
         "an unknown mark": "```bash\ninvar --version\n```\n",
+        "a conflict": "text\n" + "<" * 7 + " HEAD\n",
         "an indented command": "text\n\n    invar --version\n",
         "a fence without an end": "```sh\ninvar --version\n",
         "a server that ends": "```sh server\ninvar serve --port 8000 --no-such-flag\n```\n",
