@@ -142,6 +142,11 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
   Axis ranks{"ranks", {}, true};
   for (int size = 1; size <= std::min(attention_output_runs(spec), down_runs(spec)); size *= 2)
     vary(ranks, fmt::format("{} ranks", size)).model.ranks = size;
+  if (!on_gpu) {
+    Schedule& s = vary(ranks, "2 ranks, a process each");
+    s.model.ranks = 2;
+    s.model.executor = "mp";
+  }
   axes.push_back(std::move(ranks));
 
   Axis cuts{"layer cuts", {}, false};
