@@ -36,7 +36,7 @@ RunnerLimits Engine::limits(int blocks) const {
           .block_size = options_.block_size,
           .max_rows = rows,
           .max_logit_rows = std::min(rows, std::max(samples, kLeastLogitRows)),
-          .max_aux_layers = options_.embeddings};
+          .max_aux_layers = static_cast<int>(aux_layers().size()) + options_.embeddings};
 }
 
 // Before memory is divided, since smaller steps leave more of it.

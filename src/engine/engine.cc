@@ -50,7 +50,8 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads,
                                                      executor_->decoder().execution,
                                                      limits(blocks).max_logit_rows);
   sampling_ = std::make_unique<SamplingStage>(model.host_kernels(), pool_of_threads_,
-                                              model.spec().vocab, std::move(device_sampler));
+                                              model.spec().vocab, std::move(device_sampler),
+                                              proposer_ && proposer_->wants_likeliest());
   io_.take_logits = [this](int64_t first, std::span<const float> logits) {
     sampling_->take_logits(first, logits, io_.non_finite);
   };

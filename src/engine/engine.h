@@ -105,10 +105,12 @@ class Engine {
   void build_batch();
   void add_rows(size_t entry);
   void add_drafts(DraftTree& tree);
+  void want_last_hidden();
   void begin_trace();
   void forward_and_sample();
   void keep_accepted();
   void commit_and_emit(OutputSink& sink);
+  void show_hidden();
 
   void emit_scores(OutputSink& sink);
   void emit_walks(OutputSink& sink);
@@ -129,6 +131,10 @@ class Engine {
   void settle_context(int blocks);
   void settle_step_rows(ThreadPool* threads);
   int32_t budget() const;
+  // That the proposer wants.
+  std::span<const int32_t> aux_layers() const {
+    return proposer_ ? proposer_->aux_layers() : std::span<const int32_t>();
+  }
 
   Model& model_;
   ThreadPool& pool_of_threads_;

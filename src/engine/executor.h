@@ -17,6 +17,9 @@ struct RunnerLimits {
   int32_t max_rows = 512;
   int32_t max_logit_rows = 128;
   int32_t max_aux_layers = 0;
+  // Of a drafter that is a part of the target. Keys and values are those of its layers alone.
+  int32_t exit_layer = 0;   // the first so many layers, with the head behind them; 0: all
+  bool mtp_module = false;  // the module that predicts one token further; batches begin with it
 };
 
 class Executor {

@@ -123,7 +123,8 @@ Model::Model(const ModelOptions& options, const LoadProgress& progress) : option
   const bool rounded = options.weights == "rounded";
   const std::unique_ptr<TensorSource> source = open_weights(options, config_);
   check_tensors(spec(), *source);
-  config_.spec.mtp_layers = 0;  // what predicts further stands in the checkpoint, unused
+  // What predicts further stands in the checkpoint, unused unless it drafts.
+  if (!options.mtp_module) config_.spec.mtp_layers = 0;
   if (product_type(spec(), *source) == DType::f32)  // else there is nothing to round
     arithmetic_.weights = rounded ? WeightMode::rounded : WeightMode::f32;
   if (arithmetic_.order == Order::hopper && arithmetic_.weights == WeightMode::f32)
@@ -235,8 +236,13 @@ Digest Model::take(const std::string& directory) {
   return digest;
 }
 
-Decoder Model::make_decoder(int rank, ThreadPool& pool) {
-  return Decoder(spec(), arithmetic_, kernels_, *weights_[rank], device(rank),
+Decoder Model::make_decoder(int rank, ThreadPool& pool, int exit_layer) {
+  DecoderSpec part = spec();
+  if (exit_layer > 0) {
+    part.layers = exit_layer;
+    part.mtp_layers = 0;
+  }
+  return Decoder(part, arithmetic_, kernels_, *weights_[rank], device(rank),
                  device().is_host() ? &pool : nullptr);
 }
 

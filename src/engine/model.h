@@ -32,6 +32,7 @@ struct ModelOptions {
   int rank = -1;  // the one rank that this Model holds; -1: all. With "mp" it is 0.
   std::string worker = "/proc/self/exe";  // the invar program that such a process runs
   std::vector<int> layer_cuts;            // ascending layers at which a pipeline stage begins
+  bool mtp_module = false;  // keep the module that predicts one token further, where there is one
 
   bool operator==(const ModelOptions&) const = default;
 };
@@ -76,8 +77,9 @@ class Model {
   // of before.
   Digest take(const std::string& directory);
 
-  // A decoder of one rank, computing on `pool`.
-  Decoder make_decoder(int rank, ThreadPool& pool);
+  // A decoder of one rank, computing on `pool`: of all layers, or with `exit_layer` of the first so
+  // many, with the final norm and the head behind them.
+  Decoder make_decoder(int rank, ThreadPool& pool, int exit_layer = 0);
 
  private:
   void settle_executor();

@@ -13,9 +13,10 @@ namespace invar {
 // One tensor-parallel rank: its decoder, its keys and values, its activations.
 struct ModelRunner::Rank {
   Rank(Model& model, const RunnerLimits& limits, int index, ThreadPool& pool, Group& group)
-      : decoder(model.make_decoder(index, pool)),
-        kv(model.device(index), model.spec().layers, limits.blocks, limits.block_size,
-           decoder.weights->shard().kv_heads, model.spec().head_dim, decoder.kernels.cache),
+      : decoder(model.make_decoder(index, pool, limits.exit_layer)),
+        kv(model.device(index), limits.mtp_module ? 1 : decoder.spec.layers, limits.blocks,
+           limits.block_size, decoder.weights->shard().kv_heads, model.spec().head_dim,
+           decoder.kernels.cache, limits.mtp_module ? decoder.spec.layers : 0),
         workspace(decoder, limits.max_rows, limits.max_logit_rows, limits.max_aux_layers),
         group(group) {}
 
@@ -117,15 +118,17 @@ void ModelRunner::on_every_rank(FunctionRef<void(int)> work) {
 }
 
 void ModelRunner::run(const Batch& batch, ForwardIo& io) {
+  const std::span<float> hidden = io.hidden;
   on_every_rank([&](int rank) {
-    ForwardIo own;  // of a further rank: nobody reads it
+    ForwardIo own;  // of a further rank: nobody reads what it leaves
+    own.hidden = hidden;
     run_stages(*ranks_[rank], batch, rank == 0 ? io : own);
   });
 }
 
 void ModelRunner::run_stages(Rank& rank, const Batch& batch, ForwardIo& io) {
   const std::vector<int>& cuts = model_.options().layer_cuts;
-  const int last = batch.layer_end < 0 ? model_.spec().layers : batch.layer_end;
+  const int last = batch.layer_end < 0 ? rank.decoder.spec.layers : batch.layer_end;
   if (cuts.empty()) return forward(rank.decoder, batch, rank.kv, rank.workspace, rank.group, io);
   rank.stage = batch;
   int begin = batch.layer_begin;
@@ -158,9 +161,9 @@ void ModelRunner::copy_slots(const std::vector<SlotCopy>& copies) {
     rank.copies.begin(on, StepUpload::bytes_of<SlotCopy>(copies.size()));
     const SlotCopy* list = rank.copies.put(std::span<const SlotCopy>(copies));
     rank.copies.send(on);
-    for (int layer = 0; layer < model_.spec().layers; ++layer)
+    for (const KvLayer& layer : rank.kv.layers())
       rank.decoder.run(rank.decoder.kernels.copy_slots,
-                       CopySlotsParams{rank.kv.layer(layer), list, std::ssize(copies)});
+                       CopySlotsParams{layer, list, std::ssize(copies)});
   });
 }
 

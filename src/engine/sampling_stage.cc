@@ -44,9 +44,11 @@ struct SamplingStage::PerThread {
 };
 
 SamplingStage::SamplingStage(const Kernels& host_kernels, ThreadPool& threads, int32_t vocab,
-                             std::unique_ptr<DeviceSampler> device_sampler)
+                             std::unique_ptr<DeviceSampler> device_sampler, bool wants_likeliest)
     : threads_(threads),
+      kernels_(host_kernels),
       vocab_(static_cast<size_t>(vocab)),
+      wants_likeliest_(wants_likeliest),
       device_sampler_(std::move(device_sampler)) {
   for (int i = 0; i < threads.size(); ++i)
     per_thread_.push_back(std::make_unique<PerThread>(host_kernels));
@@ -76,12 +78,13 @@ void SamplingStage::add_walk(RequestState& state, int32_t first_row, int32_t roo
   walk.node = -1;
   walk.is_over = false;
   walk.outputs.clear();
+  walk.likeliest.assign(wants_likeliest_ && tree ? 1 + tree->size() : 0, 0);
   num_logits_ += 1 + (tree ? static_cast<int32_t>(tree->size()) : 0);
 }
 
 bool SamplingStage::samples_on_device() {
   inputs_.clear();
-  if (!device_sampler_ || !scores_.empty()) return false;
+  if (!device_sampler_ || !scores_.empty() || wants_likeliest_) return false;
   for (const Walk& walk : walks()) {
     const Request& request = walk.state->request;
     if (request.hash_logits || request.params.logprobs || request.constraint) return false;
@@ -126,6 +129,8 @@ void SamplingStage::take_logits(int64_t first, std::span<const float> logits,
     PerThread& thread = *per_thread_[part.index];
     for (size_t i = part.index; i < open_.size(); i += part.count)
       go_on(*open_[i], first, logits, non_finite, thread);
+    for (size_t i = part.index; wants_likeliest_ && i < num_walks_; i += part.count)
+      read_likeliest(walks_[i], first, logits);
     for (size_t i = part.index; i < scores.size(); i += part.count)
       read_score(scores[i], logits.subspan((scores[i].logits - first) * vocab_, vocab_), thread);
   });
@@ -158,6 +163,26 @@ void SamplingStage::sample(Walk& walk, std::span<const float> logits, PerThread&
   TokenOutput output = state.take(sampled.token, digest);
   if (params.logprobs) output.logprobs = std::move(logprobs);
   enter(walk, std::move(output));
+}
+
+// Of the rows among these that are the walk's. A row with a NaN has token 0.
+void SamplingStage::read_likeliest(Walk& walk, int64_t first, std::span<const float> logits) const {
+  const int64_t count = static_cast<int64_t>(logits.size() / vocab_);
+  const int64_t begin = std::max<int64_t>(first, walk.root_logits);
+  const int64_t end = std::min(first + count, walk.root_logits + std::ssize(walk.likeliest));
+  for (int64_t row = begin; row < end; ++row) {
+    float max = 0;
+    bool has_nan = false;
+    kernels_.log_sum_exp({.logits = logits.data() + (row - first) * static_cast<int64_t>(vocab_),
+                          .rows = 1,
+                          .stride = static_cast<int64_t>(vocab_),
+                          .vocab = static_cast<int64_t>(vocab_),
+                          .argmax = &walk.likeliest[row - walk.root_logits],
+                          .max = &max,
+                          .log_sum = nullptr,
+                          .has_nan = &has_nan},
+                         Execution{});
+  }
 }
 
 void SamplingStage::read_score(Score& score, std::span<const float> logits,

@@ -31,6 +31,7 @@ class SamplingStage {
     const DraftTree* tree = nullptr;  // null: no drafts
     int32_t node = -1;                // sampled from last: of the tree, or -1, the root
     bool is_over = false;
+    std::vector<int32_t> likeliest;    // after the root and every node, where a proposer wants them
     std::vector<TokenOutput> outputs;  // one for each token sampled; the last may be an error
 
     int32_t next_logits() const { return root_logits + 1 + node; }
@@ -44,9 +45,9 @@ class SamplingStage {
     TokenLogprobs logprobs;
   };
 
-  // `device_sampler` null: logits are read by the host alone.
+  // `device_sampler` null: logits are read by the host alone. `wants_likeliest`: see Proposer.
   SamplingStage(const Kernels& host_kernels, ThreadPool& threads, int32_t vocab,
-                std::unique_ptr<DeviceSampler> device_sampler);
+                std::unique_ptr<DeviceSampler> device_sampler, bool wants_likeliest = false);
   ~SamplingStage();
 
   // A step begins. Then what is wanted of its logits, in the order of the batch's rows.
@@ -73,9 +74,12 @@ class SamplingStage {
              std::span<const bool> non_finite, PerThread& thread) const;
   void sample(Walk& walk, std::span<const float> logits, PerThread& thread) const;
   void read_score(Score& score, std::span<const float> logits, PerThread& thread) const;
+  void read_likeliest(Walk& walk, int64_t first, std::span<const float> logits) const;
 
   ThreadPool& threads_;
+  const Kernels& kernels_;  // the host's
   const size_t vocab_;
+  const bool wants_likeliest_;
   const std::unique_ptr<DeviceSampler> device_sampler_;  // or null
   std::vector<std::unique_ptr<PerThread>> per_thread_;
   OperationTimes* times_ = nullptr;

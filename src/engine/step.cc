@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/timer.h"
 #include "engine/engine.h"
 
 namespace invar {
@@ -22,6 +23,7 @@ bool Engine::step(OutputSink& sink) {
   forward_and_sample();
   keep_accepted();
   commit_and_emit(sink);
+  show_hidden();
   return true;
 }
 
@@ -76,7 +78,8 @@ void Engine::propose() {
 void Engine::build_batch() {
   batch_.rows.clear();
   batch_.logit_rows.clear();
-  batch_.aux_layers.clear();
+  const std::span<const int32_t> aux = aux_layers();
+  batch_.aux_layers.assign(aux.begin(), aux.end());
   batch_.scratch_blocks.clear();
   batch_.sequences.resize(plan_.entries.size());
   first_row_.clear();
@@ -100,13 +103,20 @@ void Engine::add_rows(size_t index) {
     batch_.rows.push_back({state.tokens[position], position, static_cast<int32_t>(index)});
   }
   if (state.request.pooled) {
-    batch_.aux_layers = {model_.spec().layers - 1};
+    want_last_hidden();
   } else if (entry.samples) {
     const int32_t root = static_cast<int32_t>(batch_.rows.size()) - 1;
     if (tree_of_[index]) add_drafts(*tree_of_[index]);
     for (int32_t row = root; row < std::ssize(batch_.rows); ++row) batch_.logit_rows.push_back(row);
     sampling_->add_walk(state, static_cast<int32_t>(first_row_[index]), root, tree_of_[index]);
   }
+}
+
+// The last of aux_layers then.
+void Engine::want_last_hidden() {
+  const int32_t last = model_.spec().layers - 1;
+  if (batch_.aux_layers.empty() || batch_.aux_layers.back() != last)
+    batch_.aux_layers.push_back(last);
 }
 
 // Below the batch's last row. Without scratch blocks for its side branches the tree is its trunk.
@@ -125,9 +135,11 @@ void Engine::add_drafts(DraftTree& tree) {
 
 void Engine::forward_and_sample() {
   if (io_.trace) begin_trace();
+  const Timer timer;
   io_.keep_logits = batch_.aux_layers.empty() && sampling_->samples_on_device();
   executor_->run(batch_, io_);
   if (io_.keep_logits) sampling_->sample_on_device(io_.device_logits, io_.non_finite);
+  if (proposer_) proposer_->observe_step(std::ssize(batch_.rows), timer.seconds());
 }
 
 void Engine::begin_trace() {
@@ -203,7 +215,9 @@ void Engine::count_drafts(const SamplingStage::Walk& walk, int32_t accepted) {
   stats_.accepted_tokens += accepted;
   if (std::ssize(stats_.accepted_at) < accepted) stats_.accepted_at.resize(accepted);
   for (int32_t level = 0; level < accepted; ++level) ++stats_.accepted_at[level];
-  proposer_->observe(walk.state->request.id, nodes, accepted);
+  const int64_t id = walk.state->request.id;
+  if (!walk.likeliest.empty()) proposer_->observe_likeliest(id, walk.likeliest);
+  proposer_->observe(id, nodes, accepted);
 }
 
 // Of what does not sample: chunks that have failed, and pooled requests.
@@ -235,8 +249,9 @@ bool Engine::pool_rows(RequestState& state, size_t index, OutputSink& sink) {
   const StepEntry& entry = plan_.entries[index];
   const size_t width = state.pool.size();
   for (int32_t r = std::max(0, state.pooled_positions - entry.start); r < entry.rows; ++r) {
-    const float* hidden =
-        io_.aux_hidden.data() + (first_row_[index] + static_cast<size_t>(r)) * width;
+    const size_t row = (batch_.aux_layers.size() - 1) * batch_.rows.size() + first_row_[index] +
+                       static_cast<size_t>(r);
+    const float* hidden = io_.aux_hidden.data() + row * width;
     for (size_t d = 0; d < width; ++d) state.pool[d] += hidden[d];
     state.pooled_positions = entry.start + r + 1;
   }
@@ -251,6 +266,33 @@ bool Engine::pool_rows(RequestState& state, size_t index, OutputSink& sink) {
   else
     sink.on_token(state.fail(kHiddenNotFinite));
   return true;
+}
+
+// To a proposer that drafts from them, the hidden states of what was kept, but of what has ended.
+void Engine::show_hidden() {
+  const std::span<const int32_t> layers = aux_layers();
+  if (layers.empty()) return;
+  std::vector<std::vector<int32_t>> rows(plan_.entries.size());
+  for (size_t i = 0; i < rows.size(); ++i)
+    for (int32_t r = 0; r < plan_.entries[i].rows; ++r)
+      rows[i].push_back(static_cast<int32_t>(first_row_[i]) + r);
+  for (const SamplingStage::Walk& walk : sampling_->walks()) {
+    std::vector<int32_t>& kept = rows[batch_.rows[walk.root_row].sequence];
+    const auto behind_root = kept.end() - kept.begin();
+    for (int32_t node = walk.node; node >= 0; node = (*walk.tree)[node].parent)
+      kept.insert(kept.begin() + behind_root, walk.root_row + 1 + node);
+  }
+  std::vector<KeptRows> all;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto state = states_.find(plan_.entries[i].id);
+    if (state == states_.end() || state->second->request.pooled) continue;
+    all.push_back({.id = state->first,
+                   .tokens = state->second->tokens,
+                   .position = plan_.entries[i].start,
+                   .rows = rows[i]});
+  }
+  const size_t values = layers.size() * batch_.rows.size() * model_.spec().hidden;
+  proposer_->take_hidden(all, io_.aux_hidden.first(values), std::ssize(batch_.rows));
 }
 
 void Engine::count_step() {

@@ -11,9 +11,10 @@ int64_t KvStorage::block_bytes(int layers, int block_size, int kv_heads, int hea
 }
 
 KvStorage::KvStorage(Device& device, int layers, int blocks, int block_size, int kv_heads,
-                     int head_dim, CacheLayout layout)
+                     int head_dim, CacheLayout layout, int first_layer)
     : blocks_(blocks),
       block_size_(block_size),
+      first_layer_(first_layer),
       memory_(device, blocks * block_bytes(layers, block_size, kv_heads, head_dim) / sizeof(bf16_t),
               "the KV cache") {
   CHECK(block_size == 32 || block_size == 64 || block_size == 128, "block size");

@@ -11,17 +11,20 @@ namespace invar {
 class KvStorage {
  public:
   // `blocks` blocks of `block_size` (32, 64 or 128) slots for each of `layers` layers, zeroed.
+  // The first of them is the model's layer `first_layer`.
   KvStorage(Device& device, int layers, int blocks, int block_size, int kv_heads, int head_dim,
-            CacheLayout layout = CacheLayout::panels);
+            CacheLayout layout = CacheLayout::panels, int first_layer = 0);
 
-  const KvLayer& layer(int index) const { return layers_[index]; }
+  const KvLayer& layer(int index) const { return layers_[index - first_layer_]; }
+  // All of them, by index - first_layer.
+  const std::vector<KvLayer>& layers() const { return layers_; }
   int blocks() const { return blocks_; }
   int block_size() const { return block_size_; }
   // Bytes of one block over all layers, in either layout.
   static int64_t block_bytes(int layers, int block_size, int kv_heads, int head_dim);
 
  private:
-  int blocks_, block_size_;
+  int blocks_, block_size_, first_layer_;
   DeviceArray<bf16_t> memory_;
   std::vector<KvLayer> layers_;
 };

@@ -28,6 +28,15 @@ struct DraftRequest {
   std::string_view corpus = {};
 };
 
+// What a step computed and kept of one sequence: rows of the batch, each one position after the one
+// before it, along known tokens and accepted drafts.
+struct KeptRows {
+  int64_t id = 0;                   // of the request
+  std::span<const int32_t> tokens;  // all known ones after the step
+  int32_t position = 0;             // of the first row
+  std::span<const int32_t> rows;    // indices into the batch
+};
+
 class Proposer {
  public:
   virtual ~Proposer() = default;
@@ -40,8 +49,25 @@ class Proposer {
   // trees[i] becomes a tree for requests[i] of at most `most` nodes; empty: no draft. The trees
   // come in cleared.
   virtual void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) = 0;
+  // Whether it wants to know the likeliest token (raw logits, ties to the lower id) after every
+  // node of its trees, reached or not.
+  virtual bool wants_likeliest() const { return false; }
+  // Of the tree proposed last: tokens[0] after the root, tokens[1 + i] after node i. A tree that
+  // was pruned on the way has fewer.
+  virtual void observe_likeliest(int64_t /*id*/, std::span<const int32_t> /*tokens*/) {}
+  // Layers of the target after which it wants the hidden state of every row, ascending; see
+  // Batch::aux_layers.
+  virtual std::span<const int32_t> aux_layers() const { return {}; }
+  // Called after a step with what was kept of each sequence that goes on, and the hidden states of
+  // the whole batch: [aux_layers][batch_rows][the target's width]. They are gone afterwards. A
+  // sequence may begin behind position 0 (the prefix cache had the rest) and, after a preemption,
+  // again.
+  virtual void take_hidden(std::span<const KeptRows> /*kept*/, std::span<const float> /*hidden*/,
+                           int64_t /*batch_rows*/) {}
   // Of a tree with `proposed` nodes the first `accepted` levels of a path were kept.
   virtual void observe(int64_t /*id*/, int32_t /*proposed*/, int32_t /*accepted*/) {}
+  // A step computed so many rows, of all kinds, in this time; drafting not counted.
+  virtual void observe_step(int64_t /*rows*/, double /*seconds*/) {}
   // The request has ended or was aborted; unknown ids are ignored.
   virtual void forget(int64_t /*id*/) {}
 };

@@ -1,0 +1,41 @@
+// Samples drafts as the target would sample their tokens: with the request's own parameters and the
+// noise of the position (numerics 6), so that a drafter whose distribution is the target's proposes
+// the target's very sample. A grammar's mask is left out: what it forbids is not accepted.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "sampling/sampler.h"
+#include "speculative/proposer.h"
+
+namespace invar {
+
+// A place in a draft tree whose next tokens are wanted.
+struct DraftPoint {
+  const DraftRequest* request = nullptr;
+  std::vector<int32_t> path;  // drafts from behind the last known token up to here
+  int32_t count = 1;          // tokens wanted
+  std::vector<int32_t>
+      tokens;  // out: different ones, the sample first; fewer if no others may come
+};
+
+class DraftSampler {
+ public:
+  explicit DraftSampler(int threads) : threads_(static_cast<size_t>(threads)) {}
+
+  // logits: a row for each point.
+  void sample(ThreadPool& pool, std::span<DraftPoint> points, std::span<const float> logits);
+
+ private:
+  struct PerThread {
+    Sampler sampler;
+    std::vector<int32_t> answer;
+  };
+  static void sample_one(DraftPoint& point, std::span<const float> logits, PerThread& thread);
+
+  std::vector<PerThread> threads_;
+};
+
+}  // namespace invar

@@ -1,0 +1,121 @@
+#include "drafters/make_proposer.h"
+
+#include "base/error.h"
+#include "drafters/mtp_drafter.h"
+#include "speculative/adaptive.h"
+#include "speculative/lookahead.h"
+#include "speculative/prompt_lookup.h"
+#include "speculative/suffix_lookup.h"
+
+namespace invar {
+
+namespace {
+
+// A drafter's model, on the first of the target's devices. Its own threads only load it.
+std::shared_ptr<Model> load_drafter(const SpeculativeConfig& config, Model& target) {
+  const ModelOptions& of = target.options();
+  ModelOptions options{.model = config.model,
+                       .arithmetic = of.arithmetic,
+                       .weights = of.weights,
+                       .device = of.device,
+                       .instruction_set = of.instruction_set,
+                       .threads = 1};
+  if (config.model.starts_with("dummy:")) {
+    options.model = of.model;
+    options.load_format = config.model;
+  }
+  auto drafter = std::make_shared<Model>(options);
+  const int found = drafter->spec().vocab, expected = target.spec().vocab;
+  if (found != expected)
+    fail_usage("expected a drafter of the target's vocabulary of {} tokens, found {} in {}",
+               expected, found, config.model);
+  return drafter;
+}
+
+TreeShape shape_of(const SpeculativeConfig& config, int32_t tokens) {
+  if (!config.tree.empty()) return config.tree;
+  return chain_shape(config.num_speculative_tokens > 0 ? config.num_speculative_tokens : tokens);
+}
+
+int exit_layer_of(const SpeculativeConfig& config, const DecoderSpec& spec) {
+  const int layer = config.exit_layer > 0 ? config.exit_layer : spec.layers / 2;
+  if (layer < 1 || layer >= spec.layers)
+    fail_usage("expected an exit_layer from 1 to {}, one before the target's last, found {}",
+               spec.layers - 1, layer);
+  return layer;
+}
+
+// Drafting by a part of the target runs where its weights are.
+void expect_weights_here(const SpeculativeConfig& config, const Model& target) {
+  if (target.ranks() > 1 && target.options().executor == "mp")
+    fail_usage(
+        "the method {} drafts by the target's weights, and with the executor mp those are "
+        "in other processes; use the executor threads",
+        name_of(config.method));
+}
+
+std::unique_ptr<Proposer> make_method(const SpeculativeConfig& config, Model& target,
+                                      const DrafterRoom& room, ThreadPool* threads) {
+  const auto tokens = [&](int32_t otherwise) {
+    return config.num_speculative_tokens > 0 ? config.num_speculative_tokens : otherwise;
+  };
+  switch (config.method) {
+    case DraftMethod::none:
+      return nullptr;
+    case DraftMethod::ngram:
+      return std::make_unique<PromptLookup>(
+          PromptLookupOptions{.num_speculative_tokens = tokens(5),
+                              .prompt_lookup_min = config.prompt_lookup_min,
+                              .prompt_lookup_max = config.prompt_lookup_max});
+    case DraftMethod::suffix:
+      return std::make_unique<SuffixLookup>(
+          SuffixLookupOptions{.num_speculative_tokens = tokens(24),
+                              .max_spec_factor = config.suffix_decoding_max_spec_factor,
+                              .corpus_tokens = config.suffix_decoding_corpus_tokens});
+    case DraftMethod::lookahead:
+      return std::make_unique<Lookahead>(LookaheadOptions{.window = config.lookahead_window,
+                                                          .ngram = config.lookahead_ngram,
+                                                          .guesses = config.lookahead_guesses});
+    case DraftMethod::draft_model:
+      return std::make_unique<ModelDrafter>(
+          load_drafter(config, target),
+          ModelDrafterOptions{.shape = shape_of(config, 4), .room = room}, threads);
+    case DraftMethod::early_exit: {
+      expect_weights_here(config, target);
+      const std::shared_ptr<Model> itself(std::shared_ptr<Model>(), &target);  // it owns nothing
+      return std::make_unique<ModelDrafter>(
+          itself,
+          ModelDrafterOptions{.shape = shape_of(config, 3),
+                              .exit_layer = exit_layer_of(config, target.spec()),
+                              .room = room},
+          threads);
+    }
+    case DraftMethod::mtp:
+      expect_weights_here(config, target);
+      return std::make_unique<MtpDrafter>(
+          target, MtpDrafterOptions{.num_speculative_tokens = tokens(3), .room = room}, threads);
+    case DraftMethod::medusa:
+    case DraftMethod::eagle:
+    case DraftMethod::eagle3:
+      break;
+  }
+  fail_usage("the method {} is not there yet", name_of(config.method));
+}
+
+}  // namespace
+
+ModelOptions with_drafter(ModelOptions options, const SpeculativeConfig& config) {
+  options.mtp_module = config.method == DraftMethod::mtp;
+  return options;
+}
+
+std::unique_ptr<Proposer> make_proposer(const SpeculativeConfig& config, Model& target,
+                                        const DrafterRoom& room, ThreadPool* threads) {
+  auto proposer = make_method(config, target, room, threads ? threads : &target.pool());
+  if (!proposer || (!config.adaptive && config.disable_by_batch_size == 0)) return proposer;
+  return std::make_unique<Adaptive>(
+      std::move(proposer), AdaptiveOptions{.adapts = config.adaptive,
+                                           .disable_by_batch_size = config.disable_by_batch_size});
+}
+
+}  // namespace invar

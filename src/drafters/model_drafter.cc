@@ -1,0 +1,235 @@
+#include "drafters/model_drafter.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kv/placement.h"
+
+namespace invar {
+
+namespace {
+
+constexpr int kBlockSize = 64;
+constexpr int kLogitRows = 64;  // that there is room for; more are sampled in pieces
+
+int32_t inner_nodes(const std::vector<int32_t>& ranks_below) {
+  return static_cast<int32_t>(std::count_if(ranks_below.begin() + 1, ranks_below.end(),
+                                            [](int32_t ranks) { return ranks > 0; }));
+}
+
+int layers_of(const Model& model, int exit_layer) {
+  return exit_layer > 0 ? exit_layer : model.spec().layers;
+}
+
+int blocks_for(const Model& model, const ModelDrafterOptions& options, int32_t context) {
+  const DecoderSpec& spec = model.spec();
+  const int64_t bytes = KvStorage::block_bytes(layers_of(model, options.exit_layer), kBlockSize,
+                                               spec.kv_heads, spec.head_dim);
+  const int64_t longest = (context + kBlockSize - 1) / kBlockSize + 1;
+  const int64_t useful = options.room.max_sequences * longest + kMaxDraftNodes;
+  return static_cast<int>(std::max(longest, std::min(useful, options.room.kv_bytes / bytes)));
+}
+
+RunnerLimits limits_of(const Model& model, const ModelDrafterOptions& options, int32_t context) {
+  const DrafterRoom& room = options.room;
+  const int32_t tree_rows = 1 + inner_nodes(ranks_below(options.shape));
+  return {.blocks = blocks_for(model, options, context),
+          .block_size = kBlockSize,
+          .max_rows = std::max(room.catch_up_rows, room.max_sequences * tree_rows),
+          .max_logit_rows = kLogitRows,
+          .exit_layer = options.exit_layer};
+}
+
+int32_t context_of(const Model& model, const DrafterRoom& room) {
+  const int32_t most = model.spec().max_positions;
+  return room.context > 0 ? std::min(room.context, most) : most;
+}
+
+}  // namespace
+
+ModelDrafter::ModelDrafter(std::shared_ptr<Model> model, const ModelDrafterOptions& options,
+                           ThreadPool* threads)
+    : options_(options),
+      levels_(levels_of(options.shape)),
+      ranks_below_(ranks_below(options.shape)),
+      depth_(levels_.empty() ? 0 : *std::ranges::max_element(levels_)),
+      is_chain_(options.shape == chain_shape(static_cast<int32_t>(options.shape.size()))),
+      model_(std::move(model)),
+      pool_(threads ? *threads : model_->pool()),
+      context_(context_of(*model_, options.room)),
+      blocks_(blocks_for(*model_, options, context_), kBlockSize),
+      runner_(*model_, limits_of(*model_, options, context_), threads),
+      sampler_(pool_.size()) {}
+
+void ModelDrafter::forget(int64_t id) {
+  computed_.erase(id);
+  blocks_.forget(id);
+}
+
+void ModelDrafter::propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) {
+  blocks_.begin_round();
+  drafts_.clear();
+  for (size_t i = 0; i < requests.size() && std::ssize(drafts_) < options_.room.max_sequences; ++i)
+    if (Draft draft{.request = &requests[i], .tree = &trees[i]}; begin(draft))
+      drafts_.push_back(std::move(draft));
+  run_known_rows();
+  for (int32_t level = 1; level < depth_ && run_level(level); ++level) {
+  }
+  for (const Draft& draft : drafts_) write_tree(draft);
+}
+
+// What is known of the sequence and what of it was computed. False when it cannot be drafted for.
+bool ModelDrafter::begin(Draft& draft) {
+  const auto tokens = draft.request->tokens;
+  if (draft.request->most < 1 || draft.known() + depth_ > context_) return false;
+  draft.computed = &computed_[draft.request->id];
+  std::vector<int32_t>& computed = *draft.computed;
+  if (blocks_.capacity(draft.request->id) == 0) computed.clear();  // others took its blocks
+  const auto [differs, _] = std::ranges::mismatch(computed, tokens);
+  // The last one once more: its logits are wanted.
+  draft.done = std::min(static_cast<int32_t>(differs - computed.begin()), draft.known() - 1);
+  computed.resize(draft.done);
+  draft.nodes = std::min(draft.request->most, most_nodes());
+  draft.token_of.assign(options_.shape.size(), -1);
+  return blocks_.grow(draft.request->id, draft.known() + depth_);
+}
+
+// Those that lack least come first: a long prompt does not keep answers waiting for their drafts.
+// Whose rows do not all fit goes on in the next round.
+void ModelDrafter::run_known_rows() {
+  std::ranges::stable_sort(drafts_, {},
+                           [](const Draft& draft) { return draft.known() - draft.done; });
+  int32_t left = options_.room.catch_up_rows;
+  for (size_t i = 0; i < drafts_.size() && left > 0; ++i) {
+    const int32_t count = std::min(left, drafts_[i].known() - drafts_[i].done);
+    add_known_rows(i, count);
+    left -= count;
+  }
+  run_batch();
+}
+
+// Drafts the nodes below those of a level. False when there are none.
+bool ModelDrafter::run_level(int32_t level) {
+  for (size_t i = 0; i < drafts_.size(); ++i) {
+    if (is_chain_)
+      add_chain_row(i, level);
+    else
+      add_tree_rows(i, level);
+  }
+  return run_batch();
+}
+
+int32_t ModelDrafter::add_sequence(const Draft& draft) {
+  const auto blocks = blocks_.blocks(draft.request->id);
+  batch_.sequences.push_back({{blocks.begin(), blocks.end()}});
+  return static_cast<int32_t>(batch_.sequences.size()) - 1;
+}
+
+void ModelDrafter::add_known_rows(size_t index, int32_t count) {
+  Draft& draft = drafts_[index];
+  const int32_t sequence = add_sequence(draft);
+  for (; count > 0; --count, ++draft.done) {
+    const int32_t token = draft.request->tokens[draft.done];
+    batch_.rows.push_back({.token = token, .position = draft.done, .sequence = sequence});
+    draft.computed->push_back(token);
+  }
+  if (draft.done == draft.known()) want_children(index, -1, std::ssize(batch_.rows) - 1);
+}
+
+void ModelDrafter::add_chain_row(size_t index, int32_t level) {
+  Draft& draft = drafts_[index];
+  const int32_t node = level - 1;
+  if (!is_inner(draft, node)) return;
+  const int32_t token = draft.token_of[node];
+  batch_.rows.push_back(
+      {.token = token, .position = draft.known() + node, .sequence = add_sequence(draft)});
+  draft.computed->push_back(token);
+  want_children(index, node, std::ssize(batch_.rows) - 1);
+}
+
+// The nodes down to this level that have children, once more, below the last known token.
+void ModelDrafter::add_tree_rows(size_t index, int32_t level) {
+  Draft& draft = drafts_[index];
+  DraftTree inner;
+  std::vector<int32_t> inner_of(draft.nodes, -1), node_of;
+  bool reaches_level = false;
+  for (int32_t node = 0; node < draft.nodes; ++node) {
+    const int32_t parent = options_.shape[node].parent;
+    if (!is_inner(draft, node) || levels_[node] > level || (parent >= 0 && inner_of[parent] < 0))
+      continue;
+    inner_of[node] = static_cast<int32_t>(inner.size());
+    node_of.push_back(node);
+    inner.push_back({draft.token_of[node], parent < 0 ? -1 : inner_of[parent]});
+    reaches_level |= levels_[node] == level;
+  }
+  if (!reaches_level) return;
+  const int64_t root = std::ssize(batch_.rows);
+  batch_.rows.push_back({.token = draft.request->tokens.back(),
+                         .position = draft.known() - 1,
+                         .sequence = add_sequence(draft)});
+  append_rows(inner, batch_.rows);
+  draft.computed->resize(draft.known());
+  for (int32_t i = 0; i < trunk_size(inner); ++i) draft.computed->push_back(inner[i].token);
+  for (size_t i = 0; i < node_of.size(); ++i)
+    if (levels_[node_of[i]] == level)
+      want_children(index, node_of[i], root + 1 + static_cast<int64_t>(i));
+}
+
+bool ModelDrafter::is_inner(const Draft& draft, int32_t node) const {
+  return node < draft.nodes && draft.token_of[node] >= 0 && ranks_below_[node + 1] > 0 &&
+         !is_stop(*draft.request->params, draft.token_of[node]);
+}
+
+void ModelDrafter::want_children(size_t index, int32_t node, int64_t row) {
+  const Draft& draft = drafts_[index];
+  DraftPoint point{.request = draft.request, .count = ranks_below_[node + 1]};
+  for (int32_t at = node; at >= 0; at = options_.shape[at].parent)
+    point.path.push_back(draft.token_of[at]);
+  std::ranges::reverse(point.path);
+  batch_.logit_rows.push_back(static_cast<int32_t>(row));
+  wanted_.push_back({index, node});
+  points_.push_back(std::move(point));
+}
+
+// Computes the rows that were added and samples what they want. False when there were none, or no
+// blocks for the tails of a tree.
+bool ModelDrafter::run_batch() {
+  const bool goes_on =
+      !batch_.rows.empty() &&
+      blocks_.take_scratch(scratch_blocks_needed(batch_.rows, kBlockSize), batch_.scratch_blocks);
+  if (goes_on) {
+    rows_computed_ += std::ssize(batch_.rows);
+    ForwardIo io;
+    io.take_logits = [&](int64_t first, std::span<const float> logits) {
+      const size_t count = logits.size() / static_cast<size_t>(model_->spec().vocab);
+      sampler_.sample(pool_, std::span(points_).subspan(first, count), logits);
+    };
+    runner_.run(batch_, io);
+  }
+  for (size_t i = 0; goes_on && i < wanted_.size(); ++i) {
+    Draft& draft = drafts_[wanted_[i].draft];
+    for (int32_t node = 0; node < draft.nodes; ++node) {
+      const auto [parent, rank] = options_.shape[node];
+      if (parent == wanted_[i].node && rank < std::ssize(points_[i].tokens))
+        draft.token_of[node] = points_[i].tokens[rank];
+    }
+  }
+  batch_.rows.clear();
+  batch_.sequences.clear();
+  batch_.logit_rows.clear();
+  wanted_.clear();
+  points_.clear();
+  return goes_on;
+}
+
+void ModelDrafter::write_tree(const Draft& draft) const {
+  std::vector<int32_t> index(draft.nodes, -1);  // in the tree
+  for (int32_t node = 0; node < draft.nodes; ++node) {
+    if (draft.token_of[node] < 0) continue;
+    const int32_t parent = options_.shape[node].parent;
+    index[node] = static_cast<int32_t>(draft.tree->size());
+    draft.tree->push_back({draft.token_of[node], parent < 0 ? -1 : index[parent]});
+  }
+}
+
+}  // namespace invar

@@ -1,0 +1,109 @@
+// Drafts by a model, token after token: a smaller one of the same vocabulary (Leviathan et al.,
+// "Fast Inference from Transformers via Speculative Decoding", 2023; method "draft_model"), or the
+// first layers of the target itself behind its own final norm and head (Elhoushi et al.,
+// "LayerSkip", 2024; method "early_exit"; of use when the target was trained to answer there, too).
+//
+// The drafter has keys and values of its own for every sequence and computes what it has not seen
+// of it before it drafts: a prompt once more, by the smaller model. A draft of K tokens costs K
+// steps of one row per sequence, all sequences together. It pays when the drafter's step costs less
+// than its drafts are accepted: with acceptance a and cost c (of the target's step),
+// (1 - a^(K+1)) / ((1 - a)(c K + 1)) > 1.
+//
+// With a tree, nodes beside the trunk are computed again at each level: their keys and values live
+// in scratch blocks for one step (kv/placement.h).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "drafters/draft_blocks.h"
+#include "drafters/draft_sampler.h"
+#include "engine/model_runner.h"
+#include "speculative/tree_shape.h"
+
+namespace invar {
+
+// What a drafter with keys and values has room for.
+struct DrafterRoom {
+  int max_sequences = 128;       // that are drafted for at the same time
+  int32_t context = 0;           // tokens of the longest; 0: what the model has
+  int64_t kv_bytes = 512 << 20;  // for keys and values, at most
+  int32_t catch_up_rows = 512;   // known tokens that one step computes, all sequences together
+};
+
+struct ModelDrafterOptions {
+  TreeShape shape;
+  int exit_layer = 0;  // the layers of the target that draft; 0: a model of its own, all layers
+  DrafterRoom room;
+};
+
+class ModelDrafter final : public Proposer {
+ public:
+  // `model` is the drafter, which lives as long. `threads` null: the model's own.
+  ModelDrafter(std::shared_ptr<Model> model, const ModelDrafterOptions& options,
+               ThreadPool* threads = nullptr);
+
+  std::string_view name() const override {
+    return options_.exit_layer > 0 ? "early_exit" : "draft_model";
+  }
+  int32_t most_nodes() const override { return static_cast<int32_t>(options_.shape.size()); }
+  bool makes_branches() const override { return !is_chain_; }
+  void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override;
+  void forget(int64_t id) override;
+
+  // Rows that it computed so far, of known tokens and of drafts.
+  int64_t rows_computed() const { return rows_computed_; }
+
+ private:
+  // A sequence that is drafted for in this round.
+  struct Draft {
+    const DraftRequest* request;
+    DraftTree* tree;
+    std::vector<int32_t>* computed;  // tokens whose keys and values are there
+    int32_t done = 0;                // of the known ones
+    int32_t nodes = 0;               // of the shape that are drafted
+    std::vector<int32_t> token_of;   // by node of the shape; -1: none
+
+    int32_t known() const { return static_cast<int32_t>(request->tokens.size()); }
+  };
+  // A row of the batch whose logits give the tokens below a node (-1: the last known token).
+  struct Wanted {
+    size_t draft;
+    int32_t node;
+  };
+
+  bool begin(Draft& draft);
+  void run_known_rows();
+  bool run_level(int32_t level);
+  void add_known_rows(size_t index, int32_t count);
+  void add_chain_row(size_t index, int32_t level);
+  void add_tree_rows(size_t index, int32_t level);
+  int32_t add_sequence(const Draft& draft);
+  // Whether a node has a token after which the draft goes on.
+  bool is_inner(const Draft& draft, int32_t node) const;
+  void want_children(size_t index, int32_t node, int64_t row);
+  bool run_batch();
+  void write_tree(const Draft& draft) const;
+
+  const ModelDrafterOptions options_;
+  const std::vector<int32_t> levels_, ranks_below_;  // of the shape
+  const int32_t depth_;
+  const bool is_chain_;
+  std::shared_ptr<Model> model_;
+  ThreadPool& pool_;
+  const int32_t context_;
+  DraftBlocks blocks_;
+  ModelRunner runner_;
+  DraftSampler sampler_;
+  std::unordered_map<int64_t, std::vector<int32_t>> computed_;
+  int64_t rows_computed_ = 0;
+
+  // Of this round, and of the batch that is being built in it.
+  std::vector<Draft> drafts_;
+  Batch batch_;
+  std::vector<Wanted> wanted_;
+  std::vector<DraftPoint> points_;  // one for each
+};
+
+}  // namespace invar
