@@ -109,19 +109,19 @@ class Run {
         held_out_(recipe_.corpus_seed, corpus::Split::held_out, tokenizer_, recipe_.corpus_kinds),
         packer_(training_, recipe_.trainer.context, id_of_special(tokenizer_, "<|endoftext|>")) {
     fill_options();
-    create_directory();
+    make_run_directory(options_);
     start();
   }
 
   RunResult run() {
     const int64_t last = recipe_.trainer.optimizer.steps;
-    const int64_t end = options_.until > 0 ? std::min(options_.until, last) : last;
+    const int64_t end = options_.end_of(last);
     Metrics metrics(options_.output, trainer_->steps_done());
     RunResult result;
     Timer timer;
     int64_t tokens = 0;
     auto rows = next_rows();
-    while (trainer_->steps_done() < end && !(result.stopped = stops())) {
+    while (trainer_->steps_done() < end && !(result.stopped = options_.stops())) {
       StepRows now = rows.get();
       const bool more = trainer_->steps_done() + 1 < end;
       if (more) rows = next_rows();
@@ -146,8 +146,7 @@ class Run {
     result.steps = trainer_->steps_done();
     result.weights_digest =
         to_hex(weights_digest(trainer_->weights(), trainer_->weights().names(), pool));
-    if (result.steps == last)
-      write_model((fs::path(options_.output) / "model").string(), *trainer_, texts_, pool);
+    if (result.steps == last) write_model(options_.model(), *trainer_, texts_, pool);
     return result;
   }
 
@@ -184,15 +183,9 @@ class Run {
     return identity;
   }
 
-  void create_directory() const {
-    std::error_code error;
-    fs::create_directories(checkpoints(), error);
-    if (error) fail("{}: cannot be created: {}", options_.output, error.message());
-  }
-
   void start() {
     const int64_t size = ParameterLayout(recipe_.trainer.model.spec).size();
-    if (auto state = load_checkpoint(checkpoints(), identity(), size)) {
+    if (auto state = load_checkpoint(options_.checkpoints(), identity(), size)) {
       packer_.restore(state->data);
       data_ = state->data;
       trainer_ = std::make_unique<Trainer>(recipe_.trainer, state->training);
@@ -201,8 +194,6 @@ class Run {
     }
     saved_ = trainer_->steps_done();
   }
-
-  std::string checkpoints() const { return (fs::path(options_.output) / "checkpoints").string(); }
 
   // Written while a step computes.
   std::future<StepRows> next_rows() {
@@ -229,11 +220,9 @@ class Run {
     return sum / count;
   }
 
-  bool stops() const { return options_.stop && options_.stop(); }
-
   void save(const Metrics& metrics) {
     ThreadPool pool(1);
-    save_checkpoint(checkpoints(), *trainer_, data_, identity(), texts_, pool);
+    save_checkpoint(options_.checkpoints(), *trainer_, data_, identity(), texts_, pool);
     saved_ = trainer_->steps_done();
     metrics.draw(recipe_.name);
   }

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "train/recipe.h"
+#include "train/run_control.h"
 
 namespace invar {
 
@@ -16,15 +17,8 @@ struct RunProgress {
   MtpScore held_out_mtp;      // likewise, of a model with a module that predicts further
 };
 
-struct RunOptions {
-  std::string output;  // a directory: checkpoints, metrics, curves, at the end the model
-  int threads = 0;
-  int ranks = 1;
-  std::string instruction_set = "auto";
-  int64_t until = 0;  // stop after this step, with a checkpoint; 0: at the recipe's end
+struct RunOptions : RunControl {
   std::function<void(const RunProgress&)> progress;
-  // Asked after every step and before the first: true ends the run there, with a checkpoint.
-  std::function<bool()> stop;
 };
 
 struct RunResult {

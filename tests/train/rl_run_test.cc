@@ -246,6 +246,24 @@ TEST_F(RlRuns, GoOnAfterTheyAreKilled) {
             open_hf_directory((directory_ / "start/model").string()).config);
 }
 
+// As Ctrl-C does it: the run ends after the step, with a checkpoint, whatever save_every says.
+TEST_F(RlRuns, GoOnAfterTheyAreStopped) {
+  RlRecipe rare = recipe();
+  rare.save_every = 100;
+  const std::string expected = run_rl(rare, to("unstopped")).weights_digest;
+  RlOptions options = to("stopped");
+  int64_t done = 0;
+  options.progress = [&](const RlProgress& p) { done = p.report.step; };
+  options.stop = [&] { return done == 2; };
+  const RlResult stopped = run_rl(rare, options);
+  EXPECT_TRUE(stopped.stopped);
+  EXPECT_EQ(stopped.steps, 2);
+  EXPECT_NE(stopped.weights_digest, expected);
+  options.stop = nullptr;
+  options.progress = [&](const RlProgress& p) { EXPECT_GT(p.report.step, 2); };
+  EXPECT_EQ(run_rl(rare, options).weights_digest, expected);
+}
+
 // A limit on the size of files stands for a full disk.
 TEST_F(RlRuns, KeepTheLastCheckpointWhenTheNextFails) {
   RlOptions options = to("full");

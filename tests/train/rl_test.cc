@@ -207,7 +207,7 @@ TEST(Packing, PutsEveryAnswerWhereItSays) {
     for (const float w : row.weights) wanted += w != 0;
   }
   for (int i = 0; i < 9; ++i) {
-    const auto& slot = packed.slots[i];
+    const auto& slot = packed.places[i];
     EXPECT_EQ(slot.tokens, std::ssize(answers[i]));
     for (int t = 0; t < slot.tokens; ++t) {
       EXPECT_EQ(packed.rows[slot.row].targets[slot.first + t], 200 + i);

@@ -67,6 +67,7 @@ std::vector<VariantResult> run_experiment(const RlRecipe& recipe, const RlOption
     RlOptions one = options;
     one.output = (fs::path(options.output) / variant.name).string();
     const RlResult result = run_rl(recipe_of(recipe, variant), one);
+    if (result.stopped) return {};
     const RlMetrics metrics(one.output, result.steps);
     const char* color = kColors[results.size() % std::size(kColors)];
     rewards.curves.push_back(smoothed(metrics.curve(variant.name, color, "reward"), 10));

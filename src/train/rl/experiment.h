@@ -21,7 +21,8 @@ struct VariantResult {
 };
 
 // Runs each of `recipe.runs` under output/NAME, or goes on with it, and draws
-// output/experiment.svg: reward and KL over steps. `started` is told each run's name.
+// output/experiment.svg: reward and KL over steps. `started` is told each run's name. Empty when
+// options.stop ended it.
 std::vector<VariantResult> run_experiment(const RlRecipe& recipe, const RlOptions& options,
                                           const std::function<void(const std::string&)>& started);
 

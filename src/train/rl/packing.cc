@@ -16,7 +16,7 @@ PackedAnswers pack_answers(std::span<const std::vector<int32_t>* const> prompts,
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, std::ranges::greater(), size_of);
   PackedAnswers packed;
-  packed.slots.resize(answers.size());
+  packed.places.resize(answers.size());
   const auto limit = static_cast<size_t>(context);
   for (const size_t i : order) {
     CHECK(size_of(i) <= limit, "answers fit into rows");
@@ -25,9 +25,9 @@ PackedAnswers pack_answers(std::span<const std::vector<int32_t>* const> prompts,
     };
     auto row = std::ranges::find_if(packed.rows, has_room);
     if (row == packed.rows.end()) row = packed.rows.insert(row, PackedRow{});
-    packed.slots[i] = {static_cast<size_t>(row - packed.rows.begin()),
-                       static_cast<int32_t>(row->tokens.size() + prompts[i]->size()) - 1,
-                       static_cast<int32_t>(answers[i]->size())};
+    packed.places[i] = {static_cast<size_t>(row - packed.rows.begin()),
+                        static_cast<int32_t>(row->tokens.size() + prompts[i]->size()) - 1,
+                        static_cast<int32_t>(answers[i]->size())};
     Document document{*prompts[i], std::vector<uint8_t>(prompts[i]->size(), 0)};
     document.tokens.insert(document.tokens.end(), answers[i]->begin(), answers[i]->end());
     document.wanted.resize(document.tokens.size(), 1);

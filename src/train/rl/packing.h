@@ -16,7 +16,7 @@ struct PackedAnswers {
     int32_t tokens;  // of the answer
     int64_t index(int context) const { return static_cast<int64_t>(row) * context + first; }
   };
-  std::vector<Place> slots;  // one per answer
+  std::vector<Place> places;  // one per answer
 };
 
 // Longest first into the first row with room, a function of the lengths alone. Weights are 1 for

@@ -79,13 +79,14 @@ class Run {
 
   RlResult run() {
     const int64_t last = recipe_.trainer.optimizer.steps;
-    const int64_t end = options_.until > 0 ? std::min(options_.until, last) : last;
+    const int64_t end = options_.end_of(last);
+    bool stopped = false;
     RlMetrics metrics(options_.output, trainer_->steps_done());
     hand_over();
     if (metrics.is_empty()) metrics.write_first(evaluate());
     Timer timer;
     int64_t tokens = 0;
-    while (trainer_->steps_done() < end) {
+    while (trainer_->steps_done() < end && !(stopped = options_.stops())) {
       RlProgress p = step();
       p.steps = last;
       tokens += p.mismatch.tokens;
@@ -100,7 +101,8 @@ class Run {
       if (options_.progress) options_.progress(p);
       if (is_last || step % recipe_.save_every == 0) save(metrics);
     }
-    return finish(metrics, last);
+    if (stopped && trainer_->steps_done() > saved_) save(metrics);
+    return finish(metrics, last, stopped);
   }
 
  private:
@@ -119,18 +121,15 @@ class Run {
   }
 
   void start() {
-    std::error_code error;
-    fs::create_directories(checkpoints(), error);
-    if (error) fail("{}: cannot be created: {}", options_.output, error.message());
+    make_run_directory(options_);
     identity_ = recipe_.identity(to_hex(weights_digest(*source_, source_->names(), pool_)));
     const TrainingState first = starting_state(recipe_.trainer.model.spec, *source_);
-    const auto saved = load_checkpoint(checkpoints(), identity_, std::ssize(first.master));
+    const auto saved = load_checkpoint(options_.checkpoints(), identity_, std::ssize(first.master));
     trainer_ = std::make_unique<Trainer>(recipe_.trainer, saved ? saved->training : first);
+    saved_ = trainer_->steps_done();
     if (recipe_.policy.reference > 0)
       reference_ = std::make_unique<Trainer>(recipe_.trainer, first);
   }
-
-  std::string checkpoints() const { return (fs::path(options_.output) / "checkpoints").string(); }
 
   // The sampler goes on with the trainer's weights, or with what the recipe makes of them.
   void hand_over() {
@@ -206,10 +205,10 @@ class Run {
     const std::vector<float> found = trainer.log_probabilities(packed.rows, &entropies);
     Scores scores;
     double tokens = 0;
-    for (const PackedAnswers::Place& slot : packed.slots) {
-      const auto first = found.begin() + slot.index(recipe_.trainer.context);
-      scores.log_probabilities.emplace_back(first, first + slot.tokens);
-      tokens += slot.tokens;
+    for (const PackedAnswers::Place& place : packed.places) {
+      const auto first = found.begin() + place.index(recipe_.trainer.context);
+      scores.log_probabilities.emplace_back(first, first + place.tokens);
+      tokens += place.tokens;
     }
     for (const float entropy : entropies) scores.entropy += double{entropy} / tokens;
     return scores;
@@ -273,8 +272,8 @@ class Run {
       const Answer& answer = rollout.answers[i];
       const auto tokens = static_cast<double>(answer.tokens.size());
       const double share = policy.method == Method::grpo ? 1.0 / tokens : 1.0;
-      const auto& slot = lesson.slots[n];
-      float* weights = &lesson.rows[slot.row].weights[static_cast<size_t>(slot.first)];
+      const auto& place = lesson.places[n];
+      float* weights = &lesson.rows[place.row].weights[static_cast<size_t>(place.first)];
       for (size_t t = 0; t < answer.tokens.size(); ++t) {
         const float trainer = scores.log_probabilities[i][t];
         double weight = correction_weight(policy, advantages[i],
@@ -288,15 +287,16 @@ class Run {
   }
 
   void save(const RlMetrics& metrics) {
-    save_checkpoint(checkpoints(), *trainer_, {}, identity_, texts_, pool_);
+    save_checkpoint(options_.checkpoints(), *trainer_, {}, identity_, texts_, pool_);
+    saved_ = trainer_->steps_done();
     metrics.draw(recipe_.name);
   }
 
-  RlResult finish(const RlMetrics& metrics, int64_t last) {
+  RlResult finish(const RlMetrics& metrics, int64_t last, bool stopped) {
     const TensorSource& weights = trainer_->weights();
-    if (trainer_->steps_done() == last)
-      write_model((fs::path(options_.output) / "model").string(), *trainer_, texts_, pool_);
+    if (trainer_->steps_done() == last) write_model(options_.model(), *trainer_, texts_, pool_);
     return {.steps = trainer_->steps_done(),
+            .stopped = stopped,
             .first_evaluation = metrics.first_evaluation(),
             .last_evaluation = metrics.last_evaluation(),
             .weights_digest = to_hex(weights_digest(weights, weights.names(), pool_))};
@@ -313,6 +313,7 @@ class Run {
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<Trainer> reference_;  // of the first weights, or null
   int64_t steps_here_ = 0;
+  int64_t saved_ = 0;  // the step of the last checkpoint
 };
 
 }  // namespace

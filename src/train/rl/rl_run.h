@@ -6,6 +6,7 @@
 
 #include "train/rl/mismatch.h"
 #include "train/rl/rl_recipe.h"
+#include "train/run_control.h"
 
 namespace invar::rl {
 
@@ -24,17 +25,13 @@ struct RlProgress {
   double evaluation = -1;  // mean reward over the held-out problems, when they were asked
 };
 
-struct RlOptions {
-  std::string output;  // a directory: checkpoints, metrics, curves, at the end the model
-  int threads = 0;
-  int ranks = 1;  // of the trainer
-  std::string instruction_set = "auto";
-  int64_t until = 0;  // stop after this step, with a checkpoint; 0: at the recipe's end
+struct RlOptions : RunControl {
   std::function<void(const RlProgress&)> progress;
 };
 
 struct RlResult {
-  int64_t steps = 0;
+  int64_t steps = 0;  // done in all
+  bool stopped = false;
   double first_evaluation = 0, last_evaluation = 0;
   std::string weights_digest;
 };

@@ -1,0 +1,34 @@
+// What every run of a recipe takes, whether it trains or learns by reinforcement: where it writes,
+// what it computes on, when it ends.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+namespace invar {
+
+struct RunControl {
+  std::string output;  // a directory: checkpoints, metrics, curves, at the end the model
+  int threads = 0;     // of each rank; 0: one per core
+  int ranks = 1;       // data-parallel, of the trainer
+  std::string instruction_set = "auto";
+  int64_t until = 0;  // stop after this step, with a checkpoint; 0: at the recipe's end
+  // Asked after every step and before the first: true ends the run there, with a checkpoint.
+  std::function<bool()> stop;
+
+  // The step after which a run of `steps` ends.
+  int64_t end_of(int64_t steps) const { return until > 0 ? std::min(until, steps) : steps; }
+  bool stops() const { return stop && stop(); }
+  std::string checkpoints() const {
+    return (std::filesystem::path(output) / "checkpoints").string();
+  }
+  std::string model() const { return (std::filesystem::path(output) / "model").string(); }
+};
+
+// Makes the directory of the checkpoints. Throws Error.
+void make_run_directory(const RunControl& control);
+
+}  // namespace invar
