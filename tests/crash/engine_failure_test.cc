@@ -5,7 +5,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <future>
 #include <new>
@@ -22,20 +23,28 @@ namespace {
 
 enum class Fault { none, device, memory };
 
-// Sees every operation of a step, and throws in one what a device or the system would.
+// Sees every operation of a step, and throws in one what a device or the system would: when both
+// requests have computed a few tokens, for which the first one waits a little in every step.
 class FaultyDevice final : public Trace {
  public:
   explicit FaultyDevice(Fault fault) : fault_(fault) {}
-  void begin_step(std::span<const TracedRow>) override { ++steps; }
+  void begin_step(std::span<const TracedRow> rows) override {
+    const bool both = std::ranges::any_of(
+        rows, [&](const TracedRow& row) { return row.request != rows.front().request; });
+    if (both)
+      ++steps_of_both_;
+    else if (fault_ != Fault::none)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
   void record(const TracedOp&) override {
-    if (steps < 20) return;
+    if (steps_of_both_ < 5) return;
     if (fault_ == Fault::device) throw Error("cuda: an illegal memory access was encountered");
     if (fault_ == Fault::memory) throw std::bad_alloc();
   }
-  std::atomic<int> steps = 0;
 
  private:
   const Fault fault_;
+  int steps_of_both_ = 0;
 };
 
 std::string ask(int port, const std::string& body) {
@@ -90,7 +99,7 @@ Outcomes served_with(Fault fault, int ranks = 1) {
     }
     over.set_value();
   });
-  const std::string body = R"("prompt": [1, 2, 3], "max_tokens": 100, "seed": 1)";
+  const std::string body = R"("prompt": [1, 2, 3], "max_tokens": 200, "seed": 1)";
   auto stream = std::async([&] { return ask(server.port(), "{" + body + ", \"stream\": true}"); });
   auto whole = std::async([&] { return ask(server.port(), "{" + body + "}"); });
   out.stream = stream.get();
