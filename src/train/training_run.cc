@@ -5,8 +5,8 @@
 #include <future>
 
 #include "base/atomic_file.h"
-#include "base/curves.h"
 #include "base/error.h"
+#include "base/plot.h"
 #include "base/sha256.h"
 #include "base/timer.h"
 #include "tokenizer/make_tokenizer.h"
@@ -82,7 +82,7 @@ class Metrics {
   }
 
   void draw(const std::string& title) const {
-    Curve loss{"training", "#888", {}}, held_out{"held out", "#c33", {}};
+    Curve loss{"training", {}}, held_out{"held out", {}};
     for (const json::Value& line : file_.lines()) {
       const double step = line.find("step")->as_number();
       loss.points.emplace_back(step, line.find("loss")->as_number());
@@ -90,7 +90,10 @@ class Metrics {
         held_out.points.emplace_back(step, value->as_number());
     }
     write_file_atomically((directory_ / "curves.svg").string(),
-                          curves_svg(title + ": loss over steps", {loss, held_out}));
+                          plot_svg({.title = title + ": loss",
+                                    .x_title = "step",
+                                    .y_title = "loss (nats per token)",
+                                    .curves = {loss, held_out}}));
   }
 
  private:

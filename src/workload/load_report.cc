@@ -5,32 +5,18 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/curves.h"
+#include "base/plot.h"
 
 namespace invar {
 
 namespace {
 
-constexpr const char* kColors[] = {"#1f6fb2", "#c8442b", "#3d8f4d",
-                                   "#8757a8", "#a07b1f", "#555555"};
 constexpr int kPieces = 240;  // of a run's time in a picture
-
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '<')
-      out += "&lt;";
-    else if (c == '&')
-      out += "&amp;";
-    else
-      out += c;
-  }
-  return out;
-}
 
 std::string row(const char* cell, const std::vector<std::string>& cells) {
   std::string out = "<tr>";
-  for (const std::string& text : cells) out += fmt::format("<{0}>{1}</{0}>", cell, escaped(text));
+  for (const std::string& text : cells)
+    out += fmt::format("<{0}>{1}</{0}>", cell, escape_xml(text));
   return out + "</tr>\n";
 }
 
@@ -92,24 +78,26 @@ std::string capacity_table(const LoadReport& report) {
 // Milliseconds between tokens by percentile.
 std::string gaps_picture(const LoadReport& report) {
   std::vector<Curve> curves;
-  for (size_t i = 0; i < report.policies.size(); ++i) {
-    const PolicyReport& p = report.policies[i];
+  for (const PolicyReport& p : report.policies) {
     std::vector<double> gaps = p.run.gaps;
     std::sort(gaps.begin(), gaps.end());
-    Curve curve{p.policy, kColors[i % std::size(kColors)], {}};
+    Curve curve{p.policy, {}};
     for (int quarter = 200; quarter <= 400 && !gaps.empty(); ++quarter) {
       const double rank = std::ceil(quarter / 400.0 * static_cast<double>(gaps.size()));
       curve.points.emplace_back(quarter / 4.0, 1e3 * gaps[static_cast<size_t>(rank) - 1]);
     }
     curves.push_back(std::move(curve));
   }
-  return curves_svg("milliseconds between two tokens, by percentile", curves);
+  return plot_svg({.title = "Time between tokens",
+                   .x_title = "percentile",
+                   .y_title = "time (ms)",
+                   .curves = std::move(curves),
+                   .from_zero = true});
 }
 
 // Rows of the steps along a run: means over short pieces of its time.
 std::string batches_picture(const PolicyReport& p) {
-  Curve prompt{"prompt rows", kColors[1], {}}, decode{"decode rows", kColors[0], {}},
-      running{"running", "#999999", {}};
+  Curve decode{"decode rows", {}}, prompt{"prompt rows", {}}, running{"running", {}};
   const double end = p.run.steps.empty() ? 0 : p.run.steps.back().end;
   size_t next = 0;
   for (int piece = 0; piece < kPieces; ++piece) {
@@ -126,8 +114,11 @@ std::string batches_picture(const PolicyReport& p) {
     decode.points.emplace_back(until, decode_rows / steps);
     running.points.emplace_back(until, sequences / steps);
   }
-  return curves_svg(fmt::format("{}: rows of a step, by second", p.policy),
-                    {prompt, decode, running});
+  return plot_svg({.title = p.policy + ": rows of a step and running sequences",
+                   .x_title = "time (s)",
+                   .y_title = "rows, sequences",
+                   .curves = {decode, prompt, running},
+                   .from_zero = true});
 }
 
 json::Value to_json(const Percentiles& p) {
@@ -197,20 +188,22 @@ std::string compare_stalls(const LoadReport& report) {
 std::string to_html(const LoadReport& report) {
   const LoadSpec& spec = report.spec;
   std::string out = fmt::format(
-      "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Load {0}</title>\n"
-      "<style>body{{font-family:sans-serif;max-width:1100px;margin:2em auto;padding:0 1em}}"
-      "table{{border-collapse:collapse;margin:1em 0}}td,th{{border:1px solid #ccc;padding:4px 8px;"
+      "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">"
+      "<meta name=\"color-scheme\" content=\"light dark\"><title>Load {0}</title>\n"
+      "<style>body{{font-family:system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 "
+      "1em}}"
+      "table{{border-collapse:collapse;margin:1em 0}}td,th{{border:1px solid #8885;padding:4px 8px;"
       "text-align:right;font-size:13px}}td:first-child,th:first-child{{text-align:left}}"
       "svg{{max-width:100%;height:auto}}</style>\n<h1>Load {0}</h1>\n",
-      escaped(spec.name));
-  out += fmt::format("<p>{}.<br>{}.</p>\n", escaped(report.model), escaped(report.machine));
+      escape_xml(spec.name));
+  out += fmt::format("<p>{}.<br>{}.</p>\n", escape_xml(report.model), escape_xml(report.machine));
   out += fmt::format(
       "<p>{} requests, {:.4f} per second for every policy, arrivals {}, seed {}. Seconds are "
       "{}.</p>\n",
-      spec.requests, report.rate, escaped(spec.arrivals.kind), spec.seed,
+      spec.requests, report.rate, escape_xml(spec.arrivals.kind), spec.seed,
       about_clock(report.clock));
   if (const std::string sentence = compare_stalls(report); !sentence.empty())
-    out += fmt::format("<p><b>{}</b></p>\n", escaped(sentence));
+    out += fmt::format("<p><b>{}</b></p>\n", escape_xml(sentence));
   out += "<h2>What users see</h2>\n" + latency_table(report) + gaps_picture(report);
   out += "<h2>What the steps are made of</h2>\n<p>Means over the steps of a run.</p>\n" +
          composition_table(report);

@@ -12,8 +12,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kColors[] = {"#c33", "#c80", "#36c", "#80c", "#393", "#888"};
-
 double mean(const std::vector<std::pair<double, double>>& points, size_t from = 0) {
   double sum = 0;
   for (size_t i = from; i < points.size(); ++i) sum += points[i].second;
@@ -34,7 +32,7 @@ Curve smoothed(Curve curve, size_t width) {
 }
 
 VariantResult summary(const std::string& name, const RlResult& result, const RlMetrics& metrics) {
-  const auto of = [&](const char* key) { return metrics.curve("", "", key).points; };
+  const auto of = [&](const char* key) { return metrics.curve("", key).points; };
   const auto rewards = of("reward"), differences = of("largest_difference");
   VariantResult v{.name = name, .result = result};
   v.last_reward = mean(rewards, rewards.size() - std::max<size_t>(rewards.size() / 10, 1));
@@ -58,9 +56,15 @@ RlRecipe recipe_of(const RlRecipe& recipe, const Variant& variant) {
 
 std::vector<VariantResult> run_experiment(const RlRecipe& recipe, const RlOptions& options,
                                           const std::function<void(const std::string&)>& started) {
-  Panel rewards{recipe.name + ": reward, mean of the last 10 steps", {}};
-  Panel kl{"KL between sampler and trainer (k3)", {}, true};
-  Panel evaluations{"reward of the held-out problems", {}};
+  Plot rewards{.title = recipe.name + ": reward, mean of the last 10 steps",
+               .x_title = "step",
+               .y_title = "mean reward"};
+  Plot kl{.title = "KL between sampler and trainer",
+          .x_title = "step",
+          .y_title = "k3 (nats per token)",
+          .logarithmic = true};
+  Plot evaluations{
+      .title = "Reward on held-out problems", .x_title = "step", .y_title = "mean reward"};
   std::vector<VariantResult> results;
   for (const Variant& variant : recipe.runs) {
     if (started) started(variant.name);
@@ -69,13 +73,12 @@ std::vector<VariantResult> run_experiment(const RlRecipe& recipe, const RlOption
     const RlResult result = run_rl(recipe_of(recipe, variant), one);
     if (result.stopped) return {};
     const RlMetrics metrics(one.output, result.steps);
-    const char* color = kColors[results.size() % std::size(kColors)];
-    rewards.curves.push_back(smoothed(metrics.curve(variant.name, color, "reward"), 10));
-    kl.curves.push_back(metrics.curve(variant.name, color, "k3"));
-    evaluations.curves.push_back(metrics.curve(variant.name, color, "evaluation"));
+    rewards.curves.push_back(smoothed(metrics.curve(variant.name, "reward"), 10));
+    kl.curves.push_back(metrics.curve(variant.name, "k3"));
+    evaluations.curves.push_back(metrics.curve(variant.name, "evaluation"));
     results.push_back(summary(variant.name, result, metrics));
     write_file_atomically((fs::path(options.output) / "experiment.svg").string(),
-                          panels_svg({rewards, kl, evaluations}));
+                          plots_svg({rewards, kl, evaluations}));
   }
   return results;
 }

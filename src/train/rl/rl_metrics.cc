@@ -45,8 +45,8 @@ void RlMetrics::write(const RlProgress& p) {
   file_.write(std::move(line));
 }
 
-Curve RlMetrics::curve(const std::string& name, const std::string& color, const char* key) const {
-  Curve curve{name, color, {}};
+Curve RlMetrics::curve(const std::string& name, const char* key) const {
+  Curve curve{name, {}};
   for (const json::Value& line : file_.lines())
     if (const json::Value* value = line.find(key))
       curve.points.emplace_back(line.find("step")->as_number(), value->as_number());
@@ -54,25 +54,31 @@ Curve RlMetrics::curve(const std::string& name, const std::string& color, const 
 }
 
 void RlMetrics::draw(const std::string& title) const {
-  write_file_atomically(
-      (directory_ / "curves.svg").string(),
-      panels_svg(
-          {{title + ": reward",
-            {curve("of the step", "#888", "reward"),
-             curve("held-out problems", "#c33", "evaluation")}},
-           {"KL between sampler and trainer (k3), largest |difference| of log-probabilities",
-            {curve("k3", "#36c", "k3"), curve("largest difference", "#c80", "largest_difference")},
-            true},
-           {"entropy, nats per token", {curve("entropy", "#393", "entropy")}}}));
+  const Plot reward{.title = title + ": reward",
+                    .x_title = "step",
+                    .y_title = "mean reward",
+                    .curves = {curve("of the step", "reward"), curve("held out", "evaluation")}};
+  const Plot mismatch{
+      .title = "Sampler against trainer",
+      .x_title = "step",
+      .y_title = "nats",
+      .curves = {curve("KL (k3)", "k3"), curve("largest |difference|", "largest_difference")},
+      .logarithmic = true};
+  const Plot entropy{.title = "Entropy",
+                     .x_title = "step",
+                     .y_title = "nats per token",
+                     .curves = {curve("entropy", "entropy")}};
+  write_file_atomically((directory_ / "curves.svg").string(),
+                        plots_svg({reward, mismatch, entropy}));
 }
 
 double RlMetrics::first_evaluation() const {
-  const Curve all = curve("", "", "evaluation");
+  const Curve all = curve("", "evaluation");
   return all.points.empty() ? -1 : all.points.front().second;
 }
 
 double RlMetrics::last_evaluation() const {
-  const Curve all = curve("", "", "evaluation");
+  const Curve all = curve("", "evaluation");
   return all.points.empty() ? -1 : all.points.back().second;
 }
 

@@ -1,7 +1,7 @@
 // What a run of reinforcement learning measured: metrics.jsonl and the curves over it.
 #pragma once
 
-#include "base/curves.h"
+#include "base/plot.h"
 #include "train/metrics_file.h"
 #include "train/rl/rl_run.h"
 
@@ -22,7 +22,7 @@ class RlMetrics {
   double first_evaluation() const;
   double last_evaluation() const;
   // A number of every line that has it, over steps.
-  Curve curve(const std::string& name, const std::string& color, const char* key) const;
+  Curve curve(const std::string& name, const char* key) const;
 
  private:
   std::filesystem::path directory_;
