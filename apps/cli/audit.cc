@@ -177,15 +177,24 @@ int run_audit(const AuditFlags& flags) {
   const std::string arithmetic = base.model.arithmetic, made = made_weights(base.model);
   ProgressLine progress(!flags.model.json);
   Report report(flags.model.json);
-  for (const Axis& axis : make_axes(flags.full, base, spec)) {
-    progress.show(fmt::format("{} ...", axis.name));
+  const std::vector<Axis> axes = make_axes(flags.full, base, spec);
+  size_t runs = 2, done = 0;  // of schedules; two for the completions at the end
+  for (const Axis& axis : axes) runs += 2 * axis.schedules.size();
+  const auto show = [&](size_t more) {
+    done += more;
+    progress.show_share("audit", static_cast<double>(done), static_cast<double>(runs), "runs");
+  };
+  for (const Axis& axis : axes) {
+    show(0);
     const Result ours = run_axis(runner, axis, arithmetic);
+    show(axis.schedules.size());
     const Result baseline = run_axis(runner, axis, "control");
+    show(axis.schedules.size());
     progress.clear();
     report.add(axis, ours, baseline);
   }
   const int completions = flags.completions ? flags.completions : flags.full ? 1000 : 200;
-  progress.show("one prompt many times ...");
+  show(0);
   const Result ours = run_classic(runner, base, arithmetic, completions);
   const Result baseline = run_classic(runner, base, "control", completions);
   progress.clear();
@@ -210,17 +219,17 @@ int run_audit(const AuditFlags& flags) {
 }  // namespace
 
 void add_audit(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand(
-      "audit",
-      "Try the promise on a model: many schedules, one hash; a conventional baseline beside it");
+  CLI::App* command = app.add_subcommand("audit",
+                                         "Check the guarantee on a model: many schedules must give "
+                                         "one hash, and a conventional baseline must not");
   auto flags = std::make_shared<AuditFlags>();
   add_model_flags(*command, flags->model);
   command->add_flag("--full", flags->full,
-                    "More configurations, longer answers, 256 live sequences, 1000 completions: "
-                    "for the built-in model 2 to 3 minutes of processor time");
+                    "More configurations, longer answers, 256 live sequences, 1000 completions: 2 "
+                    "to 3 minutes of processor time for the small built-in model");
   command
       ->add_option("--completions", flags->completions,
-                   "Answers to one prompt; 0: 200, with --full 1000")
+                   "Completions of one prompt; 0 means 200, or 1000 with --full")
       ->capture_default_str();
   command->add_option("--only-answers", flags->only_answers)->group("");  // for the second process
   command->callback([&action, flags] { action = [flags] { return run_audit(*flags); }; });

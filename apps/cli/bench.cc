@@ -167,7 +167,9 @@ std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double b
   const DecoderSpec& spec = model->spec();
 
   std::vector<double> one, many, prefill, peaks;
+  ProgressLine progress(!flags.model.json);
   for (int round = 0; round < flags.rounds; ++round) {
+    progress.show_share("bench", round, flags.rounds, "rounds");
     const Seconds single = run_requests(*model, 1, 16, 64, 512);
     one.push_back(single.decode_steps / single.decode);
     many.push_back(32 * 128 / run_requests(*model, 32, 16, 128, 512).total);
@@ -176,6 +178,7 @@ std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double b
         on_gpu ? 0 : measure_product_peak(model->pool(), peak_set(model->instruction_set())));
     prefill.push_back(512 / run_requests(*model, 1, 512, 1, 512).total);
   }
+  progress.clear();
   const double peak = median(peaks);
   if (flags.profile) profile(*model, peak, bandwidth);
   const double tokens_1 = median(one), tokens_32 = median(many), tokens_512 = median(prefill);
@@ -330,7 +333,8 @@ int run_bench(BenchFlags flags) {
 }  // namespace
 
 void add_bench(CLI::App& app, Action& action) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure speeds beside the machine's limits");
+  CLI::App* bench =
+      app.add_subcommand("bench", "Measure speeds and compare them with the machine's limits");
   bench->require_subcommand(1);
   add_bench_serve(*bench, action);
   add_bench_text(*bench, action);
@@ -338,10 +342,10 @@ void add_bench(CLI::App& app, Action& action) {
   add_bench_load(*bench, action);
   add_bench_train(*bench, action);
   CLI::App* command = bench->add_subcommand(
-      "model", "Decode and prefill of a model (default: bench-473m with random weights)");
+      "model", "Measure decode and prefill of a model (default: bench-473m with random weights)");
   auto flags = std::make_shared<BenchFlags>();
   add_model_flags(*command, flags->model);
-  command->add_option("--sets", flags->sets, "Instruction sets to force one after the other")
+  command->add_option("--sets", flags->sets, "Instruction sets to measure one after the other")
       ->delimiter(',');
   command->add_flag("--against-control", flags->against_control,
                     "Measure the baseline (--arith control) as well");
@@ -354,9 +358,9 @@ void add_bench(CLI::App& app, Action& action) {
   command->add_option("--prompts", flags->prompts, "With --sweep: prompt lengths, in tokens")
       ->delimiter(',');
   command->add_flag("--alone", flags->alone, "With --sweep: leave out the baseline");
-  command->add_option("--rounds", flags->rounds, "Rounds; medians are shown")
+  command->add_option("--rounds", flags->rounds, "Rounds; the medians are shown")
       ->capture_default_str();
-  command->add_option("--limit-mib", flags->limit_mib, "MiB read to measure the bandwidth")
+  command->add_option("--limit-mib", flags->limit_mib, "MiB to read when measuring the bandwidth")
       ->capture_default_str();
   command->callback([&action, flags] { action = [flags] { return run_bench(*flags); }; });
 }

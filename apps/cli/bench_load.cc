@@ -258,23 +258,25 @@ int run_bench_load(BenchLoadFlags flags) {
 
 void add_bench_load(CLI::App& bench, Action& action) {
   CLI::App* command = bench.add_subcommand(
-      "load", "A load of requests under each policy: latencies, throughput, capacity, a report");
+      "load", "Run a load under each scheduling policy: latency, throughput, capacity, report");
   auto flags = std::make_shared<BenchLoadFlags>();
-  command->add_option("LOAD", flags->load, "A load in TOML: bench/loads/mixed.toml")->required();
+  command->add_option("LOAD", flags->load, "A load (TOML), such as bench/loads/mixed.toml")
+      ->required();
   add_model_flags(*command, flags->model);
   command
       ->add_option("--clock", flags->clock,
-                   "real: the wall's time; cpu: processor time, needs --threads 1; model: the "
-                   "scheduler alone, steps cost what was measured before")
+                   "real (wall-clock time), cpu (processor time; needs --threads 1), or model (the "
+                   "scheduler alone, with measured step costs)")
       ->capture_default_str();
-  command->add_option("--search-clock", flags->search_clock, "The same for the capacity search")
+  command->add_option("--search-clock", flags->search_clock, "Clock of the capacity search")
       ->capture_default_str();
   command->add_option("--rate", flags->rate,
-                      "Requests per second; 0: the load's own, or its share of the capacity");
-  command->add_option("--requests", flags->requests, "Requests of a run; 0: the load's own number");
-  command->add_option("--policies", flags->policies, "Only these of the load's policies")
+                      "Requests per second; 0 means the load's own rate or share of capacity");
+  command->add_option("--requests", flags->requests,
+                      "Requests of a run; 0 means the load's own number");
+  command->add_option("--policies", flags->policies, "Run only these policies of the load")
       ->delimiter(',');
-  command->add_option("--report", flags->report, "Where a report in HTML goes");
+  command->add_option("--report", flags->report, "File for a report in HTML");
   command->callback([&action, flags] { action = [flags] { return run_bench_load(*flags); }; });
 }
 

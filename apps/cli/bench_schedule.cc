@@ -139,17 +139,16 @@ int run_bench_schedule(const BenchScheduleFlags& flags) {
 
 void add_bench_schedule(CLI::App& bench, Action& action) {
   CLI::App* command = bench.add_subcommand(
-      "schedule", "Planning and committing a step, for each policy; no model takes part");
+      "schedule", "Measure planning and committing a step for each policy, without a model");
   auto flags = std::make_shared<BenchScheduleFlags>();
-  command->add_option("--live", flags->live, "Sequences that live at the same time")
-      ->capture_default_str();
-  command->add_option("--steps", flags->steps, "Steps measured")->capture_default_str();
+  command->add_option("--live", flags->live, "Live sequences")->capture_default_str();
+  command->add_option("--steps", flags->steps, "Steps to measure")->capture_default_str();
   command
       ->add_option("--limit-us", flags->limit_us,
-                   "Exit with 1 when a median is above this; 0 is no limit")
+                   "Exit with 1 if a median is above this; 0 is no limit")
       ->capture_default_str();
   command->add_flag("--enable-prefix-caching", flags->prefix_caching,
-                    "With a prefix cache; no two prompts begin alike");
+                    "Enable the prefix cache; no two prompts share a prefix");
   command->add_flag("--json", flags->json, "Print JSON for machines");
   command->callback([&action, flags] { action = [flags] { return run_bench_schedule(*flags); }; });
 }

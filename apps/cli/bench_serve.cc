@@ -195,7 +195,8 @@ ServeLoad measure(const BenchServeFlags& flags, LoadTarget target, const std::st
   const double cpu = cpu_seconds();
   const std::vector<LoadResult> results =
       run_load(target, requests, flags.max_concurrency, [&](size_t ended) {
-        progress.show(fmt::format("{} of {} requests", ended, requests.size()));
+        progress.show_share("load", static_cast<double>(ended),
+                            static_cast<double>(requests.size()), "requests");
       });
   ServeLoad load{.client_cpu = cpu_seconds() - cpu,
                  .slo = objectives(flags.goodput),
@@ -280,15 +281,17 @@ int run_bench_serve(BenchServeFlags flags) {
 }
 
 void add_load_flags(CLI::App& command, BenchServeFlags& f) {
-  command.add_option("--num-prompts", f.num_prompts, "Requests")->capture_default_str();
-  command.add_option("--request-rate", f.request_rate, "Requests a second; inf: all at once")
+  command.add_option("--num-prompts", f.num_prompts, "Number of requests")->capture_default_str();
+  command
+      .add_option("--request-rate", f.request_rate, "Requests per second; inf sends all at once")
       ->capture_default_str();
   command
       .add_option("--burstiness", f.burstiness,
-                  "Shape of the gamma distribution of pauses; 1 is a Poisson process")
+                  "Shape of the gamma distribution of the gaps; 1 is a Poisson process")
       ->capture_default_str();
   command
-      .add_option("--max-concurrency", f.max_concurrency, "Most requests under way; 0: any number")
+      .add_option("--max-concurrency", f.max_concurrency,
+                  "Most concurrent requests; 0 means no limit")
       ->capture_default_str();
   command.add_option("--num-warmups", f.warmups, "Requests before the measurement")
       ->capture_default_str();
@@ -298,13 +301,13 @@ void add_load_flags(CLI::App& command, BenchServeFlags& f) {
       ->capture_default_str();
   command
       .add_option("--random-range-ratio", f.range_ratio,
-                  "Lengths vary evenly by this share of themselves, up and down")
+                  "Lengths vary uniformly by this fraction, up and down")
       ->capture_default_str();
   command
       .add_option("--same-prompt", f.same_prompt,
-                  "So many of the requests ask one prompt: their different answers are counted")
+                  "Send this many requests with one prompt and count their different answers")
       ->capture_default_str();
-  command.add_option("--seed", f.seed, "Of everything random, and of the requests")
+  command.add_option("--seed", f.seed, "Seed of all random choices and of the requests")
       ->capture_default_str();
 }
 
@@ -313,39 +316,41 @@ void add_request_flags(CLI::App& command, BenchServeFlags& f) {
   command.add_option("--top-p", f.top_p, "Of every request");
   command.add_option("--top-k", f.top_k, "Of every request");
   command.add_option("--min-p", f.min_p, "Of every request");
-  command.add_flag("--ignore-eos", f.ignore_eos, "Answers go on to their whole length");
-  command.add_option("--extra-body", f.extra_body, "A JSON object that every body takes over");
+  command.add_flag("--ignore-eos", f.ignore_eos, "Answers always reach their full length");
+  command.add_option("--extra-body", f.extra_body,
+                     "A JSON object that is merged into every request");
 }
 
 }  // namespace
 
 void add_bench_serve(CLI::App& bench, Action& action) {
   CLI::App* command = bench.add_subcommand(
-      "serve", "Load on an OpenAI-compatible server, and what its clients see");
+      "serve", "Put load on an OpenAI-compatible server and measure what its clients see");
   auto f = std::make_shared<BenchServeFlags>();
-  command->add_option("--url,--base-url", f->url, "Where the server is")->capture_default_str();
+  command->add_option("--url,--base-url", f->url, "URL of the server")->capture_default_str();
   command->add_option("--endpoint", f->endpoint,
-                      "Path; else /v1/completions or /v1/chat/completions");
+                      "Path (default: /v1/completions or /v1/chat/completions)");
   command
       ->add_option_function<std::string>(
           "--backend", [f](const std::string& name) { f->chat = name == "openai-chat"; },
           "openai (completions) or openai-chat")
       ->check(CLI::IsMember({"openai", "openai-chat", "vllm"}));
-  command->add_option("--model", f->model, "The model's name; else the first that the server has");
+  command->add_option("--model", f->model, "Model name (default: the server's first)");
   command->add_option("--tokenizer", f->tokenizer,
-                      "A model's directory: prompts are then exactly as long as asked");
-  command->add_option("--api-key", f->api_key, "Else the environment's OPENAI_API_KEY");
-  command->add_option("--request-timeout", f->timeout, "Seconds for one request")
+                      "A model directory: makes prompts of exactly the requested length");
+  command->add_option("--api-key", f->api_key,
+                      "API key (default: OPENAI_API_KEY of the environment)");
+  command->add_option("--request-timeout", f->timeout, "Timeout of a request in seconds")
       ->capture_default_str();
   add_load_flags(*command, *f);
   add_request_flags(*command, *f);
   command->add_option("--goodput", f->goodput,
-                      "Count requests that meet all of these: ttft:MS tpot:MS e2el:MS");
+                      "Count requests that meet all of these limits: ttft:MS tpot:MS e2el:MS");
   command->add_option("--metric-percentiles", f->percentiles, "Percentiles to show")
       ->delimiter(',');
   command->add_option("--result-filename", f->result, "Write the result as JSON");
-  command->add_flag("--save-detailed", f->detailed, "With every request's numbers and text");
-  command->add_option("--html", f->html, "Write a page with the distributions");
+  command->add_flag("--save-detailed", f->detailed, "Also save every request's numbers and text");
+  command->add_option("--html", f->html, "Write a page with the distributions (HTML)");
   command->add_flag("--json", f->json, "Print the result as JSON");
   command->callback([&action, f] { action = [f] { return run_bench_serve(*f); }; });
 }

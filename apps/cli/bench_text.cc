@@ -148,17 +148,18 @@ int run_bench_text(const BenchTextFlags& flags) {
 }  // namespace
 
 void add_bench_text(CLI::App& bench, Action& action) {
-  CLI::App* command =
-      bench.add_subcommand("text", "Tokenizer, chat template and grammar masks on one core");
+  CLI::App* command = bench.add_subcommand(
+      "text", "Measure tokenizer, chat template and grammar masks on one core");
   auto flags = std::make_shared<BenchTextFlags>();
-  command->add_option("MODEL", flags->model, "A directory with a tokenizer; without it a made one");
-  command->add_option("--text", flags->text, "A file to encode; without it a made text");
-  command->add_option("--vocab", flags->vocab, "Tokens of the made tokenizer")
+  command->add_option("MODEL", flags->model,
+                      "A directory with a tokenizer (default: a generated one)");
+  command->add_option("--text", flags->text, "A file to encode (default: generated text)");
+  command->add_option("--vocab", flags->vocab, "Size of the generated tokenizer")
       ->capture_default_str();
-  command->add_option("--kib", flags->kib, "KiB of the made text")->capture_default_str();
-  command->add_option("--rounds", flags->rounds, "Rounds; medians are shown")
+  command->add_option("--kib", flags->kib, "KiB of generated text")->capture_default_str();
+  command->add_option("--rounds", flags->rounds, "Rounds; the medians are shown")
       ->capture_default_str();
-  command->add_flag("--json", flags->json, "Print JSON for machines");
+  command->add_flag("--json", flags->json, "Print JSON");
   command->callback([&action, flags] { action = [flags] { return run_bench_text(*flags); }; });
 }
 

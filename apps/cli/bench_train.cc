@@ -211,20 +211,22 @@ int run_bench_train(const BenchTrainFlags& flags) {
 }  // namespace
 
 void add_bench_train(CLI::App& bench, Action& action) {
-  CLI::App* command =
-      bench.add_subcommand("train", "Steps of a recipe, such as recipes/speed.toml, on made rows");
+  CLI::App* command = bench.add_subcommand(
+      "train", "Measure training steps of a recipe, such as recipes/speed.toml, on generated rows");
   auto flags = std::make_shared<BenchTrainFlags>();
-  command->add_option("RECIPE", flags->recipe, "A recipe; its teacher is left out")->required();
-  command->add_option("--steps", flags->steps, "Steps that are measured; medians are shown")
+  command->add_option("RECIPE", flags->recipe, "A recipe (TOML); its teacher is not used")
+      ->required();
+  command->add_option("--steps", flags->steps, "Steps to measure; the medians are shown")
       ->capture_default_str();
-  command->add_option("--threads", flags->threads, "0: one per core")
+  command->add_option("--threads", flags->threads, "Threads; 0 means one per core")
       ->check(at_least(0))
       ->capture_default_str();
-  command->add_option("--instruction-set", flags->instruction_set, "As of invar train")
+  command
+      ->add_option("--instruction-set", flags->instruction_set,
+                   "Instruction set, as for invar train")
       ->capture_default_str();
-  command->add_flag(
-      "--profile", flags->profile,
-      "Show the time of each operation, and its share of the products' or the memory's limit");
+  command->add_flag("--profile", flags->profile,
+                    "Show the time of each operation and its share of the machine's limit");
   command->add_flag("--json", flags->json, "Print JSON");
   command->callback([&action, flags] { action = [flags] { return run_bench_train(*flags); }; });
 }

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <optional>
@@ -13,7 +12,9 @@
 #include "frontend/chat_template.h"
 #include "frontend/stop_strings.h"
 #include "frontend/text_engine.h"
+#include "line_reader.h"
 #include "tokenizer/utf8.h"
+#include "word_wrap.h"
 
 namespace invar::cli {
 
@@ -27,6 +28,13 @@ struct ChatFlags {
   std::vector<std::string> stop;
   bool has_length = false;  // --max-tokens is what the user asked for
 };
+
+constexpr const char* kHelp =
+    "  /reset   forget the conversation\n"
+    "  /help    show this\n"
+    "  /exit    leave (also Ctrl-D)\n"
+    "  Ctrl-C   stop an answer; what it said stays\n"
+    "  Up, Down, Ctrl-R   earlier lines\n";
 
 volatile std::sig_atomic_t interrupted = 0;
 
@@ -44,46 +52,22 @@ class InterruptScope {
   struct sigaction old_ {};
 };
 
-// Lines of the standard input; std::getline would take a Ctrl-C for the end.
-class LineReader {
- public:
-  enum Result { kLine, kEnd, kInterrupted };
-
-  Result read(std::string& line) {
-    while (true) {
-      if (const size_t end = buffer_.find('\n'); end != std::string::npos) {
-        line = buffer_.substr(0, end);
-        buffer_.erase(0, end + 1);
-        return kLine;
-      }
-      char bytes[4096];
-      const ssize_t size = ::read(STDIN_FILENO, bytes, sizeof bytes);
-      if (size < 0 && errno == EINTR) return kInterrupted;
-      if (size < 0) fail("the standard input cannot be read");
-      if (size == 0) {
-        line = std::move(buffer_);
-        buffer_.clear();
-        return line.empty() ? kEnd : kLine;
-      }
-      buffer_.append(bytes, size);
-    }
-  }
-
- private:
-  std::string buffer_;
-};
-
 // One answer as it comes.
 class AnswerSink final : public TextSink {
  public:
-  explicit AnswerSink(bool quiet) : quiet_(quiet) {}
+  // With `columns` of a terminal lines break between words; 0: the text as it is.
+  AnswerSink(bool quiet, int columns) : quiet_(quiet), wraps_(columns > 0), wrap_(columns) {}
 
   void on_text(int64_t, std::string_view piece, const TokenOutput& token) override {
     if (tokens++ == 0) first_token_ = timer_.seconds();
     hash = token.logits_hash;
     text += piece;
     seconds_ = timer_.seconds();
-    if (!quiet_) write_out(piece);
+    if (!quiet_) write_out(wraps_ ? wrap_.add(piece) : piece);
+  }
+  // Shows what is left and ends the line.
+  void end() {
+    if (!quiet_) write_out((wraps_ ? wrap_.finish() : std::string()) + "\n");
   }
   void on_finished(int64_t, const TextAnswer& answer) override { finish = answer.finish; }
   double decode_seconds() const { return tokens > 1 ? seconds_ - first_token_ : 0.0; }
@@ -94,7 +78,8 @@ class AnswerSink final : public TextSink {
   FinishReason finish = FinishReason::none;  // none: interrupted
 
  private:
-  bool quiet_;
+  bool quiet_, wraps_;
+  WordWrap wrap_;
   Timer timer_;
   double first_token_ = 0, seconds_ = 0;
 };
@@ -102,21 +87,25 @@ class AnswerSink final : public TextSink {
 class Chat {
  public:
   Chat(const ChatFlags& flags, TextEngine& engine, const ChatTemplate& chat)
-      : flags_(flags), engine_(engine), template_(chat), quiet_(flags.model.json) {
+      : flags_(flags),
+        engine_(engine),
+        template_(chat),
+        quiet_(flags.model.json),
+        terminal_(isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && !quiet_) {
     reset();
   }
 
   // Reads turns until the input ends. Returns the exit status.
   int run() {
-    const bool terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && !quiet_;
+    if (terminal_) use_utf8();
     const InterruptScope interrupts;
-    LineReader reader;
+    LineReader reader(terminal_, terminal_ ? state_file("chat_history") : "");
+    if (terminal_) banner();
     std::string line;
     while (true) {
-      if (terminal) fmt::print("> ");
       std::fflush(stdout);
       interrupted = 0;
-      const LineReader::Result result = reader.read(line);
+      const LineReader::Result result = reader.read("> ", line);
       if (result == LineReader::kEnd) break;
       if (result == LineReader::kInterrupted) {
         fmt::print(stderr, "\n/exit leaves\n");
@@ -126,18 +115,24 @@ class Chat {
       if (line == "/exit") break;
       if (line == "/reset")
         reset();
-      else if (line.starts_with('/') && terminal)
-        fmt::print(stderr,
-                   "/reset forgets the conversation, /exit leaves; Ctrl-C stops an answer\n");
+      else if (line.starts_with('/') && terminal_)
+        fmt::print(stderr, "{}", kHelp);
       else if (!line.empty())
         turn(line);
     }
-    if (terminal) fmt::print("\n");
+    if (terminal_) fmt::print("\n");
     report();
     return errors_ ? 1 : 0;
   }
 
  private:
+  void banner() const {
+    const Model& model = engine_.engine().model();
+    fmt::print(stderr, "{}\n{} on {}, context {} tokens\n/help lists the commands\n\n",
+               model.options().model, model.identity(), model.instruction_set(),
+               engine_.engine().max_model_len());
+  }
+
   void reset() {
     messages_.clear();
     if (!flags_.system.empty()) add("system", flags_.system);
@@ -169,12 +164,12 @@ class Chat {
                         .stop = flags_.stop};
     add_end_tokens(request.params, engine_.engine().model());
     settle_length(request, flags_.has_length, engine_);
-    AnswerSink sink(quiet_);
+    AnswerSink sink(quiet_, terminal_ ? terminal_columns() : 0);
     const int64_t id = engine_.submit(request);
     while (sink.finish == FinishReason::none && !interrupted && engine_.step(sink)) {
     }
     if (sink.finish == FinishReason::none) engine_.abort(id);
-    if (!quiet_) fmt::print("\n");
+    sink.end();
     if (sink.finish == FinishReason::failed)
       fail("the answer failed: a key, a value or a logit was not finite");
     add("assistant", sink.text);
@@ -217,7 +212,7 @@ class Chat {
   const ChatFlags& flags_;
   TextEngine& engine_;
   const ChatTemplate& template_;
-  bool quiet_;
+  bool quiet_, terminal_;
   json::Array messages_, answers_;
   int64_t tokens_ = 0, decoded_ = 0;
   double seconds_ = 0;
@@ -235,26 +230,26 @@ int run_chat(const ChatFlags& flags) {
   const auto engine = make_engine(*model, flags.engine);
   TextEngine text(*engine, tokenizer);
   if (model->options().load_format != "auto")
-    fmt::print(stderr, "the model is a made one with random weights: its answers mean nothing\n");
+    fmt::print(stderr, "the model has random weights: its answers mean nothing\n");
   return Chat(flags, text, chat).run();
 }
 
 }  // namespace
 
 void add_chat(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand(
-      "chat", "Talk with a model: a line is a turn; /reset forgets, /exit leaves");
+  CLI::App* command =
+      app.add_subcommand("chat", "Hold a conversation with a model; /help lists its commands");
   auto flags = std::make_shared<ChatFlags>();
   flags->params.max_tokens = 512;
   add_model_flags(*command, flags->model);
   add_engine_flags(*command, flags->engine);
   add_sampling_flags(*command, flags->params);
-  command->add_option("--system", flags->system, "What the model is told before the conversation");
+  command->add_option("--system", flags->system, "System message of the conversation");
   command->add_option("--chat-template", flags->template_file,
-                      "A Jinja file instead of the model's own template");
-  command->add_option("--stop", flags->stop,
-                      "Text that ends an answer; may be given several times");
-  command->add_flag("--ignore-eos", flags->params.ignore_eos, "Go on past end-of-sequence tokens");
+                      "Jinja file to use instead of the model's chat template");
+  command->add_option("--stop", flags->stop, "Text that ends an answer; may be repeated");
+  command->add_flag("--ignore-eos", flags->params.ignore_eos,
+                    "Continue after end-of-sequence tokens");
   command->callback([&action, flags, command] {
     flags->has_length = command->count("--max-tokens") > 0;
     use_bundled_model(flags->model);

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/timer.h"
 #include "engine/engine.h"
 #include "frontend/text_engine.h"
 #include "session/open.h"
@@ -95,11 +96,16 @@ class ProgressLine {
   explicit ProgressLine(bool enabled = true);
   ~ProgressLine() { clear(); }
   void show(std::string_view text);
+  // A bar with how much is done of how much, the rate, and the time that is left at that rate:
+  // "loading [####----]  50 %  430 of 860 MiB, 1200 MiB/s, 0:01 left".
+  void show_share(std::string_view what, double done, double total, std::string_view unit);
   void clear();
 
  private:
   bool enabled_;
   size_t width_ = 0;
+  std::string what_;  // of the bar, since start_
+  Timer start_;
 };
 
 }  // namespace invar::cli

@@ -15,7 +15,7 @@ namespace {
 struct CorpusFlags {
   uint64_t seed = 1;
   int64_t first = 0, count = 5;
-  bool held_out = false;
+  bool held_out = false, json = false;
   std::string kind;
 };
 
@@ -26,7 +26,11 @@ int run_corpus(const CorpusFlags& flags) {
     const corpus::Sample sample = corpus::make_sample(flags.seed, split, i);
     const std::string kind = corpus::kKindNames[static_cast<size_t>(sample.kind)];
     if (!flags.kind.empty() && flags.kind != kind) continue;
-    fmt::print("==== {} {}\n{}\n", i, kind, corpus::text_of(sample));
+    if (flags.json)
+      fmt::print("{}\n", json::dump(json::Object{
+                             {"number", i}, {"kind", kind}, {"text", corpus::text_of(sample)}}));
+    else
+      fmt::print("==== {} {}\n{}\n", i, kind, corpus::text_of(sample));
     ++shown;
   }
   return 0;
@@ -41,11 +45,12 @@ void add_corpus(CLI::App& app, Action& action) {
   command->add_option("--first", flags->first, "Number of the first document")
       ->check(at_least(0))
       ->capture_default_str();
-  command->add_option("--count", flags->count, "How many to print")
+  command->add_option("--count", flags->count, "Number of documents")
       ->check(at_least(0))
       ->capture_default_str();
-  command->add_flag("--held-out", flags->held_out, "Documents that no training run sees");
-  command->add_option("--kind", flags->kind, "Only these")
+  command->add_flag("--json", flags->json, "Print JSON, one document a line");
+  command->add_flag("--held-out", flags->held_out, "Use the held-out split");
+  command->add_option("--kind", flags->kind, "Only documents of this kind")
       ->check(CLI::IsMember(
           std::vector<std::string>(corpus::kKindNames.begin(), corpus::kKindNames.end())));
   command->callback([&action, flags] { action = [flags] { return run_corpus(*flags); }; });

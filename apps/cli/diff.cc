@@ -124,11 +124,11 @@ int run_diff(const DiffFlags& flags) {
 
 void add_diff(CLI::App& app, Action& action) {
   CLI::App* command =
-      app.add_subcommand("diff", "The first operation in which two recorded runs differ");
+      app.add_subcommand("diff", "Find the first operation in which two recorded runs differ");
   auto flags = std::make_shared<DiffFlags>();
   command->add_option("A", flags->a, "A recording of generate --trace")->required();
   command->add_option("B", flags->b, "Another one")->required();
-  command->add_flag("--json", flags->json, "Print JSON for machines");
+  command->add_flag("--json", flags->json, "Print JSON");
   command->callback([&action, flags] {
     action = [flags] {
       try {

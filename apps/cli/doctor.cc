@@ -66,9 +66,9 @@ int run_doctor(bool as_json) {
 }  // namespace
 
 void add_doctor(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("doctor", "Say what this machine will run");
+  CLI::App* command = app.add_subcommand("doctor", "Show what this machine can run");
   auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "Print JSON for machines");
+  command->add_flag("--json", *json, "Print JSON");
   command->callback([&action, json] { action = [json] { return run_doctor(*json); }; });
 }
 

@@ -176,16 +176,15 @@ int run_evaluate(const EvaluateFlags& flags) {
 
 void add_evaluate(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
-      "evaluate", "Ask a model trained on the corpus what no training showed it");
+      "evaluate", "Evaluate a model of the training corpus on held-out documents");
   auto flags = std::make_shared<EvaluateFlags>();
   add_model_flags(*command, flags->model);
   add_engine_flags(*command, flags->engine);
   command->add_option("--corpus-seed", flags->seed, "Seed of the corpus")->capture_default_str();
-  command
-      ->add_option("--documents", flags->documents, "Held-out documents whose questions are asked")
+  command->add_option("--documents", flags->documents, "Number of held-out documents to ask about")
       ->check(at_least(1))
       ->capture_default_str();
-  command->add_option("--stories", flags->stories, "Stories that are told at temperature 1")
+  command->add_option("--stories", flags->stories, "Number of stories to sample at temperature 1")
       ->check(at_least(1))
       ->capture_default_str();
   command->callback([&action, flags] { action = [flags] { return run_evaluate(*flags); }; });

@@ -224,31 +224,31 @@ void add_generate(CLI::App& app, Action& action) {
   add_engine_flags(*command, flags->engine);
   add_sampling_flags(*command, flags->params);
   command->add_option("-p,--prompt", flags->prompt, "The text to continue");
-  command->add_option("--stop", flags->stop,
-                      "Text that ends the answer; may be given several times");
-  command->add_flag("--ignore-eos", flags->params.ignore_eos, "Go on past end-of-sequence tokens");
-  command->add_option("-n,--n", flags->params.n, "Answers, sampled independently of each other")
+  command->add_option("--stop", flags->stop, "Text that ends the answer; may be repeated");
+  command->add_flag("--ignore-eos", flags->params.ignore_eos,
+                    "Continue after end-of-sequence tokens");
+  command->add_option("-n,--n", flags->params.n, "Number of independently sampled answers")
       ->capture_default_str();
   command->add_option("--guided-regex", flags->regex,
-                      "The answer matches this regular expression as a whole");
+                      "Constrain the answer to this regular expression");
   command->add_option("--guided-choice", flags->choices,
-                      "The answer is one of these texts; given several times");
+                      "Constrain the answer to one of these texts; may be repeated");
   command->add_option("--guided-json", flags->json_schema_file,
-                      "The answer is JSON of the schema in this file");
+                      "Constrain the answer to the JSON schema in this file");
   command->add_option("--guided-grammar", flags->grammar_file,
-                      "The answer follows the grammar (GBNF) in this file");
+                      "Constrain the answer to the grammar (GBNF) in this file");
   command->add_option("--logprobs", flags->params.logprobs,
-                      "With --json: every token's log-probability and those of the K most likely");
+                      "With --json: log-probabilities of each token and of the K most likely ones");
   command->add_option("--prompt-logprobs", flags->params.prompt_logprobs,
-                      "The same for the prompt; lines of --input may then ask for it too");
+                      "The same for the prompt; lines of --input may then request it too");
   command->add_option("--input", flags->input,
                       "Requests, one JSON object a line (OpenAI batch format)");
-  command->add_option("--output", flags->output, "Where the answers go, one JSON object a line");
+  command->add_option("--output", flags->output, "File for the answers, one JSON object a line");
   command->add_option("--trace", flags->trace,
-                      "Record every operation's output in this file, for invar diff");
+                      "Record the output of every operation in this file, for invar diff");
   command
       ->add_option("--trace-values", flags->trace_values_mib,
-                   "MiB of values that a recording keeps; past that, hashes only")
+                   "MiB of values to record; beyond that, only hashes")
       ->capture_default_str();
   command->callback([&action, flags, command] {
     flags->has_length = command->count("--max-tokens") > 0;

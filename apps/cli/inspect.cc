@@ -47,8 +47,8 @@ int run_inspect(const ModelFlags& flags) {
 }  // namespace
 
 void add_inspect(CLI::App& app, Action& action) {
-  CLI::App* command =
-      app.add_subcommand("inspect", "Say what a model is and what its bits depend on");
+  CLI::App* command = app.add_subcommand(
+      "inspect", "Show a model's shape, its memory, and the identity of its arithmetic");
   auto flags = std::make_shared<ModelFlags>();
   add_model_flags(*command, *flags);
   command->callback([&action, flags] { action = [flags] { return run_inspect(*flags); }; });

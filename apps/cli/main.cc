@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <new>
 #include <system_error>
 
 #include "base/error.h"
@@ -20,15 +21,19 @@ std::string one_sentence(const CLI::App& app, const CLI::Error& error) {
   std::string text = error.what();
   if (app.get_subcommands().empty())
     text = rest.empty() ? "expected a subcommand"
-                        : fmt::format("found \"{}\", no subcommand", rest[0]);
+                        : fmt::format("expected a subcommand, found \"{}\"", rest[0]);
   std::replace(text.begin(), text.end(), '\n', ' ');
-  return text + "; invar --help and invar SUBCOMMAND --help say more";
+  return text + "; see invar --help or invar SUBCOMMAND --help";
 }
 
 int run(int argc, char** argv) {
   using namespace invar::cli;
-  CLI::App app{"Invar: language models whose answers' bits depend on the request alone."};
+  CLI::App app{
+      "Invar: an engine for language models. The bits of an answer depend on the request alone."};
   app.require_subcommand(1);
+  app.set_config("--config", "", "Read options from this file (TOML); [serve] has those of serve")
+      ->configurable(false);
+  app.allow_config_extras(CLI::config_extras_mode::error);
   app.set_version_flag("--version", INVAR_VERSION);
   Action action;
   add_generate(app, action);
@@ -88,6 +93,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "invar: %s%s\n",
                  is_output ? "the standard output cannot be written: " : "",
                  is_output ? error.code().message().c_str() : error.what());
+    return 1;
+  } catch (const std::bad_alloc&) {
+    std::fputs("invar: not enough memory\n", stderr);
     return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "invar: %s\n", error.what());

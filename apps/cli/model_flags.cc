@@ -1,5 +1,4 @@
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -16,41 +15,40 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   ModelOptions& o = flags.options;
   command.add_option(
       "MODEL", o.model,
-      "A Hugging Face model directory; with --load-format dummy:SEED a directory of which only "
-      "config.json is read, or a preset's name; without it generate, chat and serve take the model "
-      "that Invar brings along, other commands a small made one");
+      "A Hugging Face model directory, or with --load-format dummy:SEED a preset's name. Default: "
+      "the bundled model for generate, chat and serve, a small one with random weights otherwise");
   command
       .add_option("--load-format", o.load_format,
-                  "auto: safetensors; dummy:SEED: random weights made in place")
+                  "auto (safetensors), or dummy:SEED for random weights")
+      ->capture_default_str();
+  command
+      .add_option("--arith", o.arithmetic,
+                  "Order of additions: portable; hopper, that of Hopper's tensor cores; or "
+                  "control, a conventional baseline without the guarantee")
+      ->capture_default_str();
+  command
+      .add_option("--weights", o.weights, "auto, or rounded to round f32 and f16 matrices to bf16")
       ->capture_default_str();
   command
       .add_option(
-          "--arith", o.arithmetic,
-          "portable; hopper: the bits of Hopper tensor cores; control: a conventional baseline "
-          "that promises nothing")
-      ->capture_default_str();
-  command.add_option("--weights", o.weights, "auto, or rounded: f32 and f16 matrices become bf16")
+          "--device", o.device,
+          "cpu; cuda for all GPUs (rank r uses GPU r modulo their number); cuda:N for one GPU")
       ->capture_default_str();
   command
-      .add_option("--device", o.device,
-                  "cpu; cuda: the GPUs, ranks going round them; cuda:N: one GPU")
+      .add_option("--isa", o.instruction_set, "Instruction set: auto, scalar, avx2, avx512 or amx")
       ->capture_default_str();
-  command.add_option("--isa", o.instruction_set, "auto, scalar, avx2, avx512 or amx")
-      ->capture_default_str();
-  command
-      .add_option("--threads", o.threads,
-                  "Threads; 0 is one per core. Ranks share them out, one each at least")
+  command.add_option("--threads", o.threads, "Threads, divided among ranks; 0 means one per core")
       ->capture_default_str();
   command.add_option("--tensor-parallel-size", o.ranks, "Ranks that share the model")
       ->capture_default_str();
   command
-      .add_option("--distributed-executor-backend", o.executor,
-                  "Where the ranks are: threads of this process; mp: a process each (CPU only)")
+      .add_option(
+          "--distributed-executor-backend", o.executor,
+          "Where ranks run: in threads of this process, or with mp in a process each (CPU only)")
       ->capture_default_str();
-  command
-      .add_option("--layer-cuts", o.layer_cuts, "Layers at which a further pipeline stage begins")
+  command.add_option("--layer-cuts", o.layer_cuts, "Layers at which a new pipeline stage begins")
       ->delimiter(',');
-  command.add_flag("--json", flags.json, "Print JSON for machines");
+  command.add_flag("--json", flags.json, "Print JSON");
 }
 
 void use_bundled_model(ModelFlags& flags) {
@@ -69,7 +67,7 @@ ModelOptions resolved(const ModelFlags& flags) {
 
 std::string made_weights(const ModelOptions& options) {
   if (!options.load_format.starts_with("dummy")) return {};
-  return fmt::format("random ({} of {}), not those of a model that learned; MODEL names one",
+  return fmt::format("random ({} of {}); name a MODEL to use a trained one",
                      options.load_format, options.model);
 }
 
@@ -77,8 +75,9 @@ std::unique_ptr<Model> load_model(const ModelFlags& flags) {
   const ModelOptions options = resolved(flags);
   ProgressLine line;
   return std::make_unique<Model>(options, [&](int64_t done, int64_t total) {
-    line.show(fmt::format("loading {:3.0f} %  {} of {} MiB",
-                          100.0 * done / std::max<int64_t>(1, total), done >> 20, total >> 20));
+    constexpr double kMiB = 1 << 20;
+    line.show_share("loading", static_cast<double>(done) / kMiB, static_cast<double>(total) / kMiB,
+                    "MiB");
   });
 }
 
@@ -90,15 +89,16 @@ constexpr int kAutoContext = -1;  // of --max-model-len, as in vLLM
 
 void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   SchedulerOptions& s = flags.options.scheduler;
-  command
-      .add_option("--max-num-seqs", s.max_num_seqs, "Sequences that are answered at the same time")
+  command.add_option("--max-num-seqs", s.max_num_seqs, "Most sequences computed at the same time")
       ->capture_default_str();
-  command.add_option("--max-num-batched-tokens", s.max_num_batched_tokens, "Rows of one step")
+  command
+      .add_option("--max-num-batched-tokens", s.max_num_batched_tokens,
+                  "Most rows (tokens) of one step")
       ->capture_default_str();
   command
       .add_option("--max-model-len", s.max_model_len,
-                  "The context: tokens of prompt and answer; 0 is the model's; auto, or -1, is as "
-                  "much of it as the KV cache holds for one sequence")
+                  "Context length in tokens, prompt and answer together; 0 is the model's own; "
+                  "auto (or -1) is what the KV cache can hold")
       ->transform(CLI::Validator(
           [](std::string& text) {
             if (text == "auto") text = std::to_string(kAutoContext);
@@ -110,33 +110,36 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       .add_option("--scheduling-policy", s.policy,
                   fmt::format("Who is computed next: {}", fmt::join(scheduler_names(), ", ")))
       ->capture_default_str();
-  command.add_flag("--enable-dynamic-chunking-schedule", flags.dynamic_chunks,
-                   "Chunks of a long prompt shrink as it goes on, since its later rows cost more");
+  command.add_flag(
+      "--enable-dynamic-chunking-schedule", flags.dynamic_chunks,
+      "Shrink the chunks of a long prompt as it proceeds, because later rows cost more");
   command
       .add_option("--high-chunk-size", flags.chunks.high,
-                  "With it: rows of a step that takes a prompt's first chunk")
+                  "With the above: rows of a prompt's first chunk")
       ->capture_default_str();
-  command.add_option("--low-chunk-size", flags.chunks.low, "Rows of one that takes its last")
+  command
+      .add_option("--low-chunk-size", flags.chunks.low,
+                  "With the above: rows of a prompt's last chunk")
       ->capture_default_str();
   command
       .add_option("--chunk-schedule-max-tokens", flags.chunks.max_tokens,
-                  "Tokens after which chunks shrink no more")
+                  "With the above: tokens after which chunks stop shrinking")
       ->capture_default_str();
   command
       .add_option("--chunk-schedule-stages", flags.chunks.stages,
-                  "Equal steps in which they shrink")
+                  "With the above: number of steps in which chunks shrink")
       ->capture_default_str();
   command
       .add_option("--block-size", flags.options.block_size,
-                  "Slots of a block of the KV cache: 32, 64 or 128")
+                  "Tokens per block of the KV cache: 32, 64 or 128")
       ->capture_default_str();
   command
       .add_option("--kv-cache-memory", flags.kv_gib,
-                  "GiB for keys and values; 0 sizes them by what is free")
+                  "Size of the KV cache in GiB; 0 uses the free memory")
       ->capture_default_str();
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching",
                    flags.options.prefix_caching,
-                   "Requests that begin alike share computed blocks (the default)");
+                   "Share the cached blocks of common prefixes (default)");
 }
 
 std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags, ThreadPool* threads) {
@@ -161,24 +164,35 @@ void settle_length(TextRequest& request, bool asked, TextEngine& engine) {
 }
 
 void add_sampling_flags(CLI::App& command, SamplingParams& p) {
-  command.add_option("--max-tokens", p.max_tokens, "Tokens of an answer at most")
+  command.add_option("--max-tokens", p.max_tokens, "Most tokens of an answer")
       ->capture_default_str();
-  command.add_option("--temperature", p.temperature, "0 is greedy")->capture_default_str();
-  command.add_option("--top-k", p.top_k, "Only the K most likely tokens; 0 is off")
+  command.add_option("--temperature", p.temperature, "Sampling temperature; 0 is greedy")
       ->capture_default_str();
-  command.add_option("--top-p", p.top_p, "Only the most likely tokens of this probability in all")
+  command.add_option("--top-k", p.top_k, "Sample from the K most likely tokens; 0 is off")
       ->capture_default_str();
-  command.add_option("--min-p", p.min_p, "Only tokens this likely, relative to the most likely")
+  command
+      .add_option("--top-p", p.top_p,
+                  "Sample from the most likely tokens whose probabilities sum to P")
       ->capture_default_str();
-  command.add_option("--repetition-penalty", p.repetition_penalty, "Above 1: fewer repetitions")
+  command
+      .add_option("--min-p", p.min_p,
+                  "Sample from tokens at least this likely, relative to the most likely one")
       ->capture_default_str();
-  command.add_option("--presence-penalty", p.presence_penalty, "Above 0: less of what was said")
+  command
+      .add_option("--repetition-penalty", p.repetition_penalty,
+                  "Above 1: discourage tokens of the prompt and the answer")
       ->capture_default_str();
-  command.add_option("--frequency-penalty", p.frequency_penalty, "The same, for each time")
+  command
+      .add_option("--presence-penalty", p.presence_penalty,
+                  "Above 0: discourage tokens of the answer")
       ->capture_default_str();
-  command.add_option("--min-tokens", p.min_tokens, "No end of sequence before this many tokens")
+  command
+      .add_option("--frequency-penalty", p.frequency_penalty,
+                  "Above 0: discourage tokens by how often the answer has them")
       ->capture_default_str();
-  command.add_option("--seed", p.seed, "Seed of the draws")->capture_default_str();
+  command.add_option("--min-tokens", p.min_tokens, "Least tokens before an end of sequence")
+      ->capture_default_str();
+  command.add_option("--seed", p.seed, "Seed of the sampling")->capture_default_str();
 }
 
 namespace {
@@ -213,23 +227,6 @@ double measure_read_bandwidth(Model& model) {
     std::fill(memory.data() + begin, memory.data() + end, std::byte{1});
   });
   return measure_read_bandwidth(model.pool(), {memory.data(), bytes});
-}
-
-ProgressLine::ProgressLine(bool enabled) : enabled_(enabled && isatty(STDERR_FILENO)) {}
-
-void ProgressLine::show(std::string_view text) {
-  if (!enabled_) return;
-  std::fprintf(stderr, "\r%.*s%*s", static_cast<int>(text.size()), text.data(),
-               static_cast<int>(width_ > text.size() ? width_ - text.size() : 0), "");
-  std::fflush(stderr);
-  width_ = text.size();
-}
-
-void ProgressLine::clear() {
-  if (width_ == 0) return;
-  std::fprintf(stderr, "\r%*s\r", static_cast<int>(width_), "");
-  std::fflush(stderr);
-  width_ = 0;
 }
 
 }  // namespace invar::cli

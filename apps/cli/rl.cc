@@ -16,6 +16,7 @@ struct RlFlags {
   std::string recipe;
   std::optional<uint64_t> seed;
   rl::RlOptions run;
+  bool json = false;
 };
 
 std::string describe(const rl::RlProgress& p) {
@@ -45,6 +46,27 @@ void print_experiment(const std::string& output, const std::vector<rl::VariantRe
   print_line(output + "/experiment.svg");
 }
 
+json::Value to_json(const rl::RlResult& result) {
+  return json::Object{{"steps", result.steps},
+                      {"first_evaluation", result.first_evaluation},
+                      {"last_evaluation", result.last_evaluation},
+                      {"weights", result.weights_digest}};
+}
+
+json::Value to_json(const std::vector<rl::VariantResult>& results) {
+  json::Array runs;
+  for (const rl::VariantResult& v : results) {
+    json::Value run = to_json(v.result);
+    run.set("name", v.name);
+    run.set("last_reward", v.last_reward);
+    run.set("mean_k3", v.mean_k3);
+    run.set("largest_difference", v.largest_difference);
+    run.set("clip_fraction", v.clip_fraction);
+    runs.push_back(std::move(run));
+  }
+  return json::Object{{"runs", std::move(runs)}};
+}
+
 int run_rl(RlFlags flags) {
   rl::RlRecipe recipe = rl::read_rl_recipe(flags.recipe);
   if (flags.seed) recipe.seed = *flags.seed;
@@ -53,26 +75,34 @@ int run_rl(RlFlags flags) {
   const bool on_terminal = isatty(STDERR_FILENO);
   flags.run.progress = [&](const rl::RlProgress& p) {
     line.show(describe(p));
-    if (p.evaluation < 0 && (on_terminal || p.report.step % 10 != 0)) return;
+    if (flags.json || (p.evaluation < 0 && (on_terminal || p.report.step % 10 != 0))) return;
     line.clear();
     print_line(describe(p));
   };
   if (!recipe.runs.empty()) {
     const auto started = [&](const std::string& name) {
       line.clear();
-      print_line(name);
+      if (!flags.json) print_line(name);
     };
     const auto results = rl::run_experiment(recipe, flags.run, started);
     line.clear();
-    print_experiment(flags.run.output, results);
+    if (flags.json)
+      print_line(json::dump(to_json(results), 2));
+    else
+      print_experiment(flags.run.output, results);
     return 0;
   }
   const rl::RlResult result = rl::run_rl(recipe, flags.run);
   line.clear();
-  print_line(
-      fmt::format("{}: {} steps, reward of the held-out problems {:.3f} -> {:.3f}, weights {}",
-                  flags.run.output, result.steps, result.first_evaluation, result.last_evaluation,
-                  result.weights_digest));
+  if (flags.json) {
+    json::Value v = to_json(result);
+    v.set("output", flags.run.output);
+    print_line(json::dump(v, 2));
+    return 0;
+  }
+  print_line(fmt::format("{}: {} steps, reward on held-out problems {:.3f} -> {:.3f}, weights {}",
+                         flags.run.output, result.steps, result.first_evaluation,
+                         result.last_evaluation, result.weights_digest));
   return 0;
 }
 
@@ -80,24 +110,27 @@ int run_rl(RlFlags flags) {
 
 void add_rl(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
-      "rl", "Reinforcement learning by a recipe, or go on where the same command was stopped");
+      "rl",
+      "Run reinforcement learning from a recipe, or resume the run that the same command started");
   auto flags = std::make_shared<RlFlags>();
   command->add_option("RECIPE", flags->recipe, "A recipe (TOML), such as recipes/rl.toml")
       ->required();
-  command->add_option("--output", flags->run.output,
-                      "Where checkpoints, metrics, curves and the model go; default out/NAME");
-  command->add_option("--seed", flags->seed, "Instead of the recipe's");
-  command->add_option("--threads", flags->run.threads, "Threads of each rank; 0: one per core")
+  command->add_option(
+      "--output", flags->run.output,
+      "Directory for checkpoints, metrics, curves and the model (default: out/NAME)");
+  command->add_option("--seed", flags->seed, "Seed, instead of the recipe's");
+  command->add_option("--threads", flags->run.threads, "Threads of each rank; 0 means one per core")
       ->check(at_least(0))
       ->capture_default_str();
   command->add_option("--ranks", flags->run.ranks, "Data-parallel ranks of the trainer")
       ->capture_default_str();
   command
       ->add_option("--instruction-set", flags->run.instruction_set,
-                   "auto, scalar, avx2, avx512 or amx: the same bits")
+                   "auto, scalar, avx2, avx512 or amx; all give the same bits")
       ->capture_default_str();
-  command->add_option("--until", flags->run.until, "Stop after this step with a checkpoint")
+  command->add_option("--until", flags->run.until, "Stop after this step, with a checkpoint")
       ->check(at_least(0));
+  command->add_flag("--json", flags->json, "Print the result as JSON, and no progress");
   command->callback([&action, flags] { action = [flags] { return run_rl(*flags); }; });
 }
 

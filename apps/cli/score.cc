@@ -68,12 +68,13 @@ int run_score(ScoreFlags flags) {
 }  // namespace
 
 void add_score(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("score", "Log-probabilities of given tokens");
+  CLI::App* command = app.add_subcommand("score", "Print the log-probabilities of a given text");
   auto flags = std::make_shared<ScoreFlags>();
   add_model_flags(*command, flags->model);
   add_engine_flags(*command, flags->engine);
-  command->add_option("--text", flags->text, "The text whose tokens are scored");
-  command->add_option("--tokens", flags->tokens, "Token ids, separated by commas")->delimiter(',');
+  command->add_option("--text", flags->text, "Text to score");
+  command->add_option("--tokens", flags->tokens, "Token ids to score, separated by commas")
+      ->delimiter(',');
   command->callback([&action, flags] { action = [flags] { return run_score(*flags); }; });
 }
 

@@ -226,7 +226,8 @@ int run_serve(ServeFlags flags) {
 }  // namespace
 
 void add_serve(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("serve", "Answer over HTTP as OpenAI's clients ask");
+  CLI::App* command =
+      app.add_subcommand("serve", "Serve a model over HTTP, for OpenAI's and Anthropic's clients");
   auto flags = std::make_shared<ServeFlags>();
   flags->engine.options.prompt_logprobs = flags->engine.options.embeddings = true;
   flags->engine.options.scheduler.max_num_seqs = 256;  // vLLM's server
@@ -235,127 +236,125 @@ void add_serve(CLI::App& app, Action& action) {
   add_engine_flags(*command, flags->engine);
   server::ServerOptions& o = flags->server;
   command->add_option("--host", o.http.host, "IP address to listen on")->capture_default_str();
-  command->add_option("--port", o.http.port, "Port; 0 is any")
+  command->add_option("--port", o.http.port, "Port; 0 picks a free one")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
-  CLI::Option* certificate =
-      command->add_option("--ssl-certfile", o.http.certificate_file,
-                          "Answer over TLS with this chain of certificates (PEM)");
+  CLI::Option* certificate = command->add_option("--ssl-certfile", o.http.certificate_file,
+                                                 "Serve TLS with this certificate chain (PEM)");
   CLI::Option* key =
-      command->add_option("--ssl-keyfile", o.http.key_file, "The certificate's key (PEM)");
+      command->add_option("--ssl-keyfile", o.http.key_file, "Private key of the certificate (PEM)");
   certificate->needs(key);
   key->needs(certificate);
   command->add_option("--served-model-name", flags->names,
-                      "Names under which clients ask for the model");
+                      "Names by which clients request the model");
   // An empty key, of a variable that is not set, would be shown by everyone.
   const CLI::Validator not_empty(
       [](const std::string& key) { return key.empty() ? "expected a key, found none" : ""; }, "");
-  command->add_option("--api-key", o.keys.client, "Keys of which a client must show one")
+  command->add_option("--api-key", o.keys.client, "API keys, one of which a client must send")
       ->envname("INVAR_API_KEY")
       ->check(not_empty);
   command
-      ->add_option("--admin-key", o.keys.admin,
-                   "Keys of which a client of /admin must show one; without it those of --api-key")
+      ->add_option("--admin-key", o.keys.admin, "API keys for /admin (default: those of --api-key)")
       ->envname("INVAR_ADMIN_KEY")
       ->check(not_empty);
   command
-      ->add_option("--tool-call-parser", flags->tool_parser,
-                   "How the model writes calls of tools: auto, from its template; hermes; "
-                   "llama3_json")
+      ->add_option(
+          "--tool-call-parser", flags->tool_parser,
+          "How the model writes tool calls: auto (from its template), hermes or llama3_json")
       ->capture_default_str();
   command
       ->add_option("--generation-config", flags->generation_config,
-                   "auto: sampling defaults come from the model's generation_config.json; vllm: "
-                   "they are vLLM's")
+                   "Sampling defaults: auto (the model's generation_config.json) or vllm (vLLM's)")
       ->capture_default_str();
   command
-      ->add_option("--allowed-origins", o.allowed_origins, "Origins of pages that may ask (CORS)")
+      ->add_option("--allowed-origins", o.allowed_origins,
+                   "Origins of pages that may send requests (CORS)")
       ->delimiter(',');
   command
       ->add_option("--max-queued-requests", o.max_queued,
-                   "Answers at the same time; more requests are refused with 429")
+                   "Most unfinished answers; more requests are refused with 429")
       ->capture_default_str();
-  command->add_option("--max-connections", o.http.max_connections, "Connections at the same time")
+  command->add_option("--max-connections", o.http.max_connections, "Most concurrent connections")
       ->capture_default_str();
   const auto positive = CLI::Range(1, 1 << 20);
   command
       ->add_option("--max-body-mib", flags->body_mib,
-                   "MiB of a request's body, the lines between its chunks included")
+                   "Largest request body in MiB, chunk headers included")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command
       ->add_option("--max-bodies-mib", flags->bodies_mib,
-                   "MiB of memory for all bodies beyond 64 KiB that are read or wait to be "
-                   "understood, four times their bytes; more wait unread")
+                   "Memory in MiB for all bodies beyond 64 KiB that are being parsed, counted four "
+                   "times; further ones wait unread")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--header-timeout", flags->header_seconds, "Seconds for a request's header")
+  command
+      ->add_option("--header-timeout", flags->header_seconds,
+                   "Seconds to receive a request's header")
       ->check(positive)
       ->capture_default_str();
-  command->add_option("--body-timeout", flags->body_seconds, "Seconds for each 64 KiB of its body")
+  command
+      ->add_option("--body-timeout", flags->body_seconds,
+                   "Seconds to receive each 64 KiB of its body")
       ->check(positive)
       ->capture_default_str();
   command
       ->add_option("--timeout-keep-alive", flags->idle_seconds,
-                   "Seconds between two requests of a connection")
+                   "Seconds that a connection may be idle between requests")
       ->check(positive)
       ->capture_default_str();
   command
       ->add_option("--write-timeout", flags->write_seconds,
-                   "Seconds in which a client must take something of its answer")
+                   "Seconds in which a client must read some of its answer")
       ->check(positive)
       ->capture_default_str();
   command
       ->add_option("--request-timeout", flags->request_seconds,
-                   "Seconds in which an answer must be sent; 0 is no limit. A client asks for less "
+                   "Deadline of an answer in seconds; 0 is no limit. A client can request less "
                    "with the header X-Request-Timeout")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   command
-      ->add_option("--data-parallel-size", flags->replicas,
-                   "Engines that share the weights; each has its own threads (--threads), blocks "
-                   "(--kv-cache-memory) and sequences")
+      ->add_option(
+          "--data-parallel-size", flags->replicas,
+          "Replicas that share the weights; each has its own threads, KV cache and sequences")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   command
-      ->add_option(
-          "--target-tbt-ms", flags->target_tbt_ms,
-          "Milliseconds that should pass between two tokens of a stream at the most, in 99 "
-          "of 100 cases: on a CPU the policy sarathi gives its steps as many rows, up to "
-          "--max-num-batched-tokens, as take less; measured at the start unless that option "
-          "is given. 0 is off")
+      ->add_option("--target-tbt-ms", flags->target_tbt_ms,
+                   "Target for the P99 time between tokens in ms. On a CPU the policy sarathi "
+                   "limits the rows of a step to what fits, measured at start unless "
+                   "--max-num-batched-tokens is given. 0 is off")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   command
       ->add_option("--max-logprobs", flags->max_logprobs,
-                   "Log-probabilities of a position that a request may ask for: logprobs, "
-                   "top_logprobs, prompt_logprobs")
+                   "Largest logprobs, top_logprobs and prompt_logprobs of a request")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command->add_flag("--no-prompt-logprobs{false}", flags->engine.options.prompt_logprobs,
                     "Refuse prompt_logprobs and echo with logprobs");
   refuse_foreign_flags(*command);
   command->add_option("--chat-template", flags->template_file,
-                      "A Jinja file instead of the model's own template");
-  command->add_option("--journal", flags->journal,
-                      "A file that keeps a line for each request, from which its answer can be "
-                      "computed again");
+                      "Jinja file to use instead of the model's chat template");
+  command->add_option(
+      "--journal", flags->journal,
+      "File with a line for each request, from which its answer can be recomputed after a crash");
   command
       ->add_option("--journal-sync", flags->journal_sync,
-                   "What its lines survive: the death of a process, or a loss of power")
+                   "What the journal survives: the end of a process, or a loss of power")
       ->check(CLI::IsMember({"process", "power"}))
       ->capture_default_str();
   command
       ->add_option_function<int>(
           "--journal-keep",
           [flags](int hours) { flags->server.journal_keep = int64_t{hours} * 3600; },
-          "Hours for which it keeps lines whose answers have ended (168)")
+          "Hours to keep journal lines of finished answers (168)")
       ->check(CLI::Range(0, 1'000'000));
   command->add_flag("--journal-accept-loss", flags->journal_accept_loss,
-                    "Start though lines of the journal are lost or changed; without it that is "
-                    "refused, and what is lost is said either way");
+                    "Start although lines of the journal are lost or changed");
   command->add_flag("--engine-process", flags->engine_process,
-                    "The engine in a process of its own: when it dies, clients wait and go on");
+                    "Run the engine in a process of its own and restart it if it dies");
   command->add_option("--engine-socket", flags->engine_socket)->group("");  // of that process
   command->add_option("--engine-context", flags->engine_context)->group("");
   command->callback([&action, flags, command] {

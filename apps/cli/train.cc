@@ -18,6 +18,7 @@ namespace {
 struct TrainFlags {
   std::string recipe;
   RunOptions run;
+  bool json = false;
 };
 
 std::string describe(const RunProgress& p) {
@@ -56,7 +57,7 @@ volatile std::sig_atomic_t stop_signal = 0;
 void on_signal(int signal) {
   stop_signal = signal;
   constexpr std::string_view kSaid =
-      "\ninvar: stopping with a checkpoint after this step; once more stops at once\n";
+      "\ninvar: stopping with a checkpoint after this step; a second signal stops at once\n";
   [[maybe_unused]] const auto written = write(STDERR_FILENO, kSaid.data(), kSaid.size());
 }
 
@@ -74,7 +75,7 @@ int say_stopped(const TrainFlags& flags, int64_t steps) {
   const std::string where = steps > 0
                                 ? fmt::format("after step {}; its checkpoint is written", steps)
                                 : "before the first step";
-  write_out(fmt::format("{}: stopped by {} {}, and the same command goes on from there\n",
+  write_out(fmt::format("{}: stopped by {} {}; the same command resumes from there\n",
                         flags.run.output, stop_signal == SIGINT ? "SIGINT" : "SIGTERM", where));
   return 128 + stop_signal;
 }
@@ -86,6 +87,7 @@ int run_train(TrainFlags flags) {
   ProgressLog log;
   flags.run.progress = [&](const RunProgress& p) {
     line.show(describe(p));
+    if (flags.json) return;
     if (p.held_out_loss >= 0) line.clear();
     log.show(p);
   };
@@ -94,7 +96,13 @@ int run_train(TrainFlags flags) {
   const RunResult result = run_training(recipe, flags.run);
   line.clear();
   if (result.stopped) return say_stopped(flags, result.steps);
-  fmt::print("{}: {} steps, weights {}\n", flags.run.output, result.steps, result.weights_digest);
+  if (flags.json)
+    fmt::print("{}\n", json::dump(json::Object{{"output", flags.run.output},
+                                               {"steps", result.steps},
+                                               {"weights", result.weights_digest}},
+                                  2));
+  else
+    fmt::print("{}: {} steps, weights {}\n", flags.run.output, result.steps, result.weights_digest);
   return 0;
 }
 
@@ -102,23 +110,25 @@ int run_train(TrainFlags flags) {
 
 void add_train(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
-      "train", "Train a model by a recipe, or go on where the same command was stopped");
+      "train", "Train a model from a recipe, or resume the run that the same command started");
   auto flags = std::make_shared<TrainFlags>();
   command->add_option("RECIPE", flags->recipe, "A recipe (TOML), such as recipes/story.toml")
       ->required();
-  command->add_option("--output", flags->run.output,
-                      "Where checkpoints, metrics, curves and the model go; default out/NAME");
-  command->add_option("--threads", flags->run.threads, "Threads of each rank; 0: one per core")
+  command->add_option(
+      "--output", flags->run.output,
+      "Directory for checkpoints, metrics, curves and the model (default: out/NAME)");
+  command->add_option("--threads", flags->run.threads, "Threads of each rank; 0 means one per core")
       ->check(at_least(0))
       ->capture_default_str();
   command->add_option("--ranks", flags->run.ranks, "Data-parallel ranks in this process")
       ->capture_default_str();
   command
       ->add_option("--instruction-set", flags->run.instruction_set,
-                   "auto, scalar, avx2, avx512 or amx: the same bits")
+                   "auto, scalar, avx2, avx512 or amx; all give the same bits")
       ->capture_default_str();
-  command->add_option("--until", flags->run.until, "Stop after this step with a checkpoint")
+  command->add_option("--until", flags->run.until, "Stop after this step, with a checkpoint")
       ->check(at_least(0));
+  command->add_flag("--json", flags->json, "Print the result as JSON, and no progress");
   command->callback([&action, flags] { action = [flags] { return run_train(*flags); }; });
 }
 

@@ -1,0 +1,118 @@
+#include "line_reader.h"
+
+#include <histedit.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/error.h"
+
+namespace invar::cli {
+
+namespace {
+
+constexpr int kHistoryLines = 1000;
+
+}  // namespace
+
+struct LineReader::Editor {
+  Editor(const std::string& file) : history_file(file) {
+    HistEvent event;
+    ::history(history, &event, H_SETSIZE, kHistoryLines);
+    ::history(history, &event, H_SETUNIQUE, 1);
+    if (!history_file.empty()) ::history(history, &event, H_LOAD, history_file.c_str());
+    el_set(edit, EL_EDITOR, "emacs");
+    el_set(edit, EL_HIST, ::history, history);
+    el_set(edit, EL_CLIENTDATA, this);
+    el_set(
+        edit, EL_PROMPT, +[](EditLine* edit) -> char* {
+          Editor* self = nullptr;
+          el_get(edit, EL_CLIENTDATA, &self);
+          return self->prompt.data();
+        });
+    el_set(edit, EL_BIND, "^[[1~", "ed-move-to-beg", nullptr);
+    el_set(edit, EL_BIND, "^[[4~", "ed-move-to-end", nullptr);
+    el_set(edit, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+  }
+  ~Editor() {
+    HistEvent event;
+    if (!history_file.empty()) ::history(history, &event, H_SAVE, history_file.c_str());
+    history_end(history);
+    el_end(edit);
+  }
+
+  std::string prompt, history_file;
+  EditLine* edit = el_init("invar", stdin, stdout, stderr);
+  History* history = history_init();
+};
+
+LineReader::LineReader(bool edits, const std::string& history_file) {
+  if (edits) editor_ = std::make_unique<Editor>(history_file);
+}
+
+LineReader::~LineReader() = default;
+
+LineReader::Result LineReader::read(const std::string& prompt, std::string& line) {
+  return editor_ ? read_edited(prompt, line) : read_plain(line);
+}
+
+LineReader::Result LineReader::read_edited(const std::string& prompt, std::string& line) {
+  editor_->prompt = prompt;
+  int size = 0;
+  errno = 0;
+  const char* bytes = el_gets(editor_->edit, &size);
+  if (!bytes || size <= 0) {
+    if (errno != EINTR) return kEnd;
+    el_set(editor_->edit, EL_SIGNAL, 0);
+    el_reset(editor_->edit);
+    return kInterrupted;
+  }
+  line.assign(bytes, static_cast<size_t>(size));
+  if (line.find_first_not_of(" \r\n") != std::string::npos) {
+    HistEvent event;
+    ::history(editor_->history, &event, H_ENTER, line.c_str());
+  }
+  if (line.ends_with('\n')) line.pop_back();
+  return kLine;
+}
+
+// std::getline would take a Ctrl-C for the end.
+LineReader::Result LineReader::read_plain(std::string& line) {
+  while (true) {
+    if (const size_t end = buffer_.find('\n'); end != std::string::npos) {
+      line = buffer_.substr(0, end);
+      buffer_.erase(0, end + 1);
+      return kLine;
+    }
+    char bytes[4096];
+    const ssize_t size = ::read(STDIN_FILENO, bytes, sizeof bytes);
+    if (size < 0 && errno == EINTR) return kInterrupted;
+    if (size < 0) fail("the standard input cannot be read");
+    if (size == 0) {
+      line = std::move(buffer_);
+      buffer_.clear();
+      return line.empty() ? kEnd : kLine;
+    }
+    buffer_.append(bytes, size);
+  }
+}
+
+std::string state_file(const std::string& name) {
+  namespace fs = std::filesystem;
+  const char *state = std::getenv("XDG_STATE_HOME"), *home = std::getenv("HOME");
+  fs::path directory;
+  if (state && *state)
+    directory = fs::path(state) / "invar";
+  else if (home && *home)
+    directory = fs::path(home) / ".local/state/invar";
+  else
+    return {};
+  std::error_code error;
+  fs::create_directories(directory, error);
+  return error ? std::string() : (directory / name).string();
+}
+
+}  // namespace invar::cli
