@@ -1,0 +1,14 @@
+# docker build -t invar . && docker run --rm -p 8000:8000 invar
+FROM debian:12 AS build
+COPY . /src
+WORKDIR /src
+RUN scripts/setup package && cmake --build --preset package && cd build/package && cpack
+
+FROM debian:12
+COPY --from=build /src/build/package/invar_*.deb /tmp/
+RUN apt-get update && apt-get install -y --no-install-recommends /tmp/invar_*.deb && rm -rf /tmp/*.deb /var/lib/apt/lists/*
+USER invar
+WORKDIR /var/lib/invar
+EXPOSE 8000
+ENTRYPOINT ["/usr/bin/invar"]
+CMD ["serve", "--host", "0.0.0.0", "--port", "8000"]

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Manual pages, shell completion and the service's unit. Usage: pages_test.py INVAR SOURCE"""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+invar, source = str(pathlib.Path(sys.argv[1]).resolve()), pathlib.Path(sys.argv[2])
+
+
+def complete(script, *words):
+    """What bash offers for the last of `words`."""
+    quoted = " ".join(f"'{word}'" for word in words)
+    command = (f"source {script}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _invar; "
+               'printf "%s\\n" "${COMPREPLY[@]}"')
+    return set(subprocess.run(["bash", "-c", command], check=True, capture_output=True, text=True).stdout.split())
+
+
+def check_completion(script):
+    assert {"generate"} == complete(script, "invar", "gen"), complete(script, "invar", "gen")
+    assert {"train", "text"} == complete(script, "invar", "bench", "t")
+    assert {"--temperature", "--tensor-parallel-size"} == complete(script, "invar", "generate", "--te")
+    assert {"--num-prompts", "--num-warmups"} == complete(script, "invar", "bench", "serve", "--num")
+    assert not complete(script, "invar", "corpus", "--te")
+
+
+def check_pages(folder):
+    pages = sorted(folder.glob("*.1"))
+    help_text = subprocess.run([invar, "--help"], check=True, capture_output=True, text=True).stdout
+    commands = re.findall(r"^  ([a-z][a-z-]*) +\S", help_text.split("Subcommands:")[1], re.M)
+    for name in commands:
+        assert folder / f"invar-{name}.1" in pages, f"expected a page of invar {name}"
+    serve = (folder / "invar-serve.1").read_text()
+    for option in re.findall(r"--[a-z][a-z-]+", subprocess.run([invar, "serve", "--help"], check=True, capture_output=True,
+                                                               text=True).stdout):
+        assert option.replace("-", "\\-") in serve, f"expected {option} in invar-serve.1"
+    if shutil.which("groff"):
+        for page in pages:
+            said = subprocess.run(["groff", "-man", "-ww", "-z", page], capture_output=True, text=True).stderr
+            assert not said, said
+    return len(pages)
+
+
+def check_unit(folder):
+    """systemd's own check, with this program in the unit's place; a misspelt line must be noticed."""
+    if not shutil.which("systemd-analyze"):
+        return "no systemd-analyze here"
+    unit = (source / "packaging/invar.service").read_text().replace("/usr/bin/invar", invar)
+    for text, good in ((unit, True), (unit.replace("ProtectSystem=strict", "ProtectSystem=strct"), False)):
+        path = folder / "invar.service"
+        path.write_text(text)
+        done = subprocess.run(["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True)
+        said = [line for line in (done.stdout + done.stderr).splitlines() if "invar" in line]
+        assert (done.returncode == 0 and not said) == good, f"expected {'nothing' if good else 'a complaint'}, found {said}"
+    return "unit verified"
+
+
+def check_config():
+    """The package's configuration names options that the server has."""
+    config = source / "packaging/invar.toml"
+    done = subprocess.run([invar, "--config", config, "serve", "no-such-model", "--journal", "/nonexistent/journal"],
+                          capture_output=True, text=True)
+    assert done.returncode == 1 and "no-such-model" in done.stderr, f"expected the model to be missed, found {done.stderr}"
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as wrong:
+        wrong.write("[serve]\nno-such-option = 1\n")
+        wrong.flush()
+        done = subprocess.run([invar, "--config", wrong.name, "serve"], capture_output=True, text=True)
+        assert done.returncode == 2 and "no-such-option" in done.stderr, f"expected a refusal, found {done.stderr}"
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        subprocess.run([sys.executable, source / "tools/cli_docs", invar, folder], check=True)
+        check_completion(folder / "invar.bash")
+        pages = check_pages(folder / "man1")
+        unit = check_unit(folder)
+    check_config()
+    print(f"{pages} pages, completion, {unit}, configuration")
+
+
+if __name__ == "__main__":
+    main()
