@@ -88,7 +88,7 @@ class Page:
         (self.folder / "Qwen3-0.6B").symlink_to(models / "Qwen3-0.6B")
         if args.node_modules:
             (self.folder / "node_modules").symlink_to(args.node_modules)
-        self.environment = dict(os.environ, HOME=str(self.folder), INVAR_HOME=str(ROOT / "models"),
+        self.environment = dict(os.environ, HOME=str(self.folder), INVAR_HOME=str(ROOT),
                                 PATH=f"{pathlib.Path(args.invar).parent}:{os.environ['PATH']}")
 
     def run(self, line, kind, content):
