@@ -165,8 +165,7 @@ std::string output_of_self(std::vector<std::string> arguments) {
   close(ends[0]);
   int status = 0;
   if (error != 0 || waitpid(child, &status, 0) != child || status != 0)
-    fail("expected the audit's second process to succeed, found status {}",
-         error ? error : status);
+    fail("expected the audit's second process to succeed, found status {}", error ? error : status);
   return text;
 }
 

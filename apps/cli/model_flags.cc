@@ -67,8 +67,8 @@ ModelOptions resolved(const ModelFlags& flags) {
 
 std::string made_weights(const ModelOptions& options) {
   if (!options.load_format.starts_with("dummy")) return {};
-  return fmt::format("random ({} of {}); name a MODEL to use a trained one",
-                     options.load_format, options.model);
+  return fmt::format("random ({} of {}); name a MODEL to use a trained one", options.load_format,
+                     options.model);
 }
 
 std::unique_ptr<Model> load_model(const ModelFlags& flags) {
