@@ -163,13 +163,16 @@ int run_bench_train(const BenchTrainFlags& flags) {
   trainer.step(rows);  // warm: every page of memory touched
   std::vector<double> seconds, peaks;
   OperationTimes times;  // of the quickest step
+  ProgressLine progress(!flags.json);
   for (int i = 0; i < flags.steps; ++i) {
+    progress.show_share("bench", i, flags.steps, "steps");
     peaks.push_back(measure_product_peak(pool, set == "scalar" ? "avx2" : set));
     OperationTimes own;
     const double one = trainer.step(rows, 0, &own).seconds;
     if (seconds.empty() || one < *std::min_element(seconds.begin(), seconds.end())) times = own;
     seconds.push_back(one);
   }
+  progress.clear();
   const auto median = [](std::vector<double> values) {
     std::sort(values.begin(), values.end());
     return values[values.size() / 2];

@@ -42,6 +42,13 @@ std::string text(double x, double y, const char* anchor, const std::string& what
                      x, y, anchor, kind, escape_xml(what));
 }
 
+// 10 to the power of `exponent`: as a number where that is short.
+std::string power_label(double exponent) {
+  if (exponent < -3 || exponent > 6) return fmt::format("1e{:.0f}", exponent);
+  const double value = std::pow(10, exponent);
+  return tick_labels({value, 2 * value})[0];
+}
+
 // What stands at the end of a curve.
 struct EndLabel {
   double y;
@@ -118,7 +125,7 @@ class PlotWriter {
       svg += text(kLeft - 6, y + 4, "end",
                   !plot_.logarithmic     ? labels[i]
                   : i == 0 && has_zeros_ ? "0"
-                                         : fmt::format("1e{:.0f}", y_ticks_[i]));
+                                         : power_label(y_ticks_[i]));
     }
     const std::vector<std::string> below = tick_labels(x_ticks_);
     for (size_t i = 0; i < x_ticks_.size(); ++i) {
@@ -178,8 +185,6 @@ std::string escape_xml(std::string_view text) {
   for (const char c : text) {
     if (c == '<')
       out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
     else if (c == '&')
       out += "&amp;";
     else if (c == '"')

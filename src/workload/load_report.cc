@@ -92,7 +92,7 @@ std::string gaps_picture(const LoadReport& report) {
                    .x_title = "percentile",
                    .y_title = "time (ms)",
                    .curves = std::move(curves),
-                   .from_zero = true});
+                   .logarithmic = true});
 }
 
 // Rows of the steps along a run: means over short pieces of its time.
@@ -177,12 +177,14 @@ std::string compare_stalls(const LoadReport& report) {
   const PolicyReport *sarathi = report.find("sarathi"), *vllm = report.find("vllm");
   if (!sarathi || !vllm) return {};
   const LoadSummary &s = sarathi->summary, &v = vllm->summary;
+  const double times = v.tbt.p99 / s.tbt.p99;
   return fmt::format(
-      "P99 TBT of sarathi is {:.1f} ms, {:.1f} x lower than vllm's {:.1f} ms, at {:.3f} and {:.3f} "
+      "P99 TBT of sarathi is {:.1f} ms, {:.1f} x {} than vllm's {:.1f} ms, at {:.3f} and {:.3f} "
       "requests/s: a step with prompt rows takes {:.1f} ms on average with sarathi, {:.1f} ms with "
       "vllm.",
-      1e3 * s.tbt.p99, v.tbt.p99 / s.tbt.p99, 1e3 * v.tbt.p99, s.requests_per_second,
-      v.requests_per_second, 1e3 * s.prompt_step, 1e3 * v.prompt_step);
+      1e3 * s.tbt.p99, times >= 1 ? times : 1 / times, times >= 1 ? "lower" : "higher",
+      1e3 * v.tbt.p99, s.requests_per_second, v.requests_per_second, 1e3 * s.prompt_step,
+      1e3 * v.prompt_step);
 }
 
 std::string to_html(const LoadReport& report) {

@@ -49,6 +49,14 @@ TEST(Plot, NamesKeepTheirDistance) {
   EXPECT_GE(std::fabs(y_of("first") - y_of("second")), 14);
 }
 
+TEST(Plot, PowersOfTenAreLabelledAsNumbersWhereShort) {
+  const std::string svg = plot_svg({.curves = {{"", {{0, 0.2}, {1, 3000}}}}, .logarithmic = true});
+  for (const char* label : {">0.1<", ">1<", ">1,000<", ">10,000<"})
+    EXPECT_NE(svg.find(label), std::string::npos) << label;
+  EXPECT_NE(plot_svg({.curves = {{"", {{0, 1e-9}, {1, 1}}}}, .logarithmic = true}).find(">1e-9<"),
+            std::string::npos);
+}
+
 TEST(Plot, NumbersThatAreNoneAreLeftOut) {
   const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
   for (const bool logarithmic : {false, true}) {

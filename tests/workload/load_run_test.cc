@@ -138,6 +138,8 @@ TEST(LoadReport, SaysWhatTheRunSays) {
   EXPECT_EQ(v.find("policies")->as_array().size(), 2u);
   EXPECT_NEAR(v.find("policies")->as_array()[1].find("run")->find("tbt")->find("p99")->as_number(),
               5.02, 1e-9);
+  std::swap(report.policies[0].summary, report.policies[1].summary);
+  EXPECT_NE(compare_stalls(report).find("2.5 x higher than"), std::string::npos);
   report.policies.pop_back();
   EXPECT_EQ(compare_stalls(report), "");
 }
