@@ -117,7 +117,7 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"--disable-log-stats", "there are no periodic lines; /metrics has the numbers"},
     {"--uvicorn-log-level", "requests are not logged; /metrics counts them"},
     {"--disable-uvicorn-access-log", "requests are not logged; /metrics counts them"},
-    {"--disable-fastapi-docs", "there are none; docs/openapi.yaml describes the server"},
+    {"--disable-fastapi-docs", "/docs is a page of the program, without FastAPI"},
     {"--disable-frontend-multiprocessing",
      "the front and the engine share a process unless --engine-process"},
     {"--enable-server-load-tracking", "/metrics has the load"},
