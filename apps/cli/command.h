@@ -25,6 +25,8 @@ void add_chat(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
 void add_score(CLI::App& app, Action& action);
+void add_verify(CLI::App& app, Action& action);
+void add_receipt_key(CLI::App& app, Action& action);
 void add_audit(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_bench_serve(CLI::App& bench, Action& action);  // a subcommand of bench

@@ -39,6 +39,8 @@ int run(int argc, char** argv) {
   add_generate(app, action);
   add_chat(app, action);
   add_score(app, action);
+  add_verify(app, action);
+  add_receipt_key(app, action);
   add_diff(app, action);
   add_make_model(app, action);
   add_inspect(app, action);

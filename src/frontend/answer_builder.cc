@@ -1,5 +1,7 @@
 #include "frontend/answer_builder.h"
 
+#include "frontend/receipt.h"
+
 namespace invar {
 
 std::string AnswerBuilder::push(const TokenOutput& output) {
@@ -9,6 +11,7 @@ std::string AnswerBuilder::push(const TokenOutput& output) {
   if (output.finish == FinishReason::failed) return piece;
   answer.tokens.push_back(output.token);
   answer.logits_hash = output.logits_hash;
+  if (answer.tokens.size() % kReceiptLink == 0) answer.marks.push_back(output.logits_hash);
   if (output.logprobs) answer.logprobs.push_back(*output.logprobs);
   std::string decoded;
   // The special token that ends an answer is a stop, as a stop string is one: not text unless asked

@@ -18,7 +18,8 @@ struct TextAnswer {
   FinishReason finish = FinishReason::none;
   std::string stop;  // the stop string that ended it, or empty
   Digest logits_hash{};
-  std::string error;  // of a failed one: a sentence
+  std::vector<Digest> marks;  // the logits hash behind every kReceiptLink tokens
+  std::string error;          // of a failed one: a sentence
 };
 
 class AnswerBuilder {

@@ -69,7 +69,11 @@ struct Request {
   std::string tool;                                 // whose arguments the answer is
   // Of /v1/responses, which repeats them.
   json::Value asked_tools, asked_choice, asked_previous;
-  bool logits_hash = true;  // of each choice
+  bool logits_hash = true;    // of each choice
+  bool receipt = false;       // of each choice, which
+  bool receipt_only = false;  // nothing but them is shown
+  // makes for answer i when it is over; set by whoever has a key.
+  std::function<json::Value(const TextAnswer& answer, size_t i)> make_receipt;
 
   size_t answers() const { return prompts.size() * static_cast<size_t>(text.params.n); }
   // The request for answer i: n for each prompt, prompt after prompt.

@@ -259,6 +259,8 @@ json::Value choice_of(const Request& request, const TextAnswer& answer, int64_t 
   choice.set("finish_reason", calls_tools ? "tool_calls" : name_of(answer.finish));
   choice.set("stop_reason", stop_reason(request, answer));
   if (request.logits_hash) choice.set("logits_hash", to_hex(answer.logits_hash));
+  if (request.receipt && request.make_receipt)
+    choice.set("receipt", request.make_receipt(answer, static_cast<size_t>(index)));
   return choice;
 }
 

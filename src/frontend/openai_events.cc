@@ -93,6 +93,8 @@ void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
   if (request_.token_ids) json::append(choice.member("token_ids"), ids_of(answer.ids));
   if (answer.over && request_.logits_hash)
     json::append_quoted(choice.member("logits_hash"), to_hex(text.logits_hash));
+  if (answer.over && request_.receipt && request_.make_receipt)
+    json::append(choice.member("receipt"), request_.make_receipt(text, i));
   choice.end();
   answer.ids.clear();
   end_event(request_.usage_always, out);

@@ -49,6 +49,7 @@ constexpr std::string_view kCommonFields[] = {"model",
                                               "stream_options",
                                               "return_token_ids",
                                               "logits_hash",
+                                              "receipt",
                                               "cache_salt",
                                               "priority"};
 constexpr std::string_view kCompletionFields[] = {"prompt", "echo"};
@@ -110,7 +111,10 @@ class Reader {
     read_stream(request);
     request.token_ids = read_flag("return_token_ids", false);
     request.logits_hash = read_flag("logits_hash", !context_.ignores_unknown);
-    request.text.hash_logits = request.logits_hash;
+    request.receipt = read_flag("receipt", false);
+    if (request.receipt && request.prompt_only)
+      fail_usage("a receipt is of an answer: expected max_tokens of 1 or more, found 0");
+    request.text.hash_logits = request.logits_hash || request.receipt;
     if (const json::Value* v = find("cache_salt")) request.cache_salt = text(*v, "cache_salt");
     read_integer("priority", request.priority, INT32_MIN);
     return request;

@@ -247,12 +247,14 @@ Admitted Admission::complete(JournalEntry entry, openai::Request request) const 
                     .system_fingerprint = fingerprint(),
                     .seed = entry.params.seed};
   std::vector<Request> jobs = make_jobs(entry, request);
-  return {.entry = std::move(entry),
-          .request = std::move(request),
-          .head = std::move(head),
-          .earlier = std::nullopt,
-          .jobs = std::move(jobs),
-          .places = nullptr};
+  Admitted admitted{.entry = std::move(entry),
+                    .request = std::move(request),
+                    .head = std::move(head),
+                    .earlier = std::nullopt,
+                    .jobs = std::move(jobs),
+                    .places = nullptr};
+  if (admitted.request.receipt) prepare_receipts(admitted);
+  return admitted;
 }
 
 std::vector<Request> Admission::make_jobs(const JournalEntry& entry,
@@ -289,7 +291,7 @@ std::vector<Request> Admission::make_jobs(const JournalEntry& entry,
                     .structured_output = form,
                     .cache_salt = request.cache_salt,
                     .priority = request.priority,
-                    .hash_logits = request.logits_hash});
+                    .hash_logits = request.logits_hash || request.receipt});
   }
   return jobs;
 }

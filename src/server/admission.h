@@ -8,6 +8,7 @@
 
 #include "backend.h"
 #include "frontend/openai.h"
+#include "frontend/receipt.h"
 #include "http.h"
 #include "journal/journal.h"
 #include "places.h"
@@ -25,7 +26,10 @@ struct ServedModel {
   // Whether embeddings may be cut, and to which sizes; empty: to any.
   bool cuts_embeddings = false;
   std::vector<int32_t> embedding_sizes;
-  int32_t max_logprobs = 20;  // of a position, vLLM's
+  int32_t max_logprobs = 20;                // of a position, vLLM's
+  const ReceiptKey* receipt_key = nullptr;  // null: there are no receipts
+  // Digests of tokenizer and template; the rest is the backend's.
+  ReceiptModel receipt_model;
 };
 
 struct Admitted {
@@ -55,6 +59,9 @@ class Admission {
   // or other weights, naming both.
   Admitted readmit(const JournalEntry& entry) const;
 
+  // Makes the answer its receipts and nothing else. Throws ApiError when there are none.
+  void ask_for_receipt(Admitted& admitted) const;
+
   // Of POST /tokenize, as vLLM has it: a "prompt" or "messages". Throws as `admit` does.
   TokenizedText tokenize(const HttpRequest& http) const;
   // Of POST /detokenize: the text of "tokens".
@@ -82,6 +89,7 @@ class Admission {
   std::vector<int32_t> encode(const openai::Request& request, const openai::Prompt& prompt) const;
   std::vector<Request> make_jobs(const JournalEntry& entry, const openai::Request& request) const;
   Admitted complete(JournalEntry entry, openai::Request request) const;
+  void prepare_receipts(Admitted& admitted) const;
 
   const ServedModel& model_;
   const Backend& backend_;

@@ -6,26 +6,15 @@
 #include "api.h"
 #include "base/error.h"
 #include "errors.h"
+#include "query.h"
 #include "relay.h"
 
 namespace invar::server {
 
 namespace {
 
-// The value of a query's parameter, or nothing. No value here needs percent-encoding.
-std::optional<std::string_view> parameter(std::string_view query, std::string_view name) {
-  while (!query.empty()) {
-    const size_t end = std::min(query.find('&'), query.size());
-    const std::string_view one = query.substr(0, end);
-    query.remove_prefix(std::min(end + 1, query.size()));
-    if (one.starts_with(name) && one.size() > name.size() && one[name.size()] == '=')
-      return one.substr(name.size() + 1);
-  }
-  return std::nullopt;
-}
-
 bool read_stream(std::string_view query) {
-  const std::string_view value = parameter(query, "stream").value_or("false");
+  const std::string_view value = query_parameter(query, "stream").value_or("false");
   if (value != "true" && value != "false")
     throw ApiError{400,
                    fmt::format("expected stream as true or false, found {}", json::quoted(value)),
@@ -35,7 +24,7 @@ bool read_stream(std::string_view query) {
 
 // How many events the client has: one more than the number of the last of them.
 int64_t read_skip(std::string_view query, bool stream) {
-  const auto value = parameter(query, "starting_after");
+  const auto value = query_parameter(query, "starting_after");
   if (!value) return 0;
   int64_t last = 0;
   const auto end = std::from_chars(value->data(), value->data() + value->size(), last);
@@ -63,10 +52,11 @@ void Server::retrieve(std::shared_ptr<Exchange> exchange) {
         const size_t slash = path.rfind('/');
         const std::string id = path.substr(slash + 1);
         const auto line = journal_ ? journal_->find(id) : std::nullopt;
-        if (!line || line->entry.endpoint != path.substr(0, slash) ||
-            !belongs_to(options_.keys.owner(exchange->request), line->entry))
+        const bool is_receipt = path.starts_with("/v1/receipts/");
+        const bool is_there = line && (is_receipt || line->entry.endpoint == path.substr(0, slash));
+        if (!is_there || !belongs_to(options_.keys.owner(exchange->request), line->entry))
           throw ApiError{404, fmt::format("there is no answer {}", json::quoted(id))};
-        go_on(exchange, line->entry, stream, skip, turn);
+        go_on(exchange, line->entry, stream, skip, turn, is_receipt);
       });
     });
   });
@@ -74,11 +64,12 @@ void Server::retrieve(std::shared_ptr<Exchange> exchange) {
 
 // On the worker. An answer that waits for its client is handed over, any other computed again.
 void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry,
-                   std::optional<bool> stream, int64_t skip, const Turn& turn) {
+                   std::optional<bool> stream, int64_t skip, const Turn& turn, bool receipt) {
   const auto admitted = std::make_shared<Admitted>(admission_.readmit(entry));
+  if (receipt) admission_.ask_for_receipt(*admitted);
   admitted->places = std::make_shared<PlacesHeld>(places_);
   admitted->earlier = earlier_items_if_there(entry);
-  const bool as_before = !stream || *stream == admitted->request.stream;
+  const bool as_before = !receipt && (!stream || *stream == admitted->request.stream);
   if (stream) admitted->request.stream = *stream;
   http_.post([this, exchange = std::move(exchange), admitted = std::move(admitted), as_before, skip,
               turn]() mutable {

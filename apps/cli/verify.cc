@@ -1,0 +1,146 @@
+// invar verify: computes a receipt again. invar receipt-key: makes the key that signs receipts.
+#include <fmt/format.h>
+
+#include <iostream>
+#include <iterator>
+
+#include "base/error.h"
+#include "base/input_file.h"
+#include "base/timer.h"
+#include "command.h"
+#include "frontend/text_engine.h"
+#include "session/verify.h"
+
+namespace invar::cli {
+
+namespace {
+
+struct VerifyFlags {
+  ModelFlags model;
+  std::string receipt, public_key, template_file;
+  bool unsigned_too = false, generates = false;
+  int64_t prefix = 0;
+};
+
+// The receipt itself, or the first one of an answer that carries it.
+json::Value find_receipt(const json::Value& value) {
+  if (value.find("invar_receipt")) return value;
+  for (const char* list : {"choices", "data"}) {
+    const json::Value* all = value.find(list);
+    if (!all || !all->is_array() || all->as_array().empty()) continue;
+    const json::Value& first = all->as_array().front();
+    if (const json::Value* receipt = first.find("receipt")) return *receipt;
+    if (first.find("invar_receipt")) return first;
+  }
+  fail("expected a receipt, or an answer that has one, found neither");
+}
+
+Receipt read_receipt(const std::string& file) {
+  constexpr int64_t kMost = int64_t{256} << 20;
+  const std::string text = file == "-" ? std::string(std::istreambuf_iterator<char>(std::cin), {})
+                                       : read_whole_file(file, kMost);
+  return receipt_from(find_receipt(json::parse(text, file)));
+}
+
+// Nothing, or what is wrong with the signature.
+std::string signature_fault(const Receipt& receipt, const VerifyFlags& flags) {
+  if (!flags.public_key.empty() && receipt.public_key != flags.public_key)
+    return fmt::format("the key differs: the receipt names {}, expected {}",
+                       json::quoted(receipt.public_key), flags.public_key);
+  if (!flags.unsigned_too && !is_signed(receipt))
+    return "the signature differs: it is not its public key's over what the receipt says";
+  return {};
+}
+
+// Seconds in which one sequence alone generates the answer.
+double generate(const Receipt& receipt, Model& model, const Tokenizer& tokenizer) {
+  EngineFlags flags;
+  flags.options.scheduler.max_num_seqs = 1;
+  flags.options.scheduler.max_model_len =
+      static_cast<int32_t>(receipt.prompt.size() + receipt.tokens.size());
+  const auto engine = make_engine(model, flags);
+  TextEngine text(*engine, tokenizer);
+  TextRequest request{.prompt = receipt.prompt, .params = receipt.params, .choice = receipt.choice};
+  request.params.max_tokens = static_cast<int32_t>(receipt.tokens.size());
+  const Timer timer;
+  const TextAnswer answer = text.answer(request);
+  const double seconds = timer.seconds();
+  if (answer.tokens != receipt.tokens) fail("the answer that was generated is not the receipt's");
+  return seconds;
+}
+
+int run_verify(VerifyFlags flags) {
+  const Receipt receipt = read_receipt(flags.receipt);
+  std::string fault = signature_fault(receipt, flags);
+  Verdict verdict{.sentence = fault};
+  if (fault.empty()) {
+    use_bundled_model(flags.model);
+    const auto model = load_model(flags.model);
+    const Tokenizer tokenizer = open_tokenizer(*model);
+    const ReceiptModel known =
+        receipt_model(model->options(), model->identity(),
+                      weights_digest(model->options(), model->pool()), flags.template_file);
+    verdict = verify(receipt, known, *model, tokenizer, flags.prefix);
+    if (verdict.is_confirmed && flags.generates) {
+      const double seconds = generate(receipt, *model, tokenizer);
+      fmt::print("generated at batch 1 in {:.3f} s, checked in {:.3f} s: {:.1f} times faster\n",
+                 seconds, verdict.seconds, seconds / verdict.seconds);
+    }
+  }
+  if (flags.model.json) {
+    fmt::print("{}\n", json::dump(json::Object{{"confirmed", verdict.is_confirmed},
+                                               {"sentence", verdict.sentence},
+                                               {"tokens", verdict.tokens},
+                                               {"seconds", verdict.seconds},
+                                               {"public_key", receipt.public_key}},
+                                  2));
+  } else {
+    fmt::print("{}\n", verdict.sentence);
+    if (verdict.is_confirmed)
+      fmt::print("{} of {}, {}, {:.3f} s\n", receipt.id, receipt.name, receipt.model.arithmetic,
+                 verdict.seconds);
+    if (verdict.is_confirmed && !flags.unsigned_too)
+      fmt::print("signed by {}\n", receipt.public_key);
+  }
+  return verdict.is_confirmed ? 0 : 1;
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand(
+      "verify",
+      "Compute a receipt's answer again and say whether it is true (status 0) or not (1)");
+  auto flags = std::make_shared<VerifyFlags>();
+  command
+      ->add_option("RECEIPT", flags->receipt,
+                   "A file with a receipt, or with an answer that has one; - is the standard input")
+      ->required();
+  add_model_flags(*command, flags->model);
+  command->add_option("--prefix", flags->prefix, "Check the first so many tokens alone; 0: all")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 32))
+      ->capture_default_str();
+  command->add_option("--public-key", flags->public_key,
+                      "The key that must have signed it, in hexadecimal digits");
+  command->add_flag("--no-signature", flags->unsigned_too, "Do not look at the signature");
+  command->add_option("--chat-template", flags->template_file,
+                      "The server's --chat-template, where it had one");
+  command->add_flag("--time-generation", flags->generates,
+                    "Generate the answer at batch 1 too and compare the times");
+  command->callback([&action, flags] { action = [flags] { return run_verify(*flags); }; });
+}
+
+void add_receipt_key(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand(
+      "receipt-key", "Print the public key of a file for --receipt-key, which is made if need be");
+  auto file = std::make_shared<std::string>();
+  command->add_option("FILE", *file, "A private Ed25519 key in PEM")->required();
+  command->callback([&action, file] {
+    action = [file] {
+      fmt::print("{}\n", open_receipt_key(*file).public_key());
+      return 0;
+    };
+  });
+}
+
+}  // namespace invar::cli

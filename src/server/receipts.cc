@@ -1,0 +1,75 @@
+// Receipts of answers: "receipt": true in a request, and GET /v1/receipts/ID from the journal.
+#include "admission.h"
+#include "errors.h"
+
+namespace invar::server {
+
+namespace {
+
+bool is_baseline(const std::string& identity) {
+  return identity.find("/control/") != identity.npos;
+}
+
+// All but the answer. Of choice i of the request.
+Receipt head_of(const Admitted& admitted, const ReceiptModel& model, int32_t context, size_t i) {
+  const openai::Request& request = admitted.request;
+  const Request& job = admitted.jobs[i];
+  Receipt receipt{.id = admitted.head.id,
+                  .created = admitted.head.created,
+                  .name = admitted.head.model,
+                  .choice = job.choice,
+                  .context = context,
+                  .model = model,
+                  .prompt = job.prompt,
+                  .params = job.params,
+                  .stop = request.text.stop,
+                  .include_stop = request.text.include_stop,
+                  .skip_special = request.text.skip_special,
+                  .form = job.structured_output};
+  receipt.params.logprobs = receipt.params.prompt_logprobs = std::nullopt;
+  return receipt;
+}
+
+json::Value signed_receipt(Receipt receipt, const TextAnswer& answer, const ReceiptKey& key) {
+  receipt.tokens = answer.tokens;
+  receipt.finish = name_of(answer.finish);
+  receipt.logits_hash = to_hex(answer.logits_hash);
+  std::vector<Digest> marks = answer.marks;
+  if (answer.tokens.size() % kReceiptLink != 0) marks.push_back(answer.logits_hash);
+  receipt.chain = chain_of(receipt, marks);
+  key.sign(receipt);
+  return to_json(receipt);
+}
+
+}  // namespace
+
+void Admission::prepare_receipts(Admitted& admitted) const {
+  const BackendFacts facts = backend_.facts();
+  if (!model_.receipt_key)
+    throw ApiError{400, "receipts need a server with --receipt-key", "", "receipt"};
+  if (is_baseline(facts.identity))
+    throw ApiError{400, "the baseline's answers cannot be computed again: it gives no receipts", "",
+                   "receipt"};
+  ReceiptModel model = model_.receipt_model;
+  model.arithmetic = facts.identity;
+  model.weights = to_hex(facts.weights);
+  std::vector<Receipt> heads;
+  for (size_t i = 0; i < admitted.jobs.size(); ++i)
+    heads.push_back(head_of(admitted, model, facts.max_model_len, i));
+  admitted.request.make_receipt = [heads = std::move(heads), key = model_.receipt_key](
+                                      const TextAnswer& answer, size_t i) {
+    return signed_receipt(heads[i], answer, *key);
+  };
+}
+
+void Admission::ask_for_receipt(Admitted& admitted) const {
+  const openai::Endpoint endpoint = admitted.request.endpoint;
+  if (endpoint != openai::Endpoint::completions && endpoint != openai::Endpoint::chat)
+    throw ApiError{400, "receipts are of completions and chat completions"};
+  if (admitted.request.prompt_only) throw ApiError{400, "the request has a prompt and no answer"};
+  admitted.request.receipt = admitted.request.receipt_only = true;
+  for (Request& job : admitted.jobs) job.hash_logits = true;
+  prepare_receipts(admitted);
+}
+
+}  // namespace invar::server
