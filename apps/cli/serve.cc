@@ -10,7 +10,9 @@
 #include "server/api.h"
 #include "server/engine_process.h"
 #include "server/inproc_backend.h"
+#include "server/lab.h"
 #include "server/replicas.h"
+#include "session/verify.h"
 
 namespace invar::cli {
 
@@ -21,11 +23,12 @@ struct ServeFlags {
   EngineFlags engine;
   server::ServerOptions server;
   std::vector<std::string> names;
+  std::string receipt_key;
   std::string template_file, tool_parser = "auto", generation_config = "auto";
   int header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30;
   int body_mib = 32, bodies_mib = 64;
   std::string journal, journal_sync = "process";
-  bool journal_accept_loss = false, engine_process = false;
+  bool journal_accept_loss = false, engine_process = false, lab = false;
   int replicas = 1, max_logprobs = 20;
   double request_seconds = 0, target_tbt_ms = 200;
   int engine_socket = -1;  // of an engine's process
@@ -81,7 +84,9 @@ void read_embedding_sizes(const ModelOptions& model, server::ServedModel& served
 // blocks and queue.
 class LocalEngine {
  public:
-  LocalEngine(ServeFlags flags, const Tokenizer& tokenizer) {
+  // With `model`, where there is one, instead of one that is loaded.
+  LocalEngine(ServeFlags flags, const Tokenizer& tokenizer,
+              std::shared_ptr<Model> model = nullptr) {
     if (flags.replicas > 1 && flags.model.options.device != "cpu")
       fail_usage("replicas (--data-parallel-size) are computed on the cpu, found the device {}",
                  flags.model.options.device);
@@ -91,13 +96,15 @@ class LocalEngine {
     if (flags.model.options.device == "cpu" && flags.model.options.ranks == 1) threads_ = threads;
     flags.engine.options.sharers = flags.replicas;
     if (flags.engine_context) flags.engine.options.scheduler.max_model_len = flags.engine_context;
-    model_ = load_model(flags.model);
+    model_ = model ? std::move(model) : load_model(flags.model);
     server::BackendFacts facts{.identity = model_->identity(),
                                .weights = weights_digest(model_->options(), model_->pool()),
                                .instruction_set = model_->instruction_set(),
                                .vocab = static_cast<int32_t>(model_->spec().vocab),
                                .end_tokens = model_->config().eos_ids,
-                               .prompt_logprobs = flags.engine.options.prompt_logprobs};
+                               .prompt_logprobs = flags.engine.options.prompt_logprobs,
+                               .block_size = flags.engine.options.block_size,
+                               .prefix_caching = flags.engine.options.prefix_caching};
     flags.engine.options.target_step_seconds = flags.target_tbt_ms / 1000;
     std::vector<server::InprocBackend*> backends;
     for (int i = 0; i < flags.replicas; ++i) {
@@ -108,13 +115,14 @@ class LocalEngine {
       flags.engine.options.kv_bytes = engines_.front()->kv_bytes();
       flags.engine.options.step_rows = engines_.front()->step_rows();
       backends_.push_back(
-          std::make_unique<server::InprocBackend>(*engines_.back(), tokenizer, facts));
+          std::make_unique<server::InprocBackend>(*engines_.back(), tokenizer, facts, i));
       backends.push_back(backends_.back().get());
     }
     replicas_.emplace(std::move(backends));
   }
 
   server::Backend& backend() { return *replicas_; }
+  std::shared_ptr<Model> model() const { return model_; }
 
   int step_rows() const { return engines_.front()->step_rows(); }
 
@@ -128,12 +136,62 @@ class LocalEngine {
 
  private:
   int threads_ = 0;  // of each engine; 0: steps are computed by ranks or on a GPU
-  std::unique_ptr<Model> model_;
+  std::shared_ptr<Model> model_;
   std::vector<std::unique_ptr<ThreadPool>> pools_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<std::unique_ptr<server::InprocBackend>> backends_;
   std::optional<server::Replicas> replicas_;
 };
+
+// Policies of which no step takes a part of a prompt: a step has room for any prompt.
+bool takes_whole_prompts(const std::string& policy) {
+  return policy != "sarathi" && policy != "simple_chunking";
+}
+
+// The flags with which an engine computes as the settings of a lab say. `context`: of the first
+// engine; 0: this is the first.
+ServeFlags lab_flags(ServeFlags flags, const server::LabSettings& settings, int context) {
+  SchedulerOptions& scheduler = flags.engine.options.scheduler;
+  flags.model.options.arithmetic = settings.arithmetic;
+  flags.engine_context = context;
+  scheduler.policy = settings.policy;
+  if (takes_whole_prompts(settings.policy))
+    scheduler.max_num_batched_tokens = std::max(scheduler.max_num_batched_tokens, context);
+  else if (settings.step_rows > 0)
+    flags.engine.options.step_rows = settings.step_rows;
+  return flags;
+}
+
+// Engines by settings, one at a time. One that differs from the last in how it is scheduled has the
+// same model.
+std::unique_ptr<server::LabBackend> make_lab(const ServeFlags& flags, const Tokenizer& tokenizer) {
+  if (flags.engine_process)
+    fail_usage("--lab changes the engine in this process: leave out --engine-process");
+  struct Last {
+    std::shared_ptr<Model> model;
+    int context = 0;
+  };
+  auto build = [flags, &tokenizer, last = std::make_shared<Last>()](
+                   const server::LabSettings& settings) -> server::LabBackend::Built {
+    const ServeFlags own = lab_flags(flags, settings, last->context);
+    if (last->model && last->model->options().arithmetic != settings.arithmetic)
+      last->model = nullptr;  // before the next one is loaded
+    auto engine = std::make_shared<LocalEngine>(own, tokenizer, last->model);
+    last->model = engine->model();
+    server::Backend& backend = engine->backend();
+    last->context = backend.facts().max_model_len;
+    return {.owner = std::move(engine), .backend = &backend};
+  };
+  std::vector<std::string> arithmetics = {flags.model.options.arithmetic};
+  const bool has_baseline = flags.model.options.device == "cpu" && flags.model.options.ranks == 1 &&
+                            flags.model.options.layer_cuts.empty();
+  if (has_baseline && arithmetics[0] != "control") arithmetics.emplace_back("control");
+  return std::make_unique<server::LabBackend>(
+      std::move(build),
+      server::LabSettings{.policy = flags.engine.options.scheduler.policy,
+                          .arithmetic = flags.model.options.arithmetic},
+      scheduler_names(), std::move(arithmetics));
+}
 
 // This program as it was called, to be an engine's process.
 std::vector<std::string> engine_command() {
@@ -198,9 +256,17 @@ int run_serve(ServeFlags flags) {
     if (!flags.template_file.empty()) throw;
     served.no_chat = error.what();
   }
+  std::optional<ReceiptKey> receipt_key;
+  if (!flags.receipt_key.empty()) {
+    served.receipt_key = &receipt_key.emplace(open_receipt_key(flags.receipt_key));
+    served.receipt_model = receipt_model(options, "", {}, flags.template_file);
+  }
   std::optional<LocalEngine> local;
   std::optional<server::EngineProcess> apart;
-  server::Backend& backend = flags.engine_process
+  std::unique_ptr<server::LabBackend> lab;
+  if (flags.lab) flags.server.lab = (lab = make_lab(flags, tokenizer)).get();
+  server::Backend& backend = lab ? static_cast<server::Backend&>(*lab)
+                             : flags.engine_process
                                  ? static_cast<server::Backend&>(apart.emplace(
                                        engine_command(), tokenizer, "--engine-context"))
                                  : local.emplace(flags, tokenizer).backend();
@@ -355,6 +421,17 @@ void add_serve(CLI::App& app, Action& action) {
                     "Start although lines of the journal are lost or changed");
   command->add_flag("--engine-process", flags->engine_process,
                     "Run the engine in a process of its own and restart it if it dies");
+  command->add_option("--receipt-key", flags->receipt_key,
+                      "Sign receipts with this Ed25519 key (PEM), created if it does not exist; "
+                      "without it there are no receipts");
+  command->add_option("--log-requests", o.request_log,
+                      "Append a line of JSON to this file when a request ends; - is the error "
+                      "stream");
+  command->add_option("--trace-steps", o.step_trace,
+                      "Write the engine's steps to this file as a trace for Perfetto");
+  command->add_flag("--lab", flags->lab,
+                    "Let clients change the scheduling policy, the rows of a step and the "
+                    "arithmetic, for the demonstrations of the page at /");
   command->add_option("--engine-socket", flags->engine_socket)->group("");  // of that process
   command->add_option("--engine-context", flags->engine_context)->group("");
   command->callback([&action, flags, command] {

@@ -6,8 +6,15 @@ namespace invar::server {
 
 namespace {
 
+json::Value receipts_of(const openai::Request& request, const std::vector<TextAnswer>& answers) {
+  json::Array all;
+  for (size_t i = 0; i < answers.size(); ++i) all.push_back(request.make_receipt(answers[i], i));
+  return json::Object{{"object", "list"}, {"data", std::move(all)}};
+}
+
 json::Value body_of(const openai::Request& request, const std::vector<TextAnswer>& answers,
                     const Tokenizer& tokenizer, const openai::Head& head) {
+  if (request.receipt_only) return receipts_of(request, answers);
   if (request.endpoint == openai::Endpoint::responses)
     return openai::response_body(request, answers[0], head);
   if (request.endpoint == openai::Endpoint::messages)
@@ -154,7 +161,7 @@ void Answering::finish() {
   remember_output(answers[0]);
   const bool has_lists = request.endpoint == openai::Endpoint::completions ||
                          request.endpoint == openai::Endpoint::chat;
-  if (has_lists && is_long(answers)) {
+  if (has_lists && is_long(answers) && !request.receipt_only) {
     auto pieces = openai::answer_pieces(request, std::move(answers), tokenizer_, admitted_.head);
     return exchange_->stream({}, std::make_shared<LongBody>(std::move(pieces), answers_.on_large));
   }
@@ -279,6 +286,16 @@ void Answers::on_pooled(const PooledOutput& output) {
   vectors_.push_back(output);
 }
 
+void Answers::on_begun(const JobBegun& begun) {
+  const std::lock_guard lock(mutex_);
+  begun_.push_back(begun);
+}
+
+void Answers::on_step(const StepRecord& step) {
+  steps.add(step);
+  if (trace) trace->add(step);
+}
+
 void Answers::on_step_end() {
   {
     const std::lock_guard lock(mutex_);
@@ -294,11 +311,17 @@ void Answers::measure(Answering& answering, const TokenOutput& output) {
   const auto seconds = [&](Clock::time_point since) {
     return std::chrono::duration<double>(now - since).count();
   };
+  const auto add = [](Histogram& all, RecentValues& recent, double value) {
+    all.add(value);
+    recent.add(value);
+  };
+  if (answering.tokens_ == 0) answering.times_.first_token = now;
   if (answering.tokens_++ == 0)
-    metrics.time_to_first_token.add(seconds(answering.exchange().arrival));
+    add(metrics.time_to_first_token, metrics.recent_first_token,
+        seconds(answering.exchange().arrival));
   else if (answering.admitted().jobs.size() == 1)
-    metrics.inter_token.add(seconds(answering.last_token_));
-  answering.last_token_ = now;
+    add(metrics.inter_token, metrics.recent_inter_token, seconds(answering.times_.last_token));
+  answering.times_.last_token = now;
   ++metrics.all_generation_tokens;
   answering.finish_ = output.finish;
 }
@@ -309,25 +332,43 @@ void Answers::measure_end(const Answering& answering) {
   metrics.all_prompt_tokens += prompt;
   metrics.prompt_tokens.add(static_cast<double>(prompt));
   metrics.generation_tokens.add(static_cast<double>(answering.tokens_));
-  metrics.end_to_end.add(
-      std::chrono::duration<double>(Clock::now() - answering.exchange().arrival).count());
+  RequestTimes times = answering.times_;
+  times.arrival = answering.exchange().arrival;
+  times.end = Clock::now();
+  metrics.add(times, answering.tokens_);
+  const SamplingParams& params = answering.admitted().entry.params;
+  metrics.max_tokens.add(params.max_tokens);
+  metrics.answers.add(params.n);
   const bool whole = answering.outcome_ == Outcome::finished;
-  ++metrics.finished[whole ? answering.finish_ == FinishReason::length ? "length" : "stop"
-                     : answering.outcome_ == Outcome::aborted ? "abort"
-                                                              : "error"];
+  const char* reason = whole ? answering.finish_ == FinishReason::length ? "length" : "stop"
+                       : answering.outcome_ == Outcome::aborted ? "abort"
+                                                                : "error";
+  ++metrics.finished[reason];
+  if (request_log) request_log->add(answering.admitted(), times, prompt, answering.tokens_, reason);
+}
+
+void Answers::note_begin(const JobBegun& begun) {
+  const auto found = places_.find(begun.job);
+  if (found == places_.end()) return;
+  auto& scheduled = found->second.answering->times_.scheduled;
+  if (scheduled == Clock::time_point{})  // the first of its jobs, and not again
+    scheduled = Clock::time_point(std::chrono::nanoseconds(begun.at_ns));
 }
 
 void Answers::deliver() {
+  std::vector<JobBegun> begun;
   std::vector<TokenOutput> tokens;
   std::vector<PromptOutput> prompts;
   std::vector<PooledOutput> vectors;
   {
     const std::lock_guard lock(mutex_);
+    begun.swap(begun_);
     tokens.swap(tokens_);
     prompts.swap(prompts_);
     vectors.swap(vectors_);
     delivery_is_posted_ = false;
   }
+  for (const JobBegun& one : begun) note_begin(one);
   for (const PromptOutput& output : prompts)
     if (const auto found = places_.find(output.request); found != places_.end())
       found->second.answering->on_prompt(found->second.job, output);

@@ -17,6 +17,8 @@
 #include "frontend/responses.h"
 #include "http.h"
 #include "metrics.h"
+#include "request_log.h"
+#include "step_trace.h"
 
 namespace invar::server {
 
@@ -64,7 +66,7 @@ class Answering : public BodySource, public std::enable_shared_from_this<Answeri
   std::optional<ApiError> cut_off_;
   Outcome outcome_ = Outcome::finished;
   bool known_ = false;  // to `answers_`
-  Clock::time_point last_token_{};
+  RequestTimes times_;  // its arrival is the exchange's
   int64_t tokens_ = 0;
   FinishReason finish_ = FinishReason::none;  // of the last job that finished
   json::Value output_;
@@ -80,7 +82,10 @@ class Answers final : public BackendSink {
       : backend_(backend), post_(std::move(post)), ended_(std::move(ended)) {}
 
   Metrics metrics;
-  std::function<void()> on_large;  // much memory was given back; from any thread
+  StepLog steps;
+  std::optional<StepTrace> trace;         // --trace-steps; before the backend starts
+  std::optional<RequestLog> request_log;  // --log-requests
+  std::function<void()> on_large;         // much memory was given back; from any thread
   std::function<void(const std::string&)> on_engine_failed;  // on the serving thread
 
   // Gives the jobs their ids. From any thread; before `add`.
@@ -101,6 +106,8 @@ class Answers final : public BackendSink {
   void on_token(const TokenOutput& output) override;
   void on_prompt(const PromptOutput& output) override;
   void on_pooled(const PooledOutput& output) override;
+  void on_begun(const JobBegun& begun) override;
+  void on_step(const StepRecord& step) override;
   void on_step_end() override;
   void on_failure(const std::string& sentence) override;
 
@@ -119,6 +126,7 @@ class Answers final : public BackendSink {
   void fail_text(const TokenOutput& output);
   void settle(Embedding& embedding);
   void fail_all(const std::string& sentence);
+  void note_begin(const JobBegun& begun);
   void measure(Answering& answering, const TokenOutput& output);
   void measure_end(const Answering& answering);
 
@@ -130,6 +138,7 @@ class Answers final : public BackendSink {
   size_t live_ = 0;
 
   std::mutex mutex_;  // guards what follows
+  std::vector<JobBegun> begun_;
   std::vector<TokenOutput> tokens_;
   std::vector<PromptOutput> prompts_;
   std::vector<PooledOutput> vectors_;

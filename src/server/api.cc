@@ -31,12 +31,19 @@ const std::vector<Server::Route>& Server::routes() {
   using enum Keys::Need;
   using Rest = Route::Rest;
   static const std::vector<Route> kRoutes = {
+      {"GET", "/", &Server::page, none},
+      {"GET", "/docs", &Server::page, none},
+      {"GET", "/openapi.json", &Server::page, none},
+      {"GET", "/page/", &Server::page, none, Rest::name},
       {"GET", "/health", &Server::health, none},
       {"GET", "/ping", &Server::health, none},
       {"POST", "/ping", &Server::health, none},
       {"GET", "/load", &Server::load, none},
       {"GET", "/version", &Server::version, none},
       {"GET", "/metrics", &Server::metrics, none},
+      {"GET", "/v1/engine", &Server::engine},
+      {"POST", "/v1/engine", &Server::change_engine},
+      {"GET", "/v1/engine/steps", &Server::steps},
       {"GET", "/v1/models", &Server::models},
       {"GET", "/v1/models/", &Server::model, client, Rest::name},
       {"POST", "/v1/completions", &Server::answer},
@@ -50,6 +57,7 @@ const std::vector<Server::Route>& Server::routes() {
       {"POST", "/admin/weights", &Server::take_weights, admin},
       {"GET", "/v1/completions/", &Server::retrieve, client, Rest::id},
       {"GET", "/v1/chat/completions/", &Server::retrieve, client, Rest::id},
+      {"GET", "/v1/receipts/", &Server::retrieve, client, Rest::id},
       {"GET", "/v1/responses/", &Server::retrieve, client, Rest::id},
       {"GET", "/v1/messages/", &Server::retrieve, client, Rest::id},
   };
@@ -80,6 +88,8 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
             if (journal_) journal_->end(id, outcome);
             swap_when_free();
           }) {
+  if (!options.step_trace.empty()) answers_.trace.emplace(options.step_trace);
+  if (!options.request_log.empty()) answers_.request_log.emplace(options.request_log);
   answers_.on_large = [this] { trim_memory(); };
   answers_.on_engine_failed = [this](const std::string& sentence) {
     if (!engine_failure_.empty()) return;  // of another replica
@@ -211,7 +221,8 @@ void Server::version(std::shared_ptr<Exchange> exchange) {
 
 void Server::metrics(std::shared_ptr<Exchange> exchange) {
   exchange->reply({.type = "text/plain; version=0.0.4; charset=utf-8",
-                   .body = answers_.metrics.text(model_.names.front(), backend_.stats(),
+                   .body = answers_.metrics.text(model_.names.front(), backend_.facts(),
+                                                 backend_.stats(), answers_.steps.totals(),
                                                  http_.counts().connections, answers_.size())});
 }
 

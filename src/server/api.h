@@ -18,6 +18,7 @@
 #include "embedding.h"
 #include "errors.h"
 #include "http.h"
+#include "lab.h"
 #include "relay.h"
 #include "stop_signals.h"
 #include "worker.h"
@@ -31,6 +32,8 @@ struct ServerOptions {
   std::vector<std::string> allowed_origins = {"*"};  // of pages that may ask (CORS)
   std::chrono::milliseconds request_timeout{0};      // longest for an answer; 0: no limit
   int64_t journal_keep = 7 * 24 * 3600;  // seconds for which lines that have ended are kept
+  std::string step_trace, request_log;   // files (StepTrace, RequestLog); empty: none
+  Lab* lab = nullptr;  // --lab: clients may change the engine; outlives the server
 };
 
 class Server {
@@ -81,13 +84,20 @@ class Server {
   void embeddings(std::shared_ptr<Exchange> exchange);
   void retrieve(std::shared_ptr<Exchange> exchange);
   void take_weights(std::shared_ptr<Exchange> exchange);
+  void page(std::shared_ptr<Exchange> exchange);
+  void engine(std::shared_ptr<Exchange> exchange);
+  void change_engine(std::shared_ptr<Exchange> exchange);
+  void steps(std::shared_ptr<Exchange> exchange);
 
   json::Value model_object(const std::string& name) const;
+  json::Value engine_object() const;
 
   // The weights stay as they are while a turn lives, or an answer of `answers_`.
   using Turn = std::shared_ptr<void>;
   // Calls `task` now, or when the swap that waits or goes on is over.
   void with_weights(std::function<void(Turn)> task);
+  // Makes the change when nothing is being computed, and replies to the exchange.
+  void change_at_rest(std::shared_ptr<Exchange> exchange, std::function<json::Value()> change);
   void swap_when_free();
   void end_swap(const HttpReply& reply);
 
@@ -106,9 +116,9 @@ class Server {
   std::optional<ApiError> submit_jobs(const Answering& answering);
   void begin(const std::shared_ptr<Answering>& answering, const std::optional<ApiError>& error);
   // The answer of an earlier request, without its first `skip` events; as a stream or as a whole,
-  // or as it was asked for.
+  // or as it was asked for; or its receipts alone.
   void go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry,
-             std::optional<bool> stream, int64_t skip, const Turn& turn);
+             std::optional<bool> stream, int64_t skip, const Turn& turn, bool receipt = false);
   void embed(const std::shared_ptr<Embedding>& embedding);
   void begin(const std::shared_ptr<Embedding>& embedding);
   void resume_unfinished(const Turn& turn);
@@ -133,7 +143,7 @@ class Server {
   // Of the serving thread: who uses the weights, who wants to change them, who waits for that.
   struct Swap {
     std::shared_ptr<Exchange> exchange;
-    std::string directory;
+    std::function<json::Value()> change;  // on the worker; returns the reply's body
     bool has_begun = false;
   };
   size_t turns_ = 0;

@@ -26,6 +26,8 @@ struct BackendFacts {
   int32_t max_model_len = 0;  // tokens of a prompt and its answer
   std::vector<int32_t> end_tokens;
   bool prompt_logprobs = false;  // whether jobs may ask for them
+  int32_t block_size = 0;        // slots of a block of the KV cache
+  bool prefix_caching = false;   // whether requests share blocks
 };
 
 // Numbers for /metrics. Counters grow from the start of the server on.
@@ -37,6 +39,28 @@ struct BackendStats {
           cached_tokens = 0;  // of prompts that were begun; from the prefix cache
 };
 
+// What one step of an engine computed, and what it made those wait who decode.
+struct StepRecord {
+  int64_t end_ns = 0;  // when it was over, of the machine's steady clock
+  int64_t ns = 0;      // it took
+  int32_t engine = 0;  // which of the replicas computed it
+  int32_t decode_rows = 0, prompt_rows = 0, draft_rows = 0;
+  int32_t accepted = 0;       // drafts that were the answer's next tokens
+  int32_t stalled = 0;        // answers that had begun and got no row
+  int32_t widest_gap_us = 0;  // the longest time between two tokens of an answer that ended here
+  int32_t running = 0, waiting = 0;
+  int32_t used_blocks = 0, preempted = 0;
+  int32_t tokens = 0;  // that answers got
+
+  bool operator==(const StepRecord&) const = default;
+};
+
+// A job's first row is computed: of the machine's steady clock, as StepRecord's. Again after a
+// preemption or with another engine.
+struct JobBegun {
+  int64_t job = 0, at_ns = 0;
+};
+
 // Adds the counts of another engine.
 void add_to(BackendStats& all, const BackendStats& one);
 
@@ -45,6 +69,9 @@ void add_to(BackendStats& all, const BackendStats& one);
 // finish reason is a job's last word, as is a vector; a failure of either kind is a token.
 class BackendSink : public OutputSink {
  public:
+  virtual void on_begun(const JobBegun&) {}
+  // A step that computed rows is over; before its on_step_end.
+  virtual void on_step(const StepRecord&) {}
   // Several calls of the others stand together: a step of the engine is over.
   virtual void on_step_end() = 0;
   // The engine cannot go on, because of this sentence: no live job hears another word.

@@ -111,6 +111,8 @@ std::string to_bytes(const Hello& hello) {
   out.put(f.max_model_len);
   out.put_vector(f.end_tokens);
   put_flag(out, f.prompt_logprobs);
+  out.put(f.block_size);
+  put_flag(out, f.prefix_caching);
   put_stats(out, hello.stats);
   return out.take();
 }
@@ -126,6 +128,8 @@ Hello hello_from(std::string_view bytes) {
   f.max_model_len = in.get<int32_t>();
   f.end_tokens = in.get_vector<int32_t>();
   f.prompt_logprobs = get_flag(in);
+  f.block_size = in.get<int32_t>();
+  f.prefix_caching = get_flag(in);
   hello.stats = get_stats(in);
   in.expect_end();
   return hello;
@@ -220,10 +224,14 @@ std::string to_bytes(const PooledOutput& output) {
   return out.take();
 }
 
-std::string outputs_bytes(const std::vector<std::string>& outputs, const BackendStats& stats) {
+std::string outputs_bytes(const std::vector<std::string>& outputs,
+                          const std::vector<JobBegun>& begun, const std::vector<StepRecord>& steps,
+                          const BackendStats& stats) {
   ByteWriter out;
   out.put(static_cast<uint64_t>(outputs.size()));
   for (const std::string& output : outputs) out.put_text(output);
+  out.put_vector(begun);
+  out.put_vector(steps);
   put_stats(out, stats);
   return out.take();
 }
@@ -233,6 +241,8 @@ StepOutputs outputs_from(std::string_view bytes) {
   StepOutputs step;
   step.outputs.resize(in.get_count(sizeof(uint64_t)));
   for (JobOutput& output : step.outputs) output = output_from(in.get_text());
+  step.begun = in.get_vector<JobBegun>();
+  step.steps = in.get_vector<StepRecord>();
   step.stats = get_stats(in);
   in.expect_end();
   return step;

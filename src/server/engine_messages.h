@@ -43,6 +43,8 @@ struct JobOutput {
 
 struct StepOutputs {
   std::vector<JobOutput> outputs;  // in the order in which they were computed
+  std::vector<JobBegun> begun;
+  std::vector<StepRecord> steps;
   BackendStats stats;
 };
 
@@ -70,7 +72,9 @@ int64_t cancel_from(std::string_view bytes);
 std::string to_bytes(const TokenOutput& output);
 std::string to_bytes(const PromptOutput& output);
 std::string to_bytes(const PooledOutput& output);
-std::string outputs_bytes(const std::vector<std::string>& outputs, const BackendStats& stats);
+std::string outputs_bytes(const std::vector<std::string>& outputs,
+                          const std::vector<JobBegun>& begun, const std::vector<StepRecord>& steps,
+                          const BackendStats& stats);
 StepOutputs outputs_from(std::string_view bytes);
 
 }  // namespace invar::server

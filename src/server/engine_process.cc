@@ -276,6 +276,7 @@ void EngineProcess::take_outputs(const StepOutputs& step) {
       }
     }
   }
+  for (const JobBegun& begun : step.begun) sink_->on_begun(begun);
   for (const JobOutput* output : shown) {
     if (output->kind == JobOutput::Kind::prompt) {
       sink_->on_prompt(output->prompt);
@@ -291,6 +292,7 @@ void EngineProcess::take_outputs(const StepOutputs& step) {
   }
   for (const int64_t id : different)
     fail_job(id, "the engine came back and computed another answer than before");
+  for (const StepRecord& one : step.steps) sink_->on_step(one);
   sink_->on_step_end();
 }
 

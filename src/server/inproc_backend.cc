@@ -7,8 +7,9 @@
 
 namespace invar::server {
 
-InprocBackend::InprocBackend(Engine& engine, const Tokenizer& tokenizer, BackendFacts facts)
-    : engine_(engine), constraints_(tokenizer), facts_(std::move(facts)) {
+InprocBackend::InprocBackend(Engine& engine, const Tokenizer& tokenizer, BackendFacts facts,
+                             int replica)
+    : engine_(engine), watch_(engine, replica), constraints_(tokenizer), facts_(std::move(facts)) {
   facts_.max_model_len = engine.max_model_len();
   stats_.blocks = stats_.free_blocks = engine.num_blocks();
 }
@@ -143,7 +144,7 @@ void InprocBackend::work() {
     }
     take_orders();
     run_tasks();
-    count(engine_.step(*sink_));
+    count(watch_.step(*sink_));
     sink_->on_step_end();
   }
 }
@@ -166,7 +167,10 @@ void InprocBackend::take_orders() {
                        .error = "the engine refused the request"});
     }
   }
-  for (const int64_t id : cancelled) engine_.abort(id);
+  for (const int64_t id : cancelled) {
+    engine_.abort(id);
+    watch_.forget(id);
+  }
 }
 
 void InprocBackend::count(bool stepped) {

@@ -12,13 +12,15 @@
 #include "backend.h"
 #include "engine/engine.h"
 #include "frontend/constraint_compiler.h"
+#include "step_watch.h"
 
 namespace invar::server {
 
 class InprocBackend final : public Backend {
  public:
   // All outlive it. `facts` of the engine's model; max_model_len is taken from the engine.
-  InprocBackend(Engine& engine, const Tokenizer& tokenizer, BackendFacts facts);
+  // `replica`: its number among those that share a model.
+  InprocBackend(Engine& engine, const Tokenizer& tokenizer, BackendFacts facts, int replica = 0);
   ~InprocBackend() override;
 
   void start(BackendSink& sink) override;
@@ -45,6 +47,7 @@ class InprocBackend final : public Backend {
 
   Engine& engine_;
   BackendSink* sink_ = nullptr;
+  StepWatch watch_;
 
   std::mutex compiling_;  // guards constraints_
   ConstraintCompiler constraints_;

@@ -2,7 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include "exposition.h"
+#include "process_metrics.h"
 
 namespace invar::server {
 
@@ -16,103 +17,127 @@ const std::vector<double> kWhole = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15
                                     30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
 const std::vector<double> kTokens = {1,   2,    5,    10,   20,    50,    100,   200,
                                      500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
+const std::vector<double> kAnswers = {1, 2, 5, 10, 20};
 
-void print_type(const std::string& name, const char* type, const char* help, std::string& out) {
-  out += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
 }
 
-void print_one(const std::string& name, const char* type, const char* help,
-               const std::string& labels, double value, std::string& out) {
-  print_type(name, type, help, out);
-  out += fmt::format("{}{{{}}} {}\n", name, labels, value);
+void print_engine(const BackendFacts& facts, const BackendStats& stats, Exposition& out) {
+  const auto number = [](auto count) { return static_cast<double>(count); };
+  out.gauge("vllm:num_requests_running", "Sequences that hold blocks.", stats.running);
+  out.gauge("vllm:num_requests_waiting", "Sequences that wait for blocks.", stats.waiting);
+  out.gauge("vllm:kv_cache_usage_perc", "Blocks in use, 1 is all.",
+            stats.blocks > 0 ? number(stats.blocks - stats.free_blocks) / stats.blocks : 0);
+  out.counter("vllm:num_preemptions_total", "Sequences that gave their blocks up for a while.",
+              number(stats.preemptions));
+  out.counter("vllm:prefix_cache_queries_total", "Tokens of prompts that were begun.",
+              number(stats.prompt_tokens));
+  out.counter("vllm:prefix_cache_hits_total", "Of these, taken from the prefix cache.",
+              number(stats.cached_tokens));
+  out.type("vllm:cache_config_info", "gauge", "How the KV cache is made.");
+  out.line("vllm:cache_config_info", 1,
+           fmt::format("block_size=\"{}\",enable_prefix_caching=\"{}\",num_gpu_blocks=\"{}\"",
+                       facts.block_size, facts.prefix_caching ? "True" : "False", stats.blocks));
+  out.gauge("invar:kv_blocks", "Blocks for keys and values.", stats.blocks);
+  out.gauge("invar:kv_blocks_free", "Blocks that no sequence holds.", stats.free_blocks);
 }
 
-// A value between quotes, as the text form escapes it.
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '\\' || c == '"') out += '\\';
-    out += c == '\n' ? ' ' : c;
-  }
-  return out;
+void print_steps(const BackendStats& stats, const StepTotals& steps, Exposition& out) {
+  const auto number = [](int64_t count) { return static_cast<double>(count); };
+  out.counter("invar:engine_steps_total", "Steps of the engine.", number(stats.steps));
+  out.counter("invar:engine_rows_total", "Rows that the steps computed.", number(stats.rows));
+  out.type("invar:step_rows_total", "counter", "Rows by what they are for.");
+  out.line("invar:step_rows_total", number(steps.decode_rows), "kind=\"decode\"");
+  out.line("invar:step_rows_total", number(steps.prompt_rows), "kind=\"prompt\"");
+  out.line("invar:step_rows_total", number(steps.draft_rows), "kind=\"draft\"");
+  out.counter("invar:stalled_rows_total",
+              "Rows that answers did not get: one for each that a step passed over.",
+              number(steps.stalls));
+  out.histogram("invar:step_seconds", "The time of a step.", steps.seconds);
+  out.histogram("vllm:iteration_tokens_total", "Rows of a step.", steps.rows);
+  out.counter("vllm:spec_decode_num_draft_tokens_total", "Draft tokens that were checked.",
+              number(steps.draft_rows));
+  out.counter("vllm:spec_decode_num_accepted_tokens_total", "Of these, the answers' next tokens.",
+              number(steps.accepted));
 }
 
 }  // namespace
-
-void Histogram::add(double value) {
-  sum_ += value;
-  ++counts_[std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin()];
-}
-
-void Histogram::print(const std::string& name, const char* help, const std::string& labels,
-                      std::string& out) const {
-  print_type(name, "histogram", help, out);
-  int64_t total = 0;
-  for (size_t i = 0; i < counts_.size(); ++i) {
-    total += counts_[i];
-    const std::string bound = i < bounds_.size() ? fmt::format("{}", bounds_[i]) : "+Inf";
-    out += fmt::format("{}_bucket{{{},le=\"{}\"}} {}\n", name, labels, bound, total);
-  }
-  out +=
-      fmt::format("{}_sum{{{}}} {}\n{}_count{{{}}} {}\n", name, labels, sum_, name, labels, total);
-}
 
 Metrics::Metrics()
     : time_to_first_token(kFirstToken),
       inter_token(kBetween),
       end_to_end(kWhole),
+      queue(kWhole),
+      prefill(kWhole),
+      decode(kWhole),
+      inference(kWhole),
+      per_output_token(kBetween),
       prompt_tokens(kTokens),
-      generation_tokens(kTokens) {}
+      generation_tokens(kTokens),
+      max_tokens(kTokens),
+      answers(kAnswers) {}
 
-std::string Metrics::text(const std::string& model, const BackendStats& stats, size_t connections,
-                          size_t answers) const {
-  const std::string labels = fmt::format("model_name=\"{}\"", escaped(model));
-  std::string out;
-  const auto number = [&](const char* name, const char* type, const char* help, double value) {
-    print_one(name, type, help, labels, value, out);
-  };
-  const auto ratio = [](double part, double whole) { return whole > 0 ? part / whole : 0.0; };
-  number("vllm:num_requests_running", "gauge", "Sequences that hold blocks.", stats.running);
-  number("vllm:num_requests_waiting", "gauge", "Sequences that wait for blocks.", stats.waiting);
-  number("vllm:kv_cache_usage_perc", "gauge", "Blocks in use, 1 is all.",
-         ratio(stats.blocks - stats.free_blocks, stats.blocks));
-  number("vllm:num_preemptions_total", "counter",
-         "Sequences that gave their blocks up for a while.",
-         static_cast<double>(stats.preemptions));
-  number("vllm:prefix_cache_queries_total", "counter", "Tokens of prompts that were begun.",
-         static_cast<double>(stats.prompt_tokens));
-  number("vllm:prefix_cache_hits_total", "counter", "Of these, taken from the prefix cache.",
-         static_cast<double>(stats.cached_tokens));
-  number("vllm:prompt_tokens_total", "counter", "Tokens of prompts.",
-         static_cast<double>(all_prompt_tokens));
-  number("vllm:generation_tokens_total", "counter", "Tokens of answers.",
-         static_cast<double>(all_generation_tokens));
-  print_type("vllm:request_success_total", "counter", "Answers that were finished.", out);
+void Metrics::add(const RequestTimes& times, int64_t tokens) {
+  const double whole = seconds_between(times.arrival, times.end);
+  end_to_end.add(whole);
+  recent_end_to_end.add(whole);
+  const bool is_scheduled = times.scheduled != Clock::time_point{};
+  if (is_scheduled) queue.add(seconds_between(times.arrival, times.scheduled));
+  if (tokens == 0) return;
+  if (is_scheduled) {
+    prefill.add(seconds_between(times.scheduled, times.first_token));
+    inference.add(seconds_between(times.scheduled, times.last_token));
+  }
+  const double decoding = seconds_between(times.first_token, times.last_token);
+  decode.add(decoding);
+  if (tokens > 1) per_output_token.add(decoding / static_cast<double>(tokens - 1));
+}
+
+void Metrics::print_requests(Exposition& out) const {
+  out.counter("vllm:prompt_tokens_total", "Tokens of prompts.",
+              static_cast<double>(all_prompt_tokens));
+  out.counter("vllm:generation_tokens_total", "Tokens of answers.",
+              static_cast<double>(all_generation_tokens));
+  out.type("vllm:request_success_total", "counter", "Answers that were finished.");
   for (const auto& [reason, count] : finished)
-    out += fmt::format("vllm:request_success_total{{{},finished_reason=\"{}\"}} {}\n", labels,
-                       reason, count);
-  time_to_first_token.print("vllm:time_to_first_token_seconds",
-                            "From a request's arrival to its first token.", labels, out);
-  inter_token.print("vllm:inter_token_latency_seconds", "Between two tokens of an answer.", labels,
-                    out);
-  end_to_end.print("vllm:e2e_request_latency_seconds",
-                   "From a request's arrival to its last token.", labels, out);
-  prompt_tokens.print("vllm:request_prompt_tokens", "Tokens of a request's prompts.", labels, out);
-  generation_tokens.print("vllm:request_generation_tokens", "Tokens of a request's answers.",
-                          labels, out);
-  number("invar:engine_steps_total", "counter", "Steps of the engine.",
-         static_cast<double>(stats.steps));
-  number("invar:engine_rows_total", "counter", "Rows that the steps computed.",
-         static_cast<double>(stats.rows));
-  number("invar:kv_blocks", "gauge", "Blocks for keys and values.", stats.blocks);
-  number("invar:kv_blocks_free", "gauge", "Blocks that no sequence holds.", stats.free_blocks);
-  number("invar:connections", "gauge", "Open connections.", static_cast<double>(connections));
-  number("invar:answers", "gauge", "Answers that are being made.", static_cast<double>(answers));
-  print_type("invar:requests_refused_total", "counter", "Requests that ended in an error.", out);
+    out.line("vllm:request_success_total", static_cast<double>(count),
+             fmt::format("finished_reason=\"{}\"", reason));
+  out.histogram("vllm:time_to_first_token_seconds", "From a request's arrival to its first token.",
+                time_to_first_token);
+  out.histogram("vllm:inter_token_latency_seconds", "Between two tokens of an answer.",
+                inter_token);
+  out.histogram("vllm:request_time_per_output_token_seconds",
+                "The mean time between an answer's tokens.", per_output_token);
+  out.histogram("vllm:e2e_request_latency_seconds", "From a request's arrival to its last token.",
+                end_to_end);
+  out.histogram("vllm:request_queue_time_seconds",
+                "From a request's arrival to the first step that computes it.", queue);
+  out.histogram("vllm:request_prefill_time_seconds", "From there to the first token.", prefill);
+  out.histogram("vllm:request_decode_time_seconds", "From the first token to the last.", decode);
+  out.histogram("vllm:request_inference_time_seconds",
+                "From the first step that computes a request to its last token.", inference);
+  out.histogram("vllm:request_prompt_tokens", "Tokens of a request's prompts.", prompt_tokens);
+  out.histogram("vllm:request_generation_tokens", "Tokens of a request's answers.",
+                generation_tokens);
+  out.histogram("vllm:request_params_max_tokens", "max_tokens of a request.", max_tokens);
+  out.histogram("vllm:request_params_n", "Answers that a request asks for.", answers);
+  out.type("invar:requests_refused_total", "counter", "Requests that ended in an error.");
   for (const auto& [status, count] : refused)
-    out +=
-        fmt::format("invar:requests_refused_total{{{},status=\"{}\"}} {}\n", labels, status, count);
-  return out;
+    out.line("invar:requests_refused_total", static_cast<double>(count),
+             fmt::format("status=\"{}\"", status));
+}
+
+std::string Metrics::text(const std::string& model, const BackendFacts& facts,
+                          const BackendStats& stats, const StepTotals& steps, size_t connections,
+                          size_t answers_now) const {
+  Exposition out(fmt::format("engine=\"0\",model_name=\"{}\"", escaped_label(model)));
+  print_engine(facts, stats, out);
+  print_requests(out);
+  print_steps(stats, steps, out);
+  out.gauge("invar:connections", "Open connections.", static_cast<double>(connections));
+  out.gauge("invar:answers", "Answers that are being made.", static_cast<double>(answers_now));
+  return out.take() + process_metrics();
 }
 
 }  // namespace invar::server

@@ -29,6 +29,8 @@ class Replicas final : public Backend {
     void on_token(const TokenOutput& output) override;
     void on_prompt(const PromptOutput& output) override { sink->on_prompt(output); }
     void on_pooled(const PooledOutput& output) override;
+    void on_begun(const JobBegun& begun) override { sink->on_begun(begun); }
+    void on_step(const StepRecord& step) override { sink->on_step(step); }
     void on_step_end() override { sink->on_step_end(); }
     void on_failure(const std::string& sentence) override { sink->on_failure(sentence); }
 

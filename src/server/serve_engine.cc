@@ -22,12 +22,21 @@ class Outbox final : public BackendSink {
   void on_token(const TokenOutput& output) override { add(to_bytes(output)); }
   void on_prompt(const PromptOutput& output) override { add(to_bytes(output)); }
   void on_pooled(const PooledOutput& output) override { add(to_bytes(output)); }
+  void on_begun(const JobBegun& begun) override {
+    const std::lock_guard lock(mutex_);
+    begun_.push_back(begun);
+  }
+  void on_step(const StepRecord& step) override {
+    const std::lock_guard lock(mutex_);
+    steps_.push_back(step);
+  }
   void on_step_end() override {
     const BackendStats stats = backend_.stats();
     const std::lock_guard lock(mutex_);
     // Also when jobs were cancelled and there is nothing else to say.
     const int32_t live = stats.running + stats.waiting;
-    if (outputs_.empty() && std::exchange(live_, live) == live) return;
+    const bool has_words = !outputs_.empty() || !steps_.empty();
+    if (!has_words && std::exchange(live_, live) == live) return;
     flush_ = true;
     woken_.notify_one();
   }
@@ -50,16 +59,22 @@ class Outbox final : public BackendSink {
 
   void send_all() {
     std::vector<std::string> outputs;
+    std::vector<JobBegun> begun;
+    std::vector<StepRecord> steps;
     while (true) {
       {
         std::unique_lock lock(mutex_);
         woken_.wait(lock, [this] { return flush_; });
         flush_ = false;
         outputs.swap(outputs_);
+        begun.swap(begun_);
+        steps.swap(steps_);
       }
       socket_.send(static_cast<uint8_t>(Message::outputs),
-                   outputs_bytes(outputs, backend_.stats()));
+                   outputs_bytes(outputs, begun, steps, backend_.stats()));
       outputs.clear();
+      begun.clear();
+      steps.clear();
     }
   }
 
@@ -68,6 +83,8 @@ class Outbox final : public BackendSink {
   std::mutex mutex_;
   std::condition_variable woken_;
   std::vector<std::string> outputs_;
+  std::vector<JobBegun> begun_;
+  std::vector<StepRecord> steps_;
   bool flush_ = false;
   int32_t live_ = 0;  // jobs, at the last step that had nothing to say
 };

@@ -30,34 +30,41 @@ void Server::with_weights(std::function<void(Turn)> task) {
 }
 
 void Server::take_weights(std::shared_ptr<Exchange> exchange) {
-  if (swap_) throw ApiError{409, "the weights are being changed already", "busy"};
   std::string directory;
   try {
     directory = directory_of(exchange->request);
   } catch (const Error& error) {
     throw ApiError{400, error.what()};
   }
+  change_at_rest(std::move(exchange), [this, directory]() -> json::Value {
+    const std::string before = to_hex(backend_.facts().weights);
+    backend_.take_weights(directory);
+    return json::Object{{"model", directory},
+                        {"weights", to_hex(backend_.facts().weights)},
+                        {"before", before},
+                        {"system_fingerprint", admission_.fingerprint()}};
+  });
+}
+
+void Server::change_at_rest(std::shared_ptr<Exchange> exchange,
+                            std::function<json::Value()> change) {
+  if (swap_) throw ApiError{409, "the weights or the engine are being changed already", "busy"};
   exchange->on_deadline = [this, asked = std::weak_ptr(exchange)] {
     if (swap_ && !swap_->has_begun && swap_->exchange == asked.lock())
       end_swap(
           error_reply({504, "answers that had begun did not end in time", "deadline_exceeded"}));
   };
-  swap_ = Swap{std::move(exchange), std::move(directory)};
+  swap_ = Swap{std::move(exchange), std::move(change)};
   swap_when_free();
 }
 
 void Server::swap_when_free() {
   if (!swap_ || swap_->has_begun || turns_ > 0 || answers_.size() > 0) return;
   swap_->has_begun = true;
-  worker_.post([this, directory = swap_->directory] {
+  worker_.post([this, change = swap_->change] {
     HttpReply reply;
     try {
-      const std::string before = to_hex(backend_.facts().weights);
-      backend_.take_weights(directory);
-      reply.body = json::dump(json::Object{{"model", directory},
-                                           {"weights", to_hex(backend_.facts().weights)},
-                                           {"before", before},
-                                           {"system_fingerprint", admission_.fingerprint()}});
+      reply.body = json::dump(change());
     } catch (const Error& error) {
       reply = error_reply({400, error.what()});
     } catch (const std::exception& error) {

@@ -213,14 +213,17 @@ TEST(EngineMessagesTest, ComeBackAsTheyWereAndRefuseWhatIsCut) {
   token.logprobs = TokenLogprobs{{5, -0.0f, 1}, {{6, -2.5f, 2}, {7, -3.0f, 3}}};
   token.error = "a sentence";
   const PooledOutput pooled{.request = 10, .numbers = {0.5f, -0.0f}};
-  const std::string outputs =
-      outputs_bytes({to_bytes(token), to_bytes(pooled)}, {.running = 3, .cached_tokens = 8});
+  const std::vector<StepRecord> steps = {{.end_ns = 7, .decode_rows = 2}, {.end_ns = 9}};
+  const std::string outputs = outputs_bytes({to_bytes(token), to_bytes(pooled)}, {{9, 5}}, steps,
+                                            {.running = 3, .cached_tokens = 8});
   const StepOutputs step = outputs_from(outputs);
   EXPECT_EQ(step.outputs[1].pooled.numbers, pooled.numbers);
   EXPECT_EQ(step.outputs[1].job(), 10);
   EXPECT_TRUE(step.outputs[0].is_last() && step.outputs[1].is_last());
   EXPECT_EQ(step.outputs[0].error, "a sentence");
   EXPECT_EQ(step.outputs[0].token.logprobs, token.logprobs);
+  EXPECT_EQ(step.begun.at(0).at_ns, 5);
+  EXPECT_EQ(step.steps, steps);
   EXPECT_EQ(step.stats.cached_tokens, 8);
   for (size_t size = 0; size < bytes.size(); ++size)
     EXPECT_THROW(request_from(std::string_view(bytes).substr(0, size)), Error);

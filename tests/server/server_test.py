@@ -557,7 +557,7 @@ class BadInput(ServerTest):
         self.refused(400, '"max_tokens"', body={"prompt": "x", "n_predict": 5})  # what to ask for instead
 
     def test_paths_and_methods(self):
-        for path in ("/", "/v1", "/v1/../../etc/passwd", "/%2e%2e/x", "/v1/models/", "/v1/responses/../x"):
+        for path in ("/page", "/page/../api.cc", "/docs/", "/v1", "/v1/../../etc/passwd", "/%2e%2e/x", "/v1/models/", "/v1/responses/../x"):
             self.refused(404, "nothing at", path=path, method="GET")
         self.refused(404, 'the model "../x" does not exist', path="/v1/models/../x", method="GET")
         self.refused(405, "expected POST", path=COMPLETIONS, method="GET")

@@ -1,0 +1,111 @@
+#include "lab.h"
+
+#include <algorithm>
+
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+
+namespace invar::server {
+
+namespace {
+
+void check(const char* what, const std::string& found, const std::vector<std::string>& known) {
+  if (std::ranges::find(known, found) == known.end())
+    fail_usage("expected {} among {}, found \"{}\"", what, fmt::join(known, ", "), found);
+}
+
+}  // namespace
+
+LabBackend::LabBackend(Build build, LabSettings first, std::vector<std::string> policies,
+                       std::vector<std::string> arithmetics)
+    : build_(std::move(build)),
+      policies_(std::move(policies)),
+      arithmetics_(std::move(arithmetics)) {
+  install(first);
+}
+
+std::shared_ptr<LabBackend::Built> LabBackend::engine() const {
+  const std::lock_guard lock(mutex_);
+  return engine_;
+}
+
+void LabBackend::start(BackendSink& sink) {
+  const auto built = engine();
+  {
+    const std::lock_guard lock(mutex_);
+    sink_ = &sink;
+  }
+  built->backend->start(sink);
+}
+
+BackendFacts LabBackend::facts() const {
+  const std::lock_guard lock(mutex_);
+  return facts_;
+}
+
+BackendStats LabBackend::stats() const {
+  const std::lock_guard lock(mutex_);
+  BackendStats all = stats_before_;
+  if (engine_) add_to(all, engine_->backend->stats());
+  return all;
+}
+
+LabSettings LabBackend::settings() const {
+  const std::lock_guard lock(mutex_);
+  return settings_;
+}
+
+void LabBackend::submit(Request request) {
+  engine()->backend->submit(std::move(request));
+}
+
+void LabBackend::cancel(int64_t id) {
+  if (const auto built = engine()) built->backend->cancel(id);
+}
+
+void LabBackend::take_weights(const std::string& directory) {
+  const auto built = engine();
+  built->backend->take_weights(directory);
+  const std::lock_guard lock(mutex_);
+  facts_ = built->backend->facts();
+}
+
+void LabBackend::change(const LabSettings& settings) {
+  check("a policy", settings.policy, policies_);
+  check("an arithmetic", settings.arithmetic, arithmetics_);
+  if (settings.step_rows < 0)
+    fail_usage("expected rows of a step, 0 or more, found {}", settings.step_rows);
+  const LabSettings before = this->settings();
+  if (settings == before) return;
+  std::shared_ptr<Built> old;
+  {
+    const std::lock_guard lock(mutex_);
+    BackendStats stats = engine_->backend->stats();
+    stats.blocks = stats.free_blocks = stats.running = stats.waiting = 0;
+    add_to(stats_before_, stats);
+    old = std::move(engine_);
+  }
+  old.reset();  // its memory is the next one's
+  try {
+    install(settings);
+  } catch (const Error&) {
+    install(before);
+    throw;
+  }
+}
+
+void LabBackend::install(const LabSettings& settings) {
+  const auto built = std::make_shared<Built>(build_(settings));
+  BackendSink* sink = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    engine_ = built;
+    facts_ = built->backend->facts();
+    settings_ = settings;
+    sink = sink_;
+  }
+  if (sink) built->backend->start(*sink);
+}
+
+}  // namespace invar::server

@@ -1,0 +1,29 @@
+// The engine's steps as a trace that chrome://tracing and Perfetto open: --trace-steps FILE.
+#pragma once
+
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "backend.h"
+
+namespace invar::server {
+
+// Safe from every thread. What is written so far can be opened while the server runs: the format
+// allows a list without its end.
+class StepTrace {
+ public:
+  // Throws Error when the file cannot be written.
+  explicit StepTrace(const std::string& file);
+  void add(const StepRecord& step);
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::mutex mutex_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+}  // namespace invar::server

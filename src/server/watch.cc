@@ -1,0 +1,118 @@
+// GET and POST /v1/engine, GET /v1/engine/steps: what the engine is and does, for the page, and
+// with --lab how it is changed.
+#include <charconv>
+
+#include "api.h"
+#include "base/error.h"
+#include "query.h"
+
+namespace invar::server {
+
+namespace {
+
+json::Value names_of(const std::vector<std::string>& names) {
+  json::Array all;
+  for (const std::string& name : names) all.emplace_back(name);
+  return all;
+}
+
+// What the body asks for; what it leaves open stays as it is.
+LabSettings settings_from(const std::string& text, LabSettings settings) {
+  const json::Value body = parse_body(text);
+  if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
+  for (const auto& [name, value] : body.as_object()) {
+    const bool is_text = name == "policy" || name == "arithmetic";
+    if (!is_text && name != "step_rows")
+      fail_usage("expected policy, step_rows or arithmetic, found {}", json::quoted(name));
+    if (is_text && !value.is_string())
+      fail_usage("expected {} as a text, found {}", name, value.type_name());
+    const auto rows = is_text ? 0 : value.to_integer();
+    if (!rows || *rows < 0 || *rows > INT32_MAX)
+      fail_usage("expected step_rows as an integer, 0 or more, found {}", json::excerpt(value));
+    if (name == "policy") settings.policy = value.as_string();
+    if (name == "arithmetic") settings.arithmetic = value.as_string();
+    if (name == "step_rows") settings.step_rows = static_cast<int32_t>(*rows);
+  }
+  return settings;
+}
+
+}  // namespace
+
+json::Value Server::engine_object() const {
+  const BackendFacts facts = backend_.facts();
+  json::Value lab;
+  if (options_.lab) {
+    const LabSettings now = options_.lab->settings();
+    lab = json::Object{{"policy", now.policy},
+                       {"step_rows", now.step_rows},
+                       {"arithmetic", now.arithmetic},
+                       {"policies", names_of(options_.lab->policies())},
+                       {"arithmetics", names_of(options_.lab->arithmetics())}};
+  }
+  return json::Object{
+      {"models", names_of(model_.names)},
+      {"identity", facts.identity},
+      {"weights", to_hex(facts.weights)},
+      {"system_fingerprint", admission_.fingerprint()},
+      {"device", facts.instruction_set},
+      {"context", facts.max_model_len},
+      {"vocabulary", facts.vocab},
+      {"max_logprobs", model_.max_logprobs},
+      {"chat", model_.chat != nullptr},
+      {"journal", journal_ != nullptr},
+      {"receipts",
+       model_.receipt_key ? json::Value(model_.receipt_key->public_key()) : json::Value()},
+      {"lab", std::move(lab)}};
+}
+
+void Server::engine(std::shared_ptr<Exchange> exchange) {
+  exchange->reply({.body = json::dump(engine_object())});
+}
+
+void Server::change_engine(std::shared_ptr<Exchange> exchange) {
+  if (!options_.lab)
+    throw ApiError{403, "the engine is changed on a server with --lab alone", "no_lab"};
+  LabSettings settings;
+  try {
+    settings = settings_from(exchange->request.body, options_.lab->settings());
+  } catch (const Error& error) {
+    throw ApiError{400, error.what()};
+  }
+  change_at_rest(std::move(exchange), [this, settings] {
+    options_.lab->change(settings);
+    return engine_object();
+  });
+}
+
+// GET /v1/engine/steps?after=N
+void Server::steps(std::shared_ptr<Exchange> exchange) {
+  int64_t after = 0;
+  if (const auto value = query_parameter(exchange->request.query, "after")) {
+    const char* end = value->data() + value->size();
+    const auto read = std::from_chars(value->data(), end, after);
+    if (read.ec != std::errc() || read.ptr != end || after < 0)
+      throw ApiError{
+          400,
+          fmt::format("expected after as the number of a step, found {}", json::quoted(*value)), "",
+          "after"};
+  }
+  const BackendStats stats = backend_.stats();
+  json::Value body = answers_.steps.after(after);
+  body.set("now_ms",
+           std::chrono::duration<double, std::milli>(Clock::now().time_since_epoch()).count());
+  body.set("stats", json::Object{{"running", stats.running},
+                                 {"waiting", stats.waiting},
+                                 {"blocks", stats.blocks},
+                                 {"free_blocks", stats.free_blocks},
+                                 {"preemptions", stats.preemptions},
+                                 {"prompt_tokens", stats.prompt_tokens},
+                                 {"cached_tokens", stats.cached_tokens},
+                                 {"generated_tokens", answers_.metrics.all_generation_tokens}});
+  body.set("seconds",
+           json::Object{{"time_to_first_token", answers_.metrics.recent_first_token.summary()},
+                        {"inter_token", answers_.metrics.recent_inter_token.summary()},
+                        {"end_to_end", answers_.metrics.recent_end_to_end.summary()}});
+  exchange->reply({.body = json::dump(body)});
+}
+
+}  // namespace invar::server
