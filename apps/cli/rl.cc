@@ -1,22 +1,16 @@
 // invar rl: reinforcement learning by a recipe; the sampler is the engine, the bits the trainer's.
 #include <fmt/format.h>
 
-#include <unistd.h>
-
-#include "base/error.h"
-#include "command.h"
-#include "number_flags.h"
+#include "recipe_command.h"
 #include "train/rl/experiment.h"
 
 namespace invar::cli {
 
 namespace {
 
-struct RlFlags {
-  std::string recipe;
+struct RlFlags : RecipeFlags {
   std::optional<uint64_t> seed;
   rl::RlOptions run;
-  bool json = false;
 };
 
 std::string describe(const rl::RlProgress& p) {
@@ -30,8 +24,7 @@ std::string describe(const rl::RlProgress& p) {
 }
 
 void print_line(const std::string& text) {
-  fmt::print("{}\n", text);
-  std::fflush(stdout);
+  write_out(text + '\n');
 }
 
 void print_experiment(const std::string& output, const std::vector<rl::VariantResult>& results) {
@@ -67,33 +60,32 @@ json::Value to_json(const std::vector<rl::VariantResult>& results) {
   return json::Object{{"runs", std::move(runs)}};
 }
 
+int run_experiment(const rl::RlRecipe& recipe, const RlFlags& flags, RunProgressLines& lines) {
+  const auto started = [&](const std::string& name) {
+    lines.clear();
+    if (!flags.json) print_line(name);
+  };
+  const auto results = rl::run_experiment(recipe, flags.run, started);
+  lines.clear();
+  if (flags.run.stops()) return say_stopped(flags.run, -1);
+  if (flags.json)
+    print_line(json::dump(to_json(results), 2));
+  else
+    print_experiment(flags.run.output, results);
+  return 0;
+}
+
 int run_rl(RlFlags flags) {
   rl::RlRecipe recipe = rl::read_rl_recipe(flags.recipe);
   if (flags.seed) recipe.seed = *flags.seed;
   if (flags.run.output.empty()) flags.run.output = "out/" + recipe.name;
-  ProgressLine line;
-  const bool on_terminal = isatty(STDERR_FILENO);
-  flags.run.progress = [&](const rl::RlProgress& p) {
-    line.show(describe(p));
-    if (flags.json || (p.evaluation < 0 && (on_terminal || p.report.step % 10 != 0))) return;
-    line.clear();
-    print_line(describe(p));
-  };
-  if (!recipe.runs.empty()) {
-    const auto started = [&](const std::string& name) {
-      line.clear();
-      if (!flags.json) print_line(name);
-    };
-    const auto results = rl::run_experiment(recipe, flags.run, started);
-    line.clear();
-    if (flags.json)
-      print_line(json::dump(to_json(results), 2));
-    else
-      print_experiment(flags.run.output, results);
-    return 0;
-  }
+  RunProgressLines lines(flags.json);
+  flags.run.progress = [&](const rl::RlProgress& p) { lines.show(describe(p), p.evaluation >= 0); };
+  stop_on_signals(flags.run);
+  if (!recipe.runs.empty()) return run_experiment(recipe, flags, lines);
   const rl::RlResult result = rl::run_rl(recipe, flags.run);
-  line.clear();
+  lines.clear();
+  if (result.stopped) return say_stopped(flags.run, result.steps);
   if (flags.json) {
     json::Value v = to_json(result);
     v.set("output", flags.run.output);
@@ -113,24 +105,8 @@ void add_rl(CLI::App& app, Action& action) {
       "rl",
       "Run reinforcement learning from a recipe, or resume the run that the same command started");
   auto flags = std::make_shared<RlFlags>();
-  command->add_option("RECIPE", flags->recipe, "A recipe (TOML), such as recipes/rl.toml")
-      ->required();
-  command->add_option(
-      "--output", flags->run.output,
-      "Directory for checkpoints, metrics, curves and the model (default: out/NAME)");
+  add_recipe_flags(*command, *flags, flags->run, "recipes/rl.toml");
   command->add_option("--seed", flags->seed, "Seed, instead of the recipe's");
-  command->add_option("--threads", flags->run.threads, "Threads of each rank; 0 means one per core")
-      ->check(at_least(0))
-      ->capture_default_str();
-  command->add_option("--ranks", flags->run.ranks, "Data-parallel ranks of the trainer")
-      ->capture_default_str();
-  command
-      ->add_option("--instruction-set", flags->run.instruction_set,
-                   "auto, scalar, avx2, avx512 or amx; all give the same bits")
-      ->capture_default_str();
-  command->add_option("--until", flags->run.until, "Stop after this step, with a checkpoint")
-      ->check(at_least(0));
-  command->add_flag("--json", flags->json, "Print the result as JSON, and no progress");
   command->callback([&action, flags] { action = [flags] { return run_rl(*flags); }; });
 }
 
