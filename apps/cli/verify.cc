@@ -109,30 +109,29 @@ int run_verify(VerifyFlags flags) {
 
 void add_verify(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
-      "verify",
-      "Compute a receipt's answer again and say whether it is true (status 0) or not (1)");
+      "verify", "Recompute the answer of a receipt; exit with 0 if it is confirmed, 1 if not");
   auto flags = std::make_shared<VerifyFlags>();
   command
       ->add_option("RECEIPT", flags->receipt,
-                   "A file with a receipt, or with an answer that has one; - is the standard input")
+                   "File with a receipt, or with an answer that has one; - is the standard input")
       ->required();
   add_model_flags(*command, flags->model);
-  command->add_option("--prefix", flags->prefix, "Check the first so many tokens alone; 0: all")
+  command->add_option("--prefix", flags->prefix, "Check only the first N tokens; 0 checks all")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 32))
       ->capture_default_str();
-  command->add_option("--public-key", flags->public_key,
-                      "The key that must have signed it, in hexadecimal digits");
-  command->add_flag("--no-signature", flags->unsigned_too, "Do not look at the signature");
+  command->add_option("--public-key", flags->public_key, "Require this signing key (hexadecimal)");
+  command->add_flag("--no-signature", flags->unsigned_too, "Do not check the signature");
   command->add_option("--chat-template", flags->template_file,
-                      "The server's --chat-template, where it had one");
+                      "The server's --chat-template, if it had one");
   command->add_flag("--time-generation", flags->generates,
-                    "Generate the answer at batch 1 too and compare the times");
+                    "Also generate the answer at batch 1 and compare the times");
   command->callback([&action, flags] { action = [flags] { return run_verify(*flags); }; });
 }
 
 void add_receipt_key(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
-      "receipt-key", "Print the public key of a file for --receipt-key, which is made if need be");
+      "receipt-key",
+      "Print the public key of a key file for --receipt-key; creates the file if needed");
   auto file = std::make_shared<std::string>();
   command->add_option("FILE", *file, "A private Ed25519 key in PEM")->required();
   command->callback([&action, file] {
