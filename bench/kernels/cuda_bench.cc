@@ -12,6 +12,7 @@
 #include "cuda_timer.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda_device.h"
+#include "kernels/cuda/cublas.h"
 #include "kernels/cuda/cuda_kernels.h"
 
 namespace invar::bench {
@@ -43,7 +44,7 @@ int64_t stride_of(Order order, int64_t width) {
 
 class Bench {
  public:
-  Bench() : gpu_(make_cuda_device(0)), timer_(*gpu_), cublas_(timer_.stream()) {
+  Bench() : gpu_(make_cuda_device(0)), timer_(*gpu_) {
     if (!cublas_.is_there()) std::fprintf(stderr, "no cuBLAS: its columns stay empty\n");
   }
 
@@ -78,7 +79,17 @@ class Bench {
         timer_.add(
             "cuBLAS",
             [&](int i) {
-              cublas_.matmul(x.data(), weight(i), y.data(), rows, n, layer.k);
+              cublas_.multiply({.x = x.data(),
+                                .w = weight(i),
+                                .y = y.data(),
+                                .type = DType::bf16,
+                                .rows = rows,
+                                .n = n,
+                                .k = layer.k,
+                                .x_stride = layer.k,
+                                .w_stride = layer.k,
+                                .y_stride = n},
+                               timer_.stream());
               if (layer.matrices == 2) gate(y.data(), gated.data(), rows, layer.n, timer_.stream());
             },
             calls);
@@ -161,7 +172,9 @@ class Bench {
                       .window = 0,
                       .kv = kv,
                       .out = {out.data(), DType::bf16, heads * e},
-                      .scratch = scratch.data()};
+                      .scratch = scratch.data(),
+                      .fewest_rows = static_cast<int32_t>(prompt ? rows : 1),
+                      .most_rows = static_cast<int32_t>(prompt ? rows : 1)};
     const int calls = std::clamp(static_cast<int>(1e11 / flops), 2, 30);
     std::string chosen, others;
     double us = 0;
@@ -218,7 +231,7 @@ class Bench {
 
   std::unique_ptr<Device> gpu_;
   GpuTimer timer_;
-  Cublas cublas_;
+  cuda::Cublas cublas_;
 };
 
 void run(const std::vector<std::string_view>& parts) {

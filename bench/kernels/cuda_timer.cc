@@ -1,11 +1,8 @@
 #include "cuda_timer.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <numeric>
 
-#include "base/error.h"
 #include "device/cuda/cuda_check.h"
 
 namespace invar::bench {
@@ -63,57 +60,6 @@ std::vector<std::pair<std::string, double>> GpuTimer::run(int rounds) {
   }
   entries_.clear();
   return medians;
-}
-
-namespace {
-
-// Where the linker looks (LD_LIBRARY_PATH), or where the toolkit is.
-void* open_library(const std::string& name) {
-  for (const std::string folder : {"", "/usr/local/cuda/lib64/"})
-    if (void* library = dlopen((folder + name).c_str(), RTLD_NOW | RTLD_GLOBAL)) return library;
-  return nullptr;
-}
-
-template <typename Function>
-Function function_of(void* library, const char* name) {
-  void* function = dlsym(library, name);
-  if (!function) fail("expected {} in cuBLAS, found none", name);
-  return reinterpret_cast<Function>(function);
-}
-
-void check(int status, const char* what) {
-  if (status != 0) fail("cuBLAS failed while {}: status {}", what, status);
-}
-
-}  // namespace
-
-Cublas::Cublas(cudaStream_t stream) {
-  open_library("libcublasLt.so.13");
-  void* library = open_library("libcublas.so.13");
-  if (!library) return;
-  constexpr size_t kWorkspaceBytes = 64 << 20;
-  cuda_check(cudaMalloc(&workspace_, kWorkspaceBytes), "allocating cuBLAS's workspace");
-  check(function_of<int (*)(void**)>(library, "cublasCreate_v2")(&handle_), "starting");
-  check(function_of<int (*)(void*, cudaStream_t)>(library, "cublasSetStream_v2")(handle_, stream),
-        "starting");
-  check(function_of<int (*)(void*, void*, size_t)>(library, "cublasSetWorkspace_v2")(
-            handle_, workspace_, kWorkspaceBytes),
-        "starting");
-  gemm_ = function_of<Gemm>(library, "cublasGemmEx");
-}
-
-Cublas::~Cublas() {
-  cudaFree(workspace_);  // the library stays open, its handle with it: the program is about to end
-}
-
-void Cublas::matmul(const void* x, const void* w, void* y, int64_t rows, int64_t n,
-                    int64_t k) const {
-  constexpr int kTransposed = 1, kAsItIs = 0, kBf16 = 14, kSumsInF32 = 68, kDefault = -1;
-  const float one = 1, zero = 0;
-  const int ks = static_cast<int>(k), ns = static_cast<int>(n);
-  check(gemm_(handle_, kTransposed, kAsItIs, ns, static_cast<int>(rows), ks, &one, w, kBf16, ks, x,
-              kBf16, ks, &zero, y, kBf16, ns, kSumsInF32, kDefault),
-        "multiplying");
 }
 
 }  // namespace invar::bench

@@ -41,25 +41,6 @@ class GpuTimer {
   std::vector<Entry> entries_;
 };
 
-// cuBLAS, opened while the program runs: not a dependency.
-class Cublas {
- public:
-  explicit Cublas(cudaStream_t stream);
-  ~Cublas();
-  Cublas(const Cublas&) = delete;
-
-  bool is_there() const { return handle_ != nullptr; }
-  // y[rows][n] = x[rows][k] w[n][k]^T, all bf16, sums in f32.
-  void matmul(const void* x, const void* w, void* y, int64_t rows, int64_t n, int64_t k) const;
-
- private:
-  using Gemm = int (*)(void*, int, int, int, int, int, const void*, const void*, int, int,
-                       const void*, int, int, const void*, void*, int, int, int, int);
-  void* handle_ = nullptr;
-  void* workspace_ = nullptr;
-  Gemm gemm_ = nullptr;
-};
-
 // What has to follow cuBLAS's product of gate and up: out[rows][width] = silu(gate) * up, bf16,
 // from [rows][gate, up], both of `width`.
 void gate(const void* products, void* out, int64_t rows, int64_t width, cudaStream_t stream);

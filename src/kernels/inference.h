@@ -127,6 +127,9 @@ struct AttentionParams {
   KvLayer kv;
   Activation out;           // [T][H * E]; pad columns set to zero
   void* scratch = nullptr;  // Kernels::attention_scratch bytes, or null
+  // Bounds of the number of rows that one table stands for, for whoever has kernels for few rows
+  // and for many: the fewest and the most, as far as the caller knows.
+  int32_t fewest_rows = 1, most_rows = INT32_MAX;
 };
 
 // The first slot that row t sees.
@@ -176,24 +179,9 @@ struct LogitsParams {
   bool* has_nan;    // [T]
 };
 
-// What a token sampled from a row of logits depends on beside them; temperature 0 is greedy.
-struct SampledRow {
-  uint64_t seed;
-  uint32_t position, choice;
-  float temperature;
-};
-
-constexpr int32_t kSampledNotANumber = -1, kSampledNothingAllowed = -2;
-
-// tokens[i] = the token sampled from row i of logits (numerics 6, no masks, biases, penalties or
-// filters), or one of the numbers above.
-struct SampleParams {
-  const float* logits;  // [T][V]
-  int64_t vocab;
-  const SampledRow* of;  // [T]
-  int64_t rows;
-  int32_t* tokens;  // [T]
-};
+// What becomes of logits where they lie: kernels/sample.h.
+struct SampleParams;
+struct HashLogitsParams;
 
 // x = bf16(x), in place: the residual stream of the baseline (numerics 10).
 struct RoundInPlaceParams {
@@ -223,6 +211,7 @@ struct Kernels {
   Operation<RoundInPlaceParams> round_in_place;
   Operation<LogitsParams> log_sum_exp;
   Operation<SampleParams> sample;
+  Operation<HashLogitsParams> hash_logits;
 };
 
 }  // namespace invar

@@ -1,11 +1,17 @@
 // Stands in for kernels/cuda in a build without CUDA. There is no CUDA device then, so nothing here
 // is ever run.
 #include "base/check.h"
+#include "kernels/cuda/baseline.h"
 #include "kernels/cuda/cuda_kernels.h"
 
 namespace invar::cuda {
 
 Kernels kernels(Order) {
+  CHECK(false, "this build has no CUDA kernels");
+  return {};
+}
+
+Kernels baseline_kernels() {
   CHECK(false, "this build has no CUDA kernels");
   return {};
 }

@@ -1,36 +1,69 @@
-// Samples on a device from logits that stay there: the tokens that Sampler gives. Only for rows
-// without masks, biases, penalties and filters, which need the host.
+// Samples on a device from logits that stay there: the tokens that Sampler gives, with the
+// log-probabilities that LogprobReader gives and the hashes of PositionHasher.
 #pragma once
 
 #include <span>
 #include <vector>
 
+#include "base/sha256.h"
 #include "kernels/inference.h"
+#include "kernels/sample.h"
+#include "sampling/logprob.h"
 #include "sampling/sampler.h"
 
 namespace invar {
 
+struct DeviceSampled : Sampled {
+  TokenLogprobs logprobs;  // when the input wants them and there is a token
+  Digest digest{};         // when it wants the hash
+};
+
 class DeviceSampler {
  public:
   // For up to `max_rows` rows at a time, by a table's `sample`, in the order of the execution's
-  // stream.
-  DeviceSampler(Operation<SampleParams> operation, const Execution& on, int max_rows);
+  // stream; by its `hash_logits` for rows that want a hash.
+  DeviceSampler(Operation<SampleParams> sample, const Execution& on, int max_rows,
+                Operation<HashLogitsParams> hash = nullptr);
 
   // Whether this row can be sampled here; its logits are not read.
   static bool can(const SampleInput& input);
   // One token for each row of `logits`, [rows][vocab] on the device. Valid until the next call.
   // The only wait of a step: everything in the stream before it is done, too.
-  std::span<const Sampled> sample(const float* logits, int64_t vocab,
-                                  std::span<const SampleInput> rows);
+  std::span<const DeviceSampled> sample(const float* logits, int64_t vocab,
+                                        std::span<const SampleInput> rows);
 
  private:
-  Operation<SampleParams> operation_;
-  Execution on_;
-  DeviceArray<SampledRow> rows_;
-  DeviceArray<int32_t> tokens_;
-  PinnedArray<SampledRow> host_rows_;
-  PinnedArray<int32_t> host_tokens_;
-  std::vector<Sampled> sampled_;
+  void gather(const SampleInput& in, int64_t vocab);
+  int32_t add_mask(const SampleInput& in, int64_t vocab);
+  SampleParams send(const float* logits, int64_t vocab);
+  void hash(const float* logits, int64_t vocab);
+  void take(std::span<const SampleInput> rows);
+
+  const Operation<SampleParams> sample_;
+  const Operation<HashLogitsParams> hash_;
+  const Execution on_;
+  const size_t max_rows_;
+
+  // Of the current call, as the device gets them.
+  std::vector<SampledRow> rows_;
+  std::vector<uint64_t> masks_;
+  std::vector<TokenBias> biases_;
+  std::vector<TokenCount> counts_;
+  std::vector<int32_t> hashed_;  // rows
+  bool wants_top_ = false;
+
+  // The lists on their way, one after the other; they grow to the largest call.
+  PinnedArray<std::byte> host_lists_;
+  DeviceArray<std::byte> lists_;
+  const int32_t* device_hashed_ = nullptr;
+
+  DeviceArray<SampledToken> tokens_;
+  DeviceArray<TopToken> top_;  // [rows][kMostTop]
+  DeviceArray<uint8_t> digests_, chunks_;
+  PinnedArray<SampledToken> host_tokens_;
+  PinnedArray<TopToken> host_top_;
+  PinnedArray<uint8_t> host_digests_;
+  std::vector<DeviceSampled> sampled_;
 };
 
 }  // namespace invar

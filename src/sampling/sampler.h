@@ -28,6 +28,11 @@ struct SampleInput {
   const TokenHistory* history = nullptr;   // not null when params->has_penalties()
   std::span<const int32_t> answer;         // its tokens so far, for params->bad_words
   std::span<const uint64_t> allowed;       // bit i of word i / 64: token i may come; empty: all may
+  // What a DeviceSampler gives beside the token: the raw log-probabilities of the token and of this
+  // many most likely ones, and the hash of the position.
+  std::optional<int32_t> logprobs = {};
+  bool wants_hash = false;
+  int32_t given = -1;  // the token is this one: only the others are wanted
 };
 
 struct Sampled {

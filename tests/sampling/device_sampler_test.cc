@@ -1,51 +1,67 @@
-// The table's `sample`, by the scalar definition here and on a GPU in tests/cuda, against Sampler.
-#include "sampling/device_sampler.h"
-
-#include <gtest/gtest.h>
-
-#include <limits>
-#include <random>
+// The table's `sample` and `hash_logits`, by the scalar definition here and on a GPU in tests/cuda,
+// against what the host does with logits.
+#include "device_sampler_cases.h"
 
 #include "base/thread_pool.h"
-#include "kernels/select.h"
 
 namespace invar {
 namespace {
 
-TEST(DeviceSampler, GivesTheTokensOfTheSampler) {
+using namespace testing_sampling;
+
+class DeviceSamplerTest : public ::testing::Test {
+ protected:
+  const std::unique_ptr<Device> host_ = make_host_device();
+  const std::unique_ptr<Stream> stream_ = host_->make_stream();
+  ThreadPool pool_{2};
+  const Kernels kernels_ = select_kernels(Order::portable, "scalar");
+  DeviceSampler tested_{
+      kernels_.sample, {host_.get(), stream_.get(), &pool_}, kRows, kernels_.hash_logits};
+};
+
+TEST_F(DeviceSamplerTest, GivesWhatTheHostGives) {
+  for (const int64_t vocab : {1, 5, 320, 1000, 5000})
+    check_all(
+        tested_, vocab, [](const std::vector<float>& x) { return x.data(); }, 20);
+}
+
+// Each of these inputs decides something: with another one the results differ.
+TEST_F(DeviceSamplerTest, EveryInputCounts) {
   const ScopedFlushToZero flush;
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  constexpr int32_t kRows = 8;
-  const auto host = make_host_device();
-  const auto stream = host->make_stream();
-  ThreadPool pool(2);
-  DeviceSampler tested(select_kernels(Order::portable, "scalar").sample,
-                       {host.get(), stream.get(), &pool}, kRows);
-  Sampler sampler;
-  std::mt19937 random(1);
-  for (const int64_t vocab : {1, 5, 320, 1000}) {
-    std::vector<float> logits(kRows * vocab);
-    for (float& x : logits) x = std::uniform_real_distribution<float>(-6, 6)(random);
-    std::fill_n(logits.begin() + vocab, vocab, 1.0f);  // ties
-    std::fill_n(logits.begin() + 2 * vocab, vocab, -kInfinity);
-    logits[3 * vocab + vocab / 2] = std::numeric_limits<float>::quiet_NaN();
-    logits[4 * vocab + vocab / 3] = kInfinity;
-    logits[5 * vocab] = -kInfinity;
-    for (const double temperature : {0.0, 0.01, 0.8, 4.0}) {
-      const SamplingParams params{.temperature = temperature, .seed = 0x123456789abcdef0};
-      std::vector<SampleInput> inputs;
-      for (int32_t row = 0; row < kRows; ++row)
-        inputs.push_back({.params = &params, .position = 70000 + row, .choice = row % 3});
-      const auto found = tested.sample(logits.data(), vocab, inputs);
-      ASSERT_EQ(std::ssize(found), kRows);
-      for (int32_t row = 0; row < kRows; ++row) {
-        inputs[row].logits = std::span<const float>(logits).subspan(row * vocab, vocab);
-        const Sampled expected = sampler.sample(inputs[row]);
-        EXPECT_EQ(found[row].token, expected.token) << vocab << " " << temperature << " " << row;
-        EXPECT_STREQ(found[row].error, expected.error) << vocab << " " << temperature << " " << row;
-      }
+  constexpr int64_t kVocab = 1000;
+  const std::vector<float> logits = rows_of_logits(kVocab, 2);
+  std::vector<float> row(logits.begin() + 8 * kVocab, logits.begin() + 9 * kVocab);
+  const auto tokens = [&](auto change) {
+    std::vector<int32_t> tokens;
+    for (int32_t position = 0; position < 40; ++position) {
+      SamplingParams params{.temperature = 4.0, .seed = 5};
+      TokenHistory history;
+      for (int32_t token = 0; token < 500; ++token) history.push(token);
+      SampleInput input{.params = &params, .position = position, .history = &history};
+      change(params, input);
+      tokens.push_back(tested_.sample(row.data(), kVocab, {&input, 1})[0].token);
     }
-  }
+    return tokens;
+  };
+  const auto plain = tokens([](auto&, auto&) {});
+  EXPECT_EQ(tokens([](auto&, auto&) {}), plain);
+  EXPECT_NE(tokens([](auto& p, auto&) { p.seed = 6; }), plain);
+  EXPECT_NE(tokens([](auto& p, auto&) { p.top_k = 5; }), plain);
+  EXPECT_NE(tokens([](auto& p, auto&) { p.top_p = 0.5; }), plain);
+  EXPECT_NE(tokens([](auto& p, auto&) { p.min_p = 0.5; }), plain);
+  EXPECT_NE(tokens([](auto& p, auto&) { p.repetition_penalty = 3; }), plain);
+  EXPECT_NE(tokens([](auto& p, auto&) { p.presence_penalty = 2; }), plain);
+  EXPECT_NE(tokens([](auto& p, auto&) { p.logit_bias = {{3, 50.0}}; }), plain);
+  EXPECT_NE(tokens([](auto& p, auto&) { p.allowed_token_ids = {3, 4, 900}; }), plain);
+  EXPECT_NE(tokens([](auto&, auto& in) { in.choice = 1; }), plain);
+  const std::vector<uint64_t> mask((kVocab + 63) / 64, 1);
+  EXPECT_NE(tokens([&](auto&, auto& in) { in.allowed = mask; }), plain);
+}
+
+TEST_F(DeviceSamplerTest, ManyLogprobsNeedTheHost) {
+  const SamplingParams params;
+  EXPECT_TRUE(DeviceSampler::can({.params = &params, .logprobs = kMostTop}));
+  EXPECT_FALSE(DeviceSampler::can({.params = &params, .logprobs = kMostTop + 1}));
 }
 
 }  // namespace

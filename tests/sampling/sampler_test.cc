@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/thread_pool.h"
-#include "sampling/device_sampler.h"
 #include "support/count_allocations.h"
 
 namespace invar {
@@ -236,17 +235,6 @@ TEST(Sampler, OnlyAllowedTokensAreDrawnAndBadWordsNeverEnd) {
   EXPECT_EQ(drawn_behind({150}), (std::set<int32_t>{3, 150}));
   EXPECT_EQ(drawn_behind({150, 150}), (std::set<int32_t>{150}));
   EXPECT_EQ(drawn_behind({150, 150, 3}), (std::set<int32_t>{3}));
-}
-
-// A device samples only what it samples as the definition does.
-TEST(Sampler, TheDeviceLeavesExclusionsToTheHost) {
-  SamplingParams p;
-  EXPECT_TRUE(DeviceSampler::can({.params = &p}));
-  p.allowed_token_ids = {1};
-  EXPECT_FALSE(DeviceSampler::can({.params = &p}));
-  p.allowed_token_ids.clear();
-  p.bad_words = {{1, 2}};
-  EXPECT_FALSE(DeviceSampler::can({.params = &p}));
 }
 
 TEST(Sampler, TopPStopsWhereTheSumReachesTheLimit) {

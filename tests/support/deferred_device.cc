@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "kernels/sample.h"
 #include "kernels/select.h"
 
 namespace invar {
@@ -151,7 +152,8 @@ Kernels table() {
           .attention = deferred<order, &Kernels::attention, AttentionParams>,
           .add = deferred<order, &Kernels::add, AddParams>,
           .copy_slots = deferred<order, &Kernels::copy_slots, CopySlotsParams>,
-          .sample = deferred<order, &Kernels::sample, SampleParams>};
+          .sample = deferred<order, &Kernels::sample, SampleParams>,
+          .hash_logits = deferred<order, &Kernels::hash_logits, HashLogitsParams>};
 }
 
 }  // namespace

@@ -420,11 +420,11 @@ bool any_params(const AttentionParams&) {
 // Tables of many rows by tiles of rows, the others row by row (attention_rows.cuh).
 bool rows_can(const AttentionParams& p) {
   const int e = p.kv.head_dim;
-  return p.out.type == DType::bf16 && (p.rows < kManyRows ? single_can(e) : tiles_can(e));
+  return p.out.type == DType::bf16 && (may_have_many_rows(p) ? tiles_can(e) : single_can(e));
 }
 void by_tables(const AttentionParams& p, const Execution& on) {
-  if (p.rows >= kManyRows) attend_tiles(p, on);
-  attend_single(p, on);
+  if (may_have_many_rows(p)) attend_tiles(p, on);
+  if (p.fewest_rows < kManyRows) attend_single(p, on);
 }
 
 // row: a row of queries for a cluster of so many blocks; block: rows together.

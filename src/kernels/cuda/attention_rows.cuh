@@ -11,6 +11,11 @@ namespace invar::cuda {
 // others row by row (attention_single.cu).
 constexpr int kManyRows = 16;
 
+// Whether some table may have many rows, as far as the host knows.
+inline bool may_have_many_rows(const AttentionParams& p) {
+  return p.rows >= kManyRows && p.most_rows >= kManyRows;
+}
+
 // Whether row t's table has many rows; these stand together.
 __device__ __forceinline__ bool has_many_rows(const AttentionParams& p, int64_t t) {
   const int32_t table = p.table_of[t];
@@ -48,6 +53,8 @@ bool tiles_can(int head_dim);
 void attend_tiles(const AttentionParams& p, const Execution& on);
 bool single_can(int head_dim);
 void attend_single(const AttentionParams& p, const Execution& on);
+// The baseline's: not split by split, but in as many pieces as keep the GPU busy.
+void attend_single_by_count(const AttentionParams& p, const Execution& on);
 
 // The zeros behind row t of the output, by some threads of a block.
 __device__ __forceinline__ void clear_padding(const AttentionParams& p, int64_t t, int thread,

@@ -29,6 +29,7 @@ struct SingleWork {
   int chunks;        // blocks for a row's splits
   int units;         // rows, heads and chunks in all
   int stages;
+  bool by_count;   // the baseline: a block merges its splits before others do (numerics 10)
   bool has_tiles;  // rows of tables of many rows are not this kernel's
   float c;
   Parts parts;
@@ -69,29 +70,37 @@ __device__ __forceinline__ void join(float& max, float split_max, float& a, floa
   max = fmaxf(max, split_max);
 }
 
+// By a whole warp: its lanes read the numbers of 32 blocks at a time, and those after them while
+// they are fetched.
 template <int kHeadDim>
 __device__ void fetch(const AttentionParams& p, const CUtensorMap& keys, const CUtensorMap& values,
                       Ring& ring, uint32_t base, int64_t t, int group, int begin, int end) {
   using S = Shape<kHeadDim>;
+  const int lane = threadIdx.x % kWarp;
   const int32_t* blocks = p.tables[p.table_of[t]];
   const int slots = p.kv.block_size, per_split = kSplitSlots / slots;
   const int first_page = first_slot(p, t) / slots, last_page = p.positions[t] / slots;
+  const auto number = [&](int page) { return blocks[min(max(page, first_page), last_page)]; };
+  int now = 0, next = number(begin * per_split + lane);
+  wait_for_kernels_before();
   for (int split = begin; split < end; ++split) {
-    int block[kSplitSlots / 32];
-#pragma unroll
-    for (int j = 0; j < kSplitSlots / 32; ++j)
-      if (j < per_split) block[j] = blocks[min(max(split * per_split + j, first_page), last_page)];
+    const int at = (split - begin) * per_split % kWarp;
+    if (at == 0) {
+      now = next;
+      next = number(split * per_split + kWarp + lane);
+    }
 #pragma unroll
     for (int which = 0; which < 2; ++which, ring.next()) {
       const uint32_t to = base + ring.stage * S::kStageBytes;
       barrier_wait(ring.empty_now(), ring.parity ^ 1);
-      barrier_expect(ring.full_now(), S::kStageBytes);
-#pragma unroll
-      for (int j = 0; j < kSplitSlots / 32; ++j)
-        if (j < per_split)
+      if (lane == 0) barrier_expect(ring.full_now(), S::kStageBytes);
+      for (int j = 0; j < per_split; ++j) {
+        const int block = __shfl_sync(kAllLanes, now, at + j);
+        if (lane == 0)
           for (int c = 0; c < S::kBoxes; ++c)
             load_box(to + c * kBoxBytes + j * slots * 128, which ? values : keys, c * 64, 0,
-                     block[j] * p.kv.kv_heads + group, ring.full_now());
+                     block * p.kv.kv_heads + group, ring.full_now());
+      }
     }
   }
 }
@@ -112,15 +121,21 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
   const int head = group * per_group + block * kQueries,
             heads = min(kQueries, per_group - block * kQueries);
   const Splits splits = splits_of(p, t);
-  const bool is_alone = work.chunks == 1 || splits.count > work.parts.splits;
+  const bool is_alone = work.chunks == 1 || (!work.by_count && splits.count > work.parts.splits);
+  const bool merges = is_alone || work.by_count;
   const int share = is_alone ? splits.count : (splits.count + work.chunks - 1) / work.chunks;
   const int begin = splits.first + chunk * share,
             end = min(splits.first + splits.count, begin + share);
   if (begin >= end) return;
+  if (warp == kWorkers / kWarp) {
+    fetch<kHeadDim>(p, keys, values, ring, base, t, group, begin, end);
+    return;
+  }
 
   // Queries as TMA would put them: 8 rows of 128 bytes for every 64 elements, swizzled.
   const int padded = static_cast<int>(round_up(kHeadDim, 32));
-  for (int i = tid; i < kQueries * S::kBoxes * 8; i += kThreads) {
+  wait_for_kernels_before();
+  for (int i = tid; i < kQueries * S::kBoxes * 8; i += kWorkers) {
     const int q = i / (S::kBoxes * 8), piece = i % (S::kBoxes * 8);
     uint4 v = {0, 0, 0, 0};
     if (q < heads && piece * 8 < padded)
@@ -129,12 +144,7 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
                               (piece % 8 ^ q) * 16) = v;
   }
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  __syncthreads();
-  if (warp == kWorkers / kWarp) {
-    if (lane == 0) fetch<kHeadDim>(p, keys, values, ring, base, t, group, begin, end);
-    __syncwarp();
-    return;
-  }
+  named_sync(1, kWorkers);
 
   // Lane l of warp w has queries l % 4 * 2 and the next; of slots (and of head elements) 16w + l /
   // 4 and that + 8 of every 64.
@@ -146,6 +156,23 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
   const auto release = [&] {
     if (lane == 0) barrier_arrive(ring.empty_now());
     ring.next();
+  };
+  // What a split, or several, give: for another kernel to merge.
+  const auto write_part = [&](int number, const float(&values)[S::kBoxes][4], const float(&tops)[2],
+                              const float(&totals)[2]) {
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+      if (query + b >= heads) continue;
+      const int64_t at = (t * p.heads + head + query + b) * work.parts.splits + number;
+#pragma unroll
+      for (int c = 0; c < S::kBoxes; ++c)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int e = c * 64 + slot + r * 8;
+          if (e < kHeadDim) work.parts.out[at * kHeadDim + e] = values[c][2 * r + b] + 0.0f;
+        }
+      if (tid < 4) work.parts.sums[at] = {tops[b], totals[b]};
+    }
   };
   for (int split = begin; split < end; ++split) {
     const int buffer = split % 2;
@@ -241,7 +268,7 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
     steps_wait<0>();
     release();
 
-    if (is_alone) {
+    if (merges) {
       float a[2], b[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -255,22 +282,10 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
           out[c][x] = __fmaf_rn(out[c][x], a[x % 2], __fmaf_rn(part[c][x], b[x % 2], 0.0f));
       continue;
     }
-#pragma unroll
-    for (int b = 0; b < 2; ++b) {
-      if (query + b >= heads) continue;
-      const int64_t at =
-          (t * p.heads + head + query + b) * work.parts.splits + split - splits.first;
-#pragma unroll
-      for (int c = 0; c < S::kBoxes; ++c)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int e = c * 64 + slot + r * 8;
-          if (e < kHeadDim) work.parts.out[at * kHeadDim + e] = part[c][2 * r + b] + 0.0f;
-        }
-      if (tid < 4) work.parts.sums[at] = {split_max[b], split_sum[b]};
-    }
+    write_part(split - splits.first, part, split_max, split_sum);
   }
-  if (!is_alone) return;
+  if (!merges) return;
+  if (!is_alone) return write_part(chunk, out, max, sum);
 #pragma unroll
   for (int b = 0; b < 2; ++b) {
     if (query + b >= heads) continue;
@@ -297,7 +312,6 @@ __global__ __launch_bounds__(kThreads) void single_kernel(
   Ring ring{bars, bars + 8 * work.stages, work.stages};
   if (threadIdx.x == 0) ring.init(4);
   __syncthreads();
-  wait_for_kernels_before();
   let_next_kernel_start();
   // The lanes of every warp look at one unit each: which are to be done? Most blocks have one.
   const int lane = threadIdx.x % kWarp, blocks = gridDim.x;
@@ -311,28 +325,56 @@ __global__ __launch_bounds__(kThreads) void single_kernel(
       __syncthreads();  // the next unit writes over this one's queries
     }
   }
+  wait_for_kernels_before();  // blocks without a unit have to, too
 }
 
 // Merges the splits of one row and head in ascending order; a thread has one head element. The
-// factors of a window of splits come from a running maximum, all at the same time.
-constexpr int kMergeThreads = 256, kWindow = 256;
+// splits come in pieces through a ring; the factors of a window of them come from a running
+// maximum, all at the same time.
+constexpr int kMergeThreads = 256, kWindow = 256, kPiece = 32, kPieces = 4;
+
+template <int kHeadDim>
+constexpr int kMergeBytes = kPieces*(kPiece* kHeadDim * 4 + 8);
 
 template <int kHeadDim>
 __global__ __launch_bounds__(kMergeThreads) void merge_kernel(const AttentionParams p,
                                                               const SingleWork work) {
-  __shared__ float a[kWindow], b[kWindow], sums[kWindow], tops[kMergeThreads / kWarp];
+  constexpr int kPieceBytes = kPiece * kHeadDim * 4;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  __shared__ float2 factors[kWindow];  // a and b
+  __shared__ float sums[kWindow], tops[kMergeThreads / kWarp];
   const int64_t t = blockIdx.x / p.heads;
   const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
-  wait_for_kernels_before();
-  if (work.has_tiles && has_many_rows(p, t)) return;
+  const uint32_t base = shared_address(shared), full = base + kPieces * kPieceBytes;
+  if (tid == 0) {
+    for (int i = 0; i < kPieces; ++i) barrier_init(full + 8 * i, 1);
+    barriers_are_ready();
+  }
+  __syncthreads();
+  let_next_kernel_start();
   const Splits splits = splits_of(p, t);
-  if (splits.count > work.parts.splits) return;
+  const int share = (splits.count + work.chunks - 1) / work.chunks;
+  const int parts = work.by_count ? (splits.count + share - 1) / share : splits.count;
+  const bool is_another = (work.has_tiles && has_many_rows(p, t)) ||  // kernel's row
+                          parts > work.parts.splits;                  // or was merged at once
+  wait_for_kernels_before();
+  if (is_another) return;
   const float* out = work.parts.out + blockIdx.x * int64_t{work.parts.splits} * kHeadDim;
   const float2* of = work.parts.sums + blockIdx.x * int64_t{work.parts.splits};
+  const auto fetch_piece = [&](int piece) {
+    const int first = piece * kPiece, at = piece % kPieces;
+    const uint32_t bytes = min(kPiece, parts - first) * kHeadDim * 4;
+    barrier_expect(full + 8 * at, bytes);
+    load_bytes(base + at * kPieceBytes, out + first * int64_t{kHeadDim}, bytes, full + 8 * at);
+  };
+  const int pieces = (parts + kPiece - 1) / kPiece;
+  if (tid == 0)
+    for (int piece = 0; piece < min(pieces, kPieces); ++piece) fetch_piece(piece);
+
   float max = kMinusInfinity, sum = 0.0f, state = 0.0f;
   const int e = min(tid, kHeadDim - 1);
-  for (int first = 0; first < splits.count; first += kWindow) {
-    const int count = min(kWindow, splits.count - first);
+  for (int first = 0; first < parts; first += kWindow) {
+    const int count = min(kWindow, parts - first);
     const float2 mine = tid < count ? of[first + tid] : float2{kMinusInfinity, 0.0f};
     float top = mine.x;  // of this and all earlier splits of the window
 #pragma unroll
@@ -347,16 +389,24 @@ __global__ __launch_bounds__(kMergeThreads) void merge_kernel(const AttentionPar
     before = fmaxf(before, max);
     for (int w = 0; w < warp; ++w) before = fmaxf(before, tops[w]);
     for (const float x : tops) max = fmaxf(max, x);
-    join(before, mine.x, a[tid], b[tid]);
-    sums[tid] = mine.y * b[tid];
+    float2 mine_factors;
+    join(before, mine.x, mine_factors.x, mine_factors.y);
+    factors[tid] = mine_factors;
+    sums[tid] = mine.y * mine_factors.y;
     __syncthreads();
+    for (int i = 0; i < count; i += kPiece) {
+      const int piece = (first + i) / kPiece, at = piece % kPieces, to = min(kPiece, count - i);
+      barrier_wait(full + 8 * at, piece / kPieces & 1);
+      const float* part = reinterpret_cast<const float*>(shared + at * kPieceBytes) + e;
 #pragma unroll 8
-    for (int i = 0; i < count; ++i) {
-      sum = __fmaf_rn(sum, a[i], sums[i]);
-      state =
-          __fmaf_rn(state, a[i], __fmaf_rn(out[(first + i) * int64_t{kHeadDim} + e], b[i], 0.0f));
+      for (int n = 0; n < to; ++n) {
+        const float2 f = factors[i + n];
+        sum = __fmaf_rn(sum, f.x, sums[i + n]);
+        state = __fmaf_rn(state, f.x, __fmaf_rn(part[n * kHeadDim], f.y, 0.0f));
+      }
+      __syncthreads();
+      if (tid == 0 && piece + kPieces < pieces) fetch_piece(piece + kPieces);
     }
-    __syncthreads();
   }
   if (tid < kHeadDim)
     static_cast<bf16_t*>(p.out.data)[t * p.out.stride + blockIdx.x % p.heads * kHeadDim + tid] =
@@ -365,35 +415,41 @@ __global__ __launch_bounds__(kMergeThreads) void merge_kernel(const AttentionPar
 }
 
 template <int kHeadDim>
-void attend_single_of(const AttentionParams& p, const Execution& on) {
+void attend_single_of(const AttentionParams& p, const Execution& on, bool by_count) {
   using S = Shape<kHeadDim>;
   const int per_group = p.heads / p.kv.kv_heads;
   SingleWork work{.query_blocks = (per_group + kQueries - 1) / kQueries,
-                  .has_tiles = tiles_can(kHeadDim) && p.rows >= kManyRows,
+                  .by_count = by_count,
+                  .has_tiles = tiles_can(kHeadDim) && may_have_many_rows(p),
                   .c = score_factor(kHeadDim)};
   const int64_t units = p.rows * p.kv.kv_heads * work.query_blocks;
   const int64_t room =
       p.scratch ? static_cast<int64_t>(kAttentionScratch / (p.rows * p.heads * (kHeadDim * 4 + 8)))
                 : 0;
-  // One block a row and head keeps all multiprocessors busy from so many on.
+  // One block a row and head keeps all multiprocessors busy from so many on; else three blocks of
+  // two stages share one. A few blocks of many stages each have a multiprocessor to themselves:
+  // those of the next call, which start early, would else crowd on the ones that are free first.
   const int64_t busy = int64_t{multiprocessors()} * 9 / 10;
   work.chunks =
-      units >= busy || room < 2 ? 1 : static_cast<int>((2 * multiprocessors() + units - 1) / units);
-  work.stages = S::kStageBytes > 32768 ? 2 : units >= 3 * busy ? 3 : 2;
-  work.parts.splits = static_cast<int>(std::min<int64_t>(room, 1 << 20));
+      units >= busy || room < 2 ? 1 : static_cast<int>((3 * multiprocessors() + units - 1) / units);
+  const int room_of_block = units <= multiprocessors() ? kMaxSharedBytes : 113 << 10;
+  work.stages =
+      work.chunks > 1 ? 2 : std::clamp((room_of_block - S::kBarsAt) / (S::kStageBytes + 16), 2, 6);
+  work.parts.splits = static_cast<int>(std::min<int64_t>(room, 1 << 20)) & ~1;  // whole 16 bytes
   work.parts.sums = static_cast<float2*>(p.scratch);
   work.parts.out = reinterpret_cast<float*>(work.parts.sums + p.rows * p.heads * work.parts.splits);
   work.units = static_cast<int>(units * work.chunks);
   launch("attending", single_kernel<kHeadDim>,
          {.blocks = work.has_tiles ? std::min(work.units, 3 * multiprocessors()) : work.units,
           .threads = kThreads,
-          .shared_bytes = S::bytes(work.stages)},
+          .shared_bytes = S::bytes(work.stages),
+          .early = true},
          on, cache_map(p.kv, p.kv.keys), cache_map(p.kv, p.kv.values), p, work);
   if (work.chunks > 1)
     launch("attending", merge_kernel<kHeadDim>,
            {.blocks = static_cast<int>(p.rows * p.heads),
             .threads = kMergeThreads,
-            .shared_bytes = 0,
+            .shared_bytes = kMergeBytes<kHeadDim>,
             .early = true},
            on, p, work);
 }
@@ -404,19 +460,30 @@ bool single_can(int head_dim) {
   return tiles_can(head_dim) || head_dim == 256;
 }
 
-void attend_single(const AttentionParams& p, const Execution& on) {
+namespace {
+
+void attend_single(const AttentionParams& p, const Execution& on, bool by_count) {
   switch (p.kv.head_dim) {
     case 64:
-      return attend_single_of<64>(p, on);
+      return attend_single_of<64>(p, on, by_count);
     case 80:
-      return attend_single_of<80>(p, on);
+      return attend_single_of<80>(p, on, by_count);
     case 96:
-      return attend_single_of<96>(p, on);
+      return attend_single_of<96>(p, on, by_count);
     case 256:
-      return attend_single_of<256>(p, on);
+      return attend_single_of<256>(p, on, by_count);
     default:
-      return attend_single_of<128>(p, on);
+      return attend_single_of<128>(p, on, by_count);
   }
+}
+
+}  // namespace
+
+void attend_single(const AttentionParams& p, const Execution& on) {
+  attend_single(p, on, false);
+}
+void attend_single_by_count(const AttentionParams& p, const Execution& on) {
+  attend_single(p, on, true);
 }
 
 }  // namespace invar::cuda

@@ -61,7 +61,6 @@ __device__ void fetch(const AttentionParams& p, const TileWork& work, const CUte
   using S = Shape<kHeadDim>;
   const int lane = threadIdx.x, groups = p.kv.kv_heads, per_group = p.heads / groups;
   const int items = work.items(groups), blocks = gridDim.x;
-  wait_for_kernels_before();
   for (int turn = 0; turn * blocks < items; ++turn) {
     const int slot = static_cast<int>(turn % 2 ? blocks - 1 - blockIdx.x : blockIdx.x);
     const int item = turn * blocks + slot;
@@ -101,6 +100,12 @@ __device__ void fetch(const AttentionParams& p, const TileWork& work, const CUte
       all_from = warp_highest(all_from);
       all_to = warp_lowest(all_to);
       const int split = lowest / kSplitSlots, splits = highest / kSplitSlots + 1 - split;
+      // Blocks outside of the rows' slots need not exist: the nearest that does is read instead.
+      const int32_t* blocks = p.tables[table];
+      const int block_size = p.kv.block_size, per_split = kSplitSlots / block_size;
+      const int first_page = lowest / block_size, last_page = highest / block_size;
+      const auto number = [&](int page) { return blocks[min(max(page, first_page), last_page)]; };
+      int window = number(split * per_split + lane);
       barrier_wait(task_ring.empty, task_ring.parity ^ 1);
 #pragma unroll
       for (int n = 0; n < kMaxTileRows / kWarp; ++n) {
@@ -116,6 +121,7 @@ __device__ void fetch(const AttentionParams& p, const TileWork& work, const CUte
         task.all_to = all_to;
       }
       __syncwarp();
+      wait_for_kernels_before();  // tables and positions were there before the step began
       if (lane == 0) {
         barrier_expect(task_ring.full, 2 * S::kQueryBytes);
         for (int w = 0; w < 2; ++w)
@@ -126,14 +132,9 @@ __device__ void fetch(const AttentionParams& p, const TileWork& work, const CUte
       }
       task_ring.parity ^= 1;
 
-      // Blocks outside of the rows' slots need not exist: the nearest that does is read instead.
-      const int32_t* blocks = p.tables[table];
-      const int block_size = p.kv.block_size, per_split = kSplitSlots / block_size;
-      const int first_page = lowest / block_size, last_page = highest / block_size;
-      int window = 0;
       for (int i = 0; i < splits; ++i) {
-        const int at = i * per_split % kWarp, page0 = (split + i) * per_split;
-        if (at == 0) window = blocks[min(max(page0 + lane, first_page), last_page)];
+        const int at = i * per_split % kWarp;
+        if (at == 0 && i > 0) window = number((split + i) * per_split + lane);
         for (int which = 0; which < 2; ++which) {
           Ring& ring = which ? value_ring : key_ring;
           const CUtensorMap& map = which ? values : keys;
@@ -154,6 +155,7 @@ __device__ void fetch(const AttentionParams& p, const TileWork& work, const CUte
       begin = end;
     }
   }
+  wait_for_kernels_before();  // blocks without a task have to, too
   barrier_wait(task_ring.empty, task_ring.parity ^ 1);
   if (lane == 0) {
     task.splits = 0;
@@ -527,6 +529,7 @@ __global__ __launch_bounds__(kThreads,
     task_ring.init(8);
   }
   __syncthreads();
+  let_next_kernel_start();
   if (__shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 128, 0) == 0) {
     fewer_registers<24>();
     if (threadIdx.x < kWarp)
@@ -551,7 +554,8 @@ void attend_tiles_of(const AttentionParams& p, const Execution& on) {
             .box = {64, 1, 64}});
   const LaunchShape shape = {.blocks = std::min(work.items(p.kv.kv_heads), multiprocessors()),
                              .threads = kThreads,
-                             .shared_bytes = S::kBytes};
+                             .shared_bytes = S::kBytes,
+                             .early = true};
   launch("attending", tiles_kernel<kHeadDim>, shape, on, queries, cache_map(p.kv, p.kv.keys),
          cache_map(p.kv, p.kv.values), p, work);
 }

@@ -4,6 +4,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/operations.h"
+#include "kernels/cuda/tma.cuh"
 
 namespace invar::cuda {
 
@@ -32,18 +33,28 @@ __global__ void embed_kernel(EmbedParams p) {
   p.out[i] = value_at(p.table, p.type, at) + 0.0f;  // + 0: flushes subnormals
 }
 
-// ---- RMSNorm: one block per row
+// ---- RMSNorm: one block per row. The weights, which no kernel writes, are read while the kernels
+// before this one still run.
 
 __global__ void rms_norm_kernel(RmsNormParams p) {
+  extern __shared__ float values[];  // [D] of weights, [D] of x
   __shared__ float lanes[64];
   __shared__ float rs;
   const int64_t t = blockIdx.x;
-  const float* x = p.x + (p.rows_of ? p.rows_of[t] : t) * p.x_stride;
-  const int tid = threadIdx.x;
+  const int tid = threadIdx.x, width = static_cast<int>(p.width);
+  float *weight = values, *x = values + width;
+  let_next_kernel_start();
+  const float* from = p.x + (p.rows_of ? p.rows_of[t] : t) * p.x_stride;
+#pragma unroll 4
+  for (int i = tid; i < width; i += kThreads) weight[i] = p.weight[i];
+  wait_for_kernels_before();
+#pragma unroll 16
+  for (int i = tid; i < width; i += kThreads) x[i] = from[i];
+  __syncthreads();
   if (tid < 64) {
     float lane = 0.0f;
-#pragma unroll 8
-    for (int64_t i = tid; i < p.width; i += 64) lane = __fmaf_rn(x[i], x[i], lane);
+#pragma unroll 16
+    for (int i = tid; i < width; i += 64) lane = __fmaf_rn(x[i], x[i], lane);
     lanes[tid] = lane;
   }
   __syncthreads();
@@ -52,15 +63,42 @@ __global__ void rms_norm_kernel(RmsNormParams p) {
     if (tid == 0) rs = 1.0f / math::sqrt(sum / static_cast<float>(p.width) + p.eps);
   }
   __syncthreads();
-  for (int64_t i = tid; i < round_up(p.width, kLeafPad); i += kThreads)
-    store(p.out, t * p.out.stride + i, i < p.width ? (x[i] * rs) * p.weight[i] : 0.0f);
+  const auto value = [&](int i) { return i < width ? (x[i] * rs) * weight[i] : 0.0f; };
+  const int padded = static_cast<int>(round_up(width, kLeafPad));
+  if (p.out.type == DType::bf16) {  // rows begin at an even element
+    uint32_t* to = reinterpret_cast<uint32_t*>(static_cast<bf16_t*>(p.out.data) + t * p.out.stride);
+    for (int i = tid * 2; i < padded; i += 2 * kThreads)
+      to[i / 2] = f32_to_bf16(value(i)) | static_cast<uint32_t>(f32_to_bf16(value(i + 1))) << 16;
+  } else {
+    for (int i = tid; i < padded; i += kThreads) store(p.out, t * p.out.stride + i, value(i));
+  }
 }
 
 // ---- From q, k and v to the queries and the cache: one warp per row and head
 
+// What rotates a row's heads, read before the heads are there: lane l has pairs l, l + 32 ...
+struct Rotation {
+  static constexpr int kMost = 256 / 2 / kWarp;
+  float c[kMost], s[kMost], low[kMost], high[kMost];  // and both norm weights of a pair
+
+  __device__ Rotation(const QkvParams& p, int64_t row, const float* norm, int lane) {
+    const int half = p.kv.head_dim / 2;
+    const int64_t at = int64_t{p.positions[row]} * half;
+#pragma unroll
+    for (int j = 0; j < kMost; ++j) {
+      const int i = lane + j * kWarp;
+      if (i >= half) continue;
+      c[j] = p.cos[at + i];
+      s[j] = p.sin[at + i];
+      low[j] = norm ? norm[i] : 1.0f;
+      high[j] = norm ? norm[i + half] : 1.0f;
+    }
+  }
+};
+
 // Normalises (when `norm` is given) and rotates one head; `out` is the warp's own shared memory.
-__device__ void prepare_head(const QkvParams& p, int64_t row, const float* in, const float* norm,
-                             int lane, float* out) {
+__device__ void prepare_head(const QkvParams& p, const float* in, const float* norm,
+                             const Rotation& r, int lane, float* out) {
   const int e = p.kv.head_dim, half = e / 2;
   float rs = 1.0f;
   if (norm) {
@@ -70,16 +108,17 @@ __device__ void prepare_head(const QkvParams& p, int64_t row, const float* in, c
     const float sum = __shfl_sync(kAllLanes, halve64(low, high), 0);
     rs = 1.0f / math::sqrt(sum / static_cast<float>(e) + p.norm_eps);
   }
-  const float* c = p.cos + int64_t{p.positions[row]} * half;
-  const float* s = p.sin + int64_t{p.positions[row]} * half;
-  for (int i = lane; i < half; i += kWarp) {
+#pragma unroll
+  for (int j = 0; j < Rotation::kMost; ++j) {
+    const int i = lane + j * kWarp;
+    if (i >= half) continue;
     float a = in[i], b = in[i + half];
     if (norm) {
-      a = (a * rs) * norm[i];
-      b = (b * rs) * norm[i + half];
+      a = (a * rs) * r.low[j];
+      b = (b * rs) * r.high[j];
     }
-    out[i] = __fmaf_rn(a, c[i], -(b * s[i]));
-    out[i + half] = __fmaf_rn(b, c[i], a * s[i]);
+    out[i] = __fmaf_rn(a, r.c[j], -(b * r.s[j]));
+    out[i + half] = __fmaf_rn(b, r.c[j], a * r.s[j]);
   }
   __syncwarp();
 }
@@ -94,11 +133,17 @@ __global__ void qkv_kernel(QkvParams p) {
   float* head = heads[threadIdx.x / kWarp];
   const int64_t slots = p.heads + p.kv.kv_heads;
   const int64_t item = global_index() / kWarp, t = item / slots;
-  if (t >= p.rows) return;
+  let_next_kernel_start();
+  if (t >= p.rows) return wait_for_kernels_before();
   const int slot = static_cast<int>(item % slots), e = p.kv.head_dim;
   const float* in = p.qkv + t * p.qkv_stride + int64_t{slot} * e;
-  if (slot < p.heads) {
-    prepare_head(p, t, in, p.q_norm, lane, head);
+  const bool is_query = slot < p.heads;
+  const float* norm = is_query ? p.q_norm : p.k_norm;
+  const Rotation rotation(p, t, norm, lane);
+  const int write_begin = p.write_begin[t], write_end = p.write_begin[t + 1];
+  wait_for_kernels_before();
+  if (is_query) {
+    prepare_head(p, in, norm, rotation, lane, head);
     const int64_t padded = round_up(e, 32);
     bf16_t* q = p.q + (t * p.heads + slot) * padded;
     for (int i = lane; i < padded; i += kWarp) q[i] = i < e ? f32_to_bf16(head[i]) : bf16_t{0};
@@ -106,13 +151,14 @@ __global__ void qkv_kernel(QkvParams p) {
   }
   const int g = slot - p.heads;
   const float* value = in + int64_t{p.kv.kv_heads} * e;
-  prepare_head(p, t, in, p.k_norm, lane, head);
-  for (int i = lane; i < e; i += kWarp) {
+  prepare_head(p, in, norm, rotation, lane, head);
+  for (int i = lane; i < e; i += kWarp)
     if (!is_finite(head[i]) || !is_finite(value[i])) p.non_finite[t] = true;
-    for (int w = p.write_begin[t]; w < p.write_begin[t + 1]; ++w) {
-      const int block = p.write_block[w], slot = p.write_slot[w];
-      p.kv.keys[p.kv.key_index(block, g, slot, i)] = f32_to_cached_bf16(head[i]);
-      p.kv.values[p.kv.value_index(block, g, slot, i)] = f32_to_cached_bf16(value[i]);
+  for (int w = write_begin; w < write_end; ++w) {
+    const int block = p.write_block[w], place = p.write_slot[w];
+    for (int i = lane; i < e; i += kWarp) {
+      p.kv.keys[p.kv.key_index(block, g, place, i)] = f32_to_cached_bf16(head[i]);
+      p.kv.values[p.kv.value_index(block, g, place, i)] = f32_to_cached_bf16(value[i]);
     }
   }
 }
@@ -238,15 +284,22 @@ void embed(const EmbedParams& p, const Execution& on) {
 
 void rms_norm(const RmsNormParams& p, const Execution& on) {
   if (p.rows == 0) return;
-  rms_norm_kernel<<<static_cast<unsigned>(p.rows), kThreads, 0, stream_of(on)>>>(p);
-  cuda_launched("rms_norm");
+  launch("rms_norm", rms_norm_kernel,
+         {.blocks = static_cast<int>(p.rows),
+          .threads = kThreads,
+          .shared_bytes = static_cast<int>(2 * p.width * sizeof(float)),
+          .early = true},
+         on, p);
 }
 
 void qkv(const QkvParams& p, const Execution& on) {
   if (p.rows == 0) return;
-  qkv_kernel<<<blocks_for(p.rows * (p.heads + p.kv.kv_heads) * kWarp), kThreads, 0,
-               stream_of(on)>>>(p);
-  cuda_launched("qkv");
+  launch("qkv", qkv_kernel,
+         {.blocks = static_cast<int>(blocks_for(p.rows * (p.heads + p.kv.kv_heads) * kWarp)),
+          .threads = kThreads,
+          .shared_bytes = 0,
+          .early = true},
+         on, p);
 }
 
 void add(const AddParams& p, const Execution& on) {

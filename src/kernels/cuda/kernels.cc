@@ -70,7 +70,8 @@ Kernels table() {
           .add = add,
           .copy_slots = copy_slots,
           .log_sum_exp = log_sum_exp,
-          .sample = sample};
+          .sample = sample,
+          .hash_logits = hash_logits};
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ void qkv(const QkvParams& p, const Execution& on);
 void add(const AddParams& p, const Execution& on);
 void copy_slots(const CopySlotsParams& p, const Execution& on);
 void sample(const SampleParams& p, const Execution& on);
+void hash_logits(const HashLogitsParams& p, const Execution& on);
 void log_sum_exp(const LogitsParams& p, const Execution& on);
 
 }  // namespace invar::cuda

@@ -43,6 +43,15 @@ __global__ __launch_bounds__(kRuns * 128 + 32,
   let_next_kernel_start();
   if constexpr (kBlocks > 1) cluster_arrive();  // that this block runs; awaited before the exchange
 
+  // A thread adds up 4 outputs of a row; block r of a pair ends with half r of the outputs. What
+  // they are added to is read while the weights come.
+  constexpr int kMost = (kTokens * kMaxWidth / 4 + kWorkers - 1) / kWorkers;
+  const int fours = grid.width / 4;
+  const auto is_mine = [&](int t, int four) {
+    return run < kRuns && t < grid.rows && (kBlocks == 1 || four / (fours / 2) == rank);
+  };
+  float4 before[kMost];
+
   float d[kTokens / 2];
   if (run == kRuns) {  // one warp
     if (lane == 0) {
@@ -70,6 +79,12 @@ __global__ __launch_bounds__(kRuns * 128 + 32,
     }
     __syncwarp();
   } else {
+    wait_for_kernels_before();
+#pragma unroll
+    for (int n = 0; n < kMost; ++n) {
+      const int i = n * kWorkers + tid, t = i / fours, four = i % fours;
+      if (is_mine(t, four)) before[n] = end.before(t, first_output + four * 4);
+    }
     int previous = -1;
     for (int slice = 0; slice < grid.slices; ++slice, ring.next()) {
       barrier_wait(ring.full_now(), ring.parity);
@@ -104,10 +119,7 @@ __global__ __launch_bounds__(kRuns * 128 + 32,
   }
   __syncwarp();
   if constexpr (kBlocks > 1) cluster_wait();
-  // A thread adds up 4 outputs of a row; block r of a pair ends with half r of the outputs.
-  constexpr int kMost = (kTokens * kMaxWidth / 4 + kWorkers - 1) / kWorkers;
   float4 mine[kMost];
-  const int fours = grid.width / 4;
 #pragma unroll
   for (int n = 0; n < kMost; ++n) {
     const int i = n * kWorkers + tid, t = i / fours, four = i % fours;
@@ -130,22 +142,14 @@ __global__ __launch_bounds__(kRuns * 128 + 32,
     cluster_arrive();
     cluster_wait();
   }
-  if (run == kRuns) return;
-  wait_for_kernels_before();
 #pragma unroll
   for (int n = 0; n < kMost; ++n) {
     const int i = n * kWorkers + tid, t = i / fours, four = i % fours;
-    if (t >= grid.rows) continue;
+    if (!is_mine(t, four)) continue;
     float4 dot = mine[n];
-    if constexpr (kBlocks > 1) {
-      if (four / (fours / 2) != rank) continue;
+    if constexpr (kBlocks > 1)
       dot = add(dot, *reinterpret_cast<const float4*>(shared + grid.received_at + i * 16));
-    }
-    const int output = first_output + four * 4;
-    end.one(t, output, dot.x);
-    end.one(t, output + 1, dot.y);
-    end.one(t, output + 2, dot.z);
-    end.one(t, output + 3, dot.w);
+    end.four(t, first_output + four * 4, dot, before[n]);
   }
 }
 

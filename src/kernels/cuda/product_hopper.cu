@@ -50,14 +50,17 @@ ProductMaps maps_of(const GatedMatmulParams& p, int x_rows, int w_rows) {
 
 PlainEnd end_of(const MatmulParams& p) {
   const int n = static_cast<int>(p.w.n);
-  return {
-      .bias = p.bias,
-      .accumulate = p.accumulate,
-      .y = p.y,
-      .stride = p.y_stride,
-      .n = n,
-      .padded = n,
-      .in_pairs = n % 2 == 0 && p.y_stride % 2 == 0 && reinterpret_cast<uintptr_t>(p.y) % 8 == 0};
+  const auto is_in = [&](int64_t of) {
+    return p.y_stride % of == 0 && reinterpret_cast<uintptr_t>(p.y) % (of * sizeof(float)) == 0;
+  };
+  return {.bias = p.bias,
+          .accumulate = p.accumulate,
+          .y = p.y,
+          .stride = p.y_stride,
+          .n = n,
+          .padded = n,
+          .in_pairs = n % 2 == 0 && is_in(2),
+          .in_fours = is_in(4)};
 }
 
 GatedEnd end_of(const GatedMatmulParams& p) {
@@ -90,17 +93,16 @@ bool several_runs(const ProductShape& s) {
   return s.runs > kBlocks && s.matrices == 1;
 }
 
-// Few rows go to the smallest instruction that takes them; nothing else is as fast there, but for
-// 33 to 64 rows in several runs, where one turn of the smallest tiles is.
+// Few rows go to the smallest instruction that takes them; nothing else is as fast there.
 template <int kTokens>
-double few_cost(const ProductShape& s) {
-  return s.runs > 2 && kTokens == 64 ? 86 : kTokens / 64.0;
+double few_cost(const ProductShape&) {
+  return kTokens / 64.0;
 }
 // Tiles in turns over the multiprocessors: a turn's time on an H200, in columns of a tile and
 // relative to each other (docs/benchmarks.md).
-template <int kColumns, int kBlocks, int kTurn>
+template <int kColumns, int kBlocks, int kTurn, int kRows = kTileRows>
 double tile_cost(const ProductShape& s) {
-  const int tiles = ceil_div(s.rows, kTileRows) * ceil_div(s.n * s.matrices, kColumns);
+  const int tiles = ceil_div(s.rows, kRows) * ceil_div(s.n * s.matrices, kColumns);
   return 1.0 * kTurn * ceil_div(int64_t{tiles} * kBlocks, multiprocessors());
 }
 
@@ -118,13 +120,19 @@ constexpr auto kSchedules = std::to_array<ProductSchedule>({
     few_schedule<16>("few 16"),
     few_schedule<32>("few 32"),
     few_schedule<64>("few 64"),
-    {"shared 48", plain_one_run, shared_tile_matmul<48>, nullptr, tile_cost<48, 1, 85>},
-    {"shared 96", one_run, shared_tile_matmul<96>, shared_tile_gated<96>, tile_cost<96, 1, 140>},
-    {"shared 192", one_run, shared_tile_matmul<192>, shared_tile_gated<192>,
+    {"shared 48", plain_one_run, shared_tile_matmul<48, 2>, nullptr, tile_cost<48, 1, 85>},
+    {"shared 96", one_run, shared_tile_matmul<96, 2>, shared_tile_gated<96, 2>,
+     tile_cost<96, 1, 140>},
+    {"shared 192", one_run, shared_tile_matmul<192, 2>, shared_tile_gated<192, 2>,
      tile_cost<192, 1, 270>},
+    {"shared 192, 192 rows", one_run, shared_tile_matmul<192, 3>, shared_tile_gated<192, 3>,
+     tile_cost<192, 1, 400, 192>},
+    {"shared 96, 192 rows", plain_one_run, shared_tile_matmul<96, 3>, nullptr,
+     tile_cost<96, 1, 205, 192>},
     {"ping-pong 128", one_run, ping_pong_matmul, ping_pong_gated, tile_cost<128, 1, 165>},
     {"tree 64", several_runs<1>, tree_matmul<64, 1>, nullptr, tile_cost<64, 1, 125>},
     {"tree 64, two blocks", several_runs<2>, tree_matmul<64, 2>, nullptr, tile_cost<64, 2, 85>},
+    {"tree 96", several_runs<1>, tree_matmul<96, 1>, nullptr, tile_cost<96, 1, 163>},
     {"tree 128", several_runs<1>, tree_matmul<128, 1>, nullptr, tile_cost<128, 1, 200>},
     {"tree 128, two blocks", several_runs<2>, tree_matmul<128, 2>, nullptr, tile_cost<128, 2, 130>},
 });

@@ -24,8 +24,8 @@ struct PlainEnd {
   bool accumulate;
   float* y;
   int64_t stride;
-  int n, padded;  // padded: so many outputs are to be computed
-  bool in_pairs;  // rows of y are whole pairs of 8 bytes
+  int n, padded;            // padded: so many outputs are to be computed
+  bool in_pairs, in_fours;  // rows of y are whole pairs of 8 bytes, whole 16 bytes
 
   __device__ void one(int64_t t, int output, float dot) const {
     if (output >= n) return;
@@ -35,6 +35,43 @@ struct PlainEnd {
     *out = accumulate ? *out + value : value;
   }
 
+  // Four outputs of a row in two steps: what they are added to, and then the result.
+  __device__ float4 before(int64_t t, int output) const {
+    float4 old = {0, 0, 0, 0};
+    if (!accumulate) return old;
+    const float* from = y + t * stride + output;
+    if (in_fours && output + 3 < n) return *reinterpret_cast<const float4*>(from);
+    if (output < n) old.x = from[0];
+    if (output + 1 < n) old.y = from[1];
+    if (output + 2 < n) old.z = from[2];
+    if (output + 3 < n) old.w = from[3];
+    return old;
+  }
+  __device__ float finished(int output, float dot, float old) const {
+    float value = dot + 0.0f;
+    if (bias && output < n) value = value + bias[output];
+    return accumulate ? old + value : value;
+  }
+  __device__ void four(int64_t t, int output, float4 dot, float4 old) const {
+    const float4 value = {finished(output, dot.x, old.x), finished(output + 1, dot.y, old.y),
+                          finished(output + 2, dot.z, old.z), finished(output + 3, dot.w, old.w)};
+    float* to = y + t * stride + output;
+    if (in_fours && output + 3 < n) {
+      *reinterpret_cast<float4*>(to) = value;
+      return;
+    }
+    if (output < n) to[0] = value.x;
+    if (output + 1 < n) to[1] = value.y;
+    if (output + 2 < n) to[2] = value.z;
+    if (output + 3 < n) to[3] = value.w;
+  }
+
+  // Brings what outputs of a row are added to near, when it is to be added and is all there.
+  __device__ void fetch(int64_t t, int output, int outputs) const {
+    if (!accumulate || !in_fours || output + outputs > n) return;
+    prefetch_bytes(y + t * stride + output, outputs * 4);
+  }
+
   // The dots of rows t and t + 8 that one lane of a tile holds (wgmma_steps.cuh), the first of them
   // of output `column`; rows from `begin` to `end` are written. Conditions stand outside of the
   // loops: the tensor cores wait for this code.
@@ -42,7 +79,7 @@ struct PlainEnd {
   __device__ __forceinline__ void tile(float (&d)[kColumns / 2], int64_t t, int column,
                                        int64_t begin, int64_t end) const {
     constexpr int kPairs = kColumns / 8;
-    constexpr int kAtOnce = kPairs % 8 == 0 ? 8 : 6;  // reads of y
+    constexpr int kAtOnce = kPairs % 16 == 0 ? 16 : kPairs % 8 == 0 ? 8 : 6;  // reads of y
     static_assert(kPairs % kAtOnce == 0);
     const bool is_whole = in_pairs && (column | 7) + kColumns - 8 < n;
 #pragma unroll
@@ -163,15 +200,16 @@ __device__ __forceinline__ void load_weights_once(uint32_t to, const CUtensorMap
     load_box_once(to, w, slice * kSlice, 0, 0, first_row / (2 * kBlockOutputs), barrier);
 }
 
-// A product in tiles of 128 rows. Blocks that work at the same time take kGroup tiles below each
-// other before they go to the right, so that they share what they read.
+// A product in tiles of 128 rows, or of `height`. Blocks that work at the same time take kGroup
+// tiles below each other before they go to the right, so that they share what they read.
 struct TileGrid {
   static constexpr int kGroup = 8;
   int64_t rows;
   int row_tiles, column_tiles;
-  int tile_rows;  // that exist: fewer than 128 when there are fewer in all
+  int tile_rows;  // that exist: fewer than a tile has when there are fewer in all
   int slices;     // of a run
   int runs;
+  int height = kTileRows;
 
   __device__ __host__ int tiles() const { return row_tiles * column_tiles; }
   struct Place {
@@ -185,18 +223,20 @@ struct TileGrid {
   // The first row that tile `row` reads. The last tile begins so early that all of its rows exist:
   // reading rows that do not takes TMA longer. It writes only those of its own.
   __device__ int64_t first_row(int row) const {
-    const int64_t first = int64_t{row} * kTileRows, latest = rows - tile_rows;
+    const int64_t first = int64_t{row} * height, latest = rows - tile_rows;
     return first < latest ? first : latest;
   }
 };
 template <typename End>
-TileGrid grid_of(const End& end, int64_t rows, int64_t k, int runs, int columns) {
+TileGrid grid_of(const End& end, int64_t rows, int64_t k, int runs, int columns,
+                 int height = kTileRows) {
   return {.rows = rows,
-          .row_tiles = ceil_div(rows, kTileRows),
+          .row_tiles = ceil_div(rows, height),
           .column_tiles = ceil_div(end.padded * End::kMatrices, columns),
-          .tile_rows = static_cast<int>(std::min<int64_t>(rows, kTileRows)),
+          .tile_rows = static_cast<int>(std::min<int64_t>(rows, height)),
           .slices = ceil_div(k / runs, kSlice),
-          .runs = runs};
+          .runs = runs,
+          .height = height};
 }
 
 inline int64_t inner_size(const MatmulParams& p) {

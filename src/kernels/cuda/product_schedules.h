@@ -9,9 +9,9 @@ namespace invar::cuda {
 // Any number of rows, one run: tiles of 128 x 128, two at a time; of 128 x kColumns, one at a time.
 void ping_pong_matmul(const MatmulParams& p, const Execution& on);
 void ping_pong_gated(const GatedMatmulParams& p, const Execution& on);
-template <int kColumns>
+template <int kColumns, int kGroups>
 void shared_tile_matmul(const MatmulParams& p, const Execution& on);
-template <int kColumns>
+template <int kColumns, int kGroups>
 void shared_tile_gated(const GatedMatmulParams& p, const Execution& on);
 
 // Any number of rows, 2, 4 or 8 runs: tiles of 128 x kColumns, by one block or (4 or 8 runs) by

@@ -1,5 +1,5 @@
-// Products of some hundred rows (order `hopper`): two warpgroups share a tile of 128 rows and as
-// many columns as give every multiprocessor one.
+// Products of some hundred rows (order `hopper`): two warpgroups share a tile of 128 rows, or three
+// one of 192, and as many columns as give every multiprocessor one.
 #include <algorithm>
 
 #include "kernels/cuda/product_hopper.cuh"
@@ -10,20 +10,21 @@ namespace invar::cuda {
 
 namespace {
 
-constexpr int kThreads = 384;
-
-template <int kColumns>
+// kGroups warpgroups multiply, of 64 rows each.
+template <int kColumns, int kGroups>
 struct Stage {
-  static constexpr int kWeightsAt = kTileRows * 128, kBytes = kWeightsAt + kColumns * 128;
+  static constexpr int kRows = 64 * kGroups, kThreads = 128 * (1 + kGroups);
+  static constexpr int kRegisters = kGroups == 2 ? 240 : 160;  // of a thread that multiplies
+  static constexpr int kWeightsAt = kRows * 128, kBytes = kWeightsAt + kColumns * 128;
   static constexpr int kCount = (kMaxSharedBytes - 1024) / (kBytes + 16);
 };
 
-template <int kColumns, typename End>
-__global__ __launch_bounds__(kThreads,
+template <int kColumns, int kGroups, typename End>
+__global__ __launch_bounds__(128 * (1 + kGroups),
                              1) void shared_tile_kernel(const __grid_constant__ CUtensorMap x,
                                                         const __grid_constant__ CUtensorMap w,
                                                         const TileGrid grid, const End end) {
-  using S = Stage<kColumns>;
+  using S = Stage<kColumns, kGroups>;
   extern __shared__ __align__(1024) unsigned char shared[];
   const uint32_t base = shared_address(shared);
   const int tid = threadIdx.x, warpgroup = tid / 128, tiles = grid.tiles();
@@ -31,7 +32,7 @@ __global__ __launch_bounds__(kThreads,
   if (tid == 0) {
     prefetch(x);
     prefetch(w);
-    ring.init(8);
+    ring.init(4 * kGroups);
   }
   __syncthreads();
 
@@ -52,7 +53,7 @@ __global__ __launch_bounds__(kThreads,
       }
     }
   } else {
-    more_registers<240>();
+    more_registers<S::kRegisters>();
     const int half = warpgroup - 1, lane = tid % 32, warp = tid % 128 / 32;
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
       float d[kColumns / 2];
@@ -79,39 +80,42 @@ __global__ __launch_bounds__(kThreads,
       const auto [row, column] = grid.slot(tile);
       end.template tile<kColumns>(d, grid.first_row(row) + half * 64 + warp * 16 + lane / 4,
                                   column * (kColumns / End::kMatrices) + lane % 4 * 2,
-                                  int64_t{row} * kTileRows, grid.rows);
+                                  int64_t{row} * S::kRows, grid.rows);
     }
   }
 }
 
-template <int kColumns, typename Params>
+template <int kColumns, int kGroups, typename Params>
 void shared_tile(const Params& p, const Execution& on) {
-  using S = Stage<kColumns>;
+  using S = Stage<kColumns, kGroups>;
   const auto end = end_of(p);
   using End = decltype(end_of(p));
-  const TileGrid grid = grid_of(end, p.rows, inner_size(p), 1, kColumns);
+  const TileGrid grid = grid_of(end, p.rows, inner_size(p), 1, kColumns, S::kRows);
   const ProductMaps maps = maps_of(p, grid.tile_rows, kColumns);
   const LaunchShape shape = {.blocks = std::min(grid.tiles(), multiprocessors()),
-                             .threads = kThreads,
+                             .threads = S::kThreads,
                              .shared_bytes = S::kCount * (S::kBytes + 16)};
-  launch("multiplying matrices", shared_tile_kernel<kColumns, End>, shape, on, maps.x, maps.w, grid,
-         end);
+  launch("multiplying matrices", shared_tile_kernel<kColumns, kGroups, End>, shape, on, maps.x,
+         maps.w, grid, end);
 }
 
 }  // namespace
 
-template <int kColumns>
+template <int kColumns, int kGroups>
 void shared_tile_matmul(const MatmulParams& p, const Execution& on) {
-  shared_tile<kColumns>(p, on);
+  shared_tile<kColumns, kGroups>(p, on);
 }
-template <int kColumns>
+template <int kColumns, int kGroups>
 void shared_tile_gated(const GatedMatmulParams& p, const Execution& on) {
-  shared_tile<kColumns>(p, on);
+  shared_tile<kColumns, kGroups>(p, on);
 }
-template void shared_tile_matmul<48>(const MatmulParams&, const Execution&);
-template void shared_tile_matmul<96>(const MatmulParams&, const Execution&);
-template void shared_tile_matmul<192>(const MatmulParams&, const Execution&);
-template void shared_tile_gated<96>(const GatedMatmulParams&, const Execution&);
-template void shared_tile_gated<192>(const GatedMatmulParams&, const Execution&);
+template void shared_tile_matmul<48, 2>(const MatmulParams&, const Execution&);
+template void shared_tile_matmul<96, 2>(const MatmulParams&, const Execution&);
+template void shared_tile_matmul<96, 3>(const MatmulParams&, const Execution&);
+template void shared_tile_matmul<192, 2>(const MatmulParams&, const Execution&);
+template void shared_tile_matmul<192, 3>(const MatmulParams&, const Execution&);
+template void shared_tile_gated<96, 2>(const GatedMatmulParams&, const Execution&);
+template void shared_tile_gated<192, 2>(const GatedMatmulParams&, const Execution&);
+template void shared_tile_gated<192, 3>(const GatedMatmulParams&, const Execution&);
 
 }  // namespace invar::cuda

@@ -102,6 +102,13 @@ __global__ __launch_bounds__(kThreads, 1) void tree_kernel(const __grid_constant
     const int half = warpgroup - 1, lane = tid % 32, warp = tid % 128 / 32;
     auto* parked = reinterpret_cast<float4*>(shared + S::kStages * S::kStageBytes) + tid % 128;
     for (int tile = blockIdx.x / kBlocks; tile < tiles; tile += step) {
+      {  // what this block's rows are added to comes near meanwhile, half a row by a thread
+        const auto [row, column] = grid.slot(tile);
+        const int worker = tid - 128, own = worker / 2;
+        if (own < grid.tile_rows && (kBlocks == 1 || own / 64 == rank))
+          end.fetch(grid.first_row(row) + own, column * kColumns + worker % 2 * (kColumns / 2),
+                    kColumns / 2);
+      }
       float d[kValues], other[kValues], sum[kValues];
       const auto multiply = [&](float(&to)[kValues]) {
         chain<kColumns>(to, ring, base, S::kStageBytes, half, grid.slices, lane);
@@ -186,6 +193,7 @@ void tree_matmul(const MatmulParams& p, const Execution& on) {
 }
 template void tree_matmul<128, 1>(const MatmulParams&, const Execution&);
 template void tree_matmul<128, 2>(const MatmulParams&, const Execution&);
+template void tree_matmul<96, 1>(const MatmulParams&, const Execution&);
 template void tree_matmul<64, 1>(const MatmulParams&, const Execution&);
 template void tree_matmul<64, 2>(const MatmulParams&, const Execution&);
 

@@ -118,6 +118,21 @@ __device__ __forceinline__ void load_box_once(uint32_t to, const CUtensorMap& ma
       : "memory");
 }
 
+// Bytes as they lie: a multiple of 16, from and to multiples of 16.
+__device__ __forceinline__ void load_bytes(uint32_t to, const void* from, uint32_t bytes,
+                                           uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+// Brings bytes into the L2 cache: a multiple of 16, from a multiple of 16.
+__device__ __forceinline__ void prefetch_bytes(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 // ---- Roles
 
 // Registers per thread of this warpgroup from here on.

@@ -146,7 +146,8 @@ Kernels table(Order order) {
           .copy_slots = copy_slots,
           .round_in_place = round_in_place,
           .log_sum_exp = log_sum_exp,
-          .sample = sample};
+          .sample = sample,
+          .hash_logits = hash_logits};
 }
 
 }  // namespace invar::reference

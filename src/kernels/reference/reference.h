@@ -21,6 +21,7 @@ void copy_slots(const CopySlotsParams& p, const Execution& on);
 void round_in_place(const RoundInPlaceParams& p, const Execution& on);
 void log_sum_exp(const LogitsParams& p, const Execution& on);
 void sample(const SampleParams& p, const Execution& on);
+void hash_logits(const HashLogitsParams& p, const Execution& on);
 
 Kernels table(Order order);
 

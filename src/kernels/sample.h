@@ -1,0 +1,74 @@
+// What becomes of rows of logits where they lie: tokens are sampled, with their log-probabilities
+// (numerics 6), and positions hashed (numerics 8), so that logits need not reach the host.
+#pragma once
+
+#include "device/execution.h"
+
+namespace invar {
+
+struct TokenBias {
+  int32_t token;
+  float bias;
+};
+// A token that has occurred, and how often in the answer.
+struct TokenCount {
+  int32_t token, generated;
+};
+
+// What a row's token depends on beside its logits; parameters as `checked` returns them.
+struct SampledRow {
+  uint64_t seed = 0;
+  uint32_t position = 0, choice = 0;
+  float temperature = 0;  // 0: greedy
+  float min_p = 0;        // 0: off
+  double top_p = 1;       // 1: off
+  int32_t top_k = 0;      // 0: off
+  int32_t mask = -1;      // the number of its mask, -1: every token may come
+  float repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
+  // Its parts of the lists: biases, and the tokens that penalties change.
+  int32_t bias_begin = 0, bias_end = 0, count_begin = 0, count_end = 0;
+  int32_t given = -1;  // the token of the row, when it is not to be sampled
+  int32_t top =
+      -1;  // log-probabilities are wanted, with those of so many most likely tokens; -1: not
+};
+
+constexpr int32_t kSampledNotANumber = -1, kSampledNothingAllowed = -2;
+constexpr int32_t kMostTop = 128;       // SampledRow::top
+constexpr int64_t kMostVocab = 400000;  // of a row that a GPU samples
+
+// A row's token, or one of the numbers above; the log-probability of its raw logit and its rank
+// when they are wanted.
+struct SampledToken {
+  int32_t token;
+  float logprob;
+  int32_t rank;
+};
+struct TopToken {
+  int32_t token;
+  float logprob;
+};
+
+struct SampleParams {
+  const float* logits;  // [T][V]
+  int64_t vocab;
+  const SampledRow* of;  // [T]
+  int64_t rows;
+  const uint64_t* masks =
+      nullptr;  // [.][ceil(V / 64)]: bit i % 64 of word i / 64, token i may come
+  const TokenBias* biases = nullptr;
+  const TokenCount* counts = nullptr;
+  SampledToken* tokens;     // [T]
+  TopToken* top = nullptr;  // [T][kMostTop], the most likely first; null when no row wants them
+};
+
+// digests[i] = hash of the position whose logits are row rows[i].
+struct HashLogitsParams {
+  const float* logits;  // [.][V]
+  int64_t vocab;
+  const int32_t* rows;
+  int64_t count;
+  uint8_t* chunks;   // [count][ceil(V / 4096)][32]: room for the digests of chunks
+  uint8_t* digests;  // [count][32]
+};
+
+}  // namespace invar
