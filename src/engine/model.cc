@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "device/cuda_device.h"
 #include "engine/rank_processes.h"
+#include "kernels/cuda/baseline.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/select.h"
 #include "model/families/make_model.h"
@@ -66,8 +67,11 @@ Kernels gpu_kernels(const ModelOptions& options, const Arithmetic& arithmetic,
   if (options.instruction_set != "auto")
     fail_usage("the instruction set {} was asked for and the device is {}", options.instruction_set,
                options.device);
-  if (arithmetic.is_baseline)
-    fail_usage("the arithmetic control does not run on the device {}", options.device);
+  if (arithmetic.is_baseline && arithmetic.weights == WeightMode::f32)
+    fail_usage(
+        "on a GPU the arithmetic control is for bf16 weights and this model's are f32 or f16; use "
+        "--weights rounded");
+  if (arithmetic.is_baseline) return cuda::baseline_kernels();
   if (arithmetic.order == Order::hopper)
     for (const auto& device : devices) cuda::check_hopper_steps(*device);
   return cuda::kernels(arithmetic.order);

@@ -27,6 +27,7 @@ struct ModelRunner::Rank {
   Batch stage;                // a copy of the batch with one stage's layers
   std::vector<float> hidden;  // between stages
   StepUpload copies;
+  StepGraphs graphs;
 };
 
 // Ranks 1 and up each have a thread that does what rank 0's caller does.
@@ -129,19 +130,25 @@ void ModelRunner::run(const Batch& batch, ForwardIo& io) {
 void ModelRunner::run_stages(Rank& rank, const Batch& batch, ForwardIo& io) {
   const std::vector<int>& cuts = model_.options().layer_cuts;
   const int last = batch.layer_end < 0 ? rank.decoder.spec.layers : batch.layer_end;
-  if (cuts.empty()) return forward(rank.decoder, batch, rank.kv, rank.workspace, rank.group, io);
+  StepGraphs* graphs = records_steps_ ? &rank.graphs : nullptr;
+  if (cuts.empty())
+    return forward(rank.decoder, batch, rank.kv, rank.workspace, rank.group, io, graphs);
   rank.stage = batch;
   int begin = batch.layer_begin;
   for (size_t i = 0; begin < last || i == 0; ++i) {
     while (i < cuts.size() && cuts[i] <= begin) ++i;
     rank.stage.layer_begin = begin;
     rank.stage.layer_end = i < cuts.size() ? std::min(cuts[i], last) : last;
-    forward(rank.decoder, rank.stage, rank.kv, rank.workspace, rank.group, io);
+    forward(rank.decoder, rank.stage, rank.kv, rank.workspace, rank.group, io, graphs);
     // The next stage gets a copy, as another process would.
     rank.hidden.assign(io.hidden.begin(), io.hidden.end());
     io.hidden = rank.hidden;
     begin = rank.stage.layer_end;
   }
+}
+
+int64_t ModelRunner::recorded_steps() const {
+  return ranks_[0]->graphs.launched();
 }
 
 const Decoder& ModelRunner::decoder() const {

@@ -25,6 +25,11 @@ class ModelRunner final : public Executor {
 
   Model& model() { return model_; }
   int64_t workspace_bytes() const override;
+  // Whether steps of few rows are launched as recorded graphs, where the device has them; they are
+  // unless this says otherwise.
+  void record_steps(bool wanted) { records_steps_ = wanted; }
+  // How many were, rank 0's.
+  int64_t recorded_steps() const;
   const RunnerLimits& limits() const { return limits_; }
 
  private:
@@ -36,6 +41,7 @@ class ModelRunner final : public Executor {
 
   Model& model_;
   RunnerLimits limits_;
+  bool records_steps_ = true;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::unique_ptr<Team> team_;  // the threads of ranks 1 and up
 };

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <optional>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "kernels/pack.h"
 #include "model/families/tensors.h"
+#include "model/weight_upload.h"
 
 namespace invar {
 
@@ -58,7 +60,9 @@ class WeightLoader {
         type_(type),
         device_(device),
         pool_(pool),
-        progress_(progress) {}
+        progress_(progress) {
+    if (!device.is_host()) upload_.emplace(device);
+  }
 
   void load() {
     total_bytes_ = 0;
@@ -71,6 +75,7 @@ class WeightLoader {
     for (int i = 0; i < spec_.all_layers(); ++i) out_.layers_.push_back(load_layer(i));
     out_.final_norm_ = whole_vector(TensorRole::final_norm);
     if (spec_.mtp_layers > 0) load_mtp_module();
+    if (upload_) upload_->wait();
   }
 
  private:
@@ -167,44 +172,89 @@ class WeightLoader {
     PackedWeight w{.type = type_, .n = n, .k = k, .layout = out_.layout_};
     std::byte* target = allocate(matrices * w.elements() * size_of(type_));
     w.data = target;
-    // A device that the host cannot write gets the panels by way of a staging copy.
-    std::vector<std::byte> staging(device_.is_host() ? 0
-                                                     : matrices * w.elements() * size_of(type_));
-    std::byte* host = device_.is_host() ? target : staging.data();
-    for (const PackedPart& part : parts) pack(part, w, host);
-    if (!device_.is_host()) device_.upload(target, host, staging.size());
+    // The host writes its own memory at once, a device's through buffers of whole rows or panels.
+    const Units units(w, matrices);
+    const int64_t at_once =
+        upload_ ? std::max<int64_t>(1, WeightUpload::kBytes / units.bytes) : units.count;
+    for (int64_t begin = 0; begin < units.count; begin += at_once) {
+      const int64_t end = std::min(begin + at_once, units.count);
+      std::byte* host = upload_ ? next_buffer(end - begin, units, w) : target;
+      for (const PackedPart& part : parts)
+        pack(part, w, units.rows_between(part, begin, end), host - begin * units.bytes);
+      if (upload_) upload_->send(target + begin * units.bytes, (end - begin) * units.bytes);
+    }
+    for (const PackedPart& part : parts) finish(part.tensor);
     return w;
   }
 
-  void pack(const PackedPart& part, const PackedWeight& w, std::byte* target) {
+  // What a packed matrix consists of: rows, or panels of 16 outputs.
+  struct Units {
+    Units(const PackedWeight& w, int matrices)
+        : in_panels(w.layout == WeightLayout::panels),
+          matrix(in_panels ? w.panels() : w.all_rows()),
+          count(matrices * matrix),
+          bytes((in_panels ? w.panel_elements() : w.row_elements()) * size_of(w.type)) {}
+
+    // The rows of a part that lie in units [begin, end).
+    Range rows_between(const PackedPart& part, int64_t begin, int64_t end) const {
+      const auto first_row = [&](int64_t unit) {
+        const int64_t base = part.place.output / kPanelWidth, step = part.place.step;
+        int64_t row = 0;
+        if (!in_panels)
+          row = unit - (step == 1 ? part.place.output : base * matrix);
+        else if (step == 1)
+          row = unit * kPanelWidth - part.place.output;
+        else
+          row = (unit - base + step - 1) / step * kPanelWidth;
+        return std::clamp<int64_t>(row, 0, part.rows);
+      };
+      return {first_row(begin), first_row(end) - first_row(begin)};
+    }
+
+    bool in_panels;
+    int64_t matrix, count, bytes;
+  };
+
+  // A buffer for so many units, with zeros where the matrix has padding.
+  std::byte* next_buffer(int64_t count, const Units& units, const PackedWeight& w) {
+    CHECK(units.bytes <= static_cast<int64_t>(WeightUpload::kBytes), "a row of weights too long");
+    std::byte* buffer = upload_->next();
+    if (w.n % kPanelWidth != 0) std::memset(buffer, 0, static_cast<size_t>(count * units.bytes));
+    return buffer;
+  }
+
+  void pack(const PackedPart& part, const PackedWeight& w, Range rows, std::byte* target) {
     constexpr int64_t kBlock = 16;  // rows read at a time
     const int64_t width = source_.info(part.tensor).shape.at(1);
     run_or_throw(pool_, [&](Part share) {
       std::vector<std::byte> block(kBlock * width * size_of(type_));
-      const auto [begin, end] = share.of(part.rows, kBlock);
-      for (int64_t row = begin; row < end; row += kBlock) {
-        const int64_t count = std::min(kBlock, end - row);
+      const auto [begin, end] = share.of(rows.count, kBlock);
+      for (int64_t row = rows.first + begin; row < rows.first + end; row += kBlock) {
+        const int64_t count = std::min(kBlock, rows.first + end - row);
         read(part.tensor, part.first_row + row, count, width, block.data());
         pack_rows(w, block.data() + part.first_column * size_of(type_), width, row, count,
                   part.place, target);
       }
     });
-    finish(part.tensor);
   }
 
   // A row-major matrix in the weights' type.
   const void* row_major(const std::string& tensor, int64_t count, int64_t width) {
-    const int64_t bytes = count * width * size_of(type_);
-    std::byte* target = allocate(bytes);
-    std::vector<std::byte> staging(device_.is_host() ? 0 : bytes);
-    std::byte* host = device_.is_host() ? target : staging.data();
-    run_or_throw(pool_, [&](Part share) {
-      const auto [begin, end] = share.of(count);
-      constexpr int64_t kBlock = 64;
-      for (int64_t row = begin; row < end; row += kBlock)
-        read(tensor, row, std::min(kBlock, end - row), width, host + row * width * size_of(type_));
-    });
-    if (!device_.is_host()) device_.upload(target, host, staging.size());
+    const int64_t row_bytes = width * size_of(type_);
+    std::byte* target = allocate(count * row_bytes);
+    const int64_t at_once =
+        upload_ ? std::max<int64_t>(1, WeightUpload::kBytes / row_bytes) : count;
+    for (int64_t first = 0; first < count; first += at_once) {
+      const int64_t rows = std::min(at_once, count - first);
+      std::byte* host = upload_ ? upload_->next() : target;
+      run_or_throw(pool_, [&](Part share) {
+        const auto [begin, end] = share.of(rows);
+        constexpr int64_t kBlock = 64;
+        for (int64_t row = begin; row < end; row += kBlock)
+          read(tensor, first + row, std::min(kBlock, end - row), width, host + row * row_bytes);
+      });
+      if (upload_) upload_->send(target + first * row_bytes, rows * row_bytes);
+    }
     finish(tensor);
     return target;
   }
@@ -227,8 +277,10 @@ class WeightLoader {
                     one.begin() + range.first + range.count);
       finish(tensor);
     }
-    std::byte* target = allocate(values.size() * sizeof(float));
-    device_.upload(target, values.data(), values.size() * sizeof(float));
+    const size_t bytes = values.size() * sizeof(float);
+    std::byte* target = allocate(bytes);
+    std::memcpy(upload_ ? upload_->next() : target, values.data(), bytes);
+    if (upload_) upload_->send(target, bytes);
     return reinterpret_cast<const float*>(target);
   }
 
@@ -263,6 +315,7 @@ class WeightLoader {
   Device& device_;
   ThreadPool& pool_;
   const LoadProgress& progress_;
+  std::optional<WeightUpload> upload_;  // to a device that the host cannot write
   int64_t done_bytes_ = 0, total_bytes_ = 0;
   size_t arrays_ = 0;
 };

@@ -57,6 +57,22 @@ void ForwardPass::launch() {
   if (is_last_stage()) head(0);
 }
 
+void ForwardPass::launch(StepGraphs* graphs) {
+  if (!graphs || !can_be_recorded()) return launch();
+  graphs->launch({.rows = rows_,
+                  .logit_rows = std::ssize(batch_.logit_rows),
+                  .layer_begin = batch_.layer_begin,
+                  .layer_end = layer_end_,
+                  .tables = ws_.tables},
+                 *model_.execution.stream, [&] { launch(); });
+}
+
+// On a device, where nobody looks at the operations and nothing but them is waited for.
+bool ForwardPass::can_be_recorded() const {
+  return !model_.device().is_host() && rows_ > 0 && rows_ <= StepGraphs::kMostRows &&
+         group_.size() == 1 && batch_.aux_layers.empty() && !io_.trace && !io_.times && !io_.tape;
+}
+
 // h = rows of the embedding, or what the stage before left
 void ForwardPass::start() {
   if (is_first_stage()) {
@@ -182,11 +198,11 @@ void launch_step(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace&
 }
 
 void forward(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& workspace,
-             Group& group, ForwardIo& io) {
+             Group& group, ForwardIo& io, StepGraphs* graphs) {
   const ScopedFlushToZero flush;
   ForwardPass pass(decoder, batch, kv, workspace, group, io);
   pass.prepare();
-  pass.launch();
+  pass.launch(graphs);
   pass.collect();
 }
 

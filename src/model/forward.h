@@ -9,6 +9,7 @@
 #include "model/batch.h"
 #include "model/decoder.h"
 #include "model/operation_times.h"
+#include "model/step_graphs.h"
 #include "model/tape.h"
 #include "model/trace.h"
 #include "model/workspace.h"
@@ -41,11 +42,13 @@ struct ForwardIo {
   std::span<const bool> non_finite;
 };
 
-// Runs the batch's layers. Keys and values are written before anything attends to them.
+// Runs the batch's layers. Keys and values are written before anything attends to them. `graphs`,
+// or null: the recorded steps of this decoder, workspace and storage, for batches that can be
+// recorded.
 // REQUIRES: rows <= workspace.max_rows, every block index valid, positions below the model's
 // maximum.
 void forward(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& workspace,
-             Group& group, ForwardIo& io);
+             Group& group, ForwardIo& io, StepGraphs* graphs = nullptr);
 
 // Its two halves before the results, for who records the second one as a graph: the host's part,
 // the tables; and the operations, which neither allocate nor wait when the group is of one rank.

@@ -16,6 +16,8 @@ class ForwardPass {
 
   void prepare();
   void launch();
+  // The same by a recorded graph, when this batch can be recorded.
+  void launch(StepGraphs* graphs);
   void collect();
 
  private:
@@ -31,6 +33,7 @@ class ForwardPass {
   // The range is the module that predicts one token further.
   bool is_mtp() const { return layer_end_ > spec_.layers; }
   const LayerWeights& weights(int layer) const { return model_.weights->layers()[layer]; }
+  bool can_be_recorded() const;
   // How many logits a head from the `first` on computes.
   int64_t logits_from(int64_t first) const;
   std::span<const float> logits_to_host(int64_t first) const;

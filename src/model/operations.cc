@@ -140,9 +140,11 @@ void Operations::attention(int layer, const KvLayer& kv, const LayerActivations&
                                .window = spec_.window(layer),
                                .kv = kv,
                                .out = at.attended,
-                               .scratch = ws_.attention_scratch.data()};
+                               .scratch = ws_.attention_scratch.data(),
+                               .fewest_rows = tables_.fewest_rows,
+                               .most_rows = tables_.most_rows};
   timed(times_, "attention", [&] {
-    if (model_.arithmetic.is_baseline)
+    if (model_.arithmetic.is_baseline && model_.device().is_host())
       ws_.baseline.run(model_, params);
     else if (tape_)
       model_.run(kernels_.partial_attention,

@@ -1,5 +1,9 @@
 #include "model/step_tables.h"
 
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
 namespace invar {
 
 size_t StepTableBuilder::bytes_of(const Batch& batch) const {
@@ -13,6 +17,22 @@ size_t StepTableBuilder::bytes_of(const Batch& batch) const {
     bytes += StepUpload::bytes_of<int32_t>(count);
   return bytes;
 }
+
+namespace {
+
+// How many rows stand together for one table: the fewest and the most.
+std::pair<int32_t, int32_t> rows_of_tables(std::span<const int32_t> table_of) {
+  int32_t fewest = INT32_MAX, most = 1, count = 0;
+  for (size_t t = 0; t < table_of.size(); ++t) {
+    ++count;
+    if (t + 1 < table_of.size() && table_of[t + 1] == table_of[t]) continue;
+    fewest = std::min(fewest, count);
+    most = std::max(most, std::exchange(count, 0));
+  }
+  return {std::min(fewest, most), most};
+}
+
+}  // namespace
 
 // What grows with a sequence's length comes last, so that nothing else moves with it.
 StepTables StepTableBuilder::build(const Batch& batch, int block_size, const Execution& on) {
@@ -34,6 +54,7 @@ StepTables StepTableBuilder::build(const Batch& batch, int block_size, const Exe
                     .table_of = upload_.put(placement_.table_of()),
                     .copies = upload_.put(placement_.copies()),
                     .num_copies = std::ssize(placement_.copies())};
+  std::tie(tables.fewest_rows, tables.most_rows) = rows_of_tables(placement_.table_of());
   const auto begins = placement_.table_begin();
   const auto table = upload_.take<const int32_t*>(begins.size());
   const int32_t* blocks = upload_.put(placement_.table_blocks());

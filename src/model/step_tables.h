@@ -25,6 +25,10 @@ struct StepTables {
   const int32_t* const* tables = nullptr;
   const SlotCopy* copies = nullptr;  // to be done in every layer before anything is written
   int64_t num_copies = 0;
+  // Of all rows that read one table: AttentionParams.
+  int32_t fewest_rows = 1, most_rows = 1;
+
+  bool operator==(const StepTables&) const = default;
 };
 
 class StepTableBuilder {

@@ -43,5 +43,19 @@ TEST_F(Step, ARecordedStepComputesWhatIsPreparedThen) {
   }
 }
 
+// Decoding one token at a time, as an engine does: steps after the second are graphs.
+TEST_F(Step, GraphsGiveTheBitsOfLaunching) {
+  for (const Order order : kOrders) {
+    StepCase launched(gpu(), cuda::kernels(order), nullptr),
+        recorded(gpu(), cuda::kernels(order), nullptr);
+    StepGraphs graphs;
+    for (const int rows : {20, 1, 1, 2, 1, 17, 2, 1, 17})
+      EXPECT_EQ(recorded.logits(recorded.batch(rows, rows), &graphs),
+                launched.logits(launched.batch(rows, rows)))
+          << name_of(order) << " " << rows;
+    EXPECT_EQ(graphs.launched(), 5) << name_of(order);
+  }
+}
+
 }  // namespace
 }  // namespace invar

@@ -47,9 +47,9 @@ class StepCase {
   }
 
   // The logits of a step, on the host.
-  std::vector<float> logits(const Batch& batch) {
+  std::vector<float> logits(const Batch& batch, StepGraphs* graphs = nullptr) {
     ForwardIo io;
-    forward(decoder_, batch, kv_, workspace_, solo_group(), io);
+    forward(decoder_, batch, kv_, workspace_, solo_group(), io, graphs);
     return {io.logits.begin(), io.logits.end()};
   }
 
@@ -74,9 +74,22 @@ class StepCase {
       launch_step(decoder_, batch, kv_, workspace_, solo_group(), io);
     });
   }
+  // The logits of a prepared step by a graph of `shape`, whatever the batch is.
+  std::vector<float> logits(StepGraphs& graphs, const StepShape& shape, const Batch& batch) {
+    graphs.launch(shape, *decoder_.stream, [&] {
+      ForwardIo io{.keep_logits = true};
+      launch_step(decoder_, batch, kv_, workspace_, solo_group(), io);
+    });
+    return copied_logits(batch);
+  }
   // The logits of a recorded step, launched.
   std::vector<float> logits(Graph& graph, const Batch& batch) {
     decoder_.stream->launch(graph);
+    return copied_logits(batch);
+  }
+
+ private:
+  std::vector<float> copied_logits(const Batch& batch) {
     std::vector<float> logits(batch.logit_rows.size() * static_cast<size_t>(spec_.vocab));
     PinnedArray<float> host(decoder_.device(), logits.size(), "a test");
     decoder_.stream->download(host.data(), workspace_.logits.data(), logits.size() * sizeof(float));
@@ -84,8 +97,6 @@ class StepCase {
     std::copy_n(host.data(), logits.size(), logits.begin());
     return logits;
   }
-
- private:
   static Arithmetic arithmetic(const Kernels& kernels) { return {.order = kernels.order}; }
 
   std::vector<SampleInput> inputs(const Batch& batch) const {

@@ -62,6 +62,31 @@ TEST_P(StepTest, ARecordedStepComputesWhatIsPreparedThen) {
   EXPECT_EQ(found_.logits(*graph, second), wanted);
 }
 
+// Every batch of a shape after its first one is launched as a graph.
+TEST_P(StepTest, GraphsGiveTheBitsOfLaunching) {
+  StepGraphs graphs;
+  for (const int rows : {20, 1, 1, 2, 1, 2, 1})
+    EXPECT_EQ(found_.logits(found_.batch(rows, rows), &graphs),
+              expected_.logits(expected_.batch(rows, rows)));
+  EXPECT_EQ(graphs.launched(), 4);
+}
+
+// What a shape leaves out would be seen: a graph of other rows gives other logits.
+TEST_P(StepTest, AGraphOfAnotherShapeGivesOtherBits) {
+  StepGraphs graphs;
+  const StepShape one{.rows = 1};
+  for (StepCase* c : {&expected_, &found_}) c->logits(c->batch(20, 1));
+  for (const int rows : {1, 1, 2}) {
+    const Batch batch = found_.batch(rows, rows);
+    const auto wanted = expected_.logits(expected_.batch(rows, rows));
+    found_.prepare(batch);
+    if (rows == 1)
+      EXPECT_EQ(found_.logits(graphs, one, batch), wanted);
+    else
+      EXPECT_NE(found_.logits(graphs, one, batch), wanted);
+  }
+}
+
 TEST_P(StepTest, RecordingSeesAWaitAndAnAllocation) {
   const auto stream = device_->make_stream();
   EXPECT_THROW(stream->record_graph([&] { stream->wait(); }), Error);
