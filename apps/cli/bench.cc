@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "base/timer.h"
@@ -156,11 +157,40 @@ std::string peak_set(std::string_view set) {
   return std::string(set == "scalar" ? "avx2" : set);
 }
 
+// What a GPU is measured by beside the rest: batches that decode behind 1024 tokens, a long prompt.
+struct LongContext {
+  static constexpr int kContext = 1024, kAnswer = 96, kPrompt = 8192;
+  static constexpr int kBatches[] = {1, 32, 64};
+  std::map<int, std::vector<double>> decode;
+  std::vector<double> prefill;
+
+  void measure(Model& model) {
+    for (const int batch : kBatches) {
+      if (kContext + kAnswer > model.spec().max_positions) continue;
+      const Seconds seconds = run_requests(model, batch, kContext, kAnswer, 8192);
+      decode[batch].push_back(batch * seconds.decode_steps / seconds.decode);
+    }
+    if (kPrompt < model.spec().max_positions)
+      prefill.push_back(kPrompt / run_requests(model, 1, kPrompt, 1, kPrompt).total);
+  }
+
+  void add_to(std::vector<Row>& rows) const {
+    for (const auto& [batch, rates] : decode)
+      rows.push_back(
+          {fmt::format("context {}, batch {}", kContext, batch), "tok/s", median(rates), 0});
+    if (!prefill.empty())
+      rows.push_back({fmt::format("prefill {}", kPrompt), "tok/s", median(prefill), 0});
+  }
+};
+
 std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double bandwidth) {
   const Timer load_timer;
   const auto model = std::make_unique<Model>(options);
   const double load = load_timer.seconds();
   const bool on_gpu = !model->device().is_host();
+  // Without them a long prompt takes minutes.
+  const bool on_tensor_cores =
+      model->arithmetic().order == Order::hopper || model->arithmetic().is_baseline;
   if (on_gpu) bandwidth = measure_read_bandwidth(*model);
   // A GPU's limits of products are in docs/benchmarks.md.
   const double bytes = static_cast<double>(model->weight_bytes_per_token());
@@ -168,6 +198,7 @@ std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double b
 
   std::vector<double> one, many, prefill, peaks;
   ProgressLine progress(!flags.model.json);
+  LongContext long_context;
   for (int round = 0; round < flags.rounds; ++round) {
     progress.show_share("bench", round, flags.rounds, "rounds");
     const Seconds single = run_requests(*model, 1, 16, 64, 512);
@@ -177,6 +208,7 @@ std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double b
     peaks.push_back(
         on_gpu ? 0 : measure_product_peak(model->pool(), peak_set(model->instruction_set())));
     prefill.push_back(512 / run_requests(*model, 1, 512, 1, 512).total);
+    if (on_gpu && on_tensor_cores) long_context.measure(*model);
   }
   progress.clear();
   const double peak = median(peaks);
@@ -189,6 +221,7 @@ std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double b
       {"batch 32 over batch 1", "x", tokens_32 / tokens_1, 0},
       {"prefill 512", "tok/s", tokens_512, 512 * peak / prefill_operations(spec, 512)},
   };
+  if (on_gpu) long_context.add_to(rows);
   rows.push_back(on_gpu ? Row{"read bandwidth", "GB/s", bandwidth / 1e9, 0}
                         : Row{"product peak", "GFLOP/s", peak / 1e9, 0});
   return rows;
