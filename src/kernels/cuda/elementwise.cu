@@ -76,91 +76,125 @@ __global__ void rms_norm_kernel(RmsNormParams p) {
 
 // ---- From q, k and v to the queries and the cache: one warp per row and head
 
-// What rotates a row's heads, read before the heads are there: lane l has pairs l, l + 32 ...
-struct Rotation {
-  static constexpr int kMost = 256 / 2 / kWarp;
-  float c[kMost], s[kMost], low[kMost], high[kMost];  // and both norm weights of a pair
+// A lane's pairs of a head, i and i + E/2 for i = lane, lane + 32 ..., and what rotates them; only
+// constant indices, so that all of it is registers. kHeadDim 0: any up to 256.
+template <int kHeadDim>
+struct HeadPairs {
+  static constexpr int kMost = (kHeadDim ? kHeadDim : 256) / 2 / kWarp;
+  float c[kMost], s[kMost], low_weight[kMost], high_weight[kMost];
+  float low[kMost], high[kMost];
 
-  __device__ Rotation(const QkvParams& p, int64_t row, const float* norm, int lane) {
+  __device__ static bool has(int i, int half) { return kHeadDim || i < half; }
+
+  // What is there before the head is.
+  __device__ HeadPairs(const QkvParams& p, int64_t row, const float* norm, int lane) {
     const int half = p.kv.head_dim / 2;
     const int64_t at = int64_t{p.positions[row]} * half;
 #pragma unroll
     for (int j = 0; j < kMost; ++j) {
       const int i = lane + j * kWarp;
-      if (i >= half) continue;
+      if (!has(i, half)) continue;
       c[j] = p.cos[at + i];
       s[j] = p.sin[at + i];
-      low[j] = norm ? norm[i] : 1.0f;
-      high[j] = norm ? norm[i + half] : 1.0f;
+      low_weight[j] = norm ? norm[i] : 1.0f;
+      high_weight[j] = norm ? norm[i + half] : 1.0f;
     }
+  }
+
+  // Reads a head, normalises it (when `is_normed`) and rotates it.
+  __device__ void take(const QkvParams& p, const float* in, bool is_normed, int lane) {
+    const int e = p.kv.head_dim, half = e / 2;
+#pragma unroll
+    for (int j = 0; j < kMost; ++j) {
+      const int i = lane + j * kWarp;
+      if (!has(i, half)) continue;
+      low[j] = in[i];
+      high[j] = in[i + half];
+    }
+    if (is_normed) {
+      const float rs = 1.0f / math::sqrt(squares(in, e, lane) / static_cast<float>(e) + p.norm_eps);
+#pragma unroll
+      for (int j = 0; j < kMost; ++j) {
+        low[j] = (low[j] * rs) * low_weight[j];
+        high[j] = (high[j] * rs) * high_weight[j];
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kMost; ++j) {
+      const float a = low[j], b = high[j];
+      low[j] = __fmaf_rn(a, c[j], -(b * s[j]));
+      high[j] = __fmaf_rn(b, c[j], a * s[j]);
+    }
+  }
+
+  // sum64 of the squares, lanes l and l + 32 of the 64 by lane l.
+  __device__ float squares(const float* in, int e, int lane) const {
+    float first = 0.0f, second = 0.0f;
+    if constexpr (kHeadDim == 128) {
+      first = __fmaf_rn(low[0], low[0], first);
+      first = __fmaf_rn(high[0], high[0], first);
+      second = __fmaf_rn(low[1], low[1], second);
+      second = __fmaf_rn(high[1], high[1], second);
+    } else {
+      for (int i = lane; i < e; i += 64) first = __fmaf_rn(in[i], in[i], first);
+      for (int i = lane + 32; i < e; i += 64) second = __fmaf_rn(in[i], in[i], second);
+    }
+    return __shfl_sync(kAllLanes, halve64(first, second), 0);
   }
 };
-
-// Normalises (when `norm` is given) and rotates one head; `out` is the warp's own shared memory.
-__device__ void prepare_head(const QkvParams& p, const float* in, const float* norm,
-                             const Rotation& r, int lane, float* out) {
-  const int e = p.kv.head_dim, half = e / 2;
-  float rs = 1.0f;
-  if (norm) {
-    float low = 0.0f, high = 0.0f;
-    for (int i = lane; i < e; i += 64) low = __fmaf_rn(in[i], in[i], low);
-    for (int i = lane + 32; i < e; i += 64) high = __fmaf_rn(in[i], in[i], high);
-    const float sum = __shfl_sync(kAllLanes, halve64(low, high), 0);
-    rs = 1.0f / math::sqrt(sum / static_cast<float>(e) + p.norm_eps);
-  }
-#pragma unroll
-  for (int j = 0; j < Rotation::kMost; ++j) {
-    const int i = lane + j * kWarp;
-    if (i >= half) continue;
-    float a = in[i], b = in[i + half];
-    if (norm) {
-      a = (a * rs) * r.low[j];
-      b = (b * rs) * r.high[j];
-    }
-    out[i] = __fmaf_rn(a, r.c[j], -(b * r.s[j]));
-    out[i + half] = __fmaf_rn(b, r.c[j], a * r.s[j]);
-  }
-  __syncwarp();
-}
 
 __device__ bool is_finite(float x) {
   return (__float_as_uint(x) & 0x7f800000) != 0x7f800000;
 }
 
+template <int kHeadDim>
 __global__ void qkv_kernel(QkvParams p) {
-  __shared__ float heads[kThreads / kWarp][256];
+  using Pairs = HeadPairs<kHeadDim>;
   const int lane = threadIdx.x % kWarp;
-  float* head = heads[threadIdx.x / kWarp];
   const int64_t slots = p.heads + p.kv.kv_heads;
   const int64_t item = global_index() / kWarp, t = item / slots;
   let_next_kernel_start();
   if (t >= p.rows) return wait_for_kernels_before();
-  const int slot = static_cast<int>(item % slots), e = p.kv.head_dim;
+  const int slot = static_cast<int>(item % slots), e = p.kv.head_dim, half = e / 2;
   const float* in = p.qkv + t * p.qkv_stride + int64_t{slot} * e;
   const bool is_query = slot < p.heads;
   const float* norm = is_query ? p.q_norm : p.k_norm;
-  const Rotation rotation(p, t, norm, lane);
+  Pairs pairs(p, t, norm, lane);
   const int write_begin = p.write_begin[t], write_end = p.write_begin[t + 1];
   wait_for_kernels_before();
+  pairs.take(p, in, norm != nullptr, lane);
   if (is_query) {
-    prepare_head(p, in, norm, rotation, lane, head);
     const int64_t padded = round_up(e, 32);
     bf16_t* q = p.q + (t * p.heads + slot) * padded;
-    for (int i = lane; i < padded; i += kWarp) q[i] = i < e ? f32_to_bf16(head[i]) : bf16_t{0};
+#pragma unroll
+    for (int j = 0; j < Pairs::kMost; ++j) {
+      const int i = lane + j * kWarp;
+      if (!Pairs::has(i, half)) continue;
+      q[i] = f32_to_bf16(pairs.low[j]);
+      q[i + half] = f32_to_bf16(pairs.high[j]);
+    }
+    if (e + lane < padded) q[e + lane] = 0;
     return;
   }
   const int g = slot - p.heads;
   const float* value = in + int64_t{p.kv.kv_heads} * e;
-  prepare_head(p, in, norm, rotation, lane, head);
-  for (int i = lane; i < e; i += kWarp)
-    if (!is_finite(head[i]) || !is_finite(value[i])) p.non_finite[t] = true;
-  for (int w = write_begin; w < write_end; ++w) {
-    const int block = p.write_block[w], place = p.write_slot[w];
-    for (int i = lane; i < e; i += kWarp) {
-      p.kv.keys[p.kv.key_index(block, g, place, i)] = f32_to_cached_bf16(head[i]);
-      p.kv.values[p.kv.value_index(block, g, place, i)] = f32_to_cached_bf16(value[i]);
+  bool is_odd = false;
+#pragma unroll
+  for (int j = 0; j < Pairs::kMost; ++j) {
+    const int i = lane + j * kWarp;
+    if (!Pairs::has(i, half)) continue;
+    const float low = value[i], high = value[i + half];
+    is_odd = is_odd || !is_finite(pairs.low[j]) || !is_finite(pairs.high[j]) || !is_finite(low) ||
+             !is_finite(high);
+    for (int w = write_begin; w < write_end; ++w) {
+      const int block = p.write_block[w], place = p.write_slot[w];
+      p.kv.keys[p.kv.key_index(block, g, place, i)] = f32_to_cached_bf16(pairs.low[j]);
+      p.kv.keys[p.kv.key_index(block, g, place, i + half)] = f32_to_cached_bf16(pairs.high[j]);
+      p.kv.values[p.kv.value_index(block, g, place, i)] = f32_to_cached_bf16(low);
+      p.kv.values[p.kv.value_index(block, g, place, i + half)] = f32_to_cached_bf16(high);
     }
   }
+  if (is_odd) p.non_finite[t] = true;
 }
 
 // ---- Small ones
@@ -294,7 +328,7 @@ void rms_norm(const RmsNormParams& p, const Execution& on) {
 
 void qkv(const QkvParams& p, const Execution& on) {
   if (p.rows == 0) return;
-  launch("qkv", qkv_kernel,
+  launch("qkv", p.kv.head_dim == 128 ? qkv_kernel<128> : qkv_kernel<0>,
          {.blocks = static_cast<int>(blocks_for(p.rows * (p.heads + p.kv.kv_heads) * kWarp)),
           .threads = kThreads,
           .shared_bytes = 0,
