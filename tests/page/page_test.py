@@ -285,12 +285,13 @@ class PageTest(unittest.TestCase):
         self.no_faults()
 
     def test_stop_ends_an_answer(self):
-        self.set("max_tokens", 950)
-        self.find("prompt").send_keys("On and on.", Keys.ENTER)
+        server = self.serve_story()
+        self.open(server=server)
+        self.find("prompt").send_keys("Tell me a story.", Keys.ENTER)
         self.until(lambda: self.all(".message.assistant .text")[-1].text, "some text")
         self.find("prompt").send_keys(Keys.ESCAPE)
         self.assertIn("stopped", self.finished())
-        self.server.wait_until(lambda: self.server.metric("vllm:num_requests_running") == 0)
+        server.wait_until(lambda: server.metric("vllm:num_requests_running") == 0)
         self.no_faults()
 
     def test_a_long_answer_loses_no_token_and_costs_little(self):

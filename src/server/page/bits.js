@@ -45,7 +45,7 @@ class Board {
     this.cells.setAttribute("aria-label", `${this.answers} answers in ${size} bins`);
     const sorted = [...this.bins.values()].sort((a, b) => b.count - a.count || a.number - b.number);
     const texts = new Set(sorted.map((bin) => bin.tokenHash)).size;
-    this.sub.textContent = size < 2 ? "" : `${texts} different ${texts === 1 ? "text" : "texts"}, ${size} different logits`;
+    this.sub.textContent = size < 2 ? "" : `${texts === 1 ? "one text" : `${texts} different texts`} from ${size} different logits`;
     this.list.replaceChildren(...sorted.slice(0, kBinsShown).map((bin) => this.line(bin, sorted[0])));
     if (size > kBinsShown) this.list.append(el("li", { class: "note" }, `and ${size - kBinsShown} more bins`));
   }
