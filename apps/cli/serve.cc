@@ -105,7 +105,8 @@ class LocalEngine {
                                .prompt_logprobs = flags.engine.options.prompt_logprobs,
                                .block_size = flags.engine.options.block_size,
                                .prefix_caching = flags.engine.options.prefix_caching};
-    flags.engine.options.target_step_seconds = flags.target_tbt_ms / 1000;
+    // Who comes in the middle of a step waits for its rest and for the next one.
+    flags.engine.options.target_step_seconds = flags.target_tbt_ms / 1000 / 2;
     std::vector<server::InprocBackend*> backends;
     for (int i = 0; i < flags.replicas; ++i) {
       if (i > 0) pools_.push_back(std::make_unique<ThreadPool>(threads, i * threads));

@@ -1,6 +1,7 @@
-// Stall-free scheduling: the decode rows of all resident sequences first, then chunks of partial
-// prompts, then new prompts, within one budget of rows. No decode ever waits for a prompt, and the
-// budget bounds the time of a step. Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM
+// Stall-free scheduling: the decode rows of all resident sequences first, then chunks of prompts,
+// within one budget of rows. No decode ever waits for a prompt, and the budget bounds the time of a
+// step. Old and short prompts share what is left (add_chunks), where the paper serves the oldest
+// alone. Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM
 // Inference with Sarathi-Serve" (OSDI 2024).
 #include "scheduler/policies.h"
 

@@ -34,17 +34,10 @@ void check_options(const SchedulerOptions& o, const BlockPool& pool) {
 
 }  // namespace
 
-int32_t scheduled_chunk(const ChunkSchedule& c, int32_t done) {
-  const int32_t stage_tokens = (c.max_tokens + c.stages - 1) / c.stages;
-  const int32_t stage = std::min(done / stage_tokens, c.stages - 1);
-  const int64_t steps = std::max(1, c.stages - 1);
-  const int64_t rows = c.high - (int64_t{c.high} - c.low) * stage / steps;
-  return std::max<int32_t>(32, static_cast<int32_t>((rows + 16) / 32 * 32));
-}
-
 Scheduler::Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixCache* cache)
     : options_(options), pool_(pool), cache_(cache) {
   check_options(options, pool);
+  shortest_.reserve(static_cast<size_t>(options.max_num_seqs));
 }
 
 void Scheduler::add(const SequenceSpec& spec) {
@@ -62,6 +55,8 @@ void Scheduler::add(const SequenceSpec& spec) {
                           .prefill_end = 0,
                           .drafts = 0,
                           .in_flight = 0,
+                          .entry = 0,
+                          .overtakers = 0,
                           .state = State::free,
                           .table = BlockTable(pool_),
                           .prefix = nullptr,
@@ -76,7 +71,7 @@ void Scheduler::add(const SequenceSpec& spec) {
   s.priority = spec.priority;
   s.arrival = arrivals_++;
   s.known = spec.tokens;
-  s.planned = s.prefill_end = s.in_flight = 0;
+  s.planned = s.prefill_end = s.in_flight = s.overtakers = 0;
   s.drafts = spec.drafts;
   s.prefix = spec.prefix;
   s.cache_salt = spec.cache_salt;
@@ -142,62 +137,12 @@ void Scheduler::commit(const StepPlan& plan, std::span<const StepResult> results
   if (some_left) forget_gone();
 }
 
-void Scheduler::add_decodes(StepPlan& plan, int32_t& left) {
-  for (size_t i = 0; i < running_.size() && left > 0; ++i) {
-    Sequence& s = running(i);
-    if (!s.is_resident() || s.next_is_unknown() || s.in_prefill() || !make_room(plan, i)) continue;
-    emit(plan, s, 1);
-    --left;
-  }
-}
-
-void Scheduler::add_chunks(StepPlan& plan, int32_t budget, int32_t& left) {
-  bool all_served = true;
-  for (size_t i = 0; i < running_.size() && left > 0; ++i) {
-    Sequence& s = running(i);
-    if (!s.is_resident() || !s.in_prefill()) continue;
-    const int32_t wanted = chunk(s.planned, s.prefill_end, budget, left);
-    int32_t rows = rows_with_blocks(s, wanted);
-    // The oldest sequence does not wait for the blocks of younger ones.
-    if (rows == 0 && wanted > 0 && i == 0 && make_room(plan, i)) rows = 1;
-    if (rows > 0) emit(plan, s, rows);
-    left -= rows;
-    all_served &= rows > 0;
-  }
-  // A prompt never overtakes one that got nothing, and blocks that were just taken from a sequence
-  // are not given to another.
-  while (left > 0 && all_served && plan.preempted.empty() && may_admit()) {
-    const int32_t known = sequences_[waiting_.front().sequence].known;
-    const int32_t rows = chunk(known - head_rows(), known, budget, left);
-    if (rows == 0) return;
-    emit(plan, admit(plan), rows);
-    left -= rows;
-  }
-}
-
-void Scheduler::add_whole_prompts(StepPlan& plan, int32_t& left) {
-  while (left > 0 && plan.preempted.empty() && may_admit() && head_rows() <= left) {
-    Sequence& s = admit(plan);
-    const int32_t rows = s.prefill_end - s.planned;
-    emit(plan, s, rows);
-    left -= rows;
-  }
-}
-
 int32_t Scheduler::admission_blocks(const Sequence& s) const {
   return pool_.blocks_for(reserves_whole_sequences() ? options_.max_model_len : s.known);
 }
 
-int32_t Scheduler::head_rows() const {
-  return sequences_[waiting_.front().sequence].known -
-         static_cast<int32_t>(matched_.size()) * pool_.block_size();
-}
-
-int32_t Scheduler::chunk(int32_t begin, int32_t end, int32_t budget, int32_t left) const {
-  int32_t rows = std::min(end - begin, left);
-  if (const auto& schedule = options_.chunk_schedule)
-    rows = std::min(rows, scheduled_chunk(*schedule, begin) - (budget - left));
-  return std::max(rows, 0);
+int32_t Scheduler::new_rows(int32_t index) const {
+  return sequences_[index].known - static_cast<int32_t>(matched_.size()) * pool_.block_size();
 }
 
 int32_t Scheduler::owed_blocks(const Sequence& s) const {
@@ -205,25 +150,25 @@ int32_t Scheduler::owed_blocks(const Sequence& s) const {
   return std::max(0, pool_.blocks_for(s.prefill_end) - s.table.num_blocks());
 }
 
-bool Scheduler::may_admit() {
-  const int32_t head = head_of_queue();
-  if (head < 0 || num_running_ == options_.max_num_seqs) return false;
-  const Sequence& s = sequences_[head];
+bool Scheduler::fits(int32_t index) {
+  if (index < 0 || num_running_ == options_.max_num_seqs) return false;
+  const Sequence& s = sequences_[index];
   matched_.clear();
   if (cache_ && s.prefix)
     cache_->match(std::span(*s.prefix).first(s.known), s.cache_salt, matched_);
   // Idle blocks of the cache count as free until they are shared.
   int32_t free = pool_.free_blocks() - promised_;
   for (const int32_t block : matched_) free -= pool_.is_idle_kept(block);
-  // The watermark is room for residents to grow: without any it would only keep the head waiting.
+  // The watermark is room for residents to grow: without any it would only keep all waiting.
   const int32_t kept = num_running_ == 0 ? 0 : watermark();
   return free - (admission_blocks(s) - std::ssize(matched_)) >= kept;
 }
 
-Scheduler::Sequence& Scheduler::admit(StepPlan& plan) {
-  Sequence& s = sequences_[waiting_.front().sequence];
-  pop_head();
-  --num_waiting_;
+Scheduler::Sequence& Scheduler::admit(StepPlan& plan, int32_t index) {
+  Sequence& s = sequences_[index];
+  if (const int32_t oldest = queue_.oldest(); oldest != index)
+    sequences_[oldest].overtakers += admission_blocks(s);
+  queue_.remove(index);
   s.state = State::running;
   s.table.share(matched_);
   s.planned = static_cast<int32_t>(s.table.capacity());
@@ -259,6 +204,7 @@ void Scheduler::remember(Sequence& s) {
 
 bool Scheduler::make_room(StepPlan& plan, size_t index) {
   Sequence& s = running(index);
+  const int32_t owed = owed_blocks(s);
   while (!s.table.grow(s.planned + 1)) {
     bool younger_in_flight = victim_end_ < running_.size();
     while (victim_end_ > index + 1 && running(victim_end_ - 1).in_flight > 0) {
@@ -274,81 +220,42 @@ bool Scheduler::make_room(StepPlan& plan, size_t index) {
       return false;
     }
   }
+  promised_ -= owed - owed_blocks(s);
   return true;
-}
-
-int32_t Scheduler::rows_with_blocks(const Sequence& s, int32_t rows) const {
-  const int64_t slots =
-      s.table.capacity() + int64_t{pool_.free_blocks()} * pool_.block_size() - s.planned;
-  return static_cast<int32_t>(std::min<int64_t>(rows, slots));
 }
 
 void Scheduler::emit(StepPlan& plan, Sequence& s, int32_t rows) {
   const bool in_prefill = s.in_prefill();
   if (in_prefill) promised_ -= owed_blocks(s);
   CHECK(s.table.grow(s.planned + rows), "a row without a block");
-  StepEntry& e = plan.entries.emplace_back();
-  e.id = s.id;
-  e.sequence = index_of(s);
-  e.start = s.planned;
-  e.rows = rows;
-  e.samples = s.planned + rows == s.known;
-  s.planned += rows;
-  ++s.in_flight;
-  if (in_prefill) promised_ += owed_blocks(s);
-}
-
-void Scheduler::add_drafts(StepPlan& plan, int32_t& left) {
-  for (StepEntry& e : plan.entries) {
-    Sequence& s = sequences_[e.sequence];
-    if (left == 0) return;
-    if (s.drafts == 0 || e.start < s.prefill_end) continue;
-    const int32_t spare = std::max(0, pool_.free_blocks() - promised_ - watermark());
-    const int64_t room = s.table.capacity() + int64_t{spare} * pool_.block_size() - s.known;
-    e.drafts = static_cast<int32_t>(std::max<int64_t>(
-        0, std::min<int64_t>({s.drafts, left, room, options_.max_model_len - s.known})));
-    CHECK(s.table.grow(s.known + e.drafts), "a draft row without a block");
-    left -= e.drafts;
+  const bool is_new = s.entry >= std::ssize(plan.entries) || plan.entries[s.entry].id != s.id;
+  if (is_new) {
+    s.entry = static_cast<int32_t>(plan.entries.size());
+    plan.entries.push_back({.id = s.id, .sequence = index_of(s), .start = s.planned});
+    ++s.in_flight;
   }
+  StepEntry& e = plan.entries[s.entry];
+  e.rows += rows;
+  s.planned += rows;
+  e.samples = s.planned == s.known;
+  if (in_prefill) promised_ += owed_blocks(s);
 }
 
 void Scheduler::insert_waiting(Sequence& s) {
   s.state = State::waiting;
-  ++num_waiting_;
-  waiting_.push_back({s.priority, s.arrival, index_of(s)});
-  std::push_heap(waiting_.begin(), waiting_.end());
-}
-
-bool Scheduler::still_waits(const Waiting& entry) const {
-  const Sequence& s = sequences_[entry.sequence];
-  return s.state == State::waiting && s.arrival == entry.arrival;  // no two arrivals are equal
-}
-
-int32_t Scheduler::head_of_queue() {
-  while (!waiting_.empty() && !still_waits(waiting_.front())) pop_head();
-  return waiting_.empty() ? -1 : waiting_.front().sequence;
-}
-
-void Scheduler::pop_head() {
-  std::pop_heap(waiting_.begin(), waiting_.end());
-  waiting_.pop_back();
-}
-
-// When they are more than the rest, so that each costs its removal once.
-void Scheduler::forget_stale_entries() {
-  if (std::ssize(waiting_) <= 2 * int64_t{num_waiting_} + 64) return;
-  std::erase_if(waiting_, [&](const Waiting& entry) { return !still_waits(entry); });
-  std::make_heap(waiting_.begin(), waiting_.end());
+  queue_.add(index_of(s), s.priority, s.known, s.arrival);
 }
 
 void Scheduler::drop(Sequence& s) {
   index_of_.erase(s.id);
-  const bool waited = s.state == State::waiting;
-  if (!waited) promised_ -= owed_blocks(s);
-  --(waited ? num_waiting_ : num_running_);
+  if (s.state == State::waiting) {
+    queue_.remove(index_of(s));
+  } else {
+    promised_ -= owed_blocks(s);
+    --num_running_;
+  }
   s.state = State::removed;
   free_index_if_idle(s);
-  if (waited) forget_stale_entries();
 }
 
 void Scheduler::free_index_if_idle(Sequence& s) {

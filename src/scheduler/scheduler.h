@@ -11,13 +11,13 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <tuple>
 #include <unordered_map>
 #include <vector>
 
 #include "kv/block_table.h"
 #include "kv/prefix_cache.h"
 #include "scheduler/step_plan.h"
+#include "scheduler/waiting_queue.h"
 
 namespace invar {
 
@@ -82,7 +82,7 @@ class Scheduler {
 
   // Blocks of a planned sequence, valid until the next call.
   std::span<const int32_t> blocks(int32_t index) const { return sequences_[index].table.blocks(); }
-  int32_t num_waiting() const { return num_waiting_; }
+  int32_t num_waiting() const { return queue_.size(); }
   int32_t num_running() const { return num_running_; }
   int32_t plans_in_flight() const { return static_cast<int32_t>(last_plan_ - last_commit_); }
   // Empty when blocks and queues agree; else what is wrong. `others`: references to blocks that are
@@ -101,6 +101,9 @@ class Scheduler {
     int32_t prefill_end = 0;  // tokens known when it was admitted
     int32_t drafts = 0;
     int32_t in_flight = 0;  // uncommitted plans that compute it
+    int32_t entry = 0;      // of the last plan that computes it
+    int32_t overtakers =
+        0;  // blocks of those that were admitted while it was the oldest that waits
     State state = State::free;
     BlockTable table;
     const std::vector<int32_t>* prefix = nullptr;
@@ -121,7 +124,9 @@ class Scheduler {
 
   // The decode rows of all resident sequences, oldest first.
   void add_decodes(StepPlan& plan, int32_t& left);
-  // Chunks of the prompts of resident sequences, oldest first, then of new ones.
+  // Chunks of prompts. Half of the rows go to the prompts in the order of their arrival, so that
+  // each comes to its end; what is left to those that have the fewest rows to go, so that a short
+  // one does not wait for the whole of a long one.
   void add_chunks(StepPlan& plan, int32_t budget, int32_t& left);
   // Whole prompts of new sequences.
   void add_whole_prompts(StepPlan& plan, int32_t& left);
@@ -136,13 +141,21 @@ class Scheduler {
   Sequence& running(size_t index) { return sequences_[running_[index]]; }
   int32_t admission_blocks(const Sequence& s) const;
   int32_t watermark() const { return reserves_whole_sequences() ? 0 : pool_.watermark(); }
-  // Whether the head of the queue exists and fits. Looks it up in the prefix cache.
-  bool may_admit();
-  // Rows that the head of the queue has to compute, after may_admit.
-  int32_t head_rows() const;
-  // Moves the head of the queue to the resident sequences, after may_admit. It begins behind what
-  // the prefix cache knows of it.
-  Sequence& admit(StepPlan& plan);
+  // Chunks of at most `share` of the `left` rows: of resident prompts, oldest first, then of new
+  // ones. Returns whether every resident prompt that it came to got rows.
+  bool add_oldest(StepPlan& plan, int32_t budget, int32_t share, int32_t& left);
+  // Chunks of the prompts with the fewest rows to go, new ones too if `may_admit`.
+  void add_shortest(StepPlan& plan, int32_t budget, bool may_admit, int32_t& left);
+  // The shortest that waits, or the oldest when enough have overtaken that. -1: nobody waits.
+  int32_t next_by_size();
+  // Whether a sequence that waits (or -1: nobody) can be admitted. Looks it up in the prefix cache.
+  bool fits(int32_t index);
+  // Rows that the sequence which was just found to fit has to compute.
+  int32_t new_rows(int32_t index) const;
+  // Moves it to the resident sequences. It begins behind what the prefix cache knows of it.
+  Sequence& admit(StepPlan& plan, int32_t index);
+  // Admits it with a chunk of its prompt, if there is room for one in the step.
+  bool admit_chunk(StepPlan& plan, int32_t index, int32_t budget, int32_t share, int32_t& left);
   void preempt(StepPlan& plan, Sequence& s);
   // Makes room for one more slot of resident `index`: takes blocks from the youngest sequences
   // after it that no uncommitted plan computes, then from itself when it is the last. Returns
@@ -153,16 +166,13 @@ class Scheduler {
   // Rows of the next chunk of a prompt, of which [begin, end) is left. A chunk size of the schedule
   // counts all rows of the step.
   int32_t chunk(int32_t begin, int32_t end, int32_t budget, int32_t left) const;
-  // Adds an entry; the blocks exist.
+  // Adds rows to the sequence's entry, or such an entry; the blocks exist.
   void emit(StepPlan& plan, Sequence& s, int32_t rows);
   // Leaves the full blocks of what is computed in the prefix cache.
   void remember(Sequence& s);
   // Blocks that a resident prompt has yet to take.
   int32_t owed_blocks(const Sequence& s) const;
   void insert_waiting(Sequence& s);
-  // The head of the queue, or -1 when nobody waits.
-  int32_t head_of_queue();
-  void pop_head();
   int32_t index_of(const Sequence& s) const { return static_cast<int32_t>(&s - sequences_.data()); }
   // Ends a sequence; its index is free when no plan computes it.
   void drop(Sequence& s);
@@ -172,26 +182,13 @@ class Scheduler {
   std::vector<Sequence> sequences_;  // by index
   std::vector<int32_t> free_indices_;
   std::unordered_map<int64_t, int32_t> index_of_;
-  // One that waits. A sequence that is removed leaves its entry, which is skipped when it comes to
-  // the head.
-  struct Waiting {
-    int32_t priority;
-    int64_t arrival;
-    int32_t sequence;
-    // Whether it comes after the other: the heap's top is the head of the queue.
-    bool operator<(const Waiting& other) const {
-      return std::tie(priority, arrival) > std::tie(other.priority, other.arrival);
-    }
-  };
-  bool still_waits(const Waiting& entry) const;
-  void forget_stale_entries();
-
-  std::vector<Waiting> waiting_;  // a heap
+  WaitingQueue queue_;
   std::vector<int32_t> running_;  // slots, oldest first
-  int32_t num_running_ = 0, num_waiting_ = 0;
-  int32_t promised_ = 0;          // blocks that resident prompts have yet to take
-  std::vector<int32_t> matched_;  // cached blocks of the head of the queue
-  size_t victim_end_ = 0;         // residents from here on are in flight or gone
+  int32_t num_running_ = 0;
+  int32_t promised_ = 0;           // blocks that resident prompts have yet to take
+  std::vector<int32_t> matched_;   // cached blocks of the sequence that was found to fit
+  std::vector<int32_t> shortest_;  // resident prompts in their order by size
+  size_t victim_end_ = 0;          // residents from here on are in flight or gone
   int64_t arrivals_ = 0, last_plan_ = 0, last_commit_ = 0;
 };
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <map>
+#include <set>
 
 #include "base/error.h"
 #include "support/count_allocations.h"
@@ -42,10 +44,81 @@ TEST(Sarathi, DecodesNeverWaitForPrompts) {
   scheduler->add({.id = 1, .tokens = 10});
   scheduler->add({.id = 2, .tokens = 100});
   scheduler->add({.id = 3, .tokens = 20});
-  EXPECT_EQ(step(*scheduler), (Rows{{1, 10}, {2, 54}}));
-  EXPECT_EQ(step(*scheduler), (Rows{{1, 1}, {2, 46}, {3, 17}}));
-  EXPECT_EQ(step(*scheduler), (Rows{{1, 1}, {2, 1}, {3, 3}}));
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 10}, {2, 34}, {3, 20}}));
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 1}, {3, 1}, {2, 62}}));
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 1}, {3, 1}, {2, 4}}));
   EXPECT_EQ(step(*scheduler), (Rows{{1, 1}, {2, 1}, {3, 1}}));
+}
+
+// The steps until each of the sequences has its first token.
+std::map<int64_t, int> first_tokens(Scheduler& scheduler, std::set<int64_t> ids) {
+  std::map<int64_t, int> steps;
+  StepPlan plan;
+  for (int i = 1; !ids.empty(); ++i) {
+    scheduler.plan(1 << 20, plan);
+    std::vector<StepResult> results;
+    for (const StepEntry& e : plan.entries) {
+      results.push_back({.new_tokens = e.samples, .finished = e.samples});
+      if (e.samples && ids.erase(e.id)) steps[e.id] = i;
+    }
+    scheduler.commit(plan, results);
+    EXPECT_EQ(scheduler.check_integrity(), "");
+  }
+  return steps;
+}
+
+TEST(Sarathi, AShortPromptDoesNotWaitForLongOnes) {
+  BlockPool pool(1000, 32);
+  const auto scheduler = make_scheduler(options(64, 16, 2000), pool);
+  for (int id = 1; id <= 8; ++id) scheduler->add({.id = id, .tokens = 640});
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 64}}));
+  scheduler->add({.id = 9, .tokens = 20});
+  // The oldest has half of the step, the shortest is next, and what it leaves is the oldest's
+  // again.
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 44}, {9, 20}}));
+}
+
+TEST(Sarathi, AShortPromptDoesNotWaitForTheMemoryOfLongOnes) {
+  BlockPool pool(50, 32);  // two of the long ones
+  const auto scheduler = make_scheduler(options(64, 16, 1000), pool);
+  for (int id = 1; id <= 4; ++id) scheduler->add({.id = id, .tokens = 640});
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 64}}));
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 64}}));
+  scheduler->add({.id = 9, .tokens = 20});
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 44}, {9, 20}}));
+}
+
+TEST(Sarathi, ALongPromptHasHalfOfEveryStepBesideAnyNumberOfShortOnes) {
+  BlockPool pool(1000, 32);
+  const auto scheduler = make_scheduler(options(64, 16, 1000), pool);
+  scheduler->add({.id = 1, .tokens = 640});
+  for (int id = 2; id < 200; ++id) scheduler->add({.id = id, .tokens = 32});
+  // 32 rows in each, and in the last the other 32 too, since it is as short as the others then.
+  EXPECT_EQ(first_tokens(*scheduler, {1})[1], 19);
+}
+
+TEST(Sarathi, WhoWaitsForMemoryIsOvertakenByNoMoreThanItsOwnBlocks) {
+  BlockPool pool(50, 32);
+  const auto scheduler = make_scheduler(options(1024, 64, 1600), pool);
+  scheduler->add({.id = 1, .tokens = 32 * 20});
+  scheduler->add({.id = 2, .tokens = 32 * 35});  // does not fit beside it
+  for (int id = 3; id < 200; ++id) scheduler->add({.id = id, .tokens = 32});
+  StepPlan plan;
+  scheduler->plan(1 << 20, plan);
+  std::vector<int64_t> overtakers;
+  for (int i = 0; i < 10; ++i) {
+    std::vector<StepResult> results;
+    for (const StepEntry& e : plan.entries) {
+      if (e.id > 2) overtakers.push_back(e.id);
+      results.push_back({.new_tokens = e.samples, .finished = e.id > 2});  // 1 stays
+    }
+    scheduler->commit(plan, results);
+    EXPECT_EQ(scheduler->check_integrity(), "");
+    scheduler->plan(1 << 20, plan);
+  }
+  EXPECT_EQ(overtakers.size(), 35u);
+  scheduler->commit(plan, std::vector<StepResult>{{.new_tokens = 1, .finished = true}});
+  EXPECT_EQ(step(*scheduler).front().first, 2);
 }
 
 TEST(Sarathi, LaterChunksMayBeInFlightButNoUnknownToken) {
@@ -92,11 +165,13 @@ TEST(Sarathi, TheHeadOfTheQueueWaitsForItsWholePromptAboveTheWatermark) {
   const auto scheduler = make_scheduler(options(512, 8, 6400), pool);
   scheduler->add({.id = 1, .tokens = 32 * 10});
   scheduler->add({.id = 2, .tokens = 32 * 189});
-  scheduler->add({.id = 3, .tokens = 1});
+  scheduler->add({.id = 3, .tokens = 32 * 189});
   EXPECT_EQ(step(*scheduler), (Rows{{1, 320}}));  // 189 blocks + 2 do not fit into 190
-  EXPECT_EQ(scheduler->num_waiting(), 2);         // and nobody overtakes
+  EXPECT_EQ(scheduler->num_waiting(), 2);         // and nobody of its size overtakes
   scheduler->remove(2);
-  EXPECT_EQ(step(*scheduler), (Rows{{1, 1}, {3, 1}}));
+  scheduler->remove(3);
+  scheduler->add({.id = 4, .tokens = 1});
+  EXPECT_EQ(step(*scheduler), (Rows{{1, 1}, {4, 1}}));
 }
 
 TEST(Sarathi, BlocksPromisedToAResidentPromptAreNotGivenTwice) {

@@ -1,0 +1,51 @@
+#include "scheduler/waiting_queue.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace invar {
+
+void WaitingQueue::add(int32_t sequence, int32_t priority, int32_t rows, int64_t arrival) {
+  if (std::ssize(tickets_) <= sequence) tickets_.resize(static_cast<size_t>(sequence) + 1, 0);
+  CHECK(tickets_[sequence] == 0, "a sequence that waits already");
+  tickets_[sequence] = ++last_ticket_;
+  ++size_;
+  by_age_.push_back({{priority, 0, arrival}, last_ticket_, sequence});
+  std::push_heap(by_age_.begin(), by_age_.end());
+  by_size_.push_back({{priority, rows, arrival}, last_ticket_, sequence});
+  std::push_heap(by_size_.begin(), by_size_.end());
+}
+
+void WaitingQueue::remove(int32_t sequence) {
+  CHECK(tickets_[sequence] != 0, "a sequence that does not wait");
+  tickets_[sequence] = 0;
+  --size_;
+  forget_stale(by_age_);
+  forget_stale(by_size_);
+}
+
+int32_t WaitingQueue::oldest() {
+  return head(by_age_);
+}
+
+int32_t WaitingQueue::shortest() {
+  return head(by_size_);
+}
+
+int32_t WaitingQueue::head(Heap& heap) {
+  while (!heap.empty() && is_stale(heap.front())) {
+    std::pop_heap(heap.begin(), heap.end());
+    heap.pop_back();
+  }
+  return heap.empty() ? -1 : heap.front().sequence;
+}
+
+// When they are more than the rest, so that each costs its removal once.
+void WaitingQueue::forget_stale(Heap& heap) {
+  if (std::ssize(heap) <= 2 * int64_t{size_} + 64) return;
+  std::erase_if(heap, [&](const Entry& entry) { return is_stale(entry); });
+  std::make_heap(heap.begin(), heap.end());
+}
+
+}  // namespace invar

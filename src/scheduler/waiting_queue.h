@@ -1,0 +1,45 @@
+// The sequences that wait for a place among the residents, in two orders: by age and by size.
+#pragma once
+
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+namespace invar {
+
+// A sequence that leaves keeps its entries until they come to the head or outnumber the others, so
+// that leaving takes as long however many wait.
+class WaitingQueue {
+ public:
+  // `sequence` is a small number that names it. `rows` is what it has to compute, `arrival` differs
+  // from that of all others.
+  void add(int32_t sequence, int32_t priority, int32_t rows, int64_t arrival);
+  void remove(int32_t sequence);
+
+  int32_t size() const { return size_; }
+  // The most urgent (smallest priority), and of those the oldest or the one of the fewest rows; -1
+  // when nobody waits.
+  int32_t oldest();
+  int32_t shortest();
+
+ private:
+  struct Entry {
+    std::tuple<int32_t, int32_t, int64_t> order;  // priority, 0 or rows, arrival
+    int64_t ticket;
+    int32_t sequence;
+    // Whether it comes after the other: the heap's top is the head.
+    bool operator<(const Entry& other) const { return order > other.order; }
+  };
+  using Heap = std::vector<Entry>;
+
+  bool is_stale(const Entry& entry) const { return tickets_[entry.sequence] != entry.ticket; }
+  int32_t head(Heap& heap);
+  void forget_stale(Heap& heap);
+
+  Heap by_age_, by_size_;
+  std::vector<int64_t> tickets_;  // by sequence: of its valid entries; 0: it does not wait
+  int64_t last_ticket_ = 0;
+  int32_t size_ = 0;
+};
+
+}  // namespace invar
