@@ -6,6 +6,7 @@
 #include <sched.h>
 
 #include <exception>
+#include <mutex>
 #include <system_error>
 
 #include "base/check.h"
@@ -29,6 +30,21 @@ void wait_while(const std::atomic<uint32_t>& value, uint32_t old, bool may_spin)
     }
   while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
 }
+
+// Of the exceptions that shares throw, the lowest share's.
+struct FirstThrown {
+  std::mutex mutex;
+  int share = 0;
+  std::exception_ptr exception;
+
+  // Of the handler of share `index`.
+  void take(int index) {
+    const std::lock_guard lock(mutex);
+    if (exception && share < index) return;
+    share = index;
+    exception = std::current_exception();
+  }
+};
 
 // Begins a last round in which every worker returns.
 void begin_last_round(std::atomic<bool>& stopping, std::atomic<uint32_t>& round) {
@@ -146,26 +162,27 @@ void ThreadPool::run(FunctionRef<void(Part)> work) {
     work(Part{0, 1});
     return;
   }
-  work_ = &work;
+  FirstThrown thrown;
+  const auto guarded = [&](Part part) {
+    try {
+      work(part);
+    } catch (...) {
+      thrown.take(part.index);
+    }
+  };
+  FunctionRef<void(Part)> shares(guarded);
+  work_ = &shares;
   remaining_.store(static_cast<uint32_t>(size()), std::memory_order_relaxed);
   const uint32_t round = round_.fetch_add(1, std::memory_order_release) + 1;
   round_.notify_all();
   compute(0, round);
   for (uint32_t left; (left = remaining_.load(std::memory_order_acquire)) != 0;)
     wait_while(remaining_, left, may_spin_);
+  if (thrown.exception) std::rethrow_exception(thrown.exception);
 }
 
 void run_or_throw(ThreadPool& pool, FunctionRef<void(Part)> work) {
-  std::vector<std::exception_ptr> thrown(pool.size());
-  pool.run([&](Part part) {
-    try {
-      work(part);
-    } catch (...) {
-      thrown[part.index] = std::current_exception();
-    }
-  });
-  for (const std::exception_ptr& exception : thrown)
-    if (exception) std::rethrow_exception(exception);
+  pool.run(work);
 }
 
 }  // namespace invar

@@ -50,8 +50,8 @@ class ThreadPool {
   void pin_caller() const;
 
   // Calls work(Part{i, size()}) for every i, each once, and returns when all are done. No
-  // allocation. Not reentrant: `work` must not call run on the same pool. Exceptions must not leave
-  // `work`.
+  // allocation. Not reentrant: `work` must not call run on the same pool. What shares throw, the
+  // exception of the lowest one, is thrown here when all have ended.
   void run(FunctionRef<void(Part)> work);
 
   // Pins the calling thread, and threads that it starts later, to a core of usable_cores().
@@ -79,8 +79,8 @@ class ThreadPool {
       workers_;  // last: its threads use everything above until they are joined
 };
 
-// pool.run(work) for work that may throw: the exception of the lowest share that threw is thrown
-// here when all shares have ended.
+// pool.run(work), where a reader is to know
+// that work may throw.
 void run_or_throw(ThreadPool& pool, FunctionRef<void(Part)> work);
 
 // Sets flush-to-zero and denormals-are-zero on this thread for its lifetime (numerics 0), restores

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <new>
+#include <stdexcept>
 #include <thread>
 
 namespace invar {
@@ -14,6 +16,32 @@ TEST(ThreadPool, EveryShareRunsOncePerRound) {
     std::vector<int> seen(threads, 0);
     for (int round = 0; round < 200; ++round) pool.run([&](Part p) { seen[p.index] += p.count; });
     for (const int count : seen) EXPECT_EQ(count, 200 * threads);
+  }
+}
+
+TEST(ThreadPool, WhatAShareThrowsReachesTheCaller) {
+  for (const int threads : {1, 2, 8}) {
+    ThreadPool pool(threads);
+    for (const int thrower : {0, threads / 2, threads - 1}) {
+      std::vector<int> seen(threads, 0);
+      const auto work = [&](Part p) {
+        ++seen[p.index];
+        if (p.index == threads - 1) throw std::runtime_error("the last");
+        if (p.index == thrower) throw std::bad_alloc();
+      };
+      // Of several the lowest share's, when all have ended.
+      if (thrower == threads - 1)
+        EXPECT_THROW(pool.run(work), std::runtime_error);
+      else
+        EXPECT_THROW(pool.run(work), std::bad_alloc);
+      if (threads > 1) {  // a pool of one has no other share
+        EXPECT_EQ(seen, std::vector<int>(threads, 1));
+      }
+      // The next run knows nothing of it.
+      std::fill(seen.begin(), seen.end(), 0);
+      EXPECT_NO_THROW(pool.run([&](Part p) { ++seen[p.index]; }));
+      EXPECT_EQ(seen, std::vector<int>(threads, 1));
+    }
   }
 }
 

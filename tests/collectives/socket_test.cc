@@ -124,5 +124,42 @@ TEST(SocketGroup, SaysThatAPeerHasGone) {
   close(fds[0][1]);
 }
 
+// A rank that fails leaves, whichever it is, and those that hear of it fail and leave too.
+TEST(SocketGroup, OneThatLeavesEndsTheWaitOfAll) {
+  for (const int size : {2, 4, 8})
+    for (int leaver = 0; leaver < size; ++leaver) {
+      const auto failed = over_sockets(size, [&](Group& group, int rank) -> std::vector<float> {
+        group.barrier();
+        try {
+          if (rank == leaver) throw Error("a device");
+          group.barrier();
+        } catch (const Error&) {
+          group.leave();
+          return {1};
+        }
+        return {0};
+      });
+      for (int rank = 0; rank < size; ++rank)
+        EXPECT_EQ(failed[rank], std::vector<float>{1}) << size << " ranks, " << leaver << " left";
+    }
+}
+
+// In one process they are told otherwise that a step has failed; here they must not wait.
+TEST(InprocGroup, OneThatLeavesEndsTheWaitOfAll) {
+  for (const int size : {2, 4, 8})
+    for (int leaver = 0; leaver < size; ++leaver) {
+      const auto ended = on_threads(make_inproc_groups(size), [&](Group& group, int rank) {
+        group.barrier();
+        if (rank == leaver) {
+          group.leave();
+        } else {
+          for (int i = 0; i < 3; ++i) reduce_and_gather(group, rank);
+        }
+        return std::vector<float>{1};
+      });
+      EXPECT_EQ(std::ssize(ended), size);
+    }
+}
+
 }  // namespace
 }  // namespace invar
