@@ -150,6 +150,7 @@ json::Array tools_of(const json::Value& tools) {
     if (const json::Value* text = tool.find("description"); text && !text->is_null())
       function.set("description", *text);
     function.set("parameters", member(tool, "input_schema"));
+    if (const json::Value* strict = tool.find("strict")) function.set("strict", *strict);
     all.push_back(json::Object{{"type", "function"}, {"function", std::move(function)}});
   }
   return all;
@@ -164,6 +165,15 @@ json::Value choice_of(const json::Value& choice) {
                json::excerpt(choice));
   return json::Object{{"type", "function"},
                       {"function", json::Object{{"name", member(choice, "name")}}}};
+}
+
+void set_choice(const json::Value& choice, json::Value& chat) {
+  chat.set("tool_choice", choice_of(choice));
+  const json::Value* one = choice.find("disable_parallel_tool_use");
+  if (!one || one->is_null()) return;
+  if (!one->is_bool())
+    fail_usage("expected disable_parallel_tool_use as true or false, found {}", one->type_name());
+  chat.set("parallel_tool_calls", !one->as_bool());
 }
 
 // {"type": "json_schema", "schema": {...}}
@@ -195,7 +205,7 @@ bool translate(const std::string& key, const json::Value& value, json::Value& ch
   else if (key == "tools")
     chat.set(key, tools_of(value));
   else if (key == "tool_choice")
-    chat.set(key, choice_of(value));
+    set_choice(value, chat);
   else if (key == "output_format")
     chat.set("response_format", format_of(value));
   else if (key == "output_config" && value.is_object())

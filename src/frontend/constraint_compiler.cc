@@ -29,9 +29,22 @@ grammar::Language schema_of(const json::Value& value) {
   return grammar::json_schema_language(json::parse(value.as_string(), "the JSON schema"));
 }
 
+// Of form_of_calls.
+grammar::Language calls_of(const json::Value& value) {
+  const json::Value *call = value.find("call"), *open = value.find("open"),
+                    *close = value.find("close"), *once = value.find("once");
+  if (!call || !open || !open->is_string() || !close || !close->is_string() || !once ||
+      !once->is_bool())
+    fail_usage("expected calls with call, open, close and once, found {}", json::excerpt(value));
+  if (open->as_string().empty()) return grammar::bare_call_language(*call);
+  return grammar::marked_calls_language(*call, {open->as_string(), close->as_string()},
+                                        once->as_bool());
+}
+
 grammar::Language language_of(const std::string& kind, const json::Value& value) {
   if (kind == "choice") return choice_of(value);
   if (kind == "json") return schema_of(value);
+  if (kind == "calls") return calls_of(value);
   if (kind == "json_object" && value.is_bool() && value.as_bool())
     return grammar::json_object_language();
   if (kind == "grammar" && value.is_string()) return grammar::gbnf_language(value.as_string());

@@ -67,6 +67,7 @@ struct Request {
   bool echo = false;                                // the prompt before the answer
   ToolFormat tools = ToolFormat::none;              // how calls are found in the answer
   std::string tool;                                 // whose arguments the answer is
+  bool parallel_calls = true;                       // whether it may have more than one call
   // Of /v1/responses, which repeats them.
   json::Value asked_tools, asked_choice, asked_previous;
   bool logits_hash = true;    // of each choice

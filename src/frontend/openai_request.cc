@@ -358,12 +358,31 @@ class Reader {
     for (const char* kind : {"regex", "choice", "json", "grammar"})
       if (const json::Value* v = find((std::string("guided_") + kind).c_str())) what.set(kind, *v);
     if (const json::Value* v = find("response_format")) read_response_format(*v, what);
+    if (what.is_null()) hold_calls(request);
     if (context_.constraints && !what.is_null())
       request.text.constraint = context_.constraints->compile(what);
   }
 
+  // An answer that may have calls among its text, where it matters which: of strict tools, or not
+  // more than one where the format can have several.
+  void hold_calls(Request& request) const {
+    const ToolFormat format = request.tools;
+    if (format != ToolFormat::tagged && format != ToolFormat::bare) return;
+    const bool once = !request.parallel_calls && format == ToolFormat::tagged;
+    const json::Value& tools = *find("tools");
+    if (!once && !has_strict(tools)) return;
+    const auto mark = context_.tokenizer->id_of(opening_mark(format));
+    if (mark && context_.tokenizer->is_special(*mark))
+      fail_usage(
+          "strict tools and parallel_tool_calls false need a tokenizer in which {} is text, found "
+          "one in which it is special: ask for tool_choice required or a function",
+          opening_mark(format));
+    request.form = form_of_calls(tools, format, once);
+  }
+
   // "none", "auto", "required" or {"type": "function", "function": {"name": ...}}
   void read_tool_choice(Request& request) const {
+    request.parallel_calls = read_flag("parallel_tool_calls", true);
     const json::Value* tools = find("tools");
     const json::Value* choice = find("tool_choice");
     const std::string word = choice && choice->is_string() ? choice->as_string() : "auto";

@@ -98,7 +98,7 @@ json::Value chat_tools_of(const json::Value& tools) {
       fail_usage("expected tools of type function with a name, found {}", json::excerpt(tool));
     json::Value function = json::Object();
     for (const auto& [key, value] : tool.as_object())
-      if (key != "type" && key != "strict" && !value.is_null()) function.set(key, value);
+      if (key != "type" && !value.is_null()) function.set(key, value);
     all.push_back(json::Object{{"type", "function"}, {"function", std::move(function)}});
   }
   return all;
@@ -169,7 +169,7 @@ json::Value response_of(const Request& request, const TextAnswer* answer,
   for (size_t i = 0; answer && i < items.size(); ++i)
     output.push_back(item_of(head, items, i, status));
   body.set("output", std::move(output));
-  body.set("parallel_tool_calls", true);
+  body.set("parallel_tool_calls", request.parallel_calls);
   body.set("previous_response_id", request.asked_previous);
   body.set("temperature", p.temperature);
   body.set("tool_choice", request.asked_choice.is_null() ? "auto" : request.asked_choice);
@@ -204,7 +204,10 @@ json::Value chat_body_of(const json::Value& body, const json::Array* earlier) {
     if (key == "input" || key == "instructions" || key == "previous_response_id" ||
         value.is_null() || find_field(kRefused, key))
       continue;
-    if (key == "tools") {
+    if (key == "store") {
+      if (!value.is_bool())
+        fail_usage("expected store as true or false, found {}", value.type_name());
+    } else if (key == "tools") {
       if (!is_empty) chat.set(key, chat_tools_of(value));
     } else if (key == "max_output_tokens")
       chat.set("max_tokens", value);

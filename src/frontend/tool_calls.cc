@@ -49,14 +49,22 @@ json::Value moved(const json::Value& schema, const std::string& place) {
   return members;
 }
 
-// A call of the tool, as the schema at `place` of a larger one.
-json::Value schema_of_call(const json::Value& function, const std::string& place) {
-  const json::Value properties = json::Object{
-      {"name", json::Object{{"const", function.find("name")->as_string()}}},
-      {"parameters", moved(parameters_of(function), place + "/properties/parameters")}};
-  return json::Object{{"type", "object"},
-                      {"properties", properties},
-                      {"required", json::Array{"name", "parameters"}}};
+// A call of the tool, as the schema at `place` of a larger one. `key`: how it names arguments that
+// are of the schema `arguments`.
+json::Value schema_of_call(const json::Value& function, const json::Value& arguments,
+                           const std::string& key, const std::string& place) {
+  const json::Value properties =
+      json::Object{{"name", json::Object{{"const", function.find("name")->as_string()}}},
+                   {key, moved(arguments, place + "/properties/" + key)}};
+  return json::Object{
+      {"type", "object"}, {"properties", properties}, {"required", json::Array{"name", key}}};
+}
+
+bool is_strict(const json::Value& function) {
+  const json::Value* strict = function.find("strict");
+  if (strict && !strict->is_null() && !strict->is_bool())
+    fail_usage("expected strict of a tool as true or false, found {}", strict->type_name());
+  return strict && *strict == json::Value(true);
 }
 
 // {"name": ..., "arguments" or "parameters": {...}}
@@ -95,11 +103,39 @@ json::Value form_of_call(const json::Value& tools, const std::string& name) {
     const json::Value& function = function_of(tool);
     if (function.find("name")->as_string() == name)
       return json::Object{{"json", parameters_of(function)}};
-    calls.push_back(schema_of_call(function, fmt::format("/anyOf/{}", calls.size())));
+    calls.push_back(schema_of_call(function, parameters_of(function), "parameters",
+                                   fmt::format("/anyOf/{}", calls.size())));
   }
   if (!name.empty()) fail_usage("tool_choice names {}, which is no tool", json::quoted(name));
   if (calls.empty()) fail_usage("tool_choice asks for a call and there are no tools");
   return json::Object{{"json", json::Object{{"anyOf", std::move(calls)}}}};
+}
+
+bool has_strict(const json::Value& tools) {
+  return std::ranges::any_of(tools.as_array(),
+                             [](const json::Value& tool) { return is_strict(function_of(tool)); });
+}
+
+std::string_view opening_mark(ToolFormat format) {
+  return format == ToolFormat::tagged ? kOpen : std::string_view();
+}
+
+json::Value form_of_calls(const json::Value& tools, ToolFormat format, bool once) {
+  const bool is_tagged = format == ToolFormat::tagged;
+  const char* key = is_tagged ? "arguments" : "parameters";
+  json::Array calls;
+  for (const json::Value& tool : tools.as_array()) {
+    const json::Value& function = function_of(tool);
+    const json::Value arguments = is_strict(function)
+                                      ? parameters_of(function)
+                                      : json::Value(json::Object{{"type", "object"}});
+    calls.push_back(
+        schema_of_call(function, arguments, key, fmt::format("/anyOf/{}", calls.size())));
+  }
+  return json::Object{{"calls", json::Object{{"open", std::string(opening_mark(format))},
+                                             {"close", std::string(is_tagged ? kClose : "")},
+                                             {"once", once},
+                                             {"call", json::Object{{"anyOf", std::move(calls)}}}}}};
 }
 
 void ToolCallReader::push(std::string_view piece, std::string& content,

@@ -31,6 +31,14 @@ ToolFormat tool_format_of(std::string_view chat_template);
 // such tool.
 json::Value form_of_call(const json::Value& tools, const std::string& name);
 
+// The form of an answer that may have calls among its text, as `format` (tagged or bare) writes
+// them: arguments are held to the schemas of the tools that say "strict" and are any objects of the
+// others. `once`: the first call ends the answer. Throws UsageError where a tool is none.
+json::Value form_of_calls(const json::Value& tools, ToolFormat format, bool once);
+bool has_strict(const json::Value& tools);
+// What stands before a call.
+std::string_view opening_mark(ToolFormat format);
+
 // Parts text that arrives in pieces into calls and what is said beside them. What looks like a call
 // and is none stays text.
 class ToolCallReader {

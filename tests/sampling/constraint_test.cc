@@ -395,5 +395,63 @@ TEST(Constraint, CountersShareMasks) {
   EXPECT_TRUE(is_allowed(constraint, state, '"'));
 }
 
+const char* kCall = R"({"type": "object", "properties": {"name": {"const": "f"},
+  "arguments": {"type": "object", "properties": {"days": {"type": "integer"}},
+                "required": ["days"], "additionalProperties": false}},
+  "required": ["name", "arguments"]})";
+const std::string kGood = R"({"name": "f", "arguments": {"days": 3}})",
+                  kBad = R"({"name": "f", "arguments": {"days": "x"}})";
+
+bool calls(bool once, std::string_view text) {
+  static const json::Value schema = json::parse(kCall, "test");
+  Constraint constraint(grammar::marked_calls_language(schema, {"<call>", "</call>"}, once),
+                        tokens());
+  return matches(constraint, text);
+}
+
+TEST(Constraint, CallsAmongText) {
+  const std::string good = "<call>" + kGood + "</call>", bad = "<call>" + kBad + "</call>";
+  for (const bool once : {false, true}) {
+    for (const char* text : {"", "x", "a < b <c> <ca <<call </call>", "<", "<call", "\xff", "{"})
+      EXPECT_TRUE(calls(once, text)) << text;
+    EXPECT_TRUE(calls(once, good));
+    EXPECT_TRUE(calls(once, "so <<ca" + good));
+    EXPECT_TRUE(calls(once, "<call>\n" + kGood + "\n</call>"));
+    // Behind the mark a call comes, and it is the schema's.
+    EXPECT_FALSE(calls(once, "<call>x"));
+    EXPECT_FALSE(calls(once, "<call>"));
+    EXPECT_FALSE(calls(once, bad));
+    EXPECT_FALSE(calls(once, "<call>" + kGood + "x"));
+    EXPECT_EQ(calls(once, good + " and then"), !once);
+    EXPECT_EQ(calls(once, good + good), !once);
+    EXPECT_FALSE(calls(once, good + bad));
+  }
+  std::string many;
+  for (int i = 0; i < 200; ++i) many += "<c" + good;  // more than rules may lie in one another
+  EXPECT_TRUE(calls(false, many));
+}
+
+TEST(Constraint, ACallOrText) {
+  Constraint constraint(grammar::bare_call_language(json::parse(kCall, "test")), tokens());
+  for (const std::string& text : {std::string(), std::string("x {"), std::string(" <b>"), kGood,
+                                  "\n" + kGood, kGood + "\n", std::string("<")})
+    EXPECT_TRUE(matches(constraint, text)) << text;
+  for (const std::string& text : {kBad, kGood + "x", " " + kBad, std::string("{"),
+                                  "<|python_tag|>" + kBad, std::string("{}")})
+    EXPECT_FALSE(matches(constraint, text)) << text;
+}
+
+TEST(Constraint, AMarkThatBeginsWithinItselfIsRefused) {
+  const json::Value schema = json::parse(kCall, "test");
+  EXPECT_TRUE(has(failure([&] {
+                    grammar::marked_calls_language(schema, {"[[", "]]"}, true);
+                  }),
+                  "first byte"));
+  EXPECT_TRUE(has(failure([&] {
+                    grammar::marked_calls_language(schema, {"", "]]"}, true);
+                  }),
+                  "mark"));
+}
+
 }  // namespace
 }  // namespace invar

@@ -29,7 +29,21 @@ Language gbnf_language(std::string_view grammar);
 // their order. Between tokens there may be a space, or a newline and up to 16 spaces.
 Language json_schema_language(const json::Value& schema);
 
+// The same within another language, which it need not outlive.
+Language::Expr add_json_schema(Language& language, const json::Value& schema);
+
 // Any JSON object.
 Language json_object_language();
+
+// What stands around a call of a tool, as in <tool_call>{...}</tool_call>.
+struct CallMarks {
+  std::string open, close;
+};
+// Text among which calls of tools, JSON of `schema`, may stand between the marks; `once`: the first
+// call ends it. Wherever the text has the opening mark, a call follows. Throws UsageError for a
+// mark whose first byte stands in it twice.
+Language marked_calls_language(const json::Value& schema, const CallMarks& marks, bool once);
+// Text, or a call and nothing else: what begins like an object is one.
+Language bare_call_language(const json::Value& schema);
 
 }  // namespace invar::grammar

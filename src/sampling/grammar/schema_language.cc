@@ -252,14 +252,17 @@ class Builder : public SchemaCompiler {
 
 }  // namespace
 
-Language json_schema_language(const Value& schema) {
+Expr add_json_schema(Language& language, const Value& schema) {
   const size_t bytes = json::dump(schema).size();
   if (bytes > kMaxBytes)
     fail_usage("the JSON schema is too large: expected at most {} bytes, found {}", kMaxBytes,
                bytes);
+  return Builder(language, schema).build();
+}
+
+Language json_schema_language(const Value& schema) {
   Language language;
-  Builder builder(language, schema);
-  language.finish(builder.build());
+  language.finish(add_json_schema(language, schema));
   return language;
 }
 
