@@ -76,8 +76,8 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
       http_(
           options.http, [this](const HttpRequest& request) { return gate(request); },
           [this](std::shared_ptr<Exchange> exchange) { handle(exchange); },
-          [](int status, const std::string& sentence) {
-            return error_reply({.status = status, .message = sentence});
+          [](int status, const std::string& sentence, const std::string& path) {
+            return error_reply({.status = status, .message = sentence}, path);
           }),
       answers_(
           backend, [this](std::function<void()> task) { http_.post(std::move(task)); },
@@ -205,25 +205,6 @@ const Server::Route* Server::find_route(const HttpRequest& request, HttpReply& o
       request.path);
   otherwise.headers.emplace_back("Allow", allowed);
   return nullptr;
-}
-
-void Server::health(std::shared_ptr<Exchange> exchange) {
-  exchange->reply({.type = "text/plain"});
-}
-
-void Server::version(std::shared_ptr<Exchange> exchange) {
-  const BackendFacts facts = backend_.facts();
-  exchange->reply({.body = json::dump(json::Object{{"version", INVAR_VERSION},
-                                                   {"identity", facts.identity},
-                                                   {"weights", to_hex(facts.weights)},
-                                                   {"instruction_set", facts.instruction_set}})});
-}
-
-void Server::metrics(std::shared_ptr<Exchange> exchange) {
-  exchange->reply({.type = "text/plain; version=0.0.4; charset=utf-8",
-                   .body = answers_.metrics.text(model_.names.front(), backend_.facts(),
-                                                 backend_.stats(), answers_.steps.totals(),
-                                                 http_.counts().connections, answers_.size())});
 }
 
 void Server::reply_later(Worker& worker, std::shared_ptr<Exchange> exchange,

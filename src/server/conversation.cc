@@ -19,6 +19,13 @@ std::optional<std::string> previous_of(const JournalEntry& entry) {
   return id->as_string();
 }
 
+// Whether later responses may go on from this one: not if it asked for "store": false.
+bool is_stored(const JournalEntry& entry) {
+  const json::Value body = parse_body(entry.request);
+  const json::Value* store = body.find("store");
+  return !store || *store != json::Value(false);
+}
+
 }  // namespace
 
 // On the worker. Throws ApiError where there is no such response or it did not end well.
@@ -30,7 +37,8 @@ std::optional<std::string> Server::earlier_items(const JournalEntry& entry) cons
     throw ApiError{400, "previous_response_id needs a server with a journal (--journal)", "",
                    field};
   const std::optional<JournalLine> line = journal_->find(*id);
-  if (!line || line->entry.endpoint != "/v1/responses" || !belongs_to(entry.owner, line->entry))
+  if (!line || line->entry.endpoint != "/v1/responses" || !belongs_to(entry.owner, line->entry) ||
+      !is_stored(line->entry))
     throw ApiError{400, fmt::format("there is no response {}", json::quoted(*id)),
                    "previous_response_not_found", field};
   auto items = journal_->find_conversation(*id);
@@ -55,8 +63,8 @@ std::optional<std::string> Server::earlier_items_if_there(const JournalEntry& en
 // When a response has ended: what a later one can go on from.
 void Server::keep_conversation(const Answering& answering) {
   const json::Value* output = answering.output();
-  if (!journal_ || !output) return;
   const Admitted& admitted = answering.admitted();
+  if (!journal_ || !output || !is_stored(admitted.entry)) return;
   json::Array items;
   if (!admitted.request.asked_previous.is_null()) {
     if (!admitted.earlier) return;

@@ -91,7 +91,8 @@ class HttpServer {
   // Sees a request whose body is still to be read, and refuses it or lets it come.
   using Gate = std::function<std::optional<HttpReply>(const HttpRequest&)>;
   // Makes the reply to what never becomes a request: (status, sentence).
-  using Refusal = std::function<HttpReply(int, const std::string&)>;
+  using Refusal =
+      std::function<HttpReply(int status, const std::string& sentence, const std::string& path)>;
 
   // Listens. Throws Error when the address cannot be had.
   HttpServer(const HttpOptions& options, Gate gate, Handler handler, Refusal refusal);

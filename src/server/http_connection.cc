@@ -4,16 +4,15 @@
 #include <poll.h>
 
 #include <boost/asio.hpp>
-#include <boost/beast/http/status.hpp>
 #include <optional>
 
+#include "http_head.h"
 #include "http_parser.h"
 #include "http_stream.h"
 
 namespace invar::server {
 
 namespace asio = boost::asio;
-namespace http = boost::beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
 using std::chrono::milliseconds;
@@ -58,6 +57,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   friend class ConnectionExchange;
   asio::awaitable<bool> read_some();
   asio::awaitable<std::optional<HttpRequest>> read_request();
+  asio::awaitable<bool> read_into(RequestParser& parser);
   // What is to be known before more of a body is read.
   asio::awaitable<void> begin_body(const RequestParser& parser);
   asio::awaitable<void> make_room(size_t bytes);
@@ -173,7 +173,7 @@ asio::awaitable<void> Connection::serve() {
       exchange_ = nullptr;
     }
   } catch (const Refused& caught) {
-    refused = owner_.refusal(caught.status, caught.sentence);
+    refused = owner_.refusal(caught.status, caught.sentence, caught.path);
   } catch (const Unwanted& caught) {
     refused = caught.reply;
   } catch (const boost::system::system_error&) {  // the client has gone or is too slow
@@ -212,6 +212,20 @@ asio::awaitable<bool> Connection::read_some() {
 // Nothing when the client ends the connection between requests, or is silent there for too long.
 asio::awaitable<std::optional<HttpRequest>> Connection::read_request() {
   RequestParser parser(owner_.options.max_header_bytes, owner_.options.max_body_bytes);
+  try {
+    if (!co_await read_into(parser)) co_return std::nullopt;
+  } catch (Refused& refused) {
+    refused.path = parser.path();
+    throw;
+  }
+  deadline_.cancel();
+  keep_alive_ = parser.keep_alive();
+  is_http_10_ = parser.is_http_10();
+  co_return parser.take();
+}
+
+// The whole of a request; false when there is none.
+asio::awaitable<bool> Connection::read_into(RequestParser& parser) {
   if (in_.empty()) {
     std::string().swap(in_);
     set_deadline(owner_.options.idle_timeout);
@@ -219,7 +233,7 @@ asio::awaitable<std::optional<HttpRequest>> Connection::read_request() {
     // nothing of when there is something to read.
     if (!stream_.is_encrypted())
       co_await socket_.async_wait(tcp::socket::wait_read, asio::use_awaitable);
-    if (!co_await read_some()) co_return std::nullopt;
+    if (!co_await read_some()) co_return false;
   }
   set_deadline(owner_.options.header_timeout);
   size_t body_bytes = 0;
@@ -238,10 +252,7 @@ asio::awaitable<std::optional<HttpRequest>> Connection::read_request() {
       set_deadline(owner_.options.body_timeout);
     }
   }
-  deadline_.cancel();
-  keep_alive_ = parser.keep_alive();
-  is_http_10_ = parser.is_http_10();
-  co_return parser.take();
+  co_return true;
 }
 
 asio::awaitable<void> Connection::begin_body(const RequestParser& parser) {
@@ -276,24 +287,9 @@ asio::awaitable<void> Connection::write(std::string_view bytes) {
 }
 
 std::string Connection::head_of(const HttpReply& reply, bool whole) const {
-  const auto reason = http::obsolete_reason(http::int_to_status(reply.status));
-  std::string head = fmt::format("HTTP/1.1 {} {}\r\n", reply.status,
-                                 std::string_view(reason.data(), reason.size()));
-  const bool has_body = reply.status != 204;
-  if (has_body) head += fmt::format("Content-Type: {}\r\n", reply.type);
-  for (const auto& [name, value] : reply.headers) head += fmt::format("{}: {}\r\n", name, value);
-  if (exchange_)
-    for (const auto& [name, value] : exchange_->more_headers)
-      head += fmt::format("{}: {}\r\n", name, value);
-  if (whole && has_body)
-    head += fmt::format("Content-Length: {}\r\n", reply.body.size());
-  else if (has_body && !is_http_10_)
-    head += "Transfer-Encoding: chunked\r\n";
-  if (!keep_alive_ || owner_.stopping)
-    head += "Connection: close\r\n";
-  else if (is_http_10_)
-    head += "Connection: keep-alive\r\n";
-  return head + "\r\n";
+  return bytes_of_head(
+      reply, exchange_ ? exchange_->more_headers : Headers(),
+      {.whole = whole, .is_http_10 = is_http_10_, .closes = !keep_alive_ || owner_.stopping});
 }
 
 asio::awaitable<void> Connection::answer(std::shared_ptr<ConnectionExchange> exchange) {
@@ -409,11 +405,9 @@ void serve_connection(tcp::socket socket, ConnectionOwner& owner) {
   const bool too_many = owner.connections.size() >= owner.options.max_connections;
   if (too_many && owner.tls) return;
   if (too_many) {  // a word that fits into any socket's buffer
-    const HttpReply reply = owner.refusal(503, "the server has as many connections as it takes");
-    const std::string bytes = fmt::format(
-        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: {}\r\nContent-Length: {}\r\n"
-        "Retry-After: 1\r\nConnection: close\r\n\r\n{}",
-        reply.type, reply.body.size(), reply.body);
+    const HttpReply reply =
+        owner.refusal(503, "the server has as many connections as it takes", "");
+    const std::string bytes = bytes_of_head(reply, {}, {.closes = true}) + reply.body;
     socket.non_blocking(true, ignored);
     socket.write_some(asio::buffer(bytes), ignored);
     return;

@@ -70,6 +70,14 @@ void check_header(const http::request<http::string_body>& message) {
     throw Refused{400, "expected a path that begins with / as the target of the request"};
 }
 
+// What the first line asks for, without its query; empty while that has not come.
+std::string path_of(std::string_view bytes) {
+  const std::string_view line = bytes.substr(0, bytes.find_first_of("\r\n"));
+  const size_t begin = std::min(line.find(' '), line.size());
+  const size_t end = line.find_first_of(" ?", begin + 1);
+  return end == line.npos ? "" : std::string(line.substr(begin + 1, end - begin - 1));
+}
+
 HttpRequest head_of(const http::request<http::string_body>& message) {
   HttpRequest request;
   request.method = std::string(message.method_string());
@@ -87,6 +95,7 @@ HttpRequest head_of(const http::request<http::string_body>& message) {
 struct RequestParser::Impl {
   http::request_parser<http::string_body> parser;
   bool is_checked = false;
+  std::string path;
   int64_t fields = 0;  // of the checked header
   size_t max_body = 0;
   size_t taken = 0, waiting = 0;  // bytes of the body: parsed, and of a line that is not whole yet
@@ -116,6 +125,7 @@ RequestParser::~RequestParser() = default;
 
 bool RequestParser::put(std::string& in) {
   auto& parser = impl_->parser;
+  if (impl_->path.empty()) impl_->path = path_of(in);
   while (true) {
     error_code error;
     const size_t used = parser.put(asio::buffer(in), error);
@@ -143,6 +153,10 @@ bool RequestParser::put(std::string& in) {
 
 bool RequestParser::has_header() const {
   return impl_->is_checked;
+}
+
+std::string RequestParser::path() const {
+  return impl_->path;
 }
 
 HttpRequest RequestParser::head() const {

@@ -14,6 +14,7 @@ namespace invar::server {
 struct Refused {
   int status;
   std::string sentence;
+  std::string path = {};  // that the request asks for, as far as it is known
 };
 
 class RequestParser {
@@ -26,6 +27,8 @@ class RequestParser {
   // bytes are cut into calls changes nothing but when a fault in an unfinished header is seen.
   bool put(std::string& in);
   bool has_header() const;
+  // Of the first line, once that came; else empty.
+  std::string path() const;
   // The request without its body, once it has its header.
   HttpRequest head() const;
   // Bytes of the body that its header announces; nothing when it comes in chunks.

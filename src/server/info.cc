@@ -1,4 +1,4 @@
-// What the server says of itself beside its health: the models it serves, how busy it is.
+// What the server says of itself: its health, the models it serves, how busy it is.
 #include "api.h"
 #include "base/error.h"
 
@@ -22,6 +22,25 @@ std::string unescaped(std::string_view path) {
 }
 
 }  // namespace
+
+void Server::health(std::shared_ptr<Exchange> exchange) {
+  exchange->reply({.type = "text/plain"});
+}
+
+void Server::version(std::shared_ptr<Exchange> exchange) {
+  const BackendFacts facts = backend_.facts();
+  exchange->reply({.body = json::dump(json::Object{{"version", INVAR_VERSION},
+                                                   {"identity", facts.identity},
+                                                   {"weights", to_hex(facts.weights)},
+                                                   {"instruction_set", facts.instruction_set}})});
+}
+
+void Server::metrics(std::shared_ptr<Exchange> exchange) {
+  exchange->reply({.type = "text/plain; version=0.0.4; charset=utf-8",
+                   .body = answers_.metrics.text(model_.names.front(), backend_.facts(),
+                                                 backend_.stats(), answers_.steps.totals(),
+                                                 http_.counts().connections, answers_.size())});
+}
 
 json::Value Server::model_object(const std::string& name) const {
   return json::Object{{"id", name},

@@ -172,11 +172,21 @@ class Messages(unittest.TestCase):
                 (dict(messages=[{"role": "user", "content": [{"type": "tool_result", "content": "x"}]}]), "tool_use_id"),
                 (dict(messages=[*HI, {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {}}]}]), "results"),
                 (dict(system=1), "system"), (dict(tools=[{"type": "bash_20250124", "name": "bash"}]), "input_schema"), (dict(tools=[{"name": "x"}]), "input_schema"),
-                (dict(tool_choice={"type": "all"}), "tool_choice"), (dict(thinking={"type": "enabled", "budget_tokens": 9}), "thinking"),
+                (dict(tool_choice={"type": "all"}), "tool_choice"),
+                (dict(tools=[TOOL], tool_choice={"type": "auto", "disable_parallel_tool_use": 1}), "disable_parallel_tool_use"), (dict(thinking={"type": "enabled", "budget_tokens": 9}), "thinking"),
                 (dict(n=2), "one answer"), (dict(logprobs=True), "logprobs"), (dict(mcp_servers=[{}]), "mcp_servers"), (dict(temperature=-1), "temperature"),
                 (dict(typical_p=0.5), "typical_p"), (dict(stop_sequences=[1]), "stop"), (dict(max_tokens="x"), "max_tokens")):
             self.refused(400, text, **{**ask, **more})
         self.assertEqual(self.served.ask("GET", MESSAGES)[2]["error"]["type"], "invalid_request_error")  # 405
+        # What the parser of HTTP refuses too, as far as it has read the path.
+        for request in (b"POST %s HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", b"POST %s?beta=true HTTP/1.1\r\nHost: x\r\nbad\r\n\r\n",
+                        b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n", b"POST %s HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 70000):
+            for path, shape in ((MESSAGES, ("error", None)), ("/v1/completions", (None, None))):
+                connection = self.served.raw(request % path.encode())
+                reply = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+                connection.close()
+                answer = json.loads(reply.split(b"\r\n\r\n", 1)[1])
+                self.assertEqual((answer.get("type"), answer["error"].get("code")), shape, reply)
         for neutral in (dict(thinking={"type": "disabled"}), dict(n=1), dict(mcp_servers=[]), dict(tools=[]), dict(service_tier="auto")):
             self.served.post(MESSAGES, **ask, **neutral)
 

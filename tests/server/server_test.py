@@ -352,6 +352,25 @@ class Answers(ServerTest):
         none = self.served.post(CHAT, messages=HI, tools=[TOOL], tool_choice="none", max_tokens=4)["choices"][0]
         self.assertNotIn("tool_calls", none["message"])
 
+    def test_calls_that_the_model_may_make(self):
+        # A schema that cannot be held to is refused where it would be: for a strict tool, whatever the choice.
+        unique = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
+        tool = lambda strict: {"type": "function", "function": {"name": "f", "parameters": unique, "strict": strict}}
+        ask = dict(messages=HI, max_tokens=4, seed=1)
+        for parser in ("hermes", "llama3_json"):
+            served = Served(INVAR, "--tool-call-parser", parser)
+            for tools, more, text in (([TOOL, tool(True)], {}, "uniqueItems"), ([tool("yes")], {}, "strict"),
+                                      ([TOOL], {"parallel_tool_calls": "no"}, "parallel_tool_calls")):
+                status, _, answer = served.ask("POST", CHAT, dict(ask, tools=tools, **more))
+                self.assertEqual((status, text in answer["error"]["message"]), (400, True), answer)
+            content = lambda **more: served.post(CHAT, **ask, **more)["choices"][0]["message"]["content"]
+            free = content(tools=[tool(False)])
+            for parallel in (True, False, None):
+                self.assertEqual(content(tools=[tool(False)], parallel_tool_calls=parallel), free)
+            # Beside a form of the answer no call can begin.
+            self.assertEqual(content(tools=[tool(True)], guided_choice=["yes"]), "yes")
+            served.stop()
+
     def test_embeddings(self):
         ids = [5, 6, 7, 8]
         told = self.served.post("/v1/embeddings", input=[ids, "other"])
@@ -438,6 +457,9 @@ class Answers(ServerTest):
         again = self.served.post("/v1/responses", input=asked, max_output_tokens=8, seed=1)
         self.assertEqual(again["output"][0]["type"], "message")
         self.assertGreater(again["usage"]["input_tokens"], whole["usage"]["input_tokens"])
+        self.assertIs(whole["parallel_tool_calls"], True)
+        self.assertIs(self.served.post("/v1/responses", **body, parallel_tool_calls=False)["parallel_tool_calls"], False)
+        self.assertEqual(self.served.ask("POST", "/v1/responses", dict(input="hi", store="no"))[0], 400)
         for wrong in ([{"type": "web_search"}], [{"type": "function"}], "x"):
             self.assertEqual(self.served.ask("POST", "/v1/responses", dict(input="hi", tools=wrong))[0], 400)
 
@@ -1122,7 +1144,10 @@ class Ends(unittest.TestCase):
             short = served.post(path, **asked, input=[result], previous_response_id=call["id"])
             long = served.post(path, **asked, input=[{"role": "user", "content": "hi"}, *call["output"], result])
             self.assertEqual((text(short), short["usage"]), (text(long), long["usage"]))
-            for previous, code in (("resp_0", "previous_response_not_found"), (7, None)):
+            # What is not to be stored is nothing to go on from.
+            hidden = served.post(path, **asked, input="hi", store=False)
+            self.assertEqual(text(hidden), text(served.post(path, **asked, input="hi", store=True)))
+            for previous, code in (("resp_0", "previous_response_not_found"), (hidden["id"], "previous_response_not_found"), (7, None)):
                 status, _, answer = served.ask("POST", path, dict(input="x", previous_response_id=previous))
                 self.assertEqual((status, answer["error"]["code"]), (400, code), answer)
             kept = served.ask("GET", f"{path}/{said['id']}?stream=true")[2]
