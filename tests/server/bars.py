@@ -232,16 +232,18 @@ def stalls():
         times, stopped, waits = [], threading.Event(), []
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             streams = [pool.submit(token_times, served, seed, times, stopped) for seed in range(4)]
-            served.wait_until(lambda: len(times) == 4 and all(len(t) > 20 for t in times))
-            begin = time.monotonic()
-            for _ in range(8):
-                if disturber:
-                    path, body = disturber(lambda n: [draws.randrange(200, 4000) for _ in range(n)])
-                    asked = time.monotonic()
-                    served.post(path, **body)
-                    waits.append(time.monotonic() - asked)
-                time.sleep(0.2 if disturber else 0.5)
-            stopped.set()
+            try:
+                served.wait_until(lambda: len(times) == 4 and all(len(t) > 20 for t in times))
+                begin = time.monotonic()
+                for _ in range(8):
+                    if disturber:
+                        path, body = disturber(lambda n: [draws.randrange(200, 4000) for _ in range(n)])
+                        asked = time.monotonic()
+                        served.post(path, **body)
+                        waits.append(time.monotonic() - asked)
+                    time.sleep(0.2 if disturber else 0.5)
+            finally:
+                stopped.set()  # the pool waits for its streams
             [s.result() for s in streams]
         gaps = [1000 * (b - a) for own in times for a, b in zip(own, own[1:]) if b > begin]
         bar(f"time between tokens {what}, P50 / P99 / longest, ms", "P99 200", f"{statistics.median(gaps):.0f} / "
