@@ -79,6 +79,54 @@ Axis replicas(const Schedule& base, const DecoderSpec& spec) {
   return axis;
 }
 
+// Every way to draft, and drafts that are always right, always wrong, right until the last or
+// anything at random: beside each other and beside neighbours.
+Axis drafters(bool full, const Schedule& base, const DecoderSpec& spec) {
+  Axis axis{.name = "drafters", .control_differs = true, .expects_drafts = true};
+  const auto vary = [&](std::string label) -> Schedule& {
+    Schedule& s = axis.schedules.emplace_back(base);
+    s.label = std::move(label);
+    return s;
+  };
+  vary("none");
+  const auto draft = [&](const std::string& config) {
+    vary(config).drafts = config;
+    axis.schedules.back().neighbours = 3;
+  };
+  draft(R"({"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3})");
+  draft(R"({"method": "suffix"})");
+  draft(R"({"method": "lookahead"})");
+  const std::vector<std::string> lengths =
+      full ? std::vector<std::string>{"1", "3", "9"} : std::vector<std::string>{"3"};
+  // A drafter of the target's shape, where it is made quickly.
+  const bool makes_model = int64_t{spec.layers} * spec.hidden * spec.hidden < (1 << 24);
+  const bool is_here = base.model.executor != "mp";  // what drafts by parts of the target
+  const bool has_module = is_here && read_model_config(base.model).spec.mtp_layers > 0;
+  const bool has_exit = is_here && spec.layers > 1;
+  for (const std::string& k : lengths) {
+    const std::string length = R"(, "num_speculative_tokens": )" + k + "}";
+    if (makes_model) draft(R"({"method": "draft_model", "model": "dummy:77")" + length);
+    if (has_exit) draft(R"({"method": "early_exit")" + length);
+    if (has_module) draft(R"({"method": "mtp")" + length);
+  }
+  if (has_exit)
+    draft(
+        R"({"method": "early_exit", "exit_layer": 1, "adaptive": true, "speculative_token_tree": )"
+        R"("[(0,), (0,0), (0,1), (1,), (1,0), (1,0,0), (2,)]"})");
+  const auto replay = [&](std::string label, const ReplayOptions& options) {
+    vary(std::move(label)).replay = options;
+  };
+  for (const int nodes : full ? std::vector<int>{1, 4, 17} : std::vector<int>{5}) {
+    replay(fmt::format("{} right", nodes), {.num_speculative_tokens = nodes});
+    replay(fmt::format("{} wrong", nodes), {.num_speculative_tokens = nodes, .right = 0});
+    replay(fmt::format("{}, the last wrong", nodes),
+           {.num_speculative_tokens = nodes, .last_is_wrong = true});
+    replay(fmt::format("{} levels of 3 at random", nodes),
+           {.num_speculative_tokens = nodes, .right = 0.7, .branches = 3});
+  }
+  return axis;
+}
+
 }  // namespace
 
 std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& spec) {
@@ -196,6 +244,7 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
       s.engine.block_size = slots;
     }
   axes.push_back(std::move(trees));
+  axes.push_back(drafters(full, base, spec));
 
   const int live = full ? 256 : 32;
   Axis together{"all together", {}, true, true, true, live};

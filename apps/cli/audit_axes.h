@@ -16,6 +16,7 @@ struct Axis {
   // What the runs of an axis must have seen, else it has tried nothing.
   bool expects_cached = false, expects_preempted = false;
   int expects_live = 0;
+  bool expects_drafts = false;  // that were accepted
 };
 
 // `full`: more schedules on each.

@@ -254,13 +254,33 @@ std::vector<Request> AuditRunner::requests_of(const Schedule& schedule, int voca
 void AuditRunner::count(const StepStats& step) {
   counts_.cached += step.cached;
   counts_.preempted += step.preempted;
+  counts_.accepted += step.accepted_tokens;
   counts_.most_live = std::max(counts_.most_live, step.running);
 }
 
+// Null where the schedule has no drafts.
+std::unique_ptr<Proposer> AuditRunner::proposer_of(const Schedule& schedule, Model& model) {
+  const SchedulerOptions& s = schedule.engine.scheduler;
+  if (!schedule.drafts.empty())
+    return make_proposer(parse_speculative_config(schedule.drafts), model,
+                         {.max_sequences = s.max_num_seqs, .context = s.max_model_len});
+  if (!schedule.replay) return nullptr;
+  Schedule plain = schedule;
+  plain.replay.reset();
+  std::map<int64_t, std::vector<int32_t>> answers;
+  for (const auto& [id, answer] : run_engine(plain)) answers[id] = answer.tokens;
+  ReplayOptions options = *schedule.replay;
+  options.vocab = model.spec().vocab;
+  return std::make_unique<Replay>(options, std::move(answers));
+}
+
 Answers AuditRunner::run_engine(const Schedule& schedule) {
-  Model& model = this->model(schedule.model);
+  ModelOptions options = schedule.model;
+  if (!schedule.drafts.empty())
+    options = with_drafter(options, parse_speculative_config(schedule.drafts));
+  Model& model = this->model(options);
   const int vocab = model.spec().vocab;
-  Engine engine(model, schedule.engine);
+  Engine engine(model, schedule.engine, nullptr, proposer_of(schedule, model));
   Collector collector;
   const auto step = [&] {
     const bool worked = engine.step(collector);

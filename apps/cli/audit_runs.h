@@ -4,11 +4,13 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "command.h"
+#include "speculative/replay.h"
 
 namespace invar::cli {
 
@@ -23,6 +25,9 @@ struct Schedule {
   bool one_at_a_time = false;
   int rounds = 1;      // of the same requests; the last one counts, so that it finds cached blocks
   uint32_t trees = 0;  // seed of draft trees that the answers are verified by; 0: none
+  std::string drafts;  // the JSON of --speculative-config; empty: none
+  // Drafts made of the plain answers, spoiled as it says.
+  std::optional<ReplayOptions> replay;
   bool elsewhere = false;      // in a process of its own
   int replicas = 1;            // engines that share the requests, each with a cache of another size
   bool fills_context = false;  // one more probe, whose answer is as long as the context lets it be
@@ -46,8 +51,8 @@ class Collector final : public OutputSink {
 
 // What a run did, so that an audit can tell that it tried what it says.
 struct RunCounts {
-  int64_t cached = 0, preempted = 0;
-  int most_live = 0;  // sequences that hold blocks, at the same time
+  int64_t cached = 0, preempted = 0, accepted = 0;  // accepted: drafts
+  int most_live = 0;                                // sequences that hold blocks, at the same time
 };
 
 // Keeps the last model, since most schedules differ only in the engine.
@@ -62,6 +67,7 @@ class AuditRunner {
   int answer_tokens() const { return answer_tokens_; }
 
  private:
+  std::unique_ptr<Proposer> proposer_of(const Schedule& schedule, Model& model);
   Answers run_engine(const Schedule& schedule);
   Answers run_replicas(const Schedule& schedule);
   std::vector<Request> requests_of(const Schedule& schedule, int vocab) const;

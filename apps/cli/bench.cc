@@ -372,6 +372,7 @@ void add_bench(CLI::App& app, Action& action) {
   add_bench_serve(*bench, action);
   add_bench_text(*bench, action);
   add_bench_schedule(*bench, action);
+  add_bench_speculate(*bench, action);
   add_bench_load(*bench, action);
   add_bench_train(*bench, action);
   CLI::App* command = bench->add_subcommand(

@@ -222,7 +222,8 @@ class Chat {
 int run_chat(const ChatFlags& flags) {
   if (const size_t at = utf8::find_invalid(flags.system); at != std::string::npos)
     fail_usage("expected --system as UTF-8, found a byte at {} that is not", at);
-  const auto model = load_model(flags.model);
+  const SpeculativeConfig speculation = config_of(flags.engine.speculation);
+  const auto model = load_model(flags.model, &speculation);
   checked(flags.params, model->spec().vocab);  // once, not at every turn
   StopStrings(flags.stop);
   const Tokenizer tokenizer = open_tokenizer(*model);

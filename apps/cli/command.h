@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/timer.h"
+#include "drafters/make_proposer.h"
 #include "engine/engine.h"
 #include "frontend/text_engine.h"
 #include "session/open.h"
@@ -32,6 +33,7 @@ void add_bench(CLI::App& app, Action& action);
 void add_bench_serve(CLI::App& bench, Action& action);  // a subcommand of bench
 void add_bench_text(CLI::App& bench, Action& action);   // another
 void add_bench_schedule(CLI::App& bench, Action& action);
+void add_bench_speculate(CLI::App& bench, Action& action);
 void add_bench_load(CLI::App& bench, Action& action);
 void add_bench_train(CLI::App& bench, Action& action);
 void add_diff(CLI::App& app, Action& action);
@@ -62,13 +64,25 @@ ModelOptions resolved(const ModelFlags& flags);
 std::string made_weights(const ModelOptions& options);
 
 // Loads the model with a progress line on the terminal. Without a name it is a small made one.
-std::unique_ptr<Model> load_model(const ModelFlags& flags);
+// `speculation` (or null) says what it is loaded for beside answering.
+std::unique_ptr<Model> load_model(const ModelFlags& flags,
+                                  const SpeculativeConfig* speculation = nullptr);
+
+// Speculative decoding, by vLLM's flags.
+struct SpeculationFlags {
+  std::string json, method, model;
+  int tokens = 0;
+};
+// Throws UsageError when they make no sense.
+SpeculativeConfig config_of(const SpeculationFlags& flags);
+
 // Options of commands that answer requests.
 struct EngineFlags {
   EngineOptions options;
   double kv_gib = 0;
   ChunkSchedule chunks;
   bool dynamic_chunks = false;
+  SpeculationFlags speculation;
 };
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
 std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags,

@@ -166,7 +166,8 @@ class Evaluation {
 };
 
 int run_evaluate(const EvaluateFlags& flags) {
-  const auto model = load_model(flags.model);
+  const SpeculativeConfig speculation = config_of(flags.engine.speculation);
+  const auto model = load_model(flags.model, &speculation);
   const Tokenizer tokenizer = open_tokenizer(*model);
   fmt::print("{}\n", json::dump(Evaluation(*model, tokenizer, flags).run(), 2));
   return 0;

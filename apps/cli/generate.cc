@@ -182,7 +182,8 @@ int run_generate(const GenerateFlags& flags) {
   if (flags.input.empty() != flags.output.empty()) fail_usage("--input and --output go together");
   if (flags.trace_values_mib < 0 || flags.trace_values_mib > 1 << 30)
     fail_usage("expected trace-values in MiB, 0 or more, found {}", flags.trace_values_mib);
-  const auto model = load_model(flags.model);
+  const SpeculativeConfig speculation = config_of(flags.engine.speculation);
+  const auto model = load_model(flags.model, &speculation);
   checked(flags.params, model->spec().vocab);  // before there is room for n answers
   const Tokenizer tokenizer = open_tokenizer(*model);
   EngineFlags engine_flags = flags.engine;

@@ -71,8 +71,9 @@ std::string made_weights(const ModelOptions& options) {
                      options.model);
 }
 
-std::unique_ptr<Model> load_model(const ModelFlags& flags) {
-  const ModelOptions options = resolved(flags);
+std::unique_ptr<Model> load_model(const ModelFlags& flags, const SpeculativeConfig* speculation) {
+  ModelOptions options = resolved(flags);
+  if (speculation) options = with_drafter(options, *speculation);
   ProgressLine line;
   return std::make_unique<Model>(options, [&](int64_t done, int64_t total) {
     constexpr double kMiB = 1 << 20;
@@ -84,6 +85,25 @@ std::unique_ptr<Model> load_model(const ModelFlags& flags) {
 namespace {
 
 constexpr int kAutoContext = -1;  // of --max-model-len, as in vLLM
+
+}  // namespace
+
+SpeculativeConfig config_of(const SpeculationFlags& flags) {
+  return with_short_flags(flags.json, flags.method, flags.model, flags.tokens);
+}
+
+namespace {
+
+void add_speculation_flags(CLI::App& command, SpeculationFlags& flags) {
+  command.add_option(
+      "--speculative-config", flags.json,
+      "Speculative decoding, as vLLM's JSON: {\"method\": \"ngram\", ...}. It changes "
+      "the speed of answers, never a bit of them (docs/speculation.md)");
+  command.add_option("--spec-method", flags.method,
+                     "Its \"method\": ngram, suffix, lookahead, draft_model, early_exit, mtp");
+  command.add_option("--spec-model", flags.model, "Its \"model\": the drafter's directory");
+  command.add_option("--spec-tokens", flags.tokens, "Its \"num_speculative_tokens\"");
+}
 
 }  // namespace
 
@@ -140,6 +160,7 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching",
                    flags.options.prefix_caching,
                    "Share the cached blocks of common prefixes (default)");
+  add_speculation_flags(command, flags.speculation);
 }
 
 std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags, ThreadPool* threads) {
@@ -150,7 +171,10 @@ std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags, Thre
   options.fit_context = options.scheduler.max_model_len == kAutoContext;
   if (options.fit_context) options.scheduler.max_model_len = 0;
   if (flags.dynamic_chunks) options.scheduler.chunk_schedule = flags.chunks;
-  auto engine = std::make_unique<Engine>(model, options, threads);
+  const SchedulerOptions& s = options.scheduler;
+  const DrafterRoom room{.max_sequences = s.max_num_seqs, .context = s.max_model_len};
+  auto engine = std::make_unique<Engine>(
+      model, options, threads, make_proposer(config_of(flags.speculation), model, room, threads));
   if (options.fit_context)
     fmt::print(stderr, "context {} of the model's {} tokens (--max-model-len auto)\n",
                engine->max_model_len(), model.spec().max_positions);

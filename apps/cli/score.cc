@@ -22,7 +22,8 @@ int run_score(ScoreFlags flags) {
   if (flags.text && flags.text->empty())
     fail_usage("expected a --text of at least one character, found an empty one");
   flags.engine.options.prompt_logprobs = true;
-  const auto model = load_model(flags.model);
+  const SpeculativeConfig speculation = config_of(flags.engine.speculation);
+  const auto model = load_model(flags.model, &speculation);
   const Tokenizer tokenizer = open_tokenizer(*model);
   const auto engine = make_engine(*model, flags.engine);
   TextEngine text(*engine, tokenizer);

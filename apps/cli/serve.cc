@@ -97,7 +97,8 @@ class LocalEngine {
     if (flags.model.options.device == "cpu" && flags.model.options.ranks == 1) threads_ = threads;
     flags.engine.options.sharers = flags.replicas;
     if (flags.engine_context) flags.engine.options.scheduler.max_model_len = flags.engine_context;
-    model_ = model ? std::move(model) : load_model(flags.model);
+    const SpeculativeConfig speculation = config_of(flags.engine.speculation);
+    model_ = model ? std::move(model) : load_model(flags.model, &speculation);
     server::BackendFacts facts{.identity = model_->identity(),
                                .weights = weights_digest(model_->options(), model_->pool()),
                                .instruction_set = model_->instruction_set(),

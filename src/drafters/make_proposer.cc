@@ -1,6 +1,7 @@
 #include "drafters/make_proposer.h"
 
 #include "base/error.h"
+#include "drafters/medusa.h"
 #include "drafters/mtp_drafter.h"
 #include "speculative/adaptive.h"
 #include "speculative/lookahead.h"
@@ -95,6 +96,7 @@ std::unique_ptr<Proposer> make_method(const SpeculativeConfig& config, Model& ta
       return std::make_unique<MtpDrafter>(
           target, MtpDrafterOptions{.num_speculative_tokens = tokens(3), .room = room}, threads);
     case DraftMethod::medusa:
+      return std::make_unique<Medusa>(config.model, shape_of(config, 0), target, *threads);
     case DraftMethod::eagle:
     case DraftMethod::eagle3:
       break;

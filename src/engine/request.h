@@ -28,6 +28,8 @@ struct Request {
   int32_t priority = 0;    // smaller is sooner among those that wait
   bool hash_logits =
       true;  // keep the hash of every position whose logits are sampled from (numerics 8)
+  // What the answer may be, to draft from; no bit depends on it.
+  std::vector<int32_t> prediction;
   // Asks for no answer but for one vector: the mean of the prompt's final hidden states.
   bool pooled = false;
 };

@@ -55,7 +55,8 @@ void Engine::propose() {
                                .params = &state.request.params,
                                .choice = state.request.choice,
                                .most = entry.drafts,
-                               .corpus = state.request.cache_salt});
+                               .corpus = state.request.cache_salt,
+                               .prediction = state.request.prediction});
   }
   trees_.resize(std::max(trees_.size(), draft_requests_.size()));
   const std::span<DraftTree> trees = std::span(trees_).first(draft_requests_.size());

@@ -54,6 +54,8 @@ struct Request {
   bool prompt_only = false;     // the answer's tokens are computed and not shown
   int32_t priority = 0;         // smaller is sooner
   std::string cache_salt;       // only requests of one salt share computed blocks
+  // Tokens that the answer may be (`prediction`): usage says how many of them it has.
+  std::vector<int32_t> prediction;
   std::vector<std::string> ignored;  // fields that are not known (Context::ignores_unknown)
 
   // Shows these tokens where the answer repeats its prompt: what is left of one that was cut.

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "frontend/openai_parts.h"
+#include "speculative/prediction.h"
 #include "tokenizer/utf8.h"
 
 namespace invar::openai {
@@ -72,6 +73,11 @@ json::Value completion_logprobs(const Tokenizer& tokenizer, std::span<const Toke
 }
 
 }  // namespace
+
+void add_prediction(json::Value& usage, int64_t accepted, int64_t rejected) {
+  usage.set("completion_tokens_details", json::Object{{"accepted_prediction_tokens", accepted},
+                                                      {"rejected_prediction_tokens", rejected}});
+}
 
 json::Value usage(int64_t prompt, int64_t completion) {
   return json::Object{{"prompt_tokens", prompt},
@@ -271,8 +277,14 @@ namespace {
 json::Value body_of(const Request& request, std::span<const TextAnswer> answers,
                     const Tokenizer& tokenizer, const Head* head, LateLists* late) {
   json::Array choices;
-  int64_t prompt = 0, completion = 0;
+  int64_t prompt = 0, completion = 0, accepted = 0, rejected = 0;
   for (const TextAnswer& answer : answers) {
+    if (!request.prediction.empty()) {
+      Prediction prediction(request.prediction);
+      for (const int32_t token : answer.tokens) prediction.take(token);
+      accepted += prediction.accepted();
+      rejected += prediction.rejected();
+    }
     if (std::ssize(choices) % request.text.params.n == 0)
       prompt += std::ssize(answer.prompt_tokens);
     choices.push_back(choice_of(request, answer, std::ssize(choices), tokenizer, head, late));
@@ -289,7 +301,9 @@ json::Value body_of(const Request& request, std::span<const TextAnswer> answers,
   }
   body.set("max_tokens", shown_length(request));
   body.set("choices", std::move(choices));
-  body.set("usage", usage(prompt, completion));
+  json::Value counts = usage(prompt, completion);
+  if (!request.prediction.empty()) add_prediction(counts, accepted, rejected);
+  body.set("usage", std::move(counts));
   if (answers.size() == 1 && request.logits_hash)
     body.set("logits_hash", to_hex(answers[0].logits_hash));
   return body;

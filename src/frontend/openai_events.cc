@@ -64,6 +64,7 @@ void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
   const std::string piece = answer.builder.push(output);
   if (text.finish == FinishReason::failed) return fail(text.error, nullptr, out);
   if (!request_.prompt_only) ++completion_tokens_;
+  if (!request_.prediction.empty()) answer.prediction.take(output.token);
   answer.ids.push_back(output.token);
   answer.over = text.finish != FinishReason::none;
   if (answer.over) answer.waiting.clear();
@@ -147,9 +148,20 @@ void EventWriter::end_event(bool with_usage, std::string& out) {
   out += ']';
   if (with_usage || request_.usage_at_end) {
     out += ", \"usage\": ";
-    json::append(out, with_usage ? usage(prompt_tokens_, completion_tokens_) : json::Value());
+    json::append(out, with_usage ? usage_now() : json::Value());
   }
   out += "}\n\n";
+}
+
+json::Value EventWriter::usage_now() const {
+  json::Value counts = usage(prompt_tokens_, completion_tokens_);
+  int64_t accepted = 0, rejected = 0;
+  for (const Answer& answer : answers_) {
+    accepted += answer.prediction.accepted();
+    rejected += answer.prediction.rejected();
+  }
+  if (!request_.prediction.empty()) add_prediction(counts, accepted, rejected);
+  return counts;
 }
 
 void EventWriter::fail(const std::string& message, const char* code, std::string& out) {

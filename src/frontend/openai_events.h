@@ -8,6 +8,7 @@
 
 #include "frontend/answer_builder.h"
 #include "frontend/openai.h"
+#include "speculative/prediction.h"
 
 namespace invar::openai {
 
@@ -53,9 +54,11 @@ class EventWriter final : public StreamWriter {
     explicit Answer(const Request& request, const Tokenizer& tokenizer)
         : builder(tokenizer, request.text.stop, request.text.include_stop,
                   request.text.skip_special),
-          reader(request.tools, request.tool) {}
+          reader(request.tools, request.tool),
+          prediction(request.prediction) {}
     AnswerBuilder builder;
     ToolCallReader reader;
+    Prediction prediction;
     size_t calls = 0;                 // of tools, so far
     std::deque<TokenOutput> waiting;  // for the other answers' tokens of lower indices
     int32_t shown = 0;                // tokens that were taken from `waiting`
@@ -74,6 +77,7 @@ class EventWriter final : public StreamWriter {
   // An event's text before and after its choices.
   void begin_event(std::string& out);
   void end_event(bool with_usage, std::string& out);
+  json::Value usage_now() const;
 
   Head head_;
   const Request& request_;

@@ -16,6 +16,8 @@ json::Array ids_of(const std::vector<int32_t>& tokens);
 std::vector<TokenLogprobs> all_logprobs(const TextAnswer& answer, bool prompt_only);
 
 json::Value usage(int64_t prompt, int64_t completion);
+// What became of the request's prediction, all answers together.
+void add_prediction(json::Value& usage, int64_t accepted, int64_t rejected);
 
 // What the answers are held to, as a request says it.
 int64_t shown_length(const Request& request);

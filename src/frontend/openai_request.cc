@@ -59,6 +59,7 @@ constexpr std::string_view kChatFields[] = {"messages",
                                             "parallel_tool_calls",
                                             "top_logprobs",
                                             "chat_template_kwargs",
+                                            "prediction",
                                             "continue_final_message",
                                             "add_generation_prompt"};
 
@@ -107,6 +108,7 @@ class Reader {
     if (request.echo && request.text.params.logprobs && !request.text.params.prompt_logprobs)
       request.text.params.prompt_logprobs = request.text.params.logprobs;
     if (chat) read_tool_choice(request);
+    if (chat) read_prediction(request);
     read_form(request);
     read_stream(request);
     request.token_ids = read_flag("return_token_ids", false);
@@ -121,6 +123,31 @@ class Reader {
   }
 
  private:
+  // {"type": "content", "content": a text or parts of text}
+  void read_prediction(Request& request) const {
+    const json::Value* prediction = find("prediction");
+    if (!prediction) return;
+    const json::Value* type = prediction->find("type");
+    const json::Value* content = prediction->find("content");
+    if (!type || *type != json::Value("content") || !content ||
+        !(content->is_string() || content->is_array()))
+      fail_usage("expected a prediction of type content with text as its content, found {}",
+                 json::excerpt(*prediction));
+    std::string all;
+    if (content->is_string()) all = content->as_string();
+    for (const json::Value& part : content->is_array() ? content->as_array() : json::Array()) {
+      const json::Value* words = part.find("text");
+      if (!words || !words->is_string())
+        fail_usage("expected parts of type text in a prediction, found {}", json::excerpt(part));
+      all += words->as_string();
+    }
+    if (all.size() > context_.max_prompt_bytes)
+      fail_usage("expected a prediction of at most {} bytes, found {}", context_.max_prompt_bytes,
+                 all.size());
+    request.prediction =
+        context_.tokenizer->encode(all, {.add_special_tokens = false, .parse_special = false});
+  }
+
   // Fields of the body that no one here knows. Throws UsageError unless they are to be ignored.
   std::vector<std::string> unknown_fields(bool chat) const {
     std::vector<std::string> unknown;

@@ -291,7 +291,8 @@ std::vector<Request> Admission::make_jobs(const JournalEntry& entry,
                     .structured_output = form,
                     .cache_salt = request.cache_salt,
                     .priority = request.priority,
-                    .hash_logits = request.logits_hash || request.receipt});
+                    .hash_logits = request.logits_hash || request.receipt,
+                    .prediction = request.prediction});
   }
   return jobs;
 }

@@ -37,6 +37,10 @@ struct BackendStats {
   int64_t steps = 0, rows = 0, samples = 0, preemptions = 0;
   int64_t prompt_tokens = 0,
           cached_tokens = 0;  // of prompts that were begun; from the prefix cache
+  // Of speculation: trees of drafts, their nodes, drafts that were accepted, and of these those at
+  // the first, second ... position behind the known tokens.
+  int64_t drafts = 0, draft_tokens = 0, accepted_tokens = 0;
+  std::vector<int64_t> accepted_at;
 };
 
 // What one step of an engine computed, and what it made those wait who decode.
@@ -61,8 +65,9 @@ struct JobBegun {
   int64_t job = 0, at_ns = 0;
 };
 
-// Adds the counts of another engine.
+// Adds the counts of another engine; the second all but what is so at the moment.
 void add_to(BackendStats& all, const BackendStats& one);
+void add_counters(BackendStats& all, const BackendStats& one);
 
 // Takes what the engine answers: on_prompt and on_token for each job in order, or on_pooled, from
 // threads of the backend (one for each replica), which must not be kept waiting. A token with a

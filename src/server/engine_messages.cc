@@ -49,18 +49,20 @@ TokenLogprobs get_logprobs(ByteReader& in) {
 
 void put_stats(ByteWriter& out, const BackendStats& s) {
   for (const int32_t field : {s.running, s.waiting, s.blocks, s.free_blocks}) out.put(field);
-  for (const int64_t field :
-       {s.steps, s.rows, s.samples, s.preemptions, s.prompt_tokens, s.cached_tokens})
+  for (const int64_t field : {s.steps, s.rows, s.samples, s.preemptions, s.prompt_tokens,
+                              s.cached_tokens, s.drafts, s.draft_tokens, s.accepted_tokens})
     out.put(field);
+  out.put_vector(s.accepted_at);
 }
 
 BackendStats get_stats(ByteReader& in) {
   BackendStats s;
   for (int32_t* field : {&s.running, &s.waiting, &s.blocks, &s.free_blocks})
     *field = in.get<int32_t>();
-  for (int64_t* field :
-       {&s.steps, &s.rows, &s.samples, &s.preemptions, &s.prompt_tokens, &s.cached_tokens})
+  for (int64_t* field : {&s.steps, &s.rows, &s.samples, &s.preemptions, &s.prompt_tokens,
+                         &s.cached_tokens, &s.drafts, &s.draft_tokens, &s.accepted_tokens})
     *field = in.get<int64_t>();
+  s.accepted_at = in.get_vector<int64_t>();
   return s;
 }
 
@@ -146,6 +148,7 @@ std::string to_bytes(const Request& job) {
   put_flag(out, job.hash_logits);
   out.put(job.priority);
   put_flag(out, job.pooled);
+  out.put_vector(job.prediction);
   return out.take();
 }
 
@@ -161,6 +164,7 @@ Request request_from(std::string_view bytes) {
   job.hash_logits = get_flag(in);
   job.priority = in.get<int32_t>();
   job.pooled = get_flag(in);
+  job.prediction = in.get_vector<int32_t>();
   in.expect_end();
   return job;
 }

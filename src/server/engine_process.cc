@@ -29,15 +29,6 @@ uint64_t hash_of(const std::string& bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-void add_counters(BackendStats& to, const BackendStats& from) {
-  to.steps += from.steps;
-  to.rows += from.rows;
-  to.samples += from.samples;
-  to.preemptions += from.preemptions;
-  to.prompt_tokens += from.prompt_tokens;
-  to.cached_tokens += from.cached_tokens;
-}
-
 }  // namespace
 
 EngineProcess::EngineProcess(std::vector<std::string> command, const Tokenizer& tokenizer,

@@ -186,6 +186,12 @@ void InprocBackend::count(bool stepped) {
   stats_.preemptions += step.preempted;
   stats_.prompt_tokens += step.begun;
   stats_.cached_tokens += step.cached;
+  stats_.drafts += step.drafts;
+  stats_.draft_tokens += step.draft_tokens;
+  stats_.accepted_tokens += step.accepted_tokens;
+  if (stats_.accepted_at.size() < step.accepted_at.size())
+    stats_.accepted_at.resize(step.accepted_at.size());
+  for (size_t i = 0; i < step.accepted_at.size(); ++i) stats_.accepted_at[i] += step.accepted_at[i];
 }
 
 }  // namespace invar::server

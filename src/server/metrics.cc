@@ -56,10 +56,17 @@ void print_steps(const BackendStats& stats, const StepTotals& steps, Exposition&
               number(steps.stalls));
   out.histogram("invar:step_seconds", "The time of a step.", steps.seconds);
   out.histogram("vllm:iteration_tokens_total", "Rows of a step.", steps.rows);
+  out.counter("vllm:spec_decode_num_drafts_total", "Times that a sequence had drafts.",
+              number(stats.drafts));
   out.counter("vllm:spec_decode_num_draft_tokens_total", "Draft tokens that were checked.",
               number(steps.draft_rows));
   out.counter("vllm:spec_decode_num_accepted_tokens_total", "Of these, the answers' next tokens.",
               number(steps.accepted));
+  out.type("vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
+           "The same, by their position behind the known tokens.");
+  for (size_t i = 0; i < stats.accepted_at.size(); ++i)
+    out.line("vllm:spec_decode_num_accepted_tokens_per_pos_total", number(stats.accepted_at[i]),
+             fmt::format("position=\"{}\"", i));
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ struct RefusedKey {
 };
 constexpr const char* kLossy =
     "a draft is accepted where it is the target's own sample, so that answers stay as they are";
-constexpr const char* kOwnType = "a drafter's weights have the type that they are stored in";
+constexpr const char* kOwnType = "a drafter's weights and its cache have one type";
 constexpr const char* kOneProgram = "there is one way to compute, and it is chosen elsewhere";
 constexpr const char* kDirectory = "\"model\" is a directory; nothing is downloaded";
 constexpr RefusedKey kRefused[] = {
@@ -190,7 +190,7 @@ TreeShape parse_tree(const json::Value& value) {
 
 bool has_tree(DraftMethod method) {
   return method == DraftMethod::draft_model || method == DraftMethod::early_exit ||
-         method == DraftMethod::mtp || method == DraftMethod::medusa;
+         method == DraftMethod::medusa;
 }
 
 bool has_weights(DraftMethod method) {

@@ -18,7 +18,7 @@ enum class DraftMethod {
   draft_model,  // drafters/model_drafter.h
   early_exit,   // the same
   mtp,          // drafters/mtp_drafter.h
-  medusa,
+  medusa,       // drafters/medusa.h
   eagle,
   eagle3,
 };

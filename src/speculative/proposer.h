@@ -26,6 +26,7 @@ struct DraftRequest {
   // Names what may be drafted from beside the sequence: earlier answers of the same owner. Empty:
   // nothing.
   std::string_view corpus = {};
+  std::span<const int32_t> prediction = {};  // what the request says that the answer may be
 };
 
 // What a step computed and kept of one sequence: rows of the batch, each one position after the one

@@ -26,6 +26,7 @@ SuffixLookup::SuffixLookup(const SuffixLookupOptions& options) : options_(option
 void SuffixLookup::propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) {
   for (size_t i = 0; i < requests.size(); ++i) {
     const Sequence& sequence = follow(requests[i]);
+    if (draft_prediction(sequence, requests[i].most, trees[i])) continue;
     const bool earlier = sequence.earlier.match.length > sequence.own.match.length;
     draft(earlier ? sequence.earlier : sequence.own, requests[i].most, trees[i]);
   }
@@ -38,12 +39,14 @@ SuffixLookup::Sequence& SuffixLookup::follow(const DraftRequest& request) {
     s.own.automaton = std::make_shared<SuffixAutomaton>();
     if (!request.corpus.empty() && options_.corpus_tokens > 0)
       s.earlier.automaton = corpus(std::string(request.corpus));
+    if (!request.prediction.empty()) s.predicted.emplace(request.prediction);
     s.prompt_size = request.prompt_size;
     s.corpus = request.corpus;
   }
   if (s.earlier.automaton) s.earlier.automaton->settle(s.earlier.match);  // others made it grow
   for (; s.seen < std::ssize(request.tokens); ++s.seen) {
     const int32_t token = request.tokens[s.seen];
+    if (s.predicted && s.seen >= s.prompt_size) s.predicted->take(token);
     if (s.earlier.automaton) s.earlier.automaton->follow(s.earlier.match, token);
     // Followed before it is appended: the match is an earlier occurrence.
     s.own.automaton->follow(s.own.match, token);
@@ -51,6 +54,16 @@ SuffixLookup::Sequence& SuffixLookup::follow(const DraftRequest& request) {
     s.own.automaton->settle(s.own.match);
   }
   return s;
+}
+
+// False where the prediction has nothing to say, or something that the sequence knows better.
+bool SuffixLookup::draft_prediction(const Sequence& s, int32_t most, DraftTree& tree) const {
+  if (!s.predicted) return false;
+  const bool begins = s.seen == s.prompt_size;
+  if (!begins && s.predicted->match_length() < std::max(1, s.own.match.length)) return false;
+  for (const int32_t token : s.predicted->next(std::min(most, options_.num_speculative_tokens)))
+    tree.push_back({token, static_cast<int32_t>(tree.size()) - 1});
+  return !tree.empty();
 }
 
 void SuffixLookup::draft(const Text& text, int32_t most, DraftTree& tree) const {

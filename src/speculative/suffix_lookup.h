@@ -1,14 +1,17 @@
 // Drafting by the longest earlier occurrence of a sequence's end, of any length, over the sequence
 // and (where the request says so) over earlier answers: Oliaro et al., "SuffixDecoding" (2024);
 // vLLM's method "suffix". It costs constant time a token and no model. The draft is as long as the
-// match is sure: max_spec_factor tokens for each token that matches.
+// match is sure: max_spec_factor tokens for each token that matches. Where a request predicts its
+// answer, the prediction goes first and the draft is as long as it may be.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
+#include "speculative/prediction.h"
 #include "speculative/proposer.h"
 #include "speculative/suffix_automaton.h"
 
@@ -40,11 +43,13 @@ class SuffixLookup final : public Proposer {
   };
   struct Sequence {
     Text own, earlier;
+    std::optional<Prediction> predicted;
     int32_t seen = 0, prompt_size = 0;  // tokens
     std::string corpus;
   };
 
   Sequence& follow(const DraftRequest& request);
+  bool draft_prediction(const Sequence& sequence, int32_t most, DraftTree& tree) const;
   void draft(const Text& text, int32_t most, DraftTree& tree) const;
   std::shared_ptr<SuffixAutomaton> corpus(const std::string& name);
 

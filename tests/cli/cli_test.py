@@ -118,6 +118,14 @@ class BenchLoad(CliTest):
         self.assertIn(b"medians of at most", slow.stderr)
         self.refuse(2, "found 0", "bench", "schedule", "--live", "0")
 
+    def test_bench_speculate(self):
+        rows = json.loads(self.succeed("bench", "speculate", str(self.model), "--rounds", "1", "--tokens", "12", "--json",
+                                       "--speculative-config", '{"method": "suffix"}'))
+        self.assertEqual([row["task"] for row in rows], ["story", "story", "copy", "copy"])
+        for row in rows:
+            self.assertGreater(row["tokens_per_second"], 0)
+        self.refuse(2, "batches", "bench", "speculate", "--batches", "0")
+
     def test_bench_load(self):
         load, page = self.root / "load.toml", self.root / "load.html"
         text = """
@@ -181,6 +189,14 @@ class Generate(CliTest):
                 found = self.generate(self.model, *variant)
                 for key in ("logits_hash", "text", "identity"):
                     self.assertEqual(found[key], expected[key])
+        for config in ('{"method": "ngram", "prompt_lookup_min": 1}', '{"method": "lookahead"}',
+                       '{"method": "early_exit", "adaptive": true}', '{"model": "dummy:5", "num_speculative_tokens": 3}'):
+            with self.subTest(drafts=config):
+                found = self.generate(self.model, "--speculative-config", config)
+                self.assertEqual(found["logits_hash"], expected["logits_hash"])
+        self.refuse(2, "expected a \"method\" of ngram", "generate", "-p", "x", "--spec-method", "magic")
+        self.refuse(2, "is given there and by a flag", "generate", "-p", "x", "--spec-method", "mtp",
+                    "--speculative-config", '{"method": "ngram"}')
         # Controls: other weights, another prompt, another arithmetic.
         self.assertEqual(self.generate("tiny", "--load-format", "dummy:3")["logits_hash"], expected["logits_hash"])
         self.assertNotEqual(self.generate("tiny", "--load-format", "dummy:4")["logits_hash"], expected["logits_hash"])

@@ -1,0 +1,120 @@
+#include "drafters/host_products.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "kernels/pack.h"
+#include "weights/tensor_source.h"
+
+namespace invar {
+
+namespace {
+
+std::string path_of(const std::string& directory, std::span<const char* const> names) {
+  std::error_code ignored;
+  for (const char* name : names) {
+    const std::string path = directory + "/" + name;
+    if (std::filesystem::exists(path, ignored)) return path;
+  }
+  for (const char* pickle : {"medusa_lm_head.pt", "pytorch_model.bin"})
+    if (std::filesystem::exists(directory + "/" + pickle, ignored))
+      fail_usage(
+          "{} holds {}, a pickle, which can run code and is not read; in Python, "
+          "safetensors.torch.save_file(torch.load(\"{}\", weights_only=True), \"{}\") converts it",
+          directory, pickle, pickle, names.front());
+  fail_usage("expected {} in {}, found none of them", fmt::join(names, " or "),
+             json::quoted(directory));
+}
+
+}  // namespace
+
+TensorFile::TensorFile(const std::string& directory, std::span<const char* const> names)
+    : file_(path_of(directory, names)) {}
+
+const SafetensorsTensor* TensorFile::find(const std::string& name) const {
+  const auto found = std::ranges::find(file_.tensors(), name, &SafetensorsTensor::name);
+  return found == file_.tensors().end() ? nullptr : &*found;
+}
+
+template <typename T>
+std::vector<T> TensorFile::read(const std::string& name, std::span<const int64_t> shape,
+                                DType as) const {
+  const SafetensorsTensor* tensor = find(name);
+  if (!tensor) fail("{}: the tensor {} is missing", path(), json::quoted(name));
+  if (!std::ranges::equal(tensor->shape, shape))
+    fail("{}: {}: expected the shape [{}], found [{}]", path(), json::quoted(name),
+         fmt::join(shape, ", "), fmt::join(tensor->shape, ", "));
+  const std::string& type = tensor->dtype;
+  if (type != "BF16" && type != "F16" && type != "F32")
+    fail("{}: {}: expected BF16, F16 or F32, found {}", path(), json::quoted(name), type);
+  const DType stored = type == "BF16" ? DType::bf16 : type == "F16" ? DType::f16 : DType::f32;
+  std::vector<std::byte> bytes(static_cast<size_t>(tensor->end - tensor->begin));
+  file_.read(*tensor, 0, bytes);
+  const int64_t count = static_cast<int64_t>(bytes.size()) / size_of(stored);
+  if (first_non_finite(bytes.data(), stored, count) >= 0)
+    fail("{}: {}: expected finite numbers, found others", path(), json::quoted(name));
+  std::vector<T> values(static_cast<size_t>(count));
+  convert_elements(bytes.data(), stored, count, as, values.data());
+  return values;
+}
+
+std::vector<bf16_t> TensorFile::matrix(const std::string& name, int64_t rows,
+                                       int64_t columns) const {
+  const int64_t shape[] = {rows, columns};
+  return read<bf16_t>(name, shape, DType::bf16);
+}
+
+std::vector<float> TensorFile::vector(const std::string& name, int64_t size) const {
+  return read<float>(name, {&size, 1}, DType::f32);
+}
+
+HostProducts::HostProducts(const Kernels& kernels, ThreadPool& pool)
+    : kernels_(kernels), device_(make_host_device()), stream_(device_->make_stream()) {
+  execution_ = {.device = device_.get(), .stream = stream_.get(), .pool = &pool};
+}
+
+PackedWeight HostProducts::pack(std::span<const bf16_t> rows, int64_t outputs, int64_t inner) {
+  PackedWeight w{.n = outputs, .k = inner};
+  weights_.emplace_back(*device_, static_cast<size_t>(w.elements()), "a drafter's weights");
+  pack_rows(w, rows.data(), inner, 0, outputs, {}, weights_.back().data());
+  w.data = weights_.back().data();
+  return w;
+}
+
+void HostProducts::multiply(std::span<const float> x, const PackedWeight& w, const float* bias,
+                            std::vector<float>& y) {
+  const int64_t rows = static_cast<int64_t>(x.size()) / w.k, stride = activation_stride(w.k);
+  if (std::ssize(activation_) < rows * stride)
+    activation_ = {*device_, static_cast<size_t>(rows * stride), "a drafter's activations"};
+  for (int64_t t = 0; t < rows; ++t) {
+    bf16_t* row = activation_.data() + t * stride;
+    convert_elements(x.data() + t * w.k, DType::f32, w.k, DType::bf16, row);
+    std::fill(row + w.k, row + stride, bf16_t{});
+  }
+  y.resize(static_cast<size_t>(rows * w.n));
+  execution_.run(kernels_.matmul, MatmulParams{.x = {.data = activation_.data(), .stride = stride},
+                                               .w = w,
+                                               .rows = rows,
+                                               .runs = 1,
+                                               .bias = bias,
+                                               .accumulate = false,
+                                               .y = y.data(),
+                                               .y_stride = w.n});
+}
+
+void HostProducts::normalise(std::span<float> x, std::span<const float> weight, float eps) {
+  const size_t width = weight.size();
+  for (size_t begin = 0; begin < x.size(); begin += width) {
+    double sum = 0;
+    for (size_t i = 0; i < width; ++i) sum += double{x[begin + i]} * x[begin + i];
+    const float scale = static_cast<float>(1 / std::sqrt(sum / static_cast<double>(width) + eps));
+    for (size_t i = 0; i < width; ++i) x[begin + i] *= scale * weight[i];
+  }
+}
+
+}  // namespace invar

@@ -1,0 +1,59 @@
+// Matrix products of drafters that are a few matrices and no decoder: on the CPU, in bf16, whatever
+// the target computes on. A drafter's bits are nobody's business.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "kernels/inference.h"
+#include "weights/safetensors.h"
+
+namespace invar {
+
+// A file of tensors by name.
+class TensorFile {
+ public:
+  // The first of `names` that stands in the directory. Throws UsageError when there is none; one
+  // that says how to convert where there is a pickle instead.
+  TensorFile(const std::string& directory, std::span<const char* const> names);
+
+  const std::string& path() const { return file_.path(); }
+  bool has(const std::string& name) const { return find(name) != nullptr; }
+  // The rows of a matrix, or a vector as one row; bf16 and f32. Throws Error, naming the tensor,
+  // when it is missing, of another shape, not of numbers or not finite.
+  std::vector<bf16_t> matrix(const std::string& name, int64_t rows, int64_t columns) const;
+  std::vector<float> vector(const std::string& name, int64_t size) const;
+
+ private:
+  const SafetensorsTensor* find(const std::string& name) const;
+  template <typename T>
+  std::vector<T> read(const std::string& name, std::span<const int64_t> shape, DType as) const;
+
+  SafetensorsFile file_;
+};
+
+class HostProducts {
+ public:
+  // `kernels`: of the CPU.
+  HostProducts(const Kernels& kernels, ThreadPool& pool);
+
+  // A matrix of [outputs][inner], packed; it lives as long as this.
+  PackedWeight pack(std::span<const bf16_t> rows, int64_t outputs, int64_t inner);
+  // y = x * w + bias (or null); x has rows of w.k, y gets rows of w.n.
+  void multiply(std::span<const float> x, const PackedWeight& w, const float* bias,
+                std::vector<float>& y);
+  // x = x / sqrt(mean(x * x) + eps) * weight, row by row.
+  static void normalise(std::span<float> x, std::span<const float> weight, float eps);
+
+ private:
+  const Kernels& kernels_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  Execution execution_;
+  std::vector<DeviceArray<bf16_t>> weights_;
+  DeviceArray<bf16_t> activation_;
+};
+
+}  // namespace invar

@@ -1,0 +1,75 @@
+// Medusa heads: Cai et al., "Medusa: Simple LLM Inference Acceleration Framework with Multiple
+// Decoding Heads" (2024); method "medusa". Head i reads the target's last hidden state behind its
+// final norm and predicts the token i + 2 further on: a residual block and a head of its own. No
+// head sees what the others draft, so that their guesses make a tree: the likeliest few of each
+// head below every node.
+//
+// It costs a head (vocabulary x width) for each level, and no keys and values. It pays with heads
+// that were trained for the target. A draft that no head can give, behind a prefix-cached prompt's
+// first row, is left out.
+//
+// Read are the published layout, medusa_lm_head.safetensors with {i}.{l}.linear.weight, .bias and
+// {i}.{layers}.weight (also behind "medusa_head."), and vLLM's, model.safetensors with
+// blocks.{i}.layers.{l}.weight and lm_heads.{i}.weight (also behind "medusa_heads.").
+#pragma once
+
+#include <unordered_map>
+
+#include "drafters/draft_sampler.h"
+#include "drafters/host_products.h"
+#include "engine/model.h"
+#include "speculative/tree_shape.h"
+
+namespace invar {
+
+class Medusa final : public Proposer {
+ public:
+  // `shape` empty: a chain of all heads. Throws UsageError when the shape is deeper than there are
+  // heads, Error for tensors that do not fit the target.
+  Medusa(const std::string& directory, TreeShape shape, Model& target, ThreadPool& pool);
+
+  std::string_view name() const override { return "medusa"; }
+  int32_t most_nodes() const override { return static_cast<int32_t>(shape_.size()); }
+  bool makes_branches() const override {
+    return shape_ != chain_shape(static_cast<int32_t>(shape_.size()));
+  }
+  std::span<const int32_t> aux_layers() const override { return {&last_layer_, 1}; }
+  void take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
+                   int64_t batch_rows) override;
+  void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override;
+  void forget(int64_t id) override { last_.erase(id); }
+
+  int num_heads() const { return static_cast<int>(heads_.size()); }
+
+ private:
+  struct Block {
+    PackedWeight weight;
+    std::vector<float> bias;  // or empty
+  };
+  struct Head {
+    std::vector<Block> blocks;
+    PackedWeight logits;
+  };
+  // Of a sequence's last row that the target computed.
+  struct Last {
+    int32_t position = 0;
+    std::vector<float> hidden;
+  };
+
+  void load(const TensorFile& file);
+  bool load_head(const TensorFile& file, int index);
+  Block load_block(const TensorFile& file, const std::string& name);
+  std::vector<float> logits_of(const Head& head, std::span<const float> x);
+
+  const int32_t last_layer_, width_, vocab_;
+  const float eps_;
+  ThreadPool& pool_;
+  TreeShape shape_;
+  HostProducts products_;
+  DraftSampler sampler_;
+  std::vector<float> final_norm_;
+  std::vector<Head> heads_;
+  std::unordered_map<int64_t, Last> last_;
+};
+
+}  // namespace invar

@@ -1,0 +1,71 @@
+"""Speculation behind the server: answers are those of plain decoding, byte by byte; metrics say what was accepted."""
+import sys
+import unittest
+
+from served import Served
+
+INVAR = None
+CHAT = "/v1/chat/completions"
+CONFIGS = ('{"method": "suffix"}',
+           '{"method": "early_exit", "num_speculative_tokens": 3, "adaptive": true}',
+           '{"method": "draft_model", "model": "dummy:1", "speculative_token_tree": "[(0,), (0,0), (1,), (0,1)]"}')
+
+
+def ask(served, **more):
+    """An answer without what depends on the clock and the server."""
+    body = served.post(CHAT, messages=[{"role": "user", "content": "one two three one two"}], max_tokens=24, seed=3, logits_hash=True,
+                       ignore_eos=True, temperature=0.7, **more)
+    return body["choices"], body["usage"], body["logits_hash"]
+
+
+def stream(served, **more):
+    status, _, data = served.ask("POST", CHAT, dict(
+        messages=[{"role": "user", "content": "one two three one two"}], max_tokens=24, seed=3, ignore_eos=True,
+        temperature=0.7, stream=True, stream_options={"include_usage": True}, **more))
+    assert status == 200, data
+    return [line.split(b'"choices"', 1)[-1] for line in data.split(b"\n\n")]
+
+
+class Speculation(unittest.TestCase):
+    def test_no_draft_shows(self):
+        plain = Served(INVAR)
+        self.addCleanup(plain.stop)
+        answer, events = ask(plain), stream(plain)
+        text = answer[0][0]["message"]["content"]
+        predicted = dict(prediction={"type": "content", "content": text + " and more"})
+        with_prediction, events_with_prediction = ask(plain, **predicted), stream(plain, **predicted)
+        details = with_prediction[1]["completion_tokens_details"]
+        self.assertGreater(details["accepted_prediction_tokens"], 0)
+        self.assertNotIn("completion_tokens_details", answer[1])
+        self.assertEqual(plain.metric("vllm:spec_decode_num_drafts_total"), 0)
+        for config in CONFIGS:
+            with self.subTest(config=config):
+                served = Served(INVAR, "--speculative-config", config)
+                self.addCleanup(served.stop)
+                self.assertEqual(ask(served), answer)
+                self.assertEqual(stream(served), events)
+                self.assertEqual(ask(served, **predicted), with_prediction)
+                self.assertEqual(stream(served, **predicted), events_with_prediction)
+                drafted = served.metric("vllm:spec_decode_num_draft_tokens_total")
+                accepted = served.metric("vllm:spec_decode_num_accepted_tokens_total")
+                self.assertGreater(served.metric("vllm:spec_decode_num_drafts_total"), 0)
+                if "early_exit" not in config:  # random weights say other things half way
+                    self.assertGreater(accepted, 0)
+                self.assertGreaterEqual(drafted, accepted)
+        # The control: another seed is another answer.
+        body = plain.post(CHAT, messages=[{"role": "user", "content": "one two three one two"}], max_tokens=24, seed=4, logits_hash=True,
+                          ignore_eos=True, temperature=0.7)
+        self.assertNotEqual(body["logits_hash"], answer[2])
+
+    def test_a_prediction_that_is_none_is_refused(self):
+        served = Served(INVAR)
+        self.addCleanup(served.stop)
+        for wrong in ("text", {"type": "content"}, {"type": "image", "content": "x"}, {"type": "content", "content": [1]}):
+            status, _, answer = served.ask("POST", CHAT, dict(messages=[{"role": "user", "content": "x"}], prediction=wrong))
+            self.assertEqual(status, 400)
+            self.assertIn("prediction", answer["error"]["message"])
+
+
+if __name__ == "__main__":
+    INVAR = sys.argv.pop(1)
+    unittest.main()
