@@ -62,7 +62,9 @@ TEST(StreamTest, SendsWhatComesBeforeTheSenderIsAwake) {
         exchange = e;
         e->stream({}, source);
       },
-      [](int status, const std::string&) { return HttpReply{.status = status}; });
+      [](int status, const std::string&, const std::string&) {
+        return HttpReply{.status = status};
+      });
   std::jthread serving([&] { server.run(); });
   {
     Client client(server.port());
