@@ -1,5 +1,7 @@
 #include "engine/engine.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace invar {
@@ -46,18 +48,20 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads,
   executor_ = make_executor(model, limits(blocks), threads);
   std::unique_ptr<DeviceSampler> device_sampler;
   if (!model.device().is_host())
-    device_sampler = std::make_unique<DeviceSampler>(executor_->decoder().kernels.sample,
-                                                     executor_->decoder().execution,
-                                                     limits(blocks).max_logit_rows);
-  sampling_ = std::make_unique<SamplingStage>(model.host_kernels(), pool_of_threads_,
-                                              model.spec().vocab, std::move(device_sampler),
-                                              proposer_ && proposer_->wants_likeliest());
+    device_sampler = std::make_unique<DeviceSampler>(
+        executor_->decoder().kernels.sample, executor_->decoder().execution,
+        limits(blocks).max_logit_rows, executor_->decoder().kernels.hash_logits);
+  sampling_ = std::make_unique<SamplingStage>(
+      model.host_kernels(), pool_of_threads_, model.spec().vocab, std::move(device_sampler),
+      limits(blocks).max_logit_rows, proposer_ && proposer_->wants_likeliest());
   io_.take_logits = [this](int64_t first, std::span<const float> logits) {
     sampling_->take_logits(first, logits, io_.non_finite);
   };
 }
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  if (is_begun_) executor_->decoder().execution.stream->wait();
+}
 
 void Engine::add(Request request) {
   const int64_t size = std::ssize(request.prompt);
@@ -99,12 +103,16 @@ void Engine::add(Request request) {
 }
 
 void Engine::abort(int64_t id) {
-  if (in_step_) {  // from a sink: the step still uses the request
-    aborted_.push_back(id);
-    return;
-  }
+  if (in_emission_) silenced_.push_back(id);
   scheduler_->remove(id);
-  forget(id);
+  if (is_planned(id))
+    aborted_.push_back(id);  // the step that was begun still uses it
+  else
+    forget(id);
+}
+
+bool Engine::is_planned(int64_t id) const {
+  return is_begun_ && std::ranges::find(plan_.entries, id, &StepEntry::id) != plan_.entries.end();
 }
 
 void Engine::forget(int64_t id) {
@@ -116,7 +124,11 @@ void Engine::set_times(OperationTimes* times) {
   sampling_->set_times(times);
 }
 
-void Engine::expect_no_work() const {
+void Engine::expect_no_work() {
+  if (is_begun_ && aborted_.size() == states_.size()) {  // nobody hears of its end
+    finish();
+    commit();
+  }
   if (has_work())
     fail_usage("expected no live request while weights change, found {}", states_.size());
 }

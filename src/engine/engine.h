@@ -2,11 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "base/timer.h"
 #include "engine/executor.h"
+#include "engine/outbox.h"
 #include "engine/request.h"
 #include "engine/request_state.h"
 #include "engine/sampling_stage.h"
@@ -32,7 +35,10 @@ struct EngineOptions {
   int sharers = 1;               // engines that divide what is free among them, this one included
   bool prefix_caching = true;    // requests that begin alike share blocks
   bool prompt_logprobs = false;  // whether requests may ask for them
-  bool embeddings = false;       // whether requests may be pooled: room for a step's hidden states
+  // Begin a step before the sink is told of the last one, so that the device computes meanwhile. A
+  // new request waits for the step that was begun. Unset: where the device is not the host.
+  std::optional<bool> async_scheduling;
+  bool embeddings = false;  // whether requests may be pooled: room for a step's hidden states
 };
 
 // What a step did, for progress lines and metrics.
@@ -99,30 +105,35 @@ class Engine {
   // For prompts, in a step in which more sequences decode than it should have rows.
   static constexpr int kPromptRows = 32;
 
-  // A step, in order (step.cc).
+  // A step (step.cc): from the plan to what the device is given; waiting for that, and the samples;
+  // what becomes of them; what the sink is told.
+  bool begin(OutputSink& sink);
+  void finish();
+  void commit();
+  void emit(OutputSink& sink);
+
   void start_admitted(OutputSink& sink);
   void propose();
   void build_batch();
   void add_rows(size_t entry);
   void add_drafts(DraftTree& tree);
   void want_last_hidden();
+  void launch();
   void begin_trace();
-  void forward_and_sample();
   void keep_accepted();
-  void commit_and_emit(OutputSink& sink);
-  void show_hidden();
-
-  void emit_scores(OutputSink& sink);
-  void emit_walks(OutputSink& sink);
-  void emit_others(OutputSink& sink);
-  void count_drafts(const SamplingStage::Walk& walk, int32_t accepted);
-  bool pool_rows(RequestState& state, size_t entry, OutputSink& sink);
+  void take_scores();
+  void take_walks();
+  void take_others();
+  bool pool_rows(RequestState& state, size_t entry);
   bool has_failed(size_t entry) const;
   bool is_aborted(int64_t id) const;
+  void count_drafts(const SamplingStage::Walk& walk, int32_t accepted);
   void count_step();
+  void show_hidden();
+  bool is_planned(int64_t id) const;
   void forget(int64_t id);
 
-  void expect_no_work() const;
+  void expect_no_work();
   RunnerLimits limits(int blocks) const;
   int64_t block_bytes() const;
   int64_t block_bytes_of(int rank) const;
@@ -162,8 +173,12 @@ class Engine {
   std::vector<SlotCopy> copies_;
   std::vector<StepResult> results_;
   StepStats stats_;
-  bool in_step_ = false;
-  std::vector<int64_t> aborted_;
+  Timer step_timer_;
+  bool is_begun_ = false;         // the current step is planned and not yet committed
+  std::vector<int64_t> aborted_;  // of its requests
+  Outbox outbox_;                 // of the last committed step
+  bool in_emission_ = false;
+  std::vector<int64_t> silenced_;  // aborted during the emission
 };
 
 }  // namespace invar

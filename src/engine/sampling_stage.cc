@@ -44,12 +44,14 @@ struct SamplingStage::PerThread {
 };
 
 SamplingStage::SamplingStage(const Kernels& host_kernels, ThreadPool& threads, int32_t vocab,
-                             std::unique_ptr<DeviceSampler> device_sampler, bool wants_likeliest)
+                             std::unique_ptr<DeviceSampler> device_sampler, int32_t device_rows,
+                             bool wants_likeliest)
     : threads_(threads),
       kernels_(host_kernels),
       vocab_(static_cast<size_t>(vocab)),
       wants_likeliest_(wants_likeliest),
-      device_sampler_(std::move(device_sampler)) {
+      device_sampler_(std::move(device_sampler)),
+      device_rows_(device_rows) {
   for (int i = 0; i < threads.size(); ++i)
     per_thread_.push_back(std::make_unique<PerThread>(host_kernels));
 }
@@ -83,34 +85,56 @@ void SamplingStage::add_walk(RequestState& state, int32_t first_row, int32_t roo
 }
 
 bool SamplingStage::samples_on_device() {
-  inputs_.clear();
-  if (!device_sampler_ || !scores_.empty() || wants_likeliest_) return false;
-  for (const Walk& walk : walks()) {
+  if (!device_sampler_ || wants_likeliest_ || num_logits_ > device_rows_) return false;
+  inputs_.resize(static_cast<size_t>(num_logits_));
+  for (const Score& score : scores_) {
+    SampleInput& input = inputs_[static_cast<size_t>(score.logits)];
+    input = score.state->sample_input();
+    input.logprobs = score.state->request.params.prompt_logprobs;
+    input.given = score.state->tokens[static_cast<size_t>(score.position)];
+    if (!DeviceSampler::can(input)) return false;
+  }
+  for (Walk& walk : walks()) {
     const Request& request = walk.state->request;
-    if (request.hash_logits || request.params.logprobs || request.constraint) return false;
-    const SampleInput root = walk.state->sample_input();
-    inputs_.push_back(root);
+    SampleInput& root = inputs_[static_cast<size_t>(walk.root_logits)];
+    root = walk.state->sample_input();
+    root.allowed = walk.state->constraint.allowed(request.params);
+    root.logprobs = request.params.logprobs;
+    root.wants_hash = request.hash_logits;
     if (!DeviceSampler::can(root)) return false;
     if (!walk.tree || walk.tree->empty()) continue;
     if (depends_on_tokens(request)) return false;
-    for (const DraftNode& node : *walk.tree) {
-      SampleInput input = inputs_[static_cast<size_t>(walk.root_logits + 1 + node.parent)];
+    for (size_t node = 0; node < walk.tree->size(); ++node) {
+      const int32_t above = walk.root_logits + 1 + (*walk.tree)[node].parent;
+      SampleInput& input = inputs_[static_cast<size_t>(walk.root_logits) + 1 + node];
+      input = inputs_[static_cast<size_t>(above)];
       ++input.position;
       ++input.generated;
-      inputs_.push_back(input);
     }
   }
   return true;
 }
 
-void SamplingStage::sample_on_device(const float* logits, std::span<const bool> non_finite) {
-  const auto sampled =
-      device_sampler_->sample(logits, static_cast<int64_t>(vocab_), std::span(inputs_));
+void SamplingStage::start_on_device(const float* logits) {
+  device_sampler_->start(logits, static_cast<int64_t>(vocab_), inputs_);
+}
+
+void SamplingStage::finish_on_device(std::span<const bool> non_finite) {
+  const std::span<const DeviceSampled> sampled = device_sampler_->finish(inputs_);
+  for (Score& score : scores_) score.logprobs = sampled[static_cast<size_t>(score.logits)].logprobs;
   for (Walk& walk : walks())
-    while (!walk.is_over && !fails_for_numbers(walk, non_finite)) {
-      const Sampled& s = sampled[static_cast<size_t>(walk.next_logits())];
-      enter(walk, s.error ? walk.state->fail(s.error) : walk.state->take(s.token, Digest{}));
-    }
+    while (!walk.is_over && !fails_for_numbers(walk, non_finite))
+      take(walk, sampled[static_cast<size_t>(walk.next_logits())]);
+}
+
+// What the device sampled where the walk stands.
+void SamplingStage::take(Walk& walk, const DeviceSampled& sampled) {
+  RequestState& state = *walk.state;
+  if (const char* error = state.constraint.error()) return enter(walk, state.fail(error));
+  if (sampled.error) return enter(walk, state.fail(sampled.error));
+  TokenOutput output = state.take(sampled.token, sampled.digest);
+  if (state.request.params.logprobs) output.logprobs = sampled.logprobs;
+  enter(walk, std::move(output));
 }
 
 // A walk by one thread; rows and walks do not touch each other.

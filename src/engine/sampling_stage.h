@@ -45,9 +45,11 @@ class SamplingStage {
     TokenLogprobs logprobs;
   };
 
-  // `device_sampler` null: logits are read by the host alone. `wants_likeliest`: see Proposer.
+  // `device_sampler` null: logits are read by the host alone. `device_rows`: the most logits that
+  // it can have at once.
   SamplingStage(const Kernels& host_kernels, ThreadPool& threads, int32_t vocab,
-                std::unique_ptr<DeviceSampler> device_sampler, bool wants_likeliest = false);
+                std::unique_ptr<DeviceSampler> device_sampler, int32_t device_rows,
+                bool wants_likeliest = false);
   ~SamplingStage();
 
   // A step begins. Then what is wanted of its logits, in the order of the batch's rows.
@@ -55,11 +57,12 @@ class SamplingStage {
   void add_score(RequestState& state, int32_t position);
   void add_walk(RequestState& state, int32_t first_row, int32_t root_row, const DraftTree* tree);
 
-  // Whether the logits may stay on the device: nobody but the sampler wants them.
+  // Whether the logits may stay on the device, where the sampler does all that is wanted of them.
   bool samples_on_device();
-  // Then: samples from all logits of the step. The only wait of the step; `non_finite` as
-  // ForwardIo's, which is there afterwards.
-  void sample_on_device(const float* logits, std::span<const bool> non_finite);
+  // Then: puts the sampling from all logits of the step into the device's stream; and waits for it,
+  // the only wait of a step. `non_finite` as ForwardIo's, which is there afterwards.
+  void start_on_device(const float* logits);
+  void finish_on_device(std::span<const bool> non_finite);
   // Else: logits from number `first` on, as they come (ForwardIo::take_logits).
   void take_logits(int64_t first, std::span<const float> logits, std::span<const bool> non_finite);
 
@@ -73,6 +76,7 @@ class SamplingStage {
   void go_on(Walk& walk, int64_t first, std::span<const float> logits,
              std::span<const bool> non_finite, PerThread& thread) const;
   void sample(Walk& walk, std::span<const float> logits, PerThread& thread) const;
+  static void take(Walk& walk, const DeviceSampled& sampled);
   void read_score(Score& score, std::span<const float> logits, PerThread& thread) const;
   void read_likeliest(Walk& walk, int64_t first, std::span<const float> logits) const;
 
@@ -81,6 +85,7 @@ class SamplingStage {
   const size_t vocab_;
   const bool wants_likeliest_;
   const std::unique_ptr<DeviceSampler> device_sampler_;  // or null
+  const int64_t device_rows_;
   std::vector<std::unique_ptr<PerThread>> per_thread_;
   OperationTimes* times_ = nullptr;
 

@@ -1,4 +1,4 @@
-// A step of the engine: plan, propose, build the batch, forward and sample, keep, commit and emit.
+// A step of the engine: plan, propose, build the batch, forward, sample, keep, commit and emit.
 #include <algorithm>
 #include <cmath>
 
@@ -15,15 +15,24 @@ constexpr const char* kHiddenNotFinite = "a hidden state of the text was not fin
 }  // namespace
 
 bool Engine::step(OutputSink& sink) {
+  if (!is_begun_ && !begin(sink)) return false;
+  finish();
+  commit();
+  if (options_.async_scheduling.value_or(!model_.device().is_host())) begin(sink);
+  emit(sink);
+  return true;
+}
+
+// Plans the next step and gives it to the device, if that can do all of it. False when there is
+// nothing to do.
+bool Engine::begin(OutputSink& sink) {
   scheduler_->plan(budget(), plan_);
   if (plan_.entries.empty()) return false;
+  is_begun_ = true;
   start_admitted(sink);
   propose();
   build_batch();
-  forward_and_sample();
-  keep_accepted();
-  commit_and_emit(sink);
-  show_hidden();
+  launch();
   return true;
 }
 
@@ -33,12 +42,10 @@ int32_t Engine::budget() const {
 }
 
 void Engine::start_admitted(OutputSink& sink) {
-  in_step_ = true;
   for (const int64_t id : plan_.admitted) {
     states_.at(id)->reserve(max_model_len());
     sink.on_start(id);
   }
-  in_step_ = false;
 }
 
 // Trees for the sequences that the plan gives draft rows, none deeper than its answer may be.
@@ -134,13 +141,23 @@ void Engine::add_drafts(DraftTree& tree) {
   append_rows(tree, batch_.rows);
 }
 
-void Engine::forward_and_sample() {
+void Engine::launch() {
   if (io_.trace) begin_trace();
-  const Timer timer;
+  step_timer_ = Timer();
   io_.keep_logits = batch_.aux_layers.empty() && sampling_->samples_on_device();
+  if (!io_.keep_logits) return;
   executor_->run(batch_, io_);
-  if (io_.keep_logits) sampling_->sample_on_device(io_.device_logits, io_.non_finite);
-  if (proposer_) proposer_->observe_step(std::ssize(batch_.rows), timer.seconds());
+  sampling_->start_on_device(io_.device_logits);
+}
+
+// Of a step whose logits the host reads, everything happens here.
+void Engine::finish() {
+  if (io_.keep_logits)
+    sampling_->finish_on_device(io_.non_finite);
+  else
+    executor_->run(batch_, io_);
+  if (proposer_) proposer_->observe_step(std::ssize(batch_.rows), step_timer_.seconds());
+  keep_accepted();
 }
 
 void Engine::begin_trace() {
@@ -162,48 +179,61 @@ void Engine::keep_accepted() {
   if (!copies_.empty()) executor_->copy_slots(copies_);
 }
 
-void Engine::commit_and_emit(OutputSink& sink) {
+void Engine::commit() {
   results_.assign(plan_.entries.size(), StepResult{});
   stats_ = {.rows = static_cast<int>(batch_.rows.size()), .work = work_of(plan_)};
-  in_step_ = true;
-  emit_scores(sink);
-  emit_walks(sink);
-  emit_others(sink);
-  in_step_ = false;
+  outbox_.clear();
+  take_scores();
+  take_walks();
+  take_others();
   scheduler_->commit(plan_, results_);
   count_step();
+  is_begun_ = false;
+  for (const int64_t id : aborted_) forget(id);
   for (size_t i = 0; i < results_.size(); ++i)
     if (results_[i].finished) forget(plan_.entries[i].id);
-  for (const int64_t id : aborted_) abort(id);
   aborted_.clear();
+  show_hidden();
+}
+
+// A sink that aborts a request hears nothing more of it.
+void Engine::emit(OutputSink& sink) {
+  silenced_.clear();
+  in_emission_ = true;
+  const auto hears = [&](int64_t id) {
+    return std::ranges::find(silenced_, id) == silenced_.end();
+  };
+  for (const PromptOutput& output : outbox_.prompts)
+    if (hears(output.request)) sink.on_prompt(output);
+  for (const TokenOutput& output : outbox_.tokens)
+    if (hears(output.request)) sink.on_token(output);
+  for (const PooledOutput& output : outbox_.pooled)
+    if (hears(output.request)) sink.on_pooled(output);
+  in_emission_ = false;
 }
 
 // Log-probabilities of prompts.
-void Engine::emit_scores(OutputSink& sink) {
+void Engine::take_scores() {
   for (SamplingStage::Score& score : sampling_->scores()) {
     const size_t entry = batch_.rows[batch_.logit_rows[score.logits]].sequence;
-    if (has_failed(entry) || is_aborted(plan_.entries[entry].id)) continue;
+    const int64_t id = plan_.entries[entry].id;
+    if (has_failed(entry) || is_aborted(id)) continue;
     score.state->prompt_logprobs_done = score.position + 1;
-    sink.on_prompt({score.state->request.id, score.position, std::move(score.logprobs)});
+    outbox_.prompts.push_back({id, score.position, std::move(score.logprobs)});
   }
 }
 
-// A sink may abort the request with any token: it hears nothing more of it.
-void Engine::emit_walks(OutputSink& sink) {
+void Engine::take_walks() {
   for (SamplingStage::Walk& walk : sampling_->walks()) {
     CHECK(walk.is_over && !walk.outputs.empty(), "a walk without its end");
-    const size_t entry = batch_.rows[walk.root_row].sequence;
-    const int64_t id = walk.state->request.id;
-    StepResult& result = results_[entry];
-    for (const TokenOutput& output : walk.outputs) {
-      if (is_aborted(id)) break;
-      sink.on_token(output);
-    }
+    StepResult& result = results_[batch_.rows[walk.root_row].sequence];
     result.new_tokens =
         static_cast<int32_t>(std::ranges::count(walk.outputs, nullptr, &TokenOutput::error));
     result.finished = walk.outputs.back().finish != FinishReason::none;
     stats_.samples += result.new_tokens;
     count_drafts(walk, result.new_tokens - 1);
+    if (is_aborted(walk.state->request.id)) continue;
+    for (TokenOutput& output : walk.outputs) outbox_.tokens.push_back(std::move(output));
   }
 }
 
@@ -222,16 +252,17 @@ void Engine::count_drafts(const SamplingStage::Walk& walk, int32_t accepted) {
 }
 
 // Of what does not sample: chunks that have failed, and pooled requests.
-void Engine::emit_others(OutputSink& sink) {
+void Engine::take_others() {
   for (size_t i = 0; i < plan_.entries.size(); ++i) {
     const StepEntry& entry = plan_.entries[i];
     RequestState& state = *states_.at(entry.id);
     if (entry.samples && !state.request.pooled) continue;  // its walk said so
+    if (is_aborted(entry.id)) continue;
     if (has_failed(i)) {
-      sink.on_token(state.fail(SamplingStage::kNotFinite));
+      outbox_.tokens.push_back(state.fail(SamplingStage::kNotFinite));
       results_[i].finished = true;
     } else if (state.request.pooled) {
-      results_[i].finished = pool_rows(state, i, sink);
+      results_[i].finished = pool_rows(state, i);
     }
   }
 }
@@ -246,7 +277,7 @@ bool Engine::is_aborted(int64_t id) const {
 }
 
 // Adds the hidden states of an entry's rows; whether the request is over.
-bool Engine::pool_rows(RequestState& state, size_t index, OutputSink& sink) {
+bool Engine::pool_rows(RequestState& state, size_t index) {
   const StepEntry& entry = plan_.entries[index];
   const size_t width = state.pool.size();
   for (int32_t r = std::max(0, state.pooled_positions - entry.start); r < entry.rows; ++r) {
@@ -263,9 +294,9 @@ bool Engine::pool_rows(RequestState& state, size_t index, OutputSink& sink) {
     finite &= std::isfinite(value);
   }
   if (finite)
-    sink.on_pooled({state.request.id, std::move(state.pool)});
+    outbox_.pooled.push_back({state.request.id, std::move(state.pool)});
   else
-    sink.on_token(state.fail(kHiddenNotFinite));
+    outbox_.tokens.push_back(state.fail(kHiddenNotFinite));
   return true;
 }
 

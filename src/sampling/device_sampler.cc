@@ -37,8 +37,7 @@ bool DeviceSampler::can(const SampleInput& in) {
   return in.logprobs.value_or(0) <= kMostTop;
 }
 
-std::span<const DeviceSampled> DeviceSampler::sample(const float* logits, int64_t vocab,
-                                                     std::span<const SampleInput> rows) {
+void DeviceSampler::start(const float* logits, int64_t vocab, std::span<const SampleInput> rows) {
   CHECK(rows.size() <= max_rows_, "more rows than the sampler has room for");
   hashed_.clear();
   rows_.clear();
@@ -54,7 +53,10 @@ std::span<const DeviceSampled> DeviceSampler::sample(const float* logits, int64_
   if (wants_top_)
     stream.download(host_top_.data(), top_.data(), rows.size() * kMostTop * sizeof(TopToken));
   if (!hashed_.empty()) hash(logits, vocab);
-  stream.wait();
+}
+
+std::span<const DeviceSampled> DeviceSampler::finish(std::span<const SampleInput> rows) {
+  on_.stream->wait();
   take(rows);
   return sampled_;
 }

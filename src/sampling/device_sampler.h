@@ -27,10 +27,17 @@ class DeviceSampler {
 
   // Whether this row can be sampled here; its logits are not read.
   static bool can(const SampleInput& input);
-  // One token for each row of `logits`, [rows][vocab] on the device. Valid until the next call.
-  // The only wait of a step: everything in the stream before it is done, too.
+  // Puts the sampling of one token for each row of `logits`, [rows][vocab] on the device, into the
+  // stream.
+  void start(const float* logits, int64_t vocab, std::span<const SampleInput> rows);
+  // What it gave, of the same rows. Waits for everything in the stream. Valid until the next start.
+  std::span<const DeviceSampled> finish(std::span<const SampleInput> rows);
+  // Both.
   std::span<const DeviceSampled> sample(const float* logits, int64_t vocab,
-                                        std::span<const SampleInput> rows);
+                                        std::span<const SampleInput> rows) {
+    start(logits, vocab, rows);
+    return finish(rows);
+  }
 
  private:
   void gather(const SampleInput& in, int64_t vocab);

@@ -194,6 +194,10 @@ TEST(Speculation, NorDoesItBesidePoliciesRanksStagesAndLittleMemory) {
   Tally tally;
   EXPECT_EQ(answers_of(model, tight, scripted(Script::trees, answers, 6), &tally), plain);
   EXPECT_GT(tally.preempted, 0);
+  EngineOptions ahead = options_of();  // every step is begun before the sink hears of the last
+  ahead.async_scheduling = true;
+  EXPECT_EQ(answers_of(model, ahead, scripted(Script::trees, answers, 8)), plain);
+  EXPECT_EQ(answers_of(model, ahead, nullptr), plain);
   for (const ModelOptions& options :
        {ModelOptions{.model = "tiny", .load_format = "dummy:7", .threads = 2, .ranks = 2},
         ModelOptions{.model = "tiny", .load_format = "dummy:7", .threads = 2, .layer_cuts = {1, 3}},
@@ -290,14 +294,38 @@ TEST(Speculation, WhoIsAbortedInTheMiddleOfAStepIsSilent) {
   };
   Model model(tiny());
   const KnownAnswers answers = known(answers_of(model, options_of(), nullptr));
-  Engine engine(model, options_of(), nullptr, scripted(Script::right, answers, 17));
-  Stopper stopper;
-  stopper.engine = &engine;
+  for (const bool ahead : {false, true})
+    for (const int nodes : {1, 17}) {
+      EngineOptions options = options_of();
+      options.async_scheduling = ahead;
+      Engine engine(model, options, nullptr, scripted(Script::right, answers, nodes));
+      Stopper stopper;
+      stopper.engine = &engine;
+      engine.add(all_kinds()[0]);
+      while (engine.step(stopper)) {
+      }
+      EXPECT_EQ(stopper.tokens, 4);
+      EXPECT_FALSE(engine.has_work());
+      EXPECT_EQ(engine.free_blocks(), engine.num_blocks());
+      EXPECT_EQ(engine.check_integrity(), "");
+    }
+}
+
+// One that waits in a step that was begun takes nothing with it, and new weights may come at once.
+TEST(Speculation, WhoIsAbortedInAStepThatWasBegunIsForgotten) {
+  Model model(tiny());
+  EngineOptions options = options_of();
+  options.async_scheduling = true;
+  Engine engine(model, options);
+  Record record;
   engine.add(all_kinds()[0]);
-  while (engine.step(stopper)) {
-  }
-  EXPECT_EQ(stopper.tokens, 4);
+  for (int i = 0; i < 3; ++i) engine.step(record);
+  const size_t told = record.answers[1].tokens.size();
+  engine.abort(1);
+  engine.take_weights(*dummy_weights(model.spec(), 7));
   EXPECT_FALSE(engine.has_work());
+  EXPECT_FALSE(engine.step(record));
+  EXPECT_EQ(record.answers[1].tokens.size(), told);
   EXPECT_EQ(engine.free_blocks(), engine.num_blocks());
   EXPECT_EQ(engine.check_integrity(), "");
 }
