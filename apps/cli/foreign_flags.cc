@@ -67,7 +67,6 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"--long-prefill-token-threshold", "--max-num-batched-tokens bounds every step"},
     {"--num-scheduler-steps", "each step is scheduled"},
     {"--scheduler-cls", "it is called --scheduling-policy"},
-    {"--async-scheduling", "orders are taken between two steps"},
     {"--stream-interval", "each token is an event"},
     {"--seed", "each request has its own seed, given or drawn and returned"},
     {"--logprobs-mode", "log-probabilities are those of the model's logits"},
