@@ -35,8 +35,8 @@ class Outbox final : public BackendSink {
     const std::lock_guard lock(mutex_);
     // Also when jobs were cancelled and there is nothing else to say.
     const int32_t live = stats.running + stats.waiting;
-    const bool has_words = !outputs_.empty() || !steps_.empty();
-    if (!has_words && std::exchange(live_, live) == live) return;
+    const bool is_news = std::exchange(live_, live) != live;
+    if (!is_news && outputs_.empty() && steps_.empty()) return;
     flush_ = true;
     woken_.notify_one();
   }
@@ -86,7 +86,7 @@ class Outbox final : public BackendSink {
   std::vector<JobBegun> begun_;
   std::vector<StepRecord> steps_;
   bool flush_ = false;
-  int32_t live_ = 0;  // jobs, at the last step that had nothing to say
+  int32_t live_ = 0;  // jobs, at the end of the last step
 };
 
 // What an order of several kinds says, or the sentence that it failed with.
