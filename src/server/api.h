@@ -152,6 +152,11 @@ class Server {
   const StopSignals signals_;  // caught from the first word on that says that it serves
   HttpServer http_;
   Answers answers_;
+  // Goes after the workers, who ask the backend, and before the answers, to which it speaks.
+  struct BackendStopper {
+    Backend& backend;
+    ~BackendStopper() { backend.stop(); }
+  } stopper_{backend_};
   std::atomic<bool> trimming_ = false;
   Worker worker_;  // what may take long: templates, tokenizing, the journal
   Worker large_;   // the same for large bodies, behind which no small one waits

@@ -95,6 +95,9 @@ class Backend {
 
   // Called once, before any job. Calls may come in from several threads from then on.
   virtual void start(BackendSink& sink) = 0;
+  // Returns when the sink hears nothing more, whatever is unfinished: only after that may it go.
+  // Nothing is asked of the backend from then on but this, and its end.
+  virtual void stop() = 0;
   virtual BackendFacts facts() const = 0;
   virtual BackendStats stats() const = 0;
 

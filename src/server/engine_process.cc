@@ -45,20 +45,20 @@ EngineProcess::EngineProcess(std::vector<std::string> command, const Tokenizer& 
   fail("the engine's process ended before it was ready; what it said stands above");
 }
 
-EngineProcess::~EngineProcess() {
+void EngineProcess::start(BackendSink& sink) {
+  const std::lock_guard lock(mutex_);
+  CHECK(!sink_, "a backend starts once");
+  sink_ = &sink;
+}
+
+void EngineProcess::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     if (process_ > 0) ::kill(process_, SIGKILL);
     changed_.notify_all();
   }
-  supervisor_.join();
-}
-
-void EngineProcess::start(BackendSink& sink) {
-  const std::lock_guard lock(mutex_);
-  CHECK(!sink_, "a backend starts once");
-  sink_ = &sink;
+  if (supervisor_.joinable()) supervisor_.join();
 }
 
 BackendFacts EngineProcess::facts() const {

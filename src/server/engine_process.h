@@ -30,9 +30,10 @@ class EngineProcess final : public Backend {
   // the first one had, so that what memory there is then changes nothing.
   EngineProcess(std::vector<std::string> command, const Tokenizer& tokenizer,
                 std::string context_option = {});
-  ~EngineProcess() override;  // ends the process
+  ~EngineProcess() override { stop(); }
 
   void start(BackendSink& sink) override;
+  void stop() override;  // ends the process
   BackendFacts facts() const override;
   BackendStats stats() const override;
   void submit(Request request) override;

@@ -14,19 +14,19 @@ InprocBackend::InprocBackend(Engine& engine, const Tokenizer& tokenizer, Backend
   stats_.blocks = stats_.free_blocks = engine.num_blocks();
 }
 
-InprocBackend::~InprocBackend() {
+void InprocBackend::start(BackendSink& sink) {
+  CHECK(!sink_, "a backend starts once");
+  sink_ = &sink;
+  thread_ = std::thread([this] { run(); });
+}
+
+void InprocBackend::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   woken_.notify_one();
   if (thread_.joinable()) thread_.join();
-}
-
-void InprocBackend::start(BackendSink& sink) {
-  CHECK(!sink_, "a backend starts once");
-  sink_ = &sink;
-  thread_ = std::thread([this] { run(); });
 }
 
 BackendFacts InprocBackend::facts() const {

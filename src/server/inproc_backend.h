@@ -21,9 +21,10 @@ class InprocBackend final : public Backend {
   // All outlive it. `facts` of the engine's model; max_model_len is taken from the engine.
   // `replica`: its number among those that share a model.
   InprocBackend(Engine& engine, const Tokenizer& tokenizer, BackendFacts facts, int replica = 0);
-  ~InprocBackend() override;
+  ~InprocBackend() override { stop(); }
 
   void start(BackendSink& sink) override;
+  void stop() override;  // after the step that is being computed
   BackendFacts facts() const override;
   BackendStats stats() const override;
   void submit(Request request) override;

@@ -39,6 +39,10 @@ void LabBackend::start(BackendSink& sink) {
   built->backend->start(sink);
 }
 
+void LabBackend::stop() {
+  if (const auto built = engine()) built->backend->stop();
+}
+
 BackendFacts LabBackend::facts() const {
   const std::lock_guard lock(mutex_);
   return facts_;

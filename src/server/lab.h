@@ -46,6 +46,7 @@ class LabBackend final : public Backend, public Lab {
              std::vector<std::string> arithmetics);
 
   void start(BackendSink& sink) override;
+  void stop() override;
   BackendFacts facts() const override;
   BackendStats stats() const override;
   void submit(Request request) override;

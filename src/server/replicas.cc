@@ -16,6 +16,10 @@ void Replicas::start(BackendSink& sink) {
   for (InprocBackend* replica : replicas_) replica->start(ear_);
 }
 
+void Replicas::stop() {
+  for (InprocBackend* replica : replicas_) replica->stop();
+}
+
 BackendStats Replicas::stats() const {
   BackendStats all;
   for (const InprocBackend* replica : replicas_) add_to(all, replica->stats());

@@ -12,10 +12,12 @@ namespace invar::server {
 
 class Replicas final : public Backend {
  public:
-  // One or more, of one model and with equal facts; they outlive it.
+  // One or more, of one model and with equal facts; they outlive it, who stops them.
   explicit Replicas(std::vector<InprocBackend*> replicas);
+  ~Replicas() override { stop(); }
 
   void start(BackendSink& sink) override;
+  void stop() override;
   BackendFacts facts() const override { return replicas_.front()->facts(); }
   BackendStats stats() const override;    // of all
   void submit(Request request) override;  // to the one with the fewest live jobs

@@ -24,6 +24,7 @@ class FakeBackend final : public Backend {
   void start(BackendSink& sink) override {
     std::thread([this, &sink] { run(sink); }).detach();
   }
+  void stop() override {}  // ends with its process
   BackendFacts facts() const override {
     BackendFacts facts{.identity = "fake"};
     const pid_t process = ::getpid();
