@@ -2,12 +2,15 @@
 """The page at / as someone uses it, in Chromium. Usage: page_test.py INVAR [--pictures DIRECTORY] [unittest arguments]
 
 Exits with 77 where Chromium, its driver or Selenium are not installed."""
+import contextlib
 import json
 import pathlib
 import re
 import shutil
+import socket
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -44,6 +47,57 @@ def open_browser():
 def tag(text):
     """A button, by what stands on it."""
     return f'//button[normalize-space(.)="{text}"]'
+
+
+class Valve:
+    """A port before the server's, which lets an event stream begin and holds the rest until it is opened: an answer is cut in
+    its middle however quick the server is."""
+    PASSED = 4000  # bytes of a stream
+
+    def __init__(self, port):
+        self.server_port, self.is_open, self.connections = port, False, []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client = self.listener.accept()[0]
+            except OSError:
+                return  # closed
+            try:
+                server = socket.create_connection(("127.0.0.1", self.server_port))
+            except OSError:
+                client.close()
+                continue
+            self.connections += [client, server]
+            for ends in [(client, server, False), (server, client, True)]:
+                threading.Thread(target=self.pass_on, args=ends, daemon=True).start()
+
+    def pass_on(self, source, target, holds):
+        left = None
+        with source, contextlib.suppress(OSError):  # cut
+            while data := source.recv(1024):
+                if holds and left is None and b"text/event-stream" in data:
+                    left = self.PASSED
+                if left is not None and not self.is_open:
+                    data = data[:left]
+                    left -= len(data)
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def cut(self):
+        """Ends all connections, as a server that dies; those to come are passed on whole."""
+        self.is_open = True
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self.connections = []
+
+    def close(self):
+        self.cut()
+        self.listener.close()
 
 
 class PageTest(unittest.TestCase):
@@ -315,19 +369,22 @@ class PageTest(unittest.TestCase):
         self.addCleanup(lambda: server.process.poll() is None and server.stop())
         return server
 
-    def kill_in_mid_answer(self, prompt, server):
+    def kill_in_mid_answer(self, prompt, server, **fields):
+        valve = Valve(server.port)
+        self.addCleanup(valve.close)
+        self.open(server=valve)
+        for id, value in fields.items():
+            self.set(id, value)
         self.find("prompt").send_keys(prompt, Keys.ENTER)
         self.until(lambda: self.all(".message.assistant .text")[-1].text, "some text")
         server.process.kill()
         server.stop()
+        valve.cut()
 
     def test_an_answer_goes_on_after_the_server_was_killed(self):
         journal = str(pathlib.Path(self.folder.name) / "journal-of-story")
         server = self.serve_story("--journal", journal)
-        self.open(server=server)
-        self.set("max_tokens", 400)
-        self.set("seed", 77)
-        self.kill_in_mid_answer("Tell me a story.", server)
+        self.kill_in_mid_answer("Tell me a story.", server, max_tokens=400, seed=77)
         self.until(lambda: "The server is away" in self.text("chat-state"))
         cut = self.all(".message.assistant .text")[-1].text
         self.serve_story("--journal", journal, port=server.port)
@@ -340,9 +397,7 @@ class PageTest(unittest.TestCase):
         self.no_faults()
 
     def test_without_a_journal_a_lost_answer_says_so(self):
-        server = self.serve_story()
-        self.open(server=server)
-        self.kill_in_mid_answer("Tell me a story.", server)
+        self.kill_in_mid_answer("Tell me a story.", self.serve_story())
         self.until(lambda: self.all(".message .error"))
         self.assertIn("without --journal", self.all(".message .error")[-1].text)
 
