@@ -151,37 +151,14 @@ class Report {
   json::Array rows_;
 };
 
-int run_audit(const AuditFlags& flags) {
-  const Timer timer;
-  Schedule base;
-  base.model = resolved(flags.model);
-  if (base.model.arithmetic == "control" && !flags.only_answers)
-    fail_usage("the audit compares an arithmetic with control; control itself promises nothing");
-  if (flags.completions < 0 || flags.completions > 1'000'000)
-    fail_usage("expected 1 to 1000000 completions, or 0, found {}", flags.completions);
-  base.engine.scheduler.max_num_seqs = 64;
-  base.engine.scheduler.max_num_batched_tokens = 256;
-  base.engine.scheduler.max_model_len = 512;
-  const int answer_tokens = flags.only_answers ? flags.only_answers : flags.full ? 48 : 12;
-  AuditRunner runner(answer_tokens);
-  std::string identity;
-  DecoderSpec spec;
-  {
-    const Model& model = runner.model(base.model);
-    identity = model.identity();
-    spec = model.spec();
-    base.engine.scheduler.max_model_len = std::min(512, spec.max_positions);
-  }
-  if (flags.only_answers) {
-    fmt::print("{}\n", json::dump(to_json(runner.run(base))));
-    return 0;
-  }
-  const std::string arithmetic = base.model.arithmetic, made = made_weights(base.model);
-  ProgressLine progress(!flags.model.json);
-  Report report(flags.model.json);
+// Every axis, and at last many completions of one prompt, each beside the baseline.
+void compare(AuditRunner& runner, const AuditFlags& flags, const Schedule& base,
+             const DecoderSpec& spec, Report& report) {
+  const std::string& arithmetic = base.model.arithmetic;
   const std::vector<Axis> axes = make_axes(flags.full, base, spec);
-  size_t runs = 2, done = 0;  // of schedules; two for the completions at the end
+  size_t runs = 2, done = 0;  // of schedules; two for the completions
   for (const Axis& axis : axes) runs += 2 * axis.schedules.size();
+  ProgressLine progress(!flags.model.json);
   const auto show = [&](size_t more) {
     done += more;
     progress.show_share("audit", static_cast<double>(done), static_cast<double>(runs), "runs");
@@ -201,7 +178,30 @@ int run_audit(const AuditFlags& flags) {
   const Result baseline = run_classic(runner, base, "control", completions);
   progress.clear();
   report.add({fmt::format("{} completions", completions), {}, true}, ours, baseline);
+}
 
+int run_audit(const AuditFlags& flags) {
+  const Timer timer;
+  Schedule base;
+  base.model = resolved(flags.model);
+  if (base.model.arithmetic == "control" && !flags.only_answers)
+    fail_usage("the audit compares an arithmetic with control; control itself promises nothing");
+  if (flags.completions < 0 || flags.completions > 1'000'000)
+    fail_usage("expected 1 to 1000000 completions, or 0, found {}", flags.completions);
+  AuditRunner runner(flags.only_answers ? flags.only_answers : flags.full ? 48 : 12);
+  const Model& model = runner.model(base.model);
+  const std::string identity = model.identity();
+  const DecoderSpec spec = model.spec();  // the runs open other models
+  base.engine.scheduler.max_num_seqs = 64;
+  base.engine.scheduler.max_num_batched_tokens = 256;
+  base.engine.scheduler.max_model_len = std::min(512, spec.max_positions);
+  if (flags.only_answers) {
+    fmt::print("{}\n", json::dump(to_json(runner.run(base))));
+    return 0;
+  }
+  const std::string made = made_weights(base.model);
+  Report report(flags.model.json);
+  compare(runner, flags, base, spec, report);
   if (flags.model.json) {
     json::Value v;
     v.set("identity", identity);

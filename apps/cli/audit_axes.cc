@@ -18,6 +18,14 @@ int64_t blocks_for(const DecoderSpec& spec, const Schedule& base, int times) {
   return times * blocks * KvStorage::block_bytes(spec.layers, slots, spec.kv_heads, spec.head_dim);
 }
 
+// Drafts of one to five levels, some of them right, with up to three others beside each.
+ReplayOptions random_trees(uint32_t seed) {
+  return {.num_speculative_tokens = 1 + static_cast<int32_t>(seed % 5),
+          .right = 0.8,
+          .branches = 1 + static_cast<int32_t>(seed % 4),
+          .seed = seed};
+}
+
 // Every axis at once, as the seed has it: who is computed when, where, by whom, beside whom.
 Schedule random_schedule(const Schedule& base, const DecoderSpec& spec, uint32_t seed, int live) {
   std::mt19937 random(9000 + seed);
@@ -48,30 +56,115 @@ Schedule random_schedule(const Schedule& base, const DecoderSpec& spec, uint32_t
   s.neighbours = live + 40;
   s.at_once = live + 20;
   s.arrival = seed;
-  if (below(4) == 0) s.trees = seed;
+  if (below(4) == 0) s.replay = random_trees(seed);
   return s;
 }
 
-// An answer, above all its length, does not depend on how much memory the cache happens to have.
-Axis cache_sizes(bool full, const Schedule& base, const DecoderSpec& spec) {
-  Axis axis{"cache size", {}, true, false, true};
-  for (const int sequences : full ? std::vector<int>{1, 2, 3, 5, 8} : std::vector<int>{1, 3}) {
-    Schedule& s = axis.schedules.emplace_back(base);
-    s.label = fmt::format("{} sequences of the context", sequences);
-    s.engine.kv_bytes = blocks_for(spec, base, sequences);
-    s.fills_context = true;
+// A schedule like `base` under a label, at the end of the axis.
+Schedule& vary(Axis& axis, const Schedule& base, std::string label) {
+  Schedule& s = axis.schedules.emplace_back(base);
+  s.label = std::move(label);
+  return s;
+}
+
+// ---- Beside whom, and when ----
+
+Axis batch_sizes(bool full, const Schedule& base) {
+  Axis axis{"batch and place", {}, true};
+  vary(axis, base, "one request at a time").one_at_a_time = true;
+  for (const int n : full ? std::vector<int>{0, 1, 3, 7, 15, 31, 56} : std::vector<int>{0, 7, 56}) {
+    Schedule& s = vary(axis, base, fmt::format("{} neighbours", n));
+    s.neighbours = n;
+    s.arrival = n;
   }
-  Schedule& most = axis.schedules.emplace_back(base);
-  most.label = "room for all";
-  most.fills_context = true;
+  return axis;
+}
+
+Axis chunk_cuts(bool full, const Schedule& base) {
+  Axis axis{"chunk cuts", {}, true};
+  for (const int rows :
+       full ? std::vector<int>{1, 2, 15, 17, 32, 100, 300, 1024} : std::vector<int>{9, 40, 300}) {
+    Schedule& s = vary(axis, base, fmt::format("steps of {} rows", rows));
+    s.engine.scheduler.max_num_batched_tokens = rows;
+    s.engine.scheduler.max_num_seqs = std::min(rows, s.engine.scheduler.max_num_seqs);
+  }
+  vary(axis, base, "chunks that shrink").engine.scheduler.chunk_schedule =
+      ChunkSchedule{.low = 32, .high = 96, .max_tokens = 192, .stages = 3};
+  return axis;
+}
+
+Axis arrival_orders(bool full, const Schedule& base) {
+  Axis axis{"arrival order", {}, true};
+  for (uint32_t seed = 1; seed <= (full ? 8u : 3u); ++seed)
+    vary(axis, base, fmt::format("order {}", seed)).arrival = seed;
+  return axis;
+}
+
+Axis policies(const Schedule& base) {
+  Axis axis{"scheduling policy", {}, true};
+  for (const std::string& policy : scheduler_names()) {
+    Schedule& s = vary(axis, base, policy);
+    s.engine.scheduler.policy = policy;
+    // Some compute prompts whole.
+    s.engine.scheduler.max_num_batched_tokens = s.engine.scheduler.max_model_len;
+    s.neighbours = 7;
+    s.arrival = 7;
+  }
+  return axis;
+}
+
+// ---- By whom ----
+
+Axis threads(const Schedule& base) {
+  Axis axis{"threads", {}, false};
+  for (const int n : {1, 2, 3}) vary(axis, base, fmt::format("{} threads", n)).model.threads = n;
+  return axis;
+}
+
+Axis sets(bool full, const Schedule& base) {
+  Axis axis{"instruction set", {}, false};
+  for (const std::string& set : instruction_sets())
+    if (is_supported(set) && (full || set != "scalar"))
+      vary(axis, base, set).model.instruction_set = set;
+  return axis;
+}
+
+// Only the CPU where there is no GPU.
+Axis devices(const Schedule& base) {
+  Axis axis{"device", {}, false};
+  vary(axis, base, "cpu").model.device = "cpu";
+  for (int i = 0; i < cuda_device_count(); ++i) {
+    if (!cuda_device_is_usable(i)) continue;
+    Schedule& s = vary(axis, base, fmt::format("cuda:{}", i));
+    s.model.device = s.label;
+    s.model.instruction_set = "auto";
+  }
+  return axis;
+}
+
+Axis ranks(const Schedule& base, const DecoderSpec& spec) {
+  Axis axis{"ranks", {}, true};
+  for (int size = 1; size <= std::min(attention_output_runs(spec), down_runs(spec)); size *= 2)
+    vary(axis, base, fmt::format("{} ranks", size)).model.ranks = size;
+  if (base.model.device == "cpu") {
+    Schedule& s = vary(axis, base, "2 ranks, a process each");
+    s.model.ranks = 2;
+    s.model.executor = "mp";
+  }
+  return axis;
+}
+
+Axis layer_cuts(bool full, const Schedule& base, const DecoderSpec& spec) {
+  Axis axis{"layer cuts", {}, false};
+  for (int cut = 1; cut < spec.layers; cut += full ? 1 : 2)
+    vary(axis, base, fmt::format("cut at {}", cut)).model.layer_cuts = {cut};
   return axis;
 }
 
 Axis replicas(const Schedule& base, const DecoderSpec& spec) {
   Axis axis{"replicas", {}, true};
   for (const int count : {1, 2, 3}) {
-    Schedule& s = axis.schedules.emplace_back(base);
-    s.label = fmt::format("{} replicas", count);
+    Schedule& s = vary(axis, base, fmt::format("{} replicas", count));
     s.replicas = count;
     s.neighbours = 7;
     s.engine.kv_bytes = blocks_for(spec, base, 2);
@@ -79,19 +172,80 @@ Axis replicas(const Schedule& base, const DecoderSpec& spec) {
   return axis;
 }
 
+Axis restart(const Schedule& base) {
+  Axis axis{"restart", {}, false};
+  vary(axis, base, "this process");
+  vary(axis, base, "another process").elsewhere = true;
+  return axis;
+}
+
+// ---- In what memory ----
+
+Axis block_sizes(const Schedule& base) {
+  Axis axis{"block size", {}, false};
+  for (const int slots : {32, 64, 128})
+    vary(axis, base, fmt::format("{} slots", slots)).engine.block_size = slots;
+  return axis;
+}
+
+Axis prefix_cache(const Schedule& base, const DecoderSpec& spec) {
+  Axis axis{"prefix cache", {}, true, true};
+  vary(axis, base, "off").engine.prefix_caching = false;
+  vary(axis, base, "cold");
+  vary(axis, base, "warm").rounds = 2;
+  Schedule& evicted = vary(axis, base, "evicted");
+  evicted.rounds = 2;
+  evicted.neighbours = 20;
+  evicted.engine.kv_bytes = blocks_for(spec, base, 1);
+  return axis;
+}
+
+Axis preemption(const Schedule& base, const DecoderSpec& spec) {
+  Axis axis{"preemption", {}, true, false, true};
+  vary(axis, base, "room for all");
+  for (const bool caching : {false, true}) {
+    Schedule& s = vary(axis, base, caching ? "little room" : "little room, no cache");
+    s.engine.prefix_caching = caching;
+    s.engine.kv_bytes = blocks_for(spec, base, 1);
+  }
+  return axis;
+}
+
+// An answer, above all its length, does not depend on how much memory the cache happens to have.
+Axis cache_sizes(bool full, const Schedule& base, const DecoderSpec& spec) {
+  Axis axis{"cache size", {}, true, false, true};
+  for (const int sequences : full ? std::vector<int>{1, 2, 3, 5, 8} : std::vector<int>{1, 3}) {
+    Schedule& s = vary(axis, base, fmt::format("{} sequences of the context", sequences));
+    s.engine.kv_bytes = blocks_for(spec, base, sequences);
+    s.fills_context = true;
+  }
+  vary(axis, base, "room for all").fills_context = true;
+  return axis;
+}
+
+// ---- With what drafts ----
+
+Axis draft_trees(bool full, const Schedule& base) {
+  Axis axis{.name = "draft trees", .control_differs = true, .expects_drafts = true};
+  vary(axis, base, "plain");
+  for (uint32_t seed = 1; seed <= (full ? 8u : 2u); ++seed)
+    for (const int slots : full ? std::vector<int>{32, 64, 128} : std::vector<int>{32}) {
+      Schedule& s = vary(axis, base, fmt::format("trees {}, blocks of {}", seed, slots));
+      s.replay = random_trees(seed);
+      s.engine.block_size = slots;
+    }
+  return axis;
+}
+
 // Every way to draft, and drafts that are always right, always wrong, right until the last or
 // anything at random: beside each other and beside neighbours.
 Axis drafters(bool full, const Schedule& base, const DecoderSpec& spec) {
   Axis axis{.name = "drafters", .control_differs = true, .expects_drafts = true};
-  const auto vary = [&](std::string label) -> Schedule& {
-    Schedule& s = axis.schedules.emplace_back(base);
-    s.label = std::move(label);
-    return s;
-  };
-  vary("none");
+  vary(axis, base, "none");
   const auto draft = [&](const std::string& config) {
-    vary(config).drafts = config;
-    axis.schedules.back().neighbours = 3;
+    Schedule& s = vary(axis, base, config);
+    s.drafts = config;
+    s.neighbours = 3;
   };
   draft(R"({"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3})");
   draft(R"({"method": "suffix"})");
@@ -114,7 +268,7 @@ Axis drafters(bool full, const Schedule& base, const DecoderSpec& spec) {
         R"({"method": "early_exit", "exit_layer": 1, "adaptive": true, "speculative_token_tree": )"
         R"("[(0,), (0,0), (0,1), (1,), (1,0), (1,0,0), (2,)]"})");
   const auto replay = [&](std::string label, const ReplayOptions& options) {
-    vary(std::move(label)).replay = options;
+    vary(axis, base, std::move(label)).replay = options;
   };
   for (const int nodes : full ? std::vector<int>{1, 4, 17} : std::vector<int>{5}) {
     replay(fmt::format("{} right", nodes), {.num_speculative_tokens = nodes});
@@ -127,135 +281,34 @@ Axis drafters(bool full, const Schedule& base, const DecoderSpec& spec) {
   return axis;
 }
 
+Axis all_together(bool full, const Schedule& base, const DecoderSpec& spec) {
+  const int live = full ? 256 : 32;
+  Axis axis{"all together", {}, true, true, true, live};
+  for (uint32_t seed = 1; seed <= (full ? 20u : 5u); ++seed)
+    axis.schedules.push_back(random_schedule(base, spec, seed, live));
+  return axis;
+}
+
 }  // namespace
 
 std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& spec) {
-  std::vector<Axis> axes;
-  const auto vary = [&](Axis& axis, std::string label) -> Schedule& {
-    axis.schedules.push_back(base);
-    axis.schedules.back().label = std::move(label);
-    return axis.schedules.back();
-  };
-
-  Axis batch{"batch and place", {}, true};
-  vary(batch, "one request at a time").one_at_a_time = true;
-  for (const int n : full ? std::vector<int>{0, 1, 3, 7, 15, 31, 56} : std::vector<int>{0, 7, 56}) {
-    Schedule& s = vary(batch, fmt::format("{} neighbours", n));
-    s.neighbours = n;
-    s.arrival = n;
-  }
-  axes.push_back(std::move(batch));
-
-  Axis chunks{"chunk cuts", {}, true};
-  for (const int rows :
-       full ? std::vector<int>{1, 2, 15, 17, 32, 100, 300, 1024} : std::vector<int>{9, 40, 300}) {
-    Schedule& s = vary(chunks, fmt::format("steps of {} rows", rows));
-    s.engine.scheduler.max_num_batched_tokens = rows;
-    s.engine.scheduler.max_num_seqs = std::min(rows, s.engine.scheduler.max_num_seqs);
-  }
-  vary(chunks, "chunks that shrink").engine.scheduler.chunk_schedule =
-      ChunkSchedule{.low = 32, .high = 96, .max_tokens = 192, .stages = 3};
-  axes.push_back(std::move(chunks));
-
-  Axis arrival{"arrival order", {}, true};
-  for (uint32_t seed = 1; seed <= (full ? 8u : 3u); ++seed)
-    vary(arrival, fmt::format("order {}", seed)).arrival = seed;
-  axes.push_back(std::move(arrival));
-
-  Axis threads{"threads", {}, false};
-  for (const int n : {1, 2, 3}) vary(threads, fmt::format("{} threads", n)).model.threads = n;
-  axes.push_back(std::move(threads));
-
   const bool on_gpu = base.model.device != "cpu";
-  Axis sets{"instruction set", {}, false};
-  for (const std::string& set : instruction_sets())
-    if (is_supported(set) && (full || set != "scalar")) vary(sets, set).model.instruction_set = set;
-  if (!on_gpu) axes.push_back(std::move(sets));
-
-  Axis devices{"device", {}, false};
-  vary(devices, "cpu").model.device = "cpu";
-  for (int i = 0; i < cuda_device_count(); ++i) {
-    if (!cuda_device_is_usable(i)) continue;
-    Schedule& s = vary(devices, fmt::format("cuda:{}", i));
-    s.model.device = s.label;
-    s.model.instruction_set = "auto";
-  }
-  if (devices.schedules.size() > 1) axes.push_back(std::move(devices));
-
-  Axis blocks{"block size", {}, false};
-  for (const int slots : {32, 64, 128})
-    vary(blocks, fmt::format("{} slots", slots)).engine.block_size = slots;
-  axes.push_back(std::move(blocks));
-
-  Axis ranks{"ranks", {}, true};
-  for (int size = 1; size <= std::min(attention_output_runs(spec), down_runs(spec)); size *= 2)
-    vary(ranks, fmt::format("{} ranks", size)).model.ranks = size;
-  if (!on_gpu) {
-    Schedule& s = vary(ranks, "2 ranks, a process each");
-    s.model.ranks = 2;
-    s.model.executor = "mp";
-  }
-  axes.push_back(std::move(ranks));
-
-  Axis cuts{"layer cuts", {}, false};
-  for (int cut = 1; cut < spec.layers; cut += full ? 1 : 2)
-    vary(cuts, fmt::format("cut at {}", cut)).model.layer_cuts = {cut};
-  axes.push_back(std::move(cuts));
-
-  Axis policies{"scheduling policy", {}, true};
-  for (const std::string& policy : scheduler_names()) {
-    Schedule& s = vary(policies, policy);
-    s.engine.scheduler.policy = policy;
-    // Some compute prompts whole.
-    s.engine.scheduler.max_num_batched_tokens = s.engine.scheduler.max_model_len;
-    s.neighbours = 7;
-    s.arrival = 7;
-  }
-  axes.push_back(std::move(policies));
-
-  Axis cache{"prefix cache", {}, true, true};
-  vary(cache, "off").engine.prefix_caching = false;
-  vary(cache, "cold");
-  vary(cache, "warm").rounds = 2;
-  Schedule& evicted = vary(cache, "evicted");
-  evicted.rounds = 2;
-  evicted.neighbours = 20;
-  evicted.engine.kv_bytes = blocks_for(spec, base, 1);
-  axes.push_back(std::move(cache));
-
-  Axis preemption{"preemption", {}, true, false, true};
-  vary(preemption, "room for all");
-  for (const bool caching : {false, true}) {
-    Schedule& s = vary(preemption, caching ? "little room" : "little room, no cache");
-    s.engine.prefix_caching = caching;
-    s.engine.kv_bytes = blocks_for(spec, base, 1);
-  }
-  axes.push_back(std::move(preemption));
-
+  std::vector<Axis> axes = {batch_sizes(full, base), chunk_cuts(full, base),
+                            arrival_orders(full, base), threads(base)};
+  if (!on_gpu) axes.push_back(sets(full, base));
+  if (Axis all = devices(base); all.schedules.size() > 1) axes.push_back(std::move(all));
+  axes.push_back(block_sizes(base));
+  axes.push_back(ranks(base, spec));
+  axes.push_back(layer_cuts(full, base, spec));
+  axes.push_back(policies(base));
+  axes.push_back(prefix_cache(base, spec));
+  axes.push_back(preemption(base, spec));
   axes.push_back(cache_sizes(full, base, spec));
   if (!on_gpu) axes.push_back(replicas(base, spec));
-
-  Axis trees{"draft trees", {}, true};
-  vary(trees, "plain");
-  for (uint32_t seed = 1; seed <= (full ? 8u : 2u); ++seed)
-    for (const int slots : full ? std::vector<int>{32, 64, 128} : std::vector<int>{32}) {
-      Schedule& s = vary(trees, fmt::format("trees {}, blocks of {}", seed, slots));
-      s.trees = seed;
-      s.engine.block_size = slots;
-    }
-  axes.push_back(std::move(trees));
+  axes.push_back(draft_trees(full, base));
   axes.push_back(drafters(full, base, spec));
-
-  const int live = full ? 256 : 32;
-  Axis together{"all together", {}, true, true, true, live};
-  for (uint32_t seed = 1; seed <= (full ? 20u : 5u); ++seed)
-    together.schedules.push_back(random_schedule(base, spec, seed, live));
-  axes.push_back(std::move(together));
-
-  Axis restart{"restart", {}, false};
-  vary(restart, "this process");
-  vary(restart, "another process").elsewhere = true;
-  axes.push_back(std::move(restart));
+  axes.push_back(all_together(full, base, spec));
+  axes.push_back(restart(base));
   return axes;
 }
 

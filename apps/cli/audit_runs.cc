@@ -12,8 +12,6 @@
 #include <thread>
 
 #include "base/error.h"
-#include "engine/model_runner.h"
-#include "kv/placement.h"
 
 extern char** environ;
 
@@ -35,111 +33,6 @@ std::vector<Request> probes(int vocab, int answer) {
 void drop_neighbours(Answers& answers) {
   std::erase_if(answers, [](const auto& entry) { return entry.first >= kFirstNeighbour; });
 }
-
-// ---- Draft trees ----
-
-// A tree of drafts below the known token at `base`: the answer's own next tokens, and around them
-// random ones.
-struct DraftTree {
-  std::vector<BatchRow> rows;
-  std::vector<int32_t> path;  // rows that hold the answer, the root first
-};
-
-DraftTree grow_tree(std::span<const int32_t> tokens, int base, int depth, int vocab,
-                    std::mt19937& random) {
-  DraftTree tree{.rows = {{tokens[base], base, 0, -1}}, .path = {0}};
-  int level = 0;  // first row of the level above
-  for (int d = 1; d <= depth; ++d) {
-    const int end = static_cast<int>(tree.rows.size());
-    const int width = 1 + static_cast<int>(random() % 4), own = static_cast<int>(random() % width);
-    for (int i = 0; i < width; ++i) {
-      const int parent =
-          i == own ? tree.path.back() : level + static_cast<int>(random() % (end - level));
-      const int32_t token = i == own ? tokens[base + d] : static_cast<int32_t>(random() % vocab);
-      tree.rows.push_back({token, base + d, 0, parent});
-    }
-    tree.path.push_back(end + own);
-    level = end;
-  }
-  return tree;
-}
-
-// Goes along one answer by trees as a speculative method would, and reads what the target says of
-// every token.
-class TreeVerifier {
- public:
-  TreeVerifier(Model& model, int slots, int block_size, uint32_t seed)
-      : model_(model),
-        runner_(model, {.blocks = slots / block_size + 1 + kScratchBlocks,
-                        .block_size = block_size,
-                        .max_rows = std::max(slots, 64),
-                        .max_logit_rows = 64}),
-        reader_(model.host_kernels()),
-        random_(seed) {}
-
-  Answer verify(const Request& request, const std::vector<int32_t>& answer) {
-    tokens_ = request.prompt;
-    tokens_.insert(tokens_.end(), answer.begin(), answer.end());
-    const int prompt = static_cast<int>(request.prompt.size()),
-              end = static_cast<int>(tokens_.size());
-    result_ = {.tokens = answer};
-    hash_ = LogitsHash();
-    own_.blocks.clear();
-    for (int i = 0; i * runner_.limits().block_size < end; ++i) own_.blocks.push_back(i);
-    prefill(prompt - 1);
-    for (int base = prompt - 1; base + 1 < end;)
-      base += step(base, std::min<int>(random_() % 5, end - base - 2));
-    result_.hash = to_hex(hash_.value());
-    return std::move(result_);
-  }
-
- private:
-  static constexpr int kScratchBlocks = 64;
-
-  void prefill(int count) {
-    if (count == 0) return;
-    Batch batch{.sequences = {own_}};
-    for (int i = 0; i < count; ++i) batch.rows.push_back({tokens_[i], i, 0});
-    ForwardIo io;
-    runner_.run(batch, io);
-  }
-
-  // One tree of `depth` levels below the token at `base`; returns how many tokens it confirmed.
-  int step(int base, int depth) {
-    const int slots = runner_.limits().block_size, vocab = model_.spec().vocab;
-    const DraftTree tree = grow_tree(tokens_, base, depth, vocab, random_);
-    Batch batch{.rows = tree.rows, .sequences = {own_}, .logit_rows = tree.path};
-    const int scratch = scratch_blocks_needed(batch.rows, slots);
-    for (int i = 0; i < scratch; ++i)
-      batch.scratch_blocks.push_back(runner_.limits().blocks - kScratchBlocks + i);
-    ForwardIo io;
-    runner_.run(batch, io);
-    ScopedFlushToZero flush;
-    for (int d = 0; d <= depth; ++d) {
-      const auto logits = io.logits.subspan(static_cast<size_t>(d) * vocab, vocab);
-      hash_.add(hasher_(logits));
-      TokenLogprobs logprobs;
-      reader_.read(logits, tokens_[base + d + 1], 0, logprobs);
-      result_.probabilities.push_back(std::exp(double{logprobs.logprob}));
-    }
-    placement_.build(batch.rows, batch.sequences, batch.scratch_blocks, slots);
-    std::vector<SlotCopy> copies;
-    placement_.accept(batch.rows, tree.path.back(), own_.blocks, copies);
-    runner_.copy_slots(copies);
-    return depth + 1;
-  }
-
-  Model& model_;
-  ModelRunner runner_;
-  LogprobReader reader_;
-  PositionHasher hasher_;
-  Placement placement_;
-  std::mt19937 random_;
-  std::vector<int32_t> tokens_;
-  BatchSequence own_;
-  Answer result_;
-  LogitsHash hash_;
-};
 
 // ---- Another process ----
 
@@ -233,7 +126,7 @@ Answers AuditRunner::run(const Schedule& schedule) {
   counts_ = {};
   if (schedule.elsewhere) return run_elsewhere(schedule);
   if (schedule.replicas > 1) return run_replicas(schedule);
-  return schedule.trees ? run_trees(schedule) : run_engine(schedule);
+  return run_engine(schedule);
 }
 
 std::vector<Request> AuditRunner::requests_of(const Schedule& schedule, int vocab) const {
@@ -337,16 +230,6 @@ Answers AuditRunner::run_replicas(const Schedule& schedule) {
   Answers answers;
   for (Collector& collector : collectors) answers.merge(collector.answers);
   drop_neighbours(answers);
-  return answers;
-}
-
-Answers AuditRunner::run_trees(const Schedule& schedule) {
-  Answers answers = run_engine(schedule);
-  Model& model = this->model(schedule.model);
-  const int slots = schedule.engine.scheduler.max_model_len;
-  TreeVerifier verifier(model, slots, schedule.engine.block_size, schedule.trees);
-  for (const Request& request : probes(model.spec().vocab, answer_tokens_))
-    answers[request.id] = verifier.verify(request, answers[request.id].tokens);
   return answers;
 }
 

@@ -1,5 +1,5 @@
 // The runs that an audit compares: the same requests under a schedule, answered by an engine, by
-// draft trees, or by another process.
+// several, or by another process.
 #pragma once
 
 #include <map>
@@ -24,7 +24,6 @@ struct Schedule {
   int at_once = 0;       // requests that come before the first step, whatever the order
   bool one_at_a_time = false;
   int rounds = 1;      // of the same requests; the last one counts, so that it finds cached blocks
-  uint32_t trees = 0;  // seed of draft trees that the answers are verified by; 0: none
   std::string drafts;  // the JSON of --speculative-config; empty: none
   // Drafts made of the plain answers, spoiled as it says.
   std::optional<ReplayOptions> replay;
@@ -72,7 +71,6 @@ class AuditRunner {
   Answers run_replicas(const Schedule& schedule);
   std::vector<Request> requests_of(const Schedule& schedule, int vocab) const;
   void count(const StepStats& step);
-  Answers run_trees(const Schedule& schedule);
   Answers run_elsewhere(const Schedule& schedule);
 
   int answer_tokens_;

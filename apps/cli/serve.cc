@@ -6,9 +6,7 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "command.h"
-#include "foreign_flags.h"
-#include "server/api.h"
+#include "serve_flags.h"
 #include "server/engine_process.h"
 #include "server/inproc_backend.h"
 #include "server/lab.h"
@@ -18,24 +16,6 @@
 namespace invar::cli {
 
 namespace {
-
-struct ServeFlags {
-  ModelFlags model;
-  EngineFlags engine;
-  server::ServerOptions server;
-  std::vector<std::string> names;
-  std::string receipt_key;
-  std::string template_file, tool_parser = "auto", generation_config = "auto";
-  int header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30;
-  int body_mib = 32, bodies_mib = 64;
-  std::string journal, journal_sync = "process";
-  bool journal_accept_loss = false, engine_process = false, lab = false;
-  int replicas = 1, max_logprobs = 20;
-  double request_seconds = 0, target_tbt_ms = 200;
-  int engine_socket = -1;  // of an engine's process
-  int engine_context =
-      0;  // of one that is started again: what the first one had; 0: it is the first
-};
 
 ToolFormat tool_format(const std::string& parser, const ChatTemplate& chat) {
   if (parser == "auto") return tool_format_of(chat.source());
@@ -230,10 +210,8 @@ void give_back_large_pieces() {
   ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
 }
 
-int run_serve(ServeFlags flags) {
-  give_back_large_pieces();
-  const bool is_named = !flags.model.options.model.empty();
-  use_bundled_model(flags.model);
+// In units of the server's options.
+void set_server_options(ServeFlags& flags) {
   server::HttpOptions& http = flags.server.http;
   http.header_timeout = std::chrono::seconds(flags.header_seconds);
   http.body_timeout = std::chrono::seconds(flags.body_seconds);
@@ -243,35 +221,62 @@ int run_serve(ServeFlags flags) {
       std::chrono::milliseconds(static_cast<int64_t>(flags.request_seconds * 1000));
   http.max_body_bytes = static_cast<size_t>(flags.body_mib) << 20;
   http.max_bodies_bytes = static_cast<size_t>(flags.bodies_mib) << 20;
+}
+
+// What clients are told of the model, and what of its files that needs.
+class Served {
+ public:
+  Served(const ServeFlags& flags, const ModelOptions& options, const Tokenizer& tokenizer) {
+    model_.names = flags.names;
+    model_.tokenizer = &tokenizer;
+    model_.defaults = sampling_defaults(flags, options);
+    read_embedding_sizes(options, model_);
+    model_.max_logprobs = flags.max_logprobs;
+    open_chat(flags, options);
+    if (flags.receipt_key.empty()) return;
+    model_.receipt_key = &receipt_key_.emplace(open_receipt_key(flags.receipt_key));
+    model_.receipt_model = receipt_model(options, "", {}, flags.template_file);
+  }
+  Served(const Served&) = delete;
+
+  const server::ServedModel& model() const { return model_; }
+
+ private:
+  void open_chat(const ServeFlags& flags, const ModelOptions& options) {
+    try {
+      chat_ = open_chat_template(options, flags.template_file);
+      model_.chat = &*chat_;
+      model_.tool_format = tool_format(flags.tool_parser, *chat_);
+    } catch (const Error& error) {
+      if (!flags.template_file.empty()) throw;
+      model_.no_chat = error.what();
+    }
+  }
+
+  server::ServedModel model_;
+  std::optional<ChatTemplate> chat_;
+  std::optional<ReceiptKey> receipt_key_;
+};
+
+[[noreturn]] void run_engine_process(const ServeFlags& flags, const Tokenizer& tokenizer) {
+  LocalEngine engine(flags, tokenizer);
+  say_step_rows(flags, engine);
+  engine.seat_server();
+  server::serve_engine(flags.engine_socket, engine.backend());
+}
+
+int run_serve(ServeFlags flags) {
+  give_back_large_pieces();
+  const bool is_named = !flags.model.options.model.empty();
+  use_bundled_model(flags.model);
+  set_server_options(flags);
   const ModelOptions options = resolved(flags.model);
+  if (flags.names.empty())
+    flags.names = {is_named ? options.model
+                            : std::filesystem::path(options.model).filename().string()};
   const Tokenizer tokenizer = open_tokenizer(options);
-  if (flags.engine_socket >= 0) {
-    LocalEngine engine(flags, tokenizer);
-    say_step_rows(flags, engine);
-    engine.seat_server();
-    server::serve_engine(flags.engine_socket, engine.backend());
-  }
-  server::ServedModel served{.names = flags.names, .tokenizer = &tokenizer};
-  if (served.names.empty())
-    served.names = {is_named ? options.model
-                             : std::filesystem::path(options.model).filename().string()};
-  served.defaults = sampling_defaults(flags, options);
-  read_embedding_sizes(options, served);
-  served.max_logprobs = flags.max_logprobs;
-  std::optional<ChatTemplate> chat;
-  try {
-    chat = open_chat_template(options, flags.template_file);
-    served.chat = &*chat;
-    served.tool_format = tool_format(flags.tool_parser, *chat);
-  } catch (const Error& error) {
-    if (!flags.template_file.empty()) throw;
-    served.no_chat = error.what();
-  }
-  std::optional<ReceiptKey> receipt_key;
-  if (!flags.receipt_key.empty()) {
-    served.receipt_key = &receipt_key.emplace(open_receipt_key(flags.receipt_key));
-    served.receipt_model = receipt_model(options, "", {}, flags.template_file);
-  }
+  if (flags.engine_socket >= 0) run_engine_process(flags, tokenizer);
+  const Served served(flags, options, tokenizer);
   std::optional<LocalEngine> local;
   std::optional<server::EngineProcess> apart;
   std::unique_ptr<server::LabBackend> lab;
@@ -283,11 +288,12 @@ int run_serve(ServeFlags flags) {
                                  : local.emplace(flags, tokenizer).backend();
   if (local) say_step_rows(flags, *local);
   const auto journal = open_journal(flags);
-  server::Server server(flags.server, served, backend, journal.get());
-  fmt::print(stderr, "{} as {} on {}\n", backend.facts().identity, served.names.front(),
+  server::Server server(flags.server, served.model(), backend, journal.get());
+  fmt::print(stderr, "{} as {} on {}\n", backend.facts().identity, flags.names.front(),
              backend.facts().instruction_set);
-  fmt::print("{}://{}:{}\n", http.certificate_file.empty() ? "http" : "https",
-             flags.server.http.host, server.port());
+  const server::HttpOptions& http = flags.server.http;
+  fmt::print("{}://{}:{}\n", http.certificate_file.empty() ? "http" : "https", http.host,
+             server.port());
   std::fflush(stdout);
   if (local) local->seat_server();
   try {
@@ -306,145 +312,7 @@ void add_serve(CLI::App& app, Action& action) {
   CLI::App* command =
       app.add_subcommand("serve", "Serve a model over HTTP, for OpenAI's and Anthropic's clients");
   auto flags = std::make_shared<ServeFlags>();
-  flags->engine.options.prompt_logprobs = flags->engine.options.embeddings = true;
-  flags->engine.options.scheduler.max_num_seqs = 256;  // vLLM's server
-  flags->engine.options.scheduler.max_num_batched_tokens = 2048;
-  add_model_flags(*command, flags->model);
-  add_engine_flags(*command, flags->engine);
-  server::ServerOptions& o = flags->server;
-  command->add_option("--host", o.http.host, "IP address to listen on")->capture_default_str();
-  command->add_option("--port", o.http.port, "Port; 0 picks a free one")
-      ->check(CLI::Range(0, 65535))
-      ->capture_default_str();
-  CLI::Option* certificate = command->add_option("--ssl-certfile", o.http.certificate_file,
-                                                 "Serve TLS with this certificate chain (PEM)");
-  CLI::Option* key =
-      command->add_option("--ssl-keyfile", o.http.key_file, "Private key of the certificate (PEM)");
-  certificate->needs(key);
-  key->needs(certificate);
-  command->add_option("--served-model-name", flags->names,
-                      "Names by which clients request the model");
-  // An empty key, of a variable that is not set, would be shown by everyone.
-  const CLI::Validator not_empty(
-      [](const std::string& key) { return key.empty() ? "expected a key, found none" : ""; }, "");
-  command->add_option("--api-key", o.keys.client, "API keys, one of which a client must send")
-      ->envname("INVAR_API_KEY")
-      ->check(not_empty);
-  command
-      ->add_option("--admin-key", o.keys.admin, "API keys for /admin (default: those of --api-key)")
-      ->envname("INVAR_ADMIN_KEY")
-      ->check(not_empty);
-  command
-      ->add_option(
-          "--tool-call-parser", flags->tool_parser,
-          "How the model writes tool calls: auto (from its template), hermes or llama3_json")
-      ->capture_default_str();
-  command
-      ->add_option("--generation-config", flags->generation_config,
-                   "Sampling defaults: auto (the model's generation_config.json) or vllm (vLLM's)")
-      ->capture_default_str();
-  command
-      ->add_option("--allowed-origins", o.allowed_origins,
-                   "Origins of pages that may send requests (CORS)")
-      ->delimiter(',');
-  command
-      ->add_option("--max-queued-requests", o.max_queued,
-                   "Most unfinished answers; more requests are refused with 429")
-      ->capture_default_str();
-  command->add_option("--max-connections", o.http.max_connections, "Most concurrent connections")
-      ->capture_default_str();
-  const auto positive = CLI::Range(1, 1 << 20);
-  command
-      ->add_option("--max-body-mib", flags->body_mib,
-                   "Largest request body in MiB, chunk headers included")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command
-      ->add_option("--max-bodies-mib", flags->bodies_mib,
-                   "Memory in MiB for all bodies beyond 64 KiB that are being parsed, counted four "
-                   "times; further ones wait unread")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command
-      ->add_option("--header-timeout", flags->header_seconds,
-                   "Seconds to receive a request's header")
-      ->check(positive)
-      ->capture_default_str();
-  command
-      ->add_option("--body-timeout", flags->body_seconds,
-                   "Seconds to receive each 64 KiB of its body")
-      ->check(positive)
-      ->capture_default_str();
-  command
-      ->add_option("--timeout-keep-alive", flags->idle_seconds,
-                   "Seconds that a connection may be idle between requests")
-      ->check(positive)
-      ->capture_default_str();
-  command
-      ->add_option("--write-timeout", flags->write_seconds,
-                   "Seconds in which a client must read some of its answer")
-      ->check(positive)
-      ->capture_default_str();
-  command
-      ->add_option("--request-timeout", flags->request_seconds,
-                   "Deadline of an answer in seconds; 0 is no limit. A client can request less "
-                   "with the header X-Request-Timeout")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
-  command
-      ->add_option(
-          "--data-parallel-size", flags->replicas,
-          "Replicas that share the weights; each has its own threads, KV cache and sequences")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  command
-      ->add_option("--target-tbt-ms", flags->target_tbt_ms,
-                   "Target for the P99 time between tokens in ms. On a CPU the policy sarathi "
-                   "limits the rows of a step to what fits, measured at start unless "
-                   "--max-num-batched-tokens is given. 0 is off")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
-  command
-      ->add_option("--max-logprobs", flags->max_logprobs,
-                   "Largest logprobs, top_logprobs and prompt_logprobs of a request")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  command->add_flag("--no-prompt-logprobs{false}", flags->engine.options.prompt_logprobs,
-                    "Refuse prompt_logprobs and echo with logprobs");
-  refuse_foreign_flags(*command);
-  command->add_option("--chat-template", flags->template_file,
-                      "Jinja file to use instead of the model's chat template");
-  command->add_option(
-      "--journal", flags->journal,
-      "File with a line for each request, from which its answer can be recomputed after a crash");
-  command
-      ->add_option("--journal-sync", flags->journal_sync,
-                   "What the journal survives: the end of a process, or a loss of power")
-      ->check(CLI::IsMember({"process", "power"}))
-      ->capture_default_str();
-  command
-      ->add_option_function<int>(
-          "--journal-keep",
-          [flags](int hours) { flags->server.journal_keep = int64_t{hours} * 3600; },
-          "Hours to keep journal lines of finished answers (168)")
-      ->check(CLI::Range(0, 1'000'000));
-  command->add_flag("--journal-accept-loss", flags->journal_accept_loss,
-                    "Start although lines of the journal are lost or changed");
-  command->add_flag("--engine-process", flags->engine_process,
-                    "Run the engine in a process of its own and restart it if it dies");
-  command->add_option("--receipt-key", flags->receipt_key,
-                      "Sign receipts with this Ed25519 key (PEM), created if it does not exist; "
-                      "without it there are no receipts");
-  command->add_option("--log-requests", o.request_log,
-                      "Append a line of JSON to this file when a request ends; - is the error "
-                      "stream");
-  command->add_option("--trace-steps", o.step_trace,
-                      "Write the engine's steps to this file as a trace for Perfetto");
-  command->add_flag("--lab", flags->lab,
-                    "Let clients change the scheduling policy, the rows of a step and the "
-                    "arithmetic, for the demonstrations of the page at /");
-  command->add_option("--engine-socket", flags->engine_socket)->group("");  // of that process
-  command->add_option("--engine-context", flags->engine_context)->group("");
+  add_serve_flags(*command, *flags);
   command->callback([&action, flags, command] {
     if (command->count("--max-num-batched-tokens") > 0) flags->target_tbt_ms = 0;
     action = [flags] { return run_serve(*flags); };

@@ -1,0 +1,404 @@
+// invar bench model: the speeds of a model beside the limits of the machine, measured in the same
+// run.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "base/timer.h"
+#include "command.h"
+#include "kernels/limits.h"
+
+namespace invar::cli {
+
+namespace {
+
+struct BenchFlags {
+  ModelFlags model;
+  std::vector<std::string> sets;  // instruction sets to force one after the other
+  bool against_control = false;
+  bool profile = false, sweep = false, alone = false;
+  std::vector<int> batches = {1, 2, 4, 8, 16, 32, 64};  // of a sweep
+  std::vector<int> prompts = {16, 32, 64, 128, 256, 512, 1024, 2048};
+  int rounds = 3;
+  int64_t limit_mib = 1536;
+};
+
+// One figure with what bounds it.
+struct Row {
+  std::string what, unit;
+  double value = 0, limit = 0;  // the limit in the same unit; 0 when there is none
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+class Ignore final : public OutputSink {
+ public:
+  void on_token(const TokenOutput&) override {}
+};
+
+// Seconds of the whole, and of the steps after every prompt was computed.
+struct Seconds {
+  double total = 0, decode = 0;
+  int decode_steps = 0;
+};
+
+// `sequences` prompts of `prompt` tokens, each answered with `answer` tokens, hashes off. `times`
+// (or null) gets the steps that decode, or without such steps all of them.
+Seconds run_requests(Model& model, int sequences, int prompt, int answer, int max_rows,
+                     OperationTimes* times = nullptr) {
+  EngineOptions options;
+  options.scheduler.max_num_seqs = sequences;
+  options.scheduler.max_num_batched_tokens = std::max(max_rows, sequences);
+  options.scheduler.max_model_len = prompt + answer;
+  options.prefix_caching = false;  // the prompts of the warm run come again
+  Engine engine(model, options);
+  const auto submit = [&](int64_t first_id, int tokens) {
+    for (int s = 0; s < sequences; ++s) {
+      Request request{.id = first_id + s, .hash_logits = false};
+      for (int i = 0; i < prompt; ++i)
+        request.prompt.push_back((s * 7919 + i * 104729 + 11) % model.spec().vocab);
+      request.params.temperature = 0;
+      request.params.max_tokens = tokens;
+      engine.add(std::move(request));
+    }
+  };
+  Ignore sink;
+  // Warm: the same answers once, so that the kernel has given, and cleared, all memory they need.
+  submit(0, answer);
+  while (engine.step(sink)) {
+  }
+  submit(sequences, answer);
+  Seconds seconds;
+  Timer timer;
+  for (bool is_first = true; engine.has_work(); is_first = false) {
+    engine.set_times(is_first && answer > 1 ? nullptr : times);
+    const Timer step;
+    engine.step(sink);
+    if (engine.last_step().rows == sequences && engine.last_step().samples == sequences &&
+        prompt > 1) {
+      seconds.decode += step.seconds();
+      ++seconds.decode_steps;
+    }
+  }
+  seconds.total = timer.seconds();
+  return seconds;
+}
+
+// Multiplications and additions of a prompt of n tokens, counted once each, one row of logits.
+double prefill_operations(const DecoderSpec& s, double n) {
+  const double per_token = double(s.hidden) * (s.query_width() + 2.0 * s.kv_width()) +
+                           double(s.query_width()) * s.hidden + 3.0 * s.hidden * s.ffn;
+  const double attention = 2.0 * s.query_width() * n * (n + 1) / 2;
+  return 2 * (s.layers * (per_token * n + attention) + double(s.hidden) * s.vocab);
+}
+
+// What bounds a step: `rows` rows with one row of logits each where `logits` says so, which see
+// `places` places in all and read `cached` places of the cache.
+struct StepWork {
+  double rows, logits, places, cached;
+};
+
+// The least seconds that an operation can take, 0 where neither products nor weights bound it.
+double least_seconds(std::string_view operation, const DecoderSpec& s, const StepWork& w,
+                     double peak, double bandwidth) {
+  const auto product = [&](double rows, double n, double k) {
+    return std::max(2 * rows * n * k / peak, 2 * n * k / bandwidth);
+  };
+  const double query = s.query_width(), kv = s.kv_width();
+  if (operation == "qkv") return s.layers * product(w.rows, query + 2 * kv, s.hidden);
+  if (operation == "o") return s.layers * product(w.rows, s.hidden, query);
+  if (operation == "gated") return s.layers * product(w.rows, 2.0 * s.ffn, s.hidden);
+  if (operation == "down") return s.layers * product(w.rows, s.hidden, s.ffn);
+  if (operation == "logits") return product(w.logits, s.vocab, s.hidden);
+  if (operation == "attention")
+    return s.layers * std::max(4 * query * w.places / peak, 4 * kv * w.cached / bandwidth);
+  return 0;
+}
+
+void print_profile(std::string_view title, const OperationTimes& times, const Seconds& seconds,
+                   int steps, const DecoderSpec& spec, const StepWork& work, double peak,
+                   double bandwidth) {
+  const double step = (seconds.decode_steps > 0 ? seconds.decode : seconds.total) / steps;
+  fmt::print("\n  {}, one step {:.2f} ms\n", title, 1e3 * step);
+  double rest = step;
+  for (const OperationTimes::Entry& entry : times.entries()) {
+    const double own = entry.seconds / steps,
+                 least = least_seconds(entry.name, spec, work, peak, bandwidth);
+    rest -= own;
+    fmt::print("    {:24} {:10.2f} ms  {:5.1f} % {}\n", entry.name, 1e3 * own, 100 * own / step,
+               least > 0 ? fmt::format("  {:5.1f} % of its limit", 100 * least / own) : "");
+  }
+  fmt::print("    {:24} {:10.2f} ms  {:5.1f} %\n", "the rest", 1e3 * rest, 100 * rest / step);
+}
+
+// The operations of one prefill step and of the decode steps.
+void profile(Model& model, double peak, double bandwidth) {
+  const DecoderSpec& spec = model.spec();
+  OperationTimes times;
+  Seconds seconds = run_requests(model, 1, 512, 1, 512, &times);
+  print_profile("prefill 512", times, seconds, 1, spec, {512, 1, 512 * 513 / 2, 512}, peak,
+                bandwidth);
+  for (const int batch : {1, 32}) {
+    times = {};
+    seconds = run_requests(model, batch, 16, 128, 512, &times);
+    const double places = batch * (16 + 64.5);
+    print_profile(fmt::format("decode, batch {}", batch), times, seconds, seconds.decode_steps,
+                  spec, {double(batch), double(batch), places, places}, peak, bandwidth);
+  }
+}
+
+// The set whose units do most of the products of a table.
+std::string peak_set(std::string_view set) {
+  return std::string(set == "scalar" ? "avx2" : set);
+}
+
+// What a GPU is measured by beside the rest: batches that decode behind 1024 tokens, a long prompt.
+struct LongContext {
+  static constexpr int kContext = 1024, kAnswer = 96, kPrompt = 8192;
+  static constexpr int kBatches[] = {1, 32, 64};
+  std::map<int, std::vector<double>> decode;
+  std::vector<double> prefill;
+
+  void measure(Model& model) {
+    for (const int batch : kBatches) {
+      if (kContext + kAnswer > model.spec().max_positions) continue;
+      const Seconds seconds = run_requests(model, batch, kContext, kAnswer, 8192);
+      decode[batch].push_back(batch * seconds.decode_steps / seconds.decode);
+    }
+    if (kPrompt < model.spec().max_positions)
+      prefill.push_back(kPrompt / run_requests(model, 1, kPrompt, 1, kPrompt).total);
+  }
+
+  void add_to(std::vector<Row>& rows) const {
+    for (const auto& [batch, rates] : decode)
+      rows.push_back(
+          {fmt::format("context {}, batch {}", kContext, batch), "tok/s", median(rates), 0});
+    if (!prefill.empty())
+      rows.push_back({fmt::format("prefill {}", kPrompt), "tok/s", median(prefill), 0});
+  }
+};
+
+std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double bandwidth) {
+  const Timer load_timer;
+  const auto model = std::make_unique<Model>(options);
+  const double load = load_timer.seconds();
+  const bool on_gpu = !model->device().is_host();
+  // Without them a long prompt takes minutes.
+  const bool on_tensor_cores =
+      model->arithmetic().order == Order::hopper || model->arithmetic().is_baseline;
+  if (on_gpu) bandwidth = measure_read_bandwidth(*model);
+  // A GPU's limits of products are in docs/benchmarks.md.
+  const double bytes = static_cast<double>(model->weight_bytes_per_token());
+  const DecoderSpec& spec = model->spec();
+
+  std::vector<double> one, many, prefill, peaks;
+  ProgressLine progress(!flags.model.json);
+  LongContext long_context;
+  for (int round = 0; round < flags.rounds; ++round) {
+    progress.show_share("bench", round, flags.rounds, "rounds");
+    const Seconds single = run_requests(*model, 1, 16, 64, 512);
+    one.push_back(single.decode_steps / single.decode);
+    many.push_back(32 * 128 / run_requests(*model, 32, 16, 128, 512).total);
+    // Beside the prefill that it bounds: the clock changes with the load of the whole machine.
+    peaks.push_back(
+        on_gpu ? 0 : measure_product_peak(model->pool(), peak_set(model->instruction_set())));
+    prefill.push_back(512 / run_requests(*model, 1, 512, 1, 512).total);
+    if (on_gpu && on_tensor_cores) long_context.measure(*model);
+  }
+  progress.clear();
+  const double peak = median(peaks);
+  if (flags.profile) profile(*model, peak, bandwidth);
+  const double tokens_1 = median(one), tokens_32 = median(many), tokens_512 = median(prefill);
+  std::vector<Row> rows = {
+      {"load", "s", load, 0},
+      {"decode, batch 1", "tok/s", tokens_1, bandwidth / bytes},
+      {"decode, batch 32, total", "tok/s", tokens_32, 0},
+      {"batch 32 over batch 1", "x", tokens_32 / tokens_1, 0},
+      {"prefill 512", "tok/s", tokens_512, 512 * peak / prefill_operations(spec, 512)},
+  };
+  if (on_gpu) long_context.add_to(rows);
+  rows.push_back(on_gpu ? Row{"read bandwidth", "GB/s", bandwidth / 1e9, 0}
+                        : Row{"product peak", "GFLOP/s", peak / 1e9, 0});
+  return rows;
+}
+
+json::Value to_json(const std::vector<Row>& rows) {
+  json::Value v;
+  for (const Row& row : rows) {
+    json::Value one;
+    one.set("value", row.value);
+    one.set("unit", row.unit);
+    if (row.limit > 0) {
+      one.set("limit", row.limit);
+      one.set("share", row.value / row.limit);
+    }
+    v.set(row.what, std::move(one));
+  }
+  return v;
+}
+
+// Tokens per second of one batch or one prompt, by round; `control` stays empty where it is left
+// out.
+struct SweepRates {
+  std::vector<double> own, control;
+};
+
+void print_sweep_row(const std::string& what, const SweepRates& rates) {
+  if (rates.control.empty()) return fmt::print("  {:20} {:10.1f}\n", what, median(rates.own));
+  std::vector<double> ratios;
+  for (size_t i = 0; i < rates.own.size(); ++i) ratios.push_back(rates.own[i] / rates.control[i]);
+  fmt::print("  {:20} {:10.1f} {:10.1f}   {:6.1f} % of control\n", what, median(rates.own),
+             median(rates.control), 100 * median(ratios));
+}
+
+// Invar, and unless it runs alone `control` in turn, at many batches and lengths: what else the
+// machine does hits both.
+int run_sweep(const BenchFlags& flags, ModelOptions options) {
+  Model own(options);
+  std::unique_ptr<Model> control;
+  if (!flags.alone) {
+    options.arithmetic = "control";
+    control = std::make_unique<Model>(options);
+  }
+  if (!flags.model.json)
+    fmt::print("{}, {}{}, medians of {} rounds, tok/s\n\n", options.model, own.identity(),
+               control ? " and control in turn" : "", flags.rounds);
+  json::Array rows;
+  const auto measure_row = [&](const std::string& what, FunctionRef<double(Model&)> rate) {
+    SweepRates rates;
+    for (int round = 0; round < flags.rounds; ++round) {
+      rates.own.push_back(rate(own));
+      if (control) rates.control.push_back(rate(*control));
+    }
+    json::Value row = json::Object{{"what", what}, {"tokens_per_second", median(rates.own)}};
+    if (control) row.set("control_tokens_per_second", median(rates.control));
+    rows.push_back(std::move(row));
+    if (!flags.model.json) print_sweep_row(what, rates);
+    std::fflush(stdout);
+  };
+  for (const int batch : flags.batches)
+    measure_row(fmt::format("decode, batch {}", batch), [&](Model& model) {
+      const Seconds seconds = run_requests(model, batch, 16, 24, 512);
+      return batch * seconds.decode_steps / seconds.decode;
+    });
+  for (const int length : flags.prompts) {
+    if (length >= own.spec().max_positions) break;
+    measure_row(fmt::format("prefill {}", length), [&](Model& model) {
+      return length / run_requests(model, 1, length, 1, length).total;
+    });
+  }
+  if (flags.model.json)
+    fmt::print("{}\n", json::dump(json::Object{{"model", options.model},
+                                               {"identity", own.identity()},
+                                               {"rounds", flags.rounds},
+                                               {"rows", std::move(rows)}},
+                                  2));
+  return 0;
+}
+
+void check_sweep(const BenchFlags& flags) {
+  if (flags.profile || flags.against_control || !flags.sets.empty() ||
+      flags.model.options.arithmetic == "control")
+    fail_usage(
+        "--sweep measures one instruction set and the baseline: leave out --sets, "
+        "--against-control, --profile and --arith control");
+  for (const int n : flags.batches)
+    if (n < 1) fail_usage("expected --batches of 1 or more sequences, found {}", n);
+  for (const int n : flags.prompts)
+    if (n < 1) fail_usage("expected --prompts of 1 or more tokens, found {}", n);
+}
+
+// Of the CPU; a GPU's is measured with the model.
+double cpu_bandwidth(const BenchFlags& flags) {
+  ThreadPool pool(flags.model.options.threads);
+  const auto device = make_host_device();
+  DeviceArray<std::byte> memory(*device, static_cast<size_t>(flags.limit_mib) << 20,
+                                "the bandwidth measurement");
+  std::fill(memory.data(), memory.data() + memory.size(), std::byte{1});
+  return measure_read_bandwidth(pool, {memory.data(), memory.size()});
+}
+
+void print_rows(const std::vector<Row>& rows) {
+  for (const Row& row : rows)
+    fmt::print("  {:26} {:10.2f} {:8} {}\n", row.what, row.value, row.unit,
+               row.limit > 0 ? fmt::format("{:5.1f} % of the limit {:.1f}",
+                                           100 * row.value / row.limit, row.limit)
+                             : "");
+  std::fflush(stdout);
+}
+
+int run_bench(BenchFlags flags) {
+  if (flags.rounds < 1) fail_usage("expected 1 or more rounds, found {}", flags.rounds);
+  ModelOptions& options = flags.model.options;
+  const bool on_cpu = options.device == "cpu";
+  if (flags.profile && (!on_cpu || flags.model.json))
+    fail_usage("--profile is for the CPU and prints no JSON: leave out --device and --json");
+  if (options.model.empty()) {
+    options.model = "bench-473m";
+    if (options.load_format == "auto") options.load_format = "dummy:1";
+  }
+  if (flags.sweep) {
+    check_sweep(flags);
+    return run_sweep(flags, options);
+  }
+  const double bandwidth = on_cpu ? cpu_bandwidth(flags) : 0;
+  if (flags.sets.empty()) flags.sets = {options.instruction_set};
+  std::vector<std::string> arithmetics = {options.arithmetic};
+  if (flags.against_control) arithmetics.push_back("control");
+
+  json::Value report;
+  report.set("model", options.model);
+  report.set("device", options.device);
+  if (on_cpu) report.set("read_bandwidth_gb_per_s", bandwidth / 1e9);
+  if (!flags.model.json) {
+    fmt::print("{} on {}; ", options.model, options.device);
+    if (on_cpu) fmt::print("read bandwidth {:.1f} GB/s; ", bandwidth / 1e9);
+    fmt::print("medians of {} rounds\n", flags.rounds);
+  }
+  for (const std::string& arithmetic : arithmetics)
+    for (const std::string& set : flags.sets) {
+      options.arithmetic = arithmetic;
+      options.instruction_set = set;
+      const std::vector<Row> rows = measure(flags, options, bandwidth);
+      report.set(fmt::format("{}/{}", arithmetic, set), to_json(rows));
+      if (flags.model.json) continue;
+      fmt::print("\n{} on {}\n", arithmetic, on_cpu ? set : options.device);
+      print_rows(rows);
+    }
+  if (flags.model.json) fmt::print("{}\n", json::dump(report, 2));
+  return 0;
+}
+
+}  // namespace
+
+void add_bench_model(CLI::App& bench, Action& action) {
+  CLI::App* command = bench.add_subcommand(
+      "model", "Measure decode and prefill of a model (default: bench-473m with random weights)");
+  auto flags = std::make_shared<BenchFlags>();
+  add_model_flags(*command, flags->model);
+  command->add_option("--sets", flags->sets, "Instruction sets to measure one after the other")
+      ->delimiter(',');
+  command->add_flag("--against-control", flags->against_control,
+                    "Measure the baseline (--arith control) as well");
+  command->add_flag("--profile", flags->profile,
+                    "Show the time of each operation and its share of the machine's limit");
+  command->add_flag("--sweep", flags->sweep,
+                    "Instead: many batch sizes and prompt lengths, the baseline in turn");
+  command->add_option("--batches", flags->batches, "With --sweep: batch sizes that decode")
+      ->delimiter(',');
+  command->add_option("--prompts", flags->prompts, "With --sweep: prompt lengths, in tokens")
+      ->delimiter(',');
+  command->add_flag("--alone", flags->alone, "With --sweep: leave out the baseline");
+  command->add_option("--rounds", flags->rounds, "Rounds; the medians are shown")
+      ->capture_default_str();
+  command->add_option("--limit-mib", flags->limit_mib, "MiB to read when measuring the bandwidth")
+      ->capture_default_str();
+  command->callback([&action, flags] { action = [flags] { return run_bench(*flags); }; });
+}
+
+}  // namespace invar::cli

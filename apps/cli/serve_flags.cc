@@ -1,0 +1,180 @@
+// What invar serve is told.
+#include "serve_flags.h"
+
+#include "foreign_flags.h"
+
+namespace invar::cli {
+
+namespace {
+
+// Where clients connect, and who may.
+void add_client_flags(CLI::App& command, ServeFlags& flags) {
+  server::ServerOptions& o = flags.server;
+  command.add_option("--host", o.http.host, "IP address to listen on")->capture_default_str();
+  command.add_option("--port", o.http.port, "Port; 0 picks a free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  CLI::Option* certificate = command.add_option("--ssl-certfile", o.http.certificate_file,
+                                                "Serve TLS with this certificate chain (PEM)");
+  CLI::Option* key =
+      command.add_option("--ssl-keyfile", o.http.key_file, "Private key of the certificate (PEM)");
+  certificate->needs(key);
+  key->needs(certificate);
+  // An empty key, of a variable that is not set, would be shown by everyone.
+  const CLI::Validator not_empty(
+      [](const std::string& key) { return key.empty() ? "expected a key, found none" : ""; }, "");
+  command.add_option("--api-key", o.keys.client, "API keys, one of which a client must send")
+      ->envname("INVAR_API_KEY")
+      ->check(not_empty);
+  command
+      .add_option("--admin-key", o.keys.admin, "API keys for /admin (default: those of --api-key)")
+      ->envname("INVAR_ADMIN_KEY")
+      ->check(not_empty);
+  command
+      .add_option("--allowed-origins", o.allowed_origins,
+                  "Origins of pages that may send requests (CORS)")
+      ->delimiter(',');
+}
+
+// What clients may take of the server.
+void add_limit_flags(CLI::App& command, ServeFlags& flags) {
+  server::ServerOptions& o = flags.server;
+  command
+      .add_option("--max-queued-requests", o.max_queued,
+                  "Most unfinished answers; more requests are refused with 429")
+      ->capture_default_str();
+  command.add_option("--max-connections", o.http.max_connections, "Most concurrent connections")
+      ->capture_default_str();
+  const auto positive = CLI::Range(1, 1 << 20);
+  command
+      .add_option("--max-body-mib", flags.body_mib,
+                  "Largest request body in MiB, chunk headers included")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command
+      .add_option("--max-bodies-mib", flags.bodies_mib,
+                  "Memory in MiB for all bodies beyond 64 KiB that are being parsed, counted four "
+                  "times; further ones wait unread")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command
+      .add_option("--header-timeout", flags.header_seconds, "Seconds to receive a request's header")
+      ->check(positive)
+      ->capture_default_str();
+  command
+      .add_option("--body-timeout", flags.body_seconds,
+                  "Seconds to receive each 64 KiB of its body")
+      ->check(positive)
+      ->capture_default_str();
+  command
+      .add_option("--timeout-keep-alive", flags.idle_seconds,
+                  "Seconds that a connection may be idle between requests")
+      ->check(positive)
+      ->capture_default_str();
+  command
+      .add_option("--write-timeout", flags.write_seconds,
+                  "Seconds in which a client must read some of its answer")
+      ->check(positive)
+      ->capture_default_str();
+  command
+      .add_option("--request-timeout", flags.request_seconds,
+                  "Deadline of an answer in seconds; 0 is no limit. A client can request less "
+                  "with the header X-Request-Timeout")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+}
+
+// How answers are made.
+void add_answer_flags(CLI::App& command, ServeFlags& flags) {
+  command.add_option("--served-model-name", flags.names,
+                     "Names by which clients request the model");
+  command
+      .add_option(
+          "--tool-call-parser", flags.tool_parser,
+          "How the model writes tool calls: auto (from its template), hermes or llama3_json")
+      ->capture_default_str();
+  command
+      .add_option("--generation-config", flags.generation_config,
+                  "Sampling defaults: auto (the model's generation_config.json) or vllm (vLLM's)")
+      ->capture_default_str();
+  command.add_option("--chat-template", flags.template_file,
+                     "Jinja file to use instead of the model's chat template");
+  command
+      .add_option("--max-logprobs", flags.max_logprobs,
+                  "Largest logprobs, top_logprobs and prompt_logprobs of a request")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command.add_flag("--no-prompt-logprobs{false}", flags.engine.options.prompt_logprobs,
+                   "Refuse prompt_logprobs and echo with logprobs");
+}
+
+// How engines run.
+void add_serving_flags(CLI::App& command, ServeFlags& flags) {
+  command
+      .add_option(
+          "--data-parallel-size", flags.replicas,
+          "Replicas that share the weights; each has its own threads, KV cache and sequences")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command
+      .add_option("--target-tbt-ms", flags.target_tbt_ms,
+                  "Target for the P99 time between tokens in ms. On a CPU the policy sarathi "
+                  "limits the rows of a step to what fits, measured at start unless "
+                  "--max-num-batched-tokens is given. 0 is off")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command.add_flag("--engine-process", flags.engine_process,
+                   "Run the engine in a process of its own and restart it if it dies");
+  command.add_flag("--lab", flags.lab,
+                   "Let clients change the scheduling policy, the rows of a step and the "
+                   "arithmetic, for the demonstrations of the page at /");
+  command.add_option("--engine-socket", flags.engine_socket)->group("");  // of that process
+  command.add_option("--engine-context", flags.engine_context)->group("");
+}
+
+// What the server writes down.
+void add_record_flags(CLI::App& command, ServeFlags& flags) {
+  server::ServerOptions& o = flags.server;
+  command.add_option(
+      "--journal", flags.journal,
+      "File with a line for each request, from which its answer can be recomputed after a crash");
+  command
+      .add_option("--journal-sync", flags.journal_sync,
+                  "What the journal survives: the end of a process, or a loss of power")
+      ->check(CLI::IsMember({"process", "power"}))
+      ->capture_default_str();
+  command
+      .add_option_function<int>(
+          "--journal-keep",
+          [&flags](int hours) { flags.server.journal_keep = int64_t{hours} * 3600; },
+          "Hours to keep journal lines of finished answers (168)")
+      ->check(CLI::Range(0, 1'000'000));
+  command.add_flag("--journal-accept-loss", flags.journal_accept_loss,
+                   "Start although lines of the journal are lost or changed");
+  command.add_option("--receipt-key", flags.receipt_key,
+                     "Sign receipts with this Ed25519 key (PEM), created if it does not exist; "
+                     "without it there are no receipts");
+  command.add_option("--log-requests", o.request_log,
+                     "Append a line of JSON to this file when a request ends; - is the error "
+                     "stream");
+  command.add_option("--trace-steps", o.step_trace,
+                     "Write the engine's steps to this file as a trace for Perfetto");
+}
+
+}  // namespace
+
+void add_serve_flags(CLI::App& command, ServeFlags& flags) {
+  flags.engine.options.prompt_logprobs = flags.engine.options.embeddings = true;
+  flags.engine.options.scheduler.max_num_seqs = 256;  // vLLM's server
+  flags.engine.options.scheduler.max_num_batched_tokens = 2048;
+  add_model_flags(command, flags.model);
+  add_engine_flags(command, flags.engine);
+  add_client_flags(command, flags);
+  add_limit_flags(command, flags);
+  add_answer_flags(command, flags);
+  add_serving_flags(command, flags);
+  add_record_flags(command, flags);
+  refuse_foreign_flags(command);
+}
+
+}  // namespace invar::cli

@@ -1,0 +1,33 @@
+// What invar serve is told.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "command.h"
+#include "server/api.h"
+
+namespace invar::cli {
+
+struct ServeFlags {
+  ModelFlags model;
+  EngineFlags engine;
+  server::ServerOptions server;
+  std::vector<std::string> names;
+  std::string receipt_key;
+  std::string template_file, tool_parser = "auto", generation_config = "auto";
+  int header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30;
+  int body_mib = 32, bodies_mib = 64;
+  std::string journal, journal_sync = "process";
+  bool journal_accept_loss = false, engine_process = false, lab = false;
+  int replicas = 1, max_logprobs = 20;
+  double request_seconds = 0, target_tbt_ms = 200;
+  int engine_socket = -1;  // of an engine's process
+  // Of one that is started again: what the first one had; 0: it is the first.
+  int engine_context = 0;
+};
+
+// Adds the flags to the command, with their defaults. `flags` outlives it.
+void add_serve_flags(CLI::App& command, ServeFlags& flags);
+
+}  // namespace invar::cli
