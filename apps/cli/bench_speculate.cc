@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/timer.h"
-#include "command.h"
+#include "kernels/limits.h"
+#include "speculate_host_time.h"
+#include "speculate_report.h"
+#include "train/corpus/corpus.h"
 
 namespace invar::cli {
 
@@ -16,24 +18,44 @@ struct BenchSpeculateFlags {
   ModelFlags model;
   std::vector<std::string> configs;
   std::vector<int> batches = {1};
+  std::vector<std::string> tasks = {"story", "copy"};
+  std::vector<double> replayed;  // shares of right tokens
+  int replayed_tokens = 6;
   int rounds = 3, answer = 96;
   double temperature = 0;
+  std::string html;
+  bool host_time = false;
 };
 
-// A kind of work: prompts of a text.
+// A kind of work.
 struct Task {
-  const char* name;
+  std::string name;
   std::vector<std::string> prompts;
 };
 
-// What the bundled model learned to do: to tell stories, and to copy what a user shows it. Another
-// model goes on with them, too.
-std::vector<Task> tasks() {
-  const std::vector<std::string> stories = {
-      "Once upon a time there was a little owl named Sunny. She lived",
-      "One windy day, there lived a cheerful rabbit named Finn. He",
-      "On Monday, Clara and Sam went to the river.",
-      "One night Alice heard a noise from the attic."};
+constexpr int kMostGroups = 8;     // of requests in a round
+constexpr int kPrompts = 16;       // of a task
+constexpr size_t kBeginning = 80;  // characters of a story that are given
+
+std::string beginning_of(const std::string& story) {
+  return story.substr(0, story.rfind(' ', kBeginning));
+}
+
+// What the bundled model was trained for, by documents that it was not trained on. Another model
+// goes on with them, too.
+Task held_out(corpus::Kind kind) {
+  Task task{.name = corpus::kKindNames[static_cast<size_t>(kind)]};
+  for (int64_t i = 0; std::ssize(task.prompts) < kPrompts; ++i) {
+    const corpus::Sample sample =
+        corpus::make_sample(1, corpus::Split::held_out, i, corpus::bit_of(kind));
+    task.prompts.push_back(sample.turns.empty() ? beginning_of(sample.story)
+                                                : corpus::prompt_of(sample, 0));
+  }
+  return task;
+}
+
+// What prompt lookup is for: answers that repeat the question.
+Task copies() {
   const std::vector<std::string> asked = {
       "Copy this list.\n- orange doll\n- red lantern\n- 62\n- Paul\n- blue kite",
       "Copy this table.\n| name | color | count |\n| --- | --- | --- |\n| Lily | blue | 25 |\n"
@@ -41,88 +63,17 @@ std::vector<Task> tasks() {
       "Copy this list.\n- Willow\n- 45\n- green drum\n- Nora\n- 61",
       "Copy this table.\n| name | color | count |\n| --- | --- | --- |\n| Sam | red | 3 |\n"
       "| Clara | green | 31 |\n| Zoe | brown | 18 |"};
-  std::vector<std::string> copies;
+  Task task{.name = "copy"};
   for (const std::string& text : asked)
-    copies.push_back("<|im_start|>user\n" + text + "<|im_end|>\n<|im_start|>assistant\n");
-  return {{"story", stories}, {"copy", copies}};
+    task.prompts.push_back("<|im_start|>user\n" + text + "<|im_end|>\n<|im_start|>assistant\n");
+  return task;
 }
 
-using Answers = std::map<int64_t, std::vector<int32_t>>;  // by request
-
-struct Keep final : OutputSink {
-  void on_token(const TokenOutput& output) override {
-    ++tokens;
-    answers[output.request].push_back(output.token);
-  }
-  int64_t tokens = 0;
-  Answers answers;
-};
-
-// Of the steps in which nothing but answers was computed.
-struct Measured {
-  double seconds = 0;
-  int64_t tokens = 0, drafts = 0, draft_tokens = 0, accepted = 0;
-
-  void add(const Measured& other) {
-    seconds += other.seconds;
-    tokens += other.tokens;
-    drafts += other.drafts;
-    draft_tokens += other.draft_tokens;
-    accepted += other.accepted;
-  }
-  double rate() const { return static_cast<double>(tokens) / seconds; }
-};
-
-class Arm {
- public:
-  Arm(Model& model, const std::string& config, int batch) : model_(model), config_(config) {
-    EngineOptions options{.prefix_caching = false};
-    options.scheduler.max_num_seqs = batch;
-    options.scheduler.max_num_batched_tokens = 512 + 64 * batch;
-    options.scheduler.max_model_len = std::min(1024, model.spec().max_positions);
-    options.kv_bytes = int64_t{1} << 30;
-    std::unique_ptr<Proposer> proposer;
-    if (!config.empty())
-      proposer = make_proposer(parse_speculative_config(config), model,
-                               {.max_sequences = batch, .context = 1024});
-    engine_ = std::make_unique<Engine>(model, options, nullptr, std::move(proposer));
-  }
-
-  // All requests at once.
-  Measured run(const std::vector<Request>& requests) {
-    for (Request request : requests) {
-      request.id = next_id_++;
-      engine_->add(std::move(request));
-    }
-    Measured measured;
-    Keep sink;
-    while (engine_->has_work()) {
-      const int64_t before = sink.tokens;
-      const Timer timer;
-      engine_->step(sink);
-      const StepStats& step = engine_->last_step();
-      if (step.work.prompt_rows > 0) continue;
-      measured.seconds += timer.seconds();
-      measured.tokens += sink.tokens - before;
-      measured.drafts += step.drafts;
-      measured.draft_tokens += step.draft_tokens;
-      measured.accepted += step.accepted_tokens;
-    }
-    answers_ = std::move(sink.answers);
-    return measured;
-  }
-
-  const std::string& config() const { return config_; }
-  // Of the last run.
-  const Answers& answers() const { return answers_; }
-
- private:
-  Model& model_;
-  std::string config_;
-  std::unique_ptr<Engine> engine_;
-  int64_t next_id_ = 0;
-  Answers answers_;
-};
+Task task_of(const std::string& name) {
+  if (name == "copy") return copies();
+  const auto kind = std::ranges::find(corpus::kKindNames, name);
+  return held_out(static_cast<corpus::Kind>(kind - corpus::kKindNames.begin()));
+}
 
 std::vector<Request> requests_of(const Task& task, const Model& model, const Tokenizer& tokenizer,
                                  int batch, const BenchSpeculateFlags& flags) {
@@ -139,29 +90,41 @@ std::vector<Request> requests_of(const Task& task, const Model& model, const Tok
   return requests;
 }
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
-// One task at one batch: every arm in turn, round after round, one group of requests after the
-// other.
-json::Array run_task(const Task& task, int batch, Model& model, const Tokenizer& tokenizer,
-                     const BenchSpeculateFlags& flags) {
+// The ways of a task and batch, plain first.
+std::vector<std::unique_ptr<Arm>> make_arms(Model& model, int batch,
+                                            const BenchSpeculateFlags& flags) {
   std::vector<std::unique_ptr<Arm>> arms;
   arms.push_back(std::make_unique<Arm>(model, "", batch));
   for (const std::string& config : flags.configs)
     arms.push_back(std::make_unique<Arm>(model, config, batch));
+  for (const double right : flags.replayed) {
+    const ReplaySpec spec{.right = right, .tokens = flags.replayed_tokens};
+    arms.push_back(
+        std::make_unique<Arm>(model,
+                              fmt::format("replay: {:.1f} % right, K {}, pays a layer and the head",
+                                          100 * right, spec.tokens),
+                              batch, &spec));
+  }
+  return arms;
+}
+
+// One task at one batch: every arm in turn, round after round, one group of requests after the
+// other.
+std::vector<SpeculateRow> run_task(const Task& task, int batch, Model& model,
+                                   const Tokenizer& tokenizer, const BenchSpeculateFlags& flags) {
+  const auto arms = make_arms(model, batch, flags);
   std::vector<std::vector<double>> ratios(arms.size()), rates(arms.size());
   std::vector<Measured> totals(arms.size());
-  const int groups = std::max<int>(1, static_cast<int>(task.prompts.size()) / batch);
+  const int groups = std::clamp(static_cast<int>(task.prompts.size()) / batch, 1, kMostGroups);
   for (int round = -1; round < flags.rounds; ++round) {  // the first one warms
     std::vector<Measured> of_round(arms.size());
     for (int group = 0; group < groups; ++group) {
       Task part = task;
-      std::ranges::rotate(part.prompts, part.prompts.begin() + group * batch % 4);
+      std::ranges::rotate(part.prompts,
+                          part.prompts.begin() + group * batch % std::ssize(part.prompts));
+      const auto requests = requests_of(part, model, tokenizer, batch, flags);
       for (size_t a = 0; a < arms.size(); ++a)
-        of_round[a].add(arms[a]->run(requests_of(part, model, tokenizer, batch, flags)));
+        of_round[a].add(arms[a]->run(requests, arms[0]->answers()));
       for (const auto& arm : arms)
         if (arm->answers() != arms[0]->answers())
           fail("{} changed an answer of the task {}, which no drafter may", arm->config(),
@@ -173,69 +136,90 @@ json::Array run_task(const Task& task, int batch, Model& model, const Tokenizer&
       ratios[a].push_back(of_round[a].rate() / of_round[0].rate());
     }
   }
-  json::Array rows;
+  const double plain_step = batch / median(rates[0]);
+  std::vector<SpeculateRow> rows;
   for (size_t a = 0; a < arms.size(); ++a) {
-    const Measured& m = totals[a];
-    const auto share = [](int64_t part, int64_t whole) {
-      return whole ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
-    };
-    rows.push_back(json::Object{{"task", task.name},
-                                {"batch", batch},
-                                {"config", arms[a]->config()},
-                                {"tokens_per_second", median(rates[a])},
-                                {"over_plain", median(ratios[a])},
-                                {"acceptance", share(m.accepted, m.draft_tokens)},
-                                {"accepted_length", 1 + share(m.accepted, m.drafts)}});
+    const Adaptive* adaptive = arms[a]->adaptive();
+    const double rows_per_step = totals[a].rows_per_step();
+    rows.push_back(
+        {.task = task.name,
+         .batch = batch,
+         .config = arms[a]->config(),
+         .rate = median(rates[a]),
+         .over_plain = median(ratios[a]),
+         .total = std::move(totals[a]),
+         .plain_step = plain_step,
+         .drafter_bytes = arms[a]->drafter_bytes(),
+         .adaptive_estimate = adaptive && adaptive->estimates().measured > 0
+                                  ? adaptive->estimates().predicted / adaptive->estimates().measured
+                                  : 0,
+         // Of a weight: two bytes, and two operations with each row.
+         .operations_per_byte = rows_per_step});
   }
   return rows;
 }
 
-void print_row(const json::Value& row) {
-  const std::string& config = row.find("config")->as_string();
-  fmt::print("{:6} {:5}  {:>9.1f} tok/s  {:>5.2f} x", row.find("task")->as_string(),
-             row.find("batch")->as_integer(), row.find("tokens_per_second")->as_number(),
-             row.find("over_plain")->as_number());
-  if (config.empty())
-    fmt::print("  {:27}plain\n", "");
-  else
-    fmt::print("  accepted {:5.1f} %  length {:4.2f}  {}\n",
-               100 * row.find("acceptance")->as_number(), row.find("accepted_length")->as_number(),
-               config);
-  std::fflush(stdout);
+Limits measure_limits(Model& model) {
+  if (!model.device().is_host()) return {};
+  const std::string_view set = model.instruction_set();
+  return {.operations = measure_product_peak(model.pool(), set == "scalar" ? "avx2" : set),
+          .bytes = measure_read_bandwidth(model)};
 }
 
-int run_bench_speculate(BenchSpeculateFlags flags) {
+void check(const BenchSpeculateFlags& flags) {
   if (flags.rounds < 1 || flags.answer < 2)
     fail_usage("expected rounds of 1 or more and answers of 2 tokens or more, found {} and {}",
                flags.rounds, flags.answer);
   for (const int batch : flags.batches)
     if (batch < 1 || batch > 256)
       fail_usage("expected batches from 1 to 256 sequences, found {}", batch);
+  for (const double right : flags.replayed)
+    if (right < 0 || right > 1)
+      fail_usage("expected --replay as shares from 0 to 1, found {}", right);
+}
+
+// The methods that need no other model, where none was named.
+void add_methods(BenchSpeculateFlags& flags, const ModelOptions& options) {
+  if (!flags.configs.empty() || !flags.replayed.empty()) return;
+  flags.configs = {R"({"method": "ngram"})", R"({"method": "suffix"})",
+                   R"({"method": "lookahead"})", R"({"method": "early_exit"})"};
+  if (read_model_config(options).spec.mtp_layers > 0)
+    flags.configs.push_back(R"({"method": "mtp"})");
+}
+
+int run_bench_speculate(BenchSpeculateFlags flags) {
+  check(flags);
   use_bundled_model(flags.model);
   ModelOptions options = resolved(flags.model);
-  const bool has_module = read_model_config(options).spec.mtp_layers > 0;
-  if (flags.configs.empty()) {
-    flags.configs = {R"({"method": "ngram"})", R"({"method": "suffix"})",
-                     R"({"method": "lookahead"})", R"({"method": "early_exit"})"};
-    if (has_module) flags.configs.push_back(R"({"method": "mtp"})");
-  }
+  add_methods(flags, options);
   for (const std::string& config : flags.configs)
     if (const auto parsed = parse_speculative_config(config); parsed.method == DraftMethod::mtp)
       options = with_drafter(options, parsed);
   Model model(options);
+  if (flags.host_time) return print_host_time(model);
   const Tokenizer tokenizer = open_tokenizer(model);
-  if (!flags.model.json)
-    fmt::print(
-        "{} ({}), {} tokens an answer, temperature {}, {} rounds, plain and drafted in turn\n",
-        options.model, model.identity(), flags.answer, flags.temperature, flags.rounds);
-  json::Array all;
-  for (const Task& task : tasks())
-    for (const int batch : flags.batches)
-      for (json::Value& row : run_task(task, batch, model, tokenizer, flags)) {
-        if (!flags.model.json) print_row(row);
-        all.push_back(std::move(row));
+  const Limits limits = measure_limits(model);
+  const std::string about = fmt::format(
+      "{} ({}) on {}, {} tokens an answer, temperature {}, medians of {} rounds, each way in turn; "
+      "ridge {:.1f} operations per byte",
+      options.model, model.identity(), processor_name(), flags.answer, flags.temperature,
+      flags.rounds, limits.ridge());
+  if (!flags.model.json) fmt::print("{}\n{}", about, heading());
+  std::vector<SpeculateRow> all;
+  json::Array values;
+  for (const std::string& task : flags.tasks)
+    for (const int batch : flags.batches) {
+      const auto rows = run_task(task_of(task), batch, model, tokenizer, flags);
+      const double plain = rows[0].total.predicted_rate();
+      for (const SpeculateRow& row : rows) {
+        if (!flags.model.json) fmt::print("{}", line_of(row, plain));
+        values.push_back(to_json(row, plain));
+        all.push_back(row);
       }
-  if (flags.model.json) fmt::print("{}\n", json::dump(all, 2));
+      std::fflush(stdout);
+    }
+  if (flags.model.json) fmt::print("{}\n", json::dump(values, 2));
+  if (!flags.html.empty()) write_file_atomically(flags.html, speculate_page(all, about, limits));
   return 0;
 }
 
@@ -256,6 +240,21 @@ void add_bench_speculate(CLI::App& bench, Action& action) {
       ->capture_default_str();
   command->add_option("--tokens", flags->answer, "Tokens of an answer")->capture_default_str();
   command->add_option("--temperature", flags->temperature, "0 is greedy")->capture_default_str();
+  command->add_option("--tasks", flags->tasks, "copy, or kinds of held-out documents of the corpus")
+      ->delimiter(',')
+      ->check(
+          CLI::IsMember({"copy", "story", "question", "request", "arithmetic", "copying", "talk"}))
+      ->capture_default_str();
+  command
+      ->add_option("--replay", flags->replayed,
+                   "Also a replaying proposer: it knows the plain answer, and this share of its "
+                   "tokens is right; it computes the last layer and the head for each")
+      ->delimiter(',');
+  command->add_option("--replay-tokens", flags->replayed_tokens, "Tokens of a replayed draft")
+      ->capture_default_str();
+  command->add_option("--html", flags->html, "Write a page with the table and curves (HTML)");
+  command->add_flag("--host-time", flags->host_time,
+                    "Instead: the host's time a step for 64 sequences with drafts of 8 tokens");
   command->callback([&action, flags] { action = [flags] { return run_bench_speculate(*flags); }; });
 }
 

@@ -11,6 +11,7 @@ namespace {
 constexpr int kBlockSize = 64;
 constexpr int kLogitRows = 64;    // that there is room for; more are sampled in pieces
 constexpr int kWaitingRows = 32;  // of a sequence; more are computed at once
+constexpr int kIdleSteps = 32;    // without a draft, after which they are not
 
 int32_t context_of(const Model& target, const DrafterRoom& room) {
   const int32_t most = target.spec().max_positions;
@@ -69,7 +70,12 @@ void MtpDrafter::take_hidden(std::span<const KeptRows> kept, std::span<const flo
   for (const KeptRows& rows : kept) {
     Sequence& sequence = sequences_[rows.id];
     add_waiting(sequence, rows, hidden);
-    if (waiting_rows(sequence) > kWaitingRows) compute_waiting(rows.id, sequence, rows.tokens);
+    sequence.idle_steps = rows.rows.size() == 1 ? sequence.idle_steps + 1 : 0;
+    if (waiting_rows(sequence) <= kWaitingRows) continue;
+    if (sequence.idle_steps > kIdleSteps)
+      drop_oldest(sequence);
+    else
+      compute_waiting(rows.id, sequence, rows.tokens);
   }
   run_batch();
 }
@@ -85,6 +91,15 @@ void MtpDrafter::add_waiting(Sequence& s, const KeptRows& kept, std::span<const 
     const auto row = hidden.subspan(int64_t{kept.rows[i]} * width_, width_);
     s.waiting.insert(s.waiting.end(), row.begin(), row.end());
   }
+}
+
+// Of a sequence that nobody wants drafts of: its module begins at the rows that are left, should it
+// be wanted again.
+void MtpDrafter::drop_oldest(Sequence& s) {
+  const int32_t surplus = waiting_rows(s) - kWaitingRows;
+  s.base += s.done + surplus;
+  s.done = 0;
+  s.waiting.erase(s.waiting.begin(), s.waiting.begin() + int64_t{surplus} * width_);
 }
 
 // All rows but the last that the next token is known of: that one is to draft.
@@ -151,6 +166,7 @@ bool MtpDrafter::begin(Draft& draft) {
       add_rows(request.id, s, request.tokens, count) < 0)
     return false;
   draft.position = s.done - 1;
+  s.idle_steps = 0;
   return true;
 }
 

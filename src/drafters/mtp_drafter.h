@@ -38,6 +38,7 @@ class MtpDrafter final : public Proposer {
   struct Sequence {
     int32_t base = 0;            // the target's position that is the module's 0
     int32_t done = 0;            // rows of the module that are computed, the target's base + i
+    int32_t idle_steps = 0;      // that gave one token, since it was drafted for last
     std::vector<float> waiting;  // hidden states of the rows after them
 
     void restart(int32_t position) {
@@ -58,6 +59,7 @@ class MtpDrafter final : public Proposer {
     return static_cast<int32_t>(sequence.waiting.size()) / width_;
   }
   void add_waiting(Sequence& sequence, const KeptRows& kept, std::span<const float> hidden);
+  void drop_oldest(Sequence& sequence);
   void compute_waiting(int64_t id, Sequence& sequence, std::span<const int32_t> tokens);
   int32_t add_rows(int64_t id, Sequence& sequence, std::span<const int32_t> tokens, int32_t count);
   int32_t add_sequence(int64_t id);

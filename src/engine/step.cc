@@ -156,7 +156,8 @@ void Engine::finish() {
     sampling_->finish_on_device(io_.non_finite);
   else
     executor_->run(batch_, io_);
-  if (proposer_) proposer_->observe_step(std::ssize(batch_.rows), step_timer_.seconds());
+  if (proposer_ && work_of(plan_).prompt_rows == 0)
+    proposer_->observe_step(std::ssize(batch_.rows), step_timer_.seconds());
   keep_accepted();
 }
 

@@ -67,7 +67,7 @@ class Proposer {
                            int64_t /*batch_rows*/) {}
   // Of a tree with `proposed` nodes the first `accepted` levels of a path were kept.
   virtual void observe(int64_t /*id*/, int32_t /*proposed*/, int32_t /*accepted*/) {}
-  // A step computed so many rows, of all kinds, in this time; drafting not counted.
+  // A step that computed no prompt had so many rows and took this time; drafting not counted.
   virtual void observe_step(int64_t /*rows*/, double /*seconds*/) {}
   // The request has ended or was aborted; unknown ids are ignored.
   virtual void forget(int64_t /*id*/) {}

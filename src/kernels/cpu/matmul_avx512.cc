@@ -1,8 +1,9 @@
 // Matrix products of order `portable` on AVX-512: a lane is an output, so the chains of numerics 1
 // run down the lanes.
 //
-// The even and the odd chain of 6 rows by 2 panels fill 24 registers. A bf16 pair costs one shift
-// and one mask; from 7 rows on a stretch is unpacked to f32 once and used by every row.
+// The even and the odd chain of 6 rows by 2 panels, or of 12 by 1, fill 24 registers. A bf16 pair
+// costs one shift and one mask; from 13 rows on a stretch is unpacked to f32 once and used by every
+// row.
 #include <immintrin.h>
 
 #include "kernels/cpu/panel_product.h"
@@ -20,6 +21,7 @@ namespace invar::cpu {
 namespace {
 
 constexpr int kTileRows = 6;
+constexpr int kStreamRows = 12;    // that one reading of the weights from memory serves
 constexpr int kStretchLeaves = 4;  // two panels unpacked: 16 KB, half of a small L1
 constexpr int kBlockRows = 132;
 constexpr int kGroupPanels = 8;  // one conversion of the rows to f32 serves so many panels
@@ -110,12 +112,19 @@ template <bool kBf16, bool kStream, int P>
 constexpr Multiply kByRows[kTileRows] = {
     multiply<kBf16, kStream, 1, P>, multiply<kBf16, kStream, 2, P>, multiply<kBf16, kStream, 3, P>,
     multiply<kBf16, kStream, 4, P>, multiply<kBf16, kStream, 5, P>, multiply<kBf16, kStream, 6, P>};
+// From 7 rows on: one panel has chains enough in flight, and its weights are unpacked in registers
+// for all of the rows. This is the verification of a short draft.
+template <bool kBf16>
+constexpr Multiply kOnePanel[kStreamRows - kTileRows] = {
+    multiply<kBf16, true, 7, 1>,  multiply<kBf16, true, 8, 1>,  multiply<kBf16, true, 9, 1>,
+    multiply<kBf16, true, 10, 1>, multiply<kBf16, true, 11, 1>, multiply<kBf16, true, 12, 1>};
 // One or two rows: four panels, for enough chains in flight.
 template <bool kBf16>
 constexpr Multiply kFourPanels[2] = {multiply<kBf16, true, 1, 4>, multiply<kBf16, true, 2, 4>};
 
 template <bool kBf16, bool kStream>
 Multiply multiply_of(int64_t rows, int64_t panels) {
+  if (kStream && rows > kTileRows) return kOnePanel<kBf16>[rows - kTileRows - 1];
   return panels == 1 ? kByRows<kBf16, kStream, 1>[rows - 1] : kByRows<kBf16, kStream, 2>[rows - 1];
 }
 
@@ -125,7 +134,7 @@ struct Avx512 {
 
   void accumulate(const Stretch& s) {
     copy_rows(s, x_, kRowStride);
-    if (s.rows <= kTileRows)
+    if (s.rows <= kStreamRows)
       stream(s);
     else
       reuse(s);
@@ -136,7 +145,7 @@ struct Avx512 {
   void stream(const Stretch& s) {
     for (int64_t p = 0, count; p < s.panels; p += count) {
       const int64_t left = s.panels - p;
-      count = s.rows <= 2 && left >= 4 ? 4 : left >= 2 ? 2 : 1;
+      count = s.rows <= 2 && left >= 4 ? 4 : s.rows <= kTileRows && left >= 2 ? 2 : 1;
       const char* w = s.w + p * s.panel_bytes;
       const Tile tile{.x = x_,
                       .w = w,

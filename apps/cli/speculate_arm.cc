@@ -1,0 +1,228 @@
+#include "speculate_arm.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+
+#include "speculative/replay.h"
+
+namespace invar::cli {
+
+namespace {
+
+// That this process has in memory.
+int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t total = 0, resident = 0;
+  file >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+// For each key the median of its values.
+std::map<int64_t, double> medians(const std::map<int64_t, std::vector<double>>& values) {
+  std::map<int64_t, double> medians;
+  for (const auto& [key, of_key] : values) medians[key] = median(of_key);
+  return medians;
+}
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+void Measured::add(const Measured& other) {
+  steps.insert(steps.end(), other.steps.begin(), other.steps.end());
+  seconds += other.seconds;
+  tokens += other.tokens;
+  drafts += other.drafts;
+  draft_tokens += other.draft_tokens;
+  accepted += other.accepted;
+  tried += other.tried;
+}
+
+double Measured::rows_per_step() const {
+  int64_t rows = 0;
+  for (const Step& step : steps) rows += step.rows;
+  return static_cast<double>(rows) / static_cast<double>(std::max<size_t>(1, steps.size()));
+}
+
+double Measured::predicted_rate() const {
+  std::map<int64_t, std::vector<double>> verify, draft;
+  for (const Step& step : steps) {
+    verify[step.rows].push_back(step.verify);
+    draft[step.wanted].push_back(step.draft);
+  }
+  const auto verify_of = medians(verify), draft_of = medians(draft);
+  double total = 0;
+  for (const Step& step : steps) total += verify_of.at(step.rows) + draft_of.at(step.wanted);
+  return total > 0 ? static_cast<double>(tokens) / total : 0;
+}
+
+double Measured::mean_draft_seconds() const {
+  double total = 0;
+  for (const Step& step : steps) total += step.draft;
+  return draft_tokens > 0 ? total / static_cast<double>(draft_tokens) : 0;
+}
+
+void Watch::propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) {
+  const Timer timer;
+  inner_->propose(requests, trees);
+  step_.draft += timer.seconds();
+  for (const DraftTree& tree : trees) step_.wanted += std::ssize(tree);
+}
+
+void Watch::observe_likeliest(int64_t id, std::span<const int32_t> tokens) {
+  const Timer timer;
+  inner_->observe_likeliest(id, tokens);
+  step_.draft += timer.seconds();
+}
+
+void Watch::take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
+                        int64_t batch_rows) {
+  const Timer timer;
+  inner_->take_hidden(kept, hidden, batch_rows);
+  step_.draft += timer.seconds();
+}
+
+void Watch::observe(int64_t id, int32_t proposed, int32_t accepted) {
+  tried_ += std::min(accepted + 1, proposed);
+  inner_->observe(id, proposed, accepted);
+}
+
+void Watch::observe_step(int64_t rows, double seconds) {
+  step_.rows = rows;
+  step_.verify = seconds;
+  inner_->observe_step(rows, seconds);
+}
+
+class Arm::PaidReplay final : public Proposer {
+ public:
+  PaidReplay(Model& model, const ReplaySpec& spec, int batch)
+      : spec_(spec), last_layer_(model.spec().layers - 1) {
+    options_ = {.num_speculative_tokens = spec.tokens,
+                .right = spec.right,
+                .vocab = model.spec().vocab,
+                .seed = 1};
+    replay_ = std::make_unique<Replay>(options_, Answers());
+    if (!spec.pays) return;
+    runner_ = std::make_unique<ModelRunner>(
+        model,
+        RunnerLimits{
+            .blocks = batch, .block_size = kBlockSize, .max_rows = batch, .max_logit_rows = batch});
+    hidden_.assign(static_cast<size_t>(batch) * model.spec().hidden, 0.5f);
+  }
+
+  std::string_view name() const override { return "replay"; }
+  int32_t most_nodes() const override { return spec_.tokens; }
+  void know(const Answers& answers) { replay_ = std::make_unique<Replay>(options_, answers); }
+
+  void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override {
+    replay_->propose(requests, trees);
+    for (size_t level = 0; runner_ && level < static_cast<size_t>(spec_.tokens); ++level) {
+      const auto going = static_cast<int32_t>(
+          std::ranges::count_if(trees, [&](const DraftTree& tree) { return tree.size() > level; }));
+      if (going > 0) pay(going);
+    }
+  }
+
+ private:
+  static constexpr int kBlockSize = 64;
+
+  // A row of each sequence through the last layer and the head, and the likeliest token of each.
+  void pay(int32_t rows) {
+    Batch batch{.layer_begin = last_layer_};
+    for (int32_t i = 0; i < rows; ++i) {
+      batch.sequences.push_back({{i}});
+      batch.rows.push_back({.token = 0, .position = 0, .sequence = i});
+      batch.logit_rows.push_back(i);
+    }
+    ForwardIo io;
+    io.hidden = hidden_;
+    runner_->run(batch, io);
+    const auto most = std::ranges::max_element(io.logits);
+    likeliest_ = static_cast<int64_t>(most - io.logits.begin());
+  }
+
+  const ReplaySpec spec_;
+  const int last_layer_;
+  ReplayOptions options_;
+  std::unique_ptr<Replay> replay_;
+  std::unique_ptr<ModelRunner> runner_;
+  std::vector<float> hidden_;
+  volatile int64_t likeliest_ = 0;  // nobody reads it, and it is computed all the same
+};
+
+struct Arm::Keep final : OutputSink {
+  void on_token(const TokenOutput& output) override {
+    ++tokens;
+    answers[output.request].push_back(output.token);
+  }
+  int64_t tokens = 0;
+  Answers answers;
+};
+
+Arm::Arm(Model& model, std::string config, int batch, const ReplaySpec* replay)
+    : config_(std::move(config)) {
+  EngineOptions options{.prefix_caching = false};
+  options.scheduler.max_num_seqs = batch;
+  options.scheduler.max_num_batched_tokens = 512 + 64 * batch;
+  options.scheduler.max_model_len = std::min(1024, model.spec().max_positions);
+  options.kv_bytes = int64_t{1} << 30;
+  const int64_t before = resident_bytes();
+  std::unique_ptr<Proposer> proposer;
+  if (replay) {
+    auto paid = std::make_unique<PaidReplay>(model, *replay, batch);
+    replay_ = paid.get();
+    proposer = std::move(paid);
+  } else if (!config_.empty()) {
+    proposer = make_proposer(parse_speculative_config(config_), model,
+                             {.max_sequences = batch, .context = 1024});
+  }
+  drafter_bytes_ = proposer ? std::max<int64_t>(0, resident_bytes() - before) : 0;
+  adaptive_ = dynamic_cast<const Adaptive*>(proposer.get());
+  if (proposer) {
+    auto watch = std::make_unique<Watch>(std::move(proposer));
+    watch_ = watch.get();
+    proposer = std::move(watch);
+  }
+  engine_ = std::make_unique<Engine>(model, options, nullptr, std::move(proposer));
+}
+
+Arm::~Arm() = default;
+
+Measured Arm::run(const std::vector<Request>& requests, const Answers& plain) {
+  if (replay_) replay_->know(plain);
+  for (Request request : requests) {
+    request.id = next_id_++;
+    engine_->add(std::move(request));
+  }
+  Measured measured;
+  Keep sink;
+  while (engine_->has_work()) {
+    const int64_t before = sink.tokens;
+    const Timer timer;
+    engine_->step(sink);
+    const double seconds = timer.seconds();
+    const StepStats& step = engine_->last_step();
+    Measured::Step parts{.rows = step.rows, .verify = seconds};
+    if (watch_) parts = watch_->take_step();
+    const int64_t tried = watch_ ? watch_->take_tried() : 0;
+    if (step.work.prompt_rows > 0) continue;
+    measured.steps.push_back(parts);
+    measured.seconds += seconds;
+    measured.tokens += sink.tokens - before;
+    measured.drafts += step.drafts;
+    measured.draft_tokens += step.draft_tokens;
+    measured.accepted += step.accepted_tokens;
+    measured.tried += tried;
+  }
+  answers_ = std::move(sink.answers);
+  return measured;
+}
+
+}  // namespace invar::cli

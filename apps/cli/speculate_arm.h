@@ -1,0 +1,106 @@
+// A way to decode that invar bench speculate measures: plain, or by a proposer.
+#pragma once
+
+#include <map>
+
+#include "command.h"
+#include "speculative/adaptive.h"
+
+namespace invar::cli {
+
+using Answers = std::map<int64_t, std::vector<int32_t>>;  // by request
+
+// Of the steps in which nothing but answers was computed.
+struct Measured {
+  // What one step computed and how long its parts took.
+  struct Step {
+    int64_t rows = 0;  // of the target
+    double draft = 0;  // seconds: the proposer's, its share of keeping hidden states included
+    double verify = 0;
+    int64_t wanted = 0;  // nodes of its drafts
+  };
+  std::vector<Step> steps;
+  double seconds = 0;
+  int64_t tokens = 0, drafts = 0, draft_tokens = 0, accepted = 0;
+  int64_t tried = 0;  // drafted tokens of a chain behind which all others were right
+
+  void add(const Measured& other);
+  double rate() const { return static_cast<double>(tokens) / seconds; }
+  double rows_per_step() const;
+  // Tokens per second that the parts of the steps say: for each number of rows the median time of
+  // verification, for each number of nodes that of drafting. What it misses is the host's time
+  // beside both.
+  double predicted_rate() const;
+  double mean_draft_seconds() const;  // of a drafted token
+};
+
+// A proposer that watches another's time.
+class Watch final : public Proposer {
+ public:
+  explicit Watch(std::unique_ptr<Proposer> inner) : inner_(std::move(inner)) {}
+
+  std::string_view name() const override { return inner_->name(); }
+  int32_t most_nodes() const override { return inner_->most_nodes(); }
+  bool makes_branches() const override { return inner_->makes_branches(); }
+  bool wants_likeliest() const override { return inner_->wants_likeliest(); }
+  std::span<const int32_t> aux_layers() const override { return inner_->aux_layers(); }
+  void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override;
+  void observe_likeliest(int64_t id, std::span<const int32_t> tokens) override;
+  void take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
+                   int64_t batch_rows) override;
+  void observe(int64_t id, int32_t proposed, int32_t accepted) override;
+  void observe_step(int64_t rows, double seconds) override;
+  void forget(int64_t id) override { inner_->forget(id); }
+
+  Proposer& inner() { return *inner_; }
+  // Of the step that ends; the next one begins from 0.
+  Measured::Step take_step() { return std::exchange(step_, {}); }
+  int64_t take_tried() { return std::exchange(tried_, 0); }
+
+ private:
+  const std::unique_ptr<Proposer> inner_;
+  Measured::Step step_;
+  int64_t tried_ = 0;
+};
+
+// What a replaying proposer is: it knows the plain answer, spoils as many drafts as it is told, and
+// for each token that it drafts computes one layer and the head of the target, which is what a
+// drafter of one layer (MTP, EAGLE) costs.
+struct ReplaySpec {
+  double right = 1;
+  int32_t tokens = 4;
+  bool pays = true;
+};
+
+class Arm {
+ public:
+  // `config`: a method as vLLM's JSON; empty: plain. With `replay` the config is its name.
+  Arm(Model& model, std::string config, int batch, const ReplaySpec* replay = nullptr);
+  ~Arm();
+
+  // All requests at once. `plain`: answers that a replaying proposer reads.
+  Measured run(const std::vector<Request>& requests, const Answers& plain);
+
+  const std::string& config() const { return config_; }
+  const Answers& answers() const { return answers_; }  // of the last run
+  const Adaptive* adaptive() const { return adaptive_; }
+  int64_t drafter_bytes() const { return drafter_bytes_; }
+  void set_times(OperationTimes* times) { engine_->set_times(times); }
+
+ private:
+  class PaidReplay;
+  struct Keep;
+
+  std::string config_;
+  Watch* watch_ = nullptr;
+  const Adaptive* adaptive_ = nullptr;
+  PaidReplay* replay_ = nullptr;
+  int64_t drafter_bytes_ = 0;  // by which this process grew when the drafter was made
+  std::unique_ptr<Engine> engine_;
+  int64_t next_id_ = 0;
+  Answers answers_;
+};
+
+double median(std::vector<double> values);
+
+}  // namespace invar::cli

@@ -1,0 +1,145 @@
+// The module of multi-token prediction drafts row by row, beside the target, what it computes over
+// the whole text at once.
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <map>
+#include <numeric>
+
+#include "drafters/mtp_drafter.h"
+#include "engine/engine.h"
+
+namespace invar {
+namespace {
+
+ModelOptions story() {
+  return {.model = INVAR_SOURCE_DIR "/models/story", .threads = 2, .mtp_module = true};
+}
+
+// Writes down the first token of every draft, by the number of tokens known.
+class Spy final : public Proposer {
+ public:
+  Spy(std::unique_ptr<Proposer> inner, std::map<size_t, int32_t>& drafts, size_t skipped_steps)
+      : inner_(std::move(inner)), drafts_(drafts), skipped_steps_(skipped_steps) {}
+
+  std::string_view name() const override { return inner_->name(); }
+  int32_t most_nodes() const override { return inner_->most_nodes(); }
+  std::span<const int32_t> aux_layers() const override { return inner_->aux_layers(); }
+  void take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
+                   int64_t batch_rows) override {
+    inner_->take_hidden(kept, hidden, batch_rows);
+  }
+  void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override {
+    if (requests.empty() || steps_++ < skipped_steps_) return;
+    inner_->propose(requests, trees);
+    if (!trees[0].empty()) drafts_[requests[0].tokens.size()] = trees[0][0].token;
+  }
+  void forget(int64_t id) override { inner_->forget(id); }
+
+ private:
+  const std::unique_ptr<Proposer> inner_;
+  std::map<size_t, int32_t>& drafts_;
+  const size_t skipped_steps_;
+  size_t steps_ = 0;
+};
+
+struct Told final : OutputSink {
+  void on_token(const TokenOutput& output) override { tokens.push_back(output.token); }
+  std::vector<int32_t> tokens;
+};
+
+// A story with its beginning. `drafts`: the first token of each draft on the way, from the step on
+// that `skipped_steps` says.
+std::vector<int32_t> tell(Model& model, int32_t tokens, std::map<size_t, int32_t>& drafts,
+                          size_t skipped_steps = 0) {
+  EngineOptions options{.kv_bytes = 16 << 20};
+  options.scheduler.max_model_len = 256;
+  const MtpDrafterOptions mtp{.num_speculative_tokens = tokens, .room = {.max_sequences = 1}};
+  Engine engine(
+      model, options, nullptr,
+      std::make_unique<Spy>(std::make_unique<MtpDrafter>(model, mtp), drafts, skipped_steps));
+  Request request{.id = 1, .prompt = {734, 1039, 258, 581}};
+  std::vector<int32_t> text = request.prompt;
+  request.params.max_tokens = 150;
+  request.params.temperature = 0;
+  engine.add(std::move(request));
+  Told told;
+  while (engine.step(told)) {
+  }
+  text.insert(text.end(), told.tokens.begin(), told.tokens.end());
+  return text;
+}
+
+// rows[i]: a token at position i of one sequence.
+Batch batch_of(std::span<const int32_t> tokens) {
+  Batch batch;
+  batch.sequences.resize(1);
+  batch.sequences[0].blocks.resize(tokens.size() / 64 + 1);
+  std::iota(batch.sequences[0].blocks.begin(), batch.sequences[0].blocks.end(), 0);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    batch.rows.push_back({.token = tokens[i], .position = static_cast<int32_t>(i), .sequence = 0});
+  return batch;
+}
+
+// What the module says after token i + 1 of a text, for every i.
+std::vector<int32_t> said_at_once(Model& model, std::span<const int32_t> text) {
+  const RunnerLimits limits{
+      .blocks = 8, .block_size = 64, .max_rows = 256, .max_logit_rows = 256, .max_aux_layers = 1};
+  ModelRunner target(model, limits);
+  Batch batch = batch_of(text.first(text.size() - 1));
+  batch.aux_layers = {model.spec().layers - 1};
+  batch.logit_rows = {0};
+  ForwardIo io;
+  target.run(batch, io);
+  std::vector<float> hidden(io.aux_hidden.begin(), io.aux_hidden.end());
+  RunnerLimits of_module = limits;
+  of_module.mtp_module = true;
+  ModelRunner module(model, of_module);
+  Batch further = batch_of(text.subspan(1));
+  further.layer_begin = model.spec().layers;
+  further.layer_end = model.spec().layers + 1;
+  for (size_t i = 0; i + 1 < text.size(); ++i)
+    further.logit_rows.push_back(static_cast<int32_t>(i));
+  ForwardIo out;
+  out.hidden = hidden;
+  module.run(further, out);
+  std::vector<int32_t> said;
+  for (size_t i = 0; i + 1 < text.size(); ++i) {
+    const auto row = out.logits.subspan(i * model.spec().vocab, model.spec().vocab);
+    said.push_back(static_cast<int32_t>(std::ranges::max_element(row) - row.begin()));
+  }
+  return said;
+}
+
+TEST(MtpDrafter, DraftsWhatTheModuleSaysOfTheWholeText) {
+  Model model(story());
+  for (const int32_t tokens : {1, 4}) {
+    std::map<size_t, int32_t> drafts;
+    const std::vector<int32_t> text = tell(model, tokens, drafts);
+    const std::vector<int32_t> said = said_at_once(model, text);
+    EXPECT_GT(drafts.size(), 30);
+    size_t right = 0;
+    for (const auto& [known, token] : drafts) {
+      EXPECT_EQ(token, said[known - 2]) << "behind " << known << " tokens";
+      right += known < text.size() && token == text[known];
+    }
+    std::cout << right << " of " << drafts.size() << " first drafts of " << tokens
+              << " were right\n";
+    EXPECT_GT(static_cast<double>(right), 0.7 * static_cast<double>(drafts.size()));
+  }
+}
+
+// Nobody asked for so long that it let rows go: it begins with the last ones, and says less.
+TEST(MtpDrafter, GoesOnAfterStepsWithoutADraft) {
+  Model model(story());
+  std::map<size_t, int32_t> always, late;
+  const std::vector<int32_t> text = tell(model, 1, always);
+  EXPECT_EQ(tell(model, 1, late, 90), text);
+  size_t right = 0;
+  for (const auto& [known, token] : late) right += known < text.size() && token == text[known];
+  EXPECT_GT(late.size(), 10);
+  EXPECT_GT(static_cast<double>(right), 0.5 * static_cast<double>(late.size()));
+}
+
+}  // namespace
+}  // namespace invar
