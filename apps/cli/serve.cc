@@ -131,11 +131,41 @@ bool takes_whole_prompts(const std::string& policy) {
   return policy != "sarathi" && policy != "simple_chunking";
 }
 
+// The drafter that the server was started with.
+std::string drafter_of(const ServeFlags& flags) {
+  const SpeculativeConfig config = config_of(flags.engine.speculation);
+  return config.is_on() ? std::string(name_of(config.method)) : "none";
+}
+
+// What a lab of these flags lets clients choose: no other weights, and nothing that a GPU or
+// several replicas would need more memory for.
+server::LabChoices lab_choices(const ServeFlags& flags) {
+  const ModelOptions options = resolved(flags.model);
+  const DecoderSpec spec = read_model_config(options).spec;
+  const bool is_plain = options.device == "cpu" && options.ranks == 1 &&
+                        options.layer_cuts.empty() && flags.replicas == 1;
+  server::LabChoices choices{.policies = scheduler_names(),
+                             .arithmetics = {options.arithmetic},
+                             .drafters = {"none", "ngram", "suffix", "lookahead"},
+                             .ranks = {options.ranks}};
+  if (is_plain && options.arithmetic != "control") choices.arithmetics.emplace_back("control");
+  if (is_plain && spec.layers > 1) choices.drafters.emplace_back("early_exit");
+  const int most = is_plain ? std::min(attention_output_runs(spec), down_runs(spec)) : 0;
+  for (int ranks = 2; ranks <= std::min(most, 4); ranks *= 2) choices.ranks.push_back(ranks);
+  const std::string own = drafter_of(flags);
+  if (std::ranges::find(choices.drafters, own) == choices.drafters.end())
+    choices.drafters.push_back(own);
+  return choices;
+}
+
 // The flags with which an engine computes as the settings of a lab say. `context`: of the first
 // engine; 0: this is the first.
 ServeFlags lab_flags(ServeFlags flags, const server::LabSettings& settings, int context) {
   SchedulerOptions& scheduler = flags.engine.options.scheduler;
   flags.model.options.arithmetic = settings.arithmetic;
+  flags.model.options.ranks = settings.ranks;
+  if (settings.drafter != drafter_of(flags))
+    flags.engine.speculation = {.method = settings.drafter == "none" ? "" : settings.drafter};
   flags.engine_context = context;
   scheduler.policy = settings.policy;
   if (takes_whole_prompts(settings.policy))
@@ -143,6 +173,14 @@ ServeFlags lab_flags(ServeFlags flags, const server::LabSettings& settings, int 
   else if (settings.step_rows > 0)
     flags.engine.options.step_rows = settings.step_rows;
   return flags;
+}
+
+// But for the threads, which the engine gives it.
+bool is_loaded_for(const ServeFlags& flags, const SpeculativeConfig& speculation,
+                   const Model& model) {
+  ModelOptions wanted = with_drafter(resolved(flags.model), speculation);
+  wanted.threads = model.options().threads;
+  return model.options() == wanted;
 }
 
 // Engines by settings, one at a time. One that differs from the last in how it is scheduled has the
@@ -157,7 +195,8 @@ std::unique_ptr<server::LabBackend> make_lab(const ServeFlags& flags, const Toke
   auto build = [flags, &tokenizer, last = std::make_shared<Last>()](
                    const server::LabSettings& settings) -> server::LabBackend::Built {
     const ServeFlags own = lab_flags(flags, settings, last->context);
-    if (last->model && last->model->options().arithmetic != settings.arithmetic)
+    const SpeculativeConfig speculation = config_of(own.engine.speculation);
+    if (last->model && !is_loaded_for(own, speculation, *last->model))
       last->model = nullptr;  // before the next one is loaded
     auto engine = std::make_shared<LocalEngine>(own, tokenizer, last->model);
     last->model = engine->model();
@@ -165,15 +204,13 @@ std::unique_ptr<server::LabBackend> make_lab(const ServeFlags& flags, const Toke
     last->context = backend.facts().max_model_len;
     return {.owner = std::move(engine), .backend = &backend};
   };
-  std::vector<std::string> arithmetics = {flags.model.options.arithmetic};
-  const bool has_baseline = flags.model.options.device == "cpu" && flags.model.options.ranks == 1 &&
-                            flags.model.options.layer_cuts.empty();
-  if (has_baseline && arithmetics[0] != "control") arithmetics.emplace_back("control");
   return std::make_unique<server::LabBackend>(
       std::move(build),
       server::LabSettings{.policy = flags.engine.options.scheduler.policy,
-                          .arithmetic = flags.model.options.arithmetic},
-      scheduler_names(), std::move(arithmetics));
+                          .arithmetic = flags.model.options.arithmetic,
+                          .drafter = drafter_of(flags),
+                          .ranks = flags.model.options.ranks},
+      lab_choices(flags));
 }
 
 // This program as it was called, to be an engine's process.

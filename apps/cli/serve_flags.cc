@@ -126,8 +126,8 @@ void add_serving_flags(CLI::App& command, ServeFlags& flags) {
   command.add_flag("--engine-process", flags.engine_process,
                    "Run the engine in a process of its own and restart it if it dies");
   command.add_flag("--lab", flags.lab,
-                   "Let clients change the scheduling policy, the rows of a step and the "
-                   "arithmetic, for the demonstrations of the page at /");
+                   "Let clients change the scheduling policy, the rows of a step, the drafter, the "
+                   "ranks and the arithmetic, for the demonstrations of the page at /");
   command.add_option("--engine-socket", flags.engine_socket)->group("");  // of that process
   command.add_option("--engine-context", flags.engine_context)->group("");
 }

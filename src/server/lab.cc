@@ -10,18 +10,16 @@ namespace invar::server {
 
 namespace {
 
-void check(const char* what, const std::string& found, const std::vector<std::string>& known) {
+template <typename T>
+void check(const char* what, const T& found, const std::vector<T>& known) {
   if (std::ranges::find(known, found) == known.end())
     fail_usage("expected {} among {}, found \"{}\"", what, fmt::join(known, ", "), found);
 }
 
 }  // namespace
 
-LabBackend::LabBackend(Build build, LabSettings first, std::vector<std::string> policies,
-                       std::vector<std::string> arithmetics)
-    : build_(std::move(build)),
-      policies_(std::move(policies)),
-      arithmetics_(std::move(arithmetics)) {
+LabBackend::LabBackend(Build build, const LabSettings& first, LabChoices choices)
+    : build_(std::move(build)), choices_(std::move(choices)) {
   install(first);
 }
 
@@ -76,8 +74,10 @@ void LabBackend::take_weights(const std::string& directory) {
 }
 
 void LabBackend::change(const LabSettings& settings) {
-  check("a policy", settings.policy, policies_);
-  check("an arithmetic", settings.arithmetic, arithmetics_);
+  check("a policy", settings.policy, choices_.policies);
+  check("an arithmetic", settings.arithmetic, choices_.arithmetics);
+  check("a drafter", settings.drafter, choices_.drafters);
+  check("a number of ranks", settings.ranks, choices_.ranks);
   if (settings.step_rows < 0)
     fail_usage("expected rows of a step, 0 or more, found {}", settings.step_rows);
   const LabSettings before = this->settings();

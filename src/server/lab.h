@@ -1,5 +1,6 @@
-// --lab: who may ask may also change how answers are computed, to see what that changes. The policy
-// and the chunk change no bit; the arithmetic "control" is the baseline that promises nothing.
+// --lab: who may ask may also change how answers are computed, to see what that changes. Policy,
+// chunk, drafter and ranks change no bit; the arithmetic "control" is the baseline that promises
+// nothing.
 #pragma once
 
 #include <functional>
@@ -16,16 +17,23 @@ struct LabSettings {
   std::string policy;      // of the scheduler
   int32_t step_rows = 0;   // rows of a step; 0: as the server was started
   std::string arithmetic;  // as --arith has it
+  std::string drafter;     // as --spec-method has it, or none
+  int32_t ranks = 1;       // --tensor-parallel-size
 
   bool operator==(const LabSettings&) const = default;
+};
+
+// What there is to choose from.
+struct LabChoices {
+  std::vector<std::string> policies, arithmetics, drafters;
+  std::vector<int32_t> ranks;
 };
 
 class Lab {
  public:
   virtual ~Lab() = default;
   virtual LabSettings settings() const = 0;
-  virtual std::vector<std::string> policies() const = 0;
-  virtual std::vector<std::string> arithmetics() const = 0;
+  virtual const LabChoices& choices() const = 0;
   // Returns when answers are computed so; only while no job is live. Throws Error, with one
   // sentence; the settings are then those of before.
   virtual void change(const LabSettings& settings) = 0;
@@ -42,8 +50,7 @@ class LabBackend final : public Backend, public Lab {
   using Build = std::function<Built(const LabSettings&)>;
 
   // `first`: the settings that the server was started with.
-  LabBackend(Build build, LabSettings first, std::vector<std::string> policies,
-             std::vector<std::string> arithmetics);
+  LabBackend(Build build, const LabSettings& first, LabChoices choices);
 
   void start(BackendSink& sink) override;
   void stop() override;
@@ -54,8 +61,7 @@ class LabBackend final : public Backend, public Lab {
   void take_weights(const std::string& directory) override;
 
   LabSettings settings() const override;
-  std::vector<std::string> policies() const override { return policies_; }
-  std::vector<std::string> arithmetics() const override { return arithmetics_; }
+  const LabChoices& choices() const override { return choices_; }
   void change(const LabSettings& settings) override;
 
  private:
@@ -63,7 +69,7 @@ class LabBackend final : public Backend, public Lab {
   std::shared_ptr<Built> engine() const;
 
   const Build build_;
-  const std::vector<std::string> policies_, arithmetics_;
+  const LabChoices choices_;
 
   mutable std::mutex mutex_;       // guards what follows
   std::shared_ptr<Built> engine_;  // null while one makes way for another

@@ -10,10 +10,9 @@ namespace invar::server {
 
 namespace {
 
-json::Value names_of(const std::vector<std::string>& names) {
-  json::Array all;
-  for (const std::string& name : names) all.emplace_back(name);
-  return all;
+template <typename T>
+json::Value list_of(const std::vector<T>& values) {
+  return json::Array(values.begin(), values.end());
 }
 
 // What the body asks for; what it leaves open stays as it is.
@@ -21,17 +20,23 @@ LabSettings settings_from(const std::string& text, LabSettings settings) {
   const json::Value body = parse_body(text);
   if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
   for (const auto& [name, value] : body.as_object()) {
-    const bool is_text = name == "policy" || name == "arithmetic";
-    if (!is_text && name != "step_rows")
-      fail_usage("expected policy, step_rows or arithmetic, found {}", json::quoted(name));
-    if (is_text && !value.is_string())
+    std::string* text = name == "policy"       ? &settings.policy
+                        : name == "arithmetic" ? &settings.arithmetic
+                        : name == "drafter"    ? &settings.drafter
+                                               : nullptr;
+    int32_t* number = name == "step_rows" ? &settings.step_rows
+                      : name == "ranks"   ? &settings.ranks
+                                          : nullptr;
+    if (!text && !number)
+      fail_usage("expected policy, step_rows, arithmetic, drafter or ranks, found {}",
+                 json::quoted(name));
+    if (text && !value.is_string())
       fail_usage("expected {} as a text, found {}", name, value.type_name());
-    const auto rows = is_text ? 0 : value.to_integer();
-    if (!rows || *rows < 0 || *rows > INT32_MAX)
-      fail_usage("expected step_rows as an integer, 0 or more, found {}", json::excerpt(value));
-    if (name == "policy") settings.policy = value.as_string();
-    if (name == "arithmetic") settings.arithmetic = value.as_string();
-    if (name == "step_rows") settings.step_rows = static_cast<int32_t>(*rows);
+    const auto found = text ? 0 : value.to_integer();
+    if (!found || *found < 0 || *found > INT32_MAX)
+      fail_usage("expected {} as an integer, 0 or more, found {}", name, json::excerpt(value));
+    if (text) *text = value.as_string();
+    if (number) *number = static_cast<int32_t>(*found);
   }
   return settings;
 }
@@ -43,14 +48,19 @@ json::Value Server::engine_object() const {
   json::Value lab;
   if (options_.lab) {
     const LabSettings now = options_.lab->settings();
+    const LabChoices& choices = options_.lab->choices();
     lab = json::Object{{"policy", now.policy},
                        {"step_rows", now.step_rows},
                        {"arithmetic", now.arithmetic},
-                       {"policies", names_of(options_.lab->policies())},
-                       {"arithmetics", names_of(options_.lab->arithmetics())}};
+                       {"drafter", now.drafter},
+                       {"ranks", now.ranks},
+                       {"policies", list_of(choices.policies)},
+                       {"arithmetics", list_of(choices.arithmetics)},
+                       {"drafters", list_of(choices.drafters)},
+                       {"rank_counts", list_of(choices.ranks)}};
   }
   return json::Object{
-      {"models", names_of(model_.names)},
+      {"models", list_of(model_.names)},
       {"identity", facts.identity},
       {"weights", to_hex(facts.weights)},
       {"system_fingerprint", admission_.fingerprint()},

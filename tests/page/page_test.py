@@ -158,7 +158,8 @@ class PageTest(unittest.TestCase):
                     raise
             if time.monotonic() > end:
                 facts = [facts.text for facts in self.all(".facts, .error")]
-                self.fail(f"waited in vain for {what}: {self.text('notice')} {self.text('chat-state')} {facts}")
+                states = [self.text(id) for id in ['notice', 'chat-state', 'bits-state', 'engine-state']]
+                self.fail(f"waited in vain for {what}: {states} {facts}")
             time.sleep(0.02)
 
     def set(self, id, value):
@@ -340,9 +341,7 @@ class PageTest(unittest.TestCase):
 
     def test_stop_ends_an_answer(self):
         server = self.serve_story()
-        self.open(server=server)
-        self.find("prompt").send_keys("Tell me a story.", Keys.ENTER)
-        self.until(lambda: self.all(".message.assistant .text")[-1].text, "some text")
+        self.begin_behind_valve("Tell me a story.", server)
         self.find("prompt").send_keys(Keys.ESCAPE)
         self.assertIn("stopped", self.finished())
         server.wait_until(lambda: server.metric("vllm:num_requests_running") == 0)
@@ -369,7 +368,8 @@ class PageTest(unittest.TestCase):
         self.addCleanup(lambda: server.process.poll() is None and server.stop())
         return server
 
-    def kill_in_mid_answer(self, prompt, server, **fields):
+    def begin_behind_valve(self, prompt, server, **fields):
+        """Asks, and returns when the answer has begun; it does not end before the valve is cut."""
         valve = Valve(server.port)
         self.addCleanup(valve.close)
         self.open(server=valve)
@@ -377,6 +377,10 @@ class PageTest(unittest.TestCase):
             self.set(id, value)
         self.find("prompt").send_keys(prompt, Keys.ENTER)
         self.until(lambda: self.all(".message.assistant .text")[-1].text, "some text")
+        return valve
+
+    def kill_in_mid_answer(self, prompt, server, **fields):
+        valve = self.begin_behind_valve(prompt, server, **fields)
         server.process.kill()
         server.stop()
         valve.cut()
@@ -429,8 +433,12 @@ class PageTest(unittest.TestCase):
         bins = int(boards[1].find_element(By.CLASS_NAME, "huge").text)
         self.assertGreater(bins, 1, "the control must differ")
         self.assertEqual(len(self.all(".one .bins li")), 1)
-        engine = self.server.ask("GET", "/v1/engine")[2]
-        self.assertEqual((engine["lab"]["policy"], engine["lab"]["arithmetic"]), ("sarathi", "portable"))
+        ways = {cell.get_attribute("title") for cell in boards[0].find_elements(By.CSS_SELECTOR, ".cells i")}
+        self.assertEqual({way.split(": ")[1] for way in ways},
+                         {"policy sarathi", "policy sarathi, steps of 288 rows, drafts by ngram, 2 ranks", "policy vllm, drafts by suffix, 4 ranks",
+                          "policy simple-chunking, steps of 320 rows, drafts by lookahead", "policy faster-transformer, drafts by early_exit, 2 ranks"})
+        lab = self.server.ask("GET", "/v1/engine")[2]["lab"]
+        self.assertEqual([lab[name] for name in ["policy", "arithmetic", "drafter", "ranks"]], ["sarathi", "portable", "none", 1])
         self.picture("bits")
         self.find("bits-run").click()  # and stopped
         self.until(lambda: self.all(".b0"))
@@ -503,13 +511,25 @@ class LabTest(unittest.TestCase):
         server = Served(INVAR, "--lab")
         answer = lambda: server.post("/v1/completions", prompt=[1, 2, 3], max_tokens=5, seed=1, logits_hash=True)["logits_hash"]
         before = answer()
-        for body in [{"policy": "none"}, {"arithmetic": "none"}, {"step_rows": -1}, {"step_rows": "x"}, {"more": 1}, [], {"policy": 1}]:
+        for body in [{"policy": "none"}, {"arithmetic": "none"}, {"step_rows": -1}, {"step_rows": "x"}, {"more": 1}, [], {"policy": 1}, {"drafter": "none of them"}, {"drafter": 1}, {"ranks": 3}, {"ranks": 0}]:
             self.assertEqual(server.ask("POST", "/v1/engine", body)[0], 400, body)
         for policy in server.ask("GET", "/v1/engine")[2]["lab"]["policies"]:
             self.assertEqual(server.ask("POST", "/v1/engine", {"policy": policy})[2]["lab"]["policy"], policy)
             self.assertEqual(answer(), before, policy)
         server.post("/v1/engine", step_rows=48, policy="sarathi")
         self.assertEqual(answer(), before)
+        lab = server.ask("GET", "/v1/engine")[2]["lab"]
+        self.assertEqual((lab["drafters"], lab["rank_counts"]), (["none", "ngram", "suffix", "lookahead", "early_exit"], [1, 2, 4]))
+        for settings in [{"drafter": drafter} for drafter in lab["drafters"]] + [{"ranks": ranks} for ranks in lab["rank_counts"]]:
+            self.assertLessEqual(settings.items(), server.post("/v1/engine", **settings)["lab"].items())
+            self.assertEqual(answer(), before, settings)
+        # It does change how they are computed: what promises nothing shows it.
+        long = lambda: server.post("/v1/completions", prompt=[37 * i % 250 for i in range(200)], max_tokens=8, seed=1, logits_hash=True)["logits_hash"]
+        server.post("/v1/engine", arithmetic="control", drafter="none", ranks=1, step_rows=0)
+        alone = long()
+        server.post("/v1/engine", ranks=4)
+        self.assertNotEqual(long(), alone)
+        server.post("/v1/engine", arithmetic="portable", ranks=1)
         steps = server.ask("GET", "/v1/engine/steps?after=0")[2]
         row = dict(zip(steps["columns"], steps["steps"][-1]))
         self.assertEqual((row["number"], row["decode_rows"], row["tokens"]), (steps["last"], 1, 1))

@@ -137,12 +137,19 @@ async function round(board, count, how, signal, progress) {
 
 const change = (settings, signal) => call("POST", "/v1/engine", settings, { signal }).then((engine) => { server.engine = engine; });
 
-// How the engine computes in each round: as it is, or by several policies and chunks.
+// How the engine computes in each round: as it is, or by several policies, chunks, drafters and ranks.
 function ways(lab) {
   if (!lab || !$("bits-vary").checked) return [null];
-  const others = lab.policies.filter((policy) => policy !== "sarathi");
-  return [["sarathi", 0], ["sarathi", 288], [others[0], 0], ["simple_chunking", 320], [others.at(-1), 0]]
-    .filter(([policy]) => lab.policies.includes(policy)).map(([policy, step_rows]) => ({ policy, step_rows }));
+  const { policies, drafters, rank_counts: ranks } = lab;
+  const drafter = (i) => drafters[i % drafters.length], rank = (i) => ranks[i % ranks.length];
+  return [["sarathi", 0], ["sarathi", 288], ["vllm", 0], ["simple-chunking", 320], ["faster-transformer", 0]]
+    .filter(([policy]) => policies.includes(policy))
+    .map(([policy, step_rows], i) => ({ policy, step_rows, drafter: drafter(i), ranks: rank(i) }));
+}
+
+function words({ policy, step_rows, drafter, ranks }) {
+  return [`policy ${policy}`, step_rows && `steps of ${step_rows} rows`, drafter !== "none" && `drafts by ${drafter}`, ranks > 1 && `${ranks} ranks`]
+    .filter(Boolean).join(", ");
 }
 
 async function fill(board, arithmetic, signal, progress) {
@@ -151,14 +158,13 @@ async function fill(board, arithmetic, signal, progress) {
     const count = Math.min(each, board.wanted - board.answers);
     if (count <= 0) break;
     if (lab && arithmetic) await change({ ...(way ?? {}), arithmetic }, signal);
-    const rows = way?.step_rows ? `, steps of ${way.step_rows} rows` : "";
-    await round(board, count, way ? `policy ${way.policy}${rows}` : "among random neighbours", signal, progress);
+    await round(board, count, way ? words(way) : "among random neighbours", signal, progress);
   }
 }
 
 async function start() {
   const controller = new AbortController(), { signal } = controller, { lab } = server.engine, wanted = number("bits-count");
-  const before = lab && { policy: lab.policy, step_rows: lab.step_rows, arithmetic: lab.arithmetic };
+  const before = lab && { policy: lab.policy, step_rows: lab.step_rows, arithmetic: lab.arithmetic, drafter: lab.drafter, ranks: lab.ranks };
   const own = lab ? lab.arithmetics[0] : null, wantsControl = lab && $("bits-control").checked && lab.arithmetics.includes("control");
   const first = new Board(`Invar · ${server.engine.identity}`, wanted), boards = [first];
   if (wantsControl) boards.push(new Board("Conventional baseline · control", wanted));

@@ -156,12 +156,15 @@ function animate() {
 const tokens = (length) => Array.from({ length }, () => Math.floor(Math.random() * server.engine.vocabulary));
 
 async function keepAsking(body, pause, signal) {
+  const say = (text) => { $("engine-state").textContent = text; };
+  let said = "";  // what is wrong, until it is not
   while (!signal.aborted) {
     try {
       await call("POST", "/v1/completions", { model: server.engine.models[0], ignore_eos: true, temperature: 1, ...body() }, { signal });
-      $("engine-state").textContent = "";
+      if (said && $("engine-state").textContent === said) say("");
+      said = "";
     } catch (error) {
-      if (!signal.aborted) { $("engine-state").textContent = error.message; await sleep(500, signal).catch(() => {}); }
+      if (!signal.aborted) { say(said = error.message); await sleep(500, signal).catch(() => {}); }
     }
     if (pause) await sleep(pause(), signal).catch(() => {});
   }
@@ -185,8 +188,10 @@ async function apply() {
   $("engine-state").textContent = "Waiting for the answers that have begun …";
   $("apply").disabled = true;
   try {
-    server.engine = await call("POST", "/v1/engine", { policy: $("policy").value, step_rows: number("step-rows") ?? 0 });
-    $("engine-state").textContent = `Now ${server.engine.lab.policy}.`;
+    server.engine = await call("POST", "/v1/engine",
+      { policy: $("policy").value, step_rows: number("step-rows") ?? 0, drafter: $("drafter").value, ranks: number("ranks") });
+    const { policy, drafter, ranks } = server.engine.lab;
+    $("engine-state").textContent = `Now ${policy}${drafter === "none" ? "" : `, drafts by ${drafter}`}${ranks > 1 ? `, ${ranks} ranks` : ""}.`;
   } catch (error) {
     $("engine-state").textContent = error.message;
   }
@@ -196,9 +201,12 @@ async function apply() {
 export function connected(engine) {
   $("engine-lab").hidden = !engine.lab;
   if (!engine.lab) return;
-  $("policy").replaceChildren(...engine.lab.policies.map((name) => el("option", { value: name }, name)));
-  $("policy").value = engine.lab.policy;
-  $("step-rows").value = engine.lab.step_rows;
+  const { lab } = engine;
+  for (const [id, names, now] of [["policy", lab.policies, lab.policy], ["drafter", lab.drafters, lab.drafter], ["ranks", lab.rank_counts, lab.ranks]]) {
+    $(id).replaceChildren(...names.map((name) => el("option", { value: name }, `${name}`)));
+    $(id).value = now;
+  }
+  $("step-rows").value = lab.step_rows;
 }
 
 export function begin() {
