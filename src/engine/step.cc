@@ -177,7 +177,7 @@ void Engine::keep_accepted() {
   for (const SamplingStage::Walk& walk : sampling_->walks())
     placement_.accept(batch_.rows, walk.row(),
                       batch_.sequences[batch_.rows[walk.row()].sequence].blocks, copies_);
-  if (!copies_.empty()) executor_->copy_slots(copies_);
+  if (!copies_.empty()) timed(io_.times, "copy_slots", [&] { executor_->copy_slots(copies_); });
 }
 
 void Engine::commit() {

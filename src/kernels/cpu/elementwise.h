@@ -8,6 +8,7 @@
 namespace invar::cpu {
 
 void embed(const EmbedParams& p, const Execution& on);  // bound by memory: the same for every set
+void copy_slots(const CopySlotsParams& p, const Execution& on);  // the same
 void rms_norm(const RowFunctions& rows, const RmsNormParams& p, const Execution& on);
 void qkv(const RowFunctions& rows, const QkvParams& p, const Execution& on);
 void qkv_product(void (*matmul)(const MatmulParams&, const Execution&), const RowFunctions& rows,
@@ -18,6 +19,7 @@ void log_sum_exp(const RowFunctions& rows, const LogitsParams& p, const Executio
 template <const RowFunctions& rows>
 void override_elementwise(Kernels& kernels) {
   kernels.embed = embed;
+  kernels.copy_slots = copy_slots;
   kernels.rms_norm = [](const RmsNormParams& p, const Execution& on) { rms_norm(rows, p, on); };
   kernels.qkv = [](const QkvParams& p, const Execution& on) { qkv(rows, p, on); };
   kernels.log_sum_exp = [](const LogitsParams& p, const Execution& on) {
