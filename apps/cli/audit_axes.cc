@@ -262,6 +262,7 @@ Axis drafters(bool full, const Schedule& base, const DecoderSpec& spec) {
     if (makes_model) draft(R"({"method": "draft_model", "model": "dummy:77")" + length);
     if (has_exit) draft(R"({"method": "early_exit")" + length);
     if (has_module) draft(R"({"method": "mtp")" + length);
+    if (is_here && spec.layers > 2) draft(R"({"method": "swift", "skip_layers": [1])" + length);
   }
   if (has_exit)
     draft(

@@ -1,6 +1,8 @@
 #include "drafters/draft_sampler.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 namespace invar {
 
@@ -16,24 +18,39 @@ TokenHistory history_of(const DraftRequest& request, std::span<const int32_t> pa
   return history;
 }
 
-// Adds what comes after the sample: the next by logit and noise.
-void add_runners_up(LogitRow& row, const SampleInput& in, int32_t count,
-                    std::vector<int32_t>& tokens) {
+// The likeliest tokens with the sample among them: what each is preferred by, logit and noise.
+std::vector<std::pair<double, int32_t>> preferences(LogitRow& row, const SampleInput& in,
+                                                    int32_t count, int32_t sampled) {
   const SamplingParams& p = *in.params;
-  const int32_t sampled = tokens[0];
+  const NoiseKey key{.seed = p.seed,
+                     .position = static_cast<uint32_t>(in.position),
+                     .choice = static_cast<uint32_t>(in.choice)};
   std::vector<std::pair<double, int32_t>> scored;
-  for (const Ranked& candidate : row.first(std::max(count, kCandidates))) {
-    if (candidate.token == sampled || candidate.value == kExcluded) continue;
-    const NoiseKey key{.seed = p.seed,
-                       .position = static_cast<uint32_t>(in.position),
-                       .choice = static_cast<uint32_t>(in.choice)};
+  const auto add = [&](float value, int32_t token) {
     const double noise =
-        p.is_greedy() ? 0 : gumbel_of(random_bits(key, static_cast<uint32_t>(candidate.token)));
-    scored.emplace_back(-(candidate.value + noise), candidate.token);
-  }
-  std::ranges::sort(scored);
-  for (const auto& [score, token] : scored)
-    if (std::ssize(tokens) < count) tokens.push_back(token);
+        p.is_greedy() ? 0 : gumbel_of(random_bits(key, static_cast<uint32_t>(token)));
+    scored.emplace_back(value + noise, token);
+  };
+  add(row.values()[static_cast<size_t>(sampled)], sampled);
+  for (const Ranked& candidate : row.first(std::max(count, kCandidates)))
+    if (candidate.token != sampled && candidate.value != kExcluded)
+      add(candidate.value, candidate.token);
+  std::sort(scored.begin() + 1, scored.end(), [](const auto& a, const auto& b) {
+    return a.first > b.first || (a.first == b.first && a.second < b.second);
+  });
+  return scored;
+}
+
+// log(sum(exp)) of what the shares are shares of.
+double log_sum_of(LogitRow& row, bool is_greedy,
+                  std::span<const std::pair<double, int32_t>> scored) {
+  double max = scored[0].first, sum = 0;
+  for (const auto& [score, _] : scored) max = std::max(max, score);
+  if (is_greedy)
+    for (const float value : std::as_const(row).values()) sum += std::exp(value - max);
+  else
+    for (const auto& [score, _] : scored) sum += std::exp(score - max);
+  return max + std::log(sum);
 }
 
 }  // namespace
@@ -67,10 +84,19 @@ void DraftSampler::sample_one(DraftPoint& point, std::span<const float> logits, 
     in.answer = thread.answer;
   }
   point.tokens.clear();
+  point.scores.clear();
   const Sampled sampled = thread.sampler.sample(in);
   if (sampled.error) return;  // then there is no draft
   point.tokens.push_back(sampled.token);
-  if (point.count > 1) add_runners_up(thread.sampler.processed(), in, point.count, point.tokens);
+  if (point.count == 1 && !point.wants_scores) return;
+  LogitRow& row = thread.sampler.processed();
+  const auto scored = preferences(row, in, point.count, sampled.token);
+  for (size_t i = 1; i < scored.size() && std::ssize(point.tokens) < point.count; ++i)
+    point.tokens.push_back(scored[i].second);
+  if (!point.wants_scores) return;
+  const double log_sum = log_sum_of(row, request.params->is_greedy(), scored);
+  for (size_t i = 0; i < point.tokens.size(); ++i)
+    point.scores.push_back(static_cast<float>(std::min(scored[i].first - log_sum, 0.0)));
 }
 
 }  // namespace invar

@@ -19,6 +19,10 @@ struct DraftPoint {
   int32_t count = 1;          // tokens wanted
   std::vector<int32_t>
       tokens;  // out: different ones, the sample first; fewer if no others may come
+  bool wants_scores = false;
+  // Out then, for each token: the logarithm of its share. Greedy ones are probabilities; of sampled
+  // ones each is weighed with its noise, and the likeliest alone are looked at.
+  std::vector<float> scores;
 };
 
 class DraftSampler {

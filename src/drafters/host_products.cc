@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
@@ -41,14 +42,20 @@ const SafetensorsTensor* TensorFile::find(const std::string& name) const {
   return found == file_.tensors().end() ? nullptr : &*found;
 }
 
-template <typename T>
-std::vector<T> TensorFile::read(const std::string& name, std::span<const int64_t> shape,
-                                DType as) const {
+const SafetensorsTensor& TensorFile::require(const std::string& name,
+                                             std::span<const int64_t> shape) const {
   const SafetensorsTensor* tensor = find(name);
   if (!tensor) fail("{}: the tensor {} is missing", path(), json::quoted(name));
   if (!std::ranges::equal(tensor->shape, shape))
     fail("{}: {}: expected the shape [{}], found [{}]", path(), json::quoted(name),
          fmt::join(shape, ", "), fmt::join(tensor->shape, ", "));
+  return *tensor;
+}
+
+template <typename T>
+std::vector<T> TensorFile::read(const std::string& name, std::span<const int64_t> shape,
+                                DType as) const {
+  const SafetensorsTensor* tensor = &require(name, shape);
   const std::string& type = tensor->dtype;
   if (type != "BF16" && type != "F16" && type != "F32")
     fail("{}: {}: expected BF16, F16 or F32, found {}", path(), json::quoted(name), type);
@@ -71,6 +78,30 @@ std::vector<bf16_t> TensorFile::matrix(const std::string& name, int64_t rows,
 
 std::vector<float> TensorFile::vector(const std::string& name, int64_t size) const {
   return read<float>(name, {&size, 1}, DType::f32);
+}
+
+std::vector<float> TensorFile::vector_if_there(const std::string& name, int64_t size) const {
+  return has(name) ? vector(name, size) : std::vector<float>();
+}
+
+std::vector<int64_t> TensorFile::integers(const std::string& name, int64_t size) const {
+  const SafetensorsTensor& tensor = require(name, {&size, 1});
+  if (tensor.dtype != "I64" && tensor.dtype != "I32")
+    fail("{}: {}: expected I64 or I32, found {}", path(), json::quoted(name), tensor.dtype);
+  const size_t each = tensor.dtype == "I64" ? sizeof(int64_t) : sizeof(int32_t);
+  std::vector<std::byte> bytes(static_cast<size_t>(size) * each);
+  file_.read(tensor, 0, bytes);
+  std::vector<int64_t> values(static_cast<size_t>(size));
+  for (size_t i = 0; i < values.size(); ++i) {
+    int32_t narrow = 0;
+    if (each == sizeof narrow) {
+      std::memcpy(&narrow, &bytes[i * each], each);
+      values[i] = narrow;
+    } else {
+      std::memcpy(&values[i], &bytes[i * each], each);
+    }
+  }
+  return values;
 }
 
 HostProducts::HostProducts(const Kernels& kernels, ThreadPool& pool)

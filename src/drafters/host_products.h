@@ -25,9 +25,14 @@ class TensorFile {
   // when it is missing, of another shape, not of numbers or not finite.
   std::vector<bf16_t> matrix(const std::string& name, int64_t rows, int64_t columns) const;
   std::vector<float> vector(const std::string& name, int64_t size) const;
+  // The same, or nothing where it is missing.
+  std::vector<float> vector_if_there(const std::string& name, int64_t size) const;
+  // Of I64 or I32.
+  std::vector<int64_t> integers(const std::string& name, int64_t size) const;
 
  private:
   const SafetensorsTensor* find(const std::string& name) const;
+  const SafetensorsTensor& require(const std::string& name, std::span<const int64_t> shape) const;
   template <typename T>
   std::vector<T> read(const std::string& name, std::span<const int64_t> shape, DType as) const;
 

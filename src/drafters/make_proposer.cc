@@ -1,8 +1,11 @@
 #include "drafters/make_proposer.h"
 
 #include "base/error.h"
+#include "drafters/eagle.h"
+#include "drafters/layer_search.h"
 #include "drafters/medusa.h"
 #include "drafters/mtp_drafter.h"
+#include "drafters/vocabulary.h"
 #include "speculative/adaptive.h"
 #include "speculative/lookahead.h"
 #include "speculative/prompt_lookup.h"
@@ -30,6 +33,7 @@ std::shared_ptr<Model> load_drafter(const SpeculativeConfig& config, Model& targ
   if (found != expected)
     fail_usage("expected a drafter of the target's vocabulary of {} tokens, found {} in {}",
                expected, found, config.model);
+  expect_same_vocabulary(of.model, options.model);
   return drafter;
 }
 
@@ -46,6 +50,18 @@ int exit_layer_of(const SpeculativeConfig& config, const DecoderSpec& spec) {
   return layer;
 }
 
+std::vector<int> layers_to_skip(const SpeculativeConfig& config, Model& target,
+                                ThreadPool* threads) {
+  const int last = target.spec().layers - 1;
+  if (last < 2)
+    fail_usage("the method swift skips inner layers, and the target has {} layers", last + 1);
+  if (config.skip_layers.empty()) return search_layers_to_skip(target, threads);
+  if (config.skip_layers.back() >= last)
+    fail_usage("expected skip_layers from 1 to {}, before the target's last, found {}", last - 1,
+               config.skip_layers.back());
+  return {config.skip_layers.begin(), config.skip_layers.end()};
+}
+
 // Drafting by a part of the target runs where its weights are.
 void expect_weights_here(const SpeculativeConfig& config, const Model& target) {
   if (target.ranks() > 1 && target.options().executor == "mp")
@@ -53,6 +69,19 @@ void expect_weights_here(const SpeculativeConfig& config, const Model& target) {
         "the method {} drafts by the target's weights, and with the executor mp those are "
         "in other processes; use the executor threads",
         name_of(config.method));
+}
+
+// A chain as long as num_speculative_tokens, or a tree of so many nodes.
+EagleOptions eagle_options(const SpeculativeConfig& config, const DrafterRoom& room) {
+  const bool is_chain = config.eagle_topk == 1;
+  const int32_t said = config.num_speculative_tokens, nodes = said > 0 ? said : is_chain ? 3 : 24;
+  return {
+      .kind = config.method == DraftMethod::eagle ? EagleKind::eagle : EagleKind::eagle3,
+      .num_speculative_tokens = nodes,
+      .topk = config.eagle_topk,
+      .depth = is_chain ? nodes : config.eagle_depth,
+      .room = room,
+  };
 }
 
 std::unique_ptr<Proposer> make_method(const SpeculativeConfig& config, Model& target,
@@ -91,6 +120,16 @@ std::unique_ptr<Proposer> make_method(const SpeculativeConfig& config, Model& ta
                               .room = room},
           threads);
     }
+    case DraftMethod::swift: {
+      expect_weights_here(config, target);
+      const std::shared_ptr<Model> itself(std::shared_ptr<Model>(), &target);  // it owns nothing
+      return std::make_unique<ModelDrafter>(
+          itself,
+          ModelDrafterOptions{.shape = shape_of(config, 4),
+                              .skipped_layers = layers_to_skip(config, target, threads),
+                              .room = room},
+          threads);
+    }
     case DraftMethod::mtp:
       expect_weights_here(config, target);
       return std::make_unique<MtpDrafter>(
@@ -99,7 +138,7 @@ std::unique_ptr<Proposer> make_method(const SpeculativeConfig& config, Model& ta
       return std::make_unique<Medusa>(config.model, shape_of(config, 0), target, *threads);
     case DraftMethod::eagle:
     case DraftMethod::eagle3:
-      break;
+      return std::make_unique<Eagle>(config.model, eagle_options(config, room), target, *threads);
   }
   fail_usage("the method {} is not there yet", name_of(config.method));
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "drafters/target_parts.h"
 
 namespace invar {
 
@@ -11,15 +12,6 @@ namespace {
 
 constexpr const char* kFiles[] = {"medusa_lm_head.safetensors", "model.safetensors"};
 constexpr int kMostHeads = 16;
-
-// The target's final norm, as the host reads it.
-std::vector<float> final_norm_of(Model& target, ThreadPool& pool) {
-  const Decoder decoder = target.make_decoder(0, pool);
-  std::vector<float> weight(static_cast<size_t>(target.spec().hidden));
-  target.device().download(weight.data(), decoder.weights->final_norm(),
-                           weight.size() * sizeof(float));
-  return weight;
-}
 
 }  // namespace
 

@@ -59,7 +59,9 @@ ModelDrafter::ModelDrafter(std::shared_ptr<Model> model, const ModelDrafterOptio
       context_(context_of(*model_, options.room)),
       blocks_(blocks_for(*model_, options, context_), kBlockSize),
       runner_(*model_, limits_of(*model_, options, context_), threads),
-      sampler_(pool_.size()) {}
+      sampler_(pool_.size()) {
+  runner_.skip_layers(options.skipped_layers);
+}
 
 void ModelDrafter::forget(int64_t id) {
   computed_.erase(id);

@@ -1,7 +1,8 @@
 // Drafts by a model, token after token: a smaller one of the same vocabulary (Leviathan et al.,
 // "Fast Inference from Transformers via Speculative Decoding", 2023; method "draft_model"), or the
 // first layers of the target itself behind its own final norm and head (Elhoushi et al.,
-// "LayerSkip", 2024; method "early_exit"; of use when the target was trained to answer there, too).
+// "LayerSkip", 2024; method "early_exit"; of use when the target was trained to answer there, too),
+// or the target without some of its inner layers (Xia et al., "SWIFT", 2024; method "swift").
 //
 // The drafter has keys and values of its own for every sequence and computes what it has not seen
 // of it before it drafts: a prompt once more, by the smaller model. A draft of K tokens costs K
@@ -35,6 +36,7 @@ struct DrafterRoom {
 struct ModelDrafterOptions {
   TreeShape shape;
   int exit_layer = 0;  // the layers of the target that draft; 0: a model of its own, all layers
+  std::vector<int> skipped_layers;  // of the target, which then drafts without them; see swift
   DrafterRoom room;
 };
 
@@ -45,6 +47,7 @@ class ModelDrafter final : public Proposer {
                ThreadPool* threads = nullptr);
 
   std::string_view name() const override {
+    if (!options_.skipped_layers.empty()) return "swift";
     return options_.exit_layer > 0 ? "early_exit" : "draft_model";
   }
   int32_t most_nodes() const override { return static_cast<int32_t>(options_.shape.size()); }

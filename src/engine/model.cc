@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "device/cuda_device.h"
+#include "engine/open_weights.h"
 #include "engine/rank_processes.h"
 #include "kernels/cuda/baseline.h"
 #include "kernels/cuda/cuda_kernels.h"
@@ -105,6 +106,11 @@ ModelConfig read_model_config(const ModelOptions& options) {
   }
   const HfDirectory directory = open_hf_directory(options.model);
   return parse_model_config(directory.config, directory.generation_config, options.model);
+}
+
+std::unique_ptr<TensorSource> open_weights(const ModelOptions& options) {
+  ModelConfig config;
+  return open_weights(options, config);
 }
 
 Digest weights_digest(const ModelOptions& options, ThreadPool& pool) {

@@ -127,24 +127,31 @@ void ModelRunner::run(const Batch& batch, ForwardIo& io) {
   });
 }
 
-void ModelRunner::run_stages(Rank& rank, const Batch& batch, ForwardIo& io) {
+// The layers from `begin` on that one forward runs: up to a cut or a layer that is left out.
+int ModelRunner::end_of_stage(int begin, int last) const {
   const std::vector<int>& cuts = model_.options().layer_cuts;
+  int end = begin + 1;
+  while (end < last && !std::ranges::binary_search(cuts, end) && !is_skipped(end)) ++end;
+  return std::min(end, last);
+}
+
+void ModelRunner::run_stages(Rank& rank, const Batch& batch, ForwardIo& io) {
   const int last = batch.layer_end < 0 ? rank.decoder.spec.layers : batch.layer_end;
   StepGraphs* graphs = records_steps_ ? &rank.graphs : nullptr;
-  if (cuts.empty())
+  if (model_.options().layer_cuts.empty() && skipped_.empty())
     return forward(rank.decoder, batch, rank.kv, rank.workspace, rank.group, io, graphs);
   rank.stage = batch;
   int begin = batch.layer_begin;
-  for (size_t i = 0; begin < last || i == 0; ++i) {
-    while (i < cuts.size() && cuts[i] <= begin) ++i;
+  do {
     rank.stage.layer_begin = begin;
-    rank.stage.layer_end = i < cuts.size() ? std::min(cuts[i], last) : last;
+    rank.stage.layer_end = end_of_stage(begin, last);
     forward(rank.decoder, rank.stage, rank.kv, rank.workspace, rank.group, io, graphs);
     // The next stage gets a copy, as another process would.
     rank.hidden.assign(io.hidden.begin(), io.hidden.end());
     io.hidden = rank.hidden;
     begin = rank.stage.layer_end;
-  }
+    while (is_skipped(begin)) ++begin;
+  } while (begin < last);
 }
 
 int64_t ModelRunner::recorded_steps() const {

@@ -2,7 +2,9 @@
 // memory and the step's workspace.
 #pragma once
 
+#include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/function_ref.h"
@@ -23,6 +25,10 @@ class ModelRunner final : public Executor {
   const Decoder& decoder() const override;
   void copy_slots(const std::vector<SlotCopy>& copies) override;
 
+  // Layers that steps leave out from now on, for drafters: ascending, and neither the first nor the
+  // last.
+  void skip_layers(std::vector<int> layers) { skipped_ = std::move(layers); }
+
   Model& model() { return model_; }
   int64_t workspace_bytes() const override;
   // Whether steps of few rows are launched as recorded graphs, where the device has them; they are
@@ -35,6 +41,8 @@ class ModelRunner final : public Executor {
  private:
   struct Rank;
   struct Team;
+  int end_of_stage(int begin, int last) const;
+  bool is_skipped(int layer) const { return std::ranges::binary_search(skipped_, layer); }
   void run_stages(Rank& rank, const Batch& batch, ForwardIo& io);
   // Each rank's work on its own thread, at the same time; returns when all are done.
   void on_every_rank(FunctionRef<void(int)> work);
@@ -42,6 +50,7 @@ class ModelRunner final : public Executor {
   Model& model_;
   RunnerLimits limits_;
   bool records_steps_ = true;
+  std::vector<int> skipped_;  // layers
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::unique_ptr<Team> team_;  // the threads of ranks 1 and up
 };

@@ -19,10 +19,15 @@ struct MethodName {
   const char* name;
 };
 constexpr MethodName kMethods[] = {
-    {DraftMethod::ngram, "ngram"},           {DraftMethod::suffix, "suffix"},
-    {DraftMethod::lookahead, "lookahead"},   {DraftMethod::draft_model, "draft_model"},
-    {DraftMethod::early_exit, "early_exit"}, {DraftMethod::mtp, "mtp"},
-    {DraftMethod::medusa, "medusa"},         {DraftMethod::eagle, "eagle"},
+    {DraftMethod::ngram, "ngram"},
+    {DraftMethod::suffix, "suffix"},
+    {DraftMethod::lookahead, "lookahead"},
+    {DraftMethod::draft_model, "draft_model"},
+    {DraftMethod::early_exit, "early_exit"},
+    {DraftMethod::swift, "swift"},
+    {DraftMethod::mtp, "mtp"},
+    {DraftMethod::medusa, "medusa"},
+    {DraftMethod::eagle, "eagle"},
     {DraftMethod::eagle3, "eagle3"},
 };
 
@@ -190,7 +195,7 @@ TreeShape parse_tree(const json::Value& value) {
 
 bool has_tree(DraftMethod method) {
   return method == DraftMethod::draft_model || method == DraftMethod::early_exit ||
-         method == DraftMethod::medusa;
+         method == DraftMethod::swift || method == DraftMethod::medusa;
 }
 
 bool has_weights(DraftMethod method) {
@@ -210,6 +215,22 @@ void read_lookup(Reader& in, SpeculativeConfig& config) {
                config.prompt_lookup_max, config.prompt_lookup_min);
 }
 
+// Ascending.
+void read_skip_layers(Reader& in, SpeculativeConfig& config) {
+  const json::Value* list = in.take("skip_layers");
+  if (!list) return;
+  bool good = list->is_array() && !list->as_array().empty();
+  for (size_t i = 0; good && i < list->as_array().size(); ++i) {
+    const auto layer = list->as_array()[i].to_integer();
+    good =
+        layer && *layer >= 1 && *layer < 1 << 16 && (i == 0 || *layer > config.skip_layers.back());
+    if (good) config.skip_layers.push_back(static_cast<int32_t>(*layer));
+  }
+  if (!good)
+    fail_usage("{}: \"skip_layers\": expected an ascending list of layers from 1 on, found {}",
+               kWhere, json::excerpt(*list));
+}
+
 void read_of_method(Reader& in, SpeculativeConfig& config) {
   using enum DraftMethod;
   if (config.method == ngram) read_lookup(in, config);
@@ -225,6 +246,11 @@ void read_of_method(Reader& in, SpeculativeConfig& config) {
     in.integer("lookahead_guesses", config.lookahead_guesses, 1, kMaxDraftNodes);
   }
   if (config.method == early_exit) in.integer("exit_layer", config.exit_layer, 1, 1 << 16);
+  if (config.method == swift) read_skip_layers(in, config);
+  if (config.method == eagle || config.method == eagle3) {
+    in.integer("eagle_topk", config.eagle_topk, 1, 16);
+    in.integer("eagle_depth", config.eagle_depth, 1, 16);
+  }
   if (has_tree(config.method)) {
     if (const json::Value* tree = in.take("speculative_token_tree"))
       config.tree = parse_tree(*tree);

@@ -17,10 +17,11 @@ enum class DraftMethod {
   lookahead,    // lookahead.h
   draft_model,  // drafters/model_drafter.h
   early_exit,   // the same
+  swift,        // the same
   mtp,          // drafters/mtp_drafter.h
   medusa,       // drafters/medusa.h
-  eagle,
-  eagle3,
+  eagle,        // drafters/eagle.h
+  eagle3,       // the same
 };
 
 // The name in the JSON.
@@ -37,7 +38,10 @@ struct SpeculativeConfig {
   double suffix_decoding_max_spec_factor = 1.0;          // of suffix
   int64_t suffix_decoding_corpus_tokens = int64_t{1} << 20;
   int32_t lookahead_window = 7, lookahead_ngram = 5, lookahead_guesses = 7;  // W, N, G
-  int32_t exit_layer = 0;  // of early_exit: layers that draft; 0: half of them
+  int32_t exit_layer = 0;            // of early_exit: layers that draft; 0: half of them
+  std::vector<int32_t> skip_layers;  // of swift: layers that do not draft; empty: searched
+  // Of eagle and eagle3: nodes of a level that are expanded (1: a chain), levels of such a tree.
+  int32_t eagle_topk = 1, eagle_depth = 5;
 
   // No drafts in a step that so many sequences or more decode in; 0: always.
   int32_t disable_by_batch_size = 0;
@@ -48,9 +52,10 @@ struct SpeculativeConfig {
   bool operator==(const SpeculativeConfig&) const = default;
 };
 
-// Keys and meanings are vLLM's; `exit_layer`, `lookahead_*` and `adaptive` are Invar's. Throws
-// UsageError with one sentence for JSON that is none, an unknown key, a value out of range, a key
-// of another method, and what would change answers (typical acceptance, a quantized drafter).
+// Keys and meanings are vLLM's; `exit_layer`, `skip_layers`, `lookahead_*`, `eagle_*` and
+// `adaptive` are Invar's. Throws UsageError with one sentence for JSON that is none, an unknown
+// key, a value out of range, a key of another method, and what would change answers (typical
+// acceptance, a quantized drafter).
 SpeculativeConfig parse_speculative_config(std::string_view json);
 
 // Takes over what is not said in `config` from the short flags of vLLM (--spec-method,

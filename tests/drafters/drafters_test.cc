@@ -2,12 +2,15 @@
 // what it should.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <iostream>
 #include <map>
 
 #include "base/error.h"
+#include "drafters/layer_search.h"
 #include "drafters/make_proposer.h"
 #include "engine/engine.h"
+#include "model/families/make_model.h"
 
 namespace invar {
 namespace {
@@ -113,6 +116,8 @@ TEST(Drafters, NoneShowsInAnAnswer) {
            R"({"method":"draft_model","model":"dummy:7","speculative_token_tree":")" + tree + "\"}",
            R"({"method":"draft_model","model":"dummy:9","speculative_token_tree":")" + tree + "\"}",
            std::string(R"({"method":"early_exit","num_speculative_tokens":5})"),
+           std::string(R"({"method":"swift"})"),
+           R"({"method":"swift","skip_layers":[2],"speculative_token_tree":")" + tree + "\"}",
            R"({"method":"early_exit","exit_layer":1,"speculative_token_tree":")" + tree + "\"}",
        })
     EXPECT_EQ(drafted(model, config).answers, plain) << config;
@@ -136,6 +141,45 @@ TEST(Drafters, TheTargetItselfIsNeverWrong) {
   // The control: other weights are often wrong.
   const Result other = drafted(model, R"({"method":"draft_model","model":"dummy:8"})");
   EXPECT_LT(other.accepted, other.draft_tokens / 2);
+}
+
+// The target's weights, but for a layer that adds nothing to the residual stream.
+class WithIdleLayer final : public TensorSource {
+ public:
+  WithIdleLayer(const DecoderSpec& spec, int layer)
+      : base_(dummy_weights(spec, 7)), layer_("model.layers." + std::to_string(layer) + ".") {}
+  const std::vector<std::string>& names() const override { return base_->names(); }
+  bool has(std::string_view name) const override { return base_->has(name); }
+  const TensorInfo& info(std::string_view name) const override { return base_->info(name); }
+  std::string where(std::string_view name) const override { return base_->where(name); }
+  void read(std::string_view name, int64_t first, int64_t count, DType as,
+            void* out) const override {
+    base_->read(name, first, count, as, out);
+    if (name == layer_ + "self_attn.o_proj.weight" || name == layer_ + "mlp.down_proj.weight")
+      std::memset(out, 0, static_cast<size_t>(count * size_of(as)));
+  }
+
+ private:
+  std::unique_ptr<TensorSource> base_;
+  const std::string layer_;
+};
+
+// Skipping it, the target drafts as it answers; and the search finds it.
+TEST(Drafters, ALayerThatDoesNothingIsSkippedAtNoLoss) {
+  ModelOptions staged = tiny();
+  staged.layer_cuts = {1, 2};
+  for (const ModelOptions& options : {tiny(), staged}) {
+    Model model(options);
+    model.reload(WithIdleLayer(model.spec(), 2));
+    const Result idle = drafted(model, R"({"method":"swift","skip_layers":[2]})");
+    EXPECT_EQ(idle.accepted, idle.draft_tokens);
+    EXPECT_GT(idle.accepted, 6 * 20);
+    const std::vector<int> found = search_layers_to_skip(model);
+    EXPECT_EQ(std::ranges::count(found, 2), 1);
+    // The control: another layer is missed.
+    const Result other = drafted(model, R"({"method":"swift","skip_layers":[1]})");
+    EXPECT_LT(other.accepted, other.draft_tokens);
+  }
 }
 
 TEST(Drafters, LittleRoomMeansFewerDrafts) {
@@ -186,6 +230,7 @@ TEST(Drafters, OfTheBundledModelAreOftenRight) {
   // The second round finds its prompts in the prefix cache.
   EXPECT_GT(share(R"({"method":"mtp","num_speculative_tokens":4})", 2), 0.3);
   EXPECT_GT(share(R"({"method":"early_exit","num_speculative_tokens":3})"), 0.5);
+  EXPECT_GT(share(R"({"method":"swift","num_speculative_tokens":3})"), 0.2);
   EXPECT_GT(share(R"({"model":")" + kModels + R"(draft","num_speculative_tokens":3})"), 0.25);
 }
 
@@ -205,6 +250,8 @@ TEST(Drafters, PartsThatDoNotFitAreRefused) {
   EXPECT_EQ(refusal(R"({"method":"early_exit","exit_layer":99})"),
             "expected an exit_layer from 1 to " + std::to_string(model.spec().layers - 1) +
                 ", one before the target's last, found 99");
+  EXPECT_EQ(refusal(R"({"method":"swift","skip_layers":[1,3]})"),
+            "expected skip_layers from 1 to 2, before the target's last, found 3");
   EXPECT_EQ(refusal(R"({"model":")" + kModels + R"(draft"})"),
             "expected a drafter of the target's vocabulary of 512 tokens, found 4096 in " +
                 kModels + "draft");

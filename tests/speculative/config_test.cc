@@ -32,6 +32,12 @@ TEST(SpeculativeConfig, IsVllmsJson) {
       parse_speculative_config(R"({"model": "d", "speculative_token_tree": [[0], [0, 0], [1]]})"),
       parse_speculative_config(
           R"({"model": "d", "speculative_token_tree": "[(0,), (0, 0), (1,)]"})"));
+  const auto eagle =
+      parse_speculative_config(R"({"method": "eagle3", "model": "d", "eagle_topk": 4})");
+  EXPECT_EQ(eagle.method, DraftMethod::eagle3);
+  EXPECT_EQ(eagle.eagle_topk, 4);
+  EXPECT_EQ(parse_speculative_config(R"({"method": "swift", "skip_layers": [1, 3]})").skip_layers,
+            (std::vector<int32_t>{1, 3}));
   EXPECT_FALSE(with_short_flags("", "", "", 0).is_on());
   EXPECT_EQ(with_short_flags("", "early_exit", "", 3),
             parse_speculative_config(R"({"method":"early_exit","num_speculative_tokens":3})"));
@@ -40,7 +46,7 @@ TEST(SpeculativeConfig, IsVllmsJson) {
 TEST(SpeculativeConfig, RefusalsSayWhatWasExpected) {
   EXPECT_EQ(refusal(R"({"method": "magic"})"),
             "speculative-config: expected a \"method\" of ngram, suffix, lookahead, draft_model, "
-            "early_exit, mtp, medusa, eagle, eagle3, found \"magic\"");
+            "early_exit, swift, mtp, medusa, eagle, eagle3, found \"magic\"");
   EXPECT_EQ(refusal(R"({"method": "suffix", "prompt_lookup_min": 3})"),
             "speculative-config: the key \"prompt_lookup_min\" is not known for the method suffix; "
             "known are adaptive, disable_by_batch_size, method, model, num_speculative_tokens, "
@@ -56,6 +62,11 @@ TEST(SpeculativeConfig, RefusalsSayWhatWasExpected) {
             "method draft_model");
   EXPECT_EQ(refusal(R"({"method": "mtp", "model": "x"})"),
             "speculative-config: the method mtp has no \"model\" of its own, found \"x\"");
+  EXPECT_NE(refusal(R"({"method": "swift", "skip_layers": [2, 1]})")
+                .find("\"skip_layers\": expected an ascending list of layers from 1 on, found"),
+            std::string::npos);
+  EXPECT_EQ(refusal(R"({"method": "eagle3", "model": "d", "eagle_topk": 17})"),
+            "speculative-config: \"eagle_topk\": expected an integer from 1 to 16, found 17");
   EXPECT_EQ(refusal("[1]"), "speculative-config: expected a JSON object, found an array");
   EXPECT_NE(refusal("{"), "");
   EXPECT_NE(refusal(R"({"model": "d", "speculative_token_tree": "[(0"})"), "");

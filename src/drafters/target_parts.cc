@@ -1,0 +1,38 @@
+#include "drafters/target_parts.h"
+
+#include "engine/open_weights.h"
+
+namespace invar {
+
+namespace {
+
+constexpr const char* kEmbedding = "model.embed_tokens.weight";
+constexpr const char* kHead = "lm_head.weight";
+
+}  // namespace
+
+std::vector<float> final_norm_of(Model& target, ThreadPool& pool) {
+  const Decoder decoder = target.make_decoder(0, pool);
+  std::vector<float> weight(static_cast<size_t>(target.spec().hidden));
+  target.device().download(weight.data(), decoder.weights->final_norm(),
+                           weight.size() * sizeof(float));
+  return weight;
+}
+
+TargetTables::TargetTables(const Model& target)
+    : source_(open_weights(target.options())),
+      vocab_(target.spec().vocab),
+      width_(target.spec().hidden),
+      is_tied_(target.spec().tied_head) {}
+
+void TargetTables::embed(int32_t token, float* out) const {
+  source_->read(kEmbedding, int64_t{token} * width_, width_, DType::f32, out);
+}
+
+std::vector<bf16_t> TargetTables::head() const {
+  std::vector<bf16_t> rows(static_cast<size_t>(int64_t{vocab_} * width_));
+  source_->read(is_tied_ ? kEmbedding : kHead, 0, std::ssize(rows), DType::bf16, rows.data());
+  return rows;
+}
+
+}  // namespace invar
