@@ -2,7 +2,9 @@
 """Kills a server under load, again and again, with kill -9: its engine's process and the server itself. Every answer
 has to come out complete and every byte as without kills; no line of the journal may be lost or doubled.
 
-Usage: crash_test.py INVAR [--kills N] [--streams N] [--seed N]
+With --speculative-config the killed server drafts, and those that its answers are held to do not.
+
+Usage: crash_test.py INVAR [--kills N] [--streams N] [--tokens N] [--seed N] [--speculative-config JSON]
 """
 import argparse
 import collections
@@ -313,7 +315,8 @@ def wait_until_all_ended(journal, seconds=60):
 def run(options, directory, log):
     rng = random.Random(options.seed)
     journal = directory / "journal"
-    server = Server(options.invar, journal, log, "--engine-process")
+    drafting = ["--speculative-config", options.speculative_config] if options.speculative_config else []
+    server = Server(options.invar, journal, log, "--engine-process", *drafting)
     server.wait_until_ready()
     first = controls(server, options.tokens)
     start = time.time()
@@ -371,6 +374,7 @@ def main():
     parser.add_argument("--streams", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--speculative-config")
     options = parser.parse_args()
     print(f"seed {options.seed}")
     with tempfile.TemporaryDirectory(prefix="invar-crash-") as name:

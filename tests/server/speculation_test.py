@@ -8,6 +8,7 @@ INVAR = None
 CHAT = "/v1/chat/completions"
 CONFIGS = ('{"method": "suffix"}',
            '{"method": "early_exit", "num_speculative_tokens": 3, "adaptive": true}',
+           '{"method": "swift", "num_speculative_tokens": 3}',
            '{"method": "draft_model", "model": "dummy:1", "speculative_token_tree": "[(0,), (0,0), (1,), (0,1)]"}')
 
 
@@ -49,13 +50,31 @@ class Speculation(unittest.TestCase):
                 drafted = served.metric("vllm:spec_decode_num_draft_tokens_total")
                 accepted = served.metric("vllm:spec_decode_num_accepted_tokens_total")
                 self.assertGreater(served.metric("vllm:spec_decode_num_drafts_total"), 0)
-                if "early_exit" not in config:  # random weights say other things half way
+                if "draft_model" in config or "suffix" in config:  # random weights say other things half way
                     self.assertGreater(accepted, 0)
                 self.assertGreaterEqual(drafted, accepted)
         # The control: another seed is another answer.
         body = plain.post(CHAT, messages=[{"role": "user", "content": "one two three one two"}], max_tokens=24, seed=4, logits_hash=True,
                           ignore_eos=True, temperature=0.7)
         self.assertNotEqual(body["logits_hash"], answer[2])
+
+    def test_nor_does_it_with_ranks_stages_and_replicas(self):
+        plain = Served(INVAR)
+        self.addCleanup(plain.stop)
+        answer = ask(plain)
+        draft, swift = '{"method": "draft_model", "model": "dummy:1"}', '{"method": "swift", "skip_layers": [1]}'
+        for flags in (("--tensor-parallel-size", "2", "--speculative-config", draft),
+                      ("--tensor-parallel-size", "2", "--speculative-config", swift),
+                      ("--tensor-parallel-size", "2", "--distributed-executor-backend", "mp", "--speculative-config", draft),
+                      ("--layer-cuts", "1,3", "--speculative-config", draft),
+                      ("--layer-cuts", "1,3", "--speculative-config", swift),
+                      ("--data-parallel-size", "2", "--speculative-config", draft)):
+            with self.subTest(flags=flags):
+                served = Served(INVAR, *flags)
+                self.addCleanup(served.stop)
+                for _ in range(2):  # the second one's prompt is in the prefix cache
+                    self.assertEqual(ask(served), answer)
+                self.assertGreater(served.metric("vllm:spec_decode_num_drafts_total"), 0)
 
     def test_a_prediction_that_is_none_is_refused(self):
         served = Served(INVAR)
