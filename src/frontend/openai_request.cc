@@ -1,12 +1,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/error.h"
 #include "frontend/anthropic.h"
+#include "frontend/body_fields.h"
 #include "frontend/foreign_fields.h"
 #include "frontend/openai.h"
+#include "frontend/openai_sampling.h"
 #include "frontend/responses.h"
 
 namespace invar::openai {
@@ -71,20 +72,11 @@ bool among(std::string_view name, const std::string_view (&names)[N]) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-int64_t integer(const json::Value& value, std::string_view name, int64_t low, int64_t high) {
-  if (!value.is_number())
-    fail_usage("expected {} as an integer, found {}", name, value.type_name());
-  const auto found = value.to_integer();
-  if (!found || *found < low || *found > high)
-    fail_usage("expected {} as an integer from {} to {}, found {}", name, low, high,
-               json::excerpt(value));
-  return *found;
-}
-
 // Reads the fields of one body.
 class Reader {
  public:
-  Reader(const json::Value& body, const Context& context) : body_(body), context_(context) {}
+  Reader(const json::Value& body, const Context& context)
+      : body_(body), fields_(body), context_(context) {}
 
   Request read(Endpoint endpoint) {
     if (!body_.is_object()) fail_usage("expected an object, found {}", body_.type_name());
@@ -92,17 +84,16 @@ class Reader {
     refuse_fields(body_, foreign_fields());
     Request request{.endpoint = endpoint, .text = {.params = context_.defaults}};
     request.ignored = unknown_fields(chat);
-    if (const json::Value* v = find("model")) request.model = text(*v, "model");
+    if (const json::Value* v = fields_.find("model")) request.model = text_of(*v, "model");
     chat ? read_messages(request) : read_prompts(request);
-    request.text.add_special_tokens = read_flag("add_special_tokens", !chat);
+    request.text.add_special_tokens = fields_.read_flag("add_special_tokens", !chat);
     request.text.prompt = request.prompts.front();
     request.text.prompt_tokens = read_truncation();
     if (!chat) read_echo(request);
     read_lengths(request);
-    read_sampling(request.text.params);
-    read_exclusions(request.text.params);
-    request.has_seed = find("seed") != nullptr;
-    request.has_length = find("max_tokens") || find("max_completion_tokens");
+    read_sampling(fields_, context_, request.text.params);
+    request.has_seed = fields_.find("seed") != nullptr;
+    request.has_length = fields_.find("max_tokens") || fields_.find("max_completion_tokens");
     read_stops(request);
     chat ? read_chat_logprobs(request.text.params) : read_logprobs(request.text.params);
     if (request.echo && request.text.params.logprobs && !request.text.params.prompt_logprobs)
@@ -111,21 +102,22 @@ class Reader {
     if (chat) read_prediction(request);
     read_form(request);
     read_stream(request);
-    request.token_ids = read_flag("return_token_ids", false);
-    request.logits_hash = read_flag("logits_hash", !context_.ignores_unknown);
-    request.receipt = read_flag("receipt", false);
+    request.token_ids = fields_.read_flag("return_token_ids", false);
+    request.logits_hash = fields_.read_flag("logits_hash", !context_.ignores_unknown);
+    request.receipt = fields_.read_flag("receipt", false);
     if (request.receipt && request.prompt_only)
       fail_usage("a receipt is of an answer: expected max_tokens of 1 or more, found 0");
     request.text.hash_logits = request.logits_hash || request.receipt;
-    if (const json::Value* v = find("cache_salt")) request.cache_salt = text(*v, "cache_salt");
-    read_integer("priority", request.priority, INT32_MIN);
+    if (const json::Value* v = fields_.find("cache_salt"))
+      request.cache_salt = text_of(*v, "cache_salt");
+    fields_.read_integer("priority", request.priority, INT32_MIN);
     return request;
   }
 
  private:
   // {"type": "content", "content": a text or parts of text}
   void read_prediction(Request& request) const {
-    const json::Value* prediction = find("prediction");
+    const json::Value* prediction = fields_.find("prediction");
     if (!prediction) return;
     const json::Value* type = prediction->find("type");
     const json::Value* content = prediction->find("content");
@@ -162,42 +154,9 @@ class Reader {
     return unknown;
   }
 
-  const json::Value* find(std::string_view name) const {
-    const json::Value* value = body_.find(name);
-    return value && value->is_null() ? nullptr : value;  // null: not given
-  }
-  void read_integer(const char* name, int32_t& value, int64_t low) const {
-    if (const json::Value* v = find(name))
-      value = static_cast<int32_t>(integer(*v, name, low, INT32_MAX));
-  }
-  void read_number(const char* name, double& value) const {
-    const json::Value* v = find(name);
-    if (v && !v->is_number()) fail_usage("expected {} as a number, found {}", name, v->type_name());
-    if (v) value = v->as_number();
-  }
-  bool read_flag(const char* name, bool value) const {
-    const json::Value* v = find(name);
-    if (v && !v->is_bool())
-      fail_usage("expected {} as true or false, found {}", name, v->type_name());
-    return v ? v->as_bool() : value;
-  }
-
-  std::vector<int32_t> token_ids(const json::Value& ids, const char* what) const {
-    std::vector<int32_t> tokens;
-    if (!ids.is_array()) fail_usage("expected {} as an array, found {}", what, ids.type_name());
-    for (const json::Value& id : ids.as_array())
-      tokens.push_back(static_cast<int32_t>(integer(id, what, 0, context_.vocab - 1)));
-    return tokens;
-  }
-
-  static const std::string& text(const json::Value& value, const char* what) {
-    if (!value.is_string()) fail_usage("expected {} as a text, found {}", what, value.type_name());
-    return value.as_string();
-  }
-
   // A text, token ids, or a list of either.
   void read_prompts(Request& request) const {
-    const json::Value* prompt = find("prompt");
+    const json::Value* prompt = fields_.find("prompt");
     if (!prompt) fail_usage("expected \"prompt\" in \"body\"");
     const bool many =
         prompt->is_array() && !prompt->as_array().empty() && !prompt->as_array()[0].is_number();
@@ -212,7 +171,7 @@ class Reader {
       check_size(prompt.as_string());
       return prompt.as_string();
     }
-    if (prompt.is_array()) return token_ids(prompt, "token ids");
+    if (prompt.is_array()) return token_ids_of(prompt, "token ids", context_.vocab);
     fail_usage("expected a prompt of text or token ids, found {}", prompt.type_name());
   }
 
@@ -221,21 +180,22 @@ class Reader {
       request.prompts.emplace_back();
       return;
     }
-    const json::Value* messages = find("messages");
+    const json::Value* messages = fields_.find("messages");
     if (!messages) fail_usage("expected \"messages\" in \"body\"");
     if (!context_.chat) fail_usage("\"messages\" need a chat template; {}", context_.no_chat);
     for (const json::Value& message : messages->is_array() ? messages->as_array() : json::Array())
       check_role(message.find("role"));
-    const bool goes_on = read_flag("continue_final_message", false);
-    Conversation conversation{.messages = *messages,
-                              .add_generation_prompt = read_flag("add_generation_prompt", !goes_on),
-                              .continue_final_message = goes_on};
+    const bool goes_on = fields_.read_flag("continue_final_message", false);
+    Conversation conversation{
+        .messages = *messages,
+        .add_generation_prompt = fields_.read_flag("add_generation_prompt", !goes_on),
+        .continue_final_message = goes_on};
     if (goes_on && conversation.add_generation_prompt)
       fail_usage("continue_final_message needs add_generation_prompt: false, found true");
-    const json::Value* choice = find("tool_choice");
-    const json::Value* tools = find("tools");
+    const json::Value* choice = fields_.find("tool_choice");
+    const json::Value* tools = fields_.find("tools");
     if (tools && !(choice && *choice == json::Value("none"))) conversation.tools = *tools;
-    if (const json::Value* variables = find("chat_template_kwargs")) {
+    if (const json::Value* variables = fields_.find("chat_template_kwargs")) {
       if (!variables->is_object())
         fail_usage("expected chat_template_kwargs as an object, found {}", variables->type_name());
       conversation.variables = variables->as_object();
@@ -245,7 +205,7 @@ class Reader {
   }
 
   void check_size(const std::string& prompt) const {
-    if (find("truncate_prompt_tokens")) return;
+    if (fields_.find("truncate_prompt_tokens")) return;
     if (prompt.size() > context_.max_prompt_bytes)
       throw PromptTooLong(
           fmt::format("the prompt has {} bytes: more than {} do not fit into the context, however "
@@ -265,16 +225,16 @@ class Reader {
   // The last so many tokens of the prompt; -1: as many as fit.
   int32_t read_truncation() const {
     int32_t kept = 0;
-    read_integer("truncate_prompt_tokens", kept, -1);
-    if (kept == 0 && find("truncate_prompt_tokens"))
+    fields_.read_integer("truncate_prompt_tokens", kept, -1);
+    if (kept == 0 && fields_.find("truncate_prompt_tokens"))
       fail_usage("expected truncate_prompt_tokens as -1 or at least 1, found 0");
     return kept;
   }
 
   // vLLM's way to ask for a prompt's log-probabilities alone: echo and no tokens.
   void read_echo(Request& request) const {
-    request.echo = read_flag("echo", false);
-    const json::Value* most = find("max_tokens");
+    request.echo = fields_.read_flag("echo", false);
+    const json::Value* most = fields_.find("max_tokens");
     request.prompt_only = request.echo && most && *most == json::Value(0);
   }
 
@@ -283,90 +243,25 @@ class Reader {
     if (request.prompt_only)
       p.max_tokens = 1;
     else
-      read_integer("max_tokens", p.max_tokens, 1);
-    read_integer("max_completion_tokens", p.max_tokens, 1);
-    read_integer("min_tokens", p.min_tokens, 0);
-    p.ignore_eos = read_flag("ignore_eos", p.ignore_eos);
-  }
-
-  void read_sampling(SamplingParams& p) const {
-    read_integer("n", p.n, 1);
-    read_integer("top_k", p.top_k, -1);
-    read_number("temperature", p.temperature);
-    read_number("top_p", p.top_p);
-    read_number("min_p", p.min_p);
-    read_number("repetition_penalty", p.repetition_penalty);
-    read_number("presence_penalty", p.presence_penalty);
-    read_number("frequency_penalty", p.frequency_penalty);
-    read_seed(p.seed);
-    if (const json::Value* v = find("logit_bias")) read_logit_bias(*v, p);
-  }
-
-  void read_exclusions(SamplingParams& p) const {
-    if (const json::Value* v = find("allowed_token_ids")) {
-      p.allowed_token_ids = token_ids(*v, "allowed_token_ids");
-      if (p.allowed_token_ids.empty())
-        fail_usage("expected at least one token in allowed_token_ids, found none");
-    }
-    const json::Value* words = find("bad_words");
-    if (!words) return;
-    if (!words->is_array())
-      fail_usage("expected bad_words as a list, found {}", words->type_name());
-    if (words->as_array().size() > kMaxBadWords)
-      fail_usage("expected at most {} bad_words, found {}", kMaxBadWords, words->as_array().size());
-    for (const json::Value& word : words->as_array()) add_bad_word(text(word, "a bad word"), p);
-  }
-
-  // As vLLM does: the word's tokens, and those of the word behind a space where these are as many
-  // and begin otherwise.
-  void add_bad_word(std::string_view word, SamplingParams& p) const {
-    word.remove_prefix(std::min(word.find_first_not_of(" \t\r\n"), word.size()));
-    const EncodeOptions plain{.add_special_tokens = false};
-    const std::vector<int32_t> alone = context_.tokenizer->encode(word, plain);
-    if (alone.empty()) fail_usage("expected a bad word of at least one letter, found none");
-    p.bad_words.push_back(alone);
-    const auto behind = context_.tokenizer->encode(" " + std::string(word), plain);
-    if (behind.size() == alone.size() && behind[0] != alone[0]) p.bad_words.push_back(behind);
-  }
-
-  void read_seed(uint64_t& seed) const {
-    const json::Value* v = find("seed");
-    if (!v) return;
-    if (!v->is_number()) fail_usage("expected seed as an integer, found {}", v->type_name());
-    const auto found = v->to_unsigned();
-    if (!found)
-      fail_usage("expected seed as an integer from 0 to {}, found {}", UINT64_MAX,
-                 json::excerpt(*v));
-    seed = *found;
-  }
-
-  // {"token id": bias}
-  static void read_logit_bias(const json::Value& bias, SamplingParams& p) {
-    if (!bias.is_object())
-      fail_usage("expected logit_bias as an object, found {}", bias.type_name());
-    for (const auto& [key, value] : bias.as_object()) {
-      int32_t token = 0;
-      const auto end = std::from_chars(key.data(), key.data() + key.size(), token);
-      if (end.ec != std::errc() || end.ptr != key.data() + key.size() || !value.is_number())
-        fail_usage("expected a token id and a number in logit_bias, found {}: {}",
-                   json::quoted(key), json::excerpt(value));
-      p.logit_bias.emplace_back(token, value.as_number());
-    }
+      fields_.read_integer("max_tokens", p.max_tokens, 1);
+    fields_.read_integer("max_completion_tokens", p.max_tokens, 1);
+    fields_.read_integer("min_tokens", p.min_tokens, 0);
+    p.ignore_eos = fields_.read_flag("ignore_eos", p.ignore_eos);
   }
 
   void read_stops(Request& request) const {
     TextRequest& answer = request.text;
-    if (const json::Value* v = find("stop")) {
+    if (const json::Value* v = fields_.find("stop")) {
       answer.stop.clear();
-      if (!v->is_array()) answer.stop = {text(*v, "stop")};
+      if (!v->is_array()) answer.stop = {text_of(*v, "stop")};
       if (v->is_array())
-        for (const json::Value& one : v->as_array()) answer.stop.push_back(text(one, "stop"));
+        for (const json::Value& one : v->as_array()) answer.stop.push_back(text_of(one, "stop"));
     }
-    answer.include_stop = read_flag("include_stop_str_in_output", false);
-    answer.skip_special = read_flag("skip_special_tokens", true);
+    answer.include_stop = fields_.read_flag("include_stop_str_in_output", false);
+    answer.skip_special = fields_.read_flag("skip_special_tokens", true);
     SamplingParams& p = answer.params;
-    if (const json::Value* v = find("stop_token_ids"))
-      p.stop_token_ids = token_ids(*v, "stop_token_ids");
+    if (const json::Value* v = fields_.find("stop_token_ids"))
+      p.stop_token_ids = token_ids_of(*v, "stop_token_ids", context_.vocab);
     request.stop_token_ids = p.stop_token_ids;
     if (!p.ignore_eos)
       p.stop_token_ids.insert(p.stop_token_ids.end(), context_.end_tokens.begin(),
@@ -376,15 +271,16 @@ class Reader {
   // OpenAI's response_format, or vLLM's structured_outputs and guided_*, but one of them.
   void read_form(Request& request) const {
     json::Value& what = request.form;
-    if (const json::Value* v = find("structured_outputs")) {
+    if (const json::Value* v = fields_.find("structured_outputs")) {
       if (!v->is_object())
         fail_usage("expected structured_outputs as an object, found {}", v->type_name());
       for (const auto& [kind, form] : v->as_object())
         if (!form.is_null()) what.set(kind, form);  // clients send what they leave open as null
     }
     for (const char* kind : {"regex", "choice", "json", "grammar"})
-      if (const json::Value* v = find((std::string("guided_") + kind).c_str())) what.set(kind, *v);
-    if (const json::Value* v = find("response_format")) read_response_format(*v, what);
+      if (const json::Value* v = fields_.find((std::string("guided_") + kind).c_str()))
+        what.set(kind, *v);
+    if (const json::Value* v = fields_.find("response_format")) read_response_format(*v, what);
     if (what.is_null()) hold_calls(request);
     if (context_.constraints && !what.is_null())
       request.text.constraint = context_.constraints->compile(what);
@@ -396,7 +292,7 @@ class Reader {
     const ToolFormat format = request.tools;
     if (format != ToolFormat::tagged && format != ToolFormat::bare) return;
     const bool once = !request.parallel_calls && format == ToolFormat::tagged;
-    const json::Value& tools = *find("tools");
+    const json::Value& tools = *fields_.find("tools");
     if (!once && !has_strict(tools)) return;
     const auto mark = context_.tokenizer->id_of(opening_mark(format));
     if (mark && context_.tokenizer->is_special(*mark))
@@ -409,9 +305,9 @@ class Reader {
 
   // "none", "auto", "required" or {"type": "function", "function": {"name": ...}}
   void read_tool_choice(Request& request) const {
-    request.parallel_calls = read_flag("parallel_tool_calls", true);
-    const json::Value* tools = find("tools");
-    const json::Value* choice = find("tool_choice");
+    request.parallel_calls = fields_.read_flag("parallel_tool_calls", true);
+    const json::Value* tools = fields_.find("tools");
+    const json::Value* choice = fields_.find("tool_choice");
     const std::string word = choice && choice->is_string() ? choice->as_string() : "auto";
     if (!tools || !tools->is_array() || tools->as_array().empty() || word == "none") {
       if (choice && !(choice->is_string() && (word == "none" || word == "auto")))
@@ -423,7 +319,7 @@ class Reader {
       const json::Value* function = choice->find("function");
       const json::Value* name = function ? function->find("name") : choice->find("name");
       if (!name) fail_usage("expected the name of a tool in {}", json::excerpt(*choice));
-      request.tool = text(*name, "the name of a tool");
+      request.tool = text_of(*name, "the name of a tool");
       request.tools = ToolFormat::arguments;
       request.form = form_of_call(*tools, request.tool);
     } else if (word == "required") {
@@ -438,8 +334,8 @@ class Reader {
   }
 
   void read_stream(Request& request) const {
-    request.stream = read_flag("stream", false);
-    const json::Value* options = find("stream_options");
+    request.stream = fields_.read_flag("stream", false);
+    const json::Value* options = fields_.find("stream_options");
     if (!options) return;
     if (!options->is_object())
       fail_usage("expected stream_options as an object, found {}", options->type_name());
@@ -468,12 +364,12 @@ class Reader {
   }
 
   std::optional<int32_t> count(const char* name) const {
-    const json::Value* v = find(name);
+    const json::Value* v = fields_.find(name);
     if (!v) return std::nullopt;
     const int32_t most = std::min(context_.vocab, context_.max_logprobs);
     if (v->is_integer() && v->as_integer() > most)
       fail_usage("expected {} from 0 to {} (max-logprobs), found {}", name, most, v->as_integer());
-    return static_cast<int32_t>(integer(*v, name, 0, most));
+    return static_cast<int32_t>(integer_of(*v, name, 0, most));
   }
 
   void read_logprobs(SamplingParams& p) const {
@@ -484,7 +380,7 @@ class Reader {
   // {"logprobs": true, "top_logprobs": 5}
   void read_chat_logprobs(SamplingParams& p) const {
     const auto top = count("top_logprobs");
-    if (read_flag("logprobs", false))
+    if (fields_.read_flag("logprobs", false))
       p.logprobs = top.value_or(0);
     else if (top)
       fail_usage("top_logprobs needs \"logprobs\": true");
@@ -492,9 +388,9 @@ class Reader {
   }
 
   static constexpr size_t kMaxPrompts = 2048;
-  static constexpr size_t kMaxBadWords = 1024;
 
   const json::Value& body_;
+  const BodyFields fields_;
   const Context& context_;
 };
 

@@ -1,0 +1,34 @@
+// The fields of a request's body by name. What is null was not given.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+
+namespace invar {
+
+// All throw UsageError, with the field's name, where a value is not of its kind.
+class BodyFields {
+ public:
+  // `body` outlives this.
+  explicit BodyFields(const json::Value& body) : body_(body) {}
+
+  const json::Value* find(std::string_view name) const;  // null: not given
+  // These leave the value as it is where the field is not given.
+  void read_integer(std::string_view name, int32_t& value, int64_t low) const;
+  void read_number(std::string_view name, double& value) const;
+  bool read_flag(std::string_view name, bool otherwise) const;
+
+ private:
+  const json::Value& body_;
+};
+
+// A value as an integer of a range, as a text, as tokens of a vocabulary.
+int64_t integer_of(const json::Value& value, std::string_view name, int64_t low, int64_t high);
+const std::string& text_of(const json::Value& value, std::string_view name);
+std::vector<int32_t> token_ids_of(const json::Value& value, std::string_view name, int32_t vocab);
+
+}  // namespace invar

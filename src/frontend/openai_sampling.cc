@@ -1,0 +1,77 @@
+#include "frontend/openai_sampling.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+
+namespace invar::openai {
+
+namespace {
+
+constexpr size_t kMaxBadWords = 1024;
+
+uint64_t seed_of(const json::Value& value) {
+  if (!value.is_number()) fail_usage("expected seed as an integer, found {}", value.type_name());
+  const auto found = value.to_unsigned();
+  if (!found)
+    fail_usage("expected seed as an integer from 0 to {}, found {}", UINT64_MAX,
+               json::excerpt(value));
+  return *found;
+}
+
+// {"token id": bias}
+void read_logit_bias(const json::Value& bias, SamplingParams& p) {
+  if (!bias.is_object()) fail_usage("expected logit_bias as an object, found {}", bias.type_name());
+  for (const auto& [key, value] : bias.as_object()) {
+    int32_t token = 0;
+    const auto end = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (end.ec != std::errc() || end.ptr != key.data() + key.size() || !value.is_number())
+      fail_usage("expected a token id and a number in logit_bias, found {}: {}", json::quoted(key),
+                 json::excerpt(value));
+    p.logit_bias.emplace_back(token, value.as_number());
+  }
+}
+
+// As vLLM does: the word's tokens, and those of the word behind a space where these are as many
+// and begin otherwise.
+void add_bad_word(std::string_view word, const Tokenizer& tokenizer, SamplingParams& p) {
+  word.remove_prefix(std::min(word.find_first_not_of(" \t\r\n"), word.size()));
+  const EncodeOptions plain{.add_special_tokens = false};
+  const std::vector<int32_t> alone = tokenizer.encode(word, plain);
+  if (alone.empty()) fail_usage("expected a bad word of at least one letter, found none");
+  p.bad_words.push_back(alone);
+  const auto behind = tokenizer.encode(" " + std::string(word), plain);
+  if (behind.size() == alone.size() && behind[0] != alone[0]) p.bad_words.push_back(behind);
+}
+
+void read_bad_words(const json::Value& words, const Tokenizer& tokenizer, SamplingParams& p) {
+  if (!words.is_array()) fail_usage("expected bad_words as a list, found {}", words.type_name());
+  if (words.as_array().size() > kMaxBadWords)
+    fail_usage("expected at most {} bad_words, found {}", kMaxBadWords, words.as_array().size());
+  for (const json::Value& word : words.as_array())
+    add_bad_word(text_of(word, "a bad word"), tokenizer, p);
+}
+
+}  // namespace
+
+void read_sampling(const BodyFields& fields, const Context& context, SamplingParams& p) {
+  fields.read_integer("n", p.n, 1);
+  fields.read_integer("top_k", p.top_k, -1);
+  fields.read_number("temperature", p.temperature);
+  fields.read_number("top_p", p.top_p);
+  fields.read_number("min_p", p.min_p);
+  fields.read_number("repetition_penalty", p.repetition_penalty);
+  fields.read_number("presence_penalty", p.presence_penalty);
+  fields.read_number("frequency_penalty", p.frequency_penalty);
+  if (const json::Value* v = fields.find("seed")) p.seed = seed_of(*v);
+  if (const json::Value* v = fields.find("logit_bias")) read_logit_bias(*v, p);
+  if (const json::Value* v = fields.find("allowed_token_ids")) {
+    p.allowed_token_ids = token_ids_of(*v, "allowed_token_ids", context.vocab);
+    if (p.allowed_token_ids.empty())
+      fail_usage("expected at least one token in allowed_token_ids, found none");
+  }
+  if (const json::Value* v = fields.find("bad_words")) read_bad_words(*v, *context.tokenizer, p);
+}
+
+}  // namespace invar::openai
