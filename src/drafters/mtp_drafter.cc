@@ -11,7 +11,7 @@ namespace {
 constexpr int kBlockSize = 64;
 constexpr int kLogitRows = 64;    // that there is room for; more are sampled in pieces
 constexpr int kWaitingRows = 32;  // of a sequence; more are computed at once
-constexpr int kIdleSteps = 32;    // without a draft, after which they are not
+constexpr int kIdleSteps = 4;     // without a draft, after which they are not
 
 int32_t context_of(const Model& target, const DrafterRoom& room) {
   const int32_t most = target.spec().max_positions;
@@ -96,7 +96,7 @@ void MtpDrafter::add_waiting(Sequence& s, const KeptRows& kept, std::span<const 
 // Of a sequence that nobody wants drafts of: its module begins at the rows that are left, should it
 // be wanted again.
 void MtpDrafter::drop_oldest(Sequence& s) {
-  const int32_t surplus = waiting_rows(s) - kWaitingRows;
+  const int32_t surplus = waiting_rows(s) - kWaitingRows / 2;
   s.base += s.done + surplus;
   s.done = 0;
   s.waiting.erase(s.waiting.begin(), s.waiting.begin() + int64_t{surplus} * width_);
