@@ -97,7 +97,7 @@ json::Value to_json(const SpeculateRow& row, double plain_predicted) {
 
 std::string heading() {
   return fmt::format(
-      "{:5} {:>5} {:>9} {:>7} {:>8} {:>7} {:>7} {:>7} {:>6} {:>5} {:>8} {:>6} {:>6} "
+      "{:10} {:>5} {:>9} {:>7} {:>8} {:>7} {:>7} {:>7} {:>6} {:>5} {:>8} {:>6} {:>6} "
       "{:>6}  {}\n",
       "task", "batch", "tok/s", "x plain", "by parts", "formula", "accept.", "a", "length", "paper",
       "draft us", "rows", "op/B", "MiB", "method");
@@ -105,7 +105,7 @@ std::string heading() {
 
 std::string line_of(const SpeculateRow& row, double plain_predicted) {
   std::string line =
-      fmt::format("{:5} {:5} {:9.1f} {:7.2f} {:8.2f} ", row.task, row.batch, row.rate,
+      fmt::format("{:10} {:5} {:9.1f} {:7.2f} {:8.2f} ", row.task, row.batch, row.rate,
                   row.over_plain, row.predicted_over_plain(plain_predicted));
   const bool drafts = row.total.drafts > 0;
   line +=
