@@ -1,15 +1,17 @@
 // Times of the GPU's kernels on the shapes of Qwen3-8B beside cuBLAS, as Markdown tables. Operands
 // are random; weights are rotated among copies larger than the L2 cache.
-// Usage: cuda_bench [products | curve | portable | attention ...], all but the curve by default.
+// Usage: cuda_bench [products | curve | portable | attention | layers ...], all but the curve and
+// the layers by default.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <string_view>
 
-#include "../../tests/kernels/kernel_check.h"
 #include "base/error.h"
+#include "cuda_layers.h"
 #include "cuda_timer.h"
+#include "cuda_values.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda_device.h"
 #include "kernels/cuda/cublas.h"
@@ -19,15 +21,6 @@ namespace invar::bench {
 namespace {
 
 constexpr int kRounds = 15;
-
-std::vector<bf16_t> random_values(int64_t count) {
-  Random random(1);
-  std::vector<bf16_t> values(count);
-  for (int64_t i = 0; i < std::min<int64_t>(count, 1 << 20); ++i)
-    values[i] = f32_to_bf16(random.uniform());
-  for (int64_t i = 1 << 20; i < count; ++i) values[i] = values[(i * 7) & ((1 << 20) - 1)];
-  return values;
-}
 
 struct Layer {
   const char* name;
@@ -152,16 +145,11 @@ class Bench {
       table[t] = static_cast<int32_t>(prompt ? 0 : t);
       flops += 4.0 * e * heads * (position[t] + 1);
     }
-    const auto on_gpu = [&](const auto& host) {
-      using T = std::remove_cvref_t<decltype(host[0])>;
-      DeviceArray<T> array(*gpu_, host.size(), "a bench");
-      gpu_->upload(array.data(), host.data(), host.size() * sizeof(T));
-      return array;
-    };
-    const auto blocks_on = on_gpu(block), positions_on = on_gpu(position), table_on = on_gpu(table);
+    const auto blocks_on = on_gpu(*gpu_, block), positions_on = on_gpu(*gpu_, position),
+               table_on = on_gpu(*gpu_, table);
     std::vector<const int32_t*> tables(sequences);
     for (int64_t i = 0; i < sequences; ++i) tables[i] = blocks_on.data() + i * (length / slots);
-    const auto tables_on = on_gpu(tables);
+    const auto tables_on = on_gpu(*gpu_, tables);
     const DeviceArray<std::byte> scratch(*gpu_, cuda::kernels(order).attention_scratch, "a bench");
     AttentionParams p{.q = q.data(),
                       .rows = rows,
@@ -206,6 +194,10 @@ class Bench {
     std::fflush(stdout);
   }
 
+  void layers(int64_t rows, int64_t context, bool prompt) {
+    bench_layers(*gpu_, timer_, rows, context, prompt);
+  }
+
  private:
   void print(Order order, const Layer& layer, int64_t rows, int64_t bytes, double flops,
              std::string_view chosen) {
@@ -236,7 +228,7 @@ class Bench {
 
 void run(const std::vector<std::string_view>& parts) {
   const auto wanted = [&](std::string_view part) {
-    return parts.empty() ? part != "curve"
+    return parts.empty() ? part != "curve" && part != "layers"
                          : std::find(parts.begin(), parts.end(), part) != parts.end();
   };
   Bench bench;
@@ -271,6 +263,10 @@ void run(const std::vector<std::string_view>& parts) {
     bench.attention(Order::hopper, 512, 4096, true);
     bench.attention(Order::portable, 16, 4096, false);
     bench.attention(Order::portable, 1024, 1024, true);
+  }
+  if (wanted("layers")) {
+    for (const int64_t rows : {1, 32, 64}) bench.layers(rows, 1088, false);
+    for (const int64_t rows : {512, 8192}) bench.layers(rows, rows, true);
   }
   if (wanted("portable")) {
     Bench::product_header();

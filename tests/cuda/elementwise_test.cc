@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "cuda_check.h"
+#include "kernels/select.h"
 
 namespace invar {
 namespace {
@@ -75,68 +76,113 @@ TEST_F(Elementwise, RmsNorm) {
     }
 }
 
-TEST_F(Elementwise, Qkv) {
+// Rows of heads, and where they go.
+struct QkvCase {
+  int head_dim;
+  bool norm;
+  int64_t stride_more;  // elements between a row's end and the next one's beginning
+  CacheLayout layout;
+  std::vector<int32_t> positions, begin, block, slot;
+};
+
+class Rotation : public Elementwise {
+ protected:
+  const Kernels host_ = select_kernels(Order::portable, "scalar");
+
+  void check(Random& random, const QkvCase& c) {
+    const int heads = 6, kv_heads = 2, block_size = 32, max_position = 700, e = c.head_dim;
+    const int64_t rows = std::ssize(c.positions),
+                  stride = (heads + 2 * kv_heads) * e + c.stride_more;
+    const int blocks = 1 + *std::ranges::max_element(c.block);
+    Twin<float> in(gpu(), rows * stride), cos(gpu(), random_floats(random, max_position * e / 2)),
+        sin(gpu(), random_floats(random, max_position * e / 2)),
+        q_norm(gpu(), random_floats(random, e)), k_norm(gpu(), random_floats(random, e));
+    for (int64_t t = 0; t < rows; ++t)
+      fill_row(random, std::span(in.host).subspan(t * stride, stride));
+    in.upload();
+    const Twin<int32_t> positions(gpu(), c.positions), begin(gpu(), c.begin), block(gpu(), c.block),
+        slot(gpu(), c.slot);
+    KvLayer kv{.block_size = block_size, .kv_heads = kv_heads, .head_dim = e, .layout = c.layout};
+    Twin<bf16_t> keys(gpu(), blocks * kv_heads * kv.key_block()),
+        values(gpu(), blocks * kv_heads * kv.value_block()),
+        q(gpu(), rows * heads * round_up(e, 32));
+    std::ranges::fill(keys.host, bf16_t{0});
+    std::ranges::fill(values.host, bf16_t{0});
+    keys.upload();
+    values.upload();
+    Twin<char> failed(gpu(), std::vector<char>(rows, 0));
+    kv.keys = keys.host.data();
+    kv.values = values.host.data();
+    QkvParams p{.qkv = in.host.data(),
+                .qkv_stride = stride,
+                .rows = rows,
+                .heads = heads,
+                .q_norm = c.norm ? q_norm.host.data() : nullptr,
+                .k_norm = c.norm ? k_norm.host.data() : nullptr,
+                .norm_eps = 1e-6f,
+                .positions = positions.host.data(),
+                .cos = cos.host.data(),
+                .sin = sin.host.data(),
+                .write_begin = begin.host.data(),
+                .write_block = block.host.data(),
+                .write_slot = slot.host.data(),
+                .kv = kv,
+                .q = q.host.data(),
+                .non_finite = reinterpret_cast<bool*>(failed.host.data())};
+    run_in_parts(1, [&](const Execution& on) { host_.qkv(p, on); });
+    p.qkv = in.device();
+    p.q_norm = c.norm ? q_norm.device() : nullptr;
+    p.k_norm = c.norm ? k_norm.device() : nullptr;
+    p.positions = positions.device();
+    p.cos = cos.device();
+    p.sin = sin.device();
+    p.write_begin = begin.device();
+    p.write_block = block.device();
+    p.write_slot = slot.device();
+    p.kv.keys = keys.device();
+    p.kv.values = values.device();
+    p.q = q.device();
+    p.non_finite = reinterpret_cast<bool*>(failed.device());
+    gpu_table_.qkv(p, on());
+    EXPECT_TRUE(q.matches()) << e << c.norm;
+    EXPECT_TRUE(keys.matches()) << e << c.norm;
+    EXPECT_TRUE(values.matches()) << e << c.norm;
+    EXPECT_TRUE(failed.matches()) << e << c.norm;
+  }
+};
+
+TEST_F(Rotation, FewRows) {
   Random random(3);
   for (const int e : {8, 40, 64, 128, 256})
-    for (const bool norm : {false, true}) {
-      const int heads = 6, kv_heads = 2, block_size = 32, blocks = 5, max_position = 200;
-      const int64_t rows = 7, stride = (heads + 2 * kv_heads) * e + 3;
-      Twin<float> in(gpu(), rows * stride), cos(gpu(), random_floats(random, max_position * e / 2)),
-          sin(gpu(), random_floats(random, max_position * e / 2)),
-          q_norm(gpu(), random_floats(random, e)), k_norm(gpu(), random_floats(random, e));
-      for (int64_t t = 0; t < rows; ++t)
-        fill_row(random, std::span(in.host).subspan(t * stride, stride));
-      in.upload();
-      const Twin<int32_t> positions(gpu(), std::vector<int32_t>{0, 1, 199, 31, 32, 64, 5});
-      const Twin<int32_t> begin(gpu(), std::vector<int32_t>{0, 1, 2, 5, 6, 7, 8, 8});
-      const Twin<int32_t> block(gpu(), std::vector<int32_t>{0, 0, 1, 2, 3, 4, 4, 4});
-      const Twin<int32_t> slot(gpu(), std::vector<int32_t>{0, 1, 31, 30, 29, 0, 1, 7});
-      KvLayer kv{.block_size = block_size, .kv_heads = kv_heads, .head_dim = e};
-      Twin<bf16_t> keys(gpu(), blocks * kv_heads * kv.key_block()),
-          values(gpu(), blocks * kv_heads * kv.value_block()),
-          q(gpu(), rows * heads * round_up(e, 32));
-      std::ranges::fill(keys.host, bf16_t{0});
-      std::ranges::fill(values.host, bf16_t{0});
-      keys.upload();
-      values.upload();
-      Twin<char> failed(gpu(), std::vector<char>(rows, 0));
-      kv.keys = keys.host.data();
-      kv.values = values.host.data();
-      QkvParams p{.qkv = in.host.data(),
-                  .qkv_stride = stride,
-                  .rows = rows,
-                  .heads = heads,
-                  .q_norm = norm ? q_norm.host.data() : nullptr,
-                  .k_norm = norm ? k_norm.host.data() : nullptr,
-                  .norm_eps = 1e-6f,
-                  .positions = positions.host.data(),
-                  .cos = cos.host.data(),
-                  .sin = sin.host.data(),
-                  .write_begin = begin.host.data(),
-                  .write_block = block.host.data(),
-                  .write_slot = slot.host.data(),
-                  .kv = kv,
-                  .q = q.host.data(),
-                  .non_finite = reinterpret_cast<bool*>(failed.host.data())};
-      run_in_parts(1, [&](const Execution& on) { host_.qkv(p, on); });
-      p.qkv = in.device();
-      p.q_norm = norm ? q_norm.device() : nullptr;
-      p.k_norm = norm ? k_norm.device() : nullptr;
-      p.positions = positions.device();
-      p.cos = cos.device();
-      p.sin = sin.device();
-      p.write_begin = begin.device();
-      p.write_block = block.device();
-      p.write_slot = slot.device();
-      p.kv.keys = keys.device();
-      p.kv.values = values.device();
-      p.q = q.device();
-      p.non_finite = reinterpret_cast<bool*>(failed.device());
-      gpu_table_.qkv(p, on());
-      EXPECT_TRUE(q.matches()) << e << norm;
-      EXPECT_TRUE(keys.matches()) << e << norm;
-      EXPECT_TRUE(values.matches()) << e << norm;
-      EXPECT_TRUE(failed.matches()) << e << norm;
+    for (const bool norm : {false, true})
+      check(random, {.head_dim = e,
+                     .norm = norm,
+                     .stride_more = 3,
+                     .layout = CacheLayout::panels,
+                     .positions = {0, 1, 199, 31, 32, 64, 5},
+                     .begin = {0, 1, 2, 5, 6, 7, 8, 8},
+                     .block = {0, 0, 1, 2, 3, 4, 4, 4},
+                     .slot = {0, 1, 31, 30, 29, 0, 1, 7}});
+}
+
+// A prompt: by several heads per warp where rows are aligned, else as above.
+TEST_F(Rotation, ManyRows) {
+  Random random(13);
+  QkvCase c{.head_dim = 128, .layout = CacheLayout::rows, .begin = {0}};
+  for (int32_t t = 0; t < 600; ++t) {
+    c.positions.push_back(t + 40);
+    const int writes = t % 50 == 3 ? 0 : t % 50 == 7 ? 2 : 1;  // of drafts: more or fewer than one
+    for (int i = 0; i < writes; ++i) {
+      c.block.push_back(t / 32 + 20 * i);
+      c.slot.push_back(t % 32);
+    }
+    c.begin.push_back(static_cast<int32_t>(c.block.size()));
+  }
+  for (const bool norm : {false, true})
+    for (const int64_t more : {0, 3}) {
+      c.norm = norm;
+      c.stride_more = more;
+      check(random, c);
     }
 }
 

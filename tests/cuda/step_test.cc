@@ -57,5 +57,27 @@ TEST_F(Step, GraphsGiveTheBitsOfLaunching) {
   }
 }
 
+// Behind several splits of attention: those that a step does not write are read before the kernels
+// before attention are done, the others after.
+TEST_F(Step, ReadsWhatItWritesBehindALongPrompt) {
+  DecoderSpec spec = preset_spec("tiny");
+  spec.head_dim = 64;  // attention of single rows has no kernel for 32
+  for (const Order order : kOrders) {
+    const auto host = make_host_device();
+    ThreadPool pool(1);
+    StepCase expected(*host, cpu(order), &pool, spec),
+        found(gpu(), cuda::kernels(order), nullptr, spec);
+    StepGraphs graphs;
+    for (int i = 0; i < 12; ++i) {
+      expected.logits(expected.batch(20, i));
+      found.logits(found.batch(20, i));
+    }
+    for (const int rows : {1, 1, 1, 3, 1, 1, 3, 1})
+      EXPECT_EQ(found.logits(found.batch(rows, rows), &graphs),
+                expected.logits(expected.batch(rows, rows)))
+          << name_of(order) << " " << rows;
+  }
+}
+
 }  // namespace
 }  // namespace invar

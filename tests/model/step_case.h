@@ -16,8 +16,9 @@ class StepCase {
  public:
   static constexpr int kSequences = 3, kBlockSize = 32, kBlocksEach = 8, kRows = 64;
 
-  StepCase(Device& device, const Kernels& kernels, ThreadPool* pool)
-      : spec_(preset_spec("tiny")),
+  StepCase(Device& device, const Kernels& kernels, ThreadPool* pool,
+           const DecoderSpec& spec = preset_spec("tiny"))
+      : spec_(spec),
         source_(dummy_weights(spec_, 1)),
         loader_(1),
         weights_(spec_, arithmetic(kernels), make_shard(spec_, 0, 1), *source_, device, loader_,

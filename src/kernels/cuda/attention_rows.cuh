@@ -52,6 +52,9 @@ float score_factor(int head_dim);
 bool tiles_can(int head_dim);
 void attend_tiles(const AttentionParams& p, const Execution& on);
 bool single_can(int head_dim);
+// It reads slots before the kernels before it are done, but none that a row of the same call may
+// write: a sequence's rows have consecutive positions, so those are at most p.rows - 1 before a
+// row's own.
 void attend_single(const AttentionParams& p, const Execution& on);
 // The baseline's: not split by split, but in as many pieces as keep the GPU busy.
 void attend_single_by_count(const AttentionParams& p, const Execution& on);

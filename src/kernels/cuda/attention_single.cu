@@ -71,7 +71,9 @@ __device__ __forceinline__ void join(float& max, float split_max, float& a, floa
 }
 
 // By a whole warp: its lanes read the numbers of 32 blocks at a time, and those after them while
-// they are fetched.
+// they are fetched. Splits that are older than the step are fetched before the kernels before this
+// one are done: a sequence's rows of a step have consecutive positions, so that none of them wrote
+// `rows` or more slots before this row's.
 template <int kHeadDim>
 __device__ void fetch(const AttentionParams& p, const CUtensorMap& keys, const CUtensorMap& values,
                       Ring& ring, uint32_t base, int64_t t, int group, int begin, int end) {
@@ -82,7 +84,8 @@ __device__ void fetch(const AttentionParams& p, const CUtensorMap& keys, const C
   const int first_page = first_slot(p, t) / slots, last_page = p.positions[t] / slots;
   const auto number = [&](int page) { return blocks[min(max(page, first_page), last_page)]; };
   int now = 0, next = number(begin * per_split + lane);
-  wait_for_kernels_before();
+  const int64_t old_slots = p.positions[t] - p.rows + 1;
+  bool is_early = true;
   for (int split = begin; split < end; ++split) {
     const int at = (split - begin) * per_split % kWarp;
     if (at == 0) {
@@ -92,6 +95,11 @@ __device__ void fetch(const AttentionParams& p, const CUtensorMap& keys, const C
 #pragma unroll
     for (int which = 0; which < 2; ++which, ring.next()) {
       const uint32_t to = base + ring.stage * S::kStageBytes;
+      if (is_early && (int64_t{split + 1} * kSplitSlots > old_slots ||
+                       2 * (split - begin) + which >= ring.stages)) {
+        wait_for_kernels_before();
+        is_early = false;
+      }
       barrier_wait(ring.empty_now(), ring.parity ^ 1);
       if (lane == 0) barrier_expect(ring.full_now(), S::kStageBytes);
       for (int j = 0; j < per_split; ++j) {
