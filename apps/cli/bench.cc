@@ -1,4 +1,5 @@
 // invar bench: what it measures, a file each.
+#include "bench_divergence.h"
 #include "command.h"
 
 namespace invar::cli {
@@ -14,6 +15,7 @@ void add_bench(CLI::App& app, Action& action) {
   add_bench_load(*bench, action);
   add_bench_train(*bench, action);
   add_bench_model(*bench, action);
+  add_bench_divergence(*bench, action);
 }
 
 }  // namespace invar::cli

@@ -48,25 +48,28 @@ class Bench {
         "| others, us |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
   }
 
-  void products(Order order, const Layer& layer, const std::vector<int64_t>& sizes) {
+  // `lasting`: so long at a time that the GPU's power limit sets its clock, as in a long prompt.
+  void products(Order order, const Layer& layer, const std::vector<int64_t>& sizes,
+                bool lasting = false) {
     PackedWeight w = {
         .type = DType::bf16, .n = layer.n, .k = layer.k, .layout = cuda::kernels(order).weights};
     const int64_t elements = layer.matrices * w.elements();
     const int copies = static_cast<int>(std::max<int64_t>(2, (320 << 20) / (elements * 2)));
-    const auto values = random_values(elements);
+    const int64_t most = sizes.back(), n = layer.n * layer.matrices;
+    const auto values = random_values(std::max(elements, most * activation_stride(layer.k)));
     std::vector<DeviceArray<bf16_t>> weights;
     for (int i = 0; i < copies; ++i) {
       weights.emplace_back(*gpu_, elements, "a bench");
       gpu_->upload(weights.back().data(), values.data(), elements * 2);
     }
-    const int64_t most = sizes.back(), n = layer.n * layer.matrices;
     const DeviceArray<bf16_t> x(*gpu_, most * activation_stride(layer.k), "a bench");
-    gpu_->upload(x.data(), values.data(), std::min<int64_t>(elements, x.size()) * 2);
+    gpu_->upload(x.data(), values.data(), x.size() * sizeof(bf16_t));
     const DeviceArray<float> y(*gpu_, most * activation_stride(n), "a bench");
     const DeviceArray<bf16_t> gated(*gpu_, most * activation_stride(layer.n), "a bench");
     for (const int64_t rows : sizes) {
       const double flops = 2.0 * rows * n * layer.k;
-      const int calls = std::clamp(static_cast<int>(1e12 / flops), 4, 40);
+      const int calls =
+          std::clamp(static_cast<int>((lasting ? 5e13 : 1e12) / flops), 4, lasting ? 100 : 40);
       const auto weight = [&](int i) { return weights[i % copies].data(); };
       if (cublas_.is_there() && order == Order::hopper)
         timer_.add(
@@ -112,7 +115,8 @@ class Bench {
             },
             calls);
       }
-      print(order, layer, rows, elements * 2, flops, cuda::chosen_schedule(order, shape).name);
+      print(order, layer, rows, elements * 2, flops, cuda::chosen_schedule(order, shape).name,
+            lasting ? 5 : kRounds);
     }
   }
 
@@ -200,10 +204,10 @@ class Bench {
 
  private:
   void print(Order order, const Layer& layer, int64_t rows, int64_t bytes, double flops,
-             std::string_view chosen) {
+             std::string_view chosen, int rounds) {
     double cublas = 0, us = 0;
     std::string others;
-    for (const auto& [name, time] : timer_.run(kRounds)) {
+    for (const auto& [name, time] : timer_.run(rounds)) {
       if (name == "cuBLAS")
         cublas = time;
       else if (name == chosen)
@@ -228,7 +232,7 @@ class Bench {
 
 void run(const std::vector<std::string_view>& parts) {
   const auto wanted = [&](std::string_view part) {
-    return parts.empty() ? part != "curve" && part != "layers"
+    return parts.empty() ? part != "curve" && part != "layers" && part != "lasting"
                          : std::find(parts.begin(), parts.end(), part) != parts.end();
   };
   Bench bench;
@@ -244,6 +248,11 @@ void run(const std::vector<std::string_view>& parts) {
     for (const Layer& layer : {qkv, o, o_residual, pair, down, down_residual})
       bench.products(Order::hopper, layer, {1, 16, 64, 128, 192, 256, 512, 1024, 4096});
     bench.products(Order::hopper, head, {1, 16, 64});
+  }
+  if (wanted("lasting")) {
+    Bench::product_header();
+    for (const Layer& layer : {qkv, o_residual, pair, down_residual})
+      bench.products(Order::hopper, layer, {8192}, true);
   }
   if (wanted("curve")) {
     Bench::product_header();
@@ -266,7 +275,7 @@ void run(const std::vector<std::string_view>& parts) {
   }
   if (wanted("layers")) {
     for (const int64_t rows : {1, 32, 64}) bench.layers(rows, 1088, false);
-    for (const int64_t rows : {512, 8192}) bench.layers(rows, rows, true);
+    for (const int64_t rows : {512, 2048, 8192}) bench.layers(rows, rows, true);
   }
   if (wanted("portable")) {
     Bench::product_header();

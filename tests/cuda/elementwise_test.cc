@@ -37,7 +37,7 @@ TEST_F(Elementwise, Embed) {
 
 TEST_F(Elementwise, RmsNorm) {
   Random random(2);
-  for (const int64_t width : {8, 40, 64, 100, 896, 4096})
+  for (const int64_t width : {8, 40, 64, 100, 896, 1024, 2048, 4096, 5120, 8192})
     for (const DType type : {DType::bf16, DType::f32}) {
       const int64_t rows = 9, stride = activation_stride(width);
       Twin<float> x(gpu(), rows * (width + 4));

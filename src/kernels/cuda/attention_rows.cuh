@@ -1,6 +1,8 @@
 // What attention of order `hopper` over a cache in rows (CacheLayout::rows) shares.
 #pragma once
 
+#include <limits>
+
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/tma.cuh"
@@ -10,6 +12,8 @@ namespace invar::cuda {
 // Tables that at least so many rows stand for are read by tiles of rows (attention_tiles.cu),
 // others row by row (attention_single.cu).
 constexpr int kManyRows = 16;
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 // Whether some table may have many rows, as far as the host knows.
 inline bool may_have_many_rows(const AttentionParams& p) {

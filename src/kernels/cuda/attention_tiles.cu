@@ -3,7 +3,9 @@
 // A block takes 64 rows of two query heads of a key/value head, or 128 rows of one, a warpgroup
 // each. One warp fetches keys and values split by split. While the tensor cores multiply a split's
 // second half of values and the next split's keys, the warpgroups compute probabilities.
+#include "kernels/cuda/attention_quotients.cuh"
 #include "kernels/cuda/attention_rows.cuh"
+#include "kernels/cuda/attention_softmax.cuh"
 #include "kernels/cuda/wgmma_values.cuh"
 
 namespace invar::cuda {
@@ -12,7 +14,6 @@ namespace {
 
 constexpr int kThreads = 384, kMaxTileRows = 128, kStages = 2;
 constexpr int kBoxBytes = kSplitSlots * 128;  // 64 columns of a split's slots
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 // What the warpgroups do next: rows [begin, end) of a tile, which share a table.
 struct Task {
@@ -70,6 +71,11 @@ __device__ void fetch(const AttentionParams& p, const TileWork& work, const CUte
     const int rows = static_cast<int>(t0 + work.tile_rows < p.rows ? work.tile_rows : p.rows - t0);
     const int heads_at_once = work.tile_rows == 64 ? 2 : 1;
     const int head = group * per_group + job % work.pairs * heads_at_once;
+    // All at once: what is read one after the other here delays the tile's first keys.
+    int position[kMaxTileRows / kWarp];
+#pragma unroll
+    for (int n = 0; n < kMaxTileRows / kWarp; ++n)
+      position[n] = p.positions[t0 + min(n * kWarp + lane, rows - 1)];
     for (int begin = 0; begin < rows;) {
       const int32_t table = p.table_of[t0 + begin];
       int end = rows;
@@ -88,8 +94,8 @@ __device__ void fetch(const AttentionParams& p, const TileWork& work, const CUte
         first[n] = 0;
         last[n] = -1;
         if (row < begin || row >= end) continue;
-        first[n] = first_slot(p, t0 + row);
-        last[n] = p.positions[t0 + row];
+        last[n] = position[n];
+        if (p.window > 0 && last[n] >= p.window) first[n] = last[n] - p.window + 1;
         lowest = min(lowest, first[n]);
         highest = max(highest, last[n]);
         all_from = max(all_from, first[n]);
@@ -164,224 +170,6 @@ __device__ void fetch(const AttentionParams& p, const TileWork& work, const CUte
 }
 
 // ---- The warpgroups
-
-// The state of the two rows that a lane has a part of, and what the last split does to it.
-struct RowState {
-  float max[2], sum[2];  // M and L
-  float a[2], b[2];
-  float zero[2];  // -0 where the split is not merged: then O stays as it is, a zero's sign, too
-};
-
-__device__ __forceinline__ float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
-  return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
-}
-
-// The largest score of both rows. Bit patterns of floats that are not negative compare as integers,
-// three at a time and beside the floating-point pipe; `lowest` is the lowest negative score, or 0.
-__device__ __forceinline__ void largest(const float (&s)[64], float (&top)[2], float (&lowest)[2]) {
-  int high[4];
-  unsigned low[4];
-#pragma unroll
-  for (int q = 0; q < 4; ++q) {
-    const int at = q % 2 * 2 + q / 2 * 4;
-    high[q] = max(__float_as_int(s[at]), __float_as_int(s[at + 1]));
-    low[q] = max(__float_as_uint(s[at]), __float_as_uint(s[at + 1]));
-  }
-#pragma unroll
-  for (int x = 2; x < 16; x += 2)
-#pragma unroll
-    for (int q = 0; q < 4; ++q) {
-      const int at = 4 * x + q % 2 * 2 + q / 2 * 4;
-      high[q] = __vimax3_s32(high[q], __float_as_int(s[at]), __float_as_int(s[at + 1]));
-      low[q] = __vimax3_u32(low[q], __float_as_uint(s[at]), __float_as_uint(s[at + 1]));
-    }
-  bool is_negative = false;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    int h = max(high[r], high[r + 2]);
-    const unsigned l = max(low[r], low[r + 2]);
-    h = max(h, __shfl_xor_sync(kAllLanes, h, 1));
-    h = max(h, __shfl_xor_sync(kAllLanes, h, 2));
-    top[r] = __int_as_float(h);
-    lowest[r] = static_cast<int>(l) < 0 ? __uint_as_float(l) : 0.0f;
-    is_negative = is_negative || h < 0;
-  }
-  if (!__any_sync(kAllLanes, is_negative)) return;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    float most = fmaxf(s[2 * r], s[2 * r + 1]);
-#pragma unroll
-    for (int x = 1; x < 16; ++x) most = fmaxf(most, fmaxf(s[4 * x + 2 * r], s[4 * x + 2 * r + 1]));
-    top[r] = quad_max(most);
-  }
-}
-
-// s = exp2(fma(s, c, minus_max)) for arguments below 128, eight at a time so that the operations of
-// one do not wait for each other. kClamp: some may be below -126, where the result is 0.
-template <bool kClamp>
-__device__ __forceinline__ void exponentials(float (&s)[64], float c, const float (&minus_max)[2]) {
-  constexpr int kAtOnce = 8;
-#pragma unroll
-  for (int x = 0; x < 64; x += kAtOnce) {
-    float z[kAtOnce], f[kAtOnce], y[kAtOnce];
-#pragma unroll
-    for (int q = 0; q < kAtOnce; ++q) f[q] = __fmaf_rn(s[x + q], c, minus_max[q / 2 % 2]);
-    if constexpr (kClamp) {
-#pragma unroll
-      for (int q = 0; q < kAtOnce; ++q) f[q] = f[q] < -126.0f ? -127.0f : f[q];
-    }
-#pragma unroll
-    for (int q = 0; q < kAtOnce; ++q)
-      asm volatile("add.rn.ftz.f32 %0, %1, 0f4B400000;" : "=f"(z[q]) : "f"(f[q]));
-#pragma unroll
-    for (int q = 0; q < kAtOnce; ++q)
-      asm volatile("sub.rn.ftz.f32 %0, %1, 0f4B400000;" : "=f"(y[q]) : "f"(z[q]));
-#pragma unroll
-    for (int q = 0; q < kAtOnce; ++q)
-      asm volatile("sub.rn.ftz.f32 %0, %0, %1;" : "+f"(f[q]) : "f"(y[q]));
-    constexpr auto kCoefficients = math::constants::kExp2;
-#pragma unroll
-    for (int q = 0; q < kAtOnce; ++q)
-      asm volatile("fma.rn.ftz.f32 %0, %1, %2, %3;"
-                   : "=f"(y[q])
-                   : "f"(f[q]), "f"(kCoefficients[0]), "f"(kCoefficients[1]));
-#pragma unroll
-    for (int i = 2; i <= 6; ++i)
-#pragma unroll
-      for (int q = 0; q < kAtOnce; ++q)
-        asm volatile("fma.rn.ftz.f32 %0, %0, %1, %2;"
-                     : "+f"(y[q])
-                     : "f"(f[q]), "f"(i < 6 ? kCoefficients[i < 6 ? i : 0] : 1.0f));
-        // The low bits of z are the integer part; with -127 and f = 0 the result is +0.
-#pragma unroll
-    for (int q = 0; q < kAtOnce; ++q)
-      s[x + q] = __uint_as_float(__float_as_uint(y[q]) + (__float_as_uint(z[q]) << 23));
-  }
-}
-
-// sum64 of both rows' 128 probabilities (numerics 3).
-__device__ __forceinline__ void sums(const float (&p)[64], float (&sum)[2]) {
-  float s[4][4];
-#pragma unroll
-  for (int x = 0; x < 4; ++x)
-#pragma unroll
-    for (int q = 0; q < 4; ++q)
-      s[x][q] = (p[4 * x + q] + p[4 * (x + 8) + q]) + (p[4 * (x + 4) + q] + p[4 * (x + 12) + q]);
-#pragma unroll
-  for (int q = 0; q < 4; ++q) {
-    s[0][q] = (s[0][q] + s[2][q]) + (s[1][q] + s[3][q]);
-    s[0][q] = s[0][q] + __shfl_xor_sync(kAllLanes, s[0][q], 2);
-    s[0][q] = s[0][q] + __shfl_xor_sync(kAllLanes, s[0][q], 1);
-  }
-  sum[0] = s[0][0] + s[0][1];
-  sum[1] = s[0][2] + s[0][3];
-}
-
-struct RowRange {
-  int first[2], last[2];  // valid slots of the lane's two rows
-};
-
-// From the scores of the split at `base` to its probabilities, in place, and the state after it.
-__device__ __forceinline__ void probabilities(float (&s)[64], int base, const RowRange& range,
-                                              bool is_partial, int lane, float c, RowState& state) {
-  // What the tensor cores wrote is looked at as integers only from here on.
-#pragma unroll
-  for (int x = 0; x < 64; ++x) asm volatile("" : "+f"(s[x])::"memory");
-  bool has_slot[2] = {true, true};
-  if (is_partial) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      has_slot[r] = range.last[r] >= base && range.first[r] < base + kSplitSlots;
-      const int last = range.last[r] - base - lane % 4 * 2,
-                first = range.first[r] - base - lane % 4 * 2;
-#pragma unroll
-      for (int x = 0; x < 16; ++x) {
-        if (x * 8 > last || x * 8 < first) s[4 * x + 2 * r] = kMinusInfinity;
-        if (x * 8 + 1 > last || x * 8 + 1 < first) s[4 * x + 2 * r + 1] = kMinusInfinity;
-      }
-    }
-  }
-  float top[2], lowest[2], max[2], minus[2];
-  largest(s, top, lowest);
-  bool is_low = false, is_odd = false;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    max[r] = top[r] * c;
-    minus[r] = has_slot[r] ? -max[r] : 0.0f;
-    is_low = is_low || __fmaf_rn(lowest[r], c, minus[r]) < -126.0f;
-    // Below 2^29 the rounding of max cannot make an argument of 128; infinities and NaN are not.
-    is_odd = is_odd || (has_slot[r] && !(fabsf(max[r]) < 0x1p29f));
-  }
-  if (__any_sync(kAllLanes, is_odd)) {
-#pragma unroll
-    for (int x = 0; x < 64; ++x) s[x] = math::exp2(__fmaf_rn(s[x], c, minus[x / 2 % 2]));
-  } else if (__any_sync(kAllLanes, is_low)) {
-    exponentials<true>(s, c, minus);
-  } else {
-    exponentials<false>(s, c, minus);
-  }
-  float sum[2];
-  sums(s, sum);
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const float e = exp2_below_128(-fabsf(state.max[r] - max[r]));
-    const bool is_higher = max[r] > state.max[r];
-    state.a[r] = is_higher && has_slot[r] ? e : 1.0f;
-    state.b[r] = !has_slot[r] ? -0.0f : is_higher ? 1.0f : e;
-    state.zero[r] = has_slot[r] ? 0.0f : -0.0f;
-    state.max[r] = has_slot[r] ? fmaxf(state.max[r], max[r]) : state.max[r];
-    state.sum[r] = __fmaf_rn(state.sum[r], state.a[r], sum[r] * state.b[r]);
-  }
-}
-
-// O = O * a + o * b. The inner fma is the product, and makes a first split's o what it sets O to.
-template <int kValues>
-__device__ __forceinline__ void merge(float (&out)[kValues], const float (&split)[kValues],
-                                      const RowState& state) {
-#pragma unroll
-  for (int x = 0; x < kValues; ++x) {
-    const int r = x / 2 % 2;
-    out[x] = __fmaf_rn(out[x], state.a[r], __fmaf_rn(split[x], state.b[r], state.zero[r]));
-  }
-}
-
-template <int kValues>
-__device__ __forceinline__ void range_of(const float (&out)[kValues], float& low, float& high) {
-#pragma unroll
-  for (int x = 0; x < kValues; ++x) {
-    low = fminf(low, fabsf(out[x]));
-    high = fmaxf(high, fabsf(out[x]));
-  }
-}
-
-// Quotients of both rows: by a reciprocal and two corrections where that is exact, else as they
-// are.
-template <int kValues>
-__device__ __forceinline__ void write(float (&out)[kValues], const RowState& state, bool is_tame,
-                                      bf16_t* const (&to)[2], int column, const bool (&wanted)[2]) {
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const float sum = state.sum[r], reciprocal = __frcp_rn(sum);
-#pragma unroll
-    for (int x = 0; x < kValues / 4; ++x) {
-      float y[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float o = out[4 * x + 2 * r + i];
-        if (is_tame) {
-          float q = o * reciprocal;
-          q = __fmaf_rn(__fmaf_rn(-sum, q, o), reciprocal, q);
-          y[i] = __fmaf_rn(__fmaf_rn(-sum, q, o), reciprocal, q);
-        } else {
-          y[i] = o / sum;
-        }
-      }
-      if (wanted[r])
-        *reinterpret_cast<uint32_t*>(to[r] + column + x * 8) = pack_any_bf16(y[0], y[1]);
-    }
-  }
-}
 
 template <int kHeadDim>
 __device__ void attend(const AttentionParams& p, const TileWork& work, uint32_t base,
@@ -497,13 +285,20 @@ __device__ void attend(const AttentionParams& p, const TileWork& work, uint32_t 
     range_of(out, low, high);
     if constexpr (kSecond > 0) range_of(out2, low, high);
     const bool is_tame =
-        low > 0x1p-70f && high < 0x1p100f && state.sum[0] < 0x1p30f && state.sum[1] < 0x1p30f;
+        __all_sync(kAllLanes, low > 0x1p-70f && high < 0x1p100f && state.sum[0] < 0x1p30f &&
+                                  state.sum[1] < 0x1p30f);
     const bool wanted[2] = {range.last[0] >= 0, range.last[1] >= 0};
-    bf16_t* const rows = static_cast<bf16_t*>(p.out.data) + t * p.out.stride;
-    bf16_t* const to[2] = {rows, rows + 8 * p.out.stride};
-    const int column = head * kHeadDim + lane % 4 * 2;
-    write(out, state, is_tame, to, column, wanted);
-    if constexpr (kSecond > 0) write(out2, state, is_tame, to, column + S::kFirst, wanted);
+    bf16_t* const first =
+        static_cast<bf16_t*>(p.out.data) + t * p.out.stride + int64_t{head} * kHeadDim;
+    bf16_t *const to[2] = {first, first + 8 * p.out.stride}, *const to2[2] = {to[0] + S::kFirst,
+                                                                              to[1] + S::kFirst};
+    if (is_tame) {
+      write_tame(out, state, to, lane, wanted);
+      if constexpr (kSecond > 0) write_tame(out2, state, to2, lane, wanted);
+    } else {
+      write(out, state, to, lane, wanted);
+      if constexpr (kSecond > 0) write(out2, state, to2, lane, wanted);
+    }
     if (head == p.heads - 1)
       for (int r = 0; r < 2; ++r)
         if (wanted[r]) clear_padding(p, t + 8 * r, lane % 4, 4);

@@ -1,4 +1,4 @@
-// Everything that is not a matrix product: kernels/reference/elementwise.cc on a GPU.
+// Norms, embeddings and other small operations: kernels/reference/elementwise.cc on a GPU.
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/cuda_kernels.h"
@@ -74,224 +74,64 @@ __global__ void rms_norm_kernel(RmsNormParams p) {
   }
 }
 
-// ---- From q, k and v to the queries and the cache: one warp per row and head
-
-// A lane's pairs of a head, i and i + E/2 for i = lane, lane + 32 ..., and what rotates them; only
-// constant indices, so that all of it is registers. kHeadDim 0: any up to 256.
-template <int kHeadDim>
-struct HeadPairs {
-  static constexpr int kMost = (kHeadDim ? kHeadDim : 256) / 2 / kWarp;
-  float c[kMost], s[kMost], low_weight[kMost], high_weight[kMost];
-  float low[kMost], high[kMost];
-
-  __device__ static bool has(int i, int half) { return kHeadDim || i < half; }
-
-  // What is there before the head is.
-  __device__ HeadPairs(const QkvParams& p, int64_t row, const float* norm, int lane) {
-    const int half = p.kv.head_dim / 2;
-    const int64_t at = int64_t{p.positions[row]} * half;
-#pragma unroll
-    for (int j = 0; j < kMost; ++j) {
-      const int i = lane + j * kWarp;
-      if (!has(i, half)) continue;
-      c[j] = p.cos[at + i];
-      s[j] = p.sin[at + i];
-      low_weight[j] = norm ? norm[i] : 1.0f;
-      high_weight[j] = norm ? norm[i + half] : 1.0f;
-    }
-  }
-
-  // Reads a head, normalises it (when `is_normed`) and rotates it.
-  __device__ void take(const QkvParams& p, const float* in, bool is_normed, int lane) {
-    const int e = p.kv.head_dim, half = e / 2;
-#pragma unroll
-    for (int j = 0; j < kMost; ++j) {
-      const int i = lane + j * kWarp;
-      if (!has(i, half)) continue;
-      low[j] = in[i];
-      high[j] = in[i + half];
-    }
-    if (is_normed) {
-      const float rs = 1.0f / math::sqrt(squares(in, e, lane) / static_cast<float>(e) + p.norm_eps);
-#pragma unroll
-      for (int j = 0; j < kMost; ++j) {
-        low[j] = (low[j] * rs) * low_weight[j];
-        high[j] = (high[j] * rs) * high_weight[j];
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kMost; ++j) {
-      const float a = low[j], b = high[j];
-      low[j] = __fmaf_rn(a, c[j], -(b * s[j]));
-      high[j] = __fmaf_rn(b, c[j], a * s[j]);
-    }
-  }
-
-  // sum64 of the squares, lanes l and l + 32 of the 64 by lane l.
-  __device__ float squares(const float* in, int e, int lane) const {
-    float first = 0.0f, second = 0.0f;
-    if constexpr (kHeadDim == 128) {
-      first = __fmaf_rn(low[0], low[0], first);
-      first = __fmaf_rn(high[0], high[0], first);
-      second = __fmaf_rn(low[1], low[1], second);
-      second = __fmaf_rn(high[1], high[1], second);
-    } else {
-      for (int i = lane; i < e; i += 64) first = __fmaf_rn(in[i], in[i], first);
-      for (int i = lane + 32; i < e; i += 64) second = __fmaf_rn(in[i], in[i], second);
-    }
-    return __shfl_sync(kAllLanes, halve64(first, second), 0);
-  }
-};
-
-__device__ bool is_finite(float x) {
-  return (__float_as_uint(x) & 0x7f800000) != 0x7f800000;
-}
-
-template <int kHeadDim>
-__global__ void qkv_kernel(QkvParams p) {
-  using Pairs = HeadPairs<kHeadDim>;
-  const int lane = threadIdx.x % kWarp;
-  const int64_t slots = p.heads + p.kv.kv_heads;
-  const int64_t item = global_index() / kWarp, t = item / slots;
-  let_next_kernel_start();
-  if (t >= p.rows) return wait_for_kernels_before();
-  const int slot = static_cast<int>(item % slots), e = p.kv.head_dim, half = e / 2;
-  const float* in = p.qkv + t * p.qkv_stride + int64_t{slot} * e;
-  const bool is_query = slot < p.heads;
-  const float* norm = is_query ? p.q_norm : p.k_norm;
-  Pairs pairs(p, t, norm, lane);
-  const int write_begin = p.write_begin[t], write_end = p.write_begin[t + 1];
-  wait_for_kernels_before();
-  pairs.take(p, in, norm != nullptr, lane);
-  if (is_query) {
-    const int64_t padded = round_up(e, 32);
-    bf16_t* q = p.q + (t * p.heads + slot) * padded;
-#pragma unroll
-    for (int j = 0; j < Pairs::kMost; ++j) {
-      const int i = lane + j * kWarp;
-      if (!Pairs::has(i, half)) continue;
-      q[i] = f32_to_bf16(pairs.low[j]);
-      q[i + half] = f32_to_bf16(pairs.high[j]);
-    }
-    if (e + lane < padded) q[e + lane] = 0;
-    return;
-  }
-  const int g = slot - p.heads;
-  const float* value = in + int64_t{p.kv.kv_heads} * e;
-  bool is_odd = false;
-#pragma unroll
-  for (int j = 0; j < Pairs::kMost; ++j) {
-    const int i = lane + j * kWarp;
-    if (!Pairs::has(i, half)) continue;
-    const float low = value[i], high = value[i + half];
-    is_odd = is_odd || !is_finite(pairs.low[j]) || !is_finite(pairs.high[j]) || !is_finite(low) ||
-             !is_finite(high);
-    for (int w = write_begin; w < write_end; ++w) {
-      const int block = p.write_block[w], place = p.write_slot[w];
-      p.kv.keys[p.kv.key_index(block, g, place, i)] = f32_to_cached_bf16(pairs.low[j]);
-      p.kv.keys[p.kv.key_index(block, g, place, i + half)] = f32_to_cached_bf16(pairs.high[j]);
-      p.kv.values[p.kv.value_index(block, g, place, i)] = f32_to_cached_bf16(low);
-      p.kv.values[p.kv.value_index(block, g, place, i + half)] = f32_to_cached_bf16(high);
-    }
-  }
-  if (is_odd) p.non_finite[t] = true;
-}
-
-// The same with many rows, of heads of 128: one block per row, several heads per warp, which reads
-// all of them before it computes the first. Lane l has elements 2l and 2l + 1, and those + 64.
-struct HeadQuad {
-  float2 low, high;
-
-  __device__ static HeadQuad at(const float* in, int lane) {
-    const float2* pairs = reinterpret_cast<const float2*>(in);
-    return {pairs[lane], pairs[lane + kWarp]};
-  }
-  __device__ bool is_finite() const {
-    return cuda::is_finite(low.x) && cuda::is_finite(low.y) && cuda::is_finite(high.x) &&
-           cuda::is_finite(high.y);
-  }
-  // sum64 of the squares.
-  __device__ float squares() const {
-    float even = __fmaf_rn(high.x, high.x, __fmaf_rn(low.x, low.x, 0.0f));
-    float odd = __fmaf_rn(high.y, high.y, __fmaf_rn(low.y, low.y, 0.0f));
-    for (int apart = 16; apart >= 1; apart /= 2) {
-      even = even + __shfl_xor_sync(kAllLanes, even, apart);
-      odd = odd + __shfl_xor_sync(kAllLanes, odd, apart);
-    }
-    return even + odd;
-  }
-  __device__ void normalize(const HeadQuad& weight, float eps) {
-    const float rs = 1.0f / math::sqrt(squares() / 128.0f + eps);
-    low = {(low.x * rs) * weight.low.x, (low.y * rs) * weight.low.y};
-    high = {(high.x * rs) * weight.high.x, (high.y * rs) * weight.high.y};
-  }
-  __device__ void rotate(float2 c, float2 s) {
-    const float2 a = low, b = high;
-    low = {__fmaf_rn(a.x, c.x, -(b.x * s.x)), __fmaf_rn(a.y, c.y, -(b.y * s.y))};
-    high = {__fmaf_rn(b.x, c.x, a.x * s.x), __fmaf_rn(b.y, c.y, a.y * s.y)};
-  }
-  // `round` makes a bf16 of an f32.
-  template <typename Round>
-  __device__ void store(bf16_t* to, int lane, Round round) const {
-    uint32_t* pairs = reinterpret_cast<uint32_t*>(to);
-    pairs[lane] = round(low.x) | static_cast<uint32_t>(round(low.y)) << 16;
-    pairs[lane + kWarp] = round(high.x) | static_cast<uint32_t>(round(high.y)) << 16;
-  }
-};
-
-__global__ __launch_bounds__(kThreads) void qkv_rows_kernel(QkvParams p) {
-  constexpr int kHeadDim = 128, kAtOnce = 6, kWarps = kThreads / kWarp;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+// The same of rows of 256 * kPer, which the threads keep in registers: a block takes so little
+// shared memory that the product before it and the one after it, which fill a multiprocessor's with
+// their rings, run on the same one. A quarter of the threads has a quarter of the row, 64 of them a
+// lane of sum64 each: the chain of a lane goes from quarter to quarter.
+template <int kPer>
+__global__ __launch_bounds__(kThreads) void rms_norm_row_kernel(RmsNormParams p) {
+  __shared__ float lanes[64];
   const int64_t t = blockIdx.x;
-  const int keys = p.heads, values = keys + p.kv.kv_heads, vectors = values + p.kv.kv_heads;
+  const int quarter = threadIdx.x / 64, of_64 = threadIdx.x % 64, lane = threadIdx.x % kWarp;
+  const int begin = quarter * kPer * 64 + of_64;
   let_next_kernel_start();
-  const int64_t angle = int64_t{p.positions[t]} * (kHeadDim / 2);
-  const float2 c = reinterpret_cast<const float2*>(p.cos + angle)[lane],
-               s = reinterpret_cast<const float2*>(p.sin + angle)[lane];
-  HeadQuad q_norm{}, k_norm{};
-  if (p.q_norm) q_norm = HeadQuad::at(p.q_norm, lane);
-  if (p.k_norm) k_norm = HeadQuad::at(p.k_norm, lane);
-  const int write_begin = p.write_begin[t], write_end = p.write_begin[t + 1];
+  const float* from = p.x + (p.rows_of ? p.rows_of[t] : t) * p.x_stride + begin;
+  float weight[kPer], x[kPer];
+#pragma unroll
+  for (int j = 0; j < kPer; ++j) weight[j] = p.weight[begin + 64 * j];
   wait_for_kernels_before();
-  const auto keep = [&](const HeadQuad& head, bf16_t* cache, int group) {
-    for (int w = write_begin; w < write_end; ++w)
-      head.store(cache + p.kv.row_index(p.write_block[w], group, p.write_slot[w], 0), lane,
-                 [](float x) { return f32_to_cached_bf16(x); });
-    if (!head.is_finite()) p.non_finite[t] = true;
-  };
-  for (int first = warp; first < vectors; first += kAtOnce * kWarps) {
-    HeadQuad head[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
-      if (first + i * kWarps < vectors)
-        head[i] = HeadQuad::at(p.qkv + t * p.qkv_stride + (first + i * kWarps) * kHeadDim, lane);
+  for (int j = 0; j < kPer; ++j) x[j] = from[64 * j];
+  for (int turn = 0; turn < 4; ++turn) {
+    if (turn == quarter) {
+      float squares = turn == 0 ? 0.0f : lanes[of_64];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int vector = first + i * kWarps;
-      if (vector >= vectors) break;
-      if (vector >= values) {
-        keep(head[i], p.kv.values, vector - values);
-        continue;
-      }
-      const bool is_key = vector >= keys;
-      if (is_key ? p.k_norm : p.q_norm) head[i].normalize(is_key ? k_norm : q_norm, p.norm_eps);
-      head[i].rotate(c, s);
-      if (is_key)
-        keep(head[i], p.kv.keys, vector - keys);
-      else
-        head[i].store(p.q + (t * p.heads + vector) * kHeadDim, lane,
-                      [](float x) { return f32_to_bf16(x); });
+      for (int j = 0; j < kPer; ++j) squares = __fmaf_rn(x[j], x[j], squares);
+      lanes[of_64] = squares;
     }
+    __syncthreads();
+  }
+  const float sum = __shfl_sync(kAllLanes, halve64(lanes[lane], lanes[lane + kWarp]), 0);
+  const float rs = 1.0f / math::sqrt(sum / static_cast<float>(p.width) + p.eps);
+  // Neighbours exchange values, so that each has pairs of elements, of every other 64.
+  const bool is_odd = lane % 2;
+  bf16_t* to = static_cast<bf16_t*>(p.out.data) + t * p.out.stride + begin - is_odd + is_odd * 64;
+#pragma unroll
+  for (int j = 0; j < kPer; j += 2) {
+    const float first = (x[j] * rs) * weight[j], second = (x[j + 1] * rs) * weight[j + 1];
+    const float other = __shfl_xor_sync(kAllLanes, is_odd ? first : second, 1);
+    const float low = is_odd ? other : first, high = is_odd ? second : other;
+    *reinterpret_cast<uint32_t*>(to + 64 * j) =
+        f32_to_bf16(low) | static_cast<uint32_t>(f32_to_bf16(high)) << 16;
   }
 }
 
-// Whether the kernel above takes them; with fewer rows a warp for each head is done earlier.
-bool takes_rows(const QkvParams& p) {
-  constexpr int64_t kManyRows = 512;
-  const auto is_aligned = [](const void* x) { return reinterpret_cast<uintptr_t>(x) % 8 == 0; };
-  return p.rows >= kManyRows && p.kv.head_dim == 128 && p.kv.layout == CacheLayout::rows &&
-         p.qkv_stride % 2 == 0 && is_aligned(p.qkv) && is_aligned(p.cos) && is_aligned(p.sin) &&
-         is_aligned(p.q_norm) && is_aligned(p.k_norm);
+// The kernel above for a width, or null.
+auto rms_norm_row_kernel_of(int64_t width) -> void (*)(RmsNormParams) {
+  switch (width) {
+    case 1024:
+      return rms_norm_row_kernel<4>;
+    case 2048:
+      return rms_norm_row_kernel<8>;
+    case 4096:
+      return rms_norm_row_kernel<16>;
+    case 5120:
+      return rms_norm_row_kernel<20>;
+    case 8192:
+      return rms_norm_row_kernel<32>;
+    default:
+      return nullptr;
+  }
 }
 
 // ---- Small ones
@@ -415,25 +255,16 @@ void embed(const EmbedParams& p, const Execution& on) {
 
 void rms_norm(const RmsNormParams& p, const Execution& on) {
   if (p.rows == 0) return;
+  const auto row_kernel = rms_norm_row_kernel_of(p.width);
+  if (row_kernel && p.out.type == DType::bf16)
+    return launch(
+        "rms_norm", row_kernel,
+        {.blocks = static_cast<int>(p.rows), .threads = kThreads, .shared_bytes = 0, .early = true},
+        on, p);
   launch("rms_norm", rms_norm_kernel,
          {.blocks = static_cast<int>(p.rows),
           .threads = kThreads,
           .shared_bytes = static_cast<int>(2 * p.width * sizeof(float)),
-          .early = true},
-         on, p);
-}
-
-void qkv(const QkvParams& p, const Execution& on) {
-  if (p.rows == 0) return;
-  if (takes_rows(p))
-    return launch(
-        "qkv", qkv_rows_kernel,
-        {.blocks = static_cast<int>(p.rows), .threads = kThreads, .shared_bytes = 0, .early = true},
-        on, p);
-  launch("qkv", p.kv.head_dim == 128 ? qkv_kernel<128> : qkv_kernel<0>,
-         {.blocks = static_cast<int>(blocks_for(p.rows * (p.heads + p.kv.kv_heads) * kWarp)),
-          .threads = kThreads,
-          .shared_bytes = 0,
           .early = true},
          on, p);
 }

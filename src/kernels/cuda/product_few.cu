@@ -30,12 +30,7 @@ __global__ __launch_bounds__(kMaxWidth / 64 * 128 + 32,
   const uint32_t base = shared_address(shared), bars = base + grid.bars_at;
   const int tid = threadIdx.x, group = tid / 128, lane = tid % 32;
   Ring ring{bars, bars + 8 * grid.stages, grid.stages};
-  if (tid == 0) {
-    prefetch(w);
-    prefetch(x);
-    ring.init(4 * grid.groups);
-  }
-  __syncthreads();
+  set_up(ring, x, w, 4 * grid.groups);
   let_next_kernel_start();
 
   if (group == grid.groups) {  // one warp

@@ -34,12 +34,7 @@ __global__ __launch_bounds__(kRuns * 128 + 32,
   const int rank = kBlocks > 1 ? static_cast<int>(cluster_rank()) : 0;
   const int first_output = static_cast<int>(blockIdx.x) / kBlocks * grid.width;
   Ring ring{bars, bars + 8 * grid.stages, grid.stages};
-  if (tid == 0) {
-    prefetch(w);
-    prefetch(x);
-    ring.init(4 * kRuns);
-  }
-  __syncthreads();
+  set_up(ring, x, w, 4 * kRuns);
   let_next_kernel_start();
   if constexpr (kBlocks > 1) cluster_arrive();  // that this block runs; awaited before the exchange
 

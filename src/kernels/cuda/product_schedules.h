@@ -6,8 +6,11 @@
 
 namespace invar::cuda {
 
-// Any number of rows, one run: tiles of 128 x 128, two at a time; of 128 x kColumns, one at a time.
+// Any number of rows, one run: tiles of 128 x 128, two at a time, by blocks alone or in pairs that
+// share weights (TileTeam); of 128 x kColumns, one at a time.
+template <int kPair>
 void ping_pong_matmul(const MatmulParams& p, const Execution& on);
+template <int kPair>
 void ping_pong_gated(const GatedMatmulParams& p, const Execution& on);
 template <int kColumns, int kGroups>
 void shared_tile_matmul(const MatmulParams& p, const Execution& on);
@@ -15,8 +18,8 @@ template <int kColumns, int kGroups>
 void shared_tile_gated(const GatedMatmulParams& p, const Execution& on);
 
 // Any number of rows, 2, 4 or 8 runs: tiles of 128 x kColumns, by one block or (4 or 8 runs) by
-// two.
-template <int kColumns, int kBlocks>
+// two; or by blocks in pairs that share weights (TileTeam).
+template <int kColumns, int kBlocks, int kPair = 1>
 void tree_matmul(const MatmulParams& p, const Execution& on);
 
 // Up to kTokens rows; one run, and 2, 4 or 8 runs.

@@ -29,12 +29,7 @@ __global__ __launch_bounds__(128 * (1 + kGroups),
   const uint32_t base = shared_address(shared);
   const int tid = threadIdx.x, warpgroup = tid / 128, tiles = grid.tiles();
   Ring ring{base + S::kCount * S::kBytes, base + S::kCount * (S::kBytes + 8), S::kCount};
-  if (tid == 0) {
-    prefetch(x);
-    prefetch(w);
-    ring.init(4 * kGroups);
-  }
-  __syncthreads();
+  set_up(ring, x, w, 4 * kGroups);
 
   if (warpgroup == 0) {
     fewer_registers<24>();

@@ -23,9 +23,10 @@ struct Shape {
 
 // One chain per run. The loop has no branch but for releasing the stage before: with more the
 // compiler would wait for every step.
-template <int kColumns>
+template <int kColumns, int kPair>
 __device__ __forceinline__ void chain(float (&d)[kColumns / 2], Ring& ring, uint32_t base,
-                                      int stage_bytes, int half, int slices, int lane) {
+                                      int stage_bytes, int half, int slices, int lane,
+                                      const TileTeam<kPair>& team) {
   int previous = -1;
 #pragma unroll 1
   for (int slice = 0; slice < slices; ++slice, ring.next()) {
@@ -40,17 +41,17 @@ __device__ __forceinline__ void chain(float (&d)[kColumns / 2], Ring& ring, uint
     steps_commit();
     if (previous >= 0) {
       steps_wait<1>();
-      if (lane == 0) barrier_arrive(ring.empty + 8 * previous);
+      if (lane == 0) team.release(ring.empty + 8 * previous);
     }
     previous = ring.stage;
   }
   steps_wait<0>();
-  if (lane == 0) barrier_arrive(ring.empty + 8 * previous);
+  if (lane == 0) team.release(ring.empty + 8 * previous);
 }
 
 // kBlocks is 1, or 2: block r of a cluster does runs r * runs / 2 and following, and ends with half
-// of the rows. Then there is one tile to a cluster.
-template <int kColumns, int kBlocks>
+// of the rows. Then there is one tile to a cluster. kPair: as TileTeam, and 1 where kBlocks is 2.
+template <int kColumns, int kBlocks, int kPair>
 __global__ __launch_bounds__(kThreads, 1) void tree_kernel(const __grid_constant__ CUtensorMap x,
                                                            const __grid_constant__ CUtensorMap w,
                                                            const TileGrid grid,
@@ -59,16 +60,17 @@ __global__ __launch_bounds__(kThreads, 1) void tree_kernel(const __grid_constant
   constexpr int kValues = kColumns / 2;
   extern __shared__ __align__(1024) unsigned char shared[];
   const uint32_t base = shared_address(shared), park = base + S::kStages * S::kStageBytes;
-  const int tid = threadIdx.x, warpgroup = tid / 128, tiles = grid.tiles();
+  const int tid = threadIdx.x, warpgroup = tid / 128;
   const int rank = kBlocks > 1 ? static_cast<int>(cluster_rank()) : 0;
-  const int runs = grid.runs / kBlocks, step = static_cast<int>(gridDim.x) / kBlocks;
+  const int runs = grid.runs / kBlocks;
+  using Team = TileTeam<kPair>;
+  const Team team = Team::of_block();
+  const TileGrid of_pairs = Team::together(grid);
+  const int tiles = of_pairs.tiles(), first_tile = team.number / kBlocks,
+            step = team.count / kBlocks;
   Ring ring{park + S::kParkBytes, park + S::kParkBytes + S::kStages * 8, S::kStages};
-  if (tid == 0) {
-    prefetch(x);
-    prefetch(w);
-    ring.init(8);
-  }
-  __syncthreads();
+  set_up(ring, x, w, 8 * kPair);
+  Team::meet();
   if constexpr (kBlocks > 1) {  // both blocks run before one writes into the other's memory
     cluster_arrive();
     cluster_wait();
@@ -79,8 +81,8 @@ __global__ __launch_bounds__(kThreads, 1) void tree_kernel(const __grid_constant
     fewer_registers<24>();
     if (tid == 0) {
       wait_for_kernels_before();
-      for (int tile = blockIdx.x / kBlocks; tile < tiles; tile += step) {
-        const auto [row, column] = grid.slot(tile);
+      for (int tile = first_tile; tile < tiles; tile += step) {
+        const auto [row, column] = team.place(of_pairs, tile);
         const int first_row = static_cast<int>(grid.first_row(row));
         for (int run = rank * runs; run < (rank + 1) * runs; ++run)
           for (int slice = 0; slice < grid.slices; ++slice, ring.next()) {
@@ -88,7 +90,8 @@ __global__ __launch_bounds__(kThreads, 1) void tree_kernel(const __grid_constant
             barrier_wait(ring.empty_now(), ring.parity ^ 1);
             barrier_expect(full, (grid.tile_rows + kColumns) * 128);
             load_box(to, x, slice * kSlice, first_row, run, full);
-            load_box(to + S::kWeightsAt, w, slice * kSlice, column * kColumns, run, full);
+            team.template load_weights<1>(to + S::kWeightsAt, w, slice, column * kColumns, kColumns,
+                                          run, full);
           }
       }
     }
@@ -101,9 +104,9 @@ __global__ __launch_bounds__(kThreads, 1) void tree_kernel(const __grid_constant
     more_registers<240>();
     const int half = warpgroup - 1, lane = tid % 32, warp = tid % 128 / 32;
     auto* parked = reinterpret_cast<float4*>(shared + S::kStages * S::kStageBytes) + tid % 128;
-    for (int tile = blockIdx.x / kBlocks; tile < tiles; tile += step) {
+    for (int tile = first_tile; tile < tiles; tile += step) {
       {  // what this block's rows are added to comes near meanwhile, half a row by a thread
-        const auto [row, column] = grid.slot(tile);
+        const auto [row, column] = team.place(of_pairs, tile);
         const int worker = tid - 128, own = worker / 2;
         if (own < grid.tile_rows && (kBlocks == 1 || own / 64 == rank))
           end.fetch(grid.first_row(row) + own, column * kColumns + worker % 2 * (kColumns / 2),
@@ -111,7 +114,7 @@ __global__ __launch_bounds__(kThreads, 1) void tree_kernel(const __grid_constant
       }
       float d[kValues], other[kValues], sum[kValues];
       const auto multiply = [&](float(&to)[kValues]) {
-        chain<kColumns>(to, ring, base, S::kStageBytes, half, grid.slices, lane);
+        chain<kColumns>(to, ring, base, S::kStageBytes, half, grid.slices, lane, team);
       };
       const int fours = runs == 8 ? 2 : 1, pairs = runs >= 4 ? 2 : 1;
 #pragma unroll 1
@@ -167,34 +170,36 @@ __global__ __launch_bounds__(kThreads, 1) void tree_kernel(const __grid_constant
         }
       }
       wait_for_kernels_before();
-      const auto [row, column] = grid.slot(tile);
+      const auto [row, column] = team.place(of_pairs, tile);
       end.tile<kColumns>(d, grid.first_row(row) + half * 64 + warp * 16 + lane / 4,
                          column * kColumns + lane % 4 * 2, int64_t{row} * kTileRows, grid.rows);
     }
   }
+  Team::meet();
 }
 
 }  // namespace
 
-template <int kColumns, int kBlocks>
+template <int kColumns, int kBlocks, int kPair>
 void tree_matmul(const MatmulParams& p, const Execution& on) {
   using S = Shape<kColumns, kBlocks>;
   const PlainEnd end = end_of(p);
   const TileGrid grid = grid_of(end, p.rows, p.w.k, p.runs, kColumns);
-  const ProductMaps maps = maps_of(p, grid.tile_rows, kColumns);
+  const ProductMaps maps = maps_of(p, grid.tile_rows, kColumns / kPair);
   const LaunchShape shape = {
-      .blocks = kBlocks == 1 ? std::min(grid.tiles(), multiprocessors()) : 2 * grid.tiles(),
+      .blocks = kBlocks == 1 ? TileTeam<kPair>::blocks(grid) : 2 * grid.tiles(),
       .threads = kThreads,
       .shared_bytes = S::kBytes,
-      .cluster = kBlocks,
+      .cluster = kBlocks * kPair,
       .early = true};
-  launch("multiplying matrices", tree_kernel<kColumns, kBlocks>, shape, on, maps.x, maps.w, grid,
-         end);
+  launch("multiplying matrices", tree_kernel<kColumns, kBlocks, kPair>, shape, on, maps.x, maps.w,
+         grid, end);
 }
-template void tree_matmul<128, 1>(const MatmulParams&, const Execution&);
-template void tree_matmul<128, 2>(const MatmulParams&, const Execution&);
-template void tree_matmul<96, 1>(const MatmulParams&, const Execution&);
-template void tree_matmul<64, 1>(const MatmulParams&, const Execution&);
-template void tree_matmul<64, 2>(const MatmulParams&, const Execution&);
+template void tree_matmul<128, 1, 1>(const MatmulParams&, const Execution&);
+template void tree_matmul<128, 1, 2>(const MatmulParams&, const Execution&);
+template void tree_matmul<128, 2, 1>(const MatmulParams&, const Execution&);
+template void tree_matmul<96, 1, 1>(const MatmulParams&, const Execution&);
+template void tree_matmul<64, 1, 1>(const MatmulParams&, const Execution&);
+template void tree_matmul<64, 2, 1>(const MatmulParams&, const Execution&);
 
 }  // namespace invar::cuda

@@ -100,6 +100,25 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, in
       : "memory");
 }
 
+// The same into both blocks of a cluster, at the same place of each; the bytes count for each one's
+// barrier.
+__device__ __forceinline__ void load_box_to_both(uint32_t to, const CUtensorMap& map, int c0,
+                                                 int c1, int c2, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "h"(uint16_t{3})
+      : "memory");
+}
+__device__ __forceinline__ void load_box_to_both(uint32_t to, const CUtensorMap& map, int c0,
+                                                 int c1, int c2, int c3, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"(uint16_t{3})
+      : "memory");
+}
+
 // The same, of what is read once: it leaves the L2 cache first.
 __device__ __forceinline__ void load_box_once(uint32_t to, const CUtensorMap& map, int c0, int c1,
                                               int c2, uint32_t barrier) {
@@ -173,6 +192,11 @@ __device__ __forceinline__ void store_in_cluster(uint32_t to, float4 v) {
   asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v.x), "f"(v.y),
                "f"(v.z), "f"(v.w)
                : "memory");
+}
+
+// Arrives at a barrier of another block; the address is as there.
+__device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // ---- Kernels that overlap (programmatic dependent launch)
