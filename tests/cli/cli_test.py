@@ -118,6 +118,17 @@ class BenchLoad(CliTest):
         self.assertIn(b"medians of at most", slow.stderr)
         self.refuse(2, "found 0", "bench", "schedule", "--live", "0")
 
+    def test_bench_divergence(self):
+        few = ("bench", "divergence", "tiny", "--load-format", "dummy:1", "--completions", "20", "--tokens", "16",
+               "--max-num-seqs", "8", "--json")
+        report = json.loads(self.succeed(*few))
+        self.assertEqual((report["unique_answers"], report["unique_logits"]), (1, 1))
+        self.assertIsNone(report["logits_differ"]["first_difference"])
+        control = json.loads(self.succeed(*few, "--arith", "control"))
+        self.assertGreater(control["unique_logits"], 1)
+        self.assertEqual(sum(control["logits_differ"]["branches"]), 20)
+        self.refuse(2, "found 1, 1000", "bench", "divergence", "--completions", "1")
+
     def test_bench_speculate(self):
         rows = json.loads(self.succeed("bench", "speculate", str(self.model), "--rounds", "1", "--tokens", "12", "--json",
                                        "--speculative-config", '{"method": "suffix"}'))
