@@ -295,6 +295,21 @@ class Served {
   std::optional<ReceiptKey> receipt_key_;
 };
 
+// What computes an answer again needs answers that depend on the request alone.
+void refuse_beside_rejection(const ServeFlags& flags) {
+  if (!config_of(flags.engine.speculation).rejection) return;
+  const char* asked = !flags.journal.empty()       ? "--journal"
+                      : flags.engine_process       ? "--engine-process"
+                      : !flags.receipt_key.empty() ? "--receipt-key"
+                      : flags.lab                  ? "--lab"
+                                                   : nullptr;
+  if (asked)
+    fail_usage(
+        "{} computes answers again, and with \"acceptance\": \"rejection\" they depend on the "
+        "drafts; use the acceptance coupled",
+        asked);
+}
+
 [[noreturn]] void run_engine_process(const ServeFlags& flags, const Tokenizer& tokenizer) {
   LocalEngine engine(flags, tokenizer);
   say_step_rows(flags, engine);
@@ -306,6 +321,7 @@ int run_serve(ServeFlags flags) {
   give_back_large_pieces();
   const bool is_named = !flags.model.options.model.empty();
   use_bundled_model(flags.model);
+  refuse_beside_rejection(flags);
   set_server_options(flags);
   const ModelOptions options = resolved(flags.model);
   if (flags.names.empty())

@@ -147,6 +147,7 @@ std::unique_ptr<Proposer> make_method(const SpeculativeConfig& config, Model& ta
 
 ModelOptions with_drafter(ModelOptions options, const SpeculativeConfig& config) {
   options.mtp_module = config.method == DraftMethod::mtp;
+  options.rejection = config.rejection;
   return options;
 }
 

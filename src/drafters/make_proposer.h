@@ -9,7 +9,7 @@
 namespace invar {
 
 // How the target must be loaded for a configuration: what `options` say, and its module of
-// multi-token prediction where that drafts.
+// multi-token prediction where that drafts, and how drafts are accepted.
 ModelOptions with_drafter(ModelOptions options, const SpeculativeConfig& config);
 
 // Null when the configuration is off. A drafter of its own is loaded from `config.model`, a

@@ -53,7 +53,8 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads,
         limits(blocks).max_logit_rows, executor_->decoder().kernels.hash_logits);
   sampling_ = std::make_unique<SamplingStage>(
       model.host_kernels(), pool_of_threads_, model.spec().vocab, std::move(device_sampler),
-      limits(blocks).max_logit_rows, proposer_ && proposer_->wants_likeliest());
+      limits(blocks).max_logit_rows, proposer_ && proposer_->wants_likeliest(),
+      model.options().rejection);
   io_.take_logits = [this](int64_t first, std::span<const float> logits) {
     sampling_->take_logits(first, logits, io_.non_finite);
   };

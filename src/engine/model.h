@@ -32,6 +32,8 @@ struct ModelOptions {
   int rank = -1;  // the one rank that this Model holds; -1: all. With "mp" it is 0.
   std::string worker = "/proc/self/exe";  // the invar program that such a process runs
   std::vector<int> layer_cuts;            // ascending layers at which a pipeline stage begins
+  // Drafts are accepted by rejection, so that answers depend on them (speculative/rejection.h).
+  bool rejection = false;
   bool mtp_module = false;  // keep the module that predicts one token further, where there is one
 
   bool operator==(const ModelOptions&) const = default;
@@ -48,7 +50,9 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const DecoderSpec& spec() const { return config_.spec; }
   const Arithmetic& arithmetic() const { return arithmetic_; }
-  std::string identity() const { return invar::identity(arithmetic_, spec()); }
+  std::string identity() const {
+    return invar::identity(arithmetic_, spec()) + (options_.rejection ? "/rejection" : "");
+  }
   // Kernels of the CPU, whatever the device: for what the host does with logits.
   const Kernels& host_kernels() const { return host_kernels_; }
   // What the kernels are for: a CPU's instruction set, or "cuda".

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/timer.h"
+#include "speculative/rejection.h"
 
 namespace invar {
 
@@ -45,11 +46,12 @@ struct SamplingStage::PerThread {
 
 SamplingStage::SamplingStage(const Kernels& host_kernels, ThreadPool& threads, int32_t vocab,
                              std::unique_ptr<DeviceSampler> device_sampler, int32_t device_rows,
-                             bool wants_likeliest)
+                             bool wants_likeliest, bool rejects)
     : threads_(threads),
       kernels_(host_kernels),
       vocab_(static_cast<size_t>(vocab)),
       wants_likeliest_(wants_likeliest),
+      rejects_(rejects),
       device_sampler_(std::move(device_sampler)),
       device_rows_(device_rows) {
   for (int i = 0; i < threads.size(); ++i)
@@ -85,7 +87,7 @@ void SamplingStage::add_walk(RequestState& state, int32_t first_row, int32_t roo
 }
 
 bool SamplingStage::samples_on_device() {
-  if (!device_sampler_ || wants_likeliest_ || num_logits_ > device_rows_) return false;
+  if (!device_sampler_ || wants_likeliest_ || rejects_ || num_logits_ > device_rows_) return false;
   inputs_.resize(static_cast<size_t>(num_logits_));
   for (const Score& score : scores_) {
     SampleInput& input = inputs_[static_cast<size_t>(score.logits)];
@@ -178,8 +180,10 @@ void SamplingStage::sample(Walk& walk, std::span<const float> logits, PerThread&
   input.logits = logits;
   input.allowed = state.constraint.allowed(params);
   if (const char* error = state.constraint.error()) return enter(walk, state.fail(error));
-  const Sampled sampled = thread.sampler.sample(input);
+  Sampled sampled = thread.sampler.sample(input);
   if (sampled.error) return enter(walk, state.fail(sampled.error));
+  if (rejects_ && !params.is_greedy())
+    sampled.token = sample_by_rejection(thread.sampler, input, walk.tree, walk.node);
   TokenLogprobs logprobs;
   if (params.logprobs && !thread.logprobs.read(logits, sampled.token, *params.logprobs, logprobs))
     return enter(walk, state.fail(sampling::kNotANumber));

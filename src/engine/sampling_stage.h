@@ -3,7 +3,8 @@
 // For every sequence that samples, the target walks down the tree of its drafts: it samples at the
 // root with its own noise, goes on below the child that holds the token and ends where none does.
 // Each sample is the one of plain decoding at that position, whatever the tree holds (numerics 6);
-// what no walk reaches is never looked at.
+// what no walk reaches is never looked at. Or, where `rejects` says so, drafts are accepted by
+// rejection (speculative/rejection.h).
 #pragma once
 
 #include <memory>
@@ -49,7 +50,7 @@ class SamplingStage {
   // it can have at once.
   SamplingStage(const Kernels& host_kernels, ThreadPool& threads, int32_t vocab,
                 std::unique_ptr<DeviceSampler> device_sampler, int32_t device_rows,
-                bool wants_likeliest = false);
+                bool wants_likeliest = false, bool rejects = false);
   ~SamplingStage();
 
   // A step begins. Then what is wanted of its logits, in the order of the batch's rows.
@@ -83,7 +84,7 @@ class SamplingStage {
   ThreadPool& threads_;
   const Kernels& kernels_;  // the host's
   const size_t vocab_;
-  const bool wants_likeliest_;
+  const bool wants_likeliest_, rejects_;
   const std::unique_ptr<DeviceSampler> device_sampler_;  // or null
   const int64_t device_rows_;
   std::vector<std::unique_ptr<PerThread>> per_thread_;

@@ -53,6 +53,8 @@ class Sampler {
 
   // What sample_reference calls processed, of the last row; valid until the next.
   LogitRow& processed() { return row_; }
+  // A sample of the processed row with this noise. REQUIRES: some token is not excluded.
+  int32_t draw(const NoiseKey& key) const { return sample(key); }
 
  private:
   bool prepare(const SampleInput& input);

@@ -48,7 +48,7 @@ constexpr RefusedKey kRefused[] = {
     {"typical_acceptance_sampler_posterior_alpha", kLossy},
     {"posterior_threshold", kLossy},
     {"posterior_alpha", kLossy},
-    {"rejection_sample_method", kLossy},
+    {"rejection_sample_method", "it is called \"acceptance\", \"coupled\" or \"rejection\""},
     {"synthetic_acceptance_rates", kLossy},
     {"synthetic_acceptance_length", kLossy},
     {"draft_sample_method", "drafts are sampled with the target's own noise"},
@@ -231,6 +231,15 @@ void read_skip_layers(Reader& in, SpeculativeConfig& config) {
                kWhere, json::excerpt(*list));
 }
 
+void read_acceptance(Reader& in, SpeculativeConfig& config) {
+  std::string acceptance = "coupled";
+  in.text("acceptance", acceptance);
+  if (acceptance != "coupled" && acceptance != "rejection")
+    fail_usage("{}: \"acceptance\": expected coupled or rejection, found {}", kWhere,
+               json::quoted(acceptance));
+  config.rejection = acceptance == "rejection";
+}
+
 void read_of_method(Reader& in, SpeculativeConfig& config) {
   using enum DraftMethod;
   if (config.method == ngram) read_lookup(in, config);
@@ -278,6 +287,7 @@ SpeculativeConfig config_of(const json::Value& object) {
   in.integer("num_speculative_tokens", config.num_speculative_tokens, 1, kMaxDraftNodes);
   in.integer("disable_by_batch_size", config.disable_by_batch_size, 2, 1 << 20);
   in.boolean("adaptive", config.adaptive);
+  read_acceptance(in, config);
   read_of_method(in, config);
   in.refuse_others(config.method);
   if (config.num_speculative_tokens > 0 && !config.tree.empty() &&

@@ -43,6 +43,8 @@ struct SpeculativeConfig {
   // Of eagle and eagle3: nodes of a level that are expanded (1: a chain), levels of such a tree.
   int32_t eagle_topk = 1, eagle_depth = 5;
 
+  // Drafts are accepted by rejection (rejection.h) and not as the target's own samples.
+  bool rejection = false;
   // No drafts in a step that so many sequences or more decode in; 0: always.
   int32_t disable_by_batch_size = 0;
   // Drafts are as long as pays, by what was accepted and what steps cost so far.

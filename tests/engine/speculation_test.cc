@@ -217,6 +217,29 @@ TEST(Speculation, UnderTheBaselineDraftsShow) {
   EXPECT_NE(answers_of(model, options_of(), scripted(Script::trees, known(plain), 17)), plain);
 }
 
+// Acceptance by rejection: greedy answers stay, sampled ones depend on the drafts and on nothing
+// else, and the identity says so.
+TEST(Speculation, ByRejectionAnswersDependOnTheDrafts) {
+  Model model(tiny());
+  const auto plain = answers_of(model, options_of(), nullptr);
+  const KnownAnswers answers = known(plain);
+  ModelOptions options = tiny();
+  options.rejection = true;
+  Model rejecting(options);
+  EXPECT_EQ(rejecting.identity(), model.identity() + "/rejection");
+  Tally tally;
+  const auto first =
+      answers_of(rejecting, options_of(), scripted(Script::trees, answers, 8), &tally);
+  EXPECT_GT(tally.accepted, 0);
+  EXPECT_EQ(answers_of(rejecting, options_of(), scripted(Script::trees, answers, 8)), first);
+  EXPECT_NE(answers_of(rejecting, options_of(), scripted(Script::right, answers, 8)), first);
+  for (const Request& request : all_kinds()) {
+    if (request.params.is_greedy()) {
+      EXPECT_EQ(first.at(request.id), plain.at(request.id));
+    }
+  }
+}
+
 // As another model's, but one token's value vectors overflow.
 class Overflowing final : public TensorSource {
  public:

@@ -1,4 +1,5 @@
 """Speculation behind the server: answers are those of plain decoding, byte by byte; metrics say what was accepted."""
+import subprocess
 import sys
 import unittest
 
@@ -75,6 +76,17 @@ class Speculation(unittest.TestCase):
                 for _ in range(2):  # the second one's prompt is in the prefix cache
                     self.assertEqual(ask(served), answer)
                 self.assertGreater(served.metric("vllm:spec_decode_num_drafts_total"), 0)
+
+    def test_rejection_stands_in_the_identity_and_beside_nothing_that_computes_again(self):
+        rejecting = '{"method": "lookahead", "acceptance": "rejection"}'
+        served = Served(INVAR, "--speculative-config", rejecting)
+        self.addCleanup(served.stop)
+        ask(served)
+        self.assertIn("/rejection as m on", served.said())
+        for flags in (["--journal", "/nonexistent/journal"], ["--engine-process"], ["--receipt-key", "/nonexistent/key"], ["--lab"]):
+            refused = subprocess.run([INVAR, "serve", "--speculative-config", rejecting, *flags], capture_output=True, text=True, timeout=30)
+            self.assertNotEqual(refused.returncode, 0)
+            self.assertIn(f"{flags[0]} computes answers again", refused.stderr)
 
     def test_a_prediction_that_is_none_is_refused(self):
         served = Served(INVAR)

@@ -36,6 +36,9 @@ TEST(SpeculativeConfig, IsVllmsJson) {
       parse_speculative_config(R"({"method": "eagle3", "model": "d", "eagle_topk": 4})");
   EXPECT_EQ(eagle.method, DraftMethod::eagle3);
   EXPECT_EQ(eagle.eagle_topk, 4);
+  EXPECT_FALSE(eagle.rejection);
+  EXPECT_TRUE(
+      parse_speculative_config(R"({"method": "ngram", "acceptance": "rejection"})").rejection);
   EXPECT_EQ(parse_speculative_config(R"({"method": "swift", "skip_layers": [1, 3]})").skip_layers,
             (std::vector<int32_t>{1, 3}));
   EXPECT_FALSE(with_short_flags("", "", "", 0).is_on());
@@ -49,7 +52,8 @@ TEST(SpeculativeConfig, RefusalsSayWhatWasExpected) {
             "early_exit, swift, mtp, medusa, eagle, eagle3, found \"magic\"");
   EXPECT_EQ(refusal(R"({"method": "suffix", "prompt_lookup_min": 3})"),
             "speculative-config: the key \"prompt_lookup_min\" is not known for the method suffix; "
-            "known are adaptive, disable_by_batch_size, method, model, num_speculative_tokens, "
+            "known are acceptance, adaptive, disable_by_batch_size, method, model, "
+            "num_speculative_tokens, "
             "suffix_decoding_corpus_tokens, suffix_decoding_max_spec_factor");
   EXPECT_EQ(refusal(R"({"method": "ngram", "posterior_threshold": 0.09})"),
             "speculative-config: the key \"posterior_threshold\" is not supported: a draft is "
@@ -62,6 +66,8 @@ TEST(SpeculativeConfig, RefusalsSayWhatWasExpected) {
             "method draft_model");
   EXPECT_EQ(refusal(R"({"method": "mtp", "model": "x"})"),
             "speculative-config: the method mtp has no \"model\" of its own, found \"x\"");
+  EXPECT_EQ(refusal(R"({"method": "ngram", "acceptance": "typical"})"),
+            "speculative-config: \"acceptance\": expected coupled or rejection, found \"typical\"");
   EXPECT_NE(refusal(R"({"method": "swift", "skip_layers": [2, 1]})")
                 .find("\"skip_layers\": expected an ascending list of layers from 1 on, found"),
             std::string::npos);

@@ -1,0 +1,23 @@
+// Acceptance by rejection (Leviathan et al., 2023; Chen et al., 2023): drafts are tried one after
+// the other with coins of their own, and what is left of the target's distribution is sampled where
+// none is taken. Answers then follow the same distribution as without drafts, but which answer
+// comes depends on the drafts: it cannot be computed again from the request alone.
+//
+// A draft is taken as certain to the drafter, whatever that was (q = 1): it is accepted with its
+// probability p among what is left, and leaves p when it is not. Any drafter is right for that
+// which knows nothing of the coins: `accept` and `residual` of numerics 6, which only this reads,
+// while drafters sample with `draw`.
+#pragma once
+
+#include "sampling/sampler.h"
+#include "speculative/draft_tree.h"
+
+namespace invar {
+
+// The token after `node` of the tree (-1: the root; null: there are no drafts), after `sampler` has
+// processed the logits there. REQUIRES: some token is allowed; not greedy. Changes the processed
+// row.
+int32_t sample_by_rejection(Sampler& sampler, const SampleInput& input, const DraftTree* tree,
+                            int32_t node);
+
+}  // namespace invar

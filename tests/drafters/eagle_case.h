@@ -1,0 +1,261 @@
+// A made EAGLE drafter, and the published algorithm of its layer written for reading: one row after
+// the other, in doubles, from the tensors by their names.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/atomic_file.h"
+#include "drafters/eagle_weights.h"
+
+namespace invar {
+
+using Numbers = std::vector<double>;
+
+// A safetensors file of tensors of any type.
+class TensorsFile {
+ public:
+  void add(const std::string& name, const char* type, const std::string& shape,
+           const std::string& bytes) {
+    header_ += (header_.empty() ? "" : ",") + ("\"" + name + "\":{\"dtype\":\"" + type) +
+               "\",\"shape\":[" + shape + "],\"data_offsets\":[" + std::to_string(data_.size()) +
+               "," + std::to_string(data_.size() + bytes.size()) + "]}";
+    data_ += bytes;
+  }
+  void write(const std::string& path) const {
+    std::string header = "{" + header_ + "}";
+    header.append((8 - header.size() % 8) % 8, ' ');
+    const uint64_t size = header.size();
+    std::string all(reinterpret_cast<const char*>(&size), sizeof size);
+    write_file_atomically(path, all + header + data_);
+  }
+
+ private:
+  std::string header_, data_;
+};
+
+inline double rounded(double x) {
+  return bf16_to_f32(f32_to_bf16(static_cast<float>(x)));
+}
+
+// A made drafter of either kind: its tensors by their published names, each as doubles, and the
+// directory that holds them.
+struct Checkpoint {
+  EagleKind kind;
+  int d, heads = 4, kv_heads = 2, e = 16, ffn = 48, vocab = 512, draft_vocab;
+  int target_width;
+  std::map<std::string, Numbers> tensors;
+  std::vector<int64_t> offsets;  // d2t
+
+  Checkpoint(EagleKind kind, const DecoderSpec& target, const TargetTables& tables)
+      : kind(kind),
+        d(kind == EagleKind::eagle3 ? 40 : target.hidden),
+        vocab(target.vocab),
+        draft_vocab(kind == EagleKind::eagle3 ? 150 : target.vocab),
+        target_width(target.hidden) {
+    const bool is_3 = kind == EagleKind::eagle3;
+    const std::string at = is_3 ? "midlayer." : "layers.0.";
+    make("fc.weight", d, is_3 ? 3 * target_width : d + target_width);
+    const int inner = is_3 ? 2 * d : d;
+    make(at + "self_attn.q_proj.weight", heads * e, inner);
+    make(at + "self_attn.k_proj.weight", kv_heads * e, inner);
+    make(at + "self_attn.v_proj.weight", kv_heads * e, inner);
+    make(at + "self_attn.o_proj.weight", d, heads * e);
+    make(at + "mlp.gate_proj.weight", ffn, d);
+    make(at + "mlp.up_proj.weight", ffn, d);
+    make(at + "mlp.down_proj.weight", d, ffn);
+    make_norm(at + "post_attention_layernorm.weight");
+    if (is_3) {
+      make_norm(at + "input_layernorm.weight");
+      make_norm(at + "hidden_norm.weight");
+      make_norm("norm.weight");
+      make("embed_tokens.weight", vocab, d);
+      make("lm_head.weight", draft_vocab, d);
+      for (int i = 0; i < draft_vocab; ++i) offsets.push_back(2 * i + 1);  // ids 1, 4, 7, ...
+    } else {
+      make("fc.bias", d, 1);
+      Numbers& embedding = inherited["embed_tokens.weight"];
+      std::vector<float> row(static_cast<size_t>(d));
+      for (int token = 0; token < vocab; ++token) {
+        tables.embed(token, row.data());
+        embedding.insert(embedding.end(), row.begin(), row.end());
+      }
+      for (const bf16_t x : tables.head()) inherited["lm_head.weight"].push_back(bf16_to_f32(x));
+    }
+  }
+
+  const Numbers& operator[](const std::string& name) const {
+    const auto found = tensors.find(name);
+    return found != tensors.end() ? found->second : inherited.at(name);
+  }
+  int32_t target_id(int token) const {
+    return offsets.empty() ? token : static_cast<int32_t>(token + offsets[token]);
+  }
+  void write(const std::string& directory, const std::string& left_out = "") const {
+    std::filesystem::create_directories(directory);
+    TensorsFile file;
+    for (const auto& [name, values] : tensors) {
+      if (name == left_out) continue;
+      std::string bytes;
+      for (const double value : values) {
+        const bf16_t x = f32_to_bf16(static_cast<float>(value));
+        bytes.append(reinterpret_cast<const char*>(&x), sizeof x);
+      }
+      const int64_t rows = rows_of.at(name);
+      const int64_t columns = std::ssize(values) / rows;
+      file.add(name, "BF16",
+               columns == 1 ? std::to_string(rows)
+                            : std::to_string(rows) + "," + std::to_string(columns),
+               bytes);
+    }
+    if (!offsets.empty()) {
+      const size_t size = offsets.size() * sizeof(int64_t);
+      file.add("d2t", "I64", std::to_string(offsets.size()),
+               std::string(reinterpret_cast<const char*>(offsets.data()), size));
+      file.add("t2d", "BOOL", std::to_string(vocab), std::string(vocab, '\1'));
+    }
+    file.write(directory + "/model.safetensors");
+    const auto number = [](const char* key, int value) {
+      return std::string(", \"") + key + "\": " + std::to_string(value);
+    };
+    std::string config = "{\"architectures\": [\"LlamaForCausalLMEagle3\"], \"rms_norm_eps\": 1e-5";
+    config += number("hidden_size", d) + number("intermediate_size", ffn) +
+              number("num_attention_heads", heads) + number("num_key_value_heads", kv_heads) +
+              number("head_dim", e) + number("vocab_size", vocab) +
+              number("draft_vocab_size", draft_vocab) + number("target_hidden_size", target_width) +
+              number("max_position_embeddings", 2048) + number("num_hidden_layers", 1) +
+              ", \"eagle_config\": {\"use_aux_hidden_state\": true, "
+              "\"eagle_aux_hidden_state_layer_ids\": [1, 2, 4]}}";
+    write_file_atomically(directory + "/config.json", config);
+  }
+
+ private:
+  void make(const std::string& name, int rows, int columns) {
+    const double scale = columns == 1 ? 0.3 : 2.2 / std::sqrt(columns);
+    for (int i = 0; i < rows * columns; ++i)
+      tensors[name].push_back(
+          rounded((static_cast<double>(random_() % 2001) - 1000) / 1000 * scale));
+    rows_of[name] = rows;
+  }
+  void make_norm(const std::string& name) {
+    for (int i = 0; i < d; ++i)
+      tensors[name].push_back(rounded(0.6 + static_cast<double>(random_() % 100) / 100));
+    rows_of[name] = d;
+  }
+
+  std::mt19937 random_{5};
+  std::map<std::string, Numbers> inherited;  // of the target
+  std::map<std::string, int> rows_of;
+};
+
+// The published algorithm, one row after the other from the first, in doubles. What meets a matrix
+// is rounded to bf16, as the engine's products do.
+class Published {
+ public:
+  explicit Published(const Checkpoint& checkpoint)
+      : w_(checkpoint),
+        is_3_(checkpoint.kind == EagleKind::eagle3),
+        at_(is_3_ ? "midlayer." : "layers.0.") {}
+
+  // Logits by the draft's token after `path`: features[i] belongs to tokens[i], i = 0 .. n - 2.
+  Numbers logits(std::span<const int32_t> tokens, const std::vector<Numbers>& features,
+                 std::span<const int32_t> path) {
+    if (!std::ranges::equal(tokens, tokens_)) {
+      tokens_.assign(tokens.begin(), tokens.end());
+      keys_.clear();
+      values_.clear();
+      for (size_t i = 0; i + 1 < tokens.size(); ++i)
+        last_ = row(tokens[i + 1], is_3_ ? product("fc.weight", features[i], w_.d) : features[i]);
+    }
+    keys_.resize(tokens.size() - 1);  // without the path before
+    values_.resize(tokens.size() - 1);
+    Numbers out = last_;
+    for (const int32_t token : path) out = row(token, out);
+    return product("lm_head.weight", is_3_ ? norm(out, "norm.weight") : out, w_.draft_vocab);
+  }
+
+ private:
+  Numbers product(const std::string& name, const Numbers& x, int outputs) const {
+    const Numbers& w = w_[name];
+    Numbers y(outputs);
+    for (int n = 0; n < outputs; ++n)
+      for (size_t k = 0; k < x.size(); ++k) y[n] += w[n * x.size() + k] * rounded(x[k]);
+    return y;
+  }
+  Numbers norm(Numbers x, const std::string& name) const {
+    double sum = 0;
+    for (const double value : x) sum += value * value;
+    for (size_t i = 0; i < x.size(); ++i)
+      x[i] *= w_[name][i] / std::sqrt(sum / static_cast<double>(x.size()) + 1e-5);
+    return x;
+  }
+  void rotate(Numbers& x, int position) const {
+    for (size_t head = 0; head < x.size(); head += w_.e)
+      for (int i = 0; i < w_.e / 2; ++i) {
+        const double angle = position * std::pow(10000.0, -2.0 * i / w_.e);
+        const double a = x[head + i], b = x[head + i + w_.e / 2];
+        x[head + i] = a * std::cos(angle) - b * std::sin(angle);
+        x[head + i + w_.e / 2] = b * std::cos(angle) + a * std::sin(angle);
+      }
+  }
+  Numbers row(int32_t token, const Numbers& feature) {
+    const auto begin = w_["embed_tokens.weight"].begin() + int64_t{token} * w_.d;
+    const Numbers embedding(begin, begin + w_.d);
+    Numbers joined = is_3_ ? norm(embedding, at_ + "input_layernorm.weight") : embedding;
+    const Numbers second = is_3_ ? norm(feature, at_ + "hidden_norm.weight") : feature;
+    joined.insert(joined.end(), second.begin(), second.end());
+    Numbers residual = feature;
+    if (!is_3_) {
+      residual = product("fc.weight", joined, w_.d);
+      for (int i = 0; i < w_.d; ++i) residual[i] += w_["fc.bias"][i];
+      joined = residual;
+    }
+    const int position = static_cast<int>(keys_.size());
+    Numbers q = product(at_ + "self_attn.q_proj.weight", joined, w_.heads * w_.e);
+    keys_.push_back(product(at_ + "self_attn.k_proj.weight", joined, w_.kv_heads * w_.e));
+    values_.push_back(product(at_ + "self_attn.v_proj.weight", joined, w_.kv_heads * w_.e));
+    rotate(q, position);
+    rotate(keys_.back(), position);
+    add(residual, product(at_ + "self_attn.o_proj.weight", attention(q), w_.d));
+    const Numbers normed = norm(residual, at_ + "post_attention_layernorm.weight");
+    Numbers gate = product(at_ + "mlp.gate_proj.weight", normed, w_.ffn);
+    const Numbers up = product(at_ + "mlp.up_proj.weight", normed, w_.ffn);
+    for (int i = 0; i < w_.ffn; ++i) gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
+    add(residual, product(at_ + "mlp.down_proj.weight", gate, w_.d));
+    return residual;
+  }
+  Numbers attention(const Numbers& q) const {
+    Numbers out(q.size());
+    for (int h = 0; h < w_.heads; ++h) {
+      const int at = h / (w_.heads / w_.kv_heads) * w_.e;
+      Numbers weights;
+      double sum = 0;
+      for (const Numbers& key : keys_) {
+        double score = 0;
+        for (int e = 0; e < w_.e; ++e) score += q[h * w_.e + e] * key[at + e];
+        sum += weights.emplace_back(std::exp(score / std::sqrt(w_.e)));
+      }
+      for (size_t j = 0; j < keys_.size(); ++j)
+        for (int e = 0; e < w_.e; ++e) out[h * w_.e + e] += weights[j] / sum * values_[j][at + e];
+    }
+    return out;
+  }
+  static void add(Numbers& y, const Numbers& x) {
+    for (size_t i = 0; i < y.size(); ++i) y[i] += x[i];
+  }
+
+  const Checkpoint& w_;
+  const bool is_3_;
+  const std::string at_;
+  std::vector<int32_t> tokens_;         // whose rows are computed
+  std::vector<Numbers> keys_, values_;  // theirs, then the path's
+  Numbers last_;                        // the layer's output for the last of them
+};
+
+}  // namespace invar
