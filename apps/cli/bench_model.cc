@@ -23,6 +23,7 @@ struct BenchFlags {
   std::vector<int> prompts = {16, 32, 64, 128, 256, 512, 1024, 2048};
   int rounds = 3;
   int64_t limit_mib = 1536;
+  std::optional<bool> async_scheduling;
 };
 
 // One figure with what bounds it.
@@ -44,14 +45,16 @@ class Ignore final : public OutputSink {
 // Seconds of the whole, and of the steps after every prompt was computed.
 struct Seconds {
   double total = 0, decode = 0;
+  double idle = 0;  // of a device, between the steps that decode
   int decode_steps = 0;
 };
 
 // `sequences` prompts of `prompt` tokens, each answered with `answer` tokens, hashes off. `times`
 // (or null) gets the steps that decode, or without such steps all of them.
 Seconds run_requests(Model& model, int sequences, int prompt, int answer, int max_rows,
-                     OperationTimes* times = nullptr) {
+                     std::optional<bool> async_scheduling, OperationTimes* times = nullptr) {
   EngineOptions options;
+  options.async_scheduling = async_scheduling;
   options.scheduler.max_num_seqs = sequences;
   options.scheduler.max_num_batched_tokens = std::max(max_rows, sequences);
   options.scheduler.max_model_len = prompt + answer;
@@ -82,6 +85,7 @@ Seconds run_requests(Model& model, int sequences, int prompt, int answer, int ma
     if (engine.last_step().rows == sequences && engine.last_step().samples == sequences &&
         prompt > 1) {
       seconds.decode += step.seconds();
+      seconds.idle += engine.last_step().device_idle_seconds;
       ++seconds.decode_steps;
     }
   }
@@ -137,15 +141,15 @@ void print_profile(std::string_view title, const OperationTimes& times, const Se
 }
 
 // The operations of one prefill step and of the decode steps.
-void profile(Model& model, double peak, double bandwidth) {
+void profile(Model& model, const BenchFlags& flags, double peak, double bandwidth) {
   const DecoderSpec& spec = model.spec();
   OperationTimes times;
-  Seconds seconds = run_requests(model, 1, 512, 1, 512, &times);
+  Seconds seconds = run_requests(model, 1, 512, 1, 512, flags.async_scheduling, &times);
   print_profile("prefill 512", times, seconds, 1, spec, {512, 1, 512 * 513 / 2, 512}, peak,
                 bandwidth);
   for (const int batch : {1, 32}) {
     times = {};
-    seconds = run_requests(model, batch, 16, 128, 512, &times);
+    seconds = run_requests(model, batch, 16, 128, 512, flags.async_scheduling, &times);
     const double places = batch * (16 + 64.5);
     print_profile(fmt::format("decode, batch {}", batch), times, seconds, seconds.decode_steps,
                   spec, {double(batch), double(batch), places, places}, peak, bandwidth);
@@ -161,23 +165,26 @@ std::string peak_set(std::string_view set) {
 struct LongContext {
   static constexpr int kContext = 1024, kAnswer = 96, kPrompt = 8192;
   static constexpr int kBatches[] = {1, 32, 64};
-  std::map<int, std::vector<double>> decode;
+  std::map<int, std::vector<double>> decode, idle;  // idle: percent
   std::vector<double> prefill;
 
-  void measure(Model& model) {
+  void measure(Model& model, std::optional<bool> async) {
     for (const int batch : kBatches) {
       if (kContext + kAnswer > model.spec().max_positions) continue;
-      const Seconds seconds = run_requests(model, batch, kContext, kAnswer, 8192);
+      const Seconds seconds = run_requests(model, batch, kContext, kAnswer, 8192, async);
       decode[batch].push_back(batch * seconds.decode_steps / seconds.decode);
+      idle[batch].push_back(100 * seconds.idle / seconds.decode);
     }
     if (kPrompt < model.spec().max_positions)
-      prefill.push_back(kPrompt / run_requests(model, 1, kPrompt, 1, kPrompt).total);
+      prefill.push_back(kPrompt / run_requests(model, 1, kPrompt, 1, kPrompt, async).total);
   }
 
   void add_to(std::vector<Row>& rows) const {
-    for (const auto& [batch, rates] : decode)
-      rows.push_back(
-          {fmt::format("context {}, batch {}", kContext, batch), "tok/s", median(rates), 0});
+    for (const auto& [batch, rates] : decode) {
+      const std::string what = fmt::format("context {}, batch {}", kContext, batch);
+      rows.push_back({what, "tok/s", median(rates), 0});
+      rows.push_back({what + ", device idle", "%", median(idle.at(batch)), 0});
+    }
     if (!prefill.empty())
       rows.push_back({fmt::format("prefill {}", kPrompt), "tok/s", median(prefill), 0});
   }
@@ -199,20 +206,21 @@ std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double b
   std::vector<double> one, many, prefill, peaks;
   ProgressLine progress(!flags.model.json);
   LongContext long_context;
+  const std::optional<bool> async = flags.async_scheduling;
   for (int round = 0; round < flags.rounds; ++round) {
     progress.show_share("bench", round, flags.rounds, "rounds");
-    const Seconds single = run_requests(*model, 1, 16, 64, 512);
+    const Seconds single = run_requests(*model, 1, 16, 64, 512, async);
     one.push_back(single.decode_steps / single.decode);
-    many.push_back(32 * 128 / run_requests(*model, 32, 16, 128, 512).total);
+    many.push_back(32 * 128 / run_requests(*model, 32, 16, 128, 512, async).total);
     // Beside the prefill that it bounds: the clock changes with the load of the whole machine.
     peaks.push_back(
         on_gpu ? 0 : measure_product_peak(model->pool(), peak_set(model->instruction_set())));
-    prefill.push_back(512 / run_requests(*model, 1, 512, 1, 512).total);
-    if (on_gpu && on_tensor_cores) long_context.measure(*model);
+    prefill.push_back(512 / run_requests(*model, 1, 512, 1, 512, async).total);
+    if (on_gpu && on_tensor_cores) long_context.measure(*model, async);
   }
   progress.clear();
   const double peak = median(peaks);
-  if (flags.profile) profile(*model, peak, bandwidth);
+  if (flags.profile) profile(*model, flags, peak, bandwidth);
   const double tokens_1 = median(one), tokens_32 = median(many), tokens_512 = median(prefill);
   std::vector<Row> rows = {
       {"load", "s", load, 0},
@@ -283,13 +291,13 @@ int run_sweep(const BenchFlags& flags, ModelOptions options) {
   };
   for (const int batch : flags.batches)
     measure_row(fmt::format("decode, batch {}", batch), [&](Model& model) {
-      const Seconds seconds = run_requests(model, batch, 16, 24, 512);
+      const Seconds seconds = run_requests(model, batch, 16, 24, 512, flags.async_scheduling);
       return batch * seconds.decode_steps / seconds.decode;
     });
   for (const int length : flags.prompts) {
     if (length >= own.spec().max_positions) break;
     measure_row(fmt::format("prefill {}", length), [&](Model& model) {
-      return length / run_requests(model, 1, length, 1, length).total;
+      return length / run_requests(model, 1, length, 1, length, flags.async_scheduling).total;
     });
   }
   if (flags.model.json)
@@ -385,6 +393,8 @@ void add_bench_model(CLI::App& bench, Action& action) {
       ->delimiter(',');
   command->add_flag("--against-control", flags->against_control,
                     "Measure the baseline (--arith control) as well");
+  command->add_flag("--async-scheduling,!--no-async-scheduling", flags->async_scheduling,
+                    "Begin a step before the last one has ended");
   command->add_flag("--profile", flags->profile,
                     "Show the time of each operation and its share of the machine's limit");
   command->add_flag("--sweep", flags->sweep,

@@ -157,8 +157,11 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       .add_option("--kv-cache-memory", flags.kv_gib,
                   "Size of the KV cache in GiB; 0 uses the free memory")
       ->capture_default_str();
-  command.add_flag("--async-scheduling,!--no-async-scheduling", flags.options.async_scheduling,
-                   "Begin a step before the last one's tokens are sent (the default on a GPU)");
+  command.add_flag(
+      "--async-scheduling,!--no-async-scheduling", flags.options.async_scheduling,
+      "Begin a step before the last one has ended. Requests with structured output, penalties or "
+      "bad words are in every other step then. With drafts, ranks or pipeline stages, and by "
+      "default on a GPU, a step begins when the last one has ended, before its tokens are sent");
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching",
                    flags.options.prefix_caching,
                    "Share the cached blocks of common prefixes (default)");

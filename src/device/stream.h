@@ -16,6 +16,8 @@ class Event {
   virtual ~Event() = default;
   // Blocks the host until the work before the point is done; at once when nothing was recorded.
   virtual void wait() = 0;
+  // From the other event's point to this one's, both done, by the device's clock; 0 on a host.
+  virtual double seconds_since(const Event&) const { return 0; }
 };
 
 // Kernels and copies that were recorded once and are launched as a whole.

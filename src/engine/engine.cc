@@ -39,6 +39,7 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads,
     fail_usage("expected a max-model-len of at most {}, the model's last position, found {}",
                longest, s.max_model_len);
   if (s.max_model_len == 0) s.max_model_len = longest;
+  s.max_plans_in_flight = may_run_ahead() ? DeviceClock::kInFlight : 1;
   settle_step_rows(threads);
   const int blocks = sized_blocks();
   settle_context(blocks);
@@ -46,22 +47,41 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads,
   if (options_.prefix_caching) cache_ = std::make_unique<PrefixCache>(*pool_);
   scheduler_ = make_scheduler(s, *pool_, cache_.get());
   executor_ = make_executor(model, limits(blocks), threads);
-  std::unique_ptr<DeviceSampler> device_sampler;
-  if (!model.device().is_host())
-    device_sampler = std::make_unique<DeviceSampler>(
-        executor_->decoder().kernels.sample, executor_->decoder().execution,
-        limits(blocks).max_logit_rows, executor_->decoder().kernels.hash_logits);
-  sampling_ = std::make_unique<SamplingStage>(
-      model.host_kernels(), pool_of_threads_, model.spec().vocab, std::move(device_sampler),
-      limits(blocks).max_logit_rows, proposer_ && proposer_->wants_likeliest(),
-      model.options().rejection);
-  io_.take_logits = [this](int64_t first, std::span<const float> logits) {
-    sampling_->take_logits(first, logits, io_.non_finite);
-  };
+  make_steps(limits(blocks));
 }
 
 Engine::~Engine() {
-  if (is_begun_) executor_->decoder().execution.stream->wait();
+  if (in_flight() == 0) return;
+  try {
+    executor_->decoder().execution.stream->wait();
+  } catch (const Error&) {  // of a failed device, which whoever stepped has heard of
+  }
+}
+
+bool Engine::may_run_ahead() const {
+  return options_.async_scheduling.value_or(false) && !proposer_ && model_.ranks() == 1 &&
+         model_.options().layer_cuts.empty();
+}
+
+// Each has a sampler of its own. Tokens stay on the device where that pays, and where the next step
+// looks for them: on a host that runs ahead, too.
+void Engine::make_steps(const RunnerLimits& limits) {
+  const Decoder& decoder = executor_->decoder();
+  const bool on_device = !model_.device().is_host() || may_run_ahead();
+  if (!model_.device().is_host()) clock_.emplace(decoder.execution);
+  for (StepInFlight& step : steps_) {
+    std::unique_ptr<DeviceSampler> sampler;
+    if (on_device)
+      sampler = std::make_unique<DeviceSampler>(decoder.kernels.sample, decoder.execution,
+                                                limits.max_logit_rows, decoder.kernels.hash_logits);
+    step.sampling = std::make_unique<SamplingStage>(
+        model_.host_kernels(), pool_of_threads_, model_.spec().vocab, std::move(sampler),
+        limits.max_logit_rows, proposer_ && proposer_->wants_likeliest(),
+        model_.options().rejection);
+    step.io.take_logits = [&step](int64_t first, std::span<const float> logits) {
+      step.sampling->take_logits(first, logits, step.io.non_finite);
+    };
+  }
 }
 
 void Engine::add(Request request) {
@@ -90,46 +110,41 @@ void Engine::add(Request request) {
   request.params = checked(std::move(request.params), model_.spec().vocab);
 
   auto state =
-      std::make_unique<RequestState>(std::move(request), model_.spec().vocab, model_.spec().hidden);
+      std::make_shared<RequestState>(std::move(request), model_.spec().vocab, model_.spec().hidden);
   // Whoever wants something of every position computes every row.
   const bool shares = !state->request.params.prompt_logprobs && !state->request.pooled;
   const bool decodes = !state->request.pooled;
-  scheduler_->add({.id = state->request.id,
-                   .tokens = static_cast<int32_t>(size),
-                   .drafts = proposer_ && decodes ? proposer_->most_nodes() : 0,
-                   .prefix = shares ? &state->tokens : nullptr,
-                   .cache_salt = state->request.cache_salt,
-                   .priority = state->request.priority});
+  const bool may_run_ahead =
+      options_.scheduler.max_plans_in_flight > 1 && decodes && !state->samples_by_tokens();
+  scheduler_->add(
+      {.id = state->request.id,
+       .tokens = static_cast<int32_t>(size),
+       .drafts = proposer_ && decodes ? proposer_->most_nodes() : 0,
+       .ahead_until =
+           may_run_ahead ? static_cast<int32_t>(size) + state->request.params.max_tokens : 0,
+       .prefix = shares ? &state->tokens : nullptr,
+       .cache_salt = state->request.cache_salt,
+       .priority = state->request.priority});
   states_.emplace(state->request.id, std::move(state));
 }
 
 void Engine::abort(int64_t id) {
   if (in_emission_) silenced_.push_back(id);
   scheduler_->remove(id);
-  if (is_planned(id))
-    aborted_.push_back(id);  // the step that was begun still uses it
-  else
-    forget(id);
+  forget(id);
 }
 
-bool Engine::is_planned(int64_t id) const {
-  return is_begun_ && std::ranges::find(plan_.entries, id, &StepEntry::id) != plan_.entries.end();
-}
-
+// Steps in flight see that it is over.
 void Engine::forget(int64_t id) {
-  if (states_.erase(id) && proposer_) proposer_->forget(id);
-}
-
-void Engine::set_times(OperationTimes* times) {
-  io_.times = times;
-  sampling_->set_times(times);
+  const auto found = states_.find(id);
+  if (found == states_.end()) return;
+  found->second->is_over = true;
+  states_.erase(found);
+  if (proposer_) proposer_->forget(id);
 }
 
 void Engine::expect_no_work() {
-  if (is_begun_ && aborted_.size() == states_.size()) {  // nobody hears of its end
-    finish();
-    commit();
-  }
+  finish_discarded();
   if (has_work())
     fail_usage("expected no live request while weights change, found {}", states_.size());
 }

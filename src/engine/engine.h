@@ -1,18 +1,19 @@
 // The engine: requests in, tokens out, one step at a time. Ids only; it never sees a string.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
-#include "base/timer.h"
+#include "engine/device_clock.h"
 #include "engine/executor.h"
 #include "engine/outbox.h"
 #include "engine/request.h"
 #include "engine/request_state.h"
-#include "engine/sampling_stage.h"
+#include "engine/step_in_flight.h"
 #include "kv/block_pool.h"
 #include "kv/prefix_cache.h"
 #include "scheduler/scheduler.h"
@@ -35,8 +36,13 @@ struct EngineOptions {
   int sharers = 1;               // engines that divide what is free among them, this one included
   bool prefix_caching = true;    // requests that begin alike share blocks
   bool prompt_logprobs = false;  // whether requests may ask for them
-  // Begin a step before the sink is told of the last one, so that the device computes meanwhile. A
-  // new request waits for the step that was begun. Unset: where the device is not the host.
+  // Begin a step before the one in flight has ended, so that the device has work while the host
+  // commits, tells the sink and plans. Sampled tokens stay on the device; who ends with one has
+  // been computed a row too far, which is discarded. Requests whose samples depend on their tokens
+  // (structured output, penalties, bad words) sit out every other step. With a proposer, ranks or
+  // stages, or while a trace is recorded, a step is begun when the last one is committed, before
+  // the sink is told of it. So it is where this is unset and the device is not the host. A new
+  // request waits for the steps that were begun.
   std::optional<bool> async_scheduling;
   bool embeddings = false;  // whether requests may be pooled: room for a step's hidden states
 };
@@ -50,6 +56,10 @@ struct StepStats {
   int begun = 0;   // tokens of the prompts of requests that began in this step
   int cached = 0;  // tokens of requests that began in this step, taken from the prefix cache
   int free_blocks = 0;
+  int discarded = 0;  // rows computed for requests that were over by then
+  // Between the end of the device's work for the step before and the beginning of this one's; 0 on
+  // a host.
+  double device_idle_seconds = 0;
   StepWork work;
   // Of speculation: sequences that had drafts, nodes of their trees, tokens that were accepted, and
   // how many sequences accepted a token at level [i] below the root.
@@ -70,10 +80,11 @@ class Engine {
   // Throws UsageError, with one sentence, for a request that can never be answered.
   void add(Request request);
   // Ends a request without another word; unknown ids are ignored, since it may just have finished.
+  // Its id is free.
   void abort(int64_t id);
   // Plans, computes, samples and answers once. False when there was nothing to do.
   bool step(OutputSink& sink);
-  bool has_work() const { return !states_.empty(); }
+  bool has_work() const { return !states_.empty() || in_flight() > 0; }
 
   const StepStats& last_step() const { return stats_; }
   int max_model_len() const { return options_.scheduler.max_model_len; }
@@ -87,9 +98,12 @@ class Engine {
   Model& model() { return model_; }
   ThreadPool& threads() { return pool_of_threads_; }
   // Records every operation of the following steps; null stops it.
-  void set_trace(Trace* trace) { io_.trace = trace; }
+  void set_trace(Trace* trace) { trace_ = trace; }
   // Adds up the time of each operation of the following steps; null stops it.
-  void set_times(OperationTimes* times);
+  void set_times(OperationTimes* times) { times_ = times; }
+  // Throws UsageError while requests are live. Ends steps that were begun for requests which are
+  // over.
+  void expect_no_work();
   // Goes on with other weights of the same model: panels are written in place, blocks of the old
   // weights are forgotten. Throws UsageError while requests are live, since their blocks would be
   // of two models; Error as Model::reload does.
@@ -105,35 +119,36 @@ class Engine {
   // For prompts, in a step in which more sequences decode than it should have rows.
   static constexpr int kPromptRows = 32;
 
-  // A step (step.cc): from the plan to what the device is given; waiting for that, and the samples;
-  // what becomes of them; what the sink is told.
+  // A step. step.cc: from the plan to what the device is given; waiting for that, and the samples.
+  // step_results.cc: what becomes of them; what the sink is told.
   bool begin(OutputSink& sink);
-  void finish();
-  void commit();
+  void finish(StepInFlight& step);
+  void commit(StepInFlight& step);
   void emit(OutputSink& sink);
 
-  void start_admitted(OutputSink& sink);
-  void propose();
-  void build_batch();
-  void add_rows(size_t entry);
-  void add_drafts(DraftTree& tree);
-  void want_last_hidden();
-  void launch();
-  void begin_trace();
-  void keep_accepted();
-  void take_scores();
-  void take_walks();
-  void take_others();
-  bool pool_rows(RequestState& state, size_t entry);
-  bool has_failed(size_t entry) const;
-  bool is_aborted(int64_t id) const;
+  int in_flight() const { return static_cast<int>(begun_ - committed_); }
+  StepInFlight& nth(int64_t number) { return steps_[number % std::ssize(steps_)]; }
+  bool may_begin();
+  void finish_discarded();
+  void start_admitted(StepInFlight& step, OutputSink& sink);
+  void propose(StepInFlight& step);
+  void build_batch(StepInFlight& step);
+  void add_rows(StepInFlight& step, size_t entry);
+  void add_drafts(StepInFlight& step, DraftTree& tree);
+  void want_last_hidden(Batch& batch) const;
+  void launch(StepInFlight& step);
+  void begin_trace(const StepInFlight& step);
+  void run_with_host_logits(StepInFlight& step);
+  void keep_accepted(StepInFlight& step);
+  void take_scores(StepInFlight& step);
+  void take_walks(StepInFlight& step);
+  void take_others(StepInFlight& step);
+  bool pool_rows(const StepInFlight& step, size_t entry);
   void count_drafts(const SamplingStage::Walk& walk, int32_t accepted);
-  void count_step();
-  void show_hidden();
-  bool is_planned(int64_t id) const;
+  void count_step(const StepInFlight& step);
+  void show_hidden(StepInFlight& step);
   void forget(int64_t id);
 
-  void expect_no_work();
   RunnerLimits limits(int blocks) const;
   int64_t block_bytes() const;
   int64_t block_bytes_of(int rank) const;
@@ -141,6 +156,9 @@ class Engine {
   int64_t blocks_beside_a_step();
   void settle_context(int blocks);
   void settle_step_rows(ThreadPool* threads);
+  bool is_async() const { return options_.async_scheduling.value_or(!model_.device().is_host()); }
+  bool may_run_ahead() const;
+  void make_steps(const RunnerLimits& limits);
   int32_t budget() const;
   // That the proposer wants.
   std::span<const int32_t> aux_layers() const {
@@ -155,28 +173,28 @@ class Engine {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Proposer> proposer_;  // or null
-  std::unique_ptr<SamplingStage> sampling_;
-  std::unordered_map<int64_t, std::unique_ptr<RequestState>> states_;
+  std::optional<DeviceClock> clock_;
+  std::unordered_map<int64_t, std::shared_ptr<RequestState>> states_;
   // Beyond the pool's blocks: for side branches of draft trees, within a step.
   int32_t scratch_blocks_ = 0;
 
-  // Of the current step.
-  StepPlan plan_;
-  Batch batch_;
-  ForwardIo io_;
+  // Step n is steps_[n % 2]; in flight are those from committed_ to begun_.
+  std::array<StepInFlight, DeviceClock::kInFlight> steps_;
+  int64_t begun_ = 0, committed_ = 0;
+  Trace* trace_ = nullptr;
+  OperationTimes* times_ = nullptr;
+
+  // Of a step with drafts, which is in flight alone.
   std::vector<DraftRequest> draft_requests_;
-  std::vector<DraftTree> trees_;     // one for each of them
-  std::vector<DraftTree*> tree_of_;  // by entry; null: no drafts
-  std::vector<size_t> first_row_;    // by entry, of the batch
-  Placement placement_;              // of a batch with side branches
+  std::vector<DraftTree> trees_;  // one for each of them
+  Placement placement_;           // of a batch with side branches
   std::vector<BatchRow> tree_rows_;
   std::vector<SlotCopy> copies_;
+
+  // Of the last committed step.
   std::vector<StepResult> results_;
   StepStats stats_;
-  Timer step_timer_;
-  bool is_begun_ = false;         // the current step is planned and not yet committed
-  std::vector<int64_t> aborted_;  // of its requests
-  Outbox outbox_;                 // of the last committed step
+  Outbox outbox_;
   bool in_emission_ = false;
   std::vector<int64_t> silenced_;  // aborted during the emission
 };

@@ -15,11 +15,11 @@ void RequestState::reserve(int32_t max_model_len) {
       std::min(int64_t{max_model_len}, int64_t{prompt_size()} + request.params.max_tokens)));
 }
 
-SampleInput RequestState::sample_input() const {
+SampleInput RequestState::sample_input(int32_t position) const {
   return {.params = &request.params,
-          .position = static_cast<int32_t>(tokens.size()),
+          .position = position,
           .choice = request.choice,
-          .generated = answer_size(),
+          .generated = position - prompt_size(),
           .history = &history,
           .answer = std::span(tokens).subspan(request.prompt.size())};
 }

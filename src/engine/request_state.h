@@ -20,7 +20,10 @@ struct RequestState {
   TokenHistory history;         // for penalties: a function of the tokens
   ConstraintCursor constraint;  // likewise
   LogitsHash hash;
-  bool begun = false;  // a step has computed some of it
+  bool begun = false;    // a step has computed some of it
+  bool is_over = false;  // has ended or was aborted: steps in flight compute it in vain
+  // Which of the tokens that the step in flight samples is its next one.
+  int32_t sampled_at = -1;
   // Positions whose log-probability was given: after a preemption, not again.
   int32_t prompt_logprobs_done = 1;
   std::vector<float> pool;       // of a pooled request: the sum of its hidden states
@@ -35,8 +38,15 @@ struct RequestState {
 
   // Room for the answer, which only those take that no longer wait.
   void reserve(int32_t max_model_len);
-  // What the token after the last is sampled by, but for the logits and the mask.
-  SampleInput sample_input() const;
+  // Whether its next sample depends on more of the tokens before it than their number.
+  bool samples_by_tokens() const {
+    return request.constraint || request.params.has_penalties() ||
+           !request.params.bad_words.empty();
+  }
+  // What the token at `position` is sampled by, but for the logits and the mask.
+  SampleInput sample_input(int32_t position) const;
+  // The same of the token after the last.
+  SampleInput sample_input() const { return sample_input(static_cast<int32_t>(tokens.size())); }
   // The answer goes on with `token`; what the sink is told of it, without log-probabilities.
   // `digest`: of its logits, where the request wants them hashed.
   TokenOutput take(int32_t token, const Digest& digest);

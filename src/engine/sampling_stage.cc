@@ -9,11 +9,6 @@ namespace invar {
 
 namespace {
 
-// Whether the token after a draft depends on more of the drafts before it than their number.
-bool depends_on_tokens(const Request& request) {
-  return request.constraint || request.params.has_penalties() || !request.params.bad_words.empty();
-}
-
 // The walk has sampled `token`, of which the sink is told `output`.
 void enter(SamplingStage::Walk& walk, TokenOutput output) {
   const bool ends = output.finish != FinishReason::none;
@@ -70,14 +65,15 @@ void SamplingStage::add_score(RequestState& state, int32_t position) {
   scores_.push_back({.state = &state, .position = position, .logits = num_logits_++});
 }
 
-void SamplingStage::add_walk(RequestState& state, int32_t first_row, int32_t root_row,
-                             const DraftTree* tree) {
+void SamplingStage::add_walk(RequestState& state, int32_t position, int32_t first_row,
+                             int32_t root_row, const DraftTree* tree) {
   if (num_walks_ == walks_.size()) walks_.emplace_back();
   Walk& walk = walks_[num_walks_++];
   walk.state = &state;
   walk.first_row = first_row;
   walk.root_row = root_row;
-  walk.root_logits = num_logits_;
+  walk.root_logits = state.sampled_at = num_logits_;
+  walk.position = position;
   walk.tree = tree;
   walk.node = -1;
   walk.is_over = false;
@@ -91,7 +87,7 @@ bool SamplingStage::samples_on_device() {
   inputs_.resize(static_cast<size_t>(num_logits_));
   for (const Score& score : scores_) {
     SampleInput& input = inputs_[static_cast<size_t>(score.logits)];
-    input = score.state->sample_input();
+    input = score.state->sample_input(score.position);
     input.logprobs = score.state->request.params.prompt_logprobs;
     input.given = score.state->tokens[static_cast<size_t>(score.position)];
     if (!DeviceSampler::can(input)) return false;
@@ -99,13 +95,13 @@ bool SamplingStage::samples_on_device() {
   for (Walk& walk : walks()) {
     const Request& request = walk.state->request;
     SampleInput& root = inputs_[static_cast<size_t>(walk.root_logits)];
-    root = walk.state->sample_input();
+    root = walk.state->sample_input(walk.position);
     root.allowed = walk.state->constraint.allowed(request.params);
     root.logprobs = request.params.logprobs;
     root.wants_hash = request.hash_logits;
     if (!DeviceSampler::can(root)) return false;
     if (!walk.tree || walk.tree->empty()) continue;
-    if (depends_on_tokens(request)) return false;
+    if (walk.state->samples_by_tokens()) return false;
     for (size_t node = 0; node < walk.tree->size(); ++node) {
       const int32_t above = walk.root_logits + 1 + (*walk.tree)[node].parent;
       SampleInput& input = inputs_[static_cast<size_t>(walk.root_logits) + 1 + node];
@@ -125,7 +121,7 @@ void SamplingStage::finish_on_device(std::span<const bool> non_finite) {
   const std::span<const DeviceSampled> sampled = device_sampler_->finish(inputs_);
   for (Score& score : scores_) score.logprobs = sampled[static_cast<size_t>(score.logits)].logprobs;
   for (Walk& walk : walks())
-    while (!walk.is_over && !fails_for_numbers(walk, non_finite))
+    while (!walk.is_over && !walk.state->is_over && !fails_for_numbers(walk, non_finite))
       take(walk, sampled[static_cast<size_t>(walk.next_logits())]);
 }
 
@@ -146,7 +142,7 @@ void SamplingStage::take_logits(int64_t first, std::span<const float> logits,
   const int64_t end = first + static_cast<int64_t>(logits.size() / vocab_);
   open_.clear();
   for (Walk& walk : walks())
-    if (!walk.is_over && walk.next_logits() < end) open_.push_back(&walk);
+    if (!walk.is_over && !walk.state->is_over && walk.next_logits() < end) open_.push_back(&walk);
   const auto number = [](const Score& score) { return int64_t{score.logits}; };
   const auto from = std::ranges::lower_bound(scores_, first, {}, number);
   const std::span<Score> scores(from,

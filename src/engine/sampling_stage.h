@@ -29,6 +29,7 @@ class SamplingStage {
     int32_t first_row = 0;    // of the batch: the sequence's first in this step
     int32_t root_row = 0;     // the last known token's; the tree's rows follow
     int32_t root_logits = 0;  // its number among the rows with logits; those of the tree follow
+    int32_t position = 0;     // of the token that is sampled after the root
     const DraftTree* tree = nullptr;  // null: no drafts
     int32_t node = -1;                // sampled from last: of the tree, or -1, the root
     bool is_over = false;
@@ -56,13 +57,17 @@ class SamplingStage {
   // A step begins. Then what is wanted of its logits, in the order of the batch's rows.
   void begin();
   void add_score(RequestState& state, int32_t position);
-  void add_walk(RequestState& state, int32_t first_row, int32_t root_row, const DraftTree* tree);
+  void add_walk(RequestState& state, int32_t position, int32_t first_row, int32_t root_row,
+                const DraftTree* tree);
 
   // Whether the logits may stay on the device, where the sampler does all that is wanted of them.
   bool samples_on_device();
   // Then: puts the sampling from all logits of the step into the device's stream; and waits for it,
-  // the only wait of a step. `non_finite` as ForwardIo's, which is there afterwards.
+  // the only wait of a step, `non_finite` as ForwardIo's, which is there afterwards. Who is over by
+  // then is passed over.
   void start_on_device(const float* logits);
+  // In between: where the tokens lie on the device, by the number of their logits.
+  const int32_t* tokens_on_device() const { return device_sampler_->ids(); }
   void finish_on_device(std::span<const bool> non_finite);
   // Else: logits from number `first` on, as they come (ForwardIo::take_logits).
   void take_logits(int64_t first, std::span<const float> logits, std::span<const bool> non_finite);

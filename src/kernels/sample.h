@@ -58,6 +58,7 @@ struct SampleParams {
   const TokenBias* biases = nullptr;
   const TokenCount* counts = nullptr;
   SampledToken* tokens;     // [T]
+  int32_t* ids = nullptr;   // [T]: the same tokens, 0 where there is none, for the next step's rows
   TopToken* top = nullptr;  // [T][kMostTop], the most likely first; null when no row wants them
 };
 

@@ -9,7 +9,7 @@ namespace invar {
 
 // One position of one sequence, to be computed.
 struct BatchRow {
-  int32_t token = 0;
+  int32_t token = 0;     // or ~i: the i-th that the step before samples (ForwardIo::sampled)
   int32_t position = 0;  // absolute; its key and value go to this slot
   int32_t sequence = 0;  // index into Batch::sequences
   // Row of this batch that stands one position before this one in a draft tree, or -1: the slot

@@ -38,12 +38,27 @@ void ForwardPass::prepare() {
   for (const BatchRow& row : batch_.rows) positions = std::max(positions, row.position + 1);
   model_.rope.fill(positions, on);
   ws_.tables = ws_.table_builder.build(batch_, kv_.block_size(), on);
+  take_tokens();
   if (is_first_stage()) return;
   CHECK(io_.hidden.size() >= hidden_size(), "a later stage needs the hidden states");
   float* staged = on.device->is_host() ? hidden() : ws_.host_hidden.data();
   if (staged != io_.hidden.data())
     std::memcpy(staged, io_.hidden.data(), hidden_size() * sizeof(float));
   if (staged != hidden()) on.stream->upload(hidden(), staged, hidden_size() * sizeof(float));
+}
+
+// Of rows whose tokens only the device knows: those that stand together there in one copy.
+void ForwardPass::take_tokens() {
+  const std::vector<BatchRow>& rows = batch_.rows;
+  for (size_t t = 0, end = 0; t < rows.size(); t = end) {
+    end = t + 1;
+    if (rows[t].token >= 0) continue;
+    while (end < rows.size() && rows[end].token == rows[end - 1].token - 1) ++end;
+    CHECK(io_.sampled, "a row of a token that nobody has sampled");
+    const size_t bytes = (end - t) * sizeof(int32_t);
+    model_.execution.stream->copy_rows(ws_.tables.tokens + t, bytes, io_.sampled + ~rows[t].token,
+                                       bytes, bytes, 1);
+  }
 }
 
 void ForwardPass::launch() {
@@ -152,6 +167,7 @@ void ForwardPass::collect() {
   io_.device_logits = has_logits ? ws_.logits.data() : nullptr;
   if (rows_ == 0) return;
   if (!is_last_stage()) io_.hidden = to_host(ws_.hidden, ws_.host_hidden, rows_ * spec_.hidden);
+  std::swap(ws_.host_non_finite, ws_.last_non_finite);
   bool* failed = ws_.host_non_finite.data();
   stream.download(failed, ws_.non_finite.data(), rows_ * sizeof(bool));
   io_.non_finite = {failed, static_cast<size_t>(rows_)};

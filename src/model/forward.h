@@ -22,6 +22,8 @@ struct ForwardIo {
   Trace* trace = nullptr;           // records every operation when set
   OperationTimes* times = nullptr;  // adds up the time of each operation when set
   Tape* tape = nullptr;  // keeps what the backward needs when set; all rows want logits then
+  // Where the tokens of the step before lie on the device, for rows that name one of them.
+  const int32_t* sampled = nullptr;
   // Leave the logits on the device and do not wait for it: what the host is to read here is there
   // once the decoder's stream has been waited for.
   bool keep_logits = false;
@@ -39,6 +41,7 @@ struct ForwardIo {
   // memory).
   std::span<float> hidden;
   // Out: per row, whether a key or value was not finite or a logit is NaN; such a request fails.
+  // Lives a step longer than the others.
   std::span<const bool> non_finite;
 };
 

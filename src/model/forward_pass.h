@@ -21,6 +21,7 @@ class ForwardPass {
   void collect();
 
  private:
+  void take_tokens();
   void start();
   void join_tokens();
   void attention_block(int layer);

@@ -15,7 +15,7 @@ namespace invar {
 // tables and writes, and no copies, are the same as long as the tables fit into the memory that was
 // there.
 struct StepTables {
-  const int32_t* tokens = nullptr;       // [T]
+  int32_t* tokens = nullptr;             // [T]; < 0: see ForwardIo::sampled
   const int32_t* positions = nullptr;    // [T]
   const int32_t* logit_rows = nullptr;   // [logit rows]
   const int32_t* write_begin = nullptr;  // [T + 1]; see QkvParams

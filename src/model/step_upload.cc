@@ -6,25 +6,32 @@
 
 namespace invar {
 
-void StepUpload::begin(const Execution& on, size_t bytes) {
-  if (sent_) sent_->wait();  // the end of its step has waited already, as a rule
-  if (bytes > host_.size()) grow(*on.device, std::max(bytes, 2 * host_.size()));
-  used_ = 0;
-}
+namespace {
+constexpr const char* kWhat = "a step's row tables";
+}  // namespace
 
-void StepUpload::grow(Device& device, size_t bytes) {
-  const char* what = "a step's row tables";
-  host_ = {device, bytes, what};
-  if (!device.is_host()) mirror_ = {device, bytes, what};
-  device_begin_ = device.is_host() ? host_.data() : mirror_.data();
-  if (!sent_) sent_ = device.make_event();
+void StepUpload::begin(const Execution& on, size_t bytes) {
+  turn_ = 1 - turn_;
+  Source& source = sources_[turn_];
+  used_ = 0;
+  if (source.sent) source.sent->wait();
+  if (bytes > source.memory.size()) {
+    source.memory = {*on.device, std::max(bytes, 2 * source.memory.size()), kWhat};
+    if (!source.sent) source.sent = on.device->make_event();
+  }
+  if (!on.device->is_host() && source.memory.size() > mirror_.size()) {
+    if (mirror_.size() > 0) on.stream->wait();  // the last step still reads it
+    mirror_ = {*on.device, source.memory.size(), kWhat};
+  }
+  device_begin_ = on.device->is_host() ? source.memory.data() : mirror_.data();
 }
 
 void StepUpload::send(const Execution& on) {
-  CHECK(used_ <= host_.size(), "a step's arrays are larger than was said");
+  Source& source = sources_[turn_];
+  CHECK(used_ <= source.memory.size(), "a step's arrays are larger than was said");
   if (mirror_.size() == 0) return;
-  on.stream->upload(mirror_.data(), host_.data(), used_);
-  on.stream->record(*sent_);
+  on.stream->upload(mirror_.data(), source.memory.data(), used_);
+  on.stream->record(*source.sent);
 }
 
 }  // namespace invar

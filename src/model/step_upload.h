@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <span>
 
@@ -18,22 +19,23 @@ class StepUpload {
     return (count * sizeof(T) + kLine - 1) / kLine * kLine;
   }
 
-  // Forgets the arrays of the step before, once they have been read, and makes room for `bytes` in
-  // all. Allocates only when there was less.
+  // Forgets the arrays of the step before the last one, once they have been read, and makes room
+  // for `bytes` in all. Those of the last one may still be on their way. Allocates, and waits for
+  // the device, only when there was less.
   void begin(const Execution& on, size_t bytes);
 
   // The next array, for the host to fill before send().
   template <typename T>
   struct Array {
     std::span<T> host;
-    const T* device;
+    T* device;
   };
   template <typename T>
   Array<T> take(size_t count) {
-    std::byte* host = host_.data() + used_;
-    const std::byte* device = device_begin_ + used_;
+    std::byte* host = sources_[turn_].memory.data() + used_;
+    std::byte* device = device_begin_ + used_;
     used_ += bytes_of<T>(count);
-    return {{reinterpret_cast<T*>(host), count}, reinterpret_cast<const T*>(device)};
+    return {{reinterpret_cast<T*>(host), count}, reinterpret_cast<T*>(device)};
   }
   // The same with the elements of `values`; where they lie on the device.
   template <typename T>
@@ -48,12 +50,15 @@ class StepUpload {
 
  private:
   static constexpr size_t kLine = 64;
-  void grow(Device& device, size_t bytes);
+  struct Source {
+    PinnedArray<std::byte> memory;
+    std::unique_ptr<Event> sent;
+  };
 
-  PinnedArray<std::byte> host_;
+  std::array<Source, 2> sources_;  // of the steps in turn
+  size_t turn_ = 0;
   DeviceArray<std::byte> mirror_;  // none on a host: it reads what was written
-  const std::byte* device_begin_ = nullptr;
-  std::unique_ptr<Event> sent_;
+  std::byte* device_begin_ = nullptr;
   size_t used_ = 0;
 };
 

@@ -24,8 +24,13 @@ bool excludes(const SampleInput& in) {
 
 DeviceSampler::DeviceSampler(Operation<SampleParams> sample, const Execution& on, int max_rows,
                              Operation<HashLogitsParams> hash)
-    : sample_(sample), hash_(hash), on_(on), max_rows_(static_cast<size_t>(max_rows)) {
+    : sample_(sample),
+      hash_(hash),
+      on_(on),
+      max_rows_(static_cast<size_t>(max_rows)),
+      done_(on.device->make_event()) {
   tokens_ = {*on.device, max_rows_, kWhat};
+  ids_ = {*on.device, max_rows_, kWhat};
   top_ = {*on.device, max_rows_ * kMostTop, kWhat};
   digests_ = {*on.device, max_rows_ * kDigest, kWhat};
   host_tokens_ = {*on.device, max_rows_, kWhat};
@@ -53,10 +58,11 @@ void DeviceSampler::start(const float* logits, int64_t vocab, std::span<const Sa
   if (wants_top_)
     stream.download(host_top_.data(), top_.data(), rows.size() * kMostTop * sizeof(TopToken));
   if (!hashed_.empty()) hash(logits, vocab);
+  stream.record(*done_);
 }
 
 std::span<const DeviceSampled> DeviceSampler::finish(std::span<const SampleInput> rows) {
-  on_.stream->wait();
+  done_->wait();
   take(rows);
   return sampled_;
 }
@@ -136,6 +142,7 @@ SampleParams DeviceSampler::send(const float* logits, int64_t vocab) {
                             .biases = put(biases_),
                             .counts = put(counts_),
                             .tokens = tokens_.data(),
+                            .ids = ids_.data(),
                             .top = top_.data()};
   device_hashed_ = put(hashed_);
   on_.stream->upload(lists_.data(), host_lists_.data(), at);

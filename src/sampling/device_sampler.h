@@ -2,6 +2,7 @@
 // log-probabilities that LogprobReader gives and the hashes of PositionHasher.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -30,7 +31,11 @@ class DeviceSampler {
   // Puts the sampling of one token for each row of `logits`, [rows][vocab] on the device, into the
   // stream.
   void start(const float* logits, int64_t vocab, std::span<const SampleInput> rows);
-  // What it gave, of the same rows. Waits for everything in the stream. Valid until the next start.
+  // Where the tokens lie on the device then, in the order of the rows, 0 for none; until the next
+  // start.
+  const int32_t* ids() const { return ids_.data(); }
+  // What it gave, of the same rows. Waits for that, but not for what was put into the stream since.
+  // Valid until the next start.
   std::span<const DeviceSampled> finish(std::span<const SampleInput> rows);
   // Both.
   std::span<const DeviceSampled> sample(const float* logits, int64_t vocab,
@@ -50,6 +55,7 @@ class DeviceSampler {
   const Operation<HashLogitsParams> hash_;
   const Execution on_;
   const size_t max_rows_;
+  const std::unique_ptr<Event> done_;
 
   // Of the current call, as the device gets them.
   std::vector<SampledRow> rows_;
@@ -65,6 +71,7 @@ class DeviceSampler {
   const int32_t* device_hashed_ = nullptr;
 
   DeviceArray<SampledToken> tokens_;
+  DeviceArray<int32_t> ids_;
   DeviceArray<TopToken> top_;  // [rows][kMostTop]
   DeviceArray<uint8_t> digests_, chunks_;
   PinnedArray<SampledToken> host_tokens_;

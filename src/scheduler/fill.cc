@@ -15,9 +15,16 @@ int32_t scheduled_chunk(const ChunkSchedule& c, int32_t done) {
 }
 
 void Scheduler::add_decodes(StepPlan& plan, int32_t& left) {
+  bool may_run_ahead = true;
   for (size_t i = 0; i < running_.size() && left > 0; ++i) {
     Sequence& s = running(i);
-    if (!s.is_resident() || s.next_is_unknown() || s.in_prefill() || !make_room(plan, i)) continue;
+    if (!s.is_resident() || s.in_prefill()) continue;
+    if (s.next_is_unknown() && !(may_run_ahead && s.may_run_ahead())) continue;
+    if (!make_room(plan, i)) {
+      // Who is younger comes out of flight, so that blocks can be taken from it.
+      may_run_ahead = false;
+      continue;
+    }
     emit(plan, s, 1);
     --left;
   }

@@ -42,6 +42,8 @@ Scheduler::Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixCac
 
 void Scheduler::add(const SequenceSpec& spec) {
   CHECK(spec.tokens >= 1 && spec.drafts >= 0, "a sequence without tokens");
+  CHECK(spec.ahead_until <= options_.max_model_len && (spec.ahead_until == 0 || spec.drafts == 0),
+        "a sequence that runs ahead has an end and no drafts");
   if (spec.tokens > options_.max_model_len)
     fail_usage("the prompt has {} tokens but the model takes at most {}", spec.tokens,
                options_.max_model_len);
@@ -54,6 +56,7 @@ void Scheduler::add(const SequenceSpec& spec) {
                           .planned = 0,
                           .prefill_end = 0,
                           .drafts = 0,
+                          .ahead_until = 0,
                           .in_flight = 0,
                           .entry = 0,
                           .overtakers = 0,
@@ -73,6 +76,7 @@ void Scheduler::add(const SequenceSpec& spec) {
   s.known = spec.tokens;
   s.planned = s.prefill_end = s.in_flight = s.overtakers = 0;
   s.drafts = spec.drafts;
+  s.ahead_until = spec.ahead_until;
   s.prefix = spec.prefix;
   s.cache_salt = spec.cache_salt;
   insert_waiting(s);
@@ -89,7 +93,9 @@ void Scheduler::remove(int64_t id) {
 
 void Scheduler::set_drafts(int64_t id, int32_t drafts) {
   const auto found = index_of_.find(id);
-  if (found != index_of_.end()) sequences_[found->second].drafts = drafts;
+  if (found == index_of_.end()) return;
+  CHECK(sequences_[found->second].ahead_until == 0, "drafts of a sequence that runs ahead");
+  sequences_[found->second].drafts = drafts;
 }
 
 void Scheduler::plan(int32_t budget, StepPlan& plan) {
@@ -124,10 +130,11 @@ void Scheduler::commit(const StepPlan& plan, std::span<const StepResult> results
           "a sampling entry gives one token and at most its drafts, any other none");
     if (r.new_tokens > 0) {
       s.known += r.new_tokens;
-      s.planned = s.known - 1;
+      s.planned += r.new_tokens - 1;
       CHECK(s.known <= options_.max_model_len, "a sequence longer than the model allows");
       if (e.drafts > 0 && !reserves_whole_sequences()) s.table.truncate(s.planned);
-      if (r.finished || e.start < s.prefill_end) remember(s);
+      // Not the slot of a row that has run ahead: what is in it may not be finite.
+      if (r.finished || e.start < s.prefill_end) remember(s, s.known - 1);
     }
     if (r.finished) {
       drop(s);
@@ -190,20 +197,20 @@ void Scheduler::preempt(StepPlan& plan, Sequence& s) {
   CHECK(s.state == State::running && s.in_flight == 0, "preemption of a sequence in flight");
   promised_ -= owed_blocks(s);
   --num_running_;
-  remember(s);
+  remember(s, s.planned);
   s.table.clear();
   s.planned = 0;
   insert_waiting(s);
   plan.preempted.push_back(s.id);
 }
 
-void Scheduler::remember(Sequence& s) {
-  if (cache_ && s.prefix)
-    cache_->insert(std::span(*s.prefix).first(s.planned), s.cache_salt, s.table);
+void Scheduler::remember(Sequence& s, int32_t slots) {
+  if (cache_ && s.prefix) cache_->insert(std::span(*s.prefix).first(slots), s.cache_salt, s.table);
 }
 
 bool Scheduler::make_room(StepPlan& plan, size_t index) {
   Sequence& s = running(index);
+  if (s.is_ahead()) return s.table.grow(s.planned + 1);
   const int32_t owed = owed_blocks(s);
   while (!s.table.grow(s.planned + 1)) {
     bool younger_in_flight = victim_end_ < running_.size();
@@ -213,8 +220,8 @@ bool Scheduler::make_room(StepPlan& plan, size_t index) {
     }
     if (victim_end_ > index + 1) {
       preempt(plan, running(--victim_end_));
-    } else if (younger_in_flight) {
-      return false;  // one of them will give its blocks back
+    } else if (younger_in_flight || s.in_flight > 0) {
+      return false;  // a plan that is committed gives blocks back, or makes it known who can
     } else {
       preempt(plan, s);
       return false;
@@ -237,7 +244,7 @@ void Scheduler::emit(StepPlan& plan, Sequence& s, int32_t rows) {
   StepEntry& e = plan.entries[s.entry];
   e.rows += rows;
   s.planned += rows;
-  e.samples = s.planned == s.known;
+  e.samples = s.planned >= s.known;
   if (in_prefill) promised_ += owed_blocks(s);
 }
 

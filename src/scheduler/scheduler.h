@@ -3,7 +3,9 @@
 //
 // A sequence is a number of known tokens. Its rows up to the last known token are *prefill* (a
 // prompt, or everything so far after a preemption); then each step computes one row, the *decode*
-// row, which gives the next token. Policies differ only in `fill`.
+// row, which gives the next token. A decode row may run *ahead*: it is planned while the plan that
+// samples its token is uncommitted. Where the sequence turns out to end with that token, the row is
+// computed in vain and its result is ignored. Policies differ only in `fill`.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +46,9 @@ struct SequenceSpec {
   int64_t id = 0;
   int32_t tokens = 0;  // known: the prompt
   int32_t drafts = 0;  // draft rows wanted with each decode row
+  // The most tokens that it may come to, where the row of a token may be planned while a plan in
+  // flight still samples that token; 0: it sits out until the token is known. Not with drafts.
+  int32_t ahead_until = 0;
   // The known tokens themselves, kept current by the caller while the sequence lives; null: neither
   // takes blocks from the prefix cache nor leaves any there.
   const std::vector<int32_t>* prefix = nullptr;
@@ -97,9 +102,10 @@ class Scheduler {
     int32_t priority = 0;     // of one that waits; then
     int64_t arrival = 0;      // the order of add
     int32_t known = 0;        // tokens
-    int32_t planned = 0;      // slots that the plans so far compute
+    int32_t planned = 0;      // slots that the plans so far compute; known + 1 at most
     int32_t prefill_end = 0;  // tokens known when it was admitted
     int32_t drafts = 0;
+    int32_t ahead_until = 0;
     int32_t in_flight = 0;  // uncommitted plans that compute it
     int32_t entry = 0;      // of the last plan that computes it
     int32_t overtakers =
@@ -111,7 +117,11 @@ class Scheduler {
 
     bool is_resident() const { return state == State::running; }
     bool in_prefill() const { return planned < prefill_end; }
-    bool next_is_unknown() const { return planned == known; }
+    // Its next row is of a token that a plan in flight samples.
+    bool is_ahead() const { return planned == known; }
+    // Whether that row may be planned: the token is not the last one in any case.
+    bool may_run_ahead() const { return is_ahead() && planned + 1 < ahead_until; }
+    bool next_is_unknown() const { return planned >= known; }
   };
 
   // Adds entries to an empty plan: at most `budget` rows in all.
@@ -159,7 +169,7 @@ class Scheduler {
   void preempt(StepPlan& plan, Sequence& s);
   // Makes room for one more slot of resident `index`: takes blocks from the youngest sequences
   // after it that no uncommitted plan computes, then from itself when it is the last. Returns
-  // whether it may be planned.
+  // whether it may be planned. A row that runs ahead takes only what is free.
   bool make_room(StepPlan& plan, size_t index);
   // As many of `rows` more rows as there are blocks for.
   int32_t rows_with_blocks(const Sequence& s, int32_t rows) const;
@@ -168,8 +178,8 @@ class Scheduler {
   int32_t chunk(int32_t begin, int32_t end, int32_t budget, int32_t left) const;
   // Adds rows to the sequence's entry, or such an entry; the blocks exist.
   void emit(StepPlan& plan, Sequence& s, int32_t rows);
-  // Leaves the full blocks of what is computed in the prefix cache.
-  void remember(Sequence& s);
+  // Leaves the full blocks of its first slots, which are computed, in the prefix cache.
+  void remember(Sequence& s, int32_t slots);
   // Blocks that a resident prompt has yet to take.
   int32_t owed_blocks(const Sequence& s) const;
   void insert_waiting(Sequence& s);

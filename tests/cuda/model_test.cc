@@ -140,8 +140,8 @@ TEST_F(ModelOnGpu, DraftTrees) {
   }
 }
 
-// The engine sizes its blocks by what the GPU has left, and answers: with hashes the host samples,
-// without them the GPU.
+// The engine sizes its blocks by what the GPU has left, and answers, with two steps in flight and
+// step by step. A step waits once, or not at all where it was done already.
 TEST_F(ModelOnGpu, EngineAnswers) {
   struct Answer final : OutputSink {
     void on_token(const TokenOutput& output) override {
@@ -151,9 +151,10 @@ TEST_F(ModelOnGpu, EngineAnswers) {
     std::vector<int32_t> tokens;
     Digest hash{};
   };
-  const auto answer = [](const ModelOptions& options, bool with_hash, uint64_t seed) {
+  const auto answer = [](const ModelOptions& options, bool with_hash, uint64_t seed,
+                         bool async = true) {
     Model model(options);
-    Engine engine(model, {});
+    Engine engine(model, {.async_scheduling = async});
     EXPECT_GE(engine.num_blocks(), 1);
     Request request{
         .id = 1, .prompt = random_tokens(70, model.spec().vocab, 3), .hash_logits = with_hash};
@@ -165,7 +166,7 @@ TEST_F(ModelOnGpu, EngineAnswers) {
       const int64_t before = model.device().waits();
       if (!engine.step(sink)) return sink;
       if (!model.device().is_host()) {
-        EXPECT_EQ(model.device().waits() - before, 1) << "waits of a step";
+        EXPECT_LE(model.device().waits() - before, 1) << "waits of a step";
       }
     }
   };
@@ -174,6 +175,8 @@ TEST_F(ModelOnGpu, EngineAnswers) {
     const Answer hashed = answer(on_gpu(made(arithmetic)), true, 1);
     EXPECT_EQ(hashed.hash, expected.hash) << arithmetic;
     EXPECT_EQ(hashed.tokens, expected.tokens) << arithmetic;
+    const Answer in_turn = answer(on_gpu(made(arithmetic)), true, 1, false);
+    EXPECT_EQ(in_turn.hash, expected.hash) << arithmetic;
     EXPECT_EQ(answer(on_gpu(made(arithmetic)), false, 1).tokens, expected.tokens) << arithmetic;
     EXPECT_NE(answer(on_gpu(made(arithmetic)), false, 2).tokens, expected.tokens) << arithmetic;
   }

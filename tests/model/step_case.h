@@ -27,7 +27,8 @@ class StepCase {
         kv_(device, spec_.layers, kSequences * kBlocksEach, kBlockSize, spec_.kv_heads,
             spec_.head_dim, kernels.cache),
         workspace_(decoder_, kRows, kRows, 1),
-        sampler_(kernels.sample, decoder_.execution, kRows) {}
+        sampler_(kernels.sample, decoder_.execution, kRows),
+        other_sampler_(kernels.sample, decoder_.execution, kRows) {}
 
   // Rows for `count` further positions of every sequence; the last of each wants logits.
   Batch batch(int count, uint32_t seed) {
@@ -62,6 +63,44 @@ class StepCase {
     for (const Sampled& sampled : sampler_.sample(io.device_logits, spec_.vocab, inputs(batch)))
       tokens.push_back(sampled.token);
     return tokens;
+  }
+
+  // The tokens of `steps` steps, a prompt's and then a row of each sequence at a time. Each is put
+  // into the stream before the one before is waited for, so that only the device knows its tokens.
+  // `shift`: how many sequences further a row looks for its token; 0 is right.
+  std::vector<int32_t> tokens_in_flight(int steps, int shift = 0) {
+    StepGraphs graphs;
+    DeviceSampler* const samplers[] = {&sampler_, &other_sampler_};
+    std::vector<SampleInput> inputs_of[2];
+    std::vector<int32_t> tokens;
+    const auto finish = [&](int step) {
+      for (const Sampled& sampled : samplers[step % 2]->finish(inputs_of[step % 2]))
+        tokens.push_back(sampled.token);
+    };
+    for (int step = 0; step < steps; ++step) {
+      Batch next = batch(step == 0 ? 20 : 1, 1);
+      for (BatchRow& row : next.rows)
+        if (step > 0) row.token = ~((row.sequence + shift) % kSequences);
+      ForwardIo io{.sampled = samplers[(step + 1) % 2]->ids(), .keep_logits = true};
+      forward(decoder_, next, kv_, workspace_, solo_group(), io, &graphs);
+      inputs_of[step % 2] = inputs(next);
+      samplers[step % 2]->start(io.device_logits, spec_.vocab, inputs_of[step % 2]);
+      if (step > 0) finish(step - 1);
+    }
+    finish(steps - 1);
+    return tokens;
+  }
+  // The same by steps that are waited for.
+  std::vector<int32_t> tokens_in_turn(int steps) {
+    std::vector<int32_t> all, last;
+    for (int step = 0; step < steps; ++step) {
+      Batch next = batch(step == 0 ? 20 : 1, 1);
+      for (BatchRow& row : next.rows)
+        if (step > 0) row.token = last[static_cast<size_t>(row.sequence)];
+      last = tokens(next);
+      all.insert(all.end(), last.begin(), last.end());
+    }
+    return all;
   }
 
   void prepare(const Batch& batch) {
@@ -114,7 +153,7 @@ class StepCase {
   Decoder decoder_;
   KvStorage kv_;
   Workspace workspace_;
-  DeviceSampler sampler_;
+  DeviceSampler sampler_, other_sampler_;
   SamplingParams params_{.temperature = 0.8, .seed = 7};
   int done_ = 0;
 };

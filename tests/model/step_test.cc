@@ -37,6 +37,22 @@ TEST_P(StepTest, WaitsOnceAndHasTheTokens) {
   }
 }
 
+TEST_P(StepTest, TwoInFlightGiveTheTokensOfTwoInTurn) {
+  const auto wanted = expected_.tokens_in_turn(6);
+  const int64_t before = device_->waits();
+  EXPECT_EQ(found_.tokens_in_flight(6), wanted);
+  EXPECT_LE(device_->waits() - before, 2 * 6);
+  // The control: another sequence's tokens.
+  StepCase other(*device_, deferred_kernels(GetParam()), nullptr);
+  EXPECT_NE(other.tokens_in_flight(6, 1), wanted);
+}
+
+// On a host a step is over when it is begun, and must leave what the one before has to say.
+TEST_P(StepTest, TwoInFlightOnAHostToo) {
+  StepCase in_flight(*host_, select_kernels(GetParam(), "auto"), &pool_);
+  EXPECT_EQ(in_flight.tokens_in_flight(10), expected_.tokens_in_turn(10));
+}
+
 TEST_P(StepTest, WaitsAreCounted) {
   const DeviceArray<float> array(*device_, 1, "a test");
   const int64_t before = device_->waits();

@@ -62,6 +62,8 @@ class Simulation {
   int accepted_drafts() const { return accepted_drafts_; }
   int cached_slots() const { return cached_slots_; }
   int overtakings() const { return overtakings_; }
+  int ahead() const { return ahead_; }
+  int in_vain() const { return in_vain_; }
 
  private:
   using Key = uint64_t;
@@ -71,16 +73,24 @@ class Simulation {
     std::vector<Key> keys;      // of the tokens
     int planned = 0, last = 0;  // last: tokens when it ends
     int drafts = 0;
+    int ahead_until = 0;
     int in_flight = 0;
     bool resident = false;
     bool uses_cache = false;
 
     int known() const { return static_cast<int>(tokens.size()); }
-    void push(int32_t token) {
+    Key key_of(int32_t token) const {
       const Key before = keys.empty() ? Key{uses_cache} : keys.back();
-      tokens.push_back(token);
-      keys.push_back((before ^ token) * 0x9E3779B97F4A7C15 + 1);
+      return (before ^ token) * 0x9E3779B97F4A7C15 + 1;
     }
+    void push(int32_t token) {
+      keys.push_back(key_of(token));
+      tokens.push_back(token);
+    }
+    // The token that a plan in flight samples, once a row of it was planned.
+    int32_t foreseen = -1;
+    void foresee(int32_t token) { foreseen = token; }
+    Key next_key() const { return key_of(foreseen); }
   };
 
   void add() {
@@ -89,6 +99,9 @@ class Simulation {
     auto r = std::make_unique<Request>();
     r->last = std::min<int>(options_.max_model_len, known + 1 + random_() % 40);
     r->drafts = may_draft_ ? random_() % 5 : 0;
+    // It ends when it comes to that, or before: `last` is what nobody foresees.
+    if (r->drafts == 0 && random_() % 2)
+      r->ahead_until = std::min<int>(options_.max_model_len, r->last + random_() % 20);
     r->uses_cache = random_() % 4;
     // Prompts begin alike and differ from some slot on.
     const int alike = random_() % (known + 1);
@@ -97,6 +110,7 @@ class Simulation {
     scheduler_->add({.id = next_id_,
                      .tokens = known,
                      .drafts = r->drafts,
+                     .ahead_until = r->ahead_until,
                      .prefix = r->uses_cache ? &r->tokens : nullptr,
                      .cache_salt = r->uses_cache ? "salt" : ""});
     live_[next_id_++] = std::move(r);
@@ -151,20 +165,30 @@ class Simulation {
       EXPECT_TRUE(r.resident);
       EXPECT_EQ(e.start, r.planned);
       EXPECT_GE(e.rows, 1);
-      EXPECT_LE(e.start + e.rows, r.known()) << "a token that nobody knows";
-      EXPECT_EQ(e.samples, e.start + e.rows == r.known());
+      const bool is_ahead = e.start == r.known();
+      if (is_ahead) {
+        EXPECT_EQ(e.rows, 1);
+        EXPECT_GT(r.in_flight, 0) << "a token that nobody samples";
+        EXPECT_LT(r.known() + 1, r.ahead_until) << "a row behind the end";
+        ++ahead_;
+      } else {
+        EXPECT_LE(e.start + e.rows, r.known()) << "a token that nobody knows";
+      }
+      EXPECT_EQ(e.samples, e.start + e.rows >= r.known());
       EXPECT_LE(e.drafts, e.samples ? r.drafts : 0);
       EXPECT_LE(r.known() + e.drafts, options_.max_model_len);
       const int slots = pool_->block_size(), end = e.start + e.rows + e.drafts;
       EXPECT_GE(std::ssize(scheduler_->blocks(e.sequence)) * slots, end);
       for (int i = 0; i < e.start; ++i) EXPECT_EQ(at(e, i), r.keys[i]) << "slot " << i;
-      for (int i = e.start; i < end; ++i) at(e, i) = i < r.known() ? r.keys[i] : Key{1};
+      if (is_ahead) r.foresee(random_() % 2 ? 7 : 8);
+      for (int i = e.start; i < end; ++i)
+        at(e, i) = i < r.known() ? r.keys[i] : is_ahead ? r.next_key() : Key{1};
       for (int p = e.start / slots; p <= (end - 1) / slots; ++p) {
         const int32_t block = scheduler_->blocks(e.sequence)[p];
         EXPECT_TRUE(written.insert(block).second) << "two sequences write one block";
         EXPECT_EQ(pool_->references(block), 1) << "a block that others read is written";
       }
-      in_flight_chunks_ += r.in_flight > 0;
+      in_flight_chunks_ += r.in_flight > 0 && !is_ahead;
       r.planned += e.rows;
       ++r.in_flight;
     }
@@ -201,8 +225,9 @@ class Simulation {
     std::vector<std::unique_ptr<Request>> over;  // their tokens live until the commit
     for (const StepEntry& e : plan.entries) {
       const auto it = live_.find(e.id);
-      if (it == live_.end()) {  // removed meanwhile
+      if (it == live_.end()) {  // removed meanwhile, or it ended with the token of this row
         results.push_back({.new_tokens = int32_t{e.samples}});
+        ++in_vain_;
         continue;
       }
       Request& r = *it->second;
@@ -217,10 +242,10 @@ class Simulation {
         result.new_tokens = std::min(result.new_tokens, r.last - r.known());
         accepted_drafts_ += result.new_tokens - 1;
         for (int i = 0; i < result.new_tokens; ++i) {
-          r.push(random_() % 2 ? 7 : 8);
+          r.push(r.foreseen >= 0 ? std::exchange(r.foreseen, -1) : random_() % 2 ? 7 : 8);
           if (i < result.new_tokens - 1) at(e, r.known() - 1) = r.keys.back();
         }
-        r.planned = r.known() - 1;
+        r.planned += result.new_tokens - 1;
         result.finished = r.known() == r.last;
       }
       if (result.finished) {
@@ -268,13 +293,14 @@ class Simulation {
   int64_t overtaken_ = -1;  // the oldest that waited when one was last admitted
   int overtakers_ = 0;      // blocks of those who overtook it
   int preemptions_ = 0, in_flight_chunks_ = 0, accepted_drafts_ = 0, cached_slots_ = 0,
-      overtakings_ = 0;
+      overtakings_ = 0, ahead_ = 0, in_vain_ = 0;
 };
 
 class EveryPolicy : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EveryPolicy, KeepsItsPromisesUnderRandomLoad) {
-  int preemptions = 0, in_flight_chunks = 0, accepted_drafts = 0, cached_slots = 0, overtakings = 0;
+  int preemptions = 0, in_flight_chunks = 0, accepted_drafts = 0, cached_slots = 0, overtakings = 0,
+      ahead = 0, in_vain = 0;
   for (uint32_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(seed);
     Simulation simulation(GetParam(), seed);
@@ -285,6 +311,8 @@ TEST_P(EveryPolicy, KeepsItsPromisesUnderRandomLoad) {
     accepted_drafts += simulation.accepted_drafts();
     cached_slots += simulation.cached_slots();
     overtakings += simulation.overtakings();
+    ahead += simulation.ahead();
+    in_vain += simulation.in_vain();
   }
   // What the loads have provoked.
   const std::string& policy = GetParam();
@@ -293,6 +321,8 @@ TEST_P(EveryPolicy, KeepsItsPromisesUnderRandomLoad) {
   EXPECT_EQ(in_flight_chunks > 50, !computes_whole_prompts(policy)) << in_flight_chunks;
   EXPECT_GT(accepted_drafts, 100);
   EXPECT_GT(cached_slots, 5000);
+  EXPECT_GT(ahead, 1000);
+  EXPECT_GT(in_vain, 50);
   EXPECT_EQ(overtakings > 100, !computes_whole_prompts(policy)) << overtakings;
 }
 

@@ -69,8 +69,12 @@ class DeferredStream final : public Stream {
   }
 
   void work() {
+    while (!queue_.empty()) work_once();
+  }
+  void work_once() {
     const ScopedFlushToZero flush;
-    for (; !queue_.empty(); queue_.pop_front()) queue_.front()();
+    queue_.front()();
+    queue_.pop_front();
   }
   Device& device() { return device_; }
 
@@ -90,7 +94,7 @@ class DeferredEvent final : public Event {
   void wait() override {
     if (!stream || is_done) return;
     stream->device().note_wait();
-    stream->work();
+    while (!is_done) stream->work_once();
   }
 
   DeferredStream* stream = nullptr;

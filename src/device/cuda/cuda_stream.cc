@@ -31,7 +31,7 @@ class CudaGraph final : public Graph {
 
 CudaEvent::CudaEvent(Device& device, int ordinal) : device_(device), ordinal_(ordinal) {
   make_current(ordinal_);
-  cuda_check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event");
+  cuda_check(cudaEventCreate(&event_), "making an event");
 }
 
 CudaEvent::~CudaEvent() {
@@ -46,6 +46,14 @@ void CudaEvent::wait() {
   if (status != cudaErrorNotReady) cuda_check(status, "computing");
   device_.note_wait();
   cuda_check(cudaEventSynchronize(event_), "computing");
+}
+
+double CudaEvent::seconds_since(const Event& earlier) const {
+  float milliseconds = 0;
+  cuda_check(
+      cudaEventElapsedTime(&milliseconds, static_cast<const CudaEvent&>(earlier).event_, event_),
+      "comparing the times of events");
+  return milliseconds * 1e-3;
 }
 
 CudaStream::CudaStream(Device& device, int ordinal) : device_(device), ordinal_(ordinal) {

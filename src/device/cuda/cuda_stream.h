@@ -12,6 +12,7 @@ class CudaEvent final : public Event {
   CudaEvent(Device& device, int ordinal);
   ~CudaEvent() override;
   void wait() override;
+  double seconds_since(const Event& earlier) const override;
 
  private:
   friend class CudaStream;

@@ -141,7 +141,10 @@ __global__ __cluster_dims__(kBlocks, 1, 1)
     sampled.logprob = (row.raw(token) - max) - log_sum;
     sampled.rank = static_cast<int>(row.count_before(token)) + 1;
   }
-  if (row.is_first()) p.tokens[t] = sampled;
+  if (row.is_first()) {
+    p.tokens[t] = sampled;
+    if (p.ids) p.ids[t] = token < 0 ? 0 : token;
+  }
   row.sync();  // a block's shared memory is there until all have read it
 }
 

@@ -114,6 +114,7 @@ void sample(const SampleParams& p, const Execution& on) {
       sampled.token = kSampledNotANumber;
     else if (of.given < 0)
       sampled.token = sample_row(p, of, logits);
+    if (p.ids) p.ids[t] = std::max(0, sampled.token);
     if (sampled.token >= 0 && of.top >= 0)
       add_logprobs(of, logits, sampled, of.top > 0 ? p.top + t * kMostTop : nullptr);
   }

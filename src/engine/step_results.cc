@@ -1,0 +1,180 @@
+// The end of a step: what becomes of its samples, and what the sink is told.
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "engine/engine.h"
+
+namespace invar {
+
+namespace {
+
+constexpr const char* kHiddenNotFinite = "a hidden state of the text was not finite";
+
+bool has_failed(const StepInFlight& step, size_t entry) {
+  const auto rows =
+      step.io.non_finite.subspan(step.first_row[entry], step.plan.entries[entry].rows);
+  return std::ranges::find(rows, true) != rows.end();
+}
+
+}  // namespace
+
+// What was computed for requests that are over goes nowhere.
+void Engine::commit(StepInFlight& step) {
+  results_.assign(step.plan.entries.size(), StepResult{});
+  stats_ = {.rows = static_cast<int>(step.batch.rows.size()), .work = work_of(step.plan)};
+  outbox_.clear();
+  take_scores(step);
+  take_walks(step);
+  take_others(step);
+  scheduler_->commit(step.plan, results_);
+  ++committed_;
+  count_step(step);
+  for (size_t i = 0; i < results_.size(); ++i)
+    if (results_[i].finished) forget(step.plan.entries[i].id);
+  show_hidden(step);
+  step.states.clear();
+}
+
+// A sink that aborts a request hears nothing more of it.
+void Engine::emit(OutputSink& sink) {
+  silenced_.clear();
+  in_emission_ = true;
+  const auto hears = [&](int64_t id) {
+    return std::ranges::find(silenced_, id) == silenced_.end();
+  };
+  for (const PromptOutput& output : outbox_.prompts)
+    if (hears(output.request)) sink.on_prompt(output);
+  for (const TokenOutput& output : outbox_.tokens)
+    if (hears(output.request)) sink.on_token(output);
+  for (const PooledOutput& output : outbox_.pooled)
+    if (hears(output.request)) sink.on_pooled(output);
+  in_emission_ = false;
+}
+
+// Log-probabilities of prompts.
+void Engine::take_scores(StepInFlight& step) {
+  for (SamplingStage::Score& score : step.sampling->scores()) {
+    const size_t entry = step.batch.rows[step.batch.logit_rows[score.logits]].sequence;
+    if (score.state->is_over || has_failed(step, entry)) continue;
+    score.state->prompt_logprobs_done = score.position + 1;
+    outbox_.prompts.push_back({score.state->request.id, score.position, std::move(score.logprobs)});
+  }
+}
+
+void Engine::take_walks(StepInFlight& step) {
+  for (SamplingStage::Walk& walk : step.sampling->walks()) {
+    if (walk.state->is_over) continue;
+    CHECK(walk.is_over && !walk.outputs.empty(), "a walk without its end");
+    StepResult& result = results_[step.batch.rows[walk.root_row].sequence];
+    result.new_tokens =
+        static_cast<int32_t>(std::ranges::count(walk.outputs, nullptr, &TokenOutput::error));
+    result.finished = walk.outputs.back().finish != FinishReason::none;
+    stats_.samples += result.new_tokens;
+    count_drafts(walk, result.new_tokens - 1);
+    for (TokenOutput& output : walk.outputs) outbox_.tokens.push_back(std::move(output));
+  }
+}
+
+void Engine::count_drafts(const SamplingStage::Walk& walk, int32_t accepted) {
+  if (!walk.tree || walk.tree->empty()) return;
+  accepted = std::max(accepted, 0);
+  const int32_t nodes = static_cast<int32_t>(walk.tree->size());
+  ++stats_.drafts;
+  stats_.draft_tokens += nodes;
+  stats_.accepted_tokens += accepted;
+  if (std::ssize(stats_.accepted_at) < accepted) stats_.accepted_at.resize(accepted);
+  for (int32_t level = 0; level < accepted; ++level) ++stats_.accepted_at[level];
+  const int64_t id = walk.state->request.id;
+  if (!walk.likeliest.empty()) proposer_->observe_likeliest(id, walk.likeliest);
+  proposer_->observe(id, nodes, accepted);
+}
+
+// Of what does not sample: chunks that have failed, and pooled requests.
+void Engine::take_others(StepInFlight& step) {
+  for (size_t i = 0; i < step.plan.entries.size(); ++i) {
+    const StepEntry& entry = step.plan.entries[i];
+    RequestState& state = *step.states[i];
+    if (state.is_over) continue;
+    if (entry.samples && !state.request.pooled) continue;  // its walk said so
+    if (has_failed(step, i)) {
+      outbox_.tokens.push_back(state.fail(SamplingStage::kNotFinite));
+      results_[i].finished = true;
+    } else if (state.request.pooled) {
+      results_[i].finished = pool_rows(step, i);
+    }
+  }
+}
+
+// Adds the hidden states of an entry's rows; whether the request is over.
+bool Engine::pool_rows(const StepInFlight& step, size_t index) {
+  const StepEntry& entry = step.plan.entries[index];
+  const Batch& batch = step.batch;
+  RequestState& state = *step.states[index];
+  const size_t width = state.pool.size();
+  for (int32_t r = std::max(0, state.pooled_positions - entry.start); r < entry.rows; ++r) {
+    const size_t row = (batch.aux_layers.size() - 1) * batch.rows.size() + step.first_row[index] +
+                       static_cast<size_t>(r);
+    const float* hidden = step.io.aux_hidden.data() + row * width;
+    for (size_t d = 0; d < width; ++d) state.pool[d] += hidden[d];
+    state.pooled_positions = entry.start + r + 1;
+  }
+  if (!entry.samples) return false;
+  bool finite = true;
+  for (float& value : state.pool) {
+    value /= static_cast<float>(state.prompt_size());
+    finite &= std::isfinite(value);
+  }
+  if (finite)
+    outbox_.pooled.push_back({state.request.id, std::move(state.pool)});
+  else
+    outbox_.tokens.push_back(state.fail(kHiddenNotFinite));
+  return true;
+}
+
+// To a proposer that drafts from them, the hidden states of what was kept, but of what has ended.
+void Engine::show_hidden(StepInFlight& step) {
+  const std::span<const int32_t> layers = aux_layers();
+  if (layers.empty()) return;
+  std::vector<std::vector<int32_t>> rows(step.plan.entries.size());
+  for (size_t i = 0; i < rows.size(); ++i)
+    for (int32_t r = 0; r < step.plan.entries[i].rows; ++r)
+      rows[i].push_back(static_cast<int32_t>(step.first_row[i]) + r);
+  for (const SamplingStage::Walk& walk : step.sampling->walks()) {
+    std::vector<int32_t>& kept = rows[step.batch.rows[walk.root_row].sequence];
+    const auto behind_root = kept.end() - kept.begin();
+    for (int32_t node = walk.node; node >= 0; node = (*walk.tree)[node].parent)
+      kept.insert(kept.begin() + behind_root, walk.root_row + 1 + node);
+  }
+  std::vector<KeptRows> all;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const RequestState& state = *step.states[i];
+    if (state.is_over || state.request.pooled) continue;
+    all.push_back({.id = state.request.id,
+                   .tokens = state.tokens,
+                   .position = step.plan.entries[i].start,
+                   .rows = rows[i]});
+  }
+  const size_t values = layers.size() * step.batch.rows.size() * model_.spec().hidden;
+  proposer_->take_hidden(all, step.io.aux_hidden.first(values), std::ssize(step.batch.rows));
+}
+
+void Engine::count_step(const StepInFlight& step) {
+  const StepPlan& plan = step.plan;
+  for (size_t i = 0; i < plan.entries.size(); ++i) {
+    const StepEntry& entry = plan.entries[i];
+    RequestState& state = *step.states[i];
+    if (state.is_over) stats_.discarded += entry.rows;
+    if (std::ranges::find(plan.admitted, entry.id) == plan.admitted.end()) continue;
+    if (std::exchange(state.begun, true)) continue;  // it was preempted: counted once
+    stats_.cached += entry.start;
+    stats_.begun += state.prompt_size();
+  }
+  stats_.running = scheduler_->num_running();
+  stats_.waiting = scheduler_->num_waiting();
+  stats_.preempted = static_cast<int>(plan.preempted.size());
+  stats_.free_blocks = pool_->free_blocks();
+  if (clock_) stats_.device_idle_seconds = clock_->idle_seconds_before(step.number);
+}
+
+}  // namespace invar
