@@ -160,8 +160,9 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   command.add_flag(
       "--async-scheduling,!--no-async-scheduling", flags.options.async_scheduling,
       "Begin a step before the last one has ended. Requests with structured output, penalties or "
-      "bad words are in every other step then. With drafts, ranks or pipeline stages, and by "
-      "default on a GPU, a step begins when the last one has ended, before its tokens are sent");
+      "bad words are in every other step then. Default: on with a GPU, as long as there is no such "
+      "request. With drafts, ranks or pipeline stages a step begins when the last one has ended, "
+      "before its tokens are sent");
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching",
                    flags.options.prefix_caching,
                    "Share the cached blocks of common prefixes (default)");

@@ -59,8 +59,7 @@ Engine::~Engine() {
 }
 
 bool Engine::may_run_ahead() const {
-  return options_.async_scheduling.value_or(false) && !proposer_ && model_.ranks() == 1 &&
-         model_.options().layer_cuts.empty();
+  return is_async() && !proposer_ && model_.ranks() == 1 && model_.options().layer_cuts.empty();
 }
 
 // Each has a sampler of its own. Tokens stay on the device where that pays, and where the next step
@@ -125,6 +124,7 @@ void Engine::add(Request request) {
        .prefix = shares ? &state->tokens : nullptr,
        .cache_salt = state->request.cache_salt,
        .priority = state->request.priority});
+  live_by_tokens_ += state->samples_by_tokens() ? 1 : 0;
   states_.emplace(state->request.id, std::move(state));
 }
 
@@ -139,6 +139,7 @@ void Engine::forget(int64_t id) {
   const auto found = states_.find(id);
   if (found == states_.end()) return;
   found->second->is_over = true;
+  live_by_tokens_ -= found->second->samples_by_tokens() ? 1 : 0;
   states_.erase(found);
   if (proposer_) proposer_->forget(id);
 }

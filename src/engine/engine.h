@@ -38,11 +38,11 @@ struct EngineOptions {
   bool prompt_logprobs = false;  // whether requests may ask for them
   // Begin a step before the one in flight has ended, so that the device has work while the host
   // commits, tells the sink and plans. Sampled tokens stay on the device; who ends with one has
-  // been computed a row too far, which is discarded. Requests whose samples depend on their tokens
-  // (structured output, penalties, bad words) sit out every other step. With a proposer, ranks or
-  // stages, or while a trace is recorded, a step is begun when the last one is committed, before
-  // the sink is told of it. So it is where this is unset and the device is not the host. A new
-  // request waits for the steps that were begun.
+  // been computed a row too far, which is discarded. A new request waits for the steps that were
+  // begun. Requests whose samples depend on their tokens (structured output, penalties, bad words)
+  // sit out every other step. Unset: on where the device is not the host, as long as no such
+  // request is live. With a proposer, ranks or stages, or while a trace is recorded, a step is
+  // begun when the last one is committed, before the sink is told of it.
   std::optional<bool> async_scheduling;
   bool embeddings = false;  // whether requests may be pooled: room for a step's hidden states
 };
@@ -175,6 +175,7 @@ class Engine {
   std::unique_ptr<Proposer> proposer_;  // or null
   std::optional<DeviceClock> clock_;
   std::unordered_map<int64_t, std::shared_ptr<RequestState>> states_;
+  int live_by_tokens_ = 0;  // of them, those whose samples depend on their tokens
   // Beyond the pool's blocks: for side branches of draft trees, within a step.
   int32_t scratch_blocks_ = 0;
 

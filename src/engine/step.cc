@@ -37,11 +37,13 @@ bool Engine::begin(OutputSink& sink) {
   return true;
 }
 
-// Behind another one only if the device has all of that one.
+// Behind another one only if the device has all of that one, and nobody would have to sit out, if
+// nobody asked for that.
 bool Engine::may_begin() {
   if (in_flight() == 0) return true;
+  const bool may_leave_out = options_.async_scheduling.value_or(false);
   return in_flight() < options_.scheduler.max_plans_in_flight && !trace_ &&
-         nth(begun_ - 1).is_on_device();
+         (may_leave_out || live_by_tokens_ == 0) && nth(begun_ - 1).is_on_device();
 }
 
 // Steps in which nobody is left, and of which nobody hears.
