@@ -81,8 +81,7 @@ void EagleWeights::read_config(const std::string& directory, int32_t target_laye
   if (kind == EagleKind::eagle3) inputs = feature_layers(reader, files.config, target_layers);
   for (const int32_t layer : inputs) aux_layers.push_back(layer - 1);
   std::ranges::sort(aux_layers);
-  const auto [end, last] = std::ranges::unique(aux_layers);
-  aux_layers.erase(end, last);
+  aux_layers.erase(std::unique(aux_layers.begin(), aux_layers.end()), aux_layers.end());
   for (const int32_t layer : inputs)
     features.push_back(
         static_cast<int32_t>(std::ranges::find(aux_layers, layer - 1) - aux_layers.begin()));
