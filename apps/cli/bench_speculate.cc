@@ -120,8 +120,9 @@ std::vector<SpeculateRow> run_task(const Task& task, int batch, Model& model,
     std::vector<Measured> of_round(arms.size());
     for (int group = 0; group < groups; ++group) {
       Task part = task;
-      std::ranges::rotate(part.prompts,
-                          part.prompts.begin() + group * batch % std::ssize(part.prompts));
+      std::rotate(part.prompts.begin(),
+                  part.prompts.begin() + group * batch % std::ssize(part.prompts),
+                  part.prompts.end());
       const auto requests = requests_of(part, model, tokenizer, batch, flags);
       for (size_t a = 0; a < arms.size(); ++a)
         of_round[a].add(arms[a]->run(requests, arms[0]->answers()));
