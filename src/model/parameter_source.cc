@@ -8,8 +8,17 @@ namespace invar {
 
 ParameterSource::ParameterSource(const ParameterLayout& layout, const bf16_t* weights) {
   for (const ParameterLayout::Slot& slot : layout.slots())
-    entries_[slot.tensor.name] = {{DType::bf16, slot.tensor.shape}, weights + slot.offset};
+    add(slot.tensor.name, slot.tensor.shape, weights + slot.offset);
   for (const auto& [name, entry] : entries_) names_.push_back(name);
+}
+
+ParameterSource::ParameterSource(std::span<const Tensor> tensors, const bf16_t* weights) {
+  for (const Tensor& tensor : tensors) add(tensor.name, tensor.shape, weights + tensor.offset);
+  for (const auto& [name, entry] : entries_) names_.push_back(name);
+}
+
+void ParameterSource::add(const std::string& name, std::vector<int64_t> shape, const bf16_t* data) {
+  entries_[name] = {{DType::bf16, std::move(shape)}, data};
 }
 
 const ParameterSource::Entry& ParameterSource::find(std::string_view name) const {

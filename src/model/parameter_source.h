@@ -1,8 +1,9 @@
-// The parameters of a decoder in one array of bf16 as a source of tensors: what a trainer loads
-// into its weights and writes to its checkpoints.
+// Parameters in one array of bf16 as a source of tensors: what a trainer loads into its weights and
+// writes to its checkpoints.
 #pragma once
 
 #include <map>
+#include <span>
 
 #include "model/parameters.h"
 #include "weights/tensor_source.h"
@@ -13,6 +14,13 @@ class ParameterSource : public TensorSource {
  public:
   // `weights` has the layout's order and must stay where it is.
   ParameterSource(const ParameterLayout& layout, const bf16_t* weights);
+  // The same of tensors that are no decoder's.
+  struct Tensor {
+    std::string name;
+    std::vector<int64_t> shape;
+    int64_t offset;  // in `weights`
+  };
+  ParameterSource(std::span<const Tensor> tensors, const bf16_t* weights);
 
   const std::vector<std::string>& names() const override { return names_; }
   bool has(std::string_view name) const override { return entries_.contains(name); }
@@ -26,6 +34,7 @@ class ParameterSource : public TensorSource {
     TensorInfo info;
     const bf16_t* data;
   };
+  void add(const std::string& name, std::vector<int64_t> shape, const bf16_t* data);
   const Entry& find(std::string_view name) const;
 
   std::map<std::string, Entry, std::less<>> entries_;

@@ -138,32 +138,47 @@ int32_t id_of_special(const Tokenizer& tokenizer, const char* name) {
   return *id;
 }
 
-void write_model(const std::string& directory, const Trainer& trainer, const TokenizerTexts& texts,
-                 ThreadPool& pool) {
+void replace_directory(const std::string& directory,
+                       const std::function<void(const std::string&)>& write_files) {
   const fs::path partial = directory + kPartial;
   remove_directory(partial);
-  write_model_files(partial, trainer, texts, pool);
+  write_files(partial.string());
   remove_directory(directory);
   rename_directory(partial, directory);
+}
+
+void write_model(const std::string& directory, const Trainer& trainer, const TokenizerTexts& texts,
+                 ThreadPool& pool) {
+  replace_directory(directory, [&](const std::string& partial) {
+    write_model_files(partial, trainer, texts, pool);
+  });
+}
+
+void save_checkpoint(const std::string& directory, const RunState& state,
+                     const std::function<void(const std::string&)>& write_files, ThreadPool& pool) {
+  const int64_t step = state.training.step;
+  const fs::path whole = fs::path(directory) / fmt::format("{}{:06}", kStep, step);
+  if (fs::exists(whole)) return;  // the same bits
+  const fs::path partial = whole.string() + kPartial;
+  remove_directory(partial);
+  write_files(partial.string());
+  write_checkpoint((partial / "state").string(), StateSource(state.training), pool);
+  const json::Value training =
+      json::Object{{"step", step}, {"data", data_json(state.data)}, {"recipe", state.recipe}};
+  write_file_atomically((partial / "training.json").string(), json::dump(training, 2) + "\n");
+  rename_directory(partial, whole);
+  for (const fs::path& old : checkpoints_in(directory))
+    if (old != whole) remove_directory(old);
 }
 
 void save_checkpoint(const std::string& directory, const Trainer& trainer,
                      const RowPacker::State& data, const json::Value& recipe,
                      const TokenizerTexts& texts, ThreadPool& pool) {
-  const fs::path whole = fs::path(directory) / fmt::format("{}{:06}", kStep, trainer.steps_done());
-  if (fs::exists(whole)) return;  // the same bits
-  const fs::path partial = whole.string() + kPartial;
-  remove_directory(partial);
-  write_model_files(partial, trainer, texts, pool);
-  TrainingState state;
-  trainer.copy_state(state);
-  write_checkpoint((partial / "state").string(), StateSource(state), pool);
-  const json::Value training =
-      json::Object{{"step", state.step}, {"data", data_json(data)}, {"recipe", recipe}};
-  write_file_atomically((partial / "training.json").string(), json::dump(training, 2) + "\n");
-  rename_directory(partial, whole);
-  for (const fs::path& old : checkpoints_in(directory))
-    if (old != whole) remove_directory(old);
+  RunState state{.data = data, .recipe = recipe};
+  trainer.copy_state(state.training);
+  save_checkpoint(
+      directory, state,
+      [&](const std::string& partial) { write_model_files(partial, trainer, texts, pool); }, pool);
 }
 
 std::optional<RunState> load_checkpoint(const std::string& directory, const json::Value& recipe,

@@ -3,6 +3,7 @@
 // name until it is whole.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -27,12 +28,20 @@ TokenizerTexts read_tokenizer_texts(const std::string& directory);
 // The id of a token that training needs, such as <|im_end|>. Throws Error when there is none.
 int32_t id_of_special(const Tokenizer& tokenizer, const char* name);
 
-// A model directory: configuration, weights and tokenizer. What stands there is replaced at the
-// end; when anything fails it is still there.
+// Fills a new directory, which takes the place of `directory` at the end; when anything fails, what
+// stood there still does.
+void replace_directory(const std::string& directory,
+                       const std::function<void(const std::string& directory)>& write_files);
+// A model directory: configuration, weights and tokenizer.
 void write_model(const std::string& directory, const Trainer& trainer, const TokenizerTexts& texts,
                  ThreadPool& pool);
 
-// Writes step-NNNNNN of the trainer's step and then removes older ones.
+// Writes step-NNNNNN of the state's step and then removes older ones. `write_files` fills an empty
+// directory with what stands beside the state: a model directory.
+void save_checkpoint(const std::string& directory, const RunState& state,
+                     const std::function<void(const std::string& directory)>& write_files,
+                     ThreadPool& pool);
+// The same of a trainer of models.
 void save_checkpoint(const std::string& directory, const Trainer& trainer,
                      const RowPacker::State& data, const json::Value& recipe,
                      const TokenizerTexts& texts, ThreadPool& pool);

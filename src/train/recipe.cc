@@ -71,10 +71,19 @@ void read_optimizer(TomlSection section, OptimizerOptions& o) {
   section.finish();
 }
 
+void read_corpus(TomlSection section, uint64_t& seed, corpus::Kinds& kinds) {
+  section.get("seed", seed, 0, std::numeric_limits<int64_t>::max());
+  kinds = read_kinds(section);
+  section.finish();
+}
+
 void set_identity(json::Value& identity, const TrainerOptions& t) {
-  const OptimizerOptions& o = t.optimizer;
   identity.set("training", training_identity(t));
   identity.set("context", t.context);
+  set_optimizer(identity, t.optimizer);
+}
+
+void set_optimizer(json::Value& identity, const OptimizerOptions& o) {
   identity.set("steps", o.steps);
   identity.set("warmup", o.warmup);
   identity.set("rate", o.rate);
@@ -95,10 +104,7 @@ Recipe read_recipe(const std::string& path) {
   root.get("name", r.name);
   root.get("seed", r.seed, 0, std::numeric_limits<int64_t>::max());
 
-  TomlSection corpus = root.section("corpus");
-  corpus.get("seed", r.corpus_seed, 0, std::numeric_limits<int64_t>::max());
-  r.corpus_kinds = read_kinds(corpus);
-  corpus.finish();
+  read_corpus(root.section("corpus"), r.corpus_seed, r.corpus_kinds);
 
   TomlSection tokenizer = root.section("tokenizer");
   tokenizer.get("from", r.tokenizer_from);

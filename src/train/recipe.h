@@ -38,8 +38,10 @@ struct Recipe {
 inline constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // where nothing else limits
 void read_training(TomlSection section, TrainerOptions& options);
 void read_optimizer(TomlSection section, OptimizerOptions& options);
+void read_corpus(TomlSection section, uint64_t& seed, corpus::Kinds& kinds);
 std::string beside(const std::string& recipe, const std::string& directory);
 void set_identity(json::Value& identity, const TrainerOptions& options);
+void set_optimizer(json::Value& identity, const OptimizerOptions& options);
 
 // Directories are relative to the recipe's own. Throws UsageError naming file, line and key for
 // what is unknown, missing, of a wrong type or out of range.

@@ -2,22 +2,14 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 
 #include "base/error.h"
 #include "kernels/select.h"
-#include "numerics/math.h"
+#include "train/packed_batch.h"
 
 namespace invar {
 
 namespace {
-
-constexpr int kBlockSize = 64;
-
-int blocks_of(const TrainerOptions& options) {
-  return options.batch_rows *
-         ((options.context + kBlockSize - 1) / kBlockSize + kMaxSequencesPerRow);
-}
 
 // Whether the token after the target of position i belongs to the same sequence.
 bool has_second(const PackedRow& row, size_t i, size_t next_sequence) {
@@ -25,6 +17,14 @@ bool has_second(const PackedRow& row, size_t i, size_t next_sequence) {
                          ? static_cast<size_t>(row.begins[next_sequence])
                          : row.tokens.size();
   return i + 1 < end;
+}
+
+// Matrices decay.
+std::vector<AdamW::Tensor> optimized(const ParameterLayout& layout) {
+  std::vector<AdamW::Tensor> tensors;
+  for (const ParameterLayout::Slot& slot : layout.slots())
+    tensors.push_back({slot.tensor.name, slot.offset, slot.count, slot.tensor.shape.size() == 2});
+  return tensors;
 }
 
 DeviceArray<float> floats(Device& device, int64_t count, const char* what) {
@@ -41,6 +41,7 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
       device_(make_host_device()),
       pool_(options.threads),
       kernels_(select_training_kernels(Order::portable, options.instruction_set)),
+      optimizer_(options.optimizer, kernels_, optimized(layout)),
       master_(floats(*device_, layout.size(), "the master weights")),
       first_(floats(*device_, layout.size(), "the optimizer's state")),
       second_(floats(*device_, layout.size(), "the optimizer's state")),
@@ -51,7 +52,8 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
       decoder_(options.model.spec, {}, select_kernels(Order::portable, options.instruction_set),
                decoder_weights_, *device_, &pool_),
       transposed_(options.model.spec, *device_),
-      kv_(*device_, options.model.spec.all_layers(), blocks_of(options), kBlockSize,
+      kv_(*device_, options.model.spec.all_layers(),
+          packed_blocks(options.batch_rows, options.context), kTrainingBlockSize,
           options.model.spec.kv_heads, options.model.spec.head_dim),
       forward_workspace_(decoder_, options.batch_rows * options.context,
                          options.batch_rows * options.context),
@@ -88,9 +90,9 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
   }
   if (!exits_.empty()) exit_logits_ = floats(*device_, positions * spec.vocab, "an exit's logits");
   if (options.teacher.weights)
-    teacher_ =
-        std::make_unique<Teacher>(options.teacher, options.instruction_set, *device_, pool_,
-                                  static_cast<int>(positions), blocks_of(options), kBlockSize);
+    teacher_ = std::make_unique<Teacher>(
+        options.teacher, options.instruction_set, *device_, pool_, static_cast<int>(positions),
+        packed_blocks(options.batch_rows, options.context), kTrainingBlockSize);
   // A rank's groups meet two and two: at most one buffer waits on each level of the tree.
   const int levels = std::bit_width(static_cast<unsigned>(options.groups / options.ranks));
   for (int i = 0; i < levels; ++i)
@@ -120,38 +122,23 @@ void Trainer::Replica::publish() {
 }
 
 void Trainer::Replica::build_batch(std::span<const PackedRow> rows) {
-  batch_.rows.clear();
-  batch_.sequences.clear();
-  batch_.logit_rows.clear();
+  fill_batch(rows, batch_);
   wanted_ = {};
-  Wanted second;
-  int32_t block = 0;
   for (const PackedRow& row : rows) {
-    size_t next = 0;  // sequence of the row
-    int32_t position = 0;
-    for (size_t i = 0; i < row.tokens.size(); ++i, ++position) {
-      if (next < row.begins.size() && static_cast<size_t>(row.begins[next]) == i) {
-        batch_.sequences.emplace_back();
-        position = 0;
-        ++next;
-      }
-      if (position % kBlockSize == 0) batch_.sequences.back().blocks.push_back(block++);
-      batch_.logit_rows.push_back(static_cast<int32_t>(batch_.rows.size()));
-      batch_.rows.push_back(
-          {row.tokens[i], position, static_cast<int32_t>(batch_.sequences.size()) - 1});
-      const bool has = has_second(row, i, next);
-      second.targets.push_back(has ? row.targets[i + 1] : 0);
-      second.weights.push_back(has ? row.weights[i + 1] : 0.0f);
-    }
     wanted_.targets.insert(wanted_.targets.end(), row.targets.begin(), row.targets.end());
     wanted_.weights.insert(wanted_.weights.end(), row.weights.begin(), row.weights.end());
   }
   if (!mtp_) return;
-  mtp_->wanted = std::move(second);
+  mtp_->wanted = {};
   mtp_->batch = batch_;
   mtp_->batch.layer_begin = options_.model.spec.layers;
   mtp_->batch.layer_end = options_.model.spec.all_layers();
-  for (size_t t = 0; t < batch_.rows.size(); ++t) mtp_->batch.rows[t].token = wanted_.targets[t];
+  for (size_t t = 0; t < batch_.rows.size(); ++t) {
+    const bool has = has_row_after(batch_, t, 1);
+    mtp_->wanted.targets.push_back(has ? wanted_.targets[t + 1] : 0);
+    mtp_->wanted.weights.push_back(has ? wanted_.weights[t + 1] : 0.0f);
+    mtp_->batch.rows[t].token = wanted_.targets[t];
+  }
 }
 
 // Logits and what the log-probabilities need, of all positions.
@@ -352,54 +339,17 @@ void Trainer::Replica::merge_group(int group) {
   ++waiting_;
 }
 
-// Also finds what is not finite.
-double Trainer::Replica::gradient_norm(std::string& failure) {
-  std::vector<const ParameterLayout::Slot*> slots;
-  for (const ParameterLayout::Slot& slot : layout_.slots()) slots.push_back(&slot);
-  std::ranges::sort(slots, {}, [](const auto* slot) { return slot->tensor.name; });
-  std::vector<const float*> tensors;
-  std::vector<int64_t> counts;
-  for (const auto* slot : slots) {
-    tensors.push_back(gradients_[0].data() + slot->offset);
-    counts.push_back(slot->count);
-  }
-  std::vector<float> sums(slots.size());
-  run("gradient norm", kernels_.squares,
-      SquaresParams{.tensors = tensors.data(),
-                    .counts = counts.data(),
-                    .count = std::ssize(slots),
-                    .sums = sums.data()});
-  double sum = 0;
-  for (size_t i = 0; i < slots.size(); ++i) {
-    if (!std::isfinite(sums[i]) && failure.empty())
-      failure = fmt::format("the gradient of tensor \"{}\"", slots[i]->tensor.name);
-    sum += sums[i];
-  }
-  return __builtin_sqrt(sum);
-}
-
-void Trainer::Replica::optimize(int64_t step, float gradient_scale) {
-  const OptimizerOptions& o = options_.optimizer;
-  const auto bias_scale = [&](double beta) {
-    return static_cast<float>(1.0 / (1.0 - math::pow(beta, static_cast<double>(step))));
-  };
-  AdamParams params{.gradient_scale = gradient_scale,
-                    .rate = static_cast<float>(learning_rate(o, step)),
-                    .beta1 = o.beta1,
-                    .beta2 = o.beta2,
-                    .eps = o.eps,
-                    .first_scale = bias_scale(o.beta1),
-                    .second_scale = bias_scale(o.beta2)};
-  for (const ParameterLayout::Slot& slot : layout_.slots()) {
-    params.gradient = gradients_[0].data() + slot.offset;
-    params.master = master_.data() + slot.offset;
-    params.first = first_.data() + slot.offset;
-    params.second = second_.data() + slot.offset;
-    params.weights = rounded_.data() + slot.offset;
-    params.count = slot.count;
-    params.decay = slot.tensor.shape.size() == 2 ? o.decay : 0.0f;
-    run("optimizer", kernels_.adam, params);
-  }
+// Step number `step` by the gradients of all ranks.
+void Trainer::Replica::optimize(int64_t step, double norm) {
+  timed(times_, "optimizer", [&] {
+    optimizer_.update(step, norm,
+                      {.gradients = gradients_[0].data(),
+                       .master = master_.data(),
+                       .first = first_.data(),
+                       .second = second_.data(),
+                       .rounded = rounded_.data()},
+                      decoder_.execution);
+  });
   publish();
 }
 
@@ -435,16 +385,17 @@ Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const Pa
     const double total = i <= exits_.size() ? totals.model : totals.mtp;
     result.losses.push_back(total != 0 ? sum / total : sum);
   }
-  result.gradient_norm = gradient_norm(result.failure);
+  timed(times_, "gradient norm", [&] {
+    result.gradient_norm =
+        optimizer_.norm(gradients_[0].data(), decoder_.execution, result.failure);
+  });
   // All ranks go on or none does: the gradients are the same on all, a forward's failure is not.
   const int failed = !failure_.empty();
   std::vector<int> all_failed(static_cast<size_t>(options_.ranks));
   group_.all_gather(&failed, sizeof failed, all_failed.data(), decoder_.execution);
   if (std::ranges::count(all_failed, 1)) result.failure = failed ? failure_ : "another rank";
   if (!result.failure.empty()) return result;
-  const double limit = options_.optimizer.clip;
-  const bool clips = limit > 0 && result.gradient_norm > limit;
-  optimize(step, clips ? static_cast<float>(limit / result.gradient_norm) : 1.0f);
+  optimize(step, result.gradient_norm);
   return result;
 }
 

@@ -75,8 +75,7 @@ class Trainer::Replica {
   void clear_sums(float* gradients);
   void compute_group(int group, std::span<const PackedRow> rows, const Totals& totals);
   void merge_group(int group);
-  double gradient_norm(std::string& failure);
-  void optimize(int64_t step, float gradient_scale);
+  void optimize(int64_t step, double norm);
   void publish();
   void record_losses(const Wanted& wanted, const Scores& scores, double* losses) const;
   Activation loss_gradient(const Scores& scores, const Wanted& wanted, double total, float weight,
@@ -91,6 +90,7 @@ class Trainer::Replica {
   std::unique_ptr<Device> device_;
   ThreadPool pool_;
   TrainingKernels kernels_;
+  AdamW optimizer_;
   DeviceArray<float> master_, first_, second_;
   DeviceArray<bf16_t> rounded_;  // the master weights as the forward sees them
   ParameterSource source_;

@@ -11,19 +11,26 @@ namespace invar {
 
 class Teacher {
  public:
-  // For batches of up to `max_rows` rows in up to `blocks` blocks of `block_size`.
+  // For batches of up to `max_rows` rows in up to `blocks` blocks of `block_size` that keep up to
+  // `max_aux_layers` layers' hidden states.
   Teacher(const TeacherOptions& options, const std::string& instruction_set, Device& device,
-          ThreadPool& pool, int max_rows, int blocks, int block_size);
+          ThreadPool& pool, int max_rows, int blocks, int block_size, int max_aux_layers = 0);
 
-  // Its scores live until the next batch.
+  // Its scores live until the next batch, and so do the hidden states that the batch wants:
+  // [aux_layers][T][D].
   const Scores& run(const Batch& batch);
   const Scores& scores() const { return scores_; }
+  std::span<const float> aux_hidden() const { return io_.aux_hidden; }
+  // Per row: whether a key or value was not finite or a logit is NaN.
+  std::span<const bool> non_finite() const { return io_.non_finite; }
+  const Decoder& decoder() const { return decoder_; }
 
  private:
   DecoderWeights weights_;
   Decoder decoder_;
   KvStorage kv_;
   Workspace workspace_;
+  ForwardIo io_;
   Scores scores_;
 };
 

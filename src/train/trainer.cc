@@ -5,24 +5,11 @@
 
 #include "base/error.h"
 #include "base/timer.h"
-#include "numerics/math.h"
-#include "numerics/philox.h"
 #include "train/replica.h"
 
 namespace invar {
 
 namespace {
-
-constexpr double kPi = 0x1.921fb54442d18p+1;
-
-// A normal number (Box and Muller) that depends on (seed, tensor, index) alone.
-double normal(uint64_t seed, uint32_t tensor, uint64_t index) {
-  const auto bits = philox4x32({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
-                                tensor, static_cast<uint32_t>(RandomPurpose::weight)},
-                               seed);
-  const double u = (bits[0] + 0.5) * 0x1p-32, angle = 2 * kPi * ((bits[1] + 0.5) * 0x1p-32);
-  return __builtin_sqrt(-2 * math::log(u)) * math::sincos(angle).cos;
-}
 
 // Norms are 1, biases 0, matrices normal: small enough that every layer begins as a small change of
 // the residual stream, the outputs that are added to it smaller still by the number of layers.
@@ -40,7 +27,7 @@ TrainingState random_state(const DecoderSpec& spec, const ParameterLayout& layou
     if (is_added) deviation /= __builtin_sqrt(2.0 * spec.layers);
     for (int64_t i = 0; i < slot.count; ++i)
       state.master[slot.offset + i] =
-          deviation > 0 ? static_cast<float>(deviation * normal(seed, number, i)) : is_norm;
+          deviation > 0 ? static_cast<float>(deviation * normal_weight(seed, number, i)) : is_norm;
     ++number;
   }
   return state;
@@ -59,14 +46,6 @@ TrainingState starting_state(const DecoderSpec& spec, const TensorSource& weight
   for (const ParameterLayout::Slot& slot : layout.slots())
     weights.read(slot.tensor.name, 0, slot.count, DType::f32, &state.master[slot.offset]);
   return state;
-}
-
-double learning_rate(const OptimizerOptions& o, int64_t step) {
-  if (step <= o.warmup) return o.rate * static_cast<double>(step) / static_cast<double>(o.warmup);
-  const double done =
-      static_cast<double>(step - o.warmup) / static_cast<double>(o.steps - o.warmup);
-  const double wave = 0.5 * (1.0 + math::sincos(kPi * std::min(done, 1.0)).cos);
-  return o.rate * (o.final_rate + (1.0 - o.final_rate) * wave);
 }
 
 std::string training_identity(const TrainerOptions& options) {

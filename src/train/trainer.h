@@ -11,24 +11,11 @@
 #include "model/families/families.h"
 #include "model/operation_times.h"
 #include "model/parameters.h"
+#include "train/adamw.h"
 #include "train/packed_row.h"
 #include "weights/tensor_source.h"
 
 namespace invar {
-
-// AdamW with linear warm-up, cosine decay and clipping by the norm of all gradients.
-struct OptimizerOptions {
-  double rate = 1e-3;
-  double final_rate = 0.1;  // at the last step, as a part of `rate`
-  int64_t warmup = 100;     // steps
-  int64_t steps = 1000;
-  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
-  float decay = 0.1f;  // of matrices; norms and biases have none
-  double clip = 1.0;   // largest norm; 0: no clipping
-};
-
-// The rate of step 1, 2, ... `steps`.
-double learning_rate(const OptimizerOptions& options, int64_t step);
 
 // The next token also from the residual stream after some layers, through the same final norm and
 // head: a model that can stop early.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <span>
 #include <tuple>
 
 #include "base/atomic_file.h"
@@ -20,8 +21,12 @@ constexpr int64_t kAlignment = 64;   // of the first tensor's bytes
 struct Item {
   std::string name;
   TensorInfo info;
+  const IntegerTensor* integers = nullptr;  // instead of the source's
 
-  int64_t bytes() const { return info.elements() * size_of(info.dtype); }
+  int64_t element_bytes() const {
+    return integers ? int64_t{sizeof(int64_t)} : size_of(info.dtype);
+  }
+  int64_t bytes() const { return info.elements() * element_bytes(); }
 };
 
 using Shard = std::vector<Item>;
@@ -32,11 +37,14 @@ int64_t bytes_in(const Shard& shard) {
   return total;
 }
 
-std::vector<Shard> cut_into_shards(const TensorSource& source, int64_t max_bytes) {
+std::vector<Shard> cut_into_shards(const TensorSource& source,
+                                   const std::vector<IntegerTensor>& integers, int64_t max_bytes) {
   std::vector<Item> items;
+  for (const IntegerTensor& tensor : integers)
+    items.push_back({tensor.name, {.shape = {std::ssize(tensor.values)}}, &tensor});
   for (const std::string& name : source.names()) items.push_back({name, source.info(name)});
   std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
-    return size_of(a.info.dtype) > size_of(b.info.dtype);
+    return a.element_bytes() > b.element_bytes();
   });
   std::vector<Shard> shards(1);
   int64_t filled = 0;
@@ -51,8 +59,9 @@ std::vector<Shard> cut_into_shards(const TensorSource& source, int64_t max_bytes
   return shards;
 }
 
-const char* dtype_name(DType type) {
-  return type == DType::bf16 ? "BF16" : type == DType::f16 ? "F16" : "F32";
+const char* dtype_name(const Item& item) {
+  const DType type = item.info.dtype;
+  return item.integers ? "I64" : type == DType::bf16 ? "BF16" : type == DType::f16 ? "F16" : "F32";
 }
 
 // Size and JSON, padded with spaces so that the tensors' bytes begin aligned.
@@ -63,7 +72,7 @@ std::string header_of(const Shard& shard) {
     const json::Array shape(item.info.shape.begin(), item.info.shape.end());
     const int64_t end = begin + item.bytes();
     root.as_object().emplace_back(item.name,
-                                  json::Object{{"dtype", dtype_name(item.info.dtype)},
+                                  json::Object{{"dtype", dtype_name(item)},
                                                {"shape", shape},
                                                {"data_offsets", json::Array{begin, end}}});
     begin = end;
@@ -96,6 +105,15 @@ class Writer {
 
  private:
   void write_tensor(AtomicFile& file, int64_t offset, const Item& item) {
+    if (item.integers)
+      file.write_at(offset, std::as_bytes(std::span(item.integers->values)));
+    else
+      write_elements(file, offset, item);
+    done_ += item.bytes();
+    if (options_.progress) options_.progress(done_, total_);
+  }
+
+  void write_elements(AtomicFile& file, int64_t offset, const Item& item) {
     run_or_throw(pool_, [&](Part part) {
       const int64_t width = size_of(item.info.dtype);
       const auto run = part.of(item.info.elements(), kBlock);
@@ -106,8 +124,6 @@ class Writer {
         file.write_at(offset + i * width, std::span(block).first(count * width));
       }
     });
-    done_ += item.bytes();
-    if (options_.progress) options_.progress(done_, total_);
   }
 
   const TensorSource& source_;
@@ -149,7 +165,8 @@ void prepare_directory(const fs::path& directory) {
 void write_checkpoint(const std::string& directory, const TensorSource& source, ThreadPool& pool,
                       const CheckpointOptions& options) {
   prepare_directory(directory);
-  const std::vector<Shard> shards = cut_into_shards(source, options.max_shard_bytes);
+  const std::vector<Shard> shards =
+      cut_into_shards(source, options.integers, options.max_shard_bytes);
   Writer writer(source, pool, options);
   int64_t total = 0;
   for (const Shard& shard : shards) total += bytes_in(shard);

@@ -10,11 +10,19 @@
 
 namespace invar {
 
+// What a TensorSource has no type for: numbers of I64, one vector.
+struct IntegerTensor {
+  std::string name;
+  std::vector<int64_t> values;
+};
+
 struct CheckpointOptions {
   // Tensors are put into shards of at most this size (a larger tensor has one of its own).
   int64_t max_shard_bytes = int64_t{5} << 30;
   // Called on the calling thread after every tensor with the bytes written and the bytes in all.
   std::function<void(int64_t, int64_t)> progress = {};
+  // Written in front of the source's tensors, into the first shard.
+  std::vector<IntegerTensor> integers = {};
 };
 
 // Writes every tensor of `source` as it is stored there, streaming: memory is a small buffer for

@@ -1,0 +1,22 @@
+// Packed rows as a batch of the forward.
+#pragma once
+
+#include <span>
+
+#include "model/batch.h"
+#include "train/packed_row.h"
+
+namespace invar {
+
+// Of a cache that packed rows are computed in.
+constexpr int kTrainingBlockSize = 64;
+// Blocks that `rows` packed rows of `context` positions need at most.
+int packed_blocks(int rows, int context);
+
+// The rows' sequences, one after the other, in blocks of their own; all positions want logits.
+void fill_batch(std::span<const PackedRow> rows, Batch& batch);
+
+// Whether row t + n of the batch belongs to the sequence of row t.
+bool has_row_after(const Batch& batch, size_t t, size_t n);
+
+}  // namespace invar
