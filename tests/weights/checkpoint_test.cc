@@ -95,6 +95,21 @@ TEST(CheckpointWriter, TensorsBeginAligned) {
     EXPECT_EQ(tensor.begin % (tensor.dtype == "F32" ? 4 : 2), 0) << tensor.name;
 }
 
+TEST(CheckpointWriter, IntegersStandInFront) {
+  const TempDirectory directory;
+  ThreadPool pool(1);
+  const std::vector<int64_t> values = {-1, 0, int64_t{1} << 40};
+  write_checkpoint(directory.path(), CountingSource(), pool, {.integers = {{"d2t", values}}});
+  const SafetensorsFile file(directory / "model.safetensors");
+  const SafetensorsTensor& first = file.tensors()[0];
+  EXPECT_EQ(first.name + " " + first.dtype, "d2t I64");
+  EXPECT_EQ(first.shape, std::vector<int64_t>{3});
+  std::vector<int64_t> read(3);
+  file.read(first, 0, std::as_writable_bytes(std::span(read)));
+  EXPECT_EQ(read, values);
+  EXPECT_EQ(file.tensors().size(), CountingSource().names().size() + 1);
+}
+
 TEST(CheckpointWriter, CutsIntoShards) {
   const TempDirectory directory;
   ThreadPool pool(2);
