@@ -10,7 +10,7 @@
 
 #include "base/timer.h"
 #include "device/device.h"
-#include "kernels/cpu/amx_tiles_inl.h"
+#include "kernels/cpu/amx_strip_inl.h"
 #include "kernels/limits.h"
 #include "kernels/select.h"
 
@@ -19,7 +19,7 @@ namespace {
 
 using namespace cpu;
 
-constexpr int64_t kLine = 64, kTileBytes = 1024;
+constexpr int64_t kLine = 64;
 
 // Strips of R tiles of rows meet pairs of panels of weights; leaves of 32 elements.
 struct Loop {
@@ -49,34 +49,25 @@ constexpr Loop kLoops[] = {
     {"2 x 2, 32 rows in L1, weights from memory", 2, 32, 8, 16384, false, true},
 };
 
-template <int R, bool past_l1>
+template <int R, RowsAre kRows>
 void multiply(const Loop& loop, const char* x, int64_t stride, const char* w, float* chains) {
-  const auto load_rows = [&]<int T>(const char* from) {
-    past_l1 ? tile_load_once<T>(from, stride) : tile_load<T>(from, stride);
-  };
   const char* other = w + loop.leaves * kTileBytes;
   for (int64_t left = loop.leaves; left > 0; --left) {
-    tile_load<6>(w, kLine);
     if constexpr (R == 2) {
-      load_rows.template operator()<4>(x);
-      tile_dot<0, 4, 6>();
-      tile_load<7>(other, kLine);
-      tile_dot<1, 4, 7>();
-      load_rows.template operator()<5>(x + 16 * stride);
-      tile_dot<2, 5, 6>();
-      tile_dot<3, 5, 7>();
+      add_leaf<2, 2, kRows>(x, x + 16 * stride, stride, w, other);
     } else {
-      load_rows.template operator()<7>(x);
+      tile_load<6>(w, kLine);
+      load_rows<7, kRows>(x, stride);
       tile_dot<0, 7, 6>();
-      load_rows.template operator()<7>(x + 16 * stride);
+      load_rows<7, kRows>(x + 16 * stride, stride);
       tile_dot<1, 7, 6>();
-      load_rows.template operator()<7>(x + 32 * stride);
+      load_rows<7, kRows>(x + 32 * stride, stride);
       tile_dot<2, 7, 6>();
       tile_load<6>(other, kLine);
       tile_dot<5, 7, 6>();
-      load_rows.template operator()<7>(x + 16 * stride);
+      load_rows<7, kRows>(x + 16 * stride, stride);
       tile_dot<4, 7, 6>();
-      load_rows.template operator()<7>(x);
+      load_rows<7, kRows>(x, stride);
       tile_dot<3, 7, 6>();
     }
     x += kLine, w += kTileBytes, other += kTileBytes;
@@ -152,20 +143,12 @@ class Bench {
   }
 
   static void multiply_beside_chain(const std::byte* operands, int64_t turns) {
-    TileConfig config;
-    for (int t = 0; t < 8; ++t) config.row_bytes[t] = kLine, config.rows[t] = 16;
-    tile_configure(config);
+    configure_tiles();
     int64_t x = 3;
     for (int64_t i = 0; i < turns; ++i) {
       const std::byte* from = operands + i % 8 * 4 * kTileBytes;
-      tile_load<4>(from, kLine);
-      tile_load<6>(from + kTileBytes, kLine);
-      tile_dot<0, 4, 6>();
-      tile_load<7>(from + 2 * kTileBytes, kLine);
-      tile_dot<1, 4, 7>();
-      tile_load<5>(from + 3 * kTileBytes, kLine);
-      tile_dot<2, 5, 6>();
-      tile_dot<3, 5, 7>();
+      add_leaf<2, 2, RowsAre::read_again>(from, from + 3 * kTileBytes, kLine, from + kTileBytes,
+                                          from + 2 * kTileBytes);
 #pragma GCC unroll 24
       for (int k = 0; k < 24; ++k) __asm__ volatile("imul %0, %0" : "+r"(x));
     }
@@ -173,17 +156,15 @@ class Bench {
   }
 
   void multiply_all(const Loop& loop, int index, int64_t pairs) {
-    TileConfig config;
-    for (int t = 0; t < 8; ++t) config.row_bytes[t] = kLine, config.rows[t] = 16;
-    tile_configure(config);
+    configure_tiles();
     const std::byte* operands = loop.zeros ? zeros_.data() : operands_.data() + index * kShare;
     const char* x = reinterpret_cast<const char*>(operands);
     const char* weights = x + (loop.zeros ? kLine : kRowBytes);
     // An odd number of lines, as an activation's rows have: rows of a tile lie in different sets.
     const int64_t stride = (loop.leaves | 1) * kLine;
-    const auto strip = loop.tiles == 3 ? multiply<3, false>
-                       : loop.past_l1  ? multiply<2, true>
-                                       : multiply<2, false>;
+    const auto strip = loop.tiles == 3 ? multiply<3, RowsAre::read_again>
+                       : loop.past_l1  ? multiply<2, RowsAre::past_l1>
+                                       : multiply<2, RowsAre::read_again>;
     alignas(64) float chains[6 * 256];
     for (int64_t p = 0; p < pairs; ++p) {
       const char* w = weights + p % (loop.panels / 2) * 2 * loop.leaves * kTileBytes;

@@ -1,5 +1,5 @@
 // The eight tile registers of AMX, and the rounding that every processor with them has. A tile is
-// 16 rows of 64 bytes; fewer rows
+// 16 rows of 64 bytes; fewer rows where the configuration says so.
 #pragma once
 
 #include <immintrin.h>
@@ -8,8 +8,6 @@
 namespace invar::cpu {
 
 namespace {
-
-// where the configuration says so.
 
 // Memory operand of ldtilecfg, palette 1.
 struct alignas(64) TileConfig {

@@ -1,4 +1,10 @@
-// Attention of one tile, numerics 4, over Vec16. Included after a vec16 header and
+// Attention of one tile, numerics 4, over Vec16. Included after a vec16 header and vec16_math.h.
+//
+// What an instruction set adds is `Products`, the two matrix products of a split:
+//   Products(tile)                     takes the queries
+//   scores(split, d)                   d[query][slot] for the leaves of the split
+//   store_weights(query, slot, p)     takes 16 weights, to be rounded to bf16
+//   values(split, use)                 use(query, e, the 16 elements of o_s from e on)
 #pragma once
 
 #include <cstdint>
@@ -8,14 +14,6 @@
 namespace invar::cpu {
 
 namespace {
-
-// vec16_math.h.
-//
-// What an instruction set adds is `Products`, the two matrix products of a split:
-//   Products(tile)                     takes the queries
-//   scores(split, d)                   d[query][slot] for the leaves of the split
-//   store_weights(query, slot, p)     takes 16 weights, to be rounded to bf16
-//   values(split, use)                 use(query, e, the 16 elements of o_s from e on)
 
 constexpr int kSplit = 128, kLeaf = 32, kSplitLeaves = kSplit / kLeaf, kMaxHead = 256;
 

@@ -1,4 +1,5 @@
-// The products of attention by fma on Vec16 (numerics 1.1). Included after
+// The products of attention by fma on Vec16 (numerics 1.1). Included after a vec16 header and
+// vec16_math.h.
 #pragma once
 
 #include "kernels/cpu/attention_inl.h"
@@ -6,8 +7,6 @@
 namespace invar::cpu {
 
 namespace {
-
-// attention_inl.h.
 
 // A leaf of a packed panel, and one to be fetched for later.
 struct PanelLeaf {

@@ -1,4 +1,4 @@
-// The backward's row functions over Vec16. Included after a vec16 header and
+// The backward's row functions over Vec16. Included after a vec16 header and vec16_math.h.
 #pragma once
 
 #include "kernels/cpu/backward_rows.h"
@@ -6,8 +6,6 @@
 namespace invar::cpu {
 
 namespace {
-
-// vec16_math.h.
 
 inline int64_t smaller(int64_t a, int64_t b) {
   return a < b ? a : b;

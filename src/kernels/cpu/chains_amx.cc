@@ -10,7 +10,7 @@
 
 #include "kernels/cpu/panel_product.h"
 // in this order
-#include "kernels/cpu/amx_tiles_inl.h"
+#include "kernels/cpu/amx_strip_inl.h"
 #include "kernels/cpu/vec16_avx512.h"
 // after it
 #include "kernels/cpu/vec16_math.h"
@@ -21,22 +21,9 @@ namespace invar::cpu {
 
 namespace {
 
-constexpr int64_t kTileBytes = 1024, kTileFloats = 256;
-
 // Tiles of rows and panels of a block, and leaves of a chunk: two panels' part of the weights
 // should fit L1 of 48 KB beside the rows that pass through. What has few leaves is not cut.
 constexpr int64_t kBlockTiles = 16, kGroupPanels = 24, kChunkLeaves = 16, kFewLeaves = 24;
-
-// Where the chains of some tiles of rows and some panels lie.
-struct Chains {
-  float* first;
-  int64_t row, tile, panel;  // bytes from one to the next
-
-  float* at(int64_t t, int64_t p) const {
-    return reinterpret_cast<float*>(reinterpret_cast<char*>(first) + t * tile + p * panel);
-  }
-  Chains from(int64_t t, int64_t p) const { return {at(t, p), row, tile, panel}; }
-};
 
 // Part of a run: two tiles of rows by two panels, or fewer.
 struct Piece {
@@ -59,9 +46,7 @@ class ChainProduct {
       : p_(p), y_{p.y, p.y_stride * 4, 16 * p.y_stride * 4, kLine} {}
 
   void run() {
-    TileConfig config;
-    for (int t = 0; t < 8; ++t) config.row_bytes[t] = kLine, config.rows[t] = 16;
-    tile_configure(config);
+    configure_tiles();
     const int64_t tiles = p_.rows / 16, pairs = ceil_div(p_.panels, 2);
     const int64_t chunks = p_.leaves <= kFewLeaves ? 1 : ceil_div(p_.leaves, kChunkLeaves);
     const int64_t blocks = ceil_div(tiles, kBlockTiles);
@@ -94,7 +79,7 @@ class ChainProduct {
     const bool is_first = c.leaf == 0, is_last = c.end_leaf == p_.leaves;
     const int64_t leaves = c.end_leaf - c.leaf, strips = ceil_div(tiles_, 2);
     const int64_t pieces = ceil_div(c.end_panel - c.panel, 2) * strips;
-    const Chains kept{kept_, kLine, kTileBytes, tiles_ * kTileBytes};
+    const Chains kept = packed_chains(kept_, tiles_);
     Piece piece{.leaves = leaves,
                 .begins = is_first && !p_.extend,
                 .ends = is_last && !p_.is_open,
@@ -135,7 +120,7 @@ class ChainProduct {
           piece.x = rows(tile_ + t, run * leaves);
           piece.w = weights(panel, run * leaves);
           piece.w_fetch = piece.w + 2 * p_.panel_bytes + t / 2 * piece.w_lines * leaves * kLine;
-          piece.to = {kept_ + run * 4 * kTileFloats, kLine, kTileBytes, tiles * kTileBytes};
+          piece.to = packed_chains(kept_ + run * 4 * kTileFloats, tiles);
           multiply(piece, tiles, panels);
           piece.fetch += piece.fetch_rows * y_.row;
         }
@@ -166,42 +151,18 @@ class ChainProduct {
   }
 
   void multiply(const Piece& s, int64_t tiles, int64_t panels) {
-    if (tiles == 2)
-      panels == 2 ? multiply_tiles<2, 2>(s) : multiply_tiles<2, 1>(s);
-    else
-      panels == 2 ? multiply_tiles<1, 2>(s) : multiply_tiles<1, 1>(s);
+    with_shape(tiles, panels, [&]<int R, int P>() { multiply_tiles<R, P>(s); });
   }
 
   template <int R, int P>
   void multiply_tiles(const Piece& s) {
-    if (s.begins) {
-      tile_zero<0>();
-      tile_zero<1>();
-      tile_zero<2>();
-      tile_zero<3>();
-    } else {
-      tile_load<0>(s.from.at(0, 0), s.from.row);
-      if constexpr (P == 2) tile_load<1>(s.from.at(0, 1), s.from.row);
-      if constexpr (R == 2) tile_load<2>(s.from.at(1, 0), s.from.row);
-      if constexpr (R == 2 && P == 2) tile_load<3>(s.from.at(1, 1), s.from.row);
-    }
+    s.begins ? zero_chains<R, P>() : load_chains<R, P>(s.from);
     const int64_t stride = p_.x_stride;
     const char *x = s.x, *w = s.w, *w_fetch = s.w_fetch, *x_fetch = s.x_fetch;
     const char *x_second = x + 16 * stride, *w_second = w + p_.panel_bytes;
     const char *fetch = s.fetch, *fetch_end = fetch + s.fetch_rows * y_.row;
     for (int64_t left = s.leaves; left > 0; --left) {
-      tile_load_once<4>(x, stride);
-      tile_load<6>(w, kLine);
-      tile_dot<0, 4, 6>();
-      if constexpr (P == 2) {
-        tile_load<7>(w_second, kLine);
-        tile_dot<1, 4, 7>();
-      }
-      if constexpr (R == 2) {
-        tile_load_once<5>(x_second, stride);
-        tile_dot<2, 5, 6>();
-        if constexpr (P == 2) tile_dot<3, 5, 7>();
-      }
+      add_leaf<R, P, RowsAre::past_l1>(x, x_second, stride, w, w_second);
       x += kLine, x_second += kLine, w += kTileBytes, w_second += kTileBytes;
       for (int64_t i = 0; i < s.w_lines; ++i, w_fetch += kLine) {
         _mm_prefetch(w_fetch, _MM_HINT_T1);
@@ -216,13 +177,10 @@ class ChainProduct {
       stay_awake();
     }
     if (s.ends) add_zero();
-    tile_store<0>(s.to.at(0, 0), s.to.row);
-    if constexpr (P == 2) tile_store<1>(s.to.at(0, 1), s.to.row);
-    if constexpr (R == 2) tile_store<2>(s.to.at(1, 0), s.to.row);
-    if constexpr (R == 2 && P == 2) tile_store<3>(s.to.at(1, 1), s.to.row);
+    store_chains<R, P>(s.to);
   }
 
-  // A leaf of zeros.
+  // A leaf of zeros, for all four chains: those that are not stored do not matter.
   static void add_zero() {
     tile_zero<4>();
     tile_zero<6>();
@@ -233,8 +191,6 @@ class ChainProduct {
   }
 
   static void fetch_to_write(const char* line) { __asm__ volatile("prefetchw %0" : : "m"(*line)); }
-
-  static void stay_awake() { __asm__ volatile("vaddps %%zmm31, %%zmm31, %%zmm31" : : : "xmm31"); }
 
   const PanelProduct& p_;
   const Chains y_;

@@ -1,4 +1,5 @@
-// Elementwise operations of numerics 3 and 5 over Vec16. Included after a vec16
+// Elementwise operations of numerics 3 and 5 over Vec16. Included after a vec16 header and
+// vec16_math.h.
 #pragma once
 
 #include "kernels/cpu/row_functions.h"
@@ -6,8 +7,6 @@
 namespace invar::cpu {
 
 namespace {
-
-// header and vec16_math.h.
 
 // 1 / sqrt(sum64(x * x) / D + eps).
 inline float inverse_rms(const float* x, int64_t width, float eps) {

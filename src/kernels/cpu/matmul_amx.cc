@@ -5,13 +5,12 @@
 // stay in L1 while all strips pass, which are loaded past it, and what does not fit there is cut:
 // a long run into chunks, between which its chains wait in L2 (bench/kernels/bench_amx.cc).
 // What follows a run (the tree, biases, gates, the output) is done a few rows at a time between the
-// products of the next run. It also keeps the vector unit awake: after less than a microsecond
-// without 512-bit arithmetic it sleeps, and the next store of a tile waits for it.
+// products of the next run. It also keeps the vector unit awake (stay_awake).
 #include <immintrin.h>
 
 #include "kernels/cpu/panel_product.h"
 // in this order
-#include "kernels/cpu/amx_tiles_inl.h"
+#include "kernels/cpu/amx_strip_inl.h"
 #include "kernels/cpu/vec16_avx512.h"
 // after it
 #include "kernels/cpu/vec16_math.h"
@@ -22,7 +21,6 @@ namespace invar::cpu {
 
 namespace {
 
-constexpr int64_t kTileBytes = 1024, kTileFloats = 256;
 constexpr int kLevels =
     3;  // runs, or trees of them, that can wait for their neighbour in a tree of 8
 
@@ -105,13 +103,7 @@ class AmxProduct {
  private:
   void start_block(int64_t begin, int64_t rows) {
     tile_rows_ = smaller(rows, 16);
-    TileConfig config;
-    for (int t = 0; t < 8; ++t) {
-      config.row_bytes[t] = kLine;
-      config.rows[t] = static_cast<uint8_t>(t < 5 ? tile_rows_ : 16);
-    }
-    tile_configure(config);
-
+    configure_tiles(tile_rows_);
     const int64_t tiles = ceil_div(rows, 16);
     strip_count_ = ceil_div(tiles, 2);
     chunks_ = p_.runs == 1 && strip_count_ > 2 ? ceil_div(p_.leaves, kChunkLeaves) : 1;
@@ -150,7 +142,7 @@ class AmxProduct {
         const Strip& s = strips_[i];
         float* chains = is_last ? finished_[turn_ ^= 1] : kept_[i];
         float* from = c > 0 ? kept_[i] : p_.extend ? chains : nullptr;
-        if (c == 0 && p_.extend) load_chains(s, panel, panels, chains);
+        if (c == 0 && p_.extend) copy_outputs(s, panel, panels, chains);
         multiply(s, panel, leaf, end - leaf, panels, from, chains);
         if (is_last) finish_dots(s, panel, panels, chains, nullptr, 0);
       }
@@ -197,39 +189,23 @@ class AmxProduct {
 
   // Some leaves of a strip by a pair of panels, from chains in memory or +0.
   void multiply(const Strip& s, int64_t panel, int64_t leaf, int64_t leaves, int panels,
-                const float* from, float* chains) {
+                float* from, float* chains) {
     const char* w = static_cast<const char*>(p_.w) + panel * p_.panel_bytes + leaf * kTileBytes;
-    using Multiply =
-        void (AmxProduct::*)(const Strip&, int64_t, int64_t, const char*, const float*, float*);
-    static constexpr Multiply kMultiply[2][2] = {
-        {&AmxProduct::multiply_tiles<1, 1>, &AmxProduct::multiply_tiles<2, 1>},
-        {&AmxProduct::multiply_tiles<1, 2>, &AmxProduct::multiply_tiles<2, 2>}};
-    (this->*kMultiply[panels - 1][s.tiles - 1])(s, leaf, leaves, w, from, chains);
+    with_shape(s.tiles, panels,
+               [&]<int R, int P>() { multiply_tiles<R, P>(s, leaf, leaves, w, from, chains); });
   }
 
-  // R tiles of rows by P panels. Rows are loaded past L1, where the weights stay. An operand is
-  // loaded just before its first product: the loads run ahead by themselves.
+  // R tiles of rows by P panels. Rows are loaded past L1, where the weights stay.
   template <int R, int P>
-  void multiply_tiles(const Strip& s, int64_t leaf, int64_t leaves, const char* w,
-                      const float* from, float* chains) {
-    from ? load_tiles<R, P>(from) : zero_tiles<R, P>();
+  [[gnu::noinline]] void multiply_tiles(const Strip& s, int64_t leaf, int64_t leaves, const char* w,
+                                        float* from, float* chains) {
+    from ? load_chains<R, P>(packed_chains(from, R)) : zero_chains<R, P>();
     const int64_t stride = p_.x_stride;
     const char* x = s.x[0] + leaf * kLine;
     const char* second = s.x[R - 1] + leaf * kLine;
     const char* other = w + p_.panel_bytes;
     for (int64_t left = leaves; left > 0; --left) {
-      tile_load_once<4>(x, stride);
-      tile_load<6>(w, kLine);
-      tile_dot<0, 4, 6>();
-      if constexpr (P == 2) {
-        tile_load<5>(other, kLine);
-        tile_dot<R, 4, 5>();
-      }
-      if constexpr (R == 2) {
-        tile_load_once<7>(second, stride);
-        tile_dot<1, 7, 6>();
-        if constexpr (P == 2) tile_dot<3, 7, 5>();
-      }
+      add_leaf<R, P, RowsAre::past_l1>(x, second, stride, w, other);
       ahead_.fetch();
       x += kLine, second += kLine, w += kTileBytes, other += kTileBytes;
       if (finish_.at < finish_.end)
@@ -238,34 +214,11 @@ class AmxProduct {
         stay_awake();
     }
     finish_all();  // it may need what the new chains take the place of
-    store_tiles<R, P>(chains);
-  }
-
-  // Tile R q + t holds the chains of tile t of the rows and panel q.
-  template <int R, int P>
-  static void zero_tiles() {
-    tile_zero<0>();
-    if constexpr (R * P > 1) tile_zero<1>();
-    if constexpr (R * P > 2) tile_zero<2>();
-    if constexpr (R * P > 3) tile_zero<3>();
-  }
-  template <int R, int P>
-  static void load_tiles(const float* chains) {
-    tile_load<0>(chains, kLine);
-    if constexpr (R * P > 1) tile_load<1>(chains + kTileFloats, kLine);
-    if constexpr (R * P > 2) tile_load<2>(chains + 2 * kTileFloats, kLine);
-    if constexpr (R * P > 3) tile_load<3>(chains + 3 * kTileFloats, kLine);
-  }
-  template <int R, int P>
-  static void store_tiles(float* chains) {
-    tile_store<0>(chains, kLine);
-    if constexpr (R * P > 1) tile_store<1>(chains + kTileFloats, kLine);
-    if constexpr (R * P > 2) tile_store<2>(chains + 2 * kTileFloats, kLine);
-    if constexpr (R * P > 3) tile_store<3>(chains + 3 * kTileFloats, kLine);
+    store_chains<R, P>(packed_chains(chains, R));
   }
 
   // Chains that go on from y.
-  void load_chains(const Strip& s, int64_t panel, int panels, float* chains) {
+  void copy_outputs(const Strip& s, int64_t panel, int panels, float* chains) {
     for (int q = 0; q < panels; ++q)
       for (int64_t t = 0; t < s.tiles; ++t)
         for (int64_t row = 0; row < tile_rows_; ++row)
@@ -354,10 +307,6 @@ class AmxProduct {
   // A bias that is not there: the dots end with + 0, so that one more changes nothing.
   static Vec16 load_bias(const float* bias, int64_t column) {
     return bias ? load(bias + column) : splat(0.0f);
-  }
-
-  static void stay_awake() {
-    __asm__ volatile("vaddps %%zmm31, %%zmm31, %%zmm31" : : : "xmm31");
   }
 
   static constexpr int64_t kChains = 4 * kTileFloats;  // of a strip by a pair of panels, at most

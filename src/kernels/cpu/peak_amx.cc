@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/amx_tiles_inl.h"
+#include "kernels/cpu/amx_strip_inl.h"
 #include "kernels/cpu/peak.h"
 
 namespace invar::cpu {
@@ -10,9 +10,7 @@ namespace invar::cpu {
 // Ordinary operands, from 2^-3 to 1 and of both signs: zeros sample less current, and the clock
 // rises to a rate that no product of a model sees.
 int64_t peak_amx(int64_t rounds) {
-  TileConfig config;
-  for (int t = 0; t < 8; ++t) config.row_bytes[t] = 64, config.rows[t] = 16;
-  tile_configure(config);
+  configure_tiles();
   alignas(64) uint16_t operand[4][512];
   uint32_t state = 1;
   for (auto& tile : operand)

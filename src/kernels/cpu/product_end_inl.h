@@ -1,4 +1,5 @@
-// What the dots of a matrix product become when their chains and trees are done. Included
+// What the dots of a matrix product become when their chains and trees are done. Included after a
+// vec16 header and vec16_math.h.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,6 @@
 namespace invar::cpu {
 
 namespace {
-
-// after a vec16 header and vec16_math.h.
 
 constexpr int64_t kLeaf = 32;  // elements
 constexpr int64_t kLine = 64;  // bytes of a cache line

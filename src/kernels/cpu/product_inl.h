@@ -1,4 +1,8 @@
-// The loops of a matrix product on the vector sets. Included after product_end_inl.h.
+// The loops of a matrix product on the vector sets. Included after a vec16 header and vec16_math.h.
+//
+// Rows are cut into blocks, panels into groups, chains into stretches of leaves. Chains live in
+// memory between the stretches: the next leaf added to a stored accumulator is the same chain. A
+// set provides `accumulate`, which adds one stretch to the chains of a block.
 #pragma once
 
 #include "kernels/cpu/product_end_inl.h"
@@ -6,11 +10,6 @@
 namespace invar::cpu {
 
 namespace {
-
-//
-// Rows are cut into blocks, panels into groups, chains into stretches of leaves. Chains live in
-// memory between the stretches: the next leaf added to a stored accumulator is the same chain. A
-// set provides `accumulate`, which adds one stretch to the chains of a block.
 
 // One stretch of leaves of a group of panels, for one block of rows.
 struct Stretch {

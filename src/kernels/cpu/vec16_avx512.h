@@ -1,5 +1,6 @@
 // Sixteen f32 lanes on AVX-512, for files of that set; the AVX2 header defines the same names, so
-// an algorithm over Vec16 is written once and its sets agree
+// an algorithm over Vec16 is written once and its sets agree by construction. Every function is one
+// IEEE operation per lane unless it says otherwise.
 #pragma once
 
 #include <immintrin.h>
@@ -8,8 +9,6 @@
 namespace invar::cpu {
 
 namespace {
-
-// by construction. Every function is one IEEE operation per lane unless it says otherwise.
 
 struct Vec16 {
   __m512 v;

@@ -1,11 +1,10 @@
 // Elementary functions of numerics/math.h and roundings of numerics/dtype.h over Vec16, the same
+// bits. Included after one of the vec16 headers.
 #pragma once
 
 namespace invar::cpu {
 
 namespace {
-
-// bits. Included after one of the vec16 headers.
 
 // 2^f on [-1/2, 1/2].
 inline Vec16 exp2_polynomial(Vec16 f) {

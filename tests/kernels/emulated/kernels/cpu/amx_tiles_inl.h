@@ -1,4 +1,6 @@
 // The tile registers of src/kernels/cpu/amx_tiles_inl.h in memory, so that whatever is written for
+// them can be tested bit by bit on machines without AMX. Found first by the test's copy of those
+// files. One thread only.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +9,6 @@
 namespace invar::cpu {
 
 namespace {
-
-// them can be tested bit by bit on machines without AMX. Found first by the test's copy of those
-// files. One thread only.
 
 struct TileConfig {
   uint8_t palette = 1, start_row = 0;
