@@ -29,16 +29,26 @@ export async function call(method, path, body, options) {
   return (await send(method, path, body, options)).json();
 }
 
-async function* dataOf(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
+const kFrame = 16;  // milliseconds
+
+// What a stream's events hold, batch after batch. Waking up for an event costs more than the event, so the stream is left
+// alone for a frame and then read until it has nothing more at hand.
+async function* batchesOf(response) {
+  const reader = response.body.getReader(), decoder = new TextDecoder(), nothing = Promise.resolve();
+  let text = "";
   try {
-    for (;;) {
-      const { value, done } = await reader.read();
+    for (let next = reader.read();;) {
+      const { value, done } = await next;
+      if (!done) {
+        text += decoder.decode(value, { stream: true });
+        next = reader.read();
+        if (await Promise.race([next, nothing]).catch(() => {})) continue;  // what is at hand comes first
+      }
+      const blocks = text.split("\n\n");
+      text = blocks.pop();
+      yield blocks.filter((block) => block.startsWith("data: ")).map((block) => block.slice(6));
       if (done) return;
-      const blocks = (rest + value).split("\n\n");
-      rest = blocks.pop();
-      for (const block of blocks) if (block.startsWith("data: ")) yield block.slice(6);
+      await sleep(kFrame);
     }
   } finally {
     reader.cancel().catch(() => {});
@@ -56,17 +66,19 @@ export async function stream(path, body, { signal, onEvent, onPause = () => {} }
   for (;;) {
     let cut = "the connection to the server was lost";
     try {
-      for await (const data of dataOf(response)) {
-        if (data === "[DONE]") return;
-        const event = JSON.parse(data);
-        if (event.error) {
-          if (event.error.code !== "engine_failed") throw new ApiError(500, event.error.message, event.error.code);
-          cut = event.error.message;
-          break;
+      reading: for await (const batch of batchesOf(response)) {
+        for (const data of batch) {
+          if (data === "[DONE]") return;
+          const event = JSON.parse(data);
+          if (event.error) {
+            if (event.error.code !== "engine_failed") throw new ApiError(500, event.error.message, event.error.code);
+            cut = event.error.message;
+            break reading;
+          }
+          ++last;
+          id ??= event.id;
+          onEvent(event);
         }
-        ++last;
-        id ??= event.id;
-        onEvent(event);
       }
     } catch (error) {
       if (signal?.aborted || error instanceof ApiError) throw error;

@@ -4,7 +4,8 @@ import { server, stream } from "./api.js";
 import { TokenView } from "./tokens.js";
 
 const kStore = "chat-1";
-const kFrame = 40;                       // milliseconds of text that are shown at once
+const kFrame = 40;                       // milliseconds of text that are shown at once, or more:
+const kShare = 0.1;                      // of the time may go to laying text out
 let root = { children: [], chosen: 0 };  // a node: {role, text, tokens, meta, children, chosen, parent}
 let running = null;                      // {controller, node}
 const views = new Map();                 // of nodes that are shown
@@ -70,15 +71,16 @@ async function answer(node, seed) {
   if (running) running.controller.abort();
   const controller = new AbortController();
   const [where, body] = requestFor(node, seed);
-  const run = running = { controller, node, text: "", tokens: [], frame: 0 };
+  const run = running = { controller, node, text: "", tokens: [], timer: 0, pause: kFrame };
   const began = performance.now();
   Object.assign(node.meta, { request: JSON.stringify({ ...body, seed: undefined }), state: "waiting" });
   show();
   const flush = () => {
-    run.frame = 0;
+    const start = performance.now();
     views.get(node)?.append(run.text, run.tokens);
-    Object.assign(run, { text: "", tokens: [] });
-    follow();
+    Object.assign(run, { text: "", tokens: [], timer: 0 });
+    follow();  // has the text laid out: the longer it is, the longer that takes
+    run.pause = Math.max(kFrame, (performance.now() - start) / kShare);
   };
   try {
     await stream(where, body, {
@@ -97,7 +99,7 @@ async function answer(node, seed) {
         node.tokens.push(...tokens);
         run.text += text;
         run.tokens.push(...tokens);
-        run.frame ||= setTimeout(flush, kFrame);
+        run.timer ||= setTimeout(flush, run.pause);
         if (choice.finish_reason) Object.assign(meta, { finish: choice.finish_reason, hash: choice.logits_hash, receipt: choice.receipt });
       },
     });
@@ -106,12 +108,13 @@ async function answer(node, seed) {
     node.meta.state = controller.signal.aborted ? "stopped" : "failed";
     if (!controller.signal.aborted) node.meta.error = error.message;
   }
-  clearTimeout(run.frame);
   node.meta.took = performance.now() - began;
+  clearTimeout(run.timer);
+  flush();
   if (running === run) running = null;
   say("");
   store();
-  show();
+  views.has(node) ? end(node) : show();
 }
 
 // ---- What is shown ----
@@ -192,6 +195,25 @@ function edit(node) {
   area.focus();
 }
 
+// What stands below a message's text.
+const below = (node) => [node.meta.error ? el("p", { class: "error" }, node.meta.error) : null,
+  node.role === "assistant" ? facts(node) : null, tools(node)].filter(Boolean);
+
+function buttons() {
+  $("stop").hidden = !running;
+  $("send").hidden = !!running;
+}
+
+// An answer is whole. Its text stays as it stands, since laying it out again would cost as much as all before.
+function end(node) {
+  const { box, element } = views.get(node);
+  while (element.nextSibling) element.nextSibling.remove();
+  box.append(...below(node));
+  box.removeAttribute("aria-busy");
+  buttons();
+  follow();
+}
+
 function show() {
   views.clear();
   if (running) Object.assign(running, { text: "", tokens: [] });  // the new view has it all
@@ -199,15 +221,12 @@ function show() {
   $("messages").replaceChildren(...nodes.map((node) => {
     const view = new TokenView(node, $("show-tokens").checked && node.role === "assistant");
     views.set(node, view);
-    view.box = el("article", { class: `message ${node.role}`, "aria-label": node.role === "user" ? "You" : "The model" }, view.element,
-      node.meta.error ? el("p", { class: "error" }, node.meta.error) : null,
-      node.role === "assistant" ? facts(node) : null, tools(node));
+    view.box = el("article", { class: `message ${node.role}`, "aria-label": node.role === "user" ? "You" : "The model" }, view.element, ...below(node));
     if (running?.node === node) view.box.setAttribute("aria-busy", "true");
     return view.box;
   }));
   if (!nodes.length) $("messages").append(hello());
-  $("stop").hidden = !running;
-  $("send").hidden = !!running;
+  buttons();
   follow(!!running);
 }
 
