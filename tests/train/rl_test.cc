@@ -1,7 +1,9 @@
 // The parts of reinforcement learning against values computed by hand or in float64.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 #include "train/rl/mismatch.h"
@@ -218,11 +220,21 @@ TEST(Packing, PutsEveryAnswerWhereItSays) {
   EXPECT_EQ(wanted, tokens);
 }
 
-TEST(Rounding, MovesMatricesByHalfAStepAtMost) {
+// How far rounding may move x in a group with this largest magnitude.
+float half_step(const std::string& format, float x, float largest) {
+  if (format == "int8") return largest / 254;
+  if (format == "int4") return largest / 14;
+  return std::max(std::fabs(x) / 16, largest / 448 / 1024);
+}
+
+class RoundingTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(RoundingTest, MovesMatricesByHalfAStepAtMost) {
   const DecoderSpec spec = tiny_models()[3].spec;
   const ParameterLayout layout(spec);
   const std::vector<bf16_t> weights = random_weights(layout, 3);
-  const std::vector<bf16_t> rounded = int8_rounded(layout, ParameterSource(layout, weights.data()));
+  const std::vector<bf16_t> rounded =
+      rounded_weights(layout, ParameterSource(layout, weights.data()), GetParam());
   int64_t moved = 0;
   for (const ParameterLayout::Slot& slot : layout.slots())
     for (int64_t i = slot.offset; i < slot.offset + slot.count; ++i) {
@@ -232,16 +244,23 @@ TEST(Rounding, MovesMatricesByHalfAStepAtMost) {
         continue;
       }
       const int64_t in_row = (i - slot.offset) % slot.tensor.shape[1];
-      const int64_t begin = i - in_row % kInt8Group;
-      const int64_t end = std::min(begin + kInt8Group, i - in_row + slot.tensor.shape[1]);
+      const int64_t begin = i - in_row % kRoundingGroup;
+      const int64_t end = std::min(begin + kRoundingGroup, i - in_row + slot.tensor.shape[1]);
       float largest = 0;
-      for (int64_t j = begin; j < end; ++j)
+      std::set<bf16_t> values;
+      for (int64_t j = begin; j < end; ++j) {
         largest = std::max(largest, std::fabs(bf16_to_f32(weights[j])));
-      EXPECT_LE(std::fabs(bf16_to_f32(rounded[i]) - bf16_to_f32(weights[i])),
-                largest / 254 + largest / 256);
+        values.insert(rounded[j] & 0x7fff);
+      }
+      const float x = bf16_to_f32(weights[i]);
+      EXPECT_LE(std::fabs(bf16_to_f32(rounded[i]) - x),
+                half_step(GetParam(), x, largest) + largest / 256);
+      EXPECT_LE(values.size(), GetParam() == "int4" ? 8u : 128u);
     }
   EXPECT_GT(moved, layout.size() / 4);
 }
+
+INSTANTIATE_TEST_SUITE_P(Formats, RoundingTest, ::testing::ValuesIn(rounding_formats()));
 
 }  // namespace
 }  // namespace invar::rl

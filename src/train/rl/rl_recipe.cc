@@ -1,6 +1,7 @@
 #include "train/rl/rl_recipe.h"
 
 #include "base/error.h"
+#include "train/rl/rounding.h"
 
 namespace invar::rl {
 
@@ -42,7 +43,9 @@ void read_policy(TomlSection section, PolicyOptions& policy) {
 
 void read_sampler(TomlSection& section, SamplerOptions& sampler) {
   section.get("arithmetic", sampler.arithmetic, {"portable", "control"});
-  section.get("weights", sampler.weights, {"exact", "int8"});
+  std::vector<std::string> formats = rounding_formats();
+  formats.insert(formats.begin(), "exact");
+  section.get("weights", sampler.weights, formats);
 }
 
 void read_engine(TomlSection section, EngineOptions& engine) {

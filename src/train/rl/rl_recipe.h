@@ -15,7 +15,7 @@ namespace invar::rl {
 // that is trained, whose bits promise nothing under `control`.
 struct SamplerOptions {
   std::string arithmetic = "portable";  // "portable" or "control"
-  std::string weights = "exact";        // "exact" or "int8", rounded: see rounding.h
+  std::string weights = "exact";        // "exact", or rounded to a format of rounding.h
 
   bool is_trained_policy() const { return arithmetic == "portable" && weights == "exact"; }
 };

@@ -134,7 +134,8 @@ class Run {
   // The sampler goes on with the trainer's weights, or with what the recipe makes of them.
   void hand_over() {
     if (recipe_.sampler.weights == "exact") return rollouts_->take_weights(trainer_->weights());
-    const std::vector<bf16_t> rounded = int8_rounded(trainer_->layout(), trainer_->weights());
+    const std::vector<bf16_t> rounded =
+        rounded_weights(trainer_->layout(), trainer_->weights(), recipe_.sampler.weights);
     rollouts_->take_weights(ParameterSource(trainer_->layout(), rounded.data()));
   }
 

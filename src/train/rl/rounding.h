@@ -2,6 +2,7 @@
 // than the one that is trained.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "model/parameters.h"
@@ -9,10 +10,15 @@
 
 namespace invar::rl {
 
-constexpr int64_t kInt8Group = 32;
+constexpr int64_t kRoundingGroup = 32;
 
-// Every matrix rounded to int8 in groups of kInt8Group neighbours of a row, with scale = largest
-// magnitude / 127, and back to bf16; norms and biases as they are. In the layout's order.
-std::vector<bf16_t> int8_rounded(const ParameterLayout& layout, const TensorSource& weights);
+// "int8" and "int4": whole numbers from -127 to 127 or -7 to 7. "fp8": E4M3, 3 bits of mantissa.
+const std::vector<std::string>& rounding_formats();
+
+// Every matrix rounded to `format` in groups of kRoundingGroup neighbours of a row, with one scale
+// that takes the largest magnitude to the format's largest number, and back to bf16; norms and
+// biases as they are. In the layout's order.
+std::vector<bf16_t> rounded_weights(const ParameterLayout& layout, const TensorSource& weights,
+                                    const std::string& format);
 
 }  // namespace invar::rl
