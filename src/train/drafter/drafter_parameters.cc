@@ -17,6 +17,27 @@ std::vector<int64_t> offsets_of(const std::vector<DrafterTensor>& tensors) {
   return offsets;
 }
 
+void copy_rows(const DrafterTensor& t, const TensorSource& target, float* out) {
+  if (t.copied_rows.empty()) return target.read(t.copied_from, 0, t.count(), DType::f32, out);
+  const int64_t width = t.count() / std::ssize(t.copied_rows);
+  for (const int32_t row : t.copied_rows) {
+    target.read(t.copied_from, row * width, width, DType::f32, out);
+    out += width;
+  }
+}
+
+void begin_tensor(const DrafterTensor& t, uint64_t seed, uint32_t number,
+                  const TensorSource& target, float* out) {
+  if (!t.copied_from.empty()) return copy_rows(t, target, out);
+  if (t.identity_at >= 0) {
+    for (int64_t i = 0; i < t.shape[0]; ++i) out[i * t.shape[1] + t.identity_at + i] = 1;
+    return;
+  }
+  for (int64_t j = 0; j < t.count(); ++j)
+    out[j] = t.deviation > 0 ? static_cast<float>(t.deviation * normal_weight(seed, number, j))
+                             : t.value;
+}
+
 }  // namespace
 
 int64_t DrafterTensor::count() const {
@@ -54,13 +75,7 @@ TrainingState DrafterParameters::first_state(uint64_t seed, const TensorSource& 
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const DrafterTensor& t = tensors_[i];
     float* master = &state.master[static_cast<size_t>(offsets_[i])];
-    if (!t.copied_from.empty())
-      target.read(t.copied_from, 0, t.count(), DType::f32, master);
-    else
-      for (int64_t j = 0; j < t.count(); ++j)
-        master[j] = t.deviation > 0
-                        ? static_cast<float>(t.deviation * normal_weight(seed, uint32_t(i), j))
-                        : t.value;
+    begin_tensor(t, seed, static_cast<uint32_t>(i), target, master);
   }
   return state;
 }

@@ -12,14 +12,17 @@
 
 namespace invar {
 
-// A tensor and how it begins: as a copy of one of the target's tensors when that is named, with
-// normal numbers when there is a deviation, else with one value.
+// A tensor and how it begins: as rows of one of the target's tensors when that is named, as the
+// identity behind columns of zeros, with normal numbers when there is a deviation, else with one
+// value.
 struct DrafterTensor {
   std::string name;  // as it is published
   std::vector<int64_t> shape;
   double deviation = 0;
   float value = 0;
   std::string copied_from = {};
+  std::vector<int32_t> copied_rows = {};  // empty: all
+  int64_t identity_at = -1;               // the first column of the identity; -1: none
 
   int64_t count() const;
 };

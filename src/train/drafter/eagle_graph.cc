@@ -7,9 +7,8 @@ namespace invar {
 
 namespace {
 
-// The tensors, in the order of computation.
+// The tensors. An embedding of its own is the last one.
 enum Number {
-  kEmbedding,
   kFuse,
   kEmbeddingNorm,
   kHiddenNorm,
@@ -22,8 +21,11 @@ enum Number {
   kUp,
   kDown,
   kFinalNorm,
-  kHead
+  kHead,
+  kEmbedding
 };
+
+constexpr const char* kTargetEmbedding = "model.embed_tokens.weight";
 
 constexpr float kEps = 1e-6f;
 
@@ -50,7 +52,10 @@ std::vector<int32_t> layers_before(const std::vector<int>& features) {
   return layers;
 }
 
-std::vector<DrafterTensor> tensors_of(const DecoderSpec& layer, int target_width, int64_t vocab) {
+// At the target's width its embedding is read, and all begins where the target ends: the last
+// feature, the target's final norm and its head. Else everything is the drafter's own.
+std::vector<DrafterTensor> tensors_of(const DecoderSpec& layer, const DecoderSpec& target,
+                                      std::span<const int32_t> frequent) {
   const int64_t d = layer.hidden, q = layer.query_width(), kv = layer.kv_width(), f = layer.ffn;
   const auto matrix = [](const char* name, int64_t n, int64_t k) {
     return DrafterTensor{.name = name, .shape = {n, k}, .deviation = first_deviation(k)};
@@ -58,20 +63,29 @@ std::vector<DrafterTensor> tensors_of(const DecoderSpec& layer, int target_width
   const auto norm = [&](const char* name) {
     return DrafterTensor{.name = name, .shape = {d}, .value = 1};
   };
-  return {{.name = "embed_tokens.weight", .shape = {layer.vocab, d}, .deviation = 0.02},
-          matrix("fc.weight", d, 3 * int64_t{target_width}),
-          norm("midlayer.input_layernorm.weight"),
-          norm("midlayer.hidden_norm.weight"),
-          matrix("midlayer.self_attn.q_proj.weight", q, 2 * d),
-          matrix("midlayer.self_attn.k_proj.weight", kv, 2 * d),
-          matrix("midlayer.self_attn.v_proj.weight", kv, 2 * d),
-          matrix("midlayer.self_attn.o_proj.weight", d, q),
-          norm("midlayer.post_attention_layernorm.weight"),
-          matrix("midlayer.mlp.gate_proj.weight", f, d),
-          matrix("midlayer.mlp.up_proj.weight", f, d),
-          matrix("midlayer.mlp.down_proj.weight", d, f),
-          norm("norm.weight"),
-          matrix("lm_head.weight", vocab, d)};
+  std::vector<DrafterTensor> tensors = {matrix("fc.weight", d, 3 * int64_t{target.hidden}),
+                                        norm("midlayer.input_layernorm.weight"),
+                                        norm("midlayer.hidden_norm.weight"),
+                                        matrix("midlayer.self_attn.q_proj.weight", q, 2 * d),
+                                        matrix("midlayer.self_attn.k_proj.weight", kv, 2 * d),
+                                        matrix("midlayer.self_attn.v_proj.weight", kv, 2 * d),
+                                        matrix("midlayer.self_attn.o_proj.weight", d, q),
+                                        norm("midlayer.post_attention_layernorm.weight"),
+                                        matrix("midlayer.mlp.gate_proj.weight", f, d),
+                                        matrix("midlayer.mlp.up_proj.weight", f, d),
+                                        matrix("midlayer.mlp.down_proj.weight", d, f),
+                                        norm("norm.weight"),
+                                        matrix("lm_head.weight", std::ssize(frequent), d)};
+  if (layer.hidden != target.hidden) {
+    tensors.push_back(
+        {.name = "embed_tokens.weight", .shape = {layer.vocab, d}, .deviation = 0.02});
+    return tensors;
+  }
+  tensors[kFuse].identity_at = 2 * d;
+  tensors[kFinalNorm].copied_from = "model.norm.weight";
+  tensors[kHead].copied_from = target.tied_head ? kTargetEmbedding : "lm_head.weight";
+  tensors[kHead].copied_rows.assign(frequent.begin(), frequent.end());
+  return tensors;
 }
 
 }  // namespace
@@ -89,8 +103,13 @@ EagleGraph::EagleGraph(const DrafterSpec& spec, const OptimizerOptions& optimize
   for (size_t i = 0; i < frequent_.size(); ++i)
     known_as_[static_cast<size_t>(frequent_[i])] = static_cast<int32_t>(i);
   const int64_t d = layer_.hidden, v = std::ssize(frequent_), f = layer_.ffn;
-  parameters_ = std::make_unique<DrafterParameters>(tensors_of(layer_, target_.hidden, v),
+  parameters_ = std::make_unique<DrafterParameters>(tensors_of(layer_, target_, frequent_),
                                                     optimizer, math.training(), device);
+  if (!has_embedding()) {
+    targets_embedding_.resize(static_cast<size_t>(target_.vocab * d));
+    target.weights.read(kTargetEmbedding, 0, target_.vocab * d, DType::bf16,
+                        targets_embedding_.data());
+  }
   fuse_ = math.matrix(kFuse, d, 3 * int64_t{target_.hidden}, 0);
   qkv_ = math.matrix(kQ, shape_.width(), 2 * d, 2);
   o_ = math.matrix(kO, d, layer_.query_width(), 1);
@@ -160,13 +179,14 @@ void EagleGraph::begin_batch(const TargetRows& target) {
   rope_.fill(*std::ranges::max_element(positions_) + 1, math_.on());
   const int64_t d = layer_.hidden, width = target_.hidden, vocab = std::ssize(frequent_);
   const int64_t stride = activation_stride(3 * width);
+  const bf16_t* embedding =
+      has_embedding() ? parameters_->weights(kEmbedding) : targets_embedding_.data();
   math_.for_rows([&](int64_t t) {
     for (int64_t i = 0; i < 3; ++i)
       convert_elements(&target.hidden[static_cast<size_t>((i * std::ssize(tokens_) + t) * width)],
                        DType::f32, width, DType::bf16,
                        features_.memory.data() + t * stride + i * width);
-    convert_elements(parameters_->weights(kEmbedding) + tokens_[t] * d, DType::bf16, d, DType::f32,
-                     embedded_.row(t));
+    convert_elements(embedding + tokens_[t] * d, DType::bf16, d, DType::f32, embedded_.row(t));
     const int64_t next = std::min<int64_t>(t + 1, std::ssize(tokens_) - 1);
     const float* logits = target.scores.logits + next * target.scores.vocab;
     for (int64_t i = 0; i < vocab; ++i) teacher_logits_.row(t)[i] = logits[frequent_[i]];
@@ -332,6 +352,7 @@ void EagleGraph::embedding_backward() {
   std::swap(d_normed_, d_embedded_);
   std::fill_n(d_embedded_.data(), math_.rows() * layer_.hidden, 0.0f);
   gradient_of_norm(kEmbeddingNorm, embedded_, norms_.embedding, d_embedded_);
+  if (!has_embedding()) return;
   math_.run(math_.training().embed_gradient,
             EmbedGradientParams{.tokens = tokens_.data(),
                                 .dx = d_embedded_.data(),
@@ -350,7 +371,7 @@ json::Value EagleGraph::config() const {
   json::Value config = config_json({.spec = layer_});
   config.set("architectures", json::Array{"LlamaForCausalLMEagle3"});
   config.set("draft_vocab_size", std::ssize(frequent_));
-  config.set("target_hidden_size", target_.hidden);
+  if (has_embedding()) config.set("target_hidden_size", target_.hidden);
   json::Array layers;
   for (const int32_t layer : aux_layers()) layers.push_back(layer + 1);
   config.set("eagle_aux_hidden_state_layer_ids", std::move(layers));

@@ -52,6 +52,8 @@ class EagleGraph final : public DrafterGraph {
   void rotate(float* qkv) const;
 
   Step make_step(DrafterMath& math) const;
+  // Else it reads the target's.
+  bool has_embedding() const { return layer_.hidden != target_.hidden; }
   void add(FloatRows& y, const FloatRows& x) const;
   void gradient_of_norm(int tensor, const FloatRows& x, const std::vector<float>& weight,
                         FloatRows& dx);
@@ -60,7 +62,8 @@ class EagleGraph final : public DrafterGraph {
   const DecoderSpec layer_;  // of the one layer
   const UnrolledShape shape_;
   const std::vector<int32_t> frequent_;
-  std::vector<int32_t> known_as_;  // by the target's token: the drafter's, or -1
+  std::vector<int32_t> known_as_;          // by the target's token: the drafter's, or -1
+  std::vector<bf16_t> targets_embedding_;  // or empty
   RopeTable rope_;
   Norms norms_;
   TrainedMatrix fuse_, qkv_, o_, gate_up_, down_, head_;
