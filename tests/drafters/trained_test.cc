@@ -26,7 +26,8 @@ class TrainedDrafter : public testing::Test {
   TrainedDrafter() { std::filesystem::remove_all(directory_); }
   ~TrainedDrafter() override { std::filesystem::remove_all(directory_); }
 
-  DrafterOptions options(DrafterMethod method) const {
+  // `hidden`: of EAGLE-3.
+  DrafterOptions options(DrafterMethod method, int hidden = 0) const {
     DrafterOptions o;
     o.target.spec = model_.spec();
     o.weights = dummy_weights(model_.spec(), 7);
@@ -36,7 +37,7 @@ class TrainedDrafter : public testing::Test {
     o.recipe.optimizer = {.rate = 1e-2, .warmup = 1, .steps = 24};
     if (method == DrafterMethod::medusa) return o;
     DrafterSpec& d = o.recipe.drafter;
-    d.hidden = 64, d.heads = 4, d.kv_heads = 2, d.head_dim = 16, d.ffn = 96, d.vocab = 300;
+    d.hidden = hidden, d.heads = 4, d.kv_heads = 2, d.head_dim = 16, d.ffn = 96, d.vocab = 300;
     d.features = {1, 2, 4};
     for (int32_t token = 0; token < 300; ++token) o.frequent.push_back(token + token / 2);
     return o;
@@ -156,8 +157,11 @@ class Replay {
   std::vector<float> keys_, values_, own_keys_, own_values_;
 };
 
-TEST_F(TrainedDrafter, EagleSaysWhatItWasTrainedToSay) {
-  const DrafterOptions o = options(DrafterMethod::eagle3);
+// Of a width of its own, and of the target's, whose embedding it then reads.
+class TrainedEagle : public TrainedDrafter, public testing::WithParamInterface<int> {};
+
+TEST_P(TrainedEagle, SaysWhatItWasTrainedToSay) {
+  const DrafterOptions o = options(DrafterMethod::eagle3, GetParam());
   const std::vector<LevelScore> expected = train(o);
   HostProducts products(model_.host_kernels(), model_.pool());
   const EagleWeights weights(directory_, EagleKind::eagle3, model_, products);
@@ -190,6 +194,8 @@ TEST_F(TrainedDrafter, EagleSaysWhatItWasTrainedToSay) {
     EXPECT_NEAR(losses[s], expected[s].loss, 0.02 * expected[s].loss) << "level " << s;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Widths, TrainedEagle, testing::Values(64, 128));
 
 }  // namespace
 }  // namespace invar
