@@ -59,6 +59,11 @@ EagleWeights::EagleWeights(const std::string& directory, EagleKind kind, const M
   read_inputs(file, products);
   read_layer(file, products);
   read_head(file, products);
+  // A layer that has more to it than is computed here would draft something else.
+  constexpr const char* kUnneeded[] = {"t2d", "rotary_emb.inv_freq"};
+  if (const std::string name = file.first_unread(kUnneeded); !name.empty())
+    fail("{}: the tensor {} is not part of a drafter that is supported (docs/speculation.md)",
+         where_, json::quoted(name));
 }
 
 void EagleWeights::read_config(const std::string& directory, int32_t target_layers) {

@@ -49,6 +49,7 @@ const SafetensorsTensor& TensorFile::require(const std::string& name,
   if (!std::ranges::equal(tensor->shape, shape))
     fail("{}: {}: expected the shape [{}], found [{}]", path(), json::quoted(name),
          fmt::join(shape, ", "), fmt::join(tensor->shape, ", "));
+  read_.insert(name);
   return *tensor;
 }
 
@@ -82,6 +83,14 @@ std::vector<float> TensorFile::vector(const std::string& name, int64_t size) con
 
 std::vector<float> TensorFile::vector_if_there(const std::string& name, int64_t size) const {
   return has(name) ? vector(name, size) : std::vector<float>();
+}
+
+std::string TensorFile::first_unread(std::span<const char* const> unneeded) const {
+  for (const SafetensorsTensor& tensor : file_.tensors())
+    if (!read_.contains(tensor.name) &&
+        std::ranges::none_of(unneeded, [&](const char* end) { return tensor.name.ends_with(end); }))
+      return tensor.name;
+  return "";
 }
 
 std::vector<int64_t> TensorFile::integers(const std::string& name, int64_t size) const {

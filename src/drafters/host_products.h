@@ -2,6 +2,7 @@
 // the target computes on. A drafter's bits are nobody's business.
 #pragma once
 
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,6 +30,8 @@ class TensorFile {
   std::vector<float> vector_if_there(const std::string& name, int64_t size) const;
   // Of I64 or I32.
   std::vector<int64_t> integers(const std::string& name, int64_t size) const;
+  // The first tensor that was not read so far and whose name ends in none of `unneeded`, or "".
+  std::string first_unread(std::span<const char* const> unneeded) const;
 
  private:
   const SafetensorsTensor* find(const std::string& name) const;
@@ -37,6 +40,7 @@ class TensorFile {
   std::vector<T> read(const std::string& name, std::span<const int64_t> shape, DType as) const;
 
   SafetensorsFile file_;
+  mutable std::set<std::string, std::less<>> read_;
 };
 
 class HostProducts {

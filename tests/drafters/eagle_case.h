@@ -44,6 +44,14 @@ inline double rounded(double x) {
   return bf16_to_f32(f32_to_bf16(static_cast<float>(x)));
 }
 
+// What some published drafters have and others do not.
+struct DrafterTraits {
+  bool residual_is_normed = false;  // of eagle3: norm_before_residual
+  double logit_scale = 1;
+  bool has_biases = false;  // of q, k, v; of fc in an eagle3
+  bool is_hass = false;     // two norms more, of eagle
+};
+
 // A made drafter of either kind: its tensors by their published names, each as doubles, and the
 // directory that holds them.
 struct Checkpoint {
@@ -52,13 +60,16 @@ struct Checkpoint {
   int target_width;
   std::map<std::string, Numbers> tensors;
   std::vector<int64_t> offsets;  // d2t
+  DrafterTraits traits;
 
-  Checkpoint(EagleKind kind, const DecoderSpec& target, const TargetTables& tables)
+  Checkpoint(EagleKind kind, const DecoderSpec& target, const TargetTables& tables,
+             const DrafterTraits& traits = {})
       : kind(kind),
         d(kind == EagleKind::eagle3 ? 40 : target.hidden),
         vocab(target.vocab),
         draft_vocab(kind == EagleKind::eagle3 ? 150 : target.vocab),
-        target_width(target.hidden) {
+        target_width(target.hidden),
+        traits(traits) {
     const bool is_3 = kind == EagleKind::eagle3;
     const std::string at = is_3 ? "midlayer." : "layers.0.";
     make("fc.weight", d, is_3 ? 3 * target_width : d + target_width);
@@ -71,6 +82,7 @@ struct Checkpoint {
     make(at + "mlp.up_proj.weight", ffn, d);
     make(at + "mlp.down_proj.weight", d, ffn);
     make_norm(at + "post_attention_layernorm.weight");
+    make_traits(at, is_3);
     if (is_3) {
       make_norm(at + "input_layernorm.weight");
       make_norm(at + "hidden_norm.weight");
@@ -107,7 +119,8 @@ struct Checkpoint {
         const bf16_t x = f32_to_bf16(static_cast<float>(value));
         bytes.append(reinterpret_cast<const char*>(&x), sizeof x);
       }
-      const int64_t rows = rows_of.at(name);
+      const auto known = rows_of.find(name);
+      const int64_t rows = known != rows_of.end() ? known->second : std::ssize(values);
       const int64_t columns = std::ssize(values) / rows;
       file.add(name, "BF16",
                columns == 1 ? std::to_string(rows)
@@ -130,12 +143,27 @@ struct Checkpoint {
               number("head_dim", e) + number("vocab_size", vocab) +
               number("draft_vocab_size", draft_vocab) + number("target_hidden_size", target_width) +
               number("max_position_embeddings", 2048) + number("num_hidden_layers", 1) +
+              ", \"logit_scale\": " + std::to_string(traits.logit_scale) +
+              ", \"norm_before_residual\": " + (traits.residual_is_normed ? "true" : "false") +
               ", \"eagle_config\": {\"use_aux_hidden_state\": true, "
               "\"eagle_aux_hidden_state_layer_ids\": [1, 2, 4]}}";
     write_file_atomically(directory + "/config.json", config);
   }
 
+  bool has(const std::string& name) const { return tensors.contains(name); }
+
  private:
+  void make_traits(const std::string& at, bool is_3) {
+    if (traits.is_hass) {
+      make_norm("embedding_layernorm.weight");
+      make_norm("hidden_states_layernorm.weight");
+    }
+    if (!traits.has_biases) return;
+    make(at + "self_attn.q_proj.bias", heads * e, 1);
+    make(at + "self_attn.k_proj.bias", kv_heads * e, 1);
+    make(at + "self_attn.v_proj.bias", kv_heads * e, 1);
+    if (is_3) make("fc.bias", d, 1);
+  }
   void make(const std::string& name, int rows, int columns) {
     const double scale = columns == 1 ? 0.3 : 2.2 / std::sqrt(columns);
     for (int i = 0; i < rows * columns; ++i)
@@ -171,13 +199,16 @@ class Published {
       keys_.clear();
       values_.clear();
       for (size_t i = 0; i + 1 < tokens.size(); ++i)
-        last_ = row(tokens[i + 1], is_3_ ? product("fc.weight", features[i], w_.d) : features[i]);
+        last_ = row(tokens[i + 1], is_3_ ? with_bias("fc", features[i], w_.d) : features[i]);
     }
     keys_.resize(tokens.size() - 1);  // without the path before
     values_.resize(tokens.size() - 1);
     Numbers out = last_;
     for (const int32_t token : path) out = row(token, out);
-    return product("lm_head.weight", is_3_ ? norm(out, "norm.weight") : out, w_.draft_vocab);
+    Numbers logits =
+        product("lm_head.weight", is_3_ ? norm(out, "norm.weight") : out, w_.draft_vocab);
+    for (double& logit : logits) logit *= w_.traits.logit_scale;
+    return logits;
   }
 
  private:
@@ -188,7 +219,14 @@ class Published {
       for (size_t k = 0; k < x.size(); ++k) y[n] += w[n * x.size() + k] * rounded(x[k]);
     return y;
   }
+  Numbers with_bias(const std::string& name, const Numbers& x, int outputs) const {
+    Numbers y = product(name + ".weight", x, outputs);
+    if (w_.has(name + ".bias")) add(y, w_[name + ".bias"]);
+    return y;
+  }
+  // As it is where there is no such norm.
   Numbers norm(Numbers x, const std::string& name) const {
+    if (!w_.has(name)) return x;
     double sum = 0;
     for (const double value : x) sum += value * value;
     for (size_t i = 0; i < x.size(); ++i)
@@ -207,19 +245,17 @@ class Published {
   Numbers row(int32_t token, const Numbers& feature) {
     const auto begin = w_["embed_tokens.weight"].begin() + int64_t{token} * w_.d;
     const Numbers embedding(begin, begin + w_.d);
-    Numbers joined = is_3_ ? norm(embedding, at_ + "input_layernorm.weight") : embedding;
-    const Numbers second = is_3_ ? norm(feature, at_ + "hidden_norm.weight") : feature;
+    Numbers joined =
+        norm(embedding, is_3_ ? at_ + "input_layernorm.weight" : "embedding_layernorm.weight");
+    const Numbers second =
+        norm(feature, is_3_ ? at_ + "hidden_norm.weight" : "hidden_states_layernorm.weight");
     joined.insert(joined.end(), second.begin(), second.end());
-    Numbers residual = feature;
-    if (!is_3_) {
-      residual = product("fc.weight", joined, w_.d);
-      for (int i = 0; i < w_.d; ++i) residual[i] += w_["fc.bias"][i];
-      joined = residual;
-    }
+    Numbers residual = w_.traits.residual_is_normed ? second : feature;
+    if (!is_3_) joined = residual = with_bias("fc", joined, w_.d);
     const int position = static_cast<int>(keys_.size());
-    Numbers q = product(at_ + "self_attn.q_proj.weight", joined, w_.heads * w_.e);
-    keys_.push_back(product(at_ + "self_attn.k_proj.weight", joined, w_.kv_heads * w_.e));
-    values_.push_back(product(at_ + "self_attn.v_proj.weight", joined, w_.kv_heads * w_.e));
+    Numbers q = with_bias(at_ + "self_attn.q_proj", joined, w_.heads * w_.e);
+    keys_.push_back(with_bias(at_ + "self_attn.k_proj", joined, w_.kv_heads * w_.e));
+    values_.push_back(with_bias(at_ + "self_attn.v_proj", joined, w_.kv_heads * w_.e));
     rotate(q, position);
     rotate(keys_.back(), position);
     add(residual, product(at_ + "self_attn.o_proj.weight", attention(q), w_.d));
