@@ -10,56 +10,18 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "medusa_case.h"
 #include "model/families/make_model.h"
 #include "weights/checkpoint_writer.h"
 
 namespace invar {
 namespace {
 
-// Tensors of bf16 in memory.
-class Tensors final : public TensorSource {
- public:
-  void add(const std::string& name, std::vector<int64_t> shape, std::vector<bf16_t> values) {
-    infos_[name] = {.dtype = DType::bf16, .shape = std::move(shape)};
-    values_[name] = std::move(values);
-    names_.clear();
-    for (const auto& [key, info] : infos_) names_.push_back(key);
-  }
-  const std::vector<std::string>& names() const override { return names_; }
-  bool has(std::string_view name) const override { return infos_.contains(std::string(name)); }
-  const TensorInfo& info(std::string_view name) const override {
-    return infos_.at(std::string(name));
-  }
-  void read(std::string_view name, int64_t first, int64_t count, DType as,
-            void* out) const override {
-    convert_elements(&values_.at(std::string(name))[static_cast<size_t>(first)], DType::bf16, count,
-                     as, out);
-  }
-  std::string where(std::string_view name) const override { return std::string(name); }
-
- private:
-  std::map<std::string, TensorInfo> infos_;
-  std::map<std::string, std::vector<bf16_t>> values_;
-  std::vector<std::string> names_;
-};
-
 constexpr uint64_t kSeed = 7;
 
-// Heads whose residual blocks add nothing, before the target's own head: each says again what the
-// target said.
-Tensors echoing_heads(const DecoderSpec& spec, int heads) {
-  const auto target = dummy_weights(spec, kSeed);
-  const char* name = spec.tied_head ? "model.embed_tokens.weight" : "lm_head.weight";
-  std::vector<bf16_t> head(static_cast<size_t>(int64_t{spec.vocab} * spec.hidden));
-  target->read(name, 0, std::ssize(head), DType::bf16, head.data());
-  Tensors tensors;
-  for (int i = 0; i < heads; ++i) {
-    const std::string n = std::to_string(i);
-    tensors.add("blocks." + n + ".layers.0.weight", {spec.hidden, spec.hidden},
-                std::vector<bf16_t>(static_cast<size_t>(spec.hidden * spec.hidden)));
-    tensors.add("lm_heads." + n + ".weight", {spec.vocab, spec.hidden}, head);
-  }
-  return tensors;
+// Each says again what the target said.
+Tensors echoing_heads(const Model& model, int heads) {
+  return made_heads(model.spec(), TargetTables(model).head(), heads);
 }
 
 class MedusaTest : public testing::Test {
@@ -129,7 +91,7 @@ std::map<int64_t, std::vector<int32_t>> answers(Model& model, std::unique_ptr<Pr
 }
 
 TEST_F(MedusaTest, HeadsSeeTheLastRowThatTheTargetComputed) {
-  write(echoing_heads(model_.spec(), 3));
+  write(echoing_heads(model_, 3));
   const auto plain = answers(model_, nullptr);
   EXPECT_EQ(medusa()->num_heads(), 3);
   int64_t echoes = 0, drafts = 0;
@@ -153,7 +115,7 @@ TEST_F(MedusaTest, WhatDoesNotFitIsRefused) {
   EXPECT_NE(refusal().find("found none of them"), std::string::npos);
   write_file_atomically(directory_ + "/medusa_lm_head.pt", "x");
   EXPECT_NE(refusal().find("a pickle, which can run code and is not read"), std::string::npos);
-  Tensors tensors = echoing_heads(model_.spec(), 1);
+  Tensors tensors = echoing_heads(model_, 1);
   write(tensors);
   EXPECT_NE(refusal(chain_shape(2)).find("expected drafts of at most 1 levels"), std::string::npos);
   EXPECT_EQ(refusal(), "");
