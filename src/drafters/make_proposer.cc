@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "drafters/eagle.h"
+#include "drafters/early_exit.h"
 #include "drafters/layer_search.h"
 #include "drafters/medusa.h"
 #include "drafters/mtp_drafter.h"
@@ -112,12 +113,14 @@ std::unique_ptr<Proposer> make_method(const SpeculativeConfig& config, Model& ta
           ModelDrafterOptions{.shape = shape_of(config, 4), .room = room}, threads);
     case DraftMethod::early_exit: {
       expect_weights_here(config, target);
+      const int layer = exit_layer_of(config, target.spec());
+      const int32_t length = tokens(3);
+      if (config.tree.empty() && target.device().is_host())
+        return std::make_unique<EarlyExit>(target, layer, length, room.max_sequences, *threads);
       const std::shared_ptr<Model> itself(std::shared_ptr<Model>(), &target);  // it owns nothing
       return std::make_unique<ModelDrafter>(
           itself,
-          ModelDrafterOptions{.shape = shape_of(config, 3),
-                              .exit_layer = exit_layer_of(config, target.spec()),
-                              .room = room},
+          ModelDrafterOptions{.shape = shape_of(config, length), .exit_layer = layer, .room = room},
           threads);
     }
     case DraftMethod::swift: {

@@ -1,7 +1,7 @@
 // Drafts by a model, token after token: a smaller one of the same vocabulary (Leviathan et al.,
 // "Fast Inference from Transformers via Speculative Decoding", 2023; method "draft_model"), or the
-// first layers of the target itself behind its own final norm and head (Elhoushi et al.,
-// "LayerSkip", 2024; method "early_exit"; of use when the target was trained to answer there, too),
+// first layers of the target itself behind its own final norm and head (method "early_exit", where
+// it is no chain or runs on a device: early_exit.h),
 // or the target without some of its inner layers (Xia et al., "SWIFT", 2024; method "swift").
 //
 // The drafter has keys and values of its own for every sequence and computes what it has not seen

@@ -48,6 +48,10 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads,
   scheduler_ = make_scheduler(s, *pool_, cache_.get());
   executor_ = make_executor(model, limits(blocks), threads);
   make_steps(limits(blocks));
+  if (proposer_ && proposer_->shared_layers() > 0) {
+    proposer_->share(executor_->storages());
+    shared_.emplace(proposer_->shared_layers(), model_.spec().hidden);
+  }
 }
 
 Engine::~Engine() {

@@ -13,6 +13,7 @@
 #include "engine/outbox.h"
 #include "engine/request.h"
 #include "engine/request_state.h"
+#include "engine/shared_layers.h"
 #include "engine/step_in_flight.h"
 #include "kv/block_pool.h"
 #include "kv/prefix_cache.h"
@@ -139,6 +140,7 @@ class Engine {
   void launch(StepInFlight& step);
   void begin_trace(const StepInFlight& step);
   void run_with_host_logits(StepInFlight& step);
+  void run_layers(StepInFlight& step);
   void keep_accepted(StepInFlight& step);
   void take_scores(StepInFlight& step);
   void take_walks(StepInFlight& step);
@@ -173,6 +175,7 @@ class Engine {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Proposer> proposer_;  // or null
+  std::optional<SharedLayers> shared_;  // of a proposer that runs the target's first layers
   std::optional<DeviceClock> clock_;
   std::unordered_map<int64_t, std::shared_ptr<RequestState>> states_;
   int live_by_tokens_ = 0;  // of them, those whose samples depend on their tokens

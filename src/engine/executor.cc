@@ -25,6 +25,7 @@ class ProcessExecutor final : public Executor {
     processes_.copy_slots(copies);
     own_->copy_slots(copies);
   }
+  std::vector<KvStorage*> storages() override { return {}; }
   const Decoder& decoder() const override { return own_->decoder(); }
   int64_t workspace_bytes() const override { return own_->workspace_bytes(); }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/model.h"
@@ -31,6 +32,9 @@ class Executor {
   virtual void run(const Batch& batch, ForwardIo& io) = 0;
   // Moves keys and values between blocks, in every layer.
   virtual void copy_slots(const std::vector<SlotCopy>& copies) = 0;
+  // Every rank's keys and values, for a drafter of the target's own layers; empty where some are in
+  // other processes.
+  virtual std::vector<KvStorage*> storages() = 0;
   // Rank 0's: what follows a step goes into its stream.
   virtual const Decoder& decoder() const = 0;
   // Device memory of the activations, all ranks of this process.

@@ -5,6 +5,7 @@
 #include <exception>
 #include <thread>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "model/step_upload.h"
 
@@ -12,16 +13,26 @@ namespace invar {
 
 // One tensor-parallel rank: its decoder, its keys and values, its activations.
 struct ModelRunner::Rank {
-  Rank(Model& model, const RunnerLimits& limits, int index, ThreadPool& pool, Group& group)
+  Rank(Model& model, const RunnerLimits& limits, int index, ThreadPool& pool, Group& group,
+       KvStorage* storage = nullptr)
       : decoder(model.make_decoder(index, pool, limits.exit_layer)),
-        kv(model.device(index), limits.mtp_module ? 1 : decoder.spec.layers, limits.blocks,
-           limits.block_size, decoder.weights->shard().kv_heads, model.spec().head_dim,
-           decoder.kernels.cache, limits.mtp_module ? decoder.spec.layers : 0),
+        own_kv(storage ? nullptr : make_storage(model.device(index), limits, decoder)),
+        kv(storage ? *storage : *own_kv),
         workspace(decoder, limits.max_rows, limits.max_logit_rows, limits.max_aux_layers),
         group(group) {}
 
+  static std::unique_ptr<KvStorage> make_storage(Device& device, const RunnerLimits& limits,
+                                                 const Decoder& decoder) {
+    const int layers = decoder.spec.layers;
+    return std::make_unique<KvStorage>(device, limits.mtp_module ? 1 : layers, limits.blocks,
+                                       limits.block_size, decoder.weights->shard().kv_heads,
+                                       decoder.spec.head_dim, decoder.kernels.cache,
+                                       limits.mtp_module ? layers : 0);
+  }
+
   Decoder decoder;
-  KvStorage kv;
+  std::unique_ptr<KvStorage> own_kv;  // null where it is another runner's
+  KvStorage& kv;
   Workspace workspace;
   Group& group;
   Batch stage;                // a copy of the batch with one stage's layers
@@ -86,17 +97,21 @@ struct ModelRunner::Team {
   std::vector<std::jthread> threads;
 };
 
-ModelRunner::ModelRunner(Model& model, const RunnerLimits& limits, ThreadPool* threads)
+ModelRunner::ModelRunner(Model& model, const RunnerLimits& limits, ThreadPool* threads,
+                         std::span<KvStorage* const> storages)
     : model_(model), limits_(limits) {
   const int ranks = model.ranks();
+  CHECK(storages.empty() || std::ssize(storages) == ranks, "a storage for each rank");
+  const auto storage_of = [&](int rank) { return storages.empty() ? nullptr : storages[rank]; };
   if (ranks == 1) {
-    ranks_.push_back(
-        std::make_unique<Rank>(model, limits, 0, threads ? *threads : model.pool(), solo_group()));
+    ranks_.push_back(std::make_unique<Rank>(model, limits, 0, threads ? *threads : model.pool(),
+                                            solo_group(), storage_of(0)));
     return;
   }
   team_ = std::make_unique<Team>(model);
   for (int r = 0; r < ranks; ++r)
-    ranks_.push_back(std::make_unique<Rank>(model, limits, r, *team_->pools[r], team_->group(r)));
+    ranks_.push_back(
+        std::make_unique<Rank>(model, limits, r, *team_->pools[r], team_->group(r), storage_of(r)));
   for (int r = 1; r < ranks; ++r) team_->threads.emplace_back([this, r] { team_->serve(r); });
 }
 
@@ -120,9 +135,11 @@ void ModelRunner::on_every_rank(FunctionRef<void(int)> work) {
 
 void ModelRunner::run(const Batch& batch, ForwardIo& io) {
   const std::span<float> hidden = io.hidden;
+  const bool begins_findings = io.begins_findings;
   on_every_rank([&](int rank) {
     ForwardIo own;  // of a further rank: nobody reads what it leaves
     own.hidden = hidden;
+    own.begins_findings = begins_findings;
     run_stages(*ranks_[rank], batch, rank == 0 ? io : own);
   });
 }
@@ -146,6 +163,7 @@ void ModelRunner::run_stages(Rank& rank, const Batch& batch, ForwardIo& io) {
     rank.stage.layer_begin = begin;
     rank.stage.layer_end = end_of_stage(begin, last);
     forward(rank.decoder, rank.stage, rank.kv, rank.workspace, rank.group, io, graphs);
+    io.begins_findings = false;
     // The next stage gets a copy, as another process would.
     rank.hidden.assign(io.hidden.begin(), io.hidden.end());
     io.hidden = rank.hidden;
@@ -156,6 +174,12 @@ void ModelRunner::run_stages(Rank& rank, const Batch& batch, ForwardIo& io) {
 
 int64_t ModelRunner::recorded_steps() const {
   return ranks_[0]->graphs.launched();
+}
+
+std::vector<KvStorage*> ModelRunner::storages() {
+  std::vector<KvStorage*> storages;
+  for (const auto& rank : ranks_) storages.push_back(&rank->kv);
+  return storages;
 }
 
 const Decoder& ModelRunner::decoder() const {

@@ -15,7 +15,10 @@ namespace invar {
 class ModelRunner final : public Executor {
  public:
   // `threads` null: the model's own, for one runner at a time.
-  ModelRunner(Model& model, const RunnerLimits& limits, ThreadPool* threads = nullptr);
+  // `storages`: another runner's keys and values, a storage for each rank, that this one computes
+  // on, instead of its own.
+  ModelRunner(Model& model, const RunnerLimits& limits, ThreadPool* threads = nullptr,
+              std::span<KvStorage* const> storages = {});
   // Plays one rank of a group whose others are elsewhere: the rank that the model's options name.
   // Computes on `threads`.
   ModelRunner(Model& model, const RunnerLimits& limits, ThreadPool& threads, Group& group);
@@ -24,6 +27,7 @@ class ModelRunner final : public Executor {
   void run(const Batch& batch, ForwardIo& io) override;
   const Decoder& decoder() const override;
   void copy_slots(const std::vector<SlotCopy>& copies) override;
+  std::vector<KvStorage*> storages() override;
 
   // Layers that steps leave out from now on, for drafters: ascending, and neither the first nor the
   // last.

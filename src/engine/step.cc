@@ -84,7 +84,9 @@ void Engine::propose(StepInFlight& step) {
                                .choice = state.request.choice,
                                .most = entry.drafts,
                                .corpus = state.request.cache_salt,
-                               .prediction = state.request.prediction});
+                               .prediction = state.request.prediction,
+                               .blocks = scheduler_->blocks(entry.sequence),
+                               .computed = entry.start});
   }
   trees_.resize(std::max(trees_.size(), draft_requests_.size()));
   const std::span<DraftTree> trees = std::span(trees_).first(draft_requests_.size());
@@ -204,8 +206,22 @@ void Engine::run_with_host_logits(StepInFlight& step) {
     row.token = state.is_over ? 0 : state.tokens[row.position];
   }
   if (clock_) clock_->begin(step.number);
-  executor_->run(step.batch, step.io);
+  run_layers(step);
   if (clock_) clock_->end(step.number);
+}
+
+// What the proposer has computed of the step's rows is not computed again, but for a trace, which
+// shows every operation.
+void Engine::run_layers(StepInFlight& step) {
+  if (!shared_ || trace_) return executor_->run(step.batch, step.io);
+  shared_->begin(std::ssize(step.batch.rows));
+  for (size_t i = 0; i < step.tree_of.size(); ++i) {
+    const StepEntry& entry = step.plan.entries[i];
+    if (!step.tree_of[i] || step.tree_of[i]->empty() || entry.rows != 1) continue;
+    shared_->take(proposer_->computed_rows(entry.id), step.batch, step.first_row[i],
+                  1 + step.tree_of[i]->size());
+  }
+  shared_->run(*executor_, step.batch, step.io);
 }
 
 void Engine::begin_trace(const StepInFlight& step) {

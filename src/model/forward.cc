@@ -90,9 +90,10 @@ bool ForwardPass::can_be_recorded() const {
 
 // h = rows of the embedding, or what the stage before left
 void ForwardPass::start() {
-  if (is_first_stage()) {
-    // Later stages of one step add to the first one's findings.
+  // Later stages of one step add to the first one's findings.
+  if (is_first_stage() || io_.begins_findings)
     model_.execution.stream->clear(ws_.non_finite.data(), rows_ * sizeof(bool));
+  if (is_first_stage()) {
     ops_.embed(hidden());
     hooks_.trace("embed", -1, hidden(), spec_.hidden, rows_);
   }

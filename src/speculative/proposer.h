@@ -15,6 +15,8 @@
 
 namespace invar {
 
+class KvStorage;
+
 // A sequence whose next token is to be sampled.
 struct DraftRequest {
   int64_t id = 0;                   // of the request
@@ -27,6 +29,17 @@ struct DraftRequest {
   // nothing.
   std::string_view corpus = {};
   std::span<const int32_t> prediction = {};  // what the request says that the answer may be
+  // Of the target's blocks: those of the sequence, which have room for `most` tokens behind the
+  // known ones, and how many of its tokens have keys and values there.
+  std::span<const int32_t> blocks = {};
+  int32_t computed = 0;
+};
+
+// What a proposer that runs the target's first layers has computed of the rows that the step is to
+// compute: the last known token, which stands at `position`, and the first drafts of a chain.
+struct ComputedRows {
+  int32_t position = 0;
+  std::span<const float> hidden;  // [rows][the target's width], behind these layers
 };
 
 // What a step computed and kept of one sequence: rows of the batch, each one position after the one
@@ -59,6 +72,13 @@ class Proposer {
   // Layers of the target after which it wants the hidden state of every row, ascending; see
   // Batch::aux_layers.
   virtual std::span<const int32_t> aux_layers() const { return {}; }
+  // Of a proposer that runs the target's first layers on the target's own blocks: how many. Their
+  // keys, values and hidden states are then the target's to the bit, and a step goes on from them.
+  virtual int32_t shared_layers() const { return 0; }
+  // The target's keys and values, of each rank; before the first draft.
+  virtual void share(std::span<KvStorage* const> /*of_ranks*/) {}
+  // For a request of the last round that has a draft. Gone with the next round.
+  virtual ComputedRows computed_rows(int64_t /*id*/) const { return {}; }
   // Called after a step with what was kept of each sequence that goes on, and the hidden states of
   // the whole batch: [aux_layers][batch_rows][the target's width]. They are gone afterwards. A
   // sequence may begin behind position 0 (the prefix cache had the rest) and, after a preemption,
