@@ -1,10 +1,12 @@
 // Times of the GPU's kernels on the shapes of Qwen3-8B beside cuBLAS, as Markdown tables. Operands
 // are random; weights are rotated among copies larger than the L2 cache.
-// Usage: cuda_bench [products | curve | portable | attention | layers ...], all but the curve and
-// the layers by default.
+// Usage: cuda_bench [products | curve | portable | attention | layers ...] [--layer NAME]
+// [--rows NUMBER], all but the curve and the layers by default; --layer and --rows leave out the
+// others.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <string_view>
 
@@ -35,9 +37,21 @@ int64_t stride_of(Order order, int64_t width) {
   return activation_stride(width, cuda::kernels(order).weights);
 }
 
+struct Options {
+  std::vector<std::string_view> parts;
+  std::string_view layer;  // one layer's products only, or all
+  int64_t rows = 0;        // so many rows only, or as many as the part has
+
+  bool wants(std::string_view part) const {
+    return parts.empty() ? part != "curve" && part != "layers" && part != "lasting"
+                         : std::find(parts.begin(), parts.end(), part) != parts.end();
+  }
+};
+
 class Bench {
  public:
-  Bench() : gpu_(make_cuda_device(0)), timer_(*gpu_) {
+  explicit Bench(const Options& options)
+      : options_(options), gpu_(make_cuda_device(0)), timer_(*gpu_) {
     if (!cublas_.is_there()) std::fprintf(stderr, "no cuBLAS: its columns stay empty\n");
   }
 
@@ -49,8 +63,9 @@ class Bench {
   }
 
   // `lasting`: so long at a time that the GPU's power limit sets its clock, as in a long prompt.
-  void products(Order order, const Layer& layer, const std::vector<int64_t>& sizes,
-                bool lasting = false) {
+  void products(Order order, const Layer& layer, std::vector<int64_t> sizes, bool lasting = false) {
+    if (!options_.layer.empty() && options_.layer != layer.name) return;
+    if (options_.rows > 0) sizes = {options_.rows};
     PackedWeight w = {
         .type = DType::bf16, .n = layer.n, .k = layer.k, .layout = cuda::kernels(order).weights};
     const int64_t elements = layer.matrices * w.elements();
@@ -199,6 +214,7 @@ class Bench {
   }
 
   void layers(int64_t rows, int64_t context, bool prompt) {
+    if (options_.rows > 0 && options_.rows != rows) return;
     bench_layers(*gpu_, timer_, rows, context, prompt);
   }
 
@@ -225,17 +241,34 @@ class Bench {
     std::fflush(stdout);
   }
 
+  Options options_;
   std::unique_ptr<Device> gpu_;
   GpuTimer timer_;
   cuda::Cublas cublas_;
 };
 
-void run(const std::vector<std::string_view>& parts) {
-  const auto wanted = [&](std::string_view part) {
-    return parts.empty() ? part != "curve" && part != "layers" && part != "lasting"
-                         : std::find(parts.begin(), parts.end(), part) != parts.end();
-  };
-  Bench bench;
+Options options_of(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (!argument.starts_with("--")) {
+      options.parts.push_back(argument);
+      continue;
+    }
+    const std::string_view value = i + 1 < argc ? argv[++i] : "";
+    if (argument == "--layer")
+      options.layer = value;
+    else if (argument != "--rows" ||
+             std::from_chars(value.data(), value.data() + value.size(), options.rows).ec !=
+                 std::errc{})
+      fail("expected --layer NAME or --rows NUMBER, found {} {}", argument, value);
+  }
+  return options;
+}
+
+void run(const Options& options) {
+  const auto wanted = [&](std::string_view part) { return options.wants(part); };
+  Bench bench(options);
   fmt::print("{}\n", describe_cuda_device(0));
   const Layer qkv{"qkv", 4096, 6144, 1}, o{"o", 4096, 4096, 8}, pair{"gate+up", 4096, 12288, 1, 2},
       down{"down", 12288, 4096, 8}, head{"lm_head", 4096, 151936, 1};
@@ -289,7 +322,7 @@ void run(const std::vector<std::string_view>& parts) {
 
 int main(int argc, char** argv) {
   try {
-    invar::bench::run({argv + 1, argv + argc});
+    invar::bench::run(invar::bench::options_of(argc, argv));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -11,6 +11,10 @@ namespace invar::cuda {
 void elementary(const float* x, int64_t count, float* exp2, float* exp, float* log, float* divide,
                 const Execution& on);
 
+// Adds, over every float, how many gates silu_of_tame takes to counts[0], and on how many of them
+// it is not the activation's definition to counts[1].
+void count_tame_gates(unsigned long long* counts, const Execution& on);
+
 // A kernel that stops the GPU's work with an error.
 void fail_on_purpose(const Execution& on);
 

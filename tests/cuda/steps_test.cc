@@ -102,5 +102,14 @@ TEST_F(Steps, ElementaryFunctions) {
   EXPECT_TRUE(divide.matches());
 }
 
+// Every float: the activation without branches is the one with them.
+TEST_F(Steps, ActivationOfTameGates) {
+  const Twin<unsigned long long> counts(gpu(), std::vector<unsigned long long>{0, 0});
+  cuda::count_tame_gates(counts.device(), on());
+  const std::vector<unsigned long long> found = counts.download();
+  EXPECT_GT(found[0], 1'200'000'000);
+  EXPECT_EQ(found[1], 0);
+}
+
 }  // namespace
 }  // namespace invar

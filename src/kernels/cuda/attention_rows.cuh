@@ -36,12 +36,6 @@ __device__ __forceinline__ float exp2_below_128(float t) {
   return t < -126.0f ? 0.0f : value;
 }
 
-// Two bf16, without subnormals among the values.
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-  uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
 __device__ __forceinline__ uint32_t pack_any_bf16(float low, float high) {
   return f32_to_bf16(low) | static_cast<uint32_t>(f32_to_bf16(high)) << 16;
 }

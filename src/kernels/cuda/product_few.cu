@@ -19,6 +19,7 @@ constexpr int kMaxWidth = 192;
 struct FewGrid {
   int rows, width, groups, tiles, slices;
   int stages, stage_bytes, bars_at;
+  uint64_t policy;  // of the weights in the L2 cache
 };
 
 template <int kTokens, typename End>
@@ -43,7 +44,7 @@ __global__ __launch_bounds__(kMaxWidth / 64 * 128 + 32,
       const int tile = blockIdx.x + i / grid.slices * gridDim.x;
       barrier_expect(ring.full + 8 * stage, (grid.width + grid.rows) * 128);
       load_weights_once<End::kMatrices>(base + stage * grid.stage_bytes, w, i % grid.slices,
-                                        tile * grid.width, 0, ring.full + 8 * stage);
+                                        tile * grid.width, 0, ring.full + 8 * stage, grid.policy);
     };
     const auto fetch_rows = [&](int i, int stage) {
       load_box(base + stage * grid.stage_bytes + grid.width * 128, x, i % grid.slices * kSlice, 0,
@@ -86,14 +87,15 @@ __global__ __launch_bounds__(kMaxWidth / 64 * 128 + 32,
     wait_for_kernels_before();
     const int sixteen = group * 4 + warp;  // which 16 rows of weights this warp has
     if (sixteen * 16 >= grid.width) continue;
+    const int first = tile * (grid.width / End::kMatrices) + sixteen * (16 / End::kMatrices);
+    if constexpr (End::kMatrices == 2) {
+      end.template column<kTokens>(d, lane % 4 * 2, first + lane / 4, grid.rows);
+    } else {
 #pragma unroll
-    for (int i = 0; i < kTokens / 2; ++i) {
-      const int t = i / 4 * 8 + lane % 4 * 2 + i % 2;
-      if (t >= grid.rows) continue;
-      if constexpr (End::kMatrices == 1)
-        end.one(t, tile * grid.width + sixteen * 16 + i / 2 % 2 * 8 + lane / 4, d[i]);
-      else if (i / 2 % 2 == 0)
-        end.one(t, tile * (grid.width / 2) + sixteen * 8 + lane / 4, d[i], d[i + 2]);
+      for (int i = 0; i < kTokens / 2; ++i) {
+        const int t = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        if (t < grid.rows) end.one(t, first + i / 2 % 2 * 8 + lane / 4, d[i]);
+      }
     }
   }
 }
@@ -117,6 +119,9 @@ void few(const Params& p, const Execution& on) {
   const int blocks = multiprocessors();
   FewGrid grid{.rows = static_cast<int>(p.rows), .width = width_for(outputs, blocks)};
   grid.groups = ceil_div(grid.width, 64);
+  // Weights leave the L2 cache first, unless the results would then fill it.
+  constexpr int64_t kManyResults = 24 << 20;
+  grid.policy = p.rows * outputs * 4 > kManyResults ? kEvictNormal : kEvictFirst;
   grid.tiles = ceil_div(outputs, grid.width);
   grid.slices = ceil_div(inner_size(p), kSlice);
   grid.stage_bytes = (grid.width + kTokens) * 128;

@@ -91,6 +91,12 @@ __global__ __launch_bounds__(kRuns * 128 + 32,
       for (int i = 0; i < kSlice / 16; ++i)
         product_step<kTokens>(d, a + 2 * i, b + 2 * i, (slice | i) != 0);
       steps_commit();
+      // Of a ring of three or four stages no step may hold one while it waits for the next.
+      if constexpr (kTokens >= 32) {
+        steps_wait<0>();
+        if (lane == 0) barrier_arrive(ring.empty_now());
+        continue;
+      }
       if (previous >= 0) {
         steps_wait<1>();
         if (lane == 0) barrier_arrive(ring.empty + 8 * previous);

@@ -71,7 +71,8 @@ GatedEnd end_of(const GatedMatmulParams& p) {
           .out = static_cast<bf16_t*>(p.out.data),
           .stride = p.out.stride,
           .n = static_cast<int>(n),
-          .padded = static_cast<int>(round_up(n, kLeafPad))};
+          .padded = static_cast<int>(round_up(n, kLeafPad)),
+          .in_groups = true};
 }
 
 // ---- The table

@@ -1,172 +1,20 @@
-// What the matrix products of order `hopper` share: their operands for TMA, tiles, and what becomes
-// of a dot. Weights lie in rows (WeightLayout::rows).
+// What the matrix products of order `hopper` share: their operands for TMA and tiles. Weights lie
+// in rows (WeightLayout::rows).
 #pragma once
 
 #include <algorithm>
 
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/product_ends.cuh"
 #include "kernels/cuda/tma.cuh"
 
 namespace invar::cuda {
 
 constexpr int kTileRows = 128;
-constexpr int kBlockOutputs = 8;  // of a block of accumulators, and of gate and up in turn
 
 constexpr int ceil_div(int64_t a, int64_t b) {
   return static_cast<int>((a + b - 1) / b);
 }
-
-// y[t][n] from the finished dots.
-struct PlainEnd {
-  static constexpr int kMatrices = 1;
-  const float* bias;
-  bool accumulate;
-  float* y;
-  int64_t stride;
-  int n, padded;            // padded: so many outputs are to be computed
-  bool in_pairs, in_fours;  // rows of y are whole pairs of 8 bytes, whole 16 bytes
-
-  __device__ void one(int64_t t, int output, float dot) const {
-    if (output >= n) return;
-    float value = dot + 0.0f;
-    if (bias) value = value + bias[output];
-    float* out = y + t * stride + output;
-    *out = accumulate ? *out + value : value;
-  }
-
-  // Four outputs of a row in two steps: what they are added to, and then the result.
-  __device__ float4 before(int64_t t, int output) const {
-    float4 old = {0, 0, 0, 0};
-    if (!accumulate) return old;
-    const float* from = y + t * stride + output;
-    if (in_fours && output + 3 < n) return *reinterpret_cast<const float4*>(from);
-    if (output < n) old.x = from[0];
-    if (output + 1 < n) old.y = from[1];
-    if (output + 2 < n) old.z = from[2];
-    if (output + 3 < n) old.w = from[3];
-    return old;
-  }
-  __device__ float finished(int output, float dot, float old) const {
-    float value = dot + 0.0f;
-    if (bias && output < n) value = value + bias[output];
-    return accumulate ? old + value : value;
-  }
-  __device__ void four(int64_t t, int output, float4 dot, float4 old) const {
-    const float4 value = {finished(output, dot.x, old.x), finished(output + 1, dot.y, old.y),
-                          finished(output + 2, dot.z, old.z), finished(output + 3, dot.w, old.w)};
-    float* to = y + t * stride + output;
-    if (in_fours && output + 3 < n) {
-      *reinterpret_cast<float4*>(to) = value;
-      return;
-    }
-    if (output < n) to[0] = value.x;
-    if (output + 1 < n) to[1] = value.y;
-    if (output + 2 < n) to[2] = value.z;
-    if (output + 3 < n) to[3] = value.w;
-  }
-
-  // Brings what outputs of a row are added to near, when it is to be added and is all there.
-  __device__ void fetch(int64_t t, int output, int outputs) const {
-    if (!accumulate || !in_fours || output + outputs > n) return;
-    prefetch_bytes(y + t * stride + output, outputs * 4);
-  }
-
-  // The dots of rows t and t + 8 that one lane of a tile holds (wgmma_steps.cuh), the first of them
-  // of output `column`; rows from `begin` to `end` are written. Conditions stand outside of the
-  // loops: the tensor cores wait for this code.
-  template <int kColumns>
-  __device__ __forceinline__ void tile(float (&d)[kColumns / 2], int64_t t, int column,
-                                       int64_t begin, int64_t end) const {
-    constexpr int kPairs = kColumns / 8;
-    constexpr int kAtOnce = kPairs % 16 == 0 ? 16 : kPairs % 8 == 0 ? 8 : 6;  // reads of y
-    static_assert(kPairs % kAtOnce == 0);
-    const bool is_whole = in_pairs && (column | 7) + kColumns - 8 < n;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int64_t row = t + 8 * half;
-      if (row < begin || row >= end) continue;
-      if (!is_whole) {
-#pragma unroll
-        for (int j = 0; j < 2 * kPairs; ++j)
-          one(row, column + j / 2 * 8 + j % 2, d[j / 2 * 4 + half * 2 + j % 2]);
-        continue;
-      }
-      float2* out = reinterpret_cast<float2*>(y + row * stride + column);
-#pragma unroll
-      for (int j = 0; j < 2 * kPairs; ++j) {
-        float& value = d[j / 2 * 4 + half * 2 + j % 2];
-        value = value + 0.0f;
-      }
-      if (bias) {
-#pragma unroll
-        for (int j = 0; j < 2 * kPairs; ++j) {
-          float& value = d[j / 2 * 4 + half * 2 + j % 2];
-          value = value + __ldg(bias + column + j / 2 * 8 + j % 2);
-        }
-      }
-      if (accumulate) {
-#pragma unroll
-        for (int first = 0; first < kPairs; first += kAtOnce) {
-          float2 old[kAtOnce];
-#pragma unroll
-          for (int j = 0; j < kAtOnce; ++j) old[j] = out[(first + j) * 4];
-#pragma unroll
-          for (int j = 0; j < kAtOnce; ++j) {
-            const int at = (first + j) * 4 + half * 2;
-            d[at] = old[j].x + d[at];
-            d[at + 1] = old[j].y + d[at + 1];
-          }
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < kPairs; ++j) out[j * 4] = {d[j * 4 + half * 2], d[j * 4 + half * 2 + 1]};
-    }
-  }
-};
-
-// The gated activation of a pair of dots: blocks of 8 outputs of gate and of up take turns.
-struct GatedEnd {
-  static constexpr int kMatrices = 2;
-  const float* gate_bias;
-  const float* up_bias;
-  bf16_t* out;
-  int64_t stride;
-  int n, padded;  // outputs from n on are zeros
-
-  __device__ __forceinline__ bf16_t value(int output, float gate, float up) const {
-    if (output >= n) return 0;
-    gate = gate + 0.0f;
-    up = up + 0.0f;
-    if (gate_bias) gate = gate + __ldg(gate_bias + output);
-    if (up_bias) up = up + __ldg(up_bias + output);
-    return f32_to_bf16(silu_times(gate, up));
-  }
-  __device__ void one(int64_t t, int output, float gate, float up) const {
-    if (output < padded) out[t * stride + output] = value(output, gate, up);
-  }
-
-  // As PlainEnd::tile, of kColumns / 2 outputs. `column` counts outputs and is even.
-  template <int kColumns>
-  __device__ __forceinline__ void tile(const float (&d)[kColumns / 2], int64_t t, int column,
-                                       int64_t begin, int64_t end) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int64_t row = t + 8 * half;
-      if (row < begin || row >= end) continue;
-      bf16_t* to = out + row * stride + column;
-#pragma unroll
-      for (int j = 0; j < kColumns / 16; ++j) {
-        const int output = column + j * 8;
-        if (output >= padded) continue;
-        const float *gate = d + j * 8 + half * 2, *up = gate + 4;
-        const uint32_t pair = value(output, gate[0], up[0]) |
-                              static_cast<uint32_t>(value(output + 1, gate[1], up[1])) << 16;
-        *reinterpret_cast<uint32_t*>(to + j * 8) = pair;
-      }
-    }
-  }
-};
 
 PlainEnd end_of(const MatmulParams& p);
 GatedEnd end_of(const GatedMatmulParams& p);
@@ -214,11 +62,12 @@ __device__ __forceinline__ void load_weights_to_both(uint32_t to, const CUtensor
 // The same, of weights that no other block reads.
 template <int kMatrices>
 __device__ __forceinline__ void load_weights_once(uint32_t to, const CUtensorMap& w, int slice,
-                                                  int first_row, int run, uint32_t barrier) {
+                                                  int first_row, int run, uint32_t barrier,
+                                                  uint64_t policy = kEvictFirst) {
   if constexpr (kMatrices == 1)
-    load_box_once(to, w, slice * kSlice, first_row, run, barrier);
+    load_box_once(to, w, slice * kSlice, first_row, run, barrier, policy);
   else
-    load_box_once(to, w, slice * kSlice, 0, 0, first_row / (2 * kBlockOutputs), barrier);
+    load_box_once(to, w, slice * kSlice, 0, 0, first_row / (2 * kBlockOutputs), barrier, policy);
 }
 
 // A product in tiles of 128 rows, or of `height`. Blocks that work at the same time take `group`
@@ -231,6 +80,7 @@ struct TileGrid {
   int runs;
   int height = kTileRows;
   int group = 8;
+  int ahead = 0;  // stages of weights that a block fetches before the kernels before it are done
 
   __device__ __host__ int tiles() const { return row_tiles * column_tiles; }
   struct Place {

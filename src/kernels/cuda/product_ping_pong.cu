@@ -32,7 +32,7 @@ __global__ __launch_bounds__(kThreads,
   let_next_kernel_start();
 
   if (warpgroup == 0) {
-    fewer_registers<24>();
+    fewer_registers<40>();
     if (tid == 0) {
       wait_for_kernels_before();
       for (int tile = team.number; tile < tiles; tile += team.count) {
@@ -49,7 +49,7 @@ __global__ __launch_bounds__(kThreads,
       }
     }
   } else {
-    more_registers<240>();
+    more_registers<232>();
     const int mine = warpgroup - 1, lane = tid % 32, warp = tid % 128 / 32;
     constexpr int kTurn = 1;  // named barriers kTurn and kTurn + 1: a warpgroup's turn to multiply
     int count = 0;
@@ -94,9 +94,13 @@ __global__ __launch_bounds__(kThreads,
 
 template <int kPair, typename Params>
 void ping_pong(const Params& p, const Execution& on) {
-  const auto end = end_of(p);
+  auto end = end_of(p);
   using End = decltype(end_of(p));
   const TileGrid grid = grid_of(end, p.rows, inner_size(p), 1, kColumns);
+  // In long products, which are bound by power, activations one by one beside the other warpgroup's
+  // tile take less than several at once.
+  constexpr int kManyTurns = 12;
+  if constexpr (End::kMatrices == 2) end.in_groups = grid.tiles() <= kManyTurns * multiprocessors();
   const ProductMaps maps = maps_of(p, grid.tile_rows, kColumns / kPair);
   const LaunchShape shape = {.blocks = TileTeam<kPair>::blocks(grid),
                              .threads = kThreads,

@@ -30,10 +30,18 @@ __global__ __launch_bounds__(128 * (1 + kGroups),
   const int tid = threadIdx.x, warpgroup = tid / 128, tiles = grid.tiles();
   Ring ring{base + S::kCount * S::kBytes, base + S::kCount * (S::kBytes + 8), S::kCount};
   set_up(ring, x, w, 4 * kGroups);
+  let_next_kernel_start();
 
   if (warpgroup == 0) {
     fewer_registers<24>();
     if (tid == 0) {
+      int ahead = grid.ahead;
+      for (int slice = 0; slice < ahead; ++slice) {
+        const uint32_t full = ring.full + 8 * slice;
+        barrier_expect(full, (grid.tile_rows + kColumns) * 128);
+        load_weights<End::kMatrices>(base + slice * S::kBytes + S::kWeightsAt, w, slice,
+                                     grid.slot(blockIdx.x).column * kColumns, 0, full);
+      }
       wait_for_kernels_before();
       for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const auto [row, column] = grid.slot(tile);
@@ -41,9 +49,13 @@ __global__ __launch_bounds__(128 * (1 + kGroups),
         for (int slice = 0; slice < grid.slices; ++slice, ring.next()) {
           const uint32_t to = base + ring.stage * S::kBytes, full = ring.full_now();
           barrier_wait(ring.empty_now(), ring.parity ^ 1);
-          barrier_expect(full, (grid.tile_rows + kColumns) * 128);
+          if (ahead > 0) {
+            --ahead;
+          } else {
+            barrier_expect(full, (grid.tile_rows + kColumns) * 128);
+            load_weights<End::kMatrices>(to + S::kWeightsAt, w, slice, column * kColumns, 0, full);
+          }
           load_box(to, x, slice * kSlice, first_row, 0, full);
-          load_weights<End::kMatrices>(to + S::kWeightsAt, w, slice, column * kColumns, 0, full);
         }
       }
     }
@@ -85,11 +97,16 @@ void shared_tile(const Params& p, const Execution& on) {
   using S = Stage<kColumns, kGroups>;
   const auto end = end_of(p);
   using End = decltype(end_of(p));
-  const TileGrid grid = grid_of(end, p.rows, inner_size(p), 1, kColumns, S::kRows);
+  TileGrid grid = grid_of(end, p.rows, inner_size(p), 1, kColumns, S::kRows);
+  // Each block's own weights begin to come before the kernels before it are done. Where blocks
+  // share them this is slower.
+  const bool early = grid.row_tiles == 1;
+  if (early) grid.ahead = std::min(grid.slices, S::kCount);
   const ProductMaps maps = maps_of(p, grid.tile_rows, kColumns);
   const LaunchShape shape = {.blocks = std::min(grid.tiles(), multiprocessors()),
                              .threads = S::kThreads,
-                             .shared_bytes = S::kCount * (S::kBytes + 16)};
+                             .shared_bytes = S::kCount * (S::kBytes + 16),
+                             .early = early};
   launch("multiplying matrices", shared_tile_kernel<kColumns, kGroups, End>, shape, on, maps.x,
          maps.w, grid, end);
 }

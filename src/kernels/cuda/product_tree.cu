@@ -12,6 +12,12 @@ namespace {
 
 constexpr int kThreads = 384;
 
+// Registers of a thread that fetches and of one that multiplies. Clusters need more to fetch.
+template <bool kIsCluster>
+constexpr int kFetchRegisters = kIsCluster ? 40 : 24;
+template <bool kIsCluster>
+constexpr int kRegisters = kIsCluster ? 232 : 240;
+
 template <int kColumns, int kBlocks>
 struct Shape {
   static constexpr int kWeightsAt = kTileRows * 128, kStageBytes = kWeightsAt + kColumns * 128;
@@ -78,7 +84,7 @@ __global__ __launch_bounds__(kThreads, 1) void tree_kernel(const __grid_constant
   let_next_kernel_start();
 
   if (warpgroup == 0) {
-    fewer_registers<24>();
+    fewer_registers<kFetchRegisters<(kBlocks * kPair > 1)>>();
     if (tid == 0) {
       wait_for_kernels_before();
       for (int tile = first_tile; tile < tiles; tile += step) {
@@ -101,7 +107,7 @@ __global__ __launch_bounds__(kThreads, 1) void tree_kernel(const __grid_constant
       cluster_wait();
     }
   } else {
-    more_registers<240>();
+    more_registers<kRegisters<(kBlocks * kPair > 1)>>();
     const int half = warpgroup - 1, lane = tid % 32, warp = tid % 128 / 32;
     auto* parked = reinterpret_cast<float4*>(shared + S::kStages * S::kStageBytes) + tid % 128;
     for (int tile = first_tile; tile < tiles; tile += step) {

@@ -77,7 +77,8 @@ struct Ring {
 
 // ---- Copies
 
-constexpr uint64_t kEvictFirst = 0x12F0000000000000;  // a policy of the L2 cache
+constexpr uint64_t kEvictFirst = 0x12F0000000000000,  // policies of the L2 cache
+    kEvictNormal = 0x1000000000000000;
 
 __device__ __forceinline__ void prefetch(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map));
@@ -121,19 +122,21 @@ __device__ __forceinline__ void load_box_to_both(uint32_t to, const CUtensorMap&
 
 // The same, of what is read once: it leaves the L2 cache first.
 __device__ __forceinline__ void load_box_once(uint32_t to, const CUtensorMap& map, int c0, int c1,
-                                              int c2, uint32_t barrier) {
+                                              int c2, uint32_t barrier,
+                                              uint64_t policy = kEvictFirst) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
-      "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "l"(kEvictFirst)
+      "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "l"(policy)
       : "memory");
 }
 __device__ __forceinline__ void load_box_once(uint32_t to, const CUtensorMap& map, int c0, int c1,
-                                              int c2, int c3, uint32_t barrier) {
+                                              int c2, int c3, uint32_t barrier,
+                                              uint64_t policy = kEvictFirst) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
-      "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(kEvictFirst)
+      "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
       : "memory");
 }
 
