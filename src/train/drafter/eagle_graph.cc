@@ -7,8 +7,9 @@ namespace invar {
 
 namespace {
 
-// The tensors. An embedding of its own is the last one.
-enum Number {
+// The tensors in the order of computation; EagleGraph::number says where they stand.
+enum Tensor {
+  kEmbedding,
   kFuse,
   kEmbeddingNorm,
   kHiddenNorm,
@@ -21,8 +22,7 @@ enum Number {
   kUp,
   kDown,
   kFinalNorm,
-  kHead,
-  kEmbedding
+  kHead
 };
 
 constexpr const char* kTargetEmbedding = "model.embed_tokens.weight";
@@ -63,28 +63,27 @@ std::vector<DrafterTensor> tensors_of(const DecoderSpec& layer, const DecoderSpe
   const auto norm = [&](const char* name) {
     return DrafterTensor{.name = name, .shape = {d}, .value = 1};
   };
-  std::vector<DrafterTensor> tensors = {matrix("fc.weight", d, 3 * int64_t{target.hidden}),
-                                        norm("midlayer.input_layernorm.weight"),
-                                        norm("midlayer.hidden_norm.weight"),
-                                        matrix("midlayer.self_attn.q_proj.weight", q, 2 * d),
-                                        matrix("midlayer.self_attn.k_proj.weight", kv, 2 * d),
-                                        matrix("midlayer.self_attn.v_proj.weight", kv, 2 * d),
-                                        matrix("midlayer.self_attn.o_proj.weight", d, q),
-                                        norm("midlayer.post_attention_layernorm.weight"),
-                                        matrix("midlayer.mlp.gate_proj.weight", f, d),
-                                        matrix("midlayer.mlp.up_proj.weight", f, d),
-                                        matrix("midlayer.mlp.down_proj.weight", d, f),
-                                        norm("norm.weight"),
-                                        matrix("lm_head.weight", std::ssize(frequent), d)};
-  if (layer.hidden != target.hidden) {
-    tensors.push_back(
-        {.name = "embed_tokens.weight", .shape = {layer.vocab, d}, .deviation = 0.02});
-    return tensors;
-  }
+  std::vector<DrafterTensor> tensors = {
+      {.name = "embed_tokens.weight", .shape = {layer.vocab, d}, .deviation = 0.02},
+      matrix("fc.weight", d, 3 * int64_t{target.hidden}),
+      norm("midlayer.input_layernorm.weight"),
+      norm("midlayer.hidden_norm.weight"),
+      matrix("midlayer.self_attn.q_proj.weight", q, 2 * d),
+      matrix("midlayer.self_attn.k_proj.weight", kv, 2 * d),
+      matrix("midlayer.self_attn.v_proj.weight", kv, 2 * d),
+      matrix("midlayer.self_attn.o_proj.weight", d, q),
+      norm("midlayer.post_attention_layernorm.weight"),
+      matrix("midlayer.mlp.gate_proj.weight", f, d),
+      matrix("midlayer.mlp.up_proj.weight", f, d),
+      matrix("midlayer.mlp.down_proj.weight", d, f),
+      norm("norm.weight"),
+      matrix("lm_head.weight", std::ssize(frequent), d)};
+  if (layer.hidden != target.hidden) return tensors;
   tensors[kFuse].identity_at = 2 * d;
   tensors[kFinalNorm].copied_from = "model.norm.weight";
   tensors[kHead].copied_from = target.tied_head ? kTargetEmbedding : "lm_head.weight";
   tensors[kHead].copied_rows.assign(frequent.begin(), frequent.end());
+  tensors.erase(tensors.begin());
   return tensors;
 }
 
@@ -110,12 +109,12 @@ EagleGraph::EagleGraph(const DrafterSpec& spec, const OptimizerOptions& optimize
     target.weights.read(kTargetEmbedding, 0, target_.vocab * d, DType::bf16,
                         targets_embedding_.data());
   }
-  fuse_ = math.matrix(kFuse, d, 3 * int64_t{target_.hidden}, 0);
-  qkv_ = math.matrix(kQ, shape_.width(), 2 * d, 2);
-  o_ = math.matrix(kO, d, layer_.query_width(), 1);
-  gate_up_ = math.gated_pair(kGate, f, d);
-  down_ = math.matrix(kDown, d, f, 1);
-  head_ = math.matrix(kHead, v, d, 1);
+  fuse_ = math.matrix(number(kFuse), d, 3 * int64_t{target_.hidden}, 0);
+  qkv_ = math.matrix(number(kQ), shape_.width(), 2 * d, 2);
+  o_ = math.matrix(number(kO), d, layer_.query_width(), 1);
+  gate_up_ = math.gated_pair(number(kGate), f, d);
+  down_ = math.matrix(number(kDown), d, f, 1);
+  head_ = math.matrix(number(kHead), v, d, 1);
   for (int s = 0; s < spec.levels; ++s) steps_.push_back(make_step(math));
   features_ = math.rounded(3 * int64_t{target_.hidden});
   for (FloatRows* rows : {&embedded_, &d_hidden_, &d_normed_, &d_embedded_}) *rows = math.floats(d);
@@ -146,10 +145,10 @@ EagleGraph::Step EagleGraph::make_step(DrafterMath& math) const {
 void EagleGraph::publish() {
   for (const TrainedMatrix* matrix : {&fuse_, &qkv_, &o_, &gate_up_, &down_, &head_})
     math_.pack(*parameters_, *matrix);
-  norms_ = {.embedding = math_.vector_of(*parameters_, kEmbeddingNorm),
-            .hidden = math_.vector_of(*parameters_, kHiddenNorm),
-            .ffn = math_.vector_of(*parameters_, kFfnNorm),
-            .final = math_.vector_of(*parameters_, kFinalNorm)};
+  norms_ = {.embedding = math_.vector_of(*parameters_, number(kEmbeddingNorm)),
+            .hidden = math_.vector_of(*parameters_, number(kHiddenNorm)),
+            .ffn = math_.vector_of(*parameters_, number(kFfnNorm)),
+            .final = math_.vector_of(*parameters_, number(kFinalNorm))};
 }
 
 void EagleGraph::compute(const TargetRows& target, bool learns, bool begins,
@@ -180,7 +179,7 @@ void EagleGraph::begin_batch(const TargetRows& target) {
   const int64_t d = layer_.hidden, width = target_.hidden, vocab = std::ssize(frequent_);
   const int64_t stride = activation_stride(3 * width);
   const bf16_t* embedding =
-      has_embedding() ? parameters_->weights(kEmbedding) : targets_embedding_.data();
+      has_embedding() ? parameters_->weights(number(kEmbedding)) : targets_embedding_.data();
   math_.for_rows([&](int64_t t) {
     for (int64_t i = 0; i < 3; ++i)
       convert_elements(&target.hidden[static_cast<size_t>((i * std::ssize(tokens_) + t) * width)],
@@ -285,7 +284,7 @@ void EagleGraph::backward(const Batch& batch, bool begins) {
 void EagleGraph::gradient_of_norm(int tensor, const FloatRows& x, const std::vector<float>& weight,
                                   FloatRows& dx) {
   math_.norm_backward(d_normed_.data(), x.data(), weight.data(), kEps, layer_.hidden, dx.data(),
-                      parameters_->gradient(tensor));
+                      parameters_->gradient(number(tensor)));
 }
 
 void EagleGraph::head_backward(Step& step, bool begins) {
@@ -358,7 +357,7 @@ void EagleGraph::embedding_backward() {
                                 .dx = d_embedded_.data(),
                                 .rows = math_.rows(),
                                 .width = layer_.hidden,
-                                .gradient = parameters_->gradient(kEmbedding)});
+                                .gradient = parameters_->gradient(number(kEmbedding))});
 }
 
 void EagleGraph::add(FloatRows& y, const FloatRows& x) const {

@@ -54,6 +54,8 @@ class EagleGraph final : public DrafterGraph {
   Step make_step(DrafterMath& math) const;
   // Else it reads the target's.
   bool has_embedding() const { return layer_.hidden != target_.hidden; }
+  // Of a tensor among the parameters; without an embedding all others stand one place earlier.
+  int number(int tensor) const { return has_embedding() ? tensor : tensor - 1; }
   void add(FloatRows& y, const FloatRows& x) const;
   void gradient_of_norm(int tensor, const FloatRows& x, const std::vector<float>& weight,
                         FloatRows& dx);
