@@ -68,7 +68,7 @@ Kernels gpu_kernels(const ModelOptions& options, const Arithmetic& arithmetic,
   if (options.instruction_set != "auto")
     fail_usage("the instruction set {} was asked for and the device is {}", options.instruction_set,
                options.device);
-  if (arithmetic.is_baseline && arithmetic.weights == WeightMode::f32)
+  if (arithmetic.is_baseline && arithmetic.weights == DType::f32)
     fail_usage(
         "on a GPU the arithmetic control is for bf16 weights and this model's are f32 or f16; use "
         "--weights rounded");
@@ -135,9 +135,12 @@ Model::Model(const ModelOptions& options, const LoadProgress& progress) : option
   check_tensors(spec(), *source);
   // What predicts further stands in the checkpoint, unused unless it drafts.
   if (!options.mtp_module) config_.spec.mtp_layers = 0;
-  if (product_type(spec(), *source) == DType::f32)  // else there is nothing to round
-    arithmetic_.weights = rounded ? WeightMode::rounded : WeightMode::f32;
-  if (arithmetic_.order == Order::hopper && arithmetic_.weights == WeightMode::f32)
+  arithmetic_.weights = product_type(spec(), *source);
+  if (rounded && arithmetic_.weights == DType::f32) {  // else there is nothing to round
+    arithmetic_.weights = DType::bf16;
+    arithmetic_.is_rounded = true;
+  }
+  if (arithmetic_.order == Order::hopper && arithmetic_.weights == DType::f32)
     fail_usage(
         "the arithmetic hopper is defined for bf16 weights and this model's are f32 or f16; use "
         "--weights rounded");
@@ -219,10 +222,10 @@ void Model::check_same_model(const ModelConfig& other, const TensorSource& sourc
         "expected a checkpoint of the model that is served, found another shape in its "
         "config.json");
   check_tensors(other.spec, source);
-  const bool had_f32 = arithmetic_.weights != WeightMode::bf16;
-  if (had_f32 != (product_type(spec(), source) == DType::f32))
+  const DType served = arithmetic_.is_rounded ? DType::f32 : arithmetic_.weights;
+  if (product_type(spec(), source) != served)
     fail("expected matrices of the type that is served ({}), found another",
-         had_f32 ? "f32 or f16" : "bf16");
+         served == DType::f32 ? "f32 or f16" : name_of(served));
 }
 
 Digest Model::take(const std::string& directory) {

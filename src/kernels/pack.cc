@@ -10,8 +10,8 @@ namespace invar {
 
 namespace {
 
-// In a panel a row of 16 outputs holds one 32-bit word of each: a pair of bf16 or one f32. So both
-// types are packed by transposing words.
+// In a panel a row of 16 outputs holds one 32-bit word of each: a pair of bf16 or one f32. So a
+// type of any size that divides a word is packed by transposing words.
 using Word = uint32_t;
 
 // A whole panel's outputs at once; whole groups of 8 words, the caller does the rest. Returns how
@@ -38,7 +38,7 @@ void pack_output(const char* row, int64_t bytes, int64_t begin, int64_t padded, 
 
 void pack_rows(DType type, const void* rows, int64_t stride, int64_t first, int64_t count,
                int64_t k, PackPlace place, void* packed) {
-  CHECK(type == DType::bf16 || type == DType::f32, "weights are packed as bf16 or f32");
+  CHECK(type != DType::f16, "f16 is held as f32");
   CHECK(place.step == 1 || place.output % kPanelWidth == 0, "a gated pair shares panels evenly");
   const int64_t bytes = k * size_of(type), row_bytes = stride * size_of(type);
   const int64_t padded = round_up(k, kLeafPad) * size_of(type) / 4;  // words of an output

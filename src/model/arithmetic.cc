@@ -4,18 +4,6 @@
 
 namespace invar {
 
-std::string_view name_of(WeightMode mode) {
-  switch (mode) {
-    case WeightMode::bf16:
-      return "bf16";
-    case WeightMode::f32:
-      return "f32";
-    case WeightMode::rounded:
-      return "rounded";
-  }
-  return "?";
-}
-
 int attention_output_runs(const DecoderSpec& spec) {
   return orders::row_parallel_runs(spec.query_width(), spec.heads);
 }
@@ -27,7 +15,8 @@ int down_runs(const DecoderSpec& spec) {
 std::string identity(const Arithmetic& arithmetic, const DecoderSpec& spec) {
   return fmt::format("invar-1/{}/{}/row{}.{}",
                      arithmetic.is_baseline ? "control" : name_of(arithmetic.order),
-                     name_of(arithmetic.weights), attention_output_runs(spec), down_runs(spec));
+                     arithmetic.is_rounded ? "rounded" : name_of(arithmetic.weights),
+                     attention_output_runs(spec), down_runs(spec));
 }
 
 }  // namespace invar

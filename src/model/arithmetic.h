@@ -8,21 +8,14 @@
 
 namespace invar {
 
-enum class WeightMode {
-  bf16,  // weights stored as bf16
-  f32,   // f32 or f16 weights, exact; activations of their products stay f32 (order portable only)
-  rounded,  // f32 or f16 matrices rounded to bf16; norms and biases stay exact
-};
-
-std::string_view name_of(WeightMode mode);
-
 struct Arithmetic {
   Order order = Order::portable;
-  WeightMode weights = WeightMode::bf16;
-  bool is_baseline = false;  // the conventional baseline of numerics 10
+  DType weights = DType::bf16;  // of the matrices as they are multiplied; f16 is held as f32
+  bool is_rounded = false;      // they were f32 or f16; norms and biases stay exact
+  bool is_baseline = false;     // the conventional baseline of numerics 10
 
-  // The format of weights and of the activations that meet them.
-  DType type() const { return weights == WeightMode::f32 ? DType::f32 : DType::bf16; }
+  // Of the activations that meet them.
+  DType activations() const { return weights == DType::f32 ? DType::f32 : DType::bf16; }
 };
 
 // Runs of the two row-parallel products (numerics 2): functions of the model's shape alone.

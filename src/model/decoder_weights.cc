@@ -323,7 +323,7 @@ class WeightLoader {
 DecoderWeights::DecoderWeights(const DecoderSpec& spec, const Arithmetic& arithmetic,
                                const Shard& shard, const TensorSource& source, Device& device,
                                ThreadPool& pool, WeightLayout layout, const LoadProgress& progress)
-    : shard_(shard), type_(arithmetic.type()), layout_(layout) {
+    : shard_(shard), type_(arithmetic.weights), layout_(layout) {
   WeightLoader(*this, spec, source, type_, device, pool, progress).load();
 }
 

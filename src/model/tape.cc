@@ -25,7 +25,7 @@ Tape::Tape(const Decoder& decoder, const TrainingKernels& kernels, int max_rows,
     : kernels_(&kernels), max_rows_(max_rows), recompute_(recompute) {
   const DecoderSpec& spec = decoder.spec;
   Device& device = decoder.device();
-  CHECK(decoder.arithmetic.type() == DType::bf16, "training computes with bf16 weights");
+  CHECK(decoder.arithmetic.weights == DType::bf16, "training computes with bf16 weights");
   CHECK(decoder.weights->shard().size == 1, "a trainer's ranks hold whole models");
   const int64_t rows = max_rows;
   for (int i = 0; i < spec.all_layers(); ++i) {

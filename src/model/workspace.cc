@@ -12,7 +12,7 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
   const char* what = "a step's activations";
   const size_t rows = static_cast<size_t>(max_rows), e = static_cast<size_t>(spec.head_dim);
   const size_t head_rows = static_cast<size_t>(shard.heads + 2 * shard.kv_heads);
-  const DType type = decoder.arithmetic.type();
+  const DType type = decoder.arithmetic.activations();
   const auto activation = [&](DeviceArray<std::byte>& memory, int count, int64_t width) {
     const int64_t stride = activation_stride(width, decoder.kernels.weights);
     memory = {device, static_cast<size_t>(count * stride * size_of(type)), what};

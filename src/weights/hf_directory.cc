@@ -36,11 +36,14 @@ json::Value parse_object(const std::string& path, const json::ParseLimits& limit
   return value;
 }
 
+// Files have the names of numerics/dtype.h in capitals.
 std::optional<DType> element_type(std::string_view dtype) {
-  if (dtype == "BF16") return DType::bf16;
-  if (dtype == "F16") return DType::f16;
-  if (dtype == "F32") return DType::f32;
-  return std::nullopt;
+  const auto capital = [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; };
+  for (int i = 0;; ++i) {
+    const std::string_view name = name_of(static_cast<DType>(i));
+    if (name == "?") return std::nullopt;  // past the last
+    if (std::ranges::equal(name, dtype, {}, capital)) return static_cast<DType>(i);
+  }
 }
 
 class FileSource : public TensorSource {
