@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "drafters/make_proposer.h"
 #include "kernels/select.h"
 #include "model/parameter_source.h"
 #include "train/checkpoint.h"
@@ -215,6 +216,61 @@ TEST_F(RlRuns, GiveTheSameWeightsHoweverTheyAreRun) {
   differs("seed", [](RlRecipe& r) { r.seed = 2; });
   differs("method", [](RlRecipe& r) { r.policy.method = Method::grpo; });
   differs("answers", [](RlRecipe& r) { r.answers = 9; });
+}
+
+ProposerMaker drafting(const std::string& config) {
+  return [config](Model& sampler, const EngineOptions& engine) {
+    return make_proposer(parse_speculative_config(config), sampler,
+                         {.max_sequences = engine.scheduler.max_num_seqs, .context = 256});
+  };
+}
+
+// Answers that are decoded along drafts teach the same; metrics and all.
+TEST_F(RlRuns, DraftsDoNotShow) {
+  std::vector<RlProgress> plain, drafted;
+  RlOptions options = to("plain");
+  options.until = 2;
+  const std::string expected = digest(recipe(), options, &plain);
+  for (const char* config : {R"({"method":"early_exit","num_speculative_tokens":3})",
+                             R"({"method":"ngram","prompt_lookup_min":1})"}) {
+    drafted.clear();
+    options.output = to("drafted").output;
+    options.make_proposer = drafting(config);
+    EXPECT_EQ(digest(recipe(), options, &drafted), expected) << config;
+    ASSERT_EQ(drafted.size(), plain.size());
+    for (size_t i = 0; i < plain.size(); ++i) {
+      EXPECT_EQ(drafted[i].reward, plain[i].reward);
+      EXPECT_EQ(drafted[i].entropy, plain[i].entropy);
+      EXPECT_EQ(drafted[i].mismatch.different, 0);
+      EXPECT_EQ(drafted[i].mismatch.k3, 0.0);
+    }
+    EXPECT_GT(drafted.back().drafts.accepted, 100) << config;
+    EXPECT_EQ(plain.back().drafts.tokens, 0);
+  }
+}
+
+// The control: where rows depend on their neighbours drafts show in what is learned from, so that
+// such a run is refused.
+TEST_F(RlRuns, UnderTheBaselineDraftsShow) {
+  EngineOptions engine;
+  engine.scheduler.max_model_len = 256;
+  const auto answers = [&](const ProposerMaker& make) {
+    Rollouts rollouts(
+        {.model = (directory_ / "start/model").string(), .arithmetic = "control", .threads = 1},
+        engine, 20, {}, make);
+    Question question{.seed = 5};
+    for (int i = 0; i < 40; ++i) question.prompt.push_back(20 + i * 7 % 300);
+    return rollouts.answer(std::vector<Question>{question}, 1)[0].log_probabilities;
+  };
+  const auto make = drafting(R"({"method":"early_exit","num_speculative_tokens":3})");
+  EXPECT_NE(answers(make), answers(nullptr));
+
+  RlRecipe baseline = recipe();
+  baseline.sampler.arithmetic = "control";
+  RlOptions options = to("refused");
+  options.make_proposer = make;
+  EXPECT_NE(sentence_of([&] { run_rl(baseline, options); }).find("expected no drafts"),
+            std::string::npos);
 }
 
 // Killed at any step, with a checkpoint half written beside the whole one.

@@ -67,13 +67,14 @@ class Run {
         source_(open_checkpoint(recipe.model)),
         pool_(1) {
     read_model();
+    expect_drafts_do_not_show();
     rollouts_ = std::make_unique<Rollouts>(ModelOptions{.model = recipe_.model,
                                                         .arithmetic = recipe_.sampler.arithmetic,
                                                         .weights = "rounded",
                                                         .instruction_set = options_.instruction_set,
                                                         .threads = options_.threads},
                                            engine_options(recipe_), recipe_.max_tokens,
-                                           recipe_.trainer.model.eos_ids);
+                                           recipe_.trainer.model.eos_ids, options_.make_proposer);
     start();
   }
 
@@ -118,6 +119,14 @@ class Run {
     t.threads = options_.threads;
     t.ranks = options_.ranks;
     t.instruction_set = options_.instruction_set;
+  }
+
+  void expect_drafts_do_not_show() const {
+    if (options_.make_proposer && recipe_.sampler.arithmetic == "control")
+      fail_usage(
+          "{}: expected no drafts for a sampler that computes by control, whose answers they would "
+          "change",
+          recipe_.path);
   }
 
   void start() {
@@ -230,6 +239,7 @@ class Run {
         meter.add(sampler, trainer);
       }
     p.mismatch = meter.result();
+    p.drafts = rollouts_->drafts();
   }
 
   static void summarize(const Rollout& rollout, RlProgress& p) {

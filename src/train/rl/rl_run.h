@@ -6,6 +6,7 @@
 
 #include "train/rl/mismatch.h"
 #include "train/rl/rl_recipe.h"
+#include "train/rl/rollouts.h"
 #include "train/run_control.h"
 
 namespace invar::rl {
@@ -19,6 +20,7 @@ struct RlProgress {
   double answer_tokens = 0;                              // mean
   double ended = 0;                                      // part of the answers
   Mismatch mismatch;
+  DraftCounts drafts;  // of this run so far
   double rollout_seconds = 0, training_seconds = 0;
   double tokens_per_second = 0;  // rows of prompts and answers, of this run so far
   double seconds_left = 0;
@@ -26,6 +28,9 @@ struct RlProgress {
 };
 
 struct RlOptions : RunControl {
+  // Drafts for the sampler. It shows in the time alone, and so only where the sampler's bits do not
+  // depend on its batches: a recipe whose sampler computes by `control` is refused.
+  ProposerMaker make_proposer;
   std::function<void(const RlProgress&)> progress;
 };
 

@@ -28,8 +28,11 @@ class AnswerSink final : public OutputSink {
 }  // namespace
 
 Rollouts::Rollouts(const ModelOptions& model, const EngineOptions& engine, int max_tokens,
-                   std::vector<int32_t> ends)
-    : model_(model), engine_(model_, engine), max_tokens_(max_tokens), ends_(std::move(ends)) {}
+                   std::vector<int32_t> ends, const ProposerMaker& make_proposer)
+    : model_(model),
+      engine_(model_, engine, nullptr, make_proposer ? make_proposer(model_, engine) : nullptr),
+      max_tokens_(max_tokens),
+      ends_(std::move(ends)) {}
 
 std::vector<Answer> Rollouts::answer(std::span<const Question> questions, int64_t step) {
   AnswerSink sink(questions.size());
@@ -47,6 +50,8 @@ std::vector<Answer> Rollouts::answer(std::span<const Question> questions, int64_
     engine_.add(std::move(request));
   }
   while (engine_.step(sink)) {
+    drafts_.tokens += engine_.last_step().draft_tokens;
+    drafts_.accepted += engine_.last_step().accepted_tokens;
   }
   if (!sink.failure.empty()) fail("step {}: {}", step, sink.failure);
   return std::move(sink.answers);

@@ -2,6 +2,7 @@
 // batches, blocks and sampling.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,11 +25,21 @@ struct Answer {
   bool ended = false;                    // by itself, not by its length
 };
 
+// Makes what drafts for the sampler, or null.
+using ProposerMaker =
+    std::function<std::unique_ptr<Proposer>(Model& sampler, const EngineOptions& engine)>;
+
+// Of all answers so far.
+struct DraftCounts {
+  int64_t tokens = 0, accepted = 0;
+};
+
 class Rollouts {
  public:
-  // Answers have at most `max_tokens` tokens, and end with one of `ends`.
+  // Answers have at most `max_tokens` tokens, and end with one of `ends`. With `make_proposer` they
+  // are decoded along its drafts, and are the same.
   Rollouts(const ModelOptions& model, const EngineOptions& engine, int max_tokens,
-           std::vector<int32_t> ends);
+           std::vector<int32_t> ends, const ProposerMaker& make_proposer = nullptr);
 
   const Model& model() const { return model_; }
   // For tests: what a hand-over is made of.
@@ -39,12 +50,14 @@ class Rollouts {
   // Answers at temperature 1 without filters: draws from the model itself. Throws Error naming
   // `step` and the question when one cannot be answered.
   std::vector<Answer> answer(std::span<const Question> questions, int64_t step);
+  const DraftCounts& drafts() const { return drafts_; }
 
  private:
   Model model_;
   Engine engine_;
   int max_tokens_;
   std::vector<int32_t> ends_;
+  DraftCounts drafts_;
 };
 
 }  // namespace invar::rl
