@@ -102,6 +102,27 @@ Result run_classic(AuditRunner& runner, const Schedule& base, const std::string&
   return result;
 }
 
+struct Verdict {
+  bool passed;
+  std::string text;
+};
+
+Verdict verdict_of(const Axis& axis, const Result& ours, const Result& baseline) {
+  const bool equal = ours.unique == 1 && ours.largest_difference == 0;
+  const bool tried = !(axis.expects_cached && ours.counts.cached == 0) &&
+                     !(axis.expects_preempted && ours.counts.preempted == 0) &&
+                     !(axis.expects_drafts && ours.counts.accepted == 0) &&
+                     ours.counts.most_live >= axis.expects_live;
+  const std::string live =
+      axis.expects_live ? fmt::format(", {} live at once", ours.counts.most_live) : "";
+  if (axis.promises_nothing && ours.unique == 1) return {false, "FAILED: nothing varies" + live};
+  if (!axis.promises_nothing && !equal) return {false, "FAILED: bits differ" + live};
+  if (axis.control_differs && baseline.unique == 1)
+    return {false, "FAILED: the control cannot tell" + live};
+  if (!tried) return {false, "FAILED: it did not happen" + live};
+  return {true, (axis.promises_nothing ? "varies, as its identity says" : "same bits") + live};
+}
+
 class Report {
  public:
   explicit Report(bool json) : json_(json) {
@@ -110,34 +131,23 @@ class Report {
                  "largest dp", "control", "largest dp", "verdict");
   }
   void add(const Axis& axis, const Result& ours, const Result& baseline) {
-    const std::string& name = axis.name;
-    const bool control_differs = axis.control_differs;
-    const bool equal = ours.unique == 1 && ours.largest_difference == 0;
-    const bool can_fail = !control_differs || baseline.unique > 1;
-    const bool tried = !(axis.expects_cached && ours.counts.cached == 0) &&
-                       !(axis.expects_preempted && ours.counts.preempted == 0) &&
-                       !(axis.expects_drafts && ours.counts.accepted == 0) &&
-                       ours.counts.most_live >= axis.expects_live;
-    passed_ &= equal && can_fail && tried;
-    std::string verdict = !equal      ? "FAILED: bits differ"
-                          : !can_fail ? "FAILED: the control cannot tell"
-                          : !tried    ? "FAILED: it did not happen"
-                                      : "same bits";
-    if (axis.expects_live) verdict += fmt::format(", {} live at once", ours.counts.most_live);
+    const auto [passed, verdict] = verdict_of(axis, ours, baseline);
+    passed_ &= passed;
     if (json_) {
       json::Value v;
-      v.set("axis", name);
+      v.set("axis", axis.name);
       v.set("configurations", ours.configurations);
       v.set("unique", static_cast<int64_t>(ours.unique));
       v.set("largest_probability_difference", ours.largest_difference);
       v.set("control_unique", static_cast<int64_t>(baseline.unique));
       v.set("control_largest_probability_difference", baseline.largest_difference);
-      v.set("control_must_differ", control_differs);
+      v.set("control_must_differ", axis.control_differs);
+      if (axis.promises_nothing) v.set("must_differ", true);
       v.set("most_live", ours.counts.most_live);
-      v.set("passed", equal && can_fail && tried);
+      v.set("passed", passed);
       rows_.push_back(std::move(v));
     } else {
-      fmt::print("{:24} {:6} {:8} {:12.2g}   {:8} {:12.2g}   {}\n", name, ours.configurations,
+      fmt::print("{:24} {:6} {:8} {:12.2g}   {:8} {:12.2g}   {}\n", axis.name, ours.configurations,
                  ours.unique, ours.largest_difference, baseline.unique, baseline.largest_difference,
                  verdict);
       std::fflush(stdout);

@@ -282,6 +282,19 @@ Axis drafters(bool full, const Schedule& base, const DecoderSpec& spec) {
   return axis;
 }
 
+// "acceptance": "rejection" gives up the guarantee: sampled answers depend on the drafts.
+Axis rejection(const Schedule& base) {
+  Axis axis{.name = "drafts by rejection",
+            .control_differs = true,
+            .expects_drafts = true,
+            .promises_nothing = true};
+  vary(axis, base, "no drafts");
+  for (uint32_t seed = 1; seed <= 2; ++seed)
+    vary(axis, base, fmt::format("trees {}", seed)).replay = random_trees(seed);
+  for (Schedule& s : axis.schedules) s.model.rejection = true;
+  return axis;
+}
+
 Axis all_together(bool full, const Schedule& base, const DecoderSpec& spec) {
   const int live = full ? 256 : 32;
   Axis axis{"all together", {}, true, true, true, live};
@@ -308,6 +321,7 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
   if (!on_gpu) axes.push_back(replicas(base, spec));
   axes.push_back(draft_trees(full, base));
   axes.push_back(drafters(full, base, spec));
+  axes.push_back(rejection(base));
   axes.push_back(all_together(full, base, spec));
   axes.push_back(restart(base));
   return axes;

@@ -17,6 +17,9 @@ struct Axis {
   bool expects_cached = false, expects_preempted = false;
   int expects_live = 0;
   bool expects_drafts = false;  // that were accepted
+  // Answers depend on what is varied, and the model's identity says so: the same bits everywhere
+  // would mean that the comparison cannot see it.
+  bool promises_nothing = false;
 };
 
 // `full`: more schedules on each.
