@@ -74,6 +74,7 @@ struct SpeculationFlags {
   std::string json, method, model;
   int tokens = 0;
 };
+void add_speculation_flags(CLI::App& command, SpeculationFlags& flags);
 // Throws UsageError when they make no sense.
 SpeculativeConfig config_of(const SpeculationFlags& flags);
 

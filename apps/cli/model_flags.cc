@@ -92,8 +92,6 @@ SpeculativeConfig config_of(const SpeculationFlags& flags) {
   return with_short_flags(flags.json, flags.method, flags.model, flags.tokens);
 }
 
-namespace {
-
 void add_speculation_flags(CLI::App& command, SpeculationFlags& flags) {
   command.add_option(
       "--speculative-config", flags.json,
@@ -104,8 +102,6 @@ void add_speculation_flags(CLI::App& command, SpeculationFlags& flags) {
   command.add_option("--spec-model", flags.model, "Its \"model\": the drafter's directory");
   command.add_option("--spec-tokens", flags.tokens, "Its \"num_speculative_tokens\"");
 }
-
-}  // namespace
 
 void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   SchedulerOptions& s = flags.options.scheduler;

@@ -9,6 +9,7 @@ namespace invar::cli {
 namespace {
 
 struct RlFlags : RecipeFlags {
+  SpeculationFlags speculation;
   std::optional<uint64_t> seed;
   rl::RlOptions run;
 };
@@ -19,6 +20,10 @@ std::string describe(const rl::RlProgress& p) {
       "step {} of {}, reward {:.3f}, KL {:.3g}, entropy {:.3f}, {:.0f} tok/s, {}:{:02} left",
       p.report.step, p.steps, p.reward, p.mismatch.k3, p.entropy, p.tokens_per_second, left / 60,
       left % 60);
+  if (p.drafts.tokens > 0)
+    text += fmt::format(
+        ", {:.0f} % of the drafts accepted",
+        100.0 * static_cast<double>(p.drafts.accepted) / static_cast<double>(p.drafts.tokens));
   if (p.evaluation >= 0) text += fmt::format(", held out {:.3f}", p.evaluation);
   return text;
 }
@@ -75,10 +80,26 @@ int run_experiment(const rl::RlRecipe& recipe, const RlFlags& flags, RunProgress
   return 0;
 }
 
+// What drafts for the sampler. The weights of a module of multi-token prediction are not trained
+// and not handed over, and acceptance by rejection would show in the answers.
+rl::ProposerMaker proposer_maker(const SpeculationFlags& flags) {
+  const SpeculativeConfig config = config_of(flags);
+  if (!config.is_on()) return nullptr;
+  if (config.method == DraftMethod::mtp || config.rejection)
+    fail_usage("invar rl: {} is not supported for rollouts; use another method, accepted coupled",
+               config.rejection ? "\"acceptance\": \"rejection\"" : "the method mtp");
+  return [config](Model& sampler, const EngineOptions& engine) {
+    return make_proposer(config, sampler,
+                         {.max_sequences = engine.scheduler.max_num_seqs,
+                          .context = engine.scheduler.max_model_len});
+  };
+}
+
 int run_rl(RlFlags flags) {
   rl::RlRecipe recipe = rl::read_rl_recipe(flags.recipe);
   if (flags.seed) recipe.seed = *flags.seed;
   if (flags.run.output.empty()) flags.run.output = "out/" + recipe.name;
+  flags.run.make_proposer = proposer_maker(flags.speculation);
   RunProgressLines lines(flags.json);
   flags.run.progress = [&](const rl::RlProgress& p) { lines.show(describe(p), p.evaluation >= 0); };
   stop_on_signals(flags.run);
@@ -106,6 +127,7 @@ void add_rl(CLI::App& app, Action& action) {
       "Run reinforcement learning from a recipe, or resume the run that the same command started");
   auto flags = std::make_shared<RlFlags>();
   add_recipe_flags(*command, *flags, flags->run, "recipes/rl.toml");
+  add_speculation_flags(*command, flags->speculation);
   command->add_option("--seed", flags->seed, "Seed, instead of the recipe's");
   command->callback([&action, flags] { action = [flags] { return run_rl(*flags); }; });
 }
