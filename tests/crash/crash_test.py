@@ -2,9 +2,10 @@
 """Kills a server under load, again and again, with kill -9: its engine's process and the server itself. Every answer
 has to come out complete and every byte as without kills; no line of the journal may be lost or doubled.
 
-With --speculative-config the killed server drafts, and those that its answers are held to do not.
+With --speculative-config the killed server drafts, and those that its answers are held to do not. --model: a directory,
+instead of the made model.
 
-Usage: crash_test.py INVAR [--kills N] [--streams N] [--tokens N] [--seed N] [--speculative-config JSON]
+Usage: crash_test.py INVAR [--kills N] [--streams N] [--tokens N] [--seed N] [--speculative-config JSON] [--model MODEL]
 """
 import argparse
 import collections
@@ -375,7 +376,10 @@ def main():
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--speculative-config")
+    parser.add_argument("--model")
     options = parser.parse_args()
+    if options.model:
+        MODEL_FLAGS.insert(0, options.model)
     print(f"seed {options.seed}")
     with tempfile.TemporaryDirectory(prefix="invar-crash-") as name:
         directory = pathlib.Path(name)

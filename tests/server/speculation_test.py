@@ -1,4 +1,5 @@
 """Speculation behind the server: answers are those of plain decoding, byte by byte; metrics say what was accepted."""
+import pathlib
 import subprocess
 import sys
 import unittest
@@ -6,6 +7,7 @@ import unittest
 from served import Served
 
 INVAR = None
+STORY = pathlib.Path(__file__).resolve().parents[2] / "models/story"
 CHAT = "/v1/chat/completions"
 CONFIGS = ('{"method": "suffix"}',
            '{"method": "early_exit", "num_speculative_tokens": 3, "adaptive": true}',
@@ -15,8 +17,8 @@ CONFIGS = ('{"method": "suffix"}',
 
 def ask(served, **more):
     """An answer without what depends on the clock and the server."""
-    body = served.post(CHAT, messages=[{"role": "user", "content": "one two three one two"}], max_tokens=24, seed=3, logits_hash=True,
-                       ignore_eos=True, temperature=0.7, **more)
+    body = served.post(CHAT, messages=[{"role": "user", "content": "one two three one two"}], seed=3, logits_hash=True, ignore_eos=True,
+                       **(dict(max_tokens=24, temperature=0.7) | more))
     return body["choices"], body["usage"], body["logits_hash"]
 
 
@@ -59,23 +61,42 @@ class Speculation(unittest.TestCase):
                           ignore_eos=True, temperature=0.7)
         self.assertNotEqual(body["logits_hash"], answer[2])
 
-    def test_nor_does_it_with_ranks_stages_and_replicas(self):
-        plain = Served(INVAR)
+    def expect_no_draft_shows(self, plain_flags, runs):
+        """Each run drafts, and answers twice as the plain server does; the second time from the prefix cache."""
+        plain = Served(INVAR, *plain_flags)
         self.addCleanup(plain.stop)
-        answer = ask(plain)
-        draft, swift = '{"method": "draft_model", "model": "dummy:1"}', '{"method": "swift", "skip_layers": [1]}'
-        for flags in (("--tensor-parallel-size", "2", "--speculative-config", draft),
-                      ("--tensor-parallel-size", "2", "--speculative-config", swift),
-                      ("--tensor-parallel-size", "2", "--distributed-executor-backend", "mp", "--speculative-config", draft),
-                      ("--layer-cuts", "1,3", "--speculative-config", draft),
-                      ("--layer-cuts", "1,3", "--speculative-config", swift),
-                      ("--data-parallel-size", "2", "--speculative-config", draft)):
+        greedy = dict(temperature=0, max_tokens=100)  # it soon repeats itself, and lookup finds something
+        answer, repetition = ask(plain), ask(plain, **greedy)
+        for flags in runs:
             with self.subTest(flags=flags):
-                served = Served(INVAR, *flags)
+                served = Served(INVAR, *plain_flags, *flags)
                 self.addCleanup(served.stop)
-                for _ in range(2):  # the second one's prompt is in the prefix cache
+                for _ in range(2):
                     self.assertEqual(ask(served), answer)
+                    self.assertEqual(ask(served, **greedy), repetition)
                 self.assertGreater(served.metric("vllm:spec_decode_num_drafts_total"), 0)
+
+    def test_nor_does_it_with_ranks_stages_and_replicas(self):
+        ngram, suffix = '{"method": "ngram", "prompt_lookup_min": 1}', '{"method": "suffix"}'
+        draft, swift = '{"method": "draft_model", "model": "dummy:1"}', '{"method": "swift", "skip_layers": [1]}'
+        self.expect_no_draft_shows((), (
+            ("--tensor-parallel-size", "2", "--speculative-config", draft),
+            ("--tensor-parallel-size", "2", "--speculative-config", swift),
+            ("--tensor-parallel-size", "2", "--distributed-executor-backend", "mp", "--speculative-config", draft),
+            ("--layer-cuts", "1,3", "--speculative-config", draft),
+            ("--layer-cuts", "1,3", "--speculative-config", swift),
+            ("--data-parallel-size", "2", "--speculative-config", draft),
+            ("--tensor-parallel-size", "2", "--speculative-config", ngram),
+            ("--tensor-parallel-size", "2", "--distributed-executor-backend", "mp", "--speculative-config", suffix),
+            ("--layer-cuts", "1,3", "--speculative-config", suffix),
+            ("--data-parallel-size", "2", "--speculative-config", ngram)))
+
+    def test_nor_that_of_layers_of_the_target(self):
+        """Its module of multi-token prediction, and its first layers, on its own keys and values."""
+        mtp, early = '{"method": "mtp"}', '{"method": "early_exit"}'
+        self.expect_no_draft_shows((str(STORY),), [
+            (*where, "--speculative-config", method) for method in (mtp, early)
+            for where in (("--tensor-parallel-size", "2"), ("--layer-cuts", "3,6"), ("--data-parallel-size", "2"))])
 
     def test_rejection_stands_in_the_identity_and_beside_nothing_that_computes_again(self):
         rejecting = '{"method": "lookahead", "acceptance": "rejection"}'
