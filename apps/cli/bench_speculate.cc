@@ -6,6 +6,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "kernels/limits.h"
+#include "speculate_bystanders.h"
 #include "speculate_host_time.h"
 #include "speculate_report.h"
 #include "train/corpus/corpus.h"
@@ -25,6 +26,7 @@ struct BenchSpeculateFlags {
   double temperature = 0;
   std::string html;
   bool host_time = false;
+  int bystanders = 0;
 };
 
 // A kind of work.
@@ -188,6 +190,22 @@ void add_methods(BenchSpeculateFlags& flags, const ModelOptions& options) {
     flags.configs.push_back(R"({"method": "mtp"})");
 }
 
+// Others' drafts beside sequences without: stories, for each batch of others.
+int run_bystanders(const BenchSpeculateFlags& flags, Model& model) {
+  const Tokenizer tokenizer = open_tokenizer(model);
+  std::vector<std::vector<int32_t>> prompts;
+  for (const std::string& prompt : task_of("story").prompts)
+    prompts.push_back(tokenizer.encode(prompt));
+  for (const int batch : flags.batches)
+    print_bystanders(model, prompts,
+                     {.bystanders = flags.bystanders,
+                      .speculating = batch,
+                      .tokens = flags.answer,
+                      .rounds = flags.rounds,
+                      .configs = flags.configs});
+  return 0;
+}
+
 int run_bench_speculate(BenchSpeculateFlags flags) {
   check(flags);
   use_bundled_model(flags.model);
@@ -198,6 +216,7 @@ int run_bench_speculate(BenchSpeculateFlags flags) {
       options = with_drafter(options, parsed);
   Model model(options);
   if (flags.host_time) return print_host_time(model);
+  if (flags.bystanders > 0) return run_bystanders(flags, model);
   const Tokenizer tokenizer = open_tokenizer(model);
   const Limits limits = measure_limits(model);
   const std::string about = fmt::format(
@@ -256,6 +275,11 @@ void add_bench_speculate(CLI::App& bench, Action& action) {
   command->add_option("--html", flags->html, "Write a page with the table and curves (HTML)");
   command->add_flag("--host-time", flags->host_time,
                     "Instead: the host's time a step for 64 sequences with drafts of 8 tokens");
+  command
+      ->add_option("--bystanders", flags->bystanders,
+                   "Instead: the time between tokens of so many sequences without drafts, beside "
+                   "--batches sequences with drafts")
+      ->check(CLI::Range(0, 256));
   command->callback([&action, flags] { action = [flags] { return run_bench_speculate(*flags); }; });
 }
 

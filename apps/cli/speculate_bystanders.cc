@@ -1,0 +1,153 @@
+#include "speculate_bystanders.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace invar::cli {
+
+namespace {
+
+// Drafts for requests of even ids alone.
+class ForEven final : public Proposer {
+ public:
+  explicit ForEven(std::unique_ptr<Proposer> inner) : inner_(std::move(inner)) {}
+
+  std::string_view name() const override { return inner_->name(); }
+  int32_t most_nodes() const override { return inner_->most_nodes(); }
+  bool makes_branches() const override { return inner_->makes_branches(); }
+  bool wants_likeliest() const override { return inner_->wants_likeliest(); }
+  std::span<const int32_t> aux_layers() const override { return inner_->aux_layers(); }
+  int32_t shared_layers() const override { return inner_->shared_layers(); }
+  void share(std::span<KvStorage* const> of_ranks) override { inner_->share(of_ranks); }
+  ComputedRows computed_rows(int64_t id) const override { return inner_->computed_rows(id); }
+  void observe_likeliest(int64_t id, std::span<const int32_t> tokens) override {
+    inner_->observe_likeliest(id, tokens);
+  }
+  void take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
+                   int64_t batch_rows) override {
+    inner_->take_hidden(kept, hidden, batch_rows);
+  }
+  void observe(int64_t id, int32_t proposed, int32_t accepted) override {
+    inner_->observe(id, proposed, accepted);
+  }
+  void observe_step(int64_t rows, double seconds) override { inner_->observe_step(rows, seconds); }
+  void forget(int64_t id) override { inner_->forget(id); }
+
+  void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override {
+    asked_.clear();
+    for (const DraftRequest& request : requests)
+      if (request.id % 2 == 0) asked_.push_back(request);
+    answered_.assign(asked_.size(), {});
+    inner_->propose(asked_, answered_);
+    for (size_t i = 0, next = 0; i < requests.size(); ++i)
+      if (requests[i].id % 2 == 0) std::swap(trees[i], answered_[next++]);
+  }
+
+ private:
+  const std::unique_ptr<Proposer> inner_;
+  std::vector<DraftRequest> asked_;
+  std::vector<DraftTree> answered_;
+};
+
+struct Keep final : OutputSink {
+  void on_token(const TokenOutput& output) override {
+    answers[output.request].push_back(output.token);
+  }
+  Answers answers;
+};
+
+struct Way {
+  std::string config;  // empty: plain
+  std::unique_ptr<Engine> engine;
+  Answers answers;                 // bystanders', of the last round
+  std::vector<double> p50s, p99s;  // of each round, seconds
+  int64_t drafts = 0;
+};
+
+Way make_way(Model& model, const std::string& config, const BystanderSpec& spec) {
+  const int sequences = spec.bystanders + spec.speculating;
+  EngineOptions options{.kv_bytes = int64_t{1} << 30, .prefix_caching = false};
+  options.scheduler.max_num_seqs = sequences;
+  options.scheduler.max_num_batched_tokens = 512 + 64 * sequences;
+  options.scheduler.max_model_len = std::min(1024, model.spec().max_positions);
+  std::unique_ptr<Proposer> proposer;
+  if (!config.empty())
+    proposer = std::make_unique<ForEven>(
+        make_proposer(parse_speculative_config(config), model,
+                      {.max_sequences = sequences, .context = options.scheduler.max_model_len}));
+  return {.config = config,
+          .engine = std::make_unique<Engine>(model, options, nullptr, std::move(proposer))};
+}
+
+double percentile(std::vector<double>& sorted, double share) {
+  return sorted.empty() ? 0 : sorted[static_cast<size_t>(share * double(sorted.size() - 1))];
+}
+
+// Bystanders have odd ids and answers of so many tokens; the others go on for longer than that.
+void add_requests(Engine& engine, std::span<const std::vector<int32_t>> prompts,
+                  const BystanderSpec& spec) {
+  const int sequences = std::max(spec.bystanders, spec.speculating);
+  for (int i = 0; i < 2 * sequences; ++i) {
+    const bool is_bystander = i % 2;
+    if (i / 2 >= (is_bystander ? spec.bystanders : spec.speculating)) continue;
+    Request request{.id = i, .hash_logits = false};
+    request.prompt = prompts[static_cast<size_t>(i) % prompts.size()];
+    request.params.temperature = 0;
+    request.params.max_tokens =
+        is_bystander ? spec.tokens
+                     : engine.max_model_len() - static_cast<int>(request.prompt.size());
+    engine.add(std::move(request));
+  }
+}
+
+// A round: until the first bystander has ended, every step that computes no prompt is a gap between
+// two tokens of each of them.
+void run(Way& way, std::span<const std::vector<int32_t>> prompts, const BystanderSpec& spec) {
+  add_requests(*way.engine, prompts, spec);
+  Keep sink;
+  std::vector<double> gaps;
+  while (std::ssize(sink.answers[1]) < spec.tokens) {
+    const Timer timer;
+    way.engine->step(sink);
+    if (way.engine->last_step().work.prompt_rows == 0) gaps.push_back(timer.seconds());
+    way.drafts += way.engine->last_step().drafts;
+  }
+  for (int i = 0; i < 2 * std::max(spec.bystanders, spec.speculating); ++i) way.engine->abort(i);
+  std::erase_if(sink.answers, [](const auto& answer) { return answer.first % 2 == 0; });
+  way.answers = std::move(sink.answers);
+  std::ranges::sort(gaps);
+  way.p50s.push_back(percentile(gaps, 0.5));
+  way.p99s.push_back(percentile(gaps, 0.99));
+}
+
+}  // namespace
+
+int print_bystanders(Model& model, std::span<const std::vector<int32_t>> prompts,
+                     const BystanderSpec& spec) {
+  std::vector<Way> ways;
+  ways.push_back(make_way(model, "", spec));
+  for (const std::string& config : spec.configs) ways.push_back(make_way(model, config, spec));
+  for (int round = -1; round < spec.rounds; ++round) {  // the first one warms
+    for (Way& way : ways) {
+      run(way, prompts, spec);
+      if (way.answers != ways[0].answers) fail("{} changed a bystander's answer", way.config);
+      if (round < 0) way.p50s.clear(), way.p99s.clear(), way.drafts = 0;
+    }
+  }
+  fmt::print("{} bystanders beside {} sequences that speculate, ms between a bystander's tokens\n",
+             spec.bystanders, spec.speculating);
+  fmt::print("{:>8} {:>8} {:>12} {:>8}   {}\n", "P50", "P99", "P99 x plain", "drafts", "method");
+  for (const Way& way : ways) {
+    std::vector<double> ratios;
+    for (size_t i = 0; i < way.p99s.size(); ++i) ratios.push_back(way.p99s[i] / ways[0].p99s[i]);
+    fmt::print("{:8.3f} {:8.3f} {:12.3f} {:8}   {}\n", 1e3 * median(way.p50s),
+               1e3 * median(way.p99s), median(ratios), way.drafts,
+               way.config.empty() ? "plain" : way.config);
+  }
+  return 0;
+}
+
+}  // namespace invar::cli
