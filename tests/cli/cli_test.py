@@ -137,7 +137,7 @@ class BenchLoad(CliTest):
             self.assertGreater(row["tokens_per_second"], 0)
         self.refuse(2, "batches", "bench", "speculate", "--batches", "0")
         said = self.succeed("bench", "speculate", str(self.model), "--bystanders", "2", "--batches", "3", "--rounds", "1", "--tokens", "8",
-                            "--speculative-config", '{"method": "early_exit"}')
+                            "--speculative-config", '{"method": "early_exit"}').decode()
         self.assertIn("2 bystanders beside 3 sequences that speculate", said)
         self.assertRegex(said, r"(?m)^ +[\d.]+ +[\d.]+ +[\d.]+ +[1-9]\d*   \{\"method\": \"early_exit\"\}$")
 
