@@ -102,12 +102,12 @@ Result run_classic(AuditRunner& runner, const Schedule& base, const std::string&
   return result;
 }
 
-struct Verdict {
+struct AxisVerdict {
   bool passed;
   std::string text;
 };
 
-Verdict verdict_of(const Axis& axis, const Result& ours, const Result& baseline) {
+AxisVerdict verdict_of(const Axis& axis, const Result& ours, const Result& baseline) {
   const bool equal = ours.unique == 1 && ours.largest_difference == 0;
   const bool tried = !(axis.expects_cached && ours.counts.cached == 0) &&
                      !(axis.expects_preempted && ours.counts.preempted == 0) &&

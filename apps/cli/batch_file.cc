@@ -113,9 +113,9 @@ void cut_prompts(openai::Request& request, TextEngine& engine) {
   request.take_prompts(tokens);
 }
 
-class Collector final : public TextSink {
+class LineCollector final : public TextSink {
  public:
-  explicit Collector(std::vector<Line>& lines) : lines_(lines) {}
+  explicit LineCollector(std::vector<Line>& lines) : lines_(lines) {}
 
   // Submits every choice of a line, or none.
   void submit(TextEngine& engine, size_t index) {
@@ -181,7 +181,7 @@ int run_batch_file(const BatchFile& file, TextEngine& engine) {
                                 .clock = local_time,
                                 .constraints = &constraints};
   std::vector<Line> lines;
-  Collector collector(lines);
+  LineCollector collector(lines);
   size_t errors = 0, number = 0;
   for (std::string text; std::getline(input, text);) {
     ++number;

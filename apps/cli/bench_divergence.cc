@@ -23,19 +23,19 @@ struct DivergenceFlags {
   uint32_t seed = 1;
 };
 
-constexpr int64_t kFirstNeighbour = int64_t{1} << 32;  // ids below are completions
+constexpr int64_t kFirstNeighbourId = int64_t{1} << 32;  // ids below are completions
 constexpr int kNeighbourPrompt = 400, kNeighbourAnswer = 60;
 
 // The answers to the one prompt, and after every token what the logits were so far.
-class Answers final : public OutputSink {
+class Completions final : public OutputSink {
  public:
-  explicit Answers(int count) : tokens(count), hashes(count) {}
+  explicit Completions(int count) : tokens(count), hashes(count) {}
 
   void on_token(const TokenOutput& output) override {
     if (output.error) fail("request {} failed: {}", output.request, output.error);
     if (output.finish != FinishReason::none)
-      ++(output.request < kFirstNeighbour ? completed : neighbours_completed);
-    if (output.request >= kFirstNeighbour) return;
+      ++(output.request < kFirstNeighbourId ? completed : neighbours_completed);
+    if (output.request >= kFirstNeighbourId) return;
     tokens[output.request].push_back(output.token);
     uint64_t hash = 0;
     std::memcpy(&hash, output.logits_hash.data(), sizeof hash);
@@ -70,14 +70,14 @@ Branches<T> first_branches(const std::vector<std::vector<T>>& lists) {
 }
 
 // Submits completions and neighbours so that the number of live ones wanders.
-class Load {
+class NeighbourLoad {
  public:
-  Load(const DivergenceFlags& flags, Engine& engine, int vocab)
+  NeighbourLoad(const DivergenceFlags& flags, Engine& engine, int vocab)
       : flags_(flags), engine_(engine), vocab_(vocab), random_(flags.seed) {
     prompt_ = tokens(flags.prompt);
   }
 
-  void submit(const Answers& answers) {
+  void submit(const Completions& answers) {
     if (steps_++ % 40 == 0) wanted_ = 1 + static_cast<int>(random_() % flags_.sequences);
     for (; added_ < flags_.completions && added_ - answers.completed < wanted_; ++added_) {
       Request request{.id = added_, .prompt = prompt_};
@@ -86,7 +86,7 @@ class Load {
       engine_.add(std::move(request));
     }
     if (random_() % 4 != 0) return;
-    Request request{.id = kFirstNeighbour + neighbours_++,
+    Request request{.id = kFirstNeighbourId + neighbours_++,
                     .prompt = tokens(1 + static_cast<int>(random_() % kNeighbourPrompt))};
     request.params.max_tokens = 1 + static_cast<int>(random_() % kNeighbourAnswer);
     request.params.seed = static_cast<uint32_t>(neighbours_);
@@ -151,8 +151,8 @@ int run_divergence(DivergenceFlags flags) {
       std::max(flags.prompt + flags.tokens, kNeighbourPrompt + kNeighbourAnswer);
   options.prefix_caching = false;  // every answer computes its prompt
   Engine engine(*model, options);
-  Load load(flags, engine, model->spec().vocab);
-  Answers answers(flags.completions);
+  NeighbourLoad load(flags, engine, model->spec().vocab);
+  Completions answers(flags.completions);
   ProgressLine progress(!flags.model.json);
   const Timer timer;
   int64_t steps = 0, rows = 0;

@@ -9,6 +9,7 @@
 #include "base/timer.h"
 #include "command.h"
 #include "kernels/limits.h"
+#include "median.h"
 
 namespace invar::cli {
 
@@ -31,11 +32,6 @@ struct Row {
   std::string what, unit;
   double value = 0, limit = 0;  // the limit in the same unit; 0 when there is none
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 class Ignore final : public OutputSink {
  public:

@@ -22,9 +22,9 @@ struct BenchScheduleFlags {
 constexpr int kPrompt = 128, kLongestAnswer = 256, kBlockSize = 64;
 
 // Keeps `live` sequences in a scheduler, waiting or running: who ends is replaced.
-class Load {
+class ScheduledLoad {
  public:
-  Load(const std::string& policy, const BenchScheduleFlags& flags)
+  ScheduledLoad(const std::string& policy, const BenchScheduleFlags& flags)
       : pool_(flags.live * ((kPrompt + kLongestAnswer) / kBlockSize + 1) * 2, kBlockSize) {
     if (flags.prefix_caching) cache_.emplace(pool_);
     SchedulerOptions options;
@@ -92,7 +92,7 @@ class Load {
   std::vector<StepResult> results_;
 };
 
-double percentile(const std::vector<double>& sorted, double share) {
+double quantile(const std::vector<double>& sorted, double share) {
   return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1))];
 }
 
@@ -110,7 +110,7 @@ int run_bench_schedule(const BenchScheduleFlags& flags) {
         flags.live, flags.steps, "policy", "median", "P99", "largest", "sequences");
   bool within = true;
   for (const std::string& policy : scheduler_names()) {
-    Load load(policy, flags);
+    ScheduledLoad load(policy, flags);
     for (int i = 0; i < 300; ++i) load.step();  // the first answers end and others begin
     std::vector<double> us;
     double entries = 0;
@@ -119,14 +119,14 @@ int run_bench_schedule(const BenchScheduleFlags& flags) {
       entries += load.entries();
     }
     std::sort(us.begin(), us.end());
-    const double median = percentile(us, 0.5);
+    const double median = quantile(us, 0.5);
     entries /= flags.steps;
     within &= flags.limit_us == 0 || median <= flags.limit_us;
     if (!flags.json)
-      fmt::print("  {:20} {:8.1f} {:8.1f} {:8.1f} {:12.1f}\n", policy, median, percentile(us, 0.99),
+      fmt::print("  {:20} {:8.1f} {:8.1f} {:8.1f} {:12.1f}\n", policy, median, quantile(us, 0.99),
                  us.back(), entries);
     report.set(policy, json::Object{{"median_us", median},
-                                    {"p99_us", percentile(us, 0.99)},
+                                    {"p99_us", quantile(us, 0.99)},
                                     {"largest_us", us.back()},
                                     {"sequences_per_step", entries}});
   }

@@ -10,6 +10,7 @@
 #include "command.h"
 #include "frontend/chat_template.h"
 #include "frontend/constraint_compiler.h"
+#include "median.h"
 #include "tokenizer/make_tokenizer.h"
 #include "tokenizer/utf8.h"
 
@@ -71,8 +72,7 @@ double median_seconds(int rounds, F run) {
     run();
     seconds.push_back(timer.seconds());
   }
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
+  return median(std::move(seconds));
 }
 
 double template_seconds(int rounds) {

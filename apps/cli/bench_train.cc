@@ -10,6 +10,7 @@
 #include "device/device.h"
 #include "kernels/limits.h"
 #include "kernels/select.h"
+#include "median.h"
 #include "number_flags.h"
 #include "numerics/philox.h"
 #include "train/recipe.h"
@@ -173,10 +174,6 @@ int run_bench_train(const BenchTrainFlags& flags) {
     seconds.push_back(one);
   }
   progress.clear();
-  const auto median = [](std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
-  };
   const double step = median(seconds), peak = median(peaks);
   const double speed = step_operations(options) / step;
   const double tokens = static_cast<double>(options.rows) * options.context / step;

@@ -23,7 +23,7 @@ struct EvaluateFlags {
   int stories = 40;
 };
 
-class Answers final : public OutputSink {
+class Transcripts final : public OutputSink {
  public:
   void on_token(const TokenOutput& output) override {
     tokens_[output.request].push_back(output.token);
@@ -95,14 +95,14 @@ class Evaluation {
     return r;
   }
 
-  Answers answer_all(std::vector<Request> requests) const {
+  Transcripts answer_all(std::vector<Request> requests) const {
     const auto engine = make_engine(model_, flags_.engine);
     for (Request& r : requests) {
       r.params.max_tokens =
           length_that_fits(r.params.max_tokens, r.prompt.size(), engine->max_model_len());
       engine->add(std::move(r));
     }
-    Answers answers;
+    Transcripts answers;
     while (engine->step(answers)) {
     }
     return answers;
@@ -120,7 +120,7 @@ class Evaluation {
       requests.push_back(request(std::ssize(questions), corpus::prompt_of(sample, last), 0));
       questions.push_back({sample.kind, sample.turns[last].user, sample.turns[last].assistant});
     }
-    Answers answers = answer_all(std::move(requests));
+    Transcripts answers = answer_all(std::move(requests));
     std::map<Kind, std::pair<int, int>> right;
     json::Array samples;  // the first of each kind
     for (size_t i = 0; i < questions.size(); ++i) {
@@ -148,7 +148,7 @@ class Evaluation {
     for (int64_t i = 0; i < flags_.stories; ++i)
       requests.push_back(
           request(i, "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n", 1.0));
-    Answers answers = answer_all(std::move(requests));
+    Transcripts answers = answer_all(std::move(requests));
     std::vector<std::string> told, held_out;
     for (int64_t i = 0; i < flags_.stories; ++i) told.push_back(answers.text(i, tokenizer_));
     for (int64_t i = 0; std::ssize(held_out) < flags_.stories; ++i) {

@@ -31,9 +31,9 @@ size_t append_to(char* data, size_t one, size_t size, void* text) {
 }
 
 // One request under way: cuts what comes into events.
-class Stream {
+class EventStream {
  public:
-  Stream(const LoadTarget& target, curl_slist* headers, const Timer& timer, size_t index)
+  EventStream(const LoadTarget& target, curl_slist* headers, const Timer& timer, size_t index)
       : index(index), timer_(timer), handle_(curl_easy_init(), curl_easy_cleanup) {
     CURL* h = handle_.get();
     curl_easy_setopt(h, CURLOPT_URL, target.url.c_str());
@@ -41,7 +41,7 @@ class Stream {
     curl_easy_setopt(h, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(h, CURLOPT_TIMEOUT_MS, static_cast<long>(target.timeout * 1000));
     curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, &Stream::on_bytes);
+    curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, &EventStream::on_bytes);
     curl_easy_setopt(h, CURLOPT_WRITEDATA, this);
     curl_easy_setopt(h, CURLOPT_PRIVATE, this);
   }
@@ -72,7 +72,7 @@ class Stream {
 
  private:
   static size_t on_bytes(char* data, size_t one, size_t size, void* self) {
-    static_cast<Stream*>(self)->take({data, one * size});
+    static_cast<EventStream*>(self)->take({data, one * size});
     return size;
   }
 
@@ -146,7 +146,7 @@ class Run {
 
   void begin_those_due() {
     while (may_begin() && requests_[next_].start <= timer_.seconds()) {
-      auto stream = std::make_unique<Stream>(target_, headers_.get(), timer_, next_);
+      auto stream = std::make_unique<EventStream>(target_, headers_.get(), timer_, next_);
       stream->begin(requests_[next_++].body);
       check(curl_multi_add_handle(multi_, stream->handle()));
       streams_.push_back(std::move(stream));
@@ -158,7 +158,7 @@ class Run {
     int left = 0;
     while (const CURLMsg* message = curl_multi_info_read(multi_, &left)) {
       if (message->msg != CURLMSG_DONE) continue;
-      Stream* stream = nullptr;
+      EventStream* stream = nullptr;
       curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &stream);
       stream->end(message->data.result);
       curl_multi_remove_handle(multi_, stream->handle());
@@ -182,7 +182,7 @@ class Run {
   HeaderList headers_;
   CURLM* multi_;
   Timer timer_;
-  std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<std::unique_ptr<EventStream>> streams_;
   std::vector<LoadResult> results_;
 };
 

@@ -103,6 +103,32 @@ void add_speculation_flags(CLI::App& command, SpeculationFlags& flags) {
   command.add_option("--spec-tokens", flags.tokens, "Its \"num_speculative_tokens\"");
 }
 
+namespace {
+
+void add_chunk_flags(CLI::App& command, EngineFlags& flags) {
+  command.add_flag(
+      "--enable-dynamic-chunking-schedule", flags.dynamic_chunks,
+      "Shrink the chunks of a long prompt as it proceeds, because later rows cost more");
+  command
+      .add_option("--high-chunk-size", flags.chunks.high,
+                  "With the above: rows of a prompt's first chunk")
+      ->capture_default_str();
+  command
+      .add_option("--low-chunk-size", flags.chunks.low,
+                  "With the above: rows of a prompt's last chunk")
+      ->capture_default_str();
+  command
+      .add_option("--chunk-schedule-max-tokens", flags.chunks.max_tokens,
+                  "With the above: tokens after which chunks stop shrinking")
+      ->capture_default_str();
+  command
+      .add_option("--chunk-schedule-stages", flags.chunks.stages,
+                  "With the above: number of steps in which chunks shrink")
+      ->capture_default_str();
+}
+
+}  // namespace
+
 void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   SchedulerOptions& s = flags.options.scheduler;
   command.add_option("--max-num-seqs", s.max_num_seqs, "Most sequences computed at the same time")
@@ -126,25 +152,7 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       .add_option("--scheduling-policy", s.policy,
                   fmt::format("Who is computed next: {}", fmt::join(scheduler_names(), ", ")))
       ->capture_default_str();
-  command.add_flag(
-      "--enable-dynamic-chunking-schedule", flags.dynamic_chunks,
-      "Shrink the chunks of a long prompt as it proceeds, because later rows cost more");
-  command
-      .add_option("--high-chunk-size", flags.chunks.high,
-                  "With the above: rows of a prompt's first chunk")
-      ->capture_default_str();
-  command
-      .add_option("--low-chunk-size", flags.chunks.low,
-                  "With the above: rows of a prompt's last chunk")
-      ->capture_default_str();
-  command
-      .add_option("--chunk-schedule-max-tokens", flags.chunks.max_tokens,
-                  "With the above: tokens after which chunks stop shrinking")
-      ->capture_default_str();
-  command
-      .add_option("--chunk-schedule-stages", flags.chunks.stages,
-                  "With the above: number of steps in which chunks shrink")
-      ->capture_default_str();
+  add_chunk_flags(command, flags);
   command
       .add_option("--block-size", flags.options.block_size,
                   "Tokens per block of the KV cache: 32, 64 or 128")

@@ -117,7 +117,7 @@ ServeAnswer read_answer(const LoadResult& result) {
   return answer;
 }
 
-double percentile(std::vector<double> values, double percent) {
+double interpolated_percentile(std::vector<double> values, double percent) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
   const double at = percent / 100 * static_cast<double>(values.size() - 1);
@@ -195,10 +195,10 @@ json::Value metrics_of(const ServeLoad& load, bool detailed) {
   v.set("max_concurrent_requests", static_cast<int64_t>(concurrent));
   for (const Series& series : series_of(load)) {
     v.set(fmt::format("mean_{}_ms", series.name), mean(series.values));
-    v.set(fmt::format("median_{}_ms", series.name), percentile(series.values, 50));
+    v.set(fmt::format("median_{}_ms", series.name), interpolated_percentile(series.values, 50));
     v.set(fmt::format("std_{}_ms", series.name), deviation(series.values));
     for (const double p : load.percentiles)
-      v.set(fmt::format("p{:g}_{}_ms", p, series.name), percentile(series.values, p));
+      v.set(fmt::format("p{:g}_{}_ms", p, series.name), interpolated_percentile(series.values, p));
   }
   if (const Uniqueness u = uniqueness(load.answers); u.asked > 0) {
     v.set("same_prompt_answers", static_cast<int64_t>(u.asked));

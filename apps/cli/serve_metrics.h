@@ -31,7 +31,7 @@ struct ServeAnswer {
 ServeAnswer read_answer(const LoadResult& result);
 
 // Of sorted or unsorted values, with linear interpolation; 0 of none. `percent` from 0 to 100.
-double percentile(std::vector<double> values, double percent);
+double interpolated_percentile(std::vector<double> values, double percent);
 
 // Different answers to one prompt.
 struct Uniqueness {

@@ -1,4 +1,5 @@
 #include "speculate_arm.h"
+#include "median.h"
 
 #include <unistd.h>
 
@@ -28,12 +29,6 @@ std::map<int64_t, double> medians(const std::map<int64_t, std::vector<double>>& 
 }
 
 }  // namespace
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 void Measured::add(const Measured& other) {
   steps.insert(steps.end(), other.steps.begin(), other.steps.end());
@@ -108,7 +103,7 @@ class Arm::PaidReplay final : public Proposer {
                 .right = spec.right,
                 .vocab = model.spec().vocab,
                 .seed = 1};
-    replay_ = std::make_unique<Replay>(options_, Answers());
+    replay_ = std::make_unique<Replay>(options_, AnswerTokens());
     if (!spec.pays) return;
     runner_ = std::make_unique<ModelRunner>(
         model,
@@ -119,7 +114,7 @@ class Arm::PaidReplay final : public Proposer {
 
   std::string_view name() const override { return "replay"; }
   int32_t most_nodes() const override { return spec_.tokens; }
-  void know(const Answers& answers) { replay_ = std::make_unique<Replay>(options_, answers); }
+  void know(const AnswerTokens& answers) { replay_ = std::make_unique<Replay>(options_, answers); }
 
   void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override {
     replay_->propose(requests, trees);
@@ -163,7 +158,7 @@ struct Arm::Keep final : OutputSink {
     answers[output.request].push_back(output.token);
   }
   int64_t tokens = 0;
-  Answers answers;
+  AnswerTokens answers;
 };
 
 Arm::Arm(Model& model, std::string config, int batch, const ReplaySpec* replay)
@@ -195,7 +190,7 @@ Arm::Arm(Model& model, std::string config, int batch, const ReplaySpec* replay)
 
 Arm::~Arm() = default;
 
-Measured Arm::run(const std::vector<Request>& requests, const Answers& plain) {
+Measured Arm::run(const std::vector<Request>& requests, const AnswerTokens& plain) {
   if (replay_) replay_->know(plain);
   for (Request request : requests) {
     request.id = next_id_++;

@@ -8,7 +8,7 @@
 
 namespace invar::cli {
 
-using Answers = std::map<int64_t, std::vector<int32_t>>;  // by request
+using AnswerTokens = std::map<int64_t, std::vector<int32_t>>;  // by request
 
 // Of the steps in which nothing but answers was computed.
 struct Measured {
@@ -82,10 +82,10 @@ class Arm {
   ~Arm();
 
   // All requests at once. `plain`: answers that a replaying proposer reads.
-  Measured run(const std::vector<Request>& requests, const Answers& plain);
+  Measured run(const std::vector<Request>& requests, const AnswerTokens& plain);
 
   const std::string& config() const { return config_; }
-  const Answers& answers() const { return answers_; }  // of the last run
+  const AnswerTokens& answers() const { return answers_; }  // of the last run
   const Adaptive* adaptive() const { return adaptive_; }
   int64_t drafter_bytes() const { return drafter_bytes_; }
   void set_times(OperationTimes* times) { engine_->set_times(times); }
@@ -101,9 +101,7 @@ class Arm {
   int64_t drafter_bytes_ = 0;  // by which this process grew when the drafter was made
   std::unique_ptr<Engine> engine_;
   int64_t next_id_ = 0;
-  Answers answers_;
+  AnswerTokens answers_;
 };
-
-double median(std::vector<double> values);
 
 }  // namespace invar::cli

@@ -52,17 +52,17 @@ class ForEven final : public Proposer {
   std::vector<DraftTree> answered_;
 };
 
-struct Keep final : OutputSink {
+struct KeepTimes final : OutputSink {
   void on_token(const TokenOutput& output) override {
     answers[output.request].push_back(output.token);
   }
-  Answers answers;
+  AnswerTokens answers;
 };
 
 struct Way {
   std::string config;  // empty: plain
   std::unique_ptr<Engine> engine;
-  Answers answers;                 // bystanders', of the last round
+  AnswerTokens answers;            // bystanders', of the last round
   std::vector<double> p50s, p99s;  // of each round, seconds
   int64_t drafts = 0;
 };
@@ -82,7 +82,7 @@ Way make_way(Model& model, const std::string& config, const BystanderSpec& spec)
           .engine = std::make_unique<Engine>(model, options, nullptr, std::move(proposer))};
 }
 
-double percentile(std::vector<double>& sorted, double share) {
+double quantile_of(std::vector<double>& sorted, double share) {
   return sorted.empty() ? 0 : sorted[static_cast<size_t>(share * double(sorted.size() - 1))];
 }
 
@@ -107,7 +107,7 @@ void add_requests(Engine& engine, std::span<const std::vector<int32_t>> prompts,
 // two tokens of each of them.
 void run(Way& way, std::span<const std::vector<int32_t>> prompts, const BystanderSpec& spec) {
   add_requests(*way.engine, prompts, spec);
-  Keep sink;
+  KeepTimes sink;
   std::vector<double> gaps;
   while (std::ssize(sink.answers[1]) < spec.tokens) {
     const Timer timer;
@@ -119,8 +119,8 @@ void run(Way& way, std::span<const std::vector<int32_t>> prompts, const Bystande
   std::erase_if(sink.answers, [](const auto& answer) { return answer.first % 2 == 0; });
   way.answers = std::move(sink.answers);
   std::ranges::sort(gaps);
-  way.p50s.push_back(percentile(gaps, 0.5));
-  way.p99s.push_back(percentile(gaps, 0.99));
+  way.p50s.push_back(quantile_of(gaps, 0.5));
+  way.p99s.push_back(quantile_of(gaps, 0.99));
 }
 
 }  // namespace

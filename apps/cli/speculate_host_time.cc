@@ -5,13 +5,14 @@
 #include <algorithm>
 
 #include "base/timer.h"
+#include "median.h"
 #include "speculative/replay.h"
 
 namespace invar::cli {
 
 namespace {
 
-constexpr int kSequences = 64, kNodes = 8, kAnswer = 48, kPrompt = 40;
+constexpr int kSequences = 64, kNodes = 8, kAnswer = 48, kPromptTokens = 40;
 
 struct Keep final : OutputSink {
   void on_token(const TokenOutput& output) override {
@@ -23,7 +24,7 @@ struct Keep final : OutputSink {
 void add_requests(Engine& engine, int32_t vocab) {
   for (int i = 0; i < kSequences; ++i) {
     Request request{.id = i, .hash_logits = false};
-    for (int t = 0; t < kPrompt; ++t) request.prompt.push_back((i * 31 + t * 7 + 1) % vocab);
+    for (int t = 0; t < kPromptTokens; ++t) request.prompt.push_back((i * 31 + t * 7 + 1) % vocab);
     request.params.temperature = 0;
     request.params.max_tokens = kAnswer;
     engine.add(std::move(request));
@@ -33,8 +34,8 @@ void add_requests(Engine& engine, int32_t vocab) {
 EngineOptions options() {
   EngineOptions options{.prefix_caching = false};
   options.scheduler.max_num_seqs = kSequences;
-  options.scheduler.max_num_batched_tokens = kSequences * (kPrompt + 1 + kNodes);
-  options.scheduler.max_model_len = kPrompt + kAnswer + 1;
+  options.scheduler.max_num_batched_tokens = kSequences * (kPromptTokens + 1 + kNodes);
+  options.scheduler.max_model_len = kPromptTokens + kAnswer + 1;
   return options;
 }
 
@@ -70,12 +71,10 @@ int print_host_time(Model& model) {
                                .right = 0.7,
                                .branches = branches,
                                .vocab = model.spec().vocab};
-    std::vector<double> seconds =
+    const std::vector<double> seconds =
         host_seconds(model, std::make_unique<Replay>(replay, plain.answers));
-    std::ranges::sort(seconds);
-    const double median = seconds.empty() ? 0 : seconds[seconds.size() / 2];
     fmt::print("{} sequences, {} of {} nodes: {:.0f} us of the host a step (median of {})\n",
-               kSequences, branches == 1 ? "chains" : "trees", kNodes, 1e6 * median,
+               kSequences, branches == 1 ? "chains" : "trees", kNodes, 1e6 * median(seconds),
                seconds.size());
   }
   return 0;

@@ -36,7 +36,7 @@ std::string curves(const std::vector<SpeculateRow>& rows, const std::string& tas
                    .from_zero = true});
 }
 
-constexpr const char* kHead =
+constexpr const char* kReportHead =
     "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">"
     "<meta name=\"color-scheme\" content=\"light dark\"><title>invar bench speculate</title>"
     "<style>body{font:14px system-ui,sans-serif;margin:2em;max-width:90em}"
@@ -137,7 +137,7 @@ double published_length(std::string_view config) {
 
 std::string speculate_page(const std::vector<SpeculateRow>& rows, const std::string& about,
                            const Limits& limits) {
-  std::string page = kHead + fmt::format("<p>{}</p>", escape_xml(about));
+  std::string page = kReportHead + fmt::format("<p>{}</p>", escape_xml(about));
   std::vector<std::string> tasks;
   for (const SpeculateRow& row : rows)
     if (std::ranges::find(tasks, row.task) == tasks.end()) tasks.push_back(row.task);

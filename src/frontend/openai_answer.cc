@@ -13,7 +13,7 @@ namespace invar::openai {
 namespace {
 
 // A token as text; bytes that are no characters are spelled as OpenAI does, "bytes:\\xe2\\x82".
-std::string text_of(const Tokenizer& tokenizer, int32_t token) {
+std::string text_of_token(const Tokenizer& tokenizer, int32_t token) {
   const std::string_view bytes = tokenizer.token_bytes(token);
   if (utf8::find_invalid(bytes) == std::string::npos) return std::string(bytes);
   std::string spelled = "bytes:";
@@ -26,7 +26,7 @@ json::Value chat_logprob(const Tokenizer& tokenizer, const TokenLogprob& of) {
   json::Array bytes;
   for (const char byte : tokenizer.token_bytes(of.token))
     bytes.push_back(static_cast<int>(static_cast<unsigned char>(byte)));
-  return json::Object{{"token", text_of(tokenizer, of.token)},
+  return json::Object{{"token", text_of_token(tokenizer, of.token)},
                       {"logprob", static_cast<double>(of.logprob)},
                       {"bytes", std::move(bytes)},
                       {"token_id", static_cast<int64_t>(of.token)}};
@@ -51,7 +51,7 @@ json::Value top_of(const Tokenizer& tokenizer, const TokenLogprobs& one) {
   if (one.logprob != one.logprob) return {};
   json::Value top = json::Object();
   for (const TokenLogprob& other : one.top)
-    top.set(text_of(tokenizer, other.token), static_cast<double>(other.logprob));
+    top.set(text_of_token(tokenizer, other.token), static_cast<double>(other.logprob));
   return top;
 }
 
@@ -59,7 +59,7 @@ json::Value completion_logprobs(const Tokenizer& tokenizer, std::span<const Toke
                                 int64_t& offset) {
   json::Array tokens, logprobs, tops, offsets;
   for (const TokenLogprobs& one : all) {
-    const std::string text = text_of(tokenizer, one.token);
+    const std::string text = text_of_token(tokenizer, one.token);
     tokens.push_back(text);
     logprobs.push_back(static_cast<double>(one.logprob));
     tops.push_back(top_of(tokenizer, one));
@@ -99,7 +99,7 @@ json::Value prompt_entry(const Tokenizer& tokenizer, const TokenLogprobs& one) {
     entry.set(std::to_string(of.token),
               json::Object{{"logprob", static_cast<double>(of.logprob)},
                            {"rank", static_cast<int64_t>(of.rank)},
-                           {"decoded_token", text_of(tokenizer, of.token)}});
+                           {"decoded_token", text_of_token(tokenizer, of.token)}});
   };
   add(one);
   for (const TokenLogprob& other : one.top) add(other);
@@ -130,20 +130,22 @@ json::Value late_logprobs(Endpoint endpoint, const Tokenizer& tokenizer, const S
                           [&](const TokenLogprobs& one) { return chat_entry(tokenizer, one); })},
                     "]}");
   const auto offset = std::make_shared<int64_t>(0);
-  return late.add(
-      {list("{\"tokens\": [",
-            [&](const TokenLogprobs& one) { return json::Value(text_of(tokenizer, one.token)); }),
-       list("], \"token_logprobs\": [",
-            [](const TokenLogprobs& one) { return static_cast<double>(one.logprob); }),
-       list("], \"top_logprobs\": [",
-            [&](const TokenLogprobs& one) { return top_of(tokenizer, one); }),
-       list("], \"text_offset\": [",
-            [&, offset](const TokenLogprobs& one) {
-              const int64_t begin = *offset;
-              *offset += static_cast<int64_t>(text_of(tokenizer, one.token).size());
-              return begin;
-            })},
-      "]}");
+  return late.add({list("{\"tokens\": [",
+                        [&](const TokenLogprobs& one) {
+                          return json::Value(text_of_token(tokenizer, one.token));
+                        }),
+                   list("], \"token_logprobs\": [",
+                        [](const TokenLogprobs& one) { return static_cast<double>(one.logprob); }),
+                   list("], \"top_logprobs\": [",
+                        [&](const TokenLogprobs& one) { return top_of(tokenizer, one); }),
+                   list("], \"text_offset\": [",
+                        [&, offset](const TokenLogprobs& one) {
+                          const int64_t begin = *offset;
+                          *offset +=
+                              static_cast<int64_t>(text_of_token(tokenizer, one.token).size());
+                          return begin;
+                        })},
+                  "]}");
 }
 
 }  // namespace

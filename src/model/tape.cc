@@ -4,14 +4,12 @@
 
 namespace invar {
 
-namespace {
-constexpr const char* kWhat = "the activations kept for training";
-}
+namespace {}
 
 template <typename T>
 T* Tape::allocate(Device& device, int64_t count) {
   const size_t bytes = static_cast<size_t>(count) * sizeof(T);
-  memory_.emplace_back(device, bytes, kWhat);
+  memory_.emplace_back(device, bytes, "the activations kept for training");
   bytes_ += bytes;
   return reinterpret_cast<T*>(memory_.back().data());
 }

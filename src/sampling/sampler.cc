@@ -11,7 +11,7 @@ namespace invar {
 
 namespace {
 
-constexpr int kLanes = 8;
+constexpr int kVector = 8;
 constexpr int kBlock = LogitRow::kBlock;
 static_assert(kBlock == kNoiseBlock);
 
@@ -39,8 +39,8 @@ inline __m256 exp_of_nonpositive(__m256 x) {
 
 // Adds the top_p_weight of every token of a block to its bucket.
 void add_weights(const float* x, float max, uint64_t* buckets) {
-  alignas(32) int32_t bucket[kLanes], high[kLanes], low[kLanes];
-  for (int i = 0; i < kBlock; i += kLanes) {
+  alignas(32) int32_t bucket[kVector], high[kVector], low[kVector];
+  for (int i = 0; i < kBlock; i += kVector) {
     const __m256 below = _mm256_sub_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(max));
     const __m256 scaled = _mm256_mul_ps(below, _mm256_set1_ps(-kBucketsPerUnit));
     const __m256 at = _mm256_min_ps(scaled, _mm256_set1_ps(kBucketsPerUnit * kFarthest));
@@ -52,7 +52,7 @@ void add_weights(const float* x, float max, uint64_t* buckets) {
         _mm256_fnmadd_ps(_mm256_cvtepi32_ps(upper), _mm256_set1_ps(0x1p20f), weight);
     _mm256_store_si256(reinterpret_cast<__m256i*>(high), upper);
     _mm256_store_si256(reinterpret_cast<__m256i*>(low), _mm256_cvttps_epi32(rest));
-    for (int j = 0; j < kLanes; ++j)
+    for (int j = 0; j < kVector; ++j)
       buckets[bucket[j]] += (static_cast<uint64_t>(high[j]) << 20) + low[j];
   }
 }
@@ -65,7 +65,7 @@ void collect_bucket(const LogitRow& row, float max, int bucket, std::vector<Rank
   for (int32_t b = 0; b < row.num_blocks(); ++b) {
     if ((row.block_max(b) - max) * -kBucketsPerUnit >= static_cast<float>(bucket + 1)) continue;
     const float* x = row.block(b);
-    for (int i = 0; i < kBlock; i += kLanes) {
+    for (int i = 0; i < kBlock; i += kVector) {
       const __m256 below = _mm256_sub_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(max));
       const __m256 scaled = _mm256_mul_ps(below, _mm256_set1_ps(-kBucketsPerUnit));
       int mask = _mm256_movemask_ps(_mm256_and_ps(_mm256_cmp_ps(scaled, begin, _CMP_GE_OQ),
@@ -111,7 +111,7 @@ void draw_block(const LogitRow& row, int32_t block, const NoiseKey& key, Best& b
   alignas(32) uint32_t bits[kBlock];
   random_block(key, static_cast<uint32_t>(block), bits);
   const float* x = row.block(block);
-  for (int i = 0; i < kBlock; i += kLanes) {
+  for (int i = 0; i < kBlock; i += kVector) {
     const __m256i random = _mm256_load_si256(reinterpret_cast<const __m256i*>(bits + i));
     int mask = best.token < 0
                    ? 0xff
@@ -207,7 +207,7 @@ void Sampler::apply_min_p(float least) {
   const float certainly_out = static_cast<float>(edge - 1e-3);
   const float certainly_in = least > 1e-30f ? static_cast<float>(edge + 1e-3) : 0.0f;
   const std::span<float> x = row_.padded_values();
-  for (size_t i = 0; i < x.size(); i += kLanes) {
+  for (size_t i = 0; i < x.size(); i += kVector) {
     const __m256 old = _mm256_loadu_ps(&x[i]);
     const __m256 below = _mm256_sub_ps(old, _mm256_set1_ps(max));
     const __m256 out = _mm256_cmp_ps(below, _mm256_set1_ps(certainly_out), _CMP_LT_OQ);

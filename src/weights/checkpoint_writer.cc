@@ -15,8 +15,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t kBlock = 1 << 17;  // elements that one thread has in hand
-constexpr int64_t kAlignment = 64;   // of the first tensor's bytes
+constexpr int64_t kInHand = 1 << 17;  // elements that one thread has in hand
+constexpr int64_t kAlignment = 64;    // of the first tensor's bytes
 
 struct Item {
   std::string name;
@@ -116,10 +116,10 @@ class Writer {
   void write_elements(AtomicFile& file, int64_t offset, const Item& item) {
     run_or_throw(pool_, [&](Part part) {
       const int64_t width = size_of(item.info.dtype);
-      const auto run = part.of(item.info.elements(), kBlock);
-      std::vector<std::byte> block(std::min(kBlock, run.end - run.begin) * width);
-      for (int64_t i = run.begin; i < run.end; i += kBlock) {
-        const int64_t count = std::min(kBlock, run.end - i);
+      const auto run = part.of(item.info.elements(), kInHand);
+      std::vector<std::byte> block(std::min(kInHand, run.end - run.begin) * width);
+      for (int64_t i = run.begin; i < run.end; i += kInHand) {
+        const int64_t count = std::min(kInHand, run.end - i);
         source_.read(item.name, i, count, item.info.dtype, block.data());
         file.write_at(offset + i * width, std::span(block).first(count * width));
       }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kMeanOfBytes = 510;             // of the sum of 4 uniform bytes
 constexpr double kVarianceOfBytes = 21845.0;  // 4 * (256^2 - 1) / 12
-constexpr int64_t kBlock = 32;                // elements that the vector code makes at once
+constexpr int64_t kTogether = 32;             // elements that the vector code makes at once
 
 struct Stream {
   uint64_t seed, hash;
@@ -110,7 +110,7 @@ void make_elements(const Stream& stream, int64_t first, int64_t count, bf16_t* o
   int64_t i = first;
   for (; i < end && i % 4; ++i)
     *out++ = dummy_element(stream.seed, stream.hash, i, stream.mean, stream.scale);
-  for (; i + kBlock <= end; i += kBlock, out += kBlock) make_block(stream, keys, i, out);
+  for (; i + kTogether <= end; i += kTogether, out += kTogether) make_block(stream, keys, i, out);
   for (; i < end; ++i)
     *out++ = dummy_element(stream.seed, stream.hash, i, stream.mean, stream.scale);
 }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
-constexpr int64_t kBlock = 1 << 14;  // elements converted at a time
+constexpr int64_t kConverted = 1 << 14;  // elements converted at a time
 constexpr json::ParseLimits kConfigLimits = {.max_depth = 32, .max_bytes = 16 << 20};
 
 std::string join(const std::string& directory, std::string_view name) {
@@ -75,9 +75,9 @@ class FileSource : public TensorSource {
     if (info.dtype == as)
       return entry.file->read(*entry.tensor, first * width,
                               {target, static_cast<size_t>(count * width)});
-    std::byte block[kBlock * sizeof(float)];
-    for (int64_t i = 0; i < count; i += kBlock) {
-      const int64_t n = std::min(kBlock, count - i);
+    std::byte block[kConverted * sizeof(float)];
+    for (int64_t i = 0; i < count; i += kConverted) {
+      const int64_t n = std::min(kConverted, count - i);
       entry.file->read(*entry.tensor, (first + i) * width, std::span(block).first(n * width));
       convert_elements(block, info.dtype, n, as, target + i * size_of(as));
     }

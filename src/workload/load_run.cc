@@ -47,7 +47,7 @@ void record(const StepEvents& events, double begin, double end, LoadResult& resu
 }  // namespace
 
 LoadResult run_load(LoadServer& server, LoadClock& clock, const std::vector<LoadRequest>& requests,
-                    const RunProgress& progress) {
+                    const AnsweredProgress& progress) {
   LoadResult result;
   for (const LoadRequest& r : requests)
     result.requests.push_back({.arrival = r.arrival, .start = -1, .prompt = r.prompt});

@@ -46,12 +46,12 @@ struct LoadResult {
 };
 
 // Called after every step with the clock's seconds and how many requests were answered.
-using RunProgress = std::function<void(double seconds, int answered)>;
+using AnsweredProgress = std::function<void(double seconds, int answered)>;
 
 // Answers all `requests`, each added when it arrives, and returns when the last one is answered.
 // Throws Error when an answer fails.
 LoadResult run_load(LoadServer& server, LoadClock& clock, const std::vector<LoadRequest>& requests,
-                    const RunProgress& progress = {});
+                    const AnsweredProgress& progress = {});
 
 // The value that `share` of the values do not exceed (nearest rank); 0 for no values.
 double percentile(std::vector<double> values, double share);

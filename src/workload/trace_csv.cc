@@ -65,9 +65,9 @@ double seconds_of(const Place& place, std::string_view date, std::string_view ti
 }
 
 // Columns of the header by name.
-class Columns {
+class HeaderColumns {
  public:
-  Columns(std::string_view header) : names_(split(header, ',')) {}
+  HeaderColumns(std::string_view header) : names_(split(header, ',')) {}
 
   size_t size() const { return names_.size(); }
   std::optional<size_t> find(std::string_view name) const {
@@ -86,7 +86,7 @@ TraceTable parse_trace(std::string_view csv, std::string_view where) {
   const auto lines = split(csv, '\n');
   std::string_view header = lines[0];
   if (header.starts_with("\xef\xbb\xbf")) header.remove_prefix(3);
-  const Columns columns(header);
+  const HeaderColumns columns(header);
   const auto date = columns.find("Date"), time = columns.find("Time");
   TraceTable table{.has_times = date && time};
   const auto prompt = columns.find(table.has_times ? "PromptTokenCount" : "num_prefill_tokens");

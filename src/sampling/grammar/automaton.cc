@@ -9,7 +9,6 @@ namespace invar::grammar {
 namespace {
 
 using Kind = Language::Kind;
-constexpr int32_t kEndless = Language::kEndless;
 
 size_t mixed(size_t hash, uint32_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15u;

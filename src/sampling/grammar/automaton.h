@@ -22,7 +22,7 @@ class Automaton {
 
   // A counter that is further than `horizon` from its ends stays where it is: for texts of at most
   // so many bytes that reads the same, with few states. `language` is finished and outlives this.
-  explicit Automaton(const Language& language, int32_t horizon = Language::kEndless);
+  explicit Automaton(const Language& language, int32_t horizon = kEndless);
 
   State start() { return enter(language_.root()); }
   // Before a text of `expr`; kDead where it has none.

@@ -18,7 +18,7 @@ Expr other_than(Language& language, std::string_view bytes) {
 }
 
 Expr any_text(Language& language) {
-  return language.repeat(other_than(language, ""), 0, Language::kEndless);
+  return language.repeat(other_than(language, ""), 0, kEndless);
 }
 
 }  // namespace
@@ -43,9 +43,9 @@ Language marked_calls_language(const json::Value& schema, const CallMarks& marks
   };
   const Expr first = language.text(open.substr(0, 1));
   const auto next = [&](size_t read) { return read == open.size() ? call : behind[read]; };
-  define(0, language.sequence(
-                {language.repeat(other_than(language, open.substr(0, 1)), 0, Language::kEndless),
-                 language.optional(language.sequence({first, next(1)}))}));
+  define(0,
+         language.sequence({language.repeat(other_than(language, open.substr(0, 1)), 0, kEndless),
+                            language.optional(language.sequence({first, next(1)}))}));
   for (size_t read = 1; read < open.size(); ++read) {
     const std::string expected = open.substr(read, 1);
     define(read, language.choice(
@@ -66,7 +66,7 @@ Language bare_call_language(const json::Value& schema) {
   ByteSet space{};
   for (const char byte : kSpaces)
     add_to(space, static_cast<unsigned char>(byte), static_cast<unsigned char>(byte));
-  const Expr spaces = language.repeat(language.bytes(space), 0, Language::kEndless);
+  const Expr spaces = language.repeat(language.bytes(space), 0, kEndless);
   const Expr call = language.sequence({add_json_schema(language, schema), spaces});
   const Expr text =
       language.sequence({other_than(language, std::string(kSpaces) + "{<"), any_text(language)});

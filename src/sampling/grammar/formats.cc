@@ -102,7 +102,7 @@ const std::string* format_pattern(const std::string& format) {
 }
 
 int32_t format_length(const std::string& format) {
-  return format == "hostname" ? 253 : format == "email" ? 254 : Language::kEndless;
+  return format == "hostname" ? 253 : format == "email" ? 254 : kEndless;
 }
 
 }  // namespace invar::grammar

@@ -13,7 +13,6 @@ namespace invar::grammar {
 namespace {
 
 using Expr = Language::Expr;
-constexpr int kMaxNesting = 100, kMaxRepetitions = 100'000;
 constexpr size_t kMaxCharacters = size_t{1} << 20;
 
 class GbnfParser {
@@ -144,7 +143,7 @@ class GbnfParser {
   }
 
   bool repeats(Expr& part) {
-    int32_t low = 0, high = Language::kEndless;
+    int32_t low = 0, high = kEndless;
     if (skip('*')) {
     } else if (skip('+')) {
       low = 1;
@@ -156,7 +155,7 @@ class GbnfParser {
       skip_space();
       if (skip(',')) {
         skip_space();
-        high = here('}') ? Language::kEndless : number();
+        high = here('}') ? kEndless : number();
         skip_space();
       }
       if (!skip('}')) refuse("a { that is not a count");

@@ -12,7 +12,7 @@ namespace invar::grammar {
 namespace {
 
 using Expr = Language::Expr;
-constexpr int32_t kEndless = Language::kEndless, kIndent = 16;
+constexpr int32_t kIndent = 16;
 
 // The texts that a string may be, as they stand between its quotes.
 Table string_table(Language& parts, const StringRules& rules, bool with_formats) {

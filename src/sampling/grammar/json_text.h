@@ -13,7 +13,7 @@ namespace invar::grammar {
 
 // What a schema says of a string: lengths in characters, and patterns and formats that all hold.
 struct StringRules {
-  int32_t low = 0, high = Language::kEndless;
+  int32_t low = 0, high = kEndless;
   std::vector<std::string> patterns, formats;
   std::vector<std::string> excluded;  // texts that it is not
   std::vector<std::string> excluded_patterns;

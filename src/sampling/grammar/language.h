@@ -17,10 +17,11 @@ namespace invar::grammar {
 using CodePoints = std::vector<std::pair<char32_t, char32_t>>;  // ranges, ends included
 using ByteSet = std::array<uint64_t, 4>;                        // bit b % 64 of word b / 64
 
+constexpr int32_t kEndless = INT32_MAX;  // as often as one likes
+
 class Language {
  public:
   using Expr = int32_t;
-  static constexpr int32_t kEndless = INT32_MAX;
   // What a language may need, in expressions, bytes of texts and edges; more is a UsageError.
   static constexpr size_t kMaxSize = 2'000'000;
   // How deep rules may lie within one another, but for what a rule ends with. Deeper texts are not

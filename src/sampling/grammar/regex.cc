@@ -34,7 +34,7 @@ Expr Characters::of(const CodePoints& ranges) {
   const Part part{spelling_ == Spelling::plain ? language.character(plain) : json(language, plain)};
   if (part.expr == language.nothing())
     fail_usage("the regular expression has a character that cannot be written");
-  const Expr any = language.repeat(part.expr, 0, Language::kEndless);
+  const Expr any = language.repeat(part.expr, 0, kEndless);
   return known_[ranges] = language_.table(intersection(language, {&part, 1}, any));
 }
 
@@ -62,9 +62,9 @@ Expr Characters::json(Language& language, const CodePoints& ranges) {
 
 namespace {
 
-class Builder {
+class ExpressionBuilder {
  public:
-  Builder(Characters& characters, Match match)
+  ExpressionBuilder(Characters& characters, Match match)
       : characters_(characters), language_(characters.language()), match_(match) {}
 
   // What stands at the outermost level. `begins` and `ends`: a ^ or $ around it.
@@ -114,7 +114,7 @@ class Builder {
     if (node.kind == regex::Node::kSequence) return before(std::span(node.children), rest);
     if (node.kind == regex::Node::kLook) {
       const Expr look =
-          Builder(characters_, Match::anywhere).outermost(node.children[0], true, false);
+          ExpressionBuilder(characters_, Match::anywhere).outermost(node.children[0], true, false);
       const Part both[] = {{rest}, {look, node.negated}};
       return language_.table(intersection(language_, both, characters_.anything()));
     }
@@ -135,7 +135,7 @@ class Builder {
     for (const regex::Node& child : node.children) parts.push_back(plain(child));
     if (node.kind == regex::Node::kSequence) return language_.sequence(parts);
     if (node.kind == regex::Node::kChoice) return language_.choice(parts);
-    return language_.repeat(parts[0], node.low, node.high < 0 ? Language::kEndless : node.high);
+    return language_.repeat(parts[0], node.low, node.high < 0 ? kEndless : node.high);
   }
 
   Characters& characters_;
@@ -146,7 +146,7 @@ class Builder {
 }  // namespace
 
 Expr regex_expression(Characters& characters, const regex::Node& pattern, Match match) {
-  return Builder(characters, match).outermost(pattern, false, false);
+  return ExpressionBuilder(characters, match).outermost(pattern, false, false);
 }
 
 Language regex_language(std::string_view pattern) {

@@ -10,6 +10,9 @@
 
 namespace invar::grammar {
 
+// How deep groups and counts may lie within one another, and the largest count.
+constexpr int kMaxNesting = 100, kMaxRepetitions = 100'000;
+
 CodePoints complement(CodePoints ranges);
 
 // The ways to write a character: as UTF-8, or as it stands within a JSON string.
@@ -21,7 +24,7 @@ class Characters {
   Language::Expr of(const CodePoints& ranges);
   Language::Expr any() { return of({{0, 0x10ffff}}); }
   // Any number of them.
-  Language::Expr anything() { return language_.repeat(any(), 0, Language::kEndless); }
+  Language::Expr anything() { return language_.repeat(any(), 0, kEndless); }
   Language& language() { return language_; }
 
  private:

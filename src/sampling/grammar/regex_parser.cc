@@ -8,7 +8,6 @@ namespace invar::grammar {
 namespace {
 
 constexpr char32_t kLast = 0x10ffff;
-constexpr int kMaxRepetitions = 100'000, kMaxNesting = 100;
 // Counters within counters are alternatives that all have to be followed: so many at most.
 constexpr int64_t kMaxUnrolled = 200'000;
 

@@ -16,13 +16,13 @@ namespace {
 
 using Expr = Language::Expr;
 using json::Value;
-constexpr int kMaxNesting = 100;
+constexpr int kMaxLevels = 100;
 // More are refused before anything is read.
 constexpr size_t kMaxBytes = size_t{1} << 20;
 
-class Builder : public SchemaCompiler {
+class SchemaBuilder : public SchemaCompiler {
  public:
-  Builder(Language& language, const Value& root)
+  SchemaBuilder(Language& language, const Value& root)
       : SchemaCompiler(language), merger_(root), root_(root) {}
 
   Expr build() {
@@ -36,8 +36,8 @@ class Builder : public SchemaCompiler {
   }
 
   Expr add(const Value& schema) override {
-    if (++level_ > kMaxNesting)
-      fail_usage("the JSON schema is nested deeper than {} levels", kMaxNesting);
+    if (++level_ > kMaxLevels)
+      fail_usage("the JSON schema is nested deeper than {} levels", kMaxLevels);
     const Expr added = add_nested(schema);
     --level_;
     return added;
@@ -212,10 +212,10 @@ class Builder : public SchemaCompiler {
   Expr add_array(const Value& schema) {
     const Value* prefix = schema.find("prefixItems");
     const Value* items = schema.find("items");
-    const int32_t high = schema_count(schema, "maxItems", Language::kEndless);
+    const int32_t high = schema_count(schema, "maxItems", kEndless);
     if (!prefix) {
       const int32_t low = schema_count(schema, "minItems", 0);
-      if (!items && low == 0 && high == Language::kEndless) return text.any_array();
+      if (!items && low == 0 && high == kEndless) return text.any_array();
       return text.list("[", "]", items ? add(*items) : text.any(), low, high);
     }
     if (!prefix->is_array())
@@ -226,9 +226,8 @@ class Builder : public SchemaCompiler {
     if (high < low) return language.nothing();
     Expr rest = language.empty();
     if (items && high > named)
-      rest =
-          language.repeat(language.sequence({text.comma(), add(*items)}), std::max(low - named, 0),
-                          high == Language::kEndless ? high : high - named);
+      rest = language.repeat(language.sequence({text.comma(), add(*items)}),
+                             std::max(low - named, 0), high == kEndless ? high : high - named);
     else if (low > named)
       rest = language.nothing();
     for (int32_t i = std::min(named, high); i-- > 0;) {
@@ -257,7 +256,7 @@ Expr add_json_schema(Language& language, const Value& schema) {
   if (bytes > kMaxBytes)
     fail_usage("the JSON schema is too large: expected at most {} bytes, found {}", kMaxBytes,
                bytes);
-  return Builder(language, schema).build();
+  return SchemaBuilder(language, schema).build();
 }
 
 Language json_schema_language(const Value& schema) {

@@ -14,7 +14,6 @@ namespace {
 
 using Expr = Language::Expr;
 using json::Value;
-constexpr int32_t kEndless = Language::kEndless;
 
 bool matches(const std::string& pattern, const std::string& text, int64_t& budget) {
   Language language(budget);

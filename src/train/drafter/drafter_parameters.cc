@@ -7,7 +7,7 @@ namespace invar {
 namespace {
 
 constexpr int64_t kGrain = 16;  // floats of a cache line
-constexpr const char* kWhat = "a drafter's parameters";
+constexpr const char* kParameters = "a drafter's parameters";
 
 // Where each tensor begins, and behind the last one the size of all.
 std::vector<int64_t> offsets_of(const std::vector<DrafterTensor>& tensors) {
@@ -55,8 +55,8 @@ DrafterParameters::DrafterParameters(std::vector<DrafterTensor> tensors,
                                      const TrainingKernels& kernels, Device& device)
     : tensors_(std::move(tensors)), offsets_(offsets_of(tensors_)), size_(offsets_.back()) {
   for (DeviceArray<float>* array : {&master_, &first_, &second_, &gradients_})
-    *array = {device, static_cast<size_t>(size_), kWhat};
-  rounded_ = {device, static_cast<size_t>(size_), kWhat};
+    *array = {device, static_cast<size_t>(size_), kParameters};
+  rounded_ = {device, static_cast<size_t>(size_), kParameters};
   std::vector<ParameterSource::Tensor> named;
   std::vector<AdamW::Tensor> optimized;
   for (size_t i = 0; i < tensors_.size(); ++i) {

@@ -18,9 +18,9 @@ namespace {
 
 constexpr const char* kEndOfText = "<|endoftext|>";
 
-class Run {
+class DrafterRun {
  public:
-  Run(const DrafterRecipe& recipe, const DrafterRunOptions& options)
+  DrafterRun(const DrafterRecipe& recipe, const DrafterRunOptions& options)
       : recipe_(recipe),
         options_(options),
         tokenizer_(Tokenizer::from_texts(read_tokenizer_texts(recipe.target), recipe.target)),
@@ -164,7 +164,7 @@ double agreement(const LevelScore& score) {
 
 DrafterRunResult run_drafter_training(const DrafterRecipe& recipe,
                                       const DrafterRunOptions& options) {
-  return Run(recipe, options).run();
+  return DrafterRun(recipe, options).run();
 }
 
 }  // namespace invar
