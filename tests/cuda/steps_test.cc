@@ -102,13 +102,16 @@ TEST_F(Steps, ElementaryFunctions) {
   EXPECT_TRUE(divide.matches());
 }
 
-// Every float: the activation without branches is the one with them.
+// Every float: the activation without branches is the one with them. The control: where it is not
+// asked, it differs.
 TEST_F(Steps, ActivationOfTameGates) {
-  const Twin<unsigned long long> counts(gpu(), std::vector<unsigned long long>{0, 0});
+  const Twin<unsigned long long> counts(gpu(), std::vector<unsigned long long>(4));
   cuda::count_tame_gates(counts.device(), on());
   const std::vector<unsigned long long> found = counts.download();
   EXPECT_GT(found[0], 1'200'000'000);
   EXPECT_EQ(found[1], 0);
+  EXPECT_EQ(found[0] + found[2], uint64_t{1} << 32);
+  EXPECT_GT(found[3], 1'000'000);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "model/families/config_reader.h"
 #include "train/metrics_file.h"
 #include "train/training_run.h"
 #include "weights/hf_directory.h"
@@ -118,8 +119,9 @@ TEST_F(DrafterRuns, ResumeToTheSameWeights) {
   EXPECT_EQ(MetricsFile(part.output, 4).lines().size(), 4u);
   // What a drafter is read from.
   const HfDirectory model = open_hf_directory(part.model());
-  EXPECT_EQ(model.config.find("draft_vocab_size")->as_integer(), 200);
-  EXPECT_EQ(model.config.find("target_hidden_size")->as_integer(), 32);
+  ConfigReader config(model.config, part.model());
+  EXPECT_EQ(config.integer("draft_vocab_size", 1, 1000), 200);
+  EXPECT_EQ(config.integer("target_hidden_size", 1, 1000), 32);
   EXPECT_TRUE(fs::exists(fs::path(part.model()) / "model.safetensors"));
 }
 

@@ -370,7 +370,7 @@ json::Value EagleGraph::config() const {
   json::Value config = config_json({.spec = layer_});
   config.set("architectures", json::Array{"LlamaForCausalLMEagle3"});
   config.set("draft_vocab_size", std::ssize(frequent_));
-  if (has_embedding()) config.set("target_hidden_size", target_.hidden);
+  config.set("target_hidden_size", target_.hidden);
   json::Array layers;
   for (const int32_t layer : aux_layers()) layers.push_back(layer + 1);
   config.set("eagle_aux_hidden_state_layer_ids", std::move(layers));
