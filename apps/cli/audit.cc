@@ -63,6 +63,7 @@ Result run_axis(AuditRunner& runner, const Axis& axis, const std::string& arithm
     result.counts.cached += runner.counts().cached;
     result.counts.preempted += runner.counts().preempted;
     result.counts.accepted += runner.counts().accepted;
+    result.counts.ahead += runner.counts().ahead;
     result.counts.most_live = std::max(result.counts.most_live, runner.counts().most_live);
   }
   for (const auto& [id, answers] : seen) result.unique = std::max(result.unique, answers.size());
@@ -112,6 +113,7 @@ AxisVerdict verdict_of(const Axis& axis, const Result& ours, const Result& basel
   const bool tried = !(axis.expects_cached && ours.counts.cached == 0) &&
                      !(axis.expects_preempted && ours.counts.preempted == 0) &&
                      !(axis.expects_drafts && ours.counts.accepted == 0) &&
+                     !(axis.expects_ahead && ours.counts.ahead == 0) &&
                      ours.counts.most_live >= axis.expects_live;
   const std::string live =
       axis.expects_live ? fmt::format(", {} live at once", ours.counts.most_live) : "";

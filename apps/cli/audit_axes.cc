@@ -57,6 +57,7 @@ Schedule random_schedule(const Schedule& base, const DecoderSpec& spec, uint32_t
   s.at_once = live + 20;
   s.arrival = seed;
   if (below(4) == 0) s.replay = random_trees(seed);
+  s.engine.async_scheduling = below(2);
   return s;
 }
 
@@ -223,6 +224,16 @@ Axis cache_sizes(bool full, const Schedule& base, const DecoderSpec& spec) {
   return axis;
 }
 
+Axis steps_in_flight(const Schedule& base) {
+  Axis axis{.name = "steps in flight", .control_differs = false, .expects_ahead = true};
+  for (const bool two : {false, true}) {
+    Schedule& s = vary(axis, base, two ? "two" : "one");
+    s.engine.async_scheduling = two;
+    s.neighbours = 7;
+  }
+  return axis;
+}
+
 // ---- With what drafts ----
 
 Axis draft_trees(bool full, const Schedule& base) {
@@ -319,6 +330,7 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
   axes.push_back(preemption(base, spec));
   axes.push_back(cache_sizes(full, base, spec));
   if (!on_gpu) axes.push_back(replicas(base, spec));
+  axes.push_back(steps_in_flight(base));
   axes.push_back(draft_trees(full, base));
   axes.push_back(drafters(full, base, spec));
   axes.push_back(rejection(base));

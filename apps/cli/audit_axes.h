@@ -17,6 +17,7 @@ struct Axis {
   bool expects_cached = false, expects_preempted = false;
   int expects_live = 0;
   bool expects_drafts = false;  // that were accepted
+  bool expects_ahead = false;   // steps begun before the one before had ended
   // Answers depend on what is varied, and the model's identity says so: the same bits everywhere
   // would mean that the comparison cannot see it.
   bool promises_nothing = false;

@@ -148,6 +148,7 @@ void AuditRunner::count(const StepStats& step) {
   counts_.cached += step.cached;
   counts_.preempted += step.preempted;
   counts_.accepted += step.accepted_tokens;
+  counts_.ahead += step.ahead;
   counts_.most_live = std::max(counts_.most_live, step.running);
 }
 

@@ -51,6 +51,7 @@ class Collector final : public OutputSink {
 // What a run did, so that an audit can tell that it tried what it says.
 struct RunCounts {
   int64_t cached = 0, preempted = 0, accepted = 0;  // accepted: drafts
+  int64_t ahead = 0;                                // steps begun before the one before had ended
   int most_live = 0;                                // sequences that hold blocks, at the same time
 };
 

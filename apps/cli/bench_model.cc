@@ -10,6 +10,7 @@
 #include "command.h"
 #include "kernels/limits.h"
 #include "median.h"
+#include "switch_flag.h"
 
 namespace invar::cli {
 
@@ -389,8 +390,8 @@ void add_bench_model(CLI::App& bench, Action& action) {
       ->delimiter(',');
   command->add_flag("--against-control", flags->against_control,
                     "Measure the baseline (--arith control) as well");
-  command->add_flag("--async-scheduling,!--no-async-scheduling", flags->async_scheduling,
-                    "Begin a step before the last one has ended");
+  add_switch(*command, "async-scheduling", flags->async_scheduling,
+             "Begin a step before the last one has ended (default: on with a GPU)");
   command->add_flag("--profile", flags->profile,
                     "Show the time of each operation and its share of the machine's limit");
   command->add_flag("--sweep", flags->sweep,

@@ -8,6 +8,7 @@
 #include "command.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/limits.h"
+#include "switch_flag.h"
 
 namespace invar::cli {
 
@@ -161,8 +162,8 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       .add_option("--kv-cache-memory", flags.kv_gib,
                   "Size of the KV cache in GiB; 0 uses the free memory")
       ->capture_default_str();
-  command.add_flag(
-      "--async-scheduling,!--no-async-scheduling", flags.options.async_scheduling,
+  add_switch(
+      command, "async-scheduling", flags.options.async_scheduling,
       "Begin a step before the last one has ended. Requests with structured output, penalties or "
       "bad words are in every other step then. Default: on with a GPU, as long as there is no such "
       "request. With drafts, ranks or pipeline stages a step begins when the last one has ended, "

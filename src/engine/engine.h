@@ -58,6 +58,7 @@ struct StepStats {
   int cached = 0;  // tokens of requests that began in this step, taken from the prefix cache
   int free_blocks = 0;
   int discarded = 0;  // rows computed for requests that were over by then
+  int ahead = 0;      // steps that had been begun by its end
   // Between the end of the device's work for the step before and the beginning of this one's; 0 on
   // a host.
   double device_idle_seconds = 0;

@@ -170,6 +170,7 @@ void Engine::count_step(const StepInFlight& step) {
     stats_.cached += entry.start;
     stats_.begun += state.prompt_size();
   }
+  stats_.ahead = static_cast<int>(begun_ - step.number) - 1;
   stats_.running = scheduler_->num_running();
   stats_.waiting = scheduler_->num_waiting();
   stats_.preempted = static_cast<int>(plan.preempted.size());

@@ -129,7 +129,7 @@ SampleParams DeviceSampler::send(const float* logits, int64_t vocab) {
   }
   size_t at = 0;
   const auto put = [&]<typename T>(const std::vector<T>& list) {
-    std::memcpy(host_lists_.data() + at, list.data(), list.size() * sizeof(T));
+    std::ranges::copy(std::as_bytes(std::span(list)), host_lists_.data() + at);
     const std::byte* there = lists_.data() + at;
     at += bytes_of(list);
     return reinterpret_cast<const T*>(there);
