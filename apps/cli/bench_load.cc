@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "command.h"
 #include "workload/load_report.h"
+#include "workload/metrics_store.h"
 
 namespace invar::cli {
 
@@ -16,7 +17,7 @@ namespace {
 
 struct BenchLoadFlags {
   ModelFlags model;
-  std::string load, report;
+  std::string load, report, metrics;
   std::string clock = "real", search_clock = "model";
   std::vector<std::string> policies;
   double rate = 0;
@@ -158,13 +159,13 @@ class LoadBench {
   int blocks_ = 0, shown_ = 0;
 };
 
-std::string machine(const Model& model, double load_before) {
+std::string machine(Model& model, double load_before) {
   double load_after = 0;
   getloadavg(&load_after, 1);
   return fmt::format(
       "{}, {}, {} threads; the machine's load average was {:.1f} before and {:.1f} after: what is "
       "above the threads is other users' work",
-      processor_name(), model.instruction_set(), model.options().threads, load_before, load_after);
+      processor_name(), model.instruction_set(), model.pool().size(), load_before, load_after);
 }
 
 void print(const LoadReport& report) {
@@ -236,6 +237,7 @@ int run_bench_load(BenchLoadFlags flags) {
   }
   std::optional<AtomicFile> file;  // a place that cannot be written is known before minutes of work
   if (!flags.report.empty()) file.emplace(flags.report);
+  if (!flags.metrics.empty()) make_directories(flags.metrics);
   double load_before = 0;
   getloadavg(&load_before, 1);
   const auto model = load_model(flags.model);
@@ -247,6 +249,9 @@ int run_bench_load(BenchLoadFlags flags) {
     file->write_at(0, std::as_bytes(std::span(html)));
     file->commit();
   }
+  if (!flags.metrics.empty())
+    for (const PolicyReport& p : report.policies)
+      write_metrics(flags.metrics + "/" + p.policy, p.run);
   if (flags.model.json)
     fmt::print("{}\n", json::dump(to_json(report), 2));
   else
@@ -277,6 +282,10 @@ void add_bench_load(CLI::App& bench, Action& action) {
   command->add_option("--policies", flags->policies, "Run only these policies of the load")
       ->delimiter(',');
   command->add_option("--report", flags->report, "File for a report in HTML");
+  command->add_option(
+      "--metrics", flags->metrics,
+      "Directory for metrics: for each policy CSV by request, by step and over time, "
+      "and plots");
   command->callback([&action, flags] { action = [flags] { return run_bench_load(*flags); }; });
 }
 

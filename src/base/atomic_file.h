@@ -35,4 +35,7 @@ class AtomicFile {
 
 void write_file_atomically(const std::string& path, std::string_view content);
 
+// A directory with all above it, where they are missing.
+void make_directories(const std::string& path);
+
 }  // namespace invar

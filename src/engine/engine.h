@@ -52,6 +52,7 @@ struct EngineOptions {
 struct StepStats {
   int rows = 0;     // of all kinds
   int samples = 0;  // tokens sampled
+  int sequences = 0;  // that had rows
   int running = 0, waiting = 0;
   int preempted = 0;
   int begun = 0;   // tokens of the prompts of requests that began in this step

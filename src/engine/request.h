@@ -75,6 +75,8 @@ class OutputSink {
   virtual ~OutputSink() = default;
   // The coming step is the first that computes the request; again after a preemption.
   virtual void on_start(int64_t) {}
+  // The request lost its blocks and waits again; the steps that compute it begin with on_start.
+  virtual void on_preempt(int64_t) {}
   virtual void on_token(const TokenOutput& output) = 0;
   virtual void on_prompt(const PromptOutput&) {}
   // The last word on a pooled request.

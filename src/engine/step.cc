@@ -61,6 +61,7 @@ int32_t Engine::budget() const {
 }
 
 void Engine::start_admitted(StepInFlight& step, OutputSink& sink) {
+  for (const int64_t id : step.plan.preempted) sink.on_preempt(id);
   for (const int64_t id : step.plan.admitted) {
     states_.at(id)->reserve(max_model_len());
     sink.on_start(id);

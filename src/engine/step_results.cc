@@ -22,7 +22,9 @@ bool has_failed(const StepInFlight& step, size_t entry) {
 // What was computed for requests that are over goes nowhere.
 void Engine::commit(StepInFlight& step) {
   results_.assign(step.plan.entries.size(), StepResult{});
-  stats_ = {.rows = static_cast<int>(step.batch.rows.size()), .work = work_of(step.plan)};
+  stats_ = {.rows = static_cast<int>(step.batch.rows.size()),
+            .sequences = static_cast<int>(step.plan.entries.size()),
+            .work = work_of(step.plan)};
   outbox_.clear();
   take_scores(step);
   take_walks(step);

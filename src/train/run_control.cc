@@ -1,13 +1,11 @@
 #include "train/run_control.h"
 
-#include "base/error.h"
+#include "base/atomic_file.h"
 
 namespace invar {
 
 void make_run_directory(const RunControl& control) {
-  std::error_code error;
-  std::filesystem::create_directories(control.checkpoints(), error);
-  if (error) fail("{}: cannot be created: {}", control.output, error.message());
+  make_directories(control.checkpoints());
 }
 
 }  // namespace invar

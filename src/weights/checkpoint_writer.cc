@@ -152,9 +152,8 @@ void write_index(const std::string& path, const std::vector<Shard>& shards) {
 }
 
 void prepare_directory(const fs::path& directory) {
+  make_directories(directory.string());
   std::error_code error;
-  fs::create_directories(directory, error);
-  if (error) fail("{}: cannot be created: {}", directory.string(), error.message());
   for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
     if (fs::exists(directory / name, error))
       fail("{}: expected a directory without weights, found {}", directory.string(), name);

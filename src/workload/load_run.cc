@@ -14,6 +14,7 @@ namespace {
 class StepEvents final : public OutputSink {
  public:
   void on_start(int64_t request) override { started.push_back(request); }
+  void on_preempt(int64_t request) override { preempted.push_back(request); }
   void on_token(const TokenOutput& output) override {
     if (output.error) fail("request {} failed: {}", output.request, output.error);
     sampled.push_back(output.request);
@@ -21,10 +22,11 @@ class StepEvents final : public OutputSink {
   }
   void clear() {
     started.clear();
+    preempted.clear();
     sampled.clear();
   }
 
-  std::vector<int64_t> started, sampled;
+  std::vector<int64_t> started, preempted, sampled;
   int finished = 0;  // since the beginning
 };
 
@@ -32,8 +34,15 @@ class StepEvents final : public OutputSink {
 void record(const StepEvents& events, double begin, double end, LoadResult& result) {
   for (const int64_t id : events.started) {
     LoadRecord& r = result.requests[static_cast<size_t>(id)];
-    if (r.start < 0) r.start = begin;
+    if (r.start < 0) {
+      r.start = begin;
+      continue;
+    }
+    r.preempted_seconds += begin - r.preempted_at;
+    ++r.restarts;
   }
+  for (const int64_t id : events.preempted)
+    result.requests[static_cast<size_t>(id)].preempted_at = begin;
   for (const int64_t id : events.sampled) {
     LoadRecord& r = result.requests[static_cast<size_t>(id)];
     if (r.answer++ == 0)
@@ -64,7 +73,8 @@ LoadResult run_load(LoadServer& server, LoadClock& clock, const std::vector<Load
     clock.after_step(stats.work);
     const double end = clock.now();
     record(events, begin, end, result);
-    result.steps.push_back({begin, end, stats.work, stats.running, stats.waiting, stats.preempted});
+    result.steps.push_back(
+        {begin, end, stats.work, stats.sequences, stats.running, stats.waiting, stats.preempted});
     if (progress) progress(end, events.finished);
   }
   for (size_t i = 0; i < requests.size(); ++i)

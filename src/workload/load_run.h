@@ -30,13 +30,16 @@ std::unique_ptr<LoadServer> make_scheduler_server(const SchedulerOptions& option
 
 struct LoadRecord {
   double arrival = 0, start = 0, first_token = 0, last_token = 0;  // seconds
-  int prompt = 0, answer = 0;
+  int prompt = 0, answer = 0;                                      // tokens
+  int restarts = 0;                                                // after preemptions
+  double preempted_seconds = 0;  // between a preemption and the step that computes it again
+  double preempted_at = 0;       // the last time
 };
 
 struct LoadStep {
   double begin = 0, end = 0;
   StepWork work;
-  int running = 0, waiting = 0, preempted = 0;
+  int sequences = 0, running = 0, waiting = 0, preempted = 0;
 };
 
 struct LoadResult {

@@ -47,6 +47,7 @@ class SchedulerServer final : public LoadServer {
   bool step(OutputSink& sink) override {
     scheduler_->plan(options_.max_num_batched_tokens, plan_);
     if (plan_.entries.empty()) return false;
+    for (const int64_t id : plan_.preempted) sink.on_preempt(id);
     for (const int64_t id : plan_.admitted) sink.on_start(id);
     results_.clear();
     for (const StepEntry& entry : plan_.entries) {
@@ -59,6 +60,7 @@ class SchedulerServer final : public LoadServer {
     }
     scheduler_->commit(plan_, results_);
     stats_ = {.rows = plan_.rows(),
+              .sequences = static_cast<int>(plan_.entries.size()),
               .running = scheduler_->num_running(),
               .waiting = scheduler_->num_waiting(),
               .preempted = static_cast<int>(plan_.preempted.size()),
