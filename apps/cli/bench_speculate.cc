@@ -111,12 +111,26 @@ std::vector<std::unique_ptr<Arm>> make_arms(Model& model, int batch,
   return arms;
 }
 
+// The arms take turns with every step, so that a machine that others use is as fast for one as for
+// the other. What replays plain answers begins when they are there.
+void run_in_turn(std::span<const std::unique_ptr<Arm>> arms, const std::vector<Request>& requests,
+                 bool plain_first) {
+  arms[0]->begin(requests, {});
+  while (plain_first && arms[0]->step()) {
+  }
+  for (const auto& arm : arms.subspan(1)) arm->begin(requests, arms[0]->answers());
+  for (bool goes_on = true; goes_on;) {
+    goes_on = false;
+    for (const auto& arm : arms) goes_on |= arm->step();
+  }
+}
+
 // One task at one batch: every arm in turn, round after round, one group of requests after the
 // other.
 std::vector<SpeculateRow> run_task(const Task& task, int batch, Model& model,
                                    const Tokenizer& tokenizer, const BenchSpeculateFlags& flags) {
   const auto arms = make_arms(model, batch, flags);
-  std::vector<std::vector<double>> ratios(arms.size()), rates(arms.size());
+  std::vector<std::vector<double>> ratios(arms.size()), cpu_ratios(arms.size()), rates(arms.size());
   std::vector<Measured> totals(arms.size());
   const int groups = std::clamp(static_cast<int>(task.prompts.size()) / batch, 1, kMostGroups);
   for (int round = -1; round < flags.rounds; ++round) {  // the first one warms
@@ -127,8 +141,8 @@ std::vector<SpeculateRow> run_task(const Task& task, int batch, Model& model,
                   part.prompts.begin() + group * batch % std::ssize(part.prompts),
                   part.prompts.end());
       const auto requests = requests_of(part, model, tokenizer, batch, flags);
-      for (size_t a = 0; a < arms.size(); ++a)
-        of_round[a].add(arms[a]->run(requests, arms[0]->answers()));
+      run_in_turn(arms, requests, !flags.replayed.empty());
+      for (size_t a = 0; a < arms.size(); ++a) of_round[a].add(arms[a]->end());
       for (const auto& arm : arms)
         if (arm->answers() != arms[0]->answers())
           fail("{} changed an answer of the task {}, which no drafter may", arm->config(),
@@ -138,6 +152,7 @@ std::vector<SpeculateRow> run_task(const Task& task, int batch, Model& model,
       totals[a].add(of_round[a]);
       rates[a].push_back(of_round[a].rate());
       ratios[a].push_back(of_round[a].rate() / of_round[0].rate());
+      cpu_ratios[a].push_back(of_round[a].cpu_rate() / of_round[0].cpu_rate());
     }
   }
   const double plain_step = batch / median(rates[0]);
@@ -151,6 +166,7 @@ std::vector<SpeculateRow> run_task(const Task& task, int batch, Model& model,
          .config = arms[a]->config(),
          .rate = median(rates[a]),
          .over_plain = median(ratios[a]),
+         .cpu_over_plain = median(cpu_ratios[a]),
          .total = std::move(totals[a]),
          .plain_step = plain_step,
          .drafter_bytes = arms[a]->drafter_bytes(),

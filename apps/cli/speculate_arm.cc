@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <ctime>
 #include <fstream>
 #include <numeric>
 
@@ -21,6 +22,12 @@ int64_t resident_bytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
+double cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 // For each key the median of its values.
 std::map<int64_t, double> medians(const std::map<int64_t, std::vector<double>>& values) {
   std::map<int64_t, double> medians;
@@ -33,6 +40,7 @@ std::map<int64_t, double> medians(const std::map<int64_t, std::vector<double>>& 
 void Measured::add(const Measured& other) {
   steps.insert(steps.end(), other.steps.begin(), other.steps.end());
   seconds += other.seconds;
+  cpu_seconds += other.cpu_seconds;
   tokens += other.tokens;
   drafts += other.drafts;
   draft_tokens += other.draft_tokens;
@@ -157,8 +165,9 @@ struct Arm::Keep final : OutputSink {
     ++tokens;
     answers[output.request].push_back(output.token);
   }
+  explicit Keep(AnswerTokens& answers) : answers(answers) {}
+  AnswerTokens& answers;
   int64_t tokens = 0;
-  AnswerTokens answers;
 };
 
 Arm::Arm(Model& model, std::string config, int batch, const ReplaySpec* replay)
@@ -190,34 +199,41 @@ Arm::Arm(Model& model, std::string config, int batch, const ReplaySpec* replay)
 
 Arm::~Arm() = default;
 
-Measured Arm::run(const std::vector<Request>& requests, const AnswerTokens& plain) {
+void Arm::begin(const std::vector<Request>& requests, const AnswerTokens& plain) {
   if (replay_) replay_->know(plain);
   for (Request request : requests) {
     request.id = next_id_++;
     engine_->add(std::move(request));
   }
-  Measured measured;
-  Keep sink;
-  while (engine_->has_work()) {
-    const int64_t before = sink.tokens;
-    const Timer timer;
-    engine_->step(sink);
-    const double seconds = timer.seconds();
-    const StepStats& step = engine_->last_step();
-    Measured::Step parts{.rows = step.rows, .verify = seconds};
-    if (watch_) parts = watch_->take_step();
-    const int64_t tried = watch_ ? watch_->take_tried() : 0;
-    if (step.work.prompt_rows > 0) continue;
-    measured.steps.push_back(parts);
-    measured.seconds += seconds;
-    measured.tokens += sink.tokens - before;
-    measured.drafts += step.drafts;
-    measured.draft_tokens += step.draft_tokens;
-    measured.accepted += step.accepted_tokens;
-    measured.tried += tried;
-  }
-  answers_ = std::move(sink.answers);
-  return measured;
+  measured_ = {};
+  answers_.clear();
+}
+
+bool Arm::step() {
+  if (!engine_->has_work()) return false;
+  Keep sink(answers_);
+  const double cpu_before = cpu_seconds();
+  const Timer timer;
+  engine_->step(sink);
+  const double seconds = timer.seconds(), cpu = cpu_seconds() - cpu_before;
+  const StepStats& step = engine_->last_step();
+  Measured::Step parts{.rows = step.rows, .verify = seconds};
+  if (watch_) parts = watch_->take_step();
+  const int64_t tried = watch_ ? watch_->take_tried() : 0;
+  if (step.work.prompt_rows > 0) return true;
+  measured_.steps.push_back(parts);
+  measured_.seconds += seconds;
+  measured_.cpu_seconds += cpu;
+  measured_.tokens += sink.tokens;
+  measured_.drafts += step.drafts;
+  measured_.draft_tokens += step.draft_tokens;
+  measured_.accepted += step.accepted_tokens;
+  measured_.tried += tried;
+  return true;
+}
+
+Measured Arm::end() {
+  return std::move(measured_);
 }
 
 }  // namespace invar::cli

@@ -21,11 +21,13 @@ struct Measured {
   };
   std::vector<Step> steps;
   double seconds = 0;
+  double cpu_seconds = 0;  // of the process: others that use the machine hardly change them
   int64_t tokens = 0, drafts = 0, draft_tokens = 0, accepted = 0;
   int64_t tried = 0;  // drafted tokens of a chain behind which all others were right
 
   void add(const Measured& other);
   double rate() const { return static_cast<double>(tokens) / seconds; }
+  double cpu_rate() const { return static_cast<double>(tokens) / cpu_seconds; }
   double rows_per_step() const;
   // Tokens per second that the parts of the steps say: for each number of rows the median time of
   // verification, for each number of nodes that of drafting. What it misses is the host's time
@@ -81,8 +83,11 @@ class Arm {
   Arm(Model& model, std::string config, int batch, const ReplaySpec* replay = nullptr);
   ~Arm();
 
-  // All requests at once. `plain`: answers that a replaying proposer reads.
-  Measured run(const std::vector<Request>& requests, const AnswerTokens& plain);
+  // All requests at once, step by step, so that several arms can take turns. `plain`: answers that
+  // a replaying proposer reads.
+  void begin(const std::vector<Request>& requests, const AnswerTokens& plain);
+  bool step();  // false when all answers are there
+  Measured end();
 
   const std::string& config() const { return config_; }
   const AnswerTokens& answers() const { return answers_; }  // of the last run
@@ -101,6 +106,7 @@ class Arm {
   int64_t drafter_bytes_ = 0;  // by which this process grew when the drafter was made
   std::unique_ptr<Engine> engine_;
   int64_t next_id_ = 0;
+  Measured measured_;  // since begin()
   AnswerTokens answers_;
 };
 

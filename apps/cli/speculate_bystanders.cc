@@ -74,10 +74,12 @@ Way make_way(Model& model, const std::string& config, const BystanderSpec& spec)
   options.scheduler.max_num_batched_tokens = 512 + 64 * sequences;
   options.scheduler.max_model_len = std::min(1024, model.spec().max_positions);
   std::unique_ptr<Proposer> proposer;
-  if (!config.empty())
-    proposer = std::make_unique<ForEven>(
-        make_proposer(parse_speculative_config(config), model,
-                      {.max_sequences = sequences, .context = options.scheduler.max_model_len}));
+  if (!config.empty()) {
+    const SpeculativeConfig parsed = parse_speculative_config(config);
+    auto drafter = make_drafter(
+        parsed, model, {.max_sequences = sequences, .context = options.scheduler.max_model_len});
+    proposer = with_lengths(std::make_unique<ForEven>(std::move(drafter)), parsed);
+  }
   return {.config = config,
           .engine = std::make_unique<Engine>(model, options, nullptr, std::move(proposer))};
 }

@@ -80,6 +80,7 @@ json::Value to_json(const SpeculateRow& row, double plain_predicted) {
                       {"config", row.config},
                       {"tokens_per_second", row.rate},
                       {"over_plain", row.over_plain},
+                      {"cpu_over_plain", row.cpu_over_plain},
                       {"predicted_over_plain", row.predicted_over_plain(plain_predicted)},
                       {"paper_over_plain", row.paper_over_plain()},
                       {"acceptance", row.acceptance()},
@@ -97,16 +98,16 @@ json::Value to_json(const SpeculateRow& row, double plain_predicted) {
 
 std::string heading() {
   return fmt::format(
-      "{:10} {:>5} {:>9} {:>7} {:>8} {:>7} {:>7} {:>7} {:>6} {:>5} {:>8} {:>6} {:>6} "
+      "{:10} {:>5} {:>9} {:>7} {:>7} {:>8} {:>7} {:>7} {:>7} {:>6} {:>5} {:>8} {:>6} {:>6} "
       "{:>6}  {}\n",
-      "task", "batch", "tok/s", "x plain", "by parts", "formula", "accept.", "a", "length", "paper",
-      "draft us", "rows", "op/B", "MiB", "method");
+      "task", "batch", "tok/s", "x plain", "x cpu", "by parts", "formula", "accept.", "a", "length",
+      "paper", "draft us", "rows", "op/B", "MiB", "method");
 }
 
 std::string line_of(const SpeculateRow& row, double plain_predicted) {
   std::string line =
-      fmt::format("{:10} {:5} {:9.1f} {:7.2f} {:8.2f} ", row.task, row.batch, row.rate,
-                  row.over_plain, row.predicted_over_plain(plain_predicted));
+      fmt::format("{:10} {:5} {:9.1f} {:7.2f} {:7.2f} {:8.2f} ", row.task, row.batch, row.rate,
+                  row.over_plain, row.cpu_over_plain, row.predicted_over_plain(plain_predicted));
   const bool drafts = row.total.drafts > 0;
   line +=
       drafts ? fmt::format("{:7.2f} {:5.1f} % {:7.3f} {:6.2f} {:>5} {:8.1f} ",
@@ -143,16 +144,18 @@ std::string speculate_page(const std::vector<SpeculateRow>& rows, const std::str
     if (std::ranges::find(tasks, row.task) == tasks.end()) tasks.push_back(row.task);
   for (const std::string& task : tasks) page += curves(rows, task);
   page +=
-      "<table><tr><th>task<th>batch<th>tok/s<th>over plain<th>by parts<th>formula<th>accepted"
+      "<table><tr><th>task<th>batch<th>tok/s<th>over plain<th>of CPU time<th>by "
+      "parts<th>formula<th>accepted"
       "<th>a<th>length<th>published<th>draft, us<th>rows a step<th>operations per byte<th>MiB"
       "<th>method</tr>";
   double plain_predicted = 0;
   for (const SpeculateRow& row : rows) {
     if (row.config.empty()) plain_predicted = row.total.predicted_rate();
     page += fmt::format(
-        "<tr><td>{}<td>{}<td>{:.1f}<td>{:.2f}<td>{:.2f}<td>{}<td>{}<td>{}<td>{:.2f}<td>{}<td>{}"
+        "<tr><td>{}<td>{}<td>{:.1f}<td>{:.2f}<td>{:.2f}<td>{:.2f}<td>{}<td>{}<td>{}<td>{:.2f}<td>{}"
+        "<td>{}"
         "<td>{:.1f}<td>{:.1f}<td>{}<td>{}</tr>",
-        escape_xml(row.task), row.batch, row.rate, row.over_plain,
+        escape_xml(row.task), row.batch, row.rate, row.over_plain, row.cpu_over_plain,
         row.predicted_over_plain(plain_predicted), shown(row.paper_over_plain(), "{:.2f}"),
         shown(100 * row.acceptance(), "{:.1f} %"), shown(row.right_behind_right(), "{:.3f}"),
         row.accepted_length(), shown(published_length(row.config), "{:.2f}"),

@@ -17,6 +17,7 @@ struct SpeculateRow {
   int batch = 1;
   std::string config;               // empty: plain
   double rate = 0, over_plain = 0;  // medians over rounds
+  double cpu_over_plain = 0;        // tokens per second of CPU time; the same
   Measured total;
   double plain_step = 0;  // seconds, median
   int64_t drafter_bytes = 0;

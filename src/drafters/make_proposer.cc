@@ -154,13 +154,23 @@ ModelOptions with_drafter(ModelOptions options, const SpeculativeConfig& config)
   return options;
 }
 
-std::unique_ptr<Proposer> make_proposer(const SpeculativeConfig& config, Model& target,
-                                        const DrafterRoom& room, ThreadPool* threads) {
-  auto proposer = make_method(config, target, room, threads ? threads : &target.pool());
+std::unique_ptr<Proposer> make_drafter(const SpeculativeConfig& config, Model& target,
+                                       const DrafterRoom& room, ThreadPool* threads) {
+  return make_method(config, target, room, threads ? threads : &target.pool());
+}
+
+std::unique_ptr<Proposer> with_lengths(std::unique_ptr<Proposer> proposer,
+                                       const SpeculativeConfig& config) {
   if (!proposer || (!config.adaptive && config.disable_by_batch_size == 0)) return proposer;
   return std::make_unique<Adaptive>(
       std::move(proposer), AdaptiveOptions{.adapts = config.adaptive,
-                                           .disable_by_batch_size = config.disable_by_batch_size});
+                                           .disable_by_batch_size = config.disable_by_batch_size,
+                                           .bystander_slowdown = config.bystander_slowdown});
+}
+
+std::unique_ptr<Proposer> make_proposer(const SpeculativeConfig& config, Model& target,
+                                        const DrafterRoom& room, ThreadPool* threads) {
+  return with_lengths(make_drafter(config, target, room, threads), config);
 }
 
 }  // namespace invar

@@ -19,4 +19,11 @@ ModelOptions with_drafter(ModelOptions options, const SpeculativeConfig& config)
 std::unique_ptr<Proposer> make_proposer(const SpeculativeConfig& config, Model& target,
                                         const DrafterRoom& room, ThreadPool* threads = nullptr);
 
+// The two parts of it: what proposes, and what chooses the drafts' lengths where the configuration
+// says so.
+std::unique_ptr<Proposer> make_drafter(const SpeculativeConfig& config, Model& target,
+                                       const DrafterRoom& room, ThreadPool* threads = nullptr);
+std::unique_ptr<Proposer> with_lengths(std::unique_ptr<Proposer> proposer,
+                                       const SpeculativeConfig& config);
+
 }  // namespace invar

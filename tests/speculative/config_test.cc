@@ -50,11 +50,12 @@ TEST(SpeculativeConfig, RefusalsSayWhatWasExpected) {
   EXPECT_EQ(refusal(R"({"method": "magic"})"),
             "speculative-config: expected a \"method\" of ngram, suffix, lookahead, draft_model, "
             "early_exit, swift, mtp, medusa, eagle, eagle3, found \"magic\"");
-  EXPECT_EQ(refusal(R"({"method": "suffix", "prompt_lookup_min": 3})"),
-            "speculative-config: the key \"prompt_lookup_min\" is not known for the method suffix; "
-            "known are acceptance, adaptive, disable_by_batch_size, method, model, "
-            "num_speculative_tokens, "
-            "suffix_decoding_corpus_tokens, suffix_decoding_max_spec_factor");
+  EXPECT_EQ(
+      refusal(R"({"method": "suffix", "prompt_lookup_min": 3})"),
+      "speculative-config: the key \"prompt_lookup_min\" is not known for the method suffix; "
+      "known are acceptance, adaptive, bystander_slowdown, disable_by_batch_size, method, model, "
+      "num_speculative_tokens, "
+      "suffix_decoding_corpus_tokens, suffix_decoding_max_spec_factor");
   EXPECT_EQ(refusal(R"({"method": "ngram", "posterior_threshold": 0.09})"),
             "speculative-config: the key \"posterior_threshold\" is not supported: a draft is "
             "accepted where it is the target's own sample, so that answers stay as they are");
@@ -73,6 +74,9 @@ TEST(SpeculativeConfig, RefusalsSayWhatWasExpected) {
             std::string::npos);
   EXPECT_EQ(refusal(R"({"method": "eagle3", "model": "d", "eagle_topk": 17})"),
             "speculative-config: \"eagle_topk\": expected an integer from 1 to 16, found 17");
+  EXPECT_EQ(refusal(R"({"method": "ngram", "bystander_slowdown": 0.1})"),
+            "speculative-config: \"bystander_slowdown\" needs \"adaptive\": true");
+  EXPECT_EQ(refusal(R"({"method": "ngram", "adaptive": true, "bystander_slowdown": 0.1})"), "");
   EXPECT_EQ(refusal("[1]"), "speculative-config: expected a JSON object, found an array");
   EXPECT_NE(refusal("{"), "");
   EXPECT_NE(refusal(R"({"model": "d", "speculative_token_tree": "[(0"})"), "");
