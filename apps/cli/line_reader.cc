@@ -62,6 +62,8 @@ LineReader::Result LineReader::read(const std::string& prompt, std::string& line
 LineReader::Result LineReader::read_edited(const std::string& prompt, std::string& line) {
   editor_->prompt = prompt;
   int size = 0;
+  // Before the prompt: else the terminal itself echoes what is typed as soon as the prompt is seen.
+  el_set(editor_->edit, EL_PREP_TERM, 1);
   errno = 0;
   const char* bytes = el_gets(editor_->edit, &size);
   if (!bytes || size <= 0) {

@@ -71,7 +71,7 @@ def check_editing(command, state):
     terminal = Terminal(command, state)
     at = terminal.wait_for(r"invar-1/portable.*\n/help lists the commands\r\n\r\n(.*)> ")
     terminal.send("/help\r")
-    at = terminal.wait_for(r"/reset +forget.*\n(.*\n)*.*> ", at)
+    at = terminal.wait_for(r"/reset +forget.*\n(.*\n)*> $", at)
     # A typing error, corrected with the cursor: "Tll me a story." with Home, Right and an e.
     terminal.send("Tll me a story.\x01\x1b[Ce\r")
     at = terminal.wait_for(r"\n", terminal.wait_for("story", at))
