@@ -177,7 +177,7 @@ TEST(ModelInvariance, TreeNodesEqualPlainDecodingOfTheirPaths) {
   }
 }
 
-TEST(ModelInvariance, TapsAreTheResidualStreamAndStagesPassItOn) {
+TEST(ModelInvariance, AuxHiddenStatesAreTheResidualStreamAndStagesPassThemOn) {
   Model model(tiny());
   RunnerLimits with_aux_hidden = limits();
   with_aux_hidden.max_aux_layers = 2;
