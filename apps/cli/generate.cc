@@ -97,10 +97,11 @@ void print_report(const json::Value& v, const Printer& printer, Model& model) {
   std::fflush(stdout);
   fmt::print(
       stderr,
-      "{} + {} tokens, first after {:.3f} s, then {:.1f} tok/s ({:.0f} % of read bandwidth)\n",
-      v.find("prompt_tokens")->as_integer(), v.find("completion_tokens")->as_integer(),
-      number("first_token_seconds"), number("decode_tokens_per_second"),
-      100 * number("share_of_read_bandwidth"));
+      "loaded in {:.2f} s; {} + {} tokens, first after {:.3f} s, then {:.1f} tok/s ({:.0f} % of "
+      "read bandwidth)\n",
+      number("load_seconds"), v.find("prompt_tokens")->as_integer(),
+      v.find("completion_tokens")->as_integer(), number("first_token_seconds"),
+      number("decode_tokens_per_second"), 100 * number("share_of_read_bandwidth"));
   const std::string threads =
       model.ranks() == 1
           ? fmt::format("{} threads", model.pool().size())
@@ -183,7 +184,9 @@ int run_generate(const GenerateFlags& flags) {
   if (flags.trace_values_mib < 0 || flags.trace_values_mib > 1 << 30)
     fail_usage("expected trace-values in MiB, 0 or more, found {}", flags.trace_values_mib);
   const SpeculativeConfig speculation = config_of(flags.engine.speculation);
+  const Timer load_timer;
   const auto model = load_model(flags.model, &speculation);
+  const double load_seconds = load_timer.seconds();
   checked(flags.params, model->spec().vocab);  // before there is room for n answers
   const Tokenizer tokenizer = open_tokenizer(*model);
   EngineFlags engine_flags = flags.engine;
@@ -204,7 +207,8 @@ int run_generate(const GenerateFlags& flags) {
   if (trace) finish(*trace, flags);
   if (!flags.input.empty()) return status;
 
-  const json::Value v = report(printer, *model, measure_read_bandwidth(*model), flags, tokenizer);
+  json::Value v = report(printer, *model, measure_read_bandwidth(*model), flags, tokenizer);
+  v.set("load_seconds", load_seconds);
   if (flags.model.json)
     fmt::print("{}\n", json::dump(v, 2));
   else
