@@ -75,7 +75,8 @@ struct SpeculationFlags {
   int tokens = 0;
 };
 void add_speculation_flags(CLI::App& command, SpeculationFlags& flags);
-// Throws UsageError when they make no sense.
+// Throws UsageError when they make no sense. A bundled drafter is found wherever Invar is
+// installed.
 SpeculativeConfig config_of(const SpeculationFlags& flags);
 
 // Options of commands that answer requests.

@@ -90,7 +90,9 @@ constexpr int kAutoContext = -1;  // of --max-model-len, as in vLLM
 }  // namespace
 
 SpeculativeConfig config_of(const SpeculationFlags& flags) {
-  return with_short_flags(flags.json, flags.method, flags.model, flags.tokens);
+  SpeculativeConfig config = with_short_flags(flags.json, flags.method, flags.model, flags.tokens);
+  config.model = found_drafter(config.model);
+  return config;
 }
 
 void add_speculation_flags(CLI::App& command, SpeculationFlags& flags) {
@@ -98,8 +100,10 @@ void add_speculation_flags(CLI::App& command, SpeculationFlags& flags) {
       "--speculative-config", flags.json,
       "Speculative decoding, as vLLM's JSON: {\"method\": \"ngram\", ...}. It changes "
       "the speed of answers, never a bit of them (docs/speculation.md)");
-  command.add_option("--spec-method", flags.method,
-                     "Its \"method\": ngram, suffix, lookahead, draft_model, early_exit, mtp");
+  command.add_option(
+      "--spec-method", flags.method,
+      "Its \"method\": ngram, suffix, lookahead, draft_model, early_exit, swift, mtp, "
+      "medusa, eagle3 or eagle");
   command.add_option("--spec-model", flags.model, "Its \"model\": the drafter's directory");
   command.add_option("--spec-tokens", flags.tokens, "Its \"num_speculative_tokens\"");
 }

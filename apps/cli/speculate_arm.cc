@@ -184,7 +184,7 @@ Arm::Arm(Model& model, std::string config, int batch, const ReplaySpec* replay)
     replay_ = paid.get();
     proposer = std::move(paid);
   } else if (!config_.empty()) {
-    proposer = make_proposer(parse_speculative_config(config_), model,
+    proposer = make_proposer(config_of({.json = config_}), model,
                              {.max_sequences = batch, .context = 1024});
   }
   drafter_bytes_ = proposer ? std::max<int64_t>(0, resident_bytes() - before) : 0;

@@ -75,7 +75,7 @@ Way make_way(Model& model, const std::string& config, const BystanderSpec& spec)
   options.scheduler.max_model_len = std::min(1024, model.spec().max_positions);
   std::unique_ptr<Proposer> proposer;
   if (!config.empty()) {
-    const SpeculativeConfig parsed = parse_speculative_config(config);
+    const SpeculativeConfig parsed = config_of({.json = config});
     auto drafter = make_drafter(
         parsed, model, {.max_sequences = sequences, .context = options.scheduler.max_model_len});
     proposer = with_lengths(std::make_unique<ForEven>(std::move(drafter)), parsed);

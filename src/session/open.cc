@@ -25,10 +25,22 @@ TokenizerTexts made_tokenizer_texts(const ModelOptions& o) {
   return make_tokenizer(read_model_config(o).spec.vocab, 1).texts;
 }
 
-std::string story_in(const fs::path& home) {
+// Of the models that Invar brings along the one of this name, "models/...", or nothing.
+std::string bundled(const std::string& name) {
+  std::vector<fs::path> homes;
+  if (const char* home = std::getenv("INVAR_HOME")) {
+    homes = {home};
+  } else {
+    std::error_code error;
+    const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path();
+    // build/release/invar of a repository; bin/invar of an installation
+    if (!error) homes = {program / "../..", program / "../share/invar"};
+  }
   std::error_code ignored;
-  if (!fs::exists(home / "models/story/config.json", ignored)) return {};
-  return (home / "models/story").lexically_normal().string();
+  for (const fs::path& home : homes)
+    if (fs::exists(home / name / "config.json", ignored))
+      return (home / name).lexically_normal().string();
+  return {};
 }
 
 }  // namespace
@@ -59,14 +71,14 @@ void add_end_tokens(SamplingParams& params, const Model& model) {
 }
 
 std::string bundled_model() {
-  if (const char* home = std::getenv("INVAR_HOME")) return story_in(home);
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path();
-  if (error) return {};
-  // build/release/invar of a repository; bin/invar of an installation
-  for (const char* home : {"../..", "../share/invar"})
-    if (std::string model = story_in(program / home); !model.empty()) return model;
-  return {};
+  return bundled("models/story");
+}
+
+std::string found_drafter(const std::string& name) {
+  std::error_code ignored;
+  if (!name.starts_with("models/") || fs::exists(name, ignored)) return name;
+  const std::string found = bundled(name);
+  return found.empty() ? name : found;
 }
 
 }  // namespace invar

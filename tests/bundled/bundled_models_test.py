@@ -17,11 +17,24 @@ GREEDY = ["-p", "Once upon a time", "--temperature", "0", "--max-tokens", "48"]
 SUMS = [(3, 4), (2, 5), (12, 7), (21, 8), (30, 9), (14, 5), (25, 31), (42, 16)]
 
 
-def generate(*args, home=None):
+def run_generate(*args, home=None, folder=None):
     env = dict(os.environ, INVAR_HOME=str(home)) if home else None
-    done = subprocess.run([INVAR, "generate", *map(str, args), "--json"], capture_output=True, timeout=60, env=env)
+    return subprocess.run([INVAR, "generate", *map(str, args), "--json"], capture_output=True, timeout=60, env=env, cwd=folder)
+
+
+def generate(*args, home=None, folder=None):
+    done = run_generate(*args, home=home, folder=folder)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def drafting(drafter):
+    """What drafts on stories do. Fails if an answer changes."""
+    config = json.dumps({"method": "eagle3", "model": str(drafter)})
+    done = subprocess.run([INVAR, "bench", "speculate", SOURCE / "models" / "story", "--json", "--tasks", "story", "--rounds", "1",
+                           "--tokens", "16", "--speculative-config", config], capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)[1]
 
 
 def card(model):
@@ -62,6 +75,37 @@ class Bundled(unittest.TestCase):
             self.assertNotEqual(sha_of(copy), sha)
             self.assertNotEqual(generate(copy, *GREEDY)["logits_hash"], logits)
 
+    def test_the_drafter_drafts_and_changes_no_bit(self):
+        drafter = SOURCE / "models" / "eagle3"
+        sha = re.search(r"SHA-256 of model.safetensors \| `([0-9a-f]{64})`", (drafter / "README.md").read_text())[1]
+        self.assertEqual(sha_of(drafter), sha)
+        _, logits = card(self.models[0])
+        config = json.dumps({"method": "eagle3", "model": str(drafter)})
+        self.assertEqual(generate(self.models[0], *GREEDY, "--speculative-config", config)["logits_hash"], logits)
+        self.assertGreater(drafting(drafter)["accepted_length"], 2)
+
+    def test_bundled_drafters_are_found_from_anywhere(self):
+        _, logits = card(self.models[0])
+        with tempfile.TemporaryDirectory() as folder:
+            for method, model in (("eagle3", "models/eagle3"), ("draft_model", "models/draft")):
+                drafts = [*GREEDY, "--speculative-config", json.dumps({"method": method, "model": model})]
+                self.assertEqual(generate(*drafts, home=SOURCE, folder=folder)["logits_hash"], logits)
+                elsewhere = run_generate(self.models[0], *drafts, home="/nowhere", folder=folder)
+                self.assertNotEqual(elsewhere.returncode, 0)
+                self.assertIn(model, elsewhere.stderr.decode())
+
+    def test_a_drafter_without_its_weights_drafts_nothing_right(self):
+        with tempfile.TemporaryDirectory() as directory:
+            copy = pathlib.Path(directory) / "copy"
+            shutil.copytree(SOURCE / "models" / "eagle3", copy)
+            weights = copy / "model.safetensors"
+            data = bytearray(weights.read_bytes())
+            size = int.from_bytes(data[:8], "little")
+            begin, end = json.loads(data[8:8 + size])["lm_head.weight"]["data_offsets"]
+            data[8 + size + begin:8 + size + end] = bytes(end - begin)
+            weights.write_bytes(data)
+            self.assertLess(drafting(copy)["accepted_length"], 1.2)
+
     def test_they_are_small(self):
         size = sum(f.stat().st_size for f in (SOURCE / "models").rglob("*") if f.is_file())
         self.assertLess(size, 40e6)
@@ -82,6 +126,6 @@ class Bundled(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    INVAR, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
+    INVAR, SOURCE = str(pathlib.Path(sys.argv[1]).resolve()), pathlib.Path(sys.argv[2]).resolve()
     del sys.argv[1:3]
     unittest.main()
