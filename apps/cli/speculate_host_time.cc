@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <map>
 
+#include "base/error.h"
 #include "base/timer.h"
 #include "median.h"
 #include "speculative/replay.h"
@@ -39,43 +40,70 @@ EngineOptions options() {
   return options;
 }
 
-// Seconds beside the operations, of each step in which all sequences draft.
-std::vector<double> host_seconds(Model& model, std::unique_ptr<Proposer> proposer) {
+// Of the steps in which all sequences decode, with drafts if there is a proposer: seconds of the
+// host's parts, by name and in all, and between the operations.
+struct HostTimes {
+  std::map<std::string_view, std::vector<double>> parts;
+  std::vector<double> all, between;
+
+  void add(const OperationTimes& times, double step) {
+    double host = 0;
+    for (const OperationTimes::Entry& entry : times.entries()) {
+      step -= entry.seconds;
+      if (!kHostParts.contains(entry.name)) continue;
+      host += entry.seconds;
+      parts[entry.name].push_back(entry.seconds);
+    }
+    all.push_back(host);
+    between.push_back(step);
+  }
+};
+
+HostTimes host_times(Model& model, std::unique_ptr<Proposer> proposer, Keep& sink) {
+  const int drafts = proposer ? kSequences : 0;
   Engine engine(model, options(), nullptr, std::move(proposer));
   add_requests(engine, model.spec().vocab);
-  Keep sink;
-  std::vector<double> seconds;
+  HostTimes host;
   while (engine.has_work()) {
     OperationTimes times;
     engine.set_times(&times);
     const Timer timer;
     engine.step(sink);
-    double host = timer.seconds();
-    for (const OperationTimes::Entry& entry : times.entries()) host -= entry.seconds;
+    const double seconds = timer.seconds();
     const StepStats& step = engine.last_step();
-    if (step.drafts == kSequences && step.work.prompt_rows == 0) seconds.push_back(host);
+    if (step.sequences == kSequences && step.drafts == drafts && step.work.prompt_rows == 0)
+      host.add(times, seconds);
   }
-  return seconds;
+  return host;
+}
+
+}  // namespace
+
+namespace {
+
+void print(std::string_view what, const HostTimes& host) {
+  fmt::print("{} sequences, {}: {:.0f} us of the host a step (medians of {}):", kSequences, what,
+             1e6 * median(host.all), host.all.size());
+  for (const std::string_view part : {kHostParts.plan, kHostParts.draft, kHostParts.rows,
+                                      kHostParts.tables, kHostParts.commit, kHostParts.emit})
+    fmt::print(" {} {:.0f}", part, 1e6 * median(host.parts.at(part)));
+  fmt::print("; beside them {:.0f} us between operations\n", 1e6 * median(host.between));
 }
 
 }  // namespace
 
 int print_host_time(Model& model) {
   Keep plain;
-  Engine engine(model, options());
-  add_requests(engine, model.spec().vocab);
-  while (engine.step(plain)) {
-  }
+  print("no drafts", host_times(model, nullptr, plain));
   for (const int branches : {1, 2}) {
     const ReplayOptions replay{.num_speculative_tokens = kNodes / branches,
                                .right = 0.7,
                                .branches = branches,
                                .vocab = model.spec().vocab};
-    const std::vector<double> seconds =
-        host_seconds(model, std::make_unique<Replay>(replay, plain.answers));
-    fmt::print("{} sequences, {} of {} nodes: {:.0f} us of the host a step (median of {})\n",
-               kSequences, branches == 1 ? "chains" : "trees", kNodes, 1e6 * median(seconds),
-               seconds.size());
+    Keep drafted;
+    print(fmt::format("{} of {} nodes", branches == 1 ? "chains" : "trees", kNodes),
+          host_times(model, std::make_unique<Replay>(replay, plain.answers), drafted));
+    if (drafted.answers != plain.answers) fail("replayed drafts changed an answer");
   }
   return 0;
 }

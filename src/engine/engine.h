@@ -50,8 +50,8 @@ struct EngineOptions {
 
 // What a step did, for progress lines and metrics.
 struct StepStats {
-  int rows = 0;     // of all kinds
-  int samples = 0;  // tokens sampled
+  int rows = 0;       // of all kinds
+  int samples = 0;    // tokens sampled
   int sequences = 0;  // that had rows
   int running = 0, waiting = 0;
   int preempted = 0;
@@ -193,7 +193,6 @@ class Engine {
   // Of a step with drafts, which is in flight alone.
   std::vector<DraftRequest> draft_requests_;
   std::vector<DraftTree> trees_;  // one for each of them
-  Placement placement_;           // of a batch with side branches
   std::vector<BatchRow> tree_rows_;
   std::vector<SlotCopy> copies_;
 

@@ -21,6 +21,7 @@ class ProcessExecutor final : public Executor {
     processes_.run(batch);
     own_->run(batch, io);
   }
+  const Placement& placement() const override { return own_->placement(); }
   void copy_slots(const std::vector<SlotCopy>& copies) override {
     processes_.copy_slots(copies);
     own_->copy_slots(copies);

@@ -30,6 +30,8 @@ class Executor {
   // One step; results are rank 0's (they are the same on all). Throws what a rank throws, and from
   // then on always.
   virtual void run(const Batch& batch, ForwardIo& io) = 0;
+  // How the last batch was placed, until the next.
+  virtual const Placement& placement() const = 0;
   // Moves keys and values between blocks, in every layer.
   virtual void copy_slots(const std::vector<SlotCopy>& copies) = 0;
   // Every rank's keys and values, for a drafter of the target's own layers; empty where some are in

@@ -182,6 +182,10 @@ std::vector<KvStorage*> ModelRunner::storages() {
   return storages;
 }
 
+const Placement& ModelRunner::placement() const {
+  return ranks_[0]->workspace.table_builder.placement();
+}
+
 const Decoder& ModelRunner::decoder() const {
   return ranks_[0]->decoder;
 }

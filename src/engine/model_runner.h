@@ -26,6 +26,7 @@ class ModelRunner final : public Executor {
 
   void run(const Batch& batch, ForwardIo& io) override;
   const Decoder& decoder() const override;
+  const Placement& placement() const override;
   void copy_slots(const std::vector<SlotCopy>& copies) override;
   std::vector<KvStorage*> storages() override;
 

@@ -14,9 +14,9 @@ bool Engine::step(OutputSink& sink) {
   if (in_flight() == 0) return false;
   StepInFlight& oldest = nth(committed_);
   finish(oldest);
-  commit(oldest);
+  timed(times_, kHostParts.commit, [&] { commit(oldest); });
   if (is_async() && in_flight() == 0) begin(sink);
-  emit(sink);
+  timed(times_, kHostParts.emit, [&] { emit(sink); });
   return true;
 }
 
@@ -25,14 +25,14 @@ bool Engine::step(OutputSink& sink) {
 bool Engine::begin(OutputSink& sink) {
   if (!may_begin()) return false;
   StepInFlight& step = nth(begun_);
-  scheduler_->plan(budget(), step.plan);
+  timed(times_, kHostParts.plan, [&] { scheduler_->plan(budget(), step.plan); });
   if (step.plan.entries.empty()) return false;
   step.number = begun_++;
   step.states.clear();
   for (const StepEntry& entry : step.plan.entries) step.states.push_back(states_.at(entry.id));
   start_admitted(step, sink);
-  propose(step);
-  build_batch(step);
+  timed(times_, kHostParts.draft, [&] { propose(step); });
+  timed(times_, kHostParts.rows, [&] { build_batch(step); });
   launch(step);
   return true;
 }
@@ -162,6 +162,7 @@ void Engine::want_last_hidden(Batch& batch) const {
 // Below the batch's last row. Without scratch blocks for its side branches the tree is its trunk.
 void Engine::add_drafts(StepInFlight& step, DraftTree& tree) {
   Batch& batch = step.batch;
+  if (trunk_size(tree) == std::ssize(tree)) return append_rows(tree, batch.rows);
   tree_rows_.assign(1, batch.rows.back());
   append_rows(tree, tree_rows_);
   const int32_t used = static_cast<int32_t>(batch.scratch_blocks.size());
@@ -235,13 +236,13 @@ void Engine::begin_trace(const StepInFlight& step) {
 // Keys and values of accepted side branches move into their sequences' own blocks, before anybody
 // uses the scratch blocks, or those of a sequence that ends, again.
 void Engine::keep_accepted(StepInFlight& step) {
-  Batch& batch = step.batch;
+  const Batch& batch = step.batch;
   if (batch.scratch_blocks.empty()) return;
   copies_.clear();
-  placement_.build(batch.rows, batch.sequences, batch.scratch_blocks, options_.block_size);
+  const Placement& placement = executor_->placement();
   for (const SamplingStage::Walk& walk : step.sampling->walks())
-    placement_.accept(batch.rows, walk.row(),
-                      batch.sequences[batch.rows[walk.row()].sequence].blocks, copies_);
+    placement.accept(batch.rows, walk.row(),
+                     batch.sequences[batch.rows[walk.row()].sequence].blocks, copies_);
   if (!copies_.empty()) timed(step.io.times, "copy_slots", [&] { executor_->copy_slots(copies_); });
 }
 

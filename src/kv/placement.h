@@ -26,6 +26,7 @@ int32_t scratch_blocks_needed(std::span<const BatchRow> rows, int32_t block_size
 // before it.
 class Placement {
  public:
+  // `block_size` is a power of two.
   // REQUIRES: rows of one sequence stand together; a parent comes before its children, in the same
   // sequence and one position before them; trunk positions ascend by one; a sequence's blocks cover
   // its trunk, are not in `scratch_blocks`, and `scratch_blocks` are as many as are needed.
@@ -56,19 +57,32 @@ class Placement {
               std::vector<SlotCopy>& copies) const;
 
  private:
+  // The drafts above and with a leaf, and the scratch blocks of its tail.
+  struct Path {
+    int32_t leaf = 0;
+    std::span<const int32_t> tail;
+  };
+
   void link_rows(std::span<const BatchRow> rows);
-  void place_path(std::span<const BatchRow> rows, int32_t leaf, std::span<const int32_t> own,
-                  std::span<const int32_t> tail);
+  void find_paths(std::span<const BatchRow> rows, std::span<const int32_t> scratch_blocks);
+  void count_writes(std::span<const BatchRow> rows);
+  void place_trunks(std::span<const BatchRow> rows, std::span<const BatchSequence> sequences);
+  void place_path(std::span<const BatchRow> rows, const Path& path, std::span<const int32_t> own);
   void assign_tables(std::span<const BatchRow> rows);
 
-  int32_t block_size_ = 0;
+  int shift_ = 0;  // block_size is 1 << shift_
+  int32_t slot_mask_ = 0;
   std::vector<SlotCopy> copies_;
   std::vector<int32_t> write_begin_, write_block_, write_slot_;
   std::vector<int32_t> table_of_, table_begin_, table_blocks_;
 
-  // Per row: the row before it on its path in this batch, or -1; the next free element of its
-  // writes; where its table begins in table_blocks_.
-  std::vector<int32_t> before_, next_write_, row_table_;
+  // Per row: the row before it on its path in this batch, or -1; of a draft, the position of the
+  // first draft on its path; whether drafts follow it; the next free element of its writes; where
+  // its table begins in table_blocks_.
+  std::vector<int32_t> before_, base_;
+  std::vector<char> has_child_;
+  std::vector<int32_t> next_write_, row_table_;
+  std::vector<Path> paths_;         // of the drafts, by leaf; valid within build
   std::vector<int32_t> own_table_;  // per sequence: where its table begins in table_blocks_
 };
 

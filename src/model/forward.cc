@@ -218,7 +218,7 @@ void forward(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& wor
              Group& group, ForwardIo& io, StepGraphs* graphs) {
   const ScopedFlushToZero flush;
   ForwardPass pass(decoder, batch, kv, workspace, group, io);
-  pass.prepare();
+  timed(io.times, kHostParts.tables, [&] { pass.prepare(); });
   pass.launch(graphs);
   pass.collect();
 }

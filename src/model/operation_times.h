@@ -1,4 +1,4 @@
-// Where the time of passes goes, by operation.
+// Where the time of passes goes: by operation, and the host's work for a step.
 #pragma once
 
 #include <span>
@@ -31,6 +31,23 @@ class OperationTimes {
  private:
   std::vector<Entry> entries_;
 };
+
+// What the host does for a step beside launching operations and sampling, in its order.
+struct HostParts {
+  std::string_view plan = "plan";      // whose rows
+  std::string_view draft = "draft";    // the drafter's work, operations of its model included
+  std::string_view rows = "rows";      // the batch, with the drafts
+  std::string_view tables = "tables";  // where each row's keys and values go, and what it reads
+  std::string_view commit = "commit";  // results of the walks, blocks
+  std::string_view emit = "emit";      // telling the sink
+
+  bool contains(std::string_view name) const {
+    for (const std::string_view part : {plan, draft, rows, tables, commit, emit})
+      if (part == name) return true;
+    return false;
+  }
+};
+inline constexpr HostParts kHostParts;
 
 // Does `work`; its time goes to `times` unless that is null.
 template <typename Work>

@@ -25,8 +25,9 @@ int32_t trunk_size(const DraftTree& tree) {
 }
 
 int32_t depth_of(const DraftTree& tree) {
-  int32_t depth = 0;
-  for (int32_t node = 0; node < std::ssize(tree); ++node)
+  const int32_t trunk = trunk_size(tree);
+  int32_t depth = trunk;
+  for (int32_t node = trunk; node < std::ssize(tree); ++node)
     depth = std::max(depth, depth_of_node(tree, node));
   return depth;
 }
@@ -49,6 +50,7 @@ std::string check_tree(const DraftTree& tree, int32_t vocab) {
 
 void prune(DraftTree& tree, int32_t nodes, int32_t depth) {
   if (std::ssize(tree) > nodes) tree.resize(std::max(nodes, 0));
+  if (depth_of(tree) <= depth) return;
   std::vector<int32_t> moved(tree.size(), -1);
   int32_t kept = 0;
   for (int32_t node = 0; node < std::ssize(tree); ++node) {
