@@ -59,6 +59,10 @@ void DraftSampler::sample(ThreadPool& pool, std::span<DraftPoint> points,
                           std::span<const float> logits) {
   if (points.empty()) return;
   const size_t vocab = logits.size() / points.size();
+  if (points.size() == 1) {  // done sooner than a thread wakes
+    const ScopedFlushToZero flush;
+    return sample_one(points[0], logits, threads_[0]);
+  }
   pool.run([&](Part part) {
     for (size_t i = part.index; i < points.size(); i += part.count)
       sample_one(points[i], logits.subspan(i * vocab, vocab), threads_[part.index]);

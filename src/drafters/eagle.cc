@@ -131,7 +131,7 @@ void Eagle::score_children() {
       point.request = draft.request;
       point.path = path_to(draft, node);
       point.count = options_.topk;
-      point.wants_scores = true;
+      point.wants_scores = options_.topk > 1;  // a chain has nothing to choose between
       const std::vector<float>& out = output_of(draft, node);
       outputs.insert(outputs.end(), out.begin(), out.end());
     }
@@ -143,7 +143,8 @@ void Eagle::score_children() {
       const DraftPoint& point = points[next++];
       const float above = node < 0 ? 0 : draft.nodes[static_cast<size_t>(node)].score;
       for (size_t i = 0; i < point.tokens.size(); ++i)
-        draft.nodes.push_back({point.tokens[i], node, above + point.scores[i]});
+        draft.nodes.push_back(
+            {point.tokens[i], node, above + (point.wants_scores ? point.scores[i] : 0)});
     }
     draft.expanded.resize(draft.nodes.size());
     choose_frontier(draft, begin);

@@ -38,6 +38,8 @@ EagleLayer::EagleLayer(const EagleWeights& weights, HostProducts& products, Thre
       kv_width_(weights.spec.kv_width()),
       head_dim_(weights.spec.head_dim),
       frequencies_(rotary_frequencies(weights.spec.rope, weights.spec.head_dim)),
+      cos_(frequencies_.size()),
+      sin_(frequencies_.size()),
       scores_(static_cast<size_t>(pool.size())) {}
 
 std::vector<float> EagleLayer::fuse(std::span<const float> hidden) {
@@ -75,22 +77,25 @@ void EagleLayer::begin(std::span<const int32_t> tokens, std::span<const int32_t>
                        std::span<const float> features) {
   join(tokens, features);
   products_.multiply(joined_, w_.qkv, w_.qkv_bias.empty() ? nullptr : w_.qkv_bias.data(), qkv_);
-  for (size_t t = 0; t < tokens.size(); ++t) {
-    float* row = &qkv_[t * static_cast<size_t>(query_width_ + 2 * kv_width_)];
-    for (int32_t e = 0; e < query_width_ + kv_width_; e += head_dim_) rotate(row + e, positions[t]);
-  }
+  for (size_t t = 0; t < tokens.size(); ++t)
+    rotate(&qkv_[t * static_cast<size_t>(query_width_ + 2 * kv_width_)], positions[t]);
 }
 
-// The second half of a head stands opposite the first.
-void EagleLayer::rotate(float* head, int32_t position) const {
+// The heads of a row's queries and keys. The second half of a head stands opposite the first.
+void EagleLayer::rotate(float* row, int32_t position) {
   const size_t half = frequencies_.size();
   for (size_t i = 0; i < half; ++i) {
     const double angle = position * frequencies_[i];
-    const float c = static_cast<float>(std::cos(angle)), s = static_cast<float>(std::sin(angle));
-    const float a = head[i], b = head[i + half];
-    head[i] = a * c - b * s;
-    head[i + half] = b * c + a * s;
+    cos_[i] = static_cast<float>(std::cos(angle));
+    sin_[i] = static_cast<float>(std::sin(angle));
   }
+  for (int32_t e = 0; e < query_width_ + kv_width_; e += head_dim_)
+    for (size_t i = 0; i < half; ++i) {
+      float &a = row[static_cast<size_t>(e) + i], &b = row[static_cast<size_t>(e) + i + half];
+      const float c = cos_[i], s = sin_[i], first = a;
+      a = first * c - b * s;
+      b = b * c + first * s;
+    }
 }
 
 std::span<const float> EagleLayer::kv_row(size_t row, int which) const {
@@ -110,11 +115,15 @@ std::span<const float> EagleLayer::finish(std::span<const std::vector<KvRun>> ru
   add_to(residual_, out_);
   std::vector<float> normed = residual_;
   HostProducts::normalise(normed, w_.ffn_norm, w_.spec.norm_eps);
-  products_.multiply(normed, w_.gate, nullptr, gate_);
-  products_.multiply(normed, w_.up, nullptr, up_);
-  for (size_t i = 0; i < gate_.size(); ++i)
-    gate_[i] = gate_[i] / (1 + std::exp(-gate_[i])) * up_[i];
-  products_.multiply(gate_, w_.down, nullptr, out_);
+  products_.multiply(normed, w_.gate_up, nullptr, gate_up_);
+  const size_t ffn = static_cast<size_t>(w_.spec.ffn);
+  gated_.resize(runs.size() * ffn);
+  for (size_t t = 0; t < runs.size(); ++t)
+    for (size_t i = 0; i < ffn; ++i) {
+      const float gate = gate_up_[2 * t * ffn + i], up = gate_up_[(2 * t + 1) * ffn + i];
+      gated_[t * ffn + i] = gate / (1 + std::exp(-gate)) * up;
+    }
+  products_.multiply(gated_, w_.down, nullptr, out_);
   add_to(out_, residual_);
   return out_;
 }

@@ -39,7 +39,7 @@ class EagleLayer {
 
  private:
   void join(std::span<const int32_t> tokens, std::span<const float> features);
-  void rotate(float* head, int32_t position) const;
+  void rotate(float* row, int32_t position);
   void attend(size_t row, int32_t head, std::span<const KvRun> runs, std::vector<float>& scores);
   std::span<const float> kv_row(size_t row, int which) const;
 
@@ -48,8 +48,9 @@ class EagleLayer {
   ThreadPool& pool_;
   const int32_t width_, query_width_, kv_width_, head_dim_;
   const std::vector<double> frequencies_;
+  std::vector<float> cos_, sin_;  // of the row that is rotated
   // Of the rows between begin and finish.
-  std::vector<float> joined_, residual_, qkv_, attended_, out_, gate_, up_;
+  std::vector<float> joined_, residual_, qkv_, attended_, out_, gate_up_, gated_;
   std::vector<std::vector<float>> scores_;  // by thread
 };
 

@@ -134,8 +134,10 @@ void EagleWeights::read_layer(const TensorFile& file, HostProducts& products) {
     return products.pack(file.matrix(at + name, n, k), n, k);
   };
   o = matrix("self_attn.o_proj.weight", d, spec.query_width());
-  gate = matrix("mlp.gate_proj.weight", spec.ffn, d);
-  up = matrix("mlp.up_proj.weight", spec.ffn, d);
+  rows = file.matrix(at + "mlp.gate_proj.weight", spec.ffn, d);
+  const auto up = file.matrix(at + "mlp.up_proj.weight", spec.ffn, d);
+  rows.insert(rows.end(), up.begin(), up.end());
+  gate_up = products.pack(rows, 2 * int64_t{spec.ffn}, d);
   down = matrix("mlp.down_proj.weight", d, spec.ffn);
   ffn_norm = file.vector(at + "post_attention_layernorm.weight", d);
 }

@@ -32,8 +32,8 @@ struct EagleWeights {
   PackedWeight fuse;
   std::vector<float> fuse_bias;  // this and the vectors below: empty where there is none
   std::vector<float> embedding_norm, hidden_norm;
-  bool residual_is_normed = false;  // else the residual stream begins with the feature itself
-  PackedWeight qkv, o, gate, up, down;
+  bool residual_is_normed = false;     // else the residual stream begins with the feature itself
+  PackedWeight qkv, o, gate_up, down;  // outputs of gate, then of up
   std::vector<float> qkv_bias;
   std::vector<float> ffn_norm, final_norm;
   PackedWeight head;
