@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
+#include <set>
 
 #include "drafters/make_proposer.h"
 #include "engine/engine.h"
@@ -23,22 +25,29 @@ struct Answers final : OutputSink {
     of[output.request].tokens.push_back(output.token);
     of[output.request].hashes.push_back(output.logits_hash);
   }
+  void on_preempt(int64_t id) override { preempted.insert(id); }
   std::map<int64_t, Answer> of;
-  int64_t accepted = 0, preempted = 0;
+  std::set<int64_t> preempted;
+  int64_t accepted = 0;
 };
 
 ModelOptions tiny() {
   return {.model = "tiny", .load_format = "dummy:7", .threads = 2};
 }
 
+int64_t block_bytes(const Model& model) {
+  const DecoderSpec& spec = model.spec();
+  return KvStorage::block_bytes(spec.layers, 32, spec.kv_heads, spec.head_dim);
+}
+
 // Greedy and sampled requests of several lengths, in chunks of prompts beside the decodes.
-Answers answers(Model& model, std::unique_ptr<Proposer> proposer, int64_t kv_bytes = 16 << 20) {
+void run(Model& model, std::unique_ptr<Proposer> proposer, Answers& answers, int64_t kv_bytes,
+         bool loses_cache = false) {
   EngineOptions options{.block_size = 32, .kv_bytes = kv_bytes};
   options.scheduler.max_model_len = 192;
   options.scheduler.max_num_seqs = 8;
   options.scheduler.max_num_batched_tokens = 48;
   Engine engine(model, options, nullptr, std::move(proposer));
-  Answers answers;
   for (int id = 1; id <= 6; ++id) {
     Request request{.id = id};
     for (int i = 0; i < 3 + 13 * id; ++i) request.prompt.push_back((i * 11 + id) % 500);
@@ -49,9 +58,14 @@ Answers answers(Model& model, std::unique_ptr<Proposer> proposer, int64_t kv_byt
   }
   while (engine.step(answers)) {
     answers.accepted += engine.last_step().accepted_tokens;
-    answers.preempted += engine.last_step().preempted;
+    if (loses_cache) engine.clear_prefix_cache();
   }
   EXPECT_EQ(engine.check_integrity(), "");
+}
+
+Answers answers(Model& model, std::unique_ptr<Proposer> proposer, int64_t kv_bytes = 16 << 20) {
+  Answers answers;
+  run(model, std::move(proposer), answers, kv_bytes);
   return answers;
 }
 
@@ -61,11 +75,16 @@ std::unique_ptr<Proposer> early_exit(Model& model, const std::string& more = "")
       {.max_sequences = 8});
 }
 
-// Tells the engine what is left of the hidden states that it goes on from.
+// Tells the engine of a sequence's computed rows the first few, or other numbers in them.
 class Between final : public Proposer {
  public:
-  enum class Tells { nothing, others };
-  Between(std::unique_ptr<Proposer> inner, Tells tells) : inner_(std::move(inner)), tells_(tells) {}
+  // How many of `rows` rows of a request are told.
+  using Told = std::function<size_t(int64_t id, size_t rows)>;
+  Between(Model& model, Told told, bool others = false)
+      : inner_(early_exit(model)),
+        width_(static_cast<size_t>(model.spec().hidden)),
+        told_(std::move(told)),
+        others_(others) {}
 
   std::string_view name() const override { return inner_->name(); }
   int32_t most_nodes() const override { return inner_->most_nodes(); }
@@ -75,17 +94,22 @@ class Between final : public Proposer {
     inner_->propose(requests, trees);
   }
   ComputedRows computed_rows(int64_t id) const override {
-    if (tells_ == Tells::nothing) return {};
     const ComputedRows rows = inner_->computed_rows(id);
-    changed_.assign(rows.hidden.begin(), rows.hidden.end());
-    for (float& x : changed_) x = -x;
-    return {.position = rows.position, .hidden = changed_};
+    const size_t count = told_(id, rows.hidden.size() / width_);
+    if (count == 0) return {};
+    const auto told = rows.hidden.first(count * width_);
+    numbers_.assign(told.begin(), told.end());
+    if (others_)
+      for (float& x : numbers_) x = -x;
+    return {.position = rows.position, .hidden = numbers_};
   }
 
  private:
   const std::unique_ptr<Proposer> inner_;
-  const Tells tells_;
-  mutable std::vector<float> changed_;
+  const size_t width_;
+  const Told told_;
+  const bool others_;
+  mutable std::vector<float> numbers_;
 };
 
 TEST(EarlyExit, DoesNotShowInAnAnswer) {
@@ -96,11 +120,10 @@ TEST(EarlyExit, DoesNotShowInAnAnswer) {
   EXPECT_GT(drafted.accepted, 10);
   EXPECT_EQ(answers(model, early_exit(model, R"(,"num_speculative_tokens":9)")).of, plain.of);
   EXPECT_EQ(answers(model, early_exit(model, R"(,"adaptive":true)")).of, plain.of);
-  const DecoderSpec& spec = model.spec();  // eight blocks: they take each other's
-  const int64_t block = KvStorage::block_bytes(spec.layers, 32, spec.kv_heads, spec.head_dim);
-  const Answers tight = answers(model, early_exit(model), 8 * block);
+  // Eight blocks: they take each other's.
+  const Answers tight = answers(model, early_exit(model), 8 * block_bytes(model));
   EXPECT_EQ(tight.of, plain.of);
-  EXPECT_GT(tight.preempted, 0);
+  EXPECT_GT(tight.preempted.size(), 0);
   ModelOptions ranks = tiny(), stages = tiny(), portable = tiny();
   ranks.ranks = 2;
   stages.layer_cuts = {1, 3};
@@ -114,15 +137,56 @@ TEST(EarlyExit, DoesNotShowInAnAnswer) {
 }
 
 // What the drafter computed is what the step goes on from: other hidden states are other answers.
-// Without them all layers are computed, and nothing shows.
-TEST(EarlyExit, IsWhereTheVerificationGoesOn) {
+// A row without them is computed from the first layer on, beside rows of the same batch, and of the
+// same sequence, that are not; nothing shows.
+TEST(EarlyExit, EachRowFallsBackAlone) {
   Model model(tiny());
   const Answers plain = answers(model, nullptr);
-  const auto told = [&](Between::Tells tells) {
-    return answers(model, std::make_unique<Between>(early_exit(model), tells)).of;
+  const auto others = [&](const Between::Told& told) {
+    return answers(model, std::make_unique<Between>(model, told, true)).of;
   };
-  EXPECT_EQ(told(Between::Tells::nothing), plain.of);
-  EXPECT_NE(told(Between::Tells::others), plain.of);
+  const Between::Told all = [](int64_t, size_t rows) { return rows; };
+  const Between::Told roots = [](int64_t, size_t rows) { return std::min<size_t>(rows, 1); };
+  const Between::Told odd = [](int64_t id, size_t rows) { return id % 2 ? rows : 0; };
+  const Between::Told none = [](int64_t, size_t) { return 0; };
+  for (const Between::Told& told : {all, roots, odd, none})
+    EXPECT_EQ(answers(model, std::make_unique<Between>(model, told)).of, plain.of);
+  for (const Between::Told& told : {all, roots, odd}) EXPECT_NE(others(told), plain.of);
+  EXPECT_EQ(others(none), plain.of);
+}
+
+// A sequence that lost its blocks takes them from the prefix cache or computes them again, in
+// chunks without drafts; then its drafts are gone on from as before.
+TEST(EarlyExit, GoesOnAfterAPreemption) {
+  Model model(tiny());
+  const Answers plain = answers(model, nullptr);
+  const int64_t tight = 8 * block_bytes(model);
+  Answers* drafted = nullptr;
+  int64_t told_after = 0;
+  const Between::Told after = [&](int64_t id, size_t rows) {
+    const size_t told = drafted->preempted.contains(id) ? rows : 0;
+    told_after += static_cast<int64_t>(told);
+    return told;
+  };
+  for (const bool loses_cache : {false, true})
+    for (const bool others : {false, true}) {
+      Answers of_run;
+      drafted = &of_run;
+      told_after = 0;
+      run(model, std::make_unique<Between>(model, after, others), of_run, tight, loses_cache);
+      EXPECT_EQ(of_run.of == plain.of, !others);
+      EXPECT_GT(of_run.preempted.size(), 0);
+      EXPECT_GT(told_after, 10);
+    }
+}
+
+// Trees have keys and values of their own, and verification runs all layers.
+TEST(EarlyExit, TreesShareNothing) {
+  Model model(tiny());
+  const std::string tree = R"(,"speculative_token_tree":"[(0,),(1,),(0,0)]")";
+  EXPECT_EQ(early_exit(model, tree)->shared_layers(), 0);
+  EXPECT_EQ(early_exit(model)->shared_layers(), 3);
+  EXPECT_EQ(answers(model, early_exit(model, tree)).of, answers(model, nullptr).of);
 }
 
 // The control: where rows depend on their neighbours, drafts show.
