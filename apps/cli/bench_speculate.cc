@@ -23,6 +23,7 @@ struct BenchSpeculateFlags {
   std::vector<std::string> tasks = {"story", "copy"};
   std::vector<double> replayed;  // shares of right tokens
   int replayed_tokens = 6;
+  bool replay_adapts = false;
   int rounds = 3, answer = 96;
   double temperature = 0;
   std::string html;
@@ -101,12 +102,13 @@ std::vector<std::unique_ptr<Arm>> make_arms(Model& model, int batch,
   for (const std::string& config : flags.configs)
     arms.push_back(std::make_unique<Arm>(model, config, batch));
   for (const double right : flags.replayed) {
-    const ReplaySpec spec{.right = right, .tokens = flags.replayed_tokens};
-    arms.push_back(
-        std::make_unique<Arm>(model,
-                              fmt::format("replay: {:.1f} % right, K {}, pays a layer and the head",
-                                          100 * right, spec.tokens),
-                              batch, &spec));
+    const ReplaySpec spec{
+        .right = right, .tokens = flags.replayed_tokens, .adaptive = flags.replay_adapts};
+    arms.push_back(std::make_unique<Arm>(
+        model,
+        fmt::format("replay: {:.1f} % right, K {}{}, pays a layer and the head", 100 * right,
+                    spec.tokens, spec.adaptive ? ", adaptive" : ""),
+        batch, &spec));
   }
   return arms;
 }
@@ -289,6 +291,9 @@ void add_bench_speculate(CLI::App& bench, Action& action) {
       ->delimiter(',');
   command->add_option("--replay-tokens", flags->replayed_tokens, "Tokens of a replayed draft")
       ->capture_default_str();
+  command->add_flag("--replay-adaptive", flags->replay_adapts,
+                    "Adaptive lengths for the replaying proposer; with --replay 0, which is always "
+                    "wrong, what adaptive lengths cost");
   command->add_option("--html", flags->html, "Write a page with the table and curves (HTML)");
   command->add_flag("--host-time", flags->host_time,
                     "Instead: the host's time a step for 64 sequences with drafts of 8 tokens");

@@ -182,7 +182,7 @@ Arm::Arm(Model& model, std::string config, int batch, const ReplaySpec* replay)
   if (replay) {
     auto paid = std::make_unique<PaidReplay>(model, *replay, batch);
     replay_ = paid.get();
-    proposer = std::move(paid);
+    proposer = with_lengths(std::move(paid), {.adaptive = replay->adaptive});
   } else if (!config_.empty()) {
     proposer = make_proposer(config_of({.json = config_}), model,
                              {.max_sequences = batch, .context = 1024});

@@ -75,6 +75,7 @@ struct ReplaySpec {
   double right = 1;
   int32_t tokens = 4;
   bool pays = true;
+  bool adaptive = false;  // lengths
 };
 
 class Arm {
