@@ -3,33 +3,25 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <new>
 #include <system_error>
 
 #include "base/error.h"
+#include "call_error.h"
 #include "command.h"
+#include "help_format.h"
 #include "number_flags.h"
 
 namespace {
 
-// What is wrong with the call, on one line.
-std::string one_sentence(const CLI::App& app, const CLI::Error& error) {
-  const std::vector<std::string> rest = app.remaining();
-  std::string text = error.what();
-  if (app.get_subcommands().empty())
-    text = rest.empty() ? "expected a subcommand"
-                        : fmt::format("expected a subcommand, found \"{}\"", rest[0]);
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return text + "; see invar --help or invar SUBCOMMAND --help";
-}
-
 int run(int argc, char** argv) {
   using namespace invar::cli;
   CLI::App app{
-      "Invar: an engine for language models. The bits of an answer depend on the request alone."};
+      "Invar: an engine for language models. The bits of an answer depend on the request alone.",
+      "invar"};
+  app.formatter(help_format());  // subcommands inherit it
   app.require_subcommand(1);
   app.set_config("--config", "", "Read options from this file (TOML); [serve] has those of serve")
       ->configurable(false);
@@ -60,7 +52,7 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    throw invar::UsageError(one_sentence(app, error));
+    throw invar::UsageError(call_error(app, error));
   }
   return action();
 }

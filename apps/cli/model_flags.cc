@@ -8,6 +8,7 @@
 #include "command.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/limits.h"
+#include "speculative/method_names.h"
 #include "switch_flag.h"
 
 namespace invar::cli {
@@ -100,10 +101,8 @@ void add_speculation_flags(CLI::App& command, SpeculationFlags& flags) {
       "--speculative-config", flags.json,
       "Speculative decoding, as vLLM's JSON: {\"method\": \"ngram\", ...}. It changes "
       "the speed of answers, never a bit of them (docs/speculation.md)");
-  command.add_option(
-      "--spec-method", flags.method,
-      "Its \"method\": ngram, suffix, lookahead, draft_model, early_exit, swift, mtp, "
-      "medusa, eagle3 or eagle");
+  command.add_option("--spec-method", flags.method,
+                     "Its \"method\": " + speculation_method_names());
   command.add_option("--spec-model", flags.model, "Its \"model\": the drafter's directory");
   command.add_option("--spec-tokens", flags.tokens, "Its \"num_speculative_tokens\"");
 }

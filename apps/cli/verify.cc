@@ -9,6 +9,7 @@
 #include "base/timer.h"
 #include "command.h"
 #include "frontend/text_engine.h"
+#include "number_flags.h"
 #include "session/verify.h"
 
 namespace invar::cli {
@@ -69,10 +70,34 @@ double generate(const Receipt& receipt, Model& model, const Tokenizer& tokenizer
   return seconds;
 }
 
+// `generation_seconds` is 0 where the answer was not generated again.
+void print_verdict(const Receipt& receipt, const Verdict& verdict, double generation_seconds,
+                   const VerifyFlags& flags) {
+  if (flags.model.json) {
+    json::Value report = json::Object{{"confirmed", verdict.is_confirmed},
+                                      {"sentence", verdict.sentence},
+                                      {"tokens", verdict.tokens},
+                                      {"seconds", verdict.seconds},
+                                      {"public_key", receipt.public_key}};
+    if (generation_seconds > 0) report.set("generation_seconds", generation_seconds);
+    fmt::print("{}\n", json::dump(report, 2));
+    return;
+  }
+  if (generation_seconds > 0)
+    fmt::print("generated at batch 1 in {:.3f} s, checked in {:.3f} s: {:.1f} times faster\n",
+               generation_seconds, verdict.seconds, generation_seconds / verdict.seconds);
+  fmt::print("{}\n", verdict.sentence);
+  if (!verdict.is_confirmed) return;
+  fmt::print("{} of {}, {}, {:.3f} s\n", receipt.id, receipt.name, receipt.model.arithmetic,
+             verdict.seconds);
+  if (!flags.unsigned_too) fmt::print("signed by {}\n", receipt.public_key);
+}
+
 int run_verify(VerifyFlags flags) {
   const Receipt receipt = read_receipt(flags.receipt);
   std::string fault = signature_fault(receipt, flags);
   Verdict verdict{.sentence = fault};
+  double generation_seconds = 0;
   if (fault.empty()) {
     use_bundled_model(flags.model);
     const auto model = load_model(flags.model);
@@ -81,28 +106,22 @@ int run_verify(VerifyFlags flags) {
         receipt_model(model->options(), model->identity(),
                       weights_digest(model->options(), model->pool()), flags.template_file);
     verdict = verify(receipt, known, *model, tokenizer, flags.prefix);
-    if (verdict.is_confirmed && flags.generates) {
-      const double seconds = generate(receipt, *model, tokenizer);
-      fmt::print("generated at batch 1 in {:.3f} s, checked in {:.3f} s: {:.1f} times faster\n",
-                 seconds, verdict.seconds, seconds / verdict.seconds);
-    }
+    if (verdict.is_confirmed && flags.generates)
+      generation_seconds = generate(receipt, *model, tokenizer);
   }
-  if (flags.model.json) {
-    fmt::print("{}\n", json::dump(json::Object{{"confirmed", verdict.is_confirmed},
-                                               {"sentence", verdict.sentence},
-                                               {"tokens", verdict.tokens},
-                                               {"seconds", verdict.seconds},
-                                               {"public_key", receipt.public_key}},
-                                  2));
-  } else {
-    fmt::print("{}\n", verdict.sentence);
-    if (verdict.is_confirmed)
-      fmt::print("{} of {}, {}, {:.3f} s\n", receipt.id, receipt.name, receipt.model.arithmetic,
-                 verdict.seconds);
-    if (verdict.is_confirmed && !flags.unsigned_too)
-      fmt::print("signed by {}\n", receipt.public_key);
-  }
+  print_verdict(receipt, verdict, generation_seconds, flags);
   return verdict.is_confirmed ? 0 : 1;
+}
+
+struct ReceiptKeyFlags {
+  std::string file;
+  bool json = false;
+};
+
+int run_receipt_key(const ReceiptKeyFlags& flags) {
+  const std::string key = open_receipt_key(flags.file).public_key();
+  fmt::print("{}\n", flags.json ? json::dump(json::Object{{"public_key", key}}, 2) : key);
+  return 0;
 }
 
 }  // namespace
@@ -117,7 +136,7 @@ void add_verify(CLI::App& app, Action& action) {
       ->required();
   add_model_flags(*command, flags->model);
   command->add_option("--prefix", flags->prefix, "Check only the first N tokens; 0 checks all")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 32))
+      ->check(at_least(0))
       ->capture_default_str();
   command->add_option("--public-key", flags->public_key, "Require this signing key (hexadecimal)");
   command->add_flag("--no-signature", flags->unsigned_too, "Do not check the signature");
@@ -132,14 +151,10 @@ void add_receipt_key(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
       "receipt-key",
       "Print the public key of a key file for --receipt-key; creates the file if needed");
-  auto file = std::make_shared<std::string>();
-  command->add_option("FILE", *file, "A private Ed25519 key in PEM")->required();
-  command->callback([&action, file] {
-    action = [file] {
-      fmt::print("{}\n", open_receipt_key(*file).public_key());
-      return 0;
-    };
-  });
+  auto flags = std::make_shared<ReceiptKeyFlags>();
+  command->add_option("FILE", flags->file, "A private Ed25519 key in PEM")->required();
+  command->add_flag("--json", flags->json, "Print JSON");
+  command->callback([&action, flags] { action = [flags] { return run_receipt_key(*flags); }; });
 }
 
 }  // namespace invar::cli

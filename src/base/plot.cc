@@ -65,7 +65,7 @@ class PlotWriter {
     }
     right_ = plot.width - kRight - kCharacter * static_cast<double>(longest);
     if (xs_.is_empty()) xs_ = {0, 1};
-    if (ys_.is_empty()) ys_ = {0, 1};
+    if (ys_.is_empty()) ys_ = plot.logarithmic ? Range{-8, 0} : Range{0, 1};
     if (xs_.low == xs_.high) xs_.high = xs_.low + 1;
     x_ticks_ = round_ticks(xs_.low, xs_.high, 6);
     if (plot.logarithmic) {

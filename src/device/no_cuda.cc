@@ -13,7 +13,7 @@ bool cuda_device_is_usable(int) {
 }
 
 std::unique_ptr<Device> make_cuda_device(int ordinal) {
-  fail("the device cuda:{} was asked for and this build has no CUDA back end; use the device cpu",
+  fail("--device cuda:{}: this build has no CUDA back end; use --device cpu, or build with CUDA",
        ordinal);
 }
 

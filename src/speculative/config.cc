@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "speculative/method_names.h"
 
 namespace invar {
 
@@ -73,16 +74,10 @@ constexpr RefusedKey kRefused[] = {
     {"suffix_decoding_min_token_prob", "the longest match decides, not a probability"},
 };
 
-std::string method_names() {
-  std::vector<const char*> names;
-  for (const MethodName& m : kMethods) names.push_back(m.name);
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
 DraftMethod method_named(std::string_view name) {
   for (const MethodName& m : kMethods)
     if (name == m.name) return m.method;
-  fail_usage("{}: expected a \"method\" of {}, found {}", kWhere, method_names(),
+  fail_usage("{}: expected a \"method\" of {}, found {}", kWhere, speculation_method_names(),
              json::quoted(name));
 }
 
@@ -301,6 +296,12 @@ SpeculativeConfig config_of(const json::Value& object) {
 }
 
 }  // namespace
+
+std::string speculation_method_names() {
+  std::vector<const char*> names;
+  for (const MethodName& m : kMethods) names.push_back(m.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
 
 std::string_view name_of(DraftMethod method) {
   for (const MethodName& m : kMethods)

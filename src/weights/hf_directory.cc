@@ -203,7 +203,8 @@ std::vector<SafetensorsFile> open_files(const std::string& directory) {
 HfDirectory open_hf_directory(const std::string& path) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored))
-    fail("{}: expected a model directory, found {}", path, exists(path) ? "a file" : "nothing");
+    fail("{}: expected a model directory, found {}", path,
+         exists(path) ? "a file" : "nothing; Invar downloads no models");
   const std::string config = join(path, "config.json");
   if (!exists(config)) fail("{}: not a model directory: it has no config.json", path);
   HfDirectory result{path, parse_object(config, kConfigLimits), {}};

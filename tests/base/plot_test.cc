@@ -57,6 +57,14 @@ TEST(Plot, PowersOfTenAreLabelledAsNumbersWhereShort) {
             std::string::npos);
 }
 
+// Where all is exactly 0, the axis says below what that is.
+TEST(Plot, ZerosAloneStandBelowSmallPowersOfTen) {
+  const std::string svg = plot_svg({.curves = {{"", {{0, 0}, {1, 0}}}}, .logarithmic = true});
+  for (const char* label : {">0<", ">1e-8<", ">1<"})
+    EXPECT_NE(svg.find(label), std::string::npos) << label;
+  EXPECT_EQ(svg.find(">10<"), std::string::npos);
+}
+
 TEST(Plot, NumbersThatAreNoneAreLeftOut) {
   const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
   for (const bool logarithmic : {false, true}) {

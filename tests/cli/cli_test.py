@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import resource
 import shutil
 import signal
@@ -78,10 +79,16 @@ class CliTest(unittest.TestCase):
 class Help(CliTest):
     def test_every_subcommand_explains_itself(self):
         listing = self.succeed("--help").decode()
-        commands = [line.split()[0] for line in listing.split("Subcommands:")[1].splitlines() if line.strip()]
+        commands = re.findall(r"^  (\S+)", listing.split("Subcommands:")[1], re.M)
         self.assertTrue({"generate", "chat", "score", "diff", "make-model", "inspect", "doctor"} <= set(commands))
         for command in commands:
-            self.assertIn("Usage: ", self.succeed(command, "--help").decode())
+            text = self.succeed(command, "--help").decode()
+            self.assertIn(f"Usage: invar {command}", text)
+            self.assertLessEqual(max(map(len, text.splitlines())), 120, command)
+            for inner in ["{false}", "INT:INT", "FLOAT:FLOAT", "TEXT:{"]:  # how CLI11 puts it
+                self.assertNotIn(inner, text, command)
+        self.assertIn("--port INT=8000 (0 to 65535)", self.succeed("serve", "--help").decode())
+        self.assertIn("eagle3", self.succeed("generate", "--help").decode())
         self.assertRegex(self.succeed("--version").decode(), r"^\d+\.\d+\.\d+\n$")
 
     def test_doctor_and_inspect_print_json(self):
@@ -485,9 +492,16 @@ class Output(CliTest):
 class BadInput(CliTest):
     def test_wrong_calls(self):
         run = ["generate", "-p", "x"]
-        self.refuse(2, "subcommand")
-        self.refuse(2, "frobnicate", "frobnicate")
-        self.refuse(2, "--frobnicate", *run, "--frobnicate")
+        self.refuse(2, "expected a subcommand of invar; see invar --help")
+        self.refuse(2, 'expected a subcommand of invar, found "frobnicate"', "frobnicate")
+        self.refuse(2, 'expected a subcommand of invar bench, found "nothing"; see invar bench --help', "bench", "nothing")
+        self.refuse(2, "expected an option of invar generate, found --frobnicate; see invar generate --help", *run, "--frobnicate")
+        self.refuse(2, "expected an option of invar, found --bogus; see invar --help", "--bogus", *run)
+        self.refuse(2, "found --temprature (did you mean --temperature?); see", *run, "--temprature", "1")
+        self.refuse(2, "found --max-token (did you mean --max-tokens?); see", *run, "--max-token=3")
+        self.refuse(2, "the model is named without an option: invar chat MODEL", "chat", "--model", "x")
+        self.refuse(2, 'expected nothing more after invar doctor, found "now"', "doctor", "now")
+        self.refuse(2, "--text: expected a value, found none; see invar score --help", "score", "--text")
         self.refuse(2, "expected a device", *run, "--device", "gpu")
         self.refuse(2, "expected a device", *run, "--device", "cuda:1x")
         self.refuse(1, "cuda:99", *run, "--device", "cuda:99")  # with CUDA and without

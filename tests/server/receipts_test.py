@@ -51,6 +51,12 @@ class ReceiptsTest(unittest.TestCase):
         self.assertEqual(receipt["public_key"], public)
         status, text = self.verify(answer, "--public-key", public)
         self.assertEqual((status, text.splitlines()[0]), (0, "confirmed: 80 tokens and their logits"))
+        status, text = self.verify(answer, "--time-generation", "--json")
+        report = json.loads(text)
+        self.assertEqual((status, report["confirmed"], report["tokens"]), (0, True, 80))
+        self.assertGreater(report["generation_seconds"], 0)
+        as_json = subprocess.run([INVAR, "receipt-key", self.key, "--json"], capture_output=True, text=True, check=True).stdout
+        self.assertEqual(json.loads(as_json), {"public_key": public})
         self.assertEqual(self.verify(receipt, "--prefix", "10")[0], 0)
         status, text = self.verify(receipt, "--public-key", "0" * 64)
         self.assertEqual(status, 1)

@@ -39,14 +39,16 @@ async function poll() {
 function tiles() {
   const { stats, seconds, smooth } = state, used = stats.blocks - stats.free_blocks;
   const tile = (name, value, more = "") => el("div", { class: "tile" }, el("span", {}, name), el("b", {}, value), el("small", {}, more));
-  const spread = (of) => `p90 ${milliseconds(of.p90)}, p99 ${milliseconds(of.p99)}`;
+  const spread = (of) => `p90 ${milliseconds(of.p90)} · p99 ${milliseconds(of.p99)}`;
+  const sum = (field) => steps.reduce((all, step) => all + step[field], 0), drafted = sum("draft_rows"), accepted = sum("accepted");
   const cached = stats.prompt_tokens ? Math.round(100 * stats.cached_tokens / stats.prompt_tokens) : 0;
   $("tiles").replaceChildren(
     tile("Answering", stats.running, `${stats.waiting} waiting`), tile("Tokens per second", smooth.toFixed(0), "of answers"),
     tile("Time to first token", milliseconds(seconds.time_to_first_token.p50), spread(seconds.time_to_first_token)),
     tile("Between tokens", milliseconds(seconds.inter_token.p50), spread(seconds.inter_token)),
     tile("KV cache", `${stats.blocks ? Math.round(100 * used / stats.blocks) : 0} %`, `${used} of ${stats.blocks} blocks`),
-    tile("From the prefix cache", `${cached} %`, "of prompt tokens"));
+    tile("Prefix cache", `${cached} %`, "of prompt tokens"),
+    tile("Drafts accepted", drafted ? `${Math.round(100 * accepted / drafted)} %` : "–", drafted ? `${accepted} of ${drafted}, last minute` : "no drafts"));
 }
 
 // ---- Pictures ----

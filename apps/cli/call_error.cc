@@ -1,0 +1,97 @@
+#include "call_error.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+
+namespace invar::cli {
+
+namespace {
+
+// Letters to insert, delete or replace to get from one word to the other.
+size_t distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+// The option of `command` that `word` is a misspelling of, or nothing.
+std::string nearest_option(const CLI::App& command, std::string_view word) {
+  std::string nearest;
+  size_t least = std::max<size_t>(2, word.size() / 5) + 1;
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& name : option->get_lnames())
+      if (const size_t d = distance(word, "--" + name); d < least) least = d, nearest = name;
+  return nearest.empty() ? nearest : "--" + nearest;
+}
+
+bool takes_a_model(const CLI::App& command) {
+  return command.get_option_no_throw("MODEL") != nullptr;
+}
+
+// What the parser had no use for.
+std::string about_rest(const CLI::App& command, const std::string& name,
+                       const std::vector<std::string>& rest) {
+  const auto option = std::ranges::find_if(rest, [](const auto& word) { return word[0] == '-'; });
+  if (option == rest.end())
+    return fmt::format("expected nothing more after {}, found {}", name, json::quoted(rest[0]));
+  const std::string word = option->substr(0, option->find('='));
+  if (word == "--model" && takes_a_model(command))
+    return fmt::format("the model is named without an option: {} MODEL", name);
+  const std::string nearest = nearest_option(command, word);
+  return fmt::format("expected an option of {}, found {}{}", name, word,
+                     nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest));
+}
+
+std::string in_one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+}  // namespace
+
+std::string call_error(const CLI::App& app, const CLI::Error& error) {
+  const CLI::App* command = &app;
+  std::string name = app.get_name();
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    name += " " + command->get_name();
+  }
+  std::vector<std::string> rest = command->remaining();
+  if (rest.empty() && !app.remaining().empty()) {  // before the subcommand
+    rest = app.remaining();
+    command = &app;
+    name = app.get_name();
+  }
+  std::erase(rest, "");
+  const bool lacks_subcommand =
+      command->get_require_subcommand_min() > 0 && command->get_subcommands().empty();
+  std::string text = in_one_line(error.what());
+  const std::string kMissing = ": 1 required TEXT missing";  // CLI11's words
+  if (dynamic_cast<const CLI::FileError*>(&error))
+    text = fmt::format("expected a file of options for --config: {}", text);
+  else if (lacks_subcommand)
+    text = fmt::format("expected a subcommand of {}{}", name,
+                       rest.empty() ? "" : ", found " + json::quoted(rest[0]));
+  else if (dynamic_cast<const CLI::ExtrasError*>(&error) && !rest.empty())
+    text = about_rest(*command, name, rest);
+  else if (text.ends_with(kMissing))
+    text.replace(text.size() - kMissing.size(), kMissing.size(), ": expected a value, found none");
+  return fmt::format("{}; see {} --help", text, name);
+}
+
+}  // namespace invar::cli

@@ -1,0 +1,13 @@
+// What is wrong with a call of the program, in one sentence.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <string>
+
+namespace invar::cli {
+
+// `app` as it stood when its parser threw `error`.
+std::string call_error(const CLI::App& app, const CLI::Error& error);
+
+}  // namespace invar::cli
