@@ -55,6 +55,28 @@ double log_sum_of(LogitRow& row, bool is_greedy,
 
 }  // namespace
 
+DraftSampler::DraftSampler(int threads, const Kernels& kernels, double confidence)
+    : kernels_(kernels),
+      most_log_sum_(static_cast<float>(-std::log(confidence))),
+      threads_(static_cast<size_t>(threads)) {}
+
+bool DraftSampler::is_sure(std::span<const float> logits) const {
+  if (std::isinf(most_log_sum_)) return true;
+  int32_t likeliest = 0;
+  float max = 0, log_sum = 0;
+  bool has_nan = false;
+  kernels_.log_sum_exp({.logits = logits.data(),
+                        .rows = 1,
+                        .stride = std::ssize(logits),
+                        .vocab = std::ssize(logits),
+                        .argmax = &likeliest,
+                        .max = &max,
+                        .log_sum = &log_sum,
+                        .has_nan = &has_nan},
+                       Execution{});
+  return log_sum <= most_log_sum_;
+}
+
 void DraftSampler::sample(ThreadPool& pool, std::span<DraftPoint> points,
                           std::span<const float> logits) {
   if (points.empty()) return;
@@ -69,7 +91,8 @@ void DraftSampler::sample(ThreadPool& pool, std::span<DraftPoint> points,
   });
 }
 
-void DraftSampler::sample_one(DraftPoint& point, std::span<const float> logits, PerThread& thread) {
+void DraftSampler::sample_one(DraftPoint& point, std::span<const float> logits,
+                              PerThread& thread) const {
   const DraftRequest& request = *point.request;
   const auto answer = request.tokens.subspan(request.prompt_size);
   SampleInput in{.logits = logits,
@@ -89,6 +112,7 @@ void DraftSampler::sample_one(DraftPoint& point, std::span<const float> logits, 
   }
   point.tokens.clear();
   point.scores.clear();
+  if (!is_sure(logits)) return;
   const Sampled sampled = thread.sampler.sample(in);
   if (sampled.error) return;  // then there is no draft
   point.tokens.push_back(sampled.token);

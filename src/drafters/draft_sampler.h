@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "kernels/inference.h"
 #include "sampling/sampler.h"
 #include "speculative/proposer.h"
 
@@ -27,7 +28,9 @@ struct DraftPoint {
 
 class DraftSampler {
  public:
-  explicit DraftSampler(int threads) : threads_(static_cast<size_t>(threads)) {}
+  // `kernels`: of the CPU. `confidence`: where the likeliest token has less than this share of the
+  // drafter's distribution there is no draft; 0: everywhere is one.
+  DraftSampler(int threads, const Kernels& kernels, double confidence);
 
   // logits: a row for each point.
   void sample(ThreadPool& pool, std::span<DraftPoint> points, std::span<const float> logits);
@@ -37,8 +40,11 @@ class DraftSampler {
     Sampler sampler;
     std::vector<int32_t> answer;
   };
-  static void sample_one(DraftPoint& point, std::span<const float> logits, PerThread& thread);
+  void sample_one(DraftPoint& point, std::span<const float> logits, PerThread& thread) const;
+  bool is_sure(std::span<const float> logits) const;
 
+  const Kernels& kernels_;
+  const float most_log_sum_;  // of the logits less the largest
   std::vector<PerThread> threads_;
 };
 

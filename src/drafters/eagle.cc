@@ -24,7 +24,7 @@ Eagle::Eagle(const std::string& directory, const EagleOptions& options, Model& t
       weights_(directory, options.kind, target, products_),
       layer_(weights_, products_, pool),
       history_(weights_.spec.kv_width(), blocks_in(options.room.kv_bytes, weights_.spec)),
-      sampler_(pool.size()),
+      sampler_(pool.size(), target.host_kernels(), options.confidence),
       final_norm_(final_norm_of(target, pool)),
       target_eps_(target.spec().norm_eps) {}
 

@@ -25,8 +25,9 @@ namespace invar {
 struct EagleOptions {
   EagleKind kind = EagleKind::eagle3;
   int32_t num_speculative_tokens = 3;  // nodes of a tree
-  int32_t topk = 1;   // nodes of a level that are expanded, and children of each; 1: a chain
-  int32_t depth = 3;  // levels
+  int32_t topk = 1;       // nodes of a level that are expanded, and children of each; 1: a chain
+  int32_t depth = 3;      // levels
+  double confidence = 0;  // of a chain: see DraftSampler
   DrafterRoom room;
 };
 

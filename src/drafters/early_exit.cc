@@ -12,15 +12,15 @@ constexpr int kLogitRows = 64;  // that there is room for; more are sampled in p
 
 }  // namespace
 
-EarlyExit::EarlyExit(Model& target, int exit_layer, int32_t length, int max_sequences,
-                     ThreadPool& threads)
+EarlyExit::EarlyExit(Model& target, int exit_layer, int32_t length, double confidence,
+                     int max_sequences, ThreadPool& threads)
     : target_(target),
       exit_layer_(exit_layer),
       max_sequences_(max_sequences),
       length_(length),
       width_(static_cast<size_t>(target.spec().hidden)),
       pool_(threads),
-      sampler_(threads.size()) {
+      sampler_(threads.size(), target.host_kernels(), confidence) {
   batch_.aux_layers = {exit_layer - 1};
 }
 

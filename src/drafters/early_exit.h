@@ -19,7 +19,9 @@ namespace invar {
 class EarlyExit final : public Proposer {
  public:
   // Drafts for at most `max_sequences` in a step. `target` lives as long.
-  EarlyExit(Model& target, int exit_layer, int32_t length, int max_sequences, ThreadPool& threads);
+  // `confidence`: see DraftSampler.
+  EarlyExit(Model& target, int exit_layer, int32_t length, double confidence, int max_sequences,
+            ThreadPool& threads);
 
   std::string_view name() const override { return "early_exit"; }
   int32_t most_nodes() const override { return length_; }

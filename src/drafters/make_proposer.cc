@@ -81,6 +81,7 @@ EagleOptions eagle_options(const SpeculativeConfig& config, const DrafterRoom& r
       .num_speculative_tokens = nodes,
       .topk = config.eagle_topk,
       .depth = is_chain ? nodes : config.eagle_depth,
+      .confidence = config.draft_confidence,
       .room = room,
   };
 }
@@ -110,17 +111,23 @@ std::unique_ptr<Proposer> make_method(const SpeculativeConfig& config, Model& ta
     case DraftMethod::draft_model:
       return std::make_unique<ModelDrafter>(
           load_drafter(config, target),
-          ModelDrafterOptions{.shape = shape_of(config, 4), .room = room}, threads);
+          ModelDrafterOptions{
+              .shape = shape_of(config, 4), .confidence = config.draft_confidence, .room = room},
+          threads);
     case DraftMethod::early_exit: {
       expect_weights_here(config, target);
       const int layer = exit_layer_of(config, target.spec());
       const int32_t length = tokens(3);
       if (config.tree.empty() && target.device().is_host())
-        return std::make_unique<EarlyExit>(target, layer, length, room.max_sequences, *threads);
+        return std::make_unique<EarlyExit>(target, layer, length, config.draft_confidence,
+                                           room.max_sequences, *threads);
       const std::shared_ptr<Model> itself(std::shared_ptr<Model>(), &target);  // it owns nothing
       return std::make_unique<ModelDrafter>(
           itself,
-          ModelDrafterOptions{.shape = shape_of(config, length), .exit_layer = layer, .room = room},
+          ModelDrafterOptions{.shape = shape_of(config, length),
+                              .exit_layer = layer,
+                              .confidence = config.draft_confidence,
+                              .room = room},
           threads);
     }
     case DraftMethod::swift: {
@@ -130,13 +137,17 @@ std::unique_ptr<Proposer> make_method(const SpeculativeConfig& config, Model& ta
           itself,
           ModelDrafterOptions{.shape = shape_of(config, 4),
                               .skipped_layers = layers_to_skip(config, target, threads),
+                              .confidence = config.draft_confidence,
                               .room = room},
           threads);
     }
     case DraftMethod::mtp:
       expect_weights_here(config, target);
-      return std::make_unique<MtpDrafter>(
-          target, MtpDrafterOptions{.num_speculative_tokens = tokens(3), .room = room}, threads);
+      return std::make_unique<MtpDrafter>(target,
+                                          MtpDrafterOptions{.num_speculative_tokens = tokens(3),
+                                                            .confidence = config.draft_confidence,
+                                                            .room = room},
+                                          threads);
     case DraftMethod::medusa:
       return std::make_unique<Medusa>(config.model, shape_of(config, 0), target, *threads);
     case DraftMethod::eagle:

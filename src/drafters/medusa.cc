@@ -23,7 +23,7 @@ Medusa::Medusa(const std::string& directory, TreeShape shape, Model& target, Thr
       pool_(pool),
       shape_(std::move(shape)),
       products_(target.host_kernels(), pool),
-      sampler_(pool.size()),
+      sampler_(pool.size(), target.host_kernels(), 0),
       final_norm_(final_norm_of(target, pool)) {
   const TensorFile file(directory, kFiles);
   load(file);

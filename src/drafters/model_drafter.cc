@@ -59,7 +59,7 @@ ModelDrafter::ModelDrafter(std::shared_ptr<Model> model, const ModelDrafterOptio
       context_(context_of(*model_, options.room)),
       blocks_(blocks_for(*model_, options, context_), kBlockSize),
       runner_(*model_, limits_of(*model_, options, context_), threads),
-      sampler_(pool_.size()) {
+      sampler_(pool_.size(), model_->host_kernels(), options.confidence) {
   runner_.skip_layers(options.skipped_layers);
 }
 

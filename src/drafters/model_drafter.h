@@ -37,6 +37,7 @@ struct ModelDrafterOptions {
   TreeShape shape;
   int exit_layer = 0;  // the layers of the target that draft; 0: a model of its own, all layers
   std::vector<int> skipped_layers;  // of the target, which then drafts without them; see swift
+  double confidence = 0;            // see DraftSampler
   DrafterRoom room;
 };
 

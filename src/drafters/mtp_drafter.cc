@@ -53,7 +53,7 @@ MtpDrafter::MtpDrafter(Model& target, const MtpDrafterOptions& options, ThreadPo
                .max_aux_layers = 1,
                .mtp_module = true},
               threads),
-      sampler_(pool_.size()) {
+      sampler_(pool_.size(), target.host_kernels(), options.confidence) {
   batch_.layer_begin = target.spec().layers;
   batch_.layer_end = target.spec().layers + 1;
   batch_.aux_layers = {target.spec().layers};

@@ -18,6 +18,7 @@ namespace invar {
 
 struct MtpDrafterOptions {
   int32_t num_speculative_tokens = 3;
+  double confidence = 0;  // see DraftSampler
   DrafterRoom room;
 };
 

@@ -198,6 +198,13 @@ bool has_weights(DraftMethod method) {
          method == DraftMethod::eagle || method == DraftMethod::eagle3;
 }
 
+// Of the methods whose chains are sampled token after token.
+bool samples_drafts(DraftMethod method) {
+  using enum DraftMethod;
+  return method == draft_model || method == early_exit || method == swift || method == mtp ||
+         method == eagle || method == eagle3;
+}
+
 // One of the limits of prompt lookup alone gives the other (vLLM's rule).
 void read_lookup(Reader& in, SpeculativeConfig& config) {
   const bool has_min = in.take("prompt_lookup_min"), has_max = in.take("prompt_lookup_max");
@@ -250,10 +257,16 @@ void read_of_method(Reader& in, SpeculativeConfig& config) {
     in.integer("lookahead_guesses", config.lookahead_guesses, 1, kMaxDraftNodes);
   }
   if (config.method == early_exit) in.integer("exit_layer", config.exit_layer, 1, 1 << 16);
+  if (samples_drafts(config.method)) in.number("draft_confidence", config.draft_confidence, 0, 1);
   if (config.method == swift) read_skip_layers(in, config);
   if (config.method == eagle || config.method == eagle3) {
     in.integer("eagle_topk", config.eagle_topk, 1, 16);
     in.integer("eagle_depth", config.eagle_depth, 1, 16);
+    if (config.eagle_topk > 1 && config.draft_confidence > 0)
+      fail_usage(
+          "{}: \"draft_confidence\" is for chains, and \"eagle_topk\" above 1 chooses the surest "
+          "nodes itself",
+          kWhere);
   }
   if (has_tree(config.method)) {
     if (const json::Value* tree = in.take("speculative_token_tree"))

@@ -38,6 +38,8 @@ struct SpeculativeConfig {
   double suffix_decoding_max_spec_factor = 1.0;          // of suffix
   int64_t suffix_decoding_corpus_tokens = int64_t{1} << 20;
   int32_t lookahead_window = 7, lookahead_ngram = 5, lookahead_guesses = 7;  // W, N, G
+  // Of drafters with a model: a draft ends where its likeliest token has less than this share.
+  double draft_confidence = 0;
   int32_t exit_layer = 0;            // of early_exit: layers that draft; 0: half of them
   std::vector<int32_t> skip_layers;  // of swift: layers that do not draft; empty: searched
   // Of eagle and eagle3: nodes of a level that are expanded (1: a chain), levels of such a tree.
@@ -57,9 +59,9 @@ struct SpeculativeConfig {
 };
 
 // Keys and meanings are vLLM's; `exit_layer`, `skip_layers`, `lookahead_*`, `eagle_*`,
-// `adaptive` and `bystander_slowdown` are Invar's. Throws UsageError with one sentence for JSON
-// that is none, an unknown key, a value out of range, a key of another method, and what would
-// change answers (typical acceptance, a quantized drafter).
+// `draft_confidence`, `adaptive` and `bystander_slowdown` are Invar's. Throws UsageError with one
+// sentence for JSON that is none, an unknown key, a value out of range, a key of another method,
+// and what would change answers (typical acceptance, a quantized drafter).
 SpeculativeConfig parse_speculative_config(std::string_view json);
 
 // Takes over what is not said in `config` from the short flags of vLLM (--spec-method,

@@ -28,9 +28,9 @@ def generate(*args, home=None, folder=None):
     return json.loads(done.stdout)
 
 
-def drafting(drafter):
+def drafting(drafter, **more):
     """What drafts on stories do. Fails if an answer changes."""
-    config = json.dumps({"method": "eagle3", "model": str(drafter)})
+    config = json.dumps({"method": "eagle3", "model": str(drafter), **more})
     done = subprocess.run([INVAR, "bench", "speculate", SOURCE / "models" / "story", "--json", "--tasks", "story", "--rounds", "1",
                            "--tokens", "16", "--speculative-config", config], capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -82,7 +82,11 @@ class Bundled(unittest.TestCase):
         _, logits = card(self.models[0])
         config = json.dumps({"method": "eagle3", "model": str(drafter)})
         self.assertEqual(generate(self.models[0], *GREEDY, "--speculative-config", config)["logits_hash"], logits)
-        self.assertGreater(drafting(drafter)["accepted_length"], 2)
+        drafts = drafting(drafter)
+        self.assertGreater(drafts["accepted_length"], 2)
+        sure = drafting(drafter, draft_confidence=0.5)  # fewer tokens are drafted, more of them accepted
+        self.assertGreater(sure["acceptance"], drafts["acceptance"] + 0.1)
+        self.assertLess(sure["rows_per_step"], drafts["rows_per_step"])
 
     def test_bundled_drafters_are_found_from_anywhere(self):
         _, logits = card(self.models[0])

@@ -130,6 +130,7 @@ std::vector<std::string> configs(const std::string& models) {
       R"({"method":"mtp","num_speculative_tokens":4})",
       R"({"method":"mtp","num_speculative_tokens":6,"adaptive":true})",
       R"({"method":"eagle3","model":")" + models + R"(eagle3"})",
+      draft + R"("num_speculative_tokens":8,"draft_confidence":0.35})",
   };
 }
 

@@ -74,6 +74,15 @@ TEST(SpeculativeConfig, RefusalsSayWhatWasExpected) {
             std::string::npos);
   EXPECT_EQ(refusal(R"({"method": "eagle3", "model": "d", "eagle_topk": 17})"),
             "speculative-config: \"eagle_topk\": expected an integer from 1 to 16, found 17");
+  EXPECT_NE(refusal(R"({"method": "mtp", "draft_confidence": 1.5})").find("at most 1"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({"method": "ngram", "draft_confidence": 0.5})").find("is not known"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({"method": "eagle3", "model": "d", "eagle_topk": 2,)"
+                    R"( "draft_confidence": 0.5})")
+                .find("is for chains"),
+            std::string::npos);
+  EXPECT_EQ(refusal(R"({"method": "eagle3", "model": "d", "draft_confidence": 0.5})"), "");
   EXPECT_EQ(refusal(R"({"method": "ngram", "bystander_slowdown": 0.1})"),
             "speculative-config: \"bystander_slowdown\" needs \"adaptive\": true");
   EXPECT_EQ(refusal(R"({"method": "ngram", "adaptive": true, "bystander_slowdown": 0.1})"), "");
