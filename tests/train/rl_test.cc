@@ -220,10 +220,15 @@ TEST(Packing, PutsEveryAnswerWhereItSays) {
   EXPECT_EQ(wanted, tokens);
 }
 
+// The largest number of a format of whole numbers, 0 for fp8.
+int largest_whole(const std::string& format) {
+  if (!format.starts_with("int")) return 0;
+  return (1 << (format[3] - '1')) - 1;
+}
+
 // How far rounding may move x in a group with this largest magnitude.
 float half_step(const std::string& format, float x, float largest) {
-  if (format == "int8") return largest / 254;
-  if (format == "int4") return largest / 14;
+  if (const int whole = largest_whole(format)) return largest / static_cast<float>(2 * whole);
   return std::max(std::fabs(x) / 16, largest / 448 / 1024);
 }
 
@@ -255,7 +260,8 @@ TEST_P(RoundingTest, MovesMatricesByHalfAStepAtMost) {
       const float x = bf16_to_f32(weights[i]);
       EXPECT_LE(std::fabs(bf16_to_f32(rounded[i]) - x),
                 half_step(GetParam(), x, largest) + largest / 256);
-      EXPECT_LE(values.size(), GetParam() == "int4" ? 8u : 128u);
+      const auto whole = static_cast<size_t>(largest_whole(GetParam()));
+      EXPECT_LE(values.size(), whole ? whole + 1 : 128);
     }
   EXPECT_GT(moved, layout.size() / 4);
 }

@@ -77,8 +77,9 @@ std::vector<VariantResult> run_experiment(const RlRecipe& recipe, const RlOption
     kl.curves.push_back(metrics.curve(variant.name, "k3"));
     evaluations.curves.push_back(metrics.curve(variant.name, "evaluation"));
     results.push_back(summary(variant.name, result, metrics));
-    write_file_atomically((fs::path(options.output) / "experiment.svg").string(),
-                          plots_svg({rewards, kl, evaluations}));
+    std::vector<Plot> plots = {rewards, kl};
+    if (evaluations.curves[0].points.size() > 2) plots.push_back(evaluations);
+    write_file_atomically((fs::path(options.output) / "experiment.svg").string(), plots_svg(plots));
   }
   return results;
 }

@@ -30,8 +30,11 @@ struct Format {
   float (*round)(float);
 };
 
-constexpr Format kFormats[] = {
-    {"int8", 127.0f, to_whole}, {"int4", 7.0f, to_whole}, {"fp8", 448.0f, to_e4m3}};
+constexpr Format kFormats[] = {{"int8", 127.0f, to_whole},
+                               {"int4", 7.0f, to_whole},
+                               {"int3", 3.0f, to_whole},
+                               {"int2", 1.0f, to_whole},
+                               {"fp8", 448.0f, to_e4m3}};
 
 const Format& format_of(const std::string& name) {
   const auto* found = std::ranges::find(kFormats, name, &Format::name);

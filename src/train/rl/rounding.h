@@ -12,7 +12,8 @@ namespace invar::rl {
 
 constexpr int64_t kRoundingGroup = 32;
 
-// "int8" and "int4": whole numbers from -127 to 127 or -7 to 7. "fp8": E4M3, 3 bits of mantissa.
+// "int8", "int4", "int3", "int2": whole numbers from -127 to 127, -7 to 7, -3 to 3, -1 to 1. "fp8":
+// E4M3, 3 bits of mantissa.
 const std::vector<std::string>& rounding_formats();
 
 // Every matrix rounded to `format` in groups of kRoundingGroup neighbours of a row, with one scale
