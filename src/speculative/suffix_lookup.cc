@@ -9,6 +9,7 @@ namespace invar {
 namespace {
 
 constexpr int32_t kEnd = -1;  // stands between two answers of a corpus; no sequence has it
+constexpr int64_t kMostCorpora = 1024;
 
 }  // namespace
 
@@ -79,24 +80,41 @@ void SuffixLookup::draft(const Text& text, int32_t most, DraftTree& tree) const 
     tree.push_back({tokens[begin + i], i - 1});
 }
 
-// Whoever still follows a corpus that is forgotten keeps it until it ends.
+// Its own, if it is new: sequences that live at the same time see each other's answers.
 std::shared_ptr<SuffixAutomaton> SuffixLookup::corpus(const std::string& name) {
-  std::shared_ptr<SuffixAutomaton>& automaton = corpora_[name];
-  if (!automaton || std::ssize(automaton->tokens()) > options_.corpus_tokens)
-    automaton = std::make_shared<SuffixAutomaton>();
-  return automaton;
+  if (const auto found = corpus_of_.find(name); found != corpus_of_.end()) {
+    corpora_.splice(corpora_.begin(), corpora_, found->second);
+    return found->second->second;
+  }
+  corpora_.emplace_front(name, std::make_shared<SuffixAutomaton>());
+  corpus_of_.emplace(corpora_.front().first, corpora_.begin());
+  forget_beyond_limits();
+  return corpora_.front().second;
+}
+
+void SuffixLookup::keep(const std::string& name, std::span<const int32_t> answer) {
+  const std::shared_ptr<SuffixAutomaton> automaton = corpus(name);
+  for (const int32_t token : answer) automaton->append(token);
+  automaton->append(kEnd);
+  kept_tokens_ += std::ssize(answer) + 1;
+  forget_beyond_limits();
+}
+
+// Whoever still follows a corpus that is forgotten keeps it until it ends.
+void SuffixLookup::forget_beyond_limits() {
+  while (kept_tokens_ > options_.corpus_tokens || std::ssize(corpora_) > kMostCorpora) {
+    kept_tokens_ -= std::ssize(corpora_.back().second->tokens());
+    corpus_of_.erase(corpora_.back().first);
+    corpora_.pop_back();
+  }
 }
 
 void SuffixLookup::forget(int64_t id) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
   const Sequence& s = found->second;
-  if (s.earlier.automaton) {
-    const auto answer = s.own.automaton->tokens().subspan(s.prompt_size);
-    const auto automaton = corpus(s.corpus);
-    for (const int32_t token : answer) automaton->append(token);
-    automaton->append(kEnd);
-  }
+  const auto answer = s.own.automaton->tokens().subspan(s.prompt_size);
+  if (s.earlier.automaton && !answer.empty()) keep(s.corpus, answer);
   sequences_.erase(found);
 }
 

@@ -5,7 +5,7 @@
 // answer, the prediction goes first and the draft is as long as it may be.
 #pragma once
 
-#include <map>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,8 +21,9 @@ struct SuffixLookupOptions {
   int32_t num_speculative_tokens = 24;
   double max_spec_factor = 1.0;
   int32_t min_match = 2;  // tokens of a match that is drafted from
-  // Tokens of earlier answers that are kept for each corpus; what is more is forgotten with them
-  // all. 0: none.
+  // Tokens of earlier answers that are kept, of all corpora together: requests name corpora, so
+  // that their number is not bounded. What is more goes with the corpus that was not used for
+  // longest, as a whole. 0: none.
   int64_t corpus_tokens = 1 << 20;
 };
 
@@ -35,6 +36,10 @@ class SuffixLookup final : public Proposer {
   void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override;
   // The answer joins its corpus.
   void forget(int64_t id) override;
+
+  // Tokens of earlier answers that are kept now, and in how many corpora.
+  int64_t kept_tokens() const { return kept_tokens_; }
+  int64_t kept_corpora() const { return std::ssize(corpora_); }
 
  private:
   struct Text {  // an automaton and where a sequence stands in it
@@ -52,10 +57,15 @@ class SuffixLookup final : public Proposer {
   bool draft_prediction(const Sequence& sequence, int32_t most, DraftTree& tree) const;
   void draft(const Text& text, int32_t most, DraftTree& tree) const;
   std::shared_ptr<SuffixAutomaton> corpus(const std::string& name);
+  void keep(const std::string& name, std::span<const int32_t> answer);
+  void forget_beyond_limits();
 
   const SuffixLookupOptions options_;
   std::unordered_map<int64_t, Sequence> sequences_;
-  std::map<std::string, std::shared_ptr<SuffixAutomaton>> corpora_;
+  // The one that was used last stands first.
+  std::list<std::pair<std::string, std::shared_ptr<SuffixAutomaton>>> corpora_;
+  std::unordered_map<std::string_view, decltype(corpora_)::iterator> corpus_of_;  // by its name
+  int64_t kept_tokens_ = 0;
 };
 
 }  // namespace invar

@@ -87,6 +87,45 @@ TEST(SuffixLookup, EarlierAnswersOfTheSameOwnerOnly) {
   EXPECT_TRUE(propose(6, {7, 8, 8}, 3, "a").empty()) << "prompts are not kept";
 }
 
+// Clients name corpora (cache_salt): one for each request must not take memory without end.
+TEST(SuffixLookup, CorporaOfManyNamesAreBounded) {
+  SuffixLookup proposer({.corpus_tokens = 1000});
+  const auto answer = [&](int64_t id, const std::string& corpus, int32_t tokens) {
+    const Tokens text(static_cast<size_t>(1 + tokens), 7);
+    std::vector<DraftTree> trees(1);
+    const DraftRequest request{
+        .id = id, .tokens = text, .prompt_size = 1, .most = 8, .corpus = corpus};
+    proposer.propose({&request, 1}, trees);
+    proposer.forget(id);
+  };
+  for (int64_t id = 0; id < 500; ++id) {
+    answer(id, "salt" + std::to_string(id), 99);
+    ASSERT_LE(proposer.kept_tokens(), 1000);
+  }
+  EXPECT_EQ(proposer.kept_tokens(), 1000);
+  EXPECT_EQ(proposer.kept_corpora(), 10);
+
+  // What is used stays, what was not used for longest goes.
+  answer(1000, "salt490", 1);
+  answer(1001, "new", 99);
+  EXPECT_EQ(proposer.kept_corpora(), 9) << "salt491 and salt492 are forgotten";
+  EXPECT_EQ(proposer.kept_tokens(), 902);
+  answer(1002, "large", 2000);
+  EXPECT_EQ(proposer.kept_tokens(), 0) << "an answer that alone is too long";
+
+  SuffixLookup many({.corpus_tokens = 1 << 20});
+  std::vector<DraftTree> trees(1);
+  const Tokens text = {7, 8};
+  for (int64_t id = 0; id < 3000; ++id) {
+    const std::string corpus = std::to_string(id);
+    const DraftRequest request{
+        .id = id, .tokens = text, .prompt_size = 1, .most = 8, .corpus = corpus};
+    many.propose({&request, 1}, trees);
+    many.forget(id);
+  }
+  EXPECT_EQ(many.kept_corpora(), 1024);
+}
+
 TEST(SuffixLookup, OptionsAreChecked) {
   EXPECT_THROW(SuffixLookup({.num_speculative_tokens = 0}), UsageError);
   EXPECT_THROW(SuffixLookup({.max_spec_factor = 0}), UsageError);
