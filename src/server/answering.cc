@@ -225,6 +225,10 @@ void Answers::cancel(Answering& answering) {
   settle(answering);
 }
 
+void Answers::withdraw(const Answering& answering) {
+  for (const Request& job : answering.admitted().jobs) backend_.cancel(job.id);
+}
+
 void Answers::expire(Answering& answering) {
   if (answering.over_) return;
   answering.cut_off({504, kTooLate, "deadline_exceeded"});

@@ -96,7 +96,10 @@ class Answers final : public BackendSink {
   // Ends an answer before its time.
   void cancel(Answering& answering);
   void cancel(Embedding& embedding);
-  // The same, and tells the client that its time is up.
+  // Of an answer that was ended while its jobs were on their way to the backend, which did not know
+  // them then: takes them back once they are there.
+  void withdraw(const Answering& answering);
+  // As cancel, and tells the client that its time is up.
   void expire(Answering& answering);
   // Forgets a job that is over, and the answer when it is.
   void settle(Answering& answering, size_t job);

@@ -403,7 +403,7 @@ std::optional<ApiError> Server::submit_jobs(const Answering& answering) {
 
 void Server::begin(const std::shared_ptr<Answering>& answering,
                    const std::optional<ApiError>& error) {
-  if (answering->is_over()) return;  // its deadline has passed
+  if (answering->is_over()) return answers_.withdraw(*answering);
   if (error) refuse(answering->exchange(), *error);
   error || answering->exchange().is_gone() ? answers_.cancel(*answering) : answering->begin();
 }
