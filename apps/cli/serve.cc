@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "scheduler/policies.h"
 #include "serve_flags.h"
 #include "server/engine_process.h"
 #include "server/inproc_backend.h"
@@ -126,11 +127,6 @@ class LocalEngine {
   std::optional<server::Replicas> replicas_;
 };
 
-// Policies of which no step takes a part of a prompt: a step has room for any prompt.
-bool takes_whole_prompts(const std::string& policy) {
-  return policy != "sarathi" && policy != "simple_chunking";
-}
-
 // The drafter that the server was started with.
 std::string drafter_of(const ServeFlags& flags) {
   const SpeculativeConfig config = config_of(flags.engine.speculation);
@@ -168,7 +164,7 @@ ServeFlags lab_flags(ServeFlags flags, const server::LabSettings& settings, int 
     flags.engine.speculation = {.method = settings.drafter == "none" ? "" : settings.drafter};
   flags.engine_context = context;
   scheduler.policy = settings.policy;
-  if (takes_whole_prompts(settings.policy))
+  if (computes_whole_prompts(settings.policy))
     scheduler.max_num_batched_tokens = std::max(scheduler.max_num_batched_tokens, context);
   else if (settings.step_rows > 0)
     flags.engine.options.step_rows = settings.step_rows;

@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace invar {
@@ -35,6 +37,11 @@ std::unique_ptr<Scheduler> make_scheduler(const SchedulerOptions& options, Block
   }
   fail_usage("there is no scheduler \"{}\"; choose one of {}", options.policy,
              fmt::join(scheduler_names(), ", "));
+}
+
+bool computes_whole_prompts(const std::string& policy) {
+  return std::ranges::any_of(kPolicies,
+                             [&](const Policy& p) { return policy == p.name && p.whole; });
 }
 
 std::vector<std::string> scheduler_names() {

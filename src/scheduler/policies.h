@@ -18,4 +18,7 @@ std::unique_ptr<Scheduler> make_faster_transformer(const SchedulerOptions& optio
 std::unique_ptr<Scheduler> make_simple_chunking(const SchedulerOptions& options, BlockPool& pool,
                                                 PrefixCache* cache);
 
+// Whether the policy of that name computes prompts whole: its steps need room for the longest one.
+bool computes_whole_prompts(const std::string& policy);
+
 }  // namespace invar

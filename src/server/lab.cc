@@ -93,7 +93,7 @@ void LabBackend::change(const LabSettings& settings) {
   old.reset();  // its memory is the next one's
   try {
     install(settings);
-  } catch (const Error&) {
+  } catch (const std::exception&) {  // of too little memory, too
     install(before);
     throw;
   }
