@@ -36,8 +36,10 @@ std::vector<int32_t> feature_layers(ConfigReader& reader, const json::Value& con
   if (list) {
     ids.clear();
     if (list->is_array())
-      for (const json::Value& id : list->as_array())
-        ids.push_back(static_cast<int32_t>(id.to_integer().value_or(-1)));
+      for (const json::Value& id : list->as_array()) {
+        const int64_t layer = id.to_integer().value_or(0);
+        ids.push_back(layer >= 1 && layer <= layers ? static_cast<int32_t>(layer) : 0);
+      }
   }
   if (ids.size() != 3 || std::ranges::min(ids) < 1 || std::ranges::max(ids) > layers)
     fail("{}: \"{}\": expected three numbers of the target's layers from 1 to {}, found {}",

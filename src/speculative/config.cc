@@ -255,6 +255,11 @@ void read_of_method(Reader& in, SpeculativeConfig& config) {
     in.integer("lookahead_window", config.lookahead_window, 0, kMaxDraftNodes);
     in.integer("lookahead_ngram", config.lookahead_ngram, 2, 16);
     in.integer("lookahead_guesses", config.lookahead_guesses, 1, kMaxDraftNodes);
+    if (config.num_speculative_tokens > 0)
+      fail_usage(
+          "{}: \"num_speculative_tokens\" is not known for the method lookahead, whose drafts have "
+          "(lookahead_window + lookahead_guesses) * (lookahead_ngram - 1) tokens",
+          kWhere);
   }
   if (config.method == early_exit) in.integer("exit_layer", config.exit_layer, 1, 1 << 16);
   if (samples_drafts(config.method)) in.number("draft_confidence", config.draft_confidence, 0, 1);
@@ -266,6 +271,11 @@ void read_of_method(Reader& in, SpeculativeConfig& config) {
       fail_usage(
           "{}: \"draft_confidence\" is for chains, and \"eagle_topk\" above 1 chooses the surest "
           "nodes itself",
+          kWhere);
+    if (in.take("eagle_depth") && config.eagle_topk == 1)
+      fail_usage(
+          "{}: \"eagle_depth\" is of trees and needs an \"eagle_topk\" above 1; a chain has "
+          "num_speculative_tokens levels",
           kWhere);
   }
   if (has_tree(config.method)) {

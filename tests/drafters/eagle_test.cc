@@ -8,7 +8,9 @@
 #include <map>
 #include <set>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/json.h"
 #include "drafters/make_proposer.h"
 #include "eagle_case.h"
 #include "engine/engine.h"
@@ -341,6 +343,13 @@ TEST_F(EagleTest, WhatDoesNotFitIsRefused) {
   made.offsets[7] = 15;
   made.write(directory_);
   EXPECT_EQ(refusal(), "");
+  std::string config = json::dump(json::parse_file(directory_ + "/config.json"));
+  config.replace(config.find("[1, 2, 4]"), 2, "[4294967297");  // whose lower half is 1
+  write_file_atomically(directory_ + "/config.json", config);
+  EXPECT_NE(refusal().find("expected three numbers of the target's layers from 1 to 4, found "
+                           "[4294967297, 2, 4]"),
+            std::string::npos)
+      << refusal();
   made.tensors["midlayer.self_attn.o_proj.bias"] = Numbers(40);
   made.write(directory_);
   EXPECT_NE(refusal().find("the tensor \"midlayer.self_attn.o_proj.bias\" is not part of a "

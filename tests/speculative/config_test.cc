@@ -83,6 +83,16 @@ TEST(SpeculativeConfig, RefusalsSayWhatWasExpected) {
                 .find("is for chains"),
             std::string::npos);
   EXPECT_EQ(refusal(R"({"method": "eagle3", "model": "d", "draft_confidence": 0.5})"), "");
+  EXPECT_EQ(
+      refusal(R"({"method": "eagle3", "model": "d", "eagle_depth": 3})"),
+      "speculative-config: \"eagle_depth\" is of trees and needs an \"eagle_topk\" above 1; a "
+      "chain has num_speculative_tokens levels");
+  EXPECT_EQ(refusal(R"({"method": "eagle3", "model": "d", "eagle_topk": 2, "eagle_depth": 3})"),
+            "");
+  EXPECT_EQ(refusal(R"({"method": "lookahead", "num_speculative_tokens": 3})"),
+            "speculative-config: \"num_speculative_tokens\" is not known for the method lookahead, "
+            "whose drafts have (lookahead_window + lookahead_guesses) * (lookahead_ngram - 1) "
+            "tokens");
   EXPECT_EQ(refusal(R"({"method": "ngram", "bystander_slowdown": 0.1})"),
             "speculative-config: \"bystander_slowdown\" needs \"adaptive\": true");
   EXPECT_EQ(refusal(R"({"method": "ngram", "adaptive": true, "bystander_slowdown": 0.1})"), "");
