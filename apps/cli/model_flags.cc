@@ -135,11 +135,14 @@ void add_chunk_flags(CLI::App& command, EngineFlags& flags) {
 
 void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   SchedulerOptions& s = flags.options.scheduler;
+  // The ranges are the engine's; drafters are made before it.
   command.add_option("--max-num-seqs", s.max_num_seqs, "Most sequences computed at the same time")
+      ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command
       .add_option("--max-num-batched-tokens", s.max_num_batched_tokens,
                   "Most rows (tokens) of one step")
+      ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
   command
       .add_option("--max-model-len", s.max_model_len,

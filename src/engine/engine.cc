@@ -6,6 +6,13 @@
 
 namespace invar {
 
+namespace {
+
+// Rows of a step are counted in 32 bits, those of drafts with them.
+constexpr int kMostSequences = 1 << 20, kMostRows = 1 << 24;
+
+}  // namespace
+
 const char* name_of(FinishReason reason) {
   switch (reason) {
     case FinishReason::none:
@@ -30,11 +37,12 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads,
   const int longest = model.spec().max_positions;
   if (options_.block_size != 32 && options_.block_size != 64 && options_.block_size != 128)
     fail_usage("expected a block size of 32, 64 or 128 slots, found {}", options_.block_size);
-  if (s.max_num_seqs < 1)
-    fail_usage("expected max-num-seqs of 1 or more, found {}", s.max_num_seqs);
-  if (s.max_num_batched_tokens < s.max_num_seqs)
-    fail_usage("expected max-num-batched-tokens of at least max-num-seqs ({}), found {}",
-               s.max_num_seqs, s.max_num_batched_tokens);
+  if (s.max_num_seqs < 1 || s.max_num_seqs > kMostSequences)
+    fail_usage("expected max-num-seqs of 1 to {}, found {}", kMostSequences, s.max_num_seqs);
+  if (s.max_num_batched_tokens < s.max_num_seqs || s.max_num_batched_tokens > kMostRows)
+    fail_usage(
+        "expected max-num-batched-tokens of at least max-num-seqs ({}) and at most {}, found {}",
+        s.max_num_seqs, kMostRows, s.max_num_batched_tokens);
   if (s.max_model_len < 0 || s.max_model_len > longest)
     fail_usage("expected a max-model-len of at most {}, the model's last position, found {}",
                longest, s.max_model_len);

@@ -208,6 +208,28 @@ TEST(Engine, RefusesAMemoryThatHoldsNoRequest) {
   EXPECT_THROW(Engine(model, options), UsageError);
 }
 
+// Sums of rows do not overflow.
+TEST(Engine, RefusesMoreSequencesOrRowsThanItCounts) {
+  Model model(tiny());
+  const auto refusal = [&](int sequences, int rows) -> std::string {
+    EngineOptions options{.kv_bytes = 64 << 20};
+    options.scheduler.max_num_seqs = sequences;
+    options.scheduler.max_num_batched_tokens = rows;
+    try {
+      Engine engine(model, options);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal(INT32_MAX, INT32_MAX),
+            "expected max-num-seqs of 1 to 1048576, found 2147483647");
+  EXPECT_EQ(refusal(2, INT32_MAX),
+            "expected max-num-batched-tokens of at least max-num-seqs (2) and at most 16777216, "
+            "found 2147483647");
+  EXPECT_EQ(refusal(2, 512), "");
+}
+
 // A cache of another size gives the same context or no engine: never a shorter answer.
 TEST(Engine, TheContextIsTheModelsWhateverTheMemory) {
   Model model(tiny());
@@ -383,6 +405,32 @@ TEST(Engine, PromptLogprobsAreTheSameInLittleRoom) {
   EXPECT_EQ(roomy.size(), 299u);
   EXPECT_EQ(scores(4, 512), roomy);
   EXPECT_EQ(scores(4, 40), roomy);
+}
+
+// Of a prompt whose blocks are in the cache, every position's: what was not computed has none.
+TEST(Engine, PromptLogprobsOfACachedPromptAreThoseOfAFreshOne) {
+  struct Scores final : OutputSink {
+    void on_token(const TokenOutput&) override {}
+    void on_prompt(const PromptOutput& output) override { all.push_back(output.logprobs); }
+    std::vector<TokenLogprobs> all;
+  };
+  Model model(tiny());
+  Engine engine(model, {.block_size = 32, .kv_bytes = 16 << 20, .prompt_logprobs = true});
+  const auto scores = [&](std::optional<int> asked, int cached) {
+    Request r = request(2, 200, 1);
+    r.params.prompt_logprobs = asked;
+    engine.add(std::move(r));
+    Scores found;
+    EXPECT_TRUE(engine.step(found));
+    EXPECT_EQ(engine.last_step().cached, cached);
+    run_all(engine, found);
+    return found.all;
+  };
+  const std::vector<TokenLogprobs> fresh = scores(2, 0);
+  EXPECT_EQ(fresh.size(), 199u);
+  EXPECT_TRUE(scores(std::nullopt, 0).empty()) << "such a request leaves no blocks, either";
+  EXPECT_TRUE(scores(std::nullopt, 192).empty()) << "the blocks are there";
+  EXPECT_EQ(scores(2, 0), fresh);
 }
 
 TEST(Engine, AnAnswerThatTheContextDoesNotHoldIsRefusedAndNeverCut) {
