@@ -105,6 +105,64 @@ TEST(Speculation, NorDoesItBesidePoliciesRanksStagesAndLittleMemory) {
   }
 }
 
+// What is left in the prefix cache of an answer, whose drafts overshot it or whose row ran ahead of
+// its end: whole blocks of computed slots. An answer that goes on from there has the bits of one
+// that found nothing. The answers end in every slot of a block.
+TEST(Speculation, NorDoesItInTheBlocksOfAnAnswerThatIsGoneOnFrom) {
+  Model model(tiny());
+  const auto asked = [](std::vector<int32_t> prompt, int most) {
+    Request r{.id = 1, .prompt = std::move(prompt)};
+    r.params.max_tokens = most;
+    r.params.temperature = 0.8;
+    r.params.seed = 4;
+    return r;
+  };
+  std::vector<int32_t> prompt;
+  for (int i = 0; i < 20; ++i) prompt.push_back(5 + 7 * i);
+  const auto run = [](Engine& engine, Request request, int* cached = nullptr) {
+    Record record;
+    engine.add(std::move(request));
+    EXPECT_TRUE(engine.step(record));
+    if (cached) *cached = engine.last_step().cached;
+    while (engine.step(record)) {
+    }
+    EXPECT_EQ(engine.check_integrity(), "");
+    return record.answers[1];
+  };
+  EngineOptions uncached = options_of();
+  uncached.prefix_caching = false;
+  Engine plain(model, uncached);
+  std::vector<int32_t> whole = run(plain, asked(prompt, 60)).tokens;
+  whole.insert(whole.begin(), prompt.begin(), prompt.end());
+  const KnownAnswers known = {{1, whole}};
+  EngineOptions ahead = options_of();
+  ahead.async_scheduling = true;
+  Engine drafting(model, options_of(), nullptr, scripted(Script::right, known, 7));
+  Engine branching(model, options_of(), nullptr, scripted(Script::trees, known, 9));
+  Engine running_ahead(model, ahead);
+  int tried = 0;
+  for (int size = 40; size <= 73; ++size) {
+    const std::vector<int32_t> first(whole.begin(), whole.begin() + size);
+    if (std::find(first.begin() + 20, first.end() - 1, first.back()) != first.end() - 1)
+      continue;  // it would end there
+    ++tried;
+    std::vector<int32_t> second = first;
+    second.insert(second.end(), {9, 9, 9});
+    const Record::Answer expected = run(plain, asked(second, 5));
+    for (Engine* engine : {&drafting, &branching, &running_ahead}) {
+      engine->clear_prefix_cache();
+      Request request = asked(prompt, 100);
+      request.params.stop_token_ids = {first.back()};
+      const Record::Answer answer = run(*engine, std::move(request));
+      ASSERT_EQ(answer.tokens, std::vector(first.begin() + 20, first.end()));
+      int cached = 0;
+      EXPECT_EQ(run(*engine, asked(second, 5), &cached), expected) << size;
+      EXPECT_EQ(cached, (size - 1) / 32 * 32) << "the last token was not computed";
+    }
+  }
+  EXPECT_GT(tried, 24);
+}
+
 // The control of both: under the baseline's arithmetic the same drafts change bits.
 TEST(Speculation, UnderTheBaselineDraftsShow) {
   ModelOptions options = tiny();
