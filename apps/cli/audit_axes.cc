@@ -275,6 +275,12 @@ Axis drafters(bool full, const Schedule& base, const DecoderSpec& spec) {
     if (has_module) draft(R"({"method": "mtp")" + length);
     if (is_here && spec.layers > 2) draft(R"({"method": "swift", "skip_layers": [1])" + length);
   }
+  if (makes_model) {
+    for (const char* method : {"medusa", "eagle", "eagle3"})
+      draft(fmt::format(R"({{"method": "{}", "model": "dummy:77"}})", method));
+    draft(R"({"method": "eagle3", "model": "dummy:77", "eagle_topk": 3, "eagle_depth": 3, )"
+          R"("num_speculative_tokens": 9})");
+  }
   if (has_exit)
     draft(
         R"({"method": "early_exit", "exit_layer": 1, "adaptive": true, "speculative_token_tree": )"
@@ -329,8 +335,10 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
   axes.push_back(prefix_cache(base, spec));
   axes.push_back(preemption(base, spec));
   axes.push_back(cache_sizes(full, base, spec));
-  if (!on_gpu) axes.push_back(replicas(base, spec));
-  axes.push_back(steps_in_flight(base));
+  // Ranks that are processes serve one engine at a time.
+  if (!on_gpu && base.model.executor != "mp") axes.push_back(replicas(base, spec));
+  // Over ranks and stages a step begins when the one before it is committed.
+  if (base.model.ranks == 1 && base.model.layer_cuts.empty()) axes.push_back(steps_in_flight(base));
   axes.push_back(draft_trees(full, base));
   axes.push_back(drafters(full, base, spec));
   axes.push_back(rejection(base));

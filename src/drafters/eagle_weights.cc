@@ -57,7 +57,10 @@ EagleWeights::EagleWeights(const std::string& directory, EagleKind kind, const M
       tables_(target) {
   const TensorFile file(directory, kFiles);
   where_ = file.path();
-  read_config(directory, target.spec().layers);
+  if (file.is_made())
+    make_config(target.spec());
+  else
+    read_config(directory, target.spec().layers);
   read_inputs(file, products);
   read_layer(file, products);
   read_head(file, products);
@@ -86,6 +89,21 @@ void EagleWeights::read_config(const std::string& directory, int32_t target_laye
          width);
   std::vector<int32_t> inputs = {target_layers};
   if (kind == EagleKind::eagle3) inputs = feature_layers(reader, files.config, target_layers);
+  take_inputs(inputs);
+}
+
+// Of a layer of the target's shape, behind its first, middle and last layers.
+void EagleWeights::make_config(const DecoderSpec& target) {
+  spec = target;
+  spec.layers = 1;
+  draft_vocab_ = target_vocab;
+  std::vector<int32_t> inputs = {target.layers};
+  if (kind == EagleKind::eagle3) inputs = {1, (target.layers + 1) / 2, target.layers};
+  take_inputs(inputs);
+}
+
+// The features are the outputs of the layers before these; the last one's is behind all layers.
+void EagleWeights::take_inputs(std::span<const int32_t> inputs) {
   for (const int32_t layer : inputs) aux_layers.push_back(layer - 1);
   std::ranges::sort(aux_layers);
   aux_layers.erase(std::unique(aux_layers.begin(), aux_layers.end()), aux_layers.end());

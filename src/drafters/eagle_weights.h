@@ -17,7 +17,8 @@ enum class EagleKind {
 
 struct EagleWeights {
   // Throws UsageError when there are no such files, Error when something in them does not fit the
-  // target. What lies in `products` lives as long as that.
+  // target. What lies in `products` lives as long as that. The directory "dummy:SEED" is a layer of
+  // the target's shape with made weights, before the target's embedding and head.
   EagleWeights(const std::string& directory, EagleKind kind, const Model& target,
                HostProducts& products);
 
@@ -45,6 +46,8 @@ struct EagleWeights {
 
  private:
   void read_config(const std::string& directory, int32_t target_layers);
+  void make_config(const DecoderSpec& target);
+  void take_inputs(std::span<const int32_t> layers);
   void read_layer(const TensorFile& file, HostProducts& products);
   void read_inputs(const TensorFile& file, HostProducts& products);
   void read_head(const TensorFile& file, HostProducts& products);

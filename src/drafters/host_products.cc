@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "kernels/pack.h"
+#include "numerics/philox.h"
 #include "weights/tensor_source.h"
 
 namespace invar {
@@ -32,14 +34,50 @@ std::string path_of(const std::string& directory, std::span<const char* const> n
              json::quoted(directory));
 }
 
+constexpr std::string_view kMade = "dummy:";
+
+uint64_t made_seed(const std::string& directory) {
+  const std::string_view digits = std::string_view(directory).substr(kMade.size());
+  uint64_t seed = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), seed);
+  if (error != std::errc() || end != digits.data() + digits.size())
+    fail_usage("expected a number after dummy:, found {}", json::quoted(directory));
+  return seed;
+}
+
+// Uniform, of the variance that keeps a row's.
+std::vector<bf16_t> made_matrix(const std::string& name, int64_t rows, int64_t columns,
+                                uint64_t seed) {
+  const float scale = std::sqrt(3 / static_cast<float>(columns));
+  std::vector<bf16_t> values(static_cast<size_t>(rows * columns));
+  const auto of_name = static_cast<uint32_t>(std::hash<std::string>()(name));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto random = philox4x32({static_cast<uint32_t>(i), of_name, 0, 0}, seed);
+    values[i] = f32_to_bf16(scale * (static_cast<float>(random[0]) * 0x1p-31f - 1));
+  }
+  return values;
+}
+
 }  // namespace
 
-TensorFile::TensorFile(const std::string& directory, std::span<const char* const> names)
-    : file_(path_of(directory, names)) {}
+TensorFile::TensorFile(const std::string& directory, std::span<const char* const> names,
+                       std::span<const char* const> made)
+    : path_(directory), made_(made) {
+  if (directory.starts_with(kMade)) {
+    seed_ = made_seed(directory);
+    return;
+  }
+  file_.emplace(path_of(directory, names));
+  path_ = file_->path();
+}
+
+bool TensorFile::has(const std::string& name) const {
+  return is_made() ? std::ranges::find(made_, name) != made_.end() : find(name) != nullptr;
+}
 
 const SafetensorsTensor* TensorFile::find(const std::string& name) const {
-  const auto found = std::ranges::find(file_.tensors(), name, &SafetensorsTensor::name);
-  return found == file_.tensors().end() ? nullptr : &*found;
+  const auto found = std::ranges::find(file_->tensors(), name, &SafetensorsTensor::name);
+  return found == file_->tensors().end() ? nullptr : &*found;
 }
 
 const SafetensorsTensor& TensorFile::require(const std::string& name,
@@ -62,7 +100,7 @@ std::vector<T> TensorFile::read(const std::string& name, std::span<const int64_t
     fail("{}: {}: expected BF16, F16 or F32, found {}", path(), json::quoted(name), type);
   const DType stored = type == "BF16" ? DType::bf16 : type == "F16" ? DType::f16 : DType::f32;
   std::vector<std::byte> bytes(static_cast<size_t>(tensor->end - tensor->begin));
-  file_.read(*tensor, 0, bytes);
+  file_->read(*tensor, 0, bytes);
   const int64_t count = static_cast<int64_t>(bytes.size()) / size_of(stored);
   if (first_non_finite(bytes.data(), stored, count) >= 0)
     fail("{}: {}: expected finite numbers, found others", path(), json::quoted(name));
@@ -73,11 +111,13 @@ std::vector<T> TensorFile::read(const std::string& name, std::span<const int64_t
 
 std::vector<bf16_t> TensorFile::matrix(const std::string& name, int64_t rows,
                                        int64_t columns) const {
+  if (is_made()) return made_matrix(name, rows, columns, seed_);
   const int64_t shape[] = {rows, columns};
   return read<bf16_t>(name, shape, DType::bf16);
 }
 
 std::vector<float> TensorFile::vector(const std::string& name, int64_t size) const {
+  if (is_made()) return std::vector<float>(static_cast<size_t>(size), 1.0F);
   return read<float>(name, {&size, 1}, DType::f32);
 }
 
@@ -86,7 +126,8 @@ std::vector<float> TensorFile::vector_if_there(const std::string& name, int64_t 
 }
 
 std::string TensorFile::first_unread(std::span<const char* const> unneeded) const {
-  for (const SafetensorsTensor& tensor : file_.tensors())
+  if (is_made()) return "";
+  for (const SafetensorsTensor& tensor : file_->tensors())
     if (!read_.contains(tensor.name) &&
         std::ranges::none_of(unneeded, [&](const char* end) { return tensor.name.ends_with(end); }))
       return tensor.name;
@@ -99,7 +140,7 @@ std::vector<int64_t> TensorFile::integers(const std::string& name, int64_t size)
     fail("{}: {}: expected I64 or I32, found {}", path(), json::quoted(name), tensor.dtype);
   const size_t each = tensor.dtype == "I64" ? sizeof(int64_t) : sizeof(int32_t);
   std::vector<std::byte> bytes(static_cast<size_t>(size) * each);
-  file_.read(tensor, 0, bytes);
+  file_->read(tensor, 0, bytes);
   std::vector<int64_t> values(static_cast<size_t>(size));
   for (size_t i = 0; i < values.size(); ++i) {
     int32_t narrow = 0;

@@ -2,6 +2,7 @@
 // the target computes on. A drafter's bits are nobody's business.
 #pragma once
 
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -13,15 +14,19 @@
 
 namespace invar {
 
-// A file of tensors by name.
+// A file of tensors by name; or, for tests, made ones: the directory "dummy:SEED" has whatever
+// matrices and vectors are asked for, matrices random and vectors of ones.
 class TensorFile {
  public:
   // The first of `names` that stands in the directory. Throws UsageError when there is none; one
-  // that says how to convert where there is a pickle instead.
-  TensorFile(const std::string& directory, std::span<const char* const> names);
+  // that says how to convert where there is a pickle instead. `made`: the tensors that `has` knows
+  // of where they are made.
+  TensorFile(const std::string& directory, std::span<const char* const> names,
+             std::span<const char* const> made = {});
 
-  const std::string& path() const { return file_.path(); }
-  bool has(const std::string& name) const { return find(name) != nullptr; }
+  bool is_made() const { return !file_; }
+  const std::string& path() const { return path_; }
+  bool has(const std::string& name) const;
   // The rows of a matrix, or a vector as one row; bf16 and f32. Throws Error, naming the tensor,
   // when it is missing, of another shape, not of numbers or not finite.
   std::vector<bf16_t> matrix(const std::string& name, int64_t rows, int64_t columns) const;
@@ -39,7 +44,10 @@ class TensorFile {
   template <typename T>
   std::vector<T> read(const std::string& name, std::span<const int64_t> shape, DType as) const;
 
-  SafetensorsFile file_;
+  std::string path_;
+  std::optional<SafetensorsFile> file_;  // else they are made
+  std::span<const char* const> made_;
+  uint64_t seed_ = 0;
   mutable std::set<std::string, std::less<>> read_;
 };
 

@@ -12,6 +12,9 @@ namespace {
 
 constexpr const char* kFiles[] = {"medusa_lm_head.safetensors", "model.safetensors"};
 constexpr int kMostHeads = 16;
+// Of made weights: a residual block for each of three heads.
+constexpr const char* kMadeBlocks[] = {"0.0.linear.weight", "1.0.linear.weight",
+                                       "2.0.linear.weight"};
 
 }  // namespace
 
@@ -25,7 +28,7 @@ Medusa::Medusa(const std::string& directory, TreeShape shape, Model& target, Thr
       products_(target.host_kernels(), pool),
       sampler_(pool.size(), target.host_kernels(), 0),
       final_norm_(final_norm_of(target, pool)) {
-  const TensorFile file(directory, kFiles);
+  const TensorFile file(directory, kFiles, kMadeBlocks);
   load(file);
   if (heads_.empty())
     fail("{}: expected Medusa heads (0.0.linear.weight or blocks.0.layers.0.weight), found none",
