@@ -39,7 +39,10 @@ async function poll() {
 function tiles() {
   const { stats, seconds, smooth } = state, used = stats.blocks - stats.free_blocks;
   const tile = (name, value, more = "") => el("div", { class: "tile" }, el("span", {}, name), el("b", {}, value), el("small", {}, more));
-  const spread = (of) => `p90 ${milliseconds(of.p90)} · p99 ${milliseconds(of.p99)}`;
+  const spread = (of) => {
+    const [p90, p99] = [of.p90, of.p99].map((seconds) => milliseconds(seconds).split(" "));
+    return `p90 ${p90[1] === p99[1] ? p90[0] : p90.join(" ")} · p99 ${p99.join(" ")}`;
+  };
   const sum = (field) => steps.reduce((all, step) => all + step[field], 0), drafted = sum("draft_rows"), accepted = sum("accepted");
   const cached = stats.prompt_tokens ? Math.round(100 * stats.cached_tokens / stats.prompt_tokens) : 0;
   $("tiles").replaceChildren(
