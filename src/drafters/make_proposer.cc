@@ -86,6 +86,26 @@ EagleOptions eagle_options(const SpeculativeConfig& config, const DrafterRoom& r
   };
 }
 
+// Drafting by some of the target's layers.
+std::unique_ptr<Proposer> make_of_layers(const SpeculativeConfig& config, Model& target,
+                                         const DrafterRoom& room, ThreadPool* threads) {
+  expect_weights_here(config, target);
+  const std::shared_ptr<Model> itself(std::shared_ptr<Model>(), &target);  // it owns nothing
+  ModelDrafterOptions options{
+      .shape = shape_of(config, 4), .confidence = config.draft_confidence, .room = room};
+  if (config.method == DraftMethod::swift) {
+    options.skipped_layers = layers_to_skip(config, target, threads);
+    return std::make_unique<ModelDrafter>(itself, options, threads);
+  }
+  const int32_t length = config.num_speculative_tokens > 0 ? config.num_speculative_tokens : 3;
+  options.exit_layer = exit_layer_of(config, target.spec());
+  options.shape = shape_of(config, length);
+  if (config.tree.empty() && target.device().is_host())
+    return std::make_unique<EarlyExit>(target, options.exit_layer, length, config.draft_confidence,
+                                       room.max_sequences, *threads);
+  return std::make_unique<ModelDrafter>(itself, options, threads);
+}
+
 std::unique_ptr<Proposer> make_method(const SpeculativeConfig& config, Model& target,
                                       const DrafterRoom& room, ThreadPool* threads) {
   const auto tokens = [&](int32_t otherwise) {
@@ -114,33 +134,9 @@ std::unique_ptr<Proposer> make_method(const SpeculativeConfig& config, Model& ta
           ModelDrafterOptions{
               .shape = shape_of(config, 4), .confidence = config.draft_confidence, .room = room},
           threads);
-    case DraftMethod::early_exit: {
-      expect_weights_here(config, target);
-      const int layer = exit_layer_of(config, target.spec());
-      const int32_t length = tokens(3);
-      if (config.tree.empty() && target.device().is_host())
-        return std::make_unique<EarlyExit>(target, layer, length, config.draft_confidence,
-                                           room.max_sequences, *threads);
-      const std::shared_ptr<Model> itself(std::shared_ptr<Model>(), &target);  // it owns nothing
-      return std::make_unique<ModelDrafter>(
-          itself,
-          ModelDrafterOptions{.shape = shape_of(config, length),
-                              .exit_layer = layer,
-                              .confidence = config.draft_confidence,
-                              .room = room},
-          threads);
-    }
-    case DraftMethod::swift: {
-      expect_weights_here(config, target);
-      const std::shared_ptr<Model> itself(std::shared_ptr<Model>(), &target);  // it owns nothing
-      return std::make_unique<ModelDrafter>(
-          itself,
-          ModelDrafterOptions{.shape = shape_of(config, 4),
-                              .skipped_layers = layers_to_skip(config, target, threads),
-                              .confidence = config.draft_confidence,
-                              .room = room},
-          threads);
-    }
+    case DraftMethod::early_exit:
+    case DraftMethod::swift:
+      return make_of_layers(config, target, room, threads);
     case DraftMethod::mtp:
       expect_weights_here(config, target);
       return std::make_unique<MtpDrafter>(target,
