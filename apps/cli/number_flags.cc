@@ -12,7 +12,9 @@ template <typename Number>
 bool parses(const std::string& text, Number& value) {
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && stop == end;
+  // What is no number lies in every range, since no comparison finds it outside.
+  const bool is_number = value == value;
+  return error == std::errc() && stop == end && is_number;
 }
 
 // A validator for numbers of this kind: what it returns is what is wrong, nothing if all is well.

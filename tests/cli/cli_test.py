@@ -517,10 +517,12 @@ class BadInput(CliTest):
         self.refuse(2, 'expected an integer, found ""', "score", "--tokens", "")
 
     def test_numbers_that_are_none(self):
-        """CLI11 alone takes an empty text for 0, 010 for 8 and the largest number for larger ones."""
+        """CLI11 alone takes an empty text for 0, 010 for 8, the largest number for larger ones, and nan."""
         for text, args in [("an integer, found", ["generate", "-p", "x", "--top-k", ""]),
                            ("a number, found", ["generate", "-p", "x", "--temperature", "warm"]),
                            ("a number, found", ["generate", "-p", "x", "--temperature", "1e999"]),
+                           ("a number, found", ["serve", "--port", "0", "--target-tbt-ms", "nan"]),
+                           ("a number, found", ["serve", "--port", "0", "--request-timeout", "-nan"]),
                            ("an integer, found", ["make-model", str(self.root / "m"), "--hidden", "1.5"]),
                            ("--hidden", ["make-model", str(self.root / "m"), "--hidden", "99999999999"]),
                            ("of 0 or more, found", ["make-model", str(self.root / "m"), "--seed", "-1"]),
