@@ -33,20 +33,23 @@ std::optional<std::string> Server::earlier_items(const JournalEntry& entry) cons
   const std::optional<std::string> id = previous_of(entry);
   if (!id) return std::nullopt;
   const char* field = "previous_response_id";
+  const ApiError not_found{400, fmt::format("there is no response {}", json::quoted(*id)),
+                           "previous_response_not_found", field};
   if (!journal_)
     throw ApiError{400, "previous_response_id needs a server with a journal (--journal)", "",
                    field};
   const std::optional<JournalLine> line = journal_->find(*id);
   if (!line || line->entry.endpoint != "/v1/responses" || !belongs_to(entry.owner, line->entry) ||
       !is_stored(line->entry))
-    throw ApiError{400, fmt::format("there is no response {}", json::quoted(*id)),
-                   "previous_response_not_found", field};
+    throw not_found;
   auto items = journal_->find_conversation(*id);
   if (items) return items;
   journal_->wait();  // its end may just have come
   items = journal_->find_conversation(*id);
   if (items) return items;
-  const bool has_ended = journal_->find(*id)->outcome.has_value();
+  const std::optional<JournalLine> now = journal_->find(*id);
+  if (!now) throw not_found;  // the journal has forgotten it meanwhile
+  const bool has_ended = now->outcome.has_value();
   throw ApiError{has_ended ? 400 : 409,
                  fmt::format("the response {} {}", json::quoted(*id),
                              has_ended ? "was not answered to its end" : "is still being answered"),

@@ -123,6 +123,14 @@ class Reader {
                  above, high, json::excerpt(*value));
     out = value->as_number();
   }
+  void share(const char* key, double& out) {
+    const json::Value* value = take(key);
+    if (!value) return;
+    if (!value->is_number() || !(value->as_number() >= 0 && value->as_number() <= 1))
+      fail_usage("{}: \"{}\": expected a number from 0 to 1, found {}", kWhere, key,
+                 json::excerpt(*value));
+    out = value->as_number();
+  }
   void text(const char* key, std::string& out) {
     const json::Value* value = take(key);
     if (!value) return;
@@ -262,7 +270,7 @@ void read_of_method(Reader& in, SpeculativeConfig& config) {
           kWhere);
   }
   if (config.method == early_exit) in.integer("exit_layer", config.exit_layer, 1, 1 << 16);
-  if (samples_drafts(config.method)) in.number("draft_confidence", config.draft_confidence, 0, 1);
+  if (samples_drafts(config.method)) in.share("draft_confidence", config.draft_confidence);
   if (config.method == swift) read_skip_layers(in, config);
   if (config.method == eagle || config.method == eagle3) {
     in.integer("eagle_topk", config.eagle_topk, 1, 16);

@@ -74,7 +74,7 @@ TEST(SpeculativeConfig, RefusalsSayWhatWasExpected) {
             std::string::npos);
   EXPECT_EQ(refusal(R"({"method": "eagle3", "model": "d", "eagle_topk": 17})"),
             "speculative-config: \"eagle_topk\": expected an integer from 1 to 16, found 17");
-  EXPECT_NE(refusal(R"({"method": "mtp", "draft_confidence": 1.5})").find("at most 1"),
+  EXPECT_NE(refusal(R"({"method": "mtp", "draft_confidence": 1.5})").find("from 0 to 1"),
             std::string::npos);
   EXPECT_NE(refusal(R"({"method": "ngram", "draft_confidence": 0.5})").find("is not known"),
             std::string::npos);
@@ -82,7 +82,10 @@ TEST(SpeculativeConfig, RefusalsSayWhatWasExpected) {
                     R"( "draft_confidence": 0.5})")
                 .find("is for chains"),
             std::string::npos);
-  EXPECT_EQ(refusal(R"({"method": "eagle3", "model": "d", "draft_confidence": 0.5})"), "");
+  for (const char* share : {"0", "0.5", "1"})
+    EXPECT_EQ(refusal(R"({"method": "eagle3", "model": "d", "draft_confidence": )" +
+                      std::string(share) + "}"),
+              "");
   EXPECT_EQ(
       refusal(R"({"method": "eagle3", "model": "d", "eagle_depth": 3})"),
       "speculative-config: \"eagle_depth\" is of trees and needs an \"eagle_topk\" above 1; a "
