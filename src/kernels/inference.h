@@ -137,6 +137,13 @@ constexpr int32_t first_slot(const AttentionParams& p, int64_t t) {
   return p.window > 0 && p.positions[t] >= p.window ? p.positions[t] - p.window + 1 : 0;
 }
 
+// `qkv` and then attention, of rows none of which reads the key or the value of another one: then a
+// row's own are the only ones that are not in the cache before. Its `of.q` is not read.
+struct RotatedAttentionParams {
+  QkvParams rotation;
+  AttentionParams of;
+};
+
 // Attention to some of a row's slots, with what it takes to go on from there: to merge it with the
 // attention to others, or to compute its gradient.
 struct PartialAttentionParams {
@@ -205,6 +212,7 @@ struct Kernels {
   Operation<QkvParams> qkv;
   Operation<QkvProductParams> qkv_product;  // null where it would gain nothing
   Operation<AttentionParams> attention;
+  Operation<RotatedAttentionParams> rotated_attention;  // null where it would gain nothing
   Operation<PartialAttentionParams> partial_attention;  // null on a GPU
   Operation<AddParams> add;
   Operation<CopySlotsParams> copy_slots;

@@ -98,26 +98,33 @@ void Operations::gated_product(const LayerWeights& w, const LayerActivations& at
     run("gated", kernels_.gated_matmul, params);
 }
 
+QkvParams Operations::rotation_of(int layer, const KvLayer& kv, const LayerActivations& at) const {
+  const LayerWeights& w = model_.weights->layers()[layer];
+  return {.qkv = at.qkv ? at.qkv : ws_.qkv.data(),
+          .qkv_stride = int64_t{shard_.heads + 2 * shard_.kv_heads} * spec_.head_dim,
+          .rows = rows_,
+          .heads = shard_.heads,
+          .q_norm = w.q_norm,
+          .k_norm = w.k_norm,
+          .norm_eps = spec_.norm_eps,
+          .positions = tables_.positions,
+          .cos = model_.rope.cos(),
+          .sin = model_.rope.sin(),
+          .write_begin = tables_.write_begin,
+          .write_block = tables_.write_block,
+          .write_slot = tables_.write_slot,
+          .kv = kv,
+          .q = at.q,
+          .non_finite = ws_.non_finite.data()};
+}
+
+bool Operations::attention_rotates(const LayerActivations& at) const {
+  return kernels_.rotated_attention && tables_.rows_are_apart && !tape_ && !hooks_.wants_qkv(at);
+}
+
 void Operations::qkv(int layer, const KvLayer& kv, const LayerActivations& at) {
   const LayerWeights& w = model_.weights->layers()[layer];
-  const int64_t width = int64_t{shard_.heads + 2 * shard_.kv_heads} * spec_.head_dim;
-  float* products = at.qkv ? at.qkv : ws_.qkv.data();
-  const QkvParams rotation{.qkv = products,
-                           .qkv_stride = width,
-                           .rows = rows_,
-                           .heads = shard_.heads,
-                           .q_norm = w.q_norm,
-                           .k_norm = w.k_norm,
-                           .norm_eps = spec_.norm_eps,
-                           .positions = tables_.positions,
-                           .cos = model_.rope.cos(),
-                           .sin = model_.rope.sin(),
-                           .write_begin = tables_.write_begin,
-                           .write_block = tables_.write_block,
-                           .write_slot = tables_.write_slot,
-                           .kv = kv,
-                           .q = at.q,
-                           .non_finite = ws_.non_finite.data()};
+  const QkvParams rotation = rotation_of(layer, kv, at);
   if (plan_.goes_by_heads() && !hooks_.wants_qkv(at))
     return run("qkv", kernels_.qkv_product,
                QkvProductParams{.x = at.normed,
@@ -125,9 +132,11 @@ void Operations::qkv(int layer, const KvLayer& kv, const LayerActivations& at) {
                                 .bias = w.qkv_bias,
                                 .then = rotation,
                                 .scratch = ws_.qkv.data()});
-  product("qkv", at.normed, w.qkv, w.qkv_bias, rows_, products, width, plan_.after_qkv(layer));
-  hooks_.trace("qkv", layer, products, width, rows_);
-  run("rope", kernels_.qkv, rotation);
+  float* products = at.qkv ? at.qkv : ws_.qkv.data();
+  product("qkv", at.normed, w.qkv, w.qkv_bias, rows_, products, rotation.qkv_stride,
+          plan_.after_qkv(layer));
+  hooks_.trace("qkv", layer, products, rotation.qkv_stride, rows_);
+  if (!attention_rotates(at)) run("rope", kernels_.qkv, rotation);
 }
 
 void Operations::attention(int layer, const KvLayer& kv, const LayerActivations& at) {
@@ -149,6 +158,9 @@ void Operations::attention(int layer, const KvLayer& kv, const LayerActivations&
     else if (tape_)
       model_.run(kernels_.partial_attention,
                  PartialAttentionParams{.of = params, .max = at.max, .sum = at.sum});
+    else if (attention_rotates(at))
+      model_.run(kernels_.rotated_attention,
+                 RotatedAttentionParams{.rotation = rotation_of(layer, kv, at), .of = params});
     else
       model_.run(kernels_.attention, params);
   });

@@ -26,7 +26,8 @@ class Operations {
                    const float* bias, NextWeight next);
   // out = silu(gate(x)) * up(x)
   void gated_product(const LayerWeights& w, const LayerActivations& at, NextWeight next);
-  // Rotated queries from the layer's normed input; keys and values in their slots.
+  // Rotated queries from the layer's normed input; keys and values in their slots. Where attention
+  // rotates, only the product.
   void qkv(int layer, const KvLayer& kv, const LayerActivations& at);
   void attention(int layer, const KvLayer& kv, const LayerActivations& at);
   void copy_slots(const KvLayer& kv);
@@ -42,6 +43,8 @@ class Operations {
   void run(const char* name, Operation<Params> operation, const Params& params) {
     timed(times_, name, [&] { model_.run(operation, params); });
   }
+  QkvParams rotation_of(int layer, const KvLayer& kv, const LayerActivations& at) const;
+  bool attention_rotates(const LayerActivations& at) const;
 
   const Decoder& model_;
   const DecoderSpec& spec_;

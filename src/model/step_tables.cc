@@ -55,6 +55,8 @@ StepTables StepTableBuilder::build(const Batch& batch, int block_size, const Exe
                     .copies = upload_.put(placement_.copies()),
                     .num_copies = std::ssize(placement_.copies())};
   std::tie(tables.fewest_rows, tables.most_rows) = rows_of_tables(placement_.table_of());
+  tables.rows_are_apart =
+      std::ranges::adjacent_find(batch.rows, {}, &BatchRow::sequence) == batch.rows.end();
   const auto begins = placement_.table_begin();
   const auto table = upload_.take<const int32_t*>(begins.size());
   const int32_t* blocks = upload_.put(placement_.table_blocks());

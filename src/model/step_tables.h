@@ -27,6 +27,8 @@ struct StepTables {
   int64_t num_copies = 0;
   // Of all rows that read one table: AttentionParams.
   int32_t fewest_rows = 1, most_rows = 1;
+  // Whether every row is of another sequence, so that none reads the key or value of another one.
+  bool rows_are_apart = false;
 
   bool operator==(const StepTables&) const = default;
 };

@@ -17,6 +17,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/operations.h"
 
 namespace invar::cuda {
 
@@ -440,6 +441,14 @@ constexpr auto kHopperSchedules = std::to_array<AttentionSchedule>(
      {"block", by_block<TensorCores>, int64_t{1} << 62, any_params}});
 
 }  // namespace
+
+void rotated_attention(const RotatedAttentionParams& p, const Execution& on) {
+  if (p.of.rows == 0) return;
+  if (p.of.out.type == DType::bf16 && single_can(p.of.kv.head_dim) && single_rotates(p.of))
+    return attend_single_rotated(p, on);
+  qkv(p.rotation, on);
+  kernels(Order::hopper).attention(p.of, on);
+}
 
 std::span<const AttentionSchedule> attention_schedules(Order order) {
   if (order == Order::hopper) return kHopperSchedules;

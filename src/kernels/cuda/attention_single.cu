@@ -4,10 +4,15 @@
 // Keys are the 64-row side of the tensor-core instruction, queries its 8 columns; then values,
 // transposed, and probabilities. With many rows a block merges its splits as they come. With few,
 // the splits' results go to the scratch memory and another kernel merges them.
+//
+// Where a row's own key and value are the only ones that are not in the cache before, the rotation
+// (rotation.cu) is done here: every block rotates its queries, that with the newest slot also the
+// key, and puts key and value over what came from the cache for that slot.
 #include <algorithm>
 
 #include "kernels/cuda/attention_merge.cuh"
 #include "kernels/cuda/attention_rows.cuh"
+#include "kernels/cuda/rotation.cuh"
 #include "kernels/cuda/wgmma_values.cuh"
 
 namespace invar::cuda {
@@ -21,11 +26,13 @@ template <int kHeadDim>
 struct Shape {
   static constexpr int kBoxes = (kHeadDim + 63) / 64, kSteps = (kHeadDim + 15) / 16;
   static constexpr int kStageBytes = kBoxes * kBoxBytes;
-  // Behind the stages: queries, two buffers of probabilities, of maxima and of sums, barriers.
+  // Behind the stages: queries, two buffers of probabilities, of maxima and of sums, a new key and
+  // a new value, barriers.
   static constexpr int kQueryBytes = kBoxes * kQueries * 128, kWeightBytes = 2 * kQueries * 128,
                        kMaxBytes = 4 * kQueries * 4, kSumBytes = 64 * kQueries * 4;
   static constexpr int kWeightsAt = kQueryBytes, kMaxAt = kWeightsAt + 2 * kWeightBytes,
-                       kSumsAt = kMaxAt + 2 * kMaxBytes, kBarsAt = kSumsAt + 2 * kSumBytes;
+                       kSumsAt = kMaxAt + 2 * kMaxBytes, kNewestAt = kSumsAt + 2 * kSumBytes,
+                       kBarsAt = kNewestAt + 2 * kHeadDim * 2;
   static constexpr int bytes(int stages) { return stages * (kStageBytes + 16) + kBarsAt; }
 };
 
@@ -78,11 +85,73 @@ __device__ void fetch(const AttentionParams& p, const CUtensorMap& keys, const C
   }
 }
 
+// Where element e of query q is, as TMA would put it: 8 rows of 128 bytes for every 64 elements,
+// swizzled.
+__device__ __forceinline__ int query_at(int q, int e) {
+  return e / 64 * (kQueries * 128) + q * 128 + (e / 8 % 8 ^ q) * 16 + e % 8 * 2;
+}
+
+// The rotated queries `head` to `head` + `heads` of row t, and with `newest` its key and value, by
+// kWorkers threads.
+template <int kHeadDim>
+__device__ void rotate(const QkvParams& p, int64_t t, int head, int heads, int group,
+                       unsigned char* queries, bf16_t* newest) {
+  using Pairs = HeadPairs<kHeadDim == 128 ? 128 : 0>;
+  constexpr int kHalf = kHeadDim / 2, kWarps = kWorkers / kWarp;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const float* row = p.qkv + t * p.qkv_stride;
+  // The last warp takes the key, the one before it the value.
+  const bool is_key = warp == kWarps - 1, has_other = newest && warp >= kWarps - 2;
+  const float* in = row + (p.heads + (is_key ? 0 : p.kv.kv_heads) + group) * int64_t{kHeadDim};
+  Pairs query(p, t, p.q_norm, lane), other(p, t, p.k_norm, lane);
+  wait_for_kernels_before();
+  if (has_other) other.load(p, in, lane);
+  for (int q = warp; q < heads; q += kWarps) {
+    const float* of_query = row + int64_t{head + q} * kHeadDim;
+    query.load(p, of_query, lane);
+    query.rotate(p, of_query, p.q_norm, lane);
+#pragma unroll
+    for (int j = 0; j < Pairs::kMost; ++j) {
+      const int i = lane + j * kWarp;
+      if (!Pairs::has(i, kHalf)) continue;
+      *reinterpret_cast<bf16_t*>(queries + query_at(q, i)) = f32_to_bf16(query.low[j]);
+      *reinterpret_cast<bf16_t*>(queries + query_at(q, i + kHalf)) = f32_to_bf16(query.high[j]);
+    }
+  }
+  if (!has_other) return;
+  if (is_key) other.rotate(p, in, p.k_norm, lane);
+  bf16_t* const to = newest + (is_key ? 0 : kHeadDim);
+  bool is_odd = false;
+#pragma unroll
+  for (int j = 0; j < Pairs::kMost; ++j) {
+    const int i = lane + j * kWarp;
+    if (!Pairs::has(i, kHalf)) continue;
+    is_odd = is_odd || !is_finite(other.low[j]) || !is_finite(other.high[j]);
+    to[i] = f32_to_cached_bf16(other.low[j]);
+    to[i + kHalf] = f32_to_cached_bf16(other.high[j]);
+  }
+  if (is_odd) p.non_finite[t] = true;
+}
+
+// The key and the value of row t to where the cache keeps them, by kWorkers threads.
+template <int kHeadDim>
+__device__ void keep(const QkvParams& p, int64_t t, int group, const bf16_t* newest) {
+  constexpr int kPieces = kHeadDim / 8;
+  const int tid = threadIdx.x;
+  if (tid >= 2 * kPieces) return;
+  bf16_t* const cache = tid < kPieces ? p.kv.keys : p.kv.values;
+  for (int w = p.write_begin[t]; w < p.write_begin[t + 1]; ++w) {
+    bf16_t* const slot = cache + p.kv.row_index(p.write_block[w], group, p.write_slot[w], 0);
+    reinterpret_cast<uint4*>(slot)[tid % kPieces] = reinterpret_cast<const uint4*>(newest)[tid];
+  }
+}
+
 // One chunk of one row and block of heads, by a whole block of threads.
 template <int kHeadDim>
 __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUtensorMap& values,
-                                            const AttentionParams& p, const SingleWork& work,
-                                            unsigned char* shared, Ring& ring, int index) {
+                                            const AttentionParams& p, const QkvParams& rotation,
+                                            const SingleWork& work, unsigned char* shared,
+                                            Ring& ring, int index) {
   using S = Shape<kHeadDim>;
   const uint32_t base = shared_address(shared);
   unsigned char* const rest = shared + work.stages * S::kStageBytes;
@@ -105,16 +174,26 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
     return;
   }
 
-  // Queries as TMA would put them: 8 rows of 128 bytes for every 64 elements, swizzled.
+  const bool has_newest = rotation.qkv && end == splits.first + splits.count;
+  bf16_t* const newest = reinterpret_cast<bf16_t*>(rest + S::kNewestAt);
   const int padded = static_cast<int>(round_up(kHeadDim, 32));
-  wait_for_kernels_before();
-  for (int i = tid; i < kQueries * S::kBoxes * 8; i += kWorkers) {
-    const int q = i / (S::kBoxes * 8), piece = i % (S::kBoxes * 8);
-    uint4 v = {0, 0, 0, 0};
-    if (q < heads && piece * 8 < padded)
-      v = *reinterpret_cast<const uint4*>(p.q + (t * p.heads + head + q) * padded + piece * 8);
-    *reinterpret_cast<uint4*>(rest + piece / 8 * (kQueries * 128) + q * 128 +
-                              (piece % 8 ^ q) * 16) = v;
+  const auto put_queries = [&](auto value_of) {
+    for (int i = tid; i < kQueries * S::kBoxes * 8; i += kWorkers) {
+      const int q = i / (S::kBoxes * 8), e = i % (S::kBoxes * 8) * 8;
+      *reinterpret_cast<uint4*>(rest + query_at(q, e)) = value_of(q, e);
+    }
+  };
+  if (rotation.qkv) {
+    put_queries([](int, int) { return uint4{0, 0, 0, 0}; });
+    named_sync(1, kWorkers);
+    rotate<kHeadDim>(rotation, t, head, heads, group, rest, has_newest ? newest : nullptr);
+  } else {
+    wait_for_kernels_before();
+    put_queries([&](int q, int e) {
+      return q < heads && e < padded
+                 ? *reinterpret_cast<const uint4*>(p.q + (t * p.heads + head + q) * padded + e)
+                 : uint4{0, 0, 0, 0};
+    });
   }
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   named_sync(1, kWorkers);
@@ -129,6 +208,17 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
   const auto release = [&] {
     if (lane == 0) barrier_arrive(ring.empty_now());
     ring.next();
+  };
+  // The row's own key or value, over what the cache had in its slot.
+  const auto put_newest = [&](int split, const bf16_t* row) {
+    if (!has_newest || split != end - 1) return;
+    const int at = last % kSplitSlots;
+    if (tid < kHeadDim / 8)
+      *reinterpret_cast<uint4*>(shared + ring.stage * S::kStageBytes + tid / 8 * kBoxBytes +
+                                at * 128 + (tid % 8 ^ at % 8) * 16) =
+          reinterpret_cast<const uint4*>(row)[tid];
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    named_sync(1, kWorkers);
   };
   // What a split, or several, give: for another kernel to merge.
   const auto write_part = [&](int number, const float(&values)[S::kBoxes][4], const float(&tops)[2],
@@ -154,6 +244,7 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
     float* const sums = reinterpret_cast<float*>(rest + S::kSumsAt + buffer * S::kSumBytes);
     float s[2][4];
     barrier_wait(ring.full_now(), ring.parity);
+    put_newest(split, newest);
     steps_begin();
     const uint64_t rows = describe_rows(base + ring.stage * S::kStageBytes);
 #pragma unroll
@@ -213,6 +304,7 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
 
     float part[S::kBoxes][4];
     barrier_wait(ring.full_now(), ring.parity);
+    put_newest(split, newest + kHeadDim);
     steps_begin();
     const uint32_t columns = base + ring.stage * S::kStageBytes;
     const uint64_t p_rows = describe_rows(shared_address(weights));
@@ -257,6 +349,7 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
     }
     write_part(split - splits.first, part, split_max, split_sum);
   }
+  if (has_newest && block == 0) keep<kHeadDim>(rotation, t, group, newest);
   if (!merges) return;
   if (!is_alone) return write_part(chunk, out, max, sum);
 #pragma unroll
@@ -278,7 +371,7 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
 template <int kHeadDim>
 __global__ __launch_bounds__(kThreads) void single_kernel(
     const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap values,
-    const AttentionParams p, const SingleWork work) {
+    const AttentionParams p, const QkvParams rotation, const SingleWork work) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const uint32_t bars = shared_address(shared) + work.stages * Shape<kHeadDim>::kStageBytes +
                         Shape<kHeadDim>::kBarsAt;
@@ -293,7 +386,7 @@ __global__ __launch_bounds__(kThreads) void single_kernel(
     const int64_t t = index / work.chunks / work.query_blocks / p.kv.kv_heads;
     const bool is_wanted = index < work.units && !(work.has_tiles && has_many_rows(p, t));
     for (uint32_t left = __ballot_sync(kAllLanes, is_wanted); left; left &= left - 1) {
-      attend_unit<kHeadDim>(keys, values, p, work, shared, ring,
+      attend_unit<kHeadDim>(keys, values, p, rotation, work, shared, ring,
                             first + (__ffs(left) - 1) * blocks);
       __syncthreads();  // the next unit writes over this one's queries
     }
@@ -301,24 +394,34 @@ __global__ __launch_bounds__(kThreads) void single_kernel(
   wait_for_kernels_before();  // blocks without a unit have to, too
 }
 
+int64_t units_of(const AttentionParams& p) {
+  const int per_group = p.heads / p.kv.kv_heads;
+  return p.rows * p.kv.kv_heads * ((per_group + kQueries - 1) / kQueries);
+}
+// One block a row and head keeps all multiprocessors busy from so many on.
+bool has_many_units(const AttentionParams& p) {
+  return units_of(p) >= int64_t{multiprocessors()} * 9 / 10;
+}
+
 template <int kHeadDim>
-void attend_single_of(const AttentionParams& p, const Execution& on, bool by_count) {
+void attend_single_of(const AttentionParams& p, const QkvParams& rotation, const Execution& on,
+                      bool by_count) {
   using S = Shape<kHeadDim>;
   const int per_group = p.heads / p.kv.kv_heads;
   SingleWork work{.query_blocks = (per_group + kQueries - 1) / kQueries,
                   .by_count = by_count,
                   .has_tiles = tiles_can(kHeadDim) && may_have_many_rows(p),
                   .c = score_factor(kHeadDim)};
-  const int64_t units = p.rows * p.kv.kv_heads * work.query_blocks;
+  const int64_t units = units_of(p);
   const int64_t room =
       p.scratch ? static_cast<int64_t>(kAttentionScratch / (p.rows * p.heads * (kHeadDim * 4 + 8)))
                 : 0;
-  // One block a row and head keeps all multiprocessors busy from so many on; else three blocks of
-  // two stages share one. A few blocks of many stages each have a multiprocessor to themselves:
-  // those of the next call, which start early, would else crowd on the ones that are free first.
-  const int64_t busy = int64_t{multiprocessors()} * 9 / 10;
-  work.chunks =
-      units >= busy || room < 2 ? 1 : static_cast<int>((3 * multiprocessors() + units - 1) / units);
+  // Else three blocks of two stages share a multiprocessor. A few blocks of many stages each have
+  // one to themselves: those of the next call, which start early, would else crowd on the ones that
+  // are free first.
+  work.chunks = has_many_units(p) || room < 2
+                    ? 1
+                    : static_cast<int>((3 * multiprocessors() + units - 1) / units);
   const int room_of_block = units <= multiprocessors() ? kMaxSharedBytes : 113 << 10;
   work.stages =
       work.chunks > 1 ? 2 : std::clamp((room_of_block - S::kBarsAt) / (S::kStageBytes + 16), 2, 6);
@@ -331,7 +434,7 @@ void attend_single_of(const AttentionParams& p, const Execution& on, bool by_cou
           .threads = kThreads,
           .shared_bytes = S::bytes(work.stages),
           .early = true},
-         on, cache_map(p.kv, p.kv.keys), cache_map(p.kv, p.kv.values), p, work);
+         on, cache_map(p.kv, p.kv.keys), cache_map(p.kv, p.kv.values), p, rotation, work);
   if (work.chunks > 1)
     launch("attending", merge_kernel<kHeadDim>,
            {.blocks = static_cast<int>(p.rows * p.heads),
@@ -349,28 +452,36 @@ bool single_can(int head_dim) {
 
 namespace {
 
-void attend_single(const AttentionParams& p, const Execution& on, bool by_count) {
+// `rotation` without a product: the queries are in p.q, keys and values in the cache.
+void attend(const AttentionParams& p, const QkvParams& rotation, const Execution& on,
+            bool by_count = false) {
   switch (p.kv.head_dim) {
     case 64:
-      return attend_single_of<64>(p, on, by_count);
+      return attend_single_of<64>(p, rotation, on, by_count);
     case 80:
-      return attend_single_of<80>(p, on, by_count);
+      return attend_single_of<80>(p, rotation, on, by_count);
     case 96:
-      return attend_single_of<96>(p, on, by_count);
+      return attend_single_of<96>(p, rotation, on, by_count);
     case 256:
-      return attend_single_of<256>(p, on, by_count);
+      return attend_single_of<256>(p, rotation, on, by_count);
     default:
-      return attend_single_of<128>(p, on, by_count);
+      return attend_single_of<128>(p, rotation, on, by_count);
   }
 }
 
 }  // namespace
 
 void attend_single(const AttentionParams& p, const Execution& on) {
-  attend_single(p, on, false);
+  attend(p, {}, on);
+}
+bool single_rotates(const AttentionParams& p) {
+  return has_many_units(p);
+}
+void attend_single_rotated(const RotatedAttentionParams& p, const Execution& on) {
+  attend(p.of, p.rotation, on);
 }
 void attend_single_by_count(const AttentionParams& p, const Execution& on) {
-  attend_single(p, on, true);
+  attend(p, {}, on, true);
 }
 
 }  // namespace invar::cuda

@@ -133,6 +133,7 @@ Kernels baseline_kernels() {
   table.matmul = multiply;
   table.gated_matmul = multiply_gated;
   table.attention = attend;
+  table.rotated_attention = nullptr;
   table.round_in_place = round;
   return table;
 }

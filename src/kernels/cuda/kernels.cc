@@ -67,6 +67,7 @@ Kernels table() {
           .qkv = qkv,
           .qkv_product = nullptr,
           .attention = attention<order>,
+          .rotated_attention = order == Order::hopper ? rotated_attention : nullptr,
           .add = add,
           .copy_slots = copy_slots,
           .log_sum_exp = log_sum_exp,
