@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <map>
 #include <set>
 
@@ -265,10 +265,10 @@ TEST(Scheduler, RemovingThoseWhoWaitTakesAsLongHoweverManyTheyAre) {
   BlockPool pool(100, 32);
   const auto scheduler = make_scheduler(options(512, 1), pool);
   constexpr int64_t kMany = 400'000;
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();  // processor time: others may use the machine, too
   for (int64_t id = 0; id < kMany; ++id) scheduler->add({.id = id, .tokens = 3});
   for (int64_t id = 0; id < kMany; id += id % 1000 == 998 ? 2 : 1) scheduler->remove(id);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_LT(std::clock() - begin, 10 * CLOCKS_PER_SEC);
   EXPECT_EQ(scheduler->num_waiting(), kMany / 1000);
   EXPECT_EQ(scheduler->check_integrity(), "");
   EXPECT_EQ(step(*scheduler), (Rows{{999, 3}}));
