@@ -101,11 +101,11 @@ int distinct_sums(double (*sum)(const Terms&)) {
 
 // Matrices row-major: x [rows][kInner], w [kInner][kOutputs], y [rows][kOutputs].
 constexpr int kInner = 4096, kOutputs = 64, kRows = 2048;
-using Matrix = std::vector<float>;
+using Values = std::vector<float>;
 
 // `count` numbers from -1000 to 1000 in equal steps.
-Matrix linspace(int64_t count) {
-  Matrix values(count);
+Values linspace(int64_t count) {
+  Values values(count);
   for (int64_t i = 0; i < count; ++i)
     values[i] = static_cast<float>(-1000.0 + 2000.0 * static_cast<double>(i) /
                                                  static_cast<double>(count - 1));
@@ -115,7 +115,7 @@ Matrix linspace(int64_t count) {
 // A product as a library for speed would write it. Few rows do not fill the machine, so the inner
 // size is split into 32 parts that can run side by side (split-K) and are added at the end; with
 // many rows every output has one chain, and a block of outputs stays in registers.
-void conventional(const Matrix& x, const Matrix& w, int rows, Matrix& y) {
+void conventional(const Values& x, const Values& w, int rows, Values& y) {
   const int parts = rows < 16 ? 32 : 1;
   const int length = kInner / parts;
   y.assign(int64_t{rows} * kOutputs, 0.0f);
@@ -132,13 +132,13 @@ void conventional(const Matrix& x, const Matrix& w, int rows, Matrix& y) {
 // The same product by Invar's kernels for this machine, weights packed as an engine packs them.
 class InvarProduct {
  public:
-  explicit InvarProduct(const Matrix& w)
+  explicit InvarProduct(const Values& w)
       : kernels_(select_kernels(Order::portable, "auto")),
         device_(make_host_device()),
         weight_{.type = DType::f32, .n = kOutputs, .k = kInner},
         packed_(*device_, weight_.elements(), "the weights"),
         pool_(0) {
-    Matrix rows(w.size());  // [output][inner]
+    Values rows(w.size());  // [output][inner]
     for (int64_t k = 0; k < kInner; ++k)
       for (int64_t n = 0; n < kOutputs; ++n) rows[n * kInner + k] = w[k * kOutputs + n];
     pack_rows(DType::f32, rows.data(), kInner, 0, kOutputs, kInner, {}, packed_.data());
@@ -147,7 +147,7 @@ class InvarProduct {
 
   const char* instruction_set() const { return kernels_.name; }
 
-  void operator()(const Matrix& x, int rows, Matrix& y) {
+  void operator()(const Values& x, int rows, Values& y) {
     y.resize(int64_t{rows} * kOutputs);
     const MatmulParams params{
         .x = {const_cast<float*>(x.data()), DType::f32, kInner},
@@ -165,15 +165,15 @@ class InvarProduct {
  private:
   Kernels kernels_;
   std::unique_ptr<Device> device_;
-  PackedWeight weight_;
+  Matrix weight_;
   DeviceArray<float> packed_;
   ThreadPool pool_;
 };
 
 // Repetitions of the product of `rows` rows whose bits are not those of the first.
 template <typename Product>
-int different_repetitions(Product&& product, const Matrix& x, int rows, int repetitions) {
-  Matrix first, again;
+int different_repetitions(Product&& product, const Values& x, int rows, int repetitions) {
+  Values first, again;
   product(x, rows, first);
   int different = 0;
   for (int i = 1; i < repetitions; ++i) {
@@ -190,8 +190,8 @@ struct RowDifference {
 
 // The first row, computed alone and as one of kRows.
 template <typename Product>
-RowDifference alone_and_in_batch(Product&& product, const Matrix& x) {
-  Matrix alone, batch;
+RowDifference alone_and_in_batch(Product&& product, const Values& x) {
+  Values alone, batch;
   product(x, 1, alone);
   product(x, kRows, batch);
   RowDifference d;
@@ -213,9 +213,9 @@ int run() {
               python);
   std::printf("     rounding takes from floats, but not from the integers 1 and -1\n\n");
 
-  const Matrix x = linspace(int64_t{kRows} * kInner), w = linspace(int64_t{kInner} * kOutputs);
+  const Values x = linspace(int64_t{kRows} * kInner), w = linspace(int64_t{kInner} * kOutputs);
   InvarProduct invar_product(w);
-  const auto conventional_product = [&](const Matrix& rows_of_x, int rows, Matrix& y) {
+  const auto conventional_product = [&](const Values& rows_of_x, int rows, Values& y) {
     conventional(rows_of_x, w, rows, y);
   };
   std::printf("2. One product, [8][%d] times [%d][%d], repeated 1000 times:\n", kInner, kInner,

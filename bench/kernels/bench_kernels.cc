@@ -91,8 +91,8 @@ class Bench {
     DeviceArray<bf16_t> out(*device_, rows * out_stride, "activations");
     DeviceArray<float> y(*device_, rows * p.n, "activations");
     fill(pool_, x.data(), rows * x_stride);
-    PackedWeight w{.n = p.n, .k = p.k};
-    const int64_t bytes = w.elements() * 2 * (p.gated ? 2 : 1);
+    Matrix w{.n = p.n, .k = p.k, .count = p.gated ? 2 : 1};
+    const int64_t bytes = w.bytes();
     const int64_t copies = static_cast<int64_t>(weights_.size()) / bytes;
 
     std::vector<double> times;

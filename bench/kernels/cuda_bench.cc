@@ -66,9 +66,11 @@ class Bench {
   void products(Order order, const Layer& layer, std::vector<int64_t> sizes, bool lasting = false) {
     if (!options_.layer.empty() && options_.layer != layer.name) return;
     if (options_.rows > 0) sizes = {options_.rows};
-    PackedWeight w = {
-        .type = DType::bf16, .n = layer.n, .k = layer.k, .layout = cuda::kernels(order).weights};
-    const int64_t elements = layer.matrices * w.elements();
+    Matrix w = {.n = layer.n,
+                .k = layer.k,
+                .layout = cuda::kernels(order).weights,
+                .count = layer.matrices};
+    const int64_t elements = w.elements();
     const int copies = static_cast<int>(std::max<int64_t>(2, (320 << 20) / (elements * 2)));
     const int64_t most = sizes.back(), n = layer.n * layer.matrices;
     const auto values = random_values(std::max(elements, most * activation_stride(layer.k)));

@@ -131,12 +131,13 @@ class Layers {
 
     int64_t elements() const { return matrices * n * k; }
     void fill(Device& gpu) { data = on_gpu(gpu, random_values(kCopies * elements(), 1.0f / 64)); }
-    PackedWeight of(int layer) const {
+    Matrix of(int layer) const {
       return {.data = data.data() + layer % kCopies * elements(),
               .type = DType::bf16,
               .n = n,
               .k = k,
-              .layout = WeightLayout::rows};
+              .layout = WeightLayout::rows,
+              .count = matrices};
     }
   };
 

@@ -30,14 +30,14 @@ struct EagleWeights {
   const EagleKind kind;
   const int32_t target_width, target_vocab;
   DecoderSpec spec;  // of the one layer
-  PackedWeight fuse;
+  Matrix fuse;
   std::vector<float> fuse_bias;  // this and the vectors below: empty where there is none
   std::vector<float> embedding_norm, hidden_norm;
-  bool residual_is_normed = false;     // else the residual stream begins with the feature itself
-  PackedWeight qkv, o, gate_up, down;  // outputs of gate, then of up
+  bool residual_is_normed = false;  // else the residual stream begins with the feature itself
+  Matrix qkv, o, gate_up, down;     // outputs of gate, then of up
   std::vector<float> qkv_bias;
   std::vector<float> ffn_norm, final_norm;
-  PackedWeight head;
+  Matrix head;
   std::vector<int32_t> target_ids;  // by the draft's token; empty: it is the target's
   float logit_scale = 1;
 

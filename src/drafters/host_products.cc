@@ -159,15 +159,15 @@ HostProducts::HostProducts(const Kernels& kernels, ThreadPool& pool)
   execution_ = {.device = device_.get(), .stream = stream_.get(), .pool = &pool};
 }
 
-PackedWeight HostProducts::pack(std::span<const bf16_t> rows, int64_t outputs, int64_t inner) {
-  PackedWeight w{.n = outputs, .k = inner};
+Matrix HostProducts::pack(std::span<const bf16_t> rows, int64_t outputs, int64_t inner) {
+  Matrix w{.n = outputs, .k = inner};
   weights_.emplace_back(*device_, static_cast<size_t>(w.elements()), "a drafter's weights");
   pack_rows(w, rows.data(), inner, 0, outputs, {}, weights_.back().data());
   w.data = weights_.back().data();
   return w;
 }
 
-void HostProducts::multiply(std::span<const float> x, const PackedWeight& w, const float* bias,
+void HostProducts::multiply(std::span<const float> x, const Matrix& w, const float* bias,
                             std::vector<float>& y) {
   const int64_t rows = static_cast<int64_t>(x.size()) / w.k, stride = activation_stride(w.k);
   if (std::ssize(activation_) < rows * stride)

@@ -57,9 +57,9 @@ class HostProducts {
   HostProducts(const Kernels& kernels, ThreadPool& pool);
 
   // A matrix of [outputs][inner], packed; it lives as long as this.
-  PackedWeight pack(std::span<const bf16_t> rows, int64_t outputs, int64_t inner);
+  Matrix pack(std::span<const bf16_t> rows, int64_t outputs, int64_t inner);
   // y = x * w + bias (or null); x has rows of w.k, y gets rows of w.n.
-  void multiply(std::span<const float> x, const PackedWeight& w, const float* bias,
+  void multiply(std::span<const float> x, const Matrix& w, const float* bias,
                 std::vector<float>& y);
   // x = x / sqrt(mean(x * x) + eps) * weight, row by row.
   static void normalise(std::span<float> x, std::span<const float> weight, float eps);

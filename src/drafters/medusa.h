@@ -43,12 +43,12 @@ class Medusa final : public Proposer {
 
  private:
   struct Block {
-    PackedWeight weight;
+    Matrix weight;
     std::vector<float> bias;  // or empty
   };
   struct Head {
     std::vector<Block> blocks;
-    PackedWeight logits;
+    Matrix logits;
   };
   // Of a sequence's last row that the target computed.
   struct Last {

@@ -13,17 +13,10 @@
 #include <cstdint>
 
 #include "device/execution.h"
-#include "kernels/layout.h"
+#include "kernels/matrix.h"
 #include "numerics/orders.h"
 
 namespace invar {
-
-// The weights that the team reads after a product's own, or none. An implementation may fetch their
-// beginning, which a product would have to wait for. They change no bit.
-struct NextWeight {
-  const PackedWeight* w = nullptr;
-  bool is_gated = false;  // interleaved with another of its size
-};
 
 // out[t][d] = table row of token[t], as f32. The table is row-major [V][D] (panels false) or packed
 // (a tied head).
@@ -51,27 +44,29 @@ struct RmsNormParams {
 // y[t][n] = dot(x[t], w[n]) in `runs` runs (+ bias[n]); or, with `accumulate`, y = y + that.
 // Numerics 1, 2.
 struct MatmulParams {
-  Activation x;    // [T][K]
-  PackedWeight w;  // [N][K]
+  Activation x;  // [T][K]
+  Matrix w;      // [N][K]
   int64_t rows;
   int runs;
   const float* bias;  // [N] or null
   bool accumulate;
   float* y;  // [T][N]
   int64_t y_stride;
-  NextWeight next = {};
+  // The weights that the team reads after these, or null. An implementation may fetch their
+  // beginning, which a product would have to wait for. They change no bit.
+  const Matrix* next = nullptr;
 };
 
 // out[t][f] = silu(g) * u, g = dot(x[t], gate[f]) (+ bias), u = dot(x[t], up[f]) (+ bias); silu(g)
 // = g / (1 + exp(-g)).
 struct GatedMatmulParams {
-  Activation x;          // [T][K]
-  PackedWeight gate_up;  // n = F; panels interleaved, 2 * panels() in all
+  Activation x;    // [T][K]
+  Matrix gate_up;  // n = F, a stack of two
   int64_t rows;
   const float* gate_bias;  // [F] or null
   const float* up_bias;
   Activation out;  // [T][F]; pad columns set to zero
-  NextWeight next = {};
+  const Matrix* next = nullptr;
 };
 
 // From the product of q, k and v weights: normalises heads (Qwen3), rotates, rounds, and writes
@@ -103,7 +98,7 @@ struct QkvParams {
 // heads with their queries, or with many rows some of the rows. E is a multiple of 16.
 struct QkvProductParams {
   Activation x;       // [T][D]
-  PackedWeight w;     // [(H + 2G) * E][D]; one run
+  Matrix w;           // [(H + 2G) * E][D]; one run
   const float* bias;  // or null
   QkvParams then;     // its qkv and qkv_stride are not read
   float* scratch;     // [shares][T][qkv_scratch_stride(E)]

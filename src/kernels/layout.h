@@ -24,47 +24,6 @@ constexpr int64_t activation_stride(int64_t k) {
   return padded % 64 ? padded : padded + 32;
 }
 
-// An activation that is the input of a matrix product: bf16, or f32 when the weights are f32
-// (numerics 0). Row stride in elements; columns from the width to round_up(width, 32) are zero and
-// the consumer relies on it.
-struct Activation {
-  void* data = nullptr;
-  DType type = DType::bf16;
-  int64_t stride = 0;
-};
-
-// A weight matrix [N][K] in panels of 16 outputs (numerics 1.1), zero-padded to whole panels and
-// leaves:
-//   bf16: [N/16][K/32][16 pairs][16 outputs][2]     f32: [N/16][K/32][32][16 outputs]
-// 64-byte aligned. A gated pair (gate, up) interleaves its panels: panel 2i is gate's i-th, panel
-// 2i + 1 up's.
-//
-// Or, where a table of operations wants it (Kernels::weights), as they are: rows of round_up(k, 32)
-// elements, zero-padded to whole eights of rows. A gated pair is gate and then up.
-enum class WeightLayout : uint8_t { panels, rows };
-
-// The same beside weights of a layout: with rows, that of a GPU, rows follow each other without
-// gaps, so that they begin with a cache line when their width is whole ones.
-constexpr int64_t activation_stride(int64_t k, WeightLayout layout) {
-  return layout == WeightLayout::rows ? round_up(k, kLeafPad) : activation_stride(k);
-}
-
-struct PackedWeight {
-  const void* data = nullptr;
-  DType type = DType::bf16;  // bf16 or f32
-  int64_t n = 0, k = 0;      // of one matrix, unpadded
-  WeightLayout layout = WeightLayout::panels;
-
-  constexpr int64_t panels() const { return round_up(n, kPanelWidth) / kPanelWidth; }
-  constexpr int64_t panel_elements() const { return round_up(k, kLeafPad) * kPanelWidth; }
-  constexpr int64_t row_elements() const { return round_up(k, kLeafPad); }
-  constexpr int64_t all_rows() const { return round_up(n, 8); }
-  constexpr int64_t elements() const {
-    return layout == WeightLayout::panels ? panels() * panel_elements()
-                                          : all_rows() * row_elements();
-  }
-};
-
 // Index of element (output, inner) in a packed bf16 / f32 matrix with the given inner size.
 constexpr int64_t packed_index_bf16(int64_t output, int64_t inner, int64_t k) {
   const int64_t panel = output / 16 * (round_up(k, kLeafPad) * 16);

@@ -58,11 +58,11 @@ void pack_rows(DType type, const void* rows, int64_t stride, int64_t first, int6
   }
 }
 
-void pack_rows(const PackedWeight& w, const void* rows, int64_t stride, int64_t first,
-               int64_t count, PackPlace place, void* packed) {
+void pack_rows(const Matrix& w, const void* rows, int64_t stride, int64_t first, int64_t count,
+               PackPlace place, void* packed) {
   if (w.layout == WeightLayout::panels)
     return pack_rows(w.type, rows, stride, first, count, w.k, place, packed);
-  const int64_t bytes = w.k * size_of(w.type), padded = w.row_elements() * size_of(w.type);
+  const int64_t bytes = w.k * size_of(w.type), padded = w.row_bytes();
   const int64_t to = place.step == 1 ? place.output : place.output / kPanelWidth * w.all_rows();
   char* row = static_cast<char*>(packed) + (to + first) * padded;
   for (int64_t i = 0; i < count; ++i, row += padded) {

@@ -1,8 +1,8 @@
-// Puts row-major weights into a packed matrix (PackedWeight in kernels.h): into its panels, or into
+// Puts row-major weights into a packed matrix (kernels/matrix.h): into its panels, or into
 // its rows.
 #pragma once
 
-#include "kernels/layout.h"
+#include "kernels/matrix.h"
 
 namespace invar {
 
@@ -21,7 +21,7 @@ struct PackPlace {
 void pack_rows(DType type, const void* rows, int64_t stride, int64_t first, int64_t count,
                int64_t k, PackPlace place, void* packed);
 // The same into either layout; `w` says which, its data is not read.
-void pack_rows(const PackedWeight& w, const void* rows, int64_t stride, int64_t first,
-               int64_t count, PackPlace place, void* packed);
+void pack_rows(const Matrix& w, const void* rows, int64_t stride, int64_t first, int64_t count,
+               PackPlace place, void* packed);
 
 }  // namespace invar

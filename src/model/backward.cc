@@ -257,7 +257,7 @@ class BackwardPass {
   }
 
   // y = x * w, every row and output.
-  void matmul(const char* name, const Activation& x, const PackedWeight& w, float* y) {
+  void matmul(const char* name, const Activation& x, const Matrix& w, float* y) {
     run(name, model_.kernels.matmul,
         MatmulParams{.x = x,
                      .w = w,
@@ -294,7 +294,7 @@ class BackwardPass {
     const Activation transposed{ws_.transposed.data(), DType::bf16, activation_stride(rows_)};
     run("transpose", kernels_.transpose,
         TransposeParams{.x = dy, .rows = rows_, .columns = columns, .out = transposed});
-    const PackedWeight packed{ws_.packed.data(), DType::bf16, inputs, rows_};
+    const Matrix packed{ws_.packed.data(), DType::bf16, inputs, rows_};
     // The first batch's chains begin with +0 whatever `out` holds.
     run(name, io_.begins ? model_.kernels.matmul : kernels_.extend_matmul,
         MatmulParams{.x = transposed,

@@ -149,7 +149,7 @@ class WeightLoader {
 
   // The tensors of some rows as one packed matrix: their outputs one after the other, or, of a
   // gated pair, taking turns.
-  PackedWeight matrix(int layer, const std::vector<const TensorRow*>& rows) {
+  Matrix matrix(int layer, const std::vector<const TensorRow*>& rows) {
     const bool is_pair = rows[0]->matrix == &LayerMatrices::gate_up;
     const int64_t columns = range_of(*rows[0], Axis::columns).count;
     std::vector<PackedPart> parts;
@@ -167,13 +167,12 @@ class WeightLoader {
 
   // A packed matrix of `n` outputs and inner size `k`, put together from parts of tensors;
   // `matrices` 2 for a gated pair.
-  PackedWeight packed(int64_t n, int64_t k, const std::vector<PackedPart>& parts,
-                      int matrices = 1) {
-    PackedWeight w{.type = type_, .n = n, .k = k, .layout = out_.layout_};
-    std::byte* target = allocate(matrices * w.elements() * size_of(type_));
+  Matrix packed(int64_t n, int64_t k, const std::vector<PackedPart>& parts, int matrices = 1) {
+    Matrix w{.type = type_, .n = n, .k = k, .layout = out_.layout_, .count = matrices};
+    std::byte* target = allocate(w.bytes());
     w.data = target;
     // The host writes its own memory at once, a device's through buffers of whole rows or panels.
-    const Units units(w, matrices);
+    const Units units(w);
     const int64_t at_once =
         upload_ ? std::max<int64_t>(1, WeightUpload::kBytes / units.bytes) : units.count;
     for (int64_t begin = 0; begin < units.count; begin += at_once) {
@@ -189,11 +188,11 @@ class WeightLoader {
 
   // What a packed matrix consists of: rows, or panels of 16 outputs.
   struct Units {
-    Units(const PackedWeight& w, int matrices)
+    explicit Units(const Matrix& w)
         : in_panels(w.layout == WeightLayout::panels),
-          matrix(in_panels ? w.panels() : w.all_rows()),
-          count(matrices * matrix),
-          bytes((in_panels ? w.panel_elements() : w.row_elements()) * size_of(w.type)) {}
+          matrix(w.units()),
+          count(w.count * matrix),
+          bytes(w.unit_bytes()) {}
 
     // The rows of a part that lie in units [begin, end).
     Range rows_between(const PackedPart& part, int64_t begin, int64_t end) const {
@@ -216,14 +215,14 @@ class WeightLoader {
   };
 
   // A buffer for so many units, with zeros where the matrix has padding.
-  std::byte* next_buffer(int64_t count, const Units& units, const PackedWeight& w) {
+  std::byte* next_buffer(int64_t count, const Units& units, const Matrix& w) {
     CHECK(units.bytes <= static_cast<int64_t>(WeightUpload::kBytes), "a row of weights too long");
     std::byte* buffer = upload_->next();
     if (w.n % kPanelWidth != 0) std::memset(buffer, 0, static_cast<size_t>(count * units.bytes));
     return buffer;
   }
 
-  void pack(const PackedPart& part, const PackedWeight& w, Range rows, std::byte* target) {
+  void pack(const PackedPart& part, const Matrix& w, Range rows, std::byte* target) {
     constexpr int64_t kBlock = 16;  // rows read at a time
     const int64_t width = source_.info(part.tensor).shape.at(1);
     run_or_throw(pool_, [&](Part share) {

@@ -51,7 +51,7 @@ class DecoderWeights {
   const std::vector<LayerWeights>& layers() const { return layers_; }
   const MtpWeights& mtp() const { return mtp_; }  // when the spec has such a module
   const float* final_norm() const { return final_norm_; }
-  const PackedWeight& head() const { return head_; }  // this rank's rows of the head
+  const Matrix& head() const { return head_; }  // this rank's rows of the head
   // The embedding table: row-major, or in panels when it is the head (tied, one rank) and that is.
   const void* embedding() const { return embedding_; }
   bool embedding_is_packed() const {
@@ -70,7 +70,7 @@ class DecoderWeights {
   std::vector<LayerWeights> layers_;  // the module's block is the last one
   MtpWeights mtp_;
   const float* final_norm_ = nullptr;
-  PackedWeight head_;
+  Matrix head_;
   const void* embedding_ = nullptr;
   bool embedding_is_shared_ = false;  // with the head
   std::vector<DeviceArray<std::byte>> memory_;

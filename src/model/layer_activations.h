@@ -1,7 +1,7 @@
 // What one layer computes on its way.
 #pragma once
 
-#include "kernels/layout.h"
+#include "kernels/matrix.h"
 
 namespace invar {
 

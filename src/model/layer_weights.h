@@ -1,16 +1,16 @@
 // A layer's weights as kernels read them, by what they do.
 #pragma once
 
-#include "kernels/layout.h"
+#include "kernels/matrix.h"
 
 namespace invar {
 
 // Its matrices. Tensors that meet the same input stand together as one.
 struct LayerMatrices {
-  PackedWeight qkv;      // [(H + 2G) * E][D]: q, then k, then v
-  PackedWeight o;        // [D][H * E]
-  PackedWeight gate_up;  // [F][D], panels interleaved
-  PackedWeight down;     // [D][F]
+  Matrix qkv;      // [(H + 2G) * E][D]: q, then k, then v
+  Matrix o;        // [D][H * E]
+  Matrix gate_up;  // [F][D], a stack of two
+  Matrix down;     // [D][F]
 };
 
 struct LayerWeights : LayerMatrices {
@@ -29,7 +29,7 @@ struct LayerWeights : LayerMatrices {
 struct MtpWeights {
   const float* embedding_norm = nullptr;  // [D]
   const float* hidden_norm = nullptr;     // [D]
-  PackedWeight projection;                // [D][2D]: the token's embedding, then the hidden state
+  Matrix projection;                      // [D][2D]: the token's embedding, then the hidden state
   const float* head_norm = nullptr;       // [D]
 };
 

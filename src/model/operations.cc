@@ -43,9 +43,8 @@ void Operations::norm(const float* x, const float* weight, const Activation& out
                     .out = out});
 }
 
-void Operations::product(const char* name, const Activation& x, const PackedWeight& w,
-                         const float* bias, int64_t rows, float* y, int64_t y_stride,
-                         NextWeight next) {
+void Operations::product(const char* name, const Activation& x, const Matrix& w, const float* bias,
+                         int64_t rows, float* y, int64_t y_stride, const Matrix* next) {
   run(name, kernels_.matmul,
       MatmulParams{.x = x,
                    .w = w,
@@ -58,8 +57,8 @@ void Operations::product(const char* name, const Activation& x, const PackedWeig
                    .next = next});
 }
 
-void Operations::add_product(const char* name, const Activation& x, const PackedWeight& w, int runs,
-                             const float* bias, NextWeight next) {
+void Operations::add_product(const char* name, const Activation& x, const Matrix& w, int runs,
+                             const float* bias, const Matrix* next) {
   const bool alone = group_.size() == 1;
   float* hidden = ws_.hidden.data();
   run(name, kernels_.matmul,
@@ -84,7 +83,8 @@ void Operations::add_product(const char* name, const Activation& x, const Packed
   round_residual();
 }
 
-void Operations::gated_product(const LayerWeights& w, const LayerActivations& at, NextWeight next) {
+void Operations::gated_product(const LayerWeights& w, const LayerActivations& at,
+                               const Matrix* next) {
   const GatedMatmulParams params{.x = at.ffn_normed,
                                  .gate_up = w.gate_up,
                                  .rows = rows_,

@@ -19,13 +19,13 @@ class Operations {
   void norm(const float* x, const float* weight, const Activation& out,
             const int32_t* rows_of = nullptr, int64_t rows = -1);
   // y = x * w (+ bias), column-parallel (numerics 2)
-  void product(const char* name, const Activation& x, const PackedWeight& w, const float* bias,
-               int64_t rows, float* y, int64_t y_stride, NextWeight next = {});
+  void product(const char* name, const Activation& x, const Matrix& w, const float* bias,
+               int64_t rows, float* y, int64_t y_stride, const Matrix* next = nullptr);
   // h = h + (x * w (+ bias)), the inner size shared out over the ranks: row-parallel
-  void add_product(const char* name, const Activation& x, const PackedWeight& w, int runs,
-                   const float* bias, NextWeight next);
+  void add_product(const char* name, const Activation& x, const Matrix& w, int runs,
+                   const float* bias, const Matrix* next);
   // out = silu(gate(x)) * up(x)
-  void gated_product(const LayerWeights& w, const LayerActivations& at, NextWeight next);
+  void gated_product(const LayerWeights& w, const LayerActivations& at, const Matrix* next);
   // Rotated queries from the layer's normed input; keys and values in their slots. Where attention
   // rotates, only the product.
   void qkv(int layer, const KvLayer& kv, const LayerActivations& at);

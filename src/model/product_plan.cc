@@ -19,9 +19,9 @@ bool ProductPlan::goes_by_heads() const {
          team * qkv_scratch_stride(spec.head_dim) <= width;
 }
 
-NextWeight ProductPlan::after_down(int layer) const {
+const Matrix* ProductPlan::after_down(int layer) const {
   const auto& layers = model_.weights->layers();
-  return layer + 1 < std::ssize(layers) ? NextWeight{&layers[layer + 1].qkv} : NextWeight{};
+  return layer + 1 < std::ssize(layers) ? &layers[layer + 1].qkv : nullptr;
 }
 
 }  // namespace invar

@@ -21,10 +21,10 @@ class ProductPlan {
   bool goes_by_heads() const;
 
   // What the team reads after each of a layer's products.
-  NextWeight after_qkv(int layer) const { return {&weights(layer).o}; }
-  NextWeight after_o(int layer) const { return {&weights(layer).gate_up, true}; }
-  NextWeight after_gate_up(int layer) const { return {&weights(layer).down}; }
-  NextWeight after_down(int layer) const;
+  const Matrix* after_qkv(int layer) const { return &weights(layer).o; }
+  const Matrix* after_o(int layer) const { return &weights(layer).gate_up; }
+  const Matrix* after_gate_up(int layer) const { return &weights(layer).down; }
+  const Matrix* after_down(int layer) const;
 
  private:
   const LayerWeights& weights(int layer) const { return model_.weights->layers()[layer]; }

@@ -8,7 +8,7 @@ namespace {
 // each, its columns among the matrix's outputs, and the number of those so far.
 template <typename Use>
 void for_each_part(const DecoderSpec& spec, Use use) {
-  PackedWeight LayerMatrices::*target = nullptr;
+  Matrix LayerMatrices::*target = nullptr;
   int64_t outputs = 0;
   int parts = 0;
   for (const TensorRow& row : tensor_table()) {
@@ -45,8 +45,8 @@ TransposedWeights::TransposedWeights(const DecoderSpec& spec, Device& device) : 
   mtp_hidden_ = allocate(device, d, d);
 }
 
-PackedWeight TransposedWeights::allocate(Device& device, int64_t n, int64_t k) {
-  PackedWeight w{.type = DType::bf16, .n = n, .k = k};
+Matrix TransposedWeights::allocate(Device& device, int64_t n, int64_t k) {
+  Matrix w{.type = DType::bf16, .n = n, .k = k};
   memory_.emplace_back(device, static_cast<size_t>(w.elements()), "the transposed weights");
   w.data = memory_.back().data();
   return w;
@@ -56,7 +56,7 @@ void TransposedWeights::update(const bf16_t* weights, const ParameterLayout& lay
                                const TrainingKernels& kernels, const Execution& on) {
   // Columns [first, first + to.n) of a matrix of `width` columns, its rows as elements `inner`.
   const auto pack = [&](TensorRole role, int layer, int64_t width, int64_t first, Columns inner,
-                        const PackedWeight& to) {
+                        const Matrix& to) {
     on.run(kernels.pack_columns,
            PackColumnsParams{.x = weights + layout.offset(role, layer) + first,
                              .x_stride = width,
@@ -68,7 +68,7 @@ void TransposedWeights::update(const bf16_t* weights, const ParameterLayout& lay
   };
   for (int layer = 0; layer < spec_.all_layers(); ++layer)
     for_each_part(spec_, [&](const TensorRow& row, const Columns& inner, int64_t) {
-      const PackedWeight& to = layers_[layer].*row.matrix;
+      const Matrix& to = layers_[layer].*row.matrix;
       pack(row.role, layer, to.n, 0, inner, to);
     });
   const int64_t d = spec_.hidden;

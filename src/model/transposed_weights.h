@@ -22,19 +22,19 @@ class TransposedWeights {
   // Inputs as outputs: qkv is [D][(H + 2G) * E], o [H * E][D], gate_up [D][2 * round_up(F, 16)],
   // down [F][D].
   const std::vector<LayerMatrices>& layers() const { return layers_; }
-  const PackedWeight& head() const { return head_; }  // [D][V]
+  const Matrix& head() const { return head_; }  // [D][V]
   // Of the module that predicts one token further: [D][D], to the embedding and to the hidden
   // state.
-  const PackedWeight& mtp_embedding() const { return mtp_embedding_; }
-  const PackedWeight& mtp_hidden() const { return mtp_hidden_; }
+  const Matrix& mtp_embedding() const { return mtp_embedding_; }
+  const Matrix& mtp_hidden() const { return mtp_hidden_; }
 
  private:
-  PackedWeight allocate(Device& device, int64_t n, int64_t k);
+  Matrix allocate(Device& device, int64_t n, int64_t k);
 
   DecoderSpec spec_;
   std::vector<DeviceArray<bf16_t>> memory_;
   std::vector<LayerMatrices> layers_;
-  PackedWeight head_, mtp_embedding_, mtp_hidden_;
+  Matrix head_, mtp_embedding_, mtp_hidden_;
 };
 
 }  // namespace invar

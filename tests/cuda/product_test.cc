@@ -25,14 +25,18 @@ constexpr DType kType = sizeof(T) == 2 ? DType::bf16 : DType::f32;
 // A matrix, or a gated pair, in panels for the CPU and as the GPU's products of the order read it.
 template <typename T>
 struct Weight {
-  PackedWeight host, device;
+  Matrix host, device;
   Twin<T> panels, rows;
 
   Weight(Device& gpu, Random& random, Order order, int64_t n, int64_t k, int matrices)
-      : host{.type = kType<T>, .n = n, .k = k},
-        device{.type = kType<T>, .n = n, .k = k, .layout = cuda::kernels(order).weights},
-        panels(gpu, matrices * host.elements()),
-        rows(gpu, matrices * device.elements()) {
+      : host{.type = kType<T>, .n = n, .k = k, .count = matrices},
+        device{.type = kType<T>,
+               .n = n,
+               .k = k,
+               .layout = cuda::kernels(order).weights,
+               .count = matrices},
+        panels(gpu, host.elements()),
+        rows(gpu, device.elements()) {
     std::ranges::fill(panels.host, T{0});
     std::ranges::fill(rows.host, T{0});
     std::vector<T> row(k);

@@ -183,7 +183,7 @@ struct QkvProduct {
         outputs((c.heads + 2 * c.groups) * c.head_dim),
         stride(activation_stride(k)),
         x(c.rows * stride),
-        w(PackedWeight{.n = outputs, .k = k}.elements()),
+        w(Matrix{.n = outputs, .k = k}.elements()),
         bias(outputs) {
     std::ranges::fill(x.span(), bf16_t{0});
     std::ranges::fill(w.span(), bf16_t{0});
@@ -193,7 +193,7 @@ struct QkvProduct {
     for (float& b : bias.span()) b = random.uniform();
   }
   Activation activation() const { return {x.data(), DType::bf16, stride}; }
-  PackedWeight weight() const { return {.data = w.data(), .n = outputs, .k = k}; }
+  Matrix weight() const { return {.data = w.data(), .n = outputs, .k = k}; }
 
   int k, outputs;
   int64_t stride;

@@ -46,8 +46,11 @@ struct Rows {
 template <typename T>
 struct Weight {
   Weight(Random& random, int64_t n, int64_t k, int matrices)
-      : packed{.type = sizeof(T) == 2 ? DType::bf16 : DType::f32, .n = n, .k = k},
-        values(matrices * packed.elements()) {
+      : packed{.type = sizeof(T) == 2 ? DType::bf16 : DType::f32,
+               .n = n,
+               .k = k,
+               .count = matrices},
+        values(packed.elements()) {
     packed.data = values.data();
     std::fill(values.span().begin(), values.span().end(), T{0});
     std::vector<T> row(k);
@@ -60,7 +63,7 @@ struct Weight {
               row[i];
       }
   }
-  PackedWeight packed;
+  Matrix packed;
   Guarded<T> values;
 };
 
@@ -256,7 +259,7 @@ TEST_P(MatmulTest, ChainsGoOn) {
     const int64_t half = c.k / 2;
     p.y = twice.data();
     for (const int64_t first : {int64_t{0}, half}) {
-      PackedWeight part_of_w = w.packed;
+      Matrix part_of_w = w.packed;
       part_of_w.k = half;
       Guarded<bf16_t> panels(part_of_w.elements());
       for (int64_t i = 0; i < panels.size(); ++i) {

@@ -37,7 +37,7 @@ void check_pack(int64_t n, int64_t k, int64_t stride, PackPlace place, int64_t t
 template <typename T>
 void check_rows(int64_t n, int64_t k, int64_t stride, int matrix, int matrices, int cuts) {
   constexpr DType kType = sizeof(T) == 2 ? DType::bf16 : DType::f32;
-  const PackedWeight w{.type = kType, .n = n, .k = k, .layout = WeightLayout::rows};
+  const Matrix w{.type = kType, .n = n, .k = k, .layout = WeightLayout::rows};
   Random random(n * 31 + k);
   Guarded<T> rows((n - 1) * stride + k);
   for (int64_t i = 0; i < n; ++i) fill_row(random, rows.span().subspan(i * stride, k));

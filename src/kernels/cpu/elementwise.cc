@@ -260,10 +260,9 @@ void qkv_product(void (*matmul)(const MatmulParams&, const Execution&), const Ro
   const int64_t stride = qkv_scratch_stride(e);
   float* scratch = p.scratch + (by_rows ? begin : on.share.index * then.rows) * stride;
   const auto head_weights = [&](int head) {
-    PackedWeight w = p.w;
+    Matrix w = p.w;
     w.n = e;
-    w.data = static_cast<const char*>(p.w.data) +
-             head * (e / kPanelWidth) * w.panel_elements() * static_cast<int64_t>(size_of(w.type));
+    w.data = static_cast<const char*>(p.w.data) + head * (e / kPanelWidth) * w.panel_bytes();
     return w;
   };
   const auto product = [&](int head, float* y) {
@@ -280,8 +279,8 @@ void qkv_product(void (*matmul)(const MatmulParams&, const Execution&), const Ro
   };
   // The first pair of panels of a head, which no product before it fetches.
   const auto ahead = [&](int head) {
-    const PackedWeight w = head_weights(head);
-    const int64_t lines = 2 * w.panel_elements() * static_cast<int64_t>(size_of(w.type)) / 64;
+    const Matrix w = head_weights(head);
+    const int64_t lines = 2 * w.panel_bytes() / 64;
     return Ahead{static_cast<const char*>(w.data), (lines + end - begin - 1) / (end - begin)};
   };
   for (int g = static_cast<int>(its_groups.begin); g < its_groups.end; ++g) {

@@ -57,7 +57,7 @@ using Tile = float[kBlockRows][kStep];
 // and panels [begin, end), some at a time. `copies` panels in a row hold the same outputs of
 // `copies` interleaved matrices.
 template <PanelFunction* panel_function, typename Use>
-void for_dots(const Activation& x, int64_t rows, const PackedWeight& w, int copies, int64_t begin,
+void for_dots(const Activation& x, int64_t rows, const Matrix& w, int copies, int64_t begin,
               int64_t end, int runs, Use use) {
   CHECK(x.type == DType::bf16 && w.type == DType::bf16, "the order hopper is defined for bf16");
   const bf16_t* weights = static_cast<const bf16_t*>(w.data);

@@ -35,15 +35,14 @@ Share share_of(int64_t rows, int64_t panels, int64_t grain, Part part) {
 }
 
 // The operands of a share; the caller adds what becomes of the dots.
-PanelProduct operands(const Activation& x, const PackedWeight& w, int runs, const Share& share) {
+PanelProduct operands(const Activation& x, const Matrix& w, int runs, const Share& share) {
   CHECK(x.type == w.type, "activations and weights of a product have one type");
-  const int64_t element = size_of(w.type);
   PanelProduct p{};
   p.f32 = w.type == DType::f32;
-  p.x_stride = x.stride * element;
+  p.x_stride = x.stride * size_of(x.type);
   p.x = static_cast<const char*>(x.data) + share.rows.begin * p.x_stride;
   p.rows = share.rows.end - share.rows.begin;
-  p.panel_bytes = w.panel_elements() * element;
+  p.panel_bytes = w.panel_bytes();
   p.w = static_cast<const char*>(w.data) + share.panels.begin * p.panel_bytes;
   p.panels = share.panels.end - share.panels.begin;
   p.leaves = round_up(w.k, kLeafPad) / kLeafPad;
@@ -53,11 +52,11 @@ PanelProduct operands(const Activation& x, const PackedWeight& w, int runs, cons
 }
 
 // Has the first panels fetched that this share reads of the weights that come next.
-void set_next(PanelProduct& p, const NextWeight& next, int64_t rows, Part part) {
-  if (!next.w || !next.w->data) return;
-  p.next_panel_bytes = next.w->panel_elements() * static_cast<int64_t>(size_of(next.w->type));
-  const Share share = share_of(rows, next.w->panels() * (next.is_gated ? 2 : 1), 4, part);
-  p.next = static_cast<const char*>(next.w->data) + share.panels.begin * p.next_panel_bytes;
+void set_next(PanelProduct& p, const Matrix* next, int64_t rows, Part part) {
+  if (!next || !next->data) return;
+  p.next_panel_bytes = next->panel_bytes();
+  const Share share = share_of(rows, next->count * next->panels(), 4, part);
+  p.next = static_cast<const char*>(next->data) + share.panels.begin * p.next_panel_bytes;
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ __global__ void gate_kernel(const bf16_t* products, int64_t stride, int64_t up_a
 
 void multiply_gated(const GatedMatmulParams& p, const Execution& on) {
   const cudaStream_t stream = stream_of(on);
-  const PackedWeight& w = p.gate_up;
+  const Matrix& w = p.gate_up;
   const int64_t width = 2 * w.all_rows();
   void* products = nullptr;
   cuda_check(

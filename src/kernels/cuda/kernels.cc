@@ -27,7 +27,7 @@ const ProductSchedule& chosen_schedule(Order order, const ProductShape& shape) {
 
 namespace {
 
-void check_types(const Activation& x, const PackedWeight& w, Order order) {
+void check_types(const Activation& x, const Matrix& w, Order order) {
   CHECK(x.type == w.type, "activations and weights of a product have one type");
   CHECK(order == Order::portable || w.type == DType::bf16, "the order hopper is defined for bf16");
 }

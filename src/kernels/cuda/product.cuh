@@ -24,7 +24,7 @@ inline Product product_of(const MatmulParams& p) {
       p.x, p.w.data, p.w.type, p.rows, p.w.n, p.w.k, p.runs, p.w.panels(), p.w.panel_elements()};
 }
 inline Product product_of(const GatedMatmulParams& p) {
-  const PackedWeight& w = p.gate_up;
+  const Matrix& w = p.gate_up;
   return {p.x, w.data, w.type, p.rows, w.n, w.k, 1, w.panels(), w.panel_elements()};
 }
 

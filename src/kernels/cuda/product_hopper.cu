@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kBf16 = sizeof(bf16_t);
 
-void check_weights(const PackedWeight& w) {
+void check_weights(const Matrix& w) {
   CHECK(w.layout == WeightLayout::rows && w.type == DType::bf16,
         "products of order hopper take weights in rows of bf16");
 }
@@ -36,7 +36,7 @@ ProductMaps maps_of(const MatmulParams& p, int x_rows, int w_rows, int runs) {
 }
 
 ProductMaps maps_of(const GatedMatmulParams& p, int x_rows, int w_rows) {
-  const PackedWeight& w = p.gate_up;
+  const Matrix& w = p.gate_up;
   check_weights(w);
   const uint64_t row = static_cast<uint64_t>(w.row_elements()) * kBf16;
   const uint64_t blocks = static_cast<uint64_t>(w.all_rows()) / kBlockOutputs;

@@ -15,7 +15,7 @@ constexpr int64_t kMaxInner = 1 << 16;
 template <typename T>
 struct Column {
   T inner[kMaxInner];
-  Column(const PackedWeight& w, int64_t output) {
+  Column(const Matrix& w, int64_t output) {
     const T* data = static_cast<const T*>(w.data);
     for (int64_t k = 0; k < w.k; ++k)
       inner[k] = data[std::is_same_v<T, bf16_t> ? packed_index_bf16(output, k, w.k)
@@ -25,7 +25,7 @@ struct Column {
 
 // Calls use(t, dot of activation row t and output `output`) for every row.
 template <Order order, typename Use>
-void dot_rows(const Activation& x, int64_t rows, const PackedWeight& w, int64_t output, int runs,
+void dot_rows(const Activation& x, int64_t rows, const Matrix& w, int64_t output, int runs,
               Use use) {
   if (w.type == DType::bf16) {
     const Column<bf16_t> column(w, output);
@@ -40,7 +40,7 @@ void dot_rows(const Activation& x, int64_t rows, const PackedWeight& w, int64_t 
   }
 }
 
-void check_types(const Activation& x, const PackedWeight& w, Order order) {
+void check_types(const Activation& x, const Matrix& w, Order order) {
   CHECK(x.type == w.type, "activations and weights of a product have one type");
   CHECK(order == Order::portable || w.type == DType::bf16, "the order hopper is defined for bf16");
   CHECK(w.k <= kMaxInner, "inner size beyond what the reference holds");
@@ -93,7 +93,7 @@ void kept_gated_matmul(const KeptGatedMatmulParams& kept, const Execution& on) {
     else
       static_cast<float*>(p.out.data)[t * p.out.stride + f] = y;
   };
-  const PackedWeight& w = p.gate_up;
+  const Matrix& w = p.gate_up;
   for (int64_t f = begin; f < end; ++f) {
     if (f >= width) {  // pad columns
       for (int64_t t = 0; t < p.rows; ++t) store(t, f, 0.0f);

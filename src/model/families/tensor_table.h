@@ -59,7 +59,7 @@ struct TensorRow {
   bool (*is_present)(const DecoderSpec&) = nullptr;  // null: in every model
   // Of a layer's tensors, one of the two. Neighbouring rows with the same target stand in it one
   // after the other; two in gate_up take turns, panel by panel.
-  PackedWeight LayerMatrices::*matrix = nullptr;
+  Matrix LayerMatrices::*matrix = nullptr;
   const float* LayerWeights::*vector = nullptr;
 };
 

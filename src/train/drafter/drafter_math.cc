@@ -36,9 +36,9 @@ RoundedRows DrafterMath::rounded(int64_t width) const {
   return {{device_, static_cast<size_t>(max_rows_ * activation_stride(width)), kWhat}, width};
 }
 
-PackedWeight DrafterMath::allocate(int64_t n, int64_t k, int matrices) const {
-  PackedWeight w{.n = n, .k = k};
-  weights_.emplace_back(device_, static_cast<size_t>(matrices * w.elements()), kWhat);
+Matrix DrafterMath::allocate(int64_t n, int64_t k, int matrices) const {
+  Matrix w{.n = n, .k = k, .count = matrices};
+  weights_.emplace_back(device_, static_cast<size_t>(w.elements()), kWhat);
   w.data = weights_.back().data();
   return w;
 }
@@ -69,7 +69,7 @@ void DrafterMath::pack(const DrafterParameters& parameters, const TrainedMatrix&
     });
     const Columns inner{0, m.outputs, m.is_pair ? part : -1};
     for (size_t i = 0; i < m.backward.size(); ++i) {
-      const PackedWeight& to = m.backward[i];
+      const Matrix& to = m.backward[i];
       run(training_.pack_columns,
           PackColumnsParams{.x = rows + static_cast<int64_t>(i) * to.n,
                             .x_stride = m.inputs,
@@ -89,7 +89,7 @@ std::vector<float> DrafterMath::vector_of(const DrafterParameters& parameters, i
   return values;
 }
 
-void DrafterMath::product(const Activation& x, const PackedWeight& w, float* y, bool adds) const {
+void DrafterMath::product(const Activation& x, const Matrix& w, float* y, bool adds) const {
   run(kernels_.matmul, MatmulParams{.x = x,
                                     .w = w,
                                     .rows = rows_,
@@ -100,7 +100,7 @@ void DrafterMath::product(const Activation& x, const PackedWeight& w, float* y, 
                                     .y_stride = w.n});
 }
 
-void DrafterMath::gated_product(const Activation& x, const PackedWeight& w, const Activation& out,
+void DrafterMath::gated_product(const Activation& x, const Matrix& w, const Activation& out,
                                 float* dots) const {
   run(training_.gated_matmul, KeptGatedMatmulParams{.product = {.x = x,
                                                                 .gate_up = w,
@@ -155,7 +155,7 @@ void DrafterMath::norm_backward(const float* dy, const float* x, const float* we
 
 void DrafterMath::weight_gradient(DrafterParameters& parameters, const TrainedMatrix& m,
                                   const Activation& dy, const Activation& x, bool begins) {
-  const PackedWeight packed{.n = m.inputs, .k = rows_};
+  const Matrix packed{.n = m.inputs, .k = rows_};
   grow(packed_, device_, packed.elements());
   grow(transposed_, device_, m.outputs * activation_stride(rows_));
   run(training_.pack_columns, PackColumnsParams{.x = static_cast<const bf16_t*>(x.data),
@@ -165,7 +165,7 @@ void DrafterMath::weight_gradient(DrafterParameters& parameters, const TrainedMa
                                                 .inner = {0, rows_},
                                                 .inner_size = rows_,
                                                 .out = packed_.data()});
-  PackedWeight inputs = packed;
+  Matrix inputs = packed;
   inputs.data = packed_.data();
   for (int part = 0; part < (m.is_pair ? 2 : 1); ++part) {
     const Activation columns{transposed_.data(), DType::bf16, activation_stride(rows_)};

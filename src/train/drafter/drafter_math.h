@@ -35,8 +35,8 @@ struct TrainedMatrix {
   int64_t outputs = 0;  // of all; of one of a gated pair
   int64_t inputs = 0;
   bool is_pair = false;
-  PackedWeight forward;
-  std::vector<PackedWeight> backward;  // equal runs of the inputs
+  Matrix forward;
+  std::vector<Matrix> backward;  // equal runs of the inputs
 };
 
 class DrafterMath {
@@ -73,8 +73,8 @@ class DrafterMath {
     });
   }
 
-  void product(const Activation& x, const PackedWeight& w, float* y, bool adds = false) const;
-  void gated_product(const Activation& x, const PackedWeight& w, const Activation& out,
+  void product(const Activation& x, const Matrix& w, float* y, bool adds = false) const;
+  void gated_product(const Activation& x, const Matrix& w, const Activation& out,
                      float* dots) const;
   void round(const float* x, const RoundedRows& out) const;
   void norm(const float* x, const float* weight, float eps, int64_t width,
@@ -93,7 +93,7 @@ class DrafterMath {
                      std::span<const float> weights, const RoundedRows& out) const;
 
  private:
-  PackedWeight allocate(int64_t n, int64_t k, int matrices = 1) const;
+  Matrix allocate(int64_t n, int64_t k, int matrices = 1) const;
 
   Device& device_;
   std::unique_ptr<Stream> stream_;

@@ -1,0 +1,63 @@
+// The operands of a matrix product: activations, and weights as a storage type and a layout say.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/layout.h"
+
+namespace invar {
+
+// An activation that is the input of a matrix product: bf16, or f32 when the weights are f32
+// (numerics 0). Row stride in elements; columns from the width to round_up(width, 32) are zero and
+// the consumer relies on it.
+struct Activation {
+  void* data = nullptr;
+  DType type = DType::bf16;
+  int64_t stride = 0;
+};
+
+// How the elements of a weight lie, zero-padded to whole leaves:
+//   panels  of 16 outputs (numerics 1.1), zero-padded to whole ones, 64-byte aligned
+//             bf16: [N/16][K/32][16 pairs][16 outputs][2]     f32: [N/16][K/32][32][16 outputs]
+//   rows    as they are, zero-padded to whole eights of rows
+// A table of operations says which it reads (Kernels::weights).
+enum class WeightLayout : uint8_t { panels, rows };
+
+// Elements between rows of an activation beside weights of a layout: with rows, that of a GPU, rows
+// follow each other without gaps, so that they begin with a cache line when their width is whole
+// ones.
+constexpr int64_t activation_stride(int64_t k, WeightLayout layout) {
+  return layout == WeightLayout::rows ? round_up(k, kLeafPad) : activation_stride(k);
+}
+
+// A weight matrix [N][K], or a stack of `count` equal ones. In rows they follow each other. In
+// panels those of a gated pair (gate, up) take turns: panel 2i is gate's i-th, panel 2i + 1 up's.
+struct Matrix {
+  const void* data = nullptr;
+  DType type = DType::bf16;  // how its elements are stored
+  int64_t n = 0, k = 0;      // of one matrix, unpadded
+  WeightLayout layout = WeightLayout::panels;
+  int64_t count = 1;
+
+  // Of one matrix.
+  constexpr int64_t panels() const { return round_up(n, kPanelWidth) / kPanelWidth; }
+  constexpr int64_t row_elements() const { return round_up(k, kLeafPad); }
+  constexpr int64_t panel_elements() const { return kPanelWidth * row_elements(); }
+  constexpr int64_t all_rows() const { return round_up(n, 8); }
+  // What it consists of: panels or rows.
+  constexpr int64_t units() const { return layout == WeightLayout::panels ? panels() : all_rows(); }
+
+  constexpr int64_t row_bytes() const { return row_elements() * size_of(type); }
+  constexpr int64_t panel_bytes() const { return kPanelWidth * row_bytes(); }
+  constexpr int64_t unit_bytes() const {
+    return layout == WeightLayout::panels ? panel_bytes() : row_bytes();
+  }
+
+  // Of the stack.
+  constexpr int64_t elements() const {
+    return count * units() * (layout == WeightLayout::panels ? panel_elements() : row_elements());
+  }
+  constexpr int64_t bytes() const { return count * units() * unit_bytes(); }
+};
+
+}  // namespace invar
