@@ -1,5 +1,7 @@
 #include "number_flags.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
 
 #include "base/json.h"

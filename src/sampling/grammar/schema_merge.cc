@@ -239,7 +239,8 @@ Value common_properties(const Value& a, const Value& b) {
     const Value* properties = from->find("properties");
     if (!properties) continue;
     for (const auto& [name, schema] : members_of(*properties, "properties")) {
-      if (std::any_of(out.begin(), out.end(), [&name = name](const auto& m) { return m.first == name; }))
+      if (std::any_of(out.begin(), out.end(),
+                      [&name = name](const auto& m) { return m.first == name; }))
         continue;
       const auto other = property_of(from == &a ? b : a, name);
       out.emplace_back(name, !other       ? schema
