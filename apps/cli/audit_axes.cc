@@ -49,9 +49,7 @@ Schedule random_schedule(const Schedule& base, const DecoderSpec& spec, uint32_t
   if (base.model.device == "cpu" && !sets.empty())
     s.model.instruction_set = sets[static_cast<size_t>(below(sets.size()))];
   s.model.threads = 1 + below(3);
-  for (int most = std::min(attention_output_runs(spec), down_runs(spec));
-       s.model.ranks * 2 <= most && below(2);)
-    s.model.ranks *= 2;
+  for (int most = most_ranks(spec); s.model.ranks * 2 <= most && below(2);) s.model.ranks *= 2;
   if (spec.layers > 1 && below(2)) s.model.layer_cuts = {1 + below(spec.layers - 1)};
   s.neighbours = live + 40;
   s.at_once = live + 20;
@@ -145,7 +143,7 @@ Axis devices(const Schedule& base) {
 
 Axis ranks(const Schedule& base, const DecoderSpec& spec) {
   Axis axis{"ranks", {}, true};
-  for (int size = 1; size <= std::min(attention_output_runs(spec), down_runs(spec)); size *= 2)
+  for (int size = 1; size <= most_ranks(spec); size *= 2)
     vary(axis, base, fmt::format("{} ranks", size)).model.ranks = size;
   if (base.model.device == "cpu") {
     Schedule& s = vary(axis, base, "2 ranks, a process each");

@@ -93,7 +93,8 @@ Seconds run_requests(Model& model, int sequences, int prompt, int answer, int ma
 // Multiplications and additions of a prompt of n tokens, counted once each, one row of logits.
 double prefill_operations(const DecoderSpec& s, double n) {
   const double per_token = double(s.hidden) * (s.query_width() + 2.0 * s.kv_width()) +
-                           double(s.query_width()) * s.hidden + 3.0 * s.hidden * s.ffn;
+                           double(s.query_width()) * s.hidden +
+                           3.0 * s.hidden * s.layer(0).ffn.width;
   const double attention = 2.0 * s.query_width() * n * (n + 1) / 2;
   return 2 * (s.layers * (per_token * n + attention) + double(s.hidden) * s.vocab);
 }
@@ -110,11 +111,11 @@ double least_seconds(std::string_view operation, const DecoderSpec& s, const Ste
   const auto product = [&](double rows, double n, double k) {
     return std::max(2 * rows * n * k / peak, 2 * n * k / bandwidth);
   };
-  const double query = s.query_width(), kv = s.kv_width();
+  const double query = s.query_width(), kv = s.kv_width(), ffn = s.layer(0).ffn.width;
   if (operation == "qkv") return s.layers * product(w.rows, query + 2 * kv, s.hidden);
   if (operation == "o") return s.layers * product(w.rows, s.hidden, query);
-  if (operation == "gated") return s.layers * product(w.rows, 2.0 * s.ffn, s.hidden);
-  if (operation == "down") return s.layers * product(w.rows, s.hidden, s.ffn);
+  if (operation == "gated") return s.layers * product(w.rows, 2.0 * ffn, s.hidden);
+  if (operation == "down") return s.layers * product(w.rows, s.hidden, ffn);
   if (operation == "logits") return product(w.logits, s.vocab, s.hidden);
   if (operation == "attention")
     return s.layers * std::max(4 * query * w.places / peak, 4 * kv * w.cached / bandwidth);

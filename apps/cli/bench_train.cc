@@ -32,7 +32,8 @@ double step_operations(const TrainerOptions& t) {
   const DecoderSpec& s = t.model.spec;
   const double n = t.context;
   const double products = double(s.hidden) * (s.query_width() + 2.0 * s.kv_width()) +
-                          double(s.query_width()) * s.hidden + 3.0 * s.hidden * s.ffn;
+                          double(s.query_width()) * s.hidden +
+                          3.0 * s.hidden * s.layer(0).ffn.width;
   const double attention = 2.0 * s.query_width() * n * (n + 1) / 2;
   const double heads = double(1 + t.exits.size()) * s.hidden * s.vocab;
   return t.rows * 3 * 2 * (s.layers * (products * n + attention) + heads * n);
@@ -58,14 +59,15 @@ std::vector<PackedRow> made_rows(const TrainerOptions& t) {
 double operations_of(std::string_view name, const TrainerOptions& t) {
   const DecoderSpec& s = t.model.spec;
   const double rows = double(t.rows) * t.context, query = s.query_width();
+  const double ffn = s.layer(0).ffn.width;
   // The product itself, its gradients ("... dX", "... dW"), or it computed again.
   const auto is = [&](std::string_view part) {
     return name.starts_with(part) && (name.size() == part.size() || name[part.size()] == ' ');
   };
   if (is("qkv")) return 2 * s.layers * rows * s.hidden * (query + 2.0 * s.kv_width());
   if (is("o")) return 2 * s.layers * rows * s.hidden * query;
-  if (is("gated")) return 2 * s.layers * rows * s.hidden * 2.0 * s.ffn;
-  if (is("down")) return 2 * s.layers * rows * s.hidden * s.ffn;
+  if (is("gated")) return 2 * s.layers * rows * s.hidden * 2.0 * ffn;
+  if (is("down")) return 2 * s.layers * rows * s.hidden * ffn;
   if (is("logits") || is("head")) return 2 * rows * s.hidden * s.vocab;
   const double attention = 2 * s.layers * rows * query * (t.context + 1);
   return name == "attention" ? attention : name == "attention backward" ? 2.5 * attention : 0;
@@ -76,7 +78,7 @@ double operations_of(std::string_view name, const TrainerOptions& t) {
 double bytes_of(std::string_view name, const TrainerOptions& t, double parameters) {
   const DecoderSpec& s = t.model.spec;
   const double rows = double(t.rows) * t.context, layers = s.layers, norms = 2 * layers + 1;
-  const double d = rows * s.hidden, f = rows * s.ffn, q = rows * s.query_width();
+  const double d = rows * s.hidden, f = rows * s.layer(0).ffn.width, q = rows * s.query_width();
   const double qkv = q + 2 * rows * s.kv_width(), v = rows * s.vocab;
   const double normed = s.qk_norm ? q + rows * s.kv_width() : 0;  // queries and keys
   const double table = double(s.vocab) * s.hidden;

@@ -146,7 +146,7 @@ server::LabChoices lab_choices(const ServeFlags& flags) {
                              .ranks = {options.ranks}};
   if (is_plain && options.arithmetic != "control") choices.arithmetics.emplace_back("control");
   if (is_plain && spec.layers > 1) choices.drafters.emplace_back("early_exit");
-  const int most = is_plain ? std::min(attention_output_runs(spec), down_runs(spec)) : 0;
+  const int most = is_plain ? most_ranks(spec) : 0;
   for (int ranks = 2; ranks <= std::min(most, 4); ranks *= 2) choices.ranks.push_back(ranks);
   const std::string own = drafter_of(flags);
   if (std::ranges::find(choices.drafters, own) == choices.drafters.end())

@@ -37,7 +37,7 @@ EagleLayer::EagleLayer(const EagleWeights& weights, HostProducts& products, Thre
       query_width_(weights.spec.query_width()),
       kv_width_(weights.spec.kv_width()),
       head_dim_(weights.spec.head_dim),
-      frequencies_(rotary_frequencies(weights.spec.rope, weights.spec.head_dim)),
+      frequencies_(rotary_frequencies(weights.spec.layer(0).attention.rope, weights.spec.head_dim)),
       cos_(frequencies_.size()),
       sin_(frequencies_.size()),
       scores_(static_cast<size_t>(pool.size())) {}
@@ -116,7 +116,7 @@ std::span<const float> EagleLayer::finish(std::span<const std::vector<KvRun>> ru
   std::vector<float> normed = residual_;
   HostProducts::normalise(normed, w_.ffn_norm, w_.spec.norm_eps);
   products_.multiply(normed, w_.gate_up, nullptr, gate_up_);
-  const size_t ffn = static_cast<size_t>(w_.spec.ffn);
+  const size_t ffn = static_cast<size_t>(w_.spec.layer(0).ffn.width);
   gated_.resize(runs.size() * ffn);
   for (size_t t = 0; t < runs.size(); ++t)
     for (size_t i = 0; i < ffn; ++i) {

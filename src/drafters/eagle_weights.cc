@@ -96,6 +96,7 @@ void EagleWeights::read_config(const std::string& directory, int32_t target_laye
 void EagleWeights::make_config(const DecoderSpec& target) {
   spec = target;
   spec.layers = 1;
+  spec.layer_specs.resize(1);
   draft_vocab_ = target_vocab;
   std::vector<int32_t> inputs = {target.layers};
   if (kind == EagleKind::eagle3) inputs = {1, (target.layers + 1) / 2, target.layers};
@@ -154,11 +155,11 @@ void EagleWeights::read_layer(const TensorFile& file, HostProducts& products) {
     return products.pack(file.matrix(at + name, n, k), n, k);
   };
   o = matrix("self_attn.o_proj.weight", d, spec.query_width());
-  rows = file.matrix(at + "mlp.gate_proj.weight", spec.ffn, d);
-  const auto up = file.matrix(at + "mlp.up_proj.weight", spec.ffn, d);
+  rows = file.matrix(at + "mlp.gate_proj.weight", spec.layer(0).ffn.width, d);
+  const auto up = file.matrix(at + "mlp.up_proj.weight", spec.layer(0).ffn.width, d);
   rows.insert(rows.end(), up.begin(), up.end());
-  gate_up = products.pack(rows, 2 * int64_t{spec.ffn}, d);
-  down = matrix("mlp.down_proj.weight", d, spec.ffn);
+  gate_up = products.pack(rows, 2 * int64_t{spec.layer(0).ffn.width}, d);
+  down = matrix("mlp.down_proj.weight", d, spec.layer(0).ffn.width);
   ffn_norm = file.vector(at + "post_attention_layernorm.weight", d);
 }
 

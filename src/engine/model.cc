@@ -253,6 +253,7 @@ Decoder Model::make_decoder(int rank, ThreadPool& pool, int exit_layer) {
   DecoderSpec part = spec();
   if (exit_layer > 0) {
     part.layers = exit_layer;
+    part.layer_specs.resize(static_cast<size_t>(exit_layer));
     part.mtp_layers = 0;
   }
   return Decoder(part, arithmetic_, kernels_, *weights_[rank], device(rank),

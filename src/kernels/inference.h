@@ -155,9 +155,20 @@ constexpr int32_t first_slot(const PartialAttentionParams& p, int64_t t) {
   return p.begin && p.begin[t] > of_window ? p.begin[t] : of_window;
 }
 
-// y = y + (x (+ bias)): what ends a row-parallel product whose tree went over several ranks.
+// out = act(x): how what is no norm enters a matrix product, a gradient too (numerics 9). Pad
+// columns are set to zero.
+struct RoundParams {
+  const float* x;  // [T][N]
+  int64_t x_stride;
+  int64_t rows, width;
+  Activation out;
+};
+
+// y = y + (x (+ bias)): what ends a row-parallel product whose tree went over several ranks, or
+// which a norm follows.
 struct AddParams {
-  const float* x;     // [T][D]
+  const float* x;  // [T][D]
+  int64_t x_stride;
   const float* bias;  // [D] or null
   int64_t rows, width;
   float* y;  // [T][D]
@@ -209,6 +220,7 @@ struct Kernels {
   Operation<AttentionParams> attention;
   Operation<RotatedAttentionParams> rotated_attention;  // null where it would gain nothing
   Operation<PartialAttentionParams> partial_attention;  // null on a GPU
+  Operation<RoundParams> round;
   Operation<AddParams> add;
   Operation<CopySlotsParams> copy_slots;
   Operation<RoundInPlaceParams> round_in_place;

@@ -31,14 +31,6 @@ struct KeptGatedMatmulParams {
   float* dots;
 };
 
-// out = bf16(x): how a gradient enters matrix products. Pad columns are set to zero.
-struct RoundParams {
-  const float* x;  // [T][N]
-  int64_t x_stride;
-  int64_t rows, width;
-  Activation out;
-};
-
 // Row i of out is column columns.at(i) of x: the gradient of a product's outputs as the activation
 // that meets its inputs, row by row.
 struct TransposeParams {

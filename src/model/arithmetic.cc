@@ -1,6 +1,8 @@
 #include "model/arithmetic.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 namespace invar {
 
@@ -8,15 +10,35 @@ int attention_output_runs(const DecoderSpec& spec) {
   return orders::row_parallel_runs(spec.query_width(), spec.heads);
 }
 
-int down_runs(const DecoderSpec& spec) {
-  return orders::row_parallel_runs(spec.ffn, 1 << 30);
+int down_runs(int ffn_width) {
+  return orders::row_parallel_runs(ffn_width, 1 << 30);
+}
+
+namespace {
+
+// Of the layers that have such a product, each value once, ascending by layer.
+std::vector<int> all_down_runs(const DecoderSpec& spec) {
+  std::vector<int> runs;
+  for (const LayerSpec& layer : spec.layer_specs)
+    if (const int r = down_runs(layer.ffn.width);
+        layer.ffn.width > 0 && std::ranges::find(runs, r) == runs.end())
+      runs.push_back(r);
+  return runs;
+}
+
+}  // namespace
+
+int most_ranks(const DecoderSpec& spec) {
+  int most = attention_output_runs(spec);
+  for (const int runs : all_down_runs(spec)) most = std::min(most, runs);
+  return most;
 }
 
 std::string identity(const Arithmetic& arithmetic, const DecoderSpec& spec) {
   return fmt::format("invar-1/{}/{}/row{}.{}",
                      arithmetic.is_baseline ? "control" : name_of(arithmetic.order),
                      arithmetic.is_rounded ? "rounded" : name_of(arithmetic.weights),
-                     attention_output_runs(spec), down_runs(spec));
+                     attention_output_runs(spec), fmt::join(all_down_runs(spec), "+"));
 }
 
 }  // namespace invar

@@ -20,7 +20,9 @@ struct Arithmetic {
 
 // Runs of the two row-parallel products (numerics 2): functions of the model's shape alone.
 int attention_output_runs(const DecoderSpec& spec);
-int down_runs(const DecoderSpec& spec);
+int down_runs(int ffn_width);
+// Into how many ranks the model can be cut at most: the least of those.
+int most_ranks(const DecoderSpec& spec);
 
 // e.g. "invar-1/portable/bf16/row8.8": printed by every command, part of every receipt and
 // checkpoint.

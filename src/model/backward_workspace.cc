@@ -10,7 +10,9 @@ BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const TrainingKerne
   const DecoderSpec& spec = decoder.spec;
   Device& device = decoder.device();
   const char* what = "a backward pass";
-  const int64_t rows = max_rows, d = spec.hidden, f = spec.ffn, q = spec.query_width();
+  int64_t f = 0;  // of the widest
+  for (const LayerSpec& layer : spec.layer_specs) f = std::max<int64_t>(f, layer.ffn.width);
+  const int64_t rows = max_rows, d = spec.hidden, q = spec.query_width();
   const int64_t qkv_width = q + 2 * spec.kv_width(), pair = 2 * round_up(f, kPanelWidth);
   const int64_t widest = std::max({qkv_width, pair, q});
   const int64_t inputs = std::max({d * (1 + spec.mtp_layers), q, f}),

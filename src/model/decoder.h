@@ -7,6 +7,7 @@
 #include "kernels/inference.h"
 #include "model/arithmetic.h"
 #include "model/decoder_weights.h"
+#include "model/parts/layer_part.h"
 #include "model/rope_table.h"
 
 namespace invar {
@@ -22,7 +23,10 @@ struct Decoder {
         weights(&weights),
         stream(device.make_stream()),
         execution{.device = &device, .stream = stream.get(), .pool = pool},
-        rope(device, spec.rope, spec.head_dim, spec.max_positions) {}
+        ropes(device, spec) {
+    for (int layer = 0; layer < spec.all_layers(); ++layer)
+      parts.push_back(parts_of(spec.layer(layer)));
+  }
 
   Device& device() const { return *execution.device; }
   // Runs one operation on the whole team.
@@ -37,7 +41,8 @@ struct Decoder {
   const DecoderWeights* weights;
   std::unique_ptr<Stream> stream;
   Execution execution;
-  RopeTable rope;
+  RopeTables ropes;
+  std::vector<std::vector<const LayerPart*>> parts;  // by layer
 };
 
 }  // namespace invar

@@ -14,13 +14,12 @@
 namespace invar {
 
 Shard make_shard(const DecoderSpec& spec, int rank, int size) {
-  const int o_runs = attention_output_runs(spec), d_runs = down_runs(spec);
-  if (size < 1 || (size & (size - 1)) != 0 || o_runs % size != 0 || d_runs % size != 0)
+  const int most = most_ranks(spec);
+  if (size < 1 || (size & (size - 1)) != 0 || size > most)
     fail_usage(
-        "{} ranks were asked for; this model can be cut into 1 to {} (powers of two), since its "
-        "row-parallel "
-        "products have {} and {} runs",
-        size, std::min(o_runs, d_runs), o_runs, d_runs);
+        "{} ranks were asked for; this model can be cut into 1 to {} (powers of two), the fewest "
+        "runs of a row-parallel product",
+        size, most);
   Shard shard{.rank = rank, .size = size};
   shard.heads = spec.heads / size;
   shard.first_head = rank * shard.heads;
@@ -31,13 +30,10 @@ Shard make_shard(const DecoderSpec& spec, int rank, int size) {
       (shard.kv_heads > 1 && shard.heads / shard.kv_heads != heads_per_kv))
     fail_usage("{} ranks do not share out {} query heads over {} key/value heads evenly", size,
                spec.heads, spec.kv_heads);
-  shard.ffn = spec.ffn / size;
-  shard.first_ffn = rank * shard.ffn;
   shard.vocab_stride = static_cast<int>(round_up((spec.vocab + size - 1) / size, kPanelWidth));
   shard.first_vocab = std::min(spec.vocab, rank * shard.vocab_stride);
   shard.vocab = std::min(shard.vocab_stride, spec.vocab - shard.first_vocab);
-  shard.o_runs = o_runs / size;
-  shard.down_runs = d_runs / size;
+  shard.o_runs = attention_output_runs(spec) / size;
   return shard;
 }
 
@@ -104,17 +100,16 @@ class WeightLoader {
         weights.*rows[0]->vector = vector(layer, rows);
       rows.clear();
     };
-    for (const TensorRow& row : tensor_table()) {
-      if (row.place != TensorPlace::layer || !is_present(row, spec_)) continue;
-      if (!rows.empty() && (rows[0]->matrix != row.matrix || rows[0]->vector != row.vector))
+    for (const TensorRow* row : layer_tensors(spec_, layer)) {
+      if (!rows.empty() && (rows[0]->matrix != row->matrix || rows[0]->vector != row->vector))
         finish_target();
-      rows.push_back(&row);
+      rows.push_back(row);
     }
     finish_target();
     return weights;
   }
 
-  Range range_of(const TensorRow& row, Axis axis) const {
+  Range range_of(const TensorRow& row, Axis axis, int layer) const {
     const Extent extent = axis == Axis::rows ? row.rows : row.columns;
     const int64_t e = spec_.head_dim;
     if (row.cut == axis) switch (extent) {
@@ -123,13 +118,14 @@ class WeightLoader {
         case Extent::kv:
           return {shard_.first_kv_head * e, shard_.kv_heads * e};
         case Extent::ffn:
-          return {shard_.first_ffn, shard_.ffn};
+          return {int64_t{shard_.rank} * shard_.ffn(spec_.layer(layer)),
+                  shard_.ffn(spec_.layer(layer))};
         case Extent::vocab:
           return {shard_.first_vocab, shard_.vocab};
         default:
           CHECK(false, "an axis that ranks do not share");
       }
-    return {0, extent_of(extent, spec_)};
+    return {0, extent_of(extent, spec_, layer)};
   }
 
   void load_embedding_and_head() {
@@ -151,14 +147,15 @@ class WeightLoader {
   // gated pair, taking turns.
   Matrix matrix(int layer, const std::vector<const TensorRow*>& rows) {
     const bool is_pair = rows[0]->matrix == &LayerMatrices::gate_up;
-    const int64_t columns = range_of(*rows[0], Axis::columns).count;
+    const int64_t columns = range_of(*rows[0], Axis::columns, layer).count;
     std::vector<PackedPart> parts;
     int64_t n = 0;
     for (const TensorRow* row : rows) {
-      const Range outputs = range_of(*row, Axis::rows), inner = range_of(*row, Axis::columns);
+      const Range outputs = range_of(*row, Axis::rows, layer);
+      const Range inner = range_of(*row, Axis::columns, layer);
       const PackPlace place =
           is_pair ? PackPlace{std::ssize(parts) * kPanelWidth, 2} : PackPlace{n};
-      parts.push_back({tensor_name(row->role, layer), outputs.first, outputs.count, inner.first,
+      parts.push_back({tensor_name(*row, layer), outputs.first, outputs.count, inner.first,
                        inner.count, place});
       n = is_pair ? outputs.count : n + outputs.count;
     }
@@ -266,12 +263,12 @@ class WeightLoader {
   const float* vector(int layer, const std::vector<const TensorRow*>& rows) {
     std::vector<float> values;
     for (const TensorRow* row : rows) {
-      const std::string tensor = tensor_name(row->role, layer);
+      const std::string tensor = tensor_name(*row, layer);
       std::vector<float> one(source_.info(tensor).shape.at(0));
       source_.read(tensor, 0, std::ssize(one), DType::f32, one.data());
       if (const int64_t bad = first_non_finite(one.data(), DType::f32, std::ssize(one)); bad >= 0)
         fail_non_finite(source_, tensor, bad);
-      const Range range = range_of(*row, Axis::rows);
+      const Range range = range_of(*row, Axis::rows, layer);
       values.insert(values.end(), one.begin() + range.first,
                     one.begin() + range.first + range.count);
       finish(tensor);

@@ -19,10 +19,13 @@ struct Shard {
   int rank = 0, size = 1;
   int heads = 0, first_head = 0;  // query heads
   int kv_heads = 0, first_kv_head = 0;
-  int ffn = 0, first_ffn = 0;
   int vocab = 0, first_vocab = 0;  // rows of the head
   int vocab_stride = 0;            // rows per rank, whole panels: first_vocab = rank * vocab_stride
-  int o_runs = 1, down_runs = 1;   // runs of the row-parallel products that lie on this rank
+  int o_runs = 1;                  // runs of the attention output that lie on this rank
+
+  int ffn(const LayerSpec& layer) const { return layer.ffn.width / size; }
+  // Of the down product.
+  int down_runs(const LayerSpec& layer) const { return invar::down_runs(layer.ffn.width) / size; }
 };
 
 // Throws UsageError when the model cannot be cut that way: the size must divide both run counts and

@@ -36,7 +36,7 @@ void ForwardPass::prepare() {
   const Execution& on = model_.execution;
   int positions = 0;
   for (const BatchRow& row : batch_.rows) positions = std::max(positions, row.position + 1);
-  model_.rope.fill(positions, on);
+  model_.ropes.fill(positions, on);
   ws_.tables = ws_.table_builder.build(batch_, kv_.block_size(), on);
   take_tokens();
   if (is_first_stage()) return;
@@ -65,8 +65,9 @@ void ForwardPass::launch() {
   if (rows_ == 0) return;
   start();
   for (int layer = batch_.layer_begin; layer < layer_end_; ++layer) {
-    attention_block(layer);
-    ffn_dense(layer);
+    const LayerPass pass = layer_pass(layer);
+    hooks_.keep_hidden(pass.at.input);
+    for (const LayerPart* part : model_.parts[static_cast<size_t>(layer)]) part->forward(pass);
     hooks_.after_layer(layer);
   }
   if (is_last_stage()) head(0);
@@ -116,23 +117,18 @@ void ForwardPass::join_tokens() {
   hooks_.trace("join", spec_.layers, hidden(), d, rows_);
 }
 
-// h = h + o(attention(rope(qkv(norm(h)))))
-void ForwardPass::attention_block(int layer) {
-  const LayerWeights& w = weights(layer);
-  const LayerActivations& at = hooks_.layer(layer);
-  ops_.copy_slots(kv_.layer(layer));
-  hooks_.keep_hidden(at.input);
-  ops_.norm(hidden(), w.attention_norm, at.normed);
-  hooks_.trace("attention_norm", layer, at.normed, spec_.hidden, rows_);
-
-  ops_.qkv(layer, kv_.layer(layer), at);
-  hooks_.trace_queries(layer, at.q);
-
-  ops_.attention(layer, kv_.layer(layer), at);
-  hooks_.trace("attention", layer, at.attended, int64_t{shard_.heads} * spec_.head_dim, rows_);
-
-  ops_.add_product("o", at.attended, w.o, shard_.o_runs, w.o_bias, ops_.plan().after_o(layer));
-  hooks_.trace("o", layer, hidden(), spec_.hidden, rows_);
+LayerPass ForwardPass::layer_pass(int layer) {
+  return {.layer = layer,
+          .model = spec_,
+          .spec = spec_.layer(layer),
+          .shard = shard_,
+          .w = model_.weights->layers()[static_cast<size_t>(layer)],
+          .at = hooks_.layer(layer),
+          .kv = kv_.layer(layer),
+          .hidden = hidden(),
+          .rows = rows_,
+          .ops = ops_,
+          .hooks = hooks_};
 }
 
 // Logits of the rows that want them, from the last residual stream: as many as there is room for,

@@ -4,6 +4,8 @@
 #include "model/forward.h"
 #include "model/hooks.h"
 #include "model/operations.h"
+#include "model/parts/layer_part.h"
+#include "model/parts/layer_pass.h"
 
 namespace invar {
 
@@ -24,8 +26,7 @@ class ForwardPass {
   void take_tokens();
   void start();
   void join_tokens();
-  void attention_block(int layer);
-  void ffn_dense(int layer);
+  LayerPass layer_pass(int layer);
   void head(int64_t first);
   void hand_over();
 
@@ -33,7 +34,6 @@ class ForwardPass {
   bool is_last_stage() const { return layer_end_ >= spec_.layers; }
   // The range is the module that predicts one token further.
   bool is_mtp() const { return layer_end_ > spec_.layers; }
-  const LayerWeights& weights(int layer) const { return model_.weights->layers()[layer]; }
   bool can_be_recorded() const;
   // How many logits a head from the `first` on computes.
   int64_t logits_from(int64_t first) const;

@@ -21,11 +21,11 @@ Hooks::Hooks(const Decoder& model, const Batch& batch, Workspace& ws, ForwardIo&
 }
 
 const LayerActivations& Hooks::layer(int index) const {
-  return io_.tape ? io_.tape->layer(index) : ws_.layer;
+  return io_.tape ? io_.tape->layer(index) : ws_.layers[static_cast<size_t>(index)];
 }
 
 Activation Hooks::final_normed(int module) const {
-  return io_.tape ? io_.tape->final_normed(module) : ws_.layer.normed;
+  return io_.tape ? io_.tape->final_normed(module) : ws_.final_normed;
 }
 
 float* Hooks::embedded() const {

@@ -5,14 +5,15 @@
 
 namespace invar {
 
-// One layer's activations. The forward without a tape has one of these for all layers, without the
-// members that may be null.
+// One layer's activations. Without a tape all layers use the same memory in turn, each part anew,
+// and what may be null is.
 struct LayerActivations {
-  float* input = nullptr;  // [T][D] the residual stream before the layer, or null
-  Activation normed;       // [T][D]
-  float* qkv = nullptr;    // [T][(H + 2G) * E] the product, or null
-  bf16_t* q = nullptr;     // [T][H][round_up(E, 32)]
-  float* max = nullptr;    // [T][H] or null; see PartialAttentionParams
+  float* input = nullptr;     // [T][D] the residual stream before the layer, or null
+  Activation normed;          // [T][D]
+  float* qkv = nullptr;       // [T][(H + 2G) * E] the product where it is kept, or null
+  float* products = nullptr;  // the same where it is not
+  bf16_t* q = nullptr;        // [T][H][round_up(E, 32)]
+  float* max = nullptr;       // [T][H] or null; see PartialAttentionParams
   float* sum = nullptr;
   Activation attended;       // [T][H * E]
   float* middle = nullptr;   // [T][D] the residual stream between attention and ffn, or null

@@ -14,10 +14,12 @@ struct LayerMatrices {
 };
 
 struct LayerWeights : LayerMatrices {
-  const float* attention_norm = nullptr;  // [D]
+  const float* attention_norm = nullptr;  // [D] or null
   const float* q_norm = nullptr;          // [E] or null
   const float* k_norm = nullptr;
-  const float* ffn_norm = nullptr;   // [D]
+  const float* attention_out_norm = nullptr;  // [D] or null, as the next two
+  const float* ffn_norm = nullptr;
+  const float* ffn_out_norm = nullptr;
   const float* qkv_bias = nullptr;   // [(H + 2G) * E] or null
   const float* o_bias = nullptr;     // [D] or null
   const float* gate_bias = nullptr;  // [F] or null

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "model/parts/layer_pass.h"
+
 namespace invar {
 
 Operations::Operations(const Decoder& model, int64_t rows, Workspace& ws, Group& group,
@@ -57,64 +59,89 @@ void Operations::product(const char* name, const Activation& x, const Matrix& w,
                    .next = next});
 }
 
+void Operations::read_residual(const float* norm_weight, const Activation& out) {
+  if (norm_weight) return norm(ws_.hidden.data(), norm_weight, out);
+  run("round", kernels_.round,
+      RoundParams{.x = ws_.hidden.data(),
+                  .x_stride = spec_.hidden,
+                  .rows = rows_,
+                  .width = spec_.hidden,
+                  .out = out});
+}
+
 void Operations::add_product(const char* name, const Activation& x, const Matrix& w, int runs,
-                             const float* bias, const Matrix* next) {
-  const bool alone = group_.size() == 1;
-  float* hidden = ws_.hidden.data();
+                             const float* bias, const float* norm_weight, const Matrix* next) {
+  const bool alone = group_.size() == 1, at_once = alone && !norm_weight;
+  const int64_t stride = norm_weight ? round_up(spec_.hidden, kLeafPad) : spec_.hidden;
+  float *hidden = ws_.hidden.data(), *partial = ws_.partial.data();
   run(name, kernels_.matmul,
       MatmulParams{.x = x,
                    .w = w,
                    .rows = rows_,
                    .runs = plan_.runs(runs, w.k),
-                   .bias = alone ? bias : nullptr,
-                   .accumulate = alone,
-                   .y = alone ? hidden : ws_.partial.data(),
-                   .y_stride = spec_.hidden,
+                   .bias = at_once ? bias : nullptr,
+                   .accumulate = at_once,
+                   .y = at_once ? hidden : partial,
+                   .y_stride = at_once ? spec_.hidden : stride,
                    .next = next});
-  if (!alone) {
-    group_.tree_all_reduce(ws_.partial.data(), rows_ * spec_.hidden, model_.execution);
+  if (!alone) group_.tree_all_reduce(partial, rows_ * stride, model_.execution);
+  if (norm_weight)
+    run("norm", kernels_.rms_norm,
+        RmsNormParams{.x = partial,
+                      .x_stride = stride,
+                      .rows_of = nullptr,
+                      .weight = norm_weight,
+                      .eps = spec_.norm_eps,
+                      .rows = rows_,
+                      .width = spec_.hidden,
+                      .out = {partial, DType::f32, stride}});
+  if (!at_once)
     run("add", kernels_.add,
-        AddParams{.x = ws_.partial.data(),
+        AddParams{.x = partial,
+                  .x_stride = stride,
                   .bias = bias,
                   .rows = rows_,
                   .width = spec_.hidden,
                   .y = hidden});
-  }
   round_residual();
 }
 
-void Operations::gated_product(const LayerWeights& w, const LayerActivations& at,
-                               const Matrix* next) {
-  const GatedMatmulParams params{.x = at.ffn_normed,
-                                 .gate_up = w.gate_up,
+void Operations::gated_product(const LayerPass& p, const Matrix* next) {
+  const GatedMatmulParams params{.x = p.at.ffn_normed,
+                                 .gate_up = p.w.gate_up,
                                  .rows = rows_,
-                                 .gate_bias = w.gate_bias,
-                                 .up_bias = w.up_bias,
-                                 .out = at.gated,
+                                 .gate_bias = p.w.gate_bias,
+                                 .up_bias = p.w.up_bias,
+                                 .out = p.at.gated,
                                  .next = next};
   if (tape_)
-    run("gated", tape_->kernels().gated_matmul, KeptGatedMatmulParams{params, at.gate_up});
+    run("gated", tape_->kernels().gated_matmul, KeptGatedMatmulParams{params, p.at.gate_up});
   else
     run("gated", kernels_.gated_matmul, params);
 }
 
-QkvParams Operations::rotation_of(int layer, const KvLayer& kv, const LayerActivations& at) const {
-  const LayerWeights& w = model_.weights->layers()[layer];
-  return {.qkv = at.qkv ? at.qkv : ws_.qkv.data(),
+// A tape does not keep a product that nothing but the rotation follows.
+float* Operations::products(const LayerPass& p) const {
+  return p.at.qkv ? p.at.qkv : ws_.layers[static_cast<size_t>(p.layer)].products;
+}
+
+QkvParams Operations::rotation_of(const LayerPass& p) const {
+  const RopeTable& rope = model_.ropes.of(p.layer);
+  return {.qkv = products(p),
           .qkv_stride = int64_t{shard_.heads + 2 * shard_.kv_heads} * spec_.head_dim,
           .rows = rows_,
           .heads = shard_.heads,
-          .q_norm = w.q_norm,
-          .k_norm = w.k_norm,
+          .q_norm = p.w.q_norm,
+          .k_norm = p.w.k_norm,
           .norm_eps = spec_.norm_eps,
           .positions = tables_.positions,
-          .cos = model_.rope.cos(),
-          .sin = model_.rope.sin(),
+          .cos = rope.cos(),
+          .sin = rope.sin(),
           .write_begin = tables_.write_begin,
           .write_block = tables_.write_block,
           .write_slot = tables_.write_slot,
-          .kv = kv,
-          .q = at.q,
+          .kv = p.kv,
+          .q = p.at.q,
           .non_finite = ws_.non_finite.data()};
 }
 
@@ -122,33 +149,31 @@ bool Operations::attention_rotates(const LayerActivations& at) const {
   return kernels_.rotated_attention && tables_.rows_are_apart && !tape_ && !hooks_.wants_qkv(at);
 }
 
-void Operations::qkv(int layer, const KvLayer& kv, const LayerActivations& at) {
-  const LayerWeights& w = model_.weights->layers()[layer];
-  const QkvParams rotation = rotation_of(layer, kv, at);
-  if (plan_.goes_by_heads() && !hooks_.wants_qkv(at))
+void Operations::qkv(const LayerPass& p) {
+  const QkvParams rotation = rotation_of(p);
+  if (plan_.goes_by_heads() && !hooks_.wants_qkv(p.at))
     return run("qkv", kernels_.qkv_product,
-               QkvProductParams{.x = at.normed,
-                                .w = w.qkv,
-                                .bias = w.qkv_bias,
+               QkvProductParams{.x = p.at.normed,
+                                .w = p.w.qkv,
+                                .bias = p.w.qkv_bias,
                                 .then = rotation,
-                                .scratch = ws_.qkv.data()});
-  float* products = at.qkv ? at.qkv : ws_.qkv.data();
-  product("qkv", at.normed, w.qkv, w.qkv_bias, rows_, products, rotation.qkv_stride,
-          plan_.after_qkv(layer));
-  hooks_.trace("qkv", layer, products, rotation.qkv_stride, rows_);
-  if (!attention_rotates(at)) run("rope", kernels_.qkv, rotation);
+                                .scratch = products(p)});
+  product("qkv", p.at.normed, p.w.qkv, p.w.qkv_bias, rows_, products(p), rotation.qkv_stride,
+          plan_.after_qkv(p.layer));
+  hooks_.trace("qkv", p.layer, products(p), rotation.qkv_stride, rows_);
+  if (!attention_rotates(p.at)) run("rope", kernels_.qkv, rotation);
 }
 
-void Operations::attention(int layer, const KvLayer& kv, const LayerActivations& at) {
-  const AttentionParams params{.q = at.q,
+void Operations::attention(const LayerPass& p) {
+  const AttentionParams params{.q = p.at.q,
                                .rows = rows_,
                                .heads = shard_.heads,
                                .positions = tables_.positions,
                                .table_of = tables_.table_of,
                                .tables = tables_.tables,
-                               .window = spec_.window(layer),
-                               .kv = kv,
-                               .out = at.attended,
+                               .window = p.spec.attention.window,
+                               .kv = p.kv,
+                               .out = p.at.attended,
                                .scratch = ws_.attention_scratch.data(),
                                .fewest_rows = tables_.fewest_rows,
                                .most_rows = tables_.most_rows};
@@ -157,10 +182,10 @@ void Operations::attention(int layer, const KvLayer& kv, const LayerActivations&
       ws_.baseline.run(model_, params);
     else if (tape_)
       model_.run(kernels_.partial_attention,
-                 PartialAttentionParams{.of = params, .max = at.max, .sum = at.sum});
-    else if (attention_rotates(at))
+                 PartialAttentionParams{.of = params, .max = p.at.max, .sum = p.at.sum});
+    else if (attention_rotates(p.at))
       model_.run(kernels_.rotated_attention,
-                 RotatedAttentionParams{.rotation = rotation_of(layer, kv, at), .of = params});
+                 RotatedAttentionParams{.rotation = rotation_of(p), .of = params});
     else
       model_.run(kernels_.attention, params);
   });

@@ -8,6 +8,8 @@
 
 namespace invar {
 
+struct LayerPass;
+
 class Operations {
  public:
   Operations(const Decoder& model, int64_t rows, Workspace& ws, Group& group, const Hooks& hooks,
@@ -21,15 +23,18 @@ class Operations {
   // y = x * w (+ bias), column-parallel (numerics 2)
   void product(const char* name, const Activation& x, const Matrix& w, const float* bias,
                int64_t rows, float* y, int64_t y_stride, const Matrix* next = nullptr);
-  // h = h + (x * w (+ bias)), the inner size shared out over the ranks: row-parallel
+  // What a part reads: out = norm(h), or h where no norm (null) stands before it.
+  void read_residual(const float* norm, const Activation& out);
+  // h = h + (x * w (+ bias)), the inner size shared out over the ranks: row-parallel. With a norm
+  // behind it (or null): h = h + norm(x * w).
   void add_product(const char* name, const Activation& x, const Matrix& w, int runs,
-                   const float* bias, const Matrix* next);
+                   const float* bias, const float* norm, const Matrix* next);
   // out = silu(gate(x)) * up(x)
-  void gated_product(const LayerWeights& w, const LayerActivations& at, const Matrix* next);
+  void gated_product(const LayerPass& p, const Matrix* next);
   // Rotated queries from the layer's normed input; keys and values in their slots. Where attention
   // rotates, only the product.
-  void qkv(int layer, const KvLayer& kv, const LayerActivations& at);
-  void attention(int layer, const KvLayer& kv, const LayerActivations& at);
+  void qkv(const LayerPass& p);
+  void attention(const LayerPass& p);
   void copy_slots(const KvLayer& kv);
   // Whole rows of logits from this rank's columns of them.
   void gather_logits(const float* mine, int64_t count);
@@ -43,7 +48,8 @@ class Operations {
   void run(const char* name, Operation<Params> operation, const Params& params) {
     timed(times_, name, [&] { model_.run(operation, params); });
   }
-  QkvParams rotation_of(int layer, const KvLayer& kv, const LayerActivations& at) const;
+  QkvParams rotation_of(const LayerPass& p) const;
+  float* products(const LayerPass& p) const;
   bool attention_rotates(const LayerActivations& at) const;
 
   const Decoder& model_;

@@ -24,8 +24,10 @@ double llama3_frequency(const RopeSpec& rope, double frequency) {
 
 }  // namespace
 
-std::vector<double> rotary_frequencies(const RopeSpec& rope, int head_dim) {
+std::vector<double> rotary_frequencies(const std::optional<RopeSpec>& spec, int head_dim) {
   std::vector<double> frequencies(head_dim / 2);
+  if (!spec) return frequencies;
+  const RopeSpec& rope = *spec;
   for (int i = 0; i < head_dim / 2; ++i) {
     const double exponent = -(2.0 * i) / head_dim;
     double frequency = math::pow(rope.theta, exponent);
@@ -36,7 +38,8 @@ std::vector<double> rotary_frequencies(const RopeSpec& rope, int head_dim) {
   return frequencies;
 }
 
-RopeTable::RopeTable(Device& device, const RopeSpec& rope, int head_dim, int max_positions)
+RopeTable::RopeTable(Device& device, const std::optional<RopeSpec>& rope, int head_dim,
+                     int max_positions)
     : frequencies_(rotary_frequencies(rope, head_dim)),
       max_positions_(max_positions),
       cos_(device, size_t{frequencies_.size()} * max_positions, "the rotary table"),
@@ -65,6 +68,18 @@ void RopeTable::fill(int count, const Execution& on) {
   const size_t bytes = static_cast<size_t>(end * half - begin) * sizeof(float);
   on.stream->upload(cos_.data() + begin, cos + begin, bytes);
   on.stream->upload(sin_.data() + begin, sin + begin, bytes);
+}
+
+RopeTables::RopeTables(Device& device, const DecoderSpec& spec) {
+  std::vector<std::optional<RopeSpec>> known;
+  for (int layer = 0; layer < spec.all_layers(); ++layer) {
+    const std::optional<RopeSpec> rope = spec.layer(layer).attention.rope;
+    const auto found = std::ranges::find(known, rope);
+    table_of_.push_back(static_cast<size_t>(found - known.begin()));
+    if (found != known.end()) continue;
+    known.push_back(rope);
+    tables_.emplace_back(device, rope, spec.head_dim, spec.max_positions);
+  }
 }
 
 }  // namespace invar

@@ -9,12 +9,12 @@
 
 namespace invar {
 
-// Angle per position of pair i = 0 .. E/2 - 1, in f64, scaling applied.
-std::vector<double> rotary_frequencies(const RopeSpec& rope, int head_dim);
+// Angle per position of pair i = 0 .. E/2 - 1, in f64, scaling applied; 0 without rotation.
+std::vector<double> rotary_frequencies(const std::optional<RopeSpec>& rope, int head_dim);
 
 class RopeTable {
  public:
-  RopeTable(Device& device, const RopeSpec& rope, int head_dim, int max_positions);
+  RopeTable(Device& device, const std::optional<RopeSpec>& rope, int head_dim, int max_positions);
 
   // Makes positions [0, count) available to what follows in the stream; count <= max_positions.
   void fill(int count, const Execution& on);
@@ -29,6 +29,21 @@ class RopeTable {
   // What the device's arrays are copied from, whenever it is; none on a host. Elements never change
   // once they are there.
   PinnedArray<float> host_cos_, host_sin_;
+};
+
+// The tables of a decoder's layers: one for each rotation that they have.
+class RopeTables {
+ public:
+  RopeTables(Device& device, const DecoderSpec& spec);
+
+  void fill(int count, const Execution& on) {
+    for (RopeTable& table : tables_) table.fill(count, on);
+  }
+  const RopeTable& of(int layer) const { return tables_[table_of_[static_cast<size_t>(layer)]]; }
+
+ private:
+  std::vector<RopeTable> tables_;
+  std::vector<size_t> table_of_;  // by layer
 };
 
 }  // namespace invar

@@ -1,10 +1,12 @@
 #include "model/tape.h"
 
+#include <algorithm>
+
 #include "base/check.h"
+#include "model/activation_memory.h"
+#include "model/parts/layer_part.h"
 
 namespace invar {
-
-namespace {}
 
 template <typename T>
 T* Tape::allocate(Device& device, int64_t count) {
@@ -25,25 +27,10 @@ Tape::Tape(const Decoder& decoder, const TrainingKernels& kernels, int max_rows,
   Device& device = decoder.device();
   CHECK(decoder.arithmetic.weights == DType::bf16, "training computes with bf16 weights");
   CHECK(decoder.weights->shard().size == 1, "a trainer's ranks hold whole models");
+  expect_backward(spec);
   const int64_t rows = max_rows;
-  for (int i = 0; i < spec.all_layers(); ++i) {
-    LayerActivations layer = recompute && i > 0 ? layers_[0] : LayerActivations{};
-    layer.input = allocate<float>(device, rows * spec.hidden);
-    if (!recompute || i == 0) {
-      layer.normed = activation(decoder, spec.hidden);
-      if (spec.qk_norm)
-        layer.qkv = allocate<float>(device, rows * (spec.query_width() + 2 * spec.kv_width()));
-      layer.q = allocate<bf16_t>(device, rows * spec.heads * round_up(spec.head_dim, 32));
-      layer.max = allocate<float>(device, rows * spec.heads);
-      layer.sum = allocate<float>(device, rows * spec.heads);
-      layer.attended = activation(decoder, spec.query_width());
-      layer.middle = allocate<float>(device, rows * spec.hidden);
-      layer.ffn_normed = activation(decoder, spec.hidden);
-      layer.gate_up = allocate<float>(device, rows * 2 * round_up(spec.ffn, kPanelWidth));
-      layer.gated = activation(decoder, spec.ffn);
-    }
-    layers_.push_back(layer);
-  }
+  place_parts(decoder);
+  for (LayerActivations& layer : layers_) layer.input = allocate<float>(device, rows * spec.hidden);
   for (int module = 0; module <= spec.mtp_layers; ++module) {
     outputs_[module] = allocate<float>(device, rows * spec.hidden);
     final_normed_[module] = activation(decoder, spec.hidden);
@@ -51,6 +38,27 @@ Tape::Tape(const Decoder& decoder, const TrainingKernels& kernels, int max_rows,
   if (spec.mtp_layers == 0) return;
   embedded_ = allocate<float>(device, rows * spec.hidden);
   joined_ = activation(decoder, 2 * int64_t{spec.hidden});
+}
+
+// Layers that are computed again use one piece of memory in turn.
+void Tape::place_parts(const Decoder& decoder) {
+  const auto place = [&](int layer, std::byte* memory) {
+    ActivationMemory taken(decoder, max_rows_, true, memory);
+    LayerActivations at;
+    for (const LayerPart* part : parts_of(decoder.spec.layer(layer)))
+      part->place(taken, decoder, layer, at);
+    if (memory) layers_.push_back(at);
+    return taken.bytes();
+  };
+  int64_t most = 0;
+  const int layers = decoder.spec.all_layers();
+  for (int i = 0; i < layers; ++i) most = std::max(most, place(i, nullptr));
+  std::byte* memory = nullptr;
+  for (int i = 0; i < layers; ++i) {
+    if (!recompute_ || i == 0)
+      memory = allocate<std::byte>(decoder.device(), recompute_ ? most : place(i, nullptr));
+    place(i, memory);
+  }
 }
 
 }  // namespace invar

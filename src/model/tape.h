@@ -37,6 +37,7 @@ class Tape {
   template <typename T>
   T* allocate(Device& device, int64_t count);
   Activation activation(const Decoder& decoder, int64_t width);
+  void place_parts(const Decoder& decoder);
 
   const TrainingKernels* kernels_;
   int max_rows_;

@@ -7,36 +7,36 @@ namespace {
 // One after the other, the tensors that stand in one of a layer's matrices: `use` gets the row of
 // each, its columns among the matrix's outputs, and the number of those so far.
 template <typename Use>
-void for_each_part(const DecoderSpec& spec, Use use) {
+void for_each_part(const DecoderSpec& spec, int layer, Use use) {
   Matrix LayerMatrices::*target = nullptr;
   int64_t outputs = 0;
   int parts = 0;
-  for (const TensorRow& row : tensor_table()) {
-    if (row.place != TensorPlace::layer || !row.matrix) continue;
-    if (row.matrix != target) outputs = parts = 0;
-    target = row.matrix;
-    const int64_t count = extent_of(row.rows, spec);
+  for (const TensorRow* row : layer_tensors(spec, layer)) {
+    if (!row->matrix) continue;
+    if (row->matrix != target) outputs = parts = 0;
+    target = row->matrix;
+    const int64_t count = extent_of(row->rows, spec, layer);
     const bool is_pair = target == &LayerMatrices::gate_up;
     const Columns columns = is_pair ? Columns{0, count, parts} : Columns{outputs, count};
     outputs += is_pair ? round_up(count, kPanelWidth) : count;
     ++parts;
-    use(row, columns, outputs);
+    use(*row, columns, outputs);
   }
 }
 
 }  // namespace
 
 TransposedWeights::TransposedWeights(const DecoderSpec& spec, Device& device) : spec_(spec) {
-  LayerMatrices sizes;
-  for_each_part(spec, [&](const TensorRow& row, const Columns&, int64_t outputs) {
-    (sizes.*row.matrix).n = extent_of(row.columns, spec);
-    (sizes.*row.matrix).k = outputs;
-  });
   for (int i = 0; i < spec.all_layers(); ++i) {
     LayerMatrices& layer = layers_.emplace_back();
+    for_each_part(spec, i, [&](const TensorRow& row, const Columns&, int64_t outputs) {
+      (layer.*row.matrix).n = extent_of(row.columns, spec, i);
+      (layer.*row.matrix).k = outputs;
+    });
     for (const auto matrix :
          {&LayerMatrices::qkv, &LayerMatrices::o, &LayerMatrices::gate_up, &LayerMatrices::down})
-      layer.*matrix = allocate(device, (sizes.*matrix).n, (sizes.*matrix).k);
+      if ((layer.*matrix).n > 0)
+        layer.*matrix = allocate(device, (layer.*matrix).n, (layer.*matrix).k);
   }
   const int64_t d = spec.hidden;
   head_ = allocate(device, d, spec.vocab);
@@ -67,7 +67,7 @@ void TransposedWeights::update(const bf16_t* weights, const ParameterLayout& lay
                              .out = static_cast<bf16_t*>(const_cast<void*>(to.data))});
   };
   for (int layer = 0; layer < spec_.all_layers(); ++layer)
-    for_each_part(spec_, [&](const TensorRow& row, const Columns& inner, int64_t) {
+    for_each_part(spec_, layer, [&](const TensorRow& row, const Columns& inner, int64_t) {
       const Matrix& to = layers_[layer].*row.matrix;
       pack(row.role, layer, to.n, 0, inner, to);
     });

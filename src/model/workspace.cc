@@ -2,7 +2,20 @@
 
 #include <algorithm>
 
+#include "model/activation_memory.h"
+#include "model/parts/layer_part.h"
+
 namespace invar {
+
+namespace {
+
+bool has_norms_after(const DecoderSpec& spec) {
+  return std::ranges::any_of(spec.layer_specs, [](const LayerSpec& layer) {
+    return is_after(layer.attention.norms) || is_after(layer.ffn.norms);
+  });
+}
+
+}  // namespace
 
 Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, int max_aux_layers)
     : max_rows(max_rows), max_logit_rows(max_logit_rows), max_aux_layers(max_aux_layers) {
@@ -10,8 +23,7 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
   const Shard& shard = decoder.weights->shard();
   Device& device = decoder.device();
   const char* what = "a step's activations";
-  const size_t rows = static_cast<size_t>(max_rows), e = static_cast<size_t>(spec.head_dim);
-  const size_t head_rows = static_cast<size_t>(shard.heads + 2 * shard.kv_heads);
+  const size_t rows = static_cast<size_t>(max_rows);
   const DType type = decoder.arithmetic.activations();
   const auto activation = [&](DeviceArray<std::byte>& memory, int count, int64_t width) {
     const int64_t stride = activation_stride(width, decoder.kernels.weights);
@@ -20,13 +32,8 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
   };
 
   hidden = {device, rows * spec.hidden, what};
-  qkv = {device, rows * head_rows * e, what};
-  q = {device, rows * shard.heads * round_up(spec.head_dim, 32), what};
-  layer.q = q.data();
-  layer.normed = activation(normed, std::max(max_rows, max_logit_rows), spec.hidden);
-  layer.ffn_normed = layer.normed;
-  layer.attended = activation(attended, max_rows, int64_t{shard.heads} * spec.head_dim);
-  layer.gated = activation(gated, max_rows, shard.ffn);
+  place_parts(decoder);
+  final_normed = activation(normed, std::max(max_rows, max_logit_rows), spec.hidden);
   non_finite = {device, rows, what};
   if (decoder.kernels.attention_scratch)
     attention_scratch = {device, decoder.kernels.attention_scratch, what};
@@ -35,8 +42,9 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
     embedded = {device, rows * spec.hidden, what};
     joined_rows = activation(joined, max_rows, 2 * int64_t{spec.hidden});
   }
+  if (shard.size > 1 || has_norms_after(spec))
+    partial = {device, rows * round_up(spec.hidden, kLeafPad), what};
   if (shard.size > 1) {
-    partial = {device, rows * spec.hidden, what};
     rank_logits = {device, size_t(max_logit_rows) * shard.vocab_stride * (1 + shard.size), what};
   }
 
@@ -48,13 +56,28 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
   host_logits = {device, size_t(max_logit_rows) * spec.vocab, what};
 }
 
+// A part's activations are done with when it is, so that the parts use one piece of memory in turn.
+void Workspace::place_parts(const Decoder& decoder) {
+  const auto place = [&](std::byte* memory) {
+    int64_t most = 0;
+    layers.assign(static_cast<size_t>(decoder.spec.all_layers()), {});
+    for (size_t layer = 0; layer < layers.size(); ++layer)
+      for (const LayerPart* part : parts_of(decoder.spec.layer(static_cast<int>(layer)))) {
+        ActivationMemory taken(decoder, max_rows, false, memory);
+        part->place(taken, decoder, static_cast<int>(layer), layers[layer]);
+        most = std::max(most, taken.bytes());
+      }
+    return static_cast<size_t>(most);
+  };
+  parts = {decoder.device(), place(nullptr), "a step's activations"};
+  place(parts.data());
+}
+
 size_t Workspace::bytes() const {
-  size_t total = q.size() * sizeof(bf16_t);
-  for (const DeviceArray<float>* array :
-       {&hidden, &qkv, &partial, &rank_logits, &logits, &embedded})
+  size_t total = 0;
+  for (const DeviceArray<float>* array : {&hidden, &partial, &rank_logits, &logits, &embedded})
     total += array->size() * sizeof(float);
-  for (const auto* array : {&normed, &attended, &gated, &joined, &attention_scratch})
-    total += array->size();
+  for (const auto* array : {&parts, &normed, &joined, &attention_scratch}) total += array->size();
   return total;
 }
 

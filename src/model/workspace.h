@@ -24,19 +24,18 @@ struct Workspace {
 
   // On the device. Heads, F and V are this rank's.
   DeviceArray<float> hidden;                 // [T][D], the residual stream
-  DeviceArray<float> qkv;                    // [T][(H + 2G) * E]
-  DeviceArray<bf16_t> q;                     // [T][H][round_up(E, 32)]
-  DeviceArray<std::byte> normed;             // [T][D], as the next two in the weights' type
-  DeviceArray<std::byte> attended;           // [T][H * E]
-  DeviceArray<std::byte> gated;              // [T][F]
+  DeviceArray<std::byte> parts;              // what layers compute, a part at a time
+  DeviceArray<std::byte> normed;             // [T or logit rows][D], for the head
   DeviceArray<float> logits;                 // [logit rows][V of all ranks]
-  DeviceArray<float> partial, rank_logits;   // of several ranks: before they are put together
+  DeviceArray<float> partial;                // [T][D]: before ranks are put together, or a norm
+  DeviceArray<float> rank_logits;            // of several ranks, before they are put together
   DeviceArray<float> embedded;               // of a module that predicts further, as the next one
   DeviceArray<std::byte> joined;             // [T][2D]
   DeviceArray<bool> non_finite;              // [T]
   DeviceArray<std::byte> attention_scratch;  // Kernels::attention_scratch bytes
-  // What layers use in turn: views of the above.
-  LayerActivations layer;
+  // Views of the above.
+  std::vector<LayerActivations> layers;
+  Activation final_normed;
   Activation joined_rows;
 
   StepTableBuilder table_builder;
@@ -46,6 +45,9 @@ struct Workspace {
   // Host copies of results; unused where the host reads the device's memory itself.
   PinnedArray<float> host_logits, host_hidden, host_aux_hidden;
   PinnedArray<bool> host_non_finite, last_non_finite;  // of this step, of the one before
+
+ private:
+  void place_parts(const Decoder& decoder);
 };
 
 }  // namespace invar

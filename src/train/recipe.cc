@@ -21,16 +21,16 @@ void read_model(TomlSection section, ModelConfig& config) {
   section.get("heads", spec.heads, 1, 4096);
   section.get("kv_heads", spec.kv_heads, 1, 4096);
   section.get("head_dim", spec.head_dim, 1, 4096);
-  section.get("ffn", spec.ffn, 1, kMost);
+  LayerSpec layer{.attention = {.rope = RopeSpec{.theta = 10000}}};
+  section.get("ffn", layer.ffn.width, 1, kMost);
   section.get("vocab", spec.vocab, 512, 1 << 22);
   spec.max_positions = 1024;
   section.get("max_positions", spec.max_positions, 32, kMost);
-  spec.rope.theta = 10000;
-  section.get("rope_theta", spec.rope.theta, 1, 1e9);
+  section.get("rope_theta", layer.attention.rope->theta, 1, 1e9);
   spec.tied_head = true;
   section.get("tied_head", spec.tied_head);
   spec.norm_eps = 1e-6f;
-  spec.windows.assign(static_cast<size_t>(spec.layers), 0);
+  spec.set_layers(layer);
   section.finish();
 }
 

@@ -194,7 +194,8 @@ TEST_F(Elementwise, Add) {
   const auto before = random_floats(random, rows * width);
   for (const bool has_bias : {false, true}) {
     Twin<float> y(gpu(), before);
-    AddParams p{x.host.data(), has_bias ? bias.host.data() : nullptr, rows, width, y.host.data()};
+    AddParams p{x.host.data(), width, has_bias ? bias.host.data() : nullptr,
+                rows,          width, y.host.data()};
     run_in_parts(1, [&](const Execution& on) { host_.add(p, on); });
     gpu_table_.add({x.device(), has_bias ? bias.device() : nullptr, rows, width, y.device()}, on());
     EXPECT_TRUE(y.matches());

@@ -37,6 +37,12 @@ json::Value without(const std::string& name, std::string_view key) {
   return config;
 }
 
+std::vector<int> windows_of(const DecoderSpec& spec) {
+  std::vector<int> windows;
+  for (const LayerSpec& layer : spec.layer_specs) windows.push_back(layer.attention.window);
+  return windows;
+}
+
 void expect_refused(const json::Value& config, std::string_view text) {
   const std::string message = error_of([&] { parse(config); });
   expect_message(message, "m/config.json: ");
@@ -51,28 +57,29 @@ TEST(Families, ReadTheGoldenModels) {
   EXPECT_EQ(llama.heads, 8);
   EXPECT_EQ(llama.kv_heads, 2);
   EXPECT_EQ(llama.head_dim, 32);
-  EXPECT_EQ(llama.ffn, 352);
+  EXPECT_EQ(llama.layer(0).ffn.width, 352);
   EXPECT_EQ(llama.vocab, 320);
   EXPECT_EQ(llama.max_positions, 512);
   EXPECT_EQ(llama.norm_eps, 1e-5f);
   EXPECT_FALSE(llama.qkv_bias || llama.o_bias || llama.mlp_bias || llama.qk_norm ||
                llama.tied_head);
-  EXPECT_EQ(llama.rope, RopeSpec{});
-  EXPECT_EQ(llama.windows, std::vector<int>(3, 0));
+  EXPECT_EQ(llama.layer(0).attention.rope, RopeSpec{});
+  EXPECT_EQ(windows_of(llama), std::vector<int>(3, 0));
 
   const DecoderSpec tied = parse(golden_config("llama3-rope-tied")).spec;
   EXPECT_TRUE(tied.tied_head);
-  EXPECT_EQ(tied.rope, (RopeSpec{500000, RopeSpec::Scaling::llama3, 8, 1, 4, 128}));
+  EXPECT_EQ(tied.layer(0).attention.rope,
+            (RopeSpec{500000, RopeSpec::Scaling::llama3, 8, 1, 4, 128}));
 
   const DecoderSpec mistral = parse(golden_config("mistral-window")).spec;
   EXPECT_EQ(mistral.family, "mistral");
-  EXPECT_EQ(mistral.windows, std::vector<int>(3, 24));
+  EXPECT_EQ(windows_of(mistral), std::vector<int>(3, 24));
 
   const DecoderSpec qwen2 = parse(golden_config("qwen2-bias")).spec;
   EXPECT_TRUE(qwen2.qkv_bias && !qwen2.o_bias && !qwen2.qk_norm);
   EXPECT_EQ(qwen2.head_dim, 32);  // hidden / heads
-  EXPECT_EQ(qwen2.rope.theta, 1e6);
-  EXPECT_EQ(qwen2.windows, std::vector<int>(3, 0));
+  EXPECT_EQ(qwen2.layer(0).attention.rope->theta, 1e6);
+  EXPECT_EQ(windows_of(qwen2), std::vector<int>(3, 0));
 
   const DecoderSpec qwen3 = parse(golden_config("qwen3-qknorm")).spec;
   EXPECT_TRUE(qwen3.qk_norm && !qwen3.qkv_bias);
@@ -85,8 +92,10 @@ TEST(Families, ConfigurationsGoThroughJsonAndBack) {
     EXPECT_EQ(parse(json::parse(json::dump(config_json(config), 2), "x")), config) << name;
   }
   ModelConfig mixed = parse(golden_config("qwen3-qknorm"));
-  mixed.spec.windows = {0, 16, 0};
-  mixed.spec.rope = {1e4, RopeSpec::Scaling::linear, 2.5, 1, 4, 0};
+  LayerSpec layer = mixed.spec.layer(0);
+  layer.attention.rope = {1e4, RopeSpec::Scaling::linear, 2.5, 1, 4, 0};
+  mixed.spec.set_layers(layer);
+  mixed.spec.layer_specs[1].attention.window = 16;
   mixed.spec.qkv_bias = mixed.spec.o_bias = true;
   mixed.bos_id = std::nullopt;
   mixed.eos_ids = {1, 5};
@@ -114,9 +123,12 @@ TEST(Families, AbsentKeysHaveTheDefaultsOfTransformers) {
   EXPECT_EQ(parse(without("llama-gqa", "head_dim")).spec.head_dim, 16);
   EXPECT_EQ(parse(with("llama-gqa", "head_dim", nullptr)).spec.head_dim, 16);
   EXPECT_EQ(parse(without("qwen3-qknorm", "head_dim")).spec.head_dim, 128);
-  EXPECT_EQ(parse(without("llama-gqa", "rope_parameters")).spec.rope.theta, 10000);
-  EXPECT_EQ(parse(without("mistral-window", "sliding_window")).spec.windows[0], 4096);
-  EXPECT_EQ(parse(with("mistral-window", "sliding_window", nullptr)).spec.windows[0], 0);
+  EXPECT_EQ(parse(without("llama-gqa", "rope_parameters")).spec.layer(0).attention.rope->theta,
+            10000);
+  EXPECT_EQ(parse(without("mistral-window", "sliding_window")).spec.layer(0).attention.window,
+            4096);
+  EXPECT_EQ(parse(with("mistral-window", "sliding_window", nullptr)).spec.layer(0).attention.window,
+            0);
   EXPECT_FALSE(parse(without("llama3-rope-tied", "tie_word_embeddings")).spec.tied_head);
   EXPECT_EQ(parse(without("llama-gqa", "architectures")).spec.family, "llama");
   EXPECT_EQ(parse(without("llama-gqa", "model_type")).spec.family, "llama");
@@ -141,11 +153,11 @@ TEST(Families, ReadWindowsOfSomeLayers) {
   config.set("max_window_layers", 1);
   json::Value by_rule = config;
   std::erase_if(by_rule.as_object(), [](const auto& m) { return m.first == "layer_types"; });
-  EXPECT_EQ(parse(by_rule).spec.windows, (std::vector<int>{0, 64, 64}));
-  EXPECT_EQ(parse(config).spec.windows, (std::vector<int>{0, 0, 0}));  // layer_types says so
+  EXPECT_EQ(windows_of(parse(by_rule).spec), (std::vector<int>{0, 64, 64}));
+  EXPECT_EQ(windows_of(parse(config).spec), (std::vector<int>{0, 0, 0}));  // layer_types says so
   const json::Array types = {"sliding_attention", "full_attention", "sliding_attention"};
   config.set("layer_types", types);
-  EXPECT_EQ(parse(config).spec.windows, (std::vector<int>{64, 0, 64}));
+  EXPECT_EQ(windows_of(parse(config).spec), (std::vector<int>{64, 0, 64}));
   config.set("use_sliding_window", false);
   expect_refused(config, "expected full_attention (there is no window), found");
   expect_refused(with("qwen2-bias", "layer_types", json::Array{"full_attention"}),

@@ -154,6 +154,7 @@ Kernels table() {
           .gated_matmul = deferred<order, &Kernels::gated_matmul, GatedMatmulParams>,
           .qkv = deferred<order, &Kernels::qkv, QkvParams>,
           .attention = deferred<order, &Kernels::attention, AttentionParams>,
+          .round = deferred<order, &Kernels::round, RoundParams>,
           .add = deferred<order, &Kernels::add, AddParams>,
           .copy_slots = deferred<order, &Kernels::copy_slots, CopySlotsParams>,
           .sample = deferred<order, &Kernels::sample, SampleParams>,

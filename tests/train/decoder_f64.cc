@@ -15,7 +15,7 @@ class Model {
  public:
   Model(const DecoderSpec& spec, const ParameterLayout& layout, const Vector& parameters)
       : spec_(spec), layout_(layout), parameters_(parameters) {
-    for (const double f : rotary_frequencies(spec.rope, spec.head_dim))
+    for (const double f : rotary_frequencies(spec.layer(0).attention.rope, spec.head_dim))
       for (int t = 0; t < spec.max_positions; ++t) {
         cos_.push_back(std::cos(t * f));
         sin_.push_back(std::sin(t * f));
@@ -123,7 +123,7 @@ class Model {
     const Rows queries = product(x, q, layer, spec_.query_width(), at(q_bias, layer));
     const Rows keys = product(x, k, layer, spec_.kv_width(), at(k_bias, layer));
     const Rows values = product(x, v, layer, spec_.kv_width(), at(v_bias, layer));
-    const int e = spec_.head_dim, window = spec_.window(layer);
+    const int e = spec_.head_dim, window = spec_.layer(layer).attention.window;
     const int64_t count = std::ssize(h);
     Rows out(h.size(), Vector(spec_.query_width()));
     for (int head = 0; head < spec_.heads; ++head) {
@@ -151,10 +151,10 @@ class Model {
   Rows ffn(const Rows& h, int layer) const {
     const Rows x = norms(h, TensorRole::post_norm, layer);
     using enum TensorRole;
-    Rows gates = product(x, gate, layer, spec_.ffn, at(gate_bias, layer));
-    const Rows ups = product(x, up, layer, spec_.ffn, at(up_bias, layer));
+    Rows gates = product(x, gate, layer, spec_.layer(layer).ffn.width, at(gate_bias, layer));
+    const Rows ups = product(x, up, layer, spec_.layer(layer).ffn.width, at(up_bias, layer));
     for (size_t t = 0; t < gates.size(); ++t)
-      for (int f = 0; f < spec_.ffn; ++f)
+      for (int f = 0; f < spec_.layer(layer).ffn.width; ++f)
         gates[t][f] = gates[t][f] / (1 + std::exp(-gates[t][f])) * ups[t][f];
     return product(gates, down, layer, spec_.hidden, at(down_bias, layer));
   }

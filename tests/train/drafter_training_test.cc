@@ -47,11 +47,10 @@ DecoderSpec target_spec() {
                    .heads = 4,
                    .kv_heads = 2,
                    .head_dim = 16,
-                   .ffn = 72,
                    .vocab = kVocab,
                    .max_positions = 256,
                    .norm_eps = 1e-5f};
-  spec.windows = {0, 0, 0};
+  spec.set_layers({.ffn = {.width = 72}});
   return spec;
 }
 

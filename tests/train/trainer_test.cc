@@ -185,7 +185,7 @@ TEST(ExitLoss, IsTheLossOfTheModelThatEndsThere) {
     TrainerOptions with_exit = plain, cut = plain;
     with_exit.exits = {{1, kWeight}};
     cut.model.spec.layers = 1;
-    cut.model.spec.windows.resize(1);
+    cut.model.spec.layer_specs.resize(1);
     const TrainingState state = begin(plain);
     TrainingState cut_state = begin(cut);
     const ParameterLayout layout(plain.model.spec), cut_layout(cut.model.spec);

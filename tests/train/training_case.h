@@ -30,18 +30,19 @@ inline std::vector<TinyModel> tiny_models() {
                      .heads = 4,
                      .kv_heads = 2,
                      .head_dim = 16,
-                     .ffn = 72,
                      .vocab = 53,
                      .max_positions = 256,
                      .norm_eps = 1e-5f};
-    spec.windows = {0, 0};
+    spec.set_layers({.ffn = {.width = 72}});
     return spec;
   };
   DecoderSpec llama = base("llama");
   llama.o_bias = llama.qkv_bias = llama.mlp_bias = true;
-  llama.rope = {.scaling = RopeSpec::Scaling::linear, .factor = 2.0};
+  for (LayerSpec& layer : llama.layer_specs)
+    layer.attention.rope = {.scaling = RopeSpec::Scaling::linear, .factor = 2.0};
   DecoderSpec mistral = base("mistral");
-  mistral.windows = {7, 33};
+  mistral.layer_specs[0].attention.window = 7;
+  mistral.layer_specs[1].attention.window = 33;
   mistral.kv_heads = 1;
   DecoderSpec qwen2 = base("qwen2");
   qwen2.qkv_bias = true;
@@ -51,7 +52,7 @@ inline std::vector<TinyModel> tiny_models() {
   qwen3.qk_norm = true;
   qwen3.tied_head = true;
   qwen3.hidden = 64;
-  qwen3.ffn = 96;
+  qwen3.set_layers({.ffn = {.width = 96}});
   DecoderSpec llama_mtp = llama, qwen3_mtp = qwen3;
   llama_mtp.hidden = 64;
   llama_mtp.mtp_layers = qwen3_mtp.mtp_layers = 1;

@@ -94,7 +94,7 @@ int main() {
   json::Value cases = json::Object{};
   for (const TinyModel& model : tiny_models())
     if (model.spec.family != "mistral" && model.spec.mtp_layers == 0 &&
-        model.spec.rope.scaling == RopeSpec::Scaling::none)
+        model.spec.layer(0).attention.rope->scaling == RopeSpec::Scaling::none)
       cases.set(model.name, steps_of(model));
   std::puts(json::dump(cases).c_str());
 }

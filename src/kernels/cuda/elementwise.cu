@@ -136,10 +136,18 @@ auto rms_norm_row_kernel_of(int64_t width) -> void (*)(RmsNormParams) {
 
 // ---- Small ones
 
+// One thread per element, pad columns among them.
+__global__ void round_kernel(RoundParams p) {
+  const int64_t padded = round_up(p.width, kLeafPad), at = global_index();
+  if (at >= p.rows * padded) return;
+  const int64_t t = at / padded, i = at % padded;
+  store(p.out, t * p.out.stride + i, i < p.width ? p.x[t * p.x_stride + i] : 0.0f);
+}
+
 __global__ void add_kernel(AddParams p) {
   const int64_t i = global_index();
   if (i >= p.rows * p.width) return;
-  float x = p.x[i];
+  float x = p.x[i / p.width * p.x_stride + i % p.width];
   if (p.bias) x = x + p.bias[i % p.width];
   p.y[i] = p.y[i] + x;
 }
@@ -267,6 +275,13 @@ void rms_norm(const RmsNormParams& p, const Execution& on) {
           .shared_bytes = static_cast<int>(2 * p.width * sizeof(float)),
           .early = true},
          on, p);
+}
+
+void round(const RoundParams& p, const Execution& on) {
+  if (p.rows == 0) return;
+  const int64_t elements = p.rows * round_up(p.width, kLeafPad);
+  round_kernel<<<blocks_for(elements), kThreads, 0, stream_of(on)>>>(p);
+  cuda_launched("round");
 }
 
 void add(const AddParams& p, const Execution& on) {

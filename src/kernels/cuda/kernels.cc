@@ -68,6 +68,7 @@ Kernels table() {
           .qkv_product = nullptr,
           .attention = attention<order>,
           .rotated_attention = order == Order::hopper ? rotated_attention : nullptr,
+          .round = round,
           .add = add,
           .copy_slots = copy_slots,
           .log_sum_exp = log_sum_exp,

@@ -10,6 +10,7 @@ void rms_norm(const RmsNormParams& p, const Execution& on);
 void qkv(const QkvParams& p, const Execution& on);
 // Of order hopper.
 void rotated_attention(const RotatedAttentionParams& p, const Execution& on);
+void round(const RoundParams& p, const Execution& on);
 void add(const AddParams& p, const Execution& on);
 void copy_slots(const CopySlotsParams& p, const Execution& on);
 void sample(const SampleParams& p, const Execution& on);

@@ -46,15 +46,6 @@ void norm_backward_row(const float* dy, const float* x, const float* weight, int
 
 }  // namespace
 
-void round(const RoundParams& p, const Execution& on) {
-  const auto [begin, end] = on.share.of(p.rows);
-  for (int64_t t = begin; t < end; ++t) {
-    bf16_t* out = static_cast<bf16_t*>(p.out.data) + t * p.out.stride;
-    for (int64_t i = 0; i < p.width; ++i) out[i] = f32_to_bf16(p.x[t * p.x_stride + i]);
-    clear_pad(p.out, t, p.width);
-  }
-}
-
 void transpose(const TransposeParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.columns.count, kPanelWidth);
   for (int64_t i = begin; i < end; ++i) {

@@ -115,11 +115,16 @@ void qkv(const QkvParams& p, const Execution& on) {
   }
 }
 
+void round(const RoundParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
+  for (int64_t t = begin; t < end; ++t) store_activation(p.out, t, p.x + t * p.x_stride, p.width);
+}
+
 void add(const AddParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t)
     for (int64_t d = 0; d < p.width; ++d) {
-      float x = p.x[t * p.width + d];
+      float x = p.x[t * p.x_stride + d];
       if (p.bias) x = x + p.bias[d];
       p.y[t * p.width + d] = p.y[t * p.width + d] + x;
     }

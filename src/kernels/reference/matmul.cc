@@ -142,6 +142,7 @@ Kernels table(Order order) {
           .attention = portable ? attention<Order::portable> : attention<Order::hopper>,
           .partial_attention =
               portable ? partial_attention<Order::portable> : partial_attention<Order::hopper>,
+          .round = round,
           .add = add,
           .copy_slots = copy_slots,
           .round_in_place = round_in_place,

@@ -16,6 +16,7 @@ template <Order order>
 void attention(const AttentionParams& p, const Execution& on);
 template <Order order>
 void partial_attention(const PartialAttentionParams& p, const Execution& on);
+void round(const RoundParams& p, const Execution& on);
 void add(const AddParams& p, const Execution& on);
 void copy_slots(const CopySlotsParams& p, const Execution& on);
 void round_in_place(const RoundInPlaceParams& p, const Execution& on);

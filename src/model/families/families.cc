@@ -281,30 +281,32 @@ int read_window(ConfigReader& reader, WindowRule rule) {
   return reader.boolean("use_sliding_window", false) ? window : 0;
 }
 
-std::vector<int> read_windows(ConfigReader& reader, WindowRule rule, int layers) {
+void read_windows(ConfigReader& reader, WindowRule rule, DecoderSpec& spec) {
+  const int layers = spec.layers;
   const int window = read_window(reader, rule);
   int64_t first = 0;
   if (rule == WindowRule::switched) first = reader.integer("max_window_layers", 0, INT32_MAX, 28);
-  std::vector<int> windows(layers);
-  for (int i = 0; i < layers; ++i) windows[i] = i >= first ? window : 0;
+  const auto window_of = [&](int layer) -> int& {
+    return spec.layer_specs[static_cast<size_t>(layer)].attention.window;
+  };
+  for (int i = 0; i < layers; ++i) window_of(i) = i >= first ? window : 0;
 
   const json::Value* types = reader.take("layer_types");
-  if (!types) return windows;
+  if (!types) return;
   const size_t found = types->is_array() ? types->as_array().size() : 0;
-  if (found != windows.size())
+  if (found != static_cast<size_t>(layers))
     fail("{}: \"layer_types\": expected an array of {} names, found {}", reader.where(), layers,
          json::excerpt(*types));
   for (int i = 0; i < layers; ++i) {
     const json::Value& type = types->as_array()[i];
     if (type == json::Value("full_attention"))
-      windows[i] = 0;
+      window_of(i) = 0;
     else if (type == json::Value("sliding_attention") && window > 0)
-      windows[i] = window;
+      window_of(i) = window;
     else
       fail("{}: \"layer_types\": expected full_attention{}, found {} for layer {}", reader.where(),
            window > 0 ? " or sliding_attention" : " (there is no window)", json::excerpt(type), i);
   }
-  return windows;
 }
 
 // ---- Token ids
@@ -348,7 +350,7 @@ void read_sizes(ConfigReader& reader, const Family& family, DecoderSpec& spec) {
     fail("{}: expected num_attention_heads to divide hidden_size, found {} and {}", reader.where(),
          spec.heads, spec.hidden);
   spec.head_dim = static_cast<int>(reader.integer("head_dim", 1, kMaxWidth, head_dim));
-  spec.ffn = size("intermediate_size", kMaxWidth);
+  spec.set_layers({.attention = {}, .ffn = {.width = size("intermediate_size", kMaxWidth)}});
   spec.vocab = size("vocab_size", kMaxVocab);
   spec.max_positions = size("max_position_embeddings", kMaxPositions);
   spec.norm_eps = static_cast<float>(reader.number("rms_norm_eps", 1e-20, 1));
@@ -383,8 +385,9 @@ DecoderSpec read_spec(ConfigReader& reader) {
   spec.family = family.name;
   read_sizes(reader, family, spec);
   read_flags(reader, family, spec);
-  spec.rope = read_rope(reader);
-  spec.windows = read_windows(reader, family.windows, spec.layers);
+  const RopeSpec rope = read_rope(reader);
+  for (LayerSpec& layer : spec.layer_specs) layer.attention.rope = rope;
+  read_windows(reader, family.windows, spec);
   check_spec(spec, reader.where());
   return spec;
 }
@@ -407,19 +410,24 @@ void check_spec(const DecoderSpec& spec, std::string_view where) {
   check("a number of heads", spec.heads, 1, kMaxHeads);
   check("a number of key/value heads", spec.kv_heads, 1, spec.heads);
   check("a head size", spec.head_dim, 8, 256);
-  check("an intermediate size", spec.ffn, 1, kMaxWidth);
   check("a vocabulary size", spec.vocab, 1, kMaxVocab);
   check("a number of positions", spec.max_positions, 1, kMaxPositions);
-  for (const int window : spec.windows) check("a window", window, 0, kMaxPositions);
+  if (std::ssize(spec.layer_specs) != spec.layers)
+    fail("{}: expected the parts of each of {} layers, found {}", where, spec.layers,
+         spec.layer_specs.size());
+  for (const LayerSpec& layer : spec.layer_specs) {
+    check("a window", layer.attention.window, 0, kMaxPositions);
+    check("an intermediate size", layer.ffn.width, 0, kMaxWidth);
+    if ((is_after(layer.attention.norms) && spec.o_bias) ||
+        (is_after(layer.ffn.norms) && spec.mlp_bias))
+      fail("{}: expected no bias of a product that a norm follows", where);
+  }
   if (spec.heads % spec.kv_heads)
     fail("{}: expected the key/value heads to divide the heads, found {} and {}", where,
          spec.kv_heads, spec.heads);
   if (spec.head_dim % 2) fail("{}: expected an even head size, found {}", where, spec.head_dim);
   if (!(spec.norm_eps > 0))
     fail("{}: expected a norm epsilon above 0, found {}", where, spec.norm_eps);
-  if (spec.windows.size() != static_cast<size_t>(spec.layers))
-    fail("{}: expected a window for each of {} layers, found {}", where, spec.layers,
-         spec.windows.size());
 }
 
 ModelConfig parse_model_config(const json::Value& config, const json::Value& generation_config,
@@ -466,11 +474,13 @@ void set_ids(json::Value& object, const ModelConfig& config) {
 
 void set_windows(json::Value& object, const DecoderSpec& spec, WindowRule rule) {
   if (rule == WindowRule::none) return;
-  const int window = *std::max_element(spec.windows.begin(), spec.windows.end());
+  int window = 0;
+  for (const LayerSpec& layer : spec.layer_specs) window = std::max(window, layer.attention.window);
   object.set("sliding_window", window ? json::Value(window) : json::Value());
   if (rule == WindowRule::all_layers) return;
   json::Array types;
-  for (const int w : spec.windows) types.push_back(w ? "sliding_attention" : "full_attention");
+  for (const LayerSpec& layer : spec.layer_specs)
+    types.push_back(layer.attention.window ? "sliding_attention" : "full_attention");
   object.set("use_sliding_window", window > 0);
   object.set("layer_types", std::move(types));
 }
@@ -480,13 +490,15 @@ void set_windows(json::Value& object, const DecoderSpec& spec, WindowRule rule) 
 json::Value config_json(const ModelConfig& config) {
   const DecoderSpec& spec = config.spec;
   const Family& family = *find_family(&Family::name, spec.family);
+  const LayerSpec& layer = spec.layer(0);  // of these families, all but for their windows
+  const RopeSpec& rope = *layer.attention.rope;
   json::Value object = json::Object{
       {"architectures", json::Array{family.architecture}},
       {"model_type", family.name},
       {"torch_dtype", "bfloat16"},
       {"hidden_act", "silu"},
       {"hidden_size", spec.hidden},
-      {"intermediate_size", spec.ffn},
+      {"intermediate_size", layer.ffn.width},
       {"num_hidden_layers", spec.layers},
       {"num_attention_heads", spec.heads},
       {"num_key_value_heads", spec.kv_heads},
@@ -494,8 +506,8 @@ json::Value config_json(const ModelConfig& config) {
       {"vocab_size", spec.vocab},
       {"max_position_embeddings", spec.max_positions},
       {"rms_norm_eps", static_cast<double>(spec.norm_eps)},
-      {"rope_theta", spec.rope.theta},
-      {"rope_scaling", rope_scaling_json(spec.rope)},
+      {"rope_theta", rope.theta},
+      {"rope_scaling", rope_scaling_json(rope)},
       {"tie_word_embeddings", spec.tied_head},
   };
   if (family.has_attention_bias) object.set("attention_bias", spec.o_bias);

@@ -41,6 +41,8 @@ Distribution distribution_of(const TensorSpec& tensor, const DecoderSpec& spec) 
     case TensorRole::k_norm:
       return {kQueryKeyGain, 0.1};
     case TensorRole::input_norm:
+    case TensorRole::attention_out_norm:
+    case TensorRole::ffn_out_norm:
     case TensorRole::post_norm:
     case TensorRole::mtp_embedding_norm:
     case TensorRole::mtp_hidden_norm:

@@ -48,15 +48,15 @@ DecoderSpec spec_of(const Preset& preset) {
   spec.heads = preset.heads;
   spec.kv_heads = preset.kv_heads;
   spec.head_dim = preset.head_dim;
-  spec.ffn = preset.ffn;
   spec.vocab = preset.vocab;
   spec.max_positions = preset.max_positions;
   spec.norm_eps = preset.eps;
   spec.tied_head = preset.tied;
-  spec.rope.theta = preset.theta;
+  RopeSpec rope{.theta = preset.theta};
   if (preset.llama3_factor > 0)
-    spec.rope = {preset.theta, RopeSpec::Scaling::llama3, preset.llama3_factor, 1, 4, 8192};
-  spec.windows.assign(preset.layers, preset.window);
+    rope = {preset.theta, RopeSpec::Scaling::llama3, preset.llama3_factor, 1, 4, 8192};
+  spec.set_layers(
+      {.attention = {.window = preset.window, .rope = rope}, .ffn = {.width = preset.ffn}});
   return spec;
 }
 
@@ -88,17 +88,18 @@ DecoderSpec override_spec(DecoderSpec spec, const SpecOverrides& overrides) {
   change(spec.heads, overrides.heads);
   change(spec.kv_heads, overrides.kv_heads);
   change(spec.head_dim, overrides.head_dim);
-  change(spec.ffn, overrides.ffn);
   change(spec.vocab, overrides.vocab);
   change(spec.max_positions, overrides.max_positions);
   spec.tied_head = overrides.tied_head.value_or(spec.tied_head);
-  const bool keeps_window = !overrides.family && !spec.windows.empty();
-  const int window = overrides.window.value_or(keeps_window ? spec.windows[0] : 0);
-  spec.windows.assign(std::max(spec.layers, 0), window);
+  LayerSpec layer = spec.layer(0);
+  change(layer.ffn.width, overrides.ffn);
+  if (overrides.family) layer.attention.window = 0;
+  change(layer.attention.window, overrides.window);
+  spec.set_layers(layer);
   try {
     check_spec(spec, "the model asked for");
     if (parse_model_config(config_json({spec, {}, {}}), {}, "").spec != spec)
-      fail("the family {} cannot have a sliding window of {}", spec.family, window);
+      fail("the family {} cannot have a sliding window of {}", spec.family, layer.attention.window);
   } catch (const Error& error) {
     throw UsageError(error.what());
   }

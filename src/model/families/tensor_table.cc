@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <initializer_list>
 
 #include "base/check.h"
+#include "model/parts/layer_part.h"
 
 namespace invar {
 
@@ -13,49 +13,22 @@ namespace {
 
 using enum TensorRole;
 using enum TensorPlace;
-using M = LayerMatrices;
-using W = LayerWeights;
 
-constexpr Extent kNone = Extent::none, kHidden = Extent::hidden, kQuery = Extent::query,
-                 kKv = Extent::kv, kHead = Extent::head, kFfn = Extent::ffn, kVocab = Extent::vocab;
-constexpr Axis kWhole = Axis::none, kRows = Axis::rows, kColumns = Axis::columns;
+constexpr Extent kNone = Extent::none, kHidden = Extent::hidden, kVocab = Extent::vocab;
+constexpr Axis kWhole = Axis::none, kRows = Axis::rows;
 
-constexpr auto qkv_bias = [](const DecoderSpec& spec) { return spec.qkv_bias; };
-constexpr auto qk_norm = [](const DecoderSpec& spec) { return spec.qk_norm; };
-constexpr auto with_o_bias = [](const DecoderSpec& spec) { return spec.o_bias; };
-constexpr auto mlp_bias = [](const DecoderSpec& spec) { return spec.mlp_bias; };
-constexpr auto own_head = [](const DecoderSpec& spec) { return !spec.tied_head; };
-constexpr auto has_mtp = [](const DecoderSpec& spec) { return spec.mtp_layers > 0; };
+constexpr auto own_head = [](const DecoderSpec& spec, const LayerSpec&) { return !spec.tied_head; };
 
 // Those of the module are named as in DeepSeek's checkpoints.
 // clang-format off
 constexpr TensorRow kTensors[] = {
     {embedding, "model.embed_tokens.weight", input, kVocab, kHidden},
 
-    {mtp_embedding_norm, "enorm.weight", module, kHidden, kNone, kWhole, has_mtp},
-    {mtp_hidden_norm, "hnorm.weight", module, kHidden, kNone, kWhole, has_mtp},
-    {mtp_projection, "eh_proj.weight", module, kHidden, Extent::twice_hidden, kWhole, has_mtp},
+    {mtp_embedding_norm, "enorm.weight", before_module, kHidden, kNone},
+    {mtp_hidden_norm, "hnorm.weight", before_module, kHidden, kNone},
+    {mtp_projection, "eh_proj.weight", before_module, kHidden, Extent::twice_hidden},
 
-    {input_norm, "input_layernorm.weight", layer, kHidden, kNone, kWhole, nullptr, nullptr, &W::attention_norm},
-    {q, "self_attn.q_proj.weight", layer, kQuery, kHidden, kRows, nullptr, &M::qkv},
-    {k, "self_attn.k_proj.weight", layer, kKv, kHidden, kRows, nullptr, &M::qkv},
-    {v, "self_attn.v_proj.weight", layer, kKv, kHidden, kRows, nullptr, &M::qkv},
-    {q_bias, "self_attn.q_proj.bias", layer, kQuery, kNone, kRows, qkv_bias, nullptr, &W::qkv_bias},
-    {k_bias, "self_attn.k_proj.bias", layer, kKv, kNone, kRows, qkv_bias, nullptr, &W::qkv_bias},
-    {v_bias, "self_attn.v_proj.bias", layer, kKv, kNone, kRows, qkv_bias, nullptr, &W::qkv_bias},
-    {q_norm, "self_attn.q_norm.weight", layer, kHead, kNone, kWhole, qk_norm, nullptr, &W::q_norm},
-    {k_norm, "self_attn.k_norm.weight", layer, kHead, kNone, kWhole, qk_norm, nullptr, &W::k_norm},
-    {o, "self_attn.o_proj.weight", layer, kHidden, kQuery, kColumns, nullptr, &M::o},
-    {o_bias, "self_attn.o_proj.bias", layer, kHidden, kNone, kWhole, with_o_bias, nullptr, &W::o_bias},
-    {post_norm, "post_attention_layernorm.weight", layer, kHidden, kNone, kWhole, nullptr, nullptr, &W::ffn_norm},
-    {gate, "mlp.gate_proj.weight", layer, kFfn, kHidden, kRows, nullptr, &M::gate_up},
-    {up, "mlp.up_proj.weight", layer, kFfn, kHidden, kRows, nullptr, &M::gate_up},
-    {down, "mlp.down_proj.weight", layer, kHidden, kFfn, kColumns, nullptr, &M::down},
-    {gate_bias, "mlp.gate_proj.bias", layer, kFfn, kNone, kRows, mlp_bias, nullptr, &W::gate_bias},
-    {up_bias, "mlp.up_proj.bias", layer, kFfn, kNone, kRows, mlp_bias, nullptr, &W::up_bias},
-    {down_bias, "mlp.down_proj.bias", layer, kHidden, kNone, kWhole, mlp_bias, nullptr, &W::down_bias},
-
-    {mtp_head_norm, "shared_head.norm.weight", module, kHidden, kNone, kWhole, has_mtp},
+    {mtp_head_norm, "shared_head.norm.weight", after_module, kHidden, kNone},
 
     {final_norm, "model.norm.weight", output, kHidden, kNone},
     {head, "lm_head.weight", output, kVocab, kHidden, kRows, own_head},
@@ -64,17 +37,22 @@ constexpr TensorRow kTensors[] = {
 
 }  // namespace
 
-std::span<const TensorRow> tensor_table() {
-  return kTensors;
+std::vector<const TensorRow*> layer_tensors(const DecoderSpec& spec, int layer) {
+  std::vector<const TensorRow*> rows;
+  const LayerSpec layer_spec = spec.layer(layer);
+  for (const LayerPart* part : parts_of(layer_spec))
+    for (const TensorRow& row : part->tensors)
+      if (!row.is_present || row.is_present(spec, layer_spec)) rows.push_back(&row);
+  return rows;
 }
 
 const TensorRow& row_of(TensorRole role) {
   const auto* row = std::ranges::find(kTensors, role, &TensorRow::role);
-  CHECK(row != std::end(kTensors), "every tensor has a row");
+  CHECK(row != std::end(kTensors), "a tensor outside the layers");
   return *row;
 }
 
-int64_t extent_of(Extent extent, const DecoderSpec& spec) {
+int64_t extent_of(Extent extent, const DecoderSpec& spec, int layer) {
   switch (extent) {
     case Extent::none:
       return 1;
@@ -89,38 +67,44 @@ int64_t extent_of(Extent extent, const DecoderSpec& spec) {
     case Extent::head:
       return spec.head_dim;
     case Extent::ffn:
-      return spec.ffn;
+      return spec.layer(layer).ffn.width;
     case Extent::vocab:
       return spec.vocab;
   }
   return 0;
 }
 
-bool is_present(const TensorRow& row, const DecoderSpec& spec) {
-  return !row.is_present || row.is_present(spec);
-}
-
-std::string tensor_name(TensorRole role, int layer) {
-  const TensorRow& row = row_of(role);
+std::string tensor_name(const TensorRow& row, int layer) {
   const bool is_outside = row.place == TensorPlace::input || row.place == TensorPlace::output;
   CHECK(is_outside == (layer < 0), "a tensor is either in a layer or outside");
   return is_outside ? row.name : fmt::format("model.layers.{}.{}", layer, row.name);
 }
 
+std::string tensor_name(TensorRole role, int layer) {
+  return tensor_name(row_of(role), layer);
+}
+
 std::vector<TensorSpec> tensors_of(const DecoderSpec& spec) {
   std::vector<TensorSpec> tensors;
-  const auto add = [&](int layer, std::initializer_list<TensorPlace> places) {
-    for (const TensorRow& row : tensor_table()) {
-      if (std::ranges::find(places, row.place) == places.end() || !is_present(row, spec)) continue;
-      std::vector<int64_t> shape = {extent_of(row.rows, spec)};
-      if (row.columns != Extent::none) shape.push_back(extent_of(row.columns, spec));
-      tensors.push_back({row.role, layer, tensor_name(row.role, layer), std::move(shape)});
-    }
+  const auto add = [&](const TensorRow& row, int layer) {
+    std::vector<int64_t> shape = {extent_of(row.rows, spec, layer)};
+    if (row.columns != Extent::none) shape.push_back(extent_of(row.columns, spec, layer));
+    tensors.push_back({row.role, layer, tensor_name(row, layer), std::move(shape)});
   };
-  add(-1, {TensorPlace::input});
-  for (int layer = 0; layer < spec.layers; ++layer) add(layer, {TensorPlace::layer});
-  add(-1, {TensorPlace::output});
-  if (spec.mtp_layers > 0) add(spec.layers, {TensorPlace::layer, TensorPlace::module});
+  const auto add_layer = [&](int layer) {
+    for (const TensorRow* row : layer_tensors(spec, layer)) add(*row, layer);
+  };
+  const auto add_place = [&](TensorPlace place, int layer) {
+    for (const TensorRow& row : kTensors)
+      if (row.place == place && (!row.is_present || row.is_present(spec, {}))) add(row, layer);
+  };
+  add_place(TensorPlace::input, -1);
+  for (int layer = 0; layer < spec.layers; ++layer) add_layer(layer);
+  add_place(TensorPlace::output, -1);
+  if (spec.mtp_layers == 0) return tensors;
+  add_place(TensorPlace::before_module, spec.layers);
+  add_layer(spec.layers);
+  add_place(TensorPlace::after_module, spec.layers);
   return tensors;
 }
 

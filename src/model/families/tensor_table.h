@@ -1,6 +1,7 @@
 // Every tensor that a decoder can have, a row each: its name in Hugging Face checkpoints, its
-// shape, which axis ranks share, and where it goes among a layer's weights. Checks, loading, the
-// layout of parameters and the transposed weights of training all read this table.
+// shape, which axis ranks share, and where it goes among a layer's weights. The rows of a layer
+// stand with its parts (model/parts), the others here. Checks, loading, the layout of parameters
+// and the transposed weights of training all read them.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +27,15 @@ enum class TensorRole {
   k_norm,
   o,
   o_bias,
-  post_norm,  // after attention
+  attention_out_norm,
+  post_norm,  // of what the feed-forward network reads
   gate,
   up,
   down,
   gate_bias,
   up_bias,
   down_bias,
+  ffn_out_norm,
   mtp_embedding_norm,
   mtp_hidden_norm,
   mtp_projection,  // [D][2D]: the token's embedding, then the hidden state
@@ -44,9 +47,9 @@ enum class TensorRole {
 // A size that the spec has.
 enum class Extent { none, hidden, twice_hidden, query, kv, head, ffn, vocab };
 
-// Where tensors stand: once before the layers, in every one, around that of the module of
-// multi-token prediction, once after the layers.
-enum class TensorPlace { input, layer, module, output };
+// Where tensors stand: once before the layers, in a layer, around that of the module of multi-token
+// prediction, once after the layers.
+enum class TensorPlace { input, layer, before_module, after_module, output };
 
 enum class Axis { none, rows, columns };
 
@@ -54,22 +57,25 @@ struct TensorRow {
   TensorRole role;
   const char* name;  // in a layer or module behind "model.layers.N."
   TensorPlace place;
-  Extent rows, columns;                              // columns none: a vector
-  Axis cut = Axis::none;                             // of which a rank has its share
-  bool (*is_present)(const DecoderSpec&) = nullptr;  // null: in every model
+  Extent rows, columns;   // columns none: a vector
+  Axis cut = Axis::none;  // of which a rank has its share
+  // Whether a model has it, or a layer; null: always.
+  bool (*is_present)(const DecoderSpec&, const LayerSpec&) = nullptr;
   // Of a layer's tensors, one of the two. Neighbouring rows with the same target stand in it one
   // after the other; two in gate_up take turns, panel by panel.
   Matrix LayerMatrices::*matrix = nullptr;
   const float* LayerWeights::*vector = nullptr;
 };
 
-// In the order of computation.
-std::span<const TensorRow> tensor_table();
+// Those of a layer, in the order of computation.
+std::vector<const TensorRow*> layer_tensors(const DecoderSpec& spec, int layer);
+// The row of a tensor outside the layers.
 const TensorRow& row_of(TensorRole role);
 
-int64_t extent_of(Extent extent, const DecoderSpec& spec);
-bool is_present(const TensorRow& row, const DecoderSpec& spec);
 // `layer` -1: of the input or the output.
+int64_t extent_of(Extent extent, const DecoderSpec& spec, int layer = -1);
+std::string tensor_name(const TensorRow& row, int layer);
+// Of one outside the layers.
 std::string tensor_name(TensorRole role, int layer = -1);
 
 struct TensorSpec {

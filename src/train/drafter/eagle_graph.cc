@@ -36,12 +36,12 @@ DecoderSpec layer_spec(const DrafterSpec& spec, const DecoderSpec& target) {
                     .heads = spec.heads,
                     .kv_heads = spec.kv_heads,
                     .head_dim = spec.head_dim,
-                    .ffn = spec.ffn,
                     .vocab = target.vocab,
                     .max_positions = target.max_positions,
                     .norm_eps = kEps};
-  layer.rope.theta = target.rope.theta;
-  layer.windows = {0};
+  RopeSpec rope;
+  if (const auto& of_target = target.layer(0).attention.rope) rope.theta = of_target->theta;
+  layer.set_layers({.attention = {.rope = rope}, .ffn = {.width = spec.ffn}});
   return layer;
 }
 
@@ -56,7 +56,8 @@ std::vector<int32_t> layers_before(const std::vector<int>& features) {
 // feature, the target's final norm and its head. Else everything is the drafter's own.
 std::vector<DrafterTensor> tensors_of(const DecoderSpec& layer, const DecoderSpec& target,
                                       std::span<const int32_t> frequent) {
-  const int64_t d = layer.hidden, q = layer.query_width(), kv = layer.kv_width(), f = layer.ffn;
+  const int64_t d = layer.hidden, q = layer.query_width(), kv = layer.kv_width(),
+                f = layer.layer(0).ffn.width;
   const auto matrix = [](const char* name, int64_t n, int64_t k) {
     return DrafterTensor{.name = name, .shape = {n, k}, .deviation = first_deviation(k)};
   };
@@ -98,10 +99,10 @@ EagleGraph::EagleGraph(const DrafterSpec& spec, const OptimizerOptions& optimize
       shape_{layer_.heads, layer_.kv_heads, layer_.head_dim},
       frequent_(frequent.begin(), frequent.end()),
       known_as_(static_cast<size_t>(target_.vocab), -1),
-      rope_(device, layer_.rope, layer_.head_dim, layer_.max_positions) {
+      rope_(device, layer_.layer(0).attention.rope, layer_.head_dim, layer_.max_positions) {
   for (size_t i = 0; i < frequent_.size(); ++i)
     known_as_[static_cast<size_t>(frequent_[i])] = static_cast<int32_t>(i);
-  const int64_t d = layer_.hidden, v = std::ssize(frequent_), f = layer_.ffn;
+  const int64_t d = layer_.hidden, v = std::ssize(frequent_), f = layer_.layer(0).ffn.width;
   parameters_ = std::make_unique<DrafterParameters>(tensors_of(layer_, target_, frequent_),
                                                     optimizer, math.training(), device);
   if (!has_embedding()) {
@@ -135,8 +136,8 @@ EagleGraph::Step EagleGraph::make_step(DrafterMath& math) const {
           .attended = math.rounded(layer_.query_width()),
           .middle = math.floats(d),
           .ffn_normed = math.rounded(d),
-          .gate_up = math.floats(2 * round_up(layer_.ffn, kPanelWidth)),
-          .gated = math.rounded(layer_.ffn),
+          .gate_up = math.floats(2 * round_up(layer_.layer(0).ffn.width, kPanelWidth)),
+          .gated = math.rounded(layer_.layer(0).ffn.width),
           .out = math.floats(d),
           .normed = math.rounded(d),
           .d_logits = math.rounded(std::ssize(frequent_))};
@@ -303,7 +304,7 @@ void EagleGraph::ffn_backward(Step& step, bool begins) {
                                                                .up_bias = nullptr,
                                                                .d_gated = d_gated_.data(),
                                                                .rows = math_.rows(),
-                                                               .width = layer_.ffn,
+                                                               .width = layer_.layer(0).ffn.width,
                                                                .out = d_gate_up_.activation()});
   math_.product(d_gate_up_.activation(), gate_up_.backward[0], d_normed_.data());
   math_.weight_gradient(*parameters_, gate_up_, d_gate_up_.activation(),

@@ -1,0 +1,78 @@
+// One backward pass, and what the parts of a layer compute theirs with; see backward.cc.
+#pragma once
+
+#include "model/backward.h"
+
+namespace invar {
+
+// One batch. Letters as in forward_pass.h; d_x is the gradient of x.
+class BackwardPass {
+ public:
+  BackwardPass(Decoder& decoder, const TransposedWeights& transposed,
+               const TrainingKernels& kernels, const ParameterLayout& layout, const Batch& batch,
+               KvStorage& kv, BackwardWorkspace& ws, BackwardIo& io);
+
+  void run();
+
+  const DecoderSpec& spec() const { return spec_; }
+  const LayerWeights& weights(int layer) const {
+    return model_.weights->layers()[static_cast<size_t>(layer)];
+  }
+  const LayerMatrices& transposed(int layer) const {
+    return transposed_.layers()[static_cast<size_t>(layer)];
+  }
+  const LayerActivations& activations(int layer) const { return io_.tape->layer(layer); }
+  const RopeTable& rope(int layer) const { return model_.ropes.of(layer); }
+  KvLayer kv(int layer) const { return kv_.layer(layer); }
+  const TrainingKernels& kernels() const { return kernels_; }
+  const BackwardWorkspace& workspace() const { return ws_; }
+  const StepTables& tables() const { return tables_; }
+  int64_t rows() const { return rows_; }
+  int64_t qkv_width() const { return int64_t{spec_.query_width()} + 2 * spec_.kv_width(); }
+  float* d_hidden() const { return ws_.hidden.data(); }
+  static Activation activation(const DeviceArray<bf16_t>& memory, int64_t width) {
+    return {memory.data(), DType::bf16, activation_stride(width)};
+  }
+
+  // y = x * w, every row and output.
+  void matmul(const char* name, const Activation& x, const Matrix& w, float* y);
+  Activation round(const float* x, int64_t width, const DeviceArray<bf16_t>& memory);
+  // The inputs of a product as the packed side of its weight gradient.
+  void pack_inputs(const Activation& x, int64_t width);
+  // The gradient of a weight [columns][inputs] from that of its outputs and the packed inputs.
+  void weight_gradient(const char* name, float* out, const Activation& dy, Columns columns,
+                       int64_t inputs);
+  // Nothing where the layer has no such bias.
+  void bias_gradient(TensorRole role, int layer, const Activation& dy, Columns columns);
+  // d_h = d_h + the gradient of norm(h), whose output has the gradient in workspace().normed.
+  void norm(float* norm_gradient, const float* weight, const float* x);
+  float* gradient(TensorRole role, int layer) const;
+  // One operation on the whole team.
+  template <typename Params>
+  void run(const char* name, Operation<Params> operation, const Params& params) {
+    timed(io_.times, name, [&] { model_.run(operation, params); });
+  }
+
+ private:
+  void layer_backward(int layer);
+  void mtp_module(const MtpGradient& mtp);
+  void head(const Activation& d_logits, const Activation& normed, const float* x,
+            float* head_gradient, float* norm_gradient, const float* norm_weight);
+  void embed(float* embedding_gradient);
+  void forward_again(const Batch& batch, int layer, float* before);
+  void clear_hidden();
+
+  Decoder& model_;
+  const DecoderSpec& spec_;
+  const TransposedWeights& transposed_;
+  const TrainingKernels& kernels_;
+  const ParameterLayout& layout_;
+  const Batch& batch_;
+  KvStorage& kv_;
+  BackwardWorkspace& ws_;
+  BackwardIo& io_;
+  const int64_t rows_;
+  StepTables tables_;
+};
+
+}  // namespace invar

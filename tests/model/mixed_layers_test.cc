@@ -1,0 +1,165 @@
+// Layers that differ within one model: norms before, after and on both sides, windows, two bases of
+// rotation and none, widths, a layer without a feed-forward network. The forward equals a scalar
+// evaluation, whatever the chunks, ranks and instruction set.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "base/error.h"
+#include "collectives/group.h"
+#include "kernels/select.h"
+#include "model/families/families.h"
+#include "model/families/make_model.h"
+#include "model/forward.h"
+#include "model/tape.h"
+#include "scalar_decoder.h"
+
+namespace invar {
+namespace {
+
+using testing_model::ScalarDecoder;
+using Logits = std::vector<std::vector<float>>;
+
+DecoderSpec mixed_spec() {
+  DecoderSpec spec{.family = "llama",
+                   .hidden = 40,
+                   .layers = 4,
+                   .heads = 4,
+                   .kv_heads = 2,
+                   .head_dim = 16,
+                   .vocab = 70,
+                   .max_positions = 256,
+                   .norm_eps = 1e-5f,
+                   .qkv_bias = true,
+                   .qk_norm = true};
+  const auto rope = [](double theta) { return RopeSpec{.theta = theta}; };
+  spec.layer_specs = {
+      {.attention = {.window = 24, .rope = rope(1e4)}, .ffn = {.width = 128}},
+      {.attention = {.rope = std::nullopt, .norms = NormPlace::after},
+       .ffn = {.width = 64, .norms = NormPlace::after}},
+      {.attention = {.rope = rope(1e6), .norms = NormPlace::both},
+       .ffn = {.width = 128, .norms = NormPlace::both}},
+      {.attention = {.window = 100, .rope = rope(1e4)}},
+  };
+  return spec;
+}
+
+std::vector<int32_t> some_tokens(const DecoderSpec& spec) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < 150; ++i) tokens.push_back((i * i * 7 + i * 3) % spec.vocab);
+  return tokens;
+}
+
+struct Run {
+  std::string set = "auto";
+  Order order = Order::portable;
+  int ranks = 1, chunk = 150;
+};
+
+// One rank of a group: logits at every position.
+Logits run_rank(const DecoderSpec& spec, const Run& how, int rank, Group& group) {
+  const auto device = make_host_device();
+  const Kernels kernels = select_kernels(how.order, how.set);
+  const Arithmetic arithmetic{.order = how.order};
+  ThreadPool pool(1);
+  const auto source = dummy_weights(spec, 3);
+  const DecoderWeights weights(spec, arithmetic, make_shard(spec, rank, how.ranks), *source,
+                               *device, pool);
+  Decoder decoder(spec, arithmetic, kernels, weights, *device, &pool);
+  KvStorage kv(*device, spec.layers, 8, 32, weights.shard().kv_heads, spec.head_dim);
+  Workspace workspace(decoder, how.chunk, how.chunk);
+  const std::vector<int32_t> tokens = some_tokens(spec);
+  Logits logits;
+  for (int done = 0; done < std::ssize(tokens); done += how.chunk) {
+    Batch batch;
+    batch.sequences.push_back({{5, 1, 7, 0, 2}});
+    for (int i = done; i < std::min<int>(done + how.chunk, static_cast<int>(tokens.size())); ++i) {
+      batch.logit_rows.push_back(static_cast<int32_t>(batch.rows.size()));
+      batch.rows.push_back({.token = tokens[static_cast<size_t>(i)], .position = i});
+    }
+    ForwardIo io;
+    forward(decoder, batch, kv, workspace, group, io);
+    for (size_t begin = 0; begin < io.logits.size(); begin += static_cast<size_t>(spec.vocab))
+      logits.emplace_back(io.logits.begin() + static_cast<int64_t>(begin),
+                          io.logits.begin() + static_cast<int64_t>(begin) + spec.vocab);
+  }
+  return logits;
+}
+
+Logits run(const DecoderSpec& spec, const Run& how = {}) {
+  const auto groups = make_inproc_groups(how.ranks);
+  std::vector<Logits> of_rank(static_cast<size_t>(how.ranks));
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < how.ranks; ++rank)
+      threads.emplace_back([&, rank] {
+        const ScopedFlushToZero flush;
+        of_rank[static_cast<size_t>(rank)] =
+            run_rank(spec, how, rank, *groups[static_cast<size_t>(rank)]);
+      });
+  }
+  return of_rank[0];
+}
+
+Logits evaluate(const DecoderSpec& spec, Order order = Order::portable) {
+  const ScopedFlushToZero flush;
+  return ScalarDecoder(spec, *dummy_weights(spec, 3), order).logits(some_tokens(spec));
+}
+
+TEST(MixedLayers, EqualAScalarEvaluation) {
+  const DecoderSpec spec = mixed_spec();
+  check_spec(spec, "the test");
+  EXPECT_EQ(run(spec), evaluate(spec));
+  EXPECT_EQ(run(spec, {.order = Order::hopper}), evaluate(spec, Order::hopper));
+}
+
+TEST(MixedLayers, ChunksRanksAndInstructionSetsDoNotShow) {
+  const DecoderSpec spec = mixed_spec();
+  EXPECT_EQ(identity({}, spec), "invar-1/portable/bf16/row2.4+2");
+  const Logits expected = run(spec, {.set = "scalar"});
+  for (const int chunk : {1, 7, 150})
+    for (const int ranks : {1, 2})
+      EXPECT_EQ(run(spec, {.ranks = ranks, .chunk = chunk}), expected) << chunk << " " << ranks;
+  for (const std::string& set : instruction_sets()) {
+    if (!is_supported(set)) continue;
+    EXPECT_EQ(run(spec, {.set = set}), expected) << set;
+  }
+  EXPECT_THROW(make_shard(spec, 0, 4), UsageError);
+}
+
+// The control: each of the layers' numbers is seen.
+TEST(MixedLayers, EveryChoiceOfALayerShows) {
+  const Logits expected = evaluate(mixed_spec());
+  const auto differs = [&](auto change) {
+    DecoderSpec spec = mixed_spec();
+    change(spec.layer_specs);
+    return run(spec) != expected;
+  };
+  EXPECT_FALSE(differs([](auto&) {}));
+  EXPECT_TRUE(differs([](auto& layers) { layers[0].attention.window = 25; }));
+  EXPECT_TRUE(differs([](auto& layers) { layers[1].attention.rope = RopeSpec{}; }));
+  EXPECT_TRUE(differs([](auto& layers) { layers[2].attention.rope->theta = 1e4; }));
+  EXPECT_TRUE(differs([](auto& layers) { layers[1].attention.norms = NormPlace::both; }));
+  EXPECT_TRUE(differs([](auto& layers) { layers[2].ffn.norms = NormPlace::before; }));
+  EXPECT_TRUE(differs([](auto& layers) { layers[3].ffn.width = 64; }));
+}
+
+TEST(MixedLayers, WhatHasNoBackwardIsRefused) {
+  const DecoderSpec spec = mixed_spec();
+  const auto device = make_host_device();
+  ThreadPool pool(1);
+  const auto source = dummy_weights(spec, 3);
+  const DecoderWeights weights(spec, {}, make_shard(spec, 0, 1), *source, *device, pool);
+  const Decoder decoder(spec, {}, select_kernels(Order::portable, "auto"), weights, *device, &pool);
+  try {
+    const Tape tape(decoder, select_training_kernels(Order::portable, "auto"), 32);
+    FAIL() << "a tape of such layers";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "layer 1 of the model cannot be trained: attention has a norm behind it, whose "
+                 "gradient is not implemented");
+  }
+}
+
+}  // namespace
+}  // namespace invar
