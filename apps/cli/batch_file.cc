@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <sstream>
@@ -103,14 +104,14 @@ json::Value answer_line(const Line& line, size_t index, const Tokenizer& tokeniz
   return out;
 }
 
-// So that an echo shows what is left of them.
-void cut_prompts(openai::Request& request, TextEngine& engine) {
-  if (request.text.prompt_tokens == 0) return;
+// The tokens of each of its prompts; where those were cut, an echo shows what is left of them.
+std::vector<std::vector<int32_t>> encode(openai::Request& request, TextEngine& engine) {
   std::vector<std::vector<int32_t>> tokens;
   for (const openai::Prompt& prompt : request.prompts)
-    tokens.push_back(prompt_tokens_of(request.text, prompt, engine.tokenizer(),
-                                      engine.engine().max_model_len()));
-  request.take_prompts(tokens);
+    tokens.push_back(
+        openai::tokens_of(request, prompt, engine.tokenizer(), engine.engine().max_model_len()));
+  if (request.truncate_prompt_tokens != 0) request.prompts.assign(tokens.begin(), tokens.end());
+  return tokens;
 }
 
 class LineCollector final : public TextSink {
@@ -121,11 +122,14 @@ class LineCollector final : public TextSink {
   void submit(TextEngine& engine, size_t index) {
     Line& line = lines_[index];
     std::vector<int64_t> ids;
-    cut_prompts(line.request, engine);
-    settle_length(line.request, engine);
+    openai::Request& request = line.request;
+    const std::vector<std::vector<int32_t>> prompts = encode(request, engine);
+    openai::settle_length(request, std::ranges::max(prompts, {}, std::ranges::size).size(),
+                          engine.engine().max_model_len());
+    const auto n = static_cast<size_t>(request.base.params.n);
     try {
-      for (size_t i = 0; i < line.request.answers(); ++i)
-        ids.push_back(engine.submit(line.request.answer(i)));
+      for (size_t i = 0; i < request.answers(); ++i)
+        ids.push_back(engine.submit(request.answer(i, prompts[i / n])));
     } catch (const Error&) {
       for (const int64_t id : ids) engine.abort(id);
       throw;
@@ -149,14 +153,6 @@ class LineCollector final : public TextSink {
   size_t tokens = 0, finished = 0, failed = 0;
 
  private:
-  static void settle_length(openai::Request& request, TextEngine& engine) {
-    if (request.has_length) return;
-    size_t longest = 0;
-    for (size_t i = 0; i < request.prompts.size(); ++i)
-      longest = std::max(longest, engine.encode(request.answer(i * request.text.params.n)).size());
-    openai::settle_length(request, longest, engine.engine().max_model_len());
-  }
-
   std::vector<Line>& lines_;
   std::map<int64_t, std::pair<size_t, size_t>> place_of_;  // line and choice of a request
 };

@@ -158,14 +158,14 @@ class Chat {
   }
 
   void answer() {
-    TextRequest request{.prompt = template_.render({.messages = messages_}, local_time),
-                        .add_special_tokens = false,
-                        .params = flags_.params,
-                        .stop = flags_.stop};
+    const std::string prompt = template_.render({.messages = messages_}, local_time);
+    Request request{.prompt = engine_.tokenizer().encode(prompt, {.add_special_tokens = false}),
+                    .params = flags_.params,
+                    .stop = flags_.stop};
     add_end_tokens(request.params, engine_.engine().model());
-    settle_length(request, flags_.has_length, engine_);
+    settle_length(request, flags_.has_length, engine_.engine());
     AnswerSink sink(quiet_, terminal_ ? terminal_columns() : 0);
-    const int64_t id = engine_.submit(request);
+    const int64_t id = engine_.submit(std::move(request));
     while (sink.finish == FinishReason::none && !interrupted && engine_.step(sink)) {
     }
     if (sink.finish == FinishReason::none) engine_.abort(id);

@@ -95,7 +95,7 @@ std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags,
 void add_sampling_flags(CLI::App& command, SamplingParams& params);
 // What a request's max_tokens is where the user did not ask for one: the default, or what its
 // prompt leaves of the context if that is less.
-void settle_length(TextRequest& request, bool asked, TextEngine& engine);
+void settle_length(Request& request, bool asked, const Engine& engine);
 // Bytes per second that the model's device reads memory with, the best of a few passes: the limit
 // of decoding.
 double measure_read_bandwidth(Model& model);

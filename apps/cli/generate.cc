@@ -81,7 +81,7 @@ json::Value report(const Printer& printer, Model& model, double bandwidth,
   v.set("instruction_set", model.instruction_set());
   v.set("logits_hash", to_hex(a.logits_hash));
   if (flags.params.n > 1 || flags.params.logprobs || flags.params.prompt_logprobs) {
-    const openai::Request request{.text = {.params = flags.params}};
+    const openai::Request request{.base = {.params = flags.params}};
     v.set("choices", *openai::answer_body(request, printer.answers(), tokenizer).find("choices"));
   }
   return v;
@@ -148,9 +148,11 @@ std::shared_ptr<Constraint> constraint_of(const GenerateFlags& flags, const Toke
 }
 
 void answer_one(const GenerateFlags& flags, TextEngine& engine, Printer& printer) {
-  TextRequest request{.prompt = *flags.prompt, .params = flags.params, .stop = flags.stop};
+  Request request{.prompt = engine.tokenizer().encode(*flags.prompt),
+                  .params = flags.params,
+                  .stop = flags.stop};
   add_end_tokens(request.params, engine.engine().model());
-  settle_length(request, flags.has_length, engine);
+  settle_length(request, flags.has_length, engine.engine());
   printer.max_tokens = request.params.max_tokens;
   request.constraint = constraint_of(flags, engine.tokenizer());
   for (; request.choice < flags.params.n; ++request.choice)

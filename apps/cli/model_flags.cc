@@ -198,10 +198,10 @@ std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags, Thre
   return engine;
 }
 
-void settle_length(TextRequest& request, bool asked, TextEngine& engine) {
+void settle_length(Request& request, bool asked, const Engine& engine) {
   if (asked) return;
-  request.params.max_tokens = length_that_fits(
-      request.params.max_tokens, engine.encode(request).size(), engine.engine().max_model_len());
+  request.params.max_tokens =
+      length_that_fits(request.params.max_tokens, request.prompt.size(), engine.max_model_len());
 }
 
 void add_sampling_flags(CLI::App& command, SamplingParams& p) {

@@ -27,15 +27,11 @@ int run_score(ScoreFlags flags) {
   const Tokenizer tokenizer = open_tokenizer(*model);
   const auto engine = make_engine(*model, flags.engine);
   TextEngine text(*engine, tokenizer);
-  TextRequest request;
-  if (flags.text)
-    request.prompt = *flags.text;
-  else
-    request.prompt = flags.tokens;
+  Request request{.prompt = flags.text ? tokenizer.encode(*flags.text) : flags.tokens};
   request.params.max_tokens = 1;
   request.params.temperature = 0;
   request.params.prompt_logprobs = 0;
-  const TextAnswer answer = text.answer(request);
+  const TextAnswer answer = text.answer(std::move(request));
   if (answer.finish == FinishReason::failed) fail("a key, a value or a logit was not finite");
 
   if (flags.model.json) {

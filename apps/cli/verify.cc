@@ -61,10 +61,10 @@ double generate(const Receipt& receipt, Model& model, const Tokenizer& tokenizer
       static_cast<int32_t>(receipt.prompt.size() + receipt.tokens.size());
   const auto engine = make_engine(model, flags);
   TextEngine text(*engine, tokenizer);
-  TextRequest request{.prompt = receipt.prompt, .params = receipt.params, .choice = receipt.choice};
+  Request request{.prompt = receipt.prompt, .params = receipt.params, .choice = receipt.choice};
   request.params.max_tokens = static_cast<int32_t>(receipt.tokens.size());
   const Timer timer;
-  const TextAnswer answer = text.answer(request);
+  const TextAnswer answer = text.answer(std::move(request));
   const double seconds = timer.seconds();
   if (answer.tokens != receipt.tokens) fail("the answer that was generated is not the receipt's");
   return seconds;

@@ -1,5 +1,5 @@
-// What the engine is asked and what it answers: token ids in, token ids out. It never sees a
-// string.
+// What the engine is asked and what it answers: token ids in, token ids out. It reads no text: that
+// of a request is for whoever has the tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,10 @@ struct Request {
   // `constraint` as JSON, for whoever has the vocabulary's bytes and makes it
   // (ConstraintCompiler). The engine does not read it.
   std::string structured_output;
+  // How the answer becomes text (AnswerBuilder): texts that end it, whether it ends with the one
+  // that did, whether special tokens give no text. The engine does not read them.
+  std::vector<std::string> stop;
+  bool include_stop = false, skip_special = true;
   std::string cache_salt;  // only requests of one salt share cached blocks
   int32_t priority = 0;    // smaller is sooner among those that wait
   bool hash_logits =

@@ -24,12 +24,12 @@ struct TextAnswer {
 
 class AnswerBuilder {
  public:
-  AnswerBuilder(const Tokenizer& tokenizer, const std::vector<std::string>& stops,
-                bool include_stop, bool skip_special = true)
+  // Of the request only how its answer becomes text is read.
+  AnswerBuilder(const Tokenizer& tokenizer, const Request& request)
       : tokenizer_(tokenizer),
-        decoder_(tokenizer, {.skip_special = skip_special, .continuation = true}),
-        stops_(stops, include_stop),
-        include_stop_(include_stop) {}
+        decoder_(tokenizer, {.skip_special = request.skip_special, .continuation = true}),
+        stops_(request.stop, request.include_stop),
+        include_stop_(request.include_stop) {}
 
   // Takes the next token and returns the text that can be shown now: complete characters that are
   // not the beginning of a stop string. The answer is over when its `finish` is not none: with a

@@ -126,7 +126,7 @@ MessageWriter::MessageWriter(openai::Head head, const openai::Request& request,
                              int64_t prompt_tokens, const Tokenizer& tokenizer)
     : head_(std::move(head)),
       request_(request),
-      builder_(tokenizer, request.text.stop, request.text.include_stop, request.text.skip_special),
+      builder_(tokenizer, request.base),
       blocks_(request) {
   builder_.answer.prompt_tokens.resize(static_cast<size_t>(prompt_tokens));
 }

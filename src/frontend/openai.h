@@ -12,10 +12,10 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "frontend/answer_builder.h"
 #include "frontend/body_pieces.h"
 #include "frontend/chat_template.h"
 #include "frontend/constraint_compiler.h"
-#include "frontend/text_engine.h"
 #include "frontend/tool_calls.h"
 
 namespace invar::openai {
@@ -32,7 +32,7 @@ struct Context {
   std::string no_chat;                        // of this sentence
   std::function<std::tm()> clock;             // for the template
   ToolFormat tool_format = ToolFormat::none;  // of the template
-  ConstraintCompiler* constraints = nullptr;  // null: Request::form is not compiled
+  ConstraintCompiler* constraints = nullptr;  // null: structured output is not compiled
   const json::Array* earlier = nullptr;       // items of the response that the request goes on from
   // False: the prompts of chats are known from elsewhere and stay empty.
   bool renders = true;
@@ -45,24 +45,18 @@ using Prompt = std::variant<std::string, std::vector<int32_t>>;  // text, or tok
 
 struct Request {
   Endpoint endpoint = Endpoint::completions;
-  std::string model;            // as the request names it; empty: it does not
-  std::vector<Prompt> prompts;  // one or more; text.prompt is the first
-  TextRequest text;             // of the first answer; the others differ in prompt and `choice`
-  json::Value form;             // what the answer is held to, for ConstraintCompiler; or null
-  bool has_seed = false;        // else text.params.seed is the default
-  bool has_length = false;      // else text.params.max_tokens is the default: see settle_length
-  bool prompt_only = false;     // the answer's tokens are computed and not shown
-  int32_t priority = 0;         // smaller is sooner
-  std::string cache_salt;       // only requests of one salt share computed blocks
-  // Tokens that the answer may be (`prediction`): usage says how many of them it has.
-  std::vector<int32_t> prediction;
+  std::string model;                   // as the request names it; empty: it does not
+  std::vector<Prompt> prompts;         // one or more
+  bool add_special_tokens = true;      // to prompts of text
+  int32_t truncate_prompt_tokens = 0;  // the last so many of each are taken; 0: all, -1: what fits
+  invar::Request base;       // of every answer, but for its prompt and choice: see `answer`
+  bool has_seed = false;     // else base.params.seed is the default
+  bool has_length = false;   // else base.params.max_tokens is the default: see settle_length
+  bool prompt_only = false;  // the answer's tokens are computed and not shown
   std::vector<std::string> ignored;  // fields that are not known (Context::ignores_unknown)
 
-  // Shows these tokens where the answer repeats its prompt: what is left of one that was cut.
-  void take_prompts(const std::vector<std::vector<int32_t>>& tokens);
-
   // How the answer is shown.
-  std::vector<int32_t> stop_token_ids;  // that it asked for: text.params has the model's too
+  std::vector<int32_t> stop_token_ids;  // that it asked for: base.params has the model's too
   bool stream = false;
   bool usage_at_end = false, usage_always = false;  // of a stream
   bool token_ids = false;                           // beside the text
@@ -78,9 +72,13 @@ struct Request {
   // makes for answer i when it is over; set by whoever has a key.
   std::function<json::Value(const TextAnswer& answer, size_t i)> make_receipt;
 
-  size_t answers() const { return prompts.size() * static_cast<size_t>(text.params.n); }
-  // The request for answer i: n for each prompt, prompt after prompt.
-  TextRequest answer(size_t i) const;
+  // n for each prompt, prompt after prompt.
+  size_t answers() const { return prompts.size() * static_cast<size_t>(base.params.n); }
+  const Prompt& prompt_of(size_t answer) const {
+    return prompts[answer / static_cast<size_t>(base.params.n)];
+  }
+  // What the engine is asked for answer i, whose prompt is these tokens.
+  invar::Request answer(size_t i, std::vector<int32_t> prompt) const;
 };
 
 // A prompt whose size alone says that it does not fit.
@@ -91,6 +89,10 @@ class PromptTooLong : public UsageError {
 
 // Reads the body of a request. Throws UsageError with one sentence.
 Request parse_request(const json::Value& body, Endpoint endpoint, const Context& context);
+
+// The tokens of one of the request's prompts, for a context of `longest` tokens.
+std::vector<int32_t> tokens_of(const Request& request, const Prompt& prompt,
+                               const Tokenizer& tokenizer, int32_t longest);
 
 // Where the request does not say how long its answers may be: the default, or what the longest of
 // its prompts leaves of the context if that is less. From then on the request says it, so that

@@ -183,7 +183,7 @@ json::Array ids_of(const std::vector<int32_t>& tokens) {
 }
 
 int64_t shown_length(const Request& request) {
-  return request.prompt_only ? 0 : request.text.params.max_tokens;
+  return request.prompt_only ? 0 : request.base.params.max_tokens;
 }
 
 json::Value stop_reason(const Request& request, const TextAnswer& answer) {
@@ -229,7 +229,7 @@ json::Value message_of(const Request& request, const TextAnswer& answer, size_t 
 // `late`, where there is one, takes what may be long out of the answer.
 json::Value choice_of(const Request& request, const TextAnswer& answer, int64_t index,
                       const Tokenizer& tokenizer, const Head* head, LateLists* late) {
-  const SamplingParams& p = request.text.params;
+  const SamplingParams& p = request.base.params;
   int64_t offset = 0;
   bool calls_tools = false;
   json::Value choice;
@@ -238,10 +238,10 @@ json::Value choice_of(const Request& request, const TextAnswer& answer, int64_t 
     choice.set("message",
                message_of(request, answer, static_cast<size_t>(index), head, calls_tools));
   else
-    choice.set("text",
-               (request.echo ? echo_of(request.answer(static_cast<size_t>(index)).prompt, tokenizer)
-                             : "") +
-                   (request.prompt_only ? "" : answer.text));
+    choice.set(
+        "text",
+        (request.echo ? echo_of(request.prompt_of(static_cast<size_t>(index)), tokenizer) : "") +
+            (request.prompt_only ? "" : answer.text));
   if (p.logprobs) {
     auto shown = request.echo ? all_logprobs(answer, request.prompt_only) : answer.logprobs;
     choice.set(
@@ -281,13 +281,13 @@ json::Value body_of(const Request& request, std::span<const TextAnswer> answers,
   json::Array choices;
   int64_t prompt = 0, completion = 0, accepted = 0, rejected = 0;
   for (const TextAnswer& answer : answers) {
-    if (!request.prediction.empty()) {
-      Prediction prediction(request.prediction);
+    if (!request.base.prediction.empty()) {
+      Prediction prediction(request.base.prediction);
       for (const int32_t token : answer.tokens) prediction.take(token);
       accepted += prediction.accepted();
       rejected += prediction.rejected();
     }
-    if (std::ssize(choices) % request.text.params.n == 0)
+    if (std::ssize(choices) % request.base.params.n == 0)
       prompt += std::ssize(answer.prompt_tokens);
     choices.push_back(choice_of(request, answer, std::ssize(choices), tokenizer, head, late));
     if (!request.prompt_only) completion += std::ssize(answer.tokens);
@@ -304,7 +304,7 @@ json::Value body_of(const Request& request, std::span<const TextAnswer> answers,
   body.set("max_tokens", shown_length(request));
   body.set("choices", std::move(choices));
   json::Value counts = usage(prompt, completion);
-  if (!request.prediction.empty()) add_prediction(counts, accepted, rejected);
+  if (!request.base.prediction.empty()) add_prediction(counts, accepted, rejected);
   body.set("usage", std::move(counts));
   if (answers.size() == 1 && request.logits_hash)
     body.set("logits_hash", to_hex(answers[0].logits_hash));

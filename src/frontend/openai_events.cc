@@ -11,7 +11,7 @@ EventWriter::EventWriter(Head head, const Request& request,
                          const Tokenizer& tokenizer)
     : head_(std::move(head)), request_(request), tokenizer_(tokenizer) {
   answers_.reserve(request.answers());
-  const auto n = static_cast<size_t>(request.text.params.n);
+  const auto n = static_cast<size_t>(request.base.params.n);
   for (size_t i = 0; i < request.answers(); ++i) {
     answers_.emplace_back(request, tokenizer);
     answers_[i].builder.answer.prompt_tokens = prompts[i / n];
@@ -64,7 +64,7 @@ void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
   const std::string piece = answer.builder.push(output);
   if (text.finish == FinishReason::failed) return fail(text.error, nullptr, out);
   if (!request_.prompt_only) ++completion_tokens_;
-  if (!request_.prediction.empty()) answer.prediction.take(output.token);
+  if (!request_.base.prediction.empty()) answer.prediction.take(output.token);
   answer.ids.push_back(output.token);
   answer.over = text.finish != FinishReason::none;
   if (answer.over) answer.waiting.clear();
@@ -73,9 +73,8 @@ void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
   answer.reader.push(piece, content, calls);
   if (answer.over) answer.reader.finish(content, calls);
   if (content.empty() && calls.empty() && !answer.over) return;
-  if (!answer.begun && request_.echo)
-    content.insert(0, echo_of(request_.answer(i).prompt, tokenizer_));
-  if (request_.prompt_only) content = echo_of(request_.answer(i).prompt, tokenizer_);
+  if (!answer.begun && request_.echo) content.insert(0, echo_of(request_.prompt_of(i), tokenizer_));
+  if (request_.prompt_only) content = echo_of(request_.prompt_of(i), tokenizer_);
   begin_event(out);
   json::ObjectWriter choice(out);
   choice.member("index") += std::to_string(i);
@@ -84,7 +83,7 @@ void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
   else
     json::append_quoted(choice.member("text"), content);
   json::append(choice.member("logprobs"),
-               request_.text.params.logprobs ? logprobs_now(answer) : json::Value());
+               request_.base.params.logprobs ? logprobs_now(answer) : json::Value());
   if (!answer.begun) show_prompt(text, choice);
   answer.begun = true;
   json::append(choice.member("finish_reason"), !answer.over   ? json::Value()
@@ -113,7 +112,7 @@ json::Value EventWriter::logprobs_now(Answer& answer) {
 void EventWriter::show_prompt(const TextAnswer& text, json::ObjectWriter& choice) const {
   if (request_.token_ids)
     json::append(choice.member("prompt_token_ids"), ids_of(text.prompt_tokens));
-  if (request_.text.params.prompt_logprobs)
+  if (request_.base.params.prompt_logprobs)
     append_prompt_logprobs(tokenizer_, text.prompt_logprobs, choice.member("prompt_logprobs"));
 }
 
@@ -160,7 +159,7 @@ json::Value EventWriter::usage_now() const {
     accepted += answer.prediction.accepted();
     rejected += answer.prediction.rejected();
   }
-  if (!request_.prediction.empty()) add_prediction(counts, accepted, rejected);
+  if (!request_.base.prediction.empty()) add_prediction(counts, accepted, rejected);
   return counts;
 }
 

@@ -52,10 +52,9 @@ class EventWriter final : public StreamWriter {
  private:
   struct Answer {
     explicit Answer(const Request& request, const Tokenizer& tokenizer)
-        : builder(tokenizer, request.text.stop, request.text.include_stop,
-                  request.text.skip_special),
+        : builder(tokenizer, request.base),
           reader(request.tools, request.tool),
-          prediction(request.prediction) {}
+          prediction(request.base.prediction) {}
     AnswerBuilder builder;
     ToolCallReader reader;
     Prediction prediction;

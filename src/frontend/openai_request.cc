@@ -82,22 +82,22 @@ class Reader {
     if (!body_.is_object()) fail_usage("expected an object, found {}", body_.type_name());
     const bool chat = endpoint == Endpoint::chat;
     refuse_fields(body_, foreign_fields());
-    Request request{.endpoint = endpoint, .text = {.params = context_.defaults}};
+    Request request{.endpoint = endpoint};
+    request.base.params = context_.defaults;
     request.ignored = unknown_fields(chat);
     if (const json::Value* v = fields_.find("model")) request.model = text_of(*v, "model");
     chat ? read_messages(request) : read_prompts(request);
-    request.text.add_special_tokens = fields_.read_flag("add_special_tokens", !chat);
-    request.text.prompt = request.prompts.front();
-    request.text.prompt_tokens = read_truncation();
+    request.add_special_tokens = fields_.read_flag("add_special_tokens", !chat);
+    request.truncate_prompt_tokens = read_truncation();
     if (!chat) read_echo(request);
     read_lengths(request);
-    read_sampling(fields_, context_, request.text.params);
+    read_sampling(fields_, context_, request.base.params);
     request.has_seed = fields_.find("seed") != nullptr;
     request.has_length = fields_.find("max_tokens") || fields_.find("max_completion_tokens");
     read_stops(request);
-    chat ? read_chat_logprobs(request.text.params) : read_logprobs(request.text.params);
-    if (request.echo && request.text.params.logprobs && !request.text.params.prompt_logprobs)
-      request.text.params.prompt_logprobs = request.text.params.logprobs;
+    chat ? read_chat_logprobs(request.base.params) : read_logprobs(request.base.params);
+    if (request.echo && request.base.params.logprobs && !request.base.params.prompt_logprobs)
+      request.base.params.prompt_logprobs = request.base.params.logprobs;
     if (chat) read_tool_choice(request);
     if (chat) read_prediction(request);
     read_form(request);
@@ -107,10 +107,10 @@ class Reader {
     request.receipt = fields_.read_flag("receipt", false);
     if (request.receipt && request.prompt_only)
       fail_usage("a receipt is of an answer: expected max_tokens of 1 or more, found 0");
-    request.text.hash_logits = request.logits_hash || request.receipt;
+    request.base.hash_logits = request.logits_hash || request.receipt;
     if (const json::Value* v = fields_.find("cache_salt"))
-      request.cache_salt = text_of(*v, "cache_salt");
-    fields_.read_integer("priority", request.priority, INT32_MIN);
+      request.base.cache_salt = text_of(*v, "cache_salt");
+    fields_.read_integer("priority", request.base.priority, INT32_MIN);
     return request;
   }
 
@@ -136,7 +136,7 @@ class Reader {
     if (all.size() > context_.max_prompt_bytes)
       fail_usage("expected a prediction of at most {} bytes, found {}", context_.max_prompt_bytes,
                  all.size());
-    request.prediction =
+    request.base.prediction =
         context_.tokenizer->encode(all, {.add_special_tokens = false, .parse_special = false});
   }
 
@@ -239,7 +239,7 @@ class Reader {
   }
 
   void read_lengths(Request& request) const {
-    SamplingParams& p = request.text.params;
+    SamplingParams& p = request.base.params;
     if (request.prompt_only)
       p.max_tokens = 1;
     else
@@ -250,7 +250,7 @@ class Reader {
   }
 
   void read_stops(Request& request) const {
-    TextRequest& answer = request.text;
+    invar::Request& answer = request.base;
     if (const json::Value* v = fields_.find("stop")) {
       answer.stop.clear();
       if (!v->is_array()) answer.stop = {text_of(*v, "stop")};
@@ -269,8 +269,8 @@ class Reader {
   }
 
   // OpenAI's response_format, or vLLM's structured_outputs and guided_*, but one of them.
-  void read_form(Request& request) const {
-    json::Value& what = request.form;
+  void read_form(Request& request) {
+    json::Value& what = form_;
     if (const json::Value* v = fields_.find("structured_outputs")) {
       if (!v->is_object())
         fail_usage("expected structured_outputs as an object, found {}", v->type_name());
@@ -282,13 +282,14 @@ class Reader {
         what.set(kind, *v);
     if (const json::Value* v = fields_.find("response_format")) read_response_format(*v, what);
     if (what.is_null()) hold_calls(request);
-    if (context_.constraints && !what.is_null())
-      request.text.constraint = context_.constraints->compile(what);
+    if (what.is_null()) return;
+    request.base.structured_output = json::dump(what);
+    if (context_.constraints) request.base.constraint = context_.constraints->compile(what);
   }
 
   // An answer that may have calls among its text, where it matters which: of strict tools, or not
   // more than one where the format can have several.
-  void hold_calls(Request& request) const {
+  void hold_calls(const Request& request) {
     const ToolFormat format = request.tools;
     if (format != ToolFormat::tagged && format != ToolFormat::bare) return;
     const bool once = !request.parallel_calls && format == ToolFormat::tagged;
@@ -300,11 +301,11 @@ class Reader {
           "strict tools and parallel_tool_calls false need a tokenizer in which {} is text, found "
           "one in which it is special: ask for tool_choice required or a function",
           opening_mark(format));
-    request.form = form_of_calls(tools, format, once);
+    form_ = form_of_calls(tools, format, once);
   }
 
   // "none", "auto", "required" or {"type": "function", "function": {"name": ...}}
-  void read_tool_choice(Request& request) const {
+  void read_tool_choice(Request& request) {
     request.parallel_calls = fields_.read_flag("parallel_tool_calls", true);
     const json::Value* tools = fields_.find("tools");
     const json::Value* choice = fields_.find("tool_choice");
@@ -321,10 +322,10 @@ class Reader {
       if (!name) fail_usage("expected the name of a tool in {}", json::excerpt(*choice));
       request.tool = text_of(*name, "the name of a tool");
       request.tools = ToolFormat::arguments;
-      request.form = form_of_call(*tools, request.tool);
+      form_ = form_of_call(*tools, request.tool);
     } else if (word == "required") {
       request.tools = ToolFormat::object;
-      request.form = form_of_call(*tools, "");
+      form_ = form_of_call(*tools, "");
     } else if (word == "auto") {
       request.tools = context_.tool_format;
     } else {
@@ -392,27 +393,41 @@ class Reader {
   const json::Value& body_;
   const BodyFields fields_;
   const Context& context_;
+  json::Value form_;  // what the answer is held to, for ConstraintCompiler; or null
 };
 
 }  // namespace
 
 void settle_length(Request& request, size_t longest_prompt, int32_t context) {
   if (request.has_length) return;
-  int32_t& most = request.text.params.max_tokens;
+  int32_t& most = request.base.params.max_tokens;
   most = length_that_fits(most, longest_prompt, context);
   request.has_length = true;
+  if (request.base.params.min_tokens > most)
+    fail_usage("min_tokens must be in [0, max_tokens = {}], not {}", most,
+               request.base.params.min_tokens);
 }
 
-TextRequest Request::answer(size_t i) const {
-  TextRequest one = text;
-  one.prompt = prompts[i / static_cast<size_t>(text.params.n)];
-  one.choice = static_cast<int32_t>(i % static_cast<size_t>(text.params.n));
+invar::Request Request::answer(size_t i, std::vector<int32_t> prompt) const {
+  invar::Request one = base;
+  one.prompt = std::move(prompt);
+  one.choice = static_cast<int32_t>(i % static_cast<size_t>(base.params.n));
   return one;
 }
 
-void Request::take_prompts(const std::vector<std::vector<int32_t>>& tokens) {
-  prompts.assign(tokens.begin(), tokens.end());
-  text.prompt = prompts.front();
+std::vector<int32_t> tokens_of(const Request& request, const Prompt& prompt,
+                               const Tokenizer& tokenizer, int32_t longest) {
+  const std::string* text = std::get_if<std::string>(&prompt);
+  std::vector<int32_t> tokens =
+      text ? tokenizer.encode(*text, {.add_special_tokens = request.add_special_tokens})
+           : std::get<std::vector<int32_t>>(prompt);
+  if (request.truncate_prompt_tokens == 0) return tokens;
+  // An answer that may fill the context needs one token at least.
+  const int32_t most = request.base.params.max_tokens;
+  const int64_t fits = longest - (most < longest ? most : 1);
+  const int64_t kept = request.truncate_prompt_tokens > 0 ? request.truncate_prompt_tokens : fits;
+  if (std::ssize(tokens) > kept) tokens.erase(tokens.begin(), tokens.end() - kept);
+  return tokens;
 }
 
 Request parse_request(const json::Value& body, Endpoint endpoint, const Context& context) {
@@ -425,7 +440,7 @@ Request parse_request(const json::Value& body, Endpoint endpoint, const Context&
   if (endpoint == Endpoint::responses) {
     const json::Value chat = chat_body_of(body, context.earlier);
     Request request = Reader(chat, context).read(Endpoint::chat);
-    if (request.text.params.n != 1) fail_usage("a response has one answer: n must be 1");
+    if (request.base.params.n != 1) fail_usage("a response has one answer: n must be 1");
     request.endpoint = endpoint;
     if (const json::Value* tools = body.find("tools")) request.asked_tools = *tools;
     if (const json::Value* choice = body.find("tool_choice")) request.asked_choice = *choice;

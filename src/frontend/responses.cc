@@ -152,7 +152,7 @@ json::Value response_of(const Request& request, const TextAnswer* answer,
                         const ResponseItems& items, int64_t prompt_tokens, const Head& head) {
   const bool cut = answer && answer->finish == FinishReason::length;
   const char* status = !answer ? "in_progress" : cut ? "incomplete" : "completed";
-  const SamplingParams& p = request.text.params;
+  const SamplingParams& p = request.base.params;
   json::Value body = json::Object{{"id", head.id},
                                   {"object", "response"},
                                   {"created_at", head.created},
@@ -260,7 +260,7 @@ ResponseWriter::ResponseWriter(Head head, const Request& request, int64_t prompt
                                const Tokenizer& tokenizer)
     : head_(std::move(head)),
       request_(request),
-      builder_(tokenizer, request.text.stop, request.text.include_stop, request.text.skip_special),
+      builder_(tokenizer, request.base),
       reader_(request.tools, request.tool) {
   builder_.answer.prompt_tokens.resize(static_cast<size_t>(prompt_tokens));
 }

@@ -4,7 +4,6 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
-#include <variant>
 #include <vector>
 
 #include "engine/engine.h"
@@ -12,24 +11,6 @@
 #include "tokenizer/tokenizer.h"
 
 namespace invar {
-
-struct TextRequest {
-  std::variant<std::string, std::vector<int32_t>> prompt;  // text, or token ids
-  bool add_special_tokens = true;
-  SamplingParams params;
-  std::vector<std::string> stop;
-  bool include_stop = false;
-  bool skip_special = true;   // special tokens give no text
-  int32_t prompt_tokens = 0;  // the last so many of the prompt's are taken; 0: all, -1: what fits
-  std::shared_ptr<Constraint> constraint;  // null: the answer may be any text
-  int32_t choice = 0;
-  bool hash_logits = true;
-};
-
-// The tokens of `prompt`, as `request` asks, for a context of `longest` tokens.
-std::vector<int32_t> prompt_tokens_of(const TextRequest& request,
-                                      const std::variant<std::string, std::vector<int32_t>>& prompt,
-                                      const Tokenizer& tokenizer, int32_t longest);
 
 class TextSink {
  public:
@@ -45,14 +26,12 @@ class TextEngine final : private OutputSink {
   ~TextEngine() override;
 
   // Throws UsageError for a request that can never be answered. Returns its id.
-  int64_t submit(const TextRequest& request);
-  // The request's prompt as tokens.
-  std::vector<int32_t> encode(const TextRequest& request) const;
+  int64_t submit(Request request);
   void abort(int64_t id);
   // One step of the engine; false when nothing is left to do.
   bool step(TextSink& sink);
   // Answers one request alone and returns it.
-  TextAnswer answer(const TextRequest& request);
+  TextAnswer answer(Request request);
 
   Engine& engine() { return engine_; }
   const Tokenizer& tokenizer() const { return tokenizer_; }

@@ -101,7 +101,7 @@ void take_places(PlacesHeld& places, const openai::Request& request) {
     throw ApiError{400,
                    fmt::format("expected at most {} answers (--max-queued-requests), found a "
                                "request for {}: prompts {}, n {}",
-                               all.most(), answers, request.prompts.size(), request.text.params.n),
+                               all.most(), answers, request.prompts.size(), request.base.params.n),
                    "", "n"};
   if (!places.grow_to(answers))
     throw ApiError{429,
@@ -124,8 +124,8 @@ Admitted Admission::admit(const HttpRequest& http, const std::optional<std::stri
   entry.request = http.body;
   check_model(request.model);
   // A number that every client's JSON reader keeps.
-  if (!request.has_seed) request.text.params.seed = random_bits(53);
-  request.text.params = checked(std::move(request.text.params), facts.vocab);
+  if (!request.has_seed) request.base.params.seed = random_bits(53);
+  request.base.params = checked(std::move(request.base.params), facts.vocab);
   take_places(*places, request);
   if (const std::string* key = http.header("idempotency-key")) entry.idempotency_key = *key;
   size_t longest = 0;
@@ -134,7 +134,7 @@ Admitted Admission::admit(const HttpRequest& http, const std::optional<std::stri
     longest = std::max(longest, entry.prompts.back().size());
   }
   openai::settle_length(request, longest, facts.max_model_len);
-  request.text.params = entry.params = checked(std::move(request.text.params), facts.vocab);
+  entry.params = request.base.params;
   Admitted admitted = complete(std::move(entry), std::move(request));
   admitted.places = std::move(places);
   admitted.earlier = earlier;
@@ -143,7 +143,7 @@ Admitted Admission::admit(const HttpRequest& http, const std::optional<std::stri
 
 std::vector<int32_t> Admission::encode(const openai::Request& request,
                                        const openai::Prompt& prompt) const {
-  return prompt_tokens_of(request.text, prompt, *model_.tokenizer, backend_.facts().max_model_len);
+  return openai::tokens_of(request, prompt, *model_.tokenizer, backend_.facts().max_model_len);
 }
 
 TokenizedText Admission::tokenize(const HttpRequest& http) const {
@@ -235,12 +235,14 @@ Admitted Admission::readmit(const JournalEntry& entry) const {
                                     entry.arithmetic, to_hex(entry.weights), facts.identity,
                                     to_hex(facts.weights))};
   openai::Request request = read(entry, entry.request);
-  request.text.params = entry.params;
+  request.base.params = entry.params;
   return complete(entry, std::move(request));
 }
 
 Admitted Admission::complete(JournalEntry entry, openai::Request request) const {
-  if (request.text.prompt_tokens != 0) request.take_prompts(entry.prompts);
+  // What is left of prompts that were cut, where answers repeat them.
+  if (request.truncate_prompt_tokens != 0)
+    request.prompts.assign(entry.prompts.begin(), entry.prompts.end());
   openai::Head head{.id = entry.id,
                     .created = entry.created,
                     .model = request.model.empty() ? model_.names.front() : request.model,
@@ -260,11 +262,10 @@ Admitted Admission::complete(JournalEntry entry, openai::Request request) const 
 std::vector<Request> Admission::make_jobs(const JournalEntry& entry,
                                           const openai::Request& request) const {
   const BackendFacts facts = backend_.facts();
-  if (request.text.params.prompt_logprobs && !facts.prompt_logprobs)
+  if (request.base.params.prompt_logprobs && !facts.prompt_logprobs)
     fail_usage("prompt log-probabilities were switched off when the server started");
   std::vector<Request> jobs;
-  const std::string form = request.form.is_null() ? "" : json::dump(request.form);
-  const auto n = static_cast<size_t>(request.text.params.n);
+  const auto n = static_cast<size_t>(request.base.params.n);
   for (size_t i = 0; i < request.answers(); ++i) {
     const std::vector<int32_t>& prompt = entry.prompts[i / n];
     const auto size = static_cast<int64_t>(prompt.size());
@@ -285,14 +286,7 @@ std::vector<Request> Admission::make_jobs(const JournalEntry& entry,
                       facts.max_model_len - size),
           "context_length_exceeded",
           request.endpoint == openai::Endpoint::responses ? "max_output_tokens" : "max_tokens"};
-    jobs.push_back({.prompt = prompt,
-                    .params = entry.params,
-                    .choice = static_cast<int32_t>(i % n),
-                    .structured_output = form,
-                    .cache_salt = request.cache_salt,
-                    .priority = request.priority,
-                    .hash_logits = request.logits_hash || request.receipt,
-                    .prediction = request.prediction});
+    jobs.push_back(request.answer(i, prompt));
   }
   return jobs;
 }

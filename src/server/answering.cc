@@ -68,8 +68,7 @@ Answering::Answering(Admitted admitted, std::shared_ptr<Exchange> exchange,
     return;
   }
   for (const Request& job : admitted_.jobs) {
-    builders_.push_back(std::make_unique<AnswerBuilder>(
-        tokenizer, request.text.stop, request.text.include_stop, request.text.skip_special));
+    builders_.push_back(std::make_unique<AnswerBuilder>(tokenizer, job));
     builders_.back()->answer.prompt_tokens = job.prompt;
   }
 }

@@ -12,7 +12,6 @@ bool is_baseline(const std::string& identity) {
 
 // All but the answer. Of choice i of the request.
 Receipt head_of(const Admitted& admitted, const ReceiptModel& model, int32_t context, size_t i) {
-  const openai::Request& request = admitted.request;
   const Request& job = admitted.jobs[i];
   Receipt receipt{.id = admitted.head.id,
                   .created = admitted.head.created,
@@ -22,9 +21,9 @@ Receipt head_of(const Admitted& admitted, const ReceiptModel& model, int32_t con
                   .model = model,
                   .prompt = job.prompt,
                   .params = job.params,
-                  .stop = request.text.stop,
-                  .include_stop = request.text.include_stop,
-                  .skip_special = request.text.skip_special,
+                  .stop = job.stop,
+                  .include_stop = job.include_stop,
+                  .skip_special = job.skip_special,
                   .form = job.structured_output};
   receipt.params.logprobs = receipt.params.prompt_logprobs = std::nullopt;
   return receipt;

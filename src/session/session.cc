@@ -199,11 +199,11 @@ Generation Session::chat(std::span<const Message> messages, const GenerateOption
 }
 
 std::vector<float> Session::score(std::span<const int32_t> tokens) {
-  TextRequest request{.prompt = std::vector(tokens.begin(), tokens.end())};
+  Request request{.prompt = std::vector(tokens.begin(), tokens.end())};
   request.params.max_tokens = 1;
   request.params.temperature = 0;
   request.params.prompt_logprobs = 0;
-  const TextAnswer answer = impl_->text.answer(request);
+  const TextAnswer answer = impl_->text.answer(std::move(request));
   if (answer.finish == FinishReason::failed) fail("the score failed: {}", answer.error);
   std::vector<float> logprobs;
   for (const TokenLogprobs& l : answer.prompt_logprobs) logprobs.push_back(l.logprob);

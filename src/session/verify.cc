@@ -49,7 +49,7 @@ class Replay {
         count_(count),
         state_(request_of(receipt, tokenizer), static_cast<int32_t>(model.spec().vocab),
                static_cast<int32_t>(model.spec().hidden)),
-        builder_(tokenizer, receipt.stop, receipt.include_stop, receipt.skip_special),
+        builder_(tokenizer, state_.request),
         hashers_(static_cast<size_t>(model.pool().size())) {}
 
   // Nothing, or what differs first.
@@ -83,7 +83,12 @@ class Replay {
   static constexpr int32_t kBlock = 64;
 
   static Request request_of(const Receipt& receipt, const Tokenizer& tokenizer) {
-    Request request{.prompt = receipt.prompt, .params = receipt.params, .choice = receipt.choice};
+    Request request{.prompt = receipt.prompt,
+                    .params = receipt.params,
+                    .choice = receipt.choice,
+                    .stop = receipt.stop,
+                    .include_stop = receipt.include_stop,
+                    .skip_special = receipt.skip_special};
     if (!receipt.form.empty())
       request.constraint =
           ConstraintCompiler(tokenizer).compile(json::parse(receipt.form, "the form of a receipt"));

@@ -50,8 +50,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const json::Value body =
         json::parse({reinterpret_cast<const char*>(data), size}, "fuzz", {.max_bytes = 1 << 16});
     const openai::Request request = openai::parse_request(body, endpoint_of(body), context);
-    checked(request.text.params, 300);
-    if (request.text.constraint) walk(*request.text.constraint, data, size);
+    checked(request.base.params, 300);
+    if (request.base.constraint) walk(*request.base.constraint, data, size);
   } catch (const Error&) {
   }
   return 0;

@@ -44,7 +44,7 @@ Receipt receipt_of(SamplingParams params, const std::string& form = {}) {
                   .stop = {"never to be seen"},
                   .form = form};
   for (int i = 0; i < 40; ++i) receipt.prompt.push_back(17 * i % 200);
-  TextRequest request{.prompt = receipt.prompt, .params = receipt.params, .stop = receipt.stop};
+  Request request{.prompt = receipt.prompt, .params = receipt.params, .stop = receipt.stop};
   if (!form.empty())
     request.constraint =
         ConstraintCompiler(made().tokenizer).compile(json::parse(form, "the form"));
