@@ -6,6 +6,7 @@
 
 #include "device/cuda_device.h"
 #include "kernels/select.h"
+#include "scheduler/policies.h"
 
 namespace invar::cli {
 
@@ -41,7 +42,7 @@ Schedule random_schedule(const Schedule& base, const DecoderSpec& spec, uint32_t
   o.max_num_seqs = live + below(live);
   // Some compute prompts whole.
   o.max_num_batched_tokens = std::max(o.max_num_seqs + below(400), o.max_model_len * below(2));
-  if (o.policy != "sarathi" && o.policy != "simple-chunking")
+  if (computes_whole_prompts(o.policy))
     o.max_num_batched_tokens = std::max(o.max_num_batched_tokens, o.max_model_len);
   std::vector<std::string> sets;
   for (const std::string& set : instruction_sets())

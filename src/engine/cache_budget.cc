@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/step_budget.h"
+#include "scheduler/policies.h"
 
 namespace invar {
 
@@ -46,7 +47,7 @@ void Engine::settle_step_rows(ThreadPool* threads) {
   int& rows = options_.step_rows;
   const int most = s.max_num_batched_tokens;
   const bool measured =
-      options_.target_step_seconds > 0 && s.policy == "sarathi" && model_.device().is_host();
+      options_.target_step_seconds > 0 && is_stall_free(s.policy) && model_.device().is_host();
   if (rows == 0)
     rows = measured ? rows_within(options_.target_step_seconds, most,
                                   std::min(s.max_model_len, kMeasuredPlaces), model_, threads)

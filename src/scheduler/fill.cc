@@ -50,7 +50,7 @@ bool Scheduler::add_oldest(StepPlan& plan, int32_t budget, int32_t share, int32_
     left -= rows;
   }
   while (left > end && plan.preempted.empty() &&
-         admit_chunk(plan, queue_.oldest(), budget, left - end, left)) {
+         admit_chunk(plan, next_waiting(), budget, left - end, left)) {
   }
   return true;
 }
@@ -67,7 +67,7 @@ void Scheduler::add_shortest(StepPlan& plan, int32_t budget, bool may_admit, int
     return std::pair(rows_to_go(index), sequences_[index].arrival);
   });
   for (size_t i = 0; left > 0;) {
-    const int32_t waiting = may_admit ? next_by_size() : -1;
+    const int32_t waiting = may_admit ? or_the_oldest(queue_.shortest()) : -1;
     const bool is_resident = i < shortest_.size() &&
                              (waiting < 0 || rows_to_go(shortest_[i]) <= sequences_[waiting].known);
     if (!is_resident) {
@@ -82,12 +82,11 @@ void Scheduler::add_shortest(StepPlan& plan, int32_t budget, bool may_admit, int
   }
 }
 
-int32_t Scheduler::next_by_size() {
+int32_t Scheduler::or_the_oldest(int32_t candidate) {
   const int32_t oldest = queue_.oldest();
-  if (oldest < 0) return -1;
-  const int32_t shortest = queue_.shortest();
-  const int32_t taken = sequences_[oldest].overtakers + admission_blocks(sequences_[shortest]);
-  return taken <= admission_blocks(sequences_[oldest]) ? shortest : oldest;
+  if (oldest < 0 || candidate < 0) return oldest;
+  const int32_t taken = sequences_[oldest].overtakers + admission_blocks(sequences_[candidate]);
+  return taken <= admission_blocks(sequences_[oldest]) ? candidate : oldest;
 }
 
 bool Scheduler::admit_chunk(StepPlan& plan, int32_t index, int32_t budget, int32_t share,
@@ -102,9 +101,10 @@ bool Scheduler::admit_chunk(StepPlan& plan, int32_t index, int32_t budget, int32
 }
 
 void Scheduler::add_whole_prompts(StepPlan& plan, int32_t& left) {
-  while (left > 0 && plan.preempted.empty() && fits(queue_.oldest()) &&
-         new_rows(queue_.oldest()) <= left) {
-    Sequence& s = admit(plan, queue_.oldest());
+  while (left > 0 && plan.preempted.empty()) {
+    const int32_t next = next_waiting();
+    if (!fits(next) || new_rows(next) > left) return;
+    Sequence& s = admit(plan, next);
     const int32_t rows = s.prefill_end - s.planned;
     emit(plan, s, rows);
     left -= rows;

@@ -5,22 +5,38 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "scheduler/scheduler.h"
 
 namespace invar {
 
+// The policies: each is a file in policies/ that defines its maker, and a row here.
+using Maker = std::unique_ptr<Scheduler>(const SchedulerOptions&, BlockPool&, PrefixCache*);
+Maker make_sarathi, make_priority, make_fcfs, make_longest_prefix, make_vllm, make_orca,
+    make_faster_transformer, make_simple_chunking;
+
 namespace {
+
+enum class Steps { stall_free, whole_prompts, by_turns };  // see policies.h
 
 struct Policy {
   const char* name;
-  std::unique_ptr<Scheduler> (*make)(const SchedulerOptions&, BlockPool&, PrefixCache*);
-  bool whole;
+  Maker* make;
+  Steps steps;
 };
-// `whole`: prompts are computed whole.
-constexpr Policy kPolicies[] = {{"sarathi", make_sarathi, false},
-                                {"vllm", make_vllm, true},
-                                {"orca", make_orca, true},
-                                {"faster-transformer", make_faster_transformer, true},
-                                {"simple-chunking", make_simple_chunking, false}};
+constexpr Policy kPolicies[] = {
+    {"sarathi", make_sarathi, Steps::stall_free},
+    {"priority", make_priority, Steps::stall_free},
+    {"fcfs", make_fcfs, Steps::stall_free},
+    {"longest-prefix", make_longest_prefix, Steps::stall_free},
+    {"vllm", make_vllm, Steps::whole_prompts},
+    {"orca", make_orca, Steps::whole_prompts},
+    {"faster-transformer", make_faster_transformer, Steps::whole_prompts},
+    {"simple-chunking", make_simple_chunking, Steps::by_turns}};
+
+bool has_steps(const std::string& policy, Steps steps) {
+  return std::ranges::any_of(kPolicies,
+                             [&](const Policy& p) { return policy == p.name && p.steps == steps; });
+}
 
 }  // namespace
 
@@ -28,7 +44,8 @@ std::unique_ptr<Scheduler> make_scheduler(const SchedulerOptions& options, Block
                                           PrefixCache* cache) {
   for (const Policy& policy : kPolicies) {
     if (options.policy != policy.name) continue;
-    if (policy.whole && options.max_num_batched_tokens < options.max_model_len)
+    if (policy.steps == Steps::whole_prompts &&
+        options.max_num_batched_tokens < options.max_model_len)
       fail_usage(
           "the scheduler \"{}\" computes prompts whole: max_num_batched_tokens ({}) must be at "
           "least max_model_len ({})",
@@ -40,8 +57,11 @@ std::unique_ptr<Scheduler> make_scheduler(const SchedulerOptions& options, Block
 }
 
 bool computes_whole_prompts(const std::string& policy) {
-  return std::ranges::any_of(kPolicies,
-                             [&](const Policy& p) { return policy == p.name && p.whole; });
+  return has_steps(policy, Steps::whole_prompts);
+}
+
+bool is_stall_free(const std::string& policy) {
+  return has_steps(policy, Steps::stall_free);
 }
 
 std::vector<std::string> scheduler_names() {

@@ -1,24 +1,14 @@
-// The policies, one file each.
+// What is known of a policy by its name: the table in policies.cc has a row for each.
 #pragma once
 
-#include <memory>
-
-#include "scheduler/scheduler.h"
+#include <string>
 
 namespace invar {
 
-std::unique_ptr<Scheduler> make_sarathi(const SchedulerOptions& options, BlockPool& pool,
-                                        PrefixCache* cache);
-std::unique_ptr<Scheduler> make_vllm(const SchedulerOptions& options, BlockPool& pool,
-                                     PrefixCache* cache);
-std::unique_ptr<Scheduler> make_orca(const SchedulerOptions& options, BlockPool& pool,
-                                     PrefixCache* cache);
-std::unique_ptr<Scheduler> make_faster_transformer(const SchedulerOptions& options, BlockPool& pool,
-                                                   PrefixCache* cache);
-std::unique_ptr<Scheduler> make_simple_chunking(const SchedulerOptions& options, BlockPool& pool,
-                                                PrefixCache* cache);
-
-// Whether the policy of that name computes prompts whole: its steps need room for the longest one.
+// Whether it computes prompts whole: its steps need room for the longest one.
 bool computes_whole_prompts(const std::string& policy);
+// Whether its steps mix decodes with chunks of prompts, so that their rows bound the time between
+// two tokens of an answer.
+bool is_stall_free(const std::string& policy);
 
 }  // namespace invar

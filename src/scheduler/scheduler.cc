@@ -157,12 +157,18 @@ int32_t Scheduler::owed_blocks(const Sequence& s) const {
   return std::max(0, pool_.blocks_for(s.prefill_end) - s.table.num_blocks());
 }
 
-bool Scheduler::fits(int32_t index) {
-  if (index < 0 || num_running_ == options_.max_num_seqs) return false;
+int32_t Scheduler::cached_tokens(int32_t index) {
   const Sequence& s = sequences_[index];
   matched_.clear();
   if (cache_ && s.prefix)
     cache_->match(std::span(*s.prefix).first(s.known), s.cache_salt, matched_);
+  return static_cast<int32_t>(matched_.size()) * pool_.block_size();
+}
+
+bool Scheduler::fits(int32_t index) {
+  if (index < 0 || num_running_ == options_.max_num_seqs) return false;
+  const Sequence& s = sequences_[index];
+  cached_tokens(index);
   // Idle blocks of the cache count as free until they are shared.
   int32_t free = pool_.free_blocks() - promised_;
   for (const int32_t block : matched_) free -= pool_.is_idle_kept(block);
@@ -184,10 +190,12 @@ Scheduler::Sequence& Scheduler::admit(StepPlan& plan, int32_t index) {
     CHECK(s.table.grow(options_.max_model_len), "an admission without its blocks");
   promised_ += owed_blocks(s);
   ++num_running_;
-  const auto older = [&](int32_t a, int32_t b) {
-    return sequences_[a].arrival < sequences_[b].arrival;
+  const auto sooner = [&](int32_t a, int32_t b) {
+    const Sequence &first = sequences_[a], &second = sequences_[b];
+    return std::pair(resident_rank(first), first.arrival) <
+           std::pair(resident_rank(second), second.arrival);
   };
-  running_.insert(std::upper_bound(running_.begin(), running_.end(), index_of(s), older),
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), index_of(s), sooner),
                   index_of(s));
   plan.admitted.push_back(s.id);
   return s;
@@ -250,7 +258,7 @@ void Scheduler::emit(StepPlan& plan, Sequence& s, int32_t rows) {
 
 void Scheduler::insert_waiting(Sequence& s) {
   s.state = State::waiting;
-  queue_.add(index_of(s), s.priority, s.known, s.arrival);
+  queue_.add(index_of(s), queue_rank(s), s.known, s.arrival);
 }
 
 void Scheduler::drop(Sequence& s) {

@@ -5,7 +5,7 @@
 // prompt, or everything so far after a preemption); then each step computes one row, the *decode*
 // row, which gives the next token. A decode row may run *ahead*: it is planned while the plan that
 // samples its token is uncommitted. Where the sequence turns out to end with that token, the row is
-// computed in vain and its result is ignored. Policies differ only in `fill`.
+// computed in vain and its result is ignored. Policies differ in `fill` and in their queue's order.
 #pragma once
 
 #include <cstdint>
@@ -99,7 +99,7 @@ class Scheduler {
 
   struct Sequence {
     int64_t id = 0;
-    int32_t priority = 0;     // of one that waits; then
+    int32_t priority = 0;
     int64_t arrival = 0;      // the order of add
     int32_t known = 0;        // tokens
     int32_t planned = 0;      // slots that the plans so far compute; known + 1 at most
@@ -130,6 +130,24 @@ class Scheduler {
   // them as its rows are planned, and is admitted when all it has so far fits above the watermark.
   virtual bool reserves_whole_sequences() const { return false; }
 
+  // The order of the queue. Who waits is admitted by rank, a smaller one sooner, and among equals
+  // by arrival; the rank is asked when the wait begins. A policy whose order changes while they
+  // wait says who is next.
+  virtual int64_t queue_rank(const Sequence& s) const { return s.priority; }
+  virtual int32_t next_waiting() { return queue_.oldest(); }  // its index; -1: nobody waits
+  // The order of those who hold blocks, likewise: the last gives its own back when they run out.
+  virtual int64_t resident_rank(const Sequence&) const { return 0; }
+
+  // What such an order is made of: the first of the queue by rank; whether one still waits; how
+  // many of its tokens are cached; the candidate (-1: nobody), or the oldest when enough have
+  // overtaken that.
+  void first_waiting(size_t most, std::vector<int32_t>& indices) const {
+    queue_.first(most, indices);
+  }
+  bool is_waiting(int32_t index) const { return sequences_[index].state == State::waiting; }
+  int32_t cached_tokens(int32_t index);
+  int32_t or_the_oldest(int32_t candidate);
+
   // What `fill` is made of. `left` is what is left of the budget.
 
   // The decode rows of all resident sequences, oldest first.
@@ -138,6 +156,10 @@ class Scheduler {
   // each comes to its end; what is left to those that have the fewest rows to go, so that a short
   // one does not wait for the whole of a long one.
   void add_chunks(StepPlan& plan, int32_t budget, int32_t& left);
+  // The same, but for the second half: all rows go by the orders of residents and queue.
+  void add_chunks_in_order(StepPlan& plan, int32_t budget, int32_t& left) {
+    add_oldest(plan, budget, left, left);
+  }
   // Whole prompts of new sequences.
   void add_whole_prompts(StepPlan& plan, int32_t& left);
   // Gives what is left to draft rows.
@@ -156,8 +178,6 @@ class Scheduler {
   bool add_oldest(StepPlan& plan, int32_t budget, int32_t share, int32_t& left);
   // Chunks of the prompts with the fewest rows to go, new ones too if `may_admit`.
   void add_shortest(StepPlan& plan, int32_t budget, bool may_admit, int32_t& left);
-  // The shortest that waits, or the oldest when enough have overtaken that. -1: nobody waits.
-  int32_t next_by_size();
   // Whether a sequence that waits (or -1: nobody) can be admitted. Looks it up in the prefix cache.
   bool fits(int32_t index);
   // Rows that the sequence which was just found to fit has to compute.
@@ -193,7 +213,7 @@ class Scheduler {
   std::vector<int32_t> free_indices_;
   std::unordered_map<int64_t, int32_t> index_of_;
   WaitingQueue queue_;
-  std::vector<int32_t> running_;  // slots, oldest first
+  std::vector<int32_t> running_;  // slots, by resident_rank and age
   int32_t num_running_ = 0;
   int32_t promised_ = 0;           // blocks that resident prompts have yet to take
   std::vector<int32_t> matched_;   // cached blocks of the sequence that was found to fit

@@ -6,14 +6,14 @@
 
 namespace invar {
 
-void WaitingQueue::add(int32_t sequence, int32_t priority, int32_t rows, int64_t arrival) {
+void WaitingQueue::add(int32_t sequence, int64_t rank, int32_t rows, int64_t arrival) {
   if (std::ssize(tickets_) <= sequence) tickets_.resize(static_cast<size_t>(sequence) + 1, 0);
   CHECK(tickets_[sequence] == 0, "a sequence that waits already");
   tickets_[sequence] = ++last_ticket_;
   ++size_;
-  by_age_.push_back({{priority, 0, arrival}, last_ticket_, sequence});
+  by_age_.push_back({{rank, 0, arrival}, last_ticket_, sequence});
   std::push_heap(by_age_.begin(), by_age_.end());
-  by_size_.push_back({{priority, rows, arrival}, last_ticket_, sequence});
+  by_size_.push_back({{rank, rows, arrival}, last_ticket_, sequence});
   std::push_heap(by_size_.begin(), by_size_.end());
 }
 
@@ -31,6 +31,17 @@ int32_t WaitingQueue::oldest() {
 
 int32_t WaitingQueue::shortest() {
   return head(by_size_);
+}
+
+void WaitingQueue::first(size_t most, std::vector<int32_t>& sequences) const {
+  std::vector<const Entry*> entries;
+  for (const Entry& entry : by_age_)
+    if (!is_stale(entry)) entries.push_back(&entry);
+  most = std::min(most, entries.size());
+  std::ranges::partial_sort(entries, entries.begin() + static_cast<std::ptrdiff_t>(most), {},
+                            [](const Entry* entry) { return entry->order; });
+  sequences.clear();
+  for (size_t i = 0; i < most; ++i) sequences.push_back(entries[i]->sequence);
 }
 
 int32_t WaitingQueue::head(Heap& heap) {

@@ -1,6 +1,7 @@
-// The sequences that wait for a place among the residents, in two orders: by age and by size.
+// The sequences that wait to be admitted, in two orders: by age and by size, both behind a rank.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <tuple>
 #include <vector>
@@ -13,18 +14,19 @@ class WaitingQueue {
  public:
   // `sequence` is a small number that names it. `rows` is what it has to compute, `arrival` differs
   // from that of all others.
-  void add(int32_t sequence, int32_t priority, int32_t rows, int64_t arrival);
+  void add(int32_t sequence, int64_t rank, int32_t rows, int64_t arrival);
   void remove(int32_t sequence);
 
   int32_t size() const { return size_; }
-  // The most urgent (smallest priority), and of those the oldest or the one of the fewest rows; -1
-  // when nobody waits.
+  // Of those with the smallest rank the oldest or the one of the fewest rows; -1 when nobody waits.
   int32_t oldest();
   int32_t shortest();
+  // The first so many by rank and age.
+  void first(size_t most, std::vector<int32_t>& sequences) const;
 
  private:
   struct Entry {
-    std::tuple<int32_t, int32_t, int64_t> order;  // priority, 0 or rows, arrival
+    std::tuple<int64_t, int32_t, int64_t> order;  // rank, 0 or rows, arrival
     int64_t ticket;
     int32_t sequence;
     // Whether it comes after the other: the heap's top is the head.

@@ -260,6 +260,70 @@ TEST(Scheduler, TheUrgentComeFirstAndThenTheOldest) {
   EXPECT_EQ(order, (std::vector<int64_t>{3, 5, 1, 4, 2}));
 }
 
+// Ids in the order in which they are admitted where one fits at a time.
+std::vector<int64_t> admitted_by(const std::string& policy) {
+  BlockPool pool(100, 32);
+  SchedulerOptions o = options(512, 1);
+  o.policy = policy;
+  const auto scheduler = make_scheduler(o, pool);
+  for (const auto& [id, priority, tokens] : {std::tuple{1, 0, 9}, {2, 5, 3}, {3, -1, 9}, {4, 0, 3}})
+    scheduler->add({.id = id, .tokens = tokens, .priority = priority});
+  std::vector<int64_t> order;
+  for (StepPlan plan; scheduler->num_waiting() > 0;) {
+    scheduler->plan(1 << 20, plan);
+    order.push_back(plan.entries.at(0).id);
+    scheduler->commit(plan, std::vector<StepResult>{{.new_tokens = 1, .finished = true}});
+  }
+  return order;
+}
+
+TEST(Scheduler, APolicyOwnsTheOrderOfItsQueue) {
+  EXPECT_EQ(admitted_by("fcfs"), (std::vector<int64_t>{1, 2, 3, 4}));
+  EXPECT_EQ(admitted_by("priority"), (std::vector<int64_t>{3, 1, 4, 2}));
+}
+
+// Blocks that run out are taken from the youngest, and with the policy priority from the one that
+// is the least urgent.
+TEST(Scheduler, ThePolicyPriorityTakesBlocksFromTheLeastUrgent) {
+  for (const auto& [policy, victim] : {std::pair{"sarathi", 2}, {"priority", 1}}) {
+    BlockPool pool(2, 32);
+    SchedulerOptions o = options(512, 2, 64);
+    o.policy = policy;
+    const auto scheduler = make_scheduler(o, pool);
+    scheduler->add({.id = 1, .tokens = 31, .priority = 1});
+    scheduler->add({.id = 2, .tokens = 31, .priority = 0});
+    StepPlan plan;
+    std::vector<int64_t> preempted;
+    for (int i = 0; i < 3 && preempted.empty(); ++i) {
+      scheduler->plan(1 << 20, plan);
+      preempted = plan.preempted;
+      scheduler->commit(plan, std::vector<StepResult>(plan.entries.size(), {.new_tokens = 1}));
+    }
+    EXPECT_EQ(preempted, std::vector<int64_t>{victim}) << policy;
+  }
+}
+
+TEST(Scheduler, TheLongestCachedPrefixIsAdmittedFirst) {
+  for (const auto& [policy, first] : {std::pair{"longest-prefix", 3}, {"fcfs", 2}}) {
+    BlockPool pool(100, 32);
+    PrefixCache cache(pool);
+    SchedulerOptions o = options(512, 1);
+    o.policy = policy;
+    const auto scheduler = make_scheduler(o, pool, &cache);
+    std::vector<int32_t> known(64, 7), other(64, 8);
+    scheduler->add({.id = 1, .tokens = 64, .prefix = &known});
+    StepPlan plan;
+    scheduler->plan(1 << 20, plan);
+    known.push_back(1);
+    scheduler->add({.id = 2, .tokens = 64, .prefix = &other});
+    scheduler->add({.id = 3, .tokens = 64, .prefix = &known});
+    scheduler->commit(plan, std::vector<StepResult>{{.new_tokens = 1, .finished = true}});
+    scheduler->plan(1 << 20, plan);
+    EXPECT_EQ(plan.entries.at(0).id, first) << policy;
+    EXPECT_EQ(plan.entries.at(0).start, first == 3 ? 32 : 0) << policy;
+  }
+}
+
 // A removal that looked through all who wait would take minutes here.
 TEST(Scheduler, RemovingThoseWhoWaitTakesAsLongHoweverManyTheyAre) {
   BlockPool pool(100, 32);

@@ -1,6 +1,6 @@
 // Chunked prompts without mixing: a step of prompt chunks and a step of decodes take turns, so a
 // decode waits for one chunk at most.
-#include "scheduler/policies.h"
+#include "scheduler/scheduler.h"
 
 namespace invar {
 

@@ -1,7 +1,7 @@
 // Iteration-level scheduling: decodes and whole new prompts share every step; a sequence reserves
 // the blocks of the longest one when it is admitted. Yu et al., "Orca: A Distributed Serving System
 // for Transformer-Based Generative Models" (OSDI 2022).
-#include "scheduler/policies.h"
+#include "scheduler/scheduler.h"
 
 namespace invar {
 

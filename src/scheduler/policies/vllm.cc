@@ -1,7 +1,7 @@
 // Prompts first: while new ones can be admitted, steps consist of whole prompts, and decodes wait.
 // As vLLM did before chunked prefill; Kwon et al., "Efficient Memory Management for Large Language
 // Model Serving with PagedAttention" (SOSP 2023).
-#include "scheduler/policies.h"
+#include "scheduler/scheduler.h"
 
 namespace invar {
 

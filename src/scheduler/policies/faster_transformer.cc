@@ -1,6 +1,6 @@
 // Request-level scheduling: a group of requests is admitted together and nobody else before all of
 // it is over; a sequence reserves the blocks of the longest one. As FasterTransformer serves.
-#include "scheduler/policies.h"
+#include "scheduler/scheduler.h"
 
 namespace invar {
 

@@ -3,7 +3,7 @@
 // step. Old and short prompts share what is left (add_chunks), where the paper serves the oldest
 // alone. Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM
 // Inference with Sarathi-Serve" (OSDI 2024).
-#include "scheduler/policies.h"
+#include "scheduler/scheduler.h"
 
 namespace invar {
 

@@ -1,0 +1,30 @@
+// First come, first served, as vLLM's policy of that name: decode rows first, then chunks of
+// prompts strictly in the order of arrival. Priorities are not read.
+#include "scheduler/scheduler.h"
+
+namespace invar {
+
+namespace {
+
+class Fcfs final : public Scheduler {
+ public:
+  using Scheduler::Scheduler;
+
+ private:
+  int64_t queue_rank(const Sequence&) const override { return 0; }
+  void fill(StepPlan& plan, int32_t budget) override {
+    int32_t left = budget;
+    add_decodes(plan, left);
+    add_chunks_in_order(plan, budget, left);
+    add_drafts(plan, left);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Scheduler> make_fcfs(const SchedulerOptions& options, BlockPool& pool,
+                                     PrefixCache* cache) {
+  return std::make_unique<Fcfs>(options, pool, cache);
+}
+
+}  // namespace invar
