@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "drafters/make_proposer.h"
 
 extern char** environ;
 

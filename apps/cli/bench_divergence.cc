@@ -143,7 +143,7 @@ void check(const DivergenceFlags& flags) {
 
 int run_divergence(DivergenceFlags flags) {
   check(flags);
-  const auto model = load_model(flags.model);
+  const auto model = open_with_progress(flags.model);
   EngineOptions options;
   options.scheduler.max_num_seqs = flags.sequences;
   options.scheduler.max_num_batched_tokens = std::max(2048, flags.sequences);

@@ -240,7 +240,7 @@ int run_bench_load(BenchLoadFlags flags) {
   if (!flags.metrics.empty()) make_directories(flags.metrics);
   double load_before = 0;
   getloadavg(&load_before, 1);
-  const auto model = load_model(flags.model);
+  const auto model = open_with_progress(flags.model);
   LoadReport report = LoadBench(flags, std::move(spec), *model).run();
   report.model = fmt::format("{}, {}", model->options().model, model->identity());
   report.machine = machine(*model, load_before);

@@ -232,7 +232,7 @@ int run_bench_speculate(BenchSpeculateFlags flags) {
   add_methods(flags, options);
   for (const std::string& config : flags.configs)
     if (const auto parsed = parse_speculative_config(config); parsed.method == DraftMethod::mtp)
-      options = with_drafter(options, parsed);
+      options = model_options({.model = options, .speculation = parsed});
   Model model(options);
   if (flags.host_time) return print_host_time(model);
   if (flags.bystanders > 0) return run_bystanders(flags, model);

@@ -222,14 +222,15 @@ class Chat {
 int run_chat(const ChatFlags& flags) {
   if (const size_t at = utf8::find_invalid(flags.system); at != std::string::npos)
     fail_usage("expected --system as UTF-8, found a byte at {} that is not", at);
-  const SpeculativeConfig speculation = config_of(flags.engine.speculation);
-  const auto model = load_model(flags.model, &speculation);
+  const InstanceOptions options = instance_options(flags.model, flags.engine);
+  const auto model = open_with_progress(options);
   checked(flags.params, model->spec().vocab);  // once, not at every turn
   StopStrings(flags.stop);
   const Tokenizer tokenizer = open_tokenizer(*model);
   const ChatTemplate chat = open_chat_template(*model, flags.template_file);
-  const auto engine = make_engine(*model, flags.engine);
-  TextEngine text(*engine, tokenizer);
+  Instance instance(options, model);
+  say_context(instance);
+  TextEngine text(instance.engine(), tokenizer);
   if (model->options().load_format != "auto")
     fmt::print(stderr, "the model has random weights: its answers mean nothing\n");
   return Chat(flags, text, chat).run();

@@ -8,9 +8,9 @@
 #include <string_view>
 
 #include "base/timer.h"
-#include "drafters/make_proposer.h"
 #include "engine/engine.h"
 #include "frontend/text_engine.h"
+#include "session/instance.h"
 #include "session/open.h"
 #include "tokenizer/tokenizer.h"
 
@@ -64,11 +64,6 @@ ModelOptions resolved(const ModelFlags& flags);
 // they were read.
 std::string made_weights(const ModelOptions& options);
 
-// Loads the model with a progress line on the terminal. Without a name it is a small made one.
-// `speculation` (or null) says what it is loaded for beside answering.
-std::unique_ptr<Model> load_model(const ModelFlags& flags,
-                                  const SpeculativeConfig* speculation = nullptr);
-
 // Speculative decoding, by vLLM's flags.
 struct SpeculationFlags {
   std::string json, method, model;
@@ -88,8 +83,16 @@ struct EngineFlags {
   SpeculationFlags speculation;
 };
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
-std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags,
-                                    ThreadPool* threads = nullptr);
+
+// What the flags ask the factory for. Throws UsageError when they make no sense.
+InstanceOptions instance_options(const ModelFlags& model, const EngineFlags& engine);
+// Loads the model with a progress line on the terminal. Without a name it is a small made one.
+std::shared_ptr<Model> open_with_progress(const InstanceOptions& options);
+inline std::shared_ptr<Model> open_with_progress(const ModelFlags& flags) {
+  return open_with_progress({.model = resolved(flags)});
+}
+// Says the context where the flags left it to the memory (--max-model-len auto).
+void say_context(Instance& instance);
 
 // Sampling options by the names that vLLM users know.
 void add_sampling_flags(CLI::App& command, SamplingParams& params);

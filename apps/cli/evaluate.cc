@@ -73,12 +73,12 @@ double distinct_four_grams(const std::vector<std::string>& texts) {
 
 class Evaluation {
  public:
-  Evaluation(Model& model, const Tokenizer& tokenizer, const EvaluateFlags& flags)
-      : model_(model), tokenizer_(tokenizer), flags_(flags) {}
+  Evaluation(Instance& instance, const Tokenizer& tokenizer, const EvaluateFlags& flags)
+      : engine_(instance.engine()), tokenizer_(tokenizer), flags_(flags) {}
 
   json::Value run() {
     json::Value report =
-        json::Object{{"corpus seed", flags_.seed}, {"identity", model_.identity()}};
+        json::Object{{"corpus seed", flags_.seed}, {"identity", engine_.model().identity()}};
     answer_questions(report);
     tell_stories(report);
     return report;
@@ -91,19 +91,18 @@ class Evaluation {
     r.params.max_tokens = 400;
     r.params.seed = static_cast<uint64_t>(id);
     r.hash_logits = false;
-    add_end_tokens(r.params, model_);
+    add_end_tokens(r.params, engine_.model());
     return r;
   }
 
   Transcripts answer_all(std::vector<Request> requests) const {
-    const auto engine = make_engine(model_, flags_.engine);
     for (Request& r : requests) {
       r.params.max_tokens =
-          length_that_fits(r.params.max_tokens, r.prompt.size(), engine->max_model_len());
-      engine->add(std::move(r));
+          length_that_fits(r.params.max_tokens, r.prompt.size(), engine_.max_model_len());
+      engine_.add(std::move(r));
     }
     Transcripts answers;
-    while (engine->step(answers)) {
+    while (engine_.step(answers)) {
     }
     return answers;
   }
@@ -160,16 +159,17 @@ class Evaluation {
     report.set("a story", told.empty() ? "" : told[0]);
   }
 
-  Model& model_;
+  Engine& engine_;
   const Tokenizer& tokenizer_;
   const EvaluateFlags& flags_;
 };
 
 int run_evaluate(const EvaluateFlags& flags) {
-  const SpeculativeConfig speculation = config_of(flags.engine.speculation);
-  const auto model = load_model(flags.model, &speculation);
-  const Tokenizer tokenizer = open_tokenizer(*model);
-  fmt::print("{}\n", json::dump(Evaluation(*model, tokenizer, flags).run(), 2));
+  const InstanceOptions options = instance_options(flags.model, flags.engine);
+  Instance instance(options, open_with_progress(options));
+  say_context(instance);
+  const Tokenizer tokenizer = open_tokenizer(instance.model());
+  fmt::print("{}\n", json::dump(Evaluation(instance, tokenizer, flags).run(), 2));
   return 0;
 }
 

@@ -185,20 +185,20 @@ int run_generate(const GenerateFlags& flags) {
   if (flags.input.empty() != flags.output.empty()) fail_usage("--input and --output go together");
   if (flags.trace_values_mib < 0 || flags.trace_values_mib > 1 << 30)
     fail_usage("expected trace-values in MiB, 0 or more, found {}", flags.trace_values_mib);
-  const SpeculativeConfig speculation = config_of(flags.engine.speculation);
+  InstanceOptions options = instance_options(flags.model, flags.engine);
+  options.engine.prompt_logprobs = flags.params.prompt_logprobs.has_value();
   const Timer load_timer;
-  const auto model = load_model(flags.model, &speculation);
+  const auto model = open_with_progress(options);
   const double load_seconds = load_timer.seconds();
   checked(flags.params, model->spec().vocab);  // before there is room for n answers
   const Tokenizer tokenizer = open_tokenizer(*model);
-  EngineFlags engine_flags = flags.engine;
-  engine_flags.options.prompt_logprobs = flags.params.prompt_logprobs.has_value();
-  const auto engine = make_engine(*model, engine_flags);
-  TextEngine text(*engine, tokenizer);
+  Instance instance(options, model);
+  say_context(instance);
+  TextEngine text(instance.engine(), tokenizer);
   std::optional<TraceWriter> trace;
   if (!flags.trace.empty()) {
     trace.emplace(flags.trace, describe_run(flags, *model), flags.trace_values_mib << 20);
-    engine->set_trace(&*trace);
+    instance.engine().set_trace(&*trace);
   }
   int status = 0;
   Printer printer(flags);

@@ -33,7 +33,7 @@ json::Value describe(Model& model) {
 }
 
 int run_inspect(const ModelFlags& flags) {
-  const auto model = load_model(flags);
+  const auto model = open_with_progress(flags);
   const json::Value report = describe(*model);
   if (flags.json) {
     fmt::print("{}\n", json::dump(report, 2));

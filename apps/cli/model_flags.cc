@@ -73,11 +73,9 @@ std::string made_weights(const ModelOptions& options) {
                      options.model);
 }
 
-std::unique_ptr<Model> load_model(const ModelFlags& flags, const SpeculativeConfig* speculation) {
-  ModelOptions options = resolved(flags);
-  if (speculation) options = with_drafter(options, *speculation);
+std::shared_ptr<Model> open_with_progress(const InstanceOptions& options) {
   ProgressLine line;
-  return std::make_unique<Model>(options, [&](int64_t done, int64_t total) {
+  return open_model(options, [&](int64_t done, int64_t total) {
     constexpr double kMiB = 1 << 20;
     line.show_share("loading", static_cast<double>(done) / kMiB, static_cast<double>(total) / kMiB,
                     "MiB");
@@ -180,22 +178,25 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   add_speculation_flags(command, flags.speculation);
 }
 
-std::unique_ptr<Engine> make_engine(Model& model, const EngineFlags& flags, ThreadPool* threads) {
-  EngineOptions options = flags.options;
+InstanceOptions instance_options(const ModelFlags& model, const EngineFlags& flags) {
+  InstanceOptions options{.model = resolved(model),
+                          .engine = flags.options,
+                          .speculation = config_of(flags.speculation)};
   if (!(flags.kv_gib >= 0 && flags.kv_gib < 1e6))
     fail_usage("expected kv-cache-memory in GiB, 0 or more, found {}", flags.kv_gib);
-  if (flags.kv_gib > 0) options.kv_bytes = static_cast<int64_t>(flags.kv_gib * (1 << 30));
-  options.fit_context = options.scheduler.max_model_len == kAutoContext;
-  if (options.fit_context) options.scheduler.max_model_len = 0;
-  if (flags.dynamic_chunks) options.scheduler.chunk_schedule = flags.chunks;
-  const SchedulerOptions& s = options.scheduler;
-  const DrafterRoom room{.max_sequences = s.max_num_seqs, .context = s.max_model_len};
-  auto engine = std::make_unique<Engine>(
-      model, options, threads, make_proposer(config_of(flags.speculation), model, room, threads));
-  if (options.fit_context)
+  EngineOptions& engine = options.engine;
+  if (flags.kv_gib > 0) engine.kv_bytes = static_cast<int64_t>(flags.kv_gib * (1 << 30));
+  engine.fit_context = engine.scheduler.max_model_len == kAutoContext;
+  if (engine.fit_context) engine.scheduler.max_model_len = 0;
+  if (flags.dynamic_chunks) engine.scheduler.chunk_schedule = flags.chunks;
+  return options;
+}
+
+void say_context(Instance& instance) {
+  const Engine& engine = instance.engine();
+  if (engine.options().fit_context)
     fmt::print(stderr, "context {} of the model's {} tokens (--max-model-len auto)\n",
-               engine->max_model_len(), model.spec().max_positions);
-  return engine;
+               engine.max_model_len(), instance.model().spec().max_positions);
 }
 
 void settle_length(Request& request, bool asked, const Engine& engine) {

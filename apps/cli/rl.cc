@@ -1,6 +1,7 @@
 // invar rl: reinforcement learning by a recipe; the sampler is the engine, the bits the trainer's.
 #include <fmt/format.h>
 
+#include "drafters/make_proposer.h"
 #include "recipe_command.h"
 #include "train/rl/experiment.h"
 

@@ -22,11 +22,12 @@ int run_score(ScoreFlags flags) {
   if (flags.text && flags.text->empty())
     fail_usage("expected a --text of at least one character, found an empty one");
   flags.engine.options.prompt_logprobs = true;
-  const SpeculativeConfig speculation = config_of(flags.engine.speculation);
-  const auto model = load_model(flags.model, &speculation);
+  const InstanceOptions options = instance_options(flags.model, flags.engine);
+  const auto model = open_with_progress(options);
   const Tokenizer tokenizer = open_tokenizer(*model);
-  const auto engine = make_engine(*model, flags.engine);
-  TextEngine text(*engine, tokenizer);
+  Instance instance(options, model);
+  say_context(instance);
+  TextEngine text(instance.engine(), tokenizer);
   Request request{.prompt = flags.text ? tokenizer.encode(*flags.text) : flags.tokens};
   request.params.max_tokens = 1;
   request.params.temperature = 0;

@@ -9,7 +9,6 @@
 #include "scheduler/policies.h"
 #include "serve_flags.h"
 #include "server/engine_process.h"
-#include "server/inproc_backend.h"
 #include "server/lab.h"
 #include "server/replicas.h"
 #include "session/verify.h"
@@ -62,70 +61,28 @@ void read_embedding_sizes(const ModelOptions& model, server::ServedModel& served
   served.cuts_embeddings |= !served.embedding_sizes.empty();
 }
 
-// The model and its engines in this process. Replicas share the weights; each has its own threads,
-// blocks and queue.
-class LocalEngine {
- public:
-  // With `model`, where there is one, instead of one that is loaded.
-  LocalEngine(ServeFlags flags, const Tokenizer& tokenizer,
-              std::shared_ptr<Model> model = nullptr) {
-    if (flags.replicas > 1 && flags.model.options.device != "cpu")
-      fail_usage("replicas (--data-parallel-size) are computed on the cpu, found the device {}",
-                 flags.model.options.device);
-    int& threads = flags.model.options.threads;
-    if (threads == 0)
-      threads = std::max(1, static_cast<int>(ThreadPool::usable_cores().size()) / flags.replicas);
-    if (flags.model.options.device == "cpu" && flags.model.options.ranks == 1) threads_ = threads;
-    flags.engine.options.sharers = flags.replicas;
-    if (flags.engine_context) flags.engine.options.scheduler.max_model_len = flags.engine_context;
-    const SpeculativeConfig speculation = config_of(flags.engine.speculation);
-    model_ = model ? std::move(model) : load_model(flags.model, &speculation);
-    server::BackendFacts facts{.identity = model_->identity(),
-                               .weights = weights_digest(model_->options(), model_->pool()),
-                               .instruction_set = model_->instruction_set(),
-                               .vocab = static_cast<int32_t>(model_->spec().vocab),
-                               .end_tokens = model_->config().eos_ids,
-                               .prompt_logprobs = flags.engine.options.prompt_logprobs,
-                               .block_size = flags.engine.options.block_size,
-                               .prefix_caching = flags.engine.options.prefix_caching};
-    // Who comes in the middle of a step waits for its rest and for the next one.
-    flags.engine.options.target_step_seconds = flags.target_tbt_ms / 1000 / 2;
-    std::vector<server::InprocBackend*> backends;
-    for (int i = 0; i < flags.replicas; ++i) {
-      if (i > 0) pools_.push_back(std::make_unique<ThreadPool>(threads, i * threads));
-      engines_.push_back(make_engine(*model_, flags.engine, i > 0 ? pools_.back().get() : nullptr));
-      // All have the first one's context and cache, whatever memory says after it.
-      flags.engine.options.scheduler.max_model_len = engines_.front()->max_model_len();
-      flags.engine.options.kv_bytes = engines_.front()->kv_bytes();
-      flags.engine.options.step_rows = engines_.front()->step_rows();
-      backends_.push_back(
-          std::make_unique<server::InprocBackend>(*engines_.back(), tokenizer, facts, i));
-      backends.push_back(backends_.back().get());
-    }
-    replicas_.emplace(std::move(backends));
+// What the factory is asked for.
+InstanceOptions options_of(const ServeFlags& flags) {
+  InstanceOptions options = instance_options(flags.model, flags.engine);
+  options.replicas = flags.replicas;
+  EngineOptions& engine = options.engine;
+  if (flags.engine_context) {
+    engine.scheduler.max_model_len = flags.engine_context;
+    engine.fit_context = false;
   }
+  // Who comes in the middle of a step waits for its rest and for the next one.
+  engine.target_step_seconds = flags.target_tbt_ms / 1000 / 2;
+  return options;
+}
 
-  server::Backend& backend() { return *replicas_; }
-  std::shared_ptr<Model> model() const { return model_; }
-
-  int step_rows() const { return engines_.front()->step_rows(); }
-
-  // Where the engines compute on every core, pins the calling thread, which talks to clients, to
-  // the last one: the worker there steps aside between shares, the other cores go on meanwhile.
-  void seat_server() const {
-    const std::vector<int> cores = ThreadPool::usable_cores();
-    if (threads_ > 1 && threads_ * std::ssize(engines_) == std::ssize(cores))
-      ThreadPool::pin(cores.back());
-  }
-
- private:
-  int threads_ = 0;  // of each engine; 0: steps are computed by ranks or on a GPU
-  std::shared_ptr<Model> model_;
-  std::vector<std::unique_ptr<ThreadPool>> pools_;
-  std::vector<std::unique_ptr<Engine>> engines_;
-  std::vector<std::unique_ptr<server::InprocBackend>> backends_;
-  std::optional<server::Replicas> replicas_;
-};
+// Where the engines compute on every core, pins the calling thread, which talks to clients, to
+// the last one: the worker there steps aside between shares, the other cores go on meanwhile.
+void seat_server(const Instance& instance) {
+  const std::vector<int> cores = ThreadPool::usable_cores();
+  const int threads = instance.threads();
+  if (threads > 1 && static_cast<size_t>(threads) * instance.replicas() == cores.size())
+    ThreadPool::pin(cores.back());
+}
 
 // The drafter that the server was started with.
 std::string drafter_of(const ServeFlags& flags) {
@@ -171,13 +128,18 @@ ServeFlags lab_flags(ServeFlags flags, const server::LabSettings& settings, int 
   return flags;
 }
 
-// But for the threads, which the engine gives it.
-bool is_loaded_for(const ServeFlags& flags, const SpeculativeConfig& speculation,
-                   const Model& model) {
-  ModelOptions wanted = with_drafter(resolved(flags.model), speculation);
-  wanted.threads = model.options().threads;
-  return model.options() == wanted;
-}
+// An instance in this process and the backend that answers by it.
+struct Local {
+  Local(const InstanceOptions& options, std::shared_ptr<Model> model, const Tokenizer& tokenizer)
+      : instance(options, std::move(model)), backend(instance, tokenizer) {
+    say_context(instance);
+  }
+  Local(const ServeFlags& flags, const Tokenizer& tokenizer)
+      : Local(options_of(flags), open_with_progress(options_of(flags)), tokenizer) {}
+
+  Instance instance;
+  server::Replicas backend;
+};
 
 // Engines by settings, one at a time. One that differs from the last in how it is scheduled has the
 // same model.
@@ -190,15 +152,13 @@ std::unique_ptr<server::LabBackend> make_lab(const ServeFlags& flags, const Toke
   };
   auto build = [flags, &tokenizer, last = std::make_shared<Last>()](
                    const server::LabSettings& settings) -> server::LabBackend::Built {
-    const ServeFlags own = lab_flags(flags, settings, last->context);
-    const SpeculativeConfig speculation = config_of(own.engine.speculation);
-    if (last->model && !is_loaded_for(own, speculation, *last->model))
+    const InstanceOptions options = options_of(lab_flags(flags, settings, last->context));
+    if (last->model && !is_loaded_for(*last->model, options))
       last->model = nullptr;  // before the next one is loaded
-    auto engine = std::make_shared<LocalEngine>(own, tokenizer, last->model);
-    last->model = engine->model();
-    server::Backend& backend = engine->backend();
-    last->context = backend.facts().max_model_len;
-    return {.owner = std::move(engine), .backend = &backend};
+    if (!last->model) last->model = open_with_progress(options);
+    auto local = std::make_shared<Local>(options, last->model, tokenizer);
+    last->context = local->instance.engine().max_model_len();
+    return {.owner = local, .backend = &local->backend};
   };
   return std::make_unique<server::LabBackend>(
       std::move(build),
@@ -230,10 +190,10 @@ std::unique_ptr<server::Journal> open_journal(const ServeFlags& flags) {
           .accept_loss = flags.journal_accept_loss});
 }
 
-void say_step_rows(const ServeFlags& flags, const LocalEngine& engine) {
+void say_step_rows(const ServeFlags& flags, Instance& instance) {
   if (flags.target_tbt_ms > 0)
-    fmt::print(stderr, "steps of up to {} rows (--target-tbt-ms {})\n", engine.step_rows(),
-               flags.target_tbt_ms);
+    fmt::print(stderr, "steps of up to {} rows (--target-tbt-ms {})\n",
+               instance.engine().step_rows(), flags.target_tbt_ms);
 }
 
 // What large bodies and answers take goes back to the system. Left to itself the allocator takes
@@ -307,10 +267,10 @@ void refuse_beside_rejection(const ServeFlags& flags) {
 }
 
 [[noreturn]] void run_engine_process(const ServeFlags& flags, const Tokenizer& tokenizer) {
-  LocalEngine engine(flags, tokenizer);
-  say_step_rows(flags, engine);
-  engine.seat_server();
-  server::serve_engine(flags.engine_socket, engine.backend());
+  Local local(flags, tokenizer);
+  say_step_rows(flags, local.instance);
+  seat_server(local.instance);
+  server::serve_engine(flags.engine_socket, local.backend);
 }
 
 int run_serve(ServeFlags flags) {
@@ -326,7 +286,7 @@ int run_serve(ServeFlags flags) {
   const Tokenizer tokenizer = open_tokenizer(options);
   if (flags.engine_socket >= 0) run_engine_process(flags, tokenizer);
   const Served served(flags, options, tokenizer);
-  std::optional<LocalEngine> local;
+  std::optional<Local> local;
   std::optional<server::EngineProcess> apart;
   std::unique_ptr<server::LabBackend> lab;
   if (flags.lab) flags.server.lab = (lab = make_lab(flags, tokenizer)).get();
@@ -334,8 +294,8 @@ int run_serve(ServeFlags flags) {
                              : flags.engine_process
                                  ? static_cast<server::Backend&>(apart.emplace(
                                        engine_command(), tokenizer, "--engine-context"))
-                                 : local.emplace(flags, tokenizer).backend();
-  if (local) say_step_rows(flags, *local);
+                                 : local.emplace(flags, tokenizer).backend;
+  if (local) say_step_rows(flags, local->instance);
   const auto journal = open_journal(flags);
   server::Server server(flags.server, served.model(), backend, journal.get());
   fmt::print(stderr, "{} as {} on {}\n", backend.facts().identity, flags.names.front(),
@@ -344,7 +304,7 @@ int run_serve(ServeFlags flags) {
   fmt::print("{}://{}:{}\n", http.certificate_file.empty() ? "http" : "https", http.host,
              server.port());
   std::fflush(stdout);
-  if (local) local->seat_server();
+  if (local) seat_server(local->instance);
   try {
     server.run();
   } catch (const server::EngineFailed& error) {

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "drafters/make_proposer.h"
 #include "speculative/replay.h"
 
 namespace invar::cli {

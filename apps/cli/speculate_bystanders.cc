@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "drafters/make_proposer.h"
+#include "median.h"
 
 namespace invar::cli {
 

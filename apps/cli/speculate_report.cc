@@ -1,5 +1,7 @@
 #include "speculate_report.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "base/plot.h"

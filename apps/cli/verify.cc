@@ -54,13 +54,14 @@ std::string signature_fault(const Receipt& receipt, const VerifyFlags& flags) {
 }
 
 // Seconds in which one sequence alone generates the answer.
-double generate(const Receipt& receipt, Model& model, const Tokenizer& tokenizer) {
-  EngineFlags flags;
-  flags.options.scheduler.max_num_seqs = 1;
-  flags.options.scheduler.max_model_len =
+double generate(const Receipt& receipt, const std::shared_ptr<Model>& model,
+                const Tokenizer& tokenizer) {
+  InstanceOptions options{.model = model->options()};
+  options.engine.scheduler.max_num_seqs = 1;
+  options.engine.scheduler.max_model_len =
       static_cast<int32_t>(receipt.prompt.size() + receipt.tokens.size());
-  const auto engine = make_engine(model, flags);
-  TextEngine text(*engine, tokenizer);
+  Instance instance(options, model);
+  TextEngine text(instance.engine(), tokenizer);
   Request request{.prompt = receipt.prompt, .params = receipt.params, .choice = receipt.choice};
   request.params.max_tokens = static_cast<int32_t>(receipt.tokens.size());
   const Timer timer;
@@ -100,14 +101,14 @@ int run_verify(VerifyFlags flags) {
   double generation_seconds = 0;
   if (fault.empty()) {
     use_bundled_model(flags.model);
-    const auto model = load_model(flags.model);
+    const auto model = open_with_progress(flags.model);
     const Tokenizer tokenizer = open_tokenizer(*model);
     const ReceiptModel known =
         receipt_model(model->options(), model->identity(),
                       weights_digest(model->options(), model->pool()), flags.template_file);
     verdict = verify(receipt, known, *model, tokenizer, flags.prefix);
     if (verdict.is_confirmed && flags.generates)
-      generation_seconds = generate(receipt, *model, tokenizer);
+      generation_seconds = generate(receipt, model, tokenizer);
   }
   print_verdict(receipt, verdict, generation_seconds, flags);
   return verdict.is_confirmed ? 0 : 1;

@@ -1,6 +1,6 @@
 // Invar as a library: open a model, generate text, score it, embed it. The bits of every result
 // depend on the model, the arithmetic and the call's arguments alone, not on threads, batches or
-// the machine (docs/numerics.md).
+// the machine (docs/numerics.md; docs/howto/use_the_library.md shows every call).
 //
 // Link with the CMake package `invar` (target invar::invar) or pkg-config's `invar`. Errors are
 // std::runtime_error with one sentence: what was expected, what was found, where. After one the
@@ -14,12 +14,15 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace invar {
 
+// What has a name among vLLM's engine arguments has its meaning.
 struct SessionOptions {
   std::string model;                     // a Hugging Face model directory
+  std::string load_format = "auto";      // or "dummy:SEED": random weights
   std::string arithmetic = "portable";   // "portable", "hopper", or "control", the baseline
   std::string weights = "auto";          // "rounded": f32 and f16 matrices become bf16
   std::string device = "cpu";            // "cpu", "cuda" or "cuda:N"
@@ -29,40 +32,76 @@ struct SessionOptions {
   // Tokens of prompt and answer at most; 0 is the model's own, -1 as much of it as memory holds.
   // Opening fails when memory cannot hold one sequence of that length.
   int max_model_len = 0;
-  double kv_cache_gib = 0;  // memory for keys and values; 0: sized by what is free
+  double kv_cache_gib = 0;           // memory for keys and values; 0: sized by what is free
+  int max_num_seqs = 128;            // requests that are computed at the same time
+  int max_num_batched_tokens = 512;  // rows of a step
+  bool enable_prefix_caching = true;
+  std::string scheduling_policy = "sarathi";  // who is computed next; no bit depends on it
+  // Speculative decoding, as vLLM's JSON: {"method": "ngram"}; empty: none. No bit depends on it.
+  std::string speculative_config;
 };
 
 // Fields have the names, ranges and defaults of vLLM's SamplingParams, but for the seed, which is
 // always fixed: two calls with equal arguments give equal answers.
 struct GenerateOptions {
   int max_tokens = 0;        // 0: as many as the context leaves
+  int min_tokens = 0;        // before these many no end of sequence comes
   double temperature = 1.0;  // 0 is greedy
   int top_k = 0;             // 0: off
   double top_p = 1.0, min_p = 0.0;
   double repetition_penalty = 1.0, presence_penalty = 0.0, frequency_penalty = 0.0;
+  std::vector<std::pair<int32_t, double>> logit_bias;  // (token, what is added)
+  std::vector<int32_t> allowed_token_ids;              // no others come; empty: all may
   uint64_t seed = 0;
-  std::vector<std::string> stop;  // texts that end the answer; they are no part of it
+  std::vector<std::string> stop;        // texts that end the answer; they are no part of it
+  std::vector<int32_t> stop_token_ids;  // tokens that end it
   bool ignore_eos = false;
-  bool logprobs = false;  // the log-probability of every token
+  // The form of the answer as JSON, one of {"json": schema}, {"regex": pattern}, {"choice":
+  // [texts]},
+  // {"grammar": GBNF}, {"json_object": true}; empty: any.
+  std::string structured_outputs;
+  bool logprobs = false;         // the log-probability of every token of the answer
+  bool prompt_logprobs = false;  // and of the prompt
+  int top_logprobs = 0;          // and beside each the so many most likely tokens
+  int priority = 0;              // smaller is sooner, where the scheduling policy reads it
+  std::string cache_salt;        // only requests of one salt share computed blocks
 };
 
 // One token of an answer as it is sampled.
 struct GeneratedToken {
   int32_t id = 0;
   int32_t index = 0;             // among the answer's tokens
-  std::string_view text;         // complete characters that can be shown now; may be empty
+  std::string text;              // complete characters that can be shown now; may be empty
   std::optional<float> logprob;  // of the model's own distribution, when it was asked for
+  size_t prompt = 0;             // of several prompts the one that it answers
 };
-// Called once per token, in order, on the thread that called generate. Returning false ends the
-// answer. It must not call the session.
+// Called once per token, on the thread that called generate; tokens of one answer come in order.
+// Returning false ends the answer that the token belongs to.
 using OnToken = std::function<bool(const GeneratedToken&)>;
+
+struct Logprob {
+  int32_t token = 0;
+  float logprob = 0;
+  int32_t rank = 0;  // 1: the most likely
+};
 
 struct Generation {
   std::string text;
   std::vector<int32_t> prompt_tokens, tokens;
-  std::vector<float> logprobs;  // of `tokens`, when they were asked for
-  std::string finish_reason;    // "stop", "length" or "cancelled" (by the callback)
-  std::string logits_hash;  // SHA-256 over the logits of every step, in hexadecimal (numerics 8)
+  // When they were asked for: of `tokens`; of prompt_tokens but the first. Of a cancelled answer
+  // there are none of the prompt.
+  std::vector<float> logprobs, prompt_logprobs;
+  std::vector<std::vector<Logprob>> top_logprobs, top_prompt_logprobs;
+  std::string finish_reason;  // "stop", "length" or "cancelled" (by the callback)
+  std::string logits_hash;    // SHA-256 over the logits of every step, in hexadecimal (numerics 8)
+};
+
+// What a step says of a request: a token, or its whole answer at the end.
+struct Update {
+  int64_t id = 0;
+  std::optional<GeneratedToken> token;
+  std::optional<Generation> generation;  // no update follows
+  std::string error;                     // why there is no answer: a sentence, the last update
 };
 
 // A message of a conversation.
@@ -70,8 +109,17 @@ struct Message {
   std::string role, content;
 };
 
-// A model that is open, with its tokenizer and chat template. Move-only. Not for several threads at
-// once; several sessions may live beside each other, each with weights and threads of its own.
+// A tensor in the caller's memory, by its name in the checkpoint.
+struct Tensor {
+  std::string name;
+  std::string dtype;  // "BF16", "F16" or "F32"
+  std::vector<int64_t> shape;
+  const void* data = nullptr;  // in row-major order; read during the call
+};
+
+// A model that is open, with its tokenizer and chat template. Move-only. Every call may come from
+// any thread; answers of several threads are computed together. Several sessions may live beside
+// each other, each with weights and threads of its own.
 class Session {
  public:
   // Loads the weights and takes the memory for keys and values.
@@ -90,19 +138,39 @@ class Session {
                       const OnToken& on_token = {});
   Generation generate(std::span<const int32_t> prompt, const GenerateOptions& options = {},
                       const OnToken& on_token = {});
+  // The answers to several, in their order; they are computed together.
+  std::vector<Generation> generate(std::span<const std::string> prompts,
+                                   const GenerateOptions& options = {},
+                                   const OnToken& on_token = {});
+  std::vector<Generation> generate(std::span<const std::vector<int32_t>> prompts,
+                                   const GenerateOptions& options = {},
+                                   const OnToken& on_token = {});
+  // The answer to a conversation, by the prompt that the model's chat template makes of it.
+  Generation chat(std::span<const Message> messages, const GenerateOptions& options = {},
+                  const OnToken& on_token = {});
+
+  // For those who drive the loop themselves. `add` takes a request and returns its id; `step`
+  // computes one step and says what became of the requests that were added; `cancel` ends one
+  // without another word. Requests of other calls are computed in the same steps.
+  int64_t add(std::string_view prompt, const GenerateOptions& options = {});
+  int64_t add(std::span<const int32_t> prompt, const GenerateOptions& options = {});
+  std::vector<Update> step();
+  void cancel(int64_t id);
+  bool has_work() const;  // whether `step` has something to do or to say
 
   // log p(token | the tokens before it) for tokens[1], tokens[2], ...: one number less than tokens.
   // The bits are those that generate's logprobs have.
   std::vector<float> score(std::span<const int32_t> tokens);
-
   // The mean of the final hidden states, [hidden size] (docs/server.md, embeddings).
   std::vector<float> embed(std::string_view text);
 
+  // Goes on with these tensors; those that are not named stay as they are. No request may be live.
+  void update_weights(std::span<const Tensor> tensors);
+
   std::vector<int32_t> tokenize(std::string_view text) const;
   std::string detokenize(std::span<const int32_t> tokens) const;
-  // The answer to a conversation, by the prompt that the model's chat template makes of it.
-  Generation chat(std::span<const Message> messages, const GenerateOptions& options = {},
-                  const OnToken& on_token = {});
+  // The prompt that the chat template makes of a conversation.
+  std::vector<int32_t> tokenize(std::span<const Message> messages) const;
 
  private:
   struct Impl;

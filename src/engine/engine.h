@@ -27,9 +27,9 @@ struct EngineOptions {
   // Where the blocks do not hold one sequence of max_model_len: the context is what they hold.
   // Without it memory never decides how long an answer may be, and the engine refuses to start.
   bool fit_context = false;
-  // Rows of a step that sarathi gives to prompts and decodes; a step in which more sequences decode
-  // has a row for each and a few for prompts. 0: max_num_batched_tokens, or what a CPU does within
-  // `target_step_seconds`, which is measured, where that is not 0.
+  // Rows of a step that a stall-free policy gives to prompts and decodes; a step in which more
+  // sequences decode has a row for each and a few for prompts. 0: max_num_batched_tokens, or what a
+  // CPU does within `target_step_seconds`, which is measured, where that is not 0.
   int step_rows = 0;
   double target_step_seconds = 0;
   int block_size = 64;           // 32, 64 or 128
@@ -89,6 +89,8 @@ class Engine {
   bool step(OutputSink& sink);
   bool has_work() const { return !states_.empty() || in_flight() > 0; }
 
+  // As they were settled: the context, the rows of a step.
+  const EngineOptions& options() const { return options_; }
   const StepStats& last_step() const { return stats_; }
   int max_model_len() const { return options_.scheduler.max_model_len; }
   int step_rows() const { return options_.step_rows; }

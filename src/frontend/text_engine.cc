@@ -31,6 +31,10 @@ void TextEngine::on_prompt(const PromptOutput& output) {
   if (it != states_.end()) it->second->answer.prompt_logprobs.push_back(output.logprobs);
 }
 
+void TextEngine::on_pooled(const PooledOutput& output) {
+  if (states_.erase(output.request)) sink_->on_vector(output.request, output.numbers);
+}
+
 void TextEngine::on_token(const TokenOutput& output) {
   const auto it = states_.find(output.request);
   if (it == states_.end()) return;

@@ -18,6 +18,8 @@ class TextSink {
   // New text of a request, complete characters only; may be empty.
   virtual void on_text(int64_t request, std::string_view piece, const TokenOutput& token) = 0;
   virtual void on_finished(int64_t request, const TextAnswer& answer) = 0;
+  // The last word on a request that asked for a vector (Request::pooled).
+  virtual void on_vector(int64_t, const std::vector<float>&) {}
 };
 
 class TextEngine final : private OutputSink {
@@ -39,6 +41,7 @@ class TextEngine final : private OutputSink {
  private:
   void on_token(const TokenOutput& output) override;
   void on_prompt(const PromptOutput& output) override;
+  void on_pooled(const PooledOutput& output) override;
 
   Engine& engine_;
   const Tokenizer& tokenizer_;

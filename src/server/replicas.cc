@@ -6,23 +6,42 @@
 
 namespace invar::server {
 
-Replicas::Replicas(std::vector<InprocBackend*> replicas)
-    : replicas_(std::move(replicas)), live_(replicas_.size()) {
-  CHECK(!replicas_.empty(), "replicas are one or more");
+namespace {
+
+BackendFacts facts_of(Instance& instance) {
+  Model& model = instance.model();
+  const EngineOptions& engine = instance.engine().options();
+  return {.identity = model.identity(),
+          .weights = weights_digest(model.options(), model.pool()),
+          .instruction_set = model.instruction_set(),
+          .vocab = static_cast<int32_t>(model.spec().vocab),
+          .end_tokens = model.config().eos_ids,
+          .prompt_logprobs = engine.prompt_logprobs,
+          .block_size = engine.block_size,
+          .prefix_caching = engine.prefix_caching};
+}
+
+}  // namespace
+
+Replicas::Replicas(Instance& instance, const Tokenizer& tokenizer) : live_(instance.replicas()) {
+  const BackendFacts facts = facts_of(instance);
+  for (size_t i = 0; i < instance.replicas(); ++i)
+    replicas_.push_back(
+        std::make_unique<InprocBackend>(instance.engine(i), tokenizer, facts, static_cast<int>(i)));
 }
 
 void Replicas::start(BackendSink& sink) {
   ear_.sink = &sink;
-  for (InprocBackend* replica : replicas_) replica->start(ear_);
+  for (const auto& replica : replicas_) replica->start(ear_);
 }
 
 void Replicas::stop() {
-  for (InprocBackend* replica : replicas_) replica->stop();
+  for (const auto& replica : replicas_) replica->stop();
 }
 
 BackendStats Replicas::stats() const {
   BackendStats all;
-  for (const InprocBackend* replica : replicas_) add_to(all, replica->stats());
+  for (const auto& replica : replicas_) add_to(all, replica->stats());
   return all;
 }
 
@@ -50,7 +69,7 @@ InprocBackend* Replicas::forget(int64_t id) {
   const size_t place = found->second;
   places_.erase(found);
   --live_[place];
-  return replicas_[place];
+  return replicas_[place].get();
 }
 
 void Replicas::cancel(int64_t id) {
@@ -69,10 +88,10 @@ void Replicas::Ear::on_pooled(const PooledOutput& output) {
 
 // They share the weights: all must rest before one takes others.
 void Replicas::take_weights(const std::string& directory) {
-  for (InprocBackend* replica : replicas_) replica->expect_rest();
+  for (const auto& replica : replicas_) replica->expect_rest();
   replicas_.front()->take_weights(directory);
   const Digest weights = facts().weights;
-  for (InprocBackend* replica : replicas_)
+  for (const auto& replica : replicas_)
     if (replica != replicas_.front()) replica->follow_weights(weights);
 }
 

@@ -1,4 +1,4 @@
-// Several engines of one model behind one backend: each job is one engine's. Which one does not
+// The engines of an instance behind one backend: each job is one engine's. Which one does not
 // matter to its bits.
 #pragma once
 
@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "inproc_backend.h"
+#include "session/instance.h"
 
 namespace invar::server {
 
 class Replicas final : public Backend {
  public:
-  // One or more, of one model and with equal facts; they outlive it, who stops them.
-  explicit Replicas(std::vector<InprocBackend*> replicas);
+  // Both outlive it.
+  Replicas(Instance& instance, const Tokenizer& tokenizer);
   ~Replicas() override { stop(); }
 
   void start(BackendSink& sink) override;
@@ -42,7 +43,7 @@ class Replicas final : public Backend {
   // The replica of a job that is over from now on, or nothing.
   InprocBackend* forget(int64_t id);
 
-  const std::vector<InprocBackend*> replicas_;
+  std::vector<std::unique_ptr<InprocBackend>> replicas_;
   Ear ear_{*this};
 
   std::mutex mutex_;  // guards what follows

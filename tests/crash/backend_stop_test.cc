@@ -58,13 +58,11 @@ void expect_silence_after_stop(Backend& backend) {
 }
 
 TEST(BackendStop, AnEngineOfThisProcessIsSilentInTheMiddleOfAnAnswer) {
-  Model model({.model = "tiny", .load_format = "dummy:7", .threads = 1});
-  EngineOptions options;
-  options.kv_bytes = 64 << 20;
-  options.scheduler.max_model_len = 4096;
-  Engine engine(model, options);
-  InprocBackend backend(engine, tokenizer(), {.identity = model.identity(), .vocab = 512});
-  Replicas replicas({&backend});
+  InstanceOptions options{.model = {.model = "tiny", .load_format = "dummy:7", .threads = 1}};
+  options.engine.kv_bytes = 64 << 20;
+  options.engine.scheduler.max_model_len = 4096;
+  Instance instance(options);
+  Replicas replicas(instance, tokenizer());
   expect_silence_after_stop(replicas);
 }
 

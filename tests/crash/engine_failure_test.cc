@@ -74,16 +74,14 @@ struct Outcomes {
 
 Outcomes served_with(Fault fault, int ranks = 1) {
   const Tokenizer tokenizer = Tokenizer::from_texts(make_tokenizer(512, 1).texts, "made");
-  Model model({.model = "tiny", .load_format = "dummy:7", .threads = 2, .ranks = ranks});
-  EngineOptions options;
-  options.kv_bytes = 32 << 20;
-  options.scheduler.max_model_len = 256;
-  Engine engine(model, options);
+  InstanceOptions options{
+      .model = {.model = "tiny", .load_format = "dummy:7", .threads = 2, .ranks = ranks}};
+  options.engine.kv_bytes = 32 << 20;
+  options.engine.scheduler.max_model_len = 256;
+  Instance instance(options);
   FaultyDevice device(fault);
-  engine.set_trace(&device);
-  BackendFacts facts{.identity = model.identity(), .vocab = 512};
-  InprocBackend backend(engine, tokenizer, facts);
-  Replicas replicas({&backend});  // as invar serve has it
+  instance.engine().set_trace(&device);
+  Replicas replicas(instance, tokenizer);  // as invar serve has it
   ServedModel served{.names = {"m"}, .tokenizer = &tokenizer};
   ServerOptions server_options;
   server_options.http.host = "127.0.0.1";
