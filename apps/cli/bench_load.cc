@@ -27,11 +27,14 @@ struct BenchLoadFlags {
 // Runs one load under many policies on one model.
 class LoadBench {
  public:
-  LoadBench(const BenchLoadFlags& flags, LoadSpec spec, Model& model)
-      : flags_(flags), spec_(std::move(spec)), model_(model), progress_(!flags.model.json) {
-    if (spec_.longest() > model.spec().max_positions)
+  LoadBench(const BenchLoadFlags& flags, LoadSpec spec, std::shared_ptr<Model> model)
+      : flags_(flags),
+        spec_(std::move(spec)),
+        model_(std::move(model)),
+        progress_(!flags.model.json) {
+    if (spec_.longest() > model_->spec().max_positions)
       fail_usage("expected a model of at least {} positions for this load, found {}",
-                 spec_.longest(), model.spec().max_positions);
+                 spec_.longest(), model_->spec().max_positions);
     // What no scheduler takes is refused before anything runs.
     BlockPool pool(spec_.longest(), 64);
     for (const PolicySpec& policy : spec_.policies)
@@ -84,14 +87,15 @@ class LoadBench {
   }
 
   std::unique_ptr<LoadServer> server(const std::string& clock, const EngineOptions& o) {
-    if (clock != "model") return make_engine_server(model_, o);
+    if (clock != "model") return make_instance_server(model_, o);
     SchedulerOptions s = o.scheduler;
     return make_scheduler_server(s, blocks(o), o.block_size);
   }
 
   // As many as the engine would have.
   int blocks(const EngineOptions& o) {
-    if (blocks_ == 0) blocks_ = Engine(model_, o).num_blocks();
+    if (blocks_ == 0)
+      blocks_ = Instance({.model = model_->options(), .engine = o}, model_).engine().num_blocks();
     return blocks_;
   }
 
@@ -103,7 +107,7 @@ class LoadBench {
     // Of the run's own kind. Else processor time where there is one thread: a busy machine does not
     // disturb it.
     const bool is_cpu =
-        flags_.clock == "cpu" || (flags_.clock == "model" && model_.options().threads == 1);
+        flags_.clock == "cpu" || (flags_.clock == "model" && model_->options().threads == 1);
     const auto clock = is_cpu ? make_cpu_clock() : make_real_clock();
     cost_ = measure_step_cost(model_, *clock, std::min(most, spec_.longest()), spec_.longest());
     report.cost = cost_;
@@ -152,7 +156,7 @@ class LoadBench {
 
   const BenchLoadFlags& flags_;
   LoadSpec spec_;
-  Model& model_;
+  const std::shared_ptr<Model> model_;
   ProgressLine progress_;
   std::optional<StepCost> cost_;
   double first_rate_ = 1;
@@ -241,7 +245,7 @@ int run_bench_load(BenchLoadFlags flags) {
   double load_before = 0;
   getloadavg(&load_before, 1);
   const auto model = open_with_progress(flags.model);
-  LoadReport report = LoadBench(flags, std::move(spec), *model).run();
+  LoadReport report = LoadBench(flags, std::move(spec), model).run();
   report.model = fmt::format("{}, {}", model->options().model, model->identity());
   report.machine = machine(*model, load_before);
   if (file) {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "engine/engine.h"
+#include "session/instance.h"
 #include "workload/load_clock.h"
 #include "workload/requests.h"
 
@@ -21,9 +21,10 @@ class LoadServer {
   virtual const StepStats& last_step() const = 0;
 };
 
-// The engine itself, with prompts of random tokens and answers of exactly the length asked for.
-// Throws Error or UsageError as Engine does.
-std::unique_ptr<LoadServer> make_engine_server(Model& model, const EngineOptions& options);
+// An instance of the model, with prompts of random tokens and answers of exactly the length asked
+// for. Throws Error or UsageError as Engine does.
+std::unique_ptr<LoadServer> make_instance_server(const std::shared_ptr<Model>& model,
+                                                 const EngineOptions& options);
 // The scheduler alone over `blocks` blocks: answers are of the length asked for and mean nothing.
 std::unique_ptr<LoadServer> make_scheduler_server(const SchedulerOptions& options, int blocks,
                                                   int block_size);

@@ -7,9 +7,10 @@ namespace invar {
 
 namespace {
 
-class EngineServer final : public LoadServer {
+class InstanceServer final : public LoadServer {
  public:
-  EngineServer(Model& model, const EngineOptions& options) : engine_(model, options) {}
+  InstanceServer(const std::shared_ptr<Model>& model, const EngineOptions& options)
+      : instance_({.model = model->options(), .engine = options}, model) {}
 
   void add(int64_t id, const LoadRequest& request) override {
     std::mt19937 random(static_cast<uint32_t>(id) + 1);
@@ -26,7 +27,8 @@ class EngineServer final : public LoadServer {
   const StepStats& last_step() const override { return engine_.last_step(); }
 
  private:
-  Engine engine_;
+  Instance instance_;
+  Engine& engine_ = instance_.engine();
 };
 
 class SchedulerServer final : public LoadServer {
@@ -81,8 +83,9 @@ class SchedulerServer final : public LoadServer {
 
 }  // namespace
 
-std::unique_ptr<LoadServer> make_engine_server(Model& model, const EngineOptions& options) {
-  return std::make_unique<EngineServer>(model, options);
+std::unique_ptr<LoadServer> make_instance_server(const std::shared_ptr<Model>& model,
+                                                 const EngineOptions& options) {
+  return std::make_unique<InstanceServer>(model, options);
 }
 
 std::unique_ptr<LoadServer> make_scheduler_server(const SchedulerOptions& options, int blocks,

@@ -52,9 +52,10 @@ double prompt_seconds(LoadServer& server, LoadClock& clock, int count, int promp
 }
 
 // Slope of a step's seconds by the slots its rows see: chunks of one size along a long prompt.
-double seconds_per_prompt_slot(Model& model, LoadClock& clock, int max_model_len) {
+double seconds_per_prompt_slot(const std::shared_ptr<Model>& model, LoadClock& clock,
+                               int max_model_len) {
   const int chunk = std::max(1, std::min(256, max_model_len / 8));
-  const auto server = make_engine_server(model, engine_options(1, chunk, max_model_len));
+  const auto server = make_instance_server(model, engine_options(1, chunk, max_model_len));
   const int prompt = (max_model_len - 1) / chunk * chunk;
   std::vector<double> slopes;
   for (int i = 0; i < 3; ++i) {
@@ -72,11 +73,12 @@ double seconds_per_prompt_slot(Model& model, LoadClock& clock, int max_model_len
 }
 
 // The same for decodes: 8 sequences far along against 8 that have just begun.
-double seconds_per_decode_slot(Model& model, LoadClock& clock, int max_model_len) {
+double seconds_per_decode_slot(const std::shared_ptr<Model>& model, LoadClock& clock,
+                               int max_model_len) {
   constexpr int kSequences = 8, kSteps = 16;
   const int far = std::max(1, max_model_len - kSteps - 1), near = std::min(16, far);
   const auto server =
-      make_engine_server(model, engine_options(kSequences, kSequences * 64, max_model_len));
+      make_instance_server(model, engine_options(kSequences, kSequences * 64, max_model_len));
   double seconds[2], slots[2];
   for (const int is_far : {0, 1}) {
     std::vector<double> all;
@@ -117,13 +119,14 @@ json::Value StepCost::to_json() const {
                       {"seconds_per_decode_slot", per_decode_slot}};
 }
 
-StepCost measure_step_cost(Model& model, LoadClock& clock, int max_rows, int max_model_len) {
+StepCost measure_step_cost(const std::shared_ptr<Model>& model, LoadClock& clock, int max_rows,
+                           int max_model_len) {
   StepCost cost;
   cost.per_prompt_slot = seconds_per_prompt_slot(model, clock, max_model_len);
   cost.per_decode_slot = seconds_per_decode_slot(model, clock, max_model_len);
   constexpr int kSamples = 32;
   const int longest = std::min(max_rows, max_model_len - 1);
-  const auto server = make_engine_server(
+  const auto server = make_instance_server(
       model, engine_options(kSamples, std::max(max_rows, kSamples), max_model_len));
   prompt_seconds(*server, clock, 1, longest);  // warm
   if (longest >= kSamples)

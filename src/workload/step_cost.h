@@ -21,7 +21,8 @@ struct StepCost {
 
 // Runs steps of known work for some seconds on `clock`. Steps have up to `max_rows` rows, sequences
 // up to `max_model_len` tokens. Throws Error when they do not fit into memory.
-StepCost measure_step_cost(Model& model, LoadClock& clock, int max_rows, int max_model_len);
+StepCost measure_step_cost(const std::shared_ptr<Model>& model, LoadClock& clock, int max_rows,
+                           int max_model_len);
 
 // A clock that every step moves by what it costs, and nothing else does.
 std::unique_ptr<LoadClock> make_model_clock(const StepCost& cost);

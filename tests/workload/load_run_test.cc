@@ -145,15 +145,16 @@ TEST(LoadReport, SaysWhatTheRunSays) {
 }
 
 TEST(LoadServer, TheEngineAndTheSchedulerAloneDoTheSameSteps) {
-  Model model({.model = "tiny", .load_format = "dummy:1", .threads = 1});
+  const auto model =
+      open_model({.model = {.model = "tiny", .load_format = "dummy:1", .threads = 1}});
   EngineOptions options{.prefix_caching = false};
   options.scheduler = {
       .policy = "sarathi", .max_num_seqs = 4, .max_num_batched_tokens = 24, .max_model_len = 200};
   std::vector<LoadRequest> requests;
   for (int i = 0; i < 9; ++i)
     requests.push_back({.arrival = 2.0 * i, .prompt = 1 + 17 * i, .answer = 1 + 3 * i % 11});
-  const int blocks = Engine(model, options).num_blocks();
-  const auto engine = make_engine_server(model, options);
+  const int blocks = Engine(*model, options).num_blocks();
+  const auto engine = make_instance_server(model, options);
   const auto scheduler = make_scheduler_server(options.scheduler, blocks, options.block_size);
   const auto one = make_model_clock(cost()), other = make_model_clock(cost());
   const LoadResult a = run_load(*engine, *one, requests),
