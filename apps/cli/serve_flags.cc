@@ -118,7 +118,7 @@ void add_serving_flags(CLI::App& command, ServeFlags& flags) {
       ->capture_default_str();
   command
       .add_option("--target-tbt-ms", flags.target_tbt_ms,
-                  "Target for the P99 time between tokens in ms. On a CPU a stall-free policy "
+                  "Target for the P99 time between tokens in ms. A stall-free policy "
                   "limits the rows of a step to what fits, measured at start unless "
                   "--max-num-batched-tokens is given. 0 is off")
       ->check(CLI::Range(0.0, 1e6))

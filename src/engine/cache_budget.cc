@@ -46,8 +46,7 @@ void Engine::settle_step_rows(ThreadPool* threads) {
   SchedulerOptions& s = options_.scheduler;
   int& rows = options_.step_rows;
   const int most = s.max_num_batched_tokens;
-  const bool measured =
-      options_.target_step_seconds > 0 && is_stall_free(s.policy) && model_.device().is_host();
+  const bool measured = options_.target_step_seconds > 0 && is_stall_free(s.policy);
   if (rows == 0)
     rows = measured ? rows_within(options_.target_step_seconds, most,
                                   std::min(s.max_model_len, kMeasuredPlaces), model_, threads)

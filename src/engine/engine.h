@@ -28,8 +28,8 @@ struct EngineOptions {
   // Without it memory never decides how long an answer may be, and the engine refuses to start.
   bool fit_context = false;
   // Rows of a step that a stall-free policy gives to prompts and decodes; a step in which more
-  // sequences decode has a row for each and a few for prompts. 0: max_num_batched_tokens, or what a
-  // CPU does within `target_step_seconds`, which is measured, where that is not 0.
+  // sequences decode has a row for each and a few for prompts. 0: max_num_batched_tokens, or what
+  // the device does within `target_step_seconds`, which is measured, where that is not 0.
   int step_rows = 0;
   double target_step_seconds = 0;
   int block_size = 64;           // 32, 64 or 128

@@ -10,8 +10,6 @@ namespace invar {
 namespace {
 
 constexpr int kLeastRows = 32;  // a leaf of the attention: fewer rows waste a step
-// A step that took this share of the target says enough of larger ones.
-constexpr double kEnough = 0.125;
 // Of the target, the rest is for what stands in a step beside a prompt's rows, and for noise.
 constexpr double kShareOfPrompts = 0.8;
 
@@ -29,11 +27,11 @@ Batch batch_of(int rows, int slots, int block_size) {
 
 }  // namespace
 
-int rows_within(double target, int most, FunctionRef<double(int)> seconds_of) {
+int rows_within(double target, int most, FunctionRef<double(int)> seconds_of, double enough) {
   const double wanted = target * kShareOfPrompts;
   int rows = std::min(kLeastRows, most), fewer = 0;
   double seconds = std::min(seconds_of(rows), seconds_of(rows)), before = 0;
-  while (seconds < target * kEnough && rows < most) {
+  while (seconds < target * enough && rows < most) {
     fewer = std::exchange(rows, std::min(2 * rows, most));
     before = std::exchange(seconds, std::min(seconds_of(rows), seconds_of(rows)));
   }
@@ -53,12 +51,14 @@ int rows_within(double target, int most, int slots, Model& model, ThreadPool* th
   const auto executor = make_executor(model, limits, threads);
   ForwardIo io;
   executor->run(batch_of(1, slots, kBlockSize), io);  // its tables are filled, its memory is there
-  return rows_within(target, most, [&](int rows) {
+  const auto seconds_of = [&](int rows) {
     const Batch batch = batch_of(rows, slots, kBlockSize);
     const Timer timer;
     executor->run(batch, io);
     return timer.seconds();
-  });
+  };
+  return model.device().is_host() ? rows_within(target, most, seconds_of)
+                                  : rows_within(target, most, seconds_of, kShareOfPrompts);
 }
 
 }  // namespace invar

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace invar {
 namespace {
 
@@ -40,6 +42,20 @@ TEST(StepBudget, OfASlowDeviceIsTheLeastThatIsWorthAStep) {
   EXPECT_EQ(search(0.2, 2048, 0.5, 0.1).rows, 32);
   EXPECT_EQ(search(0.2, 16, 0.5, 0.1).rows, 16);
   EXPECT_EQ(search(0.2, 100, 0, 1e-9).rows, 100 / 32 * 32);
+}
+
+// A GPU's steps of few rows all take as long as reading the weights.
+TEST(StepBudget, OfADeviceWhoseSmallStepsTakeTheSame) {
+  const auto seconds_of = [](int rows) { return std::max(4.5e-3, 25e-6 * rows); };
+  for (const double target : {0.006, 0.012, 0.025, 0.05}) {
+    const int rows = rows_within(target, 2048, seconds_of, 0.8);
+    EXPECT_LE(seconds_of(rows), 0.8 * target) << target;
+    EXPECT_GT(seconds_of(rows + 32), 0.7 * target) << target;
+  }
+  EXPECT_EQ(rows_within(0.1, 2048, seconds_of, 0.8), 2048);
+  EXPECT_EQ(rows_within(0.004, 2048, seconds_of, 0.8), 32);
+  // Steps of a fraction of the target would say that every row costs.
+  EXPECT_LT(rows_within(0.025, 2048, seconds_of), 300);
 }
 
 TEST(StepBudget, OfAModelIsMeasured) {
