@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "base/timer.h"
+#include "bench_prompt.h"
+#include "bench_steps.h"
 #include "command.h"
 #include "kernels/limits.h"
 #include "median.h"
@@ -23,6 +25,7 @@ struct BenchFlags {
   bool profile = false, sweep = false, alone = false;
   std::vector<int> batches = {1, 2, 4, 8, 16, 32, 64};  // of a sweep
   std::vector<int> prompts = {16, 32, 64, 128, 256, 512, 1024, 2048};
+  StepFlags steps;
   int rounds = 3;
   int64_t limit_mib = 1536;
   std::optional<bool> async_scheduling;
@@ -60,8 +63,7 @@ Seconds run_requests(Model& model, int sequences, int prompt, int answer, int ma
   const auto submit = [&](int64_t first_id, int tokens) {
     for (int s = 0; s < sequences; ++s) {
       Request request{.id = first_id + s, .hash_logits = false};
-      for (int i = 0; i < prompt; ++i)
-        request.prompt.push_back((s * 7919 + i * 104729 + 11) % model.spec().vocab);
+      request.prompt = bench_prompt(s, prompt, model.spec().vocab);
       request.params.temperature = 0;
       request.params.max_tokens = tokens;
       engine.add(std::move(request));
@@ -348,6 +350,8 @@ int run_bench(BenchFlags flags) {
     options.model = "bench-473m";
     if (options.load_format == "auto") options.load_format = "dummy:1";
   }
+  if (flags.steps.wanted())
+    return run_step_bench(flags.steps, options, flags.batches, flags.rounds);
   if (flags.sweep) {
     check_sweep(flags);
     return run_sweep(flags, options);
@@ -397,11 +401,27 @@ void add_bench_model(CLI::App& bench, Action& action) {
                     "Show the time of each operation and its share of the machine's limit");
   command->add_flag("--sweep", flags->sweep,
                     "Instead: many batch sizes and prompt lengths, the baseline in turn");
-  command->add_option("--batches", flags->batches, "With --sweep: batch sizes that decode")
+  command
+      ->add_option("--batches", flags->batches,
+                   "With --sweep and --ragged: batch sizes that decode")
       ->delimiter(',');
   command->add_option("--prompts", flags->prompts, "With --sweep: prompt lengths, in tokens")
       ->delimiter(',');
   command->add_flag("--alone", flags->alone, "With --sweep: leave out the baseline");
+  command->add_flag("--ragged", flags->steps.ragged,
+                    "Instead: steps of sequences of unequal contexts beside even ones");
+  command->add_option("--mean", flags->steps.mean, "With --ragged: tokens of a context in the mean")
+      ->capture_default_str();
+  command
+      ->add_option("--contexts", flags->steps.contexts,
+                   "Instead: a step of sequences with these contexts beside an even one")
+      ->delimiter(',');
+  command
+      ->add_option(
+          "--mixed", flags->steps.mixed,
+          "Instead: by parts, a step of so many ROWS of a prompt and DECODES sequences that "
+          "decode, all behind CONTEXT tokens")
+      ->delimiter(',');
   command->add_option("--rounds", flags->rounds, "Rounds; the medians are shown")
       ->capture_default_str();
   command->add_option("--limit-mib", flags->limit_mib, "MiB to read when measuring the bandwidth")

@@ -125,6 +125,15 @@ class BenchLoad(CliTest):
         self.assertIn(b"medians of at most", slow.stderr)
         self.refuse(2, "found 0", "bench", "schedule", "--live", "0")
 
+    def test_bench_model_measures_single_steps(self):
+        few = ("bench", "model", "tiny", "--load-format", "dummy:1", "--threads", "1", "--rounds", "1")
+        self.assertRegex(self.succeed(*few, "--contexts", "3,70,130").decode(), r"3 these +130 +[0-9.]+ +[0-9.]+")
+        self.assertIn(b"16 exponential", self.succeed(*few, "--ragged", "--batches", "16", "--mean", "20"))
+        self.assertIn(b"mixed step over the sum", self.succeed(*few, "--mixed", "40,3,100"))
+        self.refuse(2, "three numbers", *few, "--mixed", "1,2")
+        self.refuse(2, "found 0", *few, "--contexts", "3,0")
+        self.refuse(2, "leave out --sweep and --json", *few, "--contexts", "3", "--json")
+
     def test_bench_divergence(self):
         few = ("bench", "divergence", "tiny", "--load-format", "dummy:1", "--completions", "20", "--tokens", "16",
                "--max-num-seqs", "8", "--json")
