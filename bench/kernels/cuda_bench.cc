@@ -1,6 +1,6 @@
 // Times of the GPU's kernels on the shapes of Qwen3-8B beside cuBLAS, as Markdown tables. Operands
 // are random; weights are rotated among copies larger than the L2 cache.
-// Usage: cuda_bench [products | curve | portable | attention | layers ...] [--layer NAME]
+// Usage: cuda_bench [products | curve | portable | attention | ragged | layers ...] [--layer NAME]
 // [--rows NUMBER], all but the curve and the layers by default; --layer and --rows leave out the
 // others.
 #include <fmt/format.h>
@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "cuda_layers.h"
+#include "cuda_ragged.h"
 #include "cuda_timer.h"
 #include "cuda_values.h"
 #include "device/cuda/cuda_check.h"
@@ -215,6 +216,14 @@ class Bench {
     std::fflush(stdout);
   }
 
+  void ragged(std::vector<int64_t> batches) {
+    if (options_.rows > 0) batches = {options_.rows};
+    fmt::print(
+        "\n| sequences | contexts, 2048 tokens in the mean | the longest | us | TB/s | x even "
+        "|\n|---|---|---|---|---|---|\n");
+    for (const int64_t sequences : batches) bench_ragged(*gpu_, timer_, sequences);
+  }
+
   void layers(int64_t rows, int64_t context, bool prompt) {
     if (options_.rows > 0 && options_.rows != rows) return;
     bench_layers(*gpu_, timer_, rows, context, prompt);
@@ -298,16 +307,18 @@ void run(const Options& options) {
   }
   if (wanted("attention")) {
     Bench::attention_header();
-    for (const int64_t length : {2048, 4096, 32768})
+    for (const int64_t length : {2048, 4096, 32768, 131072})
       bench.attention(Order::hopper, 1, length, false);
     for (const int64_t length : {2048, 4096}) bench.attention(Order::hopper, 16, length, false);
     for (const int64_t length : {2048, 4096}) bench.attention(Order::hopper, 64, length, false);
     for (const int64_t length : {1024, 4096, 8192})
       bench.attention(Order::hopper, length, length, true);
     bench.attention(Order::hopper, 512, 4096, true);
+    bench.attention(Order::hopper, 2048, 131072, true);
     bench.attention(Order::portable, 16, 4096, false);
     bench.attention(Order::portable, 1024, 1024, true);
   }
+  if (wanted("ragged")) bench.ragged({8, 16, 24, 32, 64, 128});
   if (wanted("layers")) {
     for (const int64_t rows : {1, 32, 64}) bench.layers(rows, 1088, false);
     for (const int64_t rows : {512, 2048, 8192}) bench.layers(rows, rows, true);

@@ -109,6 +109,10 @@ constexpr int64_t qkv_scratch_stride(int64_t head_dim) {
   return 2 * round_up(head_dim, 32) + 16;
 }
 
+// Tables that at least so many rows stand for have many rows: a GPU reads them by tiles of rows,
+// the others row by row.
+constexpr int kManyRows = 16;
+
 // Attention by slot, numerics 4. Row t reads the blocks of block table table_of[t]; slots after
 // its position are invalid, and with window > 0 also slots <= position - window.
 struct AttentionParams {
@@ -125,6 +129,9 @@ struct AttentionParams {
   // Bounds of the number of rows that one table stands for, for whoever has kernels for few rows
   // and for many: the fewest and the most, as far as the caller knows.
   int32_t fewest_rows = 1, most_rows = INT32_MAX;
+  // [1 + T]: how many rows have tables without many rows, and these rows, ascending; needed on a
+  // GPU where some tables may have many.
+  const int32_t* few_rows = nullptr;
 };
 
 // The first slot that row t sees.

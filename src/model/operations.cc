@@ -176,7 +176,8 @@ void Operations::attention(const LayerPass& p) {
                                .out = p.at.attended,
                                .scratch = ws_.attention_scratch.data(),
                                .fewest_rows = tables_.fewest_rows,
-                               .most_rows = tables_.most_rows};
+                               .most_rows = tables_.most_rows,
+                               .few_rows = tables_.few_rows};
   timed(times_, "attention", [&] {
     if (model_.arithmetic.is_baseline && model_.device().is_host())
       ws_.baseline.run(model_, params);

@@ -11,7 +11,7 @@ size_t StepTableBuilder::bytes_of(const Batch& batch) const {
   size_t bytes = StepUpload::bytes_of<SlotCopy>(placement_.copies().size()) +
                  StepUpload::bytes_of<const int32_t*>(placement_.table_begin().size());
   for (const size_t count :
-       {rows, rows, placement_.table_of().size(), placement_.write_begin().size(),
+       {rows, rows, rows + 1, placement_.table_of().size(), placement_.write_begin().size(),
         placement_.write_block().size(), placement_.write_slot().size(), batch.logit_rows.size(),
         placement_.table_blocks().size()})
     bytes += StepUpload::bytes_of<int32_t>(count);
@@ -20,15 +20,20 @@ size_t StepTableBuilder::bytes_of(const Batch& batch) const {
 
 namespace {
 
-// How many rows stand together for one table: the fewest and the most.
-std::pair<int32_t, int32_t> rows_of_tables(std::span<const int32_t> table_of) {
-  int32_t fewest = INT32_MAX, most = 1, count = 0;
-  for (size_t t = 0; t < table_of.size(); ++t) {
-    ++count;
-    if (t + 1 < table_of.size() && table_of[t + 1] == table_of[t]) continue;
+// What AttentionParams says about the rows of one table: the fewest and the most, and the rows of
+// tables of few, whose number comes first.
+std::pair<int32_t, int32_t> rows_of_tables(std::span<const int32_t> table_of,
+                                           std::span<int32_t> few_rows) {
+  int32_t fewest = INT32_MAX, most = 1, begin = 0, few = 0;
+  for (int32_t t = 0; t < std::ssize(table_of); ++t) {
+    if (t + 1 < std::ssize(table_of) && table_of[t + 1] == table_of[t]) continue;
+    const int32_t count = t + 1 - begin;
     fewest = std::min(fewest, count);
-    most = std::max(most, std::exchange(count, 0));
+    most = std::max(most, count);
+    for (; begin <= t; ++begin)
+      if (count < kManyRows) few_rows[++few] = begin;
   }
+  few_rows[0] = few;
   return {std::min(fewest, most), most};
 }
 
@@ -54,7 +59,10 @@ StepTables StepTableBuilder::build(const Batch& batch, int block_size, const Exe
                     .table_of = upload_.put(placement_.table_of()),
                     .copies = upload_.put(placement_.copies()),
                     .num_copies = std::ssize(placement_.copies())};
-  std::tie(tables.fewest_rows, tables.most_rows) = rows_of_tables(placement_.table_of());
+  const auto few_rows = upload_.take<int32_t>(rows + 1);
+  std::tie(tables.fewest_rows, tables.most_rows) =
+      rows_of_tables(placement_.table_of(), few_rows.host);
+  tables.few_rows = few_rows.device;
   tables.rows_are_apart =
       std::ranges::adjacent_find(batch.rows, {}, &BatchRow::sequence) == batch.rows.end();
   const auto begins = placement_.table_begin();

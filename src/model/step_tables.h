@@ -27,6 +27,7 @@ struct StepTables {
   int64_t num_copies = 0;
   // Of all rows that read one table: AttentionParams.
   int32_t fewest_rows = 1, most_rows = 1;
+  const int32_t* few_rows = nullptr;  // [1 + T]
   // Whether every row is of another sequence, so that none reads the key or value of another one.
   bool rows_are_apart = false;
 

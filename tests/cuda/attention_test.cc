@@ -22,9 +22,11 @@ struct Batch {
 };
 
 // Rows of a prompt that skip slots, of single steps, and at the edges of splits; two prompts; few
-// single rows, so that a row's splits are computed apart; many rows of few for each table.
+// single rows, so that a row's splits are computed apart; many rows of few for each table; single
+// rows of any length, alone and around prompts.
 std::vector<Batch> batches() {
-  Batch mixed{"mixed", {}}, prompts{"prompts", {}}, few{"few", {}}, steps{"steps", {}};
+  Batch mixed{"mixed", {}}, prompts{"prompts", {}}, few{"few", {}}, steps{"steps", {}},
+      ragged{"ragged", {}}, load{"load", {}};
   for (int p = 0; p < 21; ++p) mixed.rows.emplace_back(0, p * 7 + 110);
   for (const int p : {0, 1, 15, 16, 31, 32, 127, 128, 129, 255, 256, 300})
     mixed.rows.emplace_back(1, p);
@@ -34,7 +36,13 @@ std::vector<Batch> batches() {
   for (int p = 0; p < 17; ++p) prompts.rows.emplace_back(2, p);
   few.rows = {{0, 1 << 20}, {1, 400}, {1, 401}, {2, 0}};
   for (int p = 0; p < 21; ++p) steps.rows.emplace_back(p / 7, p * 31 + 3);
-  return {mixed, prompts, few, steps};
+  Random random(7);
+  for (int i = 0; i < 140; ++i) ragged.rows.emplace_back(i, random.below(i % 20 ? 700 : 1 << 20));
+  load.rows.assign(ragged.rows.begin(), ragged.rows.begin() + 65);
+  for (int p = 0; p < 30; ++p) load.rows.emplace_back(65, p + 100);
+  for (int i = 66; i < 120; ++i) load.rows.push_back(ragged.rows[i]);
+  for (int p = 0; p < 16; ++p) load.rows.emplace_back(120, p * 3);
+  return {mixed, prompts, few, steps, ragged, load};
 }
 
 class Attention : public CudaTest {
@@ -75,7 +83,7 @@ class Attention : public CudaTest {
     host.keys = host_keys.data();
     host.values = host_values.data();
 
-    // Three tables of blocks in no order.
+    // Three tables of blocks in no order, for as many sequences as there are.
     const int per_table = blocks / 3 * c.repeats, slots = per_table * c.block_size;
     std::vector<int32_t> order_of(3 * per_table), positions, table_of;
     for (int i = 0; i < 3 * per_table; ++i) order_of[i] = (i * 17 + 5) % blocks;
@@ -95,13 +103,13 @@ class Attention : public CudaTest {
     for (auto* twin : {&keys, &values, &q}) twin->upload();
     device.keys = keys.device();
     device.values = values.device();
-    const Twin<int32_t> blocks_on(gpu(), order_of), positions_on(gpu(), positions),
-        table_of_on(gpu(), table_of);
-    const int32_t* host_tables[3];
-    std::vector<const int32_t*> gpu_tables(3);
-    for (int i = 0; i < 3; ++i) {
-      host_tables[i] = order_of.data() + i * per_table;
-      gpu_tables[i] = blocks_on.device() + i * per_table;
+    const Twin<int32_t> blocks_on(gpu(), order_of), table_of_on(gpu(), table_of),
+        few_rows_on(gpu(), few_rows(table_of));
+    Twin<int32_t> positions_on(gpu(), positions);
+    std::vector<const int32_t*> host_tables, gpu_tables;
+    for (int i = 0; i <= table_of.back(); ++i) {
+      host_tables.push_back(order_of.data() + i % 3 * per_table);
+      gpu_tables.push_back(blocks_on.device() + i % 3 * per_table);
     }
     const Twin<const int32_t*> tables_on(gpu(), gpu_tables);
     const int64_t stride = activation_stride(int64_t{c.heads} * c.head_dim);
@@ -111,7 +119,7 @@ class Attention : public CudaTest {
                       .heads = c.heads,
                       .positions = positions.data(),
                       .table_of = table_of.data(),
-                      .tables = host_tables,
+                      .tables = host_tables.data(),
                       .window = c.window,
                       .kv = host,
                       .out = {out.host.data(), c.out, stride}};
@@ -120,6 +128,7 @@ class Attention : public CudaTest {
     p.positions = positions_on.device();
     p.table_of = table_of_on.device();
     p.tables = tables_on.device();
+    p.few_rows = few_rows_on.device();
     p.kv = device;
     p.out.data = out.device();
     const DeviceArray<std::byte> scratch(gpu(), cuda::kernels(order).attention_scratch, "a test");
@@ -131,8 +140,16 @@ class Attention : public CudaTest {
         std::tie(p.fewest_rows, p.most_rows) =
             memory ? rows_of_tables(table_of) : std::pair(1, INT32_MAX);
         if (!s.can(p)) continue;
+        // Recorded with other lengths: a step's graph is launched with any.
+        for (int32_t& position : positions_on.host) position /= 2;
+        positions_on.upload();
+        const std::unique_ptr<Graph> graph =
+            on().stream->record_graph([&] { s.attention(p, on()); });
+        on().stream->launch(*graph);
+        std::ranges::copy(positions, positions_on.host.begin());
+        positions_on.upload();
         gpu().upload(out.device(), stale.data(), stale.size());
-        s.attention(p, on());
+        on().stream->launch(*graph);
         EXPECT_EQ(static_cast<bool>(out.matches()), !spoiled_)
             << out.matches().message() << " "
             << fmt::format("{} {}, {} rows, scratch {}: heads {}/{} of {}, blocks of {}, window {}",
@@ -140,6 +157,16 @@ class Attention : public CudaTest {
                            c.kv_heads, c.head_dim, c.block_size, c.window);
         ++compared_;
       }
+  }
+
+  // AttentionParams: the rows of tables without many, their number first.
+  static std::vector<int32_t> few_rows(const std::vector<int32_t>& table_of) {
+    std::vector<int32_t> few = {0};
+    for (int32_t t = 0; t < std::ssize(table_of); ++t)
+      if (std::ranges::count(table_of, table_of[t]) < kManyRows) few.push_back(t);
+    few[0] = static_cast<int32_t>(few.size() - 1);
+    few.resize(table_of.size() + 1);
+    return few;
   }
 
   static std::pair<int32_t, int32_t> rows_of_tables(const std::vector<int32_t>& table_of) {
@@ -161,7 +188,7 @@ constexpr Case kCases[] = {{4, 2, 16, 32},       {6, 2, 40, 64},     {8, 2, 64, 
 
 TEST_F(Attention, Hopper) {
   for (const Case& c : kCases) check(Order::hopper, c);
-  EXPECT_GT(compared_, 3 * std::ssize(kCases) * 6);  // the tensor cores' tiles are among them
+  EXPECT_GT(compared_, 3 * std::ssize(kCases) * 9);  // the tensor cores' tiles are among them
 }
 
 // Enough splits for several windows of the kernel that merges them.

@@ -3,8 +3,12 @@
 // same cases run on a GPU in tests/cuda/step_test.cc.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "base/error.h"
 #include "kernels/select.h"
+#include "model/step_tables.h"
 #include "step_case.h"
 #include "support/deferred_device.h"
 
@@ -107,6 +111,27 @@ TEST_P(StepTest, RecordingSeesAWaitAndAnAllocation) {
   const auto stream = device_->make_stream();
   EXPECT_THROW(stream->record_graph([&] { stream->wait(); }), Error);
   EXPECT_THROW(stream->record_graph([&] { DeviceArray<float>(*device_, 1, "a test"); }), Error);
+}
+
+// A GPU computes tables of many rows by tiles, the rows of others one by one.
+TEST(StepTablesTest, NameTheRowsOfTablesWithoutMany) {
+  const auto host = make_host_device();
+  const auto stream = host->make_stream();
+  Batch batch;
+  for (const int rows : {3, kManyRows, 1, kManyRows - 1}) {
+    const auto sequence = static_cast<int32_t>(batch.sequences.size());
+    for (int i = 0; i < rows; ++i)
+      batch.rows.push_back({.token = 1, .position = i, .sequence = sequence});
+    batch.sequences.push_back({{sequence}});
+  }
+  StepTableBuilder builder;
+  const StepTables tables = builder.build(batch, 64, {host.get(), stream.get()});
+  EXPECT_EQ(tables.fewest_rows, 1);
+  EXPECT_EQ(tables.most_rows, kManyRows);
+  std::vector<int32_t> few = {0, 1, 2, 3 + kManyRows};
+  for (int i = 0; i < kManyRows - 1; ++i) few.push_back(4 + kManyRows + i);
+  ASSERT_EQ(tables.few_rows[0], std::ssize(few));
+  EXPECT_TRUE(std::equal(few.begin(), few.end(), tables.few_rows + 1));
 }
 
 }  // namespace

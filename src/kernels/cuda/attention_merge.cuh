@@ -2,44 +2,9 @@
 // them.
 #pragma once
 
-#include "kernels/cuda/attention_rows.cuh"
+#include "kernels/cuda/attention_pieces.cuh"
 
 namespace invar::cuda {
-
-// Where the results of splits wait: [row][head][split of the row].
-struct Parts {
-  float* out;    // [.][E]
-  float2* sums;  // m and l
-  int splits;    // room for so many of a row; rows of more are done by one block each
-};
-
-struct SingleWork {
-  int query_blocks;  // of up to 8 heads, of a key/value head
-  int chunks;        // blocks for a row's splits
-  int units;         // rows, heads and chunks in all
-  int stages;
-  bool by_count;   // the baseline: a block merges its splits before others do (numerics 10)
-  bool has_tiles;  // rows of tables of many rows are not this kernel's
-  float c;
-  Parts parts;
-};
-
-// The splits of a row.
-struct Splits {
-  int first, count;
-};
-__device__ __forceinline__ Splits splits_of(const AttentionParams& p, int64_t t) {
-  const int first = first_slot(p, t) / kSplitSlots;
-  return {first, p.positions[t] / kSplitSlots + 1 - first};
-}
-
-// M and the factors of what there is and of the split (numerics 4, step 4), from M = -inf on.
-__device__ __forceinline__ void join(float& max, float split_max, float& a, float& b) {
-  const float e = exp2_below_128(-fabsf(max - split_max));
-  a = split_max > max ? e : 1.0f;
-  b = split_max > max ? 1.0f : e;
-  max = fmaxf(max, split_max);
-}
 
 // Merges the splits of one row and head in ascending order; a thread has one head element. The
 // splits come in pieces through a ring; the factors of a window of them come from a running
@@ -56,7 +21,7 @@ __global__ __launch_bounds__(kMergeThreads) void merge_kernel(const AttentionPar
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ float2 factors[kWindow];  // a and b
   __shared__ float sums[kWindow], tops[kMergeThreads / kWarp];
-  const int64_t t = blockIdx.x / p.heads;
+  const int row = static_cast<int>(blockIdx.x) / p.heads, head = blockIdx.x % p.heads;
   const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
   const uint32_t base = shared_address(shared), full = base + kPieces * kPieceBytes;
   if (tid == 0) {
@@ -65,15 +30,17 @@ __global__ __launch_bounds__(kMergeThreads) void merge_kernel(const AttentionPar
   }
   __syncthreads();
   let_next_kernel_start();
-  const Splits splits = splits_of(p, t);
-  const int share = (splits.count + work.chunks - 1) / work.chunks;
-  const int parts = work.by_count ? (splits.count + share - 1) / share : splits.count;
-  const bool is_another = (work.has_tiles && has_many_rows(p, t)) ||  // kernel's row
-                          parts > work.parts.splits;                  // or was merged at once
+  const AttentionCuts cuts = cuts_of(p, work);
+  const bool is_row = row < cuts.rows && cuts.may_cut;  // else it was merged at once
+  const int64_t t = is_row ? row_of(work, row) : 0;
+  const int splits = splits_of(p, t).count, share = (splits + work.chunks - 1) / work.chunks,
+            parts = work.by_count ? (splits + share - 1) / share : splits;
+  const int64_t at =
+      int64_t{splits_before(p, work, is_row ? row : 0)} * p.heads + int64_t{head} * splits;
   wait_for_kernels_before();
-  if (is_another) return;
-  const float* out = work.parts.out + blockIdx.x * int64_t{work.parts.splits} * kHeadDim;
-  const float2* of = work.parts.sums + blockIdx.x * int64_t{work.parts.splits};
+  if (!is_row) return;
+  const float* out = work.parts.out + at * kHeadDim;
+  const float2* of = work.parts.sums + at;
   const auto fetch_piece = [&](int piece) {
     const int first = piece * kPiece, at = piece % kPieces;
     const uint32_t bytes = min(kPiece, parts - first) * kHeadDim * 4;
@@ -122,9 +89,9 @@ __global__ __launch_bounds__(kMergeThreads) void merge_kernel(const AttentionPar
     }
   }
   if (tid < kHeadDim)
-    static_cast<bf16_t*>(p.out.data)[t * p.out.stride + blockIdx.x % p.heads * kHeadDim + tid] =
+    static_cast<bf16_t*>(p.out.data)[t * p.out.stride + int64_t{head} * kHeadDim + tid] =
         f32_to_bf16(state / sum);
-  if (blockIdx.x % p.heads == 0) clear_padding(p, t, tid, kMergeThreads);
+  if (head == 0) clear_padding(p, t, tid, kMergeThreads);
 }
 
 }  // namespace invar::cuda

@@ -9,10 +9,6 @@
 
 namespace invar::cuda {
 
-// Tables that at least so many rows stand for are read by tiles of rows (attention_tiles.cu),
-// others row by row (attention_single.cu).
-constexpr int kManyRows = 16;
-
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 // Whether some table may have many rows, as far as the host knows.

@@ -1,17 +1,20 @@
 // Attention of single rows: decoding (order `hopper`, numerics 4).
 //
-// A block takes one row, up to 8 query heads of one key/value head, and all splits or some of them.
-// Keys are the 64-row side of the tensor-core instruction, queries its 8 columns; then values,
-// transposed, and probabilities. With many rows a block merges its splits as they come. With few,
-// the splits' results go to the scratch memory and another kernel merges them.
+// A block takes pieces in turn: some splits of one row and up to 8 query heads of one key/value
+// head (attention_pieces.cuh). Keys are the 64-row side of the tensor-core instruction, queries its
+// 8 columns; then values, transposed, and probabilities. A block merges the splits of a row's first
+// piece as they come, and those of a later one where all before it are merged; other splits'
+// results go to the scratch memory. Whoever ends a row's last piece merges those. With few rows, of
+// which many blocks have a piece, another kernel does.
 //
 // Where a row's own key and value are the only ones that are not in the cache before, the rotation
 // (rotation.cu) is done here: every block rotates its queries, that with the newest slot also the
 // key, and puts key and value over what came from the cache for that slot.
 #include <algorithm>
 
+#include "base/check.h"
 #include "kernels/cuda/attention_merge.cuh"
-#include "kernels/cuda/attention_rows.cuh"
+#include "kernels/cuda/attention_pieces.cuh"
 #include "kernels/cuda/rotation.cuh"
 #include "kernels/cuda/wgmma_values.cuh"
 
@@ -27,13 +30,16 @@ struct Shape {
   static constexpr int kBoxes = (kHeadDim + 63) / 64, kSteps = (kHeadDim + 15) / 16;
   static constexpr int kStageBytes = kBoxes * kBoxBytes;
   // Behind the stages: queries, two buffers of probabilities, of maxima and of sums, a new key and
-  // a new value, barriers.
+  // a new value, what one thread tells the others, barriers.
   static constexpr int kQueryBytes = kBoxes * kQueries * 128, kWeightBytes = 2 * kQueries * 128,
                        kMaxBytes = 4 * kQueries * 4, kSumBytes = 64 * kQueries * 4;
   static constexpr int kWeightsAt = kQueryBytes, kMaxAt = kWeightsAt + 2 * kWeightBytes,
                        kSumsAt = kMaxAt + 2 * kMaxBytes, kNewestAt = kSumsAt + 2 * kSumBytes,
-                       kBarsAt = kNewestAt + 2 * kHeadDim * 2;
-  static constexpr int bytes(int stages) { return stages * (kStageBytes + 16) + kBarsAt; }
+                       kTellAt = kNewestAt + 2 * kHeadDim * 2, kBarsAt = kTellAt + 16;
+  static constexpr int kMergeBars = kWorkers / kWarp * MergeRing::kMostSlots;
+  static constexpr int bytes(int stages) {
+    return stages * (kStageBytes + 16) + kBarsAt + 8 * kMergeBars;
+  }
 };
 
 // Any argument: exp2's ends, and NaN stays what it is.
@@ -48,9 +54,11 @@ __device__ __forceinline__ float exp2_any(float t) {
 // `rows` or more slots before this row's.
 template <int kHeadDim>
 __device__ void fetch(const AttentionParams& p, const CUtensorMap& keys, const CUtensorMap& values,
-                      Ring& ring, uint32_t base, int64_t t, int group, int begin, int end) {
+                      Ring& ring, uint32_t base, int group, const Piece& piece) {
   using S = Shape<kHeadDim>;
   const int lane = threadIdx.x % kWarp;
+  const int64_t t = piece.t;
+  const int begin = piece.splits.first + piece.begin, end = piece.splits.first + piece.end;
   const int32_t* blocks = p.tables[p.table_of[t]];
   const int slots = p.kv.block_size, per_split = kSplitSlots / slots;
   const int first_page = first_slot(p, t) / slots, last_page = p.positions[t] / slots;
@@ -146,33 +154,24 @@ __device__ void keep(const QkvParams& p, int64_t t, int group, const bf16_t* new
   }
 }
 
-// One chunk of one row and block of heads, by a whole block of threads.
+// One piece, by the threads that do not fetch. Where its row's other pieces are done, and not
+// merged with it, returns how many of the row's splits are merged: the rest is left to this block.
 template <int kHeadDim>
-__device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUtensorMap& values,
-                                            const AttentionParams& p, const QkvParams& rotation,
-                                            const SingleWork& work, unsigned char* shared,
-                                            Ring& ring, int index) {
+__device__ __forceinline__ int attend_piece(const AttentionParams& p, const QkvParams& rotation,
+                                            const SingleWork& work, bool may_cut,
+                                            unsigned char* shared, Ring& ring, const Piece& piece) {
   using S = Shape<kHeadDim>;
   const uint32_t base = shared_address(shared);
   unsigned char* const rest = shared + work.stages * S::kStageBytes;
   const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
-  const int chunk = index % work.chunks, unit = index / work.chunks;
-  const int block = unit % work.query_blocks, group = unit / work.query_blocks % p.kv.kv_heads;
-  const int64_t t = unit / work.query_blocks / p.kv.kv_heads;
+  const int block = piece.of_row % work.query_blocks, group = piece.of_row / work.query_blocks;
+  const int64_t t = piece.t;
   const int per_group = p.heads / p.kv.kv_heads;
   const int head = group * per_group + block * kQueries,
             heads = min(kQueries, per_group - block * kQueries);
-  const Splits splits = splits_of(p, t);
-  const bool is_alone = work.chunks == 1 || (!work.by_count && splits.count > work.parts.splits);
-  const bool merges = is_alone || work.by_count;
-  const int share = is_alone ? splits.count : (splits.count + work.chunks - 1) / work.chunks;
-  const int begin = splits.first + chunk * share,
-            end = min(splits.first + splits.count, begin + share);
-  if (begin >= end) return;
-  if (warp == kWorkers / kWarp) {
-    fetch<kHeadDim>(p, keys, values, ring, base, t, group, begin, end);
-    return;
-  }
+  const Splits splits = piece.splits;
+  const int begin = splits.first + piece.begin, end = splits.first + piece.end;
+  const bool is_alone = work.merges_apart ? !may_cut : piece.is_whole();
 
   const bool has_newest = rotation.qkv && end == splits.first + splits.count;
   bf16_t* const newest = reinterpret_cast<bf16_t*>(rest + S::kNewestAt);
@@ -195,8 +194,14 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
                  : uint4{0, 0, 0, 0};
     });
   }
+  volatile int* const tell = reinterpret_cast<int*>(rest + S::kTellAt);
+  const bool may_continue = !work.merges_apart && piece.begin > 0;
+  if (may_continue && tid == 0) tell[0] = progress_of(work.parts, piece.unit).merged();
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   named_sync(1, kWorkers);
+  const bool continues = may_continue && tell[0] == piece.begin;
+  const bool merges =
+      is_alone || work.by_count || continues || (!work.merges_apart && piece.begin == 0);
 
   // Lane l of warp w has queries l % 4 * 2 and the next; of slots (and of head elements) 16w + l /
   // 4 and that + 8 of every 64.
@@ -220,23 +225,42 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     named_sync(1, kWorkers);
   };
-  // What a split, or several, give: for another kernel to merge.
+  // Where the results of a split, or the merged ones up to it, wait.
+  const auto part_at = [&](int of_query, int number) {
+    return int64_t{piece.before} * p.heads + int64_t{head + of_query} * splits.count + number;
+  };
   const auto write_part = [&](int number, const float(&values)[S::kBoxes][4], const float(&tops)[2],
                               const float(&totals)[2]) {
 #pragma unroll
     for (int b = 0; b < 2; ++b) {
       if (query + b >= heads) continue;
-      const int64_t at = (t * p.heads + head + query + b) * work.parts.splits + number;
+      const int64_t at = part_at(query + b, number);
 #pragma unroll
       for (int c = 0; c < S::kBoxes; ++c)
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           const int e = c * 64 + slot + r * 8;
-          if (e < kHeadDim) work.parts.out[at * kHeadDim + e] = values[c][2 * r + b] + 0.0f;
+          if (e < kHeadDim) work.parts.out[at * kHeadDim + e] = values[c][2 * r + b];
         }
       if (tid < 4) work.parts.sums[at] = {tops[b], totals[b]};
     }
   };
+  if (continues)
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+      if (query + b >= heads) continue;
+      const int64_t at = part_at(query + b, piece.begin - 1);
+      const float2 state = __ldcg(work.parts.sums + at);
+      max[b] = state.x;
+      sum[b] = state.y;
+#pragma unroll
+      for (int c = 0; c < S::kBoxes; ++c)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int e = c * 64 + slot + r * 8;
+          if (e < kHeadDim) out[c][2 * r + b] = __ldcg(work.parts.out + at * kHeadDim + e);
+        }
+    }
   for (int split = begin; split < end; ++split) {
     const int buffer = split % 2;
     unsigned char* const weights = rest + S::kWeightsAt + buffer * S::kWeightBytes;
@@ -347,51 +371,122 @@ __device__ __forceinline__ void attend_unit(const CUtensorMap& keys, const CUten
           out[c][x] = __fmaf_rn(out[c][x], a[x % 2], __fmaf_rn(part[c][x], b[x % 2], 0.0f));
       continue;
     }
-    write_part(split - splits.first, part, split_max, split_sum);
-  }
-  if (has_newest && block == 0) keep<kHeadDim>(rotation, t, group, newest);
-  if (!merges) return;
-  if (!is_alone) return write_part(chunk, out, max, sum);
-#pragma unroll
-  for (int b = 0; b < 2; ++b) {
-    if (query + b >= heads) continue;
-    bf16_t* to =
-        static_cast<bf16_t*>(p.out.data) + t * p.out.stride + int64_t{head + query + b} * kHeadDim;
 #pragma unroll
     for (int c = 0; c < S::kBoxes; ++c)
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int e = c * 64 + slot + r * 8;
-        if (e < kHeadDim) to[e] = f32_to_bf16(out[c][2 * r + b] / sum[b]);
-      }
+      for (int x = 0; x < 4; ++x) part[c][x] = part[c][x] + 0.0f;
+    write_part(split - splits.first, part, split_max, split_sum);
   }
-  if (group == 0 && block == 0) clear_padding(p, t, tid, kWorkers);
+  const bool is_last = piece.end == splits.count;
+  if (has_newest && block == 0) keep<kHeadDim>(rotation, t, group, newest);
+  if (!is_alone && work.merges_apart) {
+    if (work.by_count) write_part(piece.chunk, out, max, sum);
+    return 0;
+  }
+  if (is_alone || (continues && is_last)) {
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+      if (query + b >= heads) continue;
+      bf16_t* const to = static_cast<bf16_t*>(p.out.data) + t * p.out.stride +
+                         int64_t{head + query + b} * kHeadDim;
+#pragma unroll
+      for (int c = 0; c < S::kBoxes; ++c)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int e = c * 64 + slot + r * 8;
+          if (e < kHeadDim) to[e] = f32_to_bf16(out[c][2 * r + b] / sum[b]);
+        }
+    }
+    if (piece.of_row == 0) clear_padding(p, t, tid, kWorkers);
+    if (continues && tid == 0) work.parts.progress[piece.unit] = {0};
+    return 0;
+  }
+  if (merges) write_part(piece.end - 1, out, max, sum);
+  named_sync(1, kWorkers);
+  if (tid == 0) {
+    const int count = piece.end - piece.begin;
+    const Progress all =
+        add_progress(work.parts, piece.unit, Progress::of(count, merges ? count : 0));
+    const bool is_done = all.computed() == splits.count;
+    if (is_done) work.parts.progress[piece.unit] = {0};
+    tell[1] = is_done ? all.merged() : 0;
+  }
+  named_sync(1, kWorkers);
+  return tell[1];
 }
 
+// Merges what pieces left to this block; a warp has a head. The stages are free by then.
 template <int kHeadDim>
+__device__ __forceinline__ void merge_piece(const AttentionParams& p, const SingleWork& work,
+                                            const Piece& piece, int merged, MergeRing& ring) {
+  const int per_group = p.heads / p.kv.kv_heads, block = piece.of_row % work.query_blocks,
+            first = piece.of_row / work.query_blocks * per_group + block * kQueries,
+            heads = min(kQueries, per_group - block * kQueries), splits = piece.splits.count;
+  bf16_t* const to = static_cast<bf16_t*>(p.out.data) + piece.t * p.out.stride;
+  for (int head = first + threadIdx.x / kWarp; head < first + heads; head += kWorkers / kWarp)
+    merge_by_warp<kHeadDim>(work.parts,
+                            int64_t{piece.before} * p.heads + int64_t{head} * splits + merged - 1,
+                            splits - merged + 1, to + int64_t{head} * kHeadDim, ring);
+  if (piece.of_row == 0) clear_padding(p, piece.t, threadIdx.x, kWorkers);
+}
+
+// The pieces of a block, by the threads that do not fetch, and what they leave to it.
+template <int kHeadDim, typename Pieces>
+__device__ __forceinline__ void attend_pieces(const AttentionParams& p, const QkvParams& rotation,
+                                              const SingleWork& work, const AttentionCuts& cuts,
+                                              unsigned char* shared, Ring& ring) {
+  using S = Shape<kHeadDim>;
+  int merged[2] = {};  // of the two pieces that may be those of others' rows, too
+  bool is_second = false;
+  Pieces pieces(p, work, cuts, static_cast<int>(blockIdx.x));
+  for (Piece piece; pieces.next(piece);) {
+    const int left = attend_piece<kHeadDim>(p, rotation, work, cuts.may_cut, shared, ring, piece);
+    if (piece.is_whole()) continue;
+    (is_second ? merged[1] : merged[0]) = left;
+    is_second = true;
+  }
+  if (merged[0] + merged[1] == 0) return;
+  named_sync(1, kWorkers);  // the stages have been read
+  const int warp = threadIdx.x / kWarp, slots = min(work.stages, MergeRing::kMostSlots),
+            bytes = slots * MergeRing::kSplits * kHeadDim * 4;
+  static_assert(MergeRing::kSplits * kHeadDim * 4 * (kWorkers / kWarp) <= S::kStageBytes);
+  MergeRing merge_ring{shared + warp * bytes,
+                       ring.empty + 8 * work.stages + 8 * MergeRing::kMostSlots * warp, slots};
+  Pieces again(p, work, cuts, static_cast<int>(blockIdx.x));
+  for (Piece piece; again.next(piece);) {
+    if (piece.is_whole()) continue;
+    if (merged[0] > 0) merge_piece<kHeadDim>(p, work, piece, merged[0], merge_ring);
+    merged[0] = merged[1];
+    merged[1] = 0;
+  }
+}
+
+template <int kHeadDim, typename Pieces>
 __global__ __launch_bounds__(kThreads) void single_kernel(
     const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap values,
     const AttentionParams p, const QkvParams rotation, const SingleWork work) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const uint32_t bars = shared_address(shared) + work.stages * Shape<kHeadDim>::kStageBytes +
-                        Shape<kHeadDim>::kBarsAt;
+  const uint32_t base = shared_address(shared),
+                 bars =
+                     base + work.stages * Shape<kHeadDim>::kStageBytes + Shape<kHeadDim>::kBarsAt;
   Ring ring{bars, bars + 8 * work.stages, work.stages};
-  if (threadIdx.x == 0) ring.init(4);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Shape<kHeadDim>::kMergeBars; ++i)
+      barrier_init(bars + 16 * work.stages + 8 * i, 1);
+    ring.init(4);
+  }
   __syncthreads();
   let_next_kernel_start();
-  // The lanes of every warp look at one unit each: which are to be done? Most blocks have one.
-  const int lane = threadIdx.x % kWarp, blocks = gridDim.x;
-  for (int first = blockIdx.x; first < work.units; first += kWarp * blocks) {
-    const int index = first + lane * blocks;
-    const int64_t t = index / work.chunks / work.query_blocks / p.kv.kv_heads;
-    const bool is_wanted = index < work.units && !(work.has_tiles && has_many_rows(p, t));
-    for (uint32_t left = __ballot_sync(kAllLanes, is_wanted); left; left &= left - 1) {
-      attend_unit<kHeadDim>(keys, values, p, rotation, work, shared, ring,
-                            first + (__ffs(left) - 1) * blocks);
-      __syncthreads();  // the next unit writes over this one's queries
-    }
+  const AttentionCuts cuts = cuts_of(p, work);
+  if (cuts.rows == 0) {
+  } else if (threadIdx.x < kWorkers) {
+    attend_pieces<kHeadDim, Pieces>(p, rotation, work, cuts, shared, ring);
+  } else {
+    Pieces pieces(p, work, cuts, static_cast<int>(blockIdx.x));
+    for (Piece piece; pieces.next(piece);)
+      fetch<kHeadDim>(p, keys, values, ring, base, piece.of_row / work.query_blocks, piece);
   }
-  wait_for_kernels_before();  // blocks without a unit have to, too
+  wait_for_kernels_before();  // blocks without a piece have to, too
 }
 
 int64_t units_of(const AttentionParams& p) {
@@ -403,39 +498,53 @@ bool has_many_units(const AttentionParams& p) {
   return units_of(p) >= int64_t{multiprocessors()} * 9 / 10;
 }
 
+// How the rows are shared out. With few units three blocks of two stages share a multiprocessor,
+// with some more one block has it to itself, and then two.
+template <int kHeadDim>
+SingleWork plan_single(const AttentionParams& p, bool by_count) {
+  using S = Shape<kHeadDim>;
+  constexpr int kRoom = kMaxSharedBytes + (1 << 10), kOfBlock = 1 << 10;  // that each block takes
+  const int per_group = p.heads / p.kv.kv_heads,
+            query_blocks = (per_group + kQueries - 1) / kQueries;
+  const int64_t units = units_of(p);
+  const bool merges_apart = !has_many_units(p) && p.scratch;
+  const int wanted = merges_apart ? 3 : units <= multiprocessors() ? 1 : 2;
+  const int stages =
+      std::clamp((kRoom / wanted - kOfBlock - S::bytes(0)) / (S::kStageBytes + 16), 2, 6);
+  const int blocks = kRoom / (S::bytes(stages) + kOfBlock) * multiprocessors();
+  const int chunks =
+      merges_apart ? static_cast<int>((3 * multiprocessors() + units - 1) / units) : 1;
+  // What pieces cost beside their splits, in splits, is measured (cuda_bench ragged).
+  return {.query_blocks = query_blocks,
+          .stages = stages,
+          .merges_apart = merges_apart,
+          .by_count = by_count,
+          .chunks = chunks,
+          .c = score_factor(kHeadDim),
+          .few_rows = may_have_many_rows(p) ? p.few_rows : nullptr,
+          .cuts = {.units = p.kv.kv_heads * query_blocks,
+                   .workers = by_count ? static_cast<int>(units * chunks) : blocks,
+                   .piece_cost = 1,
+                   .fewest = 2,
+                   .cut_cost = 5},
+          .parts = parts_in(p.scratch, kHeadDim)};
+}
+
 template <int kHeadDim>
 void attend_single_of(const AttentionParams& p, const QkvParams& rotation, const Execution& on,
                       bool by_count) {
-  using S = Shape<kHeadDim>;
-  const int per_group = p.heads / p.kv.kv_heads;
-  SingleWork work{.query_blocks = (per_group + kQueries - 1) / kQueries,
-                  .by_count = by_count,
-                  .has_tiles = tiles_can(kHeadDim) && may_have_many_rows(p),
-                  .c = score_factor(kHeadDim)};
-  const int64_t units = units_of(p);
-  const int64_t room =
-      p.scratch ? static_cast<int64_t>(kAttentionScratch / (p.rows * p.heads * (kHeadDim * 4 + 8)))
-                : 0;
-  // Else three blocks of two stages share a multiprocessor. A few blocks of many stages each have
-  // one to themselves: those of the next call, which start early, would else crowd on the ones that
-  // are free first.
-  work.chunks = has_many_units(p) || room < 2
-                    ? 1
-                    : static_cast<int>((3 * multiprocessors() + units - 1) / units);
-  const int room_of_block = units <= multiprocessors() ? kMaxSharedBytes : 113 << 10;
-  work.stages =
-      work.chunks > 1 ? 2 : std::clamp((room_of_block - S::kBarsAt) / (S::kStageBytes + 16), 2, 6);
-  work.parts.splits = static_cast<int>(std::min<int64_t>(room, 1 << 20)) & ~1;  // whole 16 bytes
-  work.parts.sums = static_cast<float2*>(p.scratch);
-  work.parts.out = reinterpret_cast<float*>(work.parts.sums + p.rows * p.heads * work.parts.splits);
-  work.units = static_cast<int>(units * work.chunks);
-  launch("attending", single_kernel<kHeadDim>,
-         {.blocks = work.has_tiles ? std::min(work.units, 3 * multiprocessors()) : work.units,
+  const SingleWork work = plan_single<kHeadDim>(p, by_count);
+  CHECK(work.few_rows || !may_have_many_rows(p), "attention is told which rows are single");
+  launch("attending",
+         by_count            ? single_kernel<kHeadDim, ChunkPieces>
+         : work.merges_apart ? single_kernel<kHeadDim, OnePiece>
+                             : single_kernel<kHeadDim, StretchPieces>,
+         {.blocks = work.cuts.workers,
           .threads = kThreads,
-          .shared_bytes = S::bytes(work.stages),
+          .shared_bytes = Shape<kHeadDim>::bytes(work.stages),
           .early = true},
          on, cache_map(p.kv, p.kv.keys), cache_map(p.kv, p.kv.values), p, rotation, work);
-  if (work.chunks > 1)
+  if (work.merges_apart)
     launch("attending", merge_kernel<kHeadDim>,
            {.blocks = static_cast<int>(p.rows * p.heads),
             .threads = kMergeThreads,
