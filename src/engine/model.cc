@@ -198,8 +198,7 @@ std::vector<std::span<const std::byte>> Model::weight_arrays() const {
 int64_t Model::weight_bytes_per_token() const {
   int64_t total = weight_bytes();
   for (const auto& weights : weights_)
-    if (weights && !weights->embedding_is_shared())
-      total -= int64_t{spec().vocab} * spec().hidden * size_of(weights->type());
+    if (weights && !weights->embedding_is_shared()) total -= weights->embedding().bytes();
   return total;
 }
 

@@ -18,14 +18,11 @@
 
 namespace invar {
 
-// out[t][d] = table row of token[t], as f32. The table is row-major [V][D] (panels false) or packed
-// (a tied head).
+// out[t][d] = table row of token[t], as f32.
 struct EmbedParams {
   const int32_t* tokens;
-  const void* table;
-  DType type;  // of the table: bf16 or f32
-  bool panels;
-  int64_t rows, width;
+  Matrix table;  // [V][D], in any layout: a tied head's is that of products
+  int64_t rows;
   float* out;  // [T][D]
 };
 
@@ -52,6 +49,7 @@ struct MatmulParams {
   bool accumulate;
   float* y;  // [T][N]
   int64_t y_stride;
+  void* scratch = nullptr;  // Kernels::blocks_scratch bytes, where the weights are blocks
   // The weights that the team reads after these, or null. An implementation may fetch their
   // beginning, which a product would have to wait for. They change no bit.
   const Matrix* next = nullptr;
@@ -66,6 +64,7 @@ struct GatedMatmulParams {
   const float* gate_bias;  // [F] or null
   const float* up_bias;
   Activation out;  // [T][F]; pad columns set to zero
+  void* scratch = nullptr;
   const Matrix* next = nullptr;
 };
 
@@ -217,6 +216,7 @@ struct Kernels {
   WeightLayout weights = WeightLayout::panels;  // that its products read
   CacheLayout cache = CacheLayout::panels;      // that its attention reads
   size_t attention_scratch = 0;                 // bytes that make its attention faster
+  size_t blocks_scratch = 0;                    // bytes that its products of blocks need
 
   Operation<EmbedParams> embed;
   Operation<RmsNormParams> rms_norm;

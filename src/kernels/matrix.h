@@ -21,6 +21,9 @@ struct Activation {
 //             bf16: [N/16][K/32][16 pairs][16 outputs][2]     f32: [N/16][K/32][32][16 outputs]
 //   rows    as they are, zero-padded to whole eights of rows
 // A table of operations says which it reads (Kernels::weights).
+//
+// A unit, a panel or a row, of a type with blocks holds its values and then its scales:
+//   values  `together` bytes of each output in turn        scales  [blocks][outputs][scale_bytes]
 enum class WeightLayout : uint8_t { panels, rows };
 
 // Elements between rows of an activation beside weights of a layout: with rows, that of a GPU, rows
@@ -47,10 +50,20 @@ struct Matrix {
   // What it consists of: panels or rows.
   constexpr int64_t units() const { return layout == WeightLayout::panels ? panels() : all_rows(); }
 
-  constexpr int64_t row_bytes() const { return row_elements() * size_of(type); }
-  constexpr int64_t panel_bytes() const { return kPanelWidth * row_bytes(); }
-  constexpr int64_t unit_bytes() const {
-    return layout == WeightLayout::panels ? panel_bytes() : row_bytes();
+  constexpr int64_t unit_outputs() const {
+    return layout == WeightLayout::panels ? kPanelWidth : 1;
+  }
+  constexpr int64_t row_blocks() const {
+    const int block = storage_of(type).block;
+    return round_up(k, block > kLeafPad ? block : kLeafPad) / block;
+  }
+  // Where a unit's scales begin.
+  constexpr int64_t scales_at() const {
+    return unit_outputs() * row_blocks() * storage_of(type).value_bytes;
+  }
+  constexpr int64_t unit_bytes() const {  // rows as TMA reads them, panels in whole cache lines
+    return round_up(unit_outputs() * row_blocks() * storage_of(type).bytes(),
+                    layout == WeightLayout::panels ? 64 : 16);
   }
 
   // Of the stack.

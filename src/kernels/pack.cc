@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kernels/block_places.h"
 #include "kernels/cpu/words.h"
 
 namespace invar {
@@ -58,13 +59,40 @@ void pack_rows(DType type, const void* rows, int64_t stride, int64_t first, int6
   }
 }
 
+namespace {
+
+// The first row of the rows that a source's rows become.
+int64_t first_row(const Matrix& w, PackPlace place) {
+  return place.step == 1 ? place.output : place.output / kPanelWidth * w.all_rows();
+}
+
+// Row i of the source as an output counted through the units.
+int64_t output_of(const Matrix& w, PackPlace place, int64_t i) {
+  if (w.layout == WeightLayout::rows) return first_row(w, place) + i;
+  if (place.step == 1) return place.output + i;
+  return place.output + i / kPanelWidth * place.step * kPanelWidth + i % kPanelWidth;
+}
+
+void pack_blocks(const Matrix& w, const void* rows, int64_t stride, int64_t first, int64_t count,
+                 PackPlace place, void* packed) {
+  const BlockPlaces places(w);
+  const auto* block = static_cast<const uint8_t*>(rows);
+  const int64_t blocks = w.k / places.block(), bytes = storage_of(w.type).bytes();
+  for (int64_t i = 0; i < count; ++i, block += bytes_of(w.type, stride))
+    for (int64_t b = 0; b < blocks; ++b)
+      places.write(packed, output_of(w, place, first + i), b, block + b * bytes);
+}
+
+}  // namespace
+
 void pack_rows(const Matrix& w, const void* rows, int64_t stride, int64_t first, int64_t count,
                PackPlace place, void* packed) {
+  if (storage_of(w.type).has_blocks())
+    return pack_blocks(w, rows, stride, first, count, place, packed);
   if (w.layout == WeightLayout::panels)
     return pack_rows(w.type, rows, stride, first, count, w.k, place, packed);
-  const int64_t bytes = w.k * size_of(w.type), padded = w.row_bytes();
-  const int64_t to = place.step == 1 ? place.output : place.output / kPanelWidth * w.all_rows();
-  char* row = static_cast<char*>(packed) + (to + first) * padded;
+  const int64_t bytes = w.k * size_of(w.type), padded = w.unit_bytes();
+  char* row = static_cast<char*>(packed) + (first_row(w, place) + first) * padded;
   for (int64_t i = 0; i < count; ++i, row += padded) {
     std::memcpy(row, static_cast<const char*>(rows) + i * stride * size_of(w.type), bytes);
     std::memset(row + bytes, 0, padded - bytes);

@@ -20,7 +20,8 @@ struct PackPlace {
 // thread may pack any rows: outputs share no byte.
 void pack_rows(DType type, const void* rows, int64_t stride, int64_t first, int64_t count,
                int64_t k, PackPlace place, void* packed);
-// The same into either layout; `w` says which, its data is not read.
+// The same into either layout, and for types with blocks: `rows` are as a file has them, `stride`
+// and k are whole blocks. `w` says which, its data is not read.
 void pack_rows(const Matrix& w, const void* rows, int64_t stride, int64_t first, int64_t count,
                PackPlace place, void* packed);
 

@@ -48,12 +48,13 @@ struct PackedPart {
 class WeightLoader {
  public:
   WeightLoader(DecoderWeights& weights, const DecoderSpec& spec, const TensorSource& source,
-               DType type, Device& device, ThreadPool& pool, const LoadProgress& progress)
+               const Arithmetic& arithmetic, Device& device, ThreadPool& pool,
+               const LoadProgress& progress)
       : out_(weights),
         spec_(spec),
         shard_(weights.shard_),
         source_(source),
-        type_(type),
+        arithmetic_(arithmetic),
         device_(device),
         pool_(pool),
         progress_(progress) {
@@ -64,9 +65,10 @@ class WeightLoader {
     total_bytes_ = 0;
     for (const std::string& name : source_.names()) {
       const TensorInfo info = source_.info(name);
-      total_bytes_ += info.elements() * size_of(info.dtype);
+      total_bytes_ += bytes_of(info.dtype, info.elements());
     }
     out_.layers_.clear();
+    out_.has_blocks_ = false;
     load_embedding_and_head();
     for (int i = 0; i < spec_.all_layers(); ++i) out_.layers_.push_back(load_layer(i));
     out_.final_norm_ = whole_vector(TensorRole::final_norm);
@@ -131,16 +133,14 @@ class WeightLoader {
   void load_embedding_and_head() {
     const std::string embedding = tensor_name(TensorRole::embedding);
     const std::string head = spec_.tied_head ? embedding : tensor_name(TensorRole::head);
-    // A tied head on one rank holds the whole embedding: rows are read from its panels, or are its
-    // own when they have no padding.
-    const bool in_panels = out_.layout_ == WeightLayout::panels;
-    const bool shared =
-        spec_.tied_head && shard_.size == 1 && (in_panels || spec_.hidden % kLeafPad == 0);
-    out_.embedding_is_shared_ = shared;
-    if (!shared) out_.embedding_ = row_major(embedding, spec_.vocab, spec_.hidden);
-    out_.head_ = packed(shard_.vocab, spec_.hidden,
+    // A tied head on one rank holds the whole embedding.
+    const bool shared = spec_.tied_head && shard_.size == 1;
+    if (!shared)
+      out_.embedding_ = packed({.n = spec_.vocab, .k = spec_.hidden, .layout = WeightLayout::rows},
+                               {{embedding, 0, spec_.vocab, 0, spec_.hidden}});
+    out_.head_ = packed({.n = shard_.vocab, .k = spec_.hidden, .layout = out_.layout_},
                         {{head, shard_.first_vocab, shard_.vocab, 0, spec_.hidden}});
-    if (shared) out_.embedding_ = out_.head_.data;
+    if (shared) out_.embedding_ = out_.head_;
   }
 
   // The tensors of some rows as one packed matrix: their outputs one after the other, or, of a
@@ -159,13 +159,27 @@ class WeightLoader {
                        inner.count, place});
       n = is_pair ? outputs.count : n + outputs.count;
     }
-    return packed(n, columns, parts, is_pair ? 2 : 1);
+    return packed({.n = n, .k = columns, .layout = out_.layout_, .count = is_pair ? 2 : 1}, parts);
   }
 
-  // A packed matrix of `n` outputs and inner size `k`, put together from parts of tensors;
-  // `matrices` 2 for a gated pair.
-  Matrix packed(int64_t n, int64_t k, const std::vector<PackedPart>& parts, int matrices = 1) {
-    Matrix w{.type = type_, .n = n, .k = k, .layout = out_.layout_, .count = matrices};
+  // The type that a matrix of these parts is stored in: blocks as they are, where its parts agree
+  // and none begins or ends inside a block; else the elements that they stand for.
+  DType type_of(const std::vector<PackedPart>& parts) const {
+    const DType first = source_.info(parts[0].tensor).dtype;
+    const StorageType& storage = storage_of(first);
+    const bool fits = std::ranges::all_of(parts, [&](const PackedPart& part) {
+      return source_.info(part.tensor).dtype == first && part.first_column % storage.block == 0 &&
+             part.columns % storage.block == 0;
+    });
+    const bool stays = storage.has_blocks() && fits && storage.element == arithmetic_.weights &&
+                       !arithmetic_.is_baseline;
+    return stays ? first : arithmetic_.weights;
+  }
+
+  // The matrix that `w` describes, put together from parts of tensors.
+  Matrix packed(Matrix w, const std::vector<PackedPart>& parts) {
+    w.type = type_of(parts);
+    out_.has_blocks_ |= storage_of(w.type).has_blocks();
     std::byte* target = allocate(w.bytes());
     w.data = target;
     // The host writes its own memory at once, a device's through buffers of whole rows or panels.
@@ -215,7 +229,8 @@ class WeightLoader {
   std::byte* next_buffer(int64_t count, const Units& units, const Matrix& w) {
     CHECK(units.bytes <= static_cast<int64_t>(WeightUpload::kBytes), "a row of weights too long");
     std::byte* buffer = upload_->next();
-    if (w.n % kPanelWidth != 0) std::memset(buffer, 0, static_cast<size_t>(count * units.bytes));
+    if (w.n % kPanelWidth != 0 || storage_of(w.type).has_blocks())
+      std::memset(buffer, 0, static_cast<size_t>(count * units.bytes));
     return buffer;
   }
 
@@ -223,36 +238,15 @@ class WeightLoader {
     constexpr int64_t kBlock = 16;  // rows read at a time
     const int64_t width = source_.info(part.tensor).shape.at(1);
     run_or_throw(pool_, [&](Part share) {
-      std::vector<std::byte> block(kBlock * width * size_of(type_));
+      std::vector<std::byte> block(bytes_of(w.type, kBlock * width));
       const auto [begin, end] = share.of(rows.count, kBlock);
       for (int64_t row = rows.first + begin; row < rows.first + end; row += kBlock) {
         const int64_t count = std::min(kBlock, rows.first + end - row);
-        read(part.tensor, part.first_row + row, count, width, block.data());
-        pack_rows(w, block.data() + part.first_column * size_of(type_), width, row, count,
+        read(part.tensor, part.first_row + row, count, width, w.type, block.data());
+        pack_rows(w, block.data() + bytes_of(w.type, part.first_column), width, row, count,
                   part.place, target);
       }
     });
-  }
-
-  // A row-major matrix in the weights' type.
-  const void* row_major(const std::string& tensor, int64_t count, int64_t width) {
-    const int64_t row_bytes = width * size_of(type_);
-    std::byte* target = allocate(count * row_bytes);
-    const int64_t at_once =
-        upload_ ? std::max<int64_t>(1, WeightUpload::kBytes / row_bytes) : count;
-    for (int64_t first = 0; first < count; first += at_once) {
-      const int64_t rows = std::min(at_once, count - first);
-      std::byte* host = upload_ ? upload_->next() : target;
-      run_or_throw(pool_, [&](Part share) {
-        const auto [begin, end] = share.of(rows);
-        constexpr int64_t kBlock = 64;
-        for (int64_t row = begin; row < end; row += kBlock)
-          read(tensor, first + row, std::min(kBlock, end - row), width, host + row * row_bytes);
-      });
-      if (upload_) upload_->send(target + first * row_bytes, rows * row_bytes);
-    }
-    finish(tensor);
-    return target;
   }
 
   const float* whole_vector(TensorRole role, int layer = -1) {
@@ -280,18 +274,18 @@ class WeightLoader {
     return reinterpret_cast<const float*>(target);
   }
 
-  // Rows of a matrix in the weights' type, checked.
-  void read(const std::string& tensor, int64_t first, int64_t count, int64_t width,
+  // Rows of a matrix in a type, checked.
+  void read(const std::string& tensor, int64_t first, int64_t count, int64_t width, DType type,
             std::byte* out) {
     const int64_t elements = count * width;
-    source_.read(tensor, first * width, elements, type_, out);
-    if (const int64_t bad = first_non_finite(out, type_, elements); bad >= 0)
+    source_.read(tensor, first * width, elements, type, out);
+    if (const int64_t bad = first_non_finite(out, type, elements); bad >= 0)
       fail_non_finite(source_, tensor, first * width + bad);
   }
 
   void finish(const std::string& tensor) {
     const TensorInfo info = source_.info(tensor);
-    done_bytes_ += info.elements() * size_of(info.dtype);
+    done_bytes_ += bytes_of(info.dtype, info.elements());
     if (progress_) progress_(std::min(done_bytes_, total_bytes_), total_bytes_);
   }
 
@@ -299,7 +293,8 @@ class WeightLoader {
   std::byte* allocate(int64_t bytes) {
     if (arrays_ == out_.memory_.size())
       out_.memory_.emplace_back(device_, static_cast<size_t>(bytes), "the weights");
-    CHECK(out_.memory_[arrays_].size() == static_cast<size_t>(bytes), "weights of another shape");
+    if (out_.memory_[arrays_].size() != static_cast<size_t>(bytes))
+      fail("expected weights stored as those that are served, found other storage types");
     return out_.memory_[arrays_++].data();
   }
 
@@ -307,7 +302,7 @@ class WeightLoader {
   const DecoderSpec& spec_;
   const Shard& shard_;
   const TensorSource& source_;
-  const DType type_;
+  const Arithmetic& arithmetic_;
   Device& device_;
   ThreadPool& pool_;
   const LoadProgress& progress_;
@@ -319,13 +314,13 @@ class WeightLoader {
 DecoderWeights::DecoderWeights(const DecoderSpec& spec, const Arithmetic& arithmetic,
                                const Shard& shard, const TensorSource& source, Device& device,
                                ThreadPool& pool, WeightLayout layout, const LoadProgress& progress)
-    : shard_(shard), type_(arithmetic.weights), layout_(layout) {
-  WeightLoader(*this, spec, source, type_, device, pool, progress).load();
+    : shard_(shard), arithmetic_(arithmetic), layout_(layout) {
+  WeightLoader(*this, spec, source, arithmetic_, device, pool, progress).load();
 }
 
 void DecoderWeights::reload(const DecoderSpec& spec, const TensorSource& source, Device& device,
                             ThreadPool& pool) {
-  WeightLoader(*this, spec, source, type_, device, pool, {}).load();
+  WeightLoader(*this, spec, source, arithmetic_, device, pool, {}).load();
 }
 
 int64_t DecoderWeights::bytes() const {

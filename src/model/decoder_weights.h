@@ -55,27 +55,24 @@ class DecoderWeights {
   const MtpWeights& mtp() const { return mtp_; }  // when the spec has such a module
   const float* final_norm() const { return final_norm_; }
   const Matrix& head() const { return head_; }  // this rank's rows of the head
-  // The embedding table: row-major, or in panels when it is the head (tied, one rank) and that is.
-  const void* embedding() const { return embedding_; }
-  bool embedding_is_packed() const {
-    return embedding_is_shared_ && layout_ == WeightLayout::panels;
-  }
-  bool embedding_is_shared() const { return embedding_is_shared_; }
-  DType type() const { return type_; }
+  // The embedding table: in rows, or the head itself (tied, one rank).
+  const Matrix& embedding() const { return embedding_; }
+  bool embedding_is_shared() const { return embedding_.data == head_.data; }
+  bool has_blocks() const { return has_blocks_; }  // some matrix is stored in blocks
   int64_t bytes() const;
   const std::vector<DeviceArray<std::byte>>& memory() const { return memory_; }
 
  private:
   friend class WeightLoader;
   Shard shard_;
-  DType type_;
+  Arithmetic arithmetic_;
   WeightLayout layout_;
   std::vector<LayerWeights> layers_;  // the module's block is the last one
   MtpWeights mtp_;
   const float* final_norm_ = nullptr;
   Matrix head_;
-  const void* embedding_ = nullptr;
-  bool embedding_is_shared_ = false;  // with the head
+  Matrix embedding_;
+  bool has_blocks_ = false;
   std::vector<DeviceArray<std::byte>> memory_;
 };
 

@@ -25,10 +25,7 @@ void Operations::embed(float* out) {
   run("embed", kernels_.embed,
       EmbedParams{.tokens = tables_.tokens,
                   .table = model_.weights->embedding(),
-                  .type = model_.weights->type(),
-                  .panels = model_.weights->embedding_is_packed(),
                   .rows = rows_,
-                  .width = spec_.hidden,
                   .out = out});
 }
 
@@ -56,6 +53,7 @@ void Operations::product(const char* name, const Activation& x, const Matrix& w,
                    .accumulate = false,
                    .y = y,
                    .y_stride = y_stride,
+                   .scratch = ws_.blocks_scratch.data(),
                    .next = next});
 }
 
@@ -83,6 +81,7 @@ void Operations::add_product(const char* name, const Activation& x, const Matrix
                    .accumulate = at_once,
                    .y = at_once ? hidden : partial,
                    .y_stride = at_once ? spec_.hidden : stride,
+                   .scratch = ws_.blocks_scratch.data(),
                    .next = next});
   if (!alone) group_.tree_all_reduce(partial, rows_ * stride, model_.execution);
   if (norm_weight)
@@ -113,6 +112,7 @@ void Operations::gated_product(const LayerPass& p, const Matrix* next) {
                                  .gate_bias = p.w.gate_bias,
                                  .up_bias = p.w.up_bias,
                                  .out = p.at.gated,
+                                 .scratch = ws_.blocks_scratch.data(),
                                  .next = next};
   if (tape_)
     run("gated", tape_->kernels().gated_matmul, KeptGatedMatmulParams{params, p.at.gate_up});

@@ -37,6 +37,8 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
   non_finite = {device, rows, what};
   if (decoder.kernels.attention_scratch)
     attention_scratch = {device, decoder.kernels.attention_scratch, what};
+  if (decoder.kernels.blocks_scratch && decoder.weights->has_blocks())
+    blocks_scratch = {device, decoder.kernels.blocks_scratch, what};
   logits = {device, size_t(max_logit_rows) * spec.vocab, what};
   if (spec.mtp_layers > 0) {
     embedded = {device, rows * spec.hidden, what};
@@ -77,7 +79,8 @@ size_t Workspace::bytes() const {
   size_t total = 0;
   for (const DeviceArray<float>* array : {&hidden, &partial, &rank_logits, &logits, &embedded})
     total += array->size() * sizeof(float);
-  for (const auto* array : {&parts, &normed, &joined, &attention_scratch}) total += array->size();
+  for (const auto* array : {&parts, &normed, &joined, &attention_scratch, &blocks_scratch})
+    total += array->size();
   return total;
 }
 

@@ -33,6 +33,7 @@ struct Workspace {
   DeviceArray<std::byte> joined;             // [T][2D]
   DeviceArray<bool> non_finite;              // [T]
   DeviceArray<std::byte> attention_scratch;  // Kernels::attention_scratch bytes
+  DeviceArray<std::byte> blocks_scratch;     // Kernels::blocks_scratch bytes, for such weights
   // Views of the above.
   std::vector<LayerActivations> layers;
   Activation final_normed;

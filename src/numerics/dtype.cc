@@ -2,29 +2,6 @@
 
 namespace invar {
 
-std::string_view name_of(DType type) {
-  switch (type) {
-    case DType::bf16:
-      return "bf16";
-    case DType::f16:
-      return "f16";
-    case DType::f32:
-      return "f32";
-  }
-  return "?";
-}
-
-float f16_to_f32(uint16_t x) {
-  const uint32_t sign = static_cast<uint32_t>(x & 0x8000) << 16;
-  const uint32_t exponent = (x >> 10) & 31, mantissa = x & 0x3ff;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000 | mantissa << 13);
-  if (exponent) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
-  if (!mantissa) return std::bit_cast<float>(sign);
-  const int shift = std::countl_zero(mantissa) - 21;  // brings the leading bit to bit 10
-  return std::bit_cast<float>(sign | static_cast<uint32_t>(113 - shift) << 23 |
-                              ((mantissa << shift) & 0x3ff) << 13);
-}
-
 uint16_t f32_to_f16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000);

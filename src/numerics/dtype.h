@@ -5,17 +5,28 @@
 #include <cstdint>
 #include <string_view>
 
+#include "numerics/storage.h"
+
 namespace invar {
 
 // A bfloat16 as its bits: the upper half of a binary32.
 using bf16_t = uint16_t;
 
-enum class DType { bf16, f16, f32 };
-
-constexpr int64_t size_of(DType type) {
-  return type == DType::f32 ? 4 : 2;
+constexpr const StorageType& storage_of(DType type) {
+  return kStorageTypes[static_cast<int>(type)];
 }
-std::string_view name_of(DType type);
+// Of one element of a type that stores each alone.
+constexpr int64_t size_of(DType type) {
+  return storage_of(type).value_bytes;
+}
+// Of so many elements: whole blocks.
+constexpr int64_t bytes_of(DType type, int64_t elements) {
+  const StorageType& storage = storage_of(type);
+  return elements / storage.block * storage.bytes();
+}
+constexpr std::string_view name_of(DType type) {
+  return storage_of(type).name;
+}
 
 constexpr float bf16_to_f32(bf16_t x) {
   return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
@@ -31,7 +42,14 @@ constexpr bf16_t f32_to_bf16(float x) {
 }
 
 // Every binary16 is exact in binary32, subnormals included.
-float f16_to_f32(uint16_t x);
+constexpr float f16_to_f32(uint16_t x) {
+  const uint32_t sign = static_cast<uint32_t>(x & 0x8000) << 16;
+  const uint32_t exponent = (x >> 10) & 31, mantissa = x & 0x3ff;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000 | mantissa << 13);
+  if (exponent) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
+  const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+  return sign ? -magnitude : magnitude;
+}
 // Round to nearest even; NaN keeps being NaN.
 uint16_t f32_to_f16(float x);
 

@@ -43,8 +43,13 @@ TrainingState starting_state(const DecoderSpec& spec, const TensorSource& weight
   const ParameterLayout layout(spec);
   TrainingState state;
   for (auto* array : {&state.master, &state.first, &state.second}) array->resize(layout.size());
-  for (const ParameterLayout::Slot& slot : layout.slots())
-    weights.read(slot.tensor.name, 0, slot.count, DType::f32, &state.master[slot.offset]);
+  for (const ParameterLayout::Slot& slot : layout.slots()) {
+    const std::string& name = slot.tensor.name;
+    if (const DType type = weights.info(name).dtype; storage_of(type).has_blocks())
+      fail("{}: expected weights of bf16, f16 or f32 to train, found {}", weights.where(name),
+           name_of(type));
+    weights.read(name, 0, slot.count, DType::f32, &state.master[slot.offset]);
+  }
   return state;
 }
 

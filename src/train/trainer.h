@@ -75,7 +75,8 @@ struct TrainingState {
   std::vector<float> master, first, second;
 };
 
-// Step 0 of training that goes on from a model's weights.
+// Step 0 of training that goes on from a model's weights. Throws Error where they are stored in
+// blocks: nothing puts trained weights back into such.
 TrainingState starting_state(const DecoderSpec& spec, const TensorSource& weights);
 
 class Trainer {

@@ -23,10 +23,14 @@ struct Item {
   TensorInfo info;
   const IntegerTensor* integers = nullptr;  // instead of the source's
 
+  // Of an element, or of one that is stored in blocks, rounded down.
   int64_t element_bytes() const {
-    return integers ? int64_t{sizeof(int64_t)} : size_of(info.dtype);
+    return integers ? int64_t{sizeof(int64_t)} : storage().bytes() / storage().block;
   }
-  int64_t bytes() const { return info.elements() * element_bytes(); }
+  int64_t bytes() const {
+    return integers ? info.elements() * element_bytes() : bytes_of(info.dtype, info.elements());
+  }
+  const StorageType& storage() const { return storage_of(info.dtype); }
 };
 
 using Shard = std::vector<Item>;
@@ -61,19 +65,35 @@ std::vector<Shard> cut_into_shards(const TensorSource& source,
 
 const char* dtype_name(const Item& item) {
   const DType type = item.info.dtype;
-  return item.integers ? "I64" : type == DType::bf16 ? "BF16" : type == DType::f16 ? "F16" : "F32";
+  if (item.integers) return "I64";
+  if (item.storage().has_blocks()) return "U8";
+  return type == DType::bf16 ? "BF16" : type == DType::f16 ? "F16" : "F32";
+}
+
+// Of blocks in bytes.
+json::Array shape_of(const Item& item) {
+  json::Array shape(item.info.shape.begin(), item.info.shape.end());
+  if (item.storage().has_blocks()) shape.back() = bytes_of(item.info.dtype, item.info.shape.back());
+  return shape;
+}
+
+json::Object metadata_of(const Shard& shard) {
+  json::Object metadata{{"format", "pt"}};
+  for (const Item& item : shard)
+    if (item.storage().has_blocks())
+      metadata.emplace_back(kStorageKey + item.name, item.storage().name);
+  return metadata;
 }
 
 // Size and JSON, padded with spaces so that the tensors' bytes begin aligned.
 std::string header_of(const Shard& shard) {
-  json::Value root = json::Object{{"__metadata__", json::Object{{"format", "pt"}}}};
+  json::Value root = json::Object{{"__metadata__", metadata_of(shard)}};
   int64_t begin = 0;
   for (const Item& item : shard) {
-    const json::Array shape(item.info.shape.begin(), item.info.shape.end());
     const int64_t end = begin + item.bytes();
     root.as_object().emplace_back(item.name,
                                   json::Object{{"dtype", dtype_name(item)},
-                                               {"shape", shape},
+                                               {"shape", shape_of(item)},
                                                {"data_offsets", json::Array{begin, end}}});
     begin = end;
   }
@@ -115,13 +135,13 @@ class Writer {
 
   void write_elements(AtomicFile& file, int64_t offset, const Item& item) {
     run_or_throw(pool_, [&](Part part) {
-      const int64_t width = size_of(item.info.dtype);
+      const auto bytes = [&](int64_t n) { return bytes_of(item.info.dtype, n); };
       const auto run = part.of(item.info.elements(), kInHand);
-      std::vector<std::byte> block(std::min(kInHand, run.end - run.begin) * width);
+      std::vector<std::byte> block(bytes(std::min(kInHand, run.end - run.begin)));
       for (int64_t i = run.begin; i < run.end; i += kInHand) {
         const int64_t count = std::min(kInHand, run.end - i);
         source_.read(item.name, i, count, item.info.dtype, block.data());
-        file.write_at(offset + i * width, std::span(block).first(count * width));
+        file.write_at(offset + bytes(i), std::span(block).first(bytes(count)));
       }
     });
   }

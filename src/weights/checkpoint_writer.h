@@ -25,6 +25,10 @@ struct CheckpointOptions {
   std::vector<IntegerTensor> integers = {};
 };
 
+// Metadata of a tensor whose bytes, as a U8 tensor, are blocks: this and its name; the value is the
+// name of its storage type. A convention of Invar's own, for tests.
+constexpr const char* kStorageKey = "storage:";
+
 // Writes every tensor of `source` as it is stored there, streaming: memory is a small buffer for
 // each thread. Tensors begin at 64 bytes of their file when their sizes allow it, f32 before 16-bit
 // ones, then by name. No file has its name before all are complete, the index comes last. Throws

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "weights/checkpoint_writer.h"
 #include "weights/safetensors.h"
 
 namespace invar {
@@ -36,14 +37,36 @@ json::Value parse_object(const std::string& path, const json::ParseLimits& limit
   return value;
 }
 
-// Files have the names of numerics/dtype.h in capitals.
+// Files have the names of numerics/storage.h in capitals.
 std::optional<DType> element_type(std::string_view dtype) {
   const auto capital = [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; };
-  for (int i = 0;; ++i) {
-    const std::string_view name = name_of(static_cast<DType>(i));
-    if (name == "?") return std::nullopt;  // past the last
-    if (std::ranges::equal(name, dtype, {}, capital)) return static_cast<DType>(i);
-  }
+  for (const StorageType& type : kStorageTypes)
+    if (!type.has_blocks() && std::ranges::equal(std::string_view(type.name), dtype, {}, capital))
+      return type.type;
+  return std::nullopt;
+}
+
+// safetensors has no dtype for blocks: their bytes are U8, and the metadata says what they are
+// (checkpoint_writer.h).
+const StorageType* block_type(const SafetensorsFile& file, const SafetensorsTensor& tensor) {
+  if (tensor.dtype != "U8") return nullptr;
+  const std::string key = std::string(kStorageKey) + tensor.name;
+  for (const auto& [name, value] : file.header().metadata)
+    for (const StorageType& type : kStorageTypes)
+      if (name == key && type.has_blocks() && value == type.name) return &type;
+  return nullptr;
+}
+
+// What a tensor of bytes holds in elements.
+TensorInfo info_of_blocks(const SafetensorsFile& file, const SafetensorsTensor& tensor,
+                          const StorageType& type) {
+  TensorInfo info{type.type, tensor.shape};
+  if (info.shape.empty() || info.shape.back() % type.bytes() != 0)
+    fail("{}: tensor {}: expected rows of whole {} blocks of {} bytes, found rows of {}",
+         file.path(), json::quoted(tensor.name), type.name, type.bytes(),
+         info.shape.empty() ? 1 : info.shape.back());
+  info.shape.back() = info.shape.back() / type.bytes() * type.block;
+  return info;
 }
 
 class FileSource : public TensorSource {
@@ -70,15 +93,17 @@ class FileSource : public TensorSource {
     const TensorInfo& info = this->info(name);
     CHECK(first >= 0 && count >= 0 && first + count <= info.elements(), "read outside a tensor");
     const Entry& entry = find(name);
-    const int64_t width = size_of(info.dtype);
+    const int64_t in_block = storage_of(info.dtype).block;
+    CHECK(first % in_block == 0 && count % in_block == 0, "a part of a block is read");
+    const auto bytes = [&](int64_t n) { return static_cast<size_t>(bytes_of(info.dtype, n)); };
     auto* target = static_cast<std::byte*>(out);
     if (info.dtype == as)
-      return entry.file->read(*entry.tensor, first * width,
-                              {target, static_cast<size_t>(count * width)});
+      return entry.file->read(*entry.tensor, bytes_of(as, first), {target, bytes(count)});
     std::byte block[kConverted * sizeof(float)];
     for (int64_t i = 0; i < count; i += kConverted) {
       const int64_t n = std::min(kConverted, count - i);
-      entry.file->read(*entry.tensor, (first + i) * width, std::span(block).first(n * width));
+      entry.file->read(*entry.tensor, bytes_of(info.dtype, first + i),
+                       std::span(block).first(bytes(n)));
       convert_elements(block, info.dtype, n, as, target + i * size_of(as));
     }
   }
@@ -99,9 +124,12 @@ class FileSource : public TensorSource {
 
   void add(const SafetensorsFile& file, const SafetensorsTensor& tensor) {
     const std::optional<DType> dtype = element_type(tensor.dtype);
-    const TensorInfo info{dtype.value_or(DType::bf16), tensor.shape};
+    const StorageType* blocks = block_type(file, tensor);
+    const TensorInfo info = blocks ? info_of_blocks(file, tensor, *blocks)
+                                   : TensorInfo{dtype.value_or(DType::bf16), tensor.shape};
+    const bool is_float = dtype || blocks;
     const auto [entry, is_new] =
-        entries_.try_emplace(tensor.name, Entry{&file, &tensor, dtype.has_value(), info});
+        entries_.try_emplace(tensor.name, Entry{&file, &tensor, is_float, info});
     if (!is_new)
       fail("{}: tensor {} stands in {} too", file.path(), json::quoted(tensor.name),
            entry->second.file->path());

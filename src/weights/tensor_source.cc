@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "numerics/blocks.h"
 
 namespace invar {
 
@@ -65,11 +66,30 @@ void round_f32(const void* from, int64_t count, void* to) {
   for (int64_t i = 0; i < count; ++i) store(to, i, f32_to_bf16(load<float>(from, i)));
 }
 
+void expand_blocks(const void* from, const StorageType& type, int64_t count, DType to_type,
+                   void* to) {
+  const auto* block = static_cast<const uint8_t*>(from);
+  float elements[kMaxBlock];
+  for (int64_t i = 0; i < count; i += type.block, block += type.bytes()) {
+    expand_block(type.type, block + type.scale_bytes, block, elements);
+    for (int j = 0; j < type.block; ++j) {
+      const bf16_t element = f32_to_bf16(elements[j]);
+      if (to_type == DType::bf16)
+        store(to, i + j, element);
+      else
+        store(to, i + j, bf16_to_f32(element));
+    }
+  }
+}
+
 }  // namespace
 
 void convert_elements(const void* from, DType from_type, int64_t count, DType to_type, void* to) {
   if (from_type == to_type) {
-    std::memcpy(to, from, static_cast<size_t>(count * size_of(to_type)));
+    std::memcpy(to, from, static_cast<size_t>(bytes_of(to_type, count)));
+  } else if (storage_of(from_type).has_blocks()) {
+    CHECK(!storage_of(to_type).has_blocks() && to_type != DType::f16, "nothing is put into blocks");
+    expand_blocks(from, storage_of(from_type), count, to_type, to);
   } else if (to_type == DType::f32) {
     (from_type == DType::bf16 ? widen_bf16 : widen_f16)(from, count, to);
   } else {
@@ -95,20 +115,28 @@ bool any_non_finite(const void* data, int64_t begin, int64_t end) {
 }
 
 bool any_non_finite(const void* data, DType type, int64_t begin, int64_t end) {
-  switch (type) {
-    case DType::bf16:
-      return any_non_finite<uint16_t, 0x7f80>(data, begin, end);
-    case DType::f16:
-      return any_non_finite<uint16_t, 0x7c00>(data, begin, end);
-    case DType::f32:
-      return any_non_finite<uint32_t, 0x7f800000>(data, begin, end);
+  if (type == DType::f32) return any_non_finite<uint32_t, 0x7f800000>(data, begin, end);
+  if (type == DType::f16) return any_non_finite<uint16_t, 0x7c00>(data, begin, end);
+  return any_non_finite<uint16_t, 0x7f80>(data, begin, end);
+}
+
+// The same of whole blocks: of the bf16 that they stand for.
+int64_t first_non_finite_in_blocks(const void* data, DType type, int64_t count) {
+  bf16_t elements[kBlock];
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t n = std::min(kBlock, count - begin);
+    convert_elements(static_cast<const char*>(data) + bytes_of(type, begin), type, n, DType::bf16,
+                     elements);
+    const int64_t index = first_non_finite(elements, DType::bf16, n);
+    if (index >= 0) return begin + index;
   }
-  return true;
+  return -1;
 }
 
 }  // namespace
 
 int64_t first_non_finite(const void* data, DType type, int64_t count) {
+  if (storage_of(type).has_blocks()) return first_non_finite_in_blocks(data, type, count);
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     const int64_t end = std::min(begin + kBlock, count);
     if (!any_non_finite(data, type, begin, end)) continue;
@@ -137,11 +165,12 @@ void check_finite(const TensorSource& source, std::string_view name, ThreadPool&
 
 void fail_non_finite(const TensorSource& source, std::string_view name, int64_t index) {
   const TensorInfo& info = source.info(name);
-  float value = 0;
-  source.read(name, index, 1, DType::f32, &value);
+  const int64_t block = storage_of(info.dtype).block;
+  float values[kMaxBlock];
+  source.read(name, index / block * block, block, DType::f32, values);
   const int64_t width = std::max<int64_t>(info.row_elements(), 1);
-  fail("{}: expected finite weights, found {} in row {}, column {}", source.where(name), value,
-       index / width, index % width);
+  fail("{}: expected finite weights, found {} in row {}, column {}", source.where(name),
+       values[index % block], index / width, index % width);
 }
 
 }  // namespace invar

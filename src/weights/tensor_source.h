@@ -30,13 +30,13 @@ class TensorSource {
   // Every tensor, sorted by the bytes of its name.
   virtual const std::vector<std::string>& names() const = 0;
   virtual bool has(std::string_view name) const = 0;
-  // Throws Error when there is no such tensor or its elements are not bf16, f16 or f32.
+  // Throws Error when there is no such tensor or its elements have no storage type of weights.
   virtual const TensorInfo& info(std::string_view name) const = 0;
 
-  // Elements [first, first + count) in row-major order. `as` is the tensor's own type or f32, both
-  // exact, or bf16, to which f16 and f32 are rounded (f32_to_bf16). `out` needs no alignment. Safe
-  // from several threads. Throws Error when a file cannot be read, for instance since it has become
-  // shorter.
+  // Elements [first, first + count) in row-major order, whole blocks. `as` is the tensor's own type
+  // (as stored) or f32, both exact, or bf16, to which f16 and f32 are rounded (f32_to_bf16). What
+  // is stored in blocks stands for bf16 (numerics 0.1). `out` needs no alignment. Safe from several
+  // threads. Throws Error when a file cannot be read, for instance since it has become shorter.
   virtual void read(std::string_view name, int64_t first, int64_t count, DType as,
                     void* out) const = 0;
   void read_rows(std::string_view name, int64_t first_row, int64_t rows, DType as, void* out) const;
@@ -45,7 +45,8 @@ class TensorSource {
   virtual std::string where(std::string_view name) const = 0;
 };
 
-// Exact conversions, and f32 or f16 to bf16 by rounding. Neither side needs alignment.
+// Exact conversions, f32 or f16 to bf16 by rounding, and whole blocks to the bf16 that they stand
+// for, or that as f32. Neither side needs alignment.
 void convert_elements(const void* from, DType from_type, int64_t count, DType to_type, void* to);
 
 // Index of the first NaN or infinity among `count` elements, or -1. `data` needs no alignment.

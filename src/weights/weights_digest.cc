@@ -34,7 +34,7 @@ Digest tensor_digest(const TensorSource& source, const std::string& name, Thread
     for (int64_t i = run.begin; i < run.end; ++i) {
       const int64_t count = std::min(kChunk, elements - i * kChunk);
       source.read(name, i * kChunk, count, info.dtype, block);
-      hash.update(std::span(block).first(count * size_of(info.dtype)));
+      hash.update(std::span(block).first(bytes_of(info.dtype, count)));
       chunks[i] = hash.finish();
       hash.restart();
     }

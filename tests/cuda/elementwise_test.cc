@@ -18,20 +18,20 @@ TEST_F(Elementwise, Embed) {
   const std::vector<int32_t> ids = {0, 49, 7, 7, 33};
   const Twin<int32_t> tokens(gpu(), ids);
   for (const DType type : {DType::bf16, DType::f32})
-    for (const bool panels : {false, true}) {
-      const int64_t elements = panels ? round_up(vocab, 16) * round_up(width, 32) : vocab * width;
-      Twin<float> table(gpu(), elements);  // as bf16: twice as many as are needed
+    for (const WeightLayout layout : {WeightLayout::rows, WeightLayout::panels}) {
+      Matrix w = {.type = type, .n = vocab, .k = width, .layout = layout};
+      Twin<float> table(gpu(), w.elements());  // as bf16: twice as many as are needed
       for (float& x : table.host) fill_row(random, std::span(&x, 1));
       table.upload();
       Twin<float> out(gpu(), std::ssize(ids) * width);
-      EmbedParams p{tokens.host.data(), table.host.data(), type, panels, std::ssize(ids), width,
-                    out.host.data()};
+      w.data = table.host.data();
+      EmbedParams p{tokens.host.data(), w, std::ssize(ids), out.host.data()};
       run_in_parts(1, [&](const Execution& on) { host_.embed(p, on); });
       p.tokens = tokens.device();
-      p.table = table.device();
+      p.table.data = table.device();
       p.out = out.device();
       gpu_table_.embed(p, on());
-      EXPECT_TRUE(out.matches()) << name_of(type) << panels;
+      EXPECT_TRUE(out.matches()) << name_of(type) << int(layout);
     }
 }
 

@@ -58,15 +58,16 @@ TEST_P(ElementwiseTest, Embed) {
     fill(floats.data(), packed, Kind::special, random);
     std::vector<int32_t> tokens(19);
     for (int32_t& t : tokens) t = random.below(kVocab);
-    for (const bool panels : {false, true})
+    for (const WeightLayout layout : {WeightLayout::rows, WeightLayout::panels})
       for (const DType type : {DType::bf16, DType::f32}) {
-        const void* table = type == DType::bf16 ? static_cast<void*>(halves.data()) : floats.data();
+        const void* data = type == DType::bf16 ? static_cast<void*>(halves.data()) : floats.data();
+        const Matrix table = {data, type, kVocab, width, layout};
         const Guarded<float> expected(19 * width), found(19 * width);
-        EmbedParams p = {tokens.data(), table, type, panels, 19, width, expected.data()};
+        EmbedParams p = {tokens.data(), table, 19, expected.data()};
         run(scalar().embed, p);
         p.out = found.data();
         run(kernels().embed, p, 3);
-        EXPECT_TRUE(same(expected, found)) << "width " << width << " panels " << panels;
+        EXPECT_TRUE(same(expected, found)) << "width " << width << " layout " << int(layout);
       }
   }
 }

@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/words.h"
+#include "kernels/reference/reference.h"
 #include "numerics/math.h"
 
 namespace invar::cpu {
@@ -35,25 +36,29 @@ void embed_packed(const float* first, int64_t width, float* out) {
 }
 
 template <typename T>
-void embed_rows(const EmbedParams& p, const Execution& on) {
-  const T* table = static_cast<const T*>(p.table);
-  const auto [begin, end] = on.share.of(p.rows);
-  for (int64_t t = begin; t < end; ++t) {
-    const int64_t token = p.tokens[t];
-    float* out = p.out + t * p.width;
-    if (!p.panels)
-      embed_row(table + token * p.width, p.width, out);
-    else if constexpr (std::is_same_v<T, bf16_t>)
-      embed_packed(table + packed_index_bf16(token, 0, p.width), p.width, out);
-    else
-      embed_packed(table + packed_index_f32(token, 0, p.width), p.width, out);
-  }
+void embed_token(const Matrix& w, int64_t token, float* out) {
+  const T* table = static_cast<const T*>(w.data);
+  if (w.layout == WeightLayout::rows)
+    embed_row(table + token * w.row_elements(), w.k, out);
+  else if constexpr (std::is_same_v<T, bf16_t>)
+    embed_packed(table + packed_index_bf16(token, 0, w.k), w.k, out);
+  else
+    embed_packed(table + packed_index_f32(token, 0, w.k), w.k, out);
+}
+
+using EmbedToken = void (*)(const Matrix& table, int64_t token, float* out);
+
+EmbedToken embed_of(DType type) {
+  if (storage_of(type).has_blocks()) return reference::embed_blocks;
+  return type == DType::bf16 ? embed_token<bf16_t> : embed_token<float>;
 }
 
 }  // namespace
 
 void embed(const EmbedParams& p, const Execution& on) {
-  p.type == DType::bf16 ? embed_rows<bf16_t>(p, on) : embed_rows<float>(p, on);
+  const EmbedToken embed = embed_of(p.table.type);
+  const auto [begin, end] = on.share.of(p.rows);
+  for (int64_t t = begin; t < end; ++t) embed(p.table, p.tokens[t], p.out + t * p.table.k);
 }
 
 void rms_norm(const RowFunctions& rows, const RmsNormParams& p, const Execution& on) {
@@ -262,7 +267,7 @@ void qkv_product(void (*matmul)(const MatmulParams&, const Execution&), const Ro
   const auto head_weights = [&](int head) {
     Matrix w = p.w;
     w.n = e;
-    w.data = static_cast<const char*>(p.w.data) + head * (e / kPanelWidth) * w.panel_bytes();
+    w.data = static_cast<const char*>(p.w.data) + head * (e / kPanelWidth) * w.unit_bytes();
     return w;
   };
   const auto product = [&](int head, float* y) {
@@ -280,7 +285,7 @@ void qkv_product(void (*matmul)(const MatmulParams&, const Execution&), const Ro
   // The first pair of panels of a head, which no product before it fetches.
   const auto ahead = [&](int head) {
     const Matrix w = head_weights(head);
-    const int64_t lines = 2 * w.panel_bytes() / 64;
+    const int64_t lines = 2 * w.unit_bytes() / 64;
     return Ahead{static_cast<const char*>(w.data), (lines + end - begin - 1) / (end - begin)};
   };
   for (int g = static_cast<int>(its_groups.begin); g < its_groups.end; ++g) {

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/hopper_panel.h"
+#include "kernels/cpu/panel_product.h"
 #include "kernels/reference/reference.h"
 #include "numerics/hopper_step.h"
 #include "numerics/math.h"
@@ -53,14 +54,27 @@ constexpr int kMaxHeadDim = 256;
 
 using Tile = float[kBlockRows][kStep];
 
+using ExpanderOf = cpu::ExpandPanel (*)(DType);
+
+// Steps of a panel of bf16 as they lie or, from blocks, as `room` has them.
+const bf16_t* steps_of(const Matrix& w, int64_t panel, int64_t step, int64_t steps,
+                       cpu::ExpandPanel expand, bf16_t* room) {
+  const char* data = static_cast<const char*>(w.data) + panel * w.unit_bytes();
+  if (!expand) return reinterpret_cast<const bf16_t*>(data) + step * kStep * kStep;
+  expand(data, data + w.scales_at(), step / 2, steps / 2, reinterpret_cast<char*>(room));
+  return room;
+}
+
 // Calls use(first row, rows, first panel, panels, tiles) with dot(x[t], w[n]) for rows [0, rows)
 // and panels [begin, end), some at a time. `copies` panels in a row hold the same outputs of
 // `copies` interleaved matrices.
-template <PanelFunction* panel_function, typename Use>
+template <PanelFunction* panel_function, ExpanderOf expander_of, typename Use>
 void for_dots(const Activation& x, int64_t rows, const Matrix& w, int copies, int64_t begin,
               int64_t end, int runs, Use use) {
-  CHECK(x.type == DType::bf16 && w.type == DType::bf16, "the order hopper is defined for bf16");
-  const bf16_t* weights = static_cast<const bf16_t*>(w.data);
+  CHECK(x.type == DType::bf16 && storage_of(w.type).element == DType::bf16,
+        "the order hopper is defined for bf16");
+  const cpu::ExpandPanel expand = expander_of(w.type);
+  alignas(64) bf16_t room[kBlockSteps * kStep * kStep];
   const int64_t run_steps = round_up(w.k / runs, kStep) / kStep;
   StepInput inputs[kBlockSteps][kBlockRows];
   alignas(64) Tile partial[8][kPanels];
@@ -79,9 +93,8 @@ void for_dots(const Activation& x, int64_t rows, const Matrix& w, int copies, in
                                         (s0 + s) * kStep);
         for (int i = 0; i < panels; ++i) {
           const int64_t outputs = std::min<int64_t>(kStep, w.n - (p0 + i) / copies * kStep);
-          panel_function(inputs[0], count,
-                         weights + (p0 + i) * w.panel_elements() + s0 * kStep * kStep, steps,
-                         (1u << outputs) - 1, partial[run][i]);
+          const bf16_t* panel = steps_of(w, p0 + i, s0, steps, expand, room);
+          panel_function(inputs[0], count, panel, steps, (1u << outputs) - 1, partial[run][i]);
         }
         s0 += steps;
       }
@@ -98,44 +111,44 @@ void for_dots(const Activation& x, int64_t rows, const Matrix& w, int copies, in
   }
 }
 
-template <PanelFunction* panel_function>
+template <PanelFunction* panel_function, ExpanderOf expander_of>
 void matmul(const MatmulParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.w.panels());
-  for_dots<panel_function>(p.x, p.rows, p.w, 1, begin, end, p.runs,
-                           [&](int64_t t0, int rows, int64_t p0, int panels, const Tile* tiles) {
-                             for (int r = 0; r < rows; ++r)
-                               for (int i = 0; i < panels; ++i) {
-                                 const int64_t n0 = (p0 + i) * kStep;
-                                 float* out = p.y + (t0 + r) * p.y_stride + n0;
-                                 for (int64_t n = 0; n < std::min<int64_t>(kStep, p.w.n - n0);
-                                      ++n) {
-                                   float y = tiles[i][r][n];
-                                   if (p.bias) y = y + p.bias[n0 + n];
-                                   out[n] = p.accumulate ? out[n] + y : y;
-                                 }
-                               }
-                           });
+  for_dots<panel_function, expander_of>(
+      p.x, p.rows, p.w, 1, begin, end, p.runs,
+      [&](int64_t t0, int rows, int64_t p0, int panels, const Tile* tiles) {
+        for (int r = 0; r < rows; ++r)
+          for (int i = 0; i < panels; ++i) {
+            const int64_t n0 = (p0 + i) * kStep;
+            float* out = p.y + (t0 + r) * p.y_stride + n0;
+            for (int64_t n = 0; n < std::min<int64_t>(kStep, p.w.n - n0); ++n) {
+              float y = tiles[i][r][n];
+              if (p.bias) y = y + p.bias[n0 + n];
+              out[n] = p.accumulate ? out[n] + y : y;
+            }
+          }
+      });
 }
 
-template <PanelFunction* panel_function>
+template <PanelFunction* panel_function, ExpanderOf expander_of>
 void gated_matmul(const GatedMatmulParams& p, const Execution& on) {
   const int64_t width = p.gate_up.n;
   bf16_t* out = static_cast<bf16_t*>(p.out.data);
   const auto [begin, end] = on.share.of(p.gate_up.panels());
-  for_dots<panel_function>(p.x, p.rows, p.gate_up, 2, 2 * begin, 2 * end, 1,
-                           [&](int64_t t0, int rows, int64_t p0, int panels, const Tile* tiles) {
-                             for (int r = 0; r < rows; ++r)
-                               for (int i = 0; i < panels; i += 2)
-                                 for (int n = 0; n < kStep; ++n) {
-                                   const int64_t f = (p0 + i) / 2 * kStep + n;
-                                   float g = tiles[i][r][n], u = tiles[i + 1][r][n];
-                                   if (p.gate_bias && f < width) g = g + p.gate_bias[f];
-                                   if (p.up_bias && f < width) u = u + p.up_bias[f];
-                                   out[(t0 + r) * p.out.stride + f] =
-                                       f < width ? f32_to_bf16((g / (1.0f + math::exp(-g))) * u)
-                                                 : bf16_t{0};
-                                 }
-                           });
+  for_dots<panel_function, expander_of>(
+      p.x, p.rows, p.gate_up, 2, 2 * begin, 2 * end, 1,
+      [&](int64_t t0, int rows, int64_t p0, int panels, const Tile* tiles) {
+        for (int r = 0; r < rows; ++r)
+          for (int i = 0; i < panels; i += 2)
+            for (int n = 0; n < kStep; ++n) {
+              const int64_t f = (p0 + i) / 2 * kStep + n;
+              float g = tiles[i][r][n], u = tiles[i + 1][r][n];
+              if (p.gate_bias && f < width) g = g + p.gate_bias[f];
+              if (p.up_bias && f < width) u = u + p.up_bias[f];
+              out[(t0 + r) * p.out.stride + f] =
+                  f < width ? f32_to_bf16((g / (1.0f + math::exp(-g))) * u) : bf16_t{0};
+            }
+      });
   // Pad columns past the last panel.
   const int64_t padded = p.gate_up.panels() * kStep;
   if (on.share.index == 0)
@@ -322,10 +335,10 @@ void attention(const AttentionParams& p, const Execution& on) {
   partial_attention<panel_function>({p}, on);
 }
 
-template <PanelFunction* panel_function>
+template <PanelFunction* panel_function, ExpanderOf expander_of>
 void override_with(Kernels& kernels) {
-  kernels.matmul = matmul<panel_function>;
-  kernels.gated_matmul = gated_matmul<panel_function>;
+  kernels.matmul = matmul<panel_function, expander_of>;
+  kernels.gated_matmul = gated_matmul<panel_function, expander_of>;
   kernels.attention = attention<panel_function>;
   kernels.partial_attention = partial_attention<panel_function>;
 }
@@ -333,10 +346,10 @@ void override_with(Kernels& kernels) {
 }  // namespace
 
 void override_avx2(Kernels& kernels) {
-  override_with<&panel_avx2>(kernels);
+  override_with<&panel_avx2, cpu::expander_avx2>(kernels);
 }
 void override_avx512(Kernels& kernels) {
-  override_with<&panel_avx512>(kernels);
+  override_with<&panel_avx512, cpu::expander_avx512>(kernels);
 }
 
 }  // namespace invar::hopper

@@ -36,13 +36,15 @@ Share share_of(int64_t rows, int64_t panels, int64_t grain, Part part) {
 
 // The operands of a share; the caller adds what becomes of the dots.
 PanelProduct operands(const Activation& x, const Matrix& w, int runs, const Share& share) {
-  CHECK(x.type == w.type, "activations and weights of a product have one type");
+  CHECK(x.type == storage_of(w.type).element, "activations and weights of a product have one type");
   PanelProduct p{};
-  p.f32 = w.type == DType::f32;
+  p.f32 = x.type == DType::f32;
+  p.stored = w.type;
+  p.scales = w.scales_at();
   p.x_stride = x.stride * size_of(x.type);
   p.x = static_cast<const char*>(x.data) + share.rows.begin * p.x_stride;
   p.rows = share.rows.end - share.rows.begin;
-  p.panel_bytes = w.panel_bytes();
+  p.panel_bytes = w.unit_bytes();
   p.w = static_cast<const char*>(w.data) + share.panels.begin * p.panel_bytes;
   p.panels = share.panels.end - share.panels.begin;
   p.leaves = round_up(w.k, kLeafPad) / kLeafPad;
@@ -54,7 +56,7 @@ PanelProduct operands(const Activation& x, const Matrix& w, int runs, const Shar
 // Has the first panels fetched that this share reads of the weights that come next.
 void set_next(PanelProduct& p, const Matrix* next, int64_t rows, Part part) {
   if (!next || !next->data) return;
-  p.next_panel_bytes = next->panel_bytes();
+  p.next_panel_bytes = next->unit_bytes();
   const Share share = share_of(rows, next->count * next->panels(), 4, part);
   p.next = static_cast<const char*>(next->data) + share.panels.begin * p.next_panel_bytes;
 }

@@ -15,6 +15,7 @@
 // after it
 #include "kernels/cpu/vec16_math.h"
 // after it
+#include "kernels/cpu/blocks_inl.h"
 #include "kernels/cpu/product_end_inl.h"
 
 namespace invar::cpu {
@@ -84,7 +85,8 @@ enum class End { plain, accumulate, gated };
 template <End kEnd>
 class AmxProduct {
  public:
-  explicit AmxProduct(const PanelProduct& p) : p_(p), run_leaves_(p.leaves / p.runs) {}
+  explicit AmxProduct(const PanelProduct& p)
+      : p_(p), run_leaves_(p.leaves / p.runs), expand_(expander_of(p.stored)) {}
 
   void run() {
     const int64_t tiles = ceil_div(p_.rows, 16);
@@ -106,7 +108,8 @@ class AmxProduct {
     configure_tiles(tile_rows_);
     const int64_t tiles = ceil_div(rows, 16);
     strip_count_ = ceil_div(tiles, 2);
-    chunks_ = p_.runs == 1 && strip_count_ > 2 ? ceil_div(p_.leaves, kChunkLeaves) : 1;
+    const bool in_chunks = expand_ || (p_.runs == 1 && strip_count_ > 2);
+    chunks_ = in_chunks ? ceil_div(run_leaves_, kChunkLeaves) : 1;
     for (int64_t i = 0; i < strip_count_; ++i) {
       Strip& s = strips_[i];
       s.tiles = smaller(2, tiles - i * 2);
@@ -127,29 +130,13 @@ class AmxProduct {
     ahead_.stream = 2 * (is_last ? p_.next_panel_bytes : p_.panel_bytes) / Ahead::kStreams;
     ahead_.end = ahead_.at + ahead_.stream;
     ahead_.lines = ceil_div(32, Ahead::kStreams * strip_count_);
-    if (p_.runs == 1) return multiply_chunks(panel);
-    for (int64_t i = 0; i < strip_count_; i += kStripsTogether)
-      multiply_runs(i, smaller(i + kStripsTogether, strip_count_), panel);
+    const int64_t together = p_.runs == 1 ? strip_count_ : kStripsTogether;
+    for (int64_t i = 0; i < strip_count_; i += together)
+      multiply_runs(i, smaller(i + together, strip_count_), panel);
   }
 
-  // One run, chunk by chunk of the inner size: chains wait in L2, weights stay in L1.
-  void multiply_chunks(int64_t panel) {
-    const int panels = panel + 1 < p_.panels ? 2 : 1;
-    for (int64_t c = 0; c < chunks_; ++c) {
-      const bool is_last = c + 1 == chunks_;
-      const int64_t leaf = p_.leaves * c / chunks_, end = p_.leaves * (c + 1) / chunks_;
-      for (int64_t i = 0; i < strip_count_; ++i) {
-        const Strip& s = strips_[i];
-        float* chains = is_last ? finished_[turn_ ^= 1] : kept_[i];
-        float* from = c > 0 ? kept_[i] : p_.extend ? chains : nullptr;
-        if (c == 0 && p_.extend) copy_outputs(s, panel, panels, chains);
-        multiply(s, panel, leaf, end - leaf, panels, from, chains);
-        if (is_last) finish_dots(s, panel, panels, chains, nullptr, 0);
-      }
-    }
-  }
-
-  // All runs of some strips by a pair of panels.
+  // All runs of some strips by a pair of panels, chunk by chunk of a run: chains wait in L2,
+  // weights stay in L1.
   void multiply_runs(int64_t begin, int64_t end, int64_t panel) {
     const int panels = panel + 1 < p_.panels ? 2 : 1;
     int depth = 0;  // runs, or trees of them, that wait for their neighbour
@@ -158,23 +145,44 @@ class AmxProduct {
       // (s0 + s1) + (s2 + s3) ...: a run with an odd number meets the trees to its left.
       const int levels = __builtin_ctz(~static_cast<unsigned>(r));
       const bool waits = levels == 0 && !is_last;
-      for (int64_t i = begin; i < end; ++i) {
-        const Strip& s = strips_[i];
-        const int64_t slot = (i - begin) * kChains;
-        // Chains that are finished at once use two places in turn.
-        float* chains = waits ? waiting_[depth] + slot : finished_[turn_ ^= 1];
-        multiply(s, panel, r * run_leaves_, run_leaves_, panels, nullptr, chains);
-        if (waits) continue;
-        finish_dots(s, panel, panels, chains, depth > 0 ? waiting_[depth - 1] + slot : nullptr,
-                    levels, is_last);
+      for (int64_t c = 0; c < chunks_; ++c) {
+        const bool ends = c + 1 == chunks_;
+        const int64_t leaf = r * run_leaves_ + run_leaves_ * c / chunks_;
+        const int64_t leaves = r * run_leaves_ + run_leaves_ * (c + 1) / chunks_ - leaf;
+        const Weights w = weights(panel, panels, leaf, leaves);
+        for (int64_t i = begin; i < end; ++i) {
+          const Strip& s = strips_[i];
+          const int64_t slot = (i - begin) * kChains;
+          // Chains that are finished at once use two places in turn.
+          float* chains = !ends ? kept_[i] : waits ? waiting_[depth] + slot : finished_[turn_ ^= 1];
+          float* from = c > 0 ? kept_[i] : p_.extend ? chains : nullptr;
+          if (c == 0 && p_.extend) copy_outputs(s, panel, panels, chains);
+          multiply(s, w, leaf, leaves, panels, from, chains);
+          if (ends && !waits)
+            finish_dots(s, panel, panels, chains, depth > 0 ? waiting_[depth - 1] + slot : nullptr,
+                        levels, is_last);
+        }
       }
       depth += 1 - levels;
     }
   }
 
+  // Leaves of a pair of panels as they lie or, from blocks, as room_ has them.
+  struct Weights {
+    const char* first;
+    int64_t bytes;  // from one panel to the other
+  };
+  Weights weights(int64_t panel, int panels, int64_t leaf, int64_t leaves) {
+    const char* w = static_cast<const char*>(p_.w) + panel * p_.panel_bytes;
+    if (!expand_) return {w + leaf * kTileBytes, p_.panel_bytes};
+    for (int q = 0; q < panels; ++q, w += p_.panel_bytes)
+      expand_(w, w + p_.scales, leaf, leaves, room_[q]);
+    return {room_[0], sizeof room_[0]};
+  }
+
   // Has a finished run of a strip and a pair of panels worked off between the products to come.
   void finish_dots(const Strip& s, int64_t panel, int panels, const float* chains, float* waiting,
-                   int levels, bool is_dot = true) {
+                   int levels, bool is_dot) {
     finish_ = {.strip = &s,
                .chains = chains,
                .waiting = waiting,
@@ -188,22 +196,21 @@ class AmxProduct {
   }
 
   // Some leaves of a strip by a pair of panels, from chains in memory or +0.
-  void multiply(const Strip& s, int64_t panel, int64_t leaf, int64_t leaves, int panels,
-                float* from, float* chains) {
-    const char* w = static_cast<const char*>(p_.w) + panel * p_.panel_bytes + leaf * kTileBytes;
+  void multiply(const Strip& s, Weights w, int64_t leaf, int64_t leaves, int panels, float* from,
+                float* chains) {
     with_shape(s.tiles, panels,
                [&]<int R, int P>() { multiply_tiles<R, P>(s, leaf, leaves, w, from, chains); });
   }
 
   // R tiles of rows by P panels. Rows are loaded past L1, where the weights stay.
   template <int R, int P>
-  [[gnu::noinline]] void multiply_tiles(const Strip& s, int64_t leaf, int64_t leaves, const char* w,
-                                        float* from, float* chains) {
+  [[gnu::noinline]] void multiply_tiles(const Strip& s, int64_t leaf, int64_t leaves,
+                                        Weights weights, float* from, float* chains) {
     from ? load_chains<R, P>(packed_chains(from, R)) : zero_chains<R, P>();
     const int64_t stride = p_.x_stride;
     const char* x = s.x[0] + leaf * kLine;
     const char* second = s.x[R - 1] + leaf * kLine;
-    const char* other = w + p_.panel_bytes;
+    const char *w = weights.first, *other = w + weights.bytes;
     for (int64_t left = leaves; left > 0; --left) {
       add_leaf<R, P, RowsAre::past_l1>(x, second, stride, w, other);
       ahead_.fetch();
@@ -314,6 +321,7 @@ class AmxProduct {
 
   const PanelProduct& p_;
   const int64_t run_leaves_;
+  const ExpandPanel expand_;
   int64_t tile_rows_ = 16, strip_count_ = 0, chunks_ = 1;
   int turn_ = 0;
   Finish finish_{};
@@ -322,11 +330,12 @@ class AmxProduct {
   alignas(64) float waiting_[kLevels][kLevelFloats];
   alignas(64) float finished_[2][kChains];
   alignas(64) float kept_[kTiles / 2][kChains];
+  alignas(64) char room_[2][kChunkLeaves * kTileBytes];  // a chunk of a pair of panels of blocks
 };
 
 // Many rows in whole tiles and panels: the chains may lie in memory in between.
 bool has_whole_tiles(const PanelProduct& p) {
-  return p.rows >= kChainsInMemoryFrom && p.rows % 16 == 0 &&
+  return p.rows >= kChainsInMemoryFrom && p.rows % 16 == 0 && !expander_of(p.stored) &&
          p.outputs == p.panels * (p.out ? 8 : 16);
 }
 

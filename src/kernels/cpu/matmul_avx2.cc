@@ -148,15 +148,15 @@ struct Avx2 {
   void stream(const Stretch& s) {
     for (int64_t p = 0, count; p < s.panels; p += count) {
       count = s.rows == 1 && s.panels - p >= 2 ? 2 : 1;
-      const char* w = s.w + p * s.panel_bytes;
+      const Panels w = panels_of(s, p, count, room_);
       const Tile tile{.x = x_,
-                      .w = w,
-                      .w_panel = s.panel_bytes,
+                      .w = w.first,
+                      .w_panel = w.bytes,
                       .leaves = s.leaves,
                       .first = s.first,
                       .chains = s.chains + p * kBlockRows * 16,
-                      .next = s.next ? s.next + p * s.panel_bytes : w,
-                      .next_panel = s.panel_bytes,
+                      .next = s.next ? s.next + p * s.panel_bytes : w.first,
+                      .next_panel = s.next ? s.panel_bytes : w.bytes,
                       .next_lines = 0};
       if (count == 2)
         (s.f32 ? multiply_few<false, 1, 2> : multiply_few<true, 1, 2>)(tile);
@@ -171,9 +171,9 @@ struct Avx2 {
     const Tiling tiling(s.rows, kTileRows);
     const int64_t leaf_lines = s.f32 ? 32 : 16;
     for (int64_t p = 0; p < s.panels; ++p) {
-      const char* w = s.w + p * s.panel_bytes;
+      const char* w = panels_of(s, p, 1, room_).first;
       if (!s.f32) unpack_panel(w, s.leaves, w_);
-      const char* next = p + 1 < s.panels ? w + s.panel_bytes : s.next;
+      const char* next = p + 1 < s.panels && !s.expand ? w + s.panel_bytes : s.next;
       Tile tile{.x = x_,
                 .w = s.f32 ? w : reinterpret_cast<const char*>(w_),
                 .w_panel = 0,
@@ -196,9 +196,14 @@ struct Avx2 {
 
   alignas(64) float x_[kBlockRows * kRowStride];
   alignas(64) float w_[kStretchLeaves * kLeaf * 16];
+  alignas(64) char room_[2 * kStretchLeaves * kLeaf * 32];
 };
 
 }  // namespace
+
+ExpandPanel expander_avx2(DType type) {
+  return expander_of(type);
+}
 
 void product_avx2(const PanelProduct& p) {
   Product<Avx2>(p).run();

@@ -146,15 +146,15 @@ struct Avx512 {
     for (int64_t p = 0, count; p < s.panels; p += count) {
       const int64_t left = s.panels - p;
       count = s.rows <= 2 && left >= 4 ? 4 : s.rows <= kTileRows && left >= 2 ? 2 : 1;
-      const char* w = s.w + p * s.panel_bytes;
+      const Panels w = panels_of(s, p, count, room_);
       const Tile tile{.x = x_,
-                      .w = w,
-                      .w_panel = s.panel_bytes,
+                      .w = w.first,
+                      .w_panel = w.bytes,
                       .leaves = s.leaves,
                       .first = s.first,
                       .chains = s.chains + p * kBlockRows * 16,
-                      .next = s.next ? s.next + p * s.panel_bytes : w,
-                      .next_panel = s.panel_bytes,
+                      .next = s.next ? s.next + p * s.panel_bytes : w.first,
+                      .next_panel = s.next ? s.panel_bytes : w.bytes,
                       .next_lines = 0};
       if (count == 4)
         (s.f32 ? kFourPanels<false> : kFourPanels<true>)[s.rows - 1](tile);
@@ -170,12 +170,12 @@ struct Avx512 {
     const int64_t leaf_lines = s.f32 ? 32 : 16;
     for (int64_t p = 0, count; p < s.panels; p += count) {
       count = s.panels - p >= 2 ? 2 : 1;
-      const char* w = s.w + p * s.panel_bytes;
+      const Panels w = panels_of(s, p, count, room_);
       for (int64_t q = 0; !s.f32 && q < count; ++q)
-        unpack_panel(w + q * s.panel_bytes, s.leaves, w_ + q * kPanelFloats);
-      const char* next = p + count < s.panels ? w + count * s.panel_bytes : s.next;
+        unpack_panel(w.first + q * w.bytes, s.leaves, w_ + q * kPanelFloats);
+      const char* next = p + count < s.panels && !s.expand ? w.first + count * w.bytes : s.next;
       Tile tile{.x = x_,
-                .w = s.f32 ? w : reinterpret_cast<const char*>(w_),
+                .w = s.f32 ? w.first : reinterpret_cast<const char*>(w_),
                 .w_panel = s.f32 ? s.panel_bytes : kPanelFloats * 4,
                 .leaves = s.leaves,
                 .first = s.first,
@@ -197,9 +197,14 @@ struct Avx512 {
   static constexpr int64_t kPanelFloats = kStretchLeaves * kLeaf * 16;
   alignas(64) float x_[kBlockRows * kRowStride];
   alignas(64) float w_[2 * kPanelFloats];
+  alignas(64) char room_[4 * kPanelFloats * 2];
 };
 
 }  // namespace
+
+ExpandPanel expander_avx512(DType type) {
+  return expander_of(type);
+}
 
 void product_avx512(const PanelProduct& p) {
   Product<Avx512>(p).run();

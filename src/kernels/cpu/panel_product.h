@@ -5,11 +5,15 @@
 
 #include <cstdint>
 
+#include "numerics/storage.h"
+
 namespace invar::cpu {
 
 // `rows` activation rows times `panels` panels. Numerics 1 and 2; layouts in kernels.h.
 struct PanelProduct {
-  bool f32;  // type of activations and weights; bf16 when false
+  bool f32;        // type of activations and elements of weights; bf16 when false
+  DType stored;    // of the weights
+  int64_t scales;  // where a panel's begin, for types with blocks
   const void* x;
   int64_t x_stride;  // bytes between rows
   int64_t rows;
@@ -39,6 +43,13 @@ struct PanelProduct {
   float* dots;          // or null: the dots of all panels, too
   int64_t dots_stride;  // elements
 };
+
+// Some leaves of a panel of blocks, whose scales are given, as a panel of bf16.
+using ExpandPanel = void (*)(const char* values, const char* scales, int64_t leaf, int64_t leaves,
+                             char* out);
+// By each set; null for types without blocks.
+ExpandPanel expander_avx2(DType type);
+ExpandPanel expander_avx512(DType type);
 
 void product_avx2(const PanelProduct& p);
 void product_avx512(const PanelProduct& p);

@@ -5,6 +5,7 @@
 // set provides `accumulate`, which adds one stretch to the chains of a block.
 #pragma once
 
+#include "kernels/cpu/blocks_inl.h"
 #include "kernels/cpu/product_end_inl.h"
 
 namespace invar::cpu {
@@ -17,10 +18,12 @@ struct Stretch {
   const char* x;  // row 0, first leaf
   int64_t x_stride;
   int64_t rows;
-  const char* w;  // panel 0, first leaf
+  const char* w;  // panel 0: its first leaf here, or of blocks its first of all
   int64_t panel_bytes;
   int64_t panels;
-  int64_t leaves;
+  int64_t leaf, leaves;  // of a panel
+  ExpandPanel expand;    // or null
+  int64_t scales;
   bool first;        // the chains begin here, from +0
   float* chains;     // [panel][Set::kRows][16]
   const char* next;  // weights that are used after these: fetched meanwhile, so memory never waits
@@ -61,6 +64,20 @@ inline void unpack_panel(const char* w, int64_t leaves, float* out) {
   }
 }
 
+// Some of a stretch's panels as they lie or, from blocks, as `room` has them.
+struct Panels {
+  const char* first;
+  int64_t bytes;  // from panel to panel
+};
+inline Panels panels_of(const Stretch& s, int64_t panel, int64_t count, char* room) {
+  const char* w = s.w + panel * s.panel_bytes;
+  if (!s.expand) return {w, s.panel_bytes};
+  const int64_t bytes = s.leaves * kLeaf * 32;
+  for (int64_t q = 0; q < count; ++q, w += s.panel_bytes)
+    s.expand(w, w + s.scales, s.leaf, s.leaves, room + q * bytes);
+  return {room, bytes};
+}
+
 // What a vector set multiplies at once: a few rows by one or more panels.
 struct Tile {
   const float* x;  // as copy_rows leaves it
@@ -91,7 +108,10 @@ template <typename Set>
 class Product {
  public:
   explicit Product(const PanelProduct& p)
-      : p_(p), leaf_bytes_(kLeaf * 16 * (p.f32 ? 4 : 2)), element_(p.f32 ? 4 : 2) {}
+      : p_(p),
+        leaf_bytes_(kLeaf * 16 * (p.f32 ? 4 : 2)),
+        element_(p.f32 ? 4 : 2),
+        expand_(expander_of(p.stored)) {}
 
   void run() {
     // Without runs to keep, their memory serves a larger group.
@@ -120,6 +140,8 @@ class Product {
   const char* weights(int64_t panel, int64_t leaf) const {
     return static_cast<const char*>(p_.w) + panel * p_.panel_bytes + leaf * leaf_bytes_;
   }
+  // What is fetched of it meanwhile. (Of blocks nothing: they are half as much at most.)
+  const char* ahead(const char* next) const { return expand_ ? nullptr : next; }
 
   // Leaves the dots of a block and a group, before the + 0, at chains_. `after`: the weights that
   // are read next.
@@ -137,13 +159,16 @@ class Product {
             .x = static_cast<const char*>(p_.x) + row * p_.x_stride + from * kLeaf * element_,
             .x_stride = p_.x_stride,
             .rows = rows,
-            .w = weights(panel, from),
+            .w = weights(panel, expand_ ? 0 : from),
             .panel_bytes = p_.panel_bytes,
             .panels = panels,
+            .leaf = from,
             .leaves = to - from,
+            .expand = expand_,
+            .scales = p_.scales,
             .first = s == 0 && !p_.extend,
             .chains = chains_ + depth * kLevelChains,
-            .next = to < p_.leaves ? weights(panel, to) : after});
+            .next = ahead(to < p_.leaves ? weights(panel, to) : after)});
       }
       // (s0 + s1) + (s2 + s3) ...: a run with an odd number meets the tree to its left.
       for (int odd = r; odd & 1; odd >>= 1) add_chains(--depth, rows, panels);
@@ -180,6 +205,7 @@ class Product {
 
   const PanelProduct& p_;
   const int64_t leaf_bytes_, element_;
+  const ExpandPanel expand_;
   Set set_;
   alignas(64) float chains_[kLevels * kLevelChains];
 };

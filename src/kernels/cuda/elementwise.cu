@@ -1,6 +1,7 @@
 // Norms, embeddings and other small operations: kernels/reference/elementwise.cc on a GPU.
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
+#include "kernels/cuda/blocks.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/operations.h"
@@ -24,13 +25,13 @@ __device__ __forceinline__ int64_t global_index() {
 
 __global__ void embed_kernel(EmbedParams p) {
   const int64_t i = global_index();
-  if (i >= p.rows * p.width) return;
-  const int64_t token = p.tokens[i / p.width], d = i % p.width;
-  int64_t at = token * p.width + d;
-  if (p.panels)
-    at = p.type == DType::bf16 ? packed_index_bf16(token, d, p.width)
-                               : packed_index_f32(token, d, p.width);
-  p.out[i] = value_at(p.table, p.type, at) + 0.0f;  // + 0: flushes subnormals
+  const Matrix& w = p.table;
+  if (i >= p.rows * w.k) return;
+  const int64_t token = p.tokens[i / w.k], d = i % w.k;
+  int64_t at = token * w.row_elements() + d;
+  if (w.layout == WeightLayout::panels)
+    at = w.type == DType::bf16 ? packed_index_bf16(token, d, w.k) : packed_index_f32(token, d, w.k);
+  p.out[i] = value_at(w.data, w.type, at) + 0.0f;  // + 0: flushes subnormals
 }
 
 // ---- RMSNorm: one block per row. The weights, which no kernel writes, are read while the kernels
@@ -257,7 +258,8 @@ void read(const void* data, size_t bytes, uint64_t* sum, const Execution& on) {
 
 void embed(const EmbedParams& p, const Execution& on) {
   if (p.rows == 0) return;
-  embed_kernel<<<blocks_for(p.rows * p.width), kThreads, 0, stream_of(on)>>>(p);
+  if (storage_of(p.table.type).has_blocks()) return embed_blocks(p, on);
+  embed_kernel<<<blocks_for(p.rows * p.table.k), kThreads, 0, stream_of(on)>>>(p);
   cuda_launched("embed");
 }
 

@@ -1,5 +1,8 @@
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/error.h"
+#include "kernels/cuda/blocks.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/hopper_sample.h"
 #include "kernels/cuda/operations.h"
@@ -28,22 +31,55 @@ const ProductSchedule& chosen_schedule(Order order, const ProductShape& shape) {
 namespace {
 
 void check_types(const Activation& x, const Matrix& w, Order order) {
-  CHECK(x.type == w.type, "activations and weights of a product have one type");
-  CHECK(order == Order::portable || w.type == DType::bf16, "the order hopper is defined for bf16");
+  CHECK(x.type == storage_of(w.type).element, "activations and weights of a product have one type");
+  CHECK(order == Order::portable || x.type == DType::bf16, "the order hopper is defined for bf16");
 }
+
+template <Order order>
+void matmul_of_blocks(const MatmulParams& p, const Execution& on);
+template <Order order>
+void gated_matmul_of_blocks(const GatedMatmulParams& p, const Execution& on);
 
 template <Order order>
 void matmul(const MatmulParams& p, const Execution& on) {
   check_types(p.x, p.w, order);
   if (p.rows == 0) return;
+  if (storage_of(p.w.type).has_blocks()) return matmul_of_blocks<order>(p, on);
   chosen_schedule(order, {p.rows, p.w.n, p.w.k, p.runs, 1}).matmul(p, on);
+}
+
+// Some outputs after the others.
+template <Order order>
+void matmul_of_blocks(const MatmulParams& p, const Execution& on) {
+  const int64_t most = outputs_at_once(p.w);
+  for (int64_t first = 0; first < p.w.n; first += most) {
+    MatmulParams part = p;
+    part.w = expand(p.w, first, std::min(most, p.w.n - first), p.scratch, on);
+    part.bias = p.bias ? p.bias + first : nullptr;
+    part.y = p.y + first;
+    matmul<order>(part, on);
+  }
 }
 
 template <Order order>
 void gated_matmul(const GatedMatmulParams& p, const Execution& on) {
   check_types(p.x, p.gate_up, order);
   if (p.rows == 0) return;
+  if (storage_of(p.gate_up.type).has_blocks()) return gated_matmul_of_blocks<order>(p, on);
   chosen_schedule(order, {p.rows, p.gate_up.n, p.gate_up.k, 1, 2}).gated_matmul(p, on);
+}
+
+template <Order order>
+void gated_matmul_of_blocks(const GatedMatmulParams& p, const Execution& on) {
+  const int64_t most = outputs_at_once(p.gate_up);
+  for (int64_t first = 0; first < p.gate_up.n; first += most) {
+    GatedMatmulParams part = p;
+    part.gate_up = expand(p.gate_up, first, std::min(most, p.gate_up.n - first), p.scratch, on);
+    part.gate_bias = p.gate_bias ? p.gate_bias + first : nullptr;
+    part.up_bias = p.up_bias ? p.up_bias + first : nullptr;
+    part.out.data = static_cast<char*>(p.out.data) + first * size_of(p.out.type);
+    gated_matmul<order>(part, on);
+  }
 }
 
 template <Order order>
@@ -60,6 +96,7 @@ Kernels table() {
           .weights = order == Order::hopper ? WeightLayout::rows : WeightLayout::panels,
           .cache = order == Order::hopper ? CacheLayout::rows : CacheLayout::panels,
           .attention_scratch = order == Order::hopper ? kAttentionScratch : 0,
+          .blocks_scratch = kBlocksScratch,
           .embed = embed,
           .rms_norm = rms_norm,
           .matmul = matmul<order>,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/block_places.h"
 #include "kernels/reference/reference.h"
 #include "numerics/math.h"
 
@@ -24,14 +25,15 @@ void store_activation(const Activation& out, int64_t row, const float* values, i
   }
 }
 
-float table_value(const EmbedParams& p, int64_t token, int64_t d) {
-  if (p.type == DType::bf16) {
-    const bf16_t* table = static_cast<const bf16_t*>(p.table);
-    return bf16_to_f32(
-        table[p.panels ? packed_index_bf16(token, d, p.width) : token * p.width + d]);
-  }
-  const float* table = static_cast<const float*>(p.table);
-  return table[p.panels ? packed_index_f32(token, d, p.width) : token * p.width + d];
+// An element of a table of bf16 or f32.
+float table_value(const Matrix& table, int64_t token, int64_t d) {
+  const bool panels = table.layout == WeightLayout::panels;
+  const int64_t in_row = token * table.row_elements() + d;
+  if (table.type == DType::bf16)
+    return bf16_to_f32(static_cast<const bf16_t*>(
+        table.data)[panels ? packed_index_bf16(token, d, table.k) : in_row]);
+  return static_cast<const float*>(
+      table.data)[panels ? packed_index_f32(token, d, table.k) : in_row];
 }
 
 // 1 / sqrt(sum64(x * x) / D + eps), numerics 3.
@@ -65,9 +67,25 @@ bool is_finite(float x) {
 
 void embed(const EmbedParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.rows);
-  for (int64_t t = begin; t < end; ++t)
-    for (int64_t d = 0; d < p.width; ++d)
-      p.out[t * p.width + d] = table_value(p, p.tokens[t], d) + 0.0f;  // + 0: flushes subnormals
+  const int64_t width = p.table.k;
+  for (int64_t t = begin; t < end; ++t) {
+    float* out = p.out + t * width;
+    if (storage_of(p.table.type).has_blocks()) {
+      embed_blocks(p.table, p.tokens[t], out);
+      continue;
+    }
+    for (int64_t d = 0; d < width; ++d)
+      out[d] = table_value(p.table, p.tokens[t], d) + 0.0f;  // + 0: flushes subnormals
+  }
+}
+
+void embed_blocks(const Matrix& table, int64_t token, float* out) {
+  const BlockPlaces places(table);
+  bf16_t elements[kMaxBlock];
+  for (int64_t d = 0; d < table.k; d += places.block()) {
+    places.read(table.data, token, d / places.block(), elements);
+    for (int i = 0; i < places.block(); ++i) out[d + i] = bf16_to_f32(elements[i]) + 0.0f;
+  }
 }
 
 void rms_norm(const RmsNormParams& p, const Execution& on) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/block_places.h"
 #include "kernels/reference/reference.h"
 #include "numerics/math.h"
 
@@ -16,10 +17,22 @@ template <typename T>
 struct Column {
   T inner[kMaxInner];
   Column(const Matrix& w, int64_t output) {
+    if constexpr (std::is_same_v<T, bf16_t>)
+      if (storage_of(w.type).has_blocks()) {
+        read_blocks(w, output);
+        return;
+      }
     const T* data = static_cast<const T*>(w.data);
     for (int64_t k = 0; k < w.k; ++k)
       inner[k] = data[std::is_same_v<T, bf16_t> ? packed_index_bf16(output, k, w.k)
                                                 : packed_index_f32(output, k, w.k)];
+  }
+
+ private:
+  void read_blocks(const Matrix& w, int64_t output) {
+    const BlockPlaces places(w);
+    for (int64_t b = 0; b < places.row_blocks(); ++b)
+      places.read(w.data, output, b, inner + b * places.block());
   }
 };
 
@@ -27,7 +40,7 @@ struct Column {
 template <Order order, typename Use>
 void dot_rows(const Activation& x, int64_t rows, const Matrix& w, int64_t output, int runs,
               Use use) {
-  if (w.type == DType::bf16) {
+  if (storage_of(w.type).element == DType::bf16) {
     const Column<bf16_t> column(w, output);
     const bf16_t* row = static_cast<const bf16_t*>(x.data);
     for (int64_t t = 0; t < rows; ++t, row += x.stride)
@@ -41,8 +54,8 @@ void dot_rows(const Activation& x, int64_t rows, const Matrix& w, int64_t output
 }
 
 void check_types(const Activation& x, const Matrix& w, Order order) {
-  CHECK(x.type == w.type, "activations and weights of a product have one type");
-  CHECK(order == Order::portable || w.type == DType::bf16, "the order hopper is defined for bf16");
+  CHECK(x.type == storage_of(w.type).element, "activations and weights of a product have one type");
+  CHECK(order == Order::portable || x.type == DType::bf16, "the order hopper is defined for bf16");
   CHECK(w.k <= kMaxInner, "inner size beyond what the reference holds");
 }
 

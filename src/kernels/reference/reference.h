@@ -6,6 +6,8 @@
 namespace invar::reference {
 
 void embed(const EmbedParams& p, const Execution& on);
+// One row of a table of blocks.
+void embed_blocks(const Matrix& table, int64_t token, float* out);
 void rms_norm(const RmsNormParams& p, const Execution& on);
 template <Order order>
 void matmul(const MatmulParams& p, const Execution& on);

@@ -85,7 +85,8 @@ void check_tensors(const DecoderSpec& spec, const TensorSource& source) {
 
 DType product_type(const DecoderSpec& spec, const TensorSource& source) {
   for (const TensorSpec& tensor : tensors_of(spec))
-    if (tensor.shape.size() == 2 && source.info(tensor.name).dtype != DType::bf16)
+    if (tensor.shape.size() == 2 &&
+        storage_of(source.info(tensor.name).dtype).element == DType::f32)
       return DType::f32;
   return DType::bf16;
 }

@@ -1,0 +1,57 @@
+// Where the blocks of a matrix lie: plain data, for a CPU's and a GPU's code.
+#pragma once
+
+#include "kernels/matrix.h"
+#include "numerics/blocks.h"
+
+namespace invar {
+
+class BlockPlaces {
+ public:
+  explicit BlockPlaces(const Matrix& w)
+      : storage_(storage_of(w.type)),
+        outputs_(w.unit_outputs()),
+        unit_bytes_(w.unit_bytes()),
+        scales_at_(w.scales_at()),
+        row_blocks_(w.row_blocks()) {}
+
+  constexpr int block() const { return storage_.block; }
+  constexpr int64_t row_blocks() const { return row_blocks_; }
+
+  // The elements of a block of an output, as they are multiplied. Outputs count through the units
+  // of a stack: the 16 of unit 0, those of unit 1, ...
+  constexpr void read(const void* data, int64_t output, int64_t block, bf16_t* out) const {
+    uint8_t values[kMaxBlockBytes] = {}, scales[kMaxBlockBytes] = {};
+    const auto* unit = static_cast<const uint8_t*>(data) + output / outputs_ * unit_bytes_;
+    for_each_byte(output % outputs_, block, scales, values,
+                  [&](int64_t at, uint8_t& byte) { byte = unit[at]; });
+    float elements[kMaxBlock] = {};
+    expand_block(storage_.type, values, scales, elements);
+    for (int i = 0; i < storage_.block; ++i) out[i] = f32_to_bf16(elements[i]);
+  }
+
+  // Puts a block, as files have it, to its place.
+  void write(void* data, int64_t output, int64_t block, const uint8_t* stored) const {
+    auto* unit = static_cast<uint8_t*>(data) + output / outputs_ * unit_bytes_;
+    for_each_byte(output % outputs_, block, stored, stored + storage_.scale_bytes,
+                  [&](int64_t at, const uint8_t& byte) { unit[at] = byte; });
+  }
+
+ private:
+  // use(offset in the unit, byte) for the scales and the values of a block.
+  template <typename Byte, typename Use>
+  constexpr void for_each_byte(int64_t lane, int64_t block, Byte* scales, Byte* values,
+                               Use use) const {
+    const int64_t scale = scales_at_ + (block * outputs_ + lane) * storage_.scale_bytes;
+    for (int64_t i = 0; i < storage_.scale_bytes; ++i) use(scale + i, scales[i]);
+    const int64_t together = storage_.together, first = block * storage_.value_bytes;
+    for (int64_t i = 0; i < storage_.value_bytes; ++i)
+      use(((first + i) / together * outputs_ + lane) * together + (first + i) % together,
+          values[i]);
+  }
+
+  StorageType storage_;
+  int64_t outputs_, unit_bytes_, scales_at_, row_blocks_;
+};
+
+}  // namespace invar
