@@ -6,7 +6,7 @@
 
 namespace invar {
 
-enum class DType : uint8_t { bf16, f16, f32 };
+enum class DType : uint8_t { bf16, f16, f32, q8_0 };
 
 // Elements along a row are stored in blocks: `value_bytes` that belong to one or a few of them, and
 // `scale_bytes` that belong to all, which come first in a file.
@@ -26,6 +26,7 @@ constexpr StorageType kStorageTypes[] = {
     {DType::bf16, "bf16", 1, 2, 0, 4, DType::bf16},
     {DType::f16, "f16", 1, 2, 0, 4, DType::f32},  // held as f32
     {DType::f32, "f32", 1, 4, 0, 4, DType::f32},
+    {DType::q8_0, "q8_0", 32, 32, 2, 2, DType::bf16},  // an f16 scale and 32 integers, as ggml's
 };
 // The largest of all rows.
 constexpr int kMaxBlock = 256, kMaxBlockBytes = 320;

@@ -5,9 +5,12 @@
 
 #include <random>
 
+#include "../weights/blocks_source.h"
+#include "../weights/model_files.h"
 #include "base/error.h"
 #include "base/sha256.h"
 #include "kernels/select.h"
+#include "model/families/make_model.h"
 #include "train/row_packer.h"
 #include "training_case.h"
 
@@ -364,6 +367,16 @@ TEST(RowPacker, KeepsEveryTokenOnceAndGoesOnFromItsState) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Training, testing::ValuesIn(tiny_models()),
                          [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Training, RefusesWeightsInBlocks) {
+  DecoderSpec spec = tiny_models()[0].spec;
+  spec.hidden = 64;
+  spec.ffn = 96;
+  const InBlocks stored(dummy_weights(spec, 1), {});
+  expect_message(error_of([&] { starting_state(spec, stored); }),
+                 "expected weights of bf16, f16 or f32 to train, found q8_0");
+  starting_state(spec, InBlocks(dummy_weights(spec, 1), {.is_stored = false}));
+}
 
 }  // namespace
 }  // namespace invar

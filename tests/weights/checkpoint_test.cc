@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 
+#include "blocks_source.h"
 #include "model_files.h"
 #include "weights/checkpoint_writer.h"
 #include "weights/dummy_source.h"
@@ -83,6 +84,55 @@ TEST(CheckpointWriter, WritesWhatItWasGiven) {
   }
   EXPECT_EQ(read_file(directory / "new/1/model.safetensors"),
             read_file(directory / "new/3/model.safetensors"));
+}
+
+TEST(CheckpointWriter, BlocksAreBytesWithTheirTypeInTheMetadata) {
+  const TempDirectory directory;
+  ThreadPool pool(2);
+  const auto source = [](const char* changed) {
+    return InBlocks(std::make_unique<DummySource>(
+                        std::vector<DummyTensor>{{"a", {3, 64}, 0, 1}, {"b", {5}, 0, 1}}, 1),
+                    {.changed = changed});
+  };
+  const InBlocks stored = source("");
+  write_checkpoint(directory / "stored", stored, pool);
+  const auto opened = open_checkpoint(directory / "stored");
+  EXPECT_EQ(opened->info("a"), (TensorInfo{DType::q8_0, {3, 64}}));
+  EXPECT_EQ(opened->info("b").dtype, DType::bf16);
+  expect_same(stored, *opened);
+  std::vector<uint8_t> expected(3 * 68), found(3 * 68);
+  stored.read("a", 0, 192, DType::q8_0, expected.data());
+  opened->read("a", 0, 192, DType::q8_0, found.data());
+  EXPECT_EQ(found, expected);
+  const SafetensorsFile file(directory / "stored/model.safetensors");
+  const SafetensorsTensor& bytes = file.tensors()[1];  // 16-bit ones come first
+  EXPECT_EQ(bytes.name + " " + bytes.dtype, "a U8");
+  EXPECT_EQ(bytes.shape, (std::vector<int64_t>{3, 68}));
+  EXPECT_EQ(file.header().metadata.back(),
+            (std::pair<std::string, std::string>("storage:a", "q8_0")));
+
+  // The digest is of what is stored.
+  const auto digest = [&](const TensorSource& of) { return weights_digest(of, {"a"}, pool); };
+  EXPECT_EQ(digest(stored), digest(*opened));
+  EXPECT_NE(digest(stored), digest(source("a")));
+}
+
+TEST(CheckpointWriter, BlocksThatAreNotWholeOrNotFiniteAreRefused) {
+  const TempDirectory directory;
+  const auto write = [&](const char* name, int bytes) {
+    const std::string header = fmt::format(
+        R"({{"__metadata__":{{"storage:a":"q8_0"}},"a":{{"dtype":"U8","shape":[1,{0}],"data_offsets":[0,{0}]}}}})",
+        bytes);
+    write_file(directory / name + "/model.safetensors",
+               safetensors(header, std::string(bytes, '\x7f')));
+    return directory / name;
+  };
+  expect_message(error_of([&] { open_checkpoint(write("odd", 35)); }),
+                 "expected rows of whole q8_0 blocks of 34 bytes, found rows of 35");
+  ThreadPool pool(1);
+  const auto source = open_checkpoint(write("nan", 68));
+  expect_message(error_of([&] { check_finite(*source, "a", pool); }),
+                 "expected finite weights, found nan in row 0, column 0");
 }
 
 TEST(CheckpointWriter, TensorsBeginAligned) {

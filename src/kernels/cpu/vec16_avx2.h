@@ -72,6 +72,11 @@ inline Bits16 load_u16(const uint16_t* p) {
   return {_mm256_cvtepu16_epi32(_mm_loadu_si128(halves)),
           _mm256_cvtepu16_epi32(_mm_loadu_si128(halves + 1))};
 }
+// f16, exactly.
+inline Vec16 load_f16(const uint16_t* p) {
+  const __m128i* halves = reinterpret_cast<const __m128i*>(p);
+  return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
+}
 inline void store_u16(uint16_t* p, Bits16 x) {
   const __m256i low = _mm256_set1_epi32(0xffff);
   const __m256i packed =

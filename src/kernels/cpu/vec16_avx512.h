@@ -52,6 +52,10 @@ inline Bits16 load_bits(const void* p) {
 inline Bits16 load_u16(const uint16_t* p) {
   return {_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
+// f16, exactly.
+inline Vec16 load_f16(const uint16_t* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
 inline void store_bits(void* p, Bits16 x) {
   _mm512_storeu_si512(p, x.v);
 }

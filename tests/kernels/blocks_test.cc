@@ -1,0 +1,140 @@
+// What is stored in blocks against the bf16 tensor that it stands for: every operation that reads
+// weights, every storage type with blocks, every instruction set, both orders.
+#include <fmt/format.h>
+
+#include "kernels/block_places.h"
+#include "kernels/select.h"
+#include "random_blocks.h"
+
+namespace invar {
+namespace {
+
+struct Case {
+  int64_t rows, n, k;
+  int runs = 1, parts = 1;
+};
+
+// k is whole leaves; blocks may be larger.
+constexpr Case kCases[] = {
+    {1, 16, 256},          {1, 100, 512, 1, 3},    {2, 33, 1024, 8, 2}, {3, 48, 256},
+    {5, 40, 768, 8},       {7, 16, 512, 2, 2},     {13, 50, 256},       {20, 64, 2048, 4, 2},
+    {40, 80, 256, 1, 2},   {97, 33, 512},          {140, 24, 2304, 1},  {300, 20, 1536, 8},
+    {1040, 48, 256, 1, 2}, {1040, 32, 1024, 2, 3},
+};
+
+std::string describe(DType type, const Case& c) {
+  return fmt::format("{}: rows {} n {} k {} runs {}", name_of(type), c.rows, c.n, c.k, c.runs);
+}
+
+struct Rows {
+  Rows(Random& random, const Case& c) : stride(activation_stride(c.k)), values(c.rows * stride) {
+    std::memset(values.data(), 0, values.size() * sizeof(bf16_t));
+    for (int64_t t = 0; t < c.rows; ++t)
+      for (int64_t i = 0; i < c.k; ++i) values[t * stride + i] = f32_to_bf16(random.uniform());
+  }
+  Activation view() const { return {values.data(), DType::bf16, stride}; }
+
+  int64_t stride;
+  Guarded<bf16_t> values;
+};
+
+// y of both forms.
+testing::AssertionResult matmul_agrees(const Kernels& kernels, const Case& c, const Rows& x,
+                                       const Matrix& stored, const Matrix& twin) {
+  Guarded<float> expected(c.rows * c.n), found(c.rows * c.n);
+  MatmulParams p{.x = x.view(),
+                 .w = twin,
+                 .rows = c.rows,
+                 .runs = c.runs,
+                 .bias = nullptr,
+                 .accumulate = false,
+                 .y = expected.data(),
+                 .y_stride = c.n};
+  run_in_parts(c.parts, [&](const Execution& on) { kernels.matmul(p, on); });
+  p.w = stored;
+  p.y = found.data();
+  run_in_parts(c.parts, [&](const Execution& on) { kernels.matmul(p, on); });
+  return same(expected, found);
+}
+
+testing::AssertionResult gated_agrees(const Kernels& kernels, const Case& c, const Rows& x,
+                                      const TwoFormsOfAMatrix& w) {
+  const int64_t stride = activation_stride(c.n);
+  Guarded<bf16_t> expected(c.rows * stride), found(c.rows * stride);
+  GatedMatmulParams p{.x = x.view(),
+                      .gate_up = w.twin,
+                      .rows = c.rows,
+                      .gate_bias = nullptr,
+                      .up_bias = nullptr,
+                      .out = {expected.data(), DType::bf16, stride}};
+  run_in_parts(c.parts, [&](const Execution& on) { kernels.gated_matmul(p, on); });
+  p.gate_up = w.stored;
+  p.out.data = found.data();
+  run_in_parts(c.parts, [&](const Execution& on) { kernels.gated_matmul(p, on); });
+  return same(expected, found);
+}
+
+void check_products(const Kernels& kernels, const Case& c, DType type) {
+  Random random(c.rows * 7919 + c.n * 31 + c.k);
+  const Rows x(random, c);
+  const TwoFormsOfAMatrix w(random, type, c.n, c.k, 1);
+  EXPECT_TRUE(matmul_agrees(kernels, c, x, w.stored, w.twin)) << describe(type, c);
+  const TwoFormsOfAMatrix pair(random, type, c.n, c.k, 2);
+  EXPECT_TRUE(gated_agrees(kernels, c, x, pair)) << describe(type, c);
+
+  // The control: a bit of the last values of a panel's outputs.
+  for (int64_t i = 1; i <= 64; ++i) w.stored_bytes[w.stored.scales_at() - i] ^= 0x40;
+  EXPECT_FALSE(matmul_agrees(kernels, c, x, w.stored, w.twin)) << describe(type, c);
+}
+
+class BlocksTest : public KernelTest {};
+
+TEST_P(BlocksTest, ProductsOfOrderPortable) {
+  for (const DType type : block_types())
+    for (const Case& c : kCases) check_products(kernels(), c, type);
+}
+
+TEST_P(BlocksTest, ProductsOfOrderHopper) {
+  if (!is_supported(GetParam())) GTEST_SKIP() << "an emulated set has no order hopper";
+  const Kernels hopper = select_kernels(Order::hopper, GetParam());
+  for (const DType type : block_types())
+    for (const Case& c : kCases)
+      if (c.rows < 30) check_products(hopper, c, type);
+}
+
+TEST_P(BlocksTest, Embed) {
+  const std::vector<int32_t> tokens = {0, 49, 7, 7, 33};
+  for (const DType type : block_types())
+    for (const WeightLayout layout : {WeightLayout::rows, WeightLayout::panels}) {
+      Random random(1);
+      const TwoFormsOfAMatrix w(random, type, 50, 768, 1, layout);
+      const Guarded<float> expected(5 * 768), found(5 * 768);
+      EmbedParams p{tokens.data(), w.twin, 5, expected.data()};
+      run_in_parts(2, [&](const Execution& on) { kernels().embed(p, on); });
+      p.table = w.stored;
+      p.out = found.data();
+      run_in_parts(2, [&](const Execution& on) { kernels().embed(p, on); });
+      EXPECT_TRUE(same(expected, found)) << name_of(type);
+    }
+}
+
+TEST(Blocks, ProductsOfTheReference) {
+  for (const Order order : {Order::portable, Order::hopper})
+    for (const DType type : block_types())
+      for (const Case& c : kCases)
+        if (c.rows < 6) check_products(select_kernels(order, "scalar"), c, type);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sets, BlocksTest, ::testing::ValuesIn(tested_sets()), set_name);
+
+// The definition by its words: an f16 scale and then 32 integers.
+TEST(Blocks, Q8_0) {
+  uint8_t block[34] = {0x00, 0xb8};  // -0.5
+  for (int i = 0; i < 32; ++i) block[2 + i] = static_cast<uint8_t>(i * 8 - 128);
+  float elements[32];
+  expand_block(DType::q8_0, block + 2, block, elements);
+  for (int i = 0; i < 32; ++i) EXPECT_EQ(elements[i], -0.5f * static_cast<float>(i * 8 - 128));
+}
+
+}  // namespace
+}  // namespace invar
