@@ -1,7 +1,10 @@
 // What invar serve is told.
 #include "serve_flags.h"
 
+#include <fmt/format.h>
+
 #include "foreign_flags.h"
+#include "frontend/request_limits.h"
 
 namespace invar::cli {
 
@@ -53,8 +56,8 @@ void add_limit_flags(CLI::App& command, ServeFlags& flags) {
       ->capture_default_str();
   command
       .add_option("--max-bodies-mib", flags.bodies_mib,
-                  "Memory in MiB for all bodies beyond 64 KiB that are being parsed, counted four "
-                  "times; further ones wait unread")
+                  "Memory in MiB for all bodies beyond 64 KiB that arrive or wait to be parsed, "
+                  "counted twice; further ones wait unread")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command
@@ -175,6 +178,14 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
   add_serving_flags(command, flags);
   add_record_flags(command, flags);
   refuse_foreign_flags(command);
+  using namespace openai;
+  command.footer(fmt::format(
+      "A request may have {} fields, {} stop strings of {} bytes, {} stop_token_ids, {} bad_words "
+      "of "
+      "{} bytes together, {} prompts, {} tools, a form of its answer of {} bytes (a regular "
+      "expression of {}) and a cache_salt of {} bytes (docs/requests.md).",
+      kMaxFields, kMaxStops, kMaxStopBytes, kMaxStopTokenIds, kMaxBadWords, kMaxBadWordsBytes,
+      kMaxPrompts, kMaxTools, kMaxFormBytes, kMaxRegexBytes, kMaxSaltBytes));
 }
 
 }  // namespace invar::cli

@@ -24,6 +24,12 @@ void require_tokens(const char* name, const std::vector<int32_t>& tokens, int32_
       fail_usage("{} names token {} but the model has tokens 0 to {}", name, token, vocab - 1);
 }
 
+// Each token once.
+void make_ascending(std::vector<int32_t>& tokens) {
+  std::ranges::sort(tokens);
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+}
+
 void check_lengths(const SamplingParams& p) {
   if (p.n < 1 || p.n > kMaxChoices) fail_usage("n must be in [1, {}], not {}", kMaxChoices, p.n);
   if (p.max_tokens < 1) fail_usage("max_tokens must be at least 1, not {}", p.max_tokens);
@@ -80,8 +86,7 @@ int32_t length_that_fits(int32_t most, size_t prompt, int32_t context) {
 }
 
 bool is_stop(const SamplingParams& params, int32_t token) {
-  const auto& stops = params.stop_token_ids;
-  return std::find(stops.begin(), stops.end(), token) != stops.end();
+  return std::ranges::binary_search(params.stop_token_ids, token);
 }
 
 SamplingParams checked(SamplingParams p, int32_t vocab) {
@@ -98,9 +103,8 @@ SamplingParams checked(SamplingParams p, int32_t vocab) {
   check_logit_bias(p, vocab);
   require_tokens("stop_token_ids", p.stop_token_ids, vocab);
   require_tokens("allowed_token_ids", p.allowed_token_ids, vocab);
-  std::sort(p.allowed_token_ids.begin(), p.allowed_token_ids.end());
-  p.allowed_token_ids.erase(std::unique(p.allowed_token_ids.begin(), p.allowed_token_ids.end()),
-                            p.allowed_token_ids.end());
+  make_ascending(p.stop_token_ids);
+  make_ascending(p.allowed_token_ids);
   check_bad_words(p, vocab);
   check_something_may_come(p, vocab);
   for (const auto& [name, count] :

@@ -1,6 +1,7 @@
 // SIGTERM and SIGINT. The first makes a file readable, for whoever serves. The second ends the
 // process by the signal's default action, at once: its handler needs no thread, so nothing that the
-// process is busy with can hold it up.
+// process is busy with can hold it up. SIGHUP is ignored with a line in the log, and the other
+// signals that would end the process (base/signals.h) without one.
 #pragma once
 
 namespace invar::server {
