@@ -264,15 +264,14 @@ Axis drafters(bool full, const Schedule& base, const DecoderSpec& spec) {
       full ? std::vector<std::string>{"1", "3", "9"} : std::vector<std::string>{"3"};
   // A drafter of the target's shape, where it is made quickly.
   const bool makes_model = int64_t{spec.layers} * spec.hidden * spec.hidden < (1 << 24);
-  const bool is_here = base.model.executor != "mp";  // what drafts by parts of the target
-  const bool has_module = is_here && read_model_config(base.model).spec.mtp_layers > 0;
-  const bool has_exit = is_here && spec.layers > 1;
+  const bool has_module = read_model_config(base.model).spec.mtp_layers > 0;
+  const bool has_exit = spec.layers > 1;
   for (const std::string& k : lengths) {
     const std::string length = R"(, "num_speculative_tokens": )" + k + "}";
     if (makes_model) draft(R"({"method": "draft_model", "model": "dummy:77")" + length);
     if (has_exit) draft(R"({"method": "early_exit")" + length);
     if (has_module) draft(R"({"method": "mtp")" + length);
-    if (is_here && spec.layers > 2) draft(R"({"method": "swift", "skip_layers": [1])" + length);
+    if (spec.layers > 2) draft(R"({"method": "swift", "skip_layers": [1])" + length);
   }
   if (makes_model) {
     for (const char* method : {"medusa", "eagle", "eagle3"})
@@ -334,8 +333,7 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
   axes.push_back(prefix_cache(base, spec));
   axes.push_back(preemption(base, spec));
   axes.push_back(cache_sizes(full, base, spec));
-  // Ranks that are processes serve one engine at a time.
-  if (!on_gpu && base.model.executor != "mp") axes.push_back(replicas(base, spec));
+  if (!on_gpu) axes.push_back(replicas(base, spec));
   // Over ranks and stages a step begins when the one before it is committed.
   if (base.model.ranks == 1 && base.model.layer_cuts.empty()) axes.push_back(steps_in_flight(base));
   axes.push_back(draft_trees(full, base));

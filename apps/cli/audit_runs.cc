@@ -118,7 +118,7 @@ json::Value to_json(const Answers& answers) {
 Model& AuditRunner::model(const ModelOptions& options) {
   if (!model_ || model_->options() != options) {
     model_.reset();  // one at a time: they may be large
-    model_ = std::make_unique<Model>(options);
+    model_ = std::make_unique<Model>(options, LoadProgress{}, launch_of(options));
   }
   return *model_;
 }

@@ -192,7 +192,7 @@ struct LongContext {
 
 std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double bandwidth) {
   const Timer load_timer;
-  const auto model = std::make_unique<Model>(options);
+  const auto model = std::make_unique<Model>(options, LoadProgress{}, launch_of(options));
   const double load = load_timer.seconds();
   const bool on_gpu = !model->device().is_host();
   // Without them a long prompt takes minutes.
@@ -267,11 +267,11 @@ void print_sweep_row(const std::string& what, const SweepRates& rates) {
 // Invar, and unless it runs alone `control` in turn, at many batches and lengths: what else the
 // machine does hits both.
 int run_sweep(const BenchFlags& flags, ModelOptions options) {
-  Model own(options);
+  Model own(options, {}, launch_of(options));
   std::unique_ptr<Model> control;
   if (!flags.alone) {
     options.arithmetic = "control";
-    control = std::make_unique<Model>(options);
+    control = std::make_unique<Model>(options, LoadProgress{}, launch_of(options));
   }
   if (!flags.model.json)
     fmt::print("{}, {}{}, medians of {} rounds, tok/s\n\n", options.model, own.identity(),

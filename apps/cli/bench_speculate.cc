@@ -233,7 +233,7 @@ int run_bench_speculate(BenchSpeculateFlags flags) {
   for (const std::string& config : flags.configs)
     if (const auto parsed = parse_speculative_config(config); parsed.method == DraftMethod::mtp)
       options = model_options({.model = options, .speculation = parsed});
-  Model model(options);
+  Model model(options, {}, launch_of(options));
   if (flags.host_time) return print_host_time(model);
   if (flags.bystanders > 0) return run_bystanders(flags, model);
   const Tokenizer tokenizer = open_tokenizer(model);

@@ -35,11 +35,10 @@ class StepBench {
   StepBench(Model& model, int64_t tokens, int64_t sequences, int64_t rows)
       : model_(model),
         blocks_(static_cast<int32_t>(blocks_of(tokens) + sequences)),
-        executor_(
-            make_executor(model, {.blocks = blocks_,
-                                  .block_size = kBlockSize,
-                                  .max_rows = static_cast<int32_t>(std::max<int64_t>(rows, kChunk)),
-                                  .max_logit_rows = static_cast<int32_t>(sequences)})) {
+        executor_(model, {.blocks = blocks_,
+                          .block_size = kBlockSize,
+                          .max_rows = static_cast<int32_t>(std::max<int64_t>(rows, kChunk)),
+                          .max_logit_rows = static_cast<int32_t>(sequences)}) {
     fill();
   }
 
@@ -82,8 +81,8 @@ class StepBench {
     ForwardIo io;
     io.keep_logits = true;  // the sampler reads them there
     const Timer timer;
-    executor_->run(batch, io);
-    executor_->decoder().execution.stream->wait();
+    executor_.run(batch, io);
+    executor_.decoder().execution.stream->wait();
     return timer.seconds();
   }
 
@@ -107,12 +106,12 @@ class StepBench {
     std::vector<SlotCopy> copies;
     const auto from = static_cast<int32_t>(blocks_of(filled));
     for (int32_t to = from; to < blocks_; ++to) copies.push_back({to % from, to, 0, kBlockSize});
-    executor_->copy_slots(copies);
+    executor_.copy_slots(copies);
   }
 
   Model& model_;
   const int32_t blocks_;
-  std::unique_ptr<Executor> executor_;
+  Executor executor_;
 };
 
 std::vector<Rows> decoding(const Mixture& mixture) {
@@ -190,7 +189,7 @@ void check(const StepFlags& flags, const std::vector<int>& batches, const Decode
 
 int run_step_bench(const StepFlags& flags, const ModelOptions& options,
                    const std::vector<int>& batches, int rounds) {
-  Model model(options);
+  Model model(options, {}, launch_of(options));
   const int64_t most = model.spec().max_positions;
   check(flags, batches, model.spec());
   fmt::print("{} on {}, {}, medians of {} rounds\n", options.model, options.device,

@@ -42,7 +42,7 @@ void add_corpus(CLI::App& app, Action& action);
 void add_train(CLI::App& app, Action& action);
 void add_rl(CLI::App& app, Action& action);
 void add_evaluate(CLI::App& app, Action& action);
-void add_rank_worker(CLI::App& app, Action& action);
+void add_worker(CLI::App& app, Action& action);
 void add_serve(CLI::App& app, Action& action);
 
 // Options that every command with a model takes.

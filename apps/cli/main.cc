@@ -43,7 +43,7 @@ int run(int argc, char** argv) {
   add_train(app, action);
   add_rl(app, action);
   add_evaluate(app, action);
-  add_rank_worker(app, action);
+  add_worker(app, action);
 #ifdef INVAR_HAVE_SERVER
   add_serve(app, action);
 #endif

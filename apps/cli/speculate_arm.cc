@@ -114,7 +114,7 @@ class Arm::PaidReplay final : public Proposer {
                 .seed = 1};
     replay_ = std::make_unique<Replay>(options_, AnswerTokens());
     if (!spec.pays) return;
-    runner_ = std::make_unique<ModelRunner>(
+    executor_ = std::make_unique<Executor>(
         model,
         RunnerLimits{
             .blocks = batch, .block_size = kBlockSize, .max_rows = batch, .max_logit_rows = batch});
@@ -127,7 +127,7 @@ class Arm::PaidReplay final : public Proposer {
 
   void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override {
     replay_->propose(requests, trees);
-    for (size_t level = 0; runner_ && level < static_cast<size_t>(spec_.tokens); ++level) {
+    for (size_t level = 0; executor_ && level < static_cast<size_t>(spec_.tokens); ++level) {
       const auto going = static_cast<int32_t>(
           std::ranges::count_if(trees, [&](const DraftTree& tree) { return tree.size() > level; }));
       if (going > 0) pay(going);
@@ -147,7 +147,7 @@ class Arm::PaidReplay final : public Proposer {
     }
     ForwardIo io;
     io.hidden = hidden_;
-    runner_->run(batch, io);
+    executor_->run(batch, io);
     const auto most = std::ranges::max_element(io.logits);
     likeliest_ = static_cast<int64_t>(most - io.logits.begin());
   }
@@ -156,7 +156,7 @@ class Arm::PaidReplay final : public Proposer {
   const int last_layer_;
   ReplayOptions options_;
   std::unique_ptr<Replay> replay_;
-  std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<Executor> executor_;
   std::vector<float> hidden_;
   volatile int64_t likeliest_ = 0;  // nobody reads it, and it is computed all the same
 };

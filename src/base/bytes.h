@@ -21,7 +21,10 @@ class ByteWriter {
   template <typename T>
   void put(const T& value) {
     static_assert(std::is_trivially_copyable_v<T> && std::has_unique_object_representations_v<T>);
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    put_bytes(&value, sizeof value);
+  }
+  void put_bytes(const void* data, size_t size) {
+    bytes_.append(static_cast<const char*>(data), size);
   }
   // A count and that many elements.
   template <typename T>
@@ -48,11 +51,14 @@ class ByteReader {
   template <typename T>
   T get() {
     static_assert(std::is_trivially_copyable_v<T> && std::has_unique_object_representations_v<T>);
-    if (bytes_.size() - at_ < sizeof(T)) fail("{} ends early, at byte {}", what_, bytes_.size());
     T value;
-    std::memcpy(&value, bytes_.data() + at_, sizeof value);
-    at_ += sizeof value;
+    get_bytes(&value, sizeof value);
     return value;
+  }
+  void get_bytes(void* to, size_t size) {
+    if (bytes_.size() - at_ < size) fail("{} ends early, at byte {}", what_, bytes_.size());
+    if (size > 0) std::memcpy(to, bytes_.data() + at_, size);
+    at_ += size;
   }
   // A count of elements that take at least `element_bytes` each in what follows.
   size_t get_count(size_t element_bytes) {
@@ -72,6 +78,9 @@ class ByteReader {
     const size_t size = get_count(1);
     at_ += size;
     return std::string(bytes_.substr(at_ - size, size));
+  }
+  [[noreturn]] void fail_with(const char* found) const {
+    fail("{} is malformed: {}, before byte {}", what_, found, at_);
   }
   void expect_end() const {
     if (at_ != bytes_.size()) fail("{} has {} bytes too many", what_, bytes_.size() - at_);

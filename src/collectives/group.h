@@ -7,9 +7,17 @@
 #include <memory>
 #include <vector>
 
+#include "base/error.h"
 #include "device/execution.h"
 
 namespace invar {
+
+// A rank, or the worker at the other end of a channel, has failed or is gone: its own error says
+// why.
+class PeerLeft : public Error {
+ public:
+  using Error::Error;
+};
 
 // Operands lie where the execution computes: an operation comes after what its stream holds before,
 // and what follows in the stream sees the result.
@@ -24,8 +32,8 @@ class Group {
   // number of bytes.
   virtual void all_gather(const void* mine, int64_t bytes, void* all, const Execution& on) = 0;
   virtual void barrier() = 0;
-  // This rank has failed: the others no longer wait for it, and what they compute from then on is
-  // worth nothing. Its last call.
+  // This rank has failed: the others no longer wait for it, their operations throw PeerLeft. Its
+  // last call.
   virtual void leave() = 0;
 };
 
@@ -37,7 +45,7 @@ std::vector<std::unique_ptr<Group>> make_inproc_groups(int size);
 
 // A rank of a group whose other ranks are other processes, or threads. peers[r] is a connected
 // stream socket to rank r, or -1; those of socket_peers are needed, and stay the caller's to close.
-// Operands lie in host memory. Operations throw Error when a peer has gone.
+// Operands lie in host memory.
 std::unique_ptr<Group> make_socket_group(int rank, std::vector<int> peers);
 // The ranks with which a rank exchanges: its neighbours in the tree, at most log2(size) + 1.
 std::vector<int> socket_peers(int rank, int size);

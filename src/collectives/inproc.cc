@@ -32,7 +32,7 @@ class InprocGroup final : public Group {
   }
 
   void tree_all_reduce(float* data, int64_t count, const Execution&) override {
-    if (!meet(data)) return barrier();
+    meet(data);
     scratch_.resize(static_cast<size_t>(count));
     float s[64];
     for (int64_t i = 0; i < count; ++i) {
@@ -46,19 +46,20 @@ class InprocGroup final : public Group {
   }
 
   void all_gather(const void* mine, int64_t bytes, void* all, const Execution&) override {
-    if (!meet(mine)) return barrier();
+    meet(mine);
     for (int r = 0; r < size(); ++r)
       std::memcpy(static_cast<char*>(all) + r * bytes, all_[r], static_cast<size_t>(bytes));
     barrier();
   }
 
  private:
-  // Shows the others this rank's operand and sees theirs. False when a rank has left.
-  bool meet(const void* mine) {
+  // Shows the others this rank's operand and sees theirs.
+  void meet(const void* mine) {
     meeting_->operands[rank_] = mine;
     barrier();
     std::copy(meeting_->operands.begin(), meeting_->operands.end(), all_.begin());
-    return std::find(all_.begin(), all_.begin() + size(), nullptr) == all_.begin() + size();
+    for (int r = 0; r < size(); ++r)
+      if (!all_[r]) throw PeerLeft(fmt::format("rank {} has left its group", r));
   }
 
   std::shared_ptr<Meeting> meeting_;

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "base/error.h"
+#include "collectives/channel.h"
 #include "collectives/group.h"
 
 namespace invar {
@@ -18,7 +18,8 @@ void send_all(int fd, const void* data, size_t bytes) {
     const ssize_t n = ::send(fd, at, bytes, MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0)
-      fail("expected a rank to take {} more bytes, found: {}", bytes, std::strerror(errno));
+      throw PeerLeft(fmt::format("expected a worker to take {} more bytes, found: {}", bytes,
+                                 std::strerror(errno)));
     at += n;
     bytes -= static_cast<size_t>(n);
   }
@@ -30,8 +31,8 @@ void receive_all(int fd, void* data, size_t bytes) {
     const ssize_t n = ::recv(fd, at, bytes, 0);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0)
-      fail("expected {} more bytes of a rank, found {}", bytes,
-           n == 0 ? "its end" : std::strerror(errno));
+      throw PeerLeft(fmt::format("expected {} more bytes of a worker, found {}", bytes,
+                                 n == 0 ? "its end" : std::strerror(errno)));
     at += n;
     bytes -= static_cast<size_t>(n);
   }
@@ -102,7 +103,22 @@ class SocketGroup final : public Group {
   std::vector<char> everyone_ = std::vector<char>(peers_.size());
 };
 
+class SocketChannel final : public Channel {
+ public:
+  explicit SocketChannel(int socket) : socket_(socket) {}
+  void send(const void* data, size_t bytes) override { send_all(socket_, data, bytes); }
+  void receive(void* data, size_t bytes) override { receive_all(socket_, data, bytes); }
+  void leave() override { ::shutdown(socket_, SHUT_RDWR); }
+
+ private:
+  const int socket_;
+};
+
 }  // namespace
+
+std::unique_ptr<Channel> make_socket_channel(int socket) {
+  return std::make_unique<SocketChannel>(socket);
+}
 
 std::vector<int> socket_peers(int rank, int size) {
   CHECK(size >= 1 && (size & (size - 1)) == 0 && 0 <= rank && rank < size,

@@ -22,6 +22,7 @@ class DraftBlocks {
   int64_t capacity(int64_t id) const;
   std::span<const int32_t> blocks(int64_t id) const;
   void forget(int64_t id) { tables_.erase(id); }
+  void forget_all() { tables_.clear(); }
 
   // Blocks for the tails of draft paths, until the next call. False when there are not as many.
   bool take_scratch(int32_t count, std::vector<int32_t>& blocks);

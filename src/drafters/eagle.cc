@@ -25,7 +25,7 @@ Eagle::Eagle(const std::string& directory, const EagleOptions& options, Model& t
       layer_(weights_, products_, pool),
       history_(weights_.spec.kv_width(), blocks_in(options.room.kv_bytes, weights_.spec)),
       sampler_(pool.size(), target.host_kernels(), options.confidence),
-      final_norm_(final_norm_of(target, pool)),
+      final_norm_(final_norm_of(target)),
       target_eps_(target.spec().norm_eps) {}
 
 // Known is what follows every row that was kept, so that all of them are computed at once.

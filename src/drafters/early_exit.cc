@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
-
 namespace invar {
 
 namespace {
@@ -24,14 +22,13 @@ EarlyExit::EarlyExit(Model& target, int exit_layer, int32_t length, double confi
   batch_.aux_layers = {exit_layer - 1};
 }
 
-void EarlyExit::share(std::span<KvStorage* const> of_ranks) {
-  CHECK(!of_ranks.empty(), "the target's keys and values are in other processes");
-  runner_.emplace(target_,
-                  RunnerLimits{.max_rows = max_sequences_,
-                               .max_logit_rows = std::min(max_sequences_, kLogitRows),
-                               .max_aux_layers = 1,
-                               .exit_layer = exit_layer_},
-                  &pool_, of_ranks);
+void EarlyExit::share(const Executor& target) {
+  executor_.emplace(target_,
+                    RunnerLimits{.max_rows = max_sequences_,
+                                 .max_logit_rows = std::min(max_sequences_, kLogitRows),
+                                 .max_aux_layers = 1,
+                                 .exit_layer = exit_layer_},
+                    &pool_, &target);
 }
 
 void EarlyExit::propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) {
@@ -74,7 +71,7 @@ bool EarlyExit::run_level() {
     const size_t count = logits.size() / static_cast<size_t>(target_.spec().vocab);
     sampler_.sample(pool_, std::span(points_).subspan(static_cast<size_t>(first), count), logits);
   };
-  runner_->run(batch_, io);
+  executor_->run(batch_, io);
   for (size_t row = 0; row < going_.size(); ++row) keep(row, io);
   return true;
 }

@@ -12,7 +12,7 @@
 #include <unordered_map>
 
 #include "drafters/draft_sampler.h"
-#include "engine/model_runner.h"
+#include "engine/executor.h"
 
 namespace invar {
 
@@ -26,7 +26,8 @@ class EarlyExit final : public Proposer {
   std::string_view name() const override { return "early_exit"; }
   int32_t most_nodes() const override { return length_; }
   int32_t shared_layers() const override { return exit_layer_; }
-  void share(std::span<KvStorage* const> of_ranks) override;
+  void share(const Executor& target) override;
+  void recover() override { executor_->recover(); }
   void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override;
   ComputedRows computed_rows(int64_t id) const override;
 
@@ -50,7 +51,7 @@ class EarlyExit final : public Proposer {
   const int32_t length_;
   const size_t width_;
   ThreadPool& pool_;
-  std::optional<ModelRunner> runner_;  // once the target's keys and values are there
+  std::optional<Executor> executor_;  // once the target's keys and values are there
   DraftSampler sampler_;
 
   // Of this round, and of the level that is drafted in it.

@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "engine/model_runner.h"
+#include "engine/executor.h"
 #include "numerics/noise.h"
 
 namespace invar {
@@ -20,9 +20,10 @@ class LayerSearch {
   LayerSearch(Model& target, ThreadPool* threads)
       : vocab_(target.spec().vocab),
         layers_(target.spec().layers),
-        runner_(target,
-                {.blocks = 1, .block_size = kBlockSize, .max_rows = kRows, .max_logit_rows = kRows},
-                threads) {}
+        executor_(
+            target,
+            {.blocks = 1, .block_size = kBlockSize, .max_rows = kRows, .max_logit_rows = kRows},
+            threads) {}
 
   std::vector<int> search(int count) {
     make_text();
@@ -45,14 +46,14 @@ class LayerSearch {
   }
 
  private:
-  std::span<const float> run(int first, int count) {
-    Batch batch;
+  std::span<const float> run(int first, int count, const std::vector<int>& skipped = {}) {
+    Batch batch{.skipped_layers = skipped};
     batch.sequences.push_back({.blocks = {0}});
     for (int row = first; row < first + count; ++row) {
       batch.rows.push_back({.token = text_[row], .position = row});
       batch.logit_rows.push_back(row - first);
     }
-    runner_.run(batch, io_);
+    executor_.run(batch, io_);
     return io_.logits;
   }
 
@@ -75,8 +76,7 @@ class LayerSearch {
 
   // The mean logarithm of the probability of what the whole target finds likeliest.
   double score_without(const std::vector<int>& skipped) {
-    runner_.skip_layers(skipped);
-    const std::span<const float> logits = run(0, kRows);
+    const std::span<const float> logits = run(0, kRows, skipped);
     double score = 0;
     for (int row = 0; row < kRows; ++row) {
       const auto of_row = logits.subspan(static_cast<size_t>(row) * vocab_, vocab_);
@@ -90,7 +90,7 @@ class LayerSearch {
   }
 
   const int vocab_, layers_;
-  ModelRunner runner_;
+  Executor executor_;
   ForwardIo io_;
   std::vector<int32_t> text_;
   std::vector<int> likeliest_;  // after each of its tokens

@@ -63,15 +63,6 @@ std::vector<int> layers_to_skip(const SpeculativeConfig& config, Model& target,
   return {config.skip_layers.begin(), config.skip_layers.end()};
 }
 
-// Drafting by a part of the target runs where its weights are.
-void expect_weights_here(const SpeculativeConfig& config, const Model& target) {
-  if (target.ranks() > 1 && target.options().executor == "mp")
-    fail_usage(
-        "the method {} drafts by the target's weights, and with the executor mp those are "
-        "in other processes; use the executor threads",
-        name_of(config.method));
-}
-
 // A chain as long as num_speculative_tokens, or a tree of so many nodes.
 EagleOptions eagle_options(const SpeculativeConfig& config, const DrafterRoom& room) {
   const bool is_chain = config.eagle_topk == 1;
@@ -89,7 +80,6 @@ EagleOptions eagle_options(const SpeculativeConfig& config, const DrafterRoom& r
 // Drafting by some of the target's layers.
 std::unique_ptr<Proposer> make_of_layers(const SpeculativeConfig& config, Model& target,
                                          const DrafterRoom& room, ThreadPool* threads) {
-  expect_weights_here(config, target);
   const std::shared_ptr<Model> itself(std::shared_ptr<Model>(), &target);  // it owns nothing
   ModelDrafterOptions options{
       .shape = shape_of(config, 4), .confidence = config.draft_confidence, .room = room};
@@ -138,7 +128,6 @@ std::unique_ptr<Proposer> make_method(const SpeculativeConfig& config, Model& ta
     case DraftMethod::swift:
       return make_of_layers(config, target, room, threads);
     case DraftMethod::mtp:
-      expect_weights_here(config, target);
       return std::make_unique<MtpDrafter>(target,
                                           MtpDrafterOptions{.num_speculative_tokens = tokens(3),
                                                             .confidence = config.draft_confidence,

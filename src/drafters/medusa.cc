@@ -27,7 +27,7 @@ Medusa::Medusa(const std::string& directory, TreeShape shape, Model& target, Thr
       shape_(std::move(shape)),
       products_(target.host_kernels(), pool),
       sampler_(pool.size(), target.host_kernels(), 0),
-      final_norm_(final_norm_of(target, pool)) {
+      final_norm_(final_norm_of(target)) {
   const TensorFile file(directory, kFiles, kMadeBlocks);
   load(file);
   if (heads_.empty())

@@ -58,14 +58,29 @@ ModelDrafter::ModelDrafter(std::shared_ptr<Model> model, const ModelDrafterOptio
       pool_(threads ? *threads : model_->pool()),
       context_(context_of(*model_, options.room)),
       blocks_(blocks_for(*model_, options, context_), kBlockSize),
-      runner_(*model_, limits_of(*model_, options, context_), threads),
+      executor_(*model_, limits_of(*model_, options, context_), threads),
       sampler_(pool_.size(), model_->host_kernels(), options.confidence) {
-  runner_.skip_layers(options.skipped_layers);
+  batch_.skipped_layers = options.skipped_layers;
 }
 
 void ModelDrafter::forget(int64_t id) {
   computed_.erase(id);
   blocks_.forget(id);
+}
+
+void ModelDrafter::recover() {
+  executor_.recover();
+  computed_.clear();
+  blocks_.forget_all();
+  clear_batch();
+}
+
+void ModelDrafter::clear_batch() {
+  batch_.rows.clear();
+  batch_.sequences.clear();
+  batch_.logit_rows.clear();
+  wanted_.clear();
+  points_.clear();
 }
 
 void ModelDrafter::propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) {
@@ -206,7 +221,7 @@ bool ModelDrafter::run_batch() {
       const size_t count = logits.size() / static_cast<size_t>(model_->spec().vocab);
       sampler_.sample(pool_, std::span(points_).subspan(first, count), logits);
     };
-    runner_.run(batch_, io);
+    executor_.run(batch_, io);
   }
   for (size_t i = 0; goes_on && i < wanted_.size(); ++i) {
     Draft& draft = drafts_[wanted_[i].draft];
@@ -216,11 +231,7 @@ bool ModelDrafter::run_batch() {
         draft.token_of[node] = points_[i].tokens[rank];
     }
   }
-  batch_.rows.clear();
-  batch_.sequences.clear();
-  batch_.logit_rows.clear();
-  wanted_.clear();
-  points_.clear();
+  clear_batch();
   return goes_on;
 }
 

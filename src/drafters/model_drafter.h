@@ -20,7 +20,7 @@
 
 #include "drafters/draft_blocks.h"
 #include "drafters/draft_sampler.h"
-#include "engine/model_runner.h"
+#include "engine/executor.h"
 #include "speculative/tree_shape.h"
 
 namespace invar {
@@ -55,6 +55,7 @@ class ModelDrafter final : public Proposer {
   bool makes_branches() const override { return !is_chain_; }
   void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override;
   void forget(int64_t id) override;
+  void recover() override;
 
   // Rows that it computed so far, of known tokens and of drafts.
   int64_t rows_computed() const { return rows_computed_; }
@@ -88,6 +89,7 @@ class ModelDrafter final : public Proposer {
   bool is_inner(const Draft& draft, int32_t node) const;
   void want_children(size_t index, int32_t node, int64_t row);
   bool run_batch();
+  void clear_batch();
   void write_tree(const Draft& draft) const;
 
   const ModelDrafterOptions options_;
@@ -98,7 +100,7 @@ class ModelDrafter final : public Proposer {
   ThreadPool& pool_;
   const int32_t context_;
   DraftBlocks blocks_;
-  ModelRunner runner_;
+  Executor executor_;
   DraftSampler sampler_;
   std::unordered_map<int64_t, std::vector<int32_t>> computed_;
   int64_t rows_computed_ = 0;

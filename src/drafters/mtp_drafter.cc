@@ -45,14 +45,14 @@ MtpDrafter::MtpDrafter(Model& target, const MtpDrafterOptions& options, ThreadPo
       target_(target),
       pool_(threads ? *threads : target.pool()),
       blocks_(blocks_for(target, options.room), kBlockSize),
-      runner_(target,
-              {.blocks = blocks_for(target, options.room),
-               .block_size = kBlockSize,
-               .max_rows = options.room.catch_up_rows + options.room.max_sequences * kWaitingRows,
-               .max_logit_rows = kLogitRows,
-               .max_aux_layers = 1,
-               .mtp_module = true},
-              threads),
+      executor_(target,
+                {.blocks = blocks_for(target, options.room),
+                 .block_size = kBlockSize,
+                 .max_rows = options.room.catch_up_rows + options.room.max_sequences * kWaitingRows,
+                 .max_logit_rows = kLogitRows,
+                 .max_aux_layers = 1,
+                 .mtp_module = true},
+                threads),
       sampler_(pool_.size(), target.host_kernels(), options.confidence) {
   batch_.layer_begin = target.spec().layers;
   batch_.layer_end = target.spec().layers + 1;
@@ -62,6 +62,21 @@ MtpDrafter::MtpDrafter(Model& target, const MtpDrafterOptions& options, ThreadPo
 void MtpDrafter::forget(int64_t id) {
   sequences_.erase(id);
   blocks_.forget(id);
+}
+
+void MtpDrafter::recover() {
+  executor_.recover();
+  sequences_.clear();
+  blocks_.forget_all();
+  clear_batch();
+  points_.clear();
+}
+
+void MtpDrafter::clear_batch() {
+  batch_.rows.clear();
+  batch_.sequences.clear();
+  batch_.logit_rows.clear();
+  hidden_.clear();
 }
 
 void MtpDrafter::take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
@@ -108,7 +123,7 @@ void MtpDrafter::compute_waiting(int64_t id, Sequence& sequence, std::span<const
   const bool drafts_next = sequence.base + sequence.done + waiting_rows(sequence) == known - 1;
   const int32_t count = waiting_rows(sequence) - (drafts_next ? 1 : 0);
   for (int32_t left = count; left > 0;) {
-    const int32_t room = runner_.limits().max_rows - static_cast<int32_t>(batch_.rows.size());
+    const int32_t room = executor_.limits().max_rows - static_cast<int32_t>(batch_.rows.size());
     const int32_t rows = std::min(left, room);
     if (rows > 0 && add_rows(id, sequence, tokens, rows) < 0)
       return sequence.restart(0);  // no blocks: it begins anew with the next rows
@@ -189,17 +204,14 @@ void MtpDrafter::run_batch() {
       const size_t count = logits.size() / static_cast<size_t>(target_.spec().vocab);
       sampler_.sample(pool_, std::span(points_).subspan(first, count), logits);
     };
-    runner_.run(batch_, io);
+    executor_.run(batch_, io);
     next_hidden_.clear();
     for (const int32_t row : batch_.logit_rows) {
       const auto out = io.aux_hidden.subspan(int64_t{row} * width_, width_);
       next_hidden_.insert(next_hidden_.end(), out.begin(), out.end());
     }
   }
-  batch_.rows.clear();
-  batch_.sequences.clear();
-  batch_.logit_rows.clear();
-  hidden_.clear();
+  clear_batch();
 }
 
 // The drafts grow by a token each; those that go on get a row for the next.

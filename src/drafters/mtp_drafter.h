@@ -34,6 +34,7 @@ class MtpDrafter final : public Proposer {
                    int64_t batch_rows) override;
   void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override;
   void forget(int64_t id) override;
+  void recover() override;
 
  private:
   struct Sequence {
@@ -67,6 +68,7 @@ class MtpDrafter final : public Proposer {
   bool begin(Draft& draft);
   void want(const Draft& draft);
   void run_batch();
+  void clear_batch();
   void sample_next();
 
   const MtpDrafterOptions options_;
@@ -74,7 +76,7 @@ class MtpDrafter final : public Proposer {
   Model& target_;
   ThreadPool& pool_;
   DraftBlocks blocks_;
-  ModelRunner runner_;
+  Executor executor_;
   DraftSampler sampler_;
   std::unordered_map<int64_t, Sequence> sequences_;
 

@@ -1,6 +1,6 @@
 #include "drafters/target_parts.h"
 
-#include "engine/open_weights.h"
+#include "engine/model_description.h"
 
 namespace invar {
 
@@ -11,11 +11,10 @@ constexpr const char* kHead = "lm_head.weight";
 
 }  // namespace
 
-std::vector<float> final_norm_of(Model& target, ThreadPool& pool) {
-  const Decoder decoder = target.make_decoder(0, pool);
+std::vector<float> final_norm_of(Model& target) {
+  const Worker& home = target.workers().home();
   std::vector<float> weight(static_cast<size_t>(target.spec().hidden));
-  target.device().download(weight.data(), decoder.weights->final_norm(),
-                           weight.size() * sizeof(float));
+  home.device().download(weight.data(), home.weights().final_norm(), weight.size() * sizeof(float));
   return weight;
 }
 

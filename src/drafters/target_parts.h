@@ -10,7 +10,7 @@
 namespace invar {
 
 // The target's final norm, as the host reads it.
-std::vector<float> final_norm_of(Model& target, ThreadPool& pool);
+std::vector<float> final_norm_of(Model& target);
 
 // The target's embedding and head as its checkpoint has them. Weights that the target takes later
 // (RL) are not seen: drafts become worse then, and no answer changes.

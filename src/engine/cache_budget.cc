@@ -55,17 +55,19 @@ void Engine::settle_step_rows(ThreadPool* threads) {
   s.max_num_batched_tokens = std::min(most, std::max(rows, s.max_num_seqs + kPromptRows));
 }
 
-// Of all ranks together.
+// Of all workers together.
 int64_t Engine::block_bytes() const {
+  const DecoderSpec& spec = model_.spec();
   int64_t total = 0;
-  for (int rank = 0; rank < model_.ranks(); ++rank) total += block_bytes_of(rank);
+  for (int rank = 0; rank < model_.ranks(); ++rank)
+    total += block_bytes_of(make_shard(spec, rank, model_.ranks()));
   return total;
 }
 
-int64_t Engine::block_bytes_of(int rank) const {
+int64_t Engine::block_bytes_of(const Shard& shard) const {
   const DecoderSpec& spec = model_.spec();
-  return KvStorage::block_bytes(spec.layers, options_.block_size,
-                                make_shard(spec, rank, model_.ranks()).kv_heads, spec.head_dim);
+  const int layers = std::min(spec.layers, shard.layers.end) - shard.layers.begin;
+  return KvStorage::block_bytes(layers, options_.block_size, shard.kv_heads, spec.head_dim);
 }
 
 // As many blocks as --kv-cache-memory gives, or as fit into 90 % of what is free once a largest
@@ -111,10 +113,10 @@ void Engine::settle_context(int blocks) {
 int64_t Engine::blocks_beside_a_step() {
   const auto share = [&](int64_t bytes) { return bytes / 10 * 9 / options_.sharers; };
   const RunnerLimits most = limits(1);
-  const std::unique_ptr<Executor> trial = make_executor(model_, most);
+  Executor trial(model_, most);
   if (model_.device().is_host())  // takes memory only when it is written
     return share(static_cast<int64_t>(model_.device().available_bytes()) -
-                 trial->workspace_bytes()) /
+                 trial.workspace_bytes()) /
            block_bytes();
   Batch batch;
   batch.sequences.assign(most.max_rows, {{0}});
@@ -123,10 +125,10 @@ int64_t Engine::blocks_beside_a_step() {
     if (row < most.max_logit_rows) batch.logit_rows.push_back(row);
   }
   ForwardIo io;
-  trial->run(batch, io);
-  std::map<Device*, int64_t> bytes_on;  // of a block, all ranks of the device
-  for (int rank = 0; rank < model_.ranks(); ++rank)
-    bytes_on[&model_.device(rank)] += block_bytes_of(rank);
+  trial.run(batch, io);
+  std::map<Device*, int64_t> bytes_on;  // of a block, all workers of the device
+  for (const Worker* worker : model_.workers().here())
+    bytes_on[&worker->device()] += block_bytes_of(worker->weights().shard());
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const auto& [device, bytes] : bytes_on)
     least = std::min(least, share(static_cast<int64_t>(device->available_bytes())) / bytes);

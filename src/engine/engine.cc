@@ -54,24 +54,20 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads,
   pool_ = std::make_unique<BlockPool>(blocks, options_.block_size);
   if (options_.prefix_caching) cache_ = std::make_unique<PrefixCache>(*pool_);
   scheduler_ = make_scheduler(s, *pool_, cache_.get());
-  executor_ = make_executor(model, limits(blocks), threads);
+  executor_ = std::make_unique<Executor>(model, limits(blocks), threads);
   make_steps(limits(blocks));
   if (proposer_ && proposer_->shared_layers() > 0) {
-    proposer_->share(executor_->storages());
+    proposer_->share(*executor_);
     shared_.emplace(proposer_->shared_layers(), model_.spec().hidden);
   }
 }
 
 Engine::~Engine() {
-  if (in_flight() == 0) return;
-  try {
-    executor_->decoder().execution.stream->wait();
-  } catch (const Error&) {  // of a failed device, which whoever stepped has heard of
-  }
+  if (in_flight() > 0) wait_for_device();
 }
 
 bool Engine::may_run_ahead() const {
-  return is_async() && !proposer_ && model_.ranks() == 1 && model_.options().layer_cuts.empty();
+  return is_async() && !proposer_ && model_.ranks() * model_.stages() == 1;
 }
 
 // Each has a sampler of its own. Tokens stay on the device where that pays, and where the next step
@@ -172,6 +168,12 @@ Digest Engine::take_checkpoint(const std::string& directory) {
   expect_no_work();
   clear_prefix_cache();
   return model_.take(directory);
+}
+
+void Engine::set_trace(Trace* trace) {
+  if (trace && model_.workers().here().front()->place().stage > 0)
+    fail_usage("a trace shows every stage, and with the executor mp some are in other processes");
+  trace_ = trace;
 }
 
 void Engine::clear_prefix_cache() {

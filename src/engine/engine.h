@@ -46,6 +46,9 @@ struct EngineOptions {
   // begun when the last one is committed, before the sink is told of it.
   std::optional<bool> async_scheduling;
   bool embeddings = false;  // whether requests may be pooled: room for a step's hidden states
+  // How often in a row a step whose workers fail is computed again by others; then the engine
+  // fails.
+  int retries = 2;
 };
 
 // What a step did, for progress lines and metrics.
@@ -85,7 +88,8 @@ class Engine {
   // Ends a request without another word; unknown ids are ignored, since it may just have finished.
   // Its id is free.
   void abort(int64_t id);
-  // Plans, computes, samples and answers once. False when there was nothing to do.
+  // Plans, computes, samples and answers once. False when there was nothing to do. A worker that
+  // fails ends the step and not the engine: whoever was computed is computed again.
   bool step(OutputSink& sink);
   bool has_work() const { return !states_.empty() || in_flight() > 0; }
 
@@ -102,8 +106,9 @@ class Engine {
   int num_waiting() const { return scheduler_->num_waiting(); }
   Model& model() { return model_; }
   ThreadPool& threads() { return pool_of_threads_; }
-  // Records every operation of the following steps; null stops it.
-  void set_trace(Trace* trace) { trace_ = trace; }
+  // Records every operation of the following steps; null stops it. Throws UsageError where stages
+  // are in other processes.
+  void set_trace(Trace* trace);
   // Adds up the time of each operation of the following steps; null stops it.
   void set_times(OperationTimes* times) { times_ = times; }
   // Throws UsageError while requests are live. Ends steps that were begun for requests which are
@@ -126,6 +131,7 @@ class Engine {
 
   // A step. step.cc: from the plan to what the device is given; waiting for that, and the samples.
   // step_results.cc: what becomes of them; what the sink is told.
+  bool run_step(OutputSink& sink);
   bool begin(OutputSink& sink);
   void finish(StepInFlight& step);
   void commit(StepInFlight& step);
@@ -148,6 +154,7 @@ class Engine {
   void keep_accepted(StepInFlight& step);
   void take_scores(StepInFlight& step);
   void take_walks(StepInFlight& step);
+  void take_walk(const StepInFlight& step, SamplingStage::Walk& walk);
   void take_others(StepInFlight& step);
   bool pool_rows(const StepInFlight& step, size_t entry);
   void count_drafts(const SamplingStage::Walk& walk, int32_t accepted);
@@ -155,9 +162,14 @@ class Engine {
   void show_hidden(StepInFlight& step);
   void forget(int64_t id);
 
+  // recovery.cc: workers have failed.
+  void recover(OutputSink& sink);
+  void wait_for_device();
+  void discard(StepInFlight& step);
+
   RunnerLimits limits(int blocks) const;
   int64_t block_bytes() const;
-  int64_t block_bytes_of(int rank) const;
+  int64_t block_bytes_of(const Shard& shard) const;
   int sized_blocks();
   int64_t blocks_beside_a_step();
   void settle_context(int blocks);
@@ -189,6 +201,7 @@ class Engine {
   // Step n is steps_[n % 2]; in flight are those from committed_ to begun_.
   std::array<StepInFlight, DeviceClock::kInFlight> steps_;
   int64_t begun_ = 0, committed_ = 0;
+  int failures_ = 0;  // of steps, in a row
   Trace* trace_ = nullptr;
   OperationTimes* times_ = nullptr;
 

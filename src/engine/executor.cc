@@ -1,47 +1,57 @@
 #include "engine/executor.h"
 
-#include "engine/model_runner.h"
-#include "engine/rank_processes.h"
-
 namespace invar {
 
-namespace {
+Executor::Executor(Model& model, const RunnerLimits& limits, ThreadPool* threads,
+                   const Executor* keys_of)
+    : model_(model),
+      workers_(model.workers()),
+      limits_(limits),
+      number_(workers_.make_runner(limits, keys_of ? keys_of->number_ : -1, threads)),
+      generation_(workers_.generation()) {}
 
-// Rank 0 of several processes.
-class ProcessExecutor final : public Executor {
- public:
-  ProcessExecutor(Model& model, const RunnerLimits& limits)
-      : processes_(*model.processes()), threads_(model.threads_of_rank()) {
-    processes_.begin_runner(limits);
-    own_ = std::make_unique<ModelRunner>(model, limits, threads_, processes_.group());
+Executor::~Executor() {
+  workers_.end_runner(number_);
+}
+
+void Executor::run(const Batch& batch, ForwardIo& io) {
+  if (!workers_.are_all_the_callers()) {
+    auto& message = std::get<RunBatch>(run_);
+    message.runner = number_;
+    message.batch = batch;
+    message.hidden.clear();
+    if (batch.layer_begin > 0) message.hidden.assign(io.hidden.begin(), io.hidden.end());
   }
-  ~ProcessExecutor() override { processes_.end_runner(); }
+  const std::span<float> hidden = io.hidden;
+  step(run_, [&](Worker& worker) {
+    if (worker.place().is_home()) return worker.run(number_, batch, io);
+    ForwardIo of_stage{.trace = io.trace, .times = io.times, .hidden = hidden};
+    worker.run(number_, batch, of_stage);
+  });
+}
 
-  void run(const Batch& batch, ForwardIo& io) override {
-    processes_.run(batch);
-    own_->run(batch, io);
-  }
-  const Placement& placement() const override { return own_->placement(); }
-  void copy_slots(const std::vector<SlotCopy>& copies) override {
-    processes_.copy_slots(copies);
-    own_->copy_slots(copies);
-  }
-  std::vector<KvStorage*> storages() override { return {}; }
-  const Decoder& decoder() const override { return own_->decoder(); }
-  int64_t workspace_bytes() const override { return own_->workspace_bytes(); }
+void Executor::copy_slots(const std::vector<SlotCopy>& copies) {
+  auto& message = std::get<CopySlots>(copy_);
+  message.runner = number_;
+  message.copies = copies;
+  step(copy_, [&](Worker& worker) { worker.copy_slots(message); });
+}
 
- private:
-  RankProcesses& processes_;
-  ThreadPool threads_;
-  std::unique_ptr<ModelRunner> own_;
-};
+void Executor::step(const WorkerMessage& message, Workers::AsWorker work) {
+  if (generation_ != workers_.generation())
+    throw WorkerFailed(std::make_exception_ptr(Error("a worker failed under another engine")));
+  workers_.step(message, work);
+}
 
-}  // namespace
+void Executor::recover() {
+  workers_.recover(generation_);
+  generation_ = workers_.generation();
+}
 
-std::unique_ptr<Executor> make_executor(Model& model, const RunnerLimits& limits,
-                                        ThreadPool* threads) {
-  if (model.processes()) return std::make_unique<ProcessExecutor>(model, limits);
-  return std::make_unique<ModelRunner>(model, limits, threads);
+int64_t Executor::workspace_bytes() const {
+  int64_t total = 0;
+  for (Worker* worker : workers_.here()) total += worker->runner(number_).workspace_bytes();
+  return total;
 }
 
 }  // namespace invar

@@ -1,6 +1,6 @@
-// Runs batches on whatever a model is spread over: threads, tensor-parallel ranks, pipeline stages;
-// in this process (ModelRunner) or with ranks in others (engine/rank_processes.h). The bits are the
-// same.
+// Runs batches on whatever a model is spread over: threads, tensor-parallel ranks, pipeline stages,
+// processes. An executor is a runner on every worker, with keys and values of its own or another
+// one's. The bits are the same.
 #pragma once
 
 #include <memory>
@@ -8,43 +8,48 @@
 #include <vector>
 
 #include "engine/model.h"
-#include "model/forward.h"
 
 namespace invar {
 
-struct RunnerLimits {
-  int32_t blocks = 0;
-  int32_t block_size = 64;
-  int32_t max_rows = 512;
-  int32_t max_logit_rows = 128;
-  int32_t max_aux_layers = 0;
-  // Of a drafter that is a part of the target. Keys and values are those of its layers alone.
-  int32_t exit_layer = 0;   // the first so many layers, with the head behind them; 0: all
-  bool mtp_module = false;  // the module that predicts one token further; batches begin with it
-};
-
 class Executor {
  public:
-  virtual ~Executor() = default;
+  // `threads` null: the model's own, for one executor at a time. `keys_of`: another executor of the
+  // model, on whose keys and values this one computes, or null.
+  Executor(Model& model, const RunnerLimits& limits, ThreadPool* threads = nullptr,
+           const Executor* keys_of = nullptr);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
 
-  // One step; results are rank 0's (they are the same on all). Throws what a rank throws, and from
-  // then on always.
-  virtual void run(const Batch& batch, ForwardIo& io) = 0;
-  // How the last batch was placed, until the next.
-  virtual const Placement& placement() const = 0;
+  // One step; results are home's (rank 0's are the same as those of the others). Throws
+  // WorkerFailed, and from then on always, until recover().
+  void run(const Batch& batch, ForwardIo& io);
   // Moves keys and values between blocks, in every layer.
-  virtual void copy_slots(const std::vector<SlotCopy>& copies) = 0;
-  // Every rank's keys and values, for a drafter of the target's own layers; empty where some are in
-  // other processes.
-  virtual std::vector<KvStorage*> storages() = 0;
-  // Rank 0's: what follows a step goes into its stream.
-  virtual const Decoder& decoder() const = 0;
-  // Device memory of the activations, all ranks of this process.
-  virtual int64_t workspace_bytes() const = 0;
-};
+  void copy_slots(const std::vector<SlotCopy>& copies);
+  // Computes on workers that can go on. Its keys and values are lost.
+  void recover();
 
-// What the model's options ask for. `threads` null: the model's own, for one executor at a time.
-std::unique_ptr<Executor> make_executor(Model& model, const RunnerLimits& limits,
-                                        ThreadPool* threads = nullptr);
+  // Home's: what follows a step goes into its stream.
+  const Decoder& decoder() const { return home().decoder(); }
+  // How the last batch was placed, until the next.
+  const Placement& placement() const { return home().placement(); }
+  // How many steps were launched as recorded graphs.
+  int64_t recorded_steps() const { return home().recorded_steps(); }
+  // Device memory of the activations, all workers of this process.
+  int64_t workspace_bytes() const;
+  Model& model() { return model_; }
+  const RunnerLimits& limits() const { return limits_; }
+
+ private:
+  Runner& home() const { return workers_.home().runner(number_); }
+  void step(const WorkerMessage& message, Workers::AsWorker work);
+
+  Model& model_;
+  Workers& workers_;
+  const RunnerLimits limits_;
+  const int32_t number_;  // of its runners
+  int64_t generation_;    // of the workers that have its keys and values
+  WorkerMessage run_ = RunBatch{}, copy_ = CopySlots{};  // what workers elsewhere are told
+};
 
 }  // namespace invar

@@ -30,9 +30,7 @@ void SharedLayers::run(Executor& executor, const Batch& batch, ForwardIo& io) {
   part_ = batch;
   part_.layer_begin = layers_;
   io.hidden = hidden_;
-  io.begins_findings = true;
   executor.run(part_, io);
-  io.begins_findings = false;
 }
 
 // Of the rows that the drafter has not computed. False when something was not finite: then all rows

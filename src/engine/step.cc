@@ -7,8 +7,19 @@
 
 namespace invar {
 
-// Begins what may be in flight, then waits for the oldest of it.
 bool Engine::step(OutputSink& sink) {
+  try {
+    if (!run_step(sink)) return false;
+    failures_ = 0;
+  } catch (const WorkerFailed& failure) {
+    if (++failures_ > options_.retries) failure.rethrow();
+    recover(sink);
+  }
+  return true;
+}
+
+// Begins what may be in flight, then waits for the oldest of it.
+bool Engine::run_step(OutputSink& sink) {
   while (begin(sink)) {
   }
   if (in_flight() == 0) return false;
@@ -30,6 +41,7 @@ bool Engine::begin(OutputSink& sink) {
   step.number = begun_++;
   step.states.clear();
   for (const StepEntry& entry : step.plan.entries) step.states.push_back(states_.at(entry.id));
+  step.sampling->begin();
   start_admitted(step, sink);
   timed(times_, kHostParts.draft, [&] { propose(step); });
   timed(times_, kHostParts.rows, [&] { build_batch(step); });
@@ -116,7 +128,6 @@ void Engine::build_batch(StepInFlight& step) {
   batch.scratch_blocks.clear();
   batch.sequences.resize(step.plan.entries.size());
   step.first_row.clear();
-  step.sampling->begin();
   for (size_t i = 0; i < step.plan.entries.size(); ++i) {
     const auto blocks = scheduler_->blocks(step.plan.entries[i].sequence);
     batch.sequences[i].blocks.assign(blocks.begin(), blocks.end());

@@ -48,13 +48,13 @@ int rows_within(double target, int most, int slots, Model& model, ThreadPool* th
                                .block_size = kBlockSize,
                                .max_rows = most,
                                .max_logit_rows = 1};
-  const auto executor = make_executor(model, limits, threads);
+  Executor executor(model, limits, threads);
   ForwardIo io;
-  executor->run(batch_of(1, slots, kBlockSize), io);  // its tables are filled, its memory is there
+  executor.run(batch_of(1, slots, kBlockSize), io);  // its tables are filled, its memory is there
   const auto seconds_of = [&](int rows) {
     const Batch batch = batch_of(rows, slots, kBlockSize);
     const Timer timer;
-    executor->run(batch, io);
+    executor.run(batch, io);
     return timer.seconds();
   };
   return model.device().is_host() ? rows_within(target, most, seconds_of)

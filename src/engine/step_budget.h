@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/function_ref.h"
-#include "engine/model_runner.h"
+#include "engine/executor.h"
 
 namespace invar {
 

@@ -25,7 +25,6 @@ void Engine::commit(StepInFlight& step) {
   stats_ = {.rows = static_cast<int>(step.batch.rows.size()),
             .sequences = static_cast<int>(step.plan.entries.size()),
             .work = work_of(step.plan)};
-  outbox_.clear();
   take_scores(step);
   take_walks(step);
   take_others(step);
@@ -52,6 +51,7 @@ void Engine::emit(OutputSink& sink) {
   for (const PooledOutput& output : outbox_.pooled)
     if (hears(output.request)) sink.on_pooled(output);
   in_emission_ = false;
+  outbox_.clear();
 }
 
 // Log-probabilities of prompts.
@@ -68,14 +68,18 @@ void Engine::take_walks(StepInFlight& step) {
   for (SamplingStage::Walk& walk : step.sampling->walks()) {
     if (walk.state->is_over) continue;
     CHECK(walk.is_over && !walk.outputs.empty(), "a walk without its end");
-    StepResult& result = results_[step.batch.rows[walk.root_row].sequence];
-    result.new_tokens =
-        static_cast<int32_t>(std::ranges::count(walk.outputs, nullptr, &TokenOutput::error));
-    result.finished = walk.outputs.back().finish != FinishReason::none;
-    stats_.samples += result.new_tokens;
-    count_drafts(walk, result.new_tokens - 1);
-    for (TokenOutput& output : walk.outputs) outbox_.tokens.push_back(std::move(output));
+    take_walk(step, walk);
   }
+}
+
+void Engine::take_walk(const StepInFlight& step, SamplingStage::Walk& walk) {
+  StepResult& result = results_[step.batch.rows[walk.root_row].sequence];
+  result.new_tokens =
+      static_cast<int32_t>(std::ranges::count(walk.outputs, nullptr, &TokenOutput::error));
+  result.finished = walk.outputs.back().finish != FinishReason::none;
+  stats_.samples += result.new_tokens;
+  count_drafts(walk, result.new_tokens - 1);
+  for (TokenOutput& output : walk.outputs) outbox_.tokens.push_back(std::move(output));
 }
 
 void Engine::count_drafts(const SamplingStage::Walk& walk, int32_t accepted) {

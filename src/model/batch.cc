@@ -1,12 +1,10 @@
 #include "model/batch.h"
 
-#include "base/bytes.h"
+#include "base/error.h"
 
 namespace invar {
 
 namespace {
-
-constexpr uint64_t kBatchMagic = 0x3130485441425649;  // "IVBATH01"
 
 void require(bool condition, const char* what) {
   if (!condition) fail("a batch is malformed: {}", what);
@@ -18,9 +16,9 @@ bool ascends(const std::vector<int32_t>& values) {
   return values.empty() || values[0] >= 0;
 }
 
-// What the reader of a batch relies on; blocks and layers are compared with the model where it is
-// known.
-void check_batch(const Batch& batch) {
+}  // namespace
+
+void expect_valid(const Batch& batch) {
   for (size_t t = 0; t < batch.rows.size(); ++t) {
     const BatchRow& row = batch.rows[t];
     require(row.token >= 0 && row.position >= 0, "a negative token or position");
@@ -41,42 +39,10 @@ void check_batch(const Batch& batch) {
   require(batch.logit_rows.empty() || batch.logit_rows.back() < std::ssize(batch.rows),
           "a logit row that is not there");
   require(ascends(batch.aux_layers), "aux layers do not ascend");
+  require(ascends(batch.skipped_layers), "skipped layers do not ascend");
   require(batch.layer_begin >= 0 && batch.layer_end >= -1 &&
               (batch.layer_end == -1 || batch.layer_end >= batch.layer_begin),
           "an impossible range of layers");
-}
-
-}  // namespace
-
-std::string to_bytes(const Batch& batch) {
-  ByteWriter out;
-  out.put(kBatchMagic);
-  out.put(batch.layer_begin);
-  out.put(batch.layer_end);
-  out.put_vector(batch.rows);
-  out.put(static_cast<uint64_t>(batch.sequences.size()));
-  for (const BatchSequence& sequence : batch.sequences) out.put_vector(sequence.blocks);
-  out.put_vector(batch.logit_rows);
-  out.put_vector(batch.aux_layers);
-  out.put_vector(batch.scratch_blocks);
-  return out.take();
-}
-
-Batch batch_from_bytes(std::string_view bytes) {
-  ByteReader in(bytes, "a batch");
-  require(in.get<uint64_t>() == kBatchMagic, "it does not begin with IVBATH01");
-  Batch batch;
-  batch.layer_begin = in.get<int32_t>();
-  batch.layer_end = in.get<int32_t>();
-  batch.rows = in.get_vector<BatchRow>();
-  batch.sequences.resize(in.get_count(sizeof(uint64_t)));
-  for (BatchSequence& sequence : batch.sequences) sequence.blocks = in.get_vector<int32_t>();
-  batch.logit_rows = in.get_vector<int32_t>();
-  batch.aux_layers = in.get_vector<int32_t>();
-  batch.scratch_blocks = in.get_vector<int32_t>();
-  in.expect_end();
-  check_batch(batch);
-  return batch;
 }
 
 }  // namespace invar

@@ -4,8 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "kv/rows.h"
@@ -30,12 +28,15 @@ struct Batch {
   int32_t layer_begin = 0;
   int32_t layer_end = -1;  // -1: the last layer
 
+  // Ascending; layers of the range that this step leaves out, for drafters. Neither the first nor
+  // the last of the model.
+  std::vector<int32_t> skipped_layers = {};
+
   bool operator==(const Batch&) const = default;
 };
 
-// Through bytes and back, for workers in other processes. from_bytes throws Error on anything
-// malformed.
-std::string to_bytes(const Batch& batch);
-Batch batch_from_bytes(std::string_view bytes);
+// What a forward relies on, of a batch that comes as bytes (base/fields.h). Throws Error. Blocks
+// and layers are compared with the model where it is known.
+void expect_valid(const Batch& batch);
 
 }  // namespace invar

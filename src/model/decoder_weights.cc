@@ -13,7 +13,7 @@
 
 namespace invar {
 
-Shard make_shard(const DecoderSpec& spec, int rank, int size) {
+Shard make_shard(const DecoderSpec& spec, int rank, int size, LayerRange layers) {
   const int most = most_ranks(spec);
   if (size < 1 || (size & (size - 1)) != 0 || size > most)
     fail_usage(
@@ -34,6 +34,9 @@ Shard make_shard(const DecoderSpec& spec, int rank, int size) {
   shard.first_vocab = std::min(spec.vocab, rank * shard.vocab_stride);
   shard.vocab = std::min(shard.vocab_stride, spec.vocab - shard.first_vocab);
   shard.o_runs = attention_output_runs(spec) / size;
+  shard.has_head = layers.end >= spec.layers;
+  shard.has_embedding = layers.begin == 0 || (shard.has_head && spec.mtp_layers > 0);
+  shard.layers = {layers.begin, shard.has_head ? spec.all_layers() : layers.end};
   return shard;
 }
 
@@ -70,9 +73,10 @@ class WeightLoader {
     out_.layers_.clear();
     out_.has_blocks_ = false;
     load_embedding_and_head();
-    for (int i = 0; i < spec_.all_layers(); ++i) out_.layers_.push_back(load_layer(i));
-    out_.final_norm_ = whole_vector(TensorRole::final_norm);
-    if (spec_.mtp_layers > 0) load_mtp_module();
+    for (int i = 0; i < spec_.all_layers(); ++i)
+      out_.layers_.push_back(shard_.has_layer(i) ? load_layer(i) : LayerWeights{});
+    if (shard_.has_head) out_.final_norm_ = whole_vector(TensorRole::final_norm);
+    if (shard_.has_head && spec_.mtp_layers > 0) load_mtp_module();
     if (upload_) upload_->wait();
   }
 
@@ -134,10 +138,12 @@ class WeightLoader {
     const std::string embedding = tensor_name(TensorRole::embedding);
     const std::string head = spec_.tied_head ? embedding : tensor_name(TensorRole::head);
     // A tied head on one rank holds the whole embedding.
-    const bool shared = spec_.tied_head && shard_.size == 1;
-    if (!shared)
+    const bool shared =
+        spec_.tied_head && shard_.size == 1 && shard_.has_embedding && shard_.has_head;
+    if (!shared && shard_.has_embedding)
       out_.embedding_ = packed({.n = spec_.vocab, .k = spec_.hidden, .layout = WeightLayout::rows},
                                {{embedding, 0, spec_.vocab, 0, spec_.hidden}});
+    if (!shard_.has_head) return;
     out_.head_ = packed({.n = shard_.vocab, .k = spec_.hidden, .layout = out_.layout_},
                         {{head, shard_.first_vocab, shard_.vocab, 0, spec_.hidden}});
     if (shared) out_.embedding_ = out_.head_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -13,8 +14,13 @@
 
 namespace invar {
 
-// What one rank of a tensor-parallel group holds (numerics 2). A rank has every key/value head that
-// its query heads use.
+// Layers [begin, end) of a model.
+struct LayerRange {
+  int begin = 0, end = std::numeric_limits<int>::max();  // the latter stands for the model's last
+};
+
+// What one rank of a tensor-parallel group holds (numerics 2), of one pipeline stage. A rank has
+// every key/value head that its query heads use.
 struct Shard {
   int rank = 0, size = 1;
   int heads = 0, first_head = 0;  // query heads
@@ -22,15 +28,19 @@ struct Shard {
   int vocab = 0, first_vocab = 0;  // rows of the head
   int vocab_stride = 0;            // rows per rank, whole panels: first_vocab = rank * vocab_stride
   int o_runs = 1;                  // runs of the attention output that lie on this rank
+  LayerRange layers;               // of its pipeline stage
+  bool has_embedding = true, has_head = true;  // the head, and the final norm before it
 
+  bool has_layer(int layer) const { return layers.begin <= layer && layer < layers.end; }
   int ffn(const LayerSpec& layer) const { return layer.ffn.width / size; }
   // Of the down product.
   int down_runs(const LayerSpec& layer) const { return invar::down_runs(layer.ffn.width) / size; }
 };
 
 // Throws UsageError when the model cannot be cut that way: the size must divide both run counts and
-// the query heads.
-Shard make_shard(const DecoderSpec& spec, int rank, int size);
+// the query heads. `layers`: of a pipeline stage; the first has the embedding, the last the head
+// and, with the embedding once more, the module that predicts one token further.
+Shard make_shard(const DecoderSpec& spec, int rank, int size, LayerRange layers = {});
 
 // Called with the bytes done and the bytes in all, from the loading thread.
 using LoadProgress = std::function<void(int64_t, int64_t)>;
@@ -51,6 +61,7 @@ class DecoderWeights {
               ThreadPool& pool);
 
   const Shard& shard() const { return shard_; }
+  // By number; those of other stages are empty.
   const std::vector<LayerWeights>& layers() const { return layers_; }
   const MtpWeights& mtp() const { return mtp_; }  // when the spec has such a module
   const float* final_norm() const { return final_norm_; }

@@ -40,6 +40,10 @@ void ForwardPass::prepare() {
   ws_.tables = ws_.table_builder.build(batch_, kv_.block_size(), on);
   take_tokens();
   if (is_first_stage()) return;
+  if (has_findings()) {
+    std::ranges::copy(io_.findings.first(rows_), ws_.host_findings.data());
+    on.stream->upload(ws_.non_finite.data(), ws_.host_findings.data(), rows_ * sizeof(bool));
+  }
   CHECK(io_.hidden.size() >= hidden_size(), "a later stage needs the hidden states");
   float* staged = on.device->is_host() ? hidden() : ws_.host_hidden.data();
   if (staged != io_.hidden.data())
@@ -65,6 +69,7 @@ void ForwardPass::launch() {
   if (rows_ == 0) return;
   start();
   for (int layer = batch_.layer_begin; layer < layer_end_; ++layer) {
+    if (std::ranges::binary_search(batch_.skipped_layers, layer)) continue;
     const LayerPass pass = layer_pass(layer);
     hooks_.keep_hidden(pass.at.input);
     for (const LayerPart* part : model_.parts[static_cast<size_t>(layer)]) part->forward(pass);
@@ -79,6 +84,8 @@ void ForwardPass::launch(StepGraphs* graphs) {
                   .logit_rows = std::ssize(batch_.logit_rows),
                   .layer_begin = batch_.layer_begin,
                   .layer_end = layer_end_,
+                  .skipped_layers = batch_.skipped_layers,
+                  .has_findings = has_findings(),
                   .tables = ws_.tables},
                  *model_.execution.stream, [&] { launch(); });
 }
@@ -91,9 +98,7 @@ bool ForwardPass::can_be_recorded() const {
 
 // h = rows of the embedding, or what the stage before left
 void ForwardPass::start() {
-  // Later stages of one step add to the first one's findings.
-  if (is_first_stage() || io_.begins_findings)
-    model_.execution.stream->clear(ws_.non_finite.data(), rows_ * sizeof(bool));
+  if (!has_findings()) model_.execution.stream->clear(ws_.non_finite.data(), rows_ * sizeof(bool));
   if (is_first_stage()) {
     ops_.embed(hidden());
     hooks_.trace("embed", -1, hidden(), spec_.hidden, rows_);

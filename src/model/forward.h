@@ -37,9 +37,9 @@ struct ForwardIo {
   const float* device_logits = nullptr;  // out: where the same lie on the device
   // Out: [aux_layers][T][D]: the residual stream after each of these layers (host memory).
   std::span<const float> aux_hidden;
-  // Rows before layer_begin were computed by other steps, whose findings (non_finite) the caller
-  // has looked at: those of this one begin here, as with layer 0.
-  bool begins_findings = false;
+  // In when layer_begin > 0: what `non_finite` said of the layers before, where that is to be said
+  // of these, too. Empty: nothing, as with layer 0.
+  std::span<const bool> findings;
   // In when layer_begin > 0, out when layer_end < layers: [T][D], the residual stream (host
   // memory).
   std::span<float> hidden;

@@ -17,7 +17,7 @@ Hooks::Hooks(const Decoder& model, const Batch& batch, Workspace& ws, ForwardIo&
         "a tape keeps whole batches");
   CHECK(std::ssize(batch.aux_layers) <= ws.max_aux_layers,
         "more aux hidden states than the workspace holds");
-  if (batch.layer_begin == 0) io.aux_hidden = {};
+  io.aux_hidden = {};
 }
 
 const LayerActivations& Hooks::layer(int index) const {

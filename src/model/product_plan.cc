@@ -21,7 +21,7 @@ bool ProductPlan::goes_by_heads() const {
 
 const Matrix* ProductPlan::after_down(int layer) const {
   const auto& layers = model_.weights->layers();
-  return layer + 1 < std::ssize(layers) ? &layers[layer + 1].qkv : nullptr;
+  return model_.weights->shard().has_layer(layer + 1) ? &layers[layer + 1].qkv : nullptr;
 }
 
 }  // namespace invar

@@ -52,6 +52,7 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
 
   host_non_finite = {device, rows, what};
   last_non_finite = {device, rows, what};
+  host_findings = {device, rows, what};
   host_aux_hidden = {device, rows * spec.hidden * max_aux_layers, what};
   if (device.is_host()) return;
   host_hidden = {device, rows * spec.hidden, what};

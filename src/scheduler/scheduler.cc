@@ -109,7 +109,8 @@ void Scheduler::plan(int32_t budget, StepPlan& plan) {
   if (!plan.entries.empty()) plan.number = ++last_plan_;
 }
 
-void Scheduler::commit(const StepPlan& plan, std::span<const StepResult> results) {
+template <typename Take>
+void Scheduler::end_plan(const StepPlan& plan, std::span<const StepResult> results, Take take) {
   if (plan.entries.empty()) return;
   CHECK(plan.number == last_commit_ + 1, "plans are committed in their order");
   CHECK(results.size() == plan.entries.size(), "one result for each entry");
@@ -125,23 +126,41 @@ void Scheduler::commit(const StepPlan& plan, std::span<const StepResult> results
       free_index_if_idle(s);
       continue;
     }
-    CHECK(r.new_tokens <= (e.samples ? 1 + e.drafts : 0) &&
-              (r.finished || r.new_tokens >= int32_t{e.samples}),
+    CHECK(r.new_tokens <= (e.samples ? 1 + e.drafts : 0),
           "a sampling entry gives one token and at most its drafts, any other none");
-    if (r.new_tokens > 0) {
-      s.known += r.new_tokens;
-      s.planned += r.new_tokens - 1;
-      CHECK(s.known <= options_.max_model_len, "a sequence longer than the model allows");
-      if (e.drafts > 0 && !reserves_whole_sequences()) s.table.truncate(s.planned);
-      // Not the slot of a row that has run ahead: what is in it may not be finite.
-      if (r.finished || e.start < s.prefill_end) remember(s, s.known - 1);
-    }
+    s.known += r.new_tokens;
+    CHECK(s.known <= options_.max_model_len, "a sequence longer than the model allows");
+    take(s, e, r);
     if (r.finished) {
       drop(s);
       some_left = true;
     }
   }
   if (some_left) forget_gone();
+}
+
+void Scheduler::commit(const StepPlan& plan, std::span<const StepResult> results) {
+  end_plan(plan, results, [&](Sequence& s, const StepEntry& e, const StepResult& r) {
+    CHECK(r.finished || r.new_tokens >= int32_t{e.samples}, "a sampling entry without its token");
+    if (r.new_tokens == 0) return;
+    s.planned += r.new_tokens - 1;
+    if (e.drafts > 0 && !reserves_whole_sequences()) s.table.truncate(s.planned);
+    // Not the slot of a row that has run ahead: what is in it may not be finite.
+    if (r.finished || e.start < s.prefill_end) remember(s, s.known - 1);
+  });
+}
+
+void Scheduler::discard(const StepPlan& plan, std::span<const StepResult> results) {
+  end_plan(plan, results, [](Sequence&, const StepEntry&, const StepResult&) {});
+}
+
+void Scheduler::preempt_all(std::vector<int64_t>& preempted) {
+  CHECK(plans_in_flight() == 0, "preemption of sequences in flight");
+  for (const int32_t index : running_) {
+    lay_aside(sequences_[index]);
+    preempted.push_back(sequences_[index].id);
+  }
+  forget_gone();
 }
 
 int32_t Scheduler::admission_blocks(const Sequence& s) const {
@@ -203,13 +222,17 @@ Scheduler::Sequence& Scheduler::admit(StepPlan& plan, int32_t index) {
 
 void Scheduler::preempt(StepPlan& plan, Sequence& s) {
   CHECK(s.state == State::running && s.in_flight == 0, "preemption of a sequence in flight");
+  remember(s, s.planned);
+  lay_aside(s);
+  plan.preempted.push_back(s.id);
+}
+
+void Scheduler::lay_aside(Sequence& s) {
   promised_ -= owed_blocks(s);
   --num_running_;
-  remember(s, s.planned);
   s.table.clear();
   s.planned = 0;
   insert_waiting(s);
-  plan.preempted.push_back(s.id);
 }
 
 void Scheduler::remember(Sequence& s, int32_t slots) {

@@ -85,6 +85,13 @@ class Scheduler {
   // Plans are committed in the order in which they were made; results[i] belongs to entries[i].
   void commit(const StepPlan& plan, std::span<const StepResult> results);
 
+  // The same of a plan whose step failed: its rows were not computed, and yet the results may have
+  // been. Until preempt_all, nothing else is called.
+  void discard(const StepPlan& plan, std::span<const StepResult> results);
+  // Every resident sequence loses its blocks, none of which the prefix cache keeps, and waits to be
+  // computed again; adds their ids. REQUIRES: no plan is in flight.
+  void preempt_all(std::vector<int64_t>& preempted);
+
   // Blocks of a planned sequence, valid until the next call.
   std::span<const int32_t> blocks(int32_t index) const { return sequences_[index].table.blocks(); }
   int32_t num_waiting() const { return queue_.size(); }
@@ -187,6 +194,11 @@ class Scheduler {
   // Admits it with a chunk of its prompt, if there is room for one in the step.
   bool admit_chunk(StepPlan& plan, int32_t index, int32_t budget, int32_t share, int32_t& left);
   void preempt(StepPlan& plan, Sequence& s);
+  // Its blocks are free, and it waits.
+  void lay_aside(Sequence& s);
+  // The next plan in flight is over. Calls take(sequence, entry, result) for each that lives.
+  template <typename Take>
+  void end_plan(const StepPlan& plan, std::span<const StepResult> results, Take take);
   // Makes room for one more slot of resident `index`: takes blocks from the youngest sequences
   // after it that no uncommitted plan computes, then from itself when it is the last. Returns
   // whether it may be planned. A row that runs ahead takes only what is free.

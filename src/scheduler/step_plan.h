@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <string_view>
 #include <vector>
 
 namespace invar {
@@ -44,8 +42,7 @@ struct StepWork {
 // Without the draft rows.
 StepWork work_of(const StepPlan& plan);
 
-// Through bytes and back. step_plan_from_bytes throws Error on anything malformed.
-std::string to_bytes(const StepPlan& plan);
-StepPlan step_plan_from_bytes(std::string_view bytes);
+// Of a plan that comes as bytes (base/fields.h): throws Error for one that no scheduler makes.
+void expect_valid(const StepPlan& plan);
 
 }  // namespace invar

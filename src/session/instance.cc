@@ -30,7 +30,8 @@ ModelOptions model_options(const InstanceOptions& options) {
 }
 
 std::shared_ptr<Model> open_model(const InstanceOptions& options, const LoadProgress& progress) {
-  return std::make_shared<Model>(model_options(options), progress);
+  const ModelOptions model = model_options(options);
+  return std::make_shared<Model>(model, progress, launch_of(model));
 }
 
 bool is_loaded_for(const Model& model, const InstanceOptions& options) {

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "engine/open_weights.h"
+#include "engine/model_description.h"
 #include "frontend/chat_template.h"
 #include "frontend/constraint_compiler.h"
 #include "session/engine_loop.h"

@@ -57,7 +57,7 @@ class Replay {
     std::vector<int32_t> tokens = receipt_.prompt;
     tokens.insert(tokens.end(), receipt_.tokens.begin(), receipt_.tokens.begin() + count_);
     const auto rows = static_cast<int32_t>(tokens.size()) - 1;  // the last token is only predicted
-    const auto runner = make_executor(model_, limits_for(rows));
+    Executor executor(model_, limits_for(rows));
     BatchSequence own;
     for (int32_t i = 0; i * kBlock < rows; ++i) own.blocks.push_back(i);
     const auto first = static_cast<int32_t>(receipt_.prompt.size()) - 1;
@@ -69,7 +69,7 @@ class Replay {
       }
       ForwardIo io;
       io.take_logits = [&](int64_t, std::span<const float> logits) { take(logits); };
-      runner->run(batch, io);
+      executor.run(batch, io);
       if (std::ranges::find(io.non_finite, true) != io.non_finite.end())
         fail("a key, a value or a logit was not finite");
     }

@@ -47,7 +47,8 @@ class Adaptive final : public Proposer {
   bool wants_likeliest() const override { return inner_->wants_likeliest(); }
   std::span<const int32_t> aux_layers() const override;
   int32_t shared_layers() const override { return inner_->shared_layers(); }
-  void share(std::span<KvStorage* const> of_ranks) override { inner_->share(of_ranks); }
+  void share(const Executor& target) override { inner_->share(target); }
+  void recover() override { inner_->recover(); }
   ComputedRows computed_rows(int64_t id) const override { return inner_->computed_rows(id); }
   void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override;
   void observe_likeliest(int64_t id, std::span<const int32_t> tokens) override {

@@ -15,7 +15,7 @@
 
 namespace invar {
 
-class KvStorage;
+class Executor;
 
 // A sequence whose next token is to be sampled.
 struct DraftRequest {
@@ -75,8 +75,11 @@ class Proposer {
   // Of a proposer that runs the target's first layers on the target's own blocks: how many. Their
   // keys, values and hidden states are then the target's to the bit, and a step goes on from them.
   virtual int32_t shared_layers() const { return 0; }
-  // The target's keys and values, of each rank; before the first draft.
-  virtual void share(std::span<KvStorage* const> /*of_ranks*/) {}
+  // What has the target's keys and values; before the first draft. It outlives the drafts.
+  virtual void share(const Executor& /*target*/) {}
+  // The target's workers have failed: keys and values that lay there are lost, of the target and of
+  // drafts.
+  virtual void recover() {}
   // For a request of the last round that has a draft. Gone with the next round.
   virtual ComputedRows computed_rows(int64_t /*id*/) const { return {}; }
   // Called after a step with what was kept of each sequence that goes on, and the hidden states of

@@ -136,7 +136,7 @@ TEST_F(BlocksOnGpu, AModelHasTheBitsOfItsTwin) {
   };
   const auto hashes = [](const ModelOptions& options) {
     Model model(options);
-    ModelRunner runner(model, {.blocks = 64, .max_rows = 512, .max_logit_rows = 512});
+    Executor runner(model, {.blocks = 64, .max_rows = 512, .max_logit_rows = 512});
     return random_schedule(runner, {random_tokens(150, 512, 1), random_tokens(40, 512, 2)}, 7, 100);
   };
   ModelOptions twin = write("twin", {.is_stored = false}), stored = write("stored", {});

@@ -25,7 +25,7 @@ std::vector<Tokens> some_sequences(int vocab) {
 // Hashes of all logits; `max_chunk` rows of a sequence at most in a step, 0: all at once.
 std::vector<Digests> hashes(const ModelOptions& options, int max_chunk = 0) {
   Model model(options);
-  ModelRunner runner(model, kLimits);
+  Executor runner(model, kLimits);
   const auto sequences = some_sequences(model.spec().vocab);
   if (max_chunk) return random_schedule(runner, sequences, 7, max_chunk);
   Stepper stepper(runner, sequences);
@@ -87,8 +87,9 @@ TEST_F(ModelOnGpu, RecordedSteps) {
   for (const char* arithmetic : {"portable", "hopper"}) {
     Model model(on_gpu(made(arithmetic)));
     const auto decoded = [&](bool records, uint32_t seed) {
-      ModelRunner runner(model, kLimits);
-      runner.record_steps(records);
+      RunnerLimits limits = kLimits;
+      limits.records_steps = records;
+      Executor runner(model, limits);
       Stepper stepper(runner, {random_tokens(90, model.spec().vocab, seed),
                                random_tokens(60, model.spec().vocab, 2)});
       stepper.step({{0, 70}, {1, 40}});
@@ -120,12 +121,12 @@ TEST_F(ModelOnGpu, RanksAndLayerCuts) {
 TEST_F(ModelOnGpu, DraftTrees) {
   for (const char* arithmetic : {"portable", "hopper"}) {
     Model host_model(made(arithmetic)), gpu_model(on_gpu(made(arithmetic)));
-    ModelRunner host(host_model, kLimits), gpu(gpu_model, kLimits);
+    Executor host(host_model, kLimits), gpu(gpu_model, kLimits);
     const int vocab = host_model.spec().vocab;
     for (uint32_t seed = 0; seed < 4; ++seed) {
       const int base = std::vector<int>{27, 63, 126, 127}[seed];
       const Batch batch = batch_of(random_tree(base, 8, 8, vocab, seed), base, kLimits.block_size);
-      const auto digests = [&](ModelRunner& runner) {
+      const auto digests = [&](Executor& runner) {
         Stepper(runner, {random_tokens(base, vocab, 40 + seed)}).step({{0, base}});
         ForwardIo io;
         runner.run(batch, io);
@@ -187,7 +188,7 @@ TEST_F(ModelOnGpu, BaselineIsClose) {
   constexpr int kPrompt = 150, kDecoded = 4;
   const auto logits = [&](const ModelOptions& options) {
     Model model(options);
-    ModelRunner runner(model, kLimits);
+    Executor runner(model, kLimits);
     const Tokens tokens = random_tokens(kPrompt + kDecoded, model.spec().vocab, 5);
     std::vector<float> all;
     for (int begin = 0, end = kPrompt; end <= kPrompt + kDecoded; begin = end++) {
@@ -220,7 +221,7 @@ TEST_F(ModelOnGpu, Refusals) {
   EXPECT_THROW(Model(with([](auto& o) { o.device = "gpu"; })), UsageError);
   EXPECT_THROW(Model(with([](auto& o) { o.instruction_set = "avx2"; })), UsageError);
   Model model(on_gpu(made("portable")));
-  EXPECT_THROW(ModelRunner(model, {.blocks = 1 << 30}), Error);  // too little memory
+  EXPECT_THROW(Executor(model, {.blocks = 1 << 30}), Error);  // too little memory
 }
 
 }  // namespace

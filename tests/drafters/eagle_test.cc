@@ -188,7 +188,7 @@ class EagleTest : public testing::Test {
     made.write(directory_);
     return answers(model_,
                    std::make_unique<Comparer>(eagle(options, model_), expected, options,
-                                              final_norm_of(model_, model_.pool()), counts),
+                                              final_norm_of(model_), counts),
                    tally);
   }
   std::unique_ptr<Eagle> eagle(const EagleOptions& options, Model& model) {

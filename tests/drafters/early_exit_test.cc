@@ -89,7 +89,8 @@ class Between final : public Proposer {
   std::string_view name() const override { return inner_->name(); }
   int32_t most_nodes() const override { return inner_->most_nodes(); }
   int32_t shared_layers() const override { return inner_->shared_layers(); }
-  void share(std::span<KvStorage* const> of_ranks) override { inner_->share(of_ranks); }
+  void share(const Executor& target) override { inner_->share(target); }
+  void recover() override { inner_->recover(); }
   void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override {
     inner_->propose(requests, trees);
   }

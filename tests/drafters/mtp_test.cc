@@ -85,7 +85,7 @@ Batch batch_of(std::span<const int32_t> tokens) {
 std::vector<int32_t> said_at_once(Model& model, std::span<const int32_t> text) {
   const RunnerLimits limits{
       .blocks = 8, .block_size = 64, .max_rows = 256, .max_logit_rows = 256, .max_aux_layers = 1};
-  ModelRunner target(model, limits);
+  Executor target(model, limits);
   Batch batch = batch_of(text.first(text.size() - 1));
   batch.aux_layers = {model.spec().layers - 1};
   batch.logit_rows = {0};
@@ -94,7 +94,7 @@ std::vector<int32_t> said_at_once(Model& model, std::span<const int32_t> text) {
   std::vector<float> hidden(io.aux_hidden.begin(), io.aux_hidden.end());
   RunnerLimits of_module = limits;
   of_module.mtp_module = true;
-  ModelRunner module(model, of_module);
+  Executor module(model, of_module);
   Batch further = batch_of(text.subspan(1));
   further.layer_begin = model.spec().layers;
   further.layer_end = model.spec().layers + 1;

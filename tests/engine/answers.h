@@ -15,7 +15,7 @@ namespace invar::testing_engine {
 inline constexpr int kVocab = 512;
 inline constexpr int kAnswer = 40;
 
-struct Record final : OutputSink {
+struct Record : OutputSink {
   struct Answer {
     std::vector<int32_t> tokens;
     std::vector<Digest> hashes;

@@ -1,6 +1,6 @@
 // The engine as its users see it: requests in, tokens out, blocks back, no memory taken on the way.
 #include "engine/engine.h"
-#include "engine/model_runner.h"
+#include "engine/executor.h"
 
 #include <gtest/gtest.h>
 
@@ -288,7 +288,7 @@ struct Vectors final : OutputSink {
 
 // What docs/server.md says a text's vector is, by batches that nobody schedules.
 std::vector<float> mean_hidden_state(Model& model, const std::vector<int32_t>& tokens) {
-  ModelRunner runner(model, {.blocks = 8, .max_rows = 64, .max_aux_layers = 1});
+  Executor runner(model, {.blocks = 8, .max_rows = 64, .max_aux_layers = 1});
   std::vector<float> sum(model.spec().hidden, 0.0F);
   for (size_t begin = 0; begin < tokens.size(); begin += 64) {
     Batch batch{.sequences = {{{0, 1, 2, 3, 4, 5, 6, 7}}}, .aux_layers = {model.spec().layers - 1}};

@@ -2,7 +2,7 @@
 // each.
 #include <gtest/gtest.h>
 
-#include "engine/model_runner.h"
+#include "engine/executor.h"
 #include "kv/block_pool.h"
 #include "kv/block_table.h"
 #include "numerics/logits_hash.h"
@@ -37,7 +37,7 @@ class Reader {
   const Digest& hash() const { return hash_.value(); }
 
  private:
-  ModelRunner runner_;
+  Executor runner_;
   std::vector<int32_t> tokens_;
   int done_ = 0;
   PositionHasher hasher_;

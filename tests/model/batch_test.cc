@@ -5,6 +5,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "base/fields.h"
 
 namespace invar {
 namespace {
@@ -35,7 +36,7 @@ TEST(Batch, ThroughBytesAndBack) {
   std::mt19937 random(1);
   for (int i = 0; i < 500; ++i) {
     const Batch batch = random_batch(random);
-    EXPECT_EQ(batch_from_bytes(to_bytes(batch)), batch);
+    EXPECT_EQ(from_bytes<Batch>(to_bytes(batch), "a batch"), batch);
   }
 }
 
@@ -45,13 +46,13 @@ TEST(Batch, MalformedBytesAreRefused) {
   for (int i = 0; i < 50; ++i) {
     const std::string bytes = to_bytes(random_batch(random));
     for (size_t n = 0; n < bytes.size(); ++n)
-      EXPECT_THROW(batch_from_bytes(std::string_view(bytes).substr(0, n)), Error);
-    EXPECT_THROW(batch_from_bytes(bytes + '\0'), Error);
+      EXPECT_THROW(from_bytes<Batch>(std::string_view(bytes).substr(0, n), "a batch"), Error);
+    EXPECT_THROW(from_bytes<Batch>(bytes + '\0', "a batch"), Error);
     for (int k = 0; k < 300; ++k) {  // anything else is refused or is a batch
       std::string broken = bytes;
       broken[random() % broken.size()] = static_cast<char>(random());
       try {
-        batch_from_bytes(broken);
+        from_bytes<Batch>(broken, "a batch");
         ++read;
       } catch (const Error&) {
         ++refused;
@@ -67,11 +68,11 @@ TEST(Batch, ImpossibleContentsAreRefused) {
   good.rows = {{1, 4, 0, -1}, {2, 5, 0, 0}};
   good.sequences = {{{3}}};
   good.logit_rows = {0, 1};
-  EXPECT_NO_THROW(batch_from_bytes(to_bytes(good)));
+  EXPECT_NO_THROW(from_bytes<Batch>(to_bytes(good), "a batch"));
   const auto refuses = [&](auto change) {
     Batch bad = good;
     change(bad);
-    EXPECT_THROW(batch_from_bytes(to_bytes(bad)), Error);
+    EXPECT_THROW(from_bytes<Batch>(to_bytes(bad), "a batch"), Error);
   };
   refuses([](Batch& b) { b.rows[1].parent = 1; });
   refuses([](Batch& b) { b.rows[1].parent = -2; });

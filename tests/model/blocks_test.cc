@@ -27,7 +27,7 @@ class Directories : public testing::Test {
 
   static std::vector<Digests> hashes(const ModelOptions& options) {
     Model model(options);
-    ModelRunner runner(model, {.blocks = 64, .max_rows = 512, .max_logit_rows = 512});
+    Executor runner(model, {.blocks = 64, .max_rows = 512, .max_logit_rows = 512});
     const int vocab = model.spec().vocab;
     return one_by_one(runner, {random_tokens(20, vocab, 1), random_tokens(1, vocab, 4)});
   }

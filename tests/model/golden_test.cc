@@ -7,7 +7,7 @@
 
 #include "../weights/model_files.h"
 #include "base/json.h"
-#include "engine/model_runner.h"
+#include "engine/executor.h"
 #include "weights/checkpoint_writer.h"
 #include "weights/hf_directory.h"
 
@@ -71,10 +71,10 @@ struct Errors {
 // Of the logits of both prompts, against those recorded.
 Errors errors_of(const std::string& model_directory, const std::string& golden) {
   Model model({.model = model_directory, .threads = 2});
-  ModelRunner runner(model, {.blocks = 4,
-                             .block_size = 64,
-                             .max_rows = kPrompts * kTokens,
-                             .max_logit_rows = kPrompts * kTokens});
+  Executor runner(model, {.blocks = 4,
+                          .block_size = 64,
+                          .max_rows = kPrompts * kTokens,
+                          .max_logit_rows = kPrompts * kTokens});
   ForwardIo io;
   runner.run(whole_prompts(read_array<int32_t>(golden + "/tokens.i32")), io);
 

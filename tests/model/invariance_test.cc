@@ -32,13 +32,13 @@ std::vector<Tokens> some_sequences() {
 
 std::vector<Digests> plain(const ModelOptions& options = tiny(), int block_size = 64) {
   Model model(options);
-  ModelRunner runner(model, limits(block_size));
+  Executor runner(model, limits(block_size));
   return one_by_one(runner, some_sequences());
 }
 
 TEST(ModelInvariance, ChunksNeighboursAndPlacesInTheBatchDoNotShow) {
   Model model(tiny());
-  ModelRunner runner(model, limits());
+  Executor runner(model, limits());
   const auto expected = plain();
   for (const int max_chunk : {1, 7, 40, 150})
     EXPECT_EQ(random_schedule(runner, some_sequences(), 10 + max_chunk, max_chunk), expected)
@@ -100,7 +100,7 @@ TEST(ModelInvariance, HopperIsAnotherArithmeticAndAsInvariant) {
   ModelOptions options = tiny();
   options.arithmetic = "hopper";
   Model model(options);
-  ModelRunner runner(model, limits(32));
+  Executor runner(model, limits(32));
   const auto expected = plain(options);
   EXPECT_NE(expected, plain());
   EXPECT_EQ(random_schedule(runner, some_sequences(), 3, 30), expected);
@@ -114,7 +114,7 @@ TEST(ModelInvariance, ControlIsNearAndMovesWithTheChunks) {
     ModelOptions options = tiny();
     options.arithmetic = arithmetic;
     Model model(options);
-    ModelRunner runner(model, limits());
+    Executor runner(model, limits());
     const Tokens tokens = random_tokens(150, kVocab, 1);
     ForwardIo io;
     for (int done = 0; done < 150; done += chunk) {
@@ -145,7 +145,7 @@ TEST(ModelInvariance, TreeNodesEqualPlainDecodingOfTheirPaths) {
   PositionHasher hash;
   for (const int block_size : {32, 64, 128}) {
     Model model(tiny());
-    ModelRunner runner(model, limits(block_size));
+    Executor runner(model, limits(block_size));
     for (uint32_t seed = 0; seed < 6; ++seed) {
       // Bases around block and split edges, so that paths cross them.
       const int base = std::vector<int>{0, 27, 63, 100, 126, 127}[seed];
@@ -181,7 +181,7 @@ TEST(ModelInvariance, AuxHiddenStatesAreTheResidualStreamAndStagesPassThemOn) {
   Model model(tiny());
   RunnerLimits with_aux_hidden = limits();
   with_aux_hidden.max_aux_layers = 2;
-  ModelRunner runner(model, with_aux_hidden);
+  Executor runner(model, with_aux_hidden);
   const Tokens tokens = random_tokens(20, kVocab, 9);
   Batch batch;
   batch.sequences.push_back({{0}});

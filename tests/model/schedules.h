@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "engine/model_runner.h"
+#include "engine/executor.h"
 #include "kv/placement.h"
 #include "numerics/logits_hash.h"
 
@@ -26,7 +26,7 @@ inline Tokens random_tokens(int count, int vocab, uint32_t seed) {
 // Runs sequences step by step; the caller says how many rows of each go into a step.
 class Stepper {
  public:
-  Stepper(ModelRunner& runner, std::vector<Tokens> sequences)
+  Stepper(Executor& runner, std::vector<Tokens> sequences)
       : runner_(runner),
         sequences_(std::move(sequences)),
         done_(sequences_.size(), 0),
@@ -70,7 +70,7 @@ class Stepper {
   const std::vector<BatchSequence>& blocks() const { return blocks_; }
 
  private:
-  ModelRunner& runner_;
+  Executor& runner_;
   std::vector<Tokens> sequences_;
   std::vector<BatchSequence> blocks_;
   std::vector<int> done_;
@@ -79,7 +79,7 @@ class Stepper {
 };
 
 // Every sequence alone, one row at a time.
-inline std::vector<Digests> one_by_one(ModelRunner& runner, const std::vector<Tokens>& sequences) {
+inline std::vector<Digests> one_by_one(Executor& runner, const std::vector<Tokens>& sequences) {
   std::vector<Digests> all;
   for (const Tokens& tokens : sequences) {
     Stepper stepper(runner, {tokens});
@@ -90,9 +90,8 @@ inline std::vector<Digests> one_by_one(ModelRunner& runner, const std::vector<To
 }
 
 // All sequences together in random chunks, in random order of places in the batch.
-inline std::vector<Digests> random_schedule(ModelRunner& runner,
-                                            const std::vector<Tokens>& sequences, uint32_t seed,
-                                            int max_chunk) {
+inline std::vector<Digests> random_schedule(Executor& runner, const std::vector<Tokens>& sequences,
+                                            uint32_t seed, int max_chunk) {
   std::mt19937 random(seed);
   Stepper stepper(runner, sequences);
   for (;;) {

@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 
+#include "base/fields.h"
 #include "scheduler/policies.h"
 #include "scheduler/scheduler.h"
 
@@ -221,7 +222,7 @@ class Simulation {
   }
 
   void commit() {
-    const StepPlan plan = step_plan_from_bytes(to_bytes(in_flight_.front()));
+    const StepPlan plan = from_bytes<StepPlan>(to_bytes(in_flight_.front()), "a step plan");
     in_flight_.pop_front();
     std::vector<StepResult> results;
     std::vector<std::unique_ptr<Request>> over;  // their tokens live until the commit

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "base/fields.h"
 
 namespace invar {
 namespace {
@@ -30,7 +31,7 @@ TEST(StepPlan, ThroughBytesAndBack) {
   std::mt19937 random(1);
   for (int i = 0; i < 500; ++i) {
     const StepPlan plan = random_plan(random);
-    EXPECT_EQ(step_plan_from_bytes(to_bytes(plan)), plan);
+    EXPECT_EQ(from_bytes<StepPlan>(to_bytes(plan), "a step plan"), plan);
   }
 }
 
@@ -40,13 +41,14 @@ TEST(StepPlan, MalformedBytesAreRefused) {
   for (int i = 0; i < 50; ++i) {
     const std::string bytes = to_bytes(random_plan(random));
     for (size_t n = 0; n < bytes.size(); ++n)
-      EXPECT_THROW(step_plan_from_bytes(std::string_view(bytes).substr(0, n)), Error);
-    EXPECT_THROW(step_plan_from_bytes(bytes + '\0'), Error);
+      EXPECT_THROW(from_bytes<StepPlan>(std::string_view(bytes).substr(0, n), "a step plan"),
+                   Error);
+    EXPECT_THROW(from_bytes<StepPlan>(bytes + '\0', "a step plan"), Error);
     for (int k = 0; k < 200; ++k) {
       std::string broken = bytes;
       broken[random() % broken.size()] = static_cast<char>(random());
       try {
-        step_plan_from_bytes(broken);
+        from_bytes<StepPlan>(broken, "a step plan");
         ++read;
       } catch (const Error&) {
         ++refused;

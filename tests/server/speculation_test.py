@@ -79,15 +79,17 @@ class Speculation(unittest.TestCase):
     def test_nor_does_it_with_ranks_stages_and_replicas(self):
         ngram, suffix = '{"method": "ngram", "prompt_lookup_min": 1}', '{"method": "suffix"}'
         draft, swift = '{"method": "draft_model", "model": "dummy:1"}', '{"method": "swift", "skip_layers": [1]}'
+        mp = ("--tensor-parallel-size", "2", "--distributed-executor-backend", "mp")
         self.expect_no_draft_shows((), (
             ("--tensor-parallel-size", "2", "--speculative-config", draft),
             ("--tensor-parallel-size", "2", "--speculative-config", swift),
-            ("--tensor-parallel-size", "2", "--distributed-executor-backend", "mp", "--speculative-config", draft),
+            (*mp, "--speculative-config", draft),
+            (*mp, "--speculative-config", swift),
             ("--layer-cuts", "1,3", "--speculative-config", draft),
             ("--layer-cuts", "1,3", "--speculative-config", swift),
             ("--data-parallel-size", "2", "--speculative-config", draft),
             ("--tensor-parallel-size", "2", "--speculative-config", ngram),
-            ("--tensor-parallel-size", "2", "--distributed-executor-backend", "mp", "--speculative-config", suffix),
+            (*mp, "--speculative-config", suffix),
             ("--layer-cuts", "1,3", "--speculative-config", suffix),
             ("--data-parallel-size", "2", "--speculative-config", ngram)))
 
@@ -96,7 +98,8 @@ class Speculation(unittest.TestCase):
         mtp, early = '{"method": "mtp"}', '{"method": "early_exit"}'
         self.expect_no_draft_shows((str(STORY),), [
             (*where, "--speculative-config", method) for method in (mtp, early)
-            for where in (("--tensor-parallel-size", "2"), ("--layer-cuts", "3,6"), ("--data-parallel-size", "2"))])
+            for where in (("--tensor-parallel-size", "2"), ("--layer-cuts", "3,6"), ("--data-parallel-size", "2"),
+                          ("--tensor-parallel-size", "2", "--layer-cuts", "3", "--distributed-executor-backend", "mp"))])
 
     def test_rejection_stands_in_the_identity_and_beside_nothing_that_computes_again(self):
         rejecting = '{"method": "lookahead", "acceptance": "rejection"}'

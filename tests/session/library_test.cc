@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "engine/open_weights.h"
+#include "engine/model_description.h"
 
 namespace invar {
 namespace {

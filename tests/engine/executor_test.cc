@@ -1,5 +1,5 @@
 // What a model is spread over: threads, ranks, and pieces of a step's logits.
-#include "engine/model_runner.h"
+#include "engine/executor.h"
 
 #include <gtest/gtest.h>
 
@@ -17,14 +17,15 @@ int64_t threads_of_this_process() {
   return std::distance(begin(tasks), end(tasks));
 }
 
-TEST(ModelRunner, RanksShareTheThreadsOut) {
+TEST(Executor, RanksShareTheThreadsOut) {
   for (const auto& [threads, each] : {std::pair(1, 1), {2, 1}, {4, 2}, {7, 3}}) {
+    const int64_t before = threads_of_this_process();
     Model model = tiny(threads, 2);
     EXPECT_EQ(model.threads_of_rank(), each);
-    const int64_t before = threads_of_this_process();
-    const ModelRunner runner(model, {.blocks = 1});
-    // Rank 1's own thread, and the helpers of both.
-    EXPECT_EQ(threads_of_this_process() - before, 1 + 2 * (each - 1)) << threads << " threads";
+    const Executor one(model, {.blocks = 1}), other(model, {.blocks = 1});
+    // The model's helpers, rank 1's own thread, and the helpers of both.
+    EXPECT_EQ(threads_of_this_process() - before, threads - 1 + 1 + 2 * (each - 1))
+        << threads << " threads";
   }
 }
 
@@ -39,7 +40,7 @@ Batch scored(int rows, int every) {
 
 // The logits of all wanted rows with room for `room` at a time, and how many pieces they came in.
 std::vector<float> logits_of(Model& model, const Batch& batch, int room, int& pieces) {
-  ModelRunner runner(model, {.blocks = 4, .max_rows = 256, .max_logit_rows = room});
+  Executor runner(model, {.blocks = 4, .max_rows = 256, .max_logit_rows = room});
   std::vector<float> all;
   const size_t vocab = static_cast<size_t>(model.spec().vocab);
   ForwardIo io;
@@ -54,7 +55,7 @@ std::vector<float> logits_of(Model& model, const Batch& batch, int room, int& pi
   return all;
 }
 
-TEST(ModelRunner, LogitsInPiecesAreTheSameBits) {
+TEST(Executor, LogitsInPiecesAreTheSameBits) {
   for (const int ranks : {1, 2}) {
     Model model = tiny(2, ranks);
     const Batch batch = scored(200, 3);

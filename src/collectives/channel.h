@@ -1,0 +1,27 @@
+// Bytes from one pipeline stage to the next, in order.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace invar {
+
+// One of two ends. Operations throw PeerLeft (collectives/group.h) when the other has left.
+class Channel {
+ public:
+  virtual ~Channel() = default;
+  virtual void send(const void* data, size_t bytes) = 0;
+  // Waits for so many bytes.
+  virtual void receive(void* data, size_t bytes) = 0;
+  // The other end no longer waits for this one. Its last call.
+  virtual void leave() = 0;
+};
+
+// Between two workers of this process, on one thread or on two: what is sent first is received
+// later. It is both ends.
+std::unique_ptr<Channel> make_inproc_channel();
+
+// Over a connected stream socket, which stays the caller's to close.
+std::unique_ptr<Channel> make_socket_channel(int socket);
+
+}  // namespace invar

@@ -1,0 +1,32 @@
+// How a user names a model, and where it is to run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace invar {
+
+struct ModelOptions {
+  std::string model;  // a Hugging Face directory, or a preset's name with load_format dummy
+  // "auto" (safetensors), or "dummy:SEED": random weights for a preset, or a directory's
+  // config.json
+  std::string load_format = "auto";
+  std::string arithmetic = "portable";   // "portable", "hopper", "control"
+  std::string weights = "auto";          // "auto", or "rounded": f32 and f16 weights become bf16
+  std::string device = "cpu";            // "cpu", "cuda" (a rank per GPU, going round) or "cuda:N"
+  std::string instruction_set = "auto";  // of the CPU: "auto", "scalar", "avx2", "avx512", "amx"
+  int threads = 0;                       // 0: one per core
+  int ranks = 1;                         // tensor-parallel ranks
+  // Where the workers are: "threads" of this process, or "mp": processes that it starts. Only on
+  // the CPU so far.
+  std::string executor = "threads";
+  std::string worker = "/proc/self/exe";  // the invar program that such a process runs
+  std::vector<int> layer_cuts;            // ascending layers at which a pipeline stage begins
+  // Drafts are accepted by rejection, so that answers depend on them (speculative/rejection.h).
+  bool rejection = false;
+  bool mtp_module = false;  // keep the module that predicts one token further, where there is one
+
+  bool operator==(const ModelOptions&) const = default;
+};
+
+}  // namespace invar

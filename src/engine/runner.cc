@@ -1,0 +1,115 @@
+#include "engine/runner.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace invar {
+
+namespace {
+
+// Of the layers that the decoder runs in this stage, or of its module alone.
+std::unique_ptr<KvStorage> make_storage(const Decoder& decoder, const RunnerLimits& limits) {
+  const Shard& shard = decoder.weights->shard();
+  const int first = limits.mtp_module ? decoder.spec.layers : shard.layers.begin;
+  const int end =
+      limits.mtp_module ? shard.layers.end : std::min(shard.layers.end, decoder.spec.layers);
+  return std::make_unique<KvStorage>(decoder.device(), std::max(0, end - first), limits.blocks,
+                                     limits.block_size, shard.kv_heads, decoder.spec.head_dim,
+                                     decoder.kernels.cache, first);
+}
+
+}  // namespace
+
+Runner::Runner(Decoder decoder, const RunnerLimits& limits, KvStorage* shared_keys)
+    : limits_(limits),
+      decoder_(std::move(decoder)),
+      shard_(decoder_.weights->shard()),
+      own_kv_(shared_keys ? nullptr : make_storage(decoder_, limits)),
+      kv_(shared_keys ? *shared_keys : *own_kv_),
+      workspace_(decoder_, limits.max_rows, shard_.has_head ? limits.max_logit_rows : 1,
+                 limits.max_aux_layers) {}
+
+void Runner::run(const Batch& batch, const WorkerLinks& links, ForwardIo& io) {
+  if (links.before || links.after) return run_stage(batch, links, io);
+  forward(decoder_, batch, kv_, workspace_, *links.group, io,
+          limits_.records_steps ? &graphs_ : nullptr);
+}
+
+LayerRange Runner::own_layers(const Batch& batch) const {
+  const int end = batch.layer_end < 0 ? decoder_.spec.layers : batch.layer_end;
+  return {std::clamp(shard_.layers.begin, batch.layer_begin, end),
+          std::clamp(shard_.layers.end, batch.layer_begin, end)};
+}
+
+// The first stage that has one of the batch's layers begins; every one behind it goes on from what
+// the one before has left, also where it has nothing to add.
+void Runner::run_stage(const Batch& batch, const WorkerLinks& links, ForwardIo& io) {
+  if (shard_.layers.end <= batch.layer_begin) return;
+  const bool begins = shard_.layers.begin <= batch.layer_begin;
+  take_part(batch, own_layers(batch));
+  carried_.values.clear();
+  if (!begins) receive(batch, *links.before);
+  const bool is_end = part_.layer_end >= decoder_.spec.layers && shard_.has_head;
+  if (part_.layer_begin < part_.layer_end || is_end) {
+    if (!begins) {
+      io.hidden = std::span(carried_.values).first(part_.rows.size() * decoder_.spec.hidden);
+      io.findings = {carried_.findings.get(), part_.rows.size()};
+    }
+    forward(decoder_, part_, kv_, workspace_, *links.group, io,
+            limits_.records_steps ? &graphs_ : nullptr);
+    io.findings = {};
+    add_results(io);
+  }
+  if (links.after) return send(batch, *links.after);
+  const size_t rows = batch.rows.size(), values = rows * decoder_.spec.hidden;
+  io.hidden = std::span(carried_.values).first(values);
+  io.aux_hidden = std::span(carried_.values).subspan(values);
+  if (!is_end) io.non_finite = {carried_.findings.get(), rows};
+}
+
+// The batch as this stage runs it.
+void Runner::take_part(const Batch& batch, LayerRange layers) {
+  part_ = batch;
+  part_.layer_begin = layers.begin;
+  part_.layer_end = layers.end;
+  std::erase_if(part_.aux_layers,
+                [&](int layer) { return layer < layers.begin || layer >= layers.end; });
+  if (!shard_.has_head) part_.logit_rows.clear();
+  if (!carried_.findings) carried_.findings = std::make_unique<bool[]>(limits_.max_rows);
+}
+
+void Runner::receive(const Batch& batch, Channel& from) {
+  const auto before =
+      std::ranges::count_if(batch.aux_layers, [&](int l) { return l < shard_.layers.begin; });
+  const size_t rows = batch.rows.size();
+  carried_.values.resize((1 + before) * rows * decoder_.spec.hidden);
+  from.receive(carried_.values.data(), carried_.values.size() * sizeof(float));
+  from.receive(carried_.findings.get(), rows);
+}
+
+// The residual stream in the place of the one before, hidden states behind those of other stages.
+void Runner::add_results(const ForwardIo& io) {
+  const size_t values = part_.rows.size() * decoder_.spec.hidden;
+  carried_.values.resize(std::max(carried_.values.size(), values));
+  if (io.hidden.data() != carried_.values.data())
+    std::ranges::copy(io.hidden, carried_.values.begin());
+  carried_.values.insert(carried_.values.end(), io.aux_hidden.begin(), io.aux_hidden.end());
+  if (!io.keep_logits) std::ranges::copy(io.non_finite, carried_.findings.get());
+}
+
+void Runner::send(const Batch& batch, Channel& to) const {
+  to.send(carried_.values.data(), carried_.values.size() * sizeof(float));
+  to.send(carried_.findings.get(), batch.rows.size());
+}
+
+void Runner::copy_slots(const std::vector<SlotCopy>& copies) {
+  const Execution& on = decoder_.execution;
+  copies_.begin(on, StepUpload::bytes_of<SlotCopy>(copies.size()));
+  const SlotCopy* list = copies_.put(std::span<const SlotCopy>(copies));
+  copies_.send(on);
+  for (const KvLayer& layer : kv_.layers())
+    decoder_.run(decoder_.kernels.copy_slots, CopySlotsParams{layer, list, std::ssize(copies)});
+}
+
+}  // namespace invar

@@ -1,0 +1,68 @@
+// One worker's part of an executor: it runs batches through the layers of its stage, on its rank's
+// share of them. Owns the blocks' memory and the step's workspace.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "collectives/channel.h"
+#include "collectives/group.h"
+#include "engine/worker_messages.h"
+#include "model/forward.h"
+#include "model/step_upload.h"
+
+namespace invar {
+
+// With whom a worker computes. What it points to outlives the use.
+struct WorkerLinks {
+  Group* group = &solo_group();
+  Channel *before = nullptr, *after = nullptr;  // stages; null at the ends
+};
+
+class Runner {
+ public:
+  // `shared_keys`: another runner's keys and values, on which this one computes, or null.
+  Runner(Decoder decoder, const RunnerLimits& limits, KvStorage* shared_keys);
+
+  // The layers of the batch that are this stage's. What they leave goes to the stage behind, or in
+  // the last stage to the caller.
+  void run(const Batch& batch, const WorkerLinks& links, ForwardIo& io);
+  void copy_slots(const std::vector<SlotCopy>& copies);
+
+  const Decoder& decoder() const { return decoder_; }
+  KvStorage& kv() { return kv_; }
+  // How the last batch was placed, until the next.
+  const Placement& placement() const { return workspace_.table_builder.placement(); }
+  // Device memory of the activations.
+  int64_t workspace_bytes() const { return static_cast<int64_t>(workspace_.bytes()); }
+  int64_t recorded_steps() const { return graphs_.launched(); }
+
+ private:
+  // What one stage leaves to the next.
+  struct Carried {
+    std::vector<float> values;  // [1 + aux layers][T][D]: the residual stream, then the others
+    std::unique_ptr<bool[]> findings;  // [T]
+  };
+
+  // The layers of `batch` that are this stage's.
+  LayerRange own_layers(const Batch& batch) const;
+  void run_stage(const Batch& batch, const WorkerLinks& links, ForwardIo& io);
+  void take_part(const Batch& batch, LayerRange layers);
+  void receive(const Batch& batch, Channel& from);
+  void add_results(const ForwardIo& io);
+  void send(const Batch& batch, Channel& to) const;
+
+  const RunnerLimits limits_;
+  Decoder decoder_;
+  const Shard& shard_;
+  std::unique_ptr<KvStorage> own_kv_;  // null where it is another runner's
+  KvStorage& kv_;
+  Workspace workspace_;
+  StepUpload copies_;
+  StepGraphs graphs_;
+
+  Batch part_;  // of a batch, in one of several stages
+  Carried carried_;
+};
+
+}  // namespace invar

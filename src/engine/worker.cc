@@ -1,0 +1,128 @@
+#include "engine/worker.h"
+
+#include "base/check.h"
+#include "base/error.h"
+#include "kernels/cuda/baseline.h"
+#include "kernels/cuda/cuda_kernels.h"
+
+namespace invar {
+
+namespace {
+
+// Of a GPU for what the options ask, or one sentence about why not.
+Kernels gpu_kernels(const ModelDescription& model, Device& device) {
+  const ModelOptions& options = model.options;
+  if (options.instruction_set != "auto")
+    fail_usage("the instruction set {} was asked for and the device is {}", options.instruction_set,
+               options.device);
+  if (model.arithmetic.is_baseline && model.arithmetic.weights == DType::f32)
+    fail_usage(
+        "on a GPU the arithmetic control is for bf16 weights and this model's are f32 or f16; use "
+        "--weights rounded");
+  if (model.arithmetic.is_baseline) return cuda::baseline_kernels();
+  if (model.arithmetic.order == Order::hopper) cuda::check_hopper_steps(device);
+  return cuda::kernels(model.arithmetic.order);
+}
+
+}  // namespace
+
+LayerRange layers_of_stage(const ModelDescription& model, int stage) {
+  const std::vector<int>& cuts = model.options.layer_cuts;
+  return {stage == 0 ? 0 : cuts[stage - 1],
+          stage == std::ssize(cuts) ? model.spec().layers : cuts[stage]};
+}
+
+Worker::Worker(const ModelDescription& model, const WorkerPlace& place,
+               std::shared_ptr<Device> device, ThreadPool& loaders, ThreadPool& threads,
+               const TensorSource& source, const LoadProgress& progress)
+    : model_(model),
+      place_(place),
+      device_(std::move(device)),
+      loaders_(loaders),
+      threads_(threads),
+      kernels_(device_->is_host() ? model.host_kernels : gpu_kernels(model, *device_)),
+      weights_(
+          model.spec(), model.arithmetic,
+          make_shard(model.spec(), place.rank, place.ranks, layers_of_stage(model, place.stage)),
+          source, *device_, loaders, kernels_.weights, progress) {}
+
+void Worker::leave() {
+  links_.group->leave();
+  if (links_.before) links_.before->leave();
+  if (links_.after) links_.after->leave();
+}
+
+Decoder Worker::make_decoder(const RunnerLimits& limits, ThreadPool& threads) const {
+  DecoderSpec part = model_.spec();
+  if (limits.exit_layer > 0) {
+    part.layers = limits.exit_layer;
+    part.layer_specs.resize(static_cast<size_t>(limits.exit_layer));
+    part.mtp_layers = 0;
+  }
+  return Decoder(part, model_.arithmetic, kernels_, weights_, *device_,
+                 device_->is_host() ? &threads : nullptr);
+}
+
+void Worker::make_runner(const MakeRunner& message, ThreadPool* threads) {
+  KvStorage* keys = message.keys_of < 0 ? nullptr : &runner(message.keys_of).kv();
+  auto made = std::make_unique<Runner>(make_decoder(message.limits, threads ? *threads : threads_),
+                                       message.limits, keys);
+  const std::lock_guard lock(mutex_);
+  CHECK(runners_.emplace(message.runner, std::move(made)).second, "a runner that is there already");
+}
+
+void Worker::end_runner(int32_t number) {
+  const std::lock_guard lock(mutex_);
+  runners_.erase(number);
+}
+
+Runner& Worker::runner(int32_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto found = runners_.find(number);
+  if (found == runners_.end()) fail("expected a runner that was made, found number {}", number);
+  return *found->second;
+}
+
+void Worker::run(int32_t number, const Batch& batch, ForwardIo& io) {
+  runner(number).run(batch, links_, io);
+}
+
+void Worker::copy_slots(const CopySlots& message) {
+  runner(message.runner).copy_slots(message.copies);
+}
+
+void Worker::take_weights(const TensorSource& source) {
+  weights_.reload(model_.spec(), source, *device_, loaders_);
+}
+
+namespace {
+
+template <typename... Fs>
+struct Overloaded : Fs... {
+  using Fs::operator()...;
+};
+
+}  // namespace
+
+void Worker::handle(const WorkerMessage& message) {
+  std::visit(Overloaded{
+                 [](const LoadModel&) { fail("expected one model for a worker, found a second"); },
+                 [&](const MakeRunner& m) { make_runner(m); },
+                 [&](const EndRunner& m) { end_runner(m.runner); },
+                 [&](const RunBatch& m) {
+                   std::vector<float> hidden = m.hidden;  // what comes of it goes on from there
+                   ForwardIo io{.hidden = hidden};
+                   run(m.runner, m.batch, io);
+                 },
+                 [&](const CopySlots& m) { copy_slots(m); },
+                 [&](const TakeWeights& m) {
+                   ModelOptions other = model_.options;
+                   other.model = m.model;
+                   other.load_format = m.load_format;
+                   take_weights(*open_weights(other));
+                 },
+             },
+             message);
+}
+
+}  // namespace invar

@@ -1,0 +1,89 @@
+// What a worker is told. Each message is a plain struct, whose bytes come from its fields
+// (base/fields.h): within a process it is passed by reference, to another one as bytes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "engine/model_options.h"
+#include "kv/placement.h"
+#include "model/batch.h"
+
+namespace invar {
+
+// Which of the ranks x stages workers one is. The last stage's rank 0 is at home: in the engine's
+// process, where the results of a step are wanted.
+struct WorkerPlace {
+  int32_t rank = 0, ranks = 1;    // of its tensor group
+  int32_t stage = 0, stages = 1;  // of the pipeline
+
+  bool is_home() const { return rank == 0 && stage == stages - 1; }
+  bool operator==(const WorkerPlace&) const = default;
+};
+
+struct RunnerLimits {
+  int32_t blocks = 0;
+  int32_t block_size = 64;
+  int32_t max_rows = 512;
+  int32_t max_logit_rows = 128;
+  int32_t max_aux_layers = 0;
+  // Of a drafter that is a part of the target. Keys and values are those of its layers alone.
+  int32_t exit_layer = 0;   // the first so many layers, with the head behind them; 0: all
+  bool mtp_module = false;  // the module that predicts one token further; batches begin with it
+  // Whether steps of few rows are launched as recorded graphs, where the device has them.
+  bool records_steps = true;
+
+  bool operator==(const RunnerLimits&) const = default;
+};
+
+// The first one of a worker in a process of its own.
+struct LoadModel {
+  ModelOptions options;
+  WorkerPlace place;
+  int32_t threads = 1;
+  // Sockets that the process has: to the ranks of its group, to the stages beside it; -1: none.
+  std::vector<int32_t> peers;
+  int32_t before = -1, after = -1;
+  bool operator==(const LoadModel&) const = default;
+};
+
+// A runner is a worker's part of an executor: a decoder of its layers, with keys and values.
+struct MakeRunner {
+  int32_t runner = 0;
+  int32_t keys_of = -1;  // the runner on whose keys and values it computes; -1: on its own
+  RunnerLimits limits;
+  bool operator==(const MakeRunner&) const = default;
+};
+
+struct EndRunner {
+  int32_t runner = 0;
+  bool operator==(const EndRunner&) const = default;
+};
+
+struct RunBatch {
+  int32_t runner = 0;
+  Batch batch;
+  std::vector<float> hidden;  // [T][D] before its first layer, where that is not the model's
+  bool operator==(const RunBatch&) const = default;
+};
+
+// Moves keys and values between blocks, in every layer.
+struct CopySlots {
+  int32_t runner = 0;
+  std::vector<SlotCopy> copies;
+  bool operator==(const CopySlots&) const = default;
+};
+
+// Others of the same shape and type: ModelOptions::model and load_format.
+struct TakeWeights {
+  std::string model, load_format;
+  bool operator==(const TakeWeights&) const = default;
+};
+
+// A worker's process ends with the connection.
+using WorkerMessage =
+    std::variant<LoadModel, MakeRunner, EndRunner, RunBatch, CopySlots, TakeWeights>;
+
+}  // namespace invar

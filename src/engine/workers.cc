@@ -1,0 +1,81 @@
+#include "engine/workers.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace invar {
+
+namespace {
+
+std::string said_by(const std::exception_ptr& why) {
+  try {
+    std::rethrow_exception(why);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "something that says nothing";
+  }
+}
+
+}  // namespace
+
+WorkerFailed::WorkerFailed(std::exception_ptr why) : Error(said_by(why)), why_(std::move(why)) {}
+
+int32_t Workers::make_runner(const RunnerLimits& limits, int32_t keys_of, ThreadPool* threads) {
+  const std::lock_guard lock(mutex_);
+  const MakeRunner message{.runner = ++last_runner_, .keys_of = keys_of, .limits = limits};
+  try {
+    order(message, [&](Worker& worker) {
+      worker.make_runner(message, are_all_the_callers() ? threads : nullptr);
+    });
+  } catch (...) {
+    order_end(message.runner);  // some have made it
+    throw;
+  }
+  runners_[message.runner] = message;
+  return message.runner;
+}
+
+void Workers::end_runner(int32_t number) {
+  const std::lock_guard lock(mutex_);
+  runners_.erase(number);
+  order_end(number);
+}
+
+void Workers::order_end(int32_t number) {
+  try {
+    order(EndRunner{number}, [&](Worker& worker) { worker.end_runner(number); });
+  } catch (const Error&) {  // of one that is gone: nothing is left to be given back
+  }
+}
+
+void Workers::take_weights(const TakeWeights& message, const TensorSource& source) {
+  const std::lock_guard lock(mutex_);
+  order(message, [&](Worker& worker) { worker.take_weights(source); });
+}
+
+void Workers::step(const WorkerMessage& message, AsWorker work) {
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (!are_all_the_callers() || here().size() > 1) lock.lock();
+  try {
+    run(message, work);
+  } catch (...) {
+    throw WorkerFailed(std::current_exception());
+  }
+}
+
+void Workers::recover(int64_t generation) {
+  const std::lock_guard lock(mutex_);
+  if (generation != generation_) return;
+  restart();
+  for (const auto& [number, message] : runners_) order(message, [](Worker&) {});
+  ++generation_;
+}
+
+Launch launch_of(const ModelOptions& options) {
+  if (options.executor == "threads") return launch_threads();
+  if (options.executor == "mp") return launch_processes();
+  fail_usage("expected an executor of threads or mp, found \"{}\"", options.executor);
+}
+
+}  // namespace invar

@@ -1,0 +1,96 @@
+// All workers of a model: ranks x stages of them, of which those of this process, home among them
+// (WorkerPlace::is_home), are its own and the others hear messages. How the others live, start and
+// hear is all that implementations differ in: thread_workers.cc, process_workers.cc.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "base/function_ref.h"
+#include "engine/worker.h"
+
+namespace invar {
+
+// A worker has failed in a step or is gone. Keys and values are lost, and with them what was
+// computed of sequences; Workers::recover gives others to compute it again.
+class WorkerFailed : public Error {
+ public:
+  // `why`: what the worker threw.
+  explicit WorkerFailed(std::exception_ptr why);
+  // What the worker threw.
+  [[noreturn]] void rethrow() const { std::rethrow_exception(why_); }
+
+ private:
+  std::exception_ptr why_;
+};
+
+class Workers {
+ public:
+  // What the calling thread does as one worker.
+  using AsWorker = FunctionRef<void(Worker&)>;
+
+  virtual ~Workers() = default;
+
+  // Those of this process, home last.
+  virtual std::span<Worker* const> here() const = 0;
+  Worker& home() const { return *here().back(); }
+  // Whether one thread, the caller's, plays all of them. Messages are not needed then, and as long
+  // as it is one worker, several threads may call at once, each with runners of its own.
+  virtual bool are_all_the_callers() const = 0;
+
+  // A runner on every worker; its number. `threads`: on which it computes where one thread plays
+  // all workers; null: the model's.
+  int32_t make_runner(const RunnerLimits& limits, int32_t keys_of, ThreadPool* threads);
+  void end_runner(int32_t number);
+  // Other weights, which the workers of this process read from `source`.
+  void take_weights(const TakeWeights& message, const TensorSource& source);
+  // A step: RunBatch or CopySlots. The calling thread calls `work` for each worker that it plays,
+  // in the order of the stages. Throws WorkerFailed when one fails; from then on always, until they
+  // recover.
+  void step(const WorkerMessage& message, AsWorker work);
+
+  // How often they recovered: keys and values of before are lost.
+  int64_t generation() const { return generation_; }
+  // Makes up for workers that failed in this generation, unless somebody has: others in their
+  // place, with the same weights and runners.
+  void recover(int64_t generation);
+
+ protected:
+  // Every worker does what the message says, those of this process by `work`; returns when all have
+  // done it. Throws Error with what one of them said.
+  virtual void order(const WorkerMessage& message, AsWorker work) = 0;
+  // The same of a step. Throws what a worker of this process threw.
+  virtual void run(const WorkerMessage& message, AsWorker work) = 0;
+  // Workers that can go on: those of this process as they are, others without a runner yet.
+  virtual void restart() = 0;
+
+ private:
+  void order_end(int32_t number);
+
+  std::mutex mutex_;  // one order or step at a time, unless it is one worker
+  std::map<int32_t, MakeRunner> runners_;
+  int32_t last_runner_ = 0;
+  std::atomic<int64_t> generation_ = 0;
+};
+
+// Loads the weights of a model into workers, those of this process with `pool`.
+using Launch = std::function<std::unique_ptr<Workers>(const ModelDescription&, const TensorSource&,
+                                                      ThreadPool& pool, const LoadProgress&)>;
+
+// Makes the tensor group of one stage.
+using MakeGroups = std::function<std::vector<std::unique_ptr<Group>>(int ranks)>;
+
+// Every rank on a thread of this process, the caller's for rank 0, and its stages one after the
+// other on that. `make_groups`: other than those of collectives/group.h, for tests.
+Launch launch_threads(MakeGroups make_groups = make_inproc_groups);
+// Every worker but home in a process of this machine, which this one starts.
+Launch launch_processes();
+// What the options name.
+Launch launch_of(const ModelOptions& options);
+
+}  // namespace invar

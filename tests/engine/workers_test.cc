@@ -1,0 +1,342 @@
+// Workers wherever they live: the bits of one, drafters that ask them, and what becomes of answers
+// when one fails. This program is also what a worker's process runs.
+#include "engine/workers.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "answers.h"
+#include "base/fields.h"
+#include "drafters/make_proposer.h"
+#include "engine/process_workers.h"
+
+namespace invar {
+namespace {
+
+using testing_engine::Record;
+
+// ---- Messages ----
+
+// A batch that means something.
+void fill(Batch& batch, std::mt19937& random) {
+  batch = {.rows = {{5, 4, 0, -1}, {6, 5, 0, 0}},
+           .sequences = {{{3, 1}}},
+           .logit_rows = {1},
+           .aux_layers = {0, 2},
+           .scratch_blocks = {static_cast<int32_t>(random() % 9)},
+           .layer_begin = 1,
+           .layer_end = 3,
+           .skipped_layers = {2}};
+}
+
+template <typename T>
+void fill(T& value, std::mt19937& random) {
+  if constexpr (std::is_same_v<T, bool>)
+    value = true;
+  else if constexpr (std::is_arithmetic_v<T>)
+    value = static_cast<T>(1 + random() % 1000);
+  else if constexpr (std::is_same_v<T, std::string>)
+    value = "text " + std::to_string(random());
+  else if constexpr (fields::is_one_of<T, std::vector>)
+    for (value.resize(1 + random() % 3); auto& element : value) fill(element, random);
+  else
+    std::apply([&](auto&... field) { (fill(field, random), ...); }, fields_of(value));
+}
+
+template <typename T>
+std::string bytes_of(const T& message) {
+  return to_bytes(WorkerMessage(message));
+}
+
+// Each field that was filled comes back, and alone tells the message from an empty one.
+template <typename T>
+void expect_every_field() {
+  std::mt19937 random(1);
+  T all;
+  fill(all, random);
+  EXPECT_EQ(std::get<T>(from_bytes<WorkerMessage>(bytes_of(all), "a message")), all);
+  const auto alone = [&](auto& from, auto& into, const T& message) {
+    into = from;
+    EXPECT_NE(bytes_of(message), bytes_of(T{}));
+    EXPECT_EQ(std::get<T>(from_bytes<WorkerMessage>(bytes_of(message), "a message")), message);
+    EXPECT_FALSE(message == T{});
+  };
+  [&]<size_t... I>(std::index_sequence<I...>) {
+    (
+        [&] {
+          T one;
+          alone(std::get<I>(fields_of(all)), std::get<I>(fields_of(one)), one);
+        }(),
+        ...);
+  }
+  (std::make_index_sequence<fields::count<T>()>());
+}
+
+TEST(WorkerMessages, EveryFieldComesBack) {
+  expect_every_field<LoadModel>();
+  expect_every_field<MakeRunner>();
+  expect_every_field<EndRunner>();
+  expect_every_field<RunBatch>();
+  expect_every_field<CopySlots>();
+  expect_every_field<TakeWeights>();
+  // Those that were forgotten when each was written by hand.
+  std::mt19937 random(2);
+  LoadModel load;
+  fill(load, random);
+  EXPECT_TRUE(load.options.rejection && load.options.mtp_module);
+  MakeRunner runner;
+  fill(runner, random);
+  EXPECT_GT(runner.limits.exit_layer, 0);
+}
+
+// ---- Answers ----
+
+ModelOptions tiny(int ranks = 1, std::vector<int> cuts = {}, const char* executor = "threads") {
+  return {.model = "tiny",
+          .load_format = "dummy:7",
+          .threads = 2,
+          .ranks = ranks,
+          .executor = executor,
+          .layer_cuts = std::move(cuts)};
+}
+
+ModelOptions story(const char* executor = "threads") {
+  ModelOptions options{
+      .model = INVAR_SOURCE_DIR "/models/story", .threads = 2, .executor = executor};
+  if (options.executor == "mp") {
+    options.ranks = 2;
+    options.layer_cuts = {3};
+  }
+  return options;
+}
+
+struct Outcome : Record {
+  void on_preempt(int64_t) override { ++preempted; }
+  int preempted = 0;
+  int accepted = 0;
+  std::string failure;  // which ended the engine
+};
+
+struct Setting {
+  std::string drafts;
+  int retries = 2;
+  std::function<void(Engine&, int step)> before_step;
+};
+
+Outcome run(Model& model, const Setting& setting = {}) {
+  Outcome outcome;
+  EngineOptions options;
+  options.kv_bytes = 16 << 20;
+  options.scheduler.max_model_len = 256;
+  options.scheduler.max_num_seqs = 4;
+  options.prompt_logprobs = true;
+  options.retries = setting.retries;
+  std::unique_ptr<Proposer> proposer;
+  if (!setting.drafts.empty())
+    proposer = make_proposer(parse_speculative_config(setting.drafts), model, {.max_sequences = 4});
+  Engine engine(model, options, nullptr, std::move(proposer));
+  for (Request& request : testing_engine::all_kinds()) engine.add(std::move(request));
+  try {
+    for (int step = 0; engine.has_work(); ++step) {
+      if (setting.before_step) setting.before_step(engine, step);
+      engine.step(outcome);
+      outcome.accepted += engine.last_step().accepted_tokens;
+      EXPECT_EQ(engine.check_integrity(), "");
+    }
+  } catch (const std::exception& error) {
+    outcome.failure = error.what();
+  }
+  return outcome;
+}
+
+std::unique_ptr<Model> load(const ModelOptions& options) {
+  return std::make_unique<Model>(options, LoadProgress{}, launch_of(options));
+}
+
+Outcome run(const ModelOptions& options, const Setting& setting = {}) {
+  return run(*load(options), setting);
+}
+
+TEST(Workers, AnswerTheSameWhereverTheyLive) {
+  const Outcome one = run(tiny());
+  for (const ModelOptions& options : {tiny(2), tiny(1, {1, 3}), tiny(2, {2}), tiny(2, {}, "mp"),
+                                      tiny(1, {1}, "mp"), tiny(2, {1, 2}, "mp")})
+    EXPECT_EQ(run(options).answers, one.answers) << options.ranks << " " << options.executor;
+  // The control: other weights in every worker.
+  ModelOptions other = tiny(2, {2}, "mp");
+  other.load_format = "dummy:8";
+  EXPECT_NE(run(other).answers, one.answers);
+}
+
+TEST(Workers, DraftersOfTheTargetAskThem) {
+  const Outcome plain = run(tiny());
+  for (const char* drafts :
+       {R"({"method":"early_exit","exit_layer":3})",
+        R"({"method":"early_exit","exit_layer":2,"speculative_token_tree":"[(0,),(1,),(0,0)]"})",
+        R"({"method":"swift","skip_layers":[1]})", R"({"method":"swift"})"})
+    for (const ModelOptions& options : {tiny(2, {}, "mp"), tiny(2, {2}, "mp")}) {
+      const Outcome drafted = run(options, {.drafts = drafts});
+      EXPECT_EQ(drafted.answers, plain.answers) << drafts << " " << drafted.failure;
+      const Outcome here = run(tiny(), {.drafts = drafts});
+      EXPECT_EQ(drafted.accepted, here.accepted) << drafts;
+    }
+}
+
+TEST(Workers, HaveTheModuleThatPredictsFurther) {
+  const char* mtp = R"({"method":"mtp"})";
+  const auto with_module = [&](const char* executor) {
+    return with_drafter(story(executor), parse_speculative_config(mtp));
+  };
+  const Outcome plain = run(story());
+  const Outcome here = run(with_module("threads"), {.drafts = mtp});
+  const Outcome elsewhere = run(with_module("mp"), {.drafts = mtp});
+  EXPECT_EQ(here.answers, plain.answers);
+  EXPECT_EQ(elsewhere.answers, plain.answers) << elsewhere.failure;
+  EXPECT_EQ(elsewhere.accepted, here.accepted);
+  EXPECT_GT(here.accepted, 10);
+}
+
+// ---- Failures ----
+
+// A rank whose reductions throw when a counter comes to one.
+class Faulty final : public Group {
+ public:
+  Faulty(std::unique_ptr<Group> inner, std::shared_ptr<std::atomic<int>> left)
+      : inner_(std::move(inner)), left_(std::move(left)) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  void tree_all_reduce(float* data, int64_t count, const Execution& on) override {
+    if (rank() == 1 && --*left_ == 0) throw std::runtime_error("the rank's cable was pulled");
+    inner_->tree_all_reduce(data, count, on);
+  }
+  void all_gather(const void* mine, int64_t bytes, void* all, const Execution& on) override {
+    if (rank() == 1 && --*left_ == 0) throw std::runtime_error("the rank's cable was pulled");
+    inner_->all_gather(mine, bytes, all, on);
+  }
+  void barrier() override { inner_->barrier(); }
+  void leave() override { inner_->leave(); }
+
+ private:
+  const std::unique_ptr<Group> inner_;
+  const std::shared_ptr<std::atomic<int>> left_;
+};
+
+// Workers of which rank 1 fails in its `nth` operation after each of `again` restarts, too.
+Launch faulty(int nth, int again = 0) {
+  auto left = std::make_shared<std::atomic<int>>(0);
+  return launch_threads([=, times = again + 1](int ranks) mutable {
+    auto groups = make_inproc_groups(ranks);
+    if (times-- > 0) *left = nth;
+    for (auto& group : groups) group = std::make_unique<Faulty>(std::move(group), left);
+    return groups;
+  });
+}
+
+TEST(Recovery, ARankThatThrowsCostsNobodyAnAnswer) {
+  const Outcome whole = run(tiny());
+  for (const auto& [nth, drafts] : {std::pair(5, ""),
+                                    {300, R"({"method":"early_exit","exit_layer":2})"},
+                                    {300, R"({"method":"swift","skip_layers":[1,2]})"},
+                                    {777, R"({"method":"draft_model","model":"dummy:9"})"}}) {
+    Model model(tiny(2), {}, faulty(nth));
+    const Outcome answers = run(model, {.drafts = drafts});
+    EXPECT_EQ(answers.failure, "") << drafts << nth;
+    EXPECT_EQ(answers.answers, whole.answers) << drafts << nth;
+    EXPECT_GT(answers.preempted, 0) << drafts << nth;
+  }
+}
+
+// The control: without retries the same failure ends the engine in the middle of its answers.
+TEST(Recovery, WithoutItTheAnswersFail) {
+  Model model(tiny(2), {}, faulty(400));
+  const Outcome answers = run(model, {.retries = 0});
+  EXPECT_EQ(answers.failure, "the rank's cable was pulled");
+  EXPECT_NE(answers.answers, run(tiny()).answers);
+}
+
+TEST(Recovery, AStepThatFailsAgainAndAgainEndsTheEngine) {
+  Model twice(tiny(2), {}, faulty(5, 1)), always(tiny(2), {}, faulty(5, 9));
+  EXPECT_EQ(run(twice).answers, run(tiny()).answers);
+  EXPECT_EQ(run(always).failure, "the rank's cable was pulled");
+}
+
+std::vector<pid_t> children() {
+  std::vector<pid_t> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    if (!std::isdigit(entry.path().filename().string()[0])) continue;
+    std::ifstream file(entry.path() / "stat");
+    std::string text((std::istreambuf_iterator<char>(file)), {});
+    const size_t name_end = text.rfind(')');
+    if (name_end == std::string::npos) continue;
+    std::istringstream rest(text.substr(name_end + 2));
+    char state;
+    pid_t parent = 0;
+    rest >> state >> parent;
+    if (parent == ::getpid()) found.push_back(std::stoi(text));
+  }
+  return found;
+}
+
+Setting kills_in(int at, Setting setting = {}) {
+  setting.before_step = [at](Engine&, int step) {
+    if (step == at) ::kill(children().at(0), SIGKILL);
+  };
+  return setting;
+}
+
+TEST(Recovery, AKilledProcessCostsNobodyAnAnswer) {
+  const Outcome whole = run(tiny());
+  for (const ModelOptions& options : {tiny(2, {}, "mp"), tiny(2, {2}, "mp")})
+    for (const char* drafts : {"", R"({"method":"early_exit","exit_layer":1})"}) {
+      const auto model = load(options);
+      const std::vector<pid_t> before = children();
+      const Outcome answers = run(*model, kills_in(20, {.drafts = drafts}));
+      EXPECT_EQ(answers.failure, "");
+      EXPECT_EQ(answers.answers, whole.answers) << drafts;
+      EXPECT_GT(answers.preempted, 0);
+      EXPECT_EQ(children().size(), before.size());
+      EXPECT_NE(children(), before);
+      EXPECT_EQ(run(*model).answers, whole.answers);  // by the others
+    }
+  // The control.
+  const Outcome ended = run(tiny(2, {}, "mp"), kills_in(20, {.retries = 0}));
+  EXPECT_NE(ended.failure, "");
+  EXPECT_NE(ended.answers, whole.answers);
+}
+
+// A worker that is alone, and another engine of the same model, whose blocks are as good as lost.
+TEST(Recovery, OfTheOnlyWorker) {
+  struct Fault final : Trace {
+    void begin_step(std::span<const TracedRow>) override { ++steps; }
+    void record(const TracedOp&) override {
+      if (steps == 12) throw std::bad_alloc();
+    }
+    int steps = 0;
+  } fault;
+  const auto traced = [&](Engine& engine, int) { engine.set_trace(&fault); };
+  const Outcome answers = run(tiny(), {.before_step = traced});
+  EXPECT_GE(fault.steps, 12);
+  EXPECT_EQ(answers.answers, run(tiny()).answers);
+  EXPECT_GT(answers.preempted, 0);
+}
+
+}  // namespace
+}  // namespace invar
+
+int main(int argc, char** argv) {
+  if (argc == 3 && std::string_view(argv[1]) == "worker") {
+    try {
+      invar::serve_worker(std::stoi(argv[2]));
+      return 0;
+    } catch (const std::exception&) {
+      return 1;
+    }
+  }
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
