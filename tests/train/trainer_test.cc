@@ -371,7 +371,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Training, testing::ValuesIn(tiny_models()),
 TEST(Training, RefusesWeightsInBlocks) {
   DecoderSpec spec = tiny_models()[0].spec;
   spec.hidden = 64;
-  spec.ffn = 96;
+  spec.set_layers({.ffn = {.width = 96}});
   const InBlocks stored(dummy_weights(spec, 1), {});
   expect_message(error_of([&] { starting_state(spec, stored); }),
                  "expected weights of bf16, f16 or f32 to train, found q8_0");
