@@ -17,10 +17,10 @@ namespace invar::cli {
 
 namespace {
 
-constexpr int kBlockSize = 64, kChunk = 512, kFilled = 2048;
+constexpr int kSlots = 64, kChunk = 512, kFilled = 2048;
 
 int64_t blocks_of(int64_t tokens) {
-  return (tokens + kBlockSize - 1) / kBlockSize;
+  return (tokens + kSlots - 1) / kSlots;
 }
 
 // So many rows at the end of a sequence of `length` tokens.
@@ -36,7 +36,7 @@ class StepBench {
       : model_(model),
         blocks_(static_cast<int32_t>(blocks_of(tokens) + sequences)),
         executor_(model, {.blocks = blocks_,
-                          .block_size = kBlockSize,
+                          .block_size = kSlots,
                           .max_rows = static_cast<int32_t>(std::max<int64_t>(rows, kChunk)),
                           .max_logit_rows = static_cast<int32_t>(sequences)}) {
     fill();
@@ -88,7 +88,7 @@ class StepBench {
 
   void fill() {
     const int64_t filled =
-        std::min<int64_t>({kFilled, int64_t{blocks_} * kBlockSize, model_.spec().max_positions});
+        std::min<int64_t>({kFilled, int64_t{blocks_} * kSlots, model_.spec().max_positions});
     const std::vector<int32_t> prompt = bench_prompt(0, filled, model_.spec().vocab);
     Batch batch;
     batch.sequences.resize(1);
@@ -105,7 +105,7 @@ class StepBench {
     }
     std::vector<SlotCopy> copies;
     const auto from = static_cast<int32_t>(blocks_of(filled));
-    for (int32_t to = from; to < blocks_; ++to) copies.push_back({to % from, to, 0, kBlockSize});
+    for (int32_t to = from; to < blocks_; ++to) copies.push_back({to % from, to, 0, kSlots});
     executor_.copy_slots(copies);
   }
 

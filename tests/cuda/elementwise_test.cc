@@ -197,7 +197,8 @@ TEST_F(Elementwise, Add) {
     AddParams p{x.host.data(), width, has_bias ? bias.host.data() : nullptr,
                 rows,          width, y.host.data()};
     run_in_parts(1, [&](const Execution& on) { host_.add(p, on); });
-    gpu_table_.add({x.device(), has_bias ? bias.device() : nullptr, rows, width, y.device()}, on());
+    gpu_table_.add({x.device(), width, has_bias ? bias.device() : nullptr, rows, width, y.device()},
+                   on());
     EXPECT_TRUE(y.matches());
   }
 }
