@@ -350,8 +350,11 @@ int run_bench(BenchFlags flags) {
     options.model = "bench-473m";
     if (options.load_format == "auto") options.load_format = "dummy:1";
   }
-  if (flags.steps.wanted())
+  if (flags.steps.wanted()) {
+    if (flags.sweep || flags.model.json)
+      fail_usage("--ragged, --contexts and --mixed print tables: leave out --sweep and --json");
     return run_step_bench(flags.steps, options, flags.batches, flags.rounds);
+  }
   if (flags.sweep) {
     check_sweep(flags);
     return run_sweep(flags, options);

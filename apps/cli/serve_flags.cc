@@ -180,10 +180,10 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
   refuse_foreign_flags(command);
   using namespace openai;
   command.footer(fmt::format(
-      "A request may have {} fields, {} stop strings of {} bytes, {} stop_token_ids, {} bad_words "
-      "of "
-      "{} bytes together, {} prompts, {} tools, a form of its answer of {} bytes (a regular "
-      "expression of {}) and a cache_salt of {} bytes (docs/requests.md).",
+      "A request may have {} fields, {} stop strings of {} bytes, {} stop_token_ids,\n"
+      "{} bad_words of {} bytes together, {} prompts, {} tools,\n"
+      "a form of its answer of {} bytes (a regular expression of {}),\n"
+      "and a cache_salt of {} bytes (docs/requests.md).",
       kMaxFields, kMaxStops, kMaxStopBytes, kMaxStopTokenIds, kMaxBadWords, kMaxBadWordsBytes,
       kMaxPrompts, kMaxTools, kMaxFormBytes, kMaxRegexBytes, kMaxSaltBytes));
 }

@@ -109,15 +109,17 @@ class ThreadWorkers final : public Workers {
  public:
   ThreadWorkers(const ModelDescription& model, const TensorSource& source, ThreadPool& pool,
                 const LoadProgress& progress, MakeGroups make_groups)
-      : ranks_(model.options.ranks), stages_(model.stages()), make_groups_(std::move(make_groups)) {
-    const auto devices = open_devices(model.options.device, ranks_ * stages_);
+      : ranks_(model.options.ranks),
+        stages_(model.stages()),
+        make_groups_(std::move(make_groups)),
+        devices_(open_devices(model.options.device, ranks_ * stages_)) {
     if (ranks_ > 1) team_.emplace(ranks_, model.threads_of_rank(pool.size()));
     // Home comes last.
     for (int stage = 0; stage < stages_; ++stage)
       for (int rank = ranks_ - 1; rank >= 0; --rank) {
         const size_t number = stage * ranks_ + rank;
         workers_.push_back(std::make_unique<Worker>(
-            model, WorkerPlace{rank, ranks_, stage, stages_}, devices[number % devices.size()],
+            model, WorkerPlace{rank, ranks_, stage, stages_}, devices_[number % devices_.size()],
             pool, team_ ? team_->pool(rank) : pool, source, progress));
         here_.push_back(workers_.back().get());
       }
@@ -193,6 +195,8 @@ class ThreadWorkers final : public Workers {
 
   const int ranks_, stages_;
   const MakeGroups make_groups_;
+  const std::vector<std::shared_ptr<Device>>
+      devices_;  // outlive the groups, whose memory is theirs
   std::vector<std::unique_ptr<Group>> groups_;
   std::vector<std::unique_ptr<Channel>> channels_;  // by the stage before them, then by rank
   std::optional<Team> team_;

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "base/json_values.h"
 #include "errors.h"
 
 namespace invar::server {
@@ -12,6 +13,7 @@ namespace invar::server {
 namespace {
 
 constexpr int kMaxDepth = 64;
+constexpr size_t kMaxValues = 1 << 20;  // of a body; a prompt has one for each of its ids
 
 openai::Endpoint endpoint_of(const std::string& path) {
   if (path == "/v1/responses") return openai::Endpoint::responses;
@@ -48,6 +50,8 @@ std::tm utc(int64_t seconds) {
 }  // namespace
 
 json::Value parse_body(const std::string& body) {
+  if (json::has_more_values(body, kMaxValues))
+    fail_usage("expected at most {} values in the body of the request, found more", kMaxValues);
   return json::parse(body, "the body of the request", {.max_depth = kMaxDepth});
 }
 

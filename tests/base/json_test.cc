@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/json_values.h"
 
 namespace invar::json {
 namespace {
@@ -86,6 +87,14 @@ TEST(Json, AnIntegerMayBeWrittenWithAPointOrAnExponent) {
   EXPECT_EQ(parse("1e3", "t").to_unsigned(), 1000u);
   EXPECT_EQ(dump(parse("1e3", "t")), "1000.0");  // what was written stays a number with a point
   EXPECT_EQ(refusal([] { parse("1.5", "t").as_integer(); }), "expected an integer, found 1.5");
+}
+
+TEST(Json, ManyValuesAreSeenBeforeTheyAreRead) {
+  EXPECT_FALSE(has_more_values("[1,2,3,4]", 3));
+  EXPECT_TRUE(has_more_values("[1,2,3,4]", 2));
+  EXPECT_FALSE(has_more_values("[\"1,2,3,4\", 5]", 1));
+  EXPECT_FALSE(has_more_values("[\"1\\\",2,3,4\", 5]", 1));
+  EXPECT_TRUE(has_more_values("[\"1\\\\\",2,3,4]", 2));
 }
 
 TEST(Json, RefusesWhatIsNotStrict) {

@@ -723,7 +723,7 @@ class Batch(CliTest):
             (ask("text", prompt="x", temperature="hot"), "temperature"),
             (ask("seed", prompt="x", seed=-1), "seed"),
             (ask("stop", prompt="x", stop=[""]), "stop"),
-            (ask("stop", prompt="x", stop=[5]), "expected stop as a text"),
+            (ask("stop", prompt="x", stop=[5]), "expected a stop string in stop as a text"),
             (ask("ids", prompt="x", stop_token_ids=5), "expected stop_token_ids as an array"),
             (ask("unknown", prompt="x", frobnicate=1), "frobnicate"),
             ("[1, 2]", "body"),
