@@ -71,8 +71,7 @@ class WeightLoader {
     out_.has_blocks_ = false;
     load_embedding_and_head();
     for (int i = 0; i < spec_.all_layers(); ++i) out_.layers_.push_back(load_layer(i));
-    out_.final_norm_ = whole_vector(TensorRole::final_norm);
-    if (spec_.mtp_layers > 0) load_mtp_module();
+    if (spec_.final_norm) out_.final_norm_ = whole_vector(TensorRole::final_norm);
     if (upload_) upload_->wait();
   }
 
@@ -81,15 +80,6 @@ class WeightLoader {
   struct Range {
     int64_t first, count;
   };
-
-  void load_mtp_module() {
-    const int layer = spec_.layers;
-    using enum TensorRole;
-    out_.mtp_.embedding_norm = whole_vector(mtp_embedding_norm, layer);
-    out_.mtp_.hidden_norm = whole_vector(mtp_hidden_norm, layer);
-    out_.mtp_.projection = matrix(layer, {&row_of(mtp_projection)});
-    out_.mtp_.head_norm = whole_vector(mtp_head_norm, layer);
-  }
 
   LayerWeights load_layer(int layer) {
     LayerWeights weights;
@@ -135,9 +125,9 @@ class WeightLoader {
     const std::string head = spec_.tied_head ? embedding : tensor_name(TensorRole::head);
     // A tied head on one rank holds the whole embedding.
     const bool shared = spec_.tied_head && shard_.size == 1;
-    if (!shared)
-      out_.embedding_ = packed({.n = spec_.vocab, .k = spec_.hidden, .layout = WeightLayout::rows},
-                               {{embedding, 0, spec_.vocab, 0, spec_.hidden}});
+    if (!shared && spec_.tokens() > 0)
+      out_.embedding_ = packed({.n = spec_.tokens(), .k = spec_.hidden, .layout = WeightLayout::rows},
+                               {{embedding, 0, spec_.tokens(), 0, spec_.hidden}});
     out_.head_ = packed({.n = shard_.vocab, .k = spec_.hidden, .layout = out_.layout_},
                         {{head, shard_.first_vocab, shard_.vocab, 0, spec_.hidden}});
     if (shared) out_.embedding_ = out_.head_;

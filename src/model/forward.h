@@ -40,6 +40,9 @@ struct ForwardIo {
   // Rows before layer_begin were computed by other steps, whose findings (non_finite) the caller
   // has looked at: those of this one begin here, as with layer 0.
   bool begins_findings = false;
+  // In, of a decoder whose first layer joins hidden states of another one: [T][features] of that;
+  // or empty, and then `hidden` has [T][D] (host memory).
+  std::span<const float> features = {};
   // In when layer_begin > 0, out when layer_end < layers: [T][D], the residual stream (host
   // memory).
   std::span<float> hidden;

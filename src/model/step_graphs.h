@@ -16,6 +16,8 @@ namespace invar {
 struct StepShape {
   int64_t rows = 0, logit_rows = 0;
   int32_t layer_begin = 0, layer_end = 0;
+  bool has_features = false;
+  std::vector<int32_t> aux_layers = {};
   StepTables tables;
   bool operator==(const StepShape&) const = default;
 };
