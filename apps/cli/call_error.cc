@@ -39,6 +39,24 @@ std::string nearest_option(const CLI::App& command, std::string_view word) {
   return nearest.empty() ? nearest : "--" + nearest;
 }
 
+// The subcommand of `command` that `word` is a misspelling of, or nothing.
+std::string nearest_subcommand(const CLI::App& command, const std::string& word) {
+  std::string nearest;
+  size_t least = std::max<size_t>(2, word.size() / 3) + 1;
+  for (const CLI::App* one : command.get_subcommands([](const CLI::App*) { return true; }))
+    if (const size_t d = distance(word, one->get_name()); !one->get_group().empty() && d < least)
+      least = d, nearest = one->get_name();
+  return nearest;
+}
+
+std::string about_subcommand(const CLI::App& command, const std::string& name,
+                             const std::vector<std::string>& rest) {
+  if (rest.empty()) return fmt::format("expected a subcommand of {}", name);
+  const std::string nearest = nearest_subcommand(command, rest[0]);
+  return fmt::format("expected a subcommand of {}, found {}{}", name, json::quoted(rest[0]),
+                     nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest));
+}
+
 bool takes_a_model(const CLI::App& command) {
   return command.get_option_no_throw("MODEL") != nullptr;
 }
@@ -85,8 +103,7 @@ std::string call_error(const CLI::App& app, const CLI::Error& error) {
   if (dynamic_cast<const CLI::FileError*>(&error))
     text = fmt::format("expected a file of options for --config: {}", text);
   else if (lacks_subcommand)
-    text = fmt::format("expected a subcommand of {}{}", name,
-                       rest.empty() ? "" : ", found " + json::quoted(rest[0]));
+    text = about_subcommand(*command, name, rest);
   else if (dynamic_cast<const CLI::ExtrasError*>(&error) && !rest.empty())
     text = about_rest(*command, name, rest);
   else if (text.ends_with(kMissing))

@@ -134,7 +134,10 @@ Model::Model(const ModelOptions& options, const LoadProgress& progress) : option
   const std::unique_ptr<TensorSource> source = open_weights(options, config_);
   check_tensors(spec(), *source);
   // What predicts further stands in the checkpoint, unused unless it drafts.
-  if (!options.mtp_module) config_.spec.mtp_layers = 0;
+  if (options.mtp_module)
+    check_module(spec(), *source);
+  else
+    config_.spec.mtp_layers = 0;
   arithmetic_.weights = product_type(spec(), *source);
   if (rounded && arithmetic_.weights == DType::f32) {  // else there is nothing to round
     arithmetic_.weights = DType::bf16;
@@ -154,6 +157,7 @@ Model::Model(const ModelOptions& options, const LoadProgress& progress) : option
 
   host_kernels_ = select_kernels(arithmetic_.order, options.instruction_set);
   kernels_ = device().is_host() ? host_kernels_ : gpu_kernels(options, arithmetic_, devices_);
+  make_shard(spec(), 0, options.ranks);                 // throws before processes are started
   if (options_.executor == "mp" && options_.rank == 0)  // they load while this process does
     processes_ = std::make_unique<RankProcesses>(options_, threads_of_rank());
   weights_.resize(options.ranks);
@@ -222,6 +226,7 @@ void Model::check_same_model(const ModelConfig& other, const TensorSource& sourc
         "expected a checkpoint of the model that is served, found another shape in its "
         "config.json");
   check_tensors(other.spec, source);
+  if (options_.mtp_module) check_module(other.spec, source);
   const DType served = arithmetic_.is_rounded ? DType::f32 : arithmetic_.weights;
   if (product_type(spec(), source) != served)
     fail("expected matrices of the type that is served ({}), found another",
