@@ -106,7 +106,7 @@ json::Value answer_line(const Line& line, size_t index, const Tokenizer& tokeniz
 // So that an echo shows what is left of them.
 void cut_prompts(openai::Request& request, TextEngine& engine) {
   if (request.text.prompt_tokens == 0) return;
-  std::vector<std::vector<int32_t>> tokens;
+  std::vector<Shared<std::vector<int32_t>>> tokens;
   for (const openai::Prompt& prompt : request.prompts)
     tokens.push_back(prompt_tokens_of(request.text, prompt, engine.tokenizer(),
                                       engine.engine().max_model_len()));

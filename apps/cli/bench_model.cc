@@ -61,7 +61,7 @@ Seconds run_requests(Model& model, int sequences, int prompt, int answer, int ma
     for (int s = 0; s < sequences; ++s) {
       Request request{.id = first_id + s, .hash_logits = false};
       for (int i = 0; i < prompt; ++i)
-        request.prompt.push_back((s * 7919 + i * 104729 + 11) % model.spec().vocab);
+        request.prompt.edit().push_back((s * 7919 + i * 104729 + 11) % model.spec().vocab);
       request.params.temperature = 0;
       request.params.max_tokens = tokens;
       engine.add(std::move(request));

@@ -225,7 +225,7 @@ int run_chat(const ChatFlags& flags) {
   const SpeculativeConfig speculation = config_of(flags.engine.speculation);
   const auto model = load_model(flags.model, &speculation);
   checked(flags.params, model->spec().vocab);  // once, not at every turn
-  StopStrings(flags.stop);
+  StopSet stops(flags.stop);
   const Tokenizer tokenizer = open_tokenizer(*model);
   const ChatTemplate chat = open_chat_template(*model, flags.template_file);
   const auto engine = make_engine(*model, flags.engine);

@@ -37,7 +37,7 @@ json::Value find_receipt(const json::Value& value) {
 }
 
 Receipt read_receipt(const std::string& file) {
-  constexpr int64_t kMost = int64_t{256} << 20;
+  constexpr int64_t kMost = int64_t{32} << 20;
   const std::string text = file == "-" ? std::string(std::istreambuf_iterator<char>(std::cin), {})
                                        : read_whole_file(file, kMost);
   return receipt_from(find_receipt(json::parse(text, file)));

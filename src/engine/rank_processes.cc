@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "base/signals.h"
 #include "engine/model_runner.h"
 
 namespace invar {
@@ -111,6 +112,7 @@ std::pair<int, int> socket_pair() {
   if (::getppid() != parent) ::_exit(1);  // it ended before the line above
   ::signal(SIGINT, SIG_IGN);              // the parent decides when to end
   ::signal(SIGTERM, SIG_IGN);
+  ignore_signals_of_others();
   for (const int socket : sockets)
     if (socket >= 0) ::fcntl(socket, F_SETFD, 0);
   ::execv(arguments[0], arguments);

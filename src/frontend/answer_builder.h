@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/shared.h"
 #include "engine/request.h"
 #include "frontend/stop_strings.h"
 #include "tokenizer/tokenizer.h"
@@ -13,7 +14,8 @@ namespace invar {
 // A finished answer.
 struct TextAnswer {
   std::string text;
-  std::vector<int32_t> prompt_tokens, tokens;
+  Shared<std::vector<int32_t>> prompt_tokens;
+  std::vector<int32_t> tokens;
   std::vector<TokenLogprobs> logprobs, prompt_logprobs;
   FinishReason finish = FinishReason::none;
   std::string stop;  // the stop string that ended it, or empty
@@ -24,11 +26,11 @@ struct TextAnswer {
 
 class AnswerBuilder {
  public:
-  AnswerBuilder(const Tokenizer& tokenizer, const std::vector<std::string>& stops,
-                bool include_stop, bool skip_special = true)
+  AnswerBuilder(const Tokenizer& tokenizer, StopSet stops, bool include_stop,
+                bool skip_special = true)
       : tokenizer_(tokenizer),
         decoder_(tokenizer, {.skip_special = skip_special, .continuation = true}),
-        stops_(stops, include_stop),
+        stops_(std::move(stops), include_stop),
         include_stop_(include_stop) {}
 
   // Takes the next token and returns the text that can be shown now: complete characters that are

@@ -42,10 +42,24 @@ const std::string& text_of(const json::Value& value, std::string_view name) {
   return value.as_string();
 }
 
-std::vector<int32_t> token_ids_of(const json::Value& value, std::string_view name, int32_t vocab) {
-  std::vector<int32_t> tokens;
+const std::string& text_of(const json::Value& value, std::string_view name, size_t most) {
+  const std::string& text = text_of(value, name);
+  if (text.size() > most)
+    fail_usage("expected {} of at most {} bytes, found {}", name, most, text.size());
+  return text;
+}
+
+const json::Array& list_of(const json::Value& value, std::string_view name, size_t most) {
   if (!value.is_array()) fail_usage("expected {} as an array, found {}", name, value.type_name());
-  for (const json::Value& id : value.as_array())
+  const json::Array& list = value.as_array();
+  if (list.size() > most) fail_usage("expected at most {} {}, found {}", most, name, list.size());
+  return list;
+}
+
+std::vector<int32_t> token_ids_of(const json::Value& value, std::string_view name, int32_t vocab,
+                                  size_t most) {
+  std::vector<int32_t> tokens;
+  for (const json::Value& id : list_of(value, name, most))
     tokens.push_back(static_cast<int32_t>(integer_of(id, name, 0, vocab - 1)));
   return tokens;
 }

@@ -26,9 +26,12 @@ class BodyFields {
   const json::Value& body_;
 };
 
-// A value as an integer of a range, as a text, as tokens of a vocabulary.
+// A value as an integer of a range, as a text, as tokens of a vocabulary. `most`: bytes or entries.
 int64_t integer_of(const json::Value& value, std::string_view name, int64_t low, int64_t high);
 const std::string& text_of(const json::Value& value, std::string_view name);
-std::vector<int32_t> token_ids_of(const json::Value& value, std::string_view name, int32_t vocab);
+const std::string& text_of(const json::Value& value, std::string_view name, size_t most);
+const json::Array& list_of(const json::Value& value, std::string_view name, size_t most);
+std::vector<int32_t> token_ids_of(const json::Value& value, std::string_view name, int32_t vocab,
+                                  size_t most = SIZE_MAX);
 
 }  // namespace invar

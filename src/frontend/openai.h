@@ -53,16 +53,16 @@ struct Request {
   bool has_length = false;      // else text.params.max_tokens is the default: see settle_length
   bool prompt_only = false;     // the answer's tokens are computed and not shown
   int32_t priority = 0;         // smaller is sooner
-  std::string cache_salt;       // only requests of one salt share computed blocks
+  Shared<std::string> cache_salt;       // only requests of one salt share computed blocks
   // Tokens that the answer may be (`prediction`): usage says how many of them it has.
-  std::vector<int32_t> prediction;
+  Shared<std::vector<int32_t>> prediction;
   std::vector<std::string> ignored;  // fields that are not known (Context::ignores_unknown)
 
   // Shows these tokens where the answer repeats its prompt: what is left of one that was cut.
-  void take_prompts(const std::vector<std::vector<int32_t>>& tokens);
+  void take_prompts(const std::vector<Shared<std::vector<int32_t>>>& tokens);
 
   // How the answer is shown.
-  std::vector<int32_t> stop_token_ids;  // that it asked for: text.params has the model's too
+  Shared<std::vector<int32_t>> stop_token_ids;  // that it asked for: text.params has the model's too
   bool stream = false;
   bool usage_at_end = false, usage_always = false;  // of a stream
   bool token_ids = false;                           // beside the text
@@ -79,6 +79,8 @@ struct Request {
   std::function<json::Value(const TextAnswer& answer, size_t i)> make_receipt;
 
   size_t answers() const { return prompts.size() * static_cast<size_t>(text.params.n); }
+  // What it and its answers keep while they are made, about, but for the answers' tokens.
+  size_t memory_bytes() const;
   // The request for answer i: n for each prompt, prompt after prompt.
   TextRequest answer(size_t i) const;
 };

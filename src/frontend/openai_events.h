@@ -32,7 +32,7 @@ class StreamWriter {
 class EventWriter final : public StreamWriter {
  public:
   // `prompts`: the tokens of the request's.
-  EventWriter(Head head, const Request& request, const std::vector<std::vector<int32_t>>& prompts,
+  EventWriter(Head head, const Request& request, const std::vector<Shared<std::vector<int32_t>>>& prompts,
               const Tokenizer& tokenizer);
 
   // One event for each token, in the order of the tokens' indices and then of the answers, whenever
@@ -51,11 +51,11 @@ class EventWriter final : public StreamWriter {
 
  private:
   struct Answer {
-    explicit Answer(const Request& request, const Tokenizer& tokenizer)
+    Answer(const Request& request, const Tokenizer& tokenizer, const Prediction& predicted)
         : builder(tokenizer, request.text.stop, request.text.include_stop,
                   request.text.skip_special),
           reader(request.tools, request.tool),
-          prediction(request.prediction) {}
+          prediction(predicted) {}
     AnswerBuilder builder;
     ToolCallReader reader;
     Prediction prediction;

@@ -8,6 +8,7 @@
 #include "frontend/foreign_fields.h"
 #include "frontend/openai.h"
 #include "frontend/openai_sampling.h"
+#include "frontend/request_limits.h"
 #include "frontend/responses.h"
 
 namespace invar::openai {
@@ -109,7 +110,7 @@ class Reader {
       fail_usage("a receipt is of an answer: expected max_tokens of 1 or more, found 0");
     request.text.hash_logits = request.logits_hash || request.receipt;
     if (const json::Value* v = fields_.find("cache_salt"))
-      request.cache_salt = text_of(*v, "cache_salt");
+      request.cache_salt = text_of(*v, "cache_salt", kMaxSaltBytes);
     fields_.read_integer("priority", request.priority, INT32_MIN);
     return request;
   }
@@ -161,9 +162,8 @@ class Reader {
     const bool many =
         prompt->is_array() && !prompt->as_array().empty() && !prompt->as_array()[0].is_number();
     if (!many) return request.prompts.push_back(read_prompt(*prompt));
-    if (prompt->as_array().size() > kMaxPrompts)
-      fail_usage("expected at most {} prompts, found {}", kMaxPrompts, prompt->as_array().size());
-    for (const json::Value& one : prompt->as_array()) request.prompts.push_back(read_prompt(one));
+    for (const json::Value& one : list_of(*prompt, "prompts", kMaxPrompts))
+      request.prompts.push_back(read_prompt(one));
   }
 
   Prompt read_prompt(const json::Value& prompt) const {
@@ -198,6 +198,9 @@ class Reader {
     if (const json::Value* variables = fields_.find("chat_template_kwargs")) {
       if (!variables->is_object())
         fail_usage("expected chat_template_kwargs as an object, found {}", variables->type_name());
+      if (const size_t bytes = json::dump(*variables).size(); bytes > kMaxTemplateVariablesBytes)
+        fail_usage("expected chat_template_kwargs of at most {} bytes, found {}",
+                   kMaxTemplateVariablesBytes, bytes);
       conversation.variables = variables->as_object();
     }
     request.prompts.emplace_back(context_.chat->render(conversation, context_.clock));
@@ -252,20 +255,22 @@ class Reader {
   void read_stops(Request& request) const {
     TextRequest& answer = request.text;
     if (const json::Value* v = fields_.find("stop")) {
-      answer.stop.clear();
-      if (!v->is_array()) answer.stop = {text_of(*v, "stop")};
+      std::vector<std::string> stops;
+      if (!v->is_array()) stops = {text_of(*v, "stop", kMaxStopBytes)};
       if (v->is_array())
-        for (const json::Value& one : v->as_array()) answer.stop.push_back(text_of(one, "stop"));
+        for (const json::Value& one : list_of(*v, "stop strings in stop", kMaxStops))
+          stops.push_back(text_of(one, "a stop string in stop", kMaxStopBytes));
+      answer.stop = stops;
     }
     answer.include_stop = fields_.read_flag("include_stop_str_in_output", false);
     answer.skip_special = fields_.read_flag("skip_special_tokens", true);
     SamplingParams& p = answer.params;
     if (const json::Value* v = fields_.find("stop_token_ids"))
-      p.stop_token_ids = token_ids_of(*v, "stop_token_ids", context_.vocab);
+      p.stop_token_ids = token_ids_of(*v, "stop_token_ids", context_.vocab, kMaxStopTokenIds);
     request.stop_token_ids = p.stop_token_ids;
-    if (!p.ignore_eos)
-      p.stop_token_ids.insert(p.stop_token_ids.end(), context_.end_tokens.begin(),
-                              context_.end_tokens.end());
+    if (p.ignore_eos) return;
+    std::vector<int32_t>& ids = p.stop_token_ids.edit();
+    ids.insert(ids.end(), context_.end_tokens.begin(), context_.end_tokens.end());
   }
 
   // OpenAI's response_format, or vLLM's structured_outputs and guided_*, but one of them.
@@ -281,9 +286,23 @@ class Reader {
       if (const json::Value* v = fields_.find((std::string("guided_") + kind).c_str()))
         what.set(kind, *v);
     if (const json::Value* v = fields_.find("response_format")) read_response_format(*v, what);
+    check_form(what);
     if (what.is_null()) hold_calls(request);
     if (context_.constraints && !what.is_null())
       request.text.constraint = context_.constraints->compile(what);
+  }
+
+  // Compiling one takes longer the larger it is.
+  static void check_form(const json::Value& what) {
+    if (what.is_null()) return;
+    for (const auto& [kind, form] : what.as_object()) {
+      if (kind == "choice" && form.is_array()) list_of(form, "texts in a choice", kMaxChoices);
+      const size_t most = kind == "regex" ? kMaxRegexBytes : kMaxFormBytes;
+      const size_t bytes = form.is_string() ? form.as_string().size() : json::dump(form).size();
+      if (bytes > most)
+        fail_usage("expected the form of an answer ({}) of at most {} bytes, found {}", kind, most,
+                   bytes);
+    }
   }
 
   // An answer that may have calls among its text, where it matters which: of strict tools, or not
@@ -314,6 +333,7 @@ class Reader {
         fail_usage("tool_choice {} needs \"tools\", found none", json::excerpt(*choice));
       return;
     }
+    list_of(*tools, "tools", kMaxTools);
     form_of_call(*tools, "");  // refuses what is no tool
     if (choice && choice->is_object()) {
       const json::Value* function = choice->find("function");
@@ -387,8 +407,6 @@ class Reader {
     if (const auto n = count("prompt_logprobs")) p.prompt_logprobs = n;
   }
 
-  static constexpr size_t kMaxPrompts = 2048;
-
   const json::Value& body_;
   const BodyFields fields_;
   const Context& context_;
@@ -403,6 +421,23 @@ void settle_length(Request& request, size_t longest_prompt, int32_t context) {
   request.has_length = true;
 }
 
+size_t Request::memory_bytes() const {
+  constexpr size_t kAnswer = 4 << 10;
+  const SamplingParams& p = text.params;
+  constexpr size_t kCut = 1 << 17;  // of a prompt that is cut: more than most contexts
+  const size_t longest = text.prompt_tokens == 0 ? SIZE_MAX : kCut;
+  size_t prompt_bytes = 0;  // a token is a byte of text at least
+  for (const Prompt& prompt : prompts)
+    prompt_bytes += std::visit(
+        [&](const auto& one) { return std::min(one.size(), longest) * sizeof(int32_t); }, prompt);
+  size_t bytes = prompt_bytes * (1 + static_cast<size_t>(p.n)) + answers() * kAnswer;
+  bytes += text.stop.memory_bytes() + prediction.size() * sizeof(int32_t) + cache_salt.size();
+  bytes += (p.stop_token_ids.size() + p.allowed_token_ids.size()) * sizeof(int32_t);
+  bytes += p.logit_bias.size() * sizeof(p.logit_bias[0]);
+  for (const std::vector<int32_t>& word : p.bad_words) bytes += sizeof word + 4 * word.size();
+  return bytes + (form.is_null() ? 0 : json::dump(form).size());
+}
+
 TextRequest Request::answer(size_t i) const {
   TextRequest one = text;
   one.prompt = prompts[i / static_cast<size_t>(text.params.n)];
@@ -410,12 +445,16 @@ TextRequest Request::answer(size_t i) const {
   return one;
 }
 
-void Request::take_prompts(const std::vector<std::vector<int32_t>>& tokens) {
-  prompts.assign(tokens.begin(), tokens.end());
+void Request::take_prompts(const std::vector<Shared<std::vector<int32_t>>>& tokens) {
+  prompts.clear();
+  for (const auto& one : tokens) prompts.emplace_back(one.get());
   text.prompt = prompts.front();
 }
 
 Request parse_request(const json::Value& body, Endpoint endpoint, const Context& context) {
+  if (body.is_object() && body.as_object().size() > kMaxFields)
+    fail_usage("expected at most {} fields in the body, found {}", kMaxFields,
+               body.as_object().size());
   if (endpoint == Endpoint::messages) {
     const json::Value chat = anthropic::chat_body_of(body);
     Request request = Reader(chat, context).read(Endpoint::chat);

@@ -4,12 +4,11 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "frontend/request_limits.h"
 
 namespace invar::openai {
 
 namespace {
-
-constexpr size_t kMaxBadWords = 1024;
 
 uint64_t seed_of(const json::Value& value) {
   if (!value.is_number()) fail_usage("expected seed as an integer, found {}", value.type_name());
@@ -21,36 +20,45 @@ uint64_t seed_of(const json::Value& value) {
 }
 
 // {"token id": bias}
-void read_logit_bias(const json::Value& bias, SamplingParams& p) {
+void read_logit_bias(const json::Value& bias, int32_t vocab, SamplingParams& p) {
   if (!bias.is_object()) fail_usage("expected logit_bias as an object, found {}", bias.type_name());
+  if (std::ssize(bias.as_object()) > vocab)
+    fail_usage("expected at most {} tokens in logit_bias, found {}", vocab,
+               bias.as_object().size());
+  auto& biases = p.logit_bias.edit();
   for (const auto& [key, value] : bias.as_object()) {
     int32_t token = 0;
     const auto end = std::from_chars(key.data(), key.data() + key.size(), token);
     if (end.ec != std::errc() || end.ptr != key.data() + key.size() || !value.is_number())
       fail_usage("expected a token id and a number in logit_bias, found {}: {}", json::quoted(key),
                  json::excerpt(value));
-    p.logit_bias.emplace_back(token, value.as_number());
+    biases.emplace_back(token, value.as_number());
   }
 }
 
 // As vLLM does: the word's tokens, and those of the word behind a space where these are as many
 // and begin otherwise.
-void add_bad_word(std::string_view word, const Tokenizer& tokenizer, SamplingParams& p) {
+void add_bad_word(std::string_view word, const Tokenizer& tokenizer,
+                  std::vector<std::vector<int32_t>>& bad_words) {
   word.remove_prefix(std::min(word.find_first_not_of(" \t\r\n"), word.size()));
   const EncodeOptions plain{.add_special_tokens = false};
   const std::vector<int32_t> alone = tokenizer.encode(word, plain);
   if (alone.empty()) fail_usage("expected a bad word of at least one letter, found none");
-  p.bad_words.push_back(alone);
+  bad_words.push_back(alone);
   const auto behind = tokenizer.encode(" " + std::string(word), plain);
-  if (behind.size() == alone.size() && behind[0] != alone[0]) p.bad_words.push_back(behind);
+  if (behind.size() == alone.size() && behind[0] != alone[0]) bad_words.push_back(behind);
 }
 
 void read_bad_words(const json::Value& words, const Tokenizer& tokenizer, SamplingParams& p) {
-  if (!words.is_array()) fail_usage("expected bad_words as a list, found {}", words.type_name());
-  if (words.as_array().size() > kMaxBadWords)
-    fail_usage("expected at most {} bad_words, found {}", kMaxBadWords, words.as_array().size());
+  size_t bytes = 0;
+  for (const json::Value& word : list_of(words, "bad_words", kMaxBadWords))
+    bytes += text_of(word, "a bad word").size();
+  if (bytes > kMaxBadWordsBytes)
+    fail_usage("expected bad_words of at most {} bytes together, found {}", kMaxBadWordsBytes,
+               bytes);
+  std::vector<std::vector<int32_t>>& bad_words = p.bad_words.edit();
   for (const json::Value& word : words.as_array())
-    add_bad_word(text_of(word, "a bad word"), tokenizer, p);
+    add_bad_word(word.as_string(), tokenizer, bad_words);
 }
 
 }  // namespace
@@ -65,9 +73,9 @@ void read_sampling(const BodyFields& fields, const Context& context, SamplingPar
   fields.read_number("presence_penalty", p.presence_penalty);
   fields.read_number("frequency_penalty", p.frequency_penalty);
   if (const json::Value* v = fields.find("seed")) p.seed = seed_of(*v);
-  if (const json::Value* v = fields.find("logit_bias")) read_logit_bias(*v, p);
+  if (const json::Value* v = fields.find("logit_bias")) read_logit_bias(*v, context.vocab, p);
   if (const json::Value* v = fields.find("allowed_token_ids")) {
-    p.allowed_token_ids = token_ids_of(*v, "allowed_token_ids", context.vocab);
+    p.allowed_token_ids = token_ids_of(*v, "allowed_token_ids", context.vocab, context.vocab);
     if (p.allowed_token_ids.empty())
       fail_usage("expected at least one token in allowed_token_ids, found none");
   }

@@ -36,9 +36,9 @@ json::Value params_json(const SamplingParams& p) {
                       {"logit_bias", std::move(biases)},
                       {"max_tokens", p.max_tokens},
                       {"min_tokens", p.min_tokens},
-                      {"stop_token_ids", list_of(p.stop_token_ids)},
-                      {"allowed_token_ids", list_of(p.allowed_token_ids)},
-                      {"bad_words", list_of(p.bad_words)},
+                      {"stop_token_ids", list_of(p.stop_token_ids.get())},
+                      {"allowed_token_ids", list_of(p.allowed_token_ids.get())},
+                      {"bad_words", list_of(p.bad_words.get())},
                       {"ignore_eos", p.ignore_eos},
                       {"seed", p.seed}};
 }
@@ -134,6 +134,11 @@ class Members {
       to.emplace_back(integer(name, one.as_array()[0], INT32_MIN, INT32_MAX),
                       one.as_array()[1].as_number());
     }
+  }
+
+  template <typename T>
+  void take(const char* name, Shared<T>& to) {
+    take(name, to.edit());
   }
 
   void expect_end() const {

@@ -9,6 +9,7 @@
 
 #include "engine/engine.h"
 #include "frontend/answer_builder.h"
+#include "frontend/stop_strings.h"
 #include "tokenizer/tokenizer.h"
 
 namespace invar {
@@ -17,7 +18,7 @@ struct TextRequest {
   std::variant<std::string, std::vector<int32_t>> prompt;  // text, or token ids
   bool add_special_tokens = true;
   SamplingParams params;
-  std::vector<std::string> stop;
+  StopSet stop;
   bool include_stop = false;
   bool skip_special = true;   // special tokens give no text
   int32_t prompt_tokens = 0;  // the last so many of the prompt's are taken; 0: all, -1: what fits

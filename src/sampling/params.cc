@@ -1,6 +1,8 @@
 #include "sampling/params.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 
 #include "base/error.h"
 
@@ -24,6 +26,14 @@ void require_tokens(const char* name, const std::vector<int32_t>& tokens, int32_
       fail_usage("{} names token {} but the model has tokens 0 to {}", name, token, vocab - 1);
 }
 
+// Sorts the tokens, each once. What is so already is not copied.
+void make_ascending(Shared<std::vector<int32_t>>& tokens) {
+  if (std::ranges::adjacent_find(tokens, std::ranges::greater_equal()) == tokens.end()) return;
+  std::vector<int32_t>& list = tokens.edit();
+  std::ranges::sort(list);
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+}
+
 void check_lengths(const SamplingParams& p) {
   if (p.n < 1 || p.n > kMaxChoices) fail_usage("n must be in [1, {}], not {}", kMaxChoices, p.n);
   if (p.max_tokens < 1) fail_usage("max_tokens must be at least 1, not {}", p.max_tokens);
@@ -32,15 +42,16 @@ void check_lengths(const SamplingParams& p) {
 }
 
 void check_logit_bias(SamplingParams& p, int32_t vocab) {
-  std::sort(p.logit_bias.begin(), p.logit_bias.end());
+  if (!std::ranges::is_sorted(p.logit_bias)) std::ranges::sort(p.logit_bias.edit());
   for (size_t i = 0; i < p.logit_bias.size(); ++i) {
-    auto& [token, bias] = p.logit_bias[i];
+    const auto& [token, bias] = p.logit_bias[i];
     if (token < 0 || token >= vocab)
       fail_usage("logit_bias names token {} but the model has tokens 0 to {}", token, vocab - 1);
     if (i > 0 && p.logit_bias[i - 1].first == token)
       fail_usage("logit_bias names token {} twice", token);
     if (bias != bias) fail_usage("logit_bias of token {} is not a number", token);
-    bias = std::clamp(bias, -kMaxBias, kMaxBias);
+    if (std::abs(bias) > kMaxBias)
+      p.logit_bias.edit()[i].second = std::clamp(bias, -kMaxBias, kMaxBias);
   }
 }
 
@@ -80,8 +91,7 @@ int32_t length_that_fits(int32_t most, size_t prompt, int32_t context) {
 }
 
 bool is_stop(const SamplingParams& params, int32_t token) {
-  const auto& stops = params.stop_token_ids;
-  return std::find(stops.begin(), stops.end(), token) != stops.end();
+  return std::ranges::binary_search(params.stop_token_ids, token);
 }
 
 SamplingParams checked(SamplingParams p, int32_t vocab) {
@@ -98,9 +108,8 @@ SamplingParams checked(SamplingParams p, int32_t vocab) {
   check_logit_bias(p, vocab);
   require_tokens("stop_token_ids", p.stop_token_ids, vocab);
   require_tokens("allowed_token_ids", p.allowed_token_ids, vocab);
-  std::sort(p.allowed_token_ids.begin(), p.allowed_token_ids.end());
-  p.allowed_token_ids.erase(std::unique(p.allowed_token_ids.begin(), p.allowed_token_ids.end()),
-                            p.allowed_token_ids.end());
+  make_ascending(p.stop_token_ids);
+  make_ascending(p.allowed_token_ids);
   check_bad_words(p, vocab);
   check_something_may_come(p, vocab);
   for (const auto& [name, count] :

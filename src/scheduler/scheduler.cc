@@ -102,6 +102,8 @@ void Scheduler::plan(int32_t budget, StepPlan& plan) {
   plan.clear();
   if (plans_in_flight() == options_.max_plans_in_flight) return;
   budget = std::min(budget, options_.max_num_batched_tokens);
+  took_blocks_ = false;
+  make_way(plan);
   victim_end_ = running_.size();
   fill(plan, budget);
   CHECK(plan.rows() <= budget, "a plan over its budget");
@@ -185,7 +187,8 @@ Scheduler::Sequence& Scheduler::admit(StepPlan& plan, int32_t index) {
   promised_ += owed_blocks(s);
   ++num_running_;
   const auto older = [&](int32_t a, int32_t b) {
-    return sequences_[a].arrival < sequences_[b].arrival;
+    const auto order = [](const Sequence& one) { return std::pair(one.priority, one.arrival); };
+    return order(sequences_[a]) < order(sequences_[b]);
   };
   running_.insert(std::upper_bound(running_.begin(), running_.end(), index_of(s), older),
                   index_of(s));
@@ -204,6 +207,21 @@ void Scheduler::preempt(StepPlan& plan, Sequence& s) {
   plan.preempted.push_back(s.id);
 }
 
+void Scheduler::make_way(StepPlan& plan) {
+  yielding_ = -1;
+  const int32_t urgent = options_.urgent_take_places ? queue_.oldest() : -1;
+  while (urgent >= 0 && !running_.empty() && !fits(urgent)) {
+    Sequence& last = sequences_[running_.back()];
+    if (last.priority <= sequences_[urgent].priority) return;
+    if (last.in_flight > 0) {
+      yielding_ = running_.back();
+      return;
+    }
+    preempt(plan, last);
+    running_.pop_back();
+  }
+}
+
 void Scheduler::remember(Sequence& s, int32_t slots) {
   if (cache_ && s.prefix) cache_->insert(std::span(*s.prefix).first(slots), s.cache_salt, s.table);
 }
@@ -220,10 +238,12 @@ bool Scheduler::make_room(StepPlan& plan, size_t index) {
     }
     if (victim_end_ > index + 1) {
       preempt(plan, running(--victim_end_));
+      took_blocks_ = true;
     } else if (younger_in_flight || s.in_flight > 0) {
       return false;  // a plan that is committed gives blocks back, or makes it known who can
     } else {
       preempt(plan, s);
+      took_blocks_ = true;
       return false;
     }
   }

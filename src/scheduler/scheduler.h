@@ -40,6 +40,9 @@ struct SchedulerOptions {
   int32_t max_model_len = 0;             // tokens of a sequence, prompt and answer
   int32_t max_plans_in_flight = 1;       // 1 to 4; the depth of the pipeline
   std::optional<ChunkSchedule> chunk_schedule;
+  // A sequence that waits takes the place and the blocks of less urgent residents, which wait
+  // again. Else what is admitted stays.
+  bool urgent_take_places = false;
 };
 
 struct SequenceSpec {
@@ -53,7 +56,7 @@ struct SequenceSpec {
   // takes blocks from the prefix cache nor leaves any there.
   const std::vector<int32_t>* prefix = nullptr;
   std::string cache_salt;  // only sequences of one salt share blocks
-  int32_t priority = 0;    // smaller is sooner among those that wait
+  int32_t priority = 0;    // smaller is sooner
 };
 
 // What became of one entry of a plan.
@@ -99,7 +102,7 @@ class Scheduler {
 
   struct Sequence {
     int64_t id = 0;
-    int32_t priority = 0;     // of one that waits; then
+    int32_t priority = 0;     // smaller is sooner; then
     int64_t arrival = 0;      // the order of add
     int32_t known = 0;        // tokens
     int32_t planned = 0;      // slots that the plans so far compute; known + 1 at most
@@ -167,6 +170,8 @@ class Scheduler {
   // Admits it with a chunk of its prompt, if there is room for one in the step.
   bool admit_chunk(StepPlan& plan, int32_t index, int32_t budget, int32_t share, int32_t& left);
   void preempt(StepPlan& plan, Sequence& s);
+  // Takes from the least urgent residents what the most urgent that waits needs.
+  void make_way(StepPlan& plan);
   // Makes room for one more slot of resident `index`: takes blocks from the youngest sequences
   // after it that no uncommitted plan computes, then from itself when it is the last. Returns
   // whether it may be planned. A row that runs ahead takes only what is free.
@@ -193,12 +198,14 @@ class Scheduler {
   std::vector<int32_t> free_indices_;
   std::unordered_map<int64_t, int32_t> index_of_;
   WaitingQueue queue_;
-  std::vector<int32_t> running_;  // slots, oldest first
+  std::vector<int32_t> running_;  // slots, the most urgent and of these the oldest first
   int32_t num_running_ = 0;
   int32_t promised_ = 0;           // blocks that resident prompts have yet to take
   std::vector<int32_t> matched_;   // cached blocks of the sequence that was found to fit
   std::vector<int32_t> shortest_;  // resident prompts in their order by size
   size_t victim_end_ = 0;          // residents from here on are in flight or gone
+  bool took_blocks_ = false;       // for a resident: nobody is admitted with them in this plan
+  int32_t yielding_ = -1;          // index of the resident that is to come out of flight
   int64_t arrivals_ = 0, last_plan_ = 0, last_commit_ = 0;
 };
 

@@ -51,11 +51,15 @@ void Keys::check(Need need, const HttpRequest& request) const {
     throw ApiError{403,
                    fmt::format("{} needs a server with --admin-key or --api-key", request.path),
                    "no_api_key"};
-  if (keys.empty() || shows_one_of(request, keys)) return;
+  if (keys.empty() || shows_one_of(request, keys) || this->is_admin(request)) return;
   throw ApiError{401,
                  fmt::format("expected the {} as \"Authorization: Bearer KEY\"",
                              has_own ? "admin's key" : "server's key"),
                  "invalid_api_key"};
+}
+
+bool Keys::is_admin(const HttpRequest& request) const {
+  return !admin.empty() && shows_one_of(request, admin);
 }
 
 std::string Keys::owner(const HttpRequest& request) const {

@@ -70,14 +70,14 @@ class Exchange {
 };
 
 struct HttpOptions {
-  std::string host = "0.0.0.0";
+  std::string host = "127.0.0.1";
   int port = 8000;                         // 0: any
   std::string certificate_file, key_file;  // PEM; empty: not encrypted
   size_t max_connections = 4096;
   size_t max_header_bytes = 64 << 10;
   size_t max_body_bytes = 32 << 20;
-  // Of memory for all bodies beyond 64 KiB that are read or wait to be understood, four times their
-  // bytes; more wait unread. A larger one is read alone.
+  // Of memory for all bodies beyond 64 KiB that are read or wait to be understood, twice the bytes
+  // that have come; more wait unread. A larger one is read alone.
   size_t max_bodies_bytes = 64 << 20;
   std::chrono::milliseconds header_timeout{10'000};  // from the first byte to the last
   std::chrono::milliseconds body_timeout{30'000};    // for each 64 KiB

@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kReadBytes = 16 << 10, kBodyStep = 64 << 10;
 constexpr size_t kSmallBody = 64 << 10;  // is read without asking for room
-constexpr size_t kCost = 4;  // bytes of memory that a body's byte takes until it is understood
+constexpr size_t kCost = 2;  // bytes of memory that a body's byte takes, whose buffer grows
 // Of a refused body, while its client still sends: closed sooner, it would lose the reply.
 constexpr size_t kMaxDiscarded = 64 << 20;
 constexpr milliseconds kGoodbye{1000};
@@ -60,7 +60,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::awaitable<bool> read_into(RequestParser& parser);
   // What is to be known before more of a body is read.
   asio::awaitable<void> begin_body(const RequestParser& parser);
-  asio::awaitable<void> make_room(size_t bytes);
+  // Room for what has come of the body and for what is read next.
+  asio::awaitable<void> make_room(const RequestParser& parser);
+  BodyRoom::Place open_place(size_t most);
   // The bytes must live until it is done.
   asio::awaitable<void> write(std::string_view bytes);
   asio::awaitable<void> answer(std::shared_ptr<ConnectionExchange> exchange);
@@ -83,6 +85,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string piece_, unsent_;  // of a stream
   bool has_more_ = false;       // the stream's source
   bool keep_alive_ = true, is_http_10_ = false;
+  bool is_head_ = false;  // the request asks for the head of the answer alone
   std::shared_ptr<ConnectionExchange> exchange_;  // null: waits for a request
 };
 
@@ -165,7 +168,8 @@ asio::awaitable<void> Connection::serve() {
       if (!request) break;
       exchange_ = std::make_shared<ConnectionExchange>(socket_.get_executor());
       exchange_->request = std::move(*request);
-      if (place_) exchange_->body_place = std::move(place_);
+      if (place_) place_->complete();
+      exchange_->body_place = std::move(place_);
       ++owner_.exchanges;
       co_await answer(exchange_);
       --owner_.exchanges;
@@ -212,6 +216,7 @@ asio::awaitable<bool> Connection::read_some() {
 // Nothing when the client ends the connection between requests, or is silent there for too long.
 asio::awaitable<std::optional<HttpRequest>> Connection::read_request() {
   RequestParser parser(owner_.options.max_header_bytes, owner_.options.max_body_bytes);
+  is_head_ = false;
   try {
     if (!co_await read_into(parser)) co_return std::nullopt;
   } catch (Refused& refused) {
@@ -221,7 +226,9 @@ asio::awaitable<std::optional<HttpRequest>> Connection::read_request() {
   deadline_.cancel();
   keep_alive_ = parser.keep_alive();
   is_http_10_ = parser.is_http_10();
-  co_return parser.take();
+  std::optional<HttpRequest> request = parser.take();
+  is_head_ = request->method == "HEAD";
+  co_return request;
 }
 
 // The whole of a request; false when there is none.
@@ -242,8 +249,8 @@ asio::awaitable<bool> Connection::read_into(RequestParser& parser) {
     if (parser.has_header() && !in_body) {
       in_body = true;
       co_await begin_body(parser);
-    } else if (in_body && !parser.announced()) {
-      co_await make_room(parser.body_bytes());
+    } else if (in_body) {
+      co_await make_room(parser);
     }
     const size_t before = in_.size();
     if (!co_await read_some()) throw boost::system::system_error(asio::error::eof);
@@ -256,22 +263,35 @@ asio::awaitable<bool> Connection::read_into(RequestParser& parser) {
 }
 
 asio::awaitable<void> Connection::begin_body(const RequestParser& parser) {
-  if (std::optional<HttpReply> reply = owner_.gate(parser.head())) throw Unwanted{*reply};
-  co_await make_room(parser.announced().value_or(0));
+  const HttpRequest request = parser.head();
+  is_head_ = request.method == "HEAD";
+  if (std::optional<HttpReply> reply = owner_.gate(request)) throw Unwanted{*reply};
+  co_await make_room(parser);
   if (parser.wants_continue()) co_await write("HTTP/1.1 100 Continue\r\n\r\n");
   set_deadline(owner_.options.body_timeout);
 }
 
-// Room for a body of so many bytes. One that comes in chunks asks for twice as much each time.
-asio::awaitable<void> Connection::make_room(size_t bytes) {
-  const size_t cost = kCost * bytes;
-  if (bytes <= kSmallBody || (place_ && place_->is_enough(cost))) co_return;
+asio::awaitable<void> Connection::make_room(const RequestParser& parser) {
+  const size_t whole = parser.announced().value_or(owner_.options.max_body_bytes);
+  const size_t next = std::min(whole, parser.body_bytes() + kBodyStep);
+  if (next <= kSmallBody || (place_ && place_->has(kCost * next))) co_return;
   deadline_.cancel();
-  const size_t wanted = place_ ? 2 * cost : cost;
-  if (!place_) place_ = owner_.bodies.none();
-  if (!co_await owner_.bodies.grow(*place_, wanted, owner_.options.body_timeout))
+  if (!place_) place_ = open_place(kCost * whole);
+  if (!co_await owner_.bodies.grow(*place_, kCost * next, owner_.options.body_timeout))
     throw Refused{503, "there is no room for the body of the request beside those of others"};
   set_deadline(owner_.options.body_timeout);
+}
+
+BodyRoom::Place Connection::open_place(size_t most) {
+  BodyRoom::Place place = owner_.bodies.open(most);
+  place->on_slow = [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->timed_out_ = true;
+    error_code ignored;
+    self->socket_.cancel(ignored);
+  };
+  return place;
 }
 
 asio::awaitable<void> Connection::write(std::string_view bytes) {
@@ -297,11 +317,14 @@ asio::awaitable<void> Connection::answer(std::shared_ptr<ConnectionExchange> exc
   owner_.handler(exchange);
   while (!exchange->whole_ && !exchange->source_ && !exchange->gone_) co_await exchange->wait();
   if (exchange->whole_) {
-    const bool is_head = exchange->request.method == "HEAD";
     const std::string head = head_of(*exchange->whole_, true);
     std::string& bytes = exchange->whole_->body;
-    is_head ? bytes = head : bytes.insert(0, head);
+    is_head_ ? bytes = head : bytes.insert(0, head);
     if (!exchange->gone_) co_await write(bytes);
+  } else if (is_head_ && !exchange->gone_) {
+    co_await write(head_of(exchange->head_, false));
+    // Nobody reads the rest: whoever computes it hears so, as if the client had gone.
+    if (const auto tell = std::exchange(exchange->on_gone, nullptr)) tell();
   } else if (!exchange->gone_) {
     if (is_http_10_) keep_alive_ = false;
     co_await send_stream(exchange);
@@ -386,7 +409,7 @@ asio::awaitable<void> Connection::refuse(const HttpReply& reply) {
   keep_alive_ = false;
   timed_out_ = false;
   try {
-    co_await write(head_of(reply, true) + reply.body);
+    co_await write(head_of(reply, true) + (is_head_ ? "" : reply.body));
     // Closing with unread input would reset the connection and lose the reply.
     set_deadline(kGoodbye);
     if (stream_.is_encrypted()) co_return co_await stream_.shut_down();

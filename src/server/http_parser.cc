@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <boost/beast/core/buffers_range.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 
@@ -48,8 +49,30 @@ bool is_number(std::string_view text) {
   return text.find_first_not_of("0123456789") == text.npos;
 }
 
+// A text that grows with what has come: Beast's own reserves what a header announces.
+struct GrowingBody : http::string_body {
+  class reader {
+   public:
+    template <bool is_request, class Fields>
+    reader(http::header<is_request, Fields>&, std::string& body) : body_(body) {}
+    void init(const boost::optional<uint64_t>&, error_code& error) { error = {}; }
+    template <class Buffers>
+    size_t put(const Buffers& buffers, error_code& error) {
+      const size_t before = body_.size();
+      for (const auto& one : boost::beast::buffers_range_ref(buffers))
+        body_.append(static_cast<const char*>(one.data()), one.size());
+      error = {};
+      return body_.size() - before;
+    }
+    void finish(error_code& error) { error = {}; }
+
+   private:
+    std::string& body_;
+  };
+};
+
 // What the parser lets through and two servers in a row could read differently.
-void check_header(const http::request<http::string_body>& message) {
+void check_header(const http::request<GrowingBody>& message) {
   size_t count = 0, hosts = 0, lengths = 0, encodings = 0;
   for (const auto& field : message) {
     ++count;
@@ -78,7 +101,7 @@ std::string path_of(std::string_view bytes) {
   return end == line.npos ? "" : std::string(line.substr(begin + 1, end - begin - 1));
 }
 
-HttpRequest head_of(const http::request<http::string_body>& message) {
+HttpRequest head_of(const http::request<GrowingBody>& message) {
   HttpRequest request;
   request.method = std::string(message.method_string());
   const std::string target = std::string(message.target());
@@ -93,7 +116,7 @@ HttpRequest head_of(const http::request<http::string_body>& message) {
 }  // namespace
 
 struct RequestParser::Impl {
-  http::request_parser<http::string_body> parser;
+  http::request_parser<GrowingBody> parser;
   bool is_checked = false;
   std::string path;
   int64_t fields = 0;  // of the checked header

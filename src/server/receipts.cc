@@ -22,7 +22,7 @@ Receipt head_of(const Admitted& admitted, const ReceiptModel& model, int32_t con
                   .model = model,
                   .prompt = job.prompt,
                   .params = job.params,
-                  .stop = request.text.stop,
+                  .stop = request.text.stop.strings(),
                   .include_stop = request.text.include_stop,
                   .skip_special = request.text.skip_special,
                   .form = job.structured_output};

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/signals.h"
 
 namespace invar::server {
 
@@ -24,6 +25,7 @@ constexpr int kSocketOfEngine = 3;
   // A terminal's ^C goes to both processes: the server decides when to end.
   ::signal(SIGINT, SIG_IGN);
   ::signal(SIGTERM, SIG_IGN);
+  ignore_signals_of_others();
   sigset_t none;
   ::sigemptyset(&none);
   ::pthread_sigmask(SIG_SETMASK, &none, nullptr);

@@ -7,8 +7,10 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <string_view>
 
 #include "base/error.h"
+#include "base/signals.h"
 
 namespace invar::server {
 
@@ -29,11 +31,27 @@ void on_stop_signal(int signal) {
   errno = saved;
 }
 
+// Whoever closes the terminal or rotates logs does not mean to end answers.
+void on_hangup(int) {
+  constexpr std::string_view kLine =
+      "invar: SIGHUP is ignored: the log is the error stream; SIGTERM ends the server\n";
+  const int saved = errno;
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kLine.data(), kLine.size());
+  errno = saved;
+}
+
 void set_handler(void (*handler)(int)) {
   struct sigaction action {};
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART;
   for (const int signal : {SIGTERM, SIGINT}) ::sigaction(signal, &action, nullptr);
+}
+
+void set_hangup_handler() {
+  struct sigaction action {};
+  action.sa_handler = on_hangup;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGHUP, &action, nullptr);
 }
 
 }  // namespace
@@ -42,6 +60,8 @@ StopSignals::StopSignals() : file_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (file_ < 0) fail("no file for signals could be had: {}", std::strerror(errno));
   told_file = file_;
   set_handler(on_stop_signal);
+  ignore_signals_of_others();
+  set_hangup_handler();
 }
 
 StopSignals::~StopSignals() {

@@ -67,7 +67,8 @@ ChatTemplate open_chat_template(const ModelOptions& o, const std::string& file) 
 void add_end_tokens(SamplingParams& params, const Model& model) {
   if (params.ignore_eos) return;
   const auto& ids = model.config().eos_ids;
-  params.stop_token_ids.insert(params.stop_token_ids.end(), ids.begin(), ids.end());
+  std::vector<int32_t>& stops = params.stop_token_ids.edit();
+  stops.insert(stops.end(), ids.begin(), ids.end());
 }
 
 std::string bundled_model() {

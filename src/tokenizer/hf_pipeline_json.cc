@@ -34,7 +34,12 @@ Replace read_replace(const JsonField& field) {
   return replace;
 }
 
+// Each goes over all of every text.
+constexpr size_t kMaxNormalizers = 64;
+
 void add_normalizer(const JsonField& field, std::vector<NormalizerStep>& steps) {
+  if (steps.size() >= kMaxNormalizers)
+    field.refuse(fmt::format("expected at most {} normalizers, found more", kMaxNormalizers));
   const std::string& type = field.at("type").string();
   if (type == "Sequence") {
     field.allow_only({"type", "normalizers"});

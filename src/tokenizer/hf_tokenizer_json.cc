@@ -170,10 +170,16 @@ class TokenSet {
   std::unordered_map<int32_t, size_t> places_;  // in description_.added_tokens
 };
 
+// Before and after each text.
+constexpr size_t kMaxPieces = 1024;
+
 // "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}]
 void read_template(const JsonField& field, const TokenSet& tokens, Description& description) {
   field.allow_only({"type", "single", "pair", "special_tokens"});
   const JsonField parts = field.at("single");
+  if (parts.array().size() > kMaxPieces)
+    parts.refuse(fmt::format("expected at most {} pieces, found {}", kMaxPieces,
+                             parts.array().size()));
   std::vector<int32_t> before, after;
   int sequences = 0;
   for (size_t i = 0; i < parts.array().size(); ++i) {
@@ -191,6 +197,9 @@ void read_template(const JsonField& field, const TokenSet& tokens, Description& 
       if (tokens.text_of(id).empty())
         ids.element(j).refuse(fmt::format("no token has the id {}", id));
       (sequences ? after : before).push_back(id);
+      if (before.size() + after.size() + description.prefix.size() + description.suffix.size() >
+          kMaxPieces)
+        parts.refuse(fmt::format("expected at most {} tokens, found more", kMaxPieces));
     }
   }
   if (sequences != 1) parts.refuse("expected one \"Sequence\", found none");

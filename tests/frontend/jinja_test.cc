@@ -72,6 +72,17 @@ TEST(Jinja, StepsAreBounded) {
   EXPECT_TRUE(has(failure(loops), "steps"));
   EXPECT_TRUE(has(failure("{{ range(100001) }}"), "more than 100000 numbers"));
   EXPECT_TRUE(has(failure("{{ ([0] * 2000000) * 9000000 }}"), "steps"));
+  // What is looked at counts, too, though nothing is made of it: a search that cannot succeed, a
+  // sort of texts that differ at their ends, a value that holds another many times.
+  for (const char* touches :
+       {"{% set a = 'a' * 1000000 %}{% set b = 'a' * 500000 + 'b' %}{{ b in a }}",
+        "{% set a = 'a' * 1000000 %}{{ a.count('a' * 500000 + 'b') }}",
+        "{% set a = 'a' * 1000000 %}{{ a | replace('a' * 500000 + 'b', '') | length }}",
+        "{% set a = 'a' * 1000000 %}{% for i in range(5000) %}{{ a | length }}{% endfor %}",
+        "{% set a = ['a' * 1000000] * 2000 %}{{ a | sort | length }}",
+        "{% set n = namespace(a=[1]) %}{% for i in range(60) %}{% set n.a = [n.a, n.a] %}"
+        "{% endfor %}{{ n.a == n.a }}"})
+    EXPECT_TRUE(has(failure(touches), "steps")) << touches;
   EXPECT_EQ(failure("{{ 1 }}{{ 2 }}", {.limits = {.steps = 100}}), "rendered: 12");
   EXPECT_TRUE(has(failure("{{ 1 }}{{ 2 }}", {.limits = {.steps = 4}}), "more than 4 steps"));
 }

@@ -33,6 +33,30 @@ TEST(HfFiles, SoundFileIsAccepted) {
   EXPECT_EQ(message_for(sound()), "accepted");
 }
 
+// Every text would go through all of them.
+TEST(HfFiles, LongPipelinesAreRefused) {
+  const auto list = [](const std::string& one, int count, const std::string& last) {
+    std::string all = "[";
+    for (int i = 0; i < count; ++i) all += one + ",";
+    return all + last + "]";
+  };
+  const auto normalizers = [&](int count) {
+    const std::string nfc = R"({"type": "NFC"})";
+    return R"({"type": "Sequence", "normalizers": )" + list(nfc, count - 1, nfc) + "}";
+  };
+  EXPECT_EQ(message_with("normalizer", normalizers(64).c_str()), "accepted");
+  EXPECT_NE(message_with("normalizer", normalizers(10'000).c_str())
+                .find("normalizer.normalizers[64]: expected at most 64 normalizers, found more"),
+            std::string::npos);
+  const std::string part = R"({"SpecialToken": {"id": "h"}})";
+  const std::string single = list(part, 1'000'000, R"({"Sequence": {"id": "A"}})");
+  const std::string processor = R"({"type": "TemplateProcessing", "single": )" + single +
+                                R"(, "special_tokens": {"h": {"ids": [0]}}})";
+  EXPECT_NE(message_with("post_processor", processor.c_str())
+                .find("post_processor.single: expected at most 1024 pieces, found 1000001"),
+            std::string::npos);
+}
+
 TEST(HfFiles, RefusesByName) {
   const struct {
     const char *path, *value, *message;

@@ -46,7 +46,7 @@ struct Keyed {
 };
 Items sorted(Budget& budget, std::vector<Keyed> keyed, bool descending) {
   const auto precedes = [&](const Keyed& a, const Keyed& b) {
-    budget.step();
+    charge_comparison(budget, a.key);
     return descending ? a.key.compare(b.key) > 0 : a.key.compare(b.key) < 0;
   };
   std::stable_sort(keyed.begin(), keyed.end(), precedes);
@@ -96,7 +96,7 @@ Value unique(Budget& budget, const Value& input, const Arguments& a) {
   Items kept, keys;
   for (const Value& value : items_of(budget, input)) {
     Value key = sort_key(budget, at_path(budget, value, p.find(1)), p.truth_or(0, false));
-    budget.step(std::ssize(keys));
+    budget.step(std::ssize(keys) * charge_comparison(budget, key));
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
     keys.push_back(std::move(key));
     kept.push_back(value);
@@ -115,6 +115,7 @@ Value extreme(Budget& budget, const Value& input, const Arguments& a, const char
   Value best_key = key_of(items[0]);
   for (size_t i = 1; i < items.size(); ++i) {
     Value key = key_of(items[i]);
+    charge_comparison(budget, key);
     if (key.compare(best_key) * sign <= 0) continue;
     best = i;
     best_key = std::move(key);
@@ -338,6 +339,7 @@ Value replace(Budget& budget, const Value& input, const Arguments& a) {
   const Parameters p("replace", a, {"old", "new", "count"});
   const std::string s = to_text(input), old = to_text(p.value(0)), with = to_text(p.value(1));
   const Value limit = p.value_or(2, nullptr);
+  budget.touch_search(s, old);
   budget.make_text(s.size() + static_cast<size_t>(text::count(s, old)) * with.size());
   return text::replaced(s, old, with, limit.is_none() ? -1 : p.integer(2));
 }
@@ -438,6 +440,7 @@ Value filter(Budget& budget, const std::string& name, const Value& input,
   if (found == filters().end())
     fault(fmt::format("the filter {} is not supported", json::quoted(name)));
   budget.step();
+  if (const std::string* s = input.as_string()) budget.touch(s->size());
   return found->second(budget, input, arguments);
 }
 
@@ -519,6 +522,7 @@ bool test(Budget& budget, const std::string& name, const Value& value, const Arg
   if (found == tests().end())
     fault(fmt::format("the test {} is not supported", json::quoted(name)));
   budget.step();
+  if (const std::string* s = value.as_string()) budget.touch(s->size());
   return found->second(budget, value, arguments);
 }
 

@@ -216,6 +216,9 @@ Value method(Budget& budget, const Value& object, const std::string& name) {
   const auto found = text_methods().find(name);
   if (found == text_methods().end()) return {};
   return make_callable(name, [&budget, object, run = found->second](const Arguments& arguments) {
+    const std::string* what =
+        arguments.positional.empty() ? nullptr : arguments.positional[0].as_string();
+    budget.touch_search(*object.as_string(), what ? *what : "");
     return run(budget, *object.as_string(), arguments);
   });
 }

@@ -235,34 +235,41 @@ Value binary(Budget& budget, Operator op, const Value& a, const Value& b) {
 
 namespace {
 
-// The work of comparing with it.
-int64_t weight_of(const Value& value) {
-  if (const std::string* s = value.as_string()) return 1 + std::ssize(*s) / 256;
-  if (const Sequence* sequence = value.as_sequence()) return 1 + std::ssize(sequence->items);
-  if (const Dict* dict = value.as_dict())
-    return 1 + std::ssize(dict->pairs) * std::ssize(dict->pairs);
-  return 1;
-}
-
 bool contains(Budget& budget, const Value& container, const Value& value) {
   if (const std::string* s = container.as_string()) {
     if (value.is_undefined()) fault_undefined(*value.as_undefined());
     if (!value.is_string())
       fault(fmt::format("a text contains texts, not a value of type {}", value.type_name()));
+    budget.touch_search(*s, *value.as_string());
     return text::find(*s, *value.as_string()) != std::string::npos;
   }
+  const int64_t each = charge_comparison(budget, value);
   if (const Dict* dict = container.as_dict()) {
-    budget.step(std::ssize(dict->pairs));
+    budget.step(std::ssize(dict->pairs) * each);
     return container.find(value) != nullptr;
   }
   const Items items = items_of(budget, container);
+  budget.step(std::ssize(items) * each);
   return std::find(items.begin(), items.end(), value) != items.end();
 }
 
 }  // namespace
 
+int64_t charge_comparison(Budget& budget, const Value& value) {
+  int64_t own = 1;
+  if (const std::string* s = value.as_string()) own += std::ssize(*s) / 256;
+  const Dict* dict = value.as_dict();
+  if (dict) own += std::ssize(dict->pairs) * std::ssize(dict->pairs);
+  budget.step(own);
+  if (const Sequence* sequence = value.as_sequence())
+    for (const Value& item : sequence->items) own += charge_comparison(budget, item);
+  if (dict)
+    for (const auto& [key, member] : dict->pairs) own += charge_comparison(budget, member);
+  return own;
+}
+
 bool compare(Budget& budget, Operator op, const Value& a, const Value& b) {
-  budget.step(weight_of(a));
+  charge_comparison(budget, a);
   switch (op) {
     case Operator::in:
       return contains(budget, b, a);
@@ -386,6 +393,7 @@ Value slice(Budget& budget, const Value& object, const Value& first, const Value
   const Sequence* sequence = object.as_sequence();
   if (!s && !(sequence && sequence->kind <= SequenceKind::range))
     fault(fmt::format("a value of type {} has no slices", object.type_name()));
+  if (s) budget.step(std::ssize(*s));  // its places are listed
   const std::vector<size_t> starts = s ? text::starts(*s) : std::vector<size_t>();
   const int64_t size = s ? std::ssize(starts) - 1 : std::ssize(sequence->items);
   const std::vector<int64_t> places = places_of(size, first.as_integer(), last.as_integer(), by);

@@ -1,6 +1,7 @@
 // What expressions do with values: operators, members, filters, tests, under a budget.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
 #include <string>
 
@@ -15,12 +16,19 @@ class Budget {
  public:
   explicit Budget(const Limits& limits) : limits_(limits) {}
   void step(int64_t count = 1);
+  // Bytes that are looked at without being kept.
+  void touch(size_t bytes) { step(static_cast<int64_t>(bytes / kBytesOfStep)); }
+  // A search for `what`: in the worst case each byte is compared with all of it.
+  void touch_search(const std::string& in, const std::string& what) {
+    touch(in.size() * std::max<size_t>(1, what.size()));
+  }
   void make_text(size_t bytes);
   // A text that was made.
   Value text(std::string made);
   const Limits& limits() const { return limits_; }
 
  private:
+  static constexpr size_t kBytesOfStep = 256;
   const Limits limits_;
   int64_t steps_ = 0;
   size_t text_bytes_ = 0;
@@ -55,6 +63,8 @@ class Parameters {
 // The elements of anything that can be iterated over; none of undefined.
 Items items_of(Budget& budget, const Value& value);
 int64_t length_of(const Value& value);
+// Charges the work of one comparison with the value and returns it.
+int64_t charge_comparison(Budget& budget, const Value& value);
 
 Value unary(Operator op, const Value& a);
 Value binary(Budget& budget, Operator op, const Value& a, const Value& b);

@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+"""What must not end the server, keep others waiting or confuse who stands before it. Usage: robust_test.py INVAR [unittest arguments]"""
+import concurrent.futures
+import json
+import os
+import pathlib
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from served import FAST, Served, children, read_all
+
+INVAR = None  # the program; set by main
+COMPLETIONS = "/v1/completions"
+
+
+class Replies:
+    """The replies on one connection, each read by its head and, unless it answers HEAD, its Content-Length."""
+
+    def __init__(self, connection):
+        self.connection, self.data = connection, b""
+
+    def next(self, is_head):
+        while b"\r\n\r\n" not in self.data:
+            piece = self.connection.recv(65536)
+            assert piece, self.data
+            self.data += piece
+        head, _, self.data = self.data.partition(b"\r\n\r\n")
+        size = 0 if is_head else int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+        while len(self.data) < size:
+            self.data += self.connection.recv(65536)
+        body, self.data = self.data[:size], self.data[size:]
+        return head, body
+
+
+class Heads(unittest.TestCase):
+    def test_a_head_has_no_body(self):
+        """Whole, streamed, large and refused answers: what comes behind the head is the next request's answer."""
+        with tempfile.NamedTemporaryFile(suffix=".journal") as journal:
+            served = Served(INVAR, "--journal", journal.name, "--max-logprobs", "20")
+            self.addCleanup(served.stop)
+            small = served.post(COMPLETIONS, prompt="x", max_tokens=5, seed=1)["id"]
+            large = served.post(COMPLETIONS, prompt="x", max_tokens=400, seed=1, logprobs=20, ignore_eos=True)["id"]
+            for path, status in (("/version", 200), (f"{COMPLETIONS}/{small}", 200), (f"{COMPLETIONS}/{small}?stream=true", 200),
+                                 (f"{COMPLETIONS}/{large}?stream=true", 200), (f"{COMPLETIONS}/{large}", 200), ("/nothing", 404), (COMPLETIONS, 405)):
+                with self.subTest(path=path):
+                    connection = served.raw(f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                    self.addCleanup(connection.close)
+                    replies = Replies(connection)
+                    head, _ = replies.next(is_head=True)
+                    self.assertTrue(head.startswith(b"HTTP/1.1 %d " % status), head)
+                    connection.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+                    head, body = replies.next(is_head=False)
+                    self.assertTrue(head.startswith(b"HTTP/1.1 200 "), head)
+                    self.assertIn(b'"weights"', body)
+                    self.assertEqual(replies.data, b"")
+            connection = served.raw(b"HEAD /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n")  # is refused before its body
+            head, _ = Replies(connection).next(is_head=True)
+            self.assertTrue(head.startswith(b"HTTP/1.1 404 "), head)
+            self.assertEqual(connection.recv(1), b"")
+            connection.close()
+            served.wait_until(lambda: served.ask("GET", "/load")[2] == {"server_load": 0})
+
+
+class Bodies(unittest.TestCase):
+    def test_a_dripping_body_takes_no_room_of_others(self):
+        """Room is taken for what has come; who sends too slowly while others wait is ended."""
+        served = Served(INVAR, "--max-bodies-mib", "2")
+        self.addCleanup(served.stop)
+        head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: "
+
+        def send(size):
+            return served.raw(f"{head}{size}\r\n\r\n".encode() + b'{"prompt": "' + b"x" * (size - 14) + b'"}')
+
+        def status(connection):
+            return int(read_all(connection).split(b" ")[1])
+
+        dripping = [served.raw(f"{head}500000\r\n\r\n".encode() + b" " * 70_000) for _ in range(4)]
+        time.sleep(0.2)
+        self.assertEqual(status(send(200_000)), 400)  # its prompt is too long
+        self.assertEqual(select.select(dripping, [], [], 0)[0], [])
+        self.assertEqual(status(send(900_000)), 400)
+        self.assertIn(408, [status(connection) for connection in dripping])
+
+    def test_bodies_that_grow_do_not_wait_for_each_other(self):
+        """Together they are far more than there is room for, each is sent piece by piece, and each is answered."""
+        served = Served(INVAR, "--max-bodies-mib", "2")
+        self.addCleanup(served.stop)
+        size, head = 700_000, f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        whole = b'{"prompt": "' + b"x" * (size - 14) + b'"}'
+        chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (size, whole)
+
+        def ask(i):
+            more, body = ("Transfer-Encoding: chunked", chunked) if i % 2 else (f"Content-Length: {size}", whole)
+            connection = served.raw(f"{head}{more}\r\n\r\n".encode())
+            for at in range(0, len(body), 100_000):
+                connection.sendall(body[at:at + 100_000])
+                time.sleep(0.02)
+            return int(read_all(connection).split(b" ")[1])
+
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            self.assertEqual(set(pool.map(ask, range(12))), {400})
+
+
+class Prefixes(unittest.TestCase):
+    def cached_tokens(self, *flags):
+        """Tokens of the second of two requests that came from the cache: of one key, of two."""
+        served = Served(INVAR, "--api-key", "a", "--api-key", "b", *flags)
+        self.addCleanup(served.stop)
+        found = []
+        for i, keys in enumerate(("aa", "ab")):
+            for key in keys:
+                before = served.metric("vllm:prefix_cache_hits_total")
+                body = dict(prompt=[5 + i] * 200, max_tokens=1, seed=1)
+                self.assertEqual(served.ask("POST", COMPLETIONS, body, {"Authorization": f"Bearer {key}"})[0], 200)
+                served.wait_until(lambda: served.metric("vllm:prefix_cache_queries_total") > 0)
+            found.append(served.metric("vllm:prefix_cache_hits_total") - before)
+        return found
+
+    def test_the_cache_does_not_tell_another_key_s_prompts(self):
+        same, other = self.cached_tokens()
+        self.assertGreater(same, 100)
+        self.assertEqual(other, 0)
+        same, other = self.cached_tokens("--share-prefixes")
+        self.assertGreater(other, 100)
+        self.assertEqual(same, other)
+
+
+class Lines(unittest.TestCase):
+    def test_the_journal_keeps_what_answers_are_made_from(self):
+        """Not the rest of a body, and each part of a conversation once."""
+        with tempfile.TemporaryDirectory(prefix="invar-robust-") as directory:
+            served = Served(INVAR, "--journal", f"{directory}/journal")
+            self.addCleanup(served.stop)
+            size = lambda: sum(path.stat().st_size for path in pathlib.Path(directory).iterdir())
+            before = size()
+            large = "x" * (2 << 20)
+            bodies = {COMPLETIONS: dict(prompt="x", max_tokens=5, seed=1, user=large, unknown=large, stop=["never"], logprobs=2),
+                      "/v1/chat/completions": dict(messages=[{"role": "user", "content": "hi", "unknown": large}], max_tokens=5, metadata={"m": large}, seed=1),
+                      "/v1/messages": dict(messages=[{"role": "user", "content": "hi"}], max_tokens=5, metadata={"user_id": large}, seed=1),
+                      "/v1/responses": dict(input=[{"role": "user", "content": "hi", "unknown": large}], max_output_tokens=5, metadata={"m": large}, seed=1)}
+            for path, body in bodies.items():
+                status, _, first = served.ask("POST", path, body, {"Idempotency-Key": path})
+                self.assertEqual(status, 200, first)
+                self.assertEqual(served.ask("POST", path, body, {"Idempotency-Key": path})[2], first)
+                self.assertEqual(served.ask("GET", f"{path}/{first['id']}")[2], first)
+                self.assertEqual(served.ask("POST", path, {**body, "seed": 2}, {"Idempotency-Key": path})[0], 422)
+            self.assertLess(size() - before, 1 << 20)
+            items = first["output"]
+            again = served.post("/v1/responses", input="and", previous_response_id=first["id"], max_output_tokens=5, seed=1)
+            said = [*bodies["/v1/responses"]["input"], *items, {"role": "user", "content": "and"}]
+            whole = served.post("/v1/responses", input=said, max_output_tokens=5, seed=1)
+            self.assertEqual(again["output"][0]["content"], whole["output"][0]["content"])
+            self.assertEqual(again["usage"]["input_tokens"], whole["usage"]["input_tokens"])
+            self.assertEqual(served.ask("POST", "/v1/responses", dict(input="y " * (3 << 20), truncate_prompt_tokens=10, max_output_tokens=2))[0], 400)
+            self.assertEqual(served.ask("POST", "/v1/responses", dict(input="y " * (3 << 20), truncate_prompt_tokens=10, max_output_tokens=2, store=False))[0], 200)
+
+    def test_a_limit_names_what_was_found(self):
+        served = Served(INVAR)
+        self.addCleanup(served.stop)
+        for field, value, words in (("stop", ["s"] * 65, "at most 64 stop strings in stop, found 65"), ("stop", "s" * 1025, "stop of at most 1024 bytes, found 1025"),
+                                    ("stop_token_ids", [1] * 4097, "at most 4096 stop_token_ids, found 4097"), ("bad_words", ["w" * 70_000], "bad_words of at most 65536 bytes together, found 70000"),
+                                    ("cache_salt", "s" * 1025, "cache_salt of at most 1024 bytes, found 1025"), ("guided_regex", "a" * 20_000, "(regex) of at most 16384 bytes, found 20000"),
+                                    ("guided_choice", ["a"] * 4097, "at most 4096 texts in a choice, found 4097"), ("guided_json", {"enum": ["a" * 300_000]}, "(json) of at most 262144 bytes"),
+                                    ("allowed_token_ids", [1] * 100_000, "allowed_token_ids, found 100000"), ("n", 129, "n must be in [1, 128], not 129")):
+            status, _, answer = served.ask("POST", COMPLETIONS, {"prompt": "x", "max_tokens": 1, field: value})
+            self.assertEqual(status, 400, field)
+            self.assertIn(words, answer["error"]["message"])
+        same = served.post(COMPLETIONS, prompt="x", max_tokens=30, seed=1, stop=["e", "e", "a"], stop_token_ids=[7, 7, 5])
+        self.assertEqual(same["choices"], served.post(COMPLETIONS, prompt="x", max_tokens=30, seed=1, stop=["e", "a"], stop_token_ids=[5, 7])["choices"])
+
+    def test_what_requests_hold_is_bounded(self):
+        """Each holds 1.5 MiB: the automaton of its stop strings."""
+        served = Served(INVAR, "--max-queued-mib", "8", "--max-num-seqs", "1")
+        self.addCleanup(served.stop)
+        stops = [f"{i:02}" + "ab" * 511 for i in range(64)]
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            ask = lambda i: served.ask("POST", COMPLETIONS, dict(prompt="x", max_tokens=300, ignore_eos=True, seed=i, stop=stops))[0]
+            self.assertEqual(set(pool.map(ask, range(12))), {200, 429})
+        self.assertEqual(ask(1), 200)  # what was held is free again
+
+
+class Shares(unittest.TestCase):
+    """Beside a key that fills all it can at the lowest priority number."""
+
+    def beside_a_flood(self, *flags):
+        """How many tokens the flood got while the other key's request was answered, and the status of a large one."""
+        served = Served(INVAR, "--api-key", "a", "--api-key", "b", "--max-num-seqs", "4", "--max-queued-requests", "64", *flags)
+        self.addCleanup(served.stop)
+        a, b = ({"Authorization": f"Bearer {key}"} for key in "ab")
+        flood = [served.raw(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer a\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+                 for body in [json.dumps(dict(prompt="x", max_tokens=400, ignore_eos=True, priority=-1000, n=4)).encode()] * 16]
+        served.wait_until(lambda: served.metric("vllm:num_requests_running") == 4)
+        time.sleep(0.2)
+        before = served.metric("vllm:generation_tokens_total")
+        status, _, answer = served.ask("POST", COMPLETIONS, dict(prompt="y", max_tokens=20, seed=1, ignore_eos=True), b)
+        during = served.metric("vllm:generation_tokens_total") - before
+        for connection in flood:
+            connection.close()
+        return status, during, answer
+
+    def test_a_key_that_floods_delays_nobody_else(self):
+        status, during, answer = self.beside_a_flood()
+        self.assertEqual(status, 200)
+        self.assertLess(during, 400)  # about four at a time
+        free, longer, _ = self.beside_a_flood("--fair-by", "none")
+        self.assertTrue(free == 429 or longer > 1000, (free, longer))  # the control
+        alone = Served(INVAR)
+        self.addCleanup(alone.stop)
+        self.assertEqual(alone.post(COMPLETIONS, prompt="y", max_tokens=20, seed=1, ignore_eos=True)["choices"], answer["choices"])
+
+    def test_priority_orders_a_key_s_own_requests(self):
+        served = Served(INVAR, "--api-key", "a", "--api-key", "b", "--admin-key", "c", "--max-num-seqs", "1")
+        self.addCleanup(served.stop)
+        ended = []
+
+        def ask(name, key, priority, tokens=20):
+            served.ask("POST", COMPLETIONS, dict(prompt=name, max_tokens=tokens, ignore_eos=True, priority=priority), {"Authorization": f"Bearer {key}"})
+            ended.append(name)
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            pool.submit(ask, "first", "a", 0, 400)
+            served.wait_until(lambda: served.metric("vllm:num_requests_running") == 1)
+            for name, key, priority in (("late", "a", 5), ("soon", "a", -5), ("other", "b", 7), ("admin", "c", -1)):
+                before = served.metric("vllm:num_requests_running") + served.metric("vllm:num_requests_waiting")
+                pool.submit(ask, name, key, priority)
+                served.wait_until(lambda: name in ended or served.metric("vllm:num_requests_running") + served.metric("vllm:num_requests_waiting") > before)
+        self.assertLess(ended.index("soon"), ended.index("late"))
+        self.assertLess(ended.index("other"), ended.index("late"))
+        self.assertLess(ended.index("admin"), ended.index("first"))
+
+
+class Pages(unittest.TestCase):
+    def test_without_a_key_it_is_for_this_machine_and_its_own_pages(self):
+        served = Served(INVAR, command=[INVAR, "serve", "--port", "0", *FAST])  # listens on 127.0.0.1 alone
+        self.addCleanup(served.stop)
+        ask = lambda **headers: served.ask("GET", "/v1/models", headers={name.title(): value for name, value in headers.items()})
+        own = f"127.0.0.1:{served.port}"
+        for host in (own, f"localhost:{served.port}", "LOCALHOST", "invar", "[::1]:80", "10.1.2.3"):
+            self.assertEqual(ask(host=host)[0], 200, host)
+        for host in ("evil.example", f"evil.example:{served.port}", "127.0.0.1.evil.example", "[evil.example]", "localhost.evil.example"):
+            status, _, answer = ask(host=host)
+            self.assertEqual((status, answer["error"]["code"]), (403, "host_not_allowed"), host)
+        self.assertEqual(ask(host=own, origin=f"http://{own}")[0], 200)
+        for origin in ("null", "https://evil.example", f"http://evil.example/{own}", f"http://localhost:{served.port + 1}", own):
+            status, headers, answer = ask(host=own, origin=origin)
+            self.assertEqual((status, answer["error"]["code"]), (403, "origin_not_allowed"), origin)
+            self.assertNotIn("Access-Control-Allow-Origin", headers)
+        # A page needs no permission to send this one: it must not be answered.
+        body = json.dumps(dict(prompt="x", max_tokens=1))
+        status, _, _ = served.ask("POST", COMPLETIONS, body, {"Origin": "https://evil.example", "Content-Type": "text/plain"})
+        self.assertEqual(status, 403)
+        self.assertEqual(served.metric("vllm:request_success_total"), 0)
+
+    def test_who_may_ask_is_said_as_vllm_does(self):
+        served = Served(INVAR, "--allowed-origins", '["https://a.example", "https://b.example"]', "--allowed-hosts", "invar.example")
+        self.addCleanup(served.stop)
+        for origin, status in (("https://a.example", 200), ("https://b.example", 200), ("https://c.example", 403)):
+            found, headers, _ = served.ask("GET", "/v1/models", headers={"Origin": origin, "Host": "invar.example"})
+            self.assertEqual((found, headers["Access-Control-Allow-Origin"]), (status, origin if status == 200 else None))
+        served = Served(INVAR, "--allowed-origins", '["*"]')
+        self.addCleanup(served.stop)
+        self.assertEqual(served.ask("GET", "/v1/models", headers={"Origin": "null"})[1]["Access-Control-Allow-Origin"], "*")
+
+    def test_a_lab_is_not_for_everybody(self):
+        done = subprocess.run([INVAR, "serve", "--lab", "--host", "0.0.0.0", "--port", "0", *FAST], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--lab lets clients change the engine: expected --api-key", done.stderr)
+
+
+class Signals(unittest.TestCase):
+    def test_signals_of_others_end_nothing(self):
+        """In the middle of an answer, to the server and to its engine's process."""
+        served = Served(INVAR, "--engine-process")
+        self.addCleanup(served.stop)
+        body = dict(prompt="x", max_tokens=400, seed=1, ignore_eos=True)
+        alone = served.post(COMPLETIONS, **body)["choices"]
+        connection = served.connect()
+        connection.request("POST", COMPLETIONS, json.dumps(body))
+        served.wait_until(lambda: served.ask("GET", "/load")[2]["server_load"] > 0)
+        engine = children(served.process.pid)
+        for process in [served.process.pid] + engine:
+            for one in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF):
+                os.kill(process, one)
+        time.sleep(0.1)
+        self.assertEqual(json.loads(connection.getresponse().read())["choices"], alone)
+        self.assertEqual(children(served.process.pid), engine)
+        self.assertEqual(served.said().count("SIGHUP is ignored"), 1)
+        self.assertEqual(served.stop(), 0)
+
+
+def main():
+    global INVAR
+    INVAR = sys.argv[1]
+    unittest.main(argv=[sys.argv[0]] + sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()
