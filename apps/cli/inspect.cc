@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "command.h"
+#include "engine/specification.h"
 #include "kv/kv_storage.h"
 
 namespace invar::cli {
@@ -15,6 +16,7 @@ json::Value describe(Model& model) {
   v.set("model", model.options().model);
   if (const std::string made = made_weights(model.options()); !made.empty()) v.set("weights", made);
   v.set("identity", model.identity());
+  v.set("specification", to_hex(specification_digest(model.config())));
   v.set("family", s.family);
   v.set("hidden", s.hidden);
   v.set("layers", s.layers);

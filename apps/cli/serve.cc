@@ -24,26 +24,13 @@ ToolFormat tool_format(const std::string& parser, const ChatTemplate& chat) {
   fail_usage("expected a tool-call-parser of auto, hermes or llama3_json, found \"{}\"", parser);
 }
 
-// What a model's own generation_config.json says of how to draw, as vLLM reads it.
+// What requests leave open: the model's own generation_config.json, or with "vllm" vLLM's defaults.
 SamplingParams sampling_defaults(const ServeFlags& flags, const ModelOptions& model) {
-  SamplingParams params;
-  if (flags.generation_config == "vllm" || model.load_format != "auto") return params;
+  if (flags.generation_config == "vllm") return {};
   if (flags.generation_config != "auto")
     fail_usage("expected a generation-config of auto or vllm, found \"{}\"",
                flags.generation_config);
-  const std::string path = model.model + "/generation_config.json";
-  if (!std::filesystem::exists(path)) return params;
-  const json::Value config = json::parse_file(path);
-  const auto read = [&](const char* name, double& value) {
-    if (const json::Value* v = config.find(name); v && v->is_number()) value = v->as_number();
-  };
-  read("temperature", params.temperature);
-  read("top_p", params.top_p);
-  read("min_p", params.min_p);
-  read("repetition_penalty", params.repetition_penalty);
-  if (const json::Value* v = config.find("top_k"); v && v->to_integer())
-    params.top_k = static_cast<int32_t>(v->as_integer());
-  return params;
+  return open_sampling_defaults(model);
 }
 
 // What the config.json of a model of embeddings says of cutting them, as vLLM reads it.
@@ -226,9 +213,10 @@ class Served {
     read_embedding_sizes(options, model_);
     model_.max_logprobs = flags.max_logprobs;
     open_chat(flags, options);
-    if (flags.receipt_key.empty()) return;
-    model_.receipt_key = &receipt_key_.emplace(open_receipt_key(flags.receipt_key));
-    model_.receipt_model = receipt_model(options, "", {}, flags.template_file);
+    model_.texts = receipt_texts(options, flags.template_file);
+    model_.texts.defaults = defaults_digest(model_.defaults);
+    if (!flags.receipt_key.empty())
+      model_.receipt_key = &receipt_key_.emplace(open_receipt_key(flags.receipt_key));
   }
   Served(const Served&) = delete;
 

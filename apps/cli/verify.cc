@@ -1,4 +1,5 @@
-// invar verify: computes a receipt again. invar receipt-key: makes the key that signs receipts.
+// invar verify: computes an answer again, from its receipts. invar receipt-key: makes the key that
+// signs receipts.
 #include <fmt/format.h>
 
 #include <iostream>
@@ -10,6 +11,7 @@
 #include "command.h"
 #include "frontend/text_engine.h"
 #include "number_flags.h"
+#include "session/served_answer.h"
 #include "session/verify.h"
 
 namespace invar::cli {
@@ -18,39 +20,41 @@ namespace {
 
 struct VerifyFlags {
   ModelFlags model;
-  std::string receipt, public_key, template_file;
+  std::string answer, request, public_key, template_file;
   bool unsigned_too = false, generates = false;
+  bool own_arithmetic = false, own_weights = false;  // named by the user, not by the receipt
   int64_t prefix = 0;
 };
 
-// The receipt itself, or the first one of an answer that carries it.
-json::Value find_receipt(const json::Value& value) {
-  if (value.find("invar_receipt")) return value;
-  for (const char* list : {"choices", "data"}) {
-    const json::Value* all = value.find(list);
-    if (!all || !all->is_array() || all->as_array().empty()) continue;
-    const json::Value& first = all->as_array().front();
-    if (const json::Value* receipt = first.find("receipt")) return *receipt;
-    if (first.find("invar_receipt")) return first;
-  }
-  fail("expected a receipt, or an answer that has one, found neither");
-}
-
-Receipt read_receipt(const std::string& file) {
+json::Value read_json(const std::string& file) {
   constexpr int64_t kMost = int64_t{256} << 20;
-  const std::string text = file == "-" ? std::string(std::istreambuf_iterator<char>(std::cin), {})
-                                       : read_whole_file(file, kMost);
-  return receipt_from(find_receipt(json::parse(text, file)));
+  return json::parse(file == "-" ? std::string(std::istreambuf_iterator<char>(std::cin), {})
+                                 : read_whole_file(file, kMost),
+                     file);
 }
 
-// Nothing, or what is wrong with the signature.
-std::string signature_fault(const Receipt& receipt, const VerifyFlags& flags) {
-  if (!flags.public_key.empty() && receipt.public_key != flags.public_key)
-    return fmt::format("the key differs: the receipt names {}, expected {}",
-                       json::quoted(receipt.public_key), flags.public_key);
-  if (!flags.unsigned_too && !is_signed(receipt))
-    return "the signature differs: it is not its public key's over what the receipt says";
-  return {};
+// Nothing, or what is wrong before a model is needed.
+std::string outer_fault(const ServedAnswer& served, const VerifyFlags& flags) {
+  for (const Receipt& receipt : served.receipts) {
+    if (!flags.public_key.empty() && receipt.public_key != flags.public_key)
+      return fmt::format("the key differs: the receipt names {}, expected {}",
+                         json::quoted(receipt.public_key), flags.public_key);
+    if (!flags.unsigned_too && !is_signed(receipt))
+      return "the signature differs: it is not its public key's over what the receipt says";
+  }
+  return fault_between(served.receipts);
+}
+
+// The options of a model that computes in the receipt's arithmetic,
+// "invar-1/ORDER/WEIGHT MODE/...", wherever the answer was made.
+void take_arithmetic(const Receipt& receipt, VerifyFlags& flags) {
+  std::vector<std::string> parts(1);
+  for (const char c : receipt.model.arithmetic)
+    c == '/' ? (void)parts.emplace_back() : parts.back().push_back(c);
+  if (parts.size() < 3) return;
+  ModelOptions& options = flags.model.options;
+  if (!flags.own_arithmetic && parts[1] == "hopper") options.arithmetic = parts[1];
+  if (!flags.own_weights && parts[2] == "rounded") options.weights = parts[2];
 }
 
 // Seconds in which one sequence alone generates the answer.
@@ -71,47 +75,145 @@ double generate(const Receipt& receipt, const std::shared_ptr<Model>& model,
   return seconds;
 }
 
-// `generation_seconds` is 0 where the answer was not generated again.
-void print_verdict(const Receipt& receipt, const Verdict& verdict, double generation_seconds,
-                   const VerifyFlags& flags) {
-  if (flags.model.json) {
-    json::Value report = json::Object{{"confirmed", verdict.is_confirmed},
-                                      {"sentence", verdict.sentence},
-                                      {"tokens", verdict.tokens},
-                                      {"seconds", verdict.seconds},
-                                      {"public_key", receipt.public_key}};
-    if (generation_seconds > 0) report.set("generation_seconds", generation_seconds);
-    fmt::print("{}\n", json::dump(report, 2));
-    return;
+// What was found out about an answer.
+struct Report {
+  std::string fault;  // empty: it is confirmed
+  std::vector<Verdict> verdicts;
+  double generation_seconds = 0;  // 0: the answers were not generated again
+  std::vector<std::string> prompts;
+
+  int64_t tokens() const {
+    int64_t sum = 0;
+    for (const Verdict& verdict : verdicts) sum += verdict.tokens;
+    return sum;
   }
-  if (generation_seconds > 0)
+  double seconds() const {
+    double sum = 0;
+    for (const Verdict& verdict : verdicts) sum += verdict.seconds;
+    return sum;
+  }
+};
+
+AnswerTexts answer_texts(const Model& model, const Tokenizer& tokenizer, const ChatTemplate* chat) {
+  return {.tokenizer = tokenizer,
+          .chat = chat,
+          .end_tokens = model.config().eos_ids,
+          .vocab = static_cast<int32_t>(model.spec().vocab),
+          .model_defaults = open_sampling_defaults(model.options())};
+}
+
+std::optional<ChatTemplate> chat_template_of(const Model& model, const VerifyFlags& flags) {
+  try {
+    return open_chat_template(model, flags.template_file);
+  } catch (const Error&) {
+    if (!flags.template_file.empty()) throw;
+    return std::nullopt;
+  }
+}
+
+// Computes every choice again, then holds the body and the request against what came out.
+Report recompute(const ServedAnswer& served, const std::shared_ptr<Model>& shared,
+                 const VerifyFlags& flags) {
+  Model& model = *shared;
+  Report report;
+  const Tokenizer tokenizer = open_tokenizer(model);
+  const auto chat = chat_template_of(model, flags);
+  const ReceiptModel known = receipt_model(model, flags.template_file);
+  const AnswerTexts texts = answer_texts(model, tokenizer, chat ? &*chat : nullptr);
+  std::optional<Asked> asked;
+  SamplingParams shown;
+  ask_for_shown(served, shown);
+  if (!flags.request.empty()) {
+    asked = read_asked(read_json(flags.request), served.receipts.front(), texts);
+    shown = asked->request.base.params;
+  }
+  std::vector<TextAnswer> answers;
+  for (const Receipt& receipt : served.receipts) {
+    report.prompts.push_back(tokenizer.decode(receipt.prompt, {.skip_special = false}));
+    const Verdict& verdict =
+        report.verdicts.emplace_back(verify(receipt, known, model, tokenizer,
+                                            {.prefix = flags.prefix,
+                                             .logprobs = shown.logprobs,
+                                             .prompt_logprobs = shown.prompt_logprobs}));
+    if (!verdict.is_confirmed) report.fault = verdict.sentence;
+    if (!report.fault.empty()) return report;
+    answers.push_back(verdict.answer);
+  }
+  if (asked) report.fault = request_difference(*asked, served.receipts);
+  if (report.fault.empty() && !served.body.is_null() && flags.prefix == 0)
+    report.fault = body_difference(served, answers, asked ? &asked->request : nullptr, texts);
+  if (report.fault.empty() && flags.generates)
+    for (const Receipt& receipt : served.receipts)
+      report.generation_seconds += generate(receipt, shared, tokenizer);
+  return report;
+}
+
+std::string verdict_sentence(const ServedAnswer& served, const Report& report) {
+  if (!report.fault.empty()) return report.fault;
+  if (served.receipts.size() == 1) return report.verdicts[0].sentence;
+  return fmt::format("confirmed: {} choices of {} tokens and their logits", served.receipts.size(),
+                     report.tokens());
+}
+
+void print_json(const ServedAnswer& served, const Report& report) {
+  json::Array choices;
+  for (size_t i = 0; i < report.verdicts.size(); ++i)
+    choices.push_back(json::Object{{"prompt", report.prompts[i]},
+                                   {"sampling", params_json(served.receipts[i].params)},
+                                   {"text", report.verdicts[i].answer.text}});
+  json::Value all = json::Object{{"confirmed", report.fault.empty()},
+                                 {"sentence", verdict_sentence(served, report)},
+                                 {"tokens", report.tokens()},
+                                 {"seconds", report.seconds()},
+                                 {"public_key", served.receipts.front().public_key},
+                                 {"choices", std::move(choices)}};
+  if (report.generation_seconds > 0) all.set("generation_seconds", report.generation_seconds);
+  fmt::print("{}\n", json::dump(all, 2));
+}
+
+// The answer for a person to compare with what they asked and read.
+void print_choices(const ServedAnswer& served, const Report& report) {
+  for (size_t i = 0; i < served.receipts.size(); ++i) {
+    const Receipt& receipt = served.receipts[i];
+    if (i == 0 || report.prompts[i] != report.prompts[i - 1])
+      fmt::print("prompt: {}\n", json::dump(report.prompts[i]));
+    if (i == 0) {
+      fmt::print("parameters: {}\n", json::dump(params_json(receipt.params)));
+      if (!receipt.stop.empty())
+        fmt::print("stop: {}\n", json::dump(json::Array(receipt.stop.begin(), receipt.stop.end())));
+      if (!receipt.form.empty()) fmt::print("held to: {}\n", receipt.form);
+    }
+    fmt::print("text: {}\n", json::dump(report.verdicts[i].answer.text));
+  }
+}
+
+void print_text(const ServedAnswer& served, const Report& report, const VerifyFlags& flags) {
+  if (report.generation_seconds > 0)
     fmt::print("generated at batch 1 in {:.3f} s, checked in {:.3f} s: {:.1f} times faster\n",
-               generation_seconds, verdict.seconds, generation_seconds / verdict.seconds);
-  fmt::print("{}\n", verdict.sentence);
-  if (!verdict.is_confirmed) return;
-  fmt::print("{} of {}, {}, {:.3f} s\n", receipt.id, receipt.name, receipt.model.arithmetic,
-             verdict.seconds);
-  if (!flags.unsigned_too) fmt::print("signed by {}\n", receipt.public_key);
+               report.generation_seconds, report.seconds(),
+               report.generation_seconds / report.seconds());
+  fmt::print("{}\n", verdict_sentence(served, report));
+  if (!report.fault.empty()) return;
+  const Receipt& first = served.receipts.front();
+  fmt::print("{} of {}, {}, {:.3f} s\n", first.id, first.name, first.model.arithmetic,
+             report.seconds());
+  if (!flags.unsigned_too) fmt::print("signed by {}\n", first.public_key);
+  if (flags.prefix == 0) print_choices(served, report);
 }
 
 int run_verify(VerifyFlags flags) {
-  const Receipt receipt = read_receipt(flags.receipt);
-  std::string fault = signature_fault(receipt, flags);
-  Verdict verdict{.sentence = fault};
-  double generation_seconds = 0;
-  if (fault.empty()) {
+  const ServedAnswer served = read_served_answer(read_json(flags.answer));
+  Report report{.fault = outer_fault(served, flags)};
+  if (report.fault.empty()) {
     use_bundled_model(flags.model);
-    const auto model = open_with_progress(flags.model);
-    const Tokenizer tokenizer = open_tokenizer(*model);
-    const ReceiptModel known =
-        receipt_model(model->options(), model->identity(),
-                      weights_digest(model->options(), model->pool()), flags.template_file);
-    verdict = verify(receipt, known, *model, tokenizer, flags.prefix);
-    if (verdict.is_confirmed && flags.generates)
-      generation_seconds = generate(receipt, model, tokenizer);
+    take_arithmetic(served.receipts.front(), flags);
+    report = recompute(served, open_with_progress(flags.model), flags);
   }
-  print_verdict(receipt, verdict, generation_seconds, flags);
-  return verdict.is_confirmed ? 0 : 1;
+  if (flags.model.json)
+    print_json(served, report);
+  else
+    print_text(served, report, flags);
+  return report.fault.empty() ? 0 : 1;
 }
 
 struct ReceiptKeyFlags {
@@ -129,12 +231,17 @@ int run_receipt_key(const ReceiptKeyFlags& flags) {
 
 void add_verify(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
-      "verify", "Recompute the answer of a receipt; exit with 0 if it is confirmed, 1 if not");
+      "verify", "Recompute an answer by its receipts; exit with 0 if it is confirmed, 1 if not");
   auto flags = std::make_shared<VerifyFlags>();
   command
-      ->add_option("RECEIPT", flags->receipt,
-                   "File with a receipt, or with an answer that has one; - is the standard input")
+      ->add_option(
+          "ANSWER", flags->answer,
+          "File with an answer that has receipts, or with receipts; - is the standard input")
       ->required();
+  command->add_option(
+      "--request", flags->request,
+      "File with the body of the request that the client sent: the receipts must be "
+      "of it and of nothing more");
   add_model_flags(*command, flags->model);
   command->add_option("--prefix", flags->prefix, "Check only the first N tokens; 0 checks all")
       ->check(at_least(0))
@@ -145,7 +252,11 @@ void add_verify(CLI::App& app, Action& action) {
                       "The server's --chat-template, if it had one");
   command->add_flag("--time-generation", flags->generates,
                     "Also generate the answer at batch 1 and compare the times");
-  command->callback([&action, flags] { action = [flags] { return run_verify(*flags); }; });
+  command->callback([&action, flags, command] {
+    flags->own_arithmetic = command->count("--arith") > 0;
+    flags->own_weights = command->count("--weights") > 0;
+    action = [flags] { return run_verify(*flags); };
+  });
 }
 
 void add_receipt_key(CLI::App& app, Action& action) {

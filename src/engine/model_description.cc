@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "kernels/select.h"
+#include "model/decoder_weights.h"
 #include "model/families/make_model.h"
 #include "model/families/presets.h"
 #include "model/families/tensors.h"
@@ -101,7 +102,10 @@ ModelDescription::ModelDescription(const ModelOptions& asked, std::unique_ptr<Te
   source = open_weights(options, config);
   check_tensors(spec(), *source);
   // What predicts further stands in the checkpoint, unused unless it drafts.
-  if (!options.mtp_module) config.spec.mtp_layers = 0;
+  if (options.mtp_module)
+    check_module(spec(), *source);
+  else
+    config.spec.mtp_layers = 0;
   arithmetic.weights = product_type(spec(), *source);
   if (options.weights == "rounded" && arithmetic.weights == DType::f32) {
     arithmetic.weights = DType::bf16;  // else there is nothing to round
@@ -112,6 +116,7 @@ ModelDescription::ModelDescription(const ModelOptions& asked, std::unique_ptr<Te
         "the arithmetic hopper is defined for bf16 weights and this model's are f32 or f16; use "
         "--weights rounded");
   check_cuts(options.layer_cuts, spec());
+  make_shard(spec(), 0, options.ranks);  // throws before workers are started
   if (options.ranks * stages() == 1) options.executor = "threads";
   host_kernels = select_kernels(arithmetic.order, options.instruction_set);
 }
@@ -125,6 +130,7 @@ void ModelDescription::expect_same_model(const ModelConfig& other,
         "expected a checkpoint of the model that is served, found another shape in its "
         "config.json");
   check_tensors(other.spec, tensors);
+  if (options.mtp_module) check_module(other.spec, tensors);
   const DType served = arithmetic.is_rounded ? DType::f32 : arithmetic.weights;
   if (product_type(spec(), tensors) != served)
     fail("expected matrices of the type that is served ({}), found another",

@@ -1,7 +1,10 @@
 #include "frontend/receipt.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 
+#include "base/canonical_json.h"
 #include "base/error.h"
 
 namespace invar {
@@ -22,25 +25,18 @@ json::Value list_of(const std::vector<T>& values) {
   return all;
 }
 
-json::Value params_json(const SamplingParams& p) {
-  json::Array biases;
-  for (const auto& [token, bias] : p.logit_bias) biases.push_back(json::Array{token, bias});
-  return json::Object{{"n", p.n},
-                      {"temperature", p.temperature},
-                      {"top_p", p.top_p},
-                      {"top_k", p.top_k},
-                      {"min_p", p.min_p},
-                      {"repetition_penalty", p.repetition_penalty},
-                      {"presence_penalty", p.presence_penalty},
-                      {"frequency_penalty", p.frequency_penalty},
-                      {"logit_bias", std::move(biases)},
-                      {"max_tokens", p.max_tokens},
-                      {"min_tokens", p.min_tokens},
-                      {"stop_token_ids", list_of(p.stop_token_ids)},
-                      {"allowed_token_ids", list_of(p.allowed_token_ids)},
-                      {"bad_words", list_of(p.bad_words)},
-                      {"ignore_eos", p.ignore_eos},
-                      {"seed", p.seed}};
+// The shortest text that reads back as the same number.
+std::string spelled(double number) {
+  char buffer[40];
+  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, number).ptr};
+}
+
+std::optional<double> number_of(std::string_view text) {
+  double number = 0;
+  const auto end = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (end.ec != std::errc() || !std::isfinite(number) || spelled(number) != text)
+    return std::nullopt;
+  return number;
 }
 
 // What stands before the answer.
@@ -58,9 +54,11 @@ json::Value head_json(const Receipt& r) {
                       {"choice", r.choice},
                       {"context", r.context},
                       {"arithmetic", r.model.arithmetic},
+                      {"specification", r.model.specification},
                       {"weights", r.model.weights},
                       {"tokenizer", r.model.tokenizer},
                       {"chat_template", r.model.chat_template},
+                      {"defaults", r.model.defaults},
                       {"request", std::move(request)}};
 }
 
@@ -69,7 +67,7 @@ json::Value unsigned_json(const Receipt& r) {
   json::Value all = head_json(r);
   all.set("answer", json::Object{{"tokens", list_of(r.tokens)},
                                  {"finish_reason", r.finish},
-                                 {"logits_hash", r.logits_hash}});
+                                 {"logits_hashes", list_of(r.logits_hashes)}});
   all.set("chain", list_of(r.chain));
   all.set("public_key", r.public_key);
   return all;
@@ -102,20 +100,17 @@ class Members {
     if (!value.is_bool()) wrong(name, "true or false", value);
     to = value.as_bool();
   }
-  void take(const char* name, double& to) {
-    const json::Value value = take(name);
-    if (!value.is_number()) wrong(name, "a number", value);
-    to = value.as_number();
-  }
-  void take(const char* name, int64_t& to) { to = integer(name, take(name), INT64_MIN, INT64_MAX); }
+  void take(const char* name, double& to) { to = number(name, take(name)); }
+  void take(const char* name, int64_t& to) { to = integer(name, take(name), 0, int64_t{1} << 53); }
   void take(const char* name, int32_t& to) {
     to = static_cast<int32_t>(integer(name, take(name), INT32_MIN, INT32_MAX));
   }
   void take(const char* name, uint64_t& to) {
     const json::Value value = take(name);
-    const auto found = value.is_number() ? value.to_unsigned() : std::nullopt;
-    if (!found) wrong(name, "an integer, 0 or more", value);
-    to = *found;
+    const std::string text = value.is_string() ? value.as_string() : "";
+    const auto end = std::from_chars(text.data(), text.data() + text.size(), to);
+    if (end.ec != std::errc() || std::to_string(to) != text)
+      wrong(name, "the text of an integer, 0 or more", value);
   }
   void take(const char* name, std::vector<int32_t>& to) { to = integers(name, take(name)); }
   void take(const char* name, std::vector<std::string>& to) {
@@ -129,10 +124,10 @@ class Members {
   }
   void take(const char* name, std::vector<std::pair<int32_t, double>>& to) {
     for (const json::Value& one : list(name, take(name))) {
-      const bool is_pair = one.is_array() && one.as_array().size() == 2;
-      if (!is_pair || !one.as_array()[1].is_number()) wrong(name, "pairs of numbers", one);
+      if (!one.is_array() || one.as_array().size() != 2)
+        wrong(name, "pairs of a token and a number", one);
       to.emplace_back(integer(name, one.as_array()[0], INT32_MIN, INT32_MAX),
-                      one.as_array()[1].as_number());
+                      number(name, one.as_array()[1]));
     }
   }
 
@@ -149,6 +144,11 @@ class Members {
   int64_t integer(const char* name, const json::Value& value, int64_t low, int64_t high) const {
     const auto found = value.is_number() ? value.to_integer() : std::nullopt;
     if (!found || *found < low || *found > high) wrong(name, "an integer", value);
+    return *found;
+  }
+  double number(const char* name, const json::Value& value) const {
+    const auto found = value.is_string() ? number_of(value.as_string()) : std::nullopt;
+    if (!found) wrong(name, "the shortest text of a number", value);
     return *found;
   }
   json::Array list(const char* name, const json::Value& value) const {
@@ -200,9 +200,47 @@ void read_request(const json::Value& value, Receipt& r) {
 
 }  // namespace
 
+Digest model_digest(const ReceiptModel& model) {
+  return json::digest_of(json::Object{{"arithmetic", model.arithmetic},
+                                      {"specification", model.specification},
+                                      {"weights", model.weights},
+                                      {"tokenizer", model.tokenizer},
+                                      {"chat_template", model.chat_template},
+                                      {"defaults", model.defaults}});
+}
+
+std::string fingerprint_of(const ReceiptModel& model) {
+  return model.arithmetic + "-" + to_hex(model_digest(model)).substr(0, 16);
+}
+
+std::string defaults_digest(const SamplingParams& defaults) {
+  return to_hex(json::digest_of(params_json(defaults)));
+}
+
+json::Value params_json(const SamplingParams& p) {
+  json::Array biases;
+  for (const auto& [token, bias] : p.logit_bias)
+    biases.push_back(json::Array{token, spelled(bias)});
+  return json::Object{{"n", p.n},
+                      {"temperature", spelled(p.temperature)},
+                      {"top_p", spelled(p.top_p)},
+                      {"top_k", p.top_k},
+                      {"min_p", spelled(p.min_p)},
+                      {"repetition_penalty", spelled(p.repetition_penalty)},
+                      {"presence_penalty", spelled(p.presence_penalty)},
+                      {"frequency_penalty", spelled(p.frequency_penalty)},
+                      {"logit_bias", std::move(biases)},
+                      {"max_tokens", p.max_tokens},
+                      {"min_tokens", p.min_tokens},
+                      {"stop_token_ids", list_of(p.stop_token_ids)},
+                      {"allowed_token_ids", list_of(p.allowed_token_ids)},
+                      {"bad_words", list_of(p.bad_words)},
+                      {"ignore_eos", p.ignore_eos},
+                      {"seed", std::to_string(p.seed)}};
+}
+
 std::vector<std::string> chain_of(const Receipt& receipt, std::span<const Digest> marks) {
-  const std::string head = json::dump(head_json(receipt));
-  Digest link = sha256(std::as_bytes(std::span(head)));
+  Digest link = json::digest_of(head_json(receipt));
   std::vector<std::string> chain;
   for (size_t i = 0; i < marks.size(); ++i) {
     const size_t begin = i * kReceiptLink,
@@ -219,8 +257,14 @@ std::vector<std::string> chain_of(const Receipt& receipt, std::span<const Digest
   return chain;
 }
 
+void set_chain(Receipt& receipt, std::span<const Digest> marks) {
+  receipt.logits_hashes.clear();
+  for (const Digest& mark : marks) receipt.logits_hashes.push_back(to_hex(mark));
+  receipt.chain = chain_of(receipt, marks);
+}
+
 std::string signed_text(const Receipt& receipt) {
-  return json::dump(unsigned_json(receipt));
+  return json::canonical(unsigned_json(receipt));
 }
 
 json::Value to_json(const Receipt& receipt) {
@@ -241,14 +285,16 @@ Receipt receipt_from(const json::Value& value) {
   in.take("choice", r.choice);
   in.take("context", r.context);
   in.take("arithmetic", r.model.arithmetic);
+  in.take("specification", r.model.specification);
   in.take("weights", r.model.weights);
   in.take("tokenizer", r.model.tokenizer);
   in.take("chat_template", r.model.chat_template);
+  in.take("defaults", r.model.defaults);
   read_request(in.take("request"), r);
   Members answer(in.take("answer"), "its answer");
   answer.take("tokens", r.tokens);
   answer.take("finish_reason", r.finish);
-  answer.take("logits_hash", r.logits_hash);
+  answer.take("logits_hashes", r.logits_hashes);
   answer.expect_end();
   in.take("chain", r.chain);
   in.take("public_key", r.public_key);

@@ -1,8 +1,9 @@
 // A receipt: what an answer was computed from and what it is, signed. Whoever has the model
 // computes it again (session/verify.h) and says whether it is true, or which token differs first.
 //
-// Its JSON is read into this struct and the struct is what is signed, in the one form that
-// `signed_text` gives it: spaces, the order of members and how a number is spelled do not matter.
+// Its JSON is read into this struct and the struct is what is signed, in its canonical spelling
+// (RFC 8785): spaces and the order of members do not matter. Numbers that have a fraction or may
+// have more than 53 bits are texts, so that no JSON library can change them.
 #pragma once
 
 #include <memory>
@@ -19,12 +20,23 @@ namespace invar {
 // What the answers of a model depend on beside their requests.
 struct ReceiptModel {
   std::string arithmetic;     // the identity
-  std::string weights;        // hexadecimal digests
+  std::string specification;  // hexadecimal digests: of config.json as it was understood
+  std::string weights;
   std::string tokenizer;      // of its files
   std::string chat_template;  // of its text; empty: there is none
+  std::string defaults;       // of the sampling parameters that a request does not name
 
   bool operator==(const ReceiptModel&) const = default;
 };
+
+// Of all that.
+Digest model_digest(const ReceiptModel& model);
+// `system_fingerprint`: the identity and the beginning of that digest.
+std::string fingerprint_of(const ReceiptModel& model);
+// What `defaults` is.
+std::string defaults_digest(const SamplingParams& defaults);
+// Sampling parameters by the names that requests have for them, log-probabilities aside.
+json::Value params_json(const SamplingParams& params);
 
 struct Receipt {
   std::string id;  // of the answer
@@ -41,8 +53,8 @@ struct Receipt {
 
   std::vector<int32_t> tokens;
   std::string finish;  // "stop" or "length"
-  std::string logits_hash;
-  std::vector<std::string> chain;  // one link for each kReceiptLink tokens that were begun
+  // The logits hash behind every kReceiptLink tokens and behind the last, and a link for each.
+  std::vector<std::string> logits_hashes, chain;
 
   std::string public_key, signature;  // hexadecimal; empty: it is not signed
 
@@ -53,9 +65,11 @@ inline constexpr size_t kReceiptLink = 64;
 
 // The chain binds the request to the logits: link i = SHA-256(link i-1, the tokens of the link as
 // little-endian i32, the logits hash behind the last of them, and for the last link the finish);
-// the link before the first is the SHA-256 of all that stands before the answer. `marks`: that
-// hash for each link.
+// the link before the first is the SHA-256 of what is signed without the answer, the chain and the
+// key. `marks`: that hash for each link.
 std::vector<std::string> chain_of(const Receipt& receipt, std::span<const Digest> marks);
+// Completes a receipt that has its tokens and finish.
+void set_chain(Receipt& receipt, std::span<const Digest> marks);
 
 // The bytes that are signed: everything but the signature.
 std::string signed_text(const Receipt& receipt);

@@ -34,7 +34,7 @@ struct JournalEntry {
   std::vector<std::vector<int32_t>> prompts;  // tokens; a body may hold several prompts
   SamplingParams params;                      // with the seed, drawn or given
   std::string arithmetic;                     // the identity
-  Digest weights{};                           // their digest
+  Digest model{};                             // digest of what answers depend on beside these
 
   bool operator==(const JournalEntry&) const = default;
 };

@@ -29,7 +29,7 @@ CREATE TABLE line(
   prompts BLOB NOT NULL,
   params BLOB NOT NULL,
   arithmetic TEXT NOT NULL,
-  weights BLOB NOT NULL,
+  weights BLOB NOT NULL,  -- JournalEntry::model
   digest BLOB NOT NULL,
   outcome INTEGER,
   UNIQUE(owner, idempotency_key));
@@ -76,9 +76,9 @@ std::string bytes_of(const Digest& digest) {
 Digest digest_of(const JournalEntry& e, const std::string& prompts, const std::string& params) {
   ByteWriter out;
   out.put(e.created);
-  const std::string weights = bytes_of(e.weights);
+  const std::string model = bytes_of(e.model);
   for (const std::string* text : {&e.id, &e.owner, &e.idempotency_key, &e.endpoint, &e.request,
-                                  &prompts, &params, &e.arithmetic, &weights})
+                                  &prompts, &params, &e.arithmetic, &model})
     out.put_text(*text);
   const std::string bytes = out.take();
   return sha256(std::as_bytes(std::span(bytes)));
@@ -129,7 +129,7 @@ void insert_line(Statement& insert, const JournalLine& line) {
   insert.bind(e.id).bind(e.created).bind(e.owner);
   e.idempotency_key.empty() ? insert.bind_null() : insert.bind(e.idempotency_key);
   insert.bind(e.endpoint).bind(e.request).bind_blob(prompts).bind_blob(params).bind(e.arithmetic);
-  insert.bind_blob(bytes_of(e.weights)).bind_blob(bytes_of(digest_of(e, prompts, params)));
+  insert.bind_blob(bytes_of(e.model)).bind_blob(bytes_of(digest_of(e, prompts, params)));
   line.outcome ? insert.bind(static_cast<int64_t>(*line.outcome)) : insert.bind_null();
   insert.run();
 }
@@ -144,11 +144,11 @@ JournalLine read_line(const Statement& row) {
   e.endpoint = row.bytes(5);
   e.request = row.bytes(6);
   e.arithmetic = row.bytes(9);
-  const std::string weights = row.bytes(10);
-  if (weights.size() != e.weights.size())
-    fail("journal line {}: expected a digest of {} bytes, found {}", e.id, e.weights.size(),
-         weights.size());
-  std::copy(weights.begin(), weights.end(), e.weights.begin());
+  const std::string model = row.bytes(10);
+  if (model.size() != e.model.size())
+    fail("journal line {}: expected a digest of {} bytes, found {}", e.id, e.model.size(),
+         model.size());
+  std::copy(model.begin(), model.end(), e.model.begin());
   check_digest(row, e);
   e.prompts = prompts_of(row.bytes(7));
   e.params = params_of(row.bytes(8));

@@ -59,9 +59,13 @@ std::string random_id(const char* prefix) {
   return fmt::format("{}{:016x}{:08x}", prefix, random_bits(64), random_bits(32));
 }
 
-std::string Admission::fingerprint() const {
+ReceiptModel Admission::answering_model() const {
   const BackendFacts facts = backend_.facts();
-  return facts.identity + "-" + to_hex(facts.weights).substr(0, 16);
+  ReceiptModel model = model_.texts;
+  model.arithmetic = facts.identity;
+  model.specification = to_hex(facts.specification);
+  model.weights = to_hex(facts.weights);
+  return model;
 }
 
 openai::Request Admission::read(const JournalEntry& entry, const std::string& text,
@@ -123,7 +127,7 @@ Admitted Admission::admit(const HttpRequest& http, const std::optional<std::stri
                      .created = static_cast<int64_t>(std::time(nullptr)),
                      .endpoint = http.path,
                      .arithmetic = facts.identity,
-                     .weights = facts.weights};
+                     .model = model_digest(answering_model())};
   openai::Request request = read(entry, http.body, earlier);
   entry.request = http.body;
   check_model(request.model);
@@ -232,12 +236,13 @@ void Admission::check_model(const std::string& name) const {
 }
 
 Admitted Admission::readmit(const JournalEntry& entry) const {
-  const BackendFacts facts = backend_.facts();
-  if (entry.arithmetic != facts.identity || entry.weights != facts.weights)
-    throw ApiError{409, fmt::format("the answer was made with {} and the weights {}, the server "
-                                    "now has {} and {}: it would be another answer",
-                                    entry.arithmetic, to_hex(entry.weights), facts.identity,
-                                    to_hex(facts.weights))};
+  const ReceiptModel model = answering_model();
+  const Digest now = model_digest(model);
+  if (entry.arithmetic != model.arithmetic || entry.model != now)
+    throw ApiError{
+        409, fmt::format("the answer was made with {} and the model {}, the server "
+                         "now has {} and {}: it would be another answer",
+                         entry.arithmetic, to_hex(entry.model), model.arithmetic, to_hex(now))};
   openai::Request request = read(entry, entry.request);
   request.base.params = entry.params;
   return complete(entry, std::move(request));

@@ -28,8 +28,8 @@ struct ServedModel {
   std::vector<int32_t> embedding_sizes;
   int32_t max_logprobs = 20;                // of a position, vLLM's
   const ReceiptKey* receipt_key = nullptr;  // null: there are no receipts
-  // Digests of tokenizer and template; the rest is the backend's.
-  ReceiptModel receipt_model;
+  // Digests of tokenizer, template and defaults; the rest is the backend's.
+  ReceiptModel texts;
 };
 
 struct Admitted {
@@ -56,7 +56,7 @@ class Admission {
   Admitted admit(const HttpRequest& http, const std::optional<std::string>& earlier,
                  std::shared_ptr<PlacesHeld> places) const;
   // The same once more, from its entry. Throws ApiError when it was made with another arithmetic
-  // or other weights, naming both.
+  // or another model, naming both.
   Admitted readmit(const JournalEntry& entry) const;
 
   // Makes the answer its receipts and nothing else. Throws ApiError when there are none.
@@ -76,7 +76,9 @@ class Admission {
   // To how many numbers the body wants its embeddings cut, if it does.
   std::optional<int32_t> dimensions(const json::Value& body) const;
 
-  std::string fingerprint() const;
+  // What answers depend on beside their requests, with the weights of this moment.
+  ReceiptModel answering_model() const;
+  std::string fingerprint() const { return fingerprint_of(answering_model()); }
   // Throws ApiError for a name that is not served; an empty one is the first that is.
   void check_model(const std::string& name) const;
 

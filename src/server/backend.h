@@ -20,6 +20,7 @@ namespace invar::server {
 // What is known of the engine and its model; only `weights` changes, by take_weights.
 struct BackendFacts {
   std::string identity;         // of the arithmetic, e.g. "invar-1/portable/bf16/row8.8"
+  Digest specification{};       // of what the model computes beside them (numerics 8)
   Digest weights{};             // of the weights (numerics 8)
   std::string instruction_set;  // or "cuda"
   int32_t vocab = 0;

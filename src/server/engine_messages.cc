@@ -107,6 +107,7 @@ std::string to_bytes(const Hello& hello) {
   ByteWriter out;
   const BackendFacts& f = hello.facts;
   out.put_text(f.identity);
+  out.put(f.specification);
   out.put(f.weights);
   out.put_text(f.instruction_set);
   out.put(f.vocab);
@@ -124,6 +125,7 @@ Hello hello_from(std::string_view bytes) {
   Hello hello;
   BackendFacts& f = hello.facts;
   f.identity = in.get_text();
+  f.specification = in.get<Digest>();
   f.weights = in.get<Digest>();
   f.instruction_set = in.get_text();
   f.vocab = in.get<int32_t>();

@@ -176,16 +176,20 @@ bool EngineProcess::take_hello() {
   facts_ = hello.facts;
   stats_ = hello.stats;
   add_counters(stats_, stats_before_);
-  const bool same = before.identity == facts_.identity && before.weights == facts_.weights;
+  const bool same = before.identity == facts_.identity &&
+                    before.specification == facts_.specification &&
+                    before.weights == facts_.weights;
   if (!std::exchange(ready_once_, true) || same) {
     changed_.notify_all();
     return true;
   }
   lock.unlock();
+  const BackendFacts& now = hello.facts;
   fail_all(fmt::format(
-      "the answer was begun with {} and the weights {}, but the engine came back "
-      "with {} and {}: it would be another answer",
-      before.identity, to_hex(before.weights), hello.facts.identity, to_hex(hello.facts.weights)));
+      "the answer was begun with {}, the specification {} and the weights {}, but the engine came "
+      "back with {}, {} and {}: it would be another answer",
+      before.identity, to_hex(before.specification), to_hex(before.weights), now.identity,
+      to_hex(now.specification), to_hex(now.weights)));
   return true;
 }
 

@@ -32,10 +32,9 @@ Receipt head_of(const Admitted& admitted, const ReceiptModel& model, int32_t con
 json::Value signed_receipt(Receipt receipt, const TextAnswer& answer, const ReceiptKey& key) {
   receipt.tokens = answer.tokens;
   receipt.finish = name_of(answer.finish);
-  receipt.logits_hash = to_hex(answer.logits_hash);
   std::vector<Digest> marks = answer.marks;
   if (answer.tokens.size() % kReceiptLink != 0) marks.push_back(answer.logits_hash);
-  receipt.chain = chain_of(receipt, marks);
+  set_chain(receipt, marks);
   key.sign(receipt);
   return to_json(receipt);
 }
@@ -43,18 +42,16 @@ json::Value signed_receipt(Receipt receipt, const TextAnswer& answer, const Rece
 }  // namespace
 
 void Admission::prepare_receipts(Admitted& admitted) const {
-  const BackendFacts facts = backend_.facts();
+  const ReceiptModel model = answering_model();
   if (!model_.receipt_key)
     throw ApiError{400, "receipts need a server with --receipt-key", "", "receipt"};
-  if (is_baseline(facts.identity))
+  if (is_baseline(model.arithmetic))
     throw ApiError{400, "the baseline's answers cannot be computed again: it gives no receipts", "",
                    "receipt"};
-  ReceiptModel model = model_.receipt_model;
-  model.arithmetic = facts.identity;
-  model.weights = to_hex(facts.weights);
+  const int32_t context = backend_.facts().max_model_len;
   std::vector<Receipt> heads;
   for (size_t i = 0; i < admitted.jobs.size(); ++i)
-    heads.push_back(head_of(admitted, model, facts.max_model_len, i));
+    heads.push_back(head_of(admitted, model, context, i));
   admitted.request.make_receipt = [heads = std::move(heads), key = model_.receipt_key](
                                       const TextAnswer& answer, size_t i) {
     return signed_receipt(heads[i], answer, *key);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/specification.h"
 
 namespace invar::server {
 
@@ -12,6 +13,7 @@ BackendFacts facts_of(Instance& instance) {
   Model& model = instance.model();
   const EngineOptions& engine = instance.engine().options();
   return {.identity = model.identity(),
+          .specification = specification_digest(model.config()),
           .weights = weights_digest(model.options(), model.pool()),
           .instruction_set = model.instruction_set(),
           .vocab = static_cast<int32_t>(model.spec().vocab),

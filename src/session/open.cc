@@ -64,6 +64,24 @@ ChatTemplate open_chat_template(const ModelOptions& o, const std::string& file) 
   return ChatTemplate::from_texts(texts, o.model);
 }
 
+SamplingParams open_sampling_defaults(const ModelOptions& o) {
+  SamplingParams params;
+  const std::string path = o.model + "/generation_config.json";
+  std::error_code ignored;
+  if (o.load_format != "auto" || !fs::exists(path, ignored)) return params;
+  const json::Value config = json::parse_file(path);
+  const auto read = [&](const char* name, double& value) {
+    if (const json::Value* v = config.find(name); v && v->is_number()) value = v->as_number();
+  };
+  read("temperature", params.temperature);
+  read("top_p", params.top_p);
+  read("min_p", params.min_p);
+  read("repetition_penalty", params.repetition_penalty);
+  if (const json::Value* v = config.find("top_k"); v && v->to_integer())
+    params.top_k = static_cast<int32_t>(v->as_integer());
+  return params;
+}
+
 void add_end_tokens(SamplingParams& params, const Model& model) {
   if (params.ignore_eos) return;
   const auto& ids = model.config().eos_ids;

@@ -21,6 +21,8 @@ ChatTemplate open_chat_template(const ModelOptions& options, const std::string& 
 inline ChatTemplate open_chat_template(const Model& model, const std::string& file = {}) {
   return open_chat_template(model.options(), file);
 }
+// The sampling parameters that the model's generation_config.json names, as vLLM reads it.
+SamplingParams open_sampling_defaults(const ModelOptions& options);
 // The model's end-of-sequence tokens join the stop tokens, unless they are to be ignored.
 void add_end_tokens(SamplingParams& params, const Model& model);
 

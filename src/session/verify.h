@@ -2,9 +2,11 @@
 // that decoding has, and each token sampled with the request's own noise.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "engine/model.h"
+#include "frontend/answer_builder.h"
 #include "frontend/receipt.h"
 #include "tokenizer/tokenizer.h"
 
@@ -15,16 +17,24 @@ struct Verdict {
   std::string sentence;  // what differs first; or what was confirmed
   int64_t tokens = 0;    // of the answer that were computed again
   double seconds = 0;    // in which, without the loading of the model
+  TextAnswer answer;     // as it was computed again; whole if it was confirmed without a prefix
 };
 
-// What receipts say of the model that the options name: of a server whose template is in
-// `template_file` where one is named, and whose arithmetic is `identity`.
-ReceiptModel receipt_model(const ModelOptions& options, const std::string& identity,
-                           const Digest& weights, const std::string& template_file = {});
+struct VerifyOptions {
+  int64_t prefix = 0;  // 0: the whole answer, else its first so many tokens
+  std::optional<int32_t> logprobs, prompt_logprobs;  // that Verdict::answer is to have
+};
 
-// `known`: of the model. `prefix` 0: the whole answer, else its first so many tokens. Says nothing
-// of the signature. Throws Error when the receipt asks for what the model cannot compute.
+// What receipts say of the texts that stand beside the weights, tokenizer and template: of a server
+// whose template is in `template_file` where one is named. The rest is empty.
+ReceiptModel receipt_texts(const ModelOptions& options, const std::string& template_file = {});
+// What they say of the whole model, with the defaults of its generation_config.json. Reads all
+// weights.
+ReceiptModel receipt_model(Model& model, const std::string& template_file = {});
+
+// `known`: of the model. Says nothing of the signature. Throws Error when the receipt asks for what
+// the model cannot compute.
 Verdict verify(const Receipt& receipt, const ReceiptModel& known, Model& model,
-               const Tokenizer& tokenizer, int64_t prefix = 0);
+               const Tokenizer& tokenizer, const VerifyOptions& options = {});
 
 }  // namespace invar

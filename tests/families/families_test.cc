@@ -1,8 +1,11 @@
 #include "model/families/families.h"
 
 #include <fstream>
+#include <functional>
+#include <set>
 
 #include "../weights/model_files.h"
+#include "engine/specification.h"
 #include "weights/hf_directory.h"
 
 namespace invar {
@@ -183,9 +186,12 @@ TEST(Families, IntegersMayBeWrittenAsJsonAllows) {
 // transformers can write all of its defaults, not only what differs from them.
 TEST(Families, KeysOfTransformersThatChangeNoLogitAreTaken) {
   json::Value config = golden_config("llama-gqa");
-  for (const char* key : {"tf_legacy_loss", "encoder_no_repeat_ngram_size", "torchscript",
-                          "use_bfloat16", "chunk_size_feed_forward", "output_scores"})
+  for (const char* key :
+       {"tf_legacy_loss", "encoder_no_repeat_ngram_size", "torchscript", "use_bfloat16",
+        "chunk_size_feed_forward", "output_scores", "auto_map", "license", "model_max_length",
+        "neftune_noise_alpha", "use_flash_attn", "_from_model_config"})
     config.set(key, false);
+  config.set("quantization", nullptr);
   EXPECT_NO_THROW(parse(config));
 }
 
@@ -199,6 +205,66 @@ TEST(Families, TokenIdsAreTheUnionOfBothFiles) {
   expect_refused(with("llama-gqa", "eos_token_id", 320), "expected token ids from 0 to 319");
   expect_refused(with("llama-gqa", "eos_token_id", json::Array{-1}), "found -1");
   expect_refused(with("llama-gqa", "bos_token_id", "x"), "\"bos_token_id\"");
+}
+
+TEST(Families, ReadSmolLm2AsItIsPublished) {
+  const json::Value config = json::parse(R"({
+    "_name_or_path": "HuggingFaceTB/SmolLM2-135M", "architectures": ["LlamaForCausalLM"],
+    "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+    "hidden_act": "silu", "hidden_size": 576, "initializer_range": 0.041666666666666664,
+    "intermediate_size": 1536, "is_llama_config": true, "max_position_embeddings": 8192,
+    "mlp_bias": false, "model_type": "llama", "num_attention_heads": 9, "num_hidden_layers": 30,
+    "num_key_value_heads": 3, "pad_token_id": 2, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+    "rope_interleaved": false, "rope_scaling": null, "rope_theta": 100000,
+    "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+    "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16", "fp16": "float16"}},
+    "transformers_version": "4.42.3", "use_cache": true, "vocab_size": 49152})",
+                                         "SmolLM2");
+  EXPECT_EQ(parse(config).spec.head_dim, 64);
+}
+
+// Each field of what was understood, alone, changes the digest; the spelling does not.
+TEST(Families, TheSpecificationsDigestSeesEveryField) {
+  const ModelConfig plain = parse(golden_config("llama-gqa"));
+  const auto digest = [](const ModelConfig& config) {
+    return to_hex(specification_digest(config));
+  };
+  std::set<std::string> seen{digest(plain)};
+  size_t changes = 1;
+  const auto changed = [&](const std::function<void(ModelConfig&)>& change) {
+    ModelConfig config = plain;
+    change(config);
+    seen.insert(digest(config));
+    EXPECT_EQ(seen.size(), ++changes);
+  };
+  for (int DecoderSpec::*size :
+       {&DecoderSpec::hidden, &DecoderSpec::heads, &DecoderSpec::kv_heads, &DecoderSpec::head_dim,
+        &DecoderSpec::vocab, &DecoderSpec::max_positions})
+    changed([&](ModelConfig& config) { ++(config.spec.*size); });
+  for (bool DecoderSpec::*flag :
+       {&DecoderSpec::qkv_bias, &DecoderSpec::o_bias, &DecoderSpec::mlp_bias, &DecoderSpec::qk_norm,
+        &DecoderSpec::tied_head})
+    changed([&](ModelConfig& config) { config.spec.*flag ^= true; });
+  changed([](ModelConfig& config) { config.spec.norm_eps *= 1.0000001F; });
+  const auto in_layer = [&](const std::function<void(LayerSpec&)>& change) {
+    changed([&](ModelConfig& config) { change(config.spec.layer_specs[1]); });
+  };
+  changed([](ModelConfig& config) { config.spec.layer_specs.pop_back(); });
+  in_layer([](LayerSpec& layer) { layer.attention.rope->theta += 1; });
+  in_layer([](LayerSpec& layer) { layer.attention.rope.reset(); });
+  in_layer([](LayerSpec& layer) { layer.attention.window = 7; });
+  in_layer([](LayerSpec& layer) { layer.attention.norms = NormPlace::after; });
+  in_layer([](LayerSpec& layer) { layer.ffn.norms = NormPlace::both; });
+  in_layer([](LayerSpec& layer) { ++layer.ffn.width; });
+  changed([](ModelConfig& config) { config.eos_ids.push_back(9); });
+  in_layer([](LayerSpec& layer) { layer.attention.rope->scaling = RopeSpec::Scaling::linear; });
+  for (double RopeSpec::*number : {&RopeSpec::factor, &RopeSpec::low_freq_factor,
+                                   &RopeSpec::high_freq_factor, &RopeSpec::original_positions})
+    in_layer([&](LayerSpec& layer) {
+      layer.attention.rope->scaling = RopeSpec::Scaling::llama3;
+      (*layer.attention.rope).*number += 1;
+    });
+  EXPECT_EQ(digest(parse(with("llama-gqa", "rope_theta", 10000))), digest(plain));
 }
 
 // Each of these changes the arithmetic; none may be ignored.
@@ -223,7 +289,6 @@ TEST(Families, RefuseByNameWhatIsNotImplemented) {
   refused("partial_rotary_factor", 0.5, "only 1");
   refused("hidden_act", "gelu", "only silu");
   refused("num_experts", 8, "only null");
-  refused("auto_map", object("{}"), "may change the arithmetic");
   refused("some_new_key", nullptr, "may change the arithmetic");
   refused("model_type", "gpt2", "expected one of llama, mistral, qwen2, qwen3, found \"gpt2\"");
   refused("model_type", nullptr, "found null");

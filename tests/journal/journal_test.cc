@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +21,18 @@
 #include "base/error.h"
 #include "journal/sqlite.h"
 #include "journal/wire.h"
+
+// In place of the C library's: SQLite's calls are counted.
+static std::atomic<int> syncs = 0;
+
+extern "C" int fdatasync(int file) {
+  ++syncs;
+  return static_cast<int>(::syscall(SYS_fdatasync, file));
+}
+extern "C" int fsync(int file) {
+  ++syncs;
+  return static_cast<int>(::syscall(SYS_fsync, file));
+}
 
 namespace invar::server {
 namespace {
@@ -59,7 +73,7 @@ JournalEntry entry_of(int64_t number, uint64_t seed = 7) {
   e.params.max_tokens = 64;
   if (number % 2) e.params.logprobs = 3;
   e.arithmetic = "invar-1/portable/bf16/row8.8";
-  e.weights.fill(static_cast<uint8_t>(random()));
+  e.model.fill(static_cast<uint8_t>(random()));
   return e;
 }
 
@@ -97,6 +111,20 @@ TEST_F(JournalTest, GivesBackEveryFieldOfALine) {
   ASSERT_EQ(journal.unfinished().size(), 1u);
   EXPECT_EQ(journal.unfinished()[0].entry, entry_of(4));
   EXPECT_NE(journal.unfinished()[0].entry, entry_of(4, 8));  // the comparison can fail
+}
+
+// Against the end of a process a line is written when the system has it; against the loss of power
+// when the disk has it.
+TEST_F(JournalTest, ALineIsOnTheDiskWhereThatIsAskedFor) {
+  constexpr int kLines = 8;
+  const auto syncs_of = [&](JournalOptions::Sync sync, const char* name) {
+    Journal journal(path(name), {.sync = sync});
+    const int before = syncs;
+    for (int i = 0; i < kLines; ++i) journal.admit(entry_of(i));
+    return syncs - before;
+  };
+  EXPECT_GE(syncs_of(JournalOptions::Sync::power_loss, "power"), kLines);
+  EXPECT_LE(syncs_of(JournalOptions::Sync::process_death, "process"), 1);
 }
 
 TEST_F(JournalTest, RefusesALineTwiceAndAnEndTwice) {

@@ -274,6 +274,30 @@ def weights_digest(tensors):
         total += sha(head + u64(a.ndim) + b"".join(u64(d) for d in a.shape) + chunk_digests(a.reshape(-1)))
     return sha(total).hex()
 
+def specification_digest(c, eos):
+    """Section 8, of a config.json and the tokens that end an answer."""
+    bits = lambda x: struct.pack(">d", x).hex()
+    family, count = c["model_type"], c["num_hidden_layers"]
+    bias = family == "llama" and c.get("attention_bias", False)
+    rope = c.get("rope_parameters") or {"rope_theta": c.get("rope_theta", 1e4), **(c.get("rope_scaling") or {})}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    names = {"default": [], "linear": ["factor"],
+             "llama3": ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"]}[kind]
+    window = c.get("sliding_window") if family == "mistral" or c.get("use_sliding_window") else None
+    first = 0 if family == "mistral" else c.get("max_window_layers", 28)
+    types = c.get("layer_types") or ["full_attention"] * first + ["sliding_attention"] * (count - first)
+    rotation = {"theta": bits(rope["rope_theta"]), **{name: bits(rope[name]) for name in names}}
+    layers = [{"window": window or 0 if t == "sliding_attention" else 0, "attention_norms": "before", "ffn_norms": "before",
+               "intermediate_size": c["intermediate_size"], "rope": rotation} for t in types]
+    sizes = ["hidden_size", "num_attention_heads", "num_key_value_heads", "vocab_size", "max_position_embeddings"]
+    canonical = {**{name: c[name] for name in sizes},
+                 "head_dim": c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"],
+                 "rms_norm_eps": bits(float(F32(c["rms_norm_eps"]))), "qkv_bias": family == "qwen2" or bias, "o_bias": bias,
+                 "mlp_bias": c.get("mlp_bias", False), "qk_norm": family == "qwen3",
+                 "tie_word_embeddings": c.get("tie_word_embeddings", False), "layers": layers,
+                 "eos_token_id": eos}
+    return sha(json.dumps(canonical, sort_keys=True, separators=(",", ":")).encode()).hex()
+
 def position_hash(logits): return sha(chunk_digests(np.where(logits == 0, F32(0), logits).astype("<f4")))
 
 # ---- section 4: a layer ---------------------------------------------------------------------------------------------

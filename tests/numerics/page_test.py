@@ -62,8 +62,22 @@ def page_answer(model, arithmetic, tokens, parameters):
                                "--max-tokens", str(TOKENS), *flags])
 
 
+def specifications():
+    """How many of the models have another specification than the page says."""
+    found = {}
+    for model in MODELS:
+        folder = f"{SOURCE}/tests/data/golden/{model}"
+        report = json.loads(subprocess.run([INVAR, "inspect", folder, "--json"], check=True, capture_output=True).stdout)
+        config, generation = (json.load(open(f"{folder}/{name}")) for name in ("config.json", "generation_config.json"))
+        ends = {end for file in (config, generation) for end in [file.get("eos_token_id")] if end is not None}
+        found[model] = (report["specification"], from_the_page.specification_digest(config, sorted(ends)))
+        print(f"{model}: specification {report['specification'][:16]}", flush=True)
+    assert len(set(found.values())) == len(MODELS), found
+    return sum(engine != page for engine, page in found.values())
+
+
 def main():
-    failed = count = 0
+    failed, count = specifications(), len(MODELS)
     hashes = set()
     for model, arithmetic, length, parameters in cases():
         with tempfile.TemporaryDirectory() as folder:

@@ -18,8 +18,7 @@ namespace {
 struct Made {
   Model model{{.model = "tiny", .load_format = "dummy:1", .threads = 1}};
   Tokenizer tokenizer = open_tokenizer(model);
-  ReceiptModel known = receipt_model(model.options(), model.identity(),
-                                     weights_digest(model.options(), model.pool()));
+  ReceiptModel known = receipt_model(model);
 };
 
 Made& made() {
@@ -51,10 +50,9 @@ Receipt receipt_of(SamplingParams params, const std::string& form = {}) {
   const TextAnswer answer = text.answer(request);
   receipt.tokens = answer.tokens;
   receipt.finish = name_of(answer.finish);
-  receipt.logits_hash = to_hex(answer.logits_hash);
   std::vector<Digest> marks = answer.marks;
   if (answer.tokens.size() % kReceiptLink != 0) marks.push_back(answer.logits_hash);
-  receipt.chain = chain_of(receipt, marks);
+  set_chain(receipt, marks);
   return receipt;
 }
 
@@ -160,7 +158,7 @@ TEST(VerifyTest, NamesTheFirstTokenThatDiffers) {
   Verdict verdict = verify(receipt, made().known, made().model, made().tokenizer);
   EXPECT_TRUE(verdict.sentence.starts_with("token 34 differs: the receipt says"))
       << verdict.sentence;
-  verdict = verify(receipt, made().known, made().model, made().tokenizer, 33);
+  verdict = verify(receipt, made().known, made().model, made().tokenizer, {.prefix = 33});
   EXPECT_EQ(verdict.sentence, "confirmed: the first 33 of 70 tokens");
   receipt.model.weights[0] = receipt.model.weights[0] == 'a' ? 'b' : 'a';
   verdict = verify(receipt, made().known, made().model, made().tokenizer);

@@ -30,12 +30,18 @@ void check_tensor(const TensorSpec& expected, const DecoderSpec& spec, const Ten
        fmt::join(expected.shape, ", "), fmt::join(info.shape, ", "));
 }
 
+// Tensors that a module of multi-token prediction shares with the model, by the names of its own.
+constexpr std::string_view kModuleEmbedding = "embed_tokens.weight";
+constexpr std::string_view kModuleHead = "shared_head.head.weight";
+
+std::string module_tensor(const DecoderSpec& spec, std::string_view name) {
+  return fmt::format("model.layers.{}.{}", spec.layers, name);
+}
+
 bool is_ignored(const DecoderSpec& spec, std::string_view name) {
   if (name.ends_with(".rotary_emb.inv_freq")) return true;  // computed; stored by old versions
-  const auto is_module_s = [&](std::string_view what) {
-    return spec.mtp_layers > 0 && name == fmt::format("model.layers.{}.{}", spec.layers, what);
-  };
-  return is_module_s("embed_tokens.weight") || is_module_s("shared_head.head.weight");
+  if (spec.mtp_layers == 0) return false;
+  return name == module_tensor(spec, kModuleEmbedding) || name == module_tensor(spec, kModuleHead);
 }
 
 // The first element that differs between two tensors of one shape, or -1.
@@ -81,6 +87,24 @@ void check_tensors(const DecoderSpec& spec, const TensorSource& source) {
     if (!expected.contains(name) && !is_ignored(spec, name))
       fail("{} has no place in the {} model that config.json describes", source.where(name),
            spec.family);
+}
+
+void check_module(const DecoderSpec& spec, const TensorSource& source) {
+  if (spec.mtp_layers == 0) return;
+  const std::string embedding = tensor_name(TensorRole::embedding);
+  const std::string head = spec.tied_head ? embedding : tensor_name(TensorRole::head);
+  for (const auto& [own, of_model] :
+       {std::pair(kModuleEmbedding, embedding), {kModuleHead, head}}) {
+    const std::string name = module_tensor(spec, own);
+    if (!source.has(name)) continue;
+    check_tensor({TensorRole::head, spec.layers, name, {spec.vocab, spec.hidden}}, spec, source);
+    const int64_t index = first_difference(source, name, of_model);
+    if (index >= 0)
+      fail(
+          "{}: expected the module of multi-token prediction to have the model's {}, found another "
+          "in row {}",
+          source.where(name), json::quoted(of_model), index / spec.hidden);
+  }
 }
 
 DType product_type(const DecoderSpec& spec, const TensorSource& source) {

@@ -17,6 +17,10 @@ namespace invar {
 // disagree about which of two different ones counts.
 void check_tensors(const DecoderSpec& spec, const TensorSource& source);
 
+// Throws Error unless the module of multi-token prediction has the model's embedding and head:
+// where a checkpoint stores the module's own they must be these, bit for bit.
+void check_module(const DecoderSpec& spec, const TensorSource& source);
+
 // What the matrix products run in (numerics 0): bf16 when every matrix is bf16, else f32.
 DType product_type(const DecoderSpec& spec, const TensorSource& source);
 
