@@ -13,20 +13,21 @@ namespace invar::cli {
 
 namespace {
 
-// Letters to insert, delete or replace to get from one word to the other.
+// Letters to insert, delete or replace, and neighbours to exchange, to get from one word to the
+// other.
 size_t distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
+  std::vector<std::vector<size_t>> rows(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  std::iota(rows[0].begin(), rows[0].end(), size_t{0});
   for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
+    rows[i][0] = i;
     for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+      const size_t replaced = rows[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+      rows[i][j] = std::min({replaced, rows[i - 1][j] + 1, rows[i][j - 1] + 1});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        rows[i][j] = std::min(rows[i][j], rows[i - 2][j - 2] + 1);
     }
   }
-  return row[b.size()];
+  return rows[a.size()][b.size()];
 }
 
 // The option of `command` that `word` is a misspelling of, or nothing.
@@ -37,6 +38,24 @@ std::string nearest_option(const CLI::App& command, std::string_view word) {
     for (const std::string& name : option->get_lnames())
       if (const size_t d = distance(word, "--" + name); d < least) least = d, nearest = name;
   return nearest.empty() ? nearest : "--" + nearest;
+}
+
+// The subcommand of `command` that `word` is a misspelling of, or nothing.
+std::string nearest_subcommand(const CLI::App& command, const std::string& word) {
+  std::string nearest;
+  size_t least = std::max<size_t>(2, word.size() / 3) + 1;
+  for (const CLI::App* one : command.get_subcommands([](const CLI::App*) { return true; }))
+    if (const size_t d = distance(word, one->get_name()); !one->get_group().empty() && d < least)
+      least = d, nearest = one->get_name();
+  return nearest;
+}
+
+std::string about_subcommand(const CLI::App& command, const std::string& name,
+                             const std::vector<std::string>& rest) {
+  if (rest.empty()) return fmt::format("expected a subcommand of {}", name);
+  const std::string nearest = nearest_subcommand(command, rest[0]);
+  return fmt::format("expected a subcommand of {}, found {}{}", name, json::quoted(rest[0]),
+                     nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest));
 }
 
 bool takes_a_model(const CLI::App& command) {
@@ -85,8 +104,7 @@ std::string call_error(const CLI::App& app, const CLI::Error& error) {
   if (dynamic_cast<const CLI::FileError*>(&error))
     text = fmt::format("expected a file of options for --config: {}", text);
   else if (lacks_subcommand)
-    text = fmt::format("expected a subcommand of {}{}", name,
-                       rest.empty() ? "" : ", found " + json::quoted(rest[0]));
+    text = about_subcommand(*command, name, rest);
   else if (dynamic_cast<const CLI::ExtrasError*>(&error) && !rest.empty())
     text = about_rest(*command, name, rest);
   else if (text.ends_with(kMissing))

@@ -13,6 +13,7 @@
 #include "frontend/stop_strings.h"
 #include "frontend/text_engine.h"
 #include "line_reader.h"
+#include "model_sampling.h"
 #include "tokenizer/utf8.h"
 #include "word_wrap.h"
 
@@ -26,7 +27,8 @@ struct ChatFlags {
   SamplingParams params;
   std::string system, template_file;
   std::vector<std::string> stop;
-  bool has_length = false;  // --max-tokens is what the user asked for
+  bool has_length = false;      // --max-tokens is what the user asked for
+  std::set<std::string> named;  // options
 };
 
 constexpr const char* kHelp =
@@ -219,11 +221,12 @@ class Chat {
   int errors_ = 0;
 };
 
-int run_chat(const ChatFlags& flags) {
+int run_chat(ChatFlags flags) {
   if (const size_t at = utf8::find_invalid(flags.system); at != std::string::npos)
     fail_usage("expected --system as UTF-8, found a byte at {} that is not", at);
   const InstanceOptions options = instance_options(flags.model, flags.engine);
   const auto model = open_with_progress(options);
+  flags.params = with_model_sampling(flags.params, flags.named, model->options());
   checked(flags.params, model->spec().vocab);  // once, not at every turn
   StopStrings(flags.stop);
   const Tokenizer tokenizer = open_tokenizer(*model);
@@ -254,6 +257,7 @@ void add_chat(CLI::App& app, Action& action) {
                     "Continue after end-of-sequence tokens");
   command->callback([&action, flags, command] {
     flags->has_length = command->count("--max-tokens") > 0;
+    flags->named = named_options(*command);
     use_bundled_model(flags->model);
     action = [flags] { return run_chat(*flags); };
   });

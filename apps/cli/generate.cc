@@ -3,6 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <iterator>
 #include <map>
 
 #include "base/error.h"
@@ -14,6 +17,7 @@
 #include "frontend/constraint_compiler.h"
 #include "frontend/openai.h"
 #include "frontend/text_engine.h"
+#include "model_sampling.h"
 
 namespace invar::cli {
 
@@ -28,7 +32,8 @@ struct GenerateFlags {
   int64_t trace_values_mib = 1024;
   std::vector<std::string> stop, choices;
   std::string regex, json_schema_file, grammar_file;
-  bool has_length = false;  // --max-tokens is what the user asked for
+  bool has_length = false;      // --max-tokens is what the user asked for
+  std::set<std::string> named;  // options
 };
 
 // Prints the text of one answer as it comes and remembers when; of several, only remembers.
@@ -176,10 +181,24 @@ int answer_file(const GenerateFlags& flags, TextEngine& engine) {
   return run_batch_file(file, engine);
 }
 
-int run_generate(const GenerateFlags& flags) {
+// The prompt is easily taken for the argument without a name, which is the model.
+std::string model_or_prompt(const std::string& word) {
+  std::error_code ignored;
+  if (word.empty() || std::filesystem::exists(word, ignored)) return {};
+  return fmt::format("; {} is no model directory: to continue that text, say -p {}",
+                     json::quoted(word), json::quoted(word));
+}
+
+int run_generate(GenerateFlags flags) {
   if (flags.prompt.has_value() != flags.input.empty())
-    fail_usage("expected either --prompt TEXT or --input FILE, found {}",
-               flags.prompt ? "both" : "neither");
+    fail_usage("expected either --prompt TEXT or --input FILE, found {}{}",
+               flags.prompt ? "both" : "neither",
+               flags.prompt ? "" : model_or_prompt(flags.model.options.model));
+  if (flags.prompt == "-") {
+    flags.prompt.emplace(std::istreambuf_iterator<char>(std::cin),
+                         std::istreambuf_iterator<char>());
+    if (flags.prompt->ends_with('\n')) flags.prompt->pop_back();
+  }
   if (flags.prompt && flags.prompt->empty())
     fail_usage("expected a --prompt of at least one character, found an empty one");
   if (flags.input.empty() != flags.output.empty()) fail_usage("--input and --output go together");
@@ -189,6 +208,7 @@ int run_generate(const GenerateFlags& flags) {
   options.engine.prompt_logprobs = flags.params.prompt_logprobs.has_value();
   const Timer load_timer;
   const auto model = open_with_progress(options);
+  flags.params = with_model_sampling(flags.params, flags.named, model->options());
   const double load_seconds = load_timer.seconds();
   checked(flags.params, model->spec().vocab);  // before there is room for n answers
   const Tokenizer tokenizer = open_tokenizer(*model);
@@ -230,7 +250,8 @@ void add_generate(CLI::App& app, Action& action) {
   add_model_flags(*command, flags->model);
   add_engine_flags(*command, flags->engine);
   add_sampling_flags(*command, flags->params);
-  command->add_option("-p,--prompt", flags->prompt, "The text to continue");
+  command->add_option("-p,--prompt", flags->prompt,
+                      "The text to continue; - is the standard input");
   command->add_option("--stop", flags->stop, "Text that ends the answer; may be repeated");
   command->add_flag("--ignore-eos", flags->params.ignore_eos,
                     "Continue after end-of-sequence tokens");
@@ -259,6 +280,7 @@ void add_generate(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->callback([&action, flags, command] {
     flags->has_length = command->count("--max-tokens") > 0;
+    flags->named = named_options(*command);
     use_bundled_model(flags->model);
     action = [flags] { return run_generate(*flags); };
   });

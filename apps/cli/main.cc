@@ -3,10 +3,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <new>
+#include <string>
 #include <system_error>
+#include <vector>
 
 #include "base/error.h"
 #include "call_error.h"
@@ -15,6 +18,15 @@
 #include "number_flags.h"
 
 namespace {
+
+// "help", "help COMMAND" and "version" are what other programs have for --help and --version.
+void understand_help(std::vector<std::string>& words) {
+  if (words.empty()) return;
+  if (words[0] == "version") words[0] = "--version";
+  if (words[0] != "help") return;
+  words.erase(words.begin());
+  words.emplace_back("--help");
+}
 
 int run(int argc, char** argv) {
   using namespace invar::cli;
@@ -48,8 +60,11 @@ int run(int argc, char** argv) {
   add_serve(app, action);
 #endif
   check_numbers(app);
+  std::vector<std::string> words(argv + 1, argv + argc);
+  understand_help(words);
+  std::ranges::reverse(words);  // as CLI11 takes them
   try {
-    app.parse(argc, argv);
+    app.parse(words);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     throw invar::UsageError(call_error(app, error));

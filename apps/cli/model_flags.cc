@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/timer.h"
 #include "command.h"
 #include "kernels/cuda/cuda_kernels.h"
@@ -13,12 +16,55 @@
 
 namespace invar::cli {
 
+namespace {
+
+// A directory of the hub's cache ("models--OWNER--NAME") stands for its snapshot. As a validator of
+// CLI11: changes the word, and returns what is wrong with it.
+std::string open_hub_cache(std::string& word) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path snapshots = fs::path(word) / "snapshots", main = fs::path(word) / "refs" / "main";
+  if (!fs::is_directory(snapshots, ignored)) return {};
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(snapshots, ignored))
+    found.push_back(entry.path());
+  if (fs::exists(main, ignored)) {
+    std::string name = read_whole_file(main.string(), 1 << 10);
+    while (name.ends_with('\n')) name.pop_back();
+    found = {snapshots / name};
+  }
+  if (found.size() != 1)
+    return fmt::format("expected one snapshot in {}, or refs/main beside it, found {}",
+                       snapshots.string(), found.size());
+  word = found[0].string();
+  return {};
+}
+
+// More threads than these only wait for each other, and some thousands take the machine down.
+std::string bound_threads(std::string& word) {
+  constexpr long kPerCore = 4, kLeast = 64, kSense = 1024;  // beyond that it is a slip: refused
+  const long most = std::max(kLeast, kPerCore * std::ssize(ThreadPool::usable_cores()));
+  char* end = nullptr;
+  if (const long asked = std::strtol(word.c_str(), &end, 10);
+      *end == 0 && asked > most && asked <= kSense) {
+    fmt::print(stderr, "--threads {}: {} are used, the most for {} cores\n", word, most,
+               ThreadPool::usable_cores().size());
+    word = std::to_string(most);
+  }
+  return {};
+}
+
+}  // namespace
+
 void add_model_flags(CLI::App& command, ModelFlags& flags) {
   ModelOptions& o = flags.options;
-  command.add_option(
-      "MODEL", o.model,
-      "A Hugging Face model directory, or with --load-format dummy:SEED a preset's name. Default: "
-      "the bundled model for generate, chat and serve, a small one with random weights otherwise");
+  command
+      .add_option("MODEL", o.model,
+                  "A Hugging Face model directory, or with --load-format dummy:SEED a preset's "
+                  "name. Default: "
+                  "the bundled model for generate, chat and serve, a small one with random weights "
+                  "otherwise")
+      ->transform(CLI::Validator(open_hub_cache, ""));
   command
       .add_option("--load-format", o.load_format,
                   "auto (safetensors), or dummy:SEED for random weights")
@@ -40,6 +86,7 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       .add_option("--isa", o.instruction_set, "Instruction set: auto, scalar, avx2, avx512 or amx")
       ->capture_default_str();
   command.add_option("--threads", o.threads, "Threads, divided among ranks; 0 means one per core")
+      ->transform(CLI::Validator(bound_threads, ""))
       ->capture_default_str();
   command.add_option("--tensor-parallel-size", o.ranks, "Ranks that share the model")
       ->capture_default_str();

@@ -16,14 +16,14 @@ constexpr const char* kFiles[] = {"model.safetensors"};
 
 // The keys of the one layer, read as those of a Llama model; all else in a drafter's config.json is
 // about its training or read below.
-DecoderSpec layer_spec(const json::Value& config, const std::string& where) {
+DecoderSpec layer_spec(const json::Value& config, const std::string& directory) {
   json::Value layer(json::Object{{"model_type", "llama"}, {"num_hidden_layers", 1}});
   for (const char* key :
        {"hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
         "head_dim", "vocab_size", "max_position_embeddings", "rms_norm_eps", "rope_theta",
         "rope_scaling", "rope_parameters", "hidden_act"})
     if (const json::Value* value = config.find(key)) layer.set(key, *value);
-  return parse_model_config(layer, nullptr, where).spec;
+  return parse_model_config(layer, nullptr, directory).spec;
 }
 
 // The layers whose inputs are the features: what the configuration says, or the paper's.
@@ -75,7 +75,7 @@ void EagleWeights::read_config(const std::string& directory, int32_t target_laye
   const HfDirectory files = open_hf_directory(directory);
   const std::string where = directory + "/config.json";
   ConfigReader reader(files.config, where);
-  spec = layer_spec(files.config, where);
+  spec = layer_spec(files.config, directory);
   if (spec.vocab != target_vocab)
     fail_usage("expected a drafter of the target's vocabulary of {} tokens, found {} in {}",
                target_vocab, spec.vocab, where);

@@ -186,6 +186,10 @@ int64_t shown_length(const Request& request) {
   return request.prompt_only ? 0 : request.base.params.max_tokens;
 }
 
+const char* finish_reason(const TextAnswer& answer, bool calls_tools) {
+  return calls_tools && answer.finish == FinishReason::stop ? "tool_calls" : name_of(answer.finish);
+}
+
 json::Value stop_reason(const Request& request, const TextAnswer& answer) {
   if (answer.finish != FinishReason::stop) return {};
   if (!answer.stop.empty()) return answer.stop;
@@ -264,7 +268,7 @@ json::Value choice_of(const Request& request, const TextAnswer& answer, int64_t 
                                                answer.prompt_logprobs),
                                            *late)
                     : prompt_logprobs(tokenizer, answer.prompt_logprobs));
-  choice.set("finish_reason", calls_tools ? "tool_calls" : name_of(answer.finish));
+  choice.set("finish_reason", finish_reason(answer, calls_tools));
   choice.set("stop_reason", stop_reason(request, answer));
   if (request.logits_hash) choice.set("logits_hash", to_hex(answer.logits_hash));
   if (request.receipt && request.make_receipt)

@@ -86,9 +86,8 @@ void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
                request_.base.params.logprobs ? logprobs_now(answer) : json::Value());
   if (!answer.begun) show_prompt(text, choice);
   answer.begun = true;
-  json::append(choice.member("finish_reason"), !answer.over   ? json::Value()
-                                               : answer.calls ? json::Value("tool_calls")
-                                                              : json::Value(name_of(text.finish)));
+  json::append(choice.member("finish_reason"),
+               answer.over ? json::Value(finish_reason(text, answer.calls > 0)) : json::Value());
   json::append(choice.member("stop_reason"), stop_reason(request_, text));
   if (request_.token_ids) json::append(choice.member("token_ids"), ids_of(answer.ids));
   if (answer.over && request_.logits_hash)

@@ -22,6 +22,9 @@ void add_prediction(json::Value& usage, int64_t accepted, int64_t rejected);
 // What the answers are held to, as a request says it.
 int64_t shown_length(const Request& request);
 
+// Why the answer ended; one that is too long may have cut its last call of a tool.
+const char* finish_reason(const TextAnswer& answer, bool calls_tools);
+
 // vLLM's stop_reason: the stop string or token id of the request that ended the answer, or null.
 json::Value stop_reason(const Request& request, const TextAnswer& answer);
 

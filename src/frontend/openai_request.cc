@@ -347,6 +347,12 @@ class Reader {
       request.tools = ToolFormat::object;
       form_ = form_of_call(*tools, "");
     } else if (word == "auto") {
+      const bool tells = !context_.chat || context_.tool_format != ToolFormat::none ||
+                         context_.chat->source().find("tools") != std::string::npos;
+      if (!tells)
+        fail_usage(
+            "the model's chat template has no place for tools: leave them out, or ask for "
+            "tool_choice required or a function");
       request.tools = context_.tool_format;
     } else {
       fail_usage("expected tool_choice none, auto, required or a function, found {}",

@@ -82,6 +82,28 @@ std::optional<ToolCall> read_call(std::string_view text) {
   }
 }
 
+// What stands of a call that was cut: its name, and its arguments as far as they come. Nothing
+// where the name is not whole.
+std::optional<ToolCall> read_cut_call(std::string_view text) {
+  const auto take = [&text](std::string_view word) {
+    text.remove_prefix(std::min(text.find_first_not_of(kSpaces), text.size()));
+    if (!text.starts_with(word)) return false;
+    text.remove_prefix(word.size());
+    return true;
+  };
+  if (!take("{") || !take("\"name\"") || !take(":") || !take("\"")) return std::nullopt;
+  size_t end = 0;
+  while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
+  if (end >= text.size()) return std::nullopt;
+  const std::string quoted = "\"" + std::string(text.substr(0, end + 1));
+  ToolCall call{json::parse(quoted, "a call").as_string(), ""};
+  text.remove_prefix(end + 1);
+  if (!take(",") || !take("\"parameters\"") || !take(":")) return call;
+  text.remove_prefix(std::min(text.find_first_not_of(kSpaces), text.size()));
+  call.arguments = text;
+  return call;
+}
+
 // How much of the end of `text` could become `mark`.
 size_t beginning_of(std::string_view mark, std::string_view text) {
   for (size_t size = std::min(mark.size() - 1, text.size()); size > 0; --size)
@@ -196,9 +218,13 @@ void ToolCallReader::finish(std::string& content, std::vector<ToolCall>& calls) 
   std::string_view inner = text;
   if (inner.starts_with(kPythonTag)) inner.remove_prefix(kPythonTag.size());
   if (in_call_) inner.remove_prefix(kOpen.size());  // the closing tag was a stop
-  if (const auto call = inner.empty() ? std::nullopt : read_call(inner))
+  auto call = inner.empty() ? std::nullopt : read_call(inner);
+  // Nothing of an answer that is held to a call is text, wherever it is cut.
+  const bool is_cut = format_ == ToolFormat::object && !call;
+  if (is_cut) call = read_cut_call(inner);
+  if (call)
     calls.push_back(*call);
-  else
+  else if (!is_cut)
     content += text;
 }
 

@@ -1,5 +1,7 @@
 #include "answering.h"
 
+#include <algorithm>
+
 #include "errors.h"
 
 namespace invar::server {
@@ -324,6 +326,7 @@ void Answers::measure(Answering& answering, const TokenOutput& output) {
         seconds(answering.exchange().arrival));
   else if (answering.admitted().jobs.size() == 1)
     add(metrics.inter_token, metrics.recent_inter_token, seconds(answering.times_.last_token));
+  answering.longest_ = std::max<int64_t>(answering.longest_, output.index + 1);
   answering.times_.last_token = now;
   ++metrics.all_generation_tokens;
   answering.finish_ = output.finish;
@@ -335,6 +338,7 @@ void Answers::measure_end(const Answering& answering) {
   metrics.all_prompt_tokens += prompt;
   metrics.prompt_tokens.add(static_cast<double>(prompt));
   metrics.generation_tokens.add(static_cast<double>(answering.tokens_));
+  metrics.most_generation_tokens.add(static_cast<double>(answering.longest_));
   RequestTimes times = answering.times_;
   times.arrival = answering.exchange().arrival;
   times.end = Clock::now();

@@ -65,9 +65,9 @@ class Answering : public BodySource, public std::enable_shared_from_this<Answeri
   bool begun_ = false, over_ = false;
   std::optional<ApiError> cut_off_;
   Outcome outcome_ = Outcome::finished;
-  bool known_ = false;  // to `answers_`
-  RequestTimes times_;  // its arrival is the exchange's
-  int64_t tokens_ = 0;
+  bool known_ = false;                        // to `answers_`
+  RequestTimes times_;                        // its arrival is the exchange's
+  int64_t tokens_ = 0, longest_ = 0;          // of all its answers, of the longest
   FinishReason finish_ = FinishReason::none;  // of the last job that finished
   json::Value output_;
 };

@@ -83,6 +83,7 @@ Metrics::Metrics()
       prompt_tokens(kTokens),
       generation_tokens(kTokens),
       max_tokens(kTokens),
+      most_generation_tokens(kTokens),
       answers(kAnswers) {}
 
 void Metrics::add(const RequestTimes& times, int64_t tokens) {
@@ -112,8 +113,10 @@ void Metrics::print_requests(Exposition& out) const {
              fmt::format("finished_reason=\"{}\"", reason));
   out.histogram("vllm:time_to_first_token_seconds", "From a request's arrival to its first token.",
                 time_to_first_token);
-  out.histogram("vllm:inter_token_latency_seconds", "Between two tokens of an answer.",
-                inter_token);
+  // Its name, and the one that it had before.
+  for (const char* name :
+       {"vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"})
+    out.histogram(name, "Between two tokens of an answer.", inter_token);
   out.histogram("vllm:request_time_per_output_token_seconds",
                 "The mean time between an answer's tokens.", per_output_token);
   out.histogram("vllm:e2e_request_latency_seconds", "From a request's arrival to its last token.",
@@ -127,6 +130,8 @@ void Metrics::print_requests(Exposition& out) const {
   out.histogram("vllm:request_prompt_tokens", "Tokens of a request's prompts.", prompt_tokens);
   out.histogram("vllm:request_generation_tokens", "Tokens of a request's answers.",
                 generation_tokens);
+  out.histogram("vllm:request_max_num_generation_tokens",
+                "Tokens of the longest of a request's answers.", most_generation_tokens);
   out.histogram("vllm:request_params_max_tokens", "max_tokens of a request.", max_tokens);
   out.histogram("vllm:request_params_n", "Answers that a request asks for.", answers);
   out.type("invar:requests_refused_total", "counter", "Requests that ended in an error.");

@@ -26,6 +26,7 @@ struct Metrics {
   Histogram time_to_first_token, inter_token, end_to_end;  // seconds
   Histogram queue, prefill, decode, inference, per_output_token;
   Histogram prompt_tokens, generation_tokens, max_tokens;  // of a request
+  Histogram most_generation_tokens;                        // of the longest of a request's answers
   Histogram answers;                                       // n of a request
   RecentValues recent_first_token, recent_inter_token, recent_end_to_end;
   std::map<std::string, int64_t> finished;  // requests, by reason

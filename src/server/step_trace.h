@@ -10,12 +10,15 @@
 
 namespace invar::server {
 
-// Safe from every thread. What is written so far can be opened while the server runs: the format
-// allows a list without its end.
+// Safe from every thread. What is written so far can be opened while the server runs, since the
+// format allows a list without its end; the end comes with the server's.
 class StepTrace {
  public:
   // Throws Error when the file cannot be written.
   explicit StepTrace(const std::string& file);
+  ~StepTrace();
+  StepTrace(const StepTrace&) = delete;
+  StepTrace& operator=(const StepTrace&) = delete;
   void add(const StepRecord& step);
 
  private:
@@ -23,6 +26,7 @@ class StepTrace {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
   std::mutex mutex_;
+  bool is_empty_ = true;
   std::unique_ptr<std::FILE, Close> file_;
 };
 

@@ -19,6 +19,7 @@ namespace {
 
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
+constexpr const char* kGguf = ".gguf";
 constexpr int64_t kConverted = 1 << 14;  // elements converted at a time
 constexpr json::ParseLimits kConfigLimits = {.max_depth = 32, .max_bytes = 16 << 20};
 
@@ -226,15 +227,26 @@ std::vector<SafetensorsFile> open_files(const std::string& directory) {
   return files;
 }
 
+bool has_gguf(const std::string& directory) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(directory, ignored))
+    if (entry.path().extension() == kGguf) return true;
+  return false;
+}
+
 }  // namespace
 
 HfDirectory open_hf_directory(const std::string& path) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored))
     fail("{}: expected a model directory, found {}", path,
-         exists(path) ? "a file" : "nothing; Invar downloads no models");
+         !exists(path)           ? "nothing; Invar downloads no models"
+         : path.ends_with(kGguf) ? "a GGUF file; Invar reads safetensors beside a config.json"
+                                 : "a file");
   const std::string config = join(path, "config.json");
-  if (!exists(config)) fail("{}: not a model directory: it has no config.json", path);
+  if (!exists(config))
+    fail("{}: not a model directory: it has no config.json{}", path,
+         has_gguf(path) ? ", and GGUF files are not read: Invar reads safetensors" : "");
   HfDirectory result{path, parse_object(config, kConfigLimits), {}};
   const std::string generation = join(path, "generation_config.json");
   if (exists(generation)) result.generation_config = parse_object(generation, kConfigLimits);

@@ -13,6 +13,9 @@ namespace {
 
 constexpr int64_t kSizeBytes = 8;  // the header's size, little-endian, begins the file
 
+// How Git LFS begins a file that it has not fetched: "version https://git-lfs...".
+constexpr char kPointer[] = {'v', 'e', 'r', 's', 'i', 'o', 'n', ' '};
+
 struct StoredType {
   std::string_view name;
   int bits;
@@ -174,6 +177,8 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> begin, int
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   std::vector<std::byte> header(std::min<int64_t>(file_.size(), kSizeBytes));
   file_.read_at(0, header);
+  if (std::ranges::equal(header, std::as_bytes(std::span(kPointer))))
+    fail("{}: expected a safetensors file, found Git LFS's pointer to one: run git lfs pull", path);
   header.resize(safetensors_header_end(header, file_.size(), path));
   file_.read_at(0, header);
   header_ = parse_safetensors_header(header, file_.size(), path);

@@ -602,7 +602,7 @@ class BadInput(CliTest):
     def test_little_address_space(self):
         """What the system refuses ends the program: nobody waits for a thread that never began."""
         run = ["generate", "-p", "x"]
-        self.refuse(1, "threads", *run, "--threads", "1000", address_space=1 << 30)
+        self.refuse(1, "threads", *run, "--threads", "64", address_space=1 << 29)
         self.refuse(1, "memory", *run, "--tensor-parallel-size", "2", "--kv-cache-memory", "40", "--max-num-seqs", "500",
                     address_space=3 << 30)
 
@@ -629,6 +629,62 @@ class BadInput(CliTest):
             self.refuse(1, str(what), "generate", str(what), "-p", "x")
             self.refuse(1, str(what), "inspect", str(what))
         self.refuse(2, "nameless", "generate", "nameless", "--load-format", "dummy:1", "-p", "x")
+
+    def test_what_is_meant_is_named(self):
+        self.refuse(2, 'found "sevre" (did you mean serve?)', "sevre")
+        self.refuse(2, 'to continue that text, say -p "Once upon a time"', "generate", "Once upon a time")
+        gguf = self.root / "gguf"
+        gguf.mkdir()
+        (gguf / "model.gguf").write_text("GGUF")
+        self.refuse(1, "GGUF files are not read", "inspect", str(gguf))
+        self.refuse(1, "a GGUF file", "inspect", str(gguf / "model.gguf"))
+        pointer = self.copy_of_model("pointer")
+        (pointer / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+        self.refuse(1, "git lfs pull", "inspect", str(pointer))
+        for words in (("help",), ("help", "generate"), ("version",)):
+            self.assertTrue(self.succeed(*words))
+        self.assertEqual(self.succeed("help", "generate"), self.succeed("generate", "--help"))
+        self.assertEqual(self.succeed("version"), self.succeed("--version"))
+        many = invar("inspect", str(self.model), "--threads", "1000")
+        self.assertEqual(many.returncode, 0, many.stderr)
+        self.assertIn(b"--threads 1000: 64 are used", many.stderr)
+
+    def test_a_prompt_from_the_standard_input(self):
+        run = ["generate", self.model, "--json", "--max-tokens", "4", *FAST]
+        piped = subprocess.run([INVAR, *map(str, run), "-p", "-"], input=PROMPT.encode() + b"\n", capture_output=True, timeout=60)
+        self.assertEqual(json.loads(piped.stdout)["logits_hash"],
+                         json.loads(self.succeed(*run, "-p", PROMPT))["logits_hash"])
+
+    def test_a_directory_of_the_hubs_cache_is_its_snapshot(self):
+        cache = self.root / "models--owner--name"
+        (cache / "snapshots").mkdir(parents=True)
+        (cache / "refs").mkdir()
+        self.refuse(2, "expected one snapshot", "inspect", str(cache))
+        (cache / "snapshots" / "abc").symlink_to(self.model)
+        said = json.loads(self.succeed("inspect", cache, "--json"))
+        self.assertEqual(said["model"], str(cache / "snapshots" / "abc"))
+        (cache / "snapshots" / "def").symlink_to(self.root / "nowhere")
+        self.refuse(2, "expected one snapshot", "inspect", str(cache))
+        (cache / "refs" / "main").write_text("abc\n")
+        self.assertEqual(json.loads(self.succeed("inspect", cache, "--json")), said)
+
+    def test_the_models_own_sampling_counts(self):
+        copy = self.copy_of_model("greedy")
+        path = copy / "generation_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "temperature": 0.0}))
+        hash_of = lambda model, *flags: json.loads(self.succeed(
+            "generate", model, "-p", PROMPT, "--json", "--max-tokens", "8", "--ignore-eos", *FAST, *flags))["logits_hash"]
+        greedy = hash_of(self.model, "--temperature", "0")
+        self.assertEqual(hash_of(copy), greedy)
+        self.assertNotEqual(hash_of(self.model), greedy)
+        self.assertEqual(hash_of(copy, "--temperature", "1"), hash_of(self.model))
+
+    def test_ranks_that_the_model_cannot_have_are_one_sentence(self):
+        done = invar("generate", str(self.model), "-p", "x", "--tensor-parallel-size", "64",
+                     "--distributed-executor-backend", "mp", *FAST)
+        self.assertEqual(done.returncode, 2)
+        self.assertEqual(done.stderr.count(b"\n"), 1, done.stderr)
+        self.assertIn(b"64 ranks were asked for", done.stderr)
 
     def change_config(self, name, **changes):
         copy = self.copy_of_model(name)

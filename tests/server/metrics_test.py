@@ -18,7 +18,7 @@ VLLM = """num_requests_running num_requests_waiting kv_cache_usage_perc num_pree
     time_to_first_token_seconds inter_token_latency_seconds request_time_per_output_token_seconds
     e2e_request_latency_seconds request_queue_time_seconds request_prefill_time_seconds request_decode_time_seconds
     request_inference_time_seconds request_prompt_tokens request_generation_tokens request_params_max_tokens
-    request_params_n cache_config_info spec_decode_num_draft_tokens_total spec_decode_num_accepted_tokens_total""".split()
+    request_max_num_generation_tokens time_per_output_token_seconds request_params_n cache_config_info spec_decode_num_draft_tokens_total spec_decode_num_accepted_tokens_total""".split()
 
 
 def parse(text):
@@ -54,6 +54,8 @@ class MetricsTest(unittest.TestCase):
             for labels in lines.get(name, {}):
                 self.assertTrue(labels.startswith('engine="0",model_name="m"'), (name, labels))
         one = lambda name: next(iter(lines[name].values()))
+        self.assertEqual(one("vllm:request_max_num_generation_tokens_sum"), 12)  # n counts once
+        self.assertEqual(one("vllm:request_generation_tokens_sum"), 18)
         for name in ["queue", "prefill", "decode", "inference"]:
             self.assertEqual(one(f"vllm:request_{name}_time_seconds_count"), 2, name)
         times = {name: one(f"vllm:request_{name}_time_seconds_sum") for name in ["queue", "prefill", "decode", "inference"]}
@@ -128,7 +130,7 @@ class MetricsTest(unittest.TestCase):
             for line in (one, two):
                 self.assertTrue(0 <= line["queue_ms"] <= line["first_token_ms"] <= line["total_ms"], line)
             server.stop()
-            steps = json.loads(trace.read_text().rstrip().rstrip(",") + "]")
+            steps = json.loads(trace.read_text())
             slices = [event for event in steps if event["ph"] == "X"]
             self.assertEqual(sum(event["args"]["tokens"] for event in slices), 5)
             self.assertTrue(all(event["dur"] > 0 for event in slices))

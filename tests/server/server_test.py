@@ -102,6 +102,28 @@ class Answers(ServerTest):
             # No half characters, and an event for every token that completes one.
             self.assertTrue(all(len(p["token_ids"]) == 1 or "\ufffd" not in text or p["token_ids"] for p in parts))
 
+    def test_a_prompt_counts_once_however_many_answers_it_has(self):
+        for prompt, tokens in (([5, 6, 7], 3), ([[5, 6, 7], [8, 9]], 5)):
+            body = dict(prompt=prompt, n=2, max_tokens=4, seed=1, ignore_eos=True)
+            answers = 2 if tokens == 3 else 4
+            expected = {"prompt_tokens": tokens, "completion_tokens": 4 * answers, "total_tokens": tokens + 4 * answers}
+            whole = self.served.post(COMPLETIONS, **body)["usage"]
+            self.assertEqual({name: whole[name] for name in expected}, expected)
+            said = events(self.served.stream(COMPLETIONS, **body,
+                                             stream_options={"include_usage": True, "continuous_usage_stats": True}))
+            self.assertEqual({name: said[-1]["usage"][name] for name in expected}, expected)
+            self.assertEqual({event["usage"]["prompt_tokens"] for event in said}, {tokens})
+
+    def test_half_a_character_at_the_end_is_shown(self):
+        lead = self.served.post("/tokenize", prompt="\u20ac", add_special_tokens=False)["tokens"][0]
+        self.assertEqual(self.served.post("/detokenize", tokens=[lead])["prompt"], "\ufffd")
+        for length in (1, 2):
+            body = dict(prompt="x", allowed_token_ids=[lead], max_tokens=length, ignore_eos=True)
+            whole = self.served.post(COMPLETIONS, **body)["choices"][0]
+            self.assertEqual((whole["text"], whole["finish_reason"]), ("\ufffd" * length, "length"))
+            said = events(self.served.stream(COMPLETIONS, **body))
+            self.assertEqual("".join(event["choices"][0]["text"] for event in said), whole["text"])
+
     def test_bytes_of_a_stream_depend_on_the_request_alone(self):
         body = dict(prompt="once", max_tokens=24, seed=9, n=3, temperature=1.0)
 
@@ -339,7 +361,8 @@ class Answers(ServerTest):
     def test_tools(self):
         for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
             body = dict(messages=HI, tools=[TOOL], tool_choice=choice, max_tokens=100, seed=4)
-            whole = self.served.post(CHAT, **body)["choices"][0]
+            answer = self.served.post(CHAT, **body)
+            whole = answer["choices"][0]
             self.assertEqual(whole["finish_reason"], "tool_calls")
             self.assertIsNone(whole["message"]["content"])
             (call,) = whole["message"]["tool_calls"]
@@ -349,8 +372,21 @@ class Answers(ServerTest):
             self.assertEqual(said[-1]["finish_reason"], "tool_calls")
             (streamed,) = [c for s in said for c in s["delta"].get("tool_calls", [])]
             self.assertEqual(streamed["function"], call["function"])
+            # However it is cut, what there is of a call is no text.
+            for length in range(1, answer["usage"]["completion_tokens"]):
+                body["max_tokens"] = length
+                cut = self.served.post(CHAT, **body)["choices"][0]
+                self.assertEqual((cut["message"]["content"] or "", cut["finish_reason"]), ("", "length"), cut)
+                said = [e["choices"][0] for e in events(self.served.stream(CHAT, **body))]
+                self.assertEqual([c["function"] for s in said for c in s["delta"].get("tool_calls", [])],
+                                 [c["function"] for c in cut["message"].get("tool_calls", [])])
+                self.assertEqual("".join(s["delta"].get("content", "") for s in said), "")
+                self.assertEqual(said[-1]["finish_reason"], "length")
+                for part in cut["message"].get("tool_calls", []):
+                    self.assertEqual(part["function"]["name"], "weather")
         none = self.served.post(CHAT, messages=HI, tools=[TOOL], tool_choice="none", max_tokens=4)["choices"][0]
         self.assertNotIn("tool_calls", none["message"])
+        self.refused(400, "chat template has no place for tools", path=CHAT, body={"messages": HI, "tools": [TOOL]})
 
     def test_calls_that_the_model_may_make(self):
         # A schema that cannot be held to is refused where it would be: for a strict tool, whatever the choice.
@@ -938,6 +974,39 @@ class Weights(unittest.TestCase):
         self.assertEqual(served.stop(), 0)
 
 
+class Fingerprints(unittest.TestCase):
+    """Whatever fixes an answer is in system_fingerprint; what does not is not."""
+
+    def fingerprint(self, model, *flags):
+        served = Served(INVAR, command=[INVAR, "serve", model, "--host", "127.0.0.1", "--port", "0", *fast_and(flags)])
+        fingerprint = served.ask("GET", "/v1/engine")[2]["system_fingerprint"]
+        self.assertEqual(served.post(COMPLETIONS, prompt="x", max_tokens=1)["system_fingerprint"], fingerprint)
+        served.stop()
+        return fingerprint
+
+    def test_each_file_and_default_changes_it(self):
+        with tempfile.TemporaryDirectory(prefix="invar-fingerprint-") as folder:
+            model = pathlib.Path(folder) / "model"
+            subprocess.run([INVAR, "make-model", model], check=True, capture_output=True)
+            seen = {"as it is": self.fingerprint(model)}
+            self.assertEqual(self.fingerprint(model, "--max-num-seqs", "2"), seen["as it is"])
+
+            def changed(name, **members):
+                path = model / name
+                before = path.read_text()
+                path.write_text(json.dumps({**json.loads(before), **members}))
+                seen[f"{name} {members}"] = self.fingerprint(model)
+                path.write_text(before)
+
+            changed("config.json", rope_theta=10001.0)
+            changed("config.json", rms_norm_eps=2e-6)
+            changed("generation_config.json", eos_token_id=[5, 6])
+            changed("generation_config.json", temperature=0.5)
+            changed("tokenizer_config.json", chat_template="{{ messages[0].content }}", added=1)
+            changed("tokenizer.json", version="2")
+            self.assertEqual(len(set(seen.values())), len(seen), seen)
+
+
 class Deadlines(ServerTest):
     flags = ("--request-timeout", "20", "--max-model-len", "4096", "--max-num-seqs", "2")
     LONG = dict(prompt="x", max_tokens=4000, ignore_eos=True)
@@ -1119,6 +1188,19 @@ class Ends(unittest.TestCase):
             whole = served.ask("GET", path.split("?")[0])[2]
             self.assertEqual(whole["choices"][0]["text"], "".join(e["choices"][0]["text"] for e in events(first)))
             self.assertEqual(served.ask("GET", COMPLETIONS + "/cmpl-0")[0], 404)
+            self.assertEqual(served.stop(), 0)
+
+    def test_requests_of_one_key_at_the_same_time_have_one_answer(self):
+        with tempfile.TemporaryDirectory(prefix="invar-server-") as directory:
+            served = Served(INVAR, "--journal", str(pathlib.Path(directory) / "journal"))
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                for i in range(12):
+                    key = {"Idempotency-Key": f"k{i}"}
+                    body = dict(prompt="x", max_tokens=8)  # no seed: each alone would draw another
+                    asked = [pool.submit(served.ask, "POST", COMPLETIONS, body, key) for _ in range(8)]
+                    answers = [(r.result()[0], r.result()[2]) for r in asked]
+                    self.assertEqual([status for status, _ in answers], [200] * 8, answers)
+                    self.assertEqual(len({json.dumps(answer) for _, answer in answers}), 1)
             self.assertEqual(served.stop(), 0)
 
     def test_a_response_goes_on_from_another(self):

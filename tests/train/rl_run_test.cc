@@ -393,6 +393,23 @@ TEST_F(RlRuns, HandOverLeavesNoStaleBlock) {
 
 // ---- What is wrong
 
+// The module drafts and is no part of the policy.
+TEST_F(RlRuns, AModelWithAModuleOfMultiTokenPredictionIsTrainedWithoutIt) {
+  RunOptions options;
+  options.output = (directory_ / "with-module").string();
+  options.threads = 1;
+  std::string text = kStart;
+  text.replace(text.find("steps = 150"), 11, "steps = 20");
+  run_training(read_recipe(write("with-module.toml", text + "[mtp]\nweight = 0.5\n")), options);
+  RlRecipe r = recipe();
+  r.model = options.output + "/model";
+  r.trainer.optimizer.steps = 2;
+  const RlOptions to_module = to("of-module");
+  EXPECT_NE(digest(r, to_module), "");
+  const HfDirectory made = open_hf_directory(to_module.model());
+  EXPECT_EQ(parse_model_config(made.config, made.generation_config, "").spec.mtp_layers, 0);
+}
+
 TEST_F(RlRuns, RefuseBadInputInOneSentence) {
   const auto expect_refused = [&](const std::string& from, const std::string& to,
                                   const std::string& sentence) {

@@ -112,6 +112,9 @@ class Run {
     const HfDirectory directory = open_hf_directory(recipe_.model);
     t.model = parse_model_config(directory.config, directory.generation_config, recipe_.model);
     check_tensors(t.model.spec, *source_);
+    // A module that predicts one token further drafts and is no part of the policy: it is neither
+    // trained nor kept.
+    t.model.spec.mtp_layers = 0;
     if (tokenizer_.vocab_size() > t.model.spec.vocab)
       fail_usage("{}: expected a tokenizer of at most {} tokens, the model's vocabulary, found {}",
                  recipe_.model, t.model.spec.vocab, tokenizer_.vocab_size());

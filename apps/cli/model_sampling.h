@@ -1,0 +1,22 @@
+// Sampling options whose default is the model's own.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <set>
+#include <string>
+
+#include "engine/model.h"
+#include "sampling/params.h"
+
+namespace invar::cli {
+
+// The options of `command` that the user named.
+std::set<std::string> named_options(const CLI::App& command);
+
+// `params` with what the model's generation_config.json says where the user named nothing, as the
+// server has it.
+SamplingParams with_model_sampling(SamplingParams params, const std::set<std::string>& named,
+                                   const ModelOptions& model);
+
+}  // namespace invar::cli
