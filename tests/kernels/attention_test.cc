@@ -263,6 +263,18 @@ TEST_P(AttentionTest, Positions) {
     }
 }
 
+// Block tables of more than 2^8 entries, and of more than 2^8 blocks of a window.
+TEST_P(AttentionTest, LongContexts) {
+  for (const int window : {0, 9000})
+    EXPECT_TRUE(check({.sequences = {{{16383, 16384, 16385}}, {{32 * 517}}},
+                       .heads = 2,
+                       .groups = 1,
+                       .head_dim = 8,
+                       .block_size = 32,
+                       .window = window}))
+        << "window " << window;
+}
+
 TEST_P(AttentionTest, RowsAndParts) {
   for (const int rows :
        {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 130}) {

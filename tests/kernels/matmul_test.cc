@@ -162,9 +162,9 @@ template <typename T>
 // Row counts around every edge of a tile or block, outputs around panels and groups of them, inner
 // sizes around leaves and stretches, in random company; the same cases for every set.
 std::vector<Case> cases(DType type) {
-  constexpr int64_t kRows[] = {1,  2,   3,   4,   5,   6,   7,   8,   9,   12, 13,
-                               15, 16,  17,  31,  32,  33,  48,  63,  64,  65, 96,
-                               97, 127, 128, 129, 132, 133, 191, 255, 256, 257};
+  constexpr int64_t kRows[] = {1,  2,  3,   4,   5,   6,   7,   8,   9,   10,  11, 12,
+                               13, 14, 15,  16,  17,  31,  32,  33,  48,  63,  64, 65,
+                               96, 97, 127, 128, 129, 132, 133, 191, 255, 256, 257};
   constexpr int64_t kOutputs[] = {1, 15, 16, 17, 31, 32, 33, 47, 48, 65, 80, 127, 128, 129, 145};
   constexpr int64_t kInner[] = {1, 2, 31, 32, 33, 63, 64, 96, 100, 127, 129, 160, 256, 289, 417};
   Random random(1);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "numerics/math.h"
 #include "support/count_allocations.h"
 
 namespace invar {
@@ -133,6 +134,41 @@ TEST(Sampler, EqualsItsDefinition) {
   EXPECT_GT(sampled, 5000);
   EXPECT_GT(refused, 20);
   EXPECT_GT(cut, 2000);
+}
+
+// A token whose probability is min_p times the largest one's stays: also where min_p is 1, which
+// leaves the largest and all that equal it.
+TEST(Sampler, MinPKeepsWhatIsExactlyAtItsEdge) {
+  ScopedFlushToZero flush;
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  Sampler sampler;
+  for (int i = 0; i < 400; ++i) {
+    std::vector<float> logits(1 + random() % 300);
+    for (float& x : logits) x = 3.0f * normal(random);
+    const float max = *std::ranges::max_element(logits);
+    const float at = logits[random() % logits.size()];
+    for (int ties = 0; ties < 3; ++ties) {
+      logits[random() % logits.size()] = max;
+      logits[random() % logits.size()] = at;
+    }
+    // The edge itself, and the next number on each side of it.
+    const float edge = i % 4 == 0 ? 1.0f : math::exp(at - max);
+    for (const float least : {std::nextafter(edge, 0.0f), edge, std::nextafter(edge, 2.0f)}) {
+      if (least > 1.0f) continue;
+      SamplingParams p{.min_p = least, .seed = random()};
+      const SampleInput in{.logits = logits, .params = &p};
+      std::vector<float> processed;
+      const Sampled expected = sample_reference(in, &processed);
+      ASSERT_EQ(sampler.sample(in).token, expected.token) << i;
+      ASSERT_TRUE(same_bits(std::as_const(sampler.processed()).values(), processed)) << i;
+      const auto kept = std::ranges::count_if(processed, [](float x) { return x > -kInfinity; });
+      const float low = edge == 1.0f ? max : at;
+      if (least == edge) {
+        EXPECT_EQ(kept, std::ranges::count_if(logits, [&](float x) { return x >= low; })) << i;
+      }
+    }
+  }
 }
 
 TEST(Sampler, EqualsItsDefinitionOnWholeVocabularies) {

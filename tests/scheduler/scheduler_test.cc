@@ -174,6 +174,19 @@ TEST(Sarathi, TheHeadOfTheQueueWaitsForItsWholePromptAboveTheWatermark) {
   EXPECT_EQ(step(*scheduler), (Rows{{1, 1}, {4, 1}}));
 }
 
+// Nobody is kept waiting for room that an empty pool could only keep to itself.
+TEST(Scheduler, APromptThatFillsAnIdlePoolIsAdmitted) {
+  for (const std::string& policy : scheduler_names())
+    for (const int blocks : {99, 100, 200, 1000}) {
+      BlockPool pool(blocks, 32);
+      SchedulerOptions o = options(32 * blocks, 8, 32 * blocks);
+      o.policy = policy;
+      const auto scheduler = make_scheduler(o, pool);
+      scheduler->add({.id = 1, .tokens = 32 * blocks - 1});
+      EXPECT_EQ(step(*scheduler), (Rows{{1, 32 * blocks - 1}})) << policy << " of " << blocks;
+    }
+}
+
 TEST(Sarathi, BlocksPromisedToAResidentPromptAreNotGivenTwice) {
   BlockPool pool(100, 32);
   const auto scheduler = make_scheduler(options(64, 8, 3200), pool);

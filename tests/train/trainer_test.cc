@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <memory>
 #include <random>
 
 #include "../weights/blocks_source.h"
@@ -13,6 +15,7 @@
 #include "model/families/make_model.h"
 #include "train/row_packer.h"
 #include "training_case.h"
+#include "weights/weights_digest.h"
 
 namespace invar {
 namespace {
@@ -288,6 +291,57 @@ TEST(Mtp, LearnsAndAgrees) {
   EXPECT_NEAR(report.mtp_loss, mean(after), 0.5);
   EXPECT_GT(after.agreed, after.count * 3 / 4);
   EXPECT_LT(before.agreed, before.count / 4);
+}
+
+// The module never predicts the next sequence's first tokens from the end of one.
+TEST(Mtp, SequencesOfAPackedRowAreAsAlone) {
+  const TrainerOptions options = tiny_options(tiny_models()[4].spec);
+  Numbers source(options.model.spec.vocab);
+  const auto row_of = [&](std::vector<int> sizes) {
+    PackedRow row;
+    for (const int size : sizes) {
+      Document document{.wanted = std::vector<uint8_t>(static_cast<size_t>(size), 1)};
+      for (int i = 0; i < size; ++i) document.tokens.push_back((size * 7 + i * i) % 53);
+      append_sequence(row, document);
+    }
+    fill_row(row, options.context, 0);
+    return row;
+  };
+  Trainer trainer(options, 1);
+  const std::vector<PackedRow> packed(8, row_of({9, 13, 6}));
+  std::vector<PackedRow> alone;
+  for (const int size : {9, 13, 6}) alone.insert(alone.end(), 8, row_of({size}));
+  const MtpScore together = trainer.score_mtp(packed), apart = trainer.score_mtp(alone);
+  EXPECT_EQ(together.count, 8 * (7 + 11 + 4));
+  EXPECT_EQ(together.count, apart.count);
+  EXPECT_EQ(together.agreed, apart.agreed);
+  EXPECT_NEAR(together.loss, apart.loss, 1e-9 * apart.loss);
+  const double mean = together.loss / static_cast<double>(together.count);
+  EXPECT_NEAR(trainer.step(packed).mtp_loss, mean, 1e-6);
+}
+
+// Norms and biases do not decay, matrices do.
+TEST(Trainer, DecayIsOfMatricesAlone) {
+  const auto trained = [](float decay) {
+    TrainerOptions options = tiny_options(tiny_models()[3].spec);
+    options.optimizer.decay = decay;
+    options.optimizer.warmup = 0;
+    Numbers source(options.model.spec.vocab);
+    RowPacker packer(source, options.context, 0);
+    auto trainer = std::make_unique<Trainer>(options, 1);
+    trainer->step(next_rows(packer, options.rows));  // behind it gradients differ as well
+    ThreadPool pool(1);
+    std::map<std::string, std::string> digests;
+    for (const std::string& name : trainer->weights().names())
+      digests[name] = to_hex(weights_digest(trainer->weights(), {name}, pool));
+    return digests;
+  };
+  const auto plain = trained(0), decayed = trained(0.5F);
+  ASSERT_GT(plain.size(), 10U);
+  for (const auto& [name, digest] : plain) {
+    const bool is_norm = name.find("norm") != name.npos;
+    EXPECT_EQ(digest == decayed.at(name), is_norm) << name;
+  }
 }
 
 TEST(Trainer, NamesStepAndTensorOfGradientsThatAreNotFinite) {

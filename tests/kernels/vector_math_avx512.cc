@@ -1,0 +1,20 @@
+// The vector functions of one instruction set as functions of arrays of 16 numbers, for
+// vector_math_test.cc.
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/cpu/vec16_avx512.h"
+// after it
+#include "kernels/cpu/vec16_math.h"
+
+namespace invar::cpu {
+
+void exp2_avx512(const float* x, float* y) {
+  store(y, exp2(load(x)));
+}
+void exp_avx512(const float* x, float* y) {
+  store(y, exp(load(x)));
+}
+
+}  // namespace invar::cpu
