@@ -24,6 +24,7 @@ struct BenchSpeculateFlags {
   std::vector<double> replayed;  // shares of right tokens
   int replayed_tokens = 6;
   bool replay_adapts = false;
+  std::string replay_pays;
   int rounds = 3, answer = 96;
   double temperature = 0;
   std::string html;
@@ -102,12 +103,15 @@ std::vector<std::unique_ptr<Arm>> make_arms(Model& model, int batch,
   for (const std::string& config : flags.configs)
     arms.push_back(std::make_unique<Arm>(model, config, batch));
   for (const double right : flags.replayed) {
-    const ReplaySpec spec{
-        .right = right, .tokens = flags.replayed_tokens, .adaptive = flags.replay_adapts};
+    const ReplaySpec spec{.right = right,
+                          .tokens = flags.replayed_tokens,
+                          .drafter = flags.replay_pays,
+                          .adaptive = flags.replay_adapts};
     arms.push_back(std::make_unique<Arm>(
         model,
-        fmt::format("replay: {:.1f} % right, K {}{}, pays a layer and the head", 100 * right,
-                    spec.tokens, spec.adaptive ? ", adaptive" : ""),
+        fmt::format("replay: {:.1f} % right, K {}{}, pays {}", 100 * right, spec.tokens,
+                    spec.adaptive ? ", adaptive" : "",
+                    spec.drafter.empty() ? "a layer and the head" : spec.drafter),
         batch, &spec));
   }
   return arms;
@@ -291,6 +295,10 @@ void add_bench_speculate(CLI::App& bench, Action& action) {
       ->delimiter(',');
   command->add_option("--replay-tokens", flags->replayed_tokens, "Tokens of a replayed draft")
       ->capture_default_str();
+  command->add_option("--replay-pays", flags->replay_pays,
+                      "A method as vLLM's JSON that the replaying proposer computes instead, and "
+                      "whose drafts it throws away: what drafts of that cost and the given "
+                      "acceptance gain, without a trained drafter");
   command->add_flag("--replay-adaptive", flags->replay_adapts,
                     "Adaptive lengths for the replaying proposer; with --replay 0, which is always "
                     "wrong, what adaptive lengths cost");

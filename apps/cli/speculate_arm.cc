@@ -8,12 +8,15 @@
 #include <fstream>
 #include <numeric>
 
+#include "base/error.h"
 #include "drafters/make_proposer.h"
 #include "speculative/replay.h"
 
 namespace invar::cli {
 
 namespace {
+
+constexpr int kContext = 1024;  // tokens of a sequence
 
 // That this process has in memory.
 int64_t resident_bytes() {
@@ -113,7 +116,14 @@ class Arm::PaidReplay final : public Proposer {
                 .vocab = model.spec().vocab,
                 .seed = 1};
     replay_ = std::make_unique<Replay>(options_, AnswerTokens());
-    if (!spec.pays) return;
+    if (!spec.drafter.empty()) {
+      drafter_ = make_proposer(config_of({.json = spec.drafter}), model,
+                               {.max_sequences = batch, .context = kContext});
+      if (drafter_ && drafter_->shared_layers() > 0)
+        fail_usage("expected a method with keys and values of its own to pay for, found {}",
+                   drafter_->name());
+    }
+    if (!spec.pays || drafter_) return;
     executor_ = std::make_unique<Executor>(
         model,
         RunnerLimits{
@@ -125,7 +135,19 @@ class Arm::PaidReplay final : public Proposer {
   int32_t most_nodes() const override { return spec_.tokens; }
   void know(const AnswerTokens& answers) { replay_ = std::make_unique<Replay>(options_, answers); }
 
+  std::span<const int32_t> aux_layers() const override {
+    return drafter_ ? drafter_->aux_layers() : std::span<const int32_t>();
+  }
+  void take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
+                   int64_t batch_rows) override {
+    if (drafter_) drafter_->take_hidden(kept, hidden, batch_rows);
+  }
+  void forget(int64_t id) override {
+    if (drafter_) drafter_->forget(id);
+  }
   void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override {
+    std::vector<DraftTree> unused(trees.size());
+    if (drafter_) drafter_->propose(requests, unused);
     replay_->propose(requests, trees);
     for (size_t level = 0; executor_ && level < static_cast<size_t>(spec_.tokens); ++level) {
       const auto going = static_cast<int32_t>(
@@ -157,6 +179,7 @@ class Arm::PaidReplay final : public Proposer {
   ReplayOptions options_;
   std::unique_ptr<Replay> replay_;
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Proposer> drafter_;
   std::vector<float> hidden_;
   volatile int64_t likeliest_ = 0;  // nobody reads it, and it is computed all the same
 };
@@ -176,7 +199,7 @@ Arm::Arm(Model& model, std::string config, int batch, const ReplaySpec* replay)
   EngineOptions options{.prefix_caching = false};
   options.scheduler.max_num_seqs = batch;
   options.scheduler.max_num_batched_tokens = 512 + 64 * batch;
-  options.scheduler.max_model_len = std::min(1024, model.spec().max_positions);
+  options.scheduler.max_model_len = std::min(kContext, model.spec().max_positions);
   options.kv_bytes = int64_t{1} << 30;
   const int64_t before = resident_bytes();
   std::unique_ptr<Proposer> proposer;
@@ -186,7 +209,7 @@ Arm::Arm(Model& model, std::string config, int batch, const ReplaySpec* replay)
     proposer = with_lengths(std::move(paid), {.adaptive = replay->adaptive});
   } else if (!config_.empty()) {
     proposer = make_proposer(config_of({.json = config_}), model,
-                             {.max_sequences = batch, .context = 1024});
+                             {.max_sequences = batch, .context = kContext});
   }
   drafter_bytes_ = proposer ? std::max<int64_t>(0, resident_bytes() - before) : 0;
   adaptive_ = dynamic_cast<const Adaptive*>(proposer.get());

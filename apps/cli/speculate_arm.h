@@ -70,12 +70,13 @@ class Watch final : public Proposer {
 };
 
 // What a replaying proposer is: it knows the plain answer, spoils as many drafts as it is told, and
-// for each token that it drafts computes one layer and the head of the target, which is what a
-// drafter of one layer (MTP, EAGLE) costs.
+// pays for each token that it drafts: it computes one layer and the head of the target, or what the
+// method `drafter` (as vLLM's JSON) computes, whose own drafts are thrown away.
 struct ReplaySpec {
   double right = 1;
   int32_t tokens = 4;
   bool pays = true;
+  std::string drafter = {};
   bool adaptive = false;  // lengths
 };
 

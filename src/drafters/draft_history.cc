@@ -1,29 +1,38 @@
 #include "drafters/draft_history.h"
 
-#include <algorithm>
-
 namespace invar {
 
-DraftHistory::BlockPtr DraftHistory::allocate() {
-  for (auto it = kept_.end(); *in_use_ >= most_ && it != kept_.begin();) {
+bool DraftHistory::make_free(int32_t blocks) {
+  for (auto it = kept_.end(); pool_.free_blocks() < blocks && it != kept_.begin();) {
     --it;
-    if (it->block.use_count() > 1) continue;
+    if (pool_.references(it->block) > 1) continue;
+    pool_.release(it->block);
     by_key_.erase(it->key);
     it = kept_.erase(it);
   }
-  if (*in_use_ >= most_) return nullptr;
-  return std::make_shared<Block>(in_use_, static_cast<size_t>(kBlock) * width_);
+  return pool_.free_blocks() >= blocks;
 }
 
-void DraftHistory::keep(uint64_t key, const BlockPtr& block) {
-  if (find(key)) return;
+bool DraftHistory::grow(BlockTable& table, int64_t slots) {
+  const int32_t missing = pool_.blocks_for(slots) - table.num_blocks();
+  return missing <= 0 || (make_free(missing) && table.grow(slots));
+}
+
+bool DraftHistory::fork(const BlockTable& table, int64_t slots, BlockTable& copy,
+                        std::vector<SlotCopy>& copies) {
+  return make_free(1) && copy.fork(table, slots, copies);
+}
+
+void DraftHistory::keep(uint64_t key, int32_t block) {
+  if (find(key) >= 0) return;
+  pool_.add_reference(block);
   kept_.push_front({key, block});
   by_key_[key] = kept_.begin();
 }
 
-DraftHistory::BlockPtr DraftHistory::find(uint64_t key) {
+int32_t DraftHistory::find(uint64_t key) {
   const auto found = by_key_.find(key);
-  if (found == by_key_.end()) return nullptr;
+  if (found == by_key_.end()) return -1;
   kept_.splice(kept_.begin(), kept_, found->second);
   return found->second->block;
 }
@@ -40,7 +49,7 @@ uint64_t DraftHistory::Rows::next_key(uint64_t key, std::span<const int32_t> tok
 }
 
 void DraftHistory::Rows::clear() {
-  blocks_.clear();
+  table_.clear();
   key_ = 0;
   size_ = 0;
 }
@@ -50,36 +59,20 @@ bool DraftHistory::Rows::restore(std::span<const int32_t> tokens, int32_t rows) 
   if (rows % kBlock != 0 || std::ssize(tokens) <= rows) return false;
   for (int32_t b = 0; b < rows / kBlock; ++b) {
     key_ = next_key(key_, tokens, b);
-    BlockPtr block = history_->find(key_);
-    if (!block) return clear(), false;
-    blocks_.push_back(std::move(block));
+    const int32_t block = history_->find(key_);
+    if (block < 0) return clear(), false;
+    table_.share({&block, 1});
   }
   size_ = rows;
   return true;
 }
 
-bool DraftHistory::Rows::add(std::span<const int32_t> tokens, std::span<const float> key,
-                             std::span<const float> value) {
-  if (size_ % kBlock == 0) {
-    BlockPtr block = history_->allocate();
-    if (!block) return false;
-    blocks_.push_back(std::move(block));
-  }
-  Block& block = *blocks_.back();
-  const int64_t at = int64_t{size_ % kBlock} * history_->width_;
-  std::ranges::copy(key, block.keys.begin() + at);
-  std::ranges::copy(value, block.values.begin() + at);
-  if (++size_ % kBlock == 0) {
-    key_ = next_key(key_, tokens, size_ / kBlock - 1);
-    history_->keep(key_, blocks_.back());
-  }
-  return true;
-}
-
-void DraftHistory::Rows::append_runs(int32_t rows, std::vector<KvRun>& runs) const {
-  for (int32_t begin = 0; begin < rows; begin += kBlock) {
-    const Block& block = *blocks_[static_cast<size_t>(begin / kBlock)];
-    runs.push_back({block.keys.data(), block.values.data(), std::min(kBlock, rows - begin)});
+void DraftHistory::Rows::add(std::span<const int32_t> tokens, int32_t rows) {
+  for (const int32_t end = size_ + rows; size_ < end;) {
+    if (++size_ % kBlock != 0) continue;
+    const int32_t block = size_ / kBlock - 1;
+    key_ = next_key(key_, tokens, block);
+    history_->keep(key_, table_.blocks()[static_cast<size_t>(block)]);
   }
 }
 

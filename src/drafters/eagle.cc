@@ -1,17 +1,30 @@
 #include "drafters/eagle.h"
 
 #include <algorithm>
+#include <utility>
 
-#include "base/error.h"
+#include "engine/model_description.h"
+#include "sampling/row.h"
 
 namespace invar {
 
 namespace {
 
-int64_t blocks_in(int64_t bytes, const DecoderSpec& spec) {
+constexpr int kLogitRows = 64;    // that there is room for; more are sampled in pieces
+constexpr int kWaitingRows = 16;  // of a sequence; more are computed at once
+
+DraftDecoder::Limits limits_of(const EagleOptions& options, const DecoderSpec& spec) {
+  const DrafterRoom& room = options.room;
   const int64_t block =
-      2 * int64_t{spec.kv_width()} * DraftHistory::kBlock * static_cast<int64_t>(sizeof(float));
-  return std::max<int64_t>(1, bytes / block);
+      KvStorage::block_bytes(1, DraftHistory::kBlock, spec.kv_heads, spec.head_dim);
+  const int64_t longest = (room.context > 0 ? room.context : spec.max_positions) + options.depth;
+  // A sequence's, its branches', and as many again that are kept.
+  const int64_t each = longest / DraftHistory::kBlock + 2 + options.topk * options.depth;
+  const int64_t useful = 2 * room.max_sequences * each;
+  return {.blocks = static_cast<int>(std::clamp<int64_t>(room.kv_bytes / block, 1, useful)),
+          .block_size = DraftHistory::kBlock,
+          .max_rows = std::max(room.catch_up_rows, room.max_sequences),
+          .max_logit_rows = kLogitRows};
 }
 
 }  // namespace
@@ -20,188 +33,228 @@ Eagle::Eagle(const std::string& directory, const EagleOptions& options, Model& t
              ThreadPool& pool)
     : options_(options),
       pool_(pool),
-      products_(target.host_kernels(), pool),
-      weights_(directory, options.kind, target, products_),
-      layer_(weights_, products_, pool),
-      history_(weights_.spec.kv_width(), blocks_in(options.room.kv_bytes, weights_.spec)),
-      sampler_(pool.size(), target.host_kernels(), options.confidence),
-      final_norm_(final_norm_of(target)),
-      target_eps_(target.spec().norm_eps) {}
+      target_weights_(open_weights(target.options())),
+      checkpoint_(directory, options.kind, target.spec(), *target_weights_,
+                  target.workers().home().weights().shard().has_embedding),
+      target_vocab_(target.spec().vocab),
+      width_(static_cast<size_t>(checkpoint_.spec().hidden)),
+      target_width_(static_cast<size_t>(target.spec().hidden)),
+      feature_values_(checkpoint_.features().size() * target_width_),
+      decoder_(checkpoint_.spec(), checkpoint_.tensors(), target, pool,
+               limits_of(options, checkpoint_.spec())),
+      history_(decoder_.limits().blocks),
+      sampler_(pool.size(), target.host_kernels(), options.confidence) {}
 
-// Known is what follows every row that was kept, so that all of them are computed at once.
+// Rows wait until a draft is wanted, so that one step computes them and its first level.
 void Eagle::take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
                         int64_t batch_rows) {
-  std::vector<NewRow> rows;
-  std::vector<float> features;
   for (const KeptRows& k : kept) {
     Sequence& sequence = sequences_.try_emplace(k.id, history_).first->second;
     if (!follows(sequence, k)) continue;
+    const int32_t have = sequence.known_rows(feature_values_);
     for (size_t i = 0; i < k.rows.size(); ++i) {
       const int32_t position = k.position + static_cast<int32_t>(i);
-      if (position < sequence.rows.size() || position + 1 >= std::ssize(k.tokens)) continue;
-      rows.push_back({&sequence, position, k.tokens});
-      append_features(hidden, batch_rows, k.rows[i], features);
+      if (position < have || position + 1 >= std::ssize(k.tokens)) continue;
+      append_features(hidden, batch_rows, k.rows[i], sequence.waiting);
     }
+    const int32_t waiting = sequence.known_rows(feature_values_) - sequence.rows.size();
+    if (waiting > kWaitingRows) add_waiting(sequence, k.tokens, waiting - 1);
   }
-  if (rows.empty()) return;
-  if (options_.kind == EagleKind::eagle)
-    HostProducts::normalise(features, final_norm_, target_eps_);
-  compute(rows, layer_.fuse(features));
+  run_batch();
 }
 
 // After a preemption rows come again; behind a prefix-cached beginning its rows must be known.
 bool Eagle::follows(Sequence& sequence, const KeptRows& kept) const {
   if (sequence.is_lost && kept.position == 0) {
     sequence.rows.clear();
+    sequence.waiting.clear();
     sequence.is_lost = false;
   }
   if (sequence.is_lost) return false;
-  if (kept.position <= sequence.rows.size()) return true;
-  sequence.last.clear();
+  if (kept.position <= sequence.known_rows(feature_values_)) return true;
+  sequence.waiting.clear();
   sequence.is_lost = !sequence.rows.restore(kept.tokens, kept.position);
   return !sequence.is_lost;
 }
 
 void Eagle::append_features(std::span<const float> hidden, int64_t batch_rows, int32_t row,
                             std::vector<float>& features) const {
-  const size_t width = static_cast<size_t>(weights_.target_width);
-  for (const int32_t layer : weights_.features) {
-    const auto of_row =
-        hidden.subspan(static_cast<size_t>(layer * batch_rows + row) * width, width);
+  for (const int32_t layer : checkpoint_.features()) {
+    const auto of_row = hidden.subspan(
+        static_cast<size_t>(layer * batch_rows + row) * target_width_, target_width_);
     features.insert(features.end(), of_row.begin(), of_row.end());
   }
 }
 
-void Eagle::compute(std::span<const NewRow> rows, std::span<const float> features) {
-  std::vector<int32_t> tokens, positions;
-  for (const NewRow& row : rows) {
-    tokens.push_back(row.tokens[static_cast<size_t>(row.position) + 1]);
-    positions.push_back(row.position);
+// Adds the first `count` rows that wait. False when there are no blocks for them: then the sequence
+// is lost.
+bool Eagle::add_waiting(Sequence& s, std::span<const int32_t> tokens, int32_t count) {
+  s.is_lost = !s.rows.reserve(count + options_.depth);
+  if (s.is_lost) return s.waiting.clear(), false;
+  const auto blocks = s.rows.table().blocks();
+  for (int32_t left = count; left > 0;) {
+    if (!has_room(1)) run_batch();
+    const int32_t room = decoder_.limits().max_rows - static_cast<int32_t>(batch_.rows.size());
+    const int32_t rows = std::min(left, room);
+    inputs_are_features_ = true;
+    batch_.sequences.push_back({{blocks.begin(), blocks.end()}});
+    for (int32_t i = 0; i < rows; ++i)
+      batch_.rows.push_back({.token = tokens[static_cast<size_t>(s.rows.size() + i) + 1],
+                             .position = s.rows.size() + i,
+                             .sequence = static_cast<int32_t>(batch_.sequences.size()) - 1});
+    const auto end = s.waiting.begin() + rows * static_cast<int64_t>(feature_values_);
+    inputs_.insert(inputs_.end(), s.waiting.begin(), end);
+    s.waiting.erase(s.waiting.begin(), end);
+    s.rows.add(tokens, rows);
+    left -= rows;
   }
-  layer_.begin(tokens, positions, features);
-  std::vector<std::vector<KvRun>> runs(rows.size());
-  for (size_t t = 0; t < rows.size(); ++t) {
-    Sequence& s = *rows[t].sequence;
-    s.is_lost = s.is_lost || !s.rows.add(rows[t].tokens, layer_.key(t), layer_.value(t));
-    if (!s.is_lost) s.rows.append_runs(rows[t].position + 1, runs[t]);
-  }
-  const std::span<const float> out = layer_.finish(runs);
-  const size_t width = static_cast<size_t>(weights_.width());
-  for (size_t t = 0; t < rows.size(); ++t)
-    if (t + 1 == rows.size() || rows[t + 1].sequence != rows[t].sequence)
-      rows[t].sequence->last.assign(out.begin() + static_cast<int64_t>(t * width),
-                                    out.begin() + static_cast<int64_t>((t + 1) * width));
+  return true;
 }
 
 void Eagle::propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) {
   drafts_.clear();
-  for (size_t i = 0; i < requests.size(); ++i) {
-    const auto found = sequences_.find(requests[i].id);
-    if (found == sequences_.end() || requests[i].most < 1) continue;
-    const Sequence& s = found->second;
-    if (s.is_lost || s.last.empty() || s.rows.size() != std::ssize(requests[i].tokens) - 1)
-      continue;
-    drafts_.push_back({.request = &requests[i],
-                       .tree = &trees[i],
-                       .sequence = &s,
-                       .depth = std::min(options_.depth, requests[i].most),
-                       .nodes = {},
-                       .expanded = {},
-                       .frontier = {-1}});
-  }
-  if (drafts_.empty()) return;
-  for (int32_t level = 1;; ++level) {
-    score_children();
-    for (Draft& draft : drafts_)
-      if (level >= draft.depth) draft.frontier.clear();
-    if (!expand(level)) break;
-  }
+  drafts_.reserve(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) begin(requests[i], trees[i]);
+  run_batch();
+  for (int32_t level = 1; expand(level); ++level) run_batch();
   for (Draft& draft : drafts_)
     *draft.tree =
         tree_of_best(draft.nodes, std::min(options_.num_speculative_tokens, draft.request->most));
+  drafts_.clear();
 }
 
-// The children of every frontier; the frontiers are then chosen among them.
-void Eagle::score_children() {
-  std::vector<DraftPoint> points;
-  std::vector<float> outputs;
-  for (const Draft& draft : drafts_)
-    for (const int32_t node : draft.frontier) {
-      DraftPoint& point = points.emplace_back();
-      point.request = draft.request;
-      point.path = path_to(draft, node);
-      point.count = options_.topk;
-      point.wants_scores = options_.topk > 1;  // a chain has nothing to choose between
-      const std::vector<float>& out = output_of(draft, node);
-      outputs.insert(outputs.end(), out.begin(), out.end());
-    }
-  sampler_.sample(pool_, points, layer_.logits(outputs));
-  size_t next = 0;
-  for (Draft& draft : drafts_) {
-    const int32_t begin = static_cast<int32_t>(draft.nodes.size());
-    for (const int32_t node : draft.frontier) {
-      const DraftPoint& point = points[next++];
-      const float above = node < 0 ? 0 : draft.nodes[static_cast<size_t>(node)].score;
-      for (size_t i = 0; i < point.tokens.size(); ++i)
-        draft.nodes.push_back(
-            {point.tokens[i], node, above + (point.wants_scores ? point.scores[i] : 0)});
-    }
-    draft.expanded.resize(draft.nodes.size());
-    choose_frontier(draft, begin);
-  }
-}
-
-// Behind the end of an answer nothing follows.
-void Eagle::choose_frontier(Draft& draft, int32_t begin) const {
-  draft.frontier.clear();
-  for (const int32_t node : best_of(draft.nodes, begin, options_.topk))
-    if (!is_stop(*draft.request->params, draft.nodes[static_cast<size_t>(node)].token))
-      draft.frontier.push_back(node);
-}
-
-// Runs the layer on all frontiers, which stand on this level. False when there are none.
-bool Eagle::expand(int32_t level) {
-  std::vector<int32_t> tokens, positions;
-  std::vector<float> features;
-  for (const Draft& draft : drafts_)
-    for (const int32_t node : draft.frontier) {
-      const auto& [token, parent, _] = draft.nodes[static_cast<size_t>(node)];
-      tokens.push_back(token);
-      positions.push_back(draft.sequence->rows.size() - 1 + level);
-      const std::vector<float>& feature = output_of(draft, parent);
-      features.insert(features.end(), feature.begin(), feature.end());
-    }
-  if (tokens.empty()) return false;
-  layer_.begin(tokens, positions, features);
-  std::vector<std::vector<KvRun>> runs(tokens.size());
-  size_t row = 0;
-  for (Draft& draft : drafts_)
-    for (const int32_t node : draft.frontier) {
-      Expanded& expanded = draft.expanded[static_cast<size_t>(node)];
-      expanded.key.assign(layer_.key(row).begin(), layer_.key(row).end());
-      expanded.value.assign(layer_.value(row).begin(), layer_.value(row).end());
-      draft.sequence->rows.append_runs(draft.sequence->rows.size(), runs[row]);
-      append_path(draft, node, runs[row++]);
-    }
-  const std::span<const float> out = layer_.finish(runs);
-  const size_t width = static_cast<size_t>(weights_.width());
-  row = 0;
-  for (Draft& draft : drafts_)
-    for (const int32_t node : draft.frontier) {
-      const auto of_row = out.subspan(width * row++, width);
-      draft.expanded[static_cast<size_t>(node)].out.assign(of_row.begin(), of_row.end());
-    }
+// Adds the rows that wait; the last one's logits give the first level.
+bool Eagle::begin(const DraftRequest& request, DraftTree& tree) {
+  const auto found = sequences_.find(request.id);
+  if (found == sequences_.end() || request.most < 1) return false;
+  Sequence& s = found->second;
+  const int32_t known = static_cast<int32_t>(request.tokens.size());
+  if (s.is_lost || s.waiting.empty() || s.known_rows(feature_values_) != known - 1 ||
+      known + options_.depth > decoder_.spec().max_positions)
+    return false;
+  if (!add_waiting(s, request.tokens, known - 1 - s.rows.size())) return false;
+  drafts_.push_back({.request = &request,
+                     .tree = &tree,
+                     .sequence = &s,
+                     .depth = std::min(options_.depth, request.most)});
+  drafts_.back().outputs.resize(1);
+  want(drafts_.size() - 1, -1);
   return true;
 }
 
-// The rows from below the root to a node.
-void Eagle::append_path(const Draft& draft, int32_t node, std::vector<KvRun>& runs) const {
-  const size_t begin = runs.size();
-  for (; node >= 0; node = draft.nodes[static_cast<size_t>(node)].parent) {
-    const Expanded& e = draft.expanded[static_cast<size_t>(node)];
-    runs.push_back({e.key.data(), e.value.data(), 1});
+// The last row of the batch says what follows a node.
+void Eagle::want(size_t draft, int32_t node) {
+  DraftPoint& point = points_.emplace_back();
+  point.request = drafts_[draft].request;
+  point.path = path_to(drafts_[draft], node);
+  point.count = options_.topk;
+  point.wants_scores = options_.topk > 1;  // a chain has nothing to choose between
+  batch_.logit_rows.push_back(static_cast<int32_t>(batch_.rows.size()) - 1);
+  wanted_.push_back({draft, node});
+}
+
+// Adds the rows of all frontiers, which stand on this level. False when there are none.
+bool Eagle::expand(int32_t level) {
+  for (size_t d = 0; d < drafts_.size(); ++d) {
+    Draft& draft = drafts_[d];
+    if (level >= draft.depth) draft.frontier.clear();
+    for (const int32_t node : std::exchange(draft.frontier, {})) add_node(draft, d, node, level);
   }
-  std::reverse(runs.begin() + static_cast<int64_t>(begin), runs.end());
+  return !batch_.rows.empty();
+}
+
+// A chain goes on in the sequence's blocks; a node of a tree has a tail of its own.
+bool Eagle::add_node(Draft& draft, size_t index, int32_t node, int32_t level) {
+  const auto& [token, parent, _] = draft.nodes[static_cast<size_t>(node)];
+  const DraftHistory::Rows& rows = draft.sequence->rows;
+  const int32_t position = rows.size() - 1 + level;
+  if (!has_room(1)) return false;
+  const BlockTable* table = &rows.table();
+  if (options_.topk > 1) {
+    const BlockTable& above = parent < 0 ? rows.table() : draft.tables[static_cast<size_t>(parent)];
+    BlockTable& own = draft.tables[static_cast<size_t>(node)];
+    if (!history_.fork(above, position, own, copies_) || !history_.grow(own, position + 1))
+      return false;
+    table = &own;
+  }
+  const auto blocks = table->blocks();
+  batch_.sequences.push_back({{blocks.begin(), blocks.end()}});
+  batch_.rows.push_back({.token = token,
+                         .position = position,
+                         .sequence = static_cast<int32_t>(batch_.sequences.size()) - 1});
+  const std::vector<float>& input = draft.outputs[static_cast<size_t>(parent + 1)];
+  inputs_.insert(inputs_.end(), input.begin(), input.end());
+  want(index, node);
+  return true;
+}
+
+// A level that is larger than a step is drafted in part.
+bool Eagle::has_room(int32_t rows) {
+  return static_cast<int32_t>(batch_.rows.size()) + rows <= decoder_.limits().max_rows;
+}
+
+// Computes the rows that were added; those that are wanted get their children.
+void Eagle::run_batch() {
+  if (batch_.rows.empty()) return;
+  decoder_.copy_slots(copies_);
+  ForwardIo io;
+  if (inputs_are_features_)
+    io.features = inputs_;
+  else
+    io.hidden = inputs_;
+  io.take_logits = [&](int64_t first, std::span<const float> logits) { sample(first, logits); };
+  batch_.aux_layers.assign(wanted_.empty() ? 0 : 1, 0);
+  decoder_.run(batch_, io);
+  std::vector<int32_t> begins;
+  for (const Draft& draft : drafts_) begins.push_back(static_cast<int32_t>(draft.nodes.size()));
+  for (size_t i = 0; i < wanted_.size(); ++i)
+    take_children(
+        wanted_[i], points_[i],
+        io.aux_hidden.subspan(static_cast<size_t>(batch_.logit_rows[i]) * width_, width_));
+  for (size_t d = 0; d < drafts_.size(); ++d) choose_frontier(drafts_[d], begins[d]);
+  batch_.rows.clear();
+  batch_.sequences.clear();
+  batch_.logit_rows.clear();
+  inputs_.clear();
+  inputs_are_features_ = false;
+  copies_.clear();
+  wanted_.clear();
+  points_.clear();
+}
+
+// What the drafter does not know is excluded.
+void Eagle::sample(int64_t first, std::span<const float> logits) {
+  const size_t known = static_cast<size_t>(checkpoint_.spec().vocab), rows = logits.size() / known;
+  const size_t vocab = static_cast<size_t>(target_vocab_);
+  const std::vector<int32_t>& ids = checkpoint_.target_ids();
+  const auto points = std::span(points_).subspan(static_cast<size_t>(first), rows);
+  if (ids.empty() && checkpoint_.logit_scale() == 1) return sampler_.sample(pool_, points, logits);
+  if (all_logits_.size() < rows * vocab) all_logits_.resize(rows * vocab, kExcluded);
+  for (size_t t = 0; t < rows; ++t)
+    for (size_t i = 0; i < known; ++i)
+      all_logits_[t * vocab + (ids.empty() ? i : static_cast<size_t>(ids[i]))] =
+          logits[t * known + i] * checkpoint_.logit_scale();
+  sampler_.sample(pool_, points, std::span<const float>(all_logits_).first(rows * vocab));
+}
+
+void Eagle::take_children(const Wanted& wanted, const DraftPoint& point,
+                          std::span<const float> output) {
+  Draft& draft = drafts_[wanted.draft];
+  draft.outputs[static_cast<size_t>(wanted.node + 1)].assign(output.begin(), output.end());
+  const float above = wanted.node < 0 ? 0 : draft.nodes[static_cast<size_t>(wanted.node)].score;
+  for (size_t i = 0; i < point.tokens.size(); ++i)
+    draft.nodes.push_back(
+        {point.tokens[i], wanted.node, above + (point.wants_scores ? point.scores[i] : 0)});
+}
+
+// Behind the end of an answer nothing follows.
+void Eagle::choose_frontier(Draft& draft, int32_t begin) {
+  draft.outputs.resize(draft.nodes.size() + 1);
+  while (options_.topk > 1 && draft.tables.size() < draft.nodes.size())
+    draft.tables.emplace_back(history_.pool());
+  for (const int32_t node : best_of(draft.nodes, begin, options_.topk))
+    if (!is_stop(*draft.request->params, draft.nodes[static_cast<size_t>(node)].token))
+      draft.frontier.push_back(node);
 }
 
 std::vector<int32_t> Eagle::path_to(const Draft& draft, int32_t node) const {

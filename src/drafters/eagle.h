@@ -5,19 +5,21 @@
 // applied again, to its own output.
 //
 // A draft of K levels costs K times the layer and the head, which in EAGLE-3 knows the frequent
-// tokens alone; all sequences together, on the CPU. Every row that the target computed is computed
-// once by the layer, too. Rows that came from the prefix cache are looked up (draft_history.h); a
-// sequence of which some are missing is not drafted for. It pays with a layer that was trained for
-// the target, and trees pay where rows are cheap.
+// tokens alone; all sequences together, where the target computes. Every row that the target
+// computed is computed once by the layer, too, when the next draft is wanted. Rows that came from
+// the prefix cache are looked up (draft_history.h); a sequence of which some are missing is not
+// drafted for. It pays with a layer that was trained for the target, and trees pay where rows are
+// cheap.
 #pragma once
 
+#include <memory>
 #include <unordered_map>
 
+#include "drafters/draft_decoder.h"
 #include "drafters/draft_history.h"
 #include "drafters/draft_sampler.h"
-#include "drafters/eagle_layer.h"
+#include "drafters/eagle_checkpoint.h"
 #include "drafters/model_drafter.h"
-#include "drafters/target_parts.h"
 #include "speculative/dynamic_tree.h"
 
 namespace invar {
@@ -33,7 +35,7 @@ struct EagleOptions {
 
 class Eagle final : public Proposer {
  public:
-  // Throws what EagleWeights does.
+  // Throws what EagleCheckpoint does.
   Eagle(const std::string& directory, const EagleOptions& options, Model& target, ThreadPool& pool);
 
   std::string_view name() const override {
@@ -41,67 +43,79 @@ class Eagle final : public Proposer {
   }
   int32_t most_nodes() const override { return options_.num_speculative_tokens; }
   bool makes_branches() const override { return options_.topk > 1; }
-  std::span<const int32_t> aux_layers() const override { return weights_.aux_layers; }
+  std::span<const int32_t> aux_layers() const override { return checkpoint_.aux_layers(); }
   void take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
                    int64_t batch_rows) override;
   void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override;
   void forget(int64_t id) override { sequences_.erase(id); }
 
-  const EagleWeights& weights() const { return weights_; }
+  const EagleCheckpoint& checkpoint() const { return checkpoint_; }
+  const DraftDecoder& decoder() const { return decoder_; }
 
  private:
   struct Sequence {
     explicit Sequence(DraftHistory& history) : rows(history) {}
-    DraftHistory::Rows rows;
-    std::vector<float> last;  // the layer's output for the last row
-    bool is_lost = false;     // rows are missing
-  };
-  // Of a node that was expanded.
-  struct Expanded {
-    std::vector<float> key, value, out;
+    int32_t known_rows(size_t feature_values) const {
+      return rows.size() + static_cast<int32_t>(waiting.size() / feature_values);
+    }
+    DraftHistory::Rows rows;     // that are computed
+    std::vector<float> waiting;  // features of the rows after them
+    bool is_lost = false;        // rows are missing
   };
   // A sequence that is drafted for in this round.
   struct Draft {
     const DraftRequest* request;
     DraftTree* tree;
-    const Sequence* sequence;
+    Sequence* sequence;
     int32_t depth = 0;
     std::vector<ScoredNode> nodes;
-    std::vector<Expanded> expanded;  // by node
-    std::vector<int32_t> frontier;   // expanded last; -1: the root
+    // By node, the root first: the layer's output and, of a tree, the blocks up to it.
+    std::vector<std::vector<float>> outputs;
+    std::vector<BlockTable> tables;
+    std::vector<int32_t> frontier;  // nodes whose children are wanted; -1: the root
   };
-  // A row that take_hidden adds to a sequence.
-  struct NewRow {
-    Sequence* sequence;
-    int32_t position;
-    std::span<const int32_t> tokens;
+  // A row of the batch whose logits give the tokens below a node.
+  struct Wanted {
+    size_t draft;
+    int32_t node;
   };
 
-  // Whether the sequence has all rows up to `position`.
+  // Whether the sequence has all rows up to where these begin.
   bool follows(Sequence& sequence, const KeptRows& kept) const;
   void append_features(std::span<const float> hidden, int64_t batch_rows, int32_t row,
                        std::vector<float>& features) const;
-  void compute(std::span<const NewRow> rows, std::span<const float> features);
-  void score_children();
-  void choose_frontier(Draft& draft, int32_t begin) const;
+  bool begin(const DraftRequest& request, DraftTree& tree);
+  bool add_waiting(Sequence& sequence, std::span<const int32_t> tokens, int32_t count);
+  bool has_room(int32_t rows);
+  void want(size_t draft, int32_t node);
   bool expand(int32_t level);
-  void append_path(const Draft& draft, int32_t node, std::vector<KvRun>& runs) const;
+  bool add_node(Draft& draft, size_t index, int32_t node, int32_t level);
+  void choose_frontier(Draft& draft, int32_t begin);
+  void run_batch();
+  void sample(int64_t first, std::span<const float> logits);
+  void take_children(const Wanted& wanted, const DraftPoint& point, std::span<const float> output);
   std::vector<int32_t> path_to(const Draft& draft, int32_t node) const;
-  const std::vector<float>& output_of(const Draft& draft, int32_t node) const {
-    return node < 0 ? draft.sequence->last : draft.expanded[static_cast<size_t>(node)].out;
-  }
 
   const EagleOptions options_;
   ThreadPool& pool_;
-  HostProducts products_;
-  const EagleWeights weights_;
-  EagleLayer layer_;
+  const std::unique_ptr<TensorSource> target_weights_;
+  const EagleCheckpoint checkpoint_;
+  const int32_t target_vocab_;
+  const size_t width_, target_width_, feature_values_;
+  DraftDecoder decoder_;
   DraftHistory history_;
   DraftSampler sampler_;
-  const std::vector<float> final_norm_;  // the target's
-  const float target_eps_;
   std::unordered_map<int64_t, Sequence> sequences_;
-  std::vector<Draft> drafts_;  // of this round
+
+  // Of this round, and of the batch that is being built in it.
+  std::vector<Draft> drafts_;
+  Batch batch_;
+  std::vector<float> inputs_;  // features of rows of the target, or the layer's own outputs
+  bool inputs_are_features_ = false;
+  std::vector<SlotCopy> copies_;
+  std::vector<Wanted> wanted_;
+  std::vector<DraftPoint> points_;  // one for each
+  std::vector<float> all_logits_;   // of the target's vocabulary
 };
 
 }  // namespace invar

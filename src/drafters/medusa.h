@@ -4,20 +4,21 @@
 // head sees what the others draft, so that their guesses make a tree: the likeliest few of each
 // head below every node.
 //
-// It costs a head (vocabulary x width) for each level, and no keys and values. It pays with heads
-// that were trained for the target. A draft that no head can give, behind a prefix-cached prompt's
-// first row, is left out.
+// It costs a head (vocabulary x width) for each level, where the target computes, and no keys and
+// values. It pays with heads that were trained for the target. A draft that no head can give,
+// behind a prefix-cached prompt's first row, is left out.
 //
 // Read are the published layout, medusa_lm_head.safetensors with {i}.{l}.linear.weight, .bias and
 // {i}.{layers}.weight (also behind "medusa_head."), and vLLM's, model.safetensors with
 // blocks.{i}.layers.{l}.weight and lm_heads.{i}.weight (also behind "medusa_heads.").
 #pragma once
 
+#include <memory>
 #include <unordered_map>
 
+#include "drafters/draft_decoder.h"
 #include "drafters/draft_sampler.h"
-#include "drafters/host_products.h"
-#include "engine/model.h"
+#include "drafters/tensor_file.h"
 #include "speculative/tree_shape.h"
 
 namespace invar {
@@ -42,33 +43,25 @@ class Medusa final : public Proposer {
   int num_heads() const { return static_cast<int>(heads_.size()); }
 
  private:
-  struct Block {
-    Matrix weight;
-    std::vector<float> bias;  // or empty
-  };
-  struct Head {
-    std::vector<Block> blocks;
-    Matrix logits;
-  };
   // Of a sequence's last row that the target computed.
   struct Last {
     int32_t position = 0;
     std::vector<float> hidden;
   };
 
-  void load(const TensorFile& file);
-  bool load_head(const TensorFile& file, int index);
-  Block load_block(const TensorFile& file, const std::string& name);
-  std::vector<float> logits_of(const Head& head, std::span<const float> x);
+  void load(const std::string& directory, Model& target);
+  void make(uint64_t seed, Model& target);
+  bool load_head(const TensorFile& file, const TensorSource& target_weights, Model& target);
+  DecoderSpec head_spec(const Model& target, const std::vector<bool>& biases) const;
+  void sample_level(DraftDecoder& head, std::span<DraftPoint> points, std::span<const float> x);
+  DraftTree tree_of(std::span<const std::vector<DraftPoint>> points, size_t draft,
+                    int32_t most) const;
 
-  const int32_t last_layer_, width_, vocab_;
-  const float eps_;
+  const int32_t last_layer_, width_;
   ThreadPool& pool_;
   TreeShape shape_;
-  HostProducts products_;
   DraftSampler sampler_;
-  std::vector<float> final_norm_;
-  std::vector<Head> heads_;
+  std::vector<std::unique_ptr<DraftDecoder>> heads_;
   std::unordered_map<int64_t, Last> last_;
 };
 

@@ -28,7 +28,7 @@ class Model {
   // Kernels of the CPU, whatever the device: for what the host does with logits.
   const Kernels& host_kernels() const { return description_.host_kernels; }
   // What the kernels are for: a CPU's instruction set, or "cuda".
-  const char* instruction_set() const { return workers_->home().instruction_set(); }
+  const char* instruction_set() const { return workers_->home().kernels().name; }
   ThreadPool& pool() { return *pool_; }
   Workers& workers() { return *workers_; }
   // Where the results of a step are.

@@ -39,8 +39,7 @@ class Worker {
   const WorkerPlace& place() const { return place_; }
   Device& device() const { return *device_; }
   const DecoderWeights& weights() const { return weights_; }
-  // What its kernels are for: a CPU's instruction set, or "cuda".
-  const char* instruction_set() const { return kernels_.name; }
+  const Kernels& kernels() const { return kernels_; }
   Runner& runner(int32_t number);
 
  private:

@@ -164,8 +164,9 @@ constexpr int32_t first_slot(const PartialAttentionParams& p, int64_t t) {
 // out = act(x): how what is no norm enters a matrix product, a gradient too (numerics 9). Pad
 // columns are set to zero.
 struct RoundParams {
-  const float* x;  // [T][N]
+  const float* x;  // [.][N]
   int64_t x_stride;
+  const int32_t* rows_of;  // as RmsNormParams
   int64_t rows, width;
   Activation out;
 };
@@ -178,6 +179,13 @@ struct AddParams {
   const float* bias;  // [D] or null
   int64_t rows, width;
   float* y;  // [T][D]
+};
+
+// y = y + x / (1 + exp(-x))
+struct AddSiluParams {
+  const float* x;
+  int64_t count;
+  float* y;
 };
 
 struct CopySlotsParams {
@@ -229,6 +237,7 @@ struct Kernels {
   Operation<PartialAttentionParams> partial_attention;  // null on a GPU
   Operation<RoundParams> round;
   Operation<AddParams> add;
+  Operation<AddSiluParams> add_silu;
   Operation<CopySlotsParams> copy_slots;
   Operation<RoundInPlaceParams> round_in_place;
   Operation<LogitsParams> log_sum_exp;

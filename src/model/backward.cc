@@ -50,26 +50,12 @@ void BackwardPass::layer_backward(int layer) {
 // logits = head(norm(block(projection([norm(embedding), norm(h)])))): leaves the gradient of h,
 // the residual stream after the model's last layer.
 void BackwardPass::mtp_module(const MtpGradient& mtp) {
-  const MtpWeights& w = model_.weights->mtp();
   const int layer = spec_.layers;
-  const auto of = [&](TensorRole role) { return gradient(role, layer); };
   tables_ = ws_.table_builder.build(*mtp.batch, kv_.block_size(), model_.execution);
   head(mtp.d_logits, io_.tape->final_normed(1), io_.tape->output(1), mtp.head,
-       of(TensorRole::mtp_head_norm), w.head_norm);
+       gradient(TensorRole::mtp_head_norm, layer), weights(layer).head_norm);
   if (io_.tape->recompute()) forward_again(*mtp.batch, layer, io_.tape->output());
   layer_backward(layer);
-
-  const Activation d_out = round(d_hidden(), spec_.hidden, ws_.out);
-  pack_inputs(io_.tape->joined(), 2 * spec_.hidden);
-  weight_gradient("join dW", of(TensorRole::mtp_projection), d_out, {0, spec_.hidden},
-                  2 * spec_.hidden);
-  clear_hidden();
-  matmul("join dX", d_out, transposed_.mtp_embedding(), ws_.normed.data());
-  norm(of(TensorRole::mtp_embedding_norm), w.embedding_norm, io_.tape->embedded());
-  embed(mtp.embedding);
-  clear_hidden();
-  matmul("join dX", d_out, transposed_.mtp_hidden(), ws_.normed.data());
-  norm(of(TensorRole::mtp_hidden_norm), w.hidden_norm, io_.tape->output());
 }
 
 // logits = head(norm(x)): adds to the gradient of x, a residual stream.
@@ -144,7 +130,12 @@ void BackwardPass::matmul(const char* name, const Activation& x, const Matrix& w
 Activation BackwardPass::round(const float* x, int64_t width, const DeviceArray<bf16_t>& memory) {
   const Activation out = activation(memory, width);
   run("round", kernels_.round,
-      RoundParams{.x = x, .x_stride = width, .rows = rows_, .width = width, .out = out});
+      RoundParams{.x = x,
+                  .x_stride = width,
+                  .rows_of = nullptr,
+                  .rows = rows_,
+                  .width = width,
+                  .out = out});
   return out;
 }
 

@@ -24,6 +24,12 @@ class BackwardPass {
   const LayerActivations& activations(int layer) const { return io_.tape->layer(layer); }
   const RopeTable& rope(int layer) const { return model_.ropes.of(layer); }
   KvLayer kv(int layer) const { return kv_.layer(layer); }
+  // Of the module that predicts one token further, and of its projection the halves.
+  const MtpGradient& module() const { return *io_.mtp; }
+  const Matrix& join_to_embedding() const { return transposed_.mtp_embedding(); }
+  const Matrix& join_to_hidden() const { return transposed_.mtp_hidden(); }
+  // The residual stream after the model's last layer.
+  const float* output() const { return io_.tape->output(); }
   const TrainingKernels& kernels() const { return kernels_; }
   const BackwardWorkspace& workspace() const { return ws_; }
   const StepTables& tables() const { return tables_; }
@@ -47,6 +53,9 @@ class BackwardPass {
   // d_h = d_h + the gradient of norm(h), whose output has the gradient in workspace().normed.
   void norm(float* norm_gradient, const float* weight, const float* x);
   float* gradient(TensorRole role, int layer) const;
+  // h = rows of the embedding: adds d_h to its gradient.
+  void embed(float* embedding_gradient);
+  void clear_hidden();
   // One operation on the whole team.
   template <typename Params>
   void run(const char* name, Operation<Params> operation, const Params& params) {
@@ -58,9 +67,7 @@ class BackwardPass {
   void mtp_module(const MtpGradient& mtp);
   void head(const Activation& d_logits, const Activation& normed, const float* x,
             float* head_gradient, float* norm_gradient, const float* norm_weight);
-  void embed(float* embedding_gradient);
   void forward_again(const Batch& batch, int layer, float* before);
-  void clear_hidden();
 
   Decoder& model_;
   const DecoderSpec& spec_;

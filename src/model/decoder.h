@@ -23,6 +23,7 @@ struct Decoder {
         weights(&weights),
         stream(device.make_stream()),
         execution{.device = &device, .stream = stream.get(), .pool = pool},
+        embedding(weights.embedding()),
         ropes(device, spec) {
     for (int layer = 0; layer < spec.all_layers(); ++layer)
       parts.push_back(parts_of(spec.layer(layer)));
@@ -41,6 +42,7 @@ struct Decoder {
   const DecoderWeights* weights;
   std::unique_ptr<Stream> stream;
   Execution execution;
+  Matrix embedding;  // a drafter's may be its target's
   RopeTables ropes;
   std::vector<std::vector<const LayerPart*>> parts;  // by layer
 };

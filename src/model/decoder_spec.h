@@ -25,14 +25,31 @@ struct RopeSpec {
 
 // Where the RMSNorms of a part stand: of what it reads (x = norm(h)), of what it adds to the
 // residual stream (h + norm(y)), or both.
-enum class NormPlace { before, after, both };
+enum class NormPlace { none, before, after, both };
 
 constexpr bool is_before(NormPlace norms) {
-  return norms != NormPlace::after;
+  return norms == NormPlace::before || norms == NormPlace::both;
 }
 constexpr bool is_after(NormPlace norms) {
-  return norms != NormPlace::before;
+  return norms == NormPlace::after || norms == NormPlace::both;
 }
+
+// How a layer begins that goes on from hidden states: for every row there are the embedding e of a
+// token and a hidden state h. As it stands: the module of multi-token prediction.
+struct JoinSpec {
+  // Where [e, h] goes: through a projection it becomes the residual stream; or attention reads it,
+  // and the stream is h (EAGLE-3).
+  bool is_projected = true;
+  bool projection_bias = false;
+  bool embedding_norm = true, hidden_norm = true;  // of e and h, before they are joined
+  bool stream_is_normed = false;                   // not projected: the stream is the normed h
+  // Hidden states of another decoder that h is made of at first: several by a product, one by a
+  // norm.
+  int features = 0, feature_width = 0;
+  bool fuse_bias = false;
+
+  bool operator==(const JoinSpec&) const = default;
+};
 
 struct AttentionSpec {
   int window = 0;  // a query at p sees keys j with p - window < j <= p; 0 = all of them
@@ -49,13 +66,33 @@ struct DenseFfnSpec {
   bool operator==(const DenseFfnSpec&) const = default;
 };
 
+// A residual block is all that its layer has (Medusa).
+struct ResidualBlockSpec {
+  bool has_bias = false;
+  bool reads_feature = false;  // begins with the normed last hidden state of another decoder
+
+  bool operator==(const ResidualBlockSpec&) const = default;
+};
+
 // The parts of one layer, in the order in which they run (model/parts).
 struct LayerSpec {
+  std::optional<JoinSpec> join = {};
+  std::optional<ResidualBlockSpec> block = {};
   AttentionSpec attention;
   DenseFfnSpec ffn;
 
   bool operator==(const LayerSpec&) const = default;
 };
+
+// Numbers of another decoder that a row comes with; 0: none, the layer reads tokens or the stream.
+constexpr int64_t features_of(const LayerSpec& layer, int hidden) {
+  if (layer.join) return int64_t{layer.join->features} * layer.join->feature_width;
+  return layer.block && layer.block->reads_feature ? hidden : 0;
+}
+// Whether attention reads the token's embedding and the hidden state.
+constexpr bool reads_joined(const LayerSpec& layer) {
+  return layer.join && !layer.join->is_projected;
+}
 
 struct DecoderSpec {
   std::string family;  // "llama", "mistral", "qwen2", "qwen3"
@@ -64,10 +101,12 @@ struct DecoderSpec {
   // 0 or 1: modules that predict one token further (multi-token prediction, DeepSeek-V3, section
   // 2.2). The module's decoder block is layer number `layers`; plain decoding ignores it.
   int mtp_layers = 0;
-  int heads = 0;          // H: query heads
-  int kv_heads = 0;       // K: key/value heads; divides heads
-  int head_dim = 0;       // E: 8 to 256, even
-  int vocab = 0;          // V: rows of the embedding
+  int heads = 0;     // H: query heads
+  int kv_heads = 0;  // K: key/value heads; divides heads
+  int head_dim = 0;  // E: 8 to 256, even
+  int vocab = 0;     // V: rows of the embedding
+  // Of the embedding, where those are not V; 0: it is another decoder's.
+  int embedding_rows = -1;
   int max_positions = 0;  // positions 0 .. max_positions - 1 exist
   float norm_eps = 0;
   bool qkv_bias = false;               // Qwen2; Llama with attention_bias
@@ -75,16 +114,19 @@ struct DecoderSpec {
   bool mlp_bias = false;               // Llama with mlp_bias
   bool qk_norm = false;                // Qwen3: RMSNorm of every query and key head before rotation
   bool tied_head = false;              // the head is the embedding
+  bool final_norm = true;              // before the head
   std::vector<LayerSpec> layer_specs;  // [layers]
 
   int query_width() const { return heads * head_dim; }
   int kv_width() const { return kv_heads * head_dim; }
+  int tokens() const { return embedding_rows < 0 ? vocab : embedding_rows; }
   int all_layers() const { return layers + mtp_layers; }
-  // The module's is as the last one, without a window.
+  // The module's is as the last one, without a window, behind a join.
   LayerSpec layer(int index) const {
     if (index < layers) return layer_specs[static_cast<size_t>(index)];
     LayerSpec module = layer_specs.back();
     module.attention.window = 0;
+    module.join = JoinSpec{};
     return module;
   }
   void set_layers(const LayerSpec& each) {

@@ -75,8 +75,8 @@ class WeightLoader {
     load_embedding_and_head();
     for (int i = 0; i < spec_.all_layers(); ++i)
       out_.layers_.push_back(shard_.has_layer(i) ? load_layer(i) : LayerWeights{});
-    if (shard_.has_head) out_.final_norm_ = whole_vector(TensorRole::final_norm);
-    if (shard_.has_head && spec_.mtp_layers > 0) load_mtp_module();
+    if (shard_.has_head && spec_.final_norm)
+      out_.final_norm_ = whole_vector(TensorRole::final_norm);
     if (upload_) upload_->wait();
   }
 
@@ -85,15 +85,6 @@ class WeightLoader {
   struct Range {
     int64_t first, count;
   };
-
-  void load_mtp_module() {
-    const int layer = spec_.layers;
-    using enum TensorRole;
-    out_.mtp_.embedding_norm = whole_vector(mtp_embedding_norm, layer);
-    out_.mtp_.hidden_norm = whole_vector(mtp_hidden_norm, layer);
-    out_.mtp_.projection = matrix(layer, {&row_of(mtp_projection)});
-    out_.mtp_.head_norm = whole_vector(mtp_head_norm, layer);
-  }
 
   LayerWeights load_layer(int layer) {
     LayerWeights weights;
@@ -140,9 +131,10 @@ class WeightLoader {
     // A tied head on one rank holds the whole embedding.
     const bool shared =
         spec_.tied_head && shard_.size == 1 && shard_.has_embedding && shard_.has_head;
-    if (!shared && shard_.has_embedding)
-      out_.embedding_ = packed({.n = spec_.vocab, .k = spec_.hidden, .layout = WeightLayout::rows},
-                               {{embedding, 0, spec_.vocab, 0, spec_.hidden}});
+    if (!shared && shard_.has_embedding && spec_.tokens() > 0)
+      out_.embedding_ =
+          packed({.n = spec_.tokens(), .k = spec_.hidden, .layout = WeightLayout::rows},
+                 {{embedding, 0, spec_.tokens(), 0, spec_.hidden}});
     if (!shard_.has_head) return;
     out_.head_ = packed({.n = shard_.vocab, .k = spec_.hidden, .layout = out_.layout_},
                         {{head, shard_.first_vocab, shard_.vocab, 0, spec_.hidden}});

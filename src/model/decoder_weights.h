@@ -63,7 +63,6 @@ class DecoderWeights {
   const Shard& shard() const { return shard_; }
   // By number; those of other stages are empty.
   const std::vector<LayerWeights>& layers() const { return layers_; }
-  const MtpWeights& mtp() const { return mtp_; }  // when the spec has such a module
   const float* final_norm() const { return final_norm_; }
   const Matrix& head() const { return head_; }  // this rank's rows of the head
   // The embedding table: in rows, or the head itself (tied, one rank).
@@ -79,7 +78,6 @@ class DecoderWeights {
   Arithmetic arithmetic_;
   WeightLayout layout_;
   std::vector<LayerWeights> layers_;  // the module's block is the last one
-  MtpWeights mtp_;
   const float* final_norm_ = nullptr;
   Matrix head_;
   Matrix embedding_;

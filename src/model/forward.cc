@@ -39,16 +39,25 @@ void ForwardPass::prepare() {
   model_.ropes.fill(positions, on);
   ws_.tables = ws_.table_builder.build(batch_, kv_.block_size(), on);
   take_tokens();
-  if (is_first_stage()) return;
   if (has_findings()) {
     std::ranges::copy(io_.findings.first(rows_), ws_.host_findings.data());
     on.stream->upload(ws_.non_finite.data(), ws_.host_findings.data(), rows_ * sizeof(bool));
   }
-  CHECK(io_.hidden.size() >= hidden_size(), "a later stage needs the hidden states");
-  float* staged = on.device->is_host() ? hidden() : ws_.host_hidden.data();
-  if (staged != io_.hidden.data())
-    std::memcpy(staged, io_.hidden.data(), hidden_size() * sizeof(float));
-  if (staged != hidden()) on.stream->upload(hidden(), staged, hidden_size() * sizeof(float));
+  if (!io_.features.empty()) {
+    upload(io_.features, ws_.features, ws_.host_features);
+  } else if (!is_first_stage() || reads_features()) {
+    CHECK(io_.hidden.size() >= hidden_size(), "a later stage needs the hidden states");
+    upload(io_.hidden.first(hidden_size()), ws_.hidden, ws_.host_hidden);
+  }
+}
+
+void ForwardPass::upload(std::span<const float> from, const DeviceArray<float>& to,
+                         const PinnedArray<float>& staging) {
+  CHECK(from.size() <= to.size(), "more hidden states than the workspace holds");
+  const Execution& on = model_.execution;
+  float* staged = on.device->is_host() ? to.data() : staging.data();
+  if (staged != from.data()) std::memcpy(staged, from.data(), from.size_bytes());
+  if (staged != to.data()) on.stream->upload(to.data(), staged, from.size_bytes());
 }
 
 // Of rows whose tokens only the device knows: those that stand together there in one copy.
@@ -71,7 +80,6 @@ void ForwardPass::launch() {
   for (int layer = batch_.layer_begin; layer < layer_end_; ++layer) {
     if (std::ranges::binary_search(batch_.skipped_layers, layer)) continue;
     const LayerPass pass = layer_pass(layer);
-    hooks_.keep_hidden(pass.at.input);
     for (const LayerPart* part : model_.parts[static_cast<size_t>(layer)]) part->forward(pass);
     hooks_.after_layer(layer);
   }
@@ -86,6 +94,8 @@ void ForwardPass::launch(StepGraphs* graphs) {
                   .layer_end = layer_end_,
                   .skipped_layers = batch_.skipped_layers,
                   .has_findings = has_findings(),
+                  .has_features = !io_.features.empty(),
+                  .aux_layers = batch_.aux_layers,
                   .tables = ws_.tables},
                  *model_.execution.stream, [&] { launch(); });
 }
@@ -93,33 +103,16 @@ void ForwardPass::launch(StepGraphs* graphs) {
 // On a device, where nobody looks at the operations and nothing but them is waited for.
 bool ForwardPass::can_be_recorded() const {
   return !model_.device().is_host() && rows_ > 0 && rows_ <= StepGraphs::kMostRows &&
-         group_.size() == 1 && batch_.aux_layers.empty() && !io_.trace && !io_.times && !io_.tape;
+         group_.size() == 1 && !io_.trace && !io_.times && !io_.tape;
 }
 
-// h = rows of the embedding, or what the stage before left
+// h = rows of the embedding, or what the stage before left, or hidden states that the first layer
+// joins
 void ForwardPass::start() {
   if (!has_findings()) model_.execution.stream->clear(ws_.non_finite.data(), rows_ * sizeof(bool));
-  if (is_first_stage()) {
-    ops_.embed(hidden());
-    hooks_.trace("embed", -1, hidden(), spec_.hidden, rows_);
-  }
-  if (is_mtp()) join_tokens();
-}
-
-// h = projection([norm(rows of the embedding), norm(h)])
-void ForwardPass::join_tokens() {
-  const MtpWeights& w = model_.weights->mtp();
-  const int64_t d = spec_.hidden;
-  float* embedded = hooks_.embedded();
-  const Activation first = hooks_.joined();
-  Activation second = first;
-  second.data = static_cast<std::byte*>(first.data) + d * size_of(first.type);
-  ops_.embed(embedded);
-  ops_.norm(embedded, w.embedding_norm, first);
-  ops_.norm(hidden(), w.hidden_norm, second);
-  ops_.product("join", first, w.projection, nullptr, rows_, hidden(), d);
-  ops_.round_residual();
-  hooks_.trace("join", spec_.layers, hidden(), d, rows_);
+  if (!is_first_stage() || reads_features()) return;
+  ops_.embed(hidden());
+  hooks_.trace("embed", -1, hidden(), spec_.hidden, rows_);
 }
 
 LayerPass ForwardPass::layer_pass(int layer) {
@@ -131,6 +124,7 @@ LayerPass ForwardPass::layer_pass(int layer) {
           .at = hooks_.layer(layer),
           .kv = kv_.layer(layer),
           .hidden = hidden(),
+          .features = io_.features.empty() ? nullptr : ws_.features.data(),
           .rows = rows_,
           .ops = ops_,
           .hooks = hooks_};
@@ -145,7 +139,8 @@ void ForwardPass::head(int64_t first) {
   const Activation normed = hooks_.final_normed(module);
   const int32_t* rows = batch_.logit_rows.data() + first;
   if (first == 0) hooks_.keep_output(module);
-  ops_.norm(hidden(), is_mtp() ? model_.weights->mtp().head_norm : model_.weights->final_norm(),
+  ops_.norm(hidden(),
+            is_mtp() ? model_.weights->layers().back().head_norm : model_.weights->final_norm(),
             normed, ws_.tables.logit_rows + first, count);
   hooks_.trace("final_norm", -1, normed, spec_.hidden, count, rows);
 
@@ -165,9 +160,10 @@ int64_t ForwardPass::logits_from(int64_t first) const {
 void ForwardPass::collect() {
   Stream& stream = *model_.execution.stream;
   const bool has_logits = is_last_stage() && !batch_.logit_rows.empty();
-  io_.logits = {};
+  io_.logits = io_.aux_hidden = {};
   io_.device_logits = has_logits ? ws_.logits.data() : nullptr;
   if (rows_ == 0) return;
+  io_.aux_hidden = hooks_.aux_hidden();
   if (!is_last_stage()) io_.hidden = to_host(ws_.hidden, ws_.host_hidden, rows_ * spec_.hidden);
   std::swap(ws_.host_non_finite, ws_.last_non_finite);
   bool* failed = ws_.host_non_finite.data();

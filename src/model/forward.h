@@ -40,6 +40,9 @@ struct ForwardIo {
   // In when layer_begin > 0: what `non_finite` said of the layers before, where that is to be said
   // of these, too. Empty: nothing, as with layer 0.
   std::span<const bool> findings;
+  // In, of a decoder whose first layer joins hidden states of another one: [T][features] of that;
+  // or empty, and then `hidden` has [T][D] (host memory).
+  std::span<const float> features = {};
   // In when layer_begin > 0, out when layer_end < layers: [T][D], the residual stream (host
   // memory).
   std::span<float> hidden;

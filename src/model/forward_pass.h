@@ -25,7 +25,8 @@ class ForwardPass {
  private:
   void take_tokens();
   void start();
-  void join_tokens();
+  void upload(std::span<const float> from, const DeviceArray<float>& to,
+              const PinnedArray<float>& staging);
   LayerPass layer_pass(int layer);
   void head(int64_t first);
   void hand_over();
@@ -36,6 +37,8 @@ class ForwardPass {
   bool is_last_stage() const { return layer_end_ >= spec_.layers && shard_.has_head; }
   // The range is the module that predicts one token further.
   bool is_mtp() const { return layer_end_ > spec_.layers; }
+  // Whether the rows come with hidden states of another decoder.
+  bool reads_features() const { return features_of(spec_.layer(0), spec_.hidden) > 0; }
   bool can_be_recorded() const;
   // How many logits a head from the `first` on computes.
   int64_t logits_from(int64_t first) const;

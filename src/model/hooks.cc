@@ -17,7 +17,6 @@ Hooks::Hooks(const Decoder& model, const Batch& batch, Workspace& ws, ForwardIo&
         "a tape keeps whole batches");
   CHECK(std::ssize(batch.aux_layers) <= ws.max_aux_layers,
         "more aux hidden states than the workspace holds");
-  io.aux_hidden = {};
 }
 
 const LayerActivations& Hooks::layer(int index) const {
@@ -26,14 +25,6 @@ const LayerActivations& Hooks::layer(int index) const {
 
 Activation Hooks::final_normed(int module) const {
   return io_.tape ? io_.tape->final_normed(module) : ws_.final_normed;
-}
-
-float* Hooks::embedded() const {
-  return io_.tape ? io_.tape->embedded() : ws_.embedded.data();
-}
-
-Activation Hooks::joined() const {
-  return io_.tape ? io_.tape->joined() : ws_.joined_rows;
 }
 
 void Hooks::keep_hidden(float* copy) const {
@@ -56,10 +47,13 @@ void Hooks::after_layer(int layer) const {
   const auto it = std::find(layers.begin(), layers.end(), layer);
   if (it == layers.end()) return;
   const size_t values = static_cast<size_t>(rows_ * model_.spec.hidden);
-  float* all = ws_.host_aux_hidden.data();
-  model_.execution.stream->download(all + (it - layers.begin()) * values, ws_.hidden.data(),
-                                    values * sizeof(float));
-  io_.aux_hidden = {all, layers.size() * values};
+  model_.execution.stream->download(ws_.host_aux_hidden.data() + (it - layers.begin()) * values,
+                                    ws_.hidden.data(), values * sizeof(float));
+}
+
+std::span<const float> Hooks::aux_hidden() const {
+  return {ws_.host_aux_hidden.data(),
+          batch_.aux_layers.size() * static_cast<size_t>(rows_ * model_.spec.hidden)};
 }
 
 void Hooks::trace(std::string_view name, int layer, const float* values, int64_t width,

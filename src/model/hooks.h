@@ -16,9 +16,6 @@ class Hooks {
   const LayerActivations& layer(int index) const;
   // What enters the head, of the model or (1) of its module that predicts one token further.
   Activation final_normed(int module) const;
-  // Of that module; see Tape.
-  float* embedded() const;
-  Activation joined() const;
 
   // Whether somebody looks at the product of q, k and v, or keeps it: it has to be there as a
   // whole.
@@ -29,6 +26,8 @@ class Hooks {
   void keep_output(int module) const;
   // The residual stream after a layer, when the batch wants it.
   void after_layer(int layer) const;
+  // All of these, of the stages so far, once the stream is waited for.
+  std::span<const float> aux_hidden() const;
 
   // Records `rows` rows of an operation's output; see trace.h.
   void trace(std::string_view name, int layer, const float* values, int64_t width, int64_t rows,

@@ -8,6 +8,11 @@ namespace invar {
 // One layer's activations. Without a tape all layers use the same memory in turn, each part anew,
 // and what may be null is.
 struct LayerActivations {
+  // Of a layer that goes on from hidden states: [T][features] of another decoder; [T][D] rows of
+  // the embedding; [T][2D] those and the hidden states.
+  Activation features;
+  float* embedded = nullptr;
+  Activation joined;
   float* input = nullptr;     // [T][D] the residual stream before the layer, or null
   Activation normed;          // [T][D]
   float* qkv = nullptr;       // [T][(H + 2G) * E] the product where it is kept, or null

@@ -7,13 +7,22 @@ namespace invar {
 
 // Its matrices. Tensors that meet the same input stand together as one.
 struct LayerMatrices {
-  Matrix qkv;      // [(H + 2G) * E][D]: q, then k, then v
-  Matrix o;        // [D][H * E]
-  Matrix gate_up;  // [F][D], a stack of two
-  Matrix down;     // [D][F]
+  Matrix fuse;        // [D][features]
+  Matrix projection;  // [D][2D]: the token's embedding, then the hidden state
+  Matrix block;       // [D][D]
+  Matrix qkv;         // [(H + 2G) * E][D]: q, then k, then v
+  Matrix o;           // [D][H * E]
+  Matrix gate_up;     // [F][D], a stack of two
+  Matrix down;        // [D][F]
 };
 
 struct LayerWeights : LayerMatrices {
+  const float* fuse_bias = nullptr;  // [D] or null, as the next five
+  const float* feature_norm = nullptr;
+  const float* embedding_norm = nullptr;
+  const float* hidden_norm = nullptr;
+  const float* projection_bias = nullptr;
+  const float* block_bias = nullptr;
   const float* attention_norm = nullptr;  // [D] or null
   const float* q_norm = nullptr;          // [E] or null
   const float* k_norm = nullptr;
@@ -25,14 +34,7 @@ struct LayerWeights : LayerMatrices {
   const float* gate_bias = nullptr;  // [F] or null
   const float* up_bias = nullptr;
   const float* down_bias = nullptr;  // [D] or null
-};
-
-// What stands around the layer of the module that predicts one token further.
-struct MtpWeights {
-  const float* embedding_norm = nullptr;  // [D]
-  const float* hidden_norm = nullptr;     // [D]
-  Matrix projection;                      // [D][2D]: the token's embedding, then the hidden state
-  const float* head_norm = nullptr;       // [D]
+  const float* head_norm = nullptr;  // [D] of the module that predicts one token further, or null
 };
 
 }  // namespace invar

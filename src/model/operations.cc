@@ -23,14 +23,12 @@ Operations::Operations(const Decoder& model, int64_t rows, Workspace& ws, Group&
 
 void Operations::embed(float* out) {
   run("embed", kernels_.embed,
-      EmbedParams{.tokens = tables_.tokens,
-                  .table = model_.weights->embedding(),
-                  .rows = rows_,
-                  .out = out});
+      EmbedParams{.tokens = tables_.tokens, .table = model_.embedding, .rows = rows_, .out = out});
 }
 
 void Operations::norm(const float* x, const float* weight, const Activation& out,
                       const int32_t* rows_of, int64_t rows) {
+  if (!weight) return round(x, spec_.hidden, out, rows_of, rows);
   run("norm", kernels_.rms_norm,
       RmsNormParams{.x = x,
                     .x_stride = spec_.hidden,
@@ -57,14 +55,20 @@ void Operations::product(const char* name, const Activation& x, const Matrix& w,
                    .next = next});
 }
 
-void Operations::read_residual(const float* norm_weight, const Activation& out) {
-  if (norm_weight) return norm(ws_.hidden.data(), norm_weight, out);
+void Operations::round(const float* x, int64_t width, const Activation& out, const int32_t* rows_of,
+                       int64_t rows) {
   run("round", kernels_.round,
-      RoundParams{.x = ws_.hidden.data(),
-                  .x_stride = spec_.hidden,
-                  .rows = rows_,
-                  .width = spec_.hidden,
+      RoundParams{.x = x,
+                  .x_stride = width,
+                  .rows_of = rows_of,
+                  .rows = rows < 0 ? rows_ : rows,
+                  .width = width,
                   .out = out});
+}
+
+void Operations::add_silu(const float* x) {
+  run("add", kernels_.add_silu,
+      AddSiluParams{.x = x, .count = rows_ * spec_.hidden, .y = ws_.hidden.data()});
 }
 
 void Operations::add_product(const char* name, const Activation& x, const Matrix& w, int runs,

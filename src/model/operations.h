@@ -17,14 +17,17 @@ class Operations {
 
   // out = rows of the embedding
   void embed(float* out);
-  // out = RMSNorm(x), of the rows `rows_of` or all
+  // out = RMSNorm(x), of the rows `rows_of` or all; without a weight out = x
   void norm(const float* x, const float* weight, const Activation& out,
             const int32_t* rows_of = nullptr, int64_t rows = -1);
   // y = x * w (+ bias), column-parallel (numerics 2)
   void product(const char* name, const Activation& x, const Matrix& w, const float* bias,
                int64_t rows, float* y, int64_t y_stride, const Matrix* next = nullptr);
-  // What a part reads: out = norm(h), or h where no norm (null) stands before it.
-  void read_residual(const float* norm, const Activation& out);
+  // out = x in the weights' type
+  void round(const float* x, int64_t width, const Activation& out, const int32_t* rows_of = nullptr,
+             int64_t rows = -1);
+  // h = h + silu(x)
+  void add_silu(const float* x);
   // h = h + (x * w (+ bias)), the inner size shared out over the ranks: row-parallel. With a norm
   // behind it (or null): h = h + norm(x * w).
   void add_product(const char* name, const Activation& x, const Matrix& w, int runs,

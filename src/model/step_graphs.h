@@ -18,6 +18,8 @@ struct StepShape {
   int32_t layer_begin = 0, layer_end = 0;
   std::vector<int32_t> skipped_layers;
   bool has_findings = false;  // of layers before: they are not cleared
+  bool has_features = false;
+  std::vector<int32_t> aux_layers = {};
   StepTables tables;
   bool operator==(const StepShape&) const = default;
 };

@@ -35,9 +35,6 @@ Tape::Tape(const Decoder& decoder, const TrainingKernels& kernels, int max_rows,
     outputs_[module] = allocate<float>(device, rows * spec.hidden);
     final_normed_[module] = activation(decoder, spec.hidden);
   }
-  if (spec.mtp_layers == 0) return;
-  embedded_ = allocate<float>(device, rows * spec.hidden);
-  joined_ = activation(decoder, 2 * int64_t{spec.hidden});
 }
 
 // Layers that are computed again use one piece of memory in turn.

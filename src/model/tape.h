@@ -28,9 +28,6 @@ class Tape {
   // after the layers; what enters the head.
   float* output(int module = 0) const { return outputs_[module]; }
   const Activation& final_normed(int module = 0) const { return final_normed_[module]; }
-  // Of that module: [T][D], rows of the embedding; [T][2D], what enters the projection.
-  float* embedded() const { return embedded_; }
-  const Activation& joined() const { return joined_; }
   size_t bytes() const { return bytes_; }
 
  private:
@@ -47,8 +44,6 @@ class Tape {
   std::vector<LayerActivations> layers_;
   std::array<float*, 2> outputs_{};
   std::array<Activation, 2> final_normed_;
-  float* embedded_ = nullptr;
-  Activation joined_;
 };
 
 }  // namespace invar

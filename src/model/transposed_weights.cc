@@ -12,7 +12,7 @@ void for_each_part(const DecoderSpec& spec, int layer, Use use) {
   int64_t outputs = 0;
   int parts = 0;
   for (const TensorRow* row : layer_tensors(spec, layer)) {
-    if (!row->matrix) continue;
+    if (!row->matrix || row->matrix == &LayerMatrices::projection) continue;
     if (row->matrix != target) outputs = parts = 0;
     target = row->matrix;
     const int64_t count = extent_of(row->rows, spec, layer);
@@ -73,8 +73,8 @@ void TransposedWeights::update(const bf16_t* weights, const ParameterLayout& lay
     });
   const int64_t d = spec_.hidden;
   if (spec_.mtp_layers > 0) {
-    pack(TensorRole::mtp_projection, spec_.layers, 2 * d, 0, {0, d}, mtp_embedding_);
-    pack(TensorRole::mtp_projection, spec_.layers, 2 * d, d, {0, d}, mtp_hidden_);
+    pack(TensorRole::projection, spec_.layers, 2 * d, 0, {0, d}, mtp_embedding_);
+    pack(TensorRole::projection, spec_.layers, 2 * d, d, {0, d}, mtp_hidden_);
   }
   pack(spec_.tied_head ? TensorRole::embedding : TensorRole::head, -1, d, 0, {0, spec_.vocab},
        head_);

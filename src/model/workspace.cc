@@ -40,10 +40,8 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
   if (decoder.kernels.blocks_scratch && decoder.weights->has_blocks())
     blocks_scratch = {device, decoder.kernels.blocks_scratch, what};
   logits = {device, size_t(max_logit_rows) * spec.vocab, what};
-  if (spec.mtp_layers > 0) {
-    embedded = {device, rows * spec.hidden, what};
-    joined_rows = activation(joined, max_rows, 2 * int64_t{spec.hidden});
-  }
+  const size_t feature_values = rows * static_cast<size_t>(features_of(spec.layer(0), spec.hidden));
+  features = {device, feature_values, what};
   if (shard.size > 1 || has_norms_after(spec))
     partial = {device, rows * round_up(spec.hidden, kLeafPad), what};
   if (shard.size > 1) {
@@ -56,20 +54,25 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
   host_aux_hidden = {device, rows * spec.hidden * max_aux_layers, what};
   if (device.is_host()) return;
   host_hidden = {device, rows * spec.hidden, what};
+  host_features = {device, feature_values, what};
   host_logits = {device, size_t(max_logit_rows) * spec.vocab, what};
 }
 
-// A part's activations are done with when it is, so that the parts use one piece of memory in turn.
+// A part's activations are done with when it is, so that the parts use one piece of memory in turn;
+// but what a join leaves, the other parts may read.
 void Workspace::place_parts(const Decoder& decoder) {
   const auto place = [&](std::byte* memory) {
     int64_t most = 0;
     layers.assign(static_cast<size_t>(decoder.spec.all_layers()), {});
-    for (size_t layer = 0; layer < layers.size(); ++layer)
-      for (const LayerPart* part : parts_of(decoder.spec.layer(static_cast<int>(layer)))) {
-        ActivationMemory taken(decoder, max_rows, false, memory);
+    for (size_t layer = 0; layer < layers.size(); ++layer) {
+      int64_t kept = 0;
+      for (const LayerPart* part : decoder.parts[layer]) {
+        ActivationMemory taken(decoder, max_rows, false, memory ? memory + kept : nullptr);
         part->place(taken, decoder, static_cast<int>(layer), layers[layer]);
-        most = std::max(most, taken.bytes());
+        most = std::max(most, kept + taken.bytes());
+        if (part == &kJoin) kept = taken.bytes();
       }
+    }
     return static_cast<size_t>(most);
   };
   parts = {decoder.device(), place(nullptr), "a step's activations"};
@@ -78,9 +81,9 @@ void Workspace::place_parts(const Decoder& decoder) {
 
 size_t Workspace::bytes() const {
   size_t total = 0;
-  for (const DeviceArray<float>* array : {&hidden, &partial, &rank_logits, &logits, &embedded})
+  for (const DeviceArray<float>* array : {&hidden, &partial, &rank_logits, &logits, &features})
     total += array->size() * sizeof(float);
-  for (const auto* array : {&parts, &normed, &joined, &attention_scratch, &blocks_scratch})
+  for (const auto* array : {&parts, &normed, &attention_scratch, &blocks_scratch})
     total += array->size();
   return total;
 }

@@ -29,22 +29,20 @@ struct Workspace {
   DeviceArray<float> logits;                 // [logit rows][V of all ranks]
   DeviceArray<float> partial;                // [T][D]: before ranks are put together, or a norm
   DeviceArray<float> rank_logits;            // of several ranks, before they are put together
-  DeviceArray<float> embedded;               // of a module that predicts further, as the next one
-  DeviceArray<std::byte> joined;             // [T][2D]
+  DeviceArray<float> features;               // [T][features] of another decoder, or none
   DeviceArray<bool> non_finite;              // [T]
   DeviceArray<std::byte> attention_scratch;  // Kernels::attention_scratch bytes
   DeviceArray<std::byte> blocks_scratch;     // Kernels::blocks_scratch bytes, for such weights
   // Views of the above.
   std::vector<LayerActivations> layers;
   Activation final_normed;
-  Activation joined_rows;
 
   StepTableBuilder table_builder;
   StepTables tables;             // of the current step
   baseline::Attention baseline;  // of the baseline only
 
   // Host copies of results; unused where the host reads the device's memory itself.
-  PinnedArray<float> host_logits, host_hidden, host_aux_hidden;
+  PinnedArray<float> host_logits, host_hidden, host_features, host_aux_hidden;
   PinnedArray<bool> host_non_finite, last_non_finite;  // of this step, of the one before
   PinnedArray<bool> host_findings;                     // of the layers before
 

@@ -203,6 +203,50 @@ TEST_F(Elementwise, Add) {
   }
 }
 
+TEST_F(Elementwise, AddSilu) {
+  Random random(6);
+  const int64_t count = 700;
+  auto values = random_floats(random, count);
+  for (const float x : {-200.0f, -88.0f, 0.0f, -0.0f, 90.0f}) values.push_back(x);
+  const Twin<float> x(gpu(), values);
+  Twin<float> y(gpu(), random_floats(random, std::ssize(values)));
+  run_in_parts(1, [&](const Execution& on) {
+    host_.add_silu({x.host.data(), std::ssize(values), y.host.data()}, on);
+  });
+  EXPECT_FALSE(y.matches()) << "the comparison sees no sum";
+  gpu_table_.add_silu({x.device(), std::ssize(values), y.device()}, on());
+  EXPECT_TRUE(y.matches());
+}
+
+// All rows, and those that are named.
+TEST_F(Elementwise, Round) {
+  Random random(7);
+  const int64_t rows = 3, width = 77, stride = round_up(width, kLeafPad);
+  const Twin<float> x(gpu(), random_floats(random, 5 * width));
+  const Twin<int32_t> rows_of(gpu(), std::vector<int32_t>{4, 0, 3});
+  decltype(Twin<bf16_t>::host) before;
+  for (const bool is_named : {false, true}) {
+    Twin<bf16_t> out(gpu(), std::vector<bf16_t>(rows * stride, 1));
+    host_.round({x.host.data(),
+                 width,
+                 is_named ? rows_of.host.data() : nullptr,
+                 rows,
+                 width,
+                 {out.host.data(), DType::bf16, stride}},
+                Execution());
+    EXPECT_NE(out.host, before) << "both orders of rows are the same";
+    before = out.host;
+    gpu_table_.round({x.device(),
+                      width,
+                      is_named ? rows_of.device() : nullptr,
+                      rows,
+                      width,
+                      {out.device(), DType::bf16, stride}},
+                     on());
+    EXPECT_TRUE(out.matches());
+  }
+}
+
 // The cache as it is defined: values where a row has elements, zero beside them. Which of the zeros
 // are copied too is the kernel's affair.
 TEST_F(Elementwise, CopySlots) {

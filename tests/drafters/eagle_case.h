@@ -1,5 +1,5 @@
 // A made EAGLE drafter, and the published algorithm of its layer written for reading: one row after
-// the other, in doubles, from the tensors by their names.
+// the other, one number at a time, from the tensors by their names.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,10 @@
 #include <vector>
 
 #include "base/atomic_file.h"
-#include "drafters/eagle_weights.h"
+#include "drafters/eagle_checkpoint.h"
+#include "model/rope_table.h"
+#include "support/scalar_math.h"
+#include "target_tables.h"
 
 namespace invar {
 
@@ -65,7 +68,7 @@ struct Checkpoint {
   Checkpoint(EagleKind kind, const DecoderSpec& target, const TargetTables& tables,
              const DrafterTraits& traits = {})
       : kind(kind),
-        d(kind == EagleKind::eagle3 ? 40 : target.hidden),
+        d(kind == EagleKind::eagle3 ? 64 : target.hidden),
         vocab(target.vocab),
         draft_vocab(kind == EagleKind::eagle3 ? 150 : target.vocab),
         target_width(target.hidden),
@@ -182,116 +185,108 @@ struct Checkpoint {
   std::map<std::string, int> rows_of;
 };
 
-// The published algorithm, one row after the other from the first, in doubles. What meets a matrix
-// is rounded to bf16, as the engine's products do.
+// The published algorithm, one row after the other from the first, in the engine's arithmetic.
 class Published {
  public:
+  using Floats = scalar::Floats;
+  using Halves = scalar::Halves;
+
   explicit Published(const Checkpoint& checkpoint)
       : w_(checkpoint),
         is_3_(checkpoint.kind == EagleKind::eagle3),
-        at_(is_3_ ? "midlayer." : "layers.0.") {}
+        at_(is_3_ ? "midlayer." : "layers.0."),
+        frequencies_(rotary_frequencies(RopeSpec{}, checkpoint.e)) {}
 
   // Logits by the draft's token after `path`: features[i] belongs to tokens[i], i = 0 .. n - 2.
   Numbers logits(std::span<const int32_t> tokens, const std::vector<Numbers>& features,
                  std::span<const int32_t> path) {
+    const ScopedFlushToZero flush;
     if (!std::ranges::equal(tokens, tokens_)) {
       tokens_.assign(tokens.begin(), tokens.end());
       keys_.clear();
       values_.clear();
-      for (size_t i = 0; i + 1 < tokens.size(); ++i)
-        last_ = row(tokens[i + 1], is_3_ ? with_bias("fc", features[i], w_.d) : features[i]);
+      for (size_t i = 0; i + 1 < tokens.size(); ++i) {
+        const Floats feature(features[i].begin(), features[i].end());
+        last_ = row(tokens[i + 1], is_3_ ? product("fc", feature) : feature);
+      }
     }
     keys_.resize(tokens.size() - 1);  // without the path before
     values_.resize(tokens.size() - 1);
-    Numbers out = last_;
+    Floats out = last_;
     for (const int32_t token : path) out = row(token, out);
-    Numbers logits =
-        product("lm_head.weight", is_3_ ? norm(out, "norm.weight") : out, w_.draft_vocab);
-    for (double& logit : logits) logit *= w_.traits.logit_scale;
+    Numbers logits;
+    for (const float logit : product("lm_head", is_3_ ? norm(out, "norm.weight") : out))
+      logits.push_back(logit * static_cast<float>(w_.traits.logit_scale));
     return logits;
   }
 
  private:
-  Numbers product(const std::string& name, const Numbers& x, int outputs) const {
-    const Numbers& w = w_[name];
-    Numbers y(outputs);
-    for (int n = 0; n < outputs; ++n)
-      for (size_t k = 0; k < x.size(); ++k) y[n] += w[n * x.size() + k] * rounded(x[k]);
-    return y;
+  // x * w (+ bias), its inputs rounded.
+  Floats product(const std::string& name, const Floats& x, int runs = 1) {
+    const std::string weight = name + ".weight", bias = name + ".bias";
+    Halves& packed = halves_[weight];
+    if (packed.empty())
+      for (const double value : w_[weight])
+        packed.push_back(f32_to_bf16(static_cast<float>(value)));
+    return scalar::product(Order::portable, packed, scalar::rounded(x),
+                           w_.has(bias) ? floats(bias) : Floats(), runs);
   }
-  Numbers with_bias(const std::string& name, const Numbers& x, int outputs) const {
-    Numbers y = product(name + ".weight", x, outputs);
-    if (w_.has(name + ".bias")) add(y, w_[name + ".bias"]);
-    return y;
-  }
+  Floats floats(const std::string& name) const { return {w_[name].begin(), w_[name].end()}; }
   // As it is where there is no such norm.
-  Numbers norm(Numbers x, const std::string& name) const {
-    if (!w_.has(name)) return x;
-    double sum = 0;
-    for (const double value : x) sum += value * value;
-    for (size_t i = 0; i < x.size(); ++i)
-      x[i] *= w_[name][i] / std::sqrt(sum / static_cast<double>(x.size()) + 1e-5);
-    return x;
+  Floats norm(const Floats& x, const std::string& name) const {
+    return w_.has(name) ? scalar::normed(x, floats(name), 1e-5f) : x;
   }
-  void rotate(Numbers& x, int position) const {
-    for (size_t head = 0; head < x.size(); head += w_.e)
-      for (int i = 0; i < w_.e / 2; ++i) {
-        const double angle = position * std::pow(10000.0, -2.0 * i / w_.e);
-        const double a = x[head + i], b = x[head + i + w_.e / 2];
-        x[head + i] = a * std::cos(angle) - b * std::sin(angle);
-        x[head + i + w_.e / 2] = b * std::cos(angle) + a * std::sin(angle);
-      }
+  // Heads rotated, or not (v), and rounded.
+  Halves heads(const Floats& x, int position, bool is_rotated = true) const {
+    Halves y;
+    for (auto head = x.begin(); head != x.end(); head += w_.e) {
+      const Floats one(head, head + w_.e);
+      const Floats turned = is_rotated ? scalar::turned(one, position, frequencies_) : one;
+      for (const float value : turned) y.push_back(f32_to_bf16(value));
+    }
+    return y;
   }
-  Numbers row(int32_t token, const Numbers& feature) {
+  Floats row(int32_t token, const Floats& feature) {
     const auto begin = w_["embed_tokens.weight"].begin() + int64_t{token} * w_.d;
-    const Numbers embedding(begin, begin + w_.d);
-    Numbers joined =
+    const Floats embedding(begin, begin + w_.d);
+    Floats joined =
         norm(embedding, is_3_ ? at_ + "input_layernorm.weight" : "embedding_layernorm.weight");
-    const Numbers second =
+    const Floats second =
         norm(feature, is_3_ ? at_ + "hidden_norm.weight" : "hidden_states_layernorm.weight");
     joined.insert(joined.end(), second.begin(), second.end());
-    Numbers residual = w_.traits.residual_is_normed ? second : feature;
-    if (!is_3_) joined = residual = with_bias("fc", joined, w_.d);
+    Floats residual = w_.traits.residual_is_normed ? second : feature;
+    if (!is_3_) joined = residual = product("fc", joined);
     const int position = static_cast<int>(keys_.size());
-    Numbers q = with_bias(at_ + "self_attn.q_proj", joined, w_.heads * w_.e);
-    keys_.push_back(with_bias(at_ + "self_attn.k_proj", joined, w_.kv_heads * w_.e));
-    values_.push_back(with_bias(at_ + "self_attn.v_proj", joined, w_.kv_heads * w_.e));
-    rotate(q, position);
-    rotate(keys_.back(), position);
-    add(residual, product(at_ + "self_attn.o_proj.weight", attention(q), w_.d));
-    const Numbers normed = norm(residual, at_ + "post_attention_layernorm.weight");
-    Numbers gate = product(at_ + "mlp.gate_proj.weight", normed, w_.ffn);
-    const Numbers up = product(at_ + "mlp.up_proj.weight", normed, w_.ffn);
-    for (int i = 0; i < w_.ffn; ++i) gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
-    add(residual, product(at_ + "mlp.down_proj.weight", gate, w_.d));
+    const Halves q = heads(product(at_ + "self_attn.q_proj", joined), position);
+    keys_.push_back(heads(product(at_ + "self_attn.k_proj", joined), position));
+    values_.push_back(heads(product(at_ + "self_attn.v_proj", joined), position, false));
+    Floats attended;
+    for (int h = 0; h < w_.heads; ++h) {
+      const Floats one = scalar::attend(Order::portable, &q[h * w_.e], keys_, values_, w_.e,
+                                        h / (w_.heads / w_.kv_heads) * w_.e, position);
+      attended.insert(attended.end(), one.begin(), one.end());
+    }
+    const int runs = orders::row_parallel_runs(w_.heads * w_.e, w_.heads);
+    add(residual, product(at_ + "self_attn.o_proj", attended, runs));
+    const Floats x = norm(residual, at_ + "post_attention_layernorm.weight");
+    const Floats gated =
+        scalar::gated(product(at_ + "mlp.gate_proj", x), product(at_ + "mlp.up_proj", x));
+    add(residual,
+        product(at_ + "mlp.down_proj", gated, orders::row_parallel_runs(w_.ffn, 1 << 30)));
     return residual;
   }
-  Numbers attention(const Numbers& q) const {
-    Numbers out(q.size());
-    for (int h = 0; h < w_.heads; ++h) {
-      const int at = h / (w_.heads / w_.kv_heads) * w_.e;
-      Numbers weights;
-      double sum = 0;
-      for (const Numbers& key : keys_) {
-        double score = 0;
-        for (int e = 0; e < w_.e; ++e) score += q[h * w_.e + e] * key[at + e];
-        sum += weights.emplace_back(std::exp(score / std::sqrt(w_.e)));
-      }
-      for (size_t j = 0; j < keys_.size(); ++j)
-        for (int e = 0; e < w_.e; ++e) out[h * w_.e + e] += weights[j] / sum * values_[j][at + e];
-    }
-    return out;
-  }
-  static void add(Numbers& y, const Numbers& x) {
-    for (size_t i = 0; i < y.size(); ++i) y[i] += x[i];
+  static void add(Floats& y, const Floats& x) {
+    for (size_t i = 0; i < y.size(); ++i) y[i] = y[i] + x[i];
   }
 
   const Checkpoint& w_;
   const bool is_3_;
   const std::string at_;
-  std::vector<int32_t> tokens_;         // whose rows are computed
-  std::vector<Numbers> keys_, values_;  // theirs, then the path's
-  Numbers last_;                        // the layer's output for the last of them
+  const std::vector<double> frequencies_;
+  std::map<std::string, Halves> halves_;
+  std::vector<int32_t> tokens_;        // whose rows are computed
+  std::vector<Halves> keys_, values_;  // theirs, then the path's
+  Floats last_;                        // the layer's output for the last of them
 };
 
 }  // namespace invar

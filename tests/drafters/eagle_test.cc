@@ -70,11 +70,11 @@ class Comparer final : public Proposer {
  private:
   using Path = std::vector<int32_t>;
 
+  // The features of eagle stand behind the target's final norm.
   void normalise(Numbers& x) const {
-    double sum = 0;
-    for (const double value : x) sum += value * value;
-    for (size_t i = 0; i < x.size(); ++i)
-      x[i] *= final_norm_[i] / std::sqrt(sum / static_cast<double>(x.size()) + 1e-6);
+    const ScopedFlushToZero flush;
+    const scalar::Floats y = scalar::normed(scalar::Floats(x.begin(), x.end()), final_norm_, 1e-5f);
+    x.assign(y.begin(), y.end());
   }
 
   void compare(const DraftRequest& request, const DraftTree& tree) {
@@ -188,7 +188,7 @@ class EagleTest : public testing::Test {
     made.write(directory_);
     return answers(model_,
                    std::make_unique<Comparer>(eagle(options, model_), expected, options,
-                                              final_norm_of(model_), counts),
+                                              TargetTables(model_).final_norm(), counts),
                    tally);
   }
   std::unique_ptr<Eagle> eagle(const EagleOptions& options, Model& model) {
@@ -298,6 +298,9 @@ TEST_F(EagleTest, NoneShowsInAnAnswer) {
     Tally tally;
     EXPECT_EQ(answers(other, proposer(other, tree), &tally), plain);
     EXPECT_GT(tally.drafts, 60);
+    // The target's embedding, which lies on another worker where there are stages.
+    const std::string made = R"({"method":"eagle3","model":"dummy:1"})";
+    EXPECT_EQ(answers(other, make_proposer(parse_speculative_config(made), other, {})), plain);
   }
   // The control: where rows depend on their neighbours, drafts show.
   ModelOptions control = tiny();
@@ -312,7 +315,7 @@ TEST_F(EagleTest, MissingHistoryMeansNoDraft) {
   Tally roomy, tight;
   EXPECT_EQ(answers(model_, eagle({}, model_), &roomy), plain);
   EagleOptions options;
-  options.room.kv_bytes = 3 * 2 * 32 * 32 * 4;  // three blocks
+  options.room.kv_bytes = 3 * KvStorage::block_bytes(1, 32, 2, 16);  // three blocks
   EXPECT_EQ(answers(model_, eagle(options, model_), &tight), plain);
   EXPECT_GT(tight.drafts, 0);
   EXPECT_LT(tight.drafts, roomy.drafts / 2);

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "drafters/target_parts.h"
+#include "target_tables.h"
 #include "weights/checkpoint_writer.h"
 
 namespace invar {

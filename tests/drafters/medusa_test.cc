@@ -122,7 +122,7 @@ TEST_F(MedusaTest, WhatDoesNotFitIsRefused) {
   std::filesystem::remove(directory_ + "/model.safetensors");
   tensors.add("lm_heads.0.weight", {3, 2}, std::vector<bf16_t>(6));
   write(tensors);
-  EXPECT_NE(refusal().find("expected the shape [512, "), std::string::npos);
+  EXPECT_NE(refusal().find("expected shape [512, "), std::string::npos);
 }
 
 }  // namespace

@@ -9,8 +9,10 @@
 #include <numeric>
 #include <random>
 
-#include "drafters/eagle_layer.h"
+#include "drafters/draft_decoder.h"
+#include "drafters/eagle_checkpoint.h"
 #include "drafters/medusa.h"
+#include "engine/model_description.h"
 #include "model/families/make_model.h"
 #include "train/drafter/drafter_trainer.h"
 #include "train/packed_batch.h"
@@ -115,78 +117,80 @@ TEST_F(TrainedDrafter, MedusaSaysWhatItWasTrainedToSay) {
   }
 }
 
-// The loss of each level by the drafter's own layer, row by row as it drafts.
+// The drafter's own layer, row by row as it drafts.
 class Replay {
  public:
-  Replay(EagleLayer& layer, const EagleWeights& weights)
-      : layer_(layer), kv_(weights.spec.kv_width()) {}
+  Replay(const EagleCheckpoint& checkpoint, Model& target)
+      : decoder_(checkpoint.spec(), checkpoint.tensors(), target, target.pool(),
+                 {.blocks = 2 * kBlocks, .max_rows = 1, .max_logit_rows = 1}) {}
 
-  // Row `t` of the target's past.
-  std::vector<float> past(int32_t token, int32_t t, std::span<const float> feature) {
-    layer_.begin({&token, 1}, {&t, 1}, feature);
-    keep(keys_, values_);
-    return finish({run(keys_, values_)});
+  // Row `t` of the target's past, or the next row of what the drafter says itself behind it, which
+  // the row after the past takes the place of. Leaves the layer's output and the logits.
+  void past(int32_t token, int32_t t, std::span<const float> features) {
+    run(token, t, {.features = features});
   }
-  // The next row of what the drafter says itself, behind the past up to row `t`.
-  std::vector<float> own(int32_t token, int32_t position, int32_t t,
-                         std::span<const float> feature) {
-    layer_.begin({&token, 1}, {&position, 1}, feature);
-    keep(own_keys_, own_values_);
-    return finish({{keys_.data(), values_.data(), t + 1}, run(own_keys_, own_values_)});
+  void own(int32_t token, int32_t position) {
+    std::vector<float> input = output;
+    run(token, position, {.hidden = input});
   }
-  void forget_own() {
-    own_keys_.clear();
-    own_values_.clear();
-  }
+  std::vector<float> output, logits;
 
  private:
-  void keep(std::vector<float>& keys, std::vector<float>& values) {
-    keys.insert(keys.end(), layer_.key(0).begin(), layer_.key(0).end());
-    values.insert(values.end(), layer_.value(0).begin(), layer_.value(0).end());
-  }
-  KvRun run(const std::vector<float>& keys, const std::vector<float>& values) const {
-    return {keys.data(), values.data(), static_cast<int32_t>(std::ssize(keys) / kv_)};
-  }
-  std::vector<float> finish(std::vector<KvRun> runs) {
-    const auto out = layer_.finish({&runs, 1});
-    return {out.begin(), out.end()};
+  static constexpr int kBlocks = (kTokens + kLevels) / 32 + 1;
+
+  void run(int32_t token, int32_t position, ForwardIo io) {
+    Batch batch;
+    batch.sequences.push_back({{3, 0, 4}});
+    batch.rows.push_back({.token = token, .position = position});
+    batch.logit_rows = {0};
+    batch.aux_layers = {0};
+    decoder_.run(batch, io);
+    output.assign(io.aux_hidden.begin(), io.aux_hidden.end());
+    logits.assign(io.logits.begin(), io.logits.end());
   }
 
-  EagleLayer& layer_;
-  const int64_t kv_;
-  std::vector<float> keys_, values_, own_keys_, own_values_;
+  DraftDecoder decoder_;
 };
 
-// Of a width of its own, and of the target's, whose embedding it then reads.
-class TrainedEagle : public TrainedDrafter, public testing::WithParamInterface<int> {};
+struct EagleWidth {
+  int width;
+  bool shares_embedding;
+};
+
+// Of a width of its own, and of the target's, whose embedding it then reads: the one in the
+// target's memory, or a copy.
+class TrainedEagle : public TrainedDrafter, public testing::WithParamInterface<EagleWidth> {};
 
 TEST_P(TrainedEagle, SaysWhatItWasTrainedToSay) {
-  const DrafterOptions o = options(DrafterMethod::eagle3, GetParam());
+  const DrafterOptions o = options(DrafterMethod::eagle3, GetParam().width);
   const std::vector<LevelScore> expected = train(o);
-  HostProducts products(model_.host_kernels(), model_.pool());
-  const EagleWeights weights(directory_, EagleKind::eagle3, model_, products);
-  EagleLayer layer(weights, products, model_.pool());
-  run_target(o, weights.aux_layers);
+  const auto target_weights = open_weights(model_.options());
+  const EagleCheckpoint checkpoint(directory_, EagleKind::eagle3, model_.spec(), *target_weights,
+                                   GetParam().shares_embedding);
+  Replay replay(checkpoint, model_);
+  run_target(o, checkpoint.aux_layers());
   const std::vector<int32_t> tokens = row(1).tokens;
-  Replay replay(layer, weights);
+  const std::vector<int32_t>& ids = checkpoint.target_ids();
   std::vector<double> losses(kLevels);
   for (int32_t t = 0; t + 2 < kTokens; ++t) {
-    std::vector<float> features, out;
-    for (const int32_t f : weights.features) {
+    std::vector<float> features;
+    for (const int32_t f : checkpoint.features()) {
       const auto x = hidden(static_cast<size_t>(f), static_cast<size_t>(t));
       features.insert(features.end(), x.begin(), x.end());
     }
-    replay.forget_own();
     for (int32_t s = 0; s < kLevels && t + s + 2 < kTokens; ++s) {
-      out = s == 0 ? replay.past(tokens[t + 1], t, layer.fuse(features))
-                   : replay.own(tokens[t + s + 1], t + s, t, out);
-      const std::vector<float> logits = layer.logits(out);
-      const auto wanted = static_cast<size_t>(target_->scores().argmax[t + s + 1]);
-      if (std::isinf(logits[wanted])) continue;  // a token that it does not know
+      if (s == 0)
+        replay.past(tokens[t + 1], t, features);
+      else
+        replay.own(tokens[t + s + 1], t + s);
+      const std::vector<float>& logits = replay.logits;
+      const int32_t wanted = target_->scores().argmax[t + s + 1];
+      const auto known = std::ranges::find(ids, wanted);
+      if (known == ids.end()) continue;  // a token that it does not know
       const float most = *std::ranges::max_element(logits);
       double sum = 0;
       for (const float x : logits) sum += std::exp(x - most);
-      losses[s] -= logits[wanted] - most - std::log(sum);
+      losses[s] -= logits[static_cast<size_t>(known - ids.begin())] - most - std::log(sum);
     }
   }
   for (int s = 0; s < kLevels; ++s) {
@@ -195,7 +199,9 @@ TEST_P(TrainedEagle, SaysWhatItWasTrainedToSay) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Widths, TrainedEagle, testing::Values(64, 128));
+INSTANTIATE_TEST_SUITE_P(Widths, TrainedEagle,
+                         testing::Values(EagleWidth{64, true}, EagleWidth{128, true},
+                                         EagleWidth{128, false}));
 
 }  // namespace
 }  // namespace invar

@@ -75,7 +75,8 @@ TEST_P(BackwardKernelTest, Round) {
       Guarded<float> x(kRows * width);
       fill(random_, x, kind);
       Outputs<bf16_t> out(kRows * stride);
-      RoundParams p{x.data(), width, kRows, width, {out.expected.data(), DType::bf16, stride}};
+      RoundParams p{x.data(), width, nullptr,
+                    kRows,    width, {out.expected.data(), DType::bf16, stride}};
       RoundParams q = p;
       q.out.data = out.found.data();
       run_both(&TrainingKernels::round, p, q, 3);

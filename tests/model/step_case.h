@@ -55,6 +55,14 @@ class StepCase {
     return {io.logits.begin(), io.logits.end()};
   }
 
+  // The residual stream after a layer.
+  std::vector<float> hidden_after(int layer, Batch batch, StepGraphs* graphs = nullptr) {
+    batch.aux_layers = {layer};
+    ForwardIo io;
+    forward(decoder_, batch, kv_, workspace_, solo_group(), io, graphs);
+    return {io.aux_hidden.begin(), io.aux_hidden.end()};
+  }
+
   // The tokens of a step whose logits stay on the device.
   std::vector<int32_t> tokens(const Batch& batch) {
     ForwardIo io{.keep_logits = true};

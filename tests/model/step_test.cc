@@ -92,6 +92,20 @@ TEST_P(StepTest, GraphsGiveTheBitsOfLaunching) {
 }
 
 // What a shape leaves out would be seen: a graph of other rows gives other logits.
+// Hidden states that a drafter reads come from recorded steps, too; each layer's from graphs of its
+// own.
+TEST_P(StepTest, GraphsKeepHiddenStates) {
+  StepGraphs graphs;
+  for (int step = 0; step < 6; ++step) {
+    const int layer = 1 + step % 2;
+    const Batch batch = found_.batch(1, 1);
+    const auto hidden = found_.hidden_after(layer, batch, &graphs);
+    EXPECT_EQ(hidden, expected_.hidden_after(layer, batch)) << step;
+    EXPECT_NE(hidden, expected_.hidden_after(3 - layer, batch)) << step;
+  }
+  EXPECT_EQ(graphs.launched(), 4);
+}
+
 TEST_P(StepTest, AGraphOfAnotherShapeGivesOtherBits) {
   StepGraphs graphs;
   const StepShape one{.rows = 1};

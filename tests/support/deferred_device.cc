@@ -156,6 +156,7 @@ Kernels table() {
           .attention = deferred<order, &Kernels::attention, AttentionParams>,
           .round = deferred<order, &Kernels::round, RoundParams>,
           .add = deferred<order, &Kernels::add, AddParams>,
+          .add_silu = deferred<order, &Kernels::add_silu, AddSiluParams>,
           .copy_slots = deferred<order, &Kernels::copy_slots, CopySlotsParams>,
           .sample = deferred<order, &Kernels::sample, SampleParams>,
           .hash_logits = deferred<order, &Kernels::hash_logits, HashLogitsParams>};

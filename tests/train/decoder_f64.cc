@@ -34,11 +34,11 @@ class Model {
   // Those of the module that predicts one token further.
   Rows mtp_logits(const Rows& h, const std::vector<int32_t>& next) const {
     const int layer = spec_.layers;
-    Rows joined = norms(embedded(next), TensorRole::mtp_embedding_norm, layer);
-    const Rows second = norms(h, TensorRole::mtp_hidden_norm, layer);
+    Rows joined = norms(embedded(next), TensorRole::embedding_norm, layer);
+    const Rows second = norms(h, TensorRole::hidden_norm, layer);
     for (size_t t = 0; t < h.size(); ++t)
       joined[t].insert(joined[t].end(), second[t].begin(), second[t].end());
-    Rows x = product(joined, TensorRole::mtp_projection, layer, spec_.hidden);
+    Rows x = product(joined, TensorRole::projection, layer, spec_.hidden);
     block(x, layer);
     return head(norms(x, TensorRole::mtp_head_norm, layer));
   }

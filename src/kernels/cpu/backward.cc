@@ -33,7 +33,7 @@ void for_columns(int64_t width, Part part, Use use) {
 void round(const BackwardRows& rows, const RoundParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t) {
-    rows.round(p.x + t * p.x_stride, p.width, row_of(p.out, t));
+    rows.round(p.x + (p.rows_of ? p.rows_of[t] : t) * p.x_stride, p.width, row_of(p.out, t));
     clear_pad(p.out, t, p.width);
   }
   _mm_sfence();  // the sets may write past the caches

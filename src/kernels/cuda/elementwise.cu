@@ -141,8 +141,8 @@ auto rms_norm_row_kernel_of(int64_t width) -> void (*)(RmsNormParams) {
 __global__ void round_kernel(RoundParams p) {
   const int64_t padded = round_up(p.width, kLeafPad), at = global_index();
   if (at >= p.rows * padded) return;
-  const int64_t t = at / padded, i = at % padded;
-  store(p.out, t * p.out.stride + i, i < p.width ? p.x[t * p.x_stride + i] : 0.0f);
+  const int64_t t = at / padded, i = at % padded, from = p.rows_of ? p.rows_of[t] : t;
+  store(p.out, t * p.out.stride + i, i < p.width ? p.x[from * p.x_stride + i] : 0.0f);
 }
 
 __global__ void add_kernel(AddParams p) {
@@ -151,6 +151,11 @@ __global__ void add_kernel(AddParams p) {
   float x = p.x[i / p.width * p.x_stride + i % p.width];
   if (p.bias) x = x + p.bias[i % p.width];
   p.y[i] = p.y[i] + x;
+}
+
+__global__ void add_silu_kernel(AddSiluParams p) {
+  const int64_t i = global_index();
+  if (i < p.count) p.y[i] = p.y[i] + p.x[i] / (1.0f + math::exp(-p.x[i]));
 }
 
 // One block per key/value head; copies in order.
@@ -290,6 +295,12 @@ void add(const AddParams& p, const Execution& on) {
   if (p.rows == 0) return;
   add_kernel<<<blocks_for(p.rows * p.width), kThreads, 0, stream_of(on)>>>(p);
   cuda_launched("add");
+}
+
+void add_silu(const AddSiluParams& p, const Execution& on) {
+  if (p.count == 0) return;
+  add_silu_kernel<<<blocks_for(p.count), kThreads, 0, stream_of(on)>>>(p);
+  cuda_launched("add_silu");
 }
 
 void copy_slots(const CopySlotsParams& p, const Execution& on) {

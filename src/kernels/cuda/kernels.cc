@@ -107,6 +107,7 @@ Kernels table() {
           .rotated_attention = order == Order::hopper ? rotated_attention : nullptr,
           .round = round,
           .add = add,
+          .add_silu = add_silu,
           .copy_slots = copy_slots,
           .log_sum_exp = log_sum_exp,
           .sample = sample,

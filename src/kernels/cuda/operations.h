@@ -12,6 +12,7 @@ void qkv(const QkvParams& p, const Execution& on);
 void rotated_attention(const RotatedAttentionParams& p, const Execution& on);
 void round(const RoundParams& p, const Execution& on);
 void add(const AddParams& p, const Execution& on);
+void add_silu(const AddSiluParams& p, const Execution& on);
 void copy_slots(const CopySlotsParams& p, const Execution& on);
 void sample(const SampleParams& p, const Execution& on);
 void hash_logits(const HashLogitsParams& p, const Execution& on);

@@ -135,7 +135,8 @@ void qkv(const QkvParams& p, const Execution& on) {
 
 void round(const RoundParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.rows);
-  for (int64_t t = begin; t < end; ++t) store_activation(p.out, t, p.x + t * p.x_stride, p.width);
+  for (int64_t t = begin; t < end; ++t)
+    store_activation(p.out, t, p.x + (p.rows_of ? p.rows_of[t] : t) * p.x_stride, p.width);
 }
 
 void add(const AddParams& p, const Execution& on) {
@@ -146,6 +147,11 @@ void add(const AddParams& p, const Execution& on) {
       if (p.bias) x = x + p.bias[d];
       p.y[t * p.width + d] = p.y[t * p.width + d] + x;
     }
+}
+
+void add_silu(const AddSiluParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.count);
+  for (int64_t i = begin; i < end; ++i) p.y[i] = p.y[i] + p.x[i] / (1.0f + math::exp(-p.x[i]));
 }
 
 void copy_slots(const CopySlotsParams& p, const Execution& on) {

@@ -157,6 +157,7 @@ Kernels table(Order order) {
               portable ? partial_attention<Order::portable> : partial_attention<Order::hopper>,
           .round = round,
           .add = add,
+          .add_silu = add_silu,
           .copy_slots = copy_slots,
           .round_in_place = round_in_place,
           .log_sum_exp = log_sum_exp,

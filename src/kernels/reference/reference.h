@@ -20,6 +20,7 @@ template <Order order>
 void partial_attention(const PartialAttentionParams& p, const Execution& on);
 void round(const RoundParams& p, const Execution& on);
 void add(const AddParams& p, const Execution& on);
+void add_silu(const AddSiluParams& p, const Execution& on);
 void copy_slots(const CopySlotsParams& p, const Execution& on);
 void round_in_place(const RoundInPlaceParams& p, const Execution& on);
 void log_sum_exp(const LogitsParams& p, const Execution& on);

@@ -411,10 +411,12 @@ void check_spec(const DecoderSpec& spec, std::string_view where) {
   check("a hidden size", spec.hidden, 1, kMaxWidth);
   check("a number of layers", spec.layers, 1, kMaxLayers);
   check("a number of modules that predict further", spec.mtp_layers, 0, 1);
-  if (spec.mtp_layers > 0 && spec.hidden % 32)
+  const bool reads_hidden = spec.mtp_layers > 0 || (!spec.layer_specs.empty() &&
+                                                    features_of(spec.layer(0), spec.hidden) > 0);
+  if (reads_hidden && spec.hidden % 32)
     fail(
-        "{}: expected a hidden size that is a multiple of 32 beside num_nextn_predict_layers, "
-        "found {}",
+        "{}: expected a hidden size that is a multiple of 32 where a layer goes on from hidden "
+        "states, found {}",
         where, spec.hidden);
   check("a number of heads", spec.heads, 1, kMaxHeads);
   check("a number of key/value heads", spec.kv_heads, 1, spec.heads);

@@ -44,8 +44,9 @@ Distribution distribution_of(const TensorSpec& tensor, const DecoderSpec& spec) 
     case TensorRole::attention_out_norm:
     case TensorRole::ffn_out_norm:
     case TensorRole::post_norm:
-    case TensorRole::mtp_embedding_norm:
-    case TensorRole::mtp_hidden_norm:
+    case TensorRole::feature_norm:
+    case TensorRole::embedding_norm:
+    case TensorRole::hidden_norm:
       return {1, 0.1};
     case TensorRole::final_norm:
     case TensorRole::mtp_head_norm:
@@ -57,6 +58,9 @@ Distribution distribution_of(const TensorSpec& tensor, const DecoderSpec& spec) 
     case TensorRole::gate_bias:
     case TensorRole::up_bias:
     case TensorRole::down_bias:
+    case TensorRole::fuse_bias:
+    case TensorRole::projection_bias:
+    case TensorRole::block_bias:
       return {0, 0.05};
     default:  // other matrices: outputs as large as inputs
       return {0, 1 / std::sqrt(inner)};

@@ -17,22 +17,22 @@ using enum TensorPlace;
 constexpr Extent kNone = Extent::none, kHidden = Extent::hidden, kVocab = Extent::vocab;
 constexpr Axis kWhole = Axis::none, kRows = Axis::rows;
 
+constexpr auto with_final_norm = [](const DecoderSpec& spec, const LayerSpec&) {
+  return spec.final_norm;
+};
+constexpr auto own_embedding = [](const DecoderSpec& spec, const LayerSpec&) {
+  return spec.tokens() > 0;
+};
 constexpr auto own_head = [](const DecoderSpec& spec, const LayerSpec&) { return !spec.tied_head; };
 
-// Those of the module are named as in DeepSeek's checkpoints.
 // clang-format off
 constexpr TensorRow kTensors[] = {
-    {embedding, "model.embed_tokens.weight", input, kVocab, kHidden},
-
-    {mtp_embedding_norm, "enorm.weight", before_module, kHidden, kNone},
-    {mtp_hidden_norm, "hnorm.weight", before_module, kHidden, kNone},
-    {mtp_projection, "eh_proj.weight", before_module, kHidden, Extent::twice_hidden},
-
-    {mtp_head_norm, "shared_head.norm.weight", after_module, kHidden, kNone},
-
-    {final_norm, "model.norm.weight", output, kHidden, kNone},
+    {embedding, "model.embed_tokens.weight", input, Extent::tokens, kHidden, kWhole, own_embedding},
+    {final_norm, "model.norm.weight", output, kHidden, kNone, kWhole, with_final_norm},
     {head, "lm_head.weight", output, kVocab, kHidden, kRows, own_head},
 };
+// The last of the module of multi-token prediction.
+constexpr TensorRow kModuleNorm = {mtp_head_norm, "shared_head.norm.weight", layer, kHidden, kNone, kWhole, nullptr, nullptr, &LayerWeights::head_norm};
 // clang-format on
 
 }  // namespace
@@ -43,6 +43,7 @@ std::vector<const TensorRow*> layer_tensors(const DecoderSpec& spec, int layer) 
   for (const LayerPart* part : parts_of(layer_spec))
     for (const TensorRow& row : part->tensors)
       if (!row.is_present || row.is_present(spec, layer_spec)) rows.push_back(&row);
+  if (layer == spec.layers) rows.push_back(&kModuleNorm);
   return rows;
 }
 
@@ -60,6 +61,10 @@ int64_t extent_of(Extent extent, const DecoderSpec& spec, int layer) {
       return spec.hidden;
     case Extent::twice_hidden:
       return 2 * int64_t{spec.hidden};
+    case Extent::attention_input:
+      return (reads_joined(spec.layer(layer)) ? 2 : 1) * int64_t{spec.hidden};
+    case Extent::features:
+      return features_of(spec.layer(layer), spec.hidden);
     case Extent::query:
       return spec.query_width();
     case Extent::kv:
@@ -68,6 +73,8 @@ int64_t extent_of(Extent extent, const DecoderSpec& spec, int layer) {
       return spec.head_dim;
     case Extent::ffn:
       return spec.layer(layer).ffn.width;
+    case Extent::tokens:
+      return spec.tokens();
     case Extent::vocab:
       return spec.vocab;
   }
@@ -101,10 +108,7 @@ std::vector<TensorSpec> tensors_of(const DecoderSpec& spec) {
   add_place(TensorPlace::input, -1);
   for (int layer = 0; layer < spec.layers; ++layer) add_layer(layer);
   add_place(TensorPlace::output, -1);
-  if (spec.mtp_layers == 0) return tensors;
-  add_place(TensorPlace::before_module, spec.layers);
-  add_layer(spec.layers);
-  add_place(TensorPlace::after_module, spec.layers);
+  if (spec.mtp_layers > 0) add_layer(spec.layers);
   return tensors;
 }
 

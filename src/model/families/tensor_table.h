@@ -36,20 +36,37 @@ enum class TensorRole {
   up_bias,
   down_bias,
   ffn_out_norm,
-  mtp_embedding_norm,
-  mtp_hidden_norm,
-  mtp_projection,  // [D][2D]: the token's embedding, then the hidden state
+  fuse,
+  fuse_bias,
+  feature_norm,
+  embedding_norm,
+  hidden_norm,
+  projection,  // [D][2D]: the token's embedding, then the hidden state
+  projection_bias,
+  block,
+  block_bias,
   mtp_head_norm,
   final_norm,
   head,
 };
 
 // A size that the spec has.
-enum class Extent { none, hidden, twice_hidden, query, kv, head, ffn, vocab };
+enum class Extent {
+  none,
+  hidden,
+  twice_hidden,
+  attention_input,
+  features,
+  query,
+  kv,
+  head,
+  ffn,
+  tokens,
+  vocab
+};
 
-// Where tensors stand: once before the layers, in a layer, around that of the module of multi-token
-// prediction, once after the layers.
-enum class TensorPlace { input, layer, before_module, after_module, output };
+// Where tensors stand: once before the layers, in a layer, once after the layers.
+enum class TensorPlace { input, layer, output };
 
 enum class Axis { none, rows, columns };
 

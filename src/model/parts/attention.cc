@@ -32,9 +32,9 @@ constexpr auto with_qk_norm = [](const DecoderSpec& spec, const LayerSpec&) {
 // clang-format off
 constexpr TensorRow kTensors[] = {
     {input_norm, "input_layernorm.weight", kLayer, E::hidden, E::none, kWhole, with_norm, nullptr, &W::attention_norm},
-    {q, "self_attn.q_proj.weight", kLayer, E::query, E::hidden, kRows, nullptr, &M::qkv},
-    {k, "self_attn.k_proj.weight", kLayer, E::kv, E::hidden, kRows, nullptr, &M::qkv},
-    {v, "self_attn.v_proj.weight", kLayer, E::kv, E::hidden, kRows, nullptr, &M::qkv},
+    {q, "self_attn.q_proj.weight", kLayer, E::query, E::attention_input, kRows, nullptr, &M::qkv},
+    {k, "self_attn.k_proj.weight", kLayer, E::kv, E::attention_input, kRows, nullptr, &M::qkv},
+    {v, "self_attn.v_proj.weight", kLayer, E::kv, E::attention_input, kRows, nullptr, &M::qkv},
     {q_bias, "self_attn.q_proj.bias", kLayer, E::query, E::none, kRows, with_bias, nullptr, &W::qkv_bias},
     {k_bias, "self_attn.k_proj.bias", kLayer, E::kv, E::none, kRows, with_bias, nullptr, &W::qkv_bias},
     {v_bias, "self_attn.v_proj.bias", kLayer, E::kv, E::none, kRows, with_bias, nullptr, &W::qkv_bias},
@@ -46,11 +46,15 @@ constexpr TensorRow kTensors[] = {
 };
 // clang-format on
 
-void place(ActivationMemory& memory, const Decoder& decoder, int, LayerActivations& at) {
+bool is_in(const LayerSpec& layer) {
+  return !layer.block;
+}
+
+void place(ActivationMemory& memory, const Decoder& decoder, int layer, LayerActivations& at) {
   const DecoderSpec& spec = decoder.spec;
   const Shard& shard = decoder.weights->shard();
   const int64_t products = int64_t{shard.heads + 2 * shard.kv_heads} * spec.head_dim;
-  at.normed = memory.activation(spec.hidden);
+  at.normed = reads_joined(spec.layer(layer)) ? at.joined : memory.activation(spec.hidden);
   if (!memory.is_kept()) at.products = memory.array<float>(products);
   if (memory.is_kept() && spec.qk_norm) at.qkv = memory.array<float>(products);
   at.q = memory.array<bf16_t>(shard.heads * round_up(spec.head_dim, 32));
@@ -62,8 +66,9 @@ void place(ActivationMemory& memory, const Decoder& decoder, int, LayerActivatio
 // h = h + o(attention(rope(qkv(norm(h))))), with norms where the layer has them
 void forward(const LayerPass& p) {
   p.ops.copy_slots(p.kv);
-  p.ops.read_residual(p.w.attention_norm, p.at.normed);
-  p.trace("attention_norm", p.at.normed, p.model.hidden);
+  p.hooks.keep_hidden(p.at.input);
+  if (!reads_joined(p.spec)) p.ops.norm(p.hidden, p.w.attention_norm, p.at.normed);
+  p.trace("attention_norm", p.at.normed, p.w.qkv.k);
 
   p.ops.qkv(p);
   p.hooks.trace_queries(p.layer, p.at.q);
@@ -177,7 +182,7 @@ const char* refusal(const LayerSpec& layer) {
 
 }  // namespace
 
-const LayerPart kAttention{.is_in = nullptr,
+const LayerPart kAttention{.is_in = is_in,
                            .tensors = kTensors,
                            .place = place,
                            .forward = forward,

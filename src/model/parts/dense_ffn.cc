@@ -60,7 +60,7 @@ void place(ActivationMemory& memory, const Decoder& decoder, int layer, LayerAct
 // h = h + down(silu(gate(norm(h))) * up(norm(h))), with norms where the layer has them
 void forward(const LayerPass& p) {
   p.hooks.keep_hidden(p.at.middle);
-  p.ops.read_residual(p.w.ffn_norm, p.at.ffn_normed);
+  p.ops.norm(p.hidden, p.w.ffn_norm, p.at.ffn_normed);
   p.trace("ffn_norm", p.at.ffn_normed, p.model.hidden);
 
   p.ops.gated_product(p, p.ops.plan().after_gate_up(p.layer));

@@ -6,23 +6,19 @@ namespace invar {
 
 namespace {
 
-constexpr const LayerPart* kParts[] = {&kAttention, &kDenseFfn};
+constexpr const LayerPart* kParts[] = {&kJoin, &kResidualBlock, &kAttention, &kDenseFfn};
 
 }  // namespace
-
-std::span<const LayerPart* const> all_parts() {
-  return kParts;
-}
 
 std::vector<const LayerPart*> parts_of(const LayerSpec& layer) {
   std::vector<const LayerPart*> parts;
   for (const LayerPart* part : kParts)
-    if (!part->is_in || part->is_in(layer)) parts.push_back(part);
+    if (part->is_in(layer)) parts.push_back(part);
   return parts;
 }
 
 void expect_backward(const DecoderSpec& spec) {
-  for (int layer = 0; layer < spec.layers; ++layer)
+  for (int layer = 0; layer < spec.all_layers(); ++layer)
     for (const LayerPart* part : parts_of(spec.layer(layer)))
       if (const char* why = part->refusal(spec.layer(layer)))
         fail("layer {} of the model cannot be trained: {}", layer, why);

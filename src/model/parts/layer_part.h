@@ -1,4 +1,5 @@
-// A layer is a list of parts: attention, then a feed-forward network. Each reads the residual
+// A layer is a list of parts: attention, then a feed-forward network; before them a join, where it
+// goes on from hidden states. Each reads the residual
 // stream and adds to it. A part's file says its mathematics, its tensors (which also say how ranks
 // cut it), what it computes on its way, and its backward.
 #pragma once
@@ -17,7 +18,7 @@ class ActivationMemory;
 class BackwardPass;
 
 struct LayerPart {
-  bool (*is_in)(const LayerSpec&);  // null: in every layer
+  bool (*is_in)(const LayerSpec&);
   std::span<const TensorRow> tensors;
   // Takes memory for what the part computes in a layer.
   void (*place)(ActivationMemory&, const Decoder&, int layer, LayerActivations&);
@@ -27,13 +28,13 @@ struct LayerPart {
   const char* (*refusal)(const LayerSpec&);
 };
 
+extern const LayerPart kJoin;
+extern const LayerPart kResidualBlock;
 extern const LayerPart kAttention;
 extern const LayerPart kDenseFfn;
 
 // Of one layer, in the order in which they run.
 std::vector<const LayerPart*> parts_of(const LayerSpec& layer);
-// All that there are.
-std::span<const LayerPart* const> all_parts();
 
 // Throws Error, saying why, where a layer has no backward.
 void expect_backward(const DecoderSpec& spec);

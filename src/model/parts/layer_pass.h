@@ -15,7 +15,8 @@ struct LayerPass {
   const LayerWeights& w;
   const LayerActivations& at;
   KvLayer kv;
-  const float* hidden;  // [T][D], the residual stream
+  float* hidden;          // [T][D], the residual stream
+  const float* features;  // [T][features] of another decoder, or null
   int64_t rows;
   Operations& ops;
   const Hooks& hooks;

@@ -204,7 +204,7 @@ void EagleGraph::take_feature(int index) {
               sizeof(float) * static_cast<size_t>((math_.rows() - 1) * layer_.hidden));
 }
 
-// As EagleLayer computes it.
+// As the drafter computes it (drafters/eagle.h).
 void EagleGraph::layer(int index, const Batch& batch) {
   Step& step = steps_[index];
   const int64_t d = layer_.hidden;

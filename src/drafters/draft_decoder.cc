@@ -1,0 +1,28 @@
+#include "drafters/draft_decoder.h"
+
+namespace invar {
+
+DraftDecoder::DraftDecoder(const DecoderSpec& spec, const TensorSource& tensors, Model& target,
+                           ThreadPool& pool, const Limits& limits)
+    : limits_(limits),
+      weights_(spec, {.order = target.arithmetic().order}, make_shard(spec, 0, 1), tensors,
+               target.device(), pool, target.workers().home().kernels().weights),
+      decoder_(spec, {.order = target.arithmetic().order}, target.workers().home().kernels(),
+               weights_, target.device(), target.device().is_host() ? &pool : nullptr),
+      kv_(target.device(), spec.layers, limits.blocks, limits.block_size, spec.kv_heads,
+          spec.head_dim, decoder_.kernels.cache),
+      workspace_(decoder_, limits.max_rows, limits.max_logit_rows, 1) {
+  if (spec.tokens() == 0) decoder_.embedding = target.workers().home().weights().embedding();
+}
+
+void DraftDecoder::copy_slots(const std::vector<SlotCopy>& copies) {
+  if (copies.empty()) return;
+  const Execution& on = decoder_.execution;
+  copies_.begin(on, StepUpload::bytes_of<SlotCopy>(copies.size()));
+  const SlotCopy* list = copies_.put(std::span<const SlotCopy>(copies));
+  copies_.send(on);
+  for (const KvLayer& layer : kv_.layers())
+    decoder_.run(decoder_.kernels.copy_slots, CopySlotsParams{layer, list, std::ssize(copies)});
+}
+
+}  // namespace invar
