@@ -15,9 +15,11 @@
 #include "cuda_ragged.h"
 #include "cuda_timer.h"
 #include "cuda_values.h"
+#include "device/cuda/cublas.h"
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/gpu.h"
 #include "device/cuda_device.h"
-#include "kernels/cuda/cublas.h"
+
 #include "kernels/cuda/cuda_kernels.h"
 
 namespace invar::bench {
@@ -107,7 +109,9 @@ class Bench {
               if (layer.matrices == 2) gate(y.data(), gated.data(), rows, layer.n, timer_.stream());
             },
             calls);
-      const cuda::ProductShape shape{rows, layer.n, layer.k, layer.runs, layer.matrices};
+      const cuda::ProductShape shape{rows,           layer.n,
+                                     layer.k,        layer.runs,
+                                     layer.matrices, gpu_of(timer_.on()).multiprocessors()};
       for (const cuda::ProductSchedule& s : cuda::product_schedules(order)) {
         if (!s.can(shape)) continue;
         timer_.add(
@@ -184,7 +188,8 @@ class Bench {
                       .out = {out.data(), DType::bf16, heads * e},
                       .scratch = scratch.data(),
                       .fewest_rows = static_cast<int32_t>(prompt ? rows : 1),
-                      .most_rows = static_cast<int32_t>(prompt ? rows : 1)};
+                      .most_rows = static_cast<int32_t>(prompt ? rows : 1),
+                      .rows_are_even = !prompt};
     const int calls = std::clamp(static_cast<int>(1e11 / flops), 2, 30);
     std::string chosen, others;
     double us = 0;

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "cuda_values.h"
-#include "kernels/cuda/cublas.h"
+#include "device/cuda/cublas.h"
 #include "kernels/cuda/cuda_kernels.h"
 
 namespace invar::bench {
@@ -226,7 +226,8 @@ class Layers {
                       .out = bf16(attended_, kHidden),
                       .scratch = const_cast<std::byte*>(scratch_.data()),
                       .fewest_rows = most,
-                      .most_rows = most},
+                      .most_rows = most,
+                      .rows_are_even = most == 1},
                      on);
   }
 

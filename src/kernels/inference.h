@@ -131,6 +131,9 @@ struct AttentionParams {
   // [1 + T]: how many rows have tables without many rows, and these rows, ascending; needed on a
   // GPU where some tables may have many.
   const int32_t* few_rows = nullptr;
+  // Whether the rows end at about the same position: a GPU shares them out in a simpler way then,
+  // which is right for any rows.
+  bool rows_are_even = false;
 };
 
 // The first slot that row t sees.

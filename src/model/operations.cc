@@ -181,7 +181,8 @@ void Operations::attention(const LayerPass& p) {
                                .scratch = ws_.attention_scratch.data(),
                                .fewest_rows = tables_.fewest_rows,
                                .most_rows = tables_.most_rows,
-                               .few_rows = tables_.few_rows};
+                               .few_rows = tables_.few_rows,
+                               .rows_are_even = tables_.rows_are_even};
   timed(times_, "attention", [&] {
     if (model_.arithmetic.is_baseline && model_.device().is_host())
       ws_.baseline.run(model_, params);

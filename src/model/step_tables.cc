@@ -37,6 +37,18 @@ std::pair<int32_t, int32_t> rows_of_tables(std::span<const int32_t> table_of,
   return {std::min(fewest, most), most};
 }
 
+// The longest row is what all take where none is cut: half a split more than the mean and 1/16 of
+// it are less than what it costs to cut rows.
+bool are_even(std::span<const int32_t> positions) {
+  int64_t slots = 0, longest = 0;
+  for (const int32_t position : positions) {
+    slots += position + 1;
+    longest = std::max<int64_t>(longest, position + 1);
+  }
+  const int64_t rows = std::ssize(positions);
+  return longest * rows * 16 <= slots * 17 + rows * 16 * kSplitSlots / 2;
+}
+
 }  // namespace
 
 // What grows with a sequence's length comes last, so that nothing else moves with it.
@@ -65,6 +77,7 @@ StepTables StepTableBuilder::build(const Batch& batch, int block_size, const Exe
   tables.few_rows = few_rows.device;
   tables.rows_are_apart =
       std::ranges::adjacent_find(batch.rows, {}, &BatchRow::sequence) == batch.rows.end();
+  tables.rows_are_even = are_even(positions.host);
   const auto begins = placement_.table_begin();
   const auto table = upload_.take<const int32_t*>(begins.size());
   const int32_t* blocks = upload_.put(placement_.table_blocks());

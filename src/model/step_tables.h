@@ -30,6 +30,7 @@ struct StepTables {
   const int32_t* few_rows = nullptr;  // [1 + T]
   // Whether every row is of another sequence, so that none reads the key or value of another one.
   bool rows_are_apart = false;
+  bool rows_are_even = false;  // AttentionParams
 
   bool operator==(const StepTables&) const = default;
 };

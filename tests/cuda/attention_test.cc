@@ -134,8 +134,11 @@ class Attention : public CudaTest {
     const DeviceArray<std::byte> scratch(gpu(), cuda::kernels(order).attention_scratch, "a test");
     std::vector<unsigned char> stale(out.host.size() * sizeof(T), 0xff);
     for (const cuda::AttentionSchedule& s : cuda::attention_schedules(order))
-      for (void* memory : {static_cast<void*>(nullptr), static_cast<void*>(scratch.data())}) {
+      for (const auto& [memory, even] : {std::pair<void*, bool>(nullptr, false),
+                                         {scratch.data(), false},
+                                         {scratch.data(), true}}) {
         p.scratch = memory;
+        p.rows_are_even = even;
         // With a scratch memory as a step calls it, which knows its tables, without one not.
         std::tie(p.fewest_rows, p.most_rows) =
             memory ? rows_of_tables(table_of) : std::pair(1, INT32_MAX);
@@ -152,9 +155,11 @@ class Attention : public CudaTest {
         on().stream->launch(*graph);
         EXPECT_EQ(static_cast<bool>(out.matches()), !spoiled_)
             << out.matches().message() << " "
-            << fmt::format("{} {}, {} rows, scratch {}: heads {}/{} of {}, blocks of {}, window {}",
-                           name_of(order), s.name, batch.name, memory != nullptr, c.heads,
-                           c.kv_heads, c.head_dim, c.block_size, c.window);
+            << fmt::format(
+                   "{} {}, {} rows, scratch {}, even {}: heads {}/{} of {}, blocks of {}, window "
+                   "{}",
+                   name_of(order), s.name, batch.name, memory != nullptr, even, c.heads, c.kv_heads,
+                   c.head_dim, c.block_size, c.window);
         ++compared_;
       }
   }

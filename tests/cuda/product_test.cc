@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "cuda_check.h"
+#include "device/cuda/gpu.h"
 #include "kernels/pack.h"
 
 namespace invar {
@@ -77,7 +78,7 @@ class Products : public CudaTest {
     p.w = w.device;
     p.bias = c.bias ? bias.device() : nullptr;
     p.y = y.device();
-    const cuda::ProductShape shape{c.rows, c.n, c.k, c.runs, 1};
+    const cuda::ProductShape shape{c.rows, c.n, c.k, c.runs, 1, gpu_of(on()).multiprocessors()};
     const auto compare = [&](const cuda::ProductSchedule& s, const std::string& name) {
       gpu().upload(y.device(), before.data(), before.size() * sizeof(float));
       s.matmul(p, on());

@@ -148,5 +148,27 @@ TEST(StepTablesTest, NameTheRowsOfTablesWithoutMany) {
   EXPECT_TRUE(std::equal(few.begin(), few.end(), tables.few_rows + 1));
 }
 
+// A GPU does not cut rows that are about as long as each other.
+TEST(StepTablesTest, SayWhetherRowsAreEven) {
+  const auto host = make_host_device();
+  const auto stream = host->make_stream();
+  StepTableBuilder builder;
+  const auto are_even = [&](std::vector<int> lengths) {
+    Batch batch;
+    for (const int length : lengths) {
+      const auto sequence = static_cast<int32_t>(batch.sequences.size());
+      batch.rows.push_back({.token = 1, .position = length - 1, .sequence = sequence});
+      batch.sequences.push_back({std::vector<int32_t>(length / 64 + 1, sequence)});
+    }
+    return builder.build(batch, 64, {host.get(), stream.get()}).rows_are_even;
+  };
+  EXPECT_TRUE(are_even({1}));
+  EXPECT_TRUE(are_even({4000}));
+  EXPECT_TRUE(are_even({1024, 1100, 1088, 1030}));
+  EXPECT_TRUE(are_even({4000, 4200, 4100}));
+  EXPECT_FALSE(are_even({1024, 1300, 1024, 1024}));
+  EXPECT_FALSE(are_even({500, 12000, 3000}));
+}
+
 }  // namespace
 }  // namespace invar

@@ -18,17 +18,17 @@ std::string version(int number) {  // 13000 is 13.0
 
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(int ordinal) : ordinal_(ordinal) {
-    make_current();
+  explicit CudaDevice(int ordinal) : gpu_(ordinal) {
+    gpu_.make_current();
     cuda_check(cudaStreamCreateWithFlags(&loading_, cudaStreamNonBlocking), "making a stream");
   }
   ~CudaDevice() override {
-    cudaSetDevice(ordinal_);
+    gpu_.try_to_make_current();
     cudaStreamDestroy(loading_);
   }
 
   void* allocate(size_t bytes, const char* what) override {
-    make_current();
+    gpu_.make_current();
     void* address = nullptr;
     const cudaError_t status = cudaMalloc(&address, bytes ? bytes : 1);
     if (status == cudaErrorMemoryAllocation) {
@@ -44,12 +44,12 @@ class CudaDevice final : public Device {
   }
 
   void release(void* address, size_t) override {
-    cudaSetDevice(ordinal_);
+    gpu_.try_to_make_current();
     cudaFree(address);  // at the end of a failed device nothing more can be said
   }
 
   void* allocate_pinned(size_t bytes, const char* what) override {
-    make_current();
+    gpu_.make_current();
     void* address = nullptr;
     const cudaError_t status = cudaHostAlloc(&address, bytes ? bytes : 1, cudaHostAllocPortable);
     if (status == cudaErrorMemoryAllocation) {
@@ -62,16 +62,14 @@ class CudaDevice final : public Device {
   }
 
   void release_pinned(void* address, size_t) override {
-    cudaSetDevice(ordinal_);
+    gpu_.try_to_make_current();
     cudaFreeHost(address);
   }
 
   std::unique_ptr<Stream> make_stream() override {
-    return std::make_unique<CudaStream>(*this, ordinal_);
+    return std::make_unique<CudaStream>(*this, gpu_);
   }
-  std::unique_ptr<Event> make_event() override {
-    return std::make_unique<CudaEvent>(*this, ordinal_);
-  }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(*this, gpu_); }
 
   void upload(void* to, const void* from, size_t bytes) override {
     copy(to, from, bytes, "copying to the GPU");
@@ -82,25 +80,22 @@ class CudaDevice final : public Device {
   bool is_host() const override { return false; }
 
   size_t available_bytes() const override {
-    make_current();
+    gpu_.make_current();
     size_t free = 0, total = 0;
     cuda_check(cudaMemGetInfo(&free, &total), "asking for the GPU's free memory");
     return free;
   }
 
  private:
-  // The runtime keeps a current device per thread.
-  void make_current() const { cuda_check(cudaSetDevice(ordinal_), "choosing the GPU"); }
-
   void copy(void* to, const void* from, size_t bytes, const char* what) {
     note_wait();
-    make_current();
+    gpu_.make_current();
     cuda_check(cudaDeviceSynchronize(), what);
     if (bytes) cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, loading_), what);
     cuda_check(cudaStreamSynchronize(loading_), what);
   }
 
-  int ordinal_;
+  Gpu gpu_;
   cudaStream_t loading_ = nullptr;  // for memory and copies outside steps
 };
 

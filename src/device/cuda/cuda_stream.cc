@@ -7,10 +7,6 @@ namespace invar {
 
 namespace {
 
-void make_current(int ordinal) {
-  cuda_check(cudaSetDevice(ordinal), "choosing the GPU");
-}
-
 class CudaGraph final : public Graph {
  public:
   explicit CudaGraph(cudaGraph_t graph) : graph_(graph) {
@@ -29,18 +25,18 @@ class CudaGraph final : public Graph {
 
 }  // namespace
 
-CudaEvent::CudaEvent(Device& device, int ordinal) : device_(device), ordinal_(ordinal) {
-  make_current(ordinal_);
+CudaEvent::CudaEvent(Device& device, Gpu& gpu) : device_(device), gpu_(gpu) {
+  gpu_.make_current();
   cuda_check(cudaEventCreate(&event_), "making an event");
 }
 
 CudaEvent::~CudaEvent() {
-  cudaSetDevice(ordinal_);
+  gpu_.try_to_make_current();
   cudaEventDestroy(event_);
 }
 
 void CudaEvent::wait() {
-  make_current(ordinal_);
+  gpu_.make_current();
   const cudaError_t status = cudaEventQuery(event_);
   if (status == cudaSuccess) return;
   if (status != cudaErrorNotReady) cuda_check(status, "computing");
@@ -56,19 +52,19 @@ double CudaEvent::seconds_since(const Event& earlier) const {
   return milliseconds * 1e-3;
 }
 
-CudaStream::CudaStream(Device& device, int ordinal) : device_(device), ordinal_(ordinal) {
-  make_current(ordinal_);
+CudaStream::CudaStream(Device& device, Gpu& gpu) : device_(device), gpu_(gpu) {
+  gpu_.make_current();
   cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
 }
 
 CudaStream::~CudaStream() {
-  cudaSetDevice(ordinal_);
+  gpu_.try_to_make_current();
   cudaStreamSynchronize(stream_);  // what it still reads may be released next
   cudaStreamDestroy(stream_);
 }
 
 cudaStream_t CudaStream::use() const {
-  make_current(ordinal_);
+  gpu_.make_current();
   return stream_;
 }
 

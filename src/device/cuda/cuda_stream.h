@@ -3,13 +3,13 @@
 
 #include <cuda_runtime_api.h>
 
-#include "device/execution.h"
+#include "device/cuda/gpu.h"
 
 namespace invar {
 
 class CudaEvent final : public Event {
  public:
-  CudaEvent(Device& device, int ordinal);
+  CudaEvent(Device& device, Gpu& gpu);
   ~CudaEvent() override;
   void wait() override;
   double seconds_since(const Event& earlier) const override;
@@ -17,13 +17,13 @@ class CudaEvent final : public Event {
  private:
   friend class CudaStream;
   Device& device_;
-  int ordinal_;
+  Gpu& gpu_;
   cudaEvent_t event_ = nullptr;
 };
 
 class CudaStream final : public Stream {
  public:
-  CudaStream(Device& device, int ordinal);
+  CudaStream(Device& device, Gpu& gpu);
   ~CudaStream() override;
 
   void upload(void* to, const void* from, size_t bytes) override;
@@ -39,10 +39,11 @@ class CudaStream final : public Stream {
 
   // For a launch: the calling thread's current GPU is this stream's afterwards.
   cudaStream_t use() const;
+  Gpu& gpu() const { return gpu_; }
 
  private:
   Device& device_;
-  int ordinal_;
+  Gpu& gpu_;
   cudaStream_t stream_ = nullptr;
 };
 

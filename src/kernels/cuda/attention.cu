@@ -444,7 +444,7 @@ constexpr auto kHopperSchedules = std::to_array<AttentionSchedule>(
 
 void rotated_attention(const RotatedAttentionParams& p, const Execution& on) {
   if (p.of.rows == 0) return;
-  if (p.of.out.type == DType::bf16 && single_can(p.of.kv.head_dim) && single_rotates(p.of))
+  if (p.of.out.type == DType::bf16 && single_can(p.of.kv.head_dim) && single_rotates(p.of, on))
     return attend_single_rotated(p, on);
   qkv(p.rotation, on);
   kernels(Order::hopper).attention(p.of, on);

@@ -6,12 +6,13 @@
 
 namespace invar::cuda {
 
+// What becomes of the splits of a piece: nothing is left to others where pieces are whole units;
+// another kernel merges them; or whoever comes to them merges what it can, as it comes.
+enum class Merging { none, apart, together };
+
 struct SingleWork {
   int query_blocks;  // of up to 8 heads, of a key/value head
   int stages;
-  // Whether pieces leave their splits to another kernel to merge, instead of merging what they can
-  // as it comes.
-  bool merges_apart;
   bool by_count;  // the baseline (numerics 10): rows in `chunks` pieces, each merged before others
   int chunks;
   float c;
@@ -132,10 +133,49 @@ __device__ __forceinline__ StretchEnd find_stretch(const AttentionParams& p, con
   return {cuts.rows - 1, found.before - of_last, {cuts.units - 1, of_last}};
 }
 
+// Whole units, of rows of about the same length: every so many-th. What the other ways to share out
+// cost before the first split would be a tenth of such a step.
+class WholePieces {
+ public:
+  static constexpr Merging kMerging = Merging::none;
+
+  // All that is asked of them here.
+  __device__ static AttentionCuts cuts_of(const AttentionParams& p, const SingleWork& work) {
+    AttentionCuts cuts = work.cuts;
+    cuts.rows = rows_of(p, work);
+    return cuts;
+  }
+
+  __device__ WholePieces(const AttentionParams& p, const SingleWork& work,
+                         const AttentionCuts& cuts, int worker)
+      : p_(p), work_(work), count_(cuts.rows * cuts.units), unit_(worker) {}
+
+  __device__ bool next(Piece& piece) {
+    if (unit_ >= count_) return false;
+    const int row = unit_ / work_.cuts.units;
+    const int64_t t = row_of(work_, row);
+    const Splits splits = splits_of(p_, t);
+    piece = {t, 0, unit_, unit_ - row * work_.cuts.units, splits, 0, splits.count};
+    unit_ += static_cast<int>(gridDim.x);
+    return true;
+  }
+
+ private:
+  const AttentionParams& p_;
+  const SingleWork& work_;
+  const int count_;
+  int unit_;
+};
+
 // The pieces of a block's stretch, the last one first: where another block has the end of its row
 // it finds the beginning merged. Or every so many-th unit. Its functions are for whole warps.
 class StretchPieces {
  public:
+  static constexpr Merging kMerging = Merging::together;
+  __device__ static AttentionCuts cuts_of(const AttentionParams& p, const SingleWork& work) {
+    return cuda::cuts_of(p, work);
+  }
+
   __device__ StretchPieces(const AttentionParams& p, const SingleWork& work,
                            const AttentionCuts& cuts, int worker)
       : p_(p), work_(work), workers_(cuts.keeps_units() ? cuts.workers : 0) {
@@ -207,6 +247,11 @@ class StretchPieces {
 // A piece of one unit, or none.
 class OnePiece {
  public:
+  static constexpr Merging kMerging = Merging::apart;
+  __device__ static AttentionCuts cuts_of(const AttentionParams& p, const SingleWork& work) {
+    return cuda::cuts_of(p, work);
+  }
+
   __device__ OnePiece(const AttentionParams& p, const SingleWork& work, const AttentionCuts& cuts,
                       int worker) {
     int longest = cuts.longest;
@@ -245,9 +290,14 @@ class OnePiece {
   bool is_left_ = false;
 };
 
-// The baseline's pieces: those of a row are as many for every row.
+// As many pieces of every row: the baseline's, and those of few rows of about the same length.
 class ChunkPieces {
  public:
+  static constexpr Merging kMerging = Merging::apart;
+  __device__ static AttentionCuts cuts_of(const AttentionParams& p, const SingleWork& work) {
+    return cuda::cuts_of(p, work);
+  }
+
   __device__ ChunkPieces(const AttentionParams& p, const SingleWork& work,
                          const AttentionCuts& cuts, int worker)
       : p_(p),

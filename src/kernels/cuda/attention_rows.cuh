@@ -52,7 +52,7 @@ bool single_can(int head_dim);
 void attend_single(const AttentionParams& p, const Execution& on);
 // With the rotation before it, of rows that read no other's key or value. With few rows, whose
 // splits are shared out, a kernel for the rotation is faster: every block would rotate.
-bool single_rotates(const AttentionParams& p);
+bool single_rotates(const AttentionParams& p, const Execution& on);
 void attend_single_rotated(const RotatedAttentionParams& p, const Execution& on);
 // The baseline's: not split by split, but in as many pieces as keep the GPU busy.
 void attend_single_by_count(const AttentionParams& p, const Execution& on);

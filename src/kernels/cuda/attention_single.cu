@@ -156,11 +156,12 @@ __device__ void keep(const QkvParams& p, int64_t t, int group, const bf16_t* new
 
 // One piece, by the threads that do not fetch. Where its row's other pieces are done, and not
 // merged with it, returns how many of the row's splits are merged: the rest is left to this block.
-template <int kHeadDim>
+template <int kHeadDim, Merging kMerging>
 __device__ __forceinline__ int attend_piece(const AttentionParams& p, const QkvParams& rotation,
                                             const SingleWork& work, bool may_cut,
                                             unsigned char* shared, Ring& ring, const Piece& piece) {
   using S = Shape<kHeadDim>;
+  constexpr bool kApart = kMerging == Merging::apart, kTogether = kMerging == Merging::together;
   const uint32_t base = shared_address(shared);
   unsigned char* const rest = shared + work.stages * S::kStageBytes;
   const int tid = threadIdx.x, lane = tid % kWarp, warp = tid / kWarp;
@@ -171,7 +172,7 @@ __device__ __forceinline__ int attend_piece(const AttentionParams& p, const QkvP
             heads = min(kQueries, per_group - block * kQueries);
   const Splits splits = piece.splits;
   const int begin = splits.first + piece.begin, end = splits.first + piece.end;
-  const bool is_alone = work.merges_apart ? !may_cut : piece.is_whole();
+  const bool is_alone = kApart ? !may_cut : !kTogether || piece.is_whole();
 
   const bool has_newest = rotation.qkv && end == splits.first + splits.count;
   bf16_t* const newest = reinterpret_cast<bf16_t*>(rest + S::kNewestAt);
@@ -195,13 +196,13 @@ __device__ __forceinline__ int attend_piece(const AttentionParams& p, const QkvP
     });
   }
   volatile int* const tell = reinterpret_cast<int*>(rest + S::kTellAt);
-  const bool may_continue = !work.merges_apart && piece.begin > 0;
+  const bool may_continue = kTogether && piece.begin > 0;
   if (may_continue && tid == 0) tell[0] = progress_of(work.parts, piece.unit).merged();
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   named_sync(1, kWorkers);
   const bool continues = may_continue && tell[0] == piece.begin;
   const bool merges =
-      is_alone || work.by_count || continues || (!work.merges_apart && piece.begin == 0);
+      is_alone || (kApart && work.by_count) || continues || (kTogether && piece.begin == 0);
 
   // Lane l of warp w has queries l % 4 * 2 and the next; of slots (and of head elements) 16w + l /
   // 4 and that + 8 of every 64.
@@ -369,17 +370,17 @@ __device__ __forceinline__ int attend_piece(const AttentionParams& p, const QkvP
 #pragma unroll
         for (int x = 0; x < 4; ++x)
           out[c][x] = __fmaf_rn(out[c][x], a[x % 2], __fmaf_rn(part[c][x], b[x % 2], 0.0f));
-      continue;
+    } else if constexpr (kMerging != Merging::none) {
+#pragma unroll
+      for (int c = 0; c < S::kBoxes; ++c)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) part[c][x] = part[c][x] + 0.0f;
+      write_part(split - splits.first, part, split_max, split_sum);
     }
-#pragma unroll
-    for (int c = 0; c < S::kBoxes; ++c)
-#pragma unroll
-      for (int x = 0; x < 4; ++x) part[c][x] = part[c][x] + 0.0f;
-    write_part(split - splits.first, part, split_max, split_sum);
   }
   const bool is_last = piece.end == splits.count;
   if (has_newest && block == 0) keep<kHeadDim>(rotation, t, group, newest);
-  if (!is_alone && work.merges_apart) {
+  if (kApart && !is_alone) {
     if (work.by_count) write_part(piece.chunk, out, max, sum);
     return 0;
   }
@@ -401,18 +402,21 @@ __device__ __forceinline__ int attend_piece(const AttentionParams& p, const QkvP
     if (continues && tid == 0) work.parts.progress[piece.unit] = {0};
     return 0;
   }
-  if (merges) write_part(piece.end - 1, out, max, sum);
-  named_sync(1, kWorkers);
-  if (tid == 0) {
-    const int count = piece.end - piece.begin;
-    const Progress all =
-        add_progress(work.parts, piece.unit, Progress::of(count, merges ? count : 0));
-    const bool is_done = all.computed() == splits.count;
-    if (is_done) work.parts.progress[piece.unit] = {0};
-    tell[1] = is_done ? all.merged() : 0;
+  if constexpr (kTogether) {
+    if (merges) write_part(piece.end - 1, out, max, sum);
+    named_sync(1, kWorkers);
+    if (tid == 0) {
+      const int count = piece.end - piece.begin;
+      const Progress all =
+          add_progress(work.parts, piece.unit, Progress::of(count, merges ? count : 0));
+      const bool is_done = all.computed() == splits.count;
+      if (is_done) work.parts.progress[piece.unit] = {0};
+      tell[1] = is_done ? all.merged() : 0;
+    }
+    named_sync(1, kWorkers);
+    return tell[1];
   }
-  named_sync(1, kWorkers);
-  return tell[1];
+  return 0;
 }
 
 // Merges what pieces left to this block; a warp has a head. The stages are free by then.
@@ -440,12 +444,13 @@ __device__ __forceinline__ void attend_pieces(const AttentionParams& p, const Qk
   bool is_second = false;
   Pieces pieces(p, work, cuts, static_cast<int>(blockIdx.x));
   for (Piece piece; pieces.next(piece);) {
-    const int left = attend_piece<kHeadDim>(p, rotation, work, cuts.may_cut, shared, ring, piece);
-    if (piece.is_whole()) continue;
+    const int left = attend_piece<kHeadDim, Pieces::kMerging>(p, rotation, work, cuts.may_cut,
+                                                              shared, ring, piece);
+    if (Pieces::kMerging != Merging::together || piece.is_whole()) continue;
     (is_second ? merged[1] : merged[0]) = left;
     is_second = true;
   }
-  if (merged[0] + merged[1] == 0) return;
+  if (Pieces::kMerging != Merging::together || merged[0] + merged[1] == 0) return;
   named_sync(1, kWorkers);  // the stages have been read
   const int warp = threadIdx.x / kWarp, slots = min(work.stages, MergeRing::kMostSlots),
             bytes = slots * MergeRing::kSplits * kHeadDim * 4;
@@ -477,7 +482,7 @@ __global__ __launch_bounds__(kThreads) void single_kernel(
   }
   __syncthreads();
   let_next_kernel_start();
-  const AttentionCuts cuts = cuts_of(p, work);
+  const AttentionCuts cuts = Pieces::cuts_of(p, work);
   if (cuts.rows == 0) {
   } else if (threadIdx.x < kWorkers) {
     attend_pieces<kHeadDim, Pieces>(p, rotation, work, cuts, shared, ring);
@@ -494,57 +499,75 @@ int64_t units_of(const AttentionParams& p) {
   return p.rows * p.kv.kv_heads * ((per_group + kQueries - 1) / kQueries);
 }
 // One block a row and head keeps all multiprocessors busy from so many on.
-bool has_many_units(const AttentionParams& p) {
-  return units_of(p) >= int64_t{multiprocessors()} * 9 / 10;
+bool has_many_units(const AttentionParams& p, const Execution& on) {
+  return units_of(p) >= int64_t{gpu_of(on).multiprocessors()} * 9 / 10;
+}
+
+struct SinglePlan {
+  SingleWork work;
+  void (*kernel)(CUtensorMap, CUtensorMap, AttentionParams, QkvParams, SingleWork);
+  bool merges_apart;
+};
+
+// Whether units of rows of about the same length fill `workers` turn by turn.
+bool fills_turns(int64_t units, int workers) {
+  const int64_t turns = (units + workers - 1) / workers;
+  return units * 10 >= turns * workers * 9 || turns > 10;
 }
 
 // How the rows are shared out. With few units three blocks of two stages share a multiprocessor,
 // with some more one block has it to itself, and then two.
 template <int kHeadDim>
-SingleWork plan_single(const AttentionParams& p, bool by_count) {
+SinglePlan plan_single(const AttentionParams& p, const Execution& on, bool by_count) {
   using S = Shape<kHeadDim>;
   constexpr int kRoom = kMaxSharedBytes + (1 << 10), kOfBlock = 1 << 10;  // that each block takes
   const int per_group = p.heads / p.kv.kv_heads,
             query_blocks = (per_group + kQueries - 1) / kQueries;
   const int64_t units = units_of(p);
-  const bool merges_apart = !has_many_units(p) && p.scratch;
-  const int wanted = merges_apart ? 3 : units <= multiprocessors() ? 1 : 2;
+  const int multiprocessors = gpu_of(on).multiprocessors();
+  const bool merges_apart = !has_many_units(p, on) && p.scratch, has_tiles = may_have_many_rows(p);
+  const int wanted = merges_apart ? 3 : units <= multiprocessors ? 1 : 2;
   const int stages =
       std::clamp((kRoom / wanted - kOfBlock - S::bytes(0)) / (S::kStageBytes + 16), 2, 6);
-  const int blocks = kRoom / (S::bytes(stages) + kOfBlock) * multiprocessors();
-  const int chunks =
-      merges_apart ? static_cast<int>((3 * multiprocessors() + units - 1) / units) : 1;
+  const int blocks = kRoom / (S::bytes(stages) + kOfBlock) * multiprocessors;
+  const int chunks = merges_apart ? static_cast<int>((3 * multiprocessors + units - 1) / units) : 1;
   // What pieces cost beside their splits, in splits, is measured (cuda_bench ragged).
-  return {.query_blocks = query_blocks,
-          .stages = stages,
-          .merges_apart = merges_apart,
-          .by_count = by_count,
-          .chunks = chunks,
-          .c = score_factor(kHeadDim),
-          .few_rows = may_have_many_rows(p) ? p.few_rows : nullptr,
-          .cuts = {.units = p.kv.kv_heads * query_blocks,
-                   .workers = by_count ? static_cast<int>(units * chunks) : blocks,
-                   .piece_cost = 1,
-                   .fewest = 2,
-                   .cut_cost = 5},
-          .parts = parts_in(p.scratch, kHeadDim)};
+  const SingleWork work = {.query_blocks = query_blocks,
+                           .stages = stages,
+                           .by_count = by_count,
+                           .chunks = chunks,
+                           .c = score_factor(kHeadDim),
+                           .few_rows = has_tiles ? p.few_rows : nullptr,
+                           .cuts = {.units = p.kv.kv_heads * query_blocks,
+                                    .workers = blocks,
+                                    .piece_cost = 1,
+                                    .fewest = 2,
+                                    .cut_cost = 5},
+                           .parts = parts_in(p.scratch, kHeadDim)};
+  SinglePlan plan = {work, single_kernel<kHeadDim, StretchPieces>, merges_apart};
+  const bool even = p.rows_are_even && !has_tiles;
+  if (by_count || (even && (merges_apart || fills_turns(units, blocks)))) {
+    plan.kernel =
+        merges_apart ? single_kernel<kHeadDim, ChunkPieces> : single_kernel<kHeadDim, WholePieces>;
+    plan.work.cuts.workers = static_cast<int>(units * chunks);
+  } else if (merges_apart) {
+    plan.kernel = single_kernel<kHeadDim, OnePiece>;
+  }
+  return plan;
 }
 
 template <int kHeadDim>
 void attend_single_of(const AttentionParams& p, const QkvParams& rotation, const Execution& on,
                       bool by_count) {
-  const SingleWork work = plan_single<kHeadDim>(p, by_count);
+  const auto [work, kernel, merges_apart] = plan_single<kHeadDim>(p, on, by_count);
   CHECK(work.few_rows || !may_have_many_rows(p), "attention is told which rows are single");
-  launch("attending",
-         by_count            ? single_kernel<kHeadDim, ChunkPieces>
-         : work.merges_apart ? single_kernel<kHeadDim, OnePiece>
-                             : single_kernel<kHeadDim, StretchPieces>,
+  launch("attending", kernel,
          {.blocks = work.cuts.workers,
           .threads = kThreads,
           .shared_bytes = Shape<kHeadDim>::bytes(work.stages),
           .early = true},
          on, cache_map(p.kv, p.kv.keys), cache_map(p.kv, p.kv.values), p, rotation, work);
-  if (work.merges_apart)
+  if (merges_apart)
     launch("attending", merge_kernel<kHeadDim>,
            {.blocks = static_cast<int>(p.rows * p.heads),
             .threads = kMergeThreads,
@@ -583,8 +606,8 @@ void attend(const AttentionParams& p, const QkvParams& rotation, const Execution
 void attend_single(const AttentionParams& p, const Execution& on) {
   attend(p, {}, on);
 }
-bool single_rotates(const AttentionParams& p) {
-  return has_many_units(p);
+bool single_rotates(const AttentionParams& p, const Execution& on) {
+  return has_many_units(p, on);
 }
 void attend_single_rotated(const RotatedAttentionParams& p, const Execution& on) {
   attend(p.of, p.rotation, on);

@@ -347,10 +347,11 @@ void attend_tiles_of(const AttentionParams& p, const Execution& on) {
       p.q, {.sizes = {kHeadDim, static_cast<uint64_t>(p.heads), static_cast<uint64_t>(p.rows)},
             .strides = {row, row * p.heads},
             .box = {64, 1, 64}});
-  const LaunchShape shape = {.blocks = std::min(work.items(p.kv.kv_heads), multiprocessors()),
-                             .threads = kThreads,
-                             .shared_bytes = S::kBytes,
-                             .early = true};
+  const LaunchShape shape = {
+      .blocks = std::min(work.items(p.kv.kv_heads), gpu_of(on).multiprocessors()),
+      .threads = kThreads,
+      .shared_bytes = S::kBytes,
+      .early = true};
   launch("attending", tiles_kernel<kHeadDim>, shape, on, queries, cache_map(p.kv, p.kv.keys),
          cache_map(p.kv, p.kv.values), p, work);
 }

@@ -2,11 +2,12 @@
 // cuBLAS's; attention reads keys and values in as many pieces as there is room for at the same
 // time; the residual stream is bf16.
 #include "base/check.h"
+#include "device/cuda/cublas.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/gpu.h"
 #include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/baseline.h"
-#include "kernels/cuda/cublas.h"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/tma.cuh"
 
@@ -32,18 +33,18 @@ void multiply(const MatmulParams& p, const Execution& on) {
   const cudaStream_t stream = stream_of(on);
   CHECK(p.w.layout == WeightLayout::rows && p.w.type == DType::bf16,
         "the baseline's products take weights in rows of bf16");
-  Cublas::of_current_gpu().multiply({.x = p.x.data,
-                                     .w = p.w.data,
-                                     .y = p.y,
-                                     .type = DType::f32,
-                                     .rows = p.rows,
-                                     .n = p.w.n,
-                                     .k = p.w.k,
-                                     .x_stride = p.x.stride,
-                                     .w_stride = p.w.row_elements(),
-                                     .y_stride = p.y_stride,
-                                     .accumulate = p.accumulate},
-                                    stream);
+  gpu_of(on).cublas().multiply({.x = p.x.data,
+                                .w = p.w.data,
+                                .y = p.y,
+                                .type = DType::f32,
+                                .rows = p.rows,
+                                .n = p.w.n,
+                                .k = p.w.k,
+                                .x_stride = p.x.stride,
+                                .w_stride = p.w.row_elements(),
+                                .y_stride = p.y_stride,
+                                .accumulate = p.accumulate},
+                               stream);
   if (p.bias)
     launch("adding a bias", add_bias_kernel,
            {.blocks = blocks_for(p.rows * p.w.n),
@@ -80,17 +81,17 @@ void multiply_gated(const GatedMatmulParams& p, const Execution& on) {
   cuda_check(
       cudaMallocAsync(&products, static_cast<size_t>(p.rows * width) * sizeof(bf16_t), stream),
       "allocating the baseline's products");
-  Cublas::of_current_gpu().multiply({.x = p.x.data,
-                                     .w = w.data,
-                                     .y = products,
-                                     .type = DType::bf16,
-                                     .rows = p.rows,
-                                     .n = width,
-                                     .k = w.k,
-                                     .x_stride = p.x.stride,
-                                     .w_stride = w.row_elements(),
-                                     .y_stride = width},
-                                    stream);
+  gpu_of(on).cublas().multiply({.x = p.x.data,
+                                .w = w.data,
+                                .y = products,
+                                .type = DType::bf16,
+                                .rows = p.rows,
+                                .n = width,
+                                .k = w.k,
+                                .x_stride = p.x.stride,
+                                .w_stride = w.row_elements(),
+                                .y_stride = width},
+                               stream);
   launch("the gated activation", gate_kernel,
          {.blocks = blocks_for(p.rows * round_up(w.n, kLeafPad)),
           .threads = kThreads,

@@ -17,6 +17,7 @@ Kernels kernels(Order order);
 struct ProductShape {
   int64_t rows, n, k;  // outputs and inner size of one matrix
   int runs, matrices;  // 2 matrices: a gated pair
+  int multiprocessors;
 };
 struct ProductSchedule {
   const char* name;

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "device/cuda/gpu.h"
 #include "kernels/cuda/blocks.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/hopper_sample.h"
@@ -45,7 +46,8 @@ void matmul(const MatmulParams& p, const Execution& on) {
   check_types(p.x, p.w, order);
   if (p.rows == 0) return;
   if (storage_of(p.w.type).has_blocks()) return matmul_of_blocks<order>(p, on);
-  chosen_schedule(order, {p.rows, p.w.n, p.w.k, p.runs, 1}).matmul(p, on);
+  chosen_schedule(order, {p.rows, p.w.n, p.w.k, p.runs, 1, gpu_of(on).multiprocessors()})
+      .matmul(p, on);
 }
 
 // Some outputs after the others.
@@ -66,7 +68,8 @@ void gated_matmul(const GatedMatmulParams& p, const Execution& on) {
   check_types(p.x, p.gate_up, order);
   if (p.rows == 0) return;
   if (storage_of(p.gate_up.type).has_blocks()) return gated_matmul_of_blocks<order>(p, on);
-  chosen_schedule(order, {p.rows, p.gate_up.n, p.gate_up.k, 1, 2}).gated_matmul(p, on);
+  chosen_schedule(order, {p.rows, p.gate_up.n, p.gate_up.k, 1, 2, gpu_of(on).multiprocessors()})
+      .gated_matmul(p, on);
 }
 
 template <Order order>

@@ -116,7 +116,7 @@ void few(const Params& p, const Execution& on) {
   const auto end = end_of(p);
   using End = decltype(end_of(p));
   const int64_t outputs = int64_t{end.padded} * End::kMatrices;
-  const int blocks = multiprocessors();
+  const int blocks = gpu_of(on).multiprocessors();
   FewGrid grid{.rows = static_cast<int>(p.rows), .width = width_for(outputs, blocks)};
   grid.groups = ceil_div(grid.width, 64);
   // Weights leave the L2 cache first, unless the results would then fill it.

@@ -158,8 +158,8 @@ template <int kTokens, int kRuns, int kBlocks>
 void few_runs(const MatmulParams& p, const Execution& on) {
   const PlainEnd end = end_of(p);
   FewRunsGrid grid{.rows = static_cast<int>(p.rows)};
-  grid.width =
-      std::clamp(ceil_div(ceil_div(end.n * kBlocks, multiprocessors()), 16) * 16, 16, kMaxWidth);
+  grid.width = std::clamp(
+      ceil_div(ceil_div(end.n * kBlocks, gpu_of(on).multiprocessors()), 16) * 16, 16, kMaxWidth);
   grid.slices = ceil_div(p.w.k / p.runs, kSlice);
   grid.stage_bytes = kRuns * (grid.width + kTokens) * 128;
   // A warpgroup reads 64 rows of weights even when it has fewer: past the last stage's end, too.

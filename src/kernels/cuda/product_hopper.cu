@@ -104,7 +104,7 @@ double few_cost(const ProductShape&) {
 template <int kColumns, int kBlocks, int kTurn, int kRows = kTileRows>
 double tile_cost(const ProductShape& s) {
   const int tiles = ceil_div(s.rows, kRows) * ceil_div(s.n * s.matrices, kColumns);
-  return 1.0 * kTurn * ceil_div(int64_t{tiles} * kBlocks, multiprocessors());
+  return 1.0 * kTurn * ceil_div(int64_t{tiles} * kBlocks, s.multiprocessors);
 }
 // Tiles of 128 x 128 in pairs below each other. In the chain of a long prompt's layers, where the
 // power limit sets the clock, they are 8 % faster from this many rows on, though not alone; with
@@ -113,7 +113,7 @@ template <int kTurn>
 double pair_cost(const ProductShape& s) {
   constexpr int64_t kLongPrompt = 6144;
   const int tiles = 2 * ceil_div(s.rows, 2 * kTileRows) * ceil_div(s.n * s.matrices, 128);
-  return (s.rows >= kLongPrompt ? 0.99 : 1.01) * kTurn * ceil_div(tiles, multiprocessors());
+  return (s.rows >= kLongPrompt ? 0.99 : 1.01) * kTurn * ceil_div(tiles, s.multiprocessors);
 }
 
 template <int kTokens>

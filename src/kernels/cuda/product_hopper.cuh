@@ -158,8 +158,8 @@ struct TileTeam {
       cluster_wait();
     }
   }
-  static int blocks(const TileGrid& grid) {
-    return std::min(together(grid).tiles(), multiprocessors() / kPair) * kPair;
+  static int blocks(const TileGrid& grid, int multiprocessors) {
+    return std::min(together(grid).tiles(), multiprocessors / kPair) * kPair;
   }
 };
 

@@ -100,9 +100,10 @@ void ping_pong(const Params& p, const Execution& on) {
   // In long products, which are bound by power, activations one by one beside the other warpgroup's
   // tile take less than several at once.
   constexpr int kManyTurns = 12;
-  if constexpr (End::kMatrices == 2) end.in_groups = grid.tiles() <= kManyTurns * multiprocessors();
+  if constexpr (End::kMatrices == 2)
+    end.in_groups = grid.tiles() <= kManyTurns * gpu_of(on).multiprocessors();
   const ProductMaps maps = maps_of(p, grid.tile_rows, kColumns / kPair);
-  const LaunchShape shape = {.blocks = TileTeam<kPair>::blocks(grid),
+  const LaunchShape shape = {.blocks = TileTeam<kPair>::blocks(grid, gpu_of(on).multiprocessors()),
                              .threads = kThreads,
                              .shared_bytes = kBytes,
                              .cluster = kPair,

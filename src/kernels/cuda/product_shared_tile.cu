@@ -103,7 +103,7 @@ void shared_tile(const Params& p, const Execution& on) {
   const bool early = grid.row_tiles == 1;
   if (early) grid.ahead = std::min(grid.slices, S::kCount);
   const ProductMaps maps = maps_of(p, grid.tile_rows, kColumns);
-  const LaunchShape shape = {.blocks = std::min(grid.tiles(), multiprocessors()),
+  const LaunchShape shape = {.blocks = std::min(grid.tiles(), gpu_of(on).multiprocessors()),
                              .threads = S::kThreads,
                              .shared_bytes = S::kCount * (S::kBytes + 16),
                              .early = early};

@@ -193,7 +193,8 @@ void tree_matmul(const MatmulParams& p, const Execution& on) {
   const TileGrid grid = grid_of(end, p.rows, p.w.k, p.runs, kColumns);
   const ProductMaps maps = maps_of(p, grid.tile_rows, kColumns / kPair);
   const LaunchShape shape = {
-      .blocks = kBlocks == 1 ? TileTeam<kPair>::blocks(grid) : 2 * grid.tiles(),
+      .blocks = kBlocks == 1 ? TileTeam<kPair>::blocks(grid, gpu_of(on).multiprocessors())
+                             : 2 * grid.tiles(),
       .threads = kThreads,
       .shared_bytes = S::kBytes,
       .cluster = kBlocks * kPair,

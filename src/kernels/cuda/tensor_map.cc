@@ -46,12 +46,4 @@ CUtensorMap tensor_map(const void* data, int dims, const uint64_t* sizes, const 
   return map;
 }
 
-int multiprocessors() {
-  int device = 0, count = 0;
-  cuda_check(cudaGetDevice(&device), "asking for the current GPU");
-  cuda_check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
-             "asking for its multiprocessors");
-  return count;
-}
-
 }  // namespace invar::cuda

@@ -8,6 +8,7 @@
 
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/gpu.h"
 
 namespace invar::cuda {
 
@@ -233,9 +234,6 @@ template <int kDims>
 CUtensorMap tensor_map(const void* data, const TensorShape<kDims>& shape) {
   return tensor_map(data, kDims, shape.sizes, shape.strides, shape.box);
 }
-
-// Multiprocessors of the current GPU.
-int multiprocessors();
 
 constexpr int kMaxSharedBytes = 227 << 10;  // that a block can have
 

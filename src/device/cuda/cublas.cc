@@ -1,9 +1,7 @@
-#include "kernels/cuda/cublas.h"
+#include "device/cuda/cublas.h"
 
 #include <dlfcn.h>
 
-#include <map>
-#include <memory>
 #include <string>
 
 #include "base/error.h"
@@ -22,6 +20,11 @@ void* open_library(const std::string& name) {
   return nullptr;
 }
 
+void* open_cublas() {
+  open_library("libcublasLt.so.13");
+  return open_library("libcublas.so.13");
+}
+
 template <typename Function>
 Function function_of(void* library, const char* name) {
   void* function = dlsym(library, name);
@@ -36,8 +39,7 @@ void check(int status, const char* what) {
 }  // namespace
 
 Cublas::Cublas() {
-  open_library("libcublasLt.so.13");
-  void* library = open_library("libcublas.so.13");
+  void* library = open_cublas();
   if (!library) return;
   cuda_check(cudaMalloc(&workspace_, kWorkspaceBytes), "allocating cuBLAS's workspace");
   check(function_of<int (*)(void**)>(library, "cublasCreate_v2")(&handle_), "starting");
@@ -64,19 +66,8 @@ void Cublas::multiply(const Product& p, cudaStream_t stream) {
 }
 
 void Cublas::expect() {
-  if (!of_current_gpu().is_there())
+  if (!open_cublas())
     fail("the arithmetic control takes its products from cuBLAS and libcublas.so.13 was not found");
-}
-
-Cublas& Cublas::of_current_gpu() {
-  static std::mutex mutex;
-  static std::map<int, std::unique_ptr<Cublas>> handles;
-  int gpu = 0;
-  cuda_check(cudaGetDevice(&gpu), "asking for the current GPU");
-  const std::lock_guard lock(mutex);
-  std::unique_ptr<Cublas>& handle = handles[gpu];
-  if (!handle) handle = std::make_unique<Cublas>();
-  return *handle;
 }
 
 }  // namespace invar::cuda

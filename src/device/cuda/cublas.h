@@ -34,8 +34,6 @@ class Cublas {
 
   // Throws Error when this machine has no cuBLAS.
   static void expect();
-  // The one of the current GPU; cuBLAS keeps its state in handles, which take long to make.
-  static Cublas& of_current_gpu();
 
  private:
   using Gemm = int (*)(void*, int, int, int, int, int, const void*, const void*, int, int,
