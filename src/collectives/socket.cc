@@ -1,10 +1,10 @@
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "base/check.h"
+#include "base/socket.h"
 #include "collectives/channel.h"
 #include "collectives/group.h"
 
@@ -12,30 +12,16 @@ namespace invar {
 
 namespace {
 
-void send_all(int fd, const void* data, size_t bytes) {
-  const char* at = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t n = ::send(fd, at, bytes, MSG_NOSIGNAL);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0)
-      throw PeerLeft(fmt::format("expected a worker to take {} more bytes, found: {}", bytes,
-                                 std::strerror(errno)));
-    at += n;
-    bytes -= static_cast<size_t>(n);
-  }
+void send_bytes(int peer, const void* data, size_t bytes) {
+  if (!send_all(peer, data, bytes))
+    throw PeerLeft(
+        fmt::format("expected a worker to take {} bytes, found: {}", bytes, std::strerror(errno)));
 }
 
-void receive_all(int fd, void* data, size_t bytes) {
-  char* at = static_cast<char*>(data);
-  while (bytes > 0) {
-    const ssize_t n = ::recv(fd, at, bytes, 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0)
-      throw PeerLeft(fmt::format("expected {} more bytes of a worker, found {}", bytes,
-                                 n == 0 ? "its end" : std::strerror(errno)));
-    at += n;
-    bytes -= static_cast<size_t>(n);
-  }
+void receive_bytes(int peer, void* data, size_t bytes) {
+  if (!receive_all(peer, data, bytes))
+    throw PeerLeft(fmt::format("expected {} bytes of a worker, found {}", bytes,
+                               errno == 0 ? "its end" : std::strerror(errno)));
 }
 
 // A binary tree of sockets. In the level of stride s the ranks that are multiples of 2s receive
@@ -51,25 +37,25 @@ class SocketGroup final : public Group {
   void tree_all_reduce(float* data, int64_t count, const Execution&) override {
     const size_t bytes = static_cast<size_t>(count) * sizeof(float);
     received_.resize(static_cast<size_t>(count));
-    up([&](int peer) { send_all(peer, data, bytes); },
+    up([&](int peer) { send_bytes(peer, data, bytes); },
        [&](int peer, int) {
-         receive_all(peer, received_.data(), bytes);
+         receive_bytes(peer, received_.data(), bytes);
          for (int64_t i = 0; i < count; ++i) data[i] = data[i] + received_[i];
        });
-    down([&](int peer) { receive_all(peer, data, bytes); },
-         [&](int peer) { send_all(peer, data, bytes); });
+    down([&](int peer) { receive_bytes(peer, data, bytes); },
+         [&](int peer) { send_bytes(peer, data, bytes); });
   }
 
   void all_gather(const void* mine, int64_t bytes, void* all, const Execution&) override {
     char* pieces = static_cast<char*>(all);
     std::memcpy(pieces + rank_ * bytes, mine, static_cast<size_t>(bytes));
     // A rank that sends in the level of stride s holds the pieces of s ranks, its own first.
-    up([&](int peer) { send_all(peer, pieces + rank_ * bytes, held() * bytes); },
+    up([&](int peer) { send_bytes(peer, pieces + rank_ * bytes, held() * bytes); },
        [&](int peer, int stride) {
-         receive_all(peer, pieces + (rank_ + stride) * bytes, stride * bytes);
+         receive_bytes(peer, pieces + (rank_ + stride) * bytes, stride * bytes);
        });
-    down([&](int peer) { receive_all(peer, pieces, size() * bytes); },
-         [&](int peer) { send_all(peer, pieces, size() * bytes); });
+    down([&](int peer) { receive_bytes(peer, pieces, size() * bytes); },
+         [&](int peer) { send_bytes(peer, pieces, size() * bytes); });
   }
 
   void barrier() override {
@@ -106,8 +92,8 @@ class SocketGroup final : public Group {
 class SocketChannel final : public Channel {
  public:
   explicit SocketChannel(int socket) : socket_(socket) {}
-  void send(const void* data, size_t bytes) override { send_all(socket_, data, bytes); }
-  void receive(void* data, size_t bytes) override { receive_all(socket_, data, bytes); }
+  void send(const void* data, size_t bytes) override { send_bytes(socket_, data, bytes); }
+  void receive(void* data, size_t bytes) override { receive_bytes(socket_, data, bytes); }
   void leave() override { ::shutdown(socket_, SHUT_RDWR); }
 
  private:

@@ -3,103 +3,33 @@
 // exchange over sockets (collectives/). Slow and correct: operands go through the kernel.
 #include "engine/process_workers.h"
 
-#include <fcntl.h>
 #include <sched.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 
+#include "base/child_process.h"
 #include "base/fields.h"
-#include "base/signals.h"
+#include "base/frames.h"
 #include "engine/workers.h"
 
 namespace invar {
 
 namespace {
 
-// A message is its size in 8 bytes, then itself.
-void send_message(int socket, std::string_view message) {
-  const uint64_t size = message.size();
-  std::string bytes(reinterpret_cast<const char*>(&size), sizeof size);
-  bytes += message;
-  for (size_t at = 0; at < bytes.size();) {
-    const ssize_t n = ::send(socket, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail("a worker's process takes no more messages: {}", std::strerror(errno));
-    at += static_cast<size_t>(n);
-  }
-}
+constexpr uint64_t kMostBytes = uint64_t{1} << 32;  // of a message
 
-// False when the other side has ended.
-bool receive_bytes(int socket, char* to, size_t size) {
-  while (size > 0) {
-    const ssize_t n = ::recv(socket, to, size, 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    to += n;
-    size -= static_cast<size_t>(n);
-  }
-  return true;
-}
-
-bool receive_message(int socket, std::string& message) {
-  constexpr uint64_t kMost = uint64_t{1} << 32;
-  uint64_t size = 0;
-  if (!receive_bytes(socket, reinterpret_cast<char*>(&size), sizeof size)) return false;
-  if (size > kMost) fail("expected a message of at most {} bytes, found {}", kMost, size);
-  message.resize(size);
-  return receive_bytes(socket, message.data(), size);
+void send_message(FrameSocket& socket, std::string_view message) {
+  if (!socket.send(0, message))
+    fail("a worker's process takes no more messages: {}", std::strerror(errno));
 }
 
 // Whether a worker says how it went; what goes wrong in a step its neighbours find.
 bool is_answered(const WorkerMessage& message) {
   return !std::holds_alternative<RunBatch>(message) && !std::holds_alternative<CopySlots>(message);
-}
-
-// A socket that is closed with its owner.
-class Socket {
- public:
-  explicit Socket(int number = -1) : number_(number) {}
-  Socket(Socket&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~Socket() {
-    if (number_ >= 0) ::close(number_);
-  }
-  int number() const { return number_; }
-
- private:
-  int number_;
-};
-
-// A connected pair that a started program does not inherit.
-std::pair<Socket, Socket> socket_pair() {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-    fail("the system gives no socket for a worker: {}", std::strerror(errno));
-  return {Socket(ends[0]), Socket(ends[1])};
-}
-
-// Between fork and exec: only what a signal handler may call.
-[[noreturn]] void become_worker(char* const* arguments, std::span<const int> sockets,
-                                const cpu_set_t& cores, pid_t parent) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(1);  // it ended before the line above
-  ::signal(SIGINT, SIG_IGN);              // the parent decides when to end
-  ::signal(SIGTERM, SIG_IGN);
-  ignore_signals_of_others();
-  ::sched_setaffinity(0, sizeof cores, &cores);
-  for (const int socket : sockets) ::fcntl(socket, F_SETFD, 0);
-  ::execv(arguments[0], arguments);
-  ::_exit(127);
 }
 
 // The sockets of one worker: what it computes over.
@@ -132,7 +62,7 @@ class ProcessWorkers final : public Workers {
 
  private:
   struct Process {
-    Socket socket;  // for messages
+    std::unique_ptr<FrameSocket> socket;  // for messages
     pid_t id = -1;
   };
 
@@ -155,7 +85,7 @@ class ProcessWorkers final : public Workers {
     };
     const std::string bytes = to_bytes(message);
     for (const Process& process : processes_)
-      attempt([&] { send_message(process.socket.number(), bytes); });
+      attempt([&] { send_message(*process.socket, bytes); });
     attempt([&] { work(*home_); });
     attempt([&] { expect_done(); });
     if (wrong) std::rethrow_exception(wrong);
@@ -164,7 +94,7 @@ class ProcessWorkers final : public Workers {
   void run(const WorkerMessage& message, AsWorker work) override {
     try {
       const std::string bytes = to_bytes(message);
-      for (const Process& process : processes_) send_message(process.socket.number(), bytes);
+      for (const Process& process : processes_) send_message(*process.socket, bytes);
       work(*home_);
     } catch (...) {
       home_->leave();
@@ -174,10 +104,11 @@ class ProcessWorkers final : public Workers {
 
   // What each answers: nothing, or a sentence about what is wrong.
   void expect_done() {
-    std::string wrong, answer;
+    std::string wrong;
     for (int i = 0; i < std::ssize(processes_); ++i) {
       const WorkerPlace place = place_of(i);
-      if (!receive_message(processes_[i].socket.number(), answer)) answer = "it has ended";
+      const std::optional<Frame> frame = processes_[i].socket->receive();
+      const std::string answer = frame ? frame->bytes : "it has ended";
       if (!answer.empty() && wrong.empty())
         wrong = fmt::format("rank {} of stage {}: {}", place.rank, place.stage, answer);
     }
@@ -234,14 +165,10 @@ class ProcessWorkers final : public Workers {
     for (const Socket& peer : sockets.peers) message.peers.push_back(peer.number());
     inherited.insert(inherited.end(), message.peers.begin(), message.peers.end());
     std::erase(inherited, -1);
-    std::string words[] = {model_.options.worker, "worker", std::to_string(its.number())};
-    char* arguments[] = {words[0].data(), words[1].data(), words[2].data(), nullptr};
-    const pid_t self = ::getpid(), process = ::fork();
-    if (process == 0) become_worker(arguments, inherited, cores_, self);
-    if (process < 0)
-      fail("the process of rank {} cannot be started: {}", place.rank, std::strerror(errno));
-    processes_.push_back({std::move(mine), process});
-    send_message(processes_.back().socket.number(), to_bytes(WorkerMessage(std::move(message))));
+    const std::string command[] = {model_.options.worker, "worker", std::to_string(its.number())};
+    const pid_t process = invar::start({command, inherited, &cores_});
+    processes_.push_back({std::make_unique<FrameSocket>(std::move(mine), kMostBytes), process});
+    send_message(*processes_.back().socket, to_bytes(WorkerMessage(std::move(message))));
   }
 
   void join_home() {
@@ -271,12 +198,11 @@ class ProcessWorkers final : public Workers {
 
 class WorkerServer {
  public:
-  explicit WorkerServer(int socket) : socket_(socket) {}
+  explicit WorkerServer(int socket) : socket_(Socket(socket), kMostBytes) {}
 
   void serve() {
-    std::string bytes;
-    while (receive_message(socket_, bytes)) {
-      const auto message = from_bytes<WorkerMessage>(bytes, "a worker's message");
+    while (const std::optional<Frame> frame = socket_.receive()) {
+      const auto message = from_bytes<WorkerMessage>(frame->bytes, "a worker's message");
       if (is_answered(message))
         answer(message);
       else
@@ -328,7 +254,7 @@ class WorkerServer {
                    .after = after_.get()});
   }
 
-  const int socket_;
+  FrameSocket socket_;
   std::unique_ptr<ModelDescription> model_;
   std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<Group> group_;

@@ -1,30 +1,45 @@
 #include "backend.h"
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "base/fields.h"
 
 namespace invar::server {
 
+namespace {
+
+void add(int32_t& all, int32_t one) {
+  all += one;
+}
+void add(int64_t& all, int64_t one) {
+  all += one;
+}
+void add(std::vector<int64_t>& all, const std::vector<int64_t>& one) {
+  all.resize(std::max(all.size(), one.size()));
+  for (size_t i = 0; i < one.size(); ++i) all[i] += one[i];
+}
+
+// f(field of all, field of one) for every field.
+void for_each_field(BackendStats& all, const BackendStats& one, auto f) {
+  const auto of_one = fields_of(one);
+  const auto of_all = fields_of(all);
+  [&]<size_t... kField>(std::index_sequence<kField...>) {
+    (f(std::get<kField>(of_all), std::get<kField>(of_one)), ...);
+  }
+  (std::make_index_sequence<std::tuple_size_v<decltype(of_all)>>());
+}
+
+}  // namespace
+
 void add_to(BackendStats& all, const BackendStats& one) {
-  all.running += one.running;
-  all.waiting += one.waiting;
-  all.blocks += one.blocks;
-  all.free_blocks += one.free_blocks;
-  add_counters(all, one);
+  for_each_field(all, one, [](auto& sum, const auto& more) { add(sum, more); });
 }
 
 void add_counters(BackendStats& all, const BackendStats& one) {
-  all.steps += one.steps;
-  all.rows += one.rows;
-  all.samples += one.samples;
-  all.preemptions += one.preemptions;
-  all.prompt_tokens += one.prompt_tokens;
-  all.cached_tokens += one.cached_tokens;
-  all.drafts += one.drafts;
-  all.draft_tokens += one.draft_tokens;
-  all.accepted_tokens += one.accepted_tokens;
-  if (all.accepted_at.size() < one.accepted_at.size())
-    all.accepted_at.resize(one.accepted_at.size());
-  for (size_t i = 0; i < one.accepted_at.size(); ++i) all.accepted_at[i] += one.accepted_at[i];
+  for_each_field(all, one, [](auto& sum, const auto& more) {
+    if constexpr (!std::is_same_v<std::remove_cvref_t<decltype(more)>, int32_t>) add(sum, more);
+  });
 }
 
 void Backend::take_weights(const std::string&) {

@@ -32,6 +32,7 @@ struct BackendFacts {
 };
 
 // Numbers for /metrics. Counters grow from the start of the server on.
+// What is so at the moment has 32 bits, what counts up since the start 64.
 struct BackendStats {
   int32_t running = 0, waiting = 0;
   int32_t blocks = 0, free_blocks = 0;

@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "base/error.h"
+#include "base/fields.h"
 #include "journal/wire.h"
 
 namespace invar::server {
@@ -45,25 +46,6 @@ TokenLogprobs get_logprobs(ByteReader& in) {
   p.top.resize(in.get_count(kLogprobBytes));
   for (TokenLogprob& one : p.top) get_logprob(in, one);
   return p;
-}
-
-void put_stats(ByteWriter& out, const BackendStats& s) {
-  for (const int32_t field : {s.running, s.waiting, s.blocks, s.free_blocks}) out.put(field);
-  for (const int64_t field : {s.steps, s.rows, s.samples, s.preemptions, s.prompt_tokens,
-                              s.cached_tokens, s.drafts, s.draft_tokens, s.accepted_tokens})
-    out.put(field);
-  out.put_vector(s.accepted_at);
-}
-
-BackendStats get_stats(ByteReader& in) {
-  BackendStats s;
-  for (int32_t* field : {&s.running, &s.waiting, &s.blocks, &s.free_blocks})
-    *field = in.get<int32_t>();
-  for (int64_t* field : {&s.steps, &s.rows, &s.samples, &s.preemptions, &s.prompt_tokens,
-                         &s.cached_tokens, &s.drafts, &s.draft_tokens, &s.accepted_tokens})
-    *field = in.get<int64_t>();
-  s.accepted_at = in.get_vector<int64_t>();
-  return s;
 }
 
 FinishReason get_finish(ByteReader& in) {
@@ -116,7 +98,7 @@ std::string to_bytes(const Hello& hello) {
   put_flag(out, f.prompt_logprobs);
   out.put(f.block_size);
   put_flag(out, f.prefix_caching);
-  put_stats(out, hello.stats);
+  fields::write(out, hello.stats);
   return out.take();
 }
 
@@ -134,7 +116,7 @@ Hello hello_from(std::string_view bytes) {
   f.prompt_logprobs = get_flag(in);
   f.block_size = in.get<int32_t>();
   f.prefix_caching = get_flag(in);
-  hello.stats = get_stats(in);
+  fields::read(in, hello.stats);
   in.expect_end();
   return hello;
 }
@@ -238,7 +220,7 @@ std::string outputs_bytes(const std::vector<std::string>& outputs,
   for (const std::string& output : outputs) out.put_text(output);
   out.put_vector(begun);
   out.put_vector(steps);
-  put_stats(out, stats);
+  fields::write(out, stats);
   return out.take();
 }
 
@@ -249,7 +231,7 @@ StepOutputs outputs_from(std::string_view bytes) {
   for (JobOutput& output : step.outputs) output = output_from(in.get_text());
   step.begun = in.get_vector<JobBegun>();
   step.steps = in.get_vector<StepRecord>();
-  step.stats = get_stats(in);
+  fields::read(in, step.stats);
   in.expect_end();
   return step;
 }

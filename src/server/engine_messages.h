@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "backend.h"
-#include "frames.h"
+#include "base/frames.h"
 
 namespace invar::server {
 

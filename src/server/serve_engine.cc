@@ -125,7 +125,7 @@ void take_order(const Frame& frame, Backend& backend, Outbox& outbox, FrameSocke
 }  // namespace
 
 void serve_engine(int file, Backend& backend) {
-  FrameSocket socket(file);
+  FrameSocket socket{Socket(file)};
   Outbox outbox(socket, backend);
   int status = 0;
   try {

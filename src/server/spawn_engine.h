@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "frames.h"
+#include "base/frames.h"
 
 namespace invar::server {
 
@@ -16,9 +16,8 @@ struct SpawnedEngine {
   std::shared_ptr<FrameSocket> socket;  // null then
 };
 
-// Runs `command` with one more argument, the number of its end of a socket. Of this process's files
-// it has that socket and the standard ones only: else it would hold clients' connections. It ends
-// when the thread that called this does.
-SpawnedEngine spawn_engine(const std::vector<std::string>& command);
+// Runs `command` with one more argument, the number of its end of a socket. It ends when the thread
+// that called this does.
+SpawnedEngine spawn_engine(std::vector<std::string> command);
 
 }  // namespace invar::server

@@ -77,6 +77,24 @@ void read_corpus(TomlSection section, uint64_t& seed, corpus::Kinds& kinds) {
   section.finish();
 }
 
+void read_name(TomlSection& root, std::string& name, uint64_t& seed) {
+  root.require("name");
+  root.get("name", name);
+  root.get("seed", seed, 0, std::numeric_limits<int64_t>::max());
+}
+
+void read_evaluation(TomlSection section, const char* what, int64_t& count, int64_t& every,
+                     int64_t least) {
+  section.get(what, count, least, 1000000);
+  section.get("every", every, least, kMost);
+  section.finish();
+}
+
+void read_checkpoint(TomlSection section, int64_t& every) {
+  section.get("every", every, 1, kMost);
+  section.finish();
+}
+
 void set_identity(json::Value& identity, const TrainerOptions& t) {
   identity.set("training", training_identity(t));
   identity.set("context", t.context);
@@ -100,9 +118,7 @@ Recipe read_recipe(const std::string& path) {
   Recipe r;
   r.path = path;
   TomlSection root(&table, "", path);
-  root.require("name");
-  root.get("name", r.name);
-  root.get("seed", r.seed, 0, std::numeric_limits<int64_t>::max());
+  read_name(root, r.name, r.seed);
 
   read_corpus(root.section("corpus"), r.corpus_seed, r.corpus_kinds);
 
@@ -140,13 +156,9 @@ Recipe read_recipe(const std::string& path) {
     teacher.finish();
     r.teacher = beside(path, r.teacher);
   }
-  TomlSection evaluation = root.section("evaluation");
-  evaluation.get("documents", r.evaluation_documents, 1, 1000000);
-  evaluation.get("every", r.evaluate_every, 1, kMost);
-  evaluation.finish();
-  TomlSection checkpoint = root.section("checkpoint");
-  checkpoint.get("every", r.save_every, 1, kMost);
-  checkpoint.finish();
+  read_evaluation(root.section("evaluation"), "documents", r.evaluation_documents,
+                  r.evaluate_every);
+  read_checkpoint(root.section("checkpoint"), r.save_every);
   root.finish();
   check_spec(r.trainer.model.spec, path);
   return r;

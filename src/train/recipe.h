@@ -33,12 +33,17 @@ struct Recipe {
   json::Value identity() const;
 };
 
-// What recipes of reinforcement learning share: tables of a file, a directory relative to the
+// What recipes of all kinds share: tables of a file, a directory relative to the
 // recipe's own, what shows in the weights.
 inline constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // where nothing else limits
 void read_training(TomlSection section, TrainerOptions& options);
 void read_optimizer(TomlSection section, OptimizerOptions& options);
 void read_corpus(TomlSection section, uint64_t& seed, corpus::Kinds& kinds);
+void read_name(TomlSection& root, std::string& name, uint64_t& seed);
+// So many documents or problems, `what`; every so many steps.
+void read_evaluation(TomlSection section, const char* what, int64_t& count, int64_t& every,
+                     int64_t least = 1);
+void read_checkpoint(TomlSection section, int64_t& every);
 std::string beside(const std::string& recipe, const std::string& directory);
 void set_identity(json::Value& identity, const TrainerOptions& options);
 void set_optimizer(json::Value& identity, const OptimizerOptions& options);

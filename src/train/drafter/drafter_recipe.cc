@@ -52,9 +52,7 @@ DrafterRecipe read_drafter_recipe(const std::string& path) {
   DrafterRecipe r;
   r.path = path;
   TomlSection root(&table, "", path);
-  root.require("name");
-  root.get("name", r.name);
-  root.get("seed", r.seed, 0, std::numeric_limits<int64_t>::max());
+  read_name(root, r.name, r.seed);
   read_corpus(root.section("corpus"), r.corpus_seed, r.corpus_kinds);
   read_drafter(root.section("drafter"), r);
   TomlSection training = root.section("training");
@@ -63,13 +61,9 @@ DrafterRecipe read_drafter_recipe(const std::string& path) {
   training.get("batch_rows", r.batch_rows, 1, 65536);
   training.finish();
   read_optimizer(root.section("optimizer"), r.optimizer);
-  TomlSection evaluation = root.section("evaluation");
-  evaluation.get("documents", r.evaluation_documents, 1, 1000000);
-  evaluation.get("every", r.evaluate_every, 1, kMost);
-  evaluation.finish();
-  TomlSection checkpoint = root.section("checkpoint");
-  checkpoint.get("every", r.save_every, 1, kMost);
-  checkpoint.finish();
+  read_evaluation(root.section("evaluation"), "documents", r.evaluation_documents,
+                  r.evaluate_every);
+  read_checkpoint(root.section("checkpoint"), r.save_every);
   root.finish();
   return r;
 }

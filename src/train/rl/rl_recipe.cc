@@ -78,10 +78,8 @@ RlRecipe read_rl_recipe(const std::string& path) {
   RlRecipe r;
   r.path = path;
   TomlSection root(&table, "", path);
-  root.require("name");
+  read_name(root, r.name, r.seed);
   root.require("model");
-  root.get("name", r.name);
-  root.get("seed", r.seed, 0, std::numeric_limits<int64_t>::max());
   root.get("model", r.model);
   r.model = beside(path, r.model);
   read_tasks(root.section("tasks"), r.tasks);
@@ -99,13 +97,9 @@ RlRecipe read_rl_recipe(const std::string& path) {
   read_training(root.section("training"), r.trainer);
   r.trainer.rows = r.trainer.groups * r.trainer.batch_rows;
   read_optimizer(root.section("optimizer"), r.trainer.optimizer);
-  TomlSection evaluation = root.section("evaluation");
-  evaluation.get("problems", r.evaluation_problems, 0, 1000000);
-  evaluation.get("every", r.evaluate_every, 0, kMost);
-  evaluation.finish();
-  TomlSection checkpoint = root.section("checkpoint");
-  checkpoint.get("every", r.save_every, 1, kMost);
-  checkpoint.finish();
+  read_evaluation(root.section("evaluation"), "problems", r.evaluation_problems, r.evaluate_every,
+                  0);
+  read_checkpoint(root.section("checkpoint"), r.save_every);
   r.runs = read_runs(root, r);
   root.finish();
   return r;

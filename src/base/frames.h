@@ -1,4 +1,4 @@
-// Messages between two processes over a socket: a length, a kind and bytes, with bounds that are
+// Messages between two processes over a socket: a length, a kind and bytes, with a bound that is
 // checked before anything is made from them.
 #pragma once
 
@@ -8,20 +8,20 @@
 #include <string>
 #include <string_view>
 
-namespace invar::server {
+#include "base/socket.h"
+
+namespace invar {
 
 struct Frame {
   uint8_t kind = 0;
   std::string bytes;
 };
 
-// One end of a stream socket, which it owns.
 class FrameSocket {
  public:
-  explicit FrameSocket(int file) : file_(file) {}
-  ~FrameSocket();
-  FrameSocket(const FrameSocket&) = delete;
-  FrameSocket& operator=(const FrameSocket&) = delete;
+  // `most`: bytes that a frame may have.
+  explicit FrameSocket(Socket socket, uint64_t most = uint64_t{256} << 20)
+      : socket_(std::move(socket)), most_(most) {}
 
   // Sends all of it; safe from several threads. False when the other end is gone.
   bool send(uint8_t kind, std::string_view bytes);
@@ -31,13 +31,10 @@ class FrameSocket {
   // Wakes whoever receives: the other end seems gone.
   void shut_down();
 
-  static constexpr uint32_t kMaxBytes = 256u << 20;
-
  private:
-  bool receive_all(char* data, size_t size);
-
-  int file_;
+  Socket socket_;
+  const uint64_t most_;
   std::mutex sending_;
 };
 
-}  // namespace invar::server
+}  // namespace invar
