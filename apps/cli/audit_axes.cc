@@ -27,6 +27,12 @@ ReplayOptions random_trees(uint32_t seed) {
           .seed = seed};
 }
 
+// Two pipeline stages, the second from layer `cut` on.
+void divide(ModelOptions& model, int cut) {
+  model.stages = 2;
+  model.layer_cuts = {cut};
+}
+
 // Every axis at once, as the seed has it: who is computed when, where, by whom, beside whom.
 Schedule random_schedule(const Schedule& base, const DecoderSpec& spec, uint32_t seed, int live) {
   std::mt19937 random(9000 + seed);
@@ -51,7 +57,7 @@ Schedule random_schedule(const Schedule& base, const DecoderSpec& spec, uint32_t
     s.model.instruction_set = sets[static_cast<size_t>(below(sets.size()))];
   s.model.threads = 1 + below(3);
   for (int most = most_ranks(spec); s.model.ranks * 2 <= most && below(2);) s.model.ranks *= 2;
-  if (spec.layers > 1 && below(2)) s.model.layer_cuts = {1 + below(spec.layers - 1)};
+  if (spec.layers > 1 && below(2)) divide(s.model, 1 + below(spec.layers - 1));
   s.neighbours = live + 40;
   s.at_once = live + 20;
   s.arrival = seed;
@@ -157,7 +163,7 @@ Axis ranks(const Schedule& base, const DecoderSpec& spec) {
 Axis layer_cuts(bool full, const Schedule& base, const DecoderSpec& spec) {
   Axis axis{"layer cuts", {}, false};
   for (int cut = 1; cut < spec.layers; cut += full ? 1 : 2)
-    vary(axis, base, fmt::format("cut at {}", cut)).model.layer_cuts = {cut};
+    divide(vary(axis, base, fmt::format("cut at {}", cut)).model, cut);
   return axis;
 }
 
@@ -335,7 +341,7 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
   axes.push_back(cache_sizes(full, base, spec));
   if (!on_gpu) axes.push_back(replicas(base, spec));
   // Over ranks and stages a step begins when the one before it is committed.
-  if (base.model.ranks == 1 && base.model.layer_cuts.empty()) axes.push_back(steps_in_flight(base));
+  if (base.model.ranks == 1 && !base.model.is_pipeline()) axes.push_back(steps_in_flight(base));
   axes.push_back(draft_trees(full, base));
   axes.push_back(drafters(full, base, spec));
   axes.push_back(rejection(base));

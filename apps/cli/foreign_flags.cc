@@ -76,7 +76,6 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"--attention-backend", "the arithmetic is --arith; who computes it does not change the bits"},
     {"--disable-cascade-attn", "the order of every sum is fixed by --arith"},
     {"--disable-custom-all-reduce", "the order of every sum is fixed by --arith"},
-    {"--pipeline-parallel-size", "it is called --layer-cuts"},
     {"--nnodes", "ranks and replicas are threads of one process"},
     {"--node-rank", "ranks and replicas are threads of one process"},
     {"--master-addr", "ranks and replicas are threads of one process"},

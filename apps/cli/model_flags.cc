@@ -95,6 +95,10 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
           "--distributed-executor-backend", o.executor,
           "Where ranks run: in threads of this process, or with mp in a process each (CPU only)")
       ->capture_default_str();
+  command
+      .add_option("--pipeline-parallel-size", o.stages,
+                  "Stages of a pipeline, of about as many layers each")
+      ->capture_default_str();
   command.add_option("--layer-cuts", o.layer_cuts, "Layers at which a new pipeline stage begins")
       ->delimiter(',');
   command.add_flag("--json", flags.json, "Print JSON");

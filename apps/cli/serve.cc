@@ -82,8 +82,8 @@ std::string drafter_of(const ServeFlags& flags) {
 server::LabChoices lab_choices(const ServeFlags& flags) {
   const ModelOptions options = resolved(flags.model);
   const DecoderSpec spec = read_model_config(options).spec;
-  const bool is_plain = options.device == "cpu" && options.ranks == 1 &&
-                        options.layer_cuts.empty() && flags.replicas == 1;
+  const bool is_plain = options.device == "cpu" && options.ranks == 1 && !options.is_pipeline() &&
+                        flags.replicas == 1;
   server::LabChoices choices{.policies = scheduler_names(),
                              .arithmetics = {options.arithmetic},
                              .drafters = {"none", "ngram", "suffix", "lookahead"},

@@ -84,6 +84,16 @@ void check_options(const ModelOptions& options) {
     fail_usage("expected a tensor-parallel size of 1, 2, 4, ... 64, found {}", options.ranks);
 }
 
+// The first layers of all stages but the first, where stages have about as many layers each.
+std::vector<int> even_cuts(int stages, int layers) {
+  if (stages < 1 || stages > layers)
+    fail_usage("expected a pipeline-parallel size of 1 to {}, a stage for each layer, found {}",
+               layers, stages);
+  std::vector<int> cuts;
+  for (int stage = 1; stage < stages; ++stage) cuts.push_back(stage * layers / stages);
+  return cuts;
+}
+
 void check_cuts(const std::vector<int>& cuts, const DecoderSpec& spec) {
   for (const int cut : cuts)
     if (cut <= 0 || cut >= spec.layers)
@@ -115,6 +125,11 @@ ModelDescription::ModelDescription(const ModelOptions& asked, std::unique_ptr<Te
     fail_usage(
         "the arithmetic hopper is defined for bf16 weights and this model's are f32 or f16; use "
         "--weights rounded");
+  if (options.layer_cuts.empty())
+    options.layer_cuts = even_cuts(options.stages, spec().layers);
+  else if (std::cmp_not_equal(options.stages, stages()) && options.stages != 1)
+    fail_usage("expected layer cuts for {} pipeline stages, found {} for {}", options.stages,
+               fmt::join(options.layer_cuts, ","), stages());
   check_cuts(options.layer_cuts, spec());
   make_shard(spec(), 0, options.ranks);  // throws before workers are started
   if (options.ranks * stages() == 1) options.executor = "threads";

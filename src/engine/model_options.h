@@ -21,7 +21,9 @@ struct ModelOptions {
   // the CPU so far.
   std::string executor = "threads";
   std::string worker = "/proc/self/exe";  // the invar program that such a process runs
+  int stages = 1;                         // of a pipeline, of about as many layers each, or:
   std::vector<int> layer_cuts;            // ascending layers at which a pipeline stage begins
+  bool is_pipeline() const { return stages > 1 || !layer_cuts.empty(); }
   // Drafts are accepted by rejection, so that answers depend on them (speculative/rejection.h).
   bool rejection = false;
   bool mtp_module = false;  // keep the module that predicts one token further, where there is one

@@ -214,7 +214,8 @@ class Generate(CliTest):
         variants = [["--isa", s["name"]] for s in sets if s["supported"]]
         variants += [["--threads", "1"], ["--threads", "3"], ["--block-size", "32"], ["--block-size", "128"],
                      ["--max-num-batched-tokens", "7"], ["--tensor-parallel-size", "2"],
-                     ["--layer-cuts", "1,3"], ["--kv-cache-memory", "0.01"]]
+                     ["--layer-cuts", "1,3"], ["--pipeline-parallel-size", "3"],
+                     ["--pipeline-parallel-size", "2", "--tensor-parallel-size", "2"], ["--kv-cache-memory", "0.01"]]
         for variant in variants:
             with self.subTest(variant=variant):
                 found = self.generate(self.model, *variant)
@@ -562,6 +563,8 @@ class BadInput(CliTest):
             ("--seed", ["--seed", "-1"]), ("stop", ["--stop", ""]),
             ("fastest", ["--scheduling-policy", "fastest"]), ("mmx", ["--isa", "mmx"]), ("exact", ["--arith", "exact"]),
             ("small", ["--weights", "small"]), ("dummy:x", ["--load-format", "dummy:x"]),
+            ("found 0", ["--pipeline-parallel-size", "0"]), ("found 99", ["--pipeline-parallel-size", "99"]),
+            ("for 2 pipeline", ["--pipeline-parallel-size", "2", "--layer-cuts", "1,3"]),
             ("99", ["--layer-cuts", "99"]), ("3,1", ["--layer-cuts", "3,1"]), ("2,2", ["--layer-cuts", "2,2"]),
             ("n must be", ["-n", "0"]), ("n must be", ["-n", "100000000"]),
             ("trace-values", ["--trace", "/tmp/x", "--trace-values", "-1"]),
