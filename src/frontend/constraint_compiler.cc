@@ -24,9 +24,10 @@ grammar::Language choice_of(const json::Value& value) {
   return grammar::choice_language(texts);
 }
 
-grammar::Language schema_of(const json::Value& value) {
-  if (!value.is_string()) return grammar::json_schema_language(value);
-  return grammar::json_schema_language(json::parse(value.as_string(), "the JSON schema"));
+grammar::Language schema_of(const json::Value& value, std::string_view whitespace) {
+  if (!value.is_string()) return grammar::json_schema_language(value, whitespace);
+  return grammar::json_schema_language(json::parse(value.as_string(), "the JSON schema"),
+                                       whitespace);
 }
 
 // Of form_of_calls.
@@ -41,12 +42,23 @@ grammar::Language calls_of(const json::Value& value) {
                                         once->as_bool());
 }
 
-grammar::Language language_of(const std::string& kind, const json::Value& value) {
+// What may stand between tokens of JSON.
+std::string_view whitespace_of(const std::string& kind, const json::Value* found) {
+  if (!found) return grammar::kCompact;
+  if (!found->is_string() || (kind != "json" && kind != "json_object"))
+    fail_usage("expected a pattern of white space beside a form of JSON, found {} beside {}",
+               json::excerpt(*found), kind);
+  return found->as_string();
+}
+
+grammar::Language language_of(const std::string& kind, const json::Value& value,
+                              const json::Value* whitespace) {
+  const std::string_view spacing = whitespace_of(kind, whitespace);
   if (kind == "choice") return choice_of(value);
-  if (kind == "json") return schema_of(value);
+  if (kind == "json") return schema_of(value, spacing);
   if (kind == "calls") return calls_of(value);
   if (kind == "json_object" && value.is_bool() && value.as_bool())
-    return grammar::json_object_language();
+    return grammar::json_object_language(spacing);
   if (kind == "grammar" && value.is_string()) return grammar::gbnf_language(value.as_string());
   if (kind != "regex" || !value.is_string())
     fail_usage(
@@ -59,15 +71,17 @@ grammar::Language language_of(const std::string& kind, const json::Value& value)
 }  // namespace
 
 std::shared_ptr<Constraint> ConstraintCompiler::compile(const json::Value& what) {
-  if (!what.is_object() || what.as_object().size() != 1)
+  const json::Value* whitespace = what.find("whitespace");
+  if (!what.is_object() || what.as_object().size() != (whitespace ? 2 : 1))
     fail_usage("expected one form of the answer, found {}", json::excerpt(what));
   const std::string key = json::dump(what);
   if (const auto kept = kept_.find(key); kept != kept_.end() && !kept->second->is_full())
     return kept->second;
-  const auto& [kind, value] = what.as_object()[0];
+  const json::Object& members = what.as_object();
+  const auto& [kind, value] = members[members[0].first == "whitespace" ? 1 : 0];
   std::shared_ptr<Constraint> constraint;
   try {
-    grammar::Language language = language_of(kind, value);
+    grammar::Language language = language_of(kind, value, whitespace);
     if (!tokens_) tokens_ = table_of(tokenizer_);
     constraint = std::make_shared<Constraint>(std::move(language), tokens_);
   } catch (const UsageError&) {

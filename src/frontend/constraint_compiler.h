@@ -16,7 +16,8 @@ class ConstraintCompiler {
   explicit ConstraintCompiler(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
   // {"regex": pattern}, {"choice": [texts]}, {"grammar": GBNF}, {"json": schema, as an object or in
-  // a string} or {"json_object": true}: one of them. Requests that ask for the same share one
+  // a string} or {"json_object": true}: one of them; beside the last two "whitespace", a pattern of
+  // what may stand between tokens (grammar::kCompact). Requests that ask for the same share one
   // constraint, so they belong into one engine. Throws UsageError for what is not understood.
   std::shared_ptr<Constraint> compile(const json::Value& what);
 

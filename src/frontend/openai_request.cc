@@ -10,6 +10,7 @@
 #include "frontend/openai_sampling.h"
 #include "frontend/request_limits.h"
 #include "frontend/responses.h"
+#include "sampling/grammar/languages.h"
 
 namespace invar::openai {
 
@@ -280,7 +281,7 @@ class Reader {
       if (!v->is_object())
         fail_usage("expected structured_outputs as an object, found {}", v->type_name());
       for (const auto& [kind, form] : v->as_object())
-        if (!form.is_null()) what.set(kind, form);  // clients send what they leave open as null
+        if (!form.is_null()) read_structured(kind, form, what);  // what is left open may be null
     }
     for (const char* kind : {"regex", "choice", "json", "grammar"})
       if (const json::Value* v = fields_.find((std::string("guided_") + kind).c_str()))
@@ -293,12 +294,22 @@ class Reader {
     if (context_.constraints) request.base.constraint = context_.constraints->compile(what);
   }
 
+  // JSON is compact unless vLLM's words ask for another spacing.
+  static void read_structured(const std::string& kind, const json::Value& form, json::Value& what) {
+    if (kind == "whitespace_pattern") return what.set("whitespace", form);
+    if (kind != "disable_any_whitespace") return what.set(kind, form);
+    if (!form.is_bool())
+      fail_usage("expected disable_any_whitespace as true or false, found {}", form.type_name());
+    if (!form.as_bool()) what.set("whitespace", std::string(grammar::kAnyLayout));
+  }
+
   // Compiling one takes longer the larger it is.
   static void check_form(const json::Value& what) {
     if (what.is_null()) return;
     for (const auto& [kind, form] : what.as_object()) {
       if (kind == "choice" && form.is_array()) list_of(form, "texts in a choice", kMaxChoices);
-      const size_t most = kind == "regex" ? kMaxRegexBytes : kMaxFormBytes;
+      const bool is_pattern = kind == "regex" || kind == "whitespace";
+      const size_t most = is_pattern ? kMaxRegexBytes : kMaxFormBytes;
       const size_t bytes = form.is_string() ? form.as_string().size() : json::dump(form).size();
       if (bytes > most)
         fail_usage("expected the form of an answer ({}) of at most {} bytes, found {}", kind, most,

@@ -38,6 +38,9 @@ def validator_of(schema):
     return draft(schema, format_checker=checker())
 
 
+ANY_LAYOUT = "( |\n {0,16})?"  # grammar::kAnyLayout
+
+
 def layouts(value):
     yield json.dumps(value, ensure_ascii=False)
     yield json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -107,7 +110,7 @@ def check_case(probe, case, walks):
     invalid = [instance(value) for value in case.get("invalid", [])]
     texts = [(text, True) for value in valid for text in layouts(value)]
     texts += [(text, False) for value in invalid for text in layouts(value)]
-    said = probe.ask({"json": schema}, [text for text, _ in texts], case.get("walks", walks))
+    said = probe.ask({"json": schema, "whitespace": ANY_LAYOUT}, [text for text, _ in texts], case.get("walks", walks))
     if "refused" in case:
         if case["refused"] not in said.get("error", ""):
             wrong.append(f"expected a refusal with {case['refused']!r}, found {str(said)[:200]}")
@@ -117,6 +120,12 @@ def check_case(probe, case, walks):
     for (text, expected), found in zip(texts, said["accepted"]):
         if found != expected:
             wrong.append(f"{'rejects' if expected else 'accepts'} {text[:120]!r}")
+    # Without another word only the compact layout is held to.
+    compact = [json.dumps(value, ensure_ascii=False, separators=(",", ":")) for value in valid]
+    plain = probe.ask({"json": schema}, [text for text, _ in texts], 1)
+    for (text, expected), found in zip(texts, plain["accepted"]):
+        if found != (expected and text in compact):
+            wrong.append(f"{'rejects' if text in compact else 'accepts'} the layout of {text[:120]!r}")
     validator = validator_of(schema)
     for text in said["walked"]:
         if text is None:

@@ -47,7 +47,8 @@ bool regex(std::string_view pattern, std::string_view text) {
   return matches(constraint, text);
 }
 bool schema(const std::string& text, std::string_view answer) {
-  Constraint constraint(grammar::json_schema_language(json::parse(text, "test")), tokens());
+  Constraint constraint(
+      grammar::json_schema_language(json::parse(text, "test"), grammar::kAnyLayout), tokens());
   return matches(constraint, answer);
 }
 
@@ -221,12 +222,41 @@ TEST(Constraint, JsonObjectsWithOptionalProperties) {
 }
 
 TEST(Constraint, AnyJsonObject) {
-  Constraint constraint(grammar::json_object_language(), tokens());
+  Constraint constraint(grammar::json_object_language(grammar::kAnyLayout), tokens());
   EXPECT_TRUE(matches(constraint, R"({"a": [1, {"b": [true, null, "x"]}], "c": -1.5e3})"));
   EXPECT_TRUE(matches(constraint, "{}"));
   EXPECT_FALSE(matches(constraint, "[]"));
   EXPECT_FALSE(matches(constraint, R"({"a" 1})"));
   EXPECT_FALSE(matches(constraint, R"({"a":1)"));
+}
+
+TEST(Constraint, JsonIsCompactUnlessAnotherSpacingIsAskedFor) {
+  const json::Value schema = json::parse(
+      R"({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}},
+          "b": {"const": {"c": [1, 2]}}, "d": {}}, "required": ["a", "b", "d"]})",
+      "test");
+  const std::string compact = R"({"a":[1,2],"b":{"c":[1,2]},"d":{"e":[null,""]}})";
+  std::string tabs, spaces;
+  for (const char c : compact) {
+    tabs += c == ':' ? ":\t" : std::string(1, c);
+    spaces += c == ',' ? ", " : std::string(1, c);
+  }
+  const auto holds = [&](std::string_view whitespace, const std::string& text) {
+    Constraint constraint(grammar::json_schema_language(schema, whitespace), tokens());
+    return matches(constraint, text);
+  };
+  EXPECT_TRUE(holds(grammar::kCompact, compact));
+  EXPECT_FALSE(holds(grammar::kCompact, tabs));
+  EXPECT_FALSE(holds(grammar::kCompact, spaces));
+  EXPECT_TRUE(holds(grammar::kAnyLayout, compact));
+  EXPECT_TRUE(holds(grammar::kAnyLayout, spaces));
+  EXPECT_FALSE(holds(grammar::kAnyLayout, tabs));
+  EXPECT_TRUE(holds("\t?", tabs));
+  EXPECT_FALSE(holds("\t?", spaces));
+  // Whatever a pattern matches, white space alone stands between tokens.
+  EXPECT_TRUE(holds("[ x]*", spaces));
+  EXPECT_TRUE(has(failure([&] { holds("x+", compact); }), "as a pattern of spaces, found \"x+\""));
+  EXPECT_TRUE(has(failure([&] { holds("(", compact); }), "("));
 }
 
 TEST(Constraint, WhatIsNotUnderstoodIsRefused) {

@@ -31,12 +31,12 @@ Language marked_calls_language(const json::Value& schema, const CallMarks& marks
     fail_usage("expected a mark of calls whose first byte stands in it once, found {}",
                json::quoted(open));
   Language language;
-  JsonText text(language);
-  std::vector<Expr> behind;  // so many bytes of the mark
+  JsonText text(language, kAnyLayout);  // models write calls as they learned to
+  std::vector<Expr> behind;             // so many bytes of the mark
   for (size_t read = 0; read < open.size(); ++read)
     behind.push_back(language.rule(language.add_rule(open.substr(0, read))));
   const Expr call =
-      language.sequence({text.space(), add_json_schema(language, schema), text.space(),
+      language.sequence({text.space(), add_json_schema(language, schema, kAnyLayout), text.space(),
                          language.text(marks.close), once ? language.empty() : behind[0]});
   const auto define = [&](size_t read, Expr body) {
     language.define(language.node(behind[read]).at, body);
@@ -67,7 +67,7 @@ Language bare_call_language(const json::Value& schema) {
   for (const char byte : kSpaces)
     add_to(space, static_cast<unsigned char>(byte), static_cast<unsigned char>(byte));
   const Expr spaces = language.repeat(language.bytes(space), 0, kEndless);
-  const Expr call = language.sequence({add_json_schema(language, schema), spaces});
+  const Expr call = language.sequence({add_json_schema(language, schema, kAnyLayout), spaces});
   const Expr text =
       language.sequence({other_than(language, std::string(kSpaces) + "{<"), any_text(language)});
   const Expr angle = language.sequence(

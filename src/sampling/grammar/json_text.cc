@@ -12,7 +12,6 @@ namespace invar::grammar {
 namespace {
 
 using Expr = Language::Expr;
-constexpr int32_t kIndent = 16;
 
 // The texts that a string may be, as they stand between its quotes.
 Table string_table(Language& parts, const StringRules& rules, bool with_formats) {
@@ -62,12 +61,27 @@ Table string_character() {
   return intersection(l, {&all, 1}, l.repeat(all.expr, 0, kEndless));
 }
 
+// The texts of JSON's white space that a pattern matches.
+Expr spacing(Language& language, std::string_view pattern) {
+  if (pattern.empty()) return language.empty();
+  Language parts(language.budget);
+  Characters characters(parts, Characters::Spelling::plain);
+  ByteSet set{};
+  for (const char c : {' ', '\t', '\r', '\n'}) add_to(set, c, c);
+  const Part all[] = {{regex_expression(characters, regex::parse(pattern), Match::whole)},
+                      {parts.repeat(parts.bytes(set), 0, kEndless)}};
+  Table table = intersection(parts, all, characters.anything());
+  language.budget = parts.budget;
+  if (table.size() == 0)
+    fail_usage("expected white space between tokens of JSON as a pattern of spaces, found {}",
+               json::quoted(pattern));
+  return language.table(std::move(table));
+}
+
 }  // namespace
 
-JsonText::JsonText(Language& language) : language_(language) {
-  const Expr indent = language.repeat(language.text(" "), 0, kIndent);
-  const Expr newline = language.sequence({language.text("\n"), indent});
-  space_ = language.choice({language.empty(), language.text(" "), newline});
+JsonText::JsonText(Language& language, std::string_view whitespace) : language_(language) {
+  space_ = spacing(language, whitespace);
   comma_ = language.sequence({language.text(","), space_});
   character_ = language.table(string_character());
 }
@@ -165,9 +179,9 @@ Expr JsonText::list(std::string_view open, std::string_view close, Expr item, in
   return l.sequence({l.text(open), space_, low == 0 ? l.optional(items) : items, l.text(close)});
 }
 
-Language json_object_language() {
+Language json_object_language(std::string_view whitespace) {
   Language language;
-  language.finish(JsonText(language).any_object());
+  language.finish(JsonText(language, whitespace).any_object());
   return language;
 }
 

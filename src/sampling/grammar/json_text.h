@@ -34,9 +34,10 @@ struct NumberRules {
 class JsonText {
  public:
   using Expr = Language::Expr;
-  explicit JsonText(Language& language);
+  // `whitespace`: a regular expression of spaces, tabs and newlines. Throws UsageError.
+  JsonText(Language& language, std::string_view whitespace);
 
-  Expr space() const { return space_; }  // nothing, a space, or a newline with up to 16 spaces
+  Expr space() const { return space_; }  // what may stand between two tokens
   Expr comma() const { return comma_; }  // and space
   Expr boolean() { return language_.choice({language_.text("true"), language_.text("false")}); }
   Expr null() { return language_.text("null"); }

@@ -25,15 +25,20 @@ Language choice_language(std::span<const std::string> texts);
 // itself, and they nest up to Language::kMaxDepth deep, but for what a rule ends with.
 Language gbnf_language(std::string_view grammar);
 
+// What may stand between two tokens of JSON, as a regular expression: nothing, since every space
+// costs a token; or a space, or a newline and up to 16 spaces.
+inline constexpr std::string_view kCompact = "", kAnyLayout = "( |\n {0,16})?";
+
 // JSON of a schema. docs/requests.md says which words are understood. Properties are written in
-// their order. Between tokens there may be a space, or a newline and up to 16 spaces.
-Language json_schema_language(const json::Value& schema);
+// their order.
+Language json_schema_language(const json::Value& schema, std::string_view whitespace = kCompact);
 
 // The same within another language, which it need not outlive.
-Language::Expr add_json_schema(Language& language, const json::Value& schema);
+Language::Expr add_json_schema(Language& language, const json::Value& schema,
+                               std::string_view whitespace);
 
 // Any JSON object.
-Language json_object_language();
+Language json_object_language(std::string_view whitespace = kCompact);
 
 // What stands around a call of a tool, as in <tool_call>{...}</tool_call>.
 struct CallMarks {

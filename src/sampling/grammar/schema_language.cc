@@ -22,8 +22,8 @@ constexpr size_t kMaxBytes = size_t{1} << 20;
 
 class SchemaBuilder : public SchemaCompiler {
  public:
-  SchemaBuilder(Language& language, const Value& root)
-      : SchemaCompiler(language), merger_(root), root_(root) {}
+  SchemaBuilder(Language& language, const Value& root, std::string_view whitespace)
+      : SchemaCompiler(language, whitespace), merger_(root), root_(root) {}
 
   Expr build() {
     const Expr root = rule_of(root_, "#");
@@ -251,17 +251,17 @@ class SchemaBuilder : public SchemaCompiler {
 
 }  // namespace
 
-Expr add_json_schema(Language& language, const Value& schema) {
+Expr add_json_schema(Language& language, const Value& schema, std::string_view whitespace) {
   const size_t bytes = json::dump(schema).size();
   if (bytes > kMaxBytes)
     fail_usage("the JSON schema is too large: expected at most {} bytes, found {}", kMaxBytes,
                bytes);
-  return SchemaBuilder(language, schema).build();
+  return SchemaBuilder(language, schema, whitespace).build();
 }
 
-Language json_schema_language(const Value& schema) {
+Language json_schema_language(const Value& schema, std::string_view whitespace) {
   Language language;
-  language.finish(add_json_schema(language, schema));
+  language.finish(add_json_schema(language, schema, whitespace));
   return language;
 }
 

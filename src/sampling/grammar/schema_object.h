@@ -10,7 +10,8 @@ namespace invar::grammar {
 
 class SchemaCompiler {
  public:
-  explicit SchemaCompiler(Language& language) : language(language), text(language) {}
+  SchemaCompiler(Language& language, std::string_view whitespace)
+      : language(language), text(language, whitespace) {}
   virtual ~SchemaCompiler() = default;
 
   // The values of a schema.
