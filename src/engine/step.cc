@@ -22,7 +22,11 @@ bool Engine::step(OutputSink& sink) {
 bool Engine::run_step(OutputSink& sink) {
   while (begin(sink)) {
   }
-  if (in_flight() == 0) return false;
+  if (in_flight() == 0) {
+    if (!states_.empty())
+      fail("the scheduler plans no step and {} requests are not answered", states_.size());
+    return false;
+  }
   StepInFlight& oldest = nth(committed_);
   finish(oldest);
   timed(times_, kHostParts.commit, [&] { commit(oldest); });

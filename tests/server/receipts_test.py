@@ -12,7 +12,8 @@ import unittest
 from served import Served, events, fast_and
 
 INVAR = None  # the program; set by main
-VERIFIER = pathlib.Path(__file__).resolve().parents[2] / "examples" / "verify_receipt.py"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+VERIFIER = ROOT / "examples" / "verify_receipt.py"
 BODY = dict(prompt="An answer of some length.", max_tokens=80, temperature=0.8, seed=3, ignore_eos=True)
 
 
@@ -79,6 +80,15 @@ class ReceiptsTest(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertIn("the key differs", text)
 
+    def test_a_recorded_answer_is_confirmed_for_ever(self):
+        """Its maker and `invar verify` share code, which may change for both at once."""
+        recorded = ROOT / "tests/data/receipts"
+        answer, request = recorded / "answer.json", recorded / "request.json"
+        for verifier in ([INVAR, "verify"], [sys.executable, str(VERIFIER)]):
+            done = subprocess.run([*verifier, str(answer), str(ROOT / "models/story"), "--request", str(request)],
+                                  capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
     def test_a_change_is_found_and_its_token_named(self):
         receipt = self.answer(**BODY, receipt=True)["choices"][0]["receipt"]
         receipt["answer"]["tokens"][7] ^= 1
@@ -111,7 +121,7 @@ class ReceiptsTest(unittest.TestCase):
 
     def test_both_verifiers_confirm_what_servers_show(self):
         chat = dict(messages=[{"role": "user", "content": "Hello."}], max_tokens=12, seed=8)
-        shown = [dict(BODY, n=2), dict(BODY, echo=True, logprobs=3), dict(BODY, prompt=["One.", "Two."], n=2, max_tokens=5),
+        shown = [dict(BODY, n=2), dict(BODY, max_tokens=64), dict(BODY, max_tokens=128), dict(BODY, echo=True, logprobs=3), dict(BODY, prompt=["One.", "Two."], n=2, max_tokens=5),
                  dict(BODY, top_p=0.8999999761581421, top_k=-1, logit_bias={"5": 0.1}, bad_words=["a"], seed=2**64 - 1),
                  dict(BODY, temperature=0, stop_token_ids=[7], return_token_ids=True, prompt_logprobs=2, logits_hash=True),
                  dict(prompt="No length is named.", receipt=True), dict(BODY, prompt=[5, 6, 7], stop=["e", "th"]),

@@ -134,21 +134,23 @@ TEST(Adaptive, ADrafterThatDoesNotPaySleeps) {
   EXPECT_LT(rows_worked_for(true), 4 * 800 / 8);
 }
 
-// Its drafts are all right, and what it does for them takes longer than they save: where the
-// account is overdrawn there are none but trials, whatever their acceptance promises.
+// Its drafts are all right and cost nothing, which is all that estimates see; what it does for the
+// rows that it is shown takes longer than they save. Where the account is overdrawn there are none
+// but trials, whatever the estimates promise.
 TEST(Adaptive, AnOverdrawnAccountHasNoDraftsHoweverGoodTheyAre) {
   int64_t worked = 0;
   Adaptive proposer(std::make_unique<Industrious>(worked), {});
-  const std::vector<int32_t> tokens = {1}, row = {0};
+  const std::vector<int32_t> tokens(100, 1), row = {0};
   const std::vector<DraftRequest> requests = {{.id = 1, .tokens = tokens, .most = 1}};
   int asleep = 0, drafted = 0;
   for (int step = 0; step < 3000; ++step) {
     std::vector<DraftTree> trees(1);
     proposer.propose(requests, trees);
-    const bool is_draft = !trees[0].empty();
-    if (is_draft) proposer.observe(1, 1, 1);
-    if (proposer.is_asleep()) ++asleep, drafted += is_draft;
-    proposer.observe_step(1 + std::ssize(trees[0]), is_draft ? 0.000021 : 0.00002);
+    const int drafts = static_cast<int>(trees[0].size());
+    if (drafts > 0) proposer.observe(1, drafts, drafts);
+    if (proposer.is_asleep()) ++asleep, drafted += drafts > 0;
+    const double plain = 0.5 * std::chrono::duration<double>(Industrious::kWork).count();
+    proposer.observe_step(1 + drafts, plain * (1 + 0.05 * drafts));
     const std::vector<KeptRows> kept = {{.id = 1, .tokens = tokens, .position = step, .rows = row}};
     if (!proposer.aux_layers().empty()) proposer.take_hidden(kept, {}, 1);
   }
