@@ -24,10 +24,10 @@ struct Task {
   int first[kMaxTileRows], last[kMaxTileRows];  // slots that a row sees; none outside of the task
 };
 
-// How the batch is cut into tiles. Blocks take them in turns, the later rows first: they take
-// longer.
+// How the batch is cut into tiles, from its first row of a table of many on. Blocks take them in
+// turns, the later rows first: they take longer.
 struct TileWork {
-  int tile_rows, tiles, pairs;  // pairs of warpgroups for a key/value head's queries
+  int tile_rows, tiles, pairs;  // at most so many; pairs of warpgroups for a head's queries
   float c;
 
   __host__ __device__ int items(int kv_heads) const { return tiles * pairs * kv_heads; }
@@ -55,19 +55,38 @@ __device__ __forceinline__ int warp_highest(int x) {
   return __reduce_max_sync(kAllLanes, x);
 }
 
+// The first row of a table of many, by a whole warp: as many rows of few stand before it as are in
+// their places in the list of these.
+__device__ int first_of_many(const AttentionParams& p) {
+  if (!p.few_rows || p.fewest_rows >= kManyRows) return 0;  // there is none, as the host knows
+  const int lane = threadIdx.x;
+  int low = 0, end = p.few_rows[0];  // it is between them
+  while (low < end) {
+    const int step = (end - low + kWarp - 1) / kWarp, row = low + lane * step;
+    const bool is_before = row < end && p.few_rows[1 + row] == row;
+    const int count = __popc(__ballot_sync(kAllLanes, is_before));
+    if (count == 0) return low;
+    end = min(end, low + count * step);
+    low += (count - 1) * step + 1;
+  }
+  return low;
+}
+
 template <int kHeadDim>
 __device__ void fetch(const AttentionParams& p, const TileWork& work, const CUtensorMap& queries,
                       const CUtensorMap& keys, const CUtensorMap& values, uint32_t base, Task& task,
                       Ring key_ring, Ring value_ring, Ring task_ring) {
   using S = Shape<kHeadDim>;
   const int lane = threadIdx.x, groups = p.kv.kv_heads, per_group = p.heads / groups;
-  const int items = work.items(groups), blocks = gridDim.x;
+  const int first_row = first_of_many(p), blocks = gridDim.x;
+  const int tiles = (static_cast<int>(p.rows) - first_row + work.tile_rows - 1) / work.tile_rows,
+            items = tiles * work.pairs * groups;
   for (int turn = 0; turn * blocks < items; ++turn) {
     const int slot = static_cast<int>(turn % 2 ? blocks - 1 - blockIdx.x : blockIdx.x);
     const int item = turn * blocks + slot;
     if (item >= items) continue;
     const int group = item % groups, job = item / groups;
-    const int64_t t0 = int64_t{work.tiles - 1 - job / work.pairs} * work.tile_rows;
+    const int64_t t0 = first_row + int64_t{tiles - 1 - job / work.pairs} * work.tile_rows;
     const int rows = static_cast<int>(t0 + work.tile_rows < p.rows ? work.tile_rows : p.rows - t0);
     const int heads_at_once = work.tile_rows == 64 ? 2 : 1;
     const int head = group * per_group + job % work.pairs * heads_at_once;
