@@ -78,33 +78,33 @@ double Measured::mean_draft_seconds() const {
 
 void Watch::propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) {
   const Timer timer;
-  inner_->propose(requests, trees);
+  inner().propose(requests, trees);
   step_.draft += timer.seconds();
   for (const DraftTree& tree : trees) step_.wanted += std::ssize(tree);
 }
 
 void Watch::observe_likeliest(int64_t id, std::span<const int32_t> tokens) {
   const Timer timer;
-  inner_->observe_likeliest(id, tokens);
+  likeliest_reader_->observe_likeliest(id, tokens);
   step_.draft += timer.seconds();
 }
 
 void Watch::take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
                         int64_t batch_rows) {
   const Timer timer;
-  inner_->take_hidden(kept, hidden, batch_rows);
+  hidden_reader_->take_hidden(kept, hidden, batch_rows);
   step_.draft += timer.seconds();
 }
 
 void Watch::observe(int64_t id, int32_t proposed, int32_t accepted) {
   tried_ += std::min(accepted + 1, proposed);
-  inner_->observe(id, proposed, accepted);
+  inner().observe(id, proposed, accepted);
 }
 
 void Watch::observe_step(int64_t rows, double seconds) {
   step_.rows = rows;
   step_.verify = seconds;
-  inner_->observe_step(rows, seconds);
+  inner().observe_step(rows, seconds);
 }
 
 class Arm::PaidReplay final : public Proposer {
@@ -119,7 +119,7 @@ class Arm::PaidReplay final : public Proposer {
     if (!spec.drafter.empty()) {
       drafter_ = make_proposer(config_of({.json = spec.drafter}), model,
                                {.max_sequences = batch, .context = kContext});
-      if (drafter_ && drafter_->shared_layers() > 0)
+      if (drafter_ && drafter_->layer_sharer())
         fail_usage("expected a method with keys and values of its own to pay for, found {}",
                    drafter_->name());
     }
@@ -135,13 +135,7 @@ class Arm::PaidReplay final : public Proposer {
   int32_t most_nodes() const override { return spec_.tokens; }
   void know(const AnswerTokens& answers) { replay_ = std::make_unique<Replay>(options_, answers); }
 
-  std::span<const int32_t> aux_layers() const override {
-    return drafter_ ? drafter_->aux_layers() : std::span<const int32_t>();
-  }
-  void take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
-                   int64_t batch_rows) override {
-    if (drafter_) drafter_->take_hidden(kept, hidden, batch_rows);
-  }
+  HiddenReader* hidden_reader() override { return drafter_ ? drafter_->hidden_reader() : nullptr; }
   void forget(int64_t id) override {
     if (drafter_) drafter_->forget(id);
   }

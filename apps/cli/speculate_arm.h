@@ -37,34 +37,31 @@ struct Measured {
 };
 
 // A proposer that watches another's time.
-class Watch final : public Proposer {
+class Watch final : public ForwardingProposer, public HiddenReader, public LikeliestReader {
  public:
-  explicit Watch(std::unique_ptr<Proposer> inner) : inner_(std::move(inner)) {}
+  explicit Watch(std::unique_ptr<Proposer> inner)
+      : ForwardingProposer(std::move(inner)),
+        hidden_reader_(ForwardingProposer::hidden_reader()),
+        likeliest_reader_(ForwardingProposer::likeliest_reader()) {}
 
-  std::string_view name() const override { return inner_->name(); }
-  int32_t most_nodes() const override { return inner_->most_nodes(); }
-  bool makes_branches() const override { return inner_->makes_branches(); }
-  bool wants_likeliest() const override { return inner_->wants_likeliest(); }
-  std::span<const int32_t> aux_layers() const override { return inner_->aux_layers(); }
-  int32_t shared_layers() const override { return inner_->shared_layers(); }
-  void share(const Executor& target) override { inner_->share(target); }
-  void recover() override { inner_->recover(); }
-  ComputedRows computed_rows(int64_t id) const override { return inner_->computed_rows(id); }
+  HiddenReader* hidden_reader() override { return hidden_reader_ ? this : nullptr; }
+  LikeliestReader* likeliest_reader() override { return likeliest_reader_ ? this : nullptr; }
+  std::span<const int32_t> aux_layers() const override { return hidden_reader_->aux_layers(); }
   void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override;
   void observe_likeliest(int64_t id, std::span<const int32_t> tokens) override;
   void take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
                    int64_t batch_rows) override;
   void observe(int64_t id, int32_t proposed, int32_t accepted) override;
   void observe_step(int64_t rows, double seconds) override;
-  void forget(int64_t id) override { inner_->forget(id); }
 
-  Proposer& inner() { return *inner_; }
   // Of the step that ends; the next one begins from 0.
   Measured::Step take_step() { return std::exchange(step_, {}); }
   int64_t take_tried() { return std::exchange(tried_, 0); }
 
  private:
-  const std::unique_ptr<Proposer> inner_;
+  // The inner proposer's, or null.
+  HiddenReader* const hidden_reader_;
+  LikeliestReader* const likeliest_reader_;
   Measured::Step step_;
   int64_t tried_ = 0;
 };

@@ -7,50 +7,28 @@
 #include "base/error.h"
 #include "drafters/make_proposer.h"
 #include "median.h"
+#include "speculative/forwarding_proposer.h"
 
 namespace invar::cli {
 
 namespace {
 
 // Drafts for requests of even ids alone.
-class ForEven final : public Proposer {
+class ForEven final : public ForwardingProposer {
  public:
-  explicit ForEven(std::unique_ptr<Proposer> inner) : inner_(std::move(inner)) {}
-
-  std::string_view name() const override { return inner_->name(); }
-  int32_t most_nodes() const override { return inner_->most_nodes(); }
-  bool makes_branches() const override { return inner_->makes_branches(); }
-  bool wants_likeliest() const override { return inner_->wants_likeliest(); }
-  std::span<const int32_t> aux_layers() const override { return inner_->aux_layers(); }
-  int32_t shared_layers() const override { return inner_->shared_layers(); }
-  void share(const Executor& target) override { inner_->share(target); }
-  void recover() override { inner_->recover(); }
-  ComputedRows computed_rows(int64_t id) const override { return inner_->computed_rows(id); }
-  void observe_likeliest(int64_t id, std::span<const int32_t> tokens) override {
-    inner_->observe_likeliest(id, tokens);
-  }
-  void take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
-                   int64_t batch_rows) override {
-    inner_->take_hidden(kept, hidden, batch_rows);
-  }
-  void observe(int64_t id, int32_t proposed, int32_t accepted) override {
-    inner_->observe(id, proposed, accepted);
-  }
-  void observe_step(int64_t rows, double seconds) override { inner_->observe_step(rows, seconds); }
-  void forget(int64_t id) override { inner_->forget(id); }
+  using ForwardingProposer::ForwardingProposer;
 
   void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override {
     asked_.clear();
     for (const DraftRequest& request : requests)
       if (request.id % 2 == 0) asked_.push_back(request);
     answered_.assign(asked_.size(), {});
-    inner_->propose(asked_, answered_);
+    inner().propose(asked_, answered_);
     for (size_t i = 0, next = 0; i < requests.size(); ++i)
       if (requests[i].id % 2 == 0) std::swap(trees[i], answered_[next++]);
   }
 
  private:
-  const std::unique_ptr<Proposer> inner_;
   std::vector<DraftRequest> asked_;
   std::vector<DraftTree> answered_;
 };

@@ -33,7 +33,7 @@ struct EagleOptions {
   DrafterRoom room;
 };
 
-class Eagle final : public Proposer {
+class Eagle final : public Proposer, public HiddenReader {
  public:
   // Throws what EagleCheckpoint does.
   Eagle(const std::string& directory, const EagleOptions& options, Model& target, ThreadPool& pool);
@@ -43,6 +43,7 @@ class Eagle final : public Proposer {
   }
   int32_t most_nodes() const override { return options_.num_speculative_tokens; }
   bool makes_branches() const override { return options_.topk > 1; }
+  HiddenReader* hidden_reader() override { return this; }
   std::span<const int32_t> aux_layers() const override { return checkpoint_.aux_layers(); }
   void take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
                    int64_t batch_rows) override;

@@ -16,7 +16,7 @@
 
 namespace invar {
 
-class EarlyExit final : public Proposer {
+class EarlyExit final : public Proposer, public LayerSharer {
  public:
   // Drafts for at most `max_sequences` in a step. `target` lives as long.
   // `confidence`: see DraftSampler.
@@ -25,6 +25,7 @@ class EarlyExit final : public Proposer {
 
   std::string_view name() const override { return "early_exit"; }
   int32_t most_nodes() const override { return length_; }
+  LayerSharer* layer_sharer() override { return this; }
   int32_t shared_layers() const override { return exit_layer_; }
   void share(const Executor& target) override;
   void recover() override { executor_->recover(); }

@@ -23,7 +23,7 @@
 
 namespace invar {
 
-class Medusa final : public Proposer {
+class Medusa final : public Proposer, public HiddenReader {
  public:
   // `shape` empty: a chain of all heads. Throws UsageError when the shape is deeper than there are
   // heads, Error for tensors that do not fit the target.
@@ -34,6 +34,7 @@ class Medusa final : public Proposer {
   bool makes_branches() const override {
     return shape_ != chain_shape(static_cast<int32_t>(shape_.size()));
   }
+  HiddenReader* hidden_reader() override { return this; }
   std::span<const int32_t> aux_layers() const override { return {&last_layer_, 1}; }
   void take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
                    int64_t batch_rows) override;

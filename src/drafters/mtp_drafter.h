@@ -22,13 +22,14 @@ struct MtpDrafterOptions {
   DrafterRoom room;
 };
 
-class MtpDrafter final : public Proposer {
+class MtpDrafter final : public Proposer, public HiddenReader {
  public:
   // Throws UsageError unless `target` was loaded with its module (ModelOptions::mtp_module).
   MtpDrafter(Model& target, const MtpDrafterOptions& options, ThreadPool* threads = nullptr);
 
   std::string_view name() const override { return "mtp"; }
   int32_t most_nodes() const override { return options_.num_speculative_tokens; }
+  HiddenReader* hidden_reader() override { return this; }
   std::span<const int32_t> aux_layers() const override { return {&last_layer_, 1}; }
   void take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
                    int64_t batch_rows) override;

@@ -56,9 +56,9 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads,
   scheduler_ = make_scheduler(s, *pool_, cache_.get());
   executor_ = std::make_unique<Executor>(model, limits(blocks), threads);
   make_steps(limits(blocks));
-  if (proposer_ && proposer_->shared_layers() > 0) {
-    proposer_->share(*executor_);
-    shared_.emplace(proposer_->shared_layers(), model_.spec().hidden);
+  if (LayerSharer* sharer = proposer_ ? proposer_->layer_sharer() : nullptr) {
+    sharer->share(*executor_);
+    shared_.emplace(*sharer, model_.spec().hidden);
   }
 }
 
@@ -83,7 +83,7 @@ void Engine::make_steps(const RunnerLimits& limits) {
                                                 limits.max_logit_rows, decoder.kernels.hash_logits);
     step.sampling = std::make_unique<SamplingStage>(
         model_.host_kernels(), pool_of_threads_, model_.spec().vocab, std::move(sampler),
-        limits.max_logit_rows, proposer_ && proposer_->wants_likeliest(),
+        limits.max_logit_rows, proposer_ && proposer_->likeliest_reader(),
         model_.options().rejection);
     step.io.take_logits = [&step](int64_t first, std::span<const float> logits) {
       step.sampling->take_logits(first, logits, step.io.non_finite);

@@ -178,9 +178,12 @@ class Engine {
   bool may_run_ahead() const;
   void make_steps(const RunnerLimits& limits);
   int32_t budget() const;
-  // That the proposer wants.
+  // The proposer's, or null.
+  HiddenReader* hidden_reader() const { return proposer_ ? proposer_->hidden_reader() : nullptr; }
+  // That it wants of the next step.
   std::span<const int32_t> aux_layers() const {
-    return proposer_ ? proposer_->aux_layers() : std::span<const int32_t>();
+    HiddenReader* reader = hidden_reader();
+    return reader ? reader->aux_layers() : std::span<const int32_t>();
   }
 
   Model& model_;

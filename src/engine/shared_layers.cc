@@ -11,8 +11,8 @@ void SharedLayers::begin(int64_t rows) {
   hidden_.resize(static_cast<size_t>(rows * width_));
 }
 
-void SharedLayers::take(const ComputedRows& computed, const Batch& batch, size_t first,
-                        size_t count) {
+void SharedLayers::take(int64_t request, const Batch& batch, size_t first, size_t count) {
+  const ComputedRows computed = drafter_.computed_rows(request);
   const auto width = static_cast<size_t>(width_);
   const size_t rows = std::min(count, computed.hidden.size() / width);
   if (rows == 0) return;

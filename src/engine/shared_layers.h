@@ -12,20 +12,22 @@ namespace invar {
 
 class SharedLayers {
  public:
-  // `layers` of the target are the drafter's, too; `width`: of its hidden states.
-  SharedLayers(int layers, int width) : layers_(layers), width_(width) {}
+  // `width`: of the target's hidden states. The drafter lives as long.
+  SharedLayers(const LayerSharer& drafter, int width)
+      : drafter_(drafter), layers_(drafter.shared_layers()), width_(width) {}
 
   // A step of so many rows begins.
   void begin(int64_t rows);
-  // What the drafter has computed of the `count` rows from `first` on, a sequence's last known
-  // token and its drafts.
-  void take(const ComputedRows& computed, const Batch& batch, size_t first, size_t count);
+  // What the drafter has computed for a request: of the `count` rows from `first` on, which are its
+  // last known token and its drafts.
+  void take(int64_t request, const Batch& batch, size_t first, size_t count);
   // The batch as the executor would run it.
   void run(Executor& executor, const Batch& batch, ForwardIo& io);
 
  private:
   bool run_first_layers(Executor& executor, const Batch& batch, OperationTimes* times);
 
+  const LayerSharer& drafter_;
   const int layers_, width_;
   std::vector<char> is_computed_;  // by row
   std::vector<float> hidden_;      // [rows][width], behind the shared layers

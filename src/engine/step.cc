@@ -235,8 +235,7 @@ void Engine::run_layers(StepInFlight& step) {
   for (size_t i = 0; i < step.tree_of.size(); ++i) {
     const StepEntry& entry = step.plan.entries[i];
     if (!step.tree_of[i] || step.tree_of[i]->empty() || entry.rows != 1) continue;
-    shared_->take(proposer_->computed_rows(entry.id), step.batch, step.first_row[i],
-                  1 + step.tree_of[i]->size());
+    shared_->take(entry.id, step.batch, step.first_row[i], 1 + step.tree_of[i]->size());
   }
   shared_->run(*executor_, step.batch, step.io);
 }

@@ -92,7 +92,7 @@ void Engine::count_drafts(const SamplingStage::Walk& walk, int32_t accepted) {
   if (std::ssize(stats_.accepted_at) < accepted) stats_.accepted_at.resize(accepted);
   for (int32_t level = 0; level < accepted; ++level) ++stats_.accepted_at[level];
   const int64_t id = walk.state->request.id;
-  if (!walk.likeliest.empty()) proposer_->observe_likeliest(id, walk.likeliest);
+  if (!walk.likeliest.empty()) proposer_->likeliest_reader()->observe_likeliest(id, walk.likeliest);
   proposer_->observe(id, nodes, accepted);
 }
 
@@ -162,7 +162,7 @@ void Engine::show_hidden(StepInFlight& step) {
                    .rows = rows[i]});
   }
   const size_t values = layers.size() * step.batch.rows.size() * model_.spec().hidden;
-  proposer_->take_hidden(all, step.io.aux_hidden.first(values), std::ssize(step.batch.rows));
+  hidden_reader()->take_hidden(all, step.io.aux_hidden.first(values), std::ssize(step.batch.rows));
 }
 
 void Engine::count_step(const StepInFlight& step) {

@@ -40,14 +40,15 @@ bool Adaptive::OfRequest::has_none() const {
 }
 
 Adaptive::Adaptive(std::unique_ptr<Proposer> proposer, const AdaptiveOptions& options)
-    : inner_(std::move(proposer)),
+    : ForwardingProposer(std::move(proposer)),
+      reader_(inner().hidden_reader()),
       options_(options),
       at_depth_(kMaxDraftNodes),
       long_trials_(kScoutTrials) {}
 
 // None in a step in which the proposer is not shown any.
 std::span<const int32_t> Adaptive::aux_layers() const {
-  return shows_hidden_ ? inner_->aux_layers() : std::span<const int32_t>();
+  return shows_hidden_ ? reader_->aux_layers() : std::span<const int32_t>();
 }
 
 void Adaptive::propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) {
@@ -104,7 +105,7 @@ void Adaptive::propose_chosen(std::span<const DraftRequest> requests, std::span<
   const std::span<DraftTree> answered = std::span(answered_).first(asked_.size());
   for (DraftTree& tree : answered) tree.clear();
   const Timer timer;
-  inner_->propose(asked_, answered);
+  inner().propose(asked_, answered);
   step_.drafting = timer.seconds();
   for (size_t i = 0, next = 0; i < requests.size(); ++i) {
     if (lengths_[i] == 0) continue;
@@ -264,7 +265,7 @@ void Adaptive::try_draft(std::span<const DraftRequest> requests) {
 
 // -1: none, since a proposer that sleeps knows its scout alone.
 int64_t Adaptive::index_to_try(std::span<const DraftRequest> requests) const {
-  if (!is_asleep_ || inner_->aux_layers().empty()) return trials_ % std::ssize(requests);
+  if (!is_asleep_ || !reader_) return trials_ % std::ssize(requests);
   for (int64_t i = 0; i < std::ssize(requests); ++i)
     if (requests[i].id == scout_) return i;
   return -1;
@@ -275,7 +276,7 @@ void Adaptive::take_hidden(std::span<const KeptRows> kept, std::span<const float
                            int64_t batch_rows) {
   const Timer timer;
   if (!is_asleep_) {
-    inner_->take_hidden(kept, hidden, batch_rows);
+    reader_->take_hidden(kept, hidden, batch_rows);
   } else {
     if (scout_ < 0 && !kept.empty() && account_.trials() >= 0) {
       const auto begins = std::ranges::find(kept, 0, &KeptRows::position);
@@ -285,7 +286,7 @@ void Adaptive::take_hidden(std::span<const KeptRows> kept, std::span<const float
     shown_.clear();
     for (const KeptRows& rows : kept)
       if (rows.id == scout_) shown_.push_back(rows);
-    if (!shown_.empty()) inner_->take_hidden(shown_, hidden, batch_rows);
+    if (!shown_.empty()) reader_->take_hidden(shown_, hidden, batch_rows);
   }
   step_.upkeep += timer.seconds();
 }
@@ -293,7 +294,7 @@ void Adaptive::take_hidden(std::span<const KeptRows> kept, std::span<const float
 // Of a chain the tokens behind the first wrong one were not tried. Of a tree a level is a try, and
 // its last level counts as one that failed unless the path went on.
 void Adaptive::observe(int64_t id, int32_t proposed, int32_t accepted) {
-  inner_->observe(id, proposed, accepted);
+  inner().observe(id, proposed, accepted);
   step_.accepted += accepted;
   drafts_.add(1, accepted);
   double expected = 0;
@@ -313,13 +314,13 @@ void Adaptive::observe_step(int64_t rows, double seconds) {
   step_times_.add(rows, seconds);
   step_.is_observed = true;
   account_.earn(seconds + step_.drafting);
-  inner_->observe_step(rows, seconds);
+  inner().observe_step(rows, seconds);
 }
 
 void Adaptive::forget(int64_t id) {
   if (id == scout_) scout_ = -1;
   of_request_.erase(id);
-  inner_->forget(id);
+  inner().forget(id);
 }
 
 }  // namespace invar

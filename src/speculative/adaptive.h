@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "speculative/draft_account.h"
-#include "speculative/proposer.h"
+#include "speculative/forwarding_proposer.h"
 #include "speculative/step_times.h"
 
 namespace invar {
@@ -37,23 +37,13 @@ struct AdaptiveOptions {
   double bystander_slowdown = 0.05;   // of a step, where a sequence gets no draft
 };
 
-class Adaptive final : public Proposer {
+class Adaptive final : public ForwardingProposer, public HiddenReader {
  public:
   Adaptive(std::unique_ptr<Proposer> proposer, const AdaptiveOptions& options);
 
-  std::string_view name() const override { return inner_->name(); }
-  int32_t most_nodes() const override { return inner_->most_nodes(); }
-  bool makes_branches() const override { return inner_->makes_branches(); }
-  bool wants_likeliest() const override { return inner_->wants_likeliest(); }
-  std::span<const int32_t> aux_layers() const override;
-  int32_t shared_layers() const override { return inner_->shared_layers(); }
-  void share(const Executor& target) override { inner_->share(target); }
-  void recover() override { inner_->recover(); }
-  ComputedRows computed_rows(int64_t id) const override { return inner_->computed_rows(id); }
   void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override;
-  void observe_likeliest(int64_t id, std::span<const int32_t> tokens) override {
-    inner_->observe_likeliest(id, tokens);
-  }
+  HiddenReader* hidden_reader() override { return reader_ ? this : nullptr; }
+  std::span<const int32_t> aux_layers() const override;
   void take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
                    int64_t batch_rows) override;
   void observe(int64_t id, int32_t proposed, int32_t accepted) override;
@@ -121,7 +111,7 @@ class Adaptive final : public Proposer {
   void prune_to(int64_t rows, std::span<DraftTree> trees);
   bool may_lengthen(double seconds, double plain, size_t sequences);
 
-  const std::unique_ptr<Proposer> inner_;
+  HiddenReader* const reader_;  // the inner proposer's, or null
   const AdaptiveOptions options_;
 
   std::unordered_map<int64_t, OfRequest> of_request_;

@@ -51,6 +51,49 @@ struct KeptRows {
   std::span<const int32_t> rows;    // indices into the batch
 };
 
+// What a proposer may do beside proposing; each is one of these (Proposer::hidden_reader and so
+// on).
+
+// Reads the target's hidden states.
+class HiddenReader {
+ public:
+  virtual ~HiddenReader() = default;
+
+  // Layers of the target after which it wants the hidden state of every row of the next step,
+  // ascending; see Batch::aux_layers.
+  virtual std::span<const int32_t> aux_layers() const = 0;
+  // Called after a step with what was kept of each sequence that goes on, and the hidden states of
+  // the whole batch: [aux_layers][batch_rows][the target's width]. They are gone afterwards. A
+  // sequence may begin behind position 0 (the prefix cache had the rest) and, after a preemption,
+  // again.
+  virtual void take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
+                           int64_t batch_rows) = 0;
+};
+
+// Wants to know the likeliest token (raw logits, ties to the lower id) after every node of its
+// trees, reached or not.
+class LikeliestReader {
+ public:
+  virtual ~LikeliestReader() = default;
+
+  // Of the tree proposed last: tokens[0] after the root, tokens[1 + i] after node i. A tree that
+  // was pruned on the way has fewer.
+  virtual void observe_likeliest(int64_t id, std::span<const int32_t> tokens) = 0;
+};
+
+// Runs the target's first layers on the target's own blocks. Their keys, values and hidden states
+// are then the target's to the bit, and a step goes on from them.
+class LayerSharer {
+ public:
+  virtual ~LayerSharer() = default;
+
+  virtual int32_t shared_layers() const = 0;
+  // What has the target's keys and values; before the first draft. It outlives the drafts.
+  virtual void share(const Executor& target) = 0;
+  // For a request of the last round that has a draft. Gone with the next round.
+  virtual ComputedRows computed_rows(int64_t id) const = 0;
+};
+
 class Proposer {
  public:
   virtual ~Proposer() = default;
@@ -63,31 +106,13 @@ class Proposer {
   // trees[i] becomes a tree for requests[i] of at most `most` nodes; empty: no draft. The trees
   // come in cleared.
   virtual void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) = 0;
-  // Whether it wants to know the likeliest token (raw logits, ties to the lower id) after every
-  // node of its trees, reached or not.
-  virtual bool wants_likeliest() const { return false; }
-  // Of the tree proposed last: tokens[0] after the root, tokens[1 + i] after node i. A tree that
-  // was pruned on the way has fewer.
-  virtual void observe_likeliest(int64_t /*id*/, std::span<const int32_t> /*tokens*/) {}
-  // Layers of the target after which it wants the hidden state of every row, ascending; see
-  // Batch::aux_layers.
-  virtual std::span<const int32_t> aux_layers() const { return {}; }
-  // Of a proposer that runs the target's first layers on the target's own blocks: how many. Their
-  // keys, values and hidden states are then the target's to the bit, and a step goes on from them.
-  virtual int32_t shared_layers() const { return 0; }
-  // What has the target's keys and values; before the first draft. It outlives the drafts.
-  virtual void share(const Executor& /*target*/) {}
+  // Null: it does not do that. The same for its life.
+  virtual HiddenReader* hidden_reader() { return nullptr; }
+  virtual LikeliestReader* likeliest_reader() { return nullptr; }
+  virtual LayerSharer* layer_sharer() { return nullptr; }
   // The target's workers have failed: keys and values that lay there are lost, of the target and of
   // drafts.
   virtual void recover() {}
-  // For a request of the last round that has a draft. Gone with the next round.
-  virtual ComputedRows computed_rows(int64_t /*id*/) const { return {}; }
-  // Called after a step with what was kept of each sequence that goes on, and the hidden states of
-  // the whole batch: [aux_layers][batch_rows][the target's width]. They are gone afterwards. A
-  // sequence may begin behind position 0 (the prefix cache had the rest) and, after a preemption,
-  // again.
-  virtual void take_hidden(std::span<const KeptRows> /*kept*/, std::span<const float> /*hidden*/,
-                           int64_t /*batch_rows*/) {}
   // Of a tree with `proposed` nodes the first `accepted` levels of a path were kept.
   virtual void observe(int64_t /*id*/, int32_t /*proposed*/, int32_t /*accepted*/) {}
   // A step that computed no prompt had so many rows and took this time; drafting not counted.

@@ -14,6 +14,7 @@
 #include "drafters/make_proposer.h"
 #include "eagle_case.h"
 #include "engine/engine.h"
+#include "speculative/forwarding_proposer.h"
 
 namespace invar {
 namespace {
@@ -25,24 +26,23 @@ struct Counts {
 
 // Compares every draft with that of the published algorithm, from the hidden states that it saw:
 // they are known by the tokens that they depend on.
-class Comparer final : public Proposer {
+class Comparer final : public ForwardingProposer, public HiddenReader {
  public:
   Comparer(std::unique_ptr<Eagle> inner, const Checkpoint& checkpoint, const EagleOptions& options,
            std::vector<float> final_norm, Counts& counts)
-      : inner_(std::move(inner)),
+      : ForwardingProposer(std::move(inner)),
+        reader_(*ForwardingProposer::hidden_reader()),
         checkpoint_(checkpoint),
         published_(checkpoint),
         options_(options),
         final_norm_(std::move(final_norm)),
         counts_(counts) {}
 
-  std::string_view name() const override { return "comparer"; }
-  int32_t most_nodes() const override { return inner_->most_nodes(); }
-  bool makes_branches() const override { return inner_->makes_branches(); }
-  std::span<const int32_t> aux_layers() const override { return inner_->aux_layers(); }
+  HiddenReader* hidden_reader() override { return this; }
+  std::span<const int32_t> aux_layers() const override { return reader_.aux_layers(); }
   void take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
                    int64_t rows) override {
-    inner_->take_hidden(kept, hidden, rows);
+    reader_.take_hidden(kept, hidden, rows);
     for (const KeptRows& k : kept)
       for (size_t i = 0; i < k.rows.size(); ++i) {
         const size_t width = static_cast<size_t>(checkpoint_.target_width);
@@ -57,7 +57,7 @@ class Comparer final : public Proposer {
       }
   }
   void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override {
-    inner_->propose(requests, trees);
+    inner().propose(requests, trees);
     for (size_t i = 0; i < requests.size(); ++i) {
       if (trees[i].empty()) continue;
       ++counts_.drafts;
@@ -65,7 +65,6 @@ class Comparer final : public Proposer {
         compare(requests[i], trees[i]);
     }
   }
-  void forget(int64_t id) override { inner_->forget(id); }
 
  private:
   using Path = std::vector<int32_t>;
@@ -152,7 +151,7 @@ class Comparer final : public Proposer {
     return children;
   }
 
-  std::unique_ptr<Eagle> inner_;
+  HiddenReader& reader_;
   const Checkpoint& checkpoint_;
   Published published_;
   const EagleOptions options_;

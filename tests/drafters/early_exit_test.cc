@@ -10,6 +10,7 @@
 
 #include "drafters/make_proposer.h"
 #include "engine/engine.h"
+#include "speculative/forwarding_proposer.h"
 
 namespace invar {
 namespace {
@@ -76,26 +77,21 @@ std::unique_ptr<Proposer> early_exit(Model& model, const std::string& more = "")
 }
 
 // Tells the engine of a sequence's computed rows the first few, or other numbers in them.
-class Between final : public Proposer {
+class Between final : public ForwardingProposer, public LayerSharer {
  public:
   // How many of `rows` rows of a request are told.
   using Told = std::function<size_t(int64_t id, size_t rows)>;
   Between(Model& model, Told told, bool others = false)
-      : inner_(early_exit(model)),
+      : ForwardingProposer(early_exit(model)),
         width_(static_cast<size_t>(model.spec().hidden)),
         told_(std::move(told)),
         others_(others) {}
 
-  std::string_view name() const override { return inner_->name(); }
-  int32_t most_nodes() const override { return inner_->most_nodes(); }
-  int32_t shared_layers() const override { return inner_->shared_layers(); }
-  void share(const Executor& target) override { inner_->share(target); }
-  void recover() override { inner_->recover(); }
-  void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override {
-    inner_->propose(requests, trees);
-  }
+  LayerSharer* layer_sharer() override { return this; }
+  int32_t shared_layers() const override { return inner().layer_sharer()->shared_layers(); }
+  void share(const Executor& target) override { inner().layer_sharer()->share(target); }
   ComputedRows computed_rows(int64_t id) const override {
-    const ComputedRows rows = inner_->computed_rows(id);
+    const ComputedRows rows = inner().layer_sharer()->computed_rows(id);
     const size_t count = told_(id, rows.hidden.size() / width_);
     if (count == 0) return {};
     const auto told = rows.hidden.first(count * width_);
@@ -106,7 +102,6 @@ class Between final : public Proposer {
   }
 
  private:
-  const std::unique_ptr<Proposer> inner_;
   const size_t width_;
   const Told told_;
   const bool others_;
@@ -185,8 +180,8 @@ TEST(EarlyExit, GoesOnAfterAPreemption) {
 TEST(EarlyExit, TreesShareNothing) {
   Model model(tiny());
   const std::string tree = R"(,"speculative_token_tree":"[(0,),(1,),(0,0)]")";
-  EXPECT_EQ(early_exit(model, tree)->shared_layers(), 0);
-  EXPECT_EQ(early_exit(model)->shared_layers(), 3);
+  EXPECT_EQ(early_exit(model, tree)->layer_sharer(), nullptr);
+  EXPECT_EQ(early_exit(model)->layer_sharer()->shared_layers(), 3);
   EXPECT_EQ(answers(model, early_exit(model, tree)).of, answers(model, nullptr).of);
 }
 

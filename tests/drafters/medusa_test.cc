@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "medusa_case.h"
 #include "model/families/make_model.h"
+#include "speculative/forwarding_proposer.h"
 #include "weights/checkpoint_writer.h"
 
 namespace invar {
@@ -42,20 +43,12 @@ class MedusaTest : public testing::Test {
 };
 
 // Looks at what the inner proposer drafts.
-class Watcher final : public Proposer {
+class Watcher final : public ForwardingProposer {
  public:
   Watcher(std::unique_ptr<Proposer> inner, int64_t& echoes, int64_t& drafts)
-      : inner_(std::move(inner)), echoes_(echoes), drafts_(drafts) {}
-  std::string_view name() const override { return "watcher"; }
-  int32_t most_nodes() const override { return inner_->most_nodes(); }
-  bool makes_branches() const override { return inner_->makes_branches(); }
-  std::span<const int32_t> aux_layers() const override { return inner_->aux_layers(); }
-  void take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
-                   int64_t rows) override {
-    inner_->take_hidden(kept, hidden, rows);
-  }
+      : ForwardingProposer(std::move(inner)), echoes_(echoes), drafts_(drafts) {}
   void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override {
-    inner_->propose(requests, trees);
+    inner().propose(requests, trees);
     for (size_t i = 0; i < requests.size(); ++i) {
       if (trees[i].empty()) continue;
       ++drafts_;
@@ -64,7 +57,6 @@ class Watcher final : public Proposer {
   }
 
  private:
-  std::unique_ptr<Proposer> inner_;
   int64_t &echoes_, &drafts_;
 };
 

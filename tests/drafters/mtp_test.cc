@@ -8,6 +8,7 @@
 
 #include "drafters/mtp_drafter.h"
 #include "engine/engine.h"
+#include "speculative/forwarding_proposer.h"
 
 namespace invar {
 namespace {
@@ -17,27 +18,18 @@ ModelOptions story() {
 }
 
 // Writes down the first token of every draft, by the number of tokens known.
-class Spy final : public Proposer {
+class Spy final : public ForwardingProposer {
  public:
   Spy(std::unique_ptr<Proposer> inner, std::map<size_t, int32_t>& drafts, size_t skipped_steps)
-      : inner_(std::move(inner)), drafts_(drafts), skipped_steps_(skipped_steps) {}
+      : ForwardingProposer(std::move(inner)), drafts_(drafts), skipped_steps_(skipped_steps) {}
 
-  std::string_view name() const override { return inner_->name(); }
-  int32_t most_nodes() const override { return inner_->most_nodes(); }
-  std::span<const int32_t> aux_layers() const override { return inner_->aux_layers(); }
-  void take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
-                   int64_t batch_rows) override {
-    inner_->take_hidden(kept, hidden, batch_rows);
-  }
   void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override {
     if (requests.empty() || steps_++ < skipped_steps_) return;
-    inner_->propose(requests, trees);
+    inner().propose(requests, trees);
     if (!trees[0].empty()) drafts_[requests[0].tokens.size()] = trees[0][0].token;
   }
-  void forget(int64_t id) override { inner_->forget(id); }
 
  private:
-  const std::unique_ptr<Proposer> inner_;
   std::map<size_t, int32_t>& drafts_;
   const size_t skipped_steps_;
   size_t steps_ = 0;

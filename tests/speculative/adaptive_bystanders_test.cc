@@ -77,13 +77,14 @@ TEST(Bystanders, AreNoReasonToDraftLessWhereRowsAreFree) {
 }
 
 // Works for every row that it is shown, which it says it has to be, and is never right.
-class Industrious final : public Proposer {
+class Industrious final : public Proposer, public HiddenReader {
  public:
   static constexpr std::chrono::microseconds kWork{100};
 
   explicit Industrious(int64_t& worked) : worked_(worked) {}
   std::string_view name() const override { return "industrious"; }
   int32_t most_nodes() const override { return 4; }
+  HiddenReader* hidden_reader() override { return this; }
   std::span<const int32_t> aux_layers() const override { return {&layer_, 1}; }
   void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override {
     for (size_t i = 0; i < requests.size(); ++i) trees[i].push_back({0, -1});

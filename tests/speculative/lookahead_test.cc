@@ -30,7 +30,8 @@ TEST(Lookahead, DraftsItsSequencesNgramsTheLatestFirst) {
 
 TEST(Lookahead, TheWindowsDiagonalsBecomeNgrams) {
   Lookahead proposer({.window = 2, .ngram = 3, .guesses = 2});
-  EXPECT_TRUE(proposer.wants_likeliest());
+  EXPECT_EQ(proposer.likeliest_reader(), &proposer);
+  EXPECT_EQ(Lookahead({.window = 0}).likeliest_reader(), nullptr);
   // The window begins with the sequence's tokens, as a chain.
   EXPECT_EQ(propose(proposer, {7, 8, 9}), (DraftTree{{7, -1}, {8, 0}}));
   // Behind the root 100, behind 7 comes 40, behind 8 comes 41: the second row.
