@@ -239,6 +239,7 @@ InstanceOptions instance_options(const ModelFlags& model, const EngineFlags& fla
   if (flags.kv_gib > 0) engine.kv_bytes = static_cast<int64_t>(flags.kv_gib * (1 << 30));
   engine.fit_context = engine.scheduler.max_model_len == kAutoContext;
   if (engine.fit_context) engine.scheduler.max_model_len = 0;
+  options.model.context = engine.scheduler.max_model_len;
   if (flags.dynamic_chunks) engine.scheduler.chunk_schedule = flags.chunks;
   return options;
 }

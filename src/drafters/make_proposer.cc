@@ -24,7 +24,8 @@ std::shared_ptr<Model> load_drafter(const SpeculativeConfig& config, Model& targ
                        .weights = of.weights,
                        .device = of.device,
                        .instruction_set = of.instruction_set,
-                       .threads = 1};
+                       .threads = 1,
+                       .context = of.context};
   if (config.model.starts_with("dummy:")) {
     options.model = of.model;
     options.load_format = config.model;

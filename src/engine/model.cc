@@ -57,7 +57,7 @@ Digest Model::take(const std::string& directory) {
   const ModelConfig config = read_model_config(other);
   const auto source = open_weights(other, config);
   description_.expect_same_model(config, *source);
-  const Digest digest = weights_digest(*source, source->names(), *pool_);
+  const Digest digest = weights_digest(source->as_stored(), source->as_stored().names(), *pool_);
   try {
     take_weights(other, *source);
   } catch (...) {  // half of it may have been written

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "kernels/select.h"
 #include "model/decoder_weights.h"
+#include "model/families/family_source.h"
 #include "model/families/make_model.h"
 #include "model/families/presets.h"
 #include "model/families/tensors.h"
@@ -56,12 +57,15 @@ ModelConfig read_model_config(const ModelOptions& options) {
                  fmt::join(preset_names(), ", "), json::quoted(options.model));
   }
   const HfDirectory directory = open_hf_directory(options.model);
-  return parse_model_config(directory.config, directory.generation_config, options.model);
+  ModelConfig config =
+      parse_model_config(directory.config, directory.generation_config, options.model);
+  if (options.context > 0) set_context(config.spec, options.context);
+  return config;
 }
 
 std::unique_ptr<TensorSource> open_weights(const ModelOptions& options, const ModelConfig& config) {
   if (const auto seed = dummy_seed(options.load_format)) return dummy_weights(config.spec, *seed);
-  return open_checkpoint(options.model);
+  return decoder_tensors(config.spec, open_checkpoint(options.model));
 }
 
 std::unique_ptr<TensorSource> open_weights(const ModelOptions& options) {
@@ -70,7 +74,8 @@ std::unique_ptr<TensorSource> open_weights(const ModelOptions& options) {
 
 Digest weights_digest(const ModelOptions& options, ThreadPool& pool) {
   const auto source = open_weights(options);
-  return weights_digest(*source, source->names(), pool);
+  const TensorSource& stored = source->as_stored();
+  return weights_digest(stored, stored.names(), pool);
 }
 
 namespace {

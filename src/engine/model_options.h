@@ -26,6 +26,9 @@ struct ModelOptions {
   bool is_pipeline() const { return stages > 1 || !layer_cuts.empty(); }
   // Drafts are accepted by rejection, so that answers depend on them (speculative/rejection.h).
   bool rejection = false;
+  // Tokens of a prompt and its answer, as far as a rotation depends on them; 0: the model's
+  // positions.
+  int context = 0;
   bool mtp_module = false;  // keep the module that predicts one token further, where there is one
 
   bool operator==(const ModelOptions&) const = default;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <bit>
+#include <tuple>
 
 #include "base/canonical_json.h"
 
@@ -15,9 +16,39 @@ std::string bits_of(double number) {
   return fmt::format("{:016x}", std::bit_cast<uint64_t>(number));
 }
 
+// What only some families' rotations have.
+json::Value& add_turns(json::Value& object, const RopeSpec& rope) {
+  if (rope.rotated > 0) object.set("rotated", rope.rotated);
+  if (rope.attention_factor != 1) object.set("attention_factor", bits_of(rope.attention_factor));
+  return object;
+}
+
+json::Value yarn_json(json::Value object, const RopeSpec& rope) {
+  object.set("scaling", "yarn");
+  object.set("factor", bits_of(rope.factor));
+  object.set("beta_fast", bits_of(rope.beta_fast));
+  object.set("beta_slow", bits_of(rope.beta_slow));
+  if (!rope.truncate) object.set("truncate", false);
+  object.set("original_max_position_embeddings", bits_of(rope.original_positions));
+  return object;
+}
+
+json::Value longrope_json(json::Value object, const RopeSpec& rope) {
+  json::Array factors;
+  for (const double factor : rope.is_long ? rope.long_factors : rope.short_factors)
+    factors.push_back(bits_of(factor));
+  object.set("scaling", "longrope");
+  object.set("factors", std::move(factors));
+  object.set("original_max_position_embeddings", bits_of(rope.original_positions));
+  return object;
+}
+
 json::Value rope_json(const RopeSpec& rope) {
   json::Value object = json::Object{{"theta", bits_of(rope.theta)}};
+  add_turns(object, rope);
   if (rope.scaling == RopeSpec::Scaling::none) return object;
+  if (rope.scaling == RopeSpec::Scaling::yarn) return yarn_json(std::move(object), rope);
+  if (rope.scaling == RopeSpec::Scaling::longrope) return longrope_json(std::move(object), rope);
   object.set("factor", bits_of(rope.factor));
   if (rope.scaling == RopeSpec::Scaling::linear) return object;
   object.set("low_freq_factor", bits_of(rope.low_freq_factor));
@@ -32,11 +63,38 @@ const char* name_of(NormPlace norms) {
 
 json::Value layer_json(const LayerSpec& layer) {
   const AttentionSpec& attention = layer.attention;
-  return json::Object{{"window", attention.window},
-                      {"attention_norms", name_of(attention.norms)},
-                      {"rope", attention.rope ? rope_json(*attention.rope) : json::Value()},
-                      {"intermediate_size", layer.ffn.width},
-                      {"ffn_norms", name_of(layer.ffn.norms)}};
+  json::Value object =
+      json::Object{{"window", attention.window},
+                   {"attention_norms", name_of(attention.norms)},
+                   {"rope", attention.rope ? rope_json(*attention.rope) : json::Value()},
+                   {"intermediate_size", layer.ffn.width},
+                   {"ffn_norms", name_of(layer.ffn.norms)}};
+  if (layer.ffn.curve != Nonlinearity::silu)
+    object.set("curve", layer.ffn.curve == Nonlinearity::gelu ? "gelu" : "gelu_tanh");
+  if (!layer.ffn.is_gated) object.set("ungated", true);
+  if (layer.ffn.is_parallel) object.set("parallel", true);
+  if (attention.score_scale != 0) object.set("score_scale", bits_of(attention.score_scale));
+  if (attention.score_cap != 0) object.set("score_cap", bits_of(attention.score_cap));
+  return object;
+}
+
+// What the first four families have none of.
+json::Value choices_json(const DecoderSpec& spec) {
+  json::Value object = json::Object{};
+  const std::pair<const char*, bool> flags[] = {{"joint_qk_norm", spec.joint_qk_norm},
+                                                {"late_qk_norm", spec.late_qk_norm},
+                                                {"layer_norm", spec.norm == NormKind::layer},
+                                                {"shares_norm", !spec.has_own_ffn_norm}};
+  for (const auto& [name, is_so] : flags)
+    if (is_so) object.set(name, true);
+  const std::tuple<const char*, float, float> numbers[] = {
+      {"embedding_scale", spec.embedding_scale, 1},
+      {"residual_scale", spec.residual_scale, 1},
+      {"logits_divisor", spec.logits_divisor, 1},
+      {"logits_cap", spec.logits_cap, 0}};
+  for (const auto& [name, value, usual] : numbers)
+    if (value != usual) object.set(name, bits_of(value));
+  return object;
 }
 
 }  // namespace
@@ -45,7 +103,7 @@ Digest specification_digest(const ModelConfig& config) {
   const DecoderSpec& spec = config.spec;
   json::Array layers;
   for (const LayerSpec& layer : spec.layer_specs) layers.push_back(layer_json(layer));
-  return json::digest_of(
+  json::Value object =
       json::Object{{"hidden_size", spec.hidden},
                    {"num_attention_heads", spec.heads},
                    {"num_key_value_heads", spec.kv_heads},
@@ -59,7 +117,10 @@ Digest specification_digest(const ModelConfig& config) {
                    {"qk_norm", spec.qk_norm},
                    {"tie_word_embeddings", spec.tied_head},
                    {"layers", std::move(layers)},
-                   {"eos_token_id", json::Array(config.eos_ids.begin(), config.eos_ids.end())}});
+                   {"eos_token_id", json::Array(config.eos_ids.begin(), config.eos_ids.end())}};
+  if (json::Value choices = choices_json(spec); !choices.as_object().empty())
+    object.set("family_choices", std::move(choices));
+  return json::digest_of(object);
 }
 
 }  // namespace invar

@@ -14,16 +14,18 @@
 
 #include "device/execution.h"
 #include "kernels/matrix.h"
+#include "numerics/curves.h"
 #include "numerics/orders.h"
 
 namespace invar {
 
-// out[t][d] = table row of token[t], as f32.
+// out[t][d] = table row of token[t] as f32, times `scale`.
 struct EmbedParams {
   const int32_t* tokens;
   Matrix table;  // [V][D], in any layout: a tied head's is that of products
   int64_t rows;
   float* out;  // [T][D]
+  float scale = 1.0f;
 };
 
 // out = (x * rs) * w, rs = 1 / sqrt(sum64(x * x) / D + eps); numerics 3. Pad columns of out are set
@@ -33,6 +35,20 @@ struct RmsNormParams {
   int64_t x_stride;
   const int32_t* rows_of;
   const float* weight;  // [D]
+  float eps;
+  int64_t rows, width;
+  Activation out;
+  bool keeps_pad = false;  // pad columns are somebody else's
+};
+
+// out = ((x - mean) * rs) * w + b, mean = sum64(x) / D, rs = 1 / sqrt(sum64 of squares of (x -
+// mean) / D + eps); numerics 3. Otherwise as RmsNormParams.
+struct LayerNormParams {
+  const float* x;  // [.][D]
+  int64_t x_stride;
+  const int32_t* rows_of;
+  const float* weight;  // [D]
+  const float* bias;    // [D]
   float eps;
   int64_t rows, width;
   Activation out;
@@ -55,8 +71,8 @@ struct MatmulParams {
   const Matrix* next = nullptr;
 };
 
-// out[t][f] = silu(g) * u, g = dot(x[t], gate[f]) (+ bias), u = dot(x[t], up[f]) (+ bias); silu(g)
-// = g / (1 + exp(-g)).
+// out[t][f] = curve(g) * u, g = dot(x[t], gate[f]) (+ bias), u = dot(x[t], up[f]) (+ bias); the
+// curve is silu or gelu_tanh.
 struct GatedMatmulParams {
   Activation x;    // [T][K]
   Matrix gate_up;  // n = F, a stack of two
@@ -66,6 +82,28 @@ struct GatedMatmulParams {
   Activation out;  // [T][F]; pad columns set to zero
   void* scratch = nullptr;
   const Matrix* next = nullptr;
+  Nonlinearity curve = Nonlinearity::silu;
+};
+
+// Rotates heads where they lie, as `qkv` does, in f32: for norms that stand behind the rotation.
+struct RotateHeadsParams {
+  float* x;  // [T][heads * E]
+  int64_t x_stride;
+  int64_t rows;
+  int32_t heads, head_dim;
+  const int32_t* positions;  // [T]
+  const float* cos;          // [position][E/2]
+  const float* sin;
+};
+
+// out[t][f] = act(curve(x[t][f])): what follows a product that is no gated pair's. Pad columns are
+// set to zero.
+struct CurveParams {
+  const float* x;  // [T][F]
+  int64_t x_stride;
+  int64_t rows, width;
+  Nonlinearity curve;
+  Activation out;
 };
 
 // From the product of q, k and v weights: normalises heads (Qwen3), rotates, rounds, and writes
@@ -134,7 +172,25 @@ struct AttentionParams {
   // Whether the rows end at about the same position: a GPU shares them out in a simpler way then,
   // which is right for any rows.
   bool rows_are_even = false;
+  // What a score is multiplied by before it is an exponent; 0: 1 / sqrt(E).
+  double score_scale = 0;
+  float score_cap = 0;  // scores are cap * tanh(score / cap); 0: as they are
 };
+
+// How scores become exponents of 2 (numerics 4.1): d stays as it is, or with a cap it becomes
+// half_tanh(d * inner); then it is multiplied by `factor`.
+struct ScoreScale {
+  float factor = 0, inner = 0;  // inner 0: no cap
+};
+inline ScoreScale score_scale(const AttentionParams& p) {
+  constexpr double kLog2e = 0x1.71547652b82fep+0;
+  const double e = p.kv.head_dim;
+  if (p.score_cap == 0)
+    return {static_cast<float>(p.score_scale > 0 ? kLog2e * p.score_scale
+                                                 : kLog2e / __builtin_sqrt(e))};
+  const double cap = p.score_cap, scale = p.score_scale > 0 ? p.score_scale : 1 / __builtin_sqrt(e);
+  return {static_cast<float>(kLog2e * cap), static_cast<float>(2 * scale / cap)};
+}
 
 // The first slot that row t sees.
 constexpr int32_t first_slot(const AttentionParams& p, int64_t t) {
@@ -174,14 +230,23 @@ struct RoundParams {
   Activation out;
 };
 
-// y = y + (x (+ bias)): what ends a row-parallel product whose tree went over several ranks, or
-// which a norm follows.
+// y = y + (x (+ bias)) * scale: what ends a row-parallel product whose tree went over several
+// ranks, or which a norm follows.
 struct AddParams {
   const float* x;  // [T][D]
   int64_t x_stride;
   const float* bias;  // [D] or null
   int64_t rows, width;
   float* y;  // [T][D]
+  float scale = 1.0f;
+};
+
+// x = x / divisor, and then, where there is a cap, x = cap * half_tanh((x + x) / cap); in place.
+struct ScaleLogitsParams {
+  float* x;  // [T][V]
+  int64_t rows, stride, width;
+  float divisor;
+  float cap;  // 0: none
 };
 
 // y = y + x / (1 + exp(-x))
@@ -231,8 +296,11 @@ struct Kernels {
 
   Operation<EmbedParams> embed;
   Operation<RmsNormParams> rms_norm;
+  Operation<LayerNormParams> layer_norm;
   Operation<MatmulParams> matmul;
   Operation<GatedMatmulParams> gated_matmul;
+  Operation<CurveParams> curve;
+  Operation<RotateHeadsParams> rotate_heads;
   Operation<QkvParams> qkv;
   Operation<QkvProductParams> qkv_product;  // null where it would gain nothing
   Operation<AttentionParams> attention;
@@ -241,6 +309,7 @@ struct Kernels {
   Operation<RoundParams> round;
   Operation<AddParams> add;
   Operation<AddSiluParams> add_silu;
+  Operation<ScaleLogitsParams> scale_logits;
   Operation<CopySlotsParams> copy_slots;
   Operation<RoundInPlaceParams> round_in_place;
   Operation<LogitsParams> log_sum_exp;

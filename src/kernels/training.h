@@ -83,7 +83,7 @@ struct NormGradientParams {
   float* gradient;
 };
 
-// The gradients of gate and up from that of silu(g) * u.
+// The gradients of gate and up from that of curve(g) * u.
 struct GateBackwardParams {
   const float* gate_up;    // [T][2 * round_up(F, 16)]: the products, columns paired
   const float* gate_bias;  // [F] or null
@@ -91,7 +91,14 @@ struct GateBackwardParams {
   const float* d_gated;  // [T][F]
   int64_t rows, width;   // F
   Activation out;        // [T][2 * round_up(F, 16)]; pad columns set to zero
+  Nonlinearity curve = Nonlinearity::silu;
 };
+
+// What the gradient of a score passes through; scores under a cap have none.
+inline float gradient_scale(const AttentionParams& p) {
+  const double e = p.kv.head_dim;
+  return static_cast<float>(p.score_scale > 0 ? p.score_scale : 1 / __builtin_sqrt(e));
+}
 
 // Attention's backward: dq, dk and dv of rotated queries and keys, from the forward's results.
 // Rows of one table are the positions 0, 1, 2 ... of one sequence, all of it, in order.

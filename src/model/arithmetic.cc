@@ -26,6 +26,15 @@ std::vector<int> all_down_runs(const DecoderSpec& spec) {
   return runs;
 }
 
+// Rotations that a server for long texts has otherwise than one for short ones.
+const char* context_of(const DecoderSpec& spec) {
+  for (const LayerSpec& layer : spec.layer_specs)
+    if (const auto& rope = layer.attention.rope;
+        rope && rope->scaling == RopeSpec::Scaling::longrope)
+      return rope->is_long ? "/long" : "/short";
+  return "";
+}
+
 }  // namespace
 
 int most_ranks(const DecoderSpec& spec) {
@@ -35,10 +44,10 @@ int most_ranks(const DecoderSpec& spec) {
 }
 
 std::string identity(const Arithmetic& arithmetic, const DecoderSpec& spec) {
-  return fmt::format("invar-1/{}/{}/row{}.{}",
-                     arithmetic.is_baseline ? "control" : name_of(arithmetic.order),
-                     arithmetic.is_rounded ? "rounded" : name_of(arithmetic.weights),
-                     attention_output_runs(spec), fmt::join(all_down_runs(spec), "+"));
+  return fmt::format(
+      "invar-1/{}/{}/row{}.{}{}", arithmetic.is_baseline ? "control" : name_of(arithmetic.order),
+      arithmetic.is_rounded ? "rounded" : name_of(arithmetic.weights), attention_output_runs(spec),
+      fmt::join(all_down_runs(spec), "+"), context_of(spec));
 }
 
 }  // namespace invar

@@ -7,18 +7,28 @@
 #include <string>
 #include <vector>
 
+#include "numerics/curves.h"
+
 namespace invar {
 
-// Rotary frequencies. Scalings that depend on the length seen (dynamic NTK, LongRope) are refused
+// Rotary frequencies. A scaling that depends on the length seen (dynamic NTK) is refused
 // (numerics 5).
 struct RopeSpec {
-  enum class Scaling { none, linear, llama3 };
+  enum class Scaling { none, linear, llama3, yarn, longrope };
   double theta = 10000.0;
   Scaling scaling = Scaling::none;
-  double factor = 1.0;            // linear, llama3
+  double factor = 1.0;            // linear, llama3, yarn
   double low_freq_factor = 1.0;   // llama3
   double high_freq_factor = 4.0;  // llama3
-  double original_positions = 0;  // llama3: positions of the first training stage
+  double original_positions = 0;  // llama3, yarn, longrope: positions of the first training stage
+  int rotated = 0;                // so many elements of a head turn, the first ones; 0: all
+  double beta_fast = 32, beta_slow = 1;  // yarn
+  bool truncate = true;                  // yarn: the ends of its ramp are whole numbers
+  double attention_factor = 1;           // yarn, longrope: cosines and sines are multiplied by it
+  // longrope: what frequencies are divided by, of a server of short contexts and of long ones. That
+  // is a property of the server (set_context), never of a request.
+  std::vector<double> short_factors = {}, long_factors = {};
+  bool is_long = false;
 
   bool operator==(const RopeSpec&) const = default;
 };
@@ -55,6 +65,8 @@ struct AttentionSpec {
   int window = 0;  // a query at p sees keys j with p - window < j <= p; 0 = all of them
   std::optional<RopeSpec> rope = RopeSpec{};  // none: queries and keys are not rotated
   NormPlace norms = NormPlace::before;
+  double score_scale = 0;  // Gemma, Granite: what scores are multiplied by; 0: 1 / sqrt(E)
+  float score_cap = 0;     // Gemma 2: scores are cap * tanh(score / cap); 0: as they are
 
   bool operator==(const AttentionSpec&) const = default;
 };
@@ -62,6 +74,9 @@ struct AttentionSpec {
 struct DenseFfnSpec {
   int width = 0;  // F; 0: the layer has no such part
   NormPlace norms = NormPlace::before;
+  Nonlinearity curve = Nonlinearity::silu;
+  bool is_gated = true;      // Falcon: down(curve(up(x))), without a gate
+  bool is_parallel = false;  // Falcon: it reads what attention reads, not what attention made of it
 
   bool operator==(const DenseFfnSpec&) const = default;
 };
@@ -93,9 +108,11 @@ constexpr int64_t features_of(const LayerSpec& layer, int hidden) {
 constexpr bool reads_joined(const LayerSpec& layer) {
   return layer.join && !layer.join->is_projected;
 }
+// Of a family's norms: x / rms(x) * w, or (x - mean) / deviation * w + b (Falcon).
+enum class NormKind { rms, layer };
 
 struct DecoderSpec {
-  std::string family;  // "llama", "mistral", "qwen2", "qwen3"
+  std::string family;  // "llama", "mistral", "qwen2", ...
   int hidden = 0;      // D: width of the residual stream
   int layers = 0;
   // 0 or 1: modules that predict one token further (multi-token prediction, DeepSeek-V3, section
@@ -109,12 +126,21 @@ struct DecoderSpec {
   int embedding_rows = -1;
   int max_positions = 0;  // positions 0 .. max_positions - 1 exist
   float norm_eps = 0;
-  bool qkv_bias = false;               // Qwen2; Llama with attention_bias
-  bool o_bias = false;                 // Llama with attention_bias
-  bool mlp_bias = false;               // Llama with mlp_bias
-  bool qk_norm = false;                // Qwen3: RMSNorm of every query and key head before rotation
-  bool tied_head = false;              // the head is the embedding
-  bool final_norm = true;              // before the head
+  bool is_text_tower = false;    // of a model that reads images, too
+  bool qkv_bias = false;         // Qwen2; Llama with attention_bias
+  bool o_bias = false;           // Llama with attention_bias
+  bool mlp_bias = false;         // Llama with mlp_bias
+  bool qk_norm = false;          // Qwen3: RMSNorm of every query and key head before rotation
+  bool joint_qk_norm = false;    // OLMo 2: all heads of a row are one vector of the q/k norm
+  bool late_qk_norm = false;     // Hunyuan: the q/k norm stands behind the rotation
+  bool tied_head = false;        // the head is the embedding
+  bool has_own_ffn_norm = true;  // Falcon 7B: attention and the feed-forward network share one
+  NormKind norm = NormKind::rms;
+  float embedding_scale = 1;  // Gemma, Granite: the embedding's rows are multiplied by it
+  float residual_scale = 1;   // Granite: what a part adds is multiplied by it
+  float logits_divisor = 1;   // Granite: logits are divided by it
+  float logits_cap = 0;       // Gemma 2: logits are cap * tanh(logit / cap); 0: as they are
+  bool final_norm = true;     // before the head
   std::vector<LayerSpec> layer_specs;  // [layers]
 
   int query_width() const { return heads * head_dim; }

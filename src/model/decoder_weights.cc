@@ -15,6 +15,8 @@ namespace invar {
 
 Shard make_shard(const DecoderSpec& spec, int rank, int size, LayerRange layers) {
   const int most = most_ranks(spec);
+  if (size > 1 && spec.joint_qk_norm)
+    fail_usage("{} ranks were asked for; the norm of all of a row's heads needs one rank", size);
   if (size < 1 || (size & (size - 1)) != 0 || size > most)
     fail_usage(
         "{} ranks were asked for; this model can be cut into 1 to {} (powers of two), the fewest "
@@ -77,6 +79,8 @@ class WeightLoader {
       out_.layers_.push_back(shard_.has_layer(i) ? load_layer(i) : LayerWeights{});
     if (shard_.has_head && spec_.final_norm)
       out_.final_norm_ = whole_vector(TensorRole::final_norm);
+    if (shard_.has_head && spec_.norm == NormKind::layer)
+      out_.final_norm_bias_ = whole_vector(TensorRole::final_norm_bias);
     if (upload_) upload_->wait();
   }
 
@@ -144,7 +148,7 @@ class WeightLoader {
   // The tensors of some rows as one packed matrix: their outputs one after the other, or, of a
   // gated pair, taking turns.
   Matrix matrix(int layer, const std::vector<const TensorRow*>& rows) {
-    const bool is_pair = rows[0]->matrix == &LayerMatrices::gate_up;
+    const bool is_pair = rows[0]->matrix == &LayerMatrices::gate_up && rows.size() == 2;
     const int64_t columns = range_of(*rows[0], Axis::columns, layer).count;
     std::vector<PackedPart> parts;
     int64_t n = 0;

@@ -64,7 +64,8 @@ class DecoderWeights {
   // By number; those of other stages are empty.
   const std::vector<LayerWeights>& layers() const { return layers_; }
   const float* final_norm() const { return final_norm_; }
-  const Matrix& head() const { return head_; }  // this rank's rows of the head
+  const float* final_norm_bias() const { return final_norm_bias_; }  // or null
+  const Matrix& head() const { return head_; }                       // this rank's rows of the head
   // The embedding table: in rows, or the head itself (tied, one rank).
   const Matrix& embedding() const { return embedding_; }
   bool embedding_is_shared() const { return embedding_.data == head_.data; }
@@ -79,6 +80,7 @@ class DecoderWeights {
   WeightLayout layout_;
   std::vector<LayerWeights> layers_;  // the module's block is the last one
   const float* final_norm_ = nullptr;
+  const float* final_norm_bias_ = nullptr;
   Matrix head_;
   Matrix embedding_;
   bool has_blocks_ = false;

@@ -141,7 +141,8 @@ void ForwardPass::head(int64_t first) {
   if (first == 0) hooks_.keep_output(module);
   ops_.norm(hidden(),
             is_mtp() ? model_.weights->layers().back().head_norm : model_.weights->final_norm(),
-            normed, ws_.tables.logit_rows + first, count);
+            normed, ws_.tables.logit_rows + first, count,
+            is_mtp() ? nullptr : model_.weights->final_norm_bias());
   hooks_.trace("final_norm", -1, normed, spec_.hidden, count, rows);
 
   const bool alone = group_.size() == 1;
@@ -149,6 +150,7 @@ void ForwardPass::head(int64_t first) {
   ops_.product("logits", normed, model_.weights->head(), nullptr, count, mine,
                alone ? spec_.vocab : shard_.vocab_stride);
   if (!alone) ops_.gather_logits(mine, count);
+  ops_.scale_logits(count);
   hooks_.trace("logits", -1, ws_.logits.data(), spec_.vocab, count, rows);
 }
 

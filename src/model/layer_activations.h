@@ -23,7 +23,7 @@ struct LayerActivations {
   Activation attended;       // [T][H * E]
   float* middle = nullptr;   // [T][D] the residual stream between attention and ffn, or null
   Activation ffn_normed;     // [T][D]
-  float* gate_up = nullptr;  // [T][2 * round_up(F, 16)] the products, or null
+  float* gate_up = nullptr;  // [T][2 * round_up(F, 16)] the products, or null; [T][F] ungated
   Activation gated;          // [T][F]
 };
 

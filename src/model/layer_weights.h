@@ -12,7 +12,7 @@ struct LayerMatrices {
   Matrix block;       // [D][D]
   Matrix qkv;         // [(H + 2G) * E][D]: q, then k, then v
   Matrix o;           // [D][H * E]
-  Matrix gate_up;     // [F][D], a stack of two
+  Matrix gate_up;     // [F][D], a stack of two; of one, up, where nothing is gated
   Matrix down;        // [D][F]
 };
 
@@ -23,11 +23,13 @@ struct LayerWeights : LayerMatrices {
   const float* hidden_norm = nullptr;
   const float* projection_bias = nullptr;
   const float* block_bias = nullptr;
-  const float* attention_norm = nullptr;  // [D] or null
-  const float* q_norm = nullptr;          // [E] or null
+  const float* attention_norm = nullptr;       // [D] or null
+  const float* attention_norm_bias = nullptr;  // [D] or null: of LayerNorm
+  const float* q_norm = nullptr;               // [E] or null; [H * E] of a joint norm, k's [G * E]
   const float* k_norm = nullptr;
   const float* attention_out_norm = nullptr;  // [D] or null, as the next two
   const float* ffn_norm = nullptr;
+  const float* ffn_norm_bias = nullptr;
   const float* ffn_out_norm = nullptr;
   const float* qkv_bias = nullptr;   // [(H + 2G) * E] or null
   const float* o_bias = nullptr;     // [D] or null

@@ -23,12 +23,27 @@ Operations::Operations(const Decoder& model, int64_t rows, Workspace& ws, Group&
 
 void Operations::embed(float* out) {
   run("embed", kernels_.embed,
-      EmbedParams{.tokens = tables_.tokens, .table = model_.embedding, .rows = rows_, .out = out});
+      EmbedParams{.tokens = tables_.tokens,
+                  .table = model_.embedding,
+                  .rows = rows_,
+                  .out = out,
+                  .scale = spec_.embedding_scale});
 }
 
 void Operations::norm(const float* x, const float* weight, const Activation& out,
-                      const int32_t* rows_of, int64_t rows) {
+                      const int32_t* rows_of, int64_t rows, const float* bias) {
   if (!weight) return round(x, spec_.hidden, out, rows_of, rows);
+  if (bias)
+    return run("norm", kernels_.layer_norm,
+               LayerNormParams{.x = x,
+                               .x_stride = spec_.hidden,
+                               .rows_of = rows_of,
+                               .weight = weight,
+                               .bias = bias,
+                               .eps = spec_.norm_eps,
+                               .rows = rows < 0 ? rows_ : rows,
+                               .width = spec_.hidden,
+                               .out = out});
   run("norm", kernels_.rms_norm,
       RmsNormParams{.x = x,
                     .x_stride = spec_.hidden,
@@ -73,7 +88,8 @@ void Operations::add_silu(const float* x) {
 
 void Operations::add_product(const char* name, const Activation& x, const Matrix& w, int runs,
                              const float* bias, const float* norm_weight, const Matrix* next) {
-  const bool alone = group_.size() == 1, at_once = alone && !norm_weight;
+  const bool alone = group_.size() == 1;
+  const bool at_once = alone && !norm_weight && spec_.residual_scale == 1;
   const int64_t stride = norm_weight ? round_up(spec_.hidden, kLeafPad) : spec_.hidden;
   float *hidden = ws_.hidden.data(), *partial = ws_.partial.data();
   run(name, kernels_.matmul,
@@ -105,7 +121,8 @@ void Operations::add_product(const char* name, const Activation& x, const Matrix
                   .bias = bias,
                   .rows = rows_,
                   .width = spec_.hidden,
-                  .y = hidden});
+                  .y = hidden,
+                  .scale = spec_.residual_scale});
   round_residual();
 }
 
@@ -117,11 +134,24 @@ void Operations::gated_product(const LayerPass& p, const Matrix* next) {
                                  .up_bias = p.w.up_bias,
                                  .out = p.at.gated,
                                  .scratch = ws_.blocks_scratch.data(),
-                                 .next = next};
+                                 .next = next,
+                                 .curve = p.spec.ffn.curve};
   if (tape_)
     run("gated", tape_->kernels().gated_matmul, KeptGatedMatmulParams{params, p.at.gate_up});
   else
     run("gated", kernels_.gated_matmul, params);
+}
+
+void Operations::curved_product(const LayerPass& p, const Matrix* next) {
+  const int64_t width = p.shard.ffn(p.spec);
+  product("up", p.at.ffn_normed, p.w.gate_up, p.w.up_bias, rows_, p.at.gate_up, width, next);
+  run("curve", kernels_.curve,
+      CurveParams{.x = p.at.gate_up,
+                  .x_stride = width,
+                  .rows = rows_,
+                  .width = width,
+                  .curve = p.spec.ffn.curve,
+                  .out = p.at.gated});
 }
 
 // A tape does not keep a product that nothing but the rotation follows.
@@ -130,13 +160,14 @@ float* Operations::products(const LayerPass& p) const {
 }
 
 QkvParams Operations::rotation_of(const LayerPass& p) const {
-  const RopeTable& rope = model_.ropes.of(p.layer);
+  const RopeTable& rope = spec_.late_qk_norm ? model_.ropes.still() : model_.ropes.of(p.layer);
+  const bool by_heads = !spec_.joint_qk_norm;  // else they are normed before
   return {.qkv = products(p),
           .qkv_stride = int64_t{shard_.heads + 2 * shard_.kv_heads} * spec_.head_dim,
           .rows = rows_,
           .heads = shard_.heads,
-          .q_norm = p.w.q_norm,
-          .k_norm = p.w.k_norm,
+          .q_norm = by_heads ? p.w.q_norm : nullptr,
+          .k_norm = by_heads ? p.w.k_norm : nullptr,
           .norm_eps = spec_.norm_eps,
           .positions = tables_.positions,
           .cos = rope.cos(),
@@ -165,7 +196,42 @@ void Operations::qkv(const LayerPass& p) {
   product("qkv", p.at.normed, p.w.qkv, p.w.qkv_bias, rows_, products(p), rotation.qkv_stride,
           plan_.after_qkv(p.layer));
   hooks_.trace("qkv", p.layer, products(p), rotation.qkv_stride, rows_);
+  if (spec_.joint_qk_norm) norm_joint_heads(p);
+  if (spec_.late_qk_norm) rotate_heads(p);
   if (!attention_rotates(p.at)) run("rope", kernels_.qkv, rotation);
+}
+
+// The queries of a row are one vector of the norm, its keys another one.
+void Operations::norm_joint_heads(const LayerPass& p) {
+  const int64_t stride = int64_t{shard_.heads + 2 * shard_.kv_heads} * spec_.head_dim;
+  const auto norm_part = [&](float* x, int64_t width, const float* weight) {
+    run("norm", kernels_.rms_norm,
+        RmsNormParams{.x = x,
+                      .x_stride = stride,
+                      .rows_of = nullptr,
+                      .weight = weight,
+                      .eps = spec_.norm_eps,
+                      .rows = rows_,
+                      .width = width,
+                      .out = {x, DType::f32, stride},
+                      .keeps_pad = true});
+  };
+  norm_part(products(p), spec_.query_width(), p.w.q_norm);
+  norm_part(products(p) + spec_.query_width(), spec_.kv_width(), p.w.k_norm);
+}
+
+// Queries and keys, before their norms.
+void Operations::rotate_heads(const LayerPass& p) {
+  const RopeTable& rope = model_.ropes.of(p.layer);
+  run("rope", kernels_.rotate_heads,
+      RotateHeadsParams{.x = products(p),
+                        .x_stride = int64_t{shard_.heads + 2 * shard_.kv_heads} * spec_.head_dim,
+                        .rows = rows_,
+                        .heads = shard_.heads + shard_.kv_heads,
+                        .head_dim = spec_.head_dim,
+                        .positions = tables_.positions,
+                        .cos = rope.cos(),
+                        .sin = rope.sin()});
 }
 
 void Operations::attention(const LayerPass& p) {
@@ -182,7 +248,9 @@ void Operations::attention(const LayerPass& p) {
                                .fewest_rows = tables_.fewest_rows,
                                .most_rows = tables_.most_rows,
                                .few_rows = tables_.few_rows,
-                               .rows_are_even = tables_.rows_are_even};
+                               .rows_are_even = tables_.rows_are_even,
+                               .score_scale = p.spec.attention.score_scale,
+                               .score_cap = p.spec.attention.score_cap};
   timed(times_, "attention", [&] {
     if (model_.arithmetic.is_baseline && model_.device().is_host())
       ws_.baseline.run(model_, params);
@@ -200,6 +268,17 @@ void Operations::attention(const LayerPass& p) {
 void Operations::copy_slots(const KvLayer& kv) {
   if (tables_.num_copies > 0)
     run("copy_slots", kernels_.copy_slots, CopySlotsParams{kv, tables_.copies, tables_.num_copies});
+}
+
+void Operations::scale_logits(int64_t count) {
+  if (spec_.logits_divisor == 1 && spec_.logits_cap == 0) return;
+  run("scale logits", kernels_.scale_logits,
+      ScaleLogitsParams{.x = ws_.logits.data(),
+                        .rows = count,
+                        .stride = spec_.vocab,
+                        .width = spec_.vocab,
+                        .divisor = spec_.logits_divisor,
+                        .cap = spec_.logits_cap});
 }
 
 void Operations::gather_logits(const float* mine, int64_t count) {

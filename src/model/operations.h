@@ -17,9 +17,10 @@ class Operations {
 
   // out = rows of the embedding
   void embed(float* out);
-  // out = RMSNorm(x), of the rows `rows_of` or all; without a weight out = x
+  // out = RMSNorm(x), or with a bias LayerNorm(x), of the rows `rows_of` or all; without a weight
+  // out = x
   void norm(const float* x, const float* weight, const Activation& out,
-            const int32_t* rows_of = nullptr, int64_t rows = -1);
+            const int32_t* rows_of = nullptr, int64_t rows = -1, const float* bias = nullptr);
   // y = x * w (+ bias), column-parallel (numerics 2)
   void product(const char* name, const Activation& x, const Matrix& w, const float* bias,
                int64_t rows, float* y, int64_t y_stride, const Matrix* next = nullptr);
@@ -28,17 +29,21 @@ class Operations {
              int64_t rows = -1);
   // h = h + silu(x)
   void add_silu(const float* x);
-  // h = h + (x * w (+ bias)), the inner size shared out over the ranks: row-parallel. With a norm
-  // behind it (or null): h = h + norm(x * w).
+  // h = h + (x * w (+ bias)) (* the spec's scale), the inner size shared out over the ranks:
+  // row-parallel. With a norm behind it (or null): h = h + norm(x * w).
   void add_product(const char* name, const Activation& x, const Matrix& w, int runs,
                    const float* bias, const float* norm, const Matrix* next);
-  // out = silu(gate(x)) * up(x)
+  // out = curve(gate(x)) * up(x)
   void gated_product(const LayerPass& p, const Matrix* next);
+  // out = curve(up(x))
+  void curved_product(const LayerPass& p, const Matrix* next);
   // Rotated queries from the layer's normed input; keys and values in their slots. Where attention
   // rotates, only the product.
   void qkv(const LayerPass& p);
   void attention(const LayerPass& p);
   void copy_slots(const KvLayer& kv);
+  // Logits as the spec scales and caps them.
+  void scale_logits(int64_t count);
   // Whole rows of logits from this rank's columns of them.
   void gather_logits(const float* mine, int64_t count);
   // The residual stream is f32; the baseline's is bf16.
@@ -53,6 +58,8 @@ class Operations {
   }
   QkvParams rotation_of(const LayerPass& p) const;
   float* products(const LayerPass& p) const;
+  void norm_joint_heads(const LayerPass& p);
+  void rotate_heads(const LayerPass& p);
   bool attention_rotates(const LayerActivations& at) const;
 
   const Decoder& model_;

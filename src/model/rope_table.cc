@@ -1,6 +1,7 @@
 #include "model/rope_table.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "numerics/math.h"
@@ -22,17 +23,46 @@ double llama3_frequency(const RopeSpec& rope, double frequency) {
   return (1.0 - smooth) * (frequency / rope.factor) + smooth * frequency;
 }
 
+// YaRN: frequencies that turn rarely within the first training stage are divided by `factor`, those
+// that turn often kept, those between blended along a ramp over their numbers.
+struct YarnRamp {
+  YarnRamp(const RopeSpec& rope, int rotated) {
+    const auto number_of = [&](double turns) {
+      return rotated * math::log(rope.original_positions / (turns * kTwoPi)) /
+             (2.0 * math::log(rope.theta));
+    };
+    low = number_of(rope.beta_fast);
+    high = number_of(rope.beta_slow);
+    if (rope.truncate) low = std::floor(low), high = std::ceil(high);
+    low = std::max(low, 0.0);
+    high = std::min(high, rotated - 1.0);
+    if (low == high) high = high + 0.001;
+  }
+  double blend(int i, double frequency, double factor) const {
+    const double ramp = std::clamp((i - low) / (high - low), 0.0, 1.0);
+    return ramp * (frequency / factor) + (1.0 - ramp) * frequency;
+  }
+  double low, high;
+};
+
 }  // namespace
 
 std::vector<double> rotary_frequencies(const std::optional<RopeSpec>& spec, int head_dim) {
   std::vector<double> frequencies(head_dim / 2);
   if (!spec) return frequencies;
   const RopeSpec& rope = *spec;
-  for (int i = 0; i < head_dim / 2; ++i) {
-    const double exponent = -(2.0 * i) / head_dim;
+  using enum RopeSpec::Scaling;
+  const int rotated = rope.rotated ? rope.rotated : head_dim;
+  const std::vector<double>& factors = rope.is_long ? rope.long_factors : rope.short_factors;
+  std::optional<YarnRamp> ramp;
+  if (rope.scaling == yarn) ramp.emplace(rope, rotated);
+  for (int i = 0; i < rotated / 2; ++i) {
+    const double exponent = -(2.0 * i) / rotated;
     double frequency = math::pow(rope.theta, exponent);
-    if (rope.scaling == RopeSpec::Scaling::linear) frequency = frequency / rope.factor;
-    if (rope.scaling == RopeSpec::Scaling::llama3) frequency = llama3_frequency(rope, frequency);
+    if (rope.scaling == linear) frequency = frequency / rope.factor;
+    if (rope.scaling == llama3) frequency = llama3_frequency(rope, frequency);
+    if (rope.scaling == yarn) frequency = ramp->blend(i, frequency, rope.factor);
+    if (rope.scaling == longrope) frequency = frequency / factors[static_cast<size_t>(i)];
     frequencies[i] = frequency;
   }
   return frequencies;
@@ -41,6 +71,7 @@ std::vector<double> rotary_frequencies(const std::optional<RopeSpec>& spec, int 
 RopeTable::RopeTable(Device& device, const std::optional<RopeSpec>& rope, int head_dim,
                      int max_positions)
     : frequencies_(rotary_frequencies(rope, head_dim)),
+      factor_(rope ? rope->attention_factor : 1.0),
       max_positions_(max_positions),
       cos_(device, size_t{frequencies_.size()} * max_positions, "the rotary table"),
       sin_(device, size_t{frequencies_.size()} * max_positions, "the rotary table") {
@@ -60,8 +91,9 @@ void RopeTable::fill(int count, const Execution& on) {
   for (int p = filled_; p < end; ++p)
     for (int64_t i = 0; i < half; ++i) {
       const auto [s, c] = math::sincos(p * frequencies_[i]);
-      cos[p * half + i] = static_cast<float>(c);
-      sin[p * half + i] = static_cast<float>(s);
+      const double factor = frequencies_[i] > 0 ? factor_ : 1.0;  // of pairs that turn
+      cos[p * half + i] = static_cast<float>(c * factor);
+      sin[p * half + i] = static_cast<float>(s * factor);
     }
   filled_ = end;
   if (is_host) return;
@@ -72,6 +104,10 @@ void RopeTable::fill(int count, const Execution& on) {
 
 RopeTables::RopeTables(Device& device, const DecoderSpec& spec) {
   std::vector<std::optional<RopeSpec>> known;
+  if (spec.late_qk_norm) {
+    known.push_back({});
+    tables_.emplace_back(device, std::nullopt, spec.head_dim, spec.max_positions);
+  }
   for (int layer = 0; layer < spec.all_layers(); ++layer) {
     const std::optional<RopeSpec> rope = spec.layer(layer).attention.rope;
     const auto found = std::ranges::find(known, rope);

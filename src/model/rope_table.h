@@ -24,6 +24,7 @@ class RopeTable {
 
  private:
   std::vector<double> frequencies_;
+  double factor_;  // of cosines and sines
   int filled_ = 0, max_positions_;
   DeviceArray<float> cos_, sin_;
   // What the device's arrays are copied from, whenever it is; none on a host. Elements never change
@@ -39,11 +40,14 @@ class RopeTables {
   void fill(int count, const Execution& on) {
     for (RopeTable& table : tables_) table.fill(count, on);
   }
+  // Of positions that do not turn anything.
+  const RopeTable& still() const { return tables_[still_]; }
   const RopeTable& of(int layer) const { return tables_[table_of_[static_cast<size_t>(layer)]]; }
 
  private:
   std::vector<RopeTable> tables_;
   std::vector<size_t> table_of_;  // by layer
+  size_t still_ = 0;              // where there is one
 };
 
 }  // namespace invar

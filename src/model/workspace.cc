@@ -9,10 +9,11 @@ namespace invar {
 
 namespace {
 
-bool has_norms_after(const DecoderSpec& spec) {
-  return std::ranges::any_of(spec.layer_specs, [](const LayerSpec& layer) {
-    return is_after(layer.attention.norms) || is_after(layer.ffn.norms);
-  });
+bool adds_apart(const DecoderSpec& spec) {
+  return spec.residual_scale != 1 ||
+         std::ranges::any_of(spec.layer_specs, [](const LayerSpec& layer) {
+           return is_after(layer.attention.norms) || is_after(layer.ffn.norms);
+         });
 }
 
 }  // namespace
@@ -42,7 +43,7 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
   logits = {device, size_t(max_logit_rows) * spec.vocab, what};
   const size_t feature_values = rows * static_cast<size_t>(features_of(spec.layer(0), spec.hidden));
   features = {device, feature_values, what};
-  if (shard.size > 1 || has_norms_after(spec))
+  if (shard.size > 1 || adds_apart(spec))
     partial = {device, rows * round_up(spec.hidden, kLeafPad), what};
   if (shard.size > 1) {
     rank_logits = {device, size_t(max_logit_rows) * shard.vocab_stride * (1 + shard.size), what};
@@ -65,12 +66,13 @@ void Workspace::place_parts(const Decoder& decoder) {
     int64_t most = 0;
     layers.assign(static_cast<size_t>(decoder.spec.all_layers()), {});
     for (size_t layer = 0; layer < layers.size(); ++layer) {
-      int64_t kept = 0;
+      int64_t kept = 0;  // what parts beside each other read is there at the same time
+      const bool is_parallel = decoder.spec.layer(static_cast<int>(layer)).ffn.is_parallel;
       for (const LayerPart* part : decoder.parts[layer]) {
         ActivationMemory taken(decoder, max_rows, false, memory ? memory + kept : nullptr);
         part->place(taken, decoder, static_cast<int>(layer), layers[layer]);
         most = std::max(most, kept + taken.bytes());
-        if (part == &kJoin) kept = taken.bytes();
+        if (part == &kJoin || is_parallel) kept += taken.bytes();
       }
     }
     return static_cast<size_t>(most);

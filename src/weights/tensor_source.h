@@ -41,6 +41,9 @@ class TensorSource {
                     void* out) const = 0;
   void read_rows(std::string_view name, int64_t first_row, int64_t rows, DType as, void* out) const;
 
+  // The tensors as they are stored, where these are made of others: what digests are of.
+  virtual const TensorSource& as_stored() const { return *this; }
+
   // The tensor as error messages name it: file and quoted name.
   virtual std::string where(std::string_view name) const = 0;
 };

@@ -13,6 +13,8 @@ struct Case {
   int heads, kv_heads, head_dim, block_size, window = 0;
   DType out = DType::bf16;
   int repeats = 1;  // of a table's blocks: a sequence as long as that
+  double score_scale = 0;
+  float score_cap = 0;
 };
 
 // Rows of a batch: a table and a position each.
@@ -122,7 +124,9 @@ class Attention : public CudaTest {
                       .tables = host_tables.data(),
                       .window = c.window,
                       .kv = host,
-                      .out = {out.host.data(), c.out, stride}};
+                      .out = {out.host.data(), c.out, stride},
+                      .score_scale = c.score_scale,
+                      .score_cap = c.score_cap};
     run_in_parts(1, [&](const Execution& on) { cpu(order).attention(p, on); });
     p.q = q.device();
     p.positions = positions_on.device();
@@ -186,10 +190,19 @@ class Attention : public CudaTest {
   bool spoiled_ = false;  // one head element of the GPU's values is another
 };
 
-constexpr Case kCases[] = {{4, 2, 16, 32},       {6, 2, 40, 64},     {8, 2, 64, 128},
-                           {32, 8, 128, 64},     {5, 5, 96, 32, 50}, {16, 1, 128, 64, 129},
-                           {12, 2, 256, 128, 7}, {6, 3, 80, 32},     {14, 2, 64, 32, 200},
-                           {3, 3, 128, 64}};
+constexpr Case kCases[] = {
+    {4, 2, 16, 32},
+    {6, 2, 40, 64},
+    {8, 2, 64, 128},
+    {32, 8, 128, 64},
+    {5, 5, 96, 32, 50},
+    {16, 1, 128, 64, 129},
+    {12, 2, 256, 128, 7},
+    {6, 3, 80, 32},
+    {14, 2, 64, 32, 200},
+    {3, 3, 128, 64},
+    {.heads = 8, .kv_heads = 4, .head_dim = 128, .block_size = 64, .score_scale = 0.07},
+    {.heads = 8, .kv_heads = 4, .head_dim = 256, .block_size = 64, .window = 100, .score_cap = 5}};
 
 TEST_F(Attention, Hopper) {
   for (const Case& c : kCases) check(Order::hopper, c);

@@ -32,7 +32,82 @@ TEST_F(Elementwise, Embed) {
       p.out = out.device();
       gpu_table_.embed(p, on());
       EXPECT_TRUE(out.matches()) << name_of(type) << int(layout);
+      p = {tokens.host.data(), w, std::ssize(ids), out.host.data(), 3.7f};
+      run_in_parts(1, [&](const Execution& on) { host_.embed(p, on); });
+      p.tokens = tokens.device();
+      p.table.data = table.device();
+      p.out = out.device();
+      gpu_table_.embed(p, on());
+      EXPECT_TRUE(out.matches()) << "scaled, " << name_of(type) << int(layout);
     }
+}
+
+// LayerNorm, curves of products, scaled logits, heads rotated where they lie.
+TEST_F(Elementwise, OperationsOfFamilies) {
+  Random random(12);
+  for (const int64_t width : {8, 40, 100, 896, 4544})
+    for (const DType type : {DType::bf16, DType::f32}) {
+      const int64_t rows = 9, stride = activation_stride(width);
+      Twin<float> x(gpu(), random_floats(random, rows * width));
+      for (float& v : x.host) v = 9 * v;
+      x.upload();
+      const Twin<float> weight(gpu(), random_floats(random, width)),
+          bias(gpu(), random_floats(random, width));
+      Twin<float> out(gpu(), rows * stride);
+      const auto fresh = [&] {
+        std::ranges::fill(out.host, 0.0f);
+        out.upload();
+      };
+      fresh();
+      LayerNormParams norm{.x = x.host.data(),
+                           .x_stride = width,
+                           .rows_of = nullptr,
+                           .weight = weight.host.data(),
+                           .bias = bias.host.data(),
+                           .eps = 1e-5f,
+                           .rows = rows,
+                           .width = width,
+                           .out = {out.host.data(), type, stride}};
+      run_in_parts(1, [&](const Execution& on) { host_.layer_norm(norm, on); });
+      norm.x = x.device(), norm.weight = weight.device(), norm.bias = bias.device();
+      norm.out.data = out.device();
+      gpu_table_.layer_norm(norm, on());
+      EXPECT_TRUE(out.matches()) << "norm " << width;
+      for (const Nonlinearity curve :
+           {Nonlinearity::silu, Nonlinearity::gelu_tanh, Nonlinearity::gelu}) {
+        fresh();
+        CurveParams p{x.host.data(), width, rows, width, curve, {out.host.data(), type, stride}};
+        run_in_parts(1, [&](const Execution& on) { host_.curve(p, on); });
+        p.x = x.device(), p.out.data = out.device();
+        gpu_table_.curve(p, on());
+        EXPECT_TRUE(out.matches()) << "curve " << static_cast<int>(curve) << " " << width;
+      }
+      const auto before = random_floats(random, rows * width);
+      Twin<float> y(gpu(), before);
+      ScaleLogitsParams logits{y.host.data(), rows, width, width, 0.3f, 5.0f};
+      run_in_parts(1, [&](const Execution& on) { host_.scale_logits(logits, on); });
+      logits.x = y.device();
+      gpu_table_.scale_logits(logits, on());
+      EXPECT_TRUE(y.matches()) << "logits " << width;
+      AddParams add{x.host.data(), width, bias.host.data(), rows, width, y.host.data(), 0.22f};
+      run_in_parts(1, [&](const Execution& on) { host_.add(add, on); });
+      add = {x.device(), width, bias.device(), rows, width, y.device(), 0.22f};
+      gpu_table_.add(add, on());
+      EXPECT_TRUE(y.matches()) << "add " << width;
+    }
+  const int heads = 3, e = 40;
+  const int64_t rows = 5;
+  const Twin<int32_t> positions(gpu(), std::vector<int32_t>{4, 0, 7, 7, 2});
+  const Twin<float> cos(gpu(), random_floats(random, 8 * e / 2)),
+      sin(gpu(), random_floats(random, 8 * e / 2));
+  Twin<float> x(gpu(), random_floats(random, rows * heads * e));
+  RotateHeadsParams p{x.host.data(),         heads * e,       rows,           heads, e,
+                      positions.host.data(), cos.host.data(), sin.host.data()};
+  run_in_parts(1, [&](const Execution& on) { host_.rotate_heads(p, on); });
+  gpu_table_.rotate_heads(
+      {x.device(), heads * e, rows, heads, e, positions.device(), cos.device(), sin.device()},
+      on());
+  EXPECT_TRUE(x.matches());
 }
 
 TEST_F(Elementwise, RmsNorm) {

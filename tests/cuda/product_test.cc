@@ -102,7 +102,8 @@ class Products : public CudaTest {
                         .rows = c.rows,
                         .gate_bias = c.bias ? gate.host.data() : nullptr,
                         .up_bias = c.bias ? up.host.data() : nullptr,
-                        .out = {y.host.data(), kType<T>, activation_stride(c.n)}};
+                        .out = {y.host.data(), kType<T>, activation_stride(c.n)},
+                        .curve = c.k % 64 ? Nonlinearity::gelu_tanh : Nonlinearity::silu};
     run_in_parts(1, [&](const Execution& on) { cpu(order).gated_matmul(p, on); });
     p.x.data = x.device();
     p.gate_up = w.device;

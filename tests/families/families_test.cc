@@ -290,7 +290,8 @@ TEST(Families, RefuseByNameWhatIsNotImplemented) {
   refused("hidden_act", "gelu", "only silu");
   refused("num_experts", 8, "only null");
   refused("some_new_key", nullptr, "may change the arithmetic");
-  refused("model_type", "gpt2", "expected one of llama, mistral, qwen2, qwen3, found \"gpt2\"");
+  refused("model_type", "gpt2", "expected one of llama, mistral, qwen2, qwen3, smollm3");
+  refused("model_type", "gpt2", "falcon, found \"gpt2\"");
   refused("model_type", nullptr, "found null");
   refused("model_type", "", "found \"\"");
   refused("torch_dtype", "float8_e4m3fn", "expected one of bfloat16, float16, float32");
@@ -299,9 +300,14 @@ TEST(Families, RefuseByNameWhatIsNotImplemented) {
   refused("architectures", json::Array{"MixtralForCausalLM"}, "found [\"MixtralForCausalLM\"]");
   refused("architectures", json::Array{}, "expected one of");
   refused("architectures", "LlamaForCausalLM", "expected one of");
-  refused("rope_scaling", object(R"({"type": "yarn", "factor": 4})"), "found \"yarn\"");
-  refused("rope_scaling", object(R"({"rope_type": "dynamic", "factor": 4})"), "found \"dynamic\"");
-  refused("rope_scaling", object(R"({"rope_type": "longrope"})"), "found \"longrope\"");
+  refused("rope_scaling", object(R"({"type": "yarn", "factor": 4})"),
+          "\"original_max_position_embeddings\" is missing");
+  refused("rope_scaling", object(R"({"rope_type": "dynamic", "factor": 4})"),
+          "a position's value would depend on the length of the text");
+  refused("rope_scaling",
+          object(R"({"rope_type": "longrope", "original_max_position_embeddings": 64})"),
+          "\"short_factor\": expected an array");
+  refused("rope_scaling", object(R"({"rope_type": "ntk"})"), "found \"ntk\"");
   refused("rope_scaling", object(R"({"rope_type": "default", "mrope_section": [1]})"),
           "mrope_section");
   refused("rope_scaling", object(R"({"type": "linear", "rope_type": "llama3"})"), "contradict");

@@ -1,6 +1,7 @@
 #include "model/families/make_model.h"
 
 #include "../weights/model_files.h"
+#include "model/families/family_source.h"
 #include "model/families/presets.h"
 #include "model/families/tensors.h"
 #include "weights/hf_directory.h"
@@ -83,7 +84,7 @@ TEST(MakeModel, EveryFamilyIsReadBackBitForBit) {
 
       const HfDirectory model = open_hf_directory(directory.path());
       EXPECT_EQ(parse_model_config(model.config, model.generation_config, model.path), config);
-      const auto file = open_checkpoint(directory.path());
+      const auto file = decoder_tensors(spec, open_checkpoint(directory.path()));
       EXPECT_NO_THROW(check_tensors(spec, *file));
       EXPECT_EQ(product_type(spec, *file), DType::bf16);
       for (const std::string& name : file->names()) check_finite(*file, name, pool);

@@ -49,6 +49,8 @@ struct Case {
   Data data = Data::plain;
   DType out = DType::bf16;
   std::vector<int> parts = {1, 3};
+  double score_scale = 0;
+  float score_cap = 0;
 };
 
 std::vector<int> slots(int begin, int end) {
@@ -84,7 +86,9 @@ class Inputs {
             .tables = tables_.data(),
             .window = case_.window,
             .kv = kv_,
-            .out = {out, case_.out, stride()}};
+            .out = {out, case_.out, stride()},
+            .score_scale = case_.score_scale,
+            .score_cap = case_.score_cap};
   }
   PartialAttentionParams params(void* out, float* max, float* sum) const {
     return {.of = params(out), .max = max, .sum = sum};
@@ -312,6 +316,20 @@ TEST_P(AttentionTest, Windows) {
 
 // Rows of one sequence far from each other, so that a split may be seen by some rows of a tile
 // alone.
+// Gemma 2's scores, and another factor of them.
+TEST_P(AttentionTest, CappedScores) {
+  for (const float cap : {0.0f, 0.5f, 50.0f})
+    for (const double scale : {0.0, 0.02, 1.5})
+      for (const Data data : kAllData)
+        EXPECT_TRUE(check({.sequences = {{slots(120, 140)}, {{5}}, {{260}}},
+                           .head_dim = 40,
+                           .window = cap > 1 ? 30 : 0,
+                           .data = data,
+                           .score_scale = scale,
+                           .score_cap = cap}))
+            << "cap " << cap << " scale " << scale << " data " << static_cast<int>(data);
+}
+
 TEST_P(AttentionTest, ScatteredRows) {
   for (const int window : {0, 40, 200})
     for (const Data data : kAllData)

@@ -7,6 +7,7 @@
 
 #include "kernel_check.h"
 #include "kernels/select.h"
+#include "numerics/curves.h"
 
 namespace invar {
 namespace {
@@ -68,7 +69,130 @@ TEST_P(ElementwiseTest, Embed) {
         p.out = found.data();
         run(kernels().embed, p, 3);
         EXPECT_TRUE(same(expected, found)) << "width " << width << " layout " << int(layout);
+        p.scale = 3.7f;  // Gemma's and Granite's
+        run(kernels().embed, p, 2);
+        p.out = expected.data();
+        run(scalar().embed, p);
+        EXPECT_TRUE(same(expected, found)) << "scaled, width " << width;
       }
+  }
+}
+
+constexpr int64_t kRowWidths[] = {1,  2,  15, 16,  17,  31,  33,  48,
+                                  63, 64, 65, 100, 127, 128, 257, 640};
+
+// Whether `work`, with an Activation to write to, does the same with both tables.
+template <typename Work>
+testing::AssertionResult rows_agree(const Kernels& reference, const Kernels& kernels, int64_t rows,
+                                    int64_t width, DType type, Work work) {
+  const int64_t stride = activation_stride(width), bytes = rows * stride * size_of(type);
+  const Guarded<uint8_t> expected(bytes), found(bytes);
+  work(reference, Activation{expected.data(), type, stride}, 1);
+  work(kernels, Activation{found.data(), type, stride}, 3);
+  if (type == DType::bf16) {
+    if (!found.guards_are_intact()) return testing::AssertionFailure() << "guards";
+    return same_bits(
+        {reinterpret_cast<const bf16_t*>(expected.data()), static_cast<size_t>(bytes / 2)},
+        {reinterpret_cast<const bf16_t*>(found.data()), static_cast<size_t>(bytes / 2)});
+  }
+  if (!found.guards_are_intact()) return testing::AssertionFailure() << "guards";
+  return same_bits(
+      {reinterpret_cast<const float*>(expected.data()), static_cast<size_t>(bytes / 4)},
+      {reinterpret_cast<const float*>(found.data()), static_cast<size_t>(bytes / 4)});
+}
+
+TEST_P(ElementwiseTest, LayerNorm) {
+  for (const int64_t width : kRowWidths)
+    for (const Kind kind : kKinds)
+      for (const DType type : {DType::bf16, DType::f32}) {
+        Random random(static_cast<uint32_t>(width));
+        constexpr int64_t kRows = 5;
+        std::vector<float> x(kRows * width), weight(width), bias(width);
+        fill(x.data(), std::ssize(x), kind, random);
+        fill(weight.data(), width, Kind::plain, random);
+        fill(bias.data(), width, Kind::plain, random);
+        const std::vector<int32_t> rows_of = {4, 0, 0, 2, 1};
+        EXPECT_TRUE(rows_agree(scalar(), kernels(), kRows, width, type,
+                               [&](const Kernels& k, const Activation& out, int parts) {
+                                 run(k.layer_norm,
+                                     LayerNormParams{.x = x.data(),
+                                                     .x_stride = width,
+                                                     .rows_of = rows_of.data(),
+                                                     .weight = weight.data(),
+                                                     .bias = bias.data(),
+                                                     .eps = 1e-5f,
+                                                     .rows = kRows,
+                                                     .width = width,
+                                                     .out = out},
+                                     parts);
+                               }))
+            << "width " << width << " kind " << static_cast<int>(kind);
+      }
+}
+
+TEST_P(ElementwiseTest, Curves) {
+  for (const Nonlinearity curve : {Nonlinearity::silu, Nonlinearity::gelu_tanh, Nonlinearity::gelu})
+    for (const int64_t width : kRowWidths)
+      for (const Kind kind : kKinds)
+        for (const DType type : {DType::bf16, DType::f32}) {
+          Random random(static_cast<uint32_t>(width));
+          constexpr int64_t kRows = 5;
+          std::vector<float> x((kRows - 1) * (width + 3) + width);
+          fill(x.data(), std::ssize(x), kind, random);
+          for (size_t i = 0; kind == Kind::plain && i < x.size(); ++i) x[i] = 12 * x[i];
+          EXPECT_TRUE(rows_agree(scalar(), kernels(), kRows, width, type,
+                                 [&](const Kernels& k, const Activation& out, int parts) {
+                                   run(k.curve,
+                                       CurveParams{.x = x.data(),
+                                                   .x_stride = width + 3,
+                                                   .rows = kRows,
+                                                   .width = width,
+                                                   .curve = curve,
+                                                   .out = out},
+                                       parts);
+                                 }))
+              << "width " << width << " curve " << static_cast<int>(curve);
+        }
+}
+
+TEST_P(ElementwiseTest, ScaledLogitsAndSums) {
+  for (const int64_t width : kRowWidths)
+    for (const Kind kind : kKinds) {
+      Random random(static_cast<uint32_t>(width));
+      constexpr int64_t kRows = 5;
+      std::vector<float> x(kRows * width), bias(width);
+      fill(x.data(), std::ssize(x), kind, random);
+      fill(bias.data(), width, Kind::plain, random);
+      for (const float divisor : {1.0f, 8.0f, 0.3f})
+        for (const float cap : {0.0f, 30.0f}) {
+          const Guarded<float> expected(kRows * width), found(kRows * width);
+          for (const auto& [k, to, parts] :
+               {std::tuple(&scalar(), &expected, 1), std::tuple(&kernels(), &found, 3)}) {
+            std::ranges::copy(x, to->data());
+            run(k->scale_logits, ScaleLogitsParams{to->data(), kRows, width, width, divisor, cap},
+                parts);
+            run(k->add,
+                AddParams{x.data(), width, cap > 0 ? bias.data() : nullptr, kRows, width,
+                          to->data(), divisor},
+                parts);
+          }
+          EXPECT_TRUE(same(expected, found)) << width << " " << divisor << " " << cap;
+        }
+    }
+}
+
+// What tanh-GELU, erf-GELU and the cap are, within what f32 can say.
+TEST(Curves, AreTheFunctionsThatTheyAreNamedAfter) {
+  const ScopedFlushToZero flush;
+  for (double x = -12; x <= 12; x += 0.01) {
+    const float v = static_cast<float>(x);
+    const double tanh_form =
+        0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * std::pow(v, 3))));
+    EXPECT_NEAR(math::gelu_tanh(v), tanh_form, 1e-6 * (1 + std::fabs(x)));
+    EXPECT_NEAR(math::gelu(v), 0.5 * v * std::erfc(-v / std::sqrt(2.0)), 3e-7 * (1 + std::fabs(x)));
+    EXPECT_NEAR(math::half_tanh(v), std::tanh(v / 2.0), 2e-7);
+    EXPECT_NEAR(math::silu(v), v / (1 + std::exp(-static_cast<double>(v))),
+                1e-6 * (1 + std::fabs(x)));
   }
 }
 
@@ -104,6 +228,14 @@ testing::AssertionResult norm_agrees(const Kernels& reference,
   run(reference.rms_norm, p);
   p.out.data = found.data();
   run(kernel, p, parts);
+  if (auto result = same(expected, found); !result) return result;
+  // Into rows that others follow at once.
+  p.keeps_pad = true;
+  for (const Guarded<T>* out : {&expected, &found}) {
+    std::memset(out->data(), 0x11, static_cast<size_t>(out->size()) * sizeof(T));
+    p.out.data = out->data();
+    run(out == &found ? kernel : reference.rms_norm, p, out == &found ? parts : 1);
+  }
   return same(expected, found);
 }
 
@@ -141,7 +273,7 @@ void rms_norm_in_sequence(const RmsNormParams& p, const Execution& on) {
       sum = std::fma(p.x[t * p.x_stride + i], p.x[t * p.x_stride + i], sum);
     const float rs = 1.0f / std::sqrt(sum / static_cast<float>(p.width) + p.eps);
     float* y = static_cast<float*>(p.out.data) + t * p.out.stride;
-    for (int64_t i = 0; i < round_up(p.width, 32); ++i)
+    for (int64_t i = 0; i < (p.keeps_pad ? p.width : round_up(p.width, 32)); ++i)
       y[i] = i < p.width ? (p.x[t * p.x_stride + i] * rs) * p.weight[i] : 0.0f;
   }
 }

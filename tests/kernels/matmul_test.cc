@@ -142,7 +142,8 @@ template <typename T>
                       .rows = c.rows,
                       .gate_bias = c.bias ? gate.values.data() : nullptr,
                       .up_bias = c.bias ? up.values.data() : nullptr,
-                      .out = {reference.data(), c.type, stride}};
+                      .out = {reference.data(), c.type, stride},
+                      .curve = c.k % 3 ? Nonlinearity::silu : Nonlinearity::gelu_tanh};
   const bool keeps = c.accumulate;
   run_in_parts(1, [&](const Execution& on) { expected(p, keeps ? all_dots.data() : nullptr, on); });
   p.out.data = y.data();

@@ -127,6 +127,84 @@ TEST(MixedLayers, ChunksRanksAndInstructionSetsDoNotShow) {
   EXPECT_THROW(make_shard(spec, 0, 4), UsageError);
 }
 
+// What Gemma, Granite, GLM and Hunyuan have.
+DecoderSpec scaled_spec() {
+  DecoderSpec spec = mixed_spec();
+  spec.embedding_scale = 3.7f;
+  spec.residual_scale = 0.22f;
+  spec.logits_divisor = 1.3f;
+  spec.logits_cap = 2.0f;
+  spec.late_qk_norm = true;
+  spec.layer_specs[0].attention.score_scale = 0.4;
+  spec.layer_specs[2].attention.score_cap = 1.5f;
+  spec.layer_specs[1].ffn.curve = spec.layer_specs[2].ffn.curve = Nonlinearity::gelu_tanh;
+  RopeSpec& rope = *spec.layer_specs[3].attention.rope;
+  rope.rotated = 10;
+  rope.scaling = RopeSpec::Scaling::yarn;
+  rope.factor = 4;
+  rope.original_positions = 32;
+  rope.attention_factor = 1.1;
+  return spec;
+}
+
+// What Falcon and OLMo have.
+DecoderSpec parallel_spec() {
+  DecoderSpec spec = mixed_spec();
+  spec.norm = NormKind::layer;
+  spec.joint_qk_norm = true;
+  for (LayerSpec& layer : spec.layer_specs) {
+    layer.attention.norms = layer.ffn.norms = NormPlace::before;
+    layer.ffn.is_parallel = true;
+    layer.ffn.is_gated = false;
+    layer.ffn.curve = Nonlinearity::gelu;
+  }
+  spec.layer_specs[3].ffn = {.width = 96, .curve = Nonlinearity::gelu_tanh};
+  return spec;
+}
+
+TEST(MixedLayers, FamiliesChoicesEqualAScalarEvaluation) {
+  for (const DecoderSpec& spec : {scaled_spec(), parallel_spec()}) {
+    check_spec(spec, "the test");
+    const Logits expected = evaluate(spec);
+    for (const std::string& set : instruction_sets()) {
+      if (!is_supported(set)) continue;
+      for (const int chunk : {7, 150}) EXPECT_EQ(run(spec, {.set = set, .chunk = chunk}), expected);
+    }
+    EXPECT_EQ(run(spec, {.order = Order::hopper}), evaluate(spec, Order::hopper));
+    if (!spec.joint_qk_norm) {
+      EXPECT_EQ(run(spec, {.ranks = 2}), expected);
+    }
+  }
+  EXPECT_THROW(make_shard(parallel_spec(), 0, 2), UsageError);
+}
+
+// The control: each of them is seen.
+TEST(MixedLayers, EveryChoiceOfAFamilyShows) {
+  const auto differs = [](DecoderSpec spec, auto change) {
+    const Logits expected = evaluate(spec);
+    change(spec);
+    return run(spec) != expected;
+  };
+  const DecoderSpec scaled = scaled_spec(), parallel = parallel_spec();
+  EXPECT_FALSE(differs(scaled, [](DecoderSpec&) {}));
+  EXPECT_TRUE(differs(scaled, [](DecoderSpec& s) { s.embedding_scale = 1; }));
+  EXPECT_TRUE(differs(scaled, [](DecoderSpec& s) { s.residual_scale = 1; }));
+  EXPECT_TRUE(differs(scaled, [](DecoderSpec& s) { s.logits_divisor = 1; }));
+  EXPECT_TRUE(differs(scaled, [](DecoderSpec& s) { s.logits_cap = 0; }));
+  EXPECT_TRUE(differs(scaled, [](DecoderSpec& s) { s.late_qk_norm = false; }));
+  EXPECT_TRUE(differs(scaled, [](DecoderSpec& s) { s.layer_specs[0].attention.score_scale = 0; }));
+  EXPECT_TRUE(differs(scaled, [](DecoderSpec& s) { s.layer_specs[2].attention.score_cap = 0; }));
+  EXPECT_TRUE(
+      differs(scaled, [](DecoderSpec& s) { s.layer_specs[2].ffn.curve = Nonlinearity::silu; }));
+  EXPECT_TRUE(
+      differs(scaled, [](DecoderSpec& s) { s.layer_specs[3].attention.rope->rotated = 0; }));
+  EXPECT_TRUE(differs(
+      scaled, [](DecoderSpec& s) { s.layer_specs[3].attention.rope->attention_factor = 1; }));
+  EXPECT_TRUE(differs(parallel, [](DecoderSpec& s) { s.layer_specs[0].ffn.is_parallel = false; }));
+  EXPECT_TRUE(differs(
+      parallel, [](DecoderSpec& s) { s.layer_specs[0].ffn.curve = Nonlinearity::gelu_tanh; }));
+}
+
 // The control: each of the layers' numbers is seen.
 TEST(MixedLayers, EveryChoiceOfALayerShows) {
   const Logits expected = evaluate(mixed_spec());

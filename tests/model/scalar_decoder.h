@@ -27,15 +27,25 @@ class ScalarDecoder {
     for (const int32_t token : tokens) {
       Floats& row = h.emplace_back();
       for (int i = 0; i < spec_.hidden; ++i)
-        row.push_back(bf16_to_f32(table[static_cast<size_t>(token * spec_.hidden + i)]) + 0.0f);
+        row.push_back((bf16_to_f32(table[static_cast<size_t>(token * spec_.hidden + i)]) + 0.0f) *
+                      spec_.embedding_scale);
     }
     for (int layer = 0; layer < spec_.layers; ++layer) {
+      const std::vector<Floats> before = h;
       attention(layer, h);
-      if (spec_.layer(layer).ffn.width > 0) feed_forward(layer, h);
+      const DenseFfnSpec ffn = spec_.layer(layer).ffn;
+      if (ffn.width > 0) feed_forward(layer, ffn.is_parallel ? before : h, h);
     }
-    const Floats norm = tensor<float>("model.norm.weight");
+    const Floats norm = tensor<float>("model.norm.weight"), bias = tensor<float>("model.norm.bias");
     const Halves head = tensor<bf16_t>("lm_head.weight");
-    for (Floats& row : h) row = product(head, scalar::rounded(normed(row, norm)), {});
+    for (Floats& row : h) {
+      row = product(head, scalar::rounded(normed(row, norm, bias)), {});
+      for (float& x : row) {
+        if (spec_.logits_divisor != 1) x = x / spec_.logits_divisor;
+        const float cap = spec_.logits_cap;
+        if (cap > 0) x = cap * scalar::half_tanh((x + x) / cap);
+      }
+    }
     return h;
   }
 
@@ -49,20 +59,22 @@ class ScalarDecoder {
     return values;
   }
 
-  Floats normed(const Floats& x, const Floats& weight) const {
-    return scalar::normed(x, weight, spec_.norm_eps);
+  // RMSNorm, or with a bias LayerNorm.
+  Floats normed(const Floats& x, const Floats& weight, const Floats& bias = {}) const {
+    return bias.empty() ? scalar::normed(x, weight, spec_.norm_eps)
+                        : scalar::centered(x, weight, bias, spec_.norm_eps);
   }
   Floats product(const Halves& w, const Halves& x, const Floats& bias, int runs = 1) const {
     return scalar::product(order_, w, x, bias, runs);
   }
 
   // What a part reads of a row, and what becomes of what it adds.
-  Halves read(const Floats& row, NormPlace norms, const Floats& weight) const {
-    return scalar::rounded(is_before(norms) ? normed(row, weight) : row);
+  Halves read(const Floats& row, NormPlace norms, const Floats& weight, const Floats& bias) const {
+    return scalar::rounded(is_before(norms) ? normed(row, weight, bias) : row);
   }
   void add(Floats& row, const Floats& y, NormPlace norms, const Floats& weight) const {
     const Floats added = is_after(norms) ? normed(y, weight) : y;
-    for (size_t i = 0; i < row.size(); ++i) row[i] = row[i] + added[i];
+    for (size_t i = 0; i < row.size(); ++i) row[i] = row[i] + added[i] * spec_.residual_scale;
   }
 
   void attention(int layer, std::vector<Floats>& h) const {
@@ -74,7 +86,8 @@ class ScalarDecoder {
     const Halves wv = weight("self_attn.v_proj.weight"), wo = weight("self_attn.o_proj.weight");
     std::vector<Halves> q, k, v;
     for (size_t t = 0; t < h.size(); ++t) {
-      const Halves x = read(h[t], spec.norms, vector("input_layernorm.weight"));
+      const Halves x =
+          read(h[t], spec.norms, vector("input_layernorm.weight"), vector("input_layernorm.bias"));
       const int position = static_cast<int>(t);
       q.push_back(heads(product(wq, x, vector("self_attn.q_proj.bias")), position, spec,
                         vector("self_attn.q_norm.weight")));
@@ -87,8 +100,9 @@ class ScalarDecoder {
       Floats attended;
       for (int head = 0; head < spec_.heads; ++head) {
         const int e = spec_.head_dim, first = head / (spec_.heads / spec_.kv_heads) * e;
-        const Floats one = scalar::attend(order_, &q[t][static_cast<size_t>(head * e)], k, v, e,
-                                          first, static_cast<int>(t), spec.window);
+        const Floats one =
+            scalar::attend(order_, &q[t][static_cast<size_t>(head * e)], k, v, e, first,
+                           static_cast<int>(t), spec.window, {spec.score_scale, spec.score_cap});
         attended.insert(attended.end(), one.begin(), one.end());
       }
       add(h[t], product(wo, scalar::rounded(attended), {}, attention_output_runs(spec_)),
@@ -97,21 +111,26 @@ class ScalarDecoder {
   }
 
   // Every head of a row normalised, rotated and rounded.
-  Halves heads(const Floats& row, int position, const AttentionSpec& spec,
+  Halves heads(const Floats& product, int position, const AttentionSpec& spec,
                const Floats& norm) const {
     const int e = spec_.head_dim;
+    const Floats row = spec_.joint_qk_norm ? normed(product, norm) : product;
+    const bool by_heads = !norm.empty() && !spec_.joint_qk_norm;
     Halves out;
     for (size_t begin = 0; begin < row.size(); begin += static_cast<size_t>(e)) {
       Floats x(row.begin() + static_cast<int64_t>(begin),
                row.begin() + static_cast<int64_t>(begin) + e);
-      if (!norm.empty()) x = normed(x, norm);
-      if (spec.rope) x = scalar::turned(x, position, rotary_frequencies(spec.rope, e));
+      if (by_heads && !spec_.late_qk_norm) x = normed(x, norm);
+      if (spec.rope)
+        x = scalar::turned(x, position, rotary_frequencies(spec.rope, e),
+                           spec.rope->attention_factor);
+      if (by_heads && spec_.late_qk_norm) x = normed(x, norm);
       for (const float value : x) out.push_back(f32_to_bf16(value));
     }
     return out;
   }
 
-  void feed_forward(int layer, std::vector<Floats>& h) const {
+  void feed_forward(int layer, const std::vector<Floats>& from, std::vector<Floats>& h) const {
     const std::string at = "model.layers." + std::to_string(layer) + ".";
     const LayerSpec spec = spec_.layer(layer);
     const Halves gate = tensor<bf16_t>(at + "mlp.gate_proj.weight");
@@ -121,10 +140,15 @@ class ScalarDecoder {
         tensor<float>(at + (is_after(spec.attention.norms) ? "pre_feedforward_layernorm.weight"
                                                            : "post_attention_layernorm.weight"));
     const Floats after = tensor<float>(at + "post_feedforward_layernorm.weight");
-    for (Floats& row : h) {
-      const Halves x = read(row, spec.ffn.norms, before);
+    const Floats bias = tensor<float>(at + "post_attention_layernorm.bias");
+    for (size_t t = 0; t < h.size(); ++t) {
+      const Halves x = read(from[t], spec.ffn.norms, before, bias);
       const Floats g = product(gate, x, {}), u = product(up, x, {});
-      add(row, product(down, scalar::rounded(scalar::gated(g, u)), {}, down_runs(spec.ffn.width)),
+      Floats gated;
+      for (size_t i = 0; i < u.size(); ++i)
+        gated.push_back(spec.ffn.is_gated ? scalar::bent(spec.ffn.curve, g[i]) * u[i]
+                                          : scalar::bent(spec.ffn.curve, u[i]));
+      add(h[t], product(down, scalar::rounded(gated), {}, down_runs(spec.ffn.width)),
           spec.ffn.norms, after);
     }
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/layout.h"
+#include "numerics/curves.h"
 #include "numerics/math.h"
 #include "numerics/orders.h"
 
@@ -41,22 +42,62 @@ inline Floats product(Order order, const Halves& w, const Halves& x, const Float
 }
 
 // One head, rotated.
-inline Floats turned(const Floats& x, int position, const std::vector<double>& frequencies) {
+inline Floats turned(const Floats& x, int position, const std::vector<double>& frequencies,
+                     double factor = 1) {
   Floats y = x;
   const size_t half = frequencies.size();
   for (size_t i = 0; i < half; ++i) {
     const auto [sine, cosine] = math::sincos(position * frequencies[i]);
-    const float s = static_cast<float>(sine), c = static_cast<float>(cosine);
+    if (frequencies[i] == 0) continue;  // it does not turn
+    const float s = static_cast<float>(sine * factor), c = static_cast<float>(cosine * factor);
     y[i] = std::fma(x[i], c, -(x[i + half] * s));
     y[i + half] = std::fma(x[i + half], c, x[i] * s);
   }
   return y;
 }
 
+// 1 - 2 / (1 + e^x), and the curves of numerics 5.1.
+inline float half_tanh(float x) {
+  return 1.0f - 2.0f / (1.0f + math::exp(x));
+}
+inline float bent(Nonlinearity which, float x) {
+  if (which == Nonlinearity::silu) return x / (1.0f + math::exp(-x));
+  if (which == Nonlinearity::gelu_tanh)
+    return x / (1.0f + math::exp(-(x * std::fma(x * x, 0x1.2444f2p-4f, 0x1.988454p+0f))));
+  const float s = std::fabs(x) * 0x1.6a09e6p-1f, t = 1.0f / std::fma(0x1.4f740ap-2f, s, 1.0f);
+  float p = 0x1.0fb844p+0f;
+  for (const float c : {-0x1.7401c6p+0f, 0x1.6be1c6p+0f, -0x1.23531cp-2f, 0x1.04f20cp-2f})
+    p = std::fma(p, t, c);
+  const float tail = ((p * t) * math::exp(-(s * s))) * 0.5f;
+  return x * (x < 0 ? tail : 1.0f - tail);
+}
+
+// LayerNorm.
+inline Floats centered(const Floats& x, const Floats& weight, const Floats& bias, float eps) {
+  const float n = static_cast<float>(x.size()), mean = orders::sum64(x) / n;
+  Floats y;
+  for (const float v : x) y.push_back(v - mean);
+  const float rs = 1.0f / std::sqrt(orders::sum64_squares(y) / n + eps);
+  for (size_t i = 0; i < x.size(); ++i) y[i] = (y[i] * rs) * weight[i] + bias[i];
+  return y;
+}
+
+// Of scores: a factor in the place of 1 / sqrt(e), and a cap; 0: neither.
+struct Scores {
+  double scale = 0;
+  float cap = 0;
+};
+
 // Of a query of one head at position p: that of keys and values which begins at element `first`.
 inline Floats attend(Order order, const bf16_t* q, const std::vector<Halves>& k,
-                     const std::vector<Halves>& v, int e, int first, int p, int window = 0) {
-  const float c = static_cast<float>(0x1.71547652b82fep+0 / std::sqrt(static_cast<double>(e)));
+                     const std::vector<Halves>& v, int e, int first, int p, int window = 0,
+                     Scores scores = {}) {
+  const double root = std::sqrt(static_cast<double>(e)), log2e = 0x1.71547652b82fep+0;
+  float c = static_cast<float>(scores.scale > 0 ? log2e * scores.scale : log2e / root), inner = 0;
+  if (scores.cap > 0) {
+    c = static_cast<float>(log2e * scores.cap);
+    inner = static_cast<float>(2 * (scores.scale > 0 ? scores.scale : 1 / root) / scores.cap);
+  }
   const int begin = window > 0 ? std::max(0, p - window + 1) : 0;
   float m = 0, l = 0;
   Floats o;
@@ -66,6 +107,8 @@ inline Floats attend(Order order, const bf16_t* q, const std::vector<Halves>& k,
     for (int j = 0; j < kSplitSlots; ++j)
       if (const int at = split * kSplitSlots + j; is_valid(at))
         d[j] = orders::dot(order, q, &k[at][first], e);
+    for (float& score : d)
+      if (inner > 0 && score != -INFINITY) score = half_tanh(score * inner);
     const float ms = *std::ranges::max_element(d) * c;
     for (int j = 0; j < kSplitSlots; ++j)
       if (d[j] != -INFINITY) share[j] = math::exp2(std::fma(d[j], c, -ms));

@@ -82,7 +82,9 @@ void fill_tile(const PartialAttentionParams& partial, const Task& task, const Sp
   tile.values = kv.values + kv.value_index(0, task.group, 0, 0);
   tile.key_block_stride = kv.kv_heads * kv.key_block();
   tile.value_block_stride = kv.kv_heads * kv.value_block();
-  tile.scale = static_cast<float>(0x1.71547652b82fep+0 / __builtin_sqrt(static_cast<double>(e)));
+  const ScoreScale scale = score_scale(p);
+  tile.scale = scale.factor;
+  tile.inner = scale.inner;
 }
 
 }  // namespace

@@ -249,7 +249,6 @@ class Unit {
   }
 
   void weigh(int64_t slot, int64_t slots, int64_t query, int64_t queries) const {
-    const double root = __builtin_sqrt(static_cast<double>(e_));
     rows_.weigh({.slot = slot,
                  .slots = slots,
                  .query = query,
@@ -262,8 +261,8 @@ class Unit {
                  .max = m_.max + query,
                  .one_by_sum = m_.one_by_sum + query,
                  .mean = m_.mean + query,
-                 .c = static_cast<float>(0x1.71547652b82fep+0 / root),
-                 .scale = static_cast<float>(1.0 / root),
+                 .c = score_scale(f_).factor,
+                 .scale = gradient_scale(f_),
                  .p = m_.p,
                  .ds = m_.ds,
                  .out_stride = kOutStride,

@@ -100,6 +100,13 @@ inline float max_of(const float* d, int begin, int end, float scale) {
   return largest(top) * scale;
 }
 
+// Scores under a cap (ScoreScale). Apart from the others' code, which knows no cap.
+[[gnu::noinline]] void cap_scores(float* d, const Split& split, float inner) {
+  const Vec16 c = splat(inner);
+  for (int slot = split.first_leaf * kLeaf; slot < split.end_leaf * kLeaf; slot += 16)
+    store(d + slot, half_tanh(load(d + slot) * c));
+}
+
 // The weights of one query in all leaves of the split; gives l_s. The sign of a zero score cannot
 // be seen: exp2(+-0) is 1.
 template <typename Products>
@@ -134,6 +141,8 @@ inline void attend_split(const AttentionTile& tile, const Split& split, Products
                          Merged& state) {
   alignas(64) float d[kMaxTileQueries * kSplit];
   products.scores(split, d);
+  if (tile.inner > 0)
+    for (int i = 0; i < tile.queries; ++i) cap_scores(d + i * kSplit, split, tile.inner);
   // All maxima before all weights: the rows are independent, and the ends of a reduction are slow.
   float split_max[kMaxTileQueries], split_sum[kMaxTileQueries];
   for (int i = 0; i < tile.queries; ++i)

@@ -27,7 +27,8 @@ struct AttentionTile {
   const uint16_t* values;
   int64_t key_block_stride;  // elements from block to block
   int64_t value_block_stride;
-  float scale;  // log2(e) / sqrt(E)
+  float scale;  // of ScoreScale
+  float inner;  // of a cap, or 0
 };
 
 // Numerics 4 for a tile. `next`, or null, is the tile that the same thread computes afterwards: its

@@ -130,7 +130,8 @@ void gate_backward(const BackwardRows& rows, const GateBackwardParams& p, const 
                         .up_bias = p.up_bias,
                         .d_gated = p.d_gated + t * p.width,
                         .width = p.width,
-                        .out = row_of(p.out, t)});
+                        .out = row_of(p.out, t),
+                        .is_gelu = p.curve == Nonlinearity::gelu_tanh});
   _mm_sfence();  // the sets may write past the caches
 }
 

@@ -161,9 +161,10 @@ inline void gate_backward(const GateRow& p) {
     if (p.gate_bias) g = g + load(p.gate_bias + f, left);
     if (p.up_bias) u = u + load(p.up_bias + f, left);
     const Vec16 d = load(p.d_gated + f, left);
-    const Vec16 minus_g = value_of(bits_of(g) + splat_bits(0x80000000));
-    const Vec16 below = one + exp(minus_g), s = one / below;
-    const Vec16 d_gate = (d * u) * (s * fma(g, one - s, one)), d_up = d * (g / below);
+    const Vec16 z = p.is_gelu ? gelu_exponent(g) : g;
+    const Vec16 step = p.is_gelu ? g * gelu_exponent_slope(g) : g;
+    const Vec16 below = one + exp(negated(z)), s = one / below;
+    const Vec16 d_gate = (d * u) * (s * fma(step, one - s, one)), d_up = d * (g / below);
     const Mask16 real = lanes(0, static_cast<int>(smaller(left, 16)));
     write_u16(p.out + 2 * f, to_bf16(select(real, d_gate, zero)),
               to_bf16(select(real, d_up, zero)));

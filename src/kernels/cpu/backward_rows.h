@@ -28,6 +28,7 @@ struct GateRow {
   const float* d_gated;
   int64_t width;
   uint16_t* out;
+  bool is_gelu;
 };
 
 struct LossRow {

@@ -206,7 +206,7 @@ void gate_row(const PanelProduct& p, int64_t row) {
     Vec16 g = load(dots), u = load(dots + 16);
     if (p.gate_bias) g = g + load(p.gate_bias + f);
     if (p.up_bias) u = u + load(p.up_bias + f);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + f), round_to_bf16(gated(g, u).v));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + f), round_to_bf16(gated(p, g, u).v));
   }
 }
 

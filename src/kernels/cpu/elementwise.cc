@@ -55,10 +55,11 @@ EmbedToken embed_of(DType type) {
 
 }  // namespace
 
-void embed(const EmbedParams& p, const Execution& on) {
+void embed(const RowFunctions& rows, const EmbedParams& p, const Execution& on) {
   const EmbedToken embed = embed_of(p.table.type);
   const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t) embed(p.table, p.tokens[t], p.out + t * p.table.k);
+  if (p.scale != 1.0f) rows.scale(p.out + begin * p.table.k, (end - begin) * p.table.k, p.scale);
 }
 
 void rms_norm(const RowFunctions& rows, const RmsNormParams& p, const Execution& on) {
@@ -68,8 +69,51 @@ void rms_norm(const RowFunctions& rows, const RmsNormParams& p, const Execution&
     const float* x = p.x + (p.rows_of ? p.rows_of[t] : t) * p.x_stride;
     char* out = static_cast<char*>(p.out.data) + t * p.out.stride * size;
     rows.rms_norm(x, p.weight, p.width, p.eps, out, p.out.type == DType::bf16);
-    std::memset(out + p.width * size, 0, static_cast<size_t>(pad * size));
+    if (!p.keeps_pad) std::memset(out + p.width * size, 0, static_cast<size_t>(pad * size));
   }
+}
+
+namespace {
+
+// Calls use(row, where its output begins) and clears what is behind it.
+template <typename Use>
+void for_rows(const Activation& out, int64_t rows, int64_t width, const Execution& on, Use use) {
+  const auto [begin, end] = on.share.of(rows);
+  const int64_t size = size_of(out.type), pad = round_up(width, kLeafPad) - width;
+  for (int64_t t = begin; t < end; ++t) {
+    char* to = static_cast<char*>(out.data) + t * out.stride * size;
+    use(t, to);
+    std::memset(to + width * size, 0, static_cast<size_t>(pad * size));
+  }
+}
+
+}  // namespace
+
+void layer_norm(const RowFunctions& rows, const LayerNormParams& p, const Execution& on) {
+  for_rows(p.out, p.rows, p.width, on, [&](int64_t t, void* out) {
+    const float* x = p.x + (p.rows_of ? p.rows_of[t] : t) * p.x_stride;
+    rows.layer_norm(x, p.weight, p.bias, p.width, p.eps, out, p.out.type == DType::bf16);
+  });
+}
+
+void curve(const RowFunctions& rows, const CurveParams& p, const Execution& on) {
+  for_rows(p.out, p.rows, p.width, on, [&](int64_t t, void* out) {
+    rows.curve(static_cast<int>(p.curve), p.x + t * p.x_stride, p.width, out,
+               p.out.type == DType::bf16);
+  });
+}
+
+void scale_logits(const RowFunctions& rows, const ScaleLogitsParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
+  for (int64_t t = begin; t < end; ++t)
+    rows.scale_logits(p.x + t * p.stride, p.width, p.divisor, p.cap);
+}
+
+void add(const RowFunctions& rows, const AddParams& p, const Execution& on) {
+  if (p.scale == 1.0f) return reference::add(p, on);
+  const auto [begin, end] = on.share.of(p.rows);
+  for (int64_t t = begin; t < end; ++t)
+    rows.add_scaled(p.x + t * p.x_stride, p.bias, p.width, p.scale, p.y + t * p.width);
 }
 
 namespace {

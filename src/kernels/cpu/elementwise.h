@@ -7,9 +7,14 @@
 
 namespace invar::cpu {
 
-void embed(const EmbedParams& p, const Execution& on);  // bound by memory: the same for every set
-void copy_slots(const CopySlotsParams& p, const Execution& on);  // the same
+void embed(const RowFunctions& rows, const EmbedParams& p, const Execution& on);
+void copy_slots(const CopySlotsParams& p,
+                const Execution& on);  // bound by memory: the same for every set
 void rms_norm(const RowFunctions& rows, const RmsNormParams& p, const Execution& on);
+void layer_norm(const RowFunctions& rows, const LayerNormParams& p, const Execution& on);
+void curve(const RowFunctions& rows, const CurveParams& p, const Execution& on);
+void scale_logits(const RowFunctions& rows, const ScaleLogitsParams& p, const Execution& on);
+void add(const RowFunctions& rows, const AddParams& p, const Execution& on);
 void qkv(const RowFunctions& rows, const QkvParams& p, const Execution& on);
 void qkv_product(void (*matmul)(const MatmulParams&, const Execution&), const RowFunctions& rows,
                  const QkvProductParams& p, const Execution& on);
@@ -18,9 +23,17 @@ void log_sum_exp(const RowFunctions& rows, const LogitsParams& p, const Executio
 // Puts the operations of a set into the table; they are the same in every order.
 template <const RowFunctions& rows>
 void override_elementwise(Kernels& kernels) {
-  kernels.embed = embed;
+  kernels.embed = [](const EmbedParams& p, const Execution& on) { embed(rows, p, on); };
   kernels.copy_slots = copy_slots;
   kernels.rms_norm = [](const RmsNormParams& p, const Execution& on) { rms_norm(rows, p, on); };
+  kernels.layer_norm = [](const LayerNormParams& p, const Execution& on) {
+    layer_norm(rows, p, on);
+  };
+  kernels.curve = [](const CurveParams& p, const Execution& on) { curve(rows, p, on); };
+  kernels.scale_logits = [](const ScaleLogitsParams& p, const Execution& on) {
+    scale_logits(rows, p, on);
+  };
+  kernels.add = [](const AddParams& p, const Execution& on) { add(rows, p, on); };
   kernels.qkv = [](const QkvParams& p, const Execution& on) { qkv(rows, p, on); };
   kernels.log_sum_exp = [](const LogitsParams& p, const Execution& on) {
     log_sum_exp(rows, p, on);

@@ -13,6 +13,7 @@
 
 namespace invar::cpu {
 
-const RowFunctions kAmxRows = {rms_norm, query, key_value, logits};
+const RowFunctions kAmxRows = {rms_norm,   layer_norm, curve,     scale_logits, scale,
+                               add_scaled, query,      key_value, logits};
 
 }  // namespace invar::cpu

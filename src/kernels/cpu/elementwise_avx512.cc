@@ -12,6 +12,7 @@
 
 namespace invar::cpu {
 
-const RowFunctions kAvx512Rows = {rms_norm, query, key_value, logits};
+const RowFunctions kAvx512Rows = {rms_norm,   layer_norm, curve,     scale_logits, scale,
+                                  add_scaled, query,      key_value, logits};
 
 }  // namespace invar::cpu

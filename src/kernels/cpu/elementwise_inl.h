@@ -39,6 +39,74 @@ inline void rms_norm(const float* x, const float* weight, int64_t width, float e
   }
 }
 
+inline void store_as(void* out, bool is_bf16, int64_t i, Vec16 y, int64_t left) {
+  if (is_bf16)
+    store_u16(static_cast<uint16_t*>(out) + i, to_bf16(y), left);
+  else
+    store(static_cast<float*>(out) + i, y, left);
+}
+
+// sum64 of what `value` makes of elements i .., of which there are so many.
+template <typename Add>
+inline float sum_lanes(int64_t width, Add add) {
+  Vec16 lane[4] = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
+  for (int64_t i = 0, k = 0; i < width; i += 16, ++k) lane[k % 4] = add(i, width - i, lane[k % 4]);
+  return halve64(lane);
+}
+
+inline void layer_norm(const float* x, const float* weight, const float* bias, int64_t width,
+                       float eps, void* out, bool is_bf16) {
+  const float count = static_cast<float>(width);
+  // Missing elements add +0 to a lane, which is never -0.
+  const Vec16 mean = splat(sum_lanes(width, [&](int64_t i, int64_t left,
+                                                Vec16 lane) { return lane + load(x + i, left); }) /
+                           count);
+  const Vec16 zero = splat(0.0f);
+  const float squares = sum_lanes(width, [&](int64_t i, int64_t left, Vec16 lane) {
+    const Vec16 d = load(x + i, left) - mean;
+    const Vec16 real = left < 16 ? select(lanes(0, static_cast<int>(left)), d, zero) : d;
+    return fma(real, real, lane);
+  });
+  const Vec16 rs = splat(1.0f / _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(squares / count + eps))));
+  for (int64_t i = 0; i < width; i += 16) {
+    const int64_t left = width - i;
+    const Vec16 y = ((load(x + i, left) - mean) * rs) * load(weight + i, left);
+    store_as(out, is_bf16, i, y + load(bias + i, left), left);
+  }
+}
+
+inline void curve(int which, const float* x, int64_t width, void* out, bool is_bf16) {
+  for (int64_t i = 0; i < width; i += 16) {
+    const Vec16 v = load(x + i, width - i);
+    const Vec16 z = which == 1 ? gelu_exponent(v) : v;
+    const Vec16 y = which == 2 ? gelu(v) : v / (splat(1.0f) + exp(negated(z)));
+    store_as(out, is_bf16, i, y, width - i);
+  }
+}
+
+inline void scale_logits(float* x, int64_t width, float divisor, float cap) {
+  for (int64_t i = 0; i < width; i += 16) {
+    Vec16 v = load(x + i, width - i);
+    if (divisor != 1.0f) v = v / splat(divisor);
+    if (cap > 0) v = splat(cap) * half_tanh((v + v) / splat(cap));
+    store(x + i, v, width - i);
+  }
+}
+
+inline void scale(float* x, int64_t width, float scale) {
+  for (int64_t i = 0; i < width; i += 16)
+    store(x + i, load(x + i, width - i) * splat(scale), width - i);
+}
+
+inline void add_scaled(const float* x, const float* bias, int64_t width, float scale, float* y) {
+  for (int64_t i = 0; i < width; i += 16) {
+    const int64_t left = width - i;
+    Vec16 v = load(x + i, left);
+    if (bias) v = v + load(bias + i, left);
+    store(y + i, load(y + i, left) + v * splat(scale), left);
+  }
+}
+
 // Calls use(i, elements i.., elements i + E/2 .., how many) for the transformed head.
 template <typename Use>
 inline void transform_head(const HeadTransform& head, const float* in, Use use) {

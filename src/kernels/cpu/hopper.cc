@@ -146,7 +146,7 @@ void gated_matmul(const GatedMatmulParams& p, const Execution& on) {
               if (p.gate_bias && f < width) g = g + p.gate_bias[f];
               if (p.up_bias && f < width) u = u + p.up_bias[f];
               out[(t0 + r) * p.out.stride + f] =
-                  f < width ? f32_to_bf16((g / (1.0f + math::exp(-g))) * u) : bf16_t{0};
+                  f < width ? f32_to_bf16(math::curve(p.curve, g) * u) : bf16_t{0};
             }
       });
   // Pad columns past the last panel.
@@ -199,8 +199,9 @@ float sum64_of_split(const float* p) {
 // it.
 template <PanelFunction* panel_function>
 void attend_split(const AttentionParams& p, const Queries& q,
-                  const StepInput (*q_inputs)[kBlockRows], int group, int64_t base, float c,
-                  State& state) {
+                  const StepInput (*q_inputs)[kBlockRows], int group, int64_t base,
+                  ScoreScale scale, State& state) {
+  const float c = scale.factor;
   const KvLayer& kv = p.kv;
   const int32_t* table = p.tables[p.table_of[q.row[0]]];
   const int64_t begin = std::max(base, *std::min_element(q.first, q.first + q.count));
@@ -225,6 +226,8 @@ void attend_split(const AttentionParams& p, const Queries& q,
     const int64_t from = std::max(q.first[r], base) - base;
     const int64_t to = std::min(q.last[r] + 1, base + kSplitSlots) - base;
     for (int j = 0; j < kSplitSlots; ++j) scores[j] = d[j / kStep][r][j % kStep] + 0.0f;
+    if (scale.inner > 0)
+      for (int64_t j = from; j < to; ++j) scores[j] = math::half_tanh(scores[j] * scale.inner);
     float largest = -std::numeric_limits<float>::infinity();
     for (int64_t j = from; j < to; ++j) largest = std::max(largest, scores[j]);
     max[r] = largest * c;
@@ -274,8 +277,7 @@ template <PanelFunction* panel_function>
 void attend(const PartialAttentionParams& partial, const Queries& q, int group) {
   const AttentionParams& p = partial.of;
   const int head_dim = p.kv.head_dim;
-  const float c =
-      static_cast<float>(0x1.71547652b82fep+0 / __builtin_sqrt(static_cast<double>(head_dim)));
+  const ScoreScale scale = score_scale(p);
   StepInput q_inputs[kMaxHeadDim / kStep][kBlockRows];
   for (int r = 0; r < q.count; ++r)
     for (int s = 0; s * kStep < head_dim; ++s)
@@ -285,7 +287,7 @@ void attend(const PartialAttentionParams& partial, const Queries& q, int group) 
   const int64_t first = *std::min_element(q.first, q.first + q.count);
   const int64_t last = *std::max_element(q.last, q.last + q.count);
   for (int64_t base = first / kSplitSlots * kSplitSlots; base <= last; base += kSplitSlots)
-    attend_split<panel_function>(p, q, q_inputs, group, base, c, state);
+    attend_split<panel_function>(p, q, q_inputs, group, base, scale, state);
   for (int r = 0; r < q.count; ++r) {
     bf16_t* out = static_cast<bf16_t*>(p.out.data) + q.row[r] * p.out.stride + q.head[r] * head_dim;
     for (int e = 0; e < head_dim; ++e) out[e] = f32_to_bf16(state.out[r][e] / state.sum[r]);

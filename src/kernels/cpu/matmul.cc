@@ -95,6 +95,8 @@ void gated_matmul(RunProduct run, const GatedMatmulParams& m, float* dots, const
   p.dots = dots ? dots + share.rows.begin * p.dots_stride + 2 * first : nullptr;
   p.gate_bias = m.gate_bias ? m.gate_bias + first : nullptr;
   p.up_bias = m.up_bias ? m.up_bias + first : nullptr;
+  CHECK(m.curve != Nonlinearity::gelu, "a curve of gated products");
+  p.is_gelu = m.curve == Nonlinearity::gelu_tanh;
   set_next(p, m.next, m.rows, on.share);
   run(p);
   // Pad columns that no panel has.

@@ -301,7 +301,7 @@ class AmxProduct {
       }
       const Vec16 g = a + load_bias(p_.gate_bias, panel * 8),
                   u = b + load_bias(p_.up_bias, panel * 8);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), round_to_bf16(gated(g, u).v));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), round_to_bf16(gated(p_, g, u).v));
     } else {
       float* y = p_.y + row * p_.y_stride + panel * 16;
       a = (a + zero) + load_bias(p_.bias, panel * 16);

@@ -40,10 +40,10 @@ inline void write_plain(const PanelProduct& p, int64_t row, int64_t panel, Vec16
         p.outputs - panel * 16);
 }
 
-// silu(g) * u.
-inline Vec16 gated(Vec16 g, Vec16 u) {
-  const Vec16 minus_g = value_of(bits_of(g) + splat_bits(0x80000000));
-  return (g / (splat(1.0f) + exp(minus_g))) * u;
+// silu(g) * u, or gelu_tanh(g) * u.
+inline Vec16 gated(const PanelProduct& p, Vec16 g, Vec16 u) {
+  const Vec16 z = p.is_gelu ? gelu_exponent(g) : g;
+  return (g / (splat(1.0f) + exp(negated(z)))) * u;
 }
 
 // The dots of a row with a gate panel and the up panel after it become 16 gated activations.
@@ -58,7 +58,7 @@ inline void write_gated(const PanelProduct& p, int64_t row, int64_t gate_panel, 
   }
   if (p.gate_bias) g = g + load(p.gate_bias + f, left);
   if (p.up_bias) u = u + load(p.up_bias + f, left);
-  const Vec16 y = gated(g, u);
+  const Vec16 y = gated(p, g, u);
   const Vec16 kept = select(lanes(0, static_cast<int>(smaller(left, 16))), y, splat(0.0f));
   char* out = static_cast<char*>(p.out) + row * p.out_stride;
   if (p.f32)

@@ -27,6 +27,17 @@ struct RowFunctions {
   // out[0 .. width) = (x * rs) * weight, as bf16 or f32.
   void (*rms_norm)(const float* x, const float* weight, int64_t width, float eps, void* out,
                    bool is_bf16);
+  // out[0 .. width) = ((x - mean) * rs) * weight + bias.
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, int64_t width,
+                     float eps, void* out, bool is_bf16);
+  // A Nonlinearity of numerics/curves.h, as bf16 or f32.
+  void (*curve)(int which, const float* x, int64_t width, void* out, bool is_bf16);
+  // ScaleLogitsParams, of a row.
+  void (*scale_logits)(float* x, int64_t width, float divisor, float cap);
+  // x = x * scale.
+  void (*scale)(float* x, int64_t width, float scale);
+  // y = y + (x (+ bias)) * scale.
+  void (*add_scaled)(const float* x, const float* bias, int64_t width, float scale, float* y);
   // One head as bf16.
   void (*query)(const HeadTransform&, const float* in, uint16_t* out);
   // One head and its value as the cache holds them; false when one of their elements was not

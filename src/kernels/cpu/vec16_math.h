@@ -49,6 +49,36 @@ inline Vec16 exp(Vec16 x) {
   return scale_with_ends(t, n, exp2_polynomial(fma(x, low, fms(x, high, n))));
 }
 
+inline Vec16 negated(Vec16 x) {
+  return value_of(bits_of(x) + splat_bits(0x80000000));
+}
+
+// numerics/curves.h.
+inline Vec16 gelu_exponent(Vec16 x) {
+  return x * fma(x * x, splat(0x1.2444f2p-4f), splat(0x1.988454p+0f));
+}
+
+inline Vec16 gelu_exponent_slope(Vec16 x) {
+  return fma(x * x, splat(0x1.2444f2p-4f * 3.0f), splat(0x1.988454p+0f));
+}
+
+inline Vec16 half_tanh(Vec16 x) {
+  return splat(1.0f) - splat(2.0f) / (splat(1.0f) + exp(x));
+}
+
+inline Vec16 gelu(Vec16 x) {
+  const Vec16 one = splat(1.0f),
+              s = value_of(bits_of(x) & splat_bits(0x7fffffff)) * splat(0x1.6a09e6p-1f);
+  const Vec16 t = one / fma(splat(0x1.4f740ap-2f), s, one);
+  Vec16 p = splat(0x1.0fb844p+0f);
+  p = fma(p, t, splat(-0x1.7401c6p+0f));
+  p = fma(p, t, splat(0x1.6be1c6p+0f));
+  p = fma(p, t, splat(-0x1.23531cp-2f));
+  p = fma(p, t, splat(0x1.04f20cp-2f));
+  const Vec16 tail = ((p * t) * exp(negated(s * s))) * splat(0.5f);
+  return x * select(is_less(x, splat(0.0f)), tail, one - tail);
+}
+
 // f32_to_bf16, in the lower half of each lane. A set may have an instruction for it: then it has
 // this name before, as no template.
 template <typename Vector>

@@ -202,8 +202,9 @@ struct CudaCores {
 
 // Probabilities of one split and their part of the state: a warp takes two queries, a lane slots
 // lane, lane + 32, ...
-__device__ void probabilities(const Segment& s, int64_t base, float c, Shared& shared) {
+__device__ void probabilities(const Segment& s, int64_t base, ScoreScale scale, Shared& shared) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const float c = scale.factor;
   for (int q = warp; q < kQueries; q += kWarps) {
     float p[4] = {};
     float top = -std::numeric_limits<float>::infinity();
@@ -216,7 +217,8 @@ __device__ void probabilities(const Segment& s, int64_t base, float c, Shared& s
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       if (is_valid(i)) {
-        const float d = shared.scores[q][lane + 32 * i];
+        float& d = shared.scores[q][lane + 32 * i];
+        if (scale.inner > 0) d = math::half_tanh(d * scale.inner);
         top = top < d ? d : top;
       }
     const float max = warp_max(top) * c;
@@ -271,7 +273,7 @@ __device__ void cluster_wait() {
 
 // All slots of the queries in shared.row and shared.head, which share the segment's cache.
 template <typename Cores, int kCluster>
-__device__ void attend(const AttentionParams& p, const Segment& s, float c, Shared& shared) {
+__device__ void attend(const AttentionParams& p, const Segment& s, ScoreScale c, Shared& shared) {
   const int tid = threadIdx.x, head_dim = p.kv.head_dim;
   const int words = static_cast<int>(round_up(head_dim, 32)) / 2;
   if (tid < kQueries) {
@@ -356,7 +358,7 @@ __device__ void attend(const AttentionParams& p, const Segment& s, float c, Shar
 // A cluster takes `unit_rows` rows and one key/value head.
 template <typename Cores, int kCluster>
 __global__ __launch_bounds__(kThreads) void attention_kernel(AttentionParams p, int unit_rows,
-                                                             float c) {
+                                                             ScoreScale c) {
   __shared__ Shared shared;
   const int group = blockIdx.y, per_group = p.heads / p.kv.kv_heads;
   const int64_t t0 = int64_t{blockIdx.x / kCluster} * unit_rows;
@@ -386,8 +388,7 @@ __global__ __launch_bounds__(kThreads) void attention_kernel(AttentionParams p, 
 template <typename Cores, int kCluster>
 void launch(const AttentionParams& p, int unit_rows, const Execution& on) {
   if (p.rows == 0) return;
-  const float c =
-      static_cast<float>(0x1.71547652b82fep+0 / __builtin_sqrt(static_cast<double>(p.kv.head_dim)));
+  const ScoreScale c = score_scale(p);
   const int64_t units = (p.rows + unit_rows - 1) / unit_rows;
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
@@ -421,7 +422,8 @@ bool any_params(const AttentionParams&) {
 // Tables of many rows by tiles of rows, the others row by row (attention_rows.cuh).
 bool rows_can(const AttentionParams& p) {
   const int e = p.kv.head_dim;
-  return p.out.type == DType::bf16 && (may_have_many_rows(p) ? tiles_can(e) : single_can(e));
+  return p.out.type == DType::bf16 && p.score_cap == 0 &&
+         (may_have_many_rows(p) ? tiles_can(e) : single_can(e));
 }
 void by_tables(const AttentionParams& p, const Execution& on) {
   if (may_have_many_rows(p)) attend_tiles(p, on);
@@ -444,7 +446,8 @@ constexpr auto kHopperSchedules = std::to_array<AttentionSchedule>(
 
 void rotated_attention(const RotatedAttentionParams& p, const Execution& on) {
   if (p.of.rows == 0) return;
-  if (p.of.out.type == DType::bf16 && single_can(p.of.kv.head_dim) && single_rotates(p.of, on))
+  if (p.of.out.type == DType::bf16 && p.of.score_cap == 0 && single_can(p.of.kv.head_dim) &&
+      single_rotates(p.of, on))
     return attend_single_rotated(p, on);
   qkv(p.rotation, on);
   kernels(Order::hopper).attention(p.of, on);

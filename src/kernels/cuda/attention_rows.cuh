@@ -39,9 +39,6 @@ __device__ __forceinline__ uint32_t pack_any_bf16(float low, float high) {
 // Keys or values as TMA reads them: {e, slot, block * G + head}, boxes of 64 x a block.
 CUtensorMap cache_map(const KvLayer& kv, const bf16_t* data);
 
-// The factor of scores, log2(e) / sqrt(E).
-float score_factor(int head_dim);
-
 // Attention of the rows whose tables have many rows, and of the others.
 bool tiles_can(int head_dim);
 void attend_tiles(const AttentionParams& p, const Execution& on);

@@ -536,7 +536,7 @@ SinglePlan plan_single(const AttentionParams& p, const Execution& on, bool by_co
                            .stages = stages,
                            .by_count = by_count,
                            .chunks = chunks,
-                           .c = score_factor(kHeadDim),
+                           .c = score_scale(p).factor,
                            .few_rows = has_tiles ? p.few_rows : nullptr,
                            .cuts = {.units = p.kv.kv_heads * query_blocks,
                                     .workers = blocks,

@@ -358,7 +358,7 @@ template <int kHeadDim>
 void attend_tiles_of(const AttentionParams& p, const Execution& on) {
   using S = Shape<kHeadDim>;
   const int per_group = p.heads / p.kv.kv_heads;
-  TileWork work{.tile_rows = per_group % 2 == 0 ? 64 : 128, .c = score_factor(kHeadDim)};
+  TileWork work{.tile_rows = per_group % 2 == 0 ? 64 : 128, .c = score_scale(p).factor};
   work.tiles = static_cast<int>((p.rows + work.tile_rows - 1) / work.tile_rows);
   work.pairs = per_group % 2 == 0 ? per_group / 2 : per_group;
   const uint64_t row = static_cast<uint64_t>(round_up(kHeadDim, 32)) * sizeof(bf16_t);
@@ -392,10 +392,6 @@ void attend_tiles(const AttentionParams& p, const Execution& on) {
     default:
       return attend_tiles_of<128>(p, on);
   }
-}
-
-float score_factor(int head_dim) {
-  return static_cast<float>(0x1.71547652b82fep+0 / __builtin_sqrt(static_cast<double>(head_dim)));
 }
 
 CUtensorMap cache_map(const KvLayer& kv, const bf16_t* data) {

@@ -54,7 +54,7 @@ void multiply(const MatmulParams& p, const Execution& on) {
            on, p.bias, p.rows, p.w.n, p.y, p.y_stride);
 }
 
-// out = silu(gate) * up, of rows of `stride` products: gate, and from `up_at` on up.
+// out = curve(gate) * up, of rows of `stride` products: gate, and from `up_at` on up.
 __global__ void gate_kernel(const bf16_t* products, int64_t stride, int64_t up_at,
                             GatedMatmulParams p) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x, n = p.gate_up.n;
@@ -68,7 +68,8 @@ __global__ void gate_kernel(const bf16_t* products, int64_t stride, int64_t up_a
           up = bf16_to_f32(products[t * stride + up_at + f]);
     if (p.gate_bias) gate = gate + p.gate_bias[f];
     if (p.up_bias) up = up + p.up_bias[f];
-    value = gate / (1.0f + __expf(-gate)) * up;
+    const float z = p.curve == Nonlinearity::gelu_tanh ? math::gelu_exponent(gate) : gate;
+    value = gate / (1.0f + __expf(-z)) * up;
   }
   static_cast<bf16_t*>(p.out.data)[t * p.out.stride + f] = f32_to_bf16(value);
 }

@@ -41,7 +41,7 @@ __global__ void embed_blocks_kernel(BlockPlaces places, EmbedParams p) {
   places.read(p.table.data, p.tokens[row], i % blocks, elements);
   float* out = p.out + i * places.block();
   for (int e = 0; e < places.block(); ++e)
-    out[e] = bf16_to_f32(elements[e]) + 0.0f;  // + 0: flushes subnormals
+    out[e] = (bf16_to_f32(elements[e]) + 0.0f) * p.scale;  // + 0: flushes subnormals
 }
 
 }  // namespace

@@ -31,7 +31,8 @@ __global__ void embed_kernel(EmbedParams p) {
   int64_t at = token * w.row_elements() + d;
   if (w.layout == WeightLayout::panels)
     at = w.type == DType::bf16 ? packed_index_bf16(token, d, w.k) : packed_index_f32(token, d, w.k);
-  p.out[i] = value_at(w.data, w.type, at) + 0.0f;  // + 0: flushes subnormals
+  const float value = value_at(w.data, w.type, at) + 0.0f;  // + 0: flushes subnormals
+  p.out[i] = value * p.scale;
 }
 
 // ---- RMSNorm: one block per row. The weights, which no kernel writes, are read while the kernels
@@ -65,7 +66,7 @@ __global__ void rms_norm_kernel(RmsNormParams p) {
   }
   __syncthreads();
   const auto value = [&](int i) { return i < width ? (x[i] * rs) * weight[i] : 0.0f; };
-  const int padded = static_cast<int>(round_up(width, kLeafPad));
+  const int padded = p.keeps_pad ? width : static_cast<int>(round_up(width, kLeafPad));
   if (p.out.type == DType::bf16) {  // rows begin at an even element
     uint32_t* to = reinterpret_cast<uint32_t*>(static_cast<bf16_t*>(p.out.data) + t * p.out.stride);
     for (int i = tid * 2; i < padded; i += 2 * kThreads)
@@ -135,7 +136,69 @@ auto rms_norm_row_kernel_of(int64_t width) -> void (*)(RmsNormParams) {
   }
 }
 
+// ---- LayerNorm: one block per row, which it reads again where it needs it.
+
+__global__ void layer_norm_kernel(LayerNormParams p) {
+  __shared__ float lanes[64];
+  __shared__ float mean, rs;
+  const int64_t t = blockIdx.x;
+  const int tid = threadIdx.x, width = static_cast<int>(p.width);
+  const float* x = p.x + (p.rows_of ? p.rows_of[t] : t) * p.x_stride;
+  const float count = static_cast<float>(p.width);
+  // The sum64 of what `add` makes of a lane and an element, for all threads.
+  const auto sum = [&](auto add) {
+    if (tid < 64) {
+      float lane = 0.0f;
+      for (int i = tid; i < width; i += 64) lane = add(lane, x[i]);
+      lanes[tid] = lane;
+    }
+    __syncthreads();
+    return halve64(lanes[tid % kWarp], lanes[tid % kWarp + 32]);
+  };
+  const float all = sum([](float lane, float v) { return lane + v; });
+  if (tid == 0) mean = all / count;
+  __syncthreads();
+  const float squares = sum([&](float lane, float v) {
+    const float d = v - mean;
+    return __fmaf_rn(d, d, lane);
+  });
+  if (tid == 0) rs = 1.0f / math::sqrt(squares / count + p.eps);
+  __syncthreads();
+  for (int i = tid; i < static_cast<int>(round_up(width, kLeafPad)); i += kThreads)
+    store(p.out, t * p.out.stride + i,
+          i < width ? ((x[i] - mean) * rs) * p.weight[i] + p.bias[i] : 0.0f);
+}
+
 // ---- Small ones
+
+__global__ void curve_kernel(CurveParams p) {
+  const int64_t padded = round_up(p.width, kLeafPad), at = global_index();
+  if (at >= p.rows * padded) return;
+  const int64_t t = at / padded, i = at % padded;
+  store(p.out, t * p.out.stride + i,
+        i < p.width ? math::curve(p.curve, p.x[t * p.x_stride + i]) : 0.0f);
+}
+
+__global__ void rotate_heads_kernel(RotateHeadsParams p) {
+  const int64_t half = p.head_dim / 2, at = global_index();
+  if (at >= p.rows * p.heads * half) return;
+  const int64_t i = at % half, head = at / half % p.heads, t = at / half / p.heads;
+  const int64_t angle = int64_t{p.positions[t]} * half + i;
+  float* x = p.x + t * p.x_stride + head * p.head_dim + i;
+  const float a = x[0], b = x[half], c = p.cos[angle], s = p.sin[angle];
+  x[0] = __fmaf_rn(a, c, -(b * s));
+  x[half] = __fmaf_rn(b, c, a * s);
+}
+
+__global__ void scale_logits_kernel(ScaleLogitsParams p) {
+  const int64_t at = global_index();
+  if (at >= p.rows * p.width) return;
+  float& x = p.x[at / p.width * p.stride + at % p.width];
+  float y = x;
+  if (p.divisor != 1.0f) y = y / p.divisor;
+  if (p.cap > 0) y = p.cap * math::half_tanh((y + y) / p.cap);
+  x = y;
+}
 
 // One thread per element, pad columns among them.
 __global__ void round_kernel(RoundParams p) {
@@ -150,7 +213,7 @@ __global__ void add_kernel(AddParams p) {
   if (i >= p.rows * p.width) return;
   float x = p.x[i / p.width * p.x_stride + i % p.width];
   if (p.bias) x = x + p.bias[i % p.width];
-  p.y[i] = p.y[i] + x;
+  p.y[i] = p.y[i] + x * p.scale;
 }
 
 __global__ void add_silu_kernel(AddSiluParams p) {
@@ -282,6 +345,31 @@ void rms_norm(const RmsNormParams& p, const Execution& on) {
           .shared_bytes = static_cast<int>(2 * p.width * sizeof(float)),
           .early = true},
          on, p);
+}
+
+void layer_norm(const LayerNormParams& p, const Execution& on) {
+  if (p.rows == 0) return;
+  layer_norm_kernel<<<static_cast<unsigned>(p.rows), kThreads, 0, stream_of(on)>>>(p);
+  cuda_launched("layer_norm");
+}
+
+void curve(const CurveParams& p, const Execution& on) {
+  if (p.rows == 0) return;
+  curve_kernel<<<blocks_for(p.rows * round_up(p.width, kLeafPad)), kThreads, 0, stream_of(on)>>>(p);
+  cuda_launched("curve");
+}
+
+void rotate_heads(const RotateHeadsParams& p, const Execution& on) {
+  if (p.rows == 0) return;
+  rotate_heads_kernel<<<blocks_for(p.rows * p.heads * p.head_dim / 2), kThreads, 0,
+                        stream_of(on)>>>(p);
+  cuda_launched("rotate_heads");
+}
+
+void scale_logits(const ScaleLogitsParams& p, const Execution& on) {
+  if (p.rows == 0) return;
+  scale_logits_kernel<<<blocks_for(p.rows * p.width), kThreads, 0, stream_of(on)>>>(p);
+  cuda_launched("scale_logits");
 }
 
 void round(const RoundParams& p, const Execution& on) {

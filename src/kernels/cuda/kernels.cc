@@ -66,6 +66,7 @@ void matmul_of_blocks(const MatmulParams& p, const Execution& on) {
 template <Order order>
 void gated_matmul(const GatedMatmulParams& p, const Execution& on) {
   check_types(p.x, p.gate_up, order);
+  CHECK(p.curve != Nonlinearity::gelu, "a curve of gated products");
   if (p.rows == 0) return;
   if (storage_of(p.gate_up.type).has_blocks()) return gated_matmul_of_blocks<order>(p, on);
   chosen_schedule(order, {p.rows, p.gate_up.n, p.gate_up.k, 1, 2, gpu_of(on).multiprocessors()})
@@ -102,8 +103,11 @@ Kernels table() {
           .blocks_scratch = kBlocksScratch,
           .embed = embed,
           .rms_norm = rms_norm,
+          .layer_norm = layer_norm,
           .matmul = matmul<order>,
           .gated_matmul = gated_matmul<order>,
+          .curve = curve,
+          .rotate_heads = rotate_heads,
           .qkv = qkv,
           .qkv_product = nullptr,
           .attention = attention<order>,
@@ -111,6 +115,7 @@ Kernels table() {
           .round = round,
           .add = add,
           .add_silu = add_silu,
+          .scale_logits = scale_logits,
           .copy_slots = copy_slots,
           .log_sum_exp = log_sum_exp,
           .sample = sample,

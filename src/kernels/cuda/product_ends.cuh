@@ -125,6 +125,7 @@ struct GatedEnd {
   int64_t stride;
   int n, padded;   // outputs from n on are zeros
   bool in_groups;  // of four, without branches
+  bool is_gelu;
 
   __device__ __forceinline__ bf16_t value(int output, float gate, float up) const {
     if (output >= n) return 0;
@@ -132,7 +133,7 @@ struct GatedEnd {
     up = up + 0.0f;
     if (gate_bias) gate = gate + __ldg(gate_bias + output);
     if (up_bias) up = up + __ldg(up_bias + output);
-    return f32_to_bf16(silu_times(gate, up));
+    return f32_to_bf16(gated(is_gelu, gate, up));
   }
 
   // Rows t, t + 1, t + 8, t + 9, ... below `rows` of one output; a lane's dots lie as
@@ -154,7 +155,7 @@ struct GatedEnd {
       if (gate_bias) gate[i] = gate[i] + gate_more;
       if (up_bias) up[i] = up[i] + up_more;
     }
-    silu_times_all(gate, up);
+    gated_all(is_gelu, gate, up);
     if (output >= padded) return;
 #pragma unroll
     for (int i = 0; i < kCount; i += 2) {
@@ -188,8 +189,8 @@ struct GatedEnd {
         }
 #pragma unroll
         for (int i = 0; i < kCount; i += 4)
-          silu_times_all(*reinterpret_cast<float(*)[4]>(gate + i),
-                         *reinterpret_cast<const float(*)[4]>(up + i));
+          gated_all(is_gelu, *reinterpret_cast<float(*)[4]>(gate + i),
+                    *reinterpret_cast<const float(*)[4]>(up + i));
 #pragma unroll
         for (int i = 0; i < kCount; i += 2)
           *reinterpret_cast<uint32_t*>(to + i * 4) = pack_bf16(gate[i], gate[i + 1]);

@@ -72,7 +72,8 @@ GatedEnd end_of(const GatedMatmulParams& p) {
           .stride = p.out.stride,
           .n = static_cast<int>(n),
           .padded = static_cast<int>(round_up(n, kLeafPad)),
-          .in_groups = true};
+          .in_groups = true,
+          .is_gelu = p.curve == Nonlinearity::gelu_tanh};
 }
 
 // ---- The table

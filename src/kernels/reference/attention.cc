@@ -35,8 +35,8 @@ class Reader {
 
 // Slots [first, last] of the split that begins at `base` are valid; there is at least one.
 template <Order order>
-SplitResult attend_split(const Reader& read, const bf16_t* q, int head_dim, float c, int64_t base,
-                         int64_t first, int64_t last) {
+SplitResult attend_split(const Reader& read, const bf16_t* q, int head_dim, ScoreScale scale,
+                         int64_t base, int64_t first, int64_t last) {
   SplitResult result;
   float d[kSplitSlots], p[kSplitSlots] = {};
   bf16_t column[256];
@@ -44,8 +44,10 @@ SplitResult attend_split(const Reader& read, const bf16_t* q, int head_dim, floa
   for (int64_t j = first; j <= last; ++j) {
     for (int e = 0; e < head_dim; ++e) column[e] = read.key(j, e);
     d[j - base] = orders::dot(order, q, column, head_dim);
+    if (scale.inner > 0) d[j - base] = math::half_tanh(d[j - base] * scale.inner);
     max = std::max(max, d[j - base]);
   }
+  const float c = scale.factor;
   result.max = max * c;
   for (int64_t j = first; j <= last; ++j)
     p[j - base] = math::exp2(__builtin_fmaf(d[j - base], c, -result.max));
@@ -83,8 +85,7 @@ void partial_attention(const PartialAttentionParams& partial, const Execution& o
   const AttentionParams& p = partial.of;
   const int head_dim = p.kv.head_dim;
   const int64_t padded = round_up(head_dim, 32), width = int64_t{p.heads} * head_dim;
-  const float c =
-      static_cast<float>(0x1.71547652b82fep+0 / __builtin_sqrt(static_cast<double>(head_dim)));
+  const ScoreScale scale = score_scale(p);
   const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t) {
     for (int h = 0; h < p.heads; ++h) {
@@ -96,7 +97,7 @@ void partial_attention(const PartialAttentionParams& partial, const Execution& o
       bool is_first = true;
       for (int64_t base = first / kSplitSlots * kSplitSlots; base <= last; base += kSplitSlots) {
         const SplitResult split =
-            attend_split<order>(read, q, head_dim, c, base, std::max(first, base),
+            attend_split<order>(read, q, head_dim, scale, base, std::max(first, base),
                                 std::min<int64_t>(last, base + kSplitSlots - 1));
         if (is_first)
           state = split;

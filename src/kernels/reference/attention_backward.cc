@@ -92,9 +92,8 @@ class HeadBackward {
 
   Weights weights(int h) const {
     const int64_t n = sequence_.size();
-    const double root = __builtin_sqrt(static_cast<double>(e_));
-    const float c = static_cast<float>(0x1.71547652b82fep+0 / root);
-    const float scale = static_cast<float>(1.0 / root);
+    const float c = score_scale(f_).factor;
+    const float scale = gradient_scale(f_);
     Weights w{std::vector<bf16_t>(n * n), std::vector<bf16_t>(n * n)};
     for (int64_t t = 0; t < n; ++t) {
       const int64_t stat = (sequence_.begin + t) * f_.heads + h;

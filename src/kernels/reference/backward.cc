@@ -117,8 +117,11 @@ void gate_backward(const GateBackwardParams& p, const Execution& on) {
       if (p.gate_bias) g = g + p.gate_bias[f];
       if (p.up_bias) u = u + p.up_bias[f];
       const float d = p.d_gated[t * p.width + f];
-      const float below = 1.0f + math::exp(-g), s = 1.0f / below;
-      out[gate] = f32_to_bf16((d * u) * (s * __builtin_fmaf(g, 1.0f - s, 1.0f)));
+      const bool is_gelu = p.curve == Nonlinearity::gelu_tanh;
+      const float z = is_gelu ? math::gelu_exponent(g) : g;
+      const float step = is_gelu ? g * math::gelu_exponent_slope(g) : g;
+      const float below = 1.0f + math::exp(-z), s = 1.0f / below;
+      out[gate] = f32_to_bf16((d * u) * (s * __builtin_fmaf(step, 1.0f - s, 1.0f)));
       out[up] = f32_to_bf16(d * (g / below));
     }
   }

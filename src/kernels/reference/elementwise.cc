@@ -2,6 +2,7 @@
 // logits.
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "kernels/block_places.h"
 #include "kernels/reference/reference.h"
@@ -11,9 +12,10 @@ namespace invar::reference {
 
 namespace {
 
-// Stores f32 values as an activation row and clears its pad columns.
-void store_activation(const Activation& out, int64_t row, const float* values, int64_t width) {
-  const int64_t padded = round_up(width, kLeafPad);
+// Stores f32 values as an activation row and clears its pad columns, unless they are to stay.
+void store_activation(const Activation& out, int64_t row, const float* values, int64_t width,
+                      bool keeps_pad = false) {
+  const int64_t padded = keeps_pad ? width : round_up(width, kLeafPad);
   if (out.type == DType::bf16) {
     bf16_t* y = static_cast<bf16_t*>(out.data) + row * out.stride;
     for (int64_t i = 0; i < width; ++i) y[i] = f32_to_bf16(values[i]);
@@ -42,6 +44,14 @@ float inverse_rms(const float* x, int64_t width, float eps) {
   return 1.0f / math::sqrt(sum / static_cast<float>(width) + eps);
 }
 
+void rotate_head(const float* c, const float* s, int half, float* x) {
+  for (int i = 0; i < half; ++i) {
+    const float a = x[i], b = x[i + half];
+    x[i] = __builtin_fmaf(a, c[i], -(b * s[i]));
+    x[i + half] = __builtin_fmaf(b, c[i], a * s[i]);
+  }
+}
+
 // Normalises (when `norm` is given) and rotates one head of one row; numerics 5.
 void prepare_head(const QkvParams& p, int64_t row, const float* in, const float* norm, float* out) {
   const int e = p.kv.head_dim, half = e / 2;
@@ -50,13 +60,8 @@ void prepare_head(const QkvParams& p, int64_t row, const float* in, const float*
     const float rs = inverse_rms(in, e, p.norm_eps);
     for (int i = 0; i < e; ++i) out[i] = (in[i] * rs) * norm[i];
   }
-  const float* c = p.cos + int64_t{p.positions[row]} * half;
-  const float* s = p.sin + int64_t{p.positions[row]} * half;
-  for (int i = 0; i < half; ++i) {
-    const float a = out[i], b = out[i + half];
-    out[i] = __builtin_fmaf(a, c[i], -(b * s[i]));
-    out[i + half] = __builtin_fmaf(b, c[i], a * s[i]);
-  }
+  const int64_t angle = int64_t{p.positions[row]} * half;
+  rotate_head(p.cos + angle, p.sin + angle, half, out);
 }
 
 bool is_finite(float x) {
@@ -77,6 +82,8 @@ void embed(const EmbedParams& p, const Execution& on) {
     for (int64_t d = 0; d < width; ++d)
       out[d] = table_value(p.table, p.tokens[t], d) + 0.0f;  // + 0: flushes subnormals
   }
+  if (p.scale == 1.0f) return;
+  for (int64_t i = begin * width; i < end * width; ++i) p.out[i] = p.out[i] * p.scale;
 }
 
 void embed_blocks(const Matrix& table, int64_t token, float* out) {
@@ -100,9 +107,58 @@ void rms_norm(const RmsNormParams& p, const Execution& on) {
       for (int64_t i = 0; i < count; ++i) y[i] = (x[block + i] * rs) * p.weight[block + i];
       Activation out = p.out;
       out.data = static_cast<char*>(p.out.data) + block * size_of(p.out.type);
-      store_activation(out, t, y, count);
+      store_activation(out, t, y, count, p.keeps_pad);
     }
   }
+}
+
+void layer_norm(const LayerNormParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
+  std::vector<float> y(static_cast<size_t>(p.width));
+  const float width = static_cast<float>(p.width);
+  for (int64_t t = begin; t < end; ++t) {
+    const float* x = p.x + (p.rows_of ? p.rows_of[t] : t) * p.x_stride;
+    const float mean = orders::sum64({x, y.size()}) / width;
+    for (int64_t i = 0; i < p.width; ++i) y[i] = x[i] - mean;
+    const float rs = 1.0f / math::sqrt(orders::sum64_squares(y) / width + p.eps);
+    for (int64_t i = 0; i < p.width; ++i) y[i] = (y[i] * rs) * p.weight[i] + p.bias[i];
+    store_activation(p.out, t, y.data(), p.width);
+  }
+}
+
+void curve(const CurveParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
+  float y[256];
+  for (int64_t t = begin; t < end; ++t)
+    for (int64_t block = 0; block < p.width; block += 256) {
+      const int64_t count = std::min<int64_t>(256, p.width - block);
+      for (int64_t i = 0; i < count; ++i)
+        y[i] = math::curve(p.curve, p.x[t * p.x_stride + block + i]);
+      Activation out = p.out;
+      out.data = static_cast<char*>(p.out.data) + block * size_of(p.out.type);
+      store_activation(out, t, y, count);
+    }
+}
+
+void rotate_heads(const RotateHeadsParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
+  const int half = p.head_dim / 2;
+  for (int64_t t = begin; t < end; ++t) {
+    const int64_t angle = int64_t{p.positions[t]} * half;
+    for (int h = 0; h < p.heads; ++h)
+      rotate_head(p.cos + angle, p.sin + angle, half,
+                  p.x + t * p.x_stride + int64_t{h} * p.head_dim);
+  }
+}
+
+void scale_logits(const ScaleLogitsParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
+  for (int64_t t = begin; t < end; ++t)
+    for (int64_t v = 0; v < p.width; ++v) {
+      float& x = p.x[t * p.stride + v];
+      if (p.divisor != 1.0f) x = x / p.divisor;
+      if (p.cap > 0) x = p.cap * math::half_tanh((x + x) / p.cap);
+    }
 }
 
 void qkv(const QkvParams& p, const Execution& on) {
@@ -145,6 +201,7 @@ void add(const AddParams& p, const Execution& on) {
     for (int64_t d = 0; d < p.width; ++d) {
       float x = p.x[t * p.x_stride + d];
       if (p.bias) x = x + p.bias[d];
+      if (p.scale != 1.0f) x = x * p.scale;
       p.y[t * p.width + d] = p.y[t * p.width + d] + x;
     }
 }

@@ -127,7 +127,7 @@ void kept_gated_matmul(const KeptGatedMatmulParams& kept, const Execution& on) {
         float gate_t = g[t];
         if (p.gate_bias) gate_t = gate_t + p.gate_bias[f];
         if (p.up_bias) u = u + p.up_bias[f];
-        store(t0 + t, f, (gate_t / (1.0f + math::exp(-gate_t))) * u);
+        store(t0 + t, f, math::curve(p.curve, gate_t) * u);
       });
     }
   }
@@ -148,8 +148,11 @@ Kernels table(Order order) {
           .order = order,
           .embed = embed,
           .rms_norm = rms_norm,
+          .layer_norm = layer_norm,
           .matmul = portable ? matmul<Order::portable> : matmul<Order::hopper>,
           .gated_matmul = portable ? gated_matmul<Order::portable> : gated_matmul<Order::hopper>,
+          .curve = curve,
+          .rotate_heads = rotate_heads,
           .qkv = qkv,
           .qkv_product = nullptr,
           .attention = portable ? attention<Order::portable> : attention<Order::hopper>,
@@ -158,6 +161,7 @@ Kernels table(Order order) {
           .round = round,
           .add = add,
           .add_silu = add_silu,
+          .scale_logits = scale_logits,
           .copy_slots = copy_slots,
           .round_in_place = round_in_place,
           .log_sum_exp = log_sum_exp,

@@ -9,6 +9,10 @@ void embed(const EmbedParams& p, const Execution& on);
 // One row of a table of blocks.
 void embed_blocks(const Matrix& table, int64_t token, float* out);
 void rms_norm(const RmsNormParams& p, const Execution& on);
+void layer_norm(const LayerNormParams& p, const Execution& on);
+void curve(const CurveParams& p, const Execution& on);
+void rotate_heads(const RotateHeadsParams& p, const Execution& on);
+void scale_logits(const ScaleLogitsParams& p, const Execution& on);
 template <Order order>
 void matmul(const MatmulParams& p, const Execution& on);
 template <Order order>

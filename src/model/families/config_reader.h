@@ -33,6 +33,8 @@ class ConfigReader {
   bool boolean(std::string_view key, bool fallback);
   std::string text(std::string_view key, std::string_view fallback);
 
+  // Whether it was asked for.
+  bool is_known(std::string_view key) const { return known_.contains(key); }
   // Marks keys that cannot change the arithmetic.
   void ignore(std::span<const std::string_view> keys);
   // Throws Error naming the first key that was never asked for.

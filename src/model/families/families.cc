@@ -6,43 +6,11 @@
 #include <set>
 
 #include "base/error.h"
-#include "model/families/config_reader.h"
+#include "model/families/family.h"
 
 namespace invar {
 
 namespace {
-
-// Which layers see a window only (all the others see every earlier key).
-enum class WindowRule {
-  none,        // no layer
-  all_layers,  // every layer, when sliding_window is a number; absent means 4096
-  switched,    // layers from max_window_layers on, when use_sliding_window is true
-};
-
-// One row per family: how its config.json differs from the others'.
-struct Family {
-  std::string_view name;  // model_type
-  std::string_view architecture;
-  bool qkv_bias;            // implied
-  bool qk_norm;             // implied
-  bool has_attention_bias;  // the key "attention_bias" adds biases to q, k, v and o
-  bool has_mlp_bias;        // the key "mlp_bias"
-  int64_t head_dim;         // when the key is absent; 0: hidden / heads
-  WindowRule windows;
-};
-
-// clang-format off
-constexpr Family kFamilies[] = {
-    //          architecture          qkv_bias qk_norm attention_bias mlp_bias head_dim
-    {"llama",   "LlamaForCausalLM",   false,   false,  true,          true,    0,   WindowRule::none},
-    {"mistral", "MistralForCausalLM", false,   false,  false,         false,   0,   WindowRule::all_layers},
-    {"qwen2",   "Qwen2ForCausalLM",   true,    false,  false,         false,   0,   WindowRule::switched},
-    {"qwen3",   "Qwen3ForCausalLM",   false,   true,   true,          false,   128, WindowRule::switched},
-};
-// clang-format on
-
-constexpr int64_t kMaxWidth = 1 << 20, kMaxLayers = 4096, kMaxHeads = 1 << 14;
-constexpr int64_t kMaxVocab = 1 << 24, kMaxPositions = 1 << 27;
 
 // Keys that cannot change a logit: names, training, storage, sampling defaults and the Python side.
 constexpr std::string_view kHarmless[] = {
@@ -127,6 +95,8 @@ struct Neutral {
 const std::vector<Neutral>& neutral_values() {
   static const std::vector<Neutral> values = {
       {"pretraining_tp", 1},
+      {"attention_bias", false},
+      {"mlp_bias", false},
       {"partial_rotary_factor", 1},
       {"rope_interleaved", false},
       {"use_mrope", false},
@@ -161,25 +131,12 @@ bool is_same(const json::Value& a, const json::Value& b) {
   return a.is_number() && b.is_number() ? a.as_number() == b.as_number() : a == b;
 }
 
-void check_neutral(ConfigReader& reader, std::string_view key, const json::Value& neutral) {
-  const json::Value* value = reader.take(key);
-  if (value && !is_same(*value, neutral))
-    fail("{}: \"{}\": only {} is implemented, found {}", reader.where(), key, json::dump(neutral),
-         json::excerpt(*value));
-}
-
 // ---- Family
 // -------------------------------------------------------------------------------------------------------
 
-const Family* find_family(std::string_view Family::*field, std::string_view value) {
-  for (const Family& family : kFamilies)
-    if (family.*field == value) return &family;
-  return nullptr;
-}
-
 std::vector<std::string> names_by(std::string_view Family::*field) {
   std::vector<std::string> names;
-  for (const Family& family : kFamilies) names.emplace_back(family.*field);
+  for (const Family* family : all_families()) names.emplace_back(family->*field);
   return names;
 }
 
@@ -203,7 +160,8 @@ const Family& read_family(ConfigReader& reader) {
   if (!by_type)
     fail("{}: \"model_type\": expected one of {}, found {}", reader.where(),
          fmt::join(family_names(), ", "), is_null ? type : json::quoted(type));
-  if (by_architecture && by_architecture != by_type)
+  if (by_architecture && by_architecture != by_type &&
+      by_architecture->architecture != by_type->other_architecture)
     fail("{}: the architecture {} and the model_type {} contradict each other", reader.where(),
          by_architecture->architecture, type);
   return *by_type;
@@ -221,59 +179,6 @@ void check_dtype(ConfigReader& reader) {
   }
 }
 
-// ---- Rotary frequencies
-// -------------------------------------------------------------------------------------------
-
-RopeSpec::Scaling read_scaling(ConfigReader& rope) {
-  const std::string type = rope.text("rope_type", "");
-  const std::string old_type = rope.text("type", type);
-  if (!type.empty() && type != old_type)
-    fail("{}: rope_type {} and type {} contradict each other", rope.where(), json::quoted(type),
-         json::quoted(old_type));
-  if (old_type.empty() || old_type == "default") return RopeSpec::Scaling::none;
-  if (old_type == "linear") return RopeSpec::Scaling::linear;
-  if (old_type == "llama3") return RopeSpec::Scaling::llama3;
-  fail("{}: expected a rope type of default, linear or llama3, found {}", rope.where(),
-       json::quoted(old_type));
-}
-
-// The dictionary rope_scaling (older) or rope_parameters (newer, with rope_theta inside).
-RopeSpec read_rope_dictionary(const json::Value& value, const std::string& where, double theta) {
-  ConfigReader rope(value, where);
-  RopeSpec spec;
-  spec.theta = rope.number("rope_theta", 1, 1e15, theta);
-  spec.scaling = read_scaling(rope);
-  if (spec.scaling != RopeSpec::Scaling::none) spec.factor = rope.number("factor", 1, 1e6);
-  if (spec.scaling == RopeSpec::Scaling::llama3) {
-    spec.low_freq_factor = rope.number("low_freq_factor", 1e-3, 1e6);
-    spec.high_freq_factor = rope.number("high_freq_factor", 1e-3, 1e6);
-    spec.original_positions = rope.number("original_max_position_embeddings", 1, kMaxPositions);
-    if (spec.low_freq_factor >= spec.high_freq_factor)
-      fail("{}: expected low_freq_factor below high_freq_factor, found {} and {}", where,
-           spec.low_freq_factor, spec.high_freq_factor);
-  }
-  rope.take("original_max_position_embeddings");  // of no effect in the other types
-  check_neutral(rope, "partial_rotary_factor", 1);
-  rope.refuse_others();
-  return spec;
-}
-
-RopeSpec read_rope(ConfigReader& reader) {
-  const bool has_theta = reader.take("rope_theta");
-  RopeSpec spec;
-  spec.theta = reader.number("rope_theta", 1, 1e15, spec.theta);
-  const json::Value* older = reader.take("rope_scaling");
-  const json::Value* newer = reader.take("rope_parameters");
-  if (older) spec = read_rope_dictionary(*older, reader.where() + ": \"rope_scaling\"", spec.theta);
-  if (!newer) return spec;
-  const RopeSpec other =
-      read_rope_dictionary(*newer, reader.where() + ": \"rope_parameters\"", spec.theta);
-  if ((older && other != spec) || (has_theta && other.theta != spec.theta))
-    fail("{}: \"rope_parameters\" contradicts \"{}\"", reader.where(),
-         older ? "rope_scaling" : "rope_theta");
-  return other;
-}
-
 // ---- Windows
 // ------------------------------------------------------------------------------------------------------
 
@@ -286,19 +191,44 @@ int read_window(ConfigReader& reader, WindowRule rule) {
   }
   const int64_t fallback = reader.is_null("sliding_window") ? 0 : 4096;
   const int window = static_cast<int>(reader.integer("sliding_window", 1, kMaxPositions, fallback));
-  if (rule == WindowRule::all_layers) return window;
+  if (rule != WindowRule::switched) return window;
   return reader.boolean("use_sliding_window", false) ? window : 0;
 }
 
-void read_windows(ConfigReader& reader, WindowRule rule, DecoderSpec& spec) {
+// Which layers have none: every n-th, where the pattern is a number; or as a word of L (with one)
+// and G says, over and over, and the last one, too.
+std::vector<bool> read_pattern(ConfigReader& reader, int64_t every, int layers) {
+  const json::Value* found = reader.take("sliding_window_pattern");
+  std::vector<bool> is_full(static_cast<size_t>(layers));
+  if (found && found->is_string() && !found->as_string().empty() &&
+      found->as_string().find_first_not_of("LG") == std::string::npos) {
+    const std::string& word = found->as_string();
+    for (size_t i = 0; i < is_full.size(); ++i) is_full[i] = word[i % word.size()] == 'G';
+    is_full.back() = true;
+    return is_full;
+  }
+  every = reader.integer("sliding_window_pattern", 1, kMaxLayers, every);
+  for (size_t i = 0; i < is_full.size(); ++i)
+    is_full[i] = (static_cast<int64_t>(i) + 1) % every == 0;
+  return is_full;
+}
+
+void read_windows(ConfigReader& reader, const Family& family, DecoderSpec& spec) {
   const int layers = spec.layers;
-  const int window = read_window(reader, rule);
+  const int window = read_window(reader, family.windows);
   int64_t first = 0;
-  if (rule == WindowRule::switched) first = reader.integer("max_window_layers", 0, INT32_MAX, 28);
+  if (family.windows == WindowRule::switched)
+    first = reader.integer("max_window_layers", 0, INT32_MAX, 28);
+  std::vector<bool> is_full(static_cast<size_t>(layers));
+  if (family.windows == WindowRule::pattern && window > 0)
+    is_full = read_pattern(reader, family.pattern, layers);
+  else if (family.windows == WindowRule::pattern)
+    reader.take("sliding_window_pattern");  // of no windows
   const auto window_of = [&](int layer) -> int& {
     return spec.layer_specs[static_cast<size_t>(layer)].attention.window;
   };
-  for (int i = 0; i < layers; ++i) window_of(i) = i >= first ? window : 0;
+  for (int i = 0; i < layers; ++i)
+    window_of(i) = i >= first && !is_full[static_cast<size_t>(i)] ? window : 0;
 
   const json::Value* types = reader.take("layer_types");
   if (!types) return;
@@ -367,41 +297,58 @@ void read_sizes(ConfigReader& reader, const Family& family, DecoderSpec& spec) {
 
 void read_flags(ConfigReader& reader, const Family& family, DecoderSpec& spec) {
   const auto flag = [&](std::string_view key, bool is_known) {
-    if (is_known) return reader.boolean(key, false);
-    check_neutral(reader, key, false);
-    return false;
+    return is_known && reader.boolean(key, false);
   };
   const bool attention_bias = flag("attention_bias", family.has_attention_bias);
   spec.qkv_bias = family.qkv_bias || attention_bias;
   spec.o_bias = attention_bias;
   spec.mlp_bias = flag("mlp_bias", family.has_mlp_bias);
   spec.qk_norm = family.qk_norm;
-  spec.tied_head = reader.boolean("tie_word_embeddings", false);
+  spec.tied_head = reader.boolean("tie_word_embeddings", family.is_tied);
 }
 
-void check_activation(ConfigReader& reader) {
-  const std::string name = reader.text("hidden_act", "silu");
-  if (name != "silu" && name != "swish")  // two names of one function
-    fail("{}: \"hidden_act\": only silu is implemented, found {}", reader.where(),
-         json::quoted(name));
+// The names of a function.
+std::vector<std::string_view> names_of(Nonlinearity curve) {
+  if (curve == Nonlinearity::silu) return {"silu", "swish"};
+  if (curve == Nonlinearity::gelu) return {"gelu"};
+  return {"gelu_pytorch_tanh", "gelu_new"};
 }
 
-DecoderSpec read_spec(ConfigReader& reader) {
+void check_activation(ConfigReader& reader, const Family& family) {
+  const auto names = names_of(family.curve);
+  const std::string name = reader.text(family.activation_key, names[0]);
+  if (std::ranges::find(names, name) == names.end())
+    fail("{}: \"{}\": only {} is implemented, found {}", reader.where(), family.activation_key,
+         names[0], json::quoted(name));
+}
+
+DecoderSpec read_spec(ConfigReader& reader, bool is_text_tower) {
   const Family& family = read_family(reader);
-  for (const Neutral& neutral : neutral_values()) check_neutral(reader, neutral.key, neutral.value);
-  check_activation(reader);
+  check_activation(reader, family);
   DecoderSpec spec;
   spec.family = family.name;
-  read_sizes(reader, family, spec);
+  spec.is_text_tower = is_text_tower;
+  (family.read_sizes ? family.read_sizes(reader, spec) : read_sizes(reader, family, spec));
   read_flags(reader, family, spec);
-  const RopeSpec rope = read_rope(reader);
-  for (LayerSpec& layer : spec.layer_specs) layer.attention.rope = rope;
-  read_windows(reader, family.windows, spec);
+  read_windows(reader, family, spec);
+  read_ropes(reader, family, spec);
+  if (family.imply) family.imply(spec);
+  change_layers(spec, [&](LayerSpec& layer) { layer.ffn.curve = family.curve; });
+  if (family.read) family.read(reader, spec);
+  for (const Neutral& neutral : neutral_values())
+    if (!reader.is_known(neutral.key)) check_neutral(reader, neutral.key, neutral.value);
   check_spec(spec, reader.where());
   return spec;
 }
 
 }  // namespace
+
+void check_neutral(ConfigReader& reader, std::string_view key, const json::Value& neutral) {
+  const json::Value* value = reader.take(key);
+  if (value && !is_same(*value, neutral))
+    fail("{}: \"{}\": only {} is implemented, found {}", reader.where(), key, json::dump(neutral),
+         json::excerpt(*value));
+}
 
 void check_spec(const DecoderSpec& spec, std::string_view where) {
   const auto check = [&](std::string_view what, int64_t value, int64_t low, int64_t high) {
@@ -441,11 +388,68 @@ void check_spec(const DecoderSpec& spec, std::string_view where) {
     fail("{}: expected a norm epsilon above 0, found {}", where, spec.norm_eps);
 }
 
-ModelConfig parse_model_config(const json::Value& config, const json::Value& generation_config,
+namespace {
+
+// A model that reads images, too: the part that reads text is of a family, and its configuration
+// stands in text_config, or (first Qwen2-VLs) among the other keys.
+struct Tower {
+  std::string_view name, architecture;
+  std::string_view family;  // where text_config names none
+};
+constexpr Tower kTowers[] = {
+    {"gemma3", "Gemma3ForConditionalGeneration", "gemma3_text"},
+    {"mistral3", "Mistral3ForConditionalGeneration", "mistral"},
+    {"qwen2_vl", "Qwen2VLForConditionalGeneration", "qwen2"},
+    {"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", "qwen2"},
+    {"qwen3_vl", "Qwen3VLForConditionalGeneration", "qwen3"},
+};
+
+// Of images alone, or of both and harmless.
+constexpr std::string_view kOfTowers[] = {
+    "architectures",        "boi_token_index",
+    "eoi_token_index",      "image_token_id",
+    "image_token_index",    "mm_tokens_per_image",
+    "model_type",           "multimodal_projector_bias",
+    "projector_hidden_act", "spatial_merge_size",
+    "text_config",          "video_token_id",
+    "vision_config",        "vision_end_token_id",
+    "vision_feature_layer", "vision_start_token_id",
+    "vision_token_id",
+};
+
+const Tower* find_tower(const json::Value& config) {
+  const json::Value* type = config.is_object() ? config.find("model_type") : nullptr;
+  for (const Tower& tower : kTowers)
+    if (type && *type == json::Value(tower.name)) return &tower;
+  return nullptr;
+}
+
+// The text's part as a configuration of its family.
+json::Value text_config(const json::Value& config, const Tower& tower) {
+  const json::Value* inner = config.find("text_config");
+  json::Value text = inner && inner->is_object() ? *inner : json::Value(json::Object{});
+  for (const auto& [key, value] : config.as_object())
+    if ((!text.find(key) || key == "tie_word_embeddings") &&
+        std::ranges::find(kOfTowers, key) == std::end(kOfTowers))
+      text.set(key, value);
+  std::erase_if(text.as_object(),
+                [](const json::Member& member) { return member.first == "architectures"; });
+  const json::Value* type = text.find("model_type");
+  const bool is_known = type && type->is_string() && find_family(&Family::name, type->as_string());
+  if (!is_known) text.set("model_type", tower.family);
+  return text;
+}
+
+}  // namespace
+
+ModelConfig parse_model_config(const json::Value& whole, const json::Value& generation_config,
                                std::string_view where) {
   ModelConfig result;
+  const Tower* tower = find_tower(whole);
+  const json::Value text = tower ? text_config(whole, *tower) : json::Value();
+  const json::Value& config = tower ? text : whole;
   ConfigReader reader(config, fmt::format("{}/config.json", where));
-  result.spec = read_spec(reader);
+  result.spec = read_spec(reader, tower != nullptr);
   read_special_ids(reader, result);
   check_dtype(reader);
   reader.ignore(kHarmless);
@@ -461,18 +465,6 @@ ModelConfig parse_model_config(const json::Value& config, const json::Value& gen
 // -------------------------------------------------------------------------------------------------
 
 namespace {
-
-json::Value rope_scaling_json(const RopeSpec& rope) {
-  if (rope.scaling == RopeSpec::Scaling::none) return {};
-  if (rope.scaling == RopeSpec::Scaling::linear)
-    return json::Object{{"factor", rope.factor}, {"rope_type", "linear"}};
-  return json::Object{
-      {"factor", rope.factor},
-      {"low_freq_factor", rope.low_freq_factor},
-      {"high_freq_factor", rope.high_freq_factor},
-      {"original_max_position_embeddings", static_cast<int64_t>(rope.original_positions)},
-      {"rope_type", "llama3"}};
-}
 
 void set_ids(json::Value& object, const ModelConfig& config) {
   object.set("bos_token_id", config.bos_id ? json::Value(*config.bos_id) : json::Value());
@@ -492,7 +484,7 @@ void set_windows(json::Value& object, const DecoderSpec& spec, WindowRule rule) 
   json::Array types;
   for (const LayerSpec& layer : spec.layer_specs)
     types.push_back(layer.attention.window ? "sliding_attention" : "full_attention");
-  object.set("use_sliding_window", window > 0);
+  if (rule == WindowRule::switched) object.set("use_sliding_window", window > 0);
   object.set("layer_types", std::move(types));
 }
 
@@ -500,31 +492,32 @@ void set_windows(json::Value& object, const DecoderSpec& spec, WindowRule rule) 
 
 json::Value config_json(const ModelConfig& config) {
   const DecoderSpec& spec = config.spec;
-  const Family& family = *find_family(&Family::name, spec.family);
-  const LayerSpec& layer = spec.layer(0);  // of these families, all but for their windows
-  const RopeSpec& rope = *layer.attention.rope;
+  const Family& family = family_of(spec);
+  const LayerSpec& layer = spec.layer(0);  // but for windows and rotations, of all
   json::Value object = json::Object{
       {"architectures", json::Array{family.architecture}},
       {"model_type", family.name},
       {"torch_dtype", "bfloat16"},
-      {"hidden_act", "silu"},
+      {family.activation_key, names_of(layer.ffn.curve)[0]},
       {"hidden_size", spec.hidden},
-      {"intermediate_size", layer.ffn.width},
       {"num_hidden_layers", spec.layers},
       {"num_attention_heads", spec.heads},
-      {"num_key_value_heads", spec.kv_heads},
-      {"head_dim", spec.head_dim},
       {"vocab_size", spec.vocab},
       {"max_position_embeddings", spec.max_positions},
-      {"rms_norm_eps", static_cast<double>(spec.norm_eps)},
-      {"rope_theta", rope.theta},
-      {"rope_scaling", rope_scaling_json(rope)},
       {"tie_word_embeddings", spec.tied_head},
   };
+  if (!family.read_sizes) {
+    object.set("intermediate_size", layer.ffn.width);
+    object.set("num_key_value_heads", spec.kv_heads);
+    object.set("head_dim", spec.head_dim);
+    object.set("rms_norm_eps", static_cast<double>(spec.norm_eps));
+  }
+  write_ropes(spec, family, object);
   if (family.has_attention_bias) object.set("attention_bias", spec.o_bias);
   if (family.has_mlp_bias) object.set("mlp_bias", spec.mlp_bias);
   if (spec.mtp_layers > 0) object.set("num_nextn_predict_layers", spec.mtp_layers);
   set_windows(object, spec, family.windows);
+  if (family.write) family.write(spec, object);
   set_ids(object, config);
   return object;
 }
@@ -544,10 +537,30 @@ void set_family(DecoderSpec& spec, std::string_view name) {
   if (!family)
     fail_usage("expected a family of {}, found {}", fmt::join(family_names(), ", "),
                json::quoted(name));
-  spec.family = family->name;
-  spec.qkv_bias = family->qkv_bias;
-  spec.o_bias = spec.mlp_bias = false;
-  spec.qk_norm = family->qk_norm;
+  if (spec.family == family->name) {
+    if (family->imply) family->imply(spec);
+    return;
+  }
+  DecoderSpec plain;  // what other families imply is gone
+  plain.family = family->name;
+  plain.hidden = spec.hidden;
+  plain.layers = spec.layers;
+  plain.mtp_layers = spec.mtp_layers;
+  plain.heads = spec.heads;
+  plain.kv_heads = spec.kv_heads;
+  plain.head_dim = spec.head_dim;
+  plain.vocab = spec.vocab;
+  plain.max_positions = spec.max_positions;
+  plain.norm_eps = spec.norm_eps;
+  plain.tied_head = spec.tied_head;
+  plain.qkv_bias = family->qkv_bias;
+  plain.qk_norm = family->qk_norm;
+  for (const LayerSpec& layer : spec.layer_specs)
+    plain.layer_specs.push_back(
+        {.attention = {.window = layer.attention.window, .rope = layer.attention.rope},
+         .ffn = {.width = layer.ffn.width, .curve = family->curve}});
+  if (family->imply) family->imply(plain);
+  spec = plain;
 }
 
 }  // namespace invar

@@ -20,9 +20,9 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
-// Reads config.json and generation_config.json (null: there is none) of a Llama, Mistral, Qwen2 or
-// Qwen3 model, in the older and the newer spelling. Absent keys have the defaults of transformers.
-// `where` names the directory in errors. Throws Error.
+// Reads config.json and generation_config.json (null: there is none) of a model, in the older and
+// the newer spelling. Absent keys have the defaults of transformers. `where` names the directory in
+// errors. Throws Error.
 ModelConfig parse_model_config(const json::Value& config, const json::Value& generation_config,
                                std::string_view where);
 
@@ -31,12 +31,16 @@ ModelConfig parse_model_config(const json::Value& config, const json::Value& gen
 json::Value config_json(const ModelConfig& config);
 json::Value generation_config_json(const ModelConfig& config);
 
+// Of a server that takes texts of up to so many tokens (RopeSpec::is_long).
+void set_context(DecoderSpec& spec, int64_t positions);
+
 // Throws Error unless the sizes fit together and can be computed. `where` begins the sentence.
 void check_spec(const DecoderSpec& spec, std::string_view where);
 
-// "llama", "mistral", "qwen2", "qwen3".
+// "llama", "mistral", "qwen2", "qwen3", "gemma3_text", ...
 std::vector<std::string> family_names();
-// Sets the family and what it implies (q, k, v biases, q/k norms). Throws UsageError when unknown.
+// Sets the family and what it implies of these sizes (biases, norms, scales); sizes, windows and
+// rotations stay. Throws UsageError when unknown.
 void set_family(DecoderSpec& spec, std::string_view family);
 
 }  // namespace invar

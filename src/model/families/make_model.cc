@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/atomic_file.h"
+#include "model/families/family_source.h"
 #include "model/families/tensors.h"
 #include "weights/dummy_source.h"
 
@@ -61,21 +62,30 @@ Distribution distribution_of(const TensorSpec& tensor, const DecoderSpec& spec) 
     case TensorRole::fuse_bias:
     case TensorRole::projection_bias:
     case TensorRole::block_bias:
+    case TensorRole::input_norm_bias:
+    case TensorRole::post_norm_bias:
+    case TensorRole::final_norm_bias:
       return {0, 0.05};
     default:  // other matrices: outputs as large as inputs
       return {0, 1 / std::sqrt(inner)};
   }
 }
 
+// As a checkpoint of the family holds them.
+std::unique_ptr<TensorSource> stored_weights(const DecoderSpec& spec, uint64_t seed) {
+  std::vector<DummyTensor> tensors;
+  for (const StoredTensor& tensor : stored_tensors(spec)) {
+    const Distribution d = distribution_of(tensor.of, spec);
+    tensors.push_back(
+        {tensor.name, tensor.shape, d.mean - (tensor.is_plus_one ? 1 : 0), d.deviation});
+  }
+  return std::make_unique<DummySource>(tensors, seed);
+}
+
 }  // namespace
 
 std::unique_ptr<TensorSource> dummy_weights(const DecoderSpec& spec, uint64_t seed) {
-  std::vector<DummyTensor> tensors;
-  for (const TensorSpec& tensor : tensors_of(spec)) {
-    const Distribution d = distribution_of(tensor, spec);
-    tensors.push_back({tensor.name, tensor.shape, d.mean, d.deviation});
-  }
-  return std::make_unique<DummySource>(tensors, seed);
+  return decoder_tensors(spec, stored_weights(spec, seed));
 }
 
 void write_model_texts(const std::string& directory, const ModelConfig& config,
@@ -91,7 +101,7 @@ void make_model(const std::string& directory, const ModelConfig& config, uint64_
                 ThreadPool& pool, const NamedTexts& tokenizer_files,
                 const CheckpointOptions& options) {
   check_spec(config.spec, "the model asked for");
-  write_checkpoint(directory, *dummy_weights(config.spec, seed), pool, options);
+  write_checkpoint(directory, *stored_weights(config.spec, seed), pool, options);
   write_model_texts(directory, config, tokenizer_files);
 }
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "model/families/families.h"
+#include "model/families/preset_configs.h"
 
 namespace invar {
 
@@ -65,23 +66,26 @@ DecoderSpec spec_of(const Preset& preset) {
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
   for (const Preset& preset : kPresets) names.emplace_back(preset.name);
+  for (const PresetConfig& preset : preset_configs()) names.emplace_back(preset.name);
   return names;
 }
 
 bool is_preset(std::string_view name) {
-  return std::any_of(std::begin(kPresets), std::end(kPresets),
-                     [&](const Preset& preset) { return preset.name == name; });
+  const std::vector<std::string> names = preset_names();
+  return std::ranges::find(names, name) != names.end();
 }
 
 DecoderSpec preset_spec(std::string_view name) {
   for (const Preset& preset : kPresets)
     if (preset.name == name) return spec_of(preset);
+  for (const PresetConfig& preset : preset_configs())
+    if (preset.name == name)
+      return parse_model_config(json::parse(std::string(preset.config), name), {}, name).spec;
   fail_usage("expected a preset of {}, found {}", fmt::join(preset_names(), ", "),
              json::quoted(name));
 }
 
 DecoderSpec override_spec(DecoderSpec spec, const SpecOverrides& overrides) {
-  if (overrides.family) set_family(spec, *overrides.family);
   const auto change = [](int& value, const std::optional<int>& to) { value = to.value_or(value); };
   change(spec.hidden, overrides.hidden);
   change(spec.layers, overrides.layers);
@@ -91,15 +95,22 @@ DecoderSpec override_spec(DecoderSpec spec, const SpecOverrides& overrides) {
   change(spec.vocab, overrides.vocab);
   change(spec.max_positions, overrides.max_positions);
   spec.tied_head = overrides.tied_head.value_or(spec.tied_head);
-  LayerSpec layer = spec.layer(0);
-  change(layer.ffn.width, overrides.ffn);
-  if (overrides.family) layer.attention.window = 0;
-  change(layer.attention.window, overrides.window);
-  spec.set_layers(layer);
+  // The layers' pattern goes on.
+  const std::vector<LayerSpec> known = spec.layer_specs;
+  spec.layer_specs.clear();
+  for (int i = 0; i < spec.layers; ++i) {
+    LayerSpec layer = known[static_cast<size_t>(i) % known.size()];
+    change(layer.ffn.width, overrides.ffn);
+    if (overrides.family) layer.attention.window = 0;
+    change(layer.attention.window, overrides.window);
+    spec.layer_specs.push_back(layer);
+  }
+  set_family(spec, overrides.family.value_or(spec.family));
   try {
     check_spec(spec, "the model asked for");
     if (parse_model_config(config_json({spec, {}, {}}), {}, "").spec != spec)
-      fail("the family {} cannot have a sliding window of {}", spec.family, layer.attention.window);
+      fail("the family {} cannot have a sliding window of {}", spec.family,
+           spec.layer(0).attention.window);
   } catch (const Error& error) {
     throw UsageError(error.what());
   }

@@ -20,6 +20,9 @@ constexpr Axis kWhole = Axis::none, kRows = Axis::rows;
 constexpr auto with_final_norm = [](const DecoderSpec& spec, const LayerSpec&) {
   return spec.final_norm;
 };
+constexpr auto is_layer_norm = [](const DecoderSpec& spec, const LayerSpec&) {
+  return spec.norm == NormKind::layer;
+};
 constexpr auto own_embedding = [](const DecoderSpec& spec, const LayerSpec&) {
   return spec.tokens() > 0;
 };
@@ -29,6 +32,7 @@ constexpr auto own_head = [](const DecoderSpec& spec, const LayerSpec&) { return
 constexpr TensorRow kTensors[] = {
     {embedding, "model.embed_tokens.weight", input, Extent::tokens, kHidden, kWhole, own_embedding},
     {final_norm, "model.norm.weight", output, kHidden, kNone, kWhole, with_final_norm},
+    {final_norm_bias, "model.norm.bias", output, kHidden, kNone, kWhole, is_layer_norm},
     {head, "lm_head.weight", output, kVocab, kHidden, kRows, own_head},
 };
 // The last of the module of multi-token prediction.

@@ -17,6 +17,7 @@ namespace invar {
 enum class TensorRole {
   embedding,
   input_norm,
+  input_norm_bias,
   q,
   k,
   v,
@@ -29,6 +30,7 @@ enum class TensorRole {
   o_bias,
   attention_out_norm,
   post_norm,  // of what the feed-forward network reads
+  post_norm_bias,
   gate,
   up,
   down,
@@ -47,6 +49,7 @@ enum class TensorRole {
   block_bias,
   mtp_head_norm,
   final_norm,
+  final_norm_bias,
   head,
 };
 

@@ -25,13 +25,20 @@ constexpr auto with_out_norm = [](const DecoderSpec&, const LayerSpec& layer) {
 constexpr auto with_bias = [](const DecoderSpec& spec, const LayerSpec&) { return spec.qkv_bias; };
 constexpr auto with_o_bias = [](const DecoderSpec& spec, const LayerSpec&) { return spec.o_bias; };
 constexpr auto with_qk_norm = [](const DecoderSpec& spec, const LayerSpec&) {
-  return spec.qk_norm;
+  return spec.qk_norm && !spec.joint_qk_norm;
+};
+constexpr auto with_joint_norm = [](const DecoderSpec& spec, const LayerSpec&) {
+  return spec.qk_norm && spec.joint_qk_norm;
+};
+constexpr auto with_norm_bias = [](const DecoderSpec& spec, const LayerSpec& layer) {
+  return spec.norm == NormKind::layer && is_before(layer.attention.norms);
 };
 
 // Ranks share out heads; the attention output is cut along them.
 // clang-format off
 constexpr TensorRow kTensors[] = {
     {input_norm, "input_layernorm.weight", kLayer, E::hidden, E::none, kWhole, with_norm, nullptr, &W::attention_norm},
+    {input_norm_bias, "input_layernorm.bias", kLayer, E::hidden, E::none, kWhole, with_norm_bias, nullptr, &W::attention_norm_bias},
     {q, "self_attn.q_proj.weight", kLayer, E::query, E::attention_input, kRows, nullptr, &M::qkv},
     {k, "self_attn.k_proj.weight", kLayer, E::kv, E::attention_input, kRows, nullptr, &M::qkv},
     {v, "self_attn.v_proj.weight", kLayer, E::kv, E::attention_input, kRows, nullptr, &M::qkv},
@@ -40,6 +47,8 @@ constexpr TensorRow kTensors[] = {
     {v_bias, "self_attn.v_proj.bias", kLayer, E::kv, E::none, kRows, with_bias, nullptr, &W::qkv_bias},
     {q_norm, "self_attn.q_norm.weight", kLayer, E::head, E::none, kWhole, with_qk_norm, nullptr, &W::q_norm},
     {k_norm, "self_attn.k_norm.weight", kLayer, E::head, E::none, kWhole, with_qk_norm, nullptr, &W::k_norm},
+    {q_norm, "self_attn.q_norm.weight", kLayer, E::query, E::none, kWhole, with_joint_norm, nullptr, &W::q_norm},
+    {k_norm, "self_attn.k_norm.weight", kLayer, E::kv, E::none, kWhole, with_joint_norm, nullptr, &W::k_norm},
     {o, "self_attn.o_proj.weight", kLayer, E::hidden, E::query, kColumns, nullptr, &M::o},
     {o_bias, "self_attn.o_proj.bias", kLayer, E::hidden, E::none, kWhole, with_o_bias, nullptr, &W::o_bias},
     {attention_out_norm, "post_attention_layernorm.weight", kLayer, E::hidden, E::none, kWhole, with_out_norm, nullptr, &W::attention_out_norm},
@@ -67,7 +76,10 @@ void place(ActivationMemory& memory, const Decoder& decoder, int layer, LayerAct
 void forward(const LayerPass& p) {
   p.ops.copy_slots(p.kv);
   p.hooks.keep_hidden(p.at.input);
-  if (!reads_joined(p.spec)) p.ops.norm(p.hidden, p.w.attention_norm, p.at.normed);
+  if (!reads_joined(p.spec))
+    p.ops.norm(p.hidden, p.w.attention_norm, p.at.normed, nullptr, -1, p.w.attention_norm_bias);
+  if (p.spec.ffn.is_parallel)
+    p.ops.norm(p.hidden, p.w.ffn_norm, p.at.ffn_normed, nullptr, -1, p.w.ffn_norm_bias);
   p.trace("attention_norm", p.at.normed, p.w.qkv.k);
 
   p.ops.qkv(p);
@@ -174,10 +186,15 @@ void backward(BackwardPass& b, int layer) {
   b.norm(b.gradient(input_norm, layer), b.weights(layer).attention_norm, at.input);
 }
 
-const char* refusal(const LayerSpec& layer) {
-  return layer.attention.norms == NormPlace::before ? nullptr
-                                                    : "attention has a norm behind it, whose "
-                                                      "gradient is not implemented";
+const char* refusal(const DecoderSpec& spec, const LayerSpec& layer) {
+  if (layer.attention.norms != NormPlace::before)
+    return "attention has a norm behind it, whose gradient is not implemented";
+  if (spec.joint_qk_norm || spec.late_qk_norm)
+    return "its q/k norm is not one of heads before rotation, and the gradient of another is not "
+           "implemented";
+  if (layer.attention.score_cap > 0)
+    return "its scores are capped, whose gradient is not implemented";
+  return nullptr;
 }
 
 }  // namespace

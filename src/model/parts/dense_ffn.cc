@@ -28,16 +28,26 @@ constexpr auto with_out_norm = [](const DecoderSpec&, const LayerSpec& layer) {
   return is_after(layer.ffn.norms);
 };
 constexpr auto with_bias = [](const DecoderSpec& spec, const LayerSpec&) { return spec.mlp_bias; };
+constexpr auto with_gate = [](const DecoderSpec&, const LayerSpec& layer) {
+  return layer.ffn.is_gated;
+};
+constexpr auto with_gate_bias = [](const DecoderSpec& spec, const LayerSpec& layer) {
+  return spec.mlp_bias && layer.ffn.is_gated;
+};
+constexpr auto with_norm_bias = [](const DecoderSpec& spec, const LayerSpec& layer) {
+  return spec.norm == NormKind::layer && is_before(layer.ffn.norms);
+};
 
 // Ranks share out the width; down is cut along it.
 // clang-format off
 constexpr TensorRow kTensors[] = {
     {post_norm, "post_attention_layernorm.weight", kLayer, E::hidden, E::none, kWhole, with_norm, nullptr, &W::ffn_norm},
     {post_norm, "pre_feedforward_layernorm.weight", kLayer, E::hidden, E::none, kWhole, with_second_norm, nullptr, &W::ffn_norm},
-    {gate, "mlp.gate_proj.weight", kLayer, E::ffn, E::hidden, kRows, nullptr, &M::gate_up},
+    {post_norm_bias, "post_attention_layernorm.bias", kLayer, E::hidden, E::none, kWhole, with_norm_bias, nullptr, &W::ffn_norm_bias},
+    {gate, "mlp.gate_proj.weight", kLayer, E::ffn, E::hidden, kRows, with_gate, &M::gate_up},
     {up, "mlp.up_proj.weight", kLayer, E::ffn, E::hidden, kRows, nullptr, &M::gate_up},
     {down, "mlp.down_proj.weight", kLayer, E::hidden, E::ffn, kColumns, nullptr, &M::down},
-    {gate_bias, "mlp.gate_proj.bias", kLayer, E::ffn, E::none, kRows, with_bias, nullptr, &W::gate_bias},
+    {gate_bias, "mlp.gate_proj.bias", kLayer, E::ffn, E::none, kRows, with_gate_bias, nullptr, &W::gate_bias},
     {up_bias, "mlp.up_proj.bias", kLayer, E::ffn, E::none, kRows, with_bias, nullptr, &W::up_bias},
     {down_bias, "mlp.down_proj.bias", kLayer, E::hidden, E::none, kWhole, with_bias, nullptr, &W::down_bias},
     {ffn_out_norm, "post_feedforward_layernorm.weight", kLayer, E::hidden, E::none, kWhole, with_out_norm, nullptr, &W::ffn_out_norm},
@@ -54,16 +64,22 @@ void place(ActivationMemory& memory, const Decoder& decoder, int layer, LayerAct
   if (memory.is_kept()) at.middle = memory.array<float>(d);
   at.ffn_normed = memory.activation(d);
   if (memory.is_kept()) at.gate_up = memory.array<float>(2 * round_up(f, kPanelWidth));
+  if (!decoder.spec.layer(layer).ffn.is_gated) at.gate_up = memory.array<float>(f);
   at.gated = memory.activation(f);
 }
 
-// h = h + down(silu(gate(norm(h))) * up(norm(h))), with norms where the layer has them
+// h = h + down(curve(gate(norm(h))) * up(norm(h))), or without a gate down(curve(up(norm(h)))),
+// with norms where the layer has them
 void forward(const LayerPass& p) {
   p.hooks.keep_hidden(p.at.middle);
-  p.ops.norm(p.hidden, p.w.ffn_norm, p.at.ffn_normed);
+  if (!p.spec.ffn.is_parallel)
+    p.ops.norm(p.hidden, p.w.ffn_norm, p.at.ffn_normed, nullptr, -1, p.w.ffn_norm_bias);
   p.trace("ffn_norm", p.at.ffn_normed, p.model.hidden);
 
-  p.ops.gated_product(p, p.ops.plan().after_gate_up(p.layer));
+  if (p.spec.ffn.is_gated)
+    p.ops.gated_product(p, p.ops.plan().after_gate_up(p.layer));
+  else
+    p.ops.curved_product(p, p.ops.plan().after_gate_up(p.layer));
   p.trace("gated", p.at.gated, p.shard.ffn(p.spec));
 
   p.ops.add_product("down", p.at.gated, p.w.down, p.shard.down_runs(p.spec), p.w.down_bias,
@@ -90,7 +106,8 @@ void backward(BackwardPass& b, int layer) {
                            .d_gated = ws.gated.data(),
                            .rows = b.rows(),
                            .width = f,
-                           .out = d_gate_up});
+                           .out = d_gate_up,
+                           .curve = b.spec().layer(layer).ffn.curve});
   b.matmul("gated dX", d_gate_up, b.transposed(layer).gate_up, ws.normed.data());
   b.pack_inputs(at.ffn_normed, d);
   const Columns of_gate{0, f, 0}, of_up{0, f, 1};
@@ -101,10 +118,18 @@ void backward(BackwardPass& b, int layer) {
   b.norm(b.gradient(post_norm, layer), w.ffn_norm, at.middle);
 }
 
-const char* refusal(const LayerSpec& layer) {
-  return layer.ffn.norms == NormPlace::before ? nullptr
-                                              : "its feed-forward network has a norm behind it, "
-                                                "whose gradient is not implemented";
+const char* refusal(const DecoderSpec& spec, const LayerSpec& layer) {
+  if (layer.ffn.norms != NormPlace::before)
+    return "its feed-forward network has a norm behind it, whose gradient is not implemented";
+  if (!layer.ffn.is_gated || layer.ffn.is_parallel)
+    return "its feed-forward network has no gate or stands beside attention, whose gradient is not "
+           "implemented";
+  if (spec.norm != NormKind::rms)
+    return "its norms are LayerNorms, whose gradient is not implemented";
+  if (spec.embedding_scale != 1 || spec.residual_scale != 1 || spec.logits_divisor != 1 ||
+      spec.logits_cap > 0)
+    return "its embedding, residual stream or logits are scaled, whose gradient is not implemented";
+  return nullptr;
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ void backward(BackwardPass& b, int layer) {
   b.norm(b.gradient(hidden_norm, layer), w.hidden_norm, b.output());
 }
 
-const char* refusal(const LayerSpec& layer) {
+const char* refusal(const DecoderSpec&, const LayerSpec& layer) {
   return layer.join == JoinSpec{} ? nullptr : "it goes on from hidden states of another model";
 }
 

@@ -1,6 +1,7 @@
 #include "model/parts/layer_part.h"
 
 #include "base/error.h"
+#include "model/families/family_source.h"
 
 namespace invar {
 
@@ -18,9 +19,14 @@ std::vector<const LayerPart*> parts_of(const LayerSpec& layer) {
 }
 
 void expect_backward(const DecoderSpec& spec) {
+  if (stores_otherwise(spec))
+    fail(
+        "a {} model cannot be trained: its checkpoints hold other tensors than the decoder's, and "
+        "writing them is not implemented",
+        spec.family);
   for (int layer = 0; layer < spec.all_layers(); ++layer)
     for (const LayerPart* part : parts_of(spec.layer(layer)))
-      if (const char* why = part->refusal(spec.layer(layer)))
+      if (const char* why = part->refusal(spec, spec.layer(layer)))
         fail("layer {} of the model cannot be trained: {}", layer, why);
 }
 

@@ -25,7 +25,7 @@ struct LayerPart {
   void (*forward)(const LayerPass&);
   void (*backward)(BackwardPass&, int layer);
   // Why there is no backward of such a layer, or null.
-  const char* (*refusal)(const LayerSpec&);
+  const char* (*refusal)(const DecoderSpec&, const LayerSpec&);
 };
 
 extern const LayerPart kJoin;

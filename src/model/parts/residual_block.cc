@@ -48,7 +48,7 @@ void forward(const LayerPass& p) {
   p.trace("block", p.hidden, d);
 }
 
-const char* refusal(const LayerSpec&) {
+const char* refusal(const DecoderSpec&, const LayerSpec&) {
   return "it is a drafter's, which `invar train` trains by a recipe of its own";
 }
 

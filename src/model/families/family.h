@@ -1,0 +1,91 @@
+// What a family is: a row, and functions for what is its own. The rows stand in the files of this
+// folder, family_rows.cc lists them.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "model/decoder_spec.h"
+#include "model/families/config_reader.h"
+#include "model/families/tensor_table.h"
+
+namespace invar {
+
+// Which layers see a window only (all the others see every earlier key).
+enum class WindowRule {
+  none,        // no layer
+  all_layers,  // every layer, when sliding_window is a number; absent means 4096
+  switched,    // layers from max_window_layers on, when use_sliding_window is true
+  pattern,     // all but every `pattern`-th, when sliding_window is a number; absent means 4096
+};
+
+// Where a tensor of the decoder stands in a checkpoint.
+struct StoredAt {
+  std::string tensor;
+  std::function<int64_t(int64_t)> row = {};  // where each of its rows does; empty: at its own place
+  bool is_plus_one = false;                  // 1 is added to its elements, in f32 (Gemma's norms)
+};
+
+struct Family {
+  std::string_view name;  // model_type
+  std::string_view architecture;
+  std::string_view other_architecture = {};  // whose class newer files of this model_type name
+  bool qkv_bias = false;                     // implied
+  bool qk_norm = false;                      // implied
+  bool has_attention_bias = false;  // the key "attention_bias" adds biases to q, k, v and o
+  bool has_mlp_bias = false;        // the key "mlp_bias"
+  int64_t head_dim = 0;             // when the key is absent; 0: hidden / heads
+  WindowRule windows = WindowRule::none;
+  int pattern = 0;           // of WindowRule::pattern
+  bool is_tied = false;      // where tie_word_embeddings is absent
+  double theta = 10000;      // where rope_theta is
+  double local_theta = 0;    // of layers with windows, whose rotation is another one; 0: the same
+  double rotated_share = 1;  // of a head, where partial_rotary_factor is absent
+  bool has_rotated_share = false;  // the key "partial_rotary_factor"
+  const char* activation_key = "hidden_act";
+  Nonlinearity curve = Nonlinearity::silu;
+  // Reads the sizes where their keys are others; null: Llama's.
+  void (*read_sizes)(ConfigReader&, DecoderSpec&) = nullptr;
+  // Reads and sets what is its own, after all that families have in common; null: nothing is.
+  void (*read)(ConfigReader&, DecoderSpec&) = nullptr;
+  // The same keys, back.
+  void (*write)(const DecoderSpec&, json::Value&) = nullptr;
+  // Where its tensors stand; null: where Llama's do.
+  StoredAt (*stored)(const DecoderSpec&, const TensorSpec&) = nullptr;
+  // Sets what it implies whatever the configuration says; null: nothing more than the above.
+  void (*imply)(DecoderSpec&) = nullptr;
+};
+
+std::span<const Family* const> all_families();
+const Family* find_family(std::string_view Family::*field, std::string_view value);
+const Family& family_of(const DecoderSpec& spec);
+
+// Which rows of a tensor of queries or keys stand where, when the first `rotated` elements of a
+// head turn: in the decoder element i of them turns with i + E/2. They are stored in pairs of
+// neighbours, or as their first half and their second.
+std::function<int64_t(int64_t)> rotation_rows(const DecoderSpec& spec, bool are_neighbours);
+
+// The name with its beginning, or a part of it, as another library has it.
+std::string renamed(std::string name,
+                    std::initializer_list<std::pair<std::string_view, std::string_view>> parts);
+
+// ---- For what reads configurations
+
+inline constexpr int64_t kMaxWidth = 1 << 20, kMaxLayers = 4096, kMaxHeads = 1 << 14;
+inline constexpr int64_t kMaxVocab = 1 << 24, kMaxPositions = 1 << 27;
+
+// Throws Error unless the key is absent, null or `neutral`: other values change the arithmetic.
+void check_neutral(ConfigReader& reader, std::string_view key, const json::Value& neutral);
+// Rotations of all layers; windows are read.
+void read_ropes(ConfigReader& reader, const Family& family, DecoderSpec& spec);
+// Back, as read_ropes reads them.
+void write_ropes(const DecoderSpec& spec, const Family& family, json::Value& config);
+// Of all layers.
+template <typename Change>
+void change_layers(DecoderSpec& spec, Change change) {
+  for (LayerSpec& layer : spec.layer_specs) change(layer);
+}
+
+}  // namespace invar

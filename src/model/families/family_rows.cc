@@ -1,0 +1,60 @@
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "model/families/family.h"
+
+namespace invar {
+
+extern const Family kLlama, kMistral, kQwen2, kQwen3;
+extern const Family kSmolLm3, kSeedOss, kInternLm3, kHunyuan, kMinistral, kMinistral3;
+extern const Family kGranite, kOlmo2, kOlmo3, kExaone4, kGlm4, kPhi3;
+extern const Family kGemma2, kGemma3, kFalcon;
+
+namespace {
+
+constexpr std::array kFamilies = {&kLlama,   &kMistral,   &kQwen2,   &kQwen3,     &kSmolLm3,
+                                  &kSeedOss, &kInternLm3, &kHunyuan, &kMinistral, &kMinistral3,
+                                  &kGranite, &kOlmo2,     &kOlmo3,   &kExaone4,   &kGlm4,
+                                  &kPhi3,    &kGemma2,    &kGemma3,  &kFalcon};
+
+}  // namespace
+
+std::span<const Family* const> all_families() {
+  return kFamilies;
+}
+
+const Family* find_family(std::string_view Family::*field, std::string_view value) {
+  for (const Family* family : kFamilies)
+    if (family->*field == value) return family;
+  return nullptr;
+}
+
+const Family& family_of(const DecoderSpec& spec) {
+  const Family* family = find_family(&Family::name, spec.family);
+  CHECK(family, "a spec of no family");
+  return *family;
+}
+
+std::function<int64_t(int64_t)> rotation_rows(const DecoderSpec& spec, bool are_neighbours) {
+  const int64_t e = spec.head_dim, half = e / 2;
+  const auto& rope = spec.layer(0).attention.rope;
+  const int64_t turning = (rope && rope->rotated ? rope->rotated : e) / 2;
+  return [=](int64_t row) {
+    const int64_t i = row % half;
+    const bool is_second = row % e >= half;
+    int64_t at = 2 * turning + (is_second ? half - turning : 0) + (i - turning);
+    if (i < turning) at = are_neighbours ? 2 * i + is_second : i + (is_second ? turning : 0);
+    return row / e * e + at;
+  };
+}
+
+std::string renamed(std::string name,
+                    std::initializer_list<std::pair<std::string_view, std::string_view>> parts) {
+  for (const auto& [from, to] : parts)
+    if (const size_t at = name.find(from); at != std::string::npos)
+      return name.replace(at, from.size(), to);
+  return name;
+}
+
+}  // namespace invar

@@ -1,0 +1,189 @@
+#include "model/families/family_source.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/json.h"
+
+namespace invar {
+
+namespace {
+
+StoredAt place_of(const DecoderSpec& spec, const TensorSpec& tensor) {
+  const Family* family = find_family(&Family::name, spec.family);  // of a drafter there is none
+  return family && family->stored ? family->stored(spec, tensor) : StoredAt{tensor.name};
+}
+
+// All that a decoder reads; a tied head may be stored, too.
+std::vector<TensorSpec> readable_tensors(const DecoderSpec& spec) {
+  std::vector<TensorSpec> tensors = tensors_of(spec);
+  if (spec.tied_head)
+    tensors.push_back(
+        {TensorRole::head, -1, tensor_name(TensorRole::head), {spec.vocab, spec.hidden}});
+  return tensors;
+}
+
+// The part of a model that reads text stands under another name where it reads images, too.
+constexpr std::string_view kTowers[] = {"language_model.model.", "model.language_model."};
+constexpr std::string_view kNoText[] = {
+    "vision_tower.", "multi_modal_projector.", "visual.",       "vision_model.",
+    "model.visual.", "model.vision_tower.",    "model.vision_", "model.multi_modal_projector.",
+};
+
+class FamilySource : public TensorSource {
+ public:
+  FamilySource(const DecoderSpec& spec, const TensorSource& stored) : stored_(stored) {
+    std::map<std::string, bool> taken;
+    for (const TensorSpec& tensor : readable_tensors(spec)) {
+      StoredAt at = place_of(spec, tensor);
+      if (spec.is_text_tower) at.tensor = in_tower(at.tensor);
+      taken[at.tensor] = true;
+      if (!stored.has(at.tensor)) {
+        if (tensor.role != TensorRole::head || !spec.tied_head) missing_[tensor.name] = at.tensor;
+        continue;
+      }
+      TensorInfo info = stored.info(at.tensor);
+      if (at.row && !info.shape.empty()) check_rows(at, tensor, info);
+      if (at.is_plus_one) info.dtype = DType::f32;
+      entries_[tensor.name] = {std::move(at), std::move(info)};
+    }
+    for (const auto& [name, entry] : entries_) names_.push_back(name);
+    for (const std::string& name : stored.names())
+      if (!taken.contains(name) && !(spec.is_text_tower && is_no_text(name))) keep(name);
+    std::ranges::sort(names_);
+  }
+
+  const std::vector<std::string>& names() const override { return names_; }
+  bool has(std::string_view name) const override { return entries_.contains(name); }
+  const TensorInfo& info(std::string_view name) const override { return find(name).info; }
+  const TensorSource& as_stored() const override { return stored_.as_stored(); }
+
+  void read(std::string_view name, int64_t first, int64_t count, DType as,
+            void* out) const override {
+    const Entry& entry = find(name);
+    if (entry.at.is_plus_one) return read_plus_one(entry, first, count, as, out);
+    if (!entry.at.row) return stored_.read(entry.at.tensor, first, count, as, out);
+    const int64_t width = entry.info.row_elements();
+    char* to = static_cast<char*>(out);
+    for (int64_t i = first; i < first + count;) {
+      // Rows that stand together are read together.
+      const int64_t row = i / width, at = entry.at.row(row);
+      int64_t rows = 1;
+      while ((row + rows) * width < first + count && entry.at.row(row + rows) == at + rows) ++rows;
+      const int64_t n = std::min((row + rows) * width, first + count) - i;
+      stored_.read(entry.at.tensor, at * width + i % width, n, as, to);
+      to += bytes_of(as, n);
+      i += n;
+    }
+  }
+
+  std::string where(std::string_view name) const override {
+    if (const auto entry = entries_.find(name); entry != entries_.end())
+      return stored_.where(entry->second.at.tensor);
+    const auto missing = missing_.find(name);
+    return stored_.where(missing == missing_.end() ? std::string(name) : missing->second);
+  }
+
+ private:
+  struct Entry {
+    StoredAt at;
+    TensorInfo info;
+  };
+
+  std::string in_tower(const std::string& name) const {
+    if (stored_.has(name)) return name;
+    for (const std::string_view tower : kTowers)
+      if (const std::string other = renamed(name, {{"model.", tower}}); stored_.has(other))
+        return other;
+    return name == "lm_head.weight" ? "language_model.lm_head.weight" : name;
+  }
+
+  static bool is_no_text(std::string_view name) {
+    return std::ranges::any_of(kNoText,
+                               [&](std::string_view begin) { return name.starts_with(begin); });
+  }
+
+  // A tensor that holds several, or its rows in another order, has as many as the last one says.
+  void check_rows(const StoredAt& at, const TensorSpec& tensor, TensorInfo& info) const {
+    int64_t most = 0;
+    for (int64_t row = 0; row < tensor.shape[0]; ++row) most = std::max(most, at.row(row));
+    if (info.shape.size() != tensor.shape.size() || most >= info.shape[0])
+      fail("{}: expected at least {} rows in {} dimensions, found [{}]", stored_.where(at.tensor),
+           most + 1, tensor.shape.size(), fmt::join(info.shape, ", "));
+    info.shape[0] = tensor.shape[0];
+  }
+
+  // What has no place stays to be refused.
+  void keep(const std::string& name) {
+    if (entries_.contains(name)) return;
+    names_.push_back(name);
+  }
+
+  void read_plus_one(const Entry& entry, int64_t first, int64_t count, DType as, void* out) const {
+    std::vector<float> values(static_cast<size_t>(count));
+    stored_.read(entry.at.tensor, first, count, DType::f32, values.data());
+    for (float& value : values) value = 1.0f + value;
+    convert_elements(values.data(), DType::f32, count, as, out);
+  }
+
+  const Entry& find(std::string_view name) const {
+    const auto entry = entries_.find(name);
+    if (entry == entries_.end()) fail("{} is missing", where(name));
+    return entry->second;
+  }
+
+  const TensorSource& stored_;
+  std::map<std::string, Entry, std::less<>> entries_;
+  std::map<std::string, std::string, std::less<>> missing_;  // and where they should stand
+  std::vector<std::string> names_;
+};
+
+class OwningSource final : public FamilySource {
+ public:
+  OwningSource(const DecoderSpec& spec, std::unique_ptr<TensorSource> stored)
+      : FamilySource(spec, *stored), owned_(std::move(stored)) {}
+
+ private:
+  std::unique_ptr<TensorSource> owned_;
+};
+
+}  // namespace
+
+bool stores_otherwise(const DecoderSpec& spec) {
+  const Family* family = find_family(&Family::name, spec.family);
+  return spec.is_text_tower || (family && family->stored);
+}
+
+std::unique_ptr<TensorSource> decoder_tensors(const DecoderSpec& spec,
+                                              std::unique_ptr<TensorSource> stored) {
+  if (!stores_otherwise(spec)) return stored;
+  return std::make_unique<OwningSource>(spec, std::move(stored));
+}
+
+std::unique_ptr<TensorSource> decoder_tensors(const DecoderSpec& spec, const TensorSource& stored) {
+  return std::make_unique<FamilySource>(spec, stored);
+}
+
+std::vector<StoredTensor> stored_tensors(const DecoderSpec& spec) {
+  std::vector<StoredTensor> tensors;
+  for (const TensorSpec& tensor : tensors_of(spec)) {
+    const StoredAt at = place_of(spec, tensor);
+    int64_t rows = tensor.shape[0];
+    if (at.row) {
+      rows = 0;
+      for (int64_t row = 0; row < tensor.shape[0]; ++row) rows = std::max(rows, at.row(row) + 1);
+    }
+    const auto known = std::ranges::find(tensors, at.tensor, &StoredTensor::name);
+    if (known != tensors.end()) {
+      known->shape[0] = std::max(known->shape[0], rows);
+      continue;
+    }
+    tensors.push_back({at.tensor, tensor.shape, tensor, at.is_plus_one});
+    tensors.back().shape[0] = rows;
+  }
+  return tensors;
+}
+
+}  // namespace invar

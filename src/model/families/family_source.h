@@ -1,0 +1,30 @@
+// A family's checkpoint as the tensors of the decoder: renamed, fused ones taken apart, rows in the
+// decoder's order, 1 added to weights that stand for 1 + w.
+#pragma once
+
+#include <memory>
+
+#include "model/families/family.h"
+#include "weights/tensor_source.h"
+
+namespace invar {
+
+// `stored` where its tensors are the decoder's already.
+std::unique_ptr<TensorSource> decoder_tensors(const DecoderSpec& spec,
+                                              std::unique_ptr<TensorSource> stored);
+// The same beside its owner.
+std::unique_ptr<TensorSource> decoder_tensors(const DecoderSpec& spec, const TensorSource& stored);
+// Whether a family's checkpoints hold other tensors than the decoder's.
+bool stores_otherwise(const DecoderSpec& spec);
+
+// The tensors of a checkpoint of the family, in the order of computation, each with the first of
+// the decoder's tensors that it holds.
+struct StoredTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  TensorSpec of;
+  bool is_plus_one;
+};
+std::vector<StoredTensor> stored_tensors(const DecoderSpec& spec);
+
+}  // namespace invar

@@ -1,0 +1,91 @@
+// Logits of a model's directory at every position of a text, for whoever compares them with another
+// implementation's: family_logits DIRECTORY TOKENS OUT [ORDER [CHUNK [INSTRUCTION_SET [CONTEXT]]]].
+// TOKENS is a file of int32, OUT becomes one of f32 [position][vocabulary].
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+
+#include "base/error.h"
+#include "kernels/select.h"
+#include "model/families/families.h"
+#include "model/families/family_source.h"
+#include "model/families/tensors.h"
+#include "model/forward.h"
+#include "weights/hf_directory.h"
+
+namespace invar {
+namespace {
+
+struct Options {
+  std::string directory, tokens, out;
+  Order order = Order::portable;
+  int chunk = 1 << 20;
+  std::string set = "auto";
+  int context = 0;
+};
+
+std::vector<int32_t> read_tokens(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  std::vector<int32_t> tokens(static_cast<size_t>(file.tellg()) / sizeof(int32_t));
+  file.seekg(0);
+  file.read(reinterpret_cast<char*>(tokens.data()),
+            static_cast<std::streamsize>(tokens.size() * sizeof(int32_t)));
+  return tokens;
+}
+
+int run(const Options& o) {
+  const ScopedFlushToZero flush;
+  const HfDirectory files = open_hf_directory(o.directory);
+  ModelConfig config = parse_model_config(files.config, files.generation_config, o.directory);
+  if (o.context > 0) set_context(config.spec, o.context);
+  const DecoderSpec& spec = config.spec;
+  const auto source = decoder_tensors(spec, open_checkpoint(o.directory));
+  check_tensors(spec, *source);
+  const Arithmetic arithmetic{.order = o.order, .weights = product_type(spec, *source)};
+  const Kernels kernels = select_kernels(o.order, o.set);
+  const auto device = make_host_device();
+  ThreadPool pool(1);
+  const DecoderWeights weights(spec, arithmetic, make_shard(spec, 0, 1), *source, *device, pool);
+  Decoder decoder(spec, arithmetic, kernels, weights, *device, &pool);
+  const std::vector<int32_t> tokens = read_tokens(o.tokens);
+  const int rows = static_cast<int>(tokens.size()), chunk = std::min(o.chunk, rows);
+  KvStorage kv(*device, spec.all_layers(), (rows + 63) / 64, 64, spec.kv_heads, spec.head_dim);
+  Workspace workspace(decoder, chunk, chunk);
+  std::ofstream out(o.out, std::ios::binary);
+  for (int done = 0; done < rows; done += chunk) {
+    Batch batch;
+    batch.sequences.emplace_back();
+    for (int i = 0; i < (rows + 63) / 64; ++i) batch.sequences[0].blocks.push_back(i);
+    for (int i = done; i < std::min(done + chunk, rows); ++i) {
+      batch.logit_rows.push_back(static_cast<int32_t>(batch.rows.size()));
+      batch.rows.push_back({.token = tokens[static_cast<size_t>(i)], .position = i});
+    }
+    ForwardIo io;
+    forward(decoder, batch, kv, workspace, solo_group(), io);
+    out.write(reinterpret_cast<const char*>(io.logits.data()),
+              static_cast<std::streamsize>(io.logits.size_bytes()));
+  }
+  fmt::print("{}\n", identity(arithmetic, spec));
+  return 0;
+}
+
+}  // namespace
+}  // namespace invar
+
+int main(int argc, char** argv) {
+  invar::Options o;
+  if (argc < 4) return 2;
+  o.directory = argv[1], o.tokens = argv[2], o.out = argv[3];
+  if (argc > 4 && std::string(argv[4]) == "hopper") o.order = invar::Order::hopper;
+  if (argc > 5) o.chunk = std::stoi(argv[5]);
+  if (argc > 6) o.set = argv[6];
+  if (argc > 7) o.context = std::stoi(argv[7]);
+  try {
+    return invar::run(o);
+  } catch (const invar::Error& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""Every family against transformers: three small models of odd shapes each, with random weights that its own
+save_pretrained writes. Invar's logits must be no further from transformers' in f32 than transformers' own in bf16 are
+(mean of the absolute error), and not systematically off; chunks, instruction sets and orders must not show.
+
+Usage: witness_test.py FAMILY_LOGITS [NAME ...]. Needs a Python with transformers (INVAR_WITNESS, or
+/opt/witness/bin/python); without one the test says so and is skipped (77). --control breaks one number of each
+configuration that Invar reads: then every family must disagree.
+"""
+import json, os, subprocess, sys, tempfile
+
+WITNESS = os.environ.get("INVAR_WITNESS", "/opt/witness/bin/python")
+try:
+    import torch, transformers
+except ImportError:
+    if not os.path.exists(WITNESS) or sys.executable == WITNESS:
+        print(f"SKIPPED families.agree_with_transformers: no transformers here, and no {WITNESS}")
+        sys.exit(77)
+    os.execv(WITNESS, [WITNESS] + sys.argv)
+import numpy
+
+TOKENS = 150
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def text(**more):
+    return dict(dict(vocab_size=307, hidden_size=60, intermediate_size=100, num_hidden_layers=3, num_attention_heads=6,
+                     num_key_value_heads=2, max_position_embeddings=512), **more)
+
+
+def wide(**more):
+    return text(**dict(dict(vocab_size=1001, hidden_size=96, intermediate_size=130, num_attention_heads=6,
+                            num_key_value_heads=3), **more))
+
+
+def longrope(pairs, original=64, **more):
+    return dict(rope_type="longrope", rope_theta=10000.0, short_factor=[1 + i / 50 for i in range(pairs)],
+                long_factor=[1.5 + i / 5 for i in range(pairs)], original_max_position_embeddings=original, **more)
+
+
+CASES = {
+    "llama": [text(head_dim=14), wide(attention_bias=True, mlp_bias=True, rope_parameters=YARN), wide(head_dim=32)],
+    "qwen3": [text(head_dim=16), wide(head_dim=32, rope_parameters=YARN),
+              wide(head_dim=20, use_sliding_window=True, sliding_window=24, max_window_layers=1)],
+    "smollm3": [text(no_rope_layer_interval=2), wide(no_rope_layers=[0, 1, 1]), wide(attention_bias=True)],
+    "granite": [text(embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0,
+                     attention_multiplier=0.0625),
+                wide(embedding_multiplier=6.0, attention_multiplier=0.2, attention_bias=True),
+                wide(logits_scaling=16.0, residual_multiplier=0.5, mlp_bias=True, attention_multiplier=0.25)],
+    "olmo2": [text(), wide(), wide(attention_bias=False, num_key_value_heads=6)],
+    "olmo3": [text(sliding_window=24, num_hidden_layers=4), wide(sliding_window=40, num_hidden_layers=4,
+              rope_parameters={"full_attention": dict(YARN), "sliding_attention": dict(ROPE)}),
+              wide(sliding_window=17, layer_types=["sliding_attention", "full_attention", "sliding_attention"])],
+    "exaone4": [text(sliding_window=24, sliding_window_pattern=4, num_hidden_layers=4, head_dim=14),
+                wide(sliding_window=None, head_dim=16, layer_types=["full_attention"] * 3),
+                wide(sliding_window=30, head_dim=24, layer_types=["sliding_attention", "full_attention", "sliding_attention"])],
+    "glm4": [text(head_dim=16), wide(head_dim=32, attention_bias=True), wide(head_dim=20, attention_bias=False)],
+    "phi3": [text(pad_token_id=0), wide(sliding_window=24, pad_token_id=0, hidden_size=96, rope_parameters=longrope(8)),
+             wide(pad_token_id=0, hidden_size=96, max_position_embeddings=512, original_max_position_embeddings=256,
+                  rope_parameters=longrope(6, 256, partial_rotary_factor=0.75))],
+    "seed_oss": [text(head_dim=16), wide(head_dim=32, attention_out_bias=True), wide(head_dim=20, mlp_bias=True)],
+    "internlm3": [text(head_dim=14), wide(head_dim=16, attention_bias=True, mlp_bias=True), wide(head_dim=32)],
+    "hunyuan_v1_dense": [text(head_dim=14), wide(head_dim=16, attention_bias=True),
+                         wide(head_dim=32, rope_parameters={"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0,
+                                                            "rope_theta": 10000.0})],
+    "ministral": [text(head_dim=14, sliding_window=24), wide(head_dim=32, sliding_window=300),
+                  wide(head_dim=16, sliding_window=24,
+                       layer_types=["sliding_attention", "full_attention", "sliding_attention"])],
+    "ministral3": [text(head_dim=14, rope_parameters=dict(YARN, original_max_position_embeddings=256,
+                                                           llama_4_scaling_beta=0.1)),
+                   wide(head_dim=16, rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=0.5, llama_4_scaling_beta=0.0)),
+                   wide(head_dim=32, rope_parameters=dict(YARN, factor=16.0, llama_4_scaling_beta=0.0))],
+    "gemma2": [text(head_dim=16, query_pre_attn_scalar=16, sliding_window=24),
+               wide(head_dim=32, query_pre_attn_scalar=144, sliding_window=40, attn_logit_softcapping=5.0),
+               wide(head_dim=20, query_pre_attn_scalar=24, sliding_window=24, final_logit_softcapping=2.0)],
+    "gemma3_text": [text(head_dim=16, query_pre_attn_scalar=16, sliding_window=24),
+                    wide(head_dim=32, query_pre_attn_scalar=144, sliding_window=40, num_hidden_layers=4,
+                         layer_types=["sliding_attention", "full_attention"] * 2),
+                    wide(head_dim=20, query_pre_attn_scalar=24, sliding_window=24, num_hidden_layers=7)],
+    "falcon": [text(hidden_size=60, num_attention_heads=6, multi_query=True),
+               text(hidden_size=96, num_attention_heads=6, num_kv_heads=2, new_decoder_architecture=True, bias=True,
+                    ffn_hidden_size=130, vocab_size=1001),
+               text(hidden_size=96, num_attention_heads=4, num_kv_heads=2, new_decoder_architecture=True,
+                    num_ln_in_parallel_attn=1, tie_word_embeddings=False)],
+}
+# Models that read images, too: their text.
+MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+TINY = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+QWEN = dict(depth=1, num_heads=2)
+TOWERS = {
+    "qwen2_vl": (dict(rope_parameters=MROPE), dict(QWEN, embed_dim=32, hidden_size=96, mlp_ratio=2)),
+    "qwen2_5_vl": (dict(rope_parameters=MROPE), dict(QWEN, hidden_size=32, intermediate_size=32, out_hidden_size=96,
+                                                     fullatt_block_indexes=[0])),
+    "qwen3_vl": (dict(head_dim=16, rope_parameters=dict(MROPE, mrope_interleaved=True)),
+                 dict(QWEN, hidden_size=32, intermediate_size=32, out_hidden_size=96, deepstack_visual_indexes=[0])),
+    "mistral3": (dict(model_type="mistral", head_dim=16, sliding_window=None), dict(TINY, model_type="pixtral", head_dim=16)),
+    "gemma3": (dict(model_type="gemma3_text", head_dim=16, sliding_window=24, query_pre_attn_scalar=16),
+               dict(TINY, model_type="siglip_vision_model", image_size=28, patch_size=14)),
+}
+for family, (more, image) in TOWERS.items():
+    CASES[family] = [dict(vocab_size=1001, text_config=wide(bos_token_id=1, eos_token_id=2, **more), vision_config=image)]
+FALCON_DROPS = ("intermediate_size", "num_key_value_heads")
+
+
+def make(family, number, shape, directory):
+    shape = dict(shape)
+    if family == "falcon":
+        for key in FALCON_DROPS:
+            shape.pop(key, None)
+    torch.manual_seed(number + 1)
+    is_tower = family in TOWERS
+    if is_tower:
+        shape.pop("vocab_size")
+    else:
+        shape = dict(dict(bos_token_id=1, eos_token_id=2, pad_token_id=0), **shape)
+    config = transformers.AutoConfig.for_model(family, **shape)
+    config._attn_implementation = "eager"
+    kind = transformers.AutoModelForImageTextToText if is_tower else transformers.AutoModelForCausalLM
+    model = kind.from_config(config)
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            if tensor.dim() > 2:
+                continue  # of images
+            if tensor.dim() == 1:  # norms and biases that are nothing special
+                tensor.add_(torch.randn_like(tensor) * 0.1)
+            elif "embed" in name or "word_embeddings" in name:
+                tensor.copy_(torch.randn_like(tensor))
+            else:
+                tensor.copy_(torch.randn_like(tensor) / tensor.shape[1] ** 0.5)
+    model.to(torch.bfloat16).save_pretrained(directory)  # the f32 witness evaluates the same numbers
+    load = lambda dtype: kind.from_pretrained(directory, dtype=dtype, attn_implementation="eager").eval()
+    return load(torch.bfloat16), load(torch.float32)
+
+
+def logits_of(tool, directory, tokens, order="portable", chunk=1 << 20, instruction_set="auto"):
+    """With a server's context that takes the same factors as transformers does for these tokens."""
+    config = json.load(open(f"{directory}/config.json"))
+    rope = config.get("rope_parameters") or {}
+    is_short = rope.get("rope_type") == "longrope" and len(tokens) <= rope["original_max_position_embeddings"]
+    more = (order, chunk, instruction_set, rope["original_max_position_embeddings"] if is_short else 0)
+    with tempfile.TemporaryDirectory() as scratch:
+        numpy.array(tokens, dtype=numpy.int32).tofile(f"{scratch}/tokens")
+        done = subprocess.run([tool, directory, f"{scratch}/tokens", f"{scratch}/out", *map(str, more)],
+                              capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr.strip()
+        return numpy.fromfile(f"{scratch}/out", dtype=numpy.float32).reshape(len(tokens), -1)
+
+
+def spoil(directory):
+    """Another number in the configuration than the one that the weights were evaluated with."""
+    path = f"{directory}/config.json"
+    config = json.load(open(path))
+    for part in (config, config.get("text_config", {})):
+        for key in ("rms_norm_eps", "layer_norm_epsilon"):
+            if key in part:
+                part[key] = 0.3
+    json.dump(config, open(path, "w"))
+
+
+def check(tool, family, number, shape, control):
+    with tempfile.TemporaryDirectory() as directory:
+        tokens = torch.randint(3, shape["vocab_size"], (1, TOKENS), generator=torch.Generator().manual_seed(number))
+        rounded, model = make(family, number, shape, directory)
+        with torch.no_grad():
+            usual = rounded(tokens).logits[0].float().numpy()
+            exact = model(tokens).logits[0].numpy()
+        if control:
+            spoil(directory)
+        row = tokens[0].tolist()
+        found = logits_of(tool, directory, row)
+        error, own = numpy.abs(found - exact), numpy.abs(usual - exact)
+        bias = abs((found - exact).mean()) / (found - exact).std()
+        # Without a cache other schedules must be the same bits.
+        same = all(numpy.array_equal(found, logits_of(tool, directory, row, "portable", *more))
+                   for more in ((7,), (150, "scalar"), (64, "avx2")))
+        hopper = logits_of(tool, directory, row, "hopper")
+        hopper_error = numpy.abs(hopper - exact).mean()
+        f32 = None
+        with tempfile.TemporaryDirectory() as widened:
+            model.save_pretrained(widened)
+            if control:
+                spoil(widened)
+            f32 = numpy.abs(logits_of(tool, widened, row) - exact).mean()
+        good = error.mean() <= own.mean() and hopper_error <= own.mean() and f32 <= error.mean() and same and bias < 0.1
+        print(f"{family:17} {number}: mean error {error.mean():.5f}, hopper {hopper_error:.5f}, f32 weights {f32:.5f}, "
+              f"transformers in bf16 {own.mean():.5f}, largest {error.max():.4f}, deviation of logits {exact.std():.2f}"
+              f"{'' if same else ', SCHEDULES DIFFER'}{'' if good else '  WRONG'}", flush=True)
+        return good
+
+
+def main():
+    arguments = [a for a in sys.argv[1:] if a != "--control"]
+    control = "--control" in sys.argv
+    tool, names = arguments[0], arguments[1:] or list(CASES)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    wrong = []
+    for family in names:
+        for number, shape in enumerate(CASES[family]):
+            try:
+                good = check(tool, family, number, shape, control)
+            except AssertionError as error:
+                print(f"{family:17} {number}: {error}", flush=True)
+                good = False
+            if good == control:
+                wrong.append(f"{family} {number}")
+    print(f"transformers {transformers.__version__}: {'wrong: ' + ', '.join(wrong) if wrong else 'all as expected'}")
+    sys.exit(1 if wrong else 0)
+
+
+main()
