@@ -1,4 +1,4 @@
-# docker build -t invar . && docker run --rm -p 8000:8000 invar
+# docker build -t invar . && docker run --rm -p 127.0.0.1:8000:8000 invar
 FROM debian:12 AS build
 COPY . /src
 WORKDIR /src

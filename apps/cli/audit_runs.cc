@@ -82,7 +82,8 @@ Answers answers_from_json(std::string_view text) {
 Request random_request(int64_t id, int vocab, int prompt, int answer, uint32_t seed) {
   std::mt19937 random(seed);
   Request request{.id = id};
-  for (int i = 0; i < prompt; ++i) request.prompt.push_back(static_cast<int32_t>(random() % vocab));
+  for (int i = 0; i < prompt; ++i)
+    request.prompt.edit().push_back(static_cast<int32_t>(random() % vocab));
   request.params.max_tokens = answer;
   request.params.temperature = seed % 2 ? 0.8 : 0.0;
   request.params.seed = seed;

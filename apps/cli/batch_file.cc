@@ -105,12 +105,14 @@ json::Value answer_line(const Line& line, size_t index, const Tokenizer& tokeniz
 }
 
 // The tokens of each of its prompts; where those were cut, an echo shows what is left of them.
-std::vector<std::vector<int32_t>> encode(openai::Request& request, TextEngine& engine) {
-  std::vector<std::vector<int32_t>> tokens;
+std::vector<Shared<std::vector<int32_t>>> encode(openai::Request& request, TextEngine& engine) {
+  std::vector<Shared<std::vector<int32_t>>> tokens;
   for (const openai::Prompt& prompt : request.prompts)
     tokens.push_back(
         openai::tokens_of(request, prompt, engine.tokenizer(), engine.engine().max_model_len()));
-  if (request.truncate_prompt_tokens != 0) request.prompts.assign(tokens.begin(), tokens.end());
+  if (request.truncate_prompt_tokens == 0) return tokens;
+  request.prompts.clear();
+  for (const auto& one : tokens) request.prompts.emplace_back(one.get());
   return tokens;
 }
 
@@ -123,9 +125,11 @@ class LineCollector final : public TextSink {
     Line& line = lines_[index];
     std::vector<int64_t> ids;
     openai::Request& request = line.request;
-    const std::vector<std::vector<int32_t>> prompts = encode(request, engine);
-    openai::settle_length(request, std::ranges::max(prompts, {}, std::ranges::size).size(),
-                          engine.engine().max_model_len());
+    const std::vector<Shared<std::vector<int32_t>>> prompts = encode(request, engine);
+    openai::settle_length(
+        request,
+        std::ranges::max(prompts, {}, [](const auto& prompt) { return prompt.size(); }).size(),
+        engine.engine().max_model_len());
     const auto n = static_cast<size_t>(request.base.params.n);
     try {
       for (size_t i = 0; i < request.answers(); ++i)

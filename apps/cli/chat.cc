@@ -10,10 +10,10 @@
 #include "base/timer.h"
 #include "command.h"
 #include "frontend/chat_template.h"
-#include "frontend/stop_strings.h"
 #include "frontend/text_engine.h"
 #include "line_reader.h"
 #include "model_sampling.h"
+#include "sampling/stop_strings.h"
 #include "tokenizer/utf8.h"
 #include "word_wrap.h"
 
@@ -228,7 +228,7 @@ int run_chat(ChatFlags flags) {
   const auto model = open_with_progress(options);
   flags.params = with_model_sampling(flags.params, flags.named, model->options());
   checked(flags.params, model->spec().vocab);  // once, not at every turn
-  StopStrings(flags.stop);
+  StopSet stops(flags.stop);
   const Tokenizer tokenizer = open_tokenizer(*model);
   const ChatTemplate chat = open_chat_template(*model, flags.template_file);
   Instance instance(options, model);

@@ -170,11 +170,14 @@ std::vector<std::string> engine_command() {
 std::unique_ptr<server::Journal> open_journal(const ServeFlags& flags) {
   using Sync = server::JournalOptions::Sync;
   if (flags.journal.empty()) return nullptr;
+  const int64_t most = int64_t{flags.journal_max_gib} << 30;
+  const auto keys = std::max<int64_t>(1, std::ssize(flags.server.keys.client));
   return std::make_unique<server::Journal>(
       flags.journal,
       server::JournalOptions{
           .sync = flags.journal_sync == "power" ? Sync::power_loss : Sync::process_death,
-          .accept_loss = flags.journal_accept_loss});
+          .accept_loss = flags.journal_accept_loss,
+          .quota = {.all = most, .of_owner = most / keys}});
 }
 
 void say_step_rows(const ServeFlags& flags, Instance& instance) {
@@ -200,7 +203,26 @@ void set_server_options(ServeFlags& flags) {
   flags.server.request_timeout =
       std::chrono::milliseconds(static_cast<int64_t>(flags.request_seconds * 1000));
   http.max_body_bytes = static_cast<size_t>(flags.body_mib) << 20;
+  flags.server.max_queued_bytes = static_cast<size_t>(flags.queued_mib) << 20;
   http.max_bodies_bytes = static_cast<size_t>(flags.bodies_mib) << 20;
+}
+
+// A server without keys is for this machine, unless it is told otherwise; several keys have shares.
+void set_reach(ServeFlags& flags) {
+  server::ServerOptions& o = flags.server;
+  const bool has_keys = !o.keys.client.empty();
+  o.http.host = !flags.host.empty() ? flags.host : has_keys ? "0.0.0.0" : "127.0.0.1";
+  using Origins = std::vector<std::string>;
+  o.allowed_origins = flags.origins.value_or(has_keys ? Origins{"*"} : Origins{});
+  o.fair_by_key = flags.fair_by.empty() ? o.keys.client.size() > 1 : flags.fair_by == "key";
+  flags.engine.options.scheduler.urgent_take_places = o.fair_by_key;
+  const bool is_local =
+      o.http.host == "localhost" || o.http.host == "::1" || o.http.host.starts_with("127.");
+  if (flags.lab && !has_keys && !is_local)
+    fail_usage(
+        "--lab lets clients change the engine: expected --api-key or a --host of this machine "
+        "alone, found --host {}",
+        o.http.host);
 }
 
 // What clients are told of the model, and what of its files that needs.
@@ -212,6 +234,7 @@ class Served {
     model_.defaults = sampling_defaults(flags, options);
     read_embedding_sizes(options, model_);
     model_.max_logprobs = flags.max_logprobs;
+    model_.shares_prefixes = flags.share_prefixes || flags.server.keys.client.size() < 2;
     open_chat(flags, options);
     model_.texts = receipt_texts(options, flags.template_file);
     model_.texts.defaults = defaults_digest(model_.defaults);
@@ -267,6 +290,7 @@ int run_serve(ServeFlags flags) {
   use_bundled_model(flags.model);
   refuse_beside_rejection(flags);
   set_server_options(flags);
+  set_reach(flags);
   const ModelOptions options = resolved(flags.model);
   if (flags.names.empty())
     flags.names = {is_named ? options.model

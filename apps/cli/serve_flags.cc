@@ -1,8 +1,10 @@
 // What invar serve is told.
 #include "serve_flags.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "base/error.h"
+#include "base/json.h"
 #include "foreign_flags.h"
 #include "frontend/request_limits.h"
 
@@ -10,10 +12,27 @@ namespace invar::cli {
 
 namespace {
 
+// Words, or vLLM's form: a JSON list, of which the parser of flags has taken the brackets off and
+// cut the rest at its commas.
+std::vector<std::string> list_of(const std::vector<std::string>& words) {
+  if (words.empty() || !words.front().starts_with('"')) return words;
+  const json::Value list =
+      json::parse(fmt::format("[{}]", fmt::join(words, ",")), "a list of texts");
+  std::vector<std::string> texts;
+  for (const json::Value& text : list.as_array()) {
+    if (!text.is_string())
+      fail_usage("expected texts in a list of JSON, found {}", json::excerpt(text));
+    texts.push_back(text.as_string());
+  }
+  return texts;
+}
+
 // Where clients connect, and who may.
 void add_client_flags(CLI::App& command, ServeFlags& flags) {
   server::ServerOptions& o = flags.server;
-  command.add_option("--host", o.http.host, "IP address to listen on")->capture_default_str();
+  command.add_option(
+      "--host", flags.host,
+      "IP address to listen on (default: 127.0.0.1 without --api-key, else 0.0.0.0)");
   command.add_option("--port", o.http.port, "Port; 0 picks a free one")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
@@ -34,8 +53,16 @@ void add_client_flags(CLI::App& command, ServeFlags& flags) {
       ->envname("INVAR_ADMIN_KEY")
       ->check(not_empty);
   command
-      .add_option("--allowed-origins", o.allowed_origins,
-                  "Origins of pages that may send requests (CORS)")
+      .add_option_function<std::vector<std::string>>(
+          "--allowed-origins",
+          [&flags](const std::vector<std::string>& words) { flags.origins = list_of(words); },
+          "Origins of pages that may send requests (CORS), as a list or as JSON (default: none "
+          "without --api-key, else *)")
+      ->delimiter(',');
+  command
+      .add_option("--allowed-hosts", o.allowed_hosts,
+                  "Names by which clients may ask a server without --api-key, beside addresses and "
+                  "the machine's own names")
       ->delimiter(',');
 }
 
@@ -45,6 +72,12 @@ void add_limit_flags(CLI::App& command, ServeFlags& flags) {
   command
       .add_option("--max-queued-requests", o.max_queued,
                   "Most unfinished answers; more requests are refused with 429")
+      ->capture_default_str();
+  command
+      .add_option("--max-queued-mib", flags.queued_mib,
+                  "Memory in MiB that the requests of unfinished answers may hold; more requests "
+                  "are refused with 429")
+      ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command.add_option("--max-connections", o.http.max_connections, "Most concurrent connections")
       ->capture_default_str();
@@ -126,6 +159,16 @@ void add_serving_flags(CLI::App& command, ServeFlags& flags) {
                   "--max-num-batched-tokens is given. 0 is off")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
+  command
+      .add_option(
+          "--fair-by", flags.fair_by,
+          "key: API keys have equal shares of places and steps, and a key's priority orders "
+          "its own requests; none: priority orders all (default: key with several keys)")
+      ->check(CLI::IsMember({"key", "none"}));
+  command.add_flag("--share-prefixes", flags.share_prefixes,
+                   "With several API keys: let requests of different keys share computed prompt "
+                   "blocks. The time to the first token then tells whether another key has sent "
+                   "the same beginning");
   command.add_flag("--engine-process", flags.engine_process,
                    "Run the engine in a process of its own and restart it if it dies");
   command.add_flag("--lab", flags.lab,
@@ -152,6 +195,12 @@ void add_record_flags(CLI::App& command, ServeFlags& flags) {
           [&flags](int hours) { flags.server.journal_keep = int64_t{hours} * 3600; },
           "Hours to keep journal lines of finished answers (168)")
       ->check(CLI::Range(0, 1'000'000));
+  command
+      .add_option("--journal-max-gib", flags.journal_max_gib,
+                  "Size of the journal in GiB, of which each key has an equal share; the oldest "
+                  "finished answers make room for new ones")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   command.add_flag("--journal-accept-loss", flags.journal_accept_loss,
                    "Start although lines of the journal are lost or changed");
   command.add_option("--receipt-key", flags.receipt_key,

@@ -1,6 +1,7 @@
 // What invar serve is told.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,13 +14,18 @@ struct ServeFlags {
   ModelFlags model;
   EngineFlags engine;
   server::ServerOptions server;
+  std::string host;  // empty: 127.0.0.1 without keys, else all addresses
+  std::optional<std::vector<std::string>> origins;  // none: all with keys, else none
   std::vector<std::string> names;
   std::string receipt_key;
   std::string template_file, tool_parser = "auto", generation_config = "auto";
   int header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30;
-  int body_mib = 32, bodies_mib = 64;
+  int body_mib = 32, bodies_mib = 64, queued_mib = 256;
   std::string journal, journal_sync = "process";
+  int journal_max_gib = 8;
   bool journal_accept_loss = false, engine_process = false, lab = false;
+  std::string fair_by;  // empty: key with several keys
+  bool share_prefixes = false;
   int replicas = 1, max_logprobs = 20;
   double request_seconds = 0, target_tbt_ms = 200;
   int engine_socket = -1;  // of an engine's process

@@ -25,7 +25,8 @@ struct Keep final : OutputSink {
 void add_requests(Engine& engine, int32_t vocab) {
   for (int i = 0; i < kSequences; ++i) {
     Request request{.id = i, .hash_logits = false};
-    for (int t = 0; t < kPromptTokens; ++t) request.prompt.push_back((i * 31 + t * 7 + 1) % vocab);
+    for (int t = 0; t < kPromptTokens; ++t)
+      request.prompt.edit().push_back((i * 31 + t * 7 + 1) % vocab);
     request.params.temperature = 0;
     request.params.max_tokens = kAnswer;
     engine.add(std::move(request));

@@ -36,6 +36,11 @@ json::Value read_json(const std::string& file) {
 // Nothing, or what is wrong before a model is needed.
 std::string outer_fault(const ServedAnswer& served, const VerifyFlags& flags) {
   for (const Receipt& receipt : served.receipts) {
+    const int64_t size = std::ssize(receipt.prompt) + std::ssize(receipt.tokens);
+    if (size > receipt.context)  // before anything is computed from them
+      return fmt::format(
+          "expected a prompt and an answer within the context of {} tokens, found {}",
+          receipt.context, size);
     if (!flags.public_key.empty() && receipt.public_key != flags.public_key)
       return fmt::format("the key differs: the receipt names {}, expected {}",
                          json::quoted(receipt.public_key), flags.public_key);

@@ -17,4 +17,13 @@ bool has_more_values(std::string_view text, size_t most) {
   return false;
 }
 
+size_t text_bytes(const Value& value) {
+  size_t bytes = value.is_string() ? value.as_string().size() : 0;
+  if (value.is_array())
+    for (const Value& one : value.as_array()) bytes += text_bytes(one);
+  if (value.is_object())
+    for (const auto& [name, one] : value.as_object()) bytes += name.size() + text_bytes(one);
+  return bytes;
+}
+
 }  // namespace invar::json

@@ -1,8 +1,10 @@
-// How much a JSON text holds, before memory is taken for it.
+// How much a JSON text or value holds, before memory is taken for it or for a copy.
 #pragma once
 
 #include <cstddef>
 #include <string_view>
+
+#include "base/json.h"
 
 namespace invar::json {
 
@@ -10,5 +12,8 @@ namespace invar::json {
 // `most` + 1 of them in arrays and objects. Takes time by the text's bytes and no memory; the text
 // need not be JSON.
 bool has_more_values(std::string_view text, size_t most);
+
+// Bytes of its texts, names of members included.
+size_t text_bytes(const Value& value);
 
 }  // namespace invar::json

@@ -130,7 +130,7 @@ void Engine::add(Request request) {
        .ahead_until =
            may_run_ahead ? static_cast<int32_t>(size) + state->request.params.max_tokens : 0,
        .prefix = shares ? &state->tokens : nullptr,
-       .cache_salt = state->request.cache_salt,
+       .cache_salt = state->request.cache_salt.get(),
        .priority = state->request.priority});
   live_by_tokens_ += state->samples_by_tokens() ? 1 : 0;
   states_.emplace(state->request.id, std::move(state));

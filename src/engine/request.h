@@ -9,31 +9,34 @@
 #include <vector>
 
 #include "base/sha256.h"
+#include "base/shared.h"
 #include "sampling/constraint.h"
 #include "sampling/logprob.h"
 #include "sampling/params.h"
+#include "sampling/stop_strings.h"
 
 namespace invar {
 
+// What the answers of one request have in common they share.
 struct Request {
   int64_t id = 0;  // unique among the live requests of an engine
-  std::vector<int32_t> prompt;
+  Shared<std::vector<int32_t>> prompt;
   SamplingParams params;
   std::shared_ptr<Constraint> constraint;  // what the answer is held to; null: nothing
   int32_t choice = 0;  // which of the n answers to one prompt this is: part of the noise's counter
   // `constraint` as JSON, for whoever has the vocabulary's bytes and makes it
   // (ConstraintCompiler). The engine does not read it.
-  std::string structured_output;
+  Shared<std::string> structured_output;
   // How the answer becomes text (AnswerBuilder): texts that end it, whether it ends with the one
   // that did, whether special tokens give no text. The engine does not read them.
-  std::vector<std::string> stop;
+  StopSet stop;
   bool include_stop = false, skip_special = true;
-  std::string cache_salt;  // only requests of one salt share cached blocks
-  int32_t priority = 0;    // smaller is sooner among those that wait
+  Shared<std::string> cache_salt;  // only requests of one salt share cached blocks
+  int32_t priority = 0;            // smaller is sooner among those that wait
   bool hash_logits =
       true;  // keep the hash of every position whose logits are sampled from (numerics 8)
   // What the answer may be, to draft from; no bit depends on it.
-  std::vector<int32_t> prediction;
+  Shared<std::vector<int32_t>> prediction;
   // Asks for no answer but for one vector: the mean of the prompt's final hidden states.
   bool pooled = false;
 };

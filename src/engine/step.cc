@@ -100,8 +100,8 @@ void Engine::propose(StepInFlight& step) {
                                .params = &state.request.params,
                                .choice = state.request.choice,
                                .most = entry.drafts,
-                               .corpus = state.request.cache_salt,
-                               .prediction = state.request.prediction,
+                               .corpus = state.request.cache_salt.get(),
+                               .prediction = state.request.prediction.get(),
                                .blocks = scheduler_->blocks(entry.sequence),
                                .computed = entry.start});
   }

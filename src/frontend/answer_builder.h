@@ -4,8 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "base/shared.h"
 #include "engine/request.h"
-#include "frontend/stop_strings.h"
+#include "sampling/stop_strings.h"
 #include "tokenizer/tokenizer.h"
 
 namespace invar {
@@ -13,7 +14,8 @@ namespace invar {
 // A finished answer.
 struct TextAnswer {
   std::string text;
-  std::vector<int32_t> prompt_tokens, tokens;
+  Shared<std::vector<int32_t>> prompt_tokens;
+  std::vector<int32_t> tokens;
   std::vector<TokenLogprobs> logprobs, prompt_logprobs;
   FinishReason finish = FinishReason::none;
   std::string stop;  // the stop string that ended it, or empty

@@ -128,7 +128,7 @@ MessageWriter::MessageWriter(openai::Head head, const openai::Request& request,
       request_(request),
       builder_(tokenizer, request.base),
       blocks_(request) {
-  builder_.answer.prompt_tokens.resize(static_cast<size_t>(prompt_tokens));
+  builder_.answer.prompt_tokens.edit().resize(static_cast<size_t>(prompt_tokens));
 }
 
 void MessageWriter::push(size_t, const TokenOutput& output, std::string& out) {

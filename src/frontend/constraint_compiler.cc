@@ -1,6 +1,7 @@
 #include "frontend/constraint_compiler.h"
 
 #include "base/error.h"
+#include "frontend/request_limits.h"
 #include "sampling/grammar/languages.h"
 
 namespace invar {
@@ -70,11 +71,22 @@ grammar::Language language_of(const std::string& kind, const json::Value& value,
 
 }  // namespace
 
+std::shared_ptr<Constraint> ConstraintCompiler::compile_text(const Shared<std::string>& what) {
+  if (last_ && !last_->is_full() && what == last_text_) return last_;
+  last_ = compile(json::parse(what.get(), "the structured output"));
+  last_text_ = what;
+  return last_;
+}
+
 std::shared_ptr<Constraint> ConstraintCompiler::compile(const json::Value& what) {
   const json::Value* whitespace = what.find("whitespace");
   if (!what.is_object() || what.as_object().size() != (whitespace ? 2 : 1))
     fail_usage("expected one form of the answer, found {}", json::excerpt(what));
   const std::string key = json::dump(what);
+  // Of a schema in a text each quote has two bytes more.
+  if (key.size() > 2 * openai::kMaxFormBytes)
+    fail_usage("expected the form of an answer of at most {} bytes of JSON, found {}",
+               2 * openai::kMaxFormBytes, key.size());
   if (const auto kept = kept_.find(key); kept != kept_.end() && !kept->second->is_full())
     return kept->second;
   const json::Object& members = what.as_object();

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/json.h"
+#include "base/shared.h"
 #include "sampling/constraint.h"
 #include "tokenizer/tokenizer.h"
 
@@ -20,6 +21,8 @@ class ConstraintCompiler {
   // what may stand between tokens (grammar::kCompact). Requests that ask for the same share one
   // constraint, so they belong into one engine. Throws UsageError for what is not understood.
   std::shared_ptr<Constraint> compile(const json::Value& what);
+  // The same of its JSON. Answers of one request ask one after another.
+  std::shared_ptr<Constraint> compile_text(const Shared<std::string>& what);
 
  private:
   static constexpr size_t kMaxKept = 16;
@@ -27,6 +30,8 @@ class ConstraintCompiler {
   const Tokenizer& tokenizer_;
   std::shared_ptr<const TokenTable> tokens_;  // made when it is needed
   std::map<std::string, std::shared_ptr<Constraint>> kept_;
+  Shared<std::string> last_text_;
+  std::shared_ptr<Constraint> last_;
 };
 
 }  // namespace invar

@@ -56,7 +56,8 @@ struct Request {
   std::vector<std::string> ignored;  // fields that are not known (Context::ignores_unknown)
 
   // How the answer is shown.
-  std::vector<int32_t> stop_token_ids;  // that it asked for: base.params has the model's too
+  Shared<std::vector<int32_t>>
+      stop_token_ids;  // that it asked for: base.params has the model's too
   bool stream = false;
   bool usage_at_end = false, usage_always = false;  // of a stream
   bool token_ids = false;                           // beside the text
@@ -78,7 +79,9 @@ struct Request {
     return prompts[answer / static_cast<size_t>(base.params.n)];
   }
   // What the engine is asked for answer i, whose prompt is these tokens.
-  invar::Request answer(size_t i, std::vector<int32_t> prompt) const;
+  invar::Request answer(size_t i, Shared<std::vector<int32_t>> prompt) const;
+  // What it and its answers keep while they are made, about, but for the answers' tokens.
+  size_t memory_bytes() const;
 };
 
 // A prompt whose size alone says that it does not fit.

@@ -107,9 +107,9 @@ json::Value prompt_entry(const Tokenizer& tokenizer, const TokenLogprobs& one) {
 }
 
 // The same values as lists that are written later; they share what they show.
-using Shared = std::shared_ptr<const std::vector<TokenLogprobs>>;
+using SharedLogprobs = std::shared_ptr<const std::vector<TokenLogprobs>>;
 
-json::Value late_prompt_logprobs(const Tokenizer& tokenizer, Shared all, LateLists& late) {
+json::Value late_prompt_logprobs(const Tokenizer& tokenizer, SharedLogprobs all, LateLists& late) {
   const size_t size = all->size();
   return late.add({{"[null" + std::string(size ? ", " : ""), size,
                     [&tokenizer, all = std::move(all)](size_t i, std::string& out) {
@@ -118,7 +118,7 @@ json::Value late_prompt_logprobs(const Tokenizer& tokenizer, Shared all, LateLis
                   "]");
 }
 
-json::Value late_logprobs(Endpoint endpoint, const Tokenizer& tokenizer, const Shared& all,
+json::Value late_logprobs(Endpoint endpoint, const Tokenizer& tokenizer, const SharedLogprobs& all,
                           LateLists& late) {
   const auto list = [&](const char* before, auto value_of) {
     return LateLists::List{before, all->size(), [all, value_of](size_t i, std::string& out) {
@@ -284,9 +284,10 @@ json::Value body_of(const Request& request, std::span<const TextAnswer> answers,
                     const Tokenizer& tokenizer, const Head* head, LateLists* late) {
   json::Array choices;
   int64_t prompt = 0, completion = 0, accepted = 0, rejected = 0;
+  const Prediction predicted(request.base.prediction);
   for (const TextAnswer& answer : answers) {
     if (!request.base.prediction.empty()) {
-      Prediction prediction(request.base.prediction);
+      Prediction prediction = predicted;
       for (const int32_t token : answer.tokens) prediction.take(token);
       accepted += prediction.accepted();
       rejected += prediction.rejected();

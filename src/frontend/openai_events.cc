@@ -7,13 +7,14 @@
 namespace invar::openai {
 
 EventWriter::EventWriter(Head head, const Request& request,
-                         const std::vector<std::vector<int32_t>>& prompts,
+                         const std::vector<Shared<std::vector<int32_t>>>& prompts,
                          const Tokenizer& tokenizer)
     : head_(std::move(head)), request_(request), tokenizer_(tokenizer) {
   answers_.reserve(request.answers());
+  const Prediction predicted(request.base.prediction);
   const auto n = static_cast<size_t>(request.base.params.n);
   for (size_t i = 0; i < request.answers(); ++i) {
-    answers_.emplace_back(request, tokenizer);
+    answers_.emplace_back(request, tokenizer, predicted);
     answers_[i].builder.answer.prompt_tokens = prompts[i / n];
   }
   for (const auto& prompt : prompts) prompt_tokens_ += std::ssize(prompt);

@@ -32,8 +32,8 @@ class StreamWriter {
 class EventWriter final : public StreamWriter {
  public:
   // `prompts`: the tokens of the request's.
-  EventWriter(Head head, const Request& request, const std::vector<std::vector<int32_t>>& prompts,
-              const Tokenizer& tokenizer);
+  EventWriter(Head head, const Request& request,
+              const std::vector<Shared<std::vector<int32_t>>>& prompts, const Tokenizer& tokenizer);
 
   // One event for each token, in the order of the tokens' indices and then of the answers, whenever
   // they were computed. A token that shows no text joins the next. After the last token of the last
@@ -51,10 +51,10 @@ class EventWriter final : public StreamWriter {
 
  private:
   struct Answer {
-    explicit Answer(const Request& request, const Tokenizer& tokenizer)
+    Answer(const Request& request, const Tokenizer& tokenizer, const Prediction& predicted)
         : builder(tokenizer, request.base),
           reader(request.tools, request.tool),
-          prediction(request.base.prediction) {}
+          prediction(predicted) {}
     AnswerBuilder builder;
     ToolCallReader reader;
     Prediction prediction;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/json_values.h"
 #include "frontend/anthropic.h"
 #include "frontend/body_fields.h"
 #include "frontend/foreign_fields.h"
@@ -72,6 +73,11 @@ constexpr std::string_view kRoles[] = {"system",    "developer", "user",
 template <size_t N>
 bool among(std::string_view name, const std::string_view (&names)[N]) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+// Of a conversation, and of a prompt of which the end is kept: more is not looked at.
+size_t most_text(const Context& context) {
+  return std::max(context.max_prompt_bytes, kMaxTextBytes);
 }
 
 // Reads the fields of one body.
@@ -209,8 +215,14 @@ class Reader {
   }
 
   void check_size(const std::string& prompt) const {
-    if (fields_.find("truncate_prompt_tokens")) return;
-    if (prompt.size() > context_.max_prompt_bytes)
+    const bool is_cut = fields_.find("truncate_prompt_tokens");
+    const size_t most = is_cut ? most_text(context_) : context_.max_prompt_bytes;
+    if (prompt.size() > most && is_cut)
+      throw PromptTooLong(fmt::format(
+          "expected a prompt of at most {} bytes, of which truncate_prompt_tokens keeps "
+          "the end, found {}",
+          most, prompt.size()));
+    if (prompt.size() > most)
       throw PromptTooLong(
           fmt::format("the prompt has {} bytes: more than {} do not fit into the context, however "
                       "they are cut into tokens",
@@ -270,7 +282,7 @@ class Reader {
       p.stop_token_ids = token_ids_of(*v, "stop_token_ids", context_.vocab, kMaxStopTokenIds);
     request.stop_token_ids = p.stop_token_ids;
     if (p.ignore_eos) return;
-    std::vector<int32_t>& ids = p.stop_token_ids;
+    std::vector<int32_t>& ids = p.stop_token_ids.edit();
     ids.insert(ids.end(), context_.end_tokens.begin(), context_.end_tokens.end());
   }
 
@@ -443,11 +455,29 @@ void settle_length(Request& request, size_t longest_prompt, int32_t context) {
                request.base.params.min_tokens);
 }
 
-invar::Request Request::answer(size_t i, std::vector<int32_t> prompt) const {
+invar::Request Request::answer(size_t i, Shared<std::vector<int32_t>> prompt) const {
   invar::Request one = base;
   one.prompt = std::move(prompt);
   one.choice = static_cast<int32_t>(i % static_cast<size_t>(base.params.n));
   return one;
+}
+
+size_t Request::memory_bytes() const {
+  constexpr size_t kAnswer = 4 << 10;
+  constexpr size_t kCut = 1 << 17;  // of a prompt that is cut: more than most contexts
+  const SamplingParams& p = base.params;
+  const size_t longest = truncate_prompt_tokens == 0 ? SIZE_MAX : kCut;
+  size_t prompt_bytes = 0;  // a token is a byte of text at least
+  for (const Prompt& prompt : prompts)
+    prompt_bytes += std::visit(
+        [&](const auto& one) { return std::min(one.size(), longest) * sizeof(int32_t); }, prompt);
+  size_t bytes = prompt_bytes * (1 + static_cast<size_t>(p.n)) + answers() * kAnswer;
+  bytes += base.stop.memory_bytes() + base.prediction.size() * sizeof(int32_t);
+  bytes += base.cache_salt.size() + base.structured_output.size();
+  bytes += (p.stop_token_ids.size() + p.allowed_token_ids.size()) * sizeof(int32_t);
+  bytes += p.logit_bias.size() * sizeof(p.logit_bias[0]);
+  for (const std::vector<int32_t>& word : p.bad_words) bytes += sizeof word + 4 * word.size();
+  return bytes;
 }
 
 std::vector<int32_t> tokens_of(const Request& request, const Prompt& prompt,
@@ -465,10 +495,25 @@ std::vector<int32_t> tokens_of(const Request& request, const Prompt& prompt,
   return tokens;
 }
 
+namespace {
+
+// Before anything of it is copied.
+void check_conversation(const json::Value& body, const Context& context) {
+  size_t bytes = 0;
+  for (const char* name : {"messages", "input", "instructions", "system"})
+    if (const json::Value* said = body.find(name)) bytes += json::text_bytes(*said);
+  if (bytes > most_text(context))
+    throw PromptTooLong(fmt::format("expected a conversation of at most {} bytes, found {}",
+                                    most_text(context), bytes));
+}
+
+}  // namespace
+
 Request parse_request(const json::Value& body, Endpoint endpoint, const Context& context) {
   if (body.is_object() && body.as_object().size() > kMaxFields)
     fail_usage("expected at most {} fields in the body, found {}", kMaxFields,
                body.as_object().size());
+  if (body.is_object() && endpoint != Endpoint::completions) check_conversation(body, context);
   if (endpoint == Endpoint::messages) {
     const json::Value chat = anthropic::chat_body_of(body);
     Request request = Reader(chat, context).read(Endpoint::chat);

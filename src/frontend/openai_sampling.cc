@@ -25,7 +25,7 @@ void read_logit_bias(const json::Value& bias, int32_t vocab, SamplingParams& p) 
   if (std::ssize(bias.as_object()) > vocab)
     fail_usage("expected at most {} tokens in logit_bias, found {}", vocab,
                bias.as_object().size());
-  auto& biases = p.logit_bias;
+  auto& biases = p.logit_bias.edit();
   for (const auto& [key, value] : bias.as_object()) {
     int32_t token = 0;
     const auto end = std::from_chars(key.data(), key.data() + key.size(), token);
@@ -56,7 +56,7 @@ void read_bad_words(const json::Value& words, const Tokenizer& tokenizer, Sampli
   if (bytes > kMaxBadWordsBytes)
     fail_usage("expected bad_words of at most {} bytes together, found {}", kMaxBadWordsBytes,
                bytes);
-  std::vector<std::vector<int32_t>>& bad_words = p.bad_words;
+  std::vector<std::vector<int32_t>>& bad_words = p.bad_words.edit();
   for (const json::Value& word : words.as_array())
     add_bad_word(word.as_string(), tokenizer, bad_words);
 }

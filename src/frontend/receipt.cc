@@ -131,6 +131,11 @@ class Members {
     }
   }
 
+  template <typename T>
+  void take(const char* name, Shared<T>& to) {
+    take(name, to.edit());
+  }
+
   void expect_end() const {
     if (!left_.empty())
       fail("a receipt: {} has {}, which no receipt has", what_, json::quoted(left_[0].first));
@@ -232,9 +237,9 @@ json::Value params_json(const SamplingParams& p) {
                       {"logit_bias", std::move(biases)},
                       {"max_tokens", p.max_tokens},
                       {"min_tokens", p.min_tokens},
-                      {"stop_token_ids", list_of(p.stop_token_ids)},
-                      {"allowed_token_ids", list_of(p.allowed_token_ids)},
-                      {"bad_words", list_of(p.bad_words)},
+                      {"stop_token_ids", list_of(p.stop_token_ids.get())},
+                      {"allowed_token_ids", list_of(p.allowed_token_ids.get())},
+                      {"bad_words", list_of(p.bad_words.get())},
                       {"ignore_eos", p.ignore_eos},
                       {"seed", std::to_string(p.seed)}};
 }

@@ -11,9 +11,11 @@ inline constexpr size_t kMaxStopTokenIds = 4096;
 inline constexpr size_t kMaxBadWords = 1024, kMaxBadWordsBytes = 16 << 10;  // all words together
 inline constexpr size_t kMaxSaltBytes = 1 << 10;
 inline constexpr size_t kMaxPrompts = 2048;
-inline constexpr size_t kMaxFields = 1024;  // of a body
+inline constexpr size_t kMaxTextBytes = 4 << 20;  // of a conversation or a prompt that is cut
+inline constexpr size_t kMaxFields = 1024;        // of a body
 inline constexpr size_t kMaxTools = 128;
 inline constexpr size_t kMaxTemplateVariablesBytes = 64 << 10;
 inline constexpr size_t kMaxChoices = 4096, kMaxFormBytes = 128 << 10, kMaxRegexBytes = 16 << 10;
+inline constexpr size_t kMaxIdempotencyKeyBytes = 256;
 
 }  // namespace invar::openai

@@ -262,7 +262,7 @@ ResponseWriter::ResponseWriter(Head head, const Request& request, int64_t prompt
       request_(request),
       builder_(tokenizer, request.base),
       reader_(request.tools, request.tool) {
-  builder_.answer.prompt_tokens.resize(static_cast<size_t>(prompt_tokens));
+  builder_.answer.prompt_tokens.edit().resize(static_cast<size_t>(prompt_tokens));
 }
 
 void ResponseWriter::push(size_t, const TokenOutput& output, std::string& out) {

@@ -8,6 +8,7 @@
 
 #include "engine/engine.h"
 #include "frontend/answer_builder.h"
+#include "sampling/stop_strings.h"
 #include "tokenizer/tokenizer.h"
 
 namespace invar {

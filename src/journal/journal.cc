@@ -22,10 +22,6 @@ using sqlite::Statement;
 
 constexpr int kLongWal = 1000;  // pages: past this the log is copied into the file
 
-// Came later than version 1 of the lines, which it leaves as they are.
-constexpr const char* kConversations =
-    "CREATE TABLE IF NOT EXISTS conversation(id TEXT PRIMARY KEY, items TEXT NOT NULL)";
-
 int lock_of(const std::string& path) {
   const std::string name = path + ".lock";
   const int file = ::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -59,13 +55,9 @@ struct Journal::Connections {
       : writer(path), checkpointer(path), reader(path) {
     prepare(path, options);
     insert.emplace(writer, kInsertLine);
-    keep.emplace(writer, "INSERT OR REPLACE INTO conversation(id, items) VALUES(?, ?)");
-    forget_conversations.emplace(
-        writer,
-        "DELETE FROM conversation WHERE id IN (SELECT id FROM line WHERE outcome IS NOT NULL AND "
-        "created < ?)");
     update.emplace(writer, "UPDATE line SET outcome = ? WHERE id = ? AND outcome IS NULL");
-    forget.emplace(writer, "DELETE FROM line WHERE outcome IS NOT NULL AND created < ?");
+    conversations.emplace(writer);
+    retention.emplace(writer, *conversations, options.quota);
   }
 
   void prepare(const std::string& path, const JournalOptions& options) {
@@ -83,7 +75,6 @@ struct Journal::Connections {
     // Cut off when it begins again: what stands in it is of one log (log_check.cc).
     writer.execute("PRAGMA journal_size_limit = 0");
     prepare_schema(writer, path);
-    writer.execute(kConversations);
     if (const std::string changed = changed_lines(writer); !changed.empty())
       report(fmt::format("{}: {}", path, changed), options);
     checkpointer.query_integer("PRAGMA schema_version");  // reading opens the log
@@ -92,14 +83,17 @@ struct Journal::Connections {
   Connection writer, checkpointer;
   mutable std::mutex reading;
   Connection reader;
-  std::optional<Statement> insert, update, keep, forget, forget_conversations;
+  std::optional<Statement> insert, update;
+  std::optional<Conversations> conversations;
+  std::optional<Retention> retention;
 };
 
 struct Journal::Operation {
   enum class Kind { admit, end, keep, forget, nothing };
   Kind kind = Kind::admit;
   JournalEntry entry;        // admit; of an end and of what is kept only the id
-  std::string conversation;  // keep
+  std::optional<Said> said;  // admit
+  std::string output;        // keep
   Outcome outcome = Outcome::finished;
   int64_t created = 0;  // forget
   Done done;
@@ -120,16 +114,19 @@ struct Journal::Operation {
 
   void write(Connections& to) const {
     if (kind == Kind::admit) {
-      insert_line(*to.insert, {.entry = entry});
+      const auto bytes = bytes_of(entry) + (said ? std::ssize(said->input) : 0);
+      to.retention->make_room(entry.owner, bytes);
+      insert_line(*to.insert, entry, bytes);
+      to.retention->add(entry.owner, bytes);
+      if (said) to.conversations->begin(entry.id, *said);
     } else if (kind == Kind::end) {
       to.update->reset().bind(static_cast<int64_t>(outcome)).bind(entry.id).run();
       if (to.writer.changes() != 1)
         fail("journal: expected a line {} that has not ended, found none", entry.id);
     } else if (kind == Kind::keep) {
-      to.keep->reset().bind(entry.id).bind(conversation).run();
+      if (to.conversations->end(entry.id, output)) to.retention->grow(entry.id, std::ssize(output));
     } else if (kind == Kind::forget) {
-      to.forget_conversations->reset().bind(created).run();
-      to.forget->reset().bind(created).run();
+      to.retention->forget_before(created);
     }
   }
 };
@@ -178,9 +175,10 @@ void Journal::enqueue(std::unique_ptr<Operation> operation) {
   queued_.notify_one();
 }
 
-void Journal::admit(JournalEntry entry, Done done) {
+void Journal::admit(JournalEntry entry, std::optional<Said> said, Done done) {
   auto operation = std::make_unique<Operation>();
   operation->entry = std::move(entry);
+  operation->said = std::move(said);
   operation->done = std::move(done);
   enqueue(std::move(operation));
 }
@@ -194,11 +192,11 @@ void Journal::end(const std::string& id, Outcome outcome, Done done) {
   enqueue(std::move(operation));
 }
 
-void Journal::keep(const std::string& id, std::string conversation) {
+void Journal::keep(const std::string& id, std::string output) {
   auto operation = std::make_unique<Operation>();
   operation->kind = Operation::Kind::keep;
   operation->entry.id = id;
-  operation->conversation = std::move(conversation);
+  operation->output = std::move(output);
   enqueue(std::move(operation));
 }
 
@@ -210,9 +208,10 @@ void Journal::forget_before(int64_t created, Done done) {
   enqueue(std::move(operation));
 }
 
-void Journal::admit(JournalEntry entry) {
+void Journal::admit(JournalEntry entry, std::optional<Said> said) {
   std::promise<std::string> done;
-  admit(std::move(entry), [&](const std::string& error) { done.set_value(error); });
+  admit(std::move(entry), std::move(said),
+        [&](const std::string& error) { done.set_value(error); });
   if (const std::string error = done.get_future().get(); !error.empty()) throw Error(error);
 }
 
@@ -256,6 +255,7 @@ void Journal::write_loop() {
 // file cannot have (no room) fails all.
 void Journal::write_group(std::deque<std::unique_ptr<Operation>>& group) {
   Connection& writer = connections_->writer;
+  const Retention::Usage before = connections_->retention->usage();
   try {
     writer.execute("BEGIN IMMEDIATE");
     for (auto& operation : group) {
@@ -272,6 +272,7 @@ void Journal::write_group(std::deque<std::unique_ptr<Operation>>& group) {
     }
     writer.execute("COMMIT");
   } catch (const Error& error) {
+    connections_->retention->set_usage(before);
     for (auto& operation : group) {
       operation->error = error.what();
       operation->again =
@@ -314,10 +315,28 @@ std::optional<JournalLine> Journal::find_key(const std::string& owner,
   return std::nullopt;
 }
 
-std::optional<std::string> Journal::find_conversation(const std::string& id) const {
+std::optional<Conversation> Journal::find_conversation(const std::string& id) const {
   const std::lock_guard lock(connections_->reading);
-  Statement row(connections_->reader, "SELECT items FROM conversation WHERE id = ?");
-  return row.bind(id).step() ? std::optional(row.bytes(0)) : std::nullopt;
+  return server::find_conversation(connections_->reader, id);
+}
+
+int64_t Journal::bytes_of_line(const std::string& id) const {
+  const std::lock_guard lock(connections_->reading);
+  Statement row(connections_->reader, "SELECT bytes FROM line WHERE id = ?");
+  return row.bind(id).step() ? row.integer(0) : 0;
+}
+
+int64_t Journal::bytes_of_key(const std::string& owner, const std::string& key) const {
+  const std::lock_guard lock(connections_->reading);
+  Statement row(
+      connections_->reader,
+      "SELECT MAX(bytes) FROM line WHERE owner IN (?, 'unknown') AND idempotency_key = ?");
+  return row.bind(owner).bind(key).step() ? row.integer(0) : 0;
+}
+
+int64_t Journal::bytes_of_conversation(const std::string& id) const {
+  const std::lock_guard lock(connections_->reading);
+  return conversation_bytes(connections_->reader, id);
 }
 
 std::vector<JournalLine> Journal::unfinished() const {

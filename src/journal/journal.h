@@ -19,6 +19,9 @@
 #include <vector>
 
 #include "base/sha256.h"
+#include "base/shared.h"
+#include "conversations.h"
+#include "retention.h"
 #include "sampling/params.h"
 
 namespace invar::server {
@@ -30,11 +33,14 @@ struct JournalEntry {
   std::string owner;            // of the answer: a digest of the API key; empty: none was needed
   std::string idempotency_key;  // unique for its owner; empty: none
   std::string endpoint;         // "/v1/chat/completions"
-  std::string request;          // the body: how the answer is framed, and its constraint
-  std::vector<std::vector<int32_t>> prompts;  // tokens; a body may hold several prompts
-  SamplingParams params;                      // with the seed, drawn or given
-  std::string arithmetic;                     // the identity
-  Digest model{};                             // digest of what answers depend on beside these
+  // Of the body what the answer is made from beside prompts and parameters: how it is framed, and
+  // its constraint.
+  std::string request;
+  Digest body{};                                      // of all of it: the same request again
+  std::vector<Shared<std::vector<int32_t>>> prompts;  // tokens; a body may hold several prompts
+  SamplingParams params;                              // with the seed, drawn or given
+  std::string arithmetic;                             // the identity
+  Digest model{};  // digest of what answers depend on beside these
 
   bool operator==(const JournalEntry&) const = default;
 };
@@ -56,6 +62,7 @@ struct JournalOptions {
   // Goes on where lines at the end of the log were lost or lines were changed: their idempotency
   // keys are new again.
   bool accept_loss = false;
+  Quota quota;
 };
 
 class Journal {
@@ -69,18 +76,20 @@ class Journal {
   ~Journal();  // writes what is waiting
 
   // Writes a line; what waits is written together. A line whose id or key is there already is
-  // refused, alone; with a full disk all of a group are, and the journal stays usable.
-  void admit(JournalEntry entry, Done done);
+  // refused, alone; with a full disk all of a group are, and the journal stays usable. Lines that
+  // have ended make room for it, where a quota says so. `said`: of a response that may be gone on
+  // from.
+  void admit(JournalEntry entry, std::optional<Said> said, Done done);
   // Marks the end of a line, once. With a full disk `done` hears of it and the mark is written when
   // there is room again: a crash before that only has the answer computed again.
   void end(const std::string& id, Outcome outcome, Done done = {});
-  // Keeps what a later request may go on from: the conversation up to the end of an answer. Written
-  // in the order of the calls: before the end of its line where it is called before.
-  void keep(const std::string& id, std::string conversation);
+  // What the response put out, a JSON list: from now on others may go on from it. Written in the
+  // order of the calls: before the end of its line where it is called before.
+  void keep(const std::string& id, std::string output);
   // Forgets lines that have ended and were created before this second.
   void forget_before(int64_t created, Done done = {});
   // The same, waiting; each throws Error.
-  void admit(JournalEntry entry);
+  void admit(JournalEntry entry, std::optional<Said> said = {});
   void end_and_wait(const std::string& id, Outcome outcome);
   // Waits until everything that was asked for before is written, or could not be.
   void wait();
@@ -90,7 +99,11 @@ class Journal {
   // The owner's line, or else one of an unknown owner.
   std::optional<JournalLine> find_key(const std::string& owner,
                                       const std::string& idempotency_key) const;
-  std::optional<std::string> find_conversation(const std::string& id) const;
+  std::optional<Conversation> find_conversation(const std::string& id) const;
+  // Of a line, or a conversation: what reading it costs. 0: there is none.
+  int64_t bytes_of_line(const std::string& id) const;
+  int64_t bytes_of_key(const std::string& owner, const std::string& idempotency_key) const;
+  int64_t bytes_of_conversation(const std::string& id) const;
   std::vector<JournalLine> unfinished() const;
   std::vector<JournalLine> all() const;
   // Empty when SQLite finds the file whole and each line is what was written, else what is wrong.

@@ -15,8 +15,9 @@ using sqlite::Connection;
 using sqlite::Statement;
 
 constexpr int64_t kApplication = 0x494e564a;  // "INVJ"
-constexpr int64_t kVersion = 2;               // 1 had neither owner nor digest
+constexpr int64_t kVersion = 3;  // 1 had neither owner nor digest, 2 whole conversations
 
+// What is long comes last: what stands before it is read without it.
 constexpr const char* kSchema = R"(
 CREATE TABLE line(
   number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -25,31 +26,52 @@ CREATE TABLE line(
   owner TEXT NOT NULL,
   idempotency_key TEXT,
   endpoint TEXT NOT NULL,
-  request TEXT NOT NULL,
-  prompts BLOB NOT NULL,
-  params BLOB NOT NULL,
+  outcome INTEGER,
+  bytes INTEGER NOT NULL,
+  body BLOB,
   arithmetic TEXT NOT NULL,
   weights BLOB NOT NULL,  -- JournalEntry::model
-  digest BLOB NOT NULL,
-  outcome INTEGER,
+  digest BLOB,
+  params BLOB NOT NULL,
+  prompts BLOB NOT NULL,
+  request TEXT NOT NULL,
   UNIQUE(owner, idempotency_key));
 CREATE INDEX line_unfinished ON line(number) WHERE outcome IS NULL;
+CREATE INDEX line_ended ON line(number) WHERE outcome IS NOT NULL;
+CREATE INDEX line_ended_of_owner ON line(owner, number) WHERE outcome IS NOT NULL;
+CREATE INDEX line_bytes ON line(owner, bytes);
+CREATE TABLE said(
+  id TEXT PRIMARY KEY,
+  previous TEXT,
+  bytes INTEGER NOT NULL,
+  input TEXT NOT NULL,
+  output TEXT);
+CREATE INDEX said_previous ON said(previous) WHERE previous IS NOT NULL;
 )";
-// A line of version 1 in the columns of kSelectLines; it has no digest that could be wrong.
-constexpr const char* kSelectLinesOf1 =
-    "SELECT number, id, created, 'unknown', idempotency_key, endpoint, request, prompts, params, "
-    "arithmetic, weights, NULL, outcome FROM line_of_1 ORDER BY number";
+// Lines of an older version in the columns of this one. Those without a digest have none that could
+// be wrong; the digest of a body is the one of what was kept, which was all.
+constexpr const char* kMoveLines =
+    "INSERT INTO line(number, id, created, owner, idempotency_key, endpoint, outcome, bytes, "
+    "arithmetic, weights, digest, params, prompts, request) "
+    "SELECT number, id, created, {}, idempotency_key, endpoint, outcome, "
+    "length(CAST(request AS BLOB)) + length(prompts), arithmetic, weights, {}, params, prompts, "
+    "request FROM old_line ORDER BY number";
+constexpr const char* kMoveConversations =
+    "INSERT INTO said(id, bytes, input, output) "
+    "SELECT id, length(CAST(items AS BLOB)), items, '[]' FROM conversation";
 
-std::string bytes_of(const std::vector<std::vector<int32_t>>& prompts) {
+using Prompts = std::vector<Shared<std::vector<int32_t>>>;
+
+std::string bytes_of(const Prompts& prompts) {
   ByteWriter out;
   out.put(static_cast<uint64_t>(prompts.size()));
-  for (const auto& prompt : prompts) out.put_vector(prompt);
+  for (const auto& prompt : prompts) out.put_vector(prompt.get());
   return out.take();
 }
 
-std::vector<std::vector<int32_t>> prompts_of(const std::string& bytes) {
+Prompts prompts_of(std::string_view bytes) {
   ByteReader in(bytes, "a journal's prompts");
-  std::vector<std::vector<int32_t>> prompts(in.get_count(sizeof(uint64_t)));
+  Prompts prompts(in.get_count(sizeof(uint64_t)));
   for (auto& prompt : prompts) prompt = in.get_vector<int32_t>();
   in.expect_end();
   return prompts;
@@ -61,42 +83,86 @@ std::string bytes_of(const SamplingParams& params) {
   return out.take();
 }
 
-SamplingParams params_of(const std::string& bytes) {
+SamplingParams params_of(std::string_view bytes) {
   ByteReader in(bytes, "a journal's sampling parameters");
   const SamplingParams params = get_params(in);
   in.expect_end();
   return params;
 }
 
-std::string bytes_of(const Digest& digest) {
+std::string_view bytes_of(const Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
-// Of all that an answer's bytes depend on, as columns hold it.
-Digest digest_of(const JournalEntry& e, const std::string& prompts, const std::string& params) {
-  ByteWriter out;
-  out.put(e.created);
-  const std::string model = bytes_of(e.model);
-  for (const std::string* text : {&e.id, &e.owner, &e.idempotency_key, &e.endpoint, &e.request,
-                                  &prompts, &params, &e.arithmetic, &model})
-    out.put_text(*text);
-  const std::string bytes = out.take();
-  return sha256(std::as_bytes(std::span(bytes)));
+// Of all that an answer's bytes depend on, as columns hold it. `body`: empty in older versions.
+Digest digest_of(const JournalEntry& e, std::string_view body, std::string_view prompts,
+                 std::string_view params) {
+  Sha256 digest;
+  const auto add = [&](std::string_view bytes) { digest.update(std::as_bytes(std::span(bytes))); };
+  const auto add_number = [&](auto number) {
+    ByteWriter out;
+    out.put(number);
+    add(out.take());
+  };
+  add_number(e.created);
+  for (const std::string_view text :
+       {std::string_view(e.id), std::string_view(e.owner), std::string_view(e.idempotency_key),
+        std::string_view(e.endpoint), std::string_view(e.request), prompts, params,
+        std::string_view(e.arithmetic), bytes_of(e.model)}) {
+    add_number(static_cast<uint64_t>(text.size()));
+    add(text);
+  }
+  add(body);
+  return digest.finish();
 }
 
-void check_digest(const Statement& row, const JournalEntry& entry) {
-  if (row.is_null(11)) return;
-  if (row.bytes(11) != bytes_of(digest_of(entry, row.bytes(7), row.bytes(8))))
-    fail("journal line {}: its bytes are not those that were written", entry.id);
+Digest read_digest(const Statement& row, int column, const JournalEntry& e) {
+  const std::string_view bytes = row.view(column);
+  Digest digest{};
+  if (bytes.size() != digest.size())
+    fail("journal line {}: expected a digest of {} bytes, found {}", e.id, digest.size(),
+         bytes.size());
+  std::copy(bytes.begin(), bytes.end(), digest.begin());
+  return digest;
+}
+
+// All but what is decoded: the prompts and the parameters.
+JournalLine read_plain(const Statement& row) {
+  JournalLine line{.number = row.integer(0)};
+  JournalEntry& e = line.entry;
+  e.id = row.bytes(1);
+  e.created = row.integer(2);
+  e.owner = row.bytes(3);
+  e.idempotency_key = row.bytes(4);
+  e.endpoint = row.bytes(5);
+  e.arithmetic = row.bytes(8);
+  e.model = read_digest(row, 9, e);
+  e.request = row.bytes(13);
+  e.body = row.is_null(7) ? sha256(std::as_bytes(std::span(e.request))) : read_digest(row, 7, e);
+  if (!row.is_null(10) &&
+      row.view(10) != bytes_of(digest_of(e, row.view(7), row.view(12), row.view(11))))
+    fail("journal line {}: its bytes are not those that were written", e.id);
+  return line;
+}
+
+bool has_table(const Connection& in, const char* name) {
+  Statement row(in, "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?");
+  return row.bind(name).step();
 }
 
 // In a transaction. The numbers stay.
-void move_lines_of_1(Connection& to) {
-  to.execute("ALTER TABLE line RENAME TO line_of_1");
+void move_lines(Connection& to, int64_t version) {
+  to.execute("ALTER TABLE line RENAME TO old_line");
   to.execute("DROP INDEX line_unfinished");
   to.execute(kSchema);
-  Statement old(to, kSelectLinesOf1), insert(to, kInsertLine);
-  while (old.step()) insert_line(insert, read_line(old));
+  const bool had_owners = version > 1;
+  to.execute(
+      fmt::format(kMoveLines, had_owners ? "owner" : "'unknown'", had_owners ? "digest" : "NULL")
+          .c_str());
+  to.execute("DROP TABLE old_line");
+  if (!has_table(to, "conversation")) return;
+  to.execute(kMoveConversations);
+  to.execute("DROP TABLE conversation");
 }
 
 }  // namespace
@@ -111,49 +177,37 @@ void prepare_schema(Connection& to, const std::string& path) {
   if (version > kVersion)
     fail("{}: expected a journal of version {}, found version {}", path, kVersion, version);
   to.execute("BEGIN IMMEDIATE");
-  if (version == 1)
-    move_lines_of_1(to);
-  else
-    to.execute(kSchema);
-  if (version == 1) to.execute("DROP TABLE line_of_1");
+  is_new ? to.execute(kSchema) : move_lines(to, version);
   to.execute(fmt::format("PRAGMA application_id = {}", kApplication).c_str());
   to.execute(fmt::format("PRAGMA user_version = {}", kVersion).c_str());
   to.execute("COMMIT");
 }
 
-void insert_line(Statement& insert, const JournalLine& line) {
-  const JournalEntry& e = line.entry;
+int64_t bytes_of(const JournalEntry& e) {
+  constexpr size_t kRest = 256;  // numbers, digests, the row itself
+  size_t bytes = kRest + e.id.size() + e.owner.size() + e.idempotency_key.size() +
+                 e.request.size() + bytes_of(e.params).size();
+  for (const auto& prompt : e.prompts) bytes += sizeof(uint64_t) + prompt.size() * sizeof(int32_t);
+  return static_cast<int64_t>(bytes);
+}
+
+void insert_line(Statement& insert, const JournalEntry& e, int64_t bytes) {
   const std::string prompts = bytes_of(e.prompts), params = bytes_of(e.params);
-  insert.reset();
-  line.number > 0 ? insert.bind(line.number) : insert.bind_null();
-  insert.bind(e.id).bind(e.created).bind(e.owner);
+  const std::string_view body = bytes_of(e.body);
+  insert.reset().bind(e.id).bind(e.created).bind(e.owner);
   e.idempotency_key.empty() ? insert.bind_null() : insert.bind(e.idempotency_key);
-  insert.bind(e.endpoint).bind(e.request).bind_blob(prompts).bind_blob(params).bind(e.arithmetic);
-  insert.bind_blob(bytes_of(e.model)).bind_blob(bytes_of(digest_of(e, prompts, params)));
-  line.outcome ? insert.bind(static_cast<int64_t>(*line.outcome)) : insert.bind_null();
-  insert.run();
+  insert.bind(e.endpoint).bind(bytes).bind_blob(body).bind(e.arithmetic);
+  insert.bind_blob(bytes_of(e.model)).bind_blob(bytes_of(digest_of(e, body, prompts, params)));
+  insert.bind_blob(params).bind_blob(prompts).bind(e.request).run();
 }
 
 JournalLine read_line(const Statement& row) {
-  JournalLine line{.number = row.integer(0)};
+  JournalLine line = read_plain(row);
   JournalEntry& e = line.entry;
-  e.id = row.bytes(1);
-  e.created = row.integer(2);
-  e.owner = row.bytes(3);
-  e.idempotency_key = row.bytes(4);
-  e.endpoint = row.bytes(5);
-  e.request = row.bytes(6);
-  e.arithmetic = row.bytes(9);
-  const std::string model = row.bytes(10);
-  if (model.size() != e.model.size())
-    fail("journal line {}: expected a digest of {} bytes, found {}", e.id, e.model.size(),
-         model.size());
-  std::copy(model.begin(), model.end(), e.model.begin());
-  check_digest(row, e);
-  e.prompts = prompts_of(row.bytes(7));
-  e.params = params_of(row.bytes(8));
-  if (!row.is_null(12)) {
-    const int64_t outcome = row.integer(12);
+  e.prompts = prompts_of(row.view(12));
+  e.params = params_of(row.view(11));
+  if (!row.is_null(6)) {
+    const int64_t outcome = row.integer(6);
     if (outcome < 0 || outcome > static_cast<int64_t>(Outcome::failed))
       fail("journal line {}: expected an outcome from 0 to 2, found {}", e.id, outcome);
     line.outcome = static_cast<Outcome>(outcome);
@@ -168,7 +222,7 @@ std::string changed_lines(const Connection& in) {
   Statement rows(in, kSelectLines);
   while (rows.step()) {
     try {
-      read_line(rows);
+      rows.is_null(10) ? read_line(rows) : read_plain(rows);
     } catch (const sqlite::SqliteError&) {
       throw;
     } catch (const Error&) {

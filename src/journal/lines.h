@@ -14,15 +14,16 @@ namespace invar::server {
 void prepare_schema(sqlite::Connection& to, const std::string& path);
 
 inline constexpr const char* kInsertLine =
-    "INSERT INTO line(number, id, created, owner, idempotency_key, endpoint, request, prompts, "
-    "params, arithmetic, weights, digest, outcome) "
-    "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-// Runs kInsertLine. A line of number 0 gets the next one.
-void insert_line(sqlite::Statement& insert, const JournalLine& line);
+    "INSERT INTO line(id, created, owner, idempotency_key, endpoint, bytes, body, arithmetic, "
+    "weights, digest, params, prompts, request) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+// Runs kInsertLine: a line that has not ended, with the next number. `bytes`: what it takes.
+void insert_line(sqlite::Statement& insert, const JournalEntry& entry, int64_t bytes);
+// What the entry takes of the file, about.
+int64_t bytes_of(const JournalEntry& entry);
 
 inline constexpr const char* kSelectLines =
-    "SELECT number, id, created, owner, idempotency_key, endpoint, request, prompts, params, "
-    "arithmetic, weights, digest, outcome FROM line ";
+    "SELECT number, id, created, owner, idempotency_key, endpoint, outcome, body, arithmetic, "
+    "weights, digest, params, prompts, request FROM line ";
 // Of a row of kSelectLines. Throws Error for one whose bytes are not those that were written.
 JournalLine read_line(const sqlite::Statement& row);
 

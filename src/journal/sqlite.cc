@@ -88,10 +88,10 @@ bool Statement::is_null(int column) const {
   return sqlite3_column_type(statement_.get(), column) == SQLITE_NULL;
 }
 
-std::string Statement::bytes(int column) const {
+std::string_view Statement::view(int column) const {
   const void* data = sqlite3_column_blob(statement_.get(), column);
   const int size = sqlite3_column_bytes(statement_.get(), column);
-  return data ? std::string(static_cast<const char*>(data), size) : "";
+  return data ? std::string_view(static_cast<const char*>(data), static_cast<size_t>(size)) : "";
 }
 
 }  // namespace invar::sqlite

@@ -52,6 +52,7 @@ class Statement {
  public:
   Statement(const Connection& connection, const char* sql);
 
+  const Connection& connection() const { return connection_; }
   Statement& reset();
   Statement& bind(int64_t value);
   Statement& bind(std::string_view text);
@@ -67,7 +68,9 @@ class Statement {
   bool is_null(int column) const;
   int64_t integer(int column) const { return sqlite3_column_int64(statement_.get(), column); }
   // The bytes of a text or a blob.
-  std::string bytes(int column) const;
+  std::string bytes(int column) const { return std::string(view(column)); }
+  // The same until the next step.
+  std::string_view view(int column) const;
 
  private:
   struct Finalize {

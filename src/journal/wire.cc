@@ -46,12 +46,12 @@ void put_params(ByteWriter& out, const SamplingParams& p) {
     out.put(token);
     put_double(out, bias);
   }
-  out.put_vector(p.stop_token_ids);
+  out.put_vector(p.stop_token_ids.get());
   out.put(static_cast<uint8_t>(p.ignore_eos));
   out.put(p.seed);
   put_count(out, p.logprobs);
   put_count(out, p.prompt_logprobs);
-  out.put_vector(p.allowed_token_ids);
+  out.put_vector(p.allowed_token_ids.get());
   out.put(static_cast<uint64_t>(p.bad_words.size()));
   for (const std::vector<int32_t>& word : p.bad_words) out.put_vector(word);
 }
@@ -65,11 +65,12 @@ SamplingParams get_params(ByteReader& in) {
   for (double* field : {&p.temperature, &p.top_p, &p.min_p, &p.repetition_penalty,
                         &p.presence_penalty, &p.frequency_penalty})
     *field = get_double(in);
-  p.logit_bias.resize(in.get_count(sizeof(int32_t) + sizeof(double)));
-  for (auto& [token, bias] : p.logit_bias) {
+  std::vector<std::pair<int32_t, double>> biases(in.get_count(sizeof(int32_t) + sizeof(double)));
+  for (auto& [token, bias] : biases) {
     token = in.get<int32_t>();
     bias = get_double(in);
   }
+  p.logit_bias = std::move(biases);
   p.stop_token_ids = in.get_vector<int32_t>();
   p.ignore_eos = get_flag(in, "ignore_eos");
   p.seed = in.get<uint64_t>();
@@ -77,8 +78,9 @@ SamplingParams get_params(ByteReader& in) {
   p.prompt_logprobs = get_count(in, "prompt_logprobs");
   if (version == 1) return p;
   p.allowed_token_ids = in.get_vector<int32_t>();
-  p.bad_words.resize(in.get_count(sizeof(uint64_t)));
-  for (std::vector<int32_t>& word : p.bad_words) word = in.get_vector<int32_t>();
+  std::vector<std::vector<int32_t>> bad_words(in.get_count(sizeof(uint64_t)));
+  for (std::vector<int32_t>& word : bad_words) word = in.get_vector<int32_t>();
+  p.bad_words = std::move(bad_words);
   return p;
 }
 

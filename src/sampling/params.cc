@@ -1,6 +1,8 @@
 #include "sampling/params.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 
 #include "base/error.h"
 
@@ -24,10 +26,12 @@ void require_tokens(const char* name, const std::vector<int32_t>& tokens, int32_
       fail_usage("{} names token {} but the model has tokens 0 to {}", name, token, vocab - 1);
 }
 
-// Each token once.
-void make_ascending(std::vector<int32_t>& tokens) {
-  std::ranges::sort(tokens);
-  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+// Sorts the tokens, each once. What is so already is not copied.
+void make_ascending(Shared<std::vector<int32_t>>& tokens) {
+  if (std::ranges::adjacent_find(tokens, std::ranges::greater_equal()) == tokens.end()) return;
+  std::vector<int32_t>& list = tokens.edit();
+  std::ranges::sort(list);
+  list.erase(std::unique(list.begin(), list.end()), list.end());
 }
 
 void check_lengths(const SamplingParams& p) {
@@ -38,15 +42,16 @@ void check_lengths(const SamplingParams& p) {
 }
 
 void check_logit_bias(SamplingParams& p, int32_t vocab) {
-  std::sort(p.logit_bias.begin(), p.logit_bias.end());
+  if (!std::ranges::is_sorted(p.logit_bias)) std::ranges::sort(p.logit_bias.edit());
   for (size_t i = 0; i < p.logit_bias.size(); ++i) {
-    auto& [token, bias] = p.logit_bias[i];
+    const auto& [token, bias] = p.logit_bias[i];
     if (token < 0 || token >= vocab)
       fail_usage("logit_bias names token {} but the model has tokens 0 to {}", token, vocab - 1);
     if (i > 0 && p.logit_bias[i - 1].first == token)
       fail_usage("logit_bias names token {} twice", token);
     if (bias != bias) fail_usage("logit_bias of token {} is not a number", token);
-    bias = std::clamp(bias, -kMaxBias, kMaxBias);
+    if (std::abs(bias) > kMaxBias)
+      p.logit_bias.edit()[i].second = std::clamp(bias, -kMaxBias, kMaxBias);
   }
 }
 

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/shared.h"
+
 namespace invar {
 
 struct SamplingParams {
@@ -17,12 +19,12 @@ struct SamplingParams {
   double repetition_penalty = 1.0;
   double presence_penalty = 0.0;
   double frequency_penalty = 0.0;
-  std::vector<std::pair<int32_t, double>> logit_bias;  // (token, what is added), ascending tokens
+  Shared<std::vector<std::pair<int32_t, double>>> logit_bias;  // (token, what is added), ascending
   int32_t max_tokens = 16;
-  int32_t min_tokens = 0;                  // no end of sequence and no stop token before this many
-  std::vector<int32_t> stop_token_ids;     // each ends the answer
-  std::vector<int32_t> allowed_token_ids;  // no others come; ascending; empty: all may
-  std::vector<std::vector<int32_t>> bad_words;  // none comes in the answer as these tokens
+  int32_t min_tokens = 0;  // no end of sequence and no stop token before this many
+  Shared<std::vector<int32_t>> stop_token_ids;          // each ends the answer; ascending
+  Shared<std::vector<int32_t>> allowed_token_ids;       // no others come; ascending; empty: all may
+  Shared<std::vector<std::vector<int32_t>>> bad_words;  // none comes in the answer as these tokens
   bool ignore_eos = false;  // else the model's ends of sequence are stop tokens too
   uint64_t seed = 0;
   std::optional<int32_t> logprobs;         // this many most likely tokens beside the chosen one
@@ -41,11 +43,12 @@ struct SamplingParams {
 // that is less. One at least, so that a prompt that leaves nothing is refused by its own size.
 int32_t length_that_fits(int32_t most, size_t prompt, int32_t context);
 
+// Of checked parameters: their stop tokens ascend.
 bool is_stop(const SamplingParams& params, int32_t token);
 
 // Checks every field against a vocabulary of `vocab` tokens and returns the parameters in their one
 // form: a temperature below 1e-5 is 0 and, as in vLLM, any other below 0.01 is 0.01; top_k -1 is 0;
-// biases and allowed tokens are sorted, biases cut to [-100, 100]; greedy sampling has no other
+// lists of tokens are sorted, biases cut to [-100, 100]; greedy sampling has no other
 // filters. Throws UsageError.
 SamplingParams checked(SamplingParams params, int32_t vocab);
 

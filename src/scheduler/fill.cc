@@ -19,7 +19,8 @@ void Scheduler::add_decodes(StepPlan& plan, int32_t& left) {
   for (size_t i = 0; i < running_.size() && left > 0; ++i) {
     Sequence& s = running(i);
     if (!s.is_resident() || s.in_prefill()) continue;
-    if (s.next_is_unknown() && !(may_run_ahead && s.may_run_ahead())) continue;
+    const bool runs_ahead = may_run_ahead && s.may_run_ahead() && running_[i] != yielding_;
+    if (s.next_is_unknown() && !runs_ahead) continue;
     if (!make_room(plan, i)) {
       // Who is younger comes out of flight, so that blocks can be taken from it.
       may_run_ahead = false;
@@ -33,7 +34,7 @@ void Scheduler::add_decodes(StepPlan& plan, int32_t& left) {
 void Scheduler::add_chunks(StepPlan& plan, int32_t budget, int32_t& left) {
   const bool all_served = add_oldest(plan, budget, left - left / 2, left);
   // Blocks that were just taken from a sequence are not given to another.
-  add_shortest(plan, budget, all_served && plan.preempted.empty(), left);
+  add_shortest(plan, budget, all_served && !took_blocks_, left);
 }
 
 bool Scheduler::add_oldest(StepPlan& plan, int32_t budget, int32_t share, int32_t& left) {
@@ -49,7 +50,7 @@ bool Scheduler::add_oldest(StepPlan& plan, int32_t budget, int32_t share, int32_
     emit(plan, s, rows);
     left -= rows;
   }
-  while (left > end && plan.preempted.empty() &&
+  while (left > end && !took_blocks_ &&
          admit_chunk(plan, next_waiting(), budget, left - end, left)) {
   }
   return true;
@@ -101,7 +102,7 @@ bool Scheduler::admit_chunk(StepPlan& plan, int32_t index, int32_t budget, int32
 }
 
 void Scheduler::add_whole_prompts(StepPlan& plan, int32_t& left) {
-  while (left > 0 && plan.preempted.empty()) {
+  while (left > 0 && !took_blocks_) {
     const int32_t next = next_waiting();
     if (!fits(next) || new_rows(next) > left) return;
     Sequence& s = admit(plan, next);

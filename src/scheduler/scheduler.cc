@@ -102,6 +102,8 @@ void Scheduler::plan(int32_t budget, StepPlan& plan) {
   plan.clear();
   if (plans_in_flight() == options_.max_plans_in_flight) return;
   budget = std::min(budget, options_.max_num_batched_tokens);
+  took_blocks_ = false;
+  make_way(plan);
   victim_end_ = running_.size();
   fill(plan, budget);
   CHECK(plan.rows() <= budget, "a plan over its budget");
@@ -211,8 +213,8 @@ Scheduler::Sequence& Scheduler::admit(StepPlan& plan, int32_t index) {
   ++num_running_;
   const auto sooner = [&](int32_t a, int32_t b) {
     const Sequence &first = sequences_[a], &second = sequences_[b];
-    return std::pair(resident_rank(first), first.arrival) <
-           std::pair(resident_rank(second), second.arrival);
+    return std::pair(order_of_resident(first), first.arrival) <
+           std::pair(order_of_resident(second), second.arrival);
   };
   running_.insert(std::upper_bound(running_.begin(), running_.end(), index_of(s), sooner),
                   index_of(s));
@@ -235,6 +237,21 @@ void Scheduler::lay_aside(Sequence& s) {
   insert_waiting(s);
 }
 
+void Scheduler::make_way(StepPlan& plan) {
+  yielding_ = -1;
+  const int32_t urgent = options_.urgent_take_places ? next_waiting() : -1;
+  while (urgent >= 0 && !running_.empty() && !fits(urgent)) {
+    Sequence& last = sequences_[running_.back()];
+    if (queue_rank(last) <= queue_rank(sequences_[urgent])) return;
+    if (last.in_flight > 0) {
+      yielding_ = running_.back();
+      return;
+    }
+    preempt(plan, last);
+    running_.pop_back();
+  }
+}
+
 void Scheduler::remember(Sequence& s, int32_t slots) {
   if (cache_ && s.prefix) cache_->insert(std::span(*s.prefix).first(slots), s.cache_salt, s.table);
 }
@@ -251,10 +268,12 @@ bool Scheduler::make_room(StepPlan& plan, size_t index) {
     }
     if (victim_end_ > index + 1) {
       preempt(plan, running(--victim_end_));
+      took_blocks_ = true;
     } else if (younger_in_flight || s.in_flight > 0) {
       return false;  // a plan that is committed gives blocks back, or makes it known who can
     } else {
       preempt(plan, s);
+      took_blocks_ = true;
       return false;
     }
   }

@@ -40,6 +40,9 @@ struct SchedulerOptions {
   int32_t max_model_len = 0;             // tokens of a sequence, prompt and answer
   int32_t max_plans_in_flight = 1;       // 1 to 4; the depth of the pipeline
   std::optional<ChunkSchedule> chunk_schedule;
+  // Who waits takes places and blocks of residents that the queue's rank puts behind it; these wait
+  // again. Else who is admitted stays.
+  bool urgent_take_places = false;
 };
 
 struct SequenceSpec {
@@ -194,6 +197,11 @@ class Scheduler {
   // Admits it with a chunk of its prompt, if there is room for one in the step.
   bool admit_chunk(StepPlan& plan, int32_t index, int32_t budget, int32_t share, int32_t& left);
   void preempt(StepPlan& plan, Sequence& s);
+  // Takes from the last residents what the first that waits needs, where that comes before them.
+  void make_way(StepPlan& plan);
+  int64_t order_of_resident(const Sequence& s) const {
+    return options_.urgent_take_places ? queue_rank(s) : resident_rank(s);
+  }
   // Its blocks are free, and it waits.
   void lay_aside(Sequence& s);
   // The next plan in flight is over. Calls take(sequence, entry, result) for each that lives.
@@ -225,12 +233,14 @@ class Scheduler {
   std::vector<int32_t> free_indices_;
   std::unordered_map<int64_t, int32_t> index_of_;
   WaitingQueue queue_;
-  std::vector<int32_t> running_;  // slots, by resident_rank and age
+  std::vector<int32_t> running_;  // slots, by order_of_resident and age
   int32_t num_running_ = 0;
   int32_t promised_ = 0;           // blocks that resident prompts have yet to take
   std::vector<int32_t> matched_;   // cached blocks of the sequence that was found to fit
   std::vector<int32_t> shortest_;  // resident prompts in their order by size
   size_t victim_end_ = 0;          // residents from here on are in flight or gone
+  bool took_blocks_ = false;       // for a resident: nobody is admitted with them in this plan
+  int32_t yielding_ = -1;          // index of the resident that is to come out of flight
   int64_t arrivals_ = 0, last_plan_ = 0, last_commit_ = 0;
 };
 

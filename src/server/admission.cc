@@ -7,6 +7,8 @@
 #include "base/error.h"
 #include "base/json_values.h"
 #include "errors.h"
+#include "frontend/kept_request.h"
+#include "frontend/request_limits.h"
 
 namespace invar::server {
 
@@ -68,7 +70,7 @@ ReceiptModel Admission::answering_model() const {
   return model;
 }
 
-openai::Request Admission::read(const JournalEntry& entry, const std::string& text,
+openai::Request Admission::read(const JournalEntry& entry, const json::Value& body,
                                 const std::optional<std::string>& earlier, bool only_counts) const {
   const BackendFacts facts = backend_.facts();
   openai::Context context{
@@ -93,7 +95,6 @@ openai::Request Admission::read(const JournalEntry& entry, const std::string& te
   const openai::Endpoint endpoint = endpoint_of(entry.endpoint);
   // A chat's answer may fill the context: settle_length takes the prompt off.
   if (endpoint != openai::Endpoint::completions) context.defaults.max_tokens = facts.max_model_len;
-  const json::Value body = parse_body(text);
   try {
     return openai::parse_request(body, endpoint, context);
   } catch (const openai::PromptTooLong& error) {
@@ -111,6 +112,12 @@ void take_places(PlacesHeld& places, const openai::Request& request) {
                                "request for {}: prompts {}, n {}",
                                all.most(), answers, request.prompts.size(), request.base.params.n),
                    "", "n"};
+  if (answers > all.most_of_owner())
+    throw ApiError{400,
+                   fmt::format("expected at most {} answers of one key (half of "
+                               "--max-queued-requests), found a request for {}",
+                               all.most_of_owner(), answers),
+                   "", "n"};
   if (!places.grow_to(answers))
     throw ApiError{429,
                    fmt::format("the server makes at most {} answers at the same time, {} are being "
@@ -119,23 +126,41 @@ void take_places(PlacesHeld& places, const openai::Request& request) {
                    "queue_full"};
 }
 
-Admitted Admission::admit(const HttpRequest& http, const std::optional<std::string>& earlier,
+// Before the request is kept anywhere.
+void hold_memory(PlacesHeld& places, const openai::Request& request) {
+  const size_t bytes = request.memory_bytes();
+  if (!places.hold(bytes))
+    throw ApiError{429,
+                   fmt::format("the requests that are answered or wait hold memory up to {} bytes "
+                               "(--max-queued-mib), and {} more are asked for",
+                               places.of().most_bytes(), bytes),
+                   "queue_full"};
+}
+
+Admitted Admission::admit(const HttpRequest& http, const std::string& owner,
+                          const json::Value& body, const std::optional<std::string>& earlier,
                           std::shared_ptr<PlacesHeld> places) const {
   const BackendFacts facts = backend_.facts();
   const openai::Endpoint endpoint = endpoint_of(http.path);
   JournalEntry entry{.id = random_id(id_prefix(endpoint)),
                      .created = static_cast<int64_t>(std::time(nullptr)),
+                     .owner = owner,
                      .endpoint = http.path,
                      .arithmetic = facts.identity,
                      .model = model_digest(answering_model())};
-  openai::Request request = read(entry, http.body, earlier);
-  entry.request = http.body;
+  openai::Request request = read(entry, body, earlier);
+  entry.request = json::dump(openai::kept_body(body, request));
+  entry.body = sha256(std::as_bytes(std::span(http.body)));
   check_model(request.model);
   // A number that every client's JSON reader keeps.
   if (!request.has_seed) request.base.params.seed = random_bits(53);
   request.base.params = checked(std::move(request.base.params), facts.vocab);
   take_places(*places, request);
+  hold_memory(*places, request);
   if (const std::string* key = http.header("idempotency-key")) entry.idempotency_key = *key;
+  if (entry.idempotency_key.size() > openai::kMaxIdempotencyKeyBytes)
+    fail_usage("expected an Idempotency-Key of at most {} bytes, found {}",
+               openai::kMaxIdempotencyKeyBytes, entry.idempotency_key.size());
   size_t longest = 0;
   for (const openai::Prompt& prompt : request.prompts) {
     entry.prompts.push_back(encode(request, prompt));
@@ -145,7 +170,6 @@ Admitted Admission::admit(const HttpRequest& http, const std::optional<std::stri
   entry.params = request.base.params;
   Admitted admitted = complete(std::move(entry), std::move(request));
   admitted.places = std::move(places);
-  admitted.earlier = earlier;
   return admitted;
 }
 
@@ -160,7 +184,7 @@ TokenizedText Admission::tokenize(const HttpRequest& http) const {
   const openai::Request request =
       read({.created = static_cast<int64_t>(std::time(nullptr)),
             .endpoint = chat ? "/v1/chat/completions" : "/v1/completions"},
-           http.body, std::nullopt, true);
+           body, std::nullopt, true);
   const json::Value* texts = body.find("return_token_strs");
   if (texts && !texts->is_null() && !texts->is_bool())
     fail_usage("expected return_token_strs as true or false, found {}", texts->type_name());
@@ -197,7 +221,7 @@ std::vector<std::vector<int32_t>> Admission::embedded(const json::Value& body) c
   json::Value prompt = json::Object{{"prompt", *input}};
   for (const char* name : {"model", "truncate_prompt_tokens"})
     if (const json::Value* value = body.find(name)) prompt.set(name, *value);
-  const openai::Request request = read({.endpoint = "/v1/completions"}, json::dump(prompt));
+  const openai::Request request = read({.endpoint = "/v1/completions"}, prompt);
   check_model(request.model);
   std::vector<std::vector<int32_t>> texts;
   const int32_t most = backend_.facts().max_model_len;
@@ -243,15 +267,17 @@ Admitted Admission::readmit(const JournalEntry& entry) const {
         409, fmt::format("the answer was made with {} and the model {}, the server "
                          "now has {} and {}: it would be another answer",
                          entry.arithmetic, to_hex(entry.model), model.arithmetic, to_hex(now))};
-  openai::Request request = read(entry, entry.request);
+  openai::Request request = read(entry, parse_body(entry.request));
   request.base.params = entry.params;
   return complete(entry, std::move(request));
 }
 
 Admitted Admission::complete(JournalEntry entry, openai::Request request) const {
-  // What is left of prompts that were cut, where answers repeat them.
-  if (request.truncate_prompt_tokens != 0)
-    request.prompts.assign(entry.prompts.begin(), entry.prompts.end());
+  // What is left of prompts that were cut, where answers repeat them; and of those that are known.
+  if (request.truncate_prompt_tokens != 0 || !request.echo) {
+    request.prompts.clear();
+    for (const auto& prompt : entry.prompts) request.prompts.emplace_back(prompt.get());
+  }
   openai::Head head{.id = entry.id,
                     .created = entry.created,
                     .model = request.model.empty() ? model_.names.front() : request.model,
@@ -261,7 +287,6 @@ Admitted Admission::complete(JournalEntry entry, openai::Request request) const 
   Admitted admitted{.entry = std::move(entry),
                     .request = std::move(request),
                     .head = std::move(head),
-                    .earlier = std::nullopt,
                     .jobs = std::move(jobs),
                     .places = nullptr};
   if (admitted.request.receipt) prepare_receipts(admitted);
@@ -274,9 +299,12 @@ std::vector<Request> Admission::make_jobs(const JournalEntry& entry,
   if (request.base.params.prompt_logprobs && !facts.prompt_logprobs)
     fail_usage("prompt log-probabilities were switched off when the server started");
   std::vector<Request> jobs;
+  // No salt of a client's is that of another key: an owner is of one length.
+  Shared<std::string> salt = request.base.cache_salt;
+  if (!model_.shares_prefixes) salt = entry.owner + salt.get();
   const auto n = static_cast<size_t>(request.base.params.n);
   for (size_t i = 0; i < request.answers(); ++i) {
-    const std::vector<int32_t>& prompt = entry.prompts[i / n];
+    const Shared<std::vector<int32_t>>& prompt = entry.prompts[i / n];
     const auto size = static_cast<int64_t>(prompt.size());
     if (size == 0) fail_usage("expected a prompt of at least one token, found none");
     if (size >= facts.max_model_len)
@@ -296,6 +324,7 @@ std::vector<Request> Admission::make_jobs(const JournalEntry& entry,
           "context_length_exceeded",
           request.endpoint == openai::Endpoint::responses ? "max_output_tokens" : "max_tokens"};
     jobs.push_back(request.answer(i, prompt));
+    jobs.back().cache_salt = salt;
   }
   return jobs;
 }

@@ -26,7 +26,10 @@ struct ServedModel {
   // Whether embeddings may be cut, and to which sizes; empty: to any.
   bool cuts_embeddings = false;
   std::vector<int32_t> embedding_sizes;
-  int32_t max_logprobs = 20;                // of a position, vLLM's
+  int32_t max_logprobs = 20;  // of a position, vLLM's
+  // Requests of all keys share computed blocks. Else those of one key do: how soon an answer begins
+  // would tell a client whether somebody else asked the same.
+  bool shares_prefixes = true;
   const ReceiptKey* receipt_key = nullptr;  // null: there are no receipts
   // Digests of tokenizer, template and defaults; the rest is the backend's.
   ReceiptModel texts;
@@ -36,7 +39,6 @@ struct Admitted {
   JournalEntry entry;
   openai::Request request;
   openai::Head head;
-  std::optional<std::string> earlier;  // JSON of the items that a response goes on from
   std::vector<Request> jobs;           // one for each answer; their ids are still 0
   std::shared_ptr<PlacesHeld> places;  // one for each
 };
@@ -50,10 +52,11 @@ class Admission {
  public:
   Admission(const ServedModel& model, const Backend& backend) : model_(model), backend_(backend) {}
 
-  // A new request. Draws what the request leaves open: id, time, seed. Takes places for its answers
-  // before it looks at its prompts. `earlier`: JSON of the items of the response that it goes on
-  // from. Throws ApiError and UsageError.
-  Admitted admit(const HttpRequest& http, const std::optional<std::string>& earlier,
+  // A new request, with its body as JSON. Draws what the request leaves open: id, time, seed. Takes
+  // places for its answers before it looks at its prompts. `earlier`: JSON of the items of the
+  // response that it goes on from. Throws ApiError and UsageError.
+  Admitted admit(const HttpRequest& http, const std::string& owner, const json::Value& body,
+                 const std::optional<std::string>& earlier,
                  std::shared_ptr<PlacesHeld> places) const;
   // The same once more, from its entry. Throws ApiError when it was made with another arithmetic
   // or another model, naming both.
@@ -85,7 +88,7 @@ class Admission {
  private:
   // `entry` says to which endpoint and when, and has the prompts if they are known. Where tokens
   // are only counted a prompt may be of any size.
-  openai::Request read(const JournalEntry& entry, const std::string& body,
+  openai::Request read(const JournalEntry& entry, const json::Value& body,
                        const std::optional<std::string>& earlier = std::nullopt,
                        bool only_counts = false) const;
   std::vector<int32_t> encode(const openai::Request& request, const openai::Prompt& prompt) const;

@@ -11,8 +11,8 @@ int64_t Admission::count_tokens(const HttpRequest& http) const {
   if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
   if (!body.find("max_tokens")) body.set("max_tokens", 1);  // needed only for an answer
   const openai::Request request =
-      read({.created = static_cast<int64_t>(std::time(nullptr)), .endpoint = "/v1/messages"},
-           json::dump(body), std::nullopt, true);
+      read({.created = static_cast<int64_t>(std::time(nullptr)), .endpoint = "/v1/messages"}, body,
+           std::nullopt, true);
   check_model(request.model);
   return std::ssize(encode(request, request.prompts.front()));
 }
@@ -20,7 +20,7 @@ int64_t Admission::count_tokens(const HttpRequest& http) const {
 // POST /v1/messages/count_tokens
 void Server::count_tokens(std::shared_ptr<Exchange> exchange) {
   const HttpRequest& request = exchange->request;
-  reply_later(worker_for(request), exchange, [this, &request]() -> json::Value {
+  reply_later(tokens_, exchange, [this, &request]() -> json::Value {
     return json::Object{{"input_tokens", admission_.count_tokens(request)}};
   });
 }

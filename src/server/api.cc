@@ -71,7 +71,7 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
       backend_(backend),
       journal_(journal),
       admission_(model, backend),
-      places_(options.max_queued),
+      places_(options.max_queued, options.max_queued_bytes, options.fair_by_key ? 2 : 1),
       started_(static_cast<int64_t>(std::time(nullptr))),
       http_(
           options.http, [this](const HttpRequest& request) { return gate(request); },
@@ -84,17 +84,18 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
           [this](const Answering& answering, Outcome outcome) {
             const std::string& id = answering.admitted().entry.id;
             waiting_.erase(id);
-            keep_conversation(answering);
+            keep_output(answering);
             if (journal_) journal_->end(id, outcome);
             swap_when_free();
           }) {
   if (!options.step_trace.empty()) answers_.trace.emplace(options.step_trace);
   if (!options.request_log.empty()) answers_.request_log.emplace(options.request_log);
+  if (options.lab) lab_own_ = options.lab->settings();
   answers_.on_large = [this] { trim_memory(); };
   answers_.on_engine_failed = [this](const std::string& sentence) {
     if (!engine_failure_.empty()) return;  // of another replica
     engine_failure_ = sentence;
-    http_.stop();
+    stop();
   };
 }
 
@@ -102,9 +103,14 @@ void Server::run() {
   backend_.start(answers_);
   if (journal_)
     with_weights([this](Turn turn) { worker_.post([=, this] { resume_unfinished(turn); }); });
-  http_.on_readable(signals_.file(), [this] { http_.stop(); });
+  http_.on_readable(signals_.file(), [this] { stop(); });
   http_.run();
   if (!engine_failure_.empty()) throw EngineFailed(engine_failure_);
+}
+
+void Server::stop() {
+  lab_lease_ = nullptr;
+  http_.stop();
 }
 
 std::optional<HttpReply> Server::gate(const HttpRequest& request) {
@@ -134,19 +140,6 @@ void Server::handle(const std::shared_ptr<Exchange>& exchange) {
 void Server::refuse(Exchange& exchange, const ApiError& error) {
   ++answers_.metrics.refused[error.status];
   exchange.reply(error_reply(error, exchange.request.path));
-}
-
-Headers Server::allowed_origin(const HttpRequest& request) const {
-  const std::string* origin = request.header("origin");
-  if (!origin) return {};
-  for (const std::string& allowed : options_.allowed_origins) {
-    if (allowed != "*" && allowed != *origin) continue;
-    Headers headers = {{"Access-Control-Allow-Origin", allowed},
-                       {"Access-Control-Expose-Headers", "*"}};
-    if (allowed != "*") headers.emplace_back("Vary", "Origin");
-    return headers;
-  }
-  return {};
 }
 
 // X-Request-Timeout: seconds from the request's arrival, within what the server allows.
@@ -180,6 +173,7 @@ void Server::route(const std::shared_ptr<Exchange>& exchange) {
 }
 
 const Server::Route* Server::find_route(const HttpRequest& request, HttpReply& otherwise) const {
+  check_page(request);
   std::string allowed;
   for (const Route& route : routes()) {
     if (!route.matches(request.path)) continue;
@@ -229,7 +223,7 @@ void Server::reply_later(Worker& worker, std::shared_ptr<Exchange> exchange,
 
 void Server::tokenize(std::shared_ptr<Exchange> exchange) {
   const HttpRequest& request = exchange->request;
-  reply_later(worker_for(request), exchange, [this, &request] {
+  reply_later(tokens_, exchange, [this, &request] {
     const TokenizedText text = admission_.tokenize(request);
     json::Array ids, texts;
     for (const int32_t id : text.ids) {
@@ -247,14 +241,14 @@ void Server::tokenize(std::shared_ptr<Exchange> exchange) {
 
 void Server::detokenize(std::shared_ptr<Exchange> exchange) {
   const HttpRequest& request = exchange->request;
-  reply_later(worker_for(request), exchange, [this, &request]() -> json::Value {
+  reply_later(tokens_, exchange, [this, &request]() -> json::Value {
     return json::Object{{"prompt", admission_.detokenize(request)}};
   });
 }
 
 void Server::answer(std::shared_ptr<Exchange> exchange) {
   // One at least; how many they are is known when the body is understood.
-  const auto places = std::make_shared<PlacesHeld>(places_);
+  const auto places = std::make_shared<PlacesHeld>(places_, options_.keys.owner(exchange->request));
   if (!places->grow_to(1))
     throw ApiError{
         429, fmt::format("{} answers are being made or wait: more are refused", places_.taken()),
@@ -265,8 +259,7 @@ void Server::answer(std::shared_ptr<Exchange> exchange) {
 }
 
 Worker& Server::worker_for(const HttpRequest& request) {
-  constexpr size_t kLarge = 64 << 10;
-  return request.body.size() > kLarge ? large_ : worker_;
+  return is_large(std::ssize(request.body)) ? large_ : worker_;
 }
 
 void Server::trim_memory() {
@@ -295,30 +288,50 @@ void Server::guarded(const std::shared_ptr<Exchange>& exchange,
 
 void Server::compute(std::shared_ptr<Exchange> exchange, std::shared_ptr<PlacesHeld> places,
                      const Turn& turn) {
+  const auto go = [=, this] { guarded(exchange, [&] { admit(exchange, places, turn); }); };
   guarded(exchange, [&] {
-    if (const auto known = earlier(exchange->request))
-      return go_on(exchange, *known, std::nullopt, 0, turn);
     const HttpRequest& request = exchange->request;
-    const std::string owner = options_.keys.owner(request);
-    const auto before =
-        earlier_items({.owner = owner, .endpoint = request.path, .request = request.body});
-    const auto admitted = std::make_shared<Admitted>(admission_.admit(request, before, places));
-    admitted->entry.owner = owner;
-    warn_of_ignored(admitted->request.ignored);
-    answers_.number(admitted->jobs);
-    if (!journal_) return submit(exchange, admitted, turn);
-    forget_old_lines();
-    journal_->admit(admitted->entry, [this, exchange, admitted, turn](const std::string& error) {
-      if (error.empty()) return submit(exchange, admitted, turn);
-      worker_for(exchange->request).post([=, this] {
-        guarded(exchange, [&] {  // unless its twin was faster
-          if (const auto twin = earlier(exchange->request))
-            return go_on(exchange, *twin, std::nullopt, 0, turn);
-          throw ApiError{503, "the request cannot be written to the journal: " + error};
-        });
+    const bool reads_much = !is_large(std::ssize(request.body)) && journal_ &&
+                            is_large(bytes_read(request, parse_body(request.body)));
+    reads_much ? large_.post(go) : go();
+  });
+}
+
+void Server::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<PlacesHeld> places,
+                   const Turn& turn) {
+  if (const auto known = earlier(exchange->request))
+    return go_on(exchange, *known, std::nullopt, 0, turn);
+  const HttpRequest& request = exchange->request;
+  const std::string owner = options_.keys.owner(request);
+  const json::Value body = parse_body(request.body);
+  const auto before = earlier_items(owner, request.path, body);
+  const auto admitted =
+      std::make_shared<Admitted>(admission_.admit(request, owner, body, before, places));
+  if (options_.keys.is_admin(request))
+    for (Request& job : admitted->jobs) job.priority = admitted->request.base.priority;
+  else
+    rank_jobs(*admitted);
+  warn_of_ignored(admitted->request.ignored);
+  answers_.number(admitted->jobs);
+  if (!journal_) return submit(exchange, admitted, turn);
+  forget_old_lines();
+  const auto written = [this, exchange, admitted, turn](const std::string& error) {
+    if (error.empty()) return submit(exchange, admitted, turn);
+    worker_for(exchange->request).post([=, this] {
+      guarded(exchange, [&] {  // unless its twin was faster
+        if (const auto twin = earlier(exchange->request))
+          return go_on(exchange, *twin, std::nullopt, 0, turn);
+        throw ApiError{503, "the request cannot be written to the journal: " + error};
       });
     });
-  });
+  };
+  journal_->admit(admitted->entry, said_by(*admitted, body), written);
+}
+
+void Server::rank_jobs(Admitted& admitted) const {
+  if (!options_.fair_by_key) return;
+  int32_t rank = admitted.places->rank(admitted.request.base.priority);
+  for (Request& job : admitted.jobs) job.priority = rank++;
 }
 
 // Once for each name, and for not too many: names are what clients make of them.
@@ -343,7 +356,8 @@ std::optional<JournalEntry> Server::earlier(const HttpRequest& request) const {
     throw ApiError{409,
                    "the Idempotency-Key was used before the journal knew whose its lines are: use "
                    "another one"};
-  if (line->entry.request != request.body || line->entry.endpoint != request.path)
+  const Digest body = sha256(std::as_bytes(std::span(request.body)));
+  if (line->entry.body != body || line->entry.endpoint != request.path)
     throw ApiError{422, "the Idempotency-Key was used before, for another request"};
   return line->entry;
 }
@@ -357,9 +371,7 @@ void Server::submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted
                     const Turn& turn) {
   http_.post([this, exchange = std::move(exchange), admitted = std::move(admitted), turn] {
     exchange->drop_body();
-    // Only a later response still asks for the body (keep_conversation).
-    if (admitted->request.endpoint != openai::Endpoint::responses)
-      std::string().swap(admitted->entry.request);
+    std::string().swap(admitted->entry.request);
     std::shared_ptr<Answering> answering;
     const std::string id = admitted->entry.id;
     guarded(exchange, [&] {  // its stop strings may be none

@@ -28,11 +28,17 @@ namespace invar::server {
 struct ServerOptions {
   HttpOptions http;
   Keys keys;
-  size_t max_queued = 1024;  // answers at the same time; requests for more are refused
-  std::vector<std::string> allowed_origins = {"*"};  // of pages that may ask (CORS)
-  std::chrono::milliseconds request_timeout{0};      // longest for an answer; 0: no limit
-  int64_t journal_keep = 7 * 24 * 3600;  // seconds for which lines that have ended are kept
-  std::string step_trace, request_log;   // files (StepTrace, RequestLog); empty: none
+  size_t max_queued = 1024;             // answers at the same time; requests for more are refused
+  size_t max_queued_bytes = 256 << 20;  // of memory that the requests for them hold
+  // Keys have equal shares: half of the places at most, and the k-th answer of one comes before the
+  // next one of another. Else `priority` orders the requests of all.
+  bool fair_by_key = false;
+  std::vector<std::string> allowed_origins;  // of pages that may ask (CORS), beside the own ones
+  // Names by which a server without keys is asked, beside addresses and those of this machine.
+  std::vector<std::string> allowed_hosts;
+  std::chrono::milliseconds request_timeout{0};  // longest for an answer; 0: no limit
+  int64_t journal_keep = 7 * 24 * 3600;          // seconds for which lines that have ended are kept
+  std::string step_trace, request_log;           // files (StepTrace, RequestLog); empty: none
   Lab* lab = nullptr;  // --lab: clients may change the engine; outlives the server
 };
 
@@ -52,6 +58,7 @@ class Server {
   struct Route;
   static const std::vector<Route>& routes();
 
+  void stop();
   // The refusal of a request whose body is not worth reading: no such path, no key.
   std::optional<HttpReply> gate(const HttpRequest& request);
   void handle(const std::shared_ptr<Exchange>& exchange);
@@ -62,8 +69,11 @@ class Server {
   void set_deadline(const std::shared_ptr<Exchange>& exchange);
   // What a browser wants to know before it shows the answer to a page of another origin.
   Headers allowed_origin(const HttpRequest& request) const;
+  // Without keys: throws ApiError for a page of another origin, and for one that reached the server
+  // by a name of its own (DNS rebinding).
+  void check_page(const HttpRequest& request) const;
   void refuse(Exchange& exchange, const ApiError& error);
-  // Where a request is understood.
+  // Where a request for an answer is understood.
   Worker& worker_for(const HttpRequest& request);
   // Gives free memory back to the system, when others have nothing for `large_` to do.
   void trim_memory();
@@ -88,6 +98,9 @@ class Server {
   void engine(std::shared_ptr<Exchange> exchange);
   void change_engine(std::shared_ptr<Exchange> exchange);
   void steps(std::shared_ptr<Exchange> exchange);
+  void change_lab(std::shared_ptr<Exchange> exchange, const LabSettings& settings);
+  // The lab's settings are the server's own again after `time`; 0: they stay.
+  void lend_lab(std::chrono::seconds time);
 
   json::Value model_object(const std::string& name) const;
   json::Value engine_object() const;
@@ -103,9 +116,16 @@ class Server {
 
   // Runs `action` and answers with an error what it throws.
   void guarded(const std::shared_ptr<Exchange>& exchange, const std::function<void()>& action);
-  // On the worker: admits the exchange's request and sends its answer to the exchange.
+  // On a worker: admits the exchange's request and sends its answer to the exchange; the second
+  // behind other large things where that reads much of the journal.
   void compute(std::shared_ptr<Exchange> exchange, std::shared_ptr<PlacesHeld> places,
                const Turn& turn);
+  void admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<PlacesHeld> places,
+             const Turn& turn);
+  // Where keys have shares: the places of the answer's jobs among those of all keys.
+  void rank_jobs(Admitted& admitted) const;
+  // Bytes of the journal that a request with this body reads.
+  int64_t bytes_read(const HttpRequest& request, const json::Value& body) const;
   // The entry of an earlier request with the same Idempotency-Key, if there was one. Throws
   // ApiError when that was another request.
   std::optional<JournalEntry> earlier(const HttpRequest& request) const;
@@ -122,9 +142,13 @@ class Server {
   void embed(const std::shared_ptr<Embedding>& embedding);
   void begin(const std::shared_ptr<Embedding>& embedding);
   void resume_unfinished(const Turn& turn);
-  std::optional<std::string> earlier_items(const JournalEntry& entry) const;
-  std::optional<std::string> earlier_items_if_there(const JournalEntry& entry) const;
-  void keep_conversation(const Answering& answering);
+  // JSON of the items of the response that this one goes on from, if it does. Throws ApiError where
+  // there is none that ended well.
+  std::optional<std::string> earlier_items(const std::string& owner, const std::string& path,
+                                           const json::Value& body) const;
+  // What a later response can go on from, if one may.
+  std::optional<Said> said_by(const Admitted& admitted, const json::Value& body) const;
+  void keep_output(const Answering& answering);
   void forget_old_lines();
   void warn_of_ignored(const std::vector<std::string>& fields);
 
@@ -149,7 +173,9 @@ class Server {
   size_t turns_ = 0;
   std::optional<Swap> swap_;
   std::vector<std::function<void(Turn)>> behind_swap_;
-  const StopSignals signals_;  // caught from the first word on that says that it serves
+  LabSettings lab_own_;              // that the server was started with
+  std::shared_ptr<void> lab_lease_;  // HttpServer::at
+  const StopSignals signals_;        // caught from the first word on that says that it serves
   HttpServer http_;
   Answers answers_;
   // Goes after the workers, who ask the backend, and before the answers, to which it speaks.
@@ -161,6 +187,7 @@ class Server {
   Worker worker_;  // what may take long: templates, tokenizing, the journal
   Worker large_;   // the same for large bodies, behind which no small one waits
   Worker forms_;   // compiles the forms of answers
+  Worker tokens_;  // what asks for tokens or texts of tokens and for no answer
 };
 
 }  // namespace invar::server

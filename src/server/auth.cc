@@ -58,6 +58,10 @@ void Keys::check(Need need, const HttpRequest& request) const {
                  "invalid_api_key"};
 }
 
+bool Keys::is_admin(const HttpRequest& request) const {
+  return !admin.empty() && shows_one_of(request, admin);
+}
+
 std::string Keys::owner(const HttpRequest& request) const {
   const auto shown = shown_key(request);
   if (client.empty() || !shown) return "";

@@ -16,6 +16,8 @@ struct Keys {
   enum class Need { none, client, admin };
   // Throws ApiError when the request does not show a key that `need` asks for.
   void check(Need need, const HttpRequest& request) const;
+  // Whether the key that it shows is one of admins, where these have their own.
+  bool is_admin(const HttpRequest& request) const;
   // Whose answers the request asks for, as the journal has it: a digest of the key that it shows;
   // empty where no key is needed.
   std::string owner(const HttpRequest& request) const;

@@ -1,82 +1,85 @@
-// Responses that go on from earlier ones (previous_response_id): the journal keeps what was said,
-// as items of an input, when a response has ended.
+// Responses that go on from earlier ones (previous_response_id): the journal keeps what each of
+// them said, and which one it goes on from.
 #include "api.h"
 #include "base/error.h"
+#include "frontend/kept_request.h"
 
 namespace invar::server {
 
 namespace {
 
+constexpr const char* kField = "previous_response_id";
+// Of all items of a conversation: what is read and rendered for each response that goes on from it.
+constexpr int64_t kMaxConversationBytes = 4 << 20;
+
 // The id of the response that a body goes on from, or nothing. A body that is no object is refused
 // elsewhere.
-std::optional<std::string> previous_of(const JournalEntry& entry) {
-  if (entry.endpoint != "/v1/responses") return std::nullopt;
-  const json::Value body = parse_body(entry.request);
-  const json::Value* id = body.find("previous_response_id");
+std::optional<std::string> previous_of(const std::string& path, const json::Value& body) {
+  if (path != "/v1/responses") return std::nullopt;
+  const json::Value* id = body.find(kField);
   if (!id || id->is_null()) return std::nullopt;
-  if (!id->is_string())
-    fail_usage("expected previous_response_id as a text, found {}", id->type_name());
+  if (!id->is_string()) fail_usage("expected {} as a text, found {}", kField, id->type_name());
   return id->as_string();
 }
 
-// Whether later responses may go on from this one: not if it asked for "store": false.
-bool is_stored(const JournalEntry& entry) {
-  const json::Value body = parse_body(entry.request);
-  const json::Value* store = body.find("store");
-  return !store || *store != json::Value(false);
+void check_size(int64_t bytes) {
+  if (bytes > kMaxConversationBytes)
+    throw ApiError{400,
+                   fmt::format("expected a conversation of at most {} bytes, found {}; \"store\": "
+                               "false keeps none",
+                               kMaxConversationBytes, bytes),
+                   "", "input"};
 }
 
 }  // namespace
 
-// On the worker. Throws ApiError where there is no such response or it did not end well.
-std::optional<std::string> Server::earlier_items(const JournalEntry& entry) const {
-  const std::optional<std::string> id = previous_of(entry);
+int64_t Server::bytes_read(const HttpRequest& request, const json::Value& body) const {
+  const std::string* key = request.header("idempotency-key");
+  const auto previous = previous_of(request.path, body);
+  return (key ? journal_->bytes_of_key(options_.keys.owner(request), *key) : 0) +
+         (previous ? journal_->bytes_of_conversation(*previous) : 0);
+}
+
+std::optional<std::string> Server::earlier_items(const std::string& owner, const std::string& path,
+                                                 const json::Value& body) const {
+  const std::optional<std::string> id = previous_of(path, body);
   if (!id) return std::nullopt;
-  const char* field = "previous_response_id";
   const ApiError not_found{400, fmt::format("there is no response {}", json::quoted(*id)),
-                           "previous_response_not_found", field};
+                           "previous_response_not_found", kField};
   if (!journal_)
     throw ApiError{400, "previous_response_id needs a server with a journal (--journal)", "",
-                   field};
+                   kField};
   const std::optional<JournalLine> line = journal_->find(*id);
-  if (!line || line->entry.endpoint != "/v1/responses" || !belongs_to(entry.owner, line->entry) ||
-      !is_stored(line->entry))
-    throw not_found;
-  auto items = journal_->find_conversation(*id);
-  if (items) return items;
-  journal_->wait();  // its end may just have come
-  items = journal_->find_conversation(*id);
-  if (items) return items;
+  if (!line || line->entry.endpoint != path || !belongs_to(owner, line->entry)) throw not_found;
+  check_size(journal_->bytes_of_conversation(*id));
+  auto conversation = journal_->find_conversation(*id);
+  if (conversation && !conversation->has_ended) {
+    journal_->wait();  // its end may just have come
+    conversation = journal_->find_conversation(*id);
+  }
   const std::optional<JournalLine> now = journal_->find(*id);
-  if (!now) throw not_found;  // the journal has forgotten it meanwhile
+  if (!now || !conversation) throw not_found;  // forgotten meanwhile, or never stored
+  if (conversation->has_ended) return conversation->items;
   const bool has_ended = now->outcome.has_value();
   throw ApiError{has_ended ? 400 : 409,
                  fmt::format("the response {} {}", json::quoted(*id),
                              has_ended ? "was not answered to its end" : "is still being answered"),
-                 "previous_response_incomplete", field};
+                 "previous_response_incomplete", kField};
 }
 
-// The same for an answer that is computed again: its prompt is known, so what is no longer there is
-// only missed by requests that go on from this one.
-std::optional<std::string> Server::earlier_items_if_there(const JournalEntry& entry) const {
-  const std::optional<std::string> id = previous_of(entry);
-  return id ? journal_->find_conversation(*id) : std::nullopt;
+std::optional<Said> Server::said_by(const Admitted& admitted, const json::Value& body) const {
+  const json::Value* store = body.find("store");
+  const bool is_stored = !store || *store != json::Value(false);
+  if (admitted.request.endpoint != openai::Endpoint::responses || !is_stored) return std::nullopt;
+  Said said{.previous = previous_of(admitted.entry.endpoint, body).value_or(""),
+            .input = json::dump(openai::kept_items(body))};
+  check_size(journal_->bytes_of_conversation(said.previous) + std::ssize(said.input));
+  return said;
 }
 
-// When a response has ended: what a later one can go on from.
-void Server::keep_conversation(const Answering& answering) {
+void Server::keep_output(const Answering& answering) {
   const json::Value* output = answering.output();
-  const Admitted& admitted = answering.admitted();
-  if (!journal_ || !output || !is_stored(admitted.entry)) return;
-  json::Array items;
-  if (!admitted.request.asked_previous.is_null()) {
-    if (!admitted.earlier) return;
-    items = json::parse(*admitted.earlier, "a conversation").as_array();
-  }
-  for (json::Value& item : openai::input_items(parse_body(admitted.entry.request)))
-    items.push_back(std::move(item));
-  items.insert(items.end(), output->as_array().begin(), output->as_array().end());
-  journal_->keep(admitted.entry.id, json::dump(std::move(items)));
+  if (journal_ && output) journal_->keep(answering.admitted().entry.id, json::dump(*output));
 }
 
 }  // namespace invar::server

@@ -69,7 +69,7 @@ void Embedding::fail(const std::string& sentence) {
 }
 
 void Server::embeddings(std::shared_ptr<Exchange> exchange) {
-  const auto places = std::make_shared<PlacesHeld>(places_);
+  const auto places = std::make_shared<PlacesHeld>(places_, options_.keys.owner(exchange->request));
   if (!places->grow_to(1))  // all its texts together, which the body bounds
     throw ApiError{
         429, fmt::format("{} answers are being made or wait: more are refused", places_.taken()),

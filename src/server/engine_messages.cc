@@ -124,15 +124,15 @@ Hello hello_from(std::string_view bytes) {
 std::string to_bytes(const Request& job) {
   ByteWriter out;
   out.put(job.id);
-  out.put_vector(job.prompt);
+  out.put_vector(job.prompt.get());
   put_params(out, job.params);
   out.put(job.choice);
-  out.put_text(job.structured_output);
-  out.put_text(job.cache_salt);
+  out.put_text(job.structured_output.get());
+  out.put_text(job.cache_salt.get());
   put_flag(out, job.hash_logits);
   out.put(job.priority);
   put_flag(out, job.pooled);
-  out.put_vector(job.prediction);
+  out.put_vector(job.prediction.get());
   return out.take();
 }
 

@@ -70,7 +70,7 @@ class Exchange {
 };
 
 struct HttpOptions {
-  std::string host = "0.0.0.0";
+  std::string host = "127.0.0.1";
   int port = 8000;                         // 0: any
   std::string certificate_file, key_file;  // PEM; empty: not encrypted
   size_t max_connections = 4096;

@@ -42,8 +42,7 @@ BackendStats InprocBackend::stats() const {
 void InprocBackend::submit(Request request) {
   if (!request.structured_output.empty()) {
     const std::lock_guard lock(compiling_);
-    request.constraint =
-        constraints_.compile(json::parse(request.structured_output, "the structured output"));
+    request.constraint = constraints_.compile_text(request.structured_output);
   }
   {
     const std::lock_guard lock(mutex_);

@@ -1,51 +1,66 @@
-// How many answers may be made at the same time, over all requests: places for answers, and what
-// one request holds of them.
+// How many answers may be made at the same time and how much memory their requests may hold, over
+// all and for each owner, and who comes first among them: places for answers, and what one request
+// holds of them.
 #pragma once
 
-#include <atomic>
-#include <cstddef>
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
 
 namespace invar::server {
 
 class Places {
  public:
-  explicit Places(size_t most) : most_(most) {}
+  // `owners`: 2 where one owner has half of everything at most, so that others find some; else 1.
+  Places(size_t most, size_t most_bytes, size_t owners)
+      : most_(most), most_bytes_(most_bytes), owners_share_(owners) {}
   size_t most() const { return most_; }
-  size_t taken() const { return taken_; }
+  size_t most_of_owner() const { return std::max<size_t>(1, most_ / owners_share_); }
+  size_t most_bytes() const { return most_bytes_; }
+  size_t taken() const {
+    const std::lock_guard lock(mutex_);
+    return taken_;
+  }
 
  private:
   friend class PlacesHeld;
-  const size_t most_;
-  std::atomic<size_t> taken_ = 0;
+  struct Owner {
+    size_t taken = 0, bytes = 0;
+    std::map<int32_t, size_t> ranked;  // places by priority
+  };
+
+  const size_t most_, most_bytes_, owners_share_;
+  mutable std::mutex mutex_;  // guards what follows
+  size_t taken_ = 0, bytes_ = 0;
+  std::unordered_map<std::string, Owner> owners_;
 };
 
-// Gives its places back when it goes. One thread at a time; `places` outlives it.
+// Gives its places back when it goes. `places` outlives it.
 class PlacesHeld {
  public:
-  explicit PlacesHeld(Places& places) : places_(places) {}
-  ~PlacesHeld() { places_.taken_ -= held_; }
+  PlacesHeld(Places& places, std::string owner) : places_(places), owner_(std::move(owner)) {}
+  ~PlacesHeld();
   PlacesHeld(const PlacesHeld&) = delete;
   PlacesHeld& operator=(const PlacesHeld&) = delete;
 
   const Places& of() const { return places_; }
   // Holds `answers` from now on, if there are so many.
-  bool grow_to(size_t answers) {
-    size_t taken = places_.taken_;
-    do {
-      if (taken - held_ + answers > places_.most_) return false;
-    } while (!places_.taken_.compare_exchange_weak(taken, taken - held_ + answers));
-    held_ = answers;
-    return true;
-  }
+  bool grow_to(size_t answers);
+  // The memory that its request keeps until it goes, if there is so much. Once.
+  bool hold(size_t bytes);
   // The same for what was promised before: nobody may refuse it.
-  void insist_on(size_t answers) {
-    places_.taken_ += answers - held_;
-    held_ = answers;
-  }
+  void insist_on(size_t answers);
+  // How many of its owner's answers are as urgent as these or more: the first of them comes behind
+  // so many. Once.
+  int32_t rank(int32_t priority);
 
  private:
   Places& places_;
-  size_t held_ = 0;
+  const std::string owner_;
+  size_t held_ = 0, bytes_ = 0, ranked_ = 0;
+  int32_t priority_ = 0;
 };
 
 }  // namespace invar::server

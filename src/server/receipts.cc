@@ -21,7 +21,7 @@ Receipt head_of(const Admitted& admitted, const ReceiptModel& model, int32_t con
                   .model = model,
                   .prompt = job.prompt,
                   .params = job.params,
-                  .stop = job.stop,
+                  .stop = job.stop.strings(),
                   .include_stop = job.include_stop,
                   .skip_special = job.skip_special,
                   .form = job.structured_output};

@@ -45,18 +45,23 @@ void Server::retrieve(std::shared_ptr<Exchange> exchange) {
   const HttpRequest& request = exchange->request;
   const bool stream = read_stream(request.query);
   const int64_t skip = read_skip(request.query, stream);
+  const std::string id = request.path.substr(request.path.rfind('/') + 1);
   with_weights([=, this](const Turn& turn) {
-    worker_.post([=, this] {
+    const auto find = [=, this] {
       guarded(exchange, [&] {
         const std::string& path = exchange->request.path;
         const size_t slash = path.rfind('/');
-        const std::string id = path.substr(slash + 1);
         const auto line = journal_ ? journal_->find(id) : std::nullopt;
         const bool is_receipt = path.starts_with("/v1/receipts/");
         const bool is_there = line && (is_receipt || line->entry.endpoint == path.substr(0, slash));
         if (!is_there || !belongs_to(options_.keys.owner(exchange->request), line->entry))
           throw ApiError{404, fmt::format("there is no answer {}", json::quoted(id))};
         go_on(exchange, line->entry, stream, skip, turn, is_receipt);
+      });
+    };
+    worker_.post([=, this] {
+      guarded(exchange, [&] {
+        journal_&& is_large(journal_->bytes_of_line(id)) ? large_.post(find) : find();
       });
     });
   });
@@ -67,8 +72,7 @@ void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry
                    std::optional<bool> stream, int64_t skip, const Turn& turn, bool receipt) {
   const auto admitted = std::make_shared<Admitted>(admission_.readmit(entry));
   if (receipt) admission_.ask_for_receipt(*admitted);
-  admitted->places = std::make_shared<PlacesHeld>(places_);
-  admitted->earlier = earlier_items_if_there(entry);
+  admitted->places = std::make_shared<PlacesHeld>(places_, entry.owner);
   const bool as_before = !receipt && (!stream || *stream == admitted->request.stream);
   if (stream) admitted->request.stream = *stream;
   http_.post([this, exchange = std::move(exchange), admitted = std::move(admitted), as_before, skip,
@@ -85,6 +89,7 @@ void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry
     } catch (const ApiError& error) {
       return refuse(*exchange, error);
     }
+    rank_jobs(*admitted);
     const auto relay = Relay::make();
     relay->connect(std::move(exchange), skip);
     answers_.number(admitted->jobs);
@@ -97,9 +102,9 @@ void Server::resume_unfinished(const Turn& turn) {
   for (const JournalLine& line : journal_->unfinished()) {
     try {
       const auto admitted = std::make_shared<Admitted>(admission_.readmit(line.entry));
-      admitted->places = std::make_shared<PlacesHeld>(places_);
+      admitted->places = std::make_shared<PlacesHeld>(places_, line.entry.owner);
       admitted->places->insist_on(admitted->jobs.size());
-      admitted->earlier = earlier_items_if_there(line.entry);
+      rank_jobs(*admitted);
       const auto relay = Relay::make();
       http_.post([this, relay, id = line.entry.id] { waiting_.emplace(id, relay); });
       answers_.number(admitted->jobs);

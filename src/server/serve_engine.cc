@@ -100,7 +100,24 @@ Reply replied(Reply reply, Work work) {
   return reply;
 }
 
-void take_order(const Frame& frame, Backend& backend, Outbox& outbox, FrameSocket& socket) {
+// The jobs of one request come one after another, each with all of it.
+void share(Request& job, Request& last) {
+  const auto same = [](auto& one, const auto& other) {
+    if (one == other) one = other;
+  };
+  same(job.prompt, last.prompt);
+  same(job.structured_output, last.structured_output);
+  same(job.cache_salt, last.cache_salt);
+  same(job.prediction, last.prediction);
+  same(job.params.logit_bias, last.params.logit_bias);
+  same(job.params.stop_token_ids, last.params.stop_token_ids);
+  same(job.params.allowed_token_ids, last.params.allowed_token_ids);
+  same(job.params.bad_words, last.params.bad_words);
+  last = job;
+}
+
+void take_order(const Frame& frame, Backend& backend, Outbox& outbox, FrameSocket& socket,
+                Request& last) {
   if (frame.kind == static_cast<uint8_t>(Message::cancel))
     return backend.cancel(cancel_from(frame.bytes));
   if (frame.kind == static_cast<uint8_t>(Message::take)) {
@@ -115,6 +132,7 @@ void take_order(const Frame& frame, Backend& backend, Outbox& outbox, FrameSocke
     fail("the server: expected a job or a cancellation, found a message of kind {}", frame.kind);
   Request job = request_from(frame.bytes);
   const int64_t id = job.id;
+  share(job, last);
   try {
     backend.submit(std::move(job));
   } catch (const UsageError& error) {
@@ -133,8 +151,9 @@ void serve_engine(int file, Backend& backend) {
                      to_bytes(Hello{backend.facts(), backend.stats()})))
       std::_Exit(0);
     backend.start(outbox);
+    Request last;
     while (const std::optional<Frame> frame = socket.receive())
-      take_order(*frame, backend, outbox, socket);
+      take_order(*frame, backend, outbox, socket, last);
   } catch (const std::exception& error) {
     fmt::print(stderr, "invar: the engine's process: {}\n", error.what());
     status = 1;

@@ -6,7 +6,8 @@
 
 namespace invar::server {
 
-// One at a time in a process.
+// One at a time in a process. Other signals that would end it (base/signals.h) are ignored from
+// then on, SIGHUP with a line in the log.
 class StopSignals {
  public:
   StopSignals();   // throws Error when the system gives no file

@@ -15,8 +15,15 @@ json::Value list_of(const std::vector<T>& values) {
   return json::Array(values.begin(), values.end());
 }
 
+struct Change {
+  LabSettings settings;
+  int32_t seconds = 0;  // for so long, unless it is asked for again; 0: to stay
+};
+
 // What the body asks for; what it leaves open stays as it is.
-LabSettings settings_from(const std::string& text, LabSettings settings) {
+Change change_from(const std::string& text, const LabSettings& now) {
+  Change change{now};
+  LabSettings& settings = change.settings;
   const json::Value body = parse_body(text);
   if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
   for (const auto& [name, value] : body.as_object()) {
@@ -24,11 +31,12 @@ LabSettings settings_from(const std::string& text, LabSettings settings) {
                         : name == "arithmetic" ? &settings.arithmetic
                         : name == "drafter"    ? &settings.drafter
                                                : nullptr;
-    int32_t* number = name == "step_rows" ? &settings.step_rows
-                      : name == "ranks"   ? &settings.ranks
-                                          : nullptr;
+    int32_t* number = name == "step_rows"     ? &settings.step_rows
+                      : name == "ranks"       ? &settings.ranks
+                      : name == "for_seconds" ? &change.seconds
+                                              : nullptr;
     if (!text && !number)
-      fail_usage("expected policy, step_rows, arithmetic, drafter or ranks, found {}",
+      fail_usage("expected policy, step_rows, arithmetic, drafter, ranks or for_seconds, found {}",
                  json::quoted(name));
     if (text && !value.is_string())
       fail_usage("expected {} as a text, found {}", name, value.type_name());
@@ -38,7 +46,7 @@ LabSettings settings_from(const std::string& text, LabSettings settings) {
     if (text) *text = value.as_string();
     if (number) *number = static_cast<int32_t>(*found);
   }
-  return settings;
+  return change;
 }
 
 }  // namespace
@@ -82,15 +90,35 @@ void Server::engine(std::shared_ptr<Exchange> exchange) {
 void Server::change_engine(std::shared_ptr<Exchange> exchange) {
   if (!options_.lab)
     throw ApiError{403, "the engine is changed on a server with --lab alone", "no_lab"};
-  LabSettings settings;
+  const LabSettings now = options_.lab->settings();
+  Change change;
   try {
-    settings = settings_from(exchange->request.body, options_.lab->settings());
+    change = change_from(exchange->request.body, now);
   } catch (const Error& error) {
     throw ApiError{400, error.what()};
   }
+  if (change.settings == now)
+    engine(std::move(exchange));
+  else
+    change_lab(std::move(exchange), change.settings);
+  lend_lab(std::chrono::seconds(change.seconds));
+}
+
+void Server::change_lab(std::shared_ptr<Exchange> exchange, const LabSettings& settings) {
   change_at_rest(std::move(exchange), [this, settings] {
     options_.lab->change(settings);
     return engine_object();
+  });
+}
+
+// A page that was closed says no word: what it changed goes back when it no longer asks for it.
+void Server::lend_lab(std::chrono::seconds time) {
+  lab_lease_ = nullptr;
+  if (time.count() == 0) return;
+  lab_lease_ = http_.at(Clock::now() + time, [this] {
+    if (options_.lab->settings() == lab_own_) return;
+    if (swap_) return lend_lab(std::chrono::seconds(1));
+    change_lab(Relay::make(), lab_own_);
   });
 }
 

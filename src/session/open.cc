@@ -85,7 +85,8 @@ SamplingParams open_sampling_defaults(const ModelOptions& o) {
 void add_end_tokens(SamplingParams& params, const Model& model) {
   if (params.ignore_eos) return;
   const auto& ids = model.config().eos_ids;
-  params.stop_token_ids.insert(params.stop_token_ids.end(), ids.begin(), ids.end());
+  std::vector<int32_t>& stops = params.stop_token_ids.edit();
+  stops.insert(stops.end(), ids.begin(), ids.end());
 }
 
 std::string bundled_model() {

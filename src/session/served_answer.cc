@@ -135,13 +135,14 @@ namespace {
 
 // What was asked of one choice, by names.
 json::Value asked_json(const Request& request) {
+  const std::vector<std::string>& stops = request.stop.strings();
   return json::Object{{"choice", request.choice},
                       {"prompt", json::Array(request.prompt.begin(), request.prompt.end())},
                       {"sampling", params_json(request.params)},
-                      {"stop", json::Array(request.stop.begin(), request.stop.end())},
+                      {"stop", json::Array(stops.begin(), stops.end())},
                       {"include_stop_str_in_output", request.include_stop},
                       {"skip_special_tokens", request.skip_special},
-                      {"form", request.structured_output}};
+                      {"form", request.structured_output.get()}};
 }
 
 std::string difference_in_choice(const Asked& asked, const Receipt& receipt, size_t i) {
@@ -243,7 +244,7 @@ openai::Request plain_request(const ServedAnswer& served, Endpoint endpoint,
     request.prompts.emplace_back(served.receipts[i].prompt);
   for (const int32_t token : first.params.stop_token_ids)
     if (first.params.ignore_eos || !std::ranges::count(texts.end_tokens, token))
-      request.stop_token_ids.push_back(token);
+      request.stop_token_ids.edit().push_back(token);
   request.token_ids = choice.find("token_ids") != nullptr;
   request.logits_hash = choice.find("logits_hash") != nullptr;
   return request;

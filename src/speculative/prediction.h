@@ -14,6 +14,7 @@ namespace invar {
 
 class Prediction {
  public:
+  // Copies are cheap: each reads another answer.
   explicit Prediction(std::span<const int32_t> tokens);
 
   // The tokens that are expected next, in order: at most `most`.
@@ -28,7 +29,7 @@ class Prediction {
   int64_t rejected() const;
 
  private:
-  SuffixAutomaton automaton_;
+  std::shared_ptr<const SuffixAutomaton> automaton_;  // that copies share
   SuffixAutomaton::Match match_;
   int32_t at_ = 0;  // where the next token is expected; -1: nowhere
   int64_t accepted_ = 0;

@@ -17,7 +17,7 @@ class InstanceServer final : public LoadServer {
     Request r{.id = id, .hash_logits = false};
     const int vocab = engine_.model().spec().vocab;
     for (int i = 0; i < request.prompt; ++i)
-      r.prompt.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(vocab)));
+      r.prompt.edit().push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(vocab)));
     r.params.max_tokens = request.answer;
     r.params.temperature = 0;
     engine_.add(std::move(r));

@@ -97,6 +97,11 @@ TEST(Json, ManyValuesAreSeenBeforeTheyAreRead) {
   EXPECT_TRUE(has_more_values("[\"1\\\\\",2,3,4]", 2));
 }
 
+TEST(Json, BytesOfTextsAreCounted) {
+  EXPECT_EQ(text_bytes(parse(R"({"ab": ["cde", 1, {"f": "\u00e9"}], "": null})", "a test")), 8u);
+  EXPECT_EQ(text_bytes(parse("[1, true]", "a test")), 0u);
+}
+
 TEST(Json, RefusesWhatIsNotStrict) {
   EXPECT_THROW(parse("{\"a\": 1,}", "t"), Error);
   EXPECT_THROW(parse("{\"a\": 01}", "t"), Error);

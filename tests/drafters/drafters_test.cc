@@ -48,7 +48,7 @@ std::vector<Request> requests(const std::vector<int32_t>& text) {
   for (int id = 1; id <= 6; ++id) {
     Request r{.id = id};
     for (int i = 0; i < 5 + 31 * (id % 4); ++i)
-      r.prompt.push_back(text.empty() ? (5 + i * 7 + id) % 512 : text[i]);
+      r.prompt.edit().push_back(text.empty() ? (5 + i * 7 + id) % 512 : text[i]);
     r.params.max_tokens = 30;
     r.params.seed = static_cast<uint64_t>(id);
     r.params.temperature = id == 1 ? 0.0 : 0.8;

@@ -212,7 +212,7 @@ class EagleTest : public testing::Test {
     for (int round = 0; round < 2; ++round) {
       for (int id = 1; id < 6; ++id) {
         Request request{.id = 10 * round + id};
-        for (int i = 0; i < 3 + 13 * id; ++i) request.prompt.push_back((i * 11 + id) % 500);
+        for (int i = 0; i < 3 + 13 * id; ++i) request.prompt.edit().push_back((i * 11 + id) % 500);
         request.params.max_tokens = 14;
         request.params.temperature = id % 2 ? 0.0 : 0.9;
         request.params.seed = static_cast<uint64_t>(id);

@@ -51,7 +51,7 @@ void run(Model& model, std::unique_ptr<Proposer> proposer, Answers& answers, int
   Engine engine(model, options, nullptr, std::move(proposer));
   for (int id = 1; id <= 6; ++id) {
     Request request{.id = id};
-    for (int i = 0; i < 3 + 13 * id; ++i) request.prompt.push_back((i * 11 + id) % 500);
+    for (int i = 0; i < 3 + 13 * id; ++i) request.prompt.edit().push_back((i * 11 + id) % 500);
     request.params.max_tokens = 36;
     request.params.temperature = id % 2 ? 0.0 : 0.9;
     request.params.seed = static_cast<uint64_t>(id);

@@ -46,7 +46,7 @@ Request request(int id, int32_t vocab, uint64_t seed) {
   for (uint32_t i = 0; i < 6 + static_cast<uint32_t>(id) % 29; ++i) {
     const uint32_t at = id % 2 ? i % 5 : i;
     const auto random = philox4x32({at, static_cast<uint32_t>(id), 0, 0}, 1);
-    r.prompt.push_back(static_cast<int32_t>(random[0] % static_cast<uint32_t>(vocab)));
+    r.prompt.edit().push_back(static_cast<int32_t>(random[0] % static_cast<uint32_t>(vocab)));
   }
   r.params.max_tokens = answer_tokens();
   r.params.seed = seed + static_cast<uint64_t>(id);

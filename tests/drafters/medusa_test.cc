@@ -72,7 +72,7 @@ std::map<int64_t, std::vector<int32_t>> answers(Model& model, std::unique_ptr<Pr
   Engine engine(model, options, nullptr, std::move(proposer));
   for (int id = 1; id < 5; ++id) {
     Request request{.id = id};
-    for (int i = 0; i < 7 + 30 * id; ++i) request.prompt.push_back((i * 11 + id) % 500);
+    for (int i = 0; i < 7 + 30 * id; ++i) request.prompt.edit().push_back((i * 11 + id) % 500);
     request.params.max_tokens = 20;
     request.params.temperature = id < 3 ? 0.0 : 0.9;
     engine.add(std::move(request));

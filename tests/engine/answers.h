@@ -59,7 +59,7 @@ inline std::vector<Request> all_kinds() {
     Request& r = requests.emplace_back();
     r.id = std::ssize(requests);
     for (int i = 0; i < 9 + 23 * static_cast<int>(r.id % 5); ++i)
-      r.prompt.push_back((5 + i * 7 + static_cast<int>(r.id)) % 500);
+      r.prompt.edit().push_back((5 + i * 7 + static_cast<int>(r.id)) % 500);
     r.params.max_tokens = kAnswer;
     r.params.temperature = 0.8;
     r.params.seed = 10 + static_cast<uint64_t>(r.id);

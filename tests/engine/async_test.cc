@@ -22,13 +22,13 @@ std::vector<Request> random_load(uint32_t seed, int count) {
     r.id = std::ssize(requests);
     const int size = 1 + static_cast<int>(random() % 90), alike = static_cast<int>(random() % 80);
     for (int i = 0; i < size; ++i)
-      r.prompt.push_back(i < alike ? 11 + i : static_cast<int32_t>(random() % 499));
+      r.prompt.edit().push_back(i < alike ? 11 + i : static_cast<int32_t>(random() % 499));
     r.params.max_tokens = 1 + static_cast<int>(random() % kAnswer);
     r.params.temperature = random() % 3 ? 0.9 : 0.0;
     r.params.top_p = random() % 2 ? 0.95 : 1.0;
     r.params.seed = random();
     if (random() % 2)
-      for (int token = 0; token < 490; token += 12) r.params.stop_token_ids.push_back(token);
+      for (int token = 0; token < 490; token += 12) r.params.stop_token_ids.edit().push_back(token);
     if (random() % 3 == 0) r.params.min_tokens = static_cast<int>(random() % r.params.max_tokens);
     if (random() % 3 == 0) r.params.logprobs = static_cast<int>(random() % 4);
     if (random() % 4 == 0) r.params.prompt_logprobs = 1;
@@ -183,7 +183,7 @@ TEST(AsyncEngineLimits, ALateEndAndOtherBatchesWouldShow) {
   {
     Model model = tiny();
     const Outcome expected = outcome_of(model, options_of("sarathi", false), load);
-    for (Request& r : load) r.params.stop_token_ids.clear();
+    for (Request& r : load) r.params.stop_token_ids.edit().clear();
     EXPECT_NE(outcome_of(model, options_of("sarathi", true), load), expected);
   }
   Model model = tiny("control");

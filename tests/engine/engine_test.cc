@@ -21,7 +21,7 @@ ModelOptions tiny() {
 
 Request request(int64_t id, int prompt, int answer, int first_token = 5) {
   Request r{.id = id};
-  for (int i = 0; i < prompt; ++i) r.prompt.push_back((first_token + i * 7) % 500);
+  for (int i = 0; i < prompt; ++i) r.prompt.edit().push_back((first_token + i * 7) % 500);
   r.params.max_tokens = answer;
   r.params.temperature = id % 2 ? 0.8 : 0.0;
   r.params.top_p = id % 2 ? 0.9 : 1.0;

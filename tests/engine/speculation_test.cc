@@ -220,7 +220,7 @@ TEST(Speculation, ADraftThatIsNotFiniteFailsNobody) {
   Engine engine(model, options_of(), nullptr, std::make_unique<Poisoner>());
   Record record;
   Request request = all_kinds()[0];
-  request.prompt[2] = Overflowing::kToken;
+  request.prompt.edit()[2] = Overflowing::kToken;
   engine.add(request);
   while (engine.step(record)) {
   }

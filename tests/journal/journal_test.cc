@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "journal/sqlite.h"
 #include "journal/wire.h"
 
@@ -62,10 +63,11 @@ JournalEntry entry_of(int64_t number, uint64_t seed = 7) {
   if (number % 3 == 0) e.idempotency_key = "key-" + std::to_string(number);
   e.endpoint = "/v1/chat/completions";
   e.request = "{\"user\":\"" + std::string(random() % 3000, 'x') + "\"}";
+  e.body = sha256(std::as_bytes(std::span(e.request)));
   e.prompts.resize(1 + random() % 2);
   for (auto& prompt : e.prompts)
     for (size_t i = 0; i < random() % 500; ++i)
-      prompt.push_back(static_cast<int32_t>(random() % 32000));
+      prompt.edit().push_back(static_cast<int32_t>(random() % 32000));
   e.params.seed = random();
   e.params.temperature = std::generate_canonical<double, 53>(random);
   e.params.logit_bias = {{5, 0.1}, {9, -1.0 / 3}};
@@ -166,24 +168,93 @@ TEST_F(JournalTest, ForgetsOldLinesThatHaveEnded) {
   EXPECT_EQ(left, (std::vector<std::string>{"chatcmpl-2", "chatcmpl-4"}));
 }
 
-TEST_F(JournalTest, KeepsConversationsAsLongAsTheirLines) {
+// The items of a conversation, or why there are none.
+std::string items_of(const Journal& journal, int i) {
+  const auto found = journal.find_conversation(entry_of(i).id);
+  return found ? found->has_ended ? found->items : "unfinished" : "none";
+}
+
+// Answers one response that goes on from the one before it.
+void say(Journal& journal, int i, int previous, const std::string& input = "[1]") {
+  const std::string id = previous > 0 ? entry_of(previous).id : "";
+  journal.admit(entry_of(i), Said{.previous = id, .input = input});
+  journal.keep(entry_of(i).id, "[2,3]");
+  journal.end_and_wait(entry_of(i).id, Outcome::finished);
+}
+
+TEST_F(JournalTest, KeepsConversationsAsLongAsOneGoesOnFromThem) {
   {
     Journal journal(path());
-    for (int i = 1; i <= 2; ++i) {
-      journal.admit(entry_of(i));
-      journal.keep(entry_of(i).id, "items " + std::to_string(i));
-      journal.end_and_wait(entry_of(i).id, Outcome::finished);  // written after what is kept
-      EXPECT_EQ(journal.find_conversation(entry_of(i).id), "items " + std::to_string(i));
-    }
-    journal.keep(entry_of(2).id, "other items");
+    journal.admit(entry_of(1), Said{.previous = "", .input = "[0]"});
+    EXPECT_EQ(items_of(journal, 1), "unfinished");
+    journal.keep(entry_of(1).id, "[]");
+    journal.end_and_wait(entry_of(1).id, Outcome::finished);  // written after what is kept
+    say(journal, 2, 1);
+    say(journal, 3, 2);
+    say(journal, 4, 1);
+    journal.keep(entry_of(3).id, "[4]");  // its first output stays
     journal.wait();
-    EXPECT_EQ(journal.find_conversation(entry_of(2).id), "other items");
+    EXPECT_EQ(items_of(journal, 3), "[0,1,2,3,1,2,3]");
+    EXPECT_EQ(journal.bytes_of_conversation(entry_of(3).id), 3 + 2 + 2 * (3 + 5));
   }
   Journal journal(path());
-  journal.forget_before(entry_of(2).created);
+  journal.forget_before(entry_of(3).created);
   journal.wait();
-  EXPECT_FALSE(journal.find_conversation(entry_of(1).id));
-  EXPECT_EQ(journal.find_conversation(entry_of(2).id), "other items");
+  EXPECT_EQ(items_of(journal, 3), "[0,1,2,3,1,2,3]");  // though the line of 2 is gone
+  EXPECT_FALSE(journal.find(entry_of(2).id));
+  journal.forget_before(entry_of(4).created);
+  journal.wait();
+  EXPECT_EQ(items_of(journal, 2), "none");
+  EXPECT_EQ(items_of(journal, 4), "[0,1,2,3]");
+  journal.forget_before(entry_of(5).created);
+  journal.wait();
+  EXPECT_EQ(items_of(journal, 1), "none");
+}
+
+// Each one that goes on stores its own part.
+TEST_F(JournalTest, AContinuationStoresNothingTwice) {
+  Journal journal(path());
+  const std::string large = "[\"" + std::string(1 << 20, 'x') + "\"]";
+  say(journal, 1, 0, large);
+  journal.wait();
+  const auto before = fs::file_size(path() + "-wal") + fs::file_size(path());
+  for (int i = 2; i <= 25; ++i) say(journal, i, 1);
+  EXPECT_LT(fs::file_size(path() + "-wal") + fs::file_size(path()) - before, 3u << 20);
+  EXPECT_EQ(items_of(journal, 25).size(), large.size() + std::string(",2,3,1,2,3").size());
+}
+
+TEST_F(JournalTest, TheOldestThatHaveEndedMakeRoom) {
+  const auto of = [](int i, const char* owner) {
+    JournalEntry entry = entry_of(i);
+    entry.owner = owner;
+    entry.request.assign(10'000, 'x');
+    return entry;
+  };
+  const JournalOptions options{.quota = {.all = 100'000, .of_owner = 60'000}};
+  {
+    Journal journal(path(), options);
+    journal.admit(of(1, "a"));  // does not end
+    for (int i = 2; i <= 20; ++i) {
+      journal.admit(of(i, "a"));
+      journal.end_and_wait(of(i, "a").id, Outcome::finished);
+    }
+    for (int i = 21; i <= 23; ++i) journal.admit(of(i, "b"));
+    EXPECT_TRUE(journal.find(of(1, "a").id));
+    EXPECT_FALSE(journal.find(of(2, "a").id));
+    EXPECT_TRUE(journal.find(of(20, "a").id));
+    EXPECT_LE(journal.all().size(), 9u);
+    EXPECT_GE(journal.all().size(), 6u);
+  }
+  Journal journal(path(), options);  // knows what is there
+  for (int i = 24; i <= 25; ++i) journal.admit(of(i, "b"));
+  EXPECT_NE(error_of([&] {
+              for (int i = 26; i <= 27; ++i) journal.admit(of(i, "b"));
+            }).find("of one key's requests that have not ended"),
+            std::string::npos);
+  journal.admit(of(30, "c"));  // takes from the oldest of all
+  EXPECT_TRUE(journal.find(of(1, "a").id));
+  EXPECT_TRUE(journal.find(of(21, "b").id));
+  EXPECT_EQ(journal.check_integrity(), "");
 }
 
 TEST(WireTest, ReadsWhatTheLastVersionWrote) {
@@ -231,11 +302,13 @@ TEST(WireTest, RefusesBytesThatAreCutOrChanged) {
   for (int64_t number = first;; ++number) {
     while (waiting >= 8) std::this_thread::yield();
     ++waiting;
-    journal.admit(entry_of(number), [&, done = say(number), number](const std::string& error) {
-      done(error);
-      --waiting;
-      if (number % 2 == 0) journal.end(entry_of(number).id, Outcome::finished, say(-number));
-    });
+    journal.admit(entry_of(number), std::nullopt,
+                  [&, done = say(number), number](const std::string& error) {
+                    done(error);
+                    --waiting;
+                    if (number % 2 == 0)
+                      journal.end(entry_of(number).id, Outcome::finished, say(-number));
+                  });
   }
 }
 
@@ -460,6 +533,7 @@ TEST_F(JournalTest, LinesOfTheFirstVersionAreKept) {
       BEGIN;
       ALTER TABLE line RENAME TO new;
       DROP INDEX line_unfinished;
+      DROP TABLE said;
       CREATE TABLE line(
         number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, created INTEGER NOT NULL,
         idempotency_key TEXT UNIQUE, endpoint TEXT NOT NULL, request TEXT NOT NULL,
@@ -487,6 +561,38 @@ TEST_F(JournalTest, LinesOfTheFirstVersionAreKept) {
     EXPECT_EQ(journal.find_key("b", "key-3")->number, 3);  // it may be anyone's
     EXPECT_EQ(journal.check_integrity(), "");
   }
+}
+
+// What version 2 wrote, which kept bodies whole and each conversation anew: a dump of a journal.
+TEST_F(JournalTest, LinesOfTheSecondVersionAreKept) {
+  {
+    sqlite::Connection file(path());
+    file.execute(read_whole_file(INVAR_SOURCE_DIR "/tests/journal/second_version.sql").c_str());
+  }
+  for (int opened = 0; opened < 2; ++opened) {
+    Journal journal(path());
+    EXPECT_EQ(journal.check_integrity(), "");
+    const std::vector<JournalLine> lines = journal.all();
+    ASSERT_EQ(lines.size(), 4u + static_cast<size_t>(opened));
+    const std::optional<JournalLine> line = journal.find_key("", "one");
+    ASSERT_TRUE(line);
+    EXPECT_EQ(line->number, 3);
+    EXPECT_EQ(line->entry.prompts[1], (std::vector<int32_t>{'y', 'z'}));
+    EXPECT_EQ(line->entry.params.seed, 3u);
+    EXPECT_EQ(line->entry.params.logit_bias[0], std::pair(5, 1.5));
+    EXPECT_EQ(line->entry.body, sha256(std::as_bytes(std::span(line->entry.request))));
+    EXPECT_GT(journal.bytes_of_line(line->entry.id), 100);
+    const auto before = journal.find_conversation(lines[0].entry.id);
+    const auto after = journal.find_conversation(lines[1].entry.id);
+    ASSERT_TRUE(before && before->has_ended && after && after->has_ended);
+    EXPECT_TRUE(after->items.starts_with(before->items.substr(0, before->items.size() - 1)));
+    EXPECT_GT(after->items.size(), before->items.size() + 40);
+    EXPECT_FALSE(journal.find_conversation(lines[3].entry.id));
+    journal.admit(entry_of(5 + opened), Said{.previous = lines[1].entry.id, .input = "[1]"});
+  }
+  sqlite::Connection(path()).execute("UPDATE line SET request = '{}' WHERE number = 3");
+  EXPECT_NE(error_of([&] { Journal journal(path()); }).find("1 of its lines are not as they were"),
+            std::string::npos);
 }
 
 // In a process of its own: a limit on the size of files, as a full disk has.

@@ -54,7 +54,7 @@ inline Case case_of(uint32_t which, int64_t vocab, std::mt19937& random) {
   if (has(3)) {
     std::map<int32_t, double> biases;
     for (int i = 0; i < 20; ++i) biases[token()] = random() % 200 - 100.0;
-    c.params.logit_bias.assign(biases.begin(), biases.end());
+    c.params.logit_bias.edit().assign(biases.begin(), biases.end());
   }
   if (has(4)) {
     c.params.repetition_penalty = 1.3;
@@ -71,7 +71,7 @@ inline Case case_of(uint32_t which, int64_t vocab, std::mt19937& random) {
     c.params.bad_words = {{token()}, {c.answer[0], token()}};
   }
   if (has(6))
-    for (int i = 0; i < 40; ++i) c.params.allowed_token_ids.push_back(token());
+    for (int i = 0; i < 40; ++i) c.params.allowed_token_ids.edit().push_back(token());
   if (has(7)) {
     c.allowed.assign((vocab + 63) / 64, 0);
     for (uint64_t& word : c.allowed) word = uint64_t{random()} << 32 | random();

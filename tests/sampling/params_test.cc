@@ -93,7 +93,7 @@ TEST(SamplingParams, AbsurdOnesAreRefusedInOneSentence) {
             }),
             "");
   EXPECT_EQ(refusal([](SamplingParams& p) {
-              for (int32_t i = 0; i < kVocab; ++i) p.bad_words.push_back({i});
+              for (int32_t i = 0; i < kVocab; ++i) p.bad_words.edit().push_back({i});
             }),
             nothing);
   EXPECT_EQ(refusal([](SamplingParams& p) { p.presence_penalty = 2.1; }),

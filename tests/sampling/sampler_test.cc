@@ -62,19 +62,20 @@ void random_case(std::mt19937& random, int vocab, Case& c) {
   if (sometimes()) p.frequency_penalty = 4 * uniform(random) - 2;
   if (sometimes())
     for (int i = 0; i < std::min(vocab, 5); ++i)
-      p.logit_bias.push_back({vocab - 1 - i, 200 * uniform(random) - 100});
+      p.logit_bias.edit().push_back({vocab - 1 - i, 200 * uniform(random) - 100});
   if (sometimes()) p.min_tokens = random() % 5;
   if (sometimes()) p.stop_token_ids = {int32_t(random() % vocab), int32_t(random() % vocab)};
   const auto some = [&] { return int32_t(random() % std::min(vocab, 20)); };
   if (sometimes())
-    for (int i = random() % 30; i >= 0; --i) p.allowed_token_ids.push_back(random() % vocab);
+    for (int i = random() % 30; i >= 0; --i) p.allowed_token_ids.edit().push_back(random() % vocab);
   if (vocab > 8 && sometimes())  // of few tokens, so that the answer begins them
     for (int i = random() % 6; i >= 0; --i)
-      p.bad_words.push_back(random() % 2 ? std::vector{some(), some()} : std::vector{some()});
+      p.bad_words.edit().push_back(random() % 2 ? std::vector{some(), some()}
+                                                : std::vector{some()});
   try {
     c.params = checked(p, vocab);
   } catch (const UsageError&) {  // nothing is left
-    p.allowed_token_ids.clear();
+    p.allowed_token_ids.edit().clear();
     p.min_tokens = 0;
     c.params = checked(p, vocab);
   }

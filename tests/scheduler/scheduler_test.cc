@@ -337,6 +337,60 @@ TEST(Scheduler, TheLongestCachedPrefixIsAdmittedFirst) {
   }
 }
 
+// Where that is asked for: a place, or blocks.
+TEST(Scheduler, TheUrgentTakeWhatLessUrgentOnesHave) {
+  for (const bool take : {true, false}) {
+    for (const auto& [blocks, seqs] : {std::pair(1000, 2), std::pair(8, 64)}) {
+      BlockPool pool(blocks, 32);
+      SchedulerOptions o = options(512, seqs, 200);
+      o.urgent_take_places = take;
+      const auto scheduler = make_scheduler(o, pool);
+      scheduler->add({.id = 1, .tokens = 100, .priority = 1});
+      scheduler->add({.id = 2, .tokens = 120, .priority = 2});
+      EXPECT_EQ(step(*scheduler), (Rows{{1, 100}, {2, 120}}));
+      scheduler->add({.id = 3, .tokens = 120, .priority = 2});  // as urgent as who has the place
+      EXPECT_EQ(step(*scheduler), (Rows{{1, 1}, {2, 1}}));
+      scheduler->add({.id = 4, .tokens = 40, .priority = 0});
+      const Rows rows = step(*scheduler);
+      EXPECT_EQ(rows.size(), 2u);
+      EXPECT_EQ(rows == (Rows{{1, 1}, {4, 40}}), take);
+      scheduler->remove(1);
+      for (int i = 0; i < 3; ++i) step(*scheduler);
+      EXPECT_EQ(scheduler->num_running(), 2);
+      scheduler->remove(take ? 4 : 2);
+      for (int i = 0; i < 3; ++i) step(*scheduler);
+      EXPECT_EQ(scheduler->num_waiting(), 0);
+    }
+  }
+}
+
+// One of two plans that are in flight computes who is to make way: it comes out of flight first.
+TEST(Scheduler, WhoIsInFlightMakesWayAfterIt) {
+  BlockPool pool(1000, 32);
+  SchedulerOptions o = options(512, 1, 500);
+  o.urgent_take_places = true;
+  o.max_plans_in_flight = 2;
+  const auto scheduler = make_scheduler(o, pool);
+  scheduler->add({.id = 1, .tokens = 10, .ahead_until = 400, .priority = 1});
+  StepPlan plans[2];
+  const auto commit = [&](StepPlan& plan) {
+    std::vector<StepResult> results;
+    for (const StepEntry& e : plan.entries) results.push_back({.new_tokens = e.samples});
+    scheduler->commit(plan, results);
+  };
+  scheduler->plan(1 << 20, plans[0]);
+  scheduler->plan(1 << 20, plans[1]);
+  scheduler->add({.id = 2, .tokens = 10, .priority = 0});
+  bool has_begun = false;
+  for (int i = 0; i < 6 && !has_begun; ++i) {
+    commit(plans[i % 2]);
+    scheduler->plan(1 << 20, plans[i % 2]);
+    EXPECT_EQ(scheduler->check_integrity(), "");
+    for (const StepEntry& e : plans[i % 2].entries) has_begun |= e.id == 2;
+  }
+  EXPECT_TRUE(has_begun);
+}
+
 // A removal that looked through all who wait would take minutes here.
 TEST(Scheduler, RemovingThoseWhoWaitTakesAsLongHoweverManyTheyAre) {
   BlockPool pool(100, 32);

@@ -16,7 +16,10 @@ work: ctest uses both. --no-bars only measures, and ends with 0.
   prompts      20 prompts of 10 MB
   grammars     forms of answers that take long to compile
   fields       each field of docs/openapi.yaml at its limit with n 128, and far beyond it
+  journal      large bodies that the journal must not keep, GETs of their lines, responses that go on from a large one
   dripping     bodies that take all room and then come 64 KiB at a time
+  tokens       60 KB to /tokenize, many at a time
+  keys         one key fills its places at the lowest priority number, beside another one's requests
 """
 import argparse
 import http.client
@@ -25,10 +28,12 @@ import multiprocessing
 import os
 import pathlib
 import random
+import re
 import signal
 import socket
 import statistics
 import sys
+import tempfile
 import threading
 import time
 
@@ -182,6 +187,25 @@ def fields(a):
             a.ask(path, body, leave_after=3)
 
 
+def journal(a):
+    size, count = (2 * MIB, 8) if a.quick else (14 * MIB, 40)
+    said = json.dumps({"input": [{"role": "user", "content": "word " * 20, "metadata": "x" * size}], "max_output_tokens": 2, "metadata": {"m": "x" * size}}).encode()
+    answer = a.ask("/v1/responses", said)
+    found = re.search(rb'"id": ?"(resp_[0-9a-f]+)"', answer or b"")
+    if not found:
+        return
+    name = found[1].decode()
+
+    def get():
+        connection = a.connect()
+        connection.sendall(head(f"/v1/responses/{name}", "Connection: close", method="GET"))
+        a.saw(status_of(connection))
+        connection.close()
+    a.at_once([get] * count)
+    a.at_once([lambda: a.ask("/v1/responses", {"input": "x", "max_output_tokens": 2, "previous_response_id": name})] * (4 if a.quick else 24))
+    a.ask("/v1/responses", {"input": "word " * (size // 5), "max_output_tokens": 2, "truncate_prompt_tokens": 100})
+
+
 def dripping(a):
     bodies = [a.pour(head(COMPLETIONS, f"Content-Length: {20 * MIB}"), b" " * (64 << 10), 2) for _ in range(8)]
     data = json.dumps({"prompt": "many words of one prompt " * 400_000, "max_tokens": 1}).encode()
@@ -190,9 +214,20 @@ def dripping(a):
         connection.close()
 
 
+def tokens(a):
+    data = json.dumps({"prompt": "many words of one prompt " * 2400}).encode()
+    a.at_once([lambda: a.ask("/tokenize", data)] * (12 if a.quick else 48))
+
+
+def keys(a):
+    """Of another key than the bystander's."""
+    body = {"prompt": "x", "max_tokens": 1000, "ignore_eos": True, "priority": -1000, "n": 8}
+    a.at_once([lambda: a.ask(COMPLETIONS, body, leave_after=4 if a.quick else 20, key="other")] * 60)
+
+
 # The attack and the statuses that it may see ("left": the client went before the answer; 0: the connection was closed).
 ATTACKS = {chunks: {400, 401, 413, 0}, bodies: {401, 0}, answers: {400, 429, "left"}, logprobs: {200, 400}, embeddings: {200, 400, 429, "left"}, marks: {200, 400}, prompts: {400, 503},
-           grammars: {200, 400, "left"}, fields: {200, 400, 404, 429, "left"}, dripping: {400, 503}}
+           grammars: {200, 400, "left"}, fields: {200, 400, 404, 429, "left"}, journal: {200, 400, 429}, dripping: {400, 503}, tokens: {200}, keys: {200, 429, "left"}}
 
 
 def run_attacker(attack, port, quick, pipe):
@@ -240,7 +275,9 @@ def warm_up(served):
 
 
 def measure(asked, attack):
-    served = Served(asked.invar, command=[asked.invar, "serve", str(ROOT / "models/story"), "--host", "127.0.0.1", "--port", "0", "--threads", "2", "--kv-cache-memory", "0.0625", "--api-key", "k"])
+    directory = tempfile.TemporaryDirectory(prefix="invar-attack-")
+    more = ["--journal", f"{directory.name}/journal"] if attack is journal else ["--api-key", "other"] if attack is keys else []
+    served = Served(asked.invar, command=[asked.invar, "serve", str(ROOT / "models/story"), "--host", "127.0.0.1", "--port", "0", "--threads", "2", "--kv-cache-memory", "0.0625", "--api-key", "k", *more])
     served.patience = SECONDS
     try:
         warm_up(served)

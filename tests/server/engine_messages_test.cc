@@ -62,12 +62,12 @@ TEST(EngineMessages, AHelloArrivesAsItIs) {
 }
 
 TEST(EngineMessages, ARequestArrivesAsItIs) {
-  Request sent{.id = 1, .prompt = {2, 3}, .choice = 4, .structured_output = "{}"};
+  Request sent{.id = 1, .prompt = {2, 3}, .choice = 4, .structured_output = std::string("{}")};
   sent.params.temperature = 0.7;
   sent.params.seed = UINT64_MAX;
   sent.params.logit_bias = {{5, -1.5}};
   sent.params.bad_words = {{6}, {7, 8}};
-  sent.cache_salt = "salt";
+  sent.cache_salt = std::string("salt");
   sent.priority = -9;
   sent.hash_logits = false;
   sent.pooled = true;
@@ -77,7 +77,7 @@ TEST(EngineMessages, ARequestArrivesAsItIs) {
   EXPECT_EQ(to_bytes(found), bytes);
   EXPECT_EQ(found.prompt, sent.prompt);
   EXPECT_EQ(found.params, sent.params);
-  EXPECT_EQ(found.cache_salt, "salt");
+  EXPECT_EQ(found.cache_salt, std::string("salt"));
   EXPECT_EQ(found.priority, -9);
   EXPECT_FALSE(found.hash_logits);
   EXPECT_TRUE(found.pooled);

@@ -4,7 +4,6 @@
 
 #include "base/json.h"
 #include "server/errors.h"
-#include "server/places.h"
 #include "server/query.h"
 
 namespace invar::server {
@@ -56,24 +55,6 @@ TEST(Query, AParameterIsFoundByItsWholeName) {
   EXPECT_EQ(query_parameter("afterwards=3", "after"), std::nullopt);
   EXPECT_EQ(query_parameter("&&after=5&after=6", "after"), "5");
   EXPECT_EQ(query_parameter("", "after"), std::nullopt);
-}
-
-TEST(Places, AreGivenBackAndNeverOverdrawn) {
-  Places places(10);
-  {
-    PlacesHeld one(places), two(places);
-    EXPECT_TRUE(one.grow_to(4));
-    EXPECT_FALSE(two.grow_to(7));
-    EXPECT_EQ(places.taken(), 4u);  // who is refused holds nothing
-    EXPECT_TRUE(two.grow_to(6));
-    EXPECT_TRUE(one.grow_to(3));
-    EXPECT_FALSE(two.grow_to(8));
-    EXPECT_TRUE(two.grow_to(7));
-    one.insist_on(5);  // what was promised before
-    EXPECT_EQ(places.taken(), 12u);
-    EXPECT_FALSE(two.grow_to(8));
-  }
-  EXPECT_EQ(places.taken(), 0u);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The endpoints by which a page changes the engine of a server with --lab. Usage: lab_test.py INVAR [unittest arguments]"""
 import sys
+import time
 import unittest
 
 from served import Served
@@ -53,6 +54,24 @@ class LabTest(unittest.TestCase):
         self.assertEqual((row["number"], row["decode_rows"], row["tokens"]), (steps["last"], 1, 1))
         self.assertEqual(server.ask("GET", f"/v1/engine/steps?after={steps['last']}")[2]["steps"], [])
         server.stop()
+
+    def test_what_a_page_changed_goes_back_when_it_has_gone(self):
+        server = Served(INVAR, "--lab")
+        policy = lambda: server.ask("GET", "/v1/engine")[2]["lab"]["policy"]
+        own = policy()
+        server.post("/v1/engine", policy="vllm", for_seconds=2)
+        for _ in range(3):  # a page that is open asks for it again
+            time.sleep(1)
+            server.post("/v1/engine", for_seconds=2)
+            self.assertEqual(policy(), "vllm")
+        server.wait_until(lambda: policy() == own)
+        lend = {"policy": "vllm", "for_seconds": 1}
+        server.wait_until(lambda: server.ask("POST", "/v1/engine", lend)[0] == 200)  # while it goes back it is busy
+        server.post("/v1/engine", policy="orca")  # to stay
+        time.sleep(1.5)
+        self.assertEqual(policy(), "orca")
+        server.post("/v1/engine", for_seconds=600)
+        self.assertEqual(server.stop(), 0)  # does not wait for it
 
 
 if __name__ == "__main__":

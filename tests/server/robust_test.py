@@ -3,14 +3,16 @@
 import concurrent.futures
 import json
 import os
+import pathlib
 import select
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 import unittest
 
-from served import Served, children, read_all
+from served import FAST, Served, children, read_all
 
 INVAR = None  # the program; set by main
 COMPLETIONS = "/v1/completions"
@@ -104,6 +106,62 @@ class Bodies(unittest.TestCase):
             self.assertEqual(set(pool.map(ask, range(12))), {400})
 
 
+class Prefixes(unittest.TestCase):
+    def cached_tokens(self, *flags):
+        """Tokens of the second of two requests that came from the cache: of one key, of two."""
+        served = Served(INVAR, "--api-key", "a", "--api-key", "b", *flags)
+        self.addCleanup(served.stop)
+        found = []
+        for i, keys in enumerate(("aa", "ab")):
+            for key in keys:
+                before = served.metric("vllm:prefix_cache_hits_total")
+                body = dict(prompt=[5 + i] * 200, max_tokens=1, seed=1)
+                self.assertEqual(served.ask("POST", COMPLETIONS, body, {"Authorization": f"Bearer {key}"})[0], 200)
+                served.wait_until(lambda: served.metric("vllm:prefix_cache_queries_total") > 0)
+            found.append(served.metric("vllm:prefix_cache_hits_total") - before)
+        return found
+
+    def test_the_cache_does_not_tell_another_key_s_prompts(self):
+        same, other = self.cached_tokens()
+        self.assertGreater(same, 100)
+        self.assertEqual(other, 0)
+        same, other = self.cached_tokens("--share-prefixes")
+        self.assertGreater(other, 100)
+        self.assertEqual(same, other)
+
+
+class Lines(unittest.TestCase):
+    def test_the_journal_keeps_what_answers_are_made_from(self):
+        """Not the rest of a body, and each part of a conversation once."""
+        with tempfile.TemporaryDirectory(prefix="invar-robust-") as directory:
+            served = Served(INVAR, "--journal", f"{directory}/journal")
+            self.addCleanup(served.stop)
+            size = lambda: sum(path.stat().st_size for path in pathlib.Path(directory).iterdir())
+            before = size()
+            large = "x" * (2 << 20)
+            bodies = {COMPLETIONS: dict(prompt="x", max_tokens=5, seed=1, user=large, unknown=large, stop=["never"], logprobs=2),
+                      "/v1/chat/completions": dict(messages=[{"role": "user", "content": "hi", "unknown": large}], max_tokens=5, metadata={"m": large}, seed=1),
+                      "/v1/messages": dict(messages=[{"role": "user", "content": "hi"}], max_tokens=5, metadata={"user_id": large}, seed=1),
+                      "/v1/responses": dict(input=[{"role": "user", "content": "hi", "unknown": large}], max_output_tokens=5, metadata={"m": large}, seed=1)}
+            for path, body in bodies.items():
+                status, _, first = served.ask("POST", path, body, {"Idempotency-Key": path})
+                self.assertEqual(status, 200, first)
+                self.assertEqual(served.ask("POST", path, body, {"Idempotency-Key": path})[2], first)
+                self.assertEqual(served.ask("GET", f"{path}/{first['id']}")[2], first)
+                self.assertEqual(served.ask("POST", path, {**body, "seed": 2}, {"Idempotency-Key": path})[0], 422)
+            self.assertLess(size() - before, 1 << 20)
+            items = first["output"]
+            again = served.post("/v1/responses", input="and", previous_response_id=first["id"], max_output_tokens=5, seed=1)
+            said = [*bodies["/v1/responses"]["input"], *items, {"role": "user", "content": "and"}]
+            whole = served.post("/v1/responses", input=said, max_output_tokens=5, seed=1)
+            self.assertEqual(again["output"][0]["content"], whole["output"][0]["content"])
+            self.assertEqual(again["usage"]["input_tokens"], whole["usage"]["input_tokens"])
+            for size, store, status in ((1 << 20, True, 200), (2 << 20, True, 400), ((2 << 20) - 1000, False, 200), (3 << 20, False, 400)):
+                body = dict(input="y " * size, truncate_prompt_tokens=10, max_output_tokens=2, store=store)
+                self.assertEqual(served.ask("POST", "/v1/responses", body)[0], status, size)
+
+
+
 class Limits(unittest.TestCase):
     def test_a_limit_names_what_was_found(self):
         served = Served(INVAR)
@@ -120,6 +178,104 @@ class Limits(unittest.TestCase):
         self.assertIn("at most 1024 fields in the body, found 1026", served.ask("POST", COMPLETIONS, {"prompt": "x", "max_tokens": 1, **many})[2]["error"]["message"])
         same = served.post(COMPLETIONS, prompt="x", max_tokens=30, seed=1, stop=["e", "e", "a"], stop_token_ids=[7, 7, 5])
         self.assertEqual(same["choices"], served.post(COMPLETIONS, prompt="x", max_tokens=30, seed=1, stop=["e", "a"], stop_token_ids=[5, 7])["choices"])
+
+    def test_what_requests_hold_is_bounded(self):
+        """Each holds 1.5 MiB: the automaton of its stop strings."""
+        served = Served(INVAR, "--max-queued-mib", "8", "--max-num-seqs", "1")
+        self.addCleanup(served.stop)
+        stops = [f"{i:02}" + "ab" * 511 for i in range(64)]
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            ask = lambda i: served.ask("POST", COMPLETIONS, dict(prompt="x", max_tokens=300, ignore_eos=True, seed=i, stop=stops))[0]
+            self.assertEqual(set(pool.map(ask, range(12))), {200, 429})
+        self.assertEqual(ask(1), 200)  # what was held is free again
+
+
+class Shares(unittest.TestCase):
+    """Beside a key that fills all it can at the lowest priority number."""
+
+    def beside_a_flood(self, *flags):
+        """How many tokens the flood got while the other key's request was answered, and the status of a large one."""
+        served = Served(INVAR, "--api-key", "a", "--api-key", "b", "--max-num-seqs", "4", "--max-queued-requests", "64", *flags)
+        self.addCleanup(served.stop)
+        a, b = ({"Authorization": f"Bearer {key}"} for key in "ab")
+        flood = [served.raw(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer a\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+                 for body in [json.dumps(dict(prompt="x", max_tokens=400, ignore_eos=True, priority=-1000, n=4)).encode()] * 16]
+        served.wait_until(lambda: served.metric("vllm:num_requests_running") == 4)
+        time.sleep(0.2)
+        before = served.metric("vllm:generation_tokens_total")
+        status, _, answer = served.ask("POST", COMPLETIONS, dict(prompt="y", max_tokens=20, seed=1, ignore_eos=True), b)
+        during = served.metric("vllm:generation_tokens_total") - before
+        for connection in flood:
+            connection.close()
+        return status, during, answer
+
+    def test_a_key_that_floods_delays_nobody_else(self):
+        status, during, answer = self.beside_a_flood()
+        self.assertEqual(status, 200)
+        self.assertLess(during, 400)  # about four at a time
+        free, longer, _ = self.beside_a_flood("--fair-by", "none")
+        self.assertTrue(free == 429 or longer > 1000, (free, longer))  # the control
+        alone = Served(INVAR)
+        self.addCleanup(alone.stop)
+        self.assertEqual(alone.post(COMPLETIONS, prompt="y", max_tokens=20, seed=1, ignore_eos=True)["choices"], answer["choices"])
+
+    def test_priority_orders_a_key_s_own_requests(self):
+        served = Served(INVAR, "--api-key", "a", "--api-key", "b", "--api-key", "c", "--admin-key", "c", "--max-num-seqs", "1", "--max-model-len", "4096")
+        self.addCleanup(served.stop)
+        ended = []
+
+        def ask(name, key, priority, tokens=20):
+            served.ask("POST", COMPLETIONS, dict(prompt=name, max_tokens=tokens, ignore_eos=True, priority=priority), {"Authorization": f"Bearer {key}"})
+            ended.append(name)
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            pool.submit(ask, "first", "a", 0, 3000)
+            served.wait_until(lambda: served.metric("vllm:num_requests_running") == 1)
+            for name, key, priority in (("late", "a", 5), ("soon", "a", -5), ("other", "b", 7), ("admin", "c", -1)):
+                before = served.metric("vllm:num_requests_running") + served.metric("vllm:num_requests_waiting")
+                pool.submit(ask, name, key, priority)
+                served.wait_until(lambda: name in ended or served.metric("vllm:num_requests_running") + served.metric("vllm:num_requests_waiting") > before)
+        self.assertLess(ended.index("soon"), ended.index("late"))
+        self.assertLess(ended.index("other"), ended.index("late"))
+        self.assertLess(ended.index("admin"), ended.index("first"))
+
+
+class Pages(unittest.TestCase):
+    def test_without_a_key_it_is_for_this_machine_and_its_own_pages(self):
+        served = Served(INVAR, command=[INVAR, "serve", "--port", "0", *FAST])  # listens on 127.0.0.1 alone
+        self.addCleanup(served.stop)
+        ask = lambda **headers: served.ask("GET", "/v1/models", headers={name.title(): value for name, value in headers.items()})
+        own = f"127.0.0.1:{served.port}"
+        for host in (own, f"localhost:{served.port}", "LOCALHOST", "invar", "[::1]:80", "10.1.2.3"):
+            self.assertEqual(ask(host=host)[0], 200, host)
+        for host in ("evil.example", f"evil.example:{served.port}", "127.0.0.1.evil.example", "[evil.example]", "localhost.evil.example"):
+            status, _, answer = ask(host=host)
+            self.assertEqual((status, answer["error"]["code"]), (403, "host_not_allowed"), host)
+        self.assertEqual(ask(host=own, origin=f"http://{own}")[0], 200)
+        for origin in ("null", "https://evil.example", f"http://evil.example/{own}", f"http://localhost:{served.port + 1}", own):
+            status, headers, answer = ask(host=own, origin=origin)
+            self.assertEqual((status, answer["error"]["code"]), (403, "origin_not_allowed"), origin)
+            self.assertNotIn("Access-Control-Allow-Origin", headers)
+        # A page needs no permission to send this one: it must not be answered.
+        body = json.dumps(dict(prompt="x", max_tokens=1))
+        status, _, _ = served.ask("POST", COMPLETIONS, body, {"Origin": "https://evil.example", "Content-Type": "text/plain"})
+        self.assertEqual(status, 403)
+        self.assertEqual(served.metric("vllm:prompt_tokens_total"), 0)
+
+    def test_who_may_ask_is_said_as_vllm_does(self):
+        served = Served(INVAR, "--allowed-origins", '["https://a.example", "https://b.example"]', "--allowed-hosts", "invar.example")
+        self.addCleanup(served.stop)
+        for origin, status in (("https://a.example", 200), ("https://b.example", 200), ("https://c.example", 403)):
+            found, headers, _ = served.ask("GET", "/v1/models", headers={"Origin": origin, "Host": "invar.example"})
+            self.assertEqual((found, headers["Access-Control-Allow-Origin"]), (status, origin if status == 200 else None))
+        served = Served(INVAR, "--allowed-origins", '["*"]')
+        self.addCleanup(served.stop)
+        self.assertEqual(served.ask("GET", "/v1/models", headers={"Origin": "null"})[1]["Access-Control-Allow-Origin"], "*")
+
+    def test_a_lab_is_not_for_everybody(self):
+        done = subprocess.run([INVAR, "serve", "--lab", "--host", "0.0.0.0", "--port", "0", *FAST], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--lab lets clients change the engine: expected --api-key", done.stderr)
 
 
 class Signals(unittest.TestCase):

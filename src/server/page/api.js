@@ -29,6 +29,15 @@ export async function call(method, path, body, options) {
   return (await send(method, path, body, options)).json();
 }
 
+const kLease = 90, kRenewal = 20;  // seconds; a page that is not seen has a timer once a minute
+let renewal = null;
+
+// Changes the engine of a server with --lab while this page is open.
+export async function changeEngine(settings, options) {
+  server.engine = await call("POST", "/v1/engine", { ...settings, for_seconds: kLease }, options);
+  renewal ??= setInterval(() => call("POST", "/v1/engine", { for_seconds: kLease }).catch(() => {}), kRenewal * 1000);
+}
+
 const kFrame = 16;  // milliseconds
 
 // What a stream's events hold, batch after batch. Waking up for an event costs more than the event, so the stream is left

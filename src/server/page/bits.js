@@ -1,6 +1,6 @@
 // Same bits: one prompt many times among random neighbours. Answers fall into bins by (tokens, logits hash).
 import { $, el, number, sleep } from "./dom.js";
-import { call, server } from "./api.js";
+import { call, changeEngine, server } from "./api.js";
 import { sha256 } from "./sha256.js";
 
 const kBinsShown = 10;
@@ -135,7 +135,7 @@ async function round(board, count, how, signal, progress) {
   }
 }
 
-const change = (settings, signal) => call("POST", "/v1/engine", settings, { signal }).then((engine) => { server.engine = engine; });
+const change = (settings, signal) => changeEngine(settings, { signal });
 
 // How the engine computes in each round: as it is, or by several policies, chunks, drafters and ranks.
 function ways(lab) {

@@ -1,6 +1,6 @@
 // The engine's steps as they happen: what each computed, how long it took, whom it made wait.
 import { $, el, milliseconds, number, sleep, ticks } from "./dom.js";
-import { call, server } from "./api.js";
+import { call, changeEngine, server } from "./api.js";
 
 const kPoll = 200;  // milliseconds
 let steps = [], last = 0, visible = false, polling = false, state = null, offset = null;
@@ -193,8 +193,7 @@ async function apply() {
   $("engine-state").textContent = "Waiting for the answers that have begun …";
   $("apply").disabled = true;
   try {
-    server.engine = await call("POST", "/v1/engine",
-      { policy: $("policy").value, step_rows: number("step-rows") ?? 0, drafter: $("drafter").value, ranks: number("ranks") });
+    await changeEngine({ policy: $("policy").value, step_rows: number("step-rows") ?? 0, drafter: $("drafter").value, ranks: number("ranks") });
     const { policy, drafter, ranks } = server.engine.lab;
     $("engine-state").textContent = `Now ${policy}${drafter === "none" ? "" : `, drafts by ${drafter}`}${ranks > 1 ? `, ${ranks} ranks` : ""}.`;
   } catch (error) {
