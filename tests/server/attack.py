@@ -189,7 +189,7 @@ def fields(a):
 
 def journal(a):
     size, count = (2 * MIB, 8) if a.quick else (14 * MIB, 40)
-    said = json.dumps({"input": [{"role": "user", "content": "word " * 20, "metadata": "x" * size}], "max_output_tokens": 2, "metadata": {"m": "x" * size}}).encode()
+    said = json.dumps({"input": [{"role": "user", "content": "word " * 20, "metadata": "x" * min(size, 3 * MIB)}], "max_output_tokens": 2, "metadata": {"m": "x" * size}}).encode()
     answer = a.ask("/v1/responses", said)
     found = re.search(rb'"id": ?"(resp_[0-9a-f]+)"', answer or b"")
     if not found:
