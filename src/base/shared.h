@@ -3,6 +3,7 @@
 
 #include <initializer_list>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 namespace invar {
@@ -15,6 +16,10 @@ class Shared {
 
   Shared() = default;
   Shared(T value) : value_(std::make_shared<T>(std::move(value))) {}
+  template <typename From>
+  requires(std::is_convertible_v<From, T> && !std::is_base_of_v<Shared, std::decay_t<From>>)
+      Shared(From&& value)
+      : Shared(T(std::forward<From>(value))) {}
   Shared(std::initializer_list<value_type> values) : Shared(T(values)) {}
 
   const T& get() const { return value_ ? *value_ : none(); }

@@ -12,7 +12,8 @@ PlacesHeld::~PlacesHeld() {
   owner->second.bytes -= bytes_;
   const auto ranked = owner->second.ranked.find(priority_);
   if (ranked_ > 0 && (ranked->second -= ranked_) == 0) owner->second.ranked.erase(ranked);
-  if (owner->second.taken == 0 && owner->second.ranked.empty()) places_.owners_.erase(owner);
+  if (owner->second.taken == 0 && owner->second.bytes == 0 && owner->second.ranked.empty())
+    places_.owners_.erase(owner);
 }
 
 bool PlacesHeld::grow_to(size_t answers) {

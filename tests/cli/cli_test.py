@@ -697,8 +697,8 @@ class BadInput(CliTest):
         return str(copy)
 
     def test_models_that_mean_what_is_not_implemented(self):
-        yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
-        for name, text, changes in [("yarn", "yarn", {"rope_scaling": yarn}),
+        dynamic = {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 1024}
+        for name, text, changes in [("dynamic", "dynamic", {"rope_scaling": dynamic}),
                                     ("quantized", "quantization_config", {"quantization_config": {"bits": 4}}),
                                     ("architecture", "MambaForCausalLM", {"architectures": ["MambaForCausalLM"]}),
                                     ("heads", "heads", {"num_attention_heads": -8}),

@@ -134,7 +134,7 @@ TEST(Engine, AnAbortedOrRefusedRequestHarmsNobody) {
   engine.add(std::move(bad));
   EXPECT_THROW(engine.add(request(2, 5, 5)), UsageError);  // the id is in use
   Request outside = request(3, 5, 5);
-  outside.prompt[2] = 1 << 20;
+  outside.prompt.edit()[2] = 1 << 20;
   EXPECT_THROW(engine.add(std::move(outside)), UsageError);
   engine.step(together);
   engine.abort(2);

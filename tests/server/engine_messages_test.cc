@@ -1,10 +1,6 @@
 #include "server/engine_messages.h"
 
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <thread>
 
 #include "base/error.h"
 
@@ -115,44 +111,6 @@ TEST(EngineMessages, ShortOnes) {
   EXPECT_EQ(taken.error, "a sentence");
   EXPECT_EQ(cancel_from(cancel_bytes(-5)), -5);
   expect_exact(cancel_bytes(1), cancel_from);
-}
-
-struct Ends {
-  Ends() { EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, files), 0); }
-  int files[2];
-};
-
-TEST(FrameSocket, FramesArriveWholeAndInOrder) {
-  const Ends ends;
-  FrameSocket from(ends.files[0]), to(ends.files[1]);
-  const std::string large(1 << 20, 'x');  // more than a socket takes at once
-  std::thread sender([&] {
-    EXPECT_TRUE(from.send(1, "one"));
-    EXPECT_TRUE(from.send(2, ""));
-    EXPECT_TRUE(from.send(255, large));
-    from.shut_down();
-  });
-  EXPECT_EQ(to.receive().value().bytes, "one");
-  EXPECT_EQ(to.receive().value().kind, 2);
-  EXPECT_EQ(to.receive().value().bytes, large);
-  EXPECT_FALSE(to.receive().has_value());
-  sender.join();
-  EXPECT_FALSE(to.send(1, "nobody hears it"));
-}
-
-TEST(FrameSocket, AFrameThatIsCutIsTheEndAndOneThatCannotBeAnError) {
-  for (const bool is_possible : {true, false}) {
-    const Ends ends;
-    FrameSocket to(ends.files[1]);
-    const uint32_t head[] = {is_possible ? 100u : FrameSocket::kMaxBytes + 1, 1};
-    ASSERT_EQ(::write(ends.files[0], head, sizeof head), static_cast<ssize_t>(sizeof head));
-    ASSERT_EQ(::write(ends.files[0], "cut", 3), 3);
-    ::close(ends.files[0]);
-    if (is_possible)
-      EXPECT_FALSE(to.receive().has_value());
-    else
-      EXPECT_THROW(to.receive(), Error);
-  }
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ std::vector<TensorSpec> readable_tensors(const DecoderSpec& spec) {
 }
 
 // The part of a model that reads text stands under another name where it reads images, too.
-constexpr std::string_view kTowers[] = {"language_model.model.", "model.language_model."};
+constexpr std::string_view kTowerPrefixes[] = {"language_model.model.", "model.language_model."};
 constexpr std::string_view kNoText[] = {
     "vision_tower.", "multi_modal_projector.", "visual.",       "vision_model.",
     "model.visual.", "model.vision_tower.",    "model.vision_", "model.multi_modal_projector.",
@@ -94,7 +94,7 @@ class FamilySource : public TensorSource {
 
   std::string in_tower(const std::string& name) const {
     if (stored_.has(name)) return name;
-    for (const std::string_view tower : kTowers)
+    for (const std::string_view tower : kTowerPrefixes)
       if (const std::string other = renamed(name, {{"model.", tower}}); stored_.has(other))
         return other;
     return name == "lm_head.weight" ? "language_model.lm_head.weight" : name;
