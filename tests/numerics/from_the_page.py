@@ -288,7 +288,7 @@ def specification_digest(c, eos):
     types = c.get("layer_types") or ["full_attention"] * first + ["sliding_attention"] * (count - first)
     rotation = {"theta": bits(rope["rope_theta"]), **{name: bits(rope[name]) for name in names}}
     layers = [{"window": window or 0 if t == "sliding_attention" else 0, "attention_norms": "before", "ffn_norms": "before",
-               "intermediate_size": c["intermediate_size"], "rope": rotation} for t in types]
+               "intermediate_size": c["intermediate_size"], "rope": rotation} for t in types[:count]]
     sizes = ["hidden_size", "num_attention_heads", "num_key_value_heads", "vocab_size", "max_position_embeddings"]
     canonical = {**{name: c[name] for name in sizes},
                  "head_dim": c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"],
