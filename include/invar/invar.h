@@ -7,6 +7,7 @@
 // session is as before the call.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -39,6 +40,8 @@ struct SessionOptions {
   std::string scheduling_policy = "sarathi";  // who is computed next; no bit depends on it
   // Speculative decoding, as vLLM's JSON: {"method": "ngram"}; empty: none. No bit depends on it.
   std::string speculative_config;
+  // A PEM file with the key that signs receipts, made where there is none; empty: a new key.
+  std::string receipt_key;
 };
 
 // Fields have the names, ranges and defaults of vLLM's SamplingParams, but for the seed, which is
@@ -56,6 +59,9 @@ struct GenerateOptions {
   std::vector<std::string> stop;        // texts that end the answer; they are no part of it
   std::vector<int32_t> stop_token_ids;  // tokens that end it
   bool ignore_eos = false;
+  bool include_stop_str_in_output = false;  // then they are
+  bool skip_special_tokens = true;          // special tokens give no text
+  std::vector<std::string> bad_words;       // texts that do not come
   // The form of the answer as JSON, one of {"json": schema}, {"regex": pattern}, {"choice":
   // [texts]},
   // {"grammar": GBNF}, {"json_object": true}; empty: any.
@@ -65,6 +71,15 @@ struct GenerateOptions {
   int top_logprobs = 0;          // and beside each the so many most likely tokens
   int priority = 0;              // smaller is sooner, where the scheduling policy reads it
   std::string cache_salt;        // only requests of one salt share computed blocks
+  // Which of several answers to one prompt this is: each samples with noise of its own.
+  int choice = 0;
+  bool receipt = false;  // a signed receipt of the answer (docs/receipts.md)
+};
+
+// A request of several that have options of their own.
+struct Query {
+  std::vector<int32_t> prompt;
+  GenerateOptions options;
 };
 
 // One token of an answer as it is sampled.
@@ -78,6 +93,9 @@ struct GeneratedToken {
 // Called once per token, on the thread that called generate; tokens of one answer come in order.
 // Returning false ends the answer that the token belongs to.
 using OnToken = std::function<bool(const GeneratedToken&)>;
+// Called after every step that a call waits for, on its thread, with how many of its answers are
+// whole and how many tokens it has. What it throws ends the call and its answers.
+using OnStep = std::function<void(size_t answered, size_t tokens)>;
 
 struct Logprob {
   int32_t token = 0;
@@ -91,9 +109,12 @@ struct Generation {
   // When they were asked for: of `tokens`; of prompt_tokens but the first. Of a cancelled answer
   // there are none of the prompt.
   std::vector<float> logprobs, prompt_logprobs;
+  std::vector<int32_t> ranks, prompt_ranks;  // beside them: 1 for the most likely token
   std::vector<std::vector<Logprob>> top_logprobs, top_prompt_logprobs;
   std::string finish_reason;  // "stop", "length" or "cancelled" (by the callback)
+  std::string stop;           // the text of GenerateOptions::stop that ended it, or empty
   std::string logits_hash;    // SHA-256 over the logits of every step, in hexadecimal (numerics 8)
+  std::string receipt;        // JSON, when it was asked for
 };
 
 // What a step says of a request: a token, or its whole answer at the end.
@@ -117,6 +138,12 @@ struct Tensor {
   const void* data = nullptr;  // in row-major order; read during the call
 };
 
+// What stands at some positions of a text, computed as a prompt is.
+struct Inspection {
+  std::vector<float> logits;  // [positions][vocabulary]: of the token that follows
+  std::vector<float> hidden;  // [layers][positions][hidden size]: the residual stream after each
+};
+
 // A model that is open, with its tokenizer and chat template. Move-only. Every call may come from
 // any thread; answers of several threads are computed together. Several sessions may live beside
 // each other, each with weights and threads of its own.
@@ -131,6 +158,8 @@ class Session {
   // What fixes the bits beside weights and tokens, e.g. "invar-1/portable/bf16/row8.8".
   std::string identity() const;
   int vocabulary_size() const;
+  int hidden_size() const;
+  int layers() const;
   int max_model_len() const;
 
   // The answer to a prompt, whole; `on_token` sees it grow.
@@ -145,6 +174,8 @@ class Session {
   std::vector<Generation> generate(std::span<const std::vector<int32_t>> prompts,
                                    const GenerateOptions& options = {},
                                    const OnToken& on_token = {});
+  // The same of requests with options of their own.
+  std::vector<Generation> generate(std::span<const Query> queries, const OnStep& on_step = {});
   // The answer to a conversation, by the prompt that the model's chat template makes of it.
   Generation chat(std::span<const Message> messages, const GenerateOptions& options = {},
                   const OnToken& on_token = {});
@@ -163,14 +194,45 @@ class Session {
   std::vector<float> score(std::span<const int32_t> tokens);
   // The mean of the final hidden states, [hidden size] (docs/server.md, embeddings).
   std::vector<float> embed(std::string_view text);
+  // Of several, computed together.
+  std::vector<std::vector<float>> embed(std::span<const std::vector<int32_t>> prompts,
+                                        const OnStep& on_step = {});
+  // Logits behind the tokens at `positions` (ascending) and the residual stream after `layers`
+  // (ascending; 0 is the first) there. Computed apart from requests, with blocks of its own.
+  Inspection inspect(std::span<const int32_t> tokens, std::span<const int32_t> positions,
+                     std::span<const int32_t> layers = {});
 
-  // Goes on with these tensors; those that are not named stay as they are. No request may be live.
+  // Weights. No request may be live when they change; when they cannot be taken, the session has
+  // those of before. update_weights goes on with these tensors; those that are not named stay as
+  // they are. load_weights goes on with another checkpoint of the model.
   void update_weights(std::span<const Tensor> tensors);
+  void load_weights(const std::string& directory);
+  // Names, types and shapes of all tensors; their data is null.
+  std::vector<Tensor> tensors() const;
+  // The elements of one, as it stands in the checkpoint or was given by update_weights.
+  std::vector<std::byte> tensor_bytes(const std::string& name);
+  // What names them in receipts (numerics 8), in hexadecimal. Reads all weights.
+  std::string weights_digest();
 
-  std::vector<int32_t> tokenize(std::string_view text) const;
-  std::string detokenize(std::span<const int32_t> tokens) const;
+  void reset_prefix_cache();
+  // Gives memory back until wake_up: with level 1 that of keys and values, with level 2 that of the
+  // weights too, which are then read again. No request may be live; the others then throw.
+  void sleep(int level = 1);
+  void wake_up();
+  bool is_sleeping() const;
+
+  std::vector<int32_t> tokenize(std::string_view text, bool add_special_tokens = true) const;
+  std::string detokenize(std::span<const int32_t> tokens, bool skip_special_tokens = false) const;
   // The prompt that the chat template makes of a conversation.
   std::vector<int32_t> tokenize(std::span<const Message> messages) const;
+  // Its text, of a conversation as JSON: {"messages": [...]} and beside them, as the server has
+  // them, "tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs".
+  std::string render_chat(std::string_view conversation) const;
+  // A token's spelling, empty where there is none; the token of a spelling; begin and end of text.
+  std::string token_text(int32_t token) const;
+  std::optional<int32_t> token_id(std::string_view text) const;
+  std::optional<int32_t> bos_token() const;
+  std::optional<int32_t> eos_token() const;
 
  private:
   struct Impl;

@@ -39,10 +39,23 @@ int64_t Model::weight_bytes_per_token() const {
   return total;
 }
 
+namespace {
+
+// A checkpoint's tensors may have the module that predicts one token further, which stands there
+// unused unless it drafts.
+DecoderSpec spec_with_module(const ModelDescription& model, const TensorSource& tensors) {
+  const std::string module = fmt::format("model.layers.{}.", model.spec().layers);
+  const bool is_there = std::ranges::any_of(
+      tensors.names(), [&](const std::string& name) { return name.starts_with(module); });
+  return is_there ? read_model_config(model.options).spec : model.spec();
+}
+
+}  // namespace
+
 void Model::reload(const TensorSource& source) {
   if (std::ssize(workers_->here()) < ranks() * stages())
     fail_usage("workers in other processes take weights from a directory only");
-  check_tensors(spec(), source);
+  check_tensors(spec_with_module(description_, source), source);
   workers_->take_weights({}, source);
 }
 

@@ -36,19 +36,6 @@ void read_logit_bias(const json::Value& bias, int32_t vocab, SamplingParams& p) 
   }
 }
 
-// As vLLM does: the word's tokens, and those of the word behind a space where these are as many
-// and begin otherwise.
-void add_bad_word(std::string_view word, const Tokenizer& tokenizer,
-                  std::vector<std::vector<int32_t>>& bad_words) {
-  word.remove_prefix(std::min(word.find_first_not_of(" \t\r\n"), word.size()));
-  const EncodeOptions plain{.add_special_tokens = false};
-  const std::vector<int32_t> alone = tokenizer.encode(word, plain);
-  if (alone.empty()) fail_usage("expected a bad word of at least one letter, found none");
-  bad_words.push_back(alone);
-  const auto behind = tokenizer.encode(" " + std::string(word), plain);
-  if (behind.size() == alone.size() && behind[0] != alone[0]) bad_words.push_back(behind);
-}
-
 void read_bad_words(const json::Value& words, const Tokenizer& tokenizer, SamplingParams& p) {
   size_t bytes = 0;
   for (const json::Value& word : list_of(words, "bad_words", kMaxBadWords))
@@ -62,6 +49,17 @@ void read_bad_words(const json::Value& words, const Tokenizer& tokenizer, Sampli
 }
 
 }  // namespace
+
+void add_bad_word(std::string_view word, const Tokenizer& tokenizer,
+                  std::vector<std::vector<int32_t>>& bad_words) {
+  word.remove_prefix(std::min(word.find_first_not_of(" \t\r\n"), word.size()));
+  const EncodeOptions plain{.add_special_tokens = false};
+  const std::vector<int32_t> alone = tokenizer.encode(word, plain);
+  if (alone.empty()) fail_usage("expected a bad word of at least one letter, found none");
+  bad_words.push_back(alone);
+  const auto behind = tokenizer.encode(" " + std::string(word), plain);
+  if (behind.size() == alone.size() && behind[0] != alone[0]) bad_words.push_back(behind);
+}
 
 void read_sampling(const BodyFields& fields, const Context& context, SamplingParams& p) {
   fields.read_integer("n", p.n, 1);

@@ -9,4 +9,9 @@ namespace invar::openai {
 // What the body leaves open stays as it is. Throws UsageError with the field's name.
 void read_sampling(const BodyFields& fields, const Context& context, SamplingParams& params);
 
+// As vLLM does: the word's tokens, and those of the word behind a space where these are as many and
+// begin otherwise. Throws UsageError for a word of spaces.
+void add_bad_word(std::string_view word, const Tokenizer& tokenizer,
+                  std::vector<std::vector<int32_t>>& bad_words);
+
 }  // namespace invar::openai

@@ -1,6 +1,7 @@
 // Receipts of answers: "receipt": true in a request, and GET /v1/receipts/ID from the journal.
 #include "admission.h"
 #include "errors.h"
+#include "frontend/answer_receipt.h"
 
 namespace invar::server {
 
@@ -12,31 +13,13 @@ bool is_baseline(const std::string& identity) {
 
 // All but the answer. Of choice i of the request.
 Receipt head_of(const Admitted& admitted, const ReceiptModel& model, int32_t context, size_t i) {
-  const Request& job = admitted.jobs[i];
-  Receipt receipt{.id = admitted.head.id,
-                  .created = admitted.head.created,
-                  .name = admitted.head.model,
-                  .choice = job.choice,
-                  .context = context,
-                  .model = model,
-                  .prompt = job.prompt,
-                  .params = job.params,
-                  .stop = job.stop.strings(),
-                  .include_stop = job.include_stop,
-                  .skip_special = job.skip_special,
-                  .form = job.structured_output};
-  receipt.params.logprobs = receipt.params.prompt_logprobs = std::nullopt;
+  Receipt receipt = receipt_of(admitted.jobs[i]);
+  receipt.id = admitted.head.id;
+  receipt.created = admitted.head.created;
+  receipt.name = admitted.head.model;
+  receipt.context = context;
+  receipt.model = model;
   return receipt;
-}
-
-json::Value signed_receipt(Receipt receipt, const TextAnswer& answer, const ReceiptKey& key) {
-  receipt.tokens = answer.tokens;
-  receipt.finish = name_of(answer.finish);
-  std::vector<Digest> marks = answer.marks;
-  if (answer.tokens.size() % kReceiptLink != 0) marks.push_back(answer.logits_hash);
-  set_chain(receipt, marks);
-  key.sign(receipt);
-  return to_json(receipt);
 }
 
 }  // namespace

@@ -8,6 +8,8 @@ Every fence that holds commands says what it is, so that none is forgotten:
   sh long      not run: takes minutes, installs packages, or needs a terminal
   sh gpu       not run: needs a GPU
   python, js   run with OpenAI's package; python where it is installed, js with --node-modules
+  python invar run with the Python package, where --python and --python-path say how
+  python torch the same by a Python that has PyTorch, --torch-python
 
 A page's blocks run in order in one folder, in which models, recipes, scripts and the like are those of the repository and
 Qwen3-0.6B is a tiny made model. Port 8000 stands for a free one.
@@ -33,7 +35,8 @@ import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-KINDS = {"sh", "sh server", "sh long", "sh gpu", "python", "js"}
+KINDS = {"sh", "sh server", "sh long", "sh gpu", "python", "python invar", "python torch", "js"}
+PACKAGE_KINDS = {"python invar": "python", "python torch": "torch_python"}  # by the argument that runs them
 OTHER_LANGUAGES = {"json", "toml", "c++", "cpp", "cmake", "text", "ini", "dockerfile", "yaml"}
 LOOKS_LIKE_A_COMMAND = re.compile(r"^(\$ )?(\./|scripts/|tools/|build/|invar |curl |cmake |apt|sudo |docker |ctest |pip )", re.M)
 LINKED = ["models", "recipes", "scripts", "tools", "tests", "bench", "examples", "docs", "packaging"]
@@ -97,6 +100,8 @@ class Page:
             (self.folder / "node_modules").symlink_to(args.node_modules)
         self.environment = dict(os.environ, HOME=str(self.folder), INVAR_HOME=str(ROOT),
                                 PATH=f"{pathlib.Path(args.invar).parent}:{os.environ['PATH']}")
+        if args.python_path:
+            self.environment["PYTHONPATH"] = str(pathlib.Path(args.python_path).resolve())
 
     def run(self, line, kind, content):
         content = content.replace("8000", str(self.port))
@@ -106,6 +111,8 @@ class Page:
             command = ["bash", "-euo", "pipefail", "-c", content]
         elif kind == "python":
             command = [sys.executable, "-c", content]
+        elif kind in PACKAGE_KINDS:
+            command = [getattr(self.args, PACKAGE_KINDS[kind]), "-c", content]
         else:
             (self.folder / "example.mjs").write_text(content)
             command = ["node", "example.mjs"]
@@ -153,7 +160,7 @@ def run_page(name, text, args, models):
     try:
         for line, kind, content in blocks:
             runs = kind in ("sh", "sh server") or (kind == "python" and importlib.util.find_spec("openai")) or (
-                kind == "js" and args.node_modules)
+                kind == "js" and args.node_modules) or (kind in PACKAGE_KINDS and getattr(args, PACKAGE_KINDS[kind]))
             if runs and not (args.only and kind not in args.only):
                 page.run(line, kind, content)
                 counts["run"] += 1
@@ -195,8 +202,13 @@ def main():
     parser.add_argument("--page", action="append", help="only this page")
     parser.add_argument("--only", action="append", help="only fences of this kind")
     parser.add_argument("--node-modules", help="a node_modules folder with OpenAI's package")
+    parser.add_argument("--python", help="the Python that the package was built for")
+    parser.add_argument("--torch-python", help="one of the same version with PyTorch; `this`: the one that runs this")
+    parser.add_argument("--python-path", help="where the package is")
     parser.add_argument("--self-test", action="store_true")
     args = parser.parse_args()
+    if args.torch_python == "this":
+        args.torch_python = sys.executable
     args.invar = str(pathlib.Path(args.invar).resolve())
     pages = args.page or ["README.md"] + sorted(
         str(p.relative_to(ROOT)) for p in [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/howto").glob("*.md")])

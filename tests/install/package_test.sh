@@ -14,5 +14,11 @@ for cuda in OFF ON; do
   [ "$full" = --full ] || continue
   cmake --build "$build"
   (cd "$build" && cpack -G DEB)
-  dpkg-deb --contents "$build"/*.deb | grep -q /usr/bin/invar
+  dpkg-deb --contents "$build"/invar_*.deb | grep -q /usr/bin/invar
+  # The Python package as it is installed, without what the build has.
+  dpkg-deb --contents "$build"/python3-invar_*.deb | grep -q dist-packages/invar/_invar
+  for package in invar python3-invar; do dpkg-deb -x "$build"/${package}_*.deb "$scratch/root"; done
+  INVAR_HOME=$scratch/root/usr/share/invar PYTHONPATH=$scratch/root/usr/lib/python3/dist-packages /usr/bin/python3 -c '
+import invar
+print(invar.LLM("models/story").generate("Once", invar.SamplingParams(max_tokens=4), use_tqdm=False)[0].outputs[0].text)'
 done

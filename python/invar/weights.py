@@ -1,0 +1,83 @@
+"""Weights in: what LLM and AsyncLLM have in common."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Optional
+
+from ._invar import Session
+
+
+def _host(name: str, tensor: Any) -> Any:
+    """The tensor in the CPU's memory, dense, without a gradient: torch's are brought there, others stay as they are."""
+    if hasattr(tensor, "detach"):
+        tensor = tensor.detach()
+        if tensor.device.type != "cpu":
+            tensor = tensor.cpu()
+        tensor = tensor.contiguous()
+    return tensor
+
+
+class Weights:
+    """The weights of a session. No request may be live when they change; all of a change is taken, or nothing."""
+
+    weight_version = "default"  # what update_weights called them
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def update_weights(self, weights: Iterable[tuple[str, Any]], weight_version: Optional[str] = None) -> None:
+        """Goes on with these tensors; those that are not named stay as they are.
+
+        weights: (name in the checkpoint, tensor) pairs. A tensor has __dlpack__ (torch, numpy, jax), the shape and the type
+        of the checkpoint's; numpy gives bf16 as uint16, its bits. CUDA tensors are copied to the host first. Raises
+        ValueError for an unknown name, another shape or type, a NaN; the weights are then those of before.
+        """
+        named = []
+        for name, tensor in weights:
+            if not isinstance(name, str):
+                raise TypeError(f"update_weights: expected (name, tensor) pairs, found the name {name!r}")
+            named.append((name, _host(name, tensor)))
+        self._session.update_weights(named)
+        self.weight_version = weight_version or self.weight_version
+
+    def load_weights(self, directory: str, weight_version: Optional[str] = None) -> None:
+        """Goes on with another checkpoint of the model, a Hugging Face directory."""
+        self._session.load_weights(str(directory))
+        self.weight_version = weight_version or self.weight_version
+
+    def tensors(self) -> list[tuple[str, str, list[int]]]:
+        """(name, "BF16" | "F16" | "F32", shape) of every tensor of the checkpoint."""
+        return self._session.tensors()
+
+    def named_weights(self) -> Iterator[tuple[str, Any]]:
+        """(name, array) of every tensor as it is now: float32, float16, or uint16 for the bits of bf16."""
+        for name, _, _ in self.tensors():
+            yield name, self._session.tensor(name)
+
+    def weights_digest(self) -> str:
+        """SHA-256 over all weights, in hexadecimal (docs/numerics.md, 8): that of receipts. Reads all of them."""
+        return self._session.weights_digest()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets the keys and values of requests that have ended. No answer depends on it."""
+        self._session.reset_prefix_cache()
+        return True
+
+    def sleep(self, level: int = 1) -> None:
+        """Gives memory back: level 1 that of keys and values, level 2 that of the weights too."""
+        self._session.sleep(level)
+
+    def wake_up(self, tags: Optional[list[str]] = None) -> None:
+        """Takes the memory again, all of it whatever the tags; after level 2 the weights are read again."""
+        if tags is not None and not all(tag in ("weights", "kv_cache") for tag in tags):
+            raise ValueError(f'wake_up: expected the tags "weights" and "kv_cache", found {tags!r}')
+        self._session.wake_up()
+
+    def is_sleeping(self) -> bool:
+        """Whether requests are refused until wake_up."""
+        return self._session.is_sleeping()
+
+    def collective_rpc(self, method: Any, *_: Any, **__: Any) -> Any:
+        """Refused: workers run no Python."""
+        raise NotImplementedError(f"collective_rpc({method!r}): workers run no Python; weights change by update_weights "
+                                  "and load_weights")

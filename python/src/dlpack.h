@@ -1,0 +1,60 @@
+// Tensors of Python in the caller's memory: whatever has __dlpack__ (numpy, torch, jax), by the ABI
+// of DLPack 0.8 (dmlc/dlpack, dlpack.h), or a numpy array of bf16's bits.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace invar::python {
+
+namespace py = pybind11;
+
+// What a capsule named "dltensor" points to.
+struct DlTensor {
+  void* data;
+  int32_t device_type, device_id;
+  int32_t ndim;
+  uint8_t code, bits;
+  uint16_t lanes;
+  int64_t* shape;
+  int64_t* strides;  // null: rows follow each other
+  uint64_t byte_offset;
+};
+struct DlManagedTensor {
+  DlTensor tensor;
+  void* manager_context;
+  void (*deleter)(DlManagedTensor*);
+};
+
+// A tensor that Python keeps alive while this lives. Made and let go of with the GIL.
+class BorrowedTensor {
+ public:
+  // `what` names it in errors. Throws TypeError and ValueError for what is no dense tensor of the
+  // CPU in row-major order.
+  BorrowedTensor(const py::object& object, const std::string& what);
+
+  const std::vector<int64_t>& shape() const { return shape_; }
+  // "F32", "BF16", "F16", "I32", "I64", "U16", "BOOL".
+  const std::string& dtype() const { return dtype_; }
+  void* data() const { return data_; }
+  int64_t elements() const;
+
+ private:
+  struct Release {
+    void operator()(DlManagedTensor* managed) const {
+      if (managed->deleter) managed->deleter(managed);
+    }
+  };
+  void read(const DlTensor& tensor, const std::string& what);
+
+  std::unique_ptr<DlManagedTensor, Release> managed_;
+  std::vector<int64_t> shape_;
+  std::string dtype_;
+  void* data_ = nullptr;
+};
+
+}  // namespace invar::python

@@ -1,0 +1,250 @@
+// Session of include/invar/invar.h in Python.
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include "dlpack.h"
+#include "module.h"
+#include "session_handle.h"
+
+namespace invar::python {
+
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+// The numbers as an array that owns them, without a copy.
+py::array_t<float> array_of(std::vector<float> numbers, std::vector<py::ssize_t> shape) {
+  auto* kept = new std::vector<float>(std::move(numbers));
+  const py::capsule owner(kept, [](void* p) { delete static_cast<std::vector<float>*>(p); });
+  return py::array_t<float>(std::move(shape), kept->data(), owner);
+}
+
+void bind_options(py::module_& m) {
+  py::class_<SessionOptions>(m, "SessionOptions")
+      .def(py::init<>())
+      .def_readwrite("model", &SessionOptions::model)
+      .def_readwrite("load_format", &SessionOptions::load_format)
+      .def_readwrite("arithmetic", &SessionOptions::arithmetic)
+      .def_readwrite("weights", &SessionOptions::weights)
+      .def_readwrite("device", &SessionOptions::device)
+      .def_readwrite("instruction_set", &SessionOptions::instruction_set)
+      .def_readwrite("threads", &SessionOptions::threads)
+      .def_readwrite("tensor_parallel_size", &SessionOptions::tensor_parallel_size)
+      .def_readwrite("max_model_len", &SessionOptions::max_model_len)
+      .def_readwrite("kv_cache_gib", &SessionOptions::kv_cache_gib)
+      .def_readwrite("max_num_seqs", &SessionOptions::max_num_seqs)
+      .def_readwrite("max_num_batched_tokens", &SessionOptions::max_num_batched_tokens)
+      .def_readwrite("enable_prefix_caching", &SessionOptions::enable_prefix_caching)
+      .def_readwrite("scheduling_policy", &SessionOptions::scheduling_policy)
+      .def_readwrite("speculative_config", &SessionOptions::speculative_config)
+      .def_readwrite("receipt_key", &SessionOptions::receipt_key);
+  py::class_<GenerateOptions>(m, "GenerateOptions")
+      .def(py::init<>())
+      .def(py::init<const GenerateOptions&>())
+      .def_readwrite("max_tokens", &GenerateOptions::max_tokens)
+      .def_readwrite("min_tokens", &GenerateOptions::min_tokens)
+      .def_readwrite("temperature", &GenerateOptions::temperature)
+      .def_readwrite("top_k", &GenerateOptions::top_k)
+      .def_readwrite("top_p", &GenerateOptions::top_p)
+      .def_readwrite("min_p", &GenerateOptions::min_p)
+      .def_readwrite("repetition_penalty", &GenerateOptions::repetition_penalty)
+      .def_readwrite("presence_penalty", &GenerateOptions::presence_penalty)
+      .def_readwrite("frequency_penalty", &GenerateOptions::frequency_penalty)
+      .def_readwrite("logit_bias", &GenerateOptions::logit_bias)
+      .def_readwrite("allowed_token_ids", &GenerateOptions::allowed_token_ids)
+      .def_readwrite("seed", &GenerateOptions::seed)
+      .def_readwrite("stop", &GenerateOptions::stop)
+      .def_readwrite("stop_token_ids", &GenerateOptions::stop_token_ids)
+      .def_readwrite("ignore_eos", &GenerateOptions::ignore_eos)
+      .def_readwrite("include_stop_str_in_output", &GenerateOptions::include_stop_str_in_output)
+      .def_readwrite("skip_special_tokens", &GenerateOptions::skip_special_tokens)
+      .def_readwrite("bad_words", &GenerateOptions::bad_words)
+      .def_readwrite("structured_outputs", &GenerateOptions::structured_outputs)
+      .def_readwrite("logprobs", &GenerateOptions::logprobs)
+      .def_readwrite("prompt_logprobs", &GenerateOptions::prompt_logprobs)
+      .def_readwrite("top_logprobs", &GenerateOptions::top_logprobs)
+      .def_readwrite("priority", &GenerateOptions::priority)
+      .def_readwrite("cache_salt", &GenerateOptions::cache_salt)
+      .def_readwrite("choice", &GenerateOptions::choice)
+      .def_readwrite("receipt", &GenerateOptions::receipt);
+}
+
+void bind_results(py::module_& m) {
+  py::class_<invar::Logprob>(m, "RankedLogprob")
+      .def_readonly("token", &invar::Logprob::token)
+      .def_readonly("logprob", &invar::Logprob::logprob)
+      .def_readonly("rank", &invar::Logprob::rank);
+  py::class_<GeneratedToken>(m, "GeneratedToken")
+      .def_readonly("id", &GeneratedToken::id)
+      .def_readonly("index", &GeneratedToken::index)
+      .def_readonly("text", &GeneratedToken::text)
+      .def_readonly("logprob", &GeneratedToken::logprob);
+  py::class_<Generation>(m, "Generation")
+      .def_readonly("text", &Generation::text)
+      .def_readonly("prompt_tokens", &Generation::prompt_tokens)
+      .def_readonly("tokens", &Generation::tokens)
+      .def_readonly("logprobs", &Generation::logprobs)
+      .def_readonly("prompt_logprobs", &Generation::prompt_logprobs)
+      .def_readonly("ranks", &Generation::ranks)
+      .def_readonly("prompt_ranks", &Generation::prompt_ranks)
+      .def_readonly("top_logprobs", &Generation::top_logprobs)
+      .def_readonly("top_prompt_logprobs", &Generation::top_prompt_logprobs)
+      .def_readonly("finish_reason", &Generation::finish_reason)
+      .def_readonly("stop", &Generation::stop)
+      .def_readonly("logits_hash", &Generation::logits_hash)
+      .def_readonly("receipt", &Generation::receipt);
+  py::class_<Update>(m, "Update")
+      .def_readonly("id", &Update::id)
+      .def_readonly("token", &Update::token)
+      .def_readonly("generation", &Update::generation)
+      .def_readonly("error", &Update::error);
+}
+
+std::vector<Generation> generate(SessionHandle& handle, const std::vector<Tokens>& prompts,
+                                 const std::vector<GenerateOptions>& options,
+                                 const py::object& progress) {
+  if (prompts.size() != options.size())
+    fail_usage("expected options for each of {} prompts, found {}", prompts.size(), options.size());
+  std::vector<Query> queries;
+  for (size_t i = 0; i < prompts.size(); ++i) queries.push_back({prompts[i], options[i]});
+  return handle.call([&](Session& session) {
+    return session.generate(std::span<const Query>(queries), Watch(progress));
+  });
+}
+
+py::array_t<float> embed(SessionHandle& handle, const std::vector<Tokens>& prompts,
+                         const py::object& progress) {
+  std::vector<float> all;
+  py::ssize_t width = 0;
+  handle.call([&](Session& session) {
+    width = session.hidden_size();
+    for (const auto& vector : session.embed(prompts, Watch(progress)))
+      all.insert(all.end(), vector.begin(), vector.end());
+  });
+  return array_of(std::move(all), {static_cast<py::ssize_t>(prompts.size()), width});
+}
+
+py::tuple inspect(SessionHandle& handle, const Tokens& tokens, const Tokens& positions,
+                  const Tokens& layers) {
+  py::ssize_t vocab = 0, hidden = 0;
+  Inspection found = handle.call([&](Session& session) {
+    vocab = session.vocabulary_size();
+    hidden = session.hidden_size();
+    return session.inspect(tokens, positions, layers);
+  });
+  const auto count = static_cast<py::ssize_t>(positions.size());
+  return py::make_tuple(
+      array_of(std::move(found.logits), {count, vocab}),
+      array_of(std::move(found.hidden), {static_cast<py::ssize_t>(layers.size()), count, hidden}));
+}
+
+void update_weights(SessionHandle& handle,
+                    const std::vector<std::pair<std::string, py::object>>& named) {
+  std::vector<BorrowedTensor> borrowed;
+  std::vector<Tensor> tensors;
+  for (const auto& [name, object] : named) {
+    const BorrowedTensor& one = borrowed.emplace_back(object, "update_weights: \"" + name + "\"");
+    // numpy has no bf16: its bits come as uint16.
+    tensors.push_back({.name = name,
+                       .dtype = one.dtype() == "U16" ? "BF16" : one.dtype(),
+                       .shape = one.shape(),
+                       .data = one.data()});
+  }
+  handle.call([&](Session& session) { session.update_weights(tensors); });
+}
+
+std::vector<std::tuple<std::string, std::string, std::vector<int64_t>>> tensors(
+    SessionHandle& handle) {
+  std::vector<std::tuple<std::string, std::string, std::vector<int64_t>>> all;
+  for (Tensor& one : handle.call([](Session& session) { return session.tensors(); }))
+    all.emplace_back(std::move(one.name), std::move(one.dtype), std::move(one.shape));
+  return all;
+}
+
+// A tensor as an array; bf16 as uint16, its bits.
+py::array tensor(SessionHandle& handle, const std::string& name) {
+  Tensor found;
+  auto* bytes = new std::vector<std::byte>(handle.call([&](Session& session) {
+    for (Tensor& one : session.tensors())
+      if (one.name == name) found = std::move(one);
+    return session.tensor_bytes(name);
+  }));
+  const py::capsule owner(bytes, [](void* p) { delete static_cast<std::vector<std::byte>*>(p); });
+  const char* type = found.dtype == "F32" ? "f4" : found.dtype == "F16" ? "f2" : "u2";
+  return py::array(py::dtype(type), found.shape, {}, bytes->data(), owner);
+}
+
+// A method without arguments of its own.
+template <auto method>
+auto plain(SessionHandle& handle) {
+  return handle.call([](Session& session) { return (session.*method)(); });
+}
+
+void bind_texts(py::class_<SessionHandle>& session) {
+  session
+      .def("tokenize",
+           [](SessionHandle& handle, const std::string& text, bool special) {
+             return handle.call([&](Session& s) { return s.tokenize(text, special); });
+           })
+      .def("detokenize",
+           [](SessionHandle& handle, const Tokens& tokens, bool skip) {
+             return handle.call([&](Session& s) { return s.detokenize(tokens, skip); });
+           })
+      .def("render_chat",
+           [](SessionHandle& handle, const std::string& conversation) {
+             return handle.call([&](Session& s) { return s.render_chat(conversation); });
+           })
+      .def("token_text",
+           [](SessionHandle& handle, int32_t token) {
+             return py::bytes(handle.call([&](Session& s) { return s.token_text(token); }));
+           })
+      .def("token_id",
+           [](SessionHandle& handle, const std::string& text) {
+             return handle.call([&](Session& s) { return s.token_id(text); });
+           })
+      .def("bos_token", plain<&Session::bos_token>)
+      .def("eos_token", plain<&Session::eos_token>);
+}
+
+}  // namespace
+
+void bind_session(py::module_& m) {
+  bind_options(m);
+  bind_results(m);
+  py::class_<SessionHandle> session(m, "Session");
+  session.def(py::init<const SessionOptions&>(), py::call_guard<py::gil_scoped_release>())
+      .def("close", &SessionHandle::close)
+      .def("identity", plain<&Session::identity>)
+      .def("vocabulary_size", plain<&Session::vocabulary_size>)
+      .def("hidden_size", plain<&Session::hidden_size>)
+      .def("layers", plain<&Session::layers>)
+      .def("max_model_len", plain<&Session::max_model_len>)
+      .def("generate", generate)
+      .def("add",
+           [](SessionHandle& handle, const Tokens& prompt, const GenerateOptions& options) {
+             return handle.call(
+                 [&](Session& s) { return s.add(std::span<const int32_t>(prompt), options); });
+           })
+      .def("step", plain<&Session::step>)
+      .def("cancel", [](SessionHandle& handle,
+                        int64_t id) { handle.call([&](Session& s) { s.cancel(id); }); })
+      .def("has_work", plain<&Session::has_work>)
+      .def("embed", embed)
+      .def("inspect", inspect)
+      .def("update_weights", update_weights)
+      .def("load_weights",
+           [](SessionHandle& handle, const std::string& directory) {
+             handle.call([&](Session& s) { s.load_weights(directory); });
+           })
+      .def("tensors", tensors)
+      .def("tensor", tensor)
+      .def("weights_digest", plain<&Session::weights_digest>)
+      .def("reset_prefix_cache", plain<&Session::reset_prefix_cache>)
+      .def("sleep", [](SessionHandle& handle,
+                       int level) { handle.call([&](Session& s) { s.sleep(level); }); })
+      .def("wake_up", plain<&Session::wake_up>)
+      .def("is_sleeping", plain<&Session::is_sleeping>);
+  bind_texts(session);
+}
+
+}  // namespace invar::python

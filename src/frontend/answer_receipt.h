@@ -1,0 +1,15 @@
+// The receipt of an answer as it was computed.
+#pragma once
+
+#include "engine/request.h"
+#include "frontend/answer_builder.h"
+#include "frontend/receipt.h"
+
+namespace invar {
+
+// What it says of the request; who it is of, and of which model, is for the caller to say.
+Receipt receipt_of(const Request& request);
+// Completed with the answer and signed.
+json::Value signed_receipt(Receipt receipt, const TextAnswer& answer, const ReceiptKey& key);
+
+}  // namespace invar

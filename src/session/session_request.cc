@@ -1,0 +1,145 @@
+#include "session/session_request.h"
+
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "frontend/openai_sampling.h"
+#include "session/open.h"
+
+namespace invar {
+
+namespace {
+
+constexpr int kFitContext = -1;
+
+void add_logprobs(const TokenLogprobs& from, std::vector<float>& logprobs,
+                  std::vector<int32_t>& ranks, std::vector<std::vector<Logprob>>& top) {
+  logprobs.push_back(from.logprob);
+  ranks.push_back(from.rank);
+  std::vector<Logprob>& most = top.emplace_back();
+  for (const TokenLogprob& one : from.top) most.push_back({one.token, one.logprob, one.rank});
+}
+
+DType dtype_of(const Tensor& tensor) {
+  if (tensor.dtype == "BF16") return DType::bf16;
+  if (tensor.dtype == "F16") return DType::f16;
+  if (tensor.dtype == "F32") return DType::f32;
+  fail_usage("expected the type of the tensor {} as BF16, F16 or F32, found {}",
+             json::quoted(tensor.name), json::quoted(tensor.dtype));
+}
+
+}  // namespace
+
+InstanceOptions instance_options(const SessionOptions& o) {
+  if (o.model.empty()) fail_usage("expected a model directory in SessionOptions, found none");
+  if (o.max_model_len < kFitContext)
+    fail_usage("expected max_model_len of -1 or more, found {}", o.max_model_len);
+  if (!(o.kv_cache_gib >= 0 && o.kv_cache_gib < 1e6))
+    fail_usage("expected kv_cache_gib of 0 or more, found {}", o.kv_cache_gib);
+  InstanceOptions options{.model = {.model = o.model,
+                                    .load_format = o.load_format,
+                                    .arithmetic = o.arithmetic,
+                                    .weights = o.weights,
+                                    .device = o.device,
+                                    .instruction_set = o.instruction_set,
+                                    .threads = o.threads,
+                                    .ranks = o.tensor_parallel_size}};
+  EngineOptions& engine = options.engine;
+  engine.fit_context = o.max_model_len == kFitContext;
+  engine.scheduler.max_model_len = engine.fit_context ? 0 : o.max_model_len;
+  engine.scheduler.policy = o.scheduling_policy;
+  engine.scheduler.max_num_seqs = o.max_num_seqs;
+  engine.scheduler.max_num_batched_tokens = o.max_num_batched_tokens;
+  engine.prefix_caching = o.enable_prefix_caching;
+  engine.kv_bytes = static_cast<int64_t>(o.kv_cache_gib * (1 << 30));
+  engine.prompt_logprobs = engine.embeddings = true;
+  options.speculation = with_short_flags(o.speculative_config, {}, {}, 0);
+  options.speculation.model = found_drafter(options.speculation.model);
+  return options;
+}
+
+Request request_of(const GenerateOptions& o, const Tokenizer& tokenizer) {
+  if (o.choice < 0 || o.choice >= INT32_MAX)
+    fail_usage("expected a choice of 0 or more, found {}", o.choice);
+  Request request{.choice = o.choice,
+                  .structured_output = o.structured_outputs,
+                  .stop = o.stop,
+                  .include_stop = o.include_stop_str_in_output,
+                  .skip_special = o.skip_special_tokens,
+                  .cache_salt = o.cache_salt,
+                  .priority = o.priority};
+  SamplingParams& p = request.params;
+  p.max_tokens = o.max_tokens;
+  p.min_tokens = o.min_tokens;
+  p.temperature = o.temperature;
+  p.top_k = o.top_k;
+  p.top_p = o.top_p;
+  p.min_p = o.min_p;
+  p.repetition_penalty = o.repetition_penalty;
+  p.presence_penalty = o.presence_penalty;
+  p.frequency_penalty = o.frequency_penalty;
+  p.logit_bias = o.logit_bias;
+  p.allowed_token_ids = o.allowed_token_ids;
+  p.seed = o.seed;
+  p.stop_token_ids = o.stop_token_ids;
+  p.ignore_eos = o.ignore_eos;
+  p.n = o.choice + 1;  // so many the prompt has at least
+  for (const std::string& word : o.bad_words)
+    openai::add_bad_word(word, tokenizer, p.bad_words.edit());
+  if (o.logprobs) p.logprobs = o.top_logprobs;
+  if (o.prompt_logprobs) p.prompt_logprobs = o.top_logprobs;
+  return request;
+}
+
+GeneratedToken shown(const AnswerEvent& event, size_t prompt) {
+  const TokenOutput& token = *event.token;
+  return {.id = token.token,
+          .index = token.index,
+          .text = event.text,
+          .logprob = token.logprobs ? std::optional(token.logprobs->logprob) : std::nullopt,
+          .prompt = prompt};
+}
+
+Generation shown(TextAnswer answer) {
+  Generation g{.text = std::move(answer.text),
+               .prompt_tokens = std::move(answer.prompt_tokens),
+               .tokens = std::move(answer.tokens),
+               .finish_reason = name_of(answer.finish),
+               .stop = std::move(answer.stop),
+               .logits_hash = to_hex(answer.logits_hash)};
+  for (const TokenLogprobs& one : answer.logprobs)
+    add_logprobs(one, g.logprobs, g.ranks, g.top_logprobs);
+  for (const TokenLogprobs& one : answer.prompt_logprobs)
+    add_logprobs(one, g.prompt_logprobs, g.prompt_ranks, g.top_prompt_logprobs);
+  return g;
+}
+
+void add_token(Generation& so_far, const AnswerEvent& event) {
+  so_far.text += event.text;
+  so_far.tokens.push_back(event.token->token);
+  so_far.logits_hash = to_hex(event.token->logits_hash);
+  if (const auto& logprobs = event.token->logprobs)
+    add_logprobs(*logprobs, so_far.logprobs, so_far.ranks, so_far.top_logprobs);
+}
+
+UpdatedTensor copy_of(const Tensor& tensor, const TensorSource& loaded) {
+  const std::string name = "update_weights: " + json::quoted(tensor.name);
+  if (!loaded.has(tensor.name)) fail_usage("{}: expected a tensor of the model", name);
+  const TensorInfo &expected = loaded.info(tensor.name),
+                   found{.dtype = dtype_of(tensor), .shape = tensor.shape};
+  if (found != expected)
+    fail_usage("{}: expected {} of shape [{}] as in the checkpoint, found {} of shape [{}]", name,
+               name_of(expected.dtype), fmt::join(expected.shape, ", "), name_of(found.dtype),
+               fmt::join(found.shape, ", "));
+  if (!tensor.data) fail_usage("{}: expected its elements, found none", name);
+  const auto* bytes = static_cast<const std::byte*>(tensor.data);
+  return {.info = found, .bytes = {bytes, bytes + found.elements() * size_of(found.dtype)}};
+}
+
+Tensor described(const std::string& name, const TensorInfo& info) {
+  std::string type(name_of(info.dtype));
+  for (char& c : type) c = static_cast<char>(std::toupper(c));
+  return {.name = name, .dtype = type, .shape = info.shape};
+}
+
+}  // namespace invar

@@ -1,0 +1,29 @@
+// From the structs of include/invar/invar.h to those of the engine and back.
+#pragma once
+
+#include <invar/invar.h>
+
+#include "frontend/text_engine.h"
+#include "session/engine_loop.h"
+#include "session/instance.h"
+#include "session/updated_weights.h"
+
+namespace invar {
+
+InstanceOptions instance_options(const SessionOptions& options);
+
+// All but the prompt, the model's ends of sequence, the constraint and a length that was not said.
+Request request_of(const GenerateOptions& options, const Tokenizer& tokenizer);
+
+GeneratedToken shown(const AnswerEvent& event, size_t prompt = 0);
+Generation shown(TextAnswer answer);
+// `so_far`, of an answer that may be cancelled, takes the event's token.
+void add_token(Generation& so_far, const AnswerEvent& event);
+
+// A copy of the caller's tensor. Throws unless it can stand for the one of that name that was
+// loaded.
+UpdatedTensor copy_of(const Tensor& tensor, const TensorSource& loaded);
+// What `info` is in the checkpoint, without data.
+Tensor described(const std::string& name, const TensorInfo& info);
+
+}  // namespace invar

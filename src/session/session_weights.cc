@@ -1,0 +1,125 @@
+// The public API over an instance: its weights, and the memory that it takes.
+#include "base/error.h"
+#include "engine/model_description.h"
+#include "session/session_impl.h"
+#include "session/session_request.h"
+#include "weights/weights_digest.h"
+
+namespace invar {
+
+namespace {
+
+void write(Engine& engine, const UpdatedTensors& tensors) {
+  const auto loaded = open_weights(engine.model().options());
+  engine.take_weights(UpdatedWeights(*loaded, tensors));
+}
+
+}  // namespace
+
+void Session::update_weights(std::span<const Tensor> tensors) {
+  const Impl::Awake at = impl_->awake();
+  at->loop.between_steps([&](Engine& engine) {
+    engine.expect_no_work();
+    const auto loaded = open_weights(engine.model().options());
+    UpdatedTensors all = impl_->updated;
+    for (const Tensor& tensor : tensors)
+      all.insert_or_assign(tensor.name, copy_of(tensor, *loaded));
+    try {
+      write(engine, all);
+    } catch (...) {  // some of it may have been written
+      write(engine, impl_->updated);
+      throw;
+    }
+    impl_->updated = std::move(all);
+    const std::lock_guard lock(impl_->compiling);
+    impl_->receipt_model.reset();
+  });
+}
+
+void Session::load_weights(const std::string& directory) {
+  const Impl::Awake at = impl_->awake();
+  at->loop.between_steps([&](Engine& engine) {
+    engine.expect_no_work();
+    engine.take_checkpoint(directory);
+    impl_->updated.clear();
+    impl_->options.model.model = directory;
+    impl_->options.model.load_format = "auto";
+    const std::lock_guard lock(impl_->compiling);
+    impl_->receipt_model.reset();
+  });
+}
+
+std::vector<Tensor> Session::tensors() const {
+  const auto loaded = open_weights(impl_->awake()->model().options());
+  std::vector<Tensor> all;
+  for (const std::string& name : loaded->names())
+    all.push_back(described(name, loaded->info(name)));
+  return all;
+}
+
+std::vector<std::byte> Session::tensor_bytes(const std::string& name) {
+  const Impl::Awake at = impl_->awake();
+  return at->loop.between_steps([&](Engine& engine) {
+    const auto loaded = open_weights(engine.model().options());
+    const UpdatedWeights weights(*loaded, impl_->updated);
+    if (!weights.has(name))
+      fail_usage("expected a tensor of the model, found {}", json::quoted(name));
+    const TensorInfo& info = weights.info(name);
+    if (storage_of(info.dtype).block > 1)
+      fail_usage("expected a tensor of bf16, f16 or f32, found {} of {}", json::quoted(name),
+                 name_of(info.dtype));
+    std::vector<std::byte> bytes(info.elements() * size_of(info.dtype));
+    weights.read(name, 0, info.elements(), info.dtype, bytes.data());
+    return bytes;
+  });
+}
+
+// Between steps, or where the weights stay as they are.
+std::string Session::Impl::digest_of_weights(Running& at) {
+  ThreadPool pool(1);
+  const auto loaded = open_weights(at.model().options());
+  const TensorSource& stored = loaded->as_stored();
+  if (updated.empty()) return to_hex(invar::weights_digest(stored, stored.names(), pool));
+  if (&stored != loaded.get())
+    fail_usage(
+        "the digest of updated weights needs a checkpoint with a tensor for each of the "
+        "model's, found one of another family's form");
+  return to_hex(invar::weights_digest(UpdatedWeights(*loaded, updated), loaded->names(), pool));
+}
+
+std::string Session::weights_digest() {
+  const Impl::Awake at = impl_->awake();
+  return at->loop.between_steps([&](Engine&) { return impl_->digest_of_weights(at.running); });
+}
+
+void Session::reset_prefix_cache() {
+  const Impl::Awake at = impl_->awake();
+  at->loop.between_steps([](Engine& engine) { engine.clear_prefix_cache(); });
+}
+
+void Session::sleep(int level) {
+  if (level != 1 && level != 2) fail_usage("expected the sleep level 1 or 2, found {}", level);
+  const std::unique_lock lock(impl_->sleeping, std::try_to_lock);
+  if (!lock || (impl_->running && impl_->running->engine().has_work()))
+    fail_usage("expected no live request when the session goes to sleep, found some");
+  impl_->running.reset();
+  if (level == 2) impl_->model.reset();
+}
+
+void Session::wake_up() {
+  const std::unique_lock lock(impl_->sleeping);
+  Impl& impl = *impl_;
+  if (impl.running) return;
+  const bool reads = impl.model == nullptr;
+  auto running = std::make_unique<Impl::Running>(impl.options, impl.model, impl.tokenizer);
+  if (reads && !impl.updated.empty()) write(running->engine(), impl.updated);
+  impl.model = running->instance.shared_model();
+  impl.running = std::move(running);
+}
+
+bool Session::is_sleeping() const {
+  const std::shared_lock lock(impl_->sleeping);
+  return !impl_->running;
+}
+
+}  // namespace invar
