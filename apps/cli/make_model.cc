@@ -57,7 +57,9 @@ void add_make_model(CLI::App& app, Action& action) {
   command->add_option("--heads", o.heads, "Number of query heads");
   command->add_option("--kv-heads", o.kv_heads, "Number of key/value heads");
   command->add_option("--head-dim", o.head_dim, "Size of a head");
-  command->add_option("--ffn", o.ffn, "Width of the gated layer");
+  command->add_option("--ffn", o.ffn, "Width of the gated layer, or of an expert");
+  command->add_option("--experts", o.experts, "Number of experts, where layers have some");
+  command->add_option("--experts-per-token", o.chosen_experts, "Experts that a token goes through");
   command->add_option("--vocab", o.vocab, "Size of the vocabulary");
   command->add_option("--max-positions", o.max_positions, "Largest context length");
   command->add_option("--window", o.window, "Sliding window of every layer; 0 for none");

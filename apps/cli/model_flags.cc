@@ -90,6 +90,11 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       ->capture_default_str();
   command.add_option("--tensor-parallel-size", o.ranks, "Ranks that share the model")
       ->capture_default_str();
+  command.add_flag("--enable-expert-parallel")
+      ->description(
+          "Experts are whole on a rank, shared out over the tensor-parallel ranks; they are "
+          "without "
+          "it, too");
   command
       .add_option(
           "--distributed-executor-backend", o.executor,

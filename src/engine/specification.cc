@@ -61,6 +61,32 @@ const char* name_of(NormPlace norms) {
   return norms == NormPlace::before ? "before" : norms == NormPlace::after ? "after" : "both";
 }
 
+const char* name_of(ExpertScore score) {
+  if (score == ExpertScore::softmax) return "softmax";
+  return score == ExpertScore::sigmoid ? "sigmoid" : "softmax_of_chosen";
+}
+
+// What is as of most families is left out.
+json::Value experts_json(const ExpertsSpec& experts) {
+  const Routing& how = experts.routing;
+  json::Value object = json::Object{{"count", how.experts},
+                                    {"chosen", how.chosen},
+                                    {"intermediate_size", experts.width},
+                                    {"score", name_of(how.score)}};
+  if (how.groups > 1) {
+    object.set("groups", how.groups);
+    object.set("chosen_groups", how.chosen_groups);
+    if (how.pair_score) object.set("pair_score", true);
+  }
+  if (experts.has_choice_bias) object.set("choice_bias", true);
+  if (how.renormalised) object.set("renormalised", true);
+  if (how.epsilon != 0) object.set("epsilon", bits_of(how.epsilon));
+  if (how.scale != 1) object.set("scale", bits_of(how.scale));
+  if (experts.shared_width > 0) object.set("shared_intermediate_size", experts.shared_width);
+  if (experts.shared_gate) object.set("shared_gate", true);
+  return object;
+}
+
 json::Value layer_json(const LayerSpec& layer) {
   const AttentionSpec& attention = layer.attention;
   json::Value object =
@@ -73,6 +99,7 @@ json::Value layer_json(const LayerSpec& layer) {
     object.set("curve", layer.ffn.curve == Nonlinearity::gelu ? "gelu" : "gelu_tanh");
   if (!layer.ffn.is_gated) object.set("ungated", true);
   if (layer.ffn.is_parallel) object.set("parallel", true);
+  if (layer.experts) object.set("experts", experts_json(*layer.experts));
   if (attention.score_scale != 0) object.set("score_scale", bits_of(attention.score_scale));
   if (attention.score_cap != 0) object.set("score_cap", bits_of(attention.score_cap));
   return object;

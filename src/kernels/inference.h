@@ -7,7 +7,7 @@
 // mode. None allocates.
 //
 // Letters: T rows, D model width, N outputs, K inner size, H query heads, G key/value heads, E head
-// size, F ffn width.
+// size, F ffn width, C experts that a row chooses.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@
 #include "kernels/matrix.h"
 #include "numerics/curves.h"
 #include "numerics/orders.h"
+#include "numerics/routing.h"
 
 namespace invar {
 
@@ -284,6 +285,73 @@ struct RoundInPlaceParams {
   int64_t count;
 };
 
+// ---- Experts (numerics 7) ----
+
+// Which experts each row goes through: `ids`, ascending, and with which weights.
+struct RouteParams {
+  Routing how;
+  const float* logits;  // [T][experts]
+  int64_t stride;
+  const float* bias;  // [experts] or null: added for the choice only
+  int64_t rows;
+  int32_t* ids;    // [T][C]
+  float* weights;  // [T][C]
+};
+
+// The (row, expert) pairs sorted by expert, those of one expert by row. Pair (t, i) stands at
+// place[t * C + i]; at place j stands row rows_of[j]; those of expert e are at begin[e] ..
+// begin[e + 1].
+struct SortRowsParams {
+  const int32_t* ids;  // [T][C]
+  int64_t rows;
+  int32_t chosen, experts;
+  int32_t* begin;    // [experts + 1]
+  int32_t* place;    // [T * C]
+  int32_t* rows_of;  // [T * C]
+};
+
+// Row j of out is row rows_of[j] of x, for j from begin[0] to begin[experts].
+struct GatherRowsParams {
+  Activation x;            // [T][K]
+  int64_t width;           // K; pad columns are set to zero
+  const int32_t* rows_of;  // [T * C]
+  const int32_t* begin;    // [experts + 1], of the experts that are here
+  int32_t experts;
+  int64_t most_rows;  // a bound of begin[experts]
+  Activation out;     // [T * C][K]
+};
+
+// A product for each of several experts: rows begin[e] .. begin[e + 1] of x and y by matrix e.
+// Their number is known where `begin` lies; `each.rows` is a bound. One run.
+struct ExpertMatmulParams {
+  MatmulParams each;               // its w is the stack, its bias [experts][N] or null
+  const int32_t* begin;            // [experts + 1]
+  Operation<MatmulParams> matmul;  // of the same table
+};
+// The same of gated products: w is a stack of pairs.
+struct ExpertGatedMatmulParams {
+  GatedMatmulParams each;  // biases [experts][F] or null
+  const int32_t* begin;
+  Operation<GatedMatmulParams> matmul;
+};
+
+// acc = fma(w, act(y), acc) over a row's experts in ascending order, from +0; then with a shared
+// expert acc = fma(g, s, acc), g = 1 / (1 + exp(-z)), or 1 without z; then h = h + acc * scale.
+struct CombineParams {
+  Activation y;          // [T * C][D]; f32 where it is to be rounded still
+  bool rounds;           // y to bf16
+  const int32_t* place;  // [T][C]
+  const float* weights;  // [T][C]
+  int32_t chosen;
+  const float* shared;  // [T][shared_stride] or null
+  int64_t shared_stride;
+  const float* gate;  // z of row t at gate[t * gate_stride], or null
+  int64_t gate_stride;
+  int64_t rows, width;
+  float* hidden;  // [T][D]
+  float scale;
+};
+
 // ---- The table ----
 
 struct Kernels {
@@ -313,6 +381,12 @@ struct Kernels {
   Operation<CopySlotsParams> copy_slots;
   Operation<RoundInPlaceParams> round_in_place;
   Operation<LogitsParams> log_sum_exp;
+  Operation<RouteParams> route;
+  Operation<SortRowsParams> sort_rows;
+  Operation<GatherRowsParams> gather_rows;
+  Operation<ExpertMatmulParams> expert_matmul;
+  Operation<ExpertGatedMatmulParams> expert_gated_matmul;
+  Operation<CombineParams> combine;
   Operation<SampleParams> sample;
   Operation<HashLogitsParams> hash_logits;
 };

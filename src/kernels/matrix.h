@@ -34,7 +34,8 @@ constexpr int64_t activation_stride(int64_t k, WeightLayout layout) {
 }
 
 // A weight matrix [N][K], or a stack of `count` equal ones. In rows they follow each other. In
-// panels those of a gated pair (gate, up) take turns: panel 2i is gate's i-th, panel 2i + 1 up's.
+// panels those of a gated pair (gate, up) take turns: panel 2i is gate's i-th, panel 2i + 1 up's;
+// pairs of several experts follow each other.
 struct Matrix {
   const void* data = nullptr;
   DType type = DType::bf16;  // how its elements are stored
@@ -71,6 +72,13 @@ struct Matrix {
     return count * units() * (layout == WeightLayout::panels ? panel_elements() : row_elements());
   }
   constexpr int64_t bytes() const { return count * units() * unit_bytes(); }
+  // Matrices [first, first + number) of it; a gated pair stays together.
+  constexpr Matrix part(int64_t first, int64_t number) const {
+    Matrix w = *this;
+    w.data = static_cast<const char*>(data) + first * units() * unit_bytes();
+    w.count = number;
+    return w;
+  }
 };
 
 }  // namespace invar

@@ -6,6 +6,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/backward.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/experts.h"
 #include "kernels/cpu/features.h"
 #include "kernels/cpu/hopper.h"
 #include "kernels/cpu/matmul.h"
@@ -28,6 +29,7 @@ template <const cpu::RowFunctions& rows, cpu::RunProduct product, cpu::Attend at
           int tile_queries, void (*override_hopper)(Kernels&)>
 void override_kernels(Kernels& kernels) {
   cpu::override_elementwise<rows>(kernels);
+  cpu::override_experts<rows>(kernels);
   cpu::override_attention<attend, tile_queries>(kernels);
   cpu::override_matmul<product>(kernels);
   cpu::override_qkv_product<cpu::matmul<product>, rows>(kernels);

@@ -23,10 +23,15 @@ class ActivationMemory {
   T* array(int64_t count) {
     return reinterpret_cast<T*>(take(rows_ * count * static_cast<int64_t>(sizeof(T))));
   }
-  // What enters a matrix product.
-  Activation activation(int64_t width) {
+  // [count], however many rows there are.
+  template <typename T>
+  T* fixed(int64_t count) {
+    return reinterpret_cast<T*>(take(count * static_cast<int64_t>(sizeof(T))));
+  }
+  // What enters a matrix product, so many times for each row.
+  Activation activation(int64_t width, int64_t times = 1) {
     const int64_t stride = activation_stride(width, layout_);
-    return {take(rows_ * stride * size_of(type_)), type_, stride};
+    return {take(rows_ * times * stride * size_of(type_)), type_, stride};
   }
   // Bytes that were taken.
   int64_t bytes() const { return bytes_; }

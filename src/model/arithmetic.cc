@@ -16,13 +16,20 @@ int down_runs(int ffn_width) {
 
 namespace {
 
-// Of the layers that have such a product, each value once, ascending by layer.
+// What a layer's feed-forward network shares out over the ranks: of experts the one that every row
+// goes through. 0: nothing.
+int shared_out_width(const LayerSpec& layer) {
+  return layer.experts ? layer.experts->shared_width : layer.ffn.width;
+}
+
+// Of the layers that have such a product, each value once, ascending by layer. An expert's own down
+// product is one run.
 std::vector<int> all_down_runs(const DecoderSpec& spec) {
   std::vector<int> runs;
-  for (const LayerSpec& layer : spec.layer_specs)
-    if (const int r = down_runs(layer.ffn.width);
-        layer.ffn.width > 0 && std::ranges::find(runs, r) == runs.end())
-      runs.push_back(r);
+  for (const LayerSpec& layer : spec.layer_specs) {
+    const int width = shared_out_width(layer), r = width > 0 ? down_runs(width) : 1;
+    if ((width > 0 || layer.experts) && std::ranges::find(runs, r) == runs.end()) runs.push_back(r);
+  }
   return runs;
 }
 
@@ -39,7 +46,10 @@ const char* context_of(const DecoderSpec& spec) {
 
 int most_ranks(const DecoderSpec& spec) {
   int most = attention_output_runs(spec);
-  for (const int runs : all_down_runs(spec)) most = std::min(most, runs);
+  for (const LayerSpec& layer : spec.layer_specs) {
+    if (const int width = shared_out_width(layer)) most = std::min(most, down_runs(width));
+    while (layer.experts && most > layer.experts->routing.experts) most /= 2;
+  }
   return most;
 }
 

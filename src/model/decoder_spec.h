@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "numerics/curves.h"
+#include "numerics/routing.h"
 
 namespace invar {
 
@@ -81,6 +82,17 @@ struct DenseFfnSpec {
   bool operator==(const DenseFfnSpec&) const = default;
 };
 
+// In place of the dense network: of many gated ones every row goes through a few (numerics 7).
+struct ExpertsSpec {
+  Routing routing;
+  int width = 0;                 // F of an expert
+  bool has_choice_bias = false;  // DeepSeek-V3: e_score_correction_bias
+  int shared_width = 0;          // of the expert that every row goes through; 0: there is none
+  bool shared_gate = false;      // Qwen2-MoE: what it adds is multiplied by a logistic function
+
+  bool operator==(const ExpertsSpec&) const = default;
+};
+
 // A residual block is all that its layer has (Medusa).
 struct ResidualBlockSpec {
   bool has_bias = false;
@@ -95,6 +107,7 @@ struct LayerSpec {
   std::optional<ResidualBlockSpec> block = {};
   AttentionSpec attention;
   DenseFfnSpec ffn;
+  std::optional<ExpertsSpec> experts = {};  // then ffn has the width 0
 
   bool operator==(const LayerSpec&) const = default;
 };

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <optional>
+#include <tuple>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -96,7 +97,8 @@ class WeightLoader {
     const auto finish_target = [&] {
       if (rows.empty()) return;
       if (rows[0]->matrix)
-        weights.*rows[0]->matrix = matrix(layer, rows);
+        weights.*rows[0]->matrix =
+            rows[0]->cut == Axis::experts ? experts(layer, rows) : matrix(layer, rows);
       else
         weights.*rows[0]->vector = vector(layer, rows);
       rows.clear();
@@ -123,6 +125,9 @@ class WeightLoader {
                   shard_.ffn(spec_.layer(layer))};
         case Extent::vocab:
           return {shard_.first_vocab, shard_.vocab};
+        case Extent::shared_ffn:
+          return {int64_t{shard_.rank} * shard_.shared_ffn(spec_.layer(layer)),
+                  shard_.shared_ffn(spec_.layer(layer))};
         default:
           CHECK(false, "an axis that ranks do not share");
       }
@@ -148,7 +153,37 @@ class WeightLoader {
   // The tensors of some rows as one packed matrix: their outputs one after the other, or, of a
   // gated pair, taking turns.
   Matrix matrix(int layer, const std::vector<const TensorRow*>& rows) {
-    const bool is_pair = rows[0]->matrix == &LayerMatrices::gate_up && rows.size() == 2;
+    const auto [w, parts] = described(layer, rows);
+    return packed(w, parts);
+  }
+
+  // The same of each expert that is here, as a stack.
+  Matrix experts(int layer, const std::vector<const TensorRow*>& rows) {
+    const LayerSpec spec = spec_.layer(layer);
+    const int first = shard_.first_expert(spec, shard_.rank);
+    const int count = shard_.first_expert(spec, shard_.rank + 1) - first;
+    std::vector<std::vector<PackedPart>> parts;
+    std::vector<PackedPart> all;
+    Matrix w;
+    for (int e = 0; e < count; ++e) {
+      std::tie(w, parts.emplace_back()) = described(layer, rows, first + e);
+      all.insert(all.end(), parts.back().begin(), parts.back().end());
+    }
+    const int64_t each = w.count;
+    // A device's products of experts read elements.
+    w.type = upload_ ? arithmetic_.weights : type_of(all);
+    out_.has_blocks_ |= storage_of(w.type).has_blocks();
+    w.count = each * count;
+    w.data = allocate(w.bytes());
+    for (int e = 0; e < count; ++e) fill(w.part(each * e, each), parts[static_cast<size_t>(e)]);
+    return w;
+  }
+
+  // A matrix of some rows' tensors, or an expert's, and where it gets its elements from.
+  std::pair<Matrix, std::vector<PackedPart>> described(int layer,
+                                                       const std::vector<const TensorRow*>& rows,
+                                                       int expert = -1) const {
+    const bool is_pair = holds_pairs(rows[0]->matrix) && rows.size() == 2;
     const int64_t columns = range_of(*rows[0], Axis::columns, layer).count;
     std::vector<PackedPart> parts;
     int64_t n = 0;
@@ -157,11 +192,11 @@ class WeightLoader {
       const Range inner = range_of(*row, Axis::columns, layer);
       const PackPlace place =
           is_pair ? PackPlace{std::ssize(parts) * kPanelWidth, 2} : PackPlace{n};
-      parts.push_back({tensor_name(*row, layer), outputs.first, outputs.count, inner.first,
+      parts.push_back({tensor_name(*row, layer, expert), outputs.first, outputs.count, inner.first,
                        inner.count, place});
       n = is_pair ? outputs.count : n + outputs.count;
     }
-    return packed({.n = n, .k = columns, .layout = out_.layout_, .count = is_pair ? 2 : 1}, parts);
+    return {{.n = n, .k = columns, .layout = out_.layout_, .count = is_pair ? 2 : 1}, parts};
   }
 
   // The type that a matrix of these parts is stored in: blocks as they are, where its parts agree
@@ -182,8 +217,13 @@ class WeightLoader {
   Matrix packed(Matrix w, const std::vector<PackedPart>& parts) {
     w.type = type_of(parts);
     out_.has_blocks_ |= storage_of(w.type).has_blocks();
-    std::byte* target = allocate(w.bytes());
-    w.data = target;
+    w.data = allocate(w.bytes());
+    fill(w, parts);
+    return w;
+  }
+
+  void fill(const Matrix& w, const std::vector<PackedPart>& parts) {
+    std::byte* target = static_cast<std::byte*>(const_cast<void*>(w.data));
     // The host writes its own memory at once, a device's through buffers of whole rows or panels.
     const Units units(w);
     const int64_t at_once =
@@ -196,7 +236,6 @@ class WeightLoader {
       if (upload_) upload_->send(target + begin * units.bytes, (end - begin) * units.bytes);
     }
     for (const PackedPart& part : parts) finish(part.tensor);
-    return w;
   }
 
   // What a packed matrix consists of: rows, or panels of 16 outputs.

@@ -35,6 +35,14 @@ struct Shard {
   int ffn(const LayerSpec& layer) const { return layer.ffn.width / size; }
   // Of the down product.
   int down_runs(const LayerSpec& layer) const { return invar::down_runs(layer.ffn.width) / size; }
+  // Experts [first_expert(rank), first_expert(rank + 1)) are on a rank, whole.
+  int first_expert(const LayerSpec& layer, int of_rank) const {
+    return static_cast<int>(int64_t{layer.experts->routing.experts} * of_rank / size);
+  }
+  int shared_ffn(const LayerSpec& layer) const { return layer.experts->shared_width / size; }
+  int shared_runs(const LayerSpec& layer) const {
+    return invar::down_runs(layer.experts->shared_width) / size;
+  }
 };
 
 // Throws UsageError when the model cannot be cut that way: the size must divide both run counts and

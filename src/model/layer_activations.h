@@ -25,6 +25,20 @@ struct LayerActivations {
   Activation ffn_normed;     // [T][D]
   float* gate_up = nullptr;  // [T][2 * round_up(F, 16)] the products, or null; [T][F] ungated
   Activation gated;          // [T][F]
+  // Of a layer with experts, of which a row chooses C.
+  float* router = nullptr;          // [T][experts (+ 1)] logits
+  int32_t* chosen = nullptr;        // [T][C]
+  float* expert_weights = nullptr;  // [T][C]
+  int32_t* expert_begin = nullptr;  // [experts + 1]; see SortRowsParams
+  int32_t* expert_place = nullptr;  // [T][C]
+  int32_t* expert_rows = nullptr;   // [T * C]
+  Activation expert_inputs;         // [T * C][D]
+  Activation expert_gated;          // [T * C][F of an expert]
+  Activation expert_outputs;        // [T * C][D], f32 or as they are rounded
+  Activation expert_sent;           // [T * C][D], rounded, of all ranks; and their pieces
+  Activation expert_pieces;
+  Activation shared_gated;  // [T][F of the shared expert]
+  float* shared = nullptr;  // [T][round_up(D, 32)]
 };
 
 }  // namespace invar

@@ -7,13 +7,18 @@ namespace invar {
 
 // Its matrices. Tensors that meet the same input stand together as one.
 struct LayerMatrices {
-  Matrix fuse;        // [D][features]
-  Matrix projection;  // [D][2D]: the token's embedding, then the hidden state
-  Matrix block;       // [D][D]
-  Matrix qkv;         // [(H + 2G) * E][D]: q, then k, then v
-  Matrix o;           // [D][H * E]
-  Matrix gate_up;     // [F][D], a stack of two; of one, up, where nothing is gated
-  Matrix down;        // [D][F]
+  Matrix fuse;            // [D][features]
+  Matrix projection;      // [D][2D]: the token's embedding, then the hidden state
+  Matrix block;           // [D][D]
+  Matrix qkv;             // [(H + 2G) * E][D]: q, then k, then v
+  Matrix o;               // [D][H * E]
+  Matrix gate_up;         // [F][D], a stack of two; of one, up, where nothing is gated
+  Matrix down;            // [D][F]
+  Matrix router;          // [experts (+ the shared one's gate)][D]
+  Matrix expert_gate_up;  // [F of an expert][D], a stack of pairs
+  Matrix expert_down;     // [D][F of an expert], a stack
+  Matrix shared_gate_up;  // [F of the shared expert][D], a pair
+  Matrix shared_down;     // [D][F of the shared expert]
 };
 
 struct LayerWeights : LayerMatrices {
@@ -35,8 +40,9 @@ struct LayerWeights : LayerMatrices {
   const float* o_bias = nullptr;     // [D] or null
   const float* gate_bias = nullptr;  // [F] or null
   const float* up_bias = nullptr;
-  const float* down_bias = nullptr;  // [D] or null
-  const float* head_norm = nullptr;  // [D] of the module that predicts one token further, or null
+  const float* down_bias = nullptr;    // [D] or null
+  const float* choice_bias = nullptr;  // [experts] or null
+  const float* head_norm = nullptr;    // [D] of the module that predicts one token further, or null
 };
 
 }  // namespace invar

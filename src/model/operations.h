@@ -35,6 +35,16 @@ class Operations {
                    const float* bias, const float* norm, const Matrix* next);
   // out = curve(gate(x)) * up(x)
   void gated_product(const LayerPass& p, const Matrix* next);
+  // The same of the expert that every row goes through.
+  void shared_gated_product(const LayerPass& p);
+  // Which experts each row goes through, and the rows that those here read, expert by expert.
+  void route(const LayerPass& p);
+  // Every expert's outputs where all ranks' are read: p.at.expert_outputs, or expert_sent.
+  Activation expert_outputs(const LayerPass& p);
+  // What the expert that every row goes through adds, of all ranks, before its gate.
+  void shared_output(const LayerPass& p);
+  // h = h + the sum of its experts' outputs
+  void combine(const LayerPass& p, const Activation& outputs);
   // out = curve(up(x))
   void curved_product(const LayerPass& p, const Matrix* next);
   // Rotated queries from the layer's normed input; keys and values in their slots. Where attention
@@ -56,6 +66,7 @@ class Operations {
   void run(const char* name, Operation<Params> operation, const Params& params) {
     timed(times_, name, [&] { model_.run(operation, params); });
   }
+  Activation gather_experts(const LayerPass& p);
   QkvParams rotation_of(const LayerPass& p) const;
   float* products(const LayerPass& p) const;
   void norm_joint_heads(const LayerPass& p);

@@ -14,7 +14,8 @@ ParameterLayout::ParameterLayout(const DecoderSpec& spec)
   for (TensorSpec& tensor : tensors_of(spec)) {
     int64_t count = 1;
     for (const int64_t size : tensor.shape) count *= size;
-    offsets_[(tensor.layer + 1) * kRoles + static_cast<int>(tensor.role)] = size_;
+    if (tensor.expert <= 0)
+      offsets_[(tensor.layer + 1) * kRoles + static_cast<int>(tensor.role)] = size_;
     slots_.push_back({std::move(tensor), size_, count});
     size_ += (count + kGrain - 1) / kGrain * kGrain;
   }

@@ -23,7 +23,9 @@ class ProductPlan {
   // What the team reads after each of a layer's products.
   const Matrix* after_qkv(int layer) const { return &weights(layer).o; }
   const Matrix* after_o(int layer) const {
-    return weights(layer).gate_up.data ? &weights(layer).gate_up : after_down(layer);
+    const LayerWeights& w = weights(layer);
+    if (w.router.data) return &w.router;
+    return w.gate_up.data ? &w.gate_up : after_down(layer);
   }
   const Matrix* after_gate_up(int layer) const { return &weights(layer).down; }
   const Matrix* after_down(int layer) const;

@@ -12,11 +12,12 @@ void for_each_part(const DecoderSpec& spec, int layer, Use use) {
   int64_t outputs = 0;
   int parts = 0;
   for (const TensorRow* row : layer_tensors(spec, layer)) {
-    if (!row->matrix || row->matrix == &LayerMatrices::projection) continue;
+    if (!row->matrix || row->matrix == &LayerMatrices::projection || row->cut == Axis::experts)
+      continue;
     if (row->matrix != target) outputs = parts = 0;
     target = row->matrix;
     const int64_t count = extent_of(row->rows, spec, layer);
-    const bool is_pair = target == &LayerMatrices::gate_up;
+    const bool is_pair = holds_pairs(target);
     const Columns columns = is_pair ? Columns{0, count, parts} : Columns{outputs, count};
     outputs += is_pair ? round_up(count, kPanelWidth) : count;
     ++parts;

@@ -78,6 +78,11 @@ ModelOptions made(const char* arithmetic, const char* load_format = "dummy:1") {
 
 TEST_F(ModelOnGpu, MadeModel) {
   for (const char* arithmetic : {"portable", "hopper"}) check(made(arithmetic));
+  for (const char* arithmetic : {"portable", "hopper"}) {
+    ModelOptions experts = made(arithmetic);
+    experts.model = "tiny-moe";
+    check(experts);
+  }
   EXPECT_NE(hashes(on_gpu(made("portable"))), hashes(on_gpu(made("hopper"))));
   EXPECT_NE(hashes(on_gpu(made("portable"))), hashes(on_gpu(made("portable", "dummy:2"))));
 }

@@ -291,13 +291,13 @@ TEST(Families, RefuseByNameWhatIsNotImplemented) {
   refused("num_experts", 8, "only null");
   refused("some_new_key", nullptr, "may change the arithmetic");
   refused("model_type", "gpt2", "expected one of llama, mistral, qwen2, qwen3, smollm3");
-  refused("model_type", "gpt2", "falcon, found \"gpt2\"");
+  refused("model_type", "gpt2", "granitemoe, found \"gpt2\"");
   refused("model_type", nullptr, "found null");
   refused("model_type", "", "found \"\"");
   refused("torch_dtype", "float8_e4m3fn", "expected one of bfloat16, float16, float32");
   refused("dtype", "int8", "found \"int8\"");
   refused("torch_dtype", 16, "expected a string");
-  refused("architectures", json::Array{"MixtralForCausalLM"}, "found [\"MixtralForCausalLM\"]");
+  refused("architectures", json::Array{"DbrxForCausalLM"}, "found [\"DbrxForCausalLM\"]");
   refused("architectures", json::Array{}, "expected one of");
   refused("architectures", "LlamaForCausalLM", "expected one of");
   refused("rope_scaling", object(R"({"type": "yarn", "factor": 4})"),

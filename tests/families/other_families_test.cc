@@ -284,6 +284,48 @@ TEST(OtherFamilies, WhatIsMissingOrTooMuchIsNamedAsItIsStored) {
   EXPECT_THROW(check_tensors(tower, *decoder_tensors(tower, stored)), Error);
 }
 
+// Experts of a checkpoint that holds them all in one tensor are read from it, and its shape counts.
+TEST(OtherFamilies, ExpertsStandApartOrInOneTensor) {
+  const DecoderSpec spec = override_spec(preset_spec("tiny-moe"), {.layers = 1, .experts = 4});
+  const auto of = [](const std::string& name) { return "model.layers.0.mlp.experts." + name; };
+  const auto stacked = [&](std::vector<int64_t> shape) {
+    CountingSource stored(stored_tensors(spec));
+    for (int e = 0; e < 4; ++e)
+      for (const char* part : {".gate_proj.weight", ".up_proj.weight", ".down_proj.weight"})
+        stored.remove(of(std::to_string(e) + part));
+    stored.add(of("gate_up_proj"), std::move(shape));
+    stored.add(of("down_proj"), {4, 128, 64});
+    return stored;
+  };
+  const CountingSource stored = stacked({4, 128, 128});
+  const auto source = decoder_tensors(spec, stored);
+  EXPECT_NO_THROW(check_tensors(spec, *source));
+  float values[2];
+  source->read(of("3.up_proj.weight"), 2 * 128, 2, DType::f32, values);
+  EXPECT_EQ(values[0], (3 * 128 + 64 + 2) * 128);  // each element holds its number
+  source->read(of("1.gate_proj.weight"), 0, 2, DType::f32, values);
+  EXPECT_EQ(values[0], 128 * 128);
+  EXPECT_EQ(sentence_of([&] {
+              decoder_tensors(spec, stacked({4, 64, 128}));
+            }),
+            "w: model.layers.0.mlp.experts.gate_up_proj: expected shape [4, 128, 128], found [4, "
+            "64, 128]");
+}
+
+TEST(OtherFamilies, NumbersOfExpertsThatDoNotFitAreRefused) {
+  const json::Value config = config_of("tiny-moe");
+  EXPECT_EQ(parse(config).spec.layer(1).ffn.width, 256);  // one of mlp_only_layers
+  EXPECT_FALSE(parse(config).spec.layer(1).experts.has_value());
+  const auto why = [&](std::string_view key, json::Value value) {
+    return sentence_of([&] { parse(with(config, key, std::move(value))); });
+  };
+  EXPECT_NE(why("num_experts_per_tok", 17).find("from 1 to 16, found 17"), std::string::npos);
+  EXPECT_NE(why("num_experts", 5000).find("num_experts"), std::string::npos);
+  EXPECT_NE(why("mlp_only_layers", json::Array{4}).find("numbers of layers below 4, found 4"),
+            std::string::npos);
+  EXPECT_NE(why("clip_qkv", 8).find("clip_qkv"), std::string::npos);
+}
+
 TEST(OtherFamilies, TrainingSaysWhyNot) {
   for (const PresetConfig& preset : preset_configs()) {
     const DecoderSpec spec = override_spec(preset_spec(preset.name), {.layers = 6});

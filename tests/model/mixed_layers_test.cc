@@ -3,22 +3,14 @@
 // evaluation, whatever the chunks, ranks and instruction set.
 #include <gtest/gtest.h>
 
-#include <thread>
-
 #include "base/error.h"
-#include "collectives/group.h"
-#include "kernels/select.h"
-#include "model/families/families.h"
-#include "model/families/make_model.h"
-#include "model/forward.h"
+#include "decoder_runs.h"
 #include "model/tape.h"
-#include "scalar_decoder.h"
 
 namespace invar {
 namespace {
 
-using testing_model::ScalarDecoder;
-using Logits = std::vector<std::vector<float>>;
+using namespace testing_model;
 
 DecoderSpec mixed_spec() {
   DecoderSpec spec{.family = "llama",
@@ -42,68 +34,6 @@ DecoderSpec mixed_spec() {
       {.attention = {.window = 100, .rope = rope(1e4)}},
   };
   return spec;
-}
-
-std::vector<int32_t> some_tokens(const DecoderSpec& spec) {
-  std::vector<int32_t> tokens;
-  for (int i = 0; i < 150; ++i) tokens.push_back((i * i * 7 + i * 3) % spec.vocab);
-  return tokens;
-}
-
-struct Run {
-  std::string set = "auto";
-  Order order = Order::portable;
-  int ranks = 1, chunk = 150;
-};
-
-// One rank of a group: logits at every position.
-Logits run_rank(const DecoderSpec& spec, const Run& how, int rank, Group& group) {
-  const auto device = make_host_device();
-  const Kernels kernels = select_kernels(how.order, how.set);
-  const Arithmetic arithmetic{.order = how.order};
-  ThreadPool pool(1);
-  const auto source = dummy_weights(spec, 3);
-  const DecoderWeights weights(spec, arithmetic, make_shard(spec, rank, how.ranks), *source,
-                               *device, pool);
-  Decoder decoder(spec, arithmetic, kernels, weights, *device, &pool);
-  KvStorage kv(*device, spec.layers, 8, 32, weights.shard().kv_heads, spec.head_dim);
-  Workspace workspace(decoder, how.chunk, how.chunk);
-  const std::vector<int32_t> tokens = some_tokens(spec);
-  Logits logits;
-  for (int done = 0; done < std::ssize(tokens); done += how.chunk) {
-    Batch batch;
-    batch.sequences.push_back({{5, 1, 7, 0, 2}});
-    for (int i = done; i < std::min<int>(done + how.chunk, static_cast<int>(tokens.size())); ++i) {
-      batch.logit_rows.push_back(static_cast<int32_t>(batch.rows.size()));
-      batch.rows.push_back({.token = tokens[static_cast<size_t>(i)], .position = i});
-    }
-    ForwardIo io;
-    forward(decoder, batch, kv, workspace, group, io);
-    for (size_t begin = 0; begin < io.logits.size(); begin += static_cast<size_t>(spec.vocab))
-      logits.emplace_back(io.logits.begin() + static_cast<int64_t>(begin),
-                          io.logits.begin() + static_cast<int64_t>(begin) + spec.vocab);
-  }
-  return logits;
-}
-
-Logits run(const DecoderSpec& spec, const Run& how = {}) {
-  const auto groups = make_inproc_groups(how.ranks);
-  std::vector<Logits> of_rank(static_cast<size_t>(how.ranks));
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < how.ranks; ++rank)
-      threads.emplace_back([&, rank] {
-        const ScopedFlushToZero flush;
-        of_rank[static_cast<size_t>(rank)] =
-            run_rank(spec, how, rank, *groups[static_cast<size_t>(rank)]);
-      });
-  }
-  return of_rank[0];
-}
-
-Logits evaluate(const DecoderSpec& spec, Order order = Order::portable) {
-  const ScopedFlushToZero flush;
-  return ScalarDecoder(spec, *dummy_weights(spec, 3), order).logits(some_tokens(spec));
 }
 
 TEST(MixedLayers, EqualAScalarEvaluation) {

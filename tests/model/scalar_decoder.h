@@ -35,6 +35,7 @@ class ScalarDecoder {
       attention(layer, h);
       const DenseFfnSpec ffn = spec_.layer(layer).ffn;
       if (ffn.width > 0) feed_forward(layer, ffn.is_parallel ? before : h, h);
+      if (spec_.layer(layer).experts) experts(layer, h);
     }
     const Floats norm = tensor<float>("model.norm.weight"), bias = tensor<float>("model.norm.bias");
     const Halves head = tensor<bf16_t>("lm_head.weight");
@@ -150,6 +151,40 @@ class ScalarDecoder {
                                           : scalar::bent(spec.ffn.curve, u[i]));
       add(h[t], product(down, scalar::rounded(gated), {}, down_runs(spec.ffn.width)),
           spec.ffn.norms, after);
+    }
+  }
+
+  // down(silu(gate(x)) * up(x)) of the tensors with this beginning.
+  Floats gated_network(const std::string& at, const Halves& x, int runs) const {
+    const Floats g = product(tensor<bf16_t>(at + "gate_proj.weight"), x, {});
+    const Floats u = product(tensor<bf16_t>(at + "up_proj.weight"), x, {});
+    return product(tensor<bf16_t>(at + "down_proj.weight"), scalar::rounded(scalar::gated(g, u)),
+                   {}, runs);
+  }
+
+  void experts(int layer, std::vector<Floats>& h) const {
+    const std::string at = "model.layers." + std::to_string(layer) + ".";
+    const ExpertsSpec spec = *spec_.layer(layer).experts;
+    const Floats norm = tensor<float>(at + "post_attention_layernorm.weight");
+    const Halves router = tensor<bf16_t>(at + "mlp.gate.weight");
+    const Halves gate = tensor<bf16_t>(at + "mlp.shared_expert_gate.weight");
+    const Floats bias = tensor<float>(at + "mlp.gate.e_score_correction_bias");
+    for (Floats& row : h) {
+      const Halves x = scalar::rounded(normed(row, norm));
+      Floats sum(row.size(), 0.0f);
+      for (const auto& [e, weight] : scalar::routed(spec.routing, product(router, x, {}), bias)) {
+        const Halves y =
+            scalar::rounded(gated_network(at + "mlp.experts." + std::to_string(e) + ".", x, 1));
+        for (size_t i = 0; i < sum.size(); ++i)
+          sum[i] = std::fma(weight, bf16_to_f32(y[i]), sum[i]);
+      }
+      if (spec.shared_width > 0) {
+        const Floats y = gated_network(at + "mlp.shared_expert.", x, down_runs(spec.shared_width));
+        const float share =
+            spec.shared_gate ? 1.0f / (1.0f + math::exp(-product(gate, x, {})[0])) : 1.0f;
+        for (size_t i = 0; i < sum.size(); ++i) sum[i] = std::fma(share, y[i], sum[i]);
+      }
+      add(row, sum, NormPlace::before, {});
     }
   }
 

@@ -274,10 +274,93 @@ def weights_digest(tensors):
         total += sha(head + u64(a.ndim) + b"".join(u64(d) for d in a.shape) + chunk_digests(a.reshape(-1)))
     return sha(total).hex()
 
+# ---- section 7: experts ---------------------------------------------------------------------------------------------
+LIKE = {"qwen3_moe": "qwen3", "qwen2_moe": "qwen2", "mixtral": "mistral"}  # in their attention
+
+def experts_of(c, layer):
+    """The numbers of a layer's experts under the names of section 8; None where it has none."""
+    family = c["model_type"]
+    if family in ("qwen3_moe", "qwen2_moe"):
+        if layer in c.get("mlp_only_layers", []) or (layer + 1) % c.get("decoder_sparse_step", 1):
+            return None
+        found = {"count": c["num_experts"], "intermediate_size": c["moe_intermediate_size"],
+                 "renormalised": c.get("norm_topk_prob", False)}
+        if family == "qwen2_moe":
+            found |= {"shared_intermediate_size": c["shared_expert_intermediate_size"], "shared_gate": True}
+    elif family == "mixtral":
+        found = {"count": c["num_local_experts"], "intermediate_size": c["intermediate_size"], "renormalised": True}
+    elif family == "olmoe":
+        found = {"count": c["num_experts"], "intermediate_size": c["intermediate_size"],
+                 "renormalised": c.get("norm_topk_prob", False)}
+    elif family == "glm4_moe":
+        if layer < c["first_k_dense_replace"]:
+            return None
+        grouped, scale = c["n_group"] > 1, c["routed_scaling_factor"]
+        bits = lambda x: struct.pack(">d", float(F32(x))).hex()
+        return {"count": c["n_routed_experts"], "chosen": c["num_experts_per_tok"], "score": "sigmoid", "choice_bias": True,
+                "intermediate_size": c["moe_intermediate_size"],
+                **({"groups": c["n_group"], "chosen_groups": c["topk_group"], "pair_score": True} if grouped else {}),
+                **({"renormalised": True, "epsilon": bits(1e-20)} if c["norm_topk_prob"] else {}),
+                **({"scale": bits(scale)} if scale != 1 else {}),
+                **({"shared_intermediate_size": c["n_shared_experts"] * c["moe_intermediate_size"]}
+                   if c["n_shared_experts"] else {})}
+    else:
+        return None
+    return {"chosen": c["num_experts_per_tok"], "score": "softmax"} | {k: v for k, v in found.items() if v is not False}
+
+def chain(numbers):
+    total = F32(0)
+    for x in numbers:
+        total = add(total, x)
+    return total
+
+def softmax(l):
+    t = exp(sub(l, l.max()))
+    return div(t, chain(t))
+
+def best(numbers, count):
+    """The places of the largest, ties to the lower, ascending."""
+    return sorted(sorted(range(len(numbers)), key=lambda i: (-numbers[i], i))[:count])
+
+def route(logits, bias, how):
+    """Of one token: its experts and their weights, ascending."""
+    how = {k: struct.unpack(">d", bytes.fromhex(v))[0] if k in ("scale", "epsilon") else v for k, v in how.items()}
+    s = {"softmax": softmax, "softmax_of_chosen": lambda l: l,
+         "sigmoid": lambda l: div(F32(1), add(F32(1), exp(-l)))}[how["score"]](logits)
+    c = s if bias is None else add(s, bias)
+    c = np.where(np.isnan(c), F32(-np.inf), c)
+    groups = how.get("groups", 1)
+    if groups > 1:
+        of = np.sort(c.reshape(groups, -1), axis=1)
+        kept = best(add(of[:, -1], of[:, -2]) if how.get("pair_score") else of[:, -1], how["chosen_groups"])
+        c = np.where(np.isin(np.arange(len(c)) // (len(c) // groups), kept), c, F32(-np.inf))
+    ids = best(c, how["chosen"])
+    w = softmax(s[ids]) if how["score"] == "softmax_of_chosen" else s[ids]
+    if how.get("renormalised"):
+        total = chain(w)
+        w = div(w, add(total, F32(how["epsilon"])) if how.get("epsilon") else total)
+    return ids, mul(w, F32(how["scale"])) if how.get("scale", 1) != 1 else w
+
+def one_by_one(tensors):
+    """Experts' tensors under the names of a checkpoint that holds each apart."""
+    renamed = {}
+    for name, t in tensors.items():
+        name = name.replace("block_sparse_moe.", "mlp.").replace("shared_experts.", "shared_expert.")
+        for old, new in ((".w1.", ".gate_proj."), (".w3.", ".up_proj."), (".w2.", ".down_proj.")):
+            name = name.replace(old, new)
+        stem = name.rsplit(".", 1)[0]
+        for e in range(len(t) if t.ndim == 3 else 0):
+            halves = np.split(t[e], 2) if name.endswith("gate_up_proj") else [t[e]]
+            for part, half in zip(("gate_proj", "up_proj") if len(halves) == 2 else ("down_proj",), halves):
+                renamed[f"{stem}.{e}.{part}.weight"] = half
+        if t.ndim != 3:
+            renamed[name] = t
+    return renamed
+
 def specification_digest(c, eos):
     """Section 8, of a config.json and the tokens that end an answer."""
     bits = lambda x: struct.pack(">d", x).hex()
-    family, count = c["model_type"], c["num_hidden_layers"]
+    family, count = LIKE.get(c["model_type"], c["model_type"]), c["num_hidden_layers"]
     bias = family == "llama" and c.get("attention_bias", False)
     rope = c.get("rope_parameters") or {"rope_theta": c.get("rope_theta", 1e4), **(c.get("rope_scaling") or {})}
     kind = rope.get("rope_type", rope.get("type", "default"))
@@ -287,13 +370,21 @@ def specification_digest(c, eos):
     first = 0 if family == "mistral" else c.get("max_window_layers", 28)
     types = c.get("layer_types") or ["full_attention"] * first + ["sliding_attention"] * (count - first)
     rotation = {"theta": bits(rope["rope_theta"]), **{name: bits(rope[name]) for name in names}}
+    size = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+    turning = int(size * c.get("partial_rotary_factor", rope.get("partial_rotary_factor", 0.5)))
+    if family == "glm4_moe" and turning < size:
+        rotation["rotated"] = turning
     layers = [{"window": window or 0 if t == "sliding_attention" else 0, "attention_norms": "before", "ffn_norms": "before",
                "intermediate_size": c["intermediate_size"], "rope": rotation} for t in types[:count]]
+    for i, layer in enumerate(layers):
+        if experts := experts_of(c, i):
+            layer |= {"intermediate_size": 0, "experts": experts}
+    choices = {"family_choices": {"joint_qk_norm": True}} if family == "olmoe" else {}
     sizes = ["hidden_size", "num_attention_heads", "num_key_value_heads", "vocab_size", "max_position_embeddings"]
     canonical = {**{name: c[name] for name in sizes},
                  "head_dim": c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"],
-                 "rms_norm_eps": bits(float(F32(c["rms_norm_eps"]))), "qkv_bias": family == "qwen2" or bias, "o_bias": bias,
-                 "mlp_bias": c.get("mlp_bias", False), "qk_norm": family == "qwen3",
+                 "rms_norm_eps": bits(float(F32(c["rms_norm_eps"]))), "qkv_bias": family == "qwen2" or bias or c.get("attention_bias", False), "o_bias": bias,
+                 "mlp_bias": c.get("mlp_bias", False), "qk_norm": family in ("qwen3", "olmoe") or c.get("use_qk_norm", False), **choices,
                  "tie_word_embeddings": c.get("tie_word_embeddings", False), "layers": layers,
                  "eos_token_id": eos}
     return sha(json.dumps(canonical, sort_keys=True, separators=(",", ":")).encode()).hex()
@@ -312,24 +403,40 @@ class Model:
         self.digest = weights_digest(tensors)
         self.order = Hopper if arith == "hopper" else Portable
         self.act = bf16 if mode == "bf16" else (lambda x: x)
-        self.w = {name: widen(*t) for name, t in tensors.items()}
+        self.w = one_by_one({name: widen(*t) for name, t in tensors.items()})
         self.heads, self.kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
         self.size = c.get("head_dim") or c["hidden_size"] // self.heads
         self.eps, self.layers = c["rms_norm_eps"], c["num_hidden_layers"]
         self.r_out = row_runs(self.heads * self.size, self.heads)
-        self.r_down = row_runs(c["intermediate_size"])
+        self.experts = [experts_of(c, i) for i in range(self.layers)]
+        widths = [e.get("shared_intermediate_size", 1) if e else c["intermediate_size"] for e in self.experts]
+        self.r_down = [row_runs(width) for width in widths]
         rope = c.get("rope_parameters") or {"rope_theta": c.get("rope_theta", 1e4), **(c.get("rope_scaling") or {})}
         self.frequency = rotary_frequencies(self.size, rope)
+        if c["model_type"] == "glm4_moe":
+            self.turn_a_part(int(self.size * c.get("partial_rotary_factor", rope.get("partial_rotary_factor", 0.5))), rope)
         self.scale = F32(LOG2E / math.sqrt(self.size))  # section 4.1, c
-        self.identity = f"invar-1/{arith}/{mode}/row{self.r_out}.{self.r_down}"
+        self.identity = f"invar-1/{arith}/{mode}/row{self.r_out}." + "+".join(map(str, dict.fromkeys(self.r_down)))
         self.prepared, self.length = {}, 0
         self.kv = [np.zeros((2, self.kv_heads, 0, self.size), F32) for _ in range(self.layers)]
+
+    def turn_a_part(self, R, rope):
+        """Section 4, turning pairs: rows of q and k in another order, and frequencies 0 of those that do not turn."""
+        E, half = self.size, self.size // 2
+        order = np.full(E, -1)
+        order[:R // 2], order[half:half + R // 2] = np.arange(R // 2), np.arange(R // 2, R)
+        order[order < 0] = np.arange(R, E)
+        for name in self.w:
+            if any(part in name for part in ("q_proj", "k_proj", "q_norm", "k_norm")):
+                w = self.w[name]
+                self.w[name] = w.reshape(-1, E, *w.shape[1:])[:, order].reshape(w.shape)
+        self.frequency = np.concatenate([rotary_frequencies(R, rope), np.zeros(half - R // 2)])
 
     def window(self, layer):
         types = self.config.get("layer_types")
         if types and types[layer] != "sliding_attention":
             return None
-        return self.config.get("sliding_window") if types or self.config["model_type"] == "mistral" else None
+        return self.config.get("sliding_window") if types or self.config["model_type"] in ("mistral", "mixtral") else None
 
     def vector(self, name):  # norm weights and biases: f32 in every mode, read with DAZ
         return f32(self.w[name].astype(F64))
@@ -343,6 +450,11 @@ class Model:
         y = dot(self.order, self.order.prepare(x[:, None], runs), self.prepared[name])
         return add(y, self.vector(name + ".bias")) if name + ".bias" in self.w else y
 
+    def one_row(self, x, name):
+        """RMSNorm of heads, or (OLMoE) of all heads of a token as one vector."""
+        joint = self.w[name + ".weight"].size > self.size
+        return self.norm(x.reshape(len(x), -1), name).reshape(x.shape) if joint else self.norm(x, name)
+
     def norm(self, x, name): return rms_norm(x, self.vector(name + ".weight"), self.eps)
 
     def rotate(self, x, sine, cosine):
@@ -354,16 +466,35 @@ class Model:
         x = self.act(self.norm(h, f"model.layers.{i}.input_layernorm"))
         q, k, v = (self.product(x, at + n).reshape(len(h), -1, self.size) for n in ("q_proj", "k_proj", "v_proj"))
         if at + "q_norm.weight" in self.w:
-            q, k = self.norm(q, at + "q_norm"), self.norm(k, at + "k_norm")
+            q, k = self.one_row(q, at + "q_norm"), self.one_row(k, at + "k_norm")
         q, k, v = bf16(self.rotate(q, sine, cosine)), bf16(self.rotate(k, sine, cosine)), bf16(v)
         assert np.isfinite(k).all() and np.isfinite(v).all(), "a key or a value is not finite"
         self.store(i, positions, k, v)
         x = self.act(self.attention(q, i, positions).reshape(len(h), -1))
         h = add(h, self.product(x, at + "o_proj", self.r_out))
         x = self.act(self.norm(h, f"model.layers.{i}.post_attention_layernorm"))
-        g, u = self.product(x, mlp + "gate_proj"), self.product(x, mlp + "up_proj")
-        x = self.act(mul(div(g, add(F32(1), exp(-g))), u))
-        return add(h, self.product(x, mlp + "down_proj", self.r_down))
+        if self.experts[i]:
+            return add(h, self.through_experts(x, mlp, self.experts[i], self.r_down[i]))
+        return add(h, self.network(x, mlp, self.r_down[i]))
+
+    def network(self, x, at, runs):
+        g, u = self.product(x, at + "gate_proj"), self.product(x, at + "up_proj")
+        return self.product(self.act(mul(div(g, add(F32(1), exp(-g))), u)), at + "down_proj", runs)
+
+    def through_experts(self, x, at, how, runs):
+        """Section 7."""
+        bias = self.vector(at + "gate.e_score_correction_bias") if at + "gate.e_score_correction_bias" in self.w else None
+        acc = np.zeros_like(x)
+        for t, logits in enumerate(self.product(x, at + "gate")):
+            for e, w in zip(*route(logits, bias, how)):
+                y = self.act(self.network(x[t:t + 1], f"{at}experts.{e}.", 1))
+                acc[t] = fma(w, y, acc[t])
+        if "shared_intermediate_size" in how:
+            g = F32(1)
+            if how.get("shared_gate"):
+                g = div(F32(1), add(F32(1), exp(-self.product(x, at + "shared_expert_gate"))))
+            acc = fma(g, self.network(x, at + "shared_expert.", runs), acc)
+        return acc
 
     def store(self, i, positions, k, v):
         slots = -(-(positions[-1] + 1) // 128) * 128

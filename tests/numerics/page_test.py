@@ -8,6 +8,10 @@ import from_the_page
 
 INVAR, SOURCE, FULL = sys.argv[1], sys.argv[2], "--full" in sys.argv or os.environ.get("INVAR_FULL_TESTS")
 MODELS = ["llama-gqa", "llama3-rope-tied", "mistral-window", "qwen2-bias", "qwen3-qknorm"]
+# Made here: families with experts, in both layouts of a checkpoint.
+MADE = {"qwen3_moe": [], "qwen2_moe": ["--heads", "4", "--ffn", "96"], "mixtral": ["--window", "40"], "olmoe": [], "glm4_moe": []}
+CHANGES = {"glm4_moe": {"n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "first_k_dense_replace": 0,
+                         "partial_rotary_factor": 0.5, "use_qk_norm": False}}
 SAMPLED = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.01, "seed": 2**63 - 5, "repetition_penalty": 1.3,
            "presence_penalty": 0.4, "frequency_penalty": 0.3}
 PLAIN = {"temperature": 1.0, "seed": 12345678901234567}
@@ -29,6 +33,39 @@ def cases():
         yield model, "portable", 156, PLAIN  # two splits, and the window of one of them
         if FULL:
             yield model, "hopper", 156, SAMPLED
+
+
+def fused(folder):
+    """The same experts in two tensors of three dimensions for each layer, as newer versions of transformers save them."""
+    path = f"{folder}/model.safetensors"
+    data = open(path, "rb").read()
+    size = int.from_bytes(data[:8], "little")
+    header, body, found, stacks = json.loads(data[8:8 + size]), data[8 + size:], {}, {}
+    for name, tensor in header.items():
+        if name == "__metadata__":
+            continue
+        content = body[slice(*tensor["data_offsets"])]
+        if ".experts." in name:
+            stem, rest = name.replace("block_sparse_moe", "mlp").split(".experts.")
+            e, part = rest.split(".")[:2]
+            part = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}.get(part, part)
+            stacks.setdefault((stem, part), {})[int(e)] = (tensor["shape"], content)
+        else:
+            found[name.replace("block_sparse_moe", "mlp")] = (tensor["shape"], content)
+    for (stem, part), of in stacks.items():
+        (rows, columns), count = of[0][0], len(of)
+        if part == "down_proj":
+            found[f"{stem}.experts.down_proj"] = ([count, rows, columns], b"".join(of[e][1] for e in range(count)))
+        elif part == "gate_proj":
+            ups = stacks[stem, "up_proj"]
+            found[f"{stem}.experts.gate_up_proj"] = ([count, 2 * rows, columns],
+                                                     b"".join(of[e][1] + ups[e][1] for e in range(count)))
+    header, out = {}, b""
+    for name, (shape, content) in found.items():
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [len(out), len(out) + len(content)]}
+        out += content
+    text = json.dumps(header).encode()
+    open(path, "wb").write(len(text).to_bytes(8, "little") + text + out)
 
 
 def with_tokenizer(model, folder):
@@ -62,6 +99,44 @@ def page_answer(model, arithmetic, tokens, parameters):
                                "--max-tokens", str(TOKENS), *flags])
 
 
+def made(folder, family, is_fused):
+    subprocess.run([INVAR, "make-model", f"{folder}/model", "--preset", "tiny", "--layers", "2", "--family", family,
+                    *MADE[family]], check=True, stdout=subprocess.DEVNULL)
+    path = f"{folder}/model/config.json"
+    config = json.load(open(path))
+    with open(path, "w") as file:
+        json.dump(config | CHANGES.get(family, {}), file)
+    if is_fused:
+        fused(f"{folder}/model")
+    return f"{folder}/model"
+
+
+def check_experts():
+    """How many of the made models differ from the page; the layouts of one have the same bits."""
+    failed = 0
+    for family in MADE:
+        for arithmetic in ["portable", "hopper"] if FULL else ["portable"]:
+            hashes = set()
+            for is_fused in [False, True]:
+                with tempfile.TemporaryDirectory() as folder:
+                    directory = made(folder, family, is_fused)
+                    tokens = [(7 * i * i + 3 * i) % 512 for i in range(48 if family == "mixtral" else 9)]
+                    engine = engine_answer(folder, directory, arithmetic, tokens, PLAIN)
+                    page = page_answer(directory, arithmetic, tokens, PLAIN) if is_fused == (arithmetic == "portable") else None
+                    differing = [key for key in engine if page and engine[key] != page[key]]
+                    config, generation = (json.load(open(f"{directory}/{name}")) for name in ("config.json", "generation_config.json"))
+                    report = json.loads(subprocess.run([INVAR, "inspect", directory, "--json"], check=True, capture_output=True).stdout)
+                    end = generation["eos_token_id"]
+                    if report["specification"] != from_the_page.specification_digest(config, [end]):
+                        differing.append("specification")
+                hashes.add(engine["logits_hash"])
+                failed += bool(differing)
+                print(f"{family} {arithmetic} {'stacked' if is_fused else 'apart'}: {engine['logits_hash'][:16]}",
+                      f"DIFFERENT: {differing}" if differing else "equal", flush=True)
+            failed += len(hashes) != 1
+    return failed
+
+
 def specifications():
     """How many of the models have another specification than the page says."""
     found = {}
@@ -91,6 +166,7 @@ def main():
         failed += bool(differing)
         print(f"{model} {arithmetic} {length} tokens: {engine['logits_hash'][:16]} {block['logits_hash'][:16]}",
               f"DIFFERENT: {differing} {engine} {block}" if differing else "equal", flush=True)
+    failed += check_experts()
     # The control: other tokens, arithmetics and prompts have other hashes.
     if len(hashes) < count * 2 // 3:
         print(f"expected the cases to have different hashes, found {len(hashes)} in {count}")

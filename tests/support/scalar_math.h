@@ -9,6 +9,7 @@
 #include "numerics/curves.h"
 #include "numerics/math.h"
 #include "numerics/orders.h"
+#include "numerics/routing.h"
 
 namespace invar::scalar {
 
@@ -131,6 +132,60 @@ inline Floats attend(Order order, const bf16_t* q, const std::vector<Halves>& k,
   }
   for (float& x : o) x = x / l;
   return o;
+}
+
+// The chosen experts, ascending, and their weights, by sorting: written apart from
+// numerics/routing.h.
+inline std::vector<std::pair<int, float>> routed(const Routing& how, Floats scores,
+                                                 const Floats& bias) {
+  const size_t count = scores.size();
+  const auto share_out = [](const std::vector<float*>& of) {
+    float top = -INFINITY, sum = 0;
+    for (const float* x : of) top = std::max(top, *x);
+    for (float* x : of) sum = sum + (*x = math::exp(*x - top));
+    for (float* x : of) *x = *x / sum;
+  };
+  std::vector<float*> all;
+  for (float& s : scores) all.push_back(&s);
+  if (how.score == ExpertScore::softmax) share_out(all);
+  if (how.score == ExpertScore::sigmoid)
+    for (float& s : scores) s = 1.0f / (1.0f + math::exp(-s));
+  Floats choice = scores;
+  for (size_t e = 0; e < bias.size(); ++e) choice[e] = choice[e] + bias[e];
+  // The first `most` of some numbers, larger first, ties to the lower place.
+  const auto best = [](const Floats& x, size_t most) {
+    std::vector<int> order(x.size());
+    for (size_t i = 0; i < x.size(); ++i) order[i] = static_cast<int>(i);
+    std::ranges::stable_sort(order, [&](int a, int b) { return x[a] > x[b]; });
+    order.resize(most);
+    std::ranges::sort(order);
+    return order;
+  };
+  if (how.groups > 1) {
+    const size_t size = count / how.groups;
+    Floats groups;
+    for (size_t begin = 0; begin < count; begin += size) {
+      Floats group(choice.begin() + begin, choice.begin() + begin + size);
+      std::ranges::sort(group, std::greater());
+      groups.push_back(how.pair_score && size > 1 ? group[0] + group[1] : group[0]);
+    }
+    const auto kept = best(groups, how.chosen_groups);
+    for (size_t e = 0; e < count; ++e)
+      if (!std::ranges::binary_search(kept, static_cast<int>(e / size))) choice[e] = -INFINITY;
+  }
+  const std::vector<int> ids = best(choice, how.chosen);
+  if (how.score == ExpertScore::softmax_of_chosen) {
+    std::vector<float*> chosen;
+    for (const int e : ids) chosen.push_back(&scores[e]);
+    share_out(chosen);
+  }
+  float sum = 0;
+  for (const int e : ids) sum = sum + scores[e];
+  sum = sum + how.epsilon;
+  std::vector<std::pair<int, float>> result;
+  for (const int e : ids)
+    result.emplace_back(e, (how.renormalised ? scores[e] / sum : scores[e]) * how.scale);
+  return result;
 }
 
 // silu(g) * u

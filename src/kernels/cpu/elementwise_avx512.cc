@@ -13,6 +13,6 @@
 namespace invar::cpu {
 
 const RowFunctions kAvx512Rows = {rms_norm,   layer_norm, curve,     scale_logits, scale,
-                                  add_scaled, query,      key_value, logits};
+                                  add_scaled, query,      key_value, sum_experts,  logits};
 
 }  // namespace invar::cpu

@@ -162,6 +162,24 @@ inline bool key_value(const HeadTransform& head, const float* key, const float* 
   return !any_above(0x7f7fffff);
 }
 
+inline Vec16 expert_output(const ExpertSum& s, int64_t place, int64_t i, int64_t left) {
+  const char* row = static_cast<const char*>(s.y) + place * s.y_stride;
+  if (s.is_bf16) return value_of(load_u16(reinterpret_cast<const uint16_t*>(row) + i) << 16);
+  const Vec16 y = load(reinterpret_cast<const float*>(row) + i, left);
+  return s.rounds ? value_of(to_bf16(y) << 16) : y;
+}
+
+inline void sum_experts(const ExpertSum& s, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; i += 16) {
+    const int64_t left = end - i;
+    Vec16 sum = splat(0.0f);
+    for (int32_t e = 0; e < s.chosen; ++e)
+      sum = fma(splat(s.weights[e]), expert_output(s, s.place[e], i, left), sum);
+    if (s.shared) sum = fma(splat(s.gate), load(s.shared + i, left), sum);
+    store(s.hidden + i, load(s.hidden + i, left) + sum * splat(s.scale), left);
+  }
+}
+
 // Index of the first element equal to `value`, which is there.
 inline int32_t find(const float* x, int64_t count, float value) {
   for (int64_t i = 0;; i += 16) {

@@ -23,6 +23,19 @@ struct LogitsPass {
   float segment_sums[8];  // of exp(x - max); numerics 3
 };
 
+// CombineParams, of a row.
+struct ExpertSum {
+  const void* y;     // of all rows and experts
+  int64_t y_stride;  // bytes
+  bool is_bf16, rounds;
+  const int32_t* place;  // [chosen]
+  const float* weights;
+  int32_t chosen;
+  const float* shared;  // or null
+  float gate, scale;
+  float* hidden;
+};
+
 struct RowFunctions {
   // out[0 .. width) = (x * rs) * weight, as bf16 or f32.
   void (*rms_norm)(const float* x, const float* weight, int64_t width, float eps, void* out,
@@ -44,6 +57,9 @@ struct RowFunctions {
   // finite.
   bool (*key_value)(const HeadTransform&, const float* key, const float* value, uint16_t* key_out,
                     uint16_t* value_out);
+  // Columns [begin, end) of the sum of a row's experts, added to the residual stream; `begin` is a
+  // multiple of 16.
+  void (*sum_experts)(const ExpertSum&, int64_t begin, int64_t end);
   // Largest logit, and with `sums` the sums for log_sum_exp. Sums and argmax mean nothing when the
   // row has a NaN.
   LogitsPass (*logits)(const float* x, int64_t vocab, bool sums);

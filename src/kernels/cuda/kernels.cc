@@ -118,6 +118,13 @@ Kernels table() {
           .scale_logits = scale_logits,
           .copy_slots = copy_slots,
           .log_sum_exp = log_sum_exp,
+          .route = route,
+          .sort_rows = sort_rows,
+          .gather_rows = gather_rows,
+          .expert_matmul = order == Order::hopper ? hopper_expert_matmul : portable_expert_matmul,
+          .expert_gated_matmul =
+              order == Order::hopper ? hopper_expert_gated_matmul : portable_expert_gated_matmul,
+          .combine = combine,
           .sample = sample,
           .hash_logits = hash_logits};
 }

@@ -21,5 +21,14 @@ void copy_slots(const CopySlotsParams& p, const Execution& on);
 void sample(const SampleParams& p, const Execution& on);
 void hash_logits(const HashLogitsParams& p, const Execution& on);
 void log_sum_exp(const LogitsParams& p, const Execution& on);
+void route(const RouteParams& p, const Execution& on);
+void sort_rows(const SortRowsParams& p, const Execution& on);
+void gather_rows(const GatherRowsParams& p, const Execution& on);
+void combine(const CombineParams& p, const Execution& on);
+// Of each order.
+void hopper_expert_matmul(const ExpertMatmulParams& p, const Execution& on);
+void hopper_expert_gated_matmul(const ExpertGatedMatmulParams& p, const Execution& on);
+void portable_expert_matmul(const ExpertMatmulParams& p, const Execution& on);
+void portable_expert_gated_matmul(const ExpertGatedMatmulParams& p, const Execution& on);
 
 }  // namespace invar::cuda

@@ -36,6 +36,13 @@ struct PlainEnd {
   float* y;
   int64_t y_stride, n;
 
+  // The same of one of several experts.
+  __device__ PlainEnd of(int expert) const {
+    PlainEnd end = *this;
+    if (bias) end.bias += expert * n;
+    return end;
+  }
+
   __device__ void operator()(int64_t t, int64_t output, const float (&dot)[1]) const {
     if (output >= n) return;
     float value = dot[0];
@@ -52,6 +59,13 @@ struct GatedEnd {
   Activation out;
   int64_t n;
   bool is_gelu;
+
+  __device__ GatedEnd of(int expert) const {
+    GatedEnd end = *this;
+    if (gate_bias) end.gate_bias += expert * n;
+    if (up_bias) end.up_bias += expert * n;
+    return end;
+  }
 
   __device__ void operator()(int64_t t, int64_t output, const float (&dot)[2]) const {
     float gate = dot[0], up = dot[1];

@@ -18,6 +18,14 @@ struct PlainEnd {
   int n, padded;            // padded: so many outputs are to be computed
   bool in_pairs, in_fours;  // rows of y are whole pairs of 8 bytes, whole 16 bytes
 
+  // The same of one of several experts, whose rows begin there.
+  __device__ PlainEnd of(int expert, int64_t row) const {
+    PlainEnd end = *this;
+    end.y += row * stride;
+    if (bias) end.bias += int64_t{expert} * n;
+    return end;
+  }
+
   __device__ void one(int64_t t, int output, float dot) const {
     if (output >= n) return;
     float value = dot + 0.0f;
@@ -126,6 +134,14 @@ struct GatedEnd {
   int n, padded;   // outputs from n on are zeros
   bool in_groups;  // of four, without branches
   bool is_gelu;
+
+  __device__ GatedEnd of(int expert, int64_t row) const {
+    GatedEnd end = *this;
+    end.out += row * stride;
+    if (gate_bias) end.gate_bias += int64_t{expert} * n;
+    if (up_bias) end.up_bias += int64_t{expert} * n;
+    return end;
+  }
 
   __device__ __forceinline__ bf16_t value(int output, float gate, float up) const {
     if (output >= n) return 0;

@@ -48,6 +48,32 @@ ProductMaps maps_of(const GatedMatmulParams& p, int x_rows, int w_rows) {
                                      static_cast<uint32_t>(w_rows / (2 * kBlockOutputs))}})};
 }
 
+ProductMaps expert_maps_of(const MatmulParams& p, int x_rows, int w_rows) {
+  const Matrix& w = p.w;
+  check_weights(w);
+  const uint64_t row = static_cast<uint64_t>(w.row_elements()) * kBf16;
+  return {rows_map(p.x.data, w.k, p.rows, p.x.stride, 1, x_rows, 1),
+          tensor_map<3>(w.data, {.sizes = {static_cast<uint64_t>(w.k), static_cast<uint64_t>(w.n),
+                                           static_cast<uint64_t>(w.count)},
+                                 .strides = {row, static_cast<uint64_t>(w.all_rows()) * row},
+                                 .box = {kSlice, static_cast<uint32_t>(w_rows), 1}})};
+}
+
+// Counted through all pairs the last up's blocks have no gate: they are not among the blocks.
+ProductMaps expert_maps_of(const GatedMatmulParams& p, int x_rows, int w_rows) {
+  const Matrix& w = p.gate_up;
+  check_weights(w);
+  const uint64_t row = static_cast<uint64_t>(w.row_elements()) * kBf16;
+  const uint64_t blocks = static_cast<uint64_t>(w.all_rows()) / kBlockOutputs;
+  return {
+      rows_map(p.x.data, w.k, p.rows, p.x.stride, 1, x_rows, 1),
+      tensor_map<4>(w.data, {.sizes = {static_cast<uint64_t>(w.k), kBlockOutputs, 2,
+                                       blocks * (static_cast<uint64_t>(w.count) - 1)},
+                             .strides = {row, blocks * kBlockOutputs * row, kBlockOutputs * row},
+                             .box = {kSlice, kBlockOutputs, 2,
+                                     static_cast<uint32_t>(w_rows / (2 * kBlockOutputs))}})};
+}
+
 PlainEnd end_of(const MatmulParams& p) {
   const int n = static_cast<int>(p.w.n);
   const auto is_in = [&](int64_t of) {

@@ -29,6 +29,11 @@ struct ProductMaps {
 // Boxes of so many rows of x, and of so many rows of w (gate and up together) in so many runs.
 ProductMaps maps_of(const MatmulParams& p, int x_rows, int w_rows, int runs = 1);
 ProductMaps maps_of(const GatedMatmulParams& p, int x_rows, int w_rows);
+// The same of stacks of several experts: rows of weights are {inner, row, expert}, or those of
+// gated pairs {inner, 8 outputs, gate or up, block of 8 outputs counted through the experts'
+// pairs}.
+ProductMaps expert_maps_of(const MatmulParams& p, int x_rows, int w_rows);
+ProductMaps expert_maps_of(const GatedMatmulParams& p, int x_rows, int w_rows);
 
 // The beginning of every kernel of products, by all threads of a block. A stage of the ring is
 // empty when so many warps have released it.

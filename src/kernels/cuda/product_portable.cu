@@ -4,6 +4,8 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/experts.cuh"
+#include "kernels/cuda/operations.h"
 #include "kernels/cuda/product.cuh"
 
 namespace invar::cuda {
@@ -130,12 +132,11 @@ void leaves(const Params& params, const Execution& on) {
 constexpr int kLaneThreads = 128, kBlockElements = 256;
 
 template <typename T, int kRows, typename End>
-__global__ __launch_bounds__(kLaneThreads) void lanes_kernel(Product p, End end) {
+__device__ __forceinline__ void lanes_from(const Product& p, const End& end, int64_t t0) {
   constexpr int kMatrices = End::kMatrices;
   __shared__ float2 x[kRows][kBlockElements / 2];
   const int output = threadIdx.x % 16;
   const int64_t panel = int64_t{blockIdx.x} * (kLaneThreads / 16) + threadIdx.x / 16;
-  const int64_t t0 = int64_t{blockIdx.y} * kRows;
   const T* w = static_cast<const T*>(p.w) +
                (panel < p.panels ? panel : p.panels - 1) * kMatrices * p.panel_elements;
   const int run_leaves = static_cast<int>(p.steps_per_run(kLeaf)), all_leaves = run_leaves * p.runs;
@@ -194,6 +195,11 @@ __global__ __launch_bounds__(kLaneThreads) void lanes_kernel(Product p, End end)
   }
 }
 
+template <typename T, int kRows, typename End>
+__global__ __launch_bounds__(kLaneThreads) void lanes_kernel(Product p, End end) {
+  lanes_from<T, kRows>(p, end, int64_t{blockIdx.y} * kRows);
+}
+
 template <int kRows, typename Params>
 void lanes(const Params& params, const Execution& on) {
   const Product p = product_of(params);
@@ -203,6 +209,37 @@ void lanes(const Params& params, const Execution& on) {
   else
     lanes_kernel<float, kRows><<<grid, kLaneThreads, 0, stream_of(on)>>>(p, end_of(params));
   cuda_launched("multiplying matrices");
+}
+
+// ---- lanes of experts: a tile is rows of one of them
+
+template <typename T, int kRows, typename End>
+__global__ __launch_bounds__(kLaneThreads) void expert_lanes_kernel(Product p, End end,
+                                                                    const int32_t* begin,
+                                                                    int experts) {
+  __shared__ int32_t first[Routing::kMaxExperts + 1];
+  lay_out_tiles(begin, experts, kRows, first);
+  if (static_cast<int>(blockIdx.y) >= first[experts]) return;
+  const ExpertTile at = expert_tile(begin, experts, kRows, first, static_cast<int>(blockIdx.y));
+  p.w = static_cast<const T*>(p.w) + at.expert * End::kMatrices * p.panels * p.panel_elements;
+  p.rows = at.end;
+  lanes_from<T, kRows>(p, end.of(at.expert), at.begin);
+}
+
+template <typename Params>
+void expert_lanes(const Params& params, int64_t experts, const int32_t* begin,
+                  const Execution& on) {
+  constexpr int kRows = 8;
+  if (params.rows == 0 || experts == 0) return;
+  const Product p = product_of(params);
+  const auto end = end_of(params);
+  using End = decltype(end_of(params));
+  const int64_t tiles = params.rows / kRows + (params.rows < experts ? params.rows : experts);
+  const dim3 grid(ceil_divide(p.panels, kLaneThreads / 16), static_cast<unsigned>(tiles));
+  auto* kernel = p.x.type == DType::bf16 ? expert_lanes_kernel<bf16_t, kRows, End>
+                                         : expert_lanes_kernel<float, kRows, End>;
+  kernel<<<grid, kLaneThreads, 0, stream_of(on)>>>(p, end, begin, static_cast<int>(experts));
+  cuda_launched("multiplying experts' matrices");
 }
 
 // ---- The table
@@ -230,6 +267,14 @@ constexpr auto kSchedules = std::to_array<ProductSchedule>({
 });
 
 }  // namespace
+
+void portable_expert_matmul(const ExpertMatmulParams& p, const Execution& on) {
+  expert_lanes(p.each, p.each.w.count, p.begin, on);
+}
+
+void portable_expert_gated_matmul(const ExpertGatedMatmulParams& p, const Execution& on) {
+  expert_lanes(p.each, p.each.gate_up.count / 2, p.begin, on);
+}
 
 std::span<const ProductSchedule> portable_product_schedules() {
   return kSchedules;

@@ -165,6 +165,12 @@ Kernels table(Order order) {
           .copy_slots = copy_slots,
           .round_in_place = round_in_place,
           .log_sum_exp = log_sum_exp,
+          .route = route,
+          .sort_rows = sort_rows,
+          .gather_rows = gather_rows,
+          .expert_matmul = expert_matmul,
+          .expert_gated_matmul = expert_gated_matmul,
+          .combine = combine,
           .sample = sample,
           .hash_logits = hash_logits};
 }

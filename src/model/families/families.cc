@@ -190,7 +190,9 @@ int read_window(ConfigReader& reader, WindowRule rule) {
     return 0;
   }
   const int64_t fallback = reader.is_null("sliding_window") ? 0 : 4096;
-  const int window = static_cast<int>(reader.integer("sliding_window", 1, kMaxPositions, fallback));
+  const int64_t least = rule == WindowRule::switched ? 0 : 1;  // where it may be switched off
+  const int window =
+      static_cast<int>(reader.integer("sliding_window", least, kMaxPositions, fallback));
   if (rule != WindowRule::switched) return window;
   return reader.boolean("use_sliding_window", false) ? window : 0;
 }
@@ -350,6 +352,30 @@ void check_neutral(ConfigReader& reader, std::string_view key, const json::Value
          json::excerpt(*value));
 }
 
+namespace {
+
+void check_experts(const ExpertsSpec& experts, const LayerSpec& layer, std::string_view where) {
+  const Routing& how = experts.routing;
+  const auto check = [&](std::string_view what, int64_t value, int64_t low, int64_t high) {
+    if (value < low || value > high)
+      fail("{}: expected {} from {} to {}, found {}", where, what, low, high, value);
+  };
+  check("a number of experts", how.experts, 1, Routing::kMaxExperts);
+  check("a number of experts of a token", how.chosen, 1,
+        std::min(how.experts, Routing::kMaxChosen));
+  check("an expert's intermediate size", experts.width, 1, kMaxWidth);
+  check("a shared expert's intermediate size", experts.shared_width, 0, kMaxWidth);
+  check("a number of groups of experts", how.groups, 1, how.experts);
+  check("a number of groups to choose from", how.chosen_groups, 1, how.groups);
+  if (how.experts % how.groups != 0 || how.experts / how.groups * how.chosen_groups < how.chosen)
+    fail("{}: expected {} experts of a token out of {} of {} equal groups of {} experts", where,
+         how.chosen, how.chosen_groups, how.groups, how.experts);
+  if (layer.ffn.width > 0)
+    fail("{}: expected a layer with experts to have no other feed-forward network", where);
+}
+
+}  // namespace
+
 void check_spec(const DecoderSpec& spec, std::string_view where) {
   const auto check = [&](std::string_view what, int64_t value, int64_t low, int64_t high) {
     if (value < low || value > high)
@@ -376,6 +402,7 @@ void check_spec(const DecoderSpec& spec, std::string_view where) {
   for (const LayerSpec& layer : spec.layer_specs) {
     check("a window", layer.attention.window, 0, kMaxPositions);
     check("an intermediate size", layer.ffn.width, 0, kMaxWidth);
+    if (layer.experts) check_experts(*layer.experts, layer, where);
     if ((is_after(layer.attention.norms) && spec.o_bias) ||
         (is_after(layer.ffn.norms) && spec.mlp_bias))
       fail("{}: expected no bias of a product that a norm follows", where);
@@ -488,6 +515,14 @@ void set_windows(json::Value& object, const DecoderSpec& spec, WindowRule rule) 
   object.set("layer_types", std::move(types));
 }
 
+// Of the layers without experts, or, where all have them, of one.
+int width_of(const DecoderSpec& spec) {
+  int width = 0;
+  for (const LayerSpec& layer : spec.layer_specs) width = std::max(width, layer.ffn.width);
+  if (width == 0 && spec.layer(0).experts) return spec.layer(0).experts->width;
+  return width;
+}
+
 }  // namespace
 
 json::Value config_json(const ModelConfig& config) {
@@ -507,7 +542,7 @@ json::Value config_json(const ModelConfig& config) {
       {"tie_word_embeddings", spec.tied_head},
   };
   if (!family.read_sizes) {
-    object.set("intermediate_size", layer.ffn.width);
+    object.set("intermediate_size", width_of(spec));
     object.set("num_key_value_heads", spec.kv_heads);
     object.set("head_dim", spec.head_dim);
     object.set("rms_norm_eps", static_cast<double>(spec.norm_eps));
@@ -558,7 +593,8 @@ void set_family(DecoderSpec& spec, std::string_view name) {
   for (const LayerSpec& layer : spec.layer_specs)
     plain.layer_specs.push_back(
         {.attention = {.window = layer.attention.window, .rope = layer.attention.rope},
-         .ffn = {.width = layer.ffn.width, .curve = family->curve}});
+         .ffn = {.width = layer.experts ? layer.experts->width : layer.ffn.width,
+                 .curve = family->curve}});
   if (family->imply) family->imply(plain);
   spec = plain;
 }

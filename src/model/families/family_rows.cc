@@ -10,13 +10,15 @@ extern const Family kLlama, kMistral, kQwen2, kQwen3;
 extern const Family kSmolLm3, kSeedOss, kInternLm3, kHunyuan, kMinistral, kMinistral3;
 extern const Family kGranite, kOlmo2, kOlmo3, kExaone4, kGlm4, kPhi3;
 extern const Family kGemma2, kGemma3, kFalcon;
+extern const Family kQwen2Moe, kQwen3Moe, kMixtral, kOlmoe, kGlm4Moe, kGraniteMoe;
 
 namespace {
 
-constexpr std::array kFamilies = {&kLlama,   &kMistral,   &kQwen2,   &kQwen3,     &kSmolLm3,
-                                  &kSeedOss, &kInternLm3, &kHunyuan, &kMinistral, &kMinistral3,
-                                  &kGranite, &kOlmo2,     &kOlmo3,   &kExaone4,   &kGlm4,
-                                  &kPhi3,    &kGemma2,    &kGemma3,  &kFalcon};
+constexpr std::array kFamilies = {&kLlama,    &kMistral,   &kQwen2,   &kQwen3,     &kSmolLm3,
+                                  &kSeedOss,  &kInternLm3, &kHunyuan, &kMinistral, &kMinistral3,
+                                  &kGranite,  &kOlmo2,     &kOlmo3,   &kExaone4,   &kGlm4,
+                                  &kPhi3,     &kGemma2,    &kGemma3,  &kFalcon,    &kQwen2Moe,
+                                  &kQwen3Moe, &kMixtral,   &kOlmoe,   &kGlm4Moe,   &kGraniteMoe};
 
 }  // namespace
 

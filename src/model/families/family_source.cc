@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "model/families/experts.h"
 
 namespace invar {
 
@@ -14,6 +15,27 @@ namespace {
 StoredAt place_of(const DecoderSpec& spec, const TensorSpec& tensor) {
   const Family* family = find_family(&Family::name, spec.family);  // of a drafter there is none
   return family && family->stored ? family->stored(spec, tensor) : StoredAt{tensor.name};
+}
+
+// Other places where a tensor of a layer with experts may stand: under the decoder's own name, or
+// all experts' in one tensor.
+std::vector<StoredAt> other_places(const DecoderSpec& spec, const TensorSpec& tensor) {
+  std::vector<StoredAt> places;
+  if (tensor.layer < 0 || !spec.layer(tensor.layer).experts) return places;
+  places.push_back({tensor.name});
+  if (tensor.role == TensorRole::router)
+    places.push_back({renamed(tensor.name, {{"mlp.gate", "block_sparse_moe.router"}})});
+  if (tensor.expert < 0) return places;
+  for (const char* module : {"mlp", "block_sparse_moe"}) {
+    const std::string at = fmt::format("model.layers.{}.{}.experts.", tensor.layer, module);
+    places.push_back(stacked_at(spec, tensor, at + "gate_up_proj", at + "down_proj"));
+  }
+  return places;
+}
+
+bool has_experts(const DecoderSpec& spec) {
+  return std::ranges::any_of(spec.layer_specs,
+                             [](const LayerSpec& layer) { return layer.experts.has_value(); });
 }
 
 // All that a decoder reads; a tied head may be stored, too.
@@ -37,15 +59,17 @@ class FamilySource : public TensorSource {
   FamilySource(const DecoderSpec& spec, const TensorSource& stored) : stored_(stored) {
     std::map<std::string, bool> taken;
     for (const TensorSpec& tensor : readable_tensors(spec)) {
-      StoredAt at = place_of(spec, tensor);
-      if (spec.is_text_tower) at.tensor = in_tower(at.tensor);
+      StoredAt at = found_place(spec, tensor);
       taken[at.tensor] = true;
       if (!stored.has(at.tensor)) {
         if (tensor.role != TensorRole::head || !spec.tied_head) missing_[tensor.name] = at.tensor;
         continue;
       }
       TensorInfo info = stored.info(at.tensor);
-      if (at.row && !info.shape.empty()) check_rows(at, tensor, info);
+      if (!at.shape.empty())
+        check_stack(at, tensor, info);
+      else if (at.row && !info.shape.empty())
+        check_rows(at, tensor, info);
       if (at.is_plus_one) info.dtype = DType::f32;
       entries_[tensor.name] = {std::move(at), std::move(info)};
     }
@@ -92,6 +116,16 @@ class FamilySource : public TensorSource {
     TensorInfo info;
   };
 
+  // Where the checkpoint has the tensor, or should have it.
+  StoredAt found_place(const DecoderSpec& spec, const TensorSpec& tensor) const {
+    StoredAt at = place_of(spec, tensor);
+    if (spec.is_text_tower) at.tensor = in_tower(at.tensor);
+    if (stored_.has(at.tensor)) return at;
+    for (StoredAt& other : other_places(spec, tensor))
+      if (stored_.has(other.tensor)) return std::move(other);
+    return at;
+  }
+
   std::string in_tower(const std::string& name) const {
     if (stored_.has(name)) return name;
     for (const std::string_view tower : kTowerPrefixes)
@@ -113,6 +147,13 @@ class FamilySource : public TensorSource {
       fail("{}: expected at least {} rows in {} dimensions, found [{}]", stored_.where(at.tensor),
            most + 1, tensor.shape.size(), fmt::join(info.shape, ", "));
     info.shape[0] = tensor.shape[0];
+  }
+
+  void check_stack(const StoredAt& at, const TensorSpec& tensor, TensorInfo& info) const {
+    if (info.shape != at.shape)
+      fail("{}: expected shape [{}], found [{}]", stored_.where(at.tensor),
+           fmt::join(at.shape, ", "), fmt::join(info.shape, ", "));
+    info.shape = tensor.shape;
   }
 
   // What has no place stays to be refused.
@@ -158,7 +199,7 @@ bool stores_otherwise(const DecoderSpec& spec) {
 
 std::unique_ptr<TensorSource> decoder_tensors(const DecoderSpec& spec,
                                               std::unique_ptr<TensorSource> stored) {
-  if (!stores_otherwise(spec)) return stored;
+  if (!stores_otherwise(spec) && !has_experts(spec)) return stored;
   return std::make_unique<OwningSource>(spec, std::move(stored));
 }
 
@@ -177,11 +218,12 @@ std::vector<StoredTensor> stored_tensors(const DecoderSpec& spec) {
     }
     const auto known = std::ranges::find(tensors, at.tensor, &StoredTensor::name);
     if (known != tensors.end()) {
-      known->shape[0] = std::max(known->shape[0], rows);
+      if (at.shape.empty()) known->shape[0] = std::max(known->shape[0], rows);
       continue;
     }
-    tensors.push_back({at.tensor, tensor.shape, tensor, at.is_plus_one});
-    tensors.back().shape[0] = rows;
+    tensors.push_back(
+        {at.tensor, at.shape.empty() ? tensor.shape : at.shape, tensor, at.is_plus_one});
+    if (at.shape.empty()) tensors.back().shape[0] = rows;
   }
   return tensors;
 }

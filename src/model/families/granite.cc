@@ -1,7 +1,9 @@
-// Granite: Llama with four multipliers.
+// Granite: Llama with four multipliers; its models with experts, which are all in one tensor.
+#include <fmt/format.h>
+
 #include <cmath>
 
-#include "model/families/family.h"
+#include "model/families/experts.h"
 
 namespace invar {
 
@@ -30,7 +32,41 @@ void write(const DecoderSpec& spec, json::Value& config) {
   config.set("attention_multiplier", spec.layer(0).attention.score_scale);
 }
 
+void imply_moe(DecoderSpec& spec) {
+  imply(spec);
+  imply_experts(spec, {.score = ExpertScore::softmax_of_chosen});
+}
+
+void read_moe(ConfigReader& reader, DecoderSpec& spec) {
+  read(reader, spec);
+  ExpertsSpec experts{.routing = read_routing(reader, "num_local_experts", 8, 2)};
+  experts.routing.score = ExpertScore::softmax_of_chosen;
+  experts.width = read_size(reader, "intermediate_size", kMaxWidth, 1);
+  set_experts(spec, experts, [](int) { return true; });
+}
+
+void write_moe(const DecoderSpec& spec, json::Value& config) {
+  write(spec, config);
+  config.set("num_local_experts", experts_of(spec).routing.experts);
+  config.set("num_experts_per_tok", experts_of(spec).routing.chosen);
+}
+
+StoredAt stored_moe(const DecoderSpec& spec, const TensorSpec& tensor) {
+  const std::string at = fmt::format("model.layers.{}.block_sparse_moe.", tensor.layer);
+  if (tensor.role == TensorRole::router) return {at + "router.layer.weight"};
+  if (tensor.expert < 0) return {tensor.name};
+  return stacked_at(spec, tensor, at + "input_linear.weight", at + "output_linear.weight");
+}
+
 }  // namespace
+
+extern const Family kGraniteMoe{.name = "granitemoe",
+                                .architecture = "GraniteMoeForCausalLM",
+                                .has_attention_bias = true,
+                                .read = read_moe,
+                                .write = write_moe,
+                                .stored = stored_moe,
+                                .imply = imply_moe};
 
 extern const Family kGranite{.name = "granite",
                              .architecture = "GraniteForCausalLM",

@@ -37,7 +37,13 @@ Distribution distribution_of(const TensorSpec& tensor, const DecoderSpec& spec) 
       return {0, (spec.qk_norm ? 1.0 : kQueryKeyGain) / std::sqrt(inner)};
     case TensorRole::o:
     case TensorRole::down:  // their sum over all layers stays near 1
+    case TensorRole::expert_down:
+    case TensorRole::shared_down:
       return {0, 1 / std::sqrt(inner * 2 * spec.layers)};
+    case TensorRole::router:  // neither all alike nor always the same expert
+      return {0, 1.5 / std::sqrt(inner)};
+    case TensorRole::choice_bias:
+      return {0, 0.1};
     case TensorRole::q_norm:
     case TensorRole::k_norm:
       return {kQueryKeyGain, 0.1};

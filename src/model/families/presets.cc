@@ -100,7 +100,11 @@ DecoderSpec override_spec(DecoderSpec spec, const SpecOverrides& overrides) {
   spec.layer_specs.clear();
   for (int i = 0; i < spec.layers; ++i) {
     LayerSpec layer = known[static_cast<size_t>(i) % known.size()];
-    change(layer.ffn.width, overrides.ffn);
+    change(layer.experts ? layer.experts->width : layer.ffn.width, overrides.ffn);
+    if (layer.experts) {
+      change(layer.experts->routing.experts, overrides.experts);
+      change(layer.experts->routing.chosen, overrides.chosen_experts);
+    }
     if (overrides.family) layer.attention.window = 0;
     change(layer.attention.window, overrides.window);
     spec.layer_specs.push_back(layer);

@@ -21,6 +21,7 @@ struct SpecOverrides {
   std::optional<std::string> family = {};
   std::optional<int> hidden = {}, layers = {}, heads = {}, kv_heads = {}, head_dim = {}, ffn = {};
   std::optional<int> vocab = {}, max_positions = {};
+  std::optional<int> experts = {}, chosen_experts = {};
   std::optional<int> window = {};  // of every layer; 0: none
   std::optional<bool> tied_head = {};
 };

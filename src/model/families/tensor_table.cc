@@ -77,6 +77,14 @@ int64_t extent_of(Extent extent, const DecoderSpec& spec, int layer) {
       return spec.head_dim;
     case Extent::ffn:
       return spec.layer(layer).ffn.width;
+    case Extent::one:
+      return 1;
+    case Extent::experts:
+      return spec.layer(layer).experts->routing.experts;
+    case Extent::expert_ffn:
+      return spec.layer(layer).experts->width;
+    case Extent::shared_ffn:
+      return spec.layer(layer).experts->shared_width;
     case Extent::tokens:
       return spec.tokens();
     case Extent::vocab:
@@ -85,10 +93,17 @@ int64_t extent_of(Extent extent, const DecoderSpec& spec, int layer) {
   return 0;
 }
 
-std::string tensor_name(const TensorRow& row, int layer) {
+std::string tensor_name(const TensorRow& row, int layer, int expert) {
   const bool is_outside = row.place == TensorPlace::input || row.place == TensorPlace::output;
   CHECK(is_outside == (layer < 0), "a tensor is either in a layer or outside");
-  return is_outside ? row.name : fmt::format("model.layers.{}.{}", layer, row.name);
+  CHECK((row.cut == Axis::experts) == (expert >= 0), "a tensor is of an expert or of none");
+  if (is_outside) return row.name;
+  return fmt::format("model.layers.{}.{}", layer, fmt::format(fmt::runtime(row.name), expert));
+}
+
+bool holds_pairs(Matrix LayerMatrices::*matrix) {
+  return matrix == &LayerMatrices::gate_up || matrix == &LayerMatrices::expert_gate_up ||
+         matrix == &LayerMatrices::shared_gate_up;
 }
 
 std::string tensor_name(TensorRole role, int layer) {
@@ -98,9 +113,12 @@ std::string tensor_name(TensorRole role, int layer) {
 std::vector<TensorSpec> tensors_of(const DecoderSpec& spec) {
   std::vector<TensorSpec> tensors;
   const auto add = [&](const TensorRow& row, int layer) {
-    std::vector<int64_t> shape = {extent_of(row.rows, spec, layer)};
+    std::vector<int64_t> shape{extent_of(row.rows, spec, layer)};
     if (row.columns != Extent::none) shape.push_back(extent_of(row.columns, spec, layer));
-    tensors.push_back({row.role, layer, tensor_name(row, layer), std::move(shape)});
+    if (row.cut != Axis::experts)
+      return tensors.push_back({row.role, layer, tensor_name(row, layer), std::move(shape)});
+    for (int e = 0; e < spec.layer(layer).experts->routing.experts; ++e)
+      tensors.push_back({row.role, layer, tensor_name(row, layer, e), shape, e});
   };
   const auto add_layer = [&](int layer) {
     for (const TensorRow* row : layer_tensors(spec, layer)) add(*row, layer);

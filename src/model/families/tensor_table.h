@@ -38,6 +38,15 @@ enum class TensorRole {
   up_bias,
   down_bias,
   ffn_out_norm,
+  router,
+  choice_bias,
+  shared_expert_gate,
+  expert_gate,
+  expert_up,
+  expert_down,
+  shared_gate,
+  shared_up,
+  shared_down,
   fuse,
   fuse_bias,
   feature_norm,
@@ -64,6 +73,10 @@ enum class Extent {
   kv,
   head,
   ffn,
+  one,
+  experts,
+  expert_ffn,
+  shared_ffn,
   tokens,
   vocab
 };
@@ -71,18 +84,19 @@ enum class Extent {
 // Where tensors stand: once before the layers, in a layer, once after the layers.
 enum class TensorPlace { input, layer, output };
 
-enum class Axis { none, rows, columns };
+// experts: there is a tensor for each, of which a rank has some, whole.
+enum class Axis { none, rows, columns, experts };
 
 struct TensorRow {
   TensorRole role;
-  const char* name;  // in a layer or module behind "model.layers.N."
+  const char* name;  // in a layer or module behind "model.layers.N.", {} for an expert's number
   TensorPlace place;
   Extent rows, columns;   // columns none: a vector
   Axis cut = Axis::none;  // of which a rank has its share
   // Whether a model has it, or a layer; null: always.
   bool (*is_present)(const DecoderSpec&, const LayerSpec&) = nullptr;
   // Of a layer's tensors, one of the two. Neighbouring rows with the same target stand in it one
-  // after the other; two in gate_up take turns, panel by panel.
+  // after the other; two in a matrix of gate and up take turns, panel by panel.
   Matrix LayerMatrices::*matrix = nullptr;
   const float* LayerWeights::*vector = nullptr;
 };
@@ -94,7 +108,9 @@ const TensorRow& row_of(TensorRole role);
 
 // `layer` -1: of the input or the output.
 int64_t extent_of(Extent extent, const DecoderSpec& spec, int layer = -1);
-std::string tensor_name(const TensorRow& row, int layer);
+std::string tensor_name(const TensorRow& row, int layer, int expert = -1);
+// Whether two tensors with this target are a gated pair.
+bool holds_pairs(Matrix LayerMatrices::*matrix);
 // Of one outside the layers.
 std::string tensor_name(TensorRole role, int layer = -1);
 
@@ -103,6 +119,7 @@ struct TensorSpec {
   int layer;  // -1: not in a layer
   std::string name;
   std::vector<int64_t> shape;
+  int expert = -1;  // -1: not of one
 };
 
 // In the order of computation. Needs a spec that check_spec accepts.

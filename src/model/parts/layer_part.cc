@@ -7,7 +7,7 @@ namespace invar {
 
 namespace {
 
-constexpr const LayerPart* kParts[] = {&kJoin, &kResidualBlock, &kAttention, &kDenseFfn};
+constexpr const LayerPart* kParts[] = {&kJoin, &kResidualBlock, &kAttention, &kDenseFfn, &kExperts};
 
 }  // namespace
 

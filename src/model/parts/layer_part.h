@@ -32,6 +32,7 @@ extern const LayerPart kJoin;
 extern const LayerPart kResidualBlock;
 extern const LayerPart kAttention;
 extern const LayerPart kDenseFfn;
+extern const LayerPart kExperts;
 
 // Of one layer, in the order in which they run.
 std::vector<const LayerPart*> parts_of(const LayerSpec& layer);

@@ -1,0 +1,109 @@
+// Mixture of experts, numerics 7: the router's choice, rows sorted by expert, a product for each
+// expert, and the sum of a row's experts.
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "kernels/reference/reference.h"
+
+namespace invar::reference {
+
+void route(const RouteParams& p, const Execution& on) {
+  CHECK(p.how.experts <= Routing::kMaxExperts, "more experts than the router has room for");
+  float logits[Routing::kMaxExperts], choice[Routing::kMaxExperts];
+  const auto [begin, end] = on.share.of(p.rows);
+  for (int64_t t = begin; t < end; ++t) {
+    std::copy_n(p.logits + t * p.stride, p.how.experts, logits);
+    routing::route(p.how, logits, p.bias, choice, p.ids + t * p.how.chosen,
+                   p.weights + t * p.how.chosen);
+  }
+}
+
+void sort_rows(const SortRowsParams& p, const Execution& on) {
+  if (on.share.index > 0) return;
+  const int64_t pairs = p.rows * p.chosen;
+  std::fill_n(p.begin, p.experts + 1, 0);
+  for (int64_t i = 0; i < pairs; ++i) ++p.begin[p.ids[i] + 1];
+  for (int32_t e = 0; e < p.experts; ++e) p.begin[e + 1] += p.begin[e];
+  for (int64_t i = 0; i < pairs; ++i) {
+    const int32_t place = p.begin[p.ids[i]]++;
+    p.place[i] = place;
+    p.rows_of[place] = static_cast<int32_t>(i / p.chosen);
+  }
+  for (int32_t e = p.experts; e > 0; --e) p.begin[e] = p.begin[e - 1];
+  p.begin[0] = 0;
+}
+
+void gather_rows(const GatherRowsParams& p, const Execution& on) {
+  const int64_t size = size_of(p.x.type), bytes = round_up(p.width, kLeafPad) * size;
+  const auto [begin, end] = on.share.of(p.begin[p.experts] - p.begin[0]);
+  for (int64_t j = p.begin[0] + begin; j < p.begin[0] + end; ++j)
+    std::memcpy(static_cast<char*>(p.out.data) + j * p.out.stride * size,
+                static_cast<const char*>(p.x.data) + p.rows_of[j] * p.x.stride * size,
+                static_cast<size_t>(bytes));
+}
+
+namespace {
+
+Activation rows_from(Activation x, int64_t row) {
+  x.data = static_cast<char*>(x.data) + row * x.stride * size_of(x.type);
+  return x;
+}
+
+}  // namespace
+
+void expert_matmul(const ExpertMatmulParams& p, const Execution& on) {
+  CHECK(p.each.runs == 1 && !p.each.accumulate, "what an expert's product can have");
+  for (int64_t e = 0; e < p.each.w.count; ++e) {
+    MatmulParams one = p.each;
+    one.rows = p.begin[e + 1] - p.begin[e];
+    if (one.rows == 0) continue;
+    one.x = rows_from(p.each.x, p.begin[e]);
+    one.w = p.each.w.part(e, 1);
+    one.y = p.each.y + p.begin[e] * p.each.y_stride;
+    one.bias = p.each.bias ? p.each.bias + e * one.w.n : nullptr;
+    p.matmul(one, on);
+  }
+}
+
+void expert_gated_matmul(const ExpertGatedMatmulParams& p, const Execution& on) {
+  for (int64_t e = 0; e < p.each.gate_up.count / 2; ++e) {
+    GatedMatmulParams one = p.each;
+    one.rows = p.begin[e + 1] - p.begin[e];
+    if (one.rows == 0) continue;
+    one.x = rows_from(p.each.x, p.begin[e]);
+    one.gate_up = p.each.gate_up.part(2 * e, 2);
+    one.out = rows_from(p.each.out, p.begin[e]);
+    one.gate_bias = p.each.gate_bias ? p.each.gate_bias + e * one.gate_up.n : nullptr;
+    one.up_bias = p.each.up_bias ? p.each.up_bias + e * one.gate_up.n : nullptr;
+    p.matmul(one, on);
+  }
+}
+
+namespace {
+
+float expert_output(const CombineParams& p, int64_t place, int64_t d) {
+  if (p.y.type == DType::bf16)
+    return bf16_to_f32(static_cast<const bf16_t*>(p.y.data)[place * p.y.stride + d]);
+  const float y = static_cast<const float*>(p.y.data)[place * p.y.stride + d];
+  return p.rounds ? bf16_to_f32(f32_to_bf16(y)) : y;
+}
+
+}  // namespace
+
+void combine(const CombineParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
+  for (int64_t t = begin; t < end; ++t) {
+    const float gate = p.gate ? 1.0f / (1.0f + math::exp(-p.gate[t * p.gate_stride])) : 1.0f;
+    for (int64_t d = 0; d < p.width; ++d) {
+      float sum = 0;
+      for (int64_t i = t * p.chosen; i < (t + 1) * p.chosen; ++i)
+        sum = __builtin_fmaf(p.weights[i], expert_output(p, p.place[i], d), sum);
+      if (p.shared) sum = __builtin_fmaf(gate, p.shared[t * p.shared_stride + d], sum);
+      float& h = p.hidden[t * p.width + d];
+      h = h + sum * p.scale;
+    }
+  }
+}
+
+}  // namespace invar::reference

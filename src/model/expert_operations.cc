@@ -1,0 +1,153 @@
+// The operations of a layer with experts (numerics 7).
+#include <algorithm>
+
+#include "model/operations.h"
+#include "model/parts/layer_pass.h"
+
+namespace invar {
+
+void Operations::route(const LayerPass& p) {
+  const Routing& how = p.spec.experts->routing;
+  const LayerActivations& at = p.at;
+  product("router", at.ffn_normed, p.w.router, nullptr, rows_, at.router, p.w.router.n);
+  run("route", kernels_.route,
+      RouteParams{.how = how,
+                  .logits = at.router,
+                  .stride = p.w.router.n,
+                  .bias = p.w.choice_bias,
+                  .rows = rows_,
+                  .ids = at.chosen,
+                  .weights = at.expert_weights});
+  run("sort rows", kernels_.sort_rows,
+      SortRowsParams{.ids = at.chosen,
+                     .rows = rows_,
+                     .chosen = how.chosen,
+                     .experts = how.experts,
+                     .begin = at.expert_begin,
+                     .place = at.expert_place,
+                     .rows_of = at.expert_rows});
+}
+
+Activation Operations::expert_outputs(const LayerPass& p) {
+  const LayerActivations& at = p.at;
+  const int first = shard_.first_expert(p.spec, shard_.rank);
+  const int32_t* begin = at.expert_begin + first;
+  const int64_t pairs = rows_ * p.spec.experts->routing.chosen;
+  run("gather rows", kernels_.gather_rows,
+      GatherRowsParams{.x = at.ffn_normed,
+                       .width = spec_.hidden,
+                       .rows_of = at.expert_rows,
+                       .begin = begin,
+                       .experts = shard_.first_expert(p.spec, shard_.rank + 1) - first,
+                       .most_rows = pairs,
+                       .out = at.expert_inputs});
+  run("experts gated", kernels_.expert_gated_matmul,
+      ExpertGatedMatmulParams{.each = {.x = at.expert_inputs,
+                                       .gate_up = p.w.expert_gate_up,
+                                       .rows = pairs,
+                                       .gate_bias = nullptr,
+                                       .up_bias = nullptr,
+                                       .out = at.expert_gated,
+                                       .scratch = ws_.blocks_scratch.data()},
+                              .begin = begin,
+                              .matmul = kernels_.gated_matmul});
+  run("experts down", kernels_.expert_matmul,
+      ExpertMatmulParams{.each = {.x = at.expert_gated,
+                                  .w = p.w.expert_down,
+                                  .rows = pairs,
+                                  .runs = 1,
+                                  .bias = nullptr,
+                                  .accumulate = false,
+                                  .y = static_cast<float*>(at.expert_outputs.data),
+                                  .y_stride = at.expert_outputs.stride,
+                                  .scratch = ws_.blocks_scratch.data()},
+                         .begin = begin,
+                         .matmul = kernels_.matmul});
+  return group_.size() == 1 ? at.expert_outputs : gather_experts(p);
+}
+
+// Every rank brings its experts' outputs, rounded, in a piece as long as the longest: where all
+// ranks route alike they know each other's.
+Activation Operations::gather_experts(const LayerPass& p) {
+  const LayerActivations& at = p.at;
+  Stream& stream = *model_.execution.stream;
+  std::vector<int32_t> begin(static_cast<size_t>(p.spec.experts->routing.experts) + 1);
+  stream.download(begin.data(), at.expert_begin, begin.size() * sizeof(int32_t));
+  stream.wait();
+  const auto first_row = [&](int rank) {
+    return int64_t{begin[static_cast<size_t>(shard_.first_expert(p.spec, rank))]};
+  };
+  int64_t most = 0;
+  for (int r = 0; r < group_.size(); ++r) most = std::max(most, first_row(r + 1) - first_row(r));
+  const Activation& sent = at.expert_sent;
+  const int64_t bytes = sent.stride * size_of(sent.type);
+  const auto at_row = [&](const Activation& x, int64_t row) {
+    return static_cast<std::byte*>(x.data) + row * bytes;
+  };
+  const int64_t mine = first_row(shard_.rank), count = first_row(shard_.rank + 1) - mine;
+  const float* outputs = static_cast<const float*>(at.expert_outputs.data);
+  run("round", kernels_.round,
+      RoundParams{.x = outputs + mine * at.expert_outputs.stride,
+                  .x_stride = at.expert_outputs.stride,
+                  .rows_of = nullptr,
+                  .rows = count,
+                  .width = spec_.hidden,
+                  .out = {at_row(sent, mine), sent.type, sent.stride}});
+  group_.all_gather(at_row(sent, mine), most * bytes, at.expert_pieces.data, model_.execution);
+  for (int r = 0; r < group_.size(); ++r) {
+    const int64_t rows = first_row(r + 1) - first_row(r);
+    if (r == shard_.rank || rows == 0) continue;
+    stream.copy_rows(at_row(sent, first_row(r)), bytes, at_row(at.expert_pieces, r * most), bytes,
+                     bytes, rows);
+  }
+  return sent;
+}
+
+void Operations::shared_gated_product(const LayerPass& p) {
+  run("shared gated", kernels_.gated_matmul,
+      GatedMatmulParams{.x = p.at.ffn_normed,
+                        .gate_up = p.w.shared_gate_up,
+                        .rows = rows_,
+                        .gate_bias = nullptr,
+                        .up_bias = nullptr,
+                        .out = p.at.shared_gated,
+                        .scratch = ws_.blocks_scratch.data(),
+                        .next = &p.w.shared_down});
+}
+
+void Operations::shared_output(const LayerPass& p) {
+  const int64_t stride = round_up(spec_.hidden, kLeafPad);
+  run("shared down", kernels_.matmul,
+      MatmulParams{.x = p.at.shared_gated,
+                   .w = p.w.shared_down,
+                   .rows = rows_,
+                   .runs = plan_.runs(shard_.shared_runs(p.spec), p.w.shared_down.k),
+                   .bias = nullptr,
+                   .accumulate = false,
+                   .y = p.at.shared,
+                   .y_stride = stride,
+                   .scratch = ws_.blocks_scratch.data()});
+  if (group_.size() > 1) group_.tree_all_reduce(p.at.shared, rows_ * stride, model_.execution);
+}
+
+void Operations::combine(const LayerPass& p, const Activation& outputs) {
+  const ExpertsSpec& experts = *p.spec.experts;
+  const int32_t count = experts.routing.experts;
+  run("combine", kernels_.combine,
+      CombineParams{.y = outputs,
+                    .rounds = outputs.type != p.at.expert_inputs.type,
+                    .place = p.at.expert_place,
+                    .weights = p.at.expert_weights,
+                    .chosen = experts.routing.chosen,
+                    .shared = p.at.shared,
+                    .shared_stride = round_up(spec_.hidden, kLeafPad),
+                    .gate = experts.shared_gate ? p.at.router + count : nullptr,
+                    .gate_stride = p.w.router.n,
+                    .rows = rows_,
+                    .width = spec_.hidden,
+                    .hidden = ws_.hidden.data(),
+                    .scale = spec_.residual_scale});
+  round_residual();
+}
+
+}  // namespace invar

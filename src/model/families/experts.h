@@ -1,0 +1,32 @@
+// What families with experts have in common.
+#pragma once
+
+#include "model/families/family.h"
+
+namespace invar {
+
+// The numbers of experts and of those that a token chooses.
+Routing read_routing(ConfigReader& reader, std::string_view count_key, int count, int chosen);
+// A size from 1 on.
+int read_size(ConfigReader& reader, std::string_view key, int64_t high, int64_t fallback);
+// The first layer's with experts.
+const ExpertsSpec& experts_of(const DecoderSpec& spec);
+// A few small ones in every layer, where a spec of another family becomes one with experts.
+void imply_experts(DecoderSpec& spec, const Routing& like = {});
+
+// Experts in the layers that `is_in` says.
+template <typename IsIn>
+void set_experts(DecoderSpec& spec, const ExpertsSpec& experts, IsIn is_in) {
+  for (int i = 0; i < spec.layers; ++i) {
+    LayerSpec& layer = spec.layer_specs[static_cast<size_t>(i)];
+    layer.experts = is_in(i) ? std::optional(experts) : std::nullopt;
+    if (layer.experts) layer.ffn.width = 0;
+  }
+}
+
+// Where an expert's tensor stands in those of all experts [experts][rows][columns], of gate and up
+// the gate's rows first.
+StoredAt stacked_at(const DecoderSpec& spec, const TensorSpec& tensor, std::string gate_up,
+                    std::string down);
+
+}  // namespace invar

@@ -1,0 +1,244 @@
+// Mixture of experts: the choice, the sorted rows, the products of both orders and the sums against
+// the CPU's kernels.
+#include "cuda_check.h"
+#include "kernels/pack.h"
+
+namespace invar {
+namespace {
+
+struct Case {
+  int64_t rows;
+  int32_t experts, chosen;
+  int64_t d, f;
+  bool bias = false;
+};
+
+// From a row that goes through a few experts to tiles of every height.
+constexpr Case kCases[] = {
+    {1, 8, 2, 64, 40},           {1, 128, 8, 2048, 768}, {3, 60, 4, 96, 33, true},
+    {40, 12, 3, 64, 80, true},   {130, 4, 1, 48, 100},   {64, 3, 2, 320, 48},
+    {300, 16, 4, 128, 64, true}, {517, 8, 2, 256, 192},  {700, 5, 5, 64, 129}};
+
+// Single matrices or gated pairs of experts, in panels for the CPU and as the GPU's order reads
+// them.
+struct Stack {
+  Matrix host, device;
+  Twin<bf16_t> panels, rows;
+
+  Stack(Device& gpu, Random& random, Order order, int64_t n, int64_t k, int64_t experts,
+        int matrices)
+      : host{.n = n, .k = k, .count = experts * matrices},
+        device{.n = n, .k = k, .layout = cuda::kernels(order).weights, .count = host.count},
+        panels(gpu, host.elements()),
+        rows(gpu, device.elements()) {
+    std::ranges::fill(panels.host, bf16_t{0});
+    std::ranges::fill(rows.host, bf16_t{0});
+    host.data = panels.host.data();
+    device.data = rows.host.data();
+    std::vector<bf16_t> row(static_cast<size_t>(k));
+    for (int64_t e = 0; e < experts; ++e)
+      for (int64_t i = 0; i < n; ++i)
+        for (int m = 0; m < matrices; ++m) {
+          fill_row(random, std::span(row));
+          for (const Matrix& w : {host, device}) {
+            const Matrix one = w.part(e * matrices, matrices);
+            pack_rows(one, row.data(), k, i, 1, {m * kPanelWidth, matrices},
+                      const_cast<void*>(one.data));
+          }
+        }
+    rows.upload();
+    device.data = rows.device();
+  }
+};
+
+class ExpertsOnGpu : public CudaTest {
+ protected:
+  struct Chosen {
+    Twin<int32_t> ids, begin, place, rows_of;
+    Twin<float> weights;
+    Chosen(Device& gpu, const Case& c)
+        : ids(gpu, c.rows * c.chosen),
+          begin(gpu, c.experts + 1),
+          place(gpu, c.rows * c.chosen),
+          rows_of(gpu, c.rows * c.chosen),
+          weights(gpu, c.rows * c.chosen) {}
+    void upload() {
+      for (Twin<int32_t>* twin : {&ids, &begin, &place, &rows_of}) twin->upload();
+      weights.upload();
+    }
+  };
+
+  // On the CPU; the GPU's own are compared with it and then used.
+  void choose(Random& random, const Case& c, const Routing& how, Chosen& chosen) {
+    const Kernels host = cpu(Order::portable), device = cuda::kernels(Order::portable);
+    Twin<float> logits(gpu(), random_floats(random, c.rows * c.experts));
+    for (float& x : logits.host)  // ties
+      if (random.below(3) == 0) x = 0.25f;
+    if (how.score != ExpertScore::softmax && c.rows > 2) logits.host[5] = std::nanf("");
+    logits.upload();
+    const Twin<float> bias(gpu(), random_floats(random, c.experts));
+    const auto route = [&](bool on_gpu) {
+      return RouteParams{.how = how,
+                         .logits = on_gpu ? logits.device() : logits.host.data(),
+                         .stride = c.experts,
+                         .bias = !c.bias  ? nullptr
+                                 : on_gpu ? bias.device()
+                                          : bias.host.data(),
+                         .rows = c.rows,
+                         .ids = on_gpu ? chosen.ids.device() : chosen.ids.host.data(),
+                         .weights = on_gpu ? chosen.weights.device() : chosen.weights.host.data()};
+    };
+    const auto sort = [&](bool on_gpu) {
+      return SortRowsParams{
+          .ids = on_gpu ? chosen.ids.device() : chosen.ids.host.data(),
+          .rows = c.rows,
+          .chosen = c.chosen,
+          .experts = c.experts,
+          .begin = on_gpu ? chosen.begin.device() : chosen.begin.host.data(),
+          .place = on_gpu ? chosen.place.device() : chosen.place.host.data(),
+          .rows_of = on_gpu ? chosen.rows_of.device() : chosen.rows_of.host.data()};
+    };
+    const ScopedFlushToZero flush;
+    host.route(route(false), {});
+    host.sort_rows(sort(false), {});
+    device.route(route(true), on());
+    device.sort_rows(sort(true), on());
+    on().stream->wait();
+    for (const Twin<int32_t>* twin : {&chosen.ids, &chosen.begin, &chosen.place, &chosen.rows_of})
+      EXPECT_TRUE(twin->matches());
+    EXPECT_TRUE(chosen.weights.matches());
+    chosen.upload();
+  }
+
+  void check_products(Order order, const Case& c) {
+    Random random(static_cast<uint64_t>(c.rows));
+    Chosen chosen(gpu(), c);
+    choose(random, c, {.experts = c.experts, .chosen = c.chosen}, chosen);
+    const int64_t pairs = c.rows * c.chosen;
+    const auto x = random_rows<bf16_t>(gpu(), random, c.rows, c.d);
+    const int64_t stride = activation_stride(c.d), wide = activation_stride(c.f);
+    Twin<bf16_t> sorted(gpu(), pairs * stride), gated(gpu(), pairs * wide);
+    Twin<float> y(gpu(), pairs * c.d);
+    Stack gate_up(gpu(), random, order, c.f, c.d, c.experts, 2),
+        down(gpu(), random, order, c.d, c.f, c.experts, 1);
+    const Twin<float> f_bias(gpu(), random_floats(random, c.experts * c.f)),
+        d_bias(gpu(), random_floats(random, c.experts * c.d));
+    const auto bias = [&](const Twin<float>& of, bool on_gpu) -> const float* {
+      return !c.bias ? nullptr : on_gpu ? of.device() : of.host.data();
+    };
+    const auto run = [&](const Kernels& k, bool on_gpu, const Execution& at) {
+      const auto of = [&](auto& twin) { return on_gpu ? twin.device() : twin.host.data(); };
+      const int32_t* begin = on_gpu ? chosen.begin.device() : chosen.begin.host.data();
+      k.gather_rows(
+          {.x = {on_gpu ? x.device() : const_cast<bf16_t*>(x.host.data()), DType::bf16, stride},
+           .width = c.d,
+           .rows_of = of(chosen.rows_of),
+           .begin = begin,
+           .experts = c.experts,
+           .most_rows = pairs,
+           .out = {of(sorted), DType::bf16, stride}},
+          at);
+      k.expert_gated_matmul({.each = {.x = {of(sorted), DType::bf16, stride},
+                                      .gate_up = on_gpu ? gate_up.device : gate_up.host,
+                                      .rows = pairs,
+                                      .gate_bias = bias(f_bias, on_gpu),
+                                      .up_bias = bias(f_bias, on_gpu),
+                                      .out = {of(gated), DType::bf16, wide}},
+                             .begin = begin,
+                             .matmul = k.gated_matmul},
+                            at);
+      k.expert_matmul({.each = {.x = {of(gated), DType::bf16, wide},
+                                .w = on_gpu ? down.device : down.host,
+                                .rows = pairs,
+                                .runs = 1,
+                                .bias = bias(d_bias, on_gpu),
+                                .accumulate = false,
+                                .y = of(y),
+                                .y_stride = c.d},
+                       .begin = begin,
+                       .matmul = k.matmul},
+                      at);
+    };
+    {
+      const ScopedFlushToZero flush;
+      run(cpu(order), false, {});
+    }
+    run(cuda::kernels(order), true, on());
+    on().stream->wait();
+    EXPECT_TRUE(gated.matches());
+    EXPECT_TRUE(y.matches());
+  }
+};
+
+TEST_F(ExpertsOnGpu, ChoicesAndSortedRows) {
+  for (const Case& c : kCases)
+    for (const ExpertScore score :
+         {ExpertScore::softmax, ExpertScore::sigmoid, ExpertScore::softmax_of_chosen}) {
+      SCOPED_TRACE(c.rows);
+      Random random(static_cast<uint64_t>(c.rows) + 3);
+      Chosen chosen(gpu(), c);
+      Routing how{.experts = c.experts, .chosen = c.chosen, .score = score, .renormalised = c.bias};
+      if (c.experts % 4 == 0 && c.chosen <= c.experts / 2) {
+        how.groups = 4;
+        how.chosen_groups = 2;
+        how.pair_score = c.bias;
+        how.scale = 2.5f;
+        how.epsilon = 1e-20f;
+      }
+      choose(random, c, how, chosen);
+    }
+}
+
+TEST_F(ExpertsOnGpu, ProductsOfOrderHopper) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(c.rows);
+    check_products(Order::hopper, c);
+  }
+}
+
+TEST_F(ExpertsOnGpu, ProductsOfOrderPortable) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(c.rows);
+    check_products(Order::portable, c);
+  }
+}
+
+TEST_F(ExpertsOnGpu, Sums) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(c.rows);
+    Random random(static_cast<uint64_t>(c.rows) + 7);
+    Chosen chosen(gpu(), c);
+    choose(random, c, {.experts = c.experts, .chosen = c.chosen}, chosen);
+    const int64_t pairs = c.rows * c.chosen, stride = round_up(c.d, kLeafPad);
+    const Twin<float> y(gpu(), random_floats(random, pairs * stride)),
+        shared(gpu(), random_floats(random, c.rows * stride)),
+        gate(gpu(), random_floats(random, c.rows));
+    Twin<float> h(gpu(), random_floats(random, c.rows * c.d));
+    const auto params = [&](bool on_gpu) {
+      const auto of = [&](auto& twin) { return on_gpu ? twin.device() : twin.host.data(); };
+      return CombineParams{.y = {const_cast<float*>(of(y)), DType::f32, stride},
+                           .rounds = true,
+                           .place = of(chosen.place),
+                           .weights = of(chosen.weights),
+                           .chosen = c.chosen,
+                           .shared = c.bias ? of(shared) : nullptr,
+                           .shared_stride = stride,
+                           .gate = c.bias ? of(gate) : nullptr,
+                           .gate_stride = 1,
+                           .rows = c.rows,
+                           .width = c.d,
+                           .hidden = of(h),
+                           .scale = c.bias ? 0.22f : 1.0f};
+    };
+    cuda::kernels(Order::hopper).combine(params(true), on());
+    {
+      const ScopedFlushToZero flush;
+      cpu(Order::hopper).combine(params(false), {});
+    }
+    on().stream->wait();
+    EXPECT_TRUE(h.matches());
+  }
+}
+
+}  // namespace
+}  // namespace invar

@@ -1,0 +1,137 @@
+// Layers with experts beside layers without: the forward equals a scalar evaluation, whatever the
+// chunks, ranks and instruction set; each number of a router shows.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "decoder_runs.h"
+
+namespace invar {
+namespace {
+
+using namespace testing_model;
+
+DecoderSpec expert_spec() {
+  DecoderSpec spec{.family = "llama",
+                   .hidden = 48,
+                   .layers = 4,
+                   .heads = 4,
+                   .kv_heads = 2,
+                   .head_dim = 16,
+                   .vocab = 70,
+                   .max_positions = 256,
+                   .norm_eps = 1e-5f};
+  const auto layer = [](const ExpertsSpec& experts) {
+    return LayerSpec{.attention = {}, .ffn = {}, .experts = experts};
+  };
+  spec.layer_specs = {
+      layer({.routing = {.experts = 12, .chosen = 3, .renormalised = true}, .width = 80}),
+      {.attention = {}, .ffn = {.width = 128}},
+      layer({.routing = {.experts = 16,
+                         .chosen = 4,
+                         .score = ExpertScore::sigmoid,
+                         .groups = 4,
+                         .chosen_groups = 2,
+                         .pair_score = true,
+                         .renormalised = true,
+                         .epsilon = 1e-20f,
+                         .scale = 2.5f},
+             .width = 40,
+             .has_choice_bias = true,
+             .shared_width = 64}),
+      layer({.routing = {.experts = 5, .chosen = 2, .score = ExpertScore::softmax_of_chosen},
+             .width = 33,
+             .shared_width = 128,
+             .shared_gate = true}),
+  };
+  return spec;
+}
+
+TEST(Experts, EqualAScalarEvaluation) {
+  const DecoderSpec spec = expert_spec();
+  check_spec(spec, "the test");
+  EXPECT_EQ(identity({}, spec), "invar-1/portable/bf16/row2.1+4+2");
+  EXPECT_EQ(run(spec), evaluate(spec));
+  EXPECT_EQ(run(spec, {.order = Order::hopper}), evaluate(spec, Order::hopper));
+}
+
+TEST(Experts, ChunksRanksThreadsAndInstructionSetsDoNotShow) {
+  const DecoderSpec spec = expert_spec();
+  const Logits expected = run(spec, {.set = "scalar"});
+  for (const int chunk : {1, 7, 150})
+    for (const int ranks : {1, 2})
+      for (const int threads : {1, 3})
+        EXPECT_EQ(run(spec, {.ranks = ranks, .chunk = chunk, .threads = threads}), expected)
+            << chunk << " " << ranks << " " << threads;
+  for (const std::string& set : instruction_sets()) {
+    if (!is_supported(set)) continue;
+    EXPECT_EQ(run(spec, {.set = set}), expected) << set;
+  }
+  EXPECT_THROW(make_shard(spec, 0, 4), UsageError);
+}
+
+// The control: each of the routers' numbers is seen.
+TEST(Experts, EveryChoiceShows) {
+  const Logits expected = evaluate(expert_spec());
+  const auto differs = [&](auto change) {
+    DecoderSpec spec = expert_spec();
+    change(spec.layer_specs[0].experts->routing, spec.layer_specs[2].experts->routing,
+           spec.layer_specs[3].experts->routing);
+    return run(spec) != expected;
+  };
+  EXPECT_FALSE(differs([](Routing&, Routing&, Routing&) {}));
+  EXPECT_TRUE(differs([](Routing& a, Routing&, Routing&) { a.chosen = 2; }));
+  EXPECT_TRUE(differs([](Routing& a, Routing&, Routing&) { a.renormalised = false; }));
+  EXPECT_TRUE(differs([](Routing& a, Routing&, Routing&) { a.score = ExpertScore::sigmoid; }));
+  EXPECT_TRUE(differs([](Routing&, Routing& b, Routing&) { b.chosen_groups = 3; }));
+  EXPECT_TRUE(differs([](Routing&, Routing& b, Routing&) { b.pair_score = false; }));
+  EXPECT_TRUE(differs([](Routing&, Routing& b, Routing&) { b.scale = 2.0f; }));
+  EXPECT_TRUE(differs([](Routing&, Routing& b, Routing&) { b.epsilon = 0.25f; }));
+  EXPECT_TRUE(differs([](Routing&, Routing&, Routing& c) { c.score = ExpertScore::softmax; }));
+  DecoderSpec ungated = expert_spec();
+  ungated.layer_specs[3].experts->shared_gate = false;
+  EXPECT_NE(run(ungated), expected);
+}
+
+TEST(Experts, NumbersThatDoNotFitAreRefused) {
+  const auto refusal = [](auto change) -> std::string {
+    DecoderSpec spec = expert_spec();
+    change(spec.layer_specs[2]);
+    try {
+      check_spec(spec, "the test");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal([](LayerSpec&) {}), "");
+  EXPECT_EQ(refusal([](LayerSpec& l) { l.experts->routing.chosen = 17; }),
+            "the test: expected a number of experts of a token from 1 to 16, found 17");
+  EXPECT_EQ(refusal([](LayerSpec& l) { l.experts->routing.chosen = 9; }),
+            "the test: expected 9 experts of a token out of 2 of 4 equal groups of 16 experts");
+  EXPECT_EQ(refusal([](LayerSpec& l) { l.ffn.width = 64; }),
+            "the test: expected a layer with experts to have no other feed-forward network");
+}
+
+// What a router does with numbers that are not finite, or alike, or minus infinity.
+TEST(Experts, AChoiceIsAlwaysOfSoManyDifferentExperts) {
+  const ScopedFlushToZero flush;
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = INFINITY;
+  for (const ExpertScore score :
+       {ExpertScore::softmax, ExpertScore::sigmoid, ExpertScore::softmax_of_chosen})
+    for (const std::vector<float>& row :
+         {std::vector<float>(8, nan), std::vector<float>(8, -inf), std::vector<float>(8, 1.0f),
+          std::vector<float>{nan, 1, inf, -inf, nan, 2, 2, 2}}) {
+      const Routing how{.experts = 8, .chosen = 3, .score = score, .groups = 4, .chosen_groups = 2};
+      std::vector<float> logits = row;
+      float choice[8], weights[3];
+      int32_t ids[3] = {-1, -1, -1};
+      routing::route(how, logits.data(), nullptr, choice, ids, weights);
+      EXPECT_TRUE(0 <= ids[0] && ids[0] < ids[1] && ids[1] < ids[2] && ids[2] < 8);
+      if (row[0] == 1.0f) {
+        EXPECT_EQ(std::vector(ids, ids + 3), std::vector({0, 1, 2}));
+      }
+    }
+}
+
+}  // namespace
+}  // namespace invar
