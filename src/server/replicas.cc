@@ -1,7 +1,5 @@
 #include "replicas.h"
 
-#include <algorithm>
-
 #include "base/check.h"
 #include "engine/specification.h"
 
@@ -25,7 +23,9 @@ BackendFacts facts_of(Instance& instance) {
 
 }  // namespace
 
-Replicas::Replicas(Instance& instance, const Tokenizer& tokenizer) : live_(instance.replicas()) {
+Replicas::Replicas(Instance& instance, const Tokenizer& tokenizer)
+    : router_(instance.replicas(), instance.engine().options().block_size),
+      live_(instance.replicas()) {
   const BackendFacts facts = facts_of(instance);
   for (size_t i = 0; i < instance.replicas(); ++i)
     replicas_.push_back(
@@ -51,7 +51,7 @@ void Replicas::submit(Request job) {
   size_t place = 0;
   {
     const std::lock_guard lock(mutex_);
-    place = static_cast<size_t>(std::min_element(live_.begin(), live_.end()) - live_.begin());
+    place = router_.choose(job.prompt.get(), job.cache_salt.get(), live_);
     places_.emplace(job.id, place);
     ++live_[place];
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "inproc_backend.h"
+#include "prefix_router.h"
 #include "session/instance.h"
 
 namespace invar::server {
@@ -21,7 +22,7 @@ class Replicas final : public Backend {
   void stop() override;
   BackendFacts facts() const override { return replicas_.front()->facts(); }
   BackendStats stats() const override;    // of all
-  void submit(Request request) override;  // to the one with the fewest live jobs
+  void submit(Request request) override;  // to the one that PrefixRouter chooses
   void cancel(int64_t id) override;
   void take_weights(const std::string& directory) override;
 
@@ -47,6 +48,7 @@ class Replicas final : public Backend {
   Ear ear_{*this};
 
   std::mutex mutex_;  // guards what follows
+  PrefixRouter router_;
   std::unordered_map<int64_t, size_t> places_;
   std::vector<size_t> live_;  // jobs of each replica
 };
