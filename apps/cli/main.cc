@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "call_error.h"
 #include "command.h"
+#include "engine/mpi_workers.h"
 #include "help_format.h"
 #include "number_flags.h"
 
@@ -72,6 +73,21 @@ int run(int argc, char** argv) {
   return action();
 }
 
+// Under mpirun or srun the first process does what the command line says; the others are its
+// workers.
+int run_in_job(int argc, char** argv) {
+  if (invar::join_mpi_job()) {
+    invar::serve_mpi_workers();
+    return 0;
+  }
+  const struct JobEnd {
+    ~JobEnd() { invar::end_mpi_job(); }
+  } end;
+  const int status = run(argc, argv);
+  invar::cli::flush_out();
+  return status;
+}
+
 // Where a standard stream is closed, the first file that is opened would take its place, and what
 // is printed would go there.
 void keep_standard_streams() {
@@ -91,9 +107,7 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   keep_standard_streams();
   try {
-    const int status = run(argc, argv);
-    invar::cli::flush_out();
-    return status;
+    return run_in_job(argc, argv);
   } catch (const invar::UsageError& error) {
     std::fprintf(stderr, "invar: %s\n", error.what());
     return 2;

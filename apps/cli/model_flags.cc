@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/timer.h"
+#include "collectives/mpi/library.h"
 #include "command.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/limits.h"
@@ -58,6 +59,7 @@ std::string bound_threads(std::string& word) {
 
 void add_model_flags(CLI::App& command, ModelFlags& flags) {
   ModelOptions& o = flags.options;
+  if (mpi::launch().size > 1) o.executor = "mpi";
   command
       .add_option("MODEL", o.model,
                   "A Hugging Face model directory, or with --load-format dummy:SEED a preset's "
@@ -98,7 +100,8 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   command
       .add_option(
           "--distributed-executor-backend", o.executor,
-          "Where ranks run: in threads of this process, or with mp in a process each (CPU only)")
+          "Where ranks and stages run: threads of this process; mp, a process each; mpi, the "
+          "processes of mpirun or srun, which is the default under those (processes: CPU only)")
       ->capture_default_str();
   command
       .add_option("--pipeline-parallel-size", o.stages,
@@ -116,6 +119,9 @@ void use_bundled_model(ModelFlags& flags) {
 
 ModelOptions resolved(const ModelFlags& flags) {
   ModelOptions options = flags.options;
+  if (mpi::launch().size > 1 && options.executor != "mpi")
+    fail_usage("expected the executor mpi in a job of {} processes, found {}", mpi::launch().size,
+               options.executor);
   if (options.model.empty()) {
     options.model = "tiny";
     if (options.load_format == "auto") options.load_format = "dummy:1";

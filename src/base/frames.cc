@@ -1,5 +1,6 @@
 #include "base/frames.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include "base/check.h"
@@ -15,6 +16,11 @@ struct Head {
 };
 
 }  // namespace
+
+bool FrameSocket::has_something(int wait_ms) const {
+  pollfd end{.fd = socket_.number(), .events = POLLIN | POLLRDHUP, .revents = 0};
+  return ::poll(&end, 1, wait_ms) > 0;
+}
 
 void FrameSocket::shut_down() {
   ::shutdown(socket_.number(), SHUT_RDWR);

@@ -28,6 +28,8 @@ class FrameSocket {
   // Nothing when the other end is gone, even in mid-frame; one thread. Throws Error for a frame
   // that is longer than any can be.
   std::optional<Frame> receive();
+  // Whether there is something to receive, its end perhaps, within so many ms.
+  bool has_something(int wait_ms) const;
   // Wakes whoever receives: the other end seems gone.
   void shut_down();
 

@@ -2,7 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <string>
+
+#include "base/shared_memory.h"
 
 namespace invar {
 
@@ -23,5 +27,11 @@ std::unique_ptr<Channel> make_inproc_channel();
 
 // Over a connected stream socket, which stays the caller's to close.
 std::unique_ptr<Channel> make_socket_channel(int socket);
+
+// Between two processes of this host, either end. The memory, of shared_channel_bytes() zeros, is
+// one channel's, and lives as long. `trouble`: what is known to be wrong with the other end.
+std::unique_ptr<Channel> make_shared_channel(SharedMemory& memory,
+                                             std::function<std::string()> trouble);
+size_t shared_channel_bytes();
 
 }  // namespace invar

@@ -4,10 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "base/shared_memory.h"
 #include "device/execution.h"
 
 namespace invar {
@@ -49,6 +52,21 @@ std::vector<std::unique_ptr<Group>> make_inproc_groups(int size);
 std::unique_ptr<Group> make_socket_group(int rank, std::vector<int> peers);
 // The ranks with which a rank exchanges: its neighbours in the tree, at most log2(size) + 1.
 std::vector<int> socket_peers(int rank, int size);
+
+// What is known to be wrong with those that one waits for: a sentence, or nothing.
+using Trouble = std::function<std::string()>;
+
+// Which rank of a group in shared memory one is, and how it waits.
+struct SharedPlace {
+  int rank = 0, size = 1;
+  int spins = 0;    // looks before it sleeps; 0 where its core has other work
+  Trouble trouble;  // asked now and then while it sleeps
+};
+
+// A rank of a group whose others are processes of this host. The memory, of
+// shared_group_bytes(size) zeros, is one group's, and lives as long. Operands lie in host memory.
+std::unique_ptr<Group> make_shared_group(const SharedPlace& place, SharedMemory& memory);
+size_t shared_group_bytes(int size);
 
 // A group whose operands lie on a device that the host cannot read: they go through host memory to
 // `host_group`, whose bits these are and which must live as long. The host waits for the stream in

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/socket.h"
 #include "collectives/channel.h"
-#include "collectives/group.h"
+#include "collectives/tree_group.h"
 
 namespace invar {
 
@@ -24,44 +24,11 @@ void receive_bytes(int peer, void* data, size_t bytes) {
                                errno == 0 ? "its end" : std::strerror(errno)));
 }
 
-// A binary tree of sockets. In the level of stride s the ranks that are multiples of 2s receive
-// from the rank s above them and add what comes behind their own, which is the tree of group.h;
-// results go back the same ways.
-class SocketGroup final : public Group {
+class SocketGroup final : public TreeGroup {
  public:
-  SocketGroup(int rank, std::vector<int> peers) : rank_(rank), peers_(std::move(peers)) {}
+  SocketGroup(int rank, std::vector<int> peers)
+      : TreeGroup(rank, static_cast<int>(peers.size())), peers_(std::move(peers)) {}
 
-  int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(peers_.size()); }
-
-  void tree_all_reduce(float* data, int64_t count, const Execution&) override {
-    const size_t bytes = static_cast<size_t>(count) * sizeof(float);
-    received_.resize(static_cast<size_t>(count));
-    up([&](int peer) { send_bytes(peer, data, bytes); },
-       [&](int peer, int) {
-         receive_bytes(peer, received_.data(), bytes);
-         for (int64_t i = 0; i < count; ++i) data[i] = data[i] + received_[i];
-       });
-    down([&](int peer) { receive_bytes(peer, data, bytes); },
-         [&](int peer) { send_bytes(peer, data, bytes); });
-  }
-
-  void all_gather(const void* mine, int64_t bytes, void* all, const Execution&) override {
-    char* pieces = static_cast<char*>(all);
-    std::memcpy(pieces + rank_ * bytes, mine, static_cast<size_t>(bytes));
-    // A rank that sends in the level of stride s holds the pieces of s ranks, its own first.
-    up([&](int peer) { send_bytes(peer, pieces + rank_ * bytes, held() * bytes); },
-       [&](int peer, int stride) {
-         receive_bytes(peer, pieces + (rank_ + stride) * bytes, stride * bytes);
-       });
-    down([&](int peer) { receive_bytes(peer, pieces, size() * bytes); },
-         [&](int peer) { send_bytes(peer, pieces, size() * bytes); });
-  }
-
-  void barrier() override {
-    char nothing = 0;
-    all_gather(&nothing, 1, everyone_.data(), {});
-  }
   // The others find their connections ended, and fail too.
   void leave() override {
     for (const int peer : peers_)
@@ -69,24 +36,14 @@ class SocketGroup final : public Group {
   }
 
  private:
-  // Ranks whose operands this one holds when it sends: the lowest bit of its number.
-  int held() const { return rank_ == 0 ? size() : rank_ & -rank_; }
-
-  template <typename Send, typename Receive>
-  void up(Send send, Receive receive) {
-    for (int stride = 1; stride < held(); stride *= 2) receive(peers_[rank_ + stride], stride);
-    if (rank_ > 0) send(peers_[rank_ - held()]);
+  void send(int peer, const void* data, size_t bytes) override {
+    send_bytes(peers_[peer], data, bytes);
   }
-  template <typename Receive, typename Send>
-  void down(Receive receive, Send send) {
-    if (rank_ > 0) receive(peers_[rank_ - held()]);
-    for (int stride = held() / 2; stride >= 1; stride /= 2) send(peers_[rank_ + stride]);
+  void receive(int peer, void* data, size_t bytes) override {
+    receive_bytes(peers_[peer], data, bytes);
   }
 
-  int rank_;
-  std::vector<int> peers_;
-  std::vector<float> received_;
-  std::vector<char> everyone_ = std::vector<char>(peers_.size());
+  const std::vector<int> peers_;
 };
 
 class SocketChannel final : public Channel {

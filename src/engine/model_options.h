@@ -17,8 +17,9 @@ struct ModelOptions {
   std::string instruction_set = "auto";  // of the CPU: "auto", "scalar", "avx2", "avx512", "amx"
   int threads = 0;                       // 0: one per core
   int ranks = 1;                         // tensor-parallel ranks
-  // Where the workers are: "threads" of this process, or "mp": processes that it starts. Only on
-  // the CPU so far.
+  // Where the workers are: "threads" of this process, or "mp": processes that it starts, which
+  // exchange in shared memory ("mp-sockets": over sockets), or "mpi": processes that mpirun or
+  // srun has started on any hosts. Processes only on the CPU so far.
   std::string executor = "threads";
   std::string worker = "/proc/self/exe";  // the invar program that such a process runs
   int stages = 1;                         // of a pipeline, of about as many layers each, or:

@@ -38,14 +38,24 @@ struct RunnerLimits {
   bool operator==(const RunnerLimits&) const = default;
 };
 
+// Numbers of the files over which a process computes with others of its host; -1: none.
+struct Wires {
+  std::vector<int32_t> peers;       // sockets to the ranks of its group, by rank
+  int32_t before = -1, after = -1;  // sockets to the stages beside it
+  // Shared memory of its group, of the channels, and of everybody's signs of life; without that of
+  // a group or channel the sockets are used.
+  int32_t group_memory = -1, before_memory = -1, after_memory = -1, pulses = -1;
+  int32_t spins = 0;  // looks before a rank that waits sleeps
+  bool operator==(const Wires&) const = default;
+};
+
 // The first one of a worker in a process of its own.
 struct LoadModel {
   ModelOptions options;
   WorkerPlace place;
-  int32_t threads = 1;
-  // Sockets that the process has: to the ranks of its group, to the stages beside it; -1: none.
-  std::vector<int32_t> peers;
-  int32_t before = -1, after = -1;
+  int32_t threads = 1;     // 0: what its launch gives it
+  int32_t first_core = 0;  // of its threads, among those that its process may use
+  Wires wires;
   bool operator==(const LoadModel&) const = default;
 };
 

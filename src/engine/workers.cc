@@ -74,8 +74,10 @@ void Workers::recover(int64_t generation) {
 
 Launch launch_of(const ModelOptions& options) {
   if (options.executor == "threads") return launch_threads();
-  if (options.executor == "mp") return launch_processes();
-  fail_usage("expected an executor of threads or mp, found \"{}\"", options.executor);
+  if (options.executor == "mp" || options.executor == "mp-sockets") return launch_processes();
+  if (options.executor == "mpi") return launch_mpi();
+  fail_usage("expected an executor of threads, mp, mp-sockets or mpi, found \"{}\"",
+             options.executor);
 }
 
 }  // namespace invar

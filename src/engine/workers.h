@@ -90,6 +90,8 @@ using MakeGroups = std::function<std::vector<std::unique_ptr<Group>>(int ranks)>
 Launch launch_threads(MakeGroups make_groups = make_inproc_groups);
 // Every worker but home in a process of this machine, which this one starts.
 Launch launch_processes();
+// Every worker in a process of its own, on any hosts, all of which a launcher of MPI has started.
+Launch launch_mpi();
 // What the options name.
 Launch launch_of(const ModelOptions& options);
 

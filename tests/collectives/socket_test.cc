@@ -9,10 +9,14 @@
 #include <thread>
 
 #include "base/error.h"
-#include "collectives/group.h"
+#include "ranks.h"
 
 namespace invar {
 namespace {
+
+using namespace testing_ranks;
+
+const Work kExchange = [](Group& group, int rank) { return reduce_and_gather(group, rank); };
 
 // Sockets of every pair of ranks that exchange: fds[a][b] is a's end of its connection to b.
 std::vector<std::vector<int>> connect_ranks(int size) {
@@ -34,26 +38,6 @@ void close_all(const std::vector<std::vector<int>>& fds) {
       if (fd >= 0) close(fd);
 }
 
-// Numbers whose sum depends on the order.
-std::vector<float> operand(int rank, int64_t count) {
-  std::mt19937 random(rank + 1);
-  std::vector<float> values(count);
-  for (float& v : values)
-    v = std::ldexp(static_cast<float>(random()), static_cast<int>(random() % 60) - 60);
-  return values;
-}
-
-// What each rank of a group holds after `work`.
-using Work = std::function<std::vector<float>(Group&, int rank)>;
-std::vector<std::vector<float>> on_threads(std::vector<std::unique_ptr<Group>> groups, Work work) {
-  std::vector<std::vector<float>> results(groups.size());
-  std::vector<std::thread> threads;
-  for (size_t r = 0; r < groups.size(); ++r)
-    threads.emplace_back([&, r] { results[r] = work(*groups[r], static_cast<int>(r)); });
-  for (std::thread& thread : threads) thread.join();
-  return results;
-}
-
 std::vector<std::vector<float>> over_sockets(int size, Work work) {
   const auto fds = connect_ranks(size);
   std::vector<std::unique_ptr<Group>> groups;
@@ -63,21 +47,10 @@ std::vector<std::vector<float>> over_sockets(int size, Work work) {
   return results;
 }
 
-std::vector<float> reduce_and_gather(Group& group, int rank) {
-  const int64_t count = 1001;
-  std::vector<float> data = operand(rank, count), all(group.size() * 7);
-  group.tree_all_reduce(data.data(), count, {});
-  group.barrier();
-  const std::vector<float> mine = operand(100 + rank, 7);
-  group.all_gather(mine.data(), 7 * sizeof(float), all.data(), {});
-  data.insert(data.end(), all.begin(), all.end());
-  return data;
-}
-
 TEST(SocketGroup, GivesTheBitsOfRanksInOneProcess) {
   for (const int size : {1, 2, 4, 8, 16}) {
-    const auto expected = on_threads(make_inproc_groups(size), reduce_and_gather);
-    const auto found = over_sockets(size, reduce_and_gather);
+    const auto expected = on_threads(make_inproc_groups(size), kExchange);
+    const auto found = over_sockets(size, kExchange);
     for (int r = 0; r < size; ++r)
       EXPECT_EQ(std::memcmp(found[r].data(), expected[0].data(), found[r].size() * sizeof(float)),
                 0)
@@ -87,7 +60,7 @@ TEST(SocketGroup, GivesTheBitsOfRanksInOneProcess) {
 
 // The control: a chain over the ranks is another sum.
 TEST(SocketGroup, AnotherOrderGivesOtherBits) {
-  const auto found = over_sockets(8, reduce_and_gather);
+  const auto found = over_sockets(8, kExchange);
   std::vector<float> chain(1001);
   for (int r = 0; r < 8; ++r) {
     const auto values = operand(r, 1001);
@@ -110,7 +83,7 @@ TEST(SocketGroup, ReachesAnotherProcess) {
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  const auto expected = on_threads(make_inproc_groups(2), reduce_and_gather);
+  const auto expected = on_threads(make_inproc_groups(2), kExchange);
   EXPECT_EQ(std::memcmp(found.data(), expected[0].data(), found.size() * sizeof(float)), 0);
   close(fds[0][1]);
 }

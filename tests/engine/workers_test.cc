@@ -6,14 +6,17 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <thread>
 
 #include "answers.h"
 #include "base/fields.h"
 #include "drafters/make_proposer.h"
 #include "engine/process_workers.h"
+#include "engine/pulse.h"
 
 namespace invar {
 namespace {
@@ -164,8 +167,9 @@ Outcome run(const ModelOptions& options, const Setting& setting = {}) {
 
 TEST(Workers, AnswerTheSameWhereverTheyLive) {
   const Outcome one = run(tiny());
-  for (const ModelOptions& options : {tiny(2), tiny(1, {1, 3}), tiny(2, {2}), tiny(2, {}, "mp"),
-                                      tiny(1, {1}, "mp"), tiny(2, {1, 2}, "mp")})
+  for (const ModelOptions& options :
+       {tiny(2), tiny(1, {1, 3}), tiny(2, {2}), tiny(2, {}, "mp"), tiny(1, {1}, "mp"),
+        tiny(2, {1, 2}, "mp"), tiny(2, {2}, "mp-sockets")})
     EXPECT_EQ(run(options).answers, one.answers) << options.ranks << " " << options.executor;
   // The control: other weights in every worker.
   ModelOptions other = tiny(2, {2}, "mp");
@@ -307,6 +311,21 @@ TEST(Recovery, AKilledProcessCostsNobodyAnAnswer) {
   const Outcome ended = run(tiny(2, {}, "mp"), kills_in(20, {.retries = 0}));
   EXPECT_NE(ended.failure, "");
   EXPECT_NE(ended.answers, whole.answers);
+}
+
+// A process that is stopped counts no longer; looks that find no count are what is counted.
+TEST(Recovery, AStoppedProcessIsNamed) {
+  SharedMemory memory(pulse_bytes(2));
+  const Pulse pulse(memory, 1);
+  PulseWatch watch(memory, {"rank 1", "rank 0"});
+  std::string said;
+  int looks = 0;
+  for (; said.empty() && looks < 10'000; ++looks) {
+    if (looks % 100 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(110));
+    said = watch.trouble();
+  }
+  EXPECT_EQ(said, "rank 1 gives no sign of life");  // and not rank 0, which does
+  EXPECT_EQ(looks, PulseWatch::kLooks + 1);
 }
 
 // A worker that is alone, and another engine of the same model, whose blocks are as good as lost.

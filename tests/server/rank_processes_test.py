@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -52,12 +53,26 @@ class RankProcesses(unittest.TestCase):
                                     "--distributed-executor-backend", "mp"), alone)
 
     def test_what_cannot_be_is_refused(self):
-        for flags, said in ((["--distributed-executor-backend", "ray"], "expected an executor of threads or mp"),
+        for flags, said in ((["--distributed-executor-backend", "ray"], "expected an executor of threads, mp, mp-sockets or mpi"),
                             (["--tensor-parallel-size", "2", "--distributed-executor-backend", "mp", "--load-format",
                               "auto", "/nonexistent"], "/nonexistent")):
             done = subprocess.run([INVAR, "generate", "-p", "x", *flags], capture_output=True, text=True, timeout=60)
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(said, done.stderr)
+
+    def test_a_job_of_mpi_needs_a_launcher_and_a_library(self):
+        ranks = ["--tensor-parallel-size", "2"]
+        done = subprocess.run([INVAR, "generate", "-p", "x", *ranks, "--distributed-executor-backend", "mpi"],
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("expected a launcher for the executor mpi, as in mpirun -n 2 invar", done.stderr)
+        with tempfile.TemporaryDirectory() as folder:  # as where there is no Open MPI
+            open(f"{folder}/libmpi.so.40", "w").close()
+            done = subprocess.run([INVAR, "generate", "-p", "x", *ranks], capture_output=True, text=True, timeout=60,
+                                  env={**os.environ, "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0",
+                                       "LD_LIBRARY_PATH": folder})
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("Open MPI cannot be opened", done.stderr)
 
     def test_a_killed_rank_costs_nobody_an_answer(self):
         self.expect_answers_of_others()

@@ -1,0 +1,54 @@
+// Signs of life of the processes of one host that compute together: each counts in memory that all
+// share. One that was stopped, or hangs in the kernel, no longer counts, though its connections
+// stand.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/shared_memory.h"
+
+namespace invar {
+
+size_t pulse_bytes(int processes);
+
+// Counts for process `number` as long as it lives.
+class Pulse {
+ public:
+  Pulse(SharedMemory& memory, int number);
+  ~Pulse();
+  Pulse(const Pulse&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ending_;
+  bool ends_ = false;
+  std::jthread thread_;
+};
+
+// Whether the others count, for one that waits for them and looks every 20 ms or less often. It
+// counts its own looks: who was stopped itself accuses nobody.
+class PulseWatch {
+ public:
+  static constexpr int kLooks = 500;  // without a sign of life, some ten seconds
+
+  // `names`: of each process, for the sentence.
+  PulseWatch(SharedMemory& memory, std::vector<std::string> names);
+  // A sentence about the first that gives no sign of life, or nothing.
+  std::string trouble();
+
+ private:
+  struct Seen {
+    uint32_t count = 0;
+    int looks = 0;  // that found this count
+  };
+  SharedMemory& memory_;
+  const std::vector<std::string> names_;
+  std::vector<Seen> seen_;
+};
+
+}  // namespace invar

@@ -1,0 +1,146 @@
+#include "engine/remote_workers.h"
+
+#include "base/fields.h"
+#include "engine/wires.h"
+
+namespace invar {
+
+RemoteWorkers::RemoteWorkers(const ModelDescription& model, int threads_of_rank)
+    : model_(model),
+      ranks_(model.options.ranks),
+      stages_(model.stages()),
+      threads_of_rank_(threads_of_rank),
+      threads_(threads_of_rank_) {}
+
+void RemoteWorkers::load_home(const TensorSource& source, ThreadPool& pool,
+                              const LoadProgress& progress) {
+  home_ = std::make_unique<Worker>(model_, place_of(size() - 1, ranks_, stages_),
+                                   make_host_device(), pool, threads_, source, progress);
+  here_ = {home_.get()};
+}
+
+LoadModel RemoteWorkers::load_message(int number) const {
+  return {.options = model_.options,
+          .place = place_of(number, ranks_, stages_),
+          .threads = threads_of_rank_,
+          .first_core = place_of(number, ranks_, stages_).rank * threads_of_rank_};
+}
+
+// Every answer is read, whatever goes wrong.
+void RemoteWorkers::order(const WorkerMessage& message, AsWorker work) {
+  std::exception_ptr wrong;
+  const auto attempt = [&](auto part) {
+    try {
+      part();
+    } catch (...) {
+      if (!wrong) wrong = std::current_exception();
+    }
+  };
+  const std::string bytes = to_bytes(message);
+  for (const auto& link : links_) attempt([&] { link->send(bytes); });
+  attempt([&] { work(*home_); });
+  attempt([&] { expect_done(); });
+  if (wrong) std::rethrow_exception(wrong);
+}
+
+void RemoteWorkers::run(const WorkerMessage& message, AsWorker work) {
+  try {
+    const std::string bytes = to_bytes(message);
+    for (const auto& link : links_) link->send(bytes);
+    work(*home_);
+  } catch (...) {
+    home_->leave();
+    throw;
+  }
+}
+
+void RemoteWorkers::expect_done() {
+  std::string wrong;
+  for (int i = 0; i < std::ssize(links_); ++i) {
+    std::string said;
+    try {
+      said = links_[i]->receive().value_or("it has ended");
+    } catch (const Error& error) {
+      said = error.what();
+    }
+    if (!said.empty() && wrong.empty())
+      wrong = fmt::format("{}: {}", name_of(place_of(i, ranks_, stages_)), said);
+  }
+  if (!wrong.empty()) fail("{}", wrong);
+}
+
+// ---- The other side ----
+
+namespace {
+
+// Whether a worker says how it went; what goes wrong in a step its neighbours find.
+bool is_answered(const WorkerMessage& message) {
+  return !std::holds_alternative<RunBatch>(message) && !std::holds_alternative<CopySlots>(message);
+}
+
+class WorkerServer {
+ public:
+  WorkerServer(MessageLink& link, const Connect& connect) : link_(link), connect_(connect) {}
+
+  void serve() {
+    while (const std::optional<std::string> bytes = link_.receive()) {
+      auto message = from_bytes<WorkerMessage>(*bytes, "a worker's message");
+      if (is_answered(message))
+        answer(message);
+      else
+        step(message);
+    }
+  }
+
+ private:
+  // Nobody waits for an answer: the others find that this worker has left.
+  void step(const WorkerMessage& message) {
+    if (!worker_) fail("expected a worker's model before its first step");
+    try {
+      worker_->handle(message);
+    } catch (...) {
+      worker_->leave();
+      throw;
+    }
+  }
+
+  void answer(WorkerMessage& message) {
+    std::string wrong;
+    try {
+      if (auto* load = std::get_if<LoadModel>(&message); load && !worker_)
+        open(*load);
+      else if (worker_)
+        worker_->handle(message);
+      else
+        fail("expected a worker's model first");
+    } catch (const std::exception& error) {
+      wrong = error.what();
+    }
+    link_.send(wrong);
+  }
+
+  void open(LoadModel& message) {
+    const WorkerLinks links = connect_(message);
+    std::unique_ptr<TensorSource> source;
+    model_ = std::make_unique<ModelDescription>(message.options, source);
+    threads_ = std::make_unique<ThreadPool>(message.threads, message.first_core);
+    worker_ = std::make_unique<Worker>(*model_, message.place, make_host_device(), *threads_,
+                                       *threads_, *source);
+    threads_->pin_caller();
+    worker_->join(links);
+  }
+
+  MessageLink& link_;
+  const Connect& connect_;
+  std::unique_ptr<ModelDescription> model_;
+  std::unique_ptr<ThreadPool> threads_;
+  std::unique_ptr<Worker> worker_;
+};
+
+}  // namespace
+
+void serve_worker(MessageLink& link, const Connect& connect) {
+  WorkerServer(link, connect).serve();
+}
+
+}  // namespace invar

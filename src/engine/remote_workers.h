@@ -1,0 +1,47 @@
+// Workers of which all but home are elsewhere and hear messages: what launches of processes share.
+#pragma once
+
+#include <vector>
+
+#include "engine/message_link.h"
+#include "engine/workers.h"
+
+namespace invar {
+
+class RemoteWorkers : public Workers {
+ public:
+  std::span<Worker* const> here() const override { return here_; }
+  bool are_all_the_callers() const override { return false; }
+
+ protected:
+  RemoteWorkers(const ModelDescription& model, int threads_of_rank);
+  // Loads home's share while the others load theirs.
+  void load_home(const TensorSource& source, ThreadPool& pool, const LoadProgress& progress);
+  Worker& home_worker() { return *home_; }
+  int size() const { return ranks_ * stages_; }
+  // The first message of worker `number`; what it computes over is the launch's.
+  LoadModel load_message(int number) const;
+  // What each answers: nothing, or a sentence about what is wrong.
+  void expect_done();
+
+  void order(const WorkerMessage& message, AsWorker work) override;
+  void run(const WorkerMessage& message, AsWorker work) override;
+
+  const ModelDescription& model_;
+  const int ranks_, stages_, threads_of_rank_;
+  std::vector<std::unique_ptr<MessageLink>> links_;  // to all but home, by number
+
+ private:
+  ThreadPool threads_;  // home's
+  std::unique_ptr<Worker> home_;
+  std::vector<Worker*> here_;
+};
+
+// The life of a worker that is told by `link` what to do. `connect`: what it computes over, once it
+// knows its place, and which cores, where the message leaves that open; what it returns lives as
+// long as `link`. Returns when nobody tells it more; throws Error when a message makes no sense or
+// a step fails.
+using Connect = std::function<WorkerLinks(LoadModel&)>;
+void serve_worker(MessageLink& link, const Connect& connect);
+
+}  // namespace invar

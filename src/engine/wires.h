@@ -1,0 +1,40 @@
+// What a worker in a process of its own computes over, by the numbers of files that it inherits.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/pulse.h"
+#include "engine/runner.h"
+
+namespace invar {
+
+// A group, and channels, of these wires.
+class ProcessLinks {
+ public:
+  ProcessLinks(const WorkerPlace& place, const Wires& wires);
+  // What it points to lives as long as this object.
+  WorkerLinks links() const { return {group(), before_.get(), after_.get()}; }
+
+ private:
+  Group* group() const { return group_ ? group_.get() : &solo_group(); }
+  void meet_neighbours(const WorkerPlace& place, const Wires& wires);
+  std::string trouble();
+
+  SharedMemory pulses_, group_memory_, before_memory_, after_memory_;
+  std::optional<PulseWatch> watch_;
+  std::vector<std::pair<int, std::string>> neighbours_;  // sockets to them, who they are
+  std::unique_ptr<Group> group_;
+  std::unique_ptr<Channel> before_, after_;
+};
+
+std::string host_name();
+// "rank 1 of stage 0 on host-a"; its number among all workers, of which home is the last.
+std::string name_of(const WorkerPlace& place);
+int number_of(const WorkerPlace& place);
+WorkerPlace place_of(int number, int ranks, int stages);
+
+}  // namespace invar
