@@ -106,7 +106,6 @@ constexpr ForeignFlag kForeignFlags[] = {
      "the template gets the content as the request has it, parts of text joined"},
     {"--enable-auto-tool-choice", "tool_choice auto is always there"},
     {"--tool-parser-plugin", "no code from outside is run"},
-    {"--reasoning-parser", "what a model thinks is part of its answer"},
     {"--guided-decoding-backend", "there is one, docs/requests.md says what it understands"},
     {"--structured-outputs-config", "docs/requests.md says which schemas are understood"},
     {"--return-tokens-as-token-ids", "requests ask for ids with return_token_ids"},

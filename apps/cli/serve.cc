@@ -18,10 +18,19 @@ namespace invar::cli {
 namespace {
 
 ToolFormat tool_format(const std::string& parser, const ChatTemplate& chat) {
-  if (parser == "auto") return tool_format_of(chat.source());
-  if (parser == "hermes") return ToolFormat::tagged;
-  if (parser == "llama3_json") return ToolFormat::bare;
-  fail_usage("expected a tool-call-parser of auto, hermes or llama3_json, found \"{}\"", parser);
+  return parser == "auto" ? tool_format_of(chat.source()) : tool_format_named(parser);
+}
+
+ThoughtFormat thought_format(const std::string& parser, const ChatTemplate& chat) {
+  return parser == "auto" ? thought_format_of(chat.source()) : thought_format_named(parser);
+}
+
+// gpt-oss's calls are messages, which only its thoughts' reader tells apart.
+void check_formats(const server::ServedModel& model) {
+  if (model.tool_format == ToolFormat::gpt_oss && model.thought_format != ThoughtFormat::gpt_oss)
+    fail_usage(
+        "the tool-call-parser gpt_oss needs the reasoning-parser gpt_oss, found {}",
+        model.thought_format == ThoughtFormat::none ? "none" : style_of(model.thought_format).name);
 }
 
 // What requests leave open: the model's own generation_config.json, or with "vllm" vLLM's defaults.
@@ -240,6 +249,10 @@ class Served {
     model_.texts.defaults = defaults_digest(model_.defaults);
     if (!flags.receipt_key.empty())
       model_.receipt_key = &receipt_key_.emplace(open_receipt_key(flags.receipt_key));
+    // Without a key whoever has the model can sign.
+    const auto& texts = model_.texts;
+    model_.seal = &seal_.emplace(receipt_key_ ? receipt_key_->secret("thoughts")
+                                              : texts.tokenizer + texts.chat_template);
   }
   Served(const Served&) = delete;
 
@@ -251,6 +264,8 @@ class Served {
       chat_ = open_chat_template(options, flags.template_file);
       model_.chat = &*chat_;
       model_.tool_format = tool_format(flags.tool_parser, *chat_);
+      model_.thought_format = thought_format(flags.thought_parser, *chat_);
+      check_formats(model_);
     } catch (const Error& error) {
       if (!flags.template_file.empty()) throw;
       model_.no_chat = error.what();
@@ -260,6 +275,7 @@ class Served {
   server::ServedModel model_;
   std::optional<ChatTemplate> chat_;
   std::optional<ReceiptKey> receipt_key_;
+  std::optional<ThoughtSeal> seal_;
 };
 
 // What computes an answer again needs answers that depend on the request alone.

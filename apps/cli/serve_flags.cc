@@ -125,9 +125,14 @@ void add_answer_flags(CLI::App& command, ServeFlags& flags) {
   command.add_option("--served-model-name", flags.names,
                      "Names by which clients request the model");
   command
-      .add_option(
-          "--tool-call-parser", flags.tool_parser,
-          "How the model writes tool calls: auto (from its template), hermes or llama3_json")
+      .add_option("--tool-call-parser", flags.tool_parser,
+                  "How the model writes tool calls: auto (from its template), hermes, llama3_json, "
+                  "qwen3_coder, mistral, deepseek_v3, gpt_oss or pythonic")
+      ->capture_default_str();
+  command
+      .add_option("--reasoning-parser", flags.thought_parser,
+                  "How the model writes its thoughts: auto (from its template), qwen3, "
+                  "deepseek_r1, mistral, gpt_oss or none, which leaves them in the text")
       ->capture_default_str();
   command
       .add_option("--generation-config", flags.generation_config,

@@ -18,7 +18,8 @@ struct ServeFlags {
   std::optional<std::vector<std::string>> origins;  // none: all with keys, else none
   std::vector<std::string> names;
   std::string receipt_key;
-  std::string template_file, tool_parser = "auto", generation_config = "auto";
+  std::string template_file, tool_parser = "auto", thought_parser = "auto",
+                             generation_config = "auto";
   int header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30;
   int body_mib = 32, bodies_mib = 64, queued_mib = 256;
   std::string journal, journal_sync = "process";

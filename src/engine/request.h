@@ -14,6 +14,7 @@
 #include "sampling/logprob.h"
 #include "sampling/params.h"
 #include "sampling/stop_strings.h"
+#include "sampling/thought.h"
 
 namespace invar {
 
@@ -22,15 +23,19 @@ struct Request {
   int64_t id = 0;  // unique among the live requests of an engine
   Shared<std::vector<int32_t>> prompt;
   SamplingParams params;
-  std::shared_ptr<Constraint> constraint;  // what the answer is held to; null: nothing
+  std::shared_ptr<Constraint> constraint;       // what the answer is held to; null: nothing
+  std::shared_ptr<const ThoughtRules> thought;  // what ends its thought; null: the model alone
   int32_t choice = 0;  // which of the n answers to one prompt this is: part of the noise's counter
-  // `constraint` as JSON, for whoever has the vocabulary's bytes and makes it
+  // Both as JSON, for whoever has the vocabulary's bytes and makes them
   // (ConstraintCompiler). The engine does not read it.
   Shared<std::string> structured_output;
   // How the answer becomes text (AnswerBuilder): texts that end it, whether it ends with the one
-  // that did, whether special tokens give no text. The engine does not read them.
+  // that did, whether special tokens give no text, which of them do all the same, and what is a
+  // thought. The engine does not read them.
   StopSet stop;
   bool include_stop = false, skip_special = true;
+  Shared<std::vector<int32_t>> shown_special;
+  ThoughtView thoughts;
   Shared<std::string> cache_salt;  // only requests of one salt share cached blocks
   int32_t priority = 0;            // smaller is sooner among those that wait
   bool hash_logits =

@@ -5,7 +5,9 @@
 namespace invar {
 
 RequestState::RequestState(Request asked, int32_t vocab, int32_t hidden)
-    : request(std::move(asked)), tokens(request.prompt), constraint(request.constraint, vocab) {
+    : request(std::move(asked)),
+      tokens(request.prompt),
+      constraint(request.constraint, request.thought, vocab) {
   if (request.params.has_penalties()) history = TokenHistory(request.prompt);
   if (request.pooled) pool.assign(static_cast<size_t>(hidden), 0.0F);
 }

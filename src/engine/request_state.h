@@ -40,7 +40,7 @@ struct RequestState {
   void reserve(int32_t max_model_len);
   // Whether its next sample depends on more of the tokens before it than their number.
   bool samples_by_tokens() const {
-    return request.constraint || request.params.has_penalties() ||
+    return request.constraint || request.thought || request.params.has_penalties() ||
            !request.params.bad_words.empty();
   }
   // What the token at `position` is sampled by, but for the logits and the mask.

@@ -1,11 +1,14 @@
-// An answer as it grows: tokens in, text out.
+// An answer as it grows: tokens in, thoughts and text out.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/shared.h"
 #include "engine/request.h"
+#include "frontend/thoughts.h"
 #include "sampling/stop_strings.h"
 #include "tokenizer/tokenizer.h"
 
@@ -14,6 +17,14 @@ namespace invar {
 // A finished answer.
 struct TextAnswer {
   std::string text;
+  std::string thought;         // what was thought beside it
+  int64_t thought_tokens = 0;  // of the thoughts, marks that the model wrote included
+  // Where thoughts come: how much of the text stands before them. They go as far as the thought's
+  // size when the next ones came.
+  struct Turn {
+    size_t text, thought;  // bytes before it
+  };
+  std::vector<Turn> turns;
   Shared<std::vector<int32_t>> prompt_tokens;
   std::vector<int32_t> tokens;
   std::vector<TokenLogprobs> logprobs, prompt_logprobs;
@@ -24,27 +35,55 @@ struct TextAnswer {
   std::string error;          // of a failed one: a sentence
 };
 
+// Calls f(thought, text), one of them empty, with the parts of the answer in their order.
+template <typename F>
+void for_each_part(const TextAnswer& answer, F f) {
+  const std::string_view text = answer.text, thought = answer.thought;
+  size_t begin = 0;
+  for (size_t i = 0; i < answer.turns.size(); ++i) {
+    const TextAnswer::Turn& turn = answer.turns[i];
+    const bool is_last = i + 1 == answer.turns.size();
+    const size_t end = is_last ? thought.size() : answer.turns[i + 1].thought;
+    if (turn.text > begin) f(std::string_view(), text.substr(begin, turn.text - begin));
+    f(thought.substr(turn.thought, end - turn.thought), std::string_view());
+    begin = turn.text;
+  }
+  if (begin < text.size()) f(std::string_view(), text.substr(begin));
+}
+
 class AnswerBuilder {
  public:
   // Of the request only how its answer becomes text is read.
   AnswerBuilder(const Tokenizer& tokenizer, const Request& request)
       : tokenizer_(tokenizer),
         decoder_(tokenizer, {.skip_special = request.skip_special, .continuation = true}),
+        thoughts_(make_thought_reader(request.thoughts)),
         stops_(request.stop, request.include_stop),
+        stops_of_thoughts_(request.thoughts.stops ? request.stop : StopSet(), request.include_stop),
+        shown_special_(request.shown_special),
         include_stop_(request.include_stop) {}
 
   // Takes the next token and returns the text that can be shown now: complete characters that are
   // not the beginning of a stop string. The answer is over when its `finish` is not none: with a
   // stop string that may be before the engine says so.
   std::string push(const TokenOutput& output);
+  // What the last token added to the thought.
+  const std::string& new_thought() const { return new_thought_; }
 
   TextAnswer answer;
 
  private:
+  std::string decode(const TokenOutput& output);
+  // Parts it; what belongs to the text is returned.
+  std::string take_thoughts(std::string decoded, bool is_last);
+
   const Tokenizer& tokenizer_;
   StreamDecoder decoder_;
-  StopStrings stops_;
+  std::unique_ptr<ThoughtReader> thoughts_;  // null: there are none
+  StopStrings stops_, stops_of_thoughts_;
+  Shared<std::vector<int32_t>> shown_special_;
   bool include_stop_;
+  std::string new_thought_;
 };
 
 }  // namespace invar

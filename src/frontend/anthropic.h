@@ -12,24 +12,27 @@
 namespace invar::anthropic {
 
 // The body of a chat completion that asks for the same as a body of /v1/messages. Throws UsageError
-// for what is not understood: blocks that are neither text nor calls and results of tools, tools
-// that the server would have to run, thinking.
-json::Value chat_body_of(const json::Value& body);
+// for what is not understood: blocks that are neither text nor thoughts nor calls and results of
+// tools, tools that the server would have to run, thoughts that the seal does not know (null:
+// none).
+json::Value chat_body_of(const json::Value& body, const ThoughtSeal* seal);
 
-// What a message holds, in order: text, and calls of tools between it.
+// What a message holds, in order: thoughts, text, and calls of tools between it.
 class Blocks {
  public:
   struct Block {
     std::string text;
+    bool is_thought = false;       // the text is
     std::optional<ToolCall> call;  // instead of text
     json::Value input;             // of the call, an object
   };
 
-  explicit Blocks(const openai::Request& request) : reader_(request.tools, request.tool) {}
+  explicit Blocks(const openai::Request& request)
+      : reader_(request.tools, request.tool, &request.tool_list) {}
 
-  // Takes the next text. How it is cut into pieces makes no difference.
-  void push(std::string_view piece);
-  void finish();
+  // Takes the next thought or text. How they are cut into pieces makes no difference.
+  void push(std::string_view thought, std::string_view piece);
+  void finish(bool is_cut);
   const std::vector<Block>& all() const { return blocks_; }
 
  private:
@@ -56,6 +59,8 @@ class MessageWriter final : public openai::StreamWriter {
 
  private:
   void show(bool is_over, std::string& out);
+  void show_block(const Blocks::Block& block, int64_t index, std::string& out);
+  void end_block(const Blocks::Block& block, int64_t index, std::string& out);
   void end(std::string& out);
   void event(const char* type, json::Value body, std::string& out);
 

@@ -23,9 +23,14 @@ bool calls_a_tool(const Blocks::Block& block) {
   return block.call.has_value();
 }
 
-json::Value block_of(const openai::Head& head, const std::vector<Blocks::Block>& blocks, size_t i,
-                     bool begins) {
+json::Value block_of(const openai::Request& request, const openai::Head& head,
+                     const std::vector<Blocks::Block>& blocks, size_t i, bool begins) {
   const Blocks::Block& block = blocks[i];
+  if (block.is_thought)
+    return json::Object{
+        {"type", "thinking"},
+        {"thinking", begins ? "" : block.text},
+        {"signature", begins || !request.seal ? "" : request.seal->sign(block.text)}};
   if (!block.call) return json::Object{{"type", "text"}, {"text", begins ? "" : block.text}};
   const auto number =
       std::count_if(blocks.begin(), blocks.begin() + static_cast<int64_t>(i), calls_a_tool);
@@ -54,23 +59,28 @@ void set_stop(const TextAnswer* answer, const std::vector<Blocks::Block>& blocks
   message.set("stop_sequence", std::move(sequence));
 }
 
-json::Value usage_of(int64_t prompt, int64_t made) {
-  return json::Object{{"input_tokens", prompt}, {"output_tokens", made}};
+json::Value usage_of(const openai::Request& request, int64_t prompt, const TextAnswer* answer) {
+  json::Value usage = json::Object{{"input_tokens", prompt},
+                                   {"output_tokens", answer ? std::ssize(answer->tokens) : 0}};
+  if (answer && request.thought_format != ThoughtFormat::none)
+    usage.set("output_tokens_details", json::Object{{"reasoning_tokens", answer->thought_tokens}});
+  return usage;
 }
 
 // `answer` null: the message begins.
-json::Value message_of(const openai::Head& head, const TextAnswer* answer,
-                       const std::vector<Blocks::Block>& blocks, int64_t prompt_tokens) {
+json::Value message_of(const openai::Request& request, const openai::Head& head,
+                       const TextAnswer* answer, const std::vector<Blocks::Block>& blocks,
+                       int64_t prompt_tokens) {
   json::Array content;
   for (size_t i = 0; answer && i < blocks.size(); ++i)
-    content.push_back(block_of(head, blocks, i, false));
+    content.push_back(block_of(request, head, blocks, i, false));
   json::Value message = json::Object{{"id", head.id},
                                      {"type", "message"},
                                      {"role", "assistant"},
                                      {"model", head.model},
                                      {"content", std::move(content)}};
   set_stop(answer, blocks, message);
-  message.set("usage", usage_of(prompt_tokens, answer ? std::ssize(answer->tokens) : 0));
+  message.set("usage", usage_of(request, prompt_tokens, answer));
   message.set("system_fingerprint", head.system_fingerprint);
   message.set("seed", static_cast<int64_t>(head.seed));
   return message;
@@ -80,7 +90,11 @@ json::Value message_of(const openai::Head& head, const TextAnswer* answer,
 
 // The reader says what is text and what are calls, not which came first. Behind every '>', where a
 // call may end, it is asked again: then the text comes before the call.
-void Blocks::push(std::string_view piece) {
+void Blocks::push(std::string_view thought, std::string_view piece) {
+  if (!thought.empty()) {
+    if (blocks_.empty() || !blocks_.back().is_thought) blocks_.push_back({.is_thought = true});
+    blocks_.back().text += thought;
+  }
   while (!piece.empty()) {
     const size_t end = std::min(piece.find('>'), piece.size() - 1) + 1;
     std::string content;
@@ -91,16 +105,16 @@ void Blocks::push(std::string_view piece) {
   }
 }
 
-void Blocks::finish() {
+void Blocks::finish(bool is_cut) {
   std::string content;
   std::vector<ToolCall> calls;
-  reader_.finish(content, calls);
+  reader_.finish(content, calls, is_cut);
   add(content, calls);
 }
 
 void Blocks::add(const std::string& content, const std::vector<ToolCall>& calls) {
   if (!content.empty()) {
-    if (blocks_.empty() || blocks_.back().call) blocks_.emplace_back();
+    if (blocks_.empty() || blocks_.back().call || blocks_.back().is_thought) blocks_.emplace_back();
     blocks_.back().text += content;
   }
   for (const ToolCall& call : calls) {
@@ -115,9 +129,11 @@ void Blocks::add(const std::string& content, const std::vector<ToolCall>& calls)
 json::Value message_body(const openai::Request& request, const TextAnswer& answer,
                          const openai::Head& head) {
   Blocks blocks(request);
-  blocks.push(answer.text);
-  blocks.finish();
-  json::Value message = message_of(head, &answer, blocks.all(), std::ssize(answer.prompt_tokens));
+  for_each_part(
+      answer, [&](std::string_view thought, std::string_view text) { blocks.push(thought, text); });
+  blocks.finish(answer.finish == FinishReason::length);
+  json::Value message =
+      message_of(request, head, &answer, blocks.all(), std::ssize(answer.prompt_tokens));
   if (request.logits_hash) message.set("logits_hash", to_hex(answer.logits_hash));
   return message;
 }
@@ -135,14 +151,15 @@ void MessageWriter::push(size_t, const TokenOutput& output, std::string& out) {
   if (ended_) return;
   const TextAnswer& answer = builder_.answer;
   if (!std::exchange(begun_, true))
-    event(
-        "message_start",
-        json::Object{{"message", message_of(head_, nullptr, {}, std::ssize(answer.prompt_tokens))}},
-        out);
-  blocks_.push(builder_.push(output));
+    event("message_start",
+          json::Object{{"message", message_of(request_, head_, nullptr, {},
+                                              std::ssize(answer.prompt_tokens))}},
+          out);
+  const std::string piece = builder_.push(output);
+  blocks_.push(builder_.new_thought(), piece);
   if (answer.finish == FinishReason::failed) return fail(answer.error, nullptr, out);
   const bool is_over = answer.finish != FinishReason::none;
-  if (is_over) blocks_.finish();
+  if (is_over) blocks_.finish(answer.finish == FinishReason::length);
   show(is_over, out);
   if (is_over) end(out);
 }
@@ -156,22 +173,38 @@ void MessageWriter::show(bool is_over, std::string& out) {
     if (!std::exchange(open_, true)) {
       shown_ = 0;
       event("content_block_start",
-            json::Object{{"index", index}, {"content_block", block_of(head_, blocks, next_, true)}},
+            json::Object{{"index", index},
+                         {"content_block", block_of(request_, head_, blocks, next_, true)}},
             out);
     }
-    json::Value delta;
-    if (block.call)
-      delta = json::Object{{"type", "input_json_delta"}, {"partial_json", block.call->arguments}};
-    else if (shown_ < block.text.size())
-      delta = json::Object{{"type", "text_delta"}, {"text", block.text.substr(shown_)}};
-    shown_ = block.text.size();
-    if (!delta.is_null())
-      event("content_block_delta", json::Object{{"index", index}, {"delta", std::move(delta)}},
-            out);
+    show_block(block, index, out);
     if (!block.call && !is_over && next_ + 1 == blocks.size()) return;
-    event("content_block_stop", json::Object{{"index", index}}, out);
+    end_block(block, index, out);
     open_ = false;
   }
+}
+
+void MessageWriter::show_block(const Blocks::Block& block, int64_t index, std::string& out) {
+  json::Value delta;
+  if (block.call)
+    delta = json::Object{{"type", "input_json_delta"}, {"partial_json", block.call->arguments}};
+  else if (shown_ < block.text.size() && block.is_thought)
+    delta = json::Object{{"type", "thinking_delta"}, {"thinking", block.text.substr(shown_)}};
+  else if (shown_ < block.text.size())
+    delta = json::Object{{"type", "text_delta"}, {"text", block.text.substr(shown_)}};
+  shown_ = block.text.size();
+  if (!delta.is_null())
+    event("content_block_delta", json::Object{{"index", index}, {"delta", std::move(delta)}}, out);
+}
+
+void MessageWriter::end_block(const Blocks::Block& block, int64_t index, std::string& out) {
+  if (block.is_thought && request_.seal)
+    event("content_block_delta",
+          json::Object{{"index", index},
+                       {"delta", json::Object{{"type", "signature_delta"},
+                                              {"signature", request_.seal->sign(block.text)}}}},
+          out);
+  event("content_block_stop", json::Object{{"index", index}}, out);
 }
 
 void MessageWriter::end(std::string& out) {
@@ -180,9 +213,8 @@ void MessageWriter::end(std::string& out) {
   set_stop(&answer, blocks_.all(), delta);
   if (request_.logits_hash) delta.set("logits_hash", to_hex(answer.logits_hash));
   event("message_delta",
-        json::Object{
-            {"delta", std::move(delta)},
-            {"usage", usage_of(std::ssize(answer.prompt_tokens), std::ssize(answer.tokens))}},
+        json::Object{{"delta", std::move(delta)},
+                     {"usage", usage_of(request_, std::ssize(answer.prompt_tokens), &answer)}},
         out);
   event("message_stop", json::Object(), out);
   ended_ = true;

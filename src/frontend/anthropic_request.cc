@@ -54,14 +54,26 @@ json::Value text_content(const json::Value& content, const char* where) {
   return parts.size() == 1 ? *parts[0].find("text") : json::Value(std::move(parts));
 }
 
-// Texts and calls: what the model wrote, so nothing stands between the texts.
-json::Value assistant_message(const json::Array& blocks) {
-  std::string text;
+// The thought of a block of type thinking, as the server signed it.
+std::string thought_of(const json::Value& block, const ThoughtSeal* seal) {
+  const json::Value &thought = member(block, "thinking"), &signature = member(block, "signature");
+  if (!thought.is_string() || !signature.is_string())
+    fail_usage("expected thinking and signature as texts, found {}", json::excerpt(block));
+  if (!seal) fail_usage("expected no blocks of type thinking, since nobody knows their signatures");
+  seal->check(thought.as_string(), signature.as_string());
+  return thought.as_string();
+}
+
+// Thoughts, texts and calls: what the model wrote, so nothing stands between the texts.
+json::Value assistant_message(const json::Array& blocks, const ThoughtSeal* seal) {
+  std::string text, thought;
   json::Array calls;
   for (const json::Value& block : blocks) {
     const std::string type = type_of(block);
     if (type == "text") {
       text += text_part(block).find("text")->as_string();
+    } else if (type == "thinking") {
+      thought += thought_of(block, seal);
     } else if (type == "tool_use") {
       calls.push_back(json::Object{
           {"id", member(block, "id")},
@@ -69,11 +81,12 @@ json::Value assistant_message(const json::Array& blocks) {
           {"function", json::Object{{"name", member(block, "name")},
                                     {"arguments", json::dump(member(block, "input"))}}}});
     } else {
-      fail_usage("expected blocks of type text or tool_use from the assistant, found {}",
+      fail_usage("expected blocks of type thinking, text or tool_use from the assistant, found {}",
                  json::excerpt(block));
     }
   }
   json::Value message = json::Object{{"role", "assistant"}, {"content", text}};
+  if (!thought.empty()) message.set("reasoning_content", thought);
   if (!calls.empty()) message.set("tool_calls", std::move(calls));
   return message;
 }
@@ -106,7 +119,7 @@ void add_user_blocks(const json::Array& blocks, json::Array& messages) {
   flush();
 }
 
-void add_message(const json::Value& message, json::Array& messages) {
+void add_message(const json::Value& message, const ThoughtSeal* seal, json::Array& messages) {
   const json::Value& role = member(message, "role");
   const json::Value& content = member(message, "content");
   const bool is_user = role == json::Value("user");
@@ -121,10 +134,10 @@ void add_message(const json::Value& message, json::Array& messages) {
   else if (is_user)
     add_user_blocks(content.as_array(), messages);
   else
-    messages.push_back(assistant_message(content.as_array()));
+    messages.push_back(assistant_message(content.as_array(), seal));
 }
 
-json::Array messages_of(const json::Value& body) {
+json::Array messages_of(const json::Value& body, const ThoughtSeal* seal) {
   json::Array messages;
   const json::Value* system = body.find("system");
   if (system && !system->is_null())
@@ -134,7 +147,7 @@ json::Array messages_of(const json::Value& body) {
   if (!given || !given->is_array())
     fail_usage("expected \"messages\" as a list, found {}", given ? given->type_name() : "none");
   if (given->as_array().empty()) fail_usage("expected at least one message, found none");
-  for (const json::Value& message : given->as_array()) add_message(message, messages);
+  for (const json::Value& message : given->as_array()) add_message(message, seal, messages);
   return messages;
 }
 
@@ -187,9 +200,12 @@ json::Value format_of(const json::Value& format) {
 void set_output(const json::Value& config, json::Value& chat) {
   for (const auto& [key, value] : config.as_object()) {
     if (value.is_null()) continue;
-    if (key != "format")
-      fail_usage("expected format in output_config, found {}", json::quoted(key));
-    chat.set("response_format", format_of(value));
+    if (key != "format" && key != "effort")
+      fail_usage("expected format and effort in output_config, found {}", json::quoted(key));
+    if (key == "format")
+      chat.set("response_format", format_of(value));
+    else
+      chat.set("reasoning_effort", value);
   }
 }
 
@@ -210,9 +226,7 @@ bool translate(const std::string& key, const json::Value& value, json::Value& ch
     chat.set("response_format", format_of(value));
   else if (key == "output_config" && value.is_object())
     set_output(value, chat);
-  else if (key == "thinking" && type_of(value) == "disabled")
-    return true;
-  else if (key == "thinking" || key == "output_config")
+  else if (key == "output_config")
     fail_usage("the field {} is not supported: found {}", json::quoted(key), json::excerpt(value));
   else
     return false;
@@ -221,12 +235,12 @@ bool translate(const std::string& key, const json::Value& value, json::Value& ch
 
 }  // namespace
 
-json::Value chat_body_of(const json::Value& body) {
+json::Value chat_body_of(const json::Value& body, const ThoughtSeal* seal) {
   if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
   refuse_fields(body, kRefused);
   const json::Value* most = body.find("max_tokens");
   if (!most || most->is_null()) fail_usage("expected \"max_tokens\" in the body");
-  json::Array messages = messages_of(body);
+  json::Array messages = messages_of(body, seal);
   const json::Value& last = messages.back();
   const bool goes_on = *last.find("role") == json::Value("assistant");
   if (goes_on && last.find("tool_calls"))

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "frontend/request_limits.h"
+#include "frontend/thoughts.h"
 #include "sampling/grammar/languages.h"
 
 namespace invar {
@@ -71,14 +72,54 @@ grammar::Language language_of(const std::string& kind, const json::Value& value,
 
 }  // namespace
 
-std::shared_ptr<Constraint> ConstraintCompiler::compile_text(const Shared<std::string>& what) {
-  if (last_ && !last_->is_full() && what == last_text_) return last_;
-  last_ = compile(json::parse(what.get(), "the structured output"));
-  last_text_ = what;
-  return last_;
+void ConstraintCompiler::hold(Request& request) {
+  const Shared<std::string>& text = request.structured_output;
+  if (text.empty()) return;
+  if (text != last_text_ || (last_ && last_->is_full())) {
+    const json::Value what = json::parse(text.get(), "the structured output");
+    last_ = compile(what);
+    last_thought_ = thought(what);
+    last_text_ = text;
+  }
+  request.constraint = last_;
+  request.thought = last_thought_;
 }
 
-std::shared_ptr<Constraint> ConstraintCompiler::compile(const json::Value& what) {
+std::shared_ptr<const ThoughtMarks> ConstraintCompiler::marks_of(ThoughtFormat format) {
+  std::shared_ptr<const ThoughtMarks>& kept = marks_[format];
+  if (kept) return kept;
+  std::vector<std::string> texts(static_cast<size_t>(tokenizer_.vocab_size()));
+  for (int32_t id = 0; id < tokenizer_.vocab_size(); ++id)
+    texts[static_cast<size_t>(id)] = tokenizer_.token_bytes(id);
+  const ThoughtStyle& style = style_of(format);
+  auto marks = std::make_shared<ThoughtMarks>(std::string(style.open), std::string(style.close),
+                                              std::move(texts));
+  const EncodeOptions plain{.add_special_tokens = false};
+  marks->repeats = style.repeats;
+  marks->open_tokens = tokenizer_.encode(style.open, plain);
+  marks->close_tokens = tokenizer_.encode(style.close, plain);
+  marks->then_tokens = tokenizer_.encode(style.then, plain);
+  return kept = std::move(marks);
+}
+
+std::shared_ptr<const ThoughtRules> ConstraintCompiler::thought(const json::Value& what) {
+  const json::Value* found = what.find("thought");
+  if (!found) return nullptr;
+  const ThoughtForm form = thought_form_of(*found);
+  const bool is_held = what.as_object().size() > 1;
+  if (!is_held && form.budget < 0) return nullptr;
+  return std::make_shared<ThoughtRules>(ThoughtRules{
+      .marks = marks_of(form.view.format), .begun = form.view.begun, .budget = form.budget});
+}
+
+std::shared_ptr<Constraint> ConstraintCompiler::compile(const json::Value& all) {
+  json::Value what = all;
+  if (all.is_object() && all.find("thought")) {
+    what = json::Object();
+    for (const auto& [key, value] : all.as_object())
+      if (key != "thought") what.set(key, value);
+    if (what.as_object().empty()) return nullptr;
+  }
   const json::Value* whitespace = what.find("whitespace");
   if (!what.is_object() || what.as_object().size() != (whitespace ? 2 : 1))
     fail_usage("expected one form of the answer, found {}", json::excerpt(what));

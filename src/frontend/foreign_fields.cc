@@ -18,7 +18,6 @@ constexpr ForeignField kFields[] = {
     {"audio", ""},
     {"modalities", "[]|[\"text\"]"},
     {"web_search_options", ""},
-    {"reasoning_effort", "", "give \"chat_template_kwargs\" what the template reads"},
     {"verbosity", "\"medium\""},
     // vLLM
     {"use_beam_search", "false"},
@@ -34,7 +33,6 @@ constexpr ForeignField kFields[] = {
     {"spaces_between_special_tokens", "true"},
     {"detokenize", "true", "ask for \"return_token_ids\""},
     {"logprob_token_ids", "[]"},
-    {"thinking_token_budget", ""},
     {"repetition_detection", ""},
     {"structural_tag", ""},
     {"guided_whitespace_pattern", ""},

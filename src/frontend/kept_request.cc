@@ -11,8 +11,9 @@ namespace {
 constexpr std::string_view kDescribing[] = {"user",        "metadata",          "instructions",
                                             "system",      "safety_identifier", "prompt_cache_key",
                                             "service_tier"};
-constexpr std::string_view kOfItems[] = {"type",      "role",   "content", "call_id", "name",
-                                         "arguments", "output", "id",      "status",  "text"};
+constexpr std::string_view kOfItems[] = {"type",   "role",      "content", "call_id",
+                                         "name",   "arguments", "output",  "id",
+                                         "status", "text",      "summary", "encrypted_content"};
 
 template <size_t N>
 bool among(std::string_view name, const std::string_view (&names)[N]) {

@@ -16,6 +16,8 @@
 #include "frontend/body_pieces.h"
 #include "frontend/chat_template.h"
 #include "frontend/constraint_compiler.h"
+#include "frontend/thought_seal.h"
+#include "frontend/thought_settings.h"
 #include "frontend/tool_calls.h"
 
 namespace invar::openai {
@@ -25,15 +27,17 @@ enum class Endpoint { completions, chat, responses, messages };  // the last is 
 // What requests are read against.
 struct Context {
   int32_t vocab = 0;
-  const Tokenizer* tokenizer = nullptr;       // not null: of bad words
-  std::vector<int32_t> end_tokens;            // the model's ends of sequence
-  SamplingParams defaults;                    // of what a request does not say
-  const ChatTemplate* chat = nullptr;         // null: the model has none, because
-  std::string no_chat;                        // of this sentence
-  std::function<std::tm()> clock;             // for the template
-  ToolFormat tool_format = ToolFormat::none;  // of the template
-  ConstraintCompiler* constraints = nullptr;  // null: structured output is not compiled
-  const json::Array* earlier = nullptr;       // items of the response that the request goes on from
+  const Tokenizer* tokenizer = nullptr;                // not null: of bad words
+  std::vector<int32_t> end_tokens;                     // the model's ends of sequence
+  SamplingParams defaults;                             // of what a request does not say
+  const ChatTemplate* chat = nullptr;                  // null: the model has none, because
+  std::string no_chat;                                 // of this sentence
+  std::function<std::tm()> clock;                      // for the template
+  ToolFormat tool_format = ToolFormat::none;           // of the template
+  ThoughtFormat thought_format = ThoughtFormat::none;  // likewise
+  const ThoughtSeal* seal = nullptr;                   // of thoughts that come back; null: none may
+  ConstraintCompiler* constraints = nullptr;           // null: structured output is not compiled
+  const json::Array* earlier = nullptr;  // items of the response that the request goes on from
   // False: the prompts of chats are known from elsewhere and stay empty.
   bool renders = true;
   int32_t max_logprobs = 1024;         // of a position: what a request may ask for
@@ -64,7 +68,15 @@ struct Request {
   bool echo = false;                                // the prompt before the answer
   ToolFormat tools = ToolFormat::none;              // how calls are found in the answer
   std::string tool;                                 // whose arguments the answer is
+  json::Value tool_list;                            // of the tools that it may call; or null
   bool parallel_calls = true;                       // whether it may have more than one call
+  // Its thoughts; `base` says of them what a prompt settles (settle_thoughts).
+  ThoughtFormat thought_format = ThoughtFormat::none;
+  ThoughtSettings thoughts;
+  bool goes_on = false;               // with the last message's words
+  json::Value form;                   // what the answer is held to, for ConstraintCompiler; or null
+  const ThoughtSeal* seal = nullptr;  // of thoughts that are shown
+  bool summary = false, sealed = false;  // of a response: shows them as a summary, and closed
   // Of /v1/responses, which repeats them.
   json::Value asked_tools, asked_choice, asked_previous;
   bool logits_hash = true;    // of each choice
@@ -101,6 +113,12 @@ std::vector<int32_t> tokens_of(const Request& request, const Prompt& prompt,
 // its prompts leaves of the context if that is less. From then on the request says it, so that
 // whoever computes it again holds it to the same length.
 void settle_length(Request& request, size_t longest_prompt, int32_t context);
+
+// What the end of the prompt says of the thoughts of its answer: how they are told from the text,
+// and what ends them. Until then `base` has the form alone. For a request that has no thoughts
+// nothing changes.
+void settle_thoughts(Request& request, const std::vector<int32_t>& prompt,
+                     const Tokenizer& tokenizer);
 
 // What stands at the beginning of an answer, and of each event of a stream.
 struct Head {

@@ -79,6 +79,13 @@ void add_prediction(json::Value& usage, int64_t accepted, int64_t rejected) {
                                                       {"rejected_prediction_tokens", rejected}});
 }
 
+void add_thoughts(json::Value& usage, int64_t tokens) {
+  const json::Value* before = usage.find("completion_tokens_details");
+  json::Value details = before ? *before : json::Value(json::Object());
+  details.set("reasoning_tokens", tokens);
+  usage.set("completion_tokens_details", std::move(details));
+}
+
 json::Value usage(int64_t prompt, int64_t completion) {
   return json::Object{{"prompt_tokens", prompt},
                       {"completion_tokens", completion},
@@ -213,11 +220,13 @@ json::Value message_of(const Request& request, const TextAnswer& answer, size_t 
                        const Head* head, bool& calls_tools) {
   std::string content;
   std::vector<ToolCall> calls;
-  ToolCallReader reader(request.tools, request.tool);
+  ToolCallReader reader(request.tools, request.tool, &request.tool_list);
   reader.push(answer.text, content, calls);
-  reader.finish(content, calls);
+  reader.finish(content, calls, answer.finish == FinishReason::length);
   calls_tools = !calls.empty();
   json::Value message = json::Object{{"role", "assistant"}};
+  for (const char* name : {"reasoning_content", "reasoning"})
+    if (!answer.thought.empty()) message.set(name, answer.thought);
   message.set("content", calls_tools && content.empty() ? json::Value() : json::Value(content));
   if (!calls_tools) return message;
   json::Array shown;
@@ -283,7 +292,7 @@ namespace {
 json::Value body_of(const Request& request, std::span<const TextAnswer> answers,
                     const Tokenizer& tokenizer, const Head* head, LateLists* late) {
   json::Array choices;
-  int64_t prompt = 0, completion = 0, accepted = 0, rejected = 0;
+  int64_t prompt = 0, completion = 0, accepted = 0, rejected = 0, thought = 0;
   const Prediction predicted(request.base.prediction);
   for (const TextAnswer& answer : answers) {
     if (!request.base.prediction.empty()) {
@@ -296,6 +305,7 @@ json::Value body_of(const Request& request, std::span<const TextAnswer> answers,
       prompt += std::ssize(answer.prompt_tokens);
     choices.push_back(choice_of(request, answer, std::ssize(choices), tokenizer, head, late));
     if (!request.prompt_only) completion += std::ssize(answer.tokens);
+    thought += answer.thought_tokens;
   }
   json::Value body;
   if (head) body.set("id", head->id);
@@ -310,6 +320,7 @@ json::Value body_of(const Request& request, std::span<const TextAnswer> answers,
   body.set("choices", std::move(choices));
   json::Value counts = usage(prompt, completion);
   if (!request.base.prediction.empty()) add_prediction(counts, accepted, rejected);
+  if (request.thought_format != ThoughtFormat::none) add_thoughts(counts, thought);
   body.set("usage", std::move(counts));
   if (answers.size() == 1 && request.logits_hash)
     body.set("logits_hash", to_hex(answers[0].logits_hash));

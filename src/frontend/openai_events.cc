@@ -69,18 +69,19 @@ void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
   answer.ids.push_back(output.token);
   answer.over = text.finish != FinishReason::none;
   if (answer.over) answer.waiting.clear();
+  const std::string& thought = answer.builder.new_thought();
   std::string content;
   std::vector<ToolCall> calls;
   answer.reader.push(piece, content, calls);
-  if (answer.over) answer.reader.finish(content, calls);
-  if (content.empty() && calls.empty() && !answer.over) return;
+  if (answer.over) answer.reader.finish(content, calls, text.finish == FinishReason::length);
+  if (content.empty() && calls.empty() && thought.empty() && !answer.over) return;
   if (!answer.begun && request_.echo) content.insert(0, echo_of(request_.prompt_of(i), tokenizer_));
   if (request_.prompt_only) content = echo_of(request_.prompt_of(i), tokenizer_);
   begin_event(out);
   json::ObjectWriter choice(out);
   choice.member("index") += std::to_string(i);
   if (request_.endpoint == Endpoint::chat)
-    append_delta(i, content, calls, choice.member("delta"));
+    append_delta(i, thought, content, calls, choice.member("delta"));
   else
     json::append_quoted(choice.member("text"), content);
   json::append(choice.member("logprobs"),
@@ -117,12 +118,15 @@ void EventWriter::show_prompt(const TextAnswer& text, json::ObjectWriter& choice
 }
 
 // What an event adds: the first one says whose words these are.
-void EventWriter::append_delta(size_t i, const std::string& content,
+void EventWriter::append_delta(size_t i, const std::string& thought, const std::string& content,
                                const std::vector<ToolCall>& calls, std::string& out) {
   Answer& answer = answers_[i];
   json::ObjectWriter delta(out);
   if (!answer.begun) json::append_quoted(delta.member("role"), "assistant");
-  if (!content.empty() || calls.empty()) json::append_quoted(delta.member("content"), content);
+  for (const char* name : {"reasoning_content", "reasoning"})
+    if (!thought.empty()) json::append_quoted(delta.member(name), thought);
+  if (!content.empty() || (calls.empty() && thought.empty()))
+    json::append_quoted(delta.member("content"), content);
   json::Array shown;
   for (const ToolCall& call : calls) {
     shown.push_back(json::Object{
@@ -160,6 +164,9 @@ json::Value EventWriter::usage_now() const {
     rejected += answer.prediction.rejected();
   }
   if (!request_.base.prediction.empty()) add_prediction(counts, accepted, rejected);
+  int64_t thought = 0;
+  for (const Answer& answer : answers_) thought += answer.builder.answer.thought_tokens;
+  if (request_.thought_format != ThoughtFormat::none) add_thoughts(counts, thought);
   return counts;
 }
 

@@ -53,7 +53,7 @@ class EventWriter final : public StreamWriter {
   struct Answer {
     Answer(const Request& request, const Tokenizer& tokenizer, const Prediction& predicted)
         : builder(tokenizer, request.base),
-          reader(request.tools, request.tool),
+          reader(request.tools, request.tool, &request.tool_list),
           prediction(predicted) {}
     AnswerBuilder builder;
     ToolCallReader reader;
@@ -71,8 +71,8 @@ class EventWriter final : public StreamWriter {
   void show_prompt(const TextAnswer& text, json::ObjectWriter& choice) const;
   json::Value logprobs_now(Answer& answer);
   void show(size_t i, const TokenOutput& output, std::string& out);
-  void append_delta(size_t i, const std::string& content, const std::vector<ToolCall>& calls,
-                    std::string& out);
+  void append_delta(size_t i, const std::string& thought, const std::string& content,
+                    const std::vector<ToolCall>& calls, std::string& out);
   // An event's text before and after its choices.
   void begin_event(std::string& out);
   void end_event(bool with_usage, std::string& out);

@@ -19,6 +19,9 @@ json::Value usage(int64_t prompt, int64_t completion);
 // What became of the request's prediction, all answers together.
 void add_prediction(json::Value& usage, int64_t accepted, int64_t rejected);
 
+// How many of the tokens were thoughts, all answers together; beside what is said of predictions.
+void add_thoughts(json::Value& usage, int64_t tokens);
+
 // What the answers are held to, as a request says it.
 int64_t shown_length(const Request& request);
 

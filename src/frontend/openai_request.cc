@@ -65,7 +65,12 @@ constexpr std::string_view kChatFields[] = {"messages",
                                             "chat_template_kwargs",
                                             "prediction",
                                             "continue_final_message",
-                                            "add_generation_prompt"};
+                                            "add_generation_prompt",
+                                            "reasoning_effort",
+                                            "thinking",
+                                            "enable_thinking",
+                                            "thinking_token_budget",
+                                            "stop_in_reasoning"};
 
 constexpr std::string_view kRoles[] = {"system",    "developer", "user",
                                        "assistant", "tool",      "function"};
@@ -94,6 +99,7 @@ class Reader {
     request.base.params = context_.defaults;
     request.ignored = unknown_fields(chat);
     if (const json::Value* v = fields_.find("model")) request.model = text_of(*v, "model");
+    chat ? read_thoughts(request) : refuse_thoughts(fields_, "a completion has text alone");
     chat ? read_messages(request) : read_prompts(request);
     request.add_special_tokens = fields_.read_flag("add_special_tokens", !chat);
     request.truncate_prompt_tokens = read_truncation();
@@ -123,6 +129,13 @@ class Reader {
   }
 
  private:
+  void read_thoughts(Request& request) const {
+    request.thought_format = context_.thought_format;
+    request.seal = context_.seal;
+    request.thoughts = read_thought_settings(fields_, context_.thought_format, context_.chat);
+    request.goes_on = fields_.read_flag("continue_final_message", false);
+  }
+
   // {"type": "content", "content": a text or parts of text}
   void read_prediction(Request& request) const {
     const json::Value* prediction = fields_.find("prediction");
@@ -182,6 +195,26 @@ class Reader {
     fail_usage("expected a prompt of text or token ids, found {}", prompt.type_name());
   }
 
+  // What the assistant thought, by the names that templates read. Where it stands twice, once.
+  json::Value with_thoughts(const json::Value& messages) const {
+    if (!messages.is_array()) return messages;
+    json::Array all;
+    for (const json::Value& message : messages.as_array()) {
+      all.push_back(message);
+      const json::Value* thought = message.find("reasoning_content");
+      if (!thought) thought = message.find("reasoning");
+      if (!thought || thought->is_null()) continue;
+      if (!thought->is_string())
+        fail_usage("expected reasoning_content of a message as a text, found {}",
+                   thought->type_name());
+      const json::Value text = *thought;
+      all.back().set("reasoning_content", text);
+      if (context_.chat->source().find(".thinking") != std::string::npos)
+        all.back().set("thinking", text);
+    }
+    return all;
+  }
+
   void read_messages(Request& request) const {
     if (!context_.renders) {
       request.prompts.emplace_back();
@@ -192,9 +225,9 @@ class Reader {
     if (!context_.chat) fail_usage("\"messages\" need a chat template; {}", context_.no_chat);
     for (const json::Value& message : messages->is_array() ? messages->as_array() : json::Array())
       check_role(message.find("role"));
-    const bool goes_on = fields_.read_flag("continue_final_message", false);
+    const bool goes_on = request.goes_on;
     Conversation conversation{
-        .messages = *messages,
+        .messages = with_thoughts(*messages),
         .add_generation_prompt = fields_.read_flag("add_generation_prompt", !goes_on),
         .continue_final_message = goes_on};
     if (goes_on && conversation.add_generation_prompt)
@@ -210,6 +243,7 @@ class Reader {
                    kMaxTemplateVariablesBytes, bytes);
       conversation.variables = variables->as_object();
     }
+    set_variables(request.thoughts, conversation.variables);
     request.prompts.emplace_back(context_.chat->render(conversation, context_.clock));
     check_size(std::get<std::string>(request.prompts.back()));
   }
@@ -302,6 +336,7 @@ class Reader {
     check_form(what);
     if (what.is_null()) hold_calls(request);
     if (what.is_null()) return;
+    request.form = what;
     request.base.structured_output = json::dump(what);
     if (context_.constraints) request.base.constraint = context_.constraints->compile(what);
   }
@@ -359,6 +394,7 @@ class Reader {
     }
     list_of(*tools, "tools", kMaxTools);
     form_of_call(*tools, "");  // refuses what is no tool
+    request.tool_list = *tools;
     if (choice && choice->is_object()) {
       const json::Value* function = choice->find("function");
       const json::Value* name = function ? function->find("name") : choice->find("name");
@@ -377,10 +413,23 @@ class Reader {
             "the model's chat template has no place for tools: leave them out, or ask for "
             "tool_choice required or a function");
       request.tools = context_.tool_format;
+      check_format(request, *tools);
     } else {
       fail_usage("expected tool_choice none, auto, required or a function, found {}",
                  json::excerpt(*choice));
     }
+  }
+
+  // Strict tools and one call alone are held to grammars, of the formats that have one.
+  static void check_format(const Request& request, const json::Value& tools) {
+    const ToolFormat format = request.tools;
+    const bool has_grammar =
+        format == ToolFormat::none || format == ToolFormat::tagged || format == ToolFormat::bare;
+    if (!has_grammar && (!request.parallel_calls || has_strict(tools)))
+      fail_usage(
+          "strict tools and parallel_tool_calls false need calls as hermes or llama3_json write "
+          "them, found {}: ask for tool_choice required or a function",
+          name_of(format));
   }
 
   void read_stream(Request& request) const {
@@ -455,6 +504,25 @@ void settle_length(Request& request, size_t longest_prompt, int32_t context) {
                request.base.params.min_tokens);
 }
 
+void settle_thoughts(Request& request, const std::vector<int32_t>& prompt,
+                     const Tokenizer& tokenizer) {
+  invar::Request& base = request.base;
+  base.thoughts = thoughts_behind(request.thought_format, prompt, request.goes_on, tokenizer);
+  base.thoughts.stops = request.thoughts.stops && base.thoughts.format != ThoughtFormat::none;
+  std::vector<std::string_view> marks(marks_of(request.tools).begin(),
+                                      marks_of(request.tools).end());
+  if (base.thoughts.format != ThoughtFormat::none) {
+    const ThoughtStyle& style = style_of(base.thoughts.format);
+    marks.insert(marks.end(), style.marks.begin(), style.marks.end());
+    json::Value form = json::Object{
+        {"thought", to_json({.view = base.thoughts, .budget = request.thoughts.budget})}};
+    if (request.form.is_object())
+      for (const auto& [key, value] : request.form.as_object()) form.set(key, value);
+    base.structured_output = json::dump(form);
+  }
+  base.shown_special = special_marks(marks, tokenizer);
+}
+
 invar::Request Request::answer(size_t i, Shared<std::vector<int32_t>> prompt) const {
   invar::Request one = base;
   one.prompt = std::move(prompt);
@@ -515,16 +583,17 @@ Request parse_request(const json::Value& body, Endpoint endpoint, const Context&
                body.as_object().size());
   if (body.is_object() && endpoint != Endpoint::completions) check_conversation(body, context);
   if (endpoint == Endpoint::messages) {
-    const json::Value chat = anthropic::chat_body_of(body);
+    const json::Value chat = anthropic::chat_body_of(body, context.seal);
     Request request = Reader(chat, context).read(Endpoint::chat);
     request.endpoint = endpoint;
     return request;
   }
   if (endpoint == Endpoint::responses) {
-    const json::Value chat = chat_body_of(body, context.earlier);
+    const json::Value chat = chat_body_of(body, context.earlier, context.seal);
     Request request = Reader(chat, context).read(Endpoint::chat);
     if (request.base.params.n != 1) fail_usage("a response has one answer: n must be 1");
     request.endpoint = endpoint;
+    read_reasoning(body, request);
     if (const json::Value* tools = body.find("tools")) request.asked_tools = *tools;
     if (const json::Value* choice = body.find("tool_choice")) request.asked_choice = *choice;
     if (const json::Value* id = body.find("previous_response_id")) request.asked_previous = *id;

@@ -93,6 +93,8 @@ class ReceiptKey {
   void save(const std::string& file) const;
   std::string public_key() const;
   void sign(Receipt& receipt) const;
+  // Of whoever has the key, and of this purpose alone.
+  std::string secret(std::string_view purpose) const;
 
  private:
   void* key_;  // an EVP_PKEY

@@ -110,6 +110,14 @@ void ReceiptKey::sign(Receipt& receipt) const {
   receipt.signature = to_hex(bytes);
 }
 
+std::string ReceiptKey::secret(std::string_view purpose) const {
+  unsigned char bytes[kPublicBytes];
+  size_t size = sizeof bytes;
+  if (EVP_PKEY_get_raw_private_key(static_cast<EVP_PKEY*>(key_), bytes, &size) != 1)
+    fail("a receipt's key cannot be read");
+  return std::string(purpose) + to_hex(bytes);
+}
+
 ReceiptKey open_receipt_key(const std::string& file) {
   if (std::filesystem::exists(file)) return ReceiptKey(file);
   ReceiptKey made;

@@ -17,7 +17,6 @@ constexpr ForeignField kRefused[] = {
     {"max_tool_calls", ""},
     {"n", "1", "a response is one answer"},
     {"prompt", "", "give \"input\""},
-    {"reasoning", R"({}|{"effort": null}|{"effort": null, "summary": null})"},
     {"top_logprobs", "0", "a response has none: ask /v1/chat/completions"},
     {"truncation", "\"disabled\"", "ask for \"truncate_prompt_tokens\""},
 };
@@ -38,6 +37,35 @@ json::Value content_of(const json::Value& content) {
   return parts;
 }
 
+// A message of which only the thought has come.
+bool waits_for_words(const json::Value& message) {
+  return message.find("reasoning_content") && !message.find("tool_calls") &&
+         *message.find("content") == json::Value("");
+}
+
+// What was thought before the next message or call of the assistant.
+void add_thought(const json::Value& item, const ThoughtSeal* seal, json::Array& messages) {
+  std::string thought;
+  const json::Value* closed = item.find("encrypted_content");
+  if (closed && closed->is_string()) {
+    if (!seal) fail_usage("expected no encrypted_content, since nobody knows its key");
+    thought = seal->open(closed->as_string());
+  } else {
+    const json::Value* content = item.find("content");
+    if (!content || !content->is_array() || content->as_array().empty())
+      content = item.find("summary");
+    for (const json::Value& part :
+         content && content->is_array() ? content->as_array() : json::Array()) {
+      const json::Value* text = part.find("text");
+      if (!text || !text->is_string())
+        fail_usage("expected parts with a text in a reasoning item, found {}", json::excerpt(part));
+      thought += text->as_string();
+    }
+  }
+  messages.push_back(
+      json::Object{{"role", "assistant"}, {"content", ""}, {"reasoning_content", thought}});
+}
+
 // What a call of a tool was, in the message of the one who called.
 void add_call(const json::Value& item, json::Array& messages) {
   const json::Value* id = item.find("call_id");
@@ -45,7 +73,8 @@ void add_call(const json::Value& item, json::Array& messages) {
   const json::Value* arguments = item.find("arguments");
   if (!id || !name || !arguments)
     fail_usage("expected call_id, name and arguments in {}", json::excerpt(item));
-  const bool goes_on = !messages.empty() && messages.back().find("tool_calls");
+  const bool goes_on =
+      !messages.empty() && (messages.back().find("tool_calls") || waits_for_words(messages.back()));
   if (!goes_on) messages.push_back(json::Object{{"role", "assistant"}, {"content", ""}});
   const json::Value* before = messages.back().find("tool_calls");
   json::Array calls = before ? before->as_array() : json::Array();
@@ -56,8 +85,9 @@ void add_call(const json::Value& item, json::Array& messages) {
   messages.back().set("tool_calls", std::move(calls));
 }
 
-void add_item(const json::Value& item, json::Array& messages) {
+void add_item(const json::Value& item, const ThoughtSeal* seal, json::Array& messages) {
   const json::Value* type = item.find("type");
+  if (type && *type == json::Value("reasoning")) return add_thought(item, seal, messages);
   if (type && *type == json::Value("function_call")) return add_call(item, messages);
   if (type && *type == json::Value("function_call_output")) {
     const json::Value* id = item.find("call_id");
@@ -70,21 +100,25 @@ void add_item(const json::Value& item, json::Array& messages) {
   const json::Value* content = item.find("content");
   if ((type && *type != json::Value("message")) || !role || !content)
     fail_usage(
-        "expected messages with role and content, or calls and their outputs, as input, found {}",
+        "expected messages with role and content, thoughts, or calls and their outputs, as input, "
+        "found {}",
         json::excerpt(item));
+  if (*role == json::Value("assistant") && !messages.empty() && waits_for_words(messages.back()))
+    return messages.back().set("content", content_of(*content));
   const bool is_developer = *role == json::Value("developer");
   messages.push_back(json::Object{{"role", is_developer ? json::Value("system") : *role},
                                   {"content", content_of(*content)}});
 }
 
-json::Array messages_of(const json::Value& body, const json::Array* earlier) {
+json::Array messages_of(const json::Value& body, const json::Array* earlier,
+                        const ThoughtSeal* seal) {
   json::Array messages;
   const json::Value* instructions = body.find("instructions");
   if (instructions && !instructions->is_null())
     messages.push_back(json::Object{{"role", "system"}, {"content", *instructions}});
   if (earlier)
-    for (const json::Value& item : *earlier) add_item(item, messages);
-  for (const json::Value& item : input_items(body)) add_item(item, messages);
+    for (const json::Value& item : *earlier) add_item(item, seal, messages);
+  for (const json::Value& item : input_items(body)) add_item(item, seal, messages);
   return messages;
 }
 
@@ -120,6 +154,22 @@ void read_format(const json::Value& text, json::Value& chat) {
     chat.set("response_format", *format);
 }
 
+// {"effort": ..., "summary": ...}
+void read_effort(const json::Value& reasoning, json::Value& chat) {
+  if (!reasoning.is_object())
+    fail_usage("expected reasoning as an object, found {}", reasoning.type_name());
+  for (const auto& [key, value] : reasoning.as_object()) {
+    if (value.is_null()) continue;
+    if (key == "effort")
+      chat.set("reasoning_effort", value);
+    else if (key != "summary" && key != "generate_summary")
+      fail_usage("expected effort and summary in reasoning, found {}", json::quoted(key));
+    else if (value != json::Value("auto") && value != json::Value("concise") &&
+             value != json::Value("detailed"))
+      fail_usage("expected a summary auto, concise or detailed, found {}", json::excerpt(value));
+  }
+}
+
 // What stands behind the "resp_" of the response.
 std::string hex_of(const Head& head) {
   return head.id.substr(head.id.find('_') + 1);
@@ -129,9 +179,29 @@ json::Value text_part(const std::string& text) {
   return json::Object{{"type", "output_text"}, {"text", text}, {"annotations", json::Array()}};
 }
 
+json::Value thought_part(const std::string& text) {
+  return json::Object{{"type", "reasoning_text"}, {"text", text}};
+}
+
+// A summary is the thought itself: nobody is there to write a shorter one.
+json::Value thought_item(const Request& request, const std::string& id, const std::string& thought,
+                         const char* status, bool begins) {
+  json::Value item = json::Object{{"type", "reasoning"}, {"id", id}, {"summary", json::Array()}};
+  if (request.summary && !begins)
+    item.set("summary", json::Array{json::Object{{"type", "summary_text"}, {"text", thought}}});
+  item.set("content", begins ? json::Array() : json::Array{thought_part(thought)});
+  if (request.sealed && request.seal && !begins)
+    item.set("encrypted_content", request.seal->close(thought));
+  item.set("status", status);
+  return item;
+}
+
 // The item, or what is said of it when it begins.
-json::Value item_of(const Head& head, const ResponseItems& items, size_t i, const char* status) {
+json::Value item_of(const Request& request, const Head& head, const ResponseItems& items, size_t i,
+                    const char* status) {
   const bool begins = status == std::string_view("in_progress");
+  if (items.is_thought(i))
+    return thought_item(request, items.id(head, i), items.thought(i), status, begins);
   if (!items.is_call(i))
     return json::Object{{"type", "message"},
                         {"id", items.id(head, i)},
@@ -141,7 +211,7 @@ json::Value item_of(const Head& head, const ResponseItems& items, size_t i, cons
   const ToolCall& call = items.call(i);
   return json::Object{{"type", "function_call"},
                       {"id", items.id(head, i)},
-                      {"call_id", call_id(head, 0, items.number_of_call(i))},
+                      {"call_id", call_id(head, 0, items.number(i))},
                       {"name", call.name},
                       {"arguments", begins ? "" : call.arguments},
                       {"status", status}};
@@ -167,7 +237,7 @@ json::Value response_of(const Request& request, const TextAnswer* answer,
   body.set("seed", head.seed);
   json::Array output;
   for (size_t i = 0; answer && i < items.size(); ++i)
-    output.push_back(item_of(head, items, i, status));
+    output.push_back(item_of(request, head, items, i, status));
   body.set("output", std::move(output));
   body.set("parallel_tool_calls", request.parallel_calls);
   body.set("previous_response_id", request.asked_previous);
@@ -181,6 +251,10 @@ json::Value response_of(const Request& request, const TextAnswer* answer,
   body.set("usage", json::Object{{"input_tokens", prompt_tokens},
                                  {"output_tokens", made},
                                  {"total_tokens", prompt_tokens + made}});
+  if (request.thought_format == ThoughtFormat::none) return body;
+  json::Value usage = *body.find("usage");
+  usage.set("output_tokens_details", json::Object{{"reasoning_tokens", answer->thought_tokens}});
+  body.set("usage", std::move(usage));
   return body;
 }
 
@@ -195,14 +269,15 @@ json::Array input_items(const json::Value& body) {
   return input->as_array();
 }
 
-json::Value chat_body_of(const json::Value& body, const json::Array* earlier) {
+json::Value chat_body_of(const json::Value& body, const json::Array* earlier,
+                         const ThoughtSeal* seal) {
   if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
   refuse_fields(body, kRefused);
-  json::Value chat = json::Object{{"messages", messages_of(body, earlier)}};
+  json::Value chat = json::Object{{"messages", messages_of(body, earlier, seal)}};
   for (const auto& [key, value] : body.as_object()) {
     const bool is_empty = value.is_null() || (value.is_array() && value.as_array().empty());
     if (key == "input" || key == "instructions" || key == "previous_response_id" ||
-        value.is_null() || find_field(kRefused, key))
+        key == "include" || value.is_null() || find_field(kRefused, key))
       continue;
     if (key == "store") {
       if (!value.is_bool())
@@ -213,45 +288,74 @@ json::Value chat_body_of(const json::Value& body, const json::Array* earlier) {
       chat.set("max_tokens", value);
     else if (key == "text")
       read_format(value, chat);
+    else if (key == "reasoning")
+      read_effort(value, chat);
     else if (key != "top_logprobs")
       chat.set(key, value);
   }
   return chat;
 }
 
+void read_reasoning(const json::Value& body, Request& request) {
+  if (const json::Value* reasoning = body.find("reasoning"))
+    for (const char* name : {"summary", "generate_summary"})
+      if (const json::Value* v = reasoning->find(name)) request.summary |= !v->is_null();
+  const json::Value* include = body.find("include");
+  if (!include || include->is_null()) return;
+  if (!include->is_array())
+    fail_usage("expected include as a list, found {}", include->type_name());
+  for (const json::Value& one : include->as_array())
+    request.sealed |= one == json::Value("reasoning.encrypted_content");
+}
+
+void ResponseItems::push_thought(std::string_view thought) {
+  if (thought.empty()) return;
+  if (items_.empty() || items_.back().kind != Kind::thought)
+    items_.push_back({.kind = Kind::thought, .call = {}});
+  items_.back().call.arguments += thought;
+}
+
 void ResponseItems::push(const std::string& content, const std::vector<ToolCall>& calls,
                          bool text_first) {
   if (!content.empty() && (text_first || calls.empty())) message();
   text_ += content;
-  for (const ToolCall& call : calls) items_.emplace_back(call);
+  for (const ToolCall& call : calls) items_.push_back({.kind = Kind::call, .call = call});
   if (!content.empty()) message();
 }
 
 size_t ResponseItems::message() {
   for (size_t i = 0; i < items_.size(); ++i)
-    if (!items_[i]) return i;
-  items_.emplace_back(std::nullopt);
+    if (items_[i].kind == Kind::message) return i;
+  items_.emplace_back();
   return items_.size() - 1;
 }
 
-size_t ResponseItems::number_of_call(size_t i) const {
-  return static_cast<size_t>(std::count_if(items_.begin(), items_.begin() + static_cast<int64_t>(i),
-                                           [](const auto& item) { return item.has_value(); }));
+size_t ResponseItems::number(size_t i) const {
+  return static_cast<size_t>(
+      std::count_if(items_.begin(), items_.begin() + static_cast<int64_t>(i),
+                    [&](const Item& item) { return item.kind == items_[i].kind; }));
 }
 
 std::string ResponseItems::id(const Head& head, size_t i) const {
-  return is_call(i) ? fmt::format("fc_{}_{}", hex_of(head), number_of_call(i))
-                    : "msg_" + hex_of(head);
+  if (is_thought(i)) return fmt::format("rs_{}_{}", hex_of(head), number(i));
+  return is_call(i) ? fmt::format("fc_{}_{}", hex_of(head), number(i)) : "msg_" + hex_of(head);
 }
 
 json::Value response_body(const Request& request, const TextAnswer& answer, const Head& head) {
   ResponseItems items;
-  ToolCallReader reader(request.tools, request.tool);
-  std::string content;
-  std::vector<ToolCall> calls;
-  reader.push(answer.text, content, calls);
-  reader.finish(content, calls);
-  items.push(content, calls, reader.text_came_first());
+  ToolCallReader reader(request.tools, request.tool, &request.tool_list);
+  const auto take = [&](std::string_view text, bool is_last) {
+    std::string content;
+    std::vector<ToolCall> calls;
+    reader.push(text, content, calls);
+    if (is_last) reader.finish(content, calls, answer.finish == FinishReason::length);
+    items.push(content, calls, reader.text_came_first());
+  };
+  for_each_part(answer, [&](std::string_view thought, std::string_view text) {
+    items.push_thought(thought);
+    take(text, false);
+  });
+  take("", true);
   if (items.size() == 0) items.message();
   return response_of(request, &answer, items, std::ssize(answer.prompt_tokens), head);
 }
@@ -261,7 +365,7 @@ ResponseWriter::ResponseWriter(Head head, const Request& request, int64_t prompt
     : head_(std::move(head)),
       request_(request),
       builder_(tokenizer, request.base),
-      reader_(request.tools, request.tool) {
+      reader_(request.tools, request.tool, &request.tool_list) {
   builder_.answer.prompt_tokens.edit().resize(static_cast<size_t>(prompt_tokens));
 }
 
@@ -271,14 +375,18 @@ void ResponseWriter::push(size_t, const TokenOutput& output, std::string& out) {
   const std::string piece = builder_.push(output);
   const TextAnswer& answer = builder_.answer;
   if (answer.finish == FinishReason::failed) return fail(answer.error, "server_error", out);
+  show_thought(builder_.new_thought(), out);
   std::string content;
   std::vector<ToolCall> calls;
   reader_.push(piece, content, calls);
   const bool is_over = answer.finish != FinishReason::none;
-  if (is_over) reader_.finish(content, calls);
+  if (is_over) reader_.finish(content, calls, answer.finish == FinishReason::length);
+  if (is_over || !content.empty() || !calls.empty()) end_thought(out);
   const size_t shown = items_.size();
   items_.push(content, calls, reader_.text_came_first());
-  if (items_.size() == 0 && (is_over || request_.tools == ToolFormat::none)) items_.message();
+  const bool is_text_alone =
+      request_.tools == ToolFormat::none && request_.base.thoughts.format == ThoughtFormat::none;
+  if (items_.size() == 0 && (is_over || is_text_alone)) items_.message();
   for (size_t i = shown; i < items_.size(); ++i) begin_item(i, out);
   if (!content.empty())
     event("response.output_text.delta", items_.message(), json::Object{{"delta", content}}, out);
@@ -301,9 +409,30 @@ void ResponseWriter::begin(std::string& out) {
 
 void ResponseWriter::begin_item(size_t i, std::string& out) {
   event("response.output_item.added", i,
-        json::Object{{"item", item_of(head_, items_, i, "in_progress")}}, out);
-  if (!items_.is_call(i))
-    event("response.content_part.added", i, json::Object{{"part", text_part("")}}, out);
+        json::Object{{"item", item_of(request_, head_, items_, i, "in_progress")}}, out);
+  if (items_.is_call(i)) return;
+  const json::Value part = items_.is_thought(i) ? thought_part("") : text_part("");
+  event("response.content_part.added", i, json::Object{{"part", part}}, out);
+}
+
+void ResponseWriter::show_thought(const std::string& thought, std::string& out) {
+  if (thought.empty()) return;
+  items_.push_thought(thought);
+  if (!std::exchange(in_thought_, true)) begin_item(items_.size() - 1, out);
+  event("response.reasoning_text.delta", items_.size() - 1, json::Object{{"delta", thought}}, out);
+}
+
+void ResponseWriter::end_thought(std::string& out) {
+  if (!std::exchange(in_thought_, false)) return;
+  const size_t i = items_.size() - 1;
+  const std::string& thought = items_.thought(i);
+  event("response.reasoning_text.done", i, json::Object{{"text", thought}}, out);
+  event("response.content_part.done", i, json::Object{{"part", thought_part(thought)}}, out);
+  const bool is_cut = builder_.answer.finish == FinishReason::length;
+  event("response.output_item.done", i,
+        json::Object{
+            {"item", item_of(request_, head_, items_, i, is_cut ? "incomplete" : "completed")}},
+        out);
 }
 
 // A call comes as a whole.
@@ -313,7 +442,7 @@ void ResponseWriter::show_call(size_t i, std::string& out) {
   event("response.function_call_arguments.done", i,
         json::Object{{"name", items_.call(i).name}, {"arguments", arguments}}, out);
   event("response.output_item.done", i,
-        json::Object{{"item", item_of(head_, items_, i, "completed")}}, out);
+        json::Object{{"item", item_of(request_, head_, items_, i, "completed")}}, out);
 }
 
 void ResponseWriter::end(std::string& out) {
@@ -321,7 +450,7 @@ void ResponseWriter::end(std::string& out) {
   const json::Value response =
       response_of(request_, &answer, items_, std::ssize(answer.prompt_tokens), head_);
   for (size_t i = 0; i < items_.size(); ++i) {
-    if (items_.is_call(i)) continue;
+    if (items_.is_call(i) || items_.is_thought(i)) continue;
     event("response.output_text.done", i, json::Object{{"text", items_.text()}}, out);
     event("response.content_part.done", i, json::Object{{"part", text_part(items_.text())}}, out);
     event("response.output_item.done", i,

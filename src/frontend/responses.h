@@ -1,7 +1,6 @@
 // OpenAI's Responses: text and calls of tools, whole or as events.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,29 +12,42 @@ namespace invar::openai {
 
 // The body of a chat completion that asks for the same as a body of /v1/responses. Throws
 // UsageError for what is not understood: tools that are no functions, parts that are no text.
-// The items of `earlier` stand before its input.
-json::Value chat_body_of(const json::Value& body, const json::Array* earlier = nullptr);
+// The items of `earlier` stand before its input. `seal`: of thoughts that come back closed; null:
+// none may.
+json::Value chat_body_of(const json::Value& body, const json::Array* earlier,
+                         const ThoughtSeal* seal);
+// What a response's body says of how thoughts are shown.
+void read_reasoning(const json::Value& body, Request& request);
 
 // The items of a response's input, as a list.
 json::Array input_items(const json::Value& body);
 
-// What a response puts out, in the order in which it begins: one message, and calls of tools.
+// What a response puts out, in the order in which it begins: thoughts, one message, and calls of
+// tools.
 class ResponseItems {
  public:
-  // Takes the next text and calls; `text_first` as ToolCallReader::text_came_first.
+  // Takes the next thought, or text and calls; `text_first` as ToolCallReader::text_came_first.
+  void push_thought(std::string_view thought);
   void push(const std::string& content, const std::vector<ToolCall>& calls, bool text_first);
   // The place of the message, which begins now if it has not.
   size_t message();
 
   size_t size() const { return items_.size(); }
-  bool is_call(size_t i) const { return items_[i].has_value(); }
-  const ToolCall& call(size_t i) const { return *items_[i]; }
+  bool is_call(size_t i) const { return items_[i].kind == Kind::call; }
+  bool is_thought(size_t i) const { return items_[i].kind == Kind::thought; }
+  const ToolCall& call(size_t i) const { return items_[i].call; }
+  const std::string& thought(size_t i) const { return items_[i].call.arguments; }
   const std::string& text() const { return text_; }  // of the message
-  size_t number_of_call(size_t i) const;             // among the calls
+  size_t number(size_t i) const;                     // among the items of its kind
   std::string id(const Head& head, size_t i) const;
 
  private:
-  std::vector<std::optional<ToolCall>> items_;  // nothing: the message
+  enum class Kind { message, thought, call };
+  struct Item {
+    Kind kind = Kind::message;
+    ToolCall call;  // of a thought, `arguments` are its text
+  };
+  std::vector<Item> items_;
   std::string text_;
 };
 
@@ -58,6 +70,8 @@ class ResponseWriter final : public StreamWriter {
   void begin(std::string& out);
   void begin_item(size_t i, std::string& out);
   void show_call(size_t i, std::string& out);
+  void show_thought(const std::string& thought, std::string& out);
+  void end_thought(std::string& out);
   void end(std::string& out);
   void event(const char* type, size_t i, json::Value body, std::string& out);
   void event(const char* type, json::Value body, std::string& out);
@@ -68,6 +82,7 @@ class ResponseWriter final : public StreamWriter {
   ToolCallReader reader_;
   ResponseItems items_;
   int64_t sequence_ = 0;
+  bool in_thought_ = false;  // the last item is one and has not ended
   bool ended_ = false;
 };
 

@@ -3,15 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
+#include <cctype>
 
 #include "base/error.h"
+#include "frontend/thoughts.h"
 
 namespace invar {
 
 namespace {
 
-constexpr std::string_view kOpen = "<tool_call>", kClose = "</tool_call>";
+constexpr std::string_view kClose = "</tool_call>";
 constexpr std::string_view kPythonTag = "<|python_tag|>", kSpaces = " \t\r\n";
 
 // The function of a tool, checked.
@@ -67,57 +68,7 @@ bool is_strict(const json::Value& function) {
   return strict && *strict == json::Value(true);
 }
 
-// {"name": ..., "arguments" or "parameters": {...}}
-std::optional<ToolCall> read_call(std::string_view text) {
-  try {
-    const json::Value value = json::parse(text, "a call");
-    const json::Value* name = value.find("name");
-    const json::Value* arguments = value.find("arguments");
-    if (!arguments) arguments = value.find("parameters");
-    if (!name || !name->is_string() || !arguments) return std::nullopt;
-    return ToolCall{name->as_string(),
-                    arguments->is_string() ? arguments->as_string() : json::dump(*arguments)};
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
-// What stands of a call that was cut: its name, and its arguments as far as they come. Nothing
-// where the name is not whole.
-std::optional<ToolCall> read_cut_call(std::string_view text) {
-  const auto take = [&text](std::string_view word) {
-    text.remove_prefix(std::min(text.find_first_not_of(kSpaces), text.size()));
-    if (!text.starts_with(word)) return false;
-    text.remove_prefix(word.size());
-    return true;
-  };
-  if (!take("{") || !take("\"name\"") || !take(":") || !take("\"")) return std::nullopt;
-  size_t end = 0;
-  while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
-  if (end >= text.size()) return std::nullopt;
-  const std::string quoted = "\"" + std::string(text.substr(0, end + 1));
-  ToolCall call{json::parse(quoted, "a call").as_string(), ""};
-  text.remove_prefix(end + 1);
-  if (!take(",") || !take("\"parameters\"") || !take(":")) return call;
-  text.remove_prefix(std::min(text.find_first_not_of(kSpaces), text.size()));
-  call.arguments = text;
-  return call;
-}
-
-// How much of the end of `text` could become `mark`.
-size_t beginning_of(std::string_view mark, std::string_view text) {
-  for (size_t size = std::min(mark.size() - 1, text.size()); size > 0; --size)
-    if (text.ends_with(mark.substr(0, size))) return size;
-  return 0;
-}
-
 }  // namespace
-
-ToolFormat tool_format_of(std::string_view chat_template) {
-  if (chat_template.find(kOpen) != std::string_view::npos) return ToolFormat::tagged;
-  if (chat_template.find("\"parameters\"") != std::string_view::npos) return ToolFormat::bare;
-  return ToolFormat::none;
-}
 
 json::Value form_of_call(const json::Value& tools, const std::string& name) {
   json::Array calls;
@@ -138,10 +89,6 @@ bool has_strict(const json::Value& tools) {
                              [](const json::Value& tool) { return is_strict(function_of(tool)); });
 }
 
-std::string_view opening_mark(ToolFormat format) {
-  return format == ToolFormat::tagged ? kOpen : std::string_view();
-}
-
 json::Value form_of_calls(const json::Value& tools, ToolFormat format, bool once) {
   const bool is_tagged = format == ToolFormat::tagged;
   const char* key = is_tagged ? "arguments" : "parameters";
@@ -160,72 +107,92 @@ json::Value form_of_calls(const json::Value& tools, ToolFormat format, bool once
                                              {"call", json::Object{{"anyOf", std::move(calls)}}}}}};
 }
 
+bool ToolCallReader::is_whole_answer() const {
+  return format_ == ToolFormat::bare || format_ == ToolFormat::object ||
+         format_ == ToolFormat::pythonic;
+}
+
+// Or what is held may yet do so.
+bool ToolCallReader::begins_like_a_call() const {
+  if (format_ == ToolFormat::object) return true;
+  const size_t begin = held_.find_first_not_of(kSpaces);
+  if (begin == std::string::npos) return true;
+  const std::string_view text = std::string_view(held_).substr(begin);
+  if (format_ == ToolFormat::bare)
+    return text[0] == '{' || text.starts_with(kPythonTag) || kPythonTag.starts_with(text);
+  const size_t name = text[0] == '[' ? text.find_first_not_of(kSpaces, 1) : 0;
+  return name == text.npos ||
+         (name > 0 && (std::isalpha(static_cast<unsigned char>(text[name])) || text[name] == '_'));
+}
+
 void ToolCallReader::push(std::string_view piece, std::string& content,
                           std::vector<ToolCall>& calls) {
-  if (format_ == ToolFormat::none) {
-    content += piece;
-    return;
-  }
+  if (format_ == ToolFormat::none) return say(piece, content);
   held_ += piece;
-  if (format_ == ToolFormat::tagged) {
-    read_tagged(content, calls);
-    if (!called_) text_first_ |= !content.empty();
-    return;
-  }
-  if (format_ != ToolFormat::bare) return;
-  // A text that does not begin like a call is none.
-  const size_t begin = held_.find_first_not_of(kSpaces);
-  if (begin == std::string::npos) return;
-  const std::string_view text = std::string_view(held_).substr(begin);
-  if (text[0] == '{' || text.starts_with(kPythonTag) || kPythonTag.starts_with(text)) return;
-  content += held_;
-  held_.clear();
+  if (format_ == ToolFormat::arguments) return;
+  if (!is_whole_answer()) return read_marked(false, content, calls);
+  if (begins_like_a_call()) return;
+  say(std::exchange(held_, {}), content);
   format_ = ToolFormat::none;
 }
 
-void ToolCallReader::read_tagged(std::string& content, std::vector<ToolCall>& calls) {
+void ToolCallReader::say(std::string_view text, std::string& content) {
+  content += text;
+  if (!called_ && !text.empty()) text_first_ = true;
+}
+
+// Calls that marks stand before, and the text around them.
+void ToolCallReader::read_marked(bool is_last, std::string& content, std::vector<ToolCall>& calls) {
+  const std::string_view open = opening_mark(format_);
   while (true) {
     if (!in_call_) {
-      const size_t open = held_.find(kOpen);
-      const size_t shown =
-          open == std::string::npos ? held_.size() - beginning_of(kOpen, held_) : open;
-      content.append(held_, 0, shown);
-      held_.erase(0, shown);
-      if (open == std::string::npos) return;
+      const size_t at = held_.find(open);
+      say(std::string_view(held_).substr(
+              0, at == std::string::npos ? held_.size() - beginning_of(open, held_) : at),
+          content);
+      if (at == std::string::npos) {
+        held_.erase(0, held_.size() - beginning_of(open, held_));
+        return;
+      }
+      held_.erase(0, at + open.size());
+      mark_ = open;
       in_call_ = true;
     }
-    const size_t close = held_.find(kClose);
-    if (close == std::string::npos) return;
-    const std::string_view inner =
-        std::string_view(held_).substr(kOpen.size(), close - kOpen.size());
-    if (const auto call = read_call(inner)) {
-      calls.push_back(*call);
-      if (!std::exchange(called_, true)) text_first_ |= !content.empty();
-    } else {
-      content.append(held_, 0, close + kClose.size());
-    }
-    held_.erase(0, close + kClose.size());
-    in_call_ = false;
+    const size_t before = calls.size();
+    const CallPiece piece = read_call_piece(format_, held_, is_last, tools(), calls);
+    if (piece.bytes == 0) return;
+    const std::string taken = held_.substr(0, piece.bytes);
+    held_.erase(0, piece.bytes);
+    if (piece.is_text)
+      say(std::exchange(mark_, {}) + taken, content);
+    else if (calls.size() > before)
+      called_ = true, mark_.clear();
+    else if (!mark_.empty())
+      mark_ += taken;
+    if (piece.ends) in_call_ = false;
   }
 }
 
-void ToolCallReader::finish(std::string& content, std::vector<ToolCall>& calls) {
-  const std::string text = std::exchange(held_, {});
+void ToolCallReader::finish(std::string& content, std::vector<ToolCall>& calls, bool is_cut) {
   if (format_ == ToolFormat::arguments) {
-    calls.push_back({name_, text});
+    calls.push_back({name_, std::exchange(held_, {})});
     return;
   }
-  std::string_view inner = text;
-  if (inner.starts_with(kPythonTag)) inner.remove_prefix(kPythonTag.size());
-  if (in_call_) inner.remove_prefix(kOpen.size());  // the closing tag was a stop
-  auto call = inner.empty() ? std::nullopt : read_call(inner);
-  // Nothing of an answer that is held to a call is text, wherever it is cut.
-  const bool is_cut = format_ == ToolFormat::object && !call;
-  if (is_cut) call = read_cut_call(inner);
-  if (call)
-    calls.push_back(*call);
-  else if (!is_cut)
-    content += text;
+  const size_t before = calls.size();
+  if (is_whole_answer())
+    read_call_piece(format_, held_, true, tools(), calls);
+  else if (in_call_)
+    read_marked(true, content, calls);
+  const std::string rest = std::exchange(held_, {});
+  if (is_whole_answer() && calls.size() > before) return;
+  // Nothing of an answer that is held to a call is text, wherever it is cut; nor is a call that was
+  // cut where calls are marked.
+  const bool is_held = format_ == ToolFormat::object;
+  if (is_held || (is_cut && (in_call_ || is_whole_answer())))
+    read_cut_call(format_, rest, tools(), calls);
+  const bool is_marked_cut = is_cut && in_call_;
+  if (calls.size() == before && !is_held && !is_marked_cut) say(mark_ + rest, content);
+  mark_.clear();
 }
 
 }  // namespace invar

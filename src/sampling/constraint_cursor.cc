@@ -13,12 +13,16 @@ constexpr const char* kGrammarTooLarge = "the grammar has too many states along 
 
 }  // namespace
 
-ConstraintCursor::ConstraintCursor(std::shared_ptr<Constraint> constraint, int32_t vocab)
-    : constraint_(std::move(constraint)), words_((static_cast<size_t>(vocab) + 63) / 64) {
+ConstraintCursor::ConstraintCursor(std::shared_ptr<Constraint> constraint,
+                                   std::shared_ptr<const ThoughtRules> thought, int32_t vocab)
+    : constraint_(std::move(constraint)),
+      thought_(std::move(thought), constraint_ != nullptr, vocab),
+      words_((static_cast<size_t>(vocab) + 63) / 64) {
   if (constraint_) state_ = constraint_->start();
 }
 
 std::span<const uint64_t> ConstraintCursor::allowed(const SamplingParams& params) {
+  if (!thought_.is_over()) return thought_.allowed(params);
   if (!constraint_ || error_) return allowed_;
   const auto lock = constraint_->lock();
   try {
@@ -39,7 +43,8 @@ std::span<const uint64_t> ConstraintCursor::allowed(const SamplingParams& params
 }
 
 void ConstraintCursor::advance(int32_t token, const SamplingParams& params) {
-  if (!constraint_ || is_stop(params, token)) return;
+  if (is_stop(params, token)) return;
+  if (!constraint_ || !thought_.is_over()) return thought_.advance(token);
   const auto lock = constraint_->lock();
   try {
     state_ = constraint_->next(state_, token);
@@ -51,7 +56,7 @@ void ConstraintCursor::advance(int32_t token, const SamplingParams& params) {
 }
 
 bool ConstraintCursor::goes_on() const {
-  if (!constraint_) return true;
+  if (!constraint_ || !thought_.is_over()) return true;
   const auto lock = constraint_->lock();
   return constraint_->goes_on(state_);
 }

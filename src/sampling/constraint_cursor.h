@@ -1,4 +1,5 @@
-// Where one answer stands in the language that it is held to, and what may come next there. Answers
+// Where one answer stands in its thought and then in the language that it is held to, and what may
+// come next there. Answers
 // on several threads may share a constraint; each has a cursor of its own.
 #pragma once
 
@@ -9,16 +10,19 @@
 
 #include "sampling/constraint.h"
 #include "sampling/params.h"
+#include "sampling/thought.h"
 
 namespace invar {
 
 class ConstraintCursor {
  public:
-  // Null: no constraint, everything may come. `vocab`: of the model's logits.
-  ConstraintCursor(std::shared_ptr<Constraint> constraint, int32_t vocab);
+  // Null: no constraint, everything may come; no rules for thoughts. `vocab`: of the model's
+  // logits.
+  ConstraintCursor(std::shared_ptr<Constraint> constraint,
+                   std::shared_ptr<const ThoughtRules> thought, int32_t vocab);
 
   // Bit i of word i / 64: token i may be sampled next; a stop token may where the text may end, and
-  // nowhere else. Empty without a constraint. Valid until the next call. What it costs is entered
+  // nowhere else. Empty where all may. Valid until the next call. What it costs is entered
   // in the answer's tally; too much is an error().
   std::span<const uint64_t> allowed(const SamplingParams& params);
   // The answer goes on with an allowed token.
@@ -30,6 +34,7 @@ class ConstraintCursor {
 
  private:
   std::shared_ptr<Constraint> constraint_;
+  ThoughtCursor thought_;
   size_t words_;  // of a mask
   Constraint::State state_ = 0;
   ConstraintTally tally_;

@@ -82,6 +82,8 @@ openai::Request Admission::read(const JournalEntry& entry, const json::Value& bo
       .no_chat = model_.no_chat,
       .clock = [&] { return utc(entry.created); },
       .tool_format = model_.tool_format,
+      .thought_format = model_.thought_format,
+      .seal = model_.seal,
       .renders = entry.prompts.empty(),
       .max_logprobs = model_.max_logprobs,
       .max_prompt_bytes =
@@ -283,6 +285,8 @@ Admitted Admission::complete(JournalEntry entry, openai::Request request) const 
                     .model = request.model.empty() ? model_.names.front() : request.model,
                     .system_fingerprint = fingerprint(),
                     .seed = entry.params.seed};
+  if (!entry.prompts.empty())
+    openai::settle_thoughts(request, entry.prompts.front(), *model_.tokenizer);
   std::vector<Request> jobs = make_jobs(entry, request);
   Admitted admitted{.entry = std::move(entry),
                     .request = std::move(request),

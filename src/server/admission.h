@@ -19,10 +19,12 @@ namespace invar::server {
 struct ServedModel {
   std::vector<std::string> names;  // under which clients may ask for it; the first is shown
   const Tokenizer* tokenizer = nullptr;
-  const ChatTemplate* chat = nullptr;         // null: the model has none, because
-  std::string no_chat;                        // of this sentence
-  ToolFormat tool_format = ToolFormat::none;  // how it writes calls of tools
-  SamplingParams defaults;                    // of what a request does not say
+  const ChatTemplate* chat = nullptr;                  // null: the model has none, because
+  std::string no_chat;                                 // of this sentence
+  ToolFormat tool_format = ToolFormat::none;           // how it writes calls of tools
+  ThoughtFormat thought_format = ThoughtFormat::none;  // and thoughts
+  const ThoughtSeal* seal = nullptr;  // of thoughts that clients keep; null: they keep none
+  SamplingParams defaults;            // of what a request does not say
   // Whether embeddings may be cut, and to which sizes; empty: to any.
   bool cuts_embeddings = false;
   std::vector<int32_t> embedding_sizes;

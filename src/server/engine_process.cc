@@ -84,7 +84,7 @@ pid_t EngineProcess::process() const {
 void EngineProcess::submit(Request job) {
   if (!job.structured_output.empty()) {
     const std::lock_guard lock(compiling_);
-    constraints_.compile_text(job.structured_output);
+    constraints_.hold(job);
   }
   const std::string bytes = to_bytes(job);
   const std::lock_guard lock(mutex_);

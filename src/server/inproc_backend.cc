@@ -42,7 +42,7 @@ BackendStats InprocBackend::stats() const {
 void InprocBackend::submit(Request request) {
   if (!request.structured_output.empty()) {
     const std::lock_guard lock(compiling_);
-    request.constraint = constraints_.compile_text(request.structured_output);
+    constraints_.hold(request);
   }
   {
     const std::lock_guard lock(mutex_);

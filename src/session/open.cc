@@ -18,7 +18,8 @@ bool has_tokenizer_files(const ModelOptions& o) {
   if (o.load_format == "auto") return true;
   std::error_code ignored;
   return !is_preset(o.model) && (fs::exists(o.model + "/tokenizer.json", ignored) ||
-                                 fs::exists(o.model + "/tokenizer.model", ignored));
+                                 fs::exists(o.model + "/tokenizer.model", ignored) ||
+                                 fs::exists(o.model + "/tekken.json", ignored));
 }
 
 TokenizerTexts made_tokenizer_texts(const ModelOptions& o) {

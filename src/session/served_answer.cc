@@ -114,6 +114,7 @@ Asked read_asked(const json::Value& body, const Receipt& receipt, const AnswerTe
                           .max_logprobs = texts.vocab,
                           .ignores_unknown = true};
   if (texts.chat) context.tool_format = tool_format_of(texts.chat->source());
+  if (texts.chat) context.thought_format = thought_format_of(texts.chat->source());
   if (is_chat) context.defaults.max_tokens = receipt.context;
   Asked asked{parse_request(body, is_chat ? Endpoint::chat : Endpoint::completions, context), {}};
   openai::Request& request = asked.request;
@@ -128,6 +129,7 @@ Asked read_asked(const json::Value& body, const Receipt& receipt, const AnswerTe
   if (request.truncate_prompt_tokens != 0)
     request.prompts.assign(asked.prompts.begin(), asked.prompts.end());
   settle_length(request, longest, receipt.context);
+  if (!asked.prompts.empty()) settle_thoughts(request, asked.prompts.front(), texts.tokenizer);
   return asked;
 }
 
@@ -238,6 +240,11 @@ openai::Request plain_request(const ServedAnswer& served, Endpoint endpoint,
   const Receipt& first = served.receipts.front();
   const json::Value& choice = choices_of(served.body).front();
   openai::Request request{.endpoint = endpoint, .base = {.params = first.params}};
+  request.base.stop = first.stop;
+  request.base.include_stop = first.include_stop;
+  request.base.skip_special = first.skip_special;
+  if (!first.form.empty()) take_thoughts(first.form, texts.tokenizer, request.base);
+  request.thought_format = request.base.thoughts.format;
   ask_for_shown(served, request.base.params);
   const auto n = static_cast<size_t>(first.params.n);
   for (size_t i = 0; i < served.receipts.size(); i += n)
@@ -258,12 +265,35 @@ std::vector<openai::Request> possible_requests(const ServedAnswer& served, Endpo
     all.push_back(all.front());
     all.back().echo = true;
   } else {
-    for (const ToolFormat format :
-         {ToolFormat::tagged, ToolFormat::bare, ToolFormat::object, ToolFormat::arguments}) {
+    std::vector<ToolFormat> formats{ToolFormat::object, ToolFormat::arguments};
+    for (const ToolStyle& style : tool_styles()) formats.push_back(style.format);
+    for (const ToolFormat format : formats) {
       all.push_back(all.front());
       all.back().tools = format;
+      std::vector<int32_t>& shown = all.back().base.shown_special.edit();
+      const auto marks = special_marks(marks_of(format), texts.tokenizer);
+      shown.insert(shown.end(), marks.begin(), marks.end());
+      std::ranges::sort(shown);
       if (format == ToolFormat::arguments) all.back().tool = called_name(served.body);
     }
+  }
+  return all;
+}
+
+// The answer's text where special tokens are shown that its computation did not show.
+std::vector<TextAnswer> as_shown(const openai::Request& request,
+                                 std::span<const TextAnswer> answers, const Tokenizer& tokenizer) {
+  std::vector<TextAnswer> all(answers.begin(), answers.end());
+  if (request.base.shown_special.empty()) return all;
+  for (TextAnswer& answer : all) {
+    AnswerBuilder builder(tokenizer, request.base);
+    for (size_t i = 0; i < answer.tokens.size(); ++i)
+      builder.push({.token = answer.tokens[i],
+                    .finish = i + 1 < answer.tokens.size() ? FinishReason::none : answer.finish});
+    answer.text = builder.answer.text;
+    answer.thought = builder.answer.thought;
+    answer.thought_tokens = builder.answer.thought_tokens;
+    answer.turns = builder.answer.turns;
   }
   return all;
 }
@@ -280,7 +310,8 @@ std::string difference_from(openai::Request request, const ServedAnswer& served,
                           .model = first.name,
                           .system_fingerprint = fingerprint_of(first.model),
                           .seed = first.params.seed};
-  json::Value body = answer_body(request, answers, texts.tokenizer, &head);
+  const std::vector<TextAnswer> shown = as_shown(request, answers, texts.tokenizer);
+  json::Value body = answer_body(request, shown, texts.tokenizer, &head);
   const json::Value* usage = served.body.find("usage");
   json::Value own = *body.find("usage");
   for (const char* name : free)

@@ -104,9 +104,10 @@ class Replay {
                     .stop = receipt.stop,
                     .include_stop = receipt.include_stop,
                     .skip_special = receipt.skip_special};
-    if (!receipt.form.empty())
-      request.constraint =
-          ConstraintCompiler(tokenizer).compile(json::parse(receipt.form, "the form of a receipt"));
+    if (receipt.form.empty()) return request;
+    request.structured_output = receipt.form;
+    ConstraintCompiler(tokenizer).hold(request);
+    take_thoughts(receipt.form, tokenizer, request);
     return request;
   }
 
@@ -241,7 +242,7 @@ ReceiptModel receipt_texts(const ModelOptions& options, const std::string& templ
   ReceiptModel model;
   std::string files;
   for (const char* name : {"tokenizer.json", "tokenizer.model", "tokenizer_config.json",
-                           "special_tokens_map.json", "added_tokens.json"}) {
+                           "special_tokens_map.json", "added_tokens.json", "tekken.json"}) {
     const std::string path = options.model + "/" + name;
     std::error_code ignored;
     if (std::filesystem::exists(path, ignored))

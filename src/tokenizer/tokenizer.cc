@@ -8,6 +8,7 @@
 #include "tokenizer/byte_level.h"
 #include "tokenizer/hf_tokenizer_json.h"
 #include "tokenizer/sentencepiece_model.h"
+#include "tokenizer/tekken_json.h"
 #include "tokenizer/tokenizer_parts.h"
 #include "tokenizer/utf8.h"
 
@@ -93,7 +94,8 @@ std::vector<std::pair<std::string, std::string>> TokenizerTexts::files() const {
       {"tokenizer.json", tokenizer_json},
       {"tokenizer_config.json", tokenizer_config_json},
       {"special_tokens_map.json", special_tokens_map_json},
-      {"tokenizer.model", sentencepiece_model}};
+      {"tokenizer.model", sentencepiece_model},
+      {"tekken.json", tekken_json}};
   std::erase_if(all, [](const auto& file) { return file.second.empty(); });
   return all;
 }
@@ -107,6 +109,8 @@ Tokenizer Tokenizer::load(const std::string& directory) {
   TokenizerTexts texts;
   texts.tokenizer_json = optional_file("tokenizer.json");
   if (texts.tokenizer_json.empty()) texts.sentencepiece_model = optional_file("tokenizer.model");
+  if (texts.tokenizer_json.empty() && texts.sentencepiece_model.empty())
+    texts.tekken_json = optional_file("tekken.json");
   texts.tokenizer_config_json = optional_file("tokenizer_config.json");
   texts.special_tokens_map_json = optional_file("special_tokens_map.json");
   return from_texts(texts, directory);
@@ -114,12 +118,15 @@ Tokenizer Tokenizer::load(const std::string& directory) {
 
 Tokenizer Tokenizer::from_texts(const TokenizerTexts& texts, const std::string& name) {
   const auto path = [&](const char* file) { return (std::filesystem::path(name) / file).string(); };
-  if (texts.tokenizer_json.empty() && texts.sentencepiece_model.empty())
-    fail("{}: expected tokenizer.json or tokenizer.model, found neither", name);
-  Description description =
-      !texts.tokenizer_json.empty()
-          ? read_tokenizer_json(texts.tokenizer_json, path("tokenizer.json"))
-          : read_sentencepiece_model(texts.sentencepiece_model, path("tokenizer.model"));
+  Description description;
+  if (!texts.tokenizer_json.empty())
+    description = read_tokenizer_json(texts.tokenizer_json, path("tokenizer.json"));
+  else if (!texts.sentencepiece_model.empty())
+    description = read_sentencepiece_model(texts.sentencepiece_model, path("tokenizer.model"));
+  else if (!texts.tekken_json.empty())
+    description = read_tekken_json(texts.tekken_json, path("tekken.json"));
+  else
+    fail("{}: expected tokenizer.json, tokenizer.model or tekken.json, found none", name);
   if (!texts.special_tokens_map_json.empty())
     read_tokenizer_config(texts.special_tokens_map_json, path("special_tokens_map.json"),
                           description);

@@ -1,9 +1,9 @@
 // Text to token ids and back, as a model's own files define it.
 //
 // A tokenizer is read from a model directory: tokenizer.json (byte-level BPE with the patterns of
-// GPT-2, Llama 3, Qwen and their like), beside it tokenizer_config.json and
-// special_tokens_map.json. Whatever the files ask for and is not implemented is refused by name
-// when they are read; nothing is ignored that changes an id.
+// GPT-2, Llama 3, Qwen and their like), tokenizer.model or tekken.json, beside it
+// tokenizer_config.json and special_tokens_map.json. Whatever the files ask for and is not
+// implemented is refused by name when they are read; nothing is ignored that changes an id.
 //
 // Text is UTF-8. Text that is not is refused with the byte where it breaks, never repaired: a
 // repaired prompt would be another prompt.
@@ -42,7 +42,8 @@ struct DecodeOptions {
 // The contents of the files, for tokenizers that are not on disk. Empty: the file is absent.
 struct TokenizerTexts {
   std::string tokenizer_json, tokenizer_config_json, special_tokens_map_json;
-  std::string sentencepiece_model;  // tokenizer.model; read only when there is no tokenizer_json
+  // tokenizer.model and tekken.json; read, in this order, only when there is no tokenizer_json.
+  std::string sentencepiece_model, tekken_json;
 
   // Name and content of those that are there.
   std::vector<std::pair<std::string, std::string>> files() const;

@@ -168,7 +168,7 @@ class Messages(unittest.TestCase):
                 (dict(messages=[]), "at least one message"), (dict(messages="x"), "messages"), (dict(messages=[{}]), "role"),
                 (dict(messages=[{"role": "wizard", "content": "x"}]), "user or assistant"), (dict(messages=[{"role": "user", "content": 1}]), "content"),
                 (dict(messages=[{"role": "user", "content": [{"type": "image", "source": {}}]}]), "text or tool_result"),
-                (dict(messages=[{"role": "assistant", "content": [{"type": "thinking", "thinking": "x"}]}]), "text or tool_use"),
+                (dict(messages=[{"role": "assistant", "content": [{"type": "thinking", "thinking": "x"}]}]), "signature"),
                 (dict(messages=[{"role": "user", "content": [{"type": "tool_result", "content": "x"}]}]), "tool_use_id"),
                 (dict(messages=[*HI, {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {}}]}]), "results"),
                 (dict(system=1), "system"), (dict(tools=[{"type": "bash_20250124", "name": "bash"}]), "input_schema"), (dict(tools=[{"name": "x"}]), "input_schema"),

@@ -164,7 +164,8 @@ TEST(SentencePiece, RefusesByName) {
             "dir/tokenizer.model: byte 10: expected a whole number, found the message broken");
   EXPECT_EQ(message_for(integer(1, 5)),
             "dir/tokenizer.model: byte 2: expected a message in field 1, found wire type 0");
-  EXPECT_EQ(message_for(""), "dir: expected tokenizer.json or tokenizer.model, found neither");
+  EXPECT_EQ(message_for(""),
+            "dir: expected tokenizer.json, tokenizer.model or tekken.json, found none");
 }
 
 TEST(SentencePiece, DamagedFilesNeverCrash) {
