@@ -11,9 +11,9 @@ namespace invar {
 namespace {
 
 constexpr std::string_view kGaps = " \t\r\n";
-constexpr size_t kNowhere = std::string_view::npos;
+constexpr size_t kNotThere = std::string_view::npos;
 constexpr std::string_view kToolOpen = "<tool_call>", kToolClose = "</tool_call>";
-constexpr std::string_view kPythonTag = "<|python_tag|>";
+constexpr std::string_view kTagOfPython = "<|python_tag|>";
 constexpr std::string_view kMistral = "[TOOL_CALLS]", kCallId = "[CALL_ID]", kArgs = "[ARGS]";
 constexpr std::string_view kCallsBegin = "<｜tool▁calls▁begin｜>",
                            kCallsEnd = "<｜tool▁calls▁end｜>", kCallBegin = "<｜tool▁call▁begin｜>",
@@ -164,7 +164,7 @@ std::optional<ToolCall> read_function(std::string_view& text, const json::Value&
                                       bool is_cut) {
   skip_spaces(text);
   const size_t name_end = text.find('>');
-  if (!text.starts_with(kFunction) || name_end == kNowhere) return std::nullopt;
+  if (!text.starts_with(kFunction) || name_end == kNotThere) return std::nullopt;
   ToolCall call{std::string(text.substr(kFunction.size(), name_end - kFunction.size())), ""};
   text.remove_prefix(name_end + 1);
   json::Value arguments = json::Object();
@@ -177,7 +177,8 @@ std::optional<ToolCall> read_function(std::string_view& text, const json::Value&
       call.arguments = json::dump(arguments);
       return call;
     }
-    if (!text.starts_with(kParameter) || key_end == kNowhere || end == kNowhere || end < key_end) {
+    if (!text.starts_with(kParameter) || key_end == kNotThere || end == kNotThere ||
+        end < key_end) {
       if (!is_cut) return std::nullopt;
       call.arguments = json::dump(arguments);
       call.arguments.pop_back();
@@ -212,14 +213,14 @@ bool read_functions(std::string_view text, const json::Value& tools, bool is_cut
 CallPiece tagged_piece(ToolFormat format, std::string_view text, bool is_last,
                        const json::Value& tools, std::vector<ToolCall>& calls) {
   const size_t close = text.find(kToolClose);
-  if (close == kNowhere && !is_last) return {};
+  if (close == kNotThere && !is_last) return {};
   const std::string_view inner = text.substr(0, close);
   const size_t before = calls.size();
   if (format == ToolFormat::qwen3_coder)
     read_functions(inner, tools, false, calls);
   else if (const auto call = call_of(inner))
     calls.push_back(*call);
-  if (close == kNowhere)  // the closing mark was a stop
+  if (close == kNotThere)  // the closing mark was a stop
     return {.bytes = calls.size() > before ? text.size() : 0, .ends = true};
   return {.bytes = close + kToolClose.size(), .is_text = calls.size() == before, .ends = true};
 }
@@ -229,10 +230,10 @@ CallPiece named_piece(std::string_view text, size_t skipped, bool cut,
                       std::vector<ToolCall>& calls) {
   const size_t name_end = text.find('[');
   const size_t odd = text.find_first_of(" \t\r\n{\"");
-  if (odd != kNowhere && (name_end == kNowhere || odd < name_end))
+  if (odd != kNotThere && (name_end == kNotThere || odd < name_end))
     return {.bytes = skipped + text.size(), .is_text = true, .ends = true};
   const size_t args = text.find(kArgs);
-  if (args == kNowhere) return {};
+  if (args == kNotThere) return {};
   std::string_view rest = text.substr(args + kArgs.size());
   const size_t all = rest.size();
   skip_spaces(rest);
@@ -267,19 +268,19 @@ CallPiece mistral_piece(std::string_view text, bool cut, std::vector<ToolCall>& 
 std::optional<ToolCall> deepseek_call(std::string_view text, bool is_cut) {
   constexpr std::string_view kFence = "```json";
   const size_t separator = text.find(kSeparator);
-  if (separator == kNowhere) return std::nullopt;
+  if (separator == kNotThere) return std::nullopt;
   std::string_view name = text.substr(0, separator);
   std::string_view rest = text.substr(separator + kSeparator.size());
   if (name == "function") {
     const size_t line = rest.find('\n');
-    if (line == kNowhere) return std::nullopt;
+    if (line == kNotThere) return std::nullopt;
     name = rest.substr(0, line);
     rest.remove_prefix(line + 1);
     if (rest.starts_with(kFence))
       rest.remove_prefix(kFence.size());
     else if (kFence.starts_with(rest))
       rest = {};
-    if (const size_t fence = rest.rfind("\n```"); fence != kNowhere) rest = rest.substr(0, fence);
+    if (const size_t fence = rest.rfind("\n```"); fence != kNotThere) rest = rest.substr(0, fence);
   }
   if (is_cut) return ToolCall{std::string(name), cut_arguments(rest)};
   const auto arguments = arguments_of(rest);
@@ -292,10 +293,10 @@ CallPiece deepseek_piece(std::string_view text, bool is_last, std::vector<ToolCa
   if (text.starts_with(kCallsEnd)) return {.bytes = skipped + kCallsEnd.size(), .ends = true};
   if (text.starts_with(kCallBegin)) {
     const size_t end = text.find(kCallEnd);
-    if (end == kNowhere && !is_last) return {};
+    if (end == kNotThere && !is_last) return {};
     const auto call = deepseek_call(text.substr(0, end).substr(kCallBegin.size()), false);
     if (call) calls.push_back(*call);
-    if (end == kNowhere) return {.bytes = call ? skipped + text.size() : 0};
+    if (end == kNotThere) return {.bytes = call ? skipped + text.size() : 0};
     return {.bytes = skipped + end + kCallEnd.size(), .is_text = !call};
   }
   if (kCallsEnd.starts_with(text) || kCallBegin.starts_with(text)) return {};
@@ -307,15 +308,15 @@ CallPiece deepseek_piece(std::string_view text, bool is_last, std::vector<ToolCa
 CallPiece channel_piece(std::string_view text, bool is_last, bool cut,
                         std::vector<ToolCall>& calls) {
   const size_t message = text.find(kMessage), end = text.find(kCallMark);
-  if (message == kNowhere || (end == kNowhere && !is_last)) return {};
+  if (message == kNotThere || (end == kNotThere && !is_last)) return {};
   std::string_view name = text.substr(0, message);
   if (name.starts_with(kFunctions)) name.remove_prefix(kFunctions.size());
   const size_t begin = message + kMessage.size();
-  const std::string_view body = text.substr(begin, end == kNowhere ? end : end - begin);
+  const std::string_view body = text.substr(begin, end == kNotThere ? end : end - begin);
   const auto arguments = arguments_of(body);
   if (arguments || cut)
     calls.push_back({std::string(name), arguments ? *arguments : cut_arguments(body)});
-  if (end == kNowhere) return {.bytes = arguments ? text.size() : 0, .ends = true};
+  if (end == kNotThere) return {.bytes = arguments ? text.size() : 0, .ends = true};
   return {.bytes = end + kCallMark.size(), .is_text = !arguments, .ends = true};
 }
 
@@ -329,7 +330,7 @@ bool is_tool(const json::Value& tools, const std::string& called) {
 }
 
 std::string_view without_tag(std::string_view text) {
-  if (text.starts_with(kPythonTag)) text.remove_prefix(kPythonTag.size());
+  if (text.starts_with(kTagOfPython)) text.remove_prefix(kTagOfPython.size());
   return text;
 }
 
@@ -350,7 +351,7 @@ ToolFormat tool_format_named(std::string_view name) {
 }
 
 ToolFormat tool_format_of(std::string_view chat_template) {
-  const auto names = [&](std::string_view word) { return chat_template.find(word) != kNowhere; };
+  const auto names = [&](std::string_view word) { return chat_template.find(word) != kNotThere; };
   if (names(kFunction)) return ToolFormat::qwen3_coder;
   if (names(kToolOpen)) return ToolFormat::tagged;
   if (names(kMistral)) return ToolFormat::mistral;

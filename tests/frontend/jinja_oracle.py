@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Renders templates here, with Python's jinja2 set up as Hugging Face's transformers does, and there: equal bytes.
 
-Usage: jinja_oracle.py PROBE [SEED [CONVERSATIONS]]
+Usage: jinja_oracle.py PROBE [SEED [CONVERSATIONS [FOLDER]]]; FOLDER holds templates, else those beside this file are taken.
 """
 import datetime
 import json
@@ -169,9 +169,9 @@ def feature_cases():
     return [(block, variables) for block in blocks]
 
 
-def conversation_cases(seed, count):
+def conversation_cases(seed, count, folder):
     rng = random.Random(seed)
-    for path in sorted((HERE / "templates").glob("*.jinja")):
+    for path in sorted(folder.glob("*.jinja")):
         template = path.read_text()
         for _ in range(count):
             yield template, conversation(rng)
@@ -200,7 +200,8 @@ def main():
     probe = sys.argv[1]
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
     count = int(sys.argv[3]) if len(sys.argv) > 3 else 120
-    cases = feature_cases() + list(conversation_cases(seed, count))
+    folder = pathlib.Path(sys.argv[4]) if len(sys.argv) > 4 else HERE / "templates"
+    cases = feature_cases() + list(conversation_cases(seed, count, folder))
     rendered, failed, differences = compare(probe, cases)
     for template, variables, expected, answer in differences[:5]:
         print("template:", template[:600], "\nvariables:", json.dumps(variables)[:600] if len(template) > 300 else "",

@@ -72,6 +72,25 @@ def exp(x):
 
 def log(x): return f32(log64(np.asarray(x, F64)))
 
+ONE = F32(1)
+def logistic_of(x, z): return div(x, add(ONE, exp(-z)))
+def silu(x): return logistic_of(x, x)
+def half_tanh(x): return sub(ONE, div(F32(2), add(ONE, exp(x))))
+
+def gelu_tanh(x):
+    a, b = (F32(float.fromhex(w)) for w in ("0x1.2444f2p-4", "0x1.988454p+0"))
+    return logistic_of(x, mul(x, fma(mul(x, x), a, b)))
+
+def gelu(x):
+    half_root, k = (F32(float.fromhex(w)) for w in ("0x1.6a09e6p-1", "0x1.4f740ap-2"))
+    s = mul(np.abs(x), half_root)
+    t = div(ONE, fma(k, s, ONE))
+    p = None
+    for c in hexf("0x1.0fb844p+0 -0x1.7401c6p+0 0x1.6be1c6p+0 -0x1.23531cp-2 0x1.04f20cp-2"):
+        p = np.full_like(x, F32(c)) if p is None else fma(p, t, F32(c))
+    tail = mul(mul(mul(p, t), exp(-mul(s, s))), F32(0.5))
+    return np.where(x < 0, mul(x, tail), mul(x, sub(ONE, tail)))
+
 # ---- section 5.2: f64 functions -------------------------------------------------------------------------------------
 libm = ctypes.CDLL("libm.so.6")
 libm.fma.restype, libm.fma.argtypes = ctypes.c_double, [ctypes.c_double] * 3
@@ -122,22 +141,55 @@ def sincos(angle):
     q = n.astype(I64) & 3
     return np.choose(q, [s, c, -s, -c]), np.choose(q, [c, -s, -c, s])
 
-def rotary_frequencies(size, rope):
-    """Section 5.3, f64."""
+def log_of(x): return float(log64(float(x))[0])
+
+def rotary_frequencies(size, rope, most_positions=0):
+    """Section 5.3, f64: the frequencies and the attention factor."""
     i = np.arange(size // 2, dtype=F64)
-    frequency = pow64(float(rope["rope_theta"]), -(2 * i) / size)
-    kind = rope.get("rope_type", rope.get("type", "default"))
+    theta, kind = float(rope["rope_theta"]), rope.get("rope_type", rope.get("type", "default"))
+    if rope.get("alpha"):
+        theta, kind = theta * float(pow64(float(rope["alpha"]), np.array([size / (size - 2)]))[0]), "default"
+    frequency = pow64(theta, -(2 * i) / size)
+    P = rope.get("original_max_position_embeddings")
     if kind == "linear":
-        return frequency / rope["factor"]
+        return frequency / rope["factor"], 1.0
     if kind == "llama3":
-        low, high, P = rope["low_freq_factor"], rope["high_freq_factor"], rope["original_max_position_embeddings"]
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
         w = float.fromhex("0x1.921fb54442d18p+2") / frequency
         t = (P / w - low) / (high - low)
         scaled = frequency / rope["factor"]
         middle = (1 - t) * scaled + t * frequency
-        return np.where(w < P / high, frequency, np.where(w > P / low, scaled, middle))
+        return np.where(w < P / high, frequency, np.where(w > P / low, scaled, middle)), 1.0
+    if kind == "yarn":
+        factor = rope.get("factor") or most_positions / P
+        return yarn(frequency, size, theta, P, factor, rope), attention_factor(kind, factor, P, rope)
+    if kind == "longrope":
+        factor = rope.get("factor") or most_positions / P
+        divisors = rope["long_factor"] if most_positions > P else rope["short_factor"]
+        return frequency / np.array(divisors, F64), attention_factor(kind, factor, P, rope)
     assert kind == "default", "this rotary scaling is refused"
-    return frequency
+    return frequency, 1.0
+
+def yarn(frequency, size, theta, P, factor, rope):
+    tau = float.fromhex("0x1.921fb54442d18p+2")
+    number = lambda n: (size * log_of(P / (n * tau))) / (2 * log_of(theta))
+    low, high = number(rope.get("beta_fast") or 32), number(rope.get("beta_slow") or 1)
+    if rope.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, size - 1)
+    ramp = np.clip((np.arange(size // 2, dtype=F64) - low) / ((high if high != low else high + 0.001) - low), 0, 1)
+    return ramp * (frequency / factor) + (1 - ramp) * frequency
+
+def attention_factor(kind, factor, P, rope):
+    if rope.get("attention_factor") is not None:
+        return rope["attention_factor"]
+    if factor <= 1:
+        return 1.0
+    if kind == "longrope":
+        return math.sqrt(1 + log_of(factor) / log_of(P))
+    if rope.get("mscale") and rope.get("mscale_all_dim"):
+        return (0.1 * rope["mscale"] * log_of(factor) + 1) / (0.1 * rope["mscale_all_dim"] * log_of(factor) + 1)
+    return 0.1 * log_of(factor) + 1
 
 # ---- sections 1 and 2: dot products ---------------------------------------------------------------------------------
 class Portable:
@@ -238,6 +290,11 @@ def rms_norm(x, w, eps):
     total = sum64(x, squares=True)[..., None]
     rs = div(F32(1), sqrt(add(div(total, F32(x.shape[-1])), F32(eps))))
     return mul(mul(x, rs), w)
+
+def layer_norm(x, w, b, eps):
+    d = sub(x, div(sum64(x), F32(x.shape[-1]))[..., None])
+    rs = div(ONE, sqrt(add(div(sum64(d, squares=True)[..., None], F32(x.shape[-1])), F32(eps))))
+    return add(mul(mul(d, rs), w), b)
 
 def log_probability(logits, token):
     top, size = logits.max(), 64 * -(-len(logits) // 512)
@@ -391,52 +448,153 @@ def specification_digest(c, eos):
 
 def position_hash(logits): return sha(chunk_digests(np.where(logits == 0, F32(0), logits).astype("<f4")))
 
+# ---- section 4: families --------------------------------------------------------------------------------------------
+BEFORE = ("input_layernorm", None, "post_attention_layernorm", None)  # of attention before and behind, of the other part
+BEHIND = (None, "post_attention_layernorm", None, "post_feedforward_layernorm")
+GEMMA = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+GLM = ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")
+NORMS = {"gemma2": GEMMA, "gemma3_text": GEMMA, "olmo2": BEHIND, "olmo3": BEHIND, "exaone4": BEHIND, "glm4": GLM}
+
+class Family:
+    """What the page's list of section 4 says of a config.json."""
+
+    def __init__(self, c):
+        self.c, self.name = c, LIKE.get(c["model_type"], c["model_type"])
+        gemma, granite, falcon = self.name.startswith("gemma"), self.name == "granite", self.name == "falcon"
+        self.norms = NORMS.get(self.name, BEFORE)
+        self.curve = gelu_tanh if gemma else gelu if falcon else silu
+        self.heads = c["num_attention_heads"]
+        self.kv_heads = self.falcon_kv() if falcon else c["num_key_value_heads"]
+        self.size = c.get("head_dim") or c["hidden_size"] // self.heads
+        self.width = c.get("ffn_hidden_size") or 4 * c["hidden_size"] if falcon else c["intermediate_size"]
+        self.eps = c.get("rms_norm_eps", c.get("layer_norm_epsilon"))
+        self.embedding_scale = F32(math.sqrt(c["hidden_size"])) if gemma else F32(c["embedding_multiplier"]) if granite else None
+        self.residual_scale = F32(c["residual_multiplier"]) if granite and c["residual_multiplier"] != 1 else None
+        self.logits_divisor = F32(c["logits_scaling"]) if granite else None
+        a = c["attention_multiplier"] if granite else 1 / math.sqrt(c["query_pre_attn_scalar"]) if gemma else None
+        gemma2 = self.name == "gemma2"
+        cap, self.logits_cap = ((c.get("attn_logit_softcapping", 50), c.get("final_logit_softcapping", 30)) if gemma2
+                                else (None, None))
+        self.cap_scale = F32(2 * (a or 1 / math.sqrt(self.size)) / cap) if cap else None
+        self.scale = F32(LOG2E * cap if cap else LOG2E * a if a else LOG2E / math.sqrt(self.size))  # section 4.1, c
+        self.joint, self.late = self.name in ("olmo2", "olmo3", "olmoe"), self.name == "hunyuan_v1_dense"
+        self.tied = c.get("tie_word_embeddings", gemma or falcon or self.name == "smollm3")
+        part = c.get("partial_rotary_factor", (c.get("rope_parameters") or {}).get("partial_rotary_factor"))
+        part = part if part is not None else 0.5 if self.name in ("glm4", "glm4_moe") else 1.0
+        self.rotated = int(self.size * part)
+
+    def falcon_kv(self):
+        c = self.c
+        if c.get("new_decoder_architecture"):
+            return c["num_kv_heads"]
+        return 1 if c.get("multi_query", True) else self.heads
+
+    def window(self, layer):
+        c = self.c
+        size, types = c.get("sliding_window"), c.get("layer_types")
+        if c["model_type"] == "mistral":
+            size = c.get("sliding_window", 4096)
+        if not size or (self.name.startswith("qwen") and not c.get("use_sliding_window") and not types):
+            return None
+        if types:
+            return size if types[layer] == "sliding_attention" else None
+        every = {"gemma2": 2, "gemma3_text": c.get("sliding_window_pattern", 6), "olmo3": 4}.get(self.name)
+        if self.name == "exaone4":
+            pattern = c.get("sliding_window_pattern", 4)
+            if isinstance(pattern, str):
+                return size if pattern[layer % len(pattern)] == "L" else None
+            every = pattern
+        if every:
+            return size if (layer + 1) % every else None
+        if self.name.startswith("qwen"):
+            return size if layer >= c.get("max_window_layers", 28) else None
+        return size
+
+    def rope(self, layer):
+        """Of one layer; None: it does not rotate."""
+        c, window = self.c, self.window(layer)
+        if self.name == "smollm3":
+            listed = c.get("no_rope_layers")
+            turns = listed[layer] if listed else (layer + 1) % c.get("no_rope_layer_interval", 4)
+            if not turns:
+                return None
+        if self.name == "exaone4" and c.get("sliding_window") and window is None:
+            return None
+        theta = c.get("rope_theta", {"gemma3_text": 1e6, "smollm3": 2e6, "olmo3": 5e5}.get(self.name, 1e4))
+        rope = c.get("rope_parameters") or {"rope_theta": theta, **(c.get("rope_scaling") or {})}
+        if rope.get("rope_type", rope.get("type")) in ("yarn", "longrope") and c.get("original_max_position_embeddings"):
+            rope = {"original_max_position_embeddings": c["original_max_position_embeddings"], **rope}
+        if self.name == "gemma3_text" and window:
+            return {"rope_theta": c.get("rope_local_base_freq", 1e4)}
+        if self.name == "olmo3" and window:
+            return {"rope_theta": rope["rope_theta"]}
+        return rope
+
+    def unfused(self, w):
+        """The tensors by the names of Llama, rows of q and k in the order of section 4's turning pairs."""
+        w = dict(w)
+        for name in list(w):
+            at = name.rsplit(".", 2)[0] + "."
+            kind, end = name.rsplit(".", 2)[1], "." + name.rsplit(".", 1)[1]
+            q, kv = self.heads * self.size, self.kv_heads * self.size
+            if kind == "qkv_proj":
+                w[at + "q_proj" + end], w[at + "k_proj" + end], w[at + "v_proj" + end] = np.split(w.pop(name), [q, q + kv])
+            elif kind == "gate_up_proj":
+                w[at + "gate_proj" + end], w[at + "up_proj" + end] = np.split(w.pop(name), 2)
+            elif kind == "query_key_value":
+                rows = w.pop(name)
+                groups = rows.reshape((self.kv_heads, self.heads // self.kv_heads + 2, self.size) + rows.shape[1:])
+                parts = groups[:, :-2], groups[:, -2], groups[:, -1]
+                for part, rows in zip(("q_proj", "k_proj", "v_proj"), parts):
+                    w[at + part + end] = rows.reshape((-1,) + rows.shape[(3 if part == "q_proj" else 2):])
+        names = {"self_attention.": "self_attn.", ".self_attn.dense.": ".self_attn.o_proj.", "dense_h_to_4h": "up_proj",
+                 "dense_4h_to_h": "down_proj", "transformer.h.": "model.layers.", "transformer.ln_f": "model.norm",
+                 "transformer.word_embeddings": "model.embed_tokens", "query_layernorm": "q_norm", "key_layernorm": "k_norm"}
+        for name in list(w):
+            new = name
+            for old, to in names.items():
+                new = new.replace(old, to)
+            w[new] = w.pop(name)
+        order = self.row_order()
+        for name in w:
+            parts = ("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias", "q_norm.weight", "k_norm.weight")
+            if name.endswith(parts):
+                heads = w[name].reshape((-1, self.size) + w[name].shape[1:])
+                w[name] = heads[:, order].reshape(w[name].shape)
+        return w
+
+    def row_order(self):
+        E, R = self.size, self.rotated
+        order, rest = np.full(E, -1), iter(range(R, E))
+        for i in range(R // 2):
+            order[i], order[E // 2 + i] = (2 * i, 2 * i + 1) if self.name == "glm4" else (i, R // 2 + i)
+        return np.array([next(rest) if at < 0 else at for at in order])
+
 # ---- section 4: a layer ---------------------------------------------------------------------------------------------
 class Model:
     def __init__(self, folder, arith, mode):
         self.config = c = json.load(open(os.path.join(folder, "config.json")))
         tensors = read_tensors(folder)
-        mode = mode or ("bf16" if tensors["model.embed_tokens.weight"][0] == "bf16" else "f32")
+        self.family = f = Family(c)
+        stored = next(kind for name, (kind, _) in tensors.items() if "embed" in name)
+        mode = mode or ("bf16" if stored == "bf16" else "f32")
         assert not (mode == "f32" and arith == "hopper"), "hopper refuses the weight mode f32"
         if mode == "f32":  # the same tensors widened, as if they had been stored so
             tensors = {name: ("f32", widen(*t)) for name, t in tensors.items()}
         self.digest = weights_digest(tensors)
         self.order = Hopper if arith == "hopper" else Portable
         self.act = bf16 if mode == "bf16" else (lambda x: x)
-        self.w = one_by_one({name: widen(*t) for name, t in tensors.items()})
-        self.heads, self.kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
-        self.size = c.get("head_dim") or c["hidden_size"] // self.heads
-        self.eps, self.layers = c["rms_norm_eps"], c["num_hidden_layers"]
+        self.w = f.unfused(one_by_one({name: widen(*t) for name, t in tensors.items()}))
+        self.heads, self.kv_heads, self.size, self.eps = f.heads, f.kv_heads, f.size, f.eps
+        self.layers, self.scale = c["num_hidden_layers"], f.scale
         self.r_out = row_runs(self.heads * self.size, self.heads)
         self.experts = [experts_of(c, i) for i in range(self.layers)]
-        widths = [e.get("shared_intermediate_size", 1) if e else c["intermediate_size"] for e in self.experts]
-        self.r_down = [row_runs(width) for width in widths]
-        rope = c.get("rope_parameters") or {"rope_theta": c.get("rope_theta", 1e4), **(c.get("rope_scaling") or {})}
-        self.frequency = rotary_frequencies(self.size, rope)
-        if c["model_type"] == "glm4_moe":
-            self.turn_a_part(int(self.size * c.get("partial_rotary_factor", rope.get("partial_rotary_factor", 0.5))), rope)
-        self.scale = F32(LOG2E / math.sqrt(self.size))  # section 4.1, c
+        self.r_down = [row_runs(e.get("shared_intermediate_size", 1) if e else f.width) for e in self.experts]
         self.identity = f"invar-1/{arith}/{mode}/row{self.r_out}." + "+".join(map(str, dict.fromkeys(self.r_down)))
         self.prepared, self.length = {}, 0
         self.kv = [np.zeros((2, self.kv_heads, 0, self.size), F32) for _ in range(self.layers)]
 
-    def turn_a_part(self, R, rope):
-        """Section 4, turning pairs: rows of q and k in another order, and frequencies 0 of those that do not turn."""
-        E, half = self.size, self.size // 2
-        order = np.full(E, -1)
-        order[:R // 2], order[half:half + R // 2] = np.arange(R // 2), np.arange(R // 2, R)
-        order[order < 0] = np.arange(R, E)
-        for name in self.w:
-            if any(part in name for part in ("q_proj", "k_proj", "q_norm", "k_norm")):
-                w = self.w[name]
-                self.w[name] = w.reshape(-1, E, *w.shape[1:])[:, order].reshape(w.shape)
-        self.frequency = np.concatenate([rotary_frequencies(R, rope), np.zeros(half - R // 2)])
-
-    def window(self, layer):
-        types = self.config.get("layer_types")
-        if types and types[layer] != "sliding_attention":
-            return None
-        return self.config.get("sliding_window") if types or self.config["model_type"] in ("mistral", "mixtral") else None
+    def window(self, layer): return self.family.window(layer)
 
     def vector(self, name):  # norm weights and biases: f32 in every mode, read with DAZ
         return f32(self.w[name].astype(F64))
@@ -450,36 +608,55 @@ class Model:
         y = dot(self.order, self.order.prepare(x[:, None], runs), self.prepared[name])
         return add(y, self.vector(name + ".bias")) if name + ".bias" in self.w else y
 
-    def one_row(self, x, name):
-        """RMSNorm of heads, or (OLMoE) of all heads of a token as one vector."""
-        joint = self.w[name + ".weight"].size > self.size
-        return self.norm(x.reshape(len(x), -1), name).reshape(x.shape) if joint else self.norm(x, name)
-
-    def norm(self, x, name): return rms_norm(x, self.vector(name + ".weight"), self.eps)
+    def norm(self, x, name):
+        w = self.vector(name + ".weight")
+        if self.family.name.startswith("gemma"):
+            w = add(ONE, w)
+        if name + ".bias" in self.w:
+            return layer_norm(x, w, self.vector(name + ".bias"), self.eps)
+        return rms_norm(x, w, self.eps)
 
     def rotate(self, x, sine, cosine):
         a, b = np.split(x, 2, axis=-1)
         return np.concatenate([fma(a, cosine, -mul(b, sine)), fma(b, cosine, mul(a, sine))], axis=-1)
 
-    def layer(self, h, i, positions, sine, cosine):
-        at, mlp = f"model.layers.{i}.self_attn.", f"model.layers.{i}.mlp."
-        x = self.act(self.norm(h, f"model.layers.{i}.input_layernorm"))
-        q, k, v = (self.product(x, at + n).reshape(len(h), -1, self.size) for n in ("q_proj", "k_proj", "v_proj"))
-        if at + "q_norm.weight" in self.w:
-            q, k = self.one_row(q, at + "q_norm"), self.one_row(k, at + "k_norm")
-        q, k, v = bf16(self.rotate(q, sine, cosine)), bf16(self.rotate(k, sine, cosine)), bf16(v)
-        assert np.isfinite(k).all() and np.isfinite(v).all(), "a key or a value is not finite"
-        self.store(i, positions, k, v)
-        x = self.act(self.attention(q, i, positions).reshape(len(h), -1))
-        h = add(h, self.product(x, at + "o_proj", self.r_out))
-        x = self.act(self.norm(h, f"model.layers.{i}.post_attention_layernorm"))
-        if self.experts[i]:
-            return add(h, self.through_experts(x, mlp, self.experts[i], self.r_down[i]))
-        return add(h, self.network(x, mlp, self.r_down[i]))
+    def angles(self, layer, positions):
+        """Section 5.3: sine and cosine of one layer, or None."""
+        rope, f = self.family.rope(layer), self.family
+        if rope is None:
+            return None
+        turned, factor = rotary_frequencies(f.rotated, rope, self.config.get("max_position_embeddings", 0))
+        frequency = np.concatenate([turned, np.zeros(self.size // 2 - len(turned))])
+        scale = np.where(frequency != 0, factor, 1.0)
+        return [f32(y * scale)[:, None] for y in sincos(positions[:, None].astype(F64) * frequency)]
+
+    def queries_and_keys(self, x, i, at, positions):
+        """[T, heads, E] of q, k and v, normed and turned."""
+        q, k, v = (self.product(x, at + n) for n in ("q_proj", "k_proj", "v_proj"))
+        of_heads = lambda y: y.reshape(len(x), -1, self.size)
+        normed = lambda q, k: (self.norm(q, at + "q_norm"), self.norm(k, at + "k_norm"))
+        has_norms, angles = at + "q_norm.weight" in self.w, self.angles(i, positions)
+        if self.family.joint:
+            q, k = normed(q, k)
+        q, k, v = of_heads(q), of_heads(k), of_heads(v)
+        if has_norms and not self.family.joint and not self.family.late:
+            q, k = normed(q, k)
+        if angles:
+            q, k = self.rotate(q, *angles), self.rotate(k, *angles)
+        if has_norms and self.family.late:
+            q, k = normed(q, k)
+        return q, k, v
+
+    def add_part(self, h, y, behind):
+        if behind:
+            y = self.norm(y, behind)
+        scale = self.family.residual_scale
+        return add(h, y if scale is None else mul(y, scale))
 
     def network(self, x, at, runs):
-        g, u = self.product(x, at + "gate_proj"), self.product(x, at + "up_proj")
-        return self.product(self.act(mul(div(g, add(F32(1), exp(-g))), u)), at + "down_proj", runs)
+        u, curve = self.product(x, at + "up_proj"), self.family.curve
+        gated = mul(curve(self.product(x, at + "gate_proj")), u) if at + "gate_proj.weight" in self.w else curve(u)
+        return self.product(self.act(gated), at + "down_proj", runs)
 
     def through_experts(self, x, at, how, runs):
         """Section 7."""
@@ -495,6 +672,25 @@ class Model:
                 g = div(F32(1), add(F32(1), exp(-self.product(x, at + "shared_expert_gate"))))
             acc = fma(g, self.network(x, at + "shared_expert.", runs), acc)
         return acc
+
+    def layer(self, h, i, positions):
+        base = f"model.layers.{i}."
+        at, mlp = base + "self_attn.", base + "mlp."
+        named = [n and base + n for n in self.family.norms]
+        parallel = self.family.name == "falcon"
+        if parallel:
+            one = base + "input_layernorm.weight" in self.w
+            named = [base + ("input_layernorm" if one else "ln_attn"), None, base + ("input_layernorm" if one else "ln_mlp"), None]
+        x = self.act(self.norm(h, named[0]) if named[0] else h)
+        beside = self.act(self.norm(h, named[2])) if parallel else None
+        q, k, v = (bf16(y) for y in self.queries_and_keys(x, i, at, positions))
+        assert np.isfinite(k).all() and np.isfinite(v).all(), "a key or a value is not finite"
+        self.store(i, positions, k, v)
+        x = self.act(self.attention(q, i, positions).reshape(len(h), -1))
+        h = self.add_part(h, self.product(x, at + "o_proj", self.r_out), named[1])
+        x = beside if parallel else self.act(self.norm(h, named[2]) if named[2] else h)
+        y = self.through_experts(x, mlp, self.experts[i], self.r_down[i]) if self.experts[i] else self.network(x, mlp, self.r_down[i])
+        return self.add_part(h, y, named[3])
 
     def store(self, i, positions, k, v):
         slots = -(-(positions[-1] + 1) // 128) * 128
@@ -529,6 +725,8 @@ class Model:
     def split(self, q, keys, values, valid):
         prepare = self.order.prepare
         d = dot(self.order, prepare(q[:, :, None]), prepare(keys))
+        if self.family.cap_scale is not None:
+            d = half_tanh(mul(d, self.family.cap_scale))
         m = mul(np.where(valid, d, -np.inf).max(axis=-1, keepdims=True), self.scale)
         p = np.where(valid, exp2(fma(d, self.scale, -m)), F32(0))
         o = dot(self.order, prepare(bf16(p)[:, :, None]), prepare(values.swapaxes(-1, -2)))
@@ -536,16 +734,21 @@ class Model:
 
     def forward(self, tokens):
         """Appends tokens to the cache; the logits of the last one."""
-        positions = self.length + np.arange(len(tokens))
+        positions, f = self.length + np.arange(len(tokens)), self.family
         self.length += len(tokens)
-        angles = positions[:, None].astype(F64) * self.frequency  # section 5.3
-        sine, cosine = (f32(y)[:, None] for y in sincos(angles))
         h = add(self.w["model.embed_tokens.weight"][tokens], F32(0))  # flushes a subnormal weight
+        if f.embedding_scale is not None:
+            h = mul(h, f.embedding_scale)
         for i in range(self.layers):
-            h = self.layer(h, i, positions, sine, cosine)
+            h = self.layer(h, i, positions)
         x = self.act(self.norm(h[-1:], "model.norm"))
-        tied = self.config.get("tie_word_embeddings") or "lm_head.weight" not in self.w
-        return self.product(x, "model.embed_tokens" if tied else "lm_head")[0]
+        logits = self.product(x, "model.embed_tokens" if f.tied or "lm_head.weight" not in self.w else "lm_head")[0]
+        if f.logits_divisor is not None:
+            logits = div(logits, f.logits_divisor)
+        if f.logits_cap:
+            cap = F32(f.logits_cap)
+            logits = mul(cap, half_tanh(div(add(logits, logits), cap)))
+        return logits
 
 # ---- section 6: sampling --------------------------------------------------------------------------------------------
 def philox(counter, seed):
