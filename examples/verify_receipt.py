@@ -52,9 +52,23 @@ def check_chain(receipt):
         links.append(link.hex())
     same("the chain", links, receipt["chain"])
 
+MARKS = {"qwen3": ("<think>", "</think>"), "deepseek_r1": ("<think>", "</think>"), "mistral": ("[THINK]", "[/THINK]")}
+
+def thought_form(request):
+    return json.loads(request["form"] or "{}").get("thought")
+
+def part(text, form):
+    """(what was thought, what was said)"""
+    opening, closing = MARKS[form["parser"]]
+    opens = text.lstrip().startswith(opening)
+    if not opens and not form["begun"]:
+        return "", text
+    thought, _, said = text[text.index(opening) + len(opening) if opens else 0:].partition(closing)
+    return thought.strip("\r\n"), said.lstrip("\r\n")
+
 class Texts:  # the bytes of every token of a tokenizer.json: byte-level BPE, or pieces with a fallback to bytes
     def __init__(self, folder):
-        files = ["tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"]
+        files = ["tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tekken.json"]
         found = [folder / name for name in files if (folder / name).exists()]
         self.digest = sha("".join(f"{file.name} {sha(file.read_bytes()).hex()}\n" for file in found).encode()).hex()
         tokenizer = json.loads((folder / "tokenizer.json").read_text())
@@ -68,17 +82,24 @@ class Texts:  # the bytes of every token of a tokenizer.json: byte-level BPE, or
         self.bytes |= {added["id"]: added["content"].encode() for added in tokenizer["added_tokens"]}
         self.special = {added["id"] for added in tokenizer["added_tokens"] if added["special"]}
 
-    def decode(self, tokens, skip=True):
-        return b"".join(self.bytes[t] for t in tokens if not (skip and t in self.special)).decode("utf-8", "replace")
+    def decode(self, tokens, skip=True, marks=()):
+        shown = [t for t in tokens if not (skip and t in self.special) or self.bytes[t].decode("utf-8", "replace") in marks]
+        return b"".join(self.bytes[t] for t in shown).decode("utf-8", "replace")
 
     def answer(self, receipt):
+        """(what was thought, what was said)"""
         request, tokens = receipt["request"], receipt["answer"]["tokens"]
         include, stopped = request["include_stop_str_in_output"], receipt["answer"]["finish_reason"] == "stop"
         if stopped and tokens[-1] in self.special and not include:
             tokens = tokens[:-1]
-        text = self.decode(tokens, request["skip_special_tokens"])
-        found = [(text.find(stop) + len(stop), text.find(stop)) for stop in request["stop"] if stop in text]
-        return text[:min(found)[0 if include else 1]] if found and stopped else text
+        form = thought_form(request)
+        text = self.decode(tokens, request["skip_special_tokens"], MARKS[form["parser"]] if form else ())
+        thought, text = part(text, form) if form else ("", text)
+        stops = lambda where: [(where.find(stop) + len(stop), where.find(stop)) for stop in request["stop"] if stop in where]
+        cut = lambda where: where[:min(stops(where))[0 if include else 1]] if stops(where) and stopped else where
+        if form and form.get("stops") and cut(thought) != thought:
+            return cut(thought), ""
+        return thought, cut(text)
 
 def check_body(body, receipts, texts):
     first = receipts[0]
@@ -93,7 +114,11 @@ def check_body(body, receipts, texts):
         same("a choice", (i, i % said["n"], first["id"]), (choice["index"], receipt["choice"], receipt["id"]))
         last = receipt["answer"]["logits_hashes"][-1]
         same("the logits hash", last, choice.get("logits_hash", last))
-        prompt, own = texts.decode(receipt["request"]["prompt"]), texts.answer(receipt)
+        if (thought_form(receipt["request"]) or {}).get("parser", "qwen3") not in MARKS:
+            print(f"choice {i}: its thoughts are for you to compare with its tokens")
+            continue
+        prompt, (thought, own) = texts.decode(receipt["request"]["prompt"]), texts.answer(receipt)
+        same(f"the thought of choice {i}", thought, choice.get("message", {}).get("reasoning_content", ""))
         if choice.get("message", {}).get("tool_calls"):
             print(f"choice {i}: its calls of tools are for you to compare with its text: {own!r}")
             continue
@@ -118,7 +143,11 @@ def check_request(asked, receipt, texts, generation):  # a chat's prompt is for 
          {t: float(b) for t, b in said["logit_bias"]})
     same("allowed_token_ids", sorted(set(asked.get("allowed_token_ids") or [])), said["allowed_token_ids"])
     same("bad_words", bool(asked.get("bad_words")), bool(said["bad_words"]))
-    same("the form", request["form"] if any(asked.get(name) for name in FORMS) else "", request["form"])
+    form = json.loads(request["form"] or "{}")
+    thought = form.pop("thought", {})
+    same("the form", bool(form) and any(asked.get(name) for name in FORMS), bool(form))
+    if not any(name in asked for name in ("reasoning_effort", "thinking", "enable_thinking")):
+        same("the thought's budget", asked.get("thinking_token_budget", -1), thought.get("budget", -1))
     if isinstance(asked.get("prompt"), str):
         same("the prompt", asked["prompt"], texts.decode(request["prompt"]))
 

@@ -12,13 +12,14 @@ namespace invar::cli {
 
 namespace {
 
-// The new text of an event: of a chat's delta or of a completion.
+// The new text of an event: of a chat's delta, where it may be a thought, or of a completion.
 std::string text_of(const json::Value& event) {
   const json::Value* choices = event.find("choices");
   if (!choices || !choices->is_array() || choices->as_array().empty()) return "";
   const json::Value& choice = choices->as_array()[0];
   const json::Value* delta = choice.find("delta");
   const json::Value* text = delta ? delta->find("content") : choice.find("text");
+  if (delta && !text) text = delta->find("reasoning_content");
   return text && text->is_string() ? text->as_string() : "";
 }
 

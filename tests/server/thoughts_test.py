@@ -12,6 +12,7 @@ from messages_test import events_of, put_together
 from served import Served, events, fast_and
 
 INVAR = None  # the program; set by main
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 HI = [{"role": "user", "content": "hi"}]
 # Qwen3's switch, and a thought that the prompt begins.
@@ -195,6 +196,14 @@ class Thoughts(unittest.TestCase):
                 shown["choices"][0]["message"][change] += "!"
             file.write_text(json.dumps(shown))
             run = subprocess.run([*map(str, verify), *map(str, flags)], capture_output=True, text=True)
+            self.assertEqual(run.returncode, expected, run.stdout + run.stderr)
+        other = [sys.executable, str(ROOT / "examples" / "verify_receipt.py"), str(file), str(self.model)]
+        for budget, change, expected in ((6, "", 0), (7, "", 1), (6, "!", 1)):
+            shown = json.loads(json.dumps(answer))
+            shown["choices"][0]["message"]["reasoning_content"] += change
+            file.write_text(json.dumps(shown))
+            asked.write_text(json.dumps({**body, "thinking_token_budget": budget}))
+            run = subprocess.run([*other, "--request", str(asked)], capture_output=True, text=True)
             self.assertEqual(run.returncode, expected, run.stdout + run.stderr)
         asked.write_text(json.dumps({**body, "thinking_token_budget": 7}))
         file.write_text(json.dumps(answer))

@@ -95,9 +95,11 @@ async function answer(node, seed) {
         meta.first ??= performance.now() - began;
         meta.state = "streaming";
         const text = choice.delta?.content ?? choice.text ?? "", tokens = tokensOf(choice.logprobs);
+        const thought = choice.delta?.reasoning_content ?? "";  // shown, but no part of what is said
+        run.text += thought + (text && run.thought && !node.text ? "\n\n" : "") + text;
+        run.thought ||= thought !== "";
         node.text += text;
         node.tokens.push(...tokens);
-        run.text += text;
         run.tokens.push(...tokens);
         run.timer ||= setTimeout(flush, run.pause);
         if (choice.finish_reason) Object.assign(meta, { finish: choice.finish_reason, hash: choice.logits_hash, receipt: choice.receipt });
