@@ -233,6 +233,14 @@ class Thoughts(unittest.TestCase):
             self.assertEqual(status, 400, words)
             self.assertIn(named, answer["error"]["message"])
 
+    def test_parsers_that_do_not_exist_or_fit(self):
+        for flags, named in ((["--reasoning-parser", "qwen9"], "qwen9"), (["--tool-call-parser", "qwen9"], "qwen9"),
+                             (["--tool-call-parser", "gpt_oss"], "reasoning-parser gpt_oss")):
+            run = subprocess.run([INVAR, "serve", self.model, "--port", "0", *self.flags, *flags], capture_output=True, text=True,
+                                 timeout=30)
+            self.assertEqual(run.returncode, 2, run.stderr)
+            self.assertIn(named, run.stderr.strip().split("\n")[-1])
+
     def test_without_a_parser_the_text_has_everything(self):
         plain = self.serve("--reasoning-parser", "none")
         try:
