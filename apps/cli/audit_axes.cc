@@ -152,7 +152,7 @@ Axis ranks(const Schedule& base, const DecoderSpec& spec) {
   Axis axis{"ranks", {}, true};
   for (int size = 1; size <= most_ranks(spec); size *= 2)
     vary(axis, base, fmt::format("{} ranks", size)).model.ranks = size;
-  if (base.model.device == "cpu") {
+  if (base.model.device == "cpu" && most_ranks(spec) > 1) {
     Schedule& s = vary(axis, base, "2 ranks, a process each");
     s.model.ranks = 2;
     s.model.executor = "mp";
@@ -333,7 +333,7 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
   if (!on_gpu) axes.push_back(sets(full, base));
   if (Axis all = devices(base); all.schedules.size() > 1) axes.push_back(std::move(all));
   axes.push_back(block_sizes(base));
-  axes.push_back(ranks(base, spec));
+  if (Axis all = ranks(base, spec); all.schedules.size() > 1) axes.push_back(std::move(all));
   axes.push_back(layer_cuts(full, base, spec));
   axes.push_back(policies(base));
   axes.push_back(prefix_cache(base, spec));

@@ -45,6 +45,7 @@ const char* context_of(const DecoderSpec& spec) {
 }  // namespace
 
 int most_ranks(const DecoderSpec& spec) {
+  if (spec.joint_qk_norm) return 1;  // of all heads of a row
   int most = attention_output_runs(spec);
   for (const LayerSpec& layer : spec.layer_specs) {
     if (const int width = shared_out_width(layer)) most = std::min(most, down_runs(width));
