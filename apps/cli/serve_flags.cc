@@ -52,6 +52,9 @@ void add_client_flags(CLI::App& command, ServeFlags& flags) {
       .add_option("--admin-key", o.keys.admin, "API keys for /admin (default: those of --api-key)")
       ->envname("INVAR_ADMIN_KEY")
       ->check(not_empty);
+  command.add_flag("--trust-trainers", o.keys.trusts_trainers,
+                   "RL stacks need no key to change weights, pause and end answers "
+                   "(docs/rl_stacks.md): for networks that nobody else reaches");
   command
       .add_option_function<std::vector<std::string>>(
           "--allowed-origins",

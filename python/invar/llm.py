@@ -27,7 +27,7 @@ class LLM(Weights):
         options = session_options("LLM", model, engine_args)
         super().__init__(Session(options))
         self.model = options.model
-        self._tokenizer = Tokenizer(self._session, self.model)
+        self._tokenizer = Tokenizer(self.session, self.model)
         self._next_id = 0
 
     # Answers.
@@ -68,12 +68,12 @@ class LLM(Weights):
         params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0)
         jobs = [(tokens_of(prompt, self._tokenizer)[1], params.options(self.vocab_size))
                 for prompt in prompts_of(prompts)]
-        return [g.prompt_logprobs for g in self._session.generate([j[0] for j in jobs], [j[1] for j in jobs], None)]
+        return [g.prompt_logprobs for g in self.session.generate([j[0] for j in jobs], [j[1] for j in jobs], None)]
 
     def embed(self, prompts: Union[Prompt, Sequence[Prompt]]) -> list[EmbeddingRequestOutput]:
         """The mean of the final hidden states of each prompt: [hidden size] floats each."""
         tokens = [tokens_of(prompt, self._tokenizer)[1] for prompt in prompts_of(prompts)]
-        vectors = self._session.embed(tokens, None)
+        vectors = self.session.embed(tokens, None)
         return [EmbeddingRequestOutput(self._id(), EmbeddingOutput(vector.tolist()), ids)
                 for ids, vector in zip(tokens, vectors)]
 
@@ -82,13 +82,13 @@ class LLM(Weights):
 
         torch.from_dlpack(array) reads the same memory.
         """
-        return self._session.inspect(list(tokens), self._positions(tokens, positions), [])[0]
+        return self.session.inspect(list(tokens), self._positions(tokens, positions), [])[0]
 
     def hidden_states(self, tokens: list[int], layers: Optional[list[int]] = None,
                       positions: Optional[list[int]] = None) -> Any:
         """The residual stream after `layers` (ascending; 0 the first; None: the last): [layers, positions, hidden size]."""
-        wanted = [self._session.layers() - 1] if layers is None else list(layers)
-        return self._session.inspect(list(tokens), self._positions(tokens, positions), wanted)[1]
+        wanted = [self.session.layers() - 1] if layers is None else list(layers)
+        return self.session.inspect(list(tokens), self._positions(tokens, positions), wanted)[1]
 
     # The loop, for those who drive it themselves.
 
@@ -98,19 +98,19 @@ class LLM(Weights):
         params = sampling_params or self.get_default_sampling_params()
         if params.n != 1 or params.trace_decode_token_ids is not None:
             raise ValueError("add: expected n=1 and no trace_decode_token_ids")
-        return self._session.add(tokens, params.options(self.vocab_size))
+        return self.session.add(tokens, params.options(self.vocab_size))
 
     def step(self) -> list[Update]:
         """Computes one step and says what became of the requests that were added: a token, the whole answer, an error."""
-        return self._session.step()
+        return self.session.step()
 
     def cancel(self, request: int) -> None:
         """Ends a request without another word."""
-        self._session.cancel(request)
+        self.session.cancel(request)
 
     def has_work(self) -> bool:
         """Whether `step` has something to do or to say."""
-        return self._session.has_work()
+        return self.session.has_work()
 
     # The model.
 
@@ -125,7 +125,7 @@ class LLM(Weights):
     @property
     def identity(self) -> str:
         """What fixes the bits beside weights and tokens, e.g. "invar-1/portable/bf16/row8.8"."""
-        return self._session.identity()
+        return self.session.identity()
 
     @property
     def vocab_size(self) -> int:
@@ -139,7 +139,7 @@ class LLM(Weights):
 
     def close(self) -> None:
         """Gives everything back; later calls raise ValueError."""
-        self._session.close()
+        self.session.close()
 
     def __enter__(self) -> "LLM":
         return self
@@ -173,7 +173,7 @@ class LLM(Weights):
         jobs = [one.jobs(self.vocab_size) for one in asked]
         flat = [job for some in jobs for job in some]
         with _Progress(len(flat), use_tqdm) as progress:
-            answers = iter(self._session.generate([j[0] for j in flat], [j[1] for j in flat], progress.update))
+            answers = iter(self.session.generate([j[0] for j in flat], [j[1] for j in flat], progress.update))
         return [output_of(self._id(), one, [next(answers) for _ in some], self._tokenizer, version)
                 for one, some in zip(asked, jobs)]
 

@@ -23,7 +23,7 @@ class Weights:
     weight_version = "default"  # what update_weights called them
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.session = session
 
     def update_weights(self, weights: Iterable[tuple[str, Any]], weight_version: Optional[str] = None) -> None:
         """Goes on with these tensors; those that are not named stay as they are.
@@ -37,45 +37,45 @@ class Weights:
             if not isinstance(name, str):
                 raise TypeError(f"update_weights: expected (name, tensor) pairs, found the name {name!r}")
             named.append((name, _host(name, tensor)))
-        self._session.update_weights(named)
+        self.session.update_weights(named)
         self.weight_version = weight_version or self.weight_version
 
     def load_weights(self, directory: str, weight_version: Optional[str] = None) -> None:
         """Goes on with another checkpoint of the model, a Hugging Face directory."""
-        self._session.load_weights(str(directory))
+        self.session.load_weights(str(directory))
         self.weight_version = weight_version or self.weight_version
 
     def tensors(self) -> list[tuple[str, str, list[int]]]:
         """(name, "BF16" | "F16" | "F32", shape) of every tensor of the checkpoint."""
-        return self._session.tensors()
+        return self.session.tensors()
 
     def named_weights(self) -> Iterator[tuple[str, Any]]:
         """(name, array) of every tensor as it is now: float32, float16, or uint16 for the bits of bf16."""
         for name, _, _ in self.tensors():
-            yield name, self._session.tensor(name)
+            yield name, self.session.tensor(name)
 
     def weights_digest(self) -> str:
         """SHA-256 over all weights, in hexadecimal (docs/numerics.md, 8): that of receipts. Reads all of them."""
-        return self._session.weights_digest()
+        return self.session.weights_digest()
 
     def reset_prefix_cache(self) -> bool:
         """Forgets the keys and values of requests that have ended. No answer depends on it."""
-        self._session.reset_prefix_cache()
+        self.session.reset_prefix_cache()
         return True
 
     def sleep(self, level: int = 1) -> None:
         """Gives memory back: level 1 that of keys and values, level 2 that of the weights too."""
-        self._session.sleep(level)
+        self.session.sleep(level)
 
     def wake_up(self, tags: Optional[list[str]] = None) -> None:
         """Takes the memory again, all of it whatever the tags; after level 2 the weights are read again."""
         if tags is not None and not all(tag in ("weights", "kv_cache") for tag in tags):
             raise ValueError(f'wake_up: expected the tags "weights" and "kv_cache", found {tags!r}')
-        self._session.wake_up()
+        self.session.wake_up()
 
     def is_sleeping(self) -> bool:
         """Whether requests are refused until wake_up."""
-        return self._session.is_sleeping()
+        return self.session.is_sleeping()
 
     def collective_rpc(self, method: Any, *_: Any, **__: Any) -> Any:
         """Refused: workers run no Python."""

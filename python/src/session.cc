@@ -171,7 +171,10 @@ py::array tensor(SessionHandle& handle, const std::string& name) {
   }));
   const py::capsule owner(bytes, [](void* p) { delete static_cast<std::vector<std::byte>*>(p); });
   const char* type = found.dtype == "F32" ? "f4" : found.dtype == "F16" ? "f2" : "u2";
-  return py::array(py::dtype(type), found.shape, {}, bytes->data(), owner);
+  // Strides are said: pybind11 2.10 does not find the size of an element in numpy 2.
+  std::vector<py::ssize_t> strides(found.shape.size(), found.dtype == "F32" ? 4 : 2);
+  for (size_t i = strides.size(); i-- > 1;) strides[i - 1] = strides[i] * found.shape[i];
+  return py::array(py::dtype(type), found.shape, strides, bytes->data(), owner);
 }
 
 // A method without arguments of its own.

@@ -104,6 +104,8 @@ class Admission {
 
 // Takes places for all answers of the request. Throws ApiError when there are not so many.
 void take_places(PlacesHeld& places, const openai::Request& request);
+// The same of a request of an RL stack, an object; no body is an empty one. Throws ApiError.
+json::Value json_body(const HttpRequest& request);
 // The JSON of a request's body, of limited depth. Throws Error.
 json::Value parse_body(const std::string& body);
 

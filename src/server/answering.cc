@@ -1,6 +1,7 @@
 #include "answering.h"
 
 #include <algorithm>
+#include <set>
 
 #include "errors.h"
 
@@ -228,6 +229,16 @@ void Answers::cancel(Answering& answering) {
 
 void Answers::withdraw(const Answering& answering) {
   for (const Request& job : answering.admitted().jobs) backend_.cancel(job.id);
+}
+
+void Answers::end_all(const ApiError& error) {
+  std::set<std::shared_ptr<Answering>> all;
+  for (const auto& [job, place] : places_) all.insert(place.answering);
+  for (const auto& answering : all) {
+    if (answering->over_) continue;
+    answering->cut_off(error);
+    settle(*answering);
+  }
 }
 
 void Answers::expire(Answering& answering) {

@@ -101,6 +101,8 @@ class Answers final : public BackendSink {
   void withdraw(const Answering& answering);
   // As cancel, and tells the client that its time is up.
   void expire(Answering& answering);
+  // The same of all, with this error.
+  void end_all(const ApiError& error);
   // Forgets a job that is over, and the answer when it is.
   void settle(Answering& answering, size_t job);
   void settle(Answering& answering);

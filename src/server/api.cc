@@ -3,66 +3,13 @@
 #include <malloc.h>
 
 #include <charconv>
-#include <cstring>
 #include <ctime>
 
 #include "base/error.h"
 #include "errors.h"
+#include "routes.h"
 
 namespace invar::server {
-
-struct Server::Route {
-  const char* method;
-  const char* path;
-  Endpoint endpoint;
-  Keys::Need key = Keys::Need::client;
-  // The path goes on: with the id of an answer, or with a name that may have slashes.
-  enum class Rest { none, id, name } rest = Rest::none;
-
-  bool matches(const std::string& asked) const {
-    if (rest == Rest::none) return asked == path;
-    const size_t size = std::strlen(path);
-    return asked.starts_with(path) && asked.size() > size &&
-           (rest == Rest::name || asked.find('/', size) == asked.npos);
-  }
-};
-
-const std::vector<Server::Route>& Server::routes() {
-  using enum Keys::Need;
-  using Rest = Route::Rest;
-  static const std::vector<Route> kRoutes = {
-      {"GET", "/", &Server::page, none},
-      {"GET", "/docs", &Server::page, none},
-      {"GET", "/openapi.json", &Server::page, none},
-      {"GET", "/page/", &Server::page, none, Rest::name},
-      {"GET", "/health", &Server::health, none},
-      {"GET", "/ping", &Server::health, none},
-      {"POST", "/ping", &Server::health, none},
-      {"GET", "/load", &Server::load, none},
-      {"GET", "/version", &Server::version, none},
-      {"GET", "/metrics", &Server::metrics, none},
-      {"GET", "/v1/engine", &Server::engine},
-      {"POST", "/v1/engine", &Server::change_engine},
-      {"GET", "/v1/engine/steps", &Server::steps},
-      {"GET", "/v1/models", &Server::models},
-      {"GET", "/v1/models/", &Server::model, client, Rest::name},
-      {"POST", "/v1/completions", &Server::answer},
-      {"POST", "/v1/chat/completions", &Server::answer},
-      {"POST", "/v1/responses", &Server::answer},
-      {"POST", "/v1/messages", &Server::answer},
-      {"POST", "/v1/messages/count_tokens", &Server::count_tokens},
-      {"POST", "/v1/embeddings", &Server::embeddings},
-      {"POST", "/tokenize", &Server::tokenize},
-      {"POST", "/detokenize", &Server::detokenize},
-      {"POST", "/admin/weights", &Server::take_weights, admin},
-      {"GET", "/v1/completions/", &Server::retrieve, client, Rest::id},
-      {"GET", "/v1/chat/completions/", &Server::retrieve, client, Rest::id},
-      {"GET", "/v1/receipts/", &Server::retrieve, client, Rest::id},
-      {"GET", "/v1/responses/", &Server::retrieve, client, Rest::id},
-      {"GET", "/v1/messages/", &Server::retrieve, client, Rest::id},
-  };
-  return kRoutes;
-}
 
 Server::Server(const ServerOptions& options, const ServedModel& model, Backend& backend,
                Journal* journal)
@@ -110,6 +57,7 @@ void Server::run() {
 
 void Server::stop() {
   lab_lease_ = nullptr;
+  release_held();
   http_.stop();
 }
 
@@ -175,16 +123,17 @@ void Server::route(const std::shared_ptr<Exchange>& exchange) {
 const Server::Route* Server::find_route(const HttpRequest& request, HttpReply& otherwise) const {
   check_page(request);
   std::string allowed;
-  for (const Route& route : routes()) {
-    if (!route.matches(request.path)) continue;
-    const bool is_head = request.method == "HEAD" && std::string_view(route.method) == "GET";
-    if (request.method != route.method && !is_head) {
-      allowed += allowed.empty() ? route.method : std::string(", ") + route.method;
-      continue;
+  for (const auto* table : {&routes(), &trainer_routes()})
+    for (const Route& route : *table) {
+      if (!route.matches(request.path)) continue;
+      const bool is_head = request.method == "HEAD" && std::string_view(route.method) == "GET";
+      if (request.method != route.method && !is_head) {
+        allowed += allowed.empty() ? route.method : std::string(", ") + route.method;
+        continue;
+      }
+      options_.keys.check(route.key, request);
+      return &route;
     }
-    options_.keys.check(route.key, request);
-    return &route;
-  }
   if (allowed.empty())
     throw ApiError{404, fmt::format("there is nothing at {}", json::quoted(request.path))};
   if (request.method == "OPTIONS" && request.header("access-control-request-method")) {
@@ -254,6 +203,8 @@ void Server::answer(std::shared_ptr<Exchange> exchange) {
         429, fmt::format("{} answers are being made or wait: more are refused", places_.taken()),
         "queue_full"};
   with_weights([=, this](const Turn& turn) {
+    if (weight_version_ != kFirstWeights)
+      exchange->more_headers.emplace_back("X-Weight-Version", weight_version_);
     worker_for(exchange->request).post([=, this] { compute(exchange, places, turn); });
   });
 }

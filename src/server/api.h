@@ -17,6 +17,7 @@
 #include "backend.h"
 #include "embedding.h"
 #include "errors.h"
+#include "frontend/rollout_formats.h"
 #include "http.h"
 #include "lab.h"
 #include "relay.h"
@@ -57,6 +58,7 @@ class Server {
   using Endpoint = void (Server::*)(std::shared_ptr<Exchange>);
   struct Route;
   static const std::vector<Route>& routes();
+  static const std::vector<Route>& trainer_routes();
 
   void stop();
   // The refusal of a request whose body is not worth reading: no such path, no key.
@@ -94,6 +96,25 @@ class Server {
   void embeddings(std::shared_ptr<Exchange> exchange);
   void retrieve(std::shared_ptr<Exchange> exchange);
   void take_weights(std::shared_ptr<Exchange> exchange);
+  // Of RL stacks (trainer_routes).
+  void generate_sglang(std::shared_ptr<Exchange> exchange);
+  void generate_trl(std::shared_ptr<Exchange> exchange);
+  void server_info(std::shared_ptr<Exchange> exchange);
+  void world_size(std::shared_ptr<Exchange> exchange);
+  void get_weight_version(std::shared_ptr<Exchange> exchange);
+  void reset_prefix_cache(std::shared_ptr<Exchange> exchange);
+  void pause(std::shared_ptr<Exchange> exchange);
+  void is_paused(std::shared_ptr<Exchange> exchange);
+  void go_on_generating(std::shared_ptr<Exchange> exchange);
+  void abort_requests(std::shared_ptr<Exchange> exchange);
+  void sleep(std::shared_ptr<Exchange> exchange);
+  void check_weights(std::shared_ptr<Exchange> exchange);
+  void update_from_disk(std::shared_ptr<Exchange> exchange);
+  void init_transfer(std::shared_ptr<Exchange> exchange);
+  void start_update(std::shared_ptr<Exchange> exchange);
+  void update_weights(std::shared_ptr<Exchange> exchange);
+  void finish_update(std::shared_ptr<Exchange> exchange);
+  void refuse_transport(std::shared_ptr<Exchange> exchange);
   void page(std::shared_ptr<Exchange> exchange);
   void engine(std::shared_ptr<Exchange> exchange);
   void change_engine(std::shared_ptr<Exchange> exchange);
@@ -112,6 +133,18 @@ class Server {
   // Makes the change when nothing is being computed, and replies to the exchange.
   void change_at_rest(std::shared_ptr<Exchange> exchange, std::function<json::Value()> change);
   void swap_when_free();
+  // Goes on with the checkpoint in `directory`, which then has this version's name; the body of the
+  // reply is what `reply` makes.
+  void take_version(std::shared_ptr<Exchange> exchange, const std::string& directory,
+                    const std::string& version, std::function<json::Value()> reply);
+  using AskedOf = rollout::Asked (*)(const json::Value& body);
+  using AnswerOf = json::Value (*)(const rollout::Asked& asked, const json::Value& answer,
+                                   const std::string& weight_version);
+  // An answer in the form of an RL stack.
+  void generate(std::shared_ptr<Exchange> exchange, AskedOf asked_of, AnswerOf answer_of);
+  void release_held();
+  // Nothing is begun until go_on_generating; the exchange is answered when nothing is computed.
+  void hold_answers(std::shared_ptr<Exchange> exchange, json::Value reply);
   void end_swap(const HttpReply& reply);
 
   // Runs `action` and answers with an error what it throws.
@@ -173,6 +206,14 @@ class Server {
   size_t turns_ = 0;
   std::optional<Swap> swap_;
   std::vector<std::function<void(Turn)>> behind_swap_;
+  // Of RL stacks: nothing is begun, who waits until nothing is computed, what the weights are
+  // called, their digest when a checker was told to remember it, the checkpoint of an update that
+  // has begun.
+  bool is_held_ = false;
+  std::vector<std::pair<std::shared_ptr<Exchange>, std::string>> until_rest_;
+  static constexpr const char* kFirstWeights = "default";
+  std::string weight_version_ = kFirstWeights, remembered_weights_;
+  std::optional<std::string> update_;
   LabSettings lab_own_;              // that the server was started with
   std::shared_ptr<void> lab_lease_;  // HttpServer::at
   const StopSignals signals_;        // caught from the first word on that says that it serves

@@ -12,8 +12,10 @@ struct Keys {
   std::vector<std::string> client;  // empty: anyone may ask
   // For what changes the server; empty: those of clients, and nobody when there are none.
   std::vector<std::string> admin;
+  // Whether RL stacks, some of which show no key, need none for what an admin may.
+  bool trusts_trainers = false;
 
-  enum class Need { none, client, admin };
+  enum class Need { none, client, admin, trainer };  // the last: an admin, or as said above
   // Throws ApiError when the request does not show a key that `need` asks for.
   void check(Need need, const HttpRequest& request) const;
   // Whether the key that it shows is one of admins, where these have their own.

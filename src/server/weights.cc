@@ -19,7 +19,7 @@ std::string directory_of(const HttpRequest& request) {
 }  // namespace
 
 void Server::with_weights(std::function<void(Turn)> task) {
-  if (swap_) return behind_swap_.push_back(std::move(task));
+  if (swap_ || is_held_) return behind_swap_.push_back(std::move(task));
   ++turns_;
   task(Turn(nullptr, [this](void*) {  // whoever lets go of it last, on whatever thread
     http_.post([this] {
@@ -39,6 +39,7 @@ void Server::take_weights(std::shared_ptr<Exchange> exchange) {
   change_at_rest(std::move(exchange), [this, directory]() -> json::Value {
     const std::string before = to_hex(backend_.facts().weights);
     backend_.take_weights(directory);
+    http_.post([this] { weight_version_ = to_hex(backend_.facts().weights).substr(0, 16); });
     return json::Object{{"model", directory},
                         {"weights", to_hex(backend_.facts().weights)},
                         {"before", before},
@@ -59,6 +60,9 @@ void Server::change_at_rest(std::shared_ptr<Exchange> exchange,
 }
 
 void Server::swap_when_free() {
+  if (turns_ == 0 && answers_.size() == 0)
+    for (const auto& [exchange, reply] : std::exchange(until_rest_, {}))
+      if (!exchange->is_answered()) exchange->reply({.body = reply});
   if (!swap_ || swap_->has_begun || turns_ > 0 || answers_.size() > 0) return;
   swap_->has_begun = true;
   worker_.post([this, change = swap_->change] {

@@ -183,6 +183,17 @@ class CausalLMTest(unittest.TestCase):
             self.assertNotEqual(found, before)
 
 
+class WeightsTest(unittest.TestCase):
+    def test_weights_come_and_go_as_torch_tensors(self):
+        """By this environment's numpy, which is another one than the module was built beside."""
+        with tiny() as llm, tiny(seed=8) as other:
+            named = [(n, torch.from_numpy(a.view("int16")).view(torch.bfloat16)) for n, a in other.named_weights()]
+            self.assertEqual([list(t.shape) for _, t in named], [shape for _, _, shape in other.tensors()])
+            llm.update_weights(named)
+            self.assertEqual(llm.weights_digest(), other.weights_digest())
+            self.assertEqual(llm.score([TEXTS[0]]), other.score([TEXTS[0]]))
+
+
 class PublishedNamesTest(unittest.TestCase):
     def test_the_mode_overrides_and_gives_back(self):
         a, b = torch.randn(33, 200).bfloat16(), torch.randn(200, 40).bfloat16()

@@ -63,10 +63,14 @@ class CausalLM(nn.Module):
             loss = -found.mean()
         return CausalLMOutput(loss, logits)
 
-    def log_probs(self, input_ids: Tensor, attention_mask: Optional[Tensor] = None) -> Tensor:
-        """ln p(token | the tokens before it) of the second token of each row on: [B, S - 1], 0 where there is padding."""
+    def log_probs(self, input_ids: Tensor, attention_mask: Optional[Tensor] = None,
+                  logits: Optional[Tensor] = None) -> Tensor:
+        """ln p(token | the tokens before it) of the second token of each row on: [B, S - 1], 0 where there is padding.
+
+        logits: forward's, where they were computed before.
+        """
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        logits = self(input_ids, mask).logits
+        logits = self(input_ids, mask).logits if logits is None else logits
         both = (mask[:, 1:] * mask[:, :-1]).bool()
         found = log_softmax_gather(logits[:, :-1][both], input_ids[:, 1:][both], self.order)
         return found.new_zeros(both.shape).index_put((both,), found)

@@ -1,0 +1,233 @@
+#include "frontend/rollout_formats.h"
+
+#include <optional>
+#include <span>
+
+#include "base/error.h"
+
+namespace invar::rollout {
+
+namespace {
+
+// A name of the other form, and its name here.
+struct Renamed {
+  std::string_view from;
+  const char* to;
+};
+
+constexpr Renamed kSglangSampling[] = {{"max_new_tokens", "max_tokens"},
+                                       {"min_new_tokens", "min_tokens"},
+                                       {"sampling_seed", "seed"},
+                                       {"no_stop_trim", "include_stop_str_in_output"},
+                                       {"temperature", "temperature"},
+                                       {"top_p", "top_p"},
+                                       {"top_k", "top_k"},
+                                       {"min_p", "min_p"},
+                                       {"stop", "stop"},
+                                       {"stop_token_ids", "stop_token_ids"},
+                                       {"ignore_eos", "ignore_eos"},
+                                       {"skip_special_tokens", "skip_special_tokens"},
+                                       {"frequency_penalty", "frequency_penalty"},
+                                       {"presence_penalty", "presence_penalty"},
+                                       {"repetition_penalty", "repetition_penalty"},
+                                       {"logit_bias", "logit_bias"},
+                                       {"n", "n"}};
+// Names that ask for nothing here: what they could change is as they say anyway, or has no meaning.
+constexpr std::string_view kSglangIgnored[] = {"spaces_between_special_tokens",
+                                               "rid",
+                                               "stream",
+                                               "image_data",
+                                               "return_routed_experts",
+                                               "return_text_in_logprobs",
+                                               "session_params",
+                                               "lora_path",
+                                               "custom_params"};
+constexpr Renamed kTrlFields[] = {{"n", "n"},
+                                  {"repetition_penalty", "repetition_penalty"},
+                                  {"temperature", "temperature"},
+                                  {"top_p", "top_p"},
+                                  {"top_k", "top_k"},
+                                  {"min_p", "min_p"},
+                                  {"max_tokens", "max_tokens"}};
+
+const char* renamed(std::span<const Renamed> names, std::string_view name) {
+  for (const Renamed& one : names)
+    if (one.from == name) return one.to;
+  return nullptr;
+}
+
+bool is_ignored(std::string_view name) {
+  for (const std::string_view one : kSglangIgnored)
+    if (one == name) return true;
+  return false;
+}
+
+const json::Value& member(const json::Value& of, const char* name) {
+  const json::Value* found = of.find(name);
+  if (!found) fail("expected {} in an answer, found none", name);
+  return *found;
+}
+
+void read_sglang_sampling(const json::Value& params, json::Value& body) {
+  if (!params.is_object())
+    fail_usage("expected sampling_params as an object, found {}", params.type_name());
+  body.set("max_tokens", 128);
+  for (const auto& [name, value] : params.as_object()) {
+    if (value.is_null() || is_ignored(name)) continue;
+    if (const char* to = renamed(kSglangSampling, name))
+      body.set(to, value);
+    else if (name == "json_schema")
+      body.set("structured_outputs", json::Object{{"json", value}});
+    else if (name == "regex")
+      body.set("structured_outputs", json::Object{{"regex", value}});
+    else
+      fail_usage("sampling_params has {}, which is not supported", json::quoted(name));
+  }
+}
+
+// Whether it is a list of prompts and no prompt itself.
+bool is_batch(const json::Value& prompt) {
+  return prompt.is_array() && !prompt.as_array().empty() && !prompt.as_array()[0].is_integer();
+}
+
+int64_t count_of(const json::Value& list) {
+  return std::ssize(list.as_array());
+}
+
+// [[log-probability, token, null], ...] of the answer's tokens.
+json::Array pairs_of(const json::Value& choice) {
+  const json::Array& ids = member(choice, "token_ids").as_array();
+  const json::Array& logprobs = member(member(choice, "logprobs"), "token_logprobs").as_array();
+  json::Array pairs;
+  for (size_t i = 0; i < ids.size(); ++i)
+    pairs.push_back(json::Array{logprobs[i], ids[i], nullptr});
+  return pairs;
+}
+
+json::Value sglang_finish(const json::Value& choice, int64_t tokens) {
+  const json::Value& reason = member(choice, "finish_reason");
+  json::Value finish = json::Object{{"type", reason}};
+  if (reason == json::Value("length")) finish.set("length", tokens);
+  const json::Value* stop = choice.find("stop_reason");
+  if (reason == json::Value("stop"))
+    finish.set("matched",
+               stop && !stop->is_null() ? *stop : member(choice, "token_ids").as_array().back());
+  return finish;
+}
+
+}  // namespace
+
+Asked asked_of_sglang(const json::Value& body) {
+  if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
+  Asked asked{.body = json::Object{{"return_token_ids", true}, {"logits_hash", true}}};
+  const json::Value none = json::Object{};
+  const json::Value *prompt = nullptr, *sampling = &none;
+  for (const auto& [name, value] : body.as_object()) {
+    if (value.is_null()) continue;
+    if (name == "input_ids" && !value.is_array())
+      fail_usage("expected input_ids as a list, found {}", value.type_name());
+    else if (name == "input_ids" || name == "text")
+      prompt = &value;
+    else if (name == "sampling_params")
+      sampling = &value;
+    else if (name == "return_logprob")
+      asked.shows_logprobs = value.as_bool();
+    else if (name == "weight_version")
+      asked.exact_version = value.is_object() ? member(value, "exact_version") : value;
+    else if (name == "logprob_start_len" || name == "top_logprobs_num") {
+      if (value.as_integer() > (name == "top_logprobs_num" ? 0 : -1))
+        fail_usage("expected {} of {}, found {}: ask /v1/completions for more", name,
+                   name == "top_logprobs_num" ? 0 : -1, value.as_integer());
+    } else if (!is_ignored(name)) {
+      fail_usage("the request has {}, which is not supported", json::quoted(name));
+    } else if (name == "stream" && value.as_bool()) {
+      fail_usage("expected \"stream\": false, found true: ask /v1/completions for a stream");
+    }
+  }
+  if (!prompt) fail_usage("expected \"input_ids\" or \"text\", found neither");
+  asked.body.set("prompt", *prompt);
+  asked.is_list = is_batch(*prompt);
+  read_sglang_sampling(*sampling, asked.body);
+  if (asked.shows_logprobs) asked.body.set("logprobs", 0);
+  const json::Value* n = asked.body.find("n");
+  asked.is_list |= n && n->is_integer() && n->as_integer() > 1;
+  return asked;
+}
+
+json::Value sglang_answer(const Asked& asked, const json::Value& answer,
+                          const std::string& weight_version) {
+  json::Array all;
+  for (const json::Value& choice : member(answer, "choices").as_array()) {
+    const json::Value& ids = member(choice, "token_ids");
+    json::Value meta = json::Object{{"id", member(answer, "id")},
+                                    {"finish_reason", sglang_finish(choice, count_of(ids))},
+                                    {"prompt_tokens", count_of(member(choice, "prompt_token_ids"))},
+                                    {"completion_tokens", count_of(ids)},
+                                    {"cached_tokens", 0},
+                                    {"weight_version", weight_version},
+                                    {"system_fingerprint", member(answer, "system_fingerprint")},
+                                    {"logits_hash", member(choice, "logits_hash")}};
+    if (asked.shows_logprobs) meta.set("output_token_logprobs", pairs_of(choice));
+    all.push_back(json::Object{
+        {"text", member(choice, "text")}, {"output_ids", ids}, {"meta_info", std::move(meta)}});
+  }
+  return asked.is_list ? json::Value(std::move(all)) : all.at(0);
+}
+
+Asked asked_of_trl(const json::Value& body) {
+  if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
+  Asked asked{.body = json::Object{{"return_token_ids", true}, {"max_tokens", 16}},
+              .is_list = true,
+              .shows_logprobs = true};
+  const json::Value* prompts = nullptr;
+  for (const auto& [name, value] : body.as_object()) {
+    if (value.is_null()) continue;
+    if (name == "prompts")
+      prompts = &value;
+    else if (const char* to = renamed(kTrlFields, name))
+      asked.body.set(to, value);
+    else if (name == "structured_outputs_regex" || name == "guided_decoding_regex")
+      asked.body.set("structured_outputs", json::Object{{"regex", value}});
+    else if (name == "generation_kwargs") {
+      for (const auto& [kwarg, wanted] : value.as_object()) asked.body.set(kwarg, wanted);
+    } else if (name == "logprobs") {
+      if (value.as_integer() != 0)
+        fail_usage("expected logprobs of 0 or null, found {}: ask /v1/completions for more",
+                   value.as_integer());
+    } else if (name != "images" || !value.is_array()) {
+      fail_usage("the request has {}, which is not supported", json::quoted(name));
+    }
+  }
+  if (!prompts || !prompts->is_array() || prompts->as_array().empty())
+    fail_usage("expected \"prompts\" as a list of texts or of token ids");
+  asked.body.set("prompt", *prompts);
+  asked.body.set("logprobs", 0);
+  return asked;
+}
+
+json::Value trl_answer(const Asked& asked, const json::Value& answer,
+                       const std::string& weight_version) {
+  json::Array prompts, completions, logprobs, ids;
+  const json::Value* n = asked.body.find("n");
+  const size_t answers = n && n->is_integer() ? static_cast<size_t>(n->as_integer()) : 1;
+  const json::Array& choices = member(answer, "choices").as_array();
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const json::Value& choice = choices[i];
+    if (i % answers == 0) prompts.push_back(member(choice, "prompt_token_ids"));
+    completions.push_back(member(choice, "token_ids"));
+    json::Array each, tokens;
+    for (const json::Value& pair : pairs_of(choice)) {
+      each.push_back(json::Array{pair.as_array()[0]});
+      tokens.push_back(json::Array{pair.as_array()[1]});
+    }
+    logprobs.push_back(std::move(each));
+    ids.push_back(std::move(tokens));
+  }
+  return json::Object{{"prompt_ids", std::move(prompts)},
+                      {"completion_ids", std::move(completions)},
+                      {"logprobs", std::move(logprobs)},
+                      {"logprob_token_ids", std::move(ids)},
+                      {"weight_version", weight_version}};
+}
+
+}  // namespace invar::rollout

@@ -1,0 +1,33 @@
+// What RL stacks ask of an engine for rollouts and expect back, to and from /v1/completions: the
+// native form of SGLang (slime, SkyRL, AReaL) and that of TRL's `trl vllm-serve`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace invar::rollout {
+
+// A request as /v1/completions has it, and how its answer is to be shown.
+struct Asked {
+  json::Value body;
+  bool is_list = false;  // of prompts: then the answer is a list
+  bool shows_logprobs = false;
+  json::Value exact_version;  // of the weights that it is to be computed by; null: any
+};
+
+// {"input_ids" or "text", "sampling_params", "return_logprob"}. Throws UsageError with one
+// sentence.
+Asked asked_of_sglang(const json::Value& body);
+// Of each answer {"text", "output_ids", "meta_info"}; `answer`: the body of /v1/completions.
+json::Value sglang_answer(const Asked& asked, const json::Value& answer,
+                          const std::string& weight_version);
+
+// {"prompts": [texts or token ids], "n", "temperature", ..., "logprobs", "generation_kwargs"}.
+Asked asked_of_trl(const json::Value& body);
+// {"prompt_ids", "completion_ids", "logprobs", "logprob_token_ids"}: a list for each answer.
+json::Value trl_answer(const Asked& asked, const json::Value& answer,
+                       const std::string& weight_version);
+
+}  // namespace invar::rollout

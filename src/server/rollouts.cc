@@ -1,0 +1,133 @@
+// Answers in the forms of RL stacks: SGLang's /generate, TRL's /generate/, and what these ask of a
+// server beside them.
+#include "api.h"
+#include "base/error.h"
+#include "errors.h"
+#include "translated.h"
+
+namespace invar::server {
+
+void Server::generate(std::shared_ptr<Exchange> exchange, AskedOf asked_of, AnswerOf answer_of) {
+  rollout::Asked asked;
+  try {
+    asked = asked_of(parse_body(exchange->request.body));
+  } catch (const Error& error) {
+    throw ApiError{400, error.what()};
+  }
+  // Asked again until it is served.
+  if (!asked.exact_version.is_null() && asked.exact_version != json::Value(weight_version_))
+    throw ApiError{503,
+                   fmt::format("expected the weight version {}, found {}",
+                               json::excerpt(asked.exact_version), json::quoted(weight_version_)),
+                   "weight_version"};
+  std::string body = json::dump(asked.body);
+  const auto version = std::make_shared<std::string>();
+  const auto inner =
+      Translated::make(std::move(exchange), "/v1/completions", std::move(body),
+                       [asked = std::move(asked), answer_of, version](const json::Value& answer) {
+                         return answer_of(asked, answer, *version);
+                       });
+  // By which weights it is computed is known when it begins.
+  with_weights([this, inner, version](const Turn&) {
+    *version = weight_version_;
+    try {
+      answer(inner);
+    } catch (const ApiError& error) {
+      refuse(*inner, error);
+    }
+  });
+}
+
+void Server::generate_sglang(std::shared_ptr<Exchange> exchange) {
+  generate(std::move(exchange), rollout::asked_of_sglang, rollout::sglang_answer);
+}
+
+void Server::generate_trl(std::shared_ptr<Exchange> exchange) {
+  generate(std::move(exchange), rollout::asked_of_trl, rollout::trl_answer);
+}
+
+// Under SGLang's names, of which slime reads the sizes.
+void Server::server_info(std::shared_ptr<Exchange> exchange) {
+  const BackendFacts facts = backend_.facts();
+  exchange->reply(
+      {.body = json::dump(json::Object{{"model_path", model_.names.front()},
+                                       {"served_model_name", model_.names.front()},
+                                       {"tokenizer_path", model_.names.front()},
+                                       {"is_generation", true},
+                                       {"version", INVAR_VERSION},
+                                       {"tp_size", 1},
+                                       {"pp_size", 1},
+                                       {"dp_size", 1},
+                                       {"ep_size", 1},
+                                       {"num_gpus", 1},
+                                       {"nnodes", 1},
+                                       {"disaggregation_mode", "null"},
+                                       {"max_total_num_tokens", int64_t{facts.max_model_len}},
+                                       {"context_length", int64_t{facts.max_model_len}},
+                                       {"weight_version", weight_version_},
+                                       {"identity", facts.identity},
+                                       {"weights", to_hex(facts.weights)}})});
+}
+
+// Ranks are threads of the server: to a trainer it is one.
+void Server::world_size(std::shared_ptr<Exchange> exchange) {
+  exchange->reply({.body = json::dump(json::Object{{"world_size", 1}})});
+}
+
+// Blocks of old weights are forgotten when the weights change, and no answer depends on the others.
+void Server::reset_prefix_cache(std::shared_ptr<Exchange> exchange) {
+  exchange->reply({.body = json::dump(json::Object{{"success", true}, {"message", "done"}})});
+}
+
+void Server::hold_answers(std::shared_ptr<Exchange> exchange, json::Value reply) {
+  is_held_ = true;
+  until_rest_.emplace_back(std::move(exchange), json::dump(reply));
+  swap_when_free();
+}
+
+// mode, in the body or the query: "wait" (also "in_place", "keep", "retract": an answer has one
+// version of the weights, so what has begun ends by its own) or "abort".
+void Server::pause(std::shared_ptr<Exchange> exchange) {
+  std::string mode = exchange->request.query.find("mode=wait") != std::string::npos   ? "wait"
+                     : exchange->request.query.find("mode=keep") != std::string::npos ? "keep"
+                                                                                      : "abort";
+  if (!exchange->request.body.empty()) {
+    const json::Value body = json_body(exchange->request);
+    if (const json::Value* found = body.find("mode"); found && found->is_string())
+      mode = found->as_string();
+  }
+  if (mode != "wait" && mode != "keep" && mode != "abort" && mode != "in_place" &&
+      mode != "retract")
+    throw ApiError{
+        400, fmt::format("expected the mode abort, wait or keep, found {}", json::quoted(mode))};
+  is_held_ = true;
+  if (mode == "abort") answers_.end_all({503, "the answer was ended by a pause", "aborted"});
+  hold_answers(std::move(exchange), json::Object{{"status", "paused"}, {"message", "paused"}});
+}
+
+// Requests wait until wake_up. The memory of keys and values stays the server's.
+void Server::sleep(std::shared_ptr<Exchange> exchange) {
+  hold_answers(std::move(exchange), json::Object{{"status", "asleep"}});
+}
+
+void Server::is_paused(std::shared_ptr<Exchange> exchange) {
+  exchange->reply(
+      {.body = json::dump(json::Object{{"is_paused", is_held_}, {"is_sleeping", is_held_}})});
+}
+
+void Server::go_on_generating(std::shared_ptr<Exchange> exchange) {
+  exchange->reply({.body = json::dump(json::Object{{"status", "resumed"}, {"message", "ok"}})});
+  release_held();
+}
+
+void Server::release_held() {
+  is_held_ = false;
+  for (auto& task : std::exchange(behind_swap_, {})) with_weights(std::move(task));
+}
+
+void Server::abort_requests(std::shared_ptr<Exchange> exchange) {
+  answers_.end_all({503, "the answer was ended by a trainer", "aborted"});
+  exchange->reply({.body = json::dump(json::Object{{"success", true}})});
+}
+
+}  // namespace invar::server

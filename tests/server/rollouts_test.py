@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""The doors of RL stacks: SGLang's names as slime uses them, vLLM's weight transfer, TRL's vllm-serve. Usage: rollouts_test.py INVAR"""
+import concurrent.futures
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from served import Served, fast_and
+
+INVAR = None
+KEY = {"Authorization": "Bearer k"}
+IDS = [5, 6, 7, 8, 9]
+
+
+class Rollouts(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.TemporaryDirectory(prefix="invar-rollouts-")
+        cls.root = pathlib.Path(cls.directory.name)
+        for name, seed in (("one", 1), ("two", 2)):
+            subprocess.run([INVAR, "make-model", cls.root / name, "--seed", str(seed)], check=True, capture_output=True)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.directory.cleanup()
+
+    def setUp(self):
+        self.served = self.serve("one", "--api-key", "k", "--max-model-len", "4096")
+
+    def tearDown(self):
+        if self.served.process.poll() is None:
+            self.assertEqual(self.served.stop(), 0)
+
+    def serve(self, model, *flags):
+        return Served(INVAR, command=[INVAR, "serve", self.root / model, "--host", "127.0.0.1", "--port", "0", *fast_and(flags)])
+
+    def ask(self, path, body=None, status=200, method="POST", headers=KEY):
+        found, reply_headers, answer = self.served.ask(method, path, body, headers)
+        self.assertEqual(found, status, (path, answer))
+        self.headers = reply_headers
+        return answer
+
+    def generate(self, tokens=12, **body):
+        return self.ask("/generate", {"input_ids": IDS, "return_logprob": True, **body,
+                                      "sampling_params": {"max_new_tokens": tokens, "temperature": 0.8, "ignore_eos": True,
+                                                          "sampling_seed": 3, **body.get("sampling_params", {})}})
+
+    def plain(self):
+        return self.ask("/v1/completions", {"prompt": IDS, "max_tokens": 12, "temperature": 0.8, "ignore_eos": True, "seed": 3,
+                                            "logprobs": 0, "return_token_ids": True, "logits_hash": True})["choices"][0]
+
+    def test_slimes_generate_is_a_completion(self):
+        ours, theirs = self.generate(), self.plain()
+        self.assertEqual(ours["text"], theirs["text"])
+        self.assertEqual(ours["output_ids"], theirs["token_ids"])
+        meta = ours["meta_info"]
+        self.assertEqual(meta["output_token_logprobs"],
+                         [[lp, token, None] for lp, token in zip(theirs["logprobs"]["token_logprobs"], theirs["token_ids"])])
+        self.assertEqual(meta["finish_reason"], {"type": "length", "length": 12})
+        self.assertEqual([meta["prompt_tokens"], meta["completion_tokens"], meta["weight_version"]], [5, 12, "default"])
+        self.assertEqual(meta["logits_hash"], theirs["logits_hash"])
+        stopped = self.generate(sampling_params={"ignore_eos": False, "stop_token_ids": [ours["output_ids"][4]]})
+        self.assertEqual(stopped["meta_info"]["finish_reason"], {"type": "stop", "matched": ours["output_ids"][4]})
+        several = self.ask("/generate", {"input_ids": [IDS, IDS[:3]], "sampling_params": {"max_new_tokens": 3, "ignore_eos": True}})
+        self.assertEqual([one["meta_info"]["prompt_tokens"] for one in several], [5, 3])
+        long = self.generate(tokens=3000)  # sent in pieces by the endpoint behind it
+        self.assertEqual(len(long["meta_info"]["output_token_logprobs"]), 3000)
+
+    def test_slimes_loop_updates_from_disk(self):
+        """What slime does between two rollouts with --update-weight-transport disk."""
+        before = self.generate()
+        self.assertEqual(self.ask("/server_info", method="GET")["tp_size"], 1)
+        self.ask("/health_generate", method="GET", headers={})
+        self.ask("/weights_checker", {"action": "snapshot"})
+        self.ask("/pause_generation", {"mode": "abort"})
+        self.ask("/flush_cache", method="GET")
+        self.ask("/update_weights_from_disk", {"model_path": str(self.root / "two"), "load_format": None, "weight_version": "17"})
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            late = pool.submit(self.generate)
+            time.sleep(0.1)
+            self.assertFalse(late.done(), "a request was answered during the pause")
+            self.ask("/continue_generation", {})
+            after = late.result()
+        self.assertEqual(self.ask("/get_weight_version", method="GET")["weight_version"], "17")
+        self.assertEqual(after["meta_info"]["weight_version"], "17")
+        self.assertNotEqual(after["meta_info"]["logits_hash"], before["meta_info"]["logits_hash"])
+        fresh = self.serve("two", "--api-key", "k")
+        self.served, mine = fresh, self.served
+        self.assertEqual(self.generate()["meta_info"]["logits_hash"], after["meta_info"]["logits_hash"])
+        fresh.stop()
+        self.served = mine
+        self.ask("/weights_checker", {"action": "compare"}, 400)
+        self.plain()
+        self.assertEqual(self.headers["X-Weight-Version"], "17")
+
+    def test_vllms_weight_transfer(self):
+        self.ask("/init_weight_transfer_engine", {"init_info": {}})
+        self.ask("/pause?mode=wait")
+        self.assertTrue(self.ask("/is_paused", method="GET")["is_paused"])
+        self.ask("/start_weight_update", {})
+        self.ask("/update_weights", {"update_info": {"path": str(self.root / "two")}})
+        self.assertEqual(self.ask("/get_weight_version", method="GET")["weight_version"], "default", "before it is finished")
+        self.ask("/finish_weight_update", {"weight_version": "step-2"})
+        self.ask("/resume")
+        self.assertEqual(self.ask("/get_weight_version", method="GET")["weight_version"], "step-2")
+        digest = self.ask("/weight_checker", {"action": "checksum"})["checksum"]
+        self.assertEqual(digest, self.served.ask("GET", "/version")[2]["weights"])
+        self.ask("/weight_checker", {"action": "compare", "expected": digest})
+        self.ask("/finish_weight_update", {}, 400)
+        self.ask("/sleep?level=1")
+        self.ask("/wake_up")
+        self.ask("/reset_prefix_cache")
+        self.assertEqual(self.ask("/get_world_size", method="GET"), {"world_size": 1})
+
+    def test_trls_routes(self):
+        answer = self.ask("/generate/", {"prompts": ["hello", "a cat"], "n": 2, "temperature": 0.8, "max_tokens": 6, "logprobs": 0,
+                                         "repetition_penalty": 1.0, "top_k": 0, "min_p": 0.0, "images": None,
+                                         "generation_kwargs": {"seed": 3, "ignore_eos": True}})
+        self.assertEqual([len(answer["prompt_ids"]), len(answer["completion_ids"])], [2, 4])
+        self.assertEqual([len(ids) for ids in answer["completion_ids"]], [6] * 4)
+        self.assertEqual([[t[0] for t in ids] for ids in answer["logprob_token_ids"]], answer["completion_ids"])
+        expected = self.ask("/v1/completions", {"prompt": ["hello", "a cat"], "n": 2, "temperature": 0.8, "max_tokens": 6, "seed": 3,
+                                                "ignore_eos": True, "logprobs": 0, "return_token_ids": True})["choices"]
+        self.assertEqual(answer["completion_ids"], [choice["token_ids"] for choice in expected])
+        self.assertEqual([[lp[0] for lp in lps] for lps in answer["logprobs"]],
+                         [choice["logprobs"]["token_logprobs"] for choice in expected])
+        self.ask("/health/", method="GET", headers={})
+        self.ask("/get_world_size/", method="GET")
+        self.ask("/reset_prefix_cache/")
+
+    def test_no_answer_mixes_versions(self):
+        """Each answer that overlaps an update is as if it were alone, by the weights that it names."""
+        hashes = {"default": self.generate(300)["meta_info"]["logits_hash"]}
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            running = [pool.submit(self.generate, 300) for _ in range(4)]
+            time.sleep(0.01)
+            update = pool.submit(self.ask, "/update_weights_from_disk", {"model_path": str(self.root / "two"), "weight_version": 2})
+            late = [pool.submit(self.generate, 300) for _ in range(3)]
+            update.result()
+            hashes["2"] = self.generate(300)["meta_info"]["logits_hash"]
+            metas = [one.result()["meta_info"] for one in running + late]
+        self.assertNotEqual(hashes["default"], hashes["2"])
+        for meta in metas:
+            self.assertEqual(meta["logits_hash"], hashes[meta["weight_version"]])
+        self.ask("/generate", {"input_ids": IDS, "weight_version": {"exact_version": 3}}, 503)
+
+    def test_an_abort_ends_what_is_computed(self):
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(self.served.ask, "POST", "/generate",
+                                  {"input_ids": IDS, "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True}}, KEY)
+            self.served.wait_until(lambda: self.served.ask("GET", "/load")[2]["server_load"] > 0)
+            self.ask("/pause?mode=abort")
+            self.assertEqual((running.result()[0], running.result()[2]["error"]["code"]), (503, "aborted"))
+        self.ask("/resume")
+        self.generate()
+
+    def test_what_makes_no_sense_is_refused(self):
+        for path, body in (("/generate", {}), ("/generate", {"input_ids": "x"}), ("/generate", {"input_ids": [10**9]}),
+                           ("/generate", {"input_ids": IDS, "sampling_params": {"nothing": 1}}), ("/generate", {"input_ids": IDS, "nothing": 1}),
+                           ("/generate", {"input_ids": IDS, "sampling_params": 3}), ("/generate", {"input_ids": IDS, "stream": True}),
+                           ("/generate", {"input_ids": IDS, "top_logprobs_num": 3}), ("/generate", "{"), ("/generate", "[]"),
+                           ("/generate", {"input_ids": []}), ("/generate", {"input_ids": IDS, "return_logprob": 3}),
+                           ("/generate/", {"prompts": "x"}), ("/generate/", {"prompts": []}), ("/generate/", {"prompts": ["a"], "logprobs": 3}),
+                           ("/generate/", {"prompts": ["a"], "generation_kwargs": 3}), ("/generate/", {"prompts": ["a"], "images": "x"}),
+                           ("/update_weights_from_disk", {}), ("/update_weights_from_disk", {"model_path": "/nowhere"}),
+                           ("/update_weights_from_disk", {"model_path": str(self.root / "two"), "load_format": "delta"}),
+                           ("/update_weights_from_disk", {"model_path": str(self.root / "two"), "weight_version": "a\r\nb: c"}),
+                           ("/update_weights", {"update_info": {"names": ["x"], "dtype_names": ["bfloat16"], "shapes": [[1]]}}),
+                           ("/update_weights", {}), ("/init_weight_transfer_engine", {"init_info": {"master_address": "x", "master_port": 1}}),
+                           ("/init_weight_transfer_engine", {}), ("/weights_checker", {"action": "reset_tensors"}), ("/pause?mode=x", {"mode": "x"}),
+                           ("/collective_rpc", {"method": "reload_weights"}), ("/update_weights_from_tensor", {}), ("/init_communicator/", {}),
+                           ("/update_named_param/", {"name": "x"}), ("/weights_checker", "[]")):
+            self.assertIn("message", self.ask(path, body, 400)["error"], path)
+        self.assertEqual(self.ask("/get_weight_version", method="GET")["weight_version"], "default")
+        self.generate()
+
+    def test_keys(self):
+        update = {"model_path": str(self.root / "two")}
+        self.ask("/update_weights_from_disk", update, 401, headers={})
+        self.ask("/generate", {"input_ids": IDS}, 401, headers={})
+        self.served.stop()
+        self.served = self.serve("one")
+        self.ask("/update_weights_from_disk", update, 403, headers={})
+        self.ask("/generate", {"input_ids": IDS}, headers={})
+        self.served.stop()
+        self.served = self.serve("one", "--trust-trainers")
+        self.ask("/update_weights_from_disk", update, headers={})
+        self.ask("/admin/weights", {"model": str(self.root / "one")}, 403, headers={})
+
+    def test_a_server_that_is_paused_ends(self):
+        self.ask("/pause?mode=wait")
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            held = pool.submit(self.generate)
+            time.sleep(0.1)
+            self.assertEqual(self.served.stop(), 0)
+            self.assertEqual(len(held.result()["output_ids"]), 12)
+
+
+if __name__ == "__main__":
+    INVAR = sys.argv.pop(1)
+    unittest.main()
