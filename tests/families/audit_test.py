@@ -21,7 +21,7 @@ def audit(invar, folder, flags):
 
 def answer(invar, folder, order, device):
     _, said, error = run(invar, "generate", folder, "--load-format", "dummy:1", "--arith", order, "--device", device, "--ignore-eos",
-                         "--temperature", "0.8", "--seed", "5", "--max-model-len", "2048", "--max-tokens", "24", "-p", TEXT, "--json")
+                         "--temperature", "0.8", "--seed", "5", "--max-model-len", "1024", "--max-tokens", "24", "-p", TEXT, "--json")
     return json.loads(said)["logits_hash"] if said else error
 
 
