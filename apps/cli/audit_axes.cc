@@ -16,7 +16,9 @@ namespace {
 int64_t blocks_for(const DecoderSpec& spec, const Schedule& base, int times) {
   const int slots = base.engine.block_size;
   const int64_t blocks = (base.engine.scheduler.max_model_len + slots - 1) / slots;
-  return times * blocks * KvStorage::block_bytes(spec.layers, slots, spec.kv_heads, spec.head_dim);
+  const CacheType type = base.model.weights == "exact" ? CacheType::f32 : CacheType::bf16;
+  return times * blocks *
+         KvStorage::block_bytes(spec.layers, slots, spec.kv_heads, spec.head_dim, type);
 }
 
 // Drafts of one to five levels, some of them right, with up to three others beside each.
@@ -127,10 +129,13 @@ Axis threads(const Schedule& base) {
   return axis;
 }
 
+// The scalar one is slow, and here only where there are not two others.
 Axis sets(bool full, const Schedule& base) {
   Axis axis{"instruction set", {}, false};
+  const auto supported = std::ranges::count_if(
+      instruction_sets(), [](const std::string& set) { return is_supported(set); });
   for (const std::string& set : instruction_sets())
-    if (is_supported(set) && (full || set != "scalar"))
+    if (is_supported(set) && (full || supported < 3 || set != "scalar"))
       vary(axis, base, set).model.instruction_set = set;
   return axis;
 }
@@ -162,6 +167,7 @@ Axis ranks(const Schedule& base, const DecoderSpec& spec) {
 
 Axis layer_cuts(bool full, const Schedule& base, const DecoderSpec& spec) {
   Axis axis{"layer cuts", {}, false};
+  vary(axis, base, "whole");
   for (int cut = 1; cut < spec.layers; cut += full ? 1 : 2)
     divide(vary(axis, base, fmt::format("cut at {}", cut)).model, cut);
   return axis;
@@ -174,7 +180,28 @@ Axis replicas(const Schedule& base, const DecoderSpec& spec) {
     s.replicas = count;
     s.neighbours = 7;
     s.engine.kv_bytes = blocks_for(spec, base, 2);
+    s.model.threads = 1;
   }
+  return axis;
+}
+
+#ifdef INVAR_HAVE_SERVER
+Axis engine_process(const Schedule& base) {
+  Axis axis{"engine's process", {}, false};
+  vary(axis, base, "here");
+  vary(axis, base, "a server's").place = Schedule::Place::apart;
+  vary(axis, base, "killed in the middle").place = Schedule::Place::killed;
+  return axis;
+}
+#endif
+
+// The weights become others and their own again, as with POST /admin/weights or a trainer's.
+Axis weight_swaps(const Schedule& base) {
+  Axis axis{"weight swaps", {}, false};
+  vary(axis, base, "as loaded");
+  Schedule& s = vary(axis, base, "others and back");
+  s.swaps_weights = true;
+  s.rounds = 2;
   return axis;
 }
 
@@ -213,7 +240,9 @@ Axis preemption(const Schedule& base, const DecoderSpec& spec) {
     Schedule& s = vary(axis, base, caching ? "little room" : "little room, no cache");
     s.engine.prefix_caching = caching;
     s.engine.kv_bytes = blocks_for(spec, base, 1);
+    s.neighbours = 20;
   }
+  for (Schedule& s : axis.schedules) s.fills_context = true;  // then there is surely no room
   return axis;
 }
 
@@ -224,6 +253,7 @@ Axis cache_sizes(bool full, const Schedule& base, const DecoderSpec& spec) {
     Schedule& s = vary(axis, base, fmt::format("{} sequences of the context", sequences));
     s.engine.kv_bytes = blocks_for(spec, base, sequences);
     s.fills_context = true;
+    s.neighbours = 20;
   }
   vary(axis, base, "room for all").fills_context = true;
   return axis;
@@ -258,7 +288,10 @@ Axis draft_trees(bool full, const Schedule& base) {
 Axis drafters(bool full, const Schedule& base, const DecoderSpec& spec) {
   Axis axis{.name = "drafters", .control_differs = true, .expects_drafts = true};
   vary(axis, base, "none");
-  const auto draft = [&](const std::string& config) {
+  // As long as they are told, since no draft pays for a model this small.
+  const auto draft = [&](std::string config) {
+    if (config.find("adaptive") == std::string::npos)
+      config.replace(config.rfind('}'), 1, R"(, "adaptive": false})");
     Schedule& s = vary(axis, base, config);
     s.drafts = config;
     s.neighbours = 3;
@@ -347,6 +380,11 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
   axes.push_back(rejection(base));
   axes.push_back(all_together(full, base, spec));
   axes.push_back(restart(base));
+  axes.push_back(weight_swaps(base));
+#ifdef INVAR_HAVE_SERVER
+  // The command line of a server's engine names one rank and one stage here.
+  if (base.model.ranks == 1 && !base.model.is_pipeline()) axes.push_back(engine_process(base));
+#endif
   return axes;
 }
 

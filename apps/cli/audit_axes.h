@@ -12,7 +12,9 @@ namespace invar::cli {
 struct Axis {
   std::string name;
   std::vector<Schedule> schedules;
-  bool control_differs;  // whether a conventional engine's bits depend on this axis
+  // Whether a conventional engine's bits depend on this axis. Where they do not, each schedule has
+  // a foil: control that cuts its products as that schedule's place on the axis says.
+  bool control_differs;
   // What the runs of an axis must have seen, else it has tried nothing.
   bool expects_cached = false, expects_preempted = false;
   int expects_live = 0;

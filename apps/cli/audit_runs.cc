@@ -12,28 +12,13 @@
 #include <thread>
 
 #include "base/error.h"
-#include "drafters/make_proposer.h"
+#include "model/families/make_model.h"
 
 extern char** environ;
 
 namespace invar::cli {
 
 namespace {
-
-constexpr int64_t kFirstNeighbour = 1000;  // ids below are probes
-
-// The requests whose bits are compared: short and long, across the edges of leaves, blocks and
-// splits.
-std::vector<Request> probes(int vocab, int answer) {
-  std::vector<Request> all;
-  for (const int prompt : {1, 2, 31, 33, 64, 127, 129, 200})
-    all.push_back(random_request(std::ssize(all), vocab, prompt, answer, 100 + prompt));
-  return all;
-}
-
-void drop_neighbours(Answers& answers) {
-  std::erase_if(answers, [](const auto& entry) { return entry.first >= kFirstNeighbour; });
-}
 
 // ---- Another process ----
 
@@ -72,6 +57,8 @@ Answers answers_from_json(std::string_view text) {
       answer.tokens.push_back(static_cast<int32_t>(token.as_integer()));
     for (const json::Value& probability : v.find("probabilities")->as_array())
       answer.probabilities.push_back(probability.as_number());
+    for (const json::Value& logprob : v.find("prompt")->as_array())
+      answer.prompt.push_back(static_cast<float>(logprob.as_number()));
     answer.hash = v.find("logits_hash")->as_string();
   }
   return answers;
@@ -103,6 +90,14 @@ void Collector::on_token(const TokenOutput& output) {
   answer.hash = to_hex(output.logits_hash);
 }
 
+void Collector::on_prompt(const PromptOutput& output) {
+  answers[output.request].prompt.push_back(output.logprobs.logprob);
+}
+
+void drop_neighbours(Answers& answers) {
+  std::erase_if(answers, [](const auto& entry) { return entry.first >= kFirstNeighbour; });
+}
+
 json::Value to_json(const Answers& answers) {
   json::Array all;
   for (const auto& [id, answer] : answers) {
@@ -110,37 +105,75 @@ json::Value to_json(const Answers& answers) {
     v.set("id", id);
     v.set("tokens", json::Array(answer.tokens.begin(), answer.tokens.end()));
     v.set("probabilities", json::Array(answer.probabilities.begin(), answer.probabilities.end()));
+    json::Array prompt;
+    for (const float logprob : answer.prompt) prompt.emplace_back(double{logprob});
+    v.set("prompt", std::move(prompt));
     v.set("logits_hash", answer.hash);
     all.push_back(std::move(v));
   }
   return all;
 }
 
-Model& AuditRunner::model(const ModelOptions& options) {
+std::shared_ptr<Model> AuditRunner::model(const ModelOptions& options) {
   if (!model_ || model_->options() != options) {
     model_.reset();  // one at a time: they may be large
-    model_ = std::make_unique<Model>(options, LoadProgress{}, launch_of(options));
+    model_ = std::make_shared<Model>(options, LoadProgress{}, launch_of(options));
   }
-  return *model_;
+  return model_;
 }
 
 Answers AuditRunner::run(const Schedule& schedule) {
   counts_ = {};
   if (schedule.elsewhere) return run_elsewhere(schedule);
   if (schedule.replicas > 1) return run_replicas(schedule);
+  if (schedule.place != Schedule::Place::here) {
+    const int vocab = model(schedule.model)->spec().vocab;
+    std::vector<Request> requests = requests_of(schedule, vocab);
+    Answers answers = run_in_process(schedule, std::move(requests), *tokenizer_);
+    drop_neighbours(answers);
+    return answers;
+  }
   return run_engine(schedule);
 }
 
-std::vector<Request> AuditRunner::requests_of(const Schedule& schedule, int vocab) const {
-  std::vector<Request> requests = probes(vocab, answer_tokens_);
+// The requests whose bits are compared: short and long, across the edges of leaves, blocks and
+// splits; and one of each kind that is sampled otherwise or tells more.
+std::vector<Request> AuditRunner::probes(int vocab) {
+  const int answer = probes_.answer_tokens;
+  std::vector<Request> all;
+  const auto add = [&](int prompt) -> Request& {
+    all.push_back(random_request(std::ssize(all), vocab, prompt, answer, 100 + prompt));
+    return all.back();
+  };
+  for (const int prompt : probes_.prompts) add(prompt);
+  Request& penalised = add(41);
+  penalised.params.repetition_penalty = 1.3;
+  penalised.params.frequency_penalty = 0.4;
+  penalised.params.presence_penalty = 0.2;
+  penalised.params.logit_bias = std::vector<std::pair<int32_t, double>>{{3, 1.5}};
+  Request& scored = add(45);  // what `echo` shows of a prompt, too
+  scored.params.prompt_logprobs = 0;
+  if (!tokenizer_) {
+    tokenizer_.emplace(open_tokenizer(*model_));
+    constraints_.emplace(*tokenizer_);
+  }
+  Request& held = add(47);
+  held.structured_output = std::string(R"({"regex": "[a-z]{3} [0-9]+"})");
+  constraints_->hold(held);
+  return all;
+}
+
+std::vector<Request> AuditRunner::requests_of(const Schedule& schedule, int vocab) {
+  const int answer = probes_.answer_tokens;
+  std::vector<Request> requests = probes(vocab);
   if (schedule.fills_context) {
     const int context = schedule.engine.scheduler.max_model_len;
-    const int prompt = std::max(1, context - answer_tokens_);
+    const int prompt = std::max(1, context - answer);
     requests.push_back(random_request(std::ssize(requests), vocab, prompt, context - prompt, 300));
   }
   for (int i = 0; i < schedule.neighbours; ++i)
     requests.push_back(random_request(kFirstNeighbour + i, vocab, 1 + (i * 37) % 90,
-                                      1 + (i * 13) % answer_tokens_, 7000 + i));
+                                      1 + (i * 13) % answer, 7000 + i));
   std::mt19937 random(schedule.arrival);
   if (schedule.arrival) std::shuffle(requests.begin(), requests.end(), random);
   return requests;
@@ -154,12 +187,8 @@ void AuditRunner::count(const StepStats& step) {
   counts_.most_live = std::max(counts_.most_live, step.running);
 }
 
-// Null where the schedule has no drafts.
-std::unique_ptr<Proposer> AuditRunner::proposer_of(const Schedule& schedule, Model& model) {
-  const SchedulerOptions& s = schedule.engine.scheduler;
-  if (!schedule.drafts.empty())
-    return make_proposer(parse_speculative_config(schedule.drafts), model,
-                         {.max_sequences = s.max_num_seqs, .context = s.max_model_len});
+// Drafts made of the plain answers, or null.
+std::unique_ptr<Proposer> AuditRunner::replay_of(const Schedule& schedule, Model& model) {
   if (!schedule.replay) return nullptr;
   Schedule plain = schedule;
   plain.replay.reset();
@@ -170,63 +199,82 @@ std::unique_ptr<Proposer> AuditRunner::proposer_of(const Schedule& schedule, Mod
   return std::make_unique<Replay>(options, std::move(answers));
 }
 
+InstanceOptions AuditRunner::options_of(const Schedule& schedule) const {
+  InstanceOptions options{
+      .model = schedule.model, .engine = schedule.engine, .replicas = schedule.replicas};
+  if (!schedule.drafts.empty()) options.speculation = parse_speculative_config(schedule.drafts);
+  options.model.rejection |= options.speculation.rejection;
+  options.speculation.rejection = options.model.rejection;
+  return options;
+}
+
 Answers AuditRunner::run_engine(const Schedule& schedule) {
-  ModelOptions options = schedule.model;
-  if (!schedule.drafts.empty())
-    options = with_drafter(options, parse_speculative_config(schedule.drafts));
-  Model& model = this->model(options);
-  const int vocab = model.spec().vocab;
-  Engine engine(model, schedule.engine, nullptr, proposer_of(schedule, model));
+  InstanceOptions options = options_of(schedule);
+  std::shared_ptr<Model> model = this->model(model_options(options));
+  if (std::unique_ptr<Proposer> replay = replay_of(schedule, *model))
+    options.proposer = [&, made = std::make_shared<std::unique_ptr<Proposer>>(std::move(replay))](
+                           Model&) { return std::move(*made); };
+  Instance instance(options, model);
+  Engine& engine = instance.engine();
   Collector collector;
+  for (int round = 0; round < schedule.rounds; ++round) {
+    collector.answers.clear();
+    run_round(schedule, engine, collector);
+    if (schedule.swaps_weights && round == 0) swap_weights(schedule, engine);
+  }
+  if (schedule.keeps_others) engine.take_weights(*open_weights(model->options()));
+  drop_neighbours(collector.answers);
+  return std::move(collector.answers);
+}
+
+void AuditRunner::run_round(const Schedule& schedule, Engine& engine, Collector& collector) {
   const auto step = [&] {
     const bool worked = engine.step(collector);
     if (worked) count(engine.last_step());
     return worked;
   };
-  for (int round = 0; round < schedule.rounds; ++round) {
-    collector.answers.clear();
-    std::mt19937 random(schedule.arrival);
-    int arrived = 0;
-    for (Request& request : requests_of(schedule, vocab)) {
-      engine.add(std::move(request));
-      if (++arrived < schedule.at_once) continue;
-      while (schedule.one_at_a_time && step()) {
-      }
-      // Late arrivals meet requests that are already being answered.
-      for (uint32_t i = schedule.arrival ? random() % 4 : 0; i > 0; --i) step();
+  std::mt19937 random(schedule.arrival);
+  int arrived = 0;
+  for (Request& request : requests_of(schedule, engine.model().spec().vocab)) {
+    engine.add(std::move(request));
+    if (++arrived < schedule.at_once) continue;
+    while (schedule.one_at_a_time && step()) {
     }
-    while (step()) {
-    }
-    if (const std::string broken = engine.check_integrity(); !broken.empty()) fail("{}", broken);
+    // Late arrivals meet requests that are already being answered.
+    for (uint32_t i = schedule.arrival ? random() % 4 : 0; i > 0; --i) step();
   }
-  drop_neighbours(collector.answers);
-  return std::move(collector.answers);
+  while (step()) {
+  }
+  if (const std::string broken = engine.check_integrity(); !broken.empty()) fail("{}", broken);
 }
 
-// Requests are dealt out in turn; the engines compute at the same time, on threads of their own.
+// To other weights, with which the same requests are answered, and back.
+void AuditRunner::swap_weights(const Schedule& schedule, Engine& engine) {
+  constexpr uint64_t kOthers = 4242;
+  engine.take_weights(*dummy_weights(engine.model().spec(), kOthers));
+  if (schedule.keeps_others) return;
+  Collector unused;
+  run_round(schedule, engine, unused);
+  engine.take_weights(*open_weights(engine.model().options()));
+}
+
+// Requests are dealt out in turn; the engines compute at the same time.
 Answers AuditRunner::run_replicas(const Schedule& schedule) {
-  Model& model = this->model(schedule.model);
-  const auto replicas = static_cast<size_t>(schedule.replicas);
-  std::vector<std::unique_ptr<ThreadPool>> pools;
-  std::vector<std::unique_ptr<Engine>> engines;
-  for (size_t i = 0; i < replicas; ++i) {
-    EngineOptions options = schedule.engine;
-    options.kv_bytes *= static_cast<int64_t>(i + 1);
-    pools.push_back(std::make_unique<ThreadPool>(1));
-    engines.push_back(std::make_unique<Engine>(model, options, pools.back().get()));
-  }
+  const InstanceOptions options = options_of(schedule);
+  Instance instance(options, model(model_options(options)));
+  const size_t replicas = instance.replicas();
   size_t next = 0;
-  for (Request& request : requests_of(schedule, model.spec().vocab))
-    engines[next++ % replicas]->add(std::move(request));
+  for (Request& request : requests_of(schedule, instance.model().spec().vocab))
+    instance.engine(next++ % replicas).add(std::move(request));
   std::vector<Collector> collectors(replicas);
   std::mutex counting;
   {
     std::vector<std::jthread> threads;
     for (size_t i = 0; i < replicas; ++i)
       threads.emplace_back([&, i] {
-        while (engines[i]->step(collectors[i])) {
+        while (instance.engine(i).step(collectors[i])) {
           const std::lock_guard lock(counting);
-          count(engines[i]->last_step());
+          count(instance.engine(i).last_step());
         }
       });
   }
@@ -236,12 +284,27 @@ Answers AuditRunner::run_replicas(const Schedule& schedule) {
   return answers;
 }
 
-Answers AuditRunner::run_elsewhere(const Schedule& schedule) {
-  const ModelOptions& o = schedule.model;
-  return answers_from_json(output_of_self(
-      {"invar", "audit", o.model, "--load-format", o.load_format, "--arith", o.arithmetic,
-       "--weights", o.weights, "--device", o.device, "--isa", o.instruction_set, "--threads",
-       fmt::to_string(o.threads), "--only-answers", fmt::to_string(answer_tokens_)}));
+std::vector<std::string> arguments_of(const ModelOptions& o) {
+  std::vector<std::string> arguments = {
+      o.model,           "--load-format",    o.load_format,
+      "--arith",         o.arithmetic,       "--weights",
+      o.weights,         "--kv-cache-dtype", o.kv_cache_dtype,
+      "--device",        o.device,           "--isa",
+      o.instruction_set, "--threads",        fmt::to_string(o.threads)};
+  for (const std::string& key : o.ignored_config_keys) {
+    arguments.push_back("--ignore-config-keys");
+    arguments.push_back(key);
+  }
+  return arguments;
+}
+
+Answers AuditRunner::run_elsewhere(const Schedule& schedule) const {
+  std::vector<std::string> arguments = {"invar", "audit"};
+  std::ranges::move(arguments_of(schedule.model), std::back_inserter(arguments));
+  arguments.push_back("--only-answers");
+  arguments.push_back(fmt::to_string(probes_.answer_tokens));
+  for (const int prompt : probes_.prompts) arguments.push_back(fmt::to_string(prompt));
+  return answers_from_json(output_of_self(std::move(arguments)));
 }
 
 }  // namespace invar::cli

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "command.h"
+#include "frontend/constraint_compiler.h"
 #include "speculative/replay.h"
 
 namespace invar::cli {
@@ -30,14 +31,20 @@ struct Schedule {
   bool elsewhere = false;      // in a process of its own
   int replicas = 1;            // engines that share the requests, each with a cache of another size
   bool fills_context = false;  // one more probe, whose answer is as long as the context lets it be
+  // In an engine's process, as a server has it; or in one that is killed in the middle.
+  enum class Place { here, apart, killed } place = Place::here;
+  // Before the last round the weights become others, for a round, and then their own again.
+  bool swaps_weights = false;
+  bool keeps_others = false;  // or stay the others: a foil
 };
 
 struct Answer {
   std::vector<int32_t> tokens;
   std::vector<double> probabilities;  // of each token
+  std::vector<float> prompt;          // log-probabilities of the prompt's tokens, where asked for
   std::string hash;                   // of all logits
   bool operator<(const Answer& other) const {
-    return std::tie(tokens, hash) < std::tie(other.tokens, other.hash);
+    return std::tie(tokens, prompt, hash) < std::tie(other.tokens, other.prompt, other.hash);
   }
 };
 using Answers = std::map<int64_t, Answer>;  // by request
@@ -45,6 +52,7 @@ using Answers = std::map<int64_t, Answer>;  // by request
 class Collector final : public OutputSink {
  public:
   void on_token(const TokenOutput& output) override;
+  void on_prompt(const PromptOutput& output) override;
   Answers answers;
 };
 
@@ -55,33 +63,54 @@ struct RunCounts {
   int most_live = 0;                                // sequences that hold blocks, at the same time
 };
 
+// What an audit asks.
+struct Probes {
+  std::vector<int> prompts;  // tokens of each
+  int answer_tokens = 12;
+};
+
 // Keeps the last model, since most schedules differ only in the engine.
 class AuditRunner {
  public:
-  explicit AuditRunner(int answer_tokens) : answer_tokens_(answer_tokens) {}
+  explicit AuditRunner(Probes probes) : probes_(std::move(probes)) {}
 
-  Model& model(const ModelOptions& options);
+  std::shared_ptr<Model> model(const ModelOptions& options);
   // The probes' answers under a schedule.
   Answers run(const Schedule& schedule);
   const RunCounts& counts() const { return counts_; }
-  int answer_tokens() const { return answer_tokens_; }
+  int answer_tokens() const { return probes_.answer_tokens; }
 
  private:
-  std::unique_ptr<Proposer> proposer_of(const Schedule& schedule, Model& model);
+  InstanceOptions options_of(const Schedule& schedule) const;
+  std::unique_ptr<Proposer> replay_of(const Schedule& schedule, Model& model);
   Answers run_engine(const Schedule& schedule);
+  void run_round(const Schedule& schedule, Engine& engine, Collector& collector);
+  void swap_weights(const Schedule& schedule, Engine& engine);
   Answers run_replicas(const Schedule& schedule);
-  std::vector<Request> requests_of(const Schedule& schedule, int vocab) const;
+  std::vector<Request> requests_of(const Schedule& schedule, int vocab);
+  std::vector<Request> probes(int vocab);
   void count(const StepStats& step);
-  Answers run_elsewhere(const Schedule& schedule);
+  Answers run_elsewhere(const Schedule& schedule) const;
 
-  int answer_tokens_;
-  std::unique_ptr<Model> model_;
+  const Probes probes_;
+  std::shared_ptr<Model> model_;
+  std::optional<Tokenizer> tokenizer_;
+  std::optional<ConstraintCompiler> constraints_;  // over it
   RunCounts counts_;
 };
 
 // Greedy for even seeds, sampled for odd ones.
 Request random_request(int64_t id, int vocab, int prompt, int answer, uint32_t seed);
 void run_all(Engine& engine, OutputSink& sink);
+// Ids from here on are those of neighbours.
+inline constexpr int64_t kFirstNeighbour = 1000;
+void drop_neighbours(Answers& answers);
+
+// Arguments that name this model on the command line, for a process of its own.
+std::vector<std::string> arguments_of(const ModelOptions& options);
+// The requests answered by the engine's process of a server (audit_process.cc).
+Answers run_in_process(const Schedule& schedule, std::vector<Request> requests,
+                       const Tokenizer& tokenizer);
 
 json::Value to_json(const Answers& answers);
 

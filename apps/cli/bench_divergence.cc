@@ -201,6 +201,39 @@ int run_divergence(DivergenceFlags flags) {
 
 }  // namespace
 
+namespace {
+
+// Of the tables over ranks and batches.
+void add_rank_divergence_flags(CLI::App& command, RankDivergence& over) {
+  command
+      .add_option(
+          "--over-ranks", over.ranks,
+          "Tensor-parallel sizes, as in 1,2,4: answer --requests requests with each of them "
+          "and each of --over-batches instead, for several arithmetics side by side")
+      ->delimiter(',');
+  command.add_option("--over-batches", over.batches, "With --over-ranks: sequences of a step")
+      ->delimiter(',')
+      ->capture_default_str();
+  command
+      .add_option("--over-arithmetics", over.arithmetics, "With --over-ranks: values of --arith")
+      ->delimiter(',')
+      ->capture_default_str();
+  command.add_option("--requests", over.requests, "With --over-ranks: requests of random prompts")
+      ->capture_default_str();
+  command
+      .add_option("--temperature", over.sampling.temperature,
+                  "With --over-ranks: sampling temperature; 0 is greedy")
+      ->capture_default_str();
+  command.add_option("--top-p", over.sampling.top_p, "With --over-ranks: as of generate")
+      ->capture_default_str();
+  command.add_option("--top-k", over.sampling.top_k, "With --over-ranks: as of generate")
+      ->capture_default_str();
+  command.add_option("--sampling-seed", over.sampling.seed, "With --over-ranks: of every request")
+      ->capture_default_str();
+}
+
+}  // namespace
+
 void add_bench_divergence(CLI::App& bench, Action& action) {
   CLI::App* command = bench.add_subcommand(
       "divergence", "Answer one prompt many times under a changing load; where the answers part");
@@ -215,7 +248,18 @@ void add_bench_divergence(CLI::App& bench, Action& action) {
       ->capture_default_str();
   command->add_option("--seed", flags->seed, "Of the prompt, the neighbours and the load")
       ->capture_default_str();
-  command->callback([&action, flags] { action = [flags] { return run_divergence(*flags); }; });
+  auto over = std::make_shared<RankDivergence>();
+  add_rank_divergence_flags(*command, *over);
+  command->callback([&action, flags, over] {
+    action = [flags, over] {
+      if (over->ranks.empty()) return run_divergence(*flags);
+      over->model = flags->model;
+      over->tokens = flags->tokens;
+      over->prompt = flags->prompt;
+      over->seed = flags->seed;
+      return run_rank_divergence(*over);
+    };
+  });
 }
 
 }  // namespace invar::cli

@@ -22,7 +22,7 @@ struct BenchFlags {
   ModelFlags model;
   std::vector<std::string> sets;  // instruction sets to force one after the other
   bool against_control = false;
-  bool profile = false, sweep = false, alone = false;
+  bool profile = false, sweep = false, alone = false, scaling = false;
   std::vector<int> batches = {1, 2, 4, 8, 16, 32, 64};  // of a sweep
   std::vector<int> prompts = {16, 32, 64, 128, 256, 512, 1024, 2048};
   StepFlags steps;
@@ -92,13 +92,23 @@ Seconds run_requests(Model& model, int sequences, int prompt, int answer, int ma
   return seconds;
 }
 
+// Of the feed-forward networks that a row goes through in a layer, together.
+double width_of_row(const LayerSpec& layer) {
+  if (!layer.experts) return layer.ffn.width;
+  const ExpertsSpec& experts = *layer.experts;
+  return double(experts.routing.chosen) * experts.width + experts.shared_width;
+}
+
 // Multiplications and additions of a prompt of n tokens, counted once each, one row of logits.
 double prefill_operations(const DecoderSpec& s, double n) {
-  const double per_token = double(s.hidden) * (s.query_width() + 2.0 * s.kv_width()) +
-                           double(s.query_width()) * s.hidden +
-                           3.0 * s.hidden * s.layer(0).ffn.width;
-  const double attention = 2.0 * s.query_width() * n * (n + 1) / 2;
-  return 2 * (s.layers * (per_token * n + attention) + double(s.hidden) * s.vocab);
+  double per_token = 0;
+  for (const LayerSpec& layer : s.layer_specs) {
+    per_token += double(s.hidden) * (s.query_width() + 2.0 * s.kv_width()) +
+                 double(s.query_width()) * s.hidden + 3.0 * s.hidden * width_of_row(layer);
+    if (layer.experts) per_token += double(s.hidden) * layer.experts->routing.experts;
+  }
+  const double attention = s.layers * 2.0 * s.query_width() * n * (n + 1) / 2;
+  return 2 * (per_token * n + attention + double(s.hidden) * s.vocab);
 }
 
 // What bounds a step: `rows` rows with one row of logits each where `logits` says so, which see
@@ -227,7 +237,9 @@ std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double b
       {"decode, batch 1", "tok/s", tokens_1, bandwidth / bytes},
       {"decode, batch 32, total", "tok/s", tokens_32, 0},
       {"batch 32 over batch 1", "x", tokens_32 / tokens_1, 0},
-      {"prefill 512", "tok/s", tokens_512, 512 * peak / prefill_operations(spec, 512)},
+      {"prefill 512", "tok/s", tokens_512,
+       // The peak is that of products of bf16 or f32.
+       model->arithmetic().is_int8 ? 0 : 512 * peak / prefill_operations(spec, 512)},
   };
   if (on_gpu) long_context.add_to(rows);
   rows.push_back(on_gpu ? Row{"read bandwidth", "GB/s", bandwidth / 1e9, 0}
@@ -340,6 +352,46 @@ void print_rows(const std::vector<Row>& rows) {
   std::fflush(stdout);
 }
 
+std::string share_of(const Row& row) {
+  return row.limit > 0 ? fmt::format("{:.1f} %", 100 * row.value / row.limit) : "-";
+}
+
+// The same for 1, 2, 4, ... threads and for all of them, bandwidth and peak measured with as many.
+int run_scaling(BenchFlags flags, const ModelOptions& options) {
+  if (options.device != "cpu" || !flags.sets.empty() || flags.against_control || flags.profile)
+    fail_usage(
+        "--scaling is for the CPU: leave out --device, --sets, --against-control, --profile");
+  const int most = options.threads > 0 ? options.threads : ThreadPool(0).size();
+  json::Array table;
+  if (!flags.model.json)
+    fmt::print(
+        "{}, medians of {} rounds, tok/s and shares of what as many threads can do\n\n"
+        "  threads      batch 1  of bandwidth   batch 32      prefill 512    of peak\n",
+        options.model, flags.rounds);
+  std::vector<Row> single;
+  for (int threads = 1;; threads = std::min(2 * threads, most)) {
+    flags.model.options.threads = threads;
+    ModelOptions here = options;
+    here.threads = threads;
+    const std::vector<Row> rows = measure(flags, here, cpu_bandwidth(flags));
+    if (single.empty()) single = rows;
+    const Row &one = rows[1], &many = rows[2], &prefill = rows[4];
+    if (!flags.model.json)
+      fmt::print("  {:7} {:7.1f} {:4.1f}x {:>12} {:7.1f} {:4.1f}x {:9.1f} {:4.1f}x {:>10}\n",
+                 threads, one.value, one.value / single[1].value, share_of(one), many.value,
+                 many.value / single[2].value, prefill.value, prefill.value / single[4].value,
+                 share_of(prefill));
+    std::fflush(stdout);
+    json::Value row = to_json(rows);
+    row.set("threads", threads);
+    table.push_back(std::move(row));
+    if (threads == most) break;
+  }
+  if (flags.model.json)
+    fmt::print("{}\n", json::dump(json::Object{{"model", options.model}, {"rows", table}}, 2));
+  return 0;
+}
+
 int run_bench(BenchFlags flags) {
   if (flags.rounds < 1) fail_usage("expected 1 or more rounds, found {}", flags.rounds);
   ModelOptions& options = flags.model.options;
@@ -359,6 +411,7 @@ int run_bench(BenchFlags flags) {
     check_sweep(flags);
     return run_sweep(flags, options);
   }
+  if (flags.scaling) return run_scaling(flags, options);
   const double bandwidth = on_cpu ? cpu_bandwidth(flags) : 0;
   if (flags.sets.empty()) flags.sets = {options.instruction_set};
   std::vector<std::string> arithmetics = {options.arithmetic};
@@ -396,6 +449,9 @@ void add_bench_model(CLI::App& bench, Action& action) {
   add_model_flags(*command, flags->model);
   command->add_option("--sets", flags->sets, "Instruction sets to measure one after the other")
       ->delimiter(',');
+  command->add_flag("--scaling", flags->scaling,
+                    "Instead: 1, 2, 4, ... threads up to all, each with its shares of the "
+                    "bandwidth and the peak that as many threads reach");
   command->add_flag("--against-control", flags->against_control,
                     "Measure the baseline (--arith control) as well");
   add_switch(*command, "async-scheduling", flags->async_scheduling,

@@ -23,6 +23,7 @@ using Action = std::function<int()>;
 void add_make_model(CLI::App& app, Action& action);
 void add_generate(CLI::App& app, Action& action);
 void add_chat(CLI::App& app, Action& action);
+void add_convert(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
 void add_score(CLI::App& app, Action& action);

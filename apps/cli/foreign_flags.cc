@@ -14,7 +14,6 @@ struct ForeignFlag {
 constexpr ForeignFlag kForeignFlags[] = {
     {"--dtype", "the weights' own type is computed with; --weights rounded makes f32 bf16"},
     {"--quantization", "quantized weights would be another model, with other bits"},
-    {"--kv-cache-dtype", "keys and values have the arithmetic's own type"},
     {"--calculate-kv-scales", "keys and values have the arithmetic's own type and no scales"},
     {"--tokenizer", "the tokenizer is the model's own; anything else changes its answers"},
     {"--tokenizer-mode", "there is one tokenizer, made from the model's own files"},

@@ -24,11 +24,19 @@ json::Value describe(Model& model) {
   v.set("kv_heads", s.kv_heads);
   v.set("head_dim", s.head_dim);
   v.set("ffn", s.layer(0).ffn.width);
+  for (const LayerSpec& layer : s.layer_specs)
+    if (layer.experts && !v.find("experts")) {
+      v.set("experts", layer.experts->routing.experts);
+      v.set("experts_per_token", layer.experts->routing.chosen);
+      v.set("expert_ffn", layer.experts->width);
+    }
   v.set("vocab", s.vocab);
   v.set("max_positions", s.max_positions);
   v.set("tied_head", s.tied_head);
   v.set("weight_bytes", model.weight_bytes());
-  v.set("kv_bytes_per_token", KvStorage::block_bytes(s.layers, 32, s.kv_heads, s.head_dim) / 32);
+  v.set(
+      "kv_bytes_per_token",
+      KvStorage::block_bytes(s.layers, 32, s.kv_heads, s.head_dim, model.arithmetic().cache) / 32);
   v.set("max_tensor_parallel_size", most_ranks(s));
   v.set("instruction_set", model.instruction_set());
   return v;

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "call_error.h"
+#include "collectives/mpi/library.h"
 #include "command.h"
 #include "engine/mpi_workers.h"
 #include "help_format.h"
@@ -48,6 +49,7 @@ int run(int argc, char** argv) {
   add_receipt_key(app, action);
   add_diff(app, action);
   add_make_model(app, action);
+  add_convert(app, action);
   add_inspect(app, action);
   add_doctor(app, action);
   add_audit(app, action);
@@ -73,17 +75,36 @@ int run(int argc, char** argv) {
   return action();
 }
 
+// A rank of `train`, which all processes of a job compute alike. Whoever fails ends the job, since
+// the others wait for it; what is wrong with the call the first process says.
+int run_alike(int argc, char** argv, bool is_first) {
+  try {
+    return run(argc, argv);
+  } catch (const invar::UsageError& error) {
+    if (!is_first) return 2;
+    std::fprintf(stderr, "invar: %s\n", error.what());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "invar: %s\n", error.what());
+  }
+  std::fflush(stderr);
+  invar::mpi::Job::join().abort();
+}
+
 // Under mpirun or srun the first process does what the command line says; the others are its
 // workers.
 int run_in_job(int argc, char** argv) {
-  if (invar::join_mpi_job()) {
-    invar::serve_mpi_workers();
+  const bool is_first = !invar::join_mpi_job();
+  const bool is_alike =
+      invar::mpi::launch().size > 1 && argc > 1 && std::string_view(argv[1]) == "train";
+  if (!is_first) {
+    if (is_alike) run_alike(argc, argv, false);
+    invar::serve_mpi_workers();  // until the first has come to its end
     return 0;
   }
   const struct JobEnd {
     ~JobEnd() { invar::end_mpi_job(); }
   } end;
-  const int status = run(argc, argv);
+  const int status = is_alike ? run_alike(argc, argv, true) : run(argc, argv);
   invar::cli::flush_out();
   return status;
 }

@@ -55,34 +55,18 @@ std::string bound_threads(std::string& word) {
   return {};
 }
 
-}  // namespace
-
-void add_model_flags(CLI::App& command, ModelFlags& flags) {
-  ModelOptions& o = flags.options;
+// Where the model is computed.
+void add_placement_flags(CLI::App& command, ModelOptions& o) {
   if (mpi::launch().size > 1) o.executor = "mpi";
-  command
-      .add_option("MODEL", o.model,
-                  "A Hugging Face model directory, or with --load-format dummy:SEED a preset's "
-                  "name. Default: "
-                  "the bundled model for generate, chat and serve, a small one with random weights "
-                  "otherwise")
-      ->transform(CLI::Validator(open_hub_cache, ""));
-  command
-      .add_option("--load-format", o.load_format,
-                  "auto (safetensors), or dummy:SEED for random weights")
-      ->capture_default_str();
-  command
-      .add_option("--arith", o.arithmetic,
-                  "Order of additions: portable; hopper, that of Hopper's tensor cores; or "
-                  "control, a conventional baseline without the guarantee")
-      ->capture_default_str();
-  command
-      .add_option("--weights", o.weights, "auto, or rounded to round f32 and f16 matrices to bf16")
-      ->capture_default_str();
   command
       .add_option(
           "--device", o.device,
           "cpu; cuda for all GPUs (rank r uses GPU r modulo their number); cuda:N for one GPU")
+      ->capture_default_str();
+  command
+      .add_option("--kv-cache-dtype", o.kv_cache_dtype,
+                  "Keys and values in the cache: auto (bf16), int8 or fp8_e4m3 (half the memory; "
+                  "another arithmetic; CPU only)")
       ->capture_default_str();
   command
       .add_option("--isa", o.instruction_set, "Instruction set: auto, scalar, avx2, avx512 or amx")
@@ -109,6 +93,45 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
       ->capture_default_str();
   command.add_option("--layer-cuts", o.layer_cuts, "Layers at which a new pipeline stage begins")
       ->delimiter(',');
+}
+
+}  // namespace
+
+void add_model_flags(CLI::App& command, ModelFlags& flags) {
+  ModelOptions& o = flags.options;
+  command
+      .add_option("MODEL", o.model,
+                  "A Hugging Face model directory, or with --load-format dummy:SEED a preset's "
+                  "name. Default: "
+                  "the bundled model for generate, chat, serve and audit, a small one with random "
+                  "weights otherwise")
+      ->transform(CLI::Validator(open_hub_cache, ""));
+  command
+      .add_option("--load-format", o.load_format,
+                  "auto (safetensors), or dummy:SEED for random weights")
+      ->capture_default_str();
+  command
+      .add_option("--arith", o.arithmetic,
+                  "Order of additions: portable; hopper, that of Hopper's tensor cores; or without "
+                  "the guarantee: control, a conventional baseline; control-batch (or "
+                  "control-batch-hopper), whose bits depend on the number of ranks alone")
+      ->capture_default_str();
+  command
+      .add_option(
+          "--weights", o.weights,
+          "auto; rounded to round f32 and f16 matrices to bf16; exact to compute in f32 "
+          "throughout, with keys and values in f32 (CPU); twin to multiply int8 ones as the "
+          "bf16 that they stand for")
+      ->capture_default_str();
+  command
+      .add_option("--ignore-config-keys", o.ignored_config_keys,
+                  "Keys of config.json that Invar does not know and that change no number, as you "
+                  "say: they are read over, and the fingerprint names them. Default: none")
+      ->delimiter(',')
+      ->check([](const std::string& key) {
+        return key.empty() || key.size() > 256 ? "expected keys of 1 to 256 bytes" : "";
+      });
+  add_placement_flags(command, o);
   command.add_flag("--json", flags.json, "Print JSON");
 }
 

@@ -242,6 +242,7 @@ class Served {
     model_.tokenizer = &tokenizer;
     model_.defaults = sampling_defaults(flags, options);
     read_embedding_sizes(options, model_);
+    model_.normalizes_embeddings = read_model_config(options).pooling.is_normalized;
     model_.max_logprobs = flags.max_logprobs;
     model_.shares_prefixes = flags.share_prefixes || flags.server.keys.client.size() < 2;
     open_chat(flags, options);

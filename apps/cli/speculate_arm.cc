@@ -50,6 +50,7 @@ void Measured::add(const Measured& other) {
   draft_tokens += other.draft_tokens;
   accepted += other.accepted;
   tried += other.tried;
+  changed += other.changed;
 }
 
 double Measured::rows_per_step() const {
@@ -202,8 +203,10 @@ Arm::Arm(Model& model, std::string config, int batch, const ReplaySpec* replay)
     replay_ = paid.get();
     proposer = with_lengths(std::move(paid), {.adaptive = replay->adaptive});
   } else if (!config_.empty()) {
-    proposer = make_proposer(config_of({.json = config_}), model,
-                             {.max_sequences = batch, .context = kContext});
+    const SpeculativeConfig speculation = config_of({.json = config_});
+    options.rejection = speculation.rejection;
+    may_change_answers_ = speculation.rejection;
+    proposer = make_proposer(speculation, model, {.max_sequences = batch, .context = kContext});
   }
   drafter_bytes_ = proposer ? std::max<int64_t>(0, resident_bytes() - before) : 0;
   adaptive_ = dynamic_cast<const Adaptive*>(proposer.get());

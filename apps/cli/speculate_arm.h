@@ -23,7 +23,8 @@ struct Measured {
   double seconds = 0;
   double cpu_seconds = 0;  // of the process: others that use the machine hardly change them
   int64_t tokens = 0, drafts = 0, draft_tokens = 0, accepted = 0;
-  int64_t tried = 0;  // drafted tokens of a chain behind which all others were right
+  int64_t tried = 0;    // drafted tokens of a chain behind which all others were right
+  int64_t changed = 0;  // answers that are not the plain ones
 
   void add(const Measured& other);
   double rate() const { return static_cast<double>(tokens) / seconds; }
@@ -91,6 +92,8 @@ class Arm {
 
   const std::string& config() const { return config_; }
   const AnswerTokens& answers() const { return answers_; }  // of the last run
+  // Its drafts are accepted by rejection: sampled answers depend on them.
+  bool may_change_answers() const { return may_change_answers_; }
   const Adaptive* adaptive() const { return adaptive_; }
   int64_t drafter_bytes() const { return drafter_bytes_; }
   void set_times(OperationTimes* times) { engine_->set_times(times); }
@@ -105,6 +108,7 @@ class Arm {
   PaidReplay* replay_ = nullptr;
   int64_t drafter_bytes_ = 0;  // by which this process grew when the drafter was made
   std::unique_ptr<Engine> engine_;
+  bool may_change_answers_ = false;
   int64_t next_id_ = 0;
   Measured measured_;  // since begin()
   AnswerTokens answers_;

@@ -95,7 +95,8 @@ json::Value to_json(const SpeculateRow& row, double plain_predicted) {
                       {"rows_per_step", row.total.rows_per_step()},
                       {"operations_per_byte", row.operations_per_byte},
                       {"drafter_mib", static_cast<double>(row.drafter_bytes) / (1 << 20)},
-                      {"adaptive_estimate", row.adaptive_estimate}};
+                      {"adaptive_estimate", row.adaptive_estimate},
+                      {"changed_answers", row.total.changed}};
 }
 
 std::string heading() {
@@ -121,6 +122,7 @@ std::string line_of(const SpeculateRow& row, double plain_predicted) {
       fmt::format("{:6.1f} {:6.1f} {:>6}  {}", row.total.rows_per_step(), row.operations_per_byte,
                   shown(static_cast<double>(row.drafter_bytes) / (1 << 20), "{:.0f}"),
                   name_of_config(row.config));
+  if (row.total.changed > 0) line += fmt::format("  ({} answers changed)", row.total.changed);
   if (row.adaptive_estimate > 0)
     line += fmt::format("  (it expected {:.0f} % of the time)", 100 * row.adaptive_estimate);
   return line + "\n";

@@ -1,6 +1,10 @@
 // invar train: a model or a drafter from a recipe, the same bits on any machine.
 #include <fmt/format.h>
 
+#include <numeric>
+
+#include "base/error.h"
+#include "collectives/mpi/mpi_group.h"
 #include "recipe_command.h"
 #include "train/drafter/drafter_run.h"
 #include "train/training_run.h"
@@ -65,14 +69,34 @@ int run_train_drafter(TrainFlags flags) {
   return say_result(flags, result);
 }
 
+// Under mpirun or srun every process is a rank.
+std::unique_ptr<Group> group_of_job(RunOptions& run) {
+  const mpi::Launch launch = mpi::launch();
+  if (launch.size == 1) return nullptr;
+  if (run.ranks != 1 && run.ranks != launch.size)
+    fail_usage("expected as many ranks as the launcher has processes, {}, found {}", launch.size,
+               run.ranks);
+  std::vector<int> peers(static_cast<size_t>(launch.size));
+  std::iota(peers.begin(), peers.end(), 0);
+  run.ranks = launch.size;
+  auto group = mpi::make_group(mpi::Job::join(), launch.rank, std::move(peers));
+  run.group = group.get();
+  return group;
+}
+
 int run_train(TrainFlags flags) {
+  if (is_drafter_recipe(flags.recipe) && mpi::launch().size > 1)
+    fail_usage("a drafter is trained by one process, and the launcher started {}",
+               mpi::launch().size);
   if (is_drafter_recipe(flags.recipe)) return run_train_drafter(std::move(flags));
   const Recipe recipe = read_recipe(flags.recipe);
+  const std::unique_ptr<Group> group = group_of_job(flags.run);
   if (flags.run.output.empty()) flags.run.output = "out/" + recipe.name;
   RunProgressLines lines(flags.json);
   flags.run.progress = [&](const RunProgress& p) { lines.show(describe(p), p.held_out_loss >= 0); };
   stop_on_signals(flags.run);
   const RunResult result = run_training(recipe, flags.run);
+  if (!flags.run.writes()) return 0;
   lines.clear();
   return say_result(flags, result);
 }

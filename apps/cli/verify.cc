@@ -59,7 +59,11 @@ void take_arithmetic(const Receipt& receipt, VerifyFlags& flags) {
   if (parts.size() < 3) return;
   ModelOptions& options = flags.model.options;
   if (!flags.own_arithmetic && parts[1] == "hopper") options.arithmetic = parts[1];
-  if (!flags.own_weights && parts[2] == "rounded") options.weights = parts[2];
+  if (!flags.own_weights && (parts[2] == "rounded" || parts[2] == "exact"))
+    options.weights = parts[2];
+  if (!flags.own_weights && parts[2] == "bf16") options.weights = "twin";
+  if (const std::string& last = parts.back(); last.starts_with("kv-"))
+    options.kv_cache_dtype = last.substr(3);
 }
 
 // Seconds in which one sequence alone generates the answer.

@@ -192,7 +192,8 @@ class Session {
   // log p(token | the tokens before it) for tokens[1], tokens[2], ...: one number less than tokens.
   // The bits are those that generate's logprobs have.
   std::vector<float> score(std::span<const int32_t> tokens);
-  // The mean of the final hidden states, [hidden size] (docs/server.md, embeddings).
+  // The text's vector, [hidden size]: the mean of the final hidden states, or what the files of an
+  // embedding model say (docs/server.md, embeddings).
   std::vector<float> embed(std::string_view text);
   // Of several, computed together.
   std::vector<std::vector<float>> embed(std::span<const std::vector<int32_t>> prompts,

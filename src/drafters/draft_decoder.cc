@@ -12,7 +12,19 @@ DraftDecoder::DraftDecoder(const DecoderSpec& spec, const TensorSource& tensors,
       kv_(target.device(), spec.layers, limits.blocks, limits.block_size, spec.kv_heads,
           spec.head_dim, decoder_.kernels.cache),
       workspace_(decoder_, limits.max_rows, limits.max_logit_rows, 1) {
-  if (spec.tokens() == 0) decoder_.embedding = target.workers().home().weights().embedding();
+  if (spec.tokens() == 0) decoder_.embedding = target_embedding(target, pool).embedding();
+}
+
+// Home's, or read once more where home has a part of it or none.
+const DecoderWeights& DraftDecoder::target_embedding(Model& target, ThreadPool& pool) {
+  const Worker& home = target.workers().home();
+  const DecoderWeights& own = home.weights();
+  if (own.shard().has_embedding && own.embedding().k == target.spec().hidden) return own;
+  const auto source = open_weights(target.options());
+  embedding_ = std::make_unique<DecoderWeights>(target.spec(), target.arithmetic(),
+                                                make_shard(target.spec(), 0, 1, {0, 0}), *source,
+                                                target.device(), pool, home.kernels().weights);
+  return *embedding_;
 }
 
 void DraftDecoder::copy_slots(const std::vector<SlotCopy>& copies) {

@@ -2,6 +2,7 @@
 // values of its own, the model's parts, recorded steps. One rank, whatever the target has.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "engine/model.h"
@@ -17,8 +18,8 @@ class DraftDecoder {
     int max_rows = 1, max_logit_rows = 1;
   };
 
-  // `tensors` are read here. Where `spec` has no embedding, it is the one that the target's home
-  // has, which lives as long. Computes on `pool` where the target does not compute on a GPU.
+  // `tensors` are read here. Where `spec` has no embedding, it is the target's, which lives as
+  // long. Computes on `pool` where the target does not compute on a GPU.
   DraftDecoder(const DecoderSpec& spec, const TensorSource& tensors, Model& target,
                ThreadPool& pool, const Limits& limits);
 
@@ -33,7 +34,10 @@ class DraftDecoder {
   int64_t recorded_steps() const { return graphs_.launched(); }
 
  private:
+  const DecoderWeights& target_embedding(Model& target, ThreadPool& pool);
+
   const Limits limits_;
+  std::unique_ptr<DecoderWeights> embedding_;  // the target's, where home has not all of it
   const DecoderWeights weights_;
   Decoder decoder_;
   KvStorage kv_;

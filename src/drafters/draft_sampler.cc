@@ -95,8 +95,13 @@ void DraftSampler::sample_one(DraftPoint& point, std::span<const float> logits,
                               PerThread& thread) const {
   const DraftRequest& request = *point.request;
   const auto answer = request.tokens.subspan(request.prompt_size);
+  SamplingParams greedy;
+  if (request.wants_likeliest) {
+    greedy = *request.params;
+    greedy.temperature = 0;
+  }
   SampleInput in{.logits = logits,
-                 .params = request.params,
+                 .params = request.wants_likeliest ? &greedy : request.params,
                  .position = static_cast<int32_t>(request.tokens.size() + point.path.size()),
                  .choice = request.choice,
                  .generated = static_cast<int32_t>(answer.size() + point.path.size())};
@@ -122,7 +127,7 @@ void DraftSampler::sample_one(DraftPoint& point, std::span<const float> logits,
   for (size_t i = 1; i < scored.size() && std::ssize(point.tokens) < point.count; ++i)
     point.tokens.push_back(scored[i].second);
   if (!point.wants_scores) return;
-  const double log_sum = log_sum_of(row, request.params->is_greedy(), scored);
+  const double log_sum = log_sum_of(row, in.params->is_greedy(), scored);
   for (size_t i = 0; i < point.tokens.size(); ++i)
     point.scores.push_back(static_cast<float>(std::min(scored[i].first - log_sum, 0.0)));
 }

@@ -1,6 +1,7 @@
 // Samples drafts as the target would sample their tokens: with the request's own parameters and the
 // noise of the position (numerics 6), so that a drafter whose distribution is the target's proposes
-// the target's very sample. A grammar's mask is left out: what it forbids is not accepted.
+// the target's very sample. Where drafts are accepted by rejection it takes the likeliest instead.
+// A grammar's mask is left out: what it forbids is not accepted.
 #pragma once
 
 #include <span>

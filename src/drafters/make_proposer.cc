@@ -25,7 +25,8 @@ std::shared_ptr<Model> load_drafter(const SpeculativeConfig& config, Model& targ
                        .device = of.device,
                        .instruction_set = of.instruction_set,
                        .threads = 1,
-                       .context = of.context};
+                       .context = of.context,
+                       .ignored_config_keys = of.ignored_config_keys};
   if (config.model.starts_with("dummy:")) {
     options.model = of.model;
     options.load_format = config.model;

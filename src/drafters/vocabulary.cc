@@ -1,10 +1,10 @@
 #include "drafters/vocabulary.h"
 
-#include <filesystem>
 #include <map>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "weights/hf_directory.h"
 
 namespace invar {
 
@@ -14,10 +14,10 @@ using Tokens = std::map<int64_t, std::string>;  // by id
 
 // Empty when there is no such file or it lists its tokens in a way that is not known here.
 Tokens tokens_of(const std::string& directory) {
-  const std::string path = directory + "/tokenizer.json";
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return {};
-  const json::Value file = json::parse_file(path);
+  const auto texts = model_texts(directory);
+  const auto text = texts.find("tokenizer.json");
+  if (text == texts.end()) return {};
+  const json::Value file = json::parse(text->second, directory + "/tokenizer.json");
   const json::Value* model = file.find("model");
   const json::Value* vocab = model ? model->find("vocab") : nullptr;
   if (!vocab) return {};

@@ -1,5 +1,6 @@
-// How long a device has nothing to do between two steps: from the end of one's work to the
-// beginning of the next one's, by the device's own clock.
+// How long a device works for a step, and how long it has nothing to do between two: by the
+// device's own clock, since the host sees when it asked and when it heard of the end, and with two
+// steps in flight neither is when the device began.
 #pragma once
 
 #include <array>
@@ -22,6 +23,10 @@ class DeviceClock {
   // Around what a step puts into the stream.
   void begin(int64_t step) { on_.stream->record(*begins_[step % kSteps]); }
   void end(int64_t step) { on_.stream->record(*ends_[step % kSteps]); }
+  // Once the step is done. 0 on a host.
+  double seconds_of(int64_t step) const {
+    return ends_[step % kSteps]->seconds_since(*begins_[step % kSteps]);
+  }
   // Once the step is done. 0 for the first one, and on a host.
   double idle_seconds_before(int64_t step) const {
     if (step == 0) return 0;

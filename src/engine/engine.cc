@@ -83,8 +83,7 @@ void Engine::make_steps(const RunnerLimits& limits) {
                                                 limits.max_logit_rows, decoder.kernels.hash_logits);
     step.sampling = std::make_unique<SamplingStage>(
         model_.host_kernels(), pool_of_threads_, model_.spec().vocab, std::move(sampler),
-        limits.max_logit_rows, proposer_ && proposer_->likeliest_reader(),
-        model_.options().rejection);
+        limits.max_logit_rows, proposer_ && proposer_->likeliest_reader(), rejects());
     step.io.take_logits = [&step](int64_t first, std::span<const float> logits) {
       step.sampling->take_logits(first, logits, step.io.non_finite);
     };
@@ -116,8 +115,9 @@ void Engine::add(Request request) {
     fail_usage("prompt log-probabilities were not enabled when the engine started");
   request.params = checked(std::move(request.params), model_.spec().vocab);
 
-  auto state =
-      std::make_shared<RequestState>(std::move(request), model_.spec().vocab, model_.spec().hidden);
+  auto state = std::make_shared<RequestState>(std::move(request), model_.spec().vocab);
+  if (state->request.pooled)
+    state->pool = {model_.spec().hidden, state->prompt_size(), model_.config().pooling.kind};
   // Whoever wants something of every position computes every row.
   const bool shares = !state->request.params.prompt_logprobs && !state->request.pooled;
   const bool decodes = !state->request.pooled;

@@ -46,6 +46,9 @@ struct EngineOptions {
   // begun when the last one is committed, before the sink is told of it.
   std::optional<bool> async_scheduling;
   bool embeddings = false;  // whether requests may be pooled: room for a step's hidden states
+  // Drafts are accepted by rejection. The model's options say it, and its identity then, but where
+  // ways of one model are measured beside each other.
+  bool rejection = false;
   // How often in a row a step whose workers fail is computed again by others; then the engine
   // fails.
   int retries = 2;
@@ -66,6 +69,7 @@ struct StepStats {
   // Between the end of the device's work for the step before and the beginning of this one's; 0 on
   // a host.
   double device_idle_seconds = 0;
+  double device_seconds = 0;  // the device's work for this step, by its own clock; 0 on a host
   StepWork work;
   // Of speculation: sequences that had drafts, nodes of their trees, tokens that were accepted, and
   // how many sequences accepted a token at level [i] below the root.
@@ -157,6 +161,7 @@ class Engine {
   void take_walk(const StepInFlight& step, SamplingStage::Walk& walk);
   void take_others(StepInFlight& step);
   bool pool_rows(const StepInFlight& step, size_t entry);
+  void norm_hidden(const float* hidden, int64_t rows);
   void count_drafts(const SamplingStage::Walk& walk, int32_t accepted);
   void count_step(const StepInFlight& step);
   void show_hidden(StepInFlight& step);
@@ -176,6 +181,7 @@ class Engine {
   void settle_step_rows(ThreadPool* threads);
   bool is_async() const { return options_.async_scheduling.value_or(!model_.device().is_host()); }
   bool may_run_ahead() const;
+  bool rejects() const { return model_.options().rejection || options_.rejection; }
   void make_steps(const RunnerLimits& limits);
   int32_t budget() const;
   // The proposer's, or null.
@@ -218,6 +224,7 @@ class Engine {
   std::vector<StepResult> results_;
   StepStats stats_;
   Outbox outbox_;
+  std::vector<float> normed_;  // hidden states to be pooled, of one request
   bool in_emission_ = false;
   std::vector<int64_t> silenced_;  // aborted during the emission
 };

@@ -35,6 +35,14 @@ int64_t Model::weight_bytes_per_token() const {
     const DecoderWeights& weights = worker->weights();
     if (weights.shard().has_embedding && !weights.embedding_is_shared())
       total -= weights.embedding().bytes();
+    for (int i = 0; i < spec().layers; ++i) {  // of its experts a token reads some
+      const auto& experts = spec().layer(i).experts;
+      if (!experts) continue;
+      const LayerWeights& layer = weights.layers()[static_cast<size_t>(i)];
+      const int64_t bytes = layer.expert_gate_up.bytes() + layer.expert_down.bytes();
+      total -=
+          bytes / experts->routing.experts * (experts->routing.experts - experts->routing.chosen);
+    }
   }
   return total;
 }

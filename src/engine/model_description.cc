@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <filesystem>
 #include <functional>
@@ -15,23 +16,47 @@
 #include "model/families/presets.h"
 #include "model/families/tensors.h"
 #include "weights/hf_directory.h"
+#include "weights/int8_source.h"
 #include "weights/weights_digest.h"
 
 namespace invar {
 
 namespace {
 
+constexpr std::string_view kArithmetics[] = {"portable", "hopper", "control", "control-batch",
+                                             "control-batch-hopper"};
+
+// "control", or "control:RUNS" with RUNS of 1, 2, 4 or 8: of an audit, whose foils differ in that.
+Arithmetic parse_baseline(const std::string& name) {
+  for (const int runs : {0, 1, 2, 4, 8})
+    if (name == (runs > 0 ? fmt::format("control:{}", runs) : "control"))
+      return {.is_baseline = true, .baseline_runs = runs};
+  fail_usage("expected an arithmetic of {}, found \"{}\"", fmt::join(kArithmetics, ", "), name);
+}
+
 Arithmetic parse_arithmetic(const ModelOptions& options) {
   Arithmetic arithmetic;
   if (options.arithmetic == "portable") return arithmetic;
-  if (options.arithmetic == "hopper")
+  if (options.arithmetic == "hopper" || options.arithmetic == "control-batch-hopper")
     arithmetic.order = Order::hopper;
-  else if (options.arithmetic == "control")
-    arithmetic.is_baseline = true;
-  else
-    fail_usage("expected an arithmetic of portable, hopper or control, found \"{}\"",
+  else if (!options.arithmetic.starts_with("control-batch"))
+    return parse_baseline(options.arithmetic);
+  if (options.arithmetic.starts_with("control-batch")) arithmetic.chain = options.ranks;
+  if (std::ranges::find(kArithmetics, options.arithmetic) == std::end(kArithmetics))
+    fail_usage("expected an arithmetic of {}, found \"{}\"", fmt::join(kArithmetics, ", "),
                options.arithmetic);
+  if (arithmetic.chain > 1 && options.device != "cpu")
+    fail_usage("the chain over ranks of {} is added on the CPU only, and the device is {}",
+               options.arithmetic, options.device);
   return arithmetic;
+}
+
+CacheType parse_cache_type(const std::string& name) {
+  if (name == "auto" || name == "bf16" || name == "bfloat16") return CacheType::bf16;
+  if (name == "int8") return CacheType::int8;
+  if (name == "fp8_e4m3" || name == "fp8") return CacheType::fp8_e4m3;
+  fail_usage("expected a kv-cache-dtype of auto, bf16, int8 or fp8_e4m3, found {}",
+             json::quoted(name));
 }
 
 // The seed of "dummy:SEED", or nothing for "auto".
@@ -57,15 +82,23 @@ ModelConfig read_model_config(const ModelOptions& options) {
                  fmt::join(preset_names(), ", "), json::quoted(options.model));
   }
   const HfDirectory directory = open_hf_directory(options.model);
-  ModelConfig config =
-      parse_model_config(directory.config, directory.generation_config, options.model);
+  ModelConfig config = parse_model_config(directory.config, directory.generation_config,
+                                          options.model, options.ignored_config_keys);
+  if (options.load_format == "auto") config.pooling = read_pooling(options.model);
   if (options.context > 0) set_context(config.spec, options.context);
   return config;
 }
 
 std::unique_ptr<TensorSource> open_weights(const ModelOptions& options, const ModelConfig& config) {
-  if (const auto seed = dummy_seed(options.load_format)) return dummy_weights(config.spec, *seed);
-  return decoder_tensors(config.spec, open_checkpoint(options.model));
+  if (const auto seed = dummy_seed(options.load_format)) {
+    if (!config.quantization.is_null())
+      fail_usage("random weights are bf16, and {} has a quantization_config", options.model);
+    return dummy_weights(config.spec, *seed);
+  }
+  auto stored = open_checkpoint(options.model);
+  if (!config.quantization.is_null())
+    stored = int8_tensors(std::move(stored), options.weights == "twin");
+  return decoder_tensors(config.spec, std::move(stored));
 }
 
 std::unique_ptr<TensorSource> open_weights(const ModelOptions& options) {
@@ -81,8 +114,11 @@ Digest weights_digest(const ModelOptions& options, ThreadPool& pool) {
 namespace {
 
 void check_options(const ModelOptions& options) {
-  if (options.weights != "auto" && options.weights != "rounded")
-    fail_usage("expected weights auto or rounded, found \"{}\"", options.weights);
+  constexpr std::array kWeights = {"auto", "rounded", "exact", "twin"};
+  if (std::ranges::find(kWeights, options.weights) == kWeights.end())
+    fail_usage("expected weights {}, found \"{}\"", fmt::join(kWeights, ", "), options.weights);
+  if (options.weights == "exact" && options.device != "cpu")
+    fail_usage("weights exact are computed with on the cpu, found the device {}", options.device);
   if (options.threads < 0 || options.threads > 1024)
     fail_usage("expected 0 to 1024 threads, found {}", options.threads);
   if (options.ranks < 1 || options.ranks > 64 || (options.ranks & (options.ranks - 1)) != 0)
@@ -107,13 +143,95 @@ void check_cuts(const std::vector<int>& cuts, const DecoderSpec& spec) {
     fail_usage("expected ascending layer cuts, found {}", fmt::join(cuts, ","));
 }
 
+// What the cache cannot be with these options.
+void check_cache(const Arithmetic& arithmetic, const ModelOptions& options) {
+  if (arithmetic.cache == CacheType::bf16) return;
+  if (arithmetic.is_baseline)
+    fail_usage("the arithmetic control has keys and values of bf16, and {} was asked for",
+               options.kv_cache_dtype);
+  if (options.device != "cpu")
+    fail_usage("keys and values of 8 bits are computed on the CPU only, and the device is {}",
+               options.device);
+  if (options.weights == "exact")
+    fail_usage("--weights exact has keys and values of f32, and {} was asked for",
+               options.kv_cache_dtype);
+}
+
+// What a model of these layers cannot be computed with.
+void check_layers(const DecoderSpec& spec, const Arithmetic& arithmetic,
+                  const ModelOptions& options) {
+  if (spec.layer(0).attention.latent) {
+    if (options.device != "cpu")
+      fail_usage(
+          "the {} model has latent attention, which is computed on the CPU: expected the "
+          "device cpu, found {}",
+          spec.family, options.device);
+    if (options.weights == "exact" || arithmetic.cache != CacheType::bf16)
+      fail_usage(
+          "the {} model has latent attention, whose keys and values are bf16: expected neither "
+          "--weights exact nor a --kv-cache-dtype of 8 bits",
+          spec.family);
+  }
+  const auto has_experts = [](const LayerSpec& layer) { return layer.experts.has_value(); };
+  if (arithmetic.chain > 0 && std::ranges::any_of(spec.layer_specs, has_experts))
+    fail_usage("the arithmetic {} is for dense models, and this one has experts",
+               options.arithmetic);
+}
+
+void check_integers(const Arithmetic& arithmetic, const ModelOptions& options) {
+  if (!arithmetic.is_int8) return;
+  if (arithmetic.weights == DType::f32)
+    fail_usage(
+        "products of integers are defined beside bf16 weights and this model's others are f32 or "
+        "f16; use --weights twin");
+  if (options.device != "cpu")
+    fail_usage(
+        "products of integers are computed on the CPU only, and the device is {}; use --weights "
+        "twin",
+        options.device);
+  if (arithmetic.is_baseline)
+    fail_usage("the arithmetic control has no products of integers; use --weights twin");
+}
+
+// The weight mode (numerics 0.1): from how the matrices are stored, and from what is asked for.
+void set_weights(Arithmetic& arithmetic, const ModelOptions& options, const DecoderSpec& spec,
+                 const TensorSource& source) {
+  arithmetic.weights = product_type(spec, source);
+  if (options.device != "cpu" && has_blocks(spec, source))
+    fail_usage("matrices stored in blocks are computed on the CPU only, and the device is {}",
+               options.device);
+  if (options.weights == "exact") {
+    arithmetic.weights = DType::f32;
+    arithmetic.is_exact = true;
+    arithmetic.cache = CacheType::f32;
+  } else {
+    arithmetic.is_int8 = has_integers(spec, source);
+    check_integers(arithmetic, options);
+    const bool rounds = options.weights == "rounded" || has_blocks(spec, source);
+    if (rounds && arithmetic.weights == DType::f32) {
+      arithmetic.weights = DType::bf16;  // else there is nothing to round
+      arithmetic.is_rounded = true;
+    }
+  }
+  if (arithmetic.order != Order::hopper || arithmetic.weights != DType::f32) return;
+  if (arithmetic.is_exact)
+    fail_usage(
+        "the arithmetic hopper is defined for bf16 weights, and --weights exact asks for f32");
+  fail_usage(
+      "the arithmetic hopper is defined for bf16 weights and this model's are f32 or f16; use "
+      "--weights rounded");
+}
+
 }  // namespace
 
 ModelDescription::ModelDescription(const ModelOptions& asked, std::unique_ptr<TensorSource>& source)
     : options(asked) {
   check_options(options);
   arithmetic = parse_arithmetic(options);
+  arithmetic.cache = parse_cache_type(options.kv_cache_dtype);
+  check_cache(arithmetic, options);
   config = read_model_config(options);
+  check_layers(spec(), arithmetic, options);
   source = open_weights(options, config);
   check_tensors(spec(), *source);
   // What predicts further stands in the checkpoint, unused unless it drafts.
@@ -121,15 +239,7 @@ ModelDescription::ModelDescription(const ModelOptions& asked, std::unique_ptr<Te
     check_module(spec(), *source);
   else
     config.spec.mtp_layers = 0;
-  arithmetic.weights = product_type(spec(), *source);
-  if (options.weights == "rounded" && arithmetic.weights == DType::f32) {
-    arithmetic.weights = DType::bf16;  // else there is nothing to round
-    arithmetic.is_rounded = true;
-  }
-  if (arithmetic.order == Order::hopper && arithmetic.weights == DType::f32)
-    fail_usage(
-        "the arithmetic hopper is defined for bf16 weights and this model's are f32 or f16; use "
-        "--weights rounded");
+  set_weights(arithmetic, options, spec(), *source);
   if (options.layer_cuts.empty())
     options.layer_cuts = even_cuts(options.stages, spec().layers);
   else if (std::cmp_not_equal(options.stages, stages()) && options.stages != 1)
@@ -152,9 +262,12 @@ void ModelDescription::expect_same_model(const ModelConfig& other,
   check_tensors(other.spec, tensors);
   if (options.mtp_module) check_module(other.spec, tensors);
   const DType served = arithmetic.is_rounded ? DType::f32 : arithmetic.weights;
-  if (product_type(spec(), tensors) != served)
+  if (!arithmetic.is_exact && (product_type(spec(), tensors) != served ||
+                               has_integers(spec(), tensors) != arithmetic.is_int8))
     fail("expected matrices of the type that is served ({}), found another",
-         served == DType::f32 ? "f32 or f16" : name_of(served));
+         arithmetic.is_int8     ? "int8"
+         : served == DType::f32 ? "f32 or f16"
+                                : name_of(served));
 }
 
 }  // namespace invar

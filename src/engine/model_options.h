@@ -11,12 +11,16 @@ struct ModelOptions {
   // "auto" (safetensors), or "dummy:SEED": random weights for a preset, or a directory's
   // config.json
   std::string load_format = "auto";
-  std::string arithmetic = "portable";   // "portable", "hopper", "control"
-  std::string weights = "auto";          // "auto", or "rounded": f32 and f16 weights become bf16
+  std::string arithmetic = "portable";  // "portable", "hopper", "control", "control-batch"
+  // "auto"; "rounded": f32 and f16 weights become bf16; "exact": all is f32; "twin": weights of
+  // int8 are multiplied as the bf16 that they stand for.
+  std::string weights = "auto";
   std::string device = "cpu";            // "cpu", "cuda" (a rank per GPU, going round) or "cuda:N"
   std::string instruction_set = "auto";  // of the CPU: "auto", "scalar", "avx2", "avx512", "amx"
-  int threads = 0;                       // 0: one per core
-  int ranks = 1;                         // tensor-parallel ranks
+  // Of keys and values: "auto" (bf16), or "int8" or "fp8_e4m3": half the memory, another identity.
+  std::string kv_cache_dtype = "auto";
+  int threads = 0;  // 0: one per core
+  int ranks = 1;    // tensor-parallel ranks
   // Where the workers are: "threads" of this process, or "mp": processes that it starts, which
   // exchange in shared memory ("mp-sockets": over sockets), or "mpi": processes that mpirun or
   // srun has started on any hosts. Processes only on the CPU so far.
@@ -31,6 +35,8 @@ struct ModelOptions {
   // positions.
   int context = 0;
   bool mtp_module = false;  // keep the module that predicts one token further, where there is one
+  // Keys of config.json that Invar does not know and that the user says change nothing.
+  std::vector<std::string> ignored_config_keys;
 
   bool operator==(const ModelOptions&) const = default;
 };

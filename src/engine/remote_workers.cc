@@ -1,6 +1,7 @@
 #include "engine/remote_workers.h"
 
 #include "base/fields.h"
+#include "engine/agreement.h"
 #include "engine/wires.h"
 
 namespace invar {
@@ -47,6 +48,7 @@ void RemoteWorkers::run(const WorkerMessage& message, AsWorker work) {
   try {
     const std::string bytes = to_bytes(message);
     for (const auto& link : links_) link->send(bytes);
+    expect_agreement(home_->place(), home_->links(), bytes);
     work(*home_);
   } catch (...) {
     home_->leave();
@@ -88,15 +90,16 @@ class WorkerServer {
       if (is_answered(message))
         answer(message);
       else
-        step(message);
+        step(message, *bytes);
     }
   }
 
  private:
   // Nobody waits for an answer: the others find that this worker has left.
-  void step(const WorkerMessage& message) {
+  void step(const WorkerMessage& message, std::string_view bytes) {
     if (!worker_) fail("expected a worker's model before its first step");
     try {
+      expect_agreement(worker_->place(), worker_->links(), bytes);
       worker_->handle(message);
     } catch (...) {
       worker_->leave();

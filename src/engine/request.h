@@ -42,7 +42,7 @@ struct Request {
       true;  // keep the hash of every position whose logits are sampled from (numerics 8)
   // What the answer may be, to draft from; no bit depends on it.
   Shared<std::vector<int32_t>> prediction;
-  // Asks for no answer but for one vector: the mean of the prompt's final hidden states.
+  // Asks for no answer but for one vector of the prompt's final hidden states.
   bool pooled = false;
 };
 
@@ -73,9 +73,10 @@ struct PromptOutput {
   TokenLogprobs logprobs;
 };
 
-// The vector that a pooled request asked for. With h_t the residual stream behind the last layer
-// at position t (before the final norm), in f32: acc = +0; acc = acc + h_t, t ascending; then
-// acc / T. A function of the tokens alone. Where it cannot be computed, a TokenOutput says so.
+// The vector that a pooled request asked for, not normalized. With h_t the residual stream behind
+// the last layer at position t in f32, or the final norm of it, as the model's Pooling says: acc =
+// +0; acc = acc + h_t, t ascending; then acc / T. Or +0 + h_t of the last token or the first. A
+// function of the tokens alone. Where it cannot be computed, a TokenOutput says so.
 struct PooledOutput {
   int64_t request = 0;
   std::vector<float> numbers;

@@ -4,12 +4,11 @@
 
 namespace invar {
 
-RequestState::RequestState(Request asked, int32_t vocab, int32_t hidden)
+RequestState::RequestState(Request asked, int32_t vocab)
     : request(std::move(asked)),
       tokens(request.prompt),
       constraint(request.constraint, request.thought, vocab) {
   if (request.params.has_penalties()) history = TokenHistory(request.prompt);
-  if (request.pooled) pool.assign(static_cast<size_t>(hidden), 0.0F);
 }
 
 void RequestState::reserve(int32_t max_model_len) {

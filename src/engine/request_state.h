@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/pooled_vector.h"
 #include "engine/request.h"
 #include "numerics/logits_hash.h"
 #include "sampling/constraint_cursor.h"
@@ -12,8 +13,7 @@
 namespace invar {
 
 struct RequestState {
-  // `vocab` and `hidden`: of the model.
-  RequestState(Request asked, int32_t vocab, int32_t hidden);
+  RequestState(Request asked, int32_t vocab);
 
   Request request;
   std::vector<int32_t> tokens;  // the prompt and the answer so far
@@ -26,8 +26,7 @@ struct RequestState {
   int32_t sampled_at = -1;
   // Positions whose log-probability was given: after a preemption, not again.
   int32_t prompt_logprobs_done = 1;
-  std::vector<float> pool;       // of a pooled request: the sum of its hidden states
-  int32_t pooled_positions = 0;  // that stand in it: after a preemption, not again
+  PooledVector pool;  // of a pooled request; what it took it does not take again after a preemption
 
   int32_t prompt_size() const { return static_cast<int32_t>(request.prompt.size()); }
   int32_t answer_size() const { return static_cast<int32_t>(tokens.size()) - prompt_size(); }

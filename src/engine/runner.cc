@@ -16,7 +16,7 @@ std::unique_ptr<KvStorage> make_storage(const Decoder& decoder, const RunnerLimi
       limits.mtp_module ? shard.layers.end : std::min(shard.layers.end, decoder.spec.layers);
   return std::make_unique<KvStorage>(decoder.device(), std::max(0, end - first), limits.blocks,
                                      limits.block_size, shard.kv_heads, decoder.spec.head_dim,
-                                     decoder.kernels.cache, first);
+                                     decoder.kernels.cache, first, decoder.arithmetic.cache);
 }
 
 }  // namespace
@@ -109,7 +109,8 @@ void Runner::copy_slots(const std::vector<SlotCopy>& copies) {
   const SlotCopy* list = copies_.put(std::span<const SlotCopy>(copies));
   copies_.send(on);
   for (const KvLayer& layer : kv_.layers())
-    decoder_.run(decoder_.kernels.copy_slots, CopySlotsParams{layer, list, std::ssize(copies)});
+    decoder_.run(layer.stored.data ? decoder_.kernels.copy_stored : decoder_.kernels.copy_slots,
+                 CopySlotsParams{layer, list, std::ssize(copies)});
 }
 
 }  // namespace invar

@@ -99,6 +99,12 @@ json::Value layer_json(const LayerSpec& layer) {
     object.set("curve", layer.ffn.curve == Nonlinearity::gelu ? "gelu" : "gelu_tanh");
   if (!layer.ffn.is_gated) object.set("ungated", true);
   if (layer.ffn.is_parallel) object.set("parallel", true);
+  if (const auto& latent = attention.latent)
+    object.set("latent", json::Object{{"rank", latent->rank},
+                                      {"turning", latent->turning},
+                                      {"still", latent->still},
+                                      {"value", latent->value},
+                                      {"query_rank", latent->query_rank}});
   if (layer.experts) object.set("experts", experts_json(*layer.experts));
   if (attention.score_scale != 0) object.set("score_scale", bits_of(attention.score_scale));
   if (attention.score_cap != 0) object.set("score_cap", bits_of(attention.score_cap));
@@ -147,6 +153,10 @@ Digest specification_digest(const ModelConfig& config) {
                    {"eos_token_id", json::Array(config.eos_ids.begin(), config.eos_ids.end())}};
   if (json::Value choices = choices_json(spec); !choices.as_object().empty())
     object.set("family_choices", std::move(choices));
+  if (config.pooling != Pooling()) object.set("pooling", to_json(config.pooling));
+  if (!config.ignored_keys.empty())
+    object.set("ignored_config_keys",
+               json::Array(config.ignored_keys.begin(), config.ignored_keys.end()));
   return json::digest_of(object);
 }
 

@@ -112,30 +112,66 @@ void Engine::take_others(StepInFlight& step) {
   }
 }
 
-// Adds the hidden states of an entry's rows; whether the request is over.
+// Takes the hidden states of an entry's rows; whether the request is over.
 bool Engine::pool_rows(const StepInFlight& step, size_t index) {
   const StepEntry& entry = step.plan.entries[index];
   const Batch& batch = step.batch;
   RequestState& state = *step.states[index];
-  const size_t width = state.pool.size();
-  for (int32_t r = std::max(0, state.pooled_positions - entry.start); r < entry.rows; ++r) {
-    const size_t row = (batch.aux_layers.size() - 1) * batch.rows.size() + step.first_row[index] +
-                       static_cast<size_t>(r);
-    const float* hidden = step.io.aux_hidden.data() + row * width;
-    for (size_t d = 0; d < width; ++d) state.pool[d] += hidden[d];
-    state.pooled_positions = entry.start + r + 1;
+  const auto width = static_cast<size_t>(model_.spec().hidden);
+  const size_t row = (batch.aux_layers.size() - 1) * batch.rows.size() + step.first_row[index];
+  const float* hidden = step.io.aux_hidden.data() + row * width;
+  size_t stride = width;
+  if (model_.config().pooling.final_norm) {
+    norm_hidden(hidden, entry.rows);
+    hidden = normed_.data();
+    stride = normed_.size() / static_cast<size_t>(entry.rows);
   }
+  for (int32_t r = std::max(0, state.pool.positions() - entry.start); r < entry.rows; ++r)
+    state.pool.take({hidden + static_cast<size_t>(r) * stride, width});
   if (!entry.samples) return false;
-  bool finite = true;
-  for (float& value : state.pool) {
-    value /= static_cast<float>(state.prompt_size());
-    finite &= std::isfinite(value);
-  }
-  if (finite)
-    outbox_.pooled.push_back({state.request.id, std::move(state.pool)});
+  if (auto numbers = state.pool.finish())
+    outbox_.pooled.push_back({state.request.id, std::move(*numbers)});
   else
     outbox_.tokens.push_back(state.fail(kHiddenNotFinite));
   return true;
+}
+
+// Rows of hidden states behind the model's final norm, in f32, by the host's kernels.
+void Engine::norm_hidden(const float* hidden, int64_t rows) {
+  const ScopedFlushToZero flush;
+  const DecoderSpec& spec = model_.spec();
+  const DecoderWeights& weights = model_.workers().home().weights();
+  const auto on_host = [&](const float* from) {
+    std::vector<float> to(from ? static_cast<size_t>(spec.hidden) : 0);
+    if (from) model_.device().download(to.data(), from, to.size() * sizeof(float));
+    return to;
+  };
+  const std::vector<float> weight = on_host(weights.final_norm());
+  const std::vector<float> bias = on_host(weights.final_norm_bias());
+  const int64_t stride = round_up(spec.hidden, kLeafPad);
+  normed_.resize(static_cast<size_t>(rows * stride));
+  const Activation out{normed_.data(), DType::f32, stride};
+  if (bias.empty())
+    model_.host_kernels().rms_norm({.x = hidden,
+                                    .x_stride = spec.hidden,
+                                    .rows_of = nullptr,
+                                    .weight = weight.data(),
+                                    .eps = spec.norm_eps,
+                                    .rows = rows,
+                                    .width = spec.hidden,
+                                    .out = out},
+                                   Execution{});
+  else
+    model_.host_kernels().layer_norm({.x = hidden,
+                                      .x_stride = spec.hidden,
+                                      .rows_of = nullptr,
+                                      .weight = weight.data(),
+                                      .bias = bias.data(),
+                                      .eps = spec.norm_eps,
+                                      .rows = rows,
+                                      .width = spec.hidden,
+                                      .out = out},
+                                     Execution{});
 }
 
 // To a proposer that drafts from them, the hidden states of what was kept, but of what has ended.
@@ -181,7 +217,9 @@ void Engine::count_step(const StepInFlight& step) {
   stats_.waiting = scheduler_->num_waiting();
   stats_.preempted = static_cast<int>(plan.preempted.size());
   stats_.free_blocks = pool_->free_blocks();
-  if (clock_) stats_.device_idle_seconds = clock_->idle_seconds_before(step.number);
+  if (!clock_) return;
+  stats_.device_idle_seconds = clock_->idle_seconds_before(step.number);
+  stats_.device_seconds = clock_->seconds_of(step.number);
 }
 
 }  // namespace invar

@@ -24,6 +24,16 @@ Kernels gpu_kernels(const ModelDescription& model, Device& device) {
   return cuda::kernels(model.arithmetic.order);
 }
 
+Shard shard_of(const ModelDescription& model, const WorkerPlace& place) {
+  Shard shard =
+      make_shard(model.spec(), place.rank, place.ranks, layers_of_stage(model, place.stage));
+  if (model.arithmetic.chain > 0) {
+    shard.has_one_run = true;
+    shard.o_runs = 1;
+  }
+  return shard;
+}
+
 }  // namespace
 
 LayerRange layers_of_stage(const ModelDescription& model, int stage) {
@@ -41,10 +51,15 @@ Worker::Worker(const ModelDescription& model, const WorkerPlace& place,
       loaders_(loaders),
       threads_(threads),
       kernels_(device_->is_host() ? model.host_kernels : gpu_kernels(model, *device_)),
-      weights_(
-          model.spec(), model.arithmetic,
-          make_shard(model.spec(), place.rank, place.ranks, layers_of_stage(model, place.stage)),
-          source, *device_, loaders, kernels_.weights, progress) {}
+      weights_(model.spec(), model.arithmetic, shard_of(model, place), source, *device_, loaders,
+               kernels_.weights, progress) {}
+
+void Worker::join(const WorkerLinks& links) {
+  links_ = links;
+  if (model_.arithmetic.chain <= 1) return;
+  chain_ = make_chain_group(*links.group);
+  links_.group = chain_.get();
+}
 
 void Worker::leave() {
   links_.group->leave();

@@ -21,7 +21,8 @@ class Worker {
          const LoadProgress& progress = {});
 
   // With whom it computes from now on: at first, and after a failure.
-  void join(const WorkerLinks& links) { links_ = links; }
+  void join(const WorkerLinks& links);
+  const WorkerLinks& links() const { return links_; }
   // It has failed in a step: nobody waits for it any longer.
   void leave();
 
@@ -52,7 +53,8 @@ class Worker {
   const Kernels kernels_;
   DecoderWeights weights_;
   WorkerLinks links_;
-  std::mutex mutex_;  // engines on threads of their own make and end runners
+  std::unique_ptr<Group> chain_;  // around the links' group, where the arithmetic wants one
+  std::mutex mutex_;              // engines on threads of their own make and end runners
   std::map<int32_t, std::unique_ptr<Runner>> runners_;
 };
 

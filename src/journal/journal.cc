@@ -89,7 +89,7 @@ struct Journal::Connections {
 };
 
 struct Journal::Operation {
-  enum class Kind { admit, end, keep, forget, nothing };
+  enum class Kind { admit, end, keep, forget, forget_one, nothing };
   Kind kind = Kind::admit;
   JournalEntry entry;        // admit; of an end and of what is kept only the id
   std::optional<Said> said;  // admit
@@ -127,6 +127,8 @@ struct Journal::Operation {
       if (to.conversations->end(entry.id, output)) to.retention->grow(entry.id, std::ssize(output));
     } else if (kind == Kind::forget) {
       to.retention->forget_before(created);
+    } else if (kind == Kind::forget_one) {
+      to.retention->forget_line(entry.id);
     }
   }
 };
@@ -218,6 +220,16 @@ void Journal::admit(JournalEntry entry, std::optional<Said> said) {
 void Journal::end_and_wait(const std::string& id, Outcome outcome) {
   std::promise<std::string> done;
   end(id, outcome, [&](const std::string& error) { done.set_value(error); });
+  if (const std::string error = done.get_future().get(); !error.empty()) throw Error(error);
+}
+
+void Journal::forget_and_wait(const std::string& id) {
+  std::promise<std::string> done;
+  auto operation = std::make_unique<Operation>();
+  operation->kind = Operation::Kind::forget_one;
+  operation->entry.id = id;
+  operation->done = [&](const std::string& error) { done.set_value(error); };
+  enqueue(std::move(operation));
   if (const std::string error = done.get_future().get(); !error.empty()) throw Error(error);
 }
 
@@ -318,6 +330,12 @@ std::optional<JournalLine> Journal::find_key(const std::string& owner,
 std::optional<Conversation> Journal::find_conversation(const std::string& id) const {
   const std::lock_guard lock(connections_->reading);
   return server::find_conversation(connections_->reader, id);
+}
+
+std::optional<std::string> Journal::find_input(const std::string& id) const {
+  const std::lock_guard lock(connections_->reading);
+  Statement row(connections_->reader, "SELECT input FROM said WHERE id = ?");
+  return row.bind(id).step() ? std::optional<std::string>(row.bytes(0)) : std::nullopt;
 }
 
 int64_t Journal::bytes_of_line(const std::string& id) const {

@@ -91,6 +91,8 @@ class Journal {
   // The same, waiting; each throws Error.
   void admit(JournalEntry entry, std::optional<Said> said = {});
   void end_and_wait(const std::string& id, Outcome outcome);
+  // One line that has ended; nothing where there is none.
+  void forget_and_wait(const std::string& id);
   // Waits until everything that was asked for before is written, or could not be.
   void wait();
 
@@ -100,6 +102,8 @@ class Journal {
   std::optional<JournalLine> find_key(const std::string& owner,
                                       const std::string& idempotency_key) const;
   std::optional<Conversation> find_conversation(const std::string& id) const;
+  // What a response itself was asked (Said::input); nothing where that was not stored.
+  std::optional<std::string> find_input(const std::string& id) const;
   // Of a line, or a conversation: what reading it costs. 0: there is none.
   int64_t bytes_of_line(const std::string& id) const;
   int64_t bytes_of_key(const std::string& owner, const std::string& idempotency_key) const;

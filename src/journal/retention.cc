@@ -19,6 +19,7 @@ Retention::Retention(Connection& in, Conversations& conversations, const Quota& 
       old_(in,
            "SELECT number, id, owner, bytes FROM line WHERE outcome IS NOT NULL AND created < ? "
            "LIMIT 1"),
+      one_(in, "SELECT number, id, owner, bytes FROM line WHERE outcome IS NOT NULL AND id = ?"),
       remove_(in, "DELETE FROM line WHERE number = ?"),
       grow_(in, "UPDATE line SET bytes = bytes + ? WHERE id = ?"),
       owner_(in, "SELECT owner FROM line WHERE id = ?") {
@@ -70,6 +71,11 @@ void Retention::make_room(const std::string& owner, int64_t bytes) {
 void Retention::forget_before(int64_t created) {
   while (old_.reset().bind(created).step()) forget(old_);
   old_.reset();
+}
+
+void Retention::forget_line(const std::string& id) {
+  if (one_.reset().bind(id).step()) forget(one_);
+  one_.reset();
 }
 
 }  // namespace invar::server

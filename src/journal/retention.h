@@ -26,6 +26,8 @@ class Retention {
   void grow(const std::string& id, int64_t bytes);
   // Forgets lines that have ended and were created before this second.
   void forget_before(int64_t created);
+  // Forgets one line that has ended.
+  void forget_line(const std::string& id);
 
   struct Usage {
     int64_t all = 0;
@@ -42,7 +44,7 @@ class Retention {
   Conversations& conversations_;
   const Quota quota_;
   Usage usage_;
-  sqlite::Statement oldest_, oldest_of_owner_, old_, remove_, grow_, owner_;
+  sqlite::Statement oldest_, oldest_of_owner_, old_, one_, remove_, grow_, owner_;
 };
 
 }  // namespace invar::server

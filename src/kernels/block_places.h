@@ -42,12 +42,18 @@ class BlockPlaces {
   template <typename Byte, typename Use>
   constexpr void for_each_byte(int64_t lane, int64_t block, Byte* scales, Byte* values,
                                Use use) const {
-    const int64_t scale = scales_at_ + (block * outputs_ + lane) * storage_.scale_bytes;
-    for (int64_t i = 0; i < storage_.scale_bytes; ++i) use(scale + i, scales[i]);
-    const int64_t together = storage_.together, first = block * storage_.value_bytes;
-    for (int64_t i = 0; i < storage_.value_bytes; ++i)
-      use(((first + i) / together * outputs_ + lane) * together + (first + i) % together,
-          values[i]);
+    interleaved(scales_at_, lane, block, storage_.scale_bytes, storage_.scales_together(), scales,
+                use);
+    interleaved(0, lane, block, storage_.value_bytes, storage_.together, values, use);
+  }
+
+  // Of each output in turn `together` of its `count` bytes of a block.
+  template <typename Byte, typename Use>
+  constexpr void interleaved(int64_t at, int64_t lane, int64_t block, int count, int together,
+                             Byte* bytes, Use use) const {
+    at += block * count * outputs_ + lane * together;
+    for (int i = 0; i < count; i += together, at += outputs_ * together)
+      for (int j = 0; j < together; ++j) use(at + j, bytes[i + j]);
   }
 
   StorageType storage_;

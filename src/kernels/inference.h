@@ -55,6 +55,16 @@ struct LayerNormParams {
   Activation out;
 };
 
+// Integers of each run of a row, their scale and their sum (numerics 2.1). A run that holds a NaN
+// or an infinity gets zeros and a NaN for its scale. Pad columns of out up to whole leaves are
+// zero.
+struct QuantiseParams {
+  Activation x;  // [T][K], bf16
+  int64_t rows, width;
+  int runs;        // width is whole leaves in each, or runs is 1
+  Activation out;  // [T][K], i8, its scales [T][runs]
+};
+
 // y[t][n] = dot(x[t], w[n]) in `runs` runs (+ bias[n]); or, with `accumulate`, y = y + that.
 // Numerics 1, 2.
 struct MatmulParams {
@@ -126,7 +136,7 @@ struct QkvParams {
   const int32_t* write_block;
   const int32_t* write_slot;  // within the block
   KvLayer kv;
-  bf16_t* q;         // [T][H][round_up(E, 32)]; pad zero
+  bf16_t* q;         // [T][H][round_up(E, 32)]; pad zero; f32 where the cache is (KvLayer::type)
   bool* non_finite;  // [T]: set to true when a key or value of the row was not finite (the request
                      // fails)
 };
@@ -154,7 +164,7 @@ constexpr int kManyRows = 16;
 // Attention by slot, numerics 4. Row t reads the blocks of block table table_of[t]; slots after
 // its position are invalid, and with window > 0 also slots <= position - window.
 struct AttentionParams {
-  const bf16_t* q;  // [T][H][round_up(E, 32)]
+  const bf16_t* q;  // [T][H][round_up(E, 32)]; f32 where the cache is
   int64_t rows;
   int32_t heads;
   const int32_t* positions;      // [T]
@@ -257,6 +267,27 @@ struct AddSiluParams {
   float* y;
 };
 
+// This step's keys and values from where `qkv` wrote them to where they are stored in 8 bits
+// (kv.stored; numerics 4.2).
+struct StoreSlotsParams {
+  KvLayer kv;
+  int64_t rows;
+  const int32_t* write_begin;  // as QkvParams
+  const int32_t* write_block;
+  const int32_t* write_slot;
+};
+
+// What is stored in 8 bits as the bf16 that it stands for, where attention reads it: all slots that
+// a row sees, in whole leaves.
+struct LoadSlotsParams {
+  KvLayer kv;
+  int64_t rows;
+  int32_t window;            // as AttentionParams
+  const int32_t* positions;  // [T]
+  const int32_t* table_of;   // [T], rows of one table stand together
+  const int32_t* const* tables;
+};
+
 struct CopySlotsParams {
   KvLayer kv;
   const SlotCopy* copies;  // in order; no block is both source and target
@@ -352,6 +383,30 @@ struct CombineParams {
   float scale;
 };
 
+// ---- Latent attention (numerics 4.3) ----
+
+// y[t][h] = x[t][h] * w[h], a product for each of `each.w.count` heads; a head's x begins `x_step`
+// elements after the one before it, its outputs each.w.n after.
+struct HeadsMatmulParams {
+  MatmulParams each;  // x of head 0; one run
+  int64_t x_step;
+  Operation<MatmulParams> matmul;  // of the same table
+};
+
+// What `qkv` reads, of one key/value head of rank + turning elements: a query is its latent and
+// what turns beside it, the key the row's latent and what turns beside that, the value the latent
+// and zeros. What turns begins the two halves of a query or key; the latent fills them.
+struct PlaceLatentParams {
+  const float* queries;          // [T][H][rank]
+  const float* turning_queries;  // [T][H][turning]
+  int64_t turning_stride;
+  const float* latents;  // [T][rank + turning]
+  int64_t latent_stride;
+  int64_t rows;
+  int64_t heads, rank, turning;
+  float* out;  // [T][(H + 2) * (rank + turning)]
+};
+
 // ---- The table ----
 
 struct Kernels {
@@ -367,6 +422,9 @@ struct Kernels {
   Operation<LayerNormParams> layer_norm;
   Operation<MatmulParams> matmul;
   Operation<GatedMatmulParams> gated_matmul;
+  Operation<QuantiseParams> quantise;
+  Operation<MatmulParams> int8_matmul;  // of integers, in any order
+  Operation<GatedMatmulParams> int8_gated_matmul;
   Operation<CurveParams> curve;
   Operation<RotateHeadsParams> rotate_heads;
   Operation<QkvParams> qkv;
@@ -379,8 +437,14 @@ struct Kernels {
   Operation<AddSiluParams> add_silu;
   Operation<ScaleLogitsParams> scale_logits;
   Operation<CopySlotsParams> copy_slots;
+  // Of caches in 8 bits; null on a GPU.
+  Operation<StoreSlotsParams> store_slots;
+  Operation<LoadSlotsParams> load_slots;
+  Operation<CopySlotsParams> copy_stored;
   Operation<RoundInPlaceParams> round_in_place;
   Operation<LogitsParams> log_sum_exp;
+  Operation<HeadsMatmulParams> heads_matmul;  // null on a GPU, as the next one
+  Operation<PlaceLatentParams> place_latent;
   Operation<RouteParams> route;
   Operation<SortRowsParams> sort_rows;
   Operation<GatherRowsParams> gather_rows;

@@ -4,12 +4,14 @@
 
 #include <cstdint>
 
+#include "numerics/cache_type.h"
 #include "numerics/dtype.h"
 
 namespace invar {
 
 constexpr int kPanelWidth = 16;   // outputs in one panel of a packed weight
 constexpr int kLeafPad = 32;      // inner sizes are padded with zeros to this many elements
+constexpr int kMostRuns = 8;      // that a product is cut into (numerics 2)
 constexpr int kSplitSlots = 128;  // slots in one split of attention (numerics 4)
 
 constexpr int64_t round_up(int64_t x, int64_t multiple) {
@@ -41,8 +43,41 @@ constexpr int64_t packed_index_f32(int64_t output, int64_t inner, int64_t k) {
 // so both products of attention read them as packed weights. Or, where a table of operations wants
 // it (Kernels::cache), both are rows of round_up(E, 8) elements:
 //   [block][G][P][round_up(E, 8)]
+// Of f32 elements (weight mode exact, numerics 0.1), in panels alone, an element has a line of its
+// own in place of half a pair's: [G][P/16][E][16 slots] and [G][P/32][E/16][32 slots][16 e].
 // Only ever finite values; zero where never written.
 enum class CacheLayout : uint8_t { panels, rows };
+
+// The same in 8 bits (numerics 4.2), in rows whatever the layout of those that attention reads:
+//   [block][keys, values][G] of [P][round_up(E, 16)] bytes and, of int8, [P] scales
+struct StoredKv {
+  uint8_t* data = nullptr;  // null: the cache is bf16
+  CacheType type = CacheType::bf16;
+  int32_t block_size = 0, kv_heads = 0, head_dim = 0;  // as KvLayer's
+
+  struct Place {
+    uint8_t* row;
+    float* scale;  // of int8
+  };
+  constexpr int64_t row_bytes() const { return round_up(head_dim, 16); }
+  constexpr int64_t head_bytes() const {
+    const int64_t scale = type == CacheType::int8 ? sizeof(float) : 0;
+    return block_size * (row_bytes() + scale);
+  }
+  constexpr int64_t block_bytes() const { return 2 * kv_heads * head_bytes(); }
+
+  Place key(int64_t block, int64_t head, int64_t slot) const { return place(block, head, slot); }
+  Place value(int64_t block, int64_t head, int64_t slot) const {
+    return place(block, kv_heads + head, slot);
+  }
+
+ private:
+  Place place(int64_t block, int64_t head, int64_t slot) const {
+    uint8_t* first = data + block * block_bytes() + head * head_bytes();
+    return {first + slot * row_bytes(),
+            reinterpret_cast<float*>(first + block_size * row_bytes()) + slot};
+  }
+};
 
 struct KvLayer {
   bf16_t* keys = nullptr;
@@ -51,7 +86,14 @@ struct KvLayer {
   int32_t kv_heads = 0;    // G
   int32_t head_dim = 0;    // E
   CacheLayout layout = CacheLayout::panels;
+  DType type = DType::bf16;  // or f32: of keys and values, and of the queries that meet them
+  // Where there are any, keys and values above are this step's alone: written there first, and read
+  // from here before attention.
+  StoredKv stored;
 
+  constexpr bool is_f32() const { return type == DType::f32; }
+  float* f32_keys() const { return reinterpret_cast<float*>(keys); }
+  float* f32_values() const { return reinterpret_cast<float*>(values); }
   constexpr int64_t row_elements() const { return round_up(head_dim, 8); }
   constexpr int64_t key_block() const {
     return block_size * (layout == CacheLayout::rows ? row_elements() : round_up(head_dim, 32));
@@ -64,12 +106,15 @@ struct KvLayer {
   }
   constexpr int64_t key_index(int64_t block, int64_t head, int64_t slot, int64_t e) const {
     if (layout == CacheLayout::rows) return row_index(block, head, slot, e);
-    return (block * kv_heads + head) * key_block() + packed_index_bf16(slot, e, head_dim);
+    return (block * kv_heads + head) * key_block() + packed_index(slot, e, head_dim);
   }
   constexpr int64_t value_index(int64_t block, int64_t head, int64_t slot, int64_t e) const {
     if (layout == CacheLayout::rows) return row_index(block, head, slot, e);
     return (block * kv_heads + head) * value_block() + slot / 32 * 32 * round_up(head_dim, 16) +
-           packed_index_bf16(e, slot % 32, 32);
+           packed_index(e, slot % 32, 32);
+  }
+  constexpr int64_t packed_index(int64_t output, int64_t inner, int64_t k) const {
+    return is_f32() ? packed_index_f32(output, inner, k) : packed_index_bf16(output, inner, k);
   }
 };
 

@@ -8,22 +8,32 @@
 namespace invar {
 
 // An activation that is the input of a matrix product: bf16, or f32 when the weights are f32
-// (numerics 0). Row stride in elements; columns from the width to round_up(width, 32) are zero and
-// the consumer relies on it.
+// (numerics 0), or integers beside their scales (numerics 2.1). Row stride in elements; columns
+// from the width to round_up(width, 32) are zero and the consumer relies on it.
 struct Activation {
   void* data = nullptr;
   DType type = DType::bf16;
   int64_t stride = 0;
+  RunScale* scales = nullptr;  // of i8: [T][runs]
+
+  // The rows from `row` on.
+  Activation from(int64_t row, int runs = 1) const {
+    return {static_cast<char*>(data) + row * stride * size_of(type), type, stride,
+            scales ? scales + row * runs : nullptr};
+  }
 };
 
 // How the elements of a weight lie, zero-padded to whole leaves:
 //   panels  of 16 outputs (numerics 1.1), zero-padded to whole ones, 64-byte aligned
 //             bf16: [N/16][K/32][16 pairs][16 outputs][2]     f32: [N/16][K/32][32][16 outputs]
+//             i8: [N/16][K/32][8 fours][16 outputs][4], each as its value + 128
 //   rows    as they are, zero-padded to whole eights of rows
 // A table of operations says which it reads (Kernels::weights).
 //
 // A unit, a panel or a row, of a type with blocks holds its values and then its scales:
-//   values  `together` bytes of each output in turn        scales  [blocks][outputs][scale_bytes]
+//   values  `together` bytes of each output in turn        scales  `scales_together` of each in
+//   turn
+// One of i8 holds its values and then an f32 scale of each output.
 enum class WeightLayout : uint8_t { panels, rows };
 
 // Elements between rows of an activation beside weights of a layout: with rows, that of a GPU, rows
@@ -31,6 +41,13 @@ enum class WeightLayout : uint8_t { panels, rows };
 // ones.
 constexpr int64_t activation_stride(int64_t k, WeightLayout layout) {
   return layout == WeightLayout::rows ? round_up(k, kLeafPad) : activation_stride(k);
+}
+
+// The same of integers. A CPU's tiles of 64 columns may read past the last run, by 32.
+constexpr int64_t int8_stride(int64_t k, WeightLayout layout) {
+  if (layout == WeightLayout::rows) return round_up(k, kLeafPad);
+  const int64_t padded = round_up(k + 32, 64);
+  return padded % 128 ? padded : padded + 64;
 }
 
 // A weight matrix [N][K], or a stack of `count` equal ones. In rows they follow each other. In
@@ -63,7 +80,8 @@ struct Matrix {
     return unit_outputs() * row_blocks() * storage_of(type).value_bytes;
   }
   constexpr int64_t unit_bytes() const {  // rows as TMA reads them, panels in whole cache lines
-    return round_up(unit_outputs() * row_blocks() * storage_of(type).bytes(),
+    const StorageType& storage = storage_of(type);
+    return round_up(unit_outputs() * (row_blocks() * storage.bytes() + storage.row_scale_bytes),
                     layout == WeightLayout::panels ? 64 : 16);
   }
 

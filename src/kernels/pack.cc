@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "base/check.h"
 #include "kernels/block_places.h"
@@ -37,9 +38,11 @@ void pack_output(const char* row, int64_t bytes, int64_t begin, int64_t padded, 
 
 }  // namespace
 
-void pack_rows(DType type, const void* rows, int64_t stride, int64_t first, int64_t count,
-               int64_t k, PackPlace place, void* packed) {
-  CHECK(type != DType::f16, "f16 is held as f32");
+namespace {
+
+// `panel_words`: from panel to panel.
+void pack_words(DType type, const void* rows, int64_t stride, int64_t first, int64_t count,
+                int64_t k, int64_t panel_words, PackPlace place, void* packed) {
   CHECK(place.step == 1 || place.output % kPanelWidth == 0, "a gated pair shares panels evenly");
   const int64_t bytes = k * size_of(type), row_bytes = stride * size_of(type);
   const int64_t padded = round_up(k, kLeafPad) * size_of(type) / 4;  // words of an output
@@ -49,8 +52,8 @@ void pack_rows(DType type, const void* rows, int64_t stride, int64_t first, int6
   for (int64_t i = 0; i < count;) {
     const int64_t output = offset + first + i, lane = output % kPanelWidth;
     const int64_t lanes = std::min(kPanelWidth - lane, count - i);
-    Word* panel = static_cast<Word*>(packed) +
-                  (base + output / kPanelWidth * place.step) * padded * kPanelWidth;
+    Word* panel =
+        static_cast<Word*>(packed) + (base + output / kPanelWidth * place.step) * panel_words;
     const char* row = from + i * row_bytes;
     const int64_t done = lanes == kPanelWidth ? pack_panel(row, row_bytes, bytes / 4, panel) : 0;
     for (int64_t l = 0; l < lanes; ++l)
@@ -59,7 +62,26 @@ void pack_rows(DType type, const void* rows, int64_t stride, int64_t first, int6
   }
 }
 
+}  // namespace
+
+void pack_rows(DType type, const void* rows, int64_t stride, int64_t first, int64_t count,
+               int64_t k, PackPlace place, void* packed) {
+  CHECK(type != DType::f16, "f16 is held as f32");
+  const int64_t words = round_up(k, kLeafPad) * size_of(type) / 4;
+  pack_words(type, rows, stride, first, count, k, words * kPanelWidth, place, packed);
+}
+
 namespace {
+
+// Integers into panels, as value + 128.
+void pack_integers(const Matrix& w, const void* rows, int64_t stride, int64_t first, int64_t count,
+                   PackPlace place, void* packed) {
+  const auto* from = static_cast<const uint8_t*>(rows);
+  std::vector<uint8_t> above(static_cast<size_t>(w.k * count));
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t j = 0; j < w.k; ++j) above[i * w.k + j] = from[i * stride + j] ^ 0x80;
+  pack_words(DType::i8, above.data(), w.k, first, count, w.k, w.unit_bytes() / 4, place, packed);
+}
 
 // The first row of the rows that a source's rows become.
 int64_t first_row(const Matrix& w, PackPlace place) {
@@ -89,6 +111,8 @@ void pack_rows(const Matrix& w, const void* rows, int64_t stride, int64_t first,
                PackPlace place, void* packed) {
   if (storage_of(w.type).has_blocks())
     return pack_blocks(w, rows, stride, first, count, place, packed);
+  if (w.layout == WeightLayout::panels && w.type == DType::i8)
+    return pack_integers(w, rows, stride, first, count, place, packed);
   if (w.layout == WeightLayout::panels)
     return pack_rows(w.type, rows, stride, first, count, w.k, place, packed);
   const int64_t bytes = w.k * size_of(w.type), padded = w.unit_bytes();
@@ -96,6 +120,16 @@ void pack_rows(const Matrix& w, const void* rows, int64_t stride, int64_t first,
   for (int64_t i = 0; i < count; ++i, row += padded) {
     std::memcpy(row, static_cast<const char*>(rows) + i * stride * size_of(w.type), bytes);
     std::memset(row + bytes, 0, padded - bytes);
+  }
+}
+
+void pack_scales(const Matrix& w, const float* scales, int64_t first, int64_t count,
+                 PackPlace place, void* packed) {
+  const int64_t outputs = w.unit_outputs();
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t output = output_of(w, place, first + i);
+    char* unit = static_cast<char*>(packed) + output / outputs * w.unit_bytes() + w.scales_at();
+    std::memcpy(unit + output % outputs * sizeof(float), scales + i, sizeof(float));
   }
 }
 

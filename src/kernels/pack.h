@@ -24,5 +24,8 @@ void pack_rows(DType type, const void* rows, int64_t stride, int64_t first, int6
 // and k are whole blocks. `w` says which, its data is not read.
 void pack_rows(const Matrix& w, const void* rows, int64_t stride, int64_t first, int64_t count,
                PackPlace place, void* packed);
+// The scales of rows [first, first + count) of a matrix of i8.
+void pack_scales(const Matrix& w, const float* scales, int64_t first, int64_t count,
+                 PackPlace place, void* packed);
 
 }  // namespace invar

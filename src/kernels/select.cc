@@ -9,6 +9,7 @@
 #include "kernels/cpu/experts.h"
 #include "kernels/cpu/features.h"
 #include "kernels/cpu/hopper.h"
+#include "kernels/cpu/int8.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/reference/reference.h"
 
@@ -25,14 +26,23 @@ struct Implementation {
   void (*override_training)(TrainingKernels&);
 };
 
-template <const cpu::RowFunctions& rows, cpu::RunProduct product, cpu::Attend attend,
-          int tile_queries, void (*override_hopper)(Kernels&)>
+constexpr cpu::AttendFunctions kAvx2Attend = {cpu::attend_avx2, cpu::kVectorTileQueries,
+                                              cpu::attend_f32_avx2};
+constexpr cpu::AttendFunctions kAvx512Attend = {cpu::attend_avx512, cpu::kVectorTileQueries,
+                                                cpu::attend_f32_avx512};
+constexpr cpu::AttendFunctions kAmxAttend = {cpu::attend_amx, cpu::kAmxTileQueries,
+                                             cpu::attend_f32_avx512};
+
+template <const cpu::RowFunctions& rows, cpu::RunProduct product,
+          const cpu::AttendFunctions& attend, void (*override_hopper)(Kernels&),
+          cpu::RunProduct int8_product>
 void override_kernels(Kernels& kernels) {
   cpu::override_elementwise<rows>(kernels);
   cpu::override_experts<rows>(kernels);
-  cpu::override_attention<attend, tile_queries>(kernels);
+  cpu::override_attention<attend>(kernels);
   cpu::override_matmul<product>(kernels);
   cpu::override_qkv_product<cpu::matmul<product>, rows>(kernels);
+  cpu::override_int8<int8_product>(kernels);
   if (kernels.order == Order::hopper) override_hopper(kernels);
 }
 
@@ -46,17 +56,17 @@ void override_training(TrainingKernels& kernels) {
 constexpr Implementation kImplementations[] = {
     {"scalar", [] { return true; }, [](Kernels&) {}, [](TrainingKernels&) {}},
     {"avx2", cpu::has_avx2,
-     override_kernels<cpu::kAvx2Rows, cpu::product_avx2, cpu::attend_avx2, cpu::kVectorTileQueries,
-                      hopper::override_avx2>,
+     override_kernels<cpu::kAvx2Rows, cpu::product_avx2, kAvx2Attend, hopper::override_avx2,
+                      cpu::int8_best_avx2>,
      override_training<cpu::kAvx2Backward, cpu::product_avx2>},
     {"avx512", cpu::has_avx512,
-     override_kernels<cpu::kAvx512Rows, cpu::product_avx512, cpu::attend_avx512,
-                      cpu::kVectorTileQueries, hopper::override_avx512>,
+     override_kernels<cpu::kAvx512Rows, cpu::product_avx512, kAvx512Attend, hopper::override_avx512,
+                      cpu::int8_best_avx512>,
      override_training<cpu::kAvx512Backward, cpu::product_avx512>},
     // Nothing of AMX computes the order hopper: that stays with AVX-512.
     {"amx", cpu::has_amx,
-     override_kernels<cpu::kAmxRows, cpu::product_amx, cpu::attend_amx, cpu::kAmxTileQueries,
-                      hopper::override_avx512>,
+     override_kernels<cpu::kAmxRows, cpu::product_amx, kAmxAttend, hopper::override_avx512,
+                      cpu::int8_best_amx>,
      override_training<cpu::kAmxBackward, cpu::product_amx>},
 };
 

@@ -7,7 +7,9 @@
 namespace invar {
 
 int attention_output_runs(const DecoderSpec& spec) {
-  return orders::row_parallel_runs(spec.query_width(), spec.heads);
+  const auto latent = spec.layer_specs.empty() ? std::nullopt : spec.layer(0).attention.latent;
+  return orders::row_parallel_runs(latent ? spec.heads * latent->value : spec.query_width(),
+                                   spec.heads);
 }
 
 int down_runs(int ffn_width) {
@@ -33,6 +35,14 @@ std::vector<int> all_down_runs(const DecoderSpec& spec) {
   return runs;
 }
 
+std::string name_of(const Arithmetic& arithmetic) {
+  if (arithmetic.chain > 0)
+    return fmt::format("control-batch.{}.t{}", name_of(arithmetic.order), arithmetic.chain);
+  if (!arithmetic.is_baseline) return std::string(name_of(arithmetic.order));
+  return arithmetic.baseline_runs == 0 ? "control"
+                                       : fmt::format("control:{}", arithmetic.baseline_runs);
+}
+
 // Rotations that a server for long texts has otherwise than one for short ones.
 const char* context_of(const DecoderSpec& spec) {
   for (const LayerSpec& layer : spec.layer_specs)
@@ -54,11 +64,25 @@ int most_ranks(const DecoderSpec& spec) {
   return most;
 }
 
+namespace {
+
+std::string_view mode_of(const Arithmetic& arithmetic) {
+  if (arithmetic.is_int8) return "int8";
+  if (arithmetic.is_exact) return "exact";
+  return arithmetic.is_rounded ? "rounded" : name_of(arithmetic.weights);
+}
+
+std::string cache_of(const Arithmetic& arithmetic) {
+  if (arithmetic.cache == CacheType::bf16 || arithmetic.cache == CacheType::f32) return "";
+  return fmt::format("/kv-{}", name_of(arithmetic.cache));
+}
+
+}  // namespace
+
 std::string identity(const Arithmetic& arithmetic, const DecoderSpec& spec) {
-  return fmt::format(
-      "invar-1/{}/{}/row{}.{}{}", arithmetic.is_baseline ? "control" : name_of(arithmetic.order),
-      arithmetic.is_rounded ? "rounded" : name_of(arithmetic.weights), attention_output_runs(spec),
-      fmt::join(all_down_runs(spec), "+"), context_of(spec));
+  return fmt::format("invar-1/{}/{}/row{}.{}{}{}", name_of(arithmetic), mode_of(arithmetic),
+                     attention_output_runs(spec), fmt::join(all_down_runs(spec), "+"),
+                     context_of(spec), cache_of(arithmetic));
 }
 
 }  // namespace invar

@@ -62,12 +62,27 @@ struct JoinSpec {
   bool operator==(const JoinSpec&) const = default;
 };
 
+// Attention whose keys and values are one latent vector of each position for all heads (DeepSeek).
+// The decoder then has one key/value head, of the latent and what turns beside it.
+struct LatentSpec {
+  int rank = 0;          // of the latent: a multiple of 32
+  int turning = 0;       // elements beside it that turn, and of each query
+  int still = 0;         // elements of a query that do not: a multiple of 32
+  int value = 0;         // elements of a head's output
+  int query_rank = 0;    // of the vector that queries are made of; 0: they are made of the input
+  double sharpness = 0;  // mscale_all_dim of a rotation with yarn
+
+  bool operator==(const LatentSpec&) const = default;
+};
+inline constexpr int kMaxHeadDim = 576;
+
 struct AttentionSpec {
   int window = 0;  // a query at p sees keys j with p - window < j <= p; 0 = all of them
   std::optional<RopeSpec> rope = RopeSpec{};  // none: queries and keys are not rotated
   NormPlace norms = NormPlace::before;
   double score_scale = 0;  // Gemma, Granite: what scores are multiplied by; 0: 1 / sqrt(E)
   float score_cap = 0;     // Gemma 2: scores are cap * tanh(score / cap); 0: as they are
+  std::optional<LatentSpec> latent = {};
 
   bool operator==(const AttentionSpec&) const = default;
 };
@@ -133,7 +148,7 @@ struct DecoderSpec {
   int mtp_layers = 0;
   int heads = 0;     // H: query heads
   int kv_heads = 0;  // K: key/value heads; divides heads
-  int head_dim = 0;  // E: 8 to 256, even
+  int head_dim = 0;  // E: 8 to 256, of latents to 576, even
   int vocab = 0;     // V: rows of the embedding
   // Of the embedding, where those are not V; 0: it is another decoder's.
   int embedding_rows = -1;

@@ -74,7 +74,7 @@ class WeightLoader {
       total_bytes_ += bytes_of(info.dtype, info.elements());
     }
     out_.layers_.clear();
-    out_.has_blocks_ = false;
+    out_.has_blocks_ = out_.has_integers_ = false;
     load_embedding_and_head();
     for (int i = 0; i < spec_.all_layers(); ++i)
       out_.layers_.push_back(shard_.has_layer(i) ? load_layer(i) : LayerWeights{});
@@ -98,7 +98,7 @@ class WeightLoader {
       if (rows.empty()) return;
       if (rows[0]->matrix)
         weights.*rows[0]->matrix =
-            rows[0]->cut == Axis::experts ? experts(layer, rows) : matrix(layer, rows);
+            is_of_each(rows[0]->cut) ? stack(layer, rows) : matrix(layer, rows);
       else
         weights.*rows[0]->vector = vector(layer, rows);
       rows.clear();
@@ -125,6 +125,12 @@ class WeightLoader {
                   shard_.ffn(spec_.layer(layer))};
         case Extent::vocab:
           return {shard_.first_vocab, shard_.vocab};
+        case Extent::still_query:
+        case Extent::turning_query:
+        case Extent::attended: {
+          const int64_t each = extent_of(extent, spec_, layer) / spec_.heads;
+          return {shard_.first_head * each, shard_.heads * each};
+        }
         case Extent::shared_ffn:
           return {int64_t{shard_.rank} * shard_.shared_ffn(spec_.layer(layer)),
                   shard_.shared_ffn(spec_.layer(layer))};
@@ -137,13 +143,16 @@ class WeightLoader {
   void load_embedding_and_head() {
     const std::string embedding = tensor_name(TensorRole::embedding);
     const std::string head = spec_.tied_head ? embedding : tensor_name(TensorRole::head);
-    // A tied head on one rank holds the whole embedding.
+    // A tied head on one rank holds the whole embedding. Several ranks have some columns each,
+    // which Operations::embed puts together.
     const bool shared =
         spec_.tied_head && shard_.size == 1 && shard_.has_embedding && shard_.has_head;
+    const int64_t width = spec_.hidden % shard_.size ? spec_.hidden : spec_.hidden / shard_.size;
+    const Range columns{width == spec_.hidden ? 0 : shard_.rank * width, width};
     if (!shared && shard_.has_embedding && spec_.tokens() > 0)
       out_.embedding_ =
-          packed({.n = spec_.tokens(), .k = spec_.hidden, .layout = WeightLayout::rows},
-                 {{embedding, 0, spec_.tokens(), 0, spec_.hidden}});
+          packed({.n = spec_.tokens(), .k = columns.count, .layout = WeightLayout::rows},
+                 {{embedding, 0, spec_.tokens(), columns.first, columns.count}});
     if (!shard_.has_head) return;
     out_.head_ = packed({.n = shard_.vocab, .k = spec_.hidden, .layout = out_.layout_},
                         {{head, shard_.first_vocab, shard_.vocab, 0, spec_.hidden}});
@@ -157,11 +166,12 @@ class WeightLoader {
     return packed(w, parts);
   }
 
-  // The same of each expert that is here, as a stack.
-  Matrix experts(int layer, const std::vector<const TensorRow*>& rows) {
+  // The same of each expert, or head, that is here, as a stack.
+  Matrix stack(int layer, const std::vector<const TensorRow*>& rows) {
     const LayerSpec spec = spec_.layer(layer);
-    const int first = shard_.first_expert(spec, shard_.rank);
-    const int count = shard_.first_expert(spec, shard_.rank + 1) - first;
+    const bool is_heads = rows[0]->cut == Axis::heads;
+    const int first = is_heads ? shard_.first_head : shard_.first_expert(spec, shard_.rank);
+    const int count = is_heads ? shard_.heads : shard_.first_expert(spec, shard_.rank + 1) - first;
     std::vector<std::vector<PackedPart>> parts;
     std::vector<PackedPart> all;
     Matrix w;
@@ -196,7 +206,24 @@ class WeightLoader {
                        inner.count, place});
       n = is_pair ? outputs.count : n + outputs.count;
     }
-    return {{.n = n, .k = columns, .layout = out_.layout_, .count = is_pair ? 2 : 1}, parts};
+    Matrix w{.n = n, .k = columns, .layout = out_.layout_, .count = is_pair ? 2 : 1};
+    if (takes_integers(rows[0]->role) && are_integers(parts)) w.type = DType::i8;
+    return {w, parts};
+  }
+
+  // Whether all of them are integers, and multiplied so; some and others cannot be one product.
+  bool are_integers(const std::vector<PackedPart>& parts) const {
+    if (!arithmetic_.is_int8) return false;
+    const auto is_integers = [&](const PackedPart& part) {
+      return source_.info(part.tensor).dtype == DType::i8;
+    };
+    const auto count = std::ranges::count_if(parts, is_integers);
+    if (count != 0 && count != std::ssize(parts)) {
+      const auto other = std::ranges::find_if_not(parts, is_integers);
+      fail("{}: expected int8 as in the tensors of the same product, found {}",
+           source_.where(other->tensor), name_of(source_.info(other->tensor).dtype));
+    }
+    return count != 0;
   }
 
   // The type that a matrix of these parts is stored in: blocks as they are, where its parts agree
@@ -215,7 +242,8 @@ class WeightLoader {
 
   // The matrix that `w` describes, put together from parts of tensors.
   Matrix packed(Matrix w, const std::vector<PackedPart>& parts) {
-    w.type = type_of(parts);
+    if (w.type != DType::i8) w.type = type_of(parts);
+    out_.has_integers_ |= w.type == DType::i8;
     out_.has_blocks_ |= storage_of(w.type).has_blocks();
     w.data = allocate(w.bytes());
     fill(w, parts);
@@ -270,7 +298,7 @@ class WeightLoader {
   std::byte* next_buffer(int64_t count, const Units& units, const Matrix& w) {
     CHECK(units.bytes <= static_cast<int64_t>(WeightUpload::kBytes), "a row of weights too long");
     std::byte* buffer = upload_->next();
-    if (w.n % kPanelWidth != 0 || storage_of(w.type).has_blocks())
+    if (w.n % kPanelWidth != 0 || storage_of(w.type).has_blocks() || w.type == DType::i8)
       std::memset(buffer, 0, static_cast<size_t>(count * units.bytes));
     return buffer;
   }
@@ -286,6 +314,10 @@ class WeightLoader {
         read(part.tensor, part.first_row + row, count, width, w.type, block.data());
         pack_rows(w, block.data() + bytes_of(w.type, part.first_column), width, row, count,
                   part.place, target);
+        if (w.type != DType::i8) continue;
+        float scales[kBlock];
+        source_.read_row_scales(part.tensor, part.first_row + row, count, scales);
+        pack_scales(w, scales, row, count, part.place, target);
       }
     });
   }

@@ -28,13 +28,16 @@ struct Shard {
   int vocab = 0, first_vocab = 0;  // rows of the head
   int vocab_stride = 0;            // rows per rank, whole panels: first_vocab = rank * vocab_stride
   int o_runs = 1;                  // runs of the attention output that lie on this rank
+  bool has_one_run = false;        // of every row-parallel product (Arithmetic::chain)
   LayerRange layers;               // of its pipeline stage
   bool has_embedding = true, has_head = true;  // the head, and the final norm before it
 
   bool has_layer(int layer) const { return layers.begin <= layer && layer < layers.end; }
   int ffn(const LayerSpec& layer) const { return layer.ffn.width / size; }
   // Of the down product.
-  int down_runs(const LayerSpec& layer) const { return invar::down_runs(layer.ffn.width) / size; }
+  int down_runs(const LayerSpec& layer) const {
+    return has_one_run ? 1 : invar::down_runs(layer.ffn.width) / size;
+  }
   // Experts [first_expert(rank), first_expert(rank + 1)) are on a rank, whole.
   int first_expert(const LayerSpec& layer, int of_rank) const {
     return static_cast<int>(int64_t{layer.experts->routing.experts} * of_rank / size);
@@ -77,7 +80,8 @@ class DecoderWeights {
   // The embedding table: in rows, or the head itself (tied, one rank).
   const Matrix& embedding() const { return embedding_; }
   bool embedding_is_shared() const { return embedding_.data == head_.data; }
-  bool has_blocks() const { return has_blocks_; }  // some matrix is stored in blocks
+  bool has_blocks() const { return has_blocks_; }      // some matrix is stored in blocks
+  bool has_integers() const { return has_integers_; }  // some matrix is i8
   int64_t bytes() const;
   const std::vector<DeviceArray<std::byte>>& memory() const { return memory_; }
 
@@ -91,7 +95,7 @@ class DecoderWeights {
   const float* final_norm_bias_ = nullptr;
   Matrix head_;
   Matrix embedding_;
-  bool has_blocks_ = false;
+  bool has_blocks_ = false, has_integers_ = false;
   std::vector<DeviceArray<std::byte>> memory_;
 };
 

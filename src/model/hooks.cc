@@ -68,7 +68,8 @@ void Hooks::trace(std::string_view name, int layer, const Activation& x, int64_t
 
 void Hooks::trace_queries(int layer, const bf16_t* q) const {
   const int64_t width = model_.weights->shard().heads * round_up(model_.spec.head_dim, 32);
-  if (io_.trace) record({"rope", layer, nullptr, rows_, width, width, nullptr}, q, DType::bf16);
+  if (io_.trace)
+    record({"rope", layer, nullptr, rows_, width, width, nullptr}, q, model_.arithmetic.heads());
 }
 
 // Not for warm steps: waits for the device, and widens.

@@ -17,7 +17,7 @@ struct LayerActivations {
   Activation normed;          // [T][D]
   float* qkv = nullptr;       // [T][(H + 2G) * E] the product where it is kept, or null
   float* products = nullptr;  // the same where it is not
-  bf16_t* q = nullptr;        // [T][H][round_up(E, 32)]
+  bf16_t* q = nullptr;        // [T][H][round_up(E, 32)]; f32 where the cache is
   float* max = nullptr;       // [T][H] or null; see PartialAttentionParams
   float* sum = nullptr;
   Activation attended;       // [T][H * E]
@@ -25,6 +25,14 @@ struct LayerActivations {
   Activation ffn_normed;     // [T][D]
   float* gate_up = nullptr;  // [T][2 * round_up(F, 16)] the products, or null; [T][F] ungated
   Activation gated;          // [T][F]
+  // Of latent attention.
+  float* latent_narrow = nullptr;   // [T][what is made of the input]: for queries, then latents
+  Activation latent_query;          // [T][what queries are made of], normed
+  float* latent_wide = nullptr;     // [T][queries]: of all heads what stays still, then what turns
+  Activation latent_still;          // [T][H][still elements]
+  float* latent_queries = nullptr;  // [T][H][latent]
+  float* latent_values = nullptr;   // [T][H][elements of an output]
+  Activation latent_out;            // the same, rounded
   // Of a layer with experts, of which a row chooses C.
   float* router = nullptr;          // [T][experts (+ 1)] logits
   int32_t* chosen = nullptr;        // [T][C]

@@ -7,14 +7,17 @@ namespace invar {
 
 // Its matrices. Tensors that meet the same input stand together as one.
 struct LayerMatrices {
-  Matrix fuse;            // [D][features]
-  Matrix projection;      // [D][2D]: the token's embedding, then the hidden state
-  Matrix block;           // [D][D]
-  Matrix qkv;             // [(H + 2G) * E][D]: q, then k, then v
-  Matrix o;               // [D][H * E]
-  Matrix gate_up;         // [F][D], a stack of two; of one, up, where nothing is gated
-  Matrix down;            // [D][F]
-  Matrix router;          // [experts (+ the shared one's gate)][D]
+  Matrix fuse;         // [D][features]
+  Matrix projection;   // [D][2D]: the token's embedding, then the hidden state
+  Matrix block;        // [D][D]
+  Matrix qkv;          // [(H + 2G) * E][D]: q, then k, then v
+  Matrix o;            // [D][H * E]
+  Matrix gate_up;      // [F][D], a stack of two; of one, up, where nothing is gated
+  Matrix down;         // [D][F]
+  Matrix latent_down;  // [what queries are made of, or queries; latent and what turns beside it][D]
+  Matrix key_up;       // [latent][still elements of a query], a stack of heads
+  Matrix value_up;     // [elements of an output][latent], a stack of heads
+  Matrix router;       // [experts (+ the shared one's gate)][D]
   Matrix expert_gate_up;  // [F of an expert][D], a stack of pairs
   Matrix expert_down;     // [D][F of an expert], a stack
   Matrix shared_gate_up;  // [F of the shared expert][D], a pair

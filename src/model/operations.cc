@@ -28,6 +28,17 @@ void Operations::embed(float* out) {
                   .rows = rows_,
                   .out = out,
                   .scale = spec_.embedding_scale});
+  if (model_.embedding.k < spec_.hidden) gather_columns(out, model_.embedding.k);
+}
+
+// x holds the columns [T][width] of this rank; then [T][D], those of all.
+void Operations::gather_columns(float* x, int64_t width) {
+  float* all = ws_.partial.data();
+  const size_t bytes = static_cast<size_t>(width) * sizeof(float);
+  group_.all_gather(x, rows_ * static_cast<int64_t>(bytes), all, model_.execution);
+  for (int64_t r = 0; r < group_.size(); ++r)
+    model_.execution.stream->copy_rows(x + r * width, spec_.hidden * sizeof(float),
+                                       all + r * rows_ * width, bytes, bytes, rows_);
 }
 
 void Operations::norm(const float* x, const float* weight, const Activation& out,
@@ -55,19 +66,32 @@ void Operations::norm(const float* x, const float* weight, const Activation& out
                     .out = out});
 }
 
+Activation Operations::factor(const Activation& x, const Matrix& w, int64_t rows, int runs) {
+  if (w.type != DType::i8) return x;
+  Activation integers = ws_.quantised;
+  integers.stride = int8_stride(w.k, kernels_.weights);
+  run("quantise", kernels_.quantise,
+      QuantiseParams{.x = x, .rows = rows, .width = w.k, .runs = runs, .out = integers});
+  return integers;
+}
+
+void Operations::run_product(const char* name, MatmulParams params) {
+  params.x = factor(params.x, params.w, params.rows, params.runs);
+  run(name, params.w.type == DType::i8 ? kernels_.int8_matmul : kernels_.matmul, params);
+}
+
 void Operations::product(const char* name, const Activation& x, const Matrix& w, const float* bias,
                          int64_t rows, float* y, int64_t y_stride, const Matrix* next) {
-  run(name, kernels_.matmul,
-      MatmulParams{.x = x,
-                   .w = w,
-                   .rows = rows,
-                   .runs = plan_.runs(1, w.k),
-                   .bias = bias,
-                   .accumulate = false,
-                   .y = y,
-                   .y_stride = y_stride,
-                   .scratch = ws_.blocks_scratch.data(),
-                   .next = next});
+  run_product(name, {.x = x,
+                     .w = w,
+                     .rows = rows,
+                     .runs = plan_.runs(1, w.k),
+                     .bias = bias,
+                     .accumulate = false,
+                     .y = y,
+                     .y_stride = y_stride,
+                     .scratch = ws_.blocks_scratch.data(),
+                     .next = next});
 }
 
 void Operations::round(const float* x, int64_t width, const Activation& out, const int32_t* rows_of,
@@ -92,17 +116,16 @@ void Operations::add_product(const char* name, const Activation& x, const Matrix
   const bool at_once = alone && !norm_weight && spec_.residual_scale == 1;
   const int64_t stride = norm_weight ? round_up(spec_.hidden, kLeafPad) : spec_.hidden;
   float *hidden = ws_.hidden.data(), *partial = ws_.partial.data();
-  run(name, kernels_.matmul,
-      MatmulParams{.x = x,
-                   .w = w,
-                   .rows = rows_,
-                   .runs = plan_.runs(runs, w.k),
-                   .bias = at_once ? bias : nullptr,
-                   .accumulate = at_once,
-                   .y = at_once ? hidden : partial,
-                   .y_stride = at_once ? spec_.hidden : stride,
-                   .scratch = ws_.blocks_scratch.data(),
-                   .next = next});
+  run_product(name, {.x = x,
+                     .w = w,
+                     .rows = rows_,
+                     .runs = plan_.runs(runs, w.k),
+                     .bias = at_once ? bias : nullptr,
+                     .accumulate = at_once,
+                     .y = at_once ? hidden : partial,
+                     .y_stride = at_once ? spec_.hidden : stride,
+                     .scratch = ws_.blocks_scratch.data(),
+                     .next = next});
   if (!alone) group_.tree_all_reduce(partial, rows_ * stride, model_.execution);
   if (norm_weight)
     run("norm", kernels_.rms_norm,
@@ -127,7 +150,7 @@ void Operations::add_product(const char* name, const Activation& x, const Matrix
 }
 
 void Operations::gated_product(const LayerPass& p, const Matrix* next) {
-  const GatedMatmulParams params{.x = p.at.ffn_normed,
+  const GatedMatmulParams params{.x = factor(p.at.ffn_normed, p.w.gate_up, rows_, 1),
                                  .gate_up = p.w.gate_up,
                                  .rows = rows_,
                                  .gate_bias = p.w.gate_bias,
@@ -136,7 +159,9 @@ void Operations::gated_product(const LayerPass& p, const Matrix* next) {
                                  .scratch = ws_.blocks_scratch.data(),
                                  .next = next,
                                  .curve = p.spec.ffn.curve};
-  if (tape_)
+  if (p.w.gate_up.type == DType::i8)
+    run("gated", kernels_.int8_gated_matmul, params);
+  else if (tape_)
     run("gated", tape_->kernels().gated_matmul, KeptGatedMatmulParams{params, p.at.gate_up});
   else
     run("gated", kernels_.gated_matmul, params);
@@ -186,19 +211,40 @@ bool Operations::attention_rotates(const LayerActivations& at) const {
 
 void Operations::qkv(const LayerPass& p) {
   const QkvParams rotation = rotation_of(p);
-  if (plan_.goes_by_heads() && !hooks_.wants_qkv(p.at))
-    return run("qkv", kernels_.qkv_product,
-               QkvProductParams{.x = p.at.normed,
-                                .w = p.w.qkv,
-                                .bias = p.w.qkv_bias,
-                                .then = rotation,
-                                .scratch = products(p)});
+  if (plan_.goes_by_heads() && !hooks_.wants_qkv(p.at)) {
+    run("qkv", kernels_.qkv_product,
+        QkvProductParams{.x = p.at.normed,
+                         .w = p.w.qkv,
+                         .bias = p.w.qkv_bias,
+                         .then = rotation,
+                         .scratch = products(p)});
+    return store_slots(p);
+  }
   product("qkv", p.at.normed, p.w.qkv, p.w.qkv_bias, rows_, products(p), rotation.qkv_stride,
           plan_.after_qkv(p.layer));
   hooks_.trace("qkv", p.layer, products(p), rotation.qkv_stride, rows_);
   if (spec_.joint_qk_norm) norm_joint_heads(p);
   if (spec_.late_qk_norm) rotate_heads(p);
   if (!attention_rotates(p.at)) run("rope", kernels_.qkv, rotation);
+  store_slots(p);
+}
+
+// Every row reads what is stored, its own key and value too.
+void Operations::store_slots(const LayerPass& p) {
+  if (!p.kv.stored.data) return;
+  run("store", kernels_.store_slots,
+      StoreSlotsParams{.kv = p.kv,
+                       .rows = rows_,
+                       .write_begin = tables_.write_begin,
+                       .write_block = tables_.write_block,
+                       .write_slot = tables_.write_slot});
+  run("load", kernels_.load_slots,
+      LoadSlotsParams{.kv = p.kv,
+                      .rows = rows_,
+                      .window = p.spec.attention.window,
+                      .positions = tables_.positions,
+                      .table_of = tables_.table_of,
+                      .tables = tables_.tables});
 }
 
 // The queries of a row are one vector of the norm, its keys another one.
@@ -267,7 +313,8 @@ void Operations::attention(const LayerPass& p) {
 
 void Operations::copy_slots(const KvLayer& kv) {
   if (tables_.num_copies > 0)
-    run("copy_slots", kernels_.copy_slots, CopySlotsParams{kv, tables_.copies, tables_.num_copies});
+    run("copy_slots", kv.stored.data ? kernels_.copy_stored : kernels_.copy_slots,
+        CopySlotsParams{kv, tables_.copies, tables_.num_copies});
 }
 
 void Operations::scale_logits(int64_t count) {

@@ -37,6 +37,15 @@ class Operations {
   void gated_product(const LayerPass& p, const Matrix* next);
   // The same of the expert that every row goes through.
   void shared_gated_product(const LayerPass& p);
+  // The norm, or the rounding, of a part of each row.
+  void norm_part(const float* x, int64_t stride, int64_t width, const float* weight,
+                 const Activation& out, bool keeps_pad = false);
+  void round_part(const float* x, int64_t stride, int64_t width, const Activation& out);
+  // y[t][h] = x[t][h] * w[h]; a head's x begins `x_step` elements after the one before it.
+  void heads_product(const char* name, const Activation& x, int64_t x_step, const Matrix& w,
+                     float* y);
+  // Queries, and latents in their slots.
+  void latent_qkv(const LayerPass& p, const float* turning_queries, int64_t turning_stride);
   // Which experts each row goes through, and the rows that those here read, expert by expert.
   void route(const LayerPass& p);
   // Every expert's outputs where all ranks' are read: p.at.expert_outputs, or expert_sent.
@@ -54,6 +63,7 @@ class Operations {
   void copy_slots(const KvLayer& kv);
   // Logits as the spec scales and caps them.
   void scale_logits(int64_t count);
+  void gather_columns(float* x, int64_t width);
   // Whole rows of logits from this rank's columns of them.
   void gather_logits(const float* mine, int64_t count);
   // The residual stream is f32; the baseline's is bf16.
@@ -62,11 +72,16 @@ class Operations {
   const ProductPlan& plan() const { return plan_; }
 
  private:
+  // What a product with `w` multiplies: x, or where w is integers those of x.
+  Activation factor(const Activation& x, const Matrix& w, int64_t rows, int runs);
+  // A plain product by the kernel for its types.
+  void run_product(const char* name, MatmulParams params);
   template <typename Params>
   void run(const char* name, Operation<Params> operation, const Params& params) {
     timed(times_, name, [&] { model_.run(operation, params); });
   }
   Activation gather_experts(const LayerPass& p);
+  void store_slots(const LayerPass& p);
   QkvParams rotation_of(const LayerPass& p) const;
   float* products(const LayerPass& p) const;
   void norm_joint_heads(const LayerPass& p);

@@ -5,7 +5,8 @@
 namespace invar {
 
 int ProductPlan::runs(int defined, int64_t k) const {
-  return model_.arithmetic.is_baseline ? baseline::runs(rows_, k) : defined;
+  const Arithmetic& arithmetic = model_.arithmetic;
+  return arithmetic.is_baseline ? baseline::runs(rows_, k, arithmetic.baseline_runs) : defined;
 }
 
 bool ProductPlan::goes_by_heads() const {
@@ -15,7 +16,8 @@ bool ProductPlan::goes_by_heads() const {
   const int team = model_.execution.team();
   const int64_t width = int64_t{shard.heads + 2 * shard.kv_heads} * spec.head_dim;
   return model_.kernels.qkv_product && !spec.joint_qk_norm && !spec.late_qk_norm &&
-         !model_.arithmetic.is_baseline && rows_ >= kByHeadRows && shard.kv_heads % team == 0 &&
+         !model_.arithmetic.is_exact && !model_.arithmetic.is_baseline &&
+         !model_.arithmetic.is_int8 && rows_ >= kByHeadRows && shard.kv_heads % team == 0 &&
          spec.head_dim % kPanelWidth == 0 && team * qkv_scratch_stride(spec.head_dim) <= width;
 }
 

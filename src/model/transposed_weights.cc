@@ -12,8 +12,7 @@ void for_each_part(const DecoderSpec& spec, int layer, Use use) {
   int64_t outputs = 0;
   int parts = 0;
   for (const TensorRow* row : layer_tensors(spec, layer)) {
-    if (!row->matrix || row->matrix == &LayerMatrices::projection || row->cut == Axis::experts)
-      continue;
+    if (!row->matrix || row->matrix == &LayerMatrices::projection || is_of_each(row->cut)) continue;
     if (row->matrix != target) outputs = parts = 0;
     target = row->matrix;
     const int64_t count = extent_of(row->rows, spec, layer);

@@ -40,6 +40,7 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
     attention_scratch = {device, decoder.kernels.attention_scratch, what};
   if (decoder.kernels.blocks_scratch && decoder.weights->has_blocks())
     blocks_scratch = {device, decoder.kernels.blocks_scratch, what};
+  if (decoder.weights->has_integers()) place_integers(decoder);
   logits = {device, size_t(max_logit_rows) * spec.vocab, what};
   const size_t feature_values = rows * static_cast<size_t>(features_of(spec.layer(0), spec.hidden));
   features = {device, feature_values, what};
@@ -81,11 +82,25 @@ void Workspace::place_parts(const Decoder& decoder) {
   place(parts.data());
 }
 
+// The widest of all inputs: rows of integers, then their scales.
+void Workspace::place_integers(const Decoder& decoder) {
+  const Shard& shard = decoder.weights->shard();
+  int64_t width = std::max<int64_t>(decoder.spec.hidden, shard.heads * decoder.spec.head_dim);
+  for (const LayerSpec& layer : decoder.spec.layer_specs)
+    width = std::max<int64_t>(width, shard.ffn(layer));
+  const int64_t stride = int8_stride(width, decoder.kernels.weights);
+  const size_t scales = size_t(max_rows) * kMostRuns * sizeof(RunScale);
+  const size_t values = static_cast<size_t>(round_up(max_rows * stride, 64));
+  integers = {decoder.device(), values + scales, "a step's activations"};
+  quantised = {integers.data(), DType::i8, stride,
+               reinterpret_cast<RunScale*>(integers.data() + values)};
+}
+
 size_t Workspace::bytes() const {
   size_t total = 0;
   for (const DeviceArray<float>* array : {&hidden, &partial, &rank_logits, &logits, &features})
     total += array->size() * sizeof(float);
-  for (const auto* array : {&parts, &normed, &attention_scratch, &blocks_scratch})
+  for (const auto* array : {&parts, &normed, &attention_scratch, &blocks_scratch, &integers})
     total += array->size();
   return total;
 }

@@ -1,5 +1,8 @@
-// What a block of elements stands for: the definition of every storage type that has blocks. Also
-// runs on GPUs.
+// What a block of elements stands for: the definition of every storage type that has blocks
+// (numerics 0.1). Also runs on GPUs.
+//
+// Each format is a function of the values q and the scales s of a block, and of an element's
+// number. Products are exact in f32; where something is added or subtracted, that rounds once.
 #pragma once
 
 #include "numerics/dtype.h"
@@ -12,21 +15,152 @@ constexpr float f16_at(const uint8_t* bytes) {
   return f16_to_f32(static_cast<uint16_t>(bytes[0] | bytes[1] << 8));
 }
 
-// d * q, exact in f32.
-constexpr void q8_0(const uint8_t* q, const uint8_t* d, float* out) {
-  for (int i = 0; i < 32; ++i) out[i] = f16_at(d) * static_cast<float>(static_cast<int8_t>(q[i]));
+// ---- Blocks of 32
+
+// Integers of 4 bits: of 16 bytes the lower halves, then the upper ones.
+constexpr int four_bits(const uint8_t* q, int i) {
+  return i < 16 ? q[i] & 15 : q[i - 16] >> 4;
+}
+// The same with fifth bits, one after the other in the 4 bytes before them.
+constexpr int five_bits(const uint8_t* q, int i) {
+  return four_bits(q + 4, i) | (q[i / 8] >> i % 8 & 1) << 4;
+}
+constexpr float scaled(const uint8_t* d, int q) {
+  return f16_at(d) * static_cast<float>(q);
+}
+// s holds a factor and what is added.
+constexpr float scaled_plus(const uint8_t* s, int q) {
+  return scaled(s, q) + f16_at(s + 2);
+}
+
+constexpr float q8_0(const uint8_t* q, const uint8_t* s, int i) {
+  return scaled(s, static_cast<int8_t>(q[i]));
+}
+constexpr float q4_0(const uint8_t* q, const uint8_t* s, int i) {
+  return scaled(s, four_bits(q, i) - 8);
+}
+constexpr float q4_1(const uint8_t* q, const uint8_t* s, int i) {
+  return scaled_plus(s, four_bits(q, i));
+}
+constexpr float q5_0(const uint8_t* q, const uint8_t* s, int i) {
+  return scaled(s, five_bits(q, i) - 16);
+}
+constexpr float q5_1(const uint8_t* q, const uint8_t* s, int i) {
+  return scaled_plus(s, five_bits(q, i));
+}
+// What the 16 codes of iq4_nl stand for: -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38,
+// 53, 69, 89, 113.
+constexpr int uneven_step(int code) {
+  constexpr uint64_t low = 0xf6eaddcfbfad9881u, high = 0x7159453526190d01u;  // a byte for each
+  return static_cast<int8_t>((code < 8 ? low >> 8 * code : high >> 8 * (code - 8)) & 0xff);
+}
+constexpr float iq4_nl(const uint8_t* q, const uint8_t* s, int i) {
+  return scaled(s, uneven_step(four_bits(q, i)));
+}
+
+// ---- Blocks of 256: f16 numbers and, for parts of 32 or 16 elements, small integers
+
+// Scale and minimum of part j of 8, 6 bits each in 12 bytes.
+constexpr int scale_6(const uint8_t* s, int j) {
+  return j < 4 ? s[j] & 63 : (s[j + 4] & 15) | s[j - 4] >> 6 << 4;
+}
+constexpr int minimum_6(const uint8_t* s, int j) {
+  return j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | s[j] >> 6 << 4;
+}
+// d * scale * q - dmin * minimum; s: d, dmin, the 12 bytes.
+constexpr float scaled_minus(const uint8_t* s, int part, int q) {
+  const float d = f16_at(s) * static_cast<float>(scale_6(s + 4, part));
+  const float minimum = f16_at(s + 2) * static_cast<float>(minimum_6(s + 4, part));
+  return d * static_cast<float>(q) - minimum;
+}
+// Of 64 elements, 32 bytes: the lower halves, then the upper ones.
+constexpr int four_of_64(const uint8_t* q, int i) {
+  return q[i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15;
+}
+
+constexpr float q4_k(const uint8_t* q, const uint8_t* s, int i) {
+  return scaled_minus(s, i / 32, four_of_64(q, i));
+}
+constexpr float q5_k(const uint8_t* q, const uint8_t* s, int i) {
+  return scaled_minus(s, i / 32, four_of_64(q + 32, i) | (q[i % 32] >> i / 32 & 1) << 4);
+}
+// Of 128 elements 64 bytes with 4 bits and 32 bytes with the upper 2. s: 16 scales, d.
+constexpr float q6_k(const uint8_t* q, const uint8_t* s, int i) {
+  const int half = i / 128, quarter = i / 32 % 4, at = i % 32;
+  const int low = q[half * 64 + quarter % 2 * 32 + at] >> (quarter / 2 * 4) & 15;
+  const int high = q[128 + half * 32 + at] >> 2 * quarter & 3;
+  const float d = f16_at(s + 16) * static_cast<float>(static_cast<int8_t>(s[i / 16]));
+  return d * static_cast<float>((low | high << 4) - 32);
+}
+// Of 128 elements 32 bytes with 2 bits of four of them.
+constexpr int two_bits(const uint8_t* q, int i) {
+  return q[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
+}
+// s: for each 16 elements a scale in the lower half of a byte and a minimum in the upper; d, dmin.
+constexpr float q2_k(const uint8_t* q, const uint8_t* s, int i) {
+  const int both = s[i / 16];
+  const float d = f16_at(s + 16) * static_cast<float>(both & 15);
+  return d * static_cast<float>(two_bits(q, i)) - f16_at(s + 18) * static_cast<float>(both >> 4);
+}
+// Scale j of 16, 6 bits each: the lower 4 in 8 bytes, the upper 2 in 4.
+constexpr int scale_of_16(const uint8_t* s, int j) {
+  const int low = s[j % 8] >> j / 8 * 4 & 15;
+  return (low | (s[8 + j % 4] >> j / 4 * 2 & 3) << 4) - 32;
+}
+// q: 32 bytes of third bits (unset: 4 less), then two_bits. s: the scales, d.
+constexpr float q3_k(const uint8_t* q, const uint8_t* s, int i) {
+  const int less = q[i % 32] >> i / 32 & 1 ? 0 : 4;
+  const float d = f16_at(s + 12) * static_cast<float>(scale_of_16(s, i / 16));
+  return d * static_cast<float>(two_bits(q + 32, i) - less);
 }
 
 }  // namespace blocks
 
-// The elements of one block in f32, before the one rounding to bf16 (numerics 0.1).
-constexpr void expand_block(DType type, const uint8_t* values, const uint8_t* scales, float* out) {
+// Element i of a block in f32, before the one rounding to bf16 (numerics 0.1).
+constexpr float block_element(DType type, const uint8_t* values, const uint8_t* scales, int i) {
   switch (type) {
     case DType::q8_0:
-      return blocks::q8_0(values, scales, out);
-    default:  // no block
-      break;
+      return blocks::q8_0(values, scales, i);
+    case DType::q4_0:
+      return blocks::q4_0(values, scales, i);
+    case DType::q4_1:
+      return blocks::q4_1(values, scales, i);
+    case DType::q5_0:
+      return blocks::q5_0(values, scales, i);
+    case DType::q5_1:
+      return blocks::q5_1(values, scales, i);
+    case DType::q2_k:
+      return blocks::q2_k(values, scales, i);
+    case DType::q3_k:
+      return blocks::q3_k(values, scales, i);
+    case DType::q4_k:
+      return blocks::q4_k(values, scales, i);
+    case DType::q5_k:
+      return blocks::q5_k(values, scales, i);
+    case DType::q6_k:
+      return blocks::q6_k(values, scales, i);
+    case DType::iq4_nl:
+      return blocks::iq4_nl(values, scales, i);
+    case DType::bf16:
+    case DType::f16:
+    case DType::f32:
+    case DType::i8:
+      break;  // no blocks
   }
+  return 0;
+}
+// All of them.
+constexpr void expand_block(DType type, const uint8_t* values, const uint8_t* scales, float* out) {
+  for (int i = 0; i < storage_of(type).block; ++i) out[i] = block_element(type, values, scales, i);
+}
+
+// Whether all elements of a block are finite: its f16 numbers are, and nothing else can make an
+// element large enough.
+constexpr bool is_finite_block(DType type, const uint8_t* scales) {
+  const StorageType& storage = storage_of(type);
+  for (int i = 0; i < storage.halves; ++i)
+    if ((scales[storage.halves_at + 2 * i + 1] & 0x7c) == 0x7c) return false;
+  return true;
 }
 
 }  // namespace invar

@@ -62,4 +62,10 @@ constexpr bf16_t f32_to_cached_bf16(float x) {
   return y;
 }
 
+// The same where the cache holds f32: NaN -> +0, infinities -> the largest finite one.
+constexpr float f32_to_cached_f32(float x) {
+  constexpr float kLargest = 0x1.fffffep127f;
+  return x != x ? 0.0f : x > kLargest ? kLargest : x < -kLargest ? -kLargest : x;
+}
+
 }  // namespace invar

@@ -28,7 +28,8 @@ struct ServedModel {
   // Whether embeddings may be cut, and to which sizes; empty: to any.
   bool cuts_embeddings = false;
   std::vector<int32_t> embedding_sizes;
-  int32_t max_logprobs = 20;  // of a position, vLLM's
+  bool normalizes_embeddings = false;  // cut or not
+  int32_t max_logprobs = 20;           // of a position, vLLM's
   // Requests of all keys share computed blocks. Else those of one key do: how soon an answer begins
   // would tell a client whether somebody else asked the same.
   bool shares_prefixes = true;

@@ -69,13 +69,27 @@ std::optional<HttpReply> Server::gate(const HttpRequest& request) {
     reply = error_reply(error, request.path);
   }
   ++answers_.metrics.refused[reply.status];
-  std::ranges::move(allowed_origin(request), std::back_inserter(reply.headers));
+  std::ranges::move(common_headers(request), std::back_inserter(reply.headers));
   return reply;
+}
+
+// The client's own id of the request, or a new one, for logs on both sides; and what a browser
+// asks.
+Headers Server::common_headers(const HttpRequest& request) const {
+  constexpr size_t kLongest = 128;
+  const std::string* given = request.header("x-request-id");
+  const bool is_fine = given && !given->empty() && given->size() <= kLongest &&
+                       std::ranges::all_of(*given, [](char c) { return c > ' ' && c < 0x7f; });
+  const std::string id = is_fine ? *given : random_id("req_");
+  Headers headers = allowed_origin(request);
+  headers.emplace_back("X-Request-Id", id);
+  if (request.path.starts_with("/v1/messages")) headers.emplace_back("Request-Id", id);
+  return headers;
 }
 
 void Server::handle(const std::shared_ptr<Exchange>& exchange) {
   try {
-    exchange->more_headers = allowed_origin(exchange->request);
+    exchange->more_headers = common_headers(exchange->request);
     set_deadline(exchange);
     route(exchange);
   } catch (const ApiError& error) {
@@ -150,6 +164,20 @@ const Server::Route* Server::find_route(const HttpRequest& request, HttpReply& o
   return nullptr;
 }
 
+namespace {
+
+// The body, for who looks for a field's name in it; null where it is none, or long.
+json::Value parsed_or_null(const std::string& body) {
+  constexpr size_t kMost = 1 << 20;
+  try {
+    return body.empty() || body.size() > kMost ? json::Value() : parse_body(body);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+}  // namespace
+
 void Server::reply_later(Worker& worker, std::shared_ptr<Exchange> exchange,
                          std::function<json::Value()> task) {
   worker.post([this, exchange = std::move(exchange), task = std::move(task)] {
@@ -160,7 +188,7 @@ void Server::reply_later(Worker& worker, std::shared_ptr<Exchange> exchange,
     } catch (const ApiError& caught) {
       error = caught;
     } catch (const Error& caught) {
-      error = {400, caught.what()};
+      error = refusal_of(caught.what(), parsed_or_null(exchange->request.body));
     } catch (const std::exception& caught) {
       error = {500, caught.what()};
     }
@@ -231,7 +259,7 @@ void Server::guarded(const std::shared_ptr<Exchange>& exchange,
   } catch (const ApiError& error) {
     refuse(error);
   } catch (const Error& error) {  // of what was asked for, or of the body's JSON
-    refuse({400, error.what()});
+    refuse(refusal_of(error.what(), parsed_or_null(exchange->request.body)));
   } catch (const std::exception& error) {
     refuse({500, error.what()});
   }

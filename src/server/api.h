@@ -69,6 +69,7 @@ class Server {
   // ApiError.
   const Route* find_route(const HttpRequest& request, HttpReply& otherwise) const;
   void set_deadline(const std::shared_ptr<Exchange>& exchange);
+  Headers common_headers(const HttpRequest& request) const;
   // What a browser wants to know before it shows the answer to a page of another origin.
   Headers allowed_origin(const HttpRequest& request) const;
   // Without keys: throws ApiError for a page of another origin, and for one that reached the server
@@ -95,6 +96,10 @@ class Server {
   void count_tokens(std::shared_ptr<Exchange> exchange);
   void embeddings(std::shared_ptr<Exchange> exchange);
   void retrieve(std::shared_ptr<Exchange> exchange);
+  void input_items(std::shared_ptr<Exchange> exchange);
+  void forget_response(std::shared_ptr<Exchange> exchange);
+  // The line of a response that is the request's owner's. Throws ApiError.
+  JournalLine response_line(const HttpRequest& request, const std::string& id) const;
   void take_weights(std::shared_ptr<Exchange> exchange);
   // Of RL stacks (trainer_routes).
   void generate_sglang(std::shared_ptr<Exchange> exchange);

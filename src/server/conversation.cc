@@ -82,4 +82,43 @@ void Server::keep_output(const Answering& answering) {
   if (journal_ && output) journal_->keep(answering.admitted().entry.id, json::dump(*output));
 }
 
+JournalLine Server::response_line(const HttpRequest& request, const std::string& id) const {
+  auto line = journal_ ? journal_->find(id) : std::nullopt;
+  if (!line || line->entry.endpoint != "/v1/responses" ||
+      !belongs_to(options_.keys.owner(request), line->entry))
+    throw ApiError{404, fmt::format("there is no response {}", json::quoted(id)),
+                   "response_not_found", "response_id"};
+  return *std::move(line);
+}
+
+// GET /v1/responses/{id}/input_items: what the response was asked beside what came before.
+void Server::input_items(std::shared_ptr<Exchange> exchange) {
+  const std::string& path = exchange->request.path;
+  const size_t end = path.rfind('/'), begin = path.rfind('/', end - 1) + 1;
+  const std::string id = path.substr(begin, end - begin);
+  reply_later(large_, exchange, [this, exchange, id]() -> json::Value {
+    response_line(exchange->request, id);
+    const auto input = journal_->find_input(id);
+    if (!input)
+      throw ApiError{404, fmt::format("the input of {} was not stored", json::quoted(id)),
+                     "response_not_found", "response_id"};
+    const json::Value data = json::parse(*input, "the journal");
+    return json::Object{{"object", "list"}, {"data", data}, {"has_more", false}};
+  });
+}
+
+// DELETE /v1/responses/{id}: of one that has ended. Others go on from it as before, since they need
+// what it said.
+void Server::forget_response(std::shared_ptr<Exchange> exchange) {
+  const std::string& path = exchange->request.path;
+  const std::string id = path.substr(path.rfind('/') + 1);
+  reply_later(worker_, exchange, [this, exchange, id]() -> json::Value {
+    if (!response_line(exchange->request, id).outcome)
+      throw ApiError{409, fmt::format("the response {} is still being answered", json::quoted(id)),
+                     "response_incomplete", "response_id"};
+    journal_->forget_and_wait(id);
+    return json::Object{{"id", id}, {"object", "response"}, {"deleted", true}};
+  });
+}
+
 }  // namespace invar::server

@@ -5,6 +5,7 @@
 
 #include "api.h"
 #include "base/error.h"
+#include "engine/pooled_vector.h"
 
 namespace invar::server {
 
@@ -26,21 +27,14 @@ json::Value embedding_value(std::span<const float> vector, bool base64) {
   return text;
 }
 
-// The first `size` numbers, of a model that was trained so that they say the most.
-std::span<const float> cut(const std::vector<float>& vector, std::optional<int32_t> size) {
-  if (!size) return vector;
-  if (*size > std::ssize(vector))
-    fail_usage("expected dimensions of at most {}, found {}", vector.size(), *size);
-  return std::span(vector).first(static_cast<size_t>(*size));
-}
-
 json::Value body_of(Embedding& embedding, const std::string& model,
                     const std::string& fingerprint) {
   json::Array data;
   int64_t tokens = 0;
   for (size_t i = 0; i < embedding.jobs().size(); ++i) {
     tokens += std::ssize(embedding.jobs()[i].prompt);
-    const auto vector = cut(embedding.vectors()[i], embedding.form.dimensions);
+    const auto vector =
+        shown_vector(embedding.vectors()[i], embedding.form.dimensions, embedding.form.normalize);
     data.push_back(json::Object{{"object", "embedding"},
                                 {"index", static_cast<int64_t>(i)},
                                 {"embedding", embedding_value(vector, embedding.form.base64)}});
@@ -83,7 +77,8 @@ void Server::embeddings(std::shared_ptr<Exchange> exchange) {
           jobs.push_back({.prompt = std::move(text), .hash_logits = false, .pooled = true});
         const json::Value* format = body.find("encoding_format");
         const EmbeddingForm form{.base64 = format && *format == json::Value("base64"),
-                                 .dimensions = admission_.dimensions(body)};
+                                 .dimensions = admission_.dimensions(body),
+                                 .normalize = model_.normalizes_embeddings};
         embed(std::make_shared<Embedding>(std::move(jobs), form, exchange, places, turn));
       });
     });

@@ -18,6 +18,7 @@ namespace invar::server {
 struct EmbeddingForm {
   bool base64 = false;                // else as numbers
   std::optional<int32_t> dimensions;  // only the first so many
+  bool normalize = false;             // to length 1
 };
 
 class Embedding {

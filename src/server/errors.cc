@@ -1,9 +1,63 @@
 #include "errors.h"
 
-#include "base/json.h"
+#include <algorithm>
+#include <string_view>
+
 #include "frontend/anthropic.h"
 
 namespace invar::server {
+
+namespace {
+
+constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz_0123456789";
+// Fields that are words of their own, too.
+constexpr std::string_view kWords[] = {"model", "user", "text", "store"};
+
+// The word that begins at `at`, or nothing.
+std::string_view word_at(std::string_view sentence, size_t at) {
+  return sentence.substr(at, sentence.find_first_not_of(kLetters, at) - at);
+}
+
+// The field of the body that the sentence names first; what was found there is the client's text.
+std::string field_in(std::string_view sentence, const json::Value& body) {
+  const std::string_view ours = sentence.substr(0, sentence.find(", found"));
+  for (size_t at = 0; at < ours.size(); ++at) {
+    const std::string_view word = word_at(ours, at);
+    if (word.empty()) continue;
+    const bool is_word = std::ranges::find(kWords, word) != std::end(kWords);
+    const bool is_first = at == 9 && ours.starts_with("expected ");
+    const bool is_quoted = at > 0 && ours[at - 1] == '"';
+    if (body.is_object() && body.find(word) && (is_quoted || !is_word || is_first))
+      return std::string(word);
+    at += word.size();
+  }
+  return {};
+}
+
+bool ends_with_a_type(std::string_view sentence) {
+  for (const char* type : {"string", "number", "array", "object", "boolean", "integer", "null"})
+    if (sentence.ends_with(type)) return true;
+  return false;
+}
+
+}  // namespace
+
+ApiError refusal_of(std::string sentence, const json::Value& body) {
+  ApiError error{400, std::move(sentence), "", ""};
+  const std::string_view said = error.message;
+  constexpr std::string_view kMissing = "expected \"";
+  if (said.starts_with(kMissing) && said.find("\" in ") != said.npos) {
+    error.param = word_at(said, kMissing.size());
+    error.code = "missing_required_parameter";
+    return error;
+  }
+  error.param = field_in(said, body);
+  if (error.param.empty()) return error;
+  error.code = said.find("is not supported") != said.npos ? "unsupported_parameter"
+               : ends_with_a_type(said)                   ? "invalid_type"
+                                                          : "invalid_value";
+  return error;
+}
 
 const char* error_type(int status) {
   switch (status) {

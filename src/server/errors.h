@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "base/json.h"
 #include "http.h"
 
 namespace invar::server {
@@ -14,6 +15,12 @@ struct ApiError {
   std::string code;   // "model_not_found"; or empty
   std::string param;  // the field that is wrong; or empty
 };
+
+// A refusal of what a body asks for: `param` is the field that the sentence names, and `code` says
+// as OpenAI does what is wrong with it (missing_required_parameter, unsupported_parameter,
+// invalid_type, invalid_value). Sentences name the field that they speak of; `body` says which
+// words are fields. Both are empty where the sentence is of none.
+ApiError refusal_of(std::string sentence, const json::Value& body);
 
 // What a request whose deadline has passed is told.
 inline constexpr const char* kTooLate =

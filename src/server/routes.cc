@@ -34,6 +34,8 @@ const std::vector<Server::Route>& Server::routes() {
       {"GET", "/v1/chat/completions/", &Server::retrieve, client, Rest::id},
       {"GET", "/v1/receipts/", &Server::retrieve, client, Rest::id},
       {"GET", "/v1/responses/", &Server::retrieve, client, Rest::id},
+      {"GET", "/v1/responses/", &Server::input_items, client, Rest::input_items},
+      {"DELETE", "/v1/responses/", &Server::forget_response, client, Rest::id},
       {"GET", "/v1/messages/", &Server::retrieve, client, Rest::id},
   };
   return kRoutes;

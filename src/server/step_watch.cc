@@ -24,8 +24,10 @@ bool StepWatch::step(BackendSink& sink) {
   if (!engine_.step(*this)) return false;
   const Time end = std::chrono::steady_clock::now();
   const StepStats& stats = engine_.last_step();
+  // With two steps in flight a GPU's step began before this call, or waited in it for another one.
+  const auto of_device = static_cast<int64_t>(1e9 * stats.device_seconds);
   sink.on_step({.end_ns = nanoseconds(end.time_since_epoch()),
-                .ns = nanoseconds(end - begin),
+                .ns = of_device > 0 ? of_device : nanoseconds(end - begin),
                 .engine = replica_,
                 .decode_rows = stats.work.decode_rows,
                 .prompt_rows = stats.work.prompt_rows,

@@ -17,8 +17,9 @@ std::unique_ptr<Engine> make_replica(const InstanceOptions& o, const EngineOptio
                                      Model& model, ThreadPool* threads) {
   const DrafterRoom room{.max_sequences = engine.scheduler.max_num_seqs,
                          .context = engine.scheduler.max_model_len};
-  return std::make_unique<Engine>(model, engine, threads,
-                                  make_proposer(o.speculation, model, room, threads));
+  return std::make_unique<Engine>(
+      model, engine, threads,
+      o.proposer ? o.proposer(model) : make_proposer(o.speculation, model, room, threads));
 }
 
 }  // namespace

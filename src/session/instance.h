@@ -3,6 +3,7 @@
 // it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -17,6 +18,9 @@ struct InstanceOptions {
   SpeculativeConfig speculation;
   // Engines that share the weights; each has threads, blocks and a queue of its own. On the cpu.
   int replicas = 1;
+  // What drafts instead of what `speculation` names, of each engine: for whoever measures or
+  // checks.
+  std::function<std::unique_ptr<Proposer>(Model&)> proposer = {};
 };
 
 // How the model is loaded for the options: with what drafts by it, and with the threads of one

@@ -6,6 +6,8 @@
 #include "base/input_file.h"
 #include "model/families/presets.h"
 #include "tokenizer/make_tokenizer.h"
+#include "weights/gguf.h"
+#include "weights/hf_directory.h"
 
 namespace invar {
 
@@ -17,9 +19,10 @@ namespace {
 bool has_tokenizer_files(const ModelOptions& o) {
   if (o.load_format == "auto") return true;
   std::error_code ignored;
-  return !is_preset(o.model) && (fs::exists(o.model + "/tokenizer.json", ignored) ||
-                                 fs::exists(o.model + "/tokenizer.model", ignored) ||
-                                 fs::exists(o.model + "/tekken.json", ignored));
+  return !is_preset(o.model) &&
+         (is_gguf(o.model) || fs::exists(o.model + "/tokenizer.json", ignored) ||
+          fs::exists(o.model + "/tokenizer.model", ignored) ||
+          fs::exists(o.model + "/tekken.json", ignored));
 }
 
 TokenizerTexts made_tokenizer_texts(const ModelOptions& o) {
@@ -47,17 +50,27 @@ std::string bundled(const std::string& name) {
 }  // namespace
 
 Tokenizer open_tokenizer(const ModelOptions& o) {
-  if (has_tokenizer_files(o)) return Tokenizer::load(o.model);
+  if (has_tokenizer_files(o) && is_gguf(o.model)) {
+    auto texts = model_texts(o.model);
+    return Tokenizer::from_texts({.tokenizer_json = texts["tokenizer.json"],
+                                  .tokenizer_config_json = texts["tokenizer_config.json"],
+                                  .special_tokens_map_json = {},
+                                  .sentencepiece_model = texts["tokenizer.model"]},
+                                 o.model);
+  }
+  if (has_tokenizer_files(o)) {
+    open_hf_directory(o.model);  // what is no model says so, not that it has no tokenizer
+    return Tokenizer::load(o.model);
+  }
   return Tokenizer::from_texts(made_tokenizer_texts(o), "made tokenizer");
 }
 
 ChatTemplate open_chat_template(const ModelOptions& o, const std::string& file) {
   const bool has_files = has_tokenizer_files(o);
-  if (file.empty() && has_files) return ChatTemplate::load(o.model);
+  if (file.empty() && has_files && !is_gguf(o.model)) return ChatTemplate::load(o.model);
   ChatTemplateTexts texts;
-  texts.tokenizer_config_json =
-      has_files ? json::dump(json::parse_file(o.model + "/tokenizer_config.json"))
-                : made_tokenizer_texts(o).tokenizer_config_json;
+  texts.tokenizer_config_json = has_files ? model_texts(o.model)["tokenizer_config.json"]
+                                          : made_tokenizer_texts(o).tokenizer_config_json;
   if (!file.empty()) {
     texts.chat_template_jinja = read_whole_file(file);
     texts.jinja_name = file;
@@ -67,10 +80,8 @@ ChatTemplate open_chat_template(const ModelOptions& o, const std::string& file) 
 
 SamplingParams open_sampling_defaults(const ModelOptions& o) {
   SamplingParams params;
-  const std::string path = o.model + "/generation_config.json";
-  std::error_code ignored;
-  if (o.load_format != "auto" || !fs::exists(path, ignored)) return params;
-  const json::Value config = json::parse_file(path);
+  if (o.load_format != "auto") return params;
+  const json::Value config = open_hf_directory(o.model).generation_config;
   const auto read = [&](const char* name, double& value) {
     if (const json::Value* v = config.find(name); v && v->is_number()) value = v->as_number();
   };

@@ -1,5 +1,6 @@
 // The public API (include/invar/invar.h) over an instance: answers.
 #include "base/error.h"
+#include "engine/pooled_vector.h"
 #include "engine/specification.h"
 #include "frontend/answer_receipt.h"
 #include "session/open.h"
@@ -32,6 +33,7 @@ Session::Impl::Impl(const SessionOptions& asked)
       running(std::make_unique<Running>(options, nullptr, tokenizer)) {
   model = running->instance.shared_model();
   identity = model->identity();
+  is_normalized = model->config().pooling.is_normalized;
   vocabulary = static_cast<int>(model->spec().vocab);
   hidden = static_cast<int>(model->spec().hidden);
   layers = model->spec().layers;
@@ -216,7 +218,7 @@ std::vector<std::vector<float>> Session::embed(std::span<const std::vector<int32
   std::vector<std::vector<float>> vectors;
   for (AnswerEvent& event : impl_->last_events(std::move(requests), on_step)) {
     if (event.answer) fail("the embedding failed: {}", event.answer->error);
-    vectors.push_back(std::move(event.vector));
+    vectors.push_back(shown_vector(std::move(event.vector), {}, impl_->is_normalized));
   }
   return vectors;
 }

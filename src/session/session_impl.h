@@ -72,6 +72,7 @@ struct Session::Impl {
   std::unique_ptr<Running> running;  // null: asleep
   UpdatedTensors updated;            // all so far; between steps
   std::string identity;              // of the model, asleep or not
+  bool is_normalized = false;        // vectors of texts
   int vocabulary = 0, hidden = 0, layers = 0, context = 0;
 };
 

@@ -8,6 +8,9 @@
 #include "session/instance.h"
 #include "session/updated_weights.h"
 
+// Between the library's own files: not to be seen from outside.
+#pragma GCC visibility push(hidden)
+
 namespace invar {
 
 InstanceOptions instance_options(const SessionOptions& options);
@@ -27,3 +30,5 @@ UpdatedTensor copy_of(const Tensor& tensor, const TensorSource& loaded);
 Tensor described(const std::string& name, const TensorInfo& info);
 
 }  // namespace invar
+
+#pragma GCC visibility pop

@@ -1,18 +1,18 @@
 #include "session/verify.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 
 #include "base/error.h"
-#include "base/input_file.h"
 #include "base/timer.h"
 #include "engine/executor.h"
 #include "engine/request_state.h"
+#include "engine/sampling_stage.h"
 #include "engine/specification.h"
 #include "frontend/answer_builder.h"
 #include "frontend/constraint_compiler.h"
 #include "session/open.h"
+#include "weights/hf_directory.h"
 
 namespace invar {
 
@@ -45,7 +45,8 @@ std::optional<std::string> difference(const ReceiptModel& said, const ReceiptMod
   return std::nullopt;
 }
 
-// Goes along the answer, position by position, as the engine would.
+// Goes along the answer as the engine would if it were a draft: the sampling stage walks along it
+// as far as the model samples it.
 class Replay {
  public:
   Replay(const Receipt& receipt, Model& model, const Tokenizer& tokenizer,
@@ -54,39 +55,32 @@ class Replay {
         options_(options),
         model_(model),
         tokenizer_(tokenizer),
-        count_(count),
-        state_(request_of(receipt, tokenizer), static_cast<int32_t>(model.spec().vocab),
-               static_cast<int32_t>(model.spec().hidden)),
+        tokens_(tokens_of(receipt, count)),
+        state_(request_of(receipt, tokenizer, options), static_cast<int32_t>(model.spec().vocab)),
         builder_(tokenizer, state_.request),
-        logprobs_(model.host_kernels()),
+        stage_(model.host_kernels(), model.pool(), static_cast<int32_t>(model.spec().vocab),
+               nullptr, 0),
         hashers_(static_cast<size_t>(model.pool().size())) {
     builder_.answer.prompt_tokens = receipt.prompt;
   }
 
   // Nothing, or what differs first.
   std::optional<std::string> run() {
-    std::vector<int32_t> tokens = receipt_.prompt;
-    tokens.insert(tokens.end(), receipt_.tokens.begin(), receipt_.tokens.begin() + count_);
-    const auto rows = static_cast<int32_t>(tokens.size()) - 1;  // the last token is only predicted
+    const auto rows = static_cast<int32_t>(tokens_.size()) - 1;  // the last token is only predicted
     Executor executor(model_, limits_for(rows));
-    BatchSequence own;
-    for (int32_t i = 0; i * kBlock < rows; ++i) own.blocks.push_back(i);
-    const auto answer = static_cast<int32_t>(receipt_.prompt.size()) - 1;
-    const int32_t first = options_.prompt_logprobs ? 0 : answer;
     for (int32_t begin = 0; begin < rows && !found_; begin += kRows) {
-      Batch batch{.sequences = {own}};
-      for (int32_t i = begin; i < std::min(begin + kRows, rows); ++i) {
-        if (i >= first) batch.logit_rows.push_back(i - begin);
-        batch.rows.push_back({tokens[static_cast<size_t>(i)], i, 0});
-      }
+      const int32_t end = std::min(begin + kRows, rows);
+      const Batch batch = batch_of(begin, end);
       ForwardIo io;
-      const int32_t scored = std::clamp<int32_t>(answer - begin, 0, std::ssize(batch.logit_rows));
-      io.take_logits = [&](int64_t at, std::span<const float> logits) {
-        take(at, options_.prompt_logprobs ? scored : 0, logits);
+      io.take_logits = [&](int64_t first, std::span<const float> logits) {
+        hash(first, logits);
+        stage_.take_logits(first, logits, io.non_finite);
       };
       executor.run(batch, io);
       if (std::ranges::find(io.non_finite, true) != io.non_finite.end())
         fail("a key, a value or a logit was not finite");
+      take_scores();
+      take_walk();
     }
     return found_;
   }
@@ -97,13 +91,23 @@ class Replay {
  private:
   static constexpr int32_t kBlock = 64;
 
-  static Request request_of(const Receipt& receipt, const Tokenizer& tokenizer) {
+  static std::vector<int32_t> tokens_of(const Receipt& receipt, int64_t count) {
+    std::vector<int32_t> tokens = receipt.prompt;
+    tokens.insert(tokens.end(), receipt.tokens.begin(), receipt.tokens.begin() + count);
+    return tokens;
+  }
+
+  static Request request_of(const Receipt& receipt, const Tokenizer& tokenizer,
+                            const VerifyOptions& options) {
     Request request{.prompt = receipt.prompt,
                     .params = receipt.params,
                     .choice = receipt.choice,
                     .stop = receipt.stop,
                     .include_stop = receipt.include_stop,
-                    .skip_special = receipt.skip_special};
+                    .skip_special = receipt.skip_special,
+                    .hash_logits = false};  // hashed here, by all threads
+    request.params.logprobs = options.logprobs;
+    request.params.prompt_logprobs = options.prompt_logprobs;
     if (receipt.form.empty()) return request;
     request.structured_output = receipt.form;
     ConstraintCompiler(tokenizer).hold(request);
@@ -115,50 +119,67 @@ class Replay {
     return {.blocks = rows / kBlock + 1, .block_size = kBlock, .max_rows = std::min(rows, kRows)};
   }
 
-  // Logits of the next positions, from row `at` of the step's on; of the rows before `scored` the
-  // log-probability of the prompt's next token is wanted and nothing else.
-  void take(int64_t at, int64_t scored, std::span<const float> logits) {
+  // Rows of positions [begin, end), and what is wanted of their logits: where the answer has begun
+  // a walk along those of its tokens that follow here.
+  Batch batch_of(int32_t begin, int32_t end) {
+    const auto answer = static_cast<int32_t>(receipt_.prompt.size()) - 1;
+    Batch batch{.sequences = {BatchSequence{}}};
+    for (int32_t i = 0; i * kBlock < static_cast<int32_t>(tokens_.size()); ++i)
+      batch.sequences[0].blocks.push_back(i);
+    stage_.begin();
+    digests_.clear();
+    scored_ = 0;
+    for (int32_t i = begin; i < end; ++i) {
+      const bool scores = i < answer && options_.prompt_logprobs.has_value();
+      if (scores || i >= answer) batch.logit_rows.push_back(i - begin);
+      if (scores) stage_.add_score(state_, i + 1), ++scored_;
+      batch.rows.push_back({tokens_[static_cast<size_t>(i)], i, 0});
+    }
+    const int32_t root = std::max(begin, answer);
+    if (root >= end) return batch;
+    tree_.clear();
+    for (int32_t i = root + 1; i < end; ++i)
+      tree_.push_back({tokens_[static_cast<size_t>(i)], i - root - 2});
+    stage_.add_walk(state_, root + 1, 0, root - begin, &tree_);
+    return batch;
+  }
+
+  // Of the rows that the answer's tokens are sampled from.
+  void hash(int64_t first, std::span<const float> logits) {
     const auto vocab = static_cast<size_t>(model_.spec().vocab);
-    for (; at < scored && !logits.empty(); ++at, logits = logits.subspan(vocab))
-      score(logits.first(vocab));
-    const size_t count = logits.size() / vocab;
-    digests_.resize(count);
+    const auto skipped = static_cast<size_t>(std::max<int64_t>(0, scored_ - first));
+    const size_t all = logits.size() / vocab, had = digests_.size();
+    if (all <= skipped) return;
+    digests_.resize(had + all - skipped);
     model_.pool().run([&](Part part) {
-      for (size_t i = part.index; i < count; i += part.count)
-        digests_[i] = hashers_[part.index](logits.subspan(i * vocab, vocab));
+      for (size_t i = skipped + part.index; i < all; i += part.count)
+        digests_[had + i - skipped] = hashers_[part.index](logits.subspan(i * vocab, vocab));
     });
-    const ScopedFlushToZero flush;
-    for (size_t i = 0; i < count && !found_; ++i)
-      found_ = step(logits.subspan(i * vocab, vocab), digests_[i]);
   }
 
-  void score(std::span<const float> logits) {
-    const ScopedFlushToZero flush;
-    auto& scores = builder_.answer.prompt_logprobs;
-    const int32_t token = receipt_.prompt[scores.size() + 1];
-    if (!logprobs_.read(logits, token, *options_.prompt_logprobs, scores.emplace_back()))
-      fail("a logit was not finite");
+  void take_scores() {
+    for (SamplingStage::Score& score : stage_.scores())
+      builder_.answer.prompt_logprobs.push_back(std::move(score.logprobs));
   }
 
-  // One token. Compared before the state takes it: a constraint knows none that it does not allow.
-  std::optional<std::string> step(std::span<const float> logits, const Digest& digest) {
-    const auto at = static_cast<size_t>(state_.answer_size());
+  void take_walk() {
+    for (SamplingStage::Walk& walk : stage_.walks())
+      for (size_t i = 0; i < walk.outputs.size() && !found_; ++i)
+        found_ = difference_at(walk.outputs[i], digests_[i]);
+  }
+
+  // Of the answer's next token and the one that was sampled.
+  std::optional<std::string> difference_at(TokenOutput& output, const Digest& digest) {
+    const size_t at = builder_.answer.tokens.size();
     const int32_t said = receipt_.tokens[at];
-    SampleInput input = state_.sample_input();
-    input.logits = logits;
-    input.allowed = state_.constraint.allowed(receipt_.params);
-    const char* error = state_.constraint.error();
-    const Sampled sampled = error ? Sampled{.error = error} : sampler_.sample(input);
-    if (sampled.error)
+    if (output.error)
       return fmt::format("token {} differs: the receipt says {}, the model says: {}", at + 1,
-                         shown(said), sampled.error);
-    if (sampled.token != said)
+                         shown(said), output.error);
+    if (output.token != said)
       return fmt::format("token {} differs: the receipt says {}, the model says {}", at + 1,
-                         shown(said), shown(sampled.token));
-    TokenOutput output = state_.take(said, digest);
-    if (options_.logprobs &&
-        !logprobs_.read(logits, said, *options_.logprobs, output.logprobs.emplace()))
-      fail("a logit was not finite");
+                         shown(said), shown(output.token));
+    hash_.add(digest);
+    output.logits_hash = hash_.value();
     builder_.push(output);
     const bool is_last = at + 1 == receipt_.tokens.size();
     if ((at + 1) % kReceiptLink == 0 || is_last) marks_.push_back(output.logits_hash);
@@ -181,15 +202,20 @@ class Replay {
   const VerifyOptions& options_;
   Model& model_;
   const Tokenizer& tokenizer_;
-  const int64_t count_;
+  const std::vector<int32_t> tokens_;  // the prompt, and the answer as far as it is looked at
   RequestState state_;
   AnswerBuilder builder_;
-  Sampler sampler_;
-  LogprobReader logprobs_;
+  SamplingStage stage_;
+  LogitsHash hash_;
   std::vector<PositionHasher> hashers_;  // one for each thread
-  std::vector<Digest> digests_;
   std::vector<Digest> marks_;
   std::optional<std::string> found_;
+
+  // Of this step: the answer's tokens behind the walk's root, how many logits are of the prompt,
+  // and hashes of the others.
+  DraftTree tree_;
+  int64_t scored_ = 0;
+  std::vector<Digest> digests_;
 };
 
 // Of the logits hashes and the chain, whose first links are `marks`.
@@ -241,13 +267,11 @@ void check_request(const Receipt& receipt, const Model& model) {
 ReceiptModel receipt_texts(const ModelOptions& options, const std::string& template_file) {
   ReceiptModel model;
   std::string files;
+  const auto texts = model_texts(options.model);
   for (const char* name : {"tokenizer.json", "tokenizer.model", "tokenizer_config.json",
-                           "special_tokens_map.json", "added_tokens.json", "tekken.json"}) {
-    const std::string path = options.model + "/" + name;
-    std::error_code ignored;
-    if (std::filesystem::exists(path, ignored))
-      files += fmt::format("{} {}\n", name, digest_of_text(read_whole_file(path)));
-  }
+                           "special_tokens_map.json", "added_tokens.json", "tekken.json"})
+    if (const auto text = texts.find(name); text != texts.end())
+      files += fmt::format("{} {}\n", name, digest_of_text(text->second));
   model.tokenizer = digest_of_text(files);
   try {
     model.chat_template = digest_of_text(open_chat_template(options, template_file).source());

@@ -50,7 +50,7 @@ struct SpeculativeConfig {
   // No drafts in a step that so many sequences or more decode in; 0: always.
   int32_t disable_by_batch_size = 0;
   // Drafts are as long as pays, by what was accepted and what steps cost so far.
-  bool adaptive = false;
+  bool adaptive = true;
   // Then: by what share drafts may lengthen a step for sequences that get none.
   double bystander_slowdown = 0.05;
 

@@ -24,7 +24,10 @@ struct DraftRequest {
   int32_t prompt_size = 0;          // how many of them are the prompt
   const SamplingParams* params = nullptr;
   int32_t choice = 0;  // which of the n answers, for the noise
-  int32_t most = 0;    // nodes that the tree may have
+  // Drafts are the drafter's likeliest tokens and not its samples: what acceptance by rejection
+  // takes most of (speculative/rejection.h).
+  bool wants_likeliest = false;
+  int32_t most = 0;  // nodes that the tree may have
   // Names what may be drafted from beside the sequence: earlier answers of the same owner. Empty:
   // nothing.
   std::string_view corpus = {};

@@ -3,10 +3,12 @@
 // none is taken. Answers then follow the same distribution as without drafts, but which answer
 // comes depends on the drafts: it cannot be computed again from the request alone.
 //
-// A draft is taken as certain to the drafter, whatever that was (q = 1): it is accepted with its
-// probability p among what is left, and leaves p when it is not. Any drafter is right for that
-// which knows nothing of the coins: `accept` and `residual` of numerics 6, which only this reads,
-// while drafters sample with `draw`.
+// Drafters propose their likeliest token (DraftRequest::wants_likeliest): q is 1 there and 0
+// elsewhere, so min(1, p / q) is p and the residual is p without the token, divided by what is
+// left. A draft is therefore accepted with its probability p among what is left, and leaves p when
+// it is not. That takes max(p) of the drafts of a drafter which is the target itself; its samples
+// would be taken with the sum of p^2, which is less. Any drafter is right for it that knows nothing
+// of the coins: `accept` and `residual` of numerics 6, which only this reads.
 #pragma once
 
 #include "sampling/sampler.h"

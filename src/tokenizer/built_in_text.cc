@@ -2,8 +2,8 @@
 
 namespace invar {
 
-const char* built_in_text() {
-  return R"(The lighthouse stood at the end of a long road, where the land gave way to the sea. Every evening the keeper
+static constexpr const char* kText =
+    R"(The lighthouse stood at the end of a long road, where the land gave way to the sea. Every evening the keeper
 climbed ninety-six steps, opened the small iron door and lit the lamp. Ships far out on the water saw the light and
 knew where they were. Nobody asked how the lamp worked; it was enough that it burned every night, in summer and in
 winter, in calm weather and in storms.
@@ -95,6 +95,9 @@ teacher, temperature, thought, thousand, together, toward, travel, tree, true, u
 village, voice, water, weather, week, weight, white, whole, window, winter, without, woman, wonder, word, work, world,
 write, yellow, young.
 )";
+
+const char* built_in_text() {
+  return kText;
 }
 
 }  // namespace invar

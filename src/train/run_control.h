@@ -14,6 +14,9 @@ struct RunControl {
   std::string output;  // a directory: checkpoints, metrics, curves, at the end the model
   int threads = 0;     // of each rank; 0: one per core
   int ranks = 1;       // data-parallel, of the trainer
+  // Of several processes that train together: this one's rank. The first alone writes. null: ranks
+  // are threads of this process.
+  class Group* group = nullptr;
   std::string instruction_set = "auto";
   int64_t until = 0;  // stop after this step, with a checkpoint; 0: at the recipe's end
   // Asked after every step and before the first: true ends the run there, with a checkpoint.
@@ -21,7 +24,8 @@ struct RunControl {
 
   // The step after which a run of `steps` ends.
   int64_t end_of(int64_t steps) const { return until > 0 ? std::min(until, steps) : steps; }
-  bool stops() const { return stop && stop(); }
+  bool stops() const;  // on every rank, when it is on one of them
+  bool writes() const;
   std::string checkpoints() const {
     return (std::filesystem::path(output) / "checkpoints").string();
   }

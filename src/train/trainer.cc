@@ -105,6 +105,11 @@ void Trainer::start(const TrainingState& state) {
   step_ = state.step;
   const int rows_of_group = options_.rows / options_.groups;
   options_.batch_rows = std::min(options_.batch_rows, rows_of_group);
+  if (options_.group) {
+    replicas_.push_back(std::make_unique<Replica>(options_, layout_, *options_.group));
+    replicas_.back()->load(state);
+    return;
+  }
   if (options_.ranks > 1) groups_ = make_inproc_groups(options_.ranks);
   for (int r = 0; r < options_.ranks; ++r) {
     Group& group = options_.ranks > 1 ? *groups_[r] : solo_group();
@@ -127,7 +132,7 @@ StepReport Trainer::step(std::span<const PackedRow> rows, double divisor, Operat
     results[0] = replicas_[0]->step(step, rows, divisor, times);
   }
   for (const Replica::Result& result : results)
-    if (!result.failure.empty() && result.failure != "another rank")
+    if (!result.failure.empty() && (options_.group || result.failure != "another rank"))
       fail("step {}: {} is not finite", step, result.failure);
   step_ = step;
   return {.step = step,

@@ -42,8 +42,10 @@ struct TrainerOptions {
   OptimizerOptions optimizer;
   // ---- Below here nothing shows in the weights.
   int batch_rows = 8;  // rows that are computed at once
-  int ranks = 1;       // data-parallel ranks in this process, a power of two up to `groups`
-  int threads = 0;     // of each rank; 0: one per core
+  int ranks = 1;       // data-parallel ranks, a power of two up to `groups`
+  // This process's rank, where each is a process; null: they are threads of this one.
+  class Group* group = nullptr;
+  int threads = 0;  // of each rank; 0: one per core
   std::string instruction_set = "auto";
   bool recompute = false;  // activations twice instead of kept
 };

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 #include <future>
+#include <optional>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -112,14 +113,15 @@ class Run {
         held_out_(recipe_.corpus_seed, corpus::Split::held_out, tokenizer_, recipe_.corpus_kinds),
         packer_(training_, recipe_.trainer.context, id_of_special(tokenizer_, "<|endoftext|>")) {
     fill_options();
-    make_run_directory(options_);
+    if (options_.writes()) make_run_directory(options_);
     start();
   }
 
   RunResult run() {
     const int64_t last = recipe_.trainer.optimizer.steps;
     const int64_t end = options_.end_of(last);
-    Metrics metrics(options_.output, trainer_->steps_done());
+    std::optional<Metrics> metrics;
+    if (options_.writes()) metrics.emplace(options_.output, trainer_->steps_done());
     RunResult result;
     Timer timer;
     int64_t tokens = 0;
@@ -135,21 +137,22 @@ class Run {
       p.seconds_left =
           static_cast<double>((last - p.report.step) * p.report.tokens) / p.tokens_per_second;
       const int64_t step = p.report.step;
-      if (step == end || step % recipe_.evaluate_every == 0) {
+      if (metrics && (step == end || step % recipe_.evaluate_every == 0)) {
         p.held_out_loss = result.held_out_loss = held_out_loss();
         if (recipe_.trainer.model.spec.mtp_layers > 0)
           p.held_out_mtp = result.held_out_mtp = trainer_->score_mtp(held_out_rows_);
       }
-      metrics.write(p);
+      if (!metrics) continue;
+      metrics->write(p);
       if (options_.progress) options_.progress(p);
-      if (step == end || step % recipe_.save_every == 0) save(metrics);
+      if (step == end || step % recipe_.save_every == 0) save(*metrics);
     }
-    if (result.stopped && trainer_->steps_done() > saved_) save(metrics);
+    if (metrics && result.stopped && trainer_->steps_done() > saved_) save(*metrics);
     ThreadPool pool(1);
     result.steps = trainer_->steps_done();
     result.weights_digest =
         to_hex(weights_digest(trainer_->weights(), trainer_->weights().names(), pool));
-    if (result.steps == last) write_model(options_.model(), *trainer_, texts_, pool);
+    if (metrics && result.steps == last) write_model(options_.model(), *trainer_, texts_, pool);
     return result;
   }
 
@@ -158,6 +161,7 @@ class Run {
     TrainerOptions& t = recipe_.trainer;
     t.threads = options_.threads;
     t.ranks = options_.ranks;
+    t.group = options_.group;
     t.instruction_set = options_.instruction_set;
     t.model.bos_id = id_of_special(tokenizer_, "<|endoftext|>");
     t.model.eos_ids = {id_of_special(tokenizer_, "<|endoftext|>"),

@@ -67,6 +67,7 @@ const char* dtype_name(const Item& item) {
   const DType type = item.info.dtype;
   if (item.integers) return "I64";
   if (item.storage().has_blocks()) return "U8";
+  if (type == DType::i8) return "I8";
   return type == DType::bf16 ? "BF16" : type == DType::f16 ? "F16" : "F32";
 }
 

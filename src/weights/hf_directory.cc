@@ -8,7 +8,9 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "weights/checkpoint_writer.h"
+#include "weights/gguf_texts.h"
 #include "weights/safetensors.h"
 
 namespace invar {
@@ -238,22 +240,39 @@ bool has_gguf(const std::string& directory) {
 
 HfDirectory open_hf_directory(const std::string& path) {
   std::error_code ignored;
+  if (is_gguf(path)) {
+    const GgufFile file(path);
+    return {path, gguf_config(file), gguf_generation_config(file)};
+  }
   if (!fs::is_directory(path, ignored))
     fail("{}: expected a model directory, found {}", path,
-         !exists(path)           ? "nothing; Invar downloads no models"
-         : path.ends_with(kGguf) ? "a GGUF file; Invar reads safetensors beside a config.json"
-                                 : "a file");
+         exists(path) ? "a file; of files GGUF's are read" : "nothing; Invar downloads no models");
   const std::string config = join(path, "config.json");
   if (!exists(config))
     fail("{}: not a model directory: it has no config.json{}", path,
-         has_gguf(path) ? ", and GGUF files are not read: Invar reads safetensors" : "");
+         has_gguf(path) ? "; name the GGUF file in it" : "");
   HfDirectory result{path, parse_object(config, kConfigLimits), {}};
   const std::string generation = join(path, "generation_config.json");
   if (exists(generation)) result.generation_config = parse_object(generation, kConfigLimits);
   return result;
 }
 
+std::map<std::string, std::string> model_texts(const std::string& model) {
+  std::map<std::string, std::string> texts;
+  if (is_gguf(model)) {
+    for (auto& [name, text] : gguf_tokenizer_texts(GgufFile(model))) texts[name] = std::move(text);
+    return texts;
+  }
+  for (const char* name :
+       {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
+        "added_tokens.json", "tekken.json", "chat_template.jinja"})
+    if (const std::string path = join(model, name); exists(path))
+      texts[name] = read_whole_file(path);
+  return texts;
+}
+
 std::unique_ptr<TensorSource> open_checkpoint(const std::string& directory) {
+  if (is_gguf(directory)) return open_gguf_tensors(std::make_shared<GgufFile>(directory));
   return std::make_unique<FileSource>(directory, open_files(directory));
 }
 

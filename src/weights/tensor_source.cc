@@ -29,6 +29,10 @@ void TensorSource::read_rows(std::string_view name, int64_t first_row, int64_t r
   read(name, first_row * width, rows * width, as, out);
 }
 
+void TensorSource::read_row_scales(std::string_view name, int64_t, int64_t, float*) const {
+  fail("{}: expected elements of BF16, F16 or F32, found I8 without scales", where(name));
+}
+
 namespace {
 
 constexpr int64_t kBlock = 4096;  // elements handled at once, so that they stay in the first cache
@@ -87,6 +91,8 @@ void expand_blocks(const void* from, const StorageType& type, int64_t count, DTy
 void convert_elements(const void* from, DType from_type, int64_t count, DType to_type, void* to) {
   if (from_type == to_type) {
     std::memcpy(to, from, static_cast<size_t>(bytes_of(to_type, count)));
+  } else if (from_type == DType::i8 || to_type == DType::i8) {
+    fail("expected elements of BF16, F16 or F32, found I8 without scales");
   } else if (storage_of(from_type).has_blocks()) {
     CHECK(!storage_of(to_type).has_blocks() && to_type != DType::f16, "nothing is put into blocks");
     expand_blocks(from, storage_of(from_type), count, to_type, to);
@@ -122,12 +128,13 @@ bool any_non_finite(const void* data, DType type, int64_t begin, int64_t end) {
 
 // The same of whole blocks: of the bf16 that they stand for.
 int64_t first_non_finite_in_blocks(const void* data, DType type, int64_t count) {
-  bf16_t elements[kBlock];
-  for (int64_t begin = 0; begin < count; begin += kBlock) {
-    const int64_t n = std::min(kBlock, count - begin);
-    convert_elements(static_cast<const char*>(data) + bytes_of(type, begin), type, n, DType::bf16,
-                     elements);
-    const int64_t index = first_non_finite(elements, DType::bf16, n);
+  const StorageType& storage = storage_of(type);
+  const auto* block = static_cast<const uint8_t*>(data);
+  for (int64_t begin = 0; begin < count; begin += storage.block, block += storage.bytes()) {
+    if (is_finite_block(type, block)) continue;
+    bf16_t elements[kMaxBlock];
+    convert_elements(block, type, storage.block, DType::bf16, elements);
+    const int64_t index = first_non_finite(elements, DType::bf16, storage.block);
     if (index >= 0) return begin + index;
   }
   return -1;
@@ -136,6 +143,7 @@ int64_t first_non_finite_in_blocks(const void* data, DType type, int64_t count) 
 }  // namespace
 
 int64_t first_non_finite(const void* data, DType type, int64_t count) {
+  if (type == DType::i8) return -1;
   if (storage_of(type).has_blocks()) return first_non_finite_in_blocks(data, type, count);
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     const int64_t end = std::min(begin + kBlock, count);

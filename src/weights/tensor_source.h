@@ -41,6 +41,13 @@ class TensorSource {
                     void* out) const = 0;
   void read_rows(std::string_view name, int64_t first_row, int64_t rows, DType as, void* out) const;
 
+  // Of a matrix of i8 the scale of each row. Throws Error where the source has none: integers alone
+  // stand for nothing.
+  virtual void read_row_scales(std::string_view name, int64_t first_row, int64_t rows,
+                               float* out) const;
+  // Whether tensors have the names of GGUF files, and not those of Hugging Face's.
+  virtual bool has_gguf_names() const { return false; }
+
   // The tensors as they are stored, where these are made of others: what digests are of.
   virtual const TensorSource& as_stored() const { return *this; }
 
@@ -52,7 +59,8 @@ class TensorSource {
 // for, or that as f32. Neither side needs alignment.
 void convert_elements(const void* from, DType from_type, int64_t count, DType to_type, void* to);
 
-// Index of the first NaN or infinity among `count` elements, or -1. `data` needs no alignment.
+// Index of the first NaN or infinity among `count` elements, or -1; integers are finite. `data`
+// needs no alignment.
 int64_t first_non_finite(const void* data, DType type, int64_t count);
 
 // Throws Error naming the tensor and the place of its first NaN or infinity, if it has one. Reads

@@ -152,10 +152,18 @@ class BenchLoad(CliTest):
         for row in rows:
             self.assertGreater(row["tokens_per_second"], 0)
         self.refuse(2, "batches", "bench", "speculate", "--batches", "0")
+        # Acceptance is each method's own: by rejection sampled answers change, whatever stands beside.
+        rejecting = [json.dumps({"method": method, "adaptive": False, "acceptance": "rejection"}) for method in ("lookahead", "early_exit")]
+        coupled = json.dumps({"method": "early_exit", "adaptive": False})
+        rows = json.loads(self.succeed("bench", "speculate", str(self.model), "--rounds", "1", "--tokens", "12", "--json", "--tasks", "story",
+                                       "--temperature", "1", *(word for config in (*rejecting, coupled) for word in ("--speculative-config", config))))
+        changed = {row["config"]: row["changed_answers"] for row in rows}
+        self.assertEqual((changed[""], changed[coupled]), (0, 0))
+        self.assertTrue(all(changed[config] > 0 for config in rejecting), changed)
         said = self.succeed("bench", "speculate", str(self.model), "--bystanders", "2", "--batches", "3", "--rounds", "1", "--tokens", "8",
-                            "--speculative-config", '{"method": "early_exit"}').decode()
+                            "--speculative-config", '{"method": "early_exit", "adaptive": false}').decode()
         self.assertIn("2 bystanders beside 3 sequences that speculate", said)
-        self.assertRegex(said, r"(?m)^ +[\d.]+ +[\d.]+ +[\d.]+ +[1-9]\d*   \{\"method\": \"early_exit\"\}$")
+        self.assertRegex(said, r"(?m)^ +[\d.]+ +[\d.]+ +[\d.]+ +[1-9]\d*   \{\"method\": \"early_exit\", \"adaptive\": false\}$")
 
     def test_bench_load(self):
         load, page = self.root / "load.toml", self.root / "load.html"
@@ -183,14 +191,29 @@ class BenchLoad(CliTest):
             self.assertIn("<svg", page.read_text())
         # A share of the capacity needs a search, on any clock.
         load.write_text(text.replace("rate = 300.0", "share_of_capacity = 0.5").replace("search_requests", "tbt_p99 = 1e-5, search_requests"))
-        self.refuse(1, "beyond the limits at every rate", *run, "--search-clock", "model", "--json")
+        self.refuse(1, "beyond the limits at every rate", *run, "--search-clock", "model", "--no-check-cost", "--json")
         load.write_text(text.replace("rate = 300.0", "share_of_capacity = 0.5"))
         for clock in ("model", "cpu"):
-            report = json.loads(self.succeed(*run, "--clock", "cpu", "--search-clock", clock, "--policies", "vllm", "--json"))
+            report = json.loads(self.succeed(*run, "--clock", "cpu", "--search-clock", clock, "--policies", "vllm", "--no-check-cost", "--json"))
             (policy,) = report["policies"]
             self.assertAlmostEqual(report["rate"], 0.5 * policy["searches"][0]["capacity"]["rate"])
-        table = self.succeed(*run, "--clock", "model", "--requests", "5").decode()
+        # The cost model is checked at three rates, and a capacity is searched for every SLO.
+        report = json.loads(self.succeed(*run, "--clock", "model", "--slo", "0.5,auto", "--cost-seconds", "0.02", "--policies", "vllm", "--sides", "--run-seconds", "0.1", "--json"))
+        self.assertEqual(len(report["slos"]), 3)
+        self.assertAlmostEqual(report["slos"][2]["tbt_p99"], 5 * report["slos"][1]["tbt_p99"])
+        self.assertEqual(len(report["cost_check"]["points"]), 3)
+        agrees = all(point["agrees"] for point in report["cost_check"]["points"])
+        self.assertEqual(report["search_clock"], "model" if agrees else "cpu")
+        self.assertEqual(any("cost model is not within" in w for w in report["warnings"]), not agrees)
+        for policy in report["policies"]:
+            self.assertEqual({s["slo"] for s in policy["searches"]}, {0, 1, 2})
+            self.assertEqual([len(s["sides"]) for s in policy["searches"] if s["sides"]], [2, 2, 2])
+        table = self.succeed(*run, "--clock", "model", "--requests", "5", "--no-check-cost").decode()
         self.assertIn("P99 TBT of sarathi", table)
+        self.assertIn("is not in balance", table)
+        self.refuse(2, "found \"soon\"", *run, "--slo", "soon")
+        self.refuse(2, "this one has none", *run, "--trace", "x.csv")
+        self.refuse(2, "--cost-seconds", *run, "--cost-seconds", "0")
 
         self.refuse(2, "real, cpu or model", *run, "--clock", "sundial")
         self.refuse(2, "add --threads 1", *run[:-2], "--clock", "cpu")
@@ -639,8 +662,8 @@ class BadInput(CliTest):
         gguf = self.root / "gguf"
         gguf.mkdir()
         (gguf / "model.gguf").write_text("GGUF")
-        self.refuse(1, "GGUF files are not read", "inspect", str(gguf))
-        self.refuse(1, "a GGUF file", "inspect", str(gguf / "model.gguf"))
+        self.refuse(1, "name the GGUF file in it", "inspect", str(gguf))
+        self.refuse(1, "the file is cut short", "inspect", str(gguf / "model.gguf"))
         pointer = self.copy_of_model("pointer")
         (pointer / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
         self.refuse(1, "git lfs pull", "inspect", str(pointer))

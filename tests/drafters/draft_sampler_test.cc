@@ -20,7 +20,8 @@ std::vector<float> logits_with(int percent) {
 }
 
 // Shares of the places that have a draft at this confidence, of 5, 15 .. 95 percent.
-std::vector<int> drafted(const Model& model, double confidence, double temperature) {
+std::vector<int> drafted(const Model& model, double confidence, double temperature,
+                         bool wants_likeliest = false) {
   std::vector<int> shares;
   std::vector<float> logits;
   for (int i = 0; i < 10; ++i) {
@@ -31,7 +32,8 @@ std::vector<int> drafted(const Model& model, double confidence, double temperatu
   SamplingParams params;
   params.temperature = temperature;
   const std::vector<int32_t> tokens = {1, 2};
-  const DraftRequest request{.tokens = tokens, .prompt_size = 2, .params = &params};
+  const DraftRequest request{
+      .tokens = tokens, .prompt_size = 2, .params = &params, .wants_likeliest = wants_likeliest};
   std::vector<DraftPoint> points(shares.size(), {.request = &request});
   ThreadPool pool(2);
   DraftSampler(pool.size(), model.host_kernels(), confidence).sample(pool, points, logits);
@@ -39,7 +41,7 @@ std::vector<int> drafted(const Model& model, double confidence, double temperatu
   for (size_t i = 0; i < points.size(); ++i) {
     if (points[i].tokens.empty()) continue;
     of_drafts.push_back(shares[i]);
-    if (temperature == 0) {
+    if (temperature == 0 || wants_likeliest) {
       EXPECT_EQ(points[i].tokens[0], 7);
     }
   }
@@ -54,6 +56,12 @@ TEST(DraftSampler, DraftsNothingWhereItIsNotSure) {
     EXPECT_EQ(drafted(model, 0.9, temperature), std::vector{95});
     EXPECT_TRUE(drafted(model, 1, temperature).empty());
   }
+}
+
+// What acceptance by rejection takes most of, at any temperature.
+TEST(DraftSampler, DraftsTheLikeliestTokenWhereThatIsWanted) {
+  const Model model({.model = "tiny", .load_format = "dummy:7", .threads = 1});
+  EXPECT_EQ(drafted(model, 0, 1.5, true).size(), 10);
 }
 
 }  // namespace

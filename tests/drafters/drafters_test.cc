@@ -6,6 +6,7 @@
 #include <iostream>
 #include <map>
 
+#include "../support/fixed_drafts.h"
 #include "base/error.h"
 #include "drafters/layer_search.h"
 #include "drafters/make_proposer.h"
@@ -97,7 +98,7 @@ Result run(Model& model, std::unique_ptr<Proposer> proposer, int rounds = 1,
 }
 
 Result drafted(Model& model, const std::string& config, DrafterRoom room = {.max_sequences = 8}) {
-  return run(model, make_proposer(parse_speculative_config(config), model, room));
+  return run(model, make_proposer(fixed_drafts(config), model, room));
 }
 
 constexpr const char* kTree = "[(0,),(0,0),(0,1),(1,),(1,0),(0,0,0),(2,)]";
@@ -212,13 +213,13 @@ std::vector<int32_t> told_story(Model& model) {
 }
 
 TEST(Drafters, OfTheBundledModelAreOftenRight) {
-  Model model(with_drafter(story(), parse_speculative_config(R"({"method":"mtp"})")));
+  Model model(with_drafter(story(), fixed_drafts(R"({"method":"mtp"})")));
   const std::vector<int32_t> text = told_story(model);
   const auto plain = run(model, nullptr, 1, text).answers;
   Model without(story());  // its module not loaded
   EXPECT_EQ(run(without, nullptr, 1, text).answers, plain);
   const auto share = [&](const std::string& config, int rounds = 1) {
-    auto proposer = make_proposer(parse_speculative_config(config), model, {.max_sequences = 8});
+    auto proposer = make_proposer(fixed_drafts(config), model, {.max_sequences = 8});
     const Result with = run(model, std::move(proposer), rounds, text);
     EXPECT_EQ(with.answers, plain) << config;
     const double share =
@@ -242,7 +243,7 @@ TEST(Drafters, PartsThatDoNotFitAreRefused) {
   Model model(tiny());
   const auto refusal = [&](const std::string& config) -> std::string {
     try {
-      make_proposer(parse_speculative_config(config), model, {.max_sequences = 2});
+      make_proposer(fixed_drafts(config), model, {.max_sequences = 2});
     } catch (const UsageError& error) {
       return error.what();
     }

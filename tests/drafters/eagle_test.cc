@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "../support/fixed_drafts.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/json.h"
@@ -278,7 +279,7 @@ TEST_F(EagleTest, NoneShowsInAnAnswer) {
   checkpoint(EagleKind::eagle3).write(directory_);
   const std::string config = R"({"method":"eagle3","model":")" + directory_ + "\"";
   const auto proposer = [&](Model& model, const std::string& more, DrafterRoom room = {}) {
-    return make_proposer(parse_speculative_config(config + more + "}"), model, room);
+    return make_proposer(fixed_drafts(config + more + "}"), model, room);
   };
   const Answers plain = answers(model_, nullptr);
   const std::string tree = R"(,"num_speculative_tokens":9,"eagle_topk":3)";
@@ -299,7 +300,7 @@ TEST_F(EagleTest, NoneShowsInAnAnswer) {
     EXPECT_GT(tally.drafts, 60);
     // The target's embedding, which lies on another worker where there are stages.
     const std::string made = R"({"method":"eagle3","model":"dummy:1"})";
-    EXPECT_EQ(answers(other, make_proposer(parse_speculative_config(made), other, {})), plain);
+    EXPECT_EQ(answers(other, make_proposer(fixed_drafts(made), other, {})), plain);
   }
   // The control: where rows depend on their neighbours, drafts show.
   ModelOptions control = tiny();

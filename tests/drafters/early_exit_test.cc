@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "../support/fixed_drafts.h"
 #include "drafters/make_proposer.h"
 #include "engine/engine.h"
 #include "speculative/forwarding_proposer.h"
@@ -71,9 +72,8 @@ Answers answers(Model& model, std::unique_ptr<Proposer> proposer, int64_t kv_byt
 }
 
 std::unique_ptr<Proposer> early_exit(Model& model, const std::string& more = "") {
-  return make_proposer(
-      parse_speculative_config(R"({"method":"early_exit","exit_layer":3)" + more + "}"), model,
-      {.max_sequences = 8});
+  return make_proposer(fixed_drafts(R"({"method":"early_exit","exit_layer":3)" + more + "}"), model,
+                       {.max_sequences = 8});
 }
 
 // Tells the engine of a sequence's computed rows the first few, or other numbers in them.

@@ -10,6 +10,7 @@
 #include <iostream>
 #include <map>
 
+#include "../support/fixed_drafts.h"
 #include "drafters/make_proposer.h"
 #include "eagle_case.h"
 #include "engine/engine.h"
@@ -85,8 +86,7 @@ Answers answers(Model& model, const std::string& config, uint64_t seed = 0) {
   options.scheduler.max_num_seqs = 16;
   options.scheduler.max_model_len = 128;
   std::unique_ptr<Proposer> proposer;
-  if (!config.empty())
-    proposer = make_proposer(parse_speculative_config(config), model, {.max_sequences = 16});
+  if (!config.empty()) proposer = make_proposer(fixed_drafts(config), model, {.max_sequences = 16});
   Engine engine(model, options, nullptr, std::move(proposer));
   for (int id = 0; id < prompts(); ++id) engine.add(request(id, model.spec().vocab, seed));
   Answers answers;

@@ -79,7 +79,7 @@ class SamplingStageTest : public testing::Test {
     stage.begin();
     int32_t row = 0;
     for (size_t i = 0; i < step.requests.size(); ++i) {
-      states.push_back(std::make_unique<RequestState>(step.requests[i], kVocab, 1));
+      states.push_back(std::make_unique<RequestState>(step.requests[i], kVocab));
       RequestState& state = *states.back();
       stage.add_walk(state, state.prompt_size(), row, row, &step.trees[i]);
       row += 1 + static_cast<int32_t>(step.trees[i].size());

@@ -12,11 +12,14 @@
 #include <random>
 #include <thread>
 
+#include "../support/fixed_drafts.h"
 #include "answers.h"
 #include "base/fields.h"
 #include "drafters/make_proposer.h"
+#include "engine/agreement.h"
 #include "engine/process_workers.h"
 #include "engine/pulse.h"
+#include "engine/wires.h"
 
 namespace invar {
 namespace {
@@ -141,7 +144,7 @@ Outcome run(Model& model, const Setting& setting = {}) {
   options.retries = setting.retries;
   std::unique_ptr<Proposer> proposer;
   if (!setting.drafts.empty())
-    proposer = make_proposer(parse_speculative_config(setting.drafts), model, {.max_sequences = 4});
+    proposer = make_proposer(fixed_drafts(setting.drafts), model, {.max_sequences = 4});
   Engine engine(model, options, nullptr, std::move(proposer));
   for (Request& request : testing_engine::all_kinds()) engine.add(std::move(request));
   try {
@@ -194,7 +197,7 @@ TEST(Workers, DraftersOfTheTargetAskThem) {
 TEST(Workers, HaveTheModuleThatPredictsFurther) {
   const char* mtp = R"({"method":"mtp"})";
   const auto with_module = [&](const char* executor) {
-    return with_drafter(story(executor), parse_speculative_config(mtp));
+    return with_drafter(story(executor), fixed_drafts(mtp));
   };
   const Outcome plain = run(story());
   const Outcome here = run(with_module("threads"), {.drafts = mtp});
@@ -326,6 +329,49 @@ TEST(Recovery, AStoppedProcessIsNamed) {
   }
   EXPECT_EQ(said, "rank 1 gives no sign of life");  // and not rank 0, which does
   EXPECT_EQ(looks, PulseWatch::kLooks + 1);
+}
+
+// Four workers of two stages, on threads; the messages of all but one are the same.
+std::vector<std::string> disagreement(int other) {
+  auto first = make_inproc_groups(2), second = make_inproc_groups(2);
+  const auto one = make_inproc_channel(), two = make_inproc_channel();
+  const WorkerLinks links[] = {{first[0].get(), nullptr, one.get()},
+                               {first[1].get(), nullptr, two.get()},
+                               {second[0].get(), one.get(), nullptr},
+                               {second[1].get(), two.get(), nullptr}};
+  std::vector<std::string> said(4);
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&, i] {
+      try {
+        expect_agreement({i % 2, 2, i / 2, 2}, links[i], i == other ? "another batch" : "a batch");
+      } catch (const Error& error) {
+        said[i] = error.what();
+      }
+    });
+  threads.clear();
+  return said;
+}
+
+TEST(Recovery, WhoWasToldAnotherBatchIsNamed) {
+  EXPECT_EQ(disagreement(-1), std::vector<std::string>(4));
+  EXPECT_NE(disagreement(1)[0].find("rank 1 of stage 0 on " + host_name()), std::string::npos);
+  EXPECT_NE(disagreement(2)[3].find("rank 0 of stage 1"), std::string::npos);
+  EXPECT_NE(disagreement(0)[2].find("rank 0 of stage 0"), std::string::npos);
+}
+
+// The middle column of comparisons: its bits are those of T, whatever else changes.
+TEST(Workers, TheChainDependsOnTheNumberOfRanksAlone) {
+  const auto chained = [](int ranks, const char* executor) {
+    ModelOptions options = tiny(ranks, {}, executor);
+    options.arithmetic = "control-batch";
+    return run(options).answers;
+  };
+  const auto one = chained(1, "threads"), two = chained(2, "threads");
+  EXPECT_EQ(chained(2, "mp"), two);
+  EXPECT_NE(two, one);
+  EXPECT_NE(chained(4, "threads"), two);
+  EXPECT_NE(one, run(tiny()).answers);
 }
 
 // A worker that is alone, and another engine of the same model, whose blocks are as good as lost.

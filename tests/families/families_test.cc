@@ -223,6 +223,38 @@ TEST(Families, ReadSmolLm2AsItIsPublished) {
   EXPECT_EQ(parse(config).spec.head_dim, 64);
 }
 
+// Keys that others' tools leave there and that change no number.
+TEST(Families, HarmlessKeysAreKnown) {
+  json::Value config = golden_config("llama-gqa");
+  const json::Value plain = config;
+  for (const char* key : {"license", "_from_model_config", "auto_map", "transformers.js_config"})
+    config.set(key, "some text");
+  config.set("model_max_length", 4096);
+  config.set("neftune_noise_alpha", 5.5);
+  config.set("use_flash_attn", true);
+  config.set("quantization", nullptr);
+  EXPECT_EQ(parse(config), parse(plain));
+  config.set("quantization", json::parse(R"({"bits": 4})", "x"));
+  expect_refused(config, "\"quantization\"");
+}
+
+TEST(Families, AnUnknownKeyIsRefusedUnlessTheUserKnowsIt) {
+  json::Value config = golden_config("llama-gqa");
+  const ModelConfig plain = parse(config);
+  config.set("my_note", 3);
+  expect_refused(config, "--ignore-config-keys my_note");
+  const auto ignoring = [&](const std::vector<std::string>& keys) {
+    return parse_model_config(config, {}, "m", keys);
+  };
+  const ModelConfig read = ignoring({"my_note", "not_there"});
+  EXPECT_EQ(read.spec, plain.spec);
+  EXPECT_EQ(read.ignored_keys, std::vector<std::string>{"my_note"});
+  EXPECT_NE(specification_digest(read), specification_digest(plain));
+  EXPECT_THROW(ignoring({"other"}), Error);
+  // What Invar reads cannot be wished away.
+  EXPECT_THROW(ignoring({"my_note", "rope_theta"}), UsageError);
+}
+
 // Each field of what was understood, alone, changes the digest; the spelling does not.
 TEST(Families, TheSpecificationsDigestSeesEveryField) {
   const ModelConfig plain = parse(golden_config("llama-gqa"));
@@ -257,6 +289,10 @@ TEST(Families, TheSpecificationsDigestSeesEveryField) {
   in_layer([](LayerSpec& layer) { layer.ffn.norms = NormPlace::both; });
   in_layer([](LayerSpec& layer) { ++layer.ffn.width; });
   changed([](ModelConfig& config) { config.eos_ids.push_back(9); });
+  changed([](ModelConfig& config) { config.ignored_keys.push_back("note"); });
+  changed([](ModelConfig& config) { config.pooling.kind = Pooling::Kind::last; });
+  changed([](ModelConfig& config) { config.pooling.final_norm = true; });
+  changed([](ModelConfig& config) { config.pooling.is_normalized = true; });
   in_layer([](LayerSpec& layer) { layer.attention.rope->scaling = RopeSpec::Scaling::linear; });
   for (double RopeSpec::*number : {&RopeSpec::factor, &RopeSpec::low_freq_factor,
                                    &RopeSpec::high_freq_factor, &RopeSpec::original_positions})
@@ -277,7 +313,7 @@ TEST(Families, RefuseByNameWhatIsNotImplemented) {
     }
   };
   const auto object = [](const char* text) { return json::parse(text, "x"); };
-  refused("quantization_config", object(R"({"quant_method": "fp8"})"), "only null");
+  refused("quantization_config", object(R"({"quant_method": "fp8"})"), "compressed-tensors");
   refused("attn_logit_softcapping", 50.0, "only null");
   refused("final_logit_softcapping", 30.0, "only null");
   refused("attention_multiplier", 0.5, "only null");

@@ -219,7 +219,10 @@ TEST_F(JournalTest, AContinuationStoresNothingTwice) {
   journal.wait();
   const auto before = fs::file_size(path() + "-wal") + fs::file_size(path());
   for (int i = 2; i <= 25; ++i) say(journal, i, 1);
-  EXPECT_LT(fs::file_size(path() + "-wal") + fs::file_size(path()) - before, 3u << 20);
+  journal.wait();
+  // Stored again by each it would be 24 MiB. SQLite's log, which is cut at 4 MiB, may hold the
+  // first line beside the database, whenever it is copied there.
+  EXPECT_LT(fs::file_size(path() + "-wal") + fs::file_size(path()) - before, 6u << 20);
   EXPECT_EQ(items_of(journal, 25).size(), large.size() + std::string(",2,3,1,2,3").size());
 }
 

@@ -51,6 +51,8 @@ struct Case {
   std::vector<int> parts = {1, 3};
   double score_scale = 0;
   float score_cap = 0;
+  DType cache = DType::bf16;                                 // of queries, keys and values
+  int words() const { return cache == DType::f32 ? 2 : 1; }  // of 16 bits, to an element
 };
 
 std::vector<int> slots(int begin, int end) {
@@ -67,10 +69,10 @@ class Inputs {
       : case_(c),
         random_(seed + c.head_dim * 1000 + c.block_size + c.window),
         block_order_(count_blocks(c)),
-        q_(count_rows(c) * c.heads * round_up(c.head_dim, 32)) {
-    kv_ = {nullptr, nullptr, c.block_size, c.groups, c.head_dim};
-    keys_.resize(block_order_.size() * c.groups * kv_.key_block());
-    values_.resize(block_order_.size() * c.groups * kv_.value_block());
+        q_(count_rows(c) * c.heads * round_up(c.head_dim, 32) * c.words()) {
+    kv_ = {nullptr, nullptr, c.block_size, c.groups, c.head_dim, CacheLayout::panels, c.cache};
+    keys_.resize(block_order_.size() * c.groups * kv_.key_block() * c.words());
+    values_.resize(block_order_.size() * c.groups * kv_.value_block() * c.words());
     kv_.keys = keys_.data(), kv_.values = values_.data();
     fill_cache();
     fill_tables();
@@ -111,6 +113,15 @@ class Inputs {
     return blocks;
   }
 
+  // An f32 has bits that a bf16 has not.
+  void put(bf16_t* of, int64_t at, bf16_t x) {
+    if (case_.cache == DType::f32)
+      reinterpret_cast<float*>(of)[at] =
+          std::bit_cast<float>(uint32_t{x} << 16 | (random_.next() & 0xffff));
+    else
+      of[at] = x;
+  }
+
   void fill_cache() {
     const auto garbage = [&] {
       return static_cast<bf16_t>((random_.next() & 0x807f) |
@@ -121,8 +132,8 @@ class Inputs {
       for (int g = 0; g < case_.groups; ++g)
         for (int slot = 0; slot < case_.block_size; ++slot)
           for (int e = 0; e < case_.head_dim; ++e) {
-            kv_.keys[kv_.key_index(block, g, slot, e)] = garbage();
-            kv_.values[kv_.value_index(block, g, slot, e)] = garbage();
+            put(kv_.keys, kv_.key_index(block, g, slot, e), garbage());
+            put(kv_.values, kv_.value_index(block, g, slot, e), garbage());
           }
     std::iota(block_order_.begin(), block_order_.end(), 0);
     for (int i = blocks - 1; i > 0; --i)
@@ -142,8 +153,8 @@ class Inputs {
         const int block = table[slot / case_.block_size], at = slot % case_.block_size;
         for (int g = 0; g < case_.groups; ++g)
           for (int e = 0; e < case_.head_dim; ++e) {
-            kv_.keys[kv_.key_index(block, g, at, e)] = draw(random_, case_.data);
-            kv_.values[kv_.value_index(block, g, at, e)] = draw(random_, case_.data);
+            put(kv_.keys, kv_.key_index(block, g, at, e), draw(random_, case_.data));
+            put(kv_.values, kv_.value_index(block, g, at, e), draw(random_, case_.data));
           }
       }
       for (const int position : s.positions) {
@@ -157,8 +168,9 @@ class Inputs {
 
   void fill_queries() {
     const int64_t padded = round_up(case_.head_dim, 32);
-    for (int64_t i = 0; i < q_.size(); ++i)
-      q_[i] = i % padded < case_.head_dim ? draw(random_, case_.data) : bf16_t{0};
+    std::ranges::fill(q_.span(), bf16_t{0});
+    for (int64_t i = 0; i < q_.size() / case_.words(); ++i)
+      if (i % padded < case_.head_dim) put(q_.data(), i, draw(random_, case_.data));
   }
 
   const Case case_;
@@ -241,6 +253,23 @@ TEST_P(AttentionTest, HeadsPerGroup) {
                          .head_dim = 16,
                          .block_size = 32}))
           << per_group << " heads in " << groups << " groups";
+}
+
+// Queries, keys, values and weights of f32.
+TEST_P(AttentionTest, Exact) {
+  for (const int head_dim : {2, 18, 32, 40, 96, 128, 256})
+    for (const Data data : kAllData)
+      EXPECT_TRUE(check({.sequences = {{slots(120, 150)}, {{31}}, {{259, 260, 17}}},
+                         .heads = 6,
+                         .groups = 2,
+                         .head_dim = head_dim,
+                         .block_size = 32 << head_dim % 3,
+                         .window = head_dim == 96 ? 70 : 0,
+                         .data = data,
+                         .out = DType::f32,
+                         .score_cap = head_dim == 40 ? 5.0f : 0.0f,
+                         .cache = DType::f32}))
+          << "data " << static_cast<int>(data) << " head size " << head_dim;
 }
 
 // The entry that inference uses.

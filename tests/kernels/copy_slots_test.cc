@@ -14,22 +14,32 @@ constexpr int kBlocks = 4, kHeads = 3;
 
 // Keys and values of a layer: every element that a row has, zero beside them.
 struct Cache {
-  Cache(int block_size, int head_dim, CacheLayout layout)
-      : kv{.block_size = block_size, .kv_heads = kHeads, .head_dim = head_dim, .layout = layout},
-        keys(static_cast<size_t>(kBlocks * kHeads * kv.key_block())),
-        values(static_cast<size_t>(kBlocks * kHeads * kv.value_block())) {
+  Cache(int block_size, int head_dim, CacheLayout layout, DType type)
+      : kv{.block_size = block_size,
+           .kv_heads = kHeads,
+           .head_dim = head_dim,
+           .layout = layout,
+           .type = type},
+        keys(static_cast<size_t>(kBlocks * kHeads * kv.key_block() * size_of(type) / 2)),
+        values(static_cast<size_t>(kBlocks * kHeads * kv.value_block() * size_of(type) / 2)) {
     point();
     Random random(1);
     for (int block = 0; block < kBlocks; ++block)
       for (int head = 0; head < kHeads; ++head)
         for (int slot = 0; slot < block_size; ++slot)
           for (int e = 0; e < head_dim; ++e) {
-            kv.keys[kv.key_index(block, head, slot, e)] = f32_to_bf16(random.uniform());
-            kv.values[kv.value_index(block, head, slot, e)] = f32_to_bf16(random.uniform());
+            put(kv.keys, kv.key_index(block, head, slot, e), random.uniform());
+            put(kv.values, kv.value_index(block, head, slot, e), random.uniform());
           }
   }
   Cache(const Cache& other) : kv(other.kv), keys(other.keys), values(other.values) { point(); }
 
+  void put(bf16_t* of, int64_t at, float x) const {
+    if (kv.is_f32())
+      reinterpret_cast<float*>(of)[at] = x;
+    else
+      of[at] = f32_to_bf16(x);
+  }
   void point() {
     kv.keys = keys.data();
     kv.values = values.data();
@@ -44,10 +54,16 @@ struct Cache {
 };
 
 TEST_P(CopySlotsTest, AsTheReference) {
-  for (const CacheLayout layout : {CacheLayout::panels, CacheLayout::rows})
+  struct Form {
+    CacheLayout layout;
+    DType type;
+  };
+  for (const auto [layout, type] :
+       {Form{CacheLayout::panels, DType::bf16}, Form{CacheLayout::rows, DType::bf16},
+        Form{CacheLayout::panels, DType::f32}})
     for (const int block_size : {32, 128})
       for (const int head_dim : {8, 20, 64, 80}) {
-        const Cache before(block_size, head_dim, layout);
+        const Cache before(block_size, head_dim, layout, type);
         for (const int begin : {0, 1, 6, 16, 31})
           for (const int end : {begin, 1, 9, 16, 31, 32, block_size - 1, block_size}) {
             if (end < begin) continue;

@@ -293,13 +293,15 @@ struct QkvCase {
   bool norms;
   Kind kind;
   int shape;  // 0: one run of slots; 1: slots at random; 2: no, one or several slots per row
+  DType cache = DType::bf16;
+  int words() const { return cache == DType::f32 ? 2 : 1; }  // of 16 bits, to an element
 };
 
 struct QkvOutputs {
   QkvOutputs(const QkvCase& c, const KvLayer& kv, int blocks)
-      : keys(blocks * c.groups * kv.key_block()),
-        values(blocks * c.groups * kv.value_block()),
-        q(int64_t{c.rows} * c.heads * round_up(c.head_dim, 32)),
+      : keys(blocks * c.groups * kv.key_block() * c.words()),
+        values(blocks * c.groups * kv.value_block() * c.words()),
+        q(int64_t{c.rows} * c.heads * round_up(c.head_dim, 32) * c.words()),
         non_finite(c.rows) {
     std::ranges::fill(keys.span(), bf16_t{0});
     std::ranges::fill(values.span(), bf16_t{0});
@@ -366,7 +368,7 @@ void check_qkv(const Kernels& reference, const Kernels& kernels, const QkvCase& 
     begin.push_back(static_cast<int32_t>(slot.size()));
   }
 
-  const KvLayer layer = {nullptr, nullptr, c.block_size, c.groups, e};
+  const KvLayer layer = {nullptr, nullptr, c.block_size, c.groups, e, CacheLayout::panels, c.cache};
   const QkvProduct made(c, 70, random);
   const Guarded<float> scratch(parts * c.rows * qkv_scratch_stride(e));
   if (product)
@@ -440,6 +442,18 @@ TEST_P(ElementwiseTest, QkvSlots) {
             check_qkv(scalar(), kernels(),
                       {rows, 2, 1, head_dim, block_size, true, Kind::plain, shape}, parts);
         }
+}
+
+// Of f32: what is not rounded is not clamped to bf16's range either.
+TEST_P(ElementwiseTest, QkvExact) {
+  for (const int head_dim : {2, 30, 40, 64, 128, 256})
+    for (const Kind kind : kKinds)
+      for (const int shape : {0, 1, 2}) {
+        SCOPED_TRACE(testing::Message() << "head size " << head_dim << " kind "
+                                        << static_cast<int>(kind) << " shape " << shape);
+        check_qkv(scalar(), kernels(),
+                  {19, 4, 2, head_dim, 32, head_dim != 40, kind, shape, DType::f32}, 2);
+      }
 }
 
 TEST_P(ElementwiseTest, QkvProduct) {

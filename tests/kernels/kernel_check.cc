@@ -147,7 +147,9 @@ void KernelTest::SetUp() {
     training_kernels_ = select_training_kernels(Order::portable, emulated ? "avx512" : set);
     if (emulated) {
       cpu::override_elementwise<cpu::kAmxRowsEmulated>(kernels_);
-      cpu::override_attention<cpu::attend_amx_emulated, cpu::kAmxTileQueries>(kernels_);
+      static constexpr cpu::AttendFunctions kEmulatedAttend = {
+          cpu::attend_amx_emulated, cpu::kAmxTileQueries, cpu::attend_f32_avx512};
+      cpu::override_attention<kEmulatedAttend>(kernels_);
       cpu::override_matmul<cpu::product_amx_emulated>(kernels_);
       cpu::override_qkv_product<cpu::matmul<cpu::product_amx_emulated>, cpu::kAmxRowsEmulated>(
           kernels_);

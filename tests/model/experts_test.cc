@@ -69,6 +69,46 @@ TEST(Experts, ChunksRanksThreadsAndInstructionSetsDoNotShow) {
   EXPECT_THROW(make_shard(spec, 0, 4), UsageError);
 }
 
+// Latent attention, with and without a vector that queries are made of.
+DecoderSpec latent_spec(int query_rank) {
+  DecoderSpec spec = expert_spec();
+  spec.kv_heads = 1;
+  spec.head_dim = 32 + 8;
+  for (LayerSpec& layer : spec.layer_specs) {
+    layer.attention.latent = {
+        .rank = 32, .turning = 8, .still = 32, .value = 16, .query_rank = query_rank};
+    layer.attention.rope->rotated = 8;
+    layer.attention.score_scale = 0.17;
+  }
+  return spec;
+}
+
+TEST(LatentAttention, EqualsAScalarEvaluationInAnySchedule) {
+  EXPECT_EQ(run(latent_spec(0)), evaluate(latent_spec(0)));
+  const DecoderSpec spec = latent_spec(48);
+  check_spec(spec, "the test");
+  const Logits expected = evaluate(spec);
+  for (const int ranks : {1, 2})
+    EXPECT_EQ(run(spec, {.ranks = ranks, .chunk = 7, .threads = ranks}), expected) << ranks;
+  for (const std::string& set : instruction_sets()) {
+    if (!is_supported(set)) continue;
+    EXPECT_EQ(run(spec, {.set = set}), expected) << set;
+  }
+  EXPECT_EQ(run(spec, {.order = Order::hopper}), evaluate(spec, Order::hopper));
+}
+
+// The control.
+TEST(LatentAttention, ItsNumbersShow) {
+  const Logits expected = evaluate(latent_spec(48));
+  DecoderSpec other = latent_spec(48);
+  for (LayerSpec& layer : other.layer_specs) layer.attention.score_scale = 0.18;
+  EXPECT_NE(run(other), expected);
+  other = latent_spec(48);
+  for (LayerSpec& layer : other.layer_specs) layer.attention.rope->rotated = 0;
+  EXPECT_NE(run(other), expected);
+  EXPECT_NE(run(latent_spec(0)), expected);
+}
+
 // The control: each of the routers' numbers is seen.
 TEST(Experts, EveryChoiceShows) {
   const Logits expected = evaluate(expert_spec());

@@ -96,6 +96,25 @@ TEST(ModelInvariance, RanksAndLayerCutsDoNotShow) {
   EXPECT_THROW(Model{three}, UsageError);
 }
 
+// Rows that choose experts: chunks, neighbours, ranks that share the experts out, stages.
+TEST(ModelInvariance, ExpertsDoNotShowWhereTheyAreNorWhoElseChoseThem) {
+  const auto expected = plain(tiny("tiny-moe"));
+  Model model(tiny("tiny-moe"));
+  Executor runner(model, limits());
+  for (const int max_chunk : {1, 40})
+    EXPECT_EQ(random_schedule(runner, some_sequences(), 10 + max_chunk, max_chunk), expected)
+        << max_chunk;
+  for (const int ranks : {2, 4, 8}) {
+    ModelOptions options = tiny("tiny-moe");
+    options.ranks = ranks;
+    options.layer_cuts = {ranks / 2 % 3 + 1};
+    EXPECT_EQ(plain(options), expected) << ranks << " ranks";
+  }
+  ModelOptions other = tiny("tiny-moe");
+  other.load_format = "dummy:8";
+  EXPECT_NE(plain(other), expected);
+}
+
 TEST(ModelInvariance, HopperIsAnotherArithmeticAndAsInvariant) {
   ModelOptions options = tiny();
   options.arithmetic = "hopper";

@@ -32,7 +32,7 @@ class ScalarDecoder {
     }
     for (int layer = 0; layer < spec_.layers; ++layer) {
       const std::vector<Floats> before = h;
-      attention(layer, h);
+      spec_.layer(layer).attention.latent ? latent_attention(layer, h) : attention(layer, h);
       const DenseFfnSpec ffn = spec_.layer(layer).ffn;
       if (ffn.width > 0) feed_forward(layer, ffn.is_parallel ? before : h, h);
       if (spec_.layer(layer).experts) experts(layer, h);
@@ -108,6 +108,70 @@ class ScalarDecoder {
       }
       add(h[t], product(wo, scalar::rounded(attended), {}, attention_output_runs(spec_)),
           spec.norms, norm);
+    }
+  }
+
+  // Numerics 4.2.
+  void latent_attention(int layer, std::vector<Floats>& h) const {
+    const std::string at = "model.layers." + std::to_string(layer) + ".self_attn.";
+    const AttentionSpec spec = spec_.layer(layer).attention;
+    const LatentSpec l = *spec.latent;
+    const int e = l.rank + l.turning;
+    const auto weight = [&](const std::string& name) {
+      return tensor<bf16_t>(at + name + ".weight");
+    };
+    const auto head_weight = [&](int head, const char* name) {
+      return weight("head." + std::to_string(head) + "." + name);
+    };
+    // What turns begins both halves.
+    const auto placed = [&](Floats latent, const Floats& turning) {
+      latent.insert(latent.begin(), turning.begin(), turning.begin() + l.turning / 2);
+      latent.insert(latent.begin() + e / 2, turning.begin() + l.turning / 2, turning.end());
+      return latent;
+    };
+    const auto part = [](const Floats& x, int first, int count) {
+      return Floats(x.begin() + first, x.begin() + first + count);
+    };
+    std::vector<Halves> q, k, v;
+    for (size_t t = 0; t < h.size(); ++t) {
+      const int position = static_cast<int>(t);
+      const Halves x =
+          scalar::rounded(normed(h[t], tensor<float>("model.layers." + std::to_string(layer) +
+                                                     ".input_layernorm.weight")));
+      const Halves of_queries =
+          l.query_rank ? scalar::rounded(normed(product(weight("q_a_proj"), x, {}),
+                                                tensor<float>(at + "q_a_layernorm.weight")))
+                       : x;
+      const Halves still = scalar::rounded(product(weight("still_q_proj"), of_queries, {}));
+      const Floats turning = product(weight("turning_q_proj"), of_queries, {});
+      const Floats down = product(weight("kv_a_proj_with_mqa"), x, {});
+      const Floats latent =
+          normed(part(down, 0, l.rank), tensor<float>(at + "kv_a_layernorm.weight"));
+      Halves& row = q.emplace_back();
+      for (int head = 0; head < spec_.heads; ++head) {
+        const Halves own(still.begin() + head * l.still, still.begin() + (head + 1) * l.still);
+        const Halves one = heads(placed(product(head_weight(head, "k_up_proj"), own, {}),
+                                        part(turning, head * l.turning, l.turning)),
+                                 position, spec, {});
+        row.insert(row.end(), one.begin(), one.end());
+      }
+      k.push_back(heads(placed(latent, part(down, l.rank, l.turning)), position, spec, {}));
+      v.push_back(scalar::rounded(latent));
+      v.back().resize(static_cast<size_t>(e));
+    }
+    for (size_t t = 0; t < h.size(); ++t) {
+      Floats values;
+      for (int head = 0; head < spec_.heads; ++head) {
+        Halves attended = scalar::rounded(
+            scalar::attend(order_, &q[t][static_cast<size_t>(head * e)], k, v, e, 0,
+                           static_cast<int>(t), spec.window, {spec.score_scale, spec.score_cap}));
+        attended.resize(static_cast<size_t>(l.rank));
+        const Floats one = product(head_weight(head, "v_up_proj"), attended, {});
+        values.insert(values.end(), one.begin(), one.end());
+      }
+      add(h[t],
+          product(weight("o_proj"), scalar::rounded(values), {}, attention_output_runs(spec_)),
+          NormPlace::before, {});
     }
   }
 

@@ -349,21 +349,27 @@ def experts_of(c, layer):
     elif family == "olmoe":
         found = {"count": c["num_experts"], "intermediate_size": c["intermediate_size"],
                  "renormalised": c.get("norm_topk_prob", False)}
-    elif family == "glm4_moe":
+    elif family in ("glm4_moe", "deepseek_v3", "deepseek_v2"):
         if layer < c["first_k_dense_replace"]:
             return None
         grouped, scale = c["n_group"] > 1, c["routed_scaling_factor"]
         bits = lambda x: struct.pack(">d", float(F32(x))).hex()
-        return {"count": c["n_routed_experts"], "chosen": c["num_experts_per_tok"], "score": "sigmoid", "choice_bias": True,
+        is_v2 = family == "deepseek_v2"
+        grouped = grouped and not (is_v2 and c["topk_method"] == "greedy")
+        return {"count": c["n_routed_experts"], "chosen": c["num_experts_per_tok"],
                 "intermediate_size": c["moe_intermediate_size"],
-                **({"groups": c["n_group"], "chosen_groups": c["topk_group"], "pair_score": True} if grouped else {}),
-                **({"renormalised": True, "epsilon": bits(1e-20)} if c["norm_topk_prob"] else {}),
+                **({"score": "softmax"} if is_v2 else {"score": "sigmoid", "choice_bias": True}),
+                **({"groups": c["n_group"], "chosen_groups": c["topk_group"]} if grouped else {}),
+                **({"pair_score": True} if grouped and not is_v2 else {}),
+                **({"renormalised": True, "epsilon": bits(1e-20)} if c.get("norm_topk_prob") and not is_v2 else {}),
                 **({"scale": bits(scale)} if scale != 1 else {}),
                 **({"shared_intermediate_size": c["n_shared_experts"] * c["moe_intermediate_size"]}
                    if c["n_shared_experts"] else {})}
     else:
         return None
     return {"chosen": c["num_experts_per_tok"], "score": "softmax"} | {k: v for k, v in found.items() if v is not False}
+
+LATENT = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
 
 def chain(numbers):
     total = F32(0)
@@ -438,6 +444,14 @@ def specification_digest(c, eos):
             layer |= {"intermediate_size": 0, "experts": experts}
     choices = {"family_choices": {"joint_qk_norm": True}} if family == "olmoe" else {}
     sizes = ["hidden_size", "num_attention_heads", "num_key_value_heads", "vocab_size", "max_position_embeddings"]
+    c = dict(c)
+    if "kv_lora_rank" in c:
+        L, R, S, V = (c[name] for name in LATENT)
+        c |= {"head_dim": L + R, "num_key_value_heads": 1}
+        for layer in layers:
+            layer["rope"]["rotated"] = R
+            layer |= {"score_scale": bits(1 / math.sqrt(S + R)), "latent": {
+                "rank": L, "turning": R, "still": S, "value": V, "query_rank": c.get("q_lora_rank") or 0}}
     canonical = {**{name: c[name] for name in sizes},
                  "head_dim": c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"],
                  "rms_norm_eps": bits(float(F32(c["rms_norm_eps"]))), "qkv_bias": family == "qwen2" or bias or c.get("attention_bias", False), "o_bias": bias,
@@ -464,7 +478,8 @@ class Family:
         self.norms = NORMS.get(self.name, BEFORE)
         self.curve = gelu_tanh if gemma else gelu if falcon else silu
         self.heads = c["num_attention_heads"]
-        self.kv_heads = self.falcon_kv() if falcon else c["num_key_value_heads"]
+        self.is_latent = "kv_lora_rank" in c
+        self.kv_heads = self.falcon_kv() if falcon else 1 if self.is_latent else c["num_key_value_heads"]
         self.size = c.get("head_dim") or c["hidden_size"] // self.heads
         self.width = c.get("ffn_hidden_size") or 4 * c["hidden_size"] if falcon else c["intermediate_size"]
         self.eps = c.get("rms_norm_eps", c.get("layer_norm_epsilon"))
@@ -482,6 +497,9 @@ class Family:
         part = c.get("partial_rotary_factor", (c.get("rope_parameters") or {}).get("partial_rotary_factor"))
         part = part if part is not None else 0.5 if self.name in ("glm4", "glm4_moe") else 1.0
         self.rotated = int(self.size * part)
+        if self.is_latent:
+            L, R, S, V = (c[name] for name in LATENT)
+            self.size, self.rotated, self.scale = L + R, R, F32(LOG2E * (1 / math.sqrt(S + R)))
 
     def falcon_kv(self):
         c = self.c
@@ -532,6 +550,8 @@ class Family:
 
     def unfused(self, w):
         """The tensors by the names of Llama, rows of q and k in the order of section 4's turning pairs."""
+        if self.is_latent:
+            return w
         w = dict(w)
         for name in list(w):
             at = name.rsplit(".", 2)[0] + "."
@@ -587,7 +607,7 @@ class Model:
         self.w = f.unfused(one_by_one({name: widen(*t) for name, t in tensors.items()}))
         self.heads, self.kv_heads, self.size, self.eps = f.heads, f.kv_heads, f.size, f.eps
         self.layers, self.scale = c["num_hidden_layers"], f.scale
-        self.r_out = row_runs(self.heads * self.size, self.heads)
+        self.r_out = row_runs(self.heads * c.get("v_head_dim", self.size), self.heads)
         self.experts = [experts_of(c, i) for i in range(self.layers)]
         self.r_down = [row_runs(e.get("shared_intermediate_size", 1) if e else f.width) for e in self.experts]
         self.identity = f"invar-1/{arith}/{mode}/row{self.r_out}." + "+".join(map(str, dict.fromkeys(self.r_down)))
@@ -632,6 +652,10 @@ class Model:
 
     def queries_and_keys(self, x, i, at, positions):
         """[T, heads, E] of q, k and v, normed and turned."""
+        if self.family.is_latent:
+            q, k, v = self.latents(x, at)
+            angles = self.angles(i, positions)
+            return self.rotate(q, *angles), self.rotate(k, *angles), v
         q, k, v = (self.product(x, at + n) for n in ("q_proj", "k_proj", "v_proj"))
         of_heads = lambda y: y.reshape(len(x), -1, self.size)
         normed = lambda q, k: (self.norm(q, at + "q_norm"), self.norm(k, at + "k_norm"))
@@ -687,10 +711,41 @@ class Model:
         assert np.isfinite(k).all() and np.isfinite(v).all(), "a key or a value is not finite"
         self.store(i, positions, k, v)
         x = self.act(self.attention(q, i, positions).reshape(len(h), -1))
+        if self.family.is_latent:
+            x = self.act(self.outputs(x.reshape(len(h), self.heads, -1), at))
         h = self.add_part(h, self.product(x, at + "o_proj", self.r_out), named[1])
         x = beside if parallel else self.act(self.norm(h, named[2]) if named[2] else h)
         y = self.through_experts(x, mlp, self.experts[i], self.r_down[i]) if self.experts[i] else self.network(x, mlp, self.r_down[i])
         return self.add_part(h, y, named[3])
+
+    def latents(self, x, at):
+        """Section 4.3, steps 1 to 3: queries, keys and values before they turn."""
+        L, R, S, V = (self.config[name] for name in LATENT)
+        down, low = self.product(x, at + "kv_a_proj_with_mqa"), (self.size - R) // 2
+        c = self.norm(down[:, :L], at + "kv_a_layernorm")[:, None]
+        name = "q_proj"
+        if self.config.get("q_lora_rank"):
+            x, name = self.act(self.norm(self.product(x, at + "q_a_proj"), at + "q_a_layernorm")), "q_b_proj"
+        q = self.product(x, at + name).reshape(len(x), self.heads, S + R)
+        up = self.w[at + "kv_b_proj.weight"].reshape(self.heads, S + V, L)
+        of_heads = [self.times(self.act(q[:, h, :S]), up[h, :S].T) for h in range(self.heads)]
+
+        def placed(latent, t):
+            first, second = t[..., 0::2], t[..., 1::2]
+            return np.concatenate([first, latent[..., :low], second, latent[..., low:]], axis=-1)
+
+        v = np.concatenate([c, np.zeros(c.shape[:2] + (R,), F32)], axis=-1)
+        return placed(np.stack(of_heads, axis=1), q[..., S:]), placed(c, down[:, None, L:]), v
+
+    def outputs(self, x, at):
+        """Step 5, of rounded results [T, heads, E]."""
+        L, R, S, V = (self.config[name] for name in LATENT)
+        up = self.w[at + "kv_b_proj.weight"].reshape(self.heads, S + V, L)
+        return np.concatenate([self.times(x[:, h, :L], up[h, S:]) for h in range(self.heads)], axis=-1)
+
+    def times(self, x, w):
+        w = w if self.order is Hopper else f32(w.astype(F64))
+        return dot(self.order, self.order.prepare(x[:, None]), self.order.prepare(w[None]))
 
     def store(self, i, positions, k, v):
         slots = -(-(positions[-1] + 1) // 128) * 128

@@ -1,15 +1,47 @@
 """A job of MPI: the bits are those of one process, and a rank that dies ends the job with a sentence."""
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import unittest
 
 from served import FAST, Served
 
 INVAR = None
 PROMPT = "It was a dark and stormy night"
+RECIPE = """
+name = "tiny"
+seed = 3
+[corpus]
+seed = 5
+[tokenizer]
+documents = 20
+[model]
+hidden = 32
+layers = 2
+heads = 2
+kv_heads = 1
+head_dim = 16
+ffn = 64
+vocab = 700
+[training]
+context = 64
+rows = 8
+groups = 8
+batch_rows = 1
+[optimizer]
+steps = 6
+warmup = 2
+rate = 1e-2
+[evaluation]
+documents = 3
+every = 3
+[checkpoint]
+every = 3
+"""
 FULL = bool(os.environ.get("INVAR_FULL_TESTS"))
 # Several processes on any cores, as the administrator or not, without messages over networks.
 LAUNCH = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,vader",
@@ -59,6 +91,27 @@ class Mpi(unittest.TestCase):
             self.assertEqual(generate(*layout, launch=mpirun(ranks * stages)), alone, (ranks, stages))
         # The control: with other weights in every rank the hash is another.
         self.assertNotEqual(generate("--tensor-parallel-size", "2", "--load-format", "dummy:2", launch=mpirun(2)), alone)
+
+    def test_a_trainer_of_several_processes_has_the_weights_of_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            recipe = pathlib.Path(folder, "recipe.toml")
+            recipe.write_text(RECIPE)
+
+            def weights(output, *launch):
+                done = call(*launch, INVAR, "train", str(recipe), "--threads", "1", "--json", "--output",
+                            str(pathlib.Path(folder, output)))
+                return json.loads(done.stdout)["weights"]  # one process prints
+
+            alone = weights("alone")
+            for processes in (2, 4) + FULL * (8,):
+                self.assertEqual(weights(f"of-{processes}", *mpirun(processes)), alone, processes)
+            # It goes on where it was stopped, by another number of processes; nothing is left to do here.
+            self.assertEqual(weights("of-4", *mpirun(2)), alone)
+            # The control: another seed.
+            recipe.write_text(RECIPE.replace("seed = 3", "seed = 4"))
+            self.assertNotEqual(weights("other", *mpirun(2)), alone)
+            done = call(*mpirun(3), INVAR, "train", str(recipe), "--output", str(pathlib.Path(folder, "three")), status=None)
+            self.assertIn("a number of ranks that is a power of two", done.stderr)
 
     def test_what_needs_no_model(self):
         self.assertRegex(call(*mpirun(2), INVAR, "--version").stdout, r"\d+\.\d+")

@@ -32,6 +32,16 @@ def f32(value):
     return struct.unpack("<f", struct.pack("<f", value))[0]
 
 
+def norm_weights(model):
+    """The final norm's weights of a checkpoint in bf16."""
+    data = (model / "model.safetensors").read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    tensor = json.loads(data[8:8 + size])["model.norm.weight"]
+    assert tensor["dtype"] == "BF16"
+    begin, end = (8 + size + offset for offset in tensor["data_offsets"])
+    return [struct.unpack("<f", b"\0\0" + data[i:i + 2])[0] for i in range(begin, end, 2)]
+
+
 class ServerTest(unittest.TestCase):
     flags = ()
 
@@ -407,6 +417,25 @@ class Answers(ServerTest):
             self.assertEqual(content(tools=[tool(True)], guided_choice=["yes"]), "yes")
             served.stop()
 
+    def test_every_reply_has_an_id(self):
+        for method, path, body in (("GET", "/health", None), ("POST", COMPLETIONS, dict(prompt="x", max_tokens=1)),
+                                   ("POST", COMPLETIONS, {}), ("GET", "/nothing", None), ("DELETE", COMPLETIONS, None)):
+            ids = {self.served.ask(method, path, body)[1]["X-Request-Id"] for _ in range(2)}
+            self.assertEqual(len(ids), 2, (path, ids))
+            self.assertTrue(all(one.startswith("req_") for one in ids), ids)
+            self.assertEqual(self.served.ask(method, path, body, {"X-Request-Id": "mine-7"})[1]["X-Request-Id"], "mine-7")
+        self.assertNotIn(" ", self.served.ask("GET", "/health", None, {"X-Request-Id": "two words"})[1]["X-Request-Id"])
+        self.assertEqual(self.served.ask("POST", "/v1/messages", {}, {"X-Request-Id": "a"})[1]["Request-Id"], "a")
+
+    def test_errors_name_the_field(self):
+        for body, param, code in ((dict(prompt="x", temperature="hot"), "temperature", "invalid_type"),
+                                  (dict(prompt="x", top_p=3), "top_p", "invalid_value"),
+                                  (dict(prompt="x", best_of=3), "best_of", "unsupported_parameter"),
+                                  (dict(temperature=1), "prompt", "missing_required_parameter"),
+                                  (dict(prompt="x", guided_regex="("), None, None)):
+            status, _, answer = self.served.ask("POST", COMPLETIONS, body)
+            self.assertEqual((status, answer["error"]["param"], answer["error"]["code"]), (400, param, code), answer)
+
     def test_embeddings(self):
         ids = [5, 6, 7, 8]
         told = self.served.post("/v1/embeddings", input=[ids, "other"])
@@ -438,6 +467,54 @@ class Answers(ServerTest):
                     self.assertEqual(status, 400, answer)
                     self.assertIn("expected dimensions", answer["error"]["message"])
                 self.assertEqual(served.stop(), 0)
+
+    def test_embeddings_of_an_embedding_model(self):
+        """Last token, mean and normalization, against what the plain means of prefixes say in f64."""
+        with tempfile.TemporaryDirectory(prefix="invar-server-") as directory:
+            model = pathlib.Path(directory, "model")
+            subprocess.run([INVAR, "make-model", model, "--seed", "7"], check=True, capture_output=True)
+            config, ids = json.loads((model / "config.json").read_text()), [5, 6, 7]
+
+            def vectors(*inputs, **body):
+                served = Served(INVAR, command=[INVAR, "serve", model, "--host", "127.0.0.1", "--port", "0", *FAST])
+                told = served.post("/v1/embeddings", input=list(inputs), **body)
+                self.assertEqual(served.stop(), 0)
+                return [d["embedding"] for d in told["data"]], told["system_fingerprint"]
+
+            def normed(hidden):
+                scale = (sum(x * x for x in hidden) / len(hidden) + config["rms_norm_eps"]) ** -0.5
+                return [x * scale * w for x, w in zip(hidden, norm_weights(model))]
+
+            def unit(vector):
+                length = sum(x * x for x in vector) ** 0.5
+                return [x / length for x in vector]
+
+            means, plain = vectors(*(ids[:n + 1] for n in range(3)))
+            sums = [[0.0] * len(means[0])] + [[x * (n + 1) for x in mean] for n, mean in enumerate(means)]
+            rows = [normed([a - b for a, b in zip(sums[n + 1], sums[n])]) for n in range(3)]
+            expected = {"lasttoken": rows[2], "cls_token": rows[0],
+                        "mean_tokens": [sum(column) / 3 for column in zip(*rows)]}
+            kinds = [dict(idx=0, name="0", path="", type="sentence_transformers.models.Transformer"),
+                     dict(idx=1, name="1", path="1_Pooling", type="sentence_transformers.models.Pooling"),
+                     dict(idx=2, name="2", path="2_Normalize", type="sentence_transformers.models.Normalize")]
+            (model / "1_Pooling").mkdir()
+            fingerprints = {plain}
+            for kind, row in expected.items():
+                (model / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode_" + k: k == kind for k in expected}))
+                for modules, wanted in ((kinds[:2], row), (kinds, unit(row))):
+                    (model / "modules.json").write_text(json.dumps(modules))
+                    (found,), fingerprint = vectors(ids)
+                    fingerprints.add(fingerprint)
+                    worst = max(abs(a - b) for a, b in zip(found, wanted)) / max(map(abs, wanted))
+                    self.assertLess(worst, 2e-5, (kind, len(modules)))
+            self.assertEqual(len(fingerprints), 7)
+            (model / "config.json").write_text(json.dumps({**config, "is_matryoshka": True}))
+            (found,), _ = vectors(ids, dimensions=6)
+            self.assertLess(max(abs(a - b) for a, b in zip(found, unit(expected["mean_tokens"][:6]))), 2e-5)
+            (model / "modules.json").write_text(json.dumps(kinds + [dict(path="3", type="models.Dense")]))
+            refused = subprocess.run([INVAR, "inspect", model], capture_output=True, text=True)
+            self.assertEqual(refused.returncode, 1)
+            self.assertIn('found "models.Dense"', refused.stderr)
 
     def test_embeddings_are_the_recorded_ones(self):
         ids = [(7 * i + 3) % 500 for i in range(400)]
@@ -1230,7 +1307,7 @@ class Ends(unittest.TestCase):
             # What is not to be stored is nothing to go on from.
             hidden = served.post(path, **asked, input="hi", store=False)
             self.assertEqual(text(hidden), text(served.post(path, **asked, input="hi", store=True)))
-            for previous, code in (("resp_0", "previous_response_not_found"), (hidden["id"], "previous_response_not_found"), (7, None)):
+            for previous, code in (("resp_0", "previous_response_not_found"), (hidden["id"], "previous_response_not_found"), (7, "invalid_type")):
                 status, _, answer = served.ask("POST", path, dict(input="x", previous_response_id=previous))
                 self.assertEqual((status, answer["error"]["code"]), (400, code), answer)
             kept = served.ask("GET", f"{path}/{said['id']}?stream=true")[2]
@@ -1250,6 +1327,19 @@ class Ends(unittest.TestCase):
             connection.close()
             served.wait_until(lambda: served.metric("invar:answers") == 0)
             self.assertEqual(served.ask("POST", path, left)[0], 400)
+            # What it was asked, and its end: what goes on from it still has what it said.
+            one = f"{path}/{first['id']}"
+            self.assertEqual(served.ask("GET", f"{one}/input_items")[2],
+                             {"object": "list", "data": [{"role": "user", "content": "hi"}], "has_more": False})
+            for missing in ("resp_0", hidden["id"]):
+                self.assertEqual(served.ask("GET", f"{path}/{missing}/input_items")[0], 404)
+            self.assertEqual(served.ask("DELETE", one)[2], {"id": first["id"], "object": "response", "deleted": True})
+            for method, at in (("DELETE", one), ("GET", one), ("GET", f"{one}/input_items")):
+                self.assertEqual(served.ask(method, at)[0], 404, at)
+            status, _, answer = served.ask("POST", path, dict(input="x", previous_response_id=first["id"]))
+            self.assertEqual((status, answer["error"]["code"]), (400, "previous_response_not_found"))
+            again = served.post(path, **asked, input="and?", previous_response_id=said["id"])
+            self.assertEqual((text(again), again["usage"]), (text(third), third["usage"]))
             self.assertEqual(served.stop(), 0)
         alone = Served(INVAR)
         status, _, answer = alone.ask("POST", path, dict(input="x", previous_response_id="resp_0"))

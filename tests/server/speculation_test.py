@@ -9,10 +9,10 @@ from served import Served
 INVAR = None
 STORY = pathlib.Path(__file__).resolve().parents[2] / "models/story"
 CHAT = "/v1/chat/completions"
-CONFIGS = ('{"method": "suffix"}',
+CONFIGS = ('{"method": "suffix", "adaptive": false}',
            '{"method": "early_exit", "num_speculative_tokens": 3, "adaptive": true}',
-           '{"method": "swift", "num_speculative_tokens": 3}',
-           '{"method": "draft_model", "model": "dummy:1", "speculative_token_tree": "[(0,), (0,0), (1,), (0,1)]"}')
+           '{"method": "swift", "num_speculative_tokens": 3, "adaptive": false}',
+           '{"method": "draft_model", "model": "dummy:1", "adaptive": false, "speculative_token_tree": "[(0,), (0,0), (1,), (0,1)]"}')
 
 
 def ask(served, **more):
@@ -77,8 +77,9 @@ class Speculation(unittest.TestCase):
                 self.assertGreater(served.metric("vllm:spec_decode_num_drafts_total"), 0)
 
     def test_nor_does_it_with_ranks_stages_and_replicas(self):
-        ngram, suffix = '{"method": "ngram", "prompt_lookup_min": 1}', '{"method": "suffix"}'
-        draft, swift = '{"method": "draft_model", "model": "dummy:1"}', '{"method": "swift", "skip_layers": [1]}'
+        ngram, suffix = '{"method": "ngram", "prompt_lookup_min": 1, "adaptive": false}', '{"method": "suffix", "adaptive": false}'
+        draft = '{"method": "draft_model", "model": "dummy:1", "adaptive": false}'
+        swift = '{"method": "swift", "skip_layers": [1], "adaptive": false}'
         mp = ("--tensor-parallel-size", "2", "--distributed-executor-backend", "mp")
         self.expect_no_draft_shows((), (
             ("--tensor-parallel-size", "2", "--speculative-config", draft),
@@ -95,7 +96,7 @@ class Speculation(unittest.TestCase):
 
     def test_nor_that_of_layers_of_the_target(self):
         """Its module of multi-token prediction, and its first layers, on its own keys and values."""
-        mtp, early = '{"method": "mtp"}', '{"method": "early_exit"}'
+        mtp, early = '{"method": "mtp", "adaptive": false}', '{"method": "early_exit", "adaptive": false}'
         self.expect_no_draft_shows((str(STORY),), [
             (*where, "--speculative-config", method) for method in (mtp, early)
             for where in (("--tensor-parallel-size", "2"), ("--layer-cuts", "3,6"), ("--data-parallel-size", "2"),

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "../support/fixed_drafts.h"
 #include "base/error.h"
 #include "speculative/config.h"
 
@@ -55,7 +56,7 @@ TEST(Instance, ReplicasShareAModelAndHaveEqualRoom) {
 TEST(Instance, DraftsAsItsOptionsSay) {
   Instance plain(tiny());
   InstanceOptions options = tiny();
-  options.speculation = parse_speculative_config(R"({"method": "ngram", "prompt_lookup_min": 1})");
+  options.speculation = fixed_drafts(R"({"method": "ngram", "prompt_lookup_min": 1})");
   Instance drafting(options, plain.shared_model());
   EXPECT_EQ(answer_of(drafting.engine()), answer_of(plain.engine()));
 }
@@ -69,7 +70,7 @@ TEST(Instance, SaysWhetherAModelIsTheOneThatOptionsAskFor) {
   options.model.arithmetic = "hopper";
   EXPECT_FALSE(is_loaded_for(*model, options));
   options = tiny();
-  options.speculation = parse_speculative_config(R"({"method": "mtp"})");
+  options.speculation = fixed_drafts(R"({"method": "mtp"})");
   EXPECT_FALSE(is_loaded_for(*model, options)) << "the module that drafts is loaded with it";
 }
 

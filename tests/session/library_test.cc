@@ -125,7 +125,7 @@ TEST(Library, SeveralThreadsCallOneSession) {
 
 TEST(Library, DraftsAndPoliciesChangeNoAnswer) {
   SessionOptions drafting = tiny();
-  drafting.speculative_config = R"({"method": "ngram", "prompt_lookup_min": 1})";
+  drafting.speculative_config = R"({"method": "ngram", "prompt_lookup_min": 1, "adaptive": false})";
   drafting.scheduling_policy = "priority";
   Session session(drafting);
   EXPECT_EQ(hashes(session.generate(prompts(4), options())), alone(4));

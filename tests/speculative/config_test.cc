@@ -37,6 +37,8 @@ TEST(SpeculativeConfig, IsVllmsJson) {
   EXPECT_EQ(eagle.method, DraftMethod::eagle3);
   EXPECT_EQ(eagle.eagle_topk, 4);
   EXPECT_FALSE(eagle.rejection);
+  EXPECT_TRUE(eagle.adaptive) << "drafts that do not pay are not made, unless they are asked for";
+  EXPECT_FALSE(parse_speculative_config(R"({"method": "ngram", "adaptive": false})").adaptive);
   EXPECT_TRUE(
       parse_speculative_config(R"({"method": "ngram", "acceptance": "rejection"})").rejection);
   EXPECT_EQ(parse_speculative_config(R"({"method": "swift", "skip_layers": [1, 3]})").skip_layers,
@@ -96,9 +98,9 @@ TEST(SpeculativeConfig, RefusalsSayWhatWasExpected) {
             "speculative-config: \"num_speculative_tokens\" is not known for the method lookahead, "
             "whose drafts have (lookahead_window + lookahead_guesses) * (lookahead_ngram - 1) "
             "tokens");
-  EXPECT_EQ(refusal(R"({"method": "ngram", "bystander_slowdown": 0.1})"),
+  EXPECT_EQ(refusal(R"({"method": "ngram", "adaptive": false, "bystander_slowdown": 0.1})"),
             "speculative-config: \"bystander_slowdown\" needs \"adaptive\": true");
-  EXPECT_EQ(refusal(R"({"method": "ngram", "adaptive": true, "bystander_slowdown": 0.1})"), "");
+  EXPECT_EQ(refusal(R"({"method": "ngram", "bystander_slowdown": 0.1})"), "");
   EXPECT_EQ(refusal("[1]"), "speculative-config: expected a JSON object, found an array");
   EXPECT_NE(refusal("{"), "");
   EXPECT_NE(refusal(R"({"model": "d", "speculative_token_tree": "[(0"})"), "");

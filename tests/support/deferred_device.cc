@@ -1,5 +1,6 @@
 #include "support/deferred_device.h"
 
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -96,16 +97,25 @@ class DeferredEvent final : public Event {
     stream->device().note_wait();
     while (!is_done) stream->work_once();
   }
+  double seconds_since(const Event& earlier) const override {
+    return std::chrono::duration<double>(done_at -
+                                         static_cast<const DeferredEvent&>(earlier).done_at)
+        .count();
+  }
 
   DeferredStream* stream = nullptr;
   bool is_done = true;
+  std::chrono::steady_clock::time_point done_at;
 };
 
 void DeferredStream::record(Event& event) {
   auto& mark = static_cast<DeferredEvent&>(event);
   mark.stream = this;
   mark.is_done = false;
-  put([&mark] { mark.is_done = true; });
+  put([&mark] {
+    mark.is_done = true;
+    mark.done_at = std::chrono::steady_clock::now();
+  });
 }
 
 class DeferredDevice final : public Device {

@@ -183,6 +183,16 @@ double cross_entropies(const Rows& logits, const std::vector<int32_t>& targets,
 
 }  // namespace
 
+std::vector<double> logits_f64(const DecoderSpec& spec, const ParameterLayout& layout,
+                               const std::vector<double>& parameters,
+                               const std::vector<int32_t>& tokens) {
+  const Model model(spec, layout, parameters);
+  std::vector<double> all;
+  for (const Vector& row : model.logits(model.hidden(tokens)))
+    all.insert(all.end(), row.begin(), row.end());
+  return all;
+}
+
 double loss_f64(const DecoderSpec& spec, const ParameterLayout& layout,
                 const std::vector<double>& parameters, const std::vector<Example>& examples) {
   const Model model(spec, layout, parameters);

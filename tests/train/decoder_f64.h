@@ -20,6 +20,11 @@ struct Example {
   std::vector<double> mtp_weights;
 };
 
+// Logits of all positions of a text, [positions][V].
+std::vector<double> logits_f64(const DecoderSpec& spec, const ParameterLayout& layout,
+                               const std::vector<double>& parameters,
+                               const std::vector<int32_t>& tokens);
+
 // Sum over the examples' positions of weight * cross-entropy.
 double loss_f64(const DecoderSpec& spec, const ParameterLayout& layout,
                 const std::vector<double>& parameters, const std::vector<Example>& examples);

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "../support/fixed_drafts.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "drafters/make_proposer.h"
@@ -220,7 +221,7 @@ TEST_F(RlRuns, GiveTheSameWeightsHoweverTheyAreRun) {
 
 ProposerMaker drafting(const std::string& config) {
   return [config](Model& sampler, const EngineOptions& engine) {
-    return make_proposer(parse_speculative_config(config), sampler,
+    return make_proposer(fixed_drafts(config), sampler,
                          {.max_sequences = engine.scheduler.max_num_seqs, .context = 256});
   };
 }

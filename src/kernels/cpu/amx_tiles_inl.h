@@ -49,6 +49,13 @@ inline void tile_dot() {
   __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
 }
 
+// C[m][n] += products of integers: four neighbours of row m of A, with a sign, and of column n of
+// B, without one.
+template <int C, int A, int B>
+inline void tile_dot_int8() {
+  __asm__ volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
+}
+
 // f32_to_bf16 of 16 lanes.
 inline __m256i round_to_bf16(__m512 x) {
   __m256i y;

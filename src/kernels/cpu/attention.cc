@@ -58,11 +58,12 @@ void fill_tile(const PartialAttentionParams& partial, const Task& task, const Sp
   const AttentionParams& p = partial.of;
   const KvLayer& kv = p.kv;
   const int64_t heads = p.heads / kv.kv_heads, e = kv.head_dim, padded = round_up(e, 32);
+  const int64_t words = size_of(kv.type) / size_of(DType::bf16);  // of an element
   tile.queries = static_cast<int32_t>(task.end - task.begin);
   for (int i = 0; i < tile.queries; ++i) {
     const int64_t row = task.row + (task.begin + i) / heads;
     const int64_t head = task.group * heads + (task.begin + i) % heads;
-    tile.q[i] = p.q + (row * p.heads + head) * padded;
+    tile.q[i] = p.q + (row * p.heads + head) * padded * words;
     tile.first[i] = first_slot(partial, row);
     tile.last[i] = p.positions[row];
     tile.out[i] =
@@ -78,10 +79,12 @@ void fill_tile(const PartialAttentionParams& partial, const Task& task, const Sp
   tile.table = p.tables[p.table_of[task.row]];
   tile.block_size = kv.block_size;
   tile.head_dim = kv.head_dim;
-  tile.keys = kv.keys + kv.key_index(0, task.group, 0, 0);
-  tile.values = kv.values + kv.value_index(0, task.group, 0, 0);
-  tile.key_block_stride = kv.kv_heads * kv.key_block();
-  tile.value_block_stride = kv.kv_heads * kv.value_block();
+  tile.keys = kv.keys + kv.key_index(0, task.group, 0, 0) * words;
+  tile.values = kv.values + kv.value_index(0, task.group, 0, 0) * words;
+  tile.key_block_stride = kv.kv_heads * kv.key_block() * words;
+  tile.value_block_stride = kv.kv_heads * kv.value_block() * words;
+  tile.key_words = static_cast<int32_t>(padded * words);
+  tile.value_words = static_cast<int32_t>(round_up(e, 16) * words);
   const ScoreScale scale = score_scale(p);
   tile.scale = scale.factor;
   tile.inner = scale.inner;
@@ -89,8 +92,11 @@ void fill_tile(const PartialAttentionParams& partial, const Task& task, const Sp
 
 }  // namespace
 
-void attention(Attend attend, int tile_queries, const PartialAttentionParams& p,
+void attention(const AttendFunctions& functions, const PartialAttentionParams& p,
                const Execution& on) {
+  const bool is_f32 = p.of.kv.is_f32();
+  const Attend attend = is_f32 ? functions.f32 : functions.bf16;
+  const int tile_queries = is_f32 ? kVectorTileQueries : functions.tile_queries;
   // The leaves that a task reads are what it costs, near enough; each share gets as many.
   int64_t total = 0, before = 0;
   for_each_task(p.of, tile_queries, [&](const Task& task) { total += span_of(p, task).leaves(); });

@@ -7,18 +7,24 @@
 
 namespace invar::cpu {
 
-void attention(Attend attend, int tile_queries, const PartialAttentionParams& p,
-               const Execution& on);
+// A set's functions for a cache of bf16, in tiles of so many queries, and of f32.
+struct AttendFunctions {
+  Attend bf16;
+  int tile_queries;
+  Attend f32;
+};
+
+void attention(const AttendFunctions& attend, const PartialAttentionParams& p, const Execution& on);
 
 // Puts the attention of a set into the table, when its order is `portable`.
-template <Attend attend, int tile_queries>
+template <const AttendFunctions& attend>
 void override_attention(Kernels& kernels) {
   if (kernels.order != Order::portable) return;
   kernels.partial_attention = [](const PartialAttentionParams& p, const Execution& on) {
-    attention(attend, tile_queries, p, on);
+    attention(attend, p, on);
   };
   kernels.attention = [](const AttentionParams& p, const Execution& on) {
-    attention(attend, tile_queries, {p}, on);
+    attention(attend, {p}, on);
   };
 }
 

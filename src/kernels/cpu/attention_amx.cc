@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kLine = 64;       // bytes of a row of a tile
 constexpr int kPanelLeaf = 512;     // elements of a leaf of a panel
-constexpr int kQueryStride = 288;   // elements: an odd number of lines, so that the rows of a tile
+constexpr int kQueryStride = 608;   // elements: an odd number of lines, so that the rows of a tile
 constexpr int kWeightStride = 160;  // lie in different sets of the cache
 
 class TileProducts {

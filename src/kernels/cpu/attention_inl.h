@@ -3,7 +3,7 @@
 // What an instruction set adds is `Products`, the two matrix products of a split:
 //   Products(tile)                     takes the queries
 //   scores(split, d)                   d[query][slot] for the leaves of the split
-//   store_weights(query, slot, p)     takes 16 weights, to be rounded to bf16
+//   store_weights(query, slot, p)     takes 16 weights, to be rounded to the type of the values
 //   values(split, use)                 use(query, e, the 16 elements of o_s from e on)
 #pragma once
 
@@ -15,7 +15,7 @@ namespace invar::cpu {
 
 namespace {
 
-constexpr int kSplit = 128, kLeaf = 32, kSplitLeaves = kSplit / kLeaf, kMaxHead = 256;
+constexpr int kSplit = 128, kLeaf = 32, kSplitLeaves = kSplit / kLeaf, kMaxHead = 576;
 
 inline int round_up_to(int x, int multiple) {
   return (x + multiple - 1) / multiple * multiple;
@@ -54,8 +54,8 @@ inline void prefetch(const void* p) {
 inline Leaf leaf_of(const AttentionTile& tile, int leaf) {
   const int slot = leaf * kLeaf, shift = __builtin_ctz(static_cast<unsigned>(tile.block_size));
   const int64_t block = tile.table[slot >> shift], in_block = slot & (tile.block_size - 1);
-  return {tile.keys + block * tile.key_block_stride + in_block * round_up_to(tile.head_dim, kLeaf),
-          tile.values + block * tile.value_block_stride + in_block * round_up_to(tile.head_dim, 16),
+  return {tile.keys + block * tile.key_block_stride + in_block * tile.key_words,
+          tile.values + block * tile.value_block_stride + in_block * tile.value_words,
           smaller(tile.highest + 1 - slot, kLeaf)};
 }
 

@@ -10,7 +10,7 @@ constexpr int kMaxTileQueries = 32;
 
 struct AttentionTile {
   int32_t queries;                     // at least 1
-  const uint16_t* q[kMaxTileQueries];  // bf16, [round_up(E, 32)]
+  const uint16_t* q[kMaxTileQueries];  // [round_up(E, 32)], as keys and values are
   int32_t first[kMaxTileQueries];      // a query sees slots first .. last
   int32_t last[kMaxTileQueries];
   void* out[kMaxTileQueries];  // [E]
@@ -22,13 +22,15 @@ struct AttentionTile {
 
   const int32_t* table;
   int32_t block_size;
-  int32_t head_dim;      // E
-  const uint16_t* keys;  // the head's block of block 0
+  int32_t head_dim;  // E
+  // Of the head in block 0, in words of 16 bits: bf16, or two to an f32.
+  const uint16_t* keys;
   const uint16_t* values;
-  int64_t key_block_stride;  // elements from block to block
+  int64_t key_block_stride;  // words from block to block
   int64_t value_block_stride;
-  float scale;  // of ScoreScale
-  float inner;  // of a cap, or 0
+  int32_t key_words, value_words;  // of a slot, padding included
+  float scale;                     // of ScoreScale
+  float inner;                     // of a cap, or 0
 };
 
 // Numerics 4 for a tile. `next`, or null, is the tile that the same thread computes afterwards: its
@@ -39,5 +41,8 @@ constexpr int kVectorTileQueries = 16, kAmxTileQueries = 32;
 void attend_avx2(const AttentionTile& tile, const AttentionTile* next);
 void attend_avx512(const AttentionTile& tile, const AttentionTile* next);
 void attend_amx(const AttentionTile& tile, const AttentionTile* next);
+// Of f32 queries, keys and values, kVectorTileQueries at most.
+void attend_f32_avx2(const AttentionTile& tile, const AttentionTile* next);
+void attend_f32_avx512(const AttentionTile& tile, const AttentionTile* next);
 
 }  // namespace invar::cpu

@@ -8,20 +8,33 @@ namespace invar::cpu {
 
 namespace {
 
-// A leaf of a packed panel, and one to be fetched for later.
+// A leaf of a packed panel, and one to be fetched for later. Elements are bf16 (as words) or f32.
+template <typename Element>
 struct PanelLeaf {
-  const uint16_t* w;
-  const uint16_t* ahead;
+  const Element* w;
+  const Element* ahead;
 };
+
+// Of a pair of inner elements the 16 columns of each.
+struct Pair {
+  Vec16 even, odd;
+};
+inline Pair load_pair(const uint16_t* w) {
+  const Bits16 pair = load_bits(w);
+  return {value_of(pair << 16), value_of(pair & splat_bits(0xffff0000))};
+}
+inline Pair load_pair(const float* w) {
+  return {load(w), load(w + 16)};
+}
 
 // Elements between rows of queries and of weights: one constant, so that all addresses in the loop
 // below are constants too, and an odd number of cache lines.
 constexpr int kRowStride = kMaxHead + 16;
 
 // y[m] = the dots of row m of x with the 16 columns of a panel, given as its leaves; at least one.
-template <int M, bool fetch>
-[[gnu::noinline]] void dot_block(const float* x, const PanelLeaf* leaf, int leaves, float* y,
-                                 int64_t y_stride) {
+template <int M, bool fetch, typename Element>
+[[gnu::noinline]] void dot_block(const float* x, const PanelLeaf<Element>* leaf, int leaves,
+                                 float* y, int64_t y_stride) {
   Vec16 acc[M];
   for (int m = 0; m < M; ++m) acc[m] = splat(0.0f);
   do {
@@ -30,12 +43,11 @@ template <int M, bool fetch>
 #pragma GCC unroll 8
     for (int j = 0; j < kLeaf / 2; ++j) {
       if constexpr (fetch) prefetch(leaf->ahead + 32 * j);
-      const Bits16 pair = load_bits(leaf->w + 32 * j);
-      const Vec16 w_even = value_of(pair << 16);
-      const Vec16 w_odd = value_of(pair & splat_bits(0xffff0000));
+      if constexpr (fetch && sizeof(Element) == 4) prefetch(leaf->ahead + 32 * j + 16);
+      const Pair w = load_pair(leaf->w + 32 * j);
       for (int m = 0; m < M; ++m) {
-        even[m] = fma(splat(x[m * kRowStride + 2 * j]), w_even, even[m]);
-        odd[m] = fma(splat(x[m * kRowStride + 2 * j + 1]), w_odd, odd[m]);
+        even[m] = fma(splat(x[m * kRowStride + 2 * j]), w.even, even[m]);
+        odd[m] = fma(splat(x[m * kRowStride + 2 * j + 1]), w.odd, odd[m]);
       }
     }
     for (int m = 0; m < M; ++m) acc[m] = acc[m] + (even[m] + odd[m]);
@@ -46,17 +58,19 @@ template <int M, bool fetch>
 }
 
 // The same for any number of rows; the first ones fetch.
-template <int M>
-inline void dot_rows(const float* x, int rows, const PanelLeaf* leaf, int leaves, float* y,
+template <int M, typename Element>
+inline void dot_rows(const float* x, int rows, const PanelLeaf<Element>* leaf, int leaves, float* y,
                      int64_t y_stride, bool fetch = true) {
   for (; rows >= M; rows -= M, x += M * kRowStride, y += M * y_stride, fetch = false)
-    (fetch ? dot_block<M, true> : dot_block<M, false>)(x, leaf, leaves, y, y_stride);
+    (fetch ? dot_block<M, true, Element> : dot_block<M, false, Element>)(x, leaf, leaves, y,
+                                                                         y_stride);
   if constexpr (M > 1)
     if (rows > 0) dot_rows<M / 2>(x, rows, leaf, leaves, y, y_stride, fetch);
 }
 
-// `row_block`: how many queries share the unpacking of a key or value.
-template <int row_block>
+// `row_block`: how many queries share the unpacking of a key or value. Element: uint16_t for bf16,
+// or float.
+template <int row_block, typename Element = uint16_t>
 class VectorProducts {
  public:
   explicit VectorProducts(const AttentionTile& tile)
@@ -65,16 +79,17 @@ class VectorProducts {
         padded_(round_up_to(tile.head_dim, kLeaf)) {
     for (int i = 0; i < queries_; ++i)
       for (int e = 0; e < padded_; e += 16)
-        store(q_ + i * kRowStride + e, value_of(load_u16(tile.q[i] + e) << 16));
+        store(q_ + i * kRowStride + e, load_query(tile.q[i], e));
   }
 
   void scores(const Split& split, float* d) const {
-    PanelLeaf panel[kMaxHead / kLeaf];
+    PanelLeaf<Element> panel[kMaxHead / kLeaf];
     for (int leaf = split.first_leaf; leaf < split.end_leaf; ++leaf)
       for (int half = 0; half < 2; ++half) {
         for (int i = 0; i < padded_ / kLeaf; ++i) {
           const int at = half * 16 * padded_ + 512 * i;
-          panel[i] = {split.leaves[leaf].keys + at, split.ahead[leaf].keys + at};
+          panel[i] = {elements(split.leaves[leaf].keys) + at,
+                      elements(split.ahead[leaf].keys) + at};
         }
         dot_rows<row_block>(q_, queries_, panel, padded_ / kLeaf, d + leaf * kLeaf + half * 16,
                             kSplit);
@@ -84,6 +99,7 @@ class VectorProducts {
   // A weight is +0, normal, infinite or NaN, so plain rounding is to_bf16, except that a NaN may
   // become anything; then the sum of the weights is a NaN, and with it the query's result.
   void store_weights(int query, int slot, Vec16 p) {
+    if constexpr (sizeof(Element) == 4) return store(p_ + query * kRowStride + slot, p);
     const Bits16 bits = bits_of(p), odd = (bits >> 16) & splat_bits(1);
     const Bits16 rounded = (bits + splat_bits(0x7fff) + odd) & splat_bits(0xffff0000);
     store(p_ + query * kRowStride + slot, value_of(rounded));
@@ -95,18 +111,28 @@ class VectorProducts {
   template <typename Use>
   void values(const Split& split, Use use) const {
     const int leaves = split.end_leaf - split.first_leaf;
-    PanelLeaf panel[kSplitLeaves];
+    PanelLeaf<Element> panel[kSplitLeaves];
     alignas(64) float o[kVectorTileQueries * 16];
     for (int e = 0; e < head_dim_; e += 16) {
       for (int i = 0; i < leaves; ++i)
-        panel[i] = {split.leaves[split.first_leaf + i].values + 32 * e,
-                    split.ahead[split.first_leaf + i].values + 32 * e};
+        panel[i] = {elements(split.leaves[split.first_leaf + i].values) + 32 * e,
+                    elements(split.ahead[split.first_leaf + i].values) + 32 * e};
       dot_rows<row_block>(p_ + split.first_leaf * kLeaf, queries_, panel, leaves, o, 16);
       for (int i = 0; i < queries_; ++i) use(i, e, load(o + i * 16));
     }
   }
 
  private:
+  static const Element* elements(const uint16_t* words) {
+    return reinterpret_cast<const Element*>(words);
+  }
+  static Vec16 load_query(const uint16_t* words, int e) {
+    if constexpr (sizeof(Element) == 4)
+      return load(elements(words) + e);
+    else
+      return value_of(load_u16(words + e) << 16);
+  }
+
   const int queries_, head_dim_, padded_;
   alignas(64) float q_[kVectorTileQueries * kRowStride];
   alignas(64) float p_[kVectorTileQueries * kRowStride];

@@ -53,6 +53,17 @@ void copy_panels(const KvLayer& kv, int64_t head, const SlotCopy& c) {
                        std::min<int64_t>(c.end - first, kValueSlots));
 }
 
+// Of f32: an element of a panel's slot has a line of its own.
+void copy_f32(const KvLayer& kv, int64_t head, const SlotCopy& c) {
+  for (int64_t slot = c.begin; slot < c.end; ++slot)
+    for (int64_t e = 0; e < kv.head_dim; ++e) {
+      kv.f32_keys()[kv.key_index(c.to, head, slot, e)] =
+          kv.f32_keys()[kv.key_index(c.from, head, slot, e)];
+      kv.f32_values()[kv.value_index(c.to, head, slot, e)] =
+          kv.f32_values()[kv.value_index(c.from, head, slot, e)];
+    }
+}
+
 }  // namespace
 
 void copy_slots(const CopySlotsParams& p, const Execution& on) {
@@ -62,6 +73,10 @@ void copy_slots(const CopySlotsParams& p, const Execution& on) {
     for (int64_t i = 0; i < p.count; ++i) {
       const SlotCopy& c = p.copies[i];
       if (c.end <= c.begin) continue;
+      if (kv.is_f32()) {
+        copy_f32(kv, head, c);
+        continue;
+      }
       if (kv.layout == CacheLayout::panels) {
         copy_panels(kv, head, c);
         continue;

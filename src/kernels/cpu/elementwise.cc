@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -118,7 +119,7 @@ void add(const RowFunctions& rows, const AddParams& p, const Execution& on) {
 
 namespace {
 
-constexpr int kMaxHead = 256;
+constexpr int kMaxHead = 576;
 
 void write_key(bf16_t* block, int slot, const bf16_t* key, int head_dim) {
   bf16_t* to = block + packed_index_bf16(slot, 0, head_dim);
@@ -276,9 +277,49 @@ void cache_head(const RowFunctions& rows, const QkvParams& p, int64_t begin, int
     cache_chunk(rows, p, t, std::min(end, t + kChunk), group, key, value);
 }
 
+// Key and value of one head to the slots that row t has in a cache of f32; whether they are finite.
+bool cache_f32(const QkvParams& p, int64_t t, int group, const float* key, const float* value) {
+  const KvLayer& kv = p.kv;
+  bool finite = true;
+  for (int64_t i = 0; i < kv.head_dim; ++i)
+    finite &= std::isfinite(key[i]) && std::isfinite(value[i]);
+  for (int w = p.write_begin[t]; w < p.write_begin[t + 1]; ++w) {
+    const int64_t block = p.write_block[w], slot = p.write_slot[w];
+    for (int64_t i = 0; i < kv.head_dim; ++i) {
+      kv.f32_keys()[kv.key_index(block, group, slot, i)] = f32_to_cached_f32(key[i]);
+      kv.f32_values()[kv.value_index(block, group, slot, i)] = f32_to_cached_f32(value[i]);
+    }
+  }
+  return finite;
+}
+
+// With queries and a cache of f32 (numerics 0.1, exact).
+void qkv_f32(const RowFunctions& rows, const QkvParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
+  const int64_t e = p.kv.head_dim, padded = round_up(e, 32), groups = p.kv.kv_heads;
+  float key[kMaxHead];
+  for (int64_t t = begin; t < end; ++t) {
+    const int64_t rotation = int64_t{p.positions[t]} * (e / 2);
+    HeadTransform head = {p.q_norm, p.norm_eps, p.cos + rotation, p.sin + rotation, e};
+    const float* in = p.qkv + t * p.qkv_stride;
+    float* q = reinterpret_cast<float*>(p.q) + t * p.heads * padded;
+    for (int h = 0; h < p.heads; ++h, in += e, q += padded) {
+      rows.head(head, in, q);
+      std::fill(q + e, q + padded, 0.0f);
+    }
+    head.norm = p.k_norm;
+    for (int g = 0; g < groups; ++g, in += e) {
+      rows.head(head, in, key);
+      if (!cache_f32(p, t, g, key, in + groups * e))
+        std::atomic_ref(p.non_finite[t]).store(true, std::memory_order_relaxed);
+    }
+  }
+}
+
 }  // namespace
 
 void qkv(const RowFunctions& rows, const QkvParams& p, const Execution& on) {
+  if (p.kv.is_f32()) return qkv_f32(rows, p, on);
   const auto [begin, end] = on.share.of(p.rows);
   const int e = p.kv.head_dim;
   const auto head = [&](int index) {

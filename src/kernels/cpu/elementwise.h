@@ -10,6 +10,7 @@ namespace invar::cpu {
 void embed(const RowFunctions& rows, const EmbedParams& p, const Execution& on);
 void copy_slots(const CopySlotsParams& p,
                 const Execution& on);  // bound by memory: the same for every set
+void load_slots(const LoadSlotsParams& p, const Execution& on);
 void rms_norm(const RowFunctions& rows, const RmsNormParams& p, const Execution& on);
 void layer_norm(const RowFunctions& rows, const LayerNormParams& p, const Execution& on);
 void curve(const RowFunctions& rows, const CurveParams& p, const Execution& on);
@@ -25,6 +26,7 @@ template <const RowFunctions& rows>
 void override_elementwise(Kernels& kernels) {
   kernels.embed = [](const EmbedParams& p, const Execution& on) { embed(rows, p, on); };
   kernels.copy_slots = copy_slots;
+  kernels.load_slots = load_slots;
   kernels.rms_norm = [](const RmsNormParams& p, const Execution& on) { rms_norm(rows, p, on); };
   kernels.layer_norm = [](const LayerNormParams& p, const Execution& on) {
     layer_norm(rows, p, on);

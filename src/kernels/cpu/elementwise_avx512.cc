@@ -12,7 +12,8 @@
 
 namespace invar::cpu {
 
-const RowFunctions kAvx512Rows = {rms_norm,   layer_norm, curve,     scale_logits, scale,
-                                  add_scaled, query,      key_value, sum_experts,  logits};
+const RowFunctions kAvx512Rows = {rms_norm,  layer_norm,  curve,        scale_logits,
+                                  scale,     add_scaled,  rotated_head, query,
+                                  key_value, sum_experts, logits};
 
 }  // namespace invar::cpu

@@ -124,6 +124,14 @@ inline void transform_head(const HeadTransform& head, const float* in, Use use) 
   }
 }
 
+inline void rotated_head(const HeadTransform& head, const float* in, float* out) {
+  const int64_t half = head.size / 2;
+  transform_head(head, in, [&](int64_t i, Vec16 a, Vec16 b, int64_t left) {
+    store(out + i, a, left);
+    store(out + half + i, b, left);
+  });
+}
+
 inline void query(const HeadTransform& head, const float* in, uint16_t* out) {
   const int64_t half = head.size / 2;
   transform_head(head, in, [&](int64_t i, Vec16 a, Vec16 b, int64_t left) {
@@ -141,7 +149,7 @@ inline bool key_value(const HeadTransform& head, const float* key, const float* 
   const auto any_above = [&](uint32_t bits) {
     return to_word(is_greater_signed(largest_magnitude, splat_bits(bits))) != 0;
   };
-  alignas(64) float rotated[256 + 16];
+  alignas(64) float rotated[576 + 16];
   const int64_t half = head.size / 2;
   transform_head(head, key, [&](int64_t i, Vec16 a, Vec16 b, int64_t left) {
     see(a), see(b);

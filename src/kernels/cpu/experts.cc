@@ -86,6 +86,24 @@ void expert_gated_matmul(const ExpertGatedMatmulParams& p, const Execution& on) 
   });
 }
 
+void heads_matmul(const HeadsMatmulParams& p, const Execution& on) {
+  const MatmulParams& m = p.each;
+  CHECK(m.runs == 1 && !m.accumulate && !m.bias, "what a head's product can have");
+  const int64_t groups = (m.w.n + kGroupOutputs - 1) / kGroupOutputs;
+  const auto [begin, end] = on.share.of(m.w.count * groups);
+  for (int64_t i = begin; i < end;) {
+    const int64_t h = i / groups, first = i % groups * kGroupOutputs;
+    const int64_t next = std::min(end, (h + 1) * groups);
+    const int64_t last = std::min(first + (next - i) * kGroupOutputs, m.w.n);
+    MatmulParams one = m;
+    one.x = part_of(m.x, 0, h * p.x_step);
+    one.w = outputs_of(m.w.part(h, 1), first, last - first);
+    one.y = m.y + h * m.w.n + first;
+    p.matmul(one, on.of({}));
+    i = next;
+  }
+}
+
 void combine(const RowFunctions& rows, const CombineParams& p, const Execution& on) {
   constexpr int64_t kColumns = 256;
   const int64_t pieces = (p.width + kColumns - 1) / kColumns;  // of a row

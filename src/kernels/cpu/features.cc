@@ -48,4 +48,20 @@ bool has_amx() {
   return (enabled_states() & kTileStates) == kTileStates && tiles_are_granted();
 }
 
+bool has_avx512_vnni() {
+  return has_avx512() && __builtin_cpu_supports("avx512vnni");
+}
+
+bool has_avxvnni() {
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+  constexpr uint32_t kAvxVnni = 1u << 4;  // CPUID leaf 7, subleaf 1, EAX
+  return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & kAvxVnni);
+}
+
+bool has_amx_int8() {
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+  constexpr uint32_t kAmxInt8 = 1u << 25;  // CPUID leaf 7, EDX
+  return has_amx() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kAmxInt8);
+}
+
 }  // namespace invar::cpu

@@ -50,7 +50,7 @@ namespace {
 
 constexpr int kBlockSteps = 32;  // steps whose inputs are expanded at a time
 constexpr int kPanels = 4;       // panels that share that
-constexpr int kMaxHeadDim = 256;
+constexpr int kMaxHeadDim = 576;
 
 using Tile = float[kBlockRows][kStep];
 

@@ -15,7 +15,8 @@ struct PanelProduct {
   DType stored;    // of the weights
   int64_t scales;  // where a panel's begin, for types with blocks
   const void* x;
-  int64_t x_stride;  // bytes between rows
+  int64_t x_stride;          // bytes between rows
+  const RunScale* x_scales;  // of integers: [rows][runs]
   int64_t rows;
   const void* w;        // the first panel
   int64_t panel_bytes;  // from panel to panel
@@ -51,6 +52,15 @@ using ExpandPanel = void (*)(const char* values, const char* scales, int64_t lea
 // By each set; null for types without blocks.
 ExpandPanel expander_avx2(DType type);
 ExpandPanel expander_avx512(DType type);
+
+// Products of integers (numerics 2.1).
+void int8_product_avx2(const PanelProduct& p);
+void int8_product_avxvnni(const PanelProduct& p);
+void int8_product_avx512(const PanelProduct& p);  // with VNNI
+void int8_product_amx(const PanelProduct& p);
+// One run of a row of bf16, whose memory goes on to whole leaves, as integers; as those of
+// orders::quantise_run, pad columns are written too.
+RunScale quantise_avx2(const uint16_t* x, int64_t k, int8_t* q);
 
 void product_avx2(const PanelProduct& p);
 void product_avx512(const PanelProduct& p);

@@ -51,6 +51,8 @@ struct RowFunctions {
   void (*scale)(float* x, int64_t width, float scale);
   // y = y + (x (+ bias)) * scale.
   void (*add_scaled)(const float* x, const float* bias, int64_t width, float scale, float* y);
+  // One head as f32.
+  void (*head)(const HeadTransform&, const float* in, float* out);
   // One head as bf16.
   void (*query)(const HeadTransform&, const float* in, uint16_t* out);
   // One head and its value as the cache holds them; false when one of their elements was not

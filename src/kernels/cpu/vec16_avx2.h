@@ -72,10 +72,22 @@ inline Bits16 load_u16(const uint16_t* p) {
   return {_mm256_cvtepu16_epi32(_mm_loadu_si128(halves)),
           _mm256_cvtepu16_epi32(_mm_loadu_si128(halves + 1))};
 }
-// f16, exactly.
-inline Vec16 load_f16(const uint16_t* p) {
-  const __m128i* halves = reinterpret_cast<const __m128i*>(p);
-  return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
+// f16 in the lower halves of the lanes, the upper ones zero, exactly.
+inline Vec16 from_f16(Bits16 x) {
+  const auto half = [](__m256i v) {
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(v, v), 0xd8);
+    return _mm256_cvtph_ps(_mm256_castsi256_si128(packed));
+  };
+  return {half(x.lo), half(x.hi)};
+}
+// table[i] of 16 numbers, for each lane's i.
+inline Vec16 lookup(const float* table, Bits16 index) {
+  const __m256 lo = _mm256_load_ps(table), hi = _mm256_load_ps(table + 8);
+  const auto half = [&](__m256i i) {
+    return _mm256_blendv_ps(_mm256_permutevar8x32_ps(lo, i), _mm256_permutevar8x32_ps(hi, i),
+                            _mm256_castsi256_ps(_mm256_slli_epi32(i, 28)));
+  };
+  return {half(index.lo), half(index.hi)};
 }
 inline void store_u16(uint16_t* p, Bits16 x) {
   const __m256i low = _mm256_set1_epi32(0xffff);

@@ -52,9 +52,13 @@ inline Bits16 load_bits(const void* p) {
 inline Bits16 load_u16(const uint16_t* p) {
   return {_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
-// f16, exactly.
-inline Vec16 load_f16(const uint16_t* p) {
-  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+// f16 in the lower halves of the lanes, the upper ones zero, exactly.
+inline Vec16 from_f16(Bits16 x) {
+  return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(x.v))};
+}
+// table[i] of 16 numbers, for each lane's i.
+inline Vec16 lookup(const float* table, Bits16 index) {
+  return {_mm512_permutexvar_ps(index.v, _mm512_load_ps(table))};
 }
 inline void store_bits(void* p, Bits16 x) {
   _mm512_storeu_si512(p, x.v);

@@ -6,6 +6,7 @@
 #include "kernels/cuda/blocks.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/hopper_sample.h"
+#include "kernels/cuda/int8.h"
 #include "kernels/cuda/operations.h"
 
 namespace invar::cuda {
@@ -106,6 +107,9 @@ Kernels table() {
           .layer_norm = layer_norm,
           .matmul = matmul<order>,
           .gated_matmul = gated_matmul<order>,
+          .quantise = quantise,
+          .int8_matmul = int8_matmul,
+          .int8_gated_matmul = int8_gated_matmul,
           .curve = curve,
           .rotate_heads = rotate_heads,
           .qkv = qkv,

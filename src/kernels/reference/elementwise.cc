@@ -64,6 +64,34 @@ void prepare_head(const QkvParams& p, int64_t row, const float* in, const float*
   rotate_head(p.cos + angle, p.sin + angle, half, out);
 }
 
+// A head, and its pad, as queries of the cache's type.
+void store_query(const QkvParams& p, int64_t at, const float* head) {
+  const int e = p.kv.head_dim;
+  const int64_t padded = round_up(e, 32);
+  for (int64_t i = 0; i < padded; ++i) {
+    const float x = i < e ? head[i] : 0.0f;
+    if (p.kv.is_f32())
+      reinterpret_cast<float*>(p.q)[at + i] = x;
+    else
+      p.q[at + i] = f32_to_bf16(x);
+  }
+}
+
+// `of`: the keys or the values of `kv`.
+void store_cached(const KvLayer& kv, bf16_t* of, int64_t at, float x) {
+  if (kv.is_f32())
+    reinterpret_cast<float*>(of)[at] = f32_to_cached_f32(x);
+  else
+    of[at] = f32_to_cached_bf16(x);
+}
+
+void copy_element(const KvLayer& kv, bf16_t* of, int64_t to, int64_t from) {
+  if (kv.is_f32())
+    reinterpret_cast<float*>(of)[to] = reinterpret_cast<float*>(of)[from];
+  else
+    of[to] = of[from];
+}
+
 bool is_finite(float x) {
   return (std::bit_cast<uint32_t>(x) & 0x7f800000) != 0x7f800000;
 }
@@ -165,14 +193,12 @@ void qkv(const QkvParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.rows);
   const int e = p.kv.head_dim, groups = p.kv.kv_heads;
   const int64_t padded = round_up(e, 32);
-  float head[256];
+  float head[576];
   for (int64_t t = begin; t < end; ++t) {
     const float* in = p.qkv + t * p.qkv_stride;
     for (int h = 0; h < p.heads; ++h, in += e) {
       prepare_head(p, t, in, p.q_norm, head);
-      bf16_t* q = p.q + (t * p.heads + h) * padded;
-      for (int i = 0; i < e; ++i) q[i] = f32_to_bf16(head[i]);
-      std::fill(q + e, q + padded, bf16_t{0});
+      store_query(p, (t * p.heads + h) * padded, head);
     }
     for (int g = 0; g < groups; ++g, in += e) {
       const float* value = in + groups * e;
@@ -182,8 +208,8 @@ void qkv(const QkvParams& p, const Execution& on) {
       for (int w = p.write_begin[t]; w < p.write_begin[t + 1]; ++w)
         for (int i = 0; i < e; ++i) {
           const int block = p.write_block[w], slot = p.write_slot[w];
-          p.kv.keys[p.kv.key_index(block, g, slot, i)] = f32_to_cached_bf16(head[i]);
-          p.kv.values[p.kv.value_index(block, g, slot, i)] = f32_to_cached_bf16(value[i]);
+          store_cached(p.kv, p.kv.keys, p.kv.key_index(block, g, slot, i), head[i]);
+          store_cached(p.kv, p.kv.values, p.kv.value_index(block, g, slot, i), value[i]);
         }
     }
   }
@@ -219,9 +245,10 @@ void copy_slots(const CopySlotsParams& p, const Execution& on) {
       const SlotCopy& c = p.copies[i];
       for (int64_t slot = c.begin; slot < c.end; ++slot)
         for (int64_t e = 0; e < kv.head_dim; ++e) {
-          kv.keys[kv.key_index(c.to, g, slot, e)] = kv.keys[kv.key_index(c.from, g, slot, e)];
-          kv.values[kv.value_index(c.to, g, slot, e)] =
-              kv.values[kv.value_index(c.from, g, slot, e)];
+          copy_element(kv, kv.keys, kv.key_index(c.to, g, slot, e),
+                       kv.key_index(c.from, g, slot, e));
+          copy_element(kv, kv.values, kv.value_index(c.to, g, slot, e),
+                       kv.value_index(c.from, g, slot, e));
         }
     }
 }

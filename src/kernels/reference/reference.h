@@ -17,6 +17,9 @@ template <Order order>
 void matmul(const MatmulParams& p, const Execution& on);
 template <Order order>
 void gated_matmul(const GatedMatmulParams& p, const Execution& on);
+void quantise(const QuantiseParams& p, const Execution& on);
+void int8_matmul(const MatmulParams& p, const Execution& on);
+void int8_gated_matmul(const GatedMatmulParams& p, const Execution& on);
 void qkv(const QkvParams& p, const Execution& on);
 template <Order order>
 void attention(const AttentionParams& p, const Execution& on);
@@ -26,8 +29,13 @@ void round(const RoundParams& p, const Execution& on);
 void add(const AddParams& p, const Execution& on);
 void add_silu(const AddSiluParams& p, const Execution& on);
 void copy_slots(const CopySlotsParams& p, const Execution& on);
+void store_slots(const StoreSlotsParams& p, const Execution& on);
+void load_slots(const LoadSlotsParams& p, const Execution& on);
+void copy_stored(const CopySlotsParams& p, const Execution& on);
 void round_in_place(const RoundInPlaceParams& p, const Execution& on);
 void log_sum_exp(const LogitsParams& p, const Execution& on);
+void heads_matmul(const HeadsMatmulParams& p, const Execution& on);
+void place_latent(const PlaceLatentParams& p, const Execution& on);
 void route(const RouteParams& p, const Execution& on);
 void sort_rows(const SortRowsParams& p, const Execution& on);
 void gather_rows(const GatherRowsParams& p, const Execution& on);

@@ -74,8 +74,10 @@ void ConfigReader::ignore(std::span<const std::string_view> keys) {
 void ConfigReader::refuse_others() const {
   for (const auto& [key, value] : object_.as_object())
     if (!known_.contains(key))
-      fail("{}: the key {} is not implemented and may change the arithmetic", where_,
-           json::quoted(key));
+      fail(
+          "{}: the key {} is not known and may change the arithmetic; where it does not, "
+          "--ignore-config-keys {} reads on",
+          where_, json::quoted(key), key);
 }
 
 }  // namespace invar

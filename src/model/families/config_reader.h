@@ -33,6 +33,7 @@ class ConfigReader {
   bool boolean(std::string_view key, bool fallback);
   std::string text(std::string_view key, std::string_view fallback);
 
+  bool has(std::string_view key) const { return object_.find(key) != nullptr; }
   // Whether it was asked for.
   bool is_known(std::string_view key) const { return known_.contains(key); }
   // Marks keys that cannot change the arithmetic.

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "model/families/family.h"
+#include "weights/int8_source.h"
 
 namespace invar {
 
@@ -107,7 +108,6 @@ const std::vector<Neutral>& neutral_values() {
       {"is_causal", true},
       {"pruned_heads", json::Object{}},
       {"quantization", {}},
-      {"quantization_config", {}},
       {"compression_config", {}},
       {"attn_logit_softcapping", {}},
       {"final_logit_softcapping", {}},
@@ -147,8 +147,8 @@ const Family& read_family(ConfigReader& reader) {
     if (is_one && list->as_array()[0].is_string())
       by_architecture = find_family(&Family::architecture, list->as_array()[0].as_string());
     if (!by_architecture)
-      fail("{}: \"architectures\": expected one of {}, found {}", reader.where(),
-           fmt::join(names_by(&Family::architecture), ", "), json::excerpt(*list));
+      fail("{}: \"architectures\": expected one of the families {}, found {}", reader.where(),
+           fmt::join(family_names(), ", "), json::excerpt(*list));
   }
   const bool is_null = reader.is_null("model_type");
   if (!reader.take("model_type") && !is_null) {
@@ -354,69 +354,6 @@ void check_neutral(ConfigReader& reader, std::string_view key, const json::Value
 
 namespace {
 
-void check_experts(const ExpertsSpec& experts, const LayerSpec& layer, std::string_view where) {
-  const Routing& how = experts.routing;
-  const auto check = [&](std::string_view what, int64_t value, int64_t low, int64_t high) {
-    if (value < low || value > high)
-      fail("{}: expected {} from {} to {}, found {}", where, what, low, high, value);
-  };
-  check("a number of experts", how.experts, 1, Routing::kMaxExperts);
-  check("a number of experts of a token", how.chosen, 1,
-        std::min(how.experts, Routing::kMaxChosen));
-  check("an expert's intermediate size", experts.width, 1, kMaxWidth);
-  check("a shared expert's intermediate size", experts.shared_width, 0, kMaxWidth);
-  check("a number of groups of experts", how.groups, 1, how.experts);
-  check("a number of groups to choose from", how.chosen_groups, 1, how.groups);
-  if (how.experts % how.groups != 0 || how.experts / how.groups * how.chosen_groups < how.chosen)
-    fail("{}: expected {} experts of a token out of {} of {} equal groups of {} experts", where,
-         how.chosen, how.chosen_groups, how.groups, how.experts);
-  if (layer.ffn.width > 0)
-    fail("{}: expected a layer with experts to have no other feed-forward network", where);
-}
-
-}  // namespace
-
-void check_spec(const DecoderSpec& spec, std::string_view where) {
-  const auto check = [&](std::string_view what, int64_t value, int64_t low, int64_t high) {
-    if (value < low || value > high)
-      fail("{}: expected {} from {} to {}, found {}", where, what, low, high, value);
-  };
-  check("a hidden size", spec.hidden, 1, kMaxWidth);
-  check("a number of layers", spec.layers, 1, kMaxLayers);
-  check("a number of modules that predict further", spec.mtp_layers, 0, 1);
-  const bool reads_hidden = spec.mtp_layers > 0 || (!spec.layer_specs.empty() &&
-                                                    features_of(spec.layer(0), spec.hidden) > 0);
-  if (reads_hidden && spec.hidden % 32)
-    fail(
-        "{}: expected a hidden size that is a multiple of 32 where a layer goes on from hidden "
-        "states, found {}",
-        where, spec.hidden);
-  check("a number of heads", spec.heads, 1, kMaxHeads);
-  check("a number of key/value heads", spec.kv_heads, 1, spec.heads);
-  check("a head size", spec.head_dim, 8, 256);
-  check("a vocabulary size", spec.vocab, 1, kMaxVocab);
-  check("a number of positions", spec.max_positions, 1, kMaxPositions);
-  if (std::ssize(spec.layer_specs) != spec.layers)
-    fail("{}: expected the parts of each of {} layers, found {}", where, spec.layers,
-         spec.layer_specs.size());
-  for (const LayerSpec& layer : spec.layer_specs) {
-    check("a window", layer.attention.window, 0, kMaxPositions);
-    check("an intermediate size", layer.ffn.width, 0, kMaxWidth);
-    if (layer.experts) check_experts(*layer.experts, layer, where);
-    if ((is_after(layer.attention.norms) && spec.o_bias) ||
-        (is_after(layer.ffn.norms) && spec.mlp_bias))
-      fail("{}: expected no bias of a product that a norm follows", where);
-  }
-  if (spec.heads % spec.kv_heads)
-    fail("{}: expected the key/value heads to divide the heads, found {} and {}", where,
-         spec.kv_heads, spec.heads);
-  if (spec.head_dim % 2) fail("{}: expected an even head size, found {}", where, spec.head_dim);
-  if (!(spec.norm_eps > 0))
-    fail("{}: expected a norm epsilon above 0, found {}", where, spec.norm_eps);
-}
-
-namespace {
-
 // A model that reads images, too: the part that reads text is of a family, and its configuration
 // stands in text_config, or (first Qwen2-VLs) among the other keys.
 struct Tower {
@@ -467,10 +404,25 @@ json::Value text_config(const json::Value& config, const Tower& tower) {
   return text;
 }
 
+// Of the keys that the user says change nothing those that stand there, ascending.
+std::vector<std::string> ignore_unknown(ConfigReader& reader,
+                                        const std::vector<std::string>& ignored) {
+  std::set<std::string> there;
+  for (const std::string& key : ignored) {
+    if (reader.is_known(key))
+      fail_usage("expected keys that Invar does not know as --ignore-config-keys, found {}",
+                 json::quoted(key));
+    if (reader.has(key)) there.insert(key);
+  }
+  const std::vector<std::string_view> keys(there.begin(), there.end());
+  reader.ignore(keys);
+  return {there.begin(), there.end()};
+}
+
 }  // namespace
 
 ModelConfig parse_model_config(const json::Value& whole, const json::Value& generation_config,
-                               std::string_view where) {
+                               std::string_view where, const std::vector<std::string>& ignored) {
   ModelConfig result;
   const Tower* tower = find_tower(whole);
   const json::Value text = tower ? text_config(whole, *tower) : json::Value();
@@ -479,7 +431,12 @@ ModelConfig parse_model_config(const json::Value& whole, const json::Value& gene
   result.spec = read_spec(reader, tower != nullptr);
   read_special_ids(reader, result);
   check_dtype(reader);
+  if (const json::Value* quantization = reader.take("quantization_config")) {
+    check_w8a8(*quantization, reader.where());
+    result.quantization = *quantization;
+  }
   reader.ignore(kHarmless);
+  result.ignored_keys = ignore_unknown(reader, ignored);
   reader.refuse_others();
   if (!generation_config.is_null()) {
     ConfigReader generation(generation_config, fmt::format("{}/generation_config.json", where));

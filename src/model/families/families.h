@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "model/decoder_spec.h"
+#include "model/pooling.h"
 
 namespace invar {
 
@@ -16,15 +17,21 @@ struct ModelConfig {
   DecoderSpec spec;
   std::optional<int> bos_id;
   std::vector<int> eos_ids;  // ascending: those of both files
+  // Ascending: keys of config.json that nobody knows and that somebody says change nothing.
+  std::vector<std::string> ignored_keys;
+  Pooling pooling;           // of embeddings; of files beside config.json (read_pooling)
+  json::Value quantization;  // quantization_config as it stands there, or null
 
   bool operator==(const ModelConfig&) const = default;
 };
 
 // Reads config.json and generation_config.json (null: there is none) of a model, in the older and
 // the newer spelling. Absent keys have the defaults of transformers. `where` names the directory in
-// errors. Throws Error.
+// errors. A key that nobody knows may change the arithmetic: it is refused unless it is one of
+// `ignored`. Throws Error, and UsageError where one of `ignored` is known.
 ModelConfig parse_model_config(const json::Value& config, const json::Value& generation_config,
-                               std::string_view where);
+                               std::string_view where,
+                               const std::vector<std::string>& ignored = {});
 
 // config.json in the older spelling, which every reader knows; parse_model_config gives the same
 // spec back.

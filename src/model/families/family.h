@@ -27,6 +27,7 @@ struct StoredAt {
   std::function<int64_t(int64_t)> row = {};  // where each of its rows does; empty: at its own place
   bool is_plus_one = false;                  // 1 is added to its elements, in f32 (Gemma's norms)
   std::vector<int64_t> shape = {};           // that it must have; empty: the tensor's own, or rows
+  bool is_transposed = false;                // its columns are rows there, from row(0) on
 };
 
 struct Family {

@@ -1,18 +1,22 @@
 #include "model/families/family_source.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "model/families/experts.h"
+#include "model/families/gguf_places.h"
 
 namespace invar {
 
 namespace {
 
-StoredAt place_of(const DecoderSpec& spec, const TensorSpec& tensor) {
+StoredAt place_of(const DecoderSpec& spec, const TensorSpec& tensor,
+                  const TensorSource* stored = nullptr) {
+  if (stored && stored->has_gguf_names()) return gguf_place(spec, tensor, *stored);
   const Family* family = find_family(&Family::name, spec.family);  // of a drafter there is none
   return family && family->stored ? family->stored(spec, tensor) : StoredAt{tensor.name};
 }
@@ -75,7 +79,9 @@ class FamilySource : public TensorSource {
     }
     for (const auto& [name, entry] : entries_) names_.push_back(name);
     for (const std::string& name : stored.names())
-      if (!taken.contains(name) && !(spec.is_text_tower && is_no_text(name))) keep(name);
+      if (!taken.contains(name) && !(spec.is_text_tower && is_no_text(name)) &&
+          !(stored.has_gguf_names() && is_gguf_constant(name)))
+        keep(name);
     std::ranges::sort(names_);
   }
 
@@ -88,6 +94,7 @@ class FamilySource : public TensorSource {
             void* out) const override {
     const Entry& entry = find(name);
     if (entry.at.is_plus_one) return read_plus_one(entry, first, count, as, out);
+    if (entry.at.is_transposed) return read_transposed(entry, first, count, as, out);
     if (!entry.at.row) return stored_.read(entry.at.tensor, first, count, as, out);
     const int64_t width = entry.info.row_elements();
     char* to = static_cast<char*>(out);
@@ -101,6 +108,14 @@ class FamilySource : public TensorSource {
       to += bytes_of(as, n);
       i += n;
     }
+  }
+
+  void read_row_scales(std::string_view name, int64_t first_row, int64_t rows,
+                       float* out) const override {
+    const Entry& entry = find(name);
+    if (!entry.at.row) return stored_.read_row_scales(entry.at.tensor, first_row, rows, out);
+    for (int64_t i = 0; i < rows; ++i)
+      stored_.read_row_scales(entry.at.tensor, entry.at.row(first_row + i), 1, out + i);
   }
 
   std::string where(std::string_view name) const override {
@@ -118,7 +133,8 @@ class FamilySource : public TensorSource {
 
   // Where the checkpoint has the tensor, or should have it.
   StoredAt found_place(const DecoderSpec& spec, const TensorSpec& tensor) const {
-    StoredAt at = place_of(spec, tensor);
+    StoredAt at = place_of(spec, tensor, &stored_);
+    if (stored_.has_gguf_names()) return at;
     if (spec.is_text_tower) at.tensor = in_tower(at.tensor);
     if (stored_.has(at.tensor)) return at;
     for (StoredAt& other : other_places(spec, tensor))
@@ -169,6 +185,22 @@ class FamilySource : public TensorSource {
     convert_elements(values.data(), DType::f32, count, as, out);
   }
 
+  // Whole rows of what stands there as columns.
+  void read_transposed(const Entry& entry, int64_t first, int64_t count, DType as,
+                       void* out) const {
+    const int64_t width = entry.info.shape[1], column = first / width, columns = count / width;
+    CHECK(first % width == 0 && count % width == 0, "whole rows of a tensor that is turned over");
+    const int64_t size = bytes_of(as, 1), stored_width = entry.at.shape.back();
+    std::vector<char> row(static_cast<size_t>(columns * size));
+    for (int64_t i = 0; i < width; ++i) {
+      stored_.read(entry.at.tensor, (entry.at.row(0) + i) * stored_width + column, columns, as,
+                   row.data());
+      for (int64_t c = 0; c < columns; ++c)
+        std::memcpy(static_cast<char*>(out) + (c * width + i) * size, row.data() + c * size,
+                    static_cast<size_t>(size));
+    }
+  }
+
   const Entry& find(std::string_view name) const {
     const auto entry = entries_.find(name);
     if (entry == entries_.end()) fail("{} is missing", where(name));
@@ -199,7 +231,7 @@ bool stores_otherwise(const DecoderSpec& spec) {
 
 std::unique_ptr<TensorSource> decoder_tensors(const DecoderSpec& spec,
                                               std::unique_ptr<TensorSource> stored) {
-  if (!stores_otherwise(spec) && !has_experts(spec)) return stored;
+  if (!stores_otherwise(spec) && !has_experts(spec) && !stored->has_gguf_names()) return stored;
   return std::make_unique<OwningSource>(spec, std::move(stored));
 }
 

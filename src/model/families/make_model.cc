@@ -54,6 +54,8 @@ Distribution distribution_of(const TensorSpec& tensor, const DecoderSpec& spec) 
     case TensorRole::feature_norm:
     case TensorRole::embedding_norm:
     case TensorRole::hidden_norm:
+    case TensorRole::query_norm:
+    case TensorRole::latent_norm:
       return {1, 0.1};
     case TensorRole::final_norm:
     case TensorRole::mtp_head_norm:

@@ -41,6 +41,12 @@ constexpr TensorRow kModuleNorm = {mtp_head_norm, "shared_head.norm.weight", lay
 
 }  // namespace
 
+bool takes_integers(TensorRole role) {
+  using enum TensorRole;
+  return role == q || role == k || role == v || role == o || role == gate || role == up ||
+         role == down;
+}
+
 std::vector<const TensorRow*> layer_tensors(const DecoderSpec& spec, int layer) {
   std::vector<const TensorRow*> rows;
   const LayerSpec layer_spec = spec.layer(layer);
@@ -77,6 +83,22 @@ int64_t extent_of(Extent extent, const DecoderSpec& spec, int layer) {
       return spec.head_dim;
     case Extent::ffn:
       return spec.layer(layer).ffn.width;
+    case Extent::query_rank:
+      return spec.layer(layer).attention.latent->query_rank;
+    case Extent::still:
+      return spec.layer(layer).attention.latent->still;
+    case Extent::still_query:
+      return int64_t{spec.heads} * spec.layer(layer).attention.latent->still;
+    case Extent::turning_query:
+      return int64_t{spec.heads} * spec.layer(layer).attention.latent->turning;
+    case Extent::latent:
+      return spec.head_dim;
+    case Extent::latent_rank:
+      return spec.layer(layer).attention.latent->rank;
+    case Extent::latent_value:
+      return spec.layer(layer).attention.latent->value;
+    case Extent::attended:
+      return int64_t{spec.heads} * spec.layer(layer).attention.latent->value;
     case Extent::one:
       return 1;
     case Extent::experts:
@@ -96,7 +118,7 @@ int64_t extent_of(Extent extent, const DecoderSpec& spec, int layer) {
 std::string tensor_name(const TensorRow& row, int layer, int expert) {
   const bool is_outside = row.place == TensorPlace::input || row.place == TensorPlace::output;
   CHECK(is_outside == (layer < 0), "a tensor is either in a layer or outside");
-  CHECK((row.cut == Axis::experts) == (expert >= 0), "a tensor is of an expert or of none");
+  CHECK(is_of_each(row.cut) == (expert >= 0), "a tensor is of an expert or of none");
   if (is_outside) return row.name;
   return fmt::format("model.layers.{}.{}", layer, fmt::format(fmt::runtime(row.name), expert));
 }
@@ -115,9 +137,11 @@ std::vector<TensorSpec> tensors_of(const DecoderSpec& spec) {
   const auto add = [&](const TensorRow& row, int layer) {
     std::vector<int64_t> shape{extent_of(row.rows, spec, layer)};
     if (row.columns != Extent::none) shape.push_back(extent_of(row.columns, spec, layer));
-    if (row.cut != Axis::experts)
+    if (!is_of_each(row.cut))
       return tensors.push_back({row.role, layer, tensor_name(row, layer), std::move(shape)});
-    for (int e = 0; e < spec.layer(layer).experts->routing.experts; ++e)
+    const int count =
+        row.cut == Axis::heads ? spec.heads : spec.layer(layer).experts->routing.experts;
+    for (int e = 0; e < count; ++e)
       tensors.push_back({row.role, layer, tensor_name(row, layer, e), shape, e});
   };
   const auto add_layer = [&](int layer) {

@@ -38,6 +38,14 @@ enum class TensorRole {
   up_bias,
   down_bias,
   ffn_out_norm,
+  query_down,
+  query_norm,
+  still_query,
+  turning_query,
+  latent_down,
+  latent_norm,
+  key_up,
+  value_up,
   router,
   choice_bias,
   shared_expert_gate,
@@ -73,6 +81,14 @@ enum class Extent {
   kv,
   head,
   ffn,
+  query_rank,
+  still,
+  still_query,
+  turning_query,
+  latent,
+  latent_rank,
+  latent_value,
+  attended,
   one,
   experts,
   expert_ffn,
@@ -84,12 +100,16 @@ enum class Extent {
 // Where tensors stand: once before the layers, in a layer, once after the layers.
 enum class TensorPlace { input, layer, output };
 
-// experts: there is a tensor for each, of which a rank has some, whole.
-enum class Axis { none, rows, columns, experts };
+// experts, heads: there is a tensor for each, of which a rank has some, whole.
+enum class Axis { none, rows, columns, experts, heads };
+constexpr bool is_of_each(Axis axis) {
+  return axis == Axis::experts || axis == Axis::heads;
+}
 
 struct TensorRow {
   TensorRole role;
-  const char* name;  // in a layer or module behind "model.layers.N.", {} for an expert's number
+  const char*
+      name;  // in a layer or module behind "model.layers.N.", {} for an expert's or a head's
   TensorPlace place;
   Extent rows, columns;   // columns none: a vector
   Axis cut = Axis::none;  // of which a rank has its share
@@ -100,6 +120,10 @@ struct TensorRow {
   Matrix LayerMatrices::*matrix = nullptr;
   const float* LayerWeights::*vector = nullptr;
 };
+
+// Whether a tensor's products are those of integers where it is stored so (numerics 2.1): q, k, v,
+// o, gate, up and down. Others are then what they stand for, in bf16.
+bool takes_integers(TensorRole role);
 
 // Those of a layer, in the order of computation.
 std::vector<const TensorRow*> layer_tensors(const DecoderSpec& spec, int layer);
@@ -119,7 +143,7 @@ struct TensorSpec {
   int layer;  // -1: not in a layer
   std::string name;
   std::vector<int64_t> shape;
-  int expert = -1;  // -1: not of one
+  int expert = -1;  // or head; -1: not of one
 };
 
 // In the order of computation. Needs a spec that check_spec accepts.

@@ -115,4 +115,16 @@ DType product_type(const DecoderSpec& spec, const TensorSource& source) {
   return DType::bf16;
 }
 
+bool has_integers(const DecoderSpec& spec, const TensorSource& source) {
+  return std::ranges::any_of(tensors_of(spec), [&](const TensorSpec& tensor) {
+    return takes_integers(tensor.role) && source.info(tensor.name).dtype == DType::i8;
+  });
+}
+
+bool has_blocks(const DecoderSpec& spec, const TensorSource& source) {
+  for (const TensorSpec& tensor : tensors_of(spec))
+    if (storage_of(source.info(tensor.name).dtype).has_blocks()) return true;
+  return false;
+}
+
 }  // namespace invar

@@ -23,5 +23,10 @@ void check_module(const DecoderSpec& spec, const TensorSource& source);
 
 // What the matrix products run in (numerics 0): bf16 when every matrix is bf16, else f32.
 DType product_type(const DecoderSpec& spec, const TensorSource& source);
+// Whether some matrix is stored in blocks: then those of f16 and f32 are rounded.
+bool has_blocks(const DecoderSpec& spec, const TensorSource& source);
+
+// Whether a matrix whose products are those of integers (numerics 2.1) is stored so.
+bool has_integers(const DecoderSpec& spec, const TensorSource& source);
 
 }  // namespace invar

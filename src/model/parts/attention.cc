@@ -56,7 +56,7 @@ constexpr TensorRow kTensors[] = {
 // clang-format on
 
 bool is_in(const LayerSpec& layer) {
-  return !layer.block;
+  return !layer.block && !layer.attention.latent;
 }
 
 void place(ActivationMemory& memory, const Decoder& decoder, int layer, LayerActivations& at) {
@@ -66,7 +66,8 @@ void place(ActivationMemory& memory, const Decoder& decoder, int layer, LayerAct
   at.normed = reads_joined(spec.layer(layer)) ? at.joined : memory.activation(spec.hidden);
   if (!memory.is_kept()) at.products = memory.array<float>(products);
   if (memory.is_kept() && spec.qk_norm) at.qkv = memory.array<float>(products);
-  at.q = memory.array<bf16_t>(shard.heads * round_up(spec.head_dim, 32));
+  const int64_t words = size_of(decoder.arithmetic.heads()) / size_of(DType::bf16);
+  at.q = memory.array<bf16_t>(shard.heads * round_up(spec.head_dim, 32) * words);
   if (memory.is_kept()) at.max = memory.array<float>(shard.heads);
   if (memory.is_kept()) at.sum = memory.array<float>(shard.heads);
   at.attended = memory.activation(int64_t{shard.heads} * spec.head_dim);

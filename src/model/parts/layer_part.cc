@@ -7,7 +7,8 @@ namespace invar {
 
 namespace {
 
-constexpr const LayerPart* kParts[] = {&kJoin, &kResidualBlock, &kAttention, &kDenseFfn, &kExperts};
+constexpr const LayerPart* kParts[] = {&kJoin,     &kResidualBlock, &kAttention, &kLatentAttention,
+                                       &kDenseFfn, &kExperts};
 
 }  // namespace
 

@@ -31,6 +31,7 @@ struct LayerPart {
 extern const LayerPart kJoin;
 extern const LayerPart kResidualBlock;
 extern const LayerPart kAttention;
+extern const LayerPart kLatentAttention;
 extern const LayerPart kDenseFfn;
 extern const LayerPart kExperts;
 

@@ -85,6 +85,18 @@ inline void tile_dot() {
   }
 }
 
+template <int C, int A, int B>
+inline void tile_dot_int8() {
+  EmulatedTile &c = tile<C>(), &a = tile<A>(), &b = tile<B>();
+  if (c.rows != a.rows || b.rows != a.words || c.words != b.words) __builtin_trap();
+  for (int m = 0; m < c.rows; ++m)
+    for (int j = 0; j < b.rows; ++j)
+      for (int n = 0; n < b.words; ++n)
+        for (int i = 0; i < 32; i += 8)
+          c.word[m][n] += static_cast<uint32_t>(static_cast<int8_t>(a.word[m][j] >> i)) *
+                          (b.word[j][n] >> i & 0xff);
+}
+
 inline __m256i round_to_bf16(__m512 x) {
   alignas(64) uint32_t bits[16];
   alignas(32) uint16_t y[16];

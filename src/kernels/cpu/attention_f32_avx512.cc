@@ -1,0 +1,21 @@
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/cpu/attention_tile.h"
+// in this order
+#include "kernels/cpu/vec16_avx512.h"
+// after it
+#include "kernels/cpu/vec16_math.h"
+// after it
+#include "kernels/cpu/attention_inl.h"
+// after it
+#include "kernels/cpu/attention_vector_inl.h"
+
+namespace invar::cpu {
+
+void attend_f32_avx512(const AttentionTile& tile, const AttentionTile* next) {
+  attend<VectorProducts<8, float>>(tile, next);
+}
+
+}  // namespace invar::cpu

@@ -1,0 +1,67 @@
+// Products of integers with AVX-512 VNNI: one VPDPBUSD adds four products to each of 16 outputs.
+// 4 rows by 4 panels have sums enough in flight, at a load or broadcast for every second VPDPBUSD.
+// (With 6 rows g++ 12 keeps the sums in memory.)
+#include <immintrin.h>
+
+#include "kernels/cpu/panel_product.h"
+// in this order
+#include "kernels/cpu/vec16_avx512.h"
+// after it
+#include "kernels/cpu/vec16_math.h"
+// after it
+#include "kernels/cpu/product_end_inl.h"
+// after it
+#include "kernels/cpu/int8_inl.h"
+
+namespace invar::cpu {
+
+namespace {
+
+template <int R, int P, bool kFetches>
+void multiply_tile(const Int8Tile& t) {
+  __m512i sum[R][P];
+  for (int r = 0; r < R; ++r)
+    for (int p = 0; p < P; ++p)
+      sum[r][p] = _mm512_set1_epi32(-128 * t.scales[r * t.scales_stride].sum);
+  const int8_t* x = t.x;
+  const char* w = t.w;
+  for (int64_t j = 0; j < t.fours; ++j, x += 4, w += kLine) {
+    __m512i weights[P];
+    for (int p = 0; p < P; ++p) {
+      weights[p] = _mm512_load_si512(w + p * t.panel_bytes);
+      if (kFetches) _mm_prefetch(w + (p + P) * t.panel_bytes, _MM_HINT_T1);
+    }
+    for (int r = 0; r < R; ++r) {
+      const __m512i four = _mm512_set1_epi32(four_of(x + r * t.x_stride));
+      for (int p = 0; p < P; ++p) sum[r][p] = _mm512_dpbusd_epi32(sum[r][p], weights[p], four);
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int p = 0; p < P; ++p) _mm512_store_si512(t.sums + (r * P + p) * 16, sum[r][p]);
+}
+
+using Multiply = void (*)(const Int8Tile&);
+template <int P, bool kFetches>
+constexpr Multiply kByRows[4] = {multiply_tile<1, P, kFetches>, multiply_tile<2, P, kFetches>,
+                                 multiply_tile<3, P, kFetches>, multiply_tile<4, P, kFetches>};
+template <bool kFetches>
+constexpr const Multiply* kByPanels[4] = {kByRows<1, kFetches>, kByRows<2, kFetches>,
+                                          kByRows<3, kFetches>, kByRows<4, kFetches>};
+
+struct Avx512Vnni {
+  static constexpr int64_t kRows = 4, kPanels = 4;
+  static void multiply(const Int8Tile& t, int64_t rows, int64_t panels) {
+    (t.fetches ? kByPanels<true> : kByPanels<false>)[panels - 1][rows - 1](t);
+  }
+  static Vec16 to_float(const int32_t* sums) {
+    return {_mm512_cvtepi32_ps(_mm512_load_si512(sums))};
+  }
+};
+
+}  // namespace
+
+void int8_product_avx512(const PanelProduct& p) {
+  Int8Product<Avx512Vnni>(p).run();
+}
+
+}  // namespace invar::cpu

@@ -1,0 +1,87 @@
+// Which numbers a decoder can have.
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/families/families.h"
+#include "model/families/family.h"
+
+namespace invar {
+
+namespace {
+
+void check_experts(const ExpertsSpec& experts, const LayerSpec& layer, std::string_view where) {
+  const Routing& how = experts.routing;
+  const auto check = [&](std::string_view what, int64_t value, int64_t low, int64_t high) {
+    if (value < low || value > high)
+      fail("{}: expected {} from {} to {}, found {}", where, what, low, high, value);
+  };
+  check("a number of experts", how.experts, 1, Routing::kMaxExperts);
+  check("a number of experts of a token", how.chosen, 1,
+        std::min(how.experts, Routing::kMaxChosen));
+  check("an expert's intermediate size", experts.width, 1, kMaxWidth);
+  check("a shared expert's intermediate size", experts.shared_width, 0, kMaxWidth);
+  check("a number of groups of experts", how.groups, 1, how.experts);
+  check("a number of groups to choose from", how.chosen_groups, 1, how.groups);
+  if (how.experts % how.groups != 0 || how.experts / how.groups * how.chosen_groups < how.chosen)
+    fail("{}: expected {} experts of a token out of {} of {} equal groups of {} experts", where,
+         how.chosen, how.chosen_groups, how.groups, how.experts);
+  if (layer.ffn.width > 0)
+    fail("{}: expected a layer with experts to have no other feed-forward network", where);
+}
+
+void check_latent(const LatentSpec& latent, const DecoderSpec& spec, std::string_view where) {
+  if (latent.rank < 32 || latent.rank % 32 != 0 || latent.still < 32 || latent.still % 32 != 0)
+    fail(
+        "{}: expected a latent and the still part of a query of whole thirty-twos, found {} and {}",
+        where, latent.rank, latent.still);
+  if (latent.turning < 2 || latent.turning % 4 != 0 || latent.turning > latent.rank)
+    fail("{}: expected a number of turning elements that 4 divides, up to {}, found {}", where,
+         latent.rank, latent.turning);
+  if (spec.kv_heads != 1 || spec.head_dim != latent.rank + latent.turning || latent.value < 1)
+    fail("{}: expected one key/value head of a latent and what turns beside it", where);
+}
+
+}  // namespace
+
+void check_spec(const DecoderSpec& spec, std::string_view where) {
+  const auto check = [&](std::string_view what, int64_t value, int64_t low, int64_t high) {
+    if (value < low || value > high)
+      fail("{}: expected {} from {} to {}, found {}", where, what, low, high, value);
+  };
+  check("a hidden size", spec.hidden, 1, kMaxWidth);
+  check("a number of layers", spec.layers, 1, kMaxLayers);
+  check("a number of modules that predict further", spec.mtp_layers, 0, 1);
+  const bool reads_hidden = spec.mtp_layers > 0 || (!spec.layer_specs.empty() &&
+                                                    features_of(spec.layer(0), spec.hidden) > 0);
+  if (reads_hidden && spec.hidden % 32)
+    fail(
+        "{}: expected a hidden size that is a multiple of 32 where a layer goes on from hidden "
+        "states, found {}",
+        where, spec.hidden);
+  check("a number of heads", spec.heads, 1, kMaxHeads);
+  check("a number of key/value heads", spec.kv_heads, 1, spec.heads);
+  const bool is_latent = !spec.layer_specs.empty() && spec.layer(0).attention.latent.has_value();
+  check("a head size", spec.head_dim, 8, is_latent ? kMaxHeadDim : 256);
+  check("a vocabulary size", spec.vocab, 1, kMaxVocab);
+  check("a number of positions", spec.max_positions, 1, kMaxPositions);
+  if (std::ssize(spec.layer_specs) != spec.layers)
+    fail("{}: expected the parts of each of {} layers, found {}", where, spec.layers,
+         spec.layer_specs.size());
+  for (const LayerSpec& layer : spec.layer_specs) {
+    check("a window", layer.attention.window, 0, kMaxPositions);
+    check("an intermediate size", layer.ffn.width, 0, kMaxWidth);
+    if (layer.experts) check_experts(*layer.experts, layer, where);
+    if (layer.attention.latent) check_latent(*layer.attention.latent, spec, where);
+    if ((is_after(layer.attention.norms) && spec.o_bias) ||
+        (is_after(layer.ffn.norms) && spec.mlp_bias))
+      fail("{}: expected no bias of a product that a norm follows", where);
+  }
+  if (spec.heads % spec.kv_heads)
+    fail("{}: expected the key/value heads to divide the heads, found {} and {}", where,
+         spec.kv_heads, spec.heads);
+  if (spec.head_dim % 2) fail("{}: expected an even head size, found {}", where, spec.head_dim);
+  if (!(spec.norm_eps > 0))
+    fail("{}: expected a norm epsilon above 0, found {}", where, spec.norm_eps);
+}
+
+}  // namespace invar

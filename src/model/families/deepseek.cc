@@ -1,0 +1,239 @@
+// DeepSeek-V2 and V3: latent attention; experts in groups behind some dense layers.
+#include <cmath>
+
+#include "base/error.h"
+#include "model/families/experts.h"
+#include "numerics/math.h"
+
+namespace invar {
+
+namespace {
+
+constexpr std::string_view kRopeKeys[] = {"rope_parameters", "rope_scaling"};
+
+void read_sizes(ConfigReader& reader, DecoderSpec& spec) {
+  const auto size = [&](std::string_view key, int64_t low, int64_t high) {
+    return static_cast<int>(reader.integer(key, low, high));
+  };
+  spec.hidden = size("hidden_size", 1, kMaxWidth);
+  spec.layers = size("num_hidden_layers", 1, kMaxLayers);
+  spec.mtp_layers = static_cast<int>(reader.integer("num_nextn_predict_layers", 0, 1, 0));
+  spec.heads = size("num_attention_heads", 1, kMaxHeads);
+  spec.kv_heads = 1;  // the latent is all heads' key and value
+  LatentSpec latent{.rank = size("kv_lora_rank", 32, kMaxHeadDim),
+                    .turning = size("qk_rope_head_dim", 2, kMaxHeadDim),
+                    .still = size("qk_nope_head_dim", 1, kMaxWidth),
+                    .value = size("v_head_dim", 1, kMaxWidth),
+                    .query_rank = read_size(reader, "q_lora_rank", kMaxWidth, 0)};
+  spec.head_dim = latent.rank + latent.turning;
+  spec.vocab = size("vocab_size", 1, kMaxVocab);
+  spec.max_positions = size("max_position_embeddings", 1, kMaxPositions);
+  spec.norm_eps = static_cast<float>(reader.number("rms_norm_eps", 1e-20, 1, 1e-6));
+  spec.set_layers(
+      {.attention = {.latent = latent}, .ffn = {.width = size("intermediate_size", 1, kMaxWidth)}});
+  const std::string_view implied[] = {"num_key_value_heads", "head_dim", "qk_head_dim"};
+  reader.ignore(implied);
+}
+
+// What scores are multiplied by: with yarn they grow with the length (mscale_all_dim).
+double score_scale(const LatentSpec& latent, const RopeSpec& rope) {
+  double m = 1;
+  if (rope.scaling == RopeSpec::Scaling::yarn && latent.sharpness > 0 && rope.factor > 1)
+    m = 0.1 * latent.sharpness * math::log(rope.factor) + 1;
+  return m * m / std::sqrt(static_cast<double>(latent.still + latent.turning));
+}
+
+void set_attention(ConfigReader& reader, DecoderSpec& spec) {
+  double sharpness = 0;
+  for (const std::string_view key : kRopeKeys)
+    if (const json::Value* rope = reader.take(key); rope && rope->is_object())
+      if (const json::Value* m = rope->find("mscale_all_dim"); m && m->is_number())
+        sharpness = m->as_number();
+  change_layers(spec, [&](LayerSpec& layer) {
+    LatentSpec& latent = *layer.attention.latent;
+    latent.sharpness = sharpness;
+    layer.attention.rope->rotated = latent.turning;
+    layer.attention.score_scale = score_scale(latent, *layer.attention.rope);
+  });
+  check_neutral(reader, "attention_bias", false);
+}
+
+// The experts' numbers that both have.
+ExpertsSpec read_experts(ConfigReader& reader, const Routing& how) {
+  ExpertsSpec experts{.routing = how};
+  Routing& r = experts.routing;
+  r.groups = read_size(reader, "n_group", r.experts, 1);
+  r.chosen_groups = read_size(reader, "topk_group", r.groups, 1);
+  r.scale = static_cast<float>(reader.number("routed_scaling_factor", 1e-6, 1e6, 1));
+  experts.width = read_size(reader, "moe_intermediate_size", kMaxWidth, 1);
+  experts.shared_width =
+      experts.width * static_cast<int>(reader.integer("n_shared_experts", 0, 64, 0));
+  check_neutral(reader, "moe_layer_freq", 1);
+  return experts;
+}
+
+void set_layers(ConfigReader& reader, DecoderSpec& spec, const ExpertsSpec& experts) {
+  const int64_t dense = reader.integer("first_k_dense_replace", 0, kMaxLayers, 0);
+  const int width = read_size(reader, "intermediate_size", kMaxWidth, 1);
+  change_layers(spec, [&](LayerSpec& layer) { layer.ffn.width = width; });
+  set_experts(spec, experts, [&](int i) { return i >= dense; });
+}
+
+void read_v3(ConfigReader& reader, DecoderSpec& spec) {
+  set_attention(reader, spec);
+  Routing how = read_routing(reader, "n_routed_experts", 256, 8);
+  how.score = ExpertScore::sigmoid;
+  how.renormalised = reader.boolean("norm_topk_prob", true);
+  if (how.renormalised) how.epsilon = 1e-20f;
+  ExpertsSpec experts = read_experts(reader, how);
+  experts.routing.pair_score = experts.routing.groups > 1;
+  experts.has_choice_bias = true;
+  check_neutral(reader, "scoring_func", "sigmoid");
+  check_neutral(reader, "topk_method", "noaux_tc");
+  check_neutral(reader, "rope_interleave", true);
+  set_layers(reader, spec, experts);
+}
+
+// Groups count by their best expert, where experts stand in groups at all.
+void read_v2(ConfigReader& reader, DecoderSpec& spec) {
+  set_attention(reader, spec);
+  ExpertsSpec experts = read_experts(reader, read_routing(reader, "n_routed_experts", 64, 6));
+  const std::string method = reader.text("topk_method", "greedy");
+  if (method == "greedy")
+    experts.routing.groups = experts.routing.chosen_groups = 1;
+  else if (method != "group_limited_greedy")
+    fail("{}: \"topk_method\": expected greedy or group_limited_greedy, found {}", reader.where(),
+         json::quoted(method));
+  check_neutral(reader, "scoring_func", "softmax");
+  check_neutral(reader, "norm_topk_prob", false);
+  set_layers(reader, spec, experts);
+}
+
+void write_latent(const DecoderSpec& spec, json::Value& config) {
+  const LatentSpec latent = *spec.layer(0).attention.latent;
+  config.set("kv_lora_rank", latent.rank);
+  config.set("q_lora_rank", latent.query_rank ? json::Value(latent.query_rank) : json::Value());
+  config.set("qk_rope_head_dim", latent.turning);
+  config.set("qk_nope_head_dim", latent.still);
+  config.set("v_head_dim", latent.value);
+  config.set("rms_norm_eps", static_cast<double>(spec.norm_eps));
+  if (const json::Value* rope = config.find("rope_scaling"); rope && rope->is_object()) {
+    json::Value scaling = *rope;
+    scaling.set("mscale_all_dim", latent.sharpness);
+    config.set("rope_scaling", std::move(scaling));
+  }
+}
+
+void write_experts(const DecoderSpec& spec, json::Value& config) {
+  write_latent(spec, config);
+  const ExpertsSpec& experts = experts_of(spec);
+  const Routing& how = experts.routing;
+  int dense = 0, width = experts.width;
+  while (dense < spec.layers && !spec.layer(dense).experts) ++dense;
+  if (dense > 0) width = spec.layer(0).ffn.width;
+  config.set("intermediate_size", width);
+  config.set("n_routed_experts", how.experts);
+  config.set("num_experts_per_tok", how.chosen);
+  config.set("n_group", how.groups);
+  config.set("topk_group", how.chosen_groups);
+  config.set("routed_scaling_factor", static_cast<double>(how.scale));
+  config.set("moe_intermediate_size", experts.width);
+  config.set("n_shared_experts", experts.width ? experts.shared_width / experts.width : 0);
+  config.set("first_k_dense_replace", dense);
+}
+
+void write_v2(const DecoderSpec& spec, json::Value& config) {
+  write_experts(spec, config);
+  config.set("topk_method",
+             experts_of(spec).routing.groups > 1 ? "group_limited_greedy" : "greedy");
+}
+
+void write_v3(const DecoderSpec& spec, json::Value& config) {
+  write_experts(spec, config);
+  config.set("norm_topk_prob", experts_of(spec).routing.renormalised);
+}
+
+// A latent attention of the same sizes, and experts, where a spec of another family becomes this.
+void imply_latent(DecoderSpec& spec) {
+  const bool is_new = !spec.layer_specs.empty() && !spec.layer(0).attention.latent;
+  if (!is_new) return;
+  LatentSpec latent{.rank = 64, .turning = 16, .still = 32, .value = 32, .query_rank = 96};
+  spec.kv_heads = 1;
+  spec.head_dim = latent.rank + latent.turning;
+  change_layers(spec, [&](LayerSpec& layer) {
+    layer.attention.latent = latent;
+    if (!layer.attention.rope) layer.attention.rope = RopeSpec{};
+    layer.attention.rope->rotated = latent.turning;
+    layer.attention.score_scale = score_scale(latent, *layer.attention.rope);
+  });
+}
+
+void imply_v2(DecoderSpec& spec) {
+  imply_latent(spec);
+  imply_experts(spec);
+}
+
+void imply_v3(DecoderSpec& spec) {
+  imply_latent(spec);
+  imply_experts(spec, {.score = ExpertScore::sigmoid, .renormalised = true, .epsilon = 1e-20f});
+  change_layers(spec, [](LayerSpec& layer) {
+    if (layer.experts) layer.experts->has_choice_bias = true;
+  });
+}
+
+// Element i of what turns stands among neighbouring pairs.
+int64_t turning_at(int64_t i, int64_t turning) {
+  return i < turning / 2 ? 2 * i : 2 * (i - turning / 2) + 1;
+}
+
+StoredAt stored(const DecoderSpec& spec, const TensorSpec& tensor) {
+  using enum TensorRole;
+  if (tensor.layer < 0 || !spec.layer(tensor.layer).attention.latent) return {tensor.name};
+  const LatentSpec l = *spec.layer(tensor.layer).attention.latent;
+  const std::string at = fmt::format("model.layers.{}.self_attn.", tensor.layer);
+  const std::string query = at + (l.query_rank ? "q_b_proj.weight" : "q_proj.weight");
+  const int64_t each = l.still + l.turning, both = l.still + l.value;
+  switch (tensor.role) {
+    case still_query:
+      return {query, [=](int64_t row) { return row / l.still * each + row % l.still; }};
+    case turning_query:
+      return {query, [=](int64_t row) {
+                return row / l.turning * each + l.still + turning_at(row % l.turning, l.turning);
+              }};
+    case latent_down:
+      return {tensor.name, [=](int64_t row) {
+                return row < l.rank ? row : l.rank + turning_at(row - l.rank, l.turning);
+              }};
+    case key_up:
+      return {.tensor = at + "kv_b_proj.weight",
+              .row = [=, h = tensor.expert](int64_t row) { return h * both + row; },
+              .shape = {spec.heads * both, l.rank},
+              .is_transposed = true};
+    case value_up:
+      return {.tensor = at + "kv_b_proj.weight",
+              .row = [=, h = tensor.expert](int64_t row) { return h * both + l.still + row; },
+              .shape = {spec.heads * both, l.rank}};
+    default:
+      return {renamed(tensor.name, {{"shared_expert.", "shared_experts."}})};
+  }
+}
+
+}  // namespace
+
+extern const Family kDeepseekV2{.name = "deepseek_v2",
+                                .architecture = "DeepseekV2ForCausalLM",
+                                .read_sizes = read_sizes,
+                                .read = read_v2,
+                                .write = write_v2,
+                                .stored = stored,
+                                .imply = imply_v2};
+
+extern const Family kDeepseekV3{.name = "deepseek_v3",
+                                .architecture = "DeepseekV3ForCausalLM",
+                                .read_sizes = read_sizes,
+                                .read = read_v3,
+                                .write = write_v3,
+                                .stored = stored,
+                                .imply = imply_v3};
+
+}  // namespace invar

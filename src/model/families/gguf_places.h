@@ -1,0 +1,18 @@
+// Where a decoder's tensors stand in GGUF files: names, fused ones, and the order of rows.
+#pragma once
+
+#include "model/families/family.h"
+#include "weights/tensor_source.h"
+
+namespace invar {
+
+StoredAt gguf_place(const DecoderSpec& spec, const TensorSpec& tensor, const TensorSource& stored);
+// Its name there, where it is not fused.
+std::string gguf_name(const TensorSpec& tensor);
+// Whether the family's queries and keys stand there with the elements that turn together side by
+// side.
+bool has_gguf_neighbours(std::string_view family);
+// Tensors that config.json's numbers stand for.
+bool is_gguf_constant(std::string_view name);
+
+}  // namespace invar

@@ -1,0 +1,279 @@
+// A GGUF file's metadata as the config.json of a Hugging Face directory.
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "numerics/math.h"
+#include "weights/gguf_texts.h"
+
+namespace invar {
+
+namespace {
+
+class Metadata;
+using AddKeys = void (*)(const Metadata&, json::Value&);
+
+void add_biases(const Metadata& in, json::Value& config);
+void add_gemma2(const Metadata& in, json::Value& config);
+void add_gemma3(const Metadata& in, json::Value& config);
+void add_granite(const Metadata& in, json::Value& config);
+
+struct Architecture {
+  std::string_view name;  // in GGUF files
+  const char* model_type;
+  const char* class_name;
+  AddKeys add = nullptr;  // what is its own
+  double theta = 10000;   // where rope.freq_base is absent
+};
+
+constexpr Architecture kArchitectures[] = {
+    {"llama", "llama", "LlamaForCausalLM", add_biases},
+    {"qwen2", "qwen2", "Qwen2ForCausalLM"},
+    {"qwen3", "qwen3", "Qwen3ForCausalLM"},
+    {"gemma2", "gemma2", "Gemma2ForCausalLM", add_gemma2},
+    {"gemma3", "gemma3_text", "Gemma3ForCausalLM", add_gemma3, 1e6},
+    {"granite", "granite", "GraniteForCausalLM", add_granite},
+    {"olmo2", "olmo2", "Olmo2ForCausalLM"},
+    {"smollm3", "smollm3", "SmolLM3ForCausalLM"},
+};
+
+// Keys of the file's architecture, with its name in front.
+class Metadata {
+ public:
+  explicit Metadata(const GgufFile& file) : file_(file) {
+    const json::Value* name = file.find("general.architecture");
+    if (!name || !name->is_string()) fail("{}: general.architecture is missing", file.path());
+    const auto* found = std::ranges::find(kArchitectures, name->as_string(), &Architecture::name);
+    if (found == std::end(kArchitectures)) {
+      std::string known;
+      for (const Architecture& one : kArchitectures)
+        known += (known.empty() ? "" : ", ") + std::string(one.name);
+      fail("{}: general.architecture: expected {}, found {}", file.path(), known,
+           json::quoted(name->as_string()));
+    }
+    architecture_ = found;
+  }
+
+  const Architecture& architecture() const { return *architecture_; }
+  const GgufFile& file() const { return file_; }
+
+  std::string key(std::string_view name) const {
+    return fmt::format("{}.{}", architecture_->name, name);
+  }
+  const json::Value* find(std::string_view name) const { return file_.find(key(name)); }
+
+  // Of all layers, where a list has one for each.
+  int64_t integer(std::string_view name) const {
+    const auto found = find_integer(name);
+    if (!found) fail("{}: {} is missing", file_.path(), key(name));
+    return *found;
+  }
+  std::optional<int64_t> find_integer(std::string_view name) const {
+    const json::Value* value = find(name);
+    if (!value) return std::nullopt;
+    const json::Value* one = value;
+    if (value->is_array() && !value->as_array().empty()) {
+      one = &value->as_array()[0];
+      if (std::ranges::any_of(value->as_array(), [&](const auto& other) { return other != *one; }))
+        fail("{}: {}: layers of different sizes are not supported", file_.path(), key(name));
+    }
+    const auto integer = one->to_integer();
+    if (!integer || !one->is_integer())
+      fail("{}: {}: expected an integer, found {}", file_.path(), key(name), json::excerpt(*value));
+    return integer;
+  }
+  std::optional<double> find_number(std::string_view name) const {
+    const json::Value* value = find(name);
+    if (!value) return std::nullopt;
+    if (!value->is_number() || !std::isfinite(value->as_number()))
+      fail("{}: {}: expected a number, found {}", file_.path(), key(name), json::excerpt(*value));
+    return value->as_number();
+  }
+  double number(std::string_view name) const {
+    const auto found = find_number(name);
+    if (!found) fail("{}: {} is missing", file_.path(), key(name));
+    return *found;
+  }
+
+  const GgufTensor* tensor(std::string_view name) const {
+    for (const GgufFile::Part& part : file_.parts())
+      for (const GgufTensor& tensor : part.header.tensors)
+        if (tensor.name == name) return &tensor;
+    return nullptr;
+  }
+
+ private:
+  const GgufFile& file_;
+  const Architecture* architecture_;
+};
+
+// As files hold them: an f32.
+double narrow(double value) {
+  return static_cast<double>(static_cast<float>(value));
+}
+
+void add_biases(const Metadata& in, json::Value& config) {
+  config.set("attention_bias", in.tensor("blk.0.attn_q.bias") != nullptr);
+  config.set("mlp_bias", in.tensor("blk.0.ffn_gate.bias") != nullptr);
+}
+
+// All but every `pattern`-th layer have the window.
+void add_windows(const Metadata& in, json::Value& config, int64_t pattern) {
+  config.set("sliding_window", in.integer("attention.sliding_window"));
+  if (const json::Value* own = in.find("attention.sliding_window_pattern");
+      own && own->is_integer())
+    pattern = in.integer("attention.sliding_window_pattern");
+  json::Array types;
+  const int64_t layers = config.find("num_hidden_layers")->as_integer();
+  for (int64_t i = 0; i < std::min<int64_t>(layers, 1 << 12); ++i)
+    types.push_back((i + 1) % std::max<int64_t>(pattern, 1) ? "sliding_attention"
+                                                            : "full_attention");
+  config.set("layer_types", std::move(types));
+}
+
+// The files do not say what queries are divided by: it follows from the largest model's depth.
+void add_score_width(const Metadata& in, json::Value& config, int64_t layers_of_largest) {
+  const bool is_largest = in.integer("block_count") == layers_of_largest;
+  config.set("query_pre_attn_scalar",
+             is_largest ? in.integer("embedding_length") / in.integer("attention.head_count")
+                        : config.find("head_dim")->as_integer());
+}
+
+void add_gemma2(const Metadata& in, json::Value& config) {
+  add_windows(in, config, 2);
+  add_score_width(in, config, 46);
+  config.set("attn_logit_softcapping", in.find_number("attn_logit_softcapping").value_or(50));
+  config.set("final_logit_softcapping", in.find_number("final_logit_softcapping").value_or(30));
+}
+
+void add_gemma3(const Metadata& in, json::Value& config) {
+  add_windows(in, config, 6);
+  add_score_width(in, config, 62);
+  if (const auto cap = in.find_number("final_logit_softcapping"))
+    config.set("final_logit_softcapping", *cap);
+}
+
+void add_granite(const Metadata& in, json::Value& config) {
+  add_biases(in, config);
+  config.set("embedding_multiplier", in.find_number("embedding_scale").value_or(1));
+  config.set("residual_multiplier", in.find_number("residual_scale").value_or(1));
+  config.set("logits_scaling", in.find_number("logit_scale").value_or(1));
+  const double width = static_cast<double>(config.find("head_dim")->as_integer());
+  config.set("attention_multiplier",
+             in.find_number("attention.scale").value_or(1 / std::sqrt(width)));
+}
+
+// llama3's scaling stands in files as what it divides each frequency by, without its parameters.
+// They are those of all published models but for the factor, which is the largest of these.
+json::Value llama3_scaling(const Metadata& in, double theta, int64_t head_dim) {
+  constexpr double kLow = 1, kHigh = 4, kPositions = 8192;
+  const auto source = open_gguf_tensors(std::make_shared<GgufFile>(in.file().path()));
+  const int64_t count = source->info("rope_freqs.weight").elements();
+  if (count != head_dim / 2)
+    fail("{}: expected {} frequencies, found {}", source->where("rope_freqs.weight"), head_dim / 2,
+         count);
+  std::vector<float> divisors(static_cast<size_t>(count));
+  source->read("rope_freqs.weight", 0, count, DType::f32, divisors.data());
+  const double factor = *std::ranges::max_element(divisors);
+  for (int64_t i = 0; i < count; ++i) {
+    const double frequency =
+        math::pow(theta, -static_cast<double>(2 * i) / static_cast<double>(head_dim));
+    const double w = 0x1.921fb54442d18p+2 / frequency;
+    const double smooth = (kPositions / w - kLow) / (kHigh - kLow);
+    double expected = 1 / ((1 - smooth) / factor + smooth);
+    if (w < kPositions / kHigh) expected = 1;
+    if (w > kPositions / kLow) expected = factor;
+    if (!(std::fabs(divisors[static_cast<size_t>(i)] / expected - 1) < 1e-4))
+      fail("{}: expected the frequencies of llama3's scaling by {}, found {} at {}",
+           source->where("rope_freqs.weight"), factor, divisors[static_cast<size_t>(i)], i);
+  }
+  return json::Object{{"rope_type", "llama3"},
+                      {"factor", factor},
+                      {"low_freq_factor", kLow},
+                      {"high_freq_factor", kHigh},
+                      {"original_max_position_embeddings", static_cast<int64_t>(kPositions)}};
+}
+
+json::Value rope_scaling(const Metadata& in, double theta, int64_t head_dim) {
+  if (in.tensor("rope_freqs.weight")) return llama3_scaling(in, theta, head_dim);
+  for (const char* other : {"rope_factors_long.weight", "rope_factors_short.weight"})
+    if (in.tensor(other))
+      fail("{}: tensor {}: factors of long texts are not supported in GGUF files", in.file().path(),
+           json::quoted(other));
+  const json::Value* type = in.find("rope.scaling.type");
+  const std::string name = type && type->is_string() ? type->as_string() : "none";
+  if (name == "none") return {};
+  json::Value scaling =
+      json::Object{{"rope_type", name}, {"factor", in.number("rope.scaling.factor")}};
+  if (name == "linear") return scaling;
+  if (name != "yarn")
+    fail("{}: {}: expected none, linear or yarn, found {}", in.file().path(),
+         in.key("rope.scaling.type"), json::quoted(name));
+  scaling.set("original_max_position_embeddings",
+              in.integer("rope.scaling.original_context_length"));
+  for (const auto& [from, to] : {std::pair("rope.scaling.yarn_beta_fast", "beta_fast"),
+                                 {"rope.scaling.yarn_beta_slow", "beta_slow"},
+                                 {"rope.scaling.attn_factor", "attention_factor"}})
+    if (const auto value = in.find_number(from)) scaling.set(to, *value);
+  return scaling;
+}
+
+void add_ropes(const Metadata& in, json::Value& config) {
+  const double theta = in.find_number("rope.freq_base").value_or(in.architecture().theta);
+  const int64_t head_dim = config.find("head_dim")->as_integer();
+  const int64_t rotated = in.find_integer("rope.dimension_count").value_or(head_dim);
+  if (rotated != head_dim)
+    fail("{}: {}: expected the {} elements of a head, found {}", in.file().path(),
+         in.key("rope.dimension_count"), head_dim, rotated);
+  config.set("rope_theta", theta);
+  if (json::Value scaling = rope_scaling(in, theta, head_dim); !scaling.is_null())
+    config.set("rope_scaling", std::move(scaling));
+}
+
+int64_t vocabulary(const Metadata& in) {
+  const GgufTensor* embedding = in.tensor("token_embd.weight");
+  if (!embedding || embedding->shape.size() != 2)
+    fail("{}: the tensor \"token_embd.weight\" is missing or has not two dimensions",
+         in.file().path());
+  return embedding->shape[0];
+}
+
+int64_t head_size(const Metadata& in) {
+  const int64_t heads = in.integer("attention.head_count");
+  const auto size = in.find_integer("attention.key_length");
+  const auto values = in.find_integer("attention.value_length");
+  if (size && values && *size != *values)
+    fail("{}: expected keys as long as values, found {} and {}", in.file().path(), *size, *values);
+  if (size) return *size;
+  if (heads < 1)
+    fail("{}: {}: expected 1 or more, found {}", in.file().path(), in.key("attention.head_count"),
+         heads);
+  return in.integer("embedding_length") / heads;
+}
+
+}  // namespace
+
+json::Value gguf_config(const GgufFile& file) {
+  const Metadata in(file);
+  const Architecture& architecture = in.architecture();
+  json::Value config = json::Object{
+      {"architectures", json::Array{architecture.class_name}},
+      {"model_type", architecture.model_type},
+      {"hidden_size", in.integer("embedding_length")},
+      {"num_hidden_layers", in.integer("block_count")},
+      {"intermediate_size", in.integer("feed_forward_length")},
+      {"num_attention_heads", in.integer("attention.head_count")},
+      {"num_key_value_heads",
+       in.find_integer("attention.head_count_kv").value_or(in.integer("attention.head_count"))},
+      {"head_dim", head_size(in)},
+      {"rms_norm_eps", narrow(in.number("attention.layer_norm_rms_epsilon"))},
+      {"vocab_size", vocabulary(in)},
+      {"max_position_embeddings", in.integer("context_length")},
+      {"tie_word_embeddings", in.tensor("output.weight") == nullptr},
+  };
+  add_ropes(in, config);
+  if (architecture.add) architecture.add(in, config);
+  return config;
+}
+
+}  // namespace invar

@@ -1,0 +1,87 @@
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "weights/gguf.h"
+
+namespace invar {
+
+namespace {
+
+constexpr int64_t kConverted = 1 << 13;  // elements converted at a time: whole blocks of any type
+
+class GgufSource final : public TensorSource {
+ public:
+  explicit GgufSource(std::shared_ptr<const GgufFile> file) : file_(std::move(file)) {
+    for (const GgufFile::Part& part : file_->parts())
+      for (const GgufTensor& tensor : part.header.tensors)
+        entries_[tensor.name] = {&part.file, &tensor, {*tensor.stored->type, tensor.shape}};
+    for (const auto& [name, entry] : entries_) names_.push_back(name);
+  }
+
+  const std::vector<std::string>& names() const override { return names_; }
+  bool has(std::string_view name) const override { return entries_.contains(name); }
+  const TensorInfo& info(std::string_view name) const override { return find(name).info; }
+  bool has_gguf_names() const override { return true; }
+
+  void read(std::string_view name, int64_t first, int64_t count, DType as,
+            void* out) const override {
+    const Entry& entry = find(name);
+    const DType type = entry.info.dtype;
+    const int64_t block = storage_of(type).block;
+    CHECK(first % block == 0 && count % block == 0, "a part of a block is read");
+    auto* target = static_cast<std::byte*>(out);
+    if (type == as) return read_stored(entry, first, count, target);
+    std::byte stored[kConverted * sizeof(float)];
+    for (int64_t i = 0; i < count; i += kConverted) {
+      const int64_t n = std::min(kConverted, count - i);
+      read_stored(entry, first + i, n, stored);
+      convert_elements(stored, type, n, as, target + i * size_of(as));
+    }
+  }
+
+  std::string where(std::string_view name) const override {
+    const auto entry = entries_.find(name);
+    const std::string& file = entry == entries_.end() ? file_->path() : entry->second.file->path();
+    return fmt::format("{}: tensor {}", file, json::quoted(name));
+  }
+
+ private:
+  struct Entry {
+    const InputFile* file;
+    const GgufTensor* tensor;
+    TensorInfo info;
+  };
+
+  const Entry& find(std::string_view name) const {
+    const auto entry = entries_.find(name);
+    if (entry == entries_.end()) fail("{} is missing", where(name));
+    return entry->second;
+  }
+
+  // As they are stored, but the scales of a block first.
+  static void read_stored(const Entry& entry, int64_t first, int64_t count, std::byte* out) {
+    const GgmlType& stored = *entry.tensor->stored;
+    const StorageType& storage = storage_of(*stored.type);
+    const std::span bytes(out, static_cast<size_t>(bytes_of(storage.type, count)));
+    entry.file->read_at(entry.tensor->begin + bytes_of(storage.type, first), bytes);
+    if (stored.scales_before == storage.scale_bytes) return;
+    const auto values = stored.scales_before, scales = values + storage.value_bytes;
+    for (auto block = bytes.begin(); block != bytes.end(); block += storage.bytes())
+      std::rotate(block + values, block + scales, block + storage.bytes());
+  }
+
+  std::shared_ptr<const GgufFile> file_;
+  std::map<std::string, Entry, std::less<>> entries_;
+  std::vector<std::string> names_;
+};
+
+}  // namespace
+
+std::unique_ptr<TensorSource> open_gguf_tensors(std::shared_ptr<const GgufFile> file) {
+  return std::make_unique<GgufSource>(std::move(file));
+}
+
+}  // namespace invar
