@@ -7,161 +7,13 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "command.h"
-#include "workload/load_report.h"
+#include "load_bench.h"
+#include "switch_flag.h"
 #include "workload/metrics_store.h"
 
 namespace invar::cli {
 
 namespace {
-
-struct BenchLoadFlags {
-  ModelFlags model;
-  std::string load, report, metrics;
-  std::string clock = "real", search_clock = "model";
-  std::vector<std::string> policies;
-  double rate = 0;
-  int requests = 0;
-};
-
-// Runs one load under many policies on one model.
-class LoadBench {
- public:
-  LoadBench(const BenchLoadFlags& flags, LoadSpec spec, std::shared_ptr<Model> model)
-      : flags_(flags),
-        spec_(std::move(spec)),
-        model_(std::move(model)),
-        progress_(!flags.model.json) {
-    if (spec_.longest() > model_->spec().max_positions)
-      fail_usage("expected a model of at least {} positions for this load, found {}",
-                 spec_.longest(), model_->spec().max_positions);
-    // What no scheduler takes is refused before anything runs.
-    BlockPool pool(spec_.longest(), 64);
-    for (const PolicySpec& policy : spec_.policies)
-      for (const int budget : policy.budgets)
-        make_scheduler(options(policy.name, budget).scheduler, pool);
-  }
-
-  LoadReport run() {
-    LoadReport report{.spec = spec_, .clock = flags_.clock, .rate = spec_.arrivals.rate};
-    const bool searches = report.rate == 0 && spec_.arrivals.kind != "trace";
-    if (searches) report.search_clock = flags_.search_clock;
-    if (flags_.clock == "model" || report.search_clock == "model") measure_cost(report);
-    for (const PolicySpec& policy : spec_.policies) {
-      PolicyReport& p = report.policies.emplace_back();
-      p.policy = policy.name;
-      p.budget = policy.budgets.front();
-      if (searches) search(policy, p);
-    }
-    if (searches) {
-      const double first = best_of(report.policies.front());
-      if (first == 0)
-        fail(
-            "{} is beyond the limits at every rate that was tried: no load can be derived from "
-            "its capacity",
-            report.policies.front().policy);
-      report.rate = spec_.arrivals.share * first;
-    }
-    const auto requests = make_requests(spec_, spec_.requests, report.rate);
-    if (report.rate == 0)
-      report.rate = (spec_.requests - 1) / std::max(1e-9, requests.back().arrival);
-    for (PolicyReport& p : report.policies) measure(requests, p);
-    return report;
-  }
-
- private:
-  EngineOptions options(const std::string& policy, int budget) const {
-    EngineOptions o;
-    o.prefix_caching = false;  // random prompts share nothing
-    o.kv_bytes = static_cast<int64_t>(spec_.kv_gib * (1 << 30));
-    o.scheduler.policy = policy;
-    o.scheduler.max_num_seqs = std::min(spec_.max_num_seqs, budget);
-    o.scheduler.max_num_batched_tokens = budget;
-    o.scheduler.max_model_len = spec_.longest();
-    return o;
-  }
-
-  std::unique_ptr<LoadClock> clock(const std::string& name) const {
-    if (name == "real") return make_real_clock();
-    return name == "cpu" ? make_cpu_clock() : make_model_clock(*cost_);
-  }
-
-  std::unique_ptr<LoadServer> server(const std::string& clock, const EngineOptions& o) {
-    if (clock != "model") return make_instance_server(model_, o);
-    SchedulerOptions s = o.scheduler;
-    return make_scheduler_server(s, blocks(o), o.block_size);
-  }
-
-  // As many as the engine would have.
-  int blocks(const EngineOptions& o) {
-    if (blocks_ == 0)
-      blocks_ = Instance({.model = model_->options(), .engine = o}, model_).engine().num_blocks();
-    return blocks_;
-  }
-
-  void measure_cost(LoadReport& report) {
-    progress_.show("measuring what steps cost ...");
-    int most = 1;
-    for (const PolicySpec& policy : spec_.policies)
-      most = std::max(most, *std::max_element(policy.budgets.begin(), policy.budgets.end()));
-    // Of the run's own kind. Else processor time where there is one thread: a busy machine does not
-    // disturb it.
-    const bool is_cpu =
-        flags_.clock == "cpu" || (flags_.clock == "model" && model_->options().threads == 1);
-    const auto clock = is_cpu ? make_cpu_clock() : make_real_clock();
-    cost_ = measure_step_cost(model_, *clock, std::min(most, spec_.longest()), spec_.longest());
-    report.cost = cost_;
-  }
-
-  LoadResult run_once(const std::string& clock_name, const std::string& policy, int budget,
-                      const std::vector<LoadRequest>& requests) {
-    const auto server = this->server(clock_name, options(policy, budget));
-    const auto clock = this->clock(clock_name);
-    return run_load(*server, *clock, requests, [&](double seconds, int answered) {
-      if (++shown_ % 16 == 0)
-        progress_.show(fmt::format("{}, {} rows: {} of {} requests answered, {:.1f} s", policy,
-                                   budget, answered, requests.size(), seconds));
-    });
-  }
-
-  void search(const PolicySpec& policy, PolicyReport& p) {
-    double best = 0;
-    for (const int budget : policy.budgets) {
-      const double guess = first_rate_;
-      Capacity capacity = find_capacity(spec_.limits, guess, [&](double rate) {
-        return summarize(run_once(flags_.search_clock, policy.name, budget,
-                                  make_requests(spec_, spec_.search_requests, rate)));
-      });
-      if (capacity.rate > best) {
-        best = capacity.rate;
-        p.budget = budget;
-      }
-      if (capacity.rate > 0) first_rate_ = capacity.rate;
-      p.searches.push_back({budget, std::move(capacity)});
-    }
-  }
-
-  static double best_of(const PolicyReport& p) {
-    double best = 0;
-    for (const PolicyReport::Search& s : p.searches) best = std::max(best, s.capacity.rate);
-    return best;
-  }
-
-  void measure(const std::vector<LoadRequest>& requests, PolicyReport& p) {
-    p.run = run_once(flags_.clock, p.policy, p.budget, requests);
-    p.summary = summarize(p.run);
-    if (!cost_) return;
-    for (const LoadStep& step : p.run.steps) p.predicted_seconds += cost_->seconds(step.work);
-  }
-
-  const BenchLoadFlags& flags_;
-  LoadSpec spec_;
-  const std::shared_ptr<Model> model_;
-  ProgressLine progress_;
-  std::optional<StepCost> cost_;
-  double first_rate_ = 1;
-  int blocks_ = 0, shown_ = 0;
-};
 
 std::string machine(Model& model, double load_before) {
   double load_after = 0;
@@ -172,24 +24,51 @@ std::string machine(Model& model, double load_before) {
       processor_name(), model.instruction_set(), model.pool().size(), load_before, load_after);
 }
 
-void print(const LoadReport& report) {
-  fmt::print("{}\n{}\n{} requests, {:.4f} per second; clock: {}{}\n\n", report.model,
-             report.machine, report.spec.requests, report.rate, report.clock,
-             report.search_clock.empty() ? "" : ", of the search: " + report.search_clock);
-  fmt::print("{:20} {:>6} {:>9} {:>8} {:>8}   {:>23}   {:>23}   {:>23}\n", "policy", "rows",
-             "capacity", "req/s", "tok/s", "TTFT P50/P90/P99 ms", "TBT P50/P90/P99 ms",
-             "delay P50/P90/P99 ms");
-  const auto three = [](const Percentiles& p) {
-    return fmt::format("{:7.1f} {:7.1f} {:7.1f}", 1e3 * p.p50, 1e3 * p.p90, 1e3 * p.p99);
-  };
-  for (const PolicyReport& p : report.policies) {
-    double capacity = 0;
-    for (const PolicyReport::Search& s : p.searches) capacity = std::max(capacity, s.capacity.rate);
-    fmt::print("{:20} {:6} {:>9} {:8.3f} {:8.1f}   {}   {}   {}\n", p.policy, p.budget,
-               p.searches.empty() ? "" : fmt::format("{:.3f}", capacity),
-               p.summary.requests_per_second, p.summary.answer_tokens_per_second,
-               three(p.summary.ttft), three(p.summary.tbt), three(p.summary.scheduling_delay));
+std::string three(const Percentiles& p) {
+  return fmt::format("{:7.1f} {:7.1f} {:7.1f}", 1e3 * p.p50, 1e3 * p.p90, 1e3 * p.p99);
+}
+
+std::string verdict(const CapacityPoint& point) {
+  return fmt::format("{:.3f} {}", point.rate,
+                     point.is_within      ? "within"
+                     : point.is_saturated ? "saturated"
+                                          : "beyond");
+}
+
+// By SLO: each policy's capacity with its best budget, and how many times it the first policy's is.
+void print_capacities(const LoadReport& report) {
+  if (report.search_clock.empty()) return;
+  for (size_t slo = 0; slo < report.slos.size(); ++slo) {
+    fmt::print("\n{:20} {:>6} {:>9} {:>8}   P99 TBT of at most {:.1f} ms ({})\n", "capacity",
+               "rows", "req/s", "first x", 1e3 * report.slos[slo].tbt_p99, report.slos[slo].name);
+    const double first = report.policies.front().best(slo)->capacity.rate;
+    for (const PolicyReport& p : report.policies) {
+      const PolicyReport::Search& s = *p.best(slo);
+      fmt::print("{:20} {:6} {:9.3f} {:>8}", p.policy, s.budget, s.capacity.rate,
+                 s.capacity.rate > 0 ? fmt::format("{:.2f}", first / s.capacity.rate) : "");
+      for (const CapacityPoint& side : s.sides) fmt::print("   {}", verdict(side));
+      fmt::print("\n");
+    }
   }
+}
+
+void print_check(const CostCheck& check) {
+  if (check.points.empty()) return;
+  fmt::print(
+      "\nthe cost model beside the clock, {}, {} rows\n{:>9} {:>8}   {:>17}   {:>17}   {:>17}\n",
+      check.policy, check.budget, "rate", "requests", "req/s", "delay P50 ms", "TBT P99 ms");
+  const auto pair = [](double model, double measured) {
+    return fmt::format("{:8.2f} {:8.2f}", model, measured);
+  };
+  for (const CostCheck::Point& p : check.points)
+    fmt::print("{:9.3f} {:8}   {}   {}   {}   {}\n", p.rate, p.requests,
+               pair(p.model.requests_per_second, p.measured.requests_per_second),
+               pair(1e3 * p.model.scheduling_delay.p50, 1e3 * p.measured.scheduling_delay.p50),
+               pair(1e3 * p.model.tbt.p99, 1e3 * p.measured.tbt.p99),
+               p.agrees() ? "agrees" : "differs");
+}
+
+void print_steps(const LoadReport& report) {
   fmt::print("\n{:20} {:>8} {:>12} {:>12} {:>8} {:>9} {:>9} {:>10}\n", "steps", "number",
              "prompt rows", "decode rows", "mixed", "running", "waiting", "preempted");
   for (const PolicyReport& p : report.policies) {
@@ -198,8 +77,27 @@ void print(const LoadReport& report) {
                s.prompt_rows, s.decode_rows, 100 * s.mixed_share, s.running, s.waiting,
                s.preempted);
   }
+}
+
+void print(const LoadReport& report) {
+  fmt::print("{}\n{}\n{} requests, {:.4f} per second; clock: {}{}\n\n", report.model,
+             report.machine, report.spec.requests, report.rate, report.clock,
+             report.search_clock.empty() ? "" : ", of the search: " + report.search_clock);
+  fmt::print("{:20} {:>6} {:>8} {:>8}   {:>23}   {:>23}   {:>23}\n", "policy", "rows", "req/s",
+             "tok/s", "TTFT P50/P90/P99 ms", "TBT P50/P90/P99 ms", "delay P50/P90/P99 ms");
+  for (const PolicyReport& p : report.policies)
+    fmt::print("{:20} {:6} {:8.3f} {:8.1f}   {}   {}   {}\n", p.policy, p.budget,
+               p.summary.requests_per_second, p.summary.answer_tokens_per_second,
+               three(p.summary.ttft), three(p.summary.tbt), three(p.summary.scheduling_delay));
+  print_steps(report);
+  print_capacities(report);
+  if (report.cost)
+    fmt::print("\nthe cost model is fitted to {} steps, off by {:.1f} % of a step in the mean\n",
+               report.cost->steps, 100 * report.cost->error);
+  print_check(report.check);
   if (const std::string sentence = compare_stalls(report); !sentence.empty())
     fmt::print("\n{}\n", sentence);
+  for (const std::string& warning : warnings_of(report)) fmt::print("\n{}\n", warning);
 }
 
 void check(const BenchLoadFlags& flags) {
@@ -211,14 +109,26 @@ void check(const BenchLoadFlags& flags) {
   if (flags.requests < 0 || flags.requests > 1000000)
     fail_usage("expected 1 to 1000000 requests, or 0 for the load's own number, found {}",
                flags.requests);
+  if (!(flags.cost_seconds > 0 && flags.cost_seconds <= 1e3))
+    fail_usage("expected --cost-seconds above 0 and up to 1000, found {}", flags.cost_seconds);
+  if (!(flags.run_seconds >= 0 && flags.run_seconds <= 1e6))
+    fail_usage("expected --run-seconds up to 1000000, or 0 for the load's own, found {}",
+               flags.run_seconds);
   if (!(flags.rate >= 0 && flags.rate <= 1e6))
     fail_usage("expected a rate of up to 1000000 requests per second, found {}", flags.rate);
 }
 
 LoadSpec read_spec(const BenchLoadFlags& flags) {
   LoadSpec spec = read_load(flags.load);
+  if (!flags.trace.empty()) {
+    if (spec.trace.file.empty())
+      fail_usage("{}: --trace takes the place of a load's trace, and this one has none",
+                 flags.load);
+    spec.trace.file = flags.trace;
+  }
   if (flags.requests > 0) spec.requests = flags.requests;
   if (flags.rate > 0) spec.arrivals.rate = flags.rate;
+  if (flags.run_seconds > 0) spec.run_seconds = flags.run_seconds;
   if (flags.policies.empty()) return spec;
   std::vector<PolicySpec> chosen;
   for (const std::string& name : flags.policies) {
@@ -279,6 +189,29 @@ void add_bench_load(CLI::App& bench, Action& action) {
       ->capture_default_str();
   command->add_option("--search-clock", flags->search_clock, "Clock of the capacity search")
       ->capture_default_str();
+  command
+      ->add_option(
+          "--slo", flags->slos,
+          "Bounds of P99 TBT for which capacities are searched, in seconds; auto stands for "
+          "5 and 25 times a step of 32 sequences that decode behind 4096 tokens (default: "
+          "the load's own)")
+      ->delimiter(',');
+  command
+      ->add_flag(
+          "--check-cost,!--no-check-cost", flags->check_cost,
+          "Try the cost model at three rates beside the clock; where it is more than 10 % off, "
+          "search on the clock instead")
+      ->default_str("true");
+  command
+      ->add_option("--cost-seconds", flags->cost_seconds,
+                   "Seconds, at most, to measure each kind of steps for the cost model")
+      ->capture_default_str();
+  command->add_option("--run-seconds", flags->run_seconds,
+                      "Seconds in which the requests of a run on the clock arrive, at most, while "
+                      "capacities are searched and checked; 0 means the load's own number");
+  command->add_flag("--sides", flags->sides,
+                    "Run the load on the clock 5 % below and above every capacity");
+  command->add_option("--trace", flags->trace, "A trace's CSV in the place of the load's");
   command->add_option("--rate", flags->rate,
                       "Requests per second; 0 means the load's own rate or share of capacity");
   command->add_option("--requests", flags->requests,

@@ -27,6 +27,18 @@ std::string three(const Percentiles& p) {
   return fmt::format("{:.1f} / {:.1f} / {:.1f}", 1e3 * p.p50, 1e3 * p.p90, 1e3 * p.p99);
 }
 
+std::string about_clock(const std::string& clock) {
+  if (clock == "real") return "the wall's clock";
+  if (clock == "cpu")
+    return "processor time of the engine's one thread: other users of the machine do not count";
+  return "a cost model measured on this machine just before: the scheduler runs, the model does "
+         "not";
+}
+
+std::string verdict(const CapacityPoint& point) {
+  return point.is_within ? "within" : point.is_saturated ? "saturated" : "beyond";
+}
+
 std::string latency_table(const LoadReport& report) {
   std::string out =
       "<table>\n" + row("th", {"policy", "rows of a step", "requests/s", "answer tokens/s",
@@ -57,21 +69,61 @@ std::string composition_table(const LoadReport& report) {
   return out + "</table>\n";
 }
 
-std::string capacity_table(const LoadReport& report) {
+std::string capacity_table(const LoadReport& report, size_t slo) {
   std::string out = "<table>\n" + row("th", {"policy", "rows of a step", "capacity, requests/s",
-                                             "runs", "first beyond: delay P50 s, TBT P99 ms"});
+                                             "runs", "first beyond: delay P50 s, TBT P99 ms",
+                                             "on the clock, below and above"});
   for (const PolicyReport& p : report.policies)
     for (const PolicyReport::Search& search : p.searches) {
+      if (search.slo != slo) continue;
       const CapacityPoint* beyond = nullptr;  // the nearest
       for (const CapacityPoint& point : search.capacity.points)
         if (!point.is_within && (!beyond || point.rate < beyond->rate)) beyond = &point;
-      out += row("td", {p.policy, fmt::to_string(search.budget),
-                        fmt::format("{:.3f}", search.capacity.rate),
-                        fmt::to_string(search.capacity.points.size()),
-                        beyond ? fmt::format("{:.2f}, {:.1f}", beyond->scheduling_delay_p50,
-                                             1e3 * beyond->tbt_p99)
-                               : "none: the load is too short"});
+      std::string sides;
+      for (const CapacityPoint& side : search.sides)
+        sides += fmt::format("{}{:.3f}: {}", sides.empty() ? "" : "; ", side.rate, verdict(side));
+      out += row(
+          "td",
+          {p.policy, fmt::to_string(search.budget), fmt::format("{:.3f}", search.capacity.rate),
+           fmt::to_string(search.capacity.points.size()),
+           beyond ? fmt::format("{:.2f}, {:.1f}{}", beyond->scheduling_delay_p50,
+                                1e3 * beyond->tbt_p99, beyond->is_saturated ? ", saturated" : "")
+                  : "none: the load is too short",
+           sides});
     }
+  return out + "</table>\n";
+}
+
+// Capacities by SLO: the best budget of each policy, and how many times the others' the first
+// policy's is.
+std::string capacities(const LoadReport& report) {
+  std::string out = fmt::format(
+      "<h2>Capacity</h2>\n<p>The highest rate with a P50 scheduling delay of at most {} s and a "
+      "P99 "
+      "TBT of at most the SLO; no run of it is saturated. {} requests a run or more, until it is "
+      "10 "
+      "times as long as an answer. Seconds are {}.</p>\n",
+      report.spec.limits.scheduling_delay_p50, report.spec.search_requests,
+      about_clock(report.search_clock));
+  for (size_t slo = 0; slo < report.slos.size(); ++slo)
+    out += fmt::format("<h3>P99 TBT of at most {:.1f} ms ({})</h3>\n",
+                       1e3 * report.slos[slo].tbt_p99, escape_xml(report.slos[slo].name)) +
+           capacity_table(report, slo);
+  return out;
+}
+
+std::string check_table(const CostCheck& check) {
+  std::string out = fmt::format("<p>Three loads of {} with {} rows, model / clock:</p>\n<table>\n",
+                                check.policy, check.budget) +
+                    row("th", {"rate", "requests", "requests/s", "delay P50 ms", "TBT P99 ms", ""});
+  for (const CostCheck::Point& p : check.points)
+    out +=
+        row("td", {fmt::format("{:.3f}", p.rate), fmt::to_string(p.requests),
+                   fmt::format("{:.3f} / {:.3f}", p.model.requests_per_second,
+                               p.measured.requests_per_second),
+                   ms(p.model.scheduling_delay.p50) + " / " + ms(p.measured.scheduling_delay.p50),
+                   ms(p.model.tbt.p99) + " / " + ms(p.measured.tbt.p99),
+                   p.agrees() ? "agrees" : "differs"});
   return out + "</table>\n";
 }
 
@@ -141,28 +193,44 @@ json::Value to_json(const LoadSummary& s) {
                       {"running", s.running},
                       {"waiting", s.waiting},
                       {"preempted", s.preempted},
+                      {"answer_seconds", s.answer},
+                      {"delay_growth", s.delay_growth},
+                      {"saturated", s.is_saturated()},
+                      {"balanced", s.is_balanced()},
                       {"step_with_prompts", s.prompt_step},
                       {"step_without_prompts", s.decode_step}};
 }
 
-json::Value to_json(const Capacity& capacity) {
+json::Array to_json(const std::vector<CapacityPoint>& all) {
   json::Array points;
-  for (const CapacityPoint& p : capacity.points)
+  for (const CapacityPoint& p : all)
     points.push_back(json::Object{{"rate", p.rate},
                                   {"scheduling_delay_p50", p.scheduling_delay_p50},
                                   {"tbt_p99", p.tbt_p99},
                                   {"requests_per_second", p.requests_per_second},
+                                  {"saturated", p.is_saturated},
                                   {"within", p.is_within}});
-  return json::Object{
-      {"rate", capacity.rate}, {"bounded", capacity.is_bounded}, {"points", std::move(points)}};
+  return points;
 }
 
-std::string about_clock(const std::string& clock) {
-  if (clock == "real") return "the wall's clock";
-  if (clock == "cpu")
-    return "processor time of the engine's one thread: other users of the machine do not count";
-  return "a cost model measured on this machine just before: the scheduler runs, the model does "
-         "not";
+json::Value to_json(const Capacity& capacity) {
+  return json::Object{{"rate", capacity.rate},
+                      {"bounded", capacity.is_bounded},
+                      {"points", to_json(capacity.points)}};
+}
+
+json::Value to_json(const CostCheck& check) {
+  json::Array points;
+  for (const CostCheck::Point& p : check.points)
+    points.push_back(json::Object{{"rate", p.rate},
+                                  {"requests", p.requests},
+                                  {"model", to_json(p.model)},
+                                  {"measured", to_json(p.measured)},
+                                  {"agrees", p.agrees()}});
+  return json::Object{{"policy", check.policy},
+                      {"budget", check.budget},
+                      {"points", std::move(points)},
+                      {"agrees", check.agrees()}};
 }
 
 }  // namespace
@@ -171,6 +239,39 @@ const PolicyReport* LoadReport::find(std::string_view policy) const {
   for (const PolicyReport& p : policies)
     if (p.policy == policy) return &p;
   return nullptr;
+}
+
+PolicyReport::Search* PolicyReport::best(size_t slo) {
+  Search* best = nullptr;
+  for (Search& s : searches)
+    if (s.slo == slo && (!best || s.capacity.rate > best->capacity.rate)) best = &s;
+  return best;
+}
+
+const PolicyReport::Search* PolicyReport::best(size_t slo) const {
+  return const_cast<PolicyReport*>(this)->best(slo);
+}
+
+std::vector<std::string> warnings_of(const LoadReport& report) {
+  std::vector<std::string> warnings;
+  if (!report.check.agrees())
+    warnings.push_back(
+        fmt::format("The cost model is not within 10 % of the clock at every rate that was tried: "
+                    "the capacities were searched on the clock {}.",
+                    report.search_clock));
+  for (const PolicyReport& p : report.policies) {
+    if (p.summary.is_saturated())
+      warnings.push_back(fmt::format(
+          "The run of {} is saturated: the scheduling delay grows by {:.2f} s in a second of "
+          "arrivals.",
+          p.policy, p.summary.delay_growth));
+    else if (!p.summary.is_balanced())
+      warnings.push_back(
+          fmt::format("The run of {} is not in balance: requests come for {:.1f} s, and an answer "
+                      "takes {:.1f} s.",
+                      p.policy, p.summary.arrivals, p.summary.answer));
+  }
+  return warnings;
 }
 
 std::string compare_stalls(const LoadReport& report) {
@@ -206,22 +307,19 @@ std::string to_html(const LoadReport& report) {
       about_clock(report.clock));
   if (const std::string sentence = compare_stalls(report); !sentence.empty())
     out += fmt::format("<p><b>{}</b></p>\n", escape_xml(sentence));
+  for (const std::string& warning : warnings_of(report))
+    out += fmt::format("<p>{}</p>\n", escape_xml(warning));
   out += "<h2>What users see</h2>\n" + latency_table(report) + gaps_picture(report);
   out += "<h2>What the steps are made of</h2>\n<p>Means over the steps of a run.</p>\n" +
          composition_table(report);
   for (const PolicyReport& p : report.policies) out += batches_picture(p);
-  if (!report.search_clock.empty()) {
-    out += fmt::format(
-        "<h2>Capacity</h2>\n<p>The highest rate with a P50 scheduling delay of at most {} s and a "
-        "P99 "
-        "TBT of at most {} ms, {} requests a run. Seconds are {}.</p>\n",
-        spec.limits.scheduling_delay_p50, 1e3 * spec.limits.tbt_p99, spec.search_requests,
-        about_clock(report.search_clock));
-    out += capacity_table(report);
-  }
+  if (!report.search_clock.empty()) out += capacities(report);
   if (report.cost) {
-    out += "<h2>The cost model beside the run</h2>\n<table>\n" +
-           row("th", {"policy", "seconds of all steps", "predicted"});
+    out += fmt::format(
+        "<h2>The cost model beside the clock</h2>\n<p>Fitted to {} steps, off by {:.1f} % of a "
+        "step in the mean.</p>\n<table>\n",
+        report.cost->steps, 100 * report.cost->error);
+    out += row("th", {"policy", "seconds of all steps", "predicted"});
     for (const PolicyReport& p : report.policies) {
       double seconds = 0;
       for (const LoadStep& step : p.run.steps) seconds += step.end - step.begin;
@@ -229,6 +327,7 @@ std::string to_html(const LoadReport& report) {
                         fmt::format("{:.1f}", p.predicted_seconds)});
     }
     out += "</table>\n";
+    if (!report.check.points.empty()) out += check_table(report.check);
   }
   return out + "</html>\n";
 }
@@ -238,8 +337,10 @@ json::Value to_json(const LoadReport& report) {
   for (const PolicyReport& p : report.policies) {
     json::Array searches;
     for (const PolicyReport::Search& search : p.searches)
-      searches.push_back(
-          json::Object{{"budget", search.budget}, {"capacity", to_json(search.capacity)}});
+      searches.push_back(json::Object{{"budget", search.budget},
+                                      {"slo", search.slo},
+                                      {"capacity", to_json(search.capacity)},
+                                      {"sides", to_json(search.sides)}});
     policies.push_back(json::Object{{"policy", p.policy},
                                     {"budget", p.budget},
                                     {"searches", std::move(searches)},
@@ -254,7 +355,14 @@ json::Value to_json(const LoadReport& report) {
                                {"requests", report.spec.requests},
                                {"rate", report.rate},
                                {"policies", std::move(policies)}};
+  json::Array slos, warnings;
+  for (const Slo& slo : report.slos)
+    slos.push_back(json::Object{{"name", slo.name}, {"tbt_p99", slo.tbt_p99}});
+  for (const std::string& warning : warnings_of(report)) warnings.push_back(warning);
+  v.set("slos", std::move(slos));
+  v.set("warnings", std::move(warnings));
   if (report.cost) v.set("cost_model", report.cost->to_json());
+  if (!report.check.points.empty()) v.set("cost_check", to_json(report.check));
   return v;
 }
 

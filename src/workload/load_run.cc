@@ -56,7 +56,7 @@ void record(const StepEvents& events, double begin, double end, LoadResult& resu
 }  // namespace
 
 LoadResult run_load(LoadServer& server, LoadClock& clock, const std::vector<LoadRequest>& requests,
-                    const AnsweredProgress& progress) {
+                    const AnsweredProgress& progress, double until) {
   LoadResult result;
   for (const LoadRequest& r : requests)
     result.requests.push_back({.arrival = r.arrival, .start = -1, .prompt = r.prompt});
@@ -76,11 +76,31 @@ LoadResult run_load(LoadServer& server, LoadClock& clock, const std::vector<Load
     result.steps.push_back(
         {begin, end, stats.work, stats.sequences, stats.running, stats.waiting, stats.preempted});
     if (progress) progress(end, events.finished);
+    if (end >= until) return result;
   }
   for (size_t i = 0; i < requests.size(); ++i)
     CHECK(result.requests[i].answer == requests[i].answer, "an answer of another length");
   return result;
 }
+
+namespace {
+
+// Of y by x, least squares; 0 where all x are the same.
+double slope(const std::vector<double>& x, const std::vector<double>& y) {
+  const double n = static_cast<double>(x.size());
+  double sum_x = 0, sum_y = 0, xx = 0, xy = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    sum_x += x[i];
+    sum_y += y[i];
+  }
+  for (size_t i = 0; i < x.size(); ++i) {
+    xx += (x[i] - sum_x / n) * (x[i] - sum_x / n);
+    xy += (x[i] - sum_x / n) * (y[i] - sum_y / n);
+  }
+  return xx > 0 ? xy / xx : 0;
+}
+
+}  // namespace
 
 double percentile(std::vector<double> values, double share) {
   if (values.empty()) return 0;
@@ -97,16 +117,20 @@ Percentiles percentiles_of(const std::vector<double>& values) {
 
 LoadSummary summarize(const LoadResult& result) {
   LoadSummary s;
-  std::vector<double> ttft, delay;
+  std::vector<double> ttft, delay, arrivals;
   double tokens = 0, answer_tokens = 0;
   const double first = result.requests.front().arrival;
   for (const LoadRecord& r : result.requests) {
     ttft.push_back(r.first_token - r.arrival);
     delay.push_back(r.start - r.arrival);
+    arrivals.push_back(r.arrival);
+    s.answer += (r.last_token - r.arrival) / static_cast<double>(result.requests.size());
     s.seconds = std::max(s.seconds, r.last_token - first);
     tokens += r.prompt + r.answer;
     answer_tokens += r.answer;
   }
+  s.arrivals = arrivals.back() - first;
+  s.delay_growth = slope(arrivals, delay);
   s.ttft = percentiles_of(ttft);
   s.scheduling_delay = percentiles_of(delay);
   s.tbt = percentiles_of(result.gaps);
@@ -129,6 +153,8 @@ LoadSummary summarize(const LoadResult& result) {
   }
   for (double* mean : {&s.prompt_rows, &s.decode_rows, &s.running, &s.waiting, &s.mixed_share})
     *mean /= static_cast<double>(std::max<int64_t>(1, s.steps));
+  s.mean_step =
+      (s.prompt_step + s.decode_step) / static_cast<double>(std::max<int64_t>(1, s.steps));
   s.prompt_step /= static_cast<double>(std::max<int64_t>(1, prompt_steps));
   s.decode_step /= static_cast<double>(std::max<int64_t>(1, s.steps - prompt_steps));
   return s;

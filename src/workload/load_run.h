@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "session/instance.h"
@@ -52,10 +53,11 @@ struct LoadResult {
 // Called after every step with the clock's seconds and how many requests were answered.
 using AnsweredProgress = std::function<void(double seconds, int answered)>;
 
-// Answers all `requests`, each added when it arrives, and returns when the last one is answered.
-// Throws Error when an answer fails.
+// Answers all `requests`, each added when it arrives, and returns when the last one is answered, or
+// after the first step that ends at `until` or later. Throws Error when an answer fails.
 LoadResult run_load(LoadServer& server, LoadClock& clock, const std::vector<LoadRequest>& requests,
-                    const AnsweredProgress& progress = {});
+                    const AnsweredProgress& progress = {},
+                    double until = std::numeric_limits<double>::infinity());
 
 // The value that `share` of the values do not exceed (nearest rank); 0 for no values.
 double percentile(std::vector<double> values, double share);
@@ -77,7 +79,17 @@ struct LoadSummary {
   double mixed_share = 0;  // of steps: prompts and decodes together
   int64_t steps = 0, preempted = 0;
   double prompt_step = 0, decode_step = 0;  // mean duration of steps with and without prompt rows
+  double mean_step = 0;                     // of all
   double longest_gap = 0;
+  double arrivals = 0;  // first arrival to last
+  double answer = 0;    // mean, arrival to last token
+  // Seconds by which the scheduling delay grows in a second of arrivals (least squares): requests
+  // come 1 + this times as fast as they are answered, if it lasts.
+  double delay_growth = 0;
+
+  bool is_saturated() const { return delay_growth > 0.05; }
+  // Long enough that its beginning and its end do not count: 10 times the mean time of an answer.
+  bool is_balanced() const { return arrivals >= 10 * answer; }
 };
 LoadSummary summarize(const LoadResult& result);
 

@@ -22,11 +22,17 @@ void read_arrivals(TomlSection section, ArrivalSpec& a) {
 }
 
 void read_lengths(TomlSection section, LengthSpec& l, bool is_answer) {
-  std::vector<std::string> kinds = {"fixed", "uniform", "zipf"};
+  std::vector<std::string> kinds = {"fixed", "uniform", "zipf", "lognormal"};
   if (is_answer) kinds.push_back("ratio");
   section.get("kind", l.kind, kinds);
   if (l.kind == "ratio") {
     section.get("ratio", l.ratio, 0.001, 1e6);
+  } else if (l.kind == "lognormal") {
+    for (const char* key : {"median", "p90", "high"}) section.require(key);
+    section.get("median", l.median, 1, kMostTokens);
+    section.get("p90", l.p90, l.median, kMostTokens);
+    section.get("low", l.low, 1, kMostTokens);
+    section.get("high", l.high, l.low, kMostTokens);
   } else {
     section.require("low");
     section.get("low", l.low, 1, kMostTokens);
@@ -44,6 +50,7 @@ void read_trace(TomlSection section, TraceSpec& t, const std::string& path) {
   section.get("max_tokens", t.max_tokens, 2, kMostTokens);
   section.get("time_scale", t.time_scale, 1e-6, 1e6);
   section.get("shuffle", t.is_shuffled);
+  section.get("busiest_seconds", t.busiest, 1e-6, 1e9);
   section.finish();
 }
 
@@ -53,6 +60,7 @@ void read_policies(TomlSection& root, std::vector<PolicySpec>& policies) {
     section.require("name");
     section.get("name", policy.name, scheduler_names());
     section.get("budgets", policy.budgets, 1, kMostTokens);
+    section.get("max_num_seqs", policy.max_num_seqs, 1, 100000);
     section.finish();
     policies.push_back(std::move(policy));
   }
@@ -63,6 +71,7 @@ void read_policies(TomlSection& root, std::vector<PolicySpec>& policies) {
 
 int LoadSpec::longest() const {
   if (!trace.file.empty()) return trace.max_tokens;
+  if (max_tokens > 0) return max_tokens;
   const int answer = answers.kind == "ratio"
                          ? std::max(1, static_cast<int>(prompts.high / answers.ratio))
                          : answers.high;
@@ -85,6 +94,7 @@ LoadSpec read_load(const std::string& path) {
     root.require("answers");
     read_lengths(root.section("prompts"), spec.prompts, false);
     read_lengths(root.section("answers"), spec.answers, true);
+    root.get("max_tokens", spec.max_tokens, 2, kMostTokens);
   }
   read_arrivals(root.section("arrivals"), spec.arrivals);
   if (spec.arrivals.kind == "trace" && spec.trace.file.empty())
@@ -94,6 +104,7 @@ LoadSpec read_load(const std::string& path) {
   limits.get("scheduling_delay_p50", spec.limits.scheduling_delay_p50, 1e-6, 1e6);
   limits.get("tbt_p99", spec.limits.tbt_p99, 1e-6, 1e6);
   limits.get("search_requests", spec.search_requests, 1, kMostRequests);
+  limits.get("run_seconds", spec.run_seconds, 1e-3, 1e6);
   limits.finish();
   TomlSection engine = root.section("engine");
   engine.get("max_num_seqs", spec.max_num_seqs, 1, 100000);

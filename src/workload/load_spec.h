@@ -18,20 +18,24 @@ struct ArrivalSpec {
 
 // How many tokens.
 struct LengthSpec {
-  std::string kind = "uniform";  // "fixed" (low), "uniform", "zipf"; "ratio": answers only
-  int low = 1, high = 1;         // both can come up
-  double theta = 0.6;            // zipf: low + r comes up in proportion to (r + 1)^-theta
-  double ratio = 20;             // tokens of the prompt by tokens of the answer
+  // "fixed" (low), "uniform", "zipf", "lognormal"; "ratio": answers only
+  std::string kind = "uniform";
+  int low = 1, high = 1;       // both can come up
+  double median = 1, p90 = 2;  // lognormal, before what is beyond low and high is cut off
+  double theta = 0.6;          // zipf: low + r comes up in proportion to (r + 1)^-theta
+  double ratio = 20;           // tokens of the prompt by tokens of the answer
 };
 
 // Recorded requests in place of made ones. A file with the columns num_prefill_tokens and
-// num_decode_tokens says how long they are; one with Date, Time, PromptTokenCount and
-// CompletionTokenCount says when they came, too. Columns are found by name.
+// num_decode_tokens says how long they are; one that also has arrived_at (seconds), or one with
+// Date, Time, PromptTokenCount and CompletionTokenCount, says when they came, too. Columns are
+// found by name.
 struct TraceSpec {
   std::string file;         // empty: none
   int max_tokens = 4096;    // longer requests shrink in proportion
   double time_scale = 1;    // recorded seconds are multiplied by this
   bool is_shuffled = true;  // with the load's seed; a file with times is not
+  double busiest = 0;       // seconds: only the window of that length with most requests; 0: all
 };
 
 // What "under control" means.
@@ -43,6 +47,7 @@ struct LatencyLimits {
 struct PolicySpec {
   std::string name;
   std::vector<int> budgets = {512};  // rows of a step; the best is used
+  int max_num_seqs = 0;              // 0: the load's
 };
 
 struct LoadSpec {
@@ -52,8 +57,10 @@ struct LoadSpec {
   ArrivalSpec arrivals;
   LengthSpec prompts, answers;
   TraceSpec trace;
+  int max_tokens = 0;  // of a request that is made: longer ones shrink in proportion; 0: any
   LatencyLimits limits;
-  int search_requests = 256;  // of each run of the capacity search
+  int search_requests = 256;  // of each run of the capacity search, at least
+  double run_seconds = 480;   // of each run of it on a clock that passes, at most
   std::vector<PolicySpec> policies;
   int max_num_seqs = 128;
   double kv_gib = 2;

@@ -40,6 +40,13 @@ void draw_lengths(const LengthSpec& spec, int LoadRequest::*length,
   } else if (spec.kind == "uniform") {
     std::uniform_int_distribution<int> uniform(spec.low, spec.high);
     for (LoadRequest& r : requests) r.*length = uniform(random);
+  } else if (spec.kind == "lognormal") {
+    constexpr double kNormalP90 = 1.2815515655446004;
+    std::lognormal_distribution<double> lognormal(std::log(spec.median),
+                                                  std::log(spec.p90 / spec.median) / kNormalP90);
+    for (LoadRequest& r : requests)
+      r.*length =
+          static_cast<int>(std::clamp<double>(std::round(lognormal(random)), spec.low, spec.high));
   } else if (spec.kind == "ratio") {
     for (LoadRequest& r : requests)
       r.answer = std::max(1, static_cast<int>(std::lround(r.prompt / spec.ratio)));
@@ -66,13 +73,33 @@ void shrink(LoadRequest& r, int most) {
   r.answer = std::clamp(static_cast<int>(r.answer * (most / sum)), 1, most - r.prompt);
 }
 
+// Of requests in order of arrival, the most that come within a window of `seconds`; from 0 on.
+std::vector<LoadRequest> busiest(const std::vector<LoadRequest>& all, double seconds) {
+  size_t best = 0, most = 0;
+  for (size_t begin = 0, end = 0; begin < all.size(); ++begin) {
+    while (end < all.size() && all[end].arrival < all[begin].arrival + seconds) ++end;
+    if (end - begin > most) {
+      most = end - begin;
+      best = begin;
+    }
+  }
+  std::vector<LoadRequest> window(all.begin() + static_cast<std::ptrdiff_t>(best),
+                                  all.begin() + static_cast<std::ptrdiff_t>(best + most));
+  const double first = window.front().arrival;
+  for (LoadRequest& r : window) r.arrival -= first;
+  return window;
+}
+
 std::vector<LoadRequest> from_trace(const LoadSpec& spec, int count, bool& has_times,
                                     Random& random) {
   TraceTable table = parse_trace(read_whole_file(spec.trace.file), spec.trace.file);
   has_times = table.has_times;
   if (spec.arrivals.kind == "trace" && !has_times)
-    fail_usage("{}: expected Date and Time for arrivals as in the trace, found lengths only",
-               spec.trace.file);
+    fail_usage(
+        "{}: expected arrived_at, or Date and Time, for arrivals as in the trace, found lengths "
+        "only",
+        spec.trace.file);
+  if (spec.trace.busiest > 0 && has_times) table.rows = busiest(table.rows, spec.trace.busiest);
   if (std::ssize(table.rows) < count)
     fail_usage("{}: expected at least {} requests, found {}", spec.trace.file, count,
                table.rows.size());
@@ -88,6 +115,15 @@ std::vector<LoadRequest> from_trace(const LoadSpec& spec, int count, bool& has_t
 
 }  // namespace
 
+int most_requests(const LoadSpec& spec) {
+  constexpr int kMost = 1 << 17;
+  if (spec.trace.file.empty()) return kMost;
+  const TraceTable table = parse_trace(read_whole_file(spec.trace.file), spec.trace.file);
+  const bool is_cut = spec.trace.busiest > 0 && table.has_times;
+  return static_cast<int>(
+      std::ssize(is_cut ? busiest(table.rows, spec.trace.busiest) : table.rows));
+}
+
 std::vector<LoadRequest> make_requests(const LoadSpec& spec, int count, double rate) {
   Random lengths(spec.seed), intervals(spec.seed + 1);
   std::vector<LoadRequest> requests(static_cast<size_t>(count));
@@ -97,6 +133,8 @@ std::vector<LoadRequest> make_requests(const LoadSpec& spec, int count, double r
   } else {
     draw_lengths(spec.prompts, &LoadRequest::prompt, requests, lengths);
     draw_lengths(spec.answers, &LoadRequest::answer, requests, lengths);
+    if (spec.max_tokens > 0)
+      for (LoadRequest& r : requests) shrink(r, spec.max_tokens);
   }
   if (spec.arrivals.kind != "trace") {
     double now = 0;

@@ -19,6 +19,9 @@ struct LoadRequest {
 // Throws Error when the trace cannot be read or is too short.
 std::vector<LoadRequest> make_requests(const LoadSpec& spec, int count, double rate);
 
+// How many `make_requests` can make: of a trace the rows that it has.
+int most_requests(const LoadSpec& spec);
+
 // A trace's rows in the order of the file, arrivals from 0 (all 0 where it has none). `where` names
 // the text in errors. Throws Error for anything but one of the two shapes.
 struct TraceTable {

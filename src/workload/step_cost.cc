@@ -1,7 +1,9 @@
 #include "workload/step_cost.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "base/error.h"
 #include "workload/load_run.h"
 
 namespace invar {
@@ -20,78 +22,85 @@ class ModelClock final : public LoadClock {
   double now_ = 0;
 };
 
-double median(std::vector<double> values) {
-  return percentile(std::move(values), 0.5);
+// Numbers of rows between which a step's time is a straight line: products go by tiles of rows.
+std::vector<int> knots_up_to(int most) {
+  std::vector<int> knots = {1};
+  for (const int knot : {8, 16, 32, 64, 128, 192, 256, 384, 512, 768})
+    if (knot < most) knots.push_back(knot);
+  for (int knot = 1024; knot < most; knot *= 2) knots.push_back(knot);
+  if (most > knots.back()) knots.push_back(most);
+  return knots;
 }
 
-// Steps of `count` sequences at once, each `prompt` tokens and then `answer`.
-std::vector<LoadStep> steps_of(LoadServer& server, LoadClock& clock, int count, int prompt,
-                               int answer) {
-  const LoadRequest request{.arrival = 0, .prompt = prompt, .answer = answer};
-  return run_load(server, clock, std::vector<LoadRequest>(static_cast<size_t>(count), request))
-      .steps;
-}
+// What a step's seconds are a sum of, by the coefficients: a constant, the part of the rows between
+// every two knots, samples, slots of prompts and of decodes.
+class Terms {
+ public:
+  explicit Terms(int most_rows) : knots_(knots_up_to(most_rows)) {}
 
-EngineOptions engine_options(int sequences, int rows, int max_model_len) {
-  EngineOptions options;
-  options.prefix_caching = false;
-  options.scheduler.max_num_seqs = sequences;
-  options.scheduler.max_num_batched_tokens = std::max(rows, sequences);
-  options.scheduler.max_model_len = max_model_len;
-  return options;
-}
-
-// Seconds of a step of `count` whole prompts, the median of a few.
-double prompt_seconds(LoadServer& server, LoadClock& clock, int count, int prompt) {
-  std::vector<double> seconds;
-  for (int i = 0; i < (prompt > 1024 ? 3 : 7); ++i) {
-    const LoadStep step = steps_of(server, clock, count, prompt, 1).front();
-    seconds.push_back(step.end - step.begin);
+  size_t count() const { return knots_.size() + 3; }
+  std::vector<double> of(const StepWork& work) const {
+    std::vector<double> terms = {1};
+    for (size_t i = 1; i < knots_.size(); ++i)
+      terms.push_back(std::clamp(work.rows() - knots_[i - 1], 0, knots_[i] - knots_[i - 1]));
+    terms.insert(terms.end(), {double(work.samples), double(work.prompt_slots),
+                               static_cast<double>(work.decode_slots)});
+    return terms;
   }
-  return median(std::move(seconds));
-}
+  StepCost cost(const std::vector<double>& by_term) const {
+    StepCost cost{.rows = {{1, by_term[0]}}};
+    for (size_t i = 1; i < knots_.size(); ++i)
+      cost.rows.emplace_back(knots_[i],
+                             cost.rows.back().second + by_term[i] * (knots_[i] - knots_[i - 1]));
+    const size_t n = knots_.size();
+    cost.per_sample = by_term[n];
+    cost.per_prompt_slot = by_term[n + 1];
+    cost.per_decode_slot = by_term[n + 2];
+    return cost;
+  }
 
-// Slope of a step's seconds by the slots its rows see: chunks of one size along a long prompt.
-double seconds_per_prompt_slot(const std::shared_ptr<Model>& model, LoadClock& clock,
-                               int max_model_len) {
-  const int chunk = std::max(1, std::min(256, max_model_len / 8));
-  const auto server = make_instance_server(model, engine_options(1, chunk, max_model_len));
-  const int prompt = (max_model_len - 1) / chunk * chunk;
-  std::vector<double> slopes;
-  for (int i = 0; i < 3; ++i) {
-    const auto steps = steps_of(*server, clock, 1, prompt, 1);
-    // The last one samples. Halves against each other: one slow step moves a mean only a little.
-    const size_t half = (steps.size() - 1) / 2;
-    double seconds = 0, slots = 0;
-    for (size_t s = 0; s < half; ++s) {
-      seconds += steps[half + s].end - steps[half + s].begin - (steps[s].end - steps[s].begin);
-      slots += static_cast<double>(steps[half + s].work.prompt_slots - steps[s].work.prompt_slots);
+ private:
+  std::vector<int> knots_;
+};
+
+// x >= 0 with the least x' a x / 2 - b' x, by coordinates in turn. `a` is symmetric, row by row.
+std::vector<double> least_squares(const std::vector<double>& a, const std::vector<double>& b) {
+  constexpr int kSweeps = 4000;
+  const size_t n = b.size();
+  std::vector<double> x(n, 0);
+  for (int sweep = 0; sweep < kSweeps; ++sweep)
+    for (size_t i = 0; i < n; ++i) {
+      if (a[i * n + i] <= 0) continue;
+      double gradient = -b[i];
+      for (size_t j = 0; j < n; ++j) gradient += a[i * n + j] * x[j];
+      x[i] = std::max(0.0, x[i] - gradient / a[i * n + i]);
     }
-    slopes.push_back(slots > 0 ? seconds / slots : 0);
-  }
-  return std::max(0.0, median(std::move(slopes)));
+  return x;
 }
 
-// The same for decodes: 8 sequences far along against 8 that have just begun.
-double seconds_per_decode_slot(const std::shared_ptr<Model>& model, LoadClock& clock,
-                               int max_model_len) {
-  constexpr int kSequences = 8, kSteps = 16;
-  const int far = std::max(1, max_model_len - kSteps - 1), near = std::min(16, far);
-  const auto server =
-      make_instance_server(model, engine_options(kSequences, kSequences * 64, max_model_len));
-  double seconds[2], slots[2];
-  for (const int is_far : {0, 1}) {
-    std::vector<double> all;
-    for (const LoadStep& step :
-         steps_of(*server, clock, kSequences, is_far ? far : near, kSteps + 1)) {
-      if (step.work.prompt_rows > 0 || step.work.decode_rows < kSequences) continue;
-      all.push_back(step.end - step.begin);
-      slots[is_far] = static_cast<double>(step.work.decode_slots);
-    }
-    if (all.empty()) return 0;
-    seconds[is_far] = median(std::move(all));
+StepCost fit(const Terms& terms, const std::vector<MeasuredStep>& steps) {
+  const size_t n = terms.count();
+  // Terms as shares of their largest value: their sizes differ by many orders.
+  std::vector<double> scale(n, 0), a(n * n, 0), b(n, 0);
+  for (const MeasuredStep& s : steps) {
+    const std::vector<double> t = terms.of(s.work);
+    for (size_t i = 0; i < n; ++i) scale[i] = std::max(scale[i], t[i]);
   }
-  return slots[1] > slots[0] ? std::max(0.0, (seconds[1] - seconds[0]) / (slots[1] - slots[0])) : 0;
+  for (double& s : scale) s = std::max(s, 1.0);
+  for (const MeasuredStep& s : steps) {
+    const std::vector<double> t = terms.of(s.work);
+    for (size_t i = 0; i < n; ++i) {
+      b[i] += t[i] / scale[i];
+      for (size_t j = 0; j < n; ++j) a[i * n + j] += t[i] / scale[i] * t[j] / scale[j] / s.seconds;
+    }
+  }
+  std::vector<double> x = least_squares(a, b);
+  for (size_t i = 0; i < n; ++i) x[i] /= scale[i];
+  return terms.cost(x);
+}
+
+double error_of(const StepCost& cost, const MeasuredStep& step) {
+  return std::abs(cost.seconds(step.work) - step.seconds) / step.seconds;
 }
 
 }  // namespace
@@ -104,6 +113,7 @@ double StepCost::seconds(const StepWork& work) const {
                per_prompt_slot * static_cast<double>(work.prompt_slots) +
                per_decode_slot * static_cast<double>(work.decode_slots);
   if (above == rows.begin()) return sum + above->second;
+  if (rows.size() == 1) return sum + rows[0].second;
   // Beyond the last number the last line goes on.
   const auto high = above == rows.end() ? rows.end() - 1 : above, low = high - 1;
   const double slope = (high->second - low->second) / (high->first - low->first);
@@ -116,31 +126,36 @@ json::Value StepCost::to_json() const {
   return json::Object{{"seconds_by_rows", std::move(knots)},
                       {"seconds_per_sample", per_sample},
                       {"seconds_per_prompt_slot", per_prompt_slot},
-                      {"seconds_per_decode_slot", per_decode_slot}};
+                      {"seconds_per_decode_slot", per_decode_slot},
+                      {"steps", steps},
+                      {"mean_error", error}};
 }
 
-StepCost measure_step_cost(const std::shared_ptr<Model>& model, LoadClock& clock, int max_rows,
-                           int max_model_len) {
-  StepCost cost;
-  cost.per_prompt_slot = seconds_per_prompt_slot(model, clock, max_model_len);
-  cost.per_decode_slot = seconds_per_decode_slot(model, clock, max_model_len);
-  constexpr int kSamples = 32;
-  const int longest = std::min(max_rows, max_model_len - 1);
-  const auto server = make_instance_server(
-      model, engine_options(kSamples, std::max(max_rows, kSamples), max_model_len));
-  prompt_seconds(*server, clock, 1, longest);  // warm
-  if (longest >= kSamples)
-    cost.per_sample = std::max(0.0, (prompt_seconds(*server, clock, kSamples, 1) -
-                                     prompt_seconds(*server, clock, 1, kSamples)) /
-                                        (kSamples - 1));
-  for (int number = 1;; number = std::min(longest, number < 64 ? 4 * number : 2 * number)) {
-    const double slots = number * (number + 1.0) / 2;
-    const double own =
-        prompt_seconds(*server, clock, 1, number) - cost.per_sample - slots * cost.per_prompt_slot;
-    // More rows never cost less: what says so is noise.
-    cost.rows.emplace_back(number, std::max(own, cost.rows.empty() ? 0 : cost.rows.back().second));
-    if (number == longest) return cost;
+StepCost fit_step_cost(std::span<const MeasuredStep> measured) {
+  std::vector<MeasuredStep> steps;
+  for (const MeasuredStep& s : measured)
+    if (s.seconds > 0) steps.push_back(s);
+  if (steps.empty()) fail("expected measured steps to fit a cost model to, found none");
+  int most = 1;
+  for (const MeasuredStep& s : steps) most = std::max(most, s.work.rows());
+  const Terms terms(most);
+  StepCost cost = fit(terms, steps);
+  // Twice: what disturbs steps also disturbs the first fit.
+  std::vector<MeasuredStep> kept = steps;
+  for (int round = 0; round < 2; ++round) {
+    std::vector<double> errors;
+    for (const MeasuredStep& s : steps) errors.push_back(error_of(cost, s));
+    const double bound = std::max(0.05, 5 * percentile(errors, 0.5));
+    kept.clear();
+    for (size_t i = 0; i < steps.size(); ++i)
+      if (errors[i] <= bound) kept.push_back(steps[i]);
+    if (kept.empty()) kept = steps;
+    cost = fit(terms, kept);
   }
+  cost.steps = std::ssize(kept);
+  for (const MeasuredStep& s : kept)
+    cost.error += error_of(cost, s) / static_cast<double>(kept.size());
+  return cost;
 }
 
 std::unique_ptr<LoadClock> make_model_clock(const StepCost& cost) {

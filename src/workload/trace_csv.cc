@@ -87,10 +87,12 @@ TraceTable parse_trace(std::string_view csv, std::string_view where) {
   std::string_view header = lines[0];
   if (header.starts_with("\xef\xbb\xbf")) header.remove_prefix(3);
   const HeaderColumns columns(header);
-  const auto date = columns.find("Date"), time = columns.find("Time");
-  TraceTable table{.has_times = date && time};
-  const auto prompt = columns.find(table.has_times ? "PromptTokenCount" : "num_prefill_tokens");
-  const auto answer = columns.find(table.has_times ? "CompletionTokenCount" : "num_decode_tokens");
+  const auto date = columns.find("Date"), time = columns.find("Time"),
+             arrived = columns.find("arrived_at");
+  const bool has_dates = date && time;
+  TraceTable table{.has_times = has_dates || arrived};
+  const auto prompt = columns.find(has_dates ? "PromptTokenCount" : "num_prefill_tokens");
+  const auto answer = columns.find(has_dates ? "CompletionTokenCount" : "num_decode_tokens");
   if (!prompt || !answer)
     fail(
         "{}: expected the columns num_prefill_tokens and num_decode_tokens, or Date, Time, "
@@ -106,7 +108,10 @@ TraceTable parse_trace(std::string_view csv, std::string_view where) {
     r.prompt = place.number(fields[*prompt], "tokens of a prompt", 1, 1 << 24);
     // A request that was cut off answered nothing; it still asked for a token.
     r.answer = std::max(1, place.number(fields[*answer], "tokens of an answer", 0, 1 << 24));
-    if (table.has_times) r.arrival = seconds_of(place, fields[*date], fields[*time]);
+    if (has_dates)
+      r.arrival = seconds_of(place, fields[*date], fields[*time]);
+    else if (arrived)
+      r.arrival = place.number(fields[*arrived], "seconds", 0.0, 1e9);
     table.rows.push_back(r);
   }
   if (table.rows.empty()) fail("{}: expected requests, found none", where);

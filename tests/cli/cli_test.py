@@ -183,14 +183,29 @@ class BenchLoad(CliTest):
             self.assertIn("<svg", page.read_text())
         # A share of the capacity needs a search, on any clock.
         load.write_text(text.replace("rate = 300.0", "share_of_capacity = 0.5").replace("search_requests", "tbt_p99 = 1e-5, search_requests"))
-        self.refuse(1, "beyond the limits at every rate", *run, "--search-clock", "model", "--json")
+        self.refuse(1, "beyond the limits at every rate", *run, "--search-clock", "model", "--no-check-cost", "--json")
         load.write_text(text.replace("rate = 300.0", "share_of_capacity = 0.5"))
         for clock in ("model", "cpu"):
-            report = json.loads(self.succeed(*run, "--clock", "cpu", "--search-clock", clock, "--policies", "vllm", "--json"))
+            report = json.loads(self.succeed(*run, "--clock", "cpu", "--search-clock", clock, "--policies", "vllm", "--no-check-cost", "--json"))
             (policy,) = report["policies"]
             self.assertAlmostEqual(report["rate"], 0.5 * policy["searches"][0]["capacity"]["rate"])
-        table = self.succeed(*run, "--clock", "model", "--requests", "5").decode()
+        # The cost model is checked at three rates, and a capacity is searched for every SLO.
+        report = json.loads(self.succeed(*run, "--clock", "model", "--slo", "0.5,auto", "--cost-seconds", "0.02", "--policies", "vllm", "--sides", "--run-seconds", "0.1", "--json"))
+        self.assertEqual(len(report["slos"]), 3)
+        self.assertAlmostEqual(report["slos"][2]["tbt_p99"], 5 * report["slos"][1]["tbt_p99"])
+        self.assertEqual(len(report["cost_check"]["points"]), 3)
+        agrees = all(point["agrees"] for point in report["cost_check"]["points"])
+        self.assertEqual(report["search_clock"], "model" if agrees else "cpu")
+        self.assertEqual(any("cost model is not within" in w for w in report["warnings"]), not agrees)
+        for policy in report["policies"]:
+            self.assertEqual({s["slo"] for s in policy["searches"]}, {0, 1, 2})
+            self.assertEqual([len(s["sides"]) for s in policy["searches"] if s["sides"]], [2, 2, 2])
+        table = self.succeed(*run, "--clock", "model", "--requests", "5", "--no-check-cost").decode()
         self.assertIn("P99 TBT of sarathi", table)
+        self.assertIn("is not in balance", table)
+        self.refuse(2, "found \"soon\"", *run, "--slo", "soon")
+        self.refuse(2, "this one has none", *run, "--trace", "x.csv")
+        self.refuse(2, "--cost-seconds", *run, "--cost-seconds", "0")
 
         self.refuse(2, "real, cpu or model", *run, "--clock", "sundial")
         self.refuse(2, "add --threads 1", *run[:-2], "--clock", "cpu")

@@ -5,8 +5,10 @@
 
 #include "base/error.h"
 #include "workload/capacity.h"
+#include "workload/cost_check.h"
 #include "workload/load_report.h"
 #include "workload/step_cost.h"
+#include "workload/step_samples.h"
 
 namespace invar {
 namespace {
@@ -31,6 +33,114 @@ TEST(StepCost, IsStraightBetweenItsNumbersAndBeyond) {
   EXPECT_DOUBLE_EQ(c.seconds({.prompt_rows = 50}), 1.5);
   EXPECT_DOUBLE_EQ(c.seconds({.prompt_rows = 200}), 3);
   EXPECT_DOUBLE_EQ(c.seconds({.decode_rows = 1, .samples = 1, .decode_slots = 8}), 3.51);
+}
+
+TEST(StepCost, IsFittedToMixedAndRaggedStepsAndWhatDisturbedThemIsLeftOut) {
+  StepCost truth{.rows = {{1, 5e-3}, {64, 5.5e-3}, {512, 12e-3}, {2048, 45e-3}}};
+  truth.per_sample = 5e-6;
+  truth.per_prompt_slot = 2e-9;
+  truth.per_decode_slot = 3e-8;
+  std::vector<MeasuredStep> steps;
+  uint32_t random = 7;
+  const auto draw = [&](int most) {
+    random = random * 1664525u + 1013904223u;
+    return static_cast<int>((random >> 8) % static_cast<uint32_t>(most));
+  };
+  for (int i = 0; i < 600; ++i) {
+    StepWork w{.prompt_rows = i % 3 ? draw(1900) : 0, .decode_rows = 1 + draw(120)};
+    w.samples = w.decode_rows;
+    w.prompt_slots = int64_t{w.prompt_rows} * draw(4000);
+    w.decode_slots = int64_t{w.decode_rows} * (1 + draw(3000));
+    const double noise = 1 + 0.02 * (draw(201) - 100) / 100.0;
+    steps.push_back({w, truth.seconds(w) * noise * (i % 50 == 7 ? 4 : 1)});
+  }
+  const StepCost cost = fit_step_cost(steps);
+  EXPECT_EQ(cost.steps, 588);  // of 600, 12 were disturbed
+  EXPECT_LT(cost.error, 0.02);
+  EXPECT_NEAR(cost.per_decode_slot, 3e-8, 1e-9);
+  const StepWork mixed{.prompt_rows = 480,
+                       .decode_rows = 32,
+                       .samples = 32,
+                       .prompt_slots = 480 * 2000,
+                       .decode_slots = 32 * 2048};
+  EXPECT_NEAR(cost.seconds(mixed), truth.seconds(mixed), 0.02 * truth.seconds(mixed));
+  EXPECT_THROW(fit_step_cost({}), Error);
+}
+
+TEST(StepCost, IsMeasuredOnEveryKindOfSteps) {
+  const auto model =
+      open_model({.model = {.model = "tiny", .load_format = "dummy:1", .threads = 1}});
+  EngineOptions engine{.prefix_caching = false};
+  engine.scheduler = {
+      .policy = "sarathi", .max_num_seqs = 4, .max_num_batched_tokens = 24, .max_model_len = 200};
+  const std::vector<MeasuredStep> steps = measure_steps(
+      model, make_cpu_clock,
+      {.engines = {engine},
+       .requests = std::vector<LoadRequest>(6, {.arrival = 9, .prompt = 60, .answer = 20}),
+       .seconds = 0.05});
+  int alone = 0, mixed = 0;
+  for (const MeasuredStep& s : steps) {
+    EXPECT_GT(s.seconds, 0);
+    alone += s.work.decode_rows == 4 && s.work.prompt_rows == 0;
+    mixed += s.work.decode_rows > 0 && s.work.prompt_rows > 0;
+  }
+  EXPECT_GT(alone, 20);
+  EXPECT_GT(mixed, 3);
+  EXPECT_GT(decode_step_seconds(*model, 3, 70), 0);
+}
+
+LoadSummary summary_of(double throughput, double delay, double tbt) {
+  LoadSummary s;
+  s.requests_per_second = throughput;
+  s.scheduling_delay.p50 = delay;
+  s.tbt.p99 = tbt;
+  s.mean_step = 0.01;
+  return s;
+}
+
+TEST(CostCheck, AgreesWithinTenPercent) {
+  const LoadSummary measured = summary_of(2, 0.5, 0.1);
+  const auto agrees = [&](const LoadSummary& model) {
+    return CostCheck{.points = {{.model = model, .measured = measured}}}.agrees();
+  };
+  EXPECT_TRUE(agrees(measured));
+  EXPECT_TRUE(agrees(summary_of(1.81, 0.54, 0.109)));
+  EXPECT_FALSE(agrees(summary_of(2.3, 0.5, 0.1)));
+  EXPECT_FALSE(agrees(summary_of(2, 0.4, 0.1)));
+  EXPECT_FALSE(agrees(summary_of(2, 0.5, 0.085)));
+  // A delay shorter than a step says only when in a step a request came.
+  const CostCheck short_delay{
+      .points = {{.model = summary_of(2, 0.008, 0.1), .measured = summary_of(2, 0.001, 0.1)}}};
+  EXPECT_TRUE(short_delay.agrees());
+}
+
+TEST(LoadRun, KnowsWhetherItIsSaturatedAndInBalance) {
+  // A request takes a step of 1.1 s and one of 1.01 s, alone or with few others.
+  std::vector<LoadRequest> requests(200, {.prompt = 10, .answer = 2});
+  const auto run_at = [&](double rate) {
+    for (size_t i = 0; i < requests.size(); ++i)
+      requests[i].arrival = static_cast<double>(i) / rate;
+    return summarize(run("sarathi", 20, requests));
+  };
+  const LoadSummary slow = run_at(0.4);
+  EXPECT_FALSE(slow.is_saturated());
+  EXPECT_TRUE(slow.is_balanced());
+  EXPECT_NEAR(slow.answer, 2.1, 1);
+  // 20 rows a step of 1.2 s are less than two requests of 11 rows.
+  const LoadSummary fast = run_at(6);
+  EXPECT_TRUE(fast.is_saturated());
+  EXPECT_FALSE(fast.is_balanced());
+  EXPECT_FALSE(point_of({.scheduling_delay_p50 = 1e9, .tbt_p99 = 1e9}, 6, fast).is_within);
+  EXPECT_TRUE(point_of({.scheduling_delay_p50 = 1e9, .tbt_p99 = 1e9}, 0.4, slow).is_within);
+}
+
+TEST(LoadRun, EndsWhereItIsToldTo) {
+  const auto server = make_scheduler_server(
+      {.policy = "sarathi", .max_num_seqs = 8, .max_num_batched_tokens = 100, .max_model_len = 400},
+      64, 64);
+  const auto clock = make_model_clock(cost());
+  const LoadResult r = run_load(*server, *clock, {{.prompt = 10, .answer = 90}}, {}, 5);
+  EXPECT_EQ(r.steps.size(), 5u);
 }
 
 TEST(LoadRun, KnowsWhenEverythingHappened) {

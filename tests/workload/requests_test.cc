@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -134,6 +136,48 @@ TEST(Trace, WhatIsNotATraceIsRefusedWithItsLine) {
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
     }
+}
+
+TEST(Requests, LognormalLengthsHaveTheirMedianAndP90) {
+  LoadSpec spec = spec_with("poisson");
+  spec.prompts = {.kind = "lognormal", .low = 1, .high = 16000, .median = 7059, .p90 = 12985};
+  spec.answers = {.kind = "lognormal", .low = 1, .high = 16000, .median = 208, .p90 = 371};
+  const auto lengths = [&](int LoadRequest::*length) {
+    std::vector<double> all;
+    for (const LoadRequest& r : make_requests(spec, 20001, 1)) all.push_back(r.*length);
+    std::sort(all.begin(), all.end());
+    return std::pair(all[10000], all[18000]);
+  };
+  EXPECT_NEAR(lengths(&LoadRequest::prompt).first, 7059, 0.02 * 7059);
+  EXPECT_NEAR(lengths(&LoadRequest::prompt).second, 12985, 0.02 * 12985);
+  EXPECT_NEAR(lengths(&LoadRequest::answer).second, 371, 0.02 * 371);
+  spec.max_tokens = 8192;
+  for (const LoadRequest& r : make_requests(spec, 2000, 1)) EXPECT_LE(r.prompt + r.answer, 8192);
+}
+
+TEST(Trace, MayHaveSecondsOfArrival) {
+  const TraceTable table = parse_trace(
+      "arrived_at,num_prefill_tokens,num_decode_tokens\n4.5,10,2\n1.25,20,3\n", "x.csv");
+  EXPECT_TRUE(table.has_times);
+  ASSERT_EQ(table.rows.size(), 2u);
+  EXPECT_EQ(table.rows[0].prompt, 20);
+  EXPECT_DOUBLE_EQ(table.rows[1].arrival, 3.25);
+  EXPECT_THROW(parse_trace("arrived_at,num_prefill_tokens,num_decode_tokens\n-1,10,2\n", "x.csv"),
+               Error);
+}
+
+TEST(Trace, ItsBusiestWindowIsTheOneWithMostRequests) {
+  const std::string path = testing::TempDir() + "busiest.csv";
+  std::ofstream(path) << "arrived_at,num_prefill_tokens,num_decode_tokens\n"
+                         "0,1,1\n10,2,1\n11,3,1\n12,4,1\n30,5,1\n31,6,1\n";
+  LoadSpec spec = spec_with("trace");
+  spec.trace = {.file = path, .busiest = 5};
+  EXPECT_EQ(most_requests(spec), 3);
+  const auto requests = make_requests(spec, 3, 0);
+  EXPECT_EQ(requests[0].prompt, 2);
+  EXPECT_DOUBLE_EQ(requests[0].arrival, 0);
+  EXPECT_DOUBLE_EQ(requests[2].arrival, 2);
+  EXPECT_THROW(make_requests(spec, 4, 0), UsageError);
 }
 
 }  // namespace
