@@ -26,6 +26,7 @@ bool StepWatch::step(BackendSink& sink) {
   const StepStats& stats = engine_.last_step();
   sink.on_step({.end_ns = nanoseconds(end.time_since_epoch()),
                 .ns = nanoseconds(end - begin),
+                .device_idle_ns = static_cast<int64_t>(1e9 * stats.device_idle_seconds),
                 .engine = replica_,
                 .decode_rows = stats.work.decode_rows,
                 .prompt_rows = stats.work.prompt_rows,
