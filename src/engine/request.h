@@ -86,8 +86,9 @@ struct PooledOutput {
 class OutputSink {
  public:
   virtual ~OutputSink() = default;
-  // The coming step is the first that computes the request; again after a preemption.
-  virtual void on_start(int64_t) {}
+  // The coming step is the first that computes the request, all but `cached` tokens that the prefix
+  // cache has; again after a preemption.
+  virtual void on_start(int64_t /*request*/, int32_t /*cached*/) {}
   // The request lost its blocks and waits again; the steps that compute it begin with on_start.
   virtual void on_preempt(int64_t) {}
   virtual void on_token(const TokenOutput& output) = 0;

@@ -80,7 +80,8 @@ void Engine::start_admitted(StepInFlight& step, OutputSink& sink) {
   for (const int64_t id : step.plan.preempted) sink.on_preempt(id);
   for (const int64_t id : step.plan.admitted) {
     states_.at(id)->reserve(max_model_len());
-    sink.on_start(id);
+    const auto entry = std::ranges::find(step.plan.entries, id, &StepEntry::id);
+    sink.on_start(id, entry == step.plan.entries.end() ? 0 : entry->start);
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,9 @@ struct TextAnswer {
   };
   std::vector<Turn> turns;
   Shared<std::vector<int32_t>> prompt_tokens;
+  // How many of them the prefix cache had: a fact of a server's usage and of no answer. None: it is
+  // not said.
+  std::optional<int64_t> cached;
   std::vector<int32_t> tokens;
   std::vector<TokenLogprobs> logprobs, prompt_logprobs;
   FinishReason finish = FinishReason::none;

@@ -59,28 +59,34 @@ void set_stop(const TextAnswer* answer, const std::vector<Blocks::Block>& blocks
   message.set("stop_sequence", std::move(sequence));
 }
 
-json::Value usage_of(const openai::Request& request, int64_t prompt, const TextAnswer* answer) {
-  json::Value usage = json::Object{{"input_tokens", prompt},
-                                   {"output_tokens", answer ? std::ssize(answer->tokens) : 0}};
-  if (answer && request.thought_format != ThoughtFormat::none)
-    usage.set("output_tokens_details", json::Object{{"reasoning_tokens", answer->thought_tokens}});
+// Tokens that the prefix cache had are none of `input_tokens`: clients add the three up.
+json::Value usage_of(const openai::Request& request, const TextAnswer& answer, bool begins) {
+  json::Value usage =
+      json::Object{{"input_tokens", std::ssize(answer.prompt_tokens) - answer.cached.value_or(0)},
+                   {"output_tokens", begins ? 0 : std::ssize(answer.tokens)}};
+  if (answer.cached) {
+    usage.set("cache_read_input_tokens", *answer.cached);
+    usage.set("cache_creation_input_tokens", 0);
+  }
+  if (!begins && request.thought_format != ThoughtFormat::none)
+    usage.set("output_tokens_details", json::Object{{"reasoning_tokens", answer.thought_tokens}});
   return usage;
 }
 
-// `answer` null: the message begins.
+// `begins`: as it is before its first block.
 json::Value message_of(const openai::Request& request, const openai::Head& head,
-                       const TextAnswer* answer, const std::vector<Blocks::Block>& blocks,
-                       int64_t prompt_tokens) {
+                       const TextAnswer& answer, const std::vector<Blocks::Block>& blocks,
+                       bool begins) {
   json::Array content;
-  for (size_t i = 0; answer && i < blocks.size(); ++i)
+  for (size_t i = 0; !begins && i < blocks.size(); ++i)
     content.push_back(block_of(request, head, blocks, i, false));
   json::Value message = json::Object{{"id", head.id},
                                      {"type", "message"},
                                      {"role", "assistant"},
                                      {"model", head.model},
                                      {"content", std::move(content)}};
-  set_stop(answer, blocks, message);
-  message.set("usage", usage_of(request, prompt_tokens, answer));
+  set_stop(begins ? nullptr : &answer, blocks, message);
+  message.set("usage", usage_of(request, answer, begins));
   message.set("system_fingerprint", head.system_fingerprint);
   message.set("seed", static_cast<int64_t>(head.seed));
   return message;
@@ -132,8 +138,7 @@ json::Value message_body(const openai::Request& request, const TextAnswer& answe
   for_each_part(
       answer, [&](std::string_view thought, std::string_view text) { blocks.push(thought, text); });
   blocks.finish(answer.finish == FinishReason::length);
-  json::Value message =
-      message_of(request, head, &answer, blocks.all(), std::ssize(answer.prompt_tokens));
+  json::Value message = message_of(request, head, answer, blocks.all(), false);
   if (request.logits_hash) message.set("logits_hash", to_hex(answer.logits_hash));
   return message;
 }
@@ -151,9 +156,7 @@ void MessageWriter::push(size_t, const TokenOutput& output, std::string& out) {
   if (ended_) return;
   const TextAnswer& answer = builder_.answer;
   if (!std::exchange(begun_, true))
-    event("message_start",
-          json::Object{{"message", message_of(request_, head_, nullptr, {},
-                                              std::ssize(answer.prompt_tokens))}},
+    event("message_start", json::Object{{"message", message_of(request_, head_, answer, {}, true)}},
           out);
   const std::string piece = builder_.push(output);
   blocks_.push(builder_.new_thought(), piece);
@@ -213,8 +216,7 @@ void MessageWriter::end(std::string& out) {
   set_stop(&answer, blocks_.all(), delta);
   if (request_.logits_hash) delta.set("logits_hash", to_hex(answer.logits_hash));
   event("message_delta",
-        json::Object{{"delta", std::move(delta)},
-                     {"usage", usage_of(request_, std::ssize(answer.prompt_tokens), &answer)}},
+        json::Object{{"delta", std::move(delta)}, {"usage", usage_of(request_, answer, false)}},
         out);
   event("message_stop", json::Object(), out);
   ended_ = true;

@@ -86,6 +86,10 @@ void add_thoughts(json::Value& usage, int64_t tokens) {
   usage.set("completion_tokens_details", std::move(details));
 }
 
+void add_cached(json::Value& usage, std::optional<int64_t> tokens) {
+  if (tokens) usage.set("prompt_tokens_details", json::Object{{"cached_tokens", *tokens}});
+}
+
 json::Value usage(int64_t prompt, int64_t completion) {
   return json::Object{{"prompt_tokens", prompt},
                       {"completion_tokens", completion},
@@ -293,6 +297,7 @@ json::Value body_of(const Request& request, std::span<const TextAnswer> answers,
                     const Tokenizer& tokenizer, const Head* head, LateLists* late) {
   json::Array choices;
   int64_t prompt = 0, completion = 0, accepted = 0, rejected = 0, thought = 0;
+  std::optional<int64_t> cached;
   const Prediction predicted(request.base.prediction);
   for (const TextAnswer& answer : answers) {
     if (!request.base.prediction.empty()) {
@@ -301,8 +306,10 @@ json::Value body_of(const Request& request, std::span<const TextAnswer> answers,
       accepted += prediction.accepted();
       rejected += prediction.rejected();
     }
-    if (std::ssize(choices) % request.base.params.n == 0)
+    if (std::ssize(choices) % request.base.params.n == 0) {
       prompt += std::ssize(answer.prompt_tokens);
+      if (answer.cached) cached = cached.value_or(0) + *answer.cached;
+    }
     choices.push_back(choice_of(request, answer, std::ssize(choices), tokenizer, head, late));
     if (!request.prompt_only) completion += std::ssize(answer.tokens);
     thought += answer.thought_tokens;
@@ -319,6 +326,7 @@ json::Value body_of(const Request& request, std::span<const TextAnswer> answers,
   body.set("max_tokens", shown_length(request));
   body.set("choices", std::move(choices));
   json::Value counts = usage(prompt, completion);
+  add_cached(counts, cached);
   if (!request.base.prediction.empty()) add_prediction(counts, accepted, rejected);
   if (request.thought_format != ThoughtFormat::none) add_thoughts(counts, thought);
   body.set("usage", std::move(counts));

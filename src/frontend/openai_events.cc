@@ -52,7 +52,7 @@ bool EventWriter::take_turn(std::string& out) {
     if (!one.over) return true;
   if (request_.usage_at_end) {
     begin_event(out);
-    end_event(true, out);
+    end_event(true, out, true);
   }
   out += "data: [DONE]\n\n";
   ended_ = true;
@@ -147,13 +147,25 @@ void EventWriter::begin_event(std::string& out) {
   out += ", \"choices\": [";
 }
 
-void EventWriter::end_event(bool with_usage, std::string& out) {
+// What was cached is said last: before that some prompts may not have begun.
+void EventWriter::end_event(bool with_usage, std::string& out, bool is_last) {
   out += ']';
   if (with_usage || request_.usage_at_end) {
     out += ", \"usage\": ";
-    json::append(out, with_usage ? usage_now() : json::Value());
+    json::Value counts = with_usage ? usage_now() : json::Value();
+    if (is_last) add_cached(counts, cached());
+    json::append(out, counts);
   }
   out += "}\n\n";
+}
+
+// Of all prompts, each counted once.
+std::optional<int64_t> EventWriter::cached() const {
+  std::optional<int64_t> all;
+  const auto n = static_cast<size_t>(request_.base.params.n);
+  for (size_t i = 0; i < answers_.size(); i += n)
+    if (const auto& one = answers_[i].builder.answer.cached) all = all.value_or(0) + *one;
+  return all;
 }
 
 json::Value EventWriter::usage_now() const {

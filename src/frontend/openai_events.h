@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ class StreamWriter {
   virtual void push(size_t i, const TokenOutput& output, std::string& out) = 0;
   // Takes a prompt's log-probability of answer i; all of them come before its first token.
   virtual void push_prompt(size_t, const PromptOutput&) {}
+  // How many tokens of answer i's prompt the prefix cache had; before its first token.
+  virtual void set_cached(size_t i, int64_t tokens) = 0;
   // Whether answer i needs no more tokens: the engine may not know of a stop string.
   virtual bool is_over(size_t i) const = 0;
   virtual bool ended() const = 0;
@@ -42,6 +45,7 @@ class EventWriter final : public StreamWriter {
   void push_prompt(size_t i, const PromptOutput& output) override {
     answers_[i].builder.answer.prompt_logprobs.push_back(output.logprobs);
   }
+  void set_cached(size_t i, int64_t tokens) override { answers_[i].builder.answer.cached = tokens; }
   void fail(const std::string& message, const char* code, std::string& out) override;
 
   bool is_over(size_t i) const override {
@@ -75,8 +79,9 @@ class EventWriter final : public StreamWriter {
                     const std::vector<ToolCall>& calls, std::string& out);
   // An event's text before and after its choices.
   void begin_event(std::string& out);
-  void end_event(bool with_usage, std::string& out);
+  void end_event(bool with_usage, std::string& out, bool is_last = false);
   json::Value usage_now() const;
+  std::optional<int64_t> cached() const;
 
   Head head_;
   const Request& request_;

@@ -1,6 +1,7 @@
 // What whole answers and events of a stream are made of.
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "frontend/openai.h"
@@ -16,6 +17,8 @@ json::Array ids_of(const std::vector<int32_t>& tokens);
 std::vector<TokenLogprobs> all_logprobs(const TextAnswer& answer, bool prompt_only);
 
 json::Value usage(int64_t prompt, int64_t completion);
+// How many of the prompts' tokens the prefix cache had, where that is said.
+void add_cached(json::Value& usage, std::optional<int64_t> tokens);
 // What became of the request's prediction, all answers together.
 void add_prediction(json::Value& usage, int64_t accepted, int64_t rejected);
 

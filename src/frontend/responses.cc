@@ -217,6 +217,18 @@ json::Value item_of(const Request& request, const Head& head, const ResponseItem
                       {"status", status}};
 }
 
+json::Value usage_of(const Request& request, const TextAnswer& answer, int64_t prompt_tokens) {
+  const int64_t made = std::ssize(answer.tokens);
+  json::Value usage = json::Object{{"input_tokens", prompt_tokens},
+                                   {"output_tokens", made},
+                                   {"total_tokens", prompt_tokens + made}};
+  if (answer.cached)
+    usage.set("input_tokens_details", json::Object{{"cached_tokens", *answer.cached}});
+  if (request.thought_format != ThoughtFormat::none)
+    usage.set("output_tokens_details", json::Object{{"reasoning_tokens", answer.thought_tokens}});
+  return usage;
+}
+
 // `answer` null: the answer is being made.
 json::Value response_of(const Request& request, const TextAnswer* answer,
                         const ResponseItems& items, int64_t prompt_tokens, const Head& head) {
@@ -246,15 +258,7 @@ json::Value response_of(const Request& request, const TextAnswer* answer,
   body.set("tools", request.asked_tools.is_null() ? json::Array() : request.asked_tools);
   body.set("top_p", p.top_p);
   body.set("metadata", json::Object());
-  if (!answer) return body;
-  const int64_t made = std::ssize(answer->tokens);
-  body.set("usage", json::Object{{"input_tokens", prompt_tokens},
-                                 {"output_tokens", made},
-                                 {"total_tokens", prompt_tokens + made}});
-  if (request.thought_format == ThoughtFormat::none) return body;
-  json::Value usage = *body.find("usage");
-  usage.set("output_tokens_details", json::Object{{"reasoning_tokens", answer->thought_tokens}});
-  body.set("usage", std::move(usage));
+  if (answer) body.set("usage", usage_of(request, *answer, prompt_tokens));
   return body;
 }
 

@@ -61,6 +61,7 @@ class ResponseWriter final : public StreamWriter {
                  const Tokenizer& tokenizer);
 
   void push(size_t, const TokenOutput& output, std::string& out) override;
+  void set_cached(size_t, int64_t tokens) override { builder_.answer.cached = tokens; }
   bool is_over(size_t) const override { return ended_; }
   bool ended() const override { return ended_; }
   void fail(const std::string& message, const char* code, std::string& out) override;

@@ -154,6 +154,17 @@ Asked asked_of_sglang(const json::Value& body) {
   return asked;
 }
 
+namespace {
+
+// Of the only prompt; 0 of several, whose usage is one number.
+int64_t cached_of(const Asked& asked, const json::Value& answer) {
+  const json::Value* details = member(answer, "usage").find("prompt_tokens_details");
+  const json::Value* prompt = asked.body.find("prompt");
+  return details && !is_batch(*prompt) ? member(*details, "cached_tokens").as_integer() : 0;
+}
+
+}  // namespace
+
 json::Value sglang_answer(const Asked& asked, const json::Value& answer,
                           const std::string& weight_version) {
   json::Array all;
@@ -163,7 +174,7 @@ json::Value sglang_answer(const Asked& asked, const json::Value& answer,
                                     {"finish_reason", sglang_finish(choice, count_of(ids))},
                                     {"prompt_tokens", count_of(member(choice, "prompt_token_ids"))},
                                     {"completion_tokens", count_of(ids)},
-                                    {"cached_tokens", 0},
+                                    {"cached_tokens", cached_of(asked, answer)},
                                     {"weight_version", weight_version},
                                     {"system_fingerprint", member(answer, "system_fingerprint")},
                                     {"logits_hash", member(choice, "logits_hash")}};

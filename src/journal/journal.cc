@@ -56,6 +56,8 @@ struct Journal::Connections {
     prepare(path, options);
     insert.emplace(writer, kInsertLine);
     update.emplace(writer, "UPDATE line SET outcome = ? WHERE id = ? AND outcome IS NULL");
+    settle.emplace(writer, kSettleCached);
+    settled.emplace(writer, kSelectCached);
     conversations.emplace(writer);
     retention.emplace(writer, *conversations, options.quota);
   }
@@ -83,19 +85,20 @@ struct Journal::Connections {
   Connection writer, checkpointer;
   mutable std::mutex reading;
   Connection reader;
-  std::optional<Statement> insert, update;
+  std::optional<Statement> insert, update, settle, settled;
   std::optional<Conversations> conversations;
   std::optional<Retention> retention;
 };
 
 struct Journal::Operation {
-  enum class Kind { admit, end, keep, forget, forget_one, nothing };
+  enum class Kind { admit, end, keep, settle_cached, forget, forget_one, nothing };
   Kind kind = Kind::admit;
   JournalEntry entry;        // admit; of an end and of what is kept only the id
   std::optional<Said> said;  // admit
   std::string output;        // keep
   Outcome outcome = Outcome::finished;
   int64_t created = 0;  // forget
+  int64_t cached = 0;   // settle_cached; then the number that holds
   Done done;
   std::string error;
   bool again = false;  // a mark that found no room
@@ -112,7 +115,7 @@ struct Journal::Operation {
                      entry.id, entry.idempotency_key);
   }
 
-  void write(Connections& to) const {
+  void write(Connections& to) {
     if (kind == Kind::admit) {
       const auto bytes = bytes_of(entry) + (said ? std::ssize(said->input) : 0);
       to.retention->make_room(entry.owner, bytes);
@@ -125,6 +128,12 @@ struct Journal::Operation {
         fail("journal: expected a line {} that has not ended, found none", entry.id);
     } else if (kind == Kind::keep) {
       if (to.conversations->end(entry.id, output)) to.retention->grow(entry.id, std::ssize(output));
+    } else if (kind == Kind::settle_cached) {
+      to.settle->reset().bind(cached).bind(entry.id).run();
+      if (!to.settled->reset().bind(entry.id).step())
+        fail("journal: expected a line {}, found none", entry.id);
+      cached = to.settled->integer(0);
+      to.settled->reset();
     } else if (kind == Kind::forget) {
       to.retention->forget_before(created);
     } else if (kind == Kind::forget_one) {
@@ -200,6 +209,23 @@ void Journal::keep(const std::string& id, std::string output) {
   operation->entry.id = id;
   operation->output = std::move(output);
   enqueue(std::move(operation));
+}
+
+void Journal::settle_cached(const std::string& id, int64_t tokens,
+                            std::function<void(int64_t)> done) {
+  auto operation = std::make_unique<Operation>();
+  operation->kind = Operation::Kind::settle_cached;
+  operation->entry.id = id;
+  operation->cached = tokens;
+  operation->done = [done = std::move(done), &cached = operation->cached](
+                        const std::string& error) { done(error.empty() ? cached : 0); };
+  enqueue(std::move(operation));
+}
+
+int64_t Journal::settle_cached(const std::string& id, int64_t tokens) {
+  std::promise<int64_t> done;
+  settle_cached(id, tokens, [&](int64_t settled) { done.set_value(settled); });
+  return done.get_future().get();
 }
 
 void Journal::forget_before(int64_t created, Done done) {

@@ -54,6 +54,7 @@ struct JournalLine {
   int64_t number = 0;  // in the order of admission, from 1
   JournalEntry entry;
   std::optional<Outcome> outcome;  // none: it has not ended
+  std::optional<int64_t> cached;   // Journal::settle_cached; none: it never was
 };
 
 struct JournalOptions {
@@ -86,6 +87,11 @@ class Journal {
   // What the response put out, a JSON list: from now on others may go on from it. Written in the
   // order of the calls: before the end of its line where it is called before.
   void keep(const std::string& id, std::string output);
+  // How many tokens of its prompts the prefix cache had: the first number that is written for a
+  // line holds. `done` hears of that one; of 0 where none could be written.
+  void settle_cached(const std::string& id, int64_t tokens, std::function<void(int64_t)> done);
+  // The same, waiting.
+  int64_t settle_cached(const std::string& id, int64_t tokens);
   // Forgets lines that have ended and were created before this second.
   void forget_before(int64_t created, Done done = {});
   // The same, waiting; each throws Error.

@@ -15,7 +15,8 @@ using sqlite::Connection;
 using sqlite::Statement;
 
 constexpr int64_t kApplication = 0x494e564a;  // "INVJ"
-constexpr int64_t kVersion = 3;  // 1 had neither owner nor digest, 2 whole conversations
+// 1 had neither owner nor digest, 2 whole conversations, 3 no cached tokens.
+constexpr int64_t kVersion = 4;
 
 // What is long comes last: what stands before it is read without it.
 constexpr const char* kSchema = R"(
@@ -47,6 +48,12 @@ CREATE TABLE said(
   input TEXT NOT NULL,
   output TEXT);
 CREATE INDEX said_previous ON said(previous) WHERE previous IS NOT NULL;
+)";
+// Apart from the lines, which are written once; it goes with them.
+constexpr const char* kCachedSchema = R"(
+CREATE TABLE IF NOT EXISTS cached(line INTEGER PRIMARY KEY, tokens INTEGER NOT NULL);
+CREATE TRIGGER IF NOT EXISTS line_is_gone AFTER DELETE ON line
+  BEGIN DELETE FROM cached WHERE line = OLD.number; END;
 )";
 // Lines of an older version in the columns of this one. Those without a digest have none that could
 // be wrong; the digest of a body is the one of what was kept, which was all.
@@ -177,7 +184,9 @@ void prepare_schema(Connection& to, const std::string& path) {
   if (version > kVersion)
     fail("{}: expected a journal of version {}, found version {}", path, kVersion, version);
   to.execute("BEGIN IMMEDIATE");
-  is_new ? to.execute(kSchema) : move_lines(to, version);
+  if (is_new) to.execute(kSchema);
+  if (!is_new && version < 3) move_lines(to, version);
+  to.execute(kCachedSchema);
   to.execute(fmt::format("PRAGMA application_id = {}", kApplication).c_str());
   to.execute(fmt::format("PRAGMA user_version = {}", kVersion).c_str());
   to.execute("COMMIT");
@@ -212,6 +221,7 @@ JournalLine read_line(const Statement& row) {
       fail("journal line {}: expected an outcome from 0 to 2, found {}", e.id, outcome);
     line.outcome = static_cast<Outcome>(outcome);
   }
+  if (!row.is_null(14)) line.cached = row.integer(14);
   return line;
 }
 

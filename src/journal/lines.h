@@ -21,9 +21,16 @@ void insert_line(sqlite::Statement& insert, const JournalEntry& entry, int64_t b
 // What the entry takes of the file, about.
 int64_t bytes_of(const JournalEntry& entry);
 
+// A line's number of cached tokens, the first that is written; and which that is.
+inline constexpr const char* kSettleCached =
+    "INSERT OR IGNORE INTO cached(line, tokens) SELECT number, ? FROM line WHERE id = ?";
+inline constexpr const char* kSelectCached =
+    "SELECT tokens FROM cached, line WHERE cached.line = line.number AND line.id = ?";
+
 inline constexpr const char* kSelectLines =
     "SELECT number, id, created, owner, idempotency_key, endpoint, outcome, body, arithmetic, "
-    "weights, digest, params, prompts, request FROM line ";
+    "weights, digest, params, prompts, request, "
+    "(SELECT tokens FROM cached WHERE cached.line = line.number) FROM line ";
 // Of a row of kSelectLines. Throws Error for one whose bytes are not those that were written.
 JournalLine read_line(const sqlite::Statement& row);
 

@@ -42,7 +42,10 @@ struct Admitted {
   JournalEntry entry;
   openai::Request request;
   openai::Head head;
-  std::vector<Request> jobs;           // one for each answer; their ids are still 0
+  std::vector<Request> jobs;  // one for each answer; their ids are still 0
+  // How many tokens of its prompts were in the prefix cache, where that was said before: an answer
+  // that is computed again says the same.
+  std::optional<int64_t> cached;
   std::shared_ptr<PlacesHeld> places;  // one for each
 };
 

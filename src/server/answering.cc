@@ -64,16 +64,28 @@ Answering::Answering(Admitted admitted, std::shared_ptr<Exchange> exchange,
       exchange_(std::move(exchange)),
       tokenizer_(tokenizer),
       answers_(answers),
-      unfinished_(admitted_.jobs.size()) {
+      unfinished_(admitted_.jobs.size()),
+      prompts_to_begin_(admitted_.entry.prompts.size()) {
   const openai::Request& request = admitted_.request;
-  if (request.stream) {
-    writer_ = make_writer();
-    return;
-  }
+  if (request.stream) writer_ = make_writer();
   for (const Request& job : admitted_.jobs) {
+    if (writer_) break;
     builders_.push_back(std::make_unique<AnswerBuilder>(tokenizer, job));
     builders_.back()->answer.prompt_tokens = job.prompt;
   }
+  if (admitted_.cached) set_all_cached(*admitted_.cached);
+}
+
+void Answering::set_cached(size_t job, int64_t tokens) {
+  if (writer_)
+    writer_->set_cached(job, tokens);
+  else
+    builders_[job]->answer.cached = tokens;
+}
+
+// Usage shows the sum.
+void Answering::set_all_cached(int64_t tokens) {
+  for (size_t job = 0; job < admitted_.jobs.size(); ++job) set_cached(job, job == 0 ? tokens : 0);
 }
 
 std::unique_ptr<openai::StreamWriter> Answering::make_writer() const {
@@ -101,6 +113,16 @@ void Answering::begin() {
   HttpReply head{.type = "text/event-stream; charset=utf-8"};
   head.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
   exchange_->stream(std::move(head), shared_from_this());
+}
+
+// A prompt counts once, for the first of its answers. Where the journal is to repeat the number,
+// nothing more of the answer is shown before it is written; none is 0 there.
+void Answering::on_begun(size_t job, int64_t cached) {
+  const auto n = static_cast<size_t>(admitted_.request.base.params.n);
+  if (over_ || admitted_.cached || job % n != 0) return;
+  cached_ += cached;
+  set_cached(job, cached);
+  if (--prompts_to_begin_ == 0 && cached_ > 0) answers_.settle_usage(shared_from_this());
 }
 
 void Answering::on_token(size_t job, const TokenOutput& output) {
@@ -368,9 +390,25 @@ void Answers::measure_end(const Answering& answering) {
 void Answers::note_begin(const JobBegun& begun) {
   const auto found = places_.find(begun.job);
   if (found == places_.end()) return;
-  auto& scheduled = found->second.answering->times_.scheduled;
+  Place& place = found->second;
+  auto& scheduled = place.answering->times_.scheduled;
   if (scheduled == Clock::time_point{})  // the first of its jobs, and not again
     scheduled = Clock::time_point(std::chrono::nanoseconds(begun.at_ns));
+  if (!std::exchange(place.begun, true)) place.answering->on_begun(place.job, begun.cached);
+}
+
+void Answers::settle_usage(std::shared_ptr<Answering> answering) {
+  if (!settle_cached) return;
+  answering->is_unsettled_ = true;
+  const std::string id = answering->admitted().entry.id;
+  const int64_t cached = answering->cached_;
+  settle_cached(id, cached, [this, answering = std::move(answering)](int64_t settled) {
+    post_([this, answering, settled] {
+      answering->set_all_cached(settled);
+      answering->is_unsettled_ = false;
+      for (const TokenOutput& output : std::exchange(answering->held_, {})) take(output);
+    });
+  });
 }
 
 void Answers::deliver() {
@@ -391,18 +429,18 @@ void Answers::deliver() {
     if (const auto found = places_.find(output.request); found != places_.end())
       found->second.answering->on_prompt(found->second.job, output);
   deliver_vectors(std::move(vectors));
-  for (const TokenOutput& output : tokens) {
-    const auto found = places_.find(output.request);
-    if (found == places_.end()) {
-      fail_text(output);
-      continue;
-    }
-    const Place place = found->second;
-    if (output.finish != FinishReason::none) places_.erase(found);
-    measure(*place.answering, output);
-    place.answering->on_token(place.job, output);
-    settle(*place.answering, place.job);
-  }
+  for (const TokenOutput& output : tokens) take(output);
+}
+
+void Answers::take(const TokenOutput& output) {
+  const auto found = places_.find(output.request);
+  if (found == places_.end()) return fail_text(output);
+  const Place place = found->second;
+  if (place.answering->is_unsettled_) return place.answering->held_.push_back(output);
+  if (output.finish != FinishReason::none) places_.erase(found);
+  measure(*place.answering, output);
+  place.answering->on_token(place.job, output);
+  settle(*place.answering, place.job);
 }
 
 }  // namespace invar::server

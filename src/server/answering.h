@@ -33,6 +33,8 @@ class Answering : public BodySource, public std::enable_shared_from_this<Answeri
 
   // Begins to stream, or waits for the whole.
   void begin();
+  // `cached`: tokens of the job's prompt that the prefix cache had. Once for each job.
+  void on_begun(size_t job, int64_t cached);
   void on_token(size_t job, const TokenOutput& output);
   void on_prompt(size_t job, const PromptOutput& output);
   bool pull(std::string& out) override;
@@ -50,6 +52,8 @@ class Answering : public BodySource, public std::enable_shared_from_this<Answeri
   friend class Answers;
   std::unique_ptr<openai::StreamWriter> make_writer() const;
   void remember_output(const TextAnswer& answer);
+  void set_cached(size_t job, int64_t tokens);
+  void set_all_cached(int64_t tokens);
   void finish();
   // Ends it before its time with an error.
   void cut_off(const ApiError& error);
@@ -62,6 +66,10 @@ class Answering : public BodySource, public std::enable_shared_from_this<Answeri
   std::vector<std::pair<size_t, TokenOutput>> waiting_;   // until the client takes them
   std::vector<std::unique_ptr<AnswerBuilder>> builders_;  // of a whole answer
   size_t unfinished_ = 0;
+  size_t prompts_to_begin_ = 0;
+  int64_t cached_ = 0;             // tokens of those that have begun
+  bool is_unsettled_ = false;      // their number is on its way to the journal
+  std::vector<TokenOutput> held_;  // meanwhile
   bool begun_ = false, over_ = false;
   std::optional<ApiError> cut_off_;
   Outcome outcome_ = Outcome::finished;
@@ -87,6 +95,9 @@ class Answers final : public BackendSink {
   std::optional<RequestLog> request_log;  // --log-requests
   std::function<void()> on_large;         // much memory was given back; from any thread
   std::function<void(const std::string&)> on_engine_failed;  // on the serving thread
+  // Says which number of cached tokens an answer shows, where one is remembered: its first.
+  std::function<void(const std::string& id, int64_t tokens, std::function<void(int64_t)> done)>
+      settle_cached;
 
   // Gives the jobs their ids. From any thread; before `add`.
   void number(std::vector<Request>& jobs);
@@ -106,6 +117,9 @@ class Answers final : public BackendSink {
   // Forgets a job that is over, and the answer when it is.
   void settle(Answering& answering, size_t job);
   void settle(Answering& answering);
+  // All of its prompts have begun: shows nothing of it until `settle_cached` has said what it shows
+  // of the prefix cache.
+  void settle_usage(std::shared_ptr<Answering> answering);
   size_t size() const { return live_; }
 
   void on_token(const TokenOutput& output) override;
@@ -120,6 +134,7 @@ class Answers final : public BackendSink {
   struct Place {
     std::shared_ptr<Answering> answering;
     size_t job;
+    bool begun = false;
   };
   struct Text {
     std::shared_ptr<Embedding> embedding;
@@ -132,6 +147,7 @@ class Answers final : public BackendSink {
   void settle(Embedding& embedding);
   void fail_all(const std::string& sentence);
   void note_begin(const JobBegun& begun);
+  void take(const TokenOutput& output);
   void measure(Answering& answering, const TokenOutput& output);
   void measure_end(const Answering& answering);
 

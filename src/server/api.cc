@@ -39,6 +39,10 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
   if (!options.request_log.empty()) answers_.request_log.emplace(options.request_log);
   if (options.lab) lab_own_ = options.lab->settings();
   answers_.on_large = [this] { trim_memory(); };
+  if (journal_)
+    answers_.settle_cached = [this](const std::string& id, int64_t tokens, auto done) {
+      journal_->settle_cached(id, tokens, std::move(done));
+    };
   answers_.on_engine_failed = [this](const std::string& sentence) {
     if (!engine_failure_.empty()) return;  // of another replica
     engine_failure_ = sentence;
@@ -326,7 +330,7 @@ void Server::warn_of_ignored(const std::vector<std::string>& fields) {
   }
 }
 
-std::optional<JournalEntry> Server::earlier(const HttpRequest& request) const {
+std::optional<JournalLine> Server::earlier(const HttpRequest& request) const {
   const std::string* key = request.header("idempotency-key");
   if (!key || key->empty() || !journal_) return std::nullopt;
   const std::optional<JournalLine> line = journal_->find_key(options_.keys.owner(request), *key);
@@ -338,7 +342,7 @@ std::optional<JournalEntry> Server::earlier(const HttpRequest& request) const {
   const Digest body = sha256(std::as_bytes(std::span(request.body)));
   if (line->entry.body != body || line->entry.endpoint != request.path)
     throw ApiError{422, "the Idempotency-Key was used before, for another request"};
-  return line->entry;
+  return line;
 }
 
 bool Server::belongs_to(const std::string& owner, const JournalEntry& entry) {

@@ -164,9 +164,9 @@ class Server {
   void rank_jobs(Admitted& admitted) const;
   // Bytes of the journal that a request with this body reads.
   int64_t bytes_read(const HttpRequest& request, const json::Value& body) const;
-  // The entry of an earlier request with the same Idempotency-Key, if there was one. Throws
+  // The line of an earlier request with the same Idempotency-Key, if there was one. Throws
   // ApiError when that was another request.
-  std::optional<JournalEntry> earlier(const HttpRequest& request) const;
+  std::optional<JournalLine> earlier(const HttpRequest& request) const;
   // Whether a line's answer is this owner's: it belongs to the key that made it.
   static bool belongs_to(const std::string& owner, const JournalEntry& entry);
   void submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted> admitted,
@@ -175,8 +175,10 @@ class Server {
   void begin(const std::shared_ptr<Answering>& answering, const std::optional<ApiError>& error);
   // The answer of an earlier request, without its first `skip` events; as a stream or as a whole,
   // or as it was asked for; or its receipts alone.
-  void go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry,
+  void go_on(std::shared_ptr<Exchange> exchange, const JournalLine& line,
              std::optional<bool> stream, int64_t skip, const Turn& turn, bool receipt = false);
+  // The answer of a line once more.
+  Admitted readmit(const JournalLine& line);
   void embed(const std::shared_ptr<Embedding>& embedding);
   void begin(const std::shared_ptr<Embedding>& embedding);
   void resume_unfinished(const Turn& turn);

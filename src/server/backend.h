@@ -65,6 +65,7 @@ struct StepRecord {
 // preemption or with another engine.
 struct JobBegun {
   int64_t job = 0, at_ns = 0;
+  int64_t cached = 0;  // tokens of its prompt that the prefix cache had
 };
 
 // Adds the counts of another engine; the second all but what is so at the moment.

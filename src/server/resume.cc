@@ -56,7 +56,7 @@ void Server::retrieve(std::shared_ptr<Exchange> exchange) {
         const bool is_there = line && (is_receipt || line->entry.endpoint == path.substr(0, slash));
         if (!is_there || !belongs_to(options_.keys.owner(exchange->request), line->entry))
           throw ApiError{404, fmt::format("there is no answer {}", json::quoted(id))};
-        go_on(exchange, line->entry, stream, skip, turn, is_receipt);
+        go_on(exchange, *line, stream, skip, turn, is_receipt);
       });
     };
     worker_.post([=, this] {
@@ -67,12 +67,21 @@ void Server::retrieve(std::shared_ptr<Exchange> exchange) {
   });
 }
 
+// On the worker. Of the prefix cache it says what was said of it first: that is 0 where it has
+// ended without a word, and where this life of it may be the first to say something.
+Admitted Server::readmit(const JournalLine& line) {
+  Admitted admitted = admission_.readmit(line.entry);
+  admitted.cached = line.cached || line.outcome ? line.cached.value_or(0)
+                                                : journal_->settle_cached(line.entry.id, 0);
+  return admitted;
+}
+
 // On the worker. An answer that waits for its client is handed over, any other computed again.
-void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry,
+void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalLine& line,
                    std::optional<bool> stream, int64_t skip, const Turn& turn, bool receipt) {
-  const auto admitted = std::make_shared<Admitted>(admission_.readmit(entry));
+  const auto admitted = std::make_shared<Admitted>(readmit(line));
   if (receipt) admission_.ask_for_receipt(*admitted);
-  admitted->places = std::make_shared<PlacesHeld>(places_, entry.owner);
+  admitted->places = std::make_shared<PlacesHeld>(places_, line.entry.owner);
   const bool as_before = !receipt && (!stream || *stream == admitted->request.stream);
   if (stream) admitted->request.stream = *stream;
   http_.post([this, exchange = std::move(exchange), admitted = std::move(admitted), as_before, skip,
@@ -101,7 +110,7 @@ void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalEntry& entry
 void Server::resume_unfinished(const Turn& turn) {
   for (const JournalLine& line : journal_->unfinished()) {
     try {
-      const auto admitted = std::make_shared<Admitted>(admission_.readmit(line.entry));
+      const auto admitted = std::make_shared<Admitted>(readmit(line));
       admitted->places = std::make_shared<PlacesHeld>(places_, line.entry.owner);
       admitted->places->insist_on(admitted->jobs.size());
       rank_jobs(*admitted);

@@ -12,8 +12,9 @@ int64_t nanoseconds(std::chrono::steady_clock::duration time) {
 
 }  // namespace
 
-void StepWatch::on_start(int64_t request) {
-  sink_->on_begun({request, nanoseconds(std::chrono::steady_clock::now().time_since_epoch())});
+void StepWatch::on_start(int64_t request, int32_t cached) {
+  sink_->on_begun(
+      {request, nanoseconds(std::chrono::steady_clock::now().time_since_epoch()), cached});
 }
 
 bool StepWatch::step(BackendSink& sink) {

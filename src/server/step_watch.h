@@ -23,7 +23,7 @@ class StepWatch final : private OutputSink {
  private:
   using Time = std::chrono::steady_clock::time_point;
 
-  void on_start(int64_t request) override;
+  void on_start(int64_t request, int32_t cached) override;
   void on_token(const TokenOutput& output) override;
   void on_prompt(const PromptOutput& output) override { sink_->on_prompt(output); }
   void on_pooled(const PooledOutput& output) override { sink_->on_pooled(output); }

@@ -13,7 +13,7 @@ namespace {
 // What a step says of the requests.
 class StepEvents final : public OutputSink {
  public:
-  void on_start(int64_t request) override { started.push_back(request); }
+  void on_start(int64_t request, int32_t) override { started.push_back(request); }
   void on_preempt(int64_t request) override { preempted.push_back(request); }
   void on_token(const TokenOutput& output) override {
     if (output.error) fail("request {} failed: {}", output.request, output.error);

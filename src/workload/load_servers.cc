@@ -50,7 +50,7 @@ class SchedulerServer final : public LoadServer {
     scheduler_->plan(options_.max_num_batched_tokens, plan_);
     if (plan_.entries.empty()) return false;
     for (const int64_t id : plan_.preempted) sink.on_preempt(id);
-    for (const int64_t id : plan_.admitted) sink.on_start(id);
+    for (const int64_t id : plan_.admitted) sink.on_start(id, 0);
     results_.clear();
     for (const StepEntry& entry : plan_.entries) {
       StepResult& result = results_.emplace_back();

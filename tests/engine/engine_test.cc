@@ -278,7 +278,7 @@ TEST(Engine, AStepHasTheRowsThatItMayTake) {
 }
 
 struct Vectors final : OutputSink {
-  void on_start(int64_t request) override { ++starts[request]; }
+  void on_start(int64_t request, int32_t) override { ++starts[request]; }
   void on_token(const TokenOutput& output) override { errors += output.error != nullptr; }
   void on_pooled(const PooledOutput& output) override { of[output.request] = output.numbers; }
   std::map<int64_t, std::vector<float>> of;

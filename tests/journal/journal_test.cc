@@ -168,6 +168,43 @@ TEST_F(JournalTest, ForgetsOldLinesThatHaveEnded) {
   EXPECT_EQ(left, (std::vector<std::string>{"chatcmpl-2", "chatcmpl-4"}));
 }
 
+TEST_F(JournalTest, TheFirstNumberOfCachedTokensHolds) {
+  {
+    Journal journal(path());
+    for (int i = 1; i <= 3; ++i) journal.admit(entry_of(i));
+    EXPECT_EQ(journal.settle_cached(entry_of(1).id, 64), 64);
+    EXPECT_EQ(journal.settle_cached(entry_of(1).id, 128), 64);
+    EXPECT_EQ(journal.settle_cached(entry_of(2).id, 0), 0);
+    EXPECT_EQ(journal.settle_cached(entry_of(2).id, 64), 0);
+    EXPECT_EQ(journal.settle_cached("nobody", 64), 0);  // there is no line to write it beside
+    journal.end_and_wait(entry_of(1).id, Outcome::finished);
+    EXPECT_EQ(journal.check_integrity(), "");
+  }
+  {
+    Journal journal(path());
+    EXPECT_EQ(journal.find(entry_of(1).id)->cached, 64);
+    EXPECT_EQ(journal.find_key("a", "key-1")->cached, 64);
+    EXPECT_EQ(journal.find(entry_of(2).id)->cached, 0);
+    EXPECT_EQ(journal.unfinished().back().cached, std::nullopt);
+    journal.forget_and_wait(entry_of(1).id);
+  }
+  EXPECT_EQ(sqlite::Connection(path()).query_integer("SELECT COUNT(*) FROM cached"), 1);
+}
+
+// What version 3 wrote, which knew of no cached tokens.
+TEST_F(JournalTest, LinesOfTheThirdVersionAreKept) {
+  {
+    Journal journal(path());
+    journal.admit(entry_of(1));
+  }
+  sqlite::Connection(path()).execute(
+      "BEGIN; DROP TRIGGER line_is_gone; DROP TABLE cached; PRAGMA user_version = 3; COMMIT;");
+  Journal journal(path());
+  EXPECT_EQ(journal.all()[0].entry, entry_of(1));
+  EXPECT_EQ(journal.all()[0].cached, std::nullopt);
+  EXPECT_EQ(journal.settle_cached(entry_of(1).id, 64), 64);
+}
+
 // The items of a conversation, or why there are none.
 std::string items_of(const Journal& journal, int i) {
   const auto found = journal.find_conversation(entry_of(i).id);

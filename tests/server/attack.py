@@ -15,7 +15,8 @@ work: ctest uses both. --no-bars only measures, and ends with 0.
   marks        prompts of combining marks, which normalization has to sort
   prompts      20 prompts of 10 MB
   grammars     forms of answers that take long to compile
-  fields       each field of docs/openapi.yaml at its limit with n 128, and far beyond it
+  fields       each field of docs/openapi.yaml at its limit with n 128, which is answered, and far beyond it, which is refused; of
+               another key, whose share of the places they take
   journal      large bodies that the journal must not keep, GETs of their lines, responses that go on from a large one
   dripping     bodies that take all room and then come 64 KiB at a time
   tokens       60 KB to /tokenize, many at a time
@@ -44,7 +45,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MOST_MS, MOST_MIB = 250, 64
 KEY = {"Authorization": "Bearer k"}
 COMPLETIONS, EMBEDDINGS = "/v1/completions", "/v1/embeddings"
-SECONDS = 40  # no attack lasts longer
+SECONDS = 40  # no attack lasts longer but one
 MIB = 1 << 20
 
 
@@ -65,9 +66,13 @@ class Attacker:
     """What an attack has to do with: one server's port, a size, an end."""
 
     def __init__(self, port, quick):
-        self.port, self.quick, self.end = port, quick, time.monotonic() + (8 if quick else SECONDS)
+        self.port, self.quick = port, quick
+        self.last(8 if quick else SECONDS)
         self.statuses = {}
         self.lock = threading.Lock()
+
+    def last(self, seconds):
+        self.end = time.monotonic() + seconds
 
     def saw(self, status):
         with self.lock:
@@ -90,7 +95,7 @@ class Attacker:
         return connection
 
     def ask(self, path, body, leave_after=None, key="k"):
-        """One whole request; the client may leave before the answer. Returns the answer's bytes."""
+        """One whole request. Returns the answer's bytes; of a client that leaves before it ends the status that it saw."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         try:
             connection = self.connect()
@@ -98,10 +103,13 @@ class Attacker:
             if leave_after is not None:
                 connection.settimeout(leave_after)
                 try:
-                    self.saw(int(connection.recv(64).split()[1]))
+                    line = connection.recv(64)
+                    status = int(line.split()[1]) if line.startswith(b"HTTP/1.1 ") else 0
                 except TimeoutError:
-                    self.saw("left")
-                return connection.close()
+                    status = "left"
+                self.saw(status)
+                connection.close()
+                return status
             self.saw(status_of(connection))
             answer = b""
             while (piece := connection.recv(1 << 16)) and time.monotonic() < self.end:
@@ -110,6 +118,7 @@ class Attacker:
             return answer
         except OSError:
             self.saw(0)
+            return 0 if leave_after is not None else b""
 
     def at_once(self, tasks):
         threads = [threading.Thread(target=task) for task in tasks]
@@ -182,9 +191,12 @@ def grammars(a):
 
 def fields(a):
     n = 16 if a.quick else 128
-    for field, path, body in [*openapi.bodies(n), *openapi.too_large(n)]:
-        if time.monotonic() < a.end:
-            a.ask(path, body, leave_after=3)
+    a.last(seconds_of(fields, a.quick))
+    for bodies, expected in ((openapi.bodies(n), (200, 429)), (openapi.too_large(n), (400,))):
+        for field, path, body in bodies:
+            status = a.ask(path, body, leave_after=20, key="other")
+            if status not in (*expected, 0):
+                a.saw(f"{status} to {field} of {path}")
 
 
 def journal(a):
@@ -227,7 +239,15 @@ def keys(a):
 
 # The attack and the statuses that it may see ("left": the client went before the answer; 0: the connection was closed).
 ATTACKS = {chunks: {400, 401, 413, 0}, bodies: {401, 0}, answers: {400, 429, "left"}, logprobs: {200, 400}, embeddings: {200, 400, 429, "left"}, marks: {200, 400}, prompts: {400, 503},
-           grammars: {200, 400, "left"}, fields: {200, 400, 404, 429, "left"}, journal: {200, 400, 429}, dripping: {400, 503}, tokens: {200}, keys: {200, 429, "left"}}
+           grammars: {200, 400, "left"}, fields: {200, 400, 429}, journal: {200, 400, 429}, dripping: {400, 503}, tokens: {200}, keys: {200, 429, "left"}}
+
+
+# What the server of an attack has beside the flags of all.
+FLAGS = {keys: ["--api-key", "other"], fields: ["--api-key", "other", "--reasoning-parser", "qwen3"]}
+
+
+def seconds_of(attack, quick):
+    return SECONDS * (4 if attack is fields and not quick else 1)
 
 
 def run_attacker(attack, port, quick, pipe):
@@ -276,7 +296,8 @@ def warm_up(served):
 
 def measure(asked, attack):
     directory = tempfile.TemporaryDirectory(prefix="invar-attack-")
-    more = ["--journal", f"{directory.name}/journal"] if attack is journal else ["--api-key", "other"] if attack is keys else []
+    more = FLAGS.get(attack, ["--journal", f"{directory.name}/journal"] if attack is journal else [])
+    more = more + ["--receipt-key", f"{directory.name}/key.pem"] if attack is fields else more
     served = Served(asked.invar, command=[asked.invar, "serve", str(ROOT / "models/story"), "--host", "127.0.0.1", "--port", "0", "--threads", "2", "--kv-cache-memory", "0.0625", "--api-key", "k", *more])
     served.patience = SECONDS
     try:
@@ -290,7 +311,7 @@ def measure(asked, attack):
         here, there = multiprocessing.Pipe(duplex=False)
         attacker = multiprocessing.Process(target=run_attacker, args=(attack, served.port, asked.quick, there))
         attacker.start()
-        end = time.monotonic() + SECONDS + 10
+        end = time.monotonic() + seconds_of(attack, asked.quick) + 10
         waits, fault = [0], ""
         try:
             waits = bystander.waits_until(lambda: not attacker.is_alive() or time.monotonic() > end) or [0]

@@ -40,8 +40,21 @@ HARD = {
     "chat_template_kwargs": {f"k{i}": "v" * 50 for i in range(1000)},
     "tools": [tool(i) for i in range(128)],
     "messages": [{"role": "user" if i % 2 == 0 else "assistant", "content": "word " * 5} for i in range(41)],
-    "prompt": ["word " * 20] * 8,
+    "prompt": ["word " * 20] * 4,  # with n 128 as many answers as one key may have
 }
+# The same, where a protocol has its own form.
+HARD_OF = {
+    RESPONSES: {"input": [{"role": "user", "content": "word " * 5}] * 41, "tool_choice": "required", "reasoning": {"effort": "low"},
+                "tools": [{"type": "function", "name": f"f{i}", "parameters": {"type": "object"}} for i in range(128)]},
+    MESSAGES: {"system": [{"type": "text", "text": "word " * 20}] * 20, "tool_choice": {"type": "any"}, "thinking": {"type": "enabled", "budget_tokens": 1024},
+               "tools": [{"name": f"f{i}", "input_schema": {"type": "object"}} for i in range(128)]},
+    CHAT: {"tool_choice": "required", "thinking": {"type": "enabled"}, "logprobs": True},
+    COMPLETIONS: {},
+}
+# What a field asks for beside it.
+BESIDE = {"stream_options": {"stream": True}, "top_logprobs": {"logprobs": True}, "tools": {"tool_choice": "required"}}
+ONE_TOOL = {CHAT: [tool(0)], RESPONSES: HARD_OF[RESPONSES]["tools"][:1], MESSAGES: HARD_OF[MESSAGES]["tools"][:1]}
+NEEDS_MORE = ("previous_response_id",)  # a journal: the attack of its name has one
 MORE = {"guided_regex": "(a|b)" * (16 * KIB // 5), "guided_choice": distinct(4096, 28), "guided_json": schema_of(120 * KIB),
         "guided_grammar": "root ::= " + " | ".join(f'"{text}"' for text in distinct(4000, 24)), "user": "u" * (10 << 20), "metadata": {"m": "m" * (10 << 20)},
         "prediction": {"type": "content", "content": "word " * 300}}
@@ -83,10 +96,13 @@ def bodies(n):
     """(field, path, body) for each field of each request, with n answers where there may be several."""
     for path, name in REQUESTS.items():
         several = {"n": n, "temperature": 1} if path in (COMPLETIONS, CHAT) else {}
-        fields = {field: HARD.get(field, at_limit(schema)) for field, schema in properties(name).items()}
+        fields = {field: HARD_OF[path].get(field, HARD.get(field, at_limit(schema))) for field, schema in properties(name).items()}
         for field, value in (fields | (MORE if path in (COMPLETIONS, CHAT) else {})).items():
-            if field not in ("model", "n", "seed", "temperature", "max_tokens", "max_output_tokens", "max_completion_tokens", "min_tokens", "stream"):
-                yield field, path, {**BASES[path], **several, field: value}
+            beside = {"tools": ONE_TOOL[path]} if field == "tool_choice" else BESIDE.get(field, {})
+            if path == MESSAGES and field == "tools":
+                beside = {"tool_choice": {"type": "any"}}
+            if field not in ("model", "n", "seed", "temperature", "max_tokens", "max_output_tokens", "max_completion_tokens", "min_tokens", "stream", *NEEDS_MORE):
+                yield field, path, {**BASES[path], **several, **beside, field: value}
 
 
 def too_large(n):

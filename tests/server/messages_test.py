@@ -90,8 +90,8 @@ class Messages(unittest.TestCase):
         self.assertEqual(message["content"], [{"type": "text", "text": chat["choices"][0]["message"]["content"]}])
         self.assertEqual((message["type"], message["role"], message["model"]), ("message", "assistant", "m"))
         self.assertEqual((message["stop_reason"], message["stop_sequence"]), ("max_tokens", None))
-        self.assertEqual(message["usage"], {"input_tokens": chat["usage"]["prompt_tokens"],
-                                            "output_tokens": chat["usage"]["completion_tokens"]})
+        self.assertEqual(message["usage"], {"input_tokens": chat["usage"]["prompt_tokens"], "output_tokens": chat["usage"]["completion_tokens"],
+                                            "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0})
         self.assertNotEqual(message["content"], self.both(messages=HI, max_tokens=20, seed=4)["content"])
         _, deltas = put_together(events_of(self.served.stream(MESSAGES, messages=HI, max_tokens=20, seed=3)))
         self.assertGreater(deltas, 5)  # a delta for each token that shows text

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The usual calls of the Python packages openai, anthropic, litellm and langchain-openai. Usage: python_clients_test.py INVAR"""
 import asyncio
+import faulthandler
 import os
 import sys
 import unittest
@@ -16,6 +17,8 @@ from langchain_openai import ChatOpenAI, OpenAI
 from served import Served
 
 INVAR = None
+SECONDS = 300  # of the whole, imports included; then it says where each thread stands
+faulthandler.dump_traceback_later(SECONDS, exit=True)
 HELLO = [{"role": "user", "content": "hello"}]
 
 

@@ -12,7 +12,7 @@ import tempfile
 import time
 import unittest
 
-from served import FAST, Served, children, read_all
+from served import FAST, Served, children, fast_and, read_all
 
 INVAR = None  # the program; set by main
 COMPLETIONS = "/v1/completions"
@@ -220,24 +220,43 @@ class Shares(unittest.TestCase):
         self.assertEqual(alone.post(COMPLETIONS, prompt="y", max_tokens=20, seed=1, ignore_eos=True)["choices"], answer["choices"])
 
     def test_priority_orders_a_key_s_own_requests(self):
-        served = Served(INVAR, "--api-key", "a", "--api-key", "b", "--api-key", "c", "--admin-key", "c", "--max-num-seqs", "1", "--max-model-len", "4096")
+        folder = tempfile.TemporaryDirectory()  # of a model with as many positions as an answer needs that outlasts this test
+        self.addCleanup(folder.cleanup)
+        subprocess.run([INVAR, "make-model", folder.name], check=True, capture_output=True)
+        config, log = pathlib.Path(folder.name, "config.json"), pathlib.Path(folder.name, "log")
+        config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 65536}))
+        served = Served(INVAR, command=[INVAR, "serve", folder.name, "--host", "127.0.0.1", "--port", "0", *fast_and(
+            ["--api-key", "a", "--api-key", "b", "--api-key", "c", "--admin-key", "c", "--max-num-seqs", "1", "--max-model-len", "50000",
+             "--log-requests", str(log)])])
         self.addCleanup(served.stop)
-        ended = []
+        late, soon, other, admin = names = range(1, 5)  # seeds, which the log names
 
-        def ask(name, key, priority, tokens=20):
-            served.ask("POST", COMPLETIONS, dict(prompt=name, max_tokens=tokens, ignore_eos=True, priority=priority), {"Authorization": f"Bearer {key}"})
-            ended.append(name)
+        def body(name, priority, tokens):
+            return dict(prompt="x", seed=name, max_tokens=tokens, ignore_eos=True, priority=priority)
 
+        def ask(name, key, priority):
+            served.ask("POST", COMPLETIONS, body(name, priority, 20), {"Authorization": f"Bearer {key}"})
+
+        def ended():
+            """In the server's order: clients may hear of it in another one."""
+            return [json.loads(line)["seed"] for line in log.read_text().splitlines()]
+
+        def live():
+            return served.metric("vllm:num_requests_running") + served.metric("vllm:num_requests_waiting")
+
+        # It goes on until its client leaves: however slow this test is, the others find it there.
+        first = served.connect()
+        first.request("POST", COMPLETIONS, json.dumps({**body(0, 0, 49000), "stream": True}), {"Authorization": "Bearer a"})
+        first.getresponse().read(1)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            pool.submit(ask, "first", "a", 0, 3000)
-            served.wait_until(lambda: served.metric("vllm:num_requests_running") == 1)
-            for name, key, priority in (("late", "a", 5), ("soon", "a", -5), ("other", "b", 7), ("admin", "c", -1)):
-                before = served.metric("vllm:num_requests_running") + served.metric("vllm:num_requests_waiting")
+            for name, key, priority in zip(names, "aabc", (5, -5, 7, -1)):
                 pool.submit(ask, name, key, priority)
-                served.wait_until(lambda: name in ended or served.metric("vllm:num_requests_running") + served.metric("vllm:num_requests_waiting") > before)
-        self.assertLess(ended.index("soon"), ended.index("late"))
-        self.assertLess(ended.index("other"), ended.index("late"))
-        self.assertLess(ended.index("admin"), ended.index("first"))
+                served.wait_until(lambda: live() + len(ended()) == name + 1)
+            served.wait_until(lambda: admin in ended())  # beside the first, which has the only place and gives it up
+            self.assertNotIn(late, ended())
+            first.close()
+        self.assertLess(ended().index(soon), ended().index(late))
+        self.assertLess(ended().index(other), ended().index(late))
 
 
 class Pages(unittest.TestCase):

@@ -97,6 +97,8 @@ class Siege:
                 kind(attacker)
             except (OSError, ValueError):  # the server was killed
                 pass
+            except Exception as error:  # an attacker that ends attacks no more
+                self.faults.append(f"the attack {kind.__name__}: {error!r}")
             self.attacks += 1
 
     def kill(self):
