@@ -186,19 +186,36 @@ std::string first_model(LoadTarget target) {
   return id->as_string();
 }
 
+// What the server's metrics say of its GPU's idle time; 0 where it does not.
+double device_idle_seconds(LoadTarget target) {
+  constexpr std::string_view kName = "\ninvar:device_idle_seconds_total{";
+  target.url += "/metrics";
+  std::string text;
+  try {
+    text = http_get(target);
+  } catch (const Error&) {
+    return 0;  // another server need not have them
+  }
+  const size_t name = text.find(kName), labels = text.find("} ", name);
+  if (name == std::string::npos || labels == std::string::npos) return 0;
+  return std::strtod(text.c_str() + labels + 2, nullptr);
+}
+
 ServeLoad measure(const BenchServeFlags& flags, LoadTarget target, const std::string& model) {
+  const LoadTarget server = target;
   target.url += flags.endpoint;
   Workload workload(flags, model);
   ProgressLine progress(!flags.json);
   if (flags.warmups > 0) run_load(target, workload.requests(flags.warmups), 1, [](size_t) {});
   const std::vector<LoadRequest> requests = workload.requests(flags.num_prompts);
-  const double cpu = cpu_seconds();
+  const double idle = device_idle_seconds(server), cpu = cpu_seconds();
   const std::vector<LoadResult> results =
       run_load(target, requests, flags.max_concurrency, [&](size_t ended) {
         progress.show_share("load", static_cast<double>(ended),
                             static_cast<double>(requests.size()), "requests");
       });
   ServeLoad load{.client_cpu = cpu_seconds() - cpu,
+                 .device_idle = device_idle_seconds(server) - idle,
                  .slo = objectives(flags.goodput),
                  .percentiles = flags.percentiles};
   for (size_t i = 0; i < results.size(); ++i) {
@@ -231,6 +248,9 @@ void print(const ServeLoad& load, const json::Value& v) {
   const auto number = [&](const std::string& key) { return v.find(key)->as_number(); };
   fmt::print("{} complete, {} failed in {:.2f} s; the client used {:.2f} s of CPU\n",
              number("completed"), number("failed"), load.duration, load.client_cpu);
+  if (load.device_idle > 0)
+    fmt::print("the server's GPU was idle between steps for {:.2f} % of that time\n",
+               100 * load.device_idle / load.duration);
   fmt::print(
       "{:.0f} tokens in, {:.0f} out: {:.2f} requests/s, {:.1f} tok/s out, {:.1f} tok/s in all\n",
       number("total_input_tokens"), number("total_output_tokens"), number("request_throughput"),

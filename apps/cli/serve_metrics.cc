@@ -183,6 +183,7 @@ json::Value metrics_of(const ServeLoad& load, bool detailed) {
   json::Value v;
   v.set("duration", load.duration);
   v.set("client_cpu_seconds", load.client_cpu);
+  if (load.device_idle > 0) v.set("device_idle_seconds", load.device_idle);
   v.set("completed", completed);
   v.set("failed", std::ssize(load.answers) - completed);
   v.set("total_input_tokens", input);

@@ -46,6 +46,7 @@ struct ServeLoad {
   std::vector<ServeAnswer> answers;
   double duration = 0;                // seconds from the first request to the last answer
   double client_cpu = 0;              // seconds of this process in that time
+  double device_idle = 0;             // seconds of the server's GPU in that time; 0: not said
   std::map<std::string, double> slo;  // "ttft", "tpot", "e2el": milliseconds
   std::vector<double> percentiles;
 };

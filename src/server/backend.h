@@ -47,9 +47,10 @@ struct BackendStats {
 
 // What one step of an engine computed, and what it made those wait who decode.
 struct StepRecord {
-  int64_t end_ns = 0;  // when it was over, of the machine's steady clock
-  int64_t ns = 0;      // it took
-  int32_t engine = 0;  // which of the replicas computed it
+  int64_t end_ns = 0;          // when it was over, of the machine's steady clock
+  int64_t ns = 0;              // it took
+  int64_t device_idle_ns = 0;  // a GPU had nothing to do before it, with requests there
+  int32_t engine = 0;          // which of the replicas computed it
   int32_t decode_rows = 0, prompt_rows = 0, draft_rows = 0;
   int32_t accepted = 0;       // drafts that were the answer's next tokens
   int32_t stalled = 0;        // answers that had begun and got no row

@@ -54,6 +54,9 @@ void print_steps(const BackendStats& stats, const StepTotals& steps, Exposition&
   out.counter("invar:stalled_rows_total",
               "Rows that answers did not get: one for each that a step passed over.",
               number(steps.stalls));
+  out.counter("invar:device_idle_seconds_total",
+              "The time that a GPU had nothing to do between two steps while requests were there.",
+              steps.device_idle_seconds);
   out.histogram("invar:step_seconds", "The time of a step.", steps.seconds);
   out.histogram("vllm:iteration_tokens_total", "Rows of a step.", steps.rows);
   out.counter("vllm:spec_decode_num_drafts_total", "Times that a sequence had drafts.",

@@ -21,6 +21,7 @@ void StepLog::add(const StepRecord& step) {
   totals_.draft_rows += step.draft_rows;
   totals_.accepted += step.accepted;
   totals_.stalls += step.stalled;
+  totals_.device_idle_seconds += static_cast<double>(step.device_idle_ns) * 1e-9;
   totals_.rows.add(step.decode_rows + step.prompt_rows + step.draft_rows);
   totals_.seconds.add(static_cast<double>(step.ns) * 1e-9);
 }

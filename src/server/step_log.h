@@ -13,6 +13,7 @@ namespace invar::server {
 // Of all steps since the start.
 struct StepTotals {
   int64_t decode_rows = 0, prompt_rows = 0, draft_rows = 0, accepted = 0;
+  double device_idle_seconds = 0;  // of a GPU, between two steps
   int64_t stalls = 0;  // rows that answers did not get: one for each that a step passed over
   Histogram rows = Histogram(kRowBounds), seconds = Histogram(kStepBounds);
 

@@ -27,8 +27,12 @@ bool StepWatch::step(BackendSink& sink) {
   const StepStats& stats = engine_.last_step();
   // With two steps in flight a GPU's step began before this call, or waited in it for another one.
   const auto of_device = static_cast<int64_t>(1e9 * stats.device_seconds);
+  // While there were no requests nobody missed the device.
+  const auto idle = had_work_ ? static_cast<int64_t>(1e9 * stats.device_idle_seconds) : int64_t{0};
+  had_work_ = engine_.has_work();
   sink.on_step({.end_ns = nanoseconds(end.time_since_epoch()),
                 .ns = of_device > 0 ? of_device : nanoseconds(end - begin),
+                .device_idle_ns = idle,
                 .engine = replica_,
                 .decode_rows = stats.work.decode_rows,
                 .prompt_rows = stats.work.prompt_rows,

@@ -33,6 +33,7 @@ class StepWatch final : private OutputSink {
   BackendSink* sink_ = nullptr;                  // during a step
   std::unordered_map<int64_t, Time> answering_;  // requests that have begun; their last token
   std::chrono::nanoseconds widest_gap_{0};       // of the current step
+  bool had_work_ = false;                        // requests were left behind the last step
 };
 
 }  // namespace invar::server

@@ -4,7 +4,9 @@
 
 ttft     time to the first token of requests one after another at an idle server of the made model, whose step takes
          less than a millisecond: an upper bound of what HTTP, admission and journal add
-rate     tokens per second of 64 streams over HTTP beside the same requests from a file (model bench-100m)
+rate     tokens per second of 64 streams over HTTP beside the same requests from a file (model bench-100m); with
+         `--rate-model qwen3-8b --rate-streams 64,256 --rate-tokens 512 --rate-repeats 3 --rate-kv 40 --rate-flags "--device cuda --arith hopper"`
+         those of a preset with made weights on a GPU, and how long it was idle between steps
 streams  2000 idle connections and 512 streams at the same time: memory for each, and whether all are complete
 unique   answers to one prompt among random neighbours; and of the conventional arithmetic (--arith control); models/story, since
          the made model's logits lie so far apart that texts seldom differ
@@ -33,7 +35,7 @@ import time
 
 from served import Served, events
 
-INVAR, PEERS = None, []
+INVAR, PEERS, ARGUMENTS = None, [], None
 BARS, COSTS = [], []  # lines of the two tables
 COMPLETIONS = "/v1/completions"
 
@@ -107,11 +109,25 @@ def ttft():
 
 
 def rate():
-    streams, tokens = 64, 256
+    for streams in ARGUMENTS.rate_streams:
+        rate_of(streams, ARGUMENTS.rate_tokens)
+
+
+def idle_seconds(served):
+    text = served.ask("GET", "/metrics")[2].decode()
+    return float(re.search(r"^invar:device_idle_seconds_total\{.*\} (\S+)$", text, re.M)[1])
+
+
+def rate_of(streams, tokens):
     with tempfile.TemporaryDirectory() as folder:
-        model = folder + "/model"
-        flags = ["--max-num-seqs", "64", "--max-num-batched-tokens", "512", "--max-model-len", "512", "--kv-cache-memory", "2"]
-        subprocess.run([INVAR, "make-model", model, "--preset", "bench-100m"], check=True, stdout=subprocess.DEVNULL)
+        model, own = folder + "/model", ARGUMENTS.rate_flags.split()
+        flags = ["--max-num-seqs", str(streams), "--max-num-batched-tokens", "512", "--max-model-len", str(tokens + 256),
+                 "--kv-cache-memory", str(ARGUMENTS.rate_kv), *own]
+        if ARGUMENTS.rate_model == "bench-100m":
+            subprocess.run([INVAR, "make-model", model, "--preset", "bench-100m"], check=True, stdout=subprocess.DEVNULL)
+        else:
+            model = ARGUMENTS.rate_model
+            flags += ["--load-format", "dummy:1"]
         draws = random.Random(1)
         bodies = [dict(prompt=[draws.randrange(1000) for _ in range(32)], max_tokens=tokens, seed=i, ignore_eos=True)
                   for i in range(streams)]
@@ -127,11 +143,13 @@ def rate():
         def over_http():
             served = Served(INVAR, command=[INVAR, "serve", model, "--host", "127.0.0.1", "--port", "0", *flags])
             all_streams(served, [request_bytes(**{**b, "max_tokens": 1}, stream=True) for b in bodies])
+            idle.append(-idle_seconds(served))
             begin, cpu, talk = time.perf_counter(), client_seconds(), thread_seconds(served.process.pid)
             # It looks seldom: every event that woke it would be work of the engine's cores.
             answers = all_streams(served, [request_bytes(**b, stream=True) for b in bodies], pause=0.05)
             seconds, cpu = time.perf_counter() - begin, client_seconds() - cpu
             talking.append((thread_seconds(served.process.pid) - talk) / (streams * tokens))
+            idle[-1] = (idle[-1] + idle_seconds(served)) / seconds
             served.stop()
             assert all(a.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n") for a in answers)
             client.append(cpu / seconds)
@@ -139,14 +157,15 @@ def rate():
             return streams * tokens / (seconds - cpu / os.cpu_count())
 
         # What else goes on comes and goes: each is compared with its neighbours in time.
-        rates, shares, client, talking = [offline()], [], [], []
-        for _ in range(10):
+        rates, shares, client, talking, idle = [offline()], [], [], [], []
+        for _ in range(ARGUMENTS.rate_repeats):
             rates += [over_http(), offline()]
             shares.append(2 * rates[-2] / (rates[-3] + rates[-1]))
-        bar("tok/s of 64 streams over HTTP, median of 10, each beside offline before and after it", ">= 97 % of offline",
+        device = f", the GPU idle for {100 * statistics.median(idle):.2f} % of the time" if max(idle) > 0 else ""
+        bar(f"tok/s of {streams} streams over HTTP, median of {len(shares)}, each beside offline before and after it", ">= 97 % of offline",
             f"{100 * statistics.median(shares):.1f} % ({100 * min(shares):.1f} to {100 * max(shares):.1f}), "
             f"{statistics.median(rates[1::2]):.0f} of {statistics.median(rates[::2]):.0f}; client's CPU time "
-            f"{100 * statistics.median(client):.1f} % of the time, the serving thread's {1e6 * statistics.median(talking):.0f} us a token")
+            f"{100 * statistics.median(client):.1f} % of the time, the serving thread's {1e6 * statistics.median(talking):.0f} us a token{device}")
 
 
 def streams():
@@ -295,7 +314,13 @@ if __name__ == "__main__":
     parser.add_argument("invar")
     parser.add_argument("names", nargs="*", choices=[*NAMES, "all"], default="all")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=URL")
-    asked = parser.parse_args()
+    parser.add_argument("--rate-model", default="bench-100m", help="preset (default: %(default)s)")
+    parser.add_argument("--rate-streams", type=lambda text: [int(n) for n in text.split(",")], default=[64])
+    parser.add_argument("--rate-tokens", type=int, default=256, help="of an answer (default: %(default)s)")
+    parser.add_argument("--rate-repeats", type=int, default=10)
+    parser.add_argument("--rate-kv", type=float, default=2, help="GiB of keys and values (default: %(default)s)")
+    parser.add_argument("--rate-flags", default="", help="more flags of the server")
+    asked = ARGUMENTS = parser.parse_args()
     INVAR, PEERS = str(pathlib.Path(asked.invar).resolve()), asked.peer
     for name in NAMES if "all" in asked.names else asked.names:
         globals()[name]()
