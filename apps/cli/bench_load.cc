@@ -1,7 +1,6 @@
 // invar bench load: a load of requests through the engine under each scheduling policy; what their
 // users see, and the rate that each policy can take.
 #include <fmt/format.h>
-#include <stdlib.h>
 
 #include <algorithm>
 
@@ -14,15 +13,6 @@
 namespace invar::cli {
 
 namespace {
-
-std::string machine(Model& model, double load_before) {
-  double load_after = 0;
-  getloadavg(&load_after, 1);
-  return fmt::format(
-      "{}, {}, {} threads; the machine's load average was {:.1f} before and {:.1f} after: what is "
-      "above the threads is other users' work",
-      processor_name(), model.instruction_set(), model.pool().size(), load_before, load_after);
-}
 
 std::string three(const Percentiles& p) {
   return fmt::format("{:7.1f} {:7.1f} {:7.1f}", 1e3 * p.p50, 1e3 * p.p90, 1e3 * p.p99);
@@ -114,6 +104,9 @@ void check(const BenchLoadFlags& flags) {
   if (!(flags.run_seconds >= 0 && flags.run_seconds <= 1e6))
     fail_usage("expected --run-seconds up to 1000000, or 0 for the load's own, found {}",
                flags.run_seconds);
+  for (const double rate : flags.check_rates)
+    if (!(rate > 0 && rate <= 1e6))
+      fail_usage("expected --check-rates above 0 and up to 1000000, found {}", rate);
   if (!(flags.rate >= 0 && flags.rate <= 1e6))
     fail_usage("expected a rate of up to 1000000 requests per second, found {}", flags.rate);
 }
@@ -152,12 +145,7 @@ int run_bench_load(BenchLoadFlags flags) {
   std::optional<AtomicFile> file;  // a place that cannot be written is known before minutes of work
   if (!flags.report.empty()) file.emplace(flags.report);
   if (!flags.metrics.empty()) make_directories(flags.metrics);
-  double load_before = 0;
-  getloadavg(&load_before, 1);
-  const auto model = open_with_progress(flags.model);
-  LoadReport report = LoadBench(flags, std::move(spec), model).run();
-  report.model = fmt::format("{}, {}", model->options().model, model->identity());
-  report.machine = machine(*model, load_before);
+  const LoadReport report = LoadBench(flags, std::move(spec)).run();
   if (file) {
     const std::string html = to_html(report);
     file->write_at(0, std::as_bytes(std::span(html)));
@@ -206,6 +194,16 @@ void add_bench_load(CLI::App& bench, Action& action) {
       ->add_option("--cost-seconds", flags->cost_seconds,
                    "Seconds, at most, to measure each kind of steps for the cost model")
       ->capture_default_str();
+  command
+      ->add_option("--check-rates", flags->check_rates,
+                   "Rates of that check, requests per second (default: 0.5, 0.75 and 0.9 of the "
+                   "first policy's capacity); with a rate for the runs the first policy is checked")
+      ->delimiter(',');
+  command->add_option("--save-cost", flags->save_cost,
+                      "File for what was measured: steps, and the runs of the check");
+  command->add_option("--cost", flags->cost,
+                      "File of --save-cost, in the place of measuring; with --clock model nothing "
+                      "is computed and no device is needed");
   command->add_option("--run-seconds", flags->run_seconds,
                       "Seconds in which the requests of a run on the clock arrive, at most, while "
                       "capacities are searched and checked; 0 means the load's own number");

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "engine/engine.h"
+#include "engine/layer_windows.h"
 
 namespace invar {
 
@@ -24,7 +25,7 @@ void Engine::commit(StepInFlight& step) {
   results_.assign(step.plan.entries.size(), StepResult{});
   stats_ = {.rows = static_cast<int>(step.batch.rows.size()),
             .sequences = static_cast<int>(step.plan.entries.size()),
-            .work = work_of(step.plan)};
+            .work = work_of(step.plan, layer_windows(model_.spec()))};
   take_scores(step);
   take_walks(step);
   take_others(step);

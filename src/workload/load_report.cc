@@ -31,8 +31,7 @@ std::string about_clock(const std::string& clock) {
   if (clock == "real") return "the wall's clock";
   if (clock == "cpu")
     return "processor time of the engine's one thread: other users of the machine do not count";
-  return "a cost model measured on this machine just before: the scheduler runs, the model does "
-         "not";
+  return "a cost model of measured steps: the scheduler runs, the model does not";
 }
 
 std::string verdict(const CapacityPoint& point) {
@@ -254,11 +253,14 @@ const PolicyReport::Search* PolicyReport::best(size_t slo) const {
 
 std::vector<std::string> warnings_of(const LoadReport& report) {
   std::vector<std::string> warnings;
-  if (!report.check.agrees())
+  if (!report.check.agrees()) {
+    const bool is_searched = !report.search_clock.empty() && report.search_clock != "model";
     warnings.push_back(
-        fmt::format("The cost model is not within 10 % of the clock at every rate that was tried: "
-                    "the capacities were searched on the clock {}.",
-                    report.search_clock));
+        "The cost model is not within 10 % of the clock at every rate that was tried" +
+        (is_searched
+             ? fmt::format(": the capacities were searched on the clock {}.", report.search_clock)
+             : std::string(".")));
+  }
   for (const PolicyReport& p : report.policies) {
     if (p.summary.is_saturated())
       warnings.push_back(fmt::format(

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "scheduler/step_work.h"
 #include "session/instance.h"
 #include "workload/load_clock.h"
 #include "workload/requests.h"
@@ -27,8 +28,10 @@ class LoadServer {
 std::unique_ptr<LoadServer> make_instance_server(const std::shared_ptr<Model>& model,
                                                  const EngineOptions& options);
 // The scheduler alone over `blocks` blocks: answers are of the length asked for and mean nothing.
-std::unique_ptr<LoadServer> make_scheduler_server(const SchedulerOptions& options, int blocks,
-                                                  int block_size);
+// `windows`: of the model's layers.
+std::unique_ptr<LoadServer> make_scheduler_server(
+    const SchedulerOptions& options, int blocks, int block_size,
+    std::vector<LayerWindow> windows = std::vector<LayerWindow>(1));
 
 struct LoadRecord {
   double arrival = 0, start = 0, first_token = 0, last_token = 0;  // seconds

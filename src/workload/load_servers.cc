@@ -33,8 +33,12 @@ class InstanceServer final : public LoadServer {
 
 class SchedulerServer final : public LoadServer {
  public:
-  SchedulerServer(const SchedulerOptions& options, int blocks, int block_size)
-      : options_(options), pool_(blocks, block_size), scheduler_(make_scheduler(options, pool_)) {}
+  SchedulerServer(const SchedulerOptions& options, int blocks, int block_size,
+                  std::vector<LayerWindow> windows)
+      : options_(options),
+        windows_(std::move(windows)),
+        pool_(blocks, block_size),
+        scheduler_(make_scheduler(options, pool_)) {}
 
   void add(int64_t id, const LoadRequest& request) override {
     if (request.prompt + request.answer > options_.max_model_len)
@@ -67,12 +71,13 @@ class SchedulerServer final : public LoadServer {
               .waiting = scheduler_->num_waiting(),
               .preempted = static_cast<int>(plan_.preempted.size()),
               .free_blocks = pool_.free_blocks(),
-              .work = work_of(plan_)};
+              .work = work_of(plan_, windows_)};
     return true;
   }
 
  private:
   SchedulerOptions options_;
+  std::vector<LayerWindow> windows_;
   BlockPool pool_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unordered_map<int64_t, int> left_;  // tokens of the answer
@@ -89,8 +94,9 @@ std::unique_ptr<LoadServer> make_instance_server(const std::shared_ptr<Model>& m
 }
 
 std::unique_ptr<LoadServer> make_scheduler_server(const SchedulerOptions& options, int blocks,
-                                                  int block_size) {
-  return std::make_unique<SchedulerServer>(options, blocks, block_size);
+                                                  int block_size,
+                                                  std::vector<LayerWindow> windows) {
+  return std::make_unique<SchedulerServer>(options, blocks, block_size, std::move(windows));
 }
 
 }  // namespace invar

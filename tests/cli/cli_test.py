@@ -208,6 +208,23 @@ class BenchLoad(CliTest):
         for policy in report["policies"]:
             self.assertEqual({s["slo"] for s in policy["searches"]}, {0, 1, 2})
             self.assertEqual([len(s["sides"]) for s in policy["searches"] if s["sides"]], [2, 2, 2])
+        # What was measured is kept: another run needs neither the time nor the device, and checks itself by the runs in the file.
+        kept = self.root / "kept.json"
+        given = ["--policies", "sarathi", "--clock", "model", "--json"]
+        load.write_text(text.replace("[24, 48]", "[24]"))
+        report = json.loads(self.succeed(*run, *given, "--cost-seconds", "0.02", "--check-rates", "100,200", "--run-seconds", "0.1", "--save-cost", str(kept)))
+        self.assertEqual([p["rate"] for p in report["cost_check"]["points"]], [100, 200])
+        load.write_text(text.replace("[24, 48]", "[24]").replace("rate = 300.0", "share_of_capacity = 0.5"))
+        again = json.loads(self.succeed("bench", "load", str(load), "tiny", "--load-format", "dummy:1", "--device", "cuda", *given, "--slo", "auto", "--cost", str(kept)))
+        self.assertIn("steps were measured before, on ", again["machine"])
+        self.assertEqual(again["search_clock"], "model")
+        for old, new in zip(report["cost_check"]["points"], again["cost_check"]["points"]):
+            self.assertEqual(old["measured"]["tbt"]["p99"], new["measured"]["tbt"]["p99"])
+            self.assertEqual(old["model"], new["model"])
+        self.refuse(2, "expected measurements of bench-100m, found those of tiny", "bench", "load", str(load), "bench-100m", "--load-format", "dummy:1", "--cost", str(kept))
+        self.refuse(1, "none.json", *run, "--cost", str(self.root / "none.json"))
+        self.refuse(2, "--check-rates", *run, "--check-rates", "0")
+        load.write_text(text.replace("rate = 300.0", "share_of_capacity = 0.5"))
         table = self.succeed(*run, "--clock", "model", "--requests", "5", "--no-check-cost").decode()
         self.assertIn("P99 TBT of sarathi", table)
         self.assertIn("is not in balance", table)

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/fields.h"
+#include "scheduler/step_work.h"
 
 namespace invar {
 namespace {
@@ -33,6 +34,27 @@ TEST(StepPlan, ThroughBytesAndBack) {
     const StepPlan plan = random_plan(random);
     EXPECT_EQ(from_bytes<StepPlan>(to_bytes(plan), "a step plan"), plan);
   }
+}
+
+TEST(StepWork, CountsWhatTheLayersSee) {
+  StepPlan plan;
+  plan.entries = {{.start = 90, .rows = 20}, {.start = 250, .rows = 1, .samples = true}};
+  const auto count = [&](std::vector<LayerWindow> windows) {
+    int64_t prompt = 0, decode = 0, layers = 0;
+    for (const LayerWindow& w : windows) {
+      layers += w.layers;
+      for (int p = 90; p < 110; ++p)
+        prompt += w.layers * (w.window ? std::min(w.window, p + 1) : p + 1);
+      decode += w.layers * (w.window ? std::min(w.window, 251) : 251);
+    }
+    const StepWork work = work_of(plan, windows);
+    EXPECT_EQ(work.prompt_slots, prompt / layers);
+    EXPECT_EQ(work.decode_slots, decode / layers);
+    EXPECT_EQ(work.rows(), 21);
+  };
+  for (const int window : {0, 1, 50, 90, 91, 100, 109, 110, 200, 251, 300}) count({{window, 3}});
+  count({{100, 5}, {0, 1}, {200, 2}});
+  EXPECT_EQ(work_of(plan).decode_slots, 251);
 }
 
 TEST(StepPlan, MalformedBytesAreRefused) {

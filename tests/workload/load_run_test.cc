@@ -7,6 +7,7 @@
 #include "workload/capacity.h"
 #include "workload/cost_check.h"
 #include "workload/load_report.h"
+#include "workload/measurements.h"
 #include "workload/step_cost.h"
 #include "workload/step_samples.h"
 
@@ -87,6 +88,46 @@ TEST(StepCost, IsMeasuredOnEveryKindOfSteps) {
   EXPECT_GT(alone, 20);
   EXPECT_GT(mixed, 3);
   EXPECT_GT(decode_step_seconds(*model, 3, 70), 0);
+}
+
+TEST(Measurements, ComeBackFromTheirFile) {
+  Measurements m{.model = "m",
+                 .identity = "i",
+                 .machine = "a machine",
+                 .slot_bytes = 147456,
+                 .decode_sequences = 32,
+                 .decode_context = 4096,
+                 .decode_seconds = 9e-3,
+                 .steps = {{{.prompt_rows = 500,
+                             .decode_rows = 12,
+                             .samples = 13,
+                             .prompt_slots = int64_t{1} << 40,
+                             .decode_slots = 7},
+                            0.0125}},
+                 .runs = {}};
+  m.runs.push_back({.load = "chat",
+                    .policy = "sarathi",
+                    .budget = 512,
+                    .requests = 9,
+                    .rate = 2.5,
+                    .summary = {}});
+  m.runs[0].summary.tbt.p99 = 0.25;
+  const json::Value value = to_json(m);
+  const Measurements back = parse_measurements(json::parse(json::dump(value), "f"), "f");
+  EXPECT_EQ(to_json(back), value);
+  EXPECT_EQ(back.runs_of("chat", "sarathi", 512).size(), 1u);
+  EXPECT_TRUE(back.runs_of("chat", "sarathi", 2048).empty());
+  EXPECT_TRUE(back.runs_of("other", "sarathi", 512).empty());
+
+  // Every member must be there and be what it is.
+  for (const auto& [key, unused] : value.as_object()) {
+    json::Value broken = value;
+    broken.set(key, json::Array{json::Array{-1}});
+    EXPECT_THROW(parse_measurements(broken, "f"), Error) << key;
+    json::Object fewer = value.as_object();
+    std::erase_if(fewer, [&](const json::Member& member) { return member.first == key; });
+    EXPECT_THROW(parse_measurements(fewer, "f"), Error) << key;
+  }
 }
 
 LoadSummary summary_of(double throughput, double delay, double tbt) {
