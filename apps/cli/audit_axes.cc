@@ -242,7 +242,7 @@ Axis preemption(const Schedule& base, const DecoderSpec& spec) {
     s.engine.kv_bytes = blocks_for(spec, base, 1);
     s.neighbours = 20;
   }
-  for (Schedule& s : axis.schedules) s.fills_context = true;  // then there is surely no room
+  for (Schedule& s : axis.schedules) s.outgrows_context = true;
   return axis;
 }
 

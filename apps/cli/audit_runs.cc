@@ -171,6 +171,17 @@ std::vector<Request> AuditRunner::requests_of(const Schedule& schedule, int voca
     const int prompt = std::max(1, context - answer);
     requests.push_back(random_request(std::ssize(requests), vocab, prompt, context - prompt, 300));
   }
+  if (schedule.outgrows_context) {
+    // From a quarter of it each to a block more than a half, side by side, before anybody else.
+    const int quarter = schedule.engine.scheduler.max_model_len / 4;
+    const auto id = std::ssize(requests);
+    for (int i = 0; i < 2; ++i) {
+      Request grows = random_request(id + i, vocab, quarter, quarter + schedule.engine.block_size,
+                                     static_cast<uint32_t>(300 + i));
+      grows.params.ignore_eos = true;
+      requests.insert(requests.begin(), std::move(grows));
+    }
+  }
   for (int i = 0; i < schedule.neighbours; ++i)
     requests.push_back(random_request(kFirstNeighbour + i, vocab, 1 + (i * 37) % 90,
                                       1 + (i * 13) % answer, 7000 + i));

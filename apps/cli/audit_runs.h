@@ -31,6 +31,8 @@ struct Schedule {
   bool elsewhere = false;      // in a process of its own
   int replicas = 1;            // engines that share the requests, each with a cache of another size
   bool fills_context = false;  // one more probe, whose answer is as long as the context lets it be
+  // Two more probes, admitted together, that in room for one context cannot both stay to their end.
+  bool outgrows_context = false;
   // In an engine's process, as a server has it; or in one that is killed in the middle.
   enum class Place { here, apart, killed } place = Place::here;
   // Before the last round the weights become others, for a round, and then their own again.

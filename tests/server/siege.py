@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A hostile client beside well-behaved streams, with kill -9. Usage: siege.py INVAR [--minutes M] [--streams N] [--kill-seconds S]
+"""A hostile client beside well-behaved streams, with kill -9. Usage: siege.py INVAR [--minutes M] [--streams N] [--kill-seconds S] [--patience P]
 
 A server of models/story on two threads, with a journal and keys, is attacked by the attacks of attack.py in random order
 and killed again and again. Beside that, streams of another key ask with an Idempotency-Key until each answer is whole.
@@ -22,7 +22,6 @@ import attack
 from served import Served
 
 COMPLETIONS = "/v1/completions"
-PATIENCE = 180  # seconds in which an answer must be whole, kills included
 KINDS = [attack.chunks, attack.bodies, attack.answers, attack.logprobs, attack.embeddings, attack.marks, attack.prompts, attack.grammars, attack.fields, attack.journal,
          attack.dripping, attack.tokens, attack.keys]
 
@@ -62,7 +61,7 @@ class Siege:
 
     def stream(self, i, name):
         """The whole stream of an Idempotency-Key, however often the server dies meanwhile."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + self.asked.patience
         while time.monotonic() < end:
             self.up.wait(10)
             found = self.ask("POST", COMPLETIONS, body_of(i), headers={"Idempotency-Key": name})
@@ -106,7 +105,7 @@ class Siege:
         self.served.process.send_signal(signal.SIGKILL)
         self.served.process.wait()
         said = self.served.said()
-        if "bad_alloc" in said or "Sanitizer" in said:
+        if any(word in said for word in ("bad_alloc", "Sanitizer", "runtime error")):
             self.faults.append(said[-500:])
         self.kills += 1
         self.start("--journal", f"{self.directory}/journal")
@@ -141,6 +140,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--kill-seconds", type=float, default=60)
+    parser.add_argument("--patience", type=float, default=180, help="seconds in which an answer must be whole, kills included; a sanitizer's build needs more")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     asked.invar = str(pathlib.Path(asked.invar).resolve())
