@@ -73,8 +73,9 @@ LoadResult run_load(LoadServer& server, LoadClock& clock, const std::vector<Load
     clock.after_step(stats.work);
     const double end = clock.now();
     record(events, begin, end, result);
-    result.steps.push_back(
-        {begin, end, stats.work, stats.sequences, stats.running, stats.waiting, stats.preempted});
+    result.steps.push_back({begin, end, stats.device_seconds + stats.device_idle_seconds,
+                            stats.work, stats.sequences, stats.running, stats.waiting,
+                            stats.preempted});
     if (progress) progress(end, events.finished);
     if (end >= until) return result;
   }

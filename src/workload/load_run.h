@@ -43,6 +43,7 @@ struct LoadRecord {
 
 struct LoadStep {
   double begin = 0, end = 0;
+  double device = 0;  // seconds by a GPU's own clock, what it waited before included; else 0
   StepWork work;
   int sequences = 0, running = 0, waiting = 0, preempted = 0;
 };

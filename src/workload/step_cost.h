@@ -18,10 +18,15 @@ struct MeasuredStep {
   double seconds = 0;
 };
 
-// Seconds = rows(number) + per sample + per slot that a prompt's or a decode's row sees.
+// Seconds by a number: points with ascending numbers, straight lines in between and beyond the
+// last one.
+using CostCurve = std::vector<std::pair<double, double>>;
+
+// Seconds = those of the rows, of the samples, of the slots that prompts' and that decodes' rows
+// see, and what it takes to have both kinds of rows.
 struct StepCost {
-  std::vector<std::pair<int, double>> rows;  // ascending numbers; straight lines in between
-  double per_sample = 0, per_prompt_slot = 0, per_decode_slot = 0;
+  CostCurve rows, prompt_slots, decode_slots;
+  double per_sample = 0, mixed = 0;
   int64_t steps = 0;  // that it was fitted to
   double error = 0;   // of a step, in the mean, as a share of what was measured
 
@@ -29,7 +34,7 @@ struct StepCost {
   json::Value to_json() const;
 };
 
-// The costs, none below 0, with the least sum of squared errors by measured seconds; then
+// The costs, none below 0, with the least sum of squared relative errors; then
 // without the steps that are 5 times as far off as the median one, which others' work disturbed.
 // Throws Error where there are no steps.
 StepCost fit_step_cost(std::span<const MeasuredStep> steps);

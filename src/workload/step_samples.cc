@@ -30,12 +30,15 @@ class StepSampler {
     for (const EngineOptions& engine : sampling_.engines) {
       std::vector<LoadRequest> requests = sampling_.requests;
       for (LoadRequest& r : requests) r.arrival = 0;
-      add(engine, requests, 3 * sampling_.seconds);
+      add(engine, requests, kLoadTimes * sampling_.seconds);
     }
     return std::move(steps_);
   }
 
  private:
+  // Until as many requests run as will, and prompts come as they end.
+  static constexpr double kLoadTimes = 12;
+
   // The first step of an engine is left out where others follow: it fills tables and memory.
   std::vector<LoadStep> add(const EngineOptions& options, const std::vector<LoadRequest>& requests,
                             double seconds) {
@@ -44,7 +47,8 @@ class StepSampler {
     std::vector<LoadStep> steps =
         run_load(*server, *clock, requests, {}, clock->now() + seconds).steps;
     if (steps.size() > 1) steps.erase(steps.begin());
-    for (const LoadStep& s : steps) steps_.push_back({s.work, s.end - s.begin});
+    for (const LoadStep& s : steps)
+      steps_.push_back({s.work, s.device > 0 ? s.device : s.end - s.begin});
     return steps;
   }
 

@@ -15,7 +15,7 @@ namespace invar {
 struct StepSampling {
   std::vector<EngineOptions> engines;  // those that will answer the load
   std::vector<LoadRequest> requests;   // of the load; when they arrive does not matter
-  double seconds = 1;                  // of each kind of steps, at most; of the load's own 3 times
+  double seconds = 1;                  // of each kind of steps, at most; of the load's own 12 times
 };
 
 // Chunks of many sizes along prompts, batches of many sizes that decode behind short and long

@@ -30,17 +30,20 @@ LoadResult run(const std::string& policy, int budget, const std::vector<LoadRequ
 TEST(StepCost, IsStraightBetweenItsNumbersAndBeyond) {
   StepCost c = cost();
   c.per_sample = 0.5;
-  c.per_decode_slot = 0.25;
+  c.decode_slots = {{0, 0}, {4, 1}, {8, 2}};
+  c.mixed = 10;
   EXPECT_DOUBLE_EQ(c.seconds({.prompt_rows = 50}), 1.5);
   EXPECT_DOUBLE_EQ(c.seconds({.prompt_rows = 200}), 3);
   EXPECT_DOUBLE_EQ(c.seconds({.decode_rows = 1, .samples = 1, .decode_slots = 8}), 3.51);
+  EXPECT_DOUBLE_EQ(c.seconds({.prompt_rows = 49, .decode_rows = 1, .decode_slots = 12}), 14.5);
 }
 
 TEST(StepCost, IsFittedToMixedAndRaggedStepsAndWhatDisturbedThemIsLeftOut) {
   StepCost truth{.rows = {{1, 5e-3}, {64, 5.5e-3}, {512, 12e-3}, {2048, 45e-3}}};
   truth.per_sample = 5e-6;
-  truth.per_prompt_slot = 2e-9;
-  truth.per_decode_slot = 3e-8;
+  truth.mixed = 2e-3;
+  truth.prompt_slots = {{0, 0}, {1 << 19, 2e-3}, {1 << 20, 3e-3}};
+  truth.decode_slots = {{0, 0}, {1 << 16, 2e-3}, {1 << 18, 5e-3}};
   std::vector<MeasuredStep> steps;
   uint32_t random = 7;
   const auto draw = [&](int most) {
@@ -58,7 +61,7 @@ TEST(StepCost, IsFittedToMixedAndRaggedStepsAndWhatDisturbedThemIsLeftOut) {
   const StepCost cost = fit_step_cost(steps);
   EXPECT_EQ(cost.steps, 588);  // of 600, 12 were disturbed
   EXPECT_LT(cost.error, 0.02);
-  EXPECT_NEAR(cost.per_decode_slot, 3e-8, 1e-9);
+  EXPECT_NEAR(cost.mixed, 2e-3, 2e-4);
   const StepWork mixed{.prompt_rows = 480,
                        .decode_rows = 32,
                        .samples = 32,
