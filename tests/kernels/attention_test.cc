@@ -223,7 +223,8 @@ class AttentionTest : public KernelTest {
 INSTANTIATE_TEST_SUITE_P(Sets, AttentionTest, testing::ValuesIn(tested_sets()), set_name);
 
 TEST_P(AttentionTest, HeadSizes) {
-  for (const int head_dim : {2, 8, 16, 18, 30, 32, 34, 40, 64, 80, 96, 128, 160, 192, 256, 258, 576})
+  for (const int head_dim :
+       {2, 8, 16, 18, 30, 32, 34, 40, 64, 80, 96, 128, 160, 192, 256, 258, 576})
     for (const DType out : {DType::bf16, DType::f32})
       EXPECT_TRUE(check({.sequences = {{slots(125, 130)}, {{40}}},
                          .heads = 2,
