@@ -57,7 +57,7 @@ std::string bound_threads(std::string& word) {
 
 // Where the model is computed.
 void add_placement_flags(CLI::App& command, ModelOptions& o) {
-  if (mpi::launch().size > 1) o.executor = "mpi";
+  o.executor = mpi::launch().size > 1 ? "mpi" : "auto";
   command
       .add_option(
           "--device", o.device,
@@ -84,8 +84,9 @@ void add_placement_flags(CLI::App& command, ModelOptions& o) {
   command
       .add_option(
           "--distributed-executor-backend", o.executor,
-          "Where ranks and stages run: threads of this process; mp, a process each; mpi, the "
-          "processes of mpirun or srun, which is the default under those (processes: CPU only)")
+          "Where ranks and stages run: mp, a process each; threads of this process; mpi, the "
+          "processes of mpirun or srun; auto: mpi under a launcher, else mp, and threads on GPUs "
+          "(processes: CPU only)")
       ->capture_default_str();
   command
       .add_option("--pipeline-parallel-size", o.stages,
@@ -145,6 +146,10 @@ ModelOptions resolved(const ModelFlags& flags) {
   if (mpi::launch().size > 1 && options.executor != "mpi")
     fail_usage("expected the executor mpi in a job of {} processes, found {}", mpi::launch().size,
                options.executor);
+  if (options.executor == "auto") {
+    const bool divides = options.ranks > 1 || options.is_pipeline();
+    options.executor = divides && options.device == "cpu" ? "mp" : "threads";
+  }
   if (options.model.empty()) {
     options.model = "tiny";
     if (options.load_format == "auto") options.load_format = "dummy:1";

@@ -73,10 +73,12 @@ void AdamW::update(int64_t step, double norm, const Arrays& arrays, const Execut
                     .first_scale = bias_scale(o.beta1),
                     .second_scale = bias_scale(o.beta2)};
   for (const Tensor& tensor : tensors_) {
+    if (tensor.offset < arrays.begin || tensor.offset >= arrays.end) continue;
+    const int64_t own = tensor.offset - arrays.begin;
     params.gradient = arrays.gradients + tensor.offset;
-    params.master = arrays.master + tensor.offset;
-    params.first = arrays.first + tensor.offset;
-    params.second = arrays.second + tensor.offset;
+    params.master = arrays.master + own;
+    params.first = arrays.first + own;
+    params.second = arrays.second + own;
     params.weights = arrays.rounded + tensor.offset;
     params.count = tensor.count;
     params.decay = tensor.decays ? o.decay : 0.0f;

@@ -2,6 +2,7 @@
 // of drafters share.
 #pragma once
 
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,8 +38,9 @@ class AdamW {
   };
   struct Arrays {
     const float* gradients;
-    float *master, *first, *second;
-    bf16_t* rounded;  // the master weights as the forward sees them
+    float *master, *first, *second;  // of the tensors from `begin` to `end` alone
+    bf16_t* rounded;                 // the master weights as the forward sees them
+    int64_t begin = 0, end = std::numeric_limits<int64_t>::max();
   };
 
   AdamW(const OptimizerOptions& options, const TrainingKernels& kernels,
@@ -46,7 +48,7 @@ class AdamW {
 
   // The norm of all gradients. `failure` gets the first tensor by name whose norm is not finite.
   double norm(const float* gradients, const Execution& on, std::string& failure) const;
-  // Step number `step`, from 1, by gradients of that norm.
+  // Step number `step`, from 1, by gradients of that norm, of the tensors that the arrays hold.
   void update(int64_t step, double norm, const Arrays& arrays, const Execution& on) const;
 
  private:

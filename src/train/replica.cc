@@ -42,9 +42,11 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
       pool_(options.threads),
       kernels_(select_training_kernels(Order::portable, options.instruction_set)),
       optimizer_(options.optimizer, kernels_, optimized(layout)),
-      master_(floats(*device_, layout.size(), "the master weights")),
-      first_(floats(*device_, layout.size(), "the optimizer's state")),
-      second_(floats(*device_, layout.size(), "the optimizer's state")),
+      shares_(share_tensors(layout, group.size())),
+      owned_(shares_[static_cast<size_t>(group.rank())]),
+      master_(floats(*device_, owned_.count(), "the master weights")),
+      first_(floats(*device_, owned_.count(), "the optimizer's state")),
+      second_(floats(*device_, owned_.count(), "the optimizer's state")),
       rounded_(*device_, static_cast<size_t>(layout.size()), "the rounded weights"),
       source_(layout, rounded_.data()),
       decoder_weights_(options.model.spec, {}, make_shard(options.model.spec, 0, 1), source_,
@@ -100,17 +102,26 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
 }
 
 void Trainer::Replica::load(const TrainingState& state) {
-  std::copy(state.master.begin(), state.master.end(), master_.data());
-  std::copy(state.first.begin(), state.first.end(), first_.data());
-  std::copy(state.second.begin(), state.second.end(), second_.data());
-  for (int64_t i = 0; i < layout_.size(); ++i) rounded_.data()[i] = f32_to_bf16(master_.data()[i]);
+  std::copy_n(&state.master[owned_.begin], owned_.count(), master_.data());
+  std::copy_n(&state.first[owned_.begin], owned_.count(), first_.data());
+  std::copy_n(&state.second[owned_.begin], owned_.count(), second_.data());
+  for (int64_t i = 0; i < layout_.size(); ++i) rounded_.data()[i] = f32_to_bf16(state.master[i]);
   publish();
 }
 
 void Trainer::Replica::copy_state(TrainingState& state) const {
-  state.master.assign(master_.data(), master_.data() + layout_.size());
-  state.first.assign(first_.data(), first_.data() + layout_.size());
-  state.second.assign(second_.data(), second_.data() + layout_.size());
+  std::copy_n(master_.data(), owned_.count(), &state.master[owned_.begin]);
+  std::copy_n(first_.data(), owned_.count(), &state.first[owned_.begin]);
+  std::copy_n(second_.data(), owned_.count(), &state.second[owned_.begin]);
+}
+
+void Trainer::Replica::gather_state(TrainingState* state) const {
+  const auto gather = [&](const DeviceArray<float>& own, std::vector<float> TrainingState::*all) {
+    exchange_owned(group_, shares_, own.data(), state ? (state->*all).data() : nullptr, {});
+  };
+  gather(master_, &TrainingState::master);
+  gather(first_, &TrainingState::first);
+  gather(second_, &TrainingState::second);
 }
 
 // The rounded weights become those of the forward and the backward.
@@ -339,7 +350,7 @@ void Trainer::Replica::merge_group(int group) {
   ++waiting_;
 }
 
-// Step number `step` by the gradients of all ranks.
+// Step number `step` by the gradients of all ranks: each updates the tensors that it owns.
 void Trainer::Replica::optimize(int64_t step, double norm) {
   timed(times_, "optimizer", [&] {
     optimizer_.update(step, norm,
@@ -347,9 +358,16 @@ void Trainer::Replica::optimize(int64_t step, double norm) {
                        .master = master_.data(),
                        .first = first_.data(),
                        .second = second_.data(),
-                       .rounded = rounded_.data()},
+                       .rounded = rounded_.data(),
+                       .begin = owned_.begin,
+                       .end = owned_.end},
                       decoder_.execution);
   });
+  if (group_.size() > 1)
+    timed(times_, "exchange weights", [&] {
+      exchange_owned(group_, shares_, rounded_.data() + owned_.begin, rounded_.data(),
+                     decoder_.execution);
+    });
   publish();
 }
 

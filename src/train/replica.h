@@ -1,11 +1,12 @@
-// One data-parallel rank of a trainer: a whole model, its optimizer state, its share of the groups
-// of rows.
+// One data-parallel rank of a trainer: a whole model, its share of the groups of rows, and the
+// optimizer's state of the tensors that it owns.
 #pragma once
 
 #include "collectives/group.h"
 #include "model/backward.h"
 #include "model/forward.h"
 #include "model/parameter_source.h"
+#include "train/owned_tensors.h"
 #include "train/scores.h"
 #include "train/teacher.h"
 #include "train/trainer.h"
@@ -23,7 +24,11 @@ class Trainer::Replica {
   Replica(const TrainerOptions& options, const ParameterLayout& layout, Group& group);
 
   void load(const TrainingState& state);
+  // Fills in what this rank owns of a whole state.
   void copy_state(TrainingState& state) const;
+  // As copy_state, where the ranks are processes, which all call it: `state` is filled in whole, or
+  // null for a rank that only sends its part.
+  void gather_state(TrainingState* state) const;
   const TensorSource& weights() const { return source_; }
 
   struct Result {
@@ -91,8 +96,10 @@ class Trainer::Replica {
   ThreadPool pool_;
   TrainingKernels kernels_;
   AdamW optimizer_;
-  DeviceArray<float> master_, first_, second_;
-  DeviceArray<bf16_t> rounded_;  // the master weights as the forward sees them
+  std::vector<OwnedTensors> shares_;  // of all ranks
+  OwnedTensors owned_;
+  DeviceArray<float> master_, first_, second_;  // of the owned tensors
+  DeviceArray<bf16_t> rounded_;                 // the master weights as the forward sees them
   ParameterSource source_;
   DecoderWeights decoder_weights_;
   Decoder decoder_;

@@ -173,7 +173,14 @@ const TensorSource& Trainer::weights() const {
 
 void Trainer::copy_state(TrainingState& state) const {
   state.step = step_;
-  replicas_[0]->copy_state(state);
+  for (auto* array : {&state.master, &state.first, &state.second})
+    array->resize(static_cast<size_t>(layout_.size()));
+  if (options_.group) return replicas_[0]->gather_state(&state);
+  for (const auto& replica : replicas_) replica->copy_state(state);
+}
+
+void Trainer::send_state() const {
+  if (options_.group) replicas_[0]->gather_state(nullptr);
 }
 
 }  // namespace invar

@@ -111,7 +111,10 @@ class Trainer {
 
   // The weights that the forward computes with; valid until the next step.
   const TensorSource& weights() const;
+  // Where ranks are processes, all call it together, or send_state.
   void copy_state(TrainingState& state) const;
+  // What a process that wants no copy of the state calls while another makes one.
+  void send_state() const;
 
  private:
   class Replica;

@@ -142,12 +142,11 @@ class Run {
         if (recipe_.trainer.model.spec.mtp_layers > 0)
           p.held_out_mtp = result.held_out_mtp = trainer_->score_mtp(held_out_rows_);
       }
-      if (!metrics) continue;
-      metrics->write(p);
-      if (options_.progress) options_.progress(p);
-      if (step == end || step % recipe_.save_every == 0) save(*metrics);
+      if (metrics) metrics->write(p);
+      if (metrics && options_.progress) options_.progress(p);
+      if (step == end || step % recipe_.save_every == 0) save(metrics);
     }
-    if (metrics && result.stopped && trainer_->steps_done() > saved_) save(*metrics);
+    if (result.stopped && trainer_->steps_done() > saved_) save(metrics);
     ThreadPool pool(1);
     result.steps = trainer_->steps_done();
     result.weights_digest =
@@ -227,11 +226,13 @@ class Run {
     return sum / count;
   }
 
-  void save(const Metrics& metrics) {
+  // On every rank: each has a part of the state.
+  void save(const std::optional<Metrics>& metrics) {
+    saved_ = trainer_->steps_done();
+    if (!metrics) return trainer_->send_state();
     ThreadPool pool(1);
     save_checkpoint(options_.checkpoints(), *trainer_, data_, identity(), texts_, pool);
-    saved_ = trainer_->steps_done();
-    metrics.draw(recipe_.name);
+    metrics->draw(recipe_.name);
   }
 
   Recipe recipe_;

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Kills a server under load, again and again, with kill -9: its engine's process and the server itself. Every answer
-has to come out complete and every byte as without kills; no line of the journal may be lost or doubled.
+"""Kills a server under load, again and again, with kill -9: its engine's process, the server itself and, with
+--tensor-parallel-size or --pipeline-parallel-size, its ranks' processes. Every answer has to come out complete and
+every byte as without kills, from one rank; no line of the journal may be lost or doubled.
 
 With --speculative-config the killed server drafts, and those that its answers are held to do not. --model: a directory,
 instead of the made model.
 
 Usage: crash_test.py INVAR [--kills N] [--streams N] [--tokens N] [--seed N] [--speculative-config JSON] [--model MODEL]
+                    [--tensor-parallel-size N] [--pipeline-parallel-size N]
 """
 import argparse
 import collections
@@ -94,6 +96,13 @@ class Server:
             os.kill(child, signal.SIGKILL)
             return True
         return False
+
+    def kill_rank(self, rng):
+        """One of the processes that the engine's process has started. False when it has none at present."""
+        ranks = [rank for engine in children(self.process.pid) for rank in children(engine)]
+        if ranks:
+            os.kill(rng.choice(ranks), signal.SIGKILL)
+        return bool(ranks)
 
     def stop(self):
         with self.lock:
@@ -250,17 +259,17 @@ class Load:
             thread.join()
 
 
-def disturb(server, rng, kills):
+def disturb(server, rng, kills, kinds):
     """Kills at random moments; returns how often what."""
     counts = collections.Counter()
     while sum(counts.values()) < kills:
         server.wait_until_ready()
         time.sleep(rng.expovariate(1 / 0.15))
-        what = rng.choice(["engine", "engine", "server"])
+        what = rng.choice(kinds)
         try:
             if what == "server":
                 server.kill_server()
-            elif not server.kill_engine():
+            elif not (server.kill_rank(rng) if what == "rank" else server.kill_engine()):
                 continue
         except ProcessLookupError:
             continue
@@ -317,13 +326,16 @@ def run(options, directory, log):
     rng = random.Random(options.seed)
     journal = directory / "journal"
     drafting = ["--speculative-config", options.speculative_config] if options.speculative_config else []
-    server = Server(options.invar, journal, log, "--engine-process", *drafting)
+    ranks = ["--tensor-parallel-size", str(options.tensor_parallel_size),
+             "--pipeline-parallel-size", str(options.pipeline_parallel_size)]
+    server = Server(options.invar, journal, log, "--engine-process", *ranks, *drafting)
     server.wait_until_ready()
     first = controls(server, options.tokens)
     start = time.time()
     load = Load(server, rng, options.streams, options.tokens)
     try:
-        counts = disturb(server, rng, options.kills)
+        has_ranks = options.tensor_parallel_size * options.pipeline_parallel_size > 1
+        counts = disturb(server, rng, options.kills, ["engine", "engine", "server"] + has_ranks * 6 * ["rank"])
     finally:
         load.end()
         wait_until_all_ended(journal)
@@ -353,7 +365,7 @@ def run(options, directory, log):
     control = sum(content(a) != content(b) for a, b in drawn)
     blind = [a for a, b in zip(first, anew) if content(a) == content(b)]
 
-    print(f"{counts['engine']} kills of the engine and {counts['server']} of the server in {seconds:.0f} s, "
+    print(f"{counts['engine']} kills of the engine, {counts['server']} of the server and {counts['rank']} of ranks in {seconds:.0f} s, "
           f"{options.streams} streams: {len(answers)} answers, {sum(len(a.bytes) for a in answers)} bytes, "
           f"{sum(a.breaks for a in answers)} broken connections, {sum(a.resumed for a in answers)} continued in the middle")
     print(f"incomplete, with an error or cut off by an engine's death: {len(broken)}; other bytes than undisturbed: {len(different)}; "
@@ -377,6 +389,8 @@ def main():
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--speculative-config")
     parser.add_argument("--model")
+    parser.add_argument("--tensor-parallel-size", type=int, default=1)
+    parser.add_argument("--pipeline-parallel-size", type=int, default=1)
     options = parser.parse_args()
     if options.model:
         MODEL_FLAGS.insert(0, options.model)

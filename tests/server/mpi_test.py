@@ -97,16 +97,23 @@ class Mpi(unittest.TestCase):
             recipe = pathlib.Path(folder, "recipe.toml")
             recipe.write_text(RECIPE)
 
-            def weights(output, *launch):
-                done = call(*launch, INVAR, "train", str(recipe), "--threads", "1", "--json", "--output",
+            def weights(output, *launch, options=()):
+                done = call(*launch, INVAR, "train", str(recipe), "--threads", "1", "--json", *options, "--output",
                             str(pathlib.Path(folder, output)))
                 return json.loads(done.stdout)["weights"]  # one process prints
+
+            def state(output):
+                [checkpoint] = pathlib.Path(folder, output, "checkpoints").iterdir()
+                return {path.name: path.read_bytes() for path in (checkpoint / "state").iterdir()}
 
             alone = weights("alone")
             for processes in (2, 4) + FULL * (8,):
                 self.assertEqual(weights(f"of-{processes}", *mpirun(processes)), alone, processes)
-            # It goes on where it was stopped, by another number of processes; nothing is left to do here.
-            self.assertEqual(weights("of-4", *mpirun(2)), alone)
+            # A checkpoint has the optimizer's state of all ranks, so another number of processes goes on from it.
+            halfway = weights("stopped", *mpirun(4), options=("--until", "1"))
+            self.assertNotEqual(halfway, alone)
+            self.assertEqual(weights("stopped", *mpirun(2)), alone)
+            self.assertEqual(state("stopped"), state("alone"))
             # The control: another seed.
             recipe.write_text(RECIPE.replace("seed = 3", "seed = 4"))
             self.assertNotEqual(weights("other", *mpirun(2)), alone)
