@@ -212,7 +212,7 @@ LoadBench::Sized LoadBench::run_by_model(const Arm& arm, double rate) {
   for (int n = std::min(spec_.search_requests, most_requests_);;
        n = std::min(2 * n, most_requests_)) {
     const LoadSummary s = summary_at("model", arm, rate, n);
-    if (s.is_balanced() || n == most_requests_ || s.delay_growth > kFarBeyond ||
+    if (s.is_balanced() || n == most_requests_ || s.backlog_growth > kFarBeyond ||
         s.scheduling_delay.p50 > 2 * spec_.limits.scheduling_delay_p50)
       return {n, s};
   }

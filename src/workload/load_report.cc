@@ -193,7 +193,7 @@ json::Value to_json(const LoadSummary& s) {
                       {"waiting", s.waiting},
                       {"preempted", s.preempted},
                       {"answer_seconds", s.answer},
-                      {"delay_growth", s.delay_growth},
+                      {"backlog_growth", s.backlog_growth},
                       {"saturated", s.is_saturated()},
                       {"balanced", s.is_balanced()},
                       {"step_with_prompts", s.prompt_step},
@@ -263,10 +263,9 @@ std::vector<std::string> warnings_of(const LoadReport& report) {
   }
   for (const PolicyReport& p : report.policies) {
     if (p.summary.is_saturated())
-      warnings.push_back(fmt::format(
-          "The run of {} is saturated: the scheduling delay grows by {:.2f} s in a second of "
-          "arrivals.",
-          p.policy, p.summary.delay_growth));
+      warnings.push_back(
+          fmt::format("The run of {} is saturated: {:.0f} % of the rows that come are left over.",
+                      p.policy, 100 * p.summary.backlog_growth));
     else if (!p.summary.is_balanced())
       warnings.push_back(
           fmt::format("The run of {} is not in balance: requests come for {:.1f} s, and an answer "

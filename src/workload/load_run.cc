@@ -101,6 +101,22 @@ double slope(const std::vector<double>& x, const std::vector<double>& y) {
   return xx > 0 ? xy / xx : 0;
 }
 
+// Rows that have come and are not computed yet, at every arrival, by their growth.
+double backlog_growth(const LoadResult& result) {
+  std::vector<double> times, waiting;
+  double come = 0, computed = 0;
+  size_t step = 0;
+  for (const LoadRecord& r : result.requests) {
+    for (; step < result.steps.size() && result.steps[step].end <= r.arrival; ++step)
+      computed += result.steps[step].work.rows();
+    come += r.prompt + r.answer - 1;
+    times.push_back(r.arrival);
+    waiting.push_back(std::max(0.0, come - computed));
+  }
+  const double seconds = times.back() - times.front();
+  return seconds > 0 ? slope(times, waiting) * seconds / come : 0;
+}
+
 }  // namespace
 
 double percentile(std::vector<double> values, double share) {
@@ -131,7 +147,7 @@ LoadSummary summarize(const LoadResult& result) {
     answer_tokens += r.answer;
   }
   s.arrivals = arrivals.back() - first;
-  s.delay_growth = slope(arrivals, delay);
+  s.backlog_growth = backlog_growth(result);
   s.ttft = percentiles_of(ttft);
   s.scheduling_delay = percentiles_of(delay);
   s.tbt = percentiles_of(result.gaps);

@@ -87,11 +87,11 @@ struct LoadSummary {
   double longest_gap = 0;
   double arrivals = 0;  // first arrival to last
   double answer = 0;    // mean, arrival to last token
-  // Seconds by which the scheduling delay grows in a second of arrivals (least squares): requests
-  // come 1 + this times as fast as they are answered, if it lasts.
-  double delay_growth = 0;
+  // Of the rows that requests bring, the share that is left over (least squares over the arrivals).
+  // A delay need not show it: short prompts may overtake, and answers become slower first.
+  double backlog_growth = 0;
 
-  bool is_saturated() const { return delay_growth > 0.05; }
+  bool is_saturated() const { return backlog_growth > 0.05; }
   // Long enough that its beginning and its end do not count: 10 times the mean time of an answer.
   bool is_balanced() const { return arrivals >= 10 * answer; }
 };

@@ -171,7 +171,9 @@ TEST(LoadRun, KnowsWhetherItIsSaturatedAndInBalance) {
   EXPECT_TRUE(slow.is_balanced());
   EXPECT_NEAR(slow.answer, 2.1, 1);
   // 20 rows a step of 1.2 s are less than two requests of 11 rows.
+  EXPECT_NEAR(slow.backlog_growth, 0, 0.01);
   const LoadSummary fast = run_at(6);
+  EXPECT_NEAR(fast.backlog_growth, 1 - 20 / 1.2 / (6 * 11), 0.05);
   EXPECT_TRUE(fast.is_saturated());
   EXPECT_FALSE(fast.is_balanced());
   EXPECT_FALSE(point_of({.scheduling_delay_p50 = 1e9, .tbt_p99 = 1e9}, 6, fast).is_within);
