@@ -26,7 +26,7 @@ class BlockPlaces {
     for_each_byte(output % outputs_, block, scales, values,
                   [&](int64_t at, uint8_t& byte) { byte = unit[at]; });
     float elements[kMaxBlock] = {};
-    expand_block(storage_.type, values, scales, elements);
+    expand_block(storage_, values, scales, elements);
     for (int i = 0; i < storage_.block; ++i) out[i] = f32_to_bf16(elements[i]);
   }
 

@@ -149,9 +149,11 @@ constexpr float block_element(DType type, const uint8_t* values, const uint8_t* 
   }
   return 0;
 }
-// All of them.
-constexpr void expand_block(DType type, const uint8_t* values, const uint8_t* scales, float* out) {
-  for (int i = 0; i < storage_of(type).block; ++i) out[i] = block_element(type, values, scales, i);
+// All of them. Takes a row of kStorageTypes, since the table itself is no memory of a GPU's: there
+// an index that is not a constant makes a kernel that is one trap.
+constexpr void expand_block(const StorageType& storage, const uint8_t* values,
+                            const uint8_t* scales, float* out) {
+  for (int i = 0; i < storage.block; ++i) out[i] = block_element(storage.type, values, scales, i);
 }
 
 // Whether all elements of a block are finite: its f16 numbers are, and nothing else can make an

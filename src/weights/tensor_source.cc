@@ -75,7 +75,7 @@ void expand_blocks(const void* from, const StorageType& type, int64_t count, DTy
   const auto* block = static_cast<const uint8_t*>(from);
   float elements[kMaxBlock];
   for (int64_t i = 0; i < count; i += type.block, block += type.bytes()) {
-    expand_block(type.type, block + type.scale_bytes, block, elements);
+    expand_block(type, block + type.scale_bytes, block, elements);
     for (int j = 0; j < type.block; ++j) {
       const bf16_t element = f32_to_bf16(elements[j]);
       if (to_type == DType::bf16)

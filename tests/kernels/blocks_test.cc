@@ -2,7 +2,11 @@
 // weights, every storage type with blocks, every instruction set, both orders.
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "kernels/block_places.h"
+#include "kernels/cpu/features.h"
+#include "kernels/cpu/panel_product.h"
 #include "kernels/select.h"
 #include "random_blocks.h"
 
@@ -134,12 +138,67 @@ TEST(Blocks, ProductsOfTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(Sets, BlocksTest, ::testing::ValuesIn(tested_sets()), set_name);
 
+// What a set unpacks in registers: a set may have several forms, of which one machine uses one.
+struct BlockForm {
+  const char* name;
+  bool is_supported;
+  cpu::BlockFunctions (*functions)(DType);
+};
+
+// One leaf after the other of `rows` rows by the twin of a panel (numerics 1).
+std::vector<float> chains_of(const std::vector<float>& x, int64_t rows, const Matrix& twin) {
+  const auto* w = static_cast<const bf16_t*>(twin.data);
+  std::vector<float> chains(rows * 16);
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t n = 0; n < 16; ++n)
+      for (int64_t leaf = 0; leaf < twin.k / 32; ++leaf) {
+        float sums[2] = {};
+        for (int64_t j = 0; j < 16; ++j)
+          for (int64_t odd = 0; odd < 2; ++odd)
+            sums[odd] = std::fma(
+                x[r * twin.k + leaf * 32 + odd * 16 + j],
+                bf16_to_f32(w[packed_index_bf16(n, leaf * 32 + 2 * j + odd, twin.k)]), sums[odd]);
+        chains[r * 16 + n] += sums[0] + sums[1];
+      }
+  return chains;
+}
+
+TEST(Blocks, AreUnpackedByEveryFormOfASet) {
+  const BlockForm forms[] = {{"avx2", cpu::has_avx2(), cpu::blocks_avx2},
+                             {"avx512", cpu::has_avx512(), cpu::blocks_avx512},
+                             {"avx512bf16", cpu::has_avx512_bf16(), cpu::blocks_avx512bf16}};
+  Random random(11);
+  constexpr int64_t kWidth = 768, kLeaves = kWidth / 32;
+  std::vector<float> x(8 * kWidth);
+  for (float& value : x) value = bf16_to_f32(f32_to_bf16(random.uniform()));
+  for (const DType type : block_types()) {
+    const TwoFormsOfAMatrix w(random, type, 16, kWidth, 1);
+    const char* values = static_cast<const char*>(w.stored.data);
+    const auto* twin = static_cast<const bf16_t*>(w.twin.data);
+    for (const BlockForm& form : forms) {
+      if (!form.is_supported) continue;
+      const cpu::BlockFunctions functions = form.functions(type);
+      Guarded<bf16_t> panel(kWidth * 16);
+      functions.expand(values, values + w.stored.scales_at(), 0, kLeaves,
+                       reinterpret_cast<char*>(panel.data()));
+      for (int64_t i = 0; i < kWidth * 16; ++i)  // zeros may have another sign
+        ASSERT_EQ(bf16_to_f32(panel[i]), bf16_to_f32(twin[i])) << form.name << name_of(type) << i;
+      for (int64_t rows = 1; rows <= functions.rows; rows *= 2) {
+        std::vector<float> chains(rows * 16);
+        functions.multiply({x.data(), kWidth, rows, values, values + w.stored.scales_at(), 0,
+                            kLeaves, true, chains.data()});
+        EXPECT_EQ(chains, chains_of(x, rows, w.twin)) << form.name << name_of(type) << rows;
+      }
+    }
+  }
+}
+
 // The definition by its words: an f16 scale and then 32 integers.
 TEST(Blocks, Q8_0) {
   uint8_t block[34] = {0x00, 0xb8};  // -0.5
   for (int i = 0; i < 32; ++i) block[2 + i] = static_cast<uint8_t>(i * 8 - 128);
   float elements[32];
-  expand_block(DType::q8_0, block + 2, block, elements);
+  expand_block(storage_of(DType::q8_0), block + 2, block, elements);
   for (int i = 0; i < 32; ++i) EXPECT_EQ(elements[i], -0.5f * static_cast<float>(i * 8 - 128));
 }
 
@@ -155,7 +214,7 @@ TEST(Blocks, AreFiniteWhereTheirScalesAre) {
       if (n % 4 == 0)  // largest exponents
         for (int i = 0; i < storage.halves; ++i) block[storage.halves_at + 2 * i + 1] |= 0x78;
       float elements[kMaxBlock];
-      expand_block(type, block + storage.scale_bytes, block, elements);
+      expand_block(storage, block + storage.scale_bytes, block, elements);
       const bool is_finite = std::all_of(elements, elements + storage.block, [](float x) {
         return (f32_to_bf16(x) & 0x7f80) != 0x7f80;
       });

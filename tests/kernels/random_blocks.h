@@ -23,7 +23,7 @@ inline void random_block(Random& random, const StorageType& type, uint8_t* block
   for (bool finite = false; !finite;) {
     for (int i = 0; i < type.bytes(); ++i) block[i] = static_cast<uint8_t>(random.next());
     float wide[kMaxBlock];
-    expand_block(type.type, block + type.scale_bytes, block, wide);
+    expand_block(type, block + type.scale_bytes, block, wide);
     finite = true;
     for (int i = 0; i < type.block; ++i) {
       finite = finite && std::isfinite(wide[i]);

@@ -1,8 +1,12 @@
-// Leaves of a panel of blocks as a panel of bf16, in registers: numerics/blocks.h on the vector
-// sets. Included after a vec16 header and vec16_math.h.
+// Panels of blocks, unpacked in registers: numerics/blocks.h on the vector sets. Included after a
+// vec16 header and vec16_math.h, and behind kUnpackedRows: how many rows have their chains in
+// registers beside what is unpacked, 2 or 8.
 //
-// A format is a class. It is made for one leaf; `even` and `odd` give the integers of pair j of 16
-// outputs, from 0 on; `value` makes elements of them.
+// A panel's block holds two bytes of each of 16 outputs in turn. Its elements are made eight
+// outputs at a time, in whose lanes the even and the odd element of a pair alternate, as those
+// bytes do; two such halves, rounded, are a pair of bf16 of 16 outputs. A format is a class. It is
+// made for one leaf; `half` gives the elements of pair j of outputs 8h .. 8h + 7 in f32. Where
+// eight leaves are a block it may have a variant for even and one for odd leaves.
 #pragma once
 
 #include "kernels/cpu/panel_product.h"
@@ -11,26 +15,32 @@ namespace invar::cpu {
 
 namespace {
 
-// The values and the scales of a panel's block, as words of 16 outputs.
-class BlockWords {
+// The values and the scales of a panel's block.
+class BlockBytes {
  public:
-  BlockWords(DType type, const char* values, const char* scales, int64_t block)
-      : values_(reinterpret_cast<const uint16_t*>(values) + block * storage(type).value_bytes * 8),
+  BlockBytes(DType type, const char* values, const char* scales, int64_t block)
+      : values_(values + block * storage(type).value_bytes * 16),
         scales_(scales + block * storage(type).scale_bytes * 16) {}
 
-  // Bytes 2i and 2i + 1 of each output's values.
-  Bits16 values(int i) const { return load_u16(values_ + i * 16); }
-  // Of its scales, which are whole words of 4 bytes, or of 2.
+  // Bytes 2i and 2i + 1 of the values of outputs 8h .. 8h + 7.
+  Bits16 values(int i, int h) const { return load_u8(values_ + i * 32 + h * 16); }
+  Bits16 signed_values(int i, int h) const { return load_i8(values_ + i * 32 + h * 16); }
+  // The same bytes as a word of each output.
+  Bits16 word(int i) const { return load_u16(reinterpret_cast<const uint16_t*>(values_) + i * 16); }
+  // Of each output's scales, which are whole words of 4 bytes, or of 2.
   Bits16 scales_4(int i) const { return load_bits(scales_ + i * 64); }
   Bits16 scales_2(int i) const {
     return load_u16(reinterpret_cast<const uint16_t*>(scales_) + i * 16);
   }
+  // Byte i of scales of whole words of 4.
+  Bits16 scale_byte(int i) const { return (scales_4(i / 4) >> i % 4 * 8) & splat_bits(0xff); }
+
   static constexpr const StorageType& storage(DType type) {
     return kStorageTypes[static_cast<int>(type)];
   }
 
  private:
-  const uint16_t* values_;
+  const char* values_;
   const char* scales_;
 };
 
@@ -38,246 +48,344 @@ template <int kBits>
 inline Bits16 low_bits(Bits16 x) {
   return x & splat_bits((1u << kBits) - 1);
 }
-// A small integer from 0 on, less `zero`: 2^23 + it has it in its last bits.
-inline Vec16 number(Bits16 x, int zero = 0) {
-  return value_of(x | splat_bits(0x4b000000)) - splat(0x1p23f + static_cast<float>(zero));
+// Bytes with a sign.
+inline Vec16 from_signed(Bits16 byte) {
+  return from_integer(low_bits<8>(byte + splat_bits(128))) - splat(128);
 }
+
+// What outputs have, for the lanes of both halves.
+struct Twice {
+  explicit Twice(Vec16 x)
+      : half{value_of(lower_twice(bits_of(x))), value_of(upper_twice(bits_of(x)))} {}
+  Vec16 half[2];
+};
 
 // ---- A leaf is a block
 
 struct Q8_0Leaf {
   static constexpr DType kType = DType::q8_0;
-  Q8_0Leaf(const BlockWords& block, int64_t) : block_(block), d_(from_f16(block.scales_2(0))) {}
-  Bits16 even(int j) const { return low_bits<8>(block_.values(j) + splat_bits(128)); }
-  Bits16 odd(int j) const { return low_bits<8>((block_.values(j) >> 8) + splat_bits(128)); }
-  Vec16 value(int, Bits16 q) const { return d_ * number(q, 128); }
-  const BlockWords& block_;
-  Vec16 d_;
+  Q8_0Leaf(const BlockBytes& block, int64_t) : block_(block), d_(from_f16(block.scales_2(0))) {}
+  Vec16 half(int j, int h) const { return d_.half[h] * from_integer(block_.signed_values(j, h)); }
+  const BlockBytes& block_;
+  Twice d_;
 };
 
-// Integers of 4 bits: pair j and pair j + 8 share a word; kSkip words stand before them.
+// Integers of 4 bits: pair j and pair j + 8 share bytes; kSkip words stand before them.
 template <int kSkip>
 struct FourBits {
-  explicit FourBits(const BlockWords& block) : block_(block) {}
-  Bits16 even(int j) const { return low_bits<4>(word(j) >> j / 8 * 4); }
-  Bits16 odd(int j) const { return low_bits<4>(word(j) >> (8 + j / 8 * 4)); }
-  Bits16 word(int j) const { return block_.values(kSkip + j % 8); }
-  const BlockWords& block_;
+  explicit FourBits(const BlockBytes& block) : block_(block) {}
+  Bits16 integer(int j, int h) const {
+    const Bits16 both = block_.values(kSkip + j % 8, h);
+    return j < 8 ? low_bits<4>(both) : both >> 4;
+  }
+  const BlockBytes& block_;
 };
 // The same with fifth bits in the two words before them.
 struct FiveBits : FourBits<2> {
-  explicit FiveBits(const BlockWords& block)
-      : FourBits(block), high_(block.values(0) | block.values(1) << 16) {}
-  Bits16 even(int j) const { return FourBits::even(j) | low_bits<1>(high_ >> 2 * j) << 4; }
-  Bits16 odd(int j) const { return FourBits::odd(j) | low_bits<1>(high_ >> (2 * j + 1)) << 4; }
-  Bits16 high_;
+  explicit FiveBits(const BlockBytes& block) : FourBits(block) {
+    alignas(64) static constexpr uint32_t kOddElement[16] = {0, 1, 0, 1, 0, 1, 0, 1,
+                                                             0, 1, 0, 1, 0, 1, 0, 1};
+    const Bits16 bits = block.word(0) | block.word(1) << 16, odd = load_bits(kOddElement);
+    high_[0] = lower_twice(bits) >> odd;
+    high_[1] = upper_twice(bits) >> odd;
+  }
+  Bits16 integer(int j, int h) const {
+    return FourBits::integer(j, h) | low_bits<1>(high_[h] >> 2 * j) << 4;
+  }
+  Bits16 high_[2];
 };
 
-template <DType type, typename Integers, int kZero>
-struct ScaledLeaf : Integers {
-  static constexpr DType kType = type;
-  ScaledLeaf(const BlockWords& block, int64_t) : Integers(block), d_(from_f16(block.scales_2(0))) {}
-  Vec16 value(int, Bits16 q) const { return d_ * number(q, kZero); }
-  Vec16 d_;
-};
-// The product is exact, so that one rounding is that of the sum.
-template <DType type, typename Integers>
-struct ScaledPlusLeaf : Integers {
-  static constexpr DType kType = type;
-  ScaledPlusLeaf(const BlockWords& block, int64_t) : Integers(block) {
-    const Bits16 both = block.scales_4(0);
-    d_ = from_f16(low_bits<16>(both));
-    plus_ = from_f16(both >> 16);
+// d * q + plus, where one rounding is that of the sum: the product is exact.
+template <typename Integers>
+struct PlusLeaf : Integers {
+  PlusLeaf(const BlockBytes& block, Vec16 d, Vec16 plus) : Integers(block), d_(d), plus_(plus) {}
+  Vec16 half(int j, int h) const {
+    return fma(d_.half[h], from_integer(Integers::integer(j, h)), plus_.half[h]);
   }
-  Vec16 value(int, Bits16 q) const { return fma(d_, number(q), plus_); }
-  Vec16 d_, plus_;
+  Twice d_, plus_;
+};
+// d * (q - zero) is exact, and so is what is added here.
+template <DType type, typename Integers, int kZero>
+struct ScaledLeaf : PlusLeaf<Integers> {
+  static constexpr DType kType = type;
+  ScaledLeaf(const BlockBytes& block, int64_t)
+      : PlusLeaf<Integers>(block, d(block), d(block) * splat(-kZero)) {}
+  static Vec16 d(const BlockBytes& block) { return from_f16(block.scales_2(0)); }
+};
+template <DType type, typename Integers>
+struct ScaledPlusLeaf : PlusLeaf<Integers> {
+  static constexpr DType kType = type;
+  ScaledPlusLeaf(const BlockBytes& block, int64_t)
+      : PlusLeaf<Integers>(block, from_f16(low_bits<16>(block.scales_4(0))),
+                           from_f16(block.scales_4(0) >> 16)) {}
 };
 struct Iq4NlLeaf : FourBits<0> {
   static constexpr DType kType = DType::iq4_nl;
-  Iq4NlLeaf(const BlockWords& block, int64_t) : FourBits(block), d_(from_f16(block.scales_2(0))) {}
-  Vec16 value(int, Bits16 q) const {
+  Iq4NlLeaf(const BlockBytes& block, int64_t) : FourBits(block), d_(from_f16(block.scales_2(0))) {}
+  Vec16 half(int j, int h) const {
     alignas(64) static constexpr float kSteps[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                                      1,    13,   25,  38,  53,  69,  89,  113};
-    return d_ * lookup(kSteps, q);
+    return d_.half[h] * lookup(kSteps, integer(j, h));
   }
-  Vec16 d_;
+  Twice d_;
 };
 
 // ---- Eight leaves are a block
 
-// Byte i of the scales.
-inline Bits16 scale_byte(const BlockWords& block, int i) {
-  return low_bits<8>(block.scales_4(i / 4) >> i % 4 * 8);
-}
+// kBits bits of bytes from bit kShift on, or where kShift is negative from a bit that a leaf has.
+template <int kBits, int kShift>
+class SomeBits {
+ public:
+  SomeBits(const BlockBytes& block, int64_t first, int64_t shift)
+      : block_(block),
+        first_(static_cast<int>(first)),
+        count_(splat_bits(static_cast<uint32_t>(shift))) {}
+  Bits16 bits(int j, int h) const {
+    const Bits16 byte = block_.values(first_ + j, h);
+    if constexpr (kShift < 0) return low_bits<kBits>(byte >> count_);
+    if constexpr (kShift == 0) return low_bits<kBits>(byte);
+    if constexpr (kShift + kBits == 8) return byte >> kShift;
+    return low_bits<kBits>(byte >> (kShift < 0 ? 0 : kShift));
+  }
 
-// Of q4_k and q5_k: what minimum and scale a leaf has.
-struct ScaledMinusLeaf {
-  ScaledMinusLeaf(const BlockWords& block, int part) {
+ private:
+  const BlockBytes& block_;
+  int first_;
+  Bits16 count_;
+};
+
+// Of q4_k and q5_k: the scale and the minimum of a leaf.
+struct ScaleAndMinimum {
+  ScaleAndMinimum(const BlockBytes& block, int part) {
     const Bits16 both = block.scales_4(0);
-    const auto byte = [&](int i) { return scale_byte(block, 4 + i); };
-    Bits16 scale, minimum;
+    const auto byte = [&](int i) { return block.scale_byte(4 + i); };
+    Bits16 integer, minimum;
     if (part < 4) {
-      scale = low_bits<6>(byte(part));
+      integer = low_bits<6>(byte(part));
       minimum = low_bits<6>(byte(part + 4));
     } else {
       const Bits16 lows = byte(part + 4);
-      scale = low_bits<4>(lows) | (byte(part - 4) >> 6) << 4;
+      integer = low_bits<4>(lows) | (byte(part - 4) >> 6) << 4;
       minimum = lows >> 4 | (byte(part) >> 6) << 4;
     }
-    d_ = from_f16(low_bits<16>(both)) * number(scale);
-    minus_ = from_f16(both >> 16) * number(minimum);
+    scale = from_f16(low_bits<16>(both)) * from_integer(integer);
+    minus = from_f16(both >> 16) * from_integer(minimum);
   }
-  Vec16 value(int, Bits16 q) const { return fms(d_, number(q), minus_); }
-  Vec16 d_, minus_;
+  Vec16 scale, minus;
+};
+// Exact products, and one rounding of their difference.
+struct ScaledMinus {
+  explicit ScaledMinus(const ScaleAndMinimum& s) : d_(s.scale), minus_(s.minus) {}
+  Vec16 value(Bits16 q, int h) const { return fms(d_.half[h], from_integer(q), minus_.half[h]); }
+  Twice d_, minus_;
 };
 
-struct Q4KLeaf : ScaledMinusLeaf {
+template <int kVariant>
+struct Q4KLeaf : ScaledMinus {
   static constexpr DType kType = DType::q4_k;
-  Q4KLeaf(const BlockWords& block, int64_t part, int skip = 0)
-      : ScaledMinusLeaf(block, static_cast<int>(part)),
-        block_(block),
-        first_(skip + static_cast<int>(part) / 2 * 16),
-        shift_(static_cast<int>(part) % 2 * 4) {}
-  Bits16 even(int j) const { return low_bits<4>(block_.values(first_ + j) >> shift_); }
-  Bits16 odd(int j) const { return low_bits<4>(block_.values(first_ + j) >> (8 + shift_)); }
-  const BlockWords& block_;
-  int first_, shift_;
+  Q4KLeaf(const BlockBytes& block, int64_t part)
+      : ScaledMinus(ScaleAndMinimum(block, static_cast<int>(part))),
+        q_(block, part / 2 * 16, part % 2 * 4) {}
+  Vec16 half(int j, int h) const { return value(q_.bits(j, h), h); }
+  SomeBits<4, kVariant * 4> q_;
 };
 
-struct Q5KLeaf : Q4KLeaf {
+struct Q5KLeaf : ScaledMinus {
   static constexpr DType kType = DType::q5_k;
-  Q5KLeaf(const BlockWords& block, int64_t part)
-      : Q4KLeaf(block, part, 16), part_(static_cast<int>(part)) {}
-  Bits16 even(int j) const { return Q4KLeaf::even(j) | high(j, part_); }
-  Bits16 odd(int j) const { return Q4KLeaf::odd(j) | high(j, 8 + part_); }
-  Bits16 high(int j, int bit) const { return low_bits<1>(block_.values(j) >> bit) << 4; }
-  int part_;
+  Q5KLeaf(const BlockBytes& block, int64_t part)
+      : ScaledMinus(ScaleAndMinimum(block, static_cast<int>(part))),
+        low_(block, 16 + part / 2 * 16, part % 2 * 4),
+        high_(block, 0, part) {}
+  Vec16 half(int j, int h) const { return value(low_.bits(j, h) | high_.bits(j, h) << 4, h); }
+  SomeBits<4, -1> low_;
+  SomeBits<1, -1> high_;
 };
 
-// A scale for the first 8 pairs and one for the last 8.
-struct TwoScales {
-  Vec16 d_[2];
+// A scale, and what is added, for the first 8 pairs and for the last 8.
+struct PlusOf16 {
+  PlusOf16(Vec16 first, Vec16 last, Vec16 first_plus, Vec16 last_plus)
+      : d_{Twice(first), Twice(last)}, plus_{Twice(first_plus), Twice(last_plus)} {}
+  Vec16 value(int j, int h, Bits16 q) const {
+    return fma(d_[j / 8].half[h], from_integer(q), plus_[j / 8].half[h]);
+  }
+  Twice d_[2], plus_[2];
+};
+// With a zero point, as of ScaledLeaf.
+template <int kZero>
+struct ScaledOf16 : PlusOf16 {
+  ScaledOf16(Vec16 first, Vec16 last)
+      : PlusOf16(first, last, first * splat(-kZero), last * splat(-kZero)) {}
 };
 
-struct Q6KLeaf : TwoScales {
+struct Q6KLeaf : ScaledOf16<32> {
   static constexpr DType kType = DType::q6_k;
-  Q6KLeaf(const BlockWords& block, int64_t part)
-      : block_(block),
-        low_(static_cast<int>(part / 4 * 32 + part % 2 * 16)),
-        high_(static_cast<int>(64 + part / 4 * 16)),
-        low_shift_(static_cast<int>(part % 4 / 2 * 4)),
-        high_shift_(static_cast<int>(part % 4 * 2)) {
-    const Vec16 d = from_f16(block.scales_2(8));
-    const Bits16 both = block.scales_2(static_cast<int>(part));  // signed bytes
-    d_[0] = d * number(low_bits<8>(both + splat_bits(128)), 128);
-    d_[1] = d * number(low_bits<8>((both >> 8) + splat_bits(128)), 128);
+  Q6KLeaf(const BlockBytes& block, int64_t part)
+      : ScaledOf16(scale(block, part, 0), scale(block, part, 8)),
+        low_(block, part / 4 * 32 + part % 2 * 16, part % 4 / 2 * 4),
+        high_(block, 64 + part / 4 * 16, part % 4 * 2) {}
+  static Vec16 scale(const BlockBytes& block, int64_t part, int shift) {
+    const Bits16 both = block.scales_2(static_cast<int>(part));
+    return from_f16(block.scales_2(8)) * from_signed(both >> shift);
   }
-  Bits16 even(int j) const { return integer(j, 0); }
-  Bits16 odd(int j) const { return integer(j, 8); }
-  Bits16 integer(int j, int byte) const {
-    return low_bits<4>(block_.values(low_ + j) >> (byte + low_shift_)) |
-           low_bits<2>(block_.values(high_ + j) >> (byte + high_shift_)) << 4;
-  }
-  Vec16 value(int j, Bits16 q) const { return d_[j / 8] * number(q, 32); }
-  const BlockWords& block_;
-  int low_, high_, low_shift_, high_shift_;
+  Vec16 half(int j, int h) const { return value(j, h, low_.bits(j, h) | high_.bits(j, h) << 4); }
+  SomeBits<4, -1> low_;
+  SomeBits<2, -1> high_;
 };
 
-// Two bits of four leaves in a byte; kSkip words stand before them.
-template <int kSkip>
-struct TwoBits {
-  TwoBits(const BlockWords& block, int64_t part)
-      : block_(block),
-        first_(static_cast<int>(kSkip + part / 4 * 16)),
-        shift_(static_cast<int>(part % 4 * 2)) {}
-  Bits16 even(int j) const { return low_bits<2>(block_.values(first_ + j) >> shift_); }
-  Bits16 odd(int j) const { return low_bits<2>(block_.values(first_ + j) >> (8 + shift_)); }
-  const BlockWords& block_;
-  int first_, shift_;
-};
-
-struct Q2KLeaf : TwoBits<0>, TwoScales {
+struct Q2KLeaf : PlusOf16 {
   static constexpr DType kType = DType::q2_k;
-  Q2KLeaf(const BlockWords& block, int64_t part) : TwoBits(block, part) {
-    const Bits16 both = block.scales_4(4);
-    const Vec16 d = from_f16(low_bits<16>(both)), minimum = from_f16(both >> 16);
-    for (int half = 0; half < 2; ++half) {
-      const Bits16 byte = scale_byte(block, static_cast<int>(part) * 2 + half);
-      d_[half] = d * number(low_bits<4>(byte));
-      minus_[half] = minimum * number(byte >> 4);
-    }
+  Q2KLeaf(const BlockBytes& block, int64_t part)
+      : PlusOf16(scale(block, 2 * part), scale(block, 2 * part + 1), plus(block, 2 * part),
+                 plus(block, 2 * part + 1)),
+        q_(block, part / 4 * 16, part % 4 * 2) {}
+  // For 16 elements a byte.
+  static Vec16 scale(const BlockBytes& block, int64_t i) {
+    const Bits16 integer = low_bits<4>(block.scale_byte(static_cast<int>(i)));
+    return from_f16(low_bits<16>(block.scales_4(4))) * from_integer(integer);
   }
-  Vec16 value(int j, Bits16 q) const { return fms(d_[j / 8], number(q), minus_[j / 8]); }
-  Vec16 minus_[2];
+  static Vec16 plus(const BlockBytes& block, int64_t i) {
+    const Bits16 integer = block.scale_byte(static_cast<int>(i)) >> 4;
+    return from_f16(block.scales_4(4) >> 16) * (splat(0) - from_integer(integer));
+  }
+  Vec16 half(int j, int h) const { return value(j, h, q_.bits(j, h)); }
+  SomeBits<2, -1> q_;
 };
 
-struct Q3KLeaf : TwoBits<16>, TwoScales {
+struct Q3KLeaf : ScaledOf16<4> {
   static constexpr DType kType = DType::q3_k;
-  Q3KLeaf(const BlockWords& block, int64_t part)
-      : TwoBits(block, part), part_(static_cast<int>(part)) {
-    const Vec16 d = from_f16(block.scales_2(6));
-    const auto byte = [&](int i) { return block.scales_2(i / 2) >> i % 2 * 8; };
-    for (int half = 0; half < 2; ++half) {
-      const int i = part_ * 2 + half;  // of the 16 scales
-      const Bits16 low = low_bits<4>(byte(i % 8) >> i / 8 * 4);
-      const Bits16 high = low_bits<2>(byte(8 + i % 4) >> i / 4 * 2);
-      d_[half] = d * number(low | high << 4, 32);
-    }
+  Q3KLeaf(const BlockBytes& block, int64_t part)
+      : ScaledOf16(scale(block, static_cast<int>(part) * 2),
+                   scale(block, static_cast<int>(part) * 2 + 1)),
+        low_(block, 16 + part / 4 * 16, part % 4 * 2),
+        third_(block, 0, part) {}
+  // Of the 16 scales.
+  static Vec16 scale(const BlockBytes& block, int i) {
+    const auto byte = [&](int b) { return block.scales_2(b / 2) >> b % 2 * 8; };
+    const Bits16 low = low_bits<4>(byte(i % 8) >> i / 8 * 4);
+    const Bits16 high = low_bits<2>(byte(8 + i % 4) >> i / 4 * 2);
+    return from_f16(block.scales_2(6)) * (from_integer(low | high << 4) - splat(32));
   }
-  Bits16 even(int j) const { return TwoBits::even(j) | third(j, part_); }
-  Bits16 odd(int j) const { return TwoBits::odd(j) | third(j, 8 + part_); }
-  Bits16 third(int j, int bit) const { return low_bits<1>(block_.values(j) >> bit) << 2; }
-  Vec16 value(int j, Bits16 q) const { return d_[j / 8] * number(q, 4); }
-  int part_;
+  Vec16 half(int j, int h) const { return value(j, h, low_.bits(j, h) | third_.bits(j, h) << 2); }
+  SomeBits<2, -1> low_;
+  SomeBits<1, -1> third_;
 };
 
-template <typename Leaf>
-void expand_leaves(const char* values, const char* scales, int64_t leaf, int64_t leaves,
-                   char* out) {
-  constexpr int kLeaves = BlockWords::storage(Leaf::kType).block / 32;
-  for (; leaves > 0; --leaves, ++leaf) {
-    const BlockWords block(Leaf::kType, values, scales, leaf / kLeaves);
-    const Leaf q(block, leaf % kLeaves);
-#pragma GCC unroll 16
-    for (int j = 0; j < 16; ++j, out += 64) {
-      const Bits16 even = to_bf16(q.value(j, q.even(j))), odd = to_bf16(q.value(j, q.odd(j)));
-      store_bits(out, even | (odd << 16));
-    }
+// ---- What is done with leaves
+
+template <template <int> class LeafOf, int kVariants>
+struct Format {
+  static constexpr const StorageType& kStorage = BlockBytes::storage(LeafOf<0>::kType);
+  static constexpr int kLeaves = kStorage.block / 32;  // of a block
+
+  // use(the leaf with this number in a panel).
+  template <typename Use>
+  [[gnu::always_inline]] static void with_leaf(const char* values, const char* scales, int64_t leaf,
+                                               Use use) {
+    const BlockBytes block(kStorage.type, values, scales, leaf / kLeaves);
+    const int64_t part = leaf % kLeaves;
+    if (kVariants == 1 || part % 2 == 0) return use(LeafOf<0>(block, part));
+    if constexpr (kVariants == 2) use(LeafOf<1>(block, part));
   }
+};
+
+// Pair j of a leaf of 16 outputs, as bf16.
+template <typename Leaf>
+inline Bits16 pairs_of(const Leaf& leaf, int j) {
+  return bf16_pairs(leaf.half(j, 0), leaf.half(j, 1));
 }
 
-// Null for types without blocks.
-inline ExpandPanel expander_of(DType type) {
+template <typename Format>
+void expand_leaves(const char* values, const char* scales, int64_t leaf, int64_t leaves,
+                   char* out) {
+  for (const int64_t end = leaf + leaves; leaf < end; ++leaf, out += 1024)
+    Format::with_leaf(values, scales, leaf, [out](const auto& q) [[gnu::always_inline]] {
+#pragma GCC unroll 16
+      for (int j = 0; j < 16; ++j) store_bits(out + j * 64, pairs_of(q, j));
+    });
+}
+
+// To the chains of R rows an even or an odd element of each output.
+template <int R>
+inline void add_products(Vec16 (&chain)[R], const float* x, int64_t stride, Vec16 w) {
+  for (int r = 0; r < R; ++r) chain[r] = fma(splat(x[r * stride]), w, chain[r]);
+}
+
+template <typename Format, int R>
+void multiply_rows(const BlockTile& t) {
+  constexpr int kBytes = Format::kStorage.value_bytes * 16 / Format::kLeaves;  // of a leaf
+  constexpr int64_t kAhead = 2048;  // bytes that are fetched before they are read
+  const float* x = t.x;
+  Vec16 chain[R];
+  for (int r = 0; r < R; ++r) chain[r] = t.first ? splat(0) : load(t.chains + r * 16);
+  for (int64_t i = t.leaf; i < t.leaf + t.leaves; ++i, x += 32) {
+    for (int b = 0; b < kBytes; b += 64) __builtin_prefetch(t.values + i * kBytes + b + kAhead);
+    Format::with_leaf(t.values, t.scales, i, [&](const auto& q) [[gnu::always_inline]] {
+      Vec16 even[R], odd[R];
+      for (int r = 0; r < R; ++r) even[r] = odd[r] = splat(0);
+#pragma GCC unroll 16
+      for (int j = 0; j < 16; ++j) {
+        const Bits16 pairs = pairs_of(q, j);
+        add_products(even, x + j, t.x_stride, value_of(pairs << 16));
+        add_products(odd, x + 16 + j, t.x_stride, value_of(pairs & splat_bits(0xffff0000)));
+      }
+      for (int r = 0; r < R; ++r) chain[r] = chain[r] + (even[r] + odd[r]);
+    });
+  }
+  for (int r = 0; r < R; ++r) store(t.chains + r * 16, chain[r]);
+}
+
+// As many rows as have their chains in registers.
+template <typename Format>
+void multiply_leaves(const BlockTile& t) {
+  if (t.rows == 1) return multiply_rows<Format, 1>(t);
+  if (t.rows == 2) return multiply_rows<Format, 2>(t);
+  if constexpr (kUnpackedRows == 8)
+    t.rows == 4 ? multiply_rows<Format, 4>(t) : multiply_rows<Format, 8>(t);
+}
+
+// A type without variants as a template of them.
+template <typename Leaf>
+struct Only {
+  template <int>
+  using Of = Leaf;
+};
+template <template <int> class LeafOf, int kVariants>
+constexpr BlockFunctions kVaried = {expand_leaves<Format<LeafOf, kVariants>>,
+                                    multiply_leaves<Format<LeafOf, kVariants>>, kUnpackedRows};
+template <typename Leaf>
+constexpr BlockFunctions kPlain = kVaried<Only<Leaf>::template Of, 1>;
+
+inline BlockFunctions block_functions(DType type) {
   switch (type) {
     case DType::q8_0:
-      return expand_leaves<Q8_0Leaf>;
+      return kPlain<Q8_0Leaf>;
     case DType::q4_0:
-      return expand_leaves<ScaledLeaf<DType::q4_0, FourBits<0>, 8>>;
+      return kPlain<ScaledLeaf<DType::q4_0, FourBits<0>, 8>>;
     case DType::q4_1:
-      return expand_leaves<ScaledPlusLeaf<DType::q4_1, FourBits<0>>>;
+      return kPlain<ScaledPlusLeaf<DType::q4_1, FourBits<0>>>;
     case DType::q5_0:
-      return expand_leaves<ScaledLeaf<DType::q5_0, FiveBits, 16>>;
+      return kPlain<ScaledLeaf<DType::q5_0, FiveBits, 16>>;
     case DType::q5_1:
-      return expand_leaves<ScaledPlusLeaf<DType::q5_1, FiveBits>>;
+      return kPlain<ScaledPlusLeaf<DType::q5_1, FiveBits>>;
     case DType::q2_k:
-      return expand_leaves<Q2KLeaf>;
+      return kPlain<Q2KLeaf>;
     case DType::q3_k:
-      return expand_leaves<Q3KLeaf>;
+      return kPlain<Q3KLeaf>;
     case DType::q4_k:
-      return expand_leaves<Q4KLeaf>;
+      return kVaried<Q4KLeaf, 2>;
     case DType::q5_k:
-      return expand_leaves<Q5KLeaf>;
+      return kPlain<Q5KLeaf>;
     case DType::q6_k:
-      return expand_leaves<Q6KLeaf>;
+      return kPlain<Q6KLeaf>;
     case DType::iq4_nl:
-      return expand_leaves<Iq4NlLeaf>;
+      return kPlain<Iq4NlLeaf>;
     case DType::bf16:
     case DType::f16:
     case DType::f32:
     case DType::i8:
       break;
   }
-  return nullptr;
+  return {};
 }
 
 }  // namespace

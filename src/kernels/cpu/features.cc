@@ -37,14 +37,18 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
+bool has_avx512_bf16() {
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+  constexpr uint32_t kAvx512Bf16 = 1u << 5;  // CPUID leaf 7, subleaf 1, EAX
+  return has_avx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & kAvx512Bf16);
+}
+
 bool has_amx() {
   constexpr uint32_t kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;  // CPUID leaf 7, EDX
   constexpr uint64_t kTileStates = 3u << 17;                    // XTILECFG and XTILEDATA
   uint32_t a = 0, b = 0, c = 0, d = 0;
-  if (!has_avx512() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  if (!has_avx512_bf16() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
   if (!(d & kAmxBf16) || !(d & kAmxTile)) return false;
-  constexpr uint32_t kAvx512Bf16 = 1u << 5;  // CPUID leaf 7, subleaf 1, EAX
-  if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & kAvx512Bf16)) return false;
   return (enabled_states() & kTileStates) == kTileStates && tiles_are_granted();
 }
 

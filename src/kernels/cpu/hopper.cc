@@ -54,7 +54,7 @@ constexpr int kMaxHeadDim = 576;
 
 using Tile = float[kBlockRows][kStep];
 
-using ExpanderOf = cpu::ExpandPanel (*)(DType);
+using BlocksOf = cpu::BlockFunctions (*)(DType);
 
 // Steps of a panel of bf16 as they lie or, from blocks, as `room` has them.
 const bf16_t* steps_of(const Matrix& w, int64_t panel, int64_t step, int64_t steps,
@@ -68,12 +68,12 @@ const bf16_t* steps_of(const Matrix& w, int64_t panel, int64_t step, int64_t ste
 // Calls use(first row, rows, first panel, panels, tiles) with dot(x[t], w[n]) for rows [0, rows)
 // and panels [begin, end), some at a time. `copies` panels in a row hold the same outputs of
 // `copies` interleaved matrices.
-template <PanelFunction* panel_function, ExpanderOf expander_of, typename Use>
+template <PanelFunction* panel_function, BlocksOf blocks_of, typename Use>
 void for_dots(const Activation& x, int64_t rows, const Matrix& w, int copies, int64_t begin,
               int64_t end, int runs, Use use) {
   CHECK(x.type == DType::bf16 && storage_of(w.type).element == DType::bf16,
         "the order hopper is defined for bf16");
-  const cpu::ExpandPanel expand = expander_of(w.type);
+  const cpu::ExpandPanel expand = blocks_of(w.type).expand;
   alignas(64) bf16_t room[kBlockSteps * kStep * kStep];
   const int64_t run_steps = round_up(w.k / runs, kStep) / kStep;
   StepInput inputs[kBlockSteps][kBlockRows];
@@ -111,10 +111,10 @@ void for_dots(const Activation& x, int64_t rows, const Matrix& w, int copies, in
   }
 }
 
-template <PanelFunction* panel_function, ExpanderOf expander_of>
+template <PanelFunction* panel_function, BlocksOf blocks_of>
 void matmul(const MatmulParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.w.panels());
-  for_dots<panel_function, expander_of>(
+  for_dots<panel_function, blocks_of>(
       p.x, p.rows, p.w, 1, begin, end, p.runs,
       [&](int64_t t0, int rows, int64_t p0, int panels, const Tile* tiles) {
         for (int r = 0; r < rows; ++r)
@@ -130,12 +130,12 @@ void matmul(const MatmulParams& p, const Execution& on) {
       });
 }
 
-template <PanelFunction* panel_function, ExpanderOf expander_of>
+template <PanelFunction* panel_function, BlocksOf blocks_of>
 void gated_matmul(const GatedMatmulParams& p, const Execution& on) {
   const int64_t width = p.gate_up.n;
   bf16_t* out = static_cast<bf16_t*>(p.out.data);
   const auto [begin, end] = on.share.of(p.gate_up.panels());
-  for_dots<panel_function, expander_of>(
+  for_dots<panel_function, blocks_of>(
       p.x, p.rows, p.gate_up, 2, 2 * begin, 2 * end, 1,
       [&](int64_t t0, int rows, int64_t p0, int panels, const Tile* tiles) {
         for (int r = 0; r < rows; ++r)
@@ -337,10 +337,10 @@ void attention(const AttentionParams& p, const Execution& on) {
   partial_attention<panel_function>({p}, on);
 }
 
-template <PanelFunction* panel_function, ExpanderOf expander_of>
+template <PanelFunction* panel_function, BlocksOf blocks_of>
 void override_with(Kernels& kernels) {
-  kernels.matmul = matmul<panel_function, expander_of>;
-  kernels.gated_matmul = gated_matmul<panel_function, expander_of>;
+  kernels.matmul = matmul<panel_function, blocks_of>;
+  kernels.gated_matmul = gated_matmul<panel_function, blocks_of>;
   kernels.attention = attention<panel_function>;
   kernels.partial_attention = partial_attention<panel_function>;
 }
@@ -348,10 +348,10 @@ void override_with(Kernels& kernels) {
 }  // namespace
 
 void override_avx2(Kernels& kernels) {
-  override_with<&panel_avx2, cpu::expander_avx2>(kernels);
+  override_with<&panel_avx2, cpu::blocks_avx2>(kernels);
 }
 void override_avx512(Kernels& kernels) {
-  override_with<&panel_avx512, cpu::expander_avx512>(kernels);
+  override_with<&panel_avx512, cpu::best_blocks_avx512>(kernels);
 }
 
 }  // namespace invar::hopper

@@ -15,7 +15,6 @@
 // after it
 #include "kernels/cpu/vec16_math.h"
 // after it
-#include "kernels/cpu/blocks_inl.h"
 #include "kernels/cpu/product_end_inl.h"
 
 namespace invar::cpu {
@@ -86,7 +85,7 @@ template <End kEnd>
 class AmxProduct {
  public:
   explicit AmxProduct(const PanelProduct& p)
-      : p_(p), run_leaves_(p.leaves / p.runs), expand_(expander_of(p.stored)) {}
+      : p_(p), run_leaves_(p.leaves / p.runs), expand_(best_blocks_avx512(p.stored).expand) {}
 
   void run() {
     const int64_t tiles = ceil_div(p_.rows, 16);
@@ -335,8 +334,8 @@ class AmxProduct {
 
 // Many rows in whole tiles and panels: the chains may lie in memory in between.
 bool has_whole_tiles(const PanelProduct& p) {
-  return p.rows >= kChainsInMemoryFrom && p.rows % 16 == 0 && !expander_of(p.stored) &&
-         p.outputs == p.panels * (p.out ? 8 : 16);
+  return p.rows >= kChainsInMemoryFrom && p.rows % 16 == 0 &&
+         !best_blocks_avx512(p.stored).expand && p.outputs == p.panels * (p.out ? 8 : 16);
 }
 
 }  // namespace

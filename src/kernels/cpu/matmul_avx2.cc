@@ -135,6 +135,10 @@ struct Avx2 {
   static constexpr int kRows = kBlockRows, kTileRows = cpu::kTileRows;
   static constexpr int kPanels = kGroupPanels, kLeaves = kStretchLeaves;
 
+  static BlockFunctions blocks(DType type) { return blocks_avx2(type); }
+  // kBlockFloats.
+  float* room_for_rows() { return x_; }
+
   void accumulate(const Stretch& s) {
     copy_rows(s, x_, kRowStride);
     if (s.rows <= kFewRows)
@@ -173,7 +177,7 @@ struct Avx2 {
     for (int64_t p = 0; p < s.panels; ++p) {
       const char* w = panels_of(s, p, 1, room_).first;
       if (!s.f32) unpack_panel(w, s.leaves, w_);
-      const char* next = p + 1 < s.panels && !s.expand ? w + s.panel_bytes : s.next;
+      const char* next = p + 1 < s.panels && !s.blocks.expand ? w + s.panel_bytes : s.next;
       Tile tile{.x = x_,
                 .w = s.f32 ? w : reinterpret_cast<const char*>(w_),
                 .w_panel = 0,
@@ -195,15 +199,12 @@ struct Avx2 {
   }
 
   alignas(64) float x_[kBlockRows * kRowStride];
+  static_assert(sizeof x_ >= kBlockFloats * sizeof(float));
   alignas(64) float w_[kStretchLeaves * kLeaf * 16];
   alignas(64) char room_[2 * kStretchLeaves * kLeaf * 32];
 };
 
 }  // namespace
-
-ExpandPanel expander_avx2(DType type) {
-  return expander_of(type);
-}
 
 void product_avx2(const PanelProduct& p) {
   Product<Avx2>(p).run();

@@ -132,6 +132,10 @@ struct Avx512 {
   static constexpr int kRows = kBlockRows, kTileRows = cpu::kTileRows;
   static constexpr int kPanels = kGroupPanels, kLeaves = kStretchLeaves;
 
+  static BlockFunctions blocks(DType type) { return best_blocks_avx512(type); }
+  // kBlockFloats.
+  float* room_for_rows() { return x_; }
+
   void accumulate(const Stretch& s) {
     copy_rows(s, x_, kRowStride);
     if (s.rows <= kStreamRows)
@@ -173,7 +177,8 @@ struct Avx512 {
       const Panels w = panels_of(s, p, count, room_);
       for (int64_t q = 0; !s.f32 && q < count; ++q)
         unpack_panel(w.first + q * w.bytes, s.leaves, w_ + q * kPanelFloats);
-      const char* next = p + count < s.panels && !s.expand ? w.first + count * w.bytes : s.next;
+      const char* next =
+          p + count < s.panels && !s.blocks.expand ? w.first + count * w.bytes : s.next;
       Tile tile{.x = x_,
                 .w = s.f32 ? w.first : reinterpret_cast<const char*>(w_),
                 .w_panel = s.f32 ? s.panel_bytes : kPanelFloats * 4,
@@ -196,15 +201,12 @@ struct Avx512 {
 
   static constexpr int64_t kPanelFloats = kStretchLeaves * kLeaf * 16;
   alignas(64) float x_[kBlockRows * kRowStride];
+  static_assert(sizeof x_ >= kBlockFloats * sizeof(float));
   alignas(64) float w_[2 * kPanelFloats];
   alignas(64) char room_[4 * kPanelFloats * 2];
 };
 
 }  // namespace
-
-ExpandPanel expander_avx512(DType type) {
-  return expander_of(type);
-}
 
 void product_avx512(const PanelProduct& p) {
   Product<Avx512>(p).run();

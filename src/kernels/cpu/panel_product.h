@@ -49,9 +49,29 @@ struct PanelProduct {
 // Some leaves of a panel of blocks, whose scales are given, as a panel of bf16.
 using ExpandPanel = void (*)(const char* values, const char* scales, int64_t leaf, int64_t leaves,
                              char* out);
-// By each set; null for types without blocks.
-ExpandPanel expander_avx2(DType type);
-ExpandPanel expander_avx512(DType type);
+// A few rows by some leaves of a panel of blocks, which are unpacked in registers.
+struct BlockTile {
+  const float* x;    // of each leaf its 16 even and its 16 odd elements
+  int64_t x_stride;  // elements
+  int64_t rows;      // 1, 2, 4 or 8, and no more than BlockFunctions has
+  const char* values;
+  const char* scales;
+  int64_t leaf, leaves;  // of the panel
+  bool first;            // the chains begin here, from +0
+  float* chains;         // [rows][16]
+};
+
+// What a type with blocks is read by; null for others.
+struct BlockFunctions {
+  ExpandPanel expand = nullptr;
+  void (*multiply)(const BlockTile&) = nullptr;
+  int64_t rows = 0;  // that it takes at most
+};
+BlockFunctions blocks_avx2(DType type);
+BlockFunctions blocks_avx512(DType type);
+BlockFunctions blocks_avx512bf16(DType type);
+// The better of the last two on this machine.
+BlockFunctions best_blocks_avx512(DType type);
 
 // Products of integers (numerics 2.1).
 void int8_product_avx2(const PanelProduct& p);

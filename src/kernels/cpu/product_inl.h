@@ -5,7 +5,6 @@
 // set provides `accumulate`, which adds one stretch to the chains of a block.
 #pragma once
 
-#include "kernels/cpu/blocks_inl.h"
 #include "kernels/cpu/product_end_inl.h"
 
 namespace invar::cpu {
@@ -22,10 +21,11 @@ struct Stretch {
   int64_t panel_bytes;
   int64_t panels;
   int64_t leaf, leaves;  // of a panel
-  ExpandPanel expand;    // or null
+  BlockFunctions blocks;
   int64_t scales;
-  bool first;        // the chains begin here, from +0
-  float* chains;     // [panel][Set::kRows][16]
+  bool first;            // the chains begin here, from +0
+  float* chains;         // [panel][Set::kRows][16]
+  int64_t panel_chains;  // elements from panel to panel
   const char* next;  // weights that are used after these: fetched meanwhile, so memory never waits
 };
 
@@ -71,11 +71,38 @@ struct Panels {
 };
 inline Panels panels_of(const Stretch& s, int64_t panel, int64_t count, char* room) {
   const char* w = s.w + panel * s.panel_bytes;
-  if (!s.expand) return {w, s.panel_bytes};
+  if (!s.blocks.expand) return {w, s.panel_bytes};
   const int64_t bytes = s.leaves * kLeaf * 32;
   for (int64_t q = 0; q < count; ++q, w += s.panel_bytes)
-    s.expand(w, w + s.scales, s.leaf, s.leaves, room + q * bytes);
+    s.blocks.expand(w, w + s.scales, s.leaf, s.leaves, room + q * bytes);
   return {room, bytes};
+}
+
+// Leaves of a stretch where blocks are unpacked in registers, and floats of its rows.
+constexpr int64_t block_leaves(int64_t rows) {
+  return rows <= 2 ? 64 : 16;
+}
+constexpr int64_t kBlockFloats = 8 * block_leaves(8) * kLeaf;
+static_assert(2 * block_leaves(2) * kLeaf <= kBlockFloats);
+
+// A few rows by panels of blocks, which are read once, straight from memory. `x`: room for the
+// rows, which are made 1, 2, 4 or 8.
+inline void multiply_blocks(const Stretch& s, float* x) {
+  const int64_t stride = s.leaves * kLeaf;
+  const int64_t rows = s.rows <= 2 ? s.rows : s.rows <= 4 ? 4 : 8;
+  copy_rows(s, x, stride);
+  for (int64_t i = s.rows * stride; i < rows * stride; i += 16) store(x + i, splat(0));
+  const char* w = s.w;
+  for (int64_t p = 0; p < s.panels; ++p, w += s.panel_bytes)
+    s.blocks.multiply({.x = x,
+                       .x_stride = stride,
+                       .rows = rows,
+                       .values = w,
+                       .scales = w + s.scales,
+                       .leaf = s.leaf,
+                       .leaves = s.leaves,
+                       .first = s.first,
+                       .chains = s.chains + p * s.panel_chains});
 }
 
 // What a vector set multiplies at once: a few rows by one or more panels.
@@ -103,6 +130,7 @@ struct Tiling {
 // Set::kTileRows  rows that one tile takes: blocks are cut between tiles
 // Set::kPanels    panels of a group, even
 // Set::kLeaves    leaves of a stretch, at most
+// blocks(type)    its functions for blocks
 // accumulate(stretch)
 template <typename Set>
 class Product {
@@ -111,7 +139,7 @@ class Product {
       : p_(p),
         leaf_bytes_(kLeaf * 16 * (p.f32 ? 4 : 2)),
         element_(p.f32 ? 4 : 2),
-        expand_(expander_of(p.stored)) {}
+        blocks_(Set::blocks(p.stored)) {}
 
   void run() {
     // Without runs to keep, their memory serves a larger group.
@@ -141,34 +169,37 @@ class Product {
     return static_cast<const char*>(p_.w) + panel * p_.panel_bytes + leaf * leaf_bytes_;
   }
   // What is fetched of it meanwhile. (Of blocks nothing: they are half as much at most.)
-  const char* ahead(const char* next) const { return expand_ ? nullptr : next; }
+  const char* ahead(const char* next) const { return blocks_.expand ? nullptr : next; }
 
   // Leaves the dots of a block and a group, before the + 0, at chains_. `after`: the weights that
   // are read next.
   void dots(int64_t row, int64_t rows, int64_t panel, int64_t panels, const char* after) {
     const int64_t run_leaves = p_.leaves / p_.runs;
-    const int64_t stretches = ceil_div(run_leaves, Set::kLeaves);
+    const bool is_unpacked = rows <= blocks_.rows;
+    const int64_t stretches = ceil_div(run_leaves, is_unpacked ? block_leaves(rows) : Set::kLeaves);
     if (p_.extend) load_chains(row, rows, panel, panels);
     int depth = 0;  // runs, or trees of them, that wait for their neighbour
     for (int r = 0; r < p_.runs; ++r) {
       for (int64_t s = 0; s < stretches; ++s) {
         const int64_t from = r * run_leaves + run_leaves * s / stretches;
         const int64_t to = r * run_leaves + run_leaves * (s + 1) / stretches;
-        set_.accumulate(Stretch{
+        const Stretch stretch{
             .f32 = p_.f32,
             .x = static_cast<const char*>(p_.x) + row * p_.x_stride + from * kLeaf * element_,
             .x_stride = p_.x_stride,
             .rows = rows,
-            .w = weights(panel, expand_ ? 0 : from),
+            .w = weights(panel, blocks_.expand ? 0 : from),
             .panel_bytes = p_.panel_bytes,
             .panels = panels,
             .leaf = from,
             .leaves = to - from,
-            .expand = expand_,
+            .blocks = blocks_,
             .scales = p_.scales,
             .first = s == 0 && !p_.extend,
             .chains = chains_ + depth * kLevelChains,
-            .next = ahead(to < p_.leaves ? weights(panel, to) : after)});
+            .panel_chains = kPanelChains,
+            .next = ahead(to < p_.leaves ? weights(panel, to) : after)};
+        is_unpacked ? multiply_blocks(stretch, set_.room_for_rows()) : set_.accumulate(stretch);
       }
       // (s0 + s1) + (s2 + s3) ...: a run with an odd number meets the tree to its left.
       for (int odd = r; odd & 1; odd >>= 1) add_chains(--depth, rows, panels);
@@ -205,7 +236,7 @@ class Product {
 
   const PanelProduct& p_;
   const int64_t leaf_bytes_, element_;
-  const ExpandPanel expand_;
+  const BlockFunctions blocks_;
   Set set_;
   alignas(64) float chains_[kLevels * kLevelChains];
 };

@@ -72,6 +72,16 @@ inline Bits16 load_u16(const uint16_t* p) {
   return {_mm256_cvtepu16_epi32(_mm_loadu_si128(halves)),
           _mm256_cvtepu16_epi32(_mm_loadu_si128(halves + 1))};
 }
+inline Bits16 load_u8(const void* p) {
+  const char* bytes = static_cast<const char*>(p);
+  return {_mm256_cvtepu8_epi32(_mm_loadu_si64(bytes)),
+          _mm256_cvtepu8_epi32(_mm_loadu_si64(bytes + 8))};
+}
+inline Bits16 load_i8(const void* p) {
+  const char* bytes = static_cast<const char*>(p);
+  return {_mm256_cvtepi8_epi32(_mm_loadu_si64(bytes)),
+          _mm256_cvtepi8_epi32(_mm_loadu_si64(bytes + 8))};
+}
 // f16 in the lower halves of the lanes, the upper ones zero, exactly.
 inline Vec16 from_f16(Bits16 x) {
   const auto half = [](__m256i v) {
@@ -141,6 +151,27 @@ inline Vec16 value_of(Bits16 x) {
 inline Bits16 to_integer(Vec16 x) {
   return {_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi)};
 }
+inline Vec16 from_integer(Bits16 x) {
+  return {_mm256_cvtepi32_ps(x.lo), _mm256_cvtepi32_ps(x.hi)};
+}
+inline Bits16 eight_twice(__m256i x) {
+  return {_mm256_permutevar8x32_epi32(x, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)),
+          _mm256_permutevar8x32_epi32(x, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7))};
+}
+inline Bits16 lower_twice(Bits16 x) {
+  return eight_twice(x.lo);
+}
+inline Bits16 upper_twice(Bits16 x) {
+  return eight_twice(x.hi);
+}
+inline Bits16 upper_words(Bits16 a, Bits16 b) {
+  const auto half = [](Bits16 x) {
+    const __m256i words =
+        _mm256_packus_epi32(_mm256_srli_epi32(x.lo, 16), _mm256_srli_epi32(x.hi, 16));
+    return _mm256_permute4x64_epi64(words, 0xd8);
+  };
+  return {half(a), half(b)};
+}
 inline Bits16 operator+(Bits16 a, Bits16 b) {
   return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
 }
@@ -155,6 +186,9 @@ inline Bits16 operator<<(Bits16 a, int count) {
 }
 inline Bits16 operator>>(Bits16 a, int count) {
   return {_mm256_srli_epi32(a.lo, count), _mm256_srli_epi32(a.hi, count)};
+}
+inline Bits16 operator>>(Bits16 a, Bits16 count) {
+  return {_mm256_srlv_epi32(a.lo, count.lo), _mm256_srlv_epi32(a.hi, count.hi)};
 }
 inline Bits16 min_signed(Bits16 a, Bits16 b) {
   return {_mm256_min_epi32(a.lo, b.lo), _mm256_min_epi32(a.hi, b.hi)};

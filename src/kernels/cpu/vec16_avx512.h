@@ -52,6 +52,13 @@ inline Bits16 load_bits(const void* p) {
 inline Bits16 load_u16(const uint16_t* p) {
   return {_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
+// Sixteen bytes, each in a lane of its own, without and with a sign.
+inline Bits16 load_u8(const void* p) {
+  return {_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
+}
+inline Bits16 load_i8(const void* p) {
+  return {_mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
+}
 // f16 in the lower halves of the lanes, the upper ones zero, exactly.
 inline Vec16 from_f16(Bits16 x) {
   return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(x.v))};
@@ -118,6 +125,26 @@ inline Vec16 value_of(Bits16 x) {
 inline Bits16 to_integer(Vec16 x) {
   return {_mm512_cvtps_epi32(x.v)};
 }
+// Signed integers below 2^24 as f32, exactly.
+inline Vec16 from_integer(Bits16 x) {
+  return {_mm512_cvtepi32_ps(x.v)};
+}
+// Lanes 0..7, or 8..15, each twice.
+inline Bits16 lower_twice(Bits16 x) {
+  const __m512i i = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  return {_mm512_permutexvar_epi32(i, x.v)};
+}
+inline Bits16 upper_twice(Bits16 x) {
+  const __m512i i = _mm512_setr_epi32(8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15);
+  return {_mm512_permutexvar_epi32(i, x.v)};
+}
+// The upper halves of a's lanes and then of b's, next to each other.
+inline Bits16 upper_words(Bits16 a, Bits16 b) {
+  alignas(64) static constexpr uint16_t kOdd[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
+                                                    23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
+                                                    45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+  return {_mm512_permutex2var_epi16(a.v, _mm512_load_si512(kOdd), b.v)};
+}
 inline Bits16 operator+(Bits16 a, Bits16 b) {
   return {_mm512_add_epi32(a.v, b.v)};
 }
@@ -132,6 +159,9 @@ inline Bits16 operator<<(Bits16 a, int count) {
 }
 inline Bits16 operator>>(Bits16 a, int count) {
   return {_mm512_srli_epi32(a.v, static_cast<unsigned>(count))};
+}
+inline Bits16 operator>>(Bits16 a, Bits16 count) {
+  return {_mm512_srlv_epi32(a.v, count.v)};
 }
 inline Bits16 min_signed(Bits16 a, Bits16 b) {
   return {_mm512_min_epi32(a.v, b.v)};

@@ -90,6 +90,20 @@ inline Bits16 to_bf16(Vector x) {
   return select(is_greater_signed(magnitude, splat_bits(0x7f800000)), splat_bits(0x7fff), y);
 }
 
+// The same of numbers that are 0 or have magnitudes within 2^-110 .. 2^110, a's and then b's, next
+// to each other. A set may have an instruction for it. (Veltkamp's cut: where x has its first 8
+// bits before the point, p is 2^16 x and x rounded to an integer, ties to even since 2^16 x is even
+// in a tie; p - x is 2^16 x.)
+template <typename Vector>
+inline Vector to_8_bits(Vector x) {
+  const Vector p = x * splat(0x1.0001p16f);
+  return p - (p - x);
+}
+template <typename Vector>
+inline Bits16 bf16_pairs(Vector a, Vector b) {
+  return upper_words(bits_of(to_8_bits(a)), bits_of(to_8_bits(b)));
+}
+
 // f32_to_cached_bf16.
 inline Bits16 to_cached_bf16(Vec16 x) {
   const Bits16 y = to_bf16(x), magnitude = y & splat_bits(0x7fff);

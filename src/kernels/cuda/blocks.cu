@@ -17,21 +17,72 @@ __device__ __forceinline__ int64_t global_index() {
   return int64_t{blockIdx.x} * kThreads + threadIdx.x;
 }
 
+// use<type>() for the one of all types with blocks that this is.
+template <size_t kFirst = 0, typename Use>
+void with_block_type(DType type, Use use) {
+  if constexpr (kFirst < std::size(kStorageTypes)) {
+    constexpr StorageType kStorage = kStorageTypes[kFirst];
+    if constexpr (kStorage.has_blocks())
+      if (type == kStorage.type) return use.template operator()<kStorage.type>();
+    with_block_type<kFirst + 1>(type, use);
+  }
+}
+
 unsigned blocks_for(int64_t items) {
   return static_cast<unsigned>((items + kThreads - 1) / kThreads);
 }
 
-// A thread expands one block; `outputs` count through the units from `data` on.
-__global__ void expand_kernel(BlockPlaces places, const void* data, int64_t outputs, bool panels,
-                              int64_t k, bf16_t* out) {
+// A thread expands one block of a panel; `outputs` count through the units from `data` on.
+__global__ void expand_panels_kernel(BlockPlaces places, const void* data, int64_t outputs,
+                                     int64_t k, bf16_t* out) {
   const int64_t i = global_index(), output = i / places.row_blocks();
   if (output >= outputs) return;
   const int64_t block = i % places.row_blocks(), first = block * places.block();
   bf16_t elements[kMaxBlock];
   places.read(data, output, block, elements);
   for (int e = 0; e < places.block(); ++e)
-    out[panels ? packed_index_bf16(output, first + e, k)
-               : output * round_up(k, kLeafPad) + first + e] = elements[e];
+    out[packed_index_bf16(output, first + e, k)] = elements[e];
+}
+
+// A thread expands eight elements of a row, whose blocks follow each other. The type is a constant:
+// so are then all places and shifts in a block.
+struct BlockRows {
+  const uint8_t* data;
+  int64_t unit_bytes, scales_at, stride;  // the last one in elements, of what is written
+  unsigned outputs, eights;               // of a row
+};
+template <DType type>
+__global__ void expand_rows_kernel(const BlockRows rows, bf16_t* out) {
+  constexpr StorageType kStorage = storage_of(type);
+  const auto i = static_cast<unsigned>(global_index());
+  const unsigned output = i / rows.eights, first = i % rows.eights * 8;
+  if (output >= rows.outputs) return;
+  const unsigned block = first / kStorage.block, in_block = first % kStorage.block;
+  const uint8_t* unit = rows.data + output * rows.unit_bytes;
+  const uint8_t* values = unit + block * kStorage.value_bytes;
+  const uint8_t* scales = unit + rows.scales_at + block * kStorage.scale_bytes;
+  alignas(16) bf16_t elements[8];
+#pragma unroll
+  for (int e = 0; e < 8; ++e)
+    elements[e] = f32_to_bf16(block_element(type, values, scales, static_cast<int>(in_block) + e));
+  *reinterpret_cast<uint4*>(out + output * rows.stride + first) =
+      *reinterpret_cast<const uint4*>(elements);
+}
+
+void expand_rows(const Matrix& w, const char* from, int64_t outputs, bf16_t* to,
+                 const Execution& on) {
+  const int64_t eights = w.row_blocks() * storage_of(w.type).block / 8;
+  const BlockRows rows{.data = reinterpret_cast<const uint8_t*>(from),
+                       .unit_bytes = w.unit_bytes(),
+                       .scales_at = w.scales_at(),
+                       .stride = w.row_elements(),
+                       .outputs = static_cast<unsigned>(outputs),
+                       .eights = static_cast<unsigned>(eights)};
+  const auto launch = [&]<DType type>() {
+    expand_rows_kernel<type>
+        <<<blocks_for(outputs * eights), kThreads, 0, stream_of(on)>>>(rows, to);
+  };
+  with_block_type(w.type, launch);
 }
 
 __global__ void embed_blocks_kernel(BlockPlaces places, EmbedParams p) {
@@ -47,11 +98,12 @@ __global__ void embed_blocks_kernel(BlockPlaces places, EmbedParams p) {
 }  // namespace
 
 int64_t outputs_at_once(const Matrix& w) {
-  constexpr int64_t kTile = 128;
+  // As many as the cache holds until they are read, if that is a tile.
+  constexpr int64_t kTile = 128, kInCache = int64_t{24} << 20;
   const int64_t row = w.count * w.row_elements() * static_cast<int64_t>(sizeof(bf16_t));
   const int64_t most = static_cast<int64_t>(kBlocksScratch) / row / kTile * kTile;
   CHECK(most > 0, "rows of blocks too long for the scratch memory");
-  return std::min(most, w.n);
+  return std::min({most, std::max(kTile, kInCache / row / kTile * kTile), w.n});
 }
 
 Matrix expand(const Matrix& w, int64_t first, int64_t count, void* scratch, const Execution& on) {
@@ -67,9 +119,12 @@ Matrix expand(const Matrix& w, int64_t first, int64_t count, void* scratch, cons
   for (int64_t i = 0; i < runs; ++i) {
     const char* from = static_cast<const char*>(w.data) + (i * w.units() + begin) * w.unit_bytes();
     bf16_t* to = static_cast<bf16_t*>(scratch) + i * units * out.unit_bytes() / 2;
-    const int64_t outputs = units * w.unit_outputs(), items = outputs * w.row_blocks();
-    expand_kernel<<<blocks_for(items), kThreads, 0, stream_of(on)>>>(BlockPlaces(w), from, outputs,
-                                                                     panels, w.k, to);
+    const int64_t outputs = units * w.unit_outputs();
+    if (panels)
+      expand_panels_kernel<<<blocks_for(outputs * w.row_blocks()), kThreads, 0, stream_of(on)>>>(
+          BlockPlaces(w), from, outputs, w.k, to);
+    else
+      expand_rows(w, from, outputs, to, on);
     cuda_launched("expanding blocks");
   }
   return out;

@@ -1,0 +1,27 @@
+// Blocks on AVX2.
+#include "kernels/cpu/panel_product.h"
+// in this order
+#include "kernels/cpu/vec16_avx2.h"
+// after it
+#include "kernels/cpu/vec16_math.h"
+
+namespace invar::cpu {
+
+namespace {
+
+constexpr int kUnpackedRows = 2;
+
+}  // namespace
+
+}  // namespace invar::cpu
+
+// after it
+#include "kernels/cpu/blocks_inl.h"
+
+namespace invar::cpu {
+
+BlockFunctions blocks_avx2(DType type) {
+  return block_functions(type);
+}
+
+}  // namespace invar::cpu
