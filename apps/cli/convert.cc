@@ -1,8 +1,9 @@
-// invar convert: a model directory stored in another way.
+// invar convert: a model stored in another way.
 #include <fmt/format.h>
 
 #include "base/error.h"
 #include "command.h"
+#include "model/families/gguf_checkpoint.h"
 #include "model/families/int8_checkpoint.h"
 
 namespace invar::cli {
@@ -11,35 +12,70 @@ namespace {
 
 struct ConvertFlags {
   std::string from, to;
-  bool w8a8 = false;
+  bool w8a8 = false, dequantize = false;
+  std::string gguf;
   int threads = 0;
 };
 
+// Of --gguf.
+constexpr DType kGgufTypes[] = {DType::bf16, DType::q8_0, DType::q4_0, DType::q4_k};
+
+DType gguf_type(const std::string& name) {
+  std::string known;
+  for (const DType type : kGgufTypes) {
+    if (name_of(type) == name) return type;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", name_of(type));
+  }
+  fail_usage("--gguf: expected {}, found {}", known, json::quoted(name));
+}
+
+// What was made of the model.
+std::string convert(const ConvertFlags& flags, ThreadPool& pool,
+                    const ConversionProgress& progress) {
+  if (flags.w8a8 + flags.dequantize + !flags.gguf.empty() != 1)
+    fail_usage("expected what to convert to, one of --w8a8, --gguf TYPE and --dequantize");
+  if (flags.w8a8) {
+    write_w8a8(flags.from, flags.to, pool, progress);
+    return "with products of integers (W8A8)";
+  }
+  if (flags.dequantize) {
+    write_dequantised(flags.from, flags.to, pool, progress);
+    return "as the bf16 model that it stands for";
+  }
+  write_gguf_model(flags.from, flags.to, gguf_type(flags.gguf), pool, progress);
+  return fmt::format("as a GGUF file of {}", flags.gguf);
+}
+
 int run_convert(const ConvertFlags& flags) {
-  if (!flags.w8a8) fail_usage("expected what to convert to, --w8a8, found nothing");
   ThreadPool pool(flags.threads);
   ProgressLine progress;
-  write_w8a8(flags.from, flags.to, pool, [&](int64_t done, int64_t total) {
+  const std::string made = convert(flags, pool, [&](int64_t done, int64_t total) {
     progress.show_share("writing", static_cast<double>(done) / (1 << 20),
                         static_cast<double>(total) / (1 << 20), "MiB");
   });
   progress.clear();
-  fmt::print("{}: {} with products of integers (W8A8)\n", flags.to, flags.from);
+  fmt::print("{}: {} {}\n", flags.to, flags.from, made);
   return 0;
 }
 
 }  // namespace
 
 void add_convert(CLI::App& app, Action& action) {
-  CLI::App* command =
-      app.add_subcommand("convert", "Write a model directory that is stored in another way");
+  CLI::App* command = app.add_subcommand("convert", "Write a model that is stored in another way");
   auto flags = std::make_shared<ConvertFlags>();
-  command->add_option("MODEL", flags->from, "Directory to read, of bf16 weights")->required();
-  command->add_option("DIRECTORY", flags->to, "Directory to write, without weights yet")
+  command->add_option("MODEL", flags->from, "Directory to read, or with --dequantize a GGUF file")
+      ->required();
+  command
+      ->add_option("TO", flags->to,
+                   "Directory to write, without weights yet; with --gguf a new file")
       ->required();
   command->add_flag("--w8a8", flags->w8a8,
                     "Weights of the layers' products as integers of 8 bits with a scale for each "
                     "output, multiplied with integers of the activations");
+  command->add_option("--gguf", flags->gguf,
+                      "A GGUF file whose matrices are of this type: bf16, q8_0, q4_0 or q4_k");
+  command->add_flag("--dequantize", flags->dequantize,
+                    "The bf16 model that a quantised one stands for, which has its bits");
   command->add_option("--threads", flags->threads, "Threads; 0 means one per core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

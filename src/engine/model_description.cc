@@ -16,7 +16,7 @@
 #include "model/families/presets.h"
 #include "model/families/tensors.h"
 #include "weights/hf_directory.h"
-#include "weights/int8_source.h"
+#include "weights/packed_formats.h"
 #include "weights/weights_digest.h"
 
 namespace invar {
@@ -97,7 +97,7 @@ std::unique_ptr<TensorSource> open_weights(const ModelOptions& options, const Mo
   }
   auto stored = open_checkpoint(options.model);
   if (!config.quantization.is_null())
-    stored = int8_tensors(std::move(stored), options.weights == "twin");
+    stored = quantised_tensors(std::move(stored), config.quantization, options.weights == "twin");
   return decoder_tensors(config.spec, std::move(stored));
 }
 
@@ -197,9 +197,6 @@ void check_integers(const Arithmetic& arithmetic, const ModelOptions& options) {
 void set_weights(Arithmetic& arithmetic, const ModelOptions& options, const DecoderSpec& spec,
                  const TensorSource& source) {
   arithmetic.weights = product_type(spec, source);
-  if (options.device != "cpu" && has_blocks(spec, source))
-    fail_usage("matrices stored in blocks are computed on the CPU only, and the device is {}",
-               options.device);
   if (options.weights == "exact") {
     arithmetic.weights = DType::f32;
     arithmetic.is_exact = true;

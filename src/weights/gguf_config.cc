@@ -253,6 +253,13 @@ int64_t head_size(const Metadata& in) {
 
 }  // namespace
 
+std::string gguf_architecture(std::string_view model_type, std::string_view where) {
+  for (const Architecture& one : kArchitectures)
+    if (one.model_type == model_type) return std::string(one.name);
+  fail("{}: models of the type {} have no name in GGUF files that is known here", where,
+       json::quoted(model_type));
+}
+
 json::Value gguf_config(const GgufFile& file) {
   const Metadata in(file);
   const Architecture& architecture = in.architecture();

@@ -11,6 +11,7 @@
 #include "base/input_file.h"
 #include "weights/checkpoint_writer.h"
 #include "weights/gguf_texts.h"
+#include "weights/raw_tensors.h"
 #include "weights/safetensors.h"
 
 namespace invar {
@@ -72,7 +73,7 @@ TensorInfo info_of_blocks(const SafetensorsFile& file, const SafetensorsTensor& 
   return info;
 }
 
-class FileSource : public TensorSource {
+class FileSource : public TensorSource, public RawTensors {
  public:
   FileSource(const std::string& directory, std::vector<SafetensorsFile> files)
       : directory_(directory), files_(std::move(files)) {
@@ -109,6 +110,15 @@ class FileSource : public TensorSource {
                        std::span(block).first(bytes(n)));
       convert_elements(block, info.dtype, n, as, target + i * size_of(as));
     }
+  }
+
+  RawTensor read_raw(std::string_view name, bool with_bytes) const override {
+    const Entry& entry = find(name);
+    RawTensor raw{entry.tensor->dtype, entry.tensor->shape, {}};
+    if (!with_bytes) return raw;
+    raw.bytes.resize(static_cast<size_t>(entry.tensor->end - entry.tensor->begin));
+    entry.file->read(*entry.tensor, 0, raw.bytes);
+    return raw;
   }
 
   std::string where(std::string_view name) const override {

@@ -58,6 +58,17 @@ void check_group(const json::Value& group, const std::string& where) {
 
 }  // namespace
 
+bool asks_for_integers(const json::Value& quantization) {
+  const json::Value* groups = quantization.find("config_groups");
+  const json::Value* format = quantization.find("format");
+  if (!groups || !groups->is_object() || (format && *format != json::Value("int-quantized")))
+    return false;
+  for (const auto& [name, group] : groups->as_object())
+    if (const json::Value* inputs = group.find("input_activations"); inputs && !inputs->is_null())
+      return true;
+  return false;
+}
+
 void check_w8a8(const json::Value& quantization, const std::string& where) {
   const json::Value none;
   check_part(&quantization, "quantization_config",

@@ -11,6 +11,9 @@
 
 namespace invar {
 
+// Whether a config.json's quantization_config asks for products of integers: compressed-tensors'
+// with activations of integers. Others are packed_formats.h's.
+bool asks_for_integers(const json::Value& quantization);
 // Throws Error unless a config.json's quantization_config (`where` names the file) is W8A8: weights
 // of 8 bits, symmetric, by channel; activations of 8 bits, symmetric, by token, dynamic.
 void check_w8a8(const json::Value& quantization, const std::string& where);

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "model/families/family.h"
-#include "weights/int8_source.h"
+#include "weights/packed_formats.h"
 
 namespace invar {
 
@@ -432,7 +432,7 @@ ModelConfig parse_model_config(const json::Value& whole, const json::Value& gene
   read_special_ids(reader, result);
   check_dtype(reader);
   if (const json::Value* quantization = reader.take("quantization_config")) {
-    check_w8a8(*quantization, reader.where());
+    check_quantization(*quantization, reader.where());
     result.quantization = *quantization;
   }
   reader.ignore(kHarmless);

@@ -1,0 +1,212 @@
+#include "model/families/gguf_checkpoint.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "model/families/families.h"
+#include "model/families/family.h"
+#include "model/families/family_source.h"
+#include "model/families/gguf_places.h"
+#include "model/families/make_model.h"
+#include "model/families/tensors.h"
+#include "weights/checkpoint_writer.h"
+#include "weights/gguf.h"
+#include "weights/gguf_metadata.h"
+#include "weights/hf_directory.h"
+#include "weights/packed_formats.h"
+
+namespace invar {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Tensors of another source under other names, or as other types, or with their rows elsewhere.
+class RenamedSource final : public TensorSource {
+ public:
+  struct Entry {
+    std::string name;  // in the other source
+    TensorInfo info;
+    std::vector<int64_t> rows = {};  // of the other's that are this one's; none: the same
+    bool is_minus_one = false;       // 1 is taken away from its elements, exactly
+  };
+
+  RenamedSource(const TensorSource& base, std::map<std::string, Entry, std::less<>> entries)
+      : base_(base), entries_(std::move(entries)) {
+    for (const auto& [name, entry] : entries_) names_.push_back(name);
+  }
+
+  const std::vector<std::string>& names() const override { return names_; }
+  bool has(std::string_view name) const override { return entries_.contains(name); }
+  const TensorInfo& info(std::string_view name) const override { return find(name).info; }
+  std::string where(std::string_view name) const override { return base_.where(find(name).name); }
+
+  void read(std::string_view name, int64_t first, int64_t count, DType as,
+            void* out) const override {
+    const Entry& entry = find(name);
+    if (entry.is_minus_one) return read_minus_one(entry, first, count, as, out);
+    if (entry.rows.empty()) return base_.read(entry.name, first, count, as, out);
+    const int64_t width = entry.info.row_elements();
+    char* to = static_cast<char*>(out);
+    for (int64_t i = first; i < first + count;) {
+      const int64_t n = std::min((i / width + 1) * width, first + count) - i;
+      base_.read(entry.name, entry.rows[static_cast<size_t>(i / width)] * width + i % width, n, as,
+                 to);
+      to += bytes_of(as, n);
+      i += n;
+    }
+  }
+
+ private:
+  const Entry& find(std::string_view name) const { return entries_.find(name)->second; }
+
+  void read_minus_one(const Entry& entry, int64_t first, int64_t count, DType as, void* out) const {
+    std::vector<float> values(static_cast<size_t>(count));
+    base_.read(entry.name, first, count, DType::f32, values.data());
+    for (float& value : values) {
+      const float less = value - 1.0f;
+      if (1.0f + less != value)
+        fail("{}: expected 1 + w with w an f32, found {}", base_.where(entry.name), value);
+      value = less;
+    }
+    convert_elements(values.data(), DType::f32, count, as, out);
+  }
+
+  const TensorSource& base_;
+  std::map<std::string, Entry, std::less<>> entries_;
+  std::vector<std::string> names_;
+};
+using Entries = std::map<std::string, RenamedSource::Entry, std::less<>>;
+
+// ---- To GGUF
+
+DType type_in_gguf(const TensorSpec& tensor, DType type) {
+  if (tensor.shape.size() < 2) return DType::f32;
+  const bool is_outside = tensor.role == TensorRole::embedding || tensor.role == TensorRole::head;
+  if (is_outside && type != DType::bf16) type = DType::q8_0;
+  for (const DType one : {type, DType::q8_0})
+    if (tensor.shape.back() % storage_of(one).block == 0) return one;
+  return DType::bf16;
+}
+
+bool turns(TensorRole role) {
+  return role == TensorRole::q || role == TensorRole::k || role == TensorRole::q_bias ||
+         role == TensorRole::k_bias;
+}
+
+// The decoder's rows in the order in which files have them.
+std::vector<int64_t> rows_in_gguf(const DecoderSpec& spec, const TensorSpec& tensor) {
+  if (!turns(tensor.role) || !has_gguf_neighbours(spec.family)) return {};
+  const auto place = rotation_rows(spec, true);
+  std::vector<int64_t> rows(static_cast<size_t>(tensor.shape[0]));
+  for (int64_t row = 0; row < tensor.shape[0]; ++row) rows[static_cast<size_t>(place(row))] = row;
+  return rows;
+}
+
+void check_read_back(const std::string& to, const ModelConfig& config, const std::string& from) {
+  const HfDirectory written = open_hf_directory(to);
+  const ModelConfig found = parse_model_config(written.config, written.generation_config, to);
+  if (found.spec == config.spec) return;
+  std::error_code ignored;
+  fs::remove(to, ignored);
+  fail("{}: a GGUF file of {} cannot say all of what its config.json says", from,
+       config.spec.family);
+}
+
+// ---- To bf16
+
+// A quantised model's matrices are bf16 ones; vectors stay as they are.
+TensorInfo dequantised(TensorInfo info) {
+  if (info.shape.size() >= 2) info.dtype = DType::bf16;
+  return info;
+}
+
+// Of a GGUF file under the names of a directory.
+Entries entries_of_directory(const ModelConfig& config, const TensorSource& tensors) {
+  Entries entries;
+  for (const StoredTensor& stored : stored_tensors(config.spec)) {
+    if (stored.shape != stored.of.shape)
+      fail("models of the family {}, whose tensors stand in others, cannot be written from GGUF",
+           config.spec.family);
+    TensorInfo info = dequantised(tensors.info(stored.of.name));
+    entries[stored.name] = {stored.of.name, std::move(info), {}, stored.is_plus_one};
+  }
+  return entries;
+}
+
+void write_gguf_as_directory(const HfDirectory& file, const std::string& to, ThreadPool& pool,
+                             const ConversionProgress& progress) {
+  const ModelConfig config = parse_model_config(file.config, file.generation_config, file.path);
+  const auto tensors = decoder_tensors(config.spec, open_checkpoint(file.path));
+  check_tensors(config.spec, *tensors);
+  if (!has_blocks(config.spec, *tensors))
+    fail("{}: expected a model with matrices in blocks, found none", file.path);
+  write_checkpoint(to, RenamedSource(*tensors, entries_of_directory(config, *tensors)), pool,
+                   {.progress = progress});
+  for (const auto& [name, text] : model_texts(file.path))
+    write_file_atomically((fs::path(to) / name).string(), text);
+}
+
+void write_directory_as_bf16(const HfDirectory& directory, const std::string& to, ThreadPool& pool,
+                             const ConversionProgress& progress) {
+  const ModelConfig config =
+      parse_model_config(directory.config, directory.generation_config, directory.path);
+  if (config.quantization.is_null())
+    fail("{}: expected a quantised model, found no quantization_config", directory.path);
+  const auto twin = quantised_tensors(open_checkpoint(directory.path), config.quantization, true);
+  check_tensors(config.spec, *decoder_tensors(config.spec, *twin));
+  write_checkpoint(to, *twin, pool, {.progress = progress});
+  for (const auto& [name, text] : model_texts(directory.path))
+    write_file_atomically((fs::path(to) / name).string(), text);
+}
+
+void write_configs(const HfDirectory& directory, const std::string& to) {
+  json::Object config;
+  for (const auto& [key, value] : directory.config.as_object())
+    if (key != "quantization_config") config.emplace_back(key, value);
+  if (!directory.generation_config.is_null())
+    write_file_atomically((fs::path(to) / "generation_config.json").string(),
+                          json::dump(directory.generation_config, 2));
+  write_file_atomically((fs::path(to) / "config.json").string(), json::dump(config, 2));
+}
+
+}  // namespace
+
+void write_gguf_model(const std::string& from, const std::string& to, DType type, ThreadPool& pool,
+                      const ConversionProgress& progress) {
+  const HfDirectory directory = open_hf_directory(from);
+  ModelConfig config = parse_model_config(directory.config, directory.generation_config, from);
+  if (is_gguf(from) || !config.quantization.is_null())
+    fail("{}: expected a directory of weights that are not quantised, found a quantised model",
+         from);
+  const auto tensors = decoder_tensors(config.spec, open_checkpoint(from));
+  check_tensors(config.spec, *tensors);
+  config.spec.mtp_layers = 0;
+  const json::Value said = config_json(config);
+  GgufContent content{gguf_model_keys(said, from), {}};
+  std::ranges::move(gguf_tokenizer_keys(model_texts(from), said, from),
+                    std::back_inserter(content.metadata));
+  Entries entries;
+  for (const TensorSpec& tensor : tensors_of(config.spec)) {
+    const std::string name = gguf_name(tensor);
+    content.tensors.push_back({name, name, type_in_gguf(tensor, type)});
+    entries[name] = {tensor.name, tensors->info(tensor.name), rows_in_gguf(config.spec, tensor)};
+  }
+  write_gguf(to, content, RenamedSource(*tensors, std::move(entries)), pool, progress);
+  check_read_back(to, config, from);
+}
+
+void write_dequantised(const std::string& from, const std::string& to, ThreadPool& pool,
+                       const ConversionProgress& progress) {
+  const HfDirectory directory = open_hf_directory(from);
+  if (is_gguf(from))
+    write_gguf_as_directory(directory, to, pool, progress);
+  else
+    write_directory_as_bf16(directory, to, pool, progress);
+  write_configs(directory, to);
+}
+
+}  // namespace invar

@@ -1,0 +1,366 @@
+#include "weights/packed_formats.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace invar {
+
+namespace {
+
+using Kind = PackedFormat::Kind;
+using Raw = RawTensor;
+constexpr int64_t kMaxSide = 1 << 24;
+
+// ---- The configuration
+
+// The value of a key, or what it stands for where it is absent or null.
+json::Value value_of(const json::Value& object, const char* key, json::Value fallback) {
+  const json::Value* found = object.find(key);
+  return found && !found->is_null() ? *found : std::move(fallback);
+}
+
+int64_t size_in(const json::Value& value, const char* key, const std::string& where) {
+  const auto size = value.to_integer();
+  if (!size || *size < 1 || *size > kMaxSide)
+    fail("{}: quantization_config: {}: expected 1 to {}, found {}", where, key, kMaxSide,
+         json::excerpt(value));
+  return *size;
+}
+
+// -1: all of a row.
+int64_t group_of(const json::Value& value, const std::string& where) {
+  return value == json::Value(-1) ? 0 : size_in(value, "group_size", where);
+}
+
+void read_blocks(const json::Value& blocks, PackedFormat& format, const std::string& where) {
+  if (!blocks.is_array() || blocks.as_array().size() != 2)
+    fail("{}: quantization_config: expected blocks of two sizes, found {}", where,
+         json::excerpt(blocks));
+  format.block_rows = size_in(blocks.as_array()[0], "rows of a block", where);
+  format.group = size_in(blocks.as_array()[1], "columns of a block", where);
+}
+
+int bits_in(const json::Value& value, const std::string& where) {
+  if (value != json::Value(4) && value != json::Value(8))
+    fail("{}: quantization_config: expected 4 or 8 bits, found {}", where, json::excerpt(value));
+  return static_cast<int>(value.as_integer());
+}
+
+void expect(const json::Value& found, const json::Value& expected, const char* key,
+            const std::string& where) {
+  if (found != expected)
+    fail("{}: quantization_config: {}: expected {}, found {}", where, key, json::dump(expected),
+         json::excerpt(found));
+}
+
+PackedFormat fp8_format(const json::Value& q, const std::string& where) {
+  PackedFormat format;
+  expect(value_of(q, "fmt", "e4m3"), "e4m3", "fmt", where);
+  if (const json::Value blocks = value_of(q, "weight_block_size", {}); !blocks.is_null()) {
+    read_blocks(blocks, format, where);
+    format.scale = "weight_scale_inv";
+  }
+  return format;
+}
+
+PackedFormat gptq_format(const json::Value& q, const std::string& where) {
+  PackedFormat format{.kind = Kind::gptq, .scale = "scales"};
+  const json::Value layout = value_of(q, "checkpoint_format", "gptq");
+  if (layout != json::Value("gptq") && layout != json::Value("gptq_v2"))
+    fail("{}: quantization_config: checkpoint_format: expected gptq or gptq_v2, found {}", where,
+         json::excerpt(layout));
+  format.bits = bits_in(value_of(q, "bits", 4), where);
+  format.group = group_of(value_of(q, "group_size", 128), where);
+  format.is_symmetric = value_of(q, "sym", true) == json::Value(true);
+  format.is_zero_exact = layout == json::Value("gptq_v2");
+  return format;
+}
+
+PackedFormat awq_format(const json::Value& q, const std::string& where) {
+  PackedFormat format{.kind = Kind::awq, .bits = 4, .is_symmetric = false, .scale = "scales"};
+  expect(value_of(q, "version", "gemm"), "gemm", "version", where);
+  expect(value_of(q, "bits", 4), 4, "bits", where);
+  expect(value_of(q, "zero_point", true), true, "zero_point", where);
+  format.group = group_of(value_of(q, "group_size", 128), where);
+  return format;
+}
+
+// The one group of modules that compressed-tensors' files usually have.
+const json::Value& weights_of(const json::Value& q, const std::string& where) {
+  const json::Value* groups = q.find("config_groups");
+  if (!groups || !groups->is_object() || groups->as_object().size() != 1)
+    fail("{}: quantization_config: expected config_groups of one group, found {}", where,
+         groups ? json::excerpt(*groups) : "nothing");
+  const json::Value* weights = groups->as_object()[0].second.find("weights");
+  if (!weights || !weights->is_object())
+    fail("{}: quantization_config: expected weights in the group, found none", where);
+  return *weights;
+}
+
+PackedFormat compressed_format(const json::Value& q, const std::string& where) {
+  const json::Value& weights = weights_of(q, where);
+  const json::Value layout = value_of(q, "format", "nothing");
+  PackedFormat format;
+  if (layout == json::Value("pack-quantized"))
+    format.kind = Kind::packed;
+  else if (layout == json::Value("int-quantized") || layout == json::Value("naive-quantized"))
+    format.kind = Kind::integer;
+  else if (layout != json::Value("float-quantized"))
+    fail(
+        "{}: quantization_config: format: expected int-quantized, pack-quantized or "
+        "float-quantized, found {}",
+        where, json::excerpt(layout));
+  expect(value_of(q, "kv_cache_scheme", {}), {}, "kv_cache_scheme", where);
+  expect(value_of(weights, "type", "int"), format.kind == Kind::fp8 ? "float" : "int", "type",
+         where);
+  format.bits = bits_in(value_of(weights, "num_bits", 8), where);
+  if (format.kind != Kind::packed) expect(format.bits, 8, "num_bits", where);
+  format.is_symmetric = value_of(weights, "symmetric", true) == json::Value(true);
+  const json::Value strategy = value_of(weights, "strategy", "channel");
+  if (strategy == json::Value("group"))
+    format.group = group_of(value_of(weights, "group_size", {}), where);
+  else if (strategy == json::Value("block"))
+    read_blocks(value_of(weights, "block_structure", {}), format, where);
+  else if (strategy != json::Value("channel") && strategy != json::Value("tensor"))
+    fail("{}: quantization_config: strategy: expected tensor, channel, group or block, found {}",
+         where, json::excerpt(strategy));
+  return format;
+}
+
+// ---- The tensors
+
+int64_t ceil_div(int64_t x, int64_t y) {
+  return (x + y - 1) / y;
+}
+
+uint32_t word(const Raw& raw, int64_t i) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, raw.bytes.data() + i * 4, 4);
+  return bits;
+}
+
+float number(const Raw& raw, int64_t i) {
+  if (raw.dtype == "F32") return std::bit_cast<float>(word(raw, i));
+  uint16_t bits = 0;
+  std::memcpy(&bits, raw.bytes.data() + i * 2, 2);
+  return raw.dtype == "F16" ? f16_to_f32(bits) : bf16_to_f32(bits);
+}
+
+// 4 bits of exponent, bias 7, and 3 of significand; 0x7f and 0xff are NaN, nothing is infinite.
+float e4m3(uint8_t byte) {
+  const uint32_t sign = static_cast<uint32_t>(byte & 0x80) << 24;
+  const uint32_t exponent = byte >> 3 & 15, significand = byte & 7;
+  if ((byte & 0x7f) == 0x7f) return std::bit_cast<float>(sign | 0x7fc00000u);
+  if (exponent) return std::bit_cast<float>(sign | (exponent + 120) << 23 | significand << 20);
+  const float value = static_cast<float>(significand) * 0x1p-9f;
+  return sign ? -value : value;
+}
+
+// Which output a nibble of an AWQ word belongs to, and back.
+constexpr int kAwqPlace[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+
+}  // namespace
+
+PackedFormat read_packed_format(const json::Value& quantization, const std::string& where) {
+  const json::Value method = value_of(quantization, "quant_method", "nothing");
+  if (method == json::Value("fp8")) return fp8_format(quantization, where);
+  if (method == json::Value("gptq")) return gptq_format(quantization, where);
+  if (method == json::Value("awq")) return awq_format(quantization, where);
+  if (method == json::Value("compressed-tensors")) return compressed_format(quantization, where);
+  fail(
+      "{}: quantization_config: quant_method: expected compressed-tensors, gptq, awq or fp8, "
+      "found {}",
+      where, json::excerpt(method));
+}
+
+const char* PackedMatrix::elements_name(const PackedFormat& format) {
+  switch (format.kind) {
+    case Kind::fp8:
+    case Kind::integer:
+      return "weight";
+    case Kind::packed:
+      return "weight_packed";
+    case Kind::gptq:
+    case Kind::awq:
+      break;
+  }
+  return "qweight";
+}
+
+const std::vector<const char*>& PackedMatrix::names(const PackedFormat& format) {
+  static const std::vector<const char*> compressed = {
+      "weight",       "weight_packed",    "weight_scale", "weight_zero_point", "weight_g_idx",
+      "weight_shape", "weight_scale_inv", "input_scale",  "input_zero_point"};
+  static const std::vector<const char*> words = {"qweight", "qzeros", "scales", "g_idx"};
+  return format.kind == Kind::gptq || format.kind == Kind::awq ? words : compressed;
+}
+
+PackedMatrix::PackedMatrix(const PackedFormat& format, const TensorSource& source,
+                           const RawTensors& raw, const std::string& module)
+    : format_(format) {
+  const bool has_words = format.kind == Kind::gptq || format.kind == Kind::awq;
+  const auto read = [&](const char* name) { return raw.read_raw(module + name); };
+  const char* zeros = has_words ? "qzeros" : "weight_zero_point";
+  const char* order = has_words ? "g_idx" : "weight_g_idx";
+  elements_ = read(elements_name(format));
+  scales_ = read(format.scale);
+  has_zeros_ = source.has(module + zeros) && !(format.is_symmetric && !has_words);
+  if (has_zeros_) zeros_ = read(zeros);
+  has_order_ = format.kind != Kind::awq && source.has(module + order);
+  if (has_order_) order_ = read(order);
+  check_shapes(source, module);
+}
+
+std::vector<int64_t> PackedMatrix::shape_by(const PackedFormat& format, const Raw& elements) {
+  const int64_t in_word = 32 / format.bits, first = elements.shape[0], second = elements.shape[1];
+  switch (format.kind) {
+    case Kind::packed:
+      return {first, second * in_word};
+    case Kind::gptq:
+      return {second, first * in_word};
+    case Kind::awq:
+      return {second * in_word, first};
+    case Kind::fp8:
+    case Kind::integer:
+      break;
+  }
+  return {first, second};
+}
+
+void PackedMatrix::check_shapes(const TensorSource& source, const std::string& module) {
+  const auto refuse = [&](const char* name, const Raw& raw, const std::string& expected) {
+    fail("{}: expected {}, found {} [{}]", source.where(module + name), expected, raw.dtype,
+         fmt::join(raw.shape, ", "));
+  };
+  const char* name = elements_name(format_);
+  const bool is_word = format_.kind != Kind::fp8 && format_.kind != Kind::integer;
+  const char* type = format_.kind == Kind::fp8 ? "F8_E4M3" : is_word ? "I32" : "I8";
+  if (elements_.dtype != type || elements_.shape.size() != 2 || elements_.shape[0] < 1 ||
+      elements_.shape[1] < 1 || elements_.shape[0] > kMaxSide || elements_.shape[1] > kMaxSide)
+    refuse(name, elements_, fmt::format("a matrix of {}", type));
+  const int64_t in_word = 32 / format_.bits;
+  const std::vector<int64_t> shape = shape_by(format_, elements_);
+  rows_ = shape[0];
+  columns_ = shape[1];
+  groups_ = format_.group ? ceil_div(columns_, format_.group) : 1;
+  const bool turned = format_.kind == Kind::gptq || format_.kind == Kind::awq;
+  const int64_t scale_rows = format_.block_rows ? ceil_div(rows_, format_.block_rows) : rows_;
+  int64_t scales = 1;
+  for (const int64_t size : scales_.shape) scales = std::min(scales * size, kMaxSide * kMaxSide);
+  if (scales_.dtype != "F32" && scales_.dtype != "F16" && scales_.dtype != "BF16")
+    refuse(format_.scale, scales_, "scales of F32, F16 or BF16");
+  const bool is_one = scales == 1 && format_.group == 0 && !turned;
+  if (!is_one && scales != scale_rows * groups_)
+    refuse(format_.scale, scales_, fmt::format("{} scales", scale_rows * groups_));
+  if (turned && (scales_.shape.size() != 2 || scales_.shape[0] != groups_))
+    refuse(format_.scale, scales_, fmt::format("scales of {} groups", groups_));
+  if (has_order_ && (order_.dtype != "I32" || std::ssize(order_.bytes) != columns_ * 4))
+    refuse(turned ? "g_idx" : "weight_g_idx", order_, fmt::format("{} numbers of I32", columns_));
+  for (int64_t i = 0; has_order_ && i < columns_; ++i)
+    if (word(order_, i) >= static_cast<uint32_t>(groups_))
+      fail("{}: expected groups below {}, found {}",
+           source.where(module + (turned ? "g_idx" : "weight_g_idx")), groups_, word(order_, i));
+  const bool needs_zeros = turned || !format_.is_symmetric;
+  const bool is_bytes = format_.kind == Kind::integer;
+  const int64_t zeros = is_bytes ? rows_ * groups_ : ceil_div(rows_, in_word) * groups_ * 4;
+  if (needs_zeros && (!has_zeros_ || zeros_.dtype != (is_bytes ? "I8" : "I32") ||
+                      std::ssize(zeros_.bytes) != zeros))
+    refuse(turned ? "qzeros" : "weight_zero_point", zeros_, "a zero point for each scale");
+}
+
+int PackedMatrix::element(int64_t row, int64_t column) const {
+  const int in_word = 32 / format_.bits;
+  const uint32_t mask = (1u << format_.bits) - 1;
+  switch (format_.kind) {
+    case Kind::packed: {
+      const uint32_t w = word(elements_, row * (columns_ / in_word) + column / in_word);
+      return static_cast<int>(w >> column % in_word * format_.bits & mask);
+    }
+    case Kind::gptq: {
+      const uint32_t w = word(elements_, column / in_word * rows_ + row);
+      return static_cast<int>(w >> column % in_word * format_.bits & mask);
+    }
+    case Kind::awq: {
+      const uint32_t w = word(elements_, column * (rows_ / 8) + row / 8);
+      return static_cast<int>(w >> 4 * kAwqPlace[row % 8] & mask);
+    }
+    case Kind::integer:
+      return static_cast<int8_t>(elements_.bytes[static_cast<size_t>(row * columns_ + column)]);
+    case Kind::fp8:
+      break;
+  }
+  return 0;
+}
+
+int PackedMatrix::stored_zero(int64_t row, int64_t group) const {
+  const int in_word = 32 / format_.bits;
+  const uint32_t mask = (1u << format_.bits) - 1;
+  if (format_.kind == Kind::awq)
+    return static_cast<int>(word(zeros_, group * (rows_ / 8) + row / 8) >> 4 * kAwqPlace[row % 8] &
+                            mask);
+  if (format_.kind == Kind::gptq)
+    return static_cast<int>(word(zeros_, group * ceil_div(rows_, in_word) + row / in_word) >>
+                                row % in_word * format_.bits &
+                            mask);
+  return static_cast<int>(
+      word(zeros_, row / in_word * groups_ + group) >> row % in_word * format_.bits & mask);
+}
+
+// Of the integers as they stand in the words.
+int PackedMatrix::zero(int64_t row, int64_t group) const {
+  const int middle = 1 << (format_.bits - 1);
+  switch (format_.kind) {
+    case Kind::fp8:
+      return 0;
+    case Kind::integer:
+      return has_zeros_
+                 ? static_cast<int8_t>(zeros_.bytes[static_cast<size_t>(row * groups_ + group)])
+                 : 0;
+    case Kind::packed:  // zero points stand in words as elements do, with the middle added to both
+      return has_zeros_ ? stored_zero(row, group) : middle;
+    case Kind::gptq:
+      // Where it is symmetric files of the older form have middle - 1, but some have middle.
+      return format_.is_symmetric ? middle
+                                  : stored_zero(row, group) + (format_.is_zero_exact ? 0 : 1);
+    case Kind::awq:
+      break;
+  }
+  return stored_zero(row, group);
+}
+
+int64_t PackedMatrix::group_of(int64_t column) const {
+  if (has_order_ && groups_ > 1) return word(order_, column);
+  return format_.group ? column / format_.group : 0;
+}
+
+float PackedMatrix::scale(int64_t row, int64_t group) const {
+  const bool turned = format_.kind == Kind::gptq || format_.kind == Kind::awq;
+  if (turned) return number(scales_, group * rows_ + row);
+  const int64_t scale_row = format_.block_rows ? row / format_.block_rows : row;
+  const bool is_one = std::ssize(scales_.bytes) == (scales_.dtype == "F32" ? 4 : 2);
+  return number(scales_, is_one ? 0 : scale_row * groups_ + group);
+}
+
+void PackedMatrix::row(int64_t row, int64_t first, int64_t count, float* out) const {
+  int64_t group = -1;
+  float factor = 0;
+  int less = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t column = first + i, own = group_of(column);
+    if (own != group) {
+      group = own;
+      factor = scale(row, group);
+      less = zero(row, group);
+    }
+    const float q = format_.kind == Kind::fp8
+                        ? e4m3(static_cast<uint8_t>(
+                              elements_.bytes[static_cast<size_t>(row * columns_ + column)]))
+                        : static_cast<float>(element(row, column) - less);
+    out[i] = q * factor;
+  }
+}
+
+}  // namespace invar

@@ -1,0 +1,85 @@
+// How the matrices of quantised Hugging Face checkpoints stand in their tensors, by the formats'
+// written rules: which integers or f8 numbers, which scale, which zero point an element has. Each
+// stands for bf16((f32)(q - zero) * scale), one product.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "weights/raw_tensors.h"
+#include "weights/tensor_source.h"
+
+namespace invar {
+
+// What a config.json's quantization_config says of them.
+struct PackedFormat {
+  enum class Kind {
+    fp8,      // e4m3 in `weight`
+    integer,  // compressed-tensors' int8 in `weight`
+    packed,   // compressed-tensors' integers in words, along a row
+    gptq,     // in words, along a column
+    awq       // in words, along a row of the transpose
+  };
+  Kind kind = Kind::fp8;
+  int bits = 8;
+  bool is_symmetric = true;
+  bool is_zero_exact = true;           // GPTQ: a stored zero point is itself, not one less
+  int64_t group = 0;                   // elements of a row that share a scale; 0: all of them
+  int64_t block_rows = 0;              // fp8: rows that share it; 0: none do
+  const char* scale = "weight_scale";  // the tensor's name behind the module's
+};
+
+// Throws Error for what is none of them; `where` names the file.
+PackedFormat read_packed_format(const json::Value& quantization, const std::string& where);
+
+// One matrix: its tensors, read as they are.
+class PackedMatrix {
+ public:
+  // Throws Error unless the tensors of the module are there and fit together.
+  PackedMatrix(const PackedFormat& format, const TensorSource& source, const RawTensors& raw,
+               const std::string& module);
+
+  // Rows and columns by the tensor of the elements alone; it must be a matrix.
+  static std::vector<int64_t> shape_by(const PackedFormat& format, const RawTensor& elements);
+
+  int64_t rows() const { return rows_; }
+  int64_t columns() const { return columns_; }
+  // Elements of a row in f32, before the rounding to bf16.
+  void row(int64_t row, int64_t first, int64_t count, float* out) const;
+
+  // The name of the tensor that holds a module's elements, behind it.
+  static const char* elements_name(const PackedFormat& format);
+  // Names of all that a module has.
+  static const std::vector<const char*>& names(const PackedFormat& format);
+
+ private:
+  const PackedFormat format_;
+  int64_t rows_ = 0, columns_ = 0;
+  RawTensor elements_, scales_, zeros_, order_;
+  bool has_zeros_ = false, has_order_ = false;
+  int64_t groups_ = 1;
+
+  int element(int64_t row, int64_t column) const;
+  int zero(int64_t row, int64_t group) const;
+  int64_t group_of(int64_t column) const;
+  float scale(int64_t row, int64_t group) const;
+  void check_shapes(const TensorSource& source, const std::string& module);
+  int stored_zero(int64_t row, int64_t group) const;
+};
+
+// Throws Error for a quantization_config that is neither one of them nor W8A8 (int8_source.h).
+void check_quantization(const json::Value& quantization, const std::string& where);
+// The tensors of a checkpoint with such a configuration. `as_twin`: of W8A8, too.
+std::unique_ptr<TensorSource> quantised_tensors(std::unique_ptr<TensorSource> stored,
+                                                const json::Value& quantization, bool as_twin);
+
+// The tensors of such a checkpoint as bf16: NAME.weight for each module's, read element by element
+// from its tensors, which are kept for the last few modules. Other matrices are rounded to bf16.
+std::unique_ptr<TensorSource> packed_tensors(std::unique_ptr<TensorSource> stored,
+                                             const PackedFormat& format);
+
+}  // namespace invar

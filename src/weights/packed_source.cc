@@ -1,0 +1,162 @@
+// A checkpoint of packed matrices as tensors of bf16.
+#include <algorithm>
+#include <list>
+#include <map>
+#include <mutex>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "weights/int8_source.h"
+#include "weights/packed_formats.h"
+
+namespace invar {
+
+namespace {
+
+constexpr std::string_view kWeight = "weight";
+constexpr size_t kKept = 8;  // modules whose tensors are kept
+
+class PackedSource final : public TensorSource {
+ public:
+  PackedSource(std::unique_ptr<TensorSource> stored, const PackedFormat& format)
+      : stored_(std::move(stored)),
+        raw_(dynamic_cast<const RawTensors*>(stored_.get())),
+        format_(format) {
+    CHECK(raw_, "packed matrices stand in files");
+    for (const std::string& name : stored_->names())
+      if (const std::string module = module_of(name); !module.empty()) add(module);
+    for (const std::string& name : stored_->names())
+      if (!belongs(name)) add_plain(name);
+    for (const auto& [name, entry] : entries_) names_.push_back(name);
+  }
+
+  const std::vector<std::string>& names() const override { return names_; }
+  bool has(std::string_view name) const override { return entries_.contains(name); }
+  const TensorInfo& info(std::string_view name) const override {
+    const Entry& entry = find(name);
+    return entry.is_known ? entry.info : stored_->info(name);
+  }
+  const TensorSource& as_stored() const override { return *this; }
+  std::string where(std::string_view name) const override {
+    const auto entry = entries_.find(name);
+    return stored_->where(entry == entries_.end() || entry->second.module.empty()
+                              ? std::string(name)
+                              : entry->second.module + PackedMatrix::elements_name(format_));
+  }
+
+  void read(std::string_view name, int64_t first, int64_t count, DType as,
+            void* out) const override {
+    const Entry& entry = find(name);
+    if (entry.module.empty()) return stored_->read(name, first, count, as, out);
+    const auto matrix = kept(entry.module);
+    const int64_t width = matrix->columns();
+    std::vector<float> values(static_cast<size_t>(std::min(count, width)));
+    char* to = static_cast<char*>(out);
+    for (int64_t i = first; i < first + count;) {
+      const int64_t n = std::min((i / width + 1) * width, first + count) - i;
+      matrix->row(i / width, i % width, n, values.data());
+      for (int64_t j = 0; j < n; ++j) values[j] = bf16_to_f32(f32_to_bf16(values[j]));
+      convert_elements(values.data(), DType::f32, n, as, to);
+      to += n * size_of(as);
+      i += n;
+    }
+  }
+
+ private:
+  struct Entry {
+    std::string module;  // with the point behind it; empty: a tensor as it is
+    TensorInfo info;
+    bool is_known = true;
+  };
+
+  // "model.layers.0.mlp.up_proj." where this is the tensor of a module's elements.
+  std::string module_of(std::string_view name) const {
+    const std::string_view elements = PackedMatrix::elements_name(format_);
+    if (!name.ends_with(elements) || name.size() <= elements.size() ||
+        name[name.size() - elements.size() - 1] != '.')
+      return {};
+    const std::string module(name.substr(0, name.size() - elements.size()));
+    return stored_->has(module + format_.scale) ? module : std::string();
+  }
+
+  // Whether the tensor is one of a module's.
+  bool belongs(std::string_view name) const {
+    const size_t point = name.rfind('.');
+    if (point == name.npos) return false;
+    const std::string module(name.substr(0, point + 1));
+    return entries_.contains(module + std::string(kWeight)) &&
+           !entries_.find(module + std::string(kWeight))->second.module.empty() &&
+           std::ranges::any_of(PackedMatrix::names(format_),
+                               [&](const char* one) { return name.substr(point + 1) == one; });
+  }
+
+  void add(const std::string& module) {
+    const std::string name = module + PackedMatrix::elements_name(format_);
+    const RawTensor raw = raw_->read_raw(name, false);
+    if (raw.shape.size() != 2)
+      fail("{}: expected a matrix, found [{}]", stored_->where(name), fmt::join(raw.shape, ", "));
+    entries_[module + std::string(kWeight)] = {module,
+                                               {DType::bf16, PackedMatrix::shape_by(format_, raw)}};
+  }
+  // Matrices beside them are bf16, too; what no weight can be is for the reader to refuse.
+  void add_plain(const std::string& name) {
+    Entry entry;
+    try {
+      entry.info = stored_->info(name);
+    } catch (const Error&) {
+      entry.is_known = false;
+    }
+    if (entry.info.shape.size() >= 2 && entry.info.dtype != DType::i8)
+      entry.info.dtype = DType::bf16;
+    entries_[name] = std::move(entry);
+  }
+
+  const Entry& find(std::string_view name) const {
+    const auto entry = entries_.find(name);
+    if (entry == entries_.end()) fail("{} is missing", where(name));
+    return entry->second;
+  }
+
+  // The module's tensors, read once for all threads that take rows of it.
+  std::shared_ptr<const PackedMatrix> kept(const std::string& module) const {
+    const std::lock_guard lock(reading_);
+    for (auto one = kept_.begin(); one != kept_.end(); ++one)
+      if (one->first == module) {
+        kept_.splice(kept_.begin(), kept_, one);
+        return one->second;
+      }
+    kept_.emplace_front(module, std::make_shared<PackedMatrix>(format_, *stored_, *raw_, module));
+    if (kept_.size() > kKept) kept_.pop_back();
+    return kept_.front().second;
+  }
+
+  std::unique_ptr<TensorSource> stored_;
+  const RawTensors* raw_;
+  const PackedFormat format_;
+  std::map<std::string, Entry, std::less<>> entries_;
+  std::vector<std::string> names_;
+  mutable std::mutex reading_;
+  mutable std::list<std::pair<std::string, std::shared_ptr<const PackedMatrix>>> kept_;
+};
+
+}  // namespace
+
+void check_quantization(const json::Value& quantization, const std::string& where) {
+  if (asks_for_integers(quantization))
+    check_w8a8(quantization, where);
+  else
+    read_packed_format(quantization, where);
+}
+
+std::unique_ptr<TensorSource> quantised_tensors(std::unique_ptr<TensorSource> stored,
+                                                const json::Value& quantization, bool as_twin) {
+  if (asks_for_integers(quantization)) return int8_tensors(std::move(stored), as_twin);
+  return packed_tensors(std::move(stored), read_packed_format(quantization, "config.json"));
+}
+
+std::unique_ptr<TensorSource> packed_tensors(std::unique_ptr<TensorSource> stored,
+                                             const PackedFormat& format) {
+  return std::make_unique<PackedSource>(std::move(stored), format);
+}
+
+}  // namespace invar

@@ -1,0 +1,25 @@
+// Tensors as a file has them, whatever their elements are: for those who make others of them.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace invar {
+
+struct RawTensor {
+  std::string dtype;  // as safetensors names it
+  std::vector<int64_t> shape;
+  std::vector<std::byte> bytes;  // none where they are not asked for
+};
+
+// What a source of files is, too (open_checkpoint).
+class RawTensors {
+ public:
+  virtual ~RawTensors() = default;
+  // Throws Error when there is no such tensor or its file cannot be read.
+  virtual RawTensor read_raw(std::string_view name, bool with_bytes = true) const = 0;
+};
+
+}  // namespace invar

@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""Quantised directories of Hugging Face have the logits of their bf16 twins. Both are made here from the formats' rules alone:
+small Llamas whose matrices are random integers, or f8 numbers, in the places where each format has them.
+Usage: packed_models_test.py INVAR [--full]; without --full six of the formats."""
+import json, pathlib, random, struct, subprocess, sys, tempfile
+
+import gguf_models
+from gguf_models import Made, bf16, widened
+
+INVAR = sys.argv[1]
+QUICK = ["fp8-blocks", "ct-w4a16", "ct-w4a16-zeros-32", "gptq-v1-that-stores-8", "gptq-v2-desc-act", "awq"]
+gguf_models.LAYERS = 1
+AWQ = [0, 2, 4, 6, 1, 3, 5, 7]  # the output that nibble i of a word belongs to
+
+
+def f32(value):
+    return struct.unpack("<f", struct.pack("<f", value))[0]
+
+
+def words(values):
+    return struct.pack(f"<{len(values)}I", *values)
+
+
+def word(integers, bits):
+    return sum(q << bits * i for i, q in enumerate(integers))
+
+
+def e4m3(byte):
+    exponent, significand = byte >> 3 & 15, byte & 7
+    value = (1 + significand / 8) * 2.0 ** (exponent - 7) if exponent else significand / 8 * 2.0 ** -6
+    return -value if byte & 128 else value
+
+
+def scales_of(rng, count, kind, usual):
+    """Numbers and their bytes."""
+    if kind == "BF16":
+        bits = [bf16(usual * rng.uniform(0.5, 1)) for _ in range(count)]
+        return [widened(b) for b in bits], struct.pack(f"<{count}H", *bits)
+    data = struct.pack(f"<{count}{'e' if kind == 'F16' else 'f'}", *[usual * rng.uniform(0.5, 1) for _ in range(count)])
+    return list(struct.unpack(f"<{count}{'e' if kind == 'F16' else 'f'}", data)), data
+
+
+def fp8(rng, module, rows, width, scale="F32", block=None, per="tensor", name="weight_scale"):
+    data = bytes(rng.choice([b for b in range(256) if b & 127 < 120]) for _ in range(rows * width))
+    down, across = block or (1 if per == "channel" else rows, width)
+    shape = [-(-rows // down), -(-width // across)]
+    s, bytes_of_scales = scales_of(rng, shape[0] * shape[1], scale, 4e-4)
+    twin = [bf16(f32(e4m3(data[r * width + c]) * s[r // down * shape[1] + c // across])) for r in range(rows) for c in range(width)]
+    return {module + ".weight": ("F8_E4M3", [rows, width], data),
+            module + "." + name: (scale, shape if per != "tensor" or block else [], bytes_of_scales)}, twin
+
+
+def integers(rng, module, rows, width, kind, bits=4, group=128, symmetric=True, order=False, scale="F16", stored_zero=None):
+    """compressed-tensors' (packed, int8), GPTQ's (gptq, gptq_v2) and AWQ's."""
+    top, middle, per = (1 << bits) - 1, 1 << bits - 1, 32 // bits
+    groups = width // group if group else 1
+    q = [[rng.randint(0, top) for _ in range(width)] for _ in range(rows)]
+    z = [[middle if symmetric else rng.randint(1, top - 1) for _ in range(groups)] for _ in range(rows)]
+    s, _ = scales_of(rng, rows * groups, scale, 1.2e-2 if bits == 4 else 7e-4)
+    at = [c // group if group else 0 for c in range(width)]
+    if order:
+        rng.shuffle(at)
+    twin = [bf16(f32((q[r][c] - z[r][at[c]]) * s[r * groups + at[c]])) for r in range(rows) for c in range(width)]
+    put = {"F16": "e", "F32": "f"}.get(scale)
+    pack = (lambda x: struct.pack(f"<{len(x)}{put}", *x)) if put else (lambda x: struct.pack(f"<{len(x)}H", *[bf16(v) for v in x]))
+    by_group = pack([s[r * groups + g] for g in range(groups) for r in range(rows)])
+    if kind == "packed":
+        made = {".weight_packed": ("I32", [rows, width // per],
+                                   words([word(q[r][c:c + per], bits) for r in range(rows) for c in range(0, width, per)])),
+                ".weight_scale": (scale, [rows, groups], pack(s)), ".weight_shape": ("I64", [2], struct.pack("<qq", rows, width))}
+        if not symmetric:
+            made[".weight_zero_point"] = ("I32", [rows // per, groups], words(
+                [word([z[r + i][g] for i in range(per)], bits) for r in range(0, rows, per) for g in range(groups)]))
+        if order:
+            made[".weight_g_idx"] = ("I32", [width], struct.pack(f"<{width}i", *at))
+    elif kind == "int8":
+        made = {".weight": ("I8", [rows, width], struct.pack(f"<{rows * width}b", *[x - 128 for row in q for x in row])),
+                ".weight_scale": (scale, [rows, groups], pack(s))}
+        if not symmetric:
+            made[".weight_zero_point"] = ("I8", [rows, groups], struct.pack(f"<{rows * groups}b", *[x - 128 for row in z for x in row]))
+    elif kind.startswith("gptq"):
+        less = 0 if kind == "gptq_v2" else 1
+        stored = [[stored_zero if stored_zero is not None else x - less for x in row] for row in z]
+        made = {".qweight": ("I32", [width // per, rows],
+                             words([word([q[r][c + i] for i in range(per)], bits) for c in range(0, width, per) for r in range(rows)])),
+                ".qzeros": ("I32", [groups, rows // per],
+                            words([word([stored[r + i][g] for i in range(per)], bits) for g in range(groups) for r in range(0, rows, per)])),
+                ".scales": (scale, [groups, rows], by_group), ".g_idx": ("I32", [width], struct.pack(f"<{width}i", *at))}
+    else:
+        made = {".qweight": ("I32", [width, rows // 8],
+                             words([word([q[r + AWQ[i]][c] for i in range(8)], 4) for c in range(width) for r in range(0, rows, 8)])),
+                ".qzeros": ("I32", [groups, rows // 8],
+                            words([word([z[r + AWQ[i]][g] for i in range(8)], 4) for g in range(groups) for r in range(0, rows, 8)])),
+                ".scales": (scale, [groups, rows], by_group)}
+    return {module + name: tensor for name, tensor in made.items()}, twin
+
+
+def group_0(format, **weights):
+    return {"quant_method": "compressed-tensors", "format": format, "quantization_status": "compressed", "ignore": ["lm_head"],
+            "config_groups": {"group_0": {"targets": ["Linear"], "input_activations": None, "weights": weights}}}
+
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True, "checkpoint_format": "gptq"}
+# name: (quantization_config, how a matrix is made)
+FORMATS = {
+    "fp8-blocks": ({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+                   lambda *m: fp8(*m, block=(128, 128), name="weight_scale_inv")),
+    "fp8-tensor": ({"quant_method": "fp8", "activation_scheme": "dynamic"}, lambda *m: fp8(*m, scale="BF16")),
+    "ct-float-channel": (group_0("float-quantized", num_bits=8, type="float", symmetric=True, strategy="channel"),
+                         lambda *m: fp8(*m, scale="BF16", per="channel")),
+    "ct-w4a16": (group_0("pack-quantized", num_bits=4, type="int", symmetric=True, strategy="group", group_size=128),
+                 lambda *m: integers(*m, "packed", scale="BF16")),
+    "ct-w4a16-zeros-32": (group_0("pack-quantized", num_bits=4, type="int", symmetric=False, strategy="group", group_size=32),
+                          lambda *m: integers(*m, "packed", symmetric=False, group=32, scale="BF16")),
+    "ct-w4a16-actorder": (group_0("pack-quantized", num_bits=4, type="int", symmetric=True, strategy="group", group_size=64,
+                                  actorder="group"), lambda *m: integers(*m, "packed", group=64, order=True)),
+    "ct-w8a16-packed": (group_0("pack-quantized", num_bits=8, type="int", symmetric=True, strategy="channel"),
+                        lambda *m: integers(*m, "packed", bits=8, group=0)),
+    "ct-w8a16": (group_0("int-quantized", num_bits=8, type="int", symmetric=True, strategy="channel"),
+                 lambda *m: integers(*m, "int8", bits=8, group=0, scale="F32")),
+    "gptq-v1": (GPTQ, lambda *m: integers(*m, "gptq")),
+    "gptq-v1-that-stores-8": (GPTQ, lambda *m: integers(*m, "gptq", stored_zero=8)),
+    "gptq-v1-zeros": (GPTQ | {"sym": False}, lambda *m: integers(*m, "gptq", symmetric=False)),
+    "gptq-v2-desc-act": (GPTQ | {"sym": False, "desc_act": True, "checkpoint_format": "gptq_v2", "group_size": 32},
+                         lambda *m: integers(*m, "gptq_v2", symmetric=False, order=True, group=32)),
+    "gptq-8": (GPTQ | {"bits": 8, "group_size": -1}, lambda *m: integers(*m, "gptq", bits=8, group=0)),
+    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm", "modules_to_not_convert": None},
+            lambda *m: integers(*m, "awq", symmetric=False)),
+}
+
+
+def write(folder, config, tensors):
+    folder.mkdir()
+    header, at = {}, 0
+    for name, (kind, shape, data) in tensors.items():
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(t[2] for t in tensors.values()))
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text(json.dumps(BASE.tokenizer()))
+    return folder
+
+
+def answer(model):
+    done = subprocess.run([INVAR, "generate", str(model), "--max-model-len", "128", "--max-tokens", "4", "--ignore-eos", "-p",
+                           "The order of every sum is fixed once.", "--json"], capture_output=True, text=True, timeout=120)
+    return json.loads(done.stdout)["logits_hash"] if done.returncode == 0 else done.stderr.strip()
+
+
+def model_of(name, rng):
+    """The tensors of the quantised directory and of its twin."""
+    _, make = FORMATS[name]
+    plain = {n: t for n, t in BASE.twin.items() if "proj" not in n}
+    stored, twin = dict(plain), dict(plain)
+    for n, (_, shape, _) in BASE.twin.items():
+        if "proj" not in n:
+            continue
+        made, elements = make(rng, n.removesuffix(".weight"), *shape)
+        stored |= made
+        twin[n] = ("BF16", shape, struct.pack(f"<{len(elements)}H", *elements))
+    return stored, twin
+
+
+BASE = Made("llama", 3, ["q8_0"])
+
+
+def main():
+    faults, hashes = 0, set()
+    config = BASE.config()
+    names = list(FORMATS) if "--full" in sys.argv else QUICK
+    for name in names:
+        quantization = FORMATS[name][0]
+        stored, twin = model_of(name, random.Random(name))
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            expected = answer(write(folder / "twin", config, twin))
+            quantised = write(folder / "quantised", config | {"quantization_config": quantization}, stored)
+            found = answer(quantised)
+            bare = subprocess.run([INVAR, "convert", str(quantised), str(folder / "bare"), "--dequantize"], capture_output=True, text=True)
+            again = answer(folder / "bare") if bare.returncode == 0 else bare.stderr.strip()
+            good = found == expected == again and len(found) == 64
+            faults += not good
+            hashes.add(expected)
+            print(f"{name:24} {found[:16]} equal" if good else f"{name:24} DIFFERS\n  {expected}\n  {found}\n  {again}", flush=True)
+            if name == "ct-w4a16":  # the controls: another zero point, and a tensor that is missing
+                stored = {n: (k, s, bytes([d[0] ^ 1]) + d[1:]) if n.endswith("packed") else (k, s, d) for n, (k, s, d) in stored.items()}
+                changed = answer(write(folder / "changed", config | {"quantization_config": quantization}, stored))
+                faults += changed == expected or len(changed) != 64
+                del stored["model.layers.0.mlp.down_proj.weight_scale"]
+                missing = answer(write(folder / "missing", config | {"quantization_config": quantization}, stored))
+                faults += "down_proj" not in missing
+                print(f"{name:24} changed {changed[:16]}, missing: {missing}")
+    faults += len(hashes) != len(names)
+    print(f"{len(names)} formats, {faults} faults")
+    sys.exit(faults > 0)
+
+
+main()
