@@ -127,6 +127,7 @@ class Answer:
     def __init__(self, path, body, key):
         self.path, self.body, self.key = path, body, key
         self.bytes, self.breaks, self.unexplained, self.resumed, self.errors = b"", 0, 0, 0, []
+        self.arriving = 0  # bytes of all attempts
 
     @property
     def complete(self):
@@ -158,6 +159,7 @@ class Answer:
                 return
             while piece := response.read1(65536):
                 got += piece
+                self.arriving += len(piece)
         except (OSError, http.client.HTTPException):
             pass
         finally:
@@ -252,6 +254,17 @@ class Load:
             # Kills may come faster than an answer of theirs: its client waits until they have ended, and then a while.
             answer.fetch(self.server, rng, lambda: self.ended_at and time.time() > self.ended_at + 120)
 
+    def wait_for_bytes(self, seconds=60):
+        """Until an answer has more of it than now."""
+        def received():
+            with self.lock:
+                return sum(len(answer.bytes) + answer.arriving for answer in self.answers)
+        before, deadline = received(), time.time() + seconds
+        while received() == before:
+            if time.time() > deadline:
+                raise TimeoutError(f"no answer went on for {seconds} seconds")
+            time.sleep(0.005)
+
     def end(self):
         self.ended_at = time.time()
         self.ending.set()
@@ -259,10 +272,13 @@ class Load:
             thread.join()
 
 
-def disturb(server, rng, kills, kinds):
-    """Kills at random moments; returns how often what."""
+def disturb(server, rng, kills, kinds, load):
+    """Kills at random moments; returns how often what. Ranks take a while to start: the next one is not killed before
+    somebody got a token, since requests whose engine dies again and again without one fail."""
     counts = collections.Counter()
     while sum(counts.values()) < kills:
+        if counts["rank"]:
+            load.wait_for_bytes()
         server.wait_until_ready()
         time.sleep(rng.expovariate(1 / 0.15))
         what = rng.choice(kinds)
@@ -335,7 +351,7 @@ def run(options, directory, log):
     load = Load(server, rng, options.streams, options.tokens)
     try:
         has_ranks = options.tensor_parallel_size * options.pipeline_parallel_size > 1
-        counts = disturb(server, rng, options.kills, ["engine", "engine", "server"] + has_ranks * 6 * ["rank"])
+        counts = disturb(server, rng, options.kills, ["engine", "engine", "server"] + has_ranks * 6 * ["rank"], load)
     finally:
         load.end()
         wait_until_all_ended(journal)
