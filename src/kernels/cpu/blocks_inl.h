@@ -5,8 +5,7 @@
 // A panel's block holds two bytes of each of 16 outputs in turn. Its elements are made eight
 // outputs at a time, in whose lanes the even and the odd element of a pair alternate, as those
 // bytes do; two such halves, rounded, are a pair of bf16 of 16 outputs. A format is a class. It is
-// made for one leaf; `half` gives the elements of pair j of outputs 8h .. 8h + 7 in f32. Where
-// eight leaves are a block it may have a variant for even and one for odd leaves.
+// made for one leaf; `half` gives the elements of pair j of outputs 8h .. 8h + 7 in f32.
 #pragma once
 
 #include "kernels/cpu/panel_product.h"
@@ -22,9 +21,11 @@ class BlockBytes {
       : values_(values + block * storage(type).value_bytes * 16),
         scales_(scales + block * storage(type).scale_bytes * 16) {}
 
-  // Bytes 2i and 2i + 1 of the values of outputs 8h .. 8h + 7.
-  Bits16 values(int i, int h) const { return load_u8(values_ + i * 32 + h * 16); }
-  Bits16 signed_values(int i, int h) const { return load_i8(values_ + i * 32 + h * 16); }
+  // Bytes 2i and 2i + 1 of the values of all outputs; of outputs 8h .. 8h + 7, each in a lane,
+  // without and with a sign.
+  Bytes32 values(int i) const { return load_bytes(values_ + i * 32); }
+  Bits16 lanes(int i, int h) const { return load_u8(values_ + i * 32 + h * 16); }
+  Bits16 signed_lanes(int i, int h) const { return load_i8(values_ + i * 32 + h * 16); }
   // The same bytes as a word of each output.
   Bits16 word(int i) const { return load_u16(reinterpret_cast<const uint16_t*>(values_) + i * 16); }
   // Of each output's scales, which are whole words of 4 bytes, or of 2.
@@ -53,6 +54,15 @@ inline Vec16 from_signed(Bits16 byte) {
   return from_integer(low_bits<8>(byte + splat_bits(128))) - splat(128);
 }
 
+template <int kBits>
+inline Bytes32 low_bits(Bytes32 x) {
+  return x & splat_byte((1 << kBits) - 1);
+}
+// Of outputs 8h .. 8h + 7.
+inline Bits16 lanes_of(Bytes32 x, int h) {
+  return h ? upper_bytes(x) : lower_bytes(x);
+}
+
 // What outputs have, for the lanes of both halves.
 struct Twice {
   explicit Twice(Vec16 x)
@@ -65,7 +75,7 @@ struct Twice {
 struct Q8_0Leaf {
   static constexpr DType kType = DType::q8_0;
   Q8_0Leaf(const BlockBytes& block, int64_t) : block_(block), d_(from_f16(block.scales_2(0))) {}
-  Vec16 half(int j, int h) const { return d_.half[h] * from_integer(block_.signed_values(j, h)); }
+  Vec16 half(int j, int h) const { return d_.half[h] * from_integer(block_.signed_lanes(j, h)); }
   const BlockBytes& block_;
   Twice d_;
 };
@@ -75,7 +85,7 @@ template <int kSkip>
 struct FourBits {
   explicit FourBits(const BlockBytes& block) : block_(block) {}
   Bits16 integer(int j, int h) const {
-    const Bits16 both = block_.values(kSkip + j % 8, h);
+    const Bits16 both = block_.lanes(kSkip + j % 8, h);
     return j < 8 ? low_bits<4>(both) : both >> 4;
   }
   const BlockBytes& block_;
@@ -132,26 +142,17 @@ struct Iq4NlLeaf : FourBits<0> {
 
 // ---- Eight leaves are a block
 
-// kBits bits of bytes from bit kShift on, or where kShift is negative from a bit that a leaf has.
-template <int kBits, int kShift>
+// Some bits of bytes, from a bit on that a leaf has.
+template <int kBits>
 class SomeBits {
  public:
   SomeBits(const BlockBytes& block, int64_t first, int64_t shift)
-      : block_(block),
-        first_(static_cast<int>(first)),
-        count_(splat_bits(static_cast<uint32_t>(shift))) {}
-  Bits16 bits(int j, int h) const {
-    const Bits16 byte = block_.values(first_ + j, h);
-    if constexpr (kShift < 0) return low_bits<kBits>(byte >> count_);
-    if constexpr (kShift == 0) return low_bits<kBits>(byte);
-    if constexpr (kShift + kBits == 8) return byte >> kShift;
-    return low_bits<kBits>(byte >> (kShift < 0 ? 0 : kShift));
-  }
+      : block_(block), first_(static_cast<int>(first)), shift_(static_cast<int>(shift)) {}
+  Bytes32 bytes(int j) const { return low_bits<kBits>(block_.values(first_ + j) >> shift_); }
 
  private:
   const BlockBytes& block_;
-  int first_;
-  Bits16 count_;
+  int first_, shift_;
 };
 
 // Of q4_k and q5_k: the scale and the minimum of a leaf.
@@ -180,14 +181,13 @@ struct ScaledMinus {
   Twice d_, minus_;
 };
 
-template <int kVariant>
 struct Q4KLeaf : ScaledMinus {
   static constexpr DType kType = DType::q4_k;
   Q4KLeaf(const BlockBytes& block, int64_t part)
       : ScaledMinus(ScaleAndMinimum(block, static_cast<int>(part))),
         q_(block, part / 2 * 16, part % 2 * 4) {}
-  Vec16 half(int j, int h) const { return value(q_.bits(j, h), h); }
-  SomeBits<4, kVariant * 4> q_;
+  Vec16 half(int j, int h) const { return value(lanes_of(q_.bytes(j), h), h); }
+  SomeBits<4> q_;
 };
 
 struct Q5KLeaf : ScaledMinus {
@@ -196,9 +196,11 @@ struct Q5KLeaf : ScaledMinus {
       : ScaledMinus(ScaleAndMinimum(block, static_cast<int>(part))),
         low_(block, 16 + part / 2 * 16, part % 2 * 4),
         high_(block, 0, part) {}
-  Vec16 half(int j, int h) const { return value(low_.bits(j, h) | high_.bits(j, h) << 4, h); }
-  SomeBits<4, -1> low_;
-  SomeBits<1, -1> high_;
+  Vec16 half(int j, int h) const {
+    return value(lanes_of(low_.bytes(j) | high_.bytes(j) << 4, h), h);
+  }
+  SomeBits<4> low_;
+  SomeBits<1> high_;
 };
 
 // A scale, and what is added, for the first 8 pairs and for the last 8.
@@ -227,9 +229,11 @@ struct Q6KLeaf : ScaledOf16<32> {
     const Bits16 both = block.scales_2(static_cast<int>(part));
     return from_f16(block.scales_2(8)) * from_signed(both >> shift);
   }
-  Vec16 half(int j, int h) const { return value(j, h, low_.bits(j, h) | high_.bits(j, h) << 4); }
-  SomeBits<4, -1> low_;
-  SomeBits<2, -1> high_;
+  Vec16 half(int j, int h) const {
+    return value(j, h, lanes_of(low_.bytes(j) | high_.bytes(j) << 4, h));
+  }
+  SomeBits<4> low_;
+  SomeBits<2> high_;
 };
 
 struct Q2KLeaf : PlusOf16 {
@@ -247,8 +251,8 @@ struct Q2KLeaf : PlusOf16 {
     const Bits16 integer = block.scale_byte(static_cast<int>(i)) >> 4;
     return from_f16(block.scales_4(4) >> 16) * (splat(0) - from_integer(integer));
   }
-  Vec16 half(int j, int h) const { return value(j, h, q_.bits(j, h)); }
-  SomeBits<2, -1> q_;
+  Vec16 half(int j, int h) const { return value(j, h, lanes_of(q_.bytes(j), h)); }
+  SomeBits<2> q_;
 };
 
 struct Q3KLeaf : ScaledOf16<4> {
@@ -265,28 +269,18 @@ struct Q3KLeaf : ScaledOf16<4> {
     const Bits16 high = low_bits<2>(byte(8 + i % 4) >> i / 4 * 2);
     return from_f16(block.scales_2(6)) * (from_integer(low | high << 4) - splat(32));
   }
-  Vec16 half(int j, int h) const { return value(j, h, low_.bits(j, h) | third_.bits(j, h) << 2); }
-  SomeBits<2, -1> low_;
-  SomeBits<1, -1> third_;
+  Vec16 half(int j, int h) const {
+    return value(j, h, lanes_of(low_.bytes(j) | third_.bytes(j) << 2, h));
+  }
+  SomeBits<2> low_;
+  SomeBits<1> third_;
 };
 
 // ---- What is done with leaves
 
-template <template <int> class LeafOf, int kVariants>
-struct Format {
-  static constexpr const StorageType& kStorage = BlockBytes::storage(LeafOf<0>::kType);
-  static constexpr int kLeaves = kStorage.block / 32;  // of a block
-
-  // use(the leaf with this number in a panel).
-  template <typename Use>
-  [[gnu::always_inline]] static void with_leaf(const char* values, const char* scales, int64_t leaf,
-                                               Use use) {
-    const BlockBytes block(kStorage.type, values, scales, leaf / kLeaves);
-    const int64_t part = leaf % kLeaves;
-    if (kVariants == 1 || part % 2 == 0) return use(LeafOf<0>(block, part));
-    if constexpr (kVariants == 2) use(LeafOf<1>(block, part));
-  }
-};
+// Leaves in a block.
+template <typename Leaf>
+constexpr int kLeavesOf = BlockBytes::storage(Leaf::kType).block / 32;
 
 // Pair j of a leaf of 16 outputs, as bf16.
 template <typename Leaf>
@@ -294,14 +288,15 @@ inline Bits16 pairs_of(const Leaf& leaf, int j) {
   return bf16_pairs(leaf.half(j, 0), leaf.half(j, 1));
 }
 
-template <typename Format>
+template <typename Leaf>
 void expand_leaves(const char* values, const char* scales, int64_t leaf, int64_t leaves,
                    char* out) {
-  for (const int64_t end = leaf + leaves; leaf < end; ++leaf, out += 1024)
-    Format::with_leaf(values, scales, leaf, [out](const auto& q) [[gnu::always_inline]] {
+  for (; leaves > 0; --leaves, ++leaf) {
+    const BlockBytes block(Leaf::kType, values, scales, leaf / kLeavesOf<Leaf>);
+    const Leaf q(block, leaf % kLeavesOf<Leaf>);
 #pragma GCC unroll 16
-      for (int j = 0; j < 16; ++j) store_bits(out + j * 64, pairs_of(q, j));
-    });
+    for (int j = 0; j < 16; ++j, out += 64) store_bits(out, pairs_of(q, j));
+  }
 }
 
 // To the chains of R rows an even or an odd element of each output.
@@ -310,75 +305,66 @@ inline void add_products(Vec16 (&chain)[R], const float* x, int64_t stride, Vec1
   for (int r = 0; r < R; ++r) chain[r] = fma(splat(x[r * stride]), w, chain[r]);
 }
 
-template <typename Format, int R>
+template <typename Leaf, int R>
 void multiply_rows(const BlockTile& t) {
-  constexpr int kBytes = Format::kStorage.value_bytes * 16 / Format::kLeaves;  // of a leaf
+  constexpr int kBytes = BlockBytes::storage(Leaf::kType).value_bytes * 16 / kLeavesOf<Leaf>;
   constexpr int64_t kAhead = 2048;  // bytes that are fetched before they are read
   const float* x = t.x;
   Vec16 chain[R];
   for (int r = 0; r < R; ++r) chain[r] = t.first ? splat(0) : load(t.chains + r * 16);
   for (int64_t i = t.leaf; i < t.leaf + t.leaves; ++i, x += 32) {
     for (int b = 0; b < kBytes; b += 64) __builtin_prefetch(t.values + i * kBytes + b + kAhead);
-    Format::with_leaf(t.values, t.scales, i, [&](const auto& q) [[gnu::always_inline]] {
-      Vec16 even[R], odd[R];
-      for (int r = 0; r < R; ++r) even[r] = odd[r] = splat(0);
+    const BlockBytes block(Leaf::kType, t.values, t.scales, i / kLeavesOf<Leaf>);
+    const Leaf q(block, i % kLeavesOf<Leaf>);
+    Vec16 even[R], odd[R];
+    for (int r = 0; r < R; ++r) even[r] = odd[r] = splat(0);
 #pragma GCC unroll 16
-      for (int j = 0; j < 16; ++j) {
-        const Bits16 pairs = pairs_of(q, j);
-        add_products(even, x + j, t.x_stride, value_of(pairs << 16));
-        add_products(odd, x + 16 + j, t.x_stride, value_of(pairs & splat_bits(0xffff0000)));
-      }
-      for (int r = 0; r < R; ++r) chain[r] = chain[r] + (even[r] + odd[r]);
-    });
+    for (int j = 0; j < 16; ++j) {
+      const Bits16 pairs = pairs_of(q, j);
+      add_products(even, x + j, t.x_stride, value_of(pairs << 16));
+      add_products(odd, x + 16 + j, t.x_stride, value_of(pairs & splat_bits(0xffff0000)));
+    }
+    for (int r = 0; r < R; ++r) chain[r] = chain[r] + (even[r] + odd[r]);
   }
   for (int r = 0; r < R; ++r) store(t.chains + r * 16, chain[r]);
 }
 
 // As many rows as have their chains in registers.
-template <typename Format>
+template <typename Leaf>
 void multiply_leaves(const BlockTile& t) {
-  if (t.rows == 1) return multiply_rows<Format, 1>(t);
-  if (t.rows == 2) return multiply_rows<Format, 2>(t);
+  if (t.rows == 1) return multiply_rows<Leaf, 1>(t);
+  if (t.rows == 2) return multiply_rows<Leaf, 2>(t);
   if constexpr (kUnpackedRows == 8)
-    t.rows == 4 ? multiply_rows<Format, 4>(t) : multiply_rows<Format, 8>(t);
+    t.rows == 4 ? multiply_rows<Leaf, 4>(t) : multiply_rows<Leaf, 8>(t);
 }
 
-// A type without variants as a template of them.
 template <typename Leaf>
-struct Only {
-  template <int>
-  using Of = Leaf;
-};
-template <template <int> class LeafOf, int kVariants>
-constexpr BlockFunctions kVaried = {expand_leaves<Format<LeafOf, kVariants>>,
-                                    multiply_leaves<Format<LeafOf, kVariants>>, kUnpackedRows};
-template <typename Leaf>
-constexpr BlockFunctions kPlain = kVaried<Only<Leaf>::template Of, 1>;
+constexpr BlockFunctions kFunctions = {expand_leaves<Leaf>, multiply_leaves<Leaf>, kUnpackedRows};
 
 inline BlockFunctions block_functions(DType type) {
   switch (type) {
     case DType::q8_0:
-      return kPlain<Q8_0Leaf>;
+      return kFunctions<Q8_0Leaf>;
     case DType::q4_0:
-      return kPlain<ScaledLeaf<DType::q4_0, FourBits<0>, 8>>;
+      return kFunctions<ScaledLeaf<DType::q4_0, FourBits<0>, 8>>;
     case DType::q4_1:
-      return kPlain<ScaledPlusLeaf<DType::q4_1, FourBits<0>>>;
+      return kFunctions<ScaledPlusLeaf<DType::q4_1, FourBits<0>>>;
     case DType::q5_0:
-      return kPlain<ScaledLeaf<DType::q5_0, FiveBits, 16>>;
+      return kFunctions<ScaledLeaf<DType::q5_0, FiveBits, 16>>;
     case DType::q5_1:
-      return kPlain<ScaledPlusLeaf<DType::q5_1, FiveBits>>;
+      return kFunctions<ScaledPlusLeaf<DType::q5_1, FiveBits>>;
     case DType::q2_k:
-      return kPlain<Q2KLeaf>;
+      return kFunctions<Q2KLeaf>;
     case DType::q3_k:
-      return kPlain<Q3KLeaf>;
+      return kFunctions<Q3KLeaf>;
     case DType::q4_k:
-      return kVaried<Q4KLeaf, 2>;
+      return kFunctions<Q4KLeaf>;
     case DType::q5_k:
-      return kPlain<Q5KLeaf>;
+      return kFunctions<Q5KLeaf>;
     case DType::q6_k:
-      return kPlain<Q6KLeaf>;
+      return kFunctions<Q6KLeaf>;
     case DType::iq4_nl:
-      return kPlain<Iq4NlLeaf>;
+      return kFunctions<Iq4NlLeaf>;
     case DType::bf16:
     case DType::f16:
     case DType::f32:

@@ -72,6 +72,38 @@ inline Bits16 load_u16(const uint16_t* p) {
   return {_mm256_cvtepu16_epi32(_mm_loadu_si128(halves)),
           _mm256_cvtepu16_epi32(_mm_loadu_si128(halves + 1))};
 }
+// Thirty-two bytes.
+struct Bytes32 {
+  __m256i v;
+};
+inline Bytes32 load_bytes(const void* p) {
+  return {_mm256_loadu_si256(static_cast<const __m256i*>(p))};
+}
+inline Bytes32 splat_byte(int x) {
+  return {_mm256_set1_epi8(static_cast<char>(x))};
+}
+inline Bytes32 operator&(Bytes32 a, Bytes32 b) {
+  return {_mm256_and_si256(a.v, b.v)};
+}
+inline Bytes32 operator|(Bytes32 a, Bytes32 b) {
+  return {_mm256_or_si256(a.v, b.v)};
+}
+// In pairs: bits go from one byte of a pair to the other.
+inline Bytes32 operator<<(Bytes32 a, int count) {
+  return {_mm256_slli_epi16(a.v, count)};
+}
+inline Bytes32 operator>>(Bytes32 a, int count) {
+  return {_mm256_srl_epi16(a.v, _mm_cvtsi32_si128(count))};
+}
+inline Bits16 sixteen_lanes(__m128i bytes) {
+  return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
+}
+inline Bits16 lower_bytes(Bytes32 x) {
+  return sixteen_lanes(_mm256_castsi256_si128(x.v));
+}
+inline Bits16 upper_bytes(Bytes32 x) {
+  return sixteen_lanes(_mm256_extracti128_si256(x.v, 1));
+}
 inline Bits16 load_u8(const void* p) {
   const char* bytes = static_cast<const char*>(p);
   return {_mm256_cvtepu8_epi32(_mm_loadu_si64(bytes)),
