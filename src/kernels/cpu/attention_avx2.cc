@@ -15,7 +15,7 @@
 namespace invar::cpu {
 
 void attend_avx2(const AttentionTile& tile, const AttentionTile* next) {
-  attend_by_fma<2>(tile, next);
+  attend<VectorProducts<2>>(tile, next);
 }
 
 }  // namespace invar::cpu

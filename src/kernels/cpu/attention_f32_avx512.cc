@@ -15,7 +15,7 @@
 namespace invar::cpu {
 
 void attend_f32_avx512(const AttentionTile& tile, const AttentionTile* next) {
-  attend_by_fma<8, float>(tile, next);
+  attend<VectorProducts<8, float>>(tile, next);
 }
 
 }  // namespace invar::cpu

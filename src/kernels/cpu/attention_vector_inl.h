@@ -27,16 +27,12 @@ inline Pair load_pair(const float* w) {
   return {load(w), load(w + 16)};
 }
 
-// Elements between rows of queries and of weights are a constant, so that all addresses in the loop
-// below are constants too, and an odd number of cache lines. Heads of latent attention are longer
-// than all others, which would have no room in the nearest cache with their stride.
-constexpr int kOrdinaryHead = 256;
-constexpr int row_stride(int most_head) {
-  return most_head + 16;
-}
+// Elements between rows of queries and of weights: one constant, so that all addresses in the loop
+// below are constants too, and an odd number of cache lines.
+constexpr int kRowStride = kMaxHead + 16;
 
 // y[m] = the dots of row m of x with the 16 columns of a panel, given as its leaves; at least one.
-template <int M, int kRowStride, bool fetch, typename Element>
+template <int M, bool fetch, typename Element>
 [[gnu::noinline]] void dot_block(const float* x, const PanelLeaf<Element>* leaf, int leaves,
                                  float* y, int64_t y_stride) {
   Vec16 acc[M];
@@ -62,19 +58,19 @@ template <int M, int kRowStride, bool fetch, typename Element>
 }
 
 // The same for any number of rows; the first ones fetch.
-template <int M, int kRowStride, typename Element>
+template <int M, typename Element>
 inline void dot_rows(const float* x, int rows, const PanelLeaf<Element>* leaf, int leaves, float* y,
                      int64_t y_stride, bool fetch = true) {
   for (; rows >= M; rows -= M, x += M * kRowStride, y += M * y_stride, fetch = false)
-    (fetch ? dot_block<M, kRowStride, true, Element>
-           : dot_block<M, kRowStride, false, Element>)(x, leaf, leaves, y, y_stride);
+    (fetch ? dot_block<M, true, Element> : dot_block<M, false, Element>)(x, leaf, leaves, y,
+                                                                         y_stride);
   if constexpr (M > 1)
-    if (rows > 0) dot_rows<M / 2, kRowStride>(x, rows, leaf, leaves, y, y_stride, fetch);
+    if (rows > 0) dot_rows<M / 2>(x, rows, leaf, leaves, y, y_stride, fetch);
 }
 
 // `row_block`: how many queries share the unpacking of a key or value. Element: uint16_t for bf16,
-// or float. most_head: of a tile's head size.
-template <int row_block, typename Element, int most_head>
+// or float.
+template <int row_block, typename Element = uint16_t>
 class VectorProducts {
  public:
   explicit VectorProducts(const AttentionTile& tile)
@@ -87,7 +83,7 @@ class VectorProducts {
   }
 
   void scores(const Split& split, float* d) const {
-    PanelLeaf<Element> panel[most_head / kLeaf];
+    PanelLeaf<Element> panel[kMaxHead / kLeaf];
     for (int leaf = split.first_leaf; leaf < split.end_leaf; ++leaf)
       for (int half = 0; half < 2; ++half) {
         for (int i = 0; i < padded_ / kLeaf; ++i) {
@@ -95,8 +91,8 @@ class VectorProducts {
           panel[i] = {elements(split.leaves[leaf].keys) + at,
                       elements(split.ahead[leaf].keys) + at};
         }
-        dot_rows<row_block, kRowStride>(q_, queries_, panel, padded_ / kLeaf,
-                                        d + leaf * kLeaf + half * 16, kSplit);
+        dot_rows<row_block>(q_, queries_, panel, padded_ / kLeaf, d + leaf * kLeaf + half * 16,
+                            kSplit);
       }
   }
 
@@ -121,15 +117,12 @@ class VectorProducts {
       for (int i = 0; i < leaves; ++i)
         panel[i] = {elements(split.leaves[split.first_leaf + i].values) + 32 * e,
                     elements(split.ahead[split.first_leaf + i].values) + 32 * e};
-      dot_rows<row_block, kRowStride>(p_ + split.first_leaf * kLeaf, queries_, panel, leaves, o,
-                                      16);
+      dot_rows<row_block>(p_ + split.first_leaf * kLeaf, queries_, panel, leaves, o, 16);
       for (int i = 0; i < queries_; ++i) use(i, e, load(o + i * 16));
     }
   }
 
  private:
-  static constexpr int kRowStride = row_stride(most_head);
-
   static const Element* elements(const uint16_t* words) {
     return reinterpret_cast<const Element*>(words);
   }
@@ -144,13 +137,6 @@ class VectorProducts {
   alignas(64) float q_[kVectorTileQueries * kRowStride];
   alignas(64) float p_[kVectorTileQueries * kRowStride];
 };
-
-template <int row_block, typename Element = uint16_t>
-inline void attend_by_fma(const AttentionTile& tile, const AttentionTile* next) {
-  tile.head_dim <= kOrdinaryHead
-      ? attend<VectorProducts<row_block, Element, kOrdinaryHead>>(tile, next)
-      : attend<VectorProducts<row_block, Element, kMaxHead>>(tile, next);
-}
 
 }  // namespace
 
