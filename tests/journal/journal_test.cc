@@ -292,8 +292,12 @@ TEST_F(JournalTest, TheOldestThatHaveEndedMakeRoom) {
             }).find("of one key's requests that have not ended"),
             std::string::npos);
   journal.admit(of(30, "c"));  // takes from the oldest of all
+  EXPECT_LE(journal.all().size(), 9u);
   EXPECT_TRUE(journal.find(of(1, "a").id));
   EXPECT_TRUE(journal.find(of(21, "b").id));
+  for (int i = 31; i <= 32; ++i) journal.admit(of(i, "c"));
+  EXPECT_NE(error_of([&] { journal.admit(of(40, "d")); }).find("bytes of requests that have not"),
+            std::string::npos);
   EXPECT_EQ(journal.check_integrity(), "");
 }
 
@@ -558,6 +562,19 @@ TEST_F(JournalTest, AChangedLineIsNeverAnswered) {
   ASSERT_EQ(accepted.unfinished().size(), 1u);  // the other goes on
   entry.id = "chatcmpl-5";
   EXPECT_NE(error_of([&] { accepted.admit(entry); }), "");  // its key has an answer already
+}
+
+// Which decides whether a request is the one that had its key before.
+TEST_F(JournalTest, TheDigestOfABodyIsPartOfItsLine) {
+  {
+    Journal journal(path());
+    journal.admit(entry_of(1));
+  }
+  sqlite::Connection(path()).execute("UPDATE line SET body = zeroblob(32)");
+  EXPECT_NE(error_of([&] {
+              Journal changed(path());
+            }).find("1 of its lines are not as they were written"),
+            std::string::npos);
 }
 
 // What version 1 wrote, whose lines had neither owner nor digest.
