@@ -23,9 +23,10 @@ bool has_failed(const StepInFlight& step, size_t entry) {
 // What was computed for requests that are over goes nowhere.
 void Engine::commit(StepInFlight& step) {
   results_.assign(step.plan.entries.size(), StepResult{});
+  WindowRoom room;
   stats_ = {.rows = static_cast<int>(step.batch.rows.size()),
             .sequences = static_cast<int>(step.plan.entries.size()),
-            .work = work_of(step.plan, layer_windows(model_.spec()))};
+            .work = work_of(step.plan, layer_windows(model_.spec(), room))};
   take_scores(step);
   take_walks(step);
   take_others(step);
