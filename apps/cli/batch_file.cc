@@ -130,6 +130,7 @@ class LineCollector final : public TextSink {
         request,
         std::ranges::max(prompts, {}, [](const auto& prompt) { return prompt.size(); }).size(),
         engine.engine().max_model_len());
+    check_params(request.base, engine.engine().model().spec().vocab);
     const auto n = static_cast<size_t>(request.base.params.n);
     try {
       for (size_t i = 0; i < request.answers(); ++i)

@@ -150,7 +150,8 @@ int run_divergence(DivergenceFlags flags) {
   options.scheduler.max_model_len =
       std::max(flags.prompt + flags.tokens, kNeighbourPrompt + kNeighbourAnswer);
   options.prefix_caching = false;  // every answer computes its prompt
-  Engine engine(*model, options);
+  Instance instance({.model = model->options(), .engine = options}, model);
+  Engine& engine = instance.engine();
   NeighbourLoad load(flags, engine, model->spec().vocab);
   Completions answers(flags.completions);
   ProgressLine progress(!flags.model.json);

@@ -67,13 +67,14 @@ std::vector<Request> requests_of(const RankDivergence& flags, int vocab) {
 }
 
 // All requests, up to `batch` of them at the same time, prompts in chunks of 4 x batch rows.
-Answers answers_of(Model& model, const RankDivergence& flags, int batch) {
+Answers answers_of(const std::shared_ptr<Model>& model, const RankDivergence& flags, int batch) {
   EngineOptions options;
   options.scheduler.max_num_seqs = batch;
   options.scheduler.max_num_batched_tokens = 4 * batch;
   options.scheduler.max_model_len = 2 * flags.prompt + flags.tokens;
-  Engine engine(model, options);
-  for (Request& request : requests_of(flags, model.spec().vocab)) engine.add(std::move(request));
+  Instance instance({.model = model->options(), .engine = options}, model);
+  Engine& engine = instance.engine();
+  for (Request& request : requests_of(flags, model->spec().vocab)) engine.add(std::move(request));
   Answering answering(flags.requests);
   while (engine.has_work()) engine.step(answering);
   return std::move(answering.answers);
@@ -112,8 +113,8 @@ Side measure(const RankDivergence& flags, const std::string& arithmetic) {
     ModelOptions options = resolved(flags.model);
     options.arithmetic = arithmetic;
     options.ranks = ranks;
-    Model model(options, {}, launch_of(options));
-    if (side.identity.empty()) side.identity = model.identity();
+    const std::shared_ptr<Model> model = open_model({.model = options});
+    if (side.identity.empty()) side.identity = model->identity();
     for (const int batch : flags.batches) {
       progress.show_share(arithmetic, static_cast<double>(settings.size()),
                           static_cast<double>(flags.ranks.size() * flags.batches.size()),

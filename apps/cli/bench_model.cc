@@ -51,19 +51,21 @@ struct Seconds {
 
 // `sequences` prompts of `prompt` tokens, each answered with `answer` tokens, hashes off. `times`
 // (or null) gets the steps that decode, or without such steps all of them.
-Seconds run_requests(Model& model, int sequences, int prompt, int answer, int max_rows,
-                     std::optional<bool> async_scheduling, OperationTimes* times = nullptr) {
+Seconds run_requests(const std::shared_ptr<Model>& model, int sequences, int prompt, int answer,
+                     int max_rows, std::optional<bool> async_scheduling,
+                     OperationTimes* times = nullptr) {
   EngineOptions options;
   options.async_scheduling = async_scheduling;
   options.scheduler.max_num_seqs = sequences;
   options.scheduler.max_num_batched_tokens = std::max(max_rows, sequences);
   options.scheduler.max_model_len = prompt + answer;
   options.prefix_caching = false;  // the prompts of the warm run come again
-  Engine engine(model, options);
+  Instance instance({.model = model->options(), .engine = options}, model);
+  Engine& engine = instance.engine();
   const auto submit = [&](int64_t first_id, int tokens) {
     for (int s = 0; s < sequences; ++s) {
       Request request{.id = first_id + s, .hash_logits = false};
-      request.prompt = bench_prompt(s, prompt, model.spec().vocab);
+      request.prompt = bench_prompt(s, prompt, model->spec().vocab);
       request.params.temperature = 0;
       request.params.max_tokens = tokens;
       engine.add(std::move(request));
@@ -151,8 +153,9 @@ void print_profile(std::string_view title, const OperationTimes& times, const Se
 }
 
 // The operations of one prefill step and of the decode steps.
-void profile(Model& model, const BenchFlags& flags, double peak, double bandwidth) {
-  const DecoderSpec& spec = model.spec();
+void profile(const std::shared_ptr<Model>& model, const BenchFlags& flags, double peak,
+             double bandwidth) {
+  const DecoderSpec& spec = model->spec();
   OperationTimes times;
   Seconds seconds = run_requests(model, 1, 512, 1, 512, flags.async_scheduling, &times);
   print_profile("prefill 512", times, seconds, 1, spec, {512, 1, 512 * 513 / 2, 512}, peak,
@@ -178,14 +181,14 @@ struct LongContext {
   std::map<int, std::vector<double>> decode, idle;  // idle: percent
   std::vector<double> prefill;
 
-  void measure(Model& model, std::optional<bool> async) {
+  void measure(const std::shared_ptr<Model>& model, std::optional<bool> async) {
     for (const int batch : kBatches) {
-      if (kContext + kAnswer > model.spec().max_positions) continue;
+      if (kContext + kAnswer > model->spec().max_positions) continue;
       const Seconds seconds = run_requests(model, batch, kContext, kAnswer, 8192, async);
       decode[batch].push_back(batch * seconds.decode_steps / seconds.decode);
       idle[batch].push_back(100 * seconds.idle / seconds.decode);
     }
-    if (kPrompt < model.spec().max_positions)
+    if (kPrompt < model->spec().max_positions)
       prefill.push_back(kPrompt / run_requests(model, 1, kPrompt, 1, kPrompt, async).total);
   }
 
@@ -202,7 +205,7 @@ struct LongContext {
 
 std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double bandwidth) {
   const Timer load_timer;
-  const auto model = std::make_unique<Model>(options, LoadProgress{}, launch_of(options));
+  const std::shared_ptr<Model> model = open_model({.model = options});
   const double load = load_timer.seconds();
   const bool on_gpu = !model->device().is_host();
   // Without them a long prompt takes minutes.
@@ -219,18 +222,18 @@ std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double b
   const std::optional<bool> async = flags.async_scheduling;
   for (int round = 0; round < flags.rounds; ++round) {
     progress.show_share("bench", round, flags.rounds, "rounds");
-    const Seconds single = run_requests(*model, 1, 16, 64, 512, async);
+    const Seconds single = run_requests(model, 1, 16, 64, 512, async);
     one.push_back(single.decode_steps / single.decode);
-    many.push_back(32 * 128 / run_requests(*model, 32, 16, 128, 512, async).total);
+    many.push_back(32 * 128 / run_requests(model, 32, 16, 128, 512, async).total);
     // Beside the prefill that it bounds: the clock changes with the load of the whole machine.
     peaks.push_back(
         on_gpu ? 0 : measure_product_peak(model->pool(), peak_set(model->instruction_set())));
-    prefill.push_back(512 / run_requests(*model, 1, 512, 1, 512, async).total);
-    if (on_gpu && on_tensor_cores) long_context.measure(*model, async);
+    prefill.push_back(512 / run_requests(model, 1, 512, 1, 512, async).total);
+    if (on_gpu && on_tensor_cores) long_context.measure(model, async);
   }
   progress.clear();
   const double peak = median(peaks);
-  if (flags.profile) profile(*model, flags, peak, bandwidth);
+  if (flags.profile) profile(model, flags, peak, bandwidth);
   const double tokens_1 = median(one), tokens_32 = median(many), tokens_512 = median(prefill);
   std::vector<Row> rows = {
       {"load", "s", load, 0},
@@ -279,21 +282,22 @@ void print_sweep_row(const std::string& what, const SweepRates& rates) {
 // Invar, and unless it runs alone `control` in turn, at many batches and lengths: what else the
 // machine does hits both.
 int run_sweep(const BenchFlags& flags, ModelOptions options) {
-  Model own(options, {}, launch_of(options));
-  std::unique_ptr<Model> control;
+  const std::shared_ptr<Model> own = open_model({.model = options});
+  std::shared_ptr<Model> control;
   if (!flags.alone) {
     options.arithmetic = "control";
-    control = std::make_unique<Model>(options, LoadProgress{}, launch_of(options));
+    control = open_model({.model = options});
   }
   if (!flags.model.json)
-    fmt::print("{}, {}{}, medians of {} rounds, tok/s\n\n", options.model, own.identity(),
+    fmt::print("{}, {}{}, medians of {} rounds, tok/s\n\n", options.model, own->identity(),
                control ? " and control in turn" : "", flags.rounds);
   json::Array rows;
-  const auto measure_row = [&](const std::string& what, FunctionRef<double(Model&)> rate) {
+  const auto measure_row = [&](const std::string& what,
+                               FunctionRef<double(const std::shared_ptr<Model>&)> rate) {
     SweepRates rates;
     for (int round = 0; round < flags.rounds; ++round) {
       rates.own.push_back(rate(own));
-      if (control) rates.control.push_back(rate(*control));
+      if (control) rates.control.push_back(rate(control));
     }
     json::Value row = json::Object{{"what", what}, {"tokens_per_second", median(rates.own)}};
     if (control) row.set("control_tokens_per_second", median(rates.control));
@@ -302,19 +306,19 @@ int run_sweep(const BenchFlags& flags, ModelOptions options) {
     std::fflush(stdout);
   };
   for (const int batch : flags.batches)
-    measure_row(fmt::format("decode, batch {}", batch), [&](Model& model) {
+    measure_row(fmt::format("decode, batch {}", batch), [&](const std::shared_ptr<Model>& model) {
       const Seconds seconds = run_requests(model, batch, 16, 24, 512, flags.async_scheduling);
       return batch * seconds.decode_steps / seconds.decode;
     });
   for (const int length : flags.prompts) {
-    if (length >= own.spec().max_positions) break;
-    measure_row(fmt::format("prefill {}", length), [&](Model& model) {
+    if (length >= own->spec().max_positions) break;
+    measure_row(fmt::format("prefill {}", length), [&](const std::shared_ptr<Model>& model) {
       return length / run_requests(model, 1, length, 1, length, flags.async_scheduling).total;
     });
   }
   if (flags.model.json)
     fmt::print("{}\n", json::dump(json::Object{{"model", options.model},
-                                               {"identity", own.identity()},
+                                               {"identity", own->identity()},
                                                {"rounds", flags.rounds},
                                                {"rows", std::move(rows)}},
                                   2));

@@ -7,9 +7,9 @@
 #include "base/error.h"
 #include "kernels/limits.h"
 #include "median.h"
-#include "speculate_bystanders.h"
 #include "speculate_host_time.h"
 #include "speculate_report.h"
+#include "speculate_undrafted.h"
 #include "train/corpus/corpus.h"
 
 namespace invar::cli {
@@ -29,7 +29,7 @@ struct BenchSpeculateFlags {
   double temperature = 0;
   std::string html;
   bool host_time = false;
-  int bystanders = 0;
+  int undrafted = 0;
 };
 
 // A kind of work.
@@ -96,7 +96,7 @@ std::vector<Request> requests_of(const Task& task, const Model& model, const Tok
 }
 
 // The ways of a task and batch, plain first.
-std::vector<std::unique_ptr<Arm>> make_arms(Model& model, int batch,
+std::vector<std::unique_ptr<Arm>> make_arms(const std::shared_ptr<Model>& model, int batch,
                                             const BenchSpeculateFlags& flags) {
   std::vector<std::unique_ptr<Arm>> arms;
   arms.push_back(std::make_unique<Arm>(model, "", batch));
@@ -141,7 +141,7 @@ int64_t count_changed(const AnswerTokens& answers, const AnswerTokens& plain) {
 
 // One task at one batch: every arm in turn, round after round, one group of requests after the
 // other.
-std::vector<SpeculateRow> run_task(const Task& task, int batch, Model& model,
+std::vector<SpeculateRow> run_task(const Task& task, int batch, const std::shared_ptr<Model>& model,
                                    const Tokenizer& tokenizer, const BenchSpeculateFlags& flags) {
   const auto arms = make_arms(model, batch, flags);
   std::vector<std::vector<double>> ratios(arms.size()), cpu_ratios(arms.size()), rates(arms.size());
@@ -154,7 +154,7 @@ std::vector<SpeculateRow> run_task(const Task& task, int batch, Model& model,
       std::rotate(part.prompts.begin(),
                   part.prompts.begin() + group * batch % std::ssize(part.prompts),
                   part.prompts.end());
-      const auto requests = requests_of(part, model, tokenizer, batch, flags);
+      const auto requests = requests_of(part, *model, tokenizer, batch, flags);
       run_in_turn(arms, requests, !flags.replayed.empty());
       for (size_t a = 0; a < arms.size(); ++a) of_round[a].add(arms[a]->end());
       for (size_t a = 0; a < arms.size(); ++a) {
@@ -225,18 +225,18 @@ void add_methods(BenchSpeculateFlags& flags, const ModelOptions& options) {
 }
 
 // Others' drafts beside sequences without: stories, for each batch of others.
-int run_bystanders(const BenchSpeculateFlags& flags, Model& model) {
-  const Tokenizer tokenizer = open_tokenizer(model);
+int run_undrafted(const BenchSpeculateFlags& flags, const std::shared_ptr<Model>& model) {
+  const Tokenizer tokenizer = open_tokenizer(*model);
   std::vector<std::vector<int32_t>> prompts;
   for (const std::string& prompt : task_of("story").prompts)
     prompts.push_back(tokenizer.encode(prompt));
   for (const int batch : flags.batches)
-    print_bystanders(model, prompts,
-                     {.bystanders = flags.bystanders,
-                      .speculating = batch,
-                      .tokens = flags.answer,
-                      .rounds = flags.rounds,
-                      .configs = flags.configs});
+    print_undrafted(model, prompts,
+                    {.undrafted = flags.undrafted,
+                     .speculating = batch,
+                     .tokens = flags.answer,
+                     .rounds = flags.rounds,
+                     .configs = flags.configs});
   return 0;
 }
 
@@ -248,15 +248,15 @@ int run_bench_speculate(BenchSpeculateFlags flags) {
   for (const std::string& config : flags.configs)
     if (const auto parsed = parse_speculative_config(config); parsed.method == DraftMethod::mtp)
       options.mtp_module = true;  // how drafts are accepted is each engine's
-  Model model(options, {}, launch_of(options));
+  const std::shared_ptr<Model> model = open_model({.model = options});
   if (flags.host_time) return print_host_time(model);
-  if (flags.bystanders > 0) return run_bystanders(flags, model);
-  const Tokenizer tokenizer = open_tokenizer(model);
-  const Limits limits = measure_limits(model);
+  if (flags.undrafted > 0) return run_undrafted(flags, model);
+  const Tokenizer tokenizer = open_tokenizer(*model);
+  const Limits limits = measure_limits(*model);
   const std::string about = fmt::format(
       "{} ({}) on {}, {} tokens an answer, temperature {}, medians of {} rounds, each way in turn; "
       "ridge {:.1f} operations per byte",
-      options.model, model.identity(), processor_name(), flags.answer, flags.temperature,
+      options.model, model->identity(), processor_name(), flags.answer, flags.temperature,
       flags.rounds, limits.ridge());
   if (!flags.model.json) fmt::print("{}\n{}", about, heading());
   std::vector<SpeculateRow> all;
@@ -317,7 +317,7 @@ void add_bench_speculate(CLI::App& bench, Action& action) {
   command->add_flag("--host-time", flags->host_time,
                     "Instead: the host's time a step for 64 sequences with drafts of 8 tokens");
   command
-      ->add_option("--bystanders", flags->bystanders,
+      ->add_option("--undrafted", flags->undrafted,
                    "Instead: the time between tokens of so many sequences without drafts, beside "
                    "--batches sequences with drafts")
       ->check(CLI::Range(0, 256));

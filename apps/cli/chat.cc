@@ -88,8 +88,10 @@ class AnswerSink final : public TextSink {
 
 class Chat {
  public:
-  Chat(const ChatFlags& flags, TextEngine& engine, const ChatTemplate& chat)
+  // `asked`: what all answers have in common, checked.
+  Chat(const ChatFlags& flags, Request asked, TextEngine& engine, const ChatTemplate& chat)
       : flags_(flags),
+        asked_(std::move(asked)),
         engine_(engine),
         template_(chat),
         quiet_(flags.model.json),
@@ -161,10 +163,8 @@ class Chat {
 
   void answer() {
     const std::string prompt = template_.render({.messages = messages_}, local_time);
-    Request request{.prompt = engine_.tokenizer().encode(prompt, {.add_special_tokens = false}),
-                    .params = flags_.params,
-                    .stop = flags_.stop};
-    add_end_tokens(request.params, engine_.engine().model());
+    Request request = asked_;
+    request.prompt = engine_.tokenizer().encode(prompt, {.add_special_tokens = false});
     settle_length(request, flags_.has_length, engine_.engine());
     AnswerSink sink(quiet_, terminal_ ? terminal_columns() : 0);
     const int64_t id = engine_.submit(std::move(request));
@@ -212,6 +212,7 @@ class Chat {
   }
 
   const ChatFlags& flags_;
+  const Request asked_;
   TextEngine& engine_;
   const ChatTemplate& template_;
   bool quiet_, terminal_;
@@ -227,8 +228,9 @@ int run_chat(ChatFlags flags) {
   const InstanceOptions options = instance_options(flags.model, flags.engine);
   const auto model = open_with_progress(options);
   flags.params = with_model_sampling(flags.params, flags.named, model->options());
-  checked(flags.params, model->spec().vocab);  // once, not at every turn
-  StopSet stops(flags.stop);
+  Request asked{.params = flags.params, .stop = flags.stop};
+  add_end_tokens(asked.params, *model);
+  check_params(asked, model->spec().vocab);
   const Tokenizer tokenizer = open_tokenizer(*model);
   const ChatTemplate chat = open_chat_template(*model, flags.template_file);
   Instance instance(options, model);
@@ -236,7 +238,7 @@ int run_chat(ChatFlags flags) {
   TextEngine text(instance.engine(), tokenizer);
   if (model->options().load_format != "auto")
     fmt::print(stderr, "the model has random weights: its answers mean nothing\n");
-  return Chat(flags, text, chat).run();
+  return Chat(flags, std::move(asked), text, chat).run();
 }
 
 }  // namespace

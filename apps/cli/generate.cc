@@ -152,11 +152,9 @@ std::shared_ptr<Constraint> constraint_of(const GenerateFlags& flags, const Toke
   return what.is_null() ? nullptr : ConstraintCompiler(tokenizer).compile(what);
 }
 
-void answer_one(const GenerateFlags& flags, TextEngine& engine, Printer& printer) {
-  Request request{.prompt = engine.tokenizer().encode(*flags.prompt),
-                  .params = flags.params,
-                  .stop = flags.stop};
-  add_end_tokens(request.params, engine.engine().model());
+void answer_one(const GenerateFlags& flags, Request request, TextEngine& engine, Printer& printer) {
+  request.prompt = engine.tokenizer().encode(*flags.prompt);
+  request.stop = flags.stop;
   settle_length(request, flags.has_length, engine.engine());
   printer.max_tokens = request.params.max_tokens;
   request.constraint = constraint_of(flags, engine.tokenizer());
@@ -210,7 +208,9 @@ int run_generate(GenerateFlags flags) {
   const auto model = open_with_progress(options);
   flags.params = with_model_sampling(flags.params, flags.named, model->options());
   const double load_seconds = load_timer.seconds();
-  checked(flags.params, model->spec().vocab);  // before there is room for n answers
+  Request request{.params = flags.params};
+  add_end_tokens(request.params, *model);
+  check_params(request, model->spec().vocab);  // before there is room for n answers
   const Tokenizer tokenizer = open_tokenizer(*model);
   Instance instance(options, model);
   say_context(instance);
@@ -223,7 +223,7 @@ int run_generate(GenerateFlags flags) {
   int status = 0;
   Printer printer(flags);
   if (flags.input.empty())
-    answer_one(flags, text, printer);
+    answer_one(flags, std::move(request), text, printer);
   else
     status = answer_file(flags, text);
   if (trace) finish(*trace, flags);

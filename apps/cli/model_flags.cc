@@ -291,9 +291,7 @@ void say_context(Instance& instance) {
 }
 
 void settle_length(Request& request, bool asked, const Engine& engine) {
-  if (asked) return;
-  request.params.max_tokens =
-      length_that_fits(request.params.max_tokens, request.prompt.size(), engine.max_model_len());
+  if (!asked) fit_length(request.params, request.prompt.size(), engine.max_model_len());
 }
 
 void add_sampling_flags(CLI::App& command, SamplingParams& p) {

@@ -1,7 +1,6 @@
 // invar rl: reinforcement learning by a recipe; the sampler is the engine, the bits the trainer's.
 #include <fmt/format.h>
 
-#include "drafters/make_proposer.h"
 #include "recipe_command.h"
 #include "train/rl/experiment.h"
 
@@ -83,24 +82,19 @@ int run_experiment(const rl::RlRecipe& recipe, const RlFlags& flags, RunProgress
 
 // What drafts for the sampler. The weights of a module of multi-token prediction are not trained
 // and not handed over, and acceptance by rejection would show in the answers.
-rl::ProposerMaker proposer_maker(const SpeculationFlags& flags) {
+SpeculativeConfig speculation_of(const SpeculationFlags& flags) {
   const SpeculativeConfig config = config_of(flags);
-  if (!config.is_on()) return nullptr;
   if (config.method == DraftMethod::mtp || config.rejection)
     fail_usage("invar rl: {} is not supported for rollouts; use another method, accepted coupled",
                config.rejection ? "\"acceptance\": \"rejection\"" : "the method mtp");
-  return [config](Model& sampler, const EngineOptions& engine) {
-    return make_proposer(config, sampler,
-                         {.max_sequences = engine.scheduler.max_num_seqs,
-                          .context = engine.scheduler.max_model_len});
-  };
+  return config;
 }
 
 int run_rl(RlFlags flags) {
   rl::RlRecipe recipe = rl::read_rl_recipe(flags.recipe);
   if (flags.seed) recipe.seed = *flags.seed;
   if (flags.run.output.empty()) flags.run.output = "out/" + recipe.name;
-  flags.run.make_proposer = proposer_maker(flags.speculation);
+  flags.run.speculation = speculation_of(flags.speculation);
   RunProgressLines lines(flags.json);
   flags.run.progress = [&](const rl::RlProgress& p) { lines.show(describe(p), p.evaluation >= 0); };
   stop_on_signals(flags.run);

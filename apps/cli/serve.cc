@@ -224,7 +224,7 @@ void set_reach(ServeFlags& flags) {
   using Origins = std::vector<std::string>;
   o.allowed_origins = flags.origins.value_or(has_keys ? Origins{"*"} : Origins{});
   o.fair_by_key = flags.fair_by.empty() ? o.keys.client.size() > 1 : flags.fair_by == "key";
-  flags.engine.options.scheduler.urgent_take_places = o.fair_by_key;
+  flags.engine.options.scheduler.urgent_take_slots = o.fair_by_key;
   const bool is_local =
       o.http.host == "localhost" || o.http.host == "::1" || o.http.host.starts_with("127.");
   if (flags.lab && !has_keys && !is_local)

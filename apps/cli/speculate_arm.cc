@@ -84,9 +84,9 @@ void Watch::propose(std::span<const DraftRequest> requests, std::span<DraftTree>
   for (const DraftTree& tree : trees) step_.wanted += std::ssize(tree);
 }
 
-void Watch::observe_likeliest(int64_t id, std::span<const int32_t> tokens) {
+void Watch::observe_argmax(int64_t id, std::span<const int32_t> tokens) {
   const Timer timer;
-  likeliest_reader_->observe_likeliest(id, tokens);
+  argmax_reader_->observe_argmax(id, tokens);
   step_.draft += timer.seconds();
 }
 
@@ -166,7 +166,7 @@ class Arm::PaidReplay final : public Proposer {
     io.hidden = hidden_;
     executor_->run(batch, io);
     const auto most = std::ranges::max_element(io.logits);
-    likeliest_ = static_cast<int64_t>(most - io.logits.begin());
+    argmax_ = static_cast<int64_t>(most - io.logits.begin());
   }
 
   const ReplaySpec spec_;
@@ -176,7 +176,7 @@ class Arm::PaidReplay final : public Proposer {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Proposer> drafter_;
   std::vector<float> hidden_;
-  volatile int64_t likeliest_ = 0;  // nobody reads it, and it is computed all the same
+  volatile int64_t argmax_ = 0;  // nobody reads it, and it is computed all the same
 };
 
 struct Arm::Keep final : OutputSink {
@@ -189,13 +189,22 @@ struct Arm::Keep final : OutputSink {
   int64_t tokens = 0;
 };
 
-Arm::Arm(Model& model, std::string config, int batch, const ReplaySpec* replay)
+Arm::Arm(const std::shared_ptr<Model>& model, std::string config, int batch,
+         const ReplaySpec* replay)
     : config_(std::move(config)) {
-  EngineOptions options{.prefix_caching = false};
-  options.scheduler.max_num_seqs = batch;
-  options.scheduler.max_num_batched_tokens = 512 + 64 * batch;
-  options.scheduler.max_model_len = std::min(kContext, model.spec().max_positions);
-  options.kv_bytes = int64_t{1} << 30;
+  InstanceOptions options{.model = model->options(),
+                          .engine = {.kv_bytes = int64_t{1} << 30, .prefix_caching = false}};
+  SchedulerOptions& scheduler = options.engine.scheduler;
+  scheduler.max_num_seqs = batch;
+  scheduler.max_num_batched_tokens = 512 + 64 * batch;
+  scheduler.max_model_len = std::min(kContext, model->spec().max_positions);
+  may_change_answers_ = !replay && !config_.empty() && config_of({.json = config_}).rejection;
+  options.engine.rejection = may_change_answers_;
+  options.proposer = [&](Model& target) { return make_watched(target, batch, replay); };
+  instance_ = std::make_unique<Instance>(options, model);
+}
+
+std::unique_ptr<Proposer> Arm::make_watched(Model& model, int batch, const ReplaySpec* replay) {
   const int64_t before = resident_bytes();
   std::unique_ptr<Proposer> proposer;
   if (replay) {
@@ -203,19 +212,15 @@ Arm::Arm(Model& model, std::string config, int batch, const ReplaySpec* replay)
     replay_ = paid.get();
     proposer = with_lengths(std::move(paid), {.adaptive = replay->adaptive});
   } else if (!config_.empty()) {
-    const SpeculativeConfig speculation = config_of({.json = config_});
-    options.rejection = speculation.rejection;
-    may_change_answers_ = speculation.rejection;
-    proposer = make_proposer(speculation, model, {.max_sequences = batch, .context = kContext});
+    proposer = make_proposer(config_of({.json = config_}), model,
+                             {.max_sequences = batch, .context = kContext});
   }
-  drafter_bytes_ = proposer ? std::max<int64_t>(0, resident_bytes() - before) : 0;
+  if (!proposer) return nullptr;
+  drafter_bytes_ = std::max<int64_t>(0, resident_bytes() - before);
   adaptive_ = dynamic_cast<const Adaptive*>(proposer.get());
-  if (proposer) {
-    auto watch = std::make_unique<Watch>(std::move(proposer));
-    watch_ = watch.get();
-    proposer = std::move(watch);
-  }
-  engine_ = std::make_unique<Engine>(model, options, nullptr, std::move(proposer));
+  auto watch = std::make_unique<Watch>(std::move(proposer));
+  watch_ = watch.get();
+  return watch;
 }
 
 Arm::~Arm() = default;
@@ -224,20 +229,21 @@ void Arm::begin(const std::vector<Request>& requests, const AnswerTokens& plain)
   if (replay_) replay_->know(plain);
   for (Request request : requests) {
     request.id = next_id_++;
-    engine_->add(std::move(request));
+    instance_->engine().add(std::move(request));
   }
   measured_ = {};
   answers_.clear();
 }
 
 bool Arm::step() {
-  if (!engine_->has_work()) return false;
+  Engine& engine = instance_->engine();
+  if (!engine.has_work()) return false;
   Keep sink(answers_);
   const double cpu_before = cpu_seconds();
   const Timer timer;
-  engine_->step(sink);
+  engine.step(sink);
   const double seconds = timer.seconds(), cpu = cpu_seconds() - cpu_before;
-  const StepStats& step = engine_->last_step();
+  const StepStats& step = engine.last_step();
   Measured::Step parts{.rows = step.rows, .verify = seconds};
   if (watch_) parts = watch_->take_step();
   const int64_t tried = watch_ ? watch_->take_tried() : 0;

@@ -38,18 +38,18 @@ struct Measured {
 };
 
 // A proposer that watches another's time.
-class Watch final : public ForwardingProposer, public HiddenReader, public LikeliestReader {
+class Watch final : public ForwardingProposer, public HiddenReader, public ArgmaxReader {
  public:
   explicit Watch(std::unique_ptr<Proposer> inner)
       : ForwardingProposer(std::move(inner)),
         hidden_reader_(ForwardingProposer::hidden_reader()),
-        likeliest_reader_(ForwardingProposer::likeliest_reader()) {}
+        argmax_reader_(ForwardingProposer::argmax_reader()) {}
 
   HiddenReader* hidden_reader() override { return hidden_reader_ ? this : nullptr; }
-  LikeliestReader* likeliest_reader() override { return likeliest_reader_ ? this : nullptr; }
+  ArgmaxReader* argmax_reader() override { return argmax_reader_ ? this : nullptr; }
   std::span<const int32_t> aux_layers() const override { return hidden_reader_->aux_layers(); }
   void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override;
-  void observe_likeliest(int64_t id, std::span<const int32_t> tokens) override;
+  void observe_argmax(int64_t id, std::span<const int32_t> tokens) override;
   void take_hidden(std::span<const KeptRows> kept, std::span<const float> hidden,
                    int64_t batch_rows) override;
   void observe(int64_t id, int32_t proposed, int32_t accepted) override;
@@ -62,7 +62,7 @@ class Watch final : public ForwardingProposer, public HiddenReader, public Likel
  private:
   // The inner proposer's, or null.
   HiddenReader* const hidden_reader_;
-  LikeliestReader* const likeliest_reader_;
+  ArgmaxReader* const argmax_reader_;
   Measured::Step step_;
   int64_t tried_ = 0;
 };
@@ -81,7 +81,8 @@ struct ReplaySpec {
 class Arm {
  public:
   // `config`: a method as vLLM's JSON; empty: plain. With `replay` the config is its name.
-  Arm(Model& model, std::string config, int batch, const ReplaySpec* replay = nullptr);
+  Arm(const std::shared_ptr<Model>& model, std::string config, int batch,
+      const ReplaySpec* replay = nullptr);
   ~Arm();
 
   // All requests at once, step by step, so that several arms can take turns. `plain`: answers that
@@ -96,18 +97,21 @@ class Arm {
   bool may_change_answers() const { return may_change_answers_; }
   const Adaptive* adaptive() const { return adaptive_; }
   int64_t drafter_bytes() const { return drafter_bytes_; }
-  void set_times(OperationTimes* times) { engine_->set_times(times); }
+  void set_times(OperationTimes* times) { instance_->engine().set_times(times); }
 
  private:
   class PaidReplay;
   struct Keep;
+
+  // What drafts, or null, within a Watch.
+  std::unique_ptr<Proposer> make_watched(Model& model, int batch, const ReplaySpec* replay);
 
   std::string config_;
   Watch* watch_ = nullptr;
   const Adaptive* adaptive_ = nullptr;
   PaidReplay* replay_ = nullptr;
   int64_t drafter_bytes_ = 0;  // by which this process grew when the drafter was made
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Instance> instance_;
   bool may_change_answers_ = false;
   int64_t next_id_ = 0;
   Measured measured_;  // since begin()

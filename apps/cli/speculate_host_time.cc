@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/timer.h"
 #include "median.h"
+#include "session/instance.h"
 #include "speculative/replay.h"
 
 namespace invar::cli {
@@ -60,10 +61,18 @@ struct HostTimes {
   }
 };
 
-HostTimes host_times(Model& model, std::unique_ptr<Proposer> proposer, Keep& sink) {
-  const int drafts = proposer ? kSequences : 0;
-  Engine engine(model, options(), nullptr, std::move(proposer));
-  add_requests(engine, model.spec().vocab);
+// `replay`: what drafts, or null.
+HostTimes host_times(const std::shared_ptr<Model>& model, const ReplayOptions* replay,
+                     const Keep& plain, Keep& sink) {
+  const int drafts = replay ? kSequences : 0;
+  InstanceOptions instance_options{.model = model->options(), .engine = options()};
+  if (replay)
+    instance_options.proposer = [&](Model&) {
+      return std::make_unique<Replay>(*replay, plain.answers);
+    };
+  Instance instance(instance_options, model);
+  Engine& engine = instance.engine();
+  add_requests(engine, model->spec().vocab);
   HostTimes host;
   while (engine.has_work()) {
     OperationTimes times;
@@ -93,17 +102,17 @@ void print(std::string_view what, const HostTimes& host) {
 
 }  // namespace
 
-int print_host_time(Model& model) {
+int print_host_time(const std::shared_ptr<Model>& model) {
   Keep plain;
-  print("no drafts", host_times(model, nullptr, plain));
+  print("no drafts", host_times(model, nullptr, {}, plain));
   for (const int branches : {1, 2}) {
     const ReplayOptions replay{.num_speculative_tokens = kNodes / branches,
                                .right = 0.7,
                                .branches = branches,
-                               .vocab = model.spec().vocab};
+                               .vocab = model->spec().vocab};
     Keep drafted;
     print(fmt::format("{} of {} nodes", branches == 1 ? "chains" : "trees", kNodes),
-          host_times(model, std::make_unique<Replay>(replay, plain.answers), drafted));
+          host_times(model, &replay, plain, drafted));
     if (drafted.answers != plain.answers) fail("replayed drafts changed an answer");
   }
   return 0;

@@ -190,7 +190,7 @@ void print_choices(const ServedAnswer& served, const Report& report) {
       fmt::print("parameters: {}\n", json::dump(params_json(receipt.params)));
       if (!receipt.stop.empty())
         fmt::print("stop: {}\n", json::dump(json::Array(receipt.stop.begin(), receipt.stop.end())));
-      if (!receipt.form.empty()) fmt::print("held to: {}\n", receipt.form);
+      if (!receipt.grammar.empty()) fmt::print("held to: {}\n", receipt.grammar);
     }
     fmt::print("text: {}\n", json::dump(report.verdicts[i].answer.text));
   }

@@ -16,7 +16,7 @@ namespace {
 struct Product {
   const char* name;
   int64_t n, k;
-  int runs;
+  int split_k;
   bool gated;
 };
 
@@ -115,9 +115,9 @@ class Bench {
           kernels.matmul({.x = {x.data(), DType::bf16, x_stride},
                           .w = w,
                           .rows = rows,
-                          .runs = p.runs,
+                          .split_k = p.split_k,
                           .bias = nullptr,
-                          .accumulate = p.runs > 1,
+                          .accumulate = p.split_k > 1,
                           .y = y.data(),
                           .y_stride = p.n},
                          on);

@@ -30,7 +30,7 @@ constexpr int kRounds = 15;
 struct Layer {
   const char* name;
   int64_t k, n;
-  int runs;
+  int split_k;
   int matrices = 1;
   bool residual = false;
 };
@@ -110,7 +110,7 @@ class Bench {
             },
             calls);
       const cuda::ProductShape shape{rows,           layer.n,
-                                     layer.k,        layer.runs,
+                                     layer.k,        layer.split_k,
                                      layer.matrices, gpu_of(timer_.on()).multiprocessors()};
       for (const cuda::ProductSchedule& s : cuda::product_schedules(order)) {
         if (!s.can(shape)) continue;
@@ -129,7 +129,7 @@ class Bench {
                 s.matmul({.x = in,
                           .w = w,
                           .rows = rows,
-                          .runs = layer.runs,
+                          .split_k = layer.split_k,
                           .accumulate = layer.residual,
                           .y = y.data(),
                           .y_stride = layer.n},

@@ -16,7 +16,7 @@ namespace invar::bench {
 namespace {
 
 constexpr int kLayers = 36;
-constexpr int kHidden = 4096, kHeads = 32, kKvHeads = 8, kHeadDim = 128, kFfn = 12288, kRuns = 8;
+constexpr int kHidden = 4096, kHeads = 32, kKvHeads = 8, kHeadDim = 128, kFfn = 12288, kSplitK = 8;
 constexpr int kQkv = (kHeads + 2 * kKvHeads) * kHeadDim, kSlots = 64;
 constexpr float kEps = 1e-6f;
 
@@ -73,7 +73,7 @@ class Layers {
       case attention:
         return attend(layer, on);
       case o:
-        return multiply(bf16(attended_, kHidden), o_, layer, kRuns, hidden_.data(), on);
+        return multiply(bf16(attended_, kHidden), o_, layer, kSplitK, hidden_.data(), on);
       case gate_up:
         return table_.gated_matmul({.x = bf16(normed_, kHidden),
                                     .gate_up = gate_up_.of(layer),
@@ -83,7 +83,7 @@ class Layers {
                                     .out = bf16(gated_, kFfn)},
                                    on);
       case down:
-        return multiply(bf16(gated_, kFfn), down_, layer, kRuns, hidden_.data(), on);
+        return multiply(bf16(gated_, kFfn), down_, layer, kSplitK, hidden_.data(), on);
     }
   }
 
@@ -180,14 +180,14 @@ class Layers {
     tables_ = on_gpu(gpu_, tables);
   }
 
-  void multiply(const Activation& x, const Weights& w, int layer, int runs, const float* y,
+  void multiply(const Activation& x, const Weights& w, int layer, int split_k, const float* y,
                 const Execution& on) const {
     table_.matmul({.x = x,
                    .w = w.of(layer),
                    .rows = rows_,
-                   .runs = runs,
+                   .split_k = split_k,
                    .bias = nullptr,
-                   .accumulate = runs > 1,
+                   .accumulate = split_k > 1,
                    .y = const_cast<float*>(y),
                    .y_stride = w.n},
                   on);

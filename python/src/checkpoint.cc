@@ -82,7 +82,7 @@ py::dict spec_of(const Checkpoint& checkpoint) {
   found["eps"] = spec.norm_eps;
   found["qk_norm"] = spec.qk_norm;
   found["tied_head"] = spec.tied_head;
-  found["o_runs"] = attention_output_runs(spec);
+  found["o_split_k"] = attention_output_split_k(spec);
   found["layers"] = layers_of(spec);
   return found;
 }

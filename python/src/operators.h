@@ -56,9 +56,10 @@ class Operators {
                 bool rounds, float* out);
   void rms_norm_backward(const float* dy, const float* x, const float* weight, float eps,
                          int64_t rows, int64_t width, float* dx, float* gradient);
-  // y = (residual +) x w^T + bias, in `runs` runs; the outputs of the weights one after the other.
-  void linear(const float* x, int64_t rows, int64_t k, const std::vector<Weight>& weights, int runs,
-              const float* residual, float* y);
+  // y = (residual +) x w^T + bias, in `split_k` parts; the outputs of the weights one after the
+  // other.
+  void linear(const float* x, int64_t rows, int64_t k, const std::vector<Weight>& weights,
+              int split_k, const float* residual, float* y);
   void linear_backward(const float* dy, const float* x, int64_t rows, int64_t k,
                        const std::vector<Weight>& weights, float* dx);
   // y = x w^T + bias in f32 throughout, the weight mode f32: x [T][K], w [N][K].

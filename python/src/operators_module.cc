@@ -99,7 +99,7 @@ void compute(Task task) {
 }
 
 void bind_products(py::class_<Operators>& c) {
-  c.def("linear", [](Operators& at, const py::object& x, const Weights& weights, int runs,
+  c.def("linear", [](Operators& at, const py::object& x, const Weights& weights, int split_k,
                      const py::object& residual, const py::object& y) {
     Borrower b;
     const float* from = b.floats(x, {-1, -1}, "x");
@@ -109,7 +109,7 @@ void bind_products(py::class_<Operators>& c) {
     const int64_t n = outputs_of(all);
     const float* before = b.floats_or_null(residual, {rows, n}, "residual");
     float* to = b.floats(y, {rows, n}, "y");
-    compute([&] { at.linear(from, rows, k, all, runs, before, to); });
+    compute([&] { at.linear(from, rows, k, all, split_k, before, to); });
   });
   c.def("linear_backward", [](Operators& at, const py::object& dy, const py::object& x,
                               const Weights& weights, const py::object& dx) {

@@ -78,7 +78,7 @@ Matrix Operators::transposed(const std::vector<Weight>& weights, int64_t k, bool
 
 void Operators::product(const Activation& x, const Matrix& w, int64_t rows, float* y) {
   run(kernels_.matmul,
-      MatmulParams{.x = x, .w = w, .rows = rows, .runs = 1, .y = y, .y_stride = w.n});
+      MatmulParams{.x = x, .w = w, .rows = rows, .split_k = 1, .y = y, .y_stride = w.n});
 }
 
 void Operators::weight_gradients(const Activation& dy, const float* x, int64_t rows, int64_t k,
@@ -109,17 +109,17 @@ void Operators::weight_gradients(const Activation& dy, const float* x, int64_t r
     run(training_.extend_matmul, MatmulParams{.x = columns,
                                               .w = {packed_x.data(), DType::bf16, k, padded},
                                               .rows = one.n,
-                                              .runs = 1,
+                                              .split_k = 1,
                                               .y = one.gradient,
                                               .y_stride = k});
   }
 }
 
 void Operators::linear(const float* x, int64_t rows, int64_t k, const std::vector<Weight>& weights,
-                       int runs, const float* residual, float* y) {
+                       int split_k, const float* residual, float* y) {
   const std::lock_guard lock(mutex_);
-  if (runs != 1 && (runs < 1 || runs > 8 || k % (int64_t{runs} * kLeafPad) != 0))
-    fail_usage("expected 1 to 8 runs of whole leaves of {}, found {} of {}", kLeafPad, runs, k);
+  if (split_k != 1 && (split_k < 1 || split_k > 8 || k % (int64_t{split_k} * kLeafPad) != 0))
+    fail_usage("expected 1 to 8 runs of whole leaves of {}, found {} of {}", kLeafPad, split_k, k);
   DeviceArray<bf16_t> rounded_x, panels;
   const int64_t n = outputs_of(weights);
   const bool has_bias = std::ranges::any_of(weights, [](const Weight& w) { return w.bias; });
@@ -133,7 +133,7 @@ void Operators::linear(const float* x, int64_t rows, int64_t k, const std::vecto
   run(kernels_.matmul, MatmulParams{.x = rounded(x, rows, k, rows, rounded_x),
                                     .w = packed(weights, k, false, panels),
                                     .rows = rows,
-                                    .runs = runs,
+                                    .split_k = split_k,
                                     .bias = has_bias ? bias.data() : nullptr,
                                     .accumulate = residual != nullptr,
                                     .y = y,
@@ -171,7 +171,7 @@ void Operators::matmul_f32(const float* x, const float* w, const float* bias, in
   run(kernels_.matmul, MatmulParams{.x = {inputs.data(), DType::f32, stride},
                                     .w = matrix,
                                     .rows = rows,
-                                    .runs = 1,
+                                    .split_k = 1,
                                     .bias = bias,
                                     .y = y,
                                     .y_stride = n});

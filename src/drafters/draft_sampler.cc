@@ -62,14 +62,14 @@ DraftSampler::DraftSampler(int threads, const Kernels& kernels, double confidenc
 
 bool DraftSampler::is_sure(std::span<const float> logits) const {
   if (std::isinf(most_log_sum_)) return true;
-  int32_t likeliest = 0;
+  int32_t argmax = 0;
   float max = 0, log_sum = 0;
   bool has_nan = false;
   kernels_.log_sum_exp({.logits = logits.data(),
                         .rows = 1,
                         .stride = std::ssize(logits),
                         .vocab = std::ssize(logits),
-                        .argmax = &likeliest,
+                        .argmax = &argmax,
                         .max = &max,
                         .log_sum = &log_sum,
                         .has_nan = &has_nan},
@@ -96,12 +96,12 @@ void DraftSampler::sample_one(DraftPoint& point, std::span<const float> logits,
   const DraftRequest& request = *point.request;
   const auto answer = request.tokens.subspan(request.prompt_size);
   SamplingParams greedy;
-  if (request.wants_likeliest) {
+  if (request.wants_argmax) {
     greedy = *request.params;
     greedy.temperature = 0;
   }
   SampleInput in{.logits = logits,
-                 .params = request.wants_likeliest ? &greedy : request.params,
+                 .params = request.wants_argmax ? &greedy : request.params,
                  .position = static_cast<int32_t>(request.tokens.size() + point.path.size()),
                  .choice = request.choice,
                  .generated = static_cast<int32_t>(answer.size() + point.path.size())};

@@ -62,7 +62,7 @@ class LayerSearch {
     text_ = {0};
     for (int row = 0; row < kRows; ++row) {
       const std::span<const float> logits = run(row, 1);
-      likeliest_.push_back(static_cast<int>(std::ranges::max_element(logits) - logits.begin()));
+      argmax_.push_back(static_cast<int>(std::ranges::max_element(logits) - logits.begin()));
       std::pair<double, int32_t> best = {-std::numeric_limits<double>::infinity(), 0};
       for (int32_t token = 0; token < vocab_; ++token) {
         const NoiseKey key{.position = static_cast<uint32_t>(row + 1)};
@@ -84,7 +84,7 @@ class LayerSearch {
       const double sum =
           std::accumulate(of_row.begin(), of_row.end(), 0.0,
                           [&](double so_far, float x) { return so_far + std::exp(x - max); });
-      score += of_row[likeliest_[row]] - max - std::log(sum);
+      score += of_row[argmax_[row]] - max - std::log(sum);
     }
     return score / kRows;
   }
@@ -93,7 +93,7 @@ class LayerSearch {
   Executor executor_;
   ForwardIo io_;
   std::vector<int32_t> text_;
-  std::vector<int> likeliest_;  // after each of its tokens
+  std::vector<int> argmax_;  // after each of its tokens
 };
 
 }  // namespace

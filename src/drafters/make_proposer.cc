@@ -163,7 +163,7 @@ std::unique_ptr<Proposer> with_lengths(std::unique_ptr<Proposer> proposer,
   return std::make_unique<Adaptive>(
       std::move(proposer), AdaptiveOptions{.adapts = config.adaptive,
                                            .disable_by_batch_size = config.disable_by_batch_size,
-                                           .bystander_slowdown = config.bystander_slowdown});
+                                           .undrafted_slowdown = config.undrafted_slowdown});
 }
 
 std::unique_ptr<Proposer> make_proposer(const SpeculativeConfig& config, Model& target,

@@ -112,7 +112,7 @@ void Engine::settle_context(int blocks) {
 // Blocks in 90 % of what every device has left beside the activations of a largest step. A GPU runs
 // one, since its kernels take memory too.
 int64_t Engine::blocks_beside_a_step() {
-  const auto share = [&](int64_t bytes) { return bytes / 10 * 9 / options_.sharers; };
+  const auto share = [&](int64_t bytes) { return bytes / 10 * 9 / options_.engines_sharing; };
   const RunnerLimits most = limits(1);
   Executor trial(model_, most);
   if (model_.device().is_host())  // takes memory only when it is written

@@ -13,20 +13,6 @@ constexpr int kMostSequences = 1 << 20, kMostRows = 1 << 24;
 
 }  // namespace
 
-const char* name_of(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::none:
-      return "none";
-    case FinishReason::stop:
-      return "stop";
-    case FinishReason::length:
-      return "length";
-    case FinishReason::failed:
-      return "failed";
-  }
-  return "?";
-}
-
 Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads,
                std::unique_ptr<Proposer> proposer)
     : model_(model),
@@ -83,7 +69,7 @@ void Engine::make_steps(const RunnerLimits& limits) {
                                                 limits.max_logit_rows, decoder.kernels.hash_logits);
     step.sampling = std::make_unique<SamplingStage>(
         model_.host_kernels(), pool_of_threads_, model_.spec().vocab, std::move(sampler),
-        limits.max_logit_rows, proposer_ && proposer_->likeliest_reader(), rejects());
+        limits.max_logit_rows, proposer_ && proposer_->argmax_reader(), rejects());
     step.io.take_logits = [&step](int64_t first, std::span<const float> logits) {
       step.sampling->take_logits(first, logits, step.io.non_finite);
     };
@@ -113,7 +99,7 @@ void Engine::add(Request request) {
     fail_usage("embeddings were not enabled when the engine started");
   if (request.params.prompt_logprobs && !options_.prompt_logprobs)
     fail_usage("prompt log-probabilities were not enabled when the engine started");
-  request.params = checked(std::move(request.params), model_.spec().vocab);
+  check_params(request, model_.spec().vocab);
 
   auto state = std::make_shared<RequestState>(std::move(request), model_.spec().vocab);
   if (state->request.pooled)

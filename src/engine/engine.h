@@ -34,7 +34,7 @@ struct EngineOptions {
   double target_step_seconds = 0;
   int block_size = 64;           // 32, 64 or 128
   int64_t kv_bytes = 0;          // memory for keys and values; 0: sized by profiling
-  int sharers = 1;               // engines that divide what is free among them, this one included
+  int engines_sharing = 1;       // engines that divide what is free among them, this one included
   bool prefix_caching = true;    // requests that begin alike share blocks
   bool prompt_logprobs = false;  // whether requests may ask for them
   // Begin a step before the one in flight has ended, so that the device has work while the host

@@ -30,7 +30,7 @@ constexpr std::string_view kArithmetics[] = {"portable", "hopper", "control", "c
 Arithmetic parse_baseline(const std::string& name) {
   for (const int runs : {0, 1, 2, 4, 8})
     if (name == (runs > 0 ? fmt::format("control:{}", runs) : "control"))
-      return {.is_baseline = true, .baseline_runs = runs};
+      return {.is_baseline = true, .baseline_split_k = runs};
   fail_usage("expected an arithmetic of {}, found \"{}\"", fmt::join(kArithmetics, ", "), name);
 }
 

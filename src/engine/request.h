@@ -23,7 +23,8 @@ struct Request {
   int64_t id = 0;  // unique among the live requests of an engine
   Shared<std::vector<int32_t>> prompt;
   SamplingParams params;
-  std::shared_ptr<Constraint> constraint;       // what the answer is held to; null: nothing
+  bool params_are_checked = false;         // by check_params: they are as `checked` returns them
+  std::shared_ptr<Constraint> constraint;  // what the answer is held to; null: nothing
   std::shared_ptr<const ThoughtRules> thought;  // what ends its thought; null: the model alone
   int32_t choice = 0;  // which of the n answers to one prompt this is: part of the noise's counter
   // Both as JSON, for whoever has the vocabulary's bytes and makes them
@@ -45,6 +46,11 @@ struct Request {
   // Asks for no answer but for one vector of the prompt's final hidden states.
   bool pooled = false;
 };
+
+// Checks the parameters and brings them into their one form (sampling/params.h). Once on a
+// request's way: whoever needs that form before the engine calls it, and Engine::add for all
+// others. Throws UsageError.
+void check_params(Request& request, int32_t vocab);
 
 enum class FinishReason {
   none,    // more is to come

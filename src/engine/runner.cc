@@ -54,18 +54,18 @@ void Runner::run_stage(const Batch& batch, const WorkerLinks& links, ForwardIo& 
   if (part_.layer_begin < part_.layer_end || is_end) {
     if (!begins) {
       io.hidden = std::span(carried_.values).first(part_.rows.size() * decoder_.spec.hidden);
-      io.findings = {carried_.findings.get(), part_.rows.size()};
+      io.nan_flags = {carried_.nan_flags.get(), part_.rows.size()};
     }
     forward(decoder_, part_, kv_, workspace_, *links.group, io,
             limits_.records_steps ? &graphs_ : nullptr);
-    io.findings = {};
+    io.nan_flags = {};
     add_results(io);
   }
   if (links.after) return send(batch, *links.after);
   const size_t rows = batch.rows.size(), values = rows * decoder_.spec.hidden;
   io.hidden = std::span(carried_.values).first(values);
   io.aux_hidden = std::span(carried_.values).subspan(values);
-  if (!is_end) io.non_finite = {carried_.findings.get(), rows};
+  if (!is_end) io.non_finite = {carried_.nan_flags.get(), rows};
 }
 
 // The batch as this stage runs it.
@@ -76,7 +76,7 @@ void Runner::take_part(const Batch& batch, LayerRange layers) {
   std::erase_if(part_.aux_layers,
                 [&](int layer) { return layer < layers.begin || layer >= layers.end; });
   if (!shard_.has_head) part_.logit_rows.clear();
-  if (!carried_.findings) carried_.findings = std::make_unique<bool[]>(limits_.max_rows);
+  if (!carried_.nan_flags) carried_.nan_flags = std::make_unique<bool[]>(limits_.max_rows);
 }
 
 void Runner::receive(const Batch& batch, Channel& from) {
@@ -85,7 +85,7 @@ void Runner::receive(const Batch& batch, Channel& from) {
   const size_t rows = batch.rows.size();
   carried_.values.resize((1 + before) * rows * decoder_.spec.hidden);
   from.receive(carried_.values.data(), carried_.values.size() * sizeof(float));
-  from.receive(carried_.findings.get(), rows);
+  from.receive(carried_.nan_flags.get(), rows);
 }
 
 // The residual stream in the place of the one before, hidden states behind those of other stages.
@@ -95,12 +95,12 @@ void Runner::add_results(const ForwardIo& io) {
   if (io.hidden.data() != carried_.values.data())
     std::ranges::copy(io.hidden, carried_.values.begin());
   carried_.values.insert(carried_.values.end(), io.aux_hidden.begin(), io.aux_hidden.end());
-  if (!io.keep_logits) std::ranges::copy(io.non_finite, carried_.findings.get());
+  if (!io.keep_logits) std::ranges::copy(io.non_finite, carried_.nan_flags.get());
 }
 
 void Runner::send(const Batch& batch, Channel& to) const {
   to.send(carried_.values.data(), carried_.values.size() * sizeof(float));
-  to.send(carried_.findings.get(), batch.rows.size());
+  to.send(carried_.nan_flags.get(), batch.rows.size());
 }
 
 void Runner::copy_slots(const std::vector<SlotCopy>& copies) {

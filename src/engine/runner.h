@@ -41,7 +41,7 @@ class Runner {
   // What one stage leaves to the next.
   struct Carried {
     std::vector<float> values;  // [1 + aux layers][T][D]: the residual stream, then the others
-    std::unique_ptr<bool[]> findings;  // [T]
+    std::unique_ptr<bool[]> nan_flags;  // [T]
   };
 
   // The layers of `batch` that are this stage's.

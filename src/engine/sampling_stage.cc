@@ -41,11 +41,11 @@ struct SamplingStage::PerThread {
 
 SamplingStage::SamplingStage(const Kernels& host_kernels, ThreadPool& threads, int32_t vocab,
                              std::unique_ptr<DeviceSampler> device_sampler, int32_t device_rows,
-                             bool wants_likeliest, bool rejects)
+                             bool wants_argmax, bool rejects)
     : threads_(threads),
       kernels_(host_kernels),
       vocab_(static_cast<size_t>(vocab)),
-      wants_likeliest_(wants_likeliest),
+      wants_argmax_(wants_argmax),
       rejects_(rejects),
       device_sampler_(std::move(device_sampler)),
       device_rows_(device_rows) {
@@ -78,12 +78,12 @@ void SamplingStage::add_walk(RequestState& state, int32_t position, int32_t firs
   walk.node = -1;
   walk.is_over = false;
   walk.outputs.clear();
-  walk.likeliest.assign(wants_likeliest_ && tree ? 1 + tree->size() : 0, 0);
+  walk.argmax.assign(wants_argmax_ && tree ? 1 + tree->size() : 0, 0);
   num_logits_ += 1 + (tree ? static_cast<int32_t>(tree->size()) : 0);
 }
 
 bool SamplingStage::samples_on_device() {
-  if (!device_sampler_ || wants_likeliest_ || rejects_ || num_logits_ > device_rows_) return false;
+  if (!device_sampler_ || wants_argmax_ || rejects_ || num_logits_ > device_rows_) return false;
   inputs_.resize(static_cast<size_t>(num_logits_));
   for (const Score& score : scores_) {
     SampleInput& input = inputs_[static_cast<size_t>(score.logits)];
@@ -151,8 +151,8 @@ void SamplingStage::take_logits(int64_t first, std::span<const float> logits,
     PerThread& thread = *per_thread_[part.index];
     for (size_t i = part.index; i < open_.size(); i += part.count)
       go_on(*open_[i], first, logits, non_finite, thread);
-    for (size_t i = part.index; wants_likeliest_ && i < num_walks_; i += part.count)
-      read_likeliest(walks_[i], first, logits);
+    for (size_t i = part.index; wants_argmax_ && i < num_walks_; i += part.count)
+      read_argmax(walks_[i], first, logits);
     for (size_t i = part.index; i < scores.size(); i += part.count)
       read_score(scores[i], logits.subspan((scores[i].logits - first) * vocab_, vocab_), thread);
   });
@@ -190,10 +190,10 @@ void SamplingStage::sample(Walk& walk, std::span<const float> logits, PerThread&
 }
 
 // Of the rows among these that are the walk's. A row with a NaN has token 0.
-void SamplingStage::read_likeliest(Walk& walk, int64_t first, std::span<const float> logits) const {
+void SamplingStage::read_argmax(Walk& walk, int64_t first, std::span<const float> logits) const {
   const int64_t count = static_cast<int64_t>(logits.size() / vocab_);
   const int64_t begin = std::max<int64_t>(first, walk.root_logits);
-  const int64_t end = std::min(first + count, walk.root_logits + std::ssize(walk.likeliest));
+  const int64_t end = std::min(first + count, walk.root_logits + std::ssize(walk.argmax));
   for (int64_t row = begin; row < end; ++row) {
     float max = 0;
     bool has_nan = false;
@@ -201,7 +201,7 @@ void SamplingStage::read_likeliest(Walk& walk, int64_t first, std::span<const fl
                           .rows = 1,
                           .stride = static_cast<int64_t>(vocab_),
                           .vocab = static_cast<int64_t>(vocab_),
-                          .argmax = &walk.likeliest[row - walk.root_logits],
+                          .argmax = &walk.argmax[row - walk.root_logits],
                           .max = &max,
                           .log_sum = nullptr,
                           .has_nan = &has_nan},

@@ -33,7 +33,7 @@ class SamplingStage {
     const DraftTree* tree = nullptr;  // null: no drafts
     int32_t node = -1;                // sampled from last: of the tree, or -1, the root
     bool is_over = false;
-    std::vector<int32_t> likeliest;    // after the root and every node, where a proposer wants them
+    std::vector<int32_t> argmax;       // after the root and every node, where a proposer wants them
     std::vector<TokenOutput> outputs;  // one for each token sampled; the last may be an error
 
     int32_t next_logits() const { return root_logits + 1 + node; }
@@ -51,7 +51,7 @@ class SamplingStage {
   // it can have at once.
   SamplingStage(const Kernels& host_kernels, ThreadPool& threads, int32_t vocab,
                 std::unique_ptr<DeviceSampler> device_sampler, int32_t device_rows,
-                bool wants_likeliest = false, bool rejects = false);
+                bool wants_argmax = false, bool rejects = false);
   ~SamplingStage();
 
   // A step begins. Then what is wanted of its logits, in the order of the batch's rows.
@@ -84,12 +84,12 @@ class SamplingStage {
   void sample(Walk& walk, std::span<const float> logits, PerThread& thread) const;
   static void take(Walk& walk, const DeviceSampled& sampled);
   void read_score(Score& score, std::span<const float> logits, PerThread& thread) const;
-  void read_likeliest(Walk& walk, int64_t first, std::span<const float> logits) const;
+  void read_argmax(Walk& walk, int64_t first, std::span<const float> logits) const;
 
   ThreadPool& threads_;
   const Kernels& kernels_;  // the host's
   const size_t vocab_;
-  const bool wants_likeliest_, rejects_;
+  const bool wants_argmax_, rejects_;
   const std::unique_ptr<DeviceSampler> device_sampler_;  // or null
   const int64_t device_rows_;
   std::vector<std::unique_ptr<PerThread>> per_thread_;

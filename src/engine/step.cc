@@ -100,7 +100,7 @@ void Engine::propose(StepInFlight& step) {
                                .prompt_size = state.prompt_size(),
                                .params = &state.request.params,
                                .choice = state.request.choice,
-                               .wants_likeliest = rejects(),
+                               .wants_argmax = rejects(),
                                .most = entry.drafts,
                                .corpus = state.request.cache_salt.get(),
                                .prediction = state.request.prediction.get(),

@@ -94,7 +94,7 @@ void Engine::count_drafts(const SamplingStage::Walk& walk, int32_t accepted) {
   if (std::ssize(stats_.accepted_at) < accepted) stats_.accepted_at.resize(accepted);
   for (int32_t level = 0; level < accepted; ++level) ++stats_.accepted_at[level];
   const int64_t id = walk.state->request.id;
-  if (!walk.likeliest.empty()) proposer_->likeliest_reader()->observe_likeliest(id, walk.likeliest);
+  if (!walk.argmax.empty()) proposer_->argmax_reader()->observe_argmax(id, walk.argmax);
   proposer_->observe(id, nodes, accepted);
 }
 

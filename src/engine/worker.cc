@@ -29,7 +29,7 @@ Shard shard_of(const ModelDescription& model, const WorkerPlace& place) {
       make_shard(model.spec(), place.rank, place.ranks, layers_of_stage(model, place.stage));
   if (model.arithmetic.chain > 0) {
     shard.has_one_run = true;
-    shard.o_runs = 1;
+    shard.o_split_k = 1;
   }
   return shard;
 }

@@ -47,7 +47,8 @@ std::string AnswerBuilder::push(const TokenOutput& output) {
   if (output.finish == FinishReason::failed) return piece;
   answer.tokens.push_back(output.token);
   answer.logits_hash = output.logits_hash;
-  if (answer.tokens.size() % kReceiptLink == 0) answer.marks.push_back(output.logits_hash);
+  if (answer.tokens.size() % kReceiptLink == 0)
+    answer.hash_checkpoints.push_back(output.logits_hash);
   if (output.logprobs) answer.logprobs.push_back(*output.logprobs);
   const bool is_last = output.finish != FinishReason::none;
   const std::string text = take_thoughts(decode(output), is_last);

@@ -35,8 +35,8 @@ struct TextAnswer {
   FinishReason finish = FinishReason::none;
   std::string stop;  // the stop string that ended it, or empty
   Digest logits_hash{};
-  std::vector<Digest> marks;  // the logits hash behind every kReceiptLink tokens
-  std::string error;          // of a failed one: a sentence
+  std::vector<Digest> hash_checkpoints;  // the logits hash behind every kReceiptLink tokens
+  std::string error;                     // of a failed one: a sentence
 };
 
 // Calls f(thought, text), one of them empty, with the parts of the answer in their order.

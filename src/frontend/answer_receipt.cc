@@ -9,7 +9,7 @@ Receipt receipt_of(const Request& request) {
                   .stop = request.stop.strings(),
                   .include_stop = request.include_stop,
                   .skip_special = request.skip_special,
-                  .form = request.structured_output};
+                  .grammar = request.structured_output};
   receipt.params.logprobs = receipt.params.prompt_logprobs = std::nullopt;
   return receipt;
 }
@@ -17,9 +17,9 @@ Receipt receipt_of(const Request& request) {
 json::Value signed_receipt(Receipt receipt, const TextAnswer& answer, const ReceiptKey& key) {
   receipt.tokens = answer.tokens;
   receipt.finish = name_of(answer.finish);
-  std::vector<Digest> marks = answer.marks;
-  if (answer.tokens.size() % kReceiptLink != 0) marks.push_back(answer.logits_hash);
-  set_chain(receipt, marks);
+  std::vector<Digest> checkpoints = answer.hash_checkpoints;
+  if (answer.tokens.size() % kReceiptLink != 0) checkpoints.push_back(answer.logits_hash);
+  set_chain(receipt, checkpoints);
   key.sign(receipt);
   return to_json(receipt);
 }

@@ -32,7 +32,7 @@ grammar::Language schema_of(const json::Value& value, std::string_view whitespac
                                        whitespace);
 }
 
-// Of form_of_calls.
+// Of grammar_of_calls.
 grammar::Language calls_of(const json::Value& value) {
   const json::Value *call = value.find("call"), *open = value.find("open"),
                     *close = value.find("close"), *once = value.find("once");
@@ -105,11 +105,12 @@ std::shared_ptr<const ThoughtMarks> ConstraintCompiler::marks_of(ThoughtFormat f
 std::shared_ptr<const ThoughtRules> ConstraintCompiler::thought(const json::Value& what) {
   const json::Value* found = what.find("thought");
   if (!found) return nullptr;
-  const ThoughtForm form = thought_form_of(*found);
+  const ThoughtGrammar grammar = thought_grammar_of(*found);
   const bool is_held = what.as_object().size() > 1;
-  if (!is_held && form.budget < 0) return nullptr;
-  return std::make_shared<ThoughtRules>(ThoughtRules{
-      .marks = marks_of(form.view.format), .begun = form.view.begun, .budget = form.budget});
+  if (!is_held && grammar.budget < 0) return nullptr;
+  return std::make_shared<ThoughtRules>(ThoughtRules{.marks = marks_of(grammar.view.format),
+                                                     .begun = grammar.view.begun,
+                                                     .budget = grammar.budget});
 }
 
 std::shared_ptr<Constraint> ConstraintCompiler::compile(const json::Value& all) {

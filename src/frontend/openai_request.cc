@@ -322,7 +322,7 @@ class Reader {
 
   // OpenAI's response_format, or vLLM's structured_outputs and guided_*, but one of them.
   void read_form(Request& request) {
-    json::Value& what = form_;
+    json::Value& what = grammar_;
     if (const json::Value* v = fields_.find("structured_outputs")) {
       if (!v->is_object())
         fail_usage("expected structured_outputs as an object, found {}", v->type_name());
@@ -336,7 +336,7 @@ class Reader {
     check_form(what);
     if (what.is_null()) hold_calls(request);
     if (what.is_null()) return;
-    request.form = what;
+    request.grammar = what;
     request.base.structured_output = json::dump(what);
     if (context_.constraints) request.base.constraint = context_.constraints->compile(what);
   }
@@ -378,7 +378,7 @@ class Reader {
           "strict tools and parallel_tool_calls false need a tokenizer in which {} is text, found "
           "one in which it is special: ask for tool_choice required or a function",
           opening_mark(format));
-    form_ = form_of_calls(tools, format, once);
+    grammar_ = grammar_of_calls(tools, format, once);
   }
 
   // "none", "auto", "required" or {"type": "function", "function": {"name": ...}}
@@ -393,7 +393,7 @@ class Reader {
       return;
     }
     list_of(*tools, "tools", kMaxTools);
-    form_of_call(*tools, "");  // refuses what is no tool
+    grammar_of_call(*tools, "");  // refuses what is no tool
     request.tool_list = *tools;
     if (choice && choice->is_object()) {
       const json::Value* function = choice->find("function");
@@ -401,10 +401,10 @@ class Reader {
       if (!name) fail_usage("expected the name of a tool in {}", json::excerpt(*choice));
       request.tool = text_of(*name, "the name of a tool");
       request.tools = ToolFormat::arguments;
-      form_ = form_of_call(*tools, request.tool);
+      grammar_ = grammar_of_call(*tools, request.tool);
     } else if (word == "required") {
       request.tools = ToolFormat::object;
-      form_ = form_of_call(*tools, "");
+      grammar_ = grammar_of_call(*tools, "");
     } else if (word == "auto") {
       const bool tells = !context_.chat || context_.tool_format != ToolFormat::none ||
                          context_.chat->source().find("tools") != std::string::npos;
@@ -489,19 +489,15 @@ class Reader {
   const json::Value& body_;
   const BodyFields fields_;
   const Context& context_;
-  json::Value form_;  // what the answer is held to, for ConstraintCompiler; or null
+  json::Value grammar_;  // what the answer is held to, for ConstraintCompiler; or null
 };
 
 }  // namespace
 
 void settle_length(Request& request, size_t longest_prompt, int32_t context) {
   if (request.has_length) return;
-  int32_t& most = request.base.params.max_tokens;
-  most = length_that_fits(most, longest_prompt, context);
+  fit_length(request.base.params, longest_prompt, context);
   request.has_length = true;
-  if (request.base.params.min_tokens > most)
-    fail_usage("min_tokens must be in [0, max_tokens = {}], not {}", most,
-               request.base.params.min_tokens);
 }
 
 void settle_thoughts(Request& request, const std::vector<int32_t>& prompt,
@@ -516,8 +512,8 @@ void settle_thoughts(Request& request, const std::vector<int32_t>& prompt,
     marks.insert(marks.end(), style.marks.begin(), style.marks.end());
     json::Value form = json::Object{
         {"thought", to_json({.view = base.thoughts, .budget = request.thoughts.budget})}};
-    if (request.form.is_object())
-      for (const auto& [key, value] : request.form.as_object()) form.set(key, value);
+    if (request.grammar.is_object())
+      for (const auto& [key, value] : request.grammar.as_object()) form.set(key, value);
     base.structured_output = json::dump(form);
   }
   base.shown_special = special_marks(marks, tokenizer);

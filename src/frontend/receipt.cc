@@ -46,7 +46,7 @@ json::Value head_json(const Receipt& r) {
   request.set("stop", list_of(r.stop));
   request.set("include_stop_str_in_output", r.include_stop);
   request.set("skip_special_tokens", r.skip_special);
-  request.set("form", r.form);
+  request.set("form", r.grammar);
   return json::Object{{"invar_receipt", kVersion},
                       {"id", r.id},
                       {"created", r.created},
@@ -199,7 +199,7 @@ void read_request(const json::Value& value, Receipt& r) {
   in.take("stop", r.stop);
   in.take("include_stop_str_in_output", r.include_stop);
   in.take("skip_special_tokens", r.skip_special);
-  in.take("form", r.form);
+  in.take("form", r.grammar);
   in.expect_end();
 }
 
@@ -244,17 +244,17 @@ json::Value params_json(const SamplingParams& p) {
                       {"seed", std::to_string(p.seed)}};
 }
 
-std::vector<std::string> chain_of(const Receipt& receipt, std::span<const Digest> marks) {
+std::vector<std::string> chain_of(const Receipt& receipt, std::span<const Digest> checkpoints) {
   Digest link = json::digest_of(head_json(receipt));
   std::vector<std::string> chain;
-  for (size_t i = 0; i < marks.size(); ++i) {
+  for (size_t i = 0; i < checkpoints.size(); ++i) {
     const size_t begin = i * kReceiptLink,
                  end = std::min(begin + kReceiptLink, receipt.tokens.size());
     std::string bytes(reinterpret_cast<const char*>(link.data()), link.size());
     for (size_t t = begin; t < end; ++t)
       for (int shift = 0; shift < 32; shift += 8)
         bytes += static_cast<char>(static_cast<uint32_t>(receipt.tokens[t]) >> shift);
-    bytes.append(reinterpret_cast<const char*>(marks[i].data()), marks[i].size());
+    bytes.append(reinterpret_cast<const char*>(checkpoints[i].data()), checkpoints[i].size());
     if (end == receipt.tokens.size()) bytes += receipt.finish;
     link = sha256(std::as_bytes(std::span(bytes)));
     chain.push_back(to_hex(link));
@@ -262,10 +262,10 @@ std::vector<std::string> chain_of(const Receipt& receipt, std::span<const Digest
   return chain;
 }
 
-void set_chain(Receipt& receipt, std::span<const Digest> marks) {
+void set_chain(Receipt& receipt, std::span<const Digest> checkpoints) {
   receipt.logits_hashes.clear();
-  for (const Digest& mark : marks) receipt.logits_hashes.push_back(to_hex(mark));
-  receipt.chain = chain_of(receipt, marks);
+  for (const Digest& checkpoint : checkpoints) receipt.logits_hashes.push_back(to_hex(checkpoint));
+  receipt.chain = chain_of(receipt, checkpoints);
 }
 
 std::string signed_text(const Receipt& receipt) {

@@ -49,7 +49,7 @@ struct Receipt {
   SamplingParams params;  // checked; log-probabilities aside
   std::vector<std::string> stop;
   bool include_stop = false, skip_special = true;
-  std::string form;  // JSON of what the answer was held to (ConstraintCompiler); or empty
+  std::string grammar;  // JSON of what the answer was held to (ConstraintCompiler); or empty
 
   std::vector<int32_t> tokens;
   std::string finish;  // "stop" or "length"
@@ -66,10 +66,10 @@ inline constexpr size_t kReceiptLink = 64;
 // The chain binds the request to the logits: link i = SHA-256(link i-1, the tokens of the link as
 // little-endian i32, the logits hash behind the last of them, and for the last link the finish);
 // the link before the first is the SHA-256 of what is signed without the answer, the chain and the
-// key. `marks`: that hash for each link.
-std::vector<std::string> chain_of(const Receipt& receipt, std::span<const Digest> marks);
+// key. `checkpoints`: that hash for each link.
+std::vector<std::string> chain_of(const Receipt& receipt, std::span<const Digest> checkpoints);
 // Completes a receipt that has its tokens and finish.
-void set_chain(Receipt& receipt, std::span<const Digest> marks);
+void set_chain(Receipt& receipt, std::span<const Digest> checkpoints);
 
 // The bytes that are signed: everything but the signature.
 std::string signed_text(const Receipt& receipt);

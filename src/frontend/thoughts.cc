@@ -78,35 +78,35 @@ ThoughtFormat thought_format_of(std::string_view chat_template) {
                                                  : ThoughtFormat::qwen3;
 }
 
-json::Value to_json(const ThoughtForm& form) {
-  json::Value value = json::Object{{"parser", std::string(style_of(form.view.format).name)},
-                                   {"begun", form.view.begun}};
-  if (form.budget >= 0) value.set("budget", form.budget);
-  if (form.view.stops) value.set("stops", true);
+json::Value to_json(const ThoughtGrammar& grammar) {
+  json::Value value = json::Object{{"parser", std::string(style_of(grammar.view.format).name)},
+                                   {"begun", grammar.view.begun}};
+  if (grammar.budget >= 0) value.set("budget", grammar.budget);
+  if (grammar.view.stops) value.set("stops", true);
   return value;
 }
 
-ThoughtForm thought_form_of(const json::Value& value) {
-  ThoughtForm form;
+ThoughtGrammar thought_grammar_of(const json::Value& value) {
+  ThoughtGrammar grammar;
   if (!value.is_object())
     fail_usage("expected a thought as an object, found {}", value.type_name());
   for (const auto& [key, member] : value.as_object()) {
     const auto budget = member.to_integer();
     if (key == "parser" && member.is_string())
-      form.view.format = thought_format_named(member.as_string());
+      grammar.view.format = thought_format_named(member.as_string());
     else if (key == "begun" && member.is_bool())
-      form.view.begun = member.as_bool();
+      grammar.view.begun = member.as_bool();
     else if (key == "stops" && member.is_bool())
-      form.view.stops = member.as_bool();
+      grammar.view.stops = member.as_bool();
     else if (key == "budget" && budget && *budget >= 0 && *budget <= INT32_MAX)
-      form.budget = static_cast<int32_t>(*budget);
+      grammar.budget = static_cast<int32_t>(*budget);
     else
       fail_usage("expected a thought with parser, begun, budget and stops, found {}",
                  json::excerpt(value));
   }
-  if (form.view.format == ThoughtFormat::none)
+  if (grammar.view.format == ThoughtFormat::none)
     fail_usage("expected a thought with a parser, found {}", json::excerpt(value));
-  return form;
+  return grammar;
 }
 
 ThoughtView thoughts_behind(ThoughtFormat format, std::span<const int32_t> prompt, bool goes_on,
@@ -128,11 +128,11 @@ ThoughtView thoughts_behind(ThoughtFormat format, std::span<const int32_t> promp
   return view;
 }
 
-void take_thoughts(std::string_view form, const Tokenizer& tokenizer, Request& request) {
-  const json::Value what = json::parse(form, "the form of an answer");
+void take_thoughts(std::string_view grammar, const Tokenizer& tokenizer, Request& request) {
+  const json::Value what = json::parse(grammar, "the form of an answer");
   const json::Value* thought = what.find("thought");
   if (!thought) return;
-  request.thoughts = thought_form_of(*thought).view;
+  request.thoughts = thought_grammar_of(*thought).view;
   request.shown_special = special_marks(style_of(request.thoughts.format).marks, tokenizer);
 }
 

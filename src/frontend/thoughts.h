@@ -32,14 +32,14 @@ ThoughtFormat thought_format_named(std::string_view name);
 // The format that a chat template's models have, from its text.
 ThoughtFormat thought_format_of(std::string_view chat_template);
 
-// Of one request, as the "thought" of its form (Request::structured_output) says it.
-struct ThoughtForm {
+// Of one request, as the "thought" of its grammar (Request::structured_output) says it.
+struct ThoughtGrammar {
   ThoughtView view;
   int32_t budget = -1;  // ThoughtRules::budget
 };
-json::Value to_json(const ThoughtForm& form);
+json::Value to_json(const ThoughtGrammar& grammar);
 // Throws UsageError.
-ThoughtForm thought_form_of(const json::Value& value);
+ThoughtGrammar thought_grammar_of(const json::Value& value);
 
 // How the answer to a prompt begins; format none where the prompt leaves no thought to come.
 // `goes_on`: the answer goes on with the last message's words.
@@ -50,8 +50,8 @@ ThoughtView thoughts_behind(ThoughtFormat format, std::span<const int32_t> promp
 std::vector<int32_t> special_marks(std::span<const std::string_view> marks,
                                    const Tokenizer& tokenizer);
 
-// What the "thought" of a form says of how the answer becomes text, for a request that has nothing
-// else.
+// What the "thought" of a grammar says of how the answer becomes text, for a request that has
+// nothing else.
 void take_thoughts(std::string_view form, const Tokenizer& tokenizer, Request& request);
 
 // How much of the end of `text` could become `mark`.

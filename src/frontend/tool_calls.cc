@@ -70,7 +70,7 @@ bool is_strict(const json::Value& function) {
 
 }  // namespace
 
-json::Value form_of_call(const json::Value& tools, const std::string& name) {
+json::Value grammar_of_call(const json::Value& tools, const std::string& name) {
   json::Array calls;
   for (const json::Value& tool : tools.as_array()) {
     const json::Value& function = function_of(tool);
@@ -89,7 +89,7 @@ bool has_strict(const json::Value& tools) {
                              [](const json::Value& tool) { return is_strict(function_of(tool)); });
 }
 
-json::Value form_of_calls(const json::Value& tools, ToolFormat format, bool once) {
+json::Value grammar_of_calls(const json::Value& tools, ToolFormat format, bool once) {
   const bool is_tagged = format == ToolFormat::tagged;
   const char* key = is_tagged ? "arguments" : "parameters";
   json::Array calls;

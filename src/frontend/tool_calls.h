@@ -47,12 +47,12 @@ std::span<const std::string_view> marks_of(ToolFormat format);
 // The forms (ConstraintCompiler) of an answer that must be a call: of the tool `name`, or of one of
 // the tools where it is empty. `tools` is what a request gives. Throws UsageError when there is no
 // such tool.
-json::Value form_of_call(const json::Value& tools, const std::string& name);
+json::Value grammar_of_call(const json::Value& tools, const std::string& name);
 
 // The form of an answer that may have calls among its text, as `format` (tagged or bare) writes
 // them: arguments are held to the schemas of the tools that say "strict" and are any objects of the
 // others. `once`: the first call ends the answer. Throws UsageError where a tool is none.
-json::Value form_of_calls(const json::Value& tools, ToolFormat format, bool once);
+json::Value grammar_of_calls(const json::Value& tools, ToolFormat format, bool once);
 bool has_strict(const json::Value& tools);
 // What stands before a call.
 std::string_view opening_mark(ToolFormat format);

@@ -61,17 +61,17 @@ struct LayerNormParams {
 struct QuantiseParams {
   Activation x;  // [T][K], bf16
   int64_t rows, width;
-  int runs;        // width is whole leaves in each, or runs is 1
-  Activation out;  // [T][K], i8, its scales [T][runs]
+  int split_k;     // split-K parts: width is whole leaves in each, or there is 1
+  Activation out;  // [T][K], i8, its scales [T][split_k]
 };
 
-// y[t][n] = dot(x[t], w[n]) in `runs` runs (+ bias[n]); or, with `accumulate`, y = y + that.
-// Numerics 1, 2.
+// y[t][n] = dot(x[t], w[n]) in `split_k` parts, the runs of numerics 2 (+ bias[n]); or, with
+// `accumulate`, y = y + that. Numerics 1, 2.
 struct MatmulParams {
   Activation x;  // [T][K]
   Matrix w;      // [N][K]
   int64_t rows;
-  int runs;
+  int split_k;
   const float* bias;  // [N] or null
   bool accumulate;
   float* y;  // [T][N]
@@ -307,7 +307,7 @@ struct LogitsParams {
 };
 
 // What becomes of logits where they lie: kernels/sample.h.
-struct SampleParams;
+struct SampleRowsParams;
 struct HashLogitsParams;
 
 // x = bf16(x), in place: the residual stream of the baseline (numerics 10).
@@ -451,7 +451,7 @@ struct Kernels {
   Operation<ExpertMatmulParams> expert_matmul;
   Operation<ExpertGatedMatmulParams> expert_gated_matmul;
   Operation<CombineParams> combine;
-  Operation<SampleParams> sample;
+  Operation<SampleRowsParams> sample;
   Operation<HashLogitsParams> hash_logits;
 };
 

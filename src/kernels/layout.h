@@ -11,7 +11,7 @@ namespace invar {
 
 constexpr int kPanelWidth = 16;   // outputs in one panel of a packed weight
 constexpr int kLeafPad = 32;      // inner sizes are padded with zeros to this many elements
-constexpr int kMostRuns = 8;      // that a product is cut into (numerics 2)
+constexpr int kMostSplitK = 8;    // parts that a product is cut into (numerics 2)
 constexpr int kSplitSlots = 128;  // slots in one split of attention (numerics 4)
 
 constexpr int64_t round_up(int64_t x, int64_t multiple) {

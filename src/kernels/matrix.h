@@ -14,12 +14,12 @@ struct Activation {
   void* data = nullptr;
   DType type = DType::bf16;
   int64_t stride = 0;
-  RunScale* scales = nullptr;  // of i8: [T][runs]
+  RunScale* scales = nullptr;  // of i8: [T][split_k]
 
   // The rows from `row` on.
-  Activation from(int64_t row, int runs = 1) const {
+  Activation from(int64_t row, int split_k = 1) const {
     return {static_cast<char*>(data) + row * stride * size_of(type), type, stride,
-            scales ? scales + row * runs : nullptr};
+            scales ? scales + row * split_k : nullptr};
   }
 };
 

@@ -48,7 +48,7 @@ struct TopToken {
   float logprob;
 };
 
-struct SampleParams {
+struct SampleRowsParams {
   const float* logits;  // [T][V]
   int64_t vocab;
   const SampledRow* of;  // [T]

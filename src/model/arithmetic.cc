@@ -6,13 +6,13 @@
 
 namespace invar {
 
-int attention_output_runs(const DecoderSpec& spec) {
+int attention_output_split_k(const DecoderSpec& spec) {
   const auto latent = spec.layer_specs.empty() ? std::nullopt : spec.layer(0).attention.latent;
   return orders::row_parallel_runs(latent ? spec.heads * latent->value : spec.query_width(),
                                    spec.heads);
 }
 
-int down_runs(int ffn_width) {
+int down_split_k(int ffn_width) {
   return orders::row_parallel_runs(ffn_width, 1 << 30);
 }
 
@@ -26,21 +26,22 @@ int shared_out_width(const LayerSpec& layer) {
 
 // Of the layers that have such a product, each value once, ascending by layer. An expert's own down
 // product is one run.
-std::vector<int> all_down_runs(const DecoderSpec& spec) {
-  std::vector<int> runs;
+std::vector<int> all_down_split_k(const DecoderSpec& spec) {
+  std::vector<int> split_k;
   for (const LayerSpec& layer : spec.layer_specs) {
-    const int width = shared_out_width(layer), r = width > 0 ? down_runs(width) : 1;
-    if ((width > 0 || layer.experts) && std::ranges::find(runs, r) == runs.end()) runs.push_back(r);
+    const int width = shared_out_width(layer), r = width > 0 ? down_split_k(width) : 1;
+    if ((width > 0 || layer.experts) && std::ranges::find(split_k, r) == split_k.end())
+      split_k.push_back(r);
   }
-  return runs;
+  return split_k;
 }
 
 std::string name_of(const Arithmetic& arithmetic) {
   if (arithmetic.chain > 0)
     return fmt::format("control-batch.{}.t{}", name_of(arithmetic.order), arithmetic.chain);
   if (!arithmetic.is_baseline) return std::string(name_of(arithmetic.order));
-  return arithmetic.baseline_runs == 0 ? "control"
-                                       : fmt::format("control:{}", arithmetic.baseline_runs);
+  return arithmetic.baseline_split_k == 0 ? "control"
+                                          : fmt::format("control:{}", arithmetic.baseline_split_k);
 }
 
 // Rotations that a server for long texts has otherwise than one for short ones.
@@ -56,9 +57,9 @@ const char* context_of(const DecoderSpec& spec) {
 
 int most_ranks(const DecoderSpec& spec) {
   if (spec.joint_qk_norm) return 1;  // of all heads of a row
-  int most = attention_output_runs(spec);
+  int most = attention_output_split_k(spec);
   for (const LayerSpec& layer : spec.layer_specs) {
-    if (const int width = shared_out_width(layer)) most = std::min(most, down_runs(width));
+    if (const int width = shared_out_width(layer)) most = std::min(most, down_split_k(width));
     while (layer.experts && most > layer.experts->routing.experts) most /= 2;
   }
   return most;
@@ -81,7 +82,7 @@ std::string cache_of(const Arithmetic& arithmetic) {
 
 std::string identity(const Arithmetic& arithmetic, const DecoderSpec& spec) {
   return fmt::format("invar-1/{}/{}/row{}.{}{}{}", name_of(arithmetic), mode_of(arithmetic),
-                     attention_output_runs(spec), fmt::join(all_down_runs(spec), "+"),
+                     attention_output_split_k(spec), fmt::join(all_down_split_k(spec), "+"),
                      context_of(spec), cache_of(arithmetic));
 }
 

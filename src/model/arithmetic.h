@@ -16,7 +16,7 @@ struct Arithmetic {
   bool is_exact = false;        // everything is f32, keys and values, too
   bool is_int8 = false;         // products of integers where weights are such (numerics 2.1)
   bool is_baseline = false;     // the conventional baseline of numerics 10
-  int baseline_runs = 0;        // into which it cuts every product; 0: as the step's rows say
+  int baseline_split_k = 0;     // into which it cuts every product; 0: as the step's rows say
   // control-batch (numerics 10.1): ranks, each with one run of a row-parallel product, whose sums
   // are added in a chain. 0: the tree.
   int chain = 0;
@@ -29,9 +29,10 @@ struct Arithmetic {
   DType heads() const { return is_exact ? DType::f32 : DType::bf16; }
 };
 
-// Runs of the two row-parallel products (numerics 2): functions of the model's shape alone.
-int attention_output_runs(const DecoderSpec& spec);
-int down_runs(int ffn_width);
+// Split-K parts of the two row-parallel products (numerics 2): functions of the model's shape
+// alone.
+int attention_output_split_k(const DecoderSpec& spec);
+int down_split_k(int ffn_width);
 // Into how many ranks the model can be cut at most: the least of those.
 int most_ranks(const DecoderSpec& spec);
 

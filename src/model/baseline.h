@@ -16,12 +16,12 @@ namespace invar::baseline {
 // Runs of a product with inner size k: few rows leave threads idle, so the inner size is split;
 // many rows do not. With `fixed`, a power of two, it is that many in every step, or the most that
 // fit.
-inline int runs(int64_t rows, int64_t k, int fixed) {
+inline int split_k(int64_t rows, int64_t k, int fixed) {
   const int wanted = fixed > 0 ? fixed : rows <= 4 ? 4 : rows <= 16 ? 2 : 1;
   if (fixed == 0) return k % (32 * wanted) == 0 ? wanted : 1;
-  int runs = wanted;
-  while (runs > 1 && k % (32 * runs) != 0) runs /= 2;
-  return runs;
+  int split_k = wanted;
+  while (split_k > 1 && k % (32 * split_k) != 0) split_k /= 2;
+  return split_k;
 }
 
 // Memory of a step's attention; grows to the largest step.

@@ -36,7 +36,7 @@ Shard make_shard(const DecoderSpec& spec, int rank, int size, LayerRange layers)
   shard.vocab_stride = static_cast<int>(round_up((spec.vocab + size - 1) / size, kPanelWidth));
   shard.first_vocab = std::min(spec.vocab, rank * shard.vocab_stride);
   shard.vocab = std::min(shard.vocab_stride, spec.vocab - shard.first_vocab);
-  shard.o_runs = attention_output_runs(spec) / size;
+  shard.o_split_k = attention_output_split_k(spec) / size;
   shard.has_head = layers.end >= spec.layers;
   shard.has_embedding = layers.begin == 0 || (shard.has_head && spec.mtp_layers > 0);
   shard.layers = {layers.begin, shard.has_head ? spec.all_layers() : layers.end};

@@ -27,7 +27,7 @@ struct Shard {
   int kv_heads = 0, first_kv_head = 0;
   int vocab = 0, first_vocab = 0;  // rows of the head
   int vocab_stride = 0;            // rows per rank, whole panels: first_vocab = rank * vocab_stride
-  int o_runs = 1;                  // runs of the attention output that lie on this rank
+  int o_split_k = 1;               // parts of the attention output that lie on this rank
   bool has_one_run = false;        // of every row-parallel product (Arithmetic::chain)
   LayerRange layers;               // of its pipeline stage
   bool has_embedding = true, has_head = true;  // the head, and the final norm before it
@@ -35,16 +35,16 @@ struct Shard {
   bool has_layer(int layer) const { return layers.begin <= layer && layer < layers.end; }
   int ffn(const LayerSpec& layer) const { return layer.ffn.width / size; }
   // Of the down product.
-  int down_runs(const LayerSpec& layer) const {
-    return has_one_run ? 1 : invar::down_runs(layer.ffn.width) / size;
+  int down_split_k(const LayerSpec& layer) const {
+    return has_one_run ? 1 : invar::down_split_k(layer.ffn.width) / size;
   }
   // Experts [first_expert(rank), first_expert(rank + 1)) are on a rank, whole.
   int first_expert(const LayerSpec& layer, int of_rank) const {
     return static_cast<int>(int64_t{layer.experts->routing.experts} * of_rank / size);
   }
   int shared_ffn(const LayerSpec& layer) const { return layer.experts->shared_width / size; }
-  int shared_runs(const LayerSpec& layer) const {
-    return invar::down_runs(layer.experts->shared_width) / size;
+  int shared_split_k(const LayerSpec& layer) const {
+    return invar::down_split_k(layer.experts->shared_width) / size;
   }
 };
 

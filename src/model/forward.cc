@@ -39,9 +39,9 @@ void ForwardPass::prepare() {
   model_.ropes.fill(positions, on);
   ws_.tables = ws_.table_builder.build(batch_, kv_.block_size(), on);
   take_tokens();
-  if (has_findings()) {
-    std::ranges::copy(io_.findings.first(rows_), ws_.host_findings.data());
-    on.stream->upload(ws_.non_finite.data(), ws_.host_findings.data(), rows_ * sizeof(bool));
+  if (has_nan_flags()) {
+    std::ranges::copy(io_.nan_flags.first(rows_), ws_.host_nan_flags.data());
+    on.stream->upload(ws_.non_finite.data(), ws_.host_nan_flags.data(), rows_ * sizeof(bool));
   }
   if (!io_.features.empty()) {
     upload(io_.features, ws_.features, ws_.host_features);
@@ -93,7 +93,7 @@ void ForwardPass::launch(StepGraphs* graphs) {
                   .layer_begin = batch_.layer_begin,
                   .layer_end = layer_end_,
                   .skipped_layers = batch_.skipped_layers,
-                  .has_findings = has_findings(),
+                  .has_nan_flags = has_nan_flags(),
                   .has_features = !io_.features.empty(),
                   .aux_layers = batch_.aux_layers,
                   .tables = ws_.tables},
@@ -109,7 +109,7 @@ bool ForwardPass::can_be_recorded() const {
 // h = rows of the embedding, or what the stage before left, or hidden states that the first layer
 // joins
 void ForwardPass::start() {
-  if (!has_findings()) model_.execution.stream->clear(ws_.non_finite.data(), rows_ * sizeof(bool));
+  if (!has_nan_flags()) model_.execution.stream->clear(ws_.non_finite.data(), rows_ * sizeof(bool));
   if (!is_first_stage() || reads_features()) return;
   ops_.embed(hidden());
   hooks_.trace("embed", -1, hidden(), spec_.hidden, rows_);

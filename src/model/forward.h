@@ -39,7 +39,7 @@ struct ForwardIo {
   std::span<const float> aux_hidden;
   // In when layer_begin > 0: what `non_finite` said of the layers before, where that is to be said
   // of these, too. Empty: nothing, as with layer 0.
-  std::span<const bool> findings;
+  std::span<const bool> nan_flags;
   // In, of a decoder whose first layer joins hidden states of another one: [T][features] of that;
   // or empty, and then `hidden` has [T][D] (host memory).
   std::span<const float> features = {};

@@ -33,7 +33,7 @@ class ForwardPass {
 
   bool is_first_stage() const { return batch_.layer_begin == 0; }
   // Of the layers before, to which these add theirs.
-  bool has_findings() const { return !is_first_stage() && !io_.findings.empty(); }
+  bool has_nan_flags() const { return !is_first_stage() && !io_.nan_flags.empty(); }
   bool is_last_stage() const { return layer_end_ >= spec_.layers && shard_.has_head; }
   // The range is the module that predicts one token further.
   bool is_mtp() const { return layer_end_ > spec_.layers; }

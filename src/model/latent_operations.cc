@@ -34,7 +34,7 @@ void Operations::heads_product(const char* name, const Activation& x, int64_t x_
       HeadsMatmulParams{.each = {.x = x,
                                  .w = w,
                                  .rows = rows_,
-                                 .runs = 1,
+                                 .split_k = 1,
                                  .bias = nullptr,
                                  .accumulate = false,
                                  .y = y,

@@ -66,17 +66,17 @@ void Operations::norm(const float* x, const float* weight, const Activation& out
                     .out = out});
 }
 
-Activation Operations::factor(const Activation& x, const Matrix& w, int64_t rows, int runs) {
+Activation Operations::factor(const Activation& x, const Matrix& w, int64_t rows, int split_k) {
   if (w.type != DType::i8) return x;
   Activation integers = ws_.quantised;
   integers.stride = int8_stride(w.k, kernels_.weights);
   run("quantise", kernels_.quantise,
-      QuantiseParams{.x = x, .rows = rows, .width = w.k, .runs = runs, .out = integers});
+      QuantiseParams{.x = x, .rows = rows, .width = w.k, .split_k = split_k, .out = integers});
   return integers;
 }
 
 void Operations::run_product(const char* name, MatmulParams params) {
-  params.x = factor(params.x, params.w, params.rows, params.runs);
+  params.x = factor(params.x, params.w, params.rows, params.split_k);
   run(name, params.w.type == DType::i8 ? kernels_.int8_matmul : kernels_.matmul, params);
 }
 
@@ -85,7 +85,7 @@ void Operations::product(const char* name, const Activation& x, const Matrix& w,
   run_product(name, {.x = x,
                      .w = w,
                      .rows = rows,
-                     .runs = plan_.runs(1, w.k),
+                     .split_k = plan_.split_k(1, w.k),
                      .bias = bias,
                      .accumulate = false,
                      .y = y,
@@ -110,7 +110,7 @@ void Operations::add_silu(const float* x) {
       AddSiluParams{.x = x, .count = rows_ * spec_.hidden, .y = ws_.hidden.data()});
 }
 
-void Operations::add_product(const char* name, const Activation& x, const Matrix& w, int runs,
+void Operations::add_product(const char* name, const Activation& x, const Matrix& w, int split_k,
                              const float* bias, const float* norm_weight, const Matrix* next) {
   const bool alone = group_.size() == 1;
   const bool at_once = alone && !norm_weight && spec_.residual_scale == 1;
@@ -119,7 +119,7 @@ void Operations::add_product(const char* name, const Activation& x, const Matrix
   run_product(name, {.x = x,
                      .w = w,
                      .rows = rows_,
-                     .runs = plan_.runs(runs, w.k),
+                     .split_k = plan_.split_k(split_k, w.k),
                      .bias = at_once ? bias : nullptr,
                      .accumulate = at_once,
                      .y = at_once ? hidden : partial,

@@ -31,7 +31,7 @@ class Operations {
   void add_silu(const float* x);
   // h = h + (x * w (+ bias)) (* the spec's scale), the inner size shared out over the ranks:
   // row-parallel. With a norm behind it (or null): h = h + norm(x * w).
-  void add_product(const char* name, const Activation& x, const Matrix& w, int runs,
+  void add_product(const char* name, const Activation& x, const Matrix& w, int split_k,
                    const float* bias, const float* norm, const Matrix* next);
   // out = curve(gate(x)) * up(x)
   void gated_product(const LayerPass& p, const Matrix* next);
@@ -73,7 +73,7 @@ class Operations {
 
  private:
   // What a product with `w` multiplies: x, or where w is integers those of x.
-  Activation factor(const Activation& x, const Matrix& w, int64_t rows, int runs);
+  Activation factor(const Activation& x, const Matrix& w, int64_t rows, int split_k);
   // A plain product by the kernel for its types.
   void run_product(const char* name, MatmulParams params);
   template <typename Params>

@@ -4,9 +4,10 @@
 
 namespace invar {
 
-int ProductPlan::runs(int defined, int64_t k) const {
+int ProductPlan::split_k(int defined, int64_t k) const {
   const Arithmetic& arithmetic = model_.arithmetic;
-  return arithmetic.is_baseline ? baseline::runs(rows_, k, arithmetic.baseline_runs) : defined;
+  return arithmetic.is_baseline ? baseline::split_k(rows_, k, arithmetic.baseline_split_k)
+                                : defined;
 }
 
 bool ProductPlan::goes_by_heads() const {

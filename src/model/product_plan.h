@@ -14,7 +14,7 @@ class ProductPlan {
 
   // Into how many runs a product's inner size is cut: `defined` by the arithmetic (numerics 2),
   // unless this is the baseline.
-  int runs(int defined, int64_t k) const;
+  int split_k(int defined, int64_t k) const;
 
   // Whether the product of q, k and v and what follows it go head by head: with many rows, when
   // the heads share out evenly over the team.

@@ -17,7 +17,7 @@ struct StepShape {
   int64_t rows = 0, logit_rows = 0;
   int32_t layer_begin = 0, layer_end = 0;
   std::vector<int32_t> skipped_layers;
-  bool has_findings = false;  // of layers before: they are not cleared
+  bool has_nan_flags = false;  // of layers before: they are not cleared
   bool has_features = false;
   std::vector<int32_t> aux_layers = {};
   StepTables tables;

@@ -52,7 +52,7 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
 
   host_non_finite = {device, rows, what};
   last_non_finite = {device, rows, what};
-  host_findings = {device, rows, what};
+  host_nan_flags = {device, rows, what};
   host_aux_hidden = {device, rows * spec.hidden * max_aux_layers, what};
   if (device.is_host()) return;
   host_hidden = {device, rows * spec.hidden, what};
@@ -89,7 +89,7 @@ void Workspace::place_integers(const Decoder& decoder) {
   for (const LayerSpec& layer : decoder.spec.layer_specs)
     width = std::max<int64_t>(width, shard.ffn(layer));
   const int64_t stride = int8_stride(width, decoder.kernels.weights);
-  const size_t scales = size_t(max_rows) * kMostRuns * sizeof(RunScale);
+  const size_t scales = size_t(max_rows) * kMostSplitK * sizeof(RunScale);
   const size_t values = static_cast<size_t>(round_up(max_rows * stride, 64));
   integers = {decoder.device(), values + scales, "a step's activations"};
   quantised = {integers.data(), DType::i8, stride,

@@ -46,7 +46,7 @@ struct Workspace {
   // Host copies of results; unused where the host reads the device's memory itself.
   PinnedArray<float> host_logits, host_hidden, host_features, host_aux_hidden;
   PinnedArray<bool> host_non_finite, last_non_finite;  // of this step, of the one before
-  PinnedArray<bool> host_findings;                     // of the layers before
+  PinnedArray<bool> host_nan_flags;                    // of the layers before
 
  private:
   void place_parts(const Decoder& decoder);

@@ -1,5 +1,5 @@
 // The random numbers of sampling (numerics 6): functions of (seed, position, choice, purpose,
-// token), nothing carried from draw to draw.
+// token), nothing carried from sample to sample.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ namespace invar {
 // Names one row of random numbers, one number for each token id.
 struct NoiseKey {
   uint64_t seed = 0;
-  uint32_t position = 0;  // of the token drawn
+  uint32_t position = 0;  // of the token sampled
   uint32_t choice = 0;    // which of the n answers
-  RandomPurpose purpose = RandomPurpose::draw;
+  RandomPurpose purpose = RandomPurpose::sample;
 };
 
 constexpr uint32_t random_bits(const NoiseKey& key, uint32_t token) {

@@ -1,6 +1,6 @@
 // Philox4x32-10, the counter-based random generator of Salmon et al., "Parallel random numbers: as
-// easy as 1, 2, 3" (SC 2011): output = function of (key, counter), nothing carried from draw to
-// draw.
+// easy as 1, 2, 3" (SC 2011): output = function of (key, counter), nothing carried from sample
+// to sample.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ constexpr PhiloxCounter philox4x32(PhiloxCounter counter, uint64_t key) {
 
 // What a random number is for (numerics 6): a part of the counter, so that uses never share noise.
 enum class RandomPurpose : uint32_t {
-  draw = 0,
+  sample = 0,
   accept = 1,
   residual = 2,
   weight = 3,

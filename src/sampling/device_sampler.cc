@@ -22,7 +22,7 @@ bool excludes(const SampleInput& in) {
 
 }  // namespace
 
-DeviceSampler::DeviceSampler(Operation<SampleParams> sample, const Execution& on, int max_rows,
+DeviceSampler::DeviceSampler(Operation<SampleRowsParams> sample, const Execution& on, int max_rows,
                              Operation<HashLogitsParams> hash)
     : sample_(sample),
       hash_(hash),
@@ -118,7 +118,7 @@ int32_t DeviceSampler::add_mask(const SampleInput& in, int64_t vocab) {
 }
 
 // Puts the copy of the lists into the stream.
-SampleParams DeviceSampler::send(const float* logits, int64_t vocab) {
+SampleRowsParams DeviceSampler::send(const float* logits, int64_t vocab) {
   const auto bytes_of = [](const auto& list) { return lines(list.size() * sizeof(list[0])); };
   const size_t bytes = bytes_of(rows_) + bytes_of(masks_) + bytes_of(biases_) + bytes_of(counts_) +
                        bytes_of(hashed_);
@@ -134,16 +134,16 @@ SampleParams DeviceSampler::send(const float* logits, int64_t vocab) {
     at += bytes_of(list);
     return reinterpret_cast<const T*>(there);
   };
-  const SampleParams params{.logits = logits,
-                            .vocab = vocab,
-                            .of = put(rows_),
-                            .rows = std::ssize(rows_),
-                            .masks = put(masks_),
-                            .biases = put(biases_),
-                            .counts = put(counts_),
-                            .tokens = tokens_.data(),
-                            .ids = ids_.data(),
-                            .top = top_.data()};
+  const SampleRowsParams params{.logits = logits,
+                                .vocab = vocab,
+                                .of = put(rows_),
+                                .rows = std::ssize(rows_),
+                                .masks = put(masks_),
+                                .biases = put(biases_),
+                                .counts = put(counts_),
+                                .tokens = tokens_.data(),
+                                .ids = ids_.data(),
+                                .top = top_.data()};
   device_hashed_ = put(hashed_);
   on_.stream->upload(lists_.data(), host_lists_.data(), at);
   return params;

@@ -23,7 +23,7 @@ class DeviceSampler {
  public:
   // For up to `max_rows` rows at a time, by a table's `sample`, in the order of the execution's
   // stream; by its `hash_logits` for rows that want a hash.
-  DeviceSampler(Operation<SampleParams> sample, const Execution& on, int max_rows,
+  DeviceSampler(Operation<SampleRowsParams> sample, const Execution& on, int max_rows,
                 Operation<HashLogitsParams> hash = nullptr);
 
   // Whether this row can be sampled here; its logits are not read.
@@ -47,11 +47,11 @@ class DeviceSampler {
  private:
   void gather(const SampleInput& in, int64_t vocab);
   int32_t add_mask(const SampleInput& in, int64_t vocab);
-  SampleParams send(const float* logits, int64_t vocab);
+  SampleRowsParams send(const float* logits, int64_t vocab);
   void hash(const float* logits, int64_t vocab);
   void take(std::span<const SampleInput> rows);
 
-  const Operation<SampleParams> sample_;
+  const Operation<SampleRowsParams> sample_;
   const Operation<HashLogitsParams> hash_;
   const Execution on_;
   const size_t max_rows_;

@@ -34,11 +34,15 @@ void make_ascending(Shared<std::vector<int32_t>>& tokens) {
   list.erase(std::unique(list.begin(), list.end()), list.end());
 }
 
+void check_least(const SamplingParams& p) {
+  if (p.min_tokens < 0 || p.min_tokens > p.max_tokens)
+    fail_usage("min_tokens must be in [0, max_tokens = {}], not {}", p.max_tokens, p.min_tokens);
+}
+
 void check_lengths(const SamplingParams& p) {
   if (p.n < 1 || p.n > kMaxChoices) fail_usage("n must be in [1, {}], not {}", kMaxChoices, p.n);
   if (p.max_tokens < 1) fail_usage("max_tokens must be at least 1, not {}", p.max_tokens);
-  if (p.min_tokens < 0 || p.min_tokens > p.max_tokens)
-    fail_usage("min_tokens must be in [0, max_tokens = {}], not {}", p.max_tokens, p.min_tokens);
+  check_least(p);
 }
 
 void check_logit_bias(SamplingParams& p, int32_t vocab) {
@@ -88,6 +92,11 @@ void check_something_may_come(const SamplingParams& p, int32_t vocab) {
 int32_t length_that_fits(int32_t most, size_t prompt, int32_t context) {
   return static_cast<int32_t>(
       std::clamp<int64_t>(context - static_cast<int64_t>(prompt), 1, std::max(1, most)));
+}
+
+void fit_length(SamplingParams& p, size_t prompt, int32_t context) {
+  p.max_tokens = length_that_fits(p.max_tokens, prompt, context);
+  check_least(p);
 }
 
 bool is_stop(const SamplingParams& params, int32_t token) {

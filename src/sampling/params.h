@@ -43,6 +43,9 @@ struct SamplingParams {
 // that is less. One at least, so that a prompt that leaves nothing is refused by its own size.
 int32_t length_that_fits(int32_t most, size_t prompt, int32_t context);
 
+// Sets max_tokens so. Throws UsageError where min_tokens are more than that.
+void fit_length(SamplingParams& params, size_t prompt, int32_t context);
+
 // Of checked parameters: their stop tokens ascend.
 bool is_stop(const SamplingParams& params, int32_t token);
 

@@ -54,7 +54,7 @@ class Sampler {
   // What sample_reference calls processed, of the last row; valid until the next.
   LogitRow& processed() { return row_; }
   // A sample of the processed row with this noise. REQUIRES: some token is not excluded.
-  int32_t draw(const NoiseKey& key) const { return sample(key); }
+  int32_t sample(const NoiseKey& key) const;
 
  private:
   bool prepare(const SampleInput& input);
@@ -62,7 +62,6 @@ class Sampler {
   void exclude(const SampleInput& input);
   void apply_min_p(float min_p);
   void apply_top_p(double top_p);
-  int32_t sample(const NoiseKey& key) const;
 
   LogitRow row_;
   std::vector<uint64_t> bucket_weights_;  // of top-p

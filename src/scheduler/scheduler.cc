@@ -239,7 +239,7 @@ void Scheduler::lay_aside(Sequence& s) {
 
 void Scheduler::make_way(StepPlan& plan) {
   yielding_ = -1;
-  const int32_t urgent = options_.urgent_take_places ? next_waiting() : -1;
+  const int32_t urgent = options_.urgent_take_slots ? next_waiting() : -1;
   while (urgent >= 0 && !running_.empty() && !fits(urgent)) {
     Sequence& last = sequences_[running_.back()];
     if (queue_rank(last) <= queue_rank(sequences_[urgent])) return;

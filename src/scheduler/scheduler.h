@@ -42,7 +42,7 @@ struct SchedulerOptions {
   std::optional<ChunkSchedule> chunk_schedule;
   // Who waits takes places and blocks of residents that the queue's rank puts behind it; these wait
   // again. Else who is admitted stays.
-  bool urgent_take_places = false;
+  bool urgent_take_slots = false;
 };
 
 struct SequenceSpec {
@@ -200,7 +200,7 @@ class Scheduler {
   // Takes from the last residents what the first that waits needs, where that comes before them.
   void make_way(StepPlan& plan);
   int64_t order_of_resident(const Sequence& s) const {
-    return options_.urgent_take_places ? queue_rank(s) : resident_rank(s);
+    return options_.urgent_take_slots ? queue_rank(s) : resident_rank(s);
   }
   // Its blocks are free, and it waits.
   void lay_aside(Sequence& s);

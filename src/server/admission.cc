@@ -105,8 +105,8 @@ openai::Request Admission::read(const JournalEntry& entry, const json::Value& bo
   }
 }
 
-void take_places(PlacesHeld& places, const openai::Request& request) {
-  const Places& all = places.of();
+void take_slots(HeldSlots& slots, const openai::Request& request) {
+  const AdmissionSlots& all = slots.of();
   const size_t answers = request.answers();
   if (answers > all.most())
     throw ApiError{400,
@@ -120,7 +120,7 @@ void take_places(PlacesHeld& places, const openai::Request& request) {
                                "--max-queued-requests), found a request for {}",
                                all.most_of_owner(), answers),
                    "", "n"};
-  if (!places.grow_to(answers))
+  if (!slots.grow_to(answers))
     throw ApiError{429,
                    fmt::format("the server makes at most {} answers at the same time, {} are being "
                                "made or wait and {} more are asked for",
@@ -129,19 +129,19 @@ void take_places(PlacesHeld& places, const openai::Request& request) {
 }
 
 // Before the request is kept anywhere.
-void hold_memory(PlacesHeld& places, const openai::Request& request) {
+void hold_memory(HeldSlots& slots, const openai::Request& request) {
   const size_t bytes = request.memory_bytes();
-  if (!places.hold(bytes))
+  if (!slots.hold(bytes))
     throw ApiError{429,
                    fmt::format("the requests that are answered or wait hold memory up to {} bytes "
                                "(--max-queued-mib), and {} more are asked for",
-                               places.of().most_bytes(), bytes),
+                               slots.of().most_bytes(), bytes),
                    "queue_full"};
 }
 
 Admitted Admission::admit(const HttpRequest& http, const std::string& owner,
                           const json::Value& body, const std::optional<std::string>& earlier,
-                          std::shared_ptr<PlacesHeld> places) const {
+                          std::shared_ptr<HeldSlots> slots) const {
   const BackendFacts facts = backend_.facts();
   const openai::Endpoint endpoint = endpoint_of(http.path);
   JournalEntry entry{.id = random_id(id_prefix(endpoint)),
@@ -156,9 +156,9 @@ Admitted Admission::admit(const HttpRequest& http, const std::string& owner,
   check_model(request.model);
   // A number that every client's JSON reader keeps.
   if (!request.has_seed) request.base.params.seed = random_bits(53);
-  request.base.params = checked(std::move(request.base.params), facts.vocab);
-  take_places(*places, request);
-  hold_memory(*places, request);
+  check_params(request.base, facts.vocab);
+  take_slots(*slots, request);
+  hold_memory(*slots, request);
   if (const std::string* key = http.header("idempotency-key")) entry.idempotency_key = *key;
   if (entry.idempotency_key.size() > openai::kMaxIdempotencyKeyBytes)
     fail_usage("expected an Idempotency-Key of at most {} bytes, found {}",
@@ -171,7 +171,7 @@ Admitted Admission::admit(const HttpRequest& http, const std::string& owner,
   openai::settle_length(request, longest, facts.max_model_len);
   entry.params = request.base.params;
   Admitted admitted = complete(std::move(entry), std::move(request));
-  admitted.places = std::move(places);
+  admitted.slots = std::move(slots);
   return admitted;
 }
 
@@ -287,22 +287,22 @@ Admitted Admission::complete(JournalEntry entry, openai::Request request) const 
                     .seed = entry.params.seed};
   if (!entry.prompts.empty())
     openai::settle_thoughts(request, entry.prompts.front(), *model_.tokenizer);
-  std::vector<Request> jobs = make_jobs(entry, request);
+  std::vector<Request> requests = make_requests(entry, request);
   Admitted admitted{.entry = std::move(entry),
                     .request = std::move(request),
                     .head = std::move(head),
-                    .jobs = std::move(jobs),
-                    .places = nullptr};
+                    .requests = std::move(requests),
+                    .slots = nullptr};
   if (admitted.request.receipt) prepare_receipts(admitted);
   return admitted;
 }
 
-std::vector<Request> Admission::make_jobs(const JournalEntry& entry,
-                                          const openai::Request& request) const {
+std::vector<Request> Admission::make_requests(const JournalEntry& entry,
+                                              const openai::Request& request) const {
   const BackendFacts facts = backend_.facts();
   if (request.base.params.prompt_logprobs && !facts.prompt_logprobs)
     fail_usage("prompt log-probabilities were switched off when the server started");
-  std::vector<Request> jobs;
+  std::vector<Request> requests;
   // No salt of a client's is that of another key: an owner is of one length.
   Shared<std::string> salt = request.base.cache_salt;
   if (!model_.shares_prefixes) salt = entry.owner + salt.get();
@@ -327,10 +327,10 @@ std::vector<Request> Admission::make_jobs(const JournalEntry& entry,
                       facts.max_model_len - size),
           "context_length_exceeded",
           request.endpoint == openai::Endpoint::responses ? "max_output_tokens" : "max_tokens"};
-    jobs.push_back(request.answer(i, prompt));
-    jobs.back().cache_salt = salt;
+    requests.push_back(request.answer(i, prompt));
+    requests.back().cache_salt = salt;
   }
-  return jobs;
+  return requests;
 }
 
 }  // namespace invar::server

@@ -1,4 +1,4 @@
-// From the bytes of a request to a journal entry and the jobs that compute it.
+// From the bytes of a request to a journal entry and the requests that compute it.
 #pragma once
 
 #include <memory>
@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "admission_slots.h"
 #include "backend.h"
 #include "frontend/openai.h"
 #include "frontend/receipt.h"
 #include "http.h"
 #include "journal/journal.h"
-#include "places.h"
 
 namespace invar::server {
 
@@ -42,11 +42,11 @@ struct Admitted {
   JournalEntry entry;
   openai::Request request;
   openai::Head head;
-  std::vector<Request> jobs;  // one for each answer; their ids are still 0
+  std::vector<Request> requests;  // one for each answer; their ids are still 0
   // How many tokens of its prompts were in the prefix cache, where that was said before: an answer
   // that is computed again says the same.
   std::optional<int64_t> cached;
-  std::shared_ptr<PlacesHeld> places;  // one for each
+  std::shared_ptr<HeldSlots> slots;  // one for each
 };
 
 struct TokenizedText {
@@ -59,11 +59,10 @@ class Admission {
   Admission(const ServedModel& model, const Backend& backend) : model_(model), backend_(backend) {}
 
   // A new request, with its body as JSON. Draws what the request leaves open: id, time, seed. Takes
-  // places for its answers before it looks at its prompts. `earlier`: JSON of the items of the
+  // slots for its answers before it looks at its prompts. `earlier`: JSON of the items of the
   // response that it goes on from. Throws ApiError and UsageError.
   Admitted admit(const HttpRequest& http, const std::string& owner, const json::Value& body,
-                 const std::optional<std::string>& earlier,
-                 std::shared_ptr<PlacesHeld> places) const;
+                 const std::optional<std::string>& earlier, std::shared_ptr<HeldSlots> slots) const;
   // The same once more, from its entry. Throws ApiError when it was made with another arithmetic
   // or another model, naming both.
   Admitted readmit(const JournalEntry& entry) const;
@@ -98,7 +97,8 @@ class Admission {
                        const std::optional<std::string>& earlier = std::nullopt,
                        bool only_counts = false) const;
   std::vector<int32_t> encode(const openai::Request& request, const openai::Prompt& prompt) const;
-  std::vector<Request> make_jobs(const JournalEntry& entry, const openai::Request& request) const;
+  std::vector<Request> make_requests(const JournalEntry& entry,
+                                     const openai::Request& request) const;
   Admitted complete(JournalEntry entry, openai::Request request) const;
   void prepare_receipts(Admitted& admitted) const;
 
@@ -106,8 +106,8 @@ class Admission {
   const Backend& backend_;
 };
 
-// Takes places for all answers of the request. Throws ApiError when there are not so many.
-void take_places(PlacesHeld& places, const openai::Request& request);
+// Takes slots for all answers of the request. Throws ApiError when there are not so many.
+void take_slots(HeldSlots& slots, const openai::Request& request);
 // The same of a request of an RL stack, an object; no body is an empty one. Throws ApiError.
 json::Value json_body(const HttpRequest& request);
 // The JSON of a request's body, of limited depth. Throws Error.

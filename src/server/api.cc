@@ -18,7 +18,7 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
       backend_(backend),
       journal_(journal),
       admission_(model, backend),
-      places_(options.max_queued, options.max_queued_bytes, options.fair_by_key ? 2 : 1),
+      slots_(options.max_queued, options.max_queued_bytes, options.fair_by_key ? 2 : 1),
       started_(static_cast<int64_t>(std::time(nullptr))),
       http_(
           options.http, [this](const HttpRequest& request) { return gate(request); },
@@ -26,24 +26,24 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
           [](int status, const std::string& sentence, const std::string& path) {
             return error_reply({.status = status, .message = sentence}, path);
           }),
-      answers_(
+      streams_(
           backend, [this](std::function<void()> task) { http_.post(std::move(task)); },
-          [this](const Answering& answering, Outcome outcome) {
-            const std::string& id = answering.admitted().entry.id;
+          [this](const AnswerStream& stream, Outcome outcome) {
+            const std::string& id = stream.admitted().entry.id;
             waiting_.erase(id);
-            keep_output(answering);
+            keep_output(stream);
             if (journal_) journal_->end(id, outcome);
             swap_when_free();
           }) {
-  if (!options.step_trace.empty()) answers_.trace.emplace(options.step_trace);
-  if (!options.request_log.empty()) answers_.request_log.emplace(options.request_log);
+  if (!options.step_trace.empty()) streams_.trace.emplace(options.step_trace);
+  if (!options.request_log.empty()) streams_.request_log.emplace(options.request_log);
   if (options.lab) lab_own_ = options.lab->settings();
-  answers_.on_large = [this] { trim_memory(); };
+  streams_.on_large = [this] { trim_memory(); };
   if (journal_)
-    answers_.settle_cached = [this](const std::string& id, int64_t tokens, auto done) {
+    streams_.settle_cached = [this](const std::string& id, int64_t tokens, auto done) {
       journal_->settle_cached(id, tokens, std::move(done));
     };
-  answers_.on_engine_failed = [this](const std::string& sentence) {
+  streams_.on_engine_failed = [this](const std::string& sentence) {
     if (!engine_failure_.empty()) return;  // of another replica
     engine_failure_ = sentence;
     stop();
@@ -51,9 +51,10 @@ Server::Server(const ServerOptions& options, const ServedModel& model, Backend& 
 }
 
 void Server::run() {
-  backend_.start(answers_);
+  backend_.start(streams_);
   if (journal_)
-    with_weights([this](Turn turn) { worker_.post([=, this] { resume_unfinished(turn); }); });
+    with_weights(
+        [this](WeightsLease lease) { worker_.post([=, this] { resume_unfinished(lease); }); });
   http_.on_readable(signals_.file(), [this] { stop(); });
   http_.run();
   if (!engine_failure_.empty()) throw EngineFailed(engine_failure_);
@@ -72,7 +73,7 @@ std::optional<HttpReply> Server::gate(const HttpRequest& request) {
   } catch (const ApiError& error) {
     reply = error_reply(error, request.path);
   }
-  ++answers_.metrics.refused[reply.status];
+  ++streams_.metrics.refused[reply.status];
   std::ranges::move(common_headers(request), std::back_inserter(reply.headers));
   return reply;
 }
@@ -104,7 +105,7 @@ void Server::handle(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void Server::refuse(Exchange& exchange, const ApiError& error) {
-  ++answers_.metrics.refused[error.status];
+  ++streams_.metrics.refused[error.status];
   exchange.reply(error_reply(error, exchange.request.path));
 }
 
@@ -134,7 +135,7 @@ void Server::route(const std::shared_ptr<Exchange>& exchange) {
   HttpReply otherwise;
   if (const Route* route = find_route(exchange->request, otherwise))
     return (this->*route->endpoint)(exchange);
-  if (otherwise.status >= 400) ++answers_.metrics.refused[otherwise.status];
+  if (otherwise.status >= 400) ++streams_.metrics.refused[otherwise.status];
   exchange->reply(std::move(otherwise));
 }
 
@@ -229,15 +230,15 @@ void Server::detokenize(std::shared_ptr<Exchange> exchange) {
 
 void Server::answer(std::shared_ptr<Exchange> exchange) {
   // One at least; how many they are is known when the body is understood.
-  const auto places = std::make_shared<PlacesHeld>(places_, options_.keys.owner(exchange->request));
-  if (!places->grow_to(1))
+  const auto slots = std::make_shared<HeldSlots>(slots_, options_.keys.owner(exchange->request));
+  if (!slots->grow_to(1))
     throw ApiError{
-        429, fmt::format("{} answers are being made or wait: more are refused", places_.taken()),
+        429, fmt::format("{} answers are being made or wait: more are refused", slots_.taken()),
         "queue_full"};
-  with_weights([=, this](const Turn& turn) {
+  with_weights([=, this](const WeightsLease& lease) {
     if (weight_version_ != kFirstWeights)
       exchange->more_headers.emplace_back("X-Weight-Version", weight_version_);
-    worker_for(exchange->request).post([=, this] { compute(exchange, places, turn); });
+    worker_for(exchange->request).post([=, this] { compute(exchange, slots, lease); });
   });
 }
 
@@ -269,9 +270,9 @@ void Server::guarded(const std::shared_ptr<Exchange>& exchange,
   }
 }
 
-void Server::compute(std::shared_ptr<Exchange> exchange, std::shared_ptr<PlacesHeld> places,
-                     const Turn& turn) {
-  const auto go = [=, this] { guarded(exchange, [&] { admit(exchange, places, turn); }); };
+void Server::compute(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
+                     const WeightsLease& lease) {
+  const auto go = [=, this] { guarded(exchange, [&] { admit(exchange, slots, lease); }); };
   guarded(exchange, [&] {
     const HttpRequest& request = exchange->request;
     const bool reads_much = !is_large(std::ssize(request.body)) && journal_ &&
@@ -280,30 +281,30 @@ void Server::compute(std::shared_ptr<Exchange> exchange, std::shared_ptr<PlacesH
   });
 }
 
-void Server::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<PlacesHeld> places,
-                   const Turn& turn) {
+void Server::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
+                   const WeightsLease& lease) {
   if (const auto known = earlier(exchange->request))
-    return go_on(exchange, *known, std::nullopt, 0, turn);
+    return go_on(exchange, *known, std::nullopt, 0, lease);
   const HttpRequest& request = exchange->request;
   const std::string owner = options_.keys.owner(request);
   const json::Value body = parse_body(request.body);
   const auto before = earlier_items(owner, request.path, body);
   const auto admitted =
-      std::make_shared<Admitted>(admission_.admit(request, owner, body, before, places));
+      std::make_shared<Admitted>(admission_.admit(request, owner, body, before, slots));
   if (options_.keys.is_admin(request))
-    for (Request& job : admitted->jobs) job.priority = admitted->request.base.priority;
+    for (Request& request : admitted->requests) request.priority = admitted->request.base.priority;
   else
-    rank_jobs(*admitted);
+    rank_requests(*admitted);
   warn_of_ignored(admitted->request.ignored);
-  answers_.number(admitted->jobs);
-  if (!journal_) return submit(exchange, admitted, turn);
+  streams_.number(admitted->requests);
+  if (!journal_) return submit(exchange, admitted, lease);
   forget_old_lines();
-  const auto written = [this, exchange, admitted, turn](const std::string& error) {
-    if (error.empty()) return submit(exchange, admitted, turn);
+  const auto written = [this, exchange, admitted, lease](const std::string& error) {
+    if (error.empty()) return submit(exchange, admitted, lease);
     worker_for(exchange->request).post([=, this] {
       guarded(exchange, [&] {  // unless its twin was faster
         if (const auto twin = earlier(exchange->request))
-          return go_on(exchange, *twin, std::nullopt, 0, turn);
+          return go_on(exchange, *twin, std::nullopt, 0, lease);
         throw ApiError{503, "the request cannot be written to the journal: " + error};
       });
     });
@@ -311,10 +312,10 @@ void Server::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<PlacesHel
   journal_->admit(admitted->entry, said_by(*admitted, body), written);
 }
 
-void Server::rank_jobs(Admitted& admitted) const {
+void Server::rank_requests(Admitted& admitted) const {
   if (!options_.fair_by_key) return;
-  int32_t rank = admitted.places->rank(admitted.request.base.priority);
-  for (Request& job : admitted.jobs) job.priority = rank++;
+  int32_t rank = admitted.slots->rank(admitted.request.base.priority);
+  for (Request& request : admitted.requests) request.priority = rank++;
 }
 
 // Once for each name, and for not too many: names are what clients make of them.
@@ -351,43 +352,43 @@ bool Server::belongs_to(const std::string& owner, const JournalEntry& entry) {
 
 // From any thread. The backend refuses what makes no sense before anything of the answer is sent.
 void Server::submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted> admitted,
-                    const Turn& turn) {
-  http_.post([this, exchange = std::move(exchange), admitted = std::move(admitted), turn] {
+                    const WeightsLease& lease) {
+  http_.post([this, exchange = std::move(exchange), admitted = std::move(admitted), lease] {
     exchange->drop_body();
     std::string().swap(admitted->entry.request);
-    std::shared_ptr<Answering> answering;
+    std::shared_ptr<AnswerStream> stream;
     const std::string id = admitted->entry.id;
     guarded(exchange, [&] {  // its stop strings may be none
-      answering =
-          std::make_shared<Answering>(std::move(*admitted), exchange, *model_.tokenizer, answers_);
+      stream = std::make_shared<AnswerStream>(std::move(*admitted), exchange, *model_.tokenizer,
+                                              streams_);
     });
-    if (!answering) {
+    if (!stream) {
       if (journal_) journal_->end(id, Outcome::failed);
       return;
     }
-    // Before the jobs are submitted: a fast engine's first tokens must find it.
-    answers_.add(answering);
-    if (exchange->is_answered()) return answers_.cancel(*answering);  // its deadline has passed
+    // Before the requests are submitted: a fast engine's first tokens must find it.
+    streams_.add(stream);
+    if (exchange->is_answered()) return streams_.cancel(*stream);  // its deadline has passed
     // Weak: the answer holds its exchange, whose client may have gone already.
-    exchange->on_gone = [this, weak = std::weak_ptr(answering)] {
-      if (const auto begun = weak.lock()) answers_.cancel(*begun);
+    exchange->on_gone = [this, weak = std::weak_ptr(stream)] {
+      if (const auto begun = weak.lock()) streams_.cancel(*begun);
     };
-    exchange->on_deadline = [this, weak = std::weak_ptr(answering)] {
-      if (const auto late = weak.lock()) answers_.expire(*late);
+    exchange->on_deadline = [this, weak = std::weak_ptr(stream)] {
+      if (const auto late = weak.lock()) streams_.expire(*late);
     };
     // A form may take long to compile; anything else is not worth another thread's waking.
-    if (answering->admitted().jobs.front().structured_output.empty())
-      return begin(answering, submit_jobs(*answering));
-    forms_.post([this, answering] {
-      http_.post([this, answering, error = submit_jobs(*answering)] { begin(answering, error); });
+    if (stream->admitted().requests.front().structured_output.empty())
+      return begin(stream, submit_requests(*stream));
+    grammars_.post([this, stream] {
+      http_.post([this, stream, error = submit_requests(*stream)] { begin(stream, error); });
     });
   });
 }
 
 // Returns why the backend does not take them, or nothing.
-std::optional<ApiError> Server::submit_jobs(const Answering& answering) {
+std::optional<ApiError> Server::submit_requests(const AnswerStream& stream) {
   try {
-    for (const Request& job : answering.admitted().jobs) backend_.submit(job);
+    for (const Request& request : stream.admitted().requests) backend_.submit(request);
   } catch (const EngineFailed& error) {
     return ApiError{503, error.what(), "engine_failed"};
   } catch (const Error& error) {
@@ -396,11 +397,11 @@ std::optional<ApiError> Server::submit_jobs(const Answering& answering) {
   return std::nullopt;
 }
 
-void Server::begin(const std::shared_ptr<Answering>& answering,
+void Server::begin(const std::shared_ptr<AnswerStream>& stream,
                    const std::optional<ApiError>& error) {
-  if (answering->is_over()) return answers_.withdraw(*answering);
-  if (error) refuse(answering->exchange(), *error);
-  error || answering->exchange().is_gone() ? answers_.cancel(*answering) : answering->begin();
+  if (stream->is_over()) return streams_.withdraw(*stream);
+  if (error) refuse(stream->exchange(), *error);
+  error || stream->exchange().is_gone() ? streams_.cancel(*stream) : stream->begin();
 }
 
 }  // namespace invar::server

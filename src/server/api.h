@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "admission.h"
-#include "answering.h"
+#include "answer_streams.h"
 #include "auth.h"
 #include "backend.h"
 #include "embedding.h"
@@ -31,7 +31,7 @@ struct ServerOptions {
   Keys keys;
   size_t max_queued = 1024;             // answers at the same time; requests for more are refused
   size_t max_queued_bytes = 256 << 20;  // of memory that the requests for them hold
-  // Keys have equal shares: half of the places at most, and the k-th answer of one comes before the
+  // Keys have equal shares: half of the slots at most, and the k-th answer of one comes before the
   // next one of another. Else `priority` orders the requests of all.
   bool fair_by_key = false;
   std::vector<std::string> allowed_origins;  // of pages that may ask (CORS), beside the own ones
@@ -131,10 +131,10 @@ class Server {
   json::Value model_object(const std::string& name) const;
   json::Value engine_object() const;
 
-  // The weights stay as they are while a turn lives, or an answer of `answers_`.
-  using Turn = std::shared_ptr<void>;
+  // The weights stay as they are while a lease lives, or an answer of `streams_`.
+  using WeightsLease = std::shared_ptr<void>;
   // Calls `task` now, or when the swap that waits or goes on is over.
-  void with_weights(std::function<void(Turn)> task);
+  void with_weights(std::function<void(WeightsLease)> task);
   // Makes the change when nothing is being computed, and replies to the exchange.
   void change_at_rest(std::shared_ptr<Exchange> exchange, std::function<json::Value()> change);
   void swap_when_free();
@@ -156,12 +156,12 @@ class Server {
   void guarded(const std::shared_ptr<Exchange>& exchange, const std::function<void()>& action);
   // On a worker: admits the exchange's request and sends its answer to the exchange; the second
   // behind other large things where that reads much of the journal.
-  void compute(std::shared_ptr<Exchange> exchange, std::shared_ptr<PlacesHeld> places,
-               const Turn& turn);
-  void admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<PlacesHeld> places,
-             const Turn& turn);
-  // Where keys have shares: the places of the answer's jobs among those of all keys.
-  void rank_jobs(Admitted& admitted) const;
+  void compute(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
+               const WeightsLease& lease);
+  void admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<HeldSlots> slots,
+             const WeightsLease& lease);
+  // Where keys have shares: the slots of the answer's requests among those of all keys.
+  void rank_requests(Admitted& admitted) const;
   // Bytes of the journal that a request with this body reads.
   int64_t bytes_read(const HttpRequest& request, const json::Value& body) const;
   // The line of an earlier request with the same Idempotency-Key, if there was one. Throws
@@ -170,25 +170,26 @@ class Server {
   // Whether a line's answer is this owner's: it belongs to the key that made it.
   static bool belongs_to(const std::string& owner, const JournalEntry& entry);
   void submit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Admitted> admitted,
-              const Turn& turn);
-  std::optional<ApiError> submit_jobs(const Answering& answering);
-  void begin(const std::shared_ptr<Answering>& answering, const std::optional<ApiError>& error);
+              const WeightsLease& lease);
+  std::optional<ApiError> submit_requests(const AnswerStream& stream);
+  void begin(const std::shared_ptr<AnswerStream>& stream, const std::optional<ApiError>& error);
   // The answer of an earlier request, without its first `skip` events; as a stream or as a whole,
   // or as it was asked for; or its receipts alone.
   void go_on(std::shared_ptr<Exchange> exchange, const JournalLine& line,
-             std::optional<bool> stream, int64_t skip, const Turn& turn, bool receipt = false);
+             std::optional<bool> stream, int64_t skip, const WeightsLease& lease,
+             bool receipt = false);
   // The answer of a line once more.
   Admitted readmit(const JournalLine& line);
   void embed(const std::shared_ptr<Embedding>& embedding);
   void begin(const std::shared_ptr<Embedding>& embedding);
-  void resume_unfinished(const Turn& turn);
+  void resume_unfinished(const WeightsLease& lease);
   // JSON of the items of the response that this one goes on from, if it does. Throws ApiError where
   // there is none that ended well.
   std::optional<std::string> earlier_items(const std::string& owner, const std::string& path,
                                            const json::Value& body) const;
   // What a later response can go on from, if one may.
   std::optional<Said> said_by(const Admitted& admitted, const json::Value& body) const;
-  void keep_output(const Answering& answering);
+  void keep_output(const AnswerStream& stream);
   void forget_old_lines();
   void warn_of_ignored(const std::vector<std::string>& fields);
 
@@ -197,7 +198,7 @@ class Server {
   Backend& backend_;
   Journal* journal_;  // null: none is kept
   Admission admission_;
-  Places places_;
+  AdmissionSlots slots_;
   int64_t started_;
   std::string engine_failure_;                                       // empty: it works
   std::unordered_map<std::string, std::shared_ptr<Relay>> waiting_;  // resumed, without a client
@@ -210,9 +211,9 @@ class Server {
     std::function<json::Value()> change;  // on the worker; returns the reply's body
     bool has_begun = false;
   };
-  size_t turns_ = 0;
+  size_t leases_ = 0;
   std::optional<Swap> swap_;
-  std::vector<std::function<void(Turn)>> behind_swap_;
+  std::vector<std::function<void(WeightsLease)>> behind_swap_;
   // Of RL stacks: nothing is begun, who waits until nothing is computed, what the weights are
   // called, their digest when a checker was told to remember it, the checkpoint of an update that
   // has begun.
@@ -225,17 +226,17 @@ class Server {
   std::shared_ptr<void> lab_lease_;  // HttpServer::at
   const StopSignals signals_;        // caught from the first word on that says that it serves
   HttpServer http_;
-  Answers answers_;
+  AnswerStreams streams_;
   // Goes after the workers, who ask the backend, and before the answers, to which it speaks.
   struct BackendStopper {
     Backend& backend;
     ~BackendStopper() { backend.stop(); }
   } stopper_{backend_};
   std::atomic<bool> trimming_ = false;
-  Worker worker_;  // what may take long: templates, tokenizing, the journal
-  Worker large_;   // the same for large bodies, behind which no small one waits
-  Worker forms_;   // compiles the forms of answers
-  Worker tokens_;  // what asks for tokens or texts of tokens and for no answer
+  Worker worker_;    // what may take long: templates, tokenizing, the journal
+  Worker large_;     // the same for large bodies, behind which no small one waits
+  Worker grammars_;  // compiles what answers are held to
+  Worker tokens_;    // what asks for tokens or texts of tokens and for no answer
 };
 
 }  // namespace invar::server

@@ -2,10 +2,10 @@
 // (inproc_backend.h) or in another one; the front does not know which. What crosses it is token
 // ids and plain data: no text, no tensor.
 //
-// A *job* is a request to the engine that lives here; an answer with several choices is several. A
-// backend that loses its engine starts it again and submits every unfinished job once more: the
-// same job gives the same tokens, so it drops what the sink already has (TokenOutput::index) and
-// goes on. The sink sees a pause and nothing else.
+// A request is the engine's (engine/request.h): one for each choice of an answer. A
+// backend that loses its engine starts it again and submits every unfinished request once more: the
+// same request gives the same tokens, so it drops what the sink already has (TokenOutput::index)
+// and goes on. The sink sees a pause and nothing else.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct BackendFacts {
   int32_t vocab = 0;
   int32_t max_model_len = 0;  // tokens of a prompt and its answer
   std::vector<int32_t> end_tokens;
-  bool prompt_logprobs = false;  // whether jobs may ask for them
+  bool prompt_logprobs = false;  // whether requests may ask for them
   int32_t block_size = 0;        // slots of a block of the KV cache
   bool prefix_caching = false;   // whether requests share blocks
 };
@@ -62,10 +62,10 @@ struct StepRecord {
   bool operator==(const StepRecord&) const = default;
 };
 
-// A job's first row is computed: of the machine's steady clock, as StepRecord's. Again after a
+// A request's first row is computed: of the machine's steady clock, as StepRecord's. Again after a
 // preemption or with another engine.
-struct JobBegun {
-  int64_t job = 0, at_ns = 0;
+struct RequestBegun {
+  int64_t request = 0, at_ns = 0;
   int64_t cached = 0;  // tokens of its prompt that the prefix cache had
 };
 
@@ -73,17 +73,17 @@ struct JobBegun {
 void add_to(BackendStats& all, const BackendStats& one);
 void add_counters(BackendStats& all, const BackendStats& one);
 
-// Takes what the engine answers: on_prompt and on_token for each job in order, or on_pooled, from
-// threads of the backend (one for each replica), which must not be kept waiting. A token with a
-// finish reason is a job's last word, as is a vector; a failure of either kind is a token.
+// Takes what the engine answers: on_prompt and on_token for each request in order, or on_pooled,
+// from threads of the backend (one for each replica), which must not be kept waiting. A token with
+// a finish reason is a request's last word, as is a vector; a failure of either kind is a token.
 class BackendSink : public OutputSink {
  public:
-  virtual void on_begun(const JobBegun&) {}
+  virtual void on_begun(const RequestBegun&) {}
   // A step that computed rows is over; before its on_step_end.
   virtual void on_step(const StepRecord&) {}
   // Several calls of the others stand together: a step of the engine is over.
   virtual void on_step_end() = 0;
-  // The engine cannot go on, because of this sentence: no live job hears another word.
+  // The engine cannot go on, because of this sentence: no live request hears another word.
   virtual void on_failure(const std::string& sentence) = 0;
 };
 
@@ -97,7 +97,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  // Called once, before any job. Calls may come in from several threads from then on.
+  // Called once, before any request. Calls may come in from several threads from then on.
   virtual void start(BackendSink& sink) = 0;
   // Returns when the sink hears nothing more, whatever is unfinished: only after that may it go.
   // Nothing is asked of the backend from then on but this, and its end.
@@ -105,14 +105,14 @@ class Backend {
   virtual BackendFacts facts() const = 0;
   virtual BackendStats stats() const = 0;
 
-  // Throws UsageError, with one sentence, for a job that can never be answered; after that the sink
-  // hears of it until it is finished or cancelled.
+  // Throws UsageError, with one sentence, for a request that can never be answered; after that the
+  // sink hears of it until it is finished or cancelled.
   virtual void submit(Request request) = 0;
-  // The job's blocks are free after the engine's current step; the sink may still hear of it. Ids
-  // that are not known are ignored: the job may just have finished.
+  // The request's blocks are free after the engine's current step; the sink may still hear of it.
+  // Ids that are not known are ignored: the request may just have finished.
   virtual void cancel(int64_t id) = 0;
   // Goes on with the checkpoint in `directory` (Model::take) and returns when that is done; blocks
-  // of the old weights are forgotten. Only while no job is live. Throws
+  // of the old weights are forgotten. Only while no request is live. Throws
   // Error, with one sentence; the weights are then those of before.
   virtual void take_weights(const std::string& directory);
 };

@@ -77,9 +77,9 @@ std::optional<Said> Server::said_by(const Admitted& admitted, const json::Value&
   return said;
 }
 
-void Server::keep_output(const Answering& answering) {
-  const json::Value* output = answering.output();
-  if (journal_ && output) journal_->keep(answering.admitted().entry.id, json::dump(*output));
+void Server::keep_output(const AnswerStream& stream) {
+  const json::Value* output = stream.output();
+  if (journal_ && output) journal_->keep(stream.admitted().entry.id, json::dump(*output));
 }
 
 JournalLine Server::response_line(const HttpRequest& request, const std::string& id) const {

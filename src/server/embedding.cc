@@ -31,8 +31,8 @@ json::Value body_of(Embedding& embedding, const std::string& model,
                     const std::string& fingerprint) {
   json::Array data;
   int64_t tokens = 0;
-  for (size_t i = 0; i < embedding.jobs().size(); ++i) {
-    tokens += std::ssize(embedding.jobs()[i].prompt);
+  for (size_t i = 0; i < embedding.requests().size(); ++i) {
+    tokens += std::ssize(embedding.requests()[i].prompt);
     const auto vector =
         shown_vector(embedding.vectors()[i], embedding.form.dimensions, embedding.form.normalize);
     data.push_back(json::Object{{"object", "embedding"},
@@ -48,9 +48,9 @@ json::Value body_of(Embedding& embedding, const std::string& model,
 
 }  // namespace
 
-void Embedding::on_vector(size_t job, std::vector<float> numbers) {
+void Embedding::on_vector(size_t index, std::vector<float> numbers) {
   if (over_) return;
-  vectors_[job] = std::move(numbers);
+  vectors_[index] = std::move(numbers);
   if (++there_ < vectors_.size()) return;
   over_ = true;
   full();
@@ -63,23 +63,23 @@ void Embedding::fail(const std::string& sentence) {
 }
 
 void Server::embeddings(std::shared_ptr<Exchange> exchange) {
-  const auto places = std::make_shared<PlacesHeld>(places_, options_.keys.owner(exchange->request));
-  if (!places->grow_to(1))  // all its texts together, which the body bounds
+  const auto slots = std::make_shared<HeldSlots>(slots_, options_.keys.owner(exchange->request));
+  if (!slots->grow_to(1))  // all its texts together, which the body bounds
     throw ApiError{
-        429, fmt::format("{} answers are being made or wait: more are refused", places_.taken()),
+        429, fmt::format("{} answers are being made or wait: more are refused", slots_.taken()),
         "queue_full"};
-  with_weights([=, this](const Turn& turn) {
+  with_weights([=, this](const WeightsLease& lease) {
     worker_for(exchange->request).post([=, this] {
       guarded(exchange, [&] {
         const json::Value body = parse_body(exchange->request.body);
-        std::vector<Request> jobs;
+        std::vector<Request> requests;
         for (auto& text : admission_.embedded(body))
-          jobs.push_back({.prompt = std::move(text), .hash_logits = false, .pooled = true});
+          requests.push_back({.prompt = std::move(text), .hash_logits = false, .pooled = true});
         const json::Value* format = body.find("encoding_format");
-        const EmbeddingForm form{.base64 = format && *format == json::Value("base64"),
-                                 .dimensions = admission_.dimensions(body),
-                                 .normalize = model_.normalizes_embeddings};
-        embed(std::make_shared<Embedding>(std::move(jobs), form, exchange, places, turn));
+        const EmbeddingFormat form{.base64 = format && *format == json::Value("base64"),
+                                   .dimensions = admission_.dimensions(body),
+                                   .normalize = model_.normalizes_embeddings};
+        embed(std::make_shared<Embedding>(std::move(requests), form, exchange, slots, lease));
       });
     });
   });
@@ -99,7 +99,7 @@ void Server::embed(const std::shared_ptr<Embedding>& embedding) {
   embedding->failed = [this, weak = std::weak_ptr(embedding)](const std::string& sentence) {
     refuse(*weak.lock()->exchange, {500, "the embedding failed: " + sentence});
   };
-  answers_.number(embedding->jobs());
+  streams_.number(embedding->requests());
   http_.post([this, embedding] { begin(embedding); });
 }
 
@@ -107,24 +107,24 @@ void Server::begin(const std::shared_ptr<Embedding>& embedding) {
   Exchange& exchange = *embedding->exchange;
   if (exchange.is_answered() || exchange.is_gone()) return;  // its deadline has passed
   exchange.drop_body();
-  answers_.add(embedding);
+  streams_.add(embedding);
   // Weak: it holds its exchange, whose client may have gone already.
   exchange.on_gone = [this, weak = std::weak_ptr(embedding)] {
-    if (const auto begun = weak.lock()) answers_.cancel(*begun);
+    if (const auto begun = weak.lock()) streams_.cancel(*begun);
   };
   exchange.on_deadline = [this, weak = std::weak_ptr(embedding)] {
     const auto late = weak.lock();
     if (!late || late->is_over()) return;
-    answers_.cancel(*late);
+    streams_.cancel(*late);
     refuse(*late->exchange, {504, kTooLate, "deadline_exceeded"});
   };
   try {
-    for (const Request& job : embedding->jobs()) backend_.submit(job);
+    for (const Request& request : embedding->requests()) backend_.submit(request);
   } catch (const EngineFailed& error) {
-    answers_.cancel(*embedding);
+    streams_.cancel(*embedding);
     refuse(exchange, {503, error.what(), "engine_failed"});
   } catch (const Error& error) {
-    answers_.cancel(*embedding);
+    streams_.cancel(*embedding);
     refuse(exchange, {400, error.what()});
   }
 }

@@ -55,17 +55,17 @@ FinishReason get_finish(ByteReader& in) {
   return static_cast<FinishReason>(reason);
 }
 
-JobOutput output_from(std::string bytes) {
-  JobOutput output{.bytes = std::move(bytes)};
+RequestOutput output_from(std::string bytes) {
+  RequestOutput output{.bytes = std::move(bytes)};
   ByteReader in(output.bytes, "an output");
   const uint8_t kind = in.get<uint8_t>();
   if (kind > 2) fail("a message: expected an output of kind 0, 1 or 2, found {}", kind);
-  output.kind = static_cast<JobOutput::Kind>(kind);
-  if (output.kind == JobOutput::Kind::prompt) {
+  output.kind = static_cast<RequestOutput::Kind>(kind);
+  if (output.kind == RequestOutput::Kind::prompt) {
     output.prompt.request = in.get<int64_t>();
     output.prompt.position = in.get<int32_t>();
     output.prompt.logprobs = get_logprobs(in);
-  } else if (output.kind == JobOutput::Kind::pooled) {
+  } else if (output.kind == RequestOutput::Kind::pooled) {
     output.pooled.request = in.get<int64_t>();
     output.pooled.numbers.resize(in.get_count(sizeof(uint32_t)));
     for (float& number : output.pooled.numbers) number = std::bit_cast<float>(in.get<uint32_t>());
@@ -121,36 +121,38 @@ Hello hello_from(std::string_view bytes) {
   return hello;
 }
 
-std::string to_bytes(const Request& job) {
+std::string to_bytes(const Request& request) {
   ByteWriter out;
-  out.put(job.id);
-  out.put_vector(job.prompt.get());
-  put_params(out, job.params);
-  out.put(job.choice);
-  out.put_text(job.structured_output.get());
-  out.put_text(job.cache_salt.get());
-  put_flag(out, job.hash_logits);
-  out.put(job.priority);
-  put_flag(out, job.pooled);
-  out.put_vector(job.prediction.get());
+  out.put(request.id);
+  out.put_vector(request.prompt.get());
+  put_params(out, request.params);
+  put_flag(out, request.params_are_checked);
+  out.put(request.choice);
+  out.put_text(request.structured_output.get());
+  out.put_text(request.cache_salt.get());
+  put_flag(out, request.hash_logits);
+  out.put(request.priority);
+  put_flag(out, request.pooled);
+  out.put_vector(request.prediction.get());
   return out.take();
 }
 
 Request request_from(std::string_view bytes) {
-  ByteReader in(bytes, "a job");
-  Request job;
-  job.id = in.get<int64_t>();
-  job.prompt = in.get_vector<int32_t>();
-  job.params = get_params(in);
-  job.choice = in.get<int32_t>();
-  job.structured_output = in.get_text();
-  job.cache_salt = in.get_text();
-  job.hash_logits = get_flag(in);
-  job.priority = in.get<int32_t>();
-  job.pooled = get_flag(in);
-  job.prediction = in.get_vector<int32_t>();
+  ByteReader in(bytes, "a request");
+  Request request;
+  request.id = in.get<int64_t>();
+  request.prompt = in.get_vector<int32_t>();
+  request.params = get_params(in);
+  request.params_are_checked = get_flag(in);
+  request.choice = in.get<int32_t>();
+  request.structured_output = in.get_text();
+  request.cache_salt = in.get_text();
+  request.hash_logits = get_flag(in);
+  request.priority = in.get<int32_t>();
+  request.pooled = get_flag(in);
+  request.prediction = in.get_vector<int32_t>();
   in.expect_end();
-  return job;
+  return request;
 }
 
 std::string to_bytes(const Taken& taken) {
@@ -167,22 +169,22 @@ Taken taken_from(std::string_view bytes) {
   return taken;
 }
 
-std::string cancel_bytes(int64_t job) {
+std::string cancel_bytes(int64_t request) {
   ByteWriter out;
-  out.put(job);
+  out.put(request);
   return out.take();
 }
 
 int64_t cancel_from(std::string_view bytes) {
   ByteReader in(bytes, "a cancellation");
-  const int64_t job = in.get<int64_t>();
+  const int64_t request = in.get<int64_t>();
   in.expect_end();
-  return job;
+  return request;
 }
 
 std::string to_bytes(const TokenOutput& output) {
   ByteWriter out;
-  out.put(static_cast<uint8_t>(JobOutput::Kind::token));
+  out.put(static_cast<uint8_t>(RequestOutput::Kind::token));
   out.put(output.request);
   out.put(output.token);
   out.put(output.index);
@@ -196,7 +198,7 @@ std::string to_bytes(const TokenOutput& output) {
 
 std::string to_bytes(const PromptOutput& output) {
   ByteWriter out;
-  out.put(static_cast<uint8_t>(JobOutput::Kind::prompt));
+  out.put(static_cast<uint8_t>(RequestOutput::Kind::prompt));
   out.put(output.request);
   out.put(output.position);
   put_logprobs(out, output.logprobs);
@@ -205,7 +207,7 @@ std::string to_bytes(const PromptOutput& output) {
 
 std::string to_bytes(const PooledOutput& output) {
   ByteWriter out;
-  out.put(static_cast<uint8_t>(JobOutput::Kind::pooled));
+  out.put(static_cast<uint8_t>(RequestOutput::Kind::pooled));
   out.put(output.request);
   out.put(static_cast<uint64_t>(output.numbers.size()));
   for (const float number : output.numbers) out.put(std::bit_cast<uint32_t>(number));
@@ -213,8 +215,8 @@ std::string to_bytes(const PooledOutput& output) {
 }
 
 std::string outputs_bytes(const std::vector<std::string>& outputs,
-                          const std::vector<JobBegun>& begun, const std::vector<StepRecord>& steps,
-                          const BackendStats& stats) {
+                          const std::vector<RequestBegun>& begun,
+                          const std::vector<StepRecord>& steps, const BackendStats& stats) {
   ByteWriter out;
   out.put(static_cast<uint64_t>(outputs.size()));
   for (const std::string& output : outputs) out.put_text(output);
@@ -228,8 +230,8 @@ StepOutputs outputs_from(std::string_view bytes) {
   ByteReader in(bytes, "a step's outputs");
   StepOutputs step;
   step.outputs.resize(in.get_count(sizeof(uint64_t)));
-  for (JobOutput& output : step.outputs) output = output_from(in.get_text());
-  step.begun = in.get_vector<JobBegun>();
+  for (RequestOutput& output : step.outputs) output = output_from(in.get_text());
+  step.begun = in.get_vector<RequestBegun>();
   step.steps = in.get_vector<StepRecord>();
   fields::read(in, step.stats);
   in.expect_end();

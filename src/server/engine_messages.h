@@ -14,14 +14,14 @@ namespace invar::server {
 enum class Message : uint8_t {
   hello = 1,  // engine: BackendFacts, BackendStats; it is ready
   submit,     // server: Request
-  cancel,     // server: the job's id
+  cancel,     // server: the request's id
   outputs,    // engine: what it computed since the last such message
   take,       // server: the directory of a checkpoint
   taken,      // engine: Taken
 };
 
 // A token, a prompt's log-probability or a vector, with its bytes: equal outputs have equal bytes.
-struct JobOutput {
+struct RequestOutput {
   enum class Kind : uint8_t { token, prompt, pooled };
   Kind kind = Kind::token;
   TokenOutput token;
@@ -30,20 +30,20 @@ struct JobOutput {
   std::string error;  // of a token: what TokenOutput::error points to, where it is not empty
   std::string bytes;
 
-  int64_t job() const {
+  int64_t request() const {
     return kind == Kind::token    ? token.request
            : kind == Kind::prompt ? prompt.request
                                   : pooled.request;
   }
-  // Whether it is its job's last word.
+  // Whether it is its request's last word.
   bool is_last() const {
     return kind == Kind::pooled || (kind == Kind::token && token.finish != FinishReason::none);
   }
 };
 
 struct StepOutputs {
-  std::vector<JobOutput> outputs;  // in the order in which they were computed
-  std::vector<JobBegun> begun;
+  std::vector<RequestOutput> outputs;  // in the order in which they were computed
+  std::vector<RequestBegun> begun;
   std::vector<StepRecord> steps;
   BackendStats stats;
 };
@@ -61,11 +61,11 @@ struct Taken {
 
 std::string to_bytes(const Hello& hello);
 Hello hello_from(std::string_view bytes);
-std::string to_bytes(const Request& job);
+std::string to_bytes(const Request& request);
 Request request_from(std::string_view bytes);
 std::string to_bytes(const Taken& taken);
 Taken taken_from(std::string_view bytes);
-std::string cancel_bytes(int64_t job);
+std::string cancel_bytes(int64_t request);
 int64_t cancel_from(std::string_view bytes);
 
 // The bytes of one output, and a message of several such.
@@ -73,8 +73,8 @@ std::string to_bytes(const TokenOutput& output);
 std::string to_bytes(const PromptOutput& output);
 std::string to_bytes(const PooledOutput& output);
 std::string outputs_bytes(const std::vector<std::string>& outputs,
-                          const std::vector<JobBegun>& begun, const std::vector<StepRecord>& steps,
-                          const BackendStats& stats);
+                          const std::vector<RequestBegun>& begun,
+                          const std::vector<StepRecord>& steps, const BackendStats& stats);
 StepOutputs outputs_from(std::string_view bytes);
 
 }  // namespace invar::server

@@ -21,8 +21,8 @@ namespace invar::server {
 
 namespace {
 
-// Engines that die in turn without having computed anything new: then their jobs are to blame, or
-// the machine.
+// Engines that die in turn without having computed anything new: then their requests are to blame,
+// or the machine.
 constexpr int kMostDeaths = 12;
 
 uint64_t hash_of(const std::string& bytes) {
@@ -81,15 +81,15 @@ pid_t EngineProcess::process() const {
   return process_;
 }
 
-void EngineProcess::submit(Request job) {
-  if (!job.structured_output.empty()) {
+void EngineProcess::submit(Request request) {
+  if (!request.structured_output.empty()) {
     const std::lock_guard lock(compiling_);
-    constraints_.hold(job);
+    constraints_.hold(request);
   }
-  const std::string bytes = to_bytes(job);
+  const std::string bytes = to_bytes(request);
   const std::lock_guard lock(mutex_);
-  const int64_t id = job.id;
-  live_.emplace(id, Live{.job = std::move(job)});
+  const int64_t id = request.id;
+  live_.emplace(id, Live{.request = std::move(request)});
   send(Message::submit, bytes);
 }
 
@@ -218,7 +218,7 @@ void EngineProcess::resubmit() {
   socket_ = receiving_;
   for (auto& [id, live] : live_) {
     live.tokens_seen = live.prompts_seen = 0;
-    send(Message::submit, to_bytes(live.job));
+    send(Message::submit, to_bytes(live.request));
   }
 }
 
@@ -243,17 +243,17 @@ void EngineProcess::take_frame(const Frame& frame) {
 }
 
 void EngineProcess::take_outputs(const StepOutputs& step) {
-  std::vector<const JobOutput*> shown;
+  std::vector<const RequestOutput*> shown;
   std::vector<int64_t> different;
   {
     const std::lock_guard lock(mutex_);
     stats_ = step.stats;
     add_counters(stats_, stats_before_);
-    for (const JobOutput& output : step.outputs) {
-      const auto found = live_.find(output.job());
+    for (const RequestOutput& output : step.outputs) {
+      const auto found = live_.find(output.request());
       if (found == live_.end()) continue;  // cancelled
       Live& live = found->second;
-      const bool token = output.kind == JobOutput::Kind::token;
+      const bool token = output.kind == RequestOutput::Kind::token;
       auto& had = token ? live.tokens : live.prompts;
       size_t& seen = token ? live.tokens_seen : live.prompts_seen;
       const uint64_t hash = hash_of(output.bytes);
@@ -266,18 +266,18 @@ void EngineProcess::take_outputs(const StepOutputs& step) {
         else
           ++seen;
       } else if (had[seen++] != hash) {
-        different.push_back(output.job());
+        different.push_back(output.request());
         live_.erase(found);
       }
     }
   }
-  for (const JobBegun& begun : step.begun) sink_->on_begun(begun);
-  for (const JobOutput* output : shown) {
-    if (output->kind == JobOutput::Kind::prompt) {
+  for (const RequestBegun& begun : step.begun) sink_->on_begun(begun);
+  for (const RequestOutput* output : shown) {
+    if (output->kind == RequestOutput::Kind::prompt) {
       sink_->on_prompt(output->prompt);
       continue;
     }
-    if (output->kind == JobOutput::Kind::pooled) {
+    if (output->kind == RequestOutput::Kind::pooled) {
       sink_->on_pooled(output->pooled);
       continue;
     }
@@ -309,7 +309,7 @@ void EngineProcess::reap() {
   stats_before_ = stats_;
 }
 
-// Tells the sink; the engine is told where it still has the job.
+// Tells the sink; the engine is told where it still has the request.
 void EngineProcess::fail_job(int64_t id, const std::string& sentence) {
   {
     const std::lock_guard lock(mutex_);

@@ -1,6 +1,6 @@
 // The engine in a process of its own, supervised: when that process dies, it is started again and
-// computes every unfinished job once more. What was computed before has to come again bit by bit;
-// it is compared and not shown twice.
+// computes every unfinished request once more. What was computed before has to come again bit by
+// bit; it is compared and not shown twice.
 #pragma once
 
 #include <sys/types.h>
@@ -45,9 +45,9 @@ class EngineProcess final : public Backend {
   pid_t process() const;  // 0 while there is none
 
  private:
-  // A job that is not finished, and hashes of what the sink has of it.
+  // A request that is not finished, and hashes of what the sink has of it.
   struct Live {
-    Request job;
+    Request request;
     std::vector<uint64_t> tokens, prompts;
     size_t tokens_seen = 0, prompts_seen = 0;  // of the engine that runs now
   };
@@ -61,7 +61,7 @@ class EngineProcess final : public Backend {
   void resubmit();
   void take_frames();
   void take_outputs(const StepOutputs& step);
-  bool is_new(Live& live, const JobOutput& output);
+  bool is_new(Live& live, const RequestOutput& output);
   void reap();
   void fail_job(int64_t id, const std::string& sentence);
   void fail_all(const std::string& sentence);

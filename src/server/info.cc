@@ -37,9 +37,9 @@ void Server::version(std::shared_ptr<Exchange> exchange) {
 
 void Server::metrics(std::shared_ptr<Exchange> exchange) {
   exchange->reply({.type = "text/plain; version=0.0.4; charset=utf-8",
-                   .body = answers_.metrics.text(model_.names.front(), backend_.facts(),
-                                                 backend_.stats(), answers_.steps.totals(),
-                                                 http_.counts().connections, answers_.size())});
+                   .body = streams_.metrics.text(model_.names.front(), backend_.facts(),
+                                                 backend_.stats(), streams_.steps.totals(),
+                                                 http_.counts().connections, streams_.size())});
 }
 
 json::Value Server::model_object(const std::string& name) const {
@@ -70,7 +70,7 @@ void Server::model(std::shared_ptr<Exchange> exchange) {
 void Server::load(std::shared_ptr<Exchange> exchange) {
   exchange->reply(
       {.body = json::dump(json::Object{
-           {"server_load", static_cast<int64_t>(answers_.size() + behind_swap_.size())}})});
+           {"server_load", static_cast<int64_t>(streams_.size() + behind_swap_.size())}})});
 }
 
 }  // namespace invar::server

@@ -34,7 +34,7 @@ class Lab {
   virtual ~Lab() = default;
   virtual LabSettings settings() const = 0;
   virtual const LabChoices& choices() const = 0;
-  // Returns when answers are computed so; only while no job is live. Throws Error, with one
+  // Returns when answers are computed so; only while no request is live. Throws Error, with one
   // sentence; the settings are then those of before.
   virtual void change(const LabSettings& settings) = 0;
 };

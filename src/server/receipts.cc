@@ -13,7 +13,7 @@ bool is_baseline(const std::string& identity) {
 
 // All but the answer. Of choice i of the request.
 Receipt head_of(const Admitted& admitted, const ReceiptModel& model, int32_t context, size_t i) {
-  Receipt receipt = receipt_of(admitted.jobs[i]);
+  Receipt receipt = receipt_of(admitted.requests[i]);
   receipt.id = admitted.head.id;
   receipt.created = admitted.head.created;
   receipt.name = admitted.head.model;
@@ -33,7 +33,7 @@ void Admission::prepare_receipts(Admitted& admitted) const {
                    "receipt"};
   const int32_t context = backend_.facts().max_model_len;
   std::vector<Receipt> heads;
-  for (size_t i = 0; i < admitted.jobs.size(); ++i)
+  for (size_t i = 0; i < admitted.requests.size(); ++i)
     heads.push_back(head_of(admitted, model, context, i));
   admitted.request.make_receipt = [heads = std::move(heads), key = model_.receipt_key](
                                       const TextAnswer& answer, size_t i) {
@@ -47,7 +47,7 @@ void Admission::ask_for_receipt(Admitted& admitted) const {
     throw ApiError{400, "receipts are of completions and chat completions"};
   if (admitted.request.prompt_only) throw ApiError{400, "the request has a prompt and no answer"};
   admitted.request.receipt = admitted.request.receipt_only = true;
-  for (Request& job : admitted.jobs) job.hash_logits = true;
+  for (Request& request : admitted.requests) request.hash_logits = true;
   prepare_receipts(admitted);
 }
 

@@ -33,8 +33,8 @@ Replicas::Replicas(Instance& instance, const Tokenizer& tokenizer)
 }
 
 void Replicas::start(BackendSink& sink) {
-  ear_.sink = &sink;
-  for (const auto& replica : replicas_) replica->start(ear_);
+  sink_.sink = &sink;
+  for (const auto& replica : replicas_) replica->start(sink_);
 }
 
 void Replicas::stop() {
@@ -47,17 +47,17 @@ BackendStats Replicas::stats() const {
   return all;
 }
 
-void Replicas::submit(Request job) {
+void Replicas::submit(Request request) {
   size_t place = 0;
   {
     const std::lock_guard lock(mutex_);
-    place = router_.choose(job.prompt.get(), job.cache_salt.get(), live_);
-    places_.emplace(job.id, place);
+    place = router_.choose(request.prompt.get(), request.cache_salt.get(), live_);
+    places_.emplace(request.id, place);
     ++live_[place];
   }
-  const int64_t id = job.id;
+  const int64_t id = request.id;
   try {
-    replicas_[place]->submit(std::move(job));
+    replicas_[place]->submit(std::move(request));
   } catch (...) {
     forget(id);
     throw;
@@ -78,12 +78,12 @@ void Replicas::cancel(int64_t id) {
   if (InprocBackend* replica = forget(id)) replica->cancel(id);
 }
 
-void Replicas::Ear::on_token(const TokenOutput& output) {
+void Replicas::ForwardingSink::on_token(const TokenOutput& output) {
   if (output.finish != FinishReason::none) owner.forget(output.request);
   sink->on_token(output);
 }
 
-void Replicas::Ear::on_pooled(const PooledOutput& output) {
+void Replicas::ForwardingSink::on_pooled(const PooledOutput& output) {
   owner.forget(output.request);
   sink->on_pooled(output);
 }

@@ -1,4 +1,4 @@
-// The engines of an instance behind one backend: each job is one engine's. Which one does not
+// The engines of an instance behind one backend: each request is one engine's. Which one does not
 // matter to its bits.
 #pragma once
 
@@ -27,13 +27,13 @@ class Replicas final : public Backend {
   void take_weights(const std::string& directory) override;
 
  private:
-  // Notices which jobs are over and hands everything on.
-  struct Ear final : BackendSink {
-    explicit Ear(Replicas& owner) : owner(owner) {}
+  // Notices which requests are over and hands everything on.
+  struct ForwardingSink final : BackendSink {
+    explicit ForwardingSink(Replicas& owner) : owner(owner) {}
     void on_token(const TokenOutput& output) override;
     void on_prompt(const PromptOutput& output) override { sink->on_prompt(output); }
     void on_pooled(const PooledOutput& output) override;
-    void on_begun(const JobBegun& begun) override { sink->on_begun(begun); }
+    void on_begun(const RequestBegun& begun) override { sink->on_begun(begun); }
     void on_step(const StepRecord& step) override { sink->on_step(step); }
     void on_step_end() override { sink->on_step_end(); }
     void on_failure(const std::string& sentence) override { sink->on_failure(sentence); }
@@ -41,16 +41,16 @@ class Replicas final : public Backend {
     Replicas& owner;
     BackendSink* sink = nullptr;
   };
-  // The replica of a job that is over from now on, or nothing.
+  // The replica of a request that is over from now on, or nothing.
   InprocBackend* forget(int64_t id);
 
   std::vector<std::unique_ptr<InprocBackend>> replicas_;
-  Ear ear_{*this};
+  ForwardingSink sink_{*this};
 
   std::mutex mutex_;  // guards what follows
   PrefixRouter router_;
   std::unordered_map<int64_t, size_t> places_;
-  std::vector<size_t> live_;  // jobs of each replica
+  std::vector<size_t> live_;  // requests of each replica
 };
 
 }  // namespace invar::server

@@ -43,7 +43,7 @@ void RequestLog::add(const Admitted& admitted, const RequestTimes& times, int64_
                               {"model", admitted.head.model},
                               {"seed", admitted.entry.params.seed},
                               {"stream", admitted.request.stream},
-                              {"answers", std::ssize(admitted.jobs)},
+                              {"answers", std::ssize(admitted.requests)},
                               {"prompt_tokens", prompt_tokens},
                               {"tokens", tokens},
                               {"finish", reason},

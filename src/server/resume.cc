@@ -46,7 +46,7 @@ void Server::retrieve(std::shared_ptr<Exchange> exchange) {
   const bool stream = read_stream(request.query);
   const int64_t skip = read_skip(request.query, stream);
   const std::string id = request.path.substr(request.path.rfind('/') + 1);
-  with_weights([=, this](const Turn& turn) {
+  with_weights([=, this](const WeightsLease& lease) {
     const auto find = [=, this] {
       guarded(exchange, [&] {
         const std::string& path = exchange->request.path;
@@ -56,7 +56,7 @@ void Server::retrieve(std::shared_ptr<Exchange> exchange) {
         const bool is_there = line && (is_receipt || line->entry.endpoint == path.substr(0, slash));
         if (!is_there || !belongs_to(options_.keys.owner(exchange->request), line->entry))
           throw ApiError{404, fmt::format("there is no answer {}", json::quoted(id))};
-        go_on(exchange, *line, stream, skip, turn, is_receipt);
+        go_on(exchange, *line, stream, skip, lease, is_receipt);
       });
     };
     worker_.post([=, this] {
@@ -78,14 +78,15 @@ Admitted Server::readmit(const JournalLine& line) {
 
 // On the worker. An answer that waits for its client is handed over, any other computed again.
 void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalLine& line,
-                   std::optional<bool> stream, int64_t skip, const Turn& turn, bool receipt) {
+                   std::optional<bool> stream, int64_t skip, const WeightsLease& lease,
+                   bool receipt) {
   const auto admitted = std::make_shared<Admitted>(readmit(line));
   if (receipt) admission_.ask_for_receipt(*admitted);
-  admitted->places = std::make_shared<PlacesHeld>(places_, line.entry.owner);
+  admitted->slots = std::make_shared<HeldSlots>(slots_, line.entry.owner);
   const bool as_before = !receipt && (!stream || *stream == admitted->request.stream);
   if (stream) admitted->request.stream = *stream;
   http_.post([this, exchange = std::move(exchange), admitted = std::move(admitted), as_before, skip,
-              turn]() mutable {
+              lease]() mutable {
     exchange->drop_body();
     const auto found = waiting_.find(admitted->entry.id);
     if (as_before && found != waiting_.end()) {
@@ -94,30 +95,30 @@ void Server::go_on(std::shared_ptr<Exchange> exchange, const JournalLine& line,
       return relay->connect(std::move(exchange), skip);
     }
     try {
-      take_places(*admitted->places, admitted->request);
+      take_slots(*admitted->slots, admitted->request);
     } catch (const ApiError& error) {
       return refuse(*exchange, error);
     }
-    rank_jobs(*admitted);
+    rank_requests(*admitted);
     const auto relay = Relay::make();
     relay->connect(std::move(exchange), skip);
-    answers_.number(admitted->jobs);
-    submit(relay, std::move(admitted), turn);
+    streams_.number(admitted->requests);
+    submit(relay, std::move(admitted), lease);
   });
 }
 
 // On the worker, when the server begins: what a crash cut off goes on.
-void Server::resume_unfinished(const Turn& turn) {
+void Server::resume_unfinished(const WeightsLease& lease) {
   for (const JournalLine& line : journal_->unfinished()) {
     try {
       const auto admitted = std::make_shared<Admitted>(readmit(line));
-      admitted->places = std::make_shared<PlacesHeld>(places_, line.entry.owner);
-      admitted->places->insist_on(admitted->jobs.size());
-      rank_jobs(*admitted);
+      admitted->slots = std::make_shared<HeldSlots>(slots_, line.entry.owner);
+      admitted->slots->insist_on(admitted->requests.size());
+      rank_requests(*admitted);
       const auto relay = Relay::make();
       http_.post([this, relay, id = line.entry.id] { waiting_.emplace(id, relay); });
-      answers_.number(admitted->jobs);
-      submit(relay, admitted, turn);
+      streams_.number(admitted->requests);
+      submit(relay, admitted, lease);
     } catch (const ApiError& error) {
       fmt::print(stderr, "invar: {} is not resumed: {}\n", line.entry.id, error.message);
     } catch (const std::exception& error) {

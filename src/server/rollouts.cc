@@ -28,7 +28,7 @@ void Server::generate(std::shared_ptr<Exchange> exchange, AskedOf asked_of, Answ
                          return answer_of(asked, answer, *version);
                        });
   // By which weights it is computed is known when it begins.
-  with_weights([this, inner, version](const Turn&) {
+  with_weights([this, inner, version](const WeightsLease&) {
     *version = weight_version_;
     try {
       answer(inner);
@@ -101,7 +101,7 @@ void Server::pause(std::shared_ptr<Exchange> exchange) {
     throw ApiError{
         400, fmt::format("expected the mode abort, wait or keep, found {}", json::quoted(mode))};
   is_held_ = true;
-  if (mode == "abort") answers_.end_all({503, "the answer was ended by a pause", "aborted"});
+  if (mode == "abort") streams_.end_all({503, "the answer was ended by a pause", "aborted"});
   hold_answers(std::move(exchange), json::Object{{"status", "paused"}, {"message", "paused"}});
 }
 
@@ -126,7 +126,7 @@ void Server::release_held() {
 }
 
 void Server::abort_requests(std::shared_ptr<Exchange> exchange) {
-  answers_.end_all({503, "the answer was ended by a trainer", "aborted"});
+  streams_.end_all({503, "the answer was ended by a trainer", "aborted"});
   exchange->reply({.body = json::dump(json::Object{{"success", true}})});
 }
 

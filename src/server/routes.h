@@ -1,7 +1,6 @@
 // What stands at a path.
 #pragma once
 
-#include <cstring>
 #include <string>
 #include <string_view>
 
@@ -9,24 +8,29 @@
 
 namespace invar::server {
 
+// How a path may go on: with the id of an answer, with that and the word of what is kept beside it,
+// or with a name that may have slashes.
+enum class PathRest { none, id, input_items, name };
+
+inline bool path_matches(std::string_view path, PathRest rest, std::string_view asked) {
+  if (rest == PathRest::none) return asked == path;
+  if (!asked.starts_with(path) || asked.size() <= path.size()) return false;
+  const std::string_view behind = asked.substr(path.size());
+  const size_t slash = behind.find('/');
+  if (rest == PathRest::input_items)
+    return slash != behind.npos && slash > 0 && behind.substr(slash + 1) == "input_items";
+  return rest == PathRest::name || slash == behind.npos;
+}
+
 struct Server::Route {
   const char* method;
   const char* path;
   Endpoint endpoint;
   Keys::Need key = Keys::Need::client;
-  // The path goes on: with the id of an answer, or with a name that may have slashes.
-  // Or with the id and the word of something that is kept beside it.
-  enum class Rest { none, id, input_items, name } rest = Rest::none;
+  using Rest = PathRest;
+  Rest rest = Rest::none;
 
-  bool matches(const std::string& asked) const {
-    if (rest == Rest::none) return asked == path;
-    const size_t size = std::strlen(path);
-    if (!asked.starts_with(path) || asked.size() <= size) return false;
-    const std::string_view behind = std::string_view(asked).substr(size);
-    const size_t slash = behind.find('/');
-    if (rest == Rest::input_items) return slash > 0 && behind.substr(slash + 1) == "input_items";
-    return rest == Rest::name || slash == behind.npos;
-  }
+  bool matches(const std::string& asked) const { return path_matches(path, rest, asked); }
 };
 
 }  // namespace invar::server

@@ -22,7 +22,7 @@ class Outbox final : public BackendSink {
   void on_token(const TokenOutput& output) override { add(to_bytes(output)); }
   void on_prompt(const PromptOutput& output) override { add(to_bytes(output)); }
   void on_pooled(const PooledOutput& output) override { add(to_bytes(output)); }
-  void on_begun(const JobBegun& begun) override {
+  void on_begun(const RequestBegun& begun) override {
     const std::lock_guard lock(mutex_);
     begun_.push_back(begun);
   }
@@ -33,7 +33,7 @@ class Outbox final : public BackendSink {
   void on_step_end() override {
     const BackendStats stats = backend_.stats();
     const std::lock_guard lock(mutex_);
-    // Also when jobs were cancelled and there is nothing else to say.
+    // Also when requests were cancelled and there is nothing else to say.
     const int32_t live = stats.running + stats.waiting;
     const bool is_news = std::exchange(live_, live) != live;
     if (!is_news && outputs_.empty() && steps_.empty()) return;
@@ -46,8 +46,8 @@ class Outbox final : public BackendSink {
     std::_Exit(1);
   }
   // From any thread.
-  void refuse(int64_t job, const char* sentence) {
-    on_token({.request = job, .finish = FinishReason::failed, .error = sentence});
+  void refuse(int64_t request, const char* sentence) {
+    on_token({.request = request, .finish = FinishReason::failed, .error = sentence});
     on_step_end();
   }
 
@@ -59,7 +59,7 @@ class Outbox final : public BackendSink {
 
   void send_all() {
     std::vector<std::string> outputs;
-    std::vector<JobBegun> begun;
+    std::vector<RequestBegun> begun;
     std::vector<StepRecord> steps;
     while (true) {
       {
@@ -83,10 +83,10 @@ class Outbox final : public BackendSink {
   std::mutex mutex_;
   std::condition_variable woken_;
   std::vector<std::string> outputs_;
-  std::vector<JobBegun> begun_;
+  std::vector<RequestBegun> begun_;
   std::vector<StepRecord> steps_;
   bool flush_ = false;
-  int32_t live_ = 0;  // jobs, at the end of the last step
+  int32_t live_ = 0;  // requests, at the end of the last step
 };
 
 // What an order of several kinds says, or the sentence that it failed with.
@@ -100,20 +100,20 @@ Reply replied(Reply reply, Work work) {
   return reply;
 }
 
-// The jobs of one request come one after another, each with all of it.
-void share(Request& job, Request& last) {
+// Those for the answers to one prompt come one after another, each with all of it.
+void share(Request& request, Request& last) {
   const auto same = [](auto& one, const auto& other) {
     if (one == other) one = other;
   };
-  same(job.prompt, last.prompt);
-  same(job.structured_output, last.structured_output);
-  same(job.cache_salt, last.cache_salt);
-  same(job.prediction, last.prediction);
-  same(job.params.logit_bias, last.params.logit_bias);
-  same(job.params.stop_token_ids, last.params.stop_token_ids);
-  same(job.params.allowed_token_ids, last.params.allowed_token_ids);
-  same(job.params.bad_words, last.params.bad_words);
-  last = job;
+  same(request.prompt, last.prompt);
+  same(request.structured_output, last.structured_output);
+  same(request.cache_salt, last.cache_salt);
+  same(request.prediction, last.prediction);
+  same(request.params.logit_bias, last.params.logit_bias);
+  same(request.params.stop_token_ids, last.params.stop_token_ids);
+  same(request.params.allowed_token_ids, last.params.allowed_token_ids);
+  same(request.params.bad_words, last.params.bad_words);
+  last = request;
 }
 
 void take_order(const Frame& frame, Backend& backend, Outbox& outbox, FrameSocket& socket,
@@ -129,12 +129,13 @@ void take_order(const Frame& frame, Backend& backend, Outbox& outbox, FrameSocke
     return;
   }
   if (frame.kind != static_cast<uint8_t>(Message::submit))
-    fail("the server: expected a job or a cancellation, found a message of kind {}", frame.kind);
-  Request job = request_from(frame.bytes);
-  const int64_t id = job.id;
-  share(job, last);
+    fail("the server: expected a request or a cancellation, found a message of kind {}",
+         frame.kind);
+  Request request = request_from(frame.bytes);
+  const int64_t id = request.id;
+  share(request, last);
   try {
-    backend.submit(std::move(job));
+    backend.submit(std::move(request));
   } catch (const UsageError& error) {
     outbox.refuse(id, error.what());
   }

@@ -19,7 +19,7 @@ void StepWatch::on_start(int64_t request, int32_t cached) {
 
 bool StepWatch::step(BackendSink& sink) {
   const Time begin = std::chrono::steady_clock::now();
-  const auto begun = static_cast<int32_t>(answering_.size());
+  const auto begun = static_cast<int32_t>(streams_.size());
   sink_ = &sink;
   widest_gap_ = {};
   if (!engine_.step(*this)) return false;
@@ -51,12 +51,12 @@ bool StepWatch::step(BackendSink& sink) {
 void StepWatch::on_token(const TokenOutput& output) {
   const Time now = std::chrono::steady_clock::now();
   const bool goes_on = output.finish == FinishReason::none;
-  if (const auto found = answering_.find(output.request); found != answering_.end()) {
+  if (const auto found = streams_.find(output.request); found != streams_.end()) {
     widest_gap_ = std::max(widest_gap_, std::chrono::nanoseconds(now - found->second));
     found->second = now;
-    if (!goes_on) answering_.erase(found);
+    if (!goes_on) streams_.erase(found);
   } else if (goes_on) {
-    answering_.emplace(output.request, now);
+    streams_.emplace(output.request, now);
   }
   sink_->on_token(output);
 }

@@ -18,7 +18,7 @@ class StepWatch final : private OutputSink {
   // nothing to do.
   bool step(BackendSink& sink);
   // The request was cancelled: it waits for no more tokens.
-  void forget(int64_t request) { answering_.erase(request); }
+  void forget(int64_t request) { streams_.erase(request); }
 
  private:
   using Time = std::chrono::steady_clock::time_point;
@@ -30,10 +30,10 @@ class StepWatch final : private OutputSink {
 
   Engine& engine_;
   const int32_t replica_;
-  BackendSink* sink_ = nullptr;                  // during a step
-  std::unordered_map<int64_t, Time> answering_;  // requests that have begun; their last token
-  std::chrono::nanoseconds widest_gap_{0};       // of the current step
-  bool had_work_ = false;                        // requests were left behind the last step
+  BackendSink* sink_ = nullptr;                // during a step
+  std::unordered_map<int64_t, Time> streams_;  // requests that have begun; their last token
+  std::chrono::nanoseconds widest_gap_{0};     // of the current step
+  bool had_work_ = false;                      // requests were left behind the last step
 };
 
 }  // namespace invar::server

@@ -135,7 +135,7 @@ void Server::steps(std::shared_ptr<Exchange> exchange) {
           "after"};
   }
   const BackendStats stats = backend_.stats();
-  json::Value body = answers_.steps.after(after);
+  json::Value body = streams_.steps.after(after);
   body.set("now_ms",
            std::chrono::duration<double, std::milli>(Clock::now().time_since_epoch()).count());
   body.set("stats", json::Object{{"running", stats.running},
@@ -145,11 +145,11 @@ void Server::steps(std::shared_ptr<Exchange> exchange) {
                                  {"preemptions", stats.preemptions},
                                  {"prompt_tokens", stats.prompt_tokens},
                                  {"cached_tokens", stats.cached_tokens},
-                                 {"generated_tokens", answers_.metrics.all_generation_tokens}});
+                                 {"generated_tokens", streams_.metrics.all_generation_tokens}});
   body.set("seconds",
-           json::Object{{"time_to_first_token", answers_.metrics.recent_first_token.summary()},
-                        {"inter_token", answers_.metrics.recent_inter_token.summary()},
-                        {"end_to_end", answers_.metrics.recent_end_to_end.summary()}});
+           json::Object{{"time_to_first_token", streams_.metrics.recent_first_token.summary()},
+                        {"inter_token", streams_.metrics.recent_inter_token.summary()},
+                        {"end_to_end", streams_.metrics.recent_end_to_end.summary()}});
   exchange->reply({.body = json::dump(body)});
 }
 

@@ -18,12 +18,12 @@ std::string directory_of(const HttpRequest& request) {
 
 }  // namespace
 
-void Server::with_weights(std::function<void(Turn)> task) {
+void Server::with_weights(std::function<void(WeightsLease)> task) {
   if (swap_ || is_held_) return behind_swap_.push_back(std::move(task));
-  ++turns_;
-  task(Turn(nullptr, [this](void*) {  // whoever lets go of it last, on whatever thread
+  ++leases_;
+  task(WeightsLease(nullptr, [this](void*) {  // whoever lets go of it last, on whatever thread
     http_.post([this] {
-      --turns_;
+      --leases_;
       swap_when_free();
     });
   }));
@@ -60,10 +60,10 @@ void Server::change_at_rest(std::shared_ptr<Exchange> exchange,
 }
 
 void Server::swap_when_free() {
-  if (turns_ == 0 && answers_.size() == 0)
+  if (leases_ == 0 && streams_.size() == 0)
     for (const auto& [exchange, reply] : std::exchange(until_rest_, {}))
       if (!exchange->is_answered()) exchange->reply({.body = reply});
-  if (!swap_ || swap_->has_begun || turns_ > 0 || answers_.size() > 0) return;
+  if (!swap_ || swap_->has_begun || leases_ > 0 || streams_.size() > 0) return;
   swap_->has_begun = true;
   worker_.post([this, change = swap_->change] {
     HttpReply reply;

@@ -49,7 +49,7 @@ Instance::Instance(const InstanceOptions& options, std::shared_ptr<Model> model)
                options.model.device);
   model_ = model ? std::move(model) : open_model(options);
   EngineOptions engine = options.engine;
-  engine.sharers = options.replicas;
+  engine.engines_sharing = options.replicas;
   const int threads = model_->pool().size();
   for (int i = 0; i < options.replicas; ++i) {
     if (i > 0) pools_.push_back(std::make_unique<ThreadPool>(threads, i * threads));

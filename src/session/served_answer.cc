@@ -91,7 +91,8 @@ std::string fault_between(std::span<const Receipt> receipts) {
           same("the context", one.context, first.context),
           same("the model", one.model, first.model),
           same("the sampling parameters", one.params, first.params),
-          same("the stop strings", one.stop, first.stop), same("the form", one.form, first.form),
+          same("the stop strings", one.stop, first.stop),
+          same("the form", one.grammar, first.grammar),
           same("the key", one.public_key, first.public_key)})
       if (!fault.empty()) return fault;
   }
@@ -119,7 +120,7 @@ Asked read_asked(const json::Value& body, const Receipt& receipt, const AnswerTe
   Asked asked{parse_request(body, is_chat ? Endpoint::chat : Endpoint::completions, context), {}};
   openai::Request& request = asked.request;
   if (!request.has_seed) request.base.params.seed = receipt.params.seed;
-  request.base.params = checked(std::move(request.base.params), texts.vocab);
+  check_params(request.base, texts.vocab);
   size_t longest = 0;
   for (const openai::Prompt& prompt : request.prompts) {
     asked.prompts.push_back(tokens_of(request, prompt, texts.tokenizer, receipt.context));
@@ -153,7 +154,7 @@ std::string difference_in_choice(const Asked& asked, const Receipt& receipt, siz
                           asked_json({.prompt = receipt.prompt,
                                       .params = receipt.params,
                                       .choice = receipt.choice,
-                                      .structured_output = receipt.form,
+                                      .structured_output = receipt.grammar,
                                       .stop = receipt.stop,
                                       .include_stop = receipt.include_stop,
                                       .skip_special = receipt.skip_special}),
@@ -243,7 +244,7 @@ openai::Request plain_request(const ServedAnswer& served, Endpoint endpoint,
   request.base.stop = first.stop;
   request.base.include_stop = first.include_stop;
   request.base.skip_special = first.skip_special;
-  if (!first.form.empty()) take_thoughts(first.form, texts.tokenizer, request.base);
+  if (!first.grammar.empty()) take_thoughts(first.grammar, texts.tokenizer, request.base);
   request.thought_format = request.base.thoughts.format;
   ask_for_shown(served, request.base.params);
   const auto n = static_cast<size_t>(first.params.n);

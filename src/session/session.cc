@@ -61,12 +61,11 @@ Request Session::Impl::request(Running& at, std::vector<int32_t> prompt,
   return request;
 }
 
-Receipt Session::Impl::receipt_head(Running& at, const Request& request) {
+Receipt Session::Impl::receipt_head(Running& at, Request& request) {
   if (identity.find("/control/") != identity.npos)
     fail_usage("the baseline's answers cannot be computed again: it gives no receipts");
-  Request checked_request = request;
-  checked_request.params = checked(request.params, vocabulary);
-  Receipt head = receipt_of(checked_request);
+  check_params(request, vocabulary);
+  Receipt head = receipt_of(request);
   head.id = "session";
   head.created = std::time(nullptr);
   head.name = at.model().options().model;

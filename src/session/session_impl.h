@@ -45,8 +45,8 @@ struct Session::Impl {
   Awake awake();
   Request request(Running& running, std::vector<int32_t> prompt, const GenerateOptions& options);
   Generation finished(const GenerateOptions& options, const Receipt& head, TextAnswer answer);
-  // What its receipt says beside the answer.
-  Receipt receipt_head(Running& running, const Request& request);
+  // What its receipt says beside the answer. Checks the request's parameters.
+  Receipt receipt_head(Running& running, Request& request);
   std::vector<Generation> generate(std::vector<Query> queries, const OnToken& on_token,
                                    const OnStep& on_step);
   Generation generate_one(std::vector<int32_t> prompt, const GenerateOptions& options,

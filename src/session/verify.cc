@@ -85,7 +85,7 @@ class Replay {
     return found_;
   }
 
-  const std::vector<Digest>& marks() const { return marks_; }
+  const std::vector<Digest>& checkpoints() const { return checkpoints_; }
   TextAnswer answer() && { return std::move(builder_.answer); }
 
  private:
@@ -108,10 +108,10 @@ class Replay {
                     .hash_logits = false};  // hashed here, by all threads
     request.params.logprobs = options.logprobs;
     request.params.prompt_logprobs = options.prompt_logprobs;
-    if (receipt.form.empty()) return request;
-    request.structured_output = receipt.form;
+    if (receipt.grammar.empty()) return request;
+    request.structured_output = receipt.grammar;
     ConstraintCompiler(tokenizer).hold(request);
-    take_thoughts(receipt.form, tokenizer, request);
+    take_thoughts(receipt.grammar, tokenizer, request);
     return request;
   }
 
@@ -182,7 +182,7 @@ class Replay {
     output.logits_hash = hash_.value();
     builder_.push(output);
     const bool is_last = at + 1 == receipt_.tokens.size();
-    if ((at + 1) % kReceiptLink == 0 || is_last) marks_.push_back(output.logits_hash);
+    if ((at + 1) % kReceiptLink == 0 || is_last) checkpoints_.push_back(output.logits_hash);
     const std::string finish = name_of(builder_.answer.finish);
     const std::string expected = is_last ? receipt_.finish : name_of(FinishReason::none);
     if (finish != expected)
@@ -208,7 +208,7 @@ class Replay {
   SamplingStage stage_;
   LogitsHash hash_;
   std::vector<PositionHasher> hashers_;  // one for each thread
-  std::vector<Digest> marks_;
+  std::vector<Digest> checkpoints_;
   std::optional<std::string> found_;
 
   // Of this step: the answer's tokens behind the walk's root, how many logits are of the prompt,
@@ -218,22 +218,22 @@ class Replay {
   std::vector<Digest> digests_;
 };
 
-// Of the logits hashes and the chain, whose first links are `marks`.
-std::optional<std::string> chain_difference(const Receipt& receipt, std::span<const Digest> marks,
-                                            bool is_whole) {
+// Of the logits hashes and the chain, whose first links are `checkpoints`.
+std::optional<std::string> chain_difference(const Receipt& receipt,
+                                            std::span<const Digest> checkpoints, bool is_whole) {
   const auto& hashes = receipt.logits_hashes;
   for (const auto* list : {&hashes, &receipt.chain})
-    if (list->size() < marks.size() || (is_whole && list->size() > marks.size()))
+    if (list->size() < checkpoints.size() || (is_whole && list->size() > checkpoints.size()))
       return fmt::format("the chain differs: expected {} logits hashes and links, found {} and {}",
-                         marks.size(), hashes.size(), receipt.chain.size());
-  const std::vector<std::string> chain = chain_of(receipt, marks);
-  for (size_t i = 0; i < marks.size(); ++i) {
+                         checkpoints.size(), hashes.size(), receipt.chain.size());
+  const std::vector<std::string> chain = chain_of(receipt, checkpoints);
+  for (size_t i = 0; i < checkpoints.size(); ++i) {
     const size_t last = std::min((i + 1) * kReceiptLink, receipt.tokens.size());
-    if (to_hex(marks[i]) != hashes[i])
+    if (to_hex(checkpoints[i]) != hashes[i])
       return fmt::format(
           "the logits hash behind token {} differs: the receipt says {}, the model "
           "says {}",
-          last, json::quoted(hashes[i]), to_hex(marks[i]));
+          last, json::quoted(hashes[i]), to_hex(checkpoints[i]));
     if (chain[i] != receipt.chain[i])
       return fmt::format(
           "link {} of the chain differs: tokens {} to {}, or what stands before them", i + 1,
@@ -305,7 +305,7 @@ Verdict verify(const Receipt& receipt, const ReceiptModel& known, Model& model,
   std::optional<std::string> found = replay.run();
   verdict.seconds = timer.seconds();
   const bool is_whole = verdict.tokens == all;
-  if (!found) found = chain_difference(receipt, replay.marks(), is_whole);
+  if (!found) found = chain_difference(receipt, replay.checkpoints(), is_whole);
   verdict.answer = std::move(replay).answer();
   verdict.is_confirmed = !found;
   verdict.sentence = found.value_or(

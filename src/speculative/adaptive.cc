@@ -21,7 +21,7 @@ constexpr double kDearest = 1.5;      // times what was expected that a draft is
 constexpr int64_t kFirstRows = 16;    // a step may always have, without being known
 constexpr int32_t kSleepAfter = 64;   // steps without drafts that were to pay
 constexpr int32_t kScoutTrials = 4;   // of one sequence; the next one is another
-constexpr double kLongTrials = 0.01;  // of steps may be trials that bystanders notice
+constexpr double kLongTrials = 0.01;  // of steps may be trials that requests without drafts notice
 constexpr int32_t kEmptyAsks = 8;     // after which no draft is expected for a sequence
 
 size_t octave_of(size_t sequences) {
@@ -120,7 +120,7 @@ void Adaptive::propose_chosen(std::span<const DraftRequest> requests, std::span<
     nodes_per_wanted_ += (1 - kKept) * (static_cast<double>(nodes) / static_cast<double>(wanted) -
                                         nodes_per_wanted_);
   count_offers(requests, trees);
-  if (step_.purpose == Purpose::draft && spares_bystanders(requests.size()))
+  if (step_.purpose == Purpose::draft && spares_undrafted(requests.size()))
     limit_trees(requests, trees);
   for (const DraftTree& tree : trees.first(requests.size())) step_.nodes += std::ssize(tree);
 }
@@ -145,7 +145,7 @@ void Adaptive::choose(std::span<const DraftRequest> requests) {
   for (size_t i = 0; i < requests.size(); ++i)
     lengths_[i] = std::min(requests[i].most, best.length);
   if (best.length > 0 && !makes_branches() && requests.size() > 1) cut_each(requests, best);
-  if (best.length > 0 && spares_bystanders(requests.size())) limit_lengths(requests);
+  if (best.length > 0 && spares_undrafted(requests.size())) limit_lengths(requests);
   if (std::ranges::max(lengths_) > 0) {
     step_.purpose = Purpose::draft;
     try_plain(requests, best);

@@ -15,8 +15,8 @@
 // One that has not paid for kSleepAfter steps sleeps: it is shown no hidden states, but those of
 // one sequence that trials are made with.
 //
-// Sequences that get no draft wait for the rows of those that do. Where there are such bystanders,
-// drafts may lengthen a step by `bystander_slowdown` of a plain one; longer trials are one step in
+// Sequences that get no draft wait for the rows of those that do. Where there are such requests,
+// drafts may lengthen a step by `undrafted_slowdown` of a plain one; longer trials are one step in
 // a hundred.
 //
 // Times decide how long drafts are, never what an answer holds.
@@ -34,7 +34,7 @@ namespace invar {
 struct AdaptiveOptions {
   bool adapts = true;                 // else drafts are as long as the proposer makes them
   int32_t disable_by_batch_size = 0;  // no drafts where so many sequences or more decode; 0: always
-  double bystander_slowdown = 0.05;   // of a step, where a sequence gets no draft
+  double undrafted_slowdown = 0.05;   // of a step, where a sequence gets no draft
 };
 
 class Adaptive final : public ForwardingProposer, public HiddenReader {
@@ -103,9 +103,9 @@ class Adaptive final : public ForwardingProposer, public HiddenReader {
   void propose_chosen(std::span<const DraftRequest> requests, std::span<DraftTree> trees);
   void count_offers(std::span<const DraftRequest> requests, std::span<const DraftTree> trees);
   bool is_first_trial() const;
-  // adaptive_bystanders.cc: the limit.
-  bool spares_bystanders(size_t sequences) const;
-  bool expects_bystander(std::span<const DraftRequest> requests) const;
+  // adaptive_undrafted.cc: the limit.
+  bool spares_undrafted(size_t sequences) const;
+  bool expects_undrafted(std::span<const DraftRequest> requests) const;
   void limit_lengths(std::span<const DraftRequest> requests);
   void limit_trees(std::span<const DraftRequest> requests, std::span<DraftTree> trees);
   void prune_to(int64_t rows, std::span<DraftTree> trees);
@@ -123,7 +123,7 @@ class Adaptive final : public ForwardingProposer, public HiddenReader {
   DraftAccount account_;
   int64_t trials_ = 0;
   size_t first_served_ = 0;  // of the sequences that share too few rows
-  double long_trials_;       // that may lengthen a step for bystanders, now
+  double long_trials_;       // that may lengthen a step for them, now
 
   // Whether the proposer is shown hidden states of one sequence alone, the scout (-1: of none).
   bool is_asleep_ = false, shows_hidden_ = true;

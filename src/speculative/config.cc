@@ -313,9 +313,9 @@ SpeculativeConfig config_of(const json::Value& object) {
   in.integer("num_speculative_tokens", config.num_speculative_tokens, 1, kMaxDraftNodes);
   in.integer("disable_by_batch_size", config.disable_by_batch_size, 2, 1 << 20);
   in.boolean("adaptive", config.adaptive);
-  in.number("bystander_slowdown", config.bystander_slowdown, 0, 1000);
-  if (object.find("bystander_slowdown") && !config.adaptive)
-    fail_usage("{}: \"bystander_slowdown\" needs \"adaptive\": true", kWhere);
+  in.number("undrafted_slowdown", config.undrafted_slowdown, 0, 1000);
+  if (object.find("undrafted_slowdown") && !config.adaptive)
+    fail_usage("{}: \"undrafted_slowdown\" needs \"adaptive\": true", kWhere);
   read_acceptance(in, config);
   read_of_method(in, config);
   in.refuse_others(config.method);

@@ -52,14 +52,14 @@ struct SpeculativeConfig {
   // Drafts are as long as pays, by what was accepted and what steps cost so far.
   bool adaptive = true;
   // Then: by what share drafts may lengthen a step for sequences that get none.
-  double bystander_slowdown = 0.05;
+  double undrafted_slowdown = 0.05;
 
   bool is_on() const { return method != DraftMethod::none; }
   bool operator==(const SpeculativeConfig&) const = default;
 };
 
 // Keys and meanings are vLLM's; `exit_layer`, `skip_layers`, `lookahead_*`, `eagle_*`,
-// `draft_confidence`, `adaptive` and `bystander_slowdown` are Invar's. Throws UsageError with one
+// `draft_confidence`, `adaptive` and `undrafted_slowdown` are Invar's. Throws UsageError with one
 // sentence for JSON that is none, an unknown key, a value out of range, a key of another method,
 // and what would change answers (typical acceptance, a quantized drafter).
 SpeculativeConfig parse_speculative_config(std::string_view json);

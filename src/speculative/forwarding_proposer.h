@@ -19,7 +19,7 @@ class ForwardingProposer : public Proposer {
     inner_->propose(requests, trees);
   }
   HiddenReader* hidden_reader() override { return inner_->hidden_reader(); }
-  LikeliestReader* likeliest_reader() override { return inner_->likeliest_reader(); }
+  ArgmaxReader* argmax_reader() override { return inner_->argmax_reader(); }
   LayerSharer* layer_sharer() override { return inner_->layer_sharer(); }
   void recover() override { inner_->recover(); }
   void observe(int64_t id, int32_t proposed, int32_t accepted) override {

@@ -94,7 +94,7 @@ void Lookahead::add_window(Sequence& sequence, std::span<const int32_t> tokens, 
 }
 
 // tokens[0] is the likeliest after the root, tokens[1 + i] after node i.
-void Lookahead::observe_likeliest(int64_t id, std::span<const int32_t> tokens) {
+void Lookahead::observe_argmax(int64_t id, std::span<const int32_t> tokens) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end() || found->second.node_of.empty()) return;
   Sequence& s = found->second;

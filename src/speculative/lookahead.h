@@ -22,7 +22,7 @@ struct LookaheadOptions {
   int32_t guesses = 7;  // G: n-grams that are kept, and drafted, for a first token
 };
 
-class Lookahead final : public Proposer, public LikeliestReader {
+class Lookahead final : public Proposer, public ArgmaxReader {
  public:
   // Throws UsageError unless window and guesses fit into a tree of kMaxDraftNodes together.
   explicit Lookahead(const LookaheadOptions& options);
@@ -30,9 +30,9 @@ class Lookahead final : public Proposer, public LikeliestReader {
   std::string_view name() const override { return "lookahead"; }
   int32_t most_nodes() const override { return (options_.window + options_.guesses) * rows(); }
   bool makes_branches() const override { return true; }
-  LikeliestReader* likeliest_reader() override { return options_.window > 0 ? this : nullptr; }
+  ArgmaxReader* argmax_reader() override { return options_.window > 0 ? this : nullptr; }
   void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) override;
-  void observe_likeliest(int64_t id, std::span<const int32_t> tokens) override;
+  void observe_argmax(int64_t id, std::span<const int32_t> tokens) override;
   void forget(int64_t id) override { sequences_.erase(id); }
 
  private:

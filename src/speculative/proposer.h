@@ -26,7 +26,7 @@ struct DraftRequest {
   int32_t choice = 0;  // which of the n answers, for the noise
   // Drafts are the drafter's likeliest tokens and not its samples: what acceptance by rejection
   // takes most of (speculative/rejection.h).
-  bool wants_likeliest = false;
+  bool wants_argmax = false;
   int32_t most = 0;  // nodes that the tree may have
   // Names what may be drafted from beside the sequence: earlier answers of the same owner. Empty:
   // nothing.
@@ -75,13 +75,13 @@ class HiddenReader {
 
 // Wants to know the likeliest token (raw logits, ties to the lower id) after every node of its
 // trees, reached or not.
-class LikeliestReader {
+class ArgmaxReader {
  public:
-  virtual ~LikeliestReader() = default;
+  virtual ~ArgmaxReader() = default;
 
   // Of the tree proposed last: tokens[0] after the root, tokens[1 + i] after node i. A tree that
   // was pruned on the way has fewer.
-  virtual void observe_likeliest(int64_t id, std::span<const int32_t> tokens) = 0;
+  virtual void observe_argmax(int64_t id, std::span<const int32_t> tokens) = 0;
 };
 
 // Runs the target's first layers on the target's own blocks. Their keys, values and hidden states
@@ -111,7 +111,7 @@ class Proposer {
   virtual void propose(std::span<const DraftRequest> requests, std::span<DraftTree> trees) = 0;
   // Null: it does not do that. The same for its life.
   virtual HiddenReader* hidden_reader() { return nullptr; }
-  virtual LikeliestReader* likeliest_reader() { return nullptr; }
+  virtual ArgmaxReader* argmax_reader() { return nullptr; }
   virtual LayerSharer* layer_sharer() { return nullptr; }
   // The target's workers have failed: keys and values that lay there are lost, of the target and of
   // drafts.

@@ -31,7 +31,7 @@ int32_t sample_by_rejection(Sampler& sampler, const SampleInput& input, const Dr
     if (row.largest().value == kExcluded) return last_tried;  // all else was rounding
   }
   key.purpose = RandomPurpose::residual;
-  return sampler.draw(key);
+  return sampler.sample(key);
 }
 
 }  // namespace invar

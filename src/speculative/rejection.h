@@ -3,7 +3,7 @@
 // none is taken. Answers then follow the same distribution as without drafts, but which answer
 // comes depends on the drafts: it cannot be computed again from the request alone.
 //
-// Drafters propose their likeliest token (DraftRequest::wants_likeliest): q is 1 there and 0
+// Drafters propose their likeliest token (DraftRequest::wants_argmax): q is 1 there and 0
 // elsewhere, so min(1, p / q) is p and the residual is p without the token, divided by what is
 // left. A draft is therefore accepted with its probability p among what is left, and leaves p when
 // it is not. That takes max(p) of the drafts of a drafter which is the target itself; its samples

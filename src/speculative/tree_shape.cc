@@ -13,13 +13,13 @@ namespace {
 
 using Path = std::vector<int32_t>;
 
-bool is_likeliest(const Path& path) {
+bool is_argmax(const Path& path) {
   return std::ranges::all_of(path, [](int32_t rank) { return rank == 0; });
 }
 
 // The order of TreeShape.
 bool comes_before(const Path& a, const Path& b) {
-  const bool a_first = is_likeliest(a), b_first = is_likeliest(b);
+  const bool a_first = is_argmax(a), b_first = is_argmax(b);
   if (a_first != b_first) return a_first;
   return a.size() != b.size() ? a.size() < b.size() : a < b;
 }

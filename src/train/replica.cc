@@ -239,7 +239,7 @@ ExitGradient Trainer::Replica::run_exit(size_t index, double total, float* gradi
       MatmulParams{.x = normed,
                    .w = decoder_weights_.head(),
                    .rows = rows,
-                   .runs = 1,
+                   .split_k = 1,
                    .bias = nullptr,
                    .accumulate = false,
                    .y = exit_logits_.data(),

@@ -160,9 +160,9 @@ class BenchLoad(CliTest):
         changed = {row["config"]: row["changed_answers"] for row in rows}
         self.assertEqual((changed[""], changed[coupled]), (0, 0))
         self.assertTrue(all(changed[config] > 0 for config in rejecting), changed)
-        said = self.succeed("bench", "speculate", str(self.model), "--bystanders", "2", "--batches", "3", "--rounds", "1", "--tokens", "8",
+        said = self.succeed("bench", "speculate", str(self.model), "--undrafted", "2", "--batches", "3", "--rounds", "1", "--tokens", "8",
                             "--speculative-config", '{"method": "early_exit", "adaptive": false}').decode()
-        self.assertIn("2 bystanders beside 3 sequences that speculate", said)
+        self.assertIn("2 without drafts beside 3 sequences that speculate", said)
         self.assertRegex(said, r"(?m)^ +[\d.]+ +[\d.]+ +[\d.]+ +[1-9]\d*   \{\"method\": \"early_exit\", \"adaptive\": false\}$")
 
     def test_bench_load(self):

@@ -36,7 +36,7 @@ struct OnGpu {
 
 struct Case {
   int64_t rows, n, k;
-  int runs = 1;
+  int split_k = 1;
 };
 
 // The last ones need several parts of the scratch memory: they are made of two types only.
@@ -61,7 +61,7 @@ class BlocksOnGpu : public CudaTest {
     const Twin<bf16_t> x = random_rows(random, c);
     const Activation rows{x.device(), DType::bf16, activation_stride(c.k)};
     const std::string what = fmt::format("{} {}: rows {} n {} k {} runs {}", name_of(order),
-                                         name_of(type), c.rows, c.n, c.k, c.runs);
+                                         name_of(type), c.rows, c.n, c.k, c.split_k);
 
     const TwoFormsOfAMatrix host(random, type, c.n, c.k, 1, kernels.weights);
     const OnGpu w(gpu(), host);
@@ -70,7 +70,7 @@ class BlocksOnGpu : public CudaTest {
       kernels.matmul({.x = rows,
                       .w = matrix,
                       .rows = c.rows,
-                      .runs = c.runs,
+                      .split_k = c.split_k,
                       .bias = nullptr,
                       .accumulate = false,
                       .y = y.device(),
@@ -86,7 +86,7 @@ class BlocksOnGpu : public CudaTest {
       host.stored_bytes[i] ^= 0x04;
     gpu().upload(w.stored_bytes.data(), host.stored_bytes.data(), host.stored.bytes());
     EXPECT_FALSE(same_bits(expected, product(w.stored))) << what;
-    if (c.runs > 1) return;
+    if (c.split_k > 1) return;
 
     const OnGpu pair(gpu(), TwoFormsOfAMatrix(random, type, c.n, c.k, 2, kernels.weights));
     const auto gated = [&](const Matrix& matrix) {

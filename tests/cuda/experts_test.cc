@@ -150,7 +150,7 @@ class ExpertsOnGpu : public CudaTest {
       k.expert_matmul({.each = {.x = {of(gated), DType::bf16, wide},
                                 .w = on_gpu ? down.device : down.host,
                                 .rows = pairs,
-                                .runs = 1,
+                                .split_k = 1,
                                 .bias = bias(d_bias, on_gpu),
                                 .accumulate = false,
                                 .y = of(y),

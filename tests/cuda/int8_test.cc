@@ -11,7 +11,7 @@ namespace {
 
 struct Case {
   int64_t rows, n, k;
-  int runs = 1;
+  int split_k = 1;
 };
 
 constexpr Case kCases[] = {{1, 16, 32},        {1, 100, 895},  {3, 33, 512, 8},
@@ -43,14 +43,14 @@ class Int8OnGpu : public CudaTest {
 
   ::testing::AssertionResult matmul_agrees(const Case& c, WeightLayout layout, bool change) {
     Random random(c.rows * 7919 + c.n * 31 + c.k);
-    const Int8Rows x(random, c.rows, c.k, c.runs, layout);
+    const Int8Rows x(random, c.rows, c.k, c.split_k, layout);
     const Int8Weight w(random, c.n, c.k, 1, layout);
     Twin<float> y(gpu(), random_vector(random, c.rows * c.n)),
         bias(gpu(), random_vector(random, c.n));
     MatmulParams p{.x = x.view(),
                    .w = w.packed,
                    .rows = c.rows,
-                   .runs = c.runs,
+                   .split_k = c.split_k,
                    .bias = bias.host.data(),
                    .accumulate = true,
                    .y = y.host.data(),
@@ -91,9 +91,9 @@ class Int8OnGpu : public CudaTest {
 TEST_F(Int8OnGpu, Products) {
   for (const WeightLayout layout : {WeightLayout::rows, WeightLayout::panels})
     for (const Case& c : kCases) {
-      const std::string what =
-          fmt::format("{} rows {} n {} k {} runs {}",
-                      layout == WeightLayout::rows ? "rows" : "panels", c.rows, c.n, c.k, c.runs);
+      const std::string what = fmt::format("{} rows {} n {} k {} runs {}",
+                                           layout == WeightLayout::rows ? "rows" : "panels", c.rows,
+                                           c.n, c.k, c.split_k);
       EXPECT_TRUE(matmul_agrees(c, layout, false)) << what;
       EXPECT_FALSE(matmul_agrees(c, layout, true)) << what;
       EXPECT_TRUE(gated_agrees(c, layout)) << what;
@@ -102,27 +102,27 @@ TEST_F(Int8OnGpu, Products) {
 
 TEST_F(Int8OnGpu, Quantise) {
   for (const int64_t k : {33, 96, 512, 895})
-    for (const int runs : {1, 2, 8}) {
-      if (runs > 1 && k % (32 * runs)) continue;
-      Random random(k + runs);
+    for (const int split_k : {1, 2, 8}) {
+      if (split_k > 1 && k % (32 * split_k)) continue;
+      Random random(k + split_k);
       const int64_t rows = 40, stride = int8_stride(k, WeightLayout::rows);
       const Twin<bf16_t> x = random_rows<bf16_t>(gpu(), random, rows, k);
       Twin<int8_t> q(gpu(), rows * stride);
-      Twin<int32_t> scales(gpu(), 2 * rows * runs);
+      Twin<int32_t> scales(gpu(), 2 * rows * split_k);
       QuantiseParams p{.x = {const_cast<bf16_t*>(x.host.data()), DType::bf16, activation_stride(k)},
                        .rows = rows,
                        .width = k,
-                       .runs = runs,
+                       .split_k = split_k,
                        .out = {q.host.data(), DType::i8, stride,
                                reinterpret_cast<RunScale*>(scales.host.data())}};
       run_in_parts(1, [&](const Execution& on) { reference::quantise(p, on); });
-      for (int64_t i = 0; i < rows * runs; ++i)  // a NaN is a NaN
+      for (int64_t i = 0; i < rows * split_k; ++i)  // a NaN is a NaN
         if ((scales.host[2 * i] & 0x7fffffff) > 0x7f800000) scales.host[2 * i] = 0x7fffffff;
       p.x.data = x.device();
       p.out = {q.device(), DType::i8, stride, reinterpret_cast<RunScale*>(scales.device())};
       cuda::quantise(p, on());
-      EXPECT_TRUE(q.matches()) << k << " in " << runs;
-      EXPECT_TRUE(scales.matches()) << k << " in " << runs;
+      EXPECT_TRUE(q.matches()) << k << " in " << split_k;
+      EXPECT_TRUE(scales.matches()) << k << " in " << split_k;
     }
 }
 

@@ -10,14 +10,14 @@ namespace {
 
 struct Case {
   int64_t rows, n, k;
-  int runs = 1;
+  int split_k = 1;
   bool bias = false, accumulate = false;
   DType type = DType::bf16;
 };
 
 std::string describe(const Case& c, const char* schedule) {
   return fmt::format("{}: rows {} n {} k {} runs {} bias {} accumulate {} {}", schedule, c.rows,
-                     c.n, c.k, c.runs, c.bias, c.accumulate, name_of(c.type));
+                     c.n, c.k, c.split_k, c.bias, c.accumulate, name_of(c.type));
 }
 
 template <typename T>
@@ -58,7 +58,7 @@ class Products : public CudaTest {
  protected:
   template <typename T>
   void check_matmul(Order order, const Case& c) {
-    Random random(c.rows * 7919 + c.n * 104729 + c.k * 31 + c.runs);
+    Random random(c.rows * 7919 + c.n * 104729 + c.k * 31 + c.split_k);
     const auto x = random_rows<T>(gpu(), random, c.rows, c.k);
     const Weight<T> w(gpu(), random, order, c.n, c.k, 1);
     const Twin<float> bias(gpu(), random_floats(random, c.n));
@@ -68,7 +68,7 @@ class Products : public CudaTest {
     MatmulParams p{.x = {const_cast<T*>(x.host.data()), kType<T>, activation_stride(c.k)},
                    .w = w.host,
                    .rows = c.rows,
-                   .runs = c.runs,
+                   .split_k = c.split_k,
                    .bias = c.bias ? bias.host.data() : nullptr,
                    .accumulate = c.accumulate,
                    .y = y.host.data(),
@@ -78,7 +78,7 @@ class Products : public CudaTest {
     p.w = w.device;
     p.bias = c.bias ? bias.device() : nullptr;
     p.y = y.device();
-    const cuda::ProductShape shape{c.rows, c.n, c.k, c.runs, 1, gpu_of(on()).multiprocessors()};
+    const cuda::ProductShape shape{c.rows, c.n, c.k, c.split_k, 1, gpu_of(on()).multiprocessors()};
     const auto compare = [&](const cuda::ProductSchedule& s, const std::string& name) {
       gpu().upload(y.device(), before.data(), before.size() * sizeof(float));
       s.matmul(p, on());
@@ -212,7 +212,7 @@ TEST_F(Products, OrdersDiffer) {
     cuda::kernels(order).matmul({.x = {x.device(), DType::bf16, activation_stride(k)},
                                  .w = w.device,
                                  .rows = 1,
-                                 .runs = 1,
+                                 .split_k = 1,
                                  .y = y.device(),
                                  .y_stride = n},
                                 on());
@@ -229,13 +229,13 @@ TEST_F(Products, RunsDiffer) {
   for (bf16_t& v : x.host) v = f32_to_bf16(random.uniform());
   x.upload();
   const Weight<bf16_t> w(gpu(), random, Order::hopper, n, k, 1);
-  const auto product = [&](int runs, int64_t count) {
+  const auto product = [&](int split_k, int64_t count) {
     const Twin<float> y(gpu(), count * n);
     cuda::kernels(Order::hopper)
         .matmul({.x = {x.device(), DType::bf16, activation_stride(k)},
                  .w = w.device,
                  .rows = count,
-                 .runs = runs,
+                 .split_k = split_k,
                  .y = y.device(),
                  .y_stride = n},
                 on());

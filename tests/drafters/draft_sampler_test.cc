@@ -21,7 +21,7 @@ std::vector<float> logits_with(int percent) {
 
 // Shares of the places that have a draft at this confidence, of 5, 15 .. 95 percent.
 std::vector<int> drafted(const Model& model, double confidence, double temperature,
-                         bool wants_likeliest = false) {
+                         bool wants_argmax = false) {
   std::vector<int> shares;
   std::vector<float> logits;
   for (int i = 0; i < 10; ++i) {
@@ -33,7 +33,7 @@ std::vector<int> drafted(const Model& model, double confidence, double temperatu
   params.temperature = temperature;
   const std::vector<int32_t> tokens = {1, 2};
   const DraftRequest request{
-      .tokens = tokens, .prompt_size = 2, .params = &params, .wants_likeliest = wants_likeliest};
+      .tokens = tokens, .prompt_size = 2, .params = &params, .wants_argmax = wants_argmax};
   std::vector<DraftPoint> points(shares.size(), {.request = &request});
   ThreadPool pool(2);
   DraftSampler(pool.size(), model.host_kernels(), confidence).sample(pool, points, logits);
@@ -41,7 +41,7 @@ std::vector<int> drafted(const Model& model, double confidence, double temperatu
   for (size_t i = 0; i < points.size(); ++i) {
     if (points[i].tokens.empty()) continue;
     of_drafts.push_back(shares[i]);
-    if (temperature == 0 || wants_likeliest) {
+    if (temperature == 0 || wants_argmax) {
       EXPECT_EQ(points[i].tokens[0], 7);
     }
   }

@@ -133,6 +133,9 @@ TEST(Engine, AnAbortedOrRefusedRequestHarmsNobody) {
   bad.params.logit_bias = {{3, 1.0}};
   engine.add(std::move(bad));
   EXPECT_THROW(engine.add(request(2, 5, 5)), UsageError);  // the id is in use
+  Request wrong = request(3, 5, 5);
+  wrong.params.top_p = 2;
+  EXPECT_THROW(engine.add(std::move(wrong)), UsageError);
   Request outside = request(3, 5, 5);
   outside.prompt.edit()[2] = 1 << 20;
   EXPECT_THROW(engine.add(std::move(outside)), UsageError);

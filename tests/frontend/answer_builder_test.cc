@@ -78,9 +78,9 @@ TEST(AnswerBuilder, TheSpecialTokenThatEndsItIsNoText) {
 TEST(AnswerBuilder, KeepsAMarkForEachLinkOfAReceipt) {
   AnswerBuilder builder(tokenizer(), Request{});
   show(builder, std::vector<int32_t>(2 * kReceiptLink + 1, ids_of("a")[0]), FinishReason::length);
-  ASSERT_EQ(builder.answer.marks.size(), 2u);
-  EXPECT_EQ(builder.answer.marks[0][0], kReceiptLink);
-  EXPECT_EQ(builder.answer.marks[1][0], 2 * kReceiptLink);
+  ASSERT_EQ(builder.answer.hash_checkpoints.size(), 2u);
+  EXPECT_EQ(builder.answer.hash_checkpoints[0][0], kReceiptLink);
+  EXPECT_EQ(builder.answer.hash_checkpoints[1][0], 2 * kReceiptLink);
   EXPECT_EQ(builder.answer.logits_hash[0], 2 * kReceiptLink + 1);
 }
 

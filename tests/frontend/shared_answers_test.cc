@@ -13,7 +13,7 @@ const std::string kBody = R"({"prompt": "x", "n": 128, "seed": 7, "stop": ["one"
 Request read(int32_t vocab) {
   Context context{.vocab = vocab};
   Request request = parse_request(json::parse(kBody, "a body"), Endpoint::completions, context);
-  request.base.params = checked(std::move(request.base.params), vocab);
+  check_params(request.base, vocab);
   return request;
 }
 
@@ -30,7 +30,7 @@ TEST(SharedAnswers, HoldOneCopyOfEachListAndText) {
   EXPECT_TRUE(first.params.stop_token_ids.is_same(last.params.stop_token_ids));
   EXPECT_TRUE(first.params.allowed_token_ids.is_same(last.params.allowed_token_ids));
   EXPECT_TRUE(first.params.logit_bias.is_same(last.params.logit_bias));
-  // The engine checks again what it is given: what is in its one form is not copied.
+  // What is in its one form already is not copied.
   const SamplingParams again = checked(last.params, 100);
   EXPECT_TRUE(again.stop_token_ids.is_same(first.params.stop_token_ids));
   EXPECT_TRUE(again.allowed_token_ids.is_same(first.params.allowed_token_ids));

@@ -49,8 +49,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const json::Value body =
         json::parse({reinterpret_cast<const char*>(data), size}, "fuzz", {.max_bytes = 1 << 16});
-    const openai::Request request = openai::parse_request(body, endpoint_of(body), context);
-    checked(request.base.params, 300);
+    openai::Request request = openai::parse_request(body, endpoint_of(body), context);
+    check_params(request.base, 300);
     if (request.base.constraint) walk(*request.base.constraint, data, size);
   } catch (const Error&) {
   }

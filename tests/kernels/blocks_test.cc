@@ -15,7 +15,7 @@ namespace {
 
 struct Case {
   int64_t rows, n, k;
-  int runs = 1, parts = 1;
+  int split_k = 1, parts = 1;
 };
 
 // k is whole leaves; blocks may be larger.
@@ -27,7 +27,7 @@ constexpr Case kCases[] = {
 };
 
 std::string describe(DType type, const Case& c) {
-  return fmt::format("{}: rows {} n {} k {} runs {}", name_of(type), c.rows, c.n, c.k, c.runs);
+  return fmt::format("{}: rows {} n {} k {} runs {}", name_of(type), c.rows, c.n, c.k, c.split_k);
 }
 
 struct Rows {
@@ -49,7 +49,7 @@ testing::AssertionResult matmul_agrees(const Kernels& kernels, const Case& c, co
   MatmulParams p{.x = x.view(),
                  .w = twin,
                  .rows = c.rows,
-                 .runs = c.runs,
+                 .split_k = c.split_k,
                  .bias = nullptr,
                  .accumulate = false,
                  .y = expected.data(),

@@ -375,7 +375,7 @@ void check_qkv(const Kernels& reference, const Kernels& kernels, const QkvCase& 
     run(reference.matmul, MatmulParams{.x = made.activation(),
                                        .w = made.weight(),
                                        .rows = c.rows,
-                                       .runs = 1,
+                                       .split_k = 1,
                                        .bias = made.bias.data(),
                                        .accumulate = false,
                                        .y = in.data(),

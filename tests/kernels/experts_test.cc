@@ -136,7 +136,7 @@ TEST_P(Experts, ProductsHaveTheBitsOfTheReference) {
         k.expert_matmul({.each = {.x = {expected.data(), DType::bf16, gated_stride},
                                   .w = down.w,
                                   .rows = pairs,
-                                  .runs = 1,
+                                  .split_k = 1,
                                   .bias = c.bias ? d_bias.data() : nullptr,
                                   .accumulate = false,
                                   .y = y.data(),

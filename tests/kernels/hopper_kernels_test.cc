@@ -167,7 +167,7 @@ TEST_P(HopperKernels, Matmul) {
   uint64_t state = 1;
   struct Shape {
     int64_t rows, n, k;
-    int runs;
+    int split_k;
   };
   for (const Shape& s :
        {Shape{1, 16, 16, 1}, {3, 40, 40, 1}, {17, 33, 544, 1}, {5, 80, 256, 8}, {33, 16, 128, 2}})
@@ -184,7 +184,7 @@ TEST_P(HopperKernels, Matmul) {
               .x = {const_cast<bf16_t*>(x.data()), DType::bf16, activation_stride(s.k)},
               .w = {w.data(), DType::bf16, s.n, s.k},
               .rows = s.rows,
-              .runs = s.runs,
+              .split_k = s.split_k,
               .bias = has_bias ? bias.data() : nullptr,
               .accumulate = accumulate,
               .y = y[is_fast].data(),

@@ -41,20 +41,20 @@ constexpr Set kSets[] = {
 
 struct Case {
   int64_t rows, n, k;
-  int runs = 1;
+  int split_k = 1;
   bool bias = false, accumulate = false;
   int parts = 1;
 };
 
 std::string describe(const Case& c) {
   return fmt::format("rows {} n {} k {} runs {} bias {} accumulate {} parts {}", c.rows, c.n, c.k,
-                     c.runs, c.bias, c.accumulate, c.parts);
+                     c.split_k, c.bias, c.accumulate, c.parts);
 }
 
 // `change`: a bit of the last integers, for the control.
 ::testing::AssertionResult matmul_agrees(cpu::RunProduct product, const Case& c, bool change) {
-  Random random(c.rows * 7919 + c.n * 104729 + c.k * 31 + c.runs);
-  const Int8Rows x(random, c.rows, c.k, c.runs);
+  Random random(c.rows * 7919 + c.n * 104729 + c.k * 31 + c.split_k);
+  const Int8Rows x(random, c.rows, c.k, c.split_k);
   const Int8Weight w(random, c.n, c.k, 1);
   const std::vector<float> bias = random_vector(random, c.n);
   const int64_t stride = c.n + random.below(40);
@@ -65,7 +65,7 @@ std::string describe(const Case& c) {
   MatmulParams p{.x = x.view(),
                  .w = w.packed,
                  .rows = c.rows,
-                 .runs = c.runs,
+                 .split_k = c.split_k,
                  .bias = c.bias ? bias.data() : nullptr,
                  .accumulate = c.accumulate,
                  .y = expected.data(),
@@ -106,14 +106,14 @@ std::vector<Case> cases() {
   for (const int64_t rows : kRows)
     for (int i = 0; i < 6; ++i) {
       Case c{.rows = rows, .n = kOutputs[random.below(12)], .k = kInner[random.below(12)]};
-      c.runs = 1 << random.below(4);
-      if (c.runs > 1) c.k = 32 * c.runs * (1 + random.below(5));
+      c.split_k = 1 << random.below(4);
+      if (c.split_k > 1) c.k = 32 * c.split_k * (1 + random.below(5));
       c.bias = random.below(2);
       c.accumulate = random.below(2);
       c.parts = 1 + static_cast<int>(random.below(5));
       all.push_back(c);
     }
-  all.push_back({.rows = 300, .n = 40, .k = 256, .runs = 8, .accumulate = true, .parts = 3});
+  all.push_back({.rows = 300, .n = 40, .k = 256, .split_k = 8, .accumulate = true, .parts = 3});
   all.push_back({.rows = 2, .n = 20, .k = 60000, .parts = 2});
   return all;
 }
@@ -134,7 +134,8 @@ TEST_P(Int8Test, Products) {
 
 TEST_P(Int8Test, SeesAChangedInteger) {
   EXPECT_FALSE(matmul_agrees(GetParam().product, {.rows = 20, .n = 40, .k = 96}, true));
-  EXPECT_FALSE(matmul_agrees(GetParam().product, {.rows = 3, .n = 40, .k = 512, .runs = 8}, true));
+  EXPECT_FALSE(
+      matmul_agrees(GetParam().product, {.rows = 3, .n = 40, .k = 512, .split_k = 8}, true));
 }
 
 INSTANTIATE_TEST_SUITE_P(Sets, Int8Test, ::testing::ValuesIn(kSets),
@@ -143,8 +144,10 @@ INSTANTIATE_TEST_SUITE_P(Sets, Int8Test, ::testing::ValuesIn(kSets),
 // ---- Quantising
 
 struct Quantised {
-  Quantised(int64_t rows, int64_t k, int runs)
-      : stride(int8_stride(k, WeightLayout::panels)), values(rows * stride), scales(rows * runs) {}
+  Quantised(int64_t rows, int64_t k, int split_k)
+      : stride(int8_stride(k, WeightLayout::panels)),
+        values(rows * stride),
+        scales(rows * split_k) {}
   Activation view() const { return {values.data(), DType::i8, stride, scales.data()}; }
 
   int64_t stride;
@@ -165,28 +168,28 @@ bool same_scales(const Guarded<RunScale>& a, const Guarded<RunScale>& b) {
 TEST(Int8, QuantisesAsTheDefinition) {
   Random random(3);
   for (const int64_t k : {1, 31, 32, 33, 96, 320, 895, 1024})
-    for (const int runs : {1, 2, 4, 8}) {
-      if (runs > 1 && k % (32 * runs)) continue;
+    for (const int split_k : {1, 2, 4, 8}) {
+      if (split_k > 1 && k % (32 * split_k)) continue;
       const int64_t rows = 40, stride = activation_stride(k);
       Guarded<bf16_t> x(rows * stride);
       for (int64_t t = 0; t < rows; ++t) {
         fill_row(random, x.span().subspan(t * stride, k));
         std::fill_n(&x[t * stride + k], stride - k, bf16_t{0});
       }
-      Quantised expected(rows, k, runs), found(rows, k, runs);
+      Quantised expected(rows, k, split_k), found(rows, k, split_k);
       QuantiseParams p{.x = {x.data(), DType::bf16, stride},
                        .rows = rows,
                        .width = k,
-                       .runs = runs,
+                       .split_k = split_k,
                        .out = expected.view()};
       run_in_parts(1, [&](const Execution& on) { reference::quantise(p, on); });
       p.out = found.view();
       run_in_parts(3, [&](const Execution& on) { cpu::quantise(p, on); });
-      EXPECT_TRUE(same(expected.values, found.values)) << k << " in " << runs;
-      EXPECT_TRUE(same_scales(expected.scales, found.scales)) << k << " in " << runs;
+      EXPECT_TRUE(same(expected.values, found.values)) << k << " in " << split_k;
+      EXPECT_TRUE(same_scales(expected.scales, found.scales)) << k << " in " << split_k;
       std::fill_n(x.data(), k, f32_to_bf16(3.0f));  // the control: another row
       run_in_parts(1, [&](const Execution& on) { cpu::quantise(p, on); });
-      EXPECT_FALSE(same_scales(expected.scales, found.scales)) << k << " in " << runs;
+      EXPECT_FALSE(same_scales(expected.scales, found.scales)) << k << " in " << split_k;
     }
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 struct Case {
   int64_t rows, n, k;
-  int runs = 1;
+  int split_k = 1;
   bool bias = false;
   bool accumulate = false;  // of a plain product
   int parts = 1;
@@ -20,7 +20,7 @@ struct Case {
 
 std::string describe(const Case& c) {
   return fmt::format("rows {} n {} k {} runs {} bias {} accumulate {} parts {} {}", c.rows, c.n,
-                     c.k, c.runs, c.bias, c.accumulate, c.parts, name_of(c.type));
+                     c.k, c.split_k, c.bias, c.accumulate, c.parts, name_of(c.type));
 }
 
 // Activations of one type. Columns past the padded width and the memory after the last row stay
@@ -96,7 +96,7 @@ struct Gated {
 
 template <typename T>
 ::testing::AssertionResult check_matmul_of(Matmul expected, Matmul tested, const Case& c) {
-  Random random(c.rows * 7919 + c.n * 104729 + c.k * 31 + c.runs);
+  Random random(c.rows * 7919 + c.n * 104729 + c.k * 31 + c.split_k);
   const Rows<T> x(random, c.rows, c.k);
   const Weight<T> w(random, c.n, c.k, 1);
   const Bias bias(random, c.n);
@@ -109,7 +109,7 @@ template <typename T>
   MatmulParams p{.x = x.view(),
                  .w = w.packed,
                  .rows = c.rows,
-                 .runs = c.runs,
+                 .split_k = c.split_k,
                  .bias = c.bias ? bias.values.data() : nullptr,
                  .accumulate = c.accumulate,
                  .y = reference.data(),
@@ -173,8 +173,8 @@ std::vector<Case> cases(DType type) {
   for (const int64_t rows : kRows)
     for (int i = 0; i < (rows < 20 ? 8 : 2); ++i) {
       Case c{.rows = rows, .n = kOutputs[random.below(15)], .k = kInner[random.below(15)]};
-      c.runs = 1 << random.below(4);
-      if (c.runs > 1) c.k = 32 * c.runs * (1 + random.below(rows < 100 ? 7 : 2));
+      c.split_k = 1 << random.below(4);
+      if (c.split_k > 1) c.k = 32 * c.split_k * (1 + random.below(rows < 100 ? 7 : 2));
       c.bias = random.below(2);
       c.accumulate = random.below(2);
       c.parts = 1 + static_cast<int>(random.below(9));
@@ -185,11 +185,11 @@ std::vector<Case> cases(DType type) {
   all.push_back({.rows = 257, .n = 2048, .k = 32, .parts = 1, .type = type});
   // Sizes of a real layer, many blocks of rows, and long chains that leave few rows to a block.
   for (Case c :
-       {Case{.rows = 1, .n = 200, .k = 3072, .runs = 8, .accumulate = true, .parts = 2},
+       {Case{.rows = 1, .n = 200, .k = 3072, .split_k = 8, .accumulate = true, .parts = 2},
         Case{.rows = 2, .n = 96, .k = 1024, .bias = true, .parts = 2},
-        Case{.rows = 40, .n = 20, .k = 3072, .runs = 8, .accumulate = true, .parts = 2},
+        Case{.rows = 40, .n = 20, .k = 3072, .split_k = 8, .accumulate = true, .parts = 2},
         Case{.rows = 512, .n = 33, .k = 96},
-        Case{.rows = 513, .n = 16, .k = 128, .runs = 4, .parts = 3},
+        Case{.rows = 513, .n = 16, .k = 128, .split_k = 4, .parts = 3},
         Case{.rows = 1025, .n = 33, .k = 64, .parts = 2}, Case{.rows = 201, .n = 5, .k = 8192},
         Case{.rows = 300, .n = 20, .k = 64, .bias = true, .parts = 16},
         // Whole tiles: an odd panel, and chunks.
@@ -197,8 +197,8 @@ std::vector<Case> cases(DType type) {
         // So many that chains wait in memory: the same, and several groups.
         Case{.rows = 1040, .n = 400, .k = 801}, Case{.rows = 1024, .n = 48, .k = 768},
         // The same with trees.
-        Case{.rows = 1040, .n = 80, .k = 256, .runs = 4, .accumulate = true},
-        Case{.rows = 1040, .n = 48, .k = 768, .runs = 8, .bias = true, .parts = 2}}) {
+        Case{.rows = 1040, .n = 80, .k = 256, .split_k = 4, .accumulate = true},
+        Case{.rows = 1040, .n = 48, .k = 768, .split_k = 8, .bias = true, .parts = 2}}) {
     c.type = type;
     all.push_back(c);
   }
@@ -246,7 +246,7 @@ TEST_P(MatmulTest, ChainsGoOn) {
     MatmulParams p{.x = x.view(),
                    .w = w.packed,
                    .rows = c.rows,
-                   .runs = 1,
+                   .split_k = 1,
                    .y = reference.data(),
                    .y_stride = stride};
     run_in_parts(1, [&](const Execution& on) { scalar_training().extend_matmul(p, on); });
@@ -284,7 +284,7 @@ TEST_P(MatmulTest, NoRows) {
     kernels().matmul({.x = {nullptr, DType::bf16, 96},
                       .w = w.packed,
                       .rows = 0,
-                      .runs = 1,
+                      .split_k = 1,
                       .bias = nullptr,
                       .accumulate = false,
                       .y = nullptr,
@@ -343,10 +343,11 @@ TEST(KernelCheck, SeesAnotherOrder) {
 TEST(KernelCheck, SeesAnotherCutIntoRuns) {
   const Matmul one_run = [](const MatmulParams& p, const Execution& on) {
     MatmulParams q = p;
-    q.runs = 1;
+    q.split_k = 1;
     right().matmul(q, on);
   };
-  EXPECT_FALSE(check_matmul(right().matmul, one_run, {.rows = 20, .n = 40, .k = 256, .runs = 4}));
+  EXPECT_FALSE(
+      check_matmul(right().matmul, one_run, {.rows = 20, .n = 40, .k = 256, .split_k = 4}));
 }
 
 TEST(KernelCheck, SeesAMissingRow) {
@@ -389,7 +390,7 @@ TEST(KernelCheck, AnswersAreMostlyNumbers) {
     right().matmul({.x = x.view(),
                     .w = w.packed,
                     .rows = 64,
-                    .runs = 1,
+                    .split_k = 1,
                     .bias = nullptr,
                     .accumulate = false,
                     .y = y.data(),

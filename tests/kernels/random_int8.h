@@ -12,9 +12,9 @@ namespace invar {
 // Integers as if rows had been quantised; some rows are all of the largest magnitude, some scales
 // no number (not those of the first row).
 struct Int8Rows {
-  Int8Rows(Random& random, int64_t rows, int64_t k, int runs,
+  Int8Rows(Random& random, int64_t rows, int64_t k, int split_k,
            WeightLayout layout = WeightLayout::panels)
-      : stride(int8_stride(k, layout)), values(rows * stride), scales(rows * runs) {
+      : stride(int8_stride(k, layout)), values(rows * stride), scales(rows * split_k) {
     for (int64_t t = 0; t < rows; ++t) {
       int8_t* row = &values[t * stride];
       const uint32_t kind = random.below(4);
@@ -22,10 +22,10 @@ struct Int8Rows {
         const int q = static_cast<int>(random.below(255)) - 127;
         row[i] = static_cast<int8_t>(i >= k ? 0 : kind == 0 ? 127 : kind == 1 ? -127 : q);
       }
-      for (int r = 0; r < runs; ++r) {
-        RunScale& scale = scales[t * runs + r];
+      for (int r = 0; r < split_k; ++r) {
+        RunScale& scale = scales[t * split_k + r];
         scale = {t == 0 || random.below(20) ? std::fabs(random.uniform()) : std::nanf(""), 0};
-        for (int64_t i = 0; i < k / runs; ++i) scale.sum += row[r * (k / runs) + i];
+        for (int64_t i = 0; i < k / split_k; ++i) scale.sum += row[r * (k / split_k) + i];
       }
     }
   }

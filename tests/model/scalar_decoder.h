@@ -65,8 +65,8 @@ class ScalarDecoder {
     return bias.empty() ? scalar::normed(x, weight, spec_.norm_eps)
                         : scalar::centered(x, weight, bias, spec_.norm_eps);
   }
-  Floats product(const Halves& w, const Halves& x, const Floats& bias, int runs = 1) const {
-    return scalar::product(order_, w, x, bias, runs);
+  Floats product(const Halves& w, const Halves& x, const Floats& bias, int split_k = 1) const {
+    return scalar::product(order_, w, x, bias, split_k);
   }
 
   // What a part reads of a row, and what becomes of what it adds.
@@ -106,7 +106,7 @@ class ScalarDecoder {
                            static_cast<int>(t), spec.window, {spec.score_scale, spec.score_cap});
         attended.insert(attended.end(), one.begin(), one.end());
       }
-      add(h[t], product(wo, scalar::rounded(attended), {}, attention_output_runs(spec_)),
+      add(h[t], product(wo, scalar::rounded(attended), {}, attention_output_split_k(spec_)),
           spec.norms, norm);
     }
   }
@@ -170,7 +170,7 @@ class ScalarDecoder {
         values.insert(values.end(), one.begin(), one.end());
       }
       add(h[t],
-          product(weight("o_proj"), scalar::rounded(values), {}, attention_output_runs(spec_)),
+          product(weight("o_proj"), scalar::rounded(values), {}, attention_output_split_k(spec_)),
           NormPlace::before, {});
     }
   }
@@ -213,17 +213,17 @@ class ScalarDecoder {
       for (size_t i = 0; i < u.size(); ++i)
         gated.push_back(spec.ffn.is_gated ? scalar::bent(spec.ffn.curve, g[i]) * u[i]
                                           : scalar::bent(spec.ffn.curve, u[i]));
-      add(h[t], product(down, scalar::rounded(gated), {}, down_runs(spec.ffn.width)),
+      add(h[t], product(down, scalar::rounded(gated), {}, down_split_k(spec.ffn.width)),
           spec.ffn.norms, after);
     }
   }
 
   // down(silu(gate(x)) * up(x)) of the tensors with this beginning.
-  Floats gated_network(const std::string& at, const Halves& x, int runs) const {
+  Floats gated_network(const std::string& at, const Halves& x, int split_k) const {
     const Floats g = product(tensor<bf16_t>(at + "gate_proj.weight"), x, {});
     const Floats u = product(tensor<bf16_t>(at + "up_proj.weight"), x, {});
     return product(tensor<bf16_t>(at + "down_proj.weight"), scalar::rounded(scalar::gated(g, u)),
-                   {}, runs);
+                   {}, split_k);
   }
 
   void experts(int layer, std::vector<Floats>& h) const {
@@ -243,7 +243,8 @@ class ScalarDecoder {
           sum[i] = std::fma(weight, bf16_to_f32(y[i]), sum[i]);
       }
       if (spec.shared_width > 0) {
-        const Floats y = gated_network(at + "mlp.shared_expert.", x, down_runs(spec.shared_width));
+        const Floats y =
+            gated_network(at + "mlp.shared_expert.", x, down_split_k(spec.shared_width));
         const float share =
             spec.shared_gate ? 1.0f / (1.0f + math::exp(-product(gate, x, {})[0])) : 1.0f;
         for (size_t i = 0; i < sum.size(); ++i) sum[i] = std::fma(share, y[i], sum[i]);

@@ -343,7 +343,7 @@ TEST(Scheduler, TheUrgentTakeWhatLessUrgentOnesHave) {
     for (const auto& [blocks, seqs] : {std::pair(1000, 2), std::pair(8, 64)}) {
       BlockPool pool(blocks, 32);
       SchedulerOptions o = options(512, seqs, 200);
-      o.urgent_take_places = take;
+      o.urgent_take_slots = take;
       const auto scheduler = make_scheduler(o, pool);
       scheduler->add({.id = 1, .tokens = 100, .priority = 1});
       scheduler->add({.id = 2, .tokens = 120, .priority = 2});
@@ -368,7 +368,7 @@ TEST(Scheduler, TheUrgentTakeWhatLessUrgentOnesHave) {
 TEST(Scheduler, WhoIsInFlightMakesWayAfterIt) {
   BlockPool pool(1000, 32);
   SchedulerOptions o = options(512, 1, 500);
-  o.urgent_take_places = true;
+  o.urgent_take_slots = true;
   o.max_plans_in_flight = 2;
   const auto scheduler = make_scheduler(o, pool);
   scheduler->add({.id = 1, .tokens = 10, .ahead_until = 400, .priority = 1});

@@ -59,6 +59,7 @@ TEST(EngineMessages, AHelloArrivesAsItIs) {
 
 TEST(EngineMessages, ARequestArrivesAsItIs) {
   Request sent{.id = 1, .prompt = {2, 3}, .choice = 4, .structured_output = std::string("{}")};
+  sent.params_are_checked = true;
   sent.params.temperature = 0.7;
   sent.params.seed = UINT64_MAX;
   sent.params.logit_bias = {{5, -1.5}};
@@ -73,6 +74,7 @@ TEST(EngineMessages, ARequestArrivesAsItIs) {
   EXPECT_EQ(to_bytes(found), bytes);
   EXPECT_EQ(found.prompt, sent.prompt);
   EXPECT_EQ(found.params, sent.params);
+  EXPECT_TRUE(found.params_are_checked);
   EXPECT_EQ(found.cache_salt, std::string("salt"));
   EXPECT_EQ(found.priority, -9);
   EXPECT_FALSE(found.hash_logits);
@@ -88,8 +90,8 @@ TEST(EngineMessages, OutputsArriveInTheirOrder) {
   const PromptOutput prompt{.request = 5, .position = 6, .logprobs = {{.token = 7}, {}}};
   const PooledOutput pooled{.request = 8, .numbers = {0.5f, -1.0f}};
   const std::string bytes =
-      outputs_bytes({to_bytes(token), to_bytes(prompt), to_bytes(pooled)}, {{.job = 1, .at_ns = 2}},
-                    {{.end_ns = 3, .tokens = 4}}, {.running = 5});
+      outputs_bytes({to_bytes(token), to_bytes(prompt), to_bytes(pooled)},
+                    {{.request = 1, .at_ns = 2}}, {{.end_ns = 3, .tokens = 4}}, {.running = 5});
   const StepOutputs found = outputs_from(bytes);
   ASSERT_EQ(found.outputs.size(), 3u);
   EXPECT_EQ(found.outputs[0].token.finish, FinishReason::length);
@@ -97,8 +99,8 @@ TEST(EngineMessages, OutputsArriveInTheirOrder) {
   EXPECT_EQ(found.outputs[0].token.logprobs->top.size(), 1u);
   EXPECT_EQ(found.outputs[1].prompt.position, 6);
   EXPECT_EQ(found.outputs[2].pooled.numbers, pooled.numbers);
-  for (const JobOutput& one : found.outputs)
-    EXPECT_EQ(one.is_last(), one.kind != JobOutput::Kind::prompt);
+  for (const RequestOutput& one : found.outputs)
+    EXPECT_EQ(one.is_last(), one.kind != RequestOutput::Kind::prompt);
   EXPECT_EQ(found.steps, (std::vector<StepRecord>{{.end_ns = 3, .tokens = 4}}));
   EXPECT_EQ(found.begun.at(0).at_ns, 2);
   EXPECT_EQ(found.stats.running, 5);

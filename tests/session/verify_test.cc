@@ -41,7 +41,7 @@ Receipt receipt_of(SamplingParams params, const std::string& form = {}) {
                   .model = made().known,
                   .params = checked(std::move(params), made().model.spec().vocab),
                   .stop = {"never to be seen"},
-                  .form = form};
+                  .grammar = form};
   for (int i = 0; i < 40; ++i) receipt.prompt.push_back(17 * i % 200);
   Request request{.prompt = receipt.prompt, .params = receipt.params, .stop = receipt.stop};
   if (!form.empty())
@@ -50,9 +50,9 @@ Receipt receipt_of(SamplingParams params, const std::string& form = {}) {
   const TextAnswer answer = text.answer(request);
   receipt.tokens = answer.tokens;
   receipt.finish = name_of(answer.finish);
-  std::vector<Digest> marks = answer.marks;
-  if (answer.tokens.size() % kReceiptLink != 0) marks.push_back(answer.logits_hash);
-  set_chain(receipt, marks);
+  std::vector<Digest> checkpoints = answer.hash_checkpoints;
+  if (answer.tokens.size() % kReceiptLink != 0) checkpoints.push_back(answer.logits_hash);
+  set_chain(receipt, checkpoints);
   return receipt;
 }
 

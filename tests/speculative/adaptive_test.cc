@@ -107,7 +107,7 @@ TEST(Adaptive, DraftingWhatIsNeverRightCostsNextToNothing) {
 
 // Of two sequences that decode together, one whose drafts are right and one whose are not.
 TEST(Adaptive, EachSequenceHasALengthOfItsOwn) {
-  Adaptive proposer(std::make_unique<Chains>(), {.bystander_slowdown = 1000});
+  Adaptive proposer(std::make_unique<Chains>(), {.undrafted_slowdown = 1000});
   const std::vector<int32_t> tokens = {1};
   const std::vector<DraftRequest> requests = {{.id = 0, .tokens = tokens, .most = 8},
                                               {.id = 1, .tokens = tokens, .most = 8}};

@@ -55,7 +55,7 @@ TEST(SpeculativeConfig, RefusalsSayWhatWasExpected) {
   EXPECT_EQ(
       refusal(R"({"method": "suffix", "prompt_lookup_min": 3})"),
       "speculative-config: the key \"prompt_lookup_min\" is not known for the method suffix; "
-      "known are acceptance, adaptive, bystander_slowdown, disable_by_batch_size, method, model, "
+      "known are acceptance, adaptive, undrafted_slowdown, disable_by_batch_size, method, model, "
       "num_speculative_tokens, "
       "suffix_decoding_corpus_tokens, suffix_decoding_max_spec_factor");
   EXPECT_EQ(refusal(R"({"method": "ngram", "posterior_threshold": 0.09})"),
@@ -98,9 +98,9 @@ TEST(SpeculativeConfig, RefusalsSayWhatWasExpected) {
             "speculative-config: \"num_speculative_tokens\" is not known for the method lookahead, "
             "whose drafts have (lookahead_window + lookahead_guesses) * (lookahead_ngram - 1) "
             "tokens");
-  EXPECT_EQ(refusal(R"({"method": "ngram", "adaptive": false, "bystander_slowdown": 0.1})"),
-            "speculative-config: \"bystander_slowdown\" needs \"adaptive\": true");
-  EXPECT_EQ(refusal(R"({"method": "ngram", "bystander_slowdown": 0.1})"), "");
+  EXPECT_EQ(refusal(R"({"method": "ngram", "adaptive": false, "undrafted_slowdown": 0.1})"),
+            "speculative-config: \"undrafted_slowdown\" needs \"adaptive\": true");
+  EXPECT_EQ(refusal(R"({"method": "ngram", "undrafted_slowdown": 0.1})"), "");
   EXPECT_EQ(refusal("[1]"), "speculative-config: expected a JSON object, found an array");
   EXPECT_NE(refusal("{"), "");
   EXPECT_NE(refusal(R"({"model": "d", "speculative_token_tree": "[(0"})"), "");

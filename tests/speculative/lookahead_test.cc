@@ -30,15 +30,15 @@ TEST(Lookahead, DraftsItsSequencesNgramsTheLatestFirst) {
 
 TEST(Lookahead, TheWindowsDiagonalsBecomeNgrams) {
   Lookahead proposer({.window = 2, .ngram = 3, .guesses = 2});
-  EXPECT_EQ(proposer.likeliest_reader(), &proposer);
-  EXPECT_EQ(Lookahead({.window = 0}).likeliest_reader(), nullptr);
+  EXPECT_EQ(proposer.argmax_reader(), &proposer);
+  EXPECT_EQ(Lookahead({.window = 0}).argmax_reader(), nullptr);
   // The window begins with the sequence's tokens, as a chain.
   EXPECT_EQ(propose(proposer, {7, 8, 9}), (DraftTree{{7, -1}, {8, 0}}));
   // Behind the root 100, behind 7 comes 40, behind 8 comes 41: the second row.
-  proposer.observe_likeliest(1, Tokens{100, 40, 41});
+  proposer.observe_argmax(1, Tokens{100, 40, 41});
   EXPECT_EQ(propose(proposer, {7, 8, 9, 100}), (DraftTree{{7, -1}, {8, 0}, {40, 0}, {41, 1}}));
   // Behind 40 comes 50 and behind 41 comes 51: the n-grams 7 40 50 and 8 41 51.
-  proposer.observe_likeliest(1, Tokens{101, 0, 0, 50, 51});
+  proposer.observe_argmax(1, Tokens{101, 0, 0, 50, 51});
   EXPECT_EQ(propose(proposer, {7, 8, 9, 100, 7}),
             (DraftTree{{40, -1}, {50, 0}, {8, -1}, {9, 2}, {41, 0}, {51, 4}}));
 }
@@ -47,10 +47,10 @@ TEST(Lookahead, TheWindowsDiagonalsBecomeNgrams) {
 TEST(Lookahead, WhatWasNotComputedIsNotLearned) {
   Lookahead proposer({.window = 2, .ngram = 3, .guesses = 2});
   propose(proposer, {7, 8, 9});
-  proposer.observe_likeliest(1, Tokens{100});
-  proposer.observe_likeliest(1, Tokens{100, 1, 2, 3});  // twice: nothing more is known
+  proposer.observe_argmax(1, Tokens{100});
+  proposer.observe_argmax(1, Tokens{100, 1, 2, 3});  // twice: nothing more is known
   EXPECT_EQ(propose(proposer, {7, 8, 9, 100}, 2), (DraftTree{{7, -1}, {8, 0}}));
-  proposer.observe_likeliest(2, Tokens{1, 2});  // of nobody
+  proposer.observe_argmax(2, Tokens{1, 2});  // of nobody
 }
 
 TEST(Lookahead, OptionsAreChecked) {

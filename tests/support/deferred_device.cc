@@ -168,7 +168,7 @@ Kernels table() {
           .add = deferred<order, &Kernels::add, AddParams>,
           .add_silu = deferred<order, &Kernels::add_silu, AddSiluParams>,
           .copy_slots = deferred<order, &Kernels::copy_slots, CopySlotsParams>,
-          .sample = deferred<order, &Kernels::sample, SampleParams>,
+          .sample = deferred<order, &Kernels::sample, SampleRowsParams>,
           .hash_logits = deferred<order, &Kernels::hash_logits, HashLogitsParams>};
 }
 

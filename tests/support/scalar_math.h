@@ -32,11 +32,11 @@ inline Floats normed(const Floats& x, const Floats& weight, float eps) {
 
 // The bias is empty where there is none.
 inline Floats product(Order order, const Halves& w, const Halves& x, const Floats& bias,
-                      int runs = 1) {
+                      int split_k = 1) {
   Floats y;
   const int64_t k = std::ssize(x);
   for (int64_t n = 0; n < std::ssize(w) / k; ++n) {
-    y.push_back(orders::dot(order, x.data(), &w[static_cast<size_t>(n * k)], k, runs));
+    y.push_back(orders::dot(order, x.data(), &w[static_cast<size_t>(n * k)], k, split_k));
     if (!bias.empty()) y.back() = y.back() + bias[static_cast<size_t>(n)];
   }
   return y;

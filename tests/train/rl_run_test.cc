@@ -14,7 +14,6 @@
 #include "../support/fixed_drafts.h"
 #include "base/error.h"
 #include "base/json.h"
-#include "drafters/make_proposer.h"
 #include "kernels/select.h"
 #include "model/parameter_source.h"
 #include "train/checkpoint.h"
@@ -219,13 +218,6 @@ TEST_F(RlRuns, GiveTheSameWeightsHoweverTheyAreRun) {
   differs("answers", [](RlRecipe& r) { r.answers = 9; });
 }
 
-ProposerMaker drafting(const std::string& config) {
-  return [config](Model& sampler, const EngineOptions& engine) {
-    return make_proposer(fixed_drafts(config), sampler,
-                         {.max_sequences = engine.scheduler.max_num_seqs, .context = 256});
-  };
-}
-
 // Answers that are decoded along drafts teach the same; metrics and all.
 TEST_F(RlRuns, DraftsDoNotShow) {
   std::vector<RlProgress> plain, drafted;
@@ -236,7 +228,7 @@ TEST_F(RlRuns, DraftsDoNotShow) {
                              R"({"method":"ngram","prompt_lookup_min":1})"}) {
     drafted.clear();
     options.output = to("drafted").output;
-    options.make_proposer = drafting(config);
+    options.speculation = fixed_drafts(config);
     EXPECT_EQ(digest(recipe(), options, &drafted), expected) << config;
     ASSERT_EQ(drafted.size(), plain.size());
     for (size_t i = 0; i < plain.size(); ++i) {
@@ -253,23 +245,24 @@ TEST_F(RlRuns, DraftsDoNotShow) {
 // The control: where rows depend on their neighbours drafts show in what is learned from, so that
 // such a run is refused.
 TEST_F(RlRuns, UnderTheBaselineDraftsShow) {
-  EngineOptions engine;
-  engine.scheduler.max_model_len = 256;
-  const auto answers = [&](const ProposerMaker& make) {
-    Rollouts rollouts(
-        {.model = (directory_ / "start/model").string(), .arithmetic = "control", .threads = 1},
-        engine, 20, {}, make);
+  InstanceOptions instance{.model = {.model = (directory_ / "start/model").string(),
+                                     .arithmetic = "control",
+                                     .threads = 1}};
+  instance.engine.scheduler.max_model_len = 256;
+  const auto answers = [&](const SpeculativeConfig& speculation) {
+    instance.speculation = speculation;
+    Rollouts rollouts(instance, 20, {});
     Question question{.seed = 5};
     for (int i = 0; i < 40; ++i) question.prompt.push_back(20 + i * 7 % 300);
     return rollouts.answer(std::vector<Question>{question}, 1)[0].log_probabilities;
   };
-  const auto make = drafting(R"({"method":"early_exit","num_speculative_tokens":3})");
-  EXPECT_NE(answers(make), answers(nullptr));
+  const auto drafts = fixed_drafts(R"({"method":"early_exit","num_speculative_tokens":3})");
+  EXPECT_NE(answers(drafts), answers({}));
 
   RlRecipe baseline = recipe();
   baseline.sampler.arithmetic = "control";
   RlOptions options = to("refused");
-  options.make_proposer = make;
+  options.speculation = drafts;
   EXPECT_NE(sentence_of([&] { run_rl(baseline, options); }).find("expected no drafts"),
             std::string::npos);
 }
@@ -352,10 +345,10 @@ Question question(int length) {
 TEST_F(RlRuns, HandOverLeavesNoStaleBlock) {
   const std::string model = (directory_ / "start/model").string();
   const auto rollouts = [&] {
-    EngineOptions options;
-    options.block_size = 32;
-    options.scheduler.max_model_len = 256;
-    return Rollouts({.model = model, .threads = 1}, options, 20, {});
+    InstanceOptions options{.model = {.model = model, .threads = 1}};
+    options.engine.block_size = 32;
+    options.engine.scheduler.max_model_len = 256;
+    return Rollouts(options, 20, {});
   };
   // Other weights: every matrix a quarter smaller.
   const auto source = open_checkpoint(model);

@@ -207,7 +207,7 @@ class Unit {
     const int64_t slot_leaves = (slots + 31) / 32, query_leaves = (queries + 31) / 32;
     const int64_t leaf = 32 * kPanelWidth;  // elements of a panel's leaf
 
-    PanelProduct product{.f32 = false, .runs = 1};
+    PanelProduct product{.f32 = false, .split_k = 1};
     product.is_open = true;
     product.x_stride = padded * 2;
     product.rows = round_up(slots, 16);

@@ -51,7 +51,7 @@ class ChainProduct {
     const int64_t chunks = p_.leaves <= kFewLeaves ? 1 : ceil_div(p_.leaves, kChunkLeaves);
     const int64_t blocks = ceil_div(tiles, kBlockTiles);
     const int64_t groups = chunks > 1 ? ceil_div(pairs, kGroupPanels / 2) : 1;
-    const bool by_vectors = p_.runs > 1 || p_.bias || p_.accumulate;  // what ends a dot
+    const bool by_vectors = p_.split_k > 1 || p_.bias || p_.accumulate;  // what ends a dot
     for (int64_t b = 0; b < blocks; ++b) {
       tile_ = tiles * b / blocks;
       tiles_ = tiles * (b + 1) / blocks - tile_;
@@ -107,7 +107,7 @@ class ChainProduct {
 
   // All runs of two tiles of rows by two panels, then their tree, and so on.
   void multiply_runs() {
-    const int64_t leaves = p_.leaves / p_.runs;
+    const int64_t leaves = p_.leaves / p_.split_k;
     Piece piece{.leaves = leaves, .begins = true, .w_lines = ceil_div(32, tiles_)};
     for (int64_t panel = 0; panel < p_.panels; panel += 2) {
       const int64_t panels = smaller(2, p_.panels - panel);
@@ -115,8 +115,8 @@ class ChainProduct {
         const int64_t tiles = smaller(2, tiles_ - t);
         float* y = y_.at(tile_ + t, panel);
         piece.fetch = reinterpret_cast<const char*>(y);
-        piece.fetch_rows = tiles * 16 / p_.runs;
-        for (int64_t run = 0; run < p_.runs; ++run) {
+        piece.fetch_rows = tiles * 16 / p_.split_k;
+        for (int64_t run = 0; run < p_.split_k; ++run) {
           piece.x = rows(tile_ + t, run * leaves);
           piece.w = weights(panel, run * leaves);
           piece.w_fetch = piece.w + 2 * p_.panel_bytes + t / 2 * piece.w_lines * leaves * kLine;
@@ -135,8 +135,8 @@ class ChainProduct {
     const Vec16 zero = splat(0.0f), bias = p_.bias ? load(p_.bias + panel * 16) : zero;
     for (int64_t row = 0; row < rows; ++row, sums += 16, y += p_.y_stride) {
       Vec16 s[8];
-      for (int r = 0; r < p_.runs; ++r) s[r] = load(sums + r * 4 * kTileFloats);
-      for (int left = p_.runs / 2; left > 0; left /= 2)
+      for (int r = 0; r < p_.split_k; ++r) s[r] = load(sums + r * 4 * kTileFloats);
+      for (int left = p_.split_k / 2; left > 0; left /= 2)
         for (int r = 0; r < left; ++r) s[r] = s[2 * r] + s[2 * r + 1];
       const Vec16 dot = s[0] + zero + bias;
       store(y, p_.accumulate ? load(y) + dot : dot);

@@ -359,7 +359,7 @@ void qkv_product(void (*matmul)(const MatmulParams&, const Execution&), const Ro
     matmul({.x = x,
             .w = head_weights(head),
             .rows = end - begin,
-            .runs = 1,
+            .split_k = 1,
             .bias = p.bias ? p.bias + int64_t{head} * e : nullptr,
             .accumulate = false,
             .y = y,

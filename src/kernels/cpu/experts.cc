@@ -59,7 +59,7 @@ Activation part_of(Activation x, int64_t row, int64_t column) {
 
 void expert_matmul(const ExpertMatmulParams& p, const Execution& on) {
   const MatmulParams& m = p.each;
-  CHECK(m.runs == 1 && !m.accumulate, "what an expert's product can have");
+  CHECK(m.split_k == 1 && !m.accumulate, "what an expert's product can have");
   for_share(p.begin, m.w.count, m.w.n, on.share, [&](int64_t e, int64_t first, int64_t count) {
     MatmulParams one = m;
     one.rows = p.begin[e + 1] - p.begin[e];
@@ -88,7 +88,7 @@ void expert_gated_matmul(const ExpertGatedMatmulParams& p, const Execution& on) 
 
 void heads_matmul(const HeadsMatmulParams& p, const Execution& on) {
   const MatmulParams& m = p.each;
-  CHECK(m.runs == 1 && !m.accumulate && !m.bias, "what a head's product can have");
+  CHECK(m.split_k == 1 && !m.accumulate && !m.bias, "what a head's product can have");
   const int64_t groups = (m.w.n + kGroupOutputs - 1) / kGroupOutputs;
   const auto [begin, end] = on.share.of(m.w.count * groups);
   for (int64_t i = begin; i < end;) {

@@ -70,20 +70,20 @@ const bf16_t* steps_of(const Matrix& w, int64_t panel, int64_t step, int64_t ste
 // `copies` interleaved matrices.
 template <PanelFunction* panel_function, BlocksOf blocks_of, typename Use>
 void for_dots(const Activation& x, int64_t rows, const Matrix& w, int copies, int64_t begin,
-              int64_t end, int runs, Use use) {
+              int64_t end, int split_k, Use use) {
   CHECK(x.type == DType::bf16 && storage_of(w.type).element == DType::bf16,
         "the order hopper is defined for bf16");
   const cpu::ExpandPanel expand = blocks_of(w.type).expand;
   alignas(64) bf16_t room[kBlockSteps * kStep * kStep];
-  const int64_t run_steps = round_up(w.k / runs, kStep) / kStep;
+  const int64_t run_steps = round_up(w.k / split_k, kStep) / kStep;
   StepInput inputs[kBlockSteps][kBlockRows];
   alignas(64) Tile partial[8][kPanels];
   for (int64_t t0 = 0; t0 < rows; t0 += kBlockRows) {
     const int count = static_cast<int>(std::min<int64_t>(kBlockRows, rows - t0));
     for (int64_t p0 = begin; p0 < end; p0 += kPanels) {
       const int panels = static_cast<int>(std::min<int64_t>(kPanels, end - p0));
-      std::memset(partial, 0, sizeof partial[0] * runs);
-      for (int64_t s0 = 0; s0 < runs * run_steps;) {
+      std::memset(partial, 0, sizeof partial[0] * split_k);
+      for (int64_t s0 = 0; s0 < split_k * run_steps;) {
         const int64_t run = s0 / run_steps;
         const int steps =
             static_cast<int>(std::min<int64_t>(kBlockSteps, (run + 1) * run_steps - s0));
@@ -100,7 +100,7 @@ void for_dots(const Activation& x, int64_t rows, const Matrix& w, int copies, in
       }
       float* sums = &partial[0][0][0][0];
       constexpr int kTileGroup = sizeof partial[0] / sizeof(float);
-      for (int left = runs; left > 1; left /= 2)
+      for (int left = split_k; left > 1; left /= 2)
         for (int r = 0; r < left / 2; ++r)
           for (int i = 0; i < kTileGroup; ++i)
             sums[r * kTileGroup + i] =
@@ -115,7 +115,7 @@ template <PanelFunction* panel_function, BlocksOf blocks_of>
 void matmul(const MatmulParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.w.panels());
   for_dots<panel_function, blocks_of>(
-      p.x, p.rows, p.w, 1, begin, end, p.runs,
+      p.x, p.rows, p.w, 1, begin, end, p.split_k,
       [&](int64_t t0, int rows, int64_t p0, int panels, const Tile* tiles) {
         for (int r = 0; r < rows; ++r)
           for (int i = 0; i < panels; ++i) {

@@ -9,14 +9,14 @@ namespace invar::cpu {
 
 void quantise(const QuantiseParams& p, const Execution& on) {
   CHECK(p.x.type == DType::bf16 && p.out.type == DType::i8, "what becomes integers is bf16");
-  CHECK(p.runs == 1 || p.width % (kLeafPad * p.runs) == 0, "a run must hold whole leaves");
-  const int64_t length = p.width / p.runs;
+  CHECK(p.split_k == 1 || p.width % (kLeafPad * p.split_k) == 0, "a run must hold whole leaves");
+  const int64_t length = p.width / p.split_k;
   const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t) {
     const auto* x = static_cast<const bf16_t*>(p.x.data) + t * p.x.stride;
     auto* q = static_cast<int8_t*>(p.out.data) + t * p.out.stride;
-    for (int r = 0; r < p.runs; ++r)
-      p.out.scales[t * p.runs + r] = quantise_avx2(x + r * length, length, q + r * length);
+    for (int r = 0; r < p.split_k; ++r)
+      p.out.scales[t * p.split_k + r] = quantise_avx2(x + r * length, length, q + r * length);
   }
 }
 

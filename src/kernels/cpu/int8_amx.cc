@@ -24,7 +24,7 @@ class Int8Amx {
  public:
   explicit Int8Amx(const PanelProduct& p)
       : p_(p),
-        run_(p.leaves * kLeaf / p.runs),
+        run_(p.leaves * kLeaf / p.split_k),
         tile_rows_(smaller(p.rows, 16)),
         strips_(ceil_div(p.rows, kStripRows)) {}
 
@@ -52,7 +52,7 @@ class Int8Amx {
     for (int64_t t = 0; t < 2; ++t)
       first[t] = larger(0, smaller(row + smaller(t, tiles - 1) * 16, p_.rows - 16));
     trees_.start();
-    for (int r = 0; r < p_.runs; ++r) {
+    for (int r = 0; r < p_.split_k; ++r) {
       const char* w = static_cast<const char*>(p_.w) + panel * p_.panel_bytes + r * run_ * 16;
       sums_of(first, w, panels, r * run_);
       for (int64_t q = 0; q < panels; ++q)
@@ -103,10 +103,10 @@ class Int8Amx {
 
   void scale_tile(int64_t row, int64_t tile, int64_t panel, int64_t q, int r) {
     const Vec16 w = panel_scales(p_, panel);
-    const RunScale* scale = p_.x_scales + row * p_.runs + r;
+    const RunScale* scale = p_.x_scales + row * p_.split_k + r;
     const int64_t place = tile + 2 * q;
     float* out = trees_.next() + place * kTileInts;
-    for (int64_t i = 0; i < tile_rows_; ++i, scale += p_.runs) {
+    for (int64_t i = 0; i < tile_rows_; ++i, scale += p_.split_k) {
       const __m512i sum = _mm512_sub_epi32(_mm512_load_si512(sums_[place] + i * 16),
                                            _mm512_set1_epi32(128 * scale->sum));
       store(out + i * 16, Vec16{_mm512_cvtepi32_ps(sum)} * (splat(scale->scale) * w));

@@ -66,7 +66,7 @@ class RunTrees {
 template <typename Set>
 class Int8Product {
  public:
-  explicit Int8Product(const PanelProduct& p) : p_(p), run_(p.leaves * kLeaf / p.runs) {}
+  explicit Int8Product(const PanelProduct& p) : p_(p), run_(p.leaves * kLeaf / p.split_k) {}
 
   void run() {
     const int64_t tiles = ceil_div(p_.rows, Set::kRows);
@@ -83,16 +83,16 @@ class Int8Product {
  private:
   void dots(int64_t row, int64_t rows, int64_t panel, int64_t panels, bool fetches) {
     trees_.start();
-    for (int r = 0; r < p_.runs; ++r) {
+    for (int r = 0; r < p_.split_k; ++r) {
       const int64_t column = r * run_;
-      const RunScale* scales = p_.x_scales + row * p_.runs + r;
+      const RunScale* scales = p_.x_scales + row * p_.split_k + r;
       Set::multiply({.x = static_cast<const int8_t*>(p_.x) + row * p_.x_stride + column,
                      .x_stride = p_.x_stride,
                      .w = static_cast<const char*>(p_.w) + panel * p_.panel_bytes + column * 16,
                      .panel_bytes = p_.panel_bytes,
                      .fours = run_ / 4,
                      .scales = scales,
-                     .scales_stride = p_.runs,
+                     .scales_stride = p_.split_k,
                      .fetches = fetches,
                      .sums = sums_},
                     rows, panels);
@@ -101,7 +101,7 @@ class Int8Product {
         const Vec16 w = panel_scales(p_, panel + q);
         for (int64_t t = 0; t < rows; ++t) {
           const int64_t at = (t * panels + q) * 16;
-          store(out + at, Set::to_float(sums_ + at) * (splat(scales[t * p_.runs].scale) * w));
+          store(out + at, Set::to_float(sums_ + at) * (splat(scales[t * p_.split_k].scale) * w));
         }
       }
       trees_.add(r, rows * panels);

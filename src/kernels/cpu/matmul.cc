@@ -35,7 +35,7 @@ Share share_of(int64_t rows, int64_t panels, int64_t grain, Part part) {
 }
 
 // The operands of a share; the caller adds what becomes of the dots.
-PanelProduct operands(const Activation& x, const Matrix& w, int runs, const Share& share) {
+PanelProduct operands(const Activation& x, const Matrix& w, int split_k, const Share& share) {
   CHECK(x.type == storage_of(w.type).element, "activations and weights of a product have one type");
   PanelProduct p{};
   p.f32 = x.type == DType::f32;
@@ -43,14 +43,14 @@ PanelProduct operands(const Activation& x, const Matrix& w, int runs, const Shar
   p.scales = w.scales_at();
   p.x_stride = x.stride * size_of(x.type);
   p.x = static_cast<const char*>(x.data) + share.rows.begin * p.x_stride;
-  if (x.scales) p.x_scales = x.scales + share.rows.begin * runs;
+  if (x.scales) p.x_scales = x.scales + share.rows.begin * split_k;
   p.rows = share.rows.end - share.rows.begin;
   p.panel_bytes = w.unit_bytes();
   p.w = static_cast<const char*>(w.data) + share.panels.begin * p.panel_bytes;
   p.panels = share.panels.end - share.panels.begin;
   p.leaves = round_up(w.k, kLeafPad) / kLeafPad;
-  p.runs = runs;
-  CHECK(runs == 1 || w.k % (kLeafPad * runs) == 0, "a run must hold whole leaves");
+  p.split_k = split_k;
+  CHECK(split_k == 1 || w.k % (kLeafPad * split_k) == 0, "a run must hold whole leaves");
   return p;
 }
 
@@ -68,14 +68,14 @@ void matmul(RunProduct run, const MatmulParams& m, bool extends, const Execution
   const Share share = share_of(m.rows, m.w.panels(), 4, on.share);
   if (share.is_empty()) return;
   const int64_t first = share.panels.begin * kPanelWidth;
-  PanelProduct p = operands(m.x, m.w, m.runs, share);
+  PanelProduct p = operands(m.x, m.w, m.split_k, share);
   p.outputs = std::min(m.w.n, share.panels.end * kPanelWidth) - first;
   p.y = m.y + share.rows.begin * m.y_stride + first;
   p.y_stride = m.y_stride;
   p.bias = m.bias ? m.bias + first : nullptr;
   p.accumulate = m.accumulate;
   p.extend = extends;
-  CHECK(!p.extend || (p.runs == 1 && !p.bias && !p.accumulate),
+  CHECK(!p.extend || (p.split_k == 1 && !p.bias && !p.accumulate),
         "what a chain that goes on can have");
   set_next(p, m.next, m.rows, on.share);
   run(p);

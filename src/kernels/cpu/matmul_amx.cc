@@ -85,7 +85,7 @@ template <End kEnd>
 class AmxProduct {
  public:
   explicit AmxProduct(const PanelProduct& p)
-      : p_(p), run_leaves_(p.leaves / p.runs), expand_(best_blocks_avx512(p.stored).expand) {}
+      : p_(p), run_leaves_(p.leaves / p.split_k), expand_(best_blocks_avx512(p.stored).expand) {}
 
   void run() {
     const int64_t tiles = ceil_div(p_.rows, 16);
@@ -107,7 +107,7 @@ class AmxProduct {
     configure_tiles(tile_rows_);
     const int64_t tiles = ceil_div(rows, 16);
     strip_count_ = ceil_div(tiles, 2);
-    const bool in_chunks = expand_ || (p_.runs == 1 && strip_count_ > 2);
+    const bool in_chunks = expand_ || (p_.split_k == 1 && strip_count_ > 2);
     chunks_ = in_chunks ? ceil_div(run_leaves_, kChunkLeaves) : 1;
     for (int64_t i = 0; i < strip_count_; ++i) {
       Strip& s = strips_[i];
@@ -129,7 +129,7 @@ class AmxProduct {
     ahead_.stream = 2 * (is_last ? p_.next_panel_bytes : p_.panel_bytes) / Ahead::kStreams;
     ahead_.end = ahead_.at + ahead_.stream;
     ahead_.lines = ceil_div(32, Ahead::kStreams * strip_count_);
-    const int64_t together = p_.runs == 1 ? strip_count_ : kStripsTogether;
+    const int64_t together = p_.split_k == 1 ? strip_count_ : kStripsTogether;
     for (int64_t i = 0; i < strip_count_; i += together)
       multiply_runs(i, smaller(i + together, strip_count_), panel);
   }
@@ -139,8 +139,8 @@ class AmxProduct {
   void multiply_runs(int64_t begin, int64_t end, int64_t panel) {
     const int panels = panel + 1 < p_.panels ? 2 : 1;
     int depth = 0;  // runs, or trees of them, that wait for their neighbour
-    for (int r = 0; r < p_.runs; ++r) {
-      const bool is_last = r + 1 == p_.runs;
+    for (int r = 0; r < p_.split_k; ++r) {
+      const bool is_last = r + 1 == p_.split_k;
       // (s0 + s1) + (s2 + s3) ...: a run with an odd number meets the trees to its left.
       const int levels = __builtin_ctz(~static_cast<unsigned>(r));
       const bool waits = levels == 0 && !is_last;

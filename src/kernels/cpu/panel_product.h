@@ -23,8 +23,8 @@ struct PanelProduct {
   int64_t panels;
   const void* next;  // or null: panels that are read after these, which may be fetched
   int64_t next_panel_bytes;
-  int64_t leaves;  // of a whole row; `runs` divides it
-  int runs;
+  int64_t leaves;  // of a whole row; `split_k` divides it
+  int split_k;
   int64_t outputs;  // real ones in these panels; for a gated pair in every second panel
 
   // Either y = dot (+ bias), or y = y + (dot (+ bias)), or y's own chains gone on with ...

@@ -143,7 +143,7 @@ class Product {
 
   void run() {
     // Without runs to keep, their memory serves a larger group.
-    const int64_t group = p_.runs == 1 ? Set::kPanels * kLevels : Set::kPanels;
+    const int64_t group = p_.split_k == 1 ? Set::kPanels * kLevels : Set::kPanels;
     const int64_t tiles = ceil_div(p_.rows, Set::kTileRows);
     const int64_t blocks = ceil_div(tiles, Set::kRows / Set::kTileRows);
     for (int64_t b = 0; b < blocks; ++b) {
@@ -174,12 +174,12 @@ class Product {
   // Leaves the dots of a block and a group, before the + 0, at chains_. `after`: the weights that
   // are read next.
   void dots(int64_t row, int64_t rows, int64_t panel, int64_t panels, const char* after) {
-    const int64_t run_leaves = p_.leaves / p_.runs;
+    const int64_t run_leaves = p_.leaves / p_.split_k;
     const bool is_unpacked = rows <= blocks_.rows;
     const int64_t stretches = ceil_div(run_leaves, is_unpacked ? block_leaves(rows) : Set::kLeaves);
     if (p_.extend) load_chains(row, rows, panel, panels);
     int depth = 0;  // runs, or trees of them, that wait for their neighbour
-    for (int r = 0; r < p_.runs; ++r) {
+    for (int r = 0; r < p_.split_k; ++r) {
       for (int64_t s = 0; s < stretches; ++s) {
         const int64_t from = r * run_leaves + run_leaves * s / stretches;
         const int64_t to = r * run_leaves + run_leaves * (s + 1) / stretches;

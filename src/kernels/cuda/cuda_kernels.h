@@ -15,8 +15,8 @@ Kernels kernels(Order order);
 // Ways to compute the same bits: which threads compute what, in which pieces. All choices of tile,
 // split and stages are entries of these tables.
 struct ProductShape {
-  int64_t rows, n, k;  // outputs and inner size of one matrix
-  int runs, matrices;  // 2 matrices: a gated pair
+  int64_t rows, n, k;     // outputs and inner size of one matrix
+  int split_k, matrices;  // 2 matrices: a gated pair
   int multiprocessors;
 };
 struct ProductSchedule {

@@ -17,9 +17,9 @@ constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 
 __global__ __launch_bounds__(kThreads) void quantise_kernel(QuantiseParams p) {
   const int64_t i = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
-  if (i >= p.rows * p.runs) return;
+  if (i >= p.rows * p.split_k) return;
   const int lane = threadIdx.x % kWarp;
-  const int64_t t = i / p.runs, length = p.width / p.runs, first = i % p.runs * length;
+  const int64_t t = i / p.split_k, length = p.width / p.split_k, first = i % p.split_k * length;
   const int64_t padded = round_up(length, kLeafPad);
   const bf16_t* x = static_cast<const bf16_t*>(p.x.data) + t * p.x.stride + first;
   int8_t* q = static_cast<int8_t*>(p.out.data) + t * p.out.stride + first;
@@ -89,7 +89,7 @@ __global__ __launch_bounds__(kThreads) void few_kernel(Product p, Int8Weights w,
   const int64_t t0 = int64_t{blockIdx.y} * kRows;
   if (n >= outputs) return;
   const int lane = threadIdx.x % kWarp;
-  const int64_t run = round_up(p.k / p.runs, kLeafPad) / 16;
+  const int64_t run = round_up(p.k / p.split_k, kLeafPad) / 16;
   const int4* x[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r)
@@ -100,7 +100,7 @@ __global__ __launch_bounds__(kThreads) void few_kernel(Product p, Int8Weights w,
   for (int m = 0; m < kMatrices; ++m) weight[m] = w.output(min(n, p.n - 1), m, kMatrices);
   RunTree<kRows * kMatrices> tree;
   float dots[kRows * kMatrices];
-  for (int i = 0; i < p.runs; ++i) {
+  for (int i = 0; i < p.split_k; ++i) {
     int sum[kRows][kMatrices] = {};
     for (int64_t c = i * run + lane; c < (i + 1) * run; c += kWarp) {
       int4 fours[kMatrices];
@@ -118,7 +118,7 @@ __global__ __launch_bounds__(kThreads) void few_kernel(Product p, Int8Weights w,
 #pragma unroll
       for (int m = 0; m < kMatrices; ++m) {
         const int all = __reduce_add_sync(kAllLanes, sum[r][m]);
-        const RunScale scale = p.x.scales[min(t0 + r, p.rows - 1) * p.runs + i];
+        const RunScale scale = p.x.scales[min(t0 + r, p.rows - 1) * p.split_k + i];
         dots[r * kMatrices + m] =
             __int2float_rn(all) * (scale.scale * w.scale(min(n, p.n - 1), m, kMatrices));
       }
@@ -172,7 +172,7 @@ __global__ __launch_bounds__(kThreads) void many_kernel(Product p, Int8Weights w
   __shared__ ManyTiles tiles;
   const int thread = threadIdx.x, lane = thread % kWarp, warp = thread / kWarp;
   const int64_t t0 = int64_t{blockIdx.x} * kTileRows, d0 = int64_t{blockIdx.y} * kTileDots;
-  const int64_t run = round_up(p.k / p.runs, kLeafPad);
+  const int64_t run = round_up(p.k / p.split_k, kLeafPad);
   const int steps = static_cast<int>((run + kTileBytes - 1) / kTileBytes);
   const auto load = [&](int buffer, int64_t column, int64_t run_end) {
     for (int i = thread; i < (kTileRows + kTileDots) * 4; i += kThreads) {
@@ -195,15 +195,15 @@ __global__ __launch_bounds__(kThreads) void many_kernel(Product p, Int8Weights w
   float dots[32];
   int64_t step = 0;
   load(0, 0, run);
-  for (int r = 0; r < p.runs; ++r) {
+  for (int r = 0; r < p.split_k; ++r) {
     int sum[2][4][4] = {};
     for (int s = 0; s < steps; ++s, ++step) {
       const bool is_last = s + 1 == steps;
       if (!is_last)
         load((step + 1) & 1, r * run + (s + 1) * kTileBytes, (r + 1) * run);
-      else if (r + 1 < p.runs)
+      else if (r + 1 < p.split_k)
         load((step + 1) & 1, (r + 1) * run, (r + 2) * run);
-      if (is_last && r + 1 == p.runs)
+      if (is_last && r + 1 == p.split_k)
         asm volatile("cp.async.wait_group 0;" ::: "memory");
       else
         asm volatile("cp.async.wait_group 1;" ::: "memory");
@@ -241,7 +241,7 @@ __global__ __launch_bounds__(kThreads) void many_kernel(Product p, Int8Weights w
       const int64_t t = min(t0 + row0 + m * 16 + g + i / 2 * 8, p.rows - 1);
       const int64_t dot = d0 + dot0 + q * 8 + 2 * j + i % 2;
       const int64_t n = min(output_of<kMatrices>(dot), p.n - 1);
-      const float scale = p.x.scales[t * p.runs + r].scale;
+      const float scale = p.x.scales[t * p.split_k + r].scale;
       dots[v] =
           __int2float_rn(sum[m][q][i]) * (scale * w.scale(n, matrix_of<kMatrices>(dot), kMatrices));
     }
@@ -289,7 +289,7 @@ void run(const Params& params, const Matrix& matrix, const Execution& on) {
 
 void quantise(const QuantiseParams& p, const Execution& on) {
   if (p.rows == 0) return;
-  quantise_kernel<<<ceil_divide(p.rows * p.runs, kWarps), kThreads, 0, stream_of(on)>>>(p);
+  quantise_kernel<<<ceil_divide(p.rows * p.split_k, kWarps), kThreads, 0, stream_of(on)>>>(p);
   cuda_launched("quantise");
 }
 

@@ -47,7 +47,7 @@ void matmul(const MatmulParams& p, const Execution& on) {
   check_types(p.x, p.w, order);
   if (p.rows == 0) return;
   if (storage_of(p.w.type).has_blocks()) return matmul_of_blocks<order>(p, on);
-  chosen_schedule(order, {p.rows, p.w.n, p.w.k, p.runs, 1, gpu_of(on).multiprocessors()})
+  chosen_schedule(order, {p.rows, p.w.n, p.w.k, p.split_k, 1, gpu_of(on).multiprocessors()})
       .matmul(p, on);
 }
 

@@ -18,7 +18,7 @@ void round(const RoundParams& p, const Execution& on);
 void add(const AddParams& p, const Execution& on);
 void add_silu(const AddSiluParams& p, const Execution& on);
 void copy_slots(const CopySlotsParams& p, const Execution& on);
-void sample(const SampleParams& p, const Execution& on);
+void sample(const SampleRowsParams& p, const Execution& on);
 void hash_logits(const HashLogitsParams& p, const Execution& on);
 void log_sum_exp(const LogitsParams& p, const Execution& on);
 void route(const RouteParams& p, const Execution& on);

@@ -12,16 +12,16 @@ struct Product {
   const void* w;
   DType type;
   int64_t rows, n, k;
-  int runs;
+  int split_k;
   int64_t panels;          // of one matrix
   int64_t panel_elements;  // of one panel
 
-  constexpr int64_t steps_per_run(int leaf) const { return round_up(k / runs, leaf) / leaf; }
+  constexpr int64_t steps_per_run(int leaf) const { return round_up(k / split_k, leaf) / leaf; }
 };
 
 inline Product product_of(const MatmulParams& p) {
   return {
-      p.x, p.w.data, p.w.type, p.rows, p.w.n, p.w.k, p.runs, p.w.panels(), p.w.panel_elements()};
+      p.x, p.w.data, p.w.type, p.rows, p.w.n, p.w.k, p.split_k, p.w.panels(), p.w.panel_elements()};
 }
 inline Product product_of(const GatedMatmulParams& p) {
   const Matrix& w = p.gate_up;

@@ -177,7 +177,7 @@ void choose(const Params& p, int64_t count, const int32_t* begin, const Executio
 }  // namespace
 
 void hopper_expert_matmul(const ExpertMatmulParams& p, const Execution& on) {
-  CHECK(p.each.runs == 1 && !p.each.accumulate, "what an expert's product can have");
+  CHECK(p.each.split_k == 1 && !p.each.accumulate, "what an expert's product can have");
   choose(p.each, p.each.w.count, p.begin, on);
 }
 

@@ -16,23 +16,23 @@ void check_weights(const Matrix& w) {
         "products of order hopper take weights in rows of bf16");
 }
 
-// Rows of `inner` elements, `stride` elements apart, cut into runs.
-CUtensorMap rows_map(const void* data, int64_t inner, int64_t rows, int64_t stride, int runs,
-                     int box_rows, int box_runs) {
-  const uint64_t run = static_cast<uint64_t>(inner / runs);
+// Rows of `inner` elements, `stride` elements apart, cut into split-K parts.
+CUtensorMap rows_map(const void* data, int64_t inner, int64_t rows, int64_t stride, int split_k,
+                     int box_rows, int box_parts) {
+  const uint64_t run = static_cast<uint64_t>(inner / split_k);
   return tensor_map<3>(
-      data, {.sizes = {run, static_cast<uint64_t>(rows), static_cast<uint64_t>(runs)},
+      data, {.sizes = {run, static_cast<uint64_t>(rows), static_cast<uint64_t>(split_k)},
              .strides = {static_cast<uint64_t>(stride) * kBf16,
-                         runs == 1 ? static_cast<uint64_t>(stride) * kBf16 : run * kBf16},
-             .box = {kSlice, static_cast<uint32_t>(box_rows), static_cast<uint32_t>(box_runs)}});
+                         split_k == 1 ? static_cast<uint64_t>(stride) * kBf16 : run * kBf16},
+             .box = {kSlice, static_cast<uint32_t>(box_rows), static_cast<uint32_t>(box_parts)}});
 }
 
 }  // namespace
 
-ProductMaps maps_of(const MatmulParams& p, int x_rows, int w_rows, int runs) {
+ProductMaps maps_of(const MatmulParams& p, int x_rows, int w_rows, int split_k) {
   check_weights(p.w);
-  return {rows_map(p.x.data, p.w.k, p.rows, p.x.stride, p.runs, x_rows, 1),
-          rows_map(p.w.data, p.w.k, p.w.n, p.w.row_elements(), p.runs, w_rows, runs)};
+  return {rows_map(p.x.data, p.w.k, p.rows, p.x.stride, p.split_k, x_rows, 1),
+          rows_map(p.w.data, p.w.k, p.w.n, p.w.row_elements(), p.split_k, w_rows, split_k)};
 }
 
 ProductMaps maps_of(const GatedMatmulParams& p, int x_rows, int w_rows) {
@@ -111,14 +111,14 @@ bool few_rows(const ProductShape& s) {
   return s.rows <= kTokens;
 }
 bool one_run(const ProductShape& s) {
-  return s.runs == 1;
+  return s.split_k == 1;
 }
 bool plain_one_run(const ProductShape& s) {
-  return s.runs == 1 && s.matrices == 1;
+  return s.split_k == 1 && s.matrices == 1;
 }
 template <int kBlocks>
-bool several_runs(const ProductShape& s) {
-  return s.runs > kBlocks && s.matrices == 1;
+bool several_parts(const ProductShape& s) {
+  return s.split_k > kBlocks && s.matrices == 1;
 }
 
 // Few rows go to the smallest instruction that takes them; nothing else is as fast there.
@@ -147,7 +147,7 @@ template <int kTokens>
 constexpr ProductSchedule few_schedule(const char* name) {
   return {name, few_rows<kTokens>,
           [](const MatmulParams& p, const Execution& on) {
-            p.runs == 1 ? few_matmul<kTokens>(p, on) : few_runs_matmul<kTokens>(p, on);
+            p.split_k == 1 ? few_matmul<kTokens>(p, on) : few_split_k_matmul<kTokens>(p, on);
           },
           few_gated<kTokens>, few_cost<kTokens>};
 }
@@ -168,12 +168,13 @@ constexpr auto kSchedules = std::to_array<ProductSchedule>({
      tile_cost<96, 1, 205, 192>},
     {"ping-pong 128", one_run, ping_pong_matmul<1>, ping_pong_gated<1>, tile_cost<128, 1, 165>},
     {"ping-pong 128, pairs", one_run, ping_pong_matmul<2>, ping_pong_gated<2>, pair_cost<165>},
-    {"tree 64", several_runs<1>, tree_matmul<64, 1>, nullptr, tile_cost<64, 1, 125>},
-    {"tree 64, two blocks", several_runs<2>, tree_matmul<64, 2>, nullptr, tile_cost<64, 2, 85>},
-    {"tree 96", several_runs<1>, tree_matmul<96, 1>, nullptr, tile_cost<96, 1, 163>},
-    {"tree 128", several_runs<1>, tree_matmul<128, 1>, nullptr, tile_cost<128, 1, 200>},
-    {"tree 128, pairs", several_runs<1>, tree_matmul<128, 1, 2>, nullptr, pair_cost<200>},
-    {"tree 128, two blocks", several_runs<2>, tree_matmul<128, 2>, nullptr, tile_cost<128, 2, 130>},
+    {"tree 64", several_parts<1>, tree_matmul<64, 1>, nullptr, tile_cost<64, 1, 125>},
+    {"tree 64, two blocks", several_parts<2>, tree_matmul<64, 2>, nullptr, tile_cost<64, 2, 85>},
+    {"tree 96", several_parts<1>, tree_matmul<96, 1>, nullptr, tile_cost<96, 1, 163>},
+    {"tree 128", several_parts<1>, tree_matmul<128, 1>, nullptr, tile_cost<128, 1, 200>},
+    {"tree 128, pairs", several_parts<1>, tree_matmul<128, 1, 2>, nullptr, pair_cost<200>},
+    {"tree 128, two blocks", several_parts<2>, tree_matmul<128, 2>, nullptr,
+     tile_cost<128, 2, 130>},
 });
 
 }  // namespace

@@ -26,8 +26,8 @@ GatedEnd end_of(const GatedMatmulParams& p);
 struct ProductMaps {
   CUtensorMap x, w;
 };
-// Boxes of so many rows of x, and of so many rows of w (gate and up together) in so many runs.
-ProductMaps maps_of(const MatmulParams& p, int x_rows, int w_rows, int runs = 1);
+// Boxes of so many rows of x, and of so many rows of w (gate and up together) in so many parts.
+ProductMaps maps_of(const MatmulParams& p, int x_rows, int w_rows, int split_k = 1);
 ProductMaps maps_of(const GatedMatmulParams& p, int x_rows, int w_rows);
 // The same of stacks of several experts: rows of weights are {inner, row, expert}, or those of
 // gated pairs {inner, 8 outputs, gate or up, block of 8 outputs counted through the experts'
@@ -82,7 +82,7 @@ struct TileGrid {
   int row_tiles, column_tiles;
   int tile_rows;  // that exist: fewer than a tile has when there are fewer in all
   int slices;     // of a run
-  int runs;
+  int split_k;
   int height = kTileRows;
   int group = 8;
   int ahead = 0;  // stages of weights that a block fetches before the kernels before it are done
@@ -104,14 +104,14 @@ struct TileGrid {
   }
 };
 template <typename End>
-TileGrid grid_of(const End& end, int64_t rows, int64_t k, int runs, int columns,
+TileGrid grid_of(const End& end, int64_t rows, int64_t k, int split_k, int columns,
                  int height = kTileRows) {
   return {.rows = rows,
           .row_tiles = ceil_div(rows, height),
           .column_tiles = ceil_div(end.padded * End::kMatrices, columns),
           .tile_rows = static_cast<int>(std::min<int64_t>(rows, height)),
-          .slices = ceil_div(k / runs, kSlice),
-          .runs = runs,
+          .slices = ceil_div(k / split_k, kSlice),
+          .split_k = split_k,
           .height = height};
 }
 
@@ -174,10 +174,10 @@ inline int64_t inner_size(const MatmulParams& p) {
 inline int64_t inner_size(const GatedMatmulParams& p) {
   return p.gate_up.k;
 }
-inline int runs_of(const MatmulParams& p) {
-  return p.runs;
+inline int split_k_of(const MatmulParams& p) {
+  return p.split_k;
 }
-inline int runs_of(const GatedMatmulParams&) {
+inline int split_k_of(const GatedMatmulParams&) {
   return 1;
 }
 

@@ -46,7 +46,8 @@ __global__ __launch_bounds__(kLeafThreads) void leaves_kernel(Product p, End end
   const int team = threadIdx.x / 16, output = threadIdx.x % 16;
   const int64_t t0 = int64_t{blockIdx.y} * kRows;
   const T* w = static_cast<const T*>(p.w) + blockIdx.x * kMatrices * p.panel_elements;
-  const int run_leaves = static_cast<int>(p.steps_per_run(kLeaf)), all_leaves = run_leaves * p.runs;
+  const int run_leaves = static_cast<int>(p.steps_per_run(kLeaf)),
+            all_leaves = run_leaves * p.split_k;
 
   for (int leaf = team; leaf < all_leaves; leaf += kTeams) {
     float even[kRows][kMatrices] = {}, odd[kRows][kMatrices] = {};
@@ -82,7 +83,7 @@ __global__ __launch_bounds__(kLeafThreads) void leaves_kernel(Product p, End end
   for (int m = 0; m < kMatrices; ++m) {
     RunTree<1> tree;
     float sum[1];
-    for (int run = 0; run < p.runs; ++run) {
+    for (int run = 0; run < p.split_k; ++run) {
       sum[0] = 0.0f;
       for (int i = 0; i < run_leaves; ++i)
         sum[0] =
@@ -107,7 +108,8 @@ void launch_leaves(const Params& params, const Execution& on) {
   const auto end = end_of(params);
   constexpr int kMatrices = decltype(end_of(params))::kMatrices;
   auto* kernel = leaves_kernel<T, kRows, decltype(end_of(params))>;
-  const int bytes = static_cast<int>(p.steps_per_run(kLeaf)) * p.runs * kRows * kMatrices * 16 * 4;
+  const int bytes =
+      static_cast<int>(p.steps_per_run(kLeaf)) * p.split_k * kRows * kMatrices * 16 * 4;
   cuda_check(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxLeafBytes),
       "reserving shared memory");
@@ -139,7 +141,8 @@ __device__ __forceinline__ void lanes_from(const Product& p, const End& end, int
   const int64_t panel = int64_t{blockIdx.x} * (kLaneThreads / 16) + threadIdx.x / 16;
   const T* w = static_cast<const T*>(p.w) +
                (panel < p.panels ? panel : p.panels - 1) * kMatrices * p.panel_elements;
-  const int run_leaves = static_cast<int>(p.steps_per_run(kLeaf)), all_leaves = run_leaves * p.runs;
+  const int run_leaves = static_cast<int>(p.steps_per_run(kLeaf)),
+            all_leaves = run_leaves * p.split_k;
 
   float sum[kRows * kMatrices] = {};
   RunTree<kRows * kMatrices> tree;
@@ -178,7 +181,7 @@ __device__ __forceinline__ void lanes_from(const Product& p, const End& end, int
     for (int i = 0; i < kRows * kMatrices; ++i) sum[i] = sum[i] + (even[i] + odd[i]);
     if (--leaves_left == 0) {
       tree.add(run, sum);
-      if (++run < p.runs) {
+      if (++run < p.split_k) {
 #pragma unroll
         for (int i = 0; i < kRows * kMatrices; ++i) sum[i] = 0.0f;
         leaves_left = run_leaves;

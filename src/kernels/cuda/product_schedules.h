@@ -17,17 +17,17 @@ void shared_tile_matmul(const MatmulParams& p, const Execution& on);
 template <int kColumns, int kGroups>
 void shared_tile_gated(const GatedMatmulParams& p, const Execution& on);
 
-// Any number of rows, 2, 4 or 8 runs: tiles of 128 x kColumns, by one block or (4 or 8 runs) by
-// two; or by blocks in pairs that share weights (TileTeam).
+// Any number of rows, 2, 4 or 8 split-K parts: tiles of 128 x kColumns, by one block or (4 or 8
+// parts) by two; or by blocks in pairs that share weights (TileTeam).
 template <int kColumns, int kBlocks, int kPair = 1>
 void tree_matmul(const MatmulParams& p, const Execution& on);
 
-// Up to kTokens rows; one run, and 2, 4 or 8 runs.
+// Up to kTokens rows; one part, and 2, 4 or 8 parts.
 template <int kTokens>
 void few_matmul(const MatmulParams& p, const Execution& on);
 template <int kTokens>
 void few_gated(const GatedMatmulParams& p, const Execution& on);
 template <int kTokens>
-void few_runs_matmul(const MatmulParams& p, const Execution& on);
+void few_split_k_matmul(const MatmulParams& p, const Execution& on);
 
 }  // namespace invar::cuda

@@ -1,5 +1,6 @@
-// Products of many rows in several runs (order `hopper`): a block multiplies all runs of a tile of
-// 128 rows, or each block of a pair half of them, and adds them up as a binary tree (numerics 2).
+// Products of many rows in several split-K parts (order `hopper`): a block multiplies all parts of
+// a tile of 128 rows, or each block of a pair half of them, and adds them up as a binary tree
+// (numerics 2).
 #include <algorithm>
 
 #include "kernels/cuda/product_hopper.cuh"
@@ -21,7 +22,7 @@ constexpr int kRegisters = kIsCluster ? 232 : 240;
 template <int kColumns, int kBlocks>
 struct Shape {
   static constexpr int kWeightsAt = kTileRows * 128, kStageBytes = kWeightsAt + kColumns * 128;
-  // Room for the sum of a tile's first four runs, or for the other block's half of a tile.
+  // Room for the sum of a tile's first four parts, or for the other block's half of a tile.
   static constexpr int kParkBytes = (kBlocks == 1 ? kTileRows : kTileRows / 2) * kColumns * 4;
   static constexpr int kStages = (kMaxSharedBytes - 1024 - kParkBytes) / (kStageBytes + 16);
   static constexpr int kBytes = kStages * (kStageBytes + 16) + kParkBytes;
@@ -55,8 +56,9 @@ __device__ __forceinline__ void chain(float (&d)[kColumns / 2], Ring& ring, uint
   if (lane == 0) team.release(ring.empty + 8 * previous);
 }
 
-// kBlocks is 1, or 2: block r of a cluster does runs r * runs / 2 and following, and ends with half
-// of the rows. Then there is one tile to a cluster. kPair: as TileTeam, and 1 where kBlocks is 2.
+// kBlocks is 1, or 2: block r of a cluster does parts r * split_k / 2 and following, and ends with
+// half of the rows. Then there is one tile to a cluster. kPair: as TileTeam, and 1 where kBlocks
+// is 2.
 template <int kColumns, int kBlocks, int kPair>
 __global__ __launch_bounds__(kThreads, 1) void tree_kernel(const __grid_constant__ CUtensorMap x,
                                                            const __grid_constant__ CUtensorMap w,
@@ -68,7 +70,7 @@ __global__ __launch_bounds__(kThreads, 1) void tree_kernel(const __grid_constant
   const uint32_t base = shared_address(shared), park = base + S::kStages * S::kStageBytes;
   const int tid = threadIdx.x, warpgroup = tid / 128;
   const int rank = kBlocks > 1 ? static_cast<int>(cluster_rank()) : 0;
-  const int runs = grid.runs / kBlocks;
+  const int split_k = grid.split_k / kBlocks;
   using Team = TileTeam<kPair>;
   const Team team = Team::of_block();
   const TileGrid of_pairs = Team::together(grid);
@@ -90,7 +92,7 @@ __global__ __launch_bounds__(kThreads, 1) void tree_kernel(const __grid_constant
       for (int tile = first_tile; tile < tiles; tile += step) {
         const auto [row, column] = team.place(of_pairs, tile);
         const int first_row = static_cast<int>(grid.first_row(row));
-        for (int run = rank * runs; run < (rank + 1) * runs; ++run)
+        for (int run = rank * split_k; run < (rank + 1) * split_k; ++run)
           for (int slice = 0; slice < grid.slices; ++slice, ring.next()) {
             const uint32_t to = base + ring.stage * S::kStageBytes, full = ring.full_now();
             barrier_wait(ring.empty_now(), ring.parity ^ 1);
@@ -122,7 +124,7 @@ __global__ __launch_bounds__(kThreads, 1) void tree_kernel(const __grid_constant
       const auto multiply = [&](float(&to)[kValues]) {
         chain<kColumns>(to, ring, base, S::kStageBytes, half, grid.slices, lane, team);
       };
-      const int fours = runs == 8 ? 2 : 1, pairs = runs >= 4 ? 2 : 1;
+      const int fours = split_k == 8 ? 2 : 1, pairs = split_k >= 4 ? 2 : 1;
 #pragma unroll 1
       for (int four = 0; four < fours; ++four) {
 #pragma unroll 1
@@ -190,7 +192,7 @@ template <int kColumns, int kBlocks, int kPair>
 void tree_matmul(const MatmulParams& p, const Execution& on) {
   using S = Shape<kColumns, kBlocks>;
   const PlainEnd end = end_of(p);
-  const TileGrid grid = grid_of(end, p.rows, p.w.k, p.runs, kColumns);
+  const TileGrid grid = grid_of(end, p.rows, p.w.k, p.split_k, kColumns);
   const ProductMaps maps = maps_of(p, grid.tile_rows, kColumns / kPair);
   const LaunchShape shape = {
       .blocks = kBlocks == 1 ? TileTeam<kPair>::blocks(grid, gpu_of(on).multiprocessors())

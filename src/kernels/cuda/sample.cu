@@ -18,7 +18,7 @@ namespace invar::cuda {
 namespace {
 
 // Steps 1 to 4 of numerics 6.
-__device__ void edit(const SampleParams& p, const SampledRow& of, Row& row) {
+__device__ void edit(const SampleRowsParams& p, const SampledRow& of, Row& row) {
   if (of.mask >= 0) {
     const uint64_t* mask = p.masks + of.mask * ((p.vocab + 63) / 64);
     row.each([&](float& x, int token) {
@@ -104,7 +104,7 @@ __device__ int sample_token(const SampledRow& of, const Best& largest, Row& row)
 }
 
 // The row's token, or why there is none.
-__device__ int choose(const SampleParams& p, const SampledRow& of, Row& row) {
+__device__ int choose(const SampleRowsParams& p, const SampledRow& of, Row& row) {
   edit(p, of, row);
   const Best largest = row.largest();
   if (largest.score == kInfinity) return kSampledNotANumber;
@@ -116,7 +116,7 @@ __device__ int choose(const SampleParams& p, const SampledRow& of, Row& row) {
 }
 
 __global__ __cluster_dims__(kBlocks, 1, 1)
-    __launch_bounds__(kThreads) void sample_kernel(const SampleParams p) {
+    __launch_bounds__(kThreads) void sample_kernel(const SampleRowsParams p) {
   extern __shared__ float values[];
   __shared__ Shared shared;
   const int64_t t = blockIdx.x / kBlocks;
@@ -150,7 +150,7 @@ __global__ __cluster_dims__(kBlocks, 1, 1)
 
 }  // namespace
 
-void sample(const SampleParams& p, const Execution& on) {
+void sample(const SampleRowsParams& p, const Execution& on) {
   if (p.rows == 0) return;
   CHECK(p.vocab <= kMostVocab, "a vocabulary too large to be sampled on a GPU");
   const int64_t length = 64 * ((p.vocab + 511) / 512);

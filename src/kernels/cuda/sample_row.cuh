@@ -52,7 +52,7 @@ struct Shared {
 
 class Row {
  public:
-  __device__ Row(const SampleParams& p, float* values, Shared& shared)
+  __device__ Row(const SampleRowsParams& p, float* values, Shared& shared)
       : cluster_(cg::this_cluster()),
         logits_(p.logits + blockIdx.x / kBlocks * p.vocab),
         values_(values),

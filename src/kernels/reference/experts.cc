@@ -53,7 +53,7 @@ Activation rows_from(Activation x, int64_t row) {
 }  // namespace
 
 void expert_matmul(const ExpertMatmulParams& p, const Execution& on) {
-  CHECK(p.each.runs == 1 && !p.each.accumulate, "what an expert's product can have");
+  CHECK(p.each.split_k == 1 && !p.each.accumulate, "what an expert's product can have");
   for (int64_t e = 0; e < p.each.w.count; ++e) {
     MatmulParams one = p.each;
     one.rows = p.begin[e + 1] - p.begin[e];

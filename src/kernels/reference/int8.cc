@@ -29,27 +29,28 @@ struct Integers {
 
 // Calls use(t, dot of activation row t and that output) for every row.
 template <typename Use>
-void dot_rows(const Activation& x, int64_t rows, const Matrix& w, int64_t output, int runs,
+void dot_rows(const Activation& x, int64_t rows, const Matrix& w, int64_t output, int split_k,
               Use use) {
   CHECK(x.type == DType::i8 && w.type == DType::i8, "a product of integers");
   const Integers column(w, output);
   const auto* row = static_cast<const int8_t*>(x.data);
   for (int64_t t = 0; t < rows; ++t, row += x.stride)
-    use(t,
-        orders::int8_dot(row, x.scales + t * runs, column.values.data(), column.scale, w.k, runs));
+    use(t, orders::int8_dot(row, x.scales + t * split_k, column.values.data(), column.scale, w.k,
+                            split_k));
 }
 
 }  // namespace
 
 void quantise(const QuantiseParams& p, const Execution& on) {
   CHECK(p.x.type == DType::bf16 && p.out.type == DType::i8, "what becomes integers is bf16");
-  const int64_t length = p.width / p.runs;
+  const int64_t length = p.width / p.split_k;
   const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t) {
     const bf16_t* x = static_cast<const bf16_t*>(p.x.data) + t * p.x.stride;
     int8_t* q = static_cast<int8_t*>(p.out.data) + t * p.out.stride;
-    for (int r = 0; r < p.runs; ++r)
-      p.out.scales[t * p.runs + r] = orders::quantise_run(x + r * length, length, q + r * length);
+    for (int r = 0; r < p.split_k; ++r)
+      p.out.scales[t * p.split_k + r] =
+          orders::quantise_run(x + r * length, length, q + r * length);
     std::fill(q + p.width, q + round_up(p.width, kLeafPad), int8_t{0});
   }
 }
@@ -57,7 +58,7 @@ void quantise(const QuantiseParams& p, const Execution& on) {
 void int8_matmul(const MatmulParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.w.n, kPanelWidth);
   for (int64_t n = begin; n < end; ++n)
-    dot_rows(p.x, p.rows, p.w, n, p.runs, [&](int64_t t, float y) {
+    dot_rows(p.x, p.rows, p.w, n, p.split_k, [&](int64_t t, float y) {
       if (p.bias) y = y + p.bias[n];
       float& out = p.y[t * p.y_stride + n];
       out = p.accumulate ? out + y : y;

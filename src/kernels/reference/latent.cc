@@ -7,7 +7,8 @@
 namespace invar::reference {
 
 void heads_matmul(const HeadsMatmulParams& p, const Execution& on) {
-  CHECK(p.each.runs == 1 && !p.each.accumulate && !p.each.bias, "what a head's product can have");
+  CHECK(p.each.split_k == 1 && !p.each.accumulate && !p.each.bias,
+        "what a head's product can have");
   const auto [begin, end] = on.share.of(p.each.w.count);
   for (int64_t h = begin; h < end; ++h) {
     MatmulParams one = p.each;

@@ -38,18 +38,18 @@ struct Column {
 
 // Calls use(t, dot of activation row t and output `output`) for every row.
 template <Order order, typename Use>
-void dot_rows(const Activation& x, int64_t rows, const Matrix& w, int64_t output, int runs,
+void dot_rows(const Activation& x, int64_t rows, const Matrix& w, int64_t output, int split_k,
               Use use) {
   if (storage_of(w.type).element == DType::bf16) {
     const Column<bf16_t> column(w, output);
     const bf16_t* row = static_cast<const bf16_t*>(x.data);
     for (int64_t t = 0; t < rows; ++t, row += x.stride)
-      use(t, orders::dot(order, row, column.inner, w.k, runs));
+      use(t, orders::dot(order, row, column.inner, w.k, split_k));
   } else {
     const Column<float> column(w, output);
     const float* row = static_cast<const float*>(x.data);
     for (int64_t t = 0; t < rows; ++t, row += x.stride)
-      use(t, orders::dot(row, column.inner, w.k, runs));
+      use(t, orders::dot(row, column.inner, w.k, split_k));
   }
 }
 
@@ -66,7 +66,7 @@ void matmul(const MatmulParams& p, const Execution& on) {
   check_types(p.x, p.w, order);
   const auto [begin, end] = on.share.of(p.w.n, kPanelWidth);
   for (int64_t n = begin; n < end; ++n)
-    dot_rows<order>(p.x, p.rows, p.w, n, p.runs, [&](int64_t t, float y) {
+    dot_rows<order>(p.x, p.rows, p.w, n, p.split_k, [&](int64_t t, float y) {
       if (p.bias) y = y + p.bias[n];
       float& out = p.y[t * p.y_stride + n];
       out = p.accumulate ? out + y : y;
@@ -76,7 +76,7 @@ void matmul(const MatmulParams& p, const Execution& on) {
 template <Order order>
 void extend_matmul(const MatmulParams& p, const Execution& on) {
   check_types(p.x, p.w, order);
-  CHECK(p.runs == 1 && !p.bias && !p.accumulate && p.w.type == DType::bf16,
+  CHECK(p.split_k == 1 && !p.bias && !p.accumulate && p.w.type == DType::bf16,
         "what a chain that goes on can have");
   const auto [begin, end] = on.share.of(p.w.n, kPanelWidth);
   for (int64_t n = begin; n < end; ++n) {

@@ -42,7 +42,7 @@ void gather_rows(const GatherRowsParams& p, const Execution& on);
 void expert_matmul(const ExpertMatmulParams& p, const Execution& on);
 void expert_gated_matmul(const ExpertGatedMatmulParams& p, const Execution& on);
 void combine(const CombineParams& p, const Execution& on);
-void sample(const SampleParams& p, const Execution& on);
+void sample(const SampleRowsParams& p, const Execution& on);
 void hash_logits(const HashLogitsParams& p, const Execution& on);
 
 Kernels table(Order order);

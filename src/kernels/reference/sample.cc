@@ -26,7 +26,7 @@ std::vector<int32_t> ranked(std::span<const float> x) {
 }
 
 // Steps 1 to 4 of numerics 6.
-void edit(const SampleParams& p, const SampledRow& of, Row& x) {
+void edit(const SampleRowsParams& p, const SampledRow& of, Row& x) {
   if (of.mask >= 0)
     for (size_t i = 0; i < x.size(); ++i)
       if (!(p.masks[of.mask * ((x.size() + 63) / 64) + i / 64] >> i % 64 & 1)) x[i] = -kInfinity;
@@ -67,7 +67,7 @@ void filter(const SampledRow& of, float max, Row& x) {
   }
 }
 
-int32_t sample_row(const SampleParams& p, const SampledRow& of, std::span<const float> logits) {
+int32_t sample_row(const SampleRowsParams& p, const SampledRow& of, std::span<const float> logits) {
   Row x(logits.begin(), logits.end());
   edit(p, of, x);
   const float max = *std::max_element(x.begin(), x.end());
@@ -103,7 +103,7 @@ void add_logprobs(const SampledRow& of, std::span<const float> logits, SampledTo
 
 }  // namespace
 
-void sample(const SampleParams& p, const Execution& on) {
+void sample(const SampleRowsParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t) {
     const SampledRow& of = p.of[t];

@@ -89,8 +89,8 @@ void forward(const LayerPass& p) {
   p.ops.attention(p);
   p.trace("attention", p.at.attended, int64_t{p.shard.heads} * p.model.head_dim);
 
-  p.ops.add_product("o", p.at.attended, p.w.o, p.shard.o_runs, p.w.o_bias, p.w.attention_out_norm,
-                    p.ops.plan().after_o(p.layer));
+  p.ops.add_product("o", p.at.attended, p.w.o, p.shard.o_split_k, p.w.o_bias,
+                    p.w.attention_out_norm, p.ops.plan().after_o(p.layer));
   p.trace("o", p.hidden, p.model.hidden);
 }
 

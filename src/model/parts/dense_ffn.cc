@@ -82,7 +82,7 @@ void forward(const LayerPass& p) {
     p.ops.curved_product(p, p.ops.plan().after_gate_up(p.layer));
   p.trace("gated", p.at.gated, p.shard.ffn(p.spec));
 
-  p.ops.add_product("down", p.at.gated, p.w.down, p.shard.down_runs(p.spec), p.w.down_bias,
+  p.ops.add_product("down", p.at.gated, p.w.down, p.shard.down_split_k(p.spec), p.w.down_bias,
                     p.w.ffn_out_norm, p.ops.plan().after_down(p.layer));
   p.trace("down", p.hidden, p.model.hidden);
 }

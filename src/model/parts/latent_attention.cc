@@ -108,7 +108,7 @@ void forward(const LayerPass& p) {
   p.ops.heads_product("v up", p.at.attended, e, p.w.value_up, p.at.latent_values);
   const int64_t values = int64_t{p.shard.heads} * latent.value;
   p.ops.round_part(p.at.latent_values, values, values, p.at.latent_out);
-  p.ops.add_product("o", p.at.latent_out, p.w.o, p.shard.o_runs, nullptr, nullptr,
+  p.ops.add_product("o", p.at.latent_out, p.w.o, p.shard.o_split_k, nullptr, nullptr,
                     p.ops.plan().after_o(p.layer));
   p.trace("o", p.hidden, p.model.hidden);
 }

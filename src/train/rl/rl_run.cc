@@ -68,13 +68,15 @@ class Run {
         pool_(1) {
     read_model();
     expect_drafts_do_not_show();
-    rollouts_ = std::make_unique<Rollouts>(ModelOptions{.model = recipe_.model,
-                                                        .arithmetic = recipe_.sampler.arithmetic,
-                                                        .weights = "rounded",
-                                                        .instruction_set = options_.instruction_set,
-                                                        .threads = options_.threads},
-                                           engine_options(recipe_), recipe_.max_tokens,
-                                           recipe_.trainer.model.eos_ids, options_.make_proposer);
+    rollouts_ = std::make_unique<Rollouts>(
+        InstanceOptions{.model = {.model = recipe_.model,
+                                  .arithmetic = recipe_.sampler.arithmetic,
+                                  .weights = "rounded",
+                                  .instruction_set = options_.instruction_set,
+                                  .threads = options_.threads},
+                        .engine = engine_options(recipe_),
+                        .speculation = options_.speculation},
+        recipe_.max_tokens, recipe_.trainer.model.eos_ids);
     start();
   }
 
@@ -125,7 +127,7 @@ class Run {
   }
 
   void expect_drafts_do_not_show() const {
-    if (options_.make_proposer && recipe_.sampler.arithmetic == "control")
+    if (options_.speculation.is_on() && recipe_.sampler.arithmetic == "control")
       fail_usage(
           "{}: expected no drafts for a sampler that computes by control, whose answers they would "
           "change",
@@ -152,8 +154,8 @@ class Run {
   }
 
   // Answers to `count` problems from number `first` on.
-  Rollout draw(uint64_t seed, corpus::Split split, int64_t first, int64_t count, int answers,
-               int64_t step) {
+  Rollout sample(uint64_t seed, corpus::Split split, int64_t first, int64_t count, int answers,
+                 int64_t step) {
     Rollout rollout{.answers_each = static_cast<size_t>(answers)};
     std::vector<Question> questions;
     for (int64_t i = first; i < first + count; ++i) {
@@ -174,8 +176,8 @@ class Run {
   // Mean reward over the held-out problems, by the run's own sampler.
   double evaluate() {
     if (recipe_.evaluation_problems == 0) return -1;
-    const Rollout rollout = draw(kEvaluationSeed, corpus::Split::held_out_problems, 0,
-                                 recipe_.evaluation_problems, 1, trainer_->steps_done());
+    const Rollout rollout = sample(kEvaluationSeed, corpus::Split::held_out_problems, 0,
+                                   recipe_.evaluation_problems, 1, trainer_->steps_done());
     double sum = 0;
     for (const double r : rollout.rewards) sum += r;
     return sum / static_cast<double>(rollout.rewards.size());
@@ -186,15 +188,15 @@ class Run {
     RlProgress p;
     Timer timer;
     const Rollout rollout =
-        draw(recipe_.seed, corpus::Split::problems, (step - 1) * recipe_.prompts, recipe_.prompts,
-             recipe_.answers, step);
+        sample(recipe_.seed, corpus::Split::problems, (step - 1) * recipe_.prompts, recipe_.prompts,
+               recipe_.answers, step);
     p.rollout_seconds = timer.seconds();
     const Scores scores = score(rollout, *trainer_);
     p.entropy = scores.entropy;
     compare(step, rollout, scores, p);
     summarize(rollout, p);
-    const PackedAnswers lesson = make_lesson(rollout, scores);
-    p.report = trainer_->step(lesson.rows, static_cast<double>(rollout.answers.size()));
+    const PackedAnswers sample = make_training_sample(rollout, scores);
+    p.report = trainer_->step(sample.rows, static_cast<double>(rollout.answers.size()));
     hand_over();
     p.training_seconds = timer.seconds() - p.rollout_seconds;
     return p;
@@ -271,7 +273,7 @@ class Run {
   }
 
   // Rows whose weights are the policy's loss. Answers that teach nothing are left out.
-  PackedAnswers make_lesson(const Rollout& rollout, const Scores& scores) const {
+  PackedAnswers make_training_sample(const Rollout& rollout, const Scores& scores) const {
     const PolicyOptions& policy = recipe_.policy;
     const std::vector<double> advantages = advantages_of(rollout);
     std::vector<size_t> chosen;
@@ -280,14 +282,14 @@ class Run {
     if (chosen.empty()) chosen.push_back(0);  // the optimizer's step is one all the same
     Scores reference;
     if (reference_) reference = score(rollout, *reference_);
-    PackedAnswers lesson = pack(rollout, chosen);
+    PackedAnswers sample = pack(rollout, chosen);
     for (size_t n = 0; n < chosen.size(); ++n) {
       const size_t i = chosen[n];
       const Answer& answer = rollout.answers[i];
       const auto tokens = static_cast<double>(answer.tokens.size());
       const double share = policy.method == Method::grpo ? 1.0 / tokens : 1.0;
-      const auto& place = lesson.places[n];
-      float* weights = &lesson.rows[place.row].weights[static_cast<size_t>(place.first)];
+      const auto& place = sample.places[n];
+      float* weights = &sample.rows[place.row].weights[static_cast<size_t>(place.first)];
       for (size_t t = 0; t < answer.tokens.size(); ++t) {
         const float trainer = scores.log_probabilities[i][t];
         double weight = correction_weight(policy, advantages[i],
@@ -297,7 +299,7 @@ class Run {
         weights[t] = static_cast<float>(weight * share);
       }
     }
-    return lesson;
+    return sample;
   }
 
   void save(const RlMetrics& metrics) {

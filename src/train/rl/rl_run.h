@@ -28,9 +28,9 @@ struct RlProgress {
 };
 
 struct RlOptions : RunControl {
-  // Drafts for the sampler. It shows in the time alone, and so only where the sampler's bits do not
-  // depend on its batches: a recipe whose sampler computes by `control` is refused.
-  ProposerMaker make_proposer;
+  // What drafts for the sampler. It shows in the time alone, and so only where the sampler's bits
+  // do not depend on its batches: a recipe whose sampler computes by `control` is refused.
+  SpeculativeConfig speculation;
   std::function<void(const RlProgress&)> progress;
 };
 

@@ -27,15 +27,12 @@ class AnswerSink final : public OutputSink {
 
 }  // namespace
 
-Rollouts::Rollouts(const ModelOptions& model, const EngineOptions& engine, int max_tokens,
-                   std::vector<int32_t> ends, const ProposerMaker& make_proposer)
-    : model_(model),
-      engine_(model_, engine, nullptr, make_proposer ? make_proposer(model_, engine) : nullptr),
-      max_tokens_(max_tokens),
-      ends_(std::move(ends)) {}
+Rollouts::Rollouts(const InstanceOptions& options, int max_tokens, std::vector<int32_t> ends)
+    : instance_(options), max_tokens_(max_tokens), ends_(std::move(ends)) {}
 
 std::vector<Answer> Rollouts::answer(std::span<const Question> questions, int64_t step) {
   AnswerSink sink(questions.size());
+  Engine& engine = instance_.engine();
   for (size_t i = 0; i < questions.size(); ++i) {
     Request request{.id = static_cast<int64_t>(i),
                     .prompt = questions[i].prompt,
@@ -43,15 +40,15 @@ std::vector<Answer> Rollouts::answer(std::span<const Question> questions, int64_
                     .hash_logits = false};
     // The recipe says both: how long an answer may be, and the context that it stands in.
     request.params.max_tokens =
-        length_that_fits(max_tokens_, request.prompt.size(), engine_.max_model_len());
+        length_that_fits(max_tokens_, request.prompt.size(), engine.max_model_len());
     request.params.seed = questions[i].seed;
     request.params.logprobs = 0;
     request.params.stop_token_ids = ends_;
-    engine_.add(std::move(request));
+    engine.add(std::move(request));
   }
-  while (engine_.step(sink)) {
-    drafts_.tokens += engine_.last_step().draft_tokens;
-    drafts_.accepted += engine_.last_step().accepted_tokens;
+  while (engine.step(sink)) {
+    drafts_.tokens += engine.last_step().draft_tokens;
+    drafts_.accepted += engine.last_step().accepted_tokens;
   }
   if (!sink.failure.empty()) fail("step {}: {}", step, sink.failure);
   return std::move(sink.answers);

@@ -1,14 +1,12 @@
-// Answers that a policy draws to learn from: by the engine, in this process, with its scheduler,
-// batches, blocks and sampling.
+// Answers that a policy samples to learn from: by the engine of an instance, in this process, with
+// its scheduler, batches, blocks and sampling.
 #pragma once
 
-#include <functional>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
+#include "session/instance.h"
 
 namespace invar::rl {
 
@@ -25,10 +23,6 @@ struct Answer {
   bool ended = false;                    // by itself, not by its length
 };
 
-// Makes what drafts for the sampler, or null.
-using ProposerMaker =
-    std::function<std::unique_ptr<Proposer>(Model& sampler, const EngineOptions& engine)>;
-
 // Of all answers so far.
 struct DraftCounts {
   int64_t tokens = 0, accepted = 0;
@@ -36,25 +30,23 @@ struct DraftCounts {
 
 class Rollouts {
  public:
-  // Answers have at most `max_tokens` tokens, and end with one of `ends`. With `make_proposer` they
-  // are decoded along its drafts, and are the same.
-  Rollouts(const ModelOptions& model, const EngineOptions& engine, int max_tokens,
-           std::vector<int32_t> ends, const ProposerMaker& make_proposer = nullptr);
+  // Answers have at most `max_tokens` tokens, and end with one of `ends`. Where something drafts
+  // they are decoded along its drafts, and are the same.
+  Rollouts(const InstanceOptions& options, int max_tokens, std::vector<int32_t> ends);
 
-  const Model& model() const { return model_; }
+  const Model& model() { return instance_.model(); }
   // For tests: what a hand-over is made of.
-  Engine& engine() { return engine_; }
+  Engine& engine() { return instance_.engine(); }
 
   // Hands over the weights of the model that is trained; see Engine::take_weights.
-  void take_weights(const TensorSource& weights) { engine_.take_weights(weights); }
-  // Answers at temperature 1 without filters: draws from the model itself. Throws Error naming
+  void take_weights(const TensorSource& weights) { engine().take_weights(weights); }
+  // Answers at temperature 1 without filters: samples of the model itself. Throws Error naming
   // `step` and the question when one cannot be answered.
   std::vector<Answer> answer(std::span<const Question> questions, int64_t step);
   const DraftCounts& drafts() const { return drafts_; }
 
  private:
-  Model model_;
-  Engine engine_;
+  Instance instance_;
   int max_tokens_;
   std::vector<int32_t> ends_;
   DraftCounts drafts_;

@@ -22,37 +22,37 @@
 
 namespace invar::server {
 
-class Answers;
+class AnswerStreams;
 
 // One request's answer on its way to one client. Lives on the serving thread.
-class Answering : public BodySource, public std::enable_shared_from_this<Answering> {
+class AnswerStream : public BodySource, public std::enable_shared_from_this<AnswerStream> {
  public:
   // `answers` is told when a stream comes to an end.
-  Answering(Admitted admitted, std::shared_ptr<Exchange> exchange, const Tokenizer& tokenizer,
-            Answers& answers);
+  AnswerStream(Admitted admitted, std::shared_ptr<Exchange> exchange, const Tokenizer& tokenizer,
+               AnswerStreams& streams);
 
   // Begins to stream, or waits for the whole.
   void begin();
-  // `cached`: tokens of the job's prompt that the prefix cache had. Once for each job.
-  void on_begun(size_t job, int64_t cached);
-  void on_token(size_t job, const TokenOutput& output);
-  void on_prompt(size_t job, const PromptOutput& output);
+  // `cached`: tokens of the request's prompt that the prefix cache had. Once for each request.
+  void on_begun(size_t index, int64_t cached);
+  void on_token(size_t index, const TokenOutput& output);
+  void on_prompt(size_t index, const PromptOutput& output);
   bool pull(std::string& out) override;
 
   const Admitted& admitted() const { return admitted_; }
   Exchange& exchange() const { return *exchange_; }
   // Job i needs no more tokens, though the backend may not know: a stop string, or a failure of
-  // another job.
-  bool is_over(size_t job) const;
+  // another request.
+  bool is_over(size_t index) const;
   bool is_over() const { return over_; }
   // The items that a response has put out to its end; null before, and of other answers.
   const json::Value* output() const { return output_.is_null() ? nullptr : &output_; }
 
  private:
-  friend class Answers;
+  friend class AnswerStreams;
   std::unique_ptr<openai::StreamWriter> make_writer() const;
   void remember_output(const TextAnswer& answer);
-  void set_cached(size_t job, int64_t tokens);
+  void set_cached(size_t index, int64_t tokens);
   void set_all_cached(int64_t tokens);
   void finish();
   // Ends it before its time with an error.
@@ -61,7 +61,7 @@ class Answering : public BodySource, public std::enable_shared_from_this<Answeri
   Admitted admitted_;
   std::shared_ptr<Exchange> exchange_;
   const Tokenizer& tokenizer_;
-  Answers& answers_;
+  AnswerStreams& streams_;
   std::unique_ptr<openai::StreamWriter> writer_;          // of a stream
   std::vector<std::pair<size_t, TokenOutput>> waiting_;   // until the client takes them
   std::vector<std::unique_ptr<AnswerBuilder>> builders_;  // of a whole answer
@@ -73,20 +73,20 @@ class Answering : public BodySource, public std::enable_shared_from_this<Answeri
   bool begun_ = false, over_ = false;
   std::optional<ApiError> cut_off_;
   Outcome outcome_ = Outcome::finished;
-  bool known_ = false;                        // to `answers_`
+  bool known_ = false;                        // to `streams_`
   RequestTimes times_;                        // its arrival is the exchange's
   int64_t tokens_ = 0, longest_ = 0;          // of all its answers, of the longest
-  FinishReason finish_ = FinishReason::none;  // of the last job that finished
+  FinishReason finish_ = FinishReason::none;  // of the last request that finished
   json::Value output_;
 };
 
-// Knows which job belongs to which answer. All but the sink's functions on the serving thread.
-class Answers final : public BackendSink {
+// Knows which request belongs to which answer. All but the sink's functions on the serving thread.
+class AnswerStreams final : public BackendSink {
  public:
   // `post` runs a task on the serving thread, `ended` hears of every answer that is over but those
   // that the engine's failure ends: another server can still compute them.
-  Answers(Backend& backend, std::function<void(std::function<void()>)> post,
-          std::function<void(const Answering&, Outcome)> ended)
+  AnswerStreams(Backend& backend, std::function<void(std::function<void()>)> post,
+                std::function<void(const AnswerStream&, Outcome)> ended)
       : backend_(backend), post_(std::move(post)), ended_(std::move(ended)) {}
 
   Metrics metrics;
@@ -99,67 +99,67 @@ class Answers final : public BackendSink {
   std::function<void(const std::string& id, int64_t tokens, std::function<void(int64_t)> done)>
       settle_cached;
 
-  // Gives the jobs their ids. From any thread; before `add`.
-  void number(std::vector<Request>& jobs);
-  // Expects outputs for the answer's jobs from now on. They may be submitted after this.
-  void add(std::shared_ptr<Answering> answering);
+  // Gives the requests their ids. From any thread; before `add`.
+  void number(std::vector<Request>& requests);
+  // Expects outputs for the answer's requests from now on. They may be submitted after this.
+  void add(std::shared_ptr<AnswerStream> stream);
   void add(std::shared_ptr<Embedding> embedding);
   // Ends an answer before its time.
-  void cancel(Answering& answering);
+  void cancel(AnswerStream& stream);
   void cancel(Embedding& embedding);
-  // Of an answer that was ended while its jobs were on their way to the backend, which did not know
-  // them then: takes them back once they are there.
-  void withdraw(const Answering& answering);
+  // Of an answer that was ended while its requests were on their way to the backend, which did not
+  // know them then: takes them back once they are there.
+  void withdraw(const AnswerStream& stream);
   // As cancel, and tells the client that its time is up.
-  void expire(Answering& answering);
+  void expire(AnswerStream& stream);
   // The same of all, with this error.
   void end_all(const ApiError& error);
-  // Forgets a job that is over, and the answer when it is.
-  void settle(Answering& answering, size_t job);
-  void settle(Answering& answering);
+  // Forgets a request that is over, and the answer when it is.
+  void settle(AnswerStream& stream, size_t index);
+  void settle(AnswerStream& stream);
   // All of its prompts have begun: shows nothing of it until `settle_cached` has said what it shows
   // of the prefix cache.
-  void settle_usage(std::shared_ptr<Answering> answering);
+  void settle_usage(std::shared_ptr<AnswerStream> stream);
   size_t size() const { return live_; }
 
   void on_token(const TokenOutput& output) override;
   void on_prompt(const PromptOutput& output) override;
   void on_pooled(const PooledOutput& output) override;
-  void on_begun(const JobBegun& begun) override;
+  void on_begun(const RequestBegun& begun) override;
   void on_step(const StepRecord& step) override;
   void on_step_end() override;
   void on_failure(const std::string& sentence) override;
 
  private:
-  struct Place {
-    std::shared_ptr<Answering> answering;
-    size_t job;
+  struct Streamed {
+    std::shared_ptr<AnswerStream> stream;
+    size_t index;
     bool begun = false;
   };
   struct Text {
     std::shared_ptr<Embedding> embedding;
-    size_t job;
+    size_t index;
   };
-  void forget(const Answering& answering, size_t job);
+  void forget(const AnswerStream& stream, size_t index);
   void deliver();
   void deliver_vectors(std::vector<PooledOutput> vectors);
   void fail_text(const TokenOutput& output);
   void settle(Embedding& embedding);
   void fail_all(const std::string& sentence);
-  void note_begin(const JobBegun& begun);
+  void note_begin(const RequestBegun& begun);
   void take(const TokenOutput& output);
-  void measure(Answering& answering, const TokenOutput& output);
-  void measure_end(const Answering& answering);
+  void measure(AnswerStream& stream, const TokenOutput& output);
+  void measure_end(const AnswerStream& stream);
 
   Backend& backend_;
   std::function<void(std::function<void()>)> post_;
-  std::function<void(const Answering&, Outcome)> ended_;
-  std::unordered_map<int64_t, Place> places_;
+  std::function<void(const AnswerStream&, Outcome)> ended_;
+  std::unordered_map<int64_t, Streamed> streamed_;
   std::unordered_map<int64_t, Text> texts_;
   size_t live_ = 0;
 
   std::mutex mutex_;  // guards what follows
-  std::vector<JobBegun> begun_;
+  std::vector<RequestBegun> begun_;
   std::vector<TokenOutput> tokens_;
   std::vector<PromptOutput> prompts_;
   std::vector<PooledOutput> vectors_;

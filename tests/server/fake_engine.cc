@@ -32,19 +32,19 @@ class FakeBackend final : public Backend {
     return facts;
   }
   BackendStats stats() const override { return {.steps = steps_}; }
-  void submit(Request job) override {
-    if (mode_ == "poison" && job.params.seed == kPoison) ::raise(SIGKILL);
+  void submit(Request request) override {
+    if (mode_ == "poison" && request.params.seed == kPoison) ::raise(SIGKILL);
     const std::lock_guard lock(mutex_);
-    jobs_.push_back({std::move(job), 0});
+    jobs_.push_back({std::move(request), 0});
   }
   void cancel(int64_t id) override {
     const std::lock_guard lock(mutex_);
-    std::erase_if(jobs_, [&](const Running& running) { return running.job.id == id; });
+    std::erase_if(jobs_, [&](const Running& running) { return running.request.id == id; });
   }
 
  private:
   struct Running {
-    Request job;
+    Request request;
     int32_t index;
   };
 
@@ -53,7 +53,7 @@ class FakeBackend final : public Backend {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
       const std::lock_guard lock(mutex_);
       for (Running& running : jobs_) step(running, sink);
-      std::erase_if(jobs_, [](const Running& r) { return r.index == r.job.params.max_tokens; });
+      std::erase_if(jobs_, [](const Running& r) { return r.index == r.request.params.max_tokens; });
       ++steps_;
       if (mode_ == "dies" && steps_ == 40) ::raise(SIGKILL);
       sink.on_step_end();
@@ -65,12 +65,12 @@ class FakeBackend final : public Backend {
   }
 
   void step(Running& running, BackendSink& sink) {
-    TokenOutput out{.request = running.job.id, .index = running.index};
+    TokenOutput out{.request = running.request.id, .index = running.index};
     const uint64_t seed =
-        running.job.params.seed + (mode_ == "drifts" ? static_cast<uint64_t>(::getpid()) : 0);
+        running.request.params.seed + (mode_ == "drifts" ? static_cast<uint64_t>(::getpid()) : 0);
     out.token = fake_token(seed, running.index++);
     out.logprobs = TokenLogprobs{{out.token, -0.5f, 1}, {{3, -1.5f, 2}}};
-    if (running.index == running.job.params.max_tokens) out.finish = FinishReason::length;
+    if (running.index == running.request.params.max_tokens) out.finish = FinishReason::length;
     sink.on_token(out);
   }
 

@@ -1,6 +1,6 @@
-// Products of up to 64 rows in several runs (order `hopper`), as product_few.cu: every warpgroup of
-// a block takes one run of the same outputs; with 8 runs a cluster of two blocks takes four each.
-// Then they are added up as a binary tree (numerics 2).
+// Products of up to 64 rows in several split-K parts (order `hopper`), as product_few.cu: every
+// warpgroup of a block takes one part of the same outputs; with 8 parts a cluster of two blocks
+// takes four each. Then they are added up as a binary tree (numerics 2).
 #include <algorithm>
 
 #include "kernels/cuda/product_hopper.cuh"
@@ -22,19 +22,20 @@ __device__ __forceinline__ float4 add(float4 a, float4 b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
 }
 
-template <int kTokens, int kRuns, int kBlocks>
-__global__ __launch_bounds__(kRuns * 128 + 32,
-                             1) void few_runs_kernel(const __grid_constant__ CUtensorMap x,
-                                                     const __grid_constant__ CUtensorMap w,
-                                                     const FewRunsGrid grid, const PlainEnd end) {
-  constexpr int kWorkers = kRuns * 128;
+template <int kTokens, int kSplitK, int kBlocks>
+__global__ __launch_bounds__(kSplitK * 128 + 32,
+                             1) void few_split_k_kernel(const __grid_constant__ CUtensorMap x,
+                                                        const __grid_constant__ CUtensorMap w,
+                                                        const FewRunsGrid grid,
+                                                        const PlainEnd end) {
+  constexpr int kWorkers = kSplitK * 128;
   extern __shared__ __align__(1024) unsigned char shared[];
   const uint32_t base = shared_address(shared), bars = base + grid.bars_at;
   const int tid = threadIdx.x, run = tid / 128, lane = tid % 32, warp = tid % 128 / 32;
   const int rank = kBlocks > 1 ? static_cast<int>(cluster_rank()) : 0;
   const int first_output = static_cast<int>(blockIdx.x) / kBlocks * grid.width;
   Ring ring{bars, bars + 8 * grid.stages, grid.stages};
-  set_up(ring, x, w, 4 * kRuns);
+  set_up(ring, x, w, 4 * kSplitK);
   let_next_kernel_start();
   if constexpr (kBlocks > 1) cluster_arrive();  // that this block runs; awaited before the exchange
 
@@ -43,23 +44,23 @@ __global__ __launch_bounds__(kRuns * 128 + 32,
   constexpr int kMost = (kTokens * kMaxWidth / 4 + kWorkers - 1) / kWorkers;
   const int fours = grid.width / 4;
   const auto is_mine = [&](int t, int four) {
-    return run < kRuns && t < grid.rows && (kBlocks == 1 || four / (fours / 2) == rank);
+    return run < kSplitK && t < grid.rows && (kBlocks == 1 || four / (fours / 2) == rank);
   };
   float4 before[kMost];
 
   float d[kTokens / 2];
-  if (run == kRuns) {  // one warp
+  if (run == kSplitK) {  // one warp
     if (lane == 0) {
       const auto fetch_weights = [&](int slice, int stage) {
         const uint32_t full = ring.full + 8 * stage;
-        barrier_expect(full, kRuns * (grid.width + grid.rows) * 128);
+        barrier_expect(full, kSplitK * (grid.width + grid.rows) * 128);
         load_box_once(base + stage * grid.stage_bytes, w, slice * kSlice, first_output,
-                      rank * kRuns, full);
+                      rank * kSplitK, full);
       };
       const auto fetch_rows = [&](int slice, int stage) {
-        for (int r = 0; r < kRuns; ++r)
-          load_box(base + stage * grid.stage_bytes + (kRuns * grid.width + r * kTokens) * 128, x,
-                   slice * kSlice, 0, rank * kRuns + r, ring.full + 8 * stage);
+        for (int r = 0; r < kSplitK; ++r)
+          load_box(base + stage * grid.stage_bytes + (kSplitK * grid.width + r * kTokens) * 128, x,
+                   slice * kSlice, 0, rank * kSplitK + r, ring.full + 8 * stage);
       };
       const int at_once = grid.slices < grid.stages ? grid.slices : grid.stages;
       for (int i = 0; i < at_once; ++i) fetch_weights(i, i);
@@ -85,7 +86,7 @@ __global__ __launch_bounds__(kRuns * 128 + 32,
       barrier_wait(ring.full_now(), ring.parity);
       const uint32_t stage = base + ring.stage * grid.stage_bytes;
       const uint64_t a = describe_rows(stage + run * grid.width * 128),
-                     b = describe_rows(stage + kRuns * grid.width * 128 + run * kTokens * 128);
+                     b = describe_rows(stage + kSplitK * grid.width * 128 + run * kTokens * 128);
       steps_begin();
 #pragma unroll
       for (int i = 0; i < kSlice / 16; ++i)
@@ -109,7 +110,7 @@ __global__ __launch_bounds__(kRuns * 128 + 32,
   // The ring has been read and becomes [run][row of x][width + 4].
   float* sums = reinterpret_cast<float*>(shared);
   const int pitch = grid.width + 4;
-  if (run < kRuns) {
+  if (run < kSplitK) {
     named_sync(1, kWorkers);
 #pragma unroll
     for (int i = 0; i < kTokens / 2; ++i) {
@@ -124,15 +125,15 @@ __global__ __launch_bounds__(kRuns * 128 + 32,
 #pragma unroll
   for (int n = 0; n < kMost; ++n) {
     const int i = n * kWorkers + tid, t = i / fours, four = i % fours;
-    if (run == kRuns || t >= grid.rows) continue;
-    float4 s[kRuns];
+    if (run == kSplitK || t >= grid.rows) continue;
+    float4 s[kSplitK];
 #pragma unroll
-    for (int r = 0; r < kRuns; ++r)
+    for (int r = 0; r < kSplitK; ++r)
       s[r] = *reinterpret_cast<const float4*>(sums + (r * kTokens + t) * pitch + four * 4);
 #pragma unroll
-    for (int apart = 1; apart < kRuns; apart *= 2)
+    for (int apart = 1; apart < kSplitK; apart *= 2)
 #pragma unroll
-      for (int r = 0; r < kRuns; r += 2 * apart) s[r] = add(s[r], s[r + apart]);
+      for (int r = 0; r < kSplitK; r += 2 * apart) s[r] = add(s[r], s[r + apart]);
     mine[n] = s[0];
     if constexpr (kBlocks > 1)
       if (four / (fours / 2) != rank)
@@ -154,45 +155,45 @@ __global__ __launch_bounds__(kRuns * 128 + 32,
   }
 }
 
-template <int kTokens, int kRuns, int kBlocks>
-void few_runs(const MatmulParams& p, const Execution& on) {
+template <int kTokens, int kSplitK, int kBlocks>
+void few_split_k(const MatmulParams& p, const Execution& on) {
   const PlainEnd end = end_of(p);
   FewRunsGrid grid{.rows = static_cast<int>(p.rows)};
   grid.width = std::clamp(
       ceil_div(ceil_div(end.n * kBlocks, gpu_of(on).multiprocessors()), 16) * 16, 16, kMaxWidth);
-  grid.slices = ceil_div(p.w.k / p.runs, kSlice);
-  grid.stage_bytes = kRuns * (grid.width + kTokens) * 128;
+  grid.slices = ceil_div(p.w.k / p.split_k, kSlice);
+  grid.stage_bytes = kSplitK * (grid.width + kTokens) * 128;
   // A warpgroup reads 64 rows of weights even when it has fewer: past the last stage's end, too.
-  const int spare = std::max(0, ((kRuns - 1) * grid.width + kMaxWidth) * 128 - grid.stage_bytes);
+  const int spare = std::max(0, ((kSplitK - 1) * grid.width + kMaxWidth) * 128 - grid.stage_bytes);
   const int received = kBlocks > 1 ? kTokens * grid.width * 4 : 0;
   grid.stages = std::min(16, (kMaxSharedBytes - spare - received) / (grid.stage_bytes + 16));
-  const int sums = kRuns * kTokens * (grid.width + 4) * 4;
+  const int sums = kSplitK * kTokens * (grid.width + 4) * 4;
   grid.received_at = std::max(grid.stages * grid.stage_bytes + spare, sums);
   grid.bars_at = grid.received_at + received;
-  const ProductMaps maps = maps_of(p, grid.rows, grid.width, kRuns);
+  const ProductMaps maps = maps_of(p, grid.rows, grid.width, kSplitK);
   const LaunchShape shape = {.blocks = ceil_div(end.n, grid.width) * kBlocks,
-                             .threads = kRuns * 128 + 32,
+                             .threads = kSplitK * 128 + 32,
                              .shared_bytes = grid.bars_at + grid.stages * 16,
                              .cluster = kBlocks,
                              .early = true};
-  launch("multiplying matrices", few_runs_kernel<kTokens, kRuns, kBlocks>, shape, on, maps.x,
+  launch("multiplying matrices", few_split_k_kernel<kTokens, kSplitK, kBlocks>, shape, on, maps.x,
          maps.w, grid, end);
 }
 
 }  // namespace
 
 template <int kTokens>
-void few_runs_matmul(const MatmulParams& p, const Execution& on) {
-  if (p.runs == 8)
-    few_runs<kTokens, 4, 2>(p, on);
-  else if (p.runs == 4)
-    few_runs<kTokens, 4, 1>(p, on);
+void few_split_k_matmul(const MatmulParams& p, const Execution& on) {
+  if (p.split_k == 8)
+    few_split_k<kTokens, 4, 2>(p, on);
+  else if (p.split_k == 4)
+    few_split_k<kTokens, 4, 1>(p, on);
   else
-    few_runs<kTokens, 2, 1>(p, on);
+    few_split_k<kTokens, 2, 1>(p, on);
 }
-template void few_runs_matmul<8>(const MatmulParams&, const Execution&);
-template void few_runs_matmul<16>(const MatmulParams&, const Execution&);
-template void few_runs_matmul<32>(const MatmulParams&, const Execution&);
-template void few_runs_matmul<64>(const MatmulParams&, const Execution&);
+template void few_split_k_matmul<8>(const MatmulParams&, const Execution&);
+template void few_split_k_matmul<16>(const MatmulParams&, const Execution&);
+template void few_split_k_matmul<32>(const MatmulParams&, const Execution&);
+template void few_split_k_matmul<64>(const MatmulParams&, const Execution&);
 
 }  // namespace invar::cuda

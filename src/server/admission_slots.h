@@ -1,5 +1,5 @@
 // How many answers may be made at the same time and how much memory their requests may hold, over
-// all and for each owner, and who comes first among them: places for answers, and what one request
+// all and for each owner, and who comes first among them: slots for answers, and what one request
 // holds of them.
 #pragma once
 
@@ -11,10 +11,10 @@
 
 namespace invar::server {
 
-class Places {
+class AdmissionSlots {
  public:
   // `owners`: 2 where one owner has half of everything at most, so that others find some; else 1.
-  Places(size_t most, size_t most_bytes, size_t owners)
+  AdmissionSlots(size_t most, size_t most_bytes, size_t owners)
       : most_(most), most_bytes_(most_bytes), owners_share_(owners) {}
   size_t most() const { return most_; }
   size_t most_of_owner() const { return std::max<size_t>(1, most_ / owners_share_); }
@@ -25,10 +25,10 @@ class Places {
   }
 
  private:
-  friend class PlacesHeld;
+  friend class HeldSlots;
   struct Owner {
     size_t taken = 0, bytes = 0;
-    std::map<int32_t, size_t> ranked;  // places by priority
+    std::map<int32_t, size_t> ranked;  // slots by priority
   };
 
   const size_t most_, most_bytes_, owners_share_;
@@ -37,15 +37,15 @@ class Places {
   std::unordered_map<std::string, Owner> owners_;
 };
 
-// Gives its places back when it goes. `places` outlives it.
-class PlacesHeld {
+// Gives its slots back when it goes. `slots` outlives it.
+class HeldSlots {
  public:
-  PlacesHeld(Places& places, std::string owner) : places_(places), owner_(std::move(owner)) {}
-  ~PlacesHeld();
-  PlacesHeld(const PlacesHeld&) = delete;
-  PlacesHeld& operator=(const PlacesHeld&) = delete;
+  HeldSlots(AdmissionSlots& slots, std::string owner) : slots_(slots), owner_(std::move(owner)) {}
+  ~HeldSlots();
+  HeldSlots(const HeldSlots&) = delete;
+  HeldSlots& operator=(const HeldSlots&) = delete;
 
-  const Places& of() const { return places_; }
+  const AdmissionSlots& of() const { return slots_; }
   // Holds `answers` from now on, if there are so many.
   bool grow_to(size_t answers);
   // The memory that its request keeps until it goes, if there is so much. Once.
@@ -57,7 +57,7 @@ class PlacesHeld {
   int32_t rank(int32_t priority);
 
  private:
-  Places& places_;
+  AdmissionSlots& slots_;
   const std::string owner_;
   size_t held_ = 0, bytes_ = 0, ranked_ = 0;
   int32_t priority_ = 0;

@@ -45,9 +45,9 @@ class Counter final : public BackendSink {
 void expect_silence_after_stop(Backend& backend) {
   Counter sink;
   backend.start(sink);
-  Request job{.id = 1, .prompt = {1, 2, 3}};
-  job.params.max_tokens = 4000;
-  backend.submit(std::move(job));
+  Request request{.id = 1, .prompt = {1, 2, 3}};
+  request.params.max_tokens = 4000;
+  backend.submit(std::move(request));
   sink.wait_for_more();
   sink.wait_for_more();  // the control: there is more to hear
   backend.stop();

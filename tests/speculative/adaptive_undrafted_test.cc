@@ -30,7 +30,7 @@ struct Outcome {
 // Eight sequences decode, `drafted` of them with drafts that are always right; a step takes 1, and
 // for each row beyond the eight `row`.
 Outcome run(int drafted, double row, double slowdown) {
-  Adaptive proposer(std::make_unique<ForEven>(), {.bystander_slowdown = slowdown});
+  Adaptive proposer(std::make_unique<ForEven>(), {.undrafted_slowdown = slowdown});
   const std::vector<int32_t> tokens = {1};
   std::vector<DraftRequest> requests;
   for (int i = 0; i < 8; ++i)
@@ -55,24 +55,24 @@ Outcome run(int drafted, double row, double slowdown) {
   return outcome;
 }
 
-TEST(Bystanders, DoNotWaitForOthersDrafts) {
+TEST(Undrafteds, DoNotWaitForOthersDrafts) {
   const Outcome limited = run(4, 0.02, 0.05);
   EXPECT_LE(limited.p99, 1.05 + 1e-9);
   EXPECT_GT(limited.accepted, 1000) << "what fits into the limit goes on";
   EXPECT_LE(run(4, 0.1, 0.05).p99, 1.05 + 1e-9) << "no row fits";
 }
 
-TEST(Bystanders, WaitWithoutTheLimit) {
+TEST(Undrafteds, WaitWithoutTheLimit) {
   const Outcome unlimited = run(4, 0.02, 1000);
   EXPECT_GT(unlimited.p99, 1.2);
   EXPECT_GT(unlimited.accepted, 10000);
 }
 
-TEST(Bystanders, AreNoReasonToDraftLessWhereThereAreNone) {
+TEST(Undrafteds, AreNoReasonToDraftLessWhereThereAreNone) {
   EXPECT_EQ(run(8, 0.02, 0.05).accepted, run(8, 0.02, 1000).accepted);
 }
 
-TEST(Bystanders, AreNoReasonToDraftLessWhereRowsAreFree) {
+TEST(Undrafteds, AreNoReasonToDraftLessWhereRowsAreFree) {
   EXPECT_EQ(run(4, 0.001, 0.05).accepted, run(4, 0.001, 1000).accepted);
 }
 

@@ -68,10 +68,10 @@ class Collector final : public BackendSink {
 };
 
 Request job_of(int64_t id, uint64_t seed, int32_t tokens = kTokens) {
-  Request job{.id = id, .prompt = {1, 2, 3}};
-  job.params.seed = seed;
-  job.params.max_tokens = tokens;
-  return job;
+  Request request{.id = id, .prompt = {1, 2, 3}};
+  request.params.seed = seed;
+  request.params.max_tokens = tokens;
+  return request;
 }
 
 std::vector<int32_t> expected(uint64_t seed, int32_t tokens = kTokens) {
@@ -186,9 +186,9 @@ TEST(EngineProcessTest, ACancelledJobIsHeardOfNoMore) {
 
 TEST(EngineProcessTest, RefusesAFormHere) {
   Case c("steady");
-  Request job = job_of(1, 5);
-  job.structured_output = R"({"regex": "("})";
-  EXPECT_THROW(c.engine.submit(job), Error);
+  Request request = job_of(1, 5);
+  request.structured_output = R"({"regex": "("})";
+  EXPECT_THROW(c.engine.submit(request), Error);
 }
 
 TEST(EngineProcessTest, SaysThatItNeverBegan) {
@@ -197,15 +197,15 @@ TEST(EngineProcessTest, SaysThatItNeverBegan) {
 }
 
 TEST(EngineMessagesTest, ComeBackAsTheyWereAndRefuseWhatIsCut) {
-  Request job = job_of(9, 7);
-  job.params.logit_bias = {{4, 0.1}};
-  job.structured_output = "{}";
-  job.cache_salt = "salt";
-  job.hash_logits = true;
-  job.choice = 3;
-  job.priority = -2;
-  job.pooled = true;
-  const std::string bytes = to_bytes(job);
+  Request request = job_of(9, 7);
+  request.params.logit_bias = {{4, 0.1}};
+  request.structured_output = "{}";
+  request.cache_salt = "salt";
+  request.hash_logits = true;
+  request.choice = 3;
+  request.priority = -2;
+  request.pooled = true;
+  const std::string bytes = to_bytes(request);
   EXPECT_EQ(to_bytes(request_from(bytes)), bytes);
   EXPECT_EQ(request_from(bytes).priority, -2);
   EXPECT_TRUE(request_from(bytes).pooled);
@@ -218,7 +218,7 @@ TEST(EngineMessagesTest, ComeBackAsTheyWereAndRefuseWhatIsCut) {
                                             {.running = 3, .cached_tokens = 8});
   const StepOutputs step = outputs_from(outputs);
   EXPECT_EQ(step.outputs[1].pooled.numbers, pooled.numbers);
-  EXPECT_EQ(step.outputs[1].job(), 10);
+  EXPECT_EQ(step.outputs[1].request(), 10);
   EXPECT_TRUE(step.outputs[0].is_last() && step.outputs[1].is_last());
   EXPECT_EQ(step.outputs[0].error, "a sentence");
   EXPECT_EQ(step.outputs[0].token.logprobs, token.logprobs);

@@ -1,4 +1,4 @@
-#include "answering.h"
+#include "answer_streams.h"
 
 #include <algorithm>
 #include <set>
@@ -58,37 +58,38 @@ class LongBody final : public BodySource {
 
 }  // namespace
 
-Answering::Answering(Admitted admitted, std::shared_ptr<Exchange> exchange,
-                     const Tokenizer& tokenizer, Answers& answers)
+AnswerStream::AnswerStream(Admitted admitted, std::shared_ptr<Exchange> exchange,
+                           const Tokenizer& tokenizer, AnswerStreams& streams)
     : admitted_(std::move(admitted)),
       exchange_(std::move(exchange)),
       tokenizer_(tokenizer),
-      answers_(answers),
-      unfinished_(admitted_.jobs.size()),
+      streams_(streams),
+      unfinished_(admitted_.requests.size()),
       prompts_to_begin_(admitted_.entry.prompts.size()) {
   const openai::Request& request = admitted_.request;
   if (request.stream) writer_ = make_writer();
-  for (const Request& job : admitted_.jobs) {
+  for (const Request& request : admitted_.requests) {
     if (writer_) break;
-    builders_.push_back(std::make_unique<AnswerBuilder>(tokenizer, job));
-    builders_.back()->answer.prompt_tokens = job.prompt;
+    builders_.push_back(std::make_unique<AnswerBuilder>(tokenizer, request));
+    builders_.back()->answer.prompt_tokens = request.prompt;
   }
   if (admitted_.cached) set_all_cached(*admitted_.cached);
 }
 
-void Answering::set_cached(size_t job, int64_t tokens) {
+void AnswerStream::set_cached(size_t index, int64_t tokens) {
   if (writer_)
-    writer_->set_cached(job, tokens);
+    writer_->set_cached(index, tokens);
   else
-    builders_[job]->answer.cached = tokens;
+    builders_[index]->answer.cached = tokens;
 }
 
 // Usage shows the sum.
-void Answering::set_all_cached(int64_t tokens) {
-  for (size_t job = 0; job < admitted_.jobs.size(); ++job) set_cached(job, job == 0 ? tokens : 0);
+void AnswerStream::set_all_cached(int64_t tokens) {
+  for (size_t index = 0; index < admitted_.requests.size(); ++index)
+    set_cached(index, index == 0 ? tokens : 0);
 }
 
-std::unique_ptr<openai::StreamWriter> Answering::make_writer() const {
+std::unique_ptr<openai::StreamWriter> AnswerStream::make_writer() const {
   const openai::Request& request = admitted_.request;
   const auto& prompts = admitted_.entry.prompts;
   const auto size = std::ssize(prompts.front());
@@ -100,14 +101,14 @@ std::unique_ptr<openai::StreamWriter> Answering::make_writer() const {
 }
 
 // Only what was said to its end can be gone on from.
-void Answering::remember_output(const TextAnswer& answer) {
+void AnswerStream::remember_output(const TextAnswer& answer) {
   const bool is_whole =
       answer.finish == FinishReason::stop || answer.finish == FinishReason::length;
   if (admitted_.request.endpoint != openai::Endpoint::responses || !is_whole) return;
   output_ = *openai::response_body(admitted_.request, answer, admitted_.head).find("output");
 }
 
-void Answering::begin() {
+void AnswerStream::begin() {
   if (!writer_ || over_) return;
   begun_ = true;
   HttpReply head{.type = "text/event-stream; charset=utf-8"};
@@ -117,62 +118,62 @@ void Answering::begin() {
 
 // A prompt counts once, for the first of its answers. Where the journal is to repeat the number,
 // nothing more of the answer is shown before it is written; none is 0 there.
-void Answering::on_begun(size_t job, int64_t cached) {
+void AnswerStream::on_begun(size_t index, int64_t cached) {
   const auto n = static_cast<size_t>(admitted_.request.base.params.n);
-  if (over_ || admitted_.cached || job % n != 0) return;
+  if (over_ || admitted_.cached || index % n != 0) return;
   cached_ += cached;
-  set_cached(job, cached);
-  if (--prompts_to_begin_ == 0 && cached_ > 0) answers_.settle_usage(shared_from_this());
+  set_cached(index, cached);
+  if (--prompts_to_begin_ == 0 && cached_ > 0) streams_.settle_usage(shared_from_this());
 }
 
-void Answering::on_token(size_t job, const TokenOutput& output) {
+void AnswerStream::on_token(size_t index, const TokenOutput& output) {
   if (over_) return;
   if (output.finish == FinishReason::failed) outcome_ = Outcome::failed;
   if (writer_) {
-    waiting_.emplace_back(job, output);
+    waiting_.emplace_back(index, output);
     return exchange_->wake();
   }
-  AnswerBuilder& builder = *builders_[job];
+  AnswerBuilder& builder = *builders_[index];
   if (builder.answer.finish != FinishReason::none) return;
   builder.push(output);
   if (builder.answer.finish == FinishReason::none) return;
   if (--unfinished_ == 0 || builder.answer.finish == FinishReason::failed) finish();
 }
 
-void Answering::on_prompt(size_t job, const PromptOutput& output) {
+void AnswerStream::on_prompt(size_t index, const PromptOutput& output) {
   if (writer_)
-    writer_->push_prompt(job, output);
+    writer_->push_prompt(index, output);
   else
-    builders_[job]->answer.prompt_logprobs.push_back(output.logprobs);
+    builders_[index]->answer.prompt_logprobs.push_back(output.logprobs);
 }
 
-bool Answering::is_over(size_t job) const {
-  return over_ ||
-         (writer_ ? writer_->is_over(job) : builders_[job]->answer.finish != FinishReason::none);
+bool AnswerStream::is_over(size_t index) const {
+  return over_ || (writer_ ? writer_->is_over(index)
+                           : builders_[index]->answer.finish != FinishReason::none);
 }
 
-bool Answering::pull(std::string& out) {
-  for (const auto& [job, output] : waiting_) {
-    writer_->push(job, output, out);
-    if (is_over(job)) answers_.settle(*this, job);
+bool AnswerStream::pull(std::string& out) {
+  for (const auto& [index, output] : waiting_) {
+    writer_->push(index, output, out);
+    if (is_over(index)) streams_.settle(*this, index);
   }
   waiting_.clear();
   if (cut_off_) writer_->fail(cut_off_->message, cut_off_->code.c_str(), out);
   over_ = writer_->ended();
   if (over_ && writer_->answer()) remember_output(*writer_->answer());
-  answers_.settle(*this);
+  streams_.settle(*this);
   return !over_;
 }
 
 // A stream that has begun ends with an event, anything else with a status.
-void Answering::cut_off(const ApiError& error) {
+void AnswerStream::cut_off(const ApiError& error) {
   over_ = true;
   cut_off_ = error;
   outcome_ = Outcome::aborted;
   begun_ ? exchange_->wake() : exchange_->reply(error_reply(error, admitted_.entry.endpoint));
 }
 
-void Answering::finish() {
+void AnswerStream::finish() {
   over_ = true;
   std::vector<TextAnswer> answers;
   for (const auto& builder : builders_) {
@@ -187,54 +188,55 @@ void Answering::finish() {
                          request.endpoint == openai::Endpoint::chat;
   if (has_lists && is_long(answers) && !request.receipt_only) {
     auto pieces = openai::answer_pieces(request, std::move(answers), tokenizer_, admitted_.head);
-    return exchange_->stream({}, std::make_shared<LongBody>(std::move(pieces), answers_.on_large));
+    return exchange_->stream({}, std::make_shared<LongBody>(std::move(pieces), streams_.on_large));
   }
   exchange_->reply({.body = json::dump(body_of(request, answers, tokenizer_, admitted_.head))});
 }
 
-void Answers::number(std::vector<Request>& jobs) {
+void AnswerStreams::number(std::vector<Request>& requests) {
   const std::lock_guard lock(mutex_);
-  for (Request& job : jobs) job.id = next_id_++;
+  for (Request& request : requests) request.id = next_id_++;
 }
 
-void Answers::add(std::shared_ptr<Answering> answering) {
-  const auto& jobs = answering->admitted().jobs;
-  for (size_t i = 0; i < jobs.size(); ++i) places_.emplace(jobs[i].id, Place{answering, i});
-  answering->known_ = true;
+void AnswerStreams::add(std::shared_ptr<AnswerStream> stream) {
+  const auto& requests = stream->admitted().requests;
+  for (size_t i = 0; i < requests.size(); ++i)
+    streamed_.emplace(requests[i].id, Streamed{stream, i});
+  stream->known_ = true;
   ++live_;
 }
 
-void Answers::add(std::shared_ptr<Embedding> embedding) {
-  const auto& jobs = embedding->jobs();
-  for (size_t i = 0; i < jobs.size(); ++i) texts_.emplace(jobs[i].id, Text{embedding, i});
+void AnswerStreams::add(std::shared_ptr<Embedding> embedding) {
+  const auto& requests = embedding->requests();
+  for (size_t i = 0; i < requests.size(); ++i) texts_.emplace(requests[i].id, Text{embedding, i});
   ++live_;
 }
 
 // Once, when it is over: forgets what is left of it.
-void Answers::settle(Embedding& embedding) {
-  for (const Request& job : embedding.jobs())
-    if (texts_.erase(job.id)) backend_.cancel(job.id);
+void AnswerStreams::settle(Embedding& embedding) {
+  for (const Request& request : embedding.requests())
+    if (texts_.erase(request.id)) backend_.cancel(request.id);
   --live_;
 }
 
-void Answers::cancel(Embedding& embedding) {
+void AnswerStreams::cancel(Embedding& embedding) {
   if (embedding.is_over()) return;
   embedding.drop();
   settle(embedding);
 }
 
-void Answers::deliver_vectors(std::vector<PooledOutput> vectors) {
+void AnswerStreams::deliver_vectors(std::vector<PooledOutput> vectors) {
   for (PooledOutput& output : vectors) {
     const auto found = texts_.find(output.request);
     if (found == texts_.end()) continue;
     const Text text = found->second;
     texts_.erase(found);
-    text.embedding->on_vector(text.job, std::move(output.numbers));
+    text.embedding->on_vector(text.index, std::move(output.numbers));
     if (text.embedding->is_over()) settle(*text.embedding);
   }
 }
 
-void Answers::fail_text(const TokenOutput& output) {
+void AnswerStreams::fail_text(const TokenOutput& output) {
   const auto found = texts_.find(output.request);
   if (found == texts_.end() || output.finish != FinishReason::failed) return;
   const auto embedding = found->second.embedding;
@@ -243,33 +245,33 @@ void Answers::fail_text(const TokenOutput& output) {
   settle(*embedding);
 }
 
-void Answers::cancel(Answering& answering) {
-  if (!answering.over_) answering.outcome_ = Outcome::aborted;
-  answering.over_ = true;
-  settle(answering);
+void AnswerStreams::cancel(AnswerStream& stream) {
+  if (!stream.over_) stream.outcome_ = Outcome::aborted;
+  stream.over_ = true;
+  settle(stream);
 }
 
-void Answers::withdraw(const Answering& answering) {
-  for (const Request& job : answering.admitted().jobs) backend_.cancel(job.id);
+void AnswerStreams::withdraw(const AnswerStream& stream) {
+  for (const Request& request : stream.admitted().requests) backend_.cancel(request.id);
 }
 
-void Answers::end_all(const ApiError& error) {
-  std::set<std::shared_ptr<Answering>> all;
-  for (const auto& [job, place] : places_) all.insert(place.answering);
-  for (const auto& answering : all) {
-    if (answering->over_) continue;
-    answering->cut_off(error);
-    settle(*answering);
+void AnswerStreams::end_all(const ApiError& error) {
+  std::set<std::shared_ptr<AnswerStream>> all;
+  for (const auto& [index, streamed] : streamed_) all.insert(streamed.stream);
+  for (const auto& stream : all) {
+    if (stream->over_) continue;
+    stream->cut_off(error);
+    settle(*stream);
   }
 }
 
-void Answers::expire(Answering& answering) {
-  if (answering.over_) return;
-  answering.cut_off({504, kTooLate, "deadline_exceeded"});
-  settle(answering);
+void AnswerStreams::expire(AnswerStream& stream) {
+  if (stream.over_) return;
+  stream.cut_off({504, kTooLate, "deadline_exceeded"});
+  settle(stream);
 }
 
-void Answers::on_failure(const std::string& sentence) {
+void AnswerStreams::on_failure(const std::string& sentence) {
   post_([this, sentence] {
     deliver();  // what was computed before
     fail_all(sentence);
@@ -277,64 +279,64 @@ void Answers::on_failure(const std::string& sentence) {
   });
 }
 
-void Answers::fail_all(const std::string& sentence) {
-  for (const auto& [id, place] : std::exchange(places_, {})) {
-    Answering& answering = *place.answering;
-    if (!std::exchange(answering.known_, false)) continue;
+void AnswerStreams::fail_all(const std::string& sentence) {
+  for (const auto& [id, streamed] : std::exchange(streamed_, {})) {
+    AnswerStream& stream = *streamed.stream;
+    if (!std::exchange(stream.known_, false)) continue;
     --live_;
-    answering.admitted_.places = nullptr;
-    answering.cut_off({503, sentence, "engine_failed"});
+    stream.admitted_.slots = nullptr;
+    stream.cut_off({503, sentence, "engine_failed"});
   }
   for (const auto& [id, text] : std::exchange(texts_, {}))
     if (!text.embedding->is_over()) text.embedding->fail(sentence);
 }
 
-void Answers::forget(const Answering& answering, size_t job) {
-  const int64_t id = answering.admitted().jobs[job].id;
-  if (places_.erase(id)) backend_.cancel(id);
+void AnswerStreams::forget(const AnswerStream& stream, size_t index) {
+  const int64_t id = stream.admitted().requests[index].id;
+  if (streamed_.erase(id)) backend_.cancel(id);
 }
 
-void Answers::settle(Answering& answering, size_t job) {
-  if (answering.is_over(job)) forget(answering, job);
-  if (answering.is_over()) settle(answering);
+void AnswerStreams::settle(AnswerStream& stream, size_t index) {
+  if (stream.is_over(index)) forget(stream, index);
+  if (stream.is_over()) settle(stream);
 }
 
-void Answers::settle(Answering& answering) {
-  if (!answering.is_over() || !answering.known_) return;
-  for (size_t i = 0; i < answering.admitted().jobs.size(); ++i) forget(answering, i);
-  answering.known_ = false;
-  answering.admitted_.places = nullptr;
+void AnswerStreams::settle(AnswerStream& stream) {
+  if (!stream.is_over() || !stream.known_) return;
+  for (size_t i = 0; i < stream.admitted().requests.size(); ++i) forget(stream, i);
+  stream.known_ = false;
+  stream.admitted_.slots = nullptr;
   --live_;
-  measure_end(answering);
-  ended_(answering, answering.outcome_);
+  measure_end(stream);
+  ended_(stream, stream.outcome_);
 }
 
-void Answers::on_token(const TokenOutput& output) {
+void AnswerStreams::on_token(const TokenOutput& output) {
   const std::lock_guard lock(mutex_);
   tokens_.push_back(output);
 }
 
-void Answers::on_prompt(const PromptOutput& output) {
+void AnswerStreams::on_prompt(const PromptOutput& output) {
   const std::lock_guard lock(mutex_);
   prompts_.push_back(output);
 }
 
-void Answers::on_pooled(const PooledOutput& output) {
+void AnswerStreams::on_pooled(const PooledOutput& output) {
   const std::lock_guard lock(mutex_);
   vectors_.push_back(output);
 }
 
-void Answers::on_begun(const JobBegun& begun) {
+void AnswerStreams::on_begun(const RequestBegun& begun) {
   const std::lock_guard lock(mutex_);
   begun_.push_back(begun);
 }
 
-void Answers::on_step(const StepRecord& step) {
+void AnswerStreams::on_step(const StepRecord& step) {
   steps.add(step);
   if (trace) trace->add(step);
 }
 
-void Answers::on_step_end() {
+void AnswerStreams::on_step_end() {
   {
     const std::lock_guard lock(mutex_);
     if (delivery_is_posted_ || (tokens_.empty() && prompts_.empty() && vectors_.empty())) return;
@@ -343,7 +345,7 @@ void Answers::on_step_end() {
   post_([this] { deliver(); });
 }
 
-void Answers::measure(Answering& answering, const TokenOutput& output) {
+void AnswerStreams::measure(AnswerStream& stream, const TokenOutput& output) {
   if (output.finish == FinishReason::failed) return;
   const auto now = Clock::now();
   const auto seconds = [&](Clock::time_point since) {
@@ -353,66 +355,66 @@ void Answers::measure(Answering& answering, const TokenOutput& output) {
     all.add(value);
     recent.add(value);
   };
-  if (answering.tokens_ == 0) answering.times_.first_token = now;
-  if (answering.tokens_++ == 0)
+  if (stream.tokens_ == 0) stream.times_.first_token = now;
+  if (stream.tokens_++ == 0)
     add(metrics.time_to_first_token, metrics.recent_first_token,
-        seconds(answering.exchange().arrival));
-  else if (answering.admitted().jobs.size() == 1)
-    add(metrics.inter_token, metrics.recent_inter_token, seconds(answering.times_.last_token));
-  answering.longest_ = std::max<int64_t>(answering.longest_, output.index + 1);
-  answering.times_.last_token = now;
+        seconds(stream.exchange().arrival));
+  else if (stream.admitted().requests.size() == 1)
+    add(metrics.inter_token, metrics.recent_inter_token, seconds(stream.times_.last_token));
+  stream.longest_ = std::max<int64_t>(stream.longest_, output.index + 1);
+  stream.times_.last_token = now;
   ++metrics.all_generation_tokens;
-  answering.finish_ = output.finish;
+  stream.finish_ = output.finish;
 }
 
-void Answers::measure_end(const Answering& answering) {
+void AnswerStreams::measure_end(const AnswerStream& stream) {
   int64_t prompt = 0;
-  for (const auto& one : answering.admitted().entry.prompts) prompt += std::ssize(one);
+  for (const auto& one : stream.admitted().entry.prompts) prompt += std::ssize(one);
   metrics.all_prompt_tokens += prompt;
   metrics.prompt_tokens.add(static_cast<double>(prompt));
-  metrics.generation_tokens.add(static_cast<double>(answering.tokens_));
-  metrics.most_generation_tokens.add(static_cast<double>(answering.longest_));
-  RequestTimes times = answering.times_;
-  times.arrival = answering.exchange().arrival;
+  metrics.generation_tokens.add(static_cast<double>(stream.tokens_));
+  metrics.most_generation_tokens.add(static_cast<double>(stream.longest_));
+  RequestTimes times = stream.times_;
+  times.arrival = stream.exchange().arrival;
   times.end = Clock::now();
-  metrics.add(times, answering.tokens_);
-  const SamplingParams& params = answering.admitted().entry.params;
+  metrics.add(times, stream.tokens_);
+  const SamplingParams& params = stream.admitted().entry.params;
   metrics.max_tokens.add(params.max_tokens);
   metrics.answers.add(params.n);
-  const bool whole = answering.outcome_ == Outcome::finished;
-  const char* reason = whole ? answering.finish_ == FinishReason::length ? "length" : "stop"
-                       : answering.outcome_ == Outcome::aborted ? "abort"
-                                                                : "error";
+  const bool whole = stream.outcome_ == Outcome::finished;
+  const char* reason = whole ? stream.finish_ == FinishReason::length ? "length" : "stop"
+                       : stream.outcome_ == Outcome::aborted ? "abort"
+                                                             : "error";
   ++metrics.finished[reason];
-  if (request_log) request_log->add(answering.admitted(), times, prompt, answering.tokens_, reason);
+  if (request_log) request_log->add(stream.admitted(), times, prompt, stream.tokens_, reason);
 }
 
-void Answers::note_begin(const JobBegun& begun) {
-  const auto found = places_.find(begun.job);
-  if (found == places_.end()) return;
-  Place& place = found->second;
-  auto& scheduled = place.answering->times_.scheduled;
-  if (scheduled == Clock::time_point{})  // the first of its jobs, and not again
+void AnswerStreams::note_begin(const RequestBegun& begun) {
+  const auto found = streamed_.find(begun.request);
+  if (found == streamed_.end()) return;
+  Streamed& streamed = found->second;
+  auto& scheduled = streamed.stream->times_.scheduled;
+  if (scheduled == Clock::time_point{})  // the first of its requests, and not again
     scheduled = Clock::time_point(std::chrono::nanoseconds(begun.at_ns));
-  if (!std::exchange(place.begun, true)) place.answering->on_begun(place.job, begun.cached);
+  if (!std::exchange(streamed.begun, true)) streamed.stream->on_begun(streamed.index, begun.cached);
 }
 
-void Answers::settle_usage(std::shared_ptr<Answering> answering) {
+void AnswerStreams::settle_usage(std::shared_ptr<AnswerStream> stream) {
   if (!settle_cached) return;
-  answering->is_unsettled_ = true;
-  const std::string id = answering->admitted().entry.id;
-  const int64_t cached = answering->cached_;
-  settle_cached(id, cached, [this, answering = std::move(answering)](int64_t settled) {
-    post_([this, answering, settled] {
-      answering->set_all_cached(settled);
-      answering->is_unsettled_ = false;
-      for (const TokenOutput& output : std::exchange(answering->held_, {})) take(output);
+  stream->is_unsettled_ = true;
+  const std::string id = stream->admitted().entry.id;
+  const int64_t cached = stream->cached_;
+  settle_cached(id, cached, [this, stream = std::move(stream)](int64_t settled) {
+    post_([this, stream, settled] {
+      stream->set_all_cached(settled);
+      stream->is_unsettled_ = false;
+      for (const TokenOutput& output : std::exchange(stream->held_, {})) take(output);
     });
   });
 }
 
-void Answers::deliver() {
-  std::vector<JobBegun> begun;
+void AnswerStreams::deliver() {
+  std::vector<RequestBegun> begun;
   std::vector<TokenOutput> tokens;
   std::vector<PromptOutput> prompts;
   std::vector<PooledOutput> vectors;
@@ -424,23 +426,23 @@ void Answers::deliver() {
     vectors.swap(vectors_);
     delivery_is_posted_ = false;
   }
-  for (const JobBegun& one : begun) note_begin(one);
+  for (const RequestBegun& one : begun) note_begin(one);
   for (const PromptOutput& output : prompts)
-    if (const auto found = places_.find(output.request); found != places_.end())
-      found->second.answering->on_prompt(found->second.job, output);
+    if (const auto found = streamed_.find(output.request); found != streamed_.end())
+      found->second.stream->on_prompt(found->second.index, output);
   deliver_vectors(std::move(vectors));
   for (const TokenOutput& output : tokens) take(output);
 }
 
-void Answers::take(const TokenOutput& output) {
-  const auto found = places_.find(output.request);
-  if (found == places_.end()) return fail_text(output);
-  const Place place = found->second;
-  if (place.answering->is_unsettled_) return place.answering->held_.push_back(output);
-  if (output.finish != FinishReason::none) places_.erase(found);
-  measure(*place.answering, output);
-  place.answering->on_token(place.job, output);
-  settle(*place.answering, place.job);
+void AnswerStreams::take(const TokenOutput& output) {
+  const auto found = streamed_.find(output.request);
+  if (found == streamed_.end()) return fail_text(output);
+  const Streamed streamed = found->second;
+  if (streamed.stream->is_unsettled_) return streamed.stream->held_.push_back(output);
+  if (output.finish != FinishReason::none) streamed_.erase(found);
+  measure(*streamed.stream, output);
+  streamed.stream->on_token(streamed.index, output);
+  settle(*streamed.stream, streamed.index);
 }
 
 }  // namespace invar::server

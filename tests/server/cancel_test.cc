@@ -1,5 +1,5 @@
-// A client that goes, or whose deadline passes, while the form of its answer is compiled: the jobs
-// reach the backend after the answer is over, and nobody wants them.
+// A client that goes, or whose deadline passes, while the form of its answer is compiled: the
+// requests reach the backend after the answer is over, and nobody wants them.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -18,7 +18,7 @@
 namespace invar::server {
 namespace {
 
-// Takes jobs when it is told to, and knows which of them it would be computing.
+// Takes requests when it is told to, and knows which of them it would be computing.
 class SlowBackend final : public Backend {
  public:
   void start(BackendSink&) override {}
@@ -27,12 +27,12 @@ class SlowBackend final : public Backend {
     return {.identity = "none", .vocab = 512, .max_model_len = 256};
   }
   BackendStats stats() const override { return {}; }
-  void submit(Request job) override {
+  void submit(Request request) override {
     std::unique_lock lock(mutex_);
     ++asked_;
     changed_.notify_all();
     changed_.wait(lock, [&] { return takes_; });
-    live_.insert(job.id);
+    live_.insert(request.id);
     ++taken_;
     changed_.notify_all();
   }
@@ -42,7 +42,7 @@ class SlowBackend final : public Backend {
     ++cancelled_;
     changed_.notify_all();
   }
-  void take_jobs() {
+  void take_requests() {
     const std::lock_guard lock(mutex_);
     takes_ = true;
     changed_.notify_all();
@@ -76,8 +76,8 @@ int sent(int port, const std::string& headers, const std::string& body) {
   return socket;
 }
 
-// Of an answer of two jobs: the first is on its way to the backend when the answer is ended.
-void expect_no_job_is_left(const std::string& headers, bool client_goes) {
+// Of an answer of two requests: the first is on its way to the backend when the answer is ended.
+void expect_no_request_is_left(const std::string& headers, bool client_goes) {
   const Tokenizer tokenizer = Tokenizer::from_texts(make_tokenizer(512, 1).texts, "made");
   SlowBackend backend;
   const ServedModel served{.names = {"m"}, .tokenizer = &tokenizer};
@@ -92,19 +92,19 @@ void expect_no_job_is_left(const std::string& headers, bool client_goes) {
   EXPECT_TRUE(backend.comes_to(1, 0, 0, 0));
   if (client_goes) ::close(client);
   EXPECT_TRUE(backend.comes_to(1, 0, 2, 0)) << "the answer is over";
-  backend.take_jobs();
-  EXPECT_TRUE(backend.comes_to(2, 2, 4, 0)) << "jobs that nobody wants are computed";
+  backend.take_requests();
+  EXPECT_TRUE(backend.comes_to(2, 2, 4, 0)) << "requests that nobody wants are computed";
   ::raise(SIGTERM);
   serving.join();
   if (!client_goes) ::close(client);
 }
 
-TEST(Cancelled, AClientThatGoesWhileItsFormIsCompiledLeavesNoJob) {
-  expect_no_job_is_left("", true);
+TEST(Cancelled, AClientThatGoesWhileItsFormIsCompiledLeavesNoRequest) {
+  expect_no_request_is_left("", true);
 }
 
-TEST(Cancelled, ADeadlineThatPassesWhileAFormIsCompiledLeavesNoJob) {
-  expect_no_job_is_left("X-Request-Timeout: 0.3\r\n", false);
+TEST(Cancelled, ADeadlineThatPassesWhileAFormIsCompiledLeavesNoRequest) {
+  expect_no_request_is_left("X-Request-Timeout: 0.3\r\n", false);
 }
 
 }  // namespace

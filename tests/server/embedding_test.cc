@@ -1,0 +1,53 @@
+#include "server/embedding.h"
+
+#include <gtest/gtest.h>
+
+#include "fake_exchange.h"
+
+namespace invar::server {
+namespace {
+
+struct Case {
+  Case() {
+    embedding.full = [this] { ++full; };
+    embedding.failed = [this](const std::string& sentence) { failed.push_back(sentence); };
+  }
+  Embedding embedding{
+      std::vector<Request>(2), {}, std::make_shared<FakeExchange>(), nullptr, nullptr};
+  int full = 0;
+  std::vector<std::string> failed;
+};
+
+TEST(EmbeddingTest, IsFullWithItsLastVectorInWhateverOrder) {
+  Case c;
+  c.embedding.on_vector(1, {2});
+  EXPECT_EQ(c.full, 0);
+  EXPECT_FALSE(c.embedding.is_over());
+  c.embedding.on_vector(0, {1});
+  EXPECT_EQ(c.full, 1);
+  EXPECT_TRUE(c.embedding.is_over());
+  EXPECT_EQ(c.embedding.vectors(), (std::vector<std::vector<float>>{{1}, {2}}));
+}
+
+TEST(EmbeddingTest, FailsOnceAndHearsNothingAfterThat) {
+  Case c;
+  c.embedding.fail("one");
+  c.embedding.fail("two");
+  c.embedding.on_vector(0, {1});
+  c.embedding.on_vector(1, {1});
+  EXPECT_EQ(c.failed, (std::vector<std::string>{"one"}));
+  EXPECT_EQ(c.full, 0);
+}
+
+TEST(EmbeddingTest, SaysNothingWhenNobodyWantsIt) {
+  Case c;
+  c.embedding.drop();
+  c.embedding.on_vector(0, {1});
+  c.embedding.on_vector(1, {1});
+  c.embedding.fail("late");
+  EXPECT_EQ(c.full, 0);
+  EXPECT_TRUE(c.failed.empty());
+}
+
+}  // namespace
+}  // namespace invar::server

@@ -1,0 +1,70 @@
+// An answer in another form than the endpoint's that made it.
+#include "server/translated.h"
+
+#include <gtest/gtest.h>
+
+#include "fake_exchange.h"
+
+namespace invar::server {
+namespace {
+
+struct Case {
+  Case() {
+    client->request.path = "/generate";
+    client->request.body = "asked";
+    inner = Translated::make(client, "/v1/completions", "{}", [](const json::Value& answer) {
+      return json::Value(json::Object{{"text", *answer.find("choice")}});
+    });
+  }
+  std::shared_ptr<FakeExchange> client = std::make_shared<FakeExchange>();
+  std::shared_ptr<Translated> inner;
+};
+
+TEST(Translated, TheRequestIsTheOtherEndpointsAndTheClientsBodyIsGone) {
+  const Case c;
+  EXPECT_EQ(c.inner->request.path, "/v1/completions");
+  EXPECT_EQ(c.inner->request.body, "{}");
+  EXPECT_TRUE(c.client->request.body.empty());
+}
+
+TEST(Translated, AGoodAnswerIsTranslatedAndAnErrorIsNot) {
+  Case good, bad;
+  good.inner->more_headers = {{"x", "y"}};
+  good.inner->reply({.body = R"({"choice": "word"})"});
+  ASSERT_EQ(good.client->replies.size(), 1u);
+  EXPECT_EQ(good.client->replies[0].body, R"({"text": "word"})");
+  EXPECT_EQ(good.client->more_headers, (Headers{{"x", "y"}}));
+  bad.inner->reply({.status = 400, .body = R"({"choice": "word"})"});
+  EXPECT_EQ(bad.client->replies[0].body, R"({"choice": "word"})");
+}
+
+TEST(Translated, WhatCannotBeTranslatedIsAnError) {
+  Case c;
+  c.inner->reply({.body = "no json"});
+  EXPECT_EQ(c.client->replies[0].status, 500);
+}
+
+TEST(Translated, AClientThatGoesIsHeardWhileTheRequestLives) {
+  Case c;
+  int gone = 0;
+  c.inner->on_gone = [&] { ++gone; };
+  c.client->on_gone();
+  c.inner = nullptr;
+  c.client->on_gone();
+  EXPECT_EQ(gone, 1);
+}
+
+TEST(Translated, ADeadlineIsTheRequestsOwnOrAnError) {
+  Case own, other;
+  int late = 0;
+  own.inner->on_deadline = [&] { ++late; };
+  own.client->on_deadline();
+  EXPECT_EQ(late, 1);
+  EXPECT_TRUE(own.client->replies.empty());
+  other.client->on_deadline();
+  ASSERT_EQ(other.client->replies.size(), 1u);
+  EXPECT_EQ(other.client->replies[0].status, 504);
+}
+
+}  // namespace
+}  // namespace invar::server
