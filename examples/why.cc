@@ -153,7 +153,7 @@ class InvarProduct {
         .x = {const_cast<float*>(x.data()), DType::f32, kInner},
         .w = weight_,
         .rows = rows,
-        .runs = 1,
+        .split_k = 1,
         .bias = nullptr,
         .accumulate = false,
         .y = y.data(),
