@@ -32,6 +32,7 @@ Request request(int64_t id, int tokens) {
 TEST(StepWatch, TellsRowsAndWhoWaits) {
   InstanceOptions options{.model = {.model = "tiny", .load_format = "dummy:1", .threads = 1}};
   options.engine.kv_bytes = 16 << 20;
+  options.engine.scheduler.max_model_len = 64;
   options.engine.scheduler.policy = "vllm";  // a prompt's step computes nothing else
   Instance instance(options);
   StepWatch watch(instance.engine(), 3);
