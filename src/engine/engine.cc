@@ -99,13 +99,24 @@ void Engine::add(Request request) {
     fail_usage("embeddings were not enabled when the engine started");
   if (request.params.prompt_logprobs && !options_.prompt_logprobs)
     fail_usage("prompt log-probabilities were not enabled when the engine started");
+  if (request.routed_experts && routed_columns(model_.spec()) == 0)
+    fail_usage("the {} model has no experts whose choice could be kept", model_.spec().family);
+  if (request.routed_experts && model_.workers().home().place().stages > 1)
+    fail_usage("routed experts are kept where all layers are of one stage, and there are {}",
+               model_.workers().home().place().stages);
+  constexpr int64_t kMostRouted = int64_t{1} << 23;
+  const int64_t routed = (size + request.params.max_tokens) * routed_columns(model_.spec());
+  if (request.routed_experts && routed > kMostRouted)
+    fail_usage("expected at most {} routed experts of an answer, found up to {}", kMostRouted,
+               routed);
   check_params(request, model_.spec().vocab);
 
   auto state = std::make_shared<RequestState>(std::move(request), model_.spec().vocab);
   if (state->request.pooled)
     state->pool = {model_.spec().hidden, state->prompt_size(), model_.config().pooling.kind};
   // Whoever wants something of every position computes every row.
-  const bool shares = !state->request.params.prompt_logprobs && !state->request.pooled;
+  const bool shares = !state->request.params.prompt_logprobs && !state->request.pooled &&
+                      !state->request.routed_experts;
   const bool decodes = !state->request.pooled;
   const bool may_run_ahead =
       options_.scheduler.max_plans_in_flight > 1 && decodes && !state->samples_by_tokens();

@@ -158,6 +158,9 @@ class Engine {
   void keep_accepted(StepInFlight& step);
   void take_scores(StepInFlight& step);
   void take_walks(StepInFlight& step);
+  void take_experts(const StepInFlight& step);
+  // Of every entry the rows that were kept, positions ascending.
+  std::vector<std::vector<int32_t>> kept_rows(const StepInFlight& step) const;
   void take_walk(const StepInFlight& step, SamplingStage::Walk& walk);
   void take_others(StepInFlight& step);
   bool pool_rows(const StepInFlight& step, size_t entry);

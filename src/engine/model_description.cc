@@ -16,6 +16,7 @@
 #include "model/families/presets.h"
 #include "model/families/tensors.h"
 #include "weights/hf_directory.h"
+#include "weights/mxfp4_source.h"
 #include "weights/packed_formats.h"
 #include "weights/weights_digest.h"
 
@@ -96,7 +97,9 @@ std::unique_ptr<TensorSource> open_weights(const ModelOptions& options, const Mo
     return dummy_weights(config.spec, *seed);
   }
   auto stored = open_checkpoint(options.model);
-  if (!config.quantization.is_null())
+  if (is_mxfp4(config.quantization, options.model))
+    stored = mxfp4_tensors(std::move(stored));
+  else if (!config.quantization.is_null())
     stored = quantised_tensors(std::move(stored), config.quantization, options.weights == "twin");
   return decoder_tensors(config.spec, std::move(stored));
 }

@@ -43,6 +43,8 @@ struct Request {
       true;  // keep the hash of every position whose logits are sampled from (numerics 8)
   // What the answer may be, to draft from; no bit depends on it.
   Shared<std::vector<int32_t>> prediction;
+  // Keeps which experts its tokens go through (TokenOutput::routed_experts).
+  bool routed_experts = false;
   // Asks for no answer but for one vector of the prompt's final hidden states.
   bool pooled = false;
 };
@@ -70,6 +72,10 @@ struct TokenOutput {
   FinishReason finish = FinishReason::none;
   Digest logits_hash{};         // of the answer so far; zero unless it was asked for
   const char* error = nullptr;  // of a failed one: a sentence
+  // With the last token, where they were asked for: of every token of prompt and answer but the
+  // last, which nothing was computed of, the experts of every layer that has some: [tokens][layers
+  // with experts][C], ascending.
+  std::vector<int16_t> routed_experts = {};
 };
 
 // Log-probabilities of a prompt's tokens, in chunks as they are computed.

@@ -26,6 +26,7 @@ struct RequestState {
   int32_t sampled_at = -1;
   // Positions whose log-probability was given: after a preemption, not again.
   int32_t prompt_logprobs_done = 1;
+  std::vector<int16_t> routed;  // of its tokens so far; after a preemption not again
   PooledVector pool;  // of a pooled request; what it took it does not take again after a preemption
 
   int32_t prompt_size() const { return static_cast<int32_t>(request.prompt.size()); }

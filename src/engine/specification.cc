@@ -84,6 +84,8 @@ json::Value experts_json(const ExpertsSpec& experts) {
   if (how.scale != 1) object.set("scale", bits_of(how.scale));
   if (experts.shared_width > 0) object.set("shared_intermediate_size", experts.shared_width);
   if (experts.shared_gate) object.set("shared_gate", true);
+  if (experts.has_biases) object.set("biases", true);
+  if (experts.curve == Nonlinearity::clamped) object.set("curve", "clamped");
   return object;
 }
 
@@ -108,6 +110,7 @@ json::Value layer_json(const LayerSpec& layer) {
   if (layer.experts) object.set("experts", experts_json(*layer.experts));
   if (attention.score_scale != 0) object.set("score_scale", bits_of(attention.score_scale));
   if (attention.score_cap != 0) object.set("score_cap", bits_of(attention.score_cap));
+  if (attention.has_sinks) object.set("sinks", true);
   return object;
 }
 

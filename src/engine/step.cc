@@ -131,6 +131,8 @@ void Engine::build_batch(StepInFlight& step) {
   batch.logit_rows.clear();
   const std::span<const int32_t> aux = aux_layers();
   batch.aux_layers.assign(aux.begin(), aux.end());
+  batch.wants_experts = std::ranges::any_of(
+      step.states, [](const auto& state) { return state->request.routed_experts; });
   batch.scratch_blocks.clear();
   batch.sequences.resize(step.plan.entries.size());
   step.first_row.clear();
@@ -199,7 +201,8 @@ void Engine::launch(StepInFlight& step) {
   io.trace = trace_;
   io.times = times_;
   io.sampled = in_flight() > 1 ? nth(step.number - 1).sampling->tokens_on_device() : nullptr;
-  io.keep_logits = step.batch.aux_layers.empty() && step.sampling->samples_on_device();
+  io.keep_logits = step.batch.aux_layers.empty() && !step.batch.wants_experts &&
+                   step.sampling->samples_on_device();
   if (!io.keep_logits) return;
   if (clock_) clock_->begin(step.number);
   executor_->run(step.batch, io);
@@ -232,7 +235,7 @@ void Engine::run_with_host_logits(StepInFlight& step) {
 // What the proposer has computed of the step's rows is not computed again, but for a trace, which
 // shows every operation.
 void Engine::run_layers(StepInFlight& step) {
-  if (!shared_ || trace_) return executor_->run(step.batch, step.io);
+  if (!shared_ || trace_ || step.batch.wants_experts) return executor_->run(step.batch, step.io);
   shared_->begin(std::ssize(step.batch.rows));
   for (size_t i = 0; i < step.tree_of.size(); ++i) {
     const StepEntry& entry = step.plan.entries[i];

@@ -28,6 +28,7 @@ void Engine::commit(StepInFlight& step) {
             .sequences = static_cast<int>(step.plan.entries.size()),
             .work = work_of(step.plan, layer_windows(model_.spec(), room))};
   take_scores(step);
+  if (step.batch.wants_experts) take_experts(step);
   take_walks(step);
   take_others(step);
   scheduler_->commit(step.plan, results_);
@@ -81,6 +82,8 @@ void Engine::take_walk(const StepInFlight& step, SamplingStage::Walk& walk) {
   result.finished = walk.outputs.back().finish != FinishReason::none;
   stats_.samples += result.new_tokens;
   count_drafts(walk, result.new_tokens - 1);
+  if (result.finished && walk.state->request.routed_experts)
+    walk.outputs.back().routed_experts = std::move(walk.state->routed);
   for (TokenOutput& output : walk.outputs) outbox_.tokens.push_back(std::move(output));
 }
 
@@ -176,10 +179,8 @@ void Engine::norm_hidden(const float* hidden, int64_t rows) {
                                      Execution{});
 }
 
-// To a proposer that drafts from them, the hidden states of what was kept, but of what has ended.
-void Engine::show_hidden(StepInFlight& step) {
-  const std::span<const int32_t> layers = aux_layers();
-  if (layers.empty()) return;
+// The planned ones, and of drafts those that the walk came by.
+std::vector<std::vector<int32_t>> Engine::kept_rows(const StepInFlight& step) const {
   std::vector<std::vector<int32_t>> rows(step.plan.entries.size());
   for (size_t i = 0; i < rows.size(); ++i)
     for (int32_t r = 0; r < step.plan.entries[i].rows; ++r)
@@ -190,6 +191,36 @@ void Engine::show_hidden(StepInFlight& step) {
     for (int32_t node = walk.node; node >= 0; node = (*walk.tree)[node].parent)
       kept.insert(kept.begin() + behind_root, walk.root_row + 1 + node);
   }
+  return rows;
+}
+
+// Which experts the kept rows went through, of requests that asked.
+void Engine::take_experts(const StepInFlight& step) {
+  const DecoderSpec& spec = model_.spec();
+  const std::vector<std::vector<int32_t>> rows = kept_rows(step);
+  const int64_t all = std::ssize(step.batch.rows), columns = routed_columns(spec);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    RequestState& state = *step.states[i];
+    if (state.is_over || !state.request.routed_experts) continue;
+    int64_t position = step.plan.entries[i].start;
+    for (const int32_t row : rows[i]) {
+      if (position++ < std::ssize(state.routed) / columns) continue;
+      int64_t before = 0;  // columns of the layers before
+      for (const LayerSpec& layer : spec.layer_specs) {
+        const int64_t chosen = layer.experts ? layer.experts->routing.chosen : 0;
+        const int32_t* ids = step.io.experts.data() + before * all + row * chosen;
+        state.routed.insert(state.routed.end(), ids, ids + chosen);
+        before += chosen;
+      }
+    }
+  }
+}
+
+// To a proposer that drafts from them, the hidden states of what was kept, but of what has ended.
+void Engine::show_hidden(StepInFlight& step) {
+  const std::span<const int32_t> layers = aux_layers();
+  if (layers.empty()) return;
+  const std::vector<std::vector<int32_t>> rows = kept_rows(step);
   std::vector<KeptRows> all;
   for (size_t i = 0; i < rows.size(); ++i) {
     const RequestState& state = *step.states[i];

@@ -47,6 +47,7 @@ std::string AnswerBuilder::push(const TokenOutput& output) {
   if (output.finish == FinishReason::failed) return piece;
   answer.tokens.push_back(output.token);
   answer.logits_hash = output.logits_hash;
+  if (!output.routed_experts.empty()) answer.routed_experts = output.routed_experts;
   if (answer.tokens.size() % kReceiptLink == 0)
     answer.hash_checkpoints.push_back(output.logits_hash);
   if (output.logprobs) answer.logprobs.push_back(*output.logprobs);

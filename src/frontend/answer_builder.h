@@ -32,6 +32,7 @@ struct TextAnswer {
   std::optional<int64_t> cached;
   std::vector<int32_t> tokens;
   std::vector<TokenLogprobs> logprobs, prompt_logprobs;
+  std::vector<int16_t> routed_experts;  // TokenOutput's
   FinishReason finish = FinishReason::none;
   std::string stop;  // the stop string that ended it, or empty
   Digest logits_hash{};

@@ -243,6 +243,20 @@ json::Value message_of(const Request& request, const TextAnswer& answer, size_t 
   return message;
 }
 
+// Of the prompt's tokens and of the answer's, a list for each, the experts of all layers in turn.
+void add_routed_experts(json::Value& choice, const TextAnswer& answer) {
+  const size_t prompt = answer.prompt_tokens.size(),
+               tokens = prompt + (answer.tokens.empty() ? 0 : answer.tokens.size() - 1),
+               columns = tokens ? answer.routed_experts.size() / tokens : 0;
+  json::Array of_prompt, of_answer;
+  for (size_t t = 0; t < tokens; ++t) {
+    const auto* row = answer.routed_experts.data() + t * columns;
+    (t < prompt ? of_prompt : of_answer).push_back(json::Array(row, row + columns));
+  }
+  choice.set("prompt_routed_experts", std::move(of_prompt));
+  choice.set("routed_experts", std::move(of_answer));
+}
+
 // `late`, where there is one, takes what may be long out of the answer.
 json::Value choice_of(const Request& request, const TextAnswer& answer, int64_t index,
                       const Tokenizer& tokenizer, const Head* head, LateLists* late) {
@@ -281,6 +295,7 @@ json::Value choice_of(const Request& request, const TextAnswer& answer, int64_t 
                                                answer.prompt_logprobs),
                                            *late)
                     : prompt_logprobs(tokenizer, answer.prompt_logprobs));
+  if (request.base.routed_experts) add_routed_experts(choice, answer);
   choice.set("finish_reason", finish_reason(answer, calls_tools));
   choice.set("stop_reason", stop_reason(request, answer));
   if (request.logits_hash) choice.set("logits_hash", to_hex(answer.logits_hash));

@@ -54,6 +54,7 @@ constexpr std::string_view kCommonFields[] = {"model",
                                               "return_token_ids",
                                               "logits_hash",
                                               "receipt",
+                                              "return_routed_experts",
                                               "cache_salt",
                                               "priority"};
 constexpr std::string_view kCompletionFields[] = {"prompt", "echo"};
@@ -122,6 +123,9 @@ class Reader {
     if (request.receipt && request.prompt_only)
       fail_usage("a receipt is of an answer: expected max_tokens of 1 or more, found 0");
     request.base.hash_logits = request.logits_hash || request.receipt;
+    request.base.routed_experts = fields_.read_flag("return_routed_experts", false);
+    if (request.base.routed_experts && (request.stream || fields_.find("stop")))
+      fail_usage("return_routed_experts: expected neither a stream nor stop strings beside it");
     if (const json::Value* v = fields_.find("cache_salt"))
       request.base.cache_salt = text_of(*v, "cache_salt", kMaxSaltBytes);
     fields_.read_integer("priority", request.base.priority, INT32_MIN);

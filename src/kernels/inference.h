@@ -83,7 +83,7 @@ struct MatmulParams {
 };
 
 // out[t][f] = curve(g) * u, g = dot(x[t], gate[f]) (+ bias), u = dot(x[t], up[f]) (+ bias); the
-// curve is silu or gelu_tanh.
+// curve is silu or gelu_tanh; or it is clamped(g, u).
 struct GatedMatmulParams {
   Activation x;    // [T][K]
   Matrix gate_up;  // n = F, a stack of two
@@ -185,7 +185,8 @@ struct AttentionParams {
   bool rows_are_even = false;
   // What a score is multiplied by before it is an exponent; 0: 1 / sqrt(E).
   double score_scale = 0;
-  float score_cap = 0;  // scores are cap * tanh(score / cap); 0: as they are
+  float score_cap = 0;           // scores are cap * tanh(score / cap); 0: as they are
+  const float* sinks = nullptr;  // [H] or null: of each head one more split (numerics 4.1)
 };
 
 // How scores become exponents of 2 (numerics 4.1): d stays as it is, or with a cap it becomes
@@ -250,6 +251,22 @@ struct AddParams {
   int64_t rows, width;
   float* y;  // [T][D]
   float scale = 1.0f;
+};
+
+// What ends a row-parallel product that does not add to y itself, and what the next product begins
+// with: y = y + z * scale, z = x (+ bias), or with `norm` RMSNorm(x); then out = RMSNorm(y) with
+// the weight `next`, or without one y, as rows that enter a product.
+struct AddNormParams {
+  float* x;  // [T][D]; may be overwritten
+  int64_t x_stride;
+  const float* bias;  // [D] or null
+  const float* norm;  // [D] or null
+  float eps;
+  int64_t rows, width;
+  float* y;  // [T][D]
+  float scale;
+  const float* next;  // [D] or null
+  Activation out;     // [T][D], or no data: it is not wanted
 };
 
 // x = x / divisor, and then, where there is a cap, x = cap * half_tanh((x + x) / cap); in place.
@@ -383,6 +400,23 @@ struct CombineParams {
   float scale;
 };
 
+// All three of few rows at once: at most kFewPairs pairs.
+constexpr int kFewPairs = 128;
+struct ChooseExpertsParams {
+  RouteParams route;
+  SortRowsParams sort;
+  GatherRowsParams gather;
+};
+
+// `sum`, and then out = RMSNorm(hidden) with the weight `next`, or without one hidden, as rows that
+// enter a product.
+struct CombineNormParams {
+  CombineParams sum;
+  const float* next;  // [D] or null
+  float eps;
+  Activation out;  // [T][D], or no data: it is not wanted
+};
+
 // ---- Latent attention (numerics 4.3) ----
 
 // y[t][h] = x[t][h] * w[h], a product for each of `each.w.count` heads; a head's x begins `x_step`
@@ -434,6 +468,7 @@ struct Kernels {
   Operation<PartialAttentionParams> partial_attention;  // null on a GPU
   Operation<RoundParams> round;
   Operation<AddParams> add;
+  Operation<AddNormParams> add_norm;  // null where it would gain nothing
   Operation<AddSiluParams> add_silu;
   Operation<ScaleLogitsParams> scale_logits;
   Operation<CopySlotsParams> copy_slots;
@@ -451,6 +486,8 @@ struct Kernels {
   Operation<ExpertMatmulParams> expert_matmul;
   Operation<ExpertGatedMatmulParams> expert_gated_matmul;
   Operation<CombineParams> combine;
+  Operation<ChooseExpertsParams> choose_experts;  // null where it would gain nothing, as the next
+  Operation<CombineNormParams> combine_norm;
   Operation<SampleRowsParams> sample;
   Operation<HashLogitsParams> hash_logits;
 };

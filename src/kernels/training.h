@@ -182,6 +182,55 @@ struct AdamParams {
   float first_scale, second_scale;  // 1 / (1 - beta^step)
 };
 
+// ---- Experts. Pair (t, i) of a row and one of its experts stands at place[t * C + i], as
+// SortRowsParams has it.
+
+// What goes back through each expert, out = act(w * d), and the gradient of each weight, sum64 by
+// fma of (d, act(y)).
+struct PairGradientsParams {
+  const float* d;        // [T][D], of the residual stream
+  const int32_t* place;  // [T][C]
+  const float* weights;  // [T][C]
+  int32_t chosen;        // C
+  int64_t rows, width;   // T, D
+  Activation y;          // [T * C][D], f32: what each expert made of the row
+  Activation out;        // [T * C][D]; pad columns set to zero
+  float* d_weights;      // [T][C]
+};
+
+// out[t] = the sum over a row's pairs, ascending, from +0.
+struct SumPairsParams {
+  const float* x;  // [T * C][D]
+  int64_t x_stride;
+  const int32_t* place;
+  int32_t chosen;
+  int64_t rows, width;
+  float* out;  // [T][D]
+};
+
+// The gradient of the router's logits, whose scores are a softmax over all experts.
+struct RouterBackwardParams {
+  Routing how;
+  const float* logits;  // [T][experts]
+  int64_t stride;
+  const int32_t* ids;      // [T][C]
+  const float* d_weights;  // [T][C]
+  // Where there is a loss that balances experts, what it adds to the gradient of every score, of
+  // each `balance_rows` rows: [.][experts]; or null.
+  const float* balance;
+  int64_t balance_rows;
+  int64_t rows;
+  Activation out;  // [T][experts]; pad columns set to zero
+};
+
+// out[j] = row from[j] of x, or zeros where that is -1.
+struct GatherLeavesParams {
+  Activation x;
+  const int32_t* from;
+  int64_t rows, width;
+  Activation out;
+};
+
 // y = y + x: where two chains meet.
 struct AddGradientParams {
   const float* x;
@@ -212,6 +261,11 @@ struct TrainingKernels {
   Operation<SquaresParams> squares;
   Operation<AdamParams> adam;
   Operation<AddGradientParams> add_gradient;
+  // By one definition on every set.
+  Operation<PairGradientsParams> pair_gradients;
+  Operation<SumPairsParams> sum_pairs;
+  Operation<RouterBackwardParams> router_backward;
+  Operation<GatherLeavesParams> gather_leaves;
 };
 
 }  // namespace invar

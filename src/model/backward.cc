@@ -115,14 +115,15 @@ void BackwardPass::forward_again(const Batch& batch, int layer, float* before) {
 }
 
 // y = x * w, every row and output.
-void BackwardPass::matmul(const char* name, const Activation& x, const Matrix& w, float* y) {
+void BackwardPass::matmul(const char* name, const Activation& x, const Matrix& w, float* y,
+                          bool accumulate) {
   run(name, model_.kernels.matmul,
       MatmulParams{.x = x,
                    .w = w,
                    .rows = rows_,
                    .split_k = 1,
                    .bias = nullptr,
-                   .accumulate = false,
+                   .accumulate = accumulate,
                    .y = y,
                    .y_stride = w.n});
 }
@@ -140,24 +141,30 @@ Activation BackwardPass::round(const float* x, int64_t width, const DeviceArray<
 }
 
 // The inputs of a product as the packed side of its weight gradient.
-void BackwardPass::pack_inputs(const Activation& x, int64_t width) {
+void BackwardPass::pack_inputs(const Activation& x, int64_t width, int64_t rows) {
+  if (rows < 0) rows = rows_;
   run("pack inputs", kernels_.pack_columns,
       PackColumnsParams{.x = static_cast<const bf16_t*>(x.data),
                         .x_stride = x.stride,
-                        .rows = rows_,
+                        .rows = rows,
                         .width = width,
-                        .inner = {0, rows_},
-                        .inner_size = rows_,
+                        .inner = {0, rows},
+                        .inner_size = rows,
                         .out = ws_.packed.data()});
 }
 
 // The gradient of a weight [columns][inputs] from that of its outputs and the packed inputs.
 void BackwardPass::weight_gradient(const char* name, float* out, const Activation& dy,
-                                   Columns columns, int64_t inputs) {
-  const Activation transposed{ws_.transposed.data(), DType::bf16, activation_stride(rows_)};
+                                   Columns columns, int64_t inputs, int64_t rows) {
+  if (rows < 0) rows = rows_;
+  if (rows == 0) {  // an expert that nobody chose
+    if (io_.begins) std::fill_n(out, columns.count * inputs, 0.0f);
+    return;
+  }
+  const Activation transposed{ws_.transposed.data(), DType::bf16, activation_stride(rows)};
   run("transpose", kernels_.transpose,
-      TransposeParams{.x = dy, .rows = rows_, .columns = columns, .out = transposed});
-  const Matrix packed{ws_.packed.data(), DType::bf16, inputs, rows_};
+      TransposeParams{.x = dy, .rows = rows, .columns = columns, .out = transposed});
+  const Matrix packed{ws_.packed.data(), DType::bf16, inputs, rows};
   // The first batch's chains begin with +0 whatever `out` holds.
   run(name, io_.begins ? model_.kernels.matmul : kernels_.extend_matmul,
       MatmulParams{.x = transposed,
@@ -180,6 +187,24 @@ void BackwardPass::bias_gradient(TensorRole role, int layer, const Activation& d
 
 float* BackwardPass::gradient(TensorRole role, int layer) const {
   return io_.gradients + layout_.offset(role, layer);
+}
+
+// Of a packed row of n positions expert e counts as often as it was chosen there, times E / n^2.
+std::vector<float> BackwardPass::balance(int layer) const {
+  if (io_.balance == 0) return {};
+  const Routing how = spec_.layer(layer).experts->routing;
+  const int32_t* ids = activations(layer).chosen;
+  const double n = static_cast<double>(io_.balance_rows);
+  const float factor = static_cast<float>(io_.balance * how.experts / (n * n));
+  std::vector<float> all;
+  for (int64_t begin = 0; begin < rows_; begin += io_.balance_rows) {
+    std::vector<float> counts(static_cast<size_t>(how.experts));
+    const int64_t end = std::min(rows_, begin + io_.balance_rows);
+    for (int64_t i = begin * how.chosen; i < end * how.chosen; ++i)
+      counts[static_cast<size_t>(ids[i])] += 1;
+    for (const float count : counts) all.push_back(factor * count);
+  }
+  return all;
 }
 
 void BackwardPass::clear_hidden() {

@@ -31,6 +31,7 @@ class BackwardPass {
   // The residual stream after the model's last layer.
   const float* output() const { return io_.tape->output(); }
   const TrainingKernels& kernels() const { return kernels_; }
+  const Kernels& forward_kernels() const { return model_.kernels; }
   const BackwardWorkspace& workspace() const { return ws_; }
   const StepTables& tables() const { return tables_; }
   int64_t rows() const { return rows_; }
@@ -41,13 +42,14 @@ class BackwardPass {
   }
 
   // y = x * w, every row and output.
-  void matmul(const char* name, const Activation& x, const Matrix& w, float* y);
+  void matmul(const char* name, const Activation& x, const Matrix& w, float* y,
+              bool accumulate = false);
   Activation round(const float* x, int64_t width, const DeviceArray<bf16_t>& memory);
-  // The inputs of a product as the packed side of its weight gradient.
-  void pack_inputs(const Activation& x, int64_t width);
+  // The inputs of a product as the packed side of its weight gradient: all rows, or so many.
+  void pack_inputs(const Activation& x, int64_t width, int64_t rows = -1);
   // The gradient of a weight [columns][inputs] from that of its outputs and the packed inputs.
   void weight_gradient(const char* name, float* out, const Activation& dy, Columns columns,
-                       int64_t inputs);
+                       int64_t inputs, int64_t rows = -1);
   // Nothing where the layer has no such bias.
   void bias_gradient(TensorRole role, int layer, const Activation& dy, Columns columns);
   // d_h = d_h + the gradient of norm(h), whose output has the gradient in workspace().normed.
@@ -56,6 +58,10 @@ class BackwardPass {
   // h = rows of the embedding: adds d_h to its gradient.
   void embed(float* embedding_gradient);
   void clear_hidden();
+  // What the loss that balances experts adds to the gradient of a layer's scores, of every
+  // balance_rows() rows: [.][experts]; empty without one.
+  std::vector<float> balance(int layer) const;
+  int64_t balance_rows() const { return io_.balance_rows; }
   // One operation on the whole team.
   template <typename Params>
   void run(const char* name, Operation<Params> operation, const Params& params) {

@@ -11,12 +11,16 @@ BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const TrainingKerne
   Device& device = decoder.device();
   const char* what = "a backward pass";
   int64_t f = 0;  // of the widest
-  for (const LayerSpec& layer : spec.layer_specs) f = std::max<int64_t>(f, layer.ffn.width);
+  int64_t experts = 0;
+  for (const LayerSpec& layer : spec.layer_specs) {
+    f = std::max<int64_t>({f, layer.ffn.width, layer.experts ? layer.experts->width : 0});
+    if (layer.experts) experts = std::max<int64_t>(experts, layer.experts->routing.experts);
+  }
   const int64_t rows = max_rows, d = spec.hidden, q = spec.query_width();
   const int64_t qkv_width = q + 2 * spec.kv_width(), pair = 2 * round_up(f, kPanelWidth);
   const int64_t widest = std::max({qkv_width, pair, q});
   const int64_t inputs = std::max({d * (1 + spec.mtp_layers), q, f}),
-                outputs = std::max<int64_t>({widest, d, spec.vocab});
+                outputs = std::max<int64_t>({widest, d, spec.vocab, experts});
   const auto size = [](int64_t x) { return static_cast<size_t>(x); };
   hidden = {device, size(rows * d), what};
   normed = {device, size(rows * d), what};
@@ -30,6 +34,31 @@ BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const TrainingKerne
   packed = {device, size(round_up(inputs, kPanelWidth) * rows), what};
   scratch_stride = kernels.attention_scratch(max_positions, spec.head_dim);
   scratch = {device, size(scratch_stride * decoder.execution.team()), what};
+  place_experts(decoder);
+}
+
+void BackwardWorkspace::place_experts(const Decoder& decoder) {
+  int64_t f = 0, pairs = 0, experts = 0;
+  for (const LayerSpec& layer : decoder.spec.layer_specs) {
+    if (!layer.experts) continue;
+    f = std::max<int64_t>(f, layer.experts->width);
+    pairs = std::max<int64_t>(pairs, int64_t{max_rows} * layer.experts->routing.chosen);
+    experts = std::max<int64_t>(experts, layer.experts->routing.experts);
+  }
+  if (experts == 0) return;
+  const int64_t d = decoder.spec.hidden, both = 2 * round_up(f, kPanelWidth);
+  const auto array = [&]<typename T>(DeviceArray<T>& to, int64_t count) {
+    to = {decoder.device(), static_cast<size_t>(count), "a backward pass"};
+  };
+  array(pair_outputs, pairs * activation_stride(d));
+  array(pair_gated, pairs * f);
+  array(pair_dots, pairs * both);
+  array(pair_wide, pairs * activation_stride(both));
+  array(pair_inputs, pairs * d);
+  array(expert_weights, pairs);
+  array(router, max_rows * activation_stride(experts));
+  array(leaf_outputs, max_rows * activation_stride(std::max(d, both)));
+  array(leaf_inputs, max_rows * activation_stride(std::max(d, f)));
 }
 
 }  // namespace invar

@@ -32,6 +32,9 @@ struct Batch {
   // the last of the model.
   std::vector<int32_t> skipped_layers = {};
 
+  // Whether it is kept which experts every row went through (ForwardIo::experts).
+  bool wants_experts = false;
+
   bool operator==(const Batch&) const = default;
 };
 

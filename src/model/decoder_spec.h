@@ -82,6 +82,7 @@ struct AttentionSpec {
   NormPlace norms = NormPlace::before;
   double score_scale = 0;  // Gemma, Granite: what scores are multiplied by; 0: 1 / sqrt(E)
   float score_cap = 0;     // Gemma 2: scores are cap * tanh(score / cap); 0: as they are
+  bool has_sinks = false;  // gpt_oss: a number of each head joins its softmax, without a value
   std::optional<LatentSpec> latent = {};
 
   bool operator==(const AttentionSpec&) const = default;
@@ -104,6 +105,8 @@ struct ExpertsSpec {
   bool has_choice_bias = false;  // DeepSeek-V3: e_score_correction_bias
   int shared_width = 0;          // of the expert that every row goes through; 0: there is none
   bool shared_gate = false;      // Qwen2-MoE: what it adds is multiplied by a logistic function
+  bool has_biases = false;       // gpt_oss: of the router and of every expert
+  Nonlinearity curve = Nonlinearity::silu;
 
   bool operator==(const ExpertsSpec&) const = default;
 };
@@ -188,5 +191,13 @@ struct DecoderSpec {
   }
   bool operator==(const DecoderSpec&) const = default;
 };
+
+// How many experts a token goes through, in all layers.
+inline int routed_columns(const DecoderSpec& spec) {
+  int columns = 0;
+  for (const LayerSpec& layer : spec.layer_specs)
+    columns += layer.experts ? layer.experts->routing.chosen : 0;
+  return columns;
+}
 
 }  // namespace invar

@@ -120,6 +120,8 @@ class WeightLoader {
           return {shard_.first_head * e, shard_.heads * e};
         case Extent::kv:
           return {shard_.first_kv_head * e, shard_.kv_heads * e};
+        case Extent::heads:
+          return {shard_.first_head, shard_.heads};
         case Extent::ffn:
           return {int64_t{shard_.rank} * shard_.ffn(spec_.layer(layer)),
                   shard_.ffn(spec_.layer(layer))};
@@ -168,10 +170,9 @@ class WeightLoader {
 
   // The same of each expert, or head, that is here, as a stack.
   Matrix stack(int layer, const std::vector<const TensorRow*>& rows) {
-    const LayerSpec spec = spec_.layer(layer);
-    const bool is_heads = rows[0]->cut == Axis::heads;
-    const int first = is_heads ? shard_.first_head : shard_.first_expert(spec, shard_.rank);
-    const int count = is_heads ? shard_.heads : shard_.first_expert(spec, shard_.rank + 1) - first;
+    const auto [begin, number] =
+        rows[0]->cut == Axis::heads ? Range{shard_.first_head, shard_.heads} : experts_here(layer);
+    const int first = static_cast<int>(begin), count = static_cast<int>(number);
     std::vector<std::vector<PackedPart>> parts;
     std::vector<PackedPart> all;
     Matrix w;
@@ -330,21 +331,32 @@ class WeightLoader {
   const float* vector(int layer, const std::vector<const TensorRow*>& rows) {
     std::vector<float> values;
     for (const TensorRow* row : rows) {
-      const std::string tensor = tensor_name(*row, layer);
-      std::vector<float> one(source_.info(tensor).shape.at(0));
-      source_.read(tensor, 0, std::ssize(one), DType::f32, one.data());
-      if (const int64_t bad = first_non_finite(one.data(), DType::f32, std::ssize(one)); bad >= 0)
-        fail_non_finite(source_, tensor, bad);
-      const Range range = range_of(*row, Axis::rows, layer);
-      values.insert(values.end(), one.begin() + range.first,
-                    one.begin() + range.first + range.count);
-      finish(tensor);
+      const Range experts = is_of_each(row->cut) ? experts_here(layer) : Range{-1, 1};
+      for (int64_t e = experts.first; e < experts.first + experts.count; ++e)
+        append(tensor_name(*row, layer, static_cast<int>(e)), range_of(*row, Axis::rows, layer),
+               values);
     }
     const size_t bytes = values.size() * sizeof(float);
     std::byte* target = allocate(bytes);
     std::memcpy(upload_ ? upload_->next() : target, values.data(), bytes);
     if (upload_) upload_->send(target, bytes);
     return reinterpret_cast<const float*>(target);
+  }
+
+  // A part of a vector.
+  void append(const std::string& tensor, Range range, std::vector<float>& values) {
+    std::vector<float> one(source_.info(tensor).shape.at(0));
+    source_.read(tensor, 0, std::ssize(one), DType::f32, one.data());
+    if (const int64_t bad = first_non_finite(one.data(), DType::f32, std::ssize(one)); bad >= 0)
+      fail_non_finite(source_, tensor, bad);
+    values.insert(values.end(), one.begin() + range.first, one.begin() + range.first + range.count);
+    finish(tensor);
+  }
+
+  Range experts_here(int layer) const {
+    const LayerSpec spec = spec_.layer(layer);
+    const int first = shard_.first_expert(spec, shard_.rank);
+    return {first, shard_.first_expert(spec, shard_.rank + 1) - first};
   }
 
   // Rows of a matrix in a type, checked.

@@ -9,23 +9,34 @@ namespace invar {
 void Operations::route(const LayerPass& p) {
   const Routing& how = p.spec.experts->routing;
   const LayerActivations& at = p.at;
-  product("router", at.ffn_normed, p.w.router, nullptr, rows_, at.router, p.w.router.n);
-  run("route", kernels_.route,
-      RouteParams{.how = how,
-                  .logits = at.router,
-                  .stride = p.w.router.n,
-                  .bias = p.w.choice_bias,
-                  .rows = rows_,
-                  .ids = at.chosen,
-                  .weights = at.expert_weights});
-  run("sort rows", kernels_.sort_rows,
-      SortRowsParams{.ids = at.chosen,
-                     .rows = rows_,
-                     .chosen = how.chosen,
-                     .experts = how.experts,
-                     .begin = at.expert_begin,
-                     .place = at.expert_place,
-                     .rows_of = at.expert_rows});
+  product("router", at.ffn_normed, p.w.router, p.w.router_bias, rows_, at.router, p.w.router.n);
+  const RouteParams route{.how = how,
+                          .logits = at.router,
+                          .stride = p.w.router.n,
+                          .bias = p.w.choice_bias,
+                          .rows = rows_,
+                          .ids = at.chosen,
+                          .weights = at.expert_weights};
+  const SortRowsParams sort{.ids = at.chosen,
+                            .rows = rows_,
+                            .chosen = how.chosen,
+                            .experts = how.experts,
+                            .begin = at.expert_begin,
+                            .place = at.expert_place,
+                            .rows_of = at.expert_rows};
+  const int first = shard_.first_expert(p.spec, shard_.rank);
+  const GatherRowsParams gather{.x = at.ffn_normed,
+                                .width = spec_.hidden,
+                                .rows_of = at.expert_rows,
+                                .begin = at.expert_begin + first,
+                                .experts = shard_.first_expert(p.spec, shard_.rank + 1) - first,
+                                .most_rows = rows_ * how.chosen,
+                                .out = at.expert_inputs};
+  if (kernels_.choose_experts && gather.most_rows <= kFewPairs)
+    return run("choose", kernels_.choose_experts, ChooseExpertsParams{route, sort, gather});
+  run("route", kernels_.route, route);
+  run("sort rows", kernels_.sort_rows, sort);
+  run("gather rows", kernels_.gather_rows, gather);
 }
 
 Activation Operations::expert_outputs(const LayerPass& p) {
@@ -33,22 +44,15 @@ Activation Operations::expert_outputs(const LayerPass& p) {
   const int first = shard_.first_expert(p.spec, shard_.rank);
   const int32_t* begin = at.expert_begin + first;
   const int64_t pairs = rows_ * p.spec.experts->routing.chosen;
-  run("gather rows", kernels_.gather_rows,
-      GatherRowsParams{.x = at.ffn_normed,
-                       .width = spec_.hidden,
-                       .rows_of = at.expert_rows,
-                       .begin = begin,
-                       .experts = shard_.first_expert(p.spec, shard_.rank + 1) - first,
-                       .most_rows = pairs,
-                       .out = at.expert_inputs});
   run("experts gated", kernels_.expert_gated_matmul,
       ExpertGatedMatmulParams{.each = {.x = at.expert_inputs,
                                        .gate_up = p.w.expert_gate_up,
                                        .rows = pairs,
-                                       .gate_bias = nullptr,
-                                       .up_bias = nullptr,
+                                       .gate_bias = p.w.expert_gate_bias,
+                                       .up_bias = p.w.expert_up_bias,
                                        .out = at.expert_gated,
-                                       .scratch = ws_.blocks_scratch.data()},
+                                       .scratch = ws_.blocks_scratch.data(),
+                                       .curve = p.spec.experts->curve},
                               .begin = begin,
                               .matmul = kernels_.gated_matmul});
   run("experts down", kernels_.expert_matmul,
@@ -56,7 +60,7 @@ Activation Operations::expert_outputs(const LayerPass& p) {
                                   .w = p.w.expert_down,
                                   .rows = pairs,
                                   .split_k = 1,
-                                  .bias = nullptr,
+                                  .bias = p.w.expert_down_bias,
                                   .accumulate = false,
                                   .y = static_cast<float*>(at.expert_outputs.data),
                                   .y_stride = at.expert_outputs.stride,
@@ -130,23 +134,41 @@ void Operations::shared_output(const LayerPass& p) {
   if (group_.size() > 1) group_.tree_all_reduce(p.at.shared, rows_ * stride, model_.execution);
 }
 
+bool Operations::would_overwrite(const CombineParams& sum, const Activation& out, int64_t bytes) {
+  const auto* begin = static_cast<const std::byte*>(out.data);
+  const auto is_inside = [&](const void* data) {
+    const auto* at = static_cast<const std::byte*>(data);
+    return begin <= at && at < begin + bytes;
+  };
+  const auto* y = static_cast<const std::byte*>(sum.y.data);
+  const int64_t of_y = sum.rows * sum.chosen * sum.y.stride * size_of(sum.y.type);
+  return is_inside(y) || (y <= begin && begin < y + of_y) || is_inside(sum.place) ||
+         is_inside(sum.weights) || is_inside(sum.shared) || is_inside(sum.gate);
+}
+
 void Operations::combine(const LayerPass& p, const Activation& outputs) {
+  settle();
   const ExpertsSpec& experts = *p.spec.experts;
   const int32_t count = experts.routing.experts;
-  run("combine", kernels_.combine,
-      CombineParams{.y = outputs,
-                    .rounds = outputs.type != p.at.expert_inputs.type,
-                    .place = p.at.expert_place,
-                    .weights = p.at.expert_weights,
-                    .chosen = experts.routing.chosen,
-                    .shared = p.at.shared,
-                    .shared_stride = round_up(spec_.hidden, kLeafPad),
-                    .gate = experts.shared_gate ? p.at.router + count : nullptr,
-                    .gate_stride = p.w.router.n,
-                    .rows = rows_,
-                    .width = spec_.hidden,
-                    .hidden = ws_.hidden.data(),
-                    .scale = spec_.residual_scale});
+  const CombineParams sum{.y = outputs,
+                          .rounds = outputs.type != p.at.expert_inputs.type,
+                          .place = p.at.expert_place,
+                          .weights = p.at.expert_weights,
+                          .chosen = experts.routing.chosen,
+                          .shared = p.at.shared,
+                          .shared_stride = round_up(spec_.hidden, kLeafPad),
+                          .gate = experts.shared_gate ? p.at.router + count : nullptr,
+                          .gate_stride = p.w.router.n,
+                          .rows = rows_,
+                          .width = spec_.hidden,
+                          .hidden = ws_.hidden.data(),
+                          .scale = spec_.residual_scale};
+  if (kernels_.combine_norm && !model_.arithmetic.is_baseline) {
+    waiting_ = CombineNormParams{.sum = sum, .next = nullptr, .eps = spec_.norm_eps, .out = {}};
+    if (hooks_.wants_hidden()) settle();
+    return;
+  }
+  run("combine", kernels_.combine, sum);
   round_residual();
 }
 

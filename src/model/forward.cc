@@ -81,8 +81,10 @@ void ForwardPass::launch() {
     if (std::ranges::binary_search(batch_.skipped_layers, layer)) continue;
     const LayerPass pass = layer_pass(layer);
     for (const LayerPart* part : model_.parts[static_cast<size_t>(layer)]) part->forward(pass);
+    if (hooks_.takes_hidden_after(layer)) ops_.settle();
     hooks_.after_layer(layer);
   }
+  ops_.settle();
   if (is_last_stage()) head(0);
 }
 
@@ -103,7 +105,7 @@ void ForwardPass::launch(StepGraphs* graphs) {
 // On a device, where nobody looks at the operations and nothing but them is waited for.
 bool ForwardPass::can_be_recorded() const {
   return !model_.device().is_host() && rows_ > 0 && rows_ <= StepGraphs::kMostRows &&
-         group_.size() == 1 && !io_.trace && !io_.times && !io_.tape;
+         group_.size() == 1 && !batch_.wants_experts && !io_.trace && !io_.times && !io_.tape;
 }
 
 // h = rows of the embedding, or what the stage before left, or hidden states that the first layer
@@ -166,6 +168,7 @@ void ForwardPass::collect() {
   io_.device_logits = has_logits ? ws_.logits.data() : nullptr;
   if (rows_ == 0) return;
   io_.aux_hidden = hooks_.aux_hidden();
+  io_.experts = hooks_.experts();
   if (!is_last_stage()) io_.hidden = to_host(ws_.hidden, ws_.host_hidden, rows_ * spec_.hidden);
   std::swap(ws_.host_non_finite, ws_.last_non_finite);
   bool* failed = ws_.host_non_finite.data();

@@ -37,6 +37,9 @@ struct ForwardIo {
   const float* device_logits = nullptr;  // out: where the same lie on the device
   // Out: [aux_layers][T][D]: the residual stream after each of these layers (host memory).
   std::span<const float> aux_hidden;
+  // Out, where the batch wants them: [layers with experts][T][C], which experts each row went
+  // through, ascending (host memory).
+  std::span<const int32_t> experts = {};
   // In when layer_begin > 0: what `non_finite` said of the layers before, where that is to be said
   // of these, too. Empty: nothing, as with layer 0.
   std::span<const bool> nan_flags;

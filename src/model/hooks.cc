@@ -42,7 +42,28 @@ void Hooks::keep_output(int module) const {
   if (io_.tape) keep_hidden(io_.tape->output(module));
 }
 
+bool Hooks::takes_hidden_after(int layer) const {
+  return std::ranges::find(batch_.aux_layers, layer) != batch_.aux_layers.end();
+}
+
+void Hooks::keep_experts(int layer) const {
+  const DecoderSpec& spec = model_.spec;
+  int64_t before = 0;  // of the layers before
+  for (int i = 0; i < layer; ++i)
+    before += spec.layer(i).experts ? spec.layer(i).experts->routing.chosen : 0;
+  const size_t count = static_cast<size_t>(rows_ * spec.layer(layer).experts->routing.chosen);
+  model_.execution.stream->download(ws_.host_experts.data() + before * rows_,
+                                    this->layer(layer).chosen, count * sizeof(int32_t));
+}
+
+std::span<const int32_t> Hooks::experts() const {
+  if (!batch_.wants_experts) return {};
+  return {ws_.host_experts.data(), static_cast<size_t>(rows_ * routed_columns(model_.spec))};
+}
+
 void Hooks::after_layer(int layer) const {
+  if (batch_.wants_experts && layer < model_.spec.layers && model_.spec.layer(layer).experts)
+    keep_experts(layer);
   const auto& layers = batch_.aux_layers;
   const auto it = std::find(layers.begin(), layers.end(), layer);
   if (it == layers.end()) return;

@@ -21,11 +21,17 @@ class Hooks {
   // whole.
   bool wants_qkv(const LayerActivations& at) const { return io_.trace || at.qkv; }
 
+  // Whether somebody looks at the residual stream after every part, or at that after a layer.
+  bool wants_hidden() const { return io_.trace || io_.tape; }
+  bool takes_hidden_after(int layer) const;
+
   // Keeps the residual stream where the tape has room for it.
   void keep_hidden(float* copy) const;
   void keep_output(int module) const;
   // The residual stream after a layer, when the batch wants it.
   void after_layer(int layer) const;
+  // All experts that rows went through, where the batch wants them, once the stream is waited for.
+  std::span<const int32_t> experts() const;
   // All of these, of the stages so far, once the stream is waited for.
   std::span<const float> aux_hidden() const;
 
@@ -37,6 +43,7 @@ class Hooks {
   void trace_queries(int layer, const bf16_t* q) const;
 
  private:
+  void keep_experts(int layer) const;
   void record(TracedOp op, const void* values, DType type) const;
 
   const Decoder& model_;

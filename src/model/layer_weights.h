@@ -44,8 +44,13 @@ struct LayerWeights : LayerMatrices {
   const float* gate_bias = nullptr;  // [F] or null
   const float* up_bias = nullptr;
   const float* down_bias = nullptr;    // [D] or null
-  const float* choice_bias = nullptr;  // [experts] or null
-  const float* head_norm = nullptr;    // [D] of the module that predicts one token further, or null
+  const float* choice_bias = nullptr;  // [experts] or null, as the next one
+  const float* router_bias = nullptr;
+  const float* expert_gate_bias = nullptr;  // [experts that are here][F] or null, as the next one
+  const float* expert_up_bias = nullptr;
+  const float* expert_down_bias = nullptr;  // [experts that are here][D] or null
+  const float* sinks = nullptr;             // [H] or null
+  const float* head_norm = nullptr;  // [D] of the module that predicts one token further, or null
 };
 
 }  // namespace invar

@@ -1,6 +1,7 @@
 #include "model/operations.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "model/parts/layer_pass.h"
 
@@ -43,6 +44,8 @@ void Operations::gather_columns(float* x, int64_t width) {
 
 void Operations::norm(const float* x, const float* weight, const Activation& out,
                       const int32_t* rows_of, int64_t rows, const float* bias) {
+  if (!rows_of && rows < 0 && !bias && settle_into(x, weight, out)) return;
+  settle();
   if (!weight) return round(x, spec_.hidden, out, rows_of, rows);
   if (bias)
     return run("norm", kernels_.layer_norm,
@@ -96,6 +99,7 @@ void Operations::product(const char* name, const Activation& x, const Matrix& w,
 
 void Operations::round(const float* x, int64_t width, const Activation& out, const int32_t* rows_of,
                        int64_t rows) {
+  if (x == ws_.hidden.data()) settle();
   run("round", kernels_.round,
       RoundParams{.x = x,
                   .x_stride = width,
@@ -105,13 +109,39 @@ void Operations::round(const float* x, int64_t width, const Activation& out, con
                   .out = out});
 }
 
+bool Operations::settle_into(const float* x, const float* weight, const Activation& out) {
+  if (x != ws_.hidden.data()) return false;
+  if (auto* sum = std::get_if<AddNormParams>(&waiting_)) {
+    sum->next = weight;
+    sum->out = out;
+  } else if (auto* sum = std::get_if<CombineNormParams>(&waiting_);
+             sum && !would_overwrite(sum->sum, out, rows_ * out.stride * size_of(out.type))) {
+    sum->next = weight;
+    sum->out = out;
+  } else {
+    return false;
+  }
+  settle();
+  return true;
+}
+
+void Operations::settle() {
+  const auto waiting = std::exchange(waiting_, std::monostate());
+  if (const auto* sum = std::get_if<AddNormParams>(&waiting))
+    run("add, norm", kernels_.add_norm, *sum);
+  else if (const auto* sum = std::get_if<CombineNormParams>(&waiting))
+    run("combine, norm", kernels_.combine_norm, *sum);
+}
+
 void Operations::add_silu(const float* x) {
+  settle();
   run("add", kernels_.add_silu,
       AddSiluParams{.x = x, .count = rows_ * spec_.hidden, .y = ws_.hidden.data()});
 }
 
 void Operations::add_product(const char* name, const Activation& x, const Matrix& w, int split_k,
                              const float* bias, const float* norm_weight, const Matrix* next) {
+  settle();
   const bool alone = group_.size() == 1;
   const bool at_once = alone && !norm_weight && spec_.residual_scale == 1;
   const int64_t stride = norm_weight ? round_up(spec_.hidden, kLeafPad) : spec_.hidden;
@@ -127,6 +157,22 @@ void Operations::add_product(const char* name, const Activation& x, const Matrix
                      .scratch = ws_.blocks_scratch.data(),
                      .next = next});
   if (!alone) group_.tree_all_reduce(partial, rows_ * stride, model_.execution);
+  const AddNormParams sum{.x = partial,
+                          .x_stride = stride,
+                          .bias = bias,
+                          .norm = norm_weight,
+                          .eps = spec_.norm_eps,
+                          .rows = rows_,
+                          .width = spec_.hidden,
+                          .y = hidden,
+                          .scale = spec_.residual_scale,
+                          .next = nullptr,
+                          .out = {}};
+  if (!at_once && kernels_.add_norm && !model_.arithmetic.is_baseline) {
+    waiting_ = sum;
+    if (hooks_.wants_hidden()) settle();
+    return;
+  }
   if (norm_weight)
     run("norm", kernels_.rms_norm,
         RmsNormParams{.x = partial,
@@ -296,7 +342,8 @@ void Operations::attention(const LayerPass& p) {
                                .few_rows = tables_.few_rows,
                                .rows_are_even = tables_.rows_are_even,
                                .score_scale = p.spec.attention.score_scale,
-                               .score_cap = p.spec.attention.score_cap};
+                               .score_cap = p.spec.attention.score_cap,
+                               .sinks = p.w.sinks};
   timed(times_, "attention", [&] {
     if (model_.arithmetic.is_baseline && model_.device().is_host())
       ws_.baseline.run(model_, params);

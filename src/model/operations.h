@@ -2,6 +2,8 @@
 // Which kernels compute them, and in which way, is decided here and by the product plan.
 #pragma once
 
+#include <variant>
+
 #include "collectives/group.h"
 #include "model/hooks.h"
 #include "model/product_plan.h"
@@ -27,10 +29,14 @@ class Operations {
   // out = x in the weights' type
   void round(const float* x, int64_t width, const Activation& out, const int32_t* rows_of = nullptr,
              int64_t rows = -1);
+  // What add_product left to be added to h, now: whoever reads h otherwise than by norm or round
+  // asks for it.
+  void settle();
   // h = h + silu(x)
   void add_silu(const float* x);
   // h = h + (x * w (+ bias)) (* the spec's scale), the inner size shared out over the ranks:
-  // row-parallel. With a norm behind it (or null): h = h + norm(x * w).
+  // row-parallel. With a norm behind it (or null): h = h + norm(x * w). The sum may wait for the
+  // norm of h that the next product reads, to be one pass with it.
   void add_product(const char* name, const Activation& x, const Matrix& w, int split_k,
                    const float* bias, const float* norm, const Matrix* next);
   // out = curve(gate(x)) * up(x)
@@ -80,6 +86,8 @@ class Operations {
   void run(const char* name, Operation<Params> operation, const Params& params) {
     timed(times_, name, [&] { model_.run(operation, params); });
   }
+  // Whether an array that the sum reads begins inside of where its norm would go.
+  static bool would_overwrite(const CombineParams& sum, const Activation& out, int64_t bytes);
   Activation gather_experts(const LayerPass& p);
   void store_slots(const LayerPass& p);
   QkvParams rotation_of(const LayerPass& p) const;
@@ -87,6 +95,8 @@ class Operations {
   void norm_joint_heads(const LayerPass& p);
   void rotate_heads(const LayerPass& p);
   bool attention_rotates(const LayerActivations& at) const;
+  // Whether x is h with a sum that waits, which then is one pass with out = norm(x).
+  bool settle_into(const float* x, const float* weight, const Activation& out);
 
   const Decoder& model_;
   const DecoderSpec& spec_;
@@ -100,6 +110,8 @@ class Operations {
   OperationTimes* times_;
   const Tape* tape_;
   const ProductPlan plan_;
+  // What is to be added to h: a product, or what a row's experts made.
+  std::variant<std::monostate, AddNormParams, CombineNormParams> waiting_;
 };
 
 }  // namespace invar

@@ -33,10 +33,15 @@ TransposedWeights::TransposedWeights(const DecoderSpec& spec, Device& device) : 
       (layer.*row.matrix).n = extent_of(row.columns, spec, i);
       (layer.*row.matrix).k = outputs;
     });
-    for (const auto matrix :
-         {&LayerMatrices::qkv, &LayerMatrices::o, &LayerMatrices::gate_up, &LayerMatrices::down})
+    for (const auto matrix : {&LayerMatrices::qkv, &LayerMatrices::o, &LayerMatrices::gate_up,
+                              &LayerMatrices::down, &LayerMatrices::router})
       if ((layer.*matrix).n > 0)
         layer.*matrix = allocate(device, (layer.*matrix).n, (layer.*matrix).k);
+    if (const auto experts = spec.layer(i).experts) {
+      const int64_t count = experts->routing.experts, d = spec.hidden, f = experts->width;
+      layer.expert_gate_up = allocate(device, d, 2 * round_up(f, kPanelWidth), count);
+      layer.expert_down = allocate(device, f, d, count);
+    }
   }
   const int64_t d = spec.hidden;
   head_ = allocate(device, d, spec.vocab);
@@ -45,8 +50,8 @@ TransposedWeights::TransposedWeights(const DecoderSpec& spec, Device& device) : 
   mtp_hidden_ = allocate(device, d, d);
 }
 
-Matrix TransposedWeights::allocate(Device& device, int64_t n, int64_t k) {
-  Matrix w{.type = DType::bf16, .n = n, .k = k};
+Matrix TransposedWeights::allocate(Device& device, int64_t n, int64_t k, int64_t count) {
+  Matrix w{.type = DType::bf16, .n = n, .k = k, .count = count};
   memory_.emplace_back(device, static_cast<size_t>(w.elements()), "the transposed weights");
   w.data = memory_.back().data();
   return w;
@@ -56,9 +61,10 @@ void TransposedWeights::update(const bf16_t* weights, const ParameterLayout& lay
                                const TrainingKernels& kernels, const Execution& on) {
   // Columns [first, first + to.n) of a matrix of `width` columns, its rows as elements `inner`.
   const auto pack = [&](TensorRole role, int layer, int64_t width, int64_t first, Columns inner,
-                        const Matrix& to) {
+                        const Matrix& to, int expert = 0) {
+    const int64_t of_expert = expert * round_up(inner.count * width, kPanelWidth);
     on.run(kernels.pack_columns,
-           PackColumnsParams{.x = weights + layout.offset(role, layer) + first,
+           PackColumnsParams{.x = weights + layout.offset(role, layer) + of_expert + first,
                              .x_stride = width,
                              .rows = inner.count,
                              .width = to.n,
@@ -71,6 +77,16 @@ void TransposedWeights::update(const bf16_t* weights, const ParameterLayout& lay
       const Matrix& to = layers_[layer].*row.matrix;
       pack(row.role, layer, to.n, 0, inner, to);
     });
+  for (int layer = 0; layer < spec_.layers; ++layer)
+    if (const auto experts = spec_.layer(layer).experts)
+      for (int e = 0; e < experts->routing.experts; ++e) {
+        const int64_t f = experts->width;
+        const Matrix both = layers_[layer].expert_gate_up.part(e, 1);
+        pack(TensorRole::expert_gate, layer, spec_.hidden, 0, {0, f, 0}, both, e);
+        pack(TensorRole::expert_up, layer, spec_.hidden, 0, {0, f, 1}, both, e);
+        pack(TensorRole::expert_down, layer, f, 0, {0, spec_.hidden},
+             layers_[layer].expert_down.part(e, 1), e);
+      }
   const int64_t d = spec_.hidden;
   if (spec_.mtp_layers > 0) {
     pack(TensorRole::projection, spec_.layers, 2 * d, 0, {0, d}, mtp_embedding_);

@@ -29,7 +29,7 @@ class TransposedWeights {
   const Matrix& mtp_hidden() const { return mtp_hidden_; }
 
  private:
-  Matrix allocate(Device& device, int64_t n, int64_t k);
+  Matrix allocate(Device& device, int64_t n, int64_t k, int64_t count = 1);
 
   DecoderSpec spec_;
   std::vector<DeviceArray<bf16_t>> memory_;

@@ -54,6 +54,7 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
   last_non_finite = {device, rows, what};
   host_nan_flags = {device, rows, what};
   host_aux_hidden = {device, rows * spec.hidden * max_aux_layers, what};
+  host_experts = {device, rows * static_cast<size_t>(routed_columns(spec)), what};
   if (device.is_host()) return;
   host_hidden = {device, rows * spec.hidden, what};
   host_features = {device, feature_values, what};

@@ -45,6 +45,7 @@ struct Workspace {
 
   // Host copies of results; unused where the host reads the device's memory itself.
   PinnedArray<float> host_logits, host_hidden, host_features, host_aux_hidden;
+  PinnedArray<int32_t> host_experts;                   // [layers with experts][T][C]
   PinnedArray<bool> host_non_finite, last_non_finite;  // of this step, of the one before
   PinnedArray<bool> host_nan_flags;                    // of the layers before
 

@@ -6,8 +6,9 @@
 
 namespace invar {
 
-// silu(x) = x / (1 + exp(-x)); gelu_tanh and gelu are the two forms of x * Phi(x).
-enum class Nonlinearity : uint8_t { silu, gelu_tanh, gelu };
+// silu(x) = x / (1 + exp(-x)); gelu_tanh and gelu are the two forms of x * Phi(x); clamped is that
+// of a gated pair within bounds (gpt_oss).
+enum class Nonlinearity : uint8_t { silu, gelu_tanh, gelu, clamped };
 
 namespace math {
 
@@ -21,6 +22,8 @@ inline constexpr float kSqrtHalf = 0x1.6a09e6p-1f;
 inline constexpr float kErfcStep = 0x1.4f740ap-2f;
 inline constexpr std::array<float, 5> kErfc = {0x1.0fb844p+0f, -0x1.7401c6p+0f, 0x1.6be1c6p+0f,
                                                -0x1.23531cp-2f, 0x1.04f20cp-2f};
+// Of a clamped pair: its bounds, and what the logistic function's argument is multiplied by.
+inline constexpr float kClamp = 7.0f, kClampedSlope = 0x1.b3b646p+0f;
 }  // namespace constants
 
 // What silu's exponent is to gelu_tanh: gelu_tanh(x) = x / (1 + exp(-gelu_exponent(x))).
@@ -51,6 +54,17 @@ constexpr float curve(Nonlinearity which, float x) {
   return which == Nonlinearity::silu        ? silu(x)
          : which == Nonlinearity::gelu_tanh ? gelu_tanh(x)
                                             : gelu(x);
+}
+
+constexpr float clamped(float gate, float up) {
+  using constants::kClamp;
+  const float g = kClamp < gate ? kClamp : gate;
+  const float below = kClamp < up ? kClamp : up, u = below < -kClamp ? -kClamp : below;
+  return (u + 1.0f) * (g / (1.0f + exp(-(g * constants::kClampedSlope))));
+}
+// What becomes of a gated pair.
+constexpr float gated(Nonlinearity which, float gate, float up) {
+  return which == Nonlinearity::clamped ? clamped(gate, up) : curve(which, gate) * up;
 }
 
 // 1 - 2 / (1 + exp(x)) = tanh(x / 2): what caps scores and logits.

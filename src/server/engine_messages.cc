@@ -78,6 +78,7 @@ RequestOutput output_from(std::string bytes) {
     token.finish = get_finish(in);
     token.logits_hash = in.get<Digest>();
     output.error = in.get_text();
+    token.routed_experts = in.get_vector<int16_t>();
   }
   in.expect_end();
   return output;
@@ -133,6 +134,7 @@ std::string to_bytes(const Request& request) {
   put_flag(out, request.hash_logits);
   out.put(request.priority);
   put_flag(out, request.pooled);
+  put_flag(out, request.routed_experts);
   out.put_vector(request.prediction.get());
   return out.take();
 }
@@ -150,6 +152,7 @@ Request request_from(std::string_view bytes) {
   request.hash_logits = get_flag(in);
   request.priority = in.get<int32_t>();
   request.pooled = get_flag(in);
+  request.routed_experts = get_flag(in);
   request.prediction = in.get_vector<int32_t>();
   in.expect_end();
   return request;
@@ -193,6 +196,7 @@ std::string to_bytes(const TokenOutput& output) {
   out.put(static_cast<uint8_t>(output.finish));
   out.put(output.logits_hash);
   out.put_text(output.error ? output.error : "");
+  out.put_vector(output.routed_experts);
   return out.take();
 }
 

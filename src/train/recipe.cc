@@ -24,6 +24,14 @@ void read_model(TomlSection section, ModelConfig& config) {
   LayerSpec layer{.attention = {.rope = RopeSpec{.theta = 10000}}};
   section.get("ffn", layer.ffn.width, 1, kMost);
   section.get("vocab", spec.vocab, 512, 1 << 22);
+  Routing routing{.renormalised = true};
+  section.get("experts", routing.experts, 2, Routing::kMaxExperts);
+  routing.chosen = std::min(2, routing.experts);
+  section.get("chosen_experts", routing.chosen, 1, Routing::kMaxChosen);
+  if (routing.experts > 0) {
+    layer.experts = {.routing = routing, .width = layer.ffn.width};
+    layer.ffn.width = 0;
+  }
   spec.max_positions = 1024;
   section.get("max_positions", spec.max_positions, 32, kMost);
   section.get("rope_theta", layer.attention.rope->theta, 1, 1e9);
@@ -132,6 +140,7 @@ Recipe read_recipe(const std::string& path) {
   read_model(root.section("model"), r.trainer.model);
   TomlSection training = root.section("training");
   training.get("rows", r.trainer.rows, 1, kMost);
+  training.get("balance", r.trainer.balance, 0, 1e3);
   read_training(std::move(training), r.trainer);
   read_optimizer(root.section("optimizer"), r.trainer.optimizer);
   for (TomlSection& exit : root.list("exits")) {
@@ -182,6 +191,7 @@ json::Value Recipe::identity() const {
                    {"teacher", teacher.empty() ? "none" : "a model"},
                    {"teacher share", teacher.empty() ? 0.0 : double{t.teacher.share}}};
   set_identity(identity, t);
+  if (t.balance != 0) identity.set("balance", t.balance);
   if (corpus_kinds != corpus::kAllKinds) identity.set("corpus kinds", int64_t{corpus_kinds});
   return identity;
 }

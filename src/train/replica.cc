@@ -254,6 +254,13 @@ ExitGradient Trainer::Replica::run_exit(size_t index, double total, float* gradi
           .final_norm = gradients + exit.norm_offset};
 }
 
+// The recipe's weight of balance, of one packed row and layer.
+double Trainer::Replica::balance_weight(size_t rows_of_step) const {
+  const auto has_experts = [](const LayerSpec& layer) { return layer.experts.has_value(); };
+  const auto layers = std::ranges::count_if(options_.model.spec.layer_specs, has_experts);
+  return layers == 0 ? 0 : options_.balance / (static_cast<double>(rows_of_step) * layers);
+}
+
 // Forward and backward of some rows, the first of which is row `first` of the step.
 void Trainer::Replica::compute_batch(std::span<const PackedRow> rows, size_t first,
                                      const Totals& totals, float* gradients, bool begins) {
@@ -267,6 +274,8 @@ void Trainer::Replica::compute_batch(std::span<const PackedRow> rows, size_t fir
       .d_logits = loss_gradient(scores_, wanted_, totals.model, 1.0f, teacher_scores(), d_logits_),
       .gradients = gradients,
       .begins = begins,
+      .balance = balance_weight(rows_of_step),
+      .balance_rows = options_.context,
       .forward_workspace = &forward_workspace_,
       .times = times_};
   std::vector<ExitGradient> exits;

@@ -75,6 +75,7 @@ class Trainer::Replica {
   void build_batch(std::span<const PackedRow> rows);
   void run_forward(std::span<const PackedRow> rows, Tape* tape);
   void run_mtp();
+  double balance_weight(size_t rows_of_step) const;
   void compute_batch(std::span<const PackedRow> rows, size_t first, const Totals& totals,
                      float* gradients, bool begins);
   void clear_sums(float* gradients);

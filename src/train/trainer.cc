@@ -20,7 +20,9 @@ TrainingState random_state(const DecoderSpec& spec, const ParameterLayout& layou
   for (const ParameterLayout::Slot& slot : layout.slots()) {
     const bool is_norm = slot.tensor.name.find("norm") != std::string::npos;
     const bool is_embedding = slot.tensor.role == TensorRole::embedding;
-    const bool is_added = slot.tensor.role == TensorRole::o || slot.tensor.role == TensorRole::down;
+    const bool is_added = slot.tensor.role == TensorRole::o ||
+                          slot.tensor.role == TensorRole::down ||
+                          slot.tensor.role == TensorRole::expert_down;
     double deviation = 0;
     if (slot.tensor.shape.size() == 2)
       deviation = is_embedding ? 0.02 : 0.55 / __builtin_sqrt(double(slot.tensor.shape[1]));

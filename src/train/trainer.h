@@ -36,9 +36,10 @@ struct TrainerOptions {
   std::vector<ExitLoss> exits;  // layers ascending
   float mtp_weight = 0;  // of the module that predicts one token further, if the model has one
   TeacherOptions teacher;
-  int context = 512;  // positions of a row, a multiple of 32
-  int rows = 32;      // of a step
-  int groups = 4;     // of rows, a power of two: the tree over gradients
+  double balance = 0;  // weight of the loss that balances experts (numerics 9), if there are any
+  int context = 512;   // positions of a row, a multiple of 32
+  int rows = 32;       // of a step
+  int groups = 4;      // of rows, a power of two: the tree over gradients
   OptimizerOptions optimizer;
   // ---- Below here nothing shows in the weights.
   int batch_rows = 8;  // rows that are computed at once

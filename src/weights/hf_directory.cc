@@ -61,6 +61,12 @@ const StorageType* block_type(const SafetensorsFile& file, const SafetensorsTens
   return nullptr;
 }
 
+// Bytes of MXFP4 (mxfp4_source.h).
+bool are_mxfp4(const SafetensorsTensor& tensor) {
+  return tensor.dtype == "U8" &&
+         (tensor.name.ends_with("_blocks") || tensor.name.ends_with("_scales"));
+}
+
 // What a tensor of bytes holds in elements.
 TensorInfo info_of_blocks(const SafetensorsFile& file, const SafetensorsTensor& tensor,
                           const StorageType& type) {
@@ -136,7 +142,7 @@ class FileSource : public TensorSource, public RawTensors {
   };
 
   void add(const SafetensorsFile& file, const SafetensorsTensor& tensor) {
-    const std::optional<DType> dtype = element_type(tensor.dtype);
+    const std::optional<DType> dtype = element_type(are_mxfp4(tensor) ? "I8" : tensor.dtype);
     const StorageType* blocks = block_type(file, tensor);
     const TensorInfo info = blocks ? info_of_blocks(file, tensor, *blocks)
                                    : TensorInfo{dtype.value_or(DType::bf16), tensor.shape};

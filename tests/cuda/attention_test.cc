@@ -15,6 +15,7 @@ struct Case {
   int repeats = 1;  // of a table's blocks: a sequence as long as that
   double score_scale = 0;
   float score_cap = 0;
+  bool has_sinks = false;
 };
 
 // Rows of a batch: a table and a position each.
@@ -116,6 +117,9 @@ class Attention : public CudaTest {
     const Twin<const int32_t*> tables_on(gpu(), gpu_tables);
     const int64_t stride = activation_stride(int64_t{c.heads} * c.head_dim);
     Twin<T> out(gpu(), rows * stride);
+    std::vector<float> of_heads;  // that are little of a row's weight, or all of it
+    for (int h = 0; h < c.heads; ++h) of_heads.push_back(h % 5 == 4 ? 90.0f : h - 3.5f);
+    const Twin<float> sinks(gpu(), of_heads);
     AttentionParams p{.q = q.host.data(),
                       .rows = rows,
                       .heads = c.heads,
@@ -126,13 +130,15 @@ class Attention : public CudaTest {
                       .kv = host,
                       .out = {out.host.data(), c.out, stride},
                       .score_scale = c.score_scale,
-                      .score_cap = c.score_cap};
+                      .score_cap = c.score_cap,
+                      .sinks = c.has_sinks ? sinks.host.data() : nullptr};
     run_in_parts(1, [&](const Execution& on) { cpu(order).attention(p, on); });
     p.q = q.device();
     p.positions = positions_on.device();
     p.table_of = table_of_on.device();
     p.tables = tables_on.device();
     p.few_rows = few_rows_on.device();
+    if (p.sinks) p.sinks = sinks.device();
     p.kv = device;
     p.out.data = out.device();
     const DeviceArray<std::byte> scratch(gpu(), cuda::kernels(order).attention_scratch, "a test");
@@ -202,7 +208,17 @@ constexpr Case kCases[] = {
     {14, 2, 64, 32, 200},
     {3, 3, 128, 64},
     {.heads = 8, .kv_heads = 4, .head_dim = 128, .block_size = 64, .score_scale = 0.07},
-    {.heads = 8, .kv_heads = 4, .head_dim = 256, .block_size = 64, .window = 100, .score_cap = 5}};
+    {.heads = 8, .kv_heads = 4, .head_dim = 256, .block_size = 64, .window = 100, .score_cap = 5},
+    {.heads = 8, .kv_heads = 4, .head_dim = 128, .block_size = 64, .window = 200, .score_cap = 5},
+    {.heads = 3, .kv_heads = 3, .head_dim = 64, .block_size = 32, .score_cap = 0.5f},
+    {.heads = 16, .kv_heads = 2, .head_dim = 64, .block_size = 64, .has_sinks = true},
+    {.heads = 6,
+     .kv_heads = 2,
+     .head_dim = 128,
+     .block_size = 64,
+     .window = 130,
+     .has_sinks = true},
+    {.heads = 5, .kv_heads = 5, .head_dim = 40, .block_size = 32, .has_sinks = true}};
 
 TEST_F(Attention, Hopper) {
   for (const Case& c : kCases) check(Order::hopper, c);
@@ -211,8 +227,13 @@ TEST_F(Attention, Hopper) {
 
 // Enough splits for several windows of the kernel that merges them.
 TEST_F(Attention, HopperLong) {
-  check(Order::hopper,
-        {.heads = 4, .kv_heads = 2, .head_dim = 64, .block_size = 32, .repeats = 90});
+  for (const bool has_sinks : {false, true})
+    check(Order::hopper, {.heads = 4,
+                          .kv_heads = 2,
+                          .head_dim = 64,
+                          .block_size = 32,
+                          .repeats = 90,
+                          .has_sinks = has_sinks});
 }
 
 // Otherwise nothing above would say that outputs are compared.

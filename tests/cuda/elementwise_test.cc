@@ -42,6 +42,45 @@ TEST_F(Elementwise, Embed) {
     }
 }
 
+// What ends a product and what the next one begins with, in one pass.
+TEST_F(Elementwise, SumsAndNormsInOnePass) {
+  Random random(14);
+  const Kernels scalar = select_kernels(Order::portable, "scalar");
+  for (const int64_t width : {8, 40, 1000, 1024, 2304, 4096, 5376, 8192, 9000})
+    for (const bool has_norm : {false, true})
+      for (const bool has_next : {false, true})
+        for (const bool has_out : {false, true}) {
+          const int64_t rows = 5, stride = round_up(width, kLeafPad);
+          Twin<float> x(gpu(), random_floats(random, rows * stride)),
+              y(gpu(), random_floats(random, rows * width));
+          const Twin<float> norm(gpu(), random_floats(random, width)),
+              next(gpu(), random_floats(random, width));
+          Twin<bf16_t> out(gpu(), rows * activation_stride(width));
+          AddNormParams p{
+              .x = x.host.data(),
+              .x_stride = stride,
+              .bias = has_norm ? nullptr : norm.host.data(),
+              .norm = has_norm ? norm.host.data() : nullptr,
+              .eps = 1e-5f,
+              .rows = rows,
+              .width = width,
+              .y = y.host.data(),
+              .scale = width % 3 ? 1.0f : 0.22f,
+              .next = has_next ? next.host.data() : nullptr,
+              .out = {has_out ? out.host.data() : nullptr, DType::bf16, activation_stride(width)}};
+          run_in_parts(1, [&](const Execution& on) { scalar.add_norm(p, on); });
+          p.x = x.device();
+          p.y = y.device();
+          if (p.bias) p.bias = norm.device();
+          if (p.norm) p.norm = norm.device();
+          if (p.next) p.next = next.device();
+          if (has_out) p.out.data = out.device();
+          gpu_table_.add_norm(p, on());
+          EXPECT_TRUE(y.matches()) << width << has_norm << has_next << has_out;
+          EXPECT_TRUE(out.matches()) << width << has_norm << has_next << has_out;
+        }
+}
+
 // LayerNorm, curves of products, scaled logits, heads rotated where they lie.
 TEST_F(Elementwise, OperationsOfFamilies) {
   Random random(12);

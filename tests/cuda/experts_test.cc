@@ -2,6 +2,7 @@
 // the CPU's kernels.
 #include "cuda_check.h"
 #include "kernels/pack.h"
+#include "kernels/select.h"
 
 namespace invar {
 namespace {
@@ -143,7 +144,8 @@ class ExpertsOnGpu : public CudaTest {
                                       .rows = pairs,
                                       .gate_bias = bias(f_bias, on_gpu),
                                       .up_bias = bias(f_bias, on_gpu),
-                                      .out = {of(gated), DType::bf16, wide}},
+                                      .out = {of(gated), DType::bf16, wide},
+                                      .curve = c.bias ? Nonlinearity::clamped : Nonlinearity::silu},
                              .begin = begin,
                              .matmul = k.gated_matmul},
                             at);
@@ -186,6 +188,70 @@ TEST_F(ExpertsOnGpu, ChoicesAndSortedRows) {
         how.epsilon = 1e-20f;
       }
       choose(random, c, how, chosen);
+    }
+}
+
+// The choice, the order and the rows in one kernel, of all experts and of a rank's.
+TEST_F(ExpertsOnGpu, FewRowsAtOnce) {
+  for (const Case& c : {Case{1, 8, 2, 64, 40},
+                        {1, 128, 8, 2048, 768},
+                        {3, 60, 4, 96, 33, true},
+                        {40, 12, 3, 64, 80},
+                        {16, 256, 8, 256, 64, true},
+                        {128, 5, 1, 33, 8}})
+    for (const int32_t first : {0, 3}) {
+      SCOPED_TRACE(c.rows);
+      Random random(static_cast<uint64_t>(c.rows) + 11);
+      const Twin<float> logits(gpu(), random_floats(random, c.rows * c.experts)),
+          bias(gpu(), random_floats(random, c.experts));
+      const auto x = random_rows<bf16_t>(gpu(), random, c.rows, c.d);
+      const int64_t stride = activation_stride(c.d);
+      Chosen chosen(gpu(), c);
+      Twin<bf16_t> sorted(gpu(), c.rows * c.chosen * stride);
+      const auto params = [&](bool on_gpu) {
+        const auto of = [&](auto& twin) { return on_gpu ? twin.device() : twin.host.data(); };
+        int32_t* begin = of(chosen.begin);
+        const Routing how{.experts = c.experts, .chosen = c.chosen, .renormalised = c.bias};
+        return ChooseExpertsParams{
+            .route = {.how = how,
+                      .logits = on_gpu ? logits.device() : logits.host.data(),
+                      .stride = c.experts,
+                      .bias = !c.bias  ? nullptr
+                              : on_gpu ? bias.device()
+                                       : bias.host.data(),
+                      .rows = c.rows,
+                      .ids = of(chosen.ids),
+                      .weights = of(chosen.weights)},
+            .sort = {.ids = of(chosen.ids),
+                     .rows = c.rows,
+                     .chosen = c.chosen,
+                     .experts = c.experts,
+                     .begin = begin,
+                     .place = of(chosen.place),
+                     .rows_of = of(chosen.rows_of)},
+            .gather = {.x = {on_gpu ? x.device() : const_cast<bf16_t*>(x.host.data()), DType::bf16,
+                             stride},
+                       .width = c.d,
+                       .rows_of = of(chosen.rows_of),
+                       .begin = begin + first,
+                       .experts = c.experts - first,
+                       .most_rows = c.rows * c.chosen,
+                       .out = {of(sorted), DType::bf16, stride}}};
+      };
+      const ChooseExpertsParams on_host = params(false);
+      const Kernels host = cpu(Order::portable);
+      {
+        const ScopedFlushToZero flush;
+        host.route(on_host.route, {});
+        host.sort_rows(on_host.sort, {});
+        host.gather_rows(on_host.gather, {});
+      }
+      cuda::kernels(Order::hopper).choose_experts(params(true), on());
+      on().stream->wait();
+      for (const Twin<int32_t>* twin : {&chosen.ids, &chosen.begin, &chosen.place, &chosen.rows_of})
+        EXPECT_TRUE(twin->matches());
+      EXPECT_TRUE(chosen.weights.matches());
+      EXPECT_TRUE(sorted.matches());
     }
 }
 
@@ -237,6 +303,27 @@ TEST_F(ExpertsOnGpu, Sums) {
     }
     on().stream->wait();
     EXPECT_TRUE(h.matches());
+
+    const Twin<float> norm(gpu(), random_floats(random, c.d));
+    Twin<bf16_t> normed(gpu(), c.rows * activation_stride(c.d));
+    for (const bool has_norm : {true, false}) {
+      const auto with_norm = [&](bool on_gpu) {
+        const float* weight = on_gpu ? norm.device() : norm.host.data();
+        return CombineNormParams{.sum = params(on_gpu),
+                                 .next = has_norm ? weight : nullptr,
+                                 .eps = 1e-6f,
+                                 .out = {on_gpu ? normed.device() : normed.host.data(), DType::bf16,
+                                         activation_stride(c.d)}};
+      };
+      cuda::kernels(Order::hopper).combine_norm(with_norm(true), on());
+      {
+        const ScopedFlushToZero flush;
+        select_kernels(Order::hopper, "scalar").combine_norm(with_norm(false), {});
+      }
+      on().stream->wait();
+      EXPECT_TRUE(h.matches());
+      EXPECT_TRUE(normed.matches());
+    }
   }
 }
 

@@ -328,7 +328,7 @@ TEST(Families, RefuseByNameWhatIsNotImplemented) {
   refused("num_experts", 8, "only null");
   refused("some_new_key", nullptr, "may change the arithmetic");
   refused("model_type", "gpt2", "expected one of llama, mistral, qwen2, qwen3, smollm3");
-  refused("model_type", "gpt2", "granitemoe, found \"gpt2\"");
+  refused("model_type", "gpt2", "gpt_oss, found \"gpt2\"");
   refused("model_type", nullptr, "found null");
   refused("model_type", "", "found \"\"");
   refused("torch_dtype", "float8_e4m3fn", "expected one of bfloat16, float16, float32");

@@ -14,6 +14,7 @@
 #include "model/families/tensors.h"
 #include "model/forward.h"
 #include "weights/hf_directory.h"
+#include "weights/mxfp4_source.h"
 
 namespace invar {
 namespace {
@@ -41,7 +42,9 @@ int run(const Options& o) {
   ModelConfig config = parse_model_config(files.config, files.generation_config, o.directory);
   if (o.context > 0) set_context(config.spec, o.context);
   const DecoderSpec& spec = config.spec;
-  const auto source = decoder_tensors(spec, open_checkpoint(o.directory));
+  auto stored = open_checkpoint(o.directory);
+  if (is_mxfp4(config.quantization, o.directory)) stored = mxfp4_tensors(std::move(stored));
+  const auto source = decoder_tensors(spec, std::move(stored));
   check_tensors(spec, *source);
   const Arithmetic arithmetic{.order = o.order, .weights = product_type(spec, *source)};
   const Kernels kernels = select_kernels(o.order, o.set);

@@ -124,6 +124,11 @@ CASES = {
                     wide(num_mtp_layers=0, num_key_value_heads=6, q_lora_rank=48, kv_lora_rank=96, qk_rope_head_dim=12, qk_nope_head_dim=64,
                          v_head_dim=24, n_routed_experts=12, num_experts_per_tok=4, moe_intermediate_size=33,
                          n_shared_experts=1, first_k_dense_replace=2, n_group=1, topk_group=1, norm_topk_prob=False)],
+    "gpt_oss": [text(head_dim=16, num_local_experts=8, num_experts_per_tok=2, sliding_window=24, num_hidden_layers=4,
+                     rope_parameters=dict(YARN, beta_fast=32.0, beta_slow=1.0, truncate=False)),
+                wide(head_dim=32, num_local_experts=6, num_experts_per_tok=4, sliding_window=300, rope_parameters=ROPE),
+                wide(head_dim=20, num_local_experts=16, num_experts_per_tok=3, sliding_window=40, attention_bias=False,
+                     rope_parameters=ROPE, layer_types=["full_attention", "sliding_attention", "sliding_attention"])],
     "olmoe": [text(num_experts=8, num_experts_per_tok=3), wide(num_experts=16, num_experts_per_tok=4, norm_topk_prob=True),
               wide(num_experts=6, num_experts_per_tok=2, num_key_value_heads=6)],
 }
@@ -165,7 +170,9 @@ def make(family, number, shape, directory):
         for name, tensor in model.named_parameters():
             if tensor.dim() > 2 and "experts" not in name:
                 continue  # of images
-            if tensor.dim() == 1:  # norms and biases that are nothing special
+            if family == "gpt_oss" and name.endswith(("sinks", "gate_up_proj")):  # sinks that show, pairs that are clamped
+                tensor.copy_(torch.randn_like(tensor) * (2 if tensor.dim() == 1 else 6 / tensor.shape[1] ** 0.5))
+            elif tensor.dim() == 1:  # norms and biases that are nothing special
                 tensor.add_(torch.randn_like(tensor) * 0.1)
             elif "embed" in name or "word_embeddings" in name:
                 tensor.copy_(torch.randn_like(tensor))
@@ -241,6 +248,34 @@ def check(tool, family, number, shape, control):
         return good
 
 
+def check_mxfp4(tool, control):
+    """gpt-oss with its experts in MXFP4: the bits of the bf16 model that transformers' own function makes of the blocks."""
+    from safetensors.torch import load_file, save_file
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+    shape = wide(hidden_size=96, intermediate_size=64, head_dim=16, num_local_experts=5, num_experts_per_tok=2,
+                 sliding_window=40, rope_parameters=ROPE)
+    with tempfile.TemporaryDirectory() as twin, tempfile.TemporaryDirectory() as packed:
+        make("gpt_oss", 1, shape, twin)
+        tensors, blocks = load_file(f"{twin}/model.safetensors"), {}
+        for name in [name for name in tensors if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+            experts, inputs, outputs = tensors[name].shape
+            blocks[name + "_blocks"] = torch.randint(0, 256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8)
+            blocks[name + "_scales"] = torch.randint(121, 126, (experts, outputs, inputs // 32), dtype=torch.uint8)
+            tensors[name] = convert_moe_packed_tensors(blocks[name + "_blocks"], blocks[name + "_scales"])
+        save_file(tensors, f"{twin}/model.safetensors")
+        others = {name: tensor for name, tensor in tensors.items() if f"{name}_blocks" not in blocks}
+        if control:
+            blocks["model.layers.1.mlp.experts.down_proj_scales"][0, 0, 0] ^= 1
+        save_file(others | blocks, f"{packed}/model.safetensors")
+        config = json.load(open(f"{twin}/config.json"))
+        config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+        json.dump(config, open(f"{packed}/config.json", "w"))
+        row = torch.randint(3, 1001, (TOKENS,), generator=torch.Generator().manual_seed(5)).tolist()
+        same = numpy.array_equal(logits_of(tool, packed, row), logits_of(tool, twin, row))
+        print(f"gpt_oss in MXFP4: {'the bits of its twin' if same else 'OTHER BITS than its twin'}", flush=True)
+        return same
+
+
 def main():
     arguments = [a for a in sys.argv[1:] if a != "--control"]
     control = "--control" in sys.argv
@@ -257,6 +292,8 @@ def main():
                 good = False
             if good == control:
                 wrong.append(f"{family} {number}")
+    if "gpt_oss" in names and check_mxfp4(tool, control) == control:
+        wrong.append("gpt_oss in MXFP4")
     print(f"transformers {transformers.__version__}: {'wrong: ' + ', '.join(wrong) if wrong else 'all as expected'}")
     sys.exit(1 if wrong else 0)
 

@@ -51,6 +51,7 @@ struct Case {
   std::vector<int> parts = {1, 3};
   double score_scale = 0;
   float score_cap = 0;
+  bool has_sinks = false;
   DType cache = DType::bf16;                                 // of queries, keys and values
   int words() const { return cache == DType::f32 ? 2 : 1; }  // of 16 bits, to an element
 };
@@ -90,7 +91,8 @@ class Inputs {
             .kv = kv_,
             .out = {out, case_.out, stride()},
             .score_scale = case_.score_scale,
-            .score_cap = case_.score_cap};
+            .score_cap = case_.score_cap,
+            .sinks = case_.has_sinks ? sinks_.data() : nullptr};
   }
   PartialAttentionParams params(void* out, float* max, float* sum) const {
     return {.of = params(out), .max = max, .sum = sum};
@@ -182,6 +184,8 @@ class Inputs {
   std::vector<const int32_t*> tables_;
   std::vector<int32_t> positions_, table_of_;
   Guarded<bf16_t> q_;
+  const std::vector<float> sinks_ = {0.5f,  100.0f, -2.0f, -100.0f, 0.0f,  3.0f,
+                                     1e-3f, -0.25f, 7.0f,  1.0f,    -1.0f, 12.0f};  // of heads
 };
 
 template <typename T, typename Attention>
@@ -344,8 +348,19 @@ TEST_P(AttentionTest, Windows) {
           << "window " << window;
 }
 
-// Rows of one sequence far from each other, so that a split may be seen by some rows of a tile
-// alone.
+// gpt-oss's: sinks that are all of a row's weight, none of it, and some.
+TEST_P(AttentionTest, Sinks) {
+  for (const int heads : {4, 12})
+    for (const int window : {0, 30})
+      for (const Data data : kAllData)
+        EXPECT_TRUE(check({.sequences = {{slots(120, 140)}, {{5}}, {{260}}},
+                           .heads = heads,
+                           .window = window,
+                           .data = data,
+                           .has_sinks = true}))
+            << heads << " heads, window " << window << " data " << static_cast<int>(data);
+}
+
 // Gemma 2's scores, and another factor of them.
 TEST_P(AttentionTest, CappedScores) {
   for (const float cap : {0.0f, 0.5f, 50.0f})
@@ -360,6 +375,8 @@ TEST_P(AttentionTest, CappedScores) {
             << "cap " << cap << " scale " << scale << " data " << static_cast<int>(data);
 }
 
+// Rows of one sequence far from each other, so that a split may be seen by some rows of a tile
+// alone.
 TEST_P(AttentionTest, ScatteredRows) {
   for (const int window : {0, 40, 200})
     for (const Data data : kAllData)

@@ -143,7 +143,9 @@ template <typename T>
                       .gate_bias = c.bias ? gate.values.data() : nullptr,
                       .up_bias = c.bias ? up.values.data() : nullptr,
                       .out = {reference.data(), c.type, stride},
-                      .curve = c.k % 3 ? Nonlinearity::silu : Nonlinearity::gelu_tanh};
+                      .curve = c.k % 3 == 0   ? Nonlinearity::gelu_tanh
+                               : c.k % 3 == 1 ? Nonlinearity::clamped
+                                              : Nonlinearity::silu};
   const bool keeps = c.accumulate;
   run_in_parts(1, [&](const Execution& on) { expected(p, keeps ? all_dots.data() : nullptr, on); });
   p.out.data = y.data();

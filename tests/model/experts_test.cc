@@ -109,6 +109,47 @@ TEST(LatentAttention, ItsNumbersShow) {
   EXPECT_NE(run(latent_spec(0)), expected);
 }
 
+// As gpt-oss: biases everywhere, clamped pairs, sinks.
+DecoderSpec sinking_spec() {
+  DecoderSpec spec = expert_spec();
+  spec.qkv_bias = spec.o_bias = true;
+  for (LayerSpec& layer : spec.layer_specs) {
+    layer.attention.has_sinks = true;
+    if (!layer.experts || layer.experts->shared_gate) continue;
+    layer.experts->has_biases = true;
+    layer.experts->curve = Nonlinearity::clamped;
+  }
+  spec.layer_specs[0].attention.window = 20;
+  return spec;
+}
+
+TEST(Sinks, EqualAScalarEvaluationInAnySchedule) {
+  const DecoderSpec spec = sinking_spec();
+  check_spec(spec, "the test");
+  const Logits expected = evaluate(spec);
+  for (const int ranks : {1, 2})
+    EXPECT_EQ(run(spec, {.ranks = ranks, .chunk = 7, .threads = ranks}), expected) << ranks;
+  for (const std::string& set : instruction_sets()) {
+    if (!is_supported(set)) continue;
+    EXPECT_EQ(run(spec, {.set = set}), expected) << set;
+  }
+  EXPECT_EQ(run(spec, {.order = Order::hopper}), evaluate(spec, Order::hopper));
+}
+
+// The control.
+TEST(Sinks, ItsChoicesShow) {
+  const Logits expected = evaluate(sinking_spec());
+  DecoderSpec other = sinking_spec();
+  other.layer_specs[3].attention.has_sinks = false;
+  EXPECT_NE(run(other), expected);
+  other = sinking_spec();
+  other.layer_specs[2].experts->curve = Nonlinearity::silu;
+  EXPECT_NE(run(other), expected);
+  other = sinking_spec();
+  other.layer_specs[0].experts->has_biases = false;
+  EXPECT_NE(run(other), expected);
+}
+
 // The control: each of the routers' numbers is seen.
 TEST(Experts, EveryChoiceShows) {
   const Logits expected = evaluate(expert_spec());

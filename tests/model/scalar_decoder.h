@@ -97,16 +97,19 @@ class ScalarDecoder {
       v.push_back(scalar::rounded(product(wv, x, vector("self_attn.v_proj.bias"))));
     }
     const Floats norm = vector("post_attention_layernorm.weight");
+    const Floats sinks = vector("self_attn.sinks"), o_bias = vector("self_attn.o_proj.bias");
     for (size_t t = 0; t < h.size(); ++t) {
       Floats attended;
       for (int head = 0; head < spec_.heads; ++head) {
         const int e = spec_.head_dim, first = head / (spec_.heads / spec_.kv_heads) * e;
-        const Floats one =
-            scalar::attend(order_, &q[t][static_cast<size_t>(head * e)], k, v, e, first,
-                           static_cast<int>(t), spec.window, {spec.score_scale, spec.score_cap});
+        const Floats one = scalar::attend(
+            order_, &q[t][static_cast<size_t>(head * e)], k, v, e, first, static_cast<int>(t),
+            spec.window,
+            {spec.score_scale, spec.score_cap,
+             sinks.empty() ? std::nullopt : std::optional(sinks[static_cast<size_t>(head)])});
         attended.insert(attended.end(), one.begin(), one.end());
       }
-      add(h[t], product(wo, scalar::rounded(attended), {}, attention_output_split_k(spec_)),
+      add(h[t], product(wo, scalar::rounded(attended), o_bias, attention_output_split_k(spec_)),
           spec.norms, norm);
     }
   }
@@ -218,12 +221,16 @@ class ScalarDecoder {
     }
   }
 
-  // down(silu(gate(x)) * up(x)) of the tensors with this beginning.
-  Floats gated_network(const std::string& at, const Halves& x, int split_k) const {
-    const Floats g = product(tensor<bf16_t>(at + "gate_proj.weight"), x, {});
-    const Floats u = product(tensor<bf16_t>(at + "up_proj.weight"), x, {});
-    return product(tensor<bf16_t>(at + "down_proj.weight"), scalar::rounded(scalar::gated(g, u)),
-                   {}, split_k);
+  // down(silu(gate(x)) * up(x)) of the tensors with this beginning, or that of clamped pairs.
+  Floats gated_network(const std::string& at, const Halves& x, int split_k,
+                       Nonlinearity curve = Nonlinearity::silu) const {
+    const auto of = [&](const char* name, const Halves& from, int in) {
+      return product(tensor<bf16_t>(at + name + ".weight"), from,
+                     tensor<float>(at + name + ".bias"), in);
+    };
+    const Floats gated =
+        scalar::gated(of("gate_proj", x, 1), of("up_proj", x, 1), curve == Nonlinearity::clamped);
+    return of("down_proj", scalar::rounded(gated), split_k);
   }
 
   void experts(int layer, std::vector<Floats>& h) const {
@@ -233,12 +240,14 @@ class ScalarDecoder {
     const Halves router = tensor<bf16_t>(at + "mlp.gate.weight");
     const Halves gate = tensor<bf16_t>(at + "mlp.shared_expert_gate.weight");
     const Floats bias = tensor<float>(at + "mlp.gate.e_score_correction_bias");
+    const Floats router_bias = tensor<float>(at + "mlp.gate.bias");
     for (Floats& row : h) {
       const Halves x = scalar::rounded(normed(row, norm));
       Floats sum(row.size(), 0.0f);
-      for (const auto& [e, weight] : scalar::routed(spec.routing, product(router, x, {}), bias)) {
-        const Halves y =
-            scalar::rounded(gated_network(at + "mlp.experts." + std::to_string(e) + ".", x, 1));
+      for (const auto& [e, weight] :
+           scalar::routed(spec.routing, product(router, x, router_bias), bias)) {
+        const Halves y = scalar::rounded(
+            gated_network(at + "mlp.experts." + std::to_string(e) + ".", x, 1, spec.curve));
         for (size_t i = 0; i < sum.size(); ++i)
           sum[i] = std::fma(weight, bf16_to_f32(y[i]), sum[i]);
       }

@@ -91,6 +91,11 @@ def gelu(x):
     tail = mul(mul(mul(p, t), exp(-mul(s, s))), F32(0.5))
     return np.where(x < 0, mul(x, tail), mul(x, sub(ONE, tail)))
 
+def clamped(g, u):
+    seven, slope = F32(7), F32(float.fromhex("0x1.b3b646p+0"))
+    g, u = np.where(g > seven, seven, g), np.where(u > seven, seven, np.where(u < -seven, -seven, u))
+    return mul(add(u, ONE), div(g, add(ONE, exp(-mul(g, slope)))))
+
 # ---- section 5.2: f64 functions -------------------------------------------------------------------------------------
 libm = ctypes.CDLL("libm.so.6")
 libm.fma.restype, libm.fma.argtypes = ctypes.c_double, [ctypes.c_double] * 3
@@ -365,6 +370,9 @@ def experts_of(c, layer):
                 **({"scale": bits(scale)} if scale != 1 else {}),
                 **({"shared_intermediate_size": c["n_shared_experts"] * c["moe_intermediate_size"]}
                    if c["n_shared_experts"] else {})}
+    elif family == "gpt_oss":
+        found = {"count": c["num_local_experts"], "intermediate_size": c["intermediate_size"], "score": "softmax_of_chosen",
+                 "biases": True, "curve": "clamped"}
     else:
         return None
     return {"chosen": c["num_experts_per_tok"], "score": "softmax"} | {k: v for k, v in found.items() if v is not False}
@@ -404,6 +412,24 @@ def route(logits, bias, how):
         w = div(w, add(total, F32(how["epsilon"])) if how.get("epsilon") else total)
     return ids, mul(w, F32(how["scale"])) if how.get("scale", 1) != 1 else w
 
+def of_gpt_oss(tensors):
+    """Its experts' tensors as those of others that hold all in one: outputs before inputs, gate first; biases apart."""
+    renamed = {}
+    for name, t in tensors.items():
+        name = name.replace("mlp.router.", "mlp.gate.")
+        is_pair = "gate_up_proj" in name
+        if name.endswith("_bias"):
+            stem = name.rsplit(".", 1)[0]
+            for e, row in enumerate(t):
+                parts = {"gate_proj": row[::2], "up_proj": row[1::2]} if is_pair else {"down_proj": row}
+                renamed |= {f"{stem}.{e}.{part}.bias": value for part, value in parts.items()}
+        elif t.ndim == 3:
+            t = t.swapaxes(1, 2)
+            renamed[name] = np.concatenate([t[:, ::2], t[:, 1::2]], axis=1) if is_pair else t
+        else:
+            renamed[name] = t
+    return renamed
+
 def one_by_one(tensors):
     """Experts' tensors under the names of a checkpoint that holds each apart."""
     renamed = {}
@@ -424,16 +450,20 @@ def specification_digest(c, eos):
     """Section 8, of a config.json and the tokens that end an answer."""
     bits = lambda x: struct.pack(">d", x).hex()
     family, count = LIKE.get(c["model_type"], c["model_type"]), c["num_hidden_layers"]
-    bias = family == "llama" and c.get("attention_bias", False)
+    bias = c.get("attention_bias", True) if family == "gpt_oss" else family == "llama" and c.get("attention_bias", False)
     rope = c.get("rope_parameters") or {"rope_theta": c.get("rope_theta", 1e4), **(c.get("rope_scaling") or {})}
     kind = rope.get("rope_type", rope.get("type", "default"))
-    names = {"default": [], "linear": ["factor"],
+    names = {"default": [], "linear": ["factor"], "yarn": ["factor", "original_max_position_embeddings"],
              "llama3": ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"]}[kind]
-    window = c.get("sliding_window") if family == "mistral" or c.get("use_sliding_window") else None
+    window = c.get("sliding_window") if family in ("mistral", "gpt_oss") or c.get("use_sliding_window") else None
     first = 0 if family == "mistral" else c.get("max_window_layers", 28)
     types = c.get("layer_types") or ["full_attention"] * first + ["sliding_attention"] * (count - first)
     rotation = {"theta": bits(rope["rope_theta"]), **{name: bits(rope[name]) for name in names}}
     size = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+    if kind == "yarn":
+        rotation |= {"scaling": "yarn", "beta_fast": bits(rope.get("beta_fast", 32)), "beta_slow": bits(rope.get("beta_slow", 1)),
+                     "attention_factor": bits(float(rotary_frequencies(size, rope, c["max_position_embeddings"])[1])),
+                     **({} if rope.get("truncate", True) else {"truncate": False})}
     turning = int(size * c.get("partial_rotary_factor", rope.get("partial_rotary_factor", 0.5)))
     if family == "glm4_moe" and turning < size:
         rotation["rotated"] = turning
@@ -442,6 +472,8 @@ def specification_digest(c, eos):
     for i, layer in enumerate(layers):
         if experts := experts_of(c, i):
             layer |= {"intermediate_size": 0, "experts": experts}
+        if family == "gpt_oss":
+            layer["sinks"] = True
     choices = {"family_choices": {"joint_qk_norm": True}} if family == "olmoe" else {}
     sizes = ["hidden_size", "num_attention_heads", "num_key_value_heads", "vocab_size", "max_position_embeddings"]
     c = dict(c)
@@ -477,6 +509,7 @@ class Family:
         gemma, granite, falcon = self.name.startswith("gemma"), self.name == "granite", self.name == "falcon"
         self.norms = NORMS.get(self.name, BEFORE)
         self.curve = gelu_tanh if gemma else gelu if falcon else silu
+        self.pair = clamped if self.name == "gpt_oss" else lambda g, u: mul(self.curve(g), u)
         self.heads = c["num_attention_heads"]
         self.is_latent = "kv_lora_rank" in c
         self.kv_heads = self.falcon_kv() if falcon else 1 if self.is_latent else c["num_key_value_heads"]
@@ -516,7 +549,7 @@ class Family:
             return None
         if types:
             return size if types[layer] == "sliding_attention" else None
-        every = {"gemma2": 2, "gemma3_text": c.get("sliding_window_pattern", 6), "olmo3": 4}.get(self.name)
+        every = {"gemma2": 2, "gpt_oss": 2, "gemma3_text": c.get("sliding_window_pattern", 6), "olmo3": 4}.get(self.name)
         if self.name == "exaone4":
             pattern = c.get("sliding_window_pattern", 4)
             if isinstance(pattern, str):
@@ -604,7 +637,8 @@ class Model:
         self.digest = weights_digest(tensors)
         self.order = Hopper if arith == "hopper" else Portable
         self.act = bf16 if mode == "bf16" else (lambda x: x)
-        self.w = f.unfused(one_by_one({name: widen(*t) for name, t in tensors.items()}))
+        widened = {name: widen(*t) for name, t in tensors.items()}
+        self.w = f.unfused(one_by_one(of_gpt_oss(widened) if f.name == "gpt_oss" else widened))
         self.heads, self.kv_heads, self.size, self.eps = f.heads, f.kv_heads, f.size, f.eps
         self.layers, self.scale = c["num_hidden_layers"], f.scale
         self.r_out = row_runs(self.heads * c.get("v_head_dim", self.size), self.heads)
@@ -678,8 +712,8 @@ class Model:
         return add(h, y if scale is None else mul(y, scale))
 
     def network(self, x, at, runs):
-        u, curve = self.product(x, at + "up_proj"), self.family.curve
-        gated = mul(curve(self.product(x, at + "gate_proj")), u) if at + "gate_proj.weight" in self.w else curve(u)
+        u, f = self.product(x, at + "up_proj"), self.family
+        gated = f.pair(self.product(x, at + "gate_proj"), u) if at + "gate_proj.weight" in self.w else f.curve(u)
         return self.product(self.act(gated), at + "down_proj", runs)
 
     def through_experts(self, x, at, how, runs):
@@ -775,6 +809,12 @@ class Model:
             L[rows] = np.where(further, fma(L[rows], a, mul(l, b)), l)
             O[rows] = np.where(further, fma(O[rows], a, mul(o, b)), o)
             started[rows] = True
+        sinks = f"model.layers.{i}.self_attn.sinks"
+        if sinks in self.w:
+            m = np.broadcast_to(mul(self.vector(sinks), F32(float.fromhex("0x1.715476p+0")))[:, None], M.shape)
+            top = np.maximum(M, m)
+            a, b = exp2(sub(M, top)), exp2(sub(m, top))
+            L, O = fma(L, a, b), fma(O, a, F32(0))
         return div(O, L)
 
     def split(self, q, keys, values, valid):

@@ -156,10 +156,6 @@ class Lines(unittest.TestCase):
             whole = served.post("/v1/responses", input=said, max_output_tokens=5, seed=1)
             self.assertEqual(again["output"][0]["content"], whole["output"][0]["content"])
             self.assertEqual(again["usage"]["input_tokens"], whole["usage"]["input_tokens"])
-            third = served.post("/v1/responses", input="so", previous_response_id=again["id"], max_output_tokens=5, seed=1)
-            said += [*again["output"], {"role": "user", "content": "so"}]  # the first of them, too
-            whole = served.post("/v1/responses", input=said, max_output_tokens=5, seed=1)
-            self.assertEqual(third["usage"]["input_tokens"], whole["usage"]["input_tokens"])
             for size, store, status in ((1 << 20, True, 200), (2 << 20, True, 400), ((2 << 20) - 1000, False, 200), (3 << 20, False, 400)):
                 body = dict(input="y " * size, truncate_prompt_tokens=10, max_output_tokens=2, store=store)
                 self.assertEqual(served.ask("POST", "/v1/responses", body)[0], status, size)

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "kernels/layout.h"
@@ -83,10 +84,11 @@ inline Floats centered(const Floats& x, const Floats& weight, const Floats& bias
   return y;
 }
 
-// Of scores: a factor in the place of 1 / sqrt(e), and a cap; 0: neither.
+// Of scores: a factor in the place of 1 / sqrt(e), and a cap, 0: neither; a head's sink, or none.
 struct Scores {
   double scale = 0;
   float cap = 0;
+  std::optional<float> sink = {};
 };
 
 // Of a query of one head at position p: that of keys and values which begins at element `first`.
@@ -129,6 +131,12 @@ inline Floats attend(Order order, const bf16_t* q, const std::vector<Halves>& k,
     l = std::fma(l, a, ls * b);
     for (size_t i = 0; i < o.size(); ++i) o[i] = std::fma(o[i], a, os[i] * b);
     m = top;
+  }
+  if (scores.sink) {
+    const float ms = *scores.sink * 0x1.715476p+0f, top = std::max(m, ms);
+    const float a = math::exp2(m - top), b = math::exp2(ms - top);
+    l = std::fma(l, a, 1.0f * b);
+    for (float& x : o) x = std::fma(x, a, 0.0f * b);
   }
   for (float& x : o) x = x / l;
   return o;
@@ -188,9 +196,14 @@ inline std::vector<std::pair<int, float>> routed(const Routing& how, Floats scor
   return result;
 }
 
-// silu(g) * u
-inline Floats gated(const Floats& g, const Floats& u) {
+// silu(g) * u, or clamped(g, u) of numerics 5.1
+inline Floats gated(const Floats& g, const Floats& u, bool is_clamped = false) {
   Floats y;
+  for (size_t i = 0; i < g.size() && is_clamped; ++i) {
+    const float gate = g[i] > 7 ? 7 : g[i], up = u[i] > 7 ? 7 : u[i] < -7 ? -7 : u[i];
+    y.push_back((up + 1.0f) * (gate / (1.0f + math::exp(-(gate * 1.702f)))));
+  }
+  if (is_clamped) return y;
   for (size_t i = 0; i < g.size(); ++i) y.push_back((g[i] / (1.0f + math::exp(-g[i]))) * u[i]);
   return y;
 }

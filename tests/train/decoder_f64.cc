@@ -1,5 +1,6 @@
 #include "decoder_f64.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "model/rope_table.h"
@@ -55,7 +56,7 @@ class Model {
 
   void block(Rows& h, int layer) const {
     add(h, attention(h, layer));
-    add(h, ffn(h, layer));
+    add(h, spec_.layer(layer).experts ? experts(h, layer) : ffn(h, layer));
   }
 
   Rows head(const Rows& normed) const {
@@ -157,6 +158,45 @@ class Model {
       for (int f = 0; f < spec_.layer(layer).ffn.width; ++f)
         gates[t][f] = gates[t][f] / (1 + std::exp(-gates[t][f])) * ups[t][f];
     return product(gates, down, layer, spec_.hidden, at(down_bias, layer));
+  }
+
+  // The weights of all experts, 0 of those that are not chosen; scores are a softmax over all.
+  static Vector routed(const Routing& how, Vector logits) {
+    double sum = 0, total = 0;
+    for (double& x : logits) sum += x = std::exp(x);
+    for (double& x : logits) x /= sum;
+    Vector order = logits;
+    std::sort(order.begin(), order.end(), std::greater());
+    const double least = order[static_cast<size_t>(how.chosen) - 1];
+    for (double& x : logits) total += x = x < least ? 0 : x;
+    for (double& x : logits) x /= how.renormalised ? total : 1;
+    return logits;
+  }
+
+  Rows experts(const Rows& h, int layer) const {
+    const Rows x = norms(h, TensorRole::post_norm, layer);
+    using enum TensorRole;
+    const ExpertsSpec& spec = *spec_.layer(layer).experts;
+    const int64_t d = spec_.hidden, f = spec.width;
+    const Rows logits = product(x, router, layer, spec.routing.experts);
+    Rows out(h.size(), Vector(h[0].size()));
+    for (size_t t = 0; t < h.size(); ++t) {
+      const Vector weights = routed(spec.routing, logits[t]);
+      for (size_t e = 0; e < weights.size(); ++e) {
+        if (weights[e] == 0) continue;
+        const int64_t from = static_cast<int64_t>(e) * ((d * f + 15) / 16 * 16);
+        const double *g = at(expert_gate, layer) + from, *u = at(expert_up, layer) + from,
+                     *w = at(expert_down, layer) + from;
+        for (int64_t i = 0; i < f; ++i) {
+          double gate = 0, up = 0;
+          for (int64_t k = 0; k < d; ++k)
+            gate += g[i * d + k] * x[t][k], up += u[i * d + k] * x[t][k];
+          const double y = weights[e] * gate / (1 + std::exp(-gate)) * up;
+          for (int64_t n = 0; n < d; ++n) out[t][n] += y * w[n * f + i];
+        }
+      }
+    }
+    return out;
   }
 
   const DecoderSpec& spec_;

@@ -56,8 +56,18 @@ inline std::vector<TinyModel> tiny_models() {
   DecoderSpec llama_mtp = llama, qwen3_mtp = qwen3;
   llama_mtp.hidden = 64;
   llama_mtp.mtp_layers = qwen3_mtp.mtp_layers = 1;
-  return {{"llama", llama}, {"mistral", mistral},     {"qwen2", qwen2},
-          {"qwen3", qwen3}, {"llama_mtp", llama_mtp}, {"qwen3_mtp", qwen3_mtp}};
+  DecoderSpec experts = base("qwen3_moe");
+  experts.qk_norm = true;
+  experts.layer_specs[0].ffn.width = 0;
+  experts.layer_specs[0].experts = {.routing = {.experts = 5, .chosen = 2, .renormalised = true},
+                                    .width = 40};
+  DecoderSpec plain_experts = experts;
+  plain_experts.set_layers(experts.layer_specs[0]);
+  plain_experts.layer_specs[1].experts = {.routing = {.experts = 4, .chosen = 3}, .width = 33};
+  return {{"llama", llama},         {"mistral", mistral},
+          {"qwen2", qwen2},         {"qwen3", qwen3},
+          {"llama_mtp", llama_mtp}, {"qwen3_mtp", qwen3_mtp},
+          {"experts", experts},     {"plain_experts", plain_experts}};
 }
 
 // Weights of bf16 in a layout; norms near 1.

@@ -69,6 +69,7 @@ void fill_tile(const PartialAttentionParams& partial, const Task& task, const Sp
     tile.out[i] =
         static_cast<char*>(p.out.data) + (row * p.out.stride + head * e) * size_of(p.out.type);
     tile.stat[i] = row * p.heads + head;
+    tile.sinks[i] = p.sinks ? p.sinks + head : nullptr;
     if (head == p.heads - 1) clear_pad(p, row);
   }
   tile.max = partial.max;

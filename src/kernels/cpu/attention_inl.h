@@ -177,6 +177,19 @@ inline void attend_split(const AttentionTile& tile, const Split& split, Products
   });
 }
 
+// A head's sink: one more split, whose maximum is the sink, whose sum is 1 and whose values are 0.
+[[gnu::noinline]] void merge_sink(Merged& state, int query, int width, float sink) {
+  const float m = sink * 0x1.715476p+0f, max = state.max[query] < m ? m : state.max[query];
+  alignas(64) float factors[16] = {state.max[query] - max, m - max};
+  store(factors, exp2(load(factors)));
+  state.max[query] = max;
+  state.sum[query] = __builtin_fmaf(state.sum[query], factors[0], factors[1]);
+  for (int k = 0; k < width; k += 16) {
+    float* out = state.out + query * width + k;
+    store(out, fma(load(out), splat(factors[0]), splat(0.0f)));
+  }
+}
+
 template <typename Products>
 inline void attend(const AttentionTile& tile, const AttentionTile* next) {
   Products products(tile);
@@ -191,6 +204,8 @@ inline void attend(const AttentionTile& tile, const AttentionTile* next) {
     const Split split = locate(tile, next, base);
     if (split.first_leaf < split.end_leaf) attend_split(tile, split, products, state);
   }
+  for (int i = 0; i < tile.queries; ++i)
+    if (tile.sinks[i]) merge_sink(state, i, width, *tile.sinks[i]);
   for (int i = 0; i < tile.queries && tile.max; ++i) tile.max[tile.stat[i]] = state.max[i];
   for (int i = 0; i < tile.queries && tile.sum; ++i) tile.sum[tile.stat[i]] = state.sum[i];
   for (int i = 0; i < tile.queries; ++i)

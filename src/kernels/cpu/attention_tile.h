@@ -19,6 +19,7 @@ struct AttentionTile {
   float* max;  // or null: M and L, query i's at stat[i]
   float* sum;
   int64_t stat[kMaxTileQueries];
+  const float* sinks[kMaxTileQueries];  // each null, or the sink of the query's head
 
   const int32_t* table;
   int32_t block_size;

@@ -18,6 +18,7 @@ void override_experts(Kernels& kernels) {
   kernels.expert_matmul = expert_matmul;
   kernels.expert_gated_matmul = expert_gated_matmul;
   kernels.heads_matmul = heads_matmul;
+  kernels.combine_norm = nullptr;  // as add_norm
   kernels.combine = [](const CombineParams& p, const Execution& on) { combine(rows, p, on); };
 }
 

@@ -146,7 +146,7 @@ void gated_matmul(const GatedMatmulParams& p, const Execution& on) {
               if (p.gate_bias && f < width) g = g + p.gate_bias[f];
               if (p.up_bias && f < width) u = u + p.up_bias[f];
               out[(t0 + r) * p.out.stride + f] =
-                  f < width ? f32_to_bf16(math::curve(p.curve, g) * u) : bf16_t{0};
+                  f < width ? f32_to_bf16(math::gated(p.curve, g, u)) : bf16_t{0};
             }
       });
   // Pad columns past the last panel.
@@ -273,6 +273,15 @@ void attend_split(const AttentionParams& p, const Queries& q,
   for (int r = 0; r < q.count; ++r) state.is_set[r] = state.is_set[r] || has_slot[r];
 }
 
+// One more split, whose sum is 1 and whose values are 0.
+void merge_sink(State& state, int r, float sink, int head_dim) {
+  const float m = sink * math::constants::kLog2eHigh, largest = std::max(state.max[r], m);
+  const float a = math::exp2(state.max[r] - largest), b = math::exp2(m - largest);
+  state.max[r] = largest;
+  state.sum[r] = __builtin_fmaf(state.sum[r], a, b);
+  for (int e = 0; e < head_dim; ++e) state.out[r][e] = __builtin_fmaf(state.out[r][e], a, 0.0f);
+}
+
 template <PanelFunction* panel_function>
 void attend(const PartialAttentionParams& partial, const Queries& q, int group) {
   const AttentionParams& p = partial.of;
@@ -288,6 +297,7 @@ void attend(const PartialAttentionParams& partial, const Queries& q, int group) 
   const int64_t last = *std::max_element(q.last, q.last + q.count);
   for (int64_t base = first / kSplitSlots * kSplitSlots; base <= last; base += kSplitSlots)
     attend_split<panel_function>(p, q, q_inputs, group, base, scale, state);
+  for (int r = 0; r < q.count && p.sinks; ++r) merge_sink(state, r, p.sinks[q.head[r]], head_dim);
   for (int r = 0; r < q.count; ++r) {
     bf16_t* out = static_cast<bf16_t*>(p.out.data) + q.row[r] * p.out.stride + q.head[r] * head_dim;
     for (int e = 0; e < head_dim; ++e) out[e] = f32_to_bf16(state.out[r][e] / state.sum[r]);

@@ -99,6 +99,7 @@ void gated_matmul(RunProduct run, const GatedMatmulParams& m, float* dots, const
   p.up_bias = m.up_bias ? m.up_bias + first : nullptr;
   CHECK(m.curve != Nonlinearity::gelu, "a curve of gated products");
   p.is_gelu = m.curve == Nonlinearity::gelu_tanh;
+  p.is_clamped = m.curve == Nonlinearity::clamped;
   set_next(p, m.next, m.rows, on.share);
   run(p);
   // Pad columns that no panel has.

@@ -35,13 +35,13 @@ struct PanelProduct {
   bool extend;
   bool is_open;  // extend or not, without the + 0 that ends a dot; whole tiles only, one run
 
-  // ... or, when `out` is set, out = silu(g) * u, or gelu_tanh(g) * u, with gate and up panels in
-  // turn. All 16 columns of a panel are written, those past `outputs` as zeros.
+  // ... or, when `out` is set, out = silu(g) * u, or that of another curve, with gate and up panels
+  // in turn. All 16 columns of a panel are written, those past `outputs` as zeros.
   void* out;
   int64_t out_stride;  // bytes
   const float* gate_bias;
   const float* up_bias;
-  bool is_gelu;
+  bool is_gelu, is_clamped;
   float* dots;          // or null: the dots of all panels, too
   int64_t dots_stride;  // elements
 };

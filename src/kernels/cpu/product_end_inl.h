@@ -40,8 +40,9 @@ inline void write_plain(const PanelProduct& p, int64_t row, int64_t panel, Vec16
         p.outputs - panel * 16);
 }
 
-// silu(g) * u, or gelu_tanh(g) * u.
+// silu(g) * u, gelu_tanh(g) * u, or clamped(g, u).
 inline Vec16 gated(const PanelProduct& p, Vec16 g, Vec16 u) {
+  if (p.is_clamped) return clamped(g, u);
   const Vec16 z = p.is_gelu ? gelu_exponent(g) : g;
   return (g / (splat(1.0f) + exp(negated(z)))) * u;
 }

@@ -173,6 +173,10 @@ inline Vec16 sqrt(Vec16 x) {
 inline Vec16 max(Vec16 a, Vec16 b) {
   return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
 }
+// The smaller; b when either is NaN.
+inline Vec16 min(Vec16 a, Vec16 b) {
+  return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
+}
 
 inline Bits16 bits_of(Vec16 x) {
   return {as_integer(x.lo), as_integer(x.hi)};

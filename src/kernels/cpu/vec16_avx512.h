@@ -144,6 +144,10 @@ inline Vec16 sqrt(Vec16 x) {
 inline Vec16 max(Vec16 a, Vec16 b) {
   return {_mm512_max_ps(a.v, b.v)};
 }
+// The smaller; b when either is NaN.
+inline Vec16 min(Vec16 a, Vec16 b) {
+  return {_mm512_min_ps(a.v, b.v)};
+}
 
 inline Bits16 bits_of(Vec16 x) {
   return {_mm512_castps_si512(x.v)};

@@ -62,6 +62,13 @@ inline Vec16 gelu_exponent_slope(Vec16 x) {
   return fma(x * x, splat(0x1.2444f2p-4f * 3.0f), splat(0x1.988454p+0f));
 }
 
+// A NaN stays one.
+inline Vec16 clamped(Vec16 gate, Vec16 up) {
+  const Vec16 one = splat(1.0f), bound = splat(7.0f);
+  const Vec16 g = min(bound, gate), u = max(negated(bound), min(bound, up));
+  return (u + one) * (g / (one + exp(negated(g * splat(0x1.b3b646p+0f)))));
+}
+
 inline Vec16 half_tanh(Vec16 x) {
   return splat(1.0f) - splat(2.0f) / (splat(1.0f) + exp(x));
 }

@@ -263,6 +263,16 @@ __device__ void merge_sums(const Shared* const* blocks, int count, int query, in
   }
 }
 
+// A head's sink joins M and L of one owned query: one more split, whose sum is 1 and whose values
+// are 0.
+__device__ void merge_sink(const float* sinks, int query, int owned, Shared& shared) {
+  const float m = sinks[shared.head[query]] * math::constants::kLog2eHigh, old = shared.max[owned],
+              both = old < m ? m : old;
+  const float a = math::exp2(old - both);
+  shared.sum[owned] = __fmaf_rn(shared.sum[owned], a, math::exp2(m - both));
+  shared.a[owned][0] = a;
+}
+
 template <int kCluster>
 __device__ void cluster_wait() {
   if constexpr (kCluster == 1)
@@ -343,11 +353,15 @@ __device__ void attend(const AttentionParams& p, const Segment& s, ScoreScale c,
       }
     cluster_wait<kCluster>();
   }
+  if (p.sinks && tid < kOwned && rank + tid * kCluster < s.count)
+    merge_sink(p.sinks, rank + tid * kCluster, tid, shared);
+  __syncthreads();
 #pragma unroll
   for (int o = 0; o < kOwned; ++o)
 #pragma unroll
     for (int n = 0; n < kElements; ++n) {
       const int q = rank + o * kCluster, e = n * kThreads + tid;
+      if (p.sinks) state[o][n] = __fmaf_rn(state[o][n], shared.a[o][0], 0.0f);
       if (q < s.count && e < head_dim)
         store(p.out, shared.row[q] * p.out.stride + shared.head[q] * head_dim + e,
               state[o][n] / shared.sum[o]);
@@ -422,7 +436,7 @@ bool any_params(const AttentionParams&) {
 // Tables of many rows by tiles of rows, the others row by row (attention_rows.cuh).
 bool rows_can(const AttentionParams& p) {
   const int e = p.kv.head_dim;
-  return p.out.type == DType::bf16 && p.score_cap == 0 &&
+  return p.out.type == DType::bf16 && p.score_cap == 0 && !p.sinks &&
          (may_have_many_rows(p) ? tiles_can(e) : single_can(e));
 }
 void by_tables(const AttentionParams& p, const Execution& on) {
@@ -446,8 +460,8 @@ constexpr auto kHopperSchedules = std::to_array<AttentionSchedule>(
 
 void rotated_attention(const RotatedAttentionParams& p, const Execution& on) {
   if (p.of.rows == 0) return;
-  if (p.of.out.type == DType::bf16 && p.of.score_cap == 0 && single_can(p.of.kv.head_dim) &&
-      single_rotates(p.of, on))
+  if (p.of.out.type == DType::bf16 && p.of.score_cap == 0 && !p.of.sinks &&
+      single_can(p.of.kv.head_dim) && single_rotates(p.of, on))
     return attend_single_rotated(p, on);
   qkv(p.rotation, on);
   kernels(Order::hopper).attention(p.of, on);

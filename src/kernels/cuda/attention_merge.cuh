@@ -88,6 +88,7 @@ __global__ __launch_bounds__(kMergeThreads) void merge_kernel(const AttentionPar
       if (tid == 0 && piece + kPieces < pieces) fetch_piece(piece + kPieces);
     }
   }
+  if (p.sinks) state = __fmaf_rn(state, join_sink(p.sinks, head, max, sum), 0.0f);
   if (tid < kHeadDim)
     static_cast<bf16_t*>(p.out.data)[t * p.out.stride + int64_t{head} * kHeadDim + tid] =
         f32_to_bf16(state / sum);

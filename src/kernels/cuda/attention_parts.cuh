@@ -81,10 +81,11 @@ struct MergeRing {
 };
 
 // Merges `count` splits of one head from `at` on, the first of which may be several merged ones, by
-// a whole warp. The factors of 32 splits come from a running maximum, all at the same time.
+// a whole warp, and the head's sink. The factors of 32 splits come from a running maximum, all at
+// the same time.
 template <int kHeadDim>
 __device__ void merge_by_warp(const Parts& parts, int64_t at, int count, bf16_t* to,
-                              MergeRing& ring) {
+                              MergeRing& ring, const float* sinks, int head) {
   constexpr int kFours = (kHeadDim + 127) / 128, kSplits = MergeRing::kSplits,
                 kBytes = kSplits * kHeadDim * 4;
   const int lane = threadIdx.x % kWarp, slices = (count + kSplits - 1) / kSplits;
@@ -153,6 +154,13 @@ __device__ void merge_by_warp(const Parts& parts, int64_t at, int count, bf16_t*
     fetch(slice + ring.slots);
   }
   ring.turn += slices;
+  if (sinks) {
+    const float factor = join_sink(sinks, head, max, sum);
+#pragma unroll
+    for (float4& s : state)
+      s = {__fmaf_rn(s.x, factor, 0.0f), __fmaf_rn(s.y, factor, 0.0f), __fmaf_rn(s.z, factor, 0.0f),
+           __fmaf_rn(s.w, factor, 0.0f)};
+  }
 #pragma unroll
   for (int j = 0; j < kFours; ++j) {
     const int e = (j * kWarp + lane) * 4;

@@ -15,7 +15,7 @@ struct SingleWork {
   int stages;
   bool by_count;  // the baseline (numerics 10): rows in `chunks` pieces, each merged before others
   int chunks;
-  float c;
+  ScoreScale scale;
   const int32_t* few_rows;  // AttentionParams, or null: all rows are this kernel's
   AttentionCuts cuts;       // without rows and splits, which only the device knows
   Parts parts;

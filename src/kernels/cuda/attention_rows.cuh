@@ -32,6 +32,38 @@ __device__ __forceinline__ float exp2_below_128(float t) {
   return t < -126.0f ? 0.0f : value;
 }
 
+// half_tanh(x) of numerics 5.1 without branches, so that several are computed side by side: beyond
+// 24 it is 1 of x's sign, and below no end of exp is met and the quotient is what division does.
+__device__ __forceinline__ float capped(float x) {
+  x = x > 24.0f ? 24.0f : x;
+  x = x < -24.0f ? -24.0f : x;  // a NaN stays one
+  const float z = x * math::constants::kLog2eHigh + math::constants::kRound;
+  const float n = z - math::constants::kRound;
+  float f = __fmaf_rn(x, math::constants::kLog2eHigh, -n);
+  f = __fmaf_rn(x, math::constants::kLog2eLow, f);
+  constexpr auto kCoefficients = math::constants::kExp2;
+  float p = kCoefficients[0];
+#pragma unroll
+  for (int i = 1; i < 6; ++i) p = __fmaf_rn(p, f, kCoefficients[i]);
+  p = __fmaf_rn(p, f, 1.0f);
+  // The low bits of z are n.
+  const float below = 1.0f + __uint_as_float(__float_as_uint(p) + (__float_as_uint(z) << 23));
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(below));
+  r = __fmaf_rn(r, __fmaf_rn(-below, r, 1.0f), r);
+  float q = 2.0f * r;
+  q = __fmaf_rn(__fmaf_rn(-below, q, 2.0f), r, q);
+  return 1.0f - __fmaf_rn(__fmaf_rn(-below, q, 2.0f), r, q);
+}
+
+// A head's sink joins M and L (numerics 4.1, step 5); returns the factor of O.
+__device__ __forceinline__ float join_sink(const float* sinks, int head, float max, float& sum) {
+  const float m = sinks[head] * math::constants::kLog2eHigh, both = fmaxf(max, m);
+  const float a = exp2_below_128(max - both);
+  sum = __fmaf_rn(sum, a, exp2_below_128(m - both));
+  return a;
+}
+
 __device__ __forceinline__ uint32_t pack_any_bf16(float low, float high) {
   return f32_to_bf16(low) | static_cast<uint32_t>(f32_to_bf16(high)) << 16;
 }

@@ -282,6 +282,10 @@ __device__ __forceinline__ int attend_piece(const AttentionParams& p, const QkvP
     steps_wait<0>();
     release();
 
+    if (work.scale.inner > 0) {
+#pragma unroll
+      for (int x = 0; x < 8; ++x) s[x / 4][x % 4] = capped(s[x / 4][x % 4] * work.scale.inner);
+    }
     const int base_place = split * kSplitSlots + slot;
     float top[2] = {kMinusInfinity, kMinusInfinity};
     bool valid[2][2];
@@ -306,7 +310,7 @@ __device__ __forceinline__ int attend_piece(const AttentionParams& p, const QkvP
     for (int b = 0; b < 2; ++b) {
 #pragma unroll
       for (int w = 0; w < 4; ++w) top[b] = fmaxf(top[b], maxima[w * kQueries + query + b]);
-      split_max[b] = top[b] * work.c;
+      split_max[b] = top[b] * work.scale.factor;
     }
     float lanes[2][2];  // of sum64: slot i adds i + 64
 #pragma unroll
@@ -315,7 +319,7 @@ __device__ __forceinline__ int attend_piece(const AttentionParams& p, const QkvP
       for (int x = 0; x < 4; ++x) {
         const int r = x / 2, b = x % 2, at = slot + r * 8, q = query + b;
         const float value =
-            valid[h][r] ? exp2_any(__fmaf_rn(s[h][x], work.c, -split_max[b])) : 0.0f;
+            valid[h][r] ? exp2_any(__fmaf_rn(s[h][x], work.scale.factor, -split_max[b])) : 0.0f;
         lanes[r][b] = h == 0 ? value : lanes[r][b] + value;
         *reinterpret_cast<bf16_t*>(weights + h * (kQueries * 128) + q * 128 + ((at / 8 ^ q) * 16) +
                                    at % 8 * 2) = f32_to_bf16(value);
@@ -388,6 +392,14 @@ __device__ __forceinline__ int attend_piece(const AttentionParams& p, const QkvP
 #pragma unroll
     for (int b = 0; b < 2; ++b) {
       if (query + b >= heads) continue;
+      if (p.sinks) {
+        const float factor = join_sink(p.sinks, head + query + b, max[b], sum[b]);
+#pragma unroll
+        for (int c = 0; c < S::kBoxes; ++c)
+#pragma unroll
+          for (int r = 0; r < 2; ++r)
+            out[c][2 * r + b] = __fmaf_rn(out[c][2 * r + b], factor, 0.0f);
+      }
       bf16_t* const to = static_cast<bf16_t*>(p.out.data) + t * p.out.stride +
                          int64_t{head + query + b} * kHeadDim;
 #pragma unroll
@@ -428,9 +440,9 @@ __device__ __forceinline__ void merge_piece(const AttentionParams& p, const Sing
             heads = min(kQueries, per_group - block * kQueries), splits = piece.splits.count;
   bf16_t* const to = static_cast<bf16_t*>(p.out.data) + piece.t * p.out.stride;
   for (int head = first + threadIdx.x / kWarp; head < first + heads; head += kWorkers / kWarp)
-    merge_by_warp<kHeadDim>(work.parts,
-                            int64_t{piece.before} * p.heads + int64_t{head} * splits + merged - 1,
-                            splits - merged + 1, to + int64_t{head} * kHeadDim, ring);
+    merge_by_warp<kHeadDim>(
+        work.parts, int64_t{piece.before} * p.heads + int64_t{head} * splits + merged - 1,
+        splits - merged + 1, to + int64_t{head} * kHeadDim, ring, p.sinks, head);
   if (piece.of_row == 0) clear_padding(p, piece.t, threadIdx.x, kWorkers);
 }
 
@@ -536,7 +548,7 @@ SinglePlan plan_single(const AttentionParams& p, const Execution& on, bool by_co
                            .stages = stages,
                            .by_count = by_count,
                            .chunks = chunks,
-                           .c = score_scale(p).factor,
+                           .scale = score_scale(p),
                            .few_rows = has_tiles ? p.few_rows : nullptr,
                            .cuts = {.units = p.kv.kv_heads * query_blocks,
                                     .workers = blocks,

@@ -11,6 +11,12 @@ struct RowState {
   float max[2], sum[2];  // M and L
   float a[2], b[2];
   float zero[2];  // -0 where the split is not merged: then O stays as it is, a zero's sign, too
+
+  // A head's sink is one more split, whose values are zeros.
+  __device__ __forceinline__ void join(const float* sinks, int head) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) a[r] = join_sink(sinks, head, max[r], sum[r]);
+  }
 };
 
 __device__ __forceinline__ float quad_max(float x) {
@@ -125,10 +131,16 @@ struct RowRange {
 
 // From the scores of the split at `base` to its probabilities, in place, and the state after it.
 __device__ __forceinline__ void probabilities(float (&s)[64], int base, const RowRange& range,
-                                              bool is_partial, int lane, float c, RowState& state) {
+                                              bool is_partial, int lane, ScoreScale scale,
+                                              RowState& state) {
   // What the tensor cores wrote is looked at as integers only from here on.
 #pragma unroll
   for (int x = 0; x < 64; ++x) asm volatile("" : "+f"(s[x])::"memory");
+  const float c = scale.factor;
+  if (scale.inner > 0) {
+#pragma unroll
+    for (float& x : s) x = capped(x * scale.inner);
+  }
   bool has_slot[2] = {true, true};
   if (is_partial) {
 #pragma unroll
@@ -185,6 +197,13 @@ __device__ __forceinline__ void merge(float (&out)[kValues], const float (&split
     const int r = x / 2 % 2;
     out[x] = __fmaf_rn(out[x], state.a[r], __fmaf_rn(split[x], state.b[r], state.zero[r]));
   }
+}
+
+// O = O * a + 0.
+template <int kValues>
+__device__ __forceinline__ void shrink(float (&out)[kValues], const RowState& state) {
+#pragma unroll
+  for (int x = 0; x < kValues; ++x) out[x] = __fmaf_rn(out[x], state.a[x / 2 % 2], 0.0f);
 }
 
 }  // namespace invar::cuda

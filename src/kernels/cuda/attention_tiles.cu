@@ -28,7 +28,7 @@ struct Task {
 // turns, the later rows first: they take longer.
 struct TileWork {
   int tile_rows, tiles, pairs;  // at most so many; pairs of warpgroups for a head's queries
-  float c;
+  ScoreScale scale;
 
   __host__ __device__ int items(int kv_heads) const { return tiles * pairs * kv_heads; }
 };
@@ -199,7 +199,7 @@ __device__ void attend(const AttentionParams& p, const TileWork& work, uint32_t 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x % 128 / kWarp;
   const int row = (work.tile_rows == 64 ? 0 : warpgroup * 64) + warp * 16 + lane / 4;
   const uint64_t queries = describe_rows(base + warpgroup * S::kQueryBytes);
-  const float c = work.c;
+  const ScoreScale scale = work.scale;
   for (;;) {
     barrier_wait(task_ring.full, task_ring.parity);
     task_ring.parity ^= 1;
@@ -259,7 +259,7 @@ __device__ void attend(const AttentionParams& p, const TileWork& work, uint32_t 
     };
     const auto soften = [&] {
       const bool is_partial = at + kSplitSlots - 1 > all_to || at < all_from;
-      probabilities(s, at, range, is_partial, lane, c, state);
+      probabilities(s, at, range, is_partial, lane, scale, state);
       at += kSplitSlots;
     };
     const auto pack = [&] {
@@ -299,6 +299,11 @@ __device__ void attend(const AttentionParams& p, const TileWork& work, uint32_t 
     release(value_ring);
     merge(out, part, state);
     if constexpr (kSecond > 0) merge(out2, part2, state);
+    if (p.sinks) {
+      state.join(p.sinks, head);
+      shrink(out, state);
+      if constexpr (kSecond > 0) shrink(out2, state);
+    }
 
     float low = std::numeric_limits<float>::infinity(), high = 0.0f;
     range_of(out, low, high);
@@ -358,7 +363,7 @@ template <int kHeadDim>
 void attend_tiles_of(const AttentionParams& p, const Execution& on) {
   using S = Shape<kHeadDim>;
   const int per_group = p.heads / p.kv.kv_heads;
-  TileWork work{.tile_rows = per_group % 2 == 0 ? 64 : 128, .c = score_scale(p).factor};
+  TileWork work{.tile_rows = per_group % 2 == 0 ? 64 : 128, .scale = score_scale(p)};
   work.tiles = static_cast<int>((p.rows + work.tile_rows - 1) / work.tile_rows);
   work.pairs = per_group % 2 == 0 ? per_group / 2 : per_group;
   const uint64_t row = static_cast<uint64_t>(round_up(kHeadDim, 32)) * sizeof(bf16_t);

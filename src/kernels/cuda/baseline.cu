@@ -69,7 +69,8 @@ __global__ void gate_kernel(const bf16_t* products, int64_t stride, int64_t up_a
     if (p.gate_bias) gate = gate + p.gate_bias[f];
     if (p.up_bias) up = up + p.up_bias[f];
     const float z = p.curve == Nonlinearity::gelu_tanh ? math::gelu_exponent(gate) : gate;
-    value = gate / (1.0f + __expf(-z)) * up;
+    value = p.curve == Nonlinearity::clamped ? math::clamped(gate, up)
+                                             : gate / (1.0f + __expf(-z)) * up;
   }
   static_cast<bf16_t*>(p.out.data)[t * p.out.stride + f] = f32_to_bf16(value);
 }
@@ -122,7 +123,8 @@ void round(const RoundInPlaceParams& p, const Execution& on) {
 // Head sizes that no kernel by count takes are computed as the order hopper computes them.
 void attend(const AttentionParams& p, const Execution& on) {
   const Kernels hopper = kernels(Order::hopper);
-  if (p.rows == 0 || may_have_many_rows(p) || !single_can(p.kv.head_dim))
+  if (p.rows == 0 || may_have_many_rows(p) || !single_can(p.kv.head_dim) || p.score_cap > 0 ||
+      p.sinks)
     return hopper.attention(p, on);
   attend_single_by_count(p, on);
 }

@@ -73,16 +73,17 @@ __device__ __forceinline__ void silu_times_all(float (&gate)[kCount], const floa
   }
 }
 
-// The gated activation of a curve, which is silu or gelu_tanh.
-__device__ __forceinline__ float gated(bool is_gelu, float gate, float up) {
-  return is_gelu ? math::gelu_tanh(gate) * up : silu_times(gate, up);
+// What becomes of a gated pair; any curve but gelu.
+__device__ __forceinline__ float gated(Nonlinearity curve, float gate, float up) {
+  if (curve == Nonlinearity::silu) return silu_times(gate, up);
+  return curve == Nonlinearity::clamped ? math::clamped(gate, up) : math::gelu_tanh(gate) * up;
 }
 template <int kCount>
-__device__ __forceinline__ void gated_all(bool is_gelu, float (&gate)[kCount],
+__device__ __forceinline__ void gated_all(Nonlinearity curve, float (&gate)[kCount],
                                           const float (&up)[kCount]) {
-  if (!is_gelu) return silu_times_all(gate, up);
+  if (curve == Nonlinearity::silu) return silu_times_all(gate, up);
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) gate[i] = math::gelu_tanh(gate[i]) * up[i];
+  for (int i = 0; i < kCount; ++i) gate[i] = gated(curve, gate[i], up[i]);
 }
 
 // The end of a sum64 in one warp: lane l brings lanes l and l + 32 of the 64. The result is lane

@@ -118,6 +118,7 @@ Kernels table() {
           .rotated_attention = order == Order::hopper ? rotated_attention : nullptr,
           .round = round,
           .add = add,
+          .add_norm = add_norm,
           .add_silu = add_silu,
           .scale_logits = scale_logits,
           .copy_slots = copy_slots,
@@ -129,6 +130,8 @@ Kernels table() {
           .expert_gated_matmul =
               order == Order::hopper ? hopper_expert_gated_matmul : portable_expert_gated_matmul,
           .combine = combine,
+          .choose_experts = choose_experts,
+          .combine_norm = combine_norm,
           .sample = sample,
           .hash_logits = hash_logits};
 }

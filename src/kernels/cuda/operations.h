@@ -16,6 +16,7 @@ void qkv(const QkvParams& p, const Execution& on);
 void rotated_attention(const RotatedAttentionParams& p, const Execution& on);
 void round(const RoundParams& p, const Execution& on);
 void add(const AddParams& p, const Execution& on);
+void add_norm(const AddNormParams& p, const Execution& on);
 void add_silu(const AddSiluParams& p, const Execution& on);
 void copy_slots(const CopySlotsParams& p, const Execution& on);
 void sample(const SampleRowsParams& p, const Execution& on);
@@ -25,6 +26,8 @@ void route(const RouteParams& p, const Execution& on);
 void sort_rows(const SortRowsParams& p, const Execution& on);
 void gather_rows(const GatherRowsParams& p, const Execution& on);
 void combine(const CombineParams& p, const Execution& on);
+void choose_experts(const ChooseExpertsParams& p, const Execution& on);
+void combine_norm(const CombineNormParams& p, const Execution& on);
 // Of each order.
 void hopper_expert_matmul(const ExpertMatmulParams& p, const Execution& on);
 void hopper_expert_gated_matmul(const ExpertGatedMatmulParams& p, const Execution& on);

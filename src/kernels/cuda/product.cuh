@@ -58,7 +58,7 @@ struct GatedEnd {
   const float* up_bias;
   Activation out;
   int64_t n;
-  bool is_gelu;
+  Nonlinearity curve;
 
   __device__ GatedEnd of(int expert) const {
     GatedEnd end = *this;
@@ -73,7 +73,7 @@ struct GatedEnd {
       if (gate_bias) gate = gate + gate_bias[output];
       if (up_bias) up = up + up_bias[output];
     }
-    const float value = output < n ? gated(is_gelu, gate, up) : 0.0f;  // pad columns
+    const float value = output < n ? gated(curve, gate, up) : 0.0f;  // pad columns
     store(out, t * out.stride + output, value);
     // The pad columns past the last panel, if any, are its first outputs' business.
     const int64_t past = round_up(n, kPanelWidth) + output % kPanelWidth;
@@ -86,7 +86,7 @@ inline PlainEnd end_of(const MatmulParams& p) {
   return {p.bias, p.accumulate, p.y, p.y_stride, p.w.n};
 }
 inline GatedEnd end_of(const GatedMatmulParams& p) {
-  return {p.gate_bias, p.up_bias, p.out, p.gate_up.n, p.curve == Nonlinearity::gelu_tanh};
+  return {p.gate_bias, p.up_bias, p.out, p.gate_up.n, p.curve};
 }
 
 // The binary tree over runs as they finish (numerics 2): after run r, `sum` is its chain; partial

@@ -133,7 +133,7 @@ struct GatedEnd {
   int64_t stride;
   int n, padded;   // outputs from n on are zeros
   bool in_groups;  // of four, without branches
-  bool is_gelu;
+  Nonlinearity curve;
 
   __device__ GatedEnd of(int expert, int64_t row) const {
     GatedEnd end = *this;
@@ -149,7 +149,7 @@ struct GatedEnd {
     up = up + 0.0f;
     if (gate_bias) gate = gate + __ldg(gate_bias + output);
     if (up_bias) up = up + __ldg(up_bias + output);
-    return f32_to_bf16(gated(is_gelu, gate, up));
+    return f32_to_bf16(gated(curve, gate, up));
   }
 
   // Rows t, t + 1, t + 8, t + 9, ... below `rows` of one output; a lane's dots lie as
@@ -171,7 +171,7 @@ struct GatedEnd {
       if (gate_bias) gate[i] = gate[i] + gate_more;
       if (up_bias) up[i] = up[i] + up_more;
     }
-    gated_all(is_gelu, gate, up);
+    gated_all(curve, gate, up);
     if (output >= padded) return;
 #pragma unroll
     for (int i = 0; i < kCount; i += 2) {
@@ -186,7 +186,7 @@ struct GatedEnd {
   // A lane's outputs of one row of a tile, four at a time. The curve is asked for once: between
   // groups it would keep them from being computed beside each other (2.7 % of the product for a
   // prompt of 512).
-  template <bool kGelu, int kColumns>
+  template <bool kSilu, int kColumns>
   __device__ __forceinline__ void plain_row(const float (&d)[kColumns / 2], int half,
                                             bf16_t* to) const {
     constexpr int kCount = kColumns / 8;
@@ -199,7 +199,7 @@ struct GatedEnd {
     }
 #pragma unroll
     for (int i = 0; i < kCount; i += 4)
-      gated_all(kGelu, *reinterpret_cast<float(*)[4]>(gate + i),
+      gated_all(kSilu ? Nonlinearity::silu : curve, *reinterpret_cast<float(*)[4]>(gate + i),
                 *reinterpret_cast<const float(*)[4]>(up + i));
 #pragma unroll
     for (int i = 0; i < kCount; i += 2)
@@ -218,7 +218,8 @@ struct GatedEnd {
       if (row < begin || row >= end) continue;
       bf16_t* to = out + row * stride + column;
       if (is_plain) {
-        is_gelu ? plain_row<true, kColumns>(d, half, to) : plain_row<false, kColumns>(d, half, to);
+        curve == Nonlinearity::silu ? plain_row<true, kColumns>(d, half, to)
+                                    : plain_row<false, kColumns>(d, half, to);
         continue;
       }
 #pragma unroll

@@ -99,7 +99,7 @@ GatedEnd end_of(const GatedMatmulParams& p) {
           .n = static_cast<int>(n),
           .padded = static_cast<int>(round_up(n, kLeafPad)),
           .in_groups = true,
-          .is_gelu = p.curve == Nonlinearity::gelu_tanh};
+          .curve = p.curve};
 }
 
 // ---- The table

@@ -98,6 +98,14 @@ void store(const Activation& out, int64_t at, float y) {
     static_cast<float*>(out.data)[at] = y;
 }
 
+// A head's sink: one more split, behind the others, whose sum is 1 and whose values are 0.
+void merge_sink(SplitResult& state, float sink, int head_dim) {
+  SplitResult split;
+  split.max = sink * math::constants::kLog2eHigh;
+  split.sum = 1.0f;
+  merge(state, split, head_dim);
+}
+
 // One query head of row t.
 template <Order order, typename T>
 void attend_head(const PartialAttentionParams& partial, int64_t t, int h) {
@@ -119,6 +127,7 @@ void attend_head(const PartialAttentionParams& partial, int64_t t, int h) {
       merge(state, split, head_dim);
     is_first = false;
   }
+  if (p.sinks) merge_sink(state, p.sinks[h], head_dim);
   if (partial.max) partial.max[t * p.heads + h] = state.max;
   if (partial.sum) partial.sum[t * p.heads + h] = state.sum;
   for (int e = 0; e < head_dim; ++e)

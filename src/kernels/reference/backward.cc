@@ -238,7 +238,11 @@ TrainingKernels training_table(Order order) {
           .loss = loss,
           .squares = squares,
           .adam = adam,
-          .add_gradient = add_gradient};
+          .add_gradient = add_gradient,
+          .pair_gradients = pair_gradients,
+          .sum_pairs = sum_pairs,
+          .router_backward = router_backward,
+          .gather_leaves = gather_leaves};
 }
 
 }  // namespace invar::reference

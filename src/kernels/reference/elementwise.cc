@@ -179,6 +179,48 @@ void rotate_heads(const RotateHeadsParams& p, const Execution& on) {
   }
 }
 
+// Row by row, whole.
+void add_norm(const AddNormParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
+  const Execution whole = on.of({});
+  for (int64_t t = begin; t < end; ++t) {
+    float *x = p.x + t * p.x_stride, *y = p.y + t * p.width;
+    if (p.norm)
+      rms_norm({.x = x,
+                .x_stride = p.x_stride,
+                .rows_of = nullptr,
+                .weight = p.norm,
+                .eps = p.eps,
+                .rows = 1,
+                .width = p.width,
+                .out = {x, DType::f32, p.x_stride},
+                .keeps_pad = true},
+               whole);
+    add({x, p.x_stride, p.norm ? nullptr : p.bias, 1, p.width, y, p.scale}, whole);
+    if (!p.out.data) continue;
+    Activation out = p.out;
+    out.data = static_cast<char*>(out.data) + t * out.stride * size_of(out.type);
+    if (p.next)
+      rms_norm({.x = y,
+                .x_stride = p.width,
+                .rows_of = nullptr,
+                .weight = p.next,
+                .eps = p.eps,
+                .rows = 1,
+                .width = p.width,
+                .out = out},
+               whole);
+    else
+      round({.x = y,
+             .x_stride = p.width,
+             .rows_of = nullptr,
+             .rows = 1,
+             .width = p.width,
+             .out = out},
+            whole);
+  }
+}
+
 void scale_logits(const ScaleLogitsParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t)

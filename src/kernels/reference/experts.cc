@@ -106,4 +106,26 @@ void combine(const CombineParams& p, const Execution& on) {
   }
 }
 
+// Row by row, whole.
+void combine_norm(const CombineNormParams& p, const Execution& on) {
+  const CombineParams& s = p.sum;
+  const auto [begin, end] = on.share.of(s.rows);
+  for (int64_t t = begin; t < end; ++t) {
+    CombineParams row = s;
+    row.place += t * s.chosen;
+    row.weights += t * s.chosen;
+    if (s.shared) row.shared += t * s.shared_stride;
+    if (s.gate) row.gate += t * s.gate_stride;
+    row.rows = 1;
+    row.hidden += t * s.width;
+    combine(row, on.of({}));
+    if (!p.out.data) continue;
+    const Activation out = rows_from(p.out, t);
+    if (p.next)
+      rms_norm({row.hidden, s.width, nullptr, p.next, p.eps, 1, s.width, out}, on.of({}));
+    else
+      round({row.hidden, s.width, nullptr, 1, s.width, out}, on.of({}));
+  }
+}
+
 }  // namespace invar::reference

@@ -84,7 +84,7 @@ void int8_gated_matmul(const GatedMatmulParams& p, const Execution& on) {
       float gate_t = g[t];
       if (p.gate_bias) gate_t = gate_t + p.gate_bias[f];
       if (p.up_bias) u = u + p.up_bias[f];
-      out[t * p.out.stride] = f32_to_bf16(math::curve(p.curve, gate_t) * u);
+      out[t * p.out.stride] = f32_to_bf16(math::gated(p.curve, gate_t, u));
     });
   }
 }

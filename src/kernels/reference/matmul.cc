@@ -127,7 +127,7 @@ void kept_gated_matmul(const KeptGatedMatmulParams& kept, const Execution& on) {
         float gate_t = g[t];
         if (p.gate_bias) gate_t = gate_t + p.gate_bias[f];
         if (p.up_bias) u = u + p.up_bias[f];
-        store(t0 + t, f, math::curve(p.curve, gate_t) * u);
+        store(t0 + t, f, math::gated(p.curve, gate_t, u));
       });
     }
   }
@@ -163,6 +163,7 @@ Kernels table(Order order) {
               portable ? partial_attention<Order::portable> : partial_attention<Order::hopper>,
           .round = round,
           .add = add,
+          .add_norm = add_norm,
           .add_silu = add_silu,
           .scale_logits = scale_logits,
           .copy_slots = copy_slots,
@@ -179,6 +180,7 @@ Kernels table(Order order) {
           .expert_matmul = expert_matmul,
           .expert_gated_matmul = expert_gated_matmul,
           .combine = combine,
+          .combine_norm = combine_norm,
           .sample = sample,
           .hash_logits = hash_logits};
 }

@@ -12,6 +12,7 @@ void rms_norm(const RmsNormParams& p, const Execution& on);
 void layer_norm(const LayerNormParams& p, const Execution& on);
 void curve(const CurveParams& p, const Execution& on);
 void rotate_heads(const RotateHeadsParams& p, const Execution& on);
+void add_norm(const AddNormParams& p, const Execution& on);
 void scale_logits(const ScaleLogitsParams& p, const Execution& on);
 template <Order order>
 void matmul(const MatmulParams& p, const Execution& on);
@@ -42,6 +43,7 @@ void gather_rows(const GatherRowsParams& p, const Execution& on);
 void expert_matmul(const ExpertMatmulParams& p, const Execution& on);
 void expert_gated_matmul(const ExpertGatedMatmulParams& p, const Execution& on);
 void combine(const CombineParams& p, const Execution& on);
+void combine_norm(const CombineNormParams& p, const Execution& on);
 void sample(const SampleRowsParams& p, const Execution& on);
 void hash_logits(const HashLogitsParams& p, const Execution& on);
 
@@ -66,6 +68,10 @@ void loss(const LossParams& p, const Execution& on);
 void squares(const SquaresParams& p, const Execution& on);
 void adam(const AdamParams& p, const Execution& on);
 void add_gradient(const AddGradientParams& p, const Execution& on);
+void pair_gradients(const PairGradientsParams& p, const Execution& on);
+void sum_pairs(const SumPairsParams& p, const Execution& on);
+void router_backward(const RouterBackwardParams& p, const Execution& on);
+void gather_leaves(const GatherLeavesParams& p, const Execution& on);
 
 TrainingKernels training_table(Order order);
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "model/families/family.h"
+#include "weights/mxfp4_source.h"
 #include "weights/packed_formats.h"
 
 namespace invar {
@@ -432,7 +433,7 @@ ModelConfig parse_model_config(const json::Value& whole, const json::Value& gene
   read_special_ids(reader, result);
   check_dtype(reader);
   if (const json::Value* quantization = reader.take("quantization_config")) {
-    check_quantization(*quantization, reader.where());
+    if (!is_mxfp4(*quantization, reader.where())) check_quantization(*quantization, reader.where());
     result.quantization = *quantization;
   }
   reader.ignore(kHarmless);

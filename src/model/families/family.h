@@ -28,6 +28,7 @@ struct StoredAt {
   bool is_plus_one = false;                  // 1 is added to its elements, in f32 (Gemma's norms)
   std::vector<int64_t> shape = {};           // that it must have; empty: the tensor's own, or rows
   bool is_transposed = false;                // its columns are rows there, from row(0) on
+  int64_t column = 0, step = 1;  // then its rows are every step-th column from `column` on
 };
 
 struct Family {
@@ -56,6 +57,9 @@ struct Family {
   void (*write)(const DecoderSpec&, json::Value&) = nullptr;
   // Where its tensors stand; null: where Llama's do.
   StoredAt (*stored)(const DecoderSpec&, const TensorSpec&) = nullptr;
+  // Where they stand in another form of checkpoints, if there is nothing at the first place; null:
+  // there is none.
+  StoredAt (*stored_otherwise)(const DecoderSpec&, const TensorSpec&) = nullptr;
   // Sets what it implies whatever the configuration says; null: nothing more than the above.
   void (*imply)(DecoderSpec&) = nullptr;
 };

@@ -27,6 +27,8 @@ std::vector<StoredAt> other_places(const DecoderSpec& spec, const TensorSpec& te
   std::vector<StoredAt> places;
   if (tensor.layer < 0 || !spec.layer(tensor.layer).experts) return places;
   places.push_back({tensor.name});
+  const Family* family = find_family(&Family::name, spec.family);
+  if (family && family->stored_otherwise) places.push_back(family->stored_otherwise(spec, tensor));
   if (tensor.role == TensorRole::router)
     places.push_back({renamed(tensor.name, {{"mlp.gate", "block_sparse_moe.router"}})});
   if (tensor.expert < 0) return places;
@@ -191,12 +193,14 @@ class FamilySource : public TensorSource {
     const int64_t width = entry.info.shape[1], column = first / width, columns = count / width;
     CHECK(first % width == 0 && count % width == 0, "whole rows of a tensor that is turned over");
     const int64_t size = bytes_of(as, 1), stored_width = entry.at.shape.back();
-    std::vector<char> row(static_cast<size_t>(columns * size));
-    for (int64_t i = 0; i < width; ++i) {
-      stored_.read(entry.at.tensor, (entry.at.row(0) + i) * stored_width + column, columns, as,
+    const int64_t step = entry.at.step, first_column = entry.at.column + column * step;
+    const int64_t span = (columns - 1) * step + 1;
+    std::vector<char> row(static_cast<size_t>(span * size));
+    for (int64_t i = 0; i < width && columns > 0; ++i) {
+      stored_.read(entry.at.tensor, (entry.at.row(0) + i) * stored_width + first_column, span, as,
                    row.data());
       for (int64_t c = 0; c < columns; ++c)
-        std::memcpy(static_cast<char*>(out) + (c * width + i) * size, row.data() + c * size,
+        std::memcpy(static_cast<char*>(out) + (c * width + i) * size, row.data() + c * step * size,
                     static_cast<size_t>(size));
     }
   }

@@ -44,6 +44,8 @@ Distribution distribution_of(const TensorSpec& tensor, const DecoderSpec& spec) 
       return {0, 1.5 / std::sqrt(inner)};
     case TensorRole::choice_bias:
       return {0, 0.1};
+    case TensorRole::sinks:
+      return {0, 1};
     case TensorRole::q_norm:
     case TensorRole::k_norm:
       return {kQueryKeyGain, 0.1};
@@ -67,6 +69,10 @@ Distribution distribution_of(const TensorSpec& tensor, const DecoderSpec& spec) 
     case TensorRole::gate_bias:
     case TensorRole::up_bias:
     case TensorRole::down_bias:
+    case TensorRole::router_bias:
+    case TensorRole::expert_gate_bias:
+    case TensorRole::expert_up_bias:
+    case TensorRole::expert_down_bias:
     case TensorRole::fuse_bias:
     case TensorRole::projection_bias:
     case TensorRole::block_bias:

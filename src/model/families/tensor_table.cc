@@ -81,6 +81,8 @@ int64_t extent_of(Extent extent, const DecoderSpec& spec, int layer) {
       return spec.kv_width();
     case Extent::head:
       return spec.head_dim;
+    case Extent::heads:
+      return spec.heads;
     case Extent::ffn:
       return spec.layer(layer).ffn.width;
     case Extent::query_rank:

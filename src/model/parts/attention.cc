@@ -30,6 +30,9 @@ constexpr auto with_qk_norm = [](const DecoderSpec& spec, const LayerSpec&) {
 constexpr auto with_joint_norm = [](const DecoderSpec& spec, const LayerSpec&) {
   return spec.qk_norm && spec.joint_qk_norm;
 };
+constexpr auto with_sinks = [](const DecoderSpec&, const LayerSpec& layer) {
+  return layer.attention.has_sinks;
+};
 constexpr auto with_norm_bias = [](const DecoderSpec& spec, const LayerSpec& layer) {
   return spec.norm == NormKind::layer && is_before(layer.attention.norms);
 };
@@ -49,6 +52,7 @@ constexpr TensorRow kTensors[] = {
     {k_norm, "self_attn.k_norm.weight", kLayer, E::head, E::none, kWhole, with_qk_norm, nullptr, &W::k_norm},
     {q_norm, "self_attn.q_norm.weight", kLayer, E::query, E::none, kWhole, with_joint_norm, nullptr, &W::q_norm},
     {k_norm, "self_attn.k_norm.weight", kLayer, E::kv, E::none, kWhole, with_joint_norm, nullptr, &W::k_norm},
+    {sinks, "self_attn.sinks", kLayer, E::heads, E::none, kRows, with_sinks, nullptr, &W::sinks},
     {o, "self_attn.o_proj.weight", kLayer, E::hidden, E::query, kColumns, nullptr, &M::o},
     {o_bias, "self_attn.o_proj.bias", kLayer, E::hidden, E::none, kWhole, with_o_bias, nullptr, &W::o_bias},
     {attention_out_norm, "post_attention_layernorm.weight", kLayer, E::hidden, E::none, kWhole, with_out_norm, nullptr, &W::attention_out_norm},
@@ -195,6 +199,8 @@ const char* refusal(const DecoderSpec& spec, const LayerSpec& layer) {
            "implemented";
   if (layer.attention.score_cap > 0)
     return "its scores are capped, whose gradient is not implemented";
+  if (layer.attention.has_sinks)
+    return "its attention has sinks, whose gradient is not implemented";
   return nullptr;
 }
 

@@ -1,8 +1,7 @@
 // Many feed-forward networks, of which every row goes through a few that its router chooses, and
 // perhaps one more that all rows go through (numerics 7).
-#include "base/check.h"
 #include "model/activation_memory.h"
-#include "model/backward_pass.h"
+#include "model/parts/experts_backward.h"
 #include "model/parts/layer_part.h"
 #include "model/parts/layer_pass.h"
 
@@ -22,6 +21,9 @@ constexpr Axis kEach = Axis::experts;
 constexpr auto with_choice_bias = [](const DecoderSpec&, const LayerSpec& layer) {
   return layer.experts->has_choice_bias;
 };
+constexpr auto with_biases = [](const DecoderSpec&, const LayerSpec& layer) {
+  return layer.experts->has_biases;
+};
 constexpr auto with_shared = [](const DecoderSpec&, const LayerSpec& layer) {
   return layer.experts->shared_width > 0;
 };
@@ -35,10 +37,14 @@ constexpr TensorRow kTensors[] = {
     {post_norm, "post_attention_layernorm.weight", kLayer, E::hidden, E::none, kWhole, nullptr, nullptr, &W::ffn_norm},
     {router, "mlp.gate.weight", kLayer, E::experts, E::hidden, kWhole, nullptr, &M::router},
     {shared_expert_gate, "mlp.shared_expert_gate.weight", kLayer, E::one, E::hidden, kWhole, with_shared_gate, &M::router},
+    {router_bias, "mlp.gate.bias", kLayer, E::experts, E::none, kWhole, with_biases, nullptr, &W::router_bias},
     {choice_bias, "mlp.gate.e_score_correction_bias", kLayer, E::experts, E::none, kWhole, with_choice_bias, nullptr, &W::choice_bias},
     {expert_gate, "mlp.experts.{}.gate_proj.weight", kLayer, E::expert_ffn, E::hidden, kEach, nullptr, &M::expert_gate_up},
     {expert_up, "mlp.experts.{}.up_proj.weight", kLayer, E::expert_ffn, E::hidden, kEach, nullptr, &M::expert_gate_up},
     {expert_down, "mlp.experts.{}.down_proj.weight", kLayer, E::hidden, E::expert_ffn, kEach, nullptr, &M::expert_down},
+    {expert_gate_bias, "mlp.experts.{}.gate_proj.bias", kLayer, E::expert_ffn, E::none, kEach, with_biases, nullptr, &W::expert_gate_bias},
+    {expert_up_bias, "mlp.experts.{}.up_proj.bias", kLayer, E::expert_ffn, E::none, kEach, with_biases, nullptr, &W::expert_up_bias},
+    {expert_down_bias, "mlp.experts.{}.down_proj.bias", kLayer, E::hidden, E::none, kEach, with_biases, nullptr, &W::expert_down_bias},
     {shared_gate, "mlp.shared_expert.gate_proj.weight", kLayer, E::shared_ffn, E::hidden, kRows, with_shared, &M::shared_gate_up},
     {shared_up, "mlp.shared_expert.up_proj.weight", kLayer, E::shared_ffn, E::hidden, kRows, with_shared, &M::shared_gate_up},
     {shared_down, "mlp.shared_expert.down_proj.weight", kLayer, E::hidden, E::shared_ffn, kColumns, with_shared, &M::shared_down},
@@ -55,6 +61,7 @@ void place(ActivationMemory& memory, const Decoder& decoder, int layer, LayerAct
   const Shard& shard = decoder.weights->shard();
   const int64_t d = decoder.spec.hidden, count = experts.routing.experts;
   const int64_t chosen = experts.routing.chosen;
+  if (memory.is_kept()) at.middle = memory.array<float>(d);
   at.ffn_normed = memory.activation(d);
   at.router = memory.array<float>(count + (experts.shared_gate ? 1 : 0));
   at.chosen = memory.array<int32_t>(chosen);
@@ -75,9 +82,10 @@ void place(ActivationMemory& memory, const Decoder& decoder, int layer, LayerAct
   at.shared = memory.array<float>(stride);
 }
 
-// x = norm(h); h = h + the sum of w_e * down_e(silu(gate_e(x)) * up_e(x)) over the chosen experts,
+// x = norm(h); h = h + the sum of w_e * down_e(curve(gate_e(x)) * up_e(x)) over the chosen experts,
 // ascending, and of the shared one's
 void forward(const LayerPass& p) {
+  p.hooks.keep_hidden(p.at.middle);
   p.ops.norm(p.hidden, p.w.ffn_norm, p.at.ffn_normed);
   p.trace("ffn_norm", p.at.ffn_normed, p.model.hidden);
 
@@ -93,12 +101,8 @@ void forward(const LayerPass& p) {
   p.trace("experts", p.hidden, p.model.hidden);
 }
 
-void backward(BackwardPass&, int) {
-  CHECK(false, "a backward of experts");  // refused before
-}
-
-const char* refusal(const DecoderSpec&, const LayerSpec&) {
-  return "it has experts, whose gradient is not implemented";
+const char* refusal(const DecoderSpec&, const LayerSpec& layer) {
+  return experts_refusal(*layer.experts);
 }
 
 }  // namespace
@@ -107,7 +111,7 @@ const LayerPart kExperts{.is_in = is_in,
                          .tensors = kTensors,
                          .place = place,
                          .forward = forward,
-                         .backward = backward,
+                         .backward = experts_backward,
                          .refusal = refusal};
 
 }  // namespace invar

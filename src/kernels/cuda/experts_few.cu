@@ -1,0 +1,80 @@
+// The choice of few rows' experts, their order and the rows that the experts read, in one kernel:
+// with so few pairs every block computes the choice for itself, and brings one row to its place.
+#include "device/cuda/cuda_stream.h"
+#include "kernels/cuda/experts_route.cuh"
+#include "kernels/cuda/operations.h"
+#include "kernels/cuda/tma.cuh"
+
+namespace invar::cuda {
+
+namespace {
+
+constexpr int kThreads = kFewPairs, kWarps = kThreads / kWarp;
+
+struct Shared {
+  RouteRoom rooms[kWarps];
+  int32_t ids[kFewPairs];
+  float weights[kFewPairs];
+  int from;  // the row that stands at this block's place
+};
+
+// How many of the ids are below `expert`.
+__device__ __forceinline__ int below(const int32_t* ids, int pairs, int expert) {
+  int count = 0;
+  for (int i = 0; i < pairs; ++i) count += ids[i] < expert;
+  return count;
+}
+
+__global__ __launch_bounds__(kThreads) void choose_kernel(const ChooseExpertsParams p) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  const int tid = static_cast<int>(threadIdx.x), place = static_cast<int>(blockIdx.x);
+  const int chosen = p.sort.chosen, pairs = static_cast<int>(p.sort.rows) * chosen;
+  let_next_kernel_start();
+  wait_for_kernels_before();
+  for (int t = tid / kWarp; t < p.sort.rows; t += kWarps)
+    route_row(p.route, t, shared.rooms[tid / kWarp], shared.ids + t * chosen,
+              shared.weights + t * chosen);
+  __syncthreads();
+  if (tid < pairs) {
+    const int id = shared.ids[tid];
+    int at = below(shared.ids, pairs, id);
+    for (int i = 0; i < tid; ++i) at += shared.ids[i] == id;
+    if (at == place) shared.from = tid / chosen;
+    if (place == 0) {
+      p.route.ids[tid] = id;
+      p.route.weights[tid] = shared.weights[tid];
+      p.sort.place[tid] = at;
+      p.sort.rows_of[at] = tid / chosen;
+    }
+  }
+  if (place == 0)
+    for (int e = tid; e <= p.sort.experts; e += kThreads)
+      p.sort.begin[e] = below(shared.ids, pairs, e);
+  __syncthreads();
+  const GatherRowsParams& g = p.gather;
+  const int first = static_cast<int>(g.begin - p.sort.begin);
+  if (place < below(shared.ids, pairs, first) ||
+      place >= below(shared.ids, pairs, first + g.experts))
+    return;
+  const int64_t size = g.x.type == DType::bf16 ? 2 : 4;
+  const auto* from = reinterpret_cast<const uint4*>(static_cast<const char*>(g.x.data) +
+                                                    shared.from * g.x.stride * size);
+  auto* to = reinterpret_cast<uint4*>(static_cast<char*>(g.out.data) + place * g.out.stride * size);
+  const int count = static_cast<int>(round_up(g.width, kLeafPad) * size / sizeof(uint4));
+  for (int i = tid; i < count; i += kThreads) to[i] = from[i];
+}
+
+}  // namespace
+
+void choose_experts(const ChooseExpertsParams& p, const Execution& on) {
+  if (p.sort.rows == 0) return;
+  launch("choosing experts", choose_kernel,
+         {.blocks = static_cast<int>(p.sort.rows) * p.sort.chosen,
+          .threads = kThreads,
+          .shared_bytes = static_cast<int>(sizeof(Shared)),
+          .early = true},
+         on, p);
+}
+
+}  // namespace invar::cuda

@@ -1,0 +1,109 @@
+#include "weights/mxfp4_source.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include "base/error.h"
+
+namespace invar {
+
+namespace {
+
+constexpr std::string_view kBlocks = "_blocks", kScales = "_scales";
+constexpr int64_t kInBlock = 32, kBlockBytes = 16;
+constexpr float kSteps[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+
+// 2^(s - 127); 255 stands for NaN.
+float scale_of(uint8_t s) {
+  return s == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, s - 127);
+}
+
+class Mxfp4Source final : public TensorSource {
+ public:
+  explicit Mxfp4Source(std::unique_ptr<TensorSource> stored) : stored_(std::move(stored)) {
+    std::map<std::string, bool, std::less<>> is_scales;
+    for (const std::string& name : stored_->names())
+      if (name.ends_with(kBlocks) && stored_->has(scales_of(name))) {
+        add(name);
+        is_scales[scales_of(name)] = true;
+      }
+    for (const std::string& name : stored_->names())
+      if (!is_scales.contains(name)) names_.push_back(name);
+  }
+
+  const std::vector<std::string>& names() const override { return names_; }
+  bool has(std::string_view name) const override { return stored_->has(name); }
+  const TensorInfo& info(std::string_view name) const override {
+    const auto entry = entries_.find(name);
+    return entry == entries_.end() ? stored_->info(name) : entry->second;
+  }
+  const TensorSource& as_stored() const override { return stored_->as_stored(); }
+  std::string where(std::string_view name) const override { return stored_->where(name); }
+
+  void read(std::string_view name, int64_t first, int64_t count, DType as,
+            void* out) const override {
+    if (!entries_.contains(name)) return stored_->read(name, first, count, as, out);
+    if (count == 0) return;
+    const int64_t begin = first / kInBlock, blocks = (first + count - 1) / kInBlock + 1 - begin;
+    std::vector<uint8_t> bytes(static_cast<size_t>(blocks * kBlockBytes));
+    std::vector<uint8_t> scales(static_cast<size_t>(blocks));
+    stored_->read(name, begin * kBlockBytes, std::ssize(bytes), DType::i8, bytes.data());
+    stored_->read(scales_of(name), begin, blocks, DType::i8, scales.data());
+    std::vector<float> values(static_cast<size_t>(blocks * kInBlock));
+    for (int64_t i = 0; i < std::ssize(values); ++i) {
+      const int n = bytes[static_cast<size_t>(i / 2)] >> 4 * (i % 2) & 15;
+      const float value = kSteps[n] * scale_of(scales[static_cast<size_t>(i / kInBlock)]);
+      values[static_cast<size_t>(i)] = bf16_to_f32(f32_to_bf16(value));
+    }
+    convert_elements(values.data() + first % kInBlock, DType::f32, count, as, out);
+  }
+
+ private:
+  static std::string scales_of(std::string_view name) {
+    return std::string(name.substr(0, name.size() - kBlocks.size())) + std::string(kScales);
+  }
+
+  void add(const std::string& name) {
+    TensorInfo info = stored_->info(name);
+    const TensorInfo& scales = stored_->info(scales_of(name));
+    std::vector<int64_t> of_blocks = info.shape;
+    if (!of_blocks.empty()) of_blocks.pop_back();
+    const bool are_bytes = info.dtype == DType::i8 && scales.dtype == DType::i8;
+    if (!are_bytes || of_blocks.empty() || info.shape.back() != kBlockBytes ||
+        scales.shape != of_blocks)
+      fail("{}: expected blocks of 16 bytes, a scale for each, found [{}] beside scales [{}]",
+           stored_->where(name), fmt::join(info.shape, ", "), fmt::join(scales.shape, ", "));
+    of_blocks.back() *= kInBlock;
+    entries_[name] = {DType::bf16, std::move(of_blocks)};
+  }
+
+  std::unique_ptr<TensorSource> stored_;
+  std::map<std::string, TensorInfo, std::less<>> entries_;
+  std::vector<std::string> names_;
+};
+
+}  // namespace
+
+bool is_mxfp4(const json::Value& quantization, const std::string& where) {
+  const json::Value* method =
+      quantization.is_object() ? quantization.find("quant_method") : nullptr;
+  if (!method || *method != json::Value("mxfp4")) return false;
+  // What is not converted has no blocks; the last says what a library makes of the weights in
+  // memory.
+  constexpr std::string_view kKnown[] = {"quant_method", "modules_to_not_convert", "dequantize"};
+  for (const auto& [key, value] : quantization.as_object())
+    if (std::ranges::find(kKnown, key) == std::end(kKnown))
+      fail(
+          "{}: quantization_config: the key {} may change the arithmetic and is not known for "
+          "mxfp4",
+          where, json::quoted(key));
+  return true;
+}
+
+std::unique_ptr<TensorSource> mxfp4_tensors(std::unique_ptr<TensorSource> stored) {
+  return std::make_unique<Mxfp4Source>(std::move(stored));
+}
+
+}  // namespace invar
