@@ -647,7 +647,7 @@ class BadInput(CliTest):
         run = ["generate", "-p", "x"]
         self.refuse(1, "threads", *run, "--threads", "64", address_space=1 << 29)
         self.refuse(1, "memory", *run, "--tensor-parallel-size", "2", "--kv-cache-memory", "40", "--max-num-seqs", "500",
-                    address_space=3 << 30)
+                    "--distributed-executor-backend", "threads", address_space=3 << 30)
 
     def test_odd_files(self):
         run = ["generate", "-p", "x", *FAST]

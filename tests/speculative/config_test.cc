@@ -55,9 +55,9 @@ TEST(SpeculativeConfig, RefusalsSayWhatWasExpected) {
   EXPECT_EQ(
       refusal(R"({"method": "suffix", "prompt_lookup_min": 3})"),
       "speculative-config: the key \"prompt_lookup_min\" is not known for the method suffix; "
-      "known are acceptance, adaptive, undrafted_slowdown, disable_by_batch_size, method, model, "
-      "num_speculative_tokens, "
-      "suffix_decoding_corpus_tokens, suffix_decoding_max_spec_factor");
+      "known are acceptance, adaptive, disable_by_batch_size, method, model, "
+      "num_speculative_tokens, suffix_decoding_corpus_tokens, suffix_decoding_max_spec_factor, "
+      "undrafted_slowdown");
   EXPECT_EQ(refusal(R"({"method": "ngram", "posterior_threshold": 0.09})"),
             "speculative-config: the key \"posterior_threshold\" is not supported: a draft is "
             "accepted where it is the target's own sample, so that answers stay as they are");
