@@ -404,7 +404,8 @@ int run_bench(BenchFlags flags) {
   }
   if (flags.steps.wanted()) {
     if (flags.sweep || flags.model.json)
-      fail_usage("--ragged, --contexts and --mixed print tables: leave out --sweep and --json");
+      fail_usage(
+          "--ragged, --contexts, --mixed and --shared print tables: leave out --sweep and --json");
     return run_step_bench(flags.steps, options, flags.batches, flags.rounds);
   }
   if (flags.sweep) {
@@ -480,6 +481,12 @@ void add_bench_model(CLI::App& bench, Action& action) {
           "--mixed", flags->steps.mixed,
           "Instead: by parts, a step of so many ROWS of a prompt and DECODES sequences that "
           "decode, all behind CONTEXT tokens")
+      ->delimiter(',');
+  command
+      ->add_option(
+          "--shared", flags->steps.shared,
+          "Instead: a step of so many SEQUENCES that decode behind a PREFIX of tokens that "
+          "they share and OWN tokens each, beside one in which each has the prefix itself")
       ->delimiter(',');
   command->add_option("--rounds", flags->rounds, "Rounds; the medians are shown")
       ->capture_default_str();

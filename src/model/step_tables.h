@@ -7,6 +7,7 @@
 #include "kernels/inference.h"
 #include "kv/placement.h"
 #include "model/batch.h"
+#include "model/shared_prefixes.h"
 #include "model/step_upload.h"
 
 namespace invar {
@@ -31,6 +32,9 @@ struct StepTables {
   // Whether every row is of another sequence, so that none reads the key or value of another one.
   bool rows_are_apart = false;
   bool rows_are_even = false;  // AttentionParams
+  const SharedPrefix* shared = nullptr;
+  const int32_t* shared_splits = nullptr;  // [T]
+  int32_t num_shared = 0;
 
   bool operator==(const StepTables&) const = default;
 };
@@ -46,6 +50,7 @@ class StepTableBuilder {
   size_t bytes_of(const Batch& batch) const;
 
   Placement placement_;
+  SharedPrefixes shared_;
   StepUpload upload_;
 };
 

@@ -131,6 +131,8 @@ class BenchLoad(CliTest):
         self.assertIn(b"16 exponential", self.succeed(*few, "--ragged", "--batches", "16", "--mean", "20"))
         self.assertIn(b"mixed step over the sum", self.succeed(*few, "--mixed", "40,3,100"))
         self.refuse(2, "three numbers", *few, "--mixed", "1,2")
+        self.assertIn(b"as fast, shared", self.succeed(*few, "--shared", "3,128,20"))
+        self.refuse(2, "SEQUENCES,PREFIX,OWN", *few, "--shared", "3,128")
         self.refuse(2, "found 0", *few, "--contexts", "3,0")
         self.refuse(2, "leave out --sweep and --json", *few, "--contexts", "3", "--json")
 

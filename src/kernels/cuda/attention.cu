@@ -425,8 +425,10 @@ bool rows_can(const AttentionParams& p) {
   return p.out.type == DType::bf16 && p.score_cap == 0 &&
          (may_have_many_rows(p) ? tiles_can(e) : single_can(e));
 }
-void by_tables(const AttentionParams& p, const Execution& on) {
+void by_tables(const AttentionParams& params, const Execution& on) {
+  const AttentionParams p = shared_can(params) ? params : without_shared(params);
   if (may_have_many_rows(p)) attend_tiles(p, on);
+  if (p.num_shared > 0) attend_shared(p, on);
   if (p.fewest_rows < kManyRows) attend_single(p, on);
 }
 
@@ -447,8 +449,8 @@ constexpr auto kHopperSchedules = std::to_array<AttentionSchedule>(
 void rotated_attention(const RotatedAttentionParams& p, const Execution& on) {
   if (p.of.rows == 0) return;
   if (p.of.out.type == DType::bf16 && p.of.score_cap == 0 && single_can(p.of.kv.head_dim) &&
-      single_rotates(p.of, on))
-    return attend_single_rotated(p, on);
+      !shared_can(p.of) && single_rotates(p.of, on))
+    return attend_single_rotated({p.rotation, without_shared(p.of)}, on);
   qkv(p.rotation, on);
   kernels(Order::hopper).attention(p.of, on);
 }
