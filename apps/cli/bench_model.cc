@@ -409,7 +409,7 @@ int run_bench(BenchFlags flags) {
   if (flags.steps.wanted()) {
     if (flags.sweep || flags.model.json)
       fail_usage("--ragged, --contexts and --mixed print tables: leave out --sweep and --json");
-    return run_step_bench(flags.steps, resolved(flags.model), flags.batches, flags.rounds);
+    return run_step_bench(flags.steps, options, flags.batches, flags.rounds);
   }
   if (flags.sweep) {
     check_sweep(flags);

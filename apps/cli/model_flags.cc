@@ -146,10 +146,7 @@ ModelOptions resolved(const ModelFlags& flags) {
   if (mpi::launch().size > 1 && options.executor != "mpi")
     fail_usage("expected the executor mpi in a job of {} processes, found {}", mpi::launch().size,
                options.executor);
-  if (options.executor == "auto") {
-    const bool divides = options.ranks > 1 || options.is_pipeline();
-    options.executor = divides && options.device == "cpu" ? "mp" : "threads";
-  }
+  options.executor = options.settled_executor();
   if (options.model.empty()) {
     options.model = "tiny";
     if (options.load_format == "auto") options.load_format = "dummy:1";

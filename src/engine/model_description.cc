@@ -247,7 +247,7 @@ ModelDescription::ModelDescription(const ModelOptions& asked, std::unique_ptr<Te
                fmt::join(options.layer_cuts, ","), stages());
   check_cuts(options.layer_cuts, spec());
   make_shard(spec(), 0, options.ranks);  // throws before workers are started
-  if (options.ranks * stages() == 1) options.executor = "threads";
+  options.executor = options.ranks * stages() == 1 ? "threads" : options.settled_executor();
   host_kernels = select_kernels(arithmetic.order, options.instruction_set);
 }
 

@@ -21,14 +21,19 @@ struct ModelOptions {
   std::string kv_cache_dtype = "auto";
   int threads = 0;  // 0: one per core
   int ranks = 1;    // tensor-parallel ranks
-  // Where the workers are: "threads" of this process, or "mp": processes that it starts, which
-  // exchange in shared memory ("mp-sockets": over sockets), or "mpi": processes that mpirun or
-  // srun has started on any hosts. Processes only on the CPU so far.
+  // Where the workers are: "auto", or "threads" of this process, or "mp": processes that it starts,
+  // which exchange in shared memory ("mp-sockets": over sockets), or "mpi": processes that mpirun
+  // or srun has started on any hosts. Processes only on the CPU so far.
   std::string executor = "threads";
   std::string worker = "/proc/self/exe";  // the invar program that such a process runs
   int stages = 1;                         // of a pipeline, of about as many layers each, or:
   std::vector<int> layer_cuts;            // ascending layers at which a pipeline stage begins
   bool is_pipeline() const { return stages > 1 || !layer_cuts.empty(); }
+  // Instead of "auto": "mp" where ranks or stages divide a CPU, else "threads".
+  std::string settled_executor() const {
+    if (executor != "auto") return executor;
+    return (ranks > 1 || is_pipeline()) && device == "cpu" ? "mp" : "threads";
+  }
   // Drafts are accepted by rejection, so that answers depend on them (speculative/rejection.h).
   bool rejection = false;
   // Tokens of a prompt and its answer, as far as a rotation depends on them; 0: the model's

@@ -73,11 +73,11 @@ void Workers::recover(int64_t generation) {
 }
 
 Launch launch_of(const ModelOptions& options) {
-  if (options.executor == "threads") return launch_threads();
-  if (options.executor == "mp" || options.executor == "mp-sockets") return launch_processes();
-  if (options.executor == "mpi") return launch_mpi();
-  fail_usage("expected an executor of threads, mp, mp-sockets or mpi, found \"{}\"",
-             options.executor);
+  const std::string executor = options.settled_executor();
+  if (executor == "threads") return launch_threads();
+  if (executor == "mp" || executor == "mp-sockets") return launch_processes();
+  if (executor == "mpi") return launch_mpi();
+  fail_usage("expected an executor of threads, mp, mp-sockets or mpi, found \"{}\"", executor);
 }
 
 }  // namespace invar

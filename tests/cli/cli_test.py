@@ -134,6 +134,12 @@ class BenchLoad(CliTest):
         self.refuse(2, "found 0", *few, "--contexts", "3,0")
         self.refuse(2, "leave out --sweep and --json", *few, "--contexts", "3", "--json")
 
+    def test_bench_model_sweeps_large_batches(self):
+        rows = self.succeed("bench", "model", "tiny", "--load-format", "dummy:1", "--threads", "1", "--rounds", "1", "--sweep",
+                            "--alone", "--batches", "1,96", "--prompts", "32").decode()
+        for what in ("decode, batch 1", "decode, batch 96", "prefill 32"):
+            self.assertRegex(rows, what + r" +[0-9]+\.[0-9]\n")
+
     def test_bench_divergence(self):
         few = ("bench", "divergence", "tiny", "--load-format", "dummy:1", "--completions", "20", "--tokens", "16",
                "--max-num-seqs", "8", "--json")
