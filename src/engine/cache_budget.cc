@@ -75,7 +75,9 @@ int64_t Engine::block_bytes_of(const Shard& shard) const {
 // step has run, and never more than all sequences together can use.
 int Engine::sized_blocks() {
   const SchedulerOptions& s = options_.scheduler;
-  const int64_t useful = s.max_num_seqs * blocks_of(s.max_model_len, options_.block_size);
+  // With what the scheduler keeps free, a hundredth, beside them.
+  const int64_t used = s.max_num_seqs * blocks_of(s.max_model_len, options_.block_size);
+  const int64_t useful = used + used / 99;
   const int64_t room =
       options_.kv_bytes ? options_.kv_bytes / block_bytes() : blocks_beside_a_step();
   if (proposer_ && proposer_->makes_branches()) {

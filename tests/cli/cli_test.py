@@ -136,8 +136,8 @@ class BenchLoad(CliTest):
 
     def test_bench_model_sweeps_large_batches(self):
         rows = self.succeed("bench", "model", "tiny", "--load-format", "dummy:1", "--threads", "1", "--rounds", "1", "--sweep",
-                            "--alone", "--batches", "1,96", "--prompts", "32").decode()
-        for what in ("decode, batch 1", "decode, batch 96", "prefill 32"):
+                            "--alone", "--batches", "1,128", "--prompts", "32").decode()
+        for what in ("decode, batch 1", "decode, batch 128", "prefill 32"):
             self.assertRegex(rows, what + r" +[0-9]+\.[0-9]\n")
 
     def test_bench_divergence(self):
