@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "device/cuda_device.h"
+#include "engine/device_clock.h"
 #include "engine/layer_windows.h"
 #include "workload/metrics_store.h"
 #include "workload/step_samples.h"
@@ -107,7 +108,11 @@ std::unique_ptr<LoadClock> LoadBench::clock(const std::string& name) const {
 
 std::unique_ptr<LoadServer> LoadBench::server(const std::string& clock, const EngineOptions& o) {
   if (clock != "model") return make_instance_server(model(), o);
-  return make_scheduler_server(o.scheduler, blocks(o), o.block_size, layer_windows(config_.spec));
+  const ModelOptions& m = model_options_;
+  const bool runs_ahead = m.device != "cpu" && m.ranks == 1 && !m.is_pipeline();  // as Engine would
+  SchedulerOptions scheduler = o.scheduler;
+  scheduler.max_plans_in_flight = runs_ahead ? DeviceClock::kInFlight : 1;
+  return make_scheduler_server(scheduler, blocks(o), o.block_size, layer_windows(config_.spec));
 }
 
 // As many as the engine would have.

@@ -28,7 +28,8 @@ class LoadServer {
 std::unique_ptr<LoadServer> make_instance_server(const std::shared_ptr<Model>& model,
                                                  const EngineOptions& options);
 // The scheduler alone over `blocks` blocks: answers are of the length asked for and mean nothing.
-// `windows`: of the model's layers.
+// As many plans are in flight as the options say, so that a request is planned when an engine
+// would. `windows`: of the model's layers.
 std::unique_ptr<LoadServer> make_scheduler_server(
     const SchedulerOptions& options, int blocks, int block_size,
     std::vector<LayerWindow> windows = std::vector<LayerWindow>(1));

@@ -1,3 +1,4 @@
+#include <deque>
 #include <random>
 
 #include "base/error.h"
@@ -44,19 +45,40 @@ class SchedulerServer final : public LoadServer {
     if (request.prompt + request.answer > options_.max_model_len)
       fail_usage("expected requests of at most {} tokens, found {}", options_.max_model_len,
                  request.prompt + request.answer);
-    scheduler_->add({.id = id, .tokens = request.prompt});
+    const bool runs_ahead = options_.max_plans_in_flight > 1;
+    scheduler_->add({.id = id,
+                     .tokens = request.prompt,
+                     .ahead_until = runs_ahead ? request.prompt + request.answer : 0});
     left_[id] = request.answer;
   }
   bool has_work() const override { return !left_.empty(); }
   const StepStats& last_step() const override { return stats_; }
 
+  // As Engine::run_step: begins what may be in flight, then commits the oldest of it.
   bool step(OutputSink& sink) override {
-    scheduler_->plan(options_.max_num_batched_tokens, plan_);
-    if (plan_.entries.empty()) return false;
-    for (const int64_t id : plan_.preempted) sink.on_preempt(id);
-    for (const int64_t id : plan_.admitted) sink.on_start(id, 0);
+    while (std::ssize(in_flight_) < options_.max_plans_in_flight && begin(sink)) {
+    }
+    if (in_flight_.empty()) return false;
+    commit(in_flight_.front(), sink);
+    in_flight_.pop_front();
+    if (options_.max_plans_in_flight > 1 && in_flight_.empty()) begin(sink);
+    return true;
+  }
+
+ private:
+  bool begin(OutputSink& sink) {
+    StepPlan plan;
+    scheduler_->plan(options_.max_num_batched_tokens, plan);
+    if (plan.entries.empty()) return false;
+    for (const int64_t id : plan.preempted) sink.on_preempt(id);
+    for (const int64_t id : plan.admitted) sink.on_start(id, 0);
+    in_flight_.push_back(std::move(plan));
+    return true;
+  }
+
+  void commit(const StepPlan& plan, OutputSink& sink) {
     results_.clear();
-    for (const StepEntry& entry : plan_.entries) {
+    for (const StepEntry& entry : plan.entries) {
       StepResult& result = results_.emplace_back();
       if (!entry.samples) continue;
       result = {.new_tokens = 1, .finished = --left_.at(entry.id) == 0};
@@ -64,24 +86,22 @@ class SchedulerServer final : public LoadServer {
                      .finish = result.finished ? FinishReason::length : FinishReason::none});
       if (result.finished) left_.erase(entry.id);
     }
-    scheduler_->commit(plan_, results_);
-    stats_ = {.rows = plan_.rows(),
-              .sequences = static_cast<int>(plan_.entries.size()),
+    scheduler_->commit(plan, results_);
+    stats_ = {.rows = plan.rows(),
+              .sequences = static_cast<int>(plan.entries.size()),
               .running = scheduler_->num_running(),
               .waiting = scheduler_->num_waiting(),
-              .preempted = static_cast<int>(plan_.preempted.size()),
+              .preempted = static_cast<int>(plan.preempted.size()),
               .free_blocks = pool_.free_blocks(),
-              .work = work_of(plan_, windows_)};
-    return true;
+              .work = work_of(plan, windows_)};
   }
 
- private:
   SchedulerOptions options_;
   std::vector<LayerWindow> windows_;
   BlockPool pool_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unordered_map<int64_t, int> left_;  // tokens of the answer
-  StepPlan plan_;
+  std::deque<StepPlan> in_flight_;
   std::vector<StepResult> results_;
   StepStats stats_;
 };

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "base/error.h"
 #include "workload/capacity.h"
 #include "workload/cost_check.h"
@@ -300,29 +302,41 @@ TEST(LoadReport, SaysWhatTheRunSays) {
   EXPECT_EQ(compare_stalls(report), "");
 }
 
+// With two steps in flight, too, where a request that comes during a step has to wait for another.
 TEST(LoadServer, TheEngineAndTheSchedulerAloneDoTheSameSteps) {
   const auto model =
       open_model({.model = {.model = "tiny", .load_format = "dummy:1", .threads = 1}});
-  EngineOptions options{.prefix_caching = false};
-  options.scheduler = {
-      .policy = "sarathi", .max_num_seqs = 4, .max_num_batched_tokens = 24, .max_model_len = 200};
   std::vector<LoadRequest> requests;
   for (int i = 0; i < 9; ++i)
     requests.push_back({.arrival = 2.0 * i, .prompt = 1 + 17 * i, .answer = 1 + 3 * i % 11});
-  const int blocks = Engine(*model, options).num_blocks();
-  const auto engine = make_instance_server(model, options);
-  const auto scheduler = make_scheduler_server(options.scheduler, blocks, options.block_size);
-  const auto one = make_model_clock(cost()), other = make_model_clock(cost());
-  const LoadResult a = run_load(*engine, *one, requests),
-                   b = run_load(*scheduler, *other, requests);
-  ASSERT_EQ(a.steps.size(), b.steps.size());
-  for (size_t i = 0; i < a.steps.size(); ++i) {
-    EXPECT_EQ(a.steps[i].work.prompt_slots, b.steps[i].work.prompt_slots);
-    EXPECT_EQ(a.steps[i].work.decode_rows, b.steps[i].work.decode_rows);
-    EXPECT_EQ(a.steps[i].end, b.steps[i].end);
+  std::vector<double> ends;
+  for (const auto& [policy, rows, ahead] : {std::tuple("sarathi", 24, false),
+                                            {"sarathi", 24, true},
+                                            {"vllm", 200, false},
+                                            {"vllm", 200, true}}) {
+    EngineOptions options{.prefix_caching = false, .async_scheduling = ahead};
+    options.scheduler = {
+        .policy = policy, .max_num_seqs = 4, .max_num_batched_tokens = rows, .max_model_len = 200};
+    const int blocks = Engine(*model, options).num_blocks();
+    const auto engine = make_instance_server(model, options);
+    options.scheduler.max_plans_in_flight = ahead ? 2 : 1;
+    const auto scheduler = make_scheduler_server(options.scheduler, blocks, options.block_size);
+    const auto one = make_model_clock(cost()), other = make_model_clock(cost());
+    const LoadResult a = run_load(*engine, *one, requests),
+                     b = run_load(*scheduler, *other, requests);
+    ASSERT_EQ(a.steps.size(), b.steps.size());
+    for (size_t i = 0; i < a.steps.size(); ++i) {
+      EXPECT_EQ(a.steps[i].work.prompt_slots, b.steps[i].work.prompt_slots);
+      EXPECT_EQ(a.steps[i].work.decode_rows, b.steps[i].work.decode_rows);
+      EXPECT_EQ(a.steps[i].end, b.steps[i].end);
+    }
+    EXPECT_EQ(a.gaps, b.gaps);
+    for (size_t i = 0; i < requests.size(); ++i)
+      EXPECT_EQ(a.requests[i].start, b.requests[i].start);
+    ends.push_back(b.steps.back().end);
   }
-  EXPECT_EQ(a.gaps, b.gaps);
-  for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(a.requests[i].start, b.requests[i].start);
+  EXPECT_NE(ends[0], ends[1]);
+  EXPECT_NE(ends[2], ends[3]);
 }
 
 TEST(LoadServer, RefusesARequestThatIsTooLong) {
