@@ -89,6 +89,12 @@ class ReceiptsTest(unittest.TestCase):
                                   capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
+    def test_the_verifier_in_python_is_as_short_as_it_says(self):
+        self.assertLessEqual(len(VERIFIER.read_text().splitlines()), 150)
+        for empty in ({"data": []}, {"choices": []}):  # nothing was signed, so nothing is confirmed
+            self.assertNotEqual(self.verify_without_the_binary(empty)[0], 0)
+            self.assertNotEqual(self.verify(empty)[0], 0)
+
     def test_a_change_is_found_and_its_token_named(self):
         receipt = self.answer(**BODY, receipt=True)["choices"][0]["receipt"]
         receipt["answer"]["tokens"][7] ^= 1
