@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "frontend/answer_builder.h"
+#include "frontend/call_reader.h"
 #include "frontend/openai.h"
 #include "frontend/openai_events.h"
 
@@ -24,19 +25,20 @@ class Blocks {
     std::string text;
     bool is_thought = false;       // the text is
     std::optional<ToolCall> call;  // instead of text
-    json::Value input;             // of the call, an object
+    json::Value input;             // of the call, an object: what is whole of its arguments
+    bool ended = false;            // the call has
   };
 
   explicit Blocks(const openai::Request& request)
       : reader_(request.tools, request.tool, &request.tool_list) {}
 
-  // Takes the next thought or text. How they are cut into pieces makes no difference.
+  // Takes the next thought or text.
   void push(std::string_view thought, std::string_view piece);
   void finish(bool is_cut);
   const std::vector<Block>& all() const { return blocks_; }
 
  private:
-  void add(const std::string& content, const std::vector<ToolCall>& calls);
+  void add(const std::vector<AnswerPiece>& pieces);
 
   ToolCallReader reader_;
   std::vector<Block> blocks_;

@@ -9,16 +9,6 @@ namespace invar::anthropic {
 
 namespace {
 
-// The arguments of a call, or null: a model may have written what is no object, or half of one.
-json::Value input_of(const ToolCall& call) {
-  try {
-    json::Value input = json::parse(call.arguments, "arguments");
-    if (input.is_object()) return input;
-  } catch (const Error&) {
-  }
-  return nullptr;
-}
-
 bool calls_a_tool(const Blocks::Block& block) {
   return block.call.has_value();
 }
@@ -94,41 +84,35 @@ json::Value message_of(const openai::Request& request, const openai::Head& head,
 
 }  // namespace
 
-// The reader says what is text and what are calls, not which came first. Behind every '>', where a
-// call may end, it is asked again: then the text comes before the call.
 void Blocks::push(std::string_view thought, std::string_view piece) {
   if (!thought.empty()) {
     if (blocks_.empty() || !blocks_.back().is_thought) blocks_.push_back({.is_thought = true});
     blocks_.back().text += thought;
   }
-  while (!piece.empty()) {
-    const size_t end = std::min(piece.find('>'), piece.size() - 1) + 1;
-    std::string content;
-    std::vector<ToolCall> calls;
-    reader_.push(piece.substr(0, end), content, calls);
-    add(content, calls);
-    piece.remove_prefix(end);
-  }
+  std::vector<AnswerPiece> pieces;
+  reader_.push(piece, pieces);
+  add(pieces);
 }
 
 void Blocks::finish(bool is_cut) {
-  std::string content;
-  std::vector<ToolCall> calls;
-  reader_.finish(content, calls, is_cut);
-  add(content, calls);
+  std::vector<AnswerPiece> pieces;
+  reader_.finish(pieces, is_cut);
+  add(pieces);
 }
 
-void Blocks::add(const std::string& content, const std::vector<ToolCall>& calls) {
-  if (!content.empty()) {
-    if (blocks_.empty() || blocks_.back().call || blocks_.back().is_thought) blocks_.emplace_back();
-    blocks_.back().text += content;
-  }
-  for (const ToolCall& call : calls) {
-    json::Value input = input_of(call);
-    if (input.is_null())
-      add(call.arguments, {});  // a call without an object is no block: it is shown as it is
-    else
-      blocks_.push_back({.call = call, .input = std::move(input)});
+void Blocks::add(const std::vector<AnswerPiece>& pieces) {
+  using Kind = AnswerPiece::Kind;
+  for (const AnswerPiece& piece : pieces) {
+    const bool is_in_text = !blocks_.empty() && !blocks_.back().call && !blocks_.back().is_thought;
+    if (piece.kind == Kind::text && !is_in_text) blocks_.emplace_back();
+    if (piece.kind == Kind::call)
+      blocks_.push_back({.call = ToolCall{piece.text, ""}, .input = json::Object()});
+    Block& block = blocks_.back();
+    if (piece.kind == Kind::text) block.text += piece.text;
+    if (piece.kind == Kind::arguments) block.call->arguments += piece.text;
+    if (piece.kind != Kind::end) continue;
+    block.input = whole_part(block.call->arguments);
+    block.ended = true;
   }
 }
 
@@ -181,23 +165,22 @@ void MessageWriter::show(bool is_over, std::string& out) {
             out);
     }
     show_block(block, index, out);
-    if (!block.call && !is_over && next_ + 1 == blocks.size()) return;
+    if (!block.ended && !is_over && next_ + 1 == blocks.size()) return;
     end_block(block, index, out);
     open_ = false;
   }
 }
 
 void MessageWriter::show_block(const Blocks::Block& block, int64_t index, std::string& out) {
-  json::Value delta;
-  if (block.call)
-    delta = json::Object{{"type", "input_json_delta"}, {"partial_json", block.call->arguments}};
-  else if (shown_ < block.text.size() && block.is_thought)
-    delta = json::Object{{"type", "thinking_delta"}, {"thinking", block.text.substr(shown_)}};
-  else if (shown_ < block.text.size())
-    delta = json::Object{{"type", "text_delta"}, {"text", block.text.substr(shown_)}};
-  shown_ = block.text.size();
-  if (!delta.is_null())
-    event("content_block_delta", json::Object{{"index", index}, {"delta", std::move(delta)}}, out);
+  const std::string& all = block.call ? block.call->arguments : block.text;
+  if (shown_ == all.size()) return;
+  const char* type = block.call         ? "input_json_delta"
+                     : block.is_thought ? "thinking_delta"
+                                        : "text_delta";
+  const char* key = block.call ? "partial_json" : block.is_thought ? "thinking" : "text";
+  const json::Value delta = json::Object{{"type", type}, {key, all.substr(shown_)}};
+  shown_ = all.size();
+  event("content_block_delta", json::Object{{"index", index}, {"delta", delta}}, out);
 }
 
 void MessageWriter::end_block(const Blocks::Block& block, int64_t index, std::string& out) {

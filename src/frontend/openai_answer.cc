@@ -4,6 +4,7 @@
 #include <limits>
 #include <memory>
 
+#include "frontend/call_reader.h"
 #include "frontend/openai_parts.h"
 #include "speculative/prediction.h"
 #include "tokenizer/utf8.h"
@@ -224,9 +225,11 @@ json::Value message_of(const Request& request, const TextAnswer& answer, size_t 
                        const Head* head, bool& calls_tools) {
   std::string content;
   std::vector<ToolCall> calls;
+  std::vector<AnswerPiece> pieces;
   ToolCallReader reader(request.tools, request.tool, &request.tool_list);
-  reader.push(answer.text, content, calls);
-  reader.finish(content, calls, answer.finish == FinishReason::length);
+  reader.push(answer.text, pieces);
+  reader.finish(pieces, answer.finish == FinishReason::length);
+  add_pieces(pieces, content, calls);
   calls_tools = !calls.empty();
   json::Value message = json::Object{{"role", "assistant"}};
   for (const char* name : {"reasoning_content", "reasoning"})

@@ -70,18 +70,21 @@ void EventWriter::show(size_t i, const TokenOutput& output, std::string& out) {
   answer.over = text.finish != FinishReason::none;
   if (answer.over) answer.waiting.clear();
   const std::string& thought = answer.builder.new_thought();
+  std::vector<AnswerPiece> pieces;
+  answer.reader.push(piece, pieces);
+  if (answer.over) answer.reader.finish(pieces, text.finish == FinishReason::length);
+  std::erase_if(pieces, [](const AnswerPiece& one) { return one.kind == AnswerPiece::Kind::end; });
+  if (pieces.empty() && thought.empty() && !answer.over) return;
   std::string content;
-  std::vector<ToolCall> calls;
-  answer.reader.push(piece, content, calls);
-  if (answer.over) answer.reader.finish(content, calls, text.finish == FinishReason::length);
-  if (content.empty() && calls.empty() && thought.empty() && !answer.over) return;
+  for (const AnswerPiece& one : pieces)
+    if (one.kind == AnswerPiece::Kind::text) content += one.text;
   if (!answer.begun && request_.echo) content.insert(0, echo_of(request_.prompt_of(i), tokenizer_));
   if (request_.prompt_only) content = echo_of(request_.prompt_of(i), tokenizer_);
   begin_event(out);
   json::ObjectWriter choice(out);
   choice.member("index") += std::to_string(i);
   if (request_.endpoint == Endpoint::chat)
-    append_delta(i, thought, content, calls, choice.member("delta"));
+    append_delta(i, thought, content, pieces, choice.member("delta"));
   else
     json::append_quoted(choice.member("text"), content);
   json::append(choice.member("logprobs"),
@@ -119,25 +122,43 @@ void EventWriter::show_prompt(const TextAnswer& text, json::ObjectWriter& choice
 
 // What an event adds: the first one says whose words these are.
 void EventWriter::append_delta(size_t i, const std::string& thought, const std::string& content,
-                               const std::vector<ToolCall>& calls, std::string& out) {
+                               const std::vector<AnswerPiece>& pieces, std::string& out) {
   Answer& answer = answers_[i];
   json::ObjectWriter delta(out);
   if (!answer.begun) json::append_quoted(delta.member("role"), "assistant");
   for (const char* name : {"reasoning_content", "reasoning"})
     if (!thought.empty()) json::append_quoted(delta.member(name), thought);
-  if (!content.empty() || (calls.empty() && thought.empty()))
+  json::Array shown = calls_in(i, pieces);
+  if (!content.empty() || (shown.empty() && thought.empty()))
     json::append_quoted(delta.member("content"), content);
-  json::Array shown;
-  for (const ToolCall& call : calls) {
-    shown.push_back(json::Object{
-        {"index", static_cast<int64_t>(answer.calls)},
-        {"id", call_id(head_, i, answer.calls)},
-        {"type", "function"},
-        {"function", json::Object{{"name", call.name}, {"arguments", call.arguments}}}});
-    ++answer.calls;
-  }
   if (!shown.empty()) json::append(delta.member("tool_calls"), std::move(shown));
   delta.end();
+}
+
+// A call's first part says what it calls.
+json::Array EventWriter::calls_in(size_t i, const std::vector<AnswerPiece>& pieces) {
+  Answer& answer = answers_[i];
+  json::Array shown;
+  for (size_t p = 0; p < pieces.size(); ++p) {
+    if (pieces[p].kind == AnswerPiece::Kind::text) continue;
+    const bool begins = pieces[p].kind == AnswerPiece::Kind::call;
+    if (begins) ++answer.calls;
+    json::Value call = json::Object{{"index", static_cast<int64_t>(answer.calls - 1)}};
+    json::Value function = json::Object();
+    if (begins) {
+      call.set("id", call_id(head_, i, answer.calls - 1));
+      call.set("type", "function");
+      function.set("name", pieces[p].text);
+    }
+    const bool has_more =
+        p + 1 < pieces.size() && pieces[p + 1].kind == AnswerPiece::Kind::arguments;
+    if (begins && has_more) ++p;
+    const bool has_arguments = pieces[p].kind == AnswerPiece::Kind::arguments;
+    function.set("arguments", has_arguments ? pieces[p].text : "");
+    call.set("function", std::move(function));
+    shown.push_back(std::move(call));
+  }
+  return shown;
 }
 
 void EventWriter::begin_event(std::string& out) {

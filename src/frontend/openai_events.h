@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "frontend/answer_builder.h"
+#include "frontend/call_reader.h"
 #include "frontend/openai.h"
 #include "speculative/prediction.h"
 
@@ -76,7 +77,8 @@ class EventWriter final : public StreamWriter {
   json::Value logprobs_now(Answer& answer);
   void show(size_t i, const TokenOutput& output, std::string& out);
   void append_delta(size_t i, const std::string& thought, const std::string& content,
-                    const std::vector<ToolCall>& calls, std::string& out);
+                    const std::vector<AnswerPiece>& pieces, std::string& out);
+  json::Array calls_in(size_t i, const std::vector<AnswerPiece>& pieces);
   // An event's text before and after its choices.
   void begin_event(std::string& out);
   void end_event(bool with_usage, std::string& out, bool is_last = false);

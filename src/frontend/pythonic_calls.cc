@@ -1,9 +1,12 @@
 #include "frontend/pythonic_calls.h"
 
+#include <algorithm>
 #include <cctype>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
+#include "frontend/argument_reader.h"
 
 namespace invar {
 
@@ -26,6 +29,8 @@ class LiteralReader {
     skip_spaces();
     return text_.empty();
   }
+
+  size_t rest() const { return text_.size(); }
 
   // Letters, digits, underscores and points; empty where there are none.
   std::string name() {
@@ -125,7 +130,7 @@ class LiteralReader {
 };
 
 // Arguments up to the closing bracket; false: they end before it.
-bool read_keywords(LiteralReader& reader, json::Value& arguments) {
+bool take_keywords(LiteralReader& reader, json::Value& arguments) {
   while (!reader.take(")")) {
     const std::string key = reader.name();
     if (key.empty() || !reader.take("=")) return false;
@@ -138,7 +143,121 @@ bool read_keywords(LiteralReader& reader, json::Value& arguments) {
   return true;
 }
 
+class Keywords final : public ArgumentReader {
+ public:
+  size_t read(std::string_view text, std::string& json) override {
+    const std::string_view all = text;
+    while (!over_ && step(text, json)) {
+    }
+    return all.size() - text.size();
+  }
+
+ private:
+  enum class At { key, value, text, end };
+
+  // False: more is needed.
+  bool step(std::string_view& text, std::string& json) {
+    if (at_ == At::text) return read_text(text, json);
+    text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+    if (text.empty()) return false;
+    if (at_ == At::value) return read_value(text, json);
+    if (at_ == At::end && text[0] == ',') {
+      text.remove_prefix(1);
+      at_ = At::key;
+      return true;
+    }
+    if (text[0] == ')') {
+      text.remove_prefix(1);
+      json += keys_.empty() ? "{}" : "}";
+      return over_ = true;
+    }
+    if (at_ == At::end) return over_ = true;
+    return read_key(text, json);
+  }
+
+  bool read_key(std::string_view& text, std::string& json) {
+    LiteralReader reader(text);
+    const std::string key = reader.name();
+    if (reader.is_empty()) return false;
+    if (key.empty() || !reader.take("=") || !keys_.insert(key).second) return over_ = true;
+    text.remove_prefix(text.size() - reader.rest());
+    json += keys_.size() == 1 ? "{" : ", ";
+    json::append_quoted(json, key);
+    json += ": ";
+    at_ = At::value;
+    return true;
+  }
+
+  // A word that is no literal is a text.
+  bool read_value(std::string_view& text, std::string& json) {
+    if (text[0] == '"' || text[0] == '\'') {
+      quote_ = text[0];
+      text.remove_prefix(1);
+      json += '"';
+      at_ = At::text;
+      return true;
+    }
+    const bool is_word = std::string_view("[({").find(text[0]) == text.npos;
+    const size_t size = is_word ? text.find_first_of(" \t\r\n,)]}:=") : 0;
+    if (size == text.npos) return false;
+    LiteralReader reader(text);
+    auto value = reader.value();
+    if (!value && (!is_word || size == 0)) return is_word && (over_ = true);
+    if (!value) value = text.substr(0, size);
+    json::append(json, *value);
+    text.remove_prefix(text.size() - reader.rest());
+    at_ = At::end;
+    return true;
+  }
+
+  bool read_text(std::string_view& text, std::string& json) {
+    const size_t size = std::min(text.find_first_of(std::string{quote_, '\\'}), text.size());
+    append_escaped(text.substr(0, size), json);
+    text.remove_prefix(size);
+    if (text.empty()) return false;
+    if (text[0] == quote_) {
+      text.remove_prefix(1);
+      json += '"';
+      at_ = At::end;
+      return true;
+    }
+    return read_escape(text, json);
+  }
+
+  // As JSON has them, and \'; a backslash before anything else is one.
+  bool read_escape(std::string_view& text, std::string& json) {
+    if (text.size() < 2) return false;
+    size_t size = 2;
+    if (text[1] == 'u') {
+      while (size < 6 && size < text.size() &&
+             std::isxdigit(static_cast<unsigned char>(text[size])))
+        ++size;
+      if (size < 6 && size == text.size()) return false;
+    }
+    const bool is_known =
+        text[1] == 'u' ? size == 6 : std::string_view("\"\\/bfnrt").find(text[1]) != text.npos;
+    if (text[1] == '\'') {
+      json += '\'';
+    } else if (is_known) {
+      json += text.substr(0, size);
+    } else {
+      json += "\\\\";
+      size = 1;
+    }
+    text.remove_prefix(size);
+    return true;
+  }
+
+  At at_ = At::key;
+  char quote_ = 0;
+  std::set<std::string> keys_;
+};
+
 }  // namespace
+
+std::unique_ptr<ArgumentReader> read_keywords() {
+  return std::make_unique<Keywords>();
+}
 
 void read_pythonic_calls(std::string_view text, bool is_cut, std::vector<ToolCall>& calls) {
   LiteralReader reader(text);
@@ -150,7 +269,7 @@ void read_pythonic_calls(std::string_view text, bool is_cut, std::vector<ToolCal
     if (!is_named && !is_cut) return;
     if (!is_named) break;
     json::Value arguments = json::Object();
-    const bool is_whole = read_keywords(reader, arguments);
+    const bool is_whole = take_keywords(reader, arguments);
     if (!is_whole && !is_cut) return;
     call.arguments = json::dump(arguments);
     if (!is_whole) call.arguments.pop_back();

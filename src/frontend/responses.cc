@@ -319,12 +319,12 @@ void ResponseItems::push_thought(std::string_view thought) {
   items_.back().call.arguments += thought;
 }
 
-void ResponseItems::push(const std::string& content, const std::vector<ToolCall>& calls,
-                         bool text_first) {
-  if (!content.empty() && (text_first || calls.empty())) message();
-  text_ += content;
-  for (const ToolCall& call : calls) items_.push_back({.kind = Kind::call, .call = call});
-  if (!content.empty()) message();
+void ResponseItems::push(const AnswerPiece& piece) {
+  using Kinds = AnswerPiece::Kind;
+  if (piece.kind == Kinds::text) message(), text_ += piece.text;
+  if (piece.kind == Kinds::call)
+    items_.push_back({.kind = Kind::call, .call = ToolCall{piece.text, ""}});
+  if (piece.kind == Kinds::arguments) items_.back().call.arguments += piece.text;
 }
 
 size_t ResponseItems::message() {
@@ -349,11 +349,10 @@ json::Value response_body(const Request& request, const TextAnswer& answer, cons
   ResponseItems items;
   ToolCallReader reader(request.tools, request.tool, &request.tool_list);
   const auto take = [&](std::string_view text, bool is_last) {
-    std::string content;
-    std::vector<ToolCall> calls;
-    reader.push(text, content, calls);
-    if (is_last) reader.finish(content, calls, answer.finish == FinishReason::length);
-    items.push(content, calls, reader.text_came_first());
+    std::vector<AnswerPiece> pieces;
+    reader.push(text, pieces);
+    if (is_last) reader.finish(pieces, answer.finish == FinishReason::length);
+    for (const AnswerPiece& piece : pieces) items.push(piece);
   };
   for_each_part(answer, [&](std::string_view thought, std::string_view text) {
     items.push_thought(thought);
@@ -380,22 +379,15 @@ void ResponseWriter::push(size_t, const TokenOutput& output, std::string& out) {
   const TextAnswer& answer = builder_.answer;
   if (answer.finish == FinishReason::failed) return fail(answer.error, "server_error", out);
   show_thought(builder_.new_thought(), out);
-  std::string content;
-  std::vector<ToolCall> calls;
-  reader_.push(piece, content, calls);
+  std::vector<AnswerPiece> pieces;
+  reader_.push(piece, pieces);
   const bool is_over = answer.finish != FinishReason::none;
-  if (is_over) reader_.finish(content, calls, answer.finish == FinishReason::length);
-  if (is_over || !content.empty() || !calls.empty()) end_thought(out);
-  const size_t shown = items_.size();
-  items_.push(content, calls, reader_.text_came_first());
+  if (is_over) reader_.finish(pieces, answer.finish == FinishReason::length);
+  if (is_over || !pieces.empty()) end_thought(out);
+  for (const AnswerPiece& one : pieces) show(one, out);
   const bool is_text_alone =
       request_.tools == ToolFormat::none && request_.base.thoughts.format == ThoughtFormat::none;
-  if (items_.size() == 0 && (is_over || is_text_alone)) items_.message();
-  for (size_t i = shown; i < items_.size(); ++i) begin_item(i, out);
-  if (!content.empty())
-    event("response.output_text.delta", items_.message(), json::Object{{"delta", content}}, out);
-  for (size_t i = shown; i < items_.size(); ++i)
-    if (items_.is_call(i)) show_call(i, out);
+  if (items_.size() == 0 && (is_over || is_text_alone)) begin_item(items_.message(), out);
   if (is_over) end(out);
 }
 
@@ -439,14 +431,26 @@ void ResponseWriter::end_thought(std::string& out) {
         out);
 }
 
-// A call comes as a whole.
-void ResponseWriter::show_call(size_t i, std::string& out) {
-  const std::string& arguments = items_.call(i).arguments;
-  event("response.function_call_arguments.delta", i, json::Object{{"delta", arguments}}, out);
+void ResponseWriter::show(const AnswerPiece& piece, std::string& out) {
+  const size_t before = items_.size();
+  items_.push(piece);
+  if (items_.size() > before) begin_item(before, out);
+  const size_t last = items_.size() - 1;
+  if (piece.kind == AnswerPiece::Kind::text)
+    event("response.output_text.delta", items_.message(), json::Object{{"delta", piece.text}}, out);
+  if (piece.kind == AnswerPiece::Kind::arguments)
+    event("response.function_call_arguments.delta", last, json::Object{{"delta", piece.text}}, out);
+  if (piece.kind == AnswerPiece::Kind::end) end_call(last, out);
+}
+
+void ResponseWriter::end_call(size_t i, std::string& out) {
+  const bool is_cut = builder_.answer.finish == FinishReason::length;
   event("response.function_call_arguments.done", i,
-        json::Object{{"name", items_.call(i).name}, {"arguments", arguments}}, out);
+        json::Object{{"name", items_.call(i).name}, {"arguments", items_.call(i).arguments}}, out);
   event("response.output_item.done", i,
-        json::Object{{"item", item_of(request_, head_, items_, i, "completed")}}, out);
+        json::Object{
+            {"item", item_of(request_, head_, items_, i, is_cut ? "incomplete" : "completed")}},
+        out);
 }
 
 void ResponseWriter::end(std::string& out) {

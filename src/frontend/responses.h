@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "frontend/answer_builder.h"
+#include "frontend/call_reader.h"
 #include "frontend/openai.h"
 #include "frontend/openai_events.h"
 
@@ -26,9 +27,9 @@ json::Array input_items(const json::Value& body);
 // tools.
 class ResponseItems {
  public:
-  // Takes the next thought, or text and calls; `text_first` as ToolCallReader::text_came_first.
+  // Takes the next thought, or text or a part of a call.
   void push_thought(std::string_view thought);
-  void push(const std::string& content, const std::vector<ToolCall>& calls, bool text_first);
+  void push(const AnswerPiece& piece);
   // The place of the message, which begins now if it has not.
   size_t message();
 
@@ -70,7 +71,8 @@ class ResponseWriter final : public StreamWriter {
  private:
   void begin(std::string& out);
   void begin_item(size_t i, std::string& out);
-  void show_call(size_t i, std::string& out);
+  void show(const AnswerPiece& piece, std::string& out);
+  void end_call(size_t i, std::string& out);
   void show_thought(const std::string& thought, std::string& out);
   void end_thought(std::string& out);
   void end(std::string& out);

@@ -3,17 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 
 #include "base/error.h"
-#include "frontend/thoughts.h"
 
 namespace invar {
 
 namespace {
 
 constexpr std::string_view kClose = "</tool_call>";
-constexpr std::string_view kPythonTag = "<|python_tag|>", kSpaces = " \t\r\n";
 
 // The function of a tool, checked.
 const json::Value& function_of(const json::Value& tool) {
@@ -105,94 +102,6 @@ json::Value grammar_of_calls(const json::Value& tools, ToolFormat format, bool o
                                              {"close", std::string(is_tagged ? kClose : "")},
                                              {"once", once},
                                              {"call", json::Object{{"anyOf", std::move(calls)}}}}}};
-}
-
-bool ToolCallReader::is_whole_answer() const {
-  return format_ == ToolFormat::bare || format_ == ToolFormat::object ||
-         format_ == ToolFormat::pythonic;
-}
-
-// Or what is held may yet do so.
-bool ToolCallReader::begins_like_a_call() const {
-  if (format_ == ToolFormat::object) return true;
-  const size_t begin = held_.find_first_not_of(kSpaces);
-  if (begin == std::string::npos) return true;
-  const std::string_view text = std::string_view(held_).substr(begin);
-  if (format_ == ToolFormat::bare)
-    return text[0] == '{' || text.starts_with(kPythonTag) || kPythonTag.starts_with(text);
-  const size_t name = text[0] == '[' ? text.find_first_not_of(kSpaces, 1) : 0;
-  return name == text.npos ||
-         (name > 0 && (std::isalpha(static_cast<unsigned char>(text[name])) || text[name] == '_'));
-}
-
-void ToolCallReader::push(std::string_view piece, std::string& content,
-                          std::vector<ToolCall>& calls) {
-  if (format_ == ToolFormat::none) return say(piece, content);
-  held_ += piece;
-  if (format_ == ToolFormat::arguments) return;
-  if (!is_whole_answer()) return read_marked(false, content, calls);
-  if (begins_like_a_call()) return;
-  say(std::exchange(held_, {}), content);
-  format_ = ToolFormat::none;
-}
-
-void ToolCallReader::say(std::string_view text, std::string& content) {
-  content += text;
-  if (!called_ && !text.empty()) text_first_ = true;
-}
-
-// Calls that marks stand before, and the text around them.
-void ToolCallReader::read_marked(bool is_last, std::string& content, std::vector<ToolCall>& calls) {
-  const std::string_view open = opening_mark(format_);
-  while (true) {
-    if (!in_call_) {
-      const size_t at = held_.find(open);
-      say(std::string_view(held_).substr(
-              0, at == std::string::npos ? held_.size() - beginning_of(open, held_) : at),
-          content);
-      if (at == std::string::npos) {
-        held_.erase(0, held_.size() - beginning_of(open, held_));
-        return;
-      }
-      held_.erase(0, at + open.size());
-      mark_ = open;
-      in_call_ = true;
-    }
-    const size_t before = calls.size();
-    const CallPiece piece = read_call_piece(format_, held_, is_last, tools(), calls);
-    if (piece.bytes == 0) return;
-    const std::string taken = held_.substr(0, piece.bytes);
-    held_.erase(0, piece.bytes);
-    if (piece.is_text)
-      say(std::exchange(mark_, {}) + taken, content);
-    else if (calls.size() > before)
-      called_ = true, mark_.clear();
-    else if (!mark_.empty())
-      mark_ += taken;
-    if (piece.ends) in_call_ = false;
-  }
-}
-
-void ToolCallReader::finish(std::string& content, std::vector<ToolCall>& calls, bool is_cut) {
-  if (format_ == ToolFormat::arguments) {
-    calls.push_back({name_, std::exchange(held_, {})});
-    return;
-  }
-  const size_t before = calls.size();
-  if (is_whole_answer())
-    read_call_piece(format_, held_, true, tools(), calls);
-  else if (in_call_)
-    read_marked(true, content, calls);
-  const std::string rest = std::exchange(held_, {});
-  if (is_whole_answer() && calls.size() > before) return;
-  // Nothing of an answer that is held to a call is text, wherever it is cut; nor is a call that was
-  // cut where calls are marked.
-  const bool is_held = format_ == ToolFormat::object;
-  if (is_held || (is_cut && (in_call_ || is_whole_answer())))
-    read_cut_call(format_, rest, tools(), calls);
-  const bool is_marked_cut = is_cut && in_call_;
-  if (calls.size() == before && !is_held && !is_marked_cut) say(mark_ + rest, content);
-  mark_.clear();
 }
 
 }  // namespace invar

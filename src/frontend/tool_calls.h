@@ -1,4 +1,4 @@
-// Calls of tools in what a model writes.
+// How models write calls of tools.
 #pragma once
 
 #include <span>
@@ -57,51 +57,37 @@ bool has_strict(const json::Value& tools);
 // What stands before a call.
 std::string_view opening_mark(ToolFormat format);
 
-// What stands at the front of a place where calls may be. `bytes` 0: more is needed.
-struct CallPiece {
+// What stands at the front of a place where calls may be.
+struct CallHead {
+  enum class Kind {
+    more,   // nobody can say until more has come
+    call,   // a call whose arguments begin behind it
+    whole,  // a call with its arguments
+    skip,   // what belongs to no call
+    text,   // it looked like a call and is none
+  };
+  Kind kind = Kind::more;
   size_t bytes = 0;
-  bool is_text = false;  // it looked like a call and is none
-  bool ends = false;     // behind it no call comes without a new opening mark
+  std::string name = {}, arguments = {};  // of the call
+  bool ends = false;                      // behind it no call comes without a new opening mark
 };
-// Reads the front of `text`, which stands behind an opening mark of the format, and appends the
-// call that it is, if it is one. `is_last`: nothing follows. `tools`: of the request.
-CallPiece read_call_piece(ToolFormat format, std::string_view text, bool is_last,
-                          const json::Value& tools, std::vector<ToolCall>& calls);
-// What stands of a call that was cut at the end of `text`, as far as its name is whole. JSON that
-// began a string or an object stays so.
+// Reads the front of `text`, which stands behind an opening mark of the format. `tools`: of the
+// request. `first`: no call has come yet.
+CallHead read_call_head(ToolFormat format, std::string_view text, const json::Value& tools,
+                        bool first);
+
+// What stands between a call's arguments and what may be the next call.
+struct CallTail {
+  std::string_view mark = {};  // up to which nothing is text
+  bool closes = false;         // the bracket that the call began with
+  bool ends = false;           // as CallHead's
+};
+CallTail tail_of(ToolFormat format);
+
+// The calls that `text` is, where no head says so and nothing follows.
+void read_last_calls(ToolFormat format, std::string_view text, std::vector<ToolCall>& calls);
+// What stands of a call that was cut at the end of `text`, as far as its name is whole.
 void read_cut_call(ToolFormat format, std::string_view text, const json::Value& tools,
                    std::vector<ToolCall>& calls);
-
-// Parts text that arrives in pieces into calls and what is said beside them. What looks like a call
-// and is none stays text.
-class ToolCallReader {
- public:
-  // `name` is the tool's where the answer is its arguments; `tools` those of the request, which say
-  // what values are where the format does not. They outlive the reader.
-  explicit ToolCallReader(ToolFormat format, std::string name = {},
-                          const json::Value* tools = nullptr)
-      : format_(format), name_(std::move(name)), tools_(tools) {}
-
-  void push(std::string_view piece, std::string& content, std::vector<ToolCall>& calls);
-  // `is_cut`: the answer is longer than it may be, so that its last call may not be whole.
-  void finish(std::string& content, std::vector<ToolCall>& calls, bool is_cut = false);
-  // Whether text came before the first call, however the pieces were cut.
-  bool text_came_first() const { return text_first_; }
-
- private:
-  bool is_whole_answer() const;  // a call is all that the answer has
-  bool begins_like_a_call() const;
-  void read_marked(bool is_last, std::string& content, std::vector<ToolCall>& calls);
-  void say(std::string_view text, std::string& content);
-  const json::Value& tools() const { return tools_ ? *tools_ : no_tools_; }
-
-  ToolFormat format_;
-  std::string name_;
-  const json::Value* tools_;
-  json::Value no_tools_;
-  std::string held_;
-  std::string mark_;  // behind which no call has come yet
-  bool in_call_ = false, called_ = false, text_first_ = false;
-};
 
 }  // namespace invar

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "frontend/argument_reader.h"
 #include "frontend/pythonic_calls.h"
 #include "frontend/tool_calls.h"
 
@@ -20,8 +21,7 @@ constexpr std::string_view kCallsBegin = "<｜tool▁calls▁begin｜>",
                            kCallEnd = "<｜tool▁call▁end｜>", kSeparator = "<｜tool▁sep｜>";
 constexpr std::string_view kCommentary = "<|channel|>commentary to=", kMessage = "<|message|>",
                            kCallMark = "<|call|>", kFunctions = "functions.";
-constexpr std::string_view kFunction = "<function=", kParameter = "<parameter=",
-                           kEndFunction = "</function>", kEndParameter = "</parameter>";
+constexpr std::string_view kFunction = "<function=";
 
 const ToolStyle kToolStyles[] = {
     {ToolFormat::tagged, "hermes", {kToolOpen, kToolClose}},
@@ -49,275 +49,89 @@ std::optional<ToolCall> call_of(std::string_view text) {
     const json::Value* arguments = value.find("arguments");
     if (!arguments) arguments = value.find("parameters");
     if (!name || !name->is_string() || !arguments) return std::nullopt;
-    return ToolCall{name->as_string(),
-                    arguments->is_string() ? arguments->as_string() : json::dump(*arguments)};
+    const std::string written =
+        arguments->is_string() ? arguments->as_string() : json::dump(*arguments);
+    if (!json::parse(written, "arguments").is_object()) return std::nullopt;
+    return ToolCall{name->as_string(), written};
   } catch (const Error&) {
     return std::nullopt;
   }
-}
-
-// The JSON of arguments in one spelling, or nothing.
-std::optional<std::string> arguments_of(std::string_view text) {
-  try {
-    return json::dump(json::parse(text, "arguments"));
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
-// Bytes of the object that stands at the front; 0: its end is not there.
-size_t size_of_object(std::string_view text) {
-  if (!text.starts_with('{')) return 0;
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      in_string = c != '"';
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      ++depth;
-    } else if ((c == '}' || c == ']') && --depth == 0) {
-      return i + 1;
-    }
-  }
-  return 0;
 }
 
 // Arguments as far as they come.
 std::string cut_arguments(std::string_view text) {
   skip_spaces(text);
-  const size_t size = size_of_object(text);
+  const size_t size = BracketScan().end_in(text);
   return std::string(size ? text.substr(0, size) : text);
 }
 
-// A call in JSON that was cut. Nothing where its name is not whole, or it is none.
+// Words of JSON from the front of a text that may go on.
+class FrontReader {
+ public:
+  explicit FrontReader(std::string_view text) : text_(text) {}
+
+  bool take(std::string_view word) {
+    skip_spaces(text_);
+    if (text_.starts_with(word)) return text_.remove_prefix(word.size()), true;
+    ends_ |= word.starts_with(text_);
+    return false;
+  }
+  std::optional<std::string> quoted() {
+    if (!take("\"")) return std::nullopt;
+    size_t end = 0;
+    while (end < text_.size() && text_[end] != '"') end += text_[end] == '\\' ? 2 : 1;
+    if (end >= text_.size()) return ends_ = true, std::nullopt;
+    const std::string word = "\"" + std::string(text_.substr(0, end + 1));
+    text_.remove_prefix(end + 1);
+    try {
+      return json::parse(word, "a name").as_string();
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+  }
+  // What was asked for last may be there when more has come.
+  bool ends() const { return ends_; }
+  std::string_view rest() const { return text_; }
+
+ private:
+  std::string_view text_;
+  bool ends_ = false;
+};
+
+using Kind = CallHead::Kind;
+
+// {"name": NAME, "arguments" or "parameters": and the beginning of an object. `other`: where the
+// text is not so.
+CallHead json_head(std::string_view text, const CallHead& other) {
+  FrontReader reader(text);
+  const auto missing = [&] { return reader.ends() ? CallHead{} : other; };
+  if (!reader.take("{") || !reader.take("\"name\"") || !reader.take(":")) return missing();
+  const auto name = reader.quoted();
+  if (!name || !reader.take(",")) return missing();
+  if (!reader.take("\"arguments\"") && !reader.take("\"parameters\"")) return missing();
+  if (!reader.take(":")) return missing();
+  std::string_view rest = reader.rest();
+  skip_spaces(rest);
+  if (rest.empty()) return {};
+  if (rest[0] != '{') return other;
+  return {.kind = Kind::call, .bytes = text.size() - rest.size(), .name = *name};
+}
+
+// A call in JSON that was cut before its arguments. Nothing where its name is not whole, or it is
+// none.
 std::optional<ToolCall> read_cut_json(std::string_view text) {
-  skip_spaces(text);
-  if (const size_t size = size_of_object(text)) return call_of(text.substr(0, size));
-  const auto take = [&text](std::string_view word) {
-    skip_spaces(text);
-    if (!text.starts_with(word)) return false;
-    text.remove_prefix(word.size());
-    return true;
-  };
-  if (!take("{") || !take("\"name\"") || !take(":") || !take("\"")) return std::nullopt;
-  size_t end = 0;
-  while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
-  if (end >= text.size()) return std::nullopt;
-  const std::string quoted = "\"" + std::string(text.substr(0, end + 1));
-  ToolCall call{json::parse(quoted, "a call").as_string(), ""};
-  text.remove_prefix(end + 1);
-  if (!take(",")) return text.empty() ? std::optional(call) : std::nullopt;
+  FrontReader reader(text);
+  if (!reader.take("{") || !reader.take("\"name\"") || !reader.take(":")) return std::nullopt;
+  const auto name = reader.quoted();
+  if (!name) return std::nullopt;
+  if (!reader.take(",")) return reader.ends() ? std::optional(ToolCall{*name, ""}) : std::nullopt;
   for (const std::string_view key : {"\"parameters\"", "\"arguments\""}) {
-    skip_spaces(text);
-    if (key.starts_with(text)) return call;
-    if (!take(key)) continue;
-    if (take(":")) call.arguments = cut_arguments(text);
+    if (!reader.take(key)) continue;
+    ToolCall call{*name, ""};
+    if (reader.take(":")) call.arguments = cut_arguments(reader.rest());
     return call;
   }
-  return std::nullopt;
-}
-
-// ---- qwen3_coder
-
-// What the tool's schema says of the parameter, or null.
-const json::Value* schema_of(const json::Value& tools, std::string_view function,
-                             std::string_view parameter) {
-  if (!tools.is_array()) return nullptr;
-  for (const json::Value& tool : tools.as_array()) {
-    const json::Value* of = tool.find("function");
-    const json::Value* name = of ? of->find("name") : nullptr;
-    if (!name || *name != json::Value(function)) continue;
-    const json::Value* parameters = of->find("parameters");
-    const json::Value* properties = parameters ? parameters->find("properties") : nullptr;
-    return properties ? properties->find(parameter) : nullptr;
-  }
-  return nullptr;
-}
-
-bool may_be_other_than_text(const json::Value* schema) {
-  const json::Value* type = schema ? schema->find("type") : nullptr;
-  if (!schema) return false;
-  return !type || !type->is_string() || type->as_string() != "string";
-}
-
-// A value without quotes: a text, or JSON where the schema says that it is something else.
-json::Value value_of(std::string_view text, const json::Value* schema) {
-  if (text.starts_with('\n')) text.remove_prefix(1);
-  if (text.ends_with('\n')) text.remove_suffix(1);
-  if (!may_be_other_than_text(schema)) return text;
-  if (text == "True" || text == "False") return text == "True";
-  if (text == "None") return nullptr;
-  try {
-    return json::parse(text, "a parameter");
-  } catch (const Error&) {
-    return text;
-  }
-}
-
-// A function with its parameters at the front of `text`, which moves behind it. `is_cut`: it may
-// lack its end; then its arguments stay open.
-std::optional<ToolCall> read_function(std::string_view& text, const json::Value& tools,
-                                      bool is_cut) {
-  skip_spaces(text);
-  const size_t name_end = text.find('>');
-  if (!text.starts_with(kFunction) || name_end == kNotThere) return std::nullopt;
-  ToolCall call{std::string(text.substr(kFunction.size(), name_end - kFunction.size())), ""};
-  text.remove_prefix(name_end + 1);
-  json::Value arguments = json::Object();
-  while (true) {
-    skip_spaces(text);
-    const size_t key_end = text.find('>');
-    const size_t end = text.find(kEndParameter);
-    if (text.starts_with(kEndFunction)) {
-      text.remove_prefix(kEndFunction.size());
-      call.arguments = json::dump(arguments);
-      return call;
-    }
-    if (!text.starts_with(kParameter) || key_end == kNotThere || end == kNotThere ||
-        end < key_end) {
-      if (!is_cut) return std::nullopt;
-      call.arguments = json::dump(arguments);
-      call.arguments.pop_back();
-      return call;
-    }
-    const std::string_view key = text.substr(kParameter.size(), key_end - kParameter.size());
-    arguments.set(key, value_of(text.substr(key_end + 1, end - key_end - 1),
-                                schema_of(tools, call.name, key)));
-    text.remove_prefix(end + kEndParameter.size());
-  }
-}
-
-bool read_functions(std::string_view text, const json::Value& tools, bool is_cut,
-                    std::vector<ToolCall>& calls) {
-  std::vector<ToolCall> found;
-  for (skip_spaces(text); !text.empty(); skip_spaces(text)) {
-    const auto call = read_function(text, tools, is_cut);
-    if (!call) {
-      if (!is_cut) return false;
-      break;
-    }
-    found.push_back(*call);
-    if (is_cut && !call->arguments.ends_with('}')) break;
-  }
-  calls.insert(calls.end(), found.begin(), found.end());
-  return !found.empty();
-}
-
-// ---- Pieces, a function for each format
-
-// Behind <tool_call>.
-CallPiece tagged_piece(ToolFormat format, std::string_view text, bool is_last,
-                       const json::Value& tools, std::vector<ToolCall>& calls) {
-  const size_t close = text.find(kToolClose);
-  if (close == kNotThere && !is_last) return {};
-  const std::string_view inner = text.substr(0, close);
-  const size_t before = calls.size();
-  if (format == ToolFormat::qwen3_coder)
-    read_functions(inner, tools, false, calls);
-  else if (const auto call = call_of(inner))
-    calls.push_back(*call);
-  if (close == kNotThere)  // the closing mark was a stop
-    return {.bytes = calls.size() > before ? text.size() : 0, .ends = true};
-  return {.bytes = close + kToolClose.size(), .is_text = calls.size() == before, .ends = true};
-}
-
-// NAME, [CALL_ID] and an id if there is one, [ARGS], an object. `cut` reads what there is of it.
-CallPiece named_piece(std::string_view text, size_t skipped, bool cut,
-                      std::vector<ToolCall>& calls) {
-  const size_t name_end = text.find('[');
-  const size_t odd = text.find_first_of(" \t\r\n{\"");
-  if (odd != kNotThere && (name_end == kNotThere || odd < name_end))
-    return {.bytes = skipped + text.size(), .is_text = true, .ends = true};
-  const size_t args = text.find(kArgs);
-  if (args == kNotThere) return {};
-  std::string_view rest = text.substr(args + kArgs.size());
-  const size_t all = rest.size();
-  skip_spaces(rest);
-  const size_t size = size_of_object(rest);
-  const std::string name(text.substr(0, name_end));
-  if (size == 0) {
-    if (cut) calls.push_back({name, cut_arguments(rest)});
-    return {};
-  }
-  const size_t bytes = skipped + args + kArgs.size() + (all - rest.size()) + size;
-  const auto arguments = arguments_of(rest.substr(0, size));
-  if (arguments) calls.push_back({name, *arguments});
-  return {.bytes = bytes, .is_text = !arguments, .ends = true};
-}
-
-// Behind [TOOL_CALLS]: a list of JSON, or a call by name.
-CallPiece mistral_piece(std::string_view text, bool cut, std::vector<ToolCall>& calls) {
-  const size_t skipped = std::min(text.find_first_not_of(" \t\r\n,"), text.size());
-  text.remove_prefix(skipped);
-  if (text.empty()) return {};
-  if (text[0] == ']') return {.bytes = skipped + 1, .ends = true};
-  if (text[0] == '[') return {.bytes = skipped + 1};
-  if (text[0] != '{') return named_piece(text, skipped, cut, calls);
-  const size_t size = size_of_object(text);
-  if (size == 0) return {};
-  const auto call = call_of(text.substr(0, size));
-  if (call) calls.push_back(*call);
-  return {.bytes = skipped + size, .is_text = !call};
-}
-
-// "function", a separator, NAME and JSON in a fence (V3), or NAME, a separator and JSON (V3.1).
-std::optional<ToolCall> deepseek_call(std::string_view text, bool is_cut) {
-  constexpr std::string_view kFence = "```json";
-  const size_t separator = text.find(kSeparator);
-  if (separator == kNotThere) return std::nullopt;
-  std::string_view name = text.substr(0, separator);
-  std::string_view rest = text.substr(separator + kSeparator.size());
-  if (name == "function") {
-    const size_t line = rest.find('\n');
-    if (line == kNotThere) return std::nullopt;
-    name = rest.substr(0, line);
-    rest.remove_prefix(line + 1);
-    if (rest.starts_with(kFence))
-      rest.remove_prefix(kFence.size());
-    else if (kFence.starts_with(rest))
-      rest = {};
-    if (const size_t fence = rest.rfind("\n```"); fence != kNotThere) rest = rest.substr(0, fence);
-  }
-  if (is_cut) return ToolCall{std::string(name), cut_arguments(rest)};
-  const auto arguments = arguments_of(rest);
-  return arguments ? std::optional(ToolCall{std::string(name), *arguments}) : std::nullopt;
-}
-
-CallPiece deepseek_piece(std::string_view text, bool is_last, std::vector<ToolCall>& calls) {
-  const size_t skipped = std::min(text.find_first_not_of(kGaps), text.size());
-  text.remove_prefix(skipped);
-  if (text.starts_with(kCallsEnd)) return {.bytes = skipped + kCallsEnd.size(), .ends = true};
-  if (text.starts_with(kCallBegin)) {
-    const size_t end = text.find(kCallEnd);
-    if (end == kNotThere && !is_last) return {};
-    const auto call = deepseek_call(text.substr(0, end).substr(kCallBegin.size()), false);
-    if (call) calls.push_back(*call);
-    if (end == kNotThere) return {.bytes = call ? skipped + text.size() : 0};
-    return {.bytes = skipped + end + kCallEnd.size(), .is_text = !call};
-  }
-  if (kCallsEnd.starts_with(text) || kCallBegin.starts_with(text)) return {};
-  return {
-      .bytes = skipped + std::min(text.find('<', 1), text.size()), .is_text = true, .ends = true};
-}
-
-// Behind "to=": NAME, a mark, JSON.
-CallPiece channel_piece(std::string_view text, bool is_last, bool cut,
-                        std::vector<ToolCall>& calls) {
-  const size_t message = text.find(kMessage), end = text.find(kCallMark);
-  if (message == kNotThere || (end == kNotThere && !is_last)) return {};
-  std::string_view name = text.substr(0, message);
-  if (name.starts_with(kFunctions)) name.remove_prefix(kFunctions.size());
-  const size_t begin = message + kMessage.size();
-  const std::string_view body = text.substr(begin, end == kNotThere ? end : end - begin);
-  const auto arguments = arguments_of(body);
-  if (arguments || cut)
-    calls.push_back({std::string(name), arguments ? *arguments : cut_arguments(body)});
-  if (end == kNotThere) return {.bytes = arguments ? text.size() : 0, .ends = true};
-  return {.bytes = end + kCallMark.size(), .is_text = !arguments, .ends = true};
+  return reader.ends() ? std::optional(ToolCall{*name, ""}) : std::nullopt;
 }
 
 bool is_tool(const json::Value& tools, const std::string& called) {
@@ -332,6 +146,179 @@ bool is_tool(const json::Value& tools, const std::string& called) {
 std::string_view without_tag(std::string_view text) {
   if (text.starts_with(kTagOfPython)) text.remove_prefix(kTagOfPython.size());
   return text;
+}
+
+// A call whose arguments the text does not begin with: it is read when its end has come.
+CallHead whole_head(std::optional<ToolCall> call, size_t bytes, bool ends) {
+  if (!call) return {.kind = Kind::text, .bytes = bytes, .ends = ends};
+  return {.kind = Kind::whole,
+          .bytes = bytes,
+          .name = call->name,
+          .arguments = call->arguments,
+          .ends = ends};
+}
+
+// ---- Heads, a function for each format
+
+// Behind <tool_call>.
+CallHead tagged_head(std::string_view text) {
+  const size_t close = text.find(kToolClose);
+  const CallHead other = close == kNotThere ? CallHead{}
+                                            : whole_head(call_of(text.substr(0, close)),
+                                                         close + kToolClose.size(), true);
+  return json_head(text, other);
+}
+
+// A function, or the end of all.
+CallHead coder_head(std::string_view text) {
+  const size_t skipped = std::min(text.find_first_not_of(kGaps), text.size());
+  const std::string_view rest = text.substr(skipped);
+  if (rest.starts_with(kToolClose))
+    return {.kind = Kind::skip, .bytes = skipped + kToolClose.size(), .ends = true};
+  const size_t end = rest.find('>'), close = text.find(kToolClose);
+  if (rest.starts_with(kFunction) && end != kNotThere && skipped + end < close)
+    return {.kind = Kind::call,
+            .bytes = skipped + end + 1,
+            .name = std::string(rest.substr(kFunction.size(), end - kFunction.size()))};
+  if (close == kNotThere) return {};
+  return {.kind = Kind::text, .bytes = close + kToolClose.size(), .ends = true};
+}
+
+// NAME, [CALL_ID] and an id if there is one, [ARGS], an object.
+CallHead named_head(std::string_view text) {
+  const CallHead other{.kind = Kind::text, .ends = true};
+  const size_t name_end = text.find('['), odd = text.find_first_of(" \t\r\n{\"");
+  if (odd != kNotThere && (name_end == kNotThere || odd < name_end)) return other;
+  const size_t args = text.find(kArgs);
+  if (args == kNotThere) return {};
+  const size_t begin = text.find_first_not_of(kGaps, args + kArgs.size());
+  if (begin == kNotThere) return {};
+  if (text[begin] != '{') return other;
+  return {.kind = Kind::call,
+          .bytes = begin,
+          .name = std::string(text.substr(0, name_end)),
+          .ends = true};
+}
+
+// Behind [TOOL_CALLS]: a list of JSON, or a call by name.
+CallHead mistral_head(std::string_view text) {
+  const size_t skipped = std::min(text.find_first_not_of(" \t\r\n,"), text.size());
+  text.remove_prefix(skipped);
+  if (text.empty()) return {};
+  if (text[0] == ']') return {.kind = Kind::skip, .bytes = skipped + 1, .ends = true};
+  if (text[0] == '[') return {.kind = Kind::skip, .bytes = skipped + 1};
+  CallHead head;
+  if (text[0] != '{') {
+    head = named_head(text);
+  } else {
+    const size_t size = BracketScan().end_in(text);
+    head =
+        json_head(text, size ? whole_head(call_of(text.substr(0, size)), size, false) : CallHead{});
+  }
+  if (head.kind != Kind::more) head.bytes += skipped;
+  return head;
+}
+
+// "function", a separator, NAME and JSON in a fence (V3), or NAME, a separator and JSON (V3.1).
+// `name` and where the JSON begins; more where that has not come.
+CallHead deepseek_name(std::string_view text) {
+  constexpr std::string_view kFence = "```json";
+  const size_t separator = text.find(kSeparator);
+  if (separator == kNotThere) return {};
+  std::string_view name = text.substr(0, separator);
+  size_t begin = separator + kSeparator.size();
+  if (name == "function") {
+    const size_t line = text.find('\n', begin);
+    if (line == kNotThere) return {};
+    name = text.substr(begin, line - begin);
+    begin = line + 1;
+    if (text.substr(begin).starts_with(kFence))
+      begin += kFence.size();
+    else if (kFence.starts_with(text.substr(begin)))
+      begin = text.size();
+  }
+  begin = std::min(text.find_first_not_of(kGaps, begin), text.size());
+  return {.kind = Kind::call, .bytes = begin, .name = std::string(name)};
+}
+
+CallHead deepseek_head(std::string_view text) {
+  const size_t skipped = std::min(text.find_first_not_of(kGaps), text.size());
+  text.remove_prefix(skipped);
+  if (text.starts_with(kCallsEnd))
+    return {.kind = Kind::skip, .bytes = skipped + kCallsEnd.size(), .ends = true};
+  if (kCallsEnd.starts_with(text) || kCallBegin.starts_with(text)) return {};
+  if (!text.starts_with(kCallBegin))
+    return {.kind = Kind::text,
+            .bytes = skipped + std::min(text.find('<', 1), text.size()),
+            .ends = true};
+  const size_t end = text.find(kCallEnd);
+  const std::string_view inner = text.substr(0, end).substr(kCallBegin.size());
+  CallHead head = deepseek_name(inner);
+  if (head.kind == Kind::call && head.bytes < inner.size() && inner[head.bytes] == '{') {
+    head.bytes += skipped + kCallBegin.size();
+    return head;
+  }
+  if (end == kNotThere) return {};
+  return {.kind = Kind::text, .bytes = skipped + end + kCallEnd.size()};
+}
+
+// Behind "to=": NAME, a mark, JSON.
+CallHead channel_head(std::string_view text) {
+  const size_t message = text.find(kMessage), end = text.find(kCallMark);
+  if (message == kNotThere && end == kNotThere) return {};
+  std::string_view name = text.substr(0, message);
+  if (name.starts_with(kFunctions)) name.remove_prefix(kFunctions.size());
+  const size_t begin =
+      message < end ? text.find_first_not_of(kGaps, message + kMessage.size()) : kNotThere;
+  if (begin != kNotThere && text[begin] == '{')
+    return {.kind = Kind::call, .bytes = begin, .name = std::string(name)};
+  if (end == kNotThere) return {};
+  return {.kind = Kind::text, .bytes = end + kCallMark.size(), .ends = true};
+}
+
+// An object as the whole answer, or several with separators between. `first`: none has come yet.
+CallHead bare_head(ToolFormat format, std::string_view text, const json::Value& tools, bool first) {
+  const bool is_held = format == ToolFormat::object;
+  if (first && kTagOfPython.starts_with(text)) return {};
+  if (first && text.starts_with(kTagOfPython) && !is_held)
+    return {.kind = Kind::skip, .bytes = kTagOfPython.size()};
+  const size_t begin = text.find_first_not_of(first ? kGaps : " \t\r\n;,");
+  if (begin == kNotThere) return {};
+  if (text[begin] != '{')
+    return is_held ? CallHead{} : CallHead{.kind = Kind::text, .bytes = text.size(), .ends = true};
+  CallHead head = json_head(text.substr(begin), {});
+  if (head.kind == Kind::more || (!is_held && !is_tool(tools, head.name))) return {};
+  head.bytes += begin;
+  return head;
+}
+
+// [NAME(KEY=VALUE, ...), ...]. What calls no tool is read when the answer is there as a whole.
+CallHead pythonic_head(std::string_view text, const json::Value& tools, bool first) {
+  FrontReader reader(text);
+  const CallHead other{.kind = Kind::text, .bytes = text.size(), .ends = true};
+  if (!first && reader.take("]"))
+    return {.kind = Kind::skip, .bytes = text.size() - reader.rest().size(), .ends = true};
+  if (!reader.take(first ? "[" : ",")) return reader.ends() ? CallHead{} : other;
+  const auto word = [&] {
+    std::string_view rest = reader.rest();
+    skip_spaces(rest);
+    size_t size = 0;
+    while (size < rest.size() && (std::isalnum(static_cast<unsigned char>(rest[size])) ||
+                                  rest[size] == '_' || rest[size] == '.'))
+      ++size;
+    const std::string found(rest.substr(0, size));
+    reader = FrontReader(rest.substr(size));
+    return found;
+  };
+  const std::string name = word();
+  if (reader.rest().empty()) return {};
+  if (name.empty() || std::isdigit(static_cast<unsigned char>(name[0]))) return other;
+  if (!reader.take("(")) return reader.ends() ? CallHead{} : other;
+  if (!is_tool(tools, name)) return {};
+  const size_t bytes = text.size() - reader.rest().size();
+  const bool has_key = !word().empty();
+  if (!reader.take(has_key ? "=" : ")")) return reader.ends() ? CallHead{} : other;
+  return {.kind = Kind::call, .bytes = bytes, .name = name};
 }
 
 }  // namespace
@@ -388,26 +375,48 @@ std::string_view opening_mark(ToolFormat format) {
   }
 }
 
-CallPiece read_call_piece(ToolFormat format, std::string_view text, bool is_last,
-                          const json::Value& tools, std::vector<ToolCall>& calls) {
+CallHead read_call_head(ToolFormat format, std::string_view text, const json::Value& tools,
+                        bool first) {
   switch (format) {
     case ToolFormat::tagged:
+      return tagged_head(text);
     case ToolFormat::qwen3_coder:
-      return tagged_piece(format, text, is_last, tools, calls);
+      return coder_head(text);
     case ToolFormat::mistral:
-      return mistral_piece(text, false, calls);
+      return mistral_head(text);
     case ToolFormat::deepseek_v3:
-      return deepseek_piece(text, is_last, calls);
+      return deepseek_head(text);
     case ToolFormat::gpt_oss:
-      return channel_piece(text, is_last, false, calls);
+      return channel_head(text);
     case ToolFormat::pythonic:
-      read_pythonic_calls(text, false, calls);
+      return pythonic_head(text, tools, first);
+    default:
+      return bare_head(format, text, tools, first);
+  }
+}
+
+CallTail tail_of(ToolFormat format) {
+  switch (format) {
+    case ToolFormat::tagged:
+      return {.mark = kToolClose, .ends = true};
+    case ToolFormat::deepseek_v3:
+      return {.mark = kCallEnd};
+    case ToolFormat::gpt_oss:
+      return {.mark = kCallMark, .ends = true};
+    case ToolFormat::qwen3_coder:
+    case ToolFormat::pythonic:
       return {};
     default:
-      if (const auto call = text.empty() ? std::nullopt : call_of(without_tag(text)))
-        calls.push_back(*call);
-      return {};
+      return {.closes = true};
   }
+}
+
+void read_last_calls(ToolFormat format, std::string_view text, std::vector<ToolCall>& calls) {
+  if (format == ToolFormat::pythonic) return read_pythonic_calls(text, false, calls);
+  const bool is_json =
+      format == ToolFormat::tagged || format == ToolFormat::bare || format == ToolFormat::object;
+  if (const auto call = is_json && !text.empty() ? call_of(without_tag(text)) : std::nullopt)
+    calls.push_back(*call);
 }
 
 void read_cut_call(ToolFormat format, std::string_view text, const json::Value& tools,
@@ -416,23 +425,28 @@ void read_cut_call(ToolFormat format, std::string_view text, const json::Value& 
   skip_spaces(text);
   switch (format) {
     case ToolFormat::qwen3_coder:
-      read_functions(text, tools, true, calls);
       return;
     case ToolFormat::mistral:
       if (text.starts_with('{'))
         call = read_cut_json(text);
-      else
-        mistral_piece(text, true, calls);
+      else if (const size_t args = text.find(kArgs); args != kNotThere)
+        call = ToolCall{std::string(text.substr(0, text.find('['))), ""};
       break;
     case ToolFormat::deepseek_v3:
-      if (text.starts_with(kCallBegin)) call = deepseek_call(text.substr(kCallBegin.size()), true);
+      if (const CallHead head =
+              deepseek_name(text.substr(std::min(text.size(), kCallBegin.size())));
+          text.starts_with(kCallBegin) && head.kind == Kind::call)
+        call = ToolCall{head.name, ""};
       break;
     case ToolFormat::gpt_oss:
-      channel_piece(text, true, true, calls);
-      return;
+      if (const size_t message = text.find(kMessage); message != kNotThere) {
+        std::string_view name = text.substr(0, message);
+        if (name.starts_with(kFunctions)) name.remove_prefix(kFunctions.size());
+        call = ToolCall{std::string(name), ""};
+      }
+      break;
     case ToolFormat::pythonic:
-      read_pythonic_calls(text, true, calls);
-      return;
+      return read_pythonic_calls(text, true, calls);
     default:
       call = read_cut_json(without_tag(text));
       if (format == ToolFormat::bare && call && !is_tool(tools, call->name)) return;

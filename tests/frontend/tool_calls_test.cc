@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "frontend/call_reader.h"
+
 namespace invar {
 namespace {
 
@@ -21,9 +23,11 @@ Parted part(ToolFormat format, const std::string& text, size_t size, const std::
   ToolCallReader reader(format, name);
   Parted parted;
   std::vector<ToolCall> calls;
+  std::vector<AnswerPiece> pieces;
   for (size_t at = 0; at < text.size(); at += size)
-    reader.push(std::string_view(text).substr(at, size), parted.content, calls);
-  reader.finish(parted.content, calls);
+    reader.push(std::string_view(text).substr(at, size), pieces);
+  reader.finish(pieces);
+  add_pieces(pieces, parted.content, calls);
   for (const ToolCall& call : calls) parted.calls.push_back(call.name + " " + call.arguments);
   return parted;
 }
@@ -69,16 +73,56 @@ TEST(ToolCalls, NothingOfAnAnswerThatIsHeldToACallIsText) {
   expect(ToolFormat::object, call, {"", {R"(f"g {"a": 1})"}});
 }
 
-TEST(ToolCalls, SaysWhetherTextCameFirst) {
-  for (const auto& [text, first] :
-       {std::pair(R"(Hm. <tool_call>{"name": "f", "arguments": {}}</tool_call>)", true),
-        {R"(<tool_call>{"name": "f", "arguments": {}}</tool_call> Hm.)", false}}) {
-    ToolCallReader reader(ToolFormat::tagged);
-    std::string content;
-    std::vector<ToolCall> calls;
-    for (const char c : std::string(text)) reader.push({&c, 1}, content, calls);
-    EXPECT_EQ(reader.text_came_first(), first) << text;
-  }
+TEST(ToolCalls, TextAndCallsComeInTheirOrder) {
+  ToolCallReader reader(ToolFormat::tagged);
+  std::vector<AnswerPiece> pieces;
+  reader.push(R"(Hm. <tool_call>{"name": "f", "arguments": {}}</tool_call> So.)", pieces);
+  std::string kinds;
+  for (const AnswerPiece& piece : pieces) kinds += "tcae"[static_cast<int>(piece.kind)];
+  EXPECT_EQ(kinds, "tcaet");
+}
+
+TEST(ToolCalls, ArgumentsAreShownBeforeTheyEnd) {
+  ToolCallReader reader(ToolFormat::tagged);
+  std::vector<AnswerPiece> pieces;
+  reader.push(R"(<tool_call>{"name": "f", "arguments": {"a": "lo)", pieces);
+  ASSERT_EQ(pieces.size(), 2U);
+  EXPECT_EQ(pieces[0].text, "f");
+  EXPECT_EQ(pieces[1].text, R"({"a": "lo)");
+  // Where the arguments come first, nobody knows whose they are.
+  ToolCallReader other(ToolFormat::tagged);
+  pieces.clear();
+  other.push(R"(<tool_call>{"arguments": {"a": 1}, "name": "f")", pieces);
+  EXPECT_TRUE(pieces.empty());
+  other.push("}</tool_call>", pieces);
+  EXPECT_EQ(pieces.size(), 3U);
+}
+
+TEST(ToolCalls, SeveralWithoutMarks) {
+  const std::string call = R"({"name": "f", "parameters": {"a": "}"}})";
+  expect(ToolFormat::bare, call + "; " + call, {"", {R"(f {"a": "}"})", R"(f {"a": "}"})"}});
+  expect(ToolFormat::bare, call + " so", {" so", {R"(f {"a": "}"})"}});
+  expect(ToolFormat::pythonic, R"([f(a='it\'s "x\d"', b=[1]), g(), h(c=up)])",
+         {"", {R"(f {"a": "it's \"x\\d\"", "b": [1]})", "g {}", R"(h {"c": "up"})"}});
+  expect(ToolFormat::pythonic, "[f (see above)] says", {"[f (see above)] says", {}});
+}
+
+TEST(ToolCalls, AFunctionsParameterThatComesAgainIsNotShown) {
+  expect(ToolFormat::qwen3_coder,
+         "<tool_call><function=f><parameter=a>\n</parameter><parameter=a>x</parameter>"
+         "<parameter=b>\n\n1\n\n</parameter></function></tool_call>",
+         {"", {R"(f {"a": "", "b": "\n1\n"})"}});
+  expect(ToolFormat::qwen3_coder, "<tool_call></tool_call>", {"<tool_call></tool_call>", {}});
+}
+
+TEST(ToolCalls, WhatIsWholeOfArguments) {
+  const std::string all = R"({"a": "x,{", "b": [1, {"c": 22}, 3], "d": true})";
+  EXPECT_EQ(json::dump(whole_part(all)), all);
+  EXPECT_EQ(json::dump(whole_part("")), "{}");
+  EXPECT_EQ(json::dump(whole_part(R"({"a": "x,)")), "{}");
+  EXPECT_EQ(json::dump(whole_part(R"({"a": "x,{", "b": [1, {"c": 2)")),
+            R"({"a": "x,{", "b": [1, {}]})");
+  EXPECT_EQ(json::dump(whole_part(R"({"a": 1, "b": tr)")), R"({"a": 1})");
 }
 
 TEST(ToolCalls, TheTemplateSaysTheFormat) {

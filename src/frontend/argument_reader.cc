@@ -1,0 +1,206 @@
+#include "frontend/argument_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "frontend/thoughts.h"
+
+namespace invar {
+
+namespace {
+
+constexpr std::string_view kGaps = " \t\r\n";
+constexpr std::string_view kParameter = "<parameter=", kEndParameter = "</parameter>",
+                           kBeforeEnd = "\n</parameter>", kEndFunction = "</function>";
+
+class JsonObject final : public ArgumentReader {
+ public:
+  size_t read(std::string_view text, std::string& json) override {
+    const size_t end = scan_.end_in(text);
+    over_ = end > 0;
+    const size_t taken = over_ ? end : text.size();
+    json += text.substr(0, taken);
+    return taken;
+  }
+
+ private:
+  BracketScan scan_;
+};
+
+// What the tool's schema says of the parameter, or null.
+const json::Value* schema_of(const json::Value& tools, std::string_view function,
+                             std::string_view parameter) {
+  if (!tools.is_array()) return nullptr;
+  for (const json::Value& tool : tools.as_array()) {
+    const json::Value* of = tool.find("function");
+    const json::Value* name = of ? of->find("name") : nullptr;
+    if (!name || *name != json::Value(function)) continue;
+    const json::Value* parameters = of->find("parameters");
+    const json::Value* properties = parameters ? parameters->find("properties") : nullptr;
+    return properties ? properties->find(parameter) : nullptr;
+  }
+  return nullptr;
+}
+
+bool may_be_other_than_text(const json::Value* schema) {
+  if (!schema) return false;
+  const json::Value* type = schema->find("type");
+  return !type || !type->is_string() || type->as_string() != "string";
+}
+
+// A value that need not be a text.
+json::Value value_of(std::string_view text) {
+  if (text == "True" || text == "False") return text == "True";
+  if (text == "None") return nullptr;
+  try {
+    return json::parse(text, "a parameter");
+  } catch (const Error&) {
+    return text;
+  }
+}
+
+class Parameters final : public ArgumentReader {
+ public:
+  Parameters(std::string name, const json::Value& tools) : name_(std::move(name)), tools_(tools) {}
+
+  size_t read(std::string_view text, std::string& json) override {
+    const std::string_view all = text;
+    while (!over_ && (within_ ? read_value(text, json) : read_tag(text, json))) {
+    }
+    return all.size() - text.size();
+  }
+
+ private:
+  // A mark between values; false: it is not there as a whole.
+  bool read_tag(std::string_view& text, std::string& json) {
+    text.remove_prefix(std::min(text.find_first_not_of(kGaps), text.size()));
+    const size_t end = text.find('>');
+    if (text.starts_with(kEndFunction)) {
+      text.remove_prefix(kEndFunction.size());
+      json += keys_.empty() ? "{}" : "}";
+      return over_ = true;
+    }
+    if (kEndFunction.starts_with(text) || kParameter.starts_with(text)) return false;
+    if (!text.starts_with(kParameter)) return over_ = true;
+    if (end == text.npos) return false;
+    key_ = text.substr(kParameter.size(), end - kParameter.size());
+    text.remove_prefix(end + 1);
+    is_text_ = !may_be_other_than_text(schema_of(tools_, name_, key_));
+    within_ = at_front_ = true;
+    is_new_ = keys_.insert(key_).second;
+    if (!is_new_) return true;
+    json += keys_.size() == 1 ? "{" : ", ";
+    json::append_quoted(json, key_);
+    json += is_text_ ? ": \"" : ": ";
+    return true;
+  }
+
+  // What there is of a value; false: more is needed. A parameter that comes again is not shown.
+  bool read_value(std::string_view& text, std::string& json) {
+    if (text.empty()) return false;
+    if (at_front_ && is_text_ && text.starts_with('\n')) text.remove_prefix(1);
+    if (is_text_) at_front_ = false;
+    const size_t end = text.find(kEndParameter);
+    if (end == text.npos && !is_text_) return false;
+    const size_t held = std::max(beginning_of(kEndParameter, text), beginning_of(kBeforeEnd, text));
+    std::string_view value = text.substr(0, end == text.npos ? text.size() - held : end);
+    text.remove_prefix(end == text.npos ? value.size() : end + kEndParameter.size());
+    if (end != text.npos && value.ends_with('\n')) value.remove_suffix(1);
+    if (!is_text_ && value.starts_with('\n')) value.remove_prefix(1);
+    within_ = end == text.npos;
+    if (!is_new_) return !within_;
+    if (is_text_)
+      append_escaped(value, json);
+    else
+      json::append(json, value_of(value));
+    if (is_text_ && !within_) json += '"';
+    return !within_;
+  }
+
+  std::string name_, key_;
+  const json::Value& tools_;
+  std::set<std::string> keys_;
+  bool within_ = false, at_front_ = false, is_text_ = false, is_new_ = false;
+};
+
+}  // namespace
+
+size_t BracketScan::end_in(std::string_view text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (escaped_) {
+      escaped_ = false;
+    } else if (in_string_) {
+      escaped_ = c == '\\';
+      in_string_ = c != '"';
+    } else if (c == '"') {
+      in_string_ = true;
+    } else if (c == '{' || c == '[') {
+      ++depth_;
+    } else if ((c == '}' || c == ']') && --depth_ == 0) {
+      return i + 1;
+    }
+  }
+  return 0;
+}
+
+void append_escaped(std::string_view piece, std::string& json) {
+  for (const char c : piece) {
+    if (c == '"' || c == '\\')
+      json += '\\', json += c;
+    else if (c == '\n')
+      json += "\\n";
+    else if (c == '\t')
+      json += "\\t";
+    else if (c == '\r')
+      json += "\\r";
+    else if (static_cast<unsigned char>(c) < 0x20)
+      json += fmt::format("\\u{:04x}", c);
+    else
+      json += c;
+  }
+}
+
+std::unique_ptr<ArgumentReader> read_json_object() {
+  return std::make_unique<JsonObject>();
+}
+
+std::unique_ptr<ArgumentReader> read_parameters(std::string name, const json::Value& tools) {
+  return std::make_unique<Parameters>(std::move(name), tools);
+}
+
+// Behind each opening bracket and before each comma the text can be closed.
+json::Value whole_part(std::string_view text) {
+  std::string open, closers;  // of the brackets at the end of the text; of the last place
+  size_t place = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      in_string = !in_string;
+    } else if (!in_string && (c == '{' || c == '[')) {
+      open.insert(0, 1, c == '{' ? '}' : ']');
+      place = i + 1, closers = open;
+    } else if (!in_string && (c == '}' || c == ']') && !open.empty()) {
+      open.erase(0, 1);
+      place = i + 1, closers = open;
+    } else if (!in_string && c == ',') {
+      place = i, closers = open;
+    }
+  }
+  for (const std::string& whole :
+       {std::string(text), std::string(text.substr(0, place)) + closers}) {
+    try {
+      json::Value value = json::parse(whole, "arguments");
+      if (value.is_object()) return value;
+    } catch (const Error&) {
+    }
+  }
+  return json::Object();
+}
+
+}  // namespace invar

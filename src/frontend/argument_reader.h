@@ -1,0 +1,54 @@
+// Arguments of a call of a tool, read as a model writes them and given on as JSON.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+
+namespace invar {
+
+// Finds the end of a bracketed JSON value, byte by byte.
+class BracketScan {
+ public:
+  // `depth`: of brackets that were opened before.
+  explicit BracketScan(int depth = 0) : depth_(depth) {}
+  // Bytes of `text` up to the bracket that closes the first one; 0: it has not come.
+  size_t end_in(std::string_view text);
+
+ private:
+  int depth_;
+  bool in_string_ = false, escaped_ = false;
+};
+
+// Reads the arguments of one call. However the text is cut, what it gives on is the same.
+class ArgumentReader {
+ public:
+  virtual ~ArgumentReader() = default;
+  // Takes what it can from the front of `text`, appends what that adds to the JSON, and returns
+  // the bytes that it took. What it leaves is to come again, with more behind it.
+  virtual size_t read(std::string_view text, std::string& json) = 0;
+  // Nothing more belongs to the arguments: they are whole, or go on in a way that makes no sense.
+  bool is_over() const { return over_; }
+
+ protected:
+  bool over_ = false;
+};
+
+// An object of JSON, as the model spells it.
+std::unique_ptr<ArgumentReader> read_json_object();
+// <parameter=NAME>VALUE</parameter> up to </function>. A value is a text, or JSON where the schema
+// of the tool `name` among `tools` says that it is something else; then it comes as a whole.
+std::unique_ptr<ArgumentReader> read_parameters(std::string name, const json::Value& tools);
+// KEY=LITERAL, ... up to a closing bracket. Literals other than texts come as a whole.
+std::unique_ptr<ArgumentReader> read_keywords();
+
+// The object that begins in `text`, without what does not stand there whole: {} at least.
+json::Value whole_part(std::string_view text);
+
+// Appends a piece of a text as a piece of a JSON string.
+void append_escaped(std::string_view piece, std::string& json);
+
+}  // namespace invar
