@@ -30,9 +30,7 @@ float tree(const float* const* slots, int64_t i) {
 // to[i] = tree over the slots, for i of [begin, end). A slot may be `to`.
 template <int N>
 void add_slots(const float* const* slots, int64_t begin, int64_t end, float* to) {
-#ifdef __clang__  // which warns of a pragma that it does not know
-#pragma clang loop vectorize(assume_safety)
-#else
+#ifndef __clang__  // which does not know it
 #pragma GCC ivdep
 #endif
   for (int64_t i = begin; i < end; ++i) to[i] = tree<N>(slots, i);

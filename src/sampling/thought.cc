@@ -87,8 +87,8 @@ void ThoughtCursor::advance(int32_t token) {
                                             : Place::behind);
   }
   const auto& texts = rules_->marks->texts;
-  const std::string_view text =
-      static_cast<size_t>(token) < texts.size() ? texts[static_cast<size_t>(token)] : "";
+  std::string_view text;  // a token beyond the tokenizer's has none
+  if (static_cast<size_t>(token) < texts.size()) text = texts[static_cast<size_t>(token)];
   if (place_ == Place::before) return take_before(text);
   if (place_ == Place::within) return take_within(text);
   take_behind(text);
