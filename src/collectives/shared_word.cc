@@ -56,7 +56,8 @@ bool SharedWord::wait(uint32_t target, int spins, FunctionRef<void()> look) {
     if (now == State::below) sleep_while(value_, value);
     sleepers_.fetch_sub(1);
     if (now != State::below) return now == State::reached;
-    look();
+    // Nothing is to be seen where what woke it is what it waits for.
+    if (state(value_.load(std::memory_order_acquire), target) == State::below) look();
   }
 }
 

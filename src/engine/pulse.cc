@@ -44,7 +44,9 @@ Pulse::~Pulse() {
 PulseWatch::PulseWatch(SharedMemory& memory, std::vector<std::string> names)
     : memory_(memory), names_(std::move(names)), seen_(names_.size()) {}
 
-std::string PulseWatch::trouble() {
+std::string PulseWatch::trouble(Time now) {
+  if (now - last_look_ < kApart) return {};
+  last_look_ = now;
   for (size_t i = 0; i < seen_.size(); ++i) {
     const uint32_t count = beats_of(memory_, i).count.load(std::memory_order_relaxed);
     Seen& seen = seen_[i];

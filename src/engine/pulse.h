@@ -3,6 +3,7 @@
 // stand.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -30,16 +31,19 @@ class Pulse {
   std::jthread thread_;
 };
 
-// Whether the others count, for one that waits for them and looks every 20 ms or less often. It
-// counts its own looks: who was stopped itself accuses nobody.
+// Whether the others count, for one that waits for them and looks now and then. It counts its own
+// looks, of those that come at once one: who was stopped itself accuses nobody, and neither does
+// who waits often and briefly.
 class PulseWatch {
  public:
-  static constexpr int kLooks = 500;  // without a sign of life, some ten seconds
+  static constexpr int kLooks = 500;  // without a sign of life, ten seconds or more
+  static constexpr std::chrono::milliseconds kApart{20};
+  using Time = std::chrono::steady_clock::time_point;
 
   // `names`: of each process, for the sentence.
   PulseWatch(SharedMemory& memory, std::vector<std::string> names);
   // A sentence about the first that gives no sign of life, or nothing.
-  std::string trouble();
+  std::string trouble(Time now = std::chrono::steady_clock::now());
 
  private:
   struct Seen {
@@ -49,6 +53,7 @@ class PulseWatch {
   SharedMemory& memory_;
   const std::vector<std::string> names_;
   std::vector<Seen> seen_;
+  Time last_look_;
 };
 
 }  // namespace invar
