@@ -440,6 +440,22 @@ void Trainer::Replica::log_probabilities(std::span<const PackedRow> rows, float*
   });
 }
 
+void Trainer::Replica::append_routed_experts(std::span<const PackedRow> rows,
+                                             std::vector<int32_t>& to) {
+  batch_.wants_experts = true;
+  run_forward(rows, nullptr);
+  batch_.wants_experts = false;
+  const auto count = std::ssize(batch_.rows);
+  for (int64_t t = 0; t < count; ++t) {
+    const int32_t* layer_ids = io_.experts.data();
+    for (const LayerSpec& layer : options_.model.spec.layer_specs) {
+      const int64_t chosen = layer.experts ? layer.experts->routing.chosen : 0;
+      to.insert(to.end(), layer_ids + t * chosen, layer_ids + (t + 1) * chosen);
+      layer_ids += count * chosen;
+    }
+  }
+}
+
 void Trainer::Replica::score_mtp(std::span<const PackedRow> rows, MtpScore& score) {
   run_forward(rows, &tape_);
   run_mtp();

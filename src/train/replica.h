@@ -44,6 +44,7 @@ class Trainer::Replica {
 
   // Log-probabilities of the targets of up to batch_rows rows; see Trainer.
   void log_probabilities(std::span<const PackedRow> rows, float* out, float* entropies);
+  void append_routed_experts(std::span<const PackedRow> rows, std::vector<int32_t>& to);
   void score_mtp(std::span<const PackedRow> rows, MtpScore& score);
 
  private:

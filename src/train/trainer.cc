@@ -161,6 +161,14 @@ std::vector<float> Trainer::log_probabilities(std::span<const PackedRow> rows,
   return result;
 }
 
+std::vector<int32_t> Trainer::routed_experts(std::span<const PackedRow> rows) {
+  const size_t most = static_cast<size_t>(options_.batch_rows);
+  std::vector<int32_t> all;
+  for (size_t i = 0; i < rows.size(); i += most)
+    replicas_[0]->append_routed_experts(rows.subspan(i, std::min(most, rows.size() - i)), all);
+  return all;
+}
+
 MtpScore Trainer::score_mtp(std::span<const PackedRow> rows) {
   const size_t most = static_cast<size_t>(options_.batch_rows);
   MtpScore score;

@@ -107,6 +107,9 @@ class Trainer {
   std::vector<float> log_probabilities(std::span<const PackedRow> rows,
                                        std::vector<float>* entropies = nullptr);
 
+  // The experts that the rows' positions go through, [rows][context][layers with experts][chosen].
+  std::vector<int32_t> routed_experts(std::span<const PackedRow> rows);
+
   // REQUIRES: the model has such a module.
   MtpScore score_mtp(std::span<const PackedRow> rows);
 

@@ -13,8 +13,8 @@ class Backward : public testing::TestWithParam<TinyModel> {};
 class Landscape {
  public:
   Landscape(const DecoderSpec& spec, const std::vector<bf16_t>& weights,
-            const std::vector<Example>& examples)
-      : spec_(spec), layout_(spec), examples_(examples) {
+            const std::vector<Example>& examples, const BalanceLoss& balance = {})
+      : spec_(spec), layout_(spec), examples_(examples), balance_(balance) {
     for (const bf16_t w : weights) parameters_.push_back(bf16_to_f32(w));
   }
 
@@ -25,7 +25,7 @@ class Landscape {
     const auto at = [&](double way) {
       std::vector<double> moved = parameters_;
       for (size_t i = 0; i < direction.size(); ++i) moved[offset + i] += way * direction[i];
-      return loss_f64(spec_, layout_, moved, examples_);
+      return loss_f64(spec_, layout_, moved, examples_, balance_);
     };
     return (at(step) - at(-step)) / (2 * step);
   }
@@ -34,6 +34,7 @@ class Landscape {
   const DecoderSpec& spec_;
   const ParameterLayout layout_;
   const std::vector<Example>& examples_;
+  const BalanceLoss balance_;
   std::vector<double> parameters_;
 };
 
@@ -141,6 +142,36 @@ TEST(FiniteDifferences, SeeAMissingModule) {
     if (slot.tensor.role == TensorRole::embedding || slot.tensor.role == TensorRole::down) {
       EXPECT_FALSE(disagreement(landscape, slot, training.total()).is_small()) << slot.tensor.name;
     }
+}
+
+// The loss that balances experts, of two packed rows, reaches the routers and what is below them.
+// Without it, or with packed rows of another length, the routers' gradients are wrong. In full for
+// every tensor of two models.
+TEST(ExpertsBalance, AgreesWithFiniteDifferences) {
+  const bool is_full = std::getenv("INVAR_FULL_TESTS") != nullptr;
+  for (const int model : is_full ? std::vector{6, 7} : std::vector{7}) {
+    const DecoderSpec spec = tiny_models()[model].spec;
+    const std::vector<bf16_t> weights = random_weights(ParameterLayout(spec), 1);
+    const std::vector<Example> examples = random_examples(spec, {19, 13}, 2);
+    const BalanceLoss balance{.weight = 4, .rows = 16};
+    Landscape landscape(spec, weights, examples, balance);
+    const auto run = [&](const BalanceLoss& of) {
+      TrainingCase training(spec, weights, 32);
+      training.balance = of;
+      training.run(examples);
+      return training.total();
+    };
+    const std::vector<float> right = run(balance), without = run({}), other = run({4, 32});
+    for (const ParameterLayout::Slot& slot : landscape.layout().slots()) {
+      const bool is_router = slot.tensor.role == TensorRole::router;
+      if (!is_full && !is_router && slot.tensor.role != TensorRole::post_norm) continue;
+      const Disagreement d = disagreement(landscape, slot, right);
+      EXPECT_TRUE(d.is_small()) << slot.tensor.name << ": " << d.along << ", " << d.elements;
+      if (!is_router) continue;
+      EXPECT_FALSE(disagreement(landscape, slot, without).is_small()) << slot.tensor.name;
+      EXPECT_FALSE(disagreement(landscape, slot, other).is_small()) << slot.tensor.name;
+    }
+  }
 }
 
 // ---- Bits

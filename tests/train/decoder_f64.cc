@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "model/rope_table.h"
 
@@ -31,6 +32,26 @@ class Model {
   }
 
   Rows logits(const Rows& h) const { return head(norms(h, TensorRole::final_norm)); }
+
+  // Sum over packed rows of n positions, which follow each other through the texts so far, and over
+  // layers: E times the sum over experts of the share of positions that chose one and its mean
+  // score.
+  double balance(int64_t n) const {
+    double loss = 0;
+    for (const auto& [layer, routes] : routes_) {
+      const auto experts = static_cast<size_t>(spec_.layer(layer).experts->routing.experts);
+      for (size_t begin = 0; begin < routes.size(); begin += static_cast<size_t>(n))
+        for (size_t e = 0; e < experts; ++e) {
+          double chosen = 0, score = 0;
+          for (size_t t = begin; t < begin + static_cast<size_t>(n); ++t) {
+            chosen += routes[t].weights[e] != 0;
+            score += routes[t].scores[e];
+          }
+          loss += static_cast<double>(experts) * (chosen / n) * (score / n);
+        }
+    }
+    return loss;
+  }
 
   // Those of the module that predicts one token further.
   Rows mtp_logits(const Rows& h, const std::vector<int32_t>& next) const {
@@ -160,17 +181,20 @@ class Model {
     return product(gates, down, layer, spec_.hidden, at(down_bias, layer));
   }
 
-  // The weights of all experts, 0 of those that are not chosen; scores are a softmax over all.
-  static Vector routed(const Routing& how, Vector logits) {
+  // Of all experts; weights are 0 of those that are not chosen; scores are a softmax over all.
+  struct Route {
+    Vector scores, weights;
+  };
+  static Route routed(const Routing& how, Vector logits) {
     double sum = 0, total = 0;
     for (double& x : logits) sum += x = std::exp(x);
     for (double& x : logits) x /= sum;
-    Vector order = logits;
-    std::sort(order.begin(), order.end(), std::greater());
-    const double least = order[static_cast<size_t>(how.chosen) - 1];
-    for (double& x : logits) total += x = x < least ? 0 : x;
-    for (double& x : logits) x /= how.renormalised ? total : 1;
-    return logits;
+    Route route{logits, logits};
+    std::sort(logits.begin(), logits.end(), std::greater());
+    const double least = logits[static_cast<size_t>(how.chosen) - 1];
+    for (double& x : route.weights) total += x = x < least ? 0 : x;
+    for (double& x : route.weights) x /= how.renormalised ? total : 1;
+    return route;
   }
 
   Rows experts(const Rows& h, int layer) const {
@@ -181,7 +205,7 @@ class Model {
     const Rows logits = product(x, router, layer, spec.routing.experts);
     Rows out(h.size(), Vector(h[0].size()));
     for (size_t t = 0; t < h.size(); ++t) {
-      const Vector weights = routed(spec.routing, logits[t]);
+      const Vector& weights = routes_[layer].emplace_back(routed(spec.routing, logits[t])).weights;
       for (size_t e = 0; e < weights.size(); ++e) {
         if (weights[e] == 0) continue;
         const int64_t from = static_cast<int64_t>(e) * ((d * f + 15) / 16 * 16);
@@ -202,7 +226,8 @@ class Model {
   const DecoderSpec& spec_;
   const ParameterLayout& layout_;
   const Vector& parameters_;
-  Vector cos_, sin_;  // [pair][position]
+  Vector cos_, sin_;                                  // [pair][position]
+  mutable std::map<int, std::vector<Route>> routes_;  // by layer, of all texts so far
 };
 
 }  // namespace
@@ -234,7 +259,8 @@ std::vector<double> logits_f64(const DecoderSpec& spec, const ParameterLayout& l
 }
 
 double loss_f64(const DecoderSpec& spec, const ParameterLayout& layout,
-                const std::vector<double>& parameters, const std::vector<Example>& examples) {
+                const std::vector<double>& parameters, const std::vector<Example>& examples,
+                const BalanceLoss& balance) {
   const Model model(spec, layout, parameters);
   double loss = 0;
   for (const Example& example : examples) {
@@ -244,6 +270,7 @@ double loss_f64(const DecoderSpec& spec, const ParameterLayout& layout,
       loss += cross_entropies(model.mtp_logits(h, example.next), example.mtp_targets,
                               example.mtp_weights);
   }
+  if (balance.weight != 0) loss += balance.weight * model.balance(balance.rows);
   return loss;
 }
 

@@ -25,8 +25,15 @@ std::vector<double> logits_f64(const DecoderSpec& spec, const ParameterLayout& l
                                const std::vector<double>& parameters,
                                const std::vector<int32_t>& tokens);
 
-// Sum over the examples' positions of weight * cross-entropy.
+// The loss that balances experts: what it counts, and the positions of a packed row.
+struct BalanceLoss {
+  double weight = 0;
+  int64_t rows = 32;
+};
+
+// Sum over the examples' positions of weight * cross-entropy, and what balances experts.
 double loss_f64(const DecoderSpec& spec, const ParameterLayout& layout,
-                const std::vector<double>& parameters, const std::vector<Example>& examples);
+                const std::vector<double>& parameters, const std::vector<Example>& examples,
+                const BalanceLoss& balance = {});
 
 }  // namespace invar

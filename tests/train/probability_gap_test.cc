@@ -7,15 +7,15 @@
 #include <cstdlib>
 
 #include "engine/model_description.h"
+#include "gap_case.h"
 #include "train/rl/packing.h"
-#include "train/rl/rollouts.h"
 #include "train/trainer.h"
 #include "weights/weights_digest.h"
 
 namespace invar::rl {
 namespace {
 
-constexpr int kContext = 64, kAnswerTokens = 16, kSamplerRanks = 4;
+constexpr int kAnswerTokens = 16, kSamplerRanks = 4;
 
 ModelOptions sampler() {
   return {.model = "tiny", .load_format = "dummy:1", .threads = 4, .ranks = kSamplerRanks};
@@ -31,31 +31,6 @@ TrainerOptions trainer_of(int ranks) {
   options.ranks = ranks;
   options.threads = 1;
   return options;
-}
-
-std::vector<Question> questions(int count) {
-  std::vector<Question> questions;
-  for (int i = 0; i < count; ++i) {
-    Question question{.seed = static_cast<uint64_t>(i)};
-    for (int t = 0; t < 5 + i % 23; ++t) question.prompt.push_back((i * 31 + t * t * 7) % 500);
-    questions.push_back(std::move(question));
-  }
-  return questions;
-}
-
-// Rows to learn from: any will do.
-std::vector<PackedRow> rows_of_step(int step) {
-  std::vector<PackedRow> rows;
-  for (int row = 0; row < 4; ++row) {
-    PackedRow one{.begins = {0}};
-    for (int t = 0; t < kContext; ++t) {
-      one.tokens.push_back((step * 13 + row * 7 + t * 3) % 500);
-      one.targets.push_back((step * 13 + row * 7 + t * 3 + 3) % 500);
-      one.weights.push_back(1);
-    }
-    rows.push_back(std::move(one));
-  }
-  return rows;
 }
 
 // The largest difference of two probabilities of one token.

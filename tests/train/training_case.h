@@ -133,6 +133,8 @@ class TrainingCase {
     transposed_.update(weights.data(), layout_, kernels_, decoder_.execution);
   }
 
+  BalanceLoss balance;
+
   const ParameterLayout& layout() const { return layout_; }
   const std::vector<float>& gradients() const { return gradients_; }
 
@@ -163,6 +165,8 @@ class TrainingCase {
     BackwardIo io{.tape = &tape_,
                   .d_logits = loss_gradient(forward_io.logits, targets, weights, memory),
                   .gradients = gradients_.data(),
+                  .balance = balance.weight,
+                  .balance_rows = balance.rows,
                   .forward_workspace = &forward_workspace_};
     MtpGradient mtp;
     if (spec_.mtp_layers > 0) {

@@ -19,6 +19,7 @@ class AnswerSink final : public OutputSink {
     answer.tokens.push_back(output.token);
     answer.log_probabilities.push_back(output.logprobs->logprob);
     answer.ended = output.finish == FinishReason::stop;
+    answer.routed_experts = output.routed_experts;
   }
 
   std::vector<Answer> answers;
@@ -37,7 +38,8 @@ std::vector<Answer> Rollouts::answer(std::span<const Question> questions, int64_
     Request request{.id = static_cast<int64_t>(i),
                     .prompt = questions[i].prompt,
                     .choice = questions[i].choice,
-                    .hash_logits = false};
+                    .hash_logits = false,
+                    .routed_experts = questions[i].routed_experts};
     // The recipe says both: how long an answer may be, and the context that it stands in.
     request.params.max_tokens =
         length_that_fits(max_tokens_, request.prompt.size(), engine.max_model_len());

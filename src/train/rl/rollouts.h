@@ -15,12 +15,15 @@ struct Question {
   std::vector<int32_t> prompt;
   uint64_t seed = 0;
   int32_t choice = 0;  // which of the answers to one prompt
+  bool routed_experts = false;
 };
 
 struct Answer {
   std::vector<int32_t> tokens;           // with the end-of-sequence token when `ended`
   std::vector<float> log_probabilities;  // of the tokens, as the sampling code returned them
   bool ended = false;                    // by itself, not by its length
+  // Where the question asked: the experts of every token of both but the last, [.][layers][chosen].
+  std::vector<int16_t> routed_experts = {};
 };
 
 // Of all answers so far.

@@ -1,0 +1,134 @@
+// A trainer and a sampler of a model with experts, step after step: of every token of an answer
+// both say the same and send it to the same experts. A conventional sampler (`control`) of the same
+// weights does not: that is what RL on such models suffers from.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+
+#include "engine/model_description.h"
+#include "gap_case.h"
+#include "train/rl/packing.h"
+#include "train/trainer.h"
+
+namespace invar::rl {
+namespace {
+
+constexpr int kAnswerTokens = 16;
+
+ModelOptions model_of(const std::string& arithmetic) {
+  return {.model = "tiny-moe", .load_format = "dummy:1", .arithmetic = arithmetic, .threads = 2};
+}
+
+TrainerOptions trainer_options(int steps) {
+  TrainerOptions options;
+  options.model = read_model_config(model_of("portable"));
+  options.balance = 0.01;
+  options.context = kContext;
+  options.rows = 4;
+  options.groups = 2;
+  options.optimizer = {.rate = 1e-3, .warmup = 1, .steps = steps};
+  options.threads = 2;
+  return options;
+}
+
+struct Differences {
+  int64_t tokens = 0, other_tokens = 0;  // of answers; with another log-probability
+  int64_t routes = 0, other_routes = 0;  // of a token in a layer; with other experts
+  double divergence = 0;                 // sum of the sampler's log-probability minus the trainer's
+
+  void print(const char* name) const {
+    std::printf(
+        "%s: %lld of %lld log-probabilities differ, KL %.3g a token, %.3f %% of %lld routes "
+        "differ\n",
+        name, static_cast<long long>(other_tokens), static_cast<long long>(tokens),
+        divergence / tokens, 100.0 * other_routes / routes, static_cast<long long>(routes));
+  }
+};
+
+class Comparison {
+ public:
+  Comparison(const char* arithmetic, Trainer& trainer)
+      : trainer_(trainer),
+        sampler_(
+            [&] {
+              EngineOptions engine;
+              engine.scheduler.max_model_len = kContext;
+              engine.scheduler.max_num_seqs = 8;
+              engine.kv_bytes = 16 << 20;
+              return InstanceOptions{.model = model_of(arithmetic), .engine = engine};
+            }(),
+            kAnswerTokens, {}) {}
+
+  // Answers of the sampler with the trainer's weights, as the trainer sees them.
+  void run(std::vector<Question> asked, int step) {
+    sampler_.take_weights(trainer_.weights());
+    for (Question& question : asked) {
+      question.seed += static_cast<uint64_t>(step) << 32;
+      question.routed_experts = true;
+    }
+    const std::vector<Answer> answers = sampler_.answer(asked, step);
+    std::vector<const std::vector<int32_t>*> prompts, tokens;
+    for (const Question& question : asked) prompts.push_back(&question.prompt);
+    for (const Answer& answer : answers) tokens.push_back(&answer.tokens);
+    const PackedAnswers packed = pack_answers(prompts, tokens, kContext, 2, 0);
+    const std::vector<float> trained = trainer_.log_probabilities(packed.rows);
+    const std::vector<int32_t> routed = trainer_.routed_experts(packed.rows);
+    for (size_t i = 0; i < answers.size(); ++i) {
+      const int64_t first = packed.places[i].index(kContext);  // says the answer's first token
+      count_tokens(answers[i], &trained[first]);
+      const int64_t begin = first - std::ssize(asked[i].prompt) + 1;
+      count_routes(answers[i], &routed[begin * columns_]);
+    }
+  }
+
+  Differences found;
+
+ private:
+  void count_tokens(const Answer& answer, const float* trained) {
+    for (size_t t = 0; t < answer.tokens.size(); ++t) {
+      const float sampled = answer.log_probabilities[t];
+      ++found.tokens;
+      found.other_tokens += sampled != trained[t];
+      found.divergence += double{sampled} - double{trained[t]};
+    }
+  }
+
+  void count_routes(const Answer& answer, const int32_t* trained) {
+    ASSERT_EQ(answer.routed_experts.size() % columns_, 0);
+    for (size_t at = 0; at < answer.routed_experts.size(); at += chosen_) {
+      ++found.routes;
+      found.other_routes +=
+          !std::equal(trained + at, trained + at + chosen_, answer.routed_experts.begin() + at);
+    }
+  }
+
+  Trainer& trainer_;
+  Rollouts sampler_;
+  const size_t columns_ = routed_columns(trainer_.options().model.spec);
+  const size_t chosen_ = trainer_.options().model.spec.layer(0).experts->routing.chosen;
+};
+
+TEST(Routes, TrainerAndSamplerAgree) {
+  const bool full = std::getenv("INVAR_FULL_TESTS") != nullptr;
+  const int steps = full ? 1000 : 12;
+  Trainer trainer(trainer_options(steps), 7);
+  Comparison own("portable", trainer), control("control", trainer);
+  const std::vector<Question> asked = questions(8);
+  for (int step = 0; step < steps; ++step) {
+    trainer.step(rows_of_step(step));
+    own.run(asked, step);
+    control.run(asked, step);
+  }
+  own.found.print("portable");
+  control.found.print("control");
+  EXPECT_EQ(own.found.tokens, int64_t{steps} * 8 * kAnswerTokens);
+  EXPECT_EQ(own.found.other_tokens, 0);
+  EXPECT_EQ(own.found.divergence, 0.0);
+  EXPECT_EQ(own.found.other_routes, 0);
+  EXPECT_GT(control.found.other_tokens, 0);  // the control
+  EXPECT_GT(control.found.other_routes, 0);
+}
+
+}  // namespace
+}  // namespace invar::rl
