@@ -216,7 +216,7 @@ std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double b
   const double bytes = static_cast<double>(model->weight_bytes_per_token());
   const DecoderSpec& spec = model->spec();
 
-  std::vector<double> one, many, prefill, peaks;
+  std::vector<double> one, many, prefill, short_prefill, peaks;
   ProgressLine progress(!flags.model.json);
   LongContext long_context;
   const std::optional<bool> async = flags.async_scheduling;
@@ -229,20 +229,26 @@ std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double b
     peaks.push_back(
         on_gpu ? 0 : measure_product_peak(model->pool(), peak_set(model->instruction_set())));
     prefill.push_back(512 / run_requests(model, 1, 512, 1, 512, async).total);
+    short_prefill.push_back(128 / run_requests(model, 1, 128, 1, 128, async).total);
     if (on_gpu && on_tensor_cores) long_context.measure(model, async);
   }
   progress.clear();
   const double peak = median(peaks);
   if (flags.profile) profile(model, flags, peak, bandwidth);
-  const double tokens_1 = median(one), tokens_32 = median(many), tokens_512 = median(prefill);
+  const double tokens_1 = median(one), tokens_32 = median(many);
+  // The peak is that of products of bf16 or f32.
+  const auto prefill_row = [&](double tokens, const std::vector<double>& rates) {
+    const bool has_limit = !model->arithmetic().is_int8;
+    return Row{fmt::format("prefill {}", tokens), "tok/s", median(rates),
+               has_limit ? tokens * peak / prefill_operations(spec, tokens) : 0};
+  };
   std::vector<Row> rows = {
       {"load", "s", load, 0},
       {"decode, batch 1", "tok/s", tokens_1, bandwidth / bytes},
       {"decode, batch 32, total", "tok/s", tokens_32, 0},
       {"batch 32 over batch 1", "x", tokens_32 / tokens_1, 0},
-      {"prefill 512", "tok/s", tokens_512,
-       // The peak is that of products of bf16 or f32.
-       model->arithmetic().is_int8 ? 0 : 512 * peak / prefill_operations(spec, 512)},
+      prefill_row(512, prefill),
+      prefill_row(128, short_prefill),
   };
   if (on_gpu) long_context.add_to(rows);
   rows.push_back(on_gpu ? Row{"read bandwidth", "GB/s", bandwidth / 1e9, 0}
@@ -264,6 +270,8 @@ json::Value to_json(const std::vector<Row>& rows) {
   }
   return v;
 }
+
+constexpr int kChunkRows = 8192;  // of a step: longer prompts take several
 
 // Tokens per second of one batch or one prompt, by round; `control` stays empty where it is left
 // out.
@@ -311,9 +319,16 @@ int run_sweep(const BenchFlags& flags, ModelOptions options) {
       return batch * seconds.decode_steps / seconds.decode;
     });
   for (const int length : flags.prompts) {
-    if (length >= own->spec().max_positions) break;
-    measure_row(fmt::format("prefill {}", length), [&](const std::shared_ptr<Model>& model) {
-      return length / run_requests(model, 1, length, 1, length, flags.async_scheduling).total;
+    const std::string what = fmt::format("prefill {}", length);
+    if (length >= own->spec().max_positions) {
+      if (!flags.model.json)
+        fmt::print("  {:20} left out: a prompt has at most {} tokens\n", what,
+                   own->spec().max_positions - 1);
+      continue;
+    }
+    measure_row(what, [&](const std::shared_ptr<Model>& model) {
+      const int rows = std::min(length, kChunkRows);
+      return length / run_requests(model, 1, length, 1, rows, flags.async_scheduling).total;
     });
   }
   if (flags.model.json)
@@ -408,7 +423,8 @@ int run_bench(BenchFlags flags) {
   }
   if (flags.steps.wanted()) {
     if (flags.sweep || flags.model.json)
-      fail_usage("--ragged, --contexts and --mixed print tables: leave out --sweep and --json");
+      fail_usage(
+          "--ragged, --contexts, --mixed and --shared print tables: leave out --sweep and --json");
     return run_step_bench(flags.steps, options, flags.batches, flags.rounds);
   }
   if (flags.sweep) {
@@ -468,7 +484,9 @@ void add_bench_model(CLI::App& bench, Action& action) {
       ->add_option("--batches", flags->batches,
                    "With --sweep and --ragged: batch sizes that decode")
       ->delimiter(',');
-  command->add_option("--prompts", flags->prompts, "With --sweep: prompt lengths, in tokens")
+  command
+      ->add_option("--prompts", flags->prompts,
+                   "With --sweep: prompt lengths, in tokens; above 8192 in chunks of as many")
       ->delimiter(',');
   command->add_flag("--alone", flags->alone, "With --sweep: leave out the baseline");
   command->add_flag("--ragged", flags->steps.ragged,
@@ -484,6 +502,12 @@ void add_bench_model(CLI::App& bench, Action& action) {
           "--mixed", flags->steps.mixed,
           "Instead: by parts, a step of so many ROWS of a prompt and DECODES sequences that "
           "decode, all behind CONTEXT tokens")
+      ->delimiter(',');
+  command
+      ->add_option(
+          "--shared", flags->steps.shared,
+          "Instead: a step of so many SEQUENCES that decode behind a PREFIX of tokens that "
+          "they share and OWN tokens each, beside one in which each has the prefix itself")
       ->delimiter(',');
   command->add_option("--rounds", flags->rounds, "Rounds; the medians are shown")
       ->capture_default_str();

@@ -23,9 +23,10 @@ int64_t blocks_of(int64_t tokens) {
   return (tokens + kSlots - 1) / kSlots;
 }
 
-// So many rows at the end of a sequence of `length` tokens.
+// So many rows at the end of a sequence of `length` tokens, the first of which it shares with the
+// first sequence.
 struct Rows {
-  int64_t length, rows = 1;
+  int64_t length, rows = 1, shared = 0;
 };
 
 // Runs single steps whose sequences need not have been computed: their blocks are copies of a
@@ -55,7 +56,11 @@ class StepBench {
              .sequence = index});
       batch.logit_rows.push_back(static_cast<int32_t>(batch.rows.size()) - 1);
       batch.sequences.emplace_back().blocks.resize(static_cast<size_t>(blocks_of(s.length)));
-      for (int32_t& b : batch.sequences.back().blocks) b = block++;
+      auto& blocks = batch.sequences.back().blocks;
+      for (size_t i = 0; i < blocks.size(); ++i)
+        blocks[i] = static_cast<int64_t>(i + 1) * kSlots <= s.shared && index > 0
+                        ? batch.sequences[0].blocks[i]
+                        : block++;
     }
     if (block > blocks_) fail("expected steps of up to {} blocks, found {}", blocks_, block);
     return batch;
@@ -169,6 +174,28 @@ void print_mixed(Model& model, int64_t rows, int64_t decodes, int64_t context, i
   line("the decodes alone", s[4]);
 }
 
+// Sequences that decode behind a prefix: each with blocks of its own, and all in the same blocks.
+void print_shared(Model& model, int64_t sequences, int64_t prefix, int64_t own, int rounds) {
+  StepBench bench(model, sequences * (prefix + own), sequences, sequences);
+  const auto rows = [&](int64_t shared) {
+    return std::vector<Rows>(static_cast<size_t>(sequences), {prefix + own, 1, shared});
+  };
+  const std::vector<double> s =
+      bench.seconds({bench.batch(rows(0)), bench.batch(rows(prefix))}, rounds);
+  fmt::print("  {:52} {:9.3f} ms\n  {:52} {:9.3f} ms\n  {:52} {:9.3f} x\n",
+             "each in its own memory", 1e3 * s[0], "shared", 1e3 * s[1], "as fast, shared",
+             s[0] / s[1]);
+}
+
+void check_shared(const std::vector<int>& shared, int64_t most) {
+  if (shared.empty()) return;
+  if (shared.size() != 3 || std::ranges::min(shared) < 1 || int64_t{shared[1]} + shared[2] > most)
+    fail_usage(
+        "expected --shared SEQUENCES,PREFIX,OWN: three numbers from 1 on, at most {} tokens of a "
+        "sequence, found {}",
+        most, fmt::join(shared, ","));
+}
+
 void check(const StepFlags& flags, const std::vector<int>& batches, const DecoderSpec& spec) {
   const int64_t most = spec.max_positions;
   for (const int n : flags.contexts)
@@ -176,6 +203,7 @@ void check(const StepFlags& flags, const std::vector<int>& batches, const Decode
   for (const int n : batches)
     if (n < 1) fail_usage("expected --batches of 1 or more sequences, found {}", n);
   if (flags.mean < 1) fail_usage("expected --mean of 1 or more tokens, found {}", flags.mean);
+  check_shared(flags.shared, most);
   if (flags.mixed.empty()) return;
   if (flags.mixed.size() != 3 || std::ranges::min(flags.mixed) < 1 ||
       std::max(flags.mixed[0], flags.mixed[2]) > most)
@@ -198,6 +226,11 @@ int run_step_bench(const StepFlags& flags, const ModelOptions& options,
     fmt::print("\n{} rows of a prompt and {} sequences that decode behind {} tokens\n",
                flags.mixed[0], flags.mixed[1], flags.mixed[2]);
     print_mixed(model, flags.mixed[0], flags.mixed[1], flags.mixed[2], rounds);
+  }
+  if (!flags.shared.empty()) {
+    fmt::print("\n{} sequences that decode behind a prefix of {} tokens and {} of their own\n",
+               flags.shared[0], flags.shared[1], flags.shared[2]);
+    print_shared(model, flags.shared[0], flags.shared[1], flags.shared[2], rounds);
   }
   if (!flags.ragged && flags.contexts.empty()) return 0;
   fmt::print("\n  rows of contexts                  longest   ms/step   x even\n");

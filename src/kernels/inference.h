@@ -161,6 +161,15 @@ constexpr int64_t qkv_scratch_stride(int64_t head_dim) {
 // the others row by row.
 constexpr int kManyRows = 16;
 
+// Whole splits from position 0 on that some of 64 neighbouring rows read in the same blocks, and
+// see all slots of.
+struct SharedPrefix {
+  int32_t first_row = 0, splits = 0;
+  uint64_t rows = 0;  // bit i: row first_row + i does
+
+  bool operator==(const SharedPrefix&) const = default;
+};
+
 // Attention by slot, numerics 4. Row t reads the blocks of block table table_of[t]; slots after
 // its position are invalid, and with window > 0 also slots <= position - window.
 struct AttentionParams {
@@ -183,6 +192,11 @@ struct AttentionParams {
   // Whether the rows end at about the same position: a GPU shares them out in a simpler way then,
   // which is right for any rows.
   bool rows_are_even = false;
+  // What may be read once for several rows, which have tables of few rows, and of each row how many
+  // splits that are.
+  const SharedPrefix* shared = nullptr;    // [num_shared]
+  const int32_t* shared_splits = nullptr;  // [T]
+  int32_t num_shared = 0;
   // What a score is multiplied by before it is an exponent; 0: 1 / sqrt(E).
   double score_scale = 0;
   float score_cap = 0;           // scores are cap * tanh(score / cap); 0: as they are

@@ -341,6 +341,9 @@ void Operations::attention(const LayerPass& p) {
                                .most_rows = tables_.most_rows,
                                .few_rows = tables_.few_rows,
                                .rows_are_even = tables_.rows_are_even,
+                               .shared = tables_.shared,
+                               .shared_splits = tables_.shared_splits,
+                               .num_shared = tables_.num_shared,
                                .score_scale = p.spec.attention.score_scale,
                                .score_cap = p.spec.attention.score_cap,
                                .sinks = p.w.sinks};

@@ -9,9 +9,10 @@ namespace invar {
 size_t StepTableBuilder::bytes_of(const Batch& batch) const {
   const size_t rows = batch.rows.size();
   size_t bytes = StepUpload::bytes_of<SlotCopy>(placement_.copies().size()) +
+                 StepUpload::bytes_of<SharedPrefix>(SharedPrefixes::most_prefixes(rows)) +
                  StepUpload::bytes_of<const int32_t*>(placement_.table_begin().size());
   for (const size_t count :
-       {rows, rows, rows + 1, placement_.table_of().size(), placement_.write_begin().size(),
+       {rows, rows, rows, rows + 1, placement_.table_of().size(), placement_.write_begin().size(),
         placement_.write_block().size(), placement_.write_slot().size(), batch.logit_rows.size(),
         placement_.table_blocks().size()})
     bytes += StepUpload::bytes_of<int32_t>(count);
@@ -38,12 +39,14 @@ std::pair<int32_t, int32_t> rows_of_tables(std::span<const int32_t> table_of,
 }
 
 // The longest row is what all take where none is cut: half a split more than the mean and 1/16 of
-// it are less than what it costs to cut rows.
-bool are_even(std::span<const int32_t> positions) {
+// it are less than what it costs to cut rows. Splits that are computed with other rows' don't
+// count.
+bool are_even(std::span<const int32_t> positions, std::span<const int32_t> shared_splits) {
   int64_t slots = 0, longest = 0;
-  for (const int32_t position : positions) {
-    slots += position + 1;
-    longest = std::max<int64_t>(longest, position + 1);
+  for (size_t t = 0; t < positions.size(); ++t) {
+    const int64_t own = positions[t] + 1 - shared_splits[t] * kSplitSlots;
+    slots += own;
+    longest = std::max(longest, own);
   }
   const int64_t rows = std::ssize(positions);
   return longest * rows * 16 <= slots * 17 + rows * 16 * kSplitSlots / 2;
@@ -77,7 +80,14 @@ StepTables StepTableBuilder::build(const Batch& batch, int block_size, const Exe
   tables.few_rows = few_rows.device;
   tables.rows_are_apart =
       std::ranges::adjacent_find(batch.rows, {}, &BatchRow::sequence) == batch.rows.end();
-  tables.rows_are_even = are_even(positions.host);
+  const auto single = few_rows.host.subspan(1, static_cast<size_t>(few_rows.host[0]));
+  shared_.find(placement_, finds_shared_ ? single : single.first(0), positions.host, block_size);
+  const auto shared = upload_.take<SharedPrefix>(SharedPrefixes::most_prefixes(rows));
+  std::ranges::copy(shared_.prefixes(), shared.host.begin());
+  tables.shared = shared.device;
+  tables.num_shared = static_cast<int32_t>(shared_.prefixes().size());
+  tables.shared_splits = upload_.put(shared_.splits());
+  tables.rows_are_even = are_even(positions.host, shared_.splits());
   const auto begins = placement_.table_begin();
   const auto table = upload_.take<const int32_t*>(begins.size());
   const int32_t* blocks = upload_.put(placement_.table_blocks());

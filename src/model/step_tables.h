@@ -7,6 +7,7 @@
 #include "kernels/inference.h"
 #include "kv/placement.h"
 #include "model/batch.h"
+#include "model/shared_prefixes.h"
 #include "model/step_upload.h"
 
 namespace invar {
@@ -31,12 +32,21 @@ struct StepTables {
   // Whether every row is of another sequence, so that none reads the key or value of another one.
   bool rows_are_apart = false;
   bool rows_are_even = false;  // AttentionParams
+  const SharedPrefix* shared = nullptr;
+  const int32_t* shared_splits = nullptr;  // [T]
+  int32_t num_shared = 0;
 
   bool operator==(const StepTables&) const = default;
 };
 
 class StepTableBuilder {
  public:
+  // From now on steps say what rows of so many key elements share, for a device that reads that
+  // once.
+  void find_shared(int64_t key_width) {
+    shared_ = SharedPrefixes(SharedPrefixes::fewest_rows(key_width));
+    finds_shared_ = true;
+  }
   // Puts the copy of the tables into the stream.
   StepTables build(const Batch& batch, int block_size, const Execution& on);
   // How the last batch was placed; also says what accepting a draft path takes.
@@ -46,6 +56,8 @@ class StepTableBuilder {
   size_t bytes_of(const Batch& batch) const;
 
   Placement placement_;
+  SharedPrefixes shared_;
+  bool finds_shared_ = false;
   StepUpload upload_;
 };
 

@@ -131,14 +131,17 @@ class BenchLoad(CliTest):
         self.assertIn(b"16 exponential", self.succeed(*few, "--ragged", "--batches", "16", "--mean", "20"))
         self.assertIn(b"mixed step over the sum", self.succeed(*few, "--mixed", "40,3,100"))
         self.refuse(2, "three numbers", *few, "--mixed", "1,2")
+        self.assertIn(b"as fast, shared", self.succeed(*few, "--shared", "3,128,20"))
+        self.refuse(2, "SEQUENCES,PREFIX,OWN", *few, "--shared", "3,128")
         self.refuse(2, "found 0", *few, "--contexts", "3,0")
         self.refuse(2, "leave out --sweep and --json", *few, "--contexts", "3", "--json")
 
     def test_bench_model_sweeps_large_batches(self):
         rows = self.succeed("bench", "model", "tiny", "--load-format", "dummy:1", "--threads", "1", "--rounds", "1", "--sweep",
-                            "--alone", "--batches", "1,128", "--prompts", "32").decode()
+                            "--alone", "--batches", "1,128", "--prompts", "32,1000000").decode()
         for what in ("decode, batch 1", "decode, batch 128", "prefill 32"):
             self.assertRegex(rows, what + r" +[0-9]+\.[0-9]\n")
+        self.assertRegex(rows, r"prefill 1000000 +left out: a prompt has at most [0-9]+ tokens")
 
     def test_bench_divergence(self):
         few = ("bench", "divergence", "tiny", "--load-format", "dummy:1", "--completions", "20", "--tokens", "16",

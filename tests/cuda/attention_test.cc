@@ -1,6 +1,7 @@
 // Attention: every schedule of both orders against the CPU's kernels.
 #include <fmt/format.h>
 
+#include <bit>
 #include <map>
 #include <tuple>
 
@@ -139,39 +140,90 @@ class Attention : public CudaTest {
     p.tables = tables_on.device();
     p.few_rows = few_rows_on.device();
     if (p.sinks) p.sinks = sinks.device();
+    const Shared shared = shared_of(batch, positions, few_rows(table_of));
+    Twin<SharedPrefix> shared_on(gpu(), shared.prefixes);
+    Twin<int32_t> shared_splits_on(gpu(), shared.splits);
+    p.shared = shared_on.device();
+    p.shared_splits = shared_splits_on.device();
     p.kv = device;
     p.out.data = out.device();
     const DeviceArray<std::byte> scratch(gpu(), cuda::kernels(order).attention_scratch, "a test");
     std::vector<unsigned char> stale(out.host.size() * sizeof(T), 0xff);
+    // Of positions, and of what rows share, a half or all.
+    const auto set_lengths = [&](int share) {
+      for (size_t t = 0; t < positions.size(); ++t) {
+        positions_on.host[t] = positions[t] / share;
+        shared_splits_on.host[t] = shared.splits[t] / share;
+      }
+      for (size_t i = 0; i < shared.prefixes.size(); ++i)
+        shared_on.host[i].splits = shared.prefixes[i].splits / share;
+      positions_on.upload();
+      shared_splits_on.upload();
+      shared_on.upload();
+    };
     for (const cuda::AttentionSchedule& s : cuda::attention_schedules(order))
-      for (const auto& [memory, even] : {std::pair<void*, bool>(nullptr, false),
-                                         {scratch.data(), false},
-                                         {scratch.data(), true}}) {
+      for (const auto& [memory, even, shares] :
+           {std::tuple<void*, bool, bool>(nullptr, false, false),
+            {scratch.data(), false, false},
+            {scratch.data(), true, false},
+            {scratch.data(), false, true},
+            {scratch.data(), true, true}}) {
+        if (shares && shared.prefixes.empty()) continue;
+        if (only_shared_ && (!shares || s.can == cuda::attention_schedules(order).back().can))
+          continue;  // which reads all for every row
         p.scratch = memory;
         p.rows_are_even = even;
+        p.num_shared = shares ? static_cast<int32_t>(shared.prefixes.size()) : 0;
         // With a scratch memory as a step calls it, which knows its tables, without one not.
         std::tie(p.fewest_rows, p.most_rows) =
             memory ? rows_of_tables(table_of) : std::pair(1, INT32_MAX);
         if (!s.can(p)) continue;
         // Recorded with other lengths: a step's graph is launched with any.
-        for (int32_t& position : positions_on.host) position /= 2;
-        positions_on.upload();
+        set_lengths(2);
         const std::unique_ptr<Graph> graph =
             on().stream->record_graph([&] { s.attention(p, on()); });
         on().stream->launch(*graph);
-        std::ranges::copy(positions, positions_on.host.begin());
-        positions_on.upload();
+        set_lengths(1);
         gpu().upload(out.device(), stale.data(), stale.size());
         on().stream->launch(*graph);
-        EXPECT_EQ(static_cast<bool>(out.matches()), !spoiled_)
+        EXPECT_EQ(static_cast<bool>(out.matches()), !spoiled_ && !only_shared_)
             << out.matches().message() << " "
             << fmt::format(
-                   "{} {}, {} rows, scratch {}, even {}: heads {}/{} of {}, blocks of {}, window "
+                   "{} {}, {} rows, scratch {}, even {}, shared {}: heads {}/{} of {}, blocks of "
+                   "{}, window "
                    "{}",
-                   name_of(order), s.name, batch.name, memory != nullptr, even, c.heads, c.kv_heads,
-                   c.head_dim, c.block_size, c.window);
+                   name_of(order), s.name, batch.name, memory != nullptr, even, p.num_shared,
+                   c.heads, c.kv_heads, c.head_dim, c.block_size, c.window);
         ++compared_;
       }
+  }
+
+  // AttentionParams: of every 64 rows those whose tables have the same blocks, every third one.
+  struct Shared {
+    std::vector<SharedPrefix> prefixes;
+    std::vector<int32_t> splits;
+  };
+  Shared shared_of(const Batch& batch, const std::vector<int32_t>& positions,
+                   const std::vector<int32_t>& few) const {
+    Shared shared{{}, std::vector<int32_t>(positions.size(), 0)};
+    for (int32_t first = 0; first < std::ssize(positions); first += 64)
+      for (int kind = 0; kind < 3; ++kind) {
+        SharedPrefix prefix{.first_row = first, .splits = INT32_MAX};
+        for (int32_t i = 1; i <= few[0]; ++i) {
+          const int32_t t = few[i], splits = positions[t] / kSplitSlots;
+          if (t / 64 * 64 != first || batch.rows[t].first % 3 != kind || splits < 2) continue;
+          prefix.rows |= uint64_t{1} << (t - first);
+          prefix.splits = std::min(prefix.splits, splits);
+        }
+        if (std::popcount(prefix.rows) < 2) continue;
+        for (int i = 0; i < 64; ++i)
+          if (prefix.rows >> i & 1) shared.splits[first + i] = prefix.splits;
+        shared.prefixes.push_back(prefix);
+      }
+    // The control: rows that a prefix does not name begin behind it, too.
+    if (only_shared_)
+      for (SharedPrefix& prefix : shared.prefixes) prefix.rows &= prefix.rows - 1;
+    return shared;
   }
 
   // AttentionParams: the rows of tables without many, their number first.
@@ -193,7 +245,8 @@ class Attention : public CudaTest {
   }
 
   int compared_ = 0;
-  bool spoiled_ = false;  // one head element of the GPU's values is another
+  bool only_shared_ = false;  // only with prefixes, each of which lacks a row
+  bool spoiled_ = false;      // one head element of the GPU's values is another
 };
 
 constexpr Case kCases[] = {
@@ -243,6 +296,14 @@ TEST_F(Attention, ChangedValuesAreSeen) {
     check(order, {8, 2, 64, 128});
     check(order, {8, 2, 256, 64});
   }
+}
+
+TEST_F(Attention, ARowThatAPrefixLacksIsSeen) {
+  only_shared_ = true;
+  for (const Case& c : {Case{32, 8, 128, 64}, Case{8, 2, 64, 128}})
+    for (const Batch& batch : batches())
+      if (batch.name == std::string_view("ragged")) check_batch<bf16_t>(Order::hopper, c, batch);
+  EXPECT_GT(compared_, 0);
 }
 
 TEST_F(Attention, Portable) {

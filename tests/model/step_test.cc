@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "base/error.h"
@@ -168,6 +169,71 @@ TEST(StepTablesTest, SayWhetherRowsAreEven) {
   EXPECT_TRUE(are_even({4000, 4200, 4100}));
   EXPECT_FALSE(are_even({1024, 1300, 1024, 1024}));
   EXPECT_FALSE(are_even({500, 12000, 3000}));
+}
+
+class SharedPrefixesTest : public ::testing::Test {
+ protected:
+  // Sequences that decode at `position`: of the first `shared[i]` blocks all have the same.
+  std::vector<SharedPrefix> find(const std::vector<int>& shared, int position,
+                                 int block_size = 64) {
+    rows_.clear();
+    sequences_.clear();
+    int32_t next = 1000;
+    for (const int blocks : shared) {
+      const auto sequence = static_cast<int32_t>(sequences_.size());
+      rows_.push_back({.token = 1, .position = position, .sequence = sequence});
+      auto& own = sequences_.emplace_back().blocks;
+      for (int b = 0; b <= position / block_size; ++b) own.push_back(b < blocks ? b : next++);
+    }
+    placement_.build(rows_, sequences_, {}, block_size);
+    std::vector<int32_t> few(shared.size()), positions(shared.size(), position);
+    std::iota(few.begin(), few.end(), 0);
+    found_.find(placement_, few, positions, block_size);
+    return {found_.prefixes().begin(), found_.prefixes().end()};
+  }
+
+  std::vector<BatchRow> rows_;
+  std::vector<BatchSequence> sequences_;
+  Placement placement_;
+  SharedPrefixes found_;
+};
+
+TEST_F(SharedPrefixesTest, AreFoundAmongNeighbours) {
+  // 16 rows that share 10 blocks of 64 slots: 5 splits; a row that shares nothing among them.
+  std::vector<int> shared(17, 10);
+  shared[3] = 0;
+  const auto found = find(shared, 1000);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0], (SharedPrefix{.first_row = 0, .splits = 5, .rows = 0x1fff7}));
+  EXPECT_EQ(found_.splits()[0], 5);
+  EXPECT_EQ(found_.splits()[3], 0);
+  EXPECT_EQ(found_.splits()[16], 5);
+}
+
+TEST_F(SharedPrefixesTest, AreLeftOutWhereTheyAreNotWorthIt) {
+  EXPECT_TRUE(find(std::vector<int>(15, 10), 1000).empty());
+  EXPECT_TRUE(find(std::vector<int>(40, 3), 1000).empty());  // one split and a half
+  EXPECT_TRUE(find(std::vector<int>(40, 0), 1000).empty());
+  // Not the split that the row itself is in.
+  EXPECT_EQ(find(std::vector<int>(16, 6), 383)[0].splits, 2);
+  EXPECT_EQ(find(std::vector<int>(16, 6), 384)[0].splits, 3);
+}
+
+TEST_F(SharedPrefixesTest, AreThoseThatSaveMost) {
+  // 20 rows share 32 blocks, 20 more only the first 8.
+  std::vector<int> shared(40, 32);
+  for (int i = 0; i < 20; ++i) shared[2 * i + 1] = 8;
+  const auto found = find(shared, 3000);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].splits, 16);
+  EXPECT_EQ(found[1].splits, 4);
+  EXPECT_EQ(found[0].rows & found[1].rows, 0u);
+  // Every window of 64 rows has its own.
+  const auto windows = find(std::vector<int>(150, 32), 3000);
+  ASSERT_EQ(windows.size(), 3u);
+  EXPECT_EQ(windows[1].first_row, 64);
+  EXPECT_EQ(windows[2].rows, (uint64_t{1} << 22) - 1);
+  EXPECT_LE(windows.size(), SharedPrefixes::most_prefixes(150));
 }
 
 }  // namespace

@@ -436,11 +436,12 @@ bool any_params(const AttentionParams&) {
 // Tables of many rows by tiles of rows, the others row by row (attention_rows.cuh).
 bool rows_can(const AttentionParams& p) {
   const int e = p.kv.head_dim;
-  return p.out.type == DType::bf16 && p.score_cap == 0 && !p.sinks &&
-         (may_have_many_rows(p) ? tiles_can(e) : single_can(e));
+  return p.out.type == DType::bf16 && (may_have_many_rows(p) ? tiles_can(e) : single_can(e));
 }
-void by_tables(const AttentionParams& p, const Execution& on) {
+void by_tables(const AttentionParams& params, const Execution& on) {
+  const AttentionParams p = shared_can(params) ? params : without_shared(params);
   if (may_have_many_rows(p)) attend_tiles(p, on);
+  if (p.num_shared > 0) attend_shared(p, on);
   if (p.fewest_rows < kManyRows) attend_single(p, on);
 }
 
@@ -460,9 +461,9 @@ constexpr auto kHopperSchedules = std::to_array<AttentionSchedule>(
 
 void rotated_attention(const RotatedAttentionParams& p, const Execution& on) {
   if (p.of.rows == 0) return;
-  if (p.of.out.type == DType::bf16 && p.of.score_cap == 0 && !p.of.sinks &&
-      single_can(p.of.kv.head_dim) && single_rotates(p.of, on))
-    return attend_single_rotated(p, on);
+  if (p.of.out.type == DType::bf16 && single_can(p.of.kv.head_dim) && !shared_can(p.of) &&
+      single_rotates(p.of, on))
+    return attend_single_rotated({p.rotation, without_shared(p.of)}, on);
   qkv(p.rotation, on);
   kernels(Order::hopper).attention(p.of, on);
 }

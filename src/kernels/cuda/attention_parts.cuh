@@ -26,22 +26,27 @@ struct Parts {
   Progress* progress;  // [unit]; zero between calls
   float* out;          // [.][E]
   float2* sums;        // m and l, or M and L
-  int64_t room;        // for so many splits of heads
+  // For so many splits of heads; behind them what rows and heads begin with whose prefix is shared.
+  int64_t room;
 
+  __device__ int64_t state_at(const AttentionParams& p, int64_t t, int head) const {
+    return room + t * p.heads + head;
+  }
   __host__ __device__ bool has_room(const AttentionParams& p, const AttentionCuts& cuts) const {
     return int64_t{cuts.splits} * p.heads <= room && int64_t{cuts.rows} * cuts.units <= kMostUnits;
   }
 };
 
-inline Parts parts_in(void* scratch, int head_dim) {
+inline Parts parts_in(const AttentionParams& p, void* scratch) {
   constexpr size_t kProgressBytes = Parts::kMostUnits * sizeof(Progress);
   if (!scratch) return {};
   Parts parts;
   parts.progress = static_cast<Progress*>(scratch);
   parts.sums = reinterpret_cast<float2*>(parts.progress + Parts::kMostUnits);
-  const int64_t bytes = head_dim * sizeof(float) + sizeof(float2);
-  parts.room = (kAttentionScratch - kProgressBytes) / bytes & ~1;  // whole 16 bytes
-  parts.out = reinterpret_cast<float*>(parts.sums + parts.room);
+  const int64_t bytes = p.kv.head_dim * sizeof(float) + sizeof(float2),
+                all = (kAttentionScratch - kProgressBytes) / bytes & ~1;  // whole 16 bytes
+  parts.out = reinterpret_cast<float*>(parts.sums + all);
+  parts.room = all - (p.num_shared > 0 ? p.rows * p.heads : 0);
   return parts;
 }
 

@@ -21,12 +21,12 @@ struct SingleWork {
   Parts parts;
 };
 
-// The splits of a row.
+// The splits of a row, without those that are computed for several rows at once.
 struct Splits {
   int first, count;
 };
 __device__ __forceinline__ Splits splits_of(const AttentionParams& p, int64_t t) {
-  const int first = first_slot(p, t) / kSplitSlots;
+  const int first = p.num_shared > 0 ? p.shared_splits[t] : first_slot(p, t) / kSplitSlots;
   return {first, p.positions[t] / kSplitSlots + 1 - first};
 }
 

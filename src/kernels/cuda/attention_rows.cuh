@@ -70,6 +70,8 @@ __device__ __forceinline__ uint32_t pack_any_bf16(float low, float high) {
 
 // Keys or values as TMA reads them: {e, slot, block * G + head}, boxes of 64 x a block.
 CUtensorMap cache_map(const KvLayer& kv, const bf16_t* data);
+// Queries as tiles read them: {e, head, row}, boxes of 64 x 64 rows.
+CUtensorMap tile_queries(const AttentionParams& p);
 
 // Attention of the rows whose tables have many rows, and of the others.
 bool tiles_can(int head_dim);
@@ -79,6 +81,14 @@ bool single_can(int head_dim);
 // write: a sequence's rows have consecutive positions, so those are at most p.rows - 1 before a
 // row's own.
 void attend_single(const AttentionParams& p, const Execution& on);
+// Whether what rows share is computed for all of them at once, and that, before attend_single,
+// which then begins behind it.
+bool shared_can(const AttentionParams& p);
+inline AttentionParams without_shared(AttentionParams p) {
+  p.num_shared = 0;
+  return p;
+}
+void attend_shared(const AttentionParams& p, const Execution& on);
 // With the rotation before it, of rows that read no other's key or value. With few rows, whose
 // splits are shared out, a kernel for the rotation is faster: every block would rotate.
 bool single_rotates(const AttentionParams& p, const Execution& on);

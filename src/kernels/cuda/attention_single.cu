@@ -246,11 +246,14 @@ __device__ __forceinline__ int attend_piece(const AttentionParams& p, const QkvP
       if (tid < 4) work.parts.sums[at] = {tops[b], totals[b]};
     }
   };
-  if (continues)
+  // What the row begins with where its first splits were computed with other rows'.
+  const bool has_prefix = p.num_shared > 0 && splits.first > 0 && piece.begin == 0;
+  if (continues || has_prefix)
 #pragma unroll
     for (int b = 0; b < 2; ++b) {
       if (query + b >= heads) continue;
-      const int64_t at = part_at(query + b, piece.begin - 1);
+      const int64_t at = has_prefix ? work.parts.state_at(p, t, head + query + b)
+                                    : part_at(query + b, piece.begin - 1);
       const float2 state = __ldcg(work.parts.sums + at);
       max[b] = state.x;
       sum[b] = state.y;
@@ -537,7 +540,8 @@ SinglePlan plan_single(const AttentionParams& p, const Execution& on, bool by_co
             query_blocks = (per_group + kQueries - 1) / kQueries;
   const int64_t units = units_of(p);
   const int multiprocessors = gpu_of(on).multiprocessors();
-  const bool merges_apart = !has_many_units(p, on) && p.scratch, has_tiles = may_have_many_rows(p);
+  const bool merges_apart = !has_many_units(p, on) && p.scratch && p.num_shared == 0,
+             has_tiles = may_have_many_rows(p);
   const int wanted = merges_apart ? 3 : units <= multiprocessors ? 1 : 2;
   const int stages =
       std::clamp((kRoom / wanted - kOfBlock - S::bytes(0)) / (S::kStageBytes + 16), 2, 6);
@@ -555,7 +559,7 @@ SinglePlan plan_single(const AttentionParams& p, const Execution& on, bool by_co
                                     .piece_cost = 1,
                                     .fewest = 2,
                                     .cut_cost = 5},
-                           .parts = parts_in(p.scratch, kHeadDim)};
+                           .parts = parts_in(p, p.scratch)};
   SinglePlan plan = {work, single_kernel<kHeadDim, StretchPieces>, merges_apart};
   const bool even = p.rows_are_even && !has_tiles;
   if (by_count || (even && (merges_apart || fills_turns(units, blocks)))) {
@@ -625,7 +629,7 @@ void attend_single_rotated(const RotatedAttentionParams& p, const Execution& on)
   attend(p.of, p.rotation, on);
 }
 void attend_single_by_count(const AttentionParams& p, const Execution& on) {
-  attend(p, {}, on, true);
+  attend(without_shared(p), {}, on, true);
 }
 
 }  // namespace invar::cuda

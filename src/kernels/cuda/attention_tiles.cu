@@ -4,47 +4,11 @@
 // each. One warp fetches keys and values split by split. While the tensor cores multiply a split's
 // second half of values and the next split's keys, the warpgroups compute probabilities.
 #include "kernels/cuda/attention_quotients.cuh"
-#include "kernels/cuda/attention_rows.cuh"
-#include "kernels/cuda/attention_softmax.cuh"
-#include "kernels/cuda/wgmma_values.cuh"
+#include "kernels/cuda/attention_tasks.cuh"
 
 namespace invar::cuda {
 
 namespace {
-
-constexpr int kThreads = 384, kMaxTileRows = 128, kStages = 2;
-constexpr int kBoxBytes = kSplitSlots * 128;  // 64 columns of a split's slots
-
-// What the warpgroups do next: rows [begin, end) of a tile, which share a table.
-struct Task {
-  int64_t first_row;     // the tile's, in the batch
-  int head;              // the first warpgroup's
-  int split, splits;     // the first one, and how many; none: there is nothing left to do
-  int all_from, all_to;  // slots that every row sees
-  int first[kMaxTileRows], last[kMaxTileRows];  // slots that a row sees; none outside of the task
-};
-
-// How the batch is cut into tiles, from its first row of a table of many on. Blocks take them in
-// turns, the later rows first: they take longer.
-struct TileWork {
-  int tile_rows, tiles, pairs;  // at most so many; pairs of warpgroups for a head's queries
-  ScoreScale scale;
-
-  __host__ __device__ int items(int kv_heads) const { return tiles * pairs * kv_heads; }
-};
-
-template <int kHeadDim>
-struct Shape {
-  static constexpr int kBoxes = (kHeadDim + 63) / 64, kSteps = (kHeadDim + 15) / 16;
-  static constexpr int kFirst = 64,
-                       kSecond = kHeadDim - kFirst;      // columns of values, in two halves
-  static constexpr int kQueryBytes = kBoxes * 64 * 128;  // of a warpgroup
-  static constexpr int kStageBytes = kBoxes * kBoxBytes;
-  static constexpr int kKeysAt = 2 * kQueryBytes, kValuesAt = kKeysAt + kStages * kStageBytes,
-                       kTaskAt = kValuesAt + kStages * kStageBytes,
-                       kBarsAt = kTaskAt + (sizeof(Task) + 15) / 16 * 16,
-                       kBytes = kBarsAt + 16 * (2 * kStages + 1);
-};
 
 // ---- The warp that fetches
 
@@ -76,7 +40,7 @@ template <int kHeadDim>
 __device__ void fetch(const AttentionParams& p, const TileWork& work, const CUtensorMap& queries,
                       const CUtensorMap& keys, const CUtensorMap& values, uint32_t base, Task& task,
                       Ring key_ring, Ring value_ring, Ring task_ring) {
-  using S = Shape<kHeadDim>;
+  using S = TileShape<kHeadDim>;
   const int lane = threadIdx.x, groups = p.kv.kv_heads, per_group = p.heads / groups;
   const int first_row = first_of_many(p), blocks = gridDim.x;
   const int tiles = (static_cast<int>(p.rows) - first_row + work.tile_rows - 1) / work.tile_rows,
@@ -192,119 +156,16 @@ __device__ void fetch(const AttentionParams& p, const TileWork& work, const CUte
 
 template <int kHeadDim>
 __device__ void attend(const AttentionParams& p, const TileWork& work, uint32_t base,
-                       const Task& task, Ring key_ring, Ring value_ring, Ring task_ring) {
-  using S = Shape<kHeadDim>;
-  constexpr int kSecond = S::kSecond;
-  const int warpgroup = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 128 - 1, 0);
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x % 128 / kWarp;
-  const int row = (work.tile_rows == 64 ? 0 : warpgroup * 64) + warp * 16 + lane / 4;
-  const uint64_t queries = describe_rows(base + warpgroup * S::kQueryBytes);
-  const ScoreScale scale = work.scale;
-  for (;;) {
-    barrier_wait(task_ring.full, task_ring.parity);
-    task_ring.parity ^= 1;
-    const int splits = task.splits;
-    if (splits == 0) return;
-    const int head = task.head + (work.tile_rows == 64 ? warpgroup : 0);
-    const int all_from = task.all_from, all_to = task.all_to;
-    const RowRange range = {{task.first[row], task.first[row + 8]},
-                            {task.last[row], task.last[row + 8]}};
-    const int64_t t = task.first_row + row;
-    int at = task.split * kSplitSlots;
-
-    float s[64], out[S::kFirst / 2], part[S::kFirst / 2];
-    float out2[kSecond > 0 ? kSecond / 2 : 4], part2[kSecond > 0 ? kSecond / 2 : 4];
-    uint32_t weights[8][4];
-    RowState state = {.max = {kMinusInfinity, kMinusInfinity}, .sum = {0.0f, 0.0f}};
-#pragma unroll
-    for (float& x : out) x = 0.0f;
-#pragma unroll
-    for (float& x : out2) x = 0.0f;
-
-    const auto multiply_keys = [&] {
-      const int stage = __shfl_sync(kAllLanes, key_ring.stage, 0);
-      const uint64_t keys = describe_rows(base + S::kKeysAt + stage * S::kStageBytes);
-      steps_begin();
-#pragma unroll
-      for (int k = 0; k < S::kSteps; ++k)
-        product_step<kSplitSlots>(s, queries + k / 4 * (64 * 8) + k % 4 * 2,
-                                  keys + k / 4 * (kBoxBytes / 16) + k % 4 * 2, k != 0);
-      steps_commit();
-    };
-    const auto values_at = [&](int half) {
-      const int stage = __shfl_sync(kAllLanes, value_ring.stage, 0);
-      return describe_columns(base + S::kValuesAt + stage * S::kStageBytes + half * kBoxBytes);
-    };
-    const auto multiply_first = [&] {
-      steps_begin();
-      const uint64_t values = values_at(0);
-#pragma unroll
-      for (int k = 0; k < 8; ++k)
-        values_step<S::kFirst>(part, weights[k], values + k * 128, k != 0);
-      steps_commit();
-    };
-    const auto multiply_second = [&] {
-      if constexpr (kSecond > 0) {
-        steps_begin();
-        const uint64_t values = values_at(1);
-#pragma unroll
-        for (int k = 0; k < 8; ++k)
-          values_step<kSecond>(part2, weights[k], values + k * 128, k != 0);
-        steps_commit();
-      }
-    };
-    const auto release = [&](Ring& ring) {
-      if (lane == 0) barrier_arrive(ring.empty_now());
-      ring.next();
-    };
-    const auto soften = [&] {
-      const bool is_partial = at + kSplitSlots - 1 > all_to || at < all_from;
-      probabilities(s, at, range, is_partial, lane, scale, state);
-      at += kSplitSlots;
-    };
-    const auto pack = [&] {
-#pragma unroll
-      for (int i = 0; i < 32; ++i) weights[i / 4][i % 4] = pack_bf16(s[2 * i], s[2 * i + 1]);
-    };
-
-    barrier_wait(key_ring.full_now(), key_ring.parity);
-    multiply_keys();
-    steps_wait<0>();
-    release(key_ring);
-    soften();
-    pack();
-#pragma unroll 1
-    for (int i = 1; i < splits; ++i) {
-      const RowState before = state;
-      barrier_wait(value_ring.full_now(), value_ring.parity);
-      barrier_wait(key_ring.full_now(), key_ring.parity);
-      multiply_first();
-      multiply_keys();
-      steps_wait<1>();
-      merge(out, part, before);
-      multiply_second();
-      steps_wait<(kSecond > 0)>();
-      release(key_ring);
-      soften();
-      steps_wait<0>();
-      release(value_ring);
-      if constexpr (kSecond > 0) merge(out2, part2, before);
-      pack();
-    }
-    if (lane == 0) barrier_arrive(task_ring.empty);  // queries and task have been read
-    barrier_wait(value_ring.full_now(), value_ring.parity);
-    multiply_first();
-    multiply_second();
-    steps_wait<0>();
-    release(value_ring);
-    merge(out, part, state);
-    if constexpr (kSecond > 0) merge(out2, part2, state);
+                       const Task& task, const TileRings& rings) {
+  const auto write_rows = [&](auto& out, auto& out2, RowState& state, const RowRange& range,
+                              int64_t t, int head, int lane) {
+    using S = TileShape<kHeadDim>;
+    constexpr int kSecond = S::kSecond;
     if (p.sinks) {
       state.join(p.sinks, head);
       shrink(out, state);
       if constexpr (kSecond > 0) shrink(out2, state);
     }
-
     float low = std::numeric_limits<float>::infinity(), high = 0.0f;
     range_of(out, low, high);
     if constexpr (kSecond > 0) range_of(out2, low, high);
@@ -314,8 +175,8 @@ __device__ void attend(const AttentionParams& p, const TileWork& work, uint32_t 
     const bool wanted[2] = {range.last[0] >= 0, range.last[1] >= 0};
     bf16_t* const first =
         static_cast<bf16_t*>(p.out.data) + t * p.out.stride + int64_t{head} * kHeadDim;
-    bf16_t *const to[2] = {first, first + 8 * p.out.stride}, *const to2[2] = {to[0] + S::kFirst,
-                                                                              to[1] + S::kFirst};
+    bf16_t* const to[2] = {first, first + 8 * p.out.stride};
+    [[maybe_unused]] bf16_t* const to2[2] = {to[0] + S::kFirst, to[1] + S::kFirst};
     if (is_tame) {
       write_tame(out, state, to, lane, wanted);
       if constexpr (kSecond > 0) write_tame(out2, state, to2, lane, wanted);
@@ -326,58 +187,47 @@ __device__ void attend(const AttentionParams& p, const TileWork& work, uint32_t 
     if (head == p.heads - 1)
       for (int r = 0; r < 2; ++r)
         if (wanted[r]) clear_padding(p, t + 8 * r, lane % 4, 4);
-  }
+  };
+  attend_tasks<kHeadDim>(work, base, task, rings.keys, rings.values, rings.tasks, write_rows);
 }
 
 template <int kHeadDim>
-__global__ __launch_bounds__(kThreads,
+__global__ __launch_bounds__(kTileThreads,
                              1) void tiles_kernel(const __grid_constant__ CUtensorMap queries,
                                                   const __grid_constant__ CUtensorMap keys,
                                                   const __grid_constant__ CUtensorMap values,
                                                   const AttentionParams p, const TileWork work) {
-  using S = Shape<kHeadDim>;
+  using S = TileShape<kHeadDim>;
   extern __shared__ __align__(1024) unsigned char shared[];
   const uint32_t base = shared_address(shared), bars = base + S::kBarsAt;
   Task& task = *reinterpret_cast<Task*>(shared + S::kTaskAt);
-  const Ring key_ring{bars, bars + 8 * kStages, kStages},
-      value_ring{bars + 16 * kStages, bars + 24 * kStages, kStages},
-      task_ring{bars + 32 * kStages, bars + 32 * kStages + 8, 1};
-  if (threadIdx.x == 0) {
-    key_ring.init(8);
-    value_ring.init(8);
-    task_ring.init(8);
-  }
-  __syncthreads();
+  const TileRings rings(bars);
   let_next_kernel_start();
   if (__shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 128, 0) == 0) {
     fewer_registers<24>();
     if (threadIdx.x < kWarp)
-      fetch<kHeadDim>(p, work, queries, keys, values, base, task, key_ring, value_ring, task_ring);
+      fetch<kHeadDim>(p, work, queries, keys, values, base, task, rings.keys, rings.values,
+                      rings.tasks);
   } else {
     more_registers<240>();
-    attend<kHeadDim>(p, work, base, task, key_ring, value_ring, task_ring);
+    attend<kHeadDim>(p, work, base, task, rings);
   }
 }
 
 template <int kHeadDim>
 void attend_tiles_of(const AttentionParams& p, const Execution& on) {
-  using S = Shape<kHeadDim>;
+  using S = TileShape<kHeadDim>;
   const int per_group = p.heads / p.kv.kv_heads;
   TileWork work{.tile_rows = per_group % 2 == 0 ? 64 : 128, .scale = score_scale(p)};
   work.tiles = static_cast<int>((p.rows + work.tile_rows - 1) / work.tile_rows);
   work.pairs = per_group % 2 == 0 ? per_group / 2 : per_group;
-  const uint64_t row = static_cast<uint64_t>(round_up(kHeadDim, 32)) * sizeof(bf16_t);
-  const auto queries = tensor_map<3>(
-      p.q, {.sizes = {kHeadDim, static_cast<uint64_t>(p.heads), static_cast<uint64_t>(p.rows)},
-            .strides = {row, row * p.heads},
-            .box = {64, 1, 64}});
   const LaunchShape shape = {
       .blocks = std::min(work.items(p.kv.kv_heads), gpu_of(on).multiprocessors()),
-      .threads = kThreads,
+      .threads = kTileThreads,
       .shared_bytes = S::kBytes,
       .early = true};
-  launch("attending", tiles_kernel<kHeadDim>, shape, on, queries, cache_map(p.kv, p.kv.keys),
-         cache_map(p.kv, p.kv.values), p, work);
+  launch("attending", tiles_kernel<kHeadDim>, shape, on, tile_queries(p),
+         cache_map(p.kv, p.kv.keys), cache_map(p.kv, p.kv.values), p, work);
 }
 
 }  // namespace
@@ -397,6 +247,15 @@ void attend_tiles(const AttentionParams& p, const Execution& on) {
     default:
       return attend_tiles_of<128>(p, on);
   }
+}
+
+CUtensorMap tile_queries(const AttentionParams& p) {
+  const uint64_t row = static_cast<uint64_t>(round_up(p.kv.head_dim, 32)) * sizeof(bf16_t);
+  return tensor_map<3>(
+      p.q, {.sizes = {static_cast<uint64_t>(p.kv.head_dim), static_cast<uint64_t>(p.heads),
+                      static_cast<uint64_t>(p.rows)},
+            .strides = {row, row * p.heads},
+            .box = {64, 1, 64}});
 }
 
 CUtensorMap cache_map(const KvLayer& kv, const bf16_t* data) {
