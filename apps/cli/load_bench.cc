@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "device/cuda_device.h"
-#include "engine/device_clock.h"
 #include "engine/layer_windows.h"
 #include "workload/metrics_store.h"
 #include "workload/step_samples.h"
@@ -108,10 +107,8 @@ std::unique_ptr<LoadClock> LoadBench::clock(const std::string& name) const {
 
 std::unique_ptr<LoadServer> LoadBench::server(const std::string& clock, const EngineOptions& o) {
   if (clock != "model") return make_instance_server(model(), o);
-  const ModelOptions& m = model_options_;
-  const bool runs_ahead = m.device != "cpu" && m.ranks == 1 && !m.is_pipeline();  // as Engine would
   SchedulerOptions scheduler = o.scheduler;
-  scheduler.max_plans_in_flight = runs_ahead ? DeviceClock::kInFlight : 1;
+  scheduler.max_plans_in_flight = measured_.plans_in_flight;
   return make_scheduler_server(scheduler, blocks(o), o.block_size, layer_windows(config_.spec));
 }
 
@@ -153,6 +150,7 @@ void LoadBench::measure_cost() {
   measured_.machine = machine();
   Instance instance({.model = model()->options(), .engine = sampling.engines.front()}, model());
   const Engine& engine = instance.engine();
+  measured_.plans_in_flight = engine.options().scheduler.max_plans_in_flight;
   measured_.slot_bytes =
       engine.kv_bytes() / engine.num_blocks() / sampling.engines.front().block_size;
 }

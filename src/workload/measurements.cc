@@ -119,6 +119,7 @@ json::Value to_json(const Measurements& m) {
                       {"identity", m.identity},
                       {"machine", m.machine},
                       {"slot_bytes", m.slot_bytes},
+                      {"plans_in_flight", m.plans_in_flight},
                       {"decode_sequences", m.decode_sequences},
                       {"decode_context", m.decode_context},
                       {"decode_seconds", m.decode_seconds},
@@ -132,12 +133,15 @@ Measurements parse_measurements(const json::Value& value, const std::string& whe
                    .identity = m.text("identity"),
                    .machine = m.text("machine"),
                    .slot_bytes = m.whole(m.get("slot_bytes"), int64_t{1} << 40, "slot_bytes"),
+                   .plans_in_flight = m.integer("plans_in_flight"),
                    .decode_sequences = m.integer("decode_sequences"),
                    .decode_context = m.integer("decode_context"),
                    .decode_seconds = m.number("decode_seconds"),
                    .steps = {},
                    .runs = {}};
   if (out.slot_bytes == 0) fail("{}: expected slot_bytes of 1 or more, found 0", where);
+  if (out.plans_in_flight < 1 || out.plans_in_flight > 4)
+    fail("{}: expected plans_in_flight from 1 to 4, found {}", where, out.plans_in_flight);
   for (const json::Value& s : m.array("steps", kMostMeasuredSteps))
     out.steps.push_back(step_from(m, s, where));
   for (const json::Value& r : m.array("runs", kMostMeasuredRuns))

@@ -14,6 +14,7 @@ struct Measurements {
   std::string model, identity;  // what was measured
   std::string machine;          // where
   int64_t slot_bytes = 0;       // of keys and values
+  int plans_in_flight = 1;      // of the engine there
   // A step of so many sequences that decode behind so many tokens each.
   int decode_sequences = 0, decode_context = 0;
   double decode_seconds = 0;

@@ -100,6 +100,7 @@ TEST(Measurements, ComeBackFromTheirFile) {
                  .identity = "i",
                  .machine = "a machine",
                  .slot_bytes = 147456,
+                 .plans_in_flight = 2,
                  .decode_sequences = 32,
                  .decode_context = 4096,
                  .decode_seconds = 9e-3,
