@@ -120,8 +120,6 @@ void check_options(const ModelOptions& options) {
   constexpr std::array kWeights = {"auto", "rounded", "exact", "twin"};
   if (std::ranges::find(kWeights, options.weights) == kWeights.end())
     fail_usage("expected weights {}, found \"{}\"", fmt::join(kWeights, ", "), options.weights);
-  if (options.weights == "exact" && options.device != "cpu")
-    fail_usage("weights exact are computed with on the cpu, found the device {}", options.device);
   if (options.threads < 0 || options.threads > 1024)
     fail_usage("expected 0 to 1024 threads, found {}", options.threads);
   if (options.ranks < 1 || options.ranks > 64 || (options.ranks & (options.ranks - 1)) != 0)

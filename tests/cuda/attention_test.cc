@@ -17,7 +17,17 @@ struct Case {
   double score_scale = 0;
   float score_cap = 0;
   bool has_sinks = false;
+  DType kv = DType::bf16;  // queries, keys and values
 };
+
+// As queries and a cache of T have it.
+template <typename T>
+T value_of(float x) {
+  if constexpr (std::is_same_v<T, float>)
+    return x;
+  else
+    return f32_to_bf16(x);
+}
 
 // Rows of a batch: a table and a position each.
 struct Batch {
@@ -53,27 +63,30 @@ class Attention : public CudaTest {
  protected:
   void check(Order order, const Case& c) {
     for (const Batch& batch : batches())
-      c.out == DType::bf16 ? check_batch<bf16_t>(order, c, batch)
-                           : check_batch<float>(order, c, batch);
+      c.kv == DType::f32     ? check_batch<float, float>(order, c, batch)
+      : c.out == DType::bf16 ? check_batch<bf16_t, bf16_t>(order, c, batch)
+                             : check_batch<float, bf16_t>(order, c, batch);
   }
 
-  template <typename T>
+  // T: the output's type, V: that of queries, keys and values.
+  template <typename T, typename V>
   void check_batch(Order order, const Case& c, const Batch& batch) {
     Random random(c.heads * 31 + c.head_dim * 7 + c.block_size + c.window);
     const int blocks = 40;
-    KvLayer host{.block_size = c.block_size, .kv_heads = c.kv_heads, .head_dim = c.head_dim};
+    KvLayer host{
+        .block_size = c.block_size, .kv_heads = c.kv_heads, .head_dim = c.head_dim, .type = c.kv};
     KvLayer device = host;
     device.layout = cuda::kernels(order).cache;
-    AlignedVector<bf16_t> host_keys(blocks * c.kv_heads * host.key_block()),
+    AlignedVector<V> host_keys(blocks * c.kv_heads * host.key_block()),
         host_values(blocks * c.kv_heads * host.value_block());
-    Twin<bf16_t> keys(gpu(), blocks * c.kv_heads * device.key_block()),
+    Twin<V> keys(gpu(), blocks * c.kv_heads * device.key_block()),
         values(gpu(), blocks * c.kv_heads * device.value_block());
-    for (auto* twin : {&keys, &values}) std::ranges::fill(twin->host, bf16_t{0});
+    for (auto* twin : {&keys, &values}) std::ranges::fill(twin->host, V{0});
     const auto any_finite = [&] {  // what a cache may hold: mostly ordinary, now and then any
                                    // finite bits; of many such bits every output would become NaN
       const bf16_t bits = static_cast<bf16_t>(random.next());
-      if (random.below(20000) == 0) return (bits & 0x7f80) == 0x7f80 ? bf16_t{0} : bits;
-      return f32_to_bf16(random.uniform());
+      const float any = bf16_to_f32((bits & 0x7f80) == 0x7f80 ? bf16_t{0} : bits);
+      return value_of<V>(random.below(20000) == 0 ? any : random.uniform());
     };
     for (int block = 0; block < blocks; ++block)
       for (int g = 0; g < c.kv_heads; ++g)
@@ -84,8 +97,8 @@ class Attention : public CudaTest {
             host_values[host.value_index(block, g, slot, e)] =
                 values.host[device.value_index(block, g, slot, e)] = any_finite();
           }
-    host.keys = host_keys.data();
-    host.values = host_values.data();
+    host.keys = reinterpret_cast<bf16_t*>(host_keys.data());
+    host.values = reinterpret_cast<bf16_t*>(host_values.data());
 
     // Three tables of blocks in no order, for as many sequences as there are.
     const int per_table = blocks / 3 * c.repeats, slots = per_table * c.block_size;
@@ -96,17 +109,17 @@ class Attention : public CudaTest {
       positions.push_back(std::min(position, slots - 1));
     }
     const int64_t rows = std::ssize(positions), padded = round_up(c.head_dim, 32);
-    Twin<bf16_t> q(gpu(), rows * c.heads * padded);
+    Twin<V> q(gpu(), rows * c.heads * padded);
     for (int64_t i = 0; i < rows * c.heads; ++i)
       for (int64_t e = 0; e < padded; ++e)
         q.host[i * padded + e] =
-            e < c.head_dim ? f32_to_bf16(random.uniform() * (i % 7 ? 1 : 30)) : bf16_t{0};
+            e < c.head_dim ? value_of<V>(random.uniform() * (i % 7 ? 1 : 30)) : V{0};
     for (int i = 0; spoiled_ && i < blocks * c.block_size; ++i)
       values.host[device.value_index(i / c.block_size, 0, i % c.block_size, 0)] =
-          f32_to_bf16(1000.0f);
+          value_of<V>(1000.0f);
     for (auto* twin : {&keys, &values, &q}) twin->upload();
-    device.keys = keys.device();
-    device.values = values.device();
+    device.keys = reinterpret_cast<bf16_t*>(keys.device());
+    device.values = reinterpret_cast<bf16_t*>(values.device());
     const Twin<int32_t> blocks_on(gpu(), order_of), table_of_on(gpu(), table_of),
         few_rows_on(gpu(), few_rows(table_of));
     Twin<int32_t> positions_on(gpu(), positions);
@@ -121,7 +134,7 @@ class Attention : public CudaTest {
     std::vector<float> of_heads;  // that are little of a row's weight, or all of it
     for (int h = 0; h < c.heads; ++h) of_heads.push_back(h % 5 == 4 ? 90.0f : h - 3.5f);
     const Twin<float> sinks(gpu(), of_heads);
-    AttentionParams p{.q = q.host.data(),
+    AttentionParams p{.q = reinterpret_cast<const bf16_t*>(q.host.data()),
                       .rows = rows,
                       .heads = c.heads,
                       .positions = positions.data(),
@@ -134,7 +147,7 @@ class Attention : public CudaTest {
                       .score_cap = c.score_cap,
                       .sinks = c.has_sinks ? sinks.host.data() : nullptr};
     run_in_parts(1, [&](const Execution& on) { cpu(order).attention(p, on); });
-    p.q = q.device();
+    p.q = reinterpret_cast<const bf16_t*>(q.device());
     p.positions = positions_on.device();
     p.table_of = table_of_on.device();
     p.tables = tables_on.device();
@@ -273,6 +286,11 @@ constexpr Case kCases[] = {
      .has_sinks = true},
     {.heads = 5, .kv_heads = 5, .head_dim = 40, .block_size = 32, .has_sinks = true}};
 
+Case in_f32(Case c) {
+  c.kv = c.out = DType::f32;
+  return c;
+}
+
 TEST_F(Attention, Hopper) {
   for (const Case& c : kCases) check(Order::hopper, c);
   EXPECT_GT(compared_, 3 * std::ssize(kCases) * 9);  // the tensor cores' tiles are among them
@@ -296,19 +314,27 @@ TEST_F(Attention, ChangedValuesAreSeen) {
     check(order, {8, 2, 64, 128});
     check(order, {8, 2, 256, 64});
   }
+  check(Order::portable, in_f32({8, 2, 64, 128}));
 }
 
 TEST_F(Attention, ARowThatAPrefixLacksIsSeen) {
   only_shared_ = true;
   for (const Case& c : {Case{32, 8, 128, 64}, Case{8, 2, 64, 128}})
     for (const Batch& batch : batches())
-      if (batch.name == std::string_view("ragged")) check_batch<bf16_t>(Order::hopper, c, batch);
+      if (batch.name == std::string_view("ragged"))
+        check_batch<bf16_t, bf16_t>(Order::hopper, c, batch);
   EXPECT_GT(compared_, 0);
 }
 
 TEST_F(Attention, Portable) {
   for (const Case& c : kCases) check(Order::portable, c);
   check(Order::portable, {6, 2, 40, 64, 0, DType::f32});
+}
+
+// Weight mode exact: the CPU's kernels are compared with the scalar definition elsewhere.
+TEST_F(Attention, PortableInF32) {
+  for (const Case& c : kCases) check(Order::portable, in_f32(c));
+  EXPECT_GE(compared_, 3 * std::ssize(kCases) * std::ssize(batches()));
 }
 
 }  // namespace

@@ -203,6 +203,8 @@ class Rotation : public Elementwise {
  protected:
   const Kernels host_ = select_kernels(Order::portable, "scalar");
 
+  // T: of queries, keys and values.
+  template <typename T = bf16_t>
   void check(Random& random, const QkvCase& c) {
     const int heads = 6, kv_heads = 2, block_size = 32, max_position = 700, e = c.head_dim;
     const int64_t rows = std::ssize(c.positions),
@@ -216,17 +218,22 @@ class Rotation : public Elementwise {
     in.upload();
     const Twin<int32_t> positions(gpu(), c.positions), begin(gpu(), c.begin), block(gpu(), c.block),
         slot(gpu(), c.slot);
-    KvLayer kv{.block_size = block_size, .kv_heads = kv_heads, .head_dim = e, .layout = c.layout};
-    Twin<bf16_t> keys(gpu(), blocks * kv_heads * kv.key_block()),
+    KvLayer kv{.block_size = block_size,
+               .kv_heads = kv_heads,
+               .head_dim = e,
+               .layout = c.layout,
+               .type = std::is_same_v<T, float> ? DType::f32 : DType::bf16};
+    Twin<T> keys(gpu(), blocks * kv_heads * kv.key_block()),
         values(gpu(), blocks * kv_heads * kv.value_block()),
         q(gpu(), rows * heads * round_up(e, 32));
-    std::ranges::fill(keys.host, bf16_t{0});
-    std::ranges::fill(values.host, bf16_t{0});
+    std::ranges::fill(keys.host, T{0});
+    std::ranges::fill(values.host, T{0});
     keys.upload();
     values.upload();
     Twin<char> failed(gpu(), std::vector<char>(rows, 0));
-    kv.keys = keys.host.data();
-    kv.values = values.host.data();
+    const auto of = [](T* data) { return reinterpret_cast<bf16_t*>(data); };
+    kv.keys = of(keys.host.data());
+    kv.values = of(values.host.data());
     QkvParams p{.qkv = in.host.data(),
                 .qkv_stride = stride,
                 .rows = rows,
@@ -241,7 +248,7 @@ class Rotation : public Elementwise {
                 .write_block = block.host.data(),
                 .write_slot = slot.host.data(),
                 .kv = kv,
-                .q = q.host.data(),
+                .q = of(q.host.data()),
                 .non_finite = reinterpret_cast<bool*>(failed.host.data())};
     run_in_parts(1, [&](const Execution& on) { host_.qkv(p, on); });
     p.qkv = in.device();
@@ -253,9 +260,10 @@ class Rotation : public Elementwise {
     p.write_begin = begin.device();
     p.write_block = block.device();
     p.write_slot = slot.device();
-    p.kv.keys = keys.device();
-    p.kv.values = values.device();
-    p.q = q.device();
+    p.kv.keys = of(keys.device());
+    p.kv.values = of(values.device());
+    p.q = of(q.device());
+    EXPECT_FALSE(q.matches() || keys.matches()) << "the comparison sees no rotation";
     p.non_finite = reinterpret_cast<bool*>(failed.device());
     gpu_table_.qkv(p, on());
     EXPECT_TRUE(q.matches()) << e << c.norm;
@@ -268,15 +276,18 @@ class Rotation : public Elementwise {
 TEST_F(Rotation, FewRows) {
   Random random(3);
   for (const int e : {8, 40, 64, 128, 256})
-    for (const bool norm : {false, true})
-      check(random, {.head_dim = e,
-                     .norm = norm,
-                     .stride_more = 3,
-                     .layout = CacheLayout::panels,
-                     .positions = {0, 1, 199, 31, 32, 64, 5},
-                     .begin = {0, 1, 2, 5, 6, 7, 8, 8},
-                     .block = {0, 0, 1, 2, 3, 4, 4, 4},
-                     .slot = {0, 1, 31, 30, 29, 0, 1, 7}});
+    for (const bool norm : {false, true}) {
+      const QkvCase c{.head_dim = e,
+                      .norm = norm,
+                      .stride_more = 3,
+                      .layout = CacheLayout::panels,
+                      .positions = {0, 1, 199, 31, 32, 64, 5},
+                      .begin = {0, 1, 2, 5, 6, 7, 8, 8},
+                      .block = {0, 0, 1, 2, 3, 4, 4, 4},
+                      .slot = {0, 1, 31, 30, 29, 0, 1, 7}};
+      check(random, c);
+      check<float>(random, c);
+    }
 }
 
 // A prompt: by several heads per warp where rows are aligned, else as above.
@@ -363,36 +374,54 @@ TEST_F(Elementwise, Round) {
 
 // The cache as it is defined: values where a row has elements, zero beside them. Which of the zeros
 // are copied too is the kernel's affair.
-TEST_F(Elementwise, CopySlots) {
-  Random random(5);
-  const Twin<SlotCopy> copies(gpu(),
-                              std::vector<SlotCopy>{{0, 1, 3, 40}, {2, 3, 0, 64}, {0, 5, 63, 64}});
-  for (const CacheLayout layout : {CacheLayout::panels, CacheLayout::rows}) {
-    KvLayer kv{.block_size = 64, .kv_heads = 3, .head_dim = 40, .layout = layout};
-    Twin<bf16_t> keys(gpu(), std::vector<bf16_t>(6 * 3 * kv.key_block()));
-    Twin<bf16_t> values(gpu(), std::vector<bf16_t>(6 * 3 * kv.value_block()));
+class Copies : public Elementwise {
+ protected:
+  // T: of keys and values.
+  template <typename T>
+  void check(CacheLayout layout) {
+    Random random(5);
+    const Twin<SlotCopy> copies(
+        gpu(), std::vector<SlotCopy>{{0, 1, 3, 40}, {2, 3, 0, 64}, {0, 5, 63, 64}});
+    KvLayer kv{.block_size = 64,
+               .kv_heads = 3,
+               .head_dim = 40,
+               .layout = layout,
+               .type = std::is_same_v<T, float> ? DType::f32 : DType::bf16};
+    Twin<T> keys(gpu(), std::vector<T>(6 * 3 * kv.key_block()));
+    Twin<T> values(gpu(), std::vector<T>(6 * 3 * kv.value_block()));
+    const auto any = [&] {
+      if constexpr (std::is_same_v<T, float>)
+        return random.uniform();
+      else
+        return f32_to_bf16(random.uniform());
+    };
     for (int block = 0; block < 6; ++block)
       for (int head = 0; head < kv.kv_heads; ++head)
         for (int slot = 0; slot < kv.block_size; ++slot)
           for (int e = 0; e < kv.head_dim; ++e) {
-            keys.host[kv.key_index(block, head, slot, e)] = f32_to_bf16(random.uniform());
-            values.host[kv.value_index(block, head, slot, e)] = f32_to_bf16(random.uniform());
+            keys.host[kv.key_index(block, head, slot, e)] = any();
+            values.host[kv.value_index(block, head, slot, e)] = any();
           }
     keys.upload();
     values.upload();
-    kv.keys = keys.host.data();
-    kv.values = values.host.data();
+    kv.keys = reinterpret_cast<bf16_t*>(keys.host.data());
+    kv.values = reinterpret_cast<bf16_t*>(values.host.data());
     run_in_parts(1, [&](const Execution& on) {
       host_.copy_slots({kv, copies.host.data(), 3}, on);
     });
     EXPECT_FALSE(keys.matches()) << "the comparison sees no copies";
     EXPECT_FALSE(values.matches()) << "the comparison sees no copies";
-    kv.keys = keys.device();
-    kv.values = values.device();
+    kv.keys = reinterpret_cast<bf16_t*>(keys.device());
+    kv.values = reinterpret_cast<bf16_t*>(values.device());
     gpu_table_.copy_slots({kv, copies.device(), 3}, on());
     EXPECT_TRUE(keys.matches());
     EXPECT_TRUE(values.matches());
   }
+};
+
+TEST_F(Copies, OfSlots) {
+  for (const CacheLayout layout : {CacheLayout::panels, CacheLayout::rows}) check<bf16_t>(layout);
+  check<float>(CacheLayout::panels);
 }
 
 TEST_F(Elementwise, LogSumExp) {

@@ -60,14 +60,14 @@ TEST_F(ModelOnGpu, GoldenModels) {
   for (const char* name :
        {"llama-gqa", "llama3-rope-tied", "mistral-window", "qwen2-bias", "qwen3-qknorm"})
     for (const char* arithmetic : {"portable", "hopper"})
-      for (const char* weights : {"auto", "rounded"}) {
+      for (const char* weights : {"auto", "rounded", "exact"}) {
         const ModelOptions options{
             .model = golden(name), .arithmetic = arithmetic, .weights = weights};
         try {
           check(options);
         } catch (const UsageError&) {
           EXPECT_STREQ(arithmetic, "hopper");  // of f32 weights
-          EXPECT_STREQ(weights, "auto");
+          EXPECT_STRNE(weights, "rounded");
         }
       }
 }
@@ -85,6 +85,25 @@ TEST_F(ModelOnGpu, MadeModel) {
   }
   EXPECT_NE(hashes(on_gpu(made("portable"))), hashes(on_gpu(made("hopper"))));
   EXPECT_NE(hashes(on_gpu(made("portable"))), hashes(on_gpu(made("portable", "dummy:2"))));
+}
+
+// All in f32, of bf16 weights and with experts; and the modes' bits are not the same.
+TEST_F(ModelOnGpu, Exact) {
+  for (const char* model : {"tiny", "tiny-moe"}) {
+    ModelOptions options = made("portable");
+    options.model = model;
+    options.weights = "exact";
+    check(options);
+    const auto exact = hashes(on_gpu(options));
+    ModelOptions ranks = on_gpu(options);
+    ranks.ranks = 2;
+    EXPECT_EQ(hashes(ranks, 40), exact) << model << " on 2 ranks";
+    options.weights = "auto";
+    EXPECT_NE(hashes(on_gpu(options)), exact) << model;
+  }
+  ModelOptions options = on_gpu(made("hopper"));
+  options.weights = "exact";
+  EXPECT_THROW(Model{options}, UsageError);
 }
 
 // The steps of a decoding engine are graphs; without them the bits are the same.

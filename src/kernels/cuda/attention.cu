@@ -13,6 +13,7 @@
 
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
+#include "kernels/cuda/attention_f32.h"
 #include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/elementwise.cuh"
@@ -429,8 +430,11 @@ void by_block(const AttentionParams& p, const Execution& on) {
   launch<Cores, 1>(p, per_group < kQueries ? kQueries / per_group : 1, on);
 }
 
-bool any_params(const AttentionParams&) {
-  return true;
+bool is_of_bf16(const AttentionParams& p) {
+  return !p.kv.is_f32();
+}
+bool is_of_f32(const AttentionParams& p) {
+  return p.kv.is_f32();
 }
 
 // Tables of many rows by tiles of rows, the others row by row (attention_rows.cuh).
@@ -446,16 +450,16 @@ void by_tables(const AttentionParams& params, const Execution& on) {
 }
 
 // row: a row of queries for a cluster of so many blocks; block: rows together.
-template <typename Cores>
-constexpr auto kSchedules =
-    std::to_array<AttentionSchedule>({{"row, cluster of 8", by_row<Cores, 8>, 32, any_params},
-                                      {"row, cluster of 2", by_row<Cores, 2>, 128, any_params},
-                                      {"block", by_block<Cores>, int64_t{1} << 62, any_params}});
+constexpr auto kPortableSchedules =
+    std::to_array<AttentionSchedule>({{"row, cluster of 8", by_row<CudaCores, 8>, 32, is_of_bf16},
+                                      {"row, cluster of 2", by_row<CudaCores, 2>, 128, is_of_bf16},
+                                      {"block", by_block<CudaCores>, int64_t{1} << 62, is_of_bf16},
+                                      {"f32", attention_f32, int64_t{1} << 62, is_of_f32}});
 constexpr auto kHopperSchedules = std::to_array<AttentionSchedule>(
     {{"tiles and single rows", by_tables, int64_t{1} << 62, rows_can},
-     {"row, cluster of 8", by_row<TensorCores, 8>, 32, any_params},
-     {"row, cluster of 2", by_row<TensorCores, 2>, 128, any_params},
-     {"block", by_block<TensorCores>, int64_t{1} << 62, any_params}});
+     {"row, cluster of 8", by_row<TensorCores, 8>, 32, is_of_bf16},
+     {"row, cluster of 2", by_row<TensorCores, 2>, 128, is_of_bf16},
+     {"block", by_block<TensorCores>, int64_t{1} << 62, is_of_bf16}});
 
 }  // namespace
 
@@ -470,7 +474,7 @@ void rotated_attention(const RotatedAttentionParams& p, const Execution& on) {
 
 std::span<const AttentionSchedule> attention_schedules(Order order) {
   if (order == Order::hopper) return kHopperSchedules;
-  return kSchedules<CudaCores>;
+  return kPortableSchedules;
 }
 
 }  // namespace invar::cuda

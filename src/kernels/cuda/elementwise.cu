@@ -221,17 +221,19 @@ __global__ void add_silu_kernel(AddSiluParams p) {
   if (i < p.count) p.y[i] = p.y[i] + p.x[i] / (1.0f + math::exp(-p.x[i]));
 }
 
-// One block per key/value head; copies in order.
+// One block per key/value head; copies in order. T: the cache's elements.
+template <typename T>
 __global__ void copy_slots_kernel(CopySlotsParams p) {
   const KvLayer& kv = p.kv;
+  T *keys = reinterpret_cast<T*>(kv.keys), *values = reinterpret_cast<T*>(kv.values);
   const int64_t g = blockIdx.x;
   for (int64_t n = 0; n < p.count; ++n) {
     const SlotCopy c = p.copies[n];
     const int64_t elements = int64_t{c.end - c.begin} * kv.head_dim;
     for (int64_t i = threadIdx.x; i < elements; i += kThreads) {
       const int64_t slot = c.begin + i / kv.head_dim, e = i % kv.head_dim;
-      kv.keys[kv.key_index(c.to, g, slot, e)] = kv.keys[kv.key_index(c.from, g, slot, e)];
-      kv.values[kv.value_index(c.to, g, slot, e)] = kv.values[kv.value_index(c.from, g, slot, e)];
+      keys[kv.key_index(c.to, g, slot, e)] = keys[kv.key_index(c.from, g, slot, e)];
+      values[kv.value_index(c.to, g, slot, e)] = values[kv.value_index(c.from, g, slot, e)];
     }
     __syncthreads();
   }
@@ -392,7 +394,8 @@ void add_silu(const AddSiluParams& p, const Execution& on) {
 }
 
 void copy_slots(const CopySlotsParams& p, const Execution& on) {
-  copy_slots_kernel<<<p.kv.kv_heads, kThreads, 0, stream_of(on)>>>(p);
+  auto* kernel = p.kv.is_f32() ? copy_slots_kernel<float> : copy_slots_kernel<bf16_t>;
+  kernel<<<p.kv.kv_heads, kThreads, 0, stream_of(on)>>>(p);
   cuda_launched("copy_slots");
 }
 

@@ -11,7 +11,23 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 
-template <int kHeadDim>
+// As queries and the cache of T have it.
+template <typename T>
+__device__ __forceinline__ T of_query(float x) {
+  if constexpr (std::is_same_v<T, float>)
+    return x;
+  else
+    return f32_to_bf16(x);
+}
+template <typename T>
+__device__ __forceinline__ T of_cached(float x) {
+  if constexpr (std::is_same_v<T, float>)  // a subnormal is stored as a zero of its sign, too
+    return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : f32_to_cached_f32(x);
+  else
+    return f32_to_cached_bf16(x);
+}
+
+template <int kHeadDim, typename T>
 __global__ void qkv_kernel(QkvParams p) {
   using Pairs = HeadPairs<kHeadDim>;
   const int lane = threadIdx.x % kWarp;
@@ -30,19 +46,20 @@ __global__ void qkv_kernel(QkvParams p) {
   pairs.rotate(p, in, norm != nullptr, lane);
   if (is_query) {
     const int64_t padded = round_up(e, 32);
-    bf16_t* q = p.q + (t * p.heads + slot) * padded;
+    T* q = reinterpret_cast<T*>(p.q) + (t * p.heads + slot) * padded;
 #pragma unroll
     for (int j = 0; j < Pairs::kMost; ++j) {
       const int i = lane + j * kWarp;
       if (!Pairs::has(i, half)) continue;
-      q[i] = f32_to_bf16(pairs.low[j]);
-      q[i + half] = f32_to_bf16(pairs.high[j]);
+      q[i] = of_query<T>(pairs.low[j]);
+      q[i + half] = of_query<T>(pairs.high[j]);
     }
     if (e + lane < padded) q[e + lane] = 0;
     return;
   }
   const int g = slot - p.heads;
   const float* value = in + int64_t{p.kv.kv_heads} * e;
+  T *keys = reinterpret_cast<T*>(p.kv.keys), *values = reinterpret_cast<T*>(p.kv.values);
   bool is_odd = false;
 #pragma unroll
   for (int j = 0; j < Pairs::kMost; ++j) {
@@ -53,10 +70,10 @@ __global__ void qkv_kernel(QkvParams p) {
              !is_finite(high);
     for (int w = write_begin; w < write_end; ++w) {
       const int block = p.write_block[w], place = p.write_slot[w];
-      p.kv.keys[p.kv.key_index(block, g, place, i)] = f32_to_cached_bf16(pairs.low[j]);
-      p.kv.keys[p.kv.key_index(block, g, place, i + half)] = f32_to_cached_bf16(pairs.high[j]);
-      p.kv.values[p.kv.value_index(block, g, place, i)] = f32_to_cached_bf16(low);
-      p.kv.values[p.kv.value_index(block, g, place, i + half)] = f32_to_cached_bf16(high);
+      keys[p.kv.key_index(block, g, place, i)] = of_cached<T>(pairs.low[j]);
+      keys[p.kv.key_index(block, g, place, i + half)] = of_cached<T>(pairs.high[j]);
+      values[p.kv.value_index(block, g, place, i)] = of_cached<T>(low);
+      values[p.kv.value_index(block, g, place, i + half)] = of_cached<T>(high);
     }
   }
   if (is_odd) p.non_finite[t] = true;
@@ -168,7 +185,10 @@ void qkv(const QkvParams& p, const Execution& on) {
         "qkv", qkv_rows_kernel,
         {.blocks = static_cast<int>(p.rows), .threads = kThreads, .shared_bytes = 0, .early = true},
         on, p);
-  launch("qkv", p.kv.head_dim == 128 ? qkv_kernel<128> : qkv_kernel<0>,
+  auto* kernel = p.kv.is_f32()          ? qkv_kernel<0, float>
+                 : p.kv.head_dim == 128 ? qkv_kernel<128, bf16_t>
+                                        : qkv_kernel<0, bf16_t>;
+  launch("qkv", kernel,
          {.blocks = static_cast<int>((p.rows * (p.heads + p.kv.kv_heads) + kWarps - 1) / kWarps),
           .threads = kThreads,
           .shared_bytes = 0,
