@@ -195,7 +195,7 @@ class Reader {
       check_size(prompt.as_string());
       return prompt.as_string();
     }
-    if (prompt.is_array()) return token_ids_of(prompt, "token ids", context_.vocab);
+    if (prompt.is_array()) return token_ids_of(prompt, "token ids in prompt", context_.vocab);
     fail_usage("expected a prompt of text or token ids, found {}", prompt.type_name());
   }
 

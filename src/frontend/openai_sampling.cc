@@ -55,7 +55,7 @@ void add_bad_word(std::string_view word, const Tokenizer& tokenizer,
   word.remove_prefix(std::min(word.find_first_not_of(" \t\r\n"), word.size()));
   const EncodeOptions plain{.add_special_tokens = false};
   const std::vector<int32_t> alone = tokenizer.encode(word, plain);
-  if (alone.empty()) fail_usage("expected a bad word of at least one letter, found none");
+  if (alone.empty()) fail_usage("expected in bad_words at least one letter each, found none");
   bad_words.push_back(alone);
   const auto behind = tokenizer.encode(" " + std::string(word), plain);
   if (behind.size() == alone.size() && behind[0] != alone[0]) bad_words.push_back(behind);

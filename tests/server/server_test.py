@@ -350,6 +350,8 @@ class Answers(ServerTest):
             text = self.served.post(COMPLETIONS, prompt="x", max_tokens=200, temperature=1, seed=1, stop=["\n"], **field)
             self.assertRegex(text["choices"][0]["text"], r"^[a-c]=\d\d(,[a-c]=\d\d)*")
         self.refused(400, "begins with itself", body={"prompt": "x", "guided_grammar": 'root ::= root "a" | "b"'})
+        for field, value in (("bad_words", [" "]), ("prompt", [-1])):
+            self.refused(400, "at least one letter" if field == "bad_words" else "token ids", body={"prompt": "x", field: value}, param=field)
 
     def test_schemas_of_clients(self):
         """What pydantic writes, strict and not, as the form of an answer and of a tool's arguments."""
