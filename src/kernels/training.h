@@ -83,6 +83,26 @@ struct NormGradientParams {
   float* gradient;
 };
 
+// The same of a LayerNorm: of its input, added to dx, and of its weight and bias.
+struct LayerNormBackwardParams {
+  NormBackwardParams norm;
+  float* mean;  // [T], out: as rs
+};
+struct LayerNormGradientParams {
+  NormGradientParams norm;  // of one head
+  const float* mean;        // [T]
+  float* bias_gradient;     // [D]
+};
+
+// The gradient of x from that of curve(x).
+struct CurveBackwardParams {
+  const float* x;       // [T][F]
+  const float* dy;      // [T][F]
+  int64_t rows, width;  // F
+  Nonlinearity curve;   // silu, gelu_tanh or gelu
+  Activation out;       // [T][F]; pad columns set to zero
+};
+
 // The gradients of gate and up from that of curve(g) * u.
 struct GateBackwardParams {
   const float* gate_up;    // [T][2 * round_up(F, 16)]: the products, columns paired
@@ -130,16 +150,20 @@ struct QkvBackwardParams {
   const int32_t* positions;
   const float* cos;  // [position][E/2]
   const float* sin;
-  float* rs;       // [T][H + G], out; unused without norms
+  float* rs;  // [T][H + G], out; unused without norms
+  // All queries of a row are one vector of a norm, all its keys another one: weights [H * E] and
+  // [G * E], rs [T][2].
+  bool is_joint = false;
   Activation out;  // [T][(H + 2G) * E]; pad columns set to zero
 };
 
-// gradient[token[t]] += dx[t], rows ascending.
+// gradient[token[t]] += dx[t] * scale, rows ascending.
 struct EmbedGradientParams {
   const int32_t* tokens;
   const float* dx;  // [T][D]
   int64_t rows, width;
   float* gradient;  // [V][D]
+  float scale = 1;
 };
 
 // The gradient of a weighted sum of cross-entropies: d[t][v] = weight[t] * (p_v - wanted_v), p_v =
@@ -262,6 +286,9 @@ struct TrainingKernels {
   Operation<AdamParams> adam;
   Operation<AddGradientParams> add_gradient;
   // By one definition on every set.
+  Operation<LayerNormBackwardParams> layer_norm_backward;
+  Operation<LayerNormGradientParams> layer_norm_gradient;
+  Operation<CurveBackwardParams> curve_backward;
   Operation<PairGradientsParams> pair_gradients;
   Operation<SumPairsParams> sum_pairs;
   Operation<RouterBackwardParams> router_backward;

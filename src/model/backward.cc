@@ -64,31 +64,64 @@ void BackwardPass::head(const Activation& d_logits, const Activation& normed, co
   matmul("head dX", d_logits, transposed_.head(), ws_.normed.data());
   pack_inputs(normed, spec_.hidden);
   weight_gradient("head dW", head_gradient, d_logits, {0, spec_.vocab}, spec_.hidden);
-  norm(norm_gradient, norm_weight, x);
+  // An exit has no chain for a bias: no family with LayerNorms has exits that are trained.
+  const int64_t bias = layout_.offset(TensorRole::final_norm_bias);
+  norm_chain(ws_.normed.data(), x, norm_weight, d_hidden(), norm_gradient,
+             bias < 0 ? nullptr : io_.gradients + bias);
 }
 
-// d_h = d_h + the gradient of norm(h), whose output has the gradient d_normed.
-void BackwardPass::norm(float* norm_gradient, const float* weight, const float* x) {
-  run("norm backward", kernels_.norm_backward,
-      NormBackwardParams{.dy = ws_.normed.data(),
-                         .x = x,
-                         .weight = weight,
-                         .eps = spec_.norm_eps,
-                         .rows = rows_,
-                         .width = spec_.hidden,
-                         .dx = d_hidden(),
-                         .rs = ws_.rs.data()});
-  run("norm gradient", kernels_.norm_gradient,
-      NormGradientParams{.dy = ws_.normed.data(),
-                         .dy_stride = spec_.hidden,
-                         .x = x,
-                         .x_stride = spec_.hidden,
-                         .rs = ws_.rs.data(),
-                         .rs_stride = 1,
-                         .rows = rows_,
-                         .heads = 1,
-                         .width = spec_.hidden,
-                         .gradient = norm_gradient});
+void BackwardPass::norm(const Norm& norm, const float* h, float* d) {
+  if (!norm.weight) return add_to_hidden(ws_.normed);
+  const bool is_layer = spec_.norm == NormKind::layer;
+  norm_chain(ws_.normed.data(), h, norm.weight, d ? d : d_hidden(), gradient(norm.role, norm.layer),
+             is_layer ? gradient(norm.bias, norm.layer) : nullptr);
+}
+
+Activation BackwardPass::added(TensorRole role, int layer, const float* weight, const float* y) {
+  if (!weight) return round(d_hidden(), spec_.hidden, ws_.out);
+  clear(ws_.normed);
+  norm_chain(d_hidden(), y, weight, ws_.normed.data(), gradient(role, layer), nullptr);
+  return round(ws_.normed.data(), spec_.hidden, ws_.out);
+}
+
+// dx = dx + the gradient of norm(x), whose output has the gradient dy; a LayerNorm has a bias.
+void BackwardPass::norm_chain(const float* dy, const float* x, const float* weight, float* dx,
+                              float* weight_gradient, float* bias_gradient) {
+  const NormBackwardParams input{.dy = dy,
+                                 .x = x,
+                                 .weight = weight,
+                                 .eps = spec_.norm_eps,
+                                 .rows = rows_,
+                                 .width = spec_.hidden,
+                                 .dx = dx,
+                                 .rs = ws_.rs.data()};
+  const NormGradientParams parameters{.dy = dy,
+                                      .dy_stride = spec_.hidden,
+                                      .x = x,
+                                      .x_stride = spec_.hidden,
+                                      .rs = ws_.rs.data(),
+                                      .rs_stride = 1,
+                                      .rows = rows_,
+                                      .heads = 1,
+                                      .width = spec_.hidden,
+                                      .gradient = weight_gradient};
+  if (!bias_gradient) {
+    run("norm backward", kernels_.norm_backward, input);
+    return run("norm gradient", kernels_.norm_gradient, parameters);
+  }
+  float* mean = ws_.rs.data() + rows_;
+  run("norm backward", kernels_.layer_norm_backward, LayerNormBackwardParams{input, mean});
+  run("norm gradient", kernels_.layer_norm_gradient,
+      LayerNormGradientParams{parameters, mean, bias_gradient});
+}
+
+void BackwardPass::add_to_hidden(const DeviceArray<float>& x) {
+  run("add", kernels_.add_gradient,
+      AddGradientParams{.x = x.data(), .count = rows_ * spec_.hidden, .y = d_hidden()});
+}
+
+void BackwardPass::clear(const DeviceArray<float>& x) {
+  std::memset(x.data(), 0, static_cast<size_t>(rows_ * spec_.hidden) * sizeof(float));
 }
 
 // h = rows of the embedding
@@ -98,7 +131,8 @@ void BackwardPass::embed(float* embedding_gradient) {
                           .dx = d_hidden(),
                           .rows = rows_,
                           .width = spec_.hidden,
-                          .gradient = embedding_gradient});
+                          .gradient = embedding_gradient,
+                          .scale = spec_.embedding_scale});
 }
 
 // A layer's activations, which the tape has not kept, from the residual stream before it.
@@ -208,7 +242,7 @@ std::vector<float> BackwardPass::balance(int layer) const {
 }
 
 void BackwardPass::clear_hidden() {
-  std::memset(d_hidden(), 0, static_cast<size_t>(rows_ * spec_.hidden) * sizeof(float));
+  clear(ws_.hidden);
 }
 
 void backward(Decoder& decoder, const TransposedWeights& transposed, const TrainingKernels& kernels,

@@ -52,8 +52,23 @@ class BackwardPass {
                        int64_t inputs, int64_t rows = -1);
   // Nothing where the layer has no such bias.
   void bias_gradient(TensorRole role, int layer, const Activation& dy, Columns columns);
-  // d_h = d_h + the gradient of norm(h), whose output has the gradient in workspace().normed.
-  void norm(float* norm_gradient, const float* weight, const float* x);
+  // A norm of the residual stream: its weight's role and layer, its weight or null, and, of a
+  // LayerNorm, its bias's role.
+  struct Norm {
+    TensorRole role;
+    int layer;
+    const float* weight;
+    TensorRole bias = TensorRole::final_norm_bias;
+  };
+  // d = d + the gradient of norm(h), whose output has the gradient in workspace().normed; of
+  // rounding alone where there is no weight. d is the gradient of h, or what is named.
+  void norm(const Norm& norm, const float* h, float* d = nullptr);
+  // The rounded gradient of the product y of a part that adds y, or norm(y) with a weight.
+  Activation added(TensorRole role, int layer, const float* weight, const float* y);
+  // d_h = d_h + x
+  void add_to_hidden(const DeviceArray<float>& x);
+  // +0 everywhere.
+  void clear(const DeviceArray<float>& x);
   float* gradient(TensorRole role, int layer) const;
   // h = rows of the embedding: adds d_h to its gradient.
   void embed(float* embedding_gradient);
@@ -73,6 +88,8 @@ class BackwardPass {
   void mtp_module(const MtpGradient& mtp);
   void head(const Activation& d_logits, const Activation& normed, const float* x,
             float* head_gradient, float* norm_gradient, const float* norm_weight);
+  void norm_chain(const float* dy, const float* x, const float* weight, float* dx,
+                  float* weight_gradient, float* bias_gradient);
   void forward_again(const Batch& batch, int layer, float* before);
 
   Decoder& model_;

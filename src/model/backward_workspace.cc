@@ -24,6 +24,7 @@ BackwardWorkspace::BackwardWorkspace(const Decoder& decoder, const TrainingKerne
   const auto size = [](int64_t x) { return static_cast<size_t>(x); };
   hidden = {device, size(rows * d), what};
   normed = {device, size(rows * d), what};
+  if (spec.layer(0).ffn.is_parallel) beside = {device, size(rows * d), what};
   gated = {device, size(rows * f), what};
   attended = {device, size(rows * q), what};
   qkv = {device, size(rows * qkv_width), what};

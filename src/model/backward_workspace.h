@@ -16,6 +16,7 @@ struct BackwardWorkspace {
   // Gradients of what the names say.
   DeviceArray<float> hidden;       // [T][D], the residual stream
   DeviceArray<float> normed;       // [T][D]
+  DeviceArray<float> beside;       // [T][D], of a part that stands beside another
   DeviceArray<float> gated;        // [T][F]
   DeviceArray<float> attended;     // [T][H * E]
   DeviceArray<float> qkv;          // [T][(H + 2G) * E]

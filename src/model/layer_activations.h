@@ -20,7 +20,10 @@ struct LayerActivations {
   bf16_t* q = nullptr;        // [T][H][round_up(E, 32)]; f32 where the cache is
   float* max = nullptr;       // [T][H] or null; see PartialAttentionParams
   float* sum = nullptr;
-  Activation attended;       // [T][H * E]
+  Activation attended;  // [T][H * E]
+  // [T][D] what a part adds, before the norm behind it, or null
+  float* attention_out = nullptr;
+  float* ffn_out = nullptr;
   float* middle = nullptr;   // [T][D] the residual stream between attention and ffn, or null
   Activation ffn_normed;     // [T][D]
   float* gate_up = nullptr;  // [T][2 * round_up(F, 16)] the products, or null; [T][F] ungated

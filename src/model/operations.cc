@@ -140,20 +140,23 @@ void Operations::add_silu(const float* x) {
 }
 
 void Operations::add_product(const char* name, const Activation& x, const Matrix& w, int split_k,
-                             const float* bias, const float* norm_weight, const Matrix* next) {
+                             const float* bias, const float* norm_weight, const Matrix* next,
+                             float* kept) {
   settle();
   const bool alone = group_.size() == 1;
   const bool at_once = alone && !norm_weight && spec_.residual_scale == 1;
   const int64_t stride = norm_weight ? round_up(spec_.hidden, kLeafPad) : spec_.hidden;
   float *hidden = ws_.hidden.data(), *partial = ws_.partial.data();
+  float* product = kept ? kept : partial;
+  const int64_t product_stride = kept ? spec_.hidden : stride;
   run_product(name, {.x = x,
                      .w = w,
                      .rows = rows_,
                      .split_k = plan_.split_k(split_k, w.k),
                      .bias = at_once ? bias : nullptr,
                      .accumulate = at_once,
-                     .y = at_once ? hidden : partial,
-                     .y_stride = at_once ? spec_.hidden : stride,
+                     .y = at_once ? hidden : product,
+                     .y_stride = at_once ? spec_.hidden : product_stride,
                      .scratch = ws_.blocks_scratch.data(),
                      .next = next});
   if (!alone) group_.tree_all_reduce(partial, rows_ * stride, model_.execution);
@@ -168,15 +171,15 @@ void Operations::add_product(const char* name, const Activation& x, const Matrix
                           .scale = spec_.residual_scale,
                           .next = nullptr,
                           .out = {}};
-  if (!at_once && kernels_.add_norm && !model_.arithmetic.is_baseline) {
+  if (!at_once && !kept && kernels_.add_norm && !model_.arithmetic.is_baseline) {
     waiting_ = sum;
     if (hooks_.wants_hidden()) settle();
     return;
   }
   if (norm_weight)
     run("norm", kernels_.rms_norm,
-        RmsNormParams{.x = partial,
-                      .x_stride = stride,
+        RmsNormParams{.x = product,
+                      .x_stride = product_stride,
                       .rows_of = nullptr,
                       .weight = norm_weight,
                       .eps = spec_.norm_eps,
@@ -225,9 +228,10 @@ void Operations::curved_product(const LayerPass& p, const Matrix* next) {
                   .out = p.at.gated});
 }
 
-// A tape does not keep a product that nothing but the rotation follows.
+// A tape does not keep a product that nothing but the rotation follows; joint norms overwrite it.
 float* Operations::products(const LayerPass& p) const {
-  return p.at.qkv ? p.at.qkv : ws_.layers[static_cast<size_t>(p.layer)].products;
+  return p.at.qkv && !spec_.joint_qk_norm ? p.at.qkv
+                                          : ws_.layers[static_cast<size_t>(p.layer)].products;
 }
 
 QkvParams Operations::rotation_of(const LayerPass& p) const {
@@ -296,6 +300,7 @@ void Operations::store_slots(const LayerPass& p) {
 // The queries of a row are one vector of the norm, its keys another one.
 void Operations::norm_joint_heads(const LayerPass& p) {
   const int64_t stride = int64_t{shard_.heads + 2 * shard_.kv_heads} * spec_.head_dim;
+  if (p.at.qkv) std::copy_n(products(p), rows_ * stride, p.at.qkv);  // for the backward
   const auto norm_part = [&](float* x, int64_t width, const float* weight) {
     run("norm", kernels_.rms_norm,
         RmsNormParams{.x = x,

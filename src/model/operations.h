@@ -36,9 +36,10 @@ class Operations {
   void add_silu(const float* x);
   // h = h + (x * w (+ bias)) (* the spec's scale), the inner size shared out over the ranks:
   // row-parallel. With a norm behind it (or null): h = h + norm(x * w). The sum may wait for the
-  // norm of h that the next product reads, to be one pass with it.
+  // norm of h that the next product reads, to be one pass with it. `kept` gets x * w where a
+  // backward wants it.
   void add_product(const char* name, const Activation& x, const Matrix& w, int split_k,
-                   const float* bias, const float* norm, const Matrix* next);
+                   const float* bias, const float* norm, const Matrix* next, float* kept = nullptr);
   // out = curve(gate(x)) * up(x)
   void gated_product(const LayerPass& p, const Matrix* next);
   // The same of the expert that every row goes through.

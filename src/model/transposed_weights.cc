@@ -16,7 +16,8 @@ void for_each_part(const DecoderSpec& spec, int layer, Use use) {
     if (row->matrix != target) outputs = parts = 0;
     target = row->matrix;
     const int64_t count = extent_of(row->rows, spec, layer);
-    const bool is_pair = holds_pairs(target);
+    const bool is_alone = target == &LayerMatrices::gate_up && !spec.layer(layer).ffn.is_gated;
+    const bool is_pair = holds_pairs(target) && !is_alone;
     const Columns columns = is_pair ? Columns{0, count, parts} : Columns{outputs, count};
     outputs += is_pair ? round_up(count, kPanelWidth) : count;
     ++parts;

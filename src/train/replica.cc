@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "kernels/select.h"
+#include "model/families/family_source.h"
 #include "train/packed_batch.h"
 
 namespace invar {
@@ -49,8 +50,11 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
       second_(floats(*device_, owned_.count(), "the optimizer's state")),
       rounded_(*device_, static_cast<size_t>(layout.size()), "the rounded weights"),
       source_(layout, rounded_.data()),
-      decoder_weights_(options.model.spec, {}, make_shard(options.model.spec, 0, 1), source_,
-                       *device_, pool_),
+      decoders_own_(stores_offsets(options.model.spec)
+                        ? invar::decoder_tensors(options.model.spec, source_)
+                        : nullptr),
+      decoder_weights_(options.model.spec, {}, make_shard(options.model.spec, 0, 1),
+                       decoder_tensors(), *device_, pool_),
       decoder_(options.model.spec, {}, select_kernels(Order::portable, options.instruction_set),
                decoder_weights_, *device_, &pool_),
       transposed_(options.model.spec, *device_),
@@ -127,7 +131,7 @@ void Trainer::Replica::gather_state(TrainingState* state) const {
 // The rounded weights become those of the forward and the backward.
 void Trainer::Replica::publish() {
   timed(times_, "pack weights",
-        [&] { decoder_weights_.reload(options_.model.spec, source_, *device_, pool_); });
+        [&] { decoder_weights_.reload(options_.model.spec, decoder_tensors(), *device_, pool_); });
   timed(times_, "pack transposed",
         [&] { transposed_.update(rounded_.data(), layout_, kernels_, decoder_.execution); });
 }

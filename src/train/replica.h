@@ -30,6 +30,9 @@ class Trainer::Replica {
   // null for a rank that only sends its part.
   void gather_state(TrainingState* state) const;
   const TensorSource& weights() const { return source_; }
+  const TensorSource& decoder_tensors() const {
+    return decoders_own_ ? *decoders_own_ : static_cast<const TensorSource&>(source_);
+  }
 
   struct Result {
     // Weighted means over the step's rows, the same on every rank: of the last layer, of exits, of
@@ -102,7 +105,8 @@ class Trainer::Replica {
   OwnedTensors owned_;
   DeviceArray<float> master_, first_, second_;  // of the owned tensors
   DeviceArray<bf16_t> rounded_;                 // the master weights as the forward sees them
-  ParameterSource source_;
+  ParameterSource source_;                      // as the family stores them
+  std::unique_ptr<TensorSource> decoders_own_;  // as the decoder has them, where that differs
   DecoderWeights decoder_weights_;
   Decoder decoder_;
   TransposedWeights transposed_;

@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 #include "base/timer.h"
+#include "model/families/family_source.h"
+#include "model/parts/layer_part.h"
 #include "train/replica.h"
 
 namespace invar {
@@ -16,9 +18,10 @@ namespace {
 TrainingState random_state(const DecoderSpec& spec, const ParameterLayout& layout, uint64_t seed) {
   TrainingState state;
   for (auto* array : {&state.master, &state.first, &state.second}) array->resize(layout.size());
+  const bool has_offsets = stores_offsets(spec);  // norms of 1 are stored as 0
   uint32_t number = 0;
   for (const ParameterLayout::Slot& slot : layout.slots()) {
-    const bool is_norm = slot.tensor.name.find("norm") != std::string::npos;
+    const bool is_norm = slot.tensor.name.find("norm") != std::string::npos && !has_offsets;
     const bool is_embedding = slot.tensor.role == TensorRole::embedding;
     const bool is_added = slot.tensor.role == TensorRole::o ||
                           slot.tensor.role == TensorRole::down ||
@@ -61,6 +64,7 @@ std::string training_identity(const TrainerOptions& options) {
 
 void Trainer::check_options() const {
   const TrainerOptions& o = options_;
+  expect_trainable(o.model.spec);
   const auto require = [](bool good, const char* expected, int64_t found) {
     if (!good) fail_usage("expected {}, found {}", expected, found);
   };

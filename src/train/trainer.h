@@ -113,7 +113,8 @@ class Trainer {
   // REQUIRES: the model has such a module.
   MtpScore score_mtp(std::span<const PackedRow> rows);
 
-  // The weights that the forward computes with; valid until the next step.
+  // The weights that the forward computes with, as the family stores them; valid until the next
+  // step.
   const TensorSource& weights() const;
   // Where ranks are processes, all call it together, or send_state.
   void copy_state(TrainingState& state) const;

@@ -377,10 +377,12 @@ TEST(OtherFamilies, NumbersOfExpertsThatDoNotFitAreRefused) {
 TEST(OtherFamilies, TrainingSaysWhyNot) {
   for (const PresetConfig& preset : preset_configs()) {
     const DecoderSpec spec = override_spec(preset_spec(preset.name), {.layers = 6});
-    const std::string why = sentence_of([&] { expect_backward(spec); });
+    const std::string why = sentence_of([&] { expect_trainable(spec); });
     EXPECT_EQ(why.empty(), spec.family == "mistral" || spec.family == "smollm3" ||
                                spec.family == "seed_oss" || spec.family == "internlm3" ||
-                               spec.family == "qwen3_moe")
+                               spec.family == "qwen3_moe" || spec.family == "gemma3_text" ||
+                               spec.family == "olmo2" || spec.family == "olmo3" ||
+                               spec.family == "exaone4" || spec.family == "olmoe")
         << preset.name << ": " << why;
   }
 }

@@ -126,6 +126,21 @@ TEST(FiniteDifferences, SeeWrongGradients) {
   EXPECT_FALSE(disagreement(landscape, slot, scaled.total()).is_small());
 }
 
+TEST(FiniteDifferences, SeeAWrongScale) {
+  const DecoderSpec spec = tiny_models_of_other_norms()[0].spec;
+  DecoderSpec wrong = spec;
+  wrong.layer_specs[1].attention.score_scale *= 1.3;
+  const std::vector<bf16_t> weights = random_weights(ParameterLayout(spec), 1);
+  const std::vector<Example> examples = random_examples(spec, {37, 1, 26}, 2);
+  Landscape landscape(spec, weights, examples);
+  const int64_t place = landscape.layout().offset(TensorRole::q, 1);
+  const auto slot =
+      std::ranges::find(landscape.layout().slots(), place, &ParameterLayout::Slot::offset);
+  TrainingCase training(wrong, weights, 64);
+  training.run(examples);
+  EXPECT_FALSE(disagreement(landscape, *slot, training.total()).is_small());
+}
+
 // That the module which predicts one token further reaches the model: without its part of the
 // gradient the slopes of the tensors that it shares are wrong.
 TEST(FiniteDifferences, SeeAMissingModule) {
@@ -208,6 +223,8 @@ TEST_P(Backward, BitsDependOnTheExamplesAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Backward, testing::ValuesIn(tiny_models()),
+                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(OtherNorms, Backward, testing::ValuesIn(tiny_models_of_other_norms()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -17,11 +17,14 @@ class Model {
  public:
   Model(const DecoderSpec& spec, const ParameterLayout& layout, const Vector& parameters)
       : spec_(spec), layout_(layout), parameters_(parameters) {
-    for (const double f : rotary_frequencies(spec.layer(0).attention.rope, spec.head_dim))
-      for (int t = 0; t < spec.max_positions; ++t) {
-        cos_.push_back(std::cos(t * f));
-        sin_.push_back(std::sin(t * f));
-      }
+    for (int layer = 0; layer < spec.all_layers(); ++layer) {
+      cos_.emplace_back(), sin_.emplace_back();
+      for (const double f : rotary_frequencies(spec.layer(layer).attention.rope, spec.head_dim))
+        for (int t = 0; t < spec.max_positions; ++t) {
+          cos_.back().push_back(std::cos(t * f));
+          sin_.back().push_back(std::sin(t * f));
+        }
+    }
   }
 
   // The residual stream after the layers.
@@ -71,13 +74,20 @@ class Model {
     for (const int32_t token : tokens) {
       const double* row = at(TensorRole::embedding) + int64_t{token} * spec_.hidden;
       h.emplace_back(row, row + spec_.hidden);
+      for (double& x : h.back()) x *= spec_.embedding_scale;
     }
     return h;
   }
 
   void block(Rows& h, int layer) const {
-    add(h, attention(h, layer));
-    add(h, spec_.layer(layer).experts ? experts(h, layer) : ffn(h, layer));
+    using enum TensorRole;
+    const Rows before = h;
+    const LayerSpec one = spec_.layer(layer);
+    const Rows attended = attention(h, layer);
+    add(h, is_after(one.attention.norms) ? norms(attended, attention_out_norm, layer) : attended);
+    if (one.experts) return add(h, experts(h, layer));
+    const Rows made = ffn(one.ffn.is_parallel ? before : h, layer);
+    add(h, is_after(one.ffn.norms) ? norms(made, ffn_out_norm, layer) : made);
   }
 
   Rows head(const Rows& normed) const {
@@ -104,9 +114,29 @@ class Model {
     return y;
   }
 
+  Vector layer_norm(const Vector& x, const double* weight, const double* bias) const {
+    double sum = 0, squares = 0;
+    for (const double v : x) sum += v;
+    const double mean = sum / x.size();
+    for (const double v : x) squares += (v - mean) * (v - mean);
+    const double rs = 1 / std::sqrt(squares / x.size() + spec_.norm_eps);
+    Vector y(x.size());
+    for (size_t i = 0; i < x.size(); ++i) y[i] = (x[i] - mean) * rs * weight[i] + bias[i];
+    return y;
+  }
+
+  // x itself where the layer has no such norm.
   Rows norms(const Rows& x, TensorRole role, int layer = -1) const {
+    using enum TensorRole;
+    const TensorRole bias = role == input_norm  ? input_norm_bias
+                            : role == post_norm ? post_norm_bias
+                                                : final_norm_bias;
     Rows y;
-    for (const Vector& row : x) y.push_back(norm(row, at(role, layer)));
+    for (const Vector& row : x)
+      y.push_back(!at(role, layer) ? row
+                  : spec_.norm == NormKind::layer
+                      ? layer_norm(row, at(role, layer), at(bias, layer))
+                      : norm(row, at(role, layer)));
     return y;
   }
 
@@ -126,12 +156,13 @@ class Model {
   }
 
   // Head `head` of row t: normalised when the family does that, rotated.
-  Vector head_of(const Rows& x, int64_t t, int head, const double* weight) const {
+  Vector head_of(const Rows& x, int64_t t, int head, const double* weight, int layer) const {
     const int e = spec_.head_dim;
     Vector v(x[t].begin() + head * e, x[t].begin() + (head + 1) * e);
-    if (weight) v = norm(v, weight);
+    if (weight && !spec_.joint_qk_norm) v = norm(v, weight);
     for (int i = 0; i < e / 2; ++i) {
-      const double c = cos_[i * spec_.max_positions + t], s = sin_[i * spec_.max_positions + t];
+      const int64_t place = i * spec_.max_positions + t;
+      const double c = cos_[layer][place], s = sin_[layer][place];
       const double a = v[i], b = v[i + e / 2];
       v[i] = a * c - b * s;
       v[i + e / 2] = b * c + a * s;
@@ -142,26 +173,30 @@ class Model {
   Rows attention(const Rows& h, int layer) const {
     const Rows x = norms(h, TensorRole::input_norm, layer);
     using enum TensorRole;
-    const Rows queries = product(x, q, layer, spec_.query_width(), at(q_bias, layer));
-    const Rows keys = product(x, k, layer, spec_.kv_width(), at(k_bias, layer));
+    Rows queries = product(x, q, layer, spec_.query_width(), at(q_bias, layer));
+    Rows keys = product(x, k, layer, spec_.kv_width(), at(k_bias, layer));
+    if (spec_.joint_qk_norm)
+      queries = norms(queries, q_norm, layer), keys = norms(keys, k_norm, layer);
     const Rows values = product(x, v, layer, spec_.kv_width(), at(v_bias, layer));
     const int e = spec_.head_dim, window = spec_.layer(layer).attention.window;
+    const double asked = spec_.layer(layer).attention.score_scale;
+    const double scale = asked > 0 ? asked : 1 / std::sqrt(e);
     const int64_t count = std::ssize(h);
     Rows out(h.size(), Vector(spec_.query_width()));
     for (int head = 0; head < spec_.heads; ++head) {
       const int group = head / (spec_.heads / spec_.kv_heads);
       Rows rotated;
       for (int64_t t = 0; t < count; ++t)
-        rotated.push_back(head_of(keys, t, group, at(k_norm, layer)));
+        rotated.push_back(head_of(keys, t, group, at(k_norm, layer), layer));
       for (int64_t t = 0; t < count; ++t) {
-        const Vector query = head_of(queries, t, head, at(q_norm, layer));
+        const Vector query = head_of(queries, t, head, at(q_norm, layer), layer);
         Vector p(t + 1);
         double sum = 0;
         for (int64_t j = 0; j <= t; ++j) {
           if (window > 0 && j <= t - window) continue;
           double score = 0;
           for (int i = 0; i < e; ++i) score += query[i] * rotated[j][i];
-          sum += p[j] = std::exp(score / std::sqrt(e));
+          sum += p[j] = std::exp(score * scale);
         }
         for (int64_t j = 0; j <= t; ++j)
           for (int i = 0; i < e; ++i) out[t][head * e + i] += p[j] / sum * values[j][group * e + i];
@@ -170,14 +205,27 @@ class Model {
     return product(out, o, layer, spec_.hidden, at(o_bias, layer));
   }
 
+  static double curve(Nonlinearity which, double x) {
+    if (which == Nonlinearity::gelu) return x * 0.5 * std::erfc(-x * std::sqrt(0.5));
+    const double z = 2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
+    return x / (1 + std::exp(-(which == Nonlinearity::silu ? x : z)));
+  }
+
   Rows ffn(const Rows& h, int layer) const {
     const Rows x = norms(h, TensorRole::post_norm, layer);
     using enum TensorRole;
+    const DenseFfnSpec spec = spec_.layer(layer).ffn;
+    if (!spec.is_gated) {
+      Rows curved = product(x, up, layer, spec.width, at(up_bias, layer));
+      for (Vector& row : curved)
+        for (double& value : row) value = curve(spec.curve, value);
+      return product(curved, down, layer, spec_.hidden, at(down_bias, layer));
+    }
     Rows gates = product(x, gate, layer, spec_.layer(layer).ffn.width, at(gate_bias, layer));
     const Rows ups = product(x, up, layer, spec_.layer(layer).ffn.width, at(up_bias, layer));
     for (size_t t = 0; t < gates.size(); ++t)
       for (int f = 0; f < spec_.layer(layer).ffn.width; ++f)
-        gates[t][f] = gates[t][f] / (1 + std::exp(-gates[t][f])) * ups[t][f];
+        gates[t][f] = curve(spec.curve, gates[t][f]) * ups[t][f];
     return product(gates, down, layer, spec_.hidden, at(down_bias, layer));
   }
 
@@ -226,7 +274,7 @@ class Model {
   const DecoderSpec& spec_;
   const ParameterLayout& layout_;
   const Vector& parameters_;
-  Vector cos_, sin_;                                  // [pair][position]
+  std::vector<Vector> cos_, sin_;                     // [layer][pair][position]
   mutable std::map<int, std::vector<Route>> routes_;  // by layer, of all texts so far
 };
 

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/sha256.h"
 #include "kernels/select.h"
+#include "model/families/family_source.h"
 #include "model/families/make_model.h"
 #include "train/row_packer.h"
 #include "training_case.h"
@@ -421,6 +422,28 @@ TEST(RowPacker, KeepsEveryTokenOnceAndGoesOnFromItsState) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Training, testing::ValuesIn(tiny_models()),
                          [](const auto& info) { return std::string(info.param.name); });
+
+const TinyModel kOthers[] = {tiny_models_of_other_norms()[0], tiny_models_of_other_norms()[1]};
+INSTANTIATE_TEST_SUITE_P(OtherNorms, Training, testing::ValuesIn(kOthers),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// Gemma's norms: 1 + w is what multiplies, w what is trained and written.
+TEST(Training, KeepsWeightsAsTheFamilyStoresThem) {
+  const DecoderSpec spec = tiny_models_of_other_norms()[0].spec;
+  Trainer trainer(tiny_options(spec), 5);
+  Numbers source(spec.vocab);
+  RowPacker packer(source, 32, spec.vocab);
+  for (int i = 0; i < 3; ++i) trainer.step(next_rows(packer, 8));
+  const std::string name = "model.norm.weight";
+  std::vector<float> stored(static_cast<size_t>(spec.hidden)), own(stored.size());
+  trainer.weights().read(name, 0, spec.hidden, DType::f32, stored.data());
+  decoder_tensors(spec, trainer.weights())->read(name, 0, spec.hidden, DType::f32, own.data());
+  EXPECT_TRUE(std::ranges::any_of(stored, [](float w) { return w != 0; }));
+  for (size_t i = 0; i < stored.size(); ++i) {
+    EXPECT_LT(std::fabs(stored[i]), 0.2f);
+    EXPECT_EQ(own[i], 1.0f + stored[i]);
+  }
+}
 
 TEST(Training, RefusesWeightsInBlocks) {
   DecoderSpec spec = tiny_models()[0].spec;

@@ -145,12 +145,22 @@ void qkv_backward(const BackwardRows& rows, const QkvBackwardParams& p, const Ex
       float* dy = p.d_qkv + t * p.d_qkv_stride + h * e;
       bf16_t* dx = row_of(p.out, t) + h * e;
       if (h < rotated) rows.rotate_back(dy, cos, sin, half);
-      const float* norm = h >= rotated ? nullptr : h < p.heads ? p.q_norm : p.k_norm;
+      const bool is_alone = h < rotated && !p.is_joint;
+      const float* norm = !is_alone ? nullptr : h < p.heads ? p.q_norm : p.k_norm;
       if (norm)
         p.rs[t * rotated + h] =
             rows.head_norm_backward(dy, p.qkv + t * p.qkv_stride + h * e, norm, e, p.norm_eps, dx);
       else
         rows.round(dy, e, dx);
+    }
+    const auto joint = [&](int64_t first, int64_t heads, const float* norm) {
+      return rows.head_norm_backward(p.d_qkv + t * p.d_qkv_stride + first * e,
+                                     p.qkv + t * p.qkv_stride + first * e, norm, heads * e,
+                                     p.norm_eps, row_of(p.out, t) + first * e);
+    };
+    if (p.is_joint) {
+      p.rs[2 * t] = joint(0, p.heads, p.q_norm);
+      p.rs[2 * t + 1] = joint(p.heads, p.kv_heads, p.k_norm);
     }
     clear_pad(p.out, t, (rotated + p.kv_heads) * e);
   }
@@ -159,9 +169,14 @@ void qkv_backward(const BackwardRows& rows, const QkvBackwardParams& p, const Ex
 
 void embed_gradient(const BackwardRows& rows, const EmbedGradientParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.width, kBlock);
-  for (int64_t t = 0; t < p.rows; ++t)
-    rows.add(p.dx + t * p.width + begin, end - begin,
-             p.gradient + int64_t{p.tokens[t]} * p.width + begin);
+  for (int64_t t = 0; t < p.rows; ++t) {
+    const float* dx = p.dx + t * p.width;
+    float* gradient = p.gradient + int64_t{p.tokens[t]} * p.width;
+    if (p.scale == 1)
+      rows.add(dx + begin, end - begin, gradient + begin);
+    else
+      for (int64_t i = begin; i < end; ++i) gradient[i] = gradient[i] + dx[i] * p.scale;
+  }
 }
 
 void loss(const BackwardRows& rows, const LossParams& p, const Execution& on) {

@@ -1,5 +1,6 @@
 // The backward of everything but attention, the loss and the optimizer: numerics 9.
 #include <algorithm>
+#include <vector>
 
 #include "base/check.h"
 #include "kernels/reference/reference.h"
@@ -10,6 +11,8 @@ namespace invar::reference {
 namespace {
 
 constexpr int64_t kLeaf = 32;
+constexpr float kOnes[kLeaf] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
 
 const bf16_t* row_of(const Activation& x, int64_t row) {
   return static_cast<const bf16_t*>(x.data) + row * x.stride;
@@ -44,6 +47,24 @@ void norm_backward_row(const float* dy, const float* x, const float* weight, int
     use(i, __builtin_fmaf(-(x[i] * rs), mean, dy[i] * weight[i]) * rs);
 }
 
+// Of a curve; gelu's is Phi(x) + x * phi(x).
+float slope(Nonlinearity curve, float x) {
+  if (curve == Nonlinearity::gelu) {
+    const float s = (x < 0.0f ? -x : x) * math::constants::kSqrtHalf;
+    const float density = math::exp(-(s * s)) * (math::constants::kGeluLinear * 0.25f);
+    const float t = 1.0f / __builtin_fmaf(math::constants::kErfcStep, s, 1.0f);
+    float p = math::constants::kErfc[0];
+    for (int i = 1; i < 5; ++i) p = __builtin_fmaf(p, t, math::constants::kErfc[i]);
+    const float tail = ((p * t) * math::exp(-(s * s))) * 0.5f;
+    return __builtin_fmaf(x, density, x < 0.0f ? tail : 1.0f - tail);
+  }
+  const bool is_gelu = curve == Nonlinearity::gelu_tanh;
+  const float z = is_gelu ? math::gelu_exponent(x) : x;
+  const float step = is_gelu ? x * math::gelu_exponent_slope(x) : x;
+  const float s = 1.0f / (1.0f + math::exp(-z));
+  return s * __builtin_fmaf(step, 1.0f - s, 1.0f);
+}
+
 }  // namespace
 
 void transpose(const TransposeParams& p, const Execution& on) {
@@ -64,14 +85,12 @@ void pack_columns(const PackColumnsParams& p, const Execution& on) {
 
 void bias_gradient(const BiasGradientParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.columns.count, kPanelWidth);
-  constexpr float ones[kLeaf] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
-                                 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
   for (int64_t i = begin; i < end; ++i) {
     float acc = p.gradient[i];
     for (int64_t t = 0; t < p.rows; t += kLeaf) {
       float dy[kLeaf];
       for (int64_t j = 0; j < kLeaf; ++j) dy[j] = bf16_to_f32(row_of(p.dy, t + j)[p.columns.at(i)]);
-      acc = acc + orders::portable_leaf(ones, dy);
+      acc = acc + orders::portable_leaf(kOnes, dy);
     }
     p.gradient[i] = acc + 0.0f;
   }
@@ -105,6 +124,54 @@ void norm_gradient(const NormGradientParams& p, const Execution& on) {
   }
 }
 
+void layer_norm_backward(const LayerNormBackwardParams& layer, const Execution& on) {
+  const NormBackwardParams& p = layer.norm;
+  const auto [begin, end] = on.share.of(p.rows);
+  const float width = static_cast<float>(p.width);
+  std::vector<float> n(static_cast<size_t>(p.width)), d(n.size());
+  for (int64_t t = begin; t < end; ++t) {
+    const float *x = p.x + t * p.width, *dy = p.dy + t * p.width;
+    const float mean = layer.mean[t] = orders::sum64({x, n.size()}) / width;
+    for (int64_t i = 0; i < p.width; ++i) n[i] = x[i] - mean;
+    const float rs = p.rs[t] = 1.0f / math::sqrt(orders::sum64_squares(n) / width + p.eps);
+    for (int64_t i = 0; i < p.width; ++i) n[i] = n[i] * rs, d[i] = dy[i] * p.weight[i];
+    const float first = orders::sum64(d) / width;
+    const float second = dot64(d.data(), n.data(), p.width) / width;
+    float* dx = p.dx + t * p.width;
+    for (int64_t i = 0; i < p.width; ++i)
+      dx[i] = dx[i] + __builtin_fmaf(-n[i], second, d[i] - first) * rs;
+  }
+}
+
+void layer_norm_gradient(const LayerNormGradientParams& layer, const Execution& on) {
+  const NormGradientParams& p = layer.norm;
+  const auto [begin, end] = on.share.of(p.width, kPanelWidth);
+  for (int64_t i = begin; i < end; ++i) {
+    float weight = p.gradient[i], bias = layer.bias_gradient[i];
+    for (int64_t t = 0; t < p.rows; t += kLeaf) {
+      float dy[kLeaf], normed[kLeaf];
+      for (int64_t j = 0; j < kLeaf; ++j) {
+        dy[j] = p.dy[(t + j) * p.dy_stride + i];
+        normed[j] = (p.x[(t + j) * p.x_stride + i] - layer.mean[t + j]) * p.rs[t + j];
+      }
+      weight = weight + orders::portable_leaf(dy, normed);
+      bias = bias + orders::portable_leaf(kOnes, dy);
+    }
+    p.gradient[i] = weight + 0.0f;
+    layer.bias_gradient[i] = bias + 0.0f;
+  }
+}
+
+void curve_backward(const CurveBackwardParams& p, const Execution& on) {
+  const auto [begin, end] = on.share.of(p.rows);
+  for (int64_t t = begin; t < end; ++t) {
+    bf16_t* out = static_cast<bf16_t*>(p.out.data) + t * p.out.stride;
+    for (int64_t f = 0; f < p.width; ++f)
+      out[f] = f32_to_bf16(p.dy[t * p.width + f] * slope(p.curve, p.x[t * p.width + f]));
+    clear_pad(p.out, t, p.width);
+  }
+}
+
 void gate_backward(const GateBackwardParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.rows);
   const int64_t width = 2 * round_up(p.width, kPanelWidth);
@@ -129,31 +196,35 @@ void gate_backward(const GateBackwardParams& p, const Execution& on) {
 
 void qkv_backward(const QkvBackwardParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.rows);
-  const int e = p.head_dim, half = e / 2;
+  const int e = p.head_dim, half = e / 2, rotated = p.heads + p.kv_heads;
   const int64_t width = int64_t{p.heads + 2 * p.kv_heads} * e;
   for (int64_t t = begin; t < end; ++t) {
     bf16_t* out = static_cast<bf16_t*>(p.out.data) + t * p.out.stride;
+    float* d = p.d_qkv + t * p.d_qkv_stride;
     const float* c = p.cos + int64_t{p.positions[t]} * half;
     const float* s = p.sin + int64_t{p.positions[t]} * half;
-    for (int h = 0; h < p.heads + 2 * p.kv_heads; ++h) {
-      float* dy = p.d_qkv + t * p.d_qkv_stride + int64_t{h} * e;
-      bf16_t* dx = out + int64_t{h} * e;
-      const bool is_value = h >= p.heads + p.kv_heads;
-      for (int i = 0; !is_value && i < half; ++i) {
-        const float a = dy[i], b = dy[i + half];
-        dy[i] = __builtin_fmaf(a, c[i], b * s[i]);
-        dy[i + half] = __builtin_fmaf(b, c[i], -(a * s[i]));
+    for (int64_t h = 0; h < rotated; ++h)
+      for (int64_t i = h * e; i < h * e + half; ++i) {
+        const int64_t pair = i - h * e;
+        const float a = d[i], b = d[i + half];
+        d[i] = __builtin_fmaf(a, c[pair], b * s[pair]);
+        d[i + half] = __builtin_fmaf(b, c[pair], -(a * s[pair]));
       }
-      const float* norm = is_value ? nullptr : h < p.heads ? p.q_norm : p.k_norm;
-      if (norm) {
-        const float* x = p.qkv + t * p.qkv_stride + int64_t{h} * e;
-        float& rs = p.rs[t * (p.heads + p.kv_heads) + h];
-        rs = inverse_rms(x, e, p.norm_eps);
-        norm_backward_row(dy, x, norm, e, rs, [&](int64_t i, float d) { dx[i] = f32_to_bf16(d); });
-      } else {
-        for (int i = 0; i < e; ++i) dx[i] = f32_to_bf16(dy[i]);
-      }
+    // From the norm's output to its input, of so many heads as one vector.
+    const auto part = [&](int64_t first, int64_t heads, const float* norm, float* rs) {
+      const int64_t from = first * e, count = heads * e;
+      const float* x = p.qkv + t * p.qkv_stride + from;
+      *rs = inverse_rms(x, count, p.norm_eps);
+      norm_backward_row(d + from, x, norm, count, *rs,
+                        [&](int64_t i, float dx) { out[from + i] = f32_to_bf16(dx); });
+    };
+    for (int64_t i = 0; i < width; ++i) out[i] = f32_to_bf16(d[i]);
+    if (p.q_norm && p.is_joint) {
+      part(0, p.heads, p.q_norm, p.rs + 2 * t);
+      part(p.heads, p.kv_heads, p.k_norm, p.rs + 2 * t + 1);
     }
+    for (int64_t h = 0; h < rotated && p.q_norm && !p.is_joint; ++h)
+      part(h, 1, h < p.heads ? p.q_norm : p.k_norm, p.rs + t * rotated + h);
     clear_pad(p.out, t, width);
   }
 }
@@ -162,7 +233,8 @@ void embed_gradient(const EmbedGradientParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.width, kPanelWidth);
   for (int64_t t = 0; t < p.rows; ++t) {
     float* gradient = p.gradient + int64_t{p.tokens[t]} * p.width;
-    for (int64_t d = begin; d < end; ++d) gradient[d] = gradient[d] + p.dx[t * p.width + d];
+    for (int64_t d = begin; d < end; ++d)
+      gradient[d] = gradient[d] + p.dx[t * p.width + d] * p.scale;
   }
 }
 
@@ -239,6 +311,9 @@ TrainingKernels training_table(Order order) {
           .squares = squares,
           .adam = adam,
           .add_gradient = add_gradient,
+          .layer_norm_backward = layer_norm_backward,
+          .layer_norm_gradient = layer_norm_gradient,
+          .curve_backward = curve_backward,
           .pair_gradients = pair_gradients,
           .sum_pairs = sum_pairs,
           .router_backward = router_backward,

@@ -60,6 +60,9 @@ void bias_gradient(const BiasGradientParams& p, const Execution& on);
 void norm_backward(const NormBackwardParams& p, const Execution& on);
 void norm_gradient(const NormGradientParams& p, const Execution& on);
 void gate_backward(const GateBackwardParams& p, const Execution& on);
+void layer_norm_backward(const LayerNormBackwardParams& p, const Execution& on);
+void layer_norm_gradient(const LayerNormGradientParams& p, const Execution& on);
+void curve_backward(const CurveBackwardParams& p, const Execution& on);
 template <Order order>
 void attention_backward(const AttentionBackwardParams& p, const Execution& on);
 void qkv_backward(const QkvBackwardParams& p, const Execution& on);

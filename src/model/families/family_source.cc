@@ -233,6 +233,16 @@ bool stores_otherwise(const DecoderSpec& spec) {
   return spec.is_text_tower || (family && family->stored);
 }
 
+bool stores_offsets(const DecoderSpec& spec) {
+  const auto is_offset = [&](const TensorSpec& tensor) {
+    const StoredAt at = place_of(spec, tensor);
+    return at.tensor == tensor.name && !at.row && at.shape.empty() &&
+           at.is_plus_one == (tensor.shape.size() == 1);
+  };
+  return stores_otherwise(spec) && !spec.is_text_tower &&
+         std::ranges::all_of(tensors_of(spec), is_offset);
+}
+
 std::unique_ptr<TensorSource> decoder_tensors(const DecoderSpec& spec,
                                               std::unique_ptr<TensorSource> stored) {
   if (!stores_otherwise(spec) && !has_experts(spec) && !stored->has_gguf_names()) return stored;

@@ -16,6 +16,8 @@ std::unique_ptr<TensorSource> decoder_tensors(const DecoderSpec& spec,
 std::unique_ptr<TensorSource> decoder_tensors(const DecoderSpec& spec, const TensorSource& stored);
 // Whether a family's checkpoints hold other tensors than the decoder's.
 bool stores_otherwise(const DecoderSpec& spec);
+// Whether they hold the decoder's but for w where the decoder has 1 + w, in its vectors.
+bool stores_offsets(const DecoderSpec& spec);
 
 // The tensors of a checkpoint of the family, in the order of computation, each with the first of
 // the decoder's tensors that it holds.

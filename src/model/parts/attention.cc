@@ -70,6 +70,8 @@ void place(ActivationMemory& memory, const Decoder& decoder, int layer, LayerAct
   at.normed = reads_joined(spec.layer(layer)) ? at.joined : memory.activation(spec.hidden);
   if (!memory.is_kept()) at.products = memory.array<float>(products);
   if (memory.is_kept() && spec.qk_norm) at.qkv = memory.array<float>(products);
+  if (memory.is_kept() && is_after(spec.layer(layer).attention.norms))
+    at.attention_out = memory.array<float>(spec.hidden);
   const int64_t words = size_of(decoder.arithmetic.heads()) / size_of(DType::bf16);
   at.q = memory.array<bf16_t>(shard.heads * round_up(spec.head_dim, 32) * words);
   if (memory.is_kept()) at.max = memory.array<float>(shard.heads);
@@ -94,7 +96,7 @@ void forward(const LayerPass& p) {
   p.trace("attention", p.at.attended, int64_t{p.shard.heads} * p.model.head_dim);
 
   p.ops.add_product("o", p.at.attended, p.w.o, p.shard.o_split_k, p.w.o_bias,
-                    p.w.attention_out_norm, p.ops.plan().after_o(p.layer));
+                    p.w.attention_out_norm, p.ops.plan().after_o(p.layer), p.at.attention_out);
   p.trace("o", p.hidden, p.model.hidden);
 }
 
@@ -102,6 +104,7 @@ void forward(const LayerPass& p) {
 void attention_backward(BackwardPass& b, int layer, const Activation& d_attended) {
   const LayerActivations& at = b.activations(layer);
   const BackwardWorkspace& ws = b.workspace();
+  const AttentionSpec attention = b.spec().layer(layer).attention;
   b.run("attention backward", b.kernels().attention_backward,
         AttentionBackwardParams{.forward = {.q = at.q,
                                             .rows = b.rows(),
@@ -109,9 +112,10 @@ void attention_backward(BackwardPass& b, int layer, const Activation& d_attended
                                             .positions = b.tables().positions,
                                             .table_of = b.tables().table_of,
                                             .tables = b.tables().tables,
-                                            .window = b.spec().layer(layer).attention.window,
+                                            .window = attention.window,
                                             .kv = b.kv(layer),
-                                            .out = at.attended},
+                                            .out = at.attended,
+                                            .score_scale = attention.score_scale},
                                 .max = at.max,
                                 .sum = at.sum,
                                 .d_out = d_attended,
@@ -123,17 +127,19 @@ void attention_backward(BackwardPass& b, int layer, const Activation& d_attended
 }
 
 void head_norm_gradient(BackwardPass& b, TensorRole role, int layer, int64_t first, int64_t heads) {
-  const int64_t column = first * b.spec().head_dim;
+  const DecoderSpec& spec = b.spec();
+  const bool is_joint = spec.joint_qk_norm;
+  const int64_t column = first * spec.head_dim;
   b.run("norm gradient", b.kernels().norm_gradient,
         NormGradientParams{.dy = b.workspace().qkv.data() + column,
                            .dy_stride = b.qkv_width(),
                            .x = b.activations(layer).qkv + column,
                            .x_stride = b.qkv_width(),
-                           .rs = b.workspace().rs.data() + first,
-                           .rs_stride = b.spec().heads + b.spec().kv_heads,
+                           .rs = b.workspace().rs.data() + (is_joint ? first > 0 : first),
+                           .rs_stride = is_joint ? 2 : spec.heads + spec.kv_heads,
                            .rows = b.rows(),
-                           .heads = heads,
-                           .width = b.spec().head_dim,
+                           .heads = is_joint ? 1 : heads,
+                           .width = is_joint ? heads * spec.head_dim : spec.head_dim,
                            .gradient = b.gradient(role, layer)});
 }
 
@@ -158,6 +164,7 @@ Activation qkv_backward(BackwardPass& b, int layer) {
                           .cos = b.rope(layer).cos(),
                           .sin = b.rope(layer).sin(),
                           .rs = b.workspace().rs.data(),
+                          .is_joint = spec.joint_qk_norm,
                           .out = d_qkv});
   if (spec.qk_norm) {
     head_norm_gradient(b, q_norm, layer, 0, spec.heads);
@@ -171,7 +178,8 @@ void backward(BackwardPass& b, int layer) {
   const LayerActivations& at = b.activations(layer);
   const BackwardWorkspace& ws = b.workspace();
   const int64_t d = spec.hidden, queries = spec.query_width(), keys = spec.kv_width();
-  const Activation d_out = b.round(b.d_hidden(), d, ws.out);
+  const Activation d_out =
+      b.added(attention_out_norm, layer, b.weights(layer).attention_out_norm, at.attention_out);
   b.matmul("o dX", d_out, b.transposed(layer).o, ws.attended.data());
   b.pack_inputs(at.attended, queries);
   b.weight_gradient("o dW", b.gradient(o, layer), d_out, {0, d}, queries);
@@ -188,15 +196,13 @@ void backward(BackwardPass& b, int layer) {
   b.bias_gradient(q_bias, layer, d_qkv, of_q);
   b.bias_gradient(k_bias, layer, d_qkv, of_k);
   b.bias_gradient(v_bias, layer, d_qkv, of_v);
-  b.norm(b.gradient(input_norm, layer), b.weights(layer).attention_norm, at.input);
+  b.norm({input_norm, layer, b.weights(layer).attention_norm, input_norm_bias}, at.input);
+  if (spec.layer(layer).ffn.is_parallel) b.add_to_hidden(ws.beside);
 }
 
 const char* refusal(const DecoderSpec& spec, const LayerSpec& layer) {
-  if (layer.attention.norms != NormPlace::before)
-    return "attention has a norm behind it, whose gradient is not implemented";
-  if (spec.joint_qk_norm || spec.late_qk_norm)
-    return "its q/k norm is not one of heads before rotation, and the gradient of another is not "
-           "implemented";
+  if (spec.late_qk_norm)
+    return "its q/k norm stands behind the rotation, and the gradient of that is not implemented";
   if (layer.attention.score_cap > 0)
     return "its scores are capped, whose gradient is not implemented";
   if (layer.attention.has_sinks)

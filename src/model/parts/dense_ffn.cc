@@ -66,6 +66,8 @@ void place(ActivationMemory& memory, const Decoder& decoder, int layer, LayerAct
   if (memory.is_kept()) at.gate_up = memory.array<float>(2 * round_up(f, kPanelWidth));
   if (!decoder.spec.layer(layer).ffn.is_gated) at.gate_up = memory.array<float>(f);
   at.gated = memory.activation(f);
+  if (memory.is_kept() && is_after(decoder.spec.layer(layer).ffn.norms))
+    at.ffn_out = memory.array<float>(d);
 }
 
 // h = h + down(curve(gate(norm(h))) * up(norm(h))), or without a gate down(curve(up(norm(h)))),
@@ -83,52 +85,72 @@ void forward(const LayerPass& p) {
   p.trace("gated", p.at.gated, p.shard.ffn(p.spec));
 
   p.ops.add_product("down", p.at.gated, p.w.down, p.shard.down_split_k(p.spec), p.w.down_bias,
-                    p.w.ffn_out_norm, p.ops.plan().after_down(p.layer));
+                    p.w.ffn_out_norm, p.ops.plan().after_down(p.layer), p.at.ffn_out);
   p.trace("down", p.hidden, p.model.hidden);
+}
+
+// The gradients of gate and up from that of the gated activation, or of what a curve follows.
+Activation inputs_of_curve(BackwardPass& b, int layer) {
+  const LayerWeights& w = b.weights(layer);
+  const LayerActivations& at = b.activations(layer);
+  const BackwardWorkspace& ws = b.workspace();
+  const DenseFfnSpec& ffn = b.spec().layer(layer).ffn;
+  const int64_t f = ffn.width;
+  const Activation out =
+      BackwardPass::activation(ws.wide, ffn.is_gated ? 2 * round_up(f, kPanelWidth) : f);
+  if (ffn.is_gated)
+    b.run("gate backward", b.kernels().gate_backward,
+          GateBackwardParams{.gate_up = at.gate_up,
+                             .gate_bias = w.gate_bias,
+                             .up_bias = w.up_bias,
+                             .d_gated = ws.gated.data(),
+                             .rows = b.rows(),
+                             .width = f,
+                             .out = out,
+                             .curve = ffn.curve});
+  else
+    b.run("curve backward", b.kernels().curve_backward,
+          CurveBackwardParams{.x = at.gate_up,
+                              .dy = ws.gated.data(),
+                              .rows = b.rows(),
+                              .width = f,
+                              .curve = ffn.curve,
+                              .out = out});
+  return out;
 }
 
 void backward(BackwardPass& b, int layer) {
   const LayerWeights& w = b.weights(layer);
   const LayerActivations& at = b.activations(layer);
   const BackwardWorkspace& ws = b.workspace();
-  const int64_t d = b.spec().hidden, f = b.spec().layer(layer).ffn.width;
-  const Activation d_out = b.round(b.d_hidden(), d, ws.out);
+  const DenseFfnSpec& ffn = b.spec().layer(layer).ffn;
+  const int64_t d = b.spec().hidden, f = ffn.width;
+  const Activation d_out = b.added(ffn_out_norm, layer, w.ffn_out_norm, at.ffn_out);
   b.matmul("down dX", d_out, b.transposed(layer).down, ws.gated.data());
   b.pack_inputs(at.gated, f);
   b.weight_gradient("down dW", b.gradient(down, layer), d_out, {0, d}, f);
   b.bias_gradient(down_bias, layer, d_out, {0, d});
 
-  const Activation d_gate_up = BackwardPass::activation(ws.wide, 2 * round_up(f, kPanelWidth));
-  b.run("gate backward", b.kernels().gate_backward,
-        GateBackwardParams{.gate_up = at.gate_up,
-                           .gate_bias = w.gate_bias,
-                           .up_bias = w.up_bias,
-                           .d_gated = ws.gated.data(),
-                           .rows = b.rows(),
-                           .width = f,
-                           .out = d_gate_up,
-                           .curve = b.spec().layer(layer).ffn.curve});
+  const Activation d_gate_up = inputs_of_curve(b, layer);
   b.matmul("gated dX", d_gate_up, b.transposed(layer).gate_up, ws.normed.data());
   b.pack_inputs(at.ffn_normed, d);
-  const Columns of_gate{0, f, 0}, of_up{0, f, 1};
-  b.weight_gradient("gated dW", b.gradient(gate, layer), d_gate_up, of_gate, d);
+  const Columns of_gate{0, f, 0}, of_up{0, f, ffn.is_gated ? 1 : -1};
+  if (ffn.is_gated) b.weight_gradient("gated dW", b.gradient(gate, layer), d_gate_up, of_gate, d);
   b.weight_gradient("gated dW", b.gradient(up, layer), d_gate_up, of_up, d);
   b.bias_gradient(gate_bias, layer, d_gate_up, of_gate);
   b.bias_gradient(up_bias, layer, d_gate_up, of_up);
-  b.norm(b.gradient(post_norm, layer), w.ffn_norm, at.middle);
+  const BackwardPass::Norm norm{post_norm, layer, w.ffn_norm, post_norm_bias};
+  if (!ffn.is_parallel) return b.norm(norm, at.middle);
+  // Attention reads the same stream and comes next: until then this gradient stands beside.
+  b.clear(ws.beside);
+  b.norm(norm, at.input, ws.beside.data());
 }
 
 const char* refusal(const DecoderSpec& spec, const LayerSpec& layer) {
-  if (layer.ffn.norms != NormPlace::before)
-    return "its feed-forward network has a norm behind it, whose gradient is not implemented";
-  if (!layer.ffn.is_gated || layer.ffn.is_parallel)
-    return "its feed-forward network has no gate or stands beside attention, whose gradient is not "
-           "implemented";
-  if (spec.norm != NormKind::rms)
-    return "its norms are LayerNorms, whose gradient is not implemented";
-  if (spec.embedding_scale != 1 || spec.residual_scale != 1 || spec.logits_divisor != 1 ||
-      spec.logits_cap > 0)
-    return "its embedding, residual stream or logits are scaled, whose gradient is not implemented";
+  if (layer.ffn.curve == Nonlinearity::gelu && layer.ffn.is_gated)
+    return "its gate is an exact GELU, whose gradient is not implemented";
+  if (spec.residual_scale != 1 || spec.logits_divisor != 1 || spec.logits_cap > 0)
+    return "its residual stream or logits are scaled, whose gradient is not implemented";
   return nullptr;
 }
 

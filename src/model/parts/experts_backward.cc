@@ -149,7 +149,7 @@ void experts_backward(BackwardPass& b, int layer) {
   weight_gradients(b, layer, dy, d, at.expert_gated, f, {{expert_down, {0, d}}});
   weight_gradients(b, layer, d_gate_up, pair, at.expert_inputs, d,
                    {{expert_gate, {0, f, 0}}, {expert_up, {0, f, 1}}});
-  b.norm(b.gradient(post_norm, layer), b.weights(layer).ffn_norm, at.middle);
+  b.norm({post_norm, layer, b.weights(layer).ffn_norm}, at.middle);
 }
 
 const char* experts_refusal(const ExpertsSpec& experts) {

@@ -90,11 +90,11 @@ void backward(BackwardPass& b, int layer) {
   b.weight_gradient("join dW", b.gradient(projection, layer), d_out, {0, d}, 2 * d);
   b.clear_hidden();
   b.matmul("join dX", d_out, b.join_to_embedding(), ws.normed.data());
-  b.norm(b.gradient(embedding_norm, layer), w.embedding_norm, at.embedded);
+  b.norm({embedding_norm, layer, w.embedding_norm}, at.embedded);
   b.embed(b.module().embedding);
   b.clear_hidden();
   b.matmul("join dX", d_out, b.join_to_hidden(), ws.normed.data());
-  b.norm(b.gradient(hidden_norm, layer), w.hidden_norm, b.output());
+  b.norm({hidden_norm, layer, w.hidden_norm}, b.output());
 }
 
 const char* refusal(const DecoderSpec&, const LayerSpec& layer) {

@@ -19,12 +19,16 @@ std::vector<const LayerPart*> parts_of(const LayerSpec& layer) {
   return parts;
 }
 
-void expect_backward(const DecoderSpec& spec) {
-  if (stores_otherwise(spec))
+void expect_trainable(const DecoderSpec& spec) {
+  if (stores_otherwise(spec) && !stores_offsets(spec))
     fail(
         "a {} model cannot be trained: its checkpoints hold other tensors than the decoder's, and "
         "writing them is not implemented",
         spec.family);
+  expect_backward(spec);
+}
+
+void expect_backward(const DecoderSpec& spec) {
   for (int layer = 0; layer < spec.all_layers(); ++layer)
     for (const LayerPart* part : parts_of(spec.layer(layer)))
       if (const char* why = part->refusal(spec, spec.layer(layer)))

@@ -40,5 +40,7 @@ std::vector<const LayerPart*> parts_of(const LayerSpec& layer);
 
 // Throws Error, saying why, where a layer has no backward.
 void expect_backward(const DecoderSpec& spec);
+// The same, and where its weights could not be written as the family stores them.
+void expect_trainable(const DecoderSpec& spec);
 
 }  // namespace invar

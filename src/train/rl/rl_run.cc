@@ -6,6 +6,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/timer.h"
+#include "model/families/family_source.h"
 #include "model/parameter_source.h"
 #include "numerics/philox.h"
 #include "train/checkpoint.h"
@@ -147,10 +148,16 @@ class Run {
 
   // The sampler goes on with the trainer's weights, or with what the recipe makes of them.
   void hand_over() {
-    if (recipe_.sampler.weights == "exact") return rollouts_->take_weights(trainer_->weights());
+    if (recipe_.sampler.weights == "exact") return take_weights(trainer_->weights());
     const std::vector<bf16_t> rounded =
         rounded_weights(trainer_->layout(), trainer_->weights(), recipe_.sampler.weights);
-    rollouts_->take_weights(ParameterSource(trainer_->layout(), rounded.data()));
+    take_weights(ParameterSource(trainer_->layout(), rounded.data()));
+  }
+
+  void take_weights(const TensorSource& stored) {
+    const DecoderSpec& spec = recipe_.trainer.model.spec;
+    if (!stores_offsets(spec)) return rollouts_->take_weights(stored);
+    rollouts_->take_weights(*decoder_tensors(spec, stored));
   }
 
   // Answers to `count` problems from number `first` on.
