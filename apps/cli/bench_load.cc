@@ -59,13 +59,13 @@ void print_check(const CostCheck& check) {
 }
 
 void print_steps(const LoadReport& report) {
-  fmt::print("\n{:20} {:>8} {:>12} {:>12} {:>8} {:>9} {:>9} {:>10}\n", "steps", "number",
-             "prompt rows", "decode rows", "mixed", "running", "waiting", "preempted");
+  fmt::print("\n{:20} {:>8} {:>12} {:>12} {:>8} {:>9} {:>9} {:>10} {:>8}\n", "steps", "number",
+             "prompt rows", "decode rows", "mixed", "running", "waiting", "preempted", "idle");
   for (const PolicyReport& p : report.policies) {
     const LoadSummary& s = p.summary;
-    fmt::print("{:20} {:8} {:12.1f} {:12.1f} {:6.1f} % {:9.1f} {:9.1f} {:10}\n", p.policy, s.steps,
-               s.prompt_rows, s.decode_rows, 100 * s.mixed_share, s.running, s.waiting,
-               s.preempted);
+    fmt::print("{:20} {:8} {:12.1f} {:12.1f} {:6.1f} % {:9.1f} {:9.1f} {:10} {:6.1f} %\n", p.policy,
+               s.steps, s.prompt_rows, s.decode_rows, 100 * s.mixed_share, s.running, s.waiting,
+               s.preempted, 100 * s.idle_share);
   }
 }
 

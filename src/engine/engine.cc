@@ -33,7 +33,8 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads,
     fail_usage("expected a max-model-len of at most {}, the model's last position, found {}",
                longest, s.max_model_len);
   if (s.max_model_len == 0) s.max_model_len = longest;
-  s.max_plans_in_flight = may_run_ahead() ? DeviceClock::kInFlight : 1;
+  s.max_plans_in_flight = plans_in_flight();
+  s.splits_decodes = is_pipeline();
   settle_step_rows(threads);
   const int blocks = sized_blocks();
   settle_context(blocks);
@@ -49,11 +50,26 @@ Engine::Engine(Model& model, const EngineOptions& options, ThreadPool* threads,
 }
 
 Engine::~Engine() {
-  if (in_flight() > 0) wait_for_device();
+  if (in_flight() == 0) return;
+  wait_for_device();
+  try {  // stages before home wait for it to take what they leave
+    for (; committed_ < begun_ && nth(committed_).is_told; ++committed_) finish(nth(committed_));
+  } catch (const Error&) {  // of workers that are gone
+  }
 }
 
 bool Engine::may_run_ahead() const {
   return is_async() && !proposer_ && model_.ranks() * model_.stages() == 1;
+}
+
+bool Engine::is_pipeline() const {
+  return model_.workers().runs_ahead() && !proposer_ && options_.async_scheduling.value_or(true);
+}
+
+int Engine::plans_in_flight() const {
+  constexpr int kMost = 4;
+  if (is_pipeline()) return std::min(kMost, model_.stages());
+  return may_run_ahead() ? DeviceClock::kInFlight : 1;
 }
 
 // Each has a sampler of its own. Tokens stay on the device where that pays, and where the next step
@@ -62,6 +78,7 @@ void Engine::make_steps(const RunnerLimits& limits) {
   const Decoder& decoder = executor_->decoder();
   const bool on_device = !model_.device().is_host() || may_run_ahead();
   if (!model_.device().is_host()) clock_.emplace(decoder.execution);
+  steps_ = std::vector<StepInFlight>(std::max(2, plans_in_flight()));
   for (StepInFlight& step : steps_) {
     std::unique_ptr<DeviceSampler> sampler;
     if (on_device)
@@ -118,14 +135,13 @@ void Engine::add(Request request) {
   const bool shares = !state->request.params.prompt_logprobs && !state->request.pooled &&
                       !state->request.routed_experts;
   const bool decodes = !state->request.pooled;
-  const bool may_run_ahead =
-      options_.scheduler.max_plans_in_flight > 1 && decodes && !state->samples_by_tokens();
+  const bool runs_ahead = may_run_ahead() && decodes && !state->samples_by_tokens();
   scheduler_->add(
       {.id = state->request.id,
        .tokens = static_cast<int32_t>(size),
        .drafts = proposer_ && decodes ? proposer_->most_nodes() : 0,
        .ahead_until =
-           may_run_ahead ? static_cast<int32_t>(size) + state->request.params.max_tokens : 0,
+           runs_ahead ? static_cast<int32_t>(size) + state->request.params.max_tokens : 0,
        .prefix = shares ? &state->tokens : nullptr,
        .cache_salt = state->request.cache_salt.get(),
        .priority = state->request.priority});

@@ -1,7 +1,6 @@
 // The engine: requests in, tokens out, one step at a time. Ids only; it never sees a string.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,7 +42,9 @@ struct EngineOptions {
   // begun. Requests whose samples depend on their tokens (structured output, penalties, bad words)
   // sit out every other step. Unset: on where the device is not the host, as long as no such
   // request is live. With a proposer, ranks or stages, or while a trace is recorded, a step is
-  // begun when the last one is committed, before the sink is told of it.
+  // begun when the last one is committed, before the sink is told of it. In a pipeline whose stages
+  // are processes, and without a proposer, as many steps are in flight as there are stages, each
+  // of other sequences, unless it is false.
   std::optional<bool> async_scheduling;
   bool embeddings = false;  // whether requests may be pooled: room for a step's hidden states
   // Drafts are accepted by rejection. The model's options say it, and its identity then, but where
@@ -66,8 +67,8 @@ struct StepStats {
   int free_blocks = 0;
   int discarded = 0;  // rows computed for requests that were over by then
   int ahead = 0;      // steps that had been begun by its end
-  // Between the end of the device's work for the step before and the beginning of this one's; 0 on
-  // a host.
+  // Between the end of the device's work for the step before and the beginning of this one's; where
+  // stages are processes, what the last one waited for the one before it; else 0 on a host.
   double device_idle_seconds = 0;
   double device_seconds = 0;  // the device's work for this step, by its own clock; 0 on a host
   StepWork work;
@@ -183,7 +184,11 @@ class Engine {
   void settle_context(int blocks);
   void settle_step_rows(ThreadPool* threads);
   bool is_async() const { return options_.async_scheduling.value_or(!model_.device().is_host()); }
+  // Rows whose tokens are not known yet.
   bool may_run_ahead() const;
+  // Steps of other sequences, one for each stage.
+  bool is_pipeline() const;
+  int plans_in_flight() const;
   bool rejects() const { return model_.options().rejection || options_.rejection; }
   void make_steps(const RunnerLimits& limits);
   int32_t budget() const;
@@ -210,8 +215,8 @@ class Engine {
   // Beyond the pool's blocks: for side branches of draft trees, within a step.
   int32_t scratch_blocks_ = 0;
 
-  // Step n is steps_[n % 2]; in flight are those from committed_ to begun_.
-  std::array<StepInFlight, DeviceClock::kInFlight> steps_;
+  // Step n is steps_[n % size]; in flight are those from committed_ to begun_.
+  std::vector<StepInFlight> steps_;
   int64_t begun_ = 0, committed_ = 0;
   int failures_ = 0;  // of steps, in a row
   Trace* trace_ = nullptr;
@@ -227,6 +232,7 @@ class Engine {
   std::vector<StepResult> results_;
   StepStats stats_;
   Outbox outbox_;
+  double waited_seconds_ = 0;  // by the last stage, up to it
   std::vector<float> normed_;  // hidden states to be pooled, of one request
   bool in_emission_ = false;
   std::vector<int64_t> silenced_;  // aborted during the emission

@@ -37,9 +37,22 @@ void Executor::copy_slots(const std::vector<SlotCopy>& copies) {
   step(copy_, [&](Worker& worker) { worker.copy_slots(message); });
 }
 
-void Executor::step(const WorkerMessage& message, Workers::AsWorker work) {
+bool Executor::tell(const Batch& batch) {
+  expect_generation();
+  auto& message = std::get<RunBatch>(run_);
+  message.runner = number_;
+  message.batch = batch;
+  message.hidden.clear();
+  return workers_.tell(run_);
+}
+
+void Executor::expect_generation() const {
   if (generation_ != workers_.generation())
     throw WorkerFailed(std::make_exception_ptr(Error("a worker failed under another engine")));
+}
+
+void Executor::step(const WorkerMessage& message, Workers::AsWorker work) {
+  expect_generation();
   workers_.step(message, work);
 }
 

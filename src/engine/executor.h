@@ -24,6 +24,9 @@ class Executor {
   // One step; results are home's (rank 0's are the same as those of the others). Throws
   // WorkerFailed, and from then on always, until recover().
   void run(const Batch& batch, ForwardIo& io);
+  // Stages before home begin with a batch of all layers, which is run later, in the order of these
+  // calls. Whether they do (Workers::tell); else nothing else is told or run before it.
+  bool tell(const Batch& batch);
   // Moves keys and values between blocks, in every layer.
   void copy_slots(const std::vector<SlotCopy>& copies);
   // Computes on workers that can go on. Its keys and values are lost.
@@ -35,6 +38,8 @@ class Executor {
   const Placement& placement() const { return home().placement(); }
   // How many steps were launched as recorded graphs.
   int64_t recorded_steps() const { return home().recorded_steps(); }
+  // How long the last stage waited for the one before, all steps.
+  double waited_seconds() const { return home().waited_seconds(); }
   // Device memory of the activations, all workers of this process.
   int64_t workspace_bytes() const;
   Model& model() { return model_; }
@@ -42,6 +47,7 @@ class Executor {
 
  private:
   Runner& home() const { return workers_.home().runner(number_); }
+  void expect_generation() const;
   void step(const WorkerMessage& message, Workers::AsWorker work);
 
   Model& model_;

@@ -21,9 +21,12 @@ struct ModelDescription {
   ModelDescription(const ModelOptions& options, std::unique_ptr<TensorSource>& source);
 
   const DecoderSpec& spec() const { return config.spec; }
-  // Ranks on the CPU share the threads out among themselves; each has one at least.
+  // Workers on the CPU that compute at the same time share the threads out among themselves; each
+  // has one at least. On threads the stages of a rank follow one another.
   int threads_of_rank(int threads) const {
-    return options.device == "cpu" ? std::max(1, threads / options.ranks) : 1;
+    if (options.device != "cpu") return 1;
+    const int stages_at_once = options.settled_executor().starts_with("mp") ? stages() : 1;
+    return std::max(1, threads / (options.ranks * stages_at_once));
   }
   int stages() const { return static_cast<int>(options.layer_cuts.size()) + 1; }
   // Throws Error unless these are the tensors of the same model, or the configuration is of another

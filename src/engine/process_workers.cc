@@ -52,10 +52,10 @@ class ProcessWorkers final : public RemoteWorkers {
  public:
   ProcessWorkers(const ModelDescription& model, const TensorSource& source, ThreadPool& pool,
                  const LoadProgress& progress)
-      : RemoteWorkers(model, model.threads_of_rank(pool.size())),
+      : RemoteWorkers(model, model.threads_of_rank(pool.size()), true),
         shares_memory_(model.options.executor == "mp") {
     ::sched_getaffinity(0, sizeof cores_, &cores_);
-    if (ranks_ * threads_of_rank_ <= std::ssize(ThreadPool::usable_cores())) spins_ = kSpins;
+    if (size() * threads_of_rank_ <= std::ssize(ThreadPool::usable_cores())) spins_ = kSpins;
     start();  // they load while this process does
     load_home(source, pool, progress);
     join_home();

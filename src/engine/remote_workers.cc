@@ -6,11 +6,20 @@
 
 namespace invar {
 
-RemoteWorkers::RemoteWorkers(const ModelDescription& model, int threads_of_rank)
+namespace {
+
+// Of messages that a worker may leave unread: a socket holds three times as much. Home waits for
+// no worker that waits for home.
+constexpr size_t kMostUnread = 64 << 10;
+
+}  // namespace
+
+RemoteWorkers::RemoteWorkers(const ModelDescription& model, int threads_of_rank, bool reads_ahead)
     : model_(model),
       ranks_(model.options.ranks),
       stages_(model.stages()),
       threads_of_rank_(threads_of_rank),
+      reads_ahead_(reads_ahead),
       threads_(threads_of_rank_) {}
 
 void RemoteWorkers::load_home(const TensorSource& source, ThreadPool& pool,
@@ -24,7 +33,7 @@ LoadModel RemoteWorkers::load_message(int number) const {
   return {.options = model_.options,
           .place = place_of(number, ranks_, stages_),
           .threads = threads_of_rank_,
-          .first_core = place_of(number, ranks_, stages_).rank * threads_of_rank_};
+          .first_core = (size() - 1 - number) * threads_of_rank_};  // home has the first ones
 }
 
 // Every answer is read, whatever goes wrong.
@@ -46,14 +55,28 @@ void RemoteWorkers::order(const WorkerMessage& message, AsWorker work) {
 
 void RemoteWorkers::run(const WorkerMessage& message, AsWorker work) {
   try {
-    const std::string bytes = to_bytes(message);
-    for (const auto& link : links_) link->send(bytes);
-    expect_agreement(home_->place(), home_->links(), bytes);
+    if (told_.empty()) send(to_bytes(message));
+    expect_agreement(home_->place(), home_->links(), told_.front());
     work(*home_);
+    told_.pop_front();
   } catch (...) {
     home_->leave();
     throw;
   }
+}
+
+bool RemoteWorkers::send_ahead(const WorkerMessage& message) {
+  std::string bytes = to_bytes(message);
+  size_t unread = bytes.size();
+  for (const std::string& told : told_) unread += told.size();
+  if (unread > kMostUnread) return false;
+  send(std::move(bytes));
+  return true;
+}
+
+void RemoteWorkers::send(std::string bytes) {
+  for (const auto& link : links_) link->send(bytes);
+  told_.push_back(std::move(bytes));
 }
 
 void RemoteWorkers::expect_done() {

@@ -12,9 +12,11 @@ class RemoteWorkers : public Workers {
  public:
   std::span<Worker* const> here() const override { return here_; }
   bool are_all_the_callers() const override { return false; }
+  bool runs_ahead() const override { return stages_ > 1 && reads_ahead_; }
 
  protected:
-  RemoteWorkers(const ModelDescription& model, int threads_of_rank);
+  // `reads_ahead`: a message that nobody has read yet keeps its sender from nothing.
+  RemoteWorkers(const ModelDescription& model, int threads_of_rank, bool reads_ahead);
   // Loads home's share while the others load theirs.
   void load_home(const TensorSource& source, ThreadPool& pool, const LoadProgress& progress);
   Worker& home_worker() { return *home_; }
@@ -26,12 +28,17 @@ class RemoteWorkers : public Workers {
 
   void order(const WorkerMessage& message, AsWorker work) override;
   void run(const WorkerMessage& message, AsWorker work) override;
+  bool send_ahead(const WorkerMessage& message) override;
 
   const ModelDescription& model_;
   const int ranks_, stages_, threads_of_rank_;
   std::vector<std::unique_ptr<MessageLink>> links_;  // to all but home, by number
 
  private:
+  // A step's message to all but home.
+  void send(std::string bytes);
+
+  const bool reads_ahead_;
   ThreadPool threads_;  // home's
   std::unique_ptr<Worker> home_;
   std::vector<Worker*> here_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/timer.h"
 
 namespace invar {
 
@@ -84,8 +85,10 @@ void Runner::receive(const Batch& batch, Channel& from) {
       std::ranges::count_if(batch.aux_layers, [&](int l) { return l < shard_.layers.begin; });
   const size_t rows = batch.rows.size();
   carried_.values.resize((1 + before) * rows * decoder_.spec.hidden);
+  const Timer timer;
   from.receive(carried_.values.data(), carried_.values.size() * sizeof(float));
   from.receive(carried_.nan_flags.get(), rows);
+  waited_seconds_ += timer.seconds();
 }
 
 // The residual stream in the place of the one before, hidden states behind those of other stages.

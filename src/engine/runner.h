@@ -36,6 +36,8 @@ class Runner {
   // Device memory of the activations.
   int64_t workspace_bytes() const { return static_cast<int64_t>(workspace_.bytes()); }
   int64_t recorded_steps() const { return graphs_.launched(); }
+  // How long it waited for the stage before, all batches.
+  double waited_seconds() const { return waited_seconds_; }
 
  private:
   // What one stage leaves to the next.
@@ -63,6 +65,7 @@ class Runner {
 
   Batch part_;  // of a batch, in one of several stages
   Carried carried_;
+  double waited_seconds_ = 0;
 };
 
 }  // namespace invar

@@ -30,7 +30,7 @@ bool Engine::run_step(OutputSink& sink) {
   StepInFlight& oldest = nth(committed_);
   finish(oldest);
   timed(times_, kHostParts.commit, [&] { commit(oldest); });
-  if (is_async() && in_flight() == 0) begin(sink);
+  if (is_pipeline() || (is_async() && in_flight() == 0)) begin(sink);
   timed(times_, kHostParts.emit, [&] { emit(sink); });
   return true;
 }
@@ -53,13 +53,13 @@ bool Engine::begin(OutputSink& sink) {
   return true;
 }
 
-// Behind another one only if the device has all of that one, and nobody would have to sit out, if
-// nobody asked for that.
+// Behind another one only if the device or the stages before home have all of that one, and nobody
+// would have to sit out, if nobody asked for that.
 bool Engine::may_begin() {
   if (in_flight() == 0) return true;
-  const bool may_leave_out = options_.async_scheduling.value_or(false);
+  const bool may_leave_out = is_pipeline() || options_.async_scheduling.value_or(false);
   return in_flight() < options_.scheduler.max_plans_in_flight && !trace_ &&
-         (may_leave_out || live_by_tokens_ == 0) && nth(begun_ - 1).is_on_device();
+         (may_leave_out || live_by_tokens_ == 0) && nth(begun_ - 1).is_under_way();
 }
 
 // Steps in which nobody is left, and of which nobody hears.
@@ -200,9 +200,11 @@ void Engine::launch(StepInFlight& step) {
   step.sampling->set_times(times_);
   io.trace = trace_;
   io.times = times_;
-  io.sampled = in_flight() > 1 ? nth(step.number - 1).sampling->tokens_on_device() : nullptr;
+  const StepInFlight* before = in_flight() > 1 ? &nth(step.number - 1) : nullptr;
+  io.sampled = before && before->is_on_device() ? before->sampling->tokens_on_device() : nullptr;
   io.keep_logits = step.batch.aux_layers.empty() && !step.batch.wants_experts &&
                    step.sampling->samples_on_device();
+  step.is_told = is_pipeline() && !trace_ && executor_->tell(step.batch);
   if (!io.keep_logits) return;
   if (clock_) clock_->begin(step.number);
   executor_->run(step.batch, io);

@@ -1,6 +1,7 @@
-// A step from its plan to its commit. Two of them may be in flight: while a device computes one,
-// the host plans the next, whose rows read from the device the tokens that the host does not know
-// yet.
+// A step from its plan to its commit. Two of them may be in flight on a device: while it computes
+// one, the host plans the next, whose rows read from the device the tokens that the host does not
+// know yet. In a pipeline whose stages are processes there may be one for each stage, of other
+// sequences or of prompts.
 #pragma once
 
 #include <memory>
@@ -25,9 +26,12 @@ struct StepInFlight {
   ForwardIo io;
   std::unique_ptr<SamplingStage> sampling;
   Timer timer;
+  bool is_told = false;  // stages before home have begun with it
 
   // The device has been given all of it, the sampling too. Else the host reads its logits.
   bool is_on_device() const { return io.keep_logits; }
+  // Whether another step may be begun behind it.
+  bool is_under_way() const { return is_on_device() || is_told; }
 };
 
 }  // namespace invar

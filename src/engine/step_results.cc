@@ -250,6 +250,10 @@ void Engine::count_step(const StepInFlight& step) {
   stats_.waiting = scheduler_->num_waiting();
   stats_.preempted = static_cast<int>(plan.preempted.size());
   stats_.free_blocks = pool_->free_blocks();
+  if (model_.workers().runs_ahead()) {
+    const double before = std::exchange(waited_seconds_, executor_->waited_seconds());
+    stats_.device_idle_seconds = waited_seconds_ - before;
+  }
   if (!clock_) return;
   stats_.device_idle_seconds = clock_->idle_seconds_before(step.number);
   stats_.device_seconds = clock_->seconds_of(step.number);

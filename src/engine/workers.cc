@@ -21,8 +21,14 @@ std::string said_by(const std::exception_ptr& why) {
 
 WorkerFailed::WorkerFailed(std::exception_ptr why) : Error(said_by(why)), why_(std::move(why)) {}
 
+std::unique_lock<std::mutex> Workers::lock_when_all_ran() {
+  std::unique_lock lock(mutex_);
+  all_ran_.wait(lock, [&] { return told_.empty(); });
+  return lock;
+}
+
 int32_t Workers::make_runner(const RunnerLimits& limits, int32_t keys_of, ThreadPool* threads) {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock = lock_when_all_ran();
   const MakeRunner message{.runner = ++last_runner_, .keys_of = keys_of, .limits = limits};
   try {
     order(message, [&](Worker& worker) {
@@ -37,7 +43,7 @@ int32_t Workers::make_runner(const RunnerLimits& limits, int32_t keys_of, Thread
 }
 
 void Workers::end_runner(int32_t number) {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock = lock_when_all_ran();
   runners_.erase(number);
   order_end(number);
 }
@@ -50,7 +56,7 @@ void Workers::order_end(int32_t number) {
 }
 
 void Workers::take_weights(const TakeWeights& message, const TensorSource& source) {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock = lock_when_all_ran();
   order(message, [&](Worker& worker) { worker.take_weights(source); });
 }
 
@@ -60,6 +66,21 @@ void Workers::step(const WorkerMessage& message, AsWorker work) {
   try {
     run(message, work);
   } catch (...) {
+    told_.clear();  // nobody runs them
+    all_ran_.notify_all();
+    throw WorkerFailed(std::current_exception());
+  }
+  if (runs_ahead() && told_.empty()) all_ran_.notify_all();
+}
+
+bool Workers::tell(const WorkerMessage& message) {
+  const std::lock_guard lock(mutex_);
+  if (!runs_ahead() || runners_.size() > 1) return false;
+  try {
+    return send_ahead(message);
+  } catch (...) {
+    told_.clear();
+    all_ran_.notify_all();
     throw WorkerFailed(std::current_exception());
   }
 }

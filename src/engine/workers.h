@@ -4,6 +4,8 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <map>
@@ -53,6 +55,12 @@ class Workers {
   // in the order of the stages. Throws WorkerFailed when one fails; from then on always, until they
   // recover.
   void step(const WorkerMessage& message, AsWorker work);
+  // Whether stages before home compute on their own, so that they can be a step ahead of it.
+  virtual bool runs_ahead() const { return false; }
+  // They begin with a step, for which step() is called later, in the order of these calls. False
+  // when they hear of it only then, since there is no room for more that they have not read, or
+  // runners of others: before that, no further one is told. Throws WorkerFailed.
+  bool tell(const WorkerMessage& message);
 
   // How often they recovered: keys and values of before are lost.
   int64_t generation() const { return generation_; }
@@ -66,13 +74,20 @@ class Workers {
   virtual void order(const WorkerMessage& message, AsWorker work) = 0;
   // The same of a step. Throws what a worker of this process threw.
   virtual void run(const WorkerMessage& message, AsWorker work) = 0;
+  // Sends a step to those of other processes, if they have room. Where they run ahead.
+  virtual bool send_ahead(const WorkerMessage&) { return false; }
+  // The bytes of steps that they have been told and home has not run.
+  std::deque<std::string> told_;
   // Workers that can go on: those of this process as they are, others without a runner yet.
   virtual void restart() = 0;
 
  private:
   void order_end(int32_t number);
+  // Whoever gives an order waits until home has run what others were told.
+  std::unique_lock<std::mutex> lock_when_all_ran();
 
   std::mutex mutex_;  // one order or step at a time, unless it is one worker
+  std::condition_variable all_ran_;
   std::map<int32_t, MakeRunner> runners_;
   int32_t last_runner_ = 0;
   std::atomic<int64_t> generation_ = 0;

@@ -14,9 +14,17 @@ int32_t scheduled_chunk(const ChunkSchedule& c, int32_t done) {
   return std::max<int32_t>(32, static_cast<int32_t>((rows + 16) / 32 * 32));
 }
 
+int32_t Scheduler::most_decodes() const {
+  const int32_t plans = options_.splits_decodes ? options_.max_plans_in_flight : 1;
+  const auto decoding =
+      std::ranges::count_if(running_, [&](int32_t i) { return !sequences_[i].in_prefill(); });
+  return static_cast<int32_t>((decoding + plans - 1) / plans);
+}
+
 void Scheduler::add_decodes(StepPlan& plan, int32_t& left) {
   bool may_run_ahead = true;
-  for (size_t i = 0; i < running_.size() && left > 0; ++i) {
+  int32_t most = most_decodes();
+  for (size_t i = 0; i < running_.size() && left > 0 && most > 0; ++i) {
     Sequence& s = running(i);
     if (!s.is_resident() || s.in_prefill()) continue;
     const bool runs_ahead = may_run_ahead && s.may_run_ahead() && running_[i] != yielding_;
@@ -28,6 +36,7 @@ void Scheduler::add_decodes(StepPlan& plan, int32_t& left) {
     }
     emit(plan, s, 1);
     --left;
+    --most;
   }
 }
 

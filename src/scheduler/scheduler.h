@@ -38,7 +38,10 @@ struct SchedulerOptions {
   int32_t max_num_seqs = 128;            // sequences that hold blocks
   int32_t max_num_batched_tokens = 512;  // rows of a step
   int32_t max_model_len = 0;             // tokens of a sequence, prompt and answer
-  int32_t max_plans_in_flight = 1;       // 1 to 4; the depth of the pipeline
+  int32_t max_plans_in_flight = 1;       // 1 to 4
+  // A plan takes at most its share of the sequences that decode, so that as many plans as may be in
+  // flight have equal work: the micro-batches of a pipeline.
+  bool splits_decodes = false;
   std::optional<ChunkSchedule> chunk_schedule;
   // Who waits takes places and blocks of residents that the queue's rank puts behind it; these wait
   // again. Else who is admitted stays.
@@ -160,7 +163,8 @@ class Scheduler {
 
   // What `fill` is made of. `left` is what is left of the budget.
 
-  // The decode rows of all resident sequences, oldest first.
+  // The decode rows of all resident sequences, oldest first; of a share of them where plans in
+  // flight divide them.
   void add_decodes(StepPlan& plan, int32_t& left);
   // Chunks of prompts. Half of the rows go to the prompts in the order of their arrival, so that
   // each comes to its end; what is left to those that have the fewest rows to go, so that a short
@@ -211,6 +215,8 @@ class Scheduler {
   // after it that no uncommitted plan computes, then from itself when it is the last. Returns
   // whether it may be planned. A row that runs ahead takes only what is free.
   bool make_room(StepPlan& plan, size_t index);
+  // The most sequences that decode in one plan.
+  int32_t most_decodes() const;
   // As many of `rows` more rows as there are blocks for.
   int32_t rows_with_blocks(const Sequence& s, int32_t rows) const;
   // Rows of the next chunk of a prompt, of which [begin, end) is left. A chunk size of the schedule

@@ -192,6 +192,7 @@ json::Value to_json(const LoadSummary& s) {
                       {"running", s.running},
                       {"waiting", s.waiting},
                       {"preempted", s.preempted},
+                      {"idle_share", s.idle_share},
                       {"answer_seconds", s.answer},
                       {"backlog_growth", s.backlog_growth},
                       {"saturated", s.is_saturated()},

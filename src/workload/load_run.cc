@@ -73,9 +73,10 @@ LoadResult run_load(LoadServer& server, LoadClock& clock, const std::vector<Load
     clock.after_step(stats.work);
     const double end = clock.now();
     record(events, begin, end, result);
-    result.steps.push_back({begin, end, stats.device_seconds + stats.device_idle_seconds,
-                            stats.work, stats.sequences, stats.running, stats.waiting,
-                            stats.preempted});
+    const double idle = stats.device_idle_seconds;
+    const double device = stats.device_seconds > 0 ? stats.device_seconds + idle : 0;
+    result.steps.push_back({begin, end, device, idle, stats.work, stats.sequences, stats.running,
+                            stats.waiting, stats.preempted});
     if (progress) progress(end, events.finished);
     if (end >= until) return result;
   }
@@ -167,6 +168,7 @@ LoadSummary summarize(const LoadResult& result) {
     s.waiting += step.waiting;
     s.mixed_share += has_prompt && step.work.decode_rows > 0;
     s.preempted += step.preempted;
+    s.idle_share += step.idle / s.seconds;
   }
   for (double* mean : {&s.prompt_rows, &s.decode_rows, &s.running, &s.waiting, &s.mixed_share})
     *mean /= static_cast<double>(std::max<int64_t>(1, s.steps));

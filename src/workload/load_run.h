@@ -45,6 +45,7 @@ struct LoadRecord {
 struct LoadStep {
   double begin = 0, end = 0;
   double device = 0;  // seconds by a GPU's own clock, what it waited before included; else 0
+  double idle = 0;    // seconds that a GPU, or the last stage of a pipeline, waited before
   StepWork work;
   int sequences = 0, running = 0, waiting = 0, preempted = 0;
 };
@@ -82,6 +83,9 @@ struct LoadSummary {
   // Batch composition, means over steps.
   double prompt_rows = 0, decode_rows = 0, running = 0, waiting = 0;
   double mixed_share = 0;  // of steps: prompts and decodes together
+  // Of the seconds: a GPU, or the last stage of a pipeline, waited while there was work (the
+  // bubbles).
+  double idle_share = 0;
   int64_t steps = 0, preempted = 0;
   double prompt_step = 0, decode_step = 0;  // mean duration of steps with and without prompt rows
   double mean_step = 0;                     // of all

@@ -125,6 +125,7 @@ struct Outcome : Record {
   void on_preempt(int64_t) override { ++preempted; }
   int preempted = 0;
   int accepted = 0;
+  int ahead = 0;          // the most steps that were begun before the end of the one before
   int64_t recovered = 0;  // how often: sequences are computed again then, and drafted for otherwise
   std::string failure;    // which ended the engine
 };
@@ -133,6 +134,8 @@ struct Setting {
   std::string drafts;
   int retries = 2;
   std::function<void(Engine&, int step)> before_step;
+  std::optional<bool> async_scheduling;
+  int max_num_seqs = 4, rows = 512;
 };
 
 Outcome run(Model& model, const Setting& setting = {}) {
@@ -140,7 +143,9 @@ Outcome run(Model& model, const Setting& setting = {}) {
   EngineOptions options;
   options.kv_bytes = 16 << 20;
   options.scheduler.max_model_len = 256;
-  options.scheduler.max_num_seqs = 4;
+  options.scheduler.max_num_seqs = setting.max_num_seqs;
+  options.scheduler.max_num_batched_tokens = setting.rows;
+  options.async_scheduling = setting.async_scheduling;
   options.prompt_logprobs = true;
   options.retries = setting.retries;
   std::unique_ptr<Proposer> proposer;
@@ -153,6 +158,7 @@ Outcome run(Model& model, const Setting& setting = {}) {
       if (setting.before_step) setting.before_step(engine, step);
       engine.step(outcome);
       outcome.accepted += engine.last_step().accepted_tokens;
+      outcome.ahead = std::max(outcome.ahead, engine.last_step().ahead);
       EXPECT_EQ(engine.check_integrity(), "");
     }
   } catch (const std::exception& error) {
@@ -180,6 +186,72 @@ TEST(Workers, AnswerTheSameWhereverTheyLive) {
   ModelOptions other = tiny(2, {2}, "mp");
   other.load_format = "dummy:8";
   EXPECT_NE(run(other).answers, one.answers);
+}
+
+// ---- Several steps in flight, one for each stage ----
+
+TEST(Pipeline, StagesAreAStepAheadAndAnswersTheSame) {
+  const Outcome one = run(tiny());
+  for (const auto& [options, ahead] : {std::pair(tiny(1, {1}, "mp"), 1),
+                                       {tiny(1, {1, 2, 3}, "mp"), 3},
+                                       {tiny(2, {2}, "mp"), 1},
+                                       {tiny(1, {2}, "mp-sockets"), 1}}) {
+    const auto model = load(options);
+    const Outcome answers = run(*model);
+    EXPECT_EQ(answers.answers, one.answers) << answers.failure;
+    EXPECT_EQ(answers.ahead, ahead);
+    // The control: one after the other.
+    const Outcome in_turn = run(*model, {.async_scheduling = false});
+    EXPECT_EQ(in_turn.answers, one.answers);
+    EXPECT_EQ(in_turn.ahead, 0);
+  }
+}
+
+// Aborts, and the end of an engine, while stages are ahead; the workers go on for the next one.
+TEST(Pipeline, AnEngineThatEndsLeavesNothingBehind) {
+  const auto model = load(tiny(1, {1, 2}, "mp"));
+  for (int steps : {1, 2, 3, 9}) {
+    Record ignored;
+    EngineOptions options;
+    options.kv_bytes = 16 << 20;
+    options.scheduler.max_model_len = 256;
+    options.prompt_logprobs = true;
+    Engine engine(*model, options);
+    for (Request& request : testing_engine::all_kinds()) engine.add(std::move(request));
+    for (int step = 0; step < steps; ++step) engine.step(ignored);
+    for (int id = 1; id <= 5; ++id) engine.abort(id);
+    EXPECT_EQ(engine.check_integrity(), "");
+  }
+  EXPECT_EQ(run(*model).answers, run(tiny()).answers);
+}
+
+// A message that a worker might not take before home has done its part is sent later.
+TEST(Pipeline, ALongMessageWaits) {
+  const auto long_prompts = [](const ModelOptions& options) {
+    const auto model = load(options);
+    Record record;
+    EngineOptions e;
+    e.kv_bytes = 256 << 20;
+    e.scheduler.max_model_len = 512;
+    e.scheduler.max_num_batched_tokens = 16384;
+    e.scheduler.max_num_seqs = 64;
+    Engine engine(*model, e);
+    for (int id = 0; id < 24; ++id) {
+      Request r{.id = id};
+      for (int i = 0; i < 250 + id % 7; ++i) r.prompt.edit().push_back((id * 31 + i * 7) % 500);
+      r.params.max_tokens = 5;
+      engine.add(std::move(r));
+    }
+    int most_rows = 0, ahead = 0;
+    for (; engine.has_work(); ahead = std::max(ahead, engine.last_step().ahead)) {
+      engine.step(record);
+      most_rows = std::max(most_rows, engine.last_step().rows);
+    }
+    EXPECT_GT(most_rows * sizeof(BatchRow), 64U << 10);
+    EXPECT_EQ(ahead > 0, options.executor == "mp");
+    return record.answers;
+  };
+  EXPECT_EQ(long_prompts(tiny(1, {2}, "mp")), long_prompts(tiny()));
 }
 
 TEST(Workers, DraftersOfTheTargetAskThem) {

@@ -31,6 +31,7 @@ class Simulation {
     options_.max_num_batched_tokens = options_.max_num_seqs + random_() % 200;
     options_.max_model_len = 16 + random_() % 400;
     options_.max_plans_in_flight = 1 + random_() % 4;
+    options_.splits_decodes = random_() % 2 == 0;
     if (computes_whole_prompts(policy)) options_.max_num_batched_tokens += options_.max_model_len;
     if (random_() % 4 == 0)
       options_.chunk_schedule = ChunkSchedule{.low = static_cast<int32_t>(1 + random_() % 40),

@@ -142,6 +142,32 @@ TEST(Sarathi, LaterChunksMayBeInFlightButNoUnknownToken) {
   EXPECT_EQ(step(*scheduler), (Rows{{1, 1}}));
 }
 
+// Without it the first plan has all five, and there is nothing for the second.
+TEST(Sarathi, PlansInFlightDivideWhoDecodes) {
+  for (const bool splits : {true, false}) {
+    BlockPool pool(1000, 32);
+    SchedulerOptions o = options(64, 8);
+    o.max_plans_in_flight = 2;
+    o.splits_decodes = splits;
+    const auto scheduler = make_scheduler(o, pool);
+    for (int id = 1; id <= 5; ++id) scheduler->add({.id = id, .tokens = 3});
+    step(*scheduler);  // the prompts
+    StepPlan first, second;
+    scheduler->plan(1 << 20, first);
+    scheduler->plan(1 << 20, second);
+    if (!splits) {
+      EXPECT_EQ(first.entries.size(), 5U);
+      EXPECT_TRUE(second.entries.empty());
+      continue;
+    }
+    EXPECT_EQ(rows_of(first), (Rows{{1, 1}, {2, 1}, {3, 1}}));
+    EXPECT_EQ(rows_of(second), (Rows{{4, 1}, {5, 1}}));
+    scheduler->commit(first, std::vector<StepResult>(3, {.new_tokens = 1}));
+    scheduler->plan(1 << 20, first);
+    EXPECT_EQ(rows_of(first), (Rows{{1, 1}, {2, 1}, {3, 1}}));
+  }
+}
+
 TEST(Sarathi, TheYoungestIsPreemptedAndComesBackFirst) {
   // Two sequences of 32 tokens fill 2 of 3 blocks; each needs another block for the next row.
   BlockPool pool(3, 32);
