@@ -150,7 +150,9 @@ void LoadBench::measure_cost() {
   measured_.machine = machine();
   Instance instance({.model = model()->options(), .engine = sampling.engines.front()}, model());
   const Engine& engine = instance.engine();
-  measured_.plans_in_flight = engine.options().scheduler.max_plans_in_flight;
+  // What it models are plans whose tokens stay on a device; a pipeline's it takes one by one.
+  const SchedulerOptions& scheduler = engine.options().scheduler;
+  measured_.plans_in_flight = scheduler.splits_decodes ? 1 : scheduler.max_plans_in_flight;
   measured_.slot_bytes =
       engine.kv_bytes() / engine.num_blocks() / sampling.engines.front().block_size;
 }
