@@ -66,7 +66,7 @@ void add_placement_flags(CLI::App& command, ModelOptions& o) {
   command
       .add_option("--kv-cache-dtype", o.kv_cache_dtype,
                   "Keys and values in the cache: auto (bf16), int8 or fp8_e4m3 (half the memory; "
-                  "another arithmetic; CPU only)")
+                  "another arithmetic)")
       ->capture_default_str();
   command
       .add_option("--isa", o.instruction_set, "Instruction set: auto, scalar, avx2, avx512 or amx")

@@ -150,9 +150,6 @@ void check_cache(const Arithmetic& arithmetic, const ModelOptions& options) {
   if (arithmetic.is_baseline)
     fail_usage("the arithmetic control has keys and values of bf16, and {} was asked for",
                options.kv_cache_dtype);
-  if (options.device != "cpu")
-    fail_usage("keys and values of 8 bits are computed on the CPU only, and the device is {}",
-               options.device);
   if (options.weights == "exact")
     fail_usage("--weights exact has keys and values of f32, and {} was asked for",
                options.kv_cache_dtype);
@@ -179,17 +176,12 @@ void check_layers(const DecoderSpec& spec, const Arithmetic& arithmetic,
                options.arithmetic);
 }
 
-void check_integers(const Arithmetic& arithmetic, const ModelOptions& options) {
+void check_integers(const Arithmetic& arithmetic) {
   if (!arithmetic.is_int8) return;
   if (arithmetic.weights == DType::f32)
     fail_usage(
         "products of integers are defined beside bf16 weights and this model's others are f32 or "
         "f16; use --weights twin");
-  if (options.device != "cpu")
-    fail_usage(
-        "products of integers are computed on the CPU only, and the device is {}; use --weights "
-        "twin",
-        options.device);
   if (arithmetic.is_baseline)
     fail_usage("the arithmetic control has no products of integers; use --weights twin");
 }
@@ -204,7 +196,7 @@ void set_weights(Arithmetic& arithmetic, const ModelOptions& options, const Deco
     arithmetic.cache = CacheType::f32;
   } else {
     arithmetic.is_int8 = has_integers(spec, source);
-    check_integers(arithmetic, options);
+    check_integers(arithmetic);
     const bool rounds = options.weights == "rounded" || has_blocks(spec, source);
     if (rounds && arithmetic.weights == DType::f32) {
       arithmetic.weights = DType::bf16;  // else there is nothing to round

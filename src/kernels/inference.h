@@ -486,7 +486,7 @@ struct Kernels {
   Operation<AddSiluParams> add_silu;
   Operation<ScaleLogitsParams> scale_logits;
   Operation<CopySlotsParams> copy_slots;
-  // Of caches in 8 bits; null on a GPU.
+  // Of caches in 8 bits.
   Operation<StoreSlotsParams> store_slots;
   Operation<LoadSlotsParams> load_slots;
   Operation<CopySlotsParams> copy_stored;

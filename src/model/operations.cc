@@ -255,8 +255,9 @@ QkvParams Operations::rotation_of(const LayerPass& p) const {
           .non_finite = ws_.non_finite.data()};
 }
 
-bool Operations::attention_rotates(const LayerActivations& at) const {
-  return kernels_.rotated_attention && tables_.rows_are_apart && !tape_ && !hooks_.wants_qkv(at);
+bool Operations::attention_rotates(const LayerPass& p) const {
+  return kernels_.rotated_attention && tables_.rows_are_apart && !tape_ && !p.kv.stored.data &&
+         !hooks_.wants_qkv(p.at);
 }
 
 void Operations::qkv(const LayerPass& p) {
@@ -275,7 +276,7 @@ void Operations::qkv(const LayerPass& p) {
   hooks_.trace("qkv", p.layer, products(p), rotation.qkv_stride, rows_);
   if (spec_.joint_qk_norm) norm_joint_heads(p);
   if (spec_.late_qk_norm) rotate_heads(p);
-  if (!attention_rotates(p.at)) run("rope", kernels_.qkv, rotation);
+  if (!attention_rotates(p)) run("rope", kernels_.qkv, rotation);
   store_slots(p);
 }
 
@@ -358,7 +359,7 @@ void Operations::attention(const LayerPass& p) {
     else if (tape_)
       model_.run(kernels_.partial_attention,
                  PartialAttentionParams{.of = params, .max = p.at.max, .sum = p.at.sum});
-    else if (attention_rotates(p.at))
+    else if (attention_rotates(p))
       model_.run(kernels_.rotated_attention,
                  RotatedAttentionParams{.rotation = rotation_of(p), .of = params});
     else

@@ -95,7 +95,7 @@ class Operations {
   float* products(const LayerPass& p) const;
   void norm_joint_heads(const LayerPass& p);
   void rotate_heads(const LayerPass& p);
-  bool attention_rotates(const LayerActivations& at) const;
+  bool attention_rotates(const LayerPass& p) const;
   // Whether x is h with a sum that waits, which then is one pass with out = norm(x).
   bool settle_into(const float* x, const float* weight, const Activation& out);
 

@@ -41,9 +41,10 @@ struct Case {
 
 // The last ones need several parts of the scratch memory: they are made of two types only.
 constexpr int64_t kLarge = 1 << 22;
-constexpr Case kCases[] = {{1, 16, 256},      {3, 100, 512},     {8, 300, 2048, 8},
-                           {33, 144, 512, 4}, {65, 272, 256, 2}, {130, 40, 1024},
-                           {257, 389, 768},   {5, 2500, 16384},  {70, 2500, 16384, 8}};
+constexpr Case kCases[] = {
+    {1, 16, 256},    {3, 100, 512},     {8, 300, 2048, 8},   {33, 144, 512, 4}, {65, 272, 256, 2},
+    {130, 40, 1024}, {1, 272, 2048, 8}, {16, 48, 1280},      {30, 80, 512, 2},  {64, 24, 768},
+    {257, 389, 768}, {5, 2500, 16384},  {70, 2500, 16384, 8}};
 
 class BlocksOnGpu : public CudaTest {
  protected:

@@ -109,9 +109,6 @@ TEST(StoredCache, IsHalfTheMemoryAndRefusedWhereItIsNotImplemented) {
   options = tiny("int8");
   options.arithmetic = "control";
   expect_message(error_of([&] { Model model(options); }), "control has keys and values of bf16");
-  options = tiny("int8");
-  options.device = "cuda";
-  expect_message(error_of([&] { Model model(options); }), "on the CPU only");
 }
 
 }  // namespace

@@ -64,7 +64,8 @@ __device__ void fetch(const AttentionParams& p, const CUtensorMap& keys, const C
   const int first_page = first_slot(p, t) / slots, last_page = p.positions[t] / slots;
   const auto number = [&](int page) { return blocks[min(max(page, first_page), last_page)]; };
   int now = 0, next = number(begin * per_split + lane);
-  const int64_t old_slots = p.positions[t] - p.rows + 1;
+  // Of a cache in 8 bits the kernel before has written all slots.
+  const int64_t old_slots = p.kv.stored.data ? 0 : p.positions[t] - p.rows + 1;
   bool is_early = true;
   for (int split = begin; split < end; ++split) {
     const int at = (split - begin) * per_split % kWarp;

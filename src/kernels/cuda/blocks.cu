@@ -6,6 +6,7 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
 #include "kernels/block_places.h"
+#include "kernels/cuda/block_slabs.cuh"
 
 namespace invar::cuda {
 
@@ -44,43 +45,42 @@ __global__ void expand_panels_kernel(BlockPlaces places, const void* data, int64
     out[packed_index_bf16(output, first + e, k)] = elements[e];
 }
 
-// A thread expands eight elements of a row, whose blocks follow each other. The type is a constant:
-// so are then all places and shifts in a block.
+// Four threads expand a unit of 32 elements of a row, whose blocks follow each other.
 struct BlockRows {
   const uint8_t* data;
   int64_t unit_bytes, scales_at, stride;  // the last one in elements, of what is written
-  unsigned outputs, eights;               // of a row
+  unsigned outputs, units;                // of a row
 };
 template <DType type>
 __global__ void expand_rows_kernel(const BlockRows rows, bf16_t* out) {
-  constexpr StorageType kStorage = storage_of(type);
+  using Shape = SlabShape<type>;
   const auto i = static_cast<unsigned>(global_index());
-  const unsigned output = i / rows.eights, first = i % rows.eights * 8;
+  const unsigned j = i % 4, unit = i / 4 % rows.units, output = i / 4 / rows.units;
   if (output >= rows.outputs) return;
-  const unsigned block = first / kStorage.block, in_block = first % kStorage.block;
-  const uint8_t* unit = rows.data + output * rows.unit_bytes;
-  const uint8_t* values = unit + block * kStorage.value_bytes;
-  const uint8_t* scales = unit + rows.scales_at + block * kStorage.scale_bytes;
-  alignas(16) bf16_t elements[8];
+  const unsigned slab = unit / (kSlab / kSlabUnit);
+  const uint8_t* row = rows.data + output * rows.unit_bytes;
+  const SlabBytes at{row + slab * Shape::kValues, row + rows.scales_at + slab * Shape::kScales,
+                     static_cast<int>(j)};
+  SlabEights elements;
+  Slab<type, SlabBytes>(at).unit(static_cast<int>(unit % (kSlab / kSlabUnit)), elements);
+  bf16_t* to = out + output * rows.stride + unit * kSlabUnit + j * 4;
 #pragma unroll
-  for (int e = 0; e < 8; ++e)
-    elements[e] = f32_to_bf16(block_element(type, values, scales, static_cast<int>(in_block) + e));
-  *reinterpret_cast<uint4*>(out + output * rows.stride + first) =
-      *reinterpret_cast<const uint4*>(elements);
+  for (int half = 0; half < 2; ++half)
+    *reinterpret_cast<uint2*>(to + 16 * half) = {elements[half][0], elements[half][1]};
 }
 
 void expand_rows(const Matrix& w, const char* from, int64_t outputs, bf16_t* to,
                  const Execution& on) {
-  const int64_t eights = w.row_blocks() * storage_of(w.type).block / 8;
+  const int64_t units = w.k / kSlabUnit;
   const BlockRows rows{.data = reinterpret_cast<const uint8_t*>(from),
                        .unit_bytes = w.unit_bytes(),
                        .scales_at = w.scales_at(),
                        .stride = w.row_elements(),
                        .outputs = static_cast<unsigned>(outputs),
-                       .eights = static_cast<unsigned>(eights)};
+                       .units = static_cast<unsigned>(units)};
   const auto launch = [&]<DType type>() {
     expand_rows_kernel<type>
-        <<<blocks_for(outputs * eights), kThreads, 0, stream_of(on)>>>(rows, to);
+        <<<blocks_for(outputs * units * 4), kThreads, 0, stream_of(on)>>>(rows, to);
   };
   with_block_type(w.type, launch);
 }
@@ -97,13 +97,16 @@ __global__ void embed_blocks_kernel(BlockPlaces places, EmbedParams p) {
 
 }  // namespace
 
-int64_t outputs_at_once(const Matrix& w) {
-  // As many as the cache holds until they are read, if that is a tile.
-  constexpr int64_t kTile = 128, kInCache = int64_t{24} << 20;
+int64_t outputs_at_once(const Matrix& w, int64_t rows) {
+  // As many as the cache holds until they are read, if that is a tile, or as give every
+  // multiprocessor some tiles.
+  constexpr int64_t kTile = 128, kInCache = int64_t{24} << 20, kTiles = 2 * 132;
+  const int64_t row_tiles = (rows + kTile - 1) / kTile;
+  const int64_t busy = (kTiles + row_tiles - 1) / row_tiles / w.count * kTile;
   const int64_t row = w.count * w.row_elements() * static_cast<int64_t>(sizeof(bf16_t));
   const int64_t most = static_cast<int64_t>(kBlocksScratch) / row / kTile * kTile;
   CHECK(most > 0, "rows of blocks too long for the scratch memory");
-  return std::min({most, std::max(kTile, kInCache / row / kTile * kTile), w.n});
+  return std::min({most, std::max({kTile, busy, kInCache / row / kTile * kTile}), w.n});
 }
 
 Matrix expand(const Matrix& w, int64_t first, int64_t count, void* scratch, const Execution& on) {
@@ -128,6 +131,41 @@ Matrix expand(const Matrix& w, int64_t first, int64_t count, void* scratch, cons
     cuda_launched("expanding blocks");
   }
   return out;
+}
+
+bool reads_blocks(const Matrix& w, int64_t rows, int runs) {
+  const StorageType& storage = storage_of(w.type);
+  const int64_t run = w.k / runs, blocks = run / storage.block;
+  if (w.layout != WeightLayout::rows || rows > kMostRowsOfBlocks || run % storage.block != 0)
+    return false;
+  // TMA begins at multiples of 16 bytes; scales of some types are taken out of what lies around.
+  const auto is_aligned = [](int64_t bytes) { return bytes % 16 == 0; };
+  const bool takes_any = !is_aligned(kSlab / storage.block * storage.scale_bytes);
+  if (!is_aligned(w.scales_at())) return false;
+  return runs == 1 || (is_aligned(blocks * storage.value_bytes) &&
+                       (takes_any || is_aligned(blocks * storage.scale_bytes)));
+}
+
+void matmul_by_blocks(const MatmulParams& p, const Execution& on) {
+  const int64_t at_once = kRowsOfBlocks;
+  for (int64_t first = 0; first < p.rows; first += at_once) {
+    MatmulParams part = p;
+    part.x = p.x.from(first);
+    part.y = p.y + first * p.y_stride;
+    part.rows = std::min(at_once, p.rows - first);
+    with_block_type(p.w.type, [&]<DType type>() { few_blocks_matmul<type>(part, on); });
+  }
+}
+
+void gated_matmul_by_blocks(const GatedMatmulParams& p, const Execution& on) {
+  const int64_t at_once = kRowsOfBlocks;
+  for (int64_t first = 0; first < p.rows; first += at_once) {
+    GatedMatmulParams part = p;
+    part.x = p.x.from(first);
+    part.out = p.out.from(first);
+    part.rows = std::min(at_once, p.rows - first);
+    with_block_type(p.gate_up.type, [&]<DType type>() { few_blocks_gated<type>(part, on); });
+  }
 }
 
 void embed_blocks(const EmbedParams& p, const Execution& on) {

@@ -1,5 +1,5 @@
-// Matrices of blocks on a GPU: some outputs at a time become bf16 in scratch memory, which the
-// order's products read.
+// Matrices of blocks on a GPU. Order `hopper` multiplies few rows by them as they are; otherwise
+// some outputs at a time become bf16 in scratch memory, which the order's products read.
 #pragma once
 
 #include "kernels/inference.h"
@@ -7,10 +7,24 @@
 namespace invar::cuda {
 
 // Memory for that (MatmulParams::scratch).
-constexpr size_t kBlocksScratch = size_t{64} << 20;
+constexpr size_t kBlocksScratch = size_t{256} << 20;
 
-// How many outputs of each matrix of the stack fit into the scratch at a time: whole tiles.
-int64_t outputs_at_once(const Matrix& w);
+// Products that read blocks (product_blocks.cuh): up to so many rows at a time, and in several
+// parts up to so many.
+constexpr int kRowsOfBlocks = 32, kMostRowsOfBlocks = 64;
+// Whether they can: runs of whole blocks.
+bool reads_blocks(const Matrix& w, int64_t rows, int runs);
+void matmul_by_blocks(const MatmulParams& p, const Execution& on);
+void gated_matmul_by_blocks(const GatedMatmulParams& p, const Execution& on);
+// Of one type, up to kRowsOfBlocks rows.
+template <DType type>
+void few_blocks_matmul(const MatmulParams& p, const Execution& on);
+template <DType type>
+void few_blocks_gated(const GatedMatmulParams& p, const Execution& on);
+
+// How many outputs of each matrix of the stack are made at a time for so many rows: whole tiles
+// that fit into the scratch.
+int64_t outputs_at_once(const Matrix& w, int64_t rows);
 // Outputs [first, first + count) of each matrix of the stack, in `scratch`.
 Matrix expand(const Matrix& w, int64_t first, int64_t count, void* scratch, const Execution& on);
 

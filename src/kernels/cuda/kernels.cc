@@ -54,7 +54,9 @@ void matmul(const MatmulParams& p, const Execution& on) {
 // Some outputs after the others.
 template <Order order>
 void matmul_of_blocks(const MatmulParams& p, const Execution& on) {
-  const int64_t most = outputs_at_once(p.w);
+  if (order == Order::hopper && reads_blocks(p.w, p.rows, p.split_k))
+    return matmul_by_blocks(p, on);
+  const int64_t most = outputs_at_once(p.w, p.rows);
   for (int64_t first = 0; first < p.w.n; first += most) {
     MatmulParams part = p;
     part.w = expand(p.w, first, std::min(most, p.w.n - first), p.scratch, on);
@@ -76,7 +78,9 @@ void gated_matmul(const GatedMatmulParams& p, const Execution& on) {
 
 template <Order order>
 void gated_matmul_of_blocks(const GatedMatmulParams& p, const Execution& on) {
-  const int64_t most = outputs_at_once(p.gate_up);
+  if (order == Order::hopper && reads_blocks(p.gate_up, p.rows, 1))
+    return gated_matmul_by_blocks(p, on);
+  const int64_t most = outputs_at_once(p.gate_up, p.rows);
   for (int64_t first = 0; first < p.gate_up.n; first += most) {
     GatedMatmulParams part = p;
     part.gate_up = expand(p.gate_up, first, std::min(most, p.gate_up.n - first), p.scratch, on);
@@ -122,6 +126,9 @@ Kernels table() {
           .add_silu = add_silu,
           .scale_logits = scale_logits,
           .copy_slots = copy_slots,
+          .store_slots = store_slots,
+          .load_slots = load_slots,
+          .copy_stored = copy_stored,
           .log_sum_exp = log_sum_exp,
           .route = route,
           .sort_rows = sort_rows,

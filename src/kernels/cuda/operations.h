@@ -19,6 +19,10 @@ void add(const AddParams& p, const Execution& on);
 void add_norm(const AddNormParams& p, const Execution& on);
 void add_silu(const AddSiluParams& p, const Execution& on);
 void copy_slots(const CopySlotsParams& p, const Execution& on);
+// Of caches in 8 bits.
+void store_slots(const StoreSlotsParams& p, const Execution& on);
+void load_slots(const LoadSlotsParams& p, const Execution& on);
+void copy_stored(const CopySlotsParams& p, const Execution& on);
 void sample(const SampleRowsParams& p, const Execution& on);
 void hash_logits(const HashLogitsParams& p, const Execution& on);
 void log_sum_exp(const LogitsParams& p, const Execution& on);

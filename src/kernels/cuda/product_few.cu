@@ -4,9 +4,9 @@
 // the kernels before it are done.
 #include <algorithm>
 
-#include "kernels/cuda/product_hopper.cuh"
+#include "kernels/cuda/int8.h"
+#include "kernels/cuda/product_kinds.cuh"
 #include "kernels/cuda/product_schedules.h"
-#include "kernels/cuda/wgmma_steps.cuh"
 
 namespace invar::cuda {
 
@@ -22,11 +22,12 @@ struct FewGrid {
   uint64_t policy;  // of the weights in the L2 cache
 };
 
-template <int kTokens, typename End>
+template <int kTokens, typename Kind, typename End>
 __global__ __launch_bounds__(kMaxWidth / 64 * 128 + 32,
                              1) void few_kernel(const __grid_constant__ CUtensorMap x,
                                                 const __grid_constant__ CUtensorMap w,
-                                                const FewGrid grid, const End end) {
+                                                const FewGrid grid, const Kind kind,
+                                                const End end) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const uint32_t base = shared_address(shared), bars = base + grid.bars_at;
   const int tid = threadIdx.x, group = tid / 128, lane = tid % 32;
@@ -64,7 +65,7 @@ __global__ __launch_bounds__(kMaxWidth / 64 * 128 + 32,
 
   const int warp = tid % 128 / 32;
   for (int tile = blockIdx.x; tile < grid.tiles; tile += gridDim.x) {
-    float d[kTokens / 2];
+    typename Kind::Sum sum[kTokens / 2];
     int previous = -1;
     for (int slice = 0; slice < grid.slices; ++slice, ring.next()) {
       barrier_wait(ring.full_now(), ring.parity);
@@ -74,7 +75,7 @@ __global__ __launch_bounds__(kMaxWidth / 64 * 128 + 32,
       steps_begin();
 #pragma unroll
       for (int i = 0; i < kSlice / 16; ++i)
-        product_step<kTokens>(d, a + 2 * i, b + 2 * i, (slice | i) != 0);
+        Kind::template step<kTokens>(sum, a + 2 * i, b + 2 * i, (slice | i) != 0);
       steps_commit();
       if (previous >= 0) {
         steps_wait<1>();
@@ -88,6 +89,8 @@ __global__ __launch_bounds__(kMaxWidth / 64 * 128 + 32,
     const int sixteen = group * 4 + warp;  // which 16 rows of weights this warp has
     if (sixteen * 16 >= grid.width) continue;
     const int first = tile * (grid.width / End::kMatrices) + sixteen * (16 / End::kMatrices);
+    float d[kTokens / 2];
+    kind.template finish<kTokens, End::kMatrices>(sum, first + lane / 4, 0, grid.rows, d);
     if constexpr (End::kMatrices == 2) {
       end.template column<kTokens>(d, lane % 4 * 2, first + lane / 4, grid.rows);
     } else {
@@ -111,8 +114,8 @@ int width_for(int64_t outputs, int blocks) {
   return best;
 }
 
-template <int kTokens, typename Params>
-void few(const Params& p, const Execution& on) {
+template <int kTokens, typename Kind, typename Params>
+void few(const Params& p, const Matrix& w, const Execution& on) {
   const auto end = end_of(p);
   using End = decltype(end_of(p));
   const int64_t outputs = int64_t{end.padded} * End::kMatrices;
@@ -123,29 +126,30 @@ void few(const Params& p, const Execution& on) {
   constexpr int64_t kManyResults = 24 << 20;
   grid.policy = p.rows * outputs * 4 > kManyResults ? kEvictNormal : kEvictFirst;
   grid.tiles = ceil_div(outputs, grid.width);
-  grid.slices = ceil_div(inner_size(p), kSlice);
+  grid.slices = ceil_div(w.row_elements(), Kind::kLine);
   grid.stage_bytes = (grid.width + kTokens) * 128;
   // The last warpgroup reads 64 rows even when it has fewer: past the end of the last stage, too.
   const int spare = std::max(0, grid.groups * 64 * 128 - grid.stage_bytes);
   grid.stages = std::min(32, (kMaxSharedBytes - spare) / (grid.stage_bytes + 16));
   grid.bars_at = grid.stages * grid.stage_bytes + spare;
-  const ProductMaps maps = maps_of(p, grid.rows, grid.width);
+  const ProductMaps maps = Kind::maps(p, grid.rows, grid.width);
   const LaunchShape shape = {.blocks = std::min(grid.tiles, blocks),
                              .threads = grid.groups * 128 + 32,
                              .shared_bytes = grid.bars_at + grid.stages * 16,
                              .early = true};
-  launch("multiplying matrices", few_kernel<kTokens, End>, shape, on, maps.x, maps.w, grid, end);
+  launch("multiplying matrices", few_kernel<kTokens, Kind, End>, shape, on, maps.x, maps.w, grid,
+         Kind(p, w), end);
 }
 
 }  // namespace
 
 template <int kTokens>
 void few_matmul(const MatmulParams& p, const Execution& on) {
-  few<kTokens>(p, on);
+  few<kTokens, Bf16Kind>(p, p.w, on);
 }
 template <int kTokens>
 void few_gated(const GatedMatmulParams& p, const Execution& on) {
-  few<kTokens>(p, on);
+  few<kTokens, Bf16Kind>(p, p.gate_up, on);
 }
 template void few_matmul<8>(const MatmulParams&, const Execution&);
 template void few_matmul<16>(const MatmulParams&, const Execution&);
@@ -155,5 +159,19 @@ template void few_gated<8>(const GatedMatmulParams&, const Execution&);
 template void few_gated<16>(const GatedMatmulParams&, const Execution&);
 template void few_gated<32>(const GatedMatmulParams&, const Execution&);
 template void few_gated<64>(const GatedMatmulParams&, const Execution&);
+
+void few_int8_matmul(const MatmulParams& p, const Execution& on) {
+  if (p.split_k > 1) return few_int8_in_runs(p, on);
+  p.rows <= 8    ? few<8, Int8Kind>(p, p.w, on)
+  : p.rows <= 16 ? few<16, Int8Kind>(p, p.w, on)
+  : p.rows <= 32 ? few<32, Int8Kind>(p, p.w, on)
+                 : few<64, Int8Kind>(p, p.w, on);
+}
+void few_int8_gated(const GatedMatmulParams& p, const Execution& on) {
+  p.rows <= 8    ? few<8, Int8Kind>(p, p.gate_up, on)
+  : p.rows <= 16 ? few<16, Int8Kind>(p, p.gate_up, on)
+  : p.rows <= 32 ? few<32, Int8Kind>(p, p.gate_up, on)
+                 : few<64, Int8Kind>(p, p.gate_up, on);
+}
 
 }  // namespace invar::cuda

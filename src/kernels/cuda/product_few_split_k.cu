@@ -3,9 +3,9 @@
 // takes four each. Then they are added up as a binary tree (numerics 2).
 #include <algorithm>
 
-#include "kernels/cuda/product_hopper.cuh"
+#include "kernels/cuda/int8.h"
+#include "kernels/cuda/product_kinds.cuh"
 #include "kernels/cuda/product_schedules.h"
-#include "kernels/cuda/wgmma_steps.cuh"
 
 namespace invar::cuda {
 
@@ -22,11 +22,11 @@ __device__ __forceinline__ float4 add(float4 a, float4 b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
 }
 
-template <int kTokens, int kSplitK, int kBlocks>
+template <int kTokens, int kSplitK, int kBlocks, typename Kind>
 __global__ __launch_bounds__(kSplitK * 128 + 32,
                              1) void few_split_k_kernel(const __grid_constant__ CUtensorMap x,
                                                         const __grid_constant__ CUtensorMap w,
-                                                        const FewRunsGrid grid,
+                                                        const FewRunsGrid grid, const Kind kind,
                                                         const PlainEnd end) {
   constexpr int kWorkers = kSplitK * 128;
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -49,6 +49,7 @@ __global__ __launch_bounds__(kSplitK * 128 + 32,
   float4 before[kMost];
 
   float d[kTokens / 2];
+  typename Kind::Sum sum[kTokens / 2];
   if (run == kSplitK) {  // one warp
     if (lane == 0) {
       const auto fetch_weights = [&](int slice, int stage) {
@@ -90,7 +91,7 @@ __global__ __launch_bounds__(kSplitK * 128 + 32,
       steps_begin();
 #pragma unroll
       for (int i = 0; i < kSlice / 16; ++i)
-        product_step<kTokens>(d, a + 2 * i, b + 2 * i, (slice | i) != 0);
+        Kind::template step<kTokens>(sum, a + 2 * i, b + 2 * i, (slice | i) != 0);
       steps_commit();
       // Of a ring of three or four stages no step may hold one while it waits for the next.
       if constexpr (kTokens >= 32) {
@@ -105,6 +106,8 @@ __global__ __launch_bounds__(kSplitK * 128 + 32,
       previous = ring.stage;
     }
     steps_wait<0>();
+    kind.template finish<kTokens, 1>(sum, first_output + warp * 16 + lane / 4, rank * kSplitK + run,
+                                     grid.rows, d);
   }
 
   // The ring has been read and becomes [run][row of x][width + 4].
@@ -155,13 +158,13 @@ __global__ __launch_bounds__(kSplitK * 128 + 32,
   }
 }
 
-template <int kTokens, int kSplitK, int kBlocks>
+template <int kTokens, int kSplitK, int kBlocks, typename Kind>
 void few_split_k(const MatmulParams& p, const Execution& on) {
   const PlainEnd end = end_of(p);
   FewRunsGrid grid{.rows = static_cast<int>(p.rows)};
   grid.width = std::clamp(
       ceil_div(ceil_div(end.n * kBlocks, gpu_of(on).multiprocessors()), 16) * 16, 16, kMaxWidth);
-  grid.slices = ceil_div(p.w.k / p.split_k, kSlice);
+  grid.slices = ceil_div(p.w.k / p.split_k, Kind::kLine);
   grid.stage_bytes = kSplitK * (grid.width + kTokens) * 128;
   // A warpgroup reads 64 rows of weights even when it has fewer: past the last stage's end, too.
   const int spare = std::max(0, ((kSplitK - 1) * grid.width + kMaxWidth) * 128 - grid.stage_bytes);
@@ -170,30 +173,42 @@ void few_split_k(const MatmulParams& p, const Execution& on) {
   const int sums = kSplitK * kTokens * (grid.width + 4) * 4;
   grid.received_at = std::max(grid.stages * grid.stage_bytes + spare, sums);
   grid.bars_at = grid.received_at + received;
-  const ProductMaps maps = maps_of(p, grid.rows, grid.width, kSplitK);
+  const ProductMaps maps = Kind::maps_in_parts(p, grid.rows, grid.width, kSplitK);
   const LaunchShape shape = {.blocks = ceil_div(end.n, grid.width) * kBlocks,
                              .threads = kSplitK * 128 + 32,
                              .shared_bytes = grid.bars_at + grid.stages * 16,
                              .cluster = kBlocks,
                              .early = true};
-  launch("multiplying matrices", few_split_k_kernel<kTokens, kSplitK, kBlocks>, shape, on, maps.x,
-         maps.w, grid, end);
+  launch("multiplying matrices", few_split_k_kernel<kTokens, kSplitK, kBlocks, Kind>, shape, on,
+         maps.x, maps.w, grid, Kind(p, p.w), end);
+}
+
+template <int kTokens, typename Kind>
+void few_in_parts(const MatmulParams& p, const Execution& on) {
+  if (p.split_k == 8)
+    few_split_k<kTokens, 4, 2, Kind>(p, on);
+  else if (p.split_k == 4)
+    few_split_k<kTokens, 4, 1, Kind>(p, on);
+  else
+    few_split_k<kTokens, 2, 1, Kind>(p, on);
 }
 
 }  // namespace
 
 template <int kTokens>
 void few_split_k_matmul(const MatmulParams& p, const Execution& on) {
-  if (p.split_k == 8)
-    few_split_k<kTokens, 4, 2>(p, on);
-  else if (p.split_k == 4)
-    few_split_k<kTokens, 4, 1>(p, on);
-  else
-    few_split_k<kTokens, 2, 1>(p, on);
+  few_in_parts<kTokens, Bf16Kind>(p, on);
 }
 template void few_split_k_matmul<8>(const MatmulParams&, const Execution&);
 template void few_split_k_matmul<16>(const MatmulParams&, const Execution&);
 template void few_split_k_matmul<32>(const MatmulParams&, const Execution&);
 template void few_split_k_matmul<64>(const MatmulParams&, const Execution&);
+
+void few_int8_in_runs(const MatmulParams& p, const Execution& on) {
+  p.rows <= 8    ? few_in_parts<8, Int8Kind>(p, on)
+  : p.rows <= 16 ? few_in_parts<16, Int8Kind>(p, on)
+  : p.rows <= 32 ? few_in_parts<32, Int8Kind>(p, on)
+                 : few_in_parts<64, Int8Kind>(p, on);
+}
 
 }  // namespace invar::cuda

@@ -221,7 +221,7 @@ __device__ __forceinline__ void wait_for_kernels_before() {
 // `strides` bytes from one to the next along the others, multiples of 16. A copy takes a box of
 // `box` elements, 64 of the dense dimension; what lies outside of the array is read as zeros. In
 // shared memory a box is rows of 128 bytes at a multiple of 1024, the 16-byte chunk c of row r in
-// slot c ^ (r % 8).
+// slot c ^ (r % 8). Not swizzled a box has rows of any multiple of 16 bytes, as they are.
 template <int kDims>
 struct TensorShape {
   uint64_t sizes[kDims];
@@ -229,10 +229,10 @@ struct TensorShape {
   uint32_t box[kDims];
 };
 CUtensorMap tensor_map(const void* data, int dims, const uint64_t* sizes, const uint64_t* strides,
-                       const uint32_t* box);
+                       const uint32_t* box, bool is_swizzled);
 template <int kDims>
-CUtensorMap tensor_map(const void* data, const TensorShape<kDims>& shape) {
-  return tensor_map(data, kDims, shape.sizes, shape.strides, shape.box);
+CUtensorMap tensor_map(const void* data, const TensorShape<kDims>& shape, bool is_swizzled = true) {
+  return tensor_map(data, kDims, shape.sizes, shape.strides, shape.box, is_swizzled);
 }
 
 constexpr int kMaxSharedBytes = 227 << 10;  // that a block can have

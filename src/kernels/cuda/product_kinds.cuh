@@ -1,0 +1,114 @@
+// What products of few rows by bf16 and by integers (numerics 2.1) have of their own: the step, the
+// operands for TMA, and what becomes of a run's sums. A row of a stage is 128 bytes of either.
+#pragma once
+
+#include "kernels/cuda/product_hopper.cuh"
+#include "kernels/cuda/wgmma_integers.cuh"
+
+namespace invar::cuda {
+
+constexpr int kLineBytes = 128;
+
+struct Bf16Kind {
+  using Sum = float;
+  static constexpr int kLine = kSlice;  // elements of a row of a stage
+
+  template <typename Params>
+  explicit Bf16Kind(const Params&, const Matrix&) {}
+  template <typename Params>
+  static ProductMaps maps(const Params& p, int x_rows, int w_rows) {
+    return maps_of(p, x_rows, w_rows);
+  }
+  static ProductMaps maps_in_parts(const MatmulParams& p, int x_rows, int w_rows, int parts) {
+    return maps_of(p, x_rows, w_rows, parts);
+  }
+  template <int kColumns>
+  static __device__ __forceinline__ void step(float (&d)[kColumns / 2], uint64_t a, uint64_t b,
+                                              int keep) {
+    product_step<kColumns>(d, a, b, keep);
+  }
+  template <int kTokens, int kMatrices>
+  __device__ __forceinline__ void finish(const float (&sum)[kTokens / 2], int, int, int,
+                                         float (&d)[kTokens / 2]) const {
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; ++i) d[i] = sum[i];
+  }
+};
+
+// Rows of `bytes` of integers, `stride` apart, cut into runs: as bf16 of which each holds two.
+inline CUtensorMap int8_rows_map(const void* data, int64_t bytes, int64_t rows, int64_t stride,
+                                 int runs, int box_rows, int box_runs) {
+  const auto run = static_cast<uint64_t>(bytes / runs);
+  return tensor_map<3>(
+      data,
+      {.sizes = {run / 2, static_cast<uint64_t>(rows), static_cast<uint64_t>(runs)},
+       .strides = {static_cast<uint64_t>(stride), runs == 1 ? static_cast<uint64_t>(stride) : run},
+       .box = {kSlice, static_cast<uint32_t>(box_rows), static_cast<uint32_t>(box_runs)}});
+}
+
+struct Int8Kind {
+  using Sum = int;
+  static constexpr int kLine = kLineBytes;
+
+  const RunScale* x;  // [row][run]
+  const char* w;      // the scale of row 0 of the weights
+  int64_t unit_bytes, all_rows;
+  int n, runs;
+
+  template <typename Params>
+  Int8Kind(const Params& p, const Matrix& m)
+      : x(p.x.scales),
+        w(static_cast<const char*>(m.data) + m.scales_at()),
+        unit_bytes(m.unit_bytes()),
+        all_rows(m.all_rows()),
+        n(static_cast<int>(m.n)),
+        runs(split_k_of(p)) {}
+
+  static ProductMaps maps(const MatmulParams& p, int x_rows, int w_rows) {
+    return maps_in_parts(p, x_rows, w_rows, 1);
+  }
+  static ProductMaps maps_in_parts(const MatmulParams& p, int x_rows, int w_rows, int parts) {
+    const int64_t bytes = p.w.row_elements();
+    return {int8_rows_map(p.x.data, bytes, p.rows, p.x.stride, p.split_k, x_rows, 1),
+            int8_rows_map(p.w.data, bytes, p.w.n, p.w.unit_bytes(), p.split_k, w_rows, parts)};
+  }
+  static ProductMaps maps(const GatedMatmulParams& p, int x_rows, int w_rows) {
+    const Matrix& m = p.gate_up;
+    const int64_t bytes = m.row_elements();
+    const auto row = static_cast<uint64_t>(m.unit_bytes());
+    const uint64_t blocks = static_cast<uint64_t>(m.all_rows()) / kBlockOutputs;
+    return {int8_rows_map(p.x.data, bytes, p.rows, p.x.stride, 1, x_rows, 1),
+            tensor_map<4>(m.data,
+                          {.sizes = {static_cast<uint64_t>(bytes) / 2, kBlockOutputs, 2, blocks},
+                           .strides = {row, blocks * kBlockOutputs * row, kBlockOutputs * row},
+                           .box = {kSlice, kBlockOutputs, 2,
+                                   static_cast<uint32_t>(w_rows / (2 * kBlockOutputs))}})};
+  }
+
+  template <int kColumns>
+  static __device__ __forceinline__ void step(int (&d)[kColumns / 2], uint64_t a, uint64_t b,
+                                              int keep) {
+    integer_step<kColumns>(d, a, b, keep);
+  }
+  // Of an output of the only matrix, or of a pair's second.
+  __device__ __forceinline__ float weight_scale(int output, int matrix = 0) const {
+    if (output >= n) return 0.0f;
+    return __ldg(reinterpret_cast<const float*>(w + (matrix * all_rows + output) * unit_bytes));
+  }
+  // What a run's sums stand for, where weights are rows: those of `output` and the one 8 after, or
+  // of a pair; a lane's rows of x are columns (wgmma_steps.cuh), `rows` of them real.
+  template <int kTokens, int kMatrices>
+  __device__ __forceinline__ void finish(const int (&sum)[kTokens / 2], int output, int run,
+                                         int rows, float (&d)[kTokens / 2]) const {
+    const float first = weight_scale(output),
+                second = kMatrices == 2 ? weight_scale(output, 1) : weight_scale(output + 8);
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; ++i) {
+      const int t = i / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
+      const float scale = t < rows ? x[t * runs + run].scale : 0.0f;
+      d[i] = __int2float_rn(sum[i]) * (scale * (i / 2 % 2 ? second : first));
+    }
+  }
+};
+
+}  // namespace invar::cuda
