@@ -217,12 +217,16 @@ void compare(AuditRunner& runner, const AuditFlags& flags, const Schedule& base,
   report.add({fmt::format("{} completions", completions), {}, true}, ours, baseline);
 }
 
+// Positions of what is audited: they are part of what a model with longrope is.
+constexpr int kContext = 512;
+
 int run_audit(const AuditFlags& flags) {
   const Timer timer;
   Schedule base;
   ModelFlags named = flags.model;
   use_bundled_model(named);
   base.model = resolved(named);
+  base.model.context = kContext;
   if (base.model.arithmetic.starts_with("control") && flags.only_answers.empty())
     fail_usage("the audit compares an arithmetic with control; control itself promises nothing");
   if (flags.completions < 0 || flags.completions > 1'000'000)
@@ -232,7 +236,7 @@ int run_audit(const AuditFlags& flags) {
   const DecoderSpec spec = runner.model(base.model)->spec();  // the runs open other models
   base.engine.scheduler.max_num_seqs = 64;
   base.engine.scheduler.max_num_batched_tokens = 256;
-  base.engine.scheduler.max_model_len = std::min(512, spec.max_positions);
+  base.engine.scheduler.max_model_len = std::min(kContext, spec.max_positions);
   base.engine.prompt_logprobs = true;
   if (!flags.only_answers.empty()) {
     fmt::print("{}\n", json::dump(to_json(runner.run(base))));

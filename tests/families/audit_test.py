@@ -16,7 +16,8 @@ def run(*command, seconds=600):
 def audit(invar, folder, flags):
     status, said, error = run(invar, "audit", folder, "--load-format", "dummy:1", *flags)
     rows = [line for line in said.split("\n") if line.endswith("same bits") or "same bits," in line]
-    return status == 0, f"{len(rows)} axes of same bits" if status == 0 else error or said.split("\n")[-2]
+    failed = [line for line in said.split("\n") if "FAILED" in line]
+    return status == 0, f"{len(rows)} axes of same bits" if status == 0 else "; ".join(failed) or error
 
 
 def answer(invar, folder, order, device):
