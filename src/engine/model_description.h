@@ -21,12 +21,14 @@ struct ModelDescription {
   ModelDescription(const ModelOptions& options, std::unique_ptr<TensorSource>& source);
 
   const DecoderSpec& spec() const { return config.spec; }
-  // Workers on the CPU that compute at the same time share the threads out among themselves; each
-  // has one at least. On threads the stages of a rank follow one another.
+  // Workers of this host's CPU that compute at the same time share the threads out among
+  // themselves; each has one at least. On threads, and under MPI, the stages of a rank follow one
+  // another.
   int threads_of_rank(int threads) const {
     if (options.device != "cpu") return 1;
-    const int stages_at_once = options.settled_executor().starts_with("mp") ? stages() : 1;
-    return std::max(1, threads / (options.ranks * stages_at_once));
+    const std::string executor = options.settled_executor();
+    const int at_once = executor == "mp" || executor == "mp-sockets" ? stages() : 1;
+    return std::max(1, threads / (options.ranks * at_once));
   }
   int stages() const { return static_cast<int>(options.layer_cuts.size()) + 1; }
   // Throws Error unless these are the tensors of the same model, or the configuration is of another

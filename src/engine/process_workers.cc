@@ -122,6 +122,7 @@ class ProcessWorkers final : public RemoteWorkers {
   void start(int number, const Wires& wires) {
     auto [mine, its] = socket_pair();
     LoadModel message = load_message(number);
+    message.first_core = (size() - 1 - number) * threads_of_rank_;  // home has the first ones
     message.wires = wires;
     std::vector<int> inherited = files_of(wires);
     inherited.push_back(its.number());

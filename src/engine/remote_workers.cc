@@ -33,7 +33,7 @@ LoadModel RemoteWorkers::load_message(int number) const {
   return {.options = model_.options,
           .place = place_of(number, ranks_, stages_),
           .threads = threads_of_rank_,
-          .first_core = (size() - 1 - number) * threads_of_rank_};  // home has the first ones
+          .first_core = place_of(number, ranks_, stages_).rank * threads_of_rank_};
 }
 
 // Every answer is read, whatever goes wrong.

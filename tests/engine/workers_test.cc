@@ -221,6 +221,12 @@ TEST(Pipeline, AnEngineThatEndsLeavesNothingBehind) {
     for (int step = 0; step < steps; ++step) engine.step(ignored);
     for (int id = 1; id <= 5; ++id) engine.abort(id);
     EXPECT_EQ(engine.check_integrity(), "");
+    if (steps < 9) continue;  // it ends with steps in flight
+    EXPECT_THROW(engine.expect_no_work(), Error);
+    for (int id = 6; id <= 11; ++id) engine.abort(id);
+    engine.expect_no_work();  // as before other weights
+    EXPECT_FALSE(engine.has_work());
+    EXPECT_EQ(engine.check_integrity(), "");
   }
   EXPECT_EQ(run(*model).answers, run(tiny()).answers);
 }
