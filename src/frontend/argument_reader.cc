@@ -171,9 +171,9 @@ std::unique_ptr<ArgumentReader> read_parameters(std::string name, const json::Va
   return std::make_unique<Parameters>(std::move(name), tools);
 }
 
-// Behind each opening bracket and before each comma the text can be closed.
+// Behind each bracket and before each comma the text can be closed.
 json::Value whole_part(std::string_view text) {
-  std::string open, closers;  // of the brackets at the end of the text; of the last place
+  std::string closers;  // of the brackets that are open, the innermost last
   size_t place = 0;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -183,15 +183,16 @@ json::Value whole_part(std::string_view text) {
     } else if (c == '"') {
       in_string = !in_string;
     } else if (!in_string && (c == '{' || c == '[')) {
-      open.insert(0, 1, c == '{' ? '}' : ']');
-      place = i + 1, closers = open;
-    } else if (!in_string && (c == '}' || c == ']') && !open.empty()) {
-      open.erase(0, 1);
-      place = i + 1, closers = open;
+      closers += c == '{' ? '}' : ']';
+      place = i + 1;
+    } else if (!in_string && (c == '}' || c == ']') && !closers.empty()) {
+      closers.pop_back();
+      place = i + 1;
     } else if (!in_string && c == ',') {
-      place = i, closers = open;
+      place = i;
     }
   }
+  std::ranges::reverse(closers);
   for (const std::string& whole :
        {std::string(text), std::string(text.substr(0, place)) + closers}) {
     try {
