@@ -95,14 +95,48 @@ int64_t output_of(const Matrix& w, PackPlace place, int64_t i) {
   return place.output + i / kPanelWidth * place.step * kPanelWidth + i % kPanelWidth;
 }
 
+// Of 16 rows a part of a block each, `bytes` long: words side by side, the rows in turn.
+template <typename Element>
+void interleave(const uint8_t* rows, int64_t row_bytes, int bytes, uint8_t* out) {
+  for (int at = 0; at < bytes; at += static_cast<int>(sizeof(Element)))
+    for (int64_t lane = 0; lane < kPanelWidth; ++lane, out += sizeof(Element))
+      std::memcpy(out, rows + lane * row_bytes + at, sizeof(Element));
+}
+
+// The 16 outputs of a panel, of which BlockPlaces says where every byte goes.
+void pack_panel_of_blocks(const Matrix& w, const uint8_t* rows, int64_t row_bytes, uint8_t* panel) {
+  const StorageType& storage = storage_of(w.type);
+  CHECK(storage.together == 2, "values of a panel's blocks lie in words of two bytes");
+  uint8_t *values = panel, *scales = panel + w.scales_at();
+  for (int64_t b = w.k / storage.block; b > 0; --b, rows += storage.bytes()) {
+    if (storage.scales_together() == 4)
+      interleave<uint32_t>(rows, row_bytes, storage.scale_bytes, scales);
+    else
+      interleave<uint16_t>(rows, row_bytes, storage.scale_bytes, scales);
+    interleave<uint16_t>(rows + storage.scale_bytes, row_bytes, storage.value_bytes, values);
+    scales += kPanelWidth * storage.scale_bytes;
+    values += kPanelWidth * storage.value_bytes;
+  }
+}
+
 void pack_blocks(const Matrix& w, const void* rows, int64_t stride, int64_t first, int64_t count,
                  PackPlace place, void* packed) {
   const BlockPlaces places(w);
-  const auto* block = static_cast<const uint8_t*>(rows);
+  const auto* row = static_cast<const uint8_t*>(rows);
   const int64_t blocks = w.k / places.block(), bytes = storage_of(w.type).bytes();
-  for (int64_t i = 0; i < count; ++i, block += bytes_of(w.type, stride))
-    for (int64_t b = 0; b < blocks; ++b)
-      places.write(packed, output_of(w, place, first + i), b, block + b * bytes);
+  const int64_t row_bytes = bytes_of(w.type, stride);
+  for (int64_t i = 0; i < count;) {
+    const int64_t output = output_of(w, place, first + i);
+    const bool is_panel =
+        w.unit_outputs() == kPanelWidth && output % kPanelWidth == 0 && i + kPanelWidth <= count;
+    if (is_panel)
+      pack_panel_of_blocks(w, row, row_bytes,
+                           static_cast<uint8_t*>(packed) + output / kPanelWidth * w.unit_bytes());
+    else
+      for (int64_t b = 0; b < blocks; ++b) places.write(packed, output, b, row + b * bytes);
+    i += is_panel ? kPanelWidth : 1;
+    row += (is_panel ? kPanelWidth : 1) * row_bytes;
+  }
 }
 
 }  // namespace

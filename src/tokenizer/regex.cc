@@ -28,8 +28,9 @@ class Translator {
         group();
       } else if (c == '{') {
         counted_repeat();
-      } else if (c == '^' || c == '$') {
-        refuse(std::string(1, c), "line anchors");  // Oniguruma's match at every line
+      } else if (c == '^' || c == '$') {  // Oniguruma's match at every line
+        out_ += c == '^' ? "(?:\\A|(?<=\\n)(?!\\z))" : "(?=\\n|\\z)";
+        ++at_;
       } else {
         copy(1);
       }

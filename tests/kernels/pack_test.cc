@@ -1,6 +1,8 @@
 #include "kernels/pack.h"
 
 #include "kernel_check.h"
+#include "kernels/block_places.h"
+#include "random_blocks.h"
 
 namespace invar {
 namespace {
@@ -71,6 +73,41 @@ void check_all() {
       for (const int64_t at : {1, 7, 16, 19}) check_pack<T>(n, k, k, {at, 1}, n + at + 5, 2);
       check_pack<T>(n, k, k, {0, 2}, 2 * round_up(n, 16), 2);
       check_pack<T>(n, k, k, {16, 2}, 2 * round_up(n, 16), 3);
+    }
+}
+
+// Rows of blocks, cut anywhere: every byte where BlockPlaces has it, and nothing else.
+void check_blocks(DType type, int64_t n, PackPlace place, int64_t total, int cuts) {
+  const StorageType& storage = storage_of(type);
+  const Matrix w{.type = type, .n = total, .k = 2 * storage.block};
+  const int64_t row_bytes = 2 * storage.bytes();
+  Random random(n * 31 + cuts);
+  Guarded<uint8_t> rows(n * row_bytes), packed(w.bytes()), expected(w.bytes());
+  for (uint8_t& byte : rows.span()) byte = static_cast<uint8_t>(random.next());
+  const BlockPlaces places(w);
+  for (int64_t i = 0; i < n; ++i)
+    for (int b = 0; b < 2; ++b)
+      places.write(expected.data(),
+                   place.step == 1 ? place.output + i : place.output + i / 16 * 32 + i % 16, b,
+                   rows.data() + i * row_bytes + b * storage.bytes());
+  for (int c = cuts - 1; c >= 0; --c) {
+    const auto [begin, end] = Part{c, cuts}.of(n);
+    pack_rows(w, rows.data() + begin * row_bytes, w.k, begin, end - begin, place, packed.data());
+  }
+  EXPECT_EQ(std::memcmp(packed.data(), expected.data(), packed.span().size_bytes()), 0)
+      << storage.name << " n " << n << " output " << place.output << " step " << place.step
+      << " cuts " << cuts;
+  EXPECT_TRUE(packed.guards_are_intact());
+}
+
+TEST(Pack, Blocks) {
+  for (const DType type : block_types())
+    for (const int64_t n : {1, 16, 37, 64}) {
+      check_blocks(type, n, {}, n, 1);
+      check_blocks(type, n, {7, 1}, n + 20, 2);
+      check_blocks(type, n, {16, 1}, n + 16, 3);
+      check_blocks(type, n, {0, 2}, 2 * round_up(n, 16), 2);
+      check_blocks(type, n, {16, 2}, 2 * round_up(n, 16), 1);
     }
 }
 

@@ -375,6 +375,10 @@ Value as_text(Budget& budget, const Value& input, const Arguments& a) {
   return input.is_string() ? input : budget.text(to_text(input));
 }
 
+Value as_safe_text(Budget& budget, const Value& input, const Arguments& a) {
+  return Value::safe(*as_text(budget, input, a).as_string());
+}
+
 const std::unordered_map<std::string, Filter>& filters() {
   static const std::unordered_map<std::string, Filter> kFilters = {
       {"abs", absolute},
@@ -415,7 +419,7 @@ const std::unordered_map<std::string, Filter>& filters() {
       {"replace", replace},
       {"reverse", reverse},
       {"round", round},
-      {"safe", as_text},
+      {"safe", as_safe_text},
       {"select",
        [](Budget& b, const Value& v, const Arguments& a) { return choose(b, v, a, true, false); }},
       {"selectattr",

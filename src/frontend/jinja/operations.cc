@@ -195,6 +195,29 @@ bool can_be_repeated(const Value& a) {
   return a.is_string() || (a.as_sequence() && a.as_sequence()->kind <= SequenceKind::tuple);
 }
 
+std::string escaped_for_html(const Value& text) {
+  if (text.is_safe()) return *text.as_string();
+  std::string escaped;
+  for (const char c : *text.as_string()) {
+    const std::string_view name = c == '&'    ? "&amp;"
+                                  : c == '<'  ? "&lt;"
+                                  : c == '>'  ? "&gt;"
+                                  : c == '"'  ? "&#34;"
+                                  : c == '\'' ? "&#39;"
+                                              : std::string_view(&c, 1);
+    escaped += name;
+  }
+  return escaped;
+}
+
+Value added_texts(Budget& budget, const Value& a, const Value& b) {
+  budget.make_text(a.as_string()->size() + b.as_string()->size());
+  if (!a.is_safe() && !b.is_safe()) return *a.as_string() + *b.as_string();
+  const Value sum = Value::safe(escaped_for_html(a) + escaped_for_html(b));
+  budget.make_text(sum.as_string()->size());
+  return sum;
+}
+
 }  // namespace
 
 Value unary(Operator op, const Value& a) {
@@ -214,10 +237,7 @@ Value binary(Budget& budget, Operator op, const Value& a, const Value& b) {
     return budget.text(percent_formatted(*a.as_string(), b));
   for (const Value* value : {&a, &b})
     if (value->is_undefined()) fault_undefined(*value->as_undefined());
-  if (op == Operator::add && a.is_string() && b.is_string()) {
-    budget.make_text(a.as_string()->size() + b.as_string()->size());
-    return *a.as_string() + *b.as_string();
-  }
+  if (op == Operator::add && a.is_string() && b.is_string()) return added_texts(budget, a, b);
   if (op == Operator::add && can_be_joined(a, b)) {
     Items items = a.as_sequence()->items;
     const Items& more = b.as_sequence()->items;

@@ -39,6 +39,12 @@ Value Value::sequence(SequenceKind kind, Items items) {
   return value;
 }
 
+Value Value::safe(const std::string& text) {
+  Value value(text);
+  value.safe_ = true;
+  return value;
+}
+
 Value Value::dict(std::vector<Pair> pairs, bool distinct) {
   int depth = 0;
   for (const auto& [key, value] : pairs) {

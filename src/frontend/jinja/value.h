@@ -90,11 +90,15 @@ class Value {
   // Later pairs replace earlier ones of an equal key. `distinct`: there are none.
   static Value dict(std::vector<Pair> pairs, bool distinct = false);
   static Value from_json(const json::Value& value);
+  // A text that passed the filter `safe`: what is added to it is escaped for HTML, as markupsafe
+  // does. Every other operation makes a plain text of it.
+  static Value safe(const std::string& text);
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
   bool is_none() const { return std::holds_alternative<None>(data_); }
   bool is_bool() const { return std::holds_alternative<bool>(data_); }
   bool is_string() const { return as_string() != nullptr; }
+  bool is_safe() const { return safe_; }
   // The content, or nullptr when the value is of another type.
   const std::string* as_string() const;
   const Sequence* as_sequence() const;
@@ -124,6 +128,7 @@ class Value {
                std::shared_ptr<const Sequence>, std::shared_ptr<const Dict>,
                std::shared_ptr<Namespace>, std::shared_ptr<Loop>, std::shared_ptr<const Callable>>
       data_;
+  bool safe_ = false;
 };
 
 [[noreturn]] void fault(const std::string& message);
