@@ -243,12 +243,14 @@ int run_undrafted(const BenchSpeculateFlags& flags, const std::shared_ptr<Model>
 int run_bench_speculate(BenchSpeculateFlags flags) {
   check(flags);
   use_bundled_model(flags.model);
-  ModelOptions options = resolved(flags.model);
+  const ModelOptions options = resolved(flags.model);
   add_methods(flags, options);
+  SpeculativeConfig loaded_for;  // how drafts are accepted is each engine's
   for (const std::string& config : flags.configs)
-    if (const auto parsed = parse_speculative_config(config); parsed.method == DraftMethod::mtp)
-      options.mtp_module = true;  // how drafts are accepted is each engine's
-  const std::shared_ptr<Model> model = open_model({.model = options});
+    if (parse_speculative_config(config).method == DraftMethod::mtp)
+      loaded_for.method = DraftMethod::mtp;  // the others need no more of the model
+  const std::shared_ptr<Model> model =
+      open_model({.model = options, .engine = {}, .speculation = loaded_for});
   if (flags.host_time) return print_host_time(model);
   if (flags.undrafted > 0) return run_undrafted(flags, model);
   const Tokenizer tokenizer = open_tokenizer(*model);

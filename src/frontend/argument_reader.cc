@@ -76,7 +76,6 @@ class Parameters final : public ArgumentReader {
   // A mark between values; false: it is not there as a whole.
   bool read_tag(std::string_view& text, std::string& json) {
     text.remove_prefix(std::min(text.find_first_not_of(kGaps), text.size()));
-    const size_t end = text.find('>');
     if (text.starts_with(kEndFunction)) {
       text.remove_prefix(kEndFunction.size());
       json += keys_.empty() ? "{}" : "}";
@@ -84,7 +83,8 @@ class Parameters final : public ArgumentReader {
     }
     if (kEndFunction.starts_with(text) || kParameter.starts_with(text)) return false;
     if (!text.starts_with(kParameter)) return over_ = true;
-    if (end == text.npos) return false;
+    const size_t end = text.substr(0, kMostOfName).find('>');
+    if (end == text.npos) return text.size() >= kMostOfName && (over_ = true);
     key_ = text.substr(kParameter.size(), end - kParameter.size());
     text.remove_prefix(end + 1);
     is_text_ = !may_be_other_than_text(schema_of(tools_, name_, key_));
@@ -102,8 +102,12 @@ class Parameters final : public ArgumentReader {
     if (text.empty()) return false;
     if (at_front_ && is_text_ && text.starts_with('\n')) text.remove_prefix(1);
     if (is_text_) at_front_ = false;
-    const size_t end = text.find(kEndParameter);
-    if (end == text.npos && !is_text_) return false;
+    const size_t end = text.find(kEndParameter, looked_);
+    looked_ = 0;
+    if (end == text.npos && !is_text_) {
+      looked_ = text.size() - beginning_of(kEndParameter, text);
+      return false;
+    }
     const size_t held = std::max(beginning_of(kEndParameter, text), beginning_of(kBeforeEnd, text));
     std::string_view value = text.substr(0, end == text.npos ? text.size() - held : end);
     text.remove_prefix(end == text.npos ? value.size() : end + kEndParameter.size());
@@ -122,24 +126,26 @@ class Parameters final : public ArgumentReader {
   std::string name_, key_;
   const json::Value& tools_;
   std::set<std::string> keys_;
+  size_t looked_ = 0;  // bytes of a value that comes as a whole in which its end does not begin
   bool within_ = false, at_front_ = false, is_text_ = false, is_new_ = false;
 };
 
 }  // namespace
 
 size_t BracketScan::end_in(std::string_view text) {
+  const bool is_python = of_ == Of::python;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (escaped_) {
       escaped_ = false;
-    } else if (in_string_) {
+    } else if (quote_) {
       escaped_ = c == '\\';
-      in_string_ = c != '"';
-    } else if (c == '"') {
-      in_string_ = true;
-    } else if (c == '{' || c == '[') {
+      if (c == quote_) quote_ = 0;
+    } else if (c == '"' || (is_python && c == '\'')) {
+      quote_ = c;
+    } else if (c == '{' || c == '[' || (is_python && c == '(')) {
       ++depth_;
-    } else if ((c == '}' || c == ']') && --depth_ == 0) {
+    } else if ((c == '}' || c == ']' || (is_python && c == ')')) && --depth_ == 0) {
       return i + 1;
     }
   }

@@ -10,18 +10,28 @@
 
 namespace invar {
 
-// Finds the end of a bracketed JSON value, byte by byte.
+// Finds the end of a bracketed value, byte by byte: of JSON, or of Python's literals, which have
+// round brackets and single quotes, too.
 class BracketScan {
  public:
+  enum class Of { json, python };
+
   // `depth`: of brackets that were opened before.
-  explicit BracketScan(int depth = 0) : depth_(depth) {}
-  // Bytes of `text` up to the bracket that closes the first one; 0: it has not come.
+  explicit BracketScan(int depth = 0, Of of = Of::json) : depth_(depth), of_(of) {}
+  // Bytes of `text` up to the bracket that closes the first one; 0: it has not come. Then what
+  // comes next goes on behind the text.
   size_t end_in(std::string_view text);
 
  private:
   int depth_;
-  bool in_string_ = false, escaped_ = false;
+  Of of_;
+  char quote_ = 0;  // which ends the text that it stands in; 0: in none
+  bool escaped_ = false;
 };
+
+// Bytes in which a call or an argument has to name itself: what is longer is no name. So the front
+// of a text that may go on is looked at again and again at no great cost.
+inline constexpr size_t kMostOfName = 4 << 10;
 
 // Reads the arguments of one call. However the text is cut, what it gives on is the same.
 class ArgumentReader {

@@ -6,9 +6,33 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "base/json.h"
 
 namespace invar {
+
+// A refusal of what stands within a field; its sentence need not name the field.
+class FieldError : public UsageError {
+ public:
+  FieldError(std::string_view field, const std::string& sentence)
+      : UsageError(sentence), field_(field) {}
+  const std::string& field() const { return field_; }
+
+ private:
+  std::string field_;
+};
+
+// f(); what it refuses is said of the field, unless it says so of another one.
+template <typename F>
+auto within(std::string_view field, F f) {
+  try {
+    return f();
+  } catch (const FieldError&) {
+    throw;
+  } catch (const UsageError& error) {
+    throw FieldError(field, error.what());
+  }
+}
 
 // All throw UsageError, with the field's name, where a value is not of its kind.
 class BodyFields {

@@ -43,19 +43,21 @@ void ToolCallReader::push(std::string_view text, Pieces& pieces) {
     return add(Kind::arguments, text, pieces);
   }
   held_ += text;
-  while (!held_.empty() && (at_ == At::text        ? read_text(pieces)
-                            : at_ == At::head      ? read_head(pieces)
-                            : at_ == At::arguments ? read_arguments(pieces)
-                                                   : read_tail(pieces))) {
+  while (!held().empty() && (at_ == At::text        ? read_text(pieces)
+                             : at_ == At::head      ? read_head(pieces)
+                             : at_ == At::arguments ? read_arguments(pieces)
+                                                    : read_tail(pieces))) {
   }
+  held_.erase(0, std::exchange(taken_, 0));
 }
 
 bool ToolCallReader::read_text(Pieces& pieces) {
   const std::string_view open = opening_mark(format_);
-  const size_t at = open.empty() ? held_.npos : held_.find(open);
-  const size_t end = at == held_.npos ? held_.size() - beginning_of(open, held_) : at;
+  const std::string_view text = held();
+  const size_t at = open.empty() ? text.npos : text.find(open);
+  const size_t end = at == text.npos ? text.size() - beginning_of(open, text) : at;
   say(take(end), pieces);
-  if (at == held_.npos) return false;
+  if (at == text.npos) return false;
   take(open.size());
   mark_ = open;
   at_ = At::head;
@@ -63,8 +65,9 @@ bool ToolCallReader::read_text(Pieces& pieces) {
 }
 
 bool ToolCallReader::read_head(Pieces& pieces) {
-  const CallHead head = read_call_head(format_, held_, *tools_, !called_);
+  const CallHead head = read_call_head(format_, held(), *tools_, !called_, search_);
   if (head.kind == CallHead::Kind::more) return false;
+  search_ = {};
   const std::string taken = take(head.bytes);
   ends_ = head.ends;
   if (head.kind == CallHead::Kind::call) {
@@ -91,7 +94,7 @@ bool ToolCallReader::read_head(Pieces& pieces) {
 
 bool ToolCallReader::read_arguments(Pieces& pieces) {
   std::string json;
-  take(arguments_->read(held_, json));
+  take(arguments_->read(held(), json));
   add(Kind::arguments, json, pieces);
   if (!arguments_->is_over()) return false;
   add(Kind::end, "", pieces);
@@ -108,14 +111,15 @@ bool ToolCallReader::read_arguments(Pieces& pieces) {
 bool ToolCallReader::read_tail(Pieces&) {
   const CallTail tail = tail_of(format_);
   if (tail.closes) {
-    const size_t end = scan_.end_in(held_);
-    take(end ? end : held_.size());
+    const size_t end = scan_.end_in(held());
+    take(end ? end : held().size());
     if (end) leave(tail.ends);
     return end > 0;
   }
-  const size_t at = held_.find(tail.mark);
-  if (at == held_.npos) {
-    take(held_.size() - beginning_of(tail.mark, held_));
+  const std::string_view text = held();
+  const size_t at = text.find(tail.mark);
+  if (at == text.npos) {
+    take(text.size() - beginning_of(tail.mark, text));
     return false;
   }
   take(at + tail.mark.size());
@@ -163,9 +167,9 @@ void ToolCallReader::add(AnswerPiece::Kind kind, std::string_view text, Pieces& 
 }
 
 std::string ToolCallReader::take(size_t bytes) {
-  std::string taken = held_.substr(0, bytes);
-  held_.erase(0, bytes);
-  return taken;
+  std::string piece(held().substr(0, bytes));
+  taken_ += bytes;
+  return piece;
 }
 
 }  // namespace invar

@@ -55,6 +55,7 @@ class ToolCallReader {
   void leave(bool ends) { at_ = ends ? At::text : At::head; }
   void say(std::string_view text, Pieces& pieces);
   void add(AnswerPiece::Kind kind, std::string_view text, Pieces& pieces);
+  std::string_view held() const { return std::string_view(held_).substr(taken_); }
   std::string take(size_t bytes);
 
   ToolFormat format_;
@@ -63,6 +64,8 @@ class ToolCallReader {
   json::Value no_tools_;
   At at_ = At::text;
   std::string held_;
+  size_t taken_ = 0;  // bytes of it, which go when a piece has been read
+  FrontSearch search_;
   std::string mark_;  // behind which no call has come yet
   std::unique_ptr<ArgumentReader> arguments_;
   BracketScan scan_;

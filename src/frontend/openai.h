@@ -73,9 +73,10 @@ struct Request {
   // Its thoughts; `base` says of them what a prompt settles (settle_thoughts).
   ThoughtFormat thought_format = ThoughtFormat::none;
   ThoughtSettings thoughts;
-  bool goes_on = false;  // with the last message's words
-  json::Value grammar;   //  what the answer is held to, for ConstraintCompiler; or null
-  const ThoughtSeal* seal = nullptr;     // of thoughts that are shown
+  bool goes_on = false;               // with the last message's words
+  json::Value grammar;                // what the answer is held to, for ConstraintCompiler; or null
+  std::string form_field;             // which asks for it: "response_format"
+  const ThoughtSeal* seal = nullptr;  // of thoughts that are shown
   bool summary = false, sealed = false;  // of a response: shows them as a summary, and closed
   // Of /v1/responses, which repeats them.
   json::Value asked_tools, asked_choice, asked_previous;

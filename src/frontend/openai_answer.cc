@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <memory>
 
@@ -246,18 +247,38 @@ json::Value message_of(const Request& request, const TextAnswer& answer, size_t 
   return message;
 }
 
+// A list of `size` elements, at once or late.
+json::Value list_or_late(size_t size, const std::function<json::Value(size_t)>& element,
+                         LateLists* late) {
+  if (late)
+    return late->add(
+        {{"[", size, [element](size_t i, std::string& out) { json::append(out, element(i)); }}},
+        "]");
+  json::Array all;
+  for (size_t i = 0; i < size; ++i) all.push_back(element(i));
+  return all;
+}
+
+json::Value ids_in(const Shared<std::vector<int32_t>>& ids, LateLists* late) {
+  return list_or_late(
+      ids.size(), [ids](size_t i) { return json::Value(ids[i]); }, late);
+}
+
 // Of the prompt's tokens and of the answer's, a list for each, the experts of all layers in turn.
-void add_routed_experts(json::Value& choice, const TextAnswer& answer) {
+void add_routed_experts(json::Value& choice, const TextAnswer& answer, LateLists* late) {
   const size_t prompt = answer.prompt_tokens.size(),
                tokens = prompt + (answer.tokens.empty() ? 0 : answer.tokens.size() - 1),
                columns = tokens ? answer.routed_experts.size() / tokens : 0;
-  json::Array of_prompt, of_answer;
-  for (size_t t = 0; t < tokens; ++t) {
-    const auto* row = answer.routed_experts.data() + t * columns;
-    (t < prompt ? of_prompt : of_answer).push_back(json::Array(row, row + columns));
-  }
-  choice.set("prompt_routed_experts", std::move(of_prompt));
-  choice.set("routed_experts", std::move(of_answer));
+  const auto rows = std::make_shared<const std::vector<int16_t>>(answer.routed_experts);
+  const auto list = [&](size_t begin, size_t end) {
+    const auto row_of = [rows, begin, columns](size_t i) -> json::Value {
+      const auto* row = rows->data() + (begin + i) * columns;
+      return json::Array(row, row + columns);
+    };
+    return list_or_late(end - begin, row_of, late);
+  };
+  choice.set("prompt_routed_experts", list(0, std::min(prompt, tokens)));
+  choice.set("routed_experts", list(std::min(prompt, tokens), tokens));
 }
 
 // `late`, where there is one, takes what may be long out of the answer.
@@ -288,8 +309,8 @@ json::Value choice_of(const Request& request, const TextAnswer& answer, int64_t 
     choice.set("logprobs", nullptr);
   }
   if (request.token_ids) {
-    choice.set("token_ids", ids_of(answer.tokens));
-    choice.set("prompt_token_ids", ids_of(answer.prompt_tokens));
+    choice.set("token_ids", ids_in(answer.tokens, late));
+    choice.set("prompt_token_ids", ids_in(answer.prompt_tokens, late));
   }
   if (p.prompt_logprobs)
     choice.set("prompt_logprobs",
@@ -298,7 +319,7 @@ json::Value choice_of(const Request& request, const TextAnswer& answer, int64_t 
                                                answer.prompt_logprobs),
                                            *late)
                     : prompt_logprobs(tokenizer, answer.prompt_logprobs));
-  if (request.base.routed_experts) add_routed_experts(choice, answer);
+  if (request.base.routed_experts) add_routed_experts(choice, answer, late);
   choice.set("finish_reason", finish_reason(answer, calls_tools));
   choice.set("stop_reason", stop_reason(request, answer));
   if (request.logits_hash) choice.set("logits_hash", to_hex(answer.logits_hash));

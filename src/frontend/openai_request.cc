@@ -101,7 +101,7 @@ class Reader {
     request.ignored = unknown_fields(chat);
     if (const json::Value* v = fields_.find("model")) request.model = text_of(*v, "model");
     chat ? read_thoughts(request) : refuse_thoughts(fields_, "a completion has text alone");
-    chat ? read_messages(request) : read_prompts(request);
+    chat ? read_conversation(request) : read_prompts(request);
     request.add_special_tokens = fields_.read_flag("add_special_tokens", !chat);
     request.truncate_prompt_tokens = read_truncation();
     if (!chat) read_echo(request);
@@ -113,7 +113,7 @@ class Reader {
     chat ? read_chat_logprobs(request.base.params) : read_logprobs(request.base.params);
     if (request.echo && request.base.params.logprobs && !request.base.params.prompt_logprobs)
       request.base.params.prompt_logprobs = request.base.params.logprobs;
-    if (chat) read_tool_choice(request);
+    if (chat) within("tools", [&] { read_tool_choice(request); });
     if (chat) read_prediction(request);
     read_form(request);
     read_stream(request);
@@ -219,11 +219,14 @@ class Reader {
     return all;
   }
 
-  void read_messages(Request& request) const {
-    if (!context_.renders) {
-      request.prompts.emplace_back();
-      return;
-    }
+  void read_conversation(Request& request) const {
+    request.prompts.emplace_back();
+    if (!context_.renders) return;
+    request.prompts.back() = within("messages", [&] { return rendered(request); });
+    check_size(std::get<std::string>(request.prompts.back()));
+  }
+
+  std::string rendered(Request& request) const {
     const json::Value* messages = fields_.find("messages");
     if (!messages) fail_usage("expected \"messages\" in \"body\"");
     if (!context_.chat) fail_usage("\"messages\" need a chat template; {}", context_.no_chat);
@@ -248,8 +251,7 @@ class Reader {
       conversation.variables = variables->as_object();
     }
     set_variables(request.thoughts, conversation.variables);
-    request.prompts.emplace_back(context_.chat->render(conversation, context_.clock));
-    check_size(std::get<std::string>(request.prompts.back()));
+    return context_.chat->render(conversation, context_.clock);
   }
 
   void check_size(const std::string& prompt) const {
@@ -327,22 +329,33 @@ class Reader {
   // OpenAI's response_format, or vLLM's structured_outputs and guided_*, but one of them.
   void read_form(Request& request) {
     json::Value& what = grammar_;
-    if (const json::Value* v = fields_.find("structured_outputs")) {
+    std::string& field = request.form_field;
+    field = what.is_null() ? "" : "tools";
+    if (const json::Value* v = form_in("structured_outputs", field)) {
       if (!v->is_object())
         fail_usage("expected structured_outputs as an object, found {}", v->type_name());
       for (const auto& [kind, form] : v->as_object())
         if (!form.is_null()) read_structured(kind, form, what);  // what is left open may be null
     }
-    for (const char* kind : {"regex", "choice", "json", "grammar"})
-      if (const json::Value* v = fields_.find((std::string("guided_") + kind).c_str()))
-        what.set(kind, *v);
-    if (const json::Value* v = fields_.find("response_format")) read_response_format(*v, what);
-    check_form(what);
-    if (what.is_null()) hold_calls(request);
+    for (const std::string kind : {"regex", "choice", "json", "grammar"})
+      if (const json::Value* v = form_in("guided_" + kind, field)) what.set(kind, *v);
+    if (const json::Value* v = form_in("response_format", field)) read_response_format(*v, what);
+    within(field, [&] { check_form(what); });
+    if (what.is_null()) {
+      hold_calls(request);
+      field = "tools";
+    }
     if (what.is_null()) return;
     request.grammar = what;
     request.base.structured_output = json::dump(what);
     if (context_.constraints) request.base.constraint = context_.constraints->compile(what);
+  }
+
+  // A field that asks for a form; `field` becomes its name.
+  const json::Value* form_in(const std::string& name, std::string& field) const {
+    const json::Value* found = fields_.find(name);
+    if (found) field = name;
+    return found;
   }
 
   // JSON is compact unless vLLM's words ask for another spacing.
@@ -565,6 +578,21 @@ std::vector<int32_t> tokens_of(const Request& request, const Prompt& prompt,
 
 namespace {
 
+// By way of the chat completion that it is; fields keep the names that they have here.
+Request read_response(const json::Value& body, const Context& context) {
+  const auto own = [](const std::string& field) -> std::string {
+    return field == "messages" ? "input" : field == "response_format" ? "text" : field;
+  };
+  try {
+    const json::Value chat = chat_body_of(body, context.earlier, context.seal);
+    Request request = Reader(chat, context).read(Endpoint::chat);
+    request.form_field = own(request.form_field);
+    return request;
+  } catch (const FieldError& error) {
+    throw FieldError(own(error.field()), error.what());
+  }
+}
+
 // Before anything of it is copied.
 void check_conversation(const json::Value& body, const Context& context) {
   size_t bytes = 0;
@@ -589,8 +617,7 @@ Request parse_request(const json::Value& body, Endpoint endpoint, const Context&
     return request;
   }
   if (endpoint == Endpoint::responses) {
-    const json::Value chat = chat_body_of(body, context.earlier, context.seal);
-    Request request = Reader(chat, context).read(Endpoint::chat);
+    Request request = read_response(body, context);
     if (request.base.params.n != 1) fail_usage("a response has one answer: n must be 1");
     request.endpoint = endpoint;
     read_reasoning(body, request);

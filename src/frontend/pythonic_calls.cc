@@ -4,6 +4,7 @@
 #include <cctype>
 #include <optional>
 #include <set>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "frontend/argument_reader.h"
@@ -13,6 +14,25 @@ namespace invar {
 namespace {
 
 constexpr int kMostNested = 64;
+constexpr std::string_view kWordEnds = " \t\r\n,)]}:=";
+const BracketScan kBrackets(0, BracketScan::Of::python);
+
+// An object as it grows; of members of one name the last one counts, at the first one's place.
+class PythonDict {
+ public:
+  void set(const std::string& name, json::Value value) {
+    const auto [found, is_new] = places_.try_emplace(name, members_.size());
+    if (is_new)
+      members_.emplace_back(name, std::move(value));
+    else
+      members_[found->second].second = std::move(value);
+  }
+  json::Value take() { return std::move(members_); }
+
+ private:
+  json::Object members_;
+  std::unordered_map<std::string, size_t> places_;
+};
 
 // Literals and names at the front of a text. Nothing: there is none, or its end is not there.
 class LiteralReader {
@@ -94,7 +114,7 @@ class LiteralReader {
   }
 
   std::optional<json::Value> dict(int depth) {
-    json::Value members = json::Object();
+    PythonDict members;
     while (!take("}")) {
       const auto key = value(depth + 1);
       if (!key || !key->is_string() || !take(":")) return std::nullopt;
@@ -103,12 +123,12 @@ class LiteralReader {
       members.set(key->as_string(), std::move(*member));
       if (!take(",") && !text_.starts_with('}')) return std::nullopt;
     }
-    return members;
+    return members.take();
   }
 
   // A number or a constant, whose end is what stands behind it.
   std::optional<json::Value> word() {
-    const size_t size = text_.find_first_of(" \t\r\n,)]}:=");
+    const size_t size = text_.find_first_of(kWordEnds);
     if (size == text_.npos || size == 0) return std::nullopt;
     const std::string_view found = text_.substr(0, size);
     text_.remove_prefix(size);
@@ -130,7 +150,7 @@ class LiteralReader {
 };
 
 // Arguments up to the closing bracket; false: they end before it.
-bool take_keywords(LiteralReader& reader, json::Value& arguments) {
+bool take_keywords(LiteralReader& reader, PythonDict& arguments) {
   while (!reader.take(")")) {
     const std::string key = reader.name();
     if (key.empty() || !reader.take("=")) return false;
@@ -176,11 +196,12 @@ class Keywords final : public ArgumentReader {
   }
 
   bool read_key(std::string_view& text, std::string& json) {
-    LiteralReader reader(text);
+    const std::string_view front = text.substr(0, kMostOfName);
+    LiteralReader reader(front);
     const std::string key = reader.name();
-    if (reader.is_empty()) return false;
+    if (reader.is_empty()) return front.size() == kMostOfName && (over_ = true);
     if (key.empty() || !reader.take("=") || !keys_.insert(key).second) return over_ = true;
-    text.remove_prefix(text.size() - reader.rest());
+    text.remove_prefix(front.size() - reader.rest());
     json += keys_.size() == 1 ? "{" : ", ";
     json::append_quoted(json, key);
     json += ": ";
@@ -188,7 +209,6 @@ class Keywords final : public ArgumentReader {
     return true;
   }
 
-  // A word that is no literal is a text.
   bool read_value(std::string_view& text, std::string& json) {
     if (text[0] == '"' || text[0] == '\'') {
       quote_ = text[0];
@@ -197,17 +217,41 @@ class Keywords final : public ArgumentReader {
       at_ = At::text;
       return true;
     }
-    const bool is_word = std::string_view("[({").find(text[0]) == text.npos;
-    const size_t size = is_word ? text.find_first_of(" \t\r\n,)]}:=") : 0;
-    if (size == text.npos) return false;
-    LiteralReader reader(text);
-    auto value = reader.value();
-    if (!value && (!is_word || size == 0)) return is_word && (over_ = true);
-    if (!value) value = text.substr(0, size);
-    json::append(json, *value);
-    text.remove_prefix(text.size() - reader.rest());
-    at_ = At::end;
+    return std::string_view("[({").find(text[0]) == text.npos ? read_word(text, json)
+                                                              : read_brackets(text, json);
+  }
+
+  // One that is no literal is a text.
+  bool read_word(std::string_view& text, std::string& json) {
+    const size_t size = text.find_first_of(kWordEnds, looked_);
+    if (size == 0) return over_ = true;
+    if (size == text.npos) {
+      looked_ = text.size();
+      return false;
+    }
+    const auto value = LiteralReader(text.substr(0, size + 1)).value();
+    show(value ? *value : json::Value(text.substr(0, size)), size, text, json);
     return true;
+  }
+
+  // Of those that are no literal nothing is shown, whatever comes.
+  bool read_brackets(std::string_view& text, std::string& json) {
+    if (is_none_) return false;
+    const size_t from = std::exchange(looked_, text.size());
+    const size_t size = brackets_.end_in(text.substr(from));
+    if (size == 0) return false;
+    const auto value = LiteralReader(text.substr(0, from + size)).value();
+    is_none_ = !value;
+    if (value) show(*value, from + size, text, json);
+    return !is_none_;
+  }
+
+  void show(const json::Value& value, size_t size, std::string_view& text, std::string& json) {
+    json::append(json, value);
+    text.remove_prefix(size);
+    at_ = At::end;
+    looked_ = 0;
+    brackets_ = kBrackets;
   }
 
   bool read_text(std::string_view& text, std::string& json) {
@@ -251,6 +295,10 @@ class Keywords final : public ArgumentReader {
   At at_ = At::key;
   char quote_ = 0;
   std::set<std::string> keys_;
+  // Of a value that comes as a whole: bytes in which it does not end.
+  size_t looked_ = 0;
+  BracketScan brackets_ = kBrackets;
+  bool is_none_ = false;  // its brackets are no literal
 };
 
 }  // namespace
@@ -268,10 +316,10 @@ void read_pythonic_calls(std::string_view text, bool is_cut, std::vector<ToolCal
     const bool is_named = !call.name.empty() && reader.take("(");
     if (!is_named && !is_cut) return;
     if (!is_named) break;
-    json::Value arguments = json::Object();
+    PythonDict arguments;
     const bool is_whole = take_keywords(reader, arguments);
     if (!is_whole && !is_cut) return;
-    call.arguments = json::dump(arguments);
+    call.arguments = json::dump(arguments.take());
     if (!is_whole) call.arguments.pop_back();
     found.push_back(std::move(call));
     if (!is_whole) break;

@@ -277,8 +277,11 @@ json::Value chat_body_of(const json::Value& body, const json::Array* earlier,
                          const ThoughtSeal* seal) {
   if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
   refuse_fields(body, kRefused);
-  json::Value chat = json::Object{{"messages", messages_of(body, earlier, seal)}};
-  for (const auto& [key, value] : body.as_object()) {
+  json::Value chat = json::Object{
+      {"messages", within("messages", [&] { return messages_of(body, earlier, seal); })}};
+  for (const auto& member : body.as_object()) {
+    const std::string& key = member.first;
+    const json::Value& value = member.second;
     const bool is_empty = value.is_null() || (value.is_array() && value.as_array().empty());
     if (key == "input" || key == "instructions" || key == "previous_response_id" ||
         key == "include" || value.is_null() || find_field(kRefused, key))
@@ -287,13 +290,13 @@ json::Value chat_body_of(const json::Value& body, const json::Array* earlier,
       if (!value.is_bool())
         fail_usage("expected store as true or false, found {}", value.type_name());
     } else if (key == "tools") {
-      if (!is_empty) chat.set(key, chat_tools_of(value));
+      if (!is_empty) chat.set(key, within("tools", [&] { return chat_tools_of(value); }));
     } else if (key == "max_output_tokens")
       chat.set("max_tokens", value);
     else if (key == "text")
-      read_format(value, chat);
+      within("text", [&] { read_format(value, chat); });
     else if (key == "reasoning")
-      read_effort(value, chat);
+      within("reasoning", [&] { read_effort(value, chat); });
     else if (key != "top_logprobs")
       chat.set(key, value);
   }

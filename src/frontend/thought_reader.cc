@@ -61,10 +61,10 @@ class TagReader final : public ThoughtReader {
 
   // Where the opening mark ends at the beginning of what is held; 0: it may come yet; kNowhere: it
   // does not.
-  size_t end_of_opening() const {
-    const size_t begin = std::min(held_.find_first_not_of(kWhiteSpace), held_.size());
-    const std::string_view rest = std::string_view(held_).substr(begin);
-    if (rest.starts_with(style_.open)) return begin + style_.open.size();
+  size_t end_of_opening() {
+    gaps_ = std::min(held_.find_first_not_of(kWhiteSpace, gaps_), held_.size());
+    const std::string_view rest = std::string_view(held_).substr(gaps_);
+    if (rest.starts_with(style_.open)) return gaps_ + style_.open.size();
     return style_.open.starts_with(rest) ? 0 : kNowhere;
   }
 
@@ -109,6 +109,7 @@ class TagReader final : public ThoughtReader {
   Place place_;
   bool may_open_ = true, drops_newlines_ = false;
   std::string held_;
+  size_t gaps_ = 0;  // white space at its beginning, before an opening mark
   Said said_;
 };
 
@@ -151,7 +152,8 @@ class ChannelReader final : public ThoughtReader {
       place_ = Place::text;
       return true;
     }
-    const size_t end = held_.find(kBody);
+    const size_t end = held_.find(kBody, looked_);
+    looked_ = end == kNowhere ? held_.size() - beginning_of(kBody, held_) : 0;
     if (end == kNowhere) return false;
     const std::string header = held_.substr(0, end);
     held_.erase(0, end + kBody.size());
@@ -195,6 +197,7 @@ class ChannelReader final : public ThoughtReader {
 
   Place place_ = Place::header;
   std::string held_;
+  size_t looked_ = 0;  // bytes of it in which a header does not end
   Said said_;
 };
 

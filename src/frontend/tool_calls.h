@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "frontend/argument_reader.h"
 
 namespace invar {
 
@@ -71,10 +72,30 @@ struct CallHead {
   std::string name = {}, arguments = {};  // of the call
   bool ends = false;                      // behind it no call comes without a new opening mark
 };
+
+// What is known of the front of a place while nobody can say what it is: the bytes that come are
+// each looked at once.
+class FrontSearch {
+ public:
+  // Bytes of the front that are all among `gaps`.
+  size_t gaps(std::string_view text, std::string_view gaps);
+  // Where `mark` begins; npos: it has not come.
+  size_t find(std::string_view text, std::string_view mark);
+  // BracketScan's.
+  size_t end_of_object(std::string_view text);
+
+  bool is_none = false;  // no call begins here, whatever comes
+
+ private:
+  size_t gaps_ = 0, looked_ = 0;
+  BracketScan brackets_;
+};
+
 // Reads the front of `text`, which stands behind an opening mark of the format. `tools`: of the
-// request. `first`: no call has come yet.
+// request. `first`: no call has come yet. `search` is of this place alone: `text` goes on with each
+// call.
 CallHead read_call_head(ToolFormat format, std::string_view text, const json::Value& tools,
-                        bool first);
+                        bool first, FrontSearch& search);
 
 // What stands between a call's arguments and what may be the next call.
 struct CallTail {

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "frontend/argument_reader.h"
 #include "frontend/pythonic_calls.h"
+#include "frontend/thoughts.h"
 #include "frontend/tool_calls.h"
 
 namespace invar {
@@ -100,11 +101,14 @@ class FrontReader {
 
 using Kind = CallHead::Kind;
 
-// {"name": NAME, "arguments" or "parameters": and the beginning of an object. `other`: where the
-// text is not so.
-CallHead json_head(std::string_view text, const CallHead& other) {
+const CallHead kMore, kOther{.kind = Kind::text};
+
+// {"name": NAME, "arguments" or "parameters": and the beginning of an object; kOther: it is not so.
+CallHead json_head(std::string_view text) {
+  text = text.substr(0, kMostOfName);
+  const bool may_go_on = text.size() < kMostOfName;
   FrontReader reader(text);
-  const auto missing = [&] { return reader.ends() ? CallHead{} : other; };
+  const auto missing = [&] { return reader.ends() && may_go_on ? kMore : kOther; };
   if (!reader.take("{") || !reader.take("\"name\"") || !reader.take(":")) return missing();
   const auto name = reader.quoted();
   if (!name || !reader.take(",")) return missing();
@@ -112,8 +116,8 @@ CallHead json_head(std::string_view text, const CallHead& other) {
   if (!reader.take(":")) return missing();
   std::string_view rest = reader.rest();
   skip_spaces(rest);
-  if (rest.empty()) return {};
-  if (rest[0] != '{') return other;
+  if (rest.empty()) return may_go_on ? kMore : kOther;
+  if (rest[0] != '{') return kOther;
   return {.kind = Kind::call, .bytes = text.size() - rest.size(), .name = *name};
 }
 
@@ -161,38 +165,42 @@ CallHead whole_head(std::optional<ToolCall> call, size_t bytes, bool ends) {
 // ---- Heads, a function for each format
 
 // Behind <tool_call>.
-CallHead tagged_head(std::string_view text) {
-  const size_t close = text.find(kToolClose);
-  const CallHead other = close == kNotThere ? CallHead{}
-                                            : whole_head(call_of(text.substr(0, close)),
-                                                         close + kToolClose.size(), true);
-  return json_head(text, other);
+CallHead tagged_head(std::string_view text, FrontSearch& search) {
+  const CallHead head = json_head(text);
+  if (head.kind != kOther.kind) return head;
+  const size_t close = search.find(text, kToolClose);
+  if (close == kNotThere) return kMore;
+  return whole_head(call_of(text.substr(0, close)), close + kToolClose.size(), true);
 }
 
 // A function, or the end of all.
-CallHead coder_head(std::string_view text) {
-  const size_t skipped = std::min(text.find_first_not_of(kGaps), text.size());
+CallHead coder_head(std::string_view text, FrontSearch& search) {
+  const size_t skipped = search.gaps(text, kGaps);
   const std::string_view rest = text.substr(skipped);
   if (rest.starts_with(kToolClose))
     return {.kind = Kind::skip, .bytes = skipped + kToolClose.size(), .ends = true};
-  const size_t end = rest.find('>'), close = text.find(kToolClose);
-  if (rest.starts_with(kFunction) && end != kNotThere && skipped + end < close)
+  const size_t end = rest.substr(0, kMostOfName).find('>');
+  if (rest.starts_with(kFunction) && end != kNotThere &&
+      !rest.substr(0, end + 1).ends_with(kToolClose))
     return {.kind = Kind::call,
             .bytes = skipped + end + 1,
             .name = std::string(rest.substr(kFunction.size(), end - kFunction.size()))};
-  if (close == kNotThere) return {};
+  const size_t close = search.find(text, kToolClose);
+  if (close == kNotThere) return kMore;
   return {.kind = Kind::text, .bytes = close + kToolClose.size(), .ends = true};
 }
 
 // NAME, [CALL_ID] and an id if there is one, [ARGS], an object.
 CallHead named_head(std::string_view text) {
   const CallHead other{.kind = Kind::text, .ends = true};
+  text = text.substr(0, kMostOfName);
+  const CallHead missing = text.size() < kMostOfName ? kMore : other;
   const size_t name_end = text.find('['), odd = text.find_first_of(" \t\r\n{\"");
   if (odd != kNotThere && (name_end == kNotThere || odd < name_end)) return other;
   const size_t args = text.find(kArgs);
-  if (args == kNotThere) return {};
+  if (args == kNotThere) return missing;
   const size_t begin = text.find_first_not_of(kGaps, args + kArgs.size());
-  if (begin == kNotThere) return {};
+  if (begin == kNotThere) return missing;
   if (text[begin] != '{') return other;
   return {.kind = Kind::call,
           .bytes = begin,
@@ -201,19 +209,16 @@ CallHead named_head(std::string_view text) {
 }
 
 // Behind [TOOL_CALLS]: a list of JSON, or a call by name.
-CallHead mistral_head(std::string_view text) {
-  const size_t skipped = std::min(text.find_first_not_of(" \t\r\n,"), text.size());
+CallHead mistral_head(std::string_view text, FrontSearch& search) {
+  const size_t skipped = search.gaps(text, " \t\r\n,");
   text.remove_prefix(skipped);
-  if (text.empty()) return {};
+  if (text.empty()) return kMore;
   if (text[0] == ']') return {.kind = Kind::skip, .bytes = skipped + 1, .ends = true};
   if (text[0] == '[') return {.kind = Kind::skip, .bytes = skipped + 1};
-  CallHead head;
-  if (text[0] != '{') {
-    head = named_head(text);
-  } else {
-    const size_t size = BracketScan().end_in(text);
-    head =
-        json_head(text, size ? whole_head(call_of(text.substr(0, size)), size, false) : CallHead{});
+  CallHead head = text[0] == '{' ? json_head(text) : named_head(text);
+  if (text[0] == '{' && head.kind == kOther.kind) {
+    const size_t size = search.end_of_object(text);
+    head = size ? whole_head(call_of(text.substr(0, size)), size, false) : kMore;
   }
   if (head.kind != Kind::more) head.bytes += skipped;
   return head;
@@ -241,64 +246,71 @@ CallHead deepseek_name(std::string_view text) {
   return {.kind = Kind::call, .bytes = begin, .name = std::string(name)};
 }
 
-CallHead deepseek_head(std::string_view text) {
-  const size_t skipped = std::min(text.find_first_not_of(kGaps), text.size());
+CallHead deepseek_head(std::string_view text, FrontSearch& search) {
+  const size_t skipped = search.gaps(text, kGaps);
   text.remove_prefix(skipped);
   if (text.starts_with(kCallsEnd))
     return {.kind = Kind::skip, .bytes = skipped + kCallsEnd.size(), .ends = true};
-  if (kCallsEnd.starts_with(text) || kCallBegin.starts_with(text)) return {};
+  if (kCallsEnd.starts_with(text) || kCallBegin.starts_with(text)) return kMore;
   if (!text.starts_with(kCallBegin))
     return {.kind = Kind::text,
             .bytes = skipped + std::min(text.find('<', 1), text.size()),
             .ends = true};
-  const size_t end = text.find(kCallEnd);
-  const std::string_view inner = text.substr(0, end).substr(kCallBegin.size());
+  const size_t end = search.find(text, kCallEnd);
+  const std::string_view inner =
+      text.substr(0, std::min(end, kMostOfName)).substr(kCallBegin.size());
   CallHead head = deepseek_name(inner);
   if (head.kind == Kind::call && head.bytes < inner.size() && inner[head.bytes] == '{') {
     head.bytes += skipped + kCallBegin.size();
     return head;
   }
-  if (end == kNotThere) return {};
+  if (end == kNotThere) return kMore;
   return {.kind = Kind::text, .bytes = skipped + end + kCallEnd.size()};
 }
 
 // Behind "to=": NAME, a mark, JSON.
-CallHead channel_head(std::string_view text) {
-  const size_t message = text.find(kMessage), end = text.find(kCallMark);
-  if (message == kNotThere && end == kNotThere) return {};
-  std::string_view name = text.substr(0, message);
+CallHead channel_head(std::string_view text, FrontSearch& search) {
+  const std::string_view front = text.substr(0, kMostOfName);
+  const size_t message = front.find(kMessage), end = search.find(text, kCallMark);
+  std::string_view name = front.substr(0, message);
   if (name.starts_with(kFunctions)) name.remove_prefix(kFunctions.size());
   const size_t begin =
-      message < end ? text.find_first_not_of(kGaps, message + kMessage.size()) : kNotThere;
+      message < end ? front.find_first_not_of(kGaps, message + kMessage.size()) : kNotThere;
   if (begin != kNotThere && text[begin] == '{')
     return {.kind = Kind::call, .bytes = begin, .name = std::string(name)};
-  if (end == kNotThere) return {};
+  if (end == kNotThere) return kMore;
   return {.kind = Kind::text, .bytes = end + kCallMark.size(), .ends = true};
 }
 
 // An object as the whole answer, or several with separators between. `first`: none has come yet.
-CallHead bare_head(ToolFormat format, std::string_view text, const json::Value& tools, bool first) {
+CallHead bare_head(ToolFormat format, std::string_view text, const json::Value& tools, bool first,
+                   FrontSearch& search) {
   const bool is_held = format == ToolFormat::object;
-  if (first && kTagOfPython.starts_with(text)) return {};
+  if (first && kTagOfPython.starts_with(text)) return kMore;
   if (first && text.starts_with(kTagOfPython) && !is_held)
     return {.kind = Kind::skip, .bytes = kTagOfPython.size()};
-  const size_t begin = text.find_first_not_of(first ? kGaps : " \t\r\n;,");
-  if (begin == kNotThere) return {};
+  const size_t begin = search.gaps(text, first ? kGaps : " \t\r\n;,");
+  if (begin == text.size()) return kMore;
   if (text[begin] != '{')
-    return is_held ? CallHead{} : CallHead{.kind = Kind::text, .bytes = text.size(), .ends = true};
-  CallHead head = json_head(text.substr(begin), {});
-  if (head.kind == Kind::more || (!is_held && !is_tool(tools, head.name))) return {};
+    return is_held ? kMore : CallHead{.kind = Kind::text, .bytes = text.size(), .ends = true};
+  CallHead head = json_head(text.substr(begin));
+  if (head.kind == Kind::more) return kMore;
+  search.is_none = head.kind == kOther.kind || (!is_held && !is_tool(tools, head.name));
+  if (search.is_none) return kMore;
   head.bytes += begin;
   return head;
 }
 
 // [NAME(KEY=VALUE, ...), ...]. What calls no tool is read when the answer is there as a whole.
-CallHead pythonic_head(std::string_view text, const json::Value& tools, bool first) {
-  FrontReader reader(text);
+CallHead pythonic_head(std::string_view text, const json::Value& tools, bool first,
+                       FrontSearch& search) {
   const CallHead other{.kind = Kind::text, .bytes = text.size(), .ends = true};
+  text = text.substr(0, kMostOfName);
+  const CallHead cut = text.size() < kMostOfName ? kMore : other;
+  FrontReader reader(text);
   if (!first && reader.take("]"))
     return {.kind = Kind::skip, .bytes = text.size() - reader.rest().size(), .ends = true};
-  if (!reader.take(first ? "[" : ",")) return reader.ends() ? CallHead{} : other;
+  if (!reader.take(first ? "[" : ",")) return reader.ends() ? cut : other;
   const auto word = [&] {
     std::string_view rest = reader.rest();
     skip_spaces(rest);
@@ -311,13 +323,14 @@ CallHead pythonic_head(std::string_view text, const json::Value& tools, bool fir
     return found;
   };
   const std::string name = word();
-  if (reader.rest().empty()) return {};
+  if (reader.rest().empty()) return cut;
   if (name.empty() || std::isdigit(static_cast<unsigned char>(name[0]))) return other;
-  if (!reader.take("(")) return reader.ends() ? CallHead{} : other;
-  if (!is_tool(tools, name)) return {};
+  if (!reader.take("(")) return reader.ends() ? cut : other;
+  search.is_none = !is_tool(tools, name);
+  if (search.is_none) return kMore;
   const size_t bytes = text.size() - reader.rest().size();
   const bool has_key = !word().empty();
-  if (!reader.take(has_key ? "=" : ")")) return reader.ends() ? CallHead{} : other;
+  if (!reader.take(has_key ? "=" : ")")) return reader.ends() ? cut : other;
   return {.kind = Kind::call, .bytes = bytes, .name = name};
 }
 
@@ -375,23 +388,40 @@ std::string_view opening_mark(ToolFormat format) {
   }
 }
 
+size_t FrontSearch::gaps(std::string_view text, std::string_view gaps) {
+  return gaps_ = std::min(text.find_first_not_of(gaps, gaps_), text.size());
+}
+
+size_t FrontSearch::find(std::string_view text, std::string_view mark) {
+  const size_t at = text.find(mark, looked_);
+  if (at == kNotThere) looked_ = text.size() - beginning_of(mark, text);
+  return at;
+}
+
+size_t FrontSearch::end_of_object(std::string_view text) {
+  const size_t from = std::exchange(looked_, text.size());
+  const size_t size = brackets_.end_in(text.substr(from));
+  return size ? from + size : 0;
+}
+
 CallHead read_call_head(ToolFormat format, std::string_view text, const json::Value& tools,
-                        bool first) {
+                        bool first, FrontSearch& search) {
+  if (search.is_none) return kMore;
   switch (format) {
     case ToolFormat::tagged:
-      return tagged_head(text);
+      return tagged_head(text, search);
     case ToolFormat::qwen3_coder:
-      return coder_head(text);
+      return coder_head(text, search);
     case ToolFormat::mistral:
-      return mistral_head(text);
+      return mistral_head(text, search);
     case ToolFormat::deepseek_v3:
-      return deepseek_head(text);
+      return deepseek_head(text, search);
     case ToolFormat::gpt_oss:
-      return channel_head(text);
+      return channel_head(text, search);
     case ToolFormat::pythonic:
-      return pythonic_head(text, tools, first);
+      return pythonic_head(text, tools, first, search);
     default:
-      return bare_head(format, text, tools, first);
+      return bare_head(format, text, tools, first, search);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/json_values.h"
 #include "errors.h"
+#include "frontend/body_fields.h"
 #include "frontend/kept_request.h"
 #include "frontend/request_limits.h"
 
@@ -21,6 +22,12 @@ openai::Endpoint endpoint_of(const std::string& path) {
   if (path == "/v1/responses") return openai::Endpoint::responses;
   if (path == "/v1/messages") return openai::Endpoint::messages;
   return path == "/v1/chat/completions" ? openai::Endpoint::chat : openai::Endpoint::completions;
+}
+
+// Which field the prompts come from.
+const char* prompt_field(openai::Endpoint endpoint) {
+  if (endpoint == openai::Endpoint::completions) return "prompt";
+  return endpoint == openai::Endpoint::responses ? "input" : "messages";
 }
 
 const char* id_prefix(openai::Endpoint endpoint) {
@@ -100,8 +107,7 @@ openai::Request Admission::read(const JournalEntry& entry, const json::Value& bo
   try {
     return openai::parse_request(body, endpoint, context);
   } catch (const openai::PromptTooLong& error) {
-    throw ApiError{400, error.what(), "context_length_exceeded",
-                   endpoint == openai::Endpoint::completions ? "prompt" : "messages"};
+    throw ApiError{400, error.what(), "context_length_exceeded", prompt_field(endpoint)};
   }
 }
 
@@ -128,9 +134,29 @@ void take_slots(HeldSlots& slots, const openai::Request& request) {
                    "queue_full"};
 }
 
+namespace {
+
+// What the engine keeps of the experts that tokens go through, and the answer again.
+size_t routed_bytes(const openai::Request& request, const BackendFacts& facts) {
+  if (!request.base.routed_experts) return 0;
+  size_t longest = 0;  // a token is a byte of text at least
+  for (const openai::Prompt& prompt : request.prompts)
+    longest = std::max(longest, std::visit([](const auto& one) { return one.size(); }, prompt));
+  const size_t tokens = std::min(longest + static_cast<size_t>(request.base.params.max_tokens),
+                                 static_cast<size_t>(facts.max_model_len));
+  const size_t row = static_cast<size_t>(facts.routed_columns) * 2 * sizeof(int16_t);
+  return request.answers() * tokens * row;
+}
+
 // Before the request is kept anywhere.
-void hold_memory(HeldSlots& slots, const openai::Request& request) {
-  const size_t bytes = request.memory_bytes();
+void hold_memory(HeldSlots& slots, const openai::Request& request, const BackendFacts& facts) {
+  const size_t bytes = request.memory_bytes() + routed_bytes(request, facts);
+  if (bytes > slots.of().most_bytes_of_owner())
+    throw ApiError{400,
+                   fmt::format("expected a request that holds memory of at most {} bytes "
+                               "(--max-queued-mib, shared by keys), found one for {}",
+                               slots.of().most_bytes_of_owner(), bytes),
+                   "request_too_large"};
   if (!slots.hold(bytes))
     throw ApiError{429,
                    fmt::format("the requests that are answered or wait hold memory up to {} bytes "
@@ -138,6 +164,8 @@ void hold_memory(HeldSlots& slots, const openai::Request& request) {
                                slots.of().most_bytes(), bytes),
                    "queue_full"};
 }
+
+}  // namespace
 
 Admitted Admission::admit(const HttpRequest& http, const std::string& owner,
                           const json::Value& body, const std::optional<std::string>& earlier,
@@ -158,7 +186,7 @@ Admitted Admission::admit(const HttpRequest& http, const std::string& owner,
   if (!request.has_seed) request.base.params.seed = random_bits(53);
   check_params(request.base, facts.vocab);
   take_slots(*slots, request);
-  hold_memory(*slots, request);
+  hold_memory(*slots, request, facts);
   if (const std::string* key = http.header("idempotency-key")) entry.idempotency_key = *key;
   if (entry.idempotency_key.size() > openai::kMaxIdempotencyKeyBytes)
     fail_usage("expected an Idempotency-Key of at most {} bytes, found {}",
@@ -209,6 +237,16 @@ std::string Admission::detokenize(const HttpRequest& http) const {
   return model_.tokenizer->decode(ids, {.skip_special = false});
 }
 
+// What is wrong with the prompts is wrong with the input that they were.
+openai::Request Admission::read_input(const json::Value& prompt) const {
+  try {
+    return within("input", [&] { return read({.endpoint = "/v1/completions"}, prompt); });
+  } catch (ApiError& error) {
+    if (error.param == "prompt") error.param = "input";
+    throw;
+  }
+}
+
 std::vector<std::vector<int32_t>> Admission::embedded(const json::Value& body) const {
   if (!body.is_object()) fail_usage("expected an object, found {}", body.type_name());
   const json::Value* input = body.find("input");
@@ -223,14 +261,15 @@ std::vector<std::vector<int32_t>> Admission::embedded(const json::Value& body) c
   json::Value prompt = json::Object{{"prompt", *input}};
   for (const char* name : {"model", "truncate_prompt_tokens"})
     if (const json::Value* value = body.find(name)) prompt.set(name, *value);
-  const openai::Request request = read({.endpoint = "/v1/completions"}, prompt);
+  const openai::Request request = read_input(prompt);
   check_model(request.model);
   std::vector<std::vector<int32_t>> texts;
   const int32_t most = backend_.facts().max_model_len;
   for (const openai::Prompt& one : request.prompts) {
     texts.push_back(encode(request, one));
     if (texts.back().empty() || std::ssize(texts.back()) > most)
-      fail_usage("expected a text of 1 to {} tokens, found {}", most, texts.back().size());
+      throw FieldError("input", fmt::format("expected a text of 1 to {} tokens, found {}", most,
+                                            texts.back().size()));
   }
   return texts;
 }
@@ -310,14 +349,15 @@ std::vector<Request> Admission::make_requests(const JournalEntry& entry,
   for (size_t i = 0; i < request.answers(); ++i) {
     const Shared<std::vector<int32_t>>& prompt = entry.prompts[i / n];
     const auto size = static_cast<int64_t>(prompt.size());
-    if (size == 0) fail_usage("expected a prompt of at least one token, found none");
+    if (size == 0)
+      throw FieldError(prompt_field(request.endpoint),
+                       "expected a prompt of at least one token, found none");
     if (size >= facts.max_model_len)
       throw ApiError{400,
                      fmt::format("the prompt has {} tokens; at most {} fit with one token of "
                                  "answer into the context of {}",
                                  size, facts.max_model_len - 1, facts.max_model_len),
-                     "context_length_exceeded",
-                     request.endpoint == openai::Endpoint::completions ? "prompt" : "messages"};
+                     "context_length_exceeded", prompt_field(request.endpoint)};
     if (entry.params.max_tokens > facts.max_model_len - size)
       throw ApiError{
           400,

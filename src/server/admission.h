@@ -96,6 +96,7 @@ class Admission {
   openai::Request read(const JournalEntry& entry, const json::Value& body,
                        const std::optional<std::string>& earlier = std::nullopt,
                        bool only_counts = false) const;
+  openai::Request read_input(const json::Value& prompt) const;
   std::vector<int32_t> encode(const openai::Request& request, const openai::Prompt& prompt) const;
   std::vector<Request> make_requests(const JournalEntry& entry,
                                      const openai::Request& request) const;

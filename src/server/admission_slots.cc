@@ -32,7 +32,7 @@ bool HeldSlots::hold(size_t bytes) {
   const std::lock_guard lock(slots_.mutex_);
   AdmissionSlots::Owner& owner = slots_.owners_[owner_];
   if (slots_.bytes_ + bytes > slots_.most_bytes_ ||
-      owner.bytes + bytes > slots_.most_bytes_ / slots_.owners_share_)
+      owner.bytes + bytes > slots_.most_bytes_of_owner())
     return false;
   slots_.bytes_ += bytes;
   owner.bytes += bytes;

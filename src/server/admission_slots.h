@@ -19,6 +19,7 @@ class AdmissionSlots {
   size_t most() const { return most_; }
   size_t most_of_owner() const { return std::max<size_t>(1, most_ / owners_share_); }
   size_t most_bytes() const { return most_bytes_; }
+  size_t most_bytes_of_owner() const { return most_bytes_ / owners_share_; }
   size_t taken() const {
     const std::lock_guard lock(mutex_);
     return taken_;

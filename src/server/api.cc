@@ -193,7 +193,7 @@ void Server::reply_later(Worker& worker, std::shared_ptr<Exchange> exchange,
     } catch (const ApiError& caught) {
       error = caught;
     } catch (const Error& caught) {
-      error = refusal_of(caught.what(), parsed_or_null(exchange->request.body));
+      error = refusal_of(caught, parsed_or_null(exchange->request.body));
     } catch (const std::exception& caught) {
       error = {500, caught.what()};
     }
@@ -264,7 +264,7 @@ void Server::guarded(const std::shared_ptr<Exchange>& exchange,
   } catch (const ApiError& error) {
     refuse(error);
   } catch (const Error& error) {  // of what was asked for, or of the body's JSON
-    refuse(refusal_of(error.what(), parsed_or_null(exchange->request.body)));
+    refuse(refusal_of(error, parsed_or_null(exchange->request.body)));
   } catch (const std::exception& error) {
     refuse({500, error.what()});
   }
@@ -391,8 +391,8 @@ std::optional<ApiError> Server::submit_requests(const AnswerStream& stream) {
     for (const Request& request : stream.admitted().requests) backend_.submit(request);
   } catch (const EngineFailed& error) {
     return ApiError{503, error.what(), "engine_failed"};
-  } catch (const Error& error) {
-    return ApiError{400, error.what()};
+  } catch (const Error& error) {  // of its form
+    return refusal_of(FieldError(stream.admitted().request.form_field, error.what()), {});
   }
   return std::nullopt;
 }

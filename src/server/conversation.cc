@@ -47,8 +47,8 @@ std::optional<std::string> Server::earlier_items(const std::string& owner, const
   const ApiError not_found{400, fmt::format("there is no response {}", json::quoted(*id)),
                            "previous_response_not_found", kField};
   if (!journal_)
-    throw ApiError{400, "previous_response_id needs a server with a journal (--journal)", "",
-                   kField};
+    throw ApiError{400, "previous_response_id needs a server with a journal (--journal)",
+                   "unsupported_parameter", kField};
   const std::optional<JournalLine> line = journal_->find(*id);
   if (!line || line->entry.endpoint != path || !belongs_to(owner, line->entry)) throw not_found;
   check_size(journal_->bytes_of_conversation(*id));

@@ -99,6 +99,7 @@ std::string to_bytes(const Hello& hello) {
   put_flag(out, f.prompt_logprobs);
   out.put(f.block_size);
   put_flag(out, f.prefix_caching);
+  out.put(f.routed_columns);
   fields::write(out, hello.stats);
   return out.take();
 }
@@ -117,6 +118,7 @@ Hello hello_from(std::string_view bytes) {
   f.prompt_logprobs = get_flag(in);
   f.block_size = in.get<int32_t>();
   f.prefix_caching = get_flag(in);
+  f.routed_columns = in.get<int32_t>();
   fields::read(in, hello.stats);
   in.expect_end();
   return hello;

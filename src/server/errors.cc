@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "frontend/anthropic.h"
+#include "frontend/body_fields.h"
 
 namespace invar::server {
 
@@ -40,6 +41,11 @@ bool ends_with_a_type(std::string_view sentence) {
   return false;
 }
 
+const char* what_is_wrong(std::string_view sentence) {
+  if (sentence.find("is not supported") != sentence.npos) return "unsupported_parameter";
+  return ends_with_a_type(sentence) ? "invalid_type" : "invalid_value";
+}
+
 }  // namespace
 
 ApiError refusal_of(std::string sentence, const json::Value& body) {
@@ -52,11 +58,17 @@ ApiError refusal_of(std::string sentence, const json::Value& body) {
     return error;
   }
   error.param = field_in(said, body);
-  if (error.param.empty()) return error;
-  error.code = said.find("is not supported") != said.npos ? "unsupported_parameter"
-               : ends_with_a_type(said)                   ? "invalid_type"
-                                                          : "invalid_value";
+  if (!error.param.empty()) error.code = what_is_wrong(said);
   return error;
+}
+
+ApiError refusal_of(const Error& error, const json::Value& body) {
+  ApiError refusal = refusal_of(std::string(error.what()), body);
+  const auto* of_field = dynamic_cast<const FieldError*>(&error);
+  if (!of_field || of_field->field().empty() || !refusal.param.empty()) return refusal;
+  refusal.param = of_field->field();
+  refusal.code = what_is_wrong(refusal.message);
+  return refusal;
 }
 
 const char* error_type(int status) {

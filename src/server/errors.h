@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "base/error.h"
 #include "base/json.h"
 #include "http.h"
 
@@ -21,6 +22,8 @@ struct ApiError {
 // invalid_type, invalid_value). Sentences name the field that they speak of; `body` says which
 // words are fields. Both are empty where the sentence is of none.
 ApiError refusal_of(std::string sentence, const json::Value& body);
+// Of a FieldError whose sentence names no field it is the error's.
+ApiError refusal_of(const Error& error, const json::Value& body);
 
 // What a request whose deadline has passed is told.
 inline constexpr const char* kTooLate =

@@ -18,7 +18,8 @@ BackendFacts facts_of(Instance& instance) {
           .end_tokens = model.config().eos_ids,
           .prompt_logprobs = engine.prompt_logprobs,
           .block_size = engine.block_size,
-          .prefix_caching = engine.prefix_caching};
+          .prefix_caching = engine.prefix_caching,
+          .routed_columns = routed_columns(model.spec())};
 }
 
 }  // namespace

@@ -34,6 +34,9 @@ def header_of(path):
     return 8 + size, json.loads(data[8:8 + size])
 
 
+STORY = pathlib.Path(__file__).resolve().parents[2] / "models/story"
+
+
 class CliTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -160,6 +163,10 @@ class BenchLoad(CliTest):
         self.assertEqual([row["task"] for row in rows], ["story", "story", "copy", "copy"])
         for row in rows:
             self.assertGreater(row["tokens_per_second"], 0)
+        # The model is loaded with its module where one of the methods needs it.
+        rows = json.loads(self.succeed("bench", "speculate", str(STORY), "--rounds", "1", "--tokens", "12", "--json", "--tasks", "story",
+                                       "--speculative-config", '{"method": "mtp"}', "--speculative-config", '{"method": "suffix"}'))
+        self.assertEqual([(row["config"], row["changed_answers"]) for row in rows], [("", 0), ('{"method": "mtp"}', 0), ('{"method": "suffix"}', 0)])
         self.refuse(2, "batches", "bench", "speculate", "--batches", "0")
         # Acceptance is each method's own: by rejection sampled answers change, whatever stands beside.
         rejecting = [json.dumps({"method": method, "adaptive": False, "acceptance": "rejection"}) for method in ("lookahead", "early_exit")]

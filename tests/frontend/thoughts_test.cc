@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ctime>
 
 #include "base/error.h"
 #include "frontend/anthropic.h"
@@ -399,6 +400,31 @@ TEST(Thoughts, ThePromptSaysWhetherOneHasBegun) {
   EXPECT_EQ(behind(ThoughtFormat::deepseek_r1, "</think>").format, ThoughtFormat::none);
   EXPECT_EQ(behind(ThoughtFormat::qwen3, "assistant\nHello", true).format, ThoughtFormat::none);
   EXPECT_TRUE(behind(ThoughtFormat::qwen3, "assistant\n<think>\nHm", true).begun);
+}
+
+// Seconds of this thread for a text in pieces of 8 bytes; the least of a few.
+double seconds_of(const ThoughtView& view, const std::string& text) {
+  double least = 1e9;
+  for (int round = 0; round < 3; ++round) {
+    const std::clock_t start = std::clock();
+    const auto reader = make_thought_reader(view);
+    std::string thought, said;
+    for (size_t at = 0; at < text.size(); at += 8)
+      reader->push(std::string_view(text).substr(at, 8), thought, said);
+    least = std::min(least, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
+  }
+  return least;
+}
+
+// A token costs what it adds: four times the text takes about four times as long; it was sixteen.
+TEST(Thoughts, WhatNeverBeginsCostsItsBytes) {
+  for (const auto& [view, begin, piece] :
+       {std::tuple{ThoughtView{.format = ThoughtFormat::qwen3}, "", ' '},
+        std::tuple{ThoughtView{.format = ThoughtFormat::qwen3, .begun = true}, "", '\n'},
+        std::tuple{ThoughtView{.format = ThoughtFormat::gpt_oss}, "<|channel|>", 'x'}}) {
+    const double once = seconds_of(view, begin + std::string(100 << 10, piece));
+    EXPECT_LT(seconds_of(view, begin + std::string(400 << 10, piece)), 9 * once + 0.02) << piece;
+  }
 }
 
 TEST(Thoughts, StopStringsDoNotLookIntoThemUnlessAsked) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
+
 #include "frontend/call_reader.h"
 
 namespace invar {
@@ -113,6 +115,84 @@ TEST(ToolCalls, AFunctionsParameterThatComesAgainIsNotShown) {
          "<parameter=b>\n\n1\n\n</parameter></function></tool_call>",
          {"", {R"(f {"a": "", "b": "\n1\n"})"}});
   expect(ToolFormat::qwen3_coder, "<tool_call></tool_call>", {"<tool_call></tool_call>", {}});
+}
+
+// Seconds of this thread that reading takes: what never closes, in pieces of 8 bytes; the least of
+// a few.
+double seconds_of(ToolFormat format, const std::string& begin, const std::string& piece,
+                  size_t bytes) {
+  static const json::Value tools = json::parse(
+      R"([{"function": {"name": "f", "parameters": {"properties": {"a": {"type": "array"}}}}}])",
+      "tools");
+  std::string text = begin;
+  while (text.size() < bytes) text += piece;
+  double least = 1e9;
+  for (int round = 0; round < 3; ++round) {
+    const std::clock_t start = std::clock();
+    ToolCallReader reader(format, "f", &tools);
+    std::vector<AnswerPiece> pieces;
+    for (size_t at = 0; at < text.size(); at += 8) {
+      reader.push(std::string_view(text).substr(at, 8), pieces);
+      pieces.clear();
+    }
+    least = std::min(least, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
+  }
+  return least;
+}
+
+// A token costs what it adds, however long ago a call began: four times the text takes about four
+// times as long; it was sixteen.
+TEST(ToolCalls, WhatNeverClosesCostsItsBytes) {
+  struct Endless {
+    ToolFormat format;
+    std::string begin, piece;
+  };
+  const std::string deepseek = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>";
+  for (const auto& [format, begin, piece] : {
+           Endless{ToolFormat::tagged, "<tool_call>{\"arguments\": {\"a\": \"", "x"},
+           Endless{ToolFormat::tagged, "<tool_call>{\"name\": \"", "x"},
+           Endless{ToolFormat::tagged, "<tool_call>", " "},
+           Endless{ToolFormat::qwen3_coder, "<tool_call>", " "},
+           Endless{ToolFormat::qwen3_coder, "<tool_call><function=", "x"},
+           Endless{ToolFormat::qwen3_coder, "<tool_call><function=f><parameter=", "x"},
+           Endless{ToolFormat::qwen3_coder, "<tool_call><function=f><parameter=a>[", "1, "},
+           Endless{ToolFormat::mistral, "[TOOL_CALLS]{\"arguments\": {\"a\": \"", "x"},
+           Endless{ToolFormat::mistral, "[TOOL_CALLS]", ","},
+           Endless{ToolFormat::deepseek_v3, deepseek, "x"},
+           Endless{ToolFormat::gpt_oss, "<|channel|>commentary to=", "x"},
+           Endless{ToolFormat::bare, "{\"name\": \"g\", \"parameters\": {\"a\": \"", "x"},
+           Endless{ToolFormat::bare, "", " "},
+           Endless{ToolFormat::pythonic, "[f(a=", "x"},
+           Endless{ToolFormat::pythonic, "[f(a=[", "1, "},
+           Endless{ToolFormat::pythonic, "[f(a={", "\"k\": ['x'], "},
+           Endless{ToolFormat::pythonic, "[f(", "x"},
+           Endless{ToolFormat::pythonic, "[g(", "x"},
+       }) {
+    const double once = seconds_of(format, begin, piece, 40 << 10);
+    EXPECT_LT(seconds_of(format, begin, piece, 160 << 10), 9 * once + 0.02) << begin << piece;
+  }
+}
+
+TEST(ToolCalls, ManyThatAreNoneCostTheirBytes) {
+  std::string text;
+  while (text.size() < (2 << 20)) text += "<tool_call></tool_call>";
+  std::vector<AnswerPiece> pieces;
+  const std::clock_t start = std::clock();
+  ToolCallReader reader(ToolFormat::tagged);
+  reader.push(text, pieces);
+  reader.finish(pieces);
+  EXPECT_LT(std::clock() - start, 4 * CLOCKS_PER_SEC);  // it was 100 times as much
+  ASSERT_EQ(pieces.size(), 1U);
+  EXPECT_EQ(pieces[0].text, text);
+}
+
+TEST(ToolCalls, ANameThatIsTooLongIsNone) {
+  const std::string name(5000, 'n');
+  const std::string call = "<tool_call>{\"name\": \"" + name + "\", \"arguments\": {}}</tool_call>";
+  expect(ToolFormat::tagged, call, {"", {name + " {}"}});  // it is one when it is whole
+  expect(ToolFormat::qwen3_coder, "<tool_call><function=" + name + "></function></tool_call>",
+         {"<tool_call><function=" + name + "></function></tool_call>", {}});
+  expect(ToolFormat::pythonic, "[" + name + "(a=1)]", {"[" + name + "(a=1)]", {}});
 }
 
 TEST(ToolCalls, WhatIsWholeOfArguments) {

@@ -54,7 +54,7 @@ HARD_OF = {
 # What a field asks for beside it.
 BESIDE = {"stream_options": {"stream": True}, "top_logprobs": {"logprobs": True}, "tools": {"tool_choice": "required"}}
 ONE_TOOL = {CHAT: [tool(0)], RESPONSES: HARD_OF[RESPONSES]["tools"][:1], MESSAGES: HARD_OF[MESSAGES]["tools"][:1]}
-NEEDS_MORE = ("previous_response_id",)  # a journal: the attack of its name has one
+NEEDS_MORE = ("previous_response_id", "return_routed_experts")  # a journal: the attack of its name has one; a model with experts
 MORE = {"guided_regex": "(a|b)" * (16 * KIB // 5), "guided_choice": distinct(4096, 28), "guided_json": schema_of(120 * KIB),
         "guided_grammar": "root ::= " + " | ".join(f'"{text}"' for text in distinct(4000, 24)), "user": "u" * (10 << 20), "metadata": {"m": "m" * (10 << 20)},
         "prediction": {"type": "content", "content": "word " * 300}}

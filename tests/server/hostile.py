@@ -194,6 +194,18 @@ class Hostile:
         if not found or int(found[1]) not in statuses or not sentence or "\n" in sentence or len(sentence) > 600 or word not in sentence:
             self.faults.append(f"{what}: wanted {statuses} and \"{word}\", found {data[:20]!r} \"{sentence[:300]}\"")
 
+    def judge_field(self, what, data, body):
+        """The error says in which field of the body it is, or which one the body lacks."""
+        try:
+            error = json.loads(data.partition(b"\r\n\r\n")[2])["error"]
+        except (ValueError, KeyError, TypeError):
+            error = {}
+        if error.get("message", "").startswith("the body of the request:"):  # it is no JSON
+            return
+        is_missing = error.get("code") == "missing_required_parameter"
+        if not error.get("param") or not error.get("code") or (error["param"] in body) == is_missing:
+            self.faults.append(f"{what}: param {error.get('param')}, code {error.get('code')}: {error.get('message')}")
+
     def send(self, data):
         connection = self.served.raw()
         try:
@@ -205,7 +217,10 @@ class Hostile:
     def run(self):
         for what, path, body, word in bodies():
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
-            self.judge(what, self.send(head(f"Content-Length: {len(data)}\r\n\r\n", f"POST {path} HTTP/1.1") + data), 400, word)
+            answer = self.send(head(f"Content-Length: {len(data)}\r\n\r\n", f"POST {path} HTTP/1.1") + data)
+            self.judge(what, answer, 400, word)
+            if isinstance(body, dict):
+                self.judge_field(what, answer, body)
         for what, data, status in connections():
             self.judge(what, self.send(data), status)
         for what, model in (("an unknown model", "gpt-4"), ("a path for a model", "../../etc/passwd"), ("a model of 100000", "m" * 100000)):

@@ -189,6 +189,23 @@ class Limits(unittest.TestCase):
             self.assertEqual(set(pool.map(ask, range(12))), {200, 429})
         self.assertEqual(ask(1), 200)  # what was held is free again
 
+    def test_routed_experts_count_before_they_are_kept(self):
+        """Of a token so many numbers as its experts in all layers, and of every answer."""
+        with tempfile.TemporaryDirectory(prefix="invar-experts-") as model:
+            subprocess.run([INVAR, "make-model", model, "--preset", "tiny-moe"], check=True, capture_output=True)
+            served = Served(INVAR, "--max-queued-mib", "1", command=[INVAR, "serve", model, "--host", "127.0.0.1", "--port", "0", "--served-model-name", "m",
+                                                                     *fast_and(["--max-queued-mib", "1"])])
+            self.addCleanup(served.stop)
+            body = dict(prompt=[5] * 100, max_tokens=400, ignore_eos=True, temperature=1, seed=1)
+            self.assertEqual(served.ask("POST", COMPLETIONS, dict(body, n=128, max_tokens=2))[0], 200)
+            status, _, answer = served.ask("POST", COMPLETIONS, dict(body, n=128, return_routed_experts=True))
+            self.assertEqual((status, answer["error"]["code"]), (400, "request_too_large"), answer)
+            choice = served.post(COMPLETIONS, **dict(body, max_tokens=5), return_routed_experts=True, return_token_ids=True)["choices"][0]
+            self.assertEqual((choice["prompt_token_ids"], len(choice["token_ids"])), ([5] * 100, 5))
+            rows = choice["prompt_routed_experts"], choice["routed_experts"]
+            self.assertEqual([len(part) for part in rows], [100, 4])
+            self.assertEqual({len(row) for part in rows for row in part}, {len(rows[0][0])})
+
 
 class Shares(unittest.TestCase):
     """Beside a key that fills all it can at the lowest priority number."""

@@ -444,9 +444,25 @@ class Answers(ServerTest):
                                   (dict(prompt="x", top_p=3), "top_p", "invalid_value"),
                                   (dict(prompt="x", best_of=3), "best_of", "unsupported_parameter"),
                                   (dict(temperature=1), "prompt", "missing_required_parameter"),
-                                  (dict(prompt="x", guided_regex="("), None, None)):
+                                  (dict(prompt="x", guided_regex="("), "guided_regex", "invalid_value"),
+                                  (dict(prompt="x", guided_choice=[1]), "guided_choice", "invalid_type"),
+                                  (dict(prompt="x", guided_json={"type": "nonsense"}), "guided_json", "invalid_value"),
+                                  (dict(prompt="x", guided_grammar="root ::= ("), "guided_grammar", "invalid_value"),
+                                  (dict(prompt="x", guided_regex="a" * 20000), "guided_regex", "invalid_value"),
+                                  (dict(prompt="x", structured_outputs={"regex": "("}), "structured_outputs", "invalid_value"),
+                                  (dict(prompt="x", response_format={"type": "json_schema", "json_schema": {"schema": {"type": 3}}}), "response_format", "invalid_value")):
             status, _, answer = self.served.ask("POST", COMPLETIONS, body)
             self.assertEqual((status, answer["error"]["param"], answer["error"]["code"]), (400, param, code), answer)
+        for path, body, param in (("/v1/chat/completions", dict(messages=[{"role": "user", "content": 1}]), "messages"),
+                                  ("/v1/chat/completions", dict(messages=HI, tools=[{}]), "tools"),
+                                  ("/v1/responses", dict(input=[{"role": 3}]), "input"),
+                                  ("/v1/responses", dict(input="many words " * 2000), "input"),
+                                  ("/v1/responses", dict(input="x", tools=[{}]), "tools"),
+                                  ("/v1/responses", dict(input="x", text={"format": {"type": "json_schema", "schema": {"type": "nonsense"}}}), "text"),
+                                  ("/v1/embeddings", dict(input=3), "input"), ("/v1/embeddings", dict(input="many words " * 2000), "input"),
+                                  ("/v1/embeddings", dict(input=""), "input")):
+            status, _, answer = self.served.ask("POST", path, body)
+            self.assertEqual((status, answer["error"]["param"]), (400, param), answer)
 
     def test_embeddings(self):
         ids = [5, 6, 7, 8]
