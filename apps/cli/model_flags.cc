@@ -85,8 +85,9 @@ void add_placement_flags(CLI::App& command, ModelOptions& o) {
       .add_option(
           "--distributed-executor-backend", o.executor,
           "Where ranks and stages run: mp, a process each; threads of this process; mpi, the "
-          "processes of mpirun or srun; auto: mpi under a launcher, else mp, and threads on GPUs "
-          "(processes: CPU only)")
+          "processes of mpirun or srun (CPU only); auto: mpi under a launcher, else mp, and "
+          "threads "
+          "on GPUs")
       ->capture_default_str();
   command
       .add_option("--pipeline-parallel-size", o.stages,

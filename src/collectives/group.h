@@ -35,6 +35,15 @@ class Group {
   // number of bytes.
   virtual void all_gather(const void* mine, int64_t bytes, void* all, const Execution& on) = 0;
   virtual void barrier() = 0;
+  // Around the operations that a step puts into a stream: steps in several streams do not mix.
+  // Throws PeerLeft like an operation.
+  virtual void begin_step(const Execution&) {}
+  virtual void end_step(const Execution&) {}
+  // Whether operations can be recorded as a graph of the device: the host waits for none of them.
+  virtual bool can_be_recorded() const { return false; }
+  // Asked once the device was waited for: throws PeerLeft when it could not finish an operation,
+  // since a rank had left or did not come in time. Results so far are of no use then.
+  virtual void expect_whole() {}
   // This rank has failed: the others no longer wait for it, their operations throw PeerLeft. Its
   // last call.
   virtual void leave() = 0;

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "collectives/group.h"
+#include "collectives/peer_group.h"
 #include "collectives/shared_word.h"
 
 namespace invar {
@@ -162,6 +162,11 @@ class SharedGroup final : public Group {
 };
 
 }  // namespace
+
+uint32_t* leaver_of(SharedMemory& memory) {
+  static_assert(offsetof(Meeting, leaver) == 0 && sizeof(Meeting::leaver) == sizeof(uint32_t));
+  return reinterpret_cast<uint32_t*>(memory.data());
+}
 
 size_t shared_group_bytes(int size) {
   return sizeof(Meeting) + static_cast<size_t>(2 * size) * kPiece;

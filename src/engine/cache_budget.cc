@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "engine/devices.h"
 #include "engine/engine.h"
 #include "engine/step_budget.h"
 #include "scheduler/policies.h"
@@ -130,12 +131,21 @@ int64_t Engine::blocks_beside_a_step() {
   ForwardIo io;
   trial.run(batch, io);
   std::map<Device*, int64_t> bytes_on;  // of a block, all workers of the device
-  for (const Worker* worker : model_.workers().here())
+  const std::span<Worker* const> here = model_.workers().here();
+  for (const Worker* worker : here)
     bytes_on[&worker->device()] += block_bytes_of(worker->weights().shard());
+  if (here.size() == 1) bytes_on.begin()->second *= workers_on_gpu_of_home();
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const auto& [device, bytes] : bytes_on)
     least = std::min(least, share(static_cast<int64_t>(device->available_bytes())) / bytes);
   return least;
+}
+
+// Workers in processes take as much of the GPU that they share with home.
+int64_t Engine::workers_on_gpu_of_home() const {
+  const WorkerPlace& home = model_.workers().home().place();
+  return workers_beside(model_.options().device, home.stage * home.ranks + home.rank,
+                        home.ranks * home.stages);
 }
 
 }  // namespace invar

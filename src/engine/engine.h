@@ -181,6 +181,7 @@ class Engine {
   int64_t block_bytes_of(const Shard& shard) const;
   int sized_blocks();
   int64_t blocks_beside_a_step();
+  int64_t workers_on_gpu_of_home() const;
   void settle_context(int blocks);
   void settle_step_rows(ThreadPool* threads);
   bool is_async() const { return options_.async_scheduling.value_or(!model_.device().is_host()); }

@@ -46,6 +46,11 @@ bool Executor::tell(const Batch& batch) {
   return workers_.tell(run_);
 }
 
+void Executor::expect_whole() {
+  expect_generation();
+  workers_.expect_whole();
+}
+
 void Executor::expect_generation() const {
   if (generation_ != workers_.generation())
     throw WorkerFailed(std::make_exception_ptr(Error("a worker failed under another engine")));

@@ -27,6 +27,8 @@ class Executor {
   // Stages before home begin with a batch of all layers, which is run later, in the order of these
   // calls. Whether they do (Workers::tell); else nothing else is told or run before it.
   bool tell(const Batch& batch);
+  // Throws WorkerFailed when a step that was waited for had not all of its ranks.
+  void expect_whole();
   // Moves keys and values between blocks, in every layer.
   void copy_slots(const std::vector<SlotCopy>& copies);
   // Computes on workers that can go on. Its keys and values are lost.

@@ -48,6 +48,10 @@ std::vector<int> files_of(const Wires& wires) {
   return files;
 }
 
+bool is_on_gpus(const ModelOptions& options) {
+  return options.device != "cpu";
+}
+
 class ProcessWorkers final : public RemoteWorkers {
  public:
   ProcessWorkers(const ModelDescription& model, const TensorSource& source, ThreadPool& pool,
@@ -134,8 +138,9 @@ class ProcessWorkers final : public RemoteWorkers {
   }
 
   void join_home() {
-    home_links_ = std::make_unique<ProcessLinks>(place_of(size() - 1, ranks_, stages_),
-                                                 own_.wires(pulses_, spins_));
+    home_links_ =
+        std::make_unique<ProcessLinks>(place_of(size() - 1, ranks_, stages_),
+                                       own_.wires(pulses_, spins_), is_on_gpus(model_.options));
     home_worker().join(home_links_->links());
   }
 
@@ -157,9 +162,6 @@ Launch launch_processes() {
             const LoadProgress& progress) -> std::unique_ptr<Workers> {
     if (model.options.ranks * model.stages() == 1)
       return launch_threads()(model, source, pool, progress);
-    if (model.options.device != "cpu")
-      fail_usage("workers are processes only on the CPU so far, and the device is {}",
-                 model.options.device);
     return std::make_unique<ProcessWorkers>(model, source, pool, progress);
   };
 }
@@ -172,7 +174,8 @@ void serve_worker(int socket) {
   serve_worker(*link, [&](const LoadModel& message) {
     pulses = SharedMemory::of_file(message.wires.pulses);
     pulse.emplace(pulses, number_of(message.place));
-    links = std::make_unique<ProcessLinks>(message.place, message.wires);
+    links =
+        std::make_unique<ProcessLinks>(message.place, message.wires, is_on_gpus(message.options));
     return links->links();
   });
 }

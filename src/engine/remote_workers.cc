@@ -2,6 +2,7 @@
 
 #include "base/fields.h"
 #include "engine/agreement.h"
+#include "engine/devices.h"
 #include "engine/wires.h"
 
 namespace invar {
@@ -11,6 +12,18 @@ namespace {
 // Of messages that a worker may leave unread: a socket holds three times as much. Home waits for
 // no worker that waits for home.
 constexpr size_t kMostUnread = 64 << 10;
+
+// Workers are numbered here by stage and rank, so that ranks of a stage have neighbouring GPUs.
+// A device lives as long as the process: what a worker computes over outlives the worker.
+std::shared_ptr<Device> device_of(const ModelDescription& model, const WorkerPlace& place) {
+  static std::mutex mutex;
+  static std::map<std::string, std::shared_ptr<Device>> devices;
+  const int number = place.stage * place.ranks + place.rank;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<Device>& device = devices[fmt::format("{} {}", model.options.device, number)];
+  if (!device) device = open_device(model.options.device, number, place.ranks * place.stages);
+  return device;
+}
 
 }  // namespace
 
@@ -24,8 +37,9 @@ RemoteWorkers::RemoteWorkers(const ModelDescription& model, int threads_of_rank,
 
 void RemoteWorkers::load_home(const TensorSource& source, ThreadPool& pool,
                               const LoadProgress& progress) {
-  home_ = std::make_unique<Worker>(model_, place_of(size() - 1, ranks_, stages_),
-                                   make_host_device(), pool, threads_, source, progress);
+  const WorkerPlace place = place_of(size() - 1, ranks_, stages_);
+  home_ = std::make_unique<Worker>(model_, place, device_of(model_, place), pool, threads_, source,
+                                   progress);
   here_ = {home_.get()};
 }
 
@@ -150,8 +164,8 @@ class WorkerServer {
     std::unique_ptr<TensorSource> source;
     model_ = std::make_unique<ModelDescription>(message.options, source);
     threads_ = std::make_unique<ThreadPool>(message.threads, message.first_core);
-    worker_ = std::make_unique<Worker>(*model_, message.place, make_host_device(), *threads_,
-                                       *threads_, *source);
+    worker_ = std::make_unique<Worker>(*model_, message.place, device_of(*model_, message.place),
+                                       *threads_, *threads_, *source);
     threads_->pin_caller();
     worker_->join(links);
   }

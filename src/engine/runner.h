@@ -28,6 +28,8 @@ class Runner {
   // the last stage to the caller.
   void run(const Batch& batch, const WorkerLinks& links, ForwardIo& io);
   void copy_slots(const std::vector<SlotCopy>& copies);
+  // It computes with others from now on: what was recorded names the memory of those before.
+  void forget_recordings() { graphs_ = {}; }
 
   const Decoder& decoder() const { return decoder_; }
   KvStorage& kv() { return kv_; }

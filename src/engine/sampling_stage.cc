@@ -117,6 +117,10 @@ void SamplingStage::start_on_device(const float* logits) {
   device_sampler_->start(logits, static_cast<int64_t>(vocab_), inputs_);
 }
 
+void SamplingStage::wait_for_device() {
+  device_sampler_->wait();
+}
+
 void SamplingStage::finish_on_device(std::span<const bool> non_finite) {
   const std::span<const DeviceSampled> sampled = device_sampler_->finish(inputs_);
   for (Score& score : scores_) score.logprobs = sampled[static_cast<size_t>(score.logits)].logprobs;

@@ -68,6 +68,7 @@ class SamplingStage {
   void start_on_device(const float* logits);
   // In between: where the tokens lie on the device, by the number of their logits.
   const int32_t* tokens_on_device() const { return device_sampler_->ids(); }
+  void wait_for_device();  // until the tokens are there
   void finish_on_device(std::span<const bool> non_finite);
   // Else: logits from number `first` on, as they come (ForwardIo::take_logits).
   void take_logits(int64_t first, std::span<const float> logits, std::span<const bool> non_finite);

@@ -213,10 +213,13 @@ void Engine::launch(StepInFlight& step) {
 }
 
 void Engine::finish(StepInFlight& step) {
-  if (step.is_on_device())
+  if (step.is_on_device()) {
+    step.sampling->wait_for_device();
+    executor_->expect_whole();
     step.sampling->finish_on_device(step.io.non_finite);
-  else
+  } else {
     run_with_host_logits(step);
+  }
   if (proposer_ && work_of(step.plan).prompt_rows == 0)
     proposer_->observe_step(std::ssize(step.batch.rows), step.timer.seconds());
   keep_accepted(step);

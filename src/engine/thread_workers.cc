@@ -2,36 +2,17 @@
 // of a rank follow one another on its thread, as long as one step is in flight at a time.
 #include <algorithm>
 #include <barrier>
-#include <charconv>
 #include <iterator>
 #include <optional>
 #include <thread>
 
 #include "base/check.h"
-#include "device/cuda_device.h"
+#include "engine/devices.h"
 #include "engine/workers.h"
 
 namespace invar {
 
 namespace {
-
-// As many as there are workers, or as there are.
-std::vector<std::shared_ptr<Device>> open_devices(const std::string& name, int workers) {
-  if (name == "cpu") return {make_host_device()};
-  std::vector<std::shared_ptr<Device>> devices;
-  if (name == "cuda") {
-    const int count = std::max(1, std::min(workers, cuda_device_count()));
-    for (int i = 0; i < count; ++i) devices.push_back(make_cuda_device(i));
-    return devices;
-  }
-  int ordinal = 0;
-  const char *begin = name.data() + std::min<size_t>(5, name.size()),
-             *end = name.data() + name.size();
-  const auto parsed = std::from_chars(begin, end, ordinal);
-  if (!name.starts_with("cuda:") || parsed.ec != std::errc() || parsed.ptr != end)
-    fail_usage("expected a device of cpu, cuda or cuda:N, found \"{}\"", name);
-  return {make_cuda_device(ordinal)};
-}
 
 // Threads of the ranks from 1 on, which do what rank 0's caller does, each with a pool of its own.
 class Team {
@@ -108,10 +89,11 @@ class Team {
 class ThreadWorkers final : public Workers {
  public:
   ThreadWorkers(const ModelDescription& model, const TensorSource& source, ThreadPool& pool,
-                const LoadProgress& progress, MakeGroups make_groups)
+                const LoadProgress& progress, MakeGroups make_groups, const PeerOptions& peers)
       : ranks_(model.options.ranks),
         stages_(model.stages()),
         make_groups_(std::move(make_groups)),
+        peers_(peers),
         devices_(open_devices(model.options.device, ranks_ * stages_)) {
     if (ranks_ > 1) team_.emplace(ranks_, model.threads_of_rank(pool.size()));
     // Home comes last.
@@ -179,12 +161,18 @@ class ThreadWorkers final : public Workers {
   // Of a rank on a GPU, whose operands the host's group does not see.
   Group* group_on(const Device& device, size_t index) {
     if (device.is_host()) return groups_[index].get();
-    return groups_.emplace_back(make_staged_group(*groups_[index])).get();
+    return groups_.emplace_back(make_peer_group(*groups_[index], peers_)).get();
   }
 
   // From a stage to the one behind it.
   Channel* channel(int stage, int rank) {
     return stage < 0 || stage == stages_ - 1 ? nullptr : channels_[stage * ranks_ + rank].get();
+  }
+
+  void give_up(const std::exception_ptr& why) override {
+    if (failure_) return;
+    failure_ = why;
+    for (Worker* worker : here_) worker->leave();
   }
 
   void restart() override {
@@ -195,6 +183,7 @@ class ThreadWorkers final : public Workers {
 
   const int ranks_, stages_;
   const MakeGroups make_groups_;
+  const PeerOptions peers_;
   const std::vector<std::shared_ptr<Device>>
       devices_;  // outlive the groups, whose memory is theirs
   std::vector<std::unique_ptr<Group>> groups_;
@@ -207,13 +196,13 @@ class ThreadWorkers final : public Workers {
 
 }  // namespace
 
-Launch launch_threads(MakeGroups make_groups) {
-  return [make_groups = std::move(make_groups)](
+Launch launch_threads(MakeGroups make_groups, const PeerOptions& peers) {
+  return [make_groups = std::move(make_groups), peers](
              const ModelDescription& model, const TensorSource& source, ThreadPool& pool,
              const LoadProgress& progress) -> std::unique_ptr<Workers> {
     if (model.options.executor != "threads")
       fail_usage("the executor {} needs another launch; see launch_of", model.options.executor);
-    return std::make_unique<ThreadWorkers>(model, source, pool, progress, make_groups);
+    return std::make_unique<ThreadWorkers>(model, source, pool, progress, make_groups, peers);
   };
 }
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "collectives/peer_group.h"
 
 namespace invar {
 
@@ -35,7 +36,7 @@ WorkerPlace place_of(int number, int ranks, int stages) {
   return {ranks - 1 - number % ranks, ranks, number / ranks, stages};
 }
 
-ProcessLinks::ProcessLinks(const WorkerPlace& place, const Wires& wires) {
+ProcessLinks::ProcessLinks(const WorkerPlace& place, const Wires& wires, bool is_on_gpu) {
   meet_neighbours(place, wires);
   const auto mapped = [](int file) {
     return file < 0 ? SharedMemory() : SharedMemory::of_file(file);
@@ -45,7 +46,9 @@ ProcessLinks::ProcessLinks(const WorkerPlace& place, const Wires& wires) {
   for (int i = 0; i < place.ranks * place.stages; ++i)
     names.push_back(name_of(place_of(i, place.ranks, place.stages)));
   watch_.emplace(pulses_, std::move(names));
-  const Trouble trouble = [this] { return this->trouble(); };
+  const Trouble trouble = [this, is_on_gpu] {
+    return is_on_gpu ? found_trouble() : this->trouble();
+  };
   group_memory_ = mapped(wires.group_memory);
   if (group_memory_.data())
     group_ = make_shared_group({place.rank, place.ranks, wires.spins, trouble}, group_memory_);
@@ -58,6 +61,32 @@ ProcessLinks::ProcessLinks(const WorkerPlace& place, const Wires& wires) {
   };
   before_ = channel(wires.before, before_memory_, wires.before_memory);
   after_ = channel(wires.after, after_memory_, wires.after_memory);
+  if (!is_on_gpu) return;
+  uint32_t* leaver = group_memory_.data() ? leaver_of(group_memory_) : nullptr;
+  if (group_) peers_ = make_peer_group(*group_, PeerProcesses{leaver, trouble});
+  watcher_ = std::jthread([this](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      watch_for_gpu();
+      std::this_thread::sleep_for(PulseWatch::kApart);
+    }
+  });
+}
+
+// Kernels that wait for one that has ended are told by the group's word.
+void ProcessLinks::watch_for_gpu() {
+  std::string wrong = trouble();
+  if (wrong.empty()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!found_.empty()) return;
+    found_ = std::move(wrong);
+  }
+  if (group_) group_->leave();
+}
+
+std::string ProcessLinks::found_trouble() {
+  const std::lock_guard lock(mutex_);
+  return found_;
 }
 
 void ProcessLinks::meet_neighbours(const WorkerPlace& place, const Wires& wires) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,20 +17,30 @@ namespace invar {
 // A group, and channels, of these wires.
 class ProcessLinks {
  public:
-  ProcessLinks(const WorkerPlace& place, const Wires& wires);
+  // `is_on_gpu`: whether operands of the group lie on GPUs.
+  ProcessLinks(const WorkerPlace& place, const Wires& wires, bool is_on_gpu);
   // What it points to lives as long as this object.
   WorkerLinks links() const { return {group(), before_.get(), after_.get()}; }
 
  private:
-  Group* group() const { return group_ ? group_.get() : &solo_group(); }
+  Group* group() const {
+    if (peers_) return peers_.get();
+    return group_ ? group_.get() : &solo_group();
+  }
   void meet_neighbours(const WorkerPlace& place, const Wires& wires);
   std::string trouble();
+  // What the watch has found.
+  std::string found_trouble();
+  void watch_for_gpu();
 
   SharedMemory pulses_, group_memory_, before_memory_, after_memory_;
   std::optional<PulseWatch> watch_;
   std::vector<std::pair<int, std::string>> neighbours_;  // sockets to them, who they are
-  std::unique_ptr<Group> group_;
+  std::unique_ptr<Group> group_, peers_;                 // peers_: on GPUs, around it
   std::unique_ptr<Channel> before_, after_;
+  std::mutex mutex_;
+  std::string found_;     // trouble
+  std::jthread watcher_;  // in the place of a host that waits for its GPU
 };
 
 std::string host_name();

@@ -56,6 +56,7 @@ Worker::Worker(const ModelDescription& model, const WorkerPlace& place,
 
 void Worker::join(const WorkerLinks& links) {
   links_ = links;
+  for (const auto& [number, runner] : runners_) runner->forget_recordings();
   if (model_.arithmetic.chain <= 1) return;
   chain_ = make_chain_group(*links.group);
   links_.group = chain_.get();

@@ -85,6 +85,16 @@ bool Workers::tell(const WorkerMessage& message) {
   }
 }
 
+void Workers::expect_whole() {
+  try {
+    home().links().group->expect_whole();
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    give_up(std::current_exception());
+    throw WorkerFailed(std::current_exception());
+  }
+}
+
 void Workers::recover(int64_t generation) {
   const std::lock_guard lock(mutex_);
   if (generation != generation_) return;

@@ -14,6 +14,7 @@
 #include <span>
 
 #include "base/function_ref.h"
+#include "collectives/peer_group.h"
 #include "engine/worker.h"
 
 namespace invar {
@@ -62,6 +63,9 @@ class Workers {
   // runners of others: before that, no further one is told. Throws WorkerFailed.
   bool tell(const WorkerMessage& message);
 
+  // Asked once the device was waited for: throws WorkerFailed when a rank did not come to a step.
+  void expect_whole();
+
   // How often they recovered: keys and values of before are lost.
   int64_t generation() const { return generation_; }
   // Makes up for workers that failed in this generation, unless somebody has: others in their
@@ -78,6 +82,8 @@ class Workers {
   virtual bool send_ahead(const WorkerMessage&) { return false; }
   // The bytes of steps that they have been told and home has not run.
   std::deque<std::string> told_;
+  // A step has failed behind the back of the workers of this process.
+  virtual void give_up(const std::exception_ptr&) { home().leave(); }
   // Workers that can go on: those of this process as they are, others without a runner yet.
   virtual void restart() = 0;
 
@@ -101,8 +107,9 @@ using Launch = std::function<std::unique_ptr<Workers>(const ModelDescription&, c
 using MakeGroups = std::function<std::vector<std::unique_ptr<Group>>(int ranks)>;
 
 // Every rank on a thread of this process, the caller's for rank 0, and its stages one after the
-// other on that. `make_groups`: other than those of collectives/group.h, for tests.
-Launch launch_threads(MakeGroups make_groups = make_inproc_groups);
+// other on that. `make_groups`: other than those of collectives/group.h, for tests. `peers`: how
+// ranks on GPUs meet, for whoever measures that.
+Launch launch_threads(MakeGroups make_groups = make_inproc_groups, const PeerOptions& peers = {});
 // Every worker but home in a process of this machine, which this one starts.
 Launch launch_processes();
 // Every worker in a process of its own, on any hosts, all of which a launcher of MPI has started.

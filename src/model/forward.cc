@@ -105,7 +105,14 @@ void ForwardPass::launch(StepGraphs* graphs) {
 // On a device, where nobody looks at the operations and nothing but them is waited for.
 bool ForwardPass::can_be_recorded() const {
   return !model_.device().is_host() && rows_ > 0 && rows_ <= StepGraphs::kMostRows &&
-         group_.size() == 1 && !batch_.wants_experts && !io_.trace && !io_.times && !io_.tape;
+         ranks_can_be_recorded() && !batch_.wants_experts && !io_.trace && !io_.times && !io_.tape;
+}
+
+// Where experts are put together the host looks how many rows each rank has.
+bool ForwardPass::ranks_can_be_recorded() const {
+  return group_.size() == 1 ||
+         (group_.can_be_recorded() &&
+          std::ranges::none_of(spec_.layer_specs, [](const LayerSpec& l) { return !!l.experts; }));
 }
 
 // h = rows of the embedding, or what the stage before left, or hidden states that the first layer
@@ -164,6 +171,7 @@ int64_t ForwardPass::logits_from(int64_t first) const {
 void ForwardPass::collect() {
   Stream& stream = *model_.execution.stream;
   const bool has_logits = is_last_stage() && !batch_.logit_rows.empty();
+  if (leaves_nothing_to_host()) return compute_all_logits();
   io_.logits = io_.aux_hidden = {};
   io_.device_logits = has_logits ? ws_.logits.data() : nullptr;
   if (rows_ == 0) return;
@@ -177,7 +185,21 @@ void ForwardPass::collect() {
   if (io_.keep_logits && is_last_stage()) return;
   if (has_logits) io_.logits = logits_to_host(0);
   stream.wait();
+  group_.expect_whole();
   if (has_logits) hand_over();
+}
+
+// A rank beside the one that answers, whose host goes on: who waits for that one's logits waits for
+// this one's part of them. What the next step uploads first must not be on its way any longer.
+bool ForwardPass::leaves_nothing_to_host() const {
+  return group_.rank() > 0 && !model_.device().is_host() && is_first_stage() && is_last_stage() &&
+         batch_.aux_layers.empty() && !batch_.wants_experts && !reads_features() && !io_.trace;
+}
+
+void ForwardPass::compute_all_logits() {
+  for (int64_t first = logits_from(0); rows_ > 0 && first < std::ssize(batch_.logit_rows);
+       first += logits_from(first))
+    head(first);
 }
 
 // The logits go to whoever takes them, and those that there was no room for are computed then.
@@ -190,6 +212,7 @@ void ForwardPass::hand_over() {
     head(first);
     io_.logits = logits_to_host(first);
     model_.execution.stream->wait();
+    group_.expect_whole();
   }
 }
 
@@ -221,8 +244,10 @@ void forward(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& wor
   const ScopedFlushToZero flush;
   ForwardPass pass(decoder, batch, kv, workspace, group, io);
   timed(io.times, kHostParts.tables, [&] { pass.prepare(); });
+  group.begin_step(decoder.execution);
   pass.launch(graphs);
   pass.collect();
+  group.end_step(decoder.execution);
 }
 
 }  // namespace invar

@@ -30,6 +30,8 @@ class ForwardPass {
   LayerPass layer_pass(int layer);
   void head(int64_t first);
   void hand_over();
+  bool leaves_nothing_to_host() const;
+  void compute_all_logits();
 
   bool is_first_stage() const { return batch_.layer_begin == 0; }
   // Of the layers before, to which these add theirs.
@@ -40,6 +42,7 @@ class ForwardPass {
   // Whether the rows come with hidden states of another decoder.
   bool reads_features() const { return features_of(spec_.layer(0), spec_.hidden) > 0; }
   bool can_be_recorded() const;
+  bool ranks_can_be_recorded() const;
   // How many logits a head from the `first` on computes.
   int64_t logits_from(int64_t first) const;
   std::span<const float> logits_to_host(int64_t first) const;

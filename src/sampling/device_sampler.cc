@@ -61,8 +61,12 @@ void DeviceSampler::start(const float* logits, int64_t vocab, std::span<const Sa
   stream.record(*done_);
 }
 
-std::span<const DeviceSampled> DeviceSampler::finish(std::span<const SampleInput> rows) {
+void DeviceSampler::wait() {
   done_->wait();
+}
+
+std::span<const DeviceSampled> DeviceSampler::finish(std::span<const SampleInput> rows) {
+  wait();
   take(rows);
   return sampled_;
 }

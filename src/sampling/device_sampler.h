@@ -37,6 +37,8 @@ class DeviceSampler {
   // What it gave, of the same rows. Waits for that, but not for what was put into the stream since.
   // Valid until the next start.
   std::span<const DeviceSampled> finish(std::span<const SampleInput> rows);
+  // The same wait, and nothing is read.
+  void wait();
   // Both.
   std::span<const DeviceSampled> sample(const float* logits, int64_t vocab,
                                         std::span<const SampleInput> rows) {

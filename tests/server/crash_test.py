@@ -4,10 +4,10 @@
 every byte as without kills, from one rank; no line of the journal may be lost or doubled.
 
 With --speculative-config the killed server drafts, and those that its answers are held to do not. --model: a directory,
-instead of the made model.
+instead of the made model. --device: where the killed server computes, its ranks as processes; the others compute on the CPU.
 
 Usage: crash_test.py INVAR [--kills N] [--streams N] [--tokens N] [--seed N] [--speculative-config JSON] [--model MODEL]
-                    [--tensor-parallel-size N] [--pipeline-parallel-size N]
+                    [--tensor-parallel-size N] [--pipeline-parallel-size N] [--device DEVICE]
 """
 import argparse
 import collections
@@ -344,6 +344,8 @@ def run(options, directory, log):
     drafting = ["--speculative-config", options.speculative_config] if options.speculative_config else []
     ranks = ["--tensor-parallel-size", str(options.tensor_parallel_size),
              "--pipeline-parallel-size", str(options.pipeline_parallel_size)]
+    if options.device != "cpu":
+        ranks += ["--device", options.device, "--distributed-executor-backend", "mp"]
     server = Server(options.invar, journal, log, "--engine-process", *ranks, *drafting)
     server.wait_until_ready()
     first = controls(server, options.tokens)
@@ -407,6 +409,7 @@ def main():
     parser.add_argument("--model")
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
     parser.add_argument("--pipeline-parallel-size", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     if options.model:
         MODEL_FLAGS.insert(0, options.model)

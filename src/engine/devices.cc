@@ -1,0 +1,59 @@
+#include "engine/devices.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "device/cuda_device.h"
+
+namespace invar {
+
+namespace {
+
+// N of "cuda:N".
+int number_in(const std::string& name) {
+  int ordinal = 0;
+  const char *begin = name.data() + std::min<size_t>(5, name.size()),
+             *end = name.data() + name.size();
+  const auto parsed = std::from_chars(begin, end, ordinal);
+  if (!name.starts_with("cuda:") || parsed.ec != std::errc() || parsed.ptr != end)
+    fail_usage("expected a device of cpu, cuda or cuda:N, found \"{}\"", name);
+  return ordinal;
+}
+
+// GPUs that so many workers use; 1 where there is none, which whoever opens it says.
+int gpus_for(int workers) {
+  return std::max(1, std::min(workers, cuda_device_count()));
+}
+
+// Kernels of several GPUs wait for each other. The driver loads a kernel when it is first used, and
+// may wait for the GPU then, unless it is told to load all at once.
+void load_kernels_at_once(int workers) {
+  if (workers > 1) ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
+}  // namespace
+
+std::vector<std::shared_ptr<Device>> open_devices(const std::string& name, int workers) {
+  if (name == "cpu") return {make_host_device()};
+  load_kernels_at_once(workers);
+  if (name != "cuda") return {make_cuda_device(number_in(name))};
+  std::vector<std::shared_ptr<Device>> devices;
+  for (int i = 0; i < gpus_for(workers); ++i) devices.push_back(make_cuda_device(i));
+  return devices;
+}
+
+std::shared_ptr<Device> open_device(const std::string& name, int number, int workers) {
+  if (name == "cpu") return make_host_device();
+  load_kernels_at_once(workers);
+  return make_cuda_device(name == "cuda" ? number % gpus_for(workers) : number_in(name));
+}
+
+int workers_beside(const std::string& name, int number, int workers) {
+  if (name != "cuda") return workers;
+  const int gpus = gpus_for(workers);
+  return (workers - number % gpus + gpus - 1) / gpus;
+}
+
+}  // namespace invar

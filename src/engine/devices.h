@@ -1,0 +1,21 @@
+// The devices that options name, and which worker has which.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+
+namespace invar {
+
+// Of "cpu", "cuda" (all GPUs, one after the other) or "cuda:N", those that so many workers use;
+// worker i has the one of number i modulo their number. Throws Error when one cannot be used.
+std::vector<std::shared_ptr<Device>> open_devices(const std::string& name, int workers);
+
+// That of worker `number` of so many, for a process of its own.
+std::shared_ptr<Device> open_device(const std::string& name, int number, int workers);
+// How many of so many workers have the device of worker `number`.
+int workers_beside(const std::string& name, int number, int workers);
+
+}  // namespace invar
