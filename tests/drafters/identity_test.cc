@@ -7,10 +7,13 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <map>
 
 #include "../support/fixed_drafts.h"
+#include "base/input_file.h"
+#include "base/json.h"
 #include "drafters/make_proposer.h"
 #include "eagle_case.h"
 #include "engine/engine.h"
@@ -177,6 +180,39 @@ TEST(Identity, NoDrafterChangesABitOfAnyAnswer) {
   EXPECT_GT(accepted, 0) << "the drafts were used";
   // The control: the comparison sees another seed.
   EXPECT_GT(differences(plain, answers(model, "", 1)), 0);
+}
+
+// Windows, two rotations, norms behind a part, of whole queries: a family's layer is a drafter's,
+// too.
+TEST(Identity, DraftersOfOtherFamilies) {
+  const std::string families = INVAR_SOURCE_DIR "/tests/families/tiny_configs.json";
+  const json::Value shapes = json::parse(read_whole_file(families, 1 << 20), families);
+  for (const char* family : {"gemma3_text", "olmo2"}) {
+    const std::string directory = testing::TempDir() + "identity_" + family;
+    std::filesystem::create_directories(directory);
+    std::ofstream(directory + "/config.json") << json::dump(*shapes.find(family));
+    Model model({.model = directory, .load_format = "dummy:1", .device = device(), .threads = 2});
+    std::vector<std::string> all = {
+        R"({"method":"ngram","num_speculative_tokens":4,"prompt_lookup_min":1})",
+        R"({"method":"suffix"})",
+        R"({"method":"lookahead"})",
+        R"({"method":"draft_model","model":"dummy:1","num_speculative_tokens":4})",
+        R"({"method":"early_exit","num_speculative_tokens":3})",
+        R"({"method":"swift","skip_layers":[1]})"};
+    const Made made(model);
+    for (const std::string& config : configs(made)) all.push_back(config);
+    const Answers plain = answers(model, "");
+    std::map<std::string, int64_t> accepted;
+    for (const std::string& config : all) {
+      const Answers drafted = answers(model, config);
+      EXPECT_EQ(std::ssize(drafted.of), prompts()) << family << " " << config;
+      EXPECT_EQ(differences(plain, drafted), 0) << family << " " << config;
+      accepted[config] = drafted.accepted;
+    }
+    EXPECT_GT(accepted.at(all[3]), 0) << family << ": a drafter that is the target";
+    EXPECT_GT(differences(plain, answers(model, "", 1)), 0) << "the control: another seed";
+    std::filesystem::remove_all(directory);
+  }
 }
 
 }  // namespace
