@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
 """Gradients and AdamW steps against PyTorch in float32. Usage: torch_test.py WRITE_TORCH_CASE
+The model is written out below, or, of other families than Llama's, transformers'. Needs a Python with both (INVAR_WITNESS, or
+/opt/witness/bin/python); without one the test says so and is skipped (77).
 
 The bound: Invar's products take bf16 inputs, whose rounding is off by up to 2^-9 of a value and by 2^-9/sqrt(3) in the
 mean square. A gradient element passes through some tens of such roundings, independent of each other, on its way through
@@ -7,11 +9,21 @@ two layers and back: sqrt(60) * 2^-9 / sqrt(3) = 0.9 %, and those behind a softm
 differ by 4 % of its length. AdamW is compared given Invar's own gradients, read off the first moments: there nothing is
 rounded to bf16, and weights may differ by 2e-6 of the largest, some ulps of f32."""
 import json
+import os
+import pathlib
 import subprocess
 import sys
 import unittest
 
-import torch
+WITNESS = os.environ.get("INVAR_WITNESS", "/opt/witness/bin/python")
+try:
+    import torch
+    import transformers
+except ImportError:
+    if not os.path.exists(WITNESS) or sys.executable == WITNESS:
+        print(f"SKIPPED train.agrees_with_torch: no torch and transformers here, and no {WITNESS}")
+        sys.exit(77)
+    os.execv(WITNESS, [WITNESS] + sys.argv)
 
 GRADIENT_BOUND, STEP_BOUND = 0.04, 2e-6
 CASES = None
@@ -59,6 +71,37 @@ class Model:
         return self.norm(h, self.w["model.norm.weight"]) @ head.T
 
 
+class TransformersModel:
+    def __init__(self, case, tensors):
+        config = dict(case["config"], pad_token_id=None, bos_token_id=None, eos_token_id=None)  # a padding token would learn nothing
+        self.model = transformers.AutoModelForCausalLM.from_config(
+            transformers.AutoConfig.for_model(config.pop("model_type"), **config), attn_implementation="eager", dtype=torch.float32)
+        self.parameters = self.model.state_dict(keep_vars=True)
+        stacked, self.weights = stacked_experts(tensors, self.parameters), tensors
+        missing = set(self.parameters) - set(stacked) - {"lm_head.weight"}
+        if missing or set(stacked) - set(self.parameters):
+            raise ValueError(f"tensors without a place: {missing} {set(stacked) - set(self.parameters)}")
+        self.stacked = stacked
+
+    def logits(self, tokens):
+        return torch.func.functional_call(self.model, self.stacked, (tokens[None],), {"use_cache": False}).logits[0]
+
+
+def stacked_experts(tensors, wanted):
+    """Names as transformers 5 has them in memory: experts in stacks, gate and up side by side."""
+    found = {}
+    for name, w in tensors.items():
+        at, _, rest = name.partition(".mlp.experts.")
+        if not rest or name in wanted:
+            found[name] = w
+        elif rest == "0.gate_proj.weight":
+            experts = sum(n.startswith(at + ".mlp.experts.") for n in tensors) // 3
+            of = lambda part: torch.stack([tensors[f"{at}.mlp.experts.{e}.{part}_proj.weight"] for e in range(experts)])
+            found[at + ".mlp.experts.gate_up_proj"] = torch.cat([of("gate"), of("up")], 1)
+            found[at + ".mlp.experts.down_proj"] = of("down")
+    return found
+
+
 def loss(model, rows):
     total, weight = 0, 0
     for row in rows:
@@ -84,7 +127,7 @@ def invar_gradients(case, step):
 
 def torch_gradients(case, step, rows):
     weights = {n: w.bfloat16().float().requires_grad_() for n, w in tensors(case["states"][step], "master").items()}
-    loss(Model(case, weights), rows).backward()
+    loss((TransformersModel if case["of_transformers"] else Model)(case, weights), rows).backward()
     return {name: w.grad.double() for name, w in weights.items()}
 
 
@@ -135,6 +178,6 @@ class Torch(unittest.TestCase):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    CASES = json.loads(subprocess.run([sys.argv[1]], check=True, capture_output=True).stdout)
+    CASES = json.loads(subprocess.run([sys.argv[1], pathlib.Path(__file__).parent.parent / "families"], check=True, capture_output=True).stdout)
     del sys.argv[1]
     unittest.main()

@@ -1,9 +1,11 @@
 // A few steps of tiny models as JSON, for torch_test.py: the rows, and the state before and after
-// every step. Usage: write_torch_case > case.json
+// every step. Usage: write_torch_case FOLDER > case.json
 #include <cstdio>
 #include <random>
 
+#include "base/input_file.h"
 #include "base/json.h"
+#include "model/families/families.h"
 #include "train/trainer.h"
 #include "training_case.h"
 
@@ -57,9 +59,9 @@ json::Value state_json(const Trainer& trainer) {
   return tensors;
 }
 
-json::Value steps_of(const TinyModel& model) {
+json::Value steps_of(const DecoderSpec& spec, const json::Value& config = nullptr) {
   TrainerOptions options;
-  options.model.spec = model.spec;
+  options.model.spec = spec;
   options.context = 32;
   options.rows = 4;
   options.groups = 2;
@@ -75,8 +77,9 @@ json::Value steps_of(const TinyModel& model) {
     states.push_back(state_json(trainer));
   }
   const OptimizerOptions& o = options.optimizer;
-  return json::Object{{"config", config_json(options.model)},
-                      {"qk_norm", model.spec.qk_norm},
+  return json::Object{{"config", config.is_null() ? config_json(options.model) : config},
+                      {"of_transformers", !config.is_null()},
+                      {"qk_norm", spec.qk_norm},
                       {"beta1", double{o.beta1}},
                       {"beta2", double{o.beta2}},
                       {"eps", double{o.eps}},
@@ -86,15 +89,51 @@ json::Value steps_of(const TinyModel& model) {
                       {"states", std::move(states)}};
 }
 
+// A family's shape as tests/families has it, made smaller.
+json::Value small_config(const json::Value& shape) {
+  json::Value config = shape;
+  config.set("hidden_size", 64);
+  config.set("intermediate_size", 96);
+  config.set("num_hidden_layers", 2);
+  config.set("vocab_size", 61);
+  if (shape.find("sliding_window")) config.set("sliding_window", 11);
+  if (shape.find("layer_types"))
+    config.set("layer_types", json::Array{"sliding_attention", "full_attention"});
+  if (shape.find("mlp_only_layers")) config.set("mlp_only_layers", json::Array{1});
+  if (shape.find("num_experts")) config.set("num_experts", 6);
+  // Every expert of OLMoE's: bf16's error turns no choice.
+  if (shape.find("model_type")->as_string() == "olmoe") config.set("num_experts_per_tok", 6);
+  config.set("tie_word_embeddings", shape.find("model_type")->as_string() == "gemma3_text");
+  return config;
+}
+
+// Those whose model transformers has, whose backward pass is the witness.
+void add_families(json::Value& cases, const std::string& folder) {
+  for (const auto& [file, families] :
+       {std::pair{"tiny_configs.json", std::vector{"gemma3_text", "olmo2", "olmo3", "exaone4"}},
+        std::pair{"tiny_expert_configs.json", std::vector{"qwen3_moe", "olmoe"}}}) {
+    const std::string path = folder + "/" + file;
+    const json::Value shapes = json::parse(read_whole_file(path, 1 << 20), path);
+    for (const char* family : families) {
+      const json::Value config = small_config(*shapes.find(family));
+      cases.set(family, steps_of(parse_model_config(config, nullptr, path, {}).spec, config));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace invar
 
-int main() {
+// write_torch_case FOLDER: that of tests/families.
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
   using namespace invar;
   json::Value cases = json::Object{};
   for (const TinyModel& model : tiny_models())
-    if (model.spec.family != "mistral" && model.spec.mtp_layers == 0 &&
+    if (model.spec.family != "mistral" && model.spec.family != "qwen3_moe" &&
+        model.spec.mtp_layers == 0 &&
         model.spec.layer(0).attention.rope->scaling == RopeSpec::Scaling::none)
-      cases.set(model.name, steps_of(model));
+      cases.set(model.name, steps_of(model.spec));
+  add_families(cases, argv[1]);
   std::puts(json::dump(cases).c_str());
 }
