@@ -1,6 +1,7 @@
 // Times of the GPU's kernels on the shapes of Qwen3-8B beside cuBLAS, as Markdown tables. Operands
 // are random; weights are rotated among copies larger than the L2 cache.
-// Usage: cuda_bench [products | curve | portable | attention | ragged | layers ...] [--layer NAME]
+// Usage: cuda_bench [products | curve | portable | attention | ragged | layers | experts ...]
+// [--layer NAME]
 // [--rows NUMBER], all but the curve and the layers by default; --layer and --rows leave out the
 // others.
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "cuda_experts.h"
 #include "cuda_layers.h"
 #include "cuda_ragged.h"
 #include "cuda_timer.h"
@@ -229,6 +231,14 @@ class Bench {
     for (const int64_t sequences : batches) bench_ragged(*gpu_, timer_, sequences);
   }
 
+  void experts(std::vector<int64_t> sizes) {
+    if (options_.rows > 0) sizes = {options_.rows};
+    fmt::print(
+        "\n| tokens | experts' product | us | TFLOP/s | x cuBLAS, expert by expert "
+        "|\n|---|---|---|---|---|\n");
+    for (const int64_t rows : sizes) bench_experts(*gpu_, timer_, cublas_, rows);
+  }
+
   void layers(int64_t rows, int64_t context, bool prompt) {
     if (options_.rows > 0 && options_.rows != rows) return;
     bench_layers(*gpu_, timer_, rows, context, prompt);
@@ -324,6 +334,7 @@ void run(const Options& options) {
     bench.attention(Order::portable, 1024, 1024, true);
   }
   if (wanted("ragged")) bench.ragged({8, 16, 24, 32, 64, 128});
+  if (wanted("experts")) bench.experts({512, 4096, 32768});
   if (wanted("layers")) {
     for (const int64_t rows : {1, 32, 64}) bench.layers(rows, 1088, false);
     for (const int64_t rows : {512, 2048, 8192}) bench.layers(rows, rows, true);

@@ -158,18 +158,22 @@ void check_cache(const Arithmetic& arithmetic, const ModelOptions& options) {
 // What a model of these layers cannot be computed with.
 void check_layers(const DecoderSpec& spec, const Arithmetic& arithmetic,
                   const ModelOptions& options) {
-  if (spec.layer(0).attention.latent) {
-    if (options.device != "cpu")
-      fail_usage(
-          "the {} model has latent attention, which is computed on the CPU: expected the "
-          "device cpu, found {}",
-          spec.family, options.device);
-    if (options.weights == "exact" || arithmetic.cache != CacheType::bf16)
-      fail_usage(
-          "the {} model has latent attention, whose keys and values are bf16: expected neither "
-          "--weights exact nor a --kv-cache-dtype of 8 bits",
-          spec.family);
-  }
+  const bool is_latent = spec.layer(0).attention.latent.has_value();
+  if (is_latent && options.device != "cpu" && spec.head_dim % 8 != 0)
+    fail_usage(
+        "the {} model has latent attention, which a GPU computes of a latent and turning elements "
+        "whose number 8 divides: found {}",
+        spec.family, spec.head_dim);
+  if (is_latent && options.device != "cpu" && arithmetic.is_baseline)
+    fail_usage(
+        "the {} model has latent attention, which the arithmetic control computes on the CPU: "
+        "expected the device cpu, found {}",
+        spec.family, options.device);
+  if (is_latent && (options.weights == "exact" || arithmetic.cache != CacheType::bf16))
+    fail_usage(
+        "the {} model has latent attention, whose keys and values are bf16: expected neither "
+        "--weights exact nor a --kv-cache-dtype of 8 bits",
+        spec.family);
   const auto has_experts = [](const LayerSpec& layer) { return layer.experts.has_value(); };
   if (arithmetic.chain > 0 && std::ranges::any_of(spec.layer_specs, has_experts))
     fail_usage("the arithmetic {} is for dense models, and this one has experts",

@@ -492,7 +492,7 @@ struct Kernels {
   Operation<CopySlotsParams> copy_stored;
   Operation<RoundInPlaceParams> round_in_place;
   Operation<LogitsParams> log_sum_exp;
-  Operation<HeadsMatmulParams> heads_matmul;  // null on a GPU, as the next one
+  Operation<HeadsMatmulParams> heads_matmul;
   Operation<PlaceLatentParams> place_latent;
   Operation<RouteParams> route;
   Operation<SortRowsParams> sort_rows;

@@ -257,7 +257,7 @@ QkvParams Operations::rotation_of(const LayerPass& p) const {
 
 bool Operations::attention_rotates(const LayerPass& p) const {
   return kernels_.rotated_attention && tables_.rows_are_apart && !tape_ && !p.kv.stored.data &&
-         !hooks_.wants_qkv(p.at);
+         !p.spec.attention.latent && !hooks_.wants_qkv(p.at);
 }
 
 void Operations::qkv(const LayerPass& p) {

@@ -1,8 +1,8 @@
 // Mixture of experts: the choice, the sorted rows, the products of both orders and the sums against
 // the CPU's kernels.
 #include "cuda_check.h"
-#include "kernels/pack.h"
 #include "kernels/select.h"
+#include "matrix_stack.h"
 
 namespace invar {
 namespace {
@@ -19,38 +19,6 @@ constexpr Case kCases[] = {
     {1, 8, 2, 64, 40},           {1, 128, 8, 2048, 768}, {3, 60, 4, 96, 33, true},
     {40, 12, 3, 64, 80, true},   {130, 4, 1, 48, 100},   {64, 3, 2, 320, 48},
     {300, 16, 4, 128, 64, true}, {517, 8, 2, 256, 192},  {700, 5, 5, 64, 129}};
-
-// Single matrices or gated pairs of experts, in panels for the CPU and as the GPU's order reads
-// them.
-struct Stack {
-  Matrix host, device;
-  Twin<bf16_t> panels, rows;
-
-  Stack(Device& gpu, Random& random, Order order, int64_t n, int64_t k, int64_t experts,
-        int matrices)
-      : host{.n = n, .k = k, .count = experts * matrices},
-        device{.n = n, .k = k, .layout = cuda::kernels(order).weights, .count = host.count},
-        panels(gpu, host.elements()),
-        rows(gpu, device.elements()) {
-    std::ranges::fill(panels.host, bf16_t{0});
-    std::ranges::fill(rows.host, bf16_t{0});
-    host.data = panels.host.data();
-    device.data = rows.host.data();
-    std::vector<bf16_t> row(static_cast<size_t>(k));
-    for (int64_t e = 0; e < experts; ++e)
-      for (int64_t i = 0; i < n; ++i)
-        for (int m = 0; m < matrices; ++m) {
-          fill_row(random, std::span(row));
-          for (const Matrix& w : {host, device}) {
-            const Matrix one = w.part(e * matrices, matrices);
-            pack_rows(one, row.data(), k, i, 1, {m * kPanelWidth, matrices},
-                      const_cast<void*>(one.data));
-          }
-        }
-    rows.upload();
-    device.data = rows.device();
-  }
-};
 
 class ExpertsOnGpu : public CudaTest {
  protected:
@@ -120,7 +88,7 @@ class ExpertsOnGpu : public CudaTest {
     const int64_t stride = activation_stride(c.d), wide = activation_stride(c.f);
     Twin<bf16_t> sorted(gpu(), pairs * stride), gated(gpu(), pairs * wide);
     Twin<float> y(gpu(), pairs * c.d);
-    Stack gate_up(gpu(), random, order, c.f, c.d, c.experts, 2),
+    MatrixStack gate_up(gpu(), random, order, c.f, c.d, c.experts, 2),
         down(gpu(), random, order, c.d, c.f, c.experts, 1);
     const Twin<float> f_bias(gpu(), random_floats(random, c.experts * c.f)),
         d_bias(gpu(), random_floats(random, c.experts * c.d));

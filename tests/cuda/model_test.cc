@@ -5,9 +5,12 @@
 #include <filesystem>
 
 #include "../model/schedules.h"
+#include "../weights/model_files.h"
 #include "base/error.h"
 #include "cuda_check.h"
 #include "engine/engine.h"
+#include "model/families/make_model.h"
+#include "model/families/presets.h"
 
 namespace invar {
 namespace {
@@ -104,6 +107,24 @@ TEST_F(ModelOnGpu, Exact) {
   ModelOptions options = on_gpu(made("hopper"));
   options.weights = "exact";
   EXPECT_THROW(Model{options}, UsageError);
+}
+
+// Latents of their published size, and experts behind them.
+TEST_F(ModelOnGpu, LatentAttention) {
+  const TempDirectory directory;
+  const ModelConfig config{override_spec(preset_spec("deepseek-v2-lite"), {.hidden = 128,
+                                                                           .layers = 2,
+                                                                           .heads = 4,
+                                                                           .ffn = 64,
+                                                                           .vocab = 512,
+                                                                           .experts = 8,
+                                                                           .chosen_experts = 2}),
+                           1,
+                           {2}};
+  ThreadPool pool(2);
+  make_model(directory.path(), config, 7, pool);
+  for (const char* arithmetic : {"portable", "hopper"})
+    check({.model = directory.path(), .arithmetic = arithmetic});
 }
 
 // The steps of a decoding engine are graphs; without them the bits are the same.

@@ -2,6 +2,10 @@
 // somebody cuts short meanwhile.
 #include "engine/model.h"
 
+#include <malloc.h>
+
+#include <fstream>
+
 #include "../weights/model_files.h"
 #include "model/families/make_model.h"
 #include "model/families/presets.h"
@@ -72,6 +76,45 @@ TEST_F(ModelTest, AFileCutShortWhileItIsLoadedIsSaid) {
                  fmt::format("{}: expected {} bytes as when it was opened", path, size));
   EXPECT_TRUE(is_cut);
 }
+
+#ifndef INVAR_SANITIZED  // sanitizers have memory of their own
+
+// Bytes of this process, by a line of /proc: what it has, or had at most since `forget_peak`.
+int64_t memory(std::string_view what) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(what)) return std::stoll(line.substr(what.size() + 1)) * 1024;
+  return 0;
+}
+void forget_peak() {
+  malloc_trim(0);
+  std::ofstream("/proc/self/clear_refs") << 5;
+}
+
+// What loading takes at most is the weights and little more, however large an expert's stack is.
+// The control holds the file beside them.
+TEST_F(ModelTest, LoadingTakesTheWeightsAndFivePercent) {
+  config_ = {
+      override_spec(preset_spec("olmoe-1b-7b"), {.layers = 1, .vocab = 512, .experts = 8}), 1, {2}};
+  {
+    ThreadPool pool(2);
+    make_model(directory_.path(), config_, 7, pool);
+  }
+  const auto file =
+      static_cast<int64_t>(std::filesystem::file_size(directory_ / "model.safetensors"));
+  const auto peak_of = [&](bool keeps_file) {
+    forget_peak();
+    const int64_t before = memory("VmRSS:");
+    const std::vector<char> kept(static_cast<size_t>(keeps_file ? file : 0), 1);
+    const Model model(options("auto"));
+    return memory("VmHWM:") - before;
+  };
+  peak_of(false);  // threads and tables that stay
+  EXPECT_LE(peak_of(false), file * 105 / 100);
+  EXPECT_GT(peak_of(true), file * 105 / 100);
+}
+
+#endif
 
 }  // namespace
 }  // namespace invar

@@ -39,30 +39,63 @@ __global__ __launch_bounds__(kRowThreads) void add_norm_kernel(const AddNormPara
                                                                             lanes[1]);
 }
 
+__device__ __forceinline__ float widen(float x) {
+  return x;
+}
+__device__ __forceinline__ float widen(bf16_t x) {
+  return bf16_to_f32(x);
+}
+
+// z = fma(weight, y, z) over a row's experts, ascending; several are read before the first is
+// added.
+template <typename T, int kPer>
+__device__ __forceinline__ void add_experts(const CombineParams& s, const int32_t* place,
+                                            const float* weight, float (&z)[kPer]) {
+  constexpr int kAtOnce = kPer <= 8 ? 32 / kPer : 2;
+  const int begin = first_of_thread<kPer>(), width = static_cast<int>(s.width);
+  const T* y = static_cast<const T*>(s.y.data) + begin;
+  for (int first = 0; first < s.chosen; first += kAtOnce) {
+    T x[kAtOnce][kPer];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+      for (int j = 0; j < kPer; ++j)
+        if (first + i < s.chosen && begin + 64 * j < width)
+          x[i][j] = y[place[first + i] * s.y.stride + 64 * j];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i >= s.chosen) break;
+#pragma unroll
+      for (int j = 0; j < kPer; ++j) {
+        if (begin + 64 * j >= width) continue;
+        float value = widen(x[i][j]);
+        if (s.rounds) value = bf16_to_f32(f32_to_bf16(value));
+        z[j] = __fmaf_rn(weight[first + i], value, z[j]);
+      }
+    }
+  }
+}
+
 template <int kPer>
 __global__ __launch_bounds__(kRowThreads) void combine_norm_kernel(const CombineNormParams p) {
-  __shared__ float lanes[64];
+  __shared__ float lanes[64], weight[Routing::kMaxChosen];
+  __shared__ int32_t place[Routing::kMaxChosen];
   const CombineParams& s = p.sum;
   const int64_t t = blockIdx.x;
   const int width = static_cast<int>(s.width), begin = first_of_thread<kPer>();
+  const int tid = static_cast<int>(threadIdx.x);
   let_next_kernel_start();
   float next[kPer] = {}, z[kPer], y[kPer];
   if (p.next) load_row(p.next, width, next);
   wait_for_kernels_before();
+  if (tid < s.chosen) place[tid] = s.place[t * s.chosen + tid];
+  if (tid < s.chosen) weight[tid] = s.weights[t * s.chosen + tid];
   load_row(s.hidden + t * s.width, width, y);
 #pragma unroll
   for (float& sum : z) sum = 0.0f;
-  for (int i = 0; i < s.chosen; ++i) {
-    const int64_t from = s.place[t * s.chosen + i] * s.y.stride;
-    const float weight = s.weights[t * s.chosen + i];
-#pragma unroll
-    for (int j = 0; j < kPer; ++j) {
-      if (begin + 64 * j >= width) continue;
-      float x = value_at(s.y.data, s.y.type, from + begin + 64 * j);
-      if (s.rounds) x = bf16_to_f32(f32_to_bf16(x));
-      z[j] = __fmaf_rn(weight, x, z[j]);
-    }
-  }
+  __syncthreads();
+  s.y.type == DType::f32 ? add_experts<float>(s, place, weight, z)
+                         : add_experts<bf16_t>(s, place, weight, z);
   if (s.shared) {
     const float gate = s.gate ? 1.0f / (1.0f + math::exp(-s.gate[t * s.gate_stride])) : 1.0f;
 #pragma unroll

@@ -24,14 +24,17 @@ namespace invar::cuda {
 
 namespace {
 
-constexpr int kQueries = 8, kThreads = 128, kWarps = kThreads / kWarp, kMaxHeadDim = 256;
+constexpr int kQueries = 8, kThreads = 128, kWarps = kThreads / kWarp;
+constexpr int kUsualHeadDim = 256, kLatentHeadDim = 576;  // the largest
 constexpr int kMaxCluster = 8;
 constexpr int kPad = 8;  // words after each row of shared memory, against bank conflicts
 
 // What a split does to a query's state.
 enum class Merge : int { skip, set, join };
 
+template <int kMost>
 struct Shared {
+  static constexpr int kMaxHeadDim = kMost;
   uint32_t q[kQueries][kMaxHeadDim / 2 + kPad];        // pairs of bf16
   uint32_t weights[kQueries][kSplitSlots / 2 + kPad];  // bf16 probabilities by slot
   float scores[kQueries][kSplitSlots];
@@ -112,6 +115,7 @@ __device__ __forceinline__ StepOutputs load_values(const KvLayer& kv, const Segm
 
 // The products of order `hopper`: warps take 16 slots, then 16 head elements.
 struct TensorCores {
+  template <typename Shared>
   __device__ static void scores(const KvLayer& kv, const Segment& s, int64_t base, Shared& shared) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
     const int steps = static_cast<int>(round_up(kv.head_dim, 16)) / 16;
@@ -126,6 +130,7 @@ struct TensorCores {
     }
   }
 
+  template <typename Shared>
   __device__ static void outputs(const KvLayer& kv, const Segment& s, int64_t base,
                                  Shared& shared) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -149,6 +154,7 @@ struct TensorCores {
 
 // The products of order `portable`: threads take slots, then head elements.
 struct CudaCores {
+  template <typename Shared>
   __device__ static void scores(const KvLayer& kv, const Segment& s, int64_t base, Shared& shared) {
     const int j = threadIdx.x;
     if (base + j >= shared.end || base + j < shared.begin) return;
@@ -173,6 +179,7 @@ struct CudaCores {
     for (int q = 0; q < kQueries; ++q) shared.scores[q][j] = sum[q] + 0.0f;
   }
 
+  template <typename Shared>
   __device__ static void outputs(const KvLayer& kv, const Segment& s, int64_t base,
                                  Shared& shared) {
     for (int e = threadIdx.x; e < kv.head_dim; e += kThreads) {
@@ -203,6 +210,7 @@ struct CudaCores {
 
 // Probabilities of one split and their part of the state: a warp takes two queries, a lane slots
 // lane, lane + 32, ...
+template <typename Shared>
 __device__ void probabilities(const Segment& s, int64_t base, ScoreScale scale, Shared& shared) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const float c = scale.factor;
@@ -240,6 +248,7 @@ __device__ void probabilities(const Segment& s, int64_t base, ScoreScale scale, 
 
 // Splits of the cluster's blocks, in ascending order, join M and L of one owned query (numerics 4,
 // step 4).
+template <typename Shared>
 __device__ void merge_sums(const Shared* const* blocks, int count, int query, int owned,
                            Shared& shared) {
   for (int i = 0; i < count; ++i) {
@@ -266,6 +275,7 @@ __device__ void merge_sums(const Shared* const* blocks, int count, int query, in
 
 // A head's sink joins M and L of one owned query: one more split, whose sum is 1 and whose values
 // are 0.
+template <typename Shared>
 __device__ void merge_sink(const float* sinks, int query, int owned, Shared& shared) {
   const float m = sinks[shared.head[query]] * math::constants::kLog2eHigh, old = shared.max[owned],
               both = old < m ? m : old;
@@ -283,7 +293,7 @@ __device__ void cluster_wait() {
 }
 
 // All slots of the queries in shared.row and shared.head, which share the segment's cache.
-template <typename Cores, int kCluster>
+template <typename Cores, int kCluster, typename Shared>
 __device__ void attend(const AttentionParams& p, const Segment& s, ScoreScale c, Shared& shared) {
   const int tid = threadIdx.x, head_dim = p.kv.head_dim;
   const int words = static_cast<int>(round_up(head_dim, 32)) / 2;
@@ -313,7 +323,8 @@ __device__ void attend(const AttentionParams& p, const Segment& s, ScoreScale c,
   __syncthreads();
 
   // Block r of the cluster takes every kCluster-th split and owns queries r, r + kCluster, ...
-  constexpr int kOwned = kQueries / kCluster, kElements = kMaxHeadDim / kThreads;
+  constexpr int kOwned = kQueries / kCluster,
+                kElements = (Shared::kMaxHeadDim + kThreads - 1) / kThreads;
   const int rank = kCluster == 1 ? 0 : static_cast<int>(blockIdx.x % kCluster);
   const Shared* blocks[kCluster];
 #pragma unroll
@@ -370,16 +381,18 @@ __device__ void attend(const AttentionParams& p, const Segment& s, ScoreScale c,
   __syncthreads();
 }
 
-// A cluster takes `unit_rows` rows and one key/value head.
-template <typename Cores, int kCluster>
+// A cluster takes `unit_rows` rows and up to kQueries heads of one key/value head.
+template <typename Cores, int kCluster, int kMaxHeadDim>
 __global__ __launch_bounds__(kThreads) void attention_kernel(AttentionParams p, int unit_rows,
-                                                             ScoreScale c) {
-  __shared__ Shared shared;
-  const int group = blockIdx.y, per_group = p.heads / p.kv.kv_heads;
+                                                             int head_blocks, ScoreScale c) {
+  __shared__ Shared<kMaxHeadDim> shared;
+  const int group = blockIdx.y / head_blocks, of_group = p.heads / p.kv.kv_heads;
+  const int first_head = blockIdx.y % head_blocks * kQueries, left = of_group - first_head;
+  const int heads = head_blocks == 1 || left < kQueries ? left : kQueries;
   const int64_t t0 = int64_t{blockIdx.x / kCluster} * unit_rows;
   const int64_t rows = t0 + unit_rows < p.rows ? unit_rows : p.rows - t0;
-  const int64_t queries = rows * per_group;
-  const auto row_of = [&](int64_t i) { return t0 + i / per_group; };
+  const int64_t queries = rows * heads;
+  const auto row_of = [&](int64_t i) { return t0 + i / heads; };
   for (int64_t i = 0; i < queries;) {
     const int32_t table = p.table_of[row_of(i)];
     int count = 0;
@@ -388,46 +401,55 @@ __global__ __launch_bounds__(kThreads) void attention_kernel(AttentionParams p, 
     if (threadIdx.x < count) {
       shared.row[threadIdx.x] = row_of(i + threadIdx.x);
       shared.head[threadIdx.x] =
-          group * per_group + static_cast<int>((i + threadIdx.x) % per_group);
+          group * of_group + first_head + static_cast<int>((i + threadIdx.x) % heads);
     }
     __syncthreads();
     attend<Cores, kCluster>(p, {count, group, p.tables[table]}, c, shared);
     i += count;
   }
   const int64_t width = int64_t{p.heads} * p.kv.head_dim, pad = round_up(width, kLeafPad) - width;
-  if (group == 0 && blockIdx.x % kCluster == 0)
+  if (blockIdx.y == 0 && blockIdx.x % kCluster == 0)
     for (int64_t i = threadIdx.x; i < rows * pad; i += kThreads)
       store(p.out, (t0 + i / pad) * p.out.stride + width + i % pad, 0.0f);
 }
 
-template <typename Cores, int kCluster>
+template <typename Cores, int kCluster, int kMaxHeadDim>
 void launch(const AttentionParams& p, int unit_rows, const Execution& on) {
-  if (p.rows == 0) return;
   const ScoreScale c = score_scale(p);
   const int64_t units = (p.rows + unit_rows - 1) / unit_rows;
+  const int head_blocks = (p.heads / p.kv.kv_heads + kQueries - 1) / kQueries;
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {kCluster, 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(units * kCluster), p.kv.kv_heads);
+  config.gridDim = dim3(static_cast<unsigned>(units * kCluster),
+                        static_cast<unsigned>(p.kv.kv_heads * head_blocks));
   config.blockDim = kThreads;
   config.stream = stream_of(on);
   config.attrs = &cluster;
   config.numAttrs = kCluster > 1;
-  cuda_check(cudaLaunchKernelEx(&config, attention_kernel<Cores, kCluster>, p, unit_rows, c),
+  cuda_check(cudaLaunchKernelEx(&config, attention_kernel<Cores, kCluster, kMaxHeadDim>, p,
+                                unit_rows, head_blocks, c),
              "attending");
+}
+
+template <typename Cores, int kCluster>
+void launch_for_head(const AttentionParams& p, int unit_rows, const Execution& on) {
+  if (p.rows == 0) return;
+  p.kv.head_dim <= kUsualHeadDim ? launch<Cores, kCluster, kUsualHeadDim>(p, unit_rows, on)
+                                 : launch<Cores, kCluster, kLatentHeadDim>(p, unit_rows, on);
 }
 
 // Every row on its own: many blocks.
 template <typename Cores, int kCluster>
 void by_row(const AttentionParams& p, const Execution& on) {
-  launch<Cores, kCluster>(p, 1, on);
+  launch_for_head<Cores, kCluster>(p, 1, on);
 }
 // As many rows as fill a block, so that neighbours share the cache's reads.
 template <typename Cores>
 void by_block(const AttentionParams& p, const Execution& on) {
   const int per_group = p.heads / p.kv.kv_heads;
-  launch<Cores, 1>(p, per_group < kQueries ? kQueries / per_group : 1, on);
+  launch_for_head<Cores, 1>(p, per_group < kQueries ? kQueries / per_group : 1, on);
 }
 
 bool is_of_bf16(const AttentionParams& p) {

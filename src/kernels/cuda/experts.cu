@@ -15,8 +15,9 @@ constexpr int kThreads = 256;
 
 constexpr int kRouteWarps = 2;
 
+template <int kEach>
 __global__ __launch_bounds__(kRouteWarps* kWarp) void route_kernel(RouteParams p) {
-  __shared__ RouteRoom rooms[kRouteWarps];
+  __shared__ RouteRoom<kEach> rooms[kRouteWarps];
   const int64_t t = int64_t{blockIdx.x} * kRouteWarps + threadIdx.x / kWarp;
   let_next_kernel_start();
   wait_for_kernels_before();
@@ -107,12 +108,14 @@ int blocks_of(int64_t items, int64_t each) {
 
 void route(const RouteParams& p, const Execution& on) {
   if (p.rows == 0) return;
-  launch("choosing experts", route_kernel,
-         {.blocks = blocks_of(p.rows, kRouteWarps),
-          .threads = kRouteWarps * kWarp,
-          .shared_bytes = 0,
-          .early = true},
-         on, p);
+  by_experts(p.how.experts, [&](auto each) {
+    launch("choosing experts", route_kernel<each()>,
+           {.blocks = blocks_of(p.rows, kRouteWarps),
+            .threads = kRouteWarps * kWarp,
+            .shared_bytes = 0,
+            .early = true},
+           on, p);
+  });
 }
 
 void sort_rows(const SortRowsParams& p, const Execution& on) {

@@ -9,10 +9,12 @@ namespace invar::cuda {
 
 namespace {
 
-constexpr int kThreads = kFewPairs, kWarps = kThreads / kWarp;
+constexpr int kThreads = 512, kWarps = kThreads / kWarp;
+static_assert(kThreads >= kFewPairs);
 
+template <int kEach>
 struct Shared {
-  RouteRoom rooms[kWarps];
+  RouteRoom<kEach> rooms[kWarps];
   int32_t ids[kFewPairs];
   float weights[kFewPairs];
   int from;  // the row that stands at this block's place
@@ -25,9 +27,10 @@ __device__ __forceinline__ int below(const int32_t* ids, int pairs, int expert) 
   return count;
 }
 
+template <int kEach>
 __global__ __launch_bounds__(kThreads) void choose_kernel(const ChooseExpertsParams p) {
   extern __shared__ __align__(16) unsigned char memory[];
-  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  Shared<kEach>& shared = *reinterpret_cast<Shared<kEach>*>(memory);
   const int tid = static_cast<int>(threadIdx.x), place = static_cast<int>(blockIdx.x);
   const int chosen = p.sort.chosen, pairs = static_cast<int>(p.sort.rows) * chosen;
   let_next_kernel_start();
@@ -69,12 +72,14 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const ChooseExpertsPar
 
 void choose_experts(const ChooseExpertsParams& p, const Execution& on) {
   if (p.sort.rows == 0) return;
-  launch("choosing experts", choose_kernel,
-         {.blocks = static_cast<int>(p.sort.rows) * p.sort.chosen,
-          .threads = kThreads,
-          .shared_bytes = static_cast<int>(sizeof(Shared)),
-          .early = true},
-         on, p);
+  by_experts(p.route.how.experts, [&](auto each) {
+    launch("choosing experts", choose_kernel<each()>,
+           {.blocks = static_cast<int>(p.sort.rows) * p.sort.chosen,
+            .threads = kThreads,
+            .shared_bytes = static_cast<int>(sizeof(Shared<each()>)),
+            .early = true},
+           on, p);
+  });
 }
 
 }  // namespace invar::cuda

@@ -1,55 +1,90 @@
 // The choice of a row's experts on a GPU, numerics 7: one warp for a row. Element i is lane i %
-// 32's, as its i / 32-th.
+// 32's, as its i / 32-th of up to kEach.
 #pragma once
+
+#include <climits>
 
 #include "kernels/cuda/elementwise.cuh"
 
 namespace invar::cuda {
 
+template <int kEach>
 struct RouteRoom {
-  float scores[Routing::kMaxExperts], choice[Routing::kMaxExperts], groups[Routing::kMaxExperts];
+  static constexpr int kMost = kEach * kWarp;
+  alignas(16) float scores[kMost];
+  float choice[kMost], groups[kMost];
   float weights[Routing::kMaxChosen];
 };
 
-// The largest of values[0 .. count) whose bit is not taken, ties to the lower place; its bit is
-// taken. By a warp.
-__device__ inline int take_largest(const float* values, int count, uint32_t& taken) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  int at = -1;
-  float best = 0.0f;
-  for (int i = lane, j = 0; i < count; i += kWarp, ++j)
-    if (!(taken >> j & 1) && (at < 0 || values[i] > best)) at = i, best = values[i];
-  for (int half = kWarp / 2; half >= 1; half /= 2) {
-    const float other = __shfl_xor_sync(kAllLanes, best, half);
-    const int there = __shfl_xor_sync(kAllLanes, at, half);
-    if (there >= 0 && (at < 0 || other > best || (other == best && there < at)))
-      at = there, best = other;
-  }
-  if (at % kWarp == lane) taken |= uint32_t{1} << (at / kWarp);
-  return at;
+// How floats compare, as unsigned numbers above 0: zeros are equal. Not of NaN.
+__device__ __forceinline__ uint32_t rank_of(float x) {
+  const uint32_t bits = __float_as_uint(x + 0.0f);
+  return bits >> 31 ? ~bits : bits | 0x80000000;
+}
+__device__ __forceinline__ float of_rank(uint32_t rank) {
+  return __uint_as_float(rank >> 31 ? rank & 0x7fffffff : ~rank);
 }
 
-// routing::share_out over x[0 .. count), by a warp.
-__device__ inline void share_out(float* x, int count) {
+// The largest of a warp's elements, ties to the lower place; its rank becomes 0: it is taken.
+template <int kEach>
+__device__ __forceinline__ int take_largest(uint32_t (&ranks)[kEach]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  float max = -INFINITY;
-  for (int i = lane; i < count; i += kWarp)
-    if (x[i] > max) max = x[i];
-  for (int half = kWarp / 2; half >= 1; half /= 2) {
-    const float other = __shfl_xor_sync(kAllLanes, max, half);
-    if (other > max) max = other;
+  uint32_t best = 0;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) best = max(best, ranks[j]);
+  best = __reduce_max_sync(kAllLanes, best);
+  unsigned at = UINT_MAX;
+#pragma unroll
+  for (int j = kEach - 1; j >= 0; --j)
+    if (ranks[j] == best) at = static_cast<unsigned>(j * kWarp + lane);
+  at = __reduce_min_sync(kAllLanes, at);
+#pragma unroll
+  for (int j = 0; j < kEach; ++j)
+    if (at == static_cast<unsigned>(j * kWarp + lane)) ranks[j] = 0;
+  return static_cast<int>(at);
+}
+
+// The ranks of values[0 .. count), 0 behind them.
+template <int kEach>
+__device__ __forceinline__ void rank_all(const float* values, int count, uint32_t (&ranks)[kEach]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j)
+    ranks[j] = j * kWarp + lane < count ? rank_of(values[j * kWarp + lane]) : 0;
+}
+
+// routing::share_out over x[0 .. count), by a warp that holds x[i] as x_i; `room` is for as many,
+// in whole fours. Zeros behind the last one leave a sum as it is.
+template <int kEach>
+__device__ inline void share_out(float (&x)[kEach], int count, float* room) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  uint32_t top = 0;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j)
+    if (j * kWarp + lane < count && x[j] == x[j]) top = max(top, rank_of(x[j]));
+  top = __reduce_max_sync(kAllLanes, top);
+  const float largest = top ? of_rank(top) : -INFINITY;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    x[j] = j * kWarp + lane < count ? math::exp(x[j] - largest) : 0.0f;
+    if (j * kWarp < count) room[j * kWarp + lane] = x[j];
   }
-  for (int i = lane; i < count; i += kWarp) x[i] = math::exp(x[i] - max);
   __syncwarp();
   float sum = 0.0f;
 #pragma unroll 8
-  for (int i = 0; i < count; ++i) sum = sum + x[i];
+  for (int i = 0; i < count; i += 4) {
+    const float4 four = *reinterpret_cast<const float4*>(room + i);
+    sum = (((sum + four.x) + four.y) + four.z) + four.w;
+  }
   __syncwarp();
-  for (int i = lane; i < count; i += kWarp) x[i] = x[i] / sum;
-  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < kEach; ++j)
+    if (j * kWarp + lane < count) x[j] = x[j] / sum;
 }
 
-__device__ inline void leave_groups(const Routing& how, RouteRoom& room) {
+// routing::leave_groups over room.choice.
+template <int kEach>
+__device__ inline void leave_groups(const Routing& how, RouteRoom<kEach>& room) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, size = how.experts / how.groups;
   for (int g = lane; g < how.groups; g += kWarp) {
     const float* of = room.choice + g * size;
@@ -61,47 +96,53 @@ __device__ inline void leave_groups(const Routing& how, RouteRoom& room) {
     room.groups[g] = second < 0 ? of[first] : of[first] + of[second];
   }
   __syncwarp();
-  uint32_t kept = 0;
-  for (int i = 0; i < how.chosen_groups; ++i) take_largest(room.groups, how.groups, kept);
+  uint32_t ranks[kEach];
+  rank_all(room.groups, how.groups, ranks);
+  for (int i = 0; i < how.chosen_groups; ++i) take_largest(ranks);
   __syncwarp();
-  for (int g = lane, j = 0; g < how.groups; g += kWarp, ++j)
-    room.groups[g] = kept >> j & 1 ? 1.0f : 0.0f;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j)
+    if (j * kWarp + lane < how.groups) room.groups[j * kWarp + lane] = ranks[j] ? 0.0f : 1.0f;
   __syncwarp();
   for (int e = lane; e < how.experts; e += kWarp)
     if (room.groups[e / size] == 0.0f) room.choice[e] = -INFINITY;
   __syncwarp();
 }
 
-// The experts of row t, ascending, and their weights, to `ids` and `weights`.
-__device__ inline void route_row(const RouteParams& p, int64_t t, RouteRoom& room, int32_t* ids,
-                                 float* weights) {
+// What row t's experts are chosen by.
+template <int kEach>
+__device__ __forceinline__ void choice_ranks(const RouteParams& p, const float (&scores)[kEach],
+                                             RouteRoom<kEach>& room, uint32_t (&ranks)[kEach]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, experts = p.how.experts;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int e = j * kWarp + lane;
+    ranks[j] = 0;
+    if (e >= experts) continue;
+    float c = p.bias ? scores[j] + p.bias[e] : scores[j];
+    if (c != c) c = -INFINITY;
+    ranks[j] = rank_of(c);
+    if (p.how.groups > 1) room.choice[e] = c;
+  }
+  if (p.how.groups == 1) return;
+  __syncwarp();
+  leave_groups(p.how, room);
+  rank_all(room.choice, experts, ranks);
+}
+
+// The weights of the chosen, in room.weights, to `weights`.
+template <int kEach>
+__device__ __forceinline__ void weigh(const Routing& how, RouteRoom<kEach>& room, float* weights) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const Routing& how = p.how;
-  for (int e = lane; e < how.experts; e += kWarp) {
-    const float logit = p.logits[t * p.stride + e];
-    room.scores[e] = how.score == ExpertScore::sigmoid ? 1.0f / (1.0f + math::exp(-logit)) : logit;
+  if (how.score == ExpertScore::softmax_of_chosen) {
+    float x[Routing::kMaxChosen / kWarp] = {room.weights[lane], room.weights[lane + kWarp]};
+    __syncwarp();
+    share_out(x, how.chosen, room.weights);
+    room.weights[lane] = x[0], room.weights[lane + kWarp] = x[1];
+    __syncwarp();
   }
-  __syncwarp();
-  if (how.score == ExpertScore::softmax) share_out(room.scores, how.experts);
-  for (int e = lane; e < how.experts; e += kWarp) {
-    const float c = p.bias ? room.scores[e] + p.bias[e] : room.scores[e];
-    room.choice[e] = c != c ? -INFINITY : c;
-  }
-  __syncwarp();
-  if (how.groups > 1) leave_groups(how, room);
-  uint32_t taken = 0;
-  for (int i = 0; i < how.chosen; ++i) take_largest(room.choice, how.experts, taken);
-  for (int j = 0, before = 0; j * kWarp < how.experts; ++j) {
-    const bool is_chosen = taken >> j & 1;
-    const uint32_t lanes = __ballot_sync(kAllLanes, is_chosen);
-    const int at = before + __popc(lanes & ((uint32_t{1} << lane) - 1));
-    if (is_chosen) ids[at] = j * kWarp + lane;
-    if (is_chosen) room.weights[at] = room.scores[j * kWarp + lane];
-    before += __popc(lanes);
-  }
-  __syncwarp();
-  if (how.score == ExpertScore::softmax_of_chosen) share_out(room.weights, how.chosen);
   float sum = 0.0f;
+#pragma unroll 8
   for (int i = 0; i < how.chosen; ++i) sum = sum + room.weights[i];
   if (how.epsilon != 0) sum = sum + how.epsilon;
   for (int i = lane; i < how.chosen; i += kWarp) {
@@ -110,6 +151,46 @@ __device__ inline void route_row(const RouteParams& p, int64_t t, RouteRoom& roo
     if (how.scale != 1) weight = weight * how.scale;
     weights[i] = weight;
   }
+}
+
+// The experts of row t, ascending, and their weights, to `ids` and `weights`.
+template <int kEach>
+__device__ inline void route_row(const RouteParams& p, int64_t t, RouteRoom<kEach>& room,
+                                 int32_t* ids, float* weights) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const Routing& how = p.how;
+  float scores[kEach];
+#pragma unroll
+  for (int j = 0; j < kEach; ++j)
+    scores[j] = j * kWarp + lane < how.experts ? p.logits[t * p.stride + j * kWarp + lane] : 0.0f;
+  if (how.score == ExpertScore::softmax) share_out(scores, how.experts, room.scores);
+  if (how.score == ExpertScore::sigmoid) {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) scores[j] = 1.0f / (1.0f + math::exp(-scores[j]));
+  }
+  uint32_t ranks[kEach];
+  choice_ranks(p, scores, room, ranks);
+  for (int i = 0; i < how.chosen; ++i) take_largest(ranks);
+  int before = 0;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const bool is_chosen = j * kWarp + lane < how.experts && ranks[j] == 0;
+    const uint32_t lanes = __ballot_sync(kAllLanes, is_chosen);
+    const int at = before + __popc(lanes & ((uint32_t{1} << lane) - 1));
+    if (is_chosen) ids[at] = j * kWarp + lane;
+    if (is_chosen) room.weights[at] = scores[j];
+    before += __popc(lanes);
+  }
+  __syncwarp();
+  weigh(how, room, weights);
+}
+
+// `use` gets, as a constant, how many elements a lane has of so many experts.
+template <typename Use>
+void by_experts(int32_t experts, Use use) {
+  if (experts <= 4 * kWarp) return use(std::integral_constant<int, 4>());
+  if (experts <= 8 * kWarp) return use(std::integral_constant<int, 8>());
+  use(std::integral_constant<int, Routing::kMaxExperts / kWarp>());
 }
 
 }  // namespace invar::cuda

@@ -130,6 +130,8 @@ Kernels table() {
           .load_slots = load_slots,
           .copy_stored = copy_stored,
           .log_sum_exp = log_sum_exp,
+          .heads_matmul = order == Order::hopper ? hopper_heads_matmul : portable_heads_matmul,
+          .place_latent = place_latent,
           .route = route,
           .sort_rows = sort_rows,
           .gather_rows = gather_rows,

@@ -32,10 +32,13 @@ void gather_rows(const GatherRowsParams& p, const Execution& on);
 void combine(const CombineParams& p, const Execution& on);
 void choose_experts(const ChooseExpertsParams& p, const Execution& on);
 void combine_norm(const CombineNormParams& p, const Execution& on);
+void place_latent(const PlaceLatentParams& p, const Execution& on);
 // Of each order.
 void hopper_expert_matmul(const ExpertMatmulParams& p, const Execution& on);
 void hopper_expert_gated_matmul(const ExpertGatedMatmulParams& p, const Execution& on);
 void portable_expert_matmul(const ExpertMatmulParams& p, const Execution& on);
 void portable_expert_gated_matmul(const ExpertGatedMatmulParams& p, const Execution& on);
+void hopper_heads_matmul(const HeadsMatmulParams& p, const Execution& on);
+void portable_heads_matmul(const HeadsMatmulParams& p, const Execution& on);
 
 }  // namespace invar::cuda

@@ -1,7 +1,8 @@
-// Products of many experts, each with some of the rows (order `hopper`): one kernel whose blocks
-// stay and take tiles of all experts in turn. As in product_few.cu the weights are the 64-row side
-// of the tensor-core instruction, rows of x its columns. How many tiles there are is found on the
-// device, so that the grid is the same for any choice of experts.
+// Products of many experts, each with some of the rows, or of heads, each with a part of all rows
+// (order `hopper`): one kernel whose blocks stay and take tiles of all of them in turn. As in
+// product_few.cu the weights are the 64-row side of the tensor-core instruction, rows of x its
+// columns. How many tiles there are is found on the device, so that the grid is the same for any
+// choice of experts.
 #include <algorithm>
 
 #include "base/check.h"
@@ -17,11 +18,16 @@ namespace {
 constexpr int kMaxWidth = 192;
 
 struct ExpertGrid {
-  const int32_t* begin;
-  int experts;
-  int width, groups, columns, slices;  // rows of weights of a tile; tiles beside each other
-  int blocks;                          // gated: blocks of outputs of an expert's pair
-  int stages, stage_bytes, bars_at, first_at;
+  const int32_t* begin;  // or null: heads, which have all rows
+  int rows = 0;          // of a head
+  int experts = 0;
+  int width = 0, groups = 0;    // rows of weights of a tile
+  int columns = 0, slices = 0;  // tiles beside each other
+  int blocks = 0;               // gated: blocks of outputs of an expert's pair
+  int stages = 0, stage_bytes = 0, bars_at = 0, lists_at = 0;
+  // Whether the kernel before it that is not done yet has waited for the lists: then their weights
+  // are read before it is done.
+  bool has_lists = false;
 };
 
 template <int kMatrices>
@@ -44,28 +50,45 @@ __global__ __launch_bounds__(kMaxWidth / 64 * 128 + 32,
   extern __shared__ __align__(1024) unsigned char shared[];
   const uint32_t base = shared_address(shared), bars = base + grid.bars_at;
   const int tid = threadIdx.x, group = tid / 128, lane = tid % 32;
-  int32_t* first = reinterpret_cast<int32_t*>(shared + grid.first_at);
+  int32_t* lists = reinterpret_cast<int32_t*>(shared + grid.lists_at);
+  const ExpertTiles rows{grid.experts, kTokens, lists, lists + grid.experts + 1};
   Ring ring{bars, bars + 8 * grid.stages, grid.stages};
   set_up(ring, x, w, 4 * grid.groups);
+  // What comes next may start once the lists of rows are there, and so need not wait to read them.
+  if (!grid.has_lists) wait_for_kernels_before();
   let_next_kernel_start();
-  wait_for_kernels_before();
-  lay_out_tiles(grid.begin, grid.experts, kTokens, first);
-  const int tiles = first[grid.experts] * grid.columns;
+  if (grid.begin) rows.lay_out(grid.begin);
+  const int of_head = (grid.rows + kTokens - 1) / kTokens;
+  const int tiles = (grid.begin ? rows.count() : grid.experts * of_head) * grid.columns;
   const auto rows_of = [&](int tile) {
-    return expert_tile(grid.begin, grid.experts, kTokens, first, tile / grid.columns);
+    const int place = tile / grid.columns;
+    if (grid.begin) return rows.tile(place);
+    const int row = place % of_head * kTokens;
+    return ExpertTile{place / of_head, row, min(row + kTokens, grid.rows)};
   };
 
   if (group == grid.groups) {  // one warp
     if (lane != 0) return;
-    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const auto fetch_weights = [&](int tile, int expert, int slice, int stage) {
+      const uint32_t full = ring.full + 8 * stage;
+      barrier_expect(full, (grid.width + kTokens) * 128);
+      load_experts_weights<End::kMatrices>(base + stage * grid.stage_bytes, w, slice, grid, expert,
+                                           tile % grid.columns, full);
+    };
+    int tile = blockIdx.x;
+    const int early = tile < tiles ? min(grid.slices, grid.stages) : 0;
+    const int first_expert = early ? rows_of(tile).expert : 0;
+    for (int i = 0; i < early; ++i) fetch_weights(tile, first_expert, i, i);
+    wait_for_kernels_before();
+    for (int number = 0; tile < tiles; tile += gridDim.x) {
       const ExpertTile at = rows_of(tile);
-      for (int slice = 0; slice < grid.slices; ++slice, ring.next()) {
-        const uint32_t to = base + ring.stage * grid.stage_bytes, full = ring.full_now();
-        barrier_wait(ring.empty_now(), ring.parity ^ 1);
-        barrier_expect(full, (grid.width + kTokens) * 128);
-        load_experts_weights<End::kMatrices>(to, w, slice, grid, at.expert, tile % grid.columns,
-                                             full);
-        load_box(to + grid.width * 128, x, slice * kSlice, at.begin, 0, full);
+      for (int slice = 0; slice < grid.slices; ++slice, ++number, ring.next()) {
+        if (number >= early) {
+          barrier_wait(ring.empty_now(), ring.parity ^ 1);
+          fetch_weights(tile, at.expert, slice, ring.stage);
+        }
+        load_box(base + ring.stage * grid.stage_bytes + grid.width * 128, x, slice * kSlice,
+                 at.begin, grid.begin ? 0 : at.expert, ring.full_now());
       }
     }
     return;
@@ -93,9 +116,10 @@ __global__ __launch_bounds__(kMaxWidth / 64 * 128 + 32,
     }
     steps_wait<0>();
     if (lane == 0) barrier_arrive(ring.empty + 8 * previous);
+    wait_for_kernels_before();
     if (sixteen * 16 >= grid.width) continue;
     const ExpertTile at = rows_of(tile);
-    const End here = end.of(at.expert, at.begin);
+    const auto here = end.of(at.expert, at.begin);
     const int output =
         tile % grid.columns * (grid.width / End::kMatrices) + sixteen * (16 / End::kMatrices);
     if constexpr (End::kMatrices == 2) {
@@ -130,17 +154,15 @@ const Matrix& weights_of(const GatedMatmulParams& p) {
   return p.gate_up;
 }
 
-template <int kTokens, typename Params>
-void experts(const Params& p, const int32_t* begin, const Execution& on) {
-  const auto end = end_of(p);
-  using End = decltype(end_of(p));
-  const Matrix& w = weights_of(p);
+// Launches the kernel for at most `below` tiles below each other; of the grid its lists and rows
+// are set. `maps_of` gets the rows of x and of weights of a tile.
+template <int kTokens, typename MapsOf, typename End>
+void launch_tiles(const Matrix& w, ExpertGrid grid, int64_t below, const End& end, MapsOf maps_of,
+                  const Execution& on) {
   const int64_t outputs = int64_t{end.padded} * End::kMatrices;
-  const int experts = static_cast<int>(w.count / End::kMatrices);
   const int blocks = gpu_of(on).multiprocessors();
-  const int64_t below = std::min<int64_t>(p.rows, experts) + p.rows / kTokens;
-  ExpertGrid grid{
-      .begin = begin, .experts = experts, .width = width_for(outputs, below, kTokens, blocks)};
+  grid.experts = static_cast<int>(w.count / End::kMatrices);
+  grid.width = width_for(outputs, below, kTokens, blocks);
   grid.groups = ceil_div(grid.width, 64);
   grid.columns = ceil_div(outputs, grid.width);
   grid.slices = ceil_div(w.k, kSlice);
@@ -148,18 +170,51 @@ void experts(const Params& p, const int32_t* begin, const Execution& on) {
   grid.stage_bytes = (grid.width + kTokens) * 128;
   // The last warpgroup reads 64 rows even when it has fewer: past the end of the last stage, too.
   const int spare = std::max(0, grid.groups * 64 * 128 - grid.stage_bytes);
-  const int first_bytes = static_cast<int>(round_up((experts + 1) * 4, 16));
-  grid.stages = std::min(32, (kMaxSharedBytes - spare - first_bytes) / (grid.stage_bytes + 16));
+  const int list_bytes = static_cast<int>(round_up((grid.experts + 1) * 8, 16));
+  grid.stages = std::min(32, (kMaxSharedBytes - spare - list_bytes) / (grid.stage_bytes + 16));
   grid.bars_at = grid.stages * grid.stage_bytes + spare;
-  grid.first_at = grid.bars_at + grid.stages * 16;
-  const ProductMaps maps = expert_maps_of(p, kTokens, grid.width);
+  grid.lists_at = grid.bars_at + grid.stages * 16;
+  const ProductMaps maps = maps_of(kTokens, grid.width);
   const LaunchShape shape = {
       .blocks = static_cast<int>(std::min<int64_t>(blocks, below * grid.columns)),
       .threads = grid.groups * 128 + 32,
-      .shared_bytes = grid.first_at + first_bytes,
+      .shared_bytes = grid.lists_at + list_bytes,
       .early = true};
   launch("multiplying experts' matrices", experts_kernel<kTokens, End>, shape, on, maps.x, maps.w,
          grid, end);
+}
+
+template <int kTokens, typename Params>
+void experts(const Params& p, const int32_t* begin, const Execution& on) {
+  const auto end = end_of(p);
+  const Matrix& w = weights_of(p);
+  const int64_t experts = w.count / decltype(end_of(p))::kMatrices;
+  // An expert has a tile of its own for the rest of its rows, but no row has two.
+  const int64_t below = std::min(p.rows, std::min(p.rows, experts) + p.rows / kTokens);
+  // The gated product comes first and waits for the lists; heads have none.
+  constexpr bool kHasLists = decltype(end_of(p))::kMatrices == 1;
+  launch_tiles<kTokens>(
+      w, {.begin = begin, .has_lists = kHasLists}, below, end,
+      [&](int x_rows, int w_rows) { return expert_maps_of(p, x_rows, w_rows); }, on);
+}
+
+// Of heads: outputs of one stand beside those of the one before it.
+struct HeadsEnd : PlainEnd {
+  __device__ PlainEnd of(int head, int64_t row) const {
+    PlainEnd end = *this;
+    end.y += row * stride + int64_t{head} * n;
+    return end;
+  }
+};
+
+template <int kTokens>
+void heads(const HeadsMatmulParams& p, const Execution& on) {
+  const MatmulParams& each = p.each;
+  const int64_t below = each.w.count * ceil_div(each.rows, kTokens);
+  launch_tiles<kTokens>(
+      each.w, {.begin = nullptr, .rows = static_cast<int>(each.rows), .has_lists = true}, below,
+      HeadsEnd{end_of(each)},
+      [&](int x_rows, int w_rows) { return heads_maps_of(p, x_rows, w_rows); }, on);
 }
 
 // Tiles of about as many rows as an expert gets.
@@ -184,6 +239,18 @@ void hopper_expert_matmul(const ExpertMatmulParams& p, const Execution& on) {
 void hopper_expert_gated_matmul(const ExpertGatedMatmulParams& p, const Execution& on) {
   CHECK(p.each.curve != Nonlinearity::gelu, "a curve of gated products");
   choose(p.each, p.each.gate_up.count / 2, p.begin, on);
+}
+
+void hopper_heads_matmul(const HeadsMatmulParams& p, const Execution& on) {
+  CHECK(p.each.split_k == 1 && !p.each.accumulate && !p.each.bias,
+        "what a head's product can have");
+  const int64_t rows = p.each.rows;
+  if (rows == 0) return;
+  if (rows <= 8) return heads<8>(p, on);
+  if (rows <= 16) return heads<16>(p, on);
+  if (rows <= 32) return heads<32>(p, on);
+  if (rows <= 64) return heads<64>(p, on);
+  heads<128>(p, on);
 }
 
 }  // namespace invar::cuda

@@ -59,6 +59,18 @@ ProductMaps expert_maps_of(const MatmulParams& p, int x_rows, int w_rows) {
                                  .box = {kSlice, static_cast<uint32_t>(w_rows), 1}})};
 }
 
+ProductMaps heads_maps_of(const HeadsMatmulParams& p, int x_rows, int w_rows) {
+  const MatmulParams& each = p.each;
+  ProductMaps maps = expert_maps_of(each, x_rows, w_rows);
+  maps.x = tensor_map<3>(
+      each.x.data, {.sizes = {static_cast<uint64_t>(each.w.k), static_cast<uint64_t>(each.rows),
+                              static_cast<uint64_t>(each.w.count)},
+                    .strides = {static_cast<uint64_t>(each.x.stride) * kBf16,
+                                static_cast<uint64_t>(p.x_step) * kBf16},
+                    .box = {kSlice, static_cast<uint32_t>(x_rows), 1}});
+  return maps;
+}
+
 // Counted through all pairs the last up's blocks have no gate: they are not among the blocks.
 ProductMaps expert_maps_of(const GatedMatmulParams& p, int x_rows, int w_rows) {
   const Matrix& w = p.gate_up;

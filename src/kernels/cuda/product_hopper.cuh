@@ -34,6 +34,8 @@ ProductMaps maps_of(const GatedMatmulParams& p, int x_rows, int w_rows);
 // pairs}.
 ProductMaps expert_maps_of(const MatmulParams& p, int x_rows, int w_rows);
 ProductMaps expert_maps_of(const GatedMatmulParams& p, int x_rows, int w_rows);
+// The same of heads: rows of x are {inner, row, head}.
+ProductMaps heads_maps_of(const HeadsMatmulParams& p, int x_rows, int w_rows);
 
 // The beginning of every kernel of products, by all threads of a block. A stage of the ring is
 // empty when so many warps have released it.

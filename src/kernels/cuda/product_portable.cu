@@ -220,10 +220,11 @@ template <typename T, int kRows, typename End>
 __global__ __launch_bounds__(kLaneThreads) void expert_lanes_kernel(Product p, End end,
                                                                     const int32_t* begin,
                                                                     int experts) {
-  __shared__ int32_t first[Routing::kMaxExperts + 1];
-  lay_out_tiles(begin, experts, kRows, first);
-  if (static_cast<int>(blockIdx.y) >= first[experts]) return;
-  const ExpertTile at = expert_tile(begin, experts, kRows, first, static_cast<int>(blockIdx.y));
+  __shared__ int32_t begins[Routing::kMaxExperts + 1], first[Routing::kMaxExperts + 1];
+  const ExpertTiles tiles{experts, kRows, begins, first};
+  tiles.lay_out(begin);
+  if (static_cast<int>(blockIdx.y) >= tiles.count()) return;
+  const ExpertTile at = tiles.tile(static_cast<int>(blockIdx.y));
   p.w = static_cast<const T*>(p.w) + at.expert * End::kMatrices * p.panels * p.panel_elements;
   p.rows = at.end;
   lanes_from<T, kRows>(p, end.of(at.expert), at.begin);

@@ -27,9 +27,9 @@ __device__ __forceinline__ T of_cached(float x) {
     return f32_to_cached_bf16(x);
 }
 
-template <int kHeadDim, typename T>
+template <int kHeadDim, typename T, int kLargest = 256>
 __global__ void qkv_kernel(QkvParams p) {
-  using Pairs = HeadPairs<kHeadDim>;
+  using Pairs = HeadPairs<kHeadDim, kLargest>;
   const int lane = threadIdx.x % kWarp;
   const int64_t slots = p.heads + p.kv.kv_heads;
   const int64_t item = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp, t = item / slots;
@@ -187,7 +187,8 @@ void qkv(const QkvParams& p, const Execution& on) {
         on, p);
   auto* kernel = p.kv.is_f32()          ? qkv_kernel<0, float>
                  : p.kv.head_dim == 128 ? qkv_kernel<128, bf16_t>
-                                        : qkv_kernel<0, bf16_t>;
+                 : p.kv.head_dim <= 256 ? qkv_kernel<0, bf16_t>
+                                        : qkv_kernel<0, bf16_t, 576>;
   launch("qkv", kernel,
          {.blocks = static_cast<int>((p.rows * (p.heads + p.kv.kv_heads) + kWarps - 1) / kWarps),
           .threads = kThreads,

@@ -6,10 +6,10 @@
 namespace invar::cuda {
 
 // A lane's pairs of a head, i and i + E/2 for i = lane, lane + 32 ..., and what rotates them; only
-// constant indices, so that all of it is registers. kHeadDim 0: any up to 256.
-template <int kHeadDim>
+// constant indices, so that all of it is registers. kHeadDim 0: any up to kLargest.
+template <int kHeadDim, int kLargest = 256>
 struct HeadPairs {
-  static constexpr int kMost = (kHeadDim ? kHeadDim : 256) / 2 / kWarp;
+  static constexpr int kMost = (kHeadDim ? kHeadDim : kLargest) / 2 / kWarp;
   float c[kMost], s[kMost], low_weight[kMost], high_weight[kMost];
   float low[kMost], high[kMost];
 
