@@ -157,7 +157,9 @@ constexpr Case kHopperMatmuls[] = {{9, 100, 896, 2, true, true},
                                    {384, 1536, 320},
                                    {1, 896, 4864, 8, false, true},
                                    {2, 3000, 896, 1, true},
-                                   {1100, 200, 96, 1, false, true}};
+                                   {1100, 200, 96, 1, false, true},
+                                   {1, 128, 2048},
+                                   {7, 250, 4096, 1, true}};
 
 TEST_F(Products, HopperMatmul) {
   for (const Case& c : kMatmuls) check_matmul<bf16_t>(Order::hopper, c);

@@ -54,23 +54,26 @@ __device__ __forceinline__ void add_experts(const CombineParams& s, const int32_
   constexpr int kAtOnce = kPer <= 8 ? 32 / kPer : 2;
   const int begin = first_of_thread<kPer>(), width = static_cast<int>(s.width);
   const T* y = static_cast<const T*>(s.y.data) + begin;
+  bool is_in[kPer];
+#pragma unroll
+  for (int j = 0; j < kPer; ++j) is_in[j] = begin + 64 * j < width;
   for (int first = 0; first < s.chosen; first += kAtOnce) {
     T x[kAtOnce][kPer];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
+    for (int i = 0; i < kAtOnce; ++i) {
+      const bool is_chosen = first + i < s.chosen;
+      const T* from = y + (is_chosen ? place[first + i] * s.y.stride : 0);
 #pragma unroll
-      for (int j = 0; j < kPer; ++j)
-        if (first + i < s.chosen && begin + 64 * j < width)
-          x[i][j] = y[place[first + i] * s.y.stride + 64 * j];
+      for (int j = 0; j < kPer; ++j) x[i][j] = is_chosen && is_in[j] ? from[64 * j] : T{0};
+    }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       if (first + i >= s.chosen) break;
+      const float w = weight[first + i];
 #pragma unroll
       for (int j = 0; j < kPer; ++j) {
-        if (begin + 64 * j >= width) continue;
-        float value = widen(x[i][j]);
-        if (s.rounds) value = bf16_to_f32(f32_to_bf16(value));
-        z[j] = __fmaf_rn(weight[first + i], value, z[j]);
+        const float value = s.rounds ? rounded(widen(x[i][j])) : widen(x[i][j]);
+        if (is_in[j]) z[j] = __fmaf_rn(w, value, z[j]);
       }
     }
   }

@@ -165,6 +165,7 @@ constexpr ProductSchedule few_schedule(const char* name) {
 }
 
 constexpr auto kSchedules = std::to_array<ProductSchedule>({
+    {"thin", thin_can, thin_matmul, nullptr, [](const ProductShape&) { return 0.05; }},
     few_schedule<8>("few 8"),
     few_schedule<16>("few 16"),
     few_schedule<32>("few 32"),

@@ -2,7 +2,7 @@
 // weights in rows and launch on the stream.
 #pragma once
 
-#include "kernels/inference.h"
+#include "kernels/cuda/cuda_kernels.h"
 
 namespace invar::cuda {
 
@@ -21,6 +21,10 @@ void shared_tile_gated(const GatedMatmulParams& p, const Execution& on);
 // parts) by two; or by blocks in pairs that share weights (TileTeam).
 template <int kColumns, int kBlocks, int kPair = 1>
 void tree_matmul(const MatmulParams& p, const Execution& on);
+
+// Up to 8 rows, one part, few outputs.
+bool thin_can(const ProductShape& shape);
+void thin_matmul(const MatmulParams& p, const Execution& on);
 
 // Up to kTokens rows; one part, and 2, 4 or 8 parts.
 template <int kTokens>

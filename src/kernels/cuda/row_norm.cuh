@@ -8,6 +8,21 @@ namespace invar::cuda {
 
 constexpr int kRowThreads = 256;
 
+// bf16 of two numbers, without branches: a product by 1 makes a subnormal a zero of its sign, and
+// the conversion makes every NaN the same.
+__device__ __forceinline__ uint32_t round_pair(float low, float high) {
+  uint32_t pair;
+  asm("{.reg .f32 l, h; mul.ftz.f32 l, %1, 0f3F800000; mul.ftz.f32 h, %2, 0f3F800000; "
+      "cvt.rn.bf16x2.f32 %0, h, l;}"
+      : "=r"(pair)
+      : "f"(low), "f"(high));
+  return pair;
+}
+// bf16(x) as f32.
+__device__ __forceinline__ float rounded(float x) {
+  return __uint_as_float(round_pair(0.0f, x));
+}
+
 // The thread's first element; the others are 64 apart.
 template <int kPer>
 __device__ __forceinline__ int first_of_thread() {
@@ -53,8 +68,7 @@ __device__ __forceinline__ void write_row(const float (&x)[kPer], bf16_t* row, i
     const float other = __shfl_xor_sync(kAllLanes, is_odd ? x[j] : x[j + 1], 1);
     const float low = is_odd ? other : x[j], high = is_odd ? x[j + 1] : other;
     if (at + 64 * j < padded)
-      *reinterpret_cast<uint32_t*>(row + at + 64 * j) =
-          f32_to_bf16(low) | static_cast<uint32_t>(f32_to_bf16(high)) << 16;
+      *reinterpret_cast<uint32_t*>(row + at + 64 * j) = round_pair(low, high);
   }
 }
 
