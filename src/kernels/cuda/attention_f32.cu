@@ -12,8 +12,8 @@ namespace invar::cuda {
 
 namespace {
 
-constexpr int kMaxHeadDim = 256, kThreads = kSplitSlots, kElements = kMaxHeadDim / kThreads;
-constexpr int kLeaf = 32;
+constexpr int kMaxHeadDim = 576, kThreads = kSplitSlots;  // as the largest of any attention
+constexpr int kElements = (kMaxHeadDim + kThreads - 1) / kThreads, kLeaf = 32;
 
 struct Shared {
   float q[kMaxHeadDim];
