@@ -45,6 +45,9 @@ void CudaEvent::wait() {
 }
 
 double CudaEvent::seconds_since(const Event& earlier) const {
+  // What a step waits for is in the stream before the event at its end, which may be a little
+  // later.
+  cuda_check(cudaEventSynchronize(event_), "computing");
   float milliseconds = 0;
   cuda_check(
       cudaEventElapsedTime(&milliseconds, static_cast<const CudaEvent&>(earlier).event_, event_),
