@@ -86,26 +86,21 @@ __global__ __launch_bounds__(kQuantiseThreads) void quantise_kernel(QuantisePara
     p.out.scales[i] = {is_finite ? scale : __uint_as_float(0x7fffffff), is_finite ? sum : 0};
 }
 
-// ---- weights of either layout, as integers with a sign
+// ---- weights in panels, as integers with a sign
 
-struct Int8Weights {
+struct PanelWeights {
   const char* data;
-  int64_t unit_bytes, scales_at, all_rows;
-  bool panels;
+  int64_t unit_bytes, scales_at;
 
   // Where an output of matrix m of the stack begins.
   __device__ const char* output(int64_t n, int m, int matrices) const {
-    if (!panels) return data + (m * all_rows + n) * unit_bytes;
     return data + (n / 16 * matrices + m) * unit_bytes + n % 16 * 4;
   }
   __device__ float scale(int64_t n, int m, int matrices) const {
-    const char* at = panels ? data + (n / 16 * matrices + m) * unit_bytes + scales_at + n % 16 * 4
-                            : output(n, m, matrices) + scales_at;
-    return *reinterpret_cast<const float*>(at);
+    return *reinterpret_cast<const float*>(output(n, m, matrices) + scales_at);
   }
   // Columns 16 i .. 16 i + 15.
   __device__ int4 sixteen(const char* output, int64_t i) const {
-    if (!panels) return __ldg(reinterpret_cast<const int4*>(output) + i);
     const int* four = reinterpret_cast<const int*>(output) + i * 64;
     constexpr int kSign = static_cast<int>(0x80808080);
     return {__ldg(four) ^ kSign, __ldg(four + 16) ^ kSign, __ldg(four + 32) ^ kSign,
@@ -113,9 +108,8 @@ struct Int8Weights {
   }
 };
 
-Int8Weights weights_of(const Matrix& w) {
-  return {static_cast<const char*>(w.data), w.unit_bytes(), w.scales_at(), w.all_rows(),
-          w.layout == WeightLayout::panels};
+PanelWeights weights_of(const Matrix& w) {
+  return {static_cast<const char*>(w.data), w.unit_bytes(), w.scales_at()};
 }
 
 // ---- few rows
@@ -127,7 +121,7 @@ __device__ __forceinline__ int dot16(int4 a, int4 b, int sum) {
 }
 
 template <typename End, int kRows>
-__global__ __launch_bounds__(kThreads) void few_kernel(Product p, Int8Weights w, int64_t outputs,
+__global__ __launch_bounds__(kThreads) void few_kernel(Product p, PanelWeights w, int64_t outputs,
                                                        End end) {
   constexpr int kMatrices = End::kMatrices;
   const int64_t n = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
@@ -188,7 +182,7 @@ void by_panels(const Params& params, const Matrix& matrix, const Execution& on) 
   if (p.rows == 0) return;
   const auto end = end_of(params);
   using End = decltype(end_of(params));
-  const Int8Weights w = weights_of(matrix);
+  const PanelWeights w = weights_of(matrix);
   const int64_t outputs = round_up(p.n, kPanelWidth);
   if (p.rows == 1) {
     few_kernel<End, 1>
