@@ -3,9 +3,11 @@
 
 #include <bit>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "cuda_check.h"
+#include "kernels/reference/reference.h"
 
 namespace invar {
 namespace {
@@ -18,6 +20,7 @@ struct Case {
   float score_cap = 0;
   bool has_sinks = false;
   DType kv = DType::bf16;  // queries, keys and values
+  CacheType cache = CacheType::bf16;
 };
 
 // As queries and a cache of T have it.
@@ -92,13 +95,29 @@ class Attention : public CudaTest {
       for (int g = 0; g < c.kv_heads; ++g)
         for (int slot = 0; slot < c.block_size; ++slot)
           for (int e = 0; e < c.head_dim; ++e) {
-            host_keys[host.key_index(block, g, slot, e)] =
-                keys.host[device.key_index(block, g, slot, e)] = any_finite();
-            host_values[host.value_index(block, g, slot, e)] =
-                values.host[device.value_index(block, g, slot, e)] = any_finite();
+            host_keys[host.key_index(block, g, slot, e)] = any_finite();
+            host_values[host.value_index(block, g, slot, e)] = any_finite();
           }
     host.keys = reinterpret_cast<bf16_t*>(host_keys.data());
     host.values = reinterpret_cast<bf16_t*>(host_values.data());
+    device.stored = {nullptr, c.cache, c.block_size, c.kv_heads, c.head_dim};
+    const bool is_stored = c.cache != CacheType::bf16;
+    Twin<uint8_t> stored(gpu(), is_stored ? blocks * device.stored.block_bytes() : 1);
+    if (is_stored) {
+      host.stored = device.stored;
+      host.stored.data = stored.host.data();
+      store_all(host, blocks);
+      device.stored.data = stored.device();
+    }
+    for (int block = 0; block < blocks; ++block)
+      for (int g = 0; g < c.kv_heads; ++g)
+        for (int slot = 0; slot < c.block_size; ++slot)
+          for (int e = 0; e < c.head_dim; ++e) {
+            keys.host[device.key_index(block, g, slot, e)] =
+                host_keys[host.key_index(block, g, slot, e)];
+            values.host[device.value_index(block, g, slot, e)] =
+                host_values[host.value_index(block, g, slot, e)];
+          }
 
     // Three tables of blocks in no order, for as many sequences as there are.
     const int per_table = blocks / 3 * c.repeats, slots = per_table * c.block_size;
@@ -114,10 +133,13 @@ class Attention : public CudaTest {
       for (int64_t e = 0; e < padded; ++e)
         q.host[i * padded + e] =
             e < c.head_dim ? value_of<V>(random.uniform() * (i % 7 ? 1 : 30)) : V{0};
-    for (int i = 0; spoiled_ && i < blocks * c.block_size; ++i)
+    for (int i = 0; spoiled_ && i < blocks * c.block_size; ++i) {
       values.host[device.value_index(i / c.block_size, 0, i % c.block_size, 0)] =
           value_of<V>(1000.0f);
+      if (is_stored) *host.stored.value(i / c.block_size, 0, i % c.block_size).row ^= 0x40;
+    }
     for (auto* twin : {&keys, &values, &q}) twin->upload();
+    stored.upload();
     device.keys = reinterpret_cast<bf16_t*>(keys.device());
     device.values = reinterpret_cast<bf16_t*>(values.device());
     const Twin<int32_t> blocks_on(gpu(), order_of), table_of_on(gpu(), table_of),
@@ -182,6 +204,8 @@ class Attention : public CudaTest {
             {scratch.data(), false, true},
             {scratch.data(), true, true}}) {
         if (shares && shared.prefixes.empty()) continue;
+        // The others read what was made bf16.
+        if (is_stored && &s != &cuda::attention_schedules(order).front()) continue;
         if (only_shared_ && (!shares || s.can == cuda::attention_schedules(order).back().can))
           continue;  // which reads all for every row
         p.scratch = memory;
@@ -209,6 +233,21 @@ class Attention : public CudaTest {
                    c.heads, c.kv_heads, c.head_dim, c.block_size, c.window);
         ++compared_;
       }
+  }
+
+  // Every slot of a cache as it is stored in 8 bits, and again as what that stands for.
+  static void store_all(const KvLayer& kv, int blocks) {
+    const int slots = blocks * kv.block_size;
+    std::vector<int32_t> begin(slots + 1), block(slots), slot(slots), table(blocks);
+    std::iota(begin.begin(), begin.end(), 0);
+    std::iota(table.begin(), table.end(), 0);
+    for (int i = 0; i < slots; ++i) block[i] = i / kv.block_size, slot[i] = i % kv.block_size;
+    const int32_t last = slots - 1, first_table = 0;
+    const int32_t* const tables[] = {table.data()};
+    run_in_parts(1, [&](const Execution& on) {
+      reference::store_slots({kv, slots, begin.data(), block.data(), slot.data()}, on);
+      reference::load_slots({kv, 1, 0, &last, &first_table, tables}, on);
+    });
   }
 
   // AttentionParams: of every 64 rows those whose tables have the same blocks, every third one.
@@ -327,6 +366,35 @@ TEST_F(Attention, ARowThatAPrefixLacksIsSeen) {
       if (batch.name == std::string_view("ragged"))
         check_batch<bf16_t, bf16_t>(Order::hopper, c, batch);
   EXPECT_GT(compared_, 0);
+}
+
+// What is stored in 8 bits is read as it lies, of head sizes that are; of prompts, and of other
+// sizes, as the bf16 that was made of it.
+constexpr Case kStoredCases[] = {
+    {32, 8, 128, 64},
+    {8, 2, 64, 128},
+    {6, 2, 256, 32},
+    {16, 1, 128, 64, 129},
+    {6, 3, 80, 32},
+    {.heads = 8, .kv_heads = 4, .head_dim = 128, .block_size = 128, .score_cap = 5},
+    {.heads = 6, .kv_heads = 2, .head_dim = 64, .block_size = 64, .has_sinks = true}};
+
+Case stored_in(CacheType type, Case c) {
+  c.cache = type;
+  return c;
+}
+
+TEST_F(Attention, Stored) {
+  for (const CacheType type : {CacheType::int8, CacheType::fp8_e4m3})
+    for (const Case& c : kStoredCases) check(Order::hopper, stored_in(type, c));
+  EXPECT_GT(compared_, 2 * std::ssize(kStoredCases) * 2 * std::ssize(batches()));
+}
+
+TEST_F(Attention, ChangedStoredValuesAreSeen) {
+  spoiled_ = true;
+  for (const CacheType type : {CacheType::int8, CacheType::fp8_e4m3})
+    for (const Case& c : kStoredCases)
+      if (c.head_dim != 80) check(Order::hopper, stored_in(type, c));
 }
 
 TEST_F(Attention, Portable) {

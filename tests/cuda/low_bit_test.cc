@@ -123,7 +123,9 @@ TEST_F(LowBitOnGpu, SlotsAreStoredLoadedAndCopiedAsTheDefinition) {
     definition.load_slots = reference::load_slots;
     definition.copy_stored = reference::copy_stored;
     run_in_parts(1, [&](const Execution& at) { run(definition, host, at); });
-    run(cuda::kernels(Order::hopper), device, on());
+    Kernels kernels = cuda::kernels(Order::hopper);
+    kernels.load_slots = cuda::load_slots;
+    run(kernels, device, on());
     EXPECT_TRUE(stored.matches()) << what;
     EXPECT_TRUE(keys.matches()) << what;
     EXPECT_TRUE(values.matches()) << what;

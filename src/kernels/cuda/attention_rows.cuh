@@ -81,6 +81,11 @@ bool single_can(int head_dim);
 // write: a sequence's rows have consecutive positions, so those are at most p.rows - 1 before a
 // row's own.
 void attend_single(const AttentionParams& p, const Execution& on);
+// Whether it reads what is stored in 8 bits as it lies, and not what load_slots makes of it.
+constexpr bool single_reads_stored(const KvLayer& kv) {
+  return kv.stored.data && (kv.head_dim == 64 || kv.head_dim == 128);
+}
+void attend_single_stored(const AttentionParams& p, const Execution& on);
 // Whether what rows share is computed for all of them at once, and that, before attend_single,
 // which then begins behind it.
 bool shared_can(const AttentionParams& p);

@@ -8,6 +8,7 @@
 #include "kernels/cuda/hopper_sample.h"
 #include "kernels/cuda/int8.h"
 #include "kernels/cuda/operations.h"
+#include "kernels/cuda/stored_slots.h"
 
 namespace invar::cuda {
 
@@ -96,6 +97,7 @@ void attention(const AttentionParams& p, const Execution& on) {
   if (p.rows == 0) return;
   for (const AttentionSchedule& s : attention_schedules(order))
     if (p.rows <= s.max_rows && s.can(p)) return s.attention(p, on);
+  CHECK(false, "no schedule for attention");
 }
 
 template <Order order>
@@ -127,7 +129,7 @@ Kernels table() {
           .scale_logits = scale_logits,
           .copy_slots = copy_slots,
           .store_slots = store_slots,
-          .load_slots = load_slots,
+          .load_slots = order == Order::hopper ? load_slots_of_many_rows : load_slots,
           .copy_stored = copy_stored,
           .log_sum_exp = log_sum_exp,
           .heads_matmul = order == Order::hopper ? hopper_heads_matmul : portable_heads_matmul,

@@ -1,8 +1,11 @@
 // Keys and values in 8 bits on a GPU (numerics 4.2): stored by a warp a slot and head, read by a
 // block a leaf of slots.
+#include "kernels/cuda/stored_slots.h"
+
 #include "base/check.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
+#include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/operations.h"
 
@@ -50,6 +53,8 @@ __global__ void store_slots_kernel(StoreSlotsParams p) {
   const KvLayer& kv = p.kv;
   const int64_t i = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   const int64_t t = i / (2 * kv.kv_heads), head = i / 2 % kv.kv_heads;
+  let_next_kernel_start();
+  wait_for_kernels_before();
   if (t >= p.rows) return;
   const bool is_key = i % 2 == 0;
   for (int32_t n = p.write_begin[t]; n < p.write_begin[t + 1]; ++n) {
@@ -123,10 +128,12 @@ __device__ Seen seen_by_rows(const LoadSlotsParams& p, int last) {
   return {lowest, highest};
 }
 
-// Blocks (x, row) share out the leaves of the tables whose last row that is.
-__global__ void load_slots_kernel(LoadSlotsParams p) {
-  const int row = static_cast<int>(blockIdx.y);
+// Blocks (x, row) share out the leaves of the tables whose last row that is, and that have so many
+// rows.
+__global__ void load_slots_kernel(LoadSlotsParams p, int fewest_rows) {
+  const int row = static_cast<int>(blockIdx.y), before = row - fewest_rows + 1;
   if (row + 1 < p.rows && p.table_of[row + 1] == p.table_of[row]) return;
+  if (before < 0 || p.table_of[before] != p.table_of[row]) return;
   const Seen seen = seen_by_rows(p, row);
   const int32_t* table = p.tables[p.table_of[row]];
   const int leaves = p.kv.block_size / kLeafPad, heads = p.kv.kv_heads;
@@ -155,24 +162,37 @@ __global__ void copy_stored_kernel(CopySlotsParams p) {
   }
 }
 
-}  // namespace
-
-void store_slots(const StoreSlotsParams& p, const Execution& on) {
-  if (p.rows == 0) return;
-  const int64_t warps = p.rows * 2 * p.kv.kv_heads;
-  store_slots_kernel<<<static_cast<unsigned>((warps + kWarps - 1) / kWarps), kThreads, 0,
-                       stream_of(on)>>>(p);
-  cuda_launched("storing keys and values in 8 bits");
-}
-
-void load_slots(const LoadSlotsParams& p, const Execution& on) {
+// Of tables with so many rows.
+void load_tables(const LoadSlotsParams& p, int fewest_rows, const Execution& on) {
   constexpr unsigned kBeside = 64;  // blocks of a row
   constexpr int64_t kMostRows = 65535;
   if (p.rows == 0) return;
   CHECK(p.rows <= kMostRows, "rows of a step");
   load_slots_kernel<<<dim3(kBeside, static_cast<unsigned>(p.rows)), kThreads, 0, stream_of(on)>>>(
-      p);
+      p, fewest_rows);
   cuda_launched("reading keys and values of 8 bits");
+}
+
+}  // namespace
+
+void store_slots(const StoreSlotsParams& p, const Execution& on) {
+  if (p.rows == 0) return;
+  const int64_t warps = p.rows * 2 * p.kv.kv_heads;
+  launch("storing keys and values in 8 bits", store_slots_kernel,
+         {.blocks = static_cast<int>((warps + kWarps - 1) / kWarps),
+          .threads = kThreads,
+          .shared_bytes = 0,
+          .early = true},
+         on, p);
+}
+
+void load_slots(const LoadSlotsParams& p, const Execution& on) {
+  load_tables(p, 1, on);
+}
+
+void load_slots_of_many_rows(const LoadSlotsParams& p, const Execution& on) {
+  if (!single_reads_stored(p.kv)) return load_tables(p, 1, on);
+  if (p.rows >= kManyRows) load_tables(p, kManyRows, on);
 }
 
 void copy_stored(const CopySlotsParams& p, const Execution& on) {
