@@ -106,6 +106,8 @@ TEST(ToolCalls, SeveralWithoutMarks) {
   expect(ToolFormat::bare, call + " so", {" so", {R"(f {"a": "}"})"}});
   expect(ToolFormat::pythonic, R"([f(a='it\'s "x\d"', b=[1]), g(), h(c=up)])",
          {"", {R"(f {"a": "it's \"x\\d\"", "b": [1]})", "g {}", R"(h {"c": "up"})"}});
+  expect(ToolFormat::pythonic, R"-([f(a=['x]\'', (1, "y)")], b={"c": 1, 'd': 2, "c": 3})])-",
+         {"", {R"-(f {"a": ["x]'", [1, "y)"]], "b": {"c": 3, "d": 2}})-"}});
   expect(ToolFormat::pythonic, "[f (see above)] says", {"[f (see above)] says", {}});
 }
 
