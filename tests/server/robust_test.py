@@ -174,6 +174,8 @@ class Limits(unittest.TestCase):
             status, _, answer = served.ask("POST", COMPLETIONS, {"prompt": "x", "max_tokens": 1, field: value})
             self.assertEqual(status, 400, field)
             self.assertIn(words, answer["error"]["message"])
+            self.assertEqual(answer["error"]["param"], field)
+        self.assertEqual(served.ask("POST", COMPLETIONS, {"prompt": "x", "cache_salt": "s" * (4 << 20)})[2]["error"]["param"], "cache_salt")
         many = {f"unknown{i}": i for i in range(1024)}
         self.assertIn("at most 1024 fields in the body, found 1026", served.ask("POST", COMPLETIONS, {"prompt": "x", "max_tokens": 1, **many})[2]["error"]["message"])
         same = served.post(COMPLETIONS, prompt="x", max_tokens=30, seed=1, stop=["e", "e", "a"], stop_token_ids=[7, 7, 5])
