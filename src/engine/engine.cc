@@ -58,8 +58,11 @@ Engine::~Engine() {
   }
 }
 
+// Of several ranks where it was asked for.
 bool Engine::may_run_ahead() const {
-  return is_async() && !proposer_ && model_.ranks() * model_.stages() == 1;
+  return is_async() && !proposer_ && model_.stages() == 1 &&
+         (model_.ranks() == 1 ||
+          (options_.async_scheduling.value_or(false) && model_.workers().shares_tokens()));
 }
 
 bool Engine::is_pipeline() const {

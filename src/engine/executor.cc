@@ -23,11 +23,14 @@ void Executor::run(const Batch& batch, ForwardIo& io) {
     if (batch.layer_begin > 0) message.hidden.assign(io.hidden.begin(), io.hidden.end());
   }
   const std::span<float> hidden = io.hidden;
-  step(run_, [&](Worker& worker) {
-    if (worker.place().is_home()) return worker.run(number_, batch, io);
-    ForwardIo of_stage{.trace = io.trace, .times = io.times, .hidden = hidden};
-    worker.run(number_, batch, of_stage);
-  });
+  step(
+      run_,
+      [&](Worker& worker) {
+        if (worker.place().is_home()) return worker.run(number_, batch, io);
+        ForwardIo of_stage{.trace = io.trace, .times = io.times, .hidden = hidden};
+        worker.run(number_, batch, of_stage);
+      },
+      io.sampled);
 }
 
 void Executor::copy_slots(const std::vector<SlotCopy>& copies) {
@@ -56,9 +59,9 @@ void Executor::expect_generation() const {
     throw WorkerFailed(std::make_exception_ptr(Error("a worker failed under another engine")));
 }
 
-void Executor::step(const WorkerMessage& message, Workers::AsWorker work) {
+void Executor::step(const WorkerMessage& message, Workers::AsWorker work, const int32_t* sampled) {
   expect_generation();
-  workers_.step(message, work);
+  workers_.step(message, work, sampled);
 }
 
 void Executor::recover() {

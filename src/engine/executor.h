@@ -50,7 +50,7 @@ class Executor {
  private:
   Runner& home() const { return workers_.home().runner(number_); }
   void expect_generation() const;
-  void step(const WorkerMessage& message, Workers::AsWorker work);
+  void step(const WorkerMessage& message, Workers::AsWorker work, const int32_t* sampled = nullptr);
 
   Model& model_;
   Workers& workers_;

@@ -58,8 +58,10 @@ bool Engine::begin(OutputSink& sink) {
 bool Engine::may_begin() {
   if (in_flight() == 0) return true;
   const bool may_leave_out = is_pipeline() || options_.async_scheduling.value_or(false);
+  const StepInFlight& last = nth(begun_ - 1);
   return in_flight() < options_.scheduler.max_plans_in_flight && !trace_ &&
-         (may_leave_out || live_by_tokens_ == 0) && nth(begun_ - 1).is_under_way();
+         (may_leave_out || live_by_tokens_ == 0) &&
+         (is_pipeline() ? last.is_told : last.is_under_way());
 }
 
 // Steps in which nobody is left, and of which nobody hears.
@@ -193,6 +195,19 @@ void Engine::add_drafts(StepInFlight& step, DraftTree& tree) {
   append_rows(tree, batch.rows);
 }
 
+namespace {
+
+// Gives the device all of a step. Home of a pipeline does that last of all: until the stages before
+// it have done their part it would only wait.
+void start_on_device(Executor& executor, std::optional<DeviceClock>& clock, StepInFlight& step) {
+  if (clock) clock->begin(step.number);
+  executor.run(step.batch, step.io);
+  step.sampling->start_on_device(step.io.device_logits);
+  if (clock) clock->end(step.number);
+}
+
+}  // namespace
+
 void Engine::launch(StepInFlight& step) {
   ForwardIo& io = step.io;
   if (trace_) begin_trace(step);
@@ -205,15 +220,12 @@ void Engine::launch(StepInFlight& step) {
   io.keep_logits = step.batch.aux_layers.empty() && !step.batch.wants_experts &&
                    step.sampling->samples_on_device();
   step.is_told = is_pipeline() && !trace_ && executor_->tell(step.batch);
-  if (!io.keep_logits) return;
-  if (clock_) clock_->begin(step.number);
-  executor_->run(step.batch, io);
-  step.sampling->start_on_device(io.device_logits);
-  if (clock_) clock_->end(step.number);
+  if (io.keep_logits && !is_pipeline()) start_on_device(*executor_, clock_, step);
 }
 
 void Engine::finish(StepInFlight& step) {
   if (step.is_on_device()) {
+    if (is_pipeline()) start_on_device(*executor_, clock_, step);
     step.sampling->wait_for_device();
     executor_->expect_whole();
     step.sampling->finish_on_device(step.io.non_finite);

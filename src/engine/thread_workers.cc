@@ -111,6 +111,7 @@ class ThreadWorkers final : public Workers {
 
   std::span<Worker* const> here() const override { return here_; }
   bool are_all_the_callers() const override { return !team_; }
+  bool shares_tokens() const override { return stages_ == 1; }
 
  private:
   Worker& worker(int stage, int rank) { return *here_[stage * ranks_ + ranks_ - 1 - rank]; }
@@ -122,6 +123,7 @@ class ThreadWorkers final : public Workers {
   void run(const WorkerMessage& message, AsWorker work) override {
     if (here_.size() == 1) return work(home());
     if (failure_) std::rethrow_exception(failure_);
+    if (sampled_) record_tokens(std::get<RunBatch>(message));
     const auto play = [&](int rank) { play_stages(rank, message, work); };
     try {
       team_ ? team_->run(play) : play(0);
@@ -134,11 +136,27 @@ class ThreadWorkers final : public Workers {
   void play_stages(int rank, const WorkerMessage& message, AsWorker work) {
     try {
       for (int stage = 0; stage < stages_; ++stage)
-        rank == 0 ? work(worker(stage, rank)) : worker(stage, rank).handle(message);
+        rank == 0 ? work(worker(stage, rank)) : play(worker(stage, rank), message);
     } catch (...) {  // the others come to the end of the step without it
       for (int stage = 0; stage < stages_; ++stage) worker(stage, rank).leave();
       throw;
     }
+  }
+
+  // As a rank beside home.
+  void play(Worker& worker, const WorkerMessage& message) {
+    if (!sampled_) return worker.handle(message);
+    const auto& step = std::get<RunBatch>(message);
+    worker.runner(step.runner).decoder().execution.stream->wait_for(*has_sampled_);
+    ForwardIo io{.sampled = sampled_};
+    worker.run(step.runner, step.batch, io);
+  }
+
+  // Home's stream has all of the step before, its tokens too. They are not overwritten before the
+  // ranks have read them: home needs what the ranks compute behind that.
+  void record_tokens(const RunBatch& step) {
+    if (!has_sampled_) has_sampled_ = home().device().make_event();
+    home().runner(step.runner).decoder().execution.stream->record(*has_sampled_);
   }
 
   // New groups and channels, without those who have left the old ones.
@@ -192,6 +210,7 @@ class ThreadWorkers final : public Workers {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<Worker*> here_;   // by stage, in each the last rank first
   std::exception_ptr failure_;  // of the last step
+  std::unique_ptr<Event> has_sampled_;
 };
 
 }  // namespace

@@ -60,9 +60,12 @@ void Workers::take_weights(const TakeWeights& message, const TensorSource& sourc
   order(message, [&](Worker& worker) { worker.take_weights(source); });
 }
 
-void Workers::step(const WorkerMessage& message, AsWorker work) {
+void Workers::step(const WorkerMessage& message, AsWorker work, const int32_t* sampled) {
   std::unique_lock lock(mutex_, std::defer_lock);
-  if (!are_all_the_callers() || here().size() > 1) lock.lock();
+  if (!are_all_the_callers() || here().size() > 1) {
+    lock.lock();
+    sampled_ = sampled;
+  }
   try {
     run(message, work);
   } catch (...) {

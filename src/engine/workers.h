@@ -54,8 +54,12 @@ class Workers {
   void take_weights(const TakeWeights& message, const TensorSource& source);
   // A step: RunBatch or CopySlots. The calling thread calls `work` for each worker that it plays,
   // in the order of the stages. Throws WorkerFailed when one fails; from then on always, until they
-  // recover.
-  void step(const WorkerMessage& message, AsWorker work);
+  // recover. `sampled`: where home's device has the tokens of the step before, which a batch may
+  // want; only where they are shared.
+  void step(const WorkerMessage& message, AsWorker work, const int32_t* sampled = nullptr);
+  // Whether ranks beside home read the tokens that its device has sampled, so that a step can be
+  // begun before the host knows them.
+  virtual bool shares_tokens() const { return false; }
   // Whether stages before home compute on their own, so that they can be a step ahead of it.
   virtual bool runs_ahead() const { return false; }
   // They begin with a step, for which step() is called later, in the order of these calls. False
@@ -84,6 +88,8 @@ class Workers {
   std::deque<std::string> told_;
   // A step has failed behind the back of the workers of this process.
   virtual void give_up(const std::exception_ptr&) { home().leave(); }
+  // Of the step that is run: where home's device has the tokens of the one before, or null.
+  const int32_t* sampled_ = nullptr;
   // Workers that can go on: those of this process as they are, others without a runner yet.
   virtual void restart() = 0;
 

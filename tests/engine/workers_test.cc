@@ -188,6 +188,19 @@ TEST(Workers, AnswerTheSameWhereverTheyLive) {
   EXPECT_NE(run(other).answers, one.answers);
 }
 
+// Its rows name the tokens by where home's device has them.
+TEST(Workers, RanksBeginAStepBeforeTheHostKnowsItsTokens) {
+  const Outcome one = run(tiny());
+  for (const int ranks : {1, 2, 4}) {
+    const auto model = load(tiny(ranks));
+    const Outcome ahead = run(*model, {.async_scheduling = true});
+    EXPECT_EQ(ahead.answers, one.answers) << ahead.failure;
+    EXPECT_EQ(ahead.ahead, 1);
+    // The control: one after the other.
+    EXPECT_EQ(run(*model, {.async_scheduling = false}).ahead, 0);
+  }
+}
+
 // ---- Several steps in flight, one for each stage ----
 
 TEST(Pipeline, StagesAreAStepAheadAndAnswersTheSame) {
@@ -337,6 +350,49 @@ TEST(Recovery, ARankThatThrowsCostsNobodyAnAnswer) {
     EXPECT_EQ(answers.failure, "") << drafts << nth;
     EXPECT_EQ(answers.answers, whole.answers) << drafts << nth;
     EXPECT_GT(answers.preempted, 0) << drafts << nth;
+  }
+}
+
+// A rank whose device has to say, once it was waited for, that another one did not come.
+class Unfinished final : public Group {
+ public:
+  Unfinished(std::unique_ptr<Group> inner, std::shared_ptr<std::atomic<int>> left)
+      : inner_(std::move(inner)), left_(std::move(left)) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  void tree_all_reduce(float* data, int64_t count, const Execution& on) override {
+    inner_->tree_all_reduce(data, count, on);
+    if (rank() == 0 && --*left_ == 0) data[0] += 1, is_whole_ = false;
+  }
+  void all_gather(const void* mine, int64_t bytes, void* all, const Execution& on) override {
+    inner_->all_gather(mine, bytes, all, on);
+  }
+  void barrier() override { inner_->barrier(); }
+  void leave() override { inner_->leave(); }
+  void expect_whole() override {
+    if (!is_whole_) throw PeerLeft("a rank did not come");
+  }
+
+ private:
+  const std::unique_ptr<Group> inner_;
+  const std::shared_ptr<std::atomic<int>> left_;
+  bool is_whole_ = true;
+};
+
+TEST(Recovery, ASumThatWasNotFinishedCostsNobodyAnAnswer) {
+  const Outcome whole = run(tiny());
+  for (const bool async : {false, true}) {
+    const auto left = std::make_shared<std::atomic<int>>(100);
+    Model model(tiny(2), {}, launch_threads([=](int ranks) {
+                  auto groups = make_inproc_groups(ranks);
+                  for (auto& group : groups)
+                    group = std::make_unique<Unfinished>(std::move(group), left);
+                  return groups;
+                }));
+    const Outcome answers = run(model, {.async_scheduling = async});
+    EXPECT_EQ(answers.failure, "");
+    EXPECT_EQ(answers.recovered, 1);
+    EXPECT_EQ(answers.answers, whole.answers) << async;
   }
 }
 
