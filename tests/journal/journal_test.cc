@@ -182,9 +182,9 @@ TEST_F(JournalTest, TheFirstNumberOfCachedTokensHolds) {
   }
   {
     Journal journal(path());
-    EXPECT_EQ(journal.find(entry_of(1).id)->cached, 64);
-    EXPECT_EQ(journal.find_key("a", "key-1")->cached, 64);
-    EXPECT_EQ(journal.find(entry_of(2).id)->cached, 0);
+    EXPECT_EQ(journal.find(entry_of(1).id).value().cached, 64);
+    EXPECT_EQ(journal.find_key(entry_of(1).owner, entry_of(1).idempotency_key).value().cached, 64);
+    EXPECT_EQ(journal.find(entry_of(2).id).value().cached, 0);
     EXPECT_EQ(journal.unfinished().back().cached, std::nullopt);
     journal.forget_and_wait(entry_of(1).id);
   }

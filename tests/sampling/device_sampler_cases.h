@@ -99,7 +99,8 @@ inline SampleInput input_of(const Case& c, int32_t row) {
 inline void expect_host_result(const SampleInput& input, const DeviceSampled& found,
                                const std::string& what) {
   Sampler sampler;
-  LogprobReader reader(select_kernels(Order::portable, "scalar"));
+  const Kernels kernels = select_kernels(Order::portable, "scalar");
+  LogprobReader reader(kernels);
   PositionHasher hash;
   TokenLogprobs logprobs;
   const bool has_nan = std::ranges::any_of(input.logits, [](float x) { return x != x; });
