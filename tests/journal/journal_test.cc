@@ -171,11 +171,12 @@ TEST_F(JournalTest, ForgetsOldLinesThatHaveEnded) {
 TEST_F(JournalTest, TheFirstNumberOfCachedTokensHolds) {
   {
     Journal journal(path());
-    for (int i = 1; i <= 3; ++i) journal.admit(entry_of(i));
+    for (int i = 1; i <= 4; ++i) journal.admit(entry_of(i));
     EXPECT_EQ(journal.settle_cached(entry_of(1).id, 64), 64);
     EXPECT_EQ(journal.settle_cached(entry_of(1).id, 128), 64);
     EXPECT_EQ(journal.settle_cached(entry_of(2).id, 0), 0);
     EXPECT_EQ(journal.settle_cached(entry_of(2).id, 64), 0);
+    EXPECT_EQ(journal.settle_cached(entry_of(3).id, 32), 32);
     EXPECT_EQ(journal.settle_cached("nobody", 64), 0);  // there is no line to write it beside
     journal.end_and_wait(entry_of(1).id, Outcome::finished);
     EXPECT_EQ(journal.check_integrity(), "");
@@ -183,12 +184,12 @@ TEST_F(JournalTest, TheFirstNumberOfCachedTokensHolds) {
   {
     Journal journal(path());
     EXPECT_EQ(journal.find(entry_of(1).id).value().cached, 64);
-    EXPECT_EQ(journal.find_key(entry_of(1).owner, entry_of(1).idempotency_key).value().cached, 64);
+    EXPECT_EQ(journal.find_key("a", "key-3").value().cached, 32);
     EXPECT_EQ(journal.find(entry_of(2).id).value().cached, 0);
     EXPECT_EQ(journal.unfinished().back().cached, std::nullopt);
     journal.forget_and_wait(entry_of(1).id);
   }
-  EXPECT_EQ(sqlite::Connection(path()).query_integer("SELECT COUNT(*) FROM cached"), 1);
+  EXPECT_EQ(sqlite::Connection(path()).query_integer("SELECT COUNT(*) FROM cached"), 2);
 }
 
 // What version 3 wrote, which knew of no cached tokens.
