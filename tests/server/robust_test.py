@@ -156,6 +156,10 @@ class Lines(unittest.TestCase):
             whole = served.post("/v1/responses", input=said, max_output_tokens=5, seed=1)
             self.assertEqual(again["output"][0]["content"], whole["output"][0]["content"])
             self.assertEqual(again["usage"]["input_tokens"], whole["usage"]["input_tokens"])
+            third = served.post("/v1/responses", input="so", previous_response_id=again["id"], max_output_tokens=5, seed=1)
+            said += [*again["output"], {"role": "user", "content": "so"}]  # the first of them, too
+            whole = served.post("/v1/responses", input=said, max_output_tokens=5, seed=1)
+            self.assertEqual(third["usage"]["input_tokens"], whole["usage"]["input_tokens"])
             for size, store, status in ((1 << 20, True, 200), (2 << 20, True, 400), ((2 << 20) - 1000, False, 200), (3 << 20, False, 400)):
                 body = dict(input="y " * size, truncate_prompt_tokens=10, max_output_tokens=2, store=store)
                 self.assertEqual(served.ask("POST", "/v1/responses", body)[0], status, size)
@@ -221,6 +225,8 @@ class Shares(unittest.TestCase):
                  for body in [json.dumps(dict(prompt="x", max_tokens=400, ignore_eos=True, priority=-1000, n=4)).encode()] * 16]
         served.wait_until(lambda: served.metric("vllm:num_requests_running") == 4)
         time.sleep(0.2)
+        refused = [connection for connection in select.select(flood, [], [], 0)[0] if connection.recv(12) == b"HTTP/1.1 429"]
+        self.assertEqual(bool(refused), not flags)  # a key has half of the places, and these the flood's first
         before = served.metric("vllm:generation_tokens_total")
         status, _, answer = served.ask("POST", COMPLETIONS, dict(prompt="y", max_tokens=20, seed=1, ignore_eos=True), b)
         during = served.metric("vllm:generation_tokens_total") - before

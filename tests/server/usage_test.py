@@ -170,6 +170,13 @@ class Lives(unittest.TestCase):
         answer = re.search(rb'"id": ?"(cmpl-[0-9a-f]+)"', data)[1].decode()
         self.assertEqual(self.raw("GET", f"{COMPLETIONS}/{answer}?stream=true"), data)
 
+    def test_the_journal_has_each_prompt_once(self):
+        self.served.post(COMPLETIONS, prompt=[7] * 200, max_tokens=1)
+        body = dict(prompt=[[7] * 200, [9] * 150], n=2, max_tokens=2, temperature=1, seed=1)
+        first = self.raw("POST", COMPLETIONS, body, "several")
+        self.assertEqual(counts_of(COMPLETIONS, json.loads(first)), (350, 192))
+        self.assertEqual(self.raw("POST", COMPLETIONS, body, "several"), first)
+
     def test_twins_say_the_same(self):
         self.served.post(COMPLETIONS, prompt=[7] * 200, max_tokens=1)
         body = dict(prompt=[7] * 200, max_tokens=40, ignore_eos=True, seed=1)
