@@ -46,7 +46,7 @@ class HostDevice final : public Device {
     if (bytes > available_bytes())
       fail("not enough memory for {}: {} MiB are needed, {} MiB are available", what, bytes >> 20,
            available_bytes() >> 20);
-    // Whole huge pages at a huge-page boundary: reserve one more and give the ends back.
+    // Huge pages at a huge-page boundary: reserve one more and give the ends back.
     const size_t size = mapped_size(bytes);
     const size_t extra = size >= kHugePage ? kHugePage : 0;
     void* address = ::mmap(nullptr, size + extra, PROT_READ | PROT_WRITE,
@@ -83,10 +83,14 @@ class HostDevice final : public Device {
   }
 
  private:
-  // Small arrays take whole small pages, large ones whole huge pages.
+  // Small arrays take whole small pages, large ones whole huge pages. Those between end in small
+  // ones: a rank's part of a matrix may be a few megabytes, and there are hundreds of them.
   static size_t mapped_size(size_t bytes) {
-    const size_t unit = bytes >= kHugePage ? kHugePage : 4096;
-    return (bytes ? bytes + unit - 1 : unit) / unit * unit;
+    const auto whole = [bytes](size_t unit) {
+      return (bytes ? bytes + unit - 1 : unit) / unit * unit;
+    };
+    const size_t huge = whole(kHugePage);
+    return huge - bytes <= bytes / 32 ? huge : whole(4096);
   }
 };
 
