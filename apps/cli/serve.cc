@@ -3,12 +3,11 @@
 #include <malloc.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "base/error.h"
+#include "engine_processes.h"
 #include "scheduler/policies.h"
 #include "serve_flags.h"
-#include "server/engine_process.h"
 #include "server/lab.h"
 #include "server/replicas.h"
 #include "session/verify.h"
@@ -134,14 +133,16 @@ struct Local {
       : Local(options_of(flags), open_with_progress(options_of(flags)), tokenizer) {}
 
   Instance instance;
-  server::Replicas backend;
+  server::InprocReplicas backend;
 };
 
 // Engines by settings, one at a time. One that differs from the last in how it is scheduled has the
 // same model.
 std::unique_ptr<server::LabBackend> make_lab(const ServeFlags& flags, const Tokenizer& tokenizer) {
-  if (flags.engine_process)
-    fail_usage("--lab changes the engine in this process: leave out --engine-process");
+  if (flags.engine_process || has_replica_processes(flags))
+    fail_usage(
+        "--lab changes the engine in this process: leave out --engine-process, and replicas that "
+        "are processes");
   struct Last {
     std::shared_ptr<Model> model;
     int context = 0;
@@ -163,17 +164,6 @@ std::unique_ptr<server::LabBackend> make_lab(const ServeFlags& flags, const Toke
                           .drafter = drafter_of(flags),
                           .ranks = flags.model.options.ranks},
       lab_choices(flags));
-}
-
-// This program as it was called, to be an engine's process.
-std::vector<std::string> engine_command() {
-  std::ifstream called("/proc/self/cmdline", std::ios::binary);
-  std::vector<std::string> command;
-  for (std::string argument; std::getline(called, argument, '\0');) command.push_back(argument);
-  if (command.empty()) fail("/proc/self/cmdline: expected this program's arguments, found none");
-  command.front() = "/proc/self/exe";
-  command.push_back("--engine-socket");
-  return command;
 }
 
 std::unique_ptr<server::Journal> open_journal(const ServeFlags& flags) {
@@ -282,11 +272,12 @@ class Served {
 // What computes an answer again needs answers that depend on the request alone.
 void refuse_beside_rejection(const ServeFlags& flags) {
   if (!config_of(flags.engine.speculation).rejection) return;
-  const char* asked = !flags.journal.empty()       ? "--journal"
-                      : flags.engine_process       ? "--engine-process"
-                      : !flags.receipt_key.empty() ? "--receipt-key"
-                      : flags.lab                  ? "--lab"
-                                                   : nullptr;
+  const char* asked = !flags.journal.empty()         ? "--journal"
+                      : flags.engine_process         ? "--engine-process"
+                      : has_replica_processes(flags) ? "--data-parallel-size with processes"
+                      : !flags.receipt_key.empty()   ? "--receipt-key"
+                      : flags.lab                    ? "--lab"
+                                                     : nullptr;
   if (asked)
     fail_usage(
         "{} computes answers again, and with \"acceptance\": \"rejection\" they depend on the "
@@ -294,7 +285,8 @@ void refuse_beside_rejection(const ServeFlags& flags) {
         asked);
 }
 
-[[noreturn]] void run_engine_process(const ServeFlags& flags, const Tokenizer& tokenizer) {
+[[noreturn]] void run_engine_process(ServeFlags flags, const Tokenizer& tokenizer) {
+  if (flags.engine_replica >= 0) become_replica(flags);
   Local local(flags, tokenizer);
   say_step_rows(flags, local.instance);
   seat_server(local.instance);
@@ -316,14 +308,15 @@ int run_serve(ServeFlags flags) {
   if (flags.engine_socket >= 0) run_engine_process(flags, tokenizer);
   const Served served(flags, options, tokenizer);
   std::optional<Local> local;
-  std::optional<server::EngineProcess> apart;
+  std::unique_ptr<server::Backend> apart;
   std::unique_ptr<server::LabBackend> lab;
-  if (flags.lab) flags.server.lab = (lab = make_lab(flags, tokenizer)).get();
-  server::Backend& backend = lab ? static_cast<server::Backend&>(*lab)
-                             : flags.engine_process
-                                 ? static_cast<server::Backend&>(apart.emplace(
-                                       engine_command(), tokenizer, "--engine-context"))
-                                 : local.emplace(flags, tokenizer).backend;
+  if (flags.lab)
+    flags.server.lab = (lab = make_lab(flags, tokenizer)).get();
+  else
+    apart = make_engine_processes(flags, tokenizer);
+  server::Backend& backend = lab     ? static_cast<server::Backend&>(*lab)
+                             : apart ? *apart
+                                     : local.emplace(flags, tokenizer).backend;
   if (local) say_step_rows(flags, local->instance);
   const auto journal = open_journal(flags);
   server::Server server(flags.server, served.model(), backend, journal.get());

@@ -157,7 +157,9 @@ void add_serving_flags(CLI::App& command, ServeFlags& flags) {
   command
       .add_option(
           "--data-parallel-size", flags.replicas,
-          "Replicas that share the weights; each has its own threads, KV cache and sequences")
+          "Replicas, each with its own threads, KV cache and sequences. On a CPU they share the "
+          "weights; on GPUs, and with ranks or the executor mp, each is a process with weights, "
+          "GPUs and ranks of its own, and is started again if it dies")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   command
@@ -183,7 +185,8 @@ void add_serving_flags(CLI::App& command, ServeFlags& flags) {
                    "Let clients change the scheduling policy, the rows of a step, the drafter, the "
                    "ranks and the arithmetic, for the demonstrations of the page at /");
   command.add_option("--engine-socket", flags.engine_socket)->group("");  // of that process
-  command.add_option("--engine-context", flags.engine_context)->group("");
+  command.add_option("--engine-context", flags.engine_context)->group("")->take_last();
+  command.add_option("--engine-replica", flags.engine_replica)->group("");
 }
 
 // What the server writes down.

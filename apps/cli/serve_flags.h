@@ -32,6 +32,7 @@ struct ServeFlags {
   int engine_socket = -1;  // of an engine's process
   // Of one that is started again: what the first one had; 0: it is the first.
   int engine_context = 0;
+  int engine_replica = -1;  // which of the replicas that are processes it is; -1: there are none
 };
 
 // Adds the flags to the command, with their defaults. `flags` outlives it.

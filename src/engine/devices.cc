@@ -27,6 +27,11 @@ int gpus_for(int workers) {
   return std::max(1, std::min(workers, cuda_device_count()));
 }
 
+// Going round.
+std::shared_ptr<Device> make_gpu(int number) {
+  return make_cuda_device(number % std::max(1, cuda_device_count()));
+}
+
 // Kernels of several GPUs wait for each other. The driver loads a kernel when it is first used, and
 // may wait for the GPU then, unless it is told to load all at once.
 void load_kernels_at_once(int workers) {
@@ -35,19 +40,20 @@ void load_kernels_at_once(int workers) {
 
 }  // namespace
 
-std::vector<std::shared_ptr<Device>> open_devices(const std::string& name, int workers) {
+std::vector<std::shared_ptr<Device>> open_devices(const std::string& name, int workers, int first) {
   if (name == "cpu") return {make_host_device()};
   load_kernels_at_once(workers);
   if (name != "cuda") return {make_cuda_device(number_in(name))};
   std::vector<std::shared_ptr<Device>> devices;
-  for (int i = 0; i < gpus_for(workers); ++i) devices.push_back(make_cuda_device(i));
+  for (int i = 0; i < gpus_for(workers); ++i) devices.push_back(make_gpu(first + i));
   return devices;
 }
 
-std::shared_ptr<Device> open_device(const std::string& name, int number, int workers) {
+std::shared_ptr<Device> open_device(const std::string& name, int number, int workers, int first) {
   if (name == "cpu") return make_host_device();
   load_kernels_at_once(workers);
-  return make_cuda_device(name == "cuda" ? number % gpus_for(workers) : number_in(name));
+  return name == "cuda" ? make_gpu(first + number % gpus_for(workers))
+                        : make_cuda_device(number_in(name));
 }
 
 int workers_beside(const std::string& name, int number, int workers) {

@@ -10,11 +10,14 @@
 namespace invar {
 
 // Of "cpu", "cuda" (all GPUs, one after the other) or "cuda:N", those that so many workers use;
-// worker i has the one of number i modulo their number. Throws Error when one cannot be used.
-std::vector<std::shared_ptr<Device>> open_devices(const std::string& name, int workers);
+// worker i has the one of number i modulo their number. `first`: the first one of "cuda", going
+// round. Throws Error when one cannot be used.
+std::vector<std::shared_ptr<Device>> open_devices(const std::string& name, int workers,
+                                                  int first = 0);
 
 // That of worker `number` of so many, for a process of its own.
-std::shared_ptr<Device> open_device(const std::string& name, int number, int workers);
+std::shared_ptr<Device> open_device(const std::string& name, int number, int workers,
+                                    int first = 0);
 // How many of so many workers have the device of worker `number`.
 int workers_beside(const std::string& name, int number, int workers);
 

@@ -16,6 +16,7 @@ struct ModelOptions {
   // int8 are multiplied as the bf16 that they stand for.
   std::string weights = "auto";
   std::string device = "cpu";            // "cpu", "cuda" (a rank per GPU, going round) or "cuda:N"
+  int first_gpu = 0;                     // of "cuda"
   std::string instruction_set = "auto";  // of the CPU: "auto", "scalar", "avx2", "avx512", "amx"
   // Of keys and values: "auto" (bf16), or "int8" or "fp8_e4m3": half the memory, another identity.
   std::string kv_cache_dtype = "auto";
@@ -29,6 +30,9 @@ struct ModelOptions {
   int stages = 1;                         // of a pipeline, of about as many layers each, or:
   std::vector<int> layer_cuts;            // ascending layers at which a pipeline stage begins
   bool is_pipeline() const { return stages > 1 || !layer_cuts.empty(); }
+  int workers() const {
+    return ranks * (layer_cuts.empty() ? stages : static_cast<int>(layer_cuts.size()) + 1);
+  }
   // Instead of "auto": "mp" where ranks or stages divide a CPU, else "threads".
   std::string settled_executor() const {
     if (executor != "auto") return executor;

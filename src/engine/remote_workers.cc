@@ -20,8 +20,11 @@ std::shared_ptr<Device> device_of(const ModelDescription& model, const WorkerPla
   static std::map<std::string, std::shared_ptr<Device>> devices;
   const int number = place.stage * place.ranks + place.rank;
   const std::lock_guard lock(mutex);
-  std::shared_ptr<Device>& device = devices[fmt::format("{} {}", model.options.device, number)];
-  if (!device) device = open_device(model.options.device, number, place.ranks * place.stages);
+  const int first = model.options.first_gpu;
+  std::shared_ptr<Device>& device =
+      devices[fmt::format("{} {}", model.options.device, first + number)];
+  if (!device)
+    device = open_device(model.options.device, number, place.ranks * place.stages, first);
   return device;
 }
 

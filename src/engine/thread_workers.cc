@@ -94,7 +94,7 @@ class ThreadWorkers final : public Workers {
         stages_(model.stages()),
         make_groups_(std::move(make_groups)),
         peers_(peers),
-        devices_(open_devices(model.options.device, ranks_ * stages_)) {
+        devices_(open_devices(model.options.device, ranks_ * stages_, model.options.first_gpu)) {
     if (ranks_ > 1) team_.emplace(ranks_, model.threads_of_rank(pool.size()));
     // Home comes last.
     for (int stage = 0; stage < stages_; ++stage)

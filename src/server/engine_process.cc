@@ -115,8 +115,15 @@ void EngineProcess::take_weights(const std::string& directory) {
   const Taken taken = answer.get();
   if (!taken.error.empty()) throw Error(taken.error);
   const std::lock_guard lock(mutex_);
-  facts_.weights = taken.weights;
-  checkpoint_ = directory;
+  weights_before_ = std::exchange(facts_.weights, taken.weights);
+  checkpoint_before_ = std::exchange(checkpoint_, directory);
+}
+
+void EngineProcess::take_back() {
+  const std::lock_guard lock(mutex_);
+  facts_.weights = weights_before_;
+  checkpoint_ = checkpoint_before_;
+  if (process_ > 0) ::kill(process_, SIGKILL);
 }
 
 // Life of one engine after the other.

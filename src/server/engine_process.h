@@ -40,6 +40,9 @@ class EngineProcess final : public Backend {
   void cancel(int64_t id) override;
   // An engine that is started again takes them once more.
   void take_weights(const std::string& directory) override;
+  // Goes on with the weights of before the last take_weights: the engine is started again. Only
+  // while no request is live.
+  void take_back();
 
   int64_t restarts() const;
   pid_t process() const;  // 0 while there is none
@@ -82,6 +85,8 @@ class EngineProcess final : public Backend {
   BackendStats stats_, stats_before_;  // before: of engines that have died
   std::map<int64_t, Live> live_;       // in the order of submission
   std::string checkpoint_;             // that was taken last; empty: the one that the command names
+  std::string checkpoint_before_;      // it
+  Digest weights_before_{};
   std::optional<std::promise<Taken>> taking_;
   std::set<std::string> sentences_;  // TokenOutput::error points into it
   int64_t restarts_ = 0;

@@ -21,6 +21,7 @@ size_t most_live(size_t least) {
 PrefixRouter::PrefixRouter(size_t replicas, int block_size)
     : replicas_(replicas), block_size_(static_cast<size_t>(block_size)) {
   CHECK(1 <= replicas && replicas <= 64, "replicas are bits of a word");
+  CHECK(block_size > 0, "blocks hold tokens");
 }
 
 size_t PrefixRouter::choose(std::span<const int32_t> prompt, std::string_view salt,

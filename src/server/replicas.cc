@@ -1,6 +1,9 @@
 #include "replicas.h"
 
-#include "base/check.h"
+#include <algorithm>
+#include <future>
+
+#include "base/error.h"
 #include "engine/specification.h"
 
 namespace invar::server {
@@ -22,20 +25,35 @@ BackendFacts facts_of(Instance& instance) {
           .routed_columns = routed_columns(model.spec())};
 }
 
-}  // namespace
-
-Replicas::Replicas(Instance& instance, const Tokenizer& tokenizer)
-    : router_(instance.replicas(), instance.engine().options().block_size),
-      live_(instance.replicas()) {
+std::vector<std::unique_ptr<Backend>> engines_of(Instance& instance, const Tokenizer& tokenizer) {
   const BackendFacts facts = facts_of(instance);
+  std::vector<std::unique_ptr<Backend>> engines;
   for (size_t i = 0; i < instance.replicas(); ++i)
-    replicas_.push_back(
+    engines.push_back(
         std::make_unique<InprocBackend>(instance.engine(i), tokenizer, facts, static_cast<int>(i)));
+  return engines;
 }
 
+// work(i) for every i below `count` at the same time; all have ended.
+template <typename Work>
+auto at_once(size_t count, Work work) {
+  std::vector<std::future<decltype(work(size_t{0}))>> doing;
+  for (size_t i = 0; i < count; ++i)
+    doing.push_back(std::async(std::launch::async, [&work, i] { return work(i); }));
+  for (auto& one : doing) one.wait();
+  return doing;
+}
+
+}  // namespace
+
+Replicas::Replicas(std::vector<std::unique_ptr<Backend>> replicas)
+    : replicas_(std::move(replicas)),
+      router_(replicas_.size(), replicas_.front()->facts().block_size),
+      live_(replicas_.size()) {}
+
 void Replicas::start(BackendSink& sink) {
-  sink_.sink = &sink;
-  for (const auto& replica : replicas_) replica->start(sink_);
+  for (const auto& replica : replicas_)
+    replica->start(sinks_.emplace_back(*this, sink, static_cast<int32_t>(sinks_.size())));
 }
 
 void Replicas::stop() {
@@ -65,7 +83,7 @@ void Replicas::submit(Request request) {
   }
 }
 
-InprocBackend* Replicas::forget(int64_t id) {
+Backend* Replicas::forget(int64_t id) {
   const std::lock_guard lock(mutex_);
   const auto found = places_.find(id);
   if (found == places_.end()) return nullptr;
@@ -76,26 +94,95 @@ InprocBackend* Replicas::forget(int64_t id) {
 }
 
 void Replicas::cancel(int64_t id) {
-  if (InprocBackend* replica = forget(id)) replica->cancel(id);
+  if (Backend* replica = forget(id)) replica->cancel(id);
 }
 
 void Replicas::ForwardingSink::on_token(const TokenOutput& output) {
   if (output.finish != FinishReason::none) owner.forget(output.request);
-  sink->on_token(output);
+  sink.on_token(output);
 }
 
 void Replicas::ForwardingSink::on_pooled(const PooledOutput& output) {
   owner.forget(output.request);
-  sink->on_pooled(output);
+  sink.on_pooled(output);
 }
 
+void Replicas::ForwardingSink::on_step(const StepRecord& step) {
+  StepRecord numbered = step;
+  numbered.engine = number;
+  sink.on_step(numbered);
+}
+
+InprocReplicas::InprocReplicas(Instance& instance, const Tokenizer& tokenizer)
+    : Replicas(engines_of(instance, tokenizer)) {}
+
 // They share the weights: all must rest before one takes others.
-void Replicas::take_weights(const std::string& directory) {
-  for (const auto& replica : replicas_) replica->expect_rest();
-  replicas_.front()->take_weights(directory);
+void InprocReplicas::take_weights(const std::string& directory) {
+  for (size_t i = 0; i < replicas().size(); ++i) replica(i).expect_rest();
+  replica(0).take_weights(directory);
   const Digest weights = facts().weights;
-  for (const auto& replica : replicas_)
-    if (replica != replicas_.front()) replica->follow_weights(weights);
+  for (size_t i = 1; i < replicas().size(); ++i) replica(i).follow_weights(weights);
+}
+
+namespace {
+
+// Engines that are ready. All have the least context of one of them, whatever memory said.
+std::vector<std::unique_ptr<Backend>> processes_of(
+    const std::vector<std::vector<std::string>>& commands, const Tokenizer& tokenizer,
+    const std::string& context_option) {
+  std::vector<std::unique_ptr<Backend>> engines;
+  for (auto& started : at_once(commands.size(), [&](size_t i) {
+         return std::make_unique<EngineProcess>(commands[i], tokenizer, context_option);
+       }))
+    engines.push_back(started.get());
+  int32_t context = engines.front()->facts().max_model_len;
+  for (const auto& engine : engines) {
+    const BackendFacts facts = engine->facts(), first = engines.front()->facts();
+    context = std::min(context, facts.max_model_len);
+    if (facts.identity != first.identity || facts.specification != first.specification ||
+        facts.weights != first.weights)
+      fail(
+          "expected replicas that compute the same, found {} with the weights {} and {} with the "
+          "weights {}",
+          first.identity, to_hex(first.weights), facts.identity, to_hex(facts.weights));
+  }
+  for (size_t i = 0; i < engines.size(); ++i) {
+    if (engines[i]->facts().max_model_len == context) continue;
+    std::vector<std::string> command = commands[i];
+    command.insert(command.end() - 1, {context_option, std::to_string(context)});
+    engines[i] = nullptr;  // its memory is needed
+    engines[i] = std::make_unique<EngineProcess>(std::move(command), tokenizer, context_option);
+  }
+  return engines;
+}
+
+}  // namespace
+
+ReplicaProcesses::ReplicaProcesses(const std::vector<std::vector<std::string>>& commands,
+                                   const Tokenizer& tokenizer, const std::string& context_option)
+    : Replicas(processes_of(commands, tokenizer, context_option)) {}
+
+int64_t ReplicaProcesses::restarts() const {
+  int64_t all = 0;
+  for (size_t i = 0; i < replicas().size(); ++i) all += replica(i).restarts();
+  return all;
+}
+
+void ReplicaProcesses::take_weights(const std::string& directory) {
+  auto taking = at_once(replicas().size(), [&](size_t i) { replica(i).take_weights(directory); });
+  std::vector<size_t> have_taken;
+  std::exception_ptr wrong;
+  for (size_t i = 0; i < taking.size(); ++i) {
+    try {
+      taking[i].get();
+      have_taken.push_back(i);
+    } catch (...) {
+      if (!wrong) wrong = std::current_exception();
+    }
+  }
+  if (!wrong) return;
+  for (const size_t i : have_taken) replica(i).take_back();
+  std::rethrow_exception(wrong);
 }
 
 }  // namespace invar::server

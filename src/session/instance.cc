@@ -45,7 +45,7 @@ Instance::Instance(const InstanceOptions& options, std::shared_ptr<Model> model)
   if (options.replicas < 1)
     fail_usage("expected 1 replica or more (--data-parallel-size), found {}", options.replicas);
   if (options.replicas > 1 && options.model.device != "cpu")
-    fail_usage("replicas (--data-parallel-size) are computed on the cpu, found the device {}",
+    fail_usage("engines that share weights are computed on the cpu, found the device {}",
                options.model.device);
   model_ = model ? std::move(model) : open_model(options);
   EngineOptions engine = options.engine;

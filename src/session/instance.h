@@ -16,7 +16,8 @@ struct InstanceOptions {
   ModelOptions model;
   EngineOptions engine;  // of every replica
   SpeculativeConfig speculation;
-  // Engines that share the weights; each has threads, blocks and a queue of its own. On the cpu.
+  // Engines that share the weights; each has threads, blocks and a queue of its own. On the cpu; on
+  // GPUs they are processes (src/server/replicas.h).
   int replicas = 1;
   // What drafts instead of what `speculation` names, of each engine: for whoever measures or
   // checks.

@@ -62,7 +62,7 @@ TEST(BackendStop, AnEngineOfThisProcessIsSilentInTheMiddleOfAnAnswer) {
   options.engine.kv_bytes = 64 << 20;
   options.engine.scheduler.max_model_len = 4096;
   Instance instance(options);
-  Replicas replicas(instance, tokenizer());
+  InprocReplicas replicas(instance, tokenizer());
   expect_silence_after_stop(replicas);
 }
 

@@ -4,10 +4,11 @@
 every byte as without kills, from one rank; no line of the journal may be lost or doubled.
 
 With --speculative-config the killed server drafts, and those that its answers are held to do not. --model: a directory,
-instead of the made model. --device: where the killed server computes, its ranks as processes; the others compute on the CPU.
+instead of the made model. --device: where the killed server computes, its ranks as processes; the others compute on the CPU. --mpi: the killed server is a job
+of MPI, which a rank that is killed ends; the job is started again.
 
 Usage: crash_test.py INVAR [--kills N] [--streams N] [--tokens N] [--seed N] [--speculative-config JSON] [--model MODEL]
-                    [--tensor-parallel-size N] [--pipeline-parallel-size N] [--device DEVICE]
+                    [--tensor-parallel-size N] [--pipeline-parallel-size N] [--data-parallel-size N] [--device DEVICE] [--mpi]
 """
 import argparse
 import collections
@@ -25,6 +26,8 @@ import sys
 import tempfile
 import threading
 import time
+
+from mpi_test import mpirun, ranks_of
 
 os.environ["INVAR_HOME"] = "/nonexistent"  # without MODEL the made one, whatever is bundled
 DONE = b"data: [DONE]\n\n", b'event: message_stop\ndata: {"type": "message_stop"}\n\n'  # how streams end
@@ -50,9 +53,9 @@ def children(pid):
 class Server:
     """A server that is started again when it dies."""
 
-    def __init__(self, invar, journal, log, *flags):
+    def __init__(self, invar, journal, log, *flags, launch=()):
         self.port, self.log = free_port(), log
-        self.command = [invar, "serve", *MODEL_FLAGS, "--host", "127.0.0.1", "--port", str(self.port), "--journal",
+        self.command = [*launch, invar, "serve", *MODEL_FLAGS, "--host", "127.0.0.1", "--port", str(self.port), "--journal",
                         str(journal), *flags]
         self.stopping = False
         self.deaths = 0  # grows before and after each
@@ -91,11 +94,12 @@ class Server:
         os.kill(self.process.pid, signal.SIGKILL)
         self.deaths += 1
 
-    def kill_engine(self):
-        for child in children(self.process.pid):
-            os.kill(child, signal.SIGKILL)
-            return True
-        return False
+    def kill_engine(self, rng):
+        """One of them, where there are replicas."""
+        engines = children(self.process.pid)
+        if engines:
+            os.kill(rng.choice(engines), signal.SIGKILL)
+        return bool(engines)
 
     def kill_rank(self, rng):
         """One of the processes that the engine's process has started. False when it has none at present."""
@@ -103,6 +107,18 @@ class Server:
         if ranks:
             os.kill(rng.choice(ranks), signal.SIGKILL)
         return bool(ranks)
+
+    def kill_job(self, rng):
+        """A process of the job of MPI, which ends with it. Until it has ended connections may break at any time."""
+        job, ranks = self.process, ranks_of(self.process.pid)
+        if not ranks:
+            return False
+        self.deaths += 1
+        os.kill(rng.choice(ranks), signal.SIGKILL)
+        while self.process is job:
+            time.sleep(0.01)
+        self.deaths += 1
+        return True
 
     def stop(self):
         with self.lock:
@@ -277,7 +293,7 @@ def disturb(server, rng, kills, kinds, load):
     somebody got a token, since requests whose engine dies again and again without one fail."""
     counts = collections.Counter()
     while sum(counts.values()) < kills:
-        if counts["rank"]:
+        if counts["rank"] or counts["job"]:
             load.wait_for_bytes()
         server.wait_until_ready()
         time.sleep(rng.expovariate(1 / 0.15))
@@ -285,7 +301,7 @@ def disturb(server, rng, kills, kinds, load):
         try:
             if what == "server":
                 server.kill_server()
-            elif not (server.kill_rank(rng) if what == "rank" else server.kill_engine()):
+            elif not {"rank": server.kill_rank, "job": server.kill_job, "engine": server.kill_engine}[what](rng):
                 continue
         except ProcessLookupError:
             continue
@@ -345,15 +361,23 @@ def run(options, directory, log):
     ranks = ["--tensor-parallel-size", str(options.tensor_parallel_size),
              "--pipeline-parallel-size", str(options.pipeline_parallel_size)]
     if options.device != "cpu":
-        ranks += ["--device", options.device, "--distributed-executor-backend", "mp"]
-    server = Server(options.invar, journal, log, "--engine-process", *ranks, *drafting)
+        ranks += ["--device", options.device]
+    if options.device != "cpu" or options.data_parallel_size > 1:
+        ranks += ["--distributed-executor-backend", "mp"]
+    engines = ["--data-parallel-size", str(options.data_parallel_size)] if options.data_parallel_size > 1 else ["--engine-process"]
+    if options.mpi:
+        processes = options.tensor_parallel_size * options.pipeline_parallel_size
+        server = Server(options.invar, journal, log, *ranks, *drafting, launch=mpirun(processes))
+    else:
+        server = Server(options.invar, journal, log, *engines, *ranks, *drafting)
     server.wait_until_ready()
     first = controls(server, options.tokens)
     start = time.time()
     load = Load(server, rng, options.streams, options.tokens)
     try:
         has_ranks = options.tensor_parallel_size * options.pipeline_parallel_size > 1
-        counts = disturb(server, rng, options.kills, ["engine", "engine", "server"] + has_ranks * 6 * ["rank"], load)
+        kinds = ["job"] if options.mpi else ["engine", "engine", "server"] + has_ranks * 6 * ["rank"]
+        counts = disturb(server, rng, options.kills, kinds, load)
     finally:
         load.end()
         wait_until_all_ended(journal)
@@ -383,7 +407,9 @@ def run(options, directory, log):
     control = sum(content(a) != content(b) for a, b in drawn)
     blind = [a for a, b in zip(first, anew) if content(a) == content(b)]
 
-    print(f"{counts['engine']} kills of the engine, {counts['server']} of the server and {counts['rank']} of ranks in {seconds:.0f} s, "
+    killed = f"{counts['job']} jobs of MPI killed" if options.mpi else \
+        f"{counts['engine']} kills of the engine, {counts['server']} of the server and {counts['rank']} of ranks"
+    print(f"{killed} in {seconds:.0f} s, "
           f"{options.streams} streams: {len(answers)} answers, {sum(len(a.bytes) for a in answers)} bytes, "
           f"{sum(a.breaks for a in answers)} broken connections, {sum(a.resumed for a in answers)} continued in the middle")
     print(f"incomplete, with an error or cut off by an engine's death: {len(broken)}; other bytes than undisturbed: {len(different)}; "
@@ -409,7 +435,9 @@ def main():
     parser.add_argument("--model")
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
     parser.add_argument("--pipeline-parallel-size", type=int, default=1)
+    parser.add_argument("--data-parallel-size", type=int, default=1)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--mpi", action="store_true")
     options = parser.parse_args()
     if options.model:
         MODEL_FLAGS.insert(0, options.model)

@@ -81,7 +81,7 @@ Outcomes served_with(Fault fault, int ranks = 1) {
   Instance instance(options);
   FaultyDevice device(fault);
   instance.engine().set_trace(&device);
-  Replicas replicas(instance, tokenizer);  // as invar serve has it
+  InprocReplicas replicas(instance, tokenizer);  // as invar serve has it
   ServedModel served{.names = {"m"}, .tokenizer = &tokenizer};
   ServerOptions server_options;
   server_options.http.host = "127.0.0.1";

@@ -1,7 +1,8 @@
 // An engine's process for tests: tokens are a function of seed and index, and it can be told how to
-// go wrong. Usage: fake_engine MODE SOCKET
+// go wrong. Usage: fake_engine [--context N] MODE SOCKET
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -10,6 +11,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "fake_engine.h"
 #include "server/engine_process.h"
@@ -19,14 +21,17 @@ namespace {
 
 class FakeBackend final : public Backend {
  public:
-  explicit FakeBackend(std::string mode) : mode_(std::move(mode)) {}
+  // context: 0: its own.
+  FakeBackend(std::string mode, int context) : mode_(std::move(mode)), context_(context) {}
 
   void start(BackendSink& sink) override {
     std::thread([this, &sink] { run(sink); }).detach();
   }
   void stop() override {}  // ends with its process
   BackendFacts facts() const override {
-    BackendFacts facts{.identity = "fake"};
+    BackendFacts facts{.identity = "fake", .block_size = 4};
+    facts.weights = weights_;
+    facts.max_model_len = context_ > 0 ? context_ : mode_ == "short" ? 500 : 1'000'000;
     const pid_t process = ::getpid();
     if (mode_ == "other-weights") std::memcpy(facts.weights.data(), &process, sizeof process);
     return facts;
@@ -36,6 +41,11 @@ class FakeBackend final : public Backend {
     if (mode_ == "poison" && request.params.seed == kPoison) ::raise(SIGKILL);
     const std::lock_guard lock(mutex_);
     jobs_.push_back({std::move(request), 0});
+  }
+  void take_weights(const std::string& directory) override {
+    if (mode_ == "keeps") fail("this engine keeps its weights");
+    weights_ = {};
+    std::memcpy(weights_.data(), directory.data(), std::min(directory.size(), weights_.size()));
   }
   void cancel(int64_t id) override {
     const std::lock_guard lock(mutex_);
@@ -55,6 +65,7 @@ class FakeBackend final : public Backend {
       for (Running& running : jobs_) step(running, sink);
       std::erase_if(jobs_, [](const Running& r) { return r.index == r.request.params.max_tokens; });
       ++steps_;
+      if (!jobs_.empty()) sink.on_step({});
       if (mode_ == "dies" && steps_ == 40) ::raise(SIGKILL);
       sink.on_step_end();
       if (mode_ == "garbage" && steps_ == 40) {
@@ -75,6 +86,8 @@ class FakeBackend final : public Backend {
   }
 
   const std::string mode_;
+  const int context_;
+  Digest weights_{};
   std::mutex mutex_;
   std::deque<Running> jobs_;
   std::atomic<int64_t> steps_ = 0;
@@ -84,8 +97,11 @@ class FakeBackend final : public Backend {
 }  // namespace invar::server
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
-  if (std::strcmp(argv[1], "never") == 0) return 1;
-  invar::server::FakeBackend backend(argv[1]);
-  invar::server::serve_engine(std::atoi(argv[2]), backend);
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const bool is_told = words.size() == 4 && words[0] == "--context";
+  if (!is_told && words.size() != 2) return 2;
+  const std::string mode = words[words.size() - 2];
+  if (mode == "never") return 1;
+  invar::server::FakeBackend backend(mode, is_told ? std::stoi(words[1]) : 0);
+  invar::server::serve_engine(std::stoi(words.back()), backend);
 }
