@@ -91,7 +91,7 @@ void add_placement_flags(CLI::App& command, ModelOptions& o) {
       ->capture_default_str();
   command
       .add_option("--pipeline-parallel-size", o.stages,
-                  "Stages of a pipeline, of about as many layers each")
+                  "Stages of a pipeline, which read about as many weights each")
       ->capture_default_str();
   command.add_option("--layer-cuts", o.layer_cuts, "Layers at which a new pipeline stage begins")
       ->delimiter(',');

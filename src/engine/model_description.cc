@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "engine/layer_cuts.h"
 #include "kernels/select.h"
 #include "model/decoder_weights.h"
 #include "model/families/family_source.h"
@@ -126,16 +127,6 @@ void check_options(const ModelOptions& options) {
     fail_usage("expected a tensor-parallel size of 1, 2, 4, ... 64, found {}", options.ranks);
 }
 
-// The first layers of all stages but the first, where stages have about as many layers each.
-std::vector<int> even_cuts(int stages, int layers) {
-  if (stages < 1 || stages > layers)
-    fail_usage("expected a pipeline-parallel size of 1 to {}, a stage for each layer, found {}",
-               layers, stages);
-  std::vector<int> cuts;
-  for (int stage = 1; stage < stages; ++stage) cuts.push_back(stage * layers / stages);
-  return cuts;
-}
-
 void check_cuts(const std::vector<int>& cuts, const DecoderSpec& spec) {
   for (const int cut : cuts)
     if (cut <= 0 || cut >= spec.layers)
@@ -235,7 +226,7 @@ ModelDescription::ModelDescription(const ModelOptions& asked, std::unique_ptr<Te
     config.spec.mtp_layers = 0;
   set_weights(arithmetic, options, spec(), *source);
   if (options.layer_cuts.empty())
-    options.layer_cuts = even_cuts(options.stages, spec().layers);
+    options.layer_cuts = balanced_cuts(spec(), options.stages);
   else if (std::cmp_not_equal(options.stages, stages()) && options.stages != 1)
     fail_usage("expected layer cuts for {} pipeline stages, found {} for {}", options.stages,
                fmt::join(options.layer_cuts, ","), stages());

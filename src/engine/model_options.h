@@ -27,7 +27,7 @@ struct ModelOptions {
   // or srun has started on any hosts. Processes only on the CPU so far.
   std::string executor = "threads";
   std::string worker = "/proc/self/exe";  // the invar program that such a process runs
-  int stages = 1;                         // of a pipeline, of about as many layers each, or:
+  int stages = 1;                         // of a pipeline, as balanced_cuts says, or:
   std::vector<int> layer_cuts;            // ascending layers at which a pipeline stage begins
   bool is_pipeline() const { return stages > 1 || !layer_cuts.empty(); }
   int workers() const {
