@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "base/error.h"
 
@@ -115,6 +116,15 @@ json::Value sglang_finish(const json::Value& choice, int64_t tokens) {
   return finish;
 }
 
+// A text; versions that are numbers are called so.
+json::Value exact_version_of(const json::Value& asked) {
+  const json::Value* version = asked.is_object() ? asked.find("exact_version") : &asked;
+  if (!version || (!version->is_string() && !version->is_integer()))
+    fail_usage("expected weight_version as {{\"exact_version\": TEXT}}, found {}",
+               json::excerpt(asked));
+  return version->is_integer() ? json::Value(json::dump(*version)) : *version;
+}
+
 }  // namespace
 
 Asked asked_of_sglang(const json::Value& body) {
@@ -126,14 +136,15 @@ Asked asked_of_sglang(const json::Value& body) {
     if (value.is_null()) continue;
     if (name == "input_ids" && !value.is_array())
       fail_usage("expected input_ids as a list, found {}", value.type_name());
-    else if (name == "input_ids" || name == "text")
-      prompt = &value;
-    else if (name == "sampling_params")
+    else if (name == "input_ids" || name == "text") {
+      if (std::exchange(prompt, &value))
+        fail_usage("expected one of \"input_ids\" and \"text\", found both");
+    } else if (name == "sampling_params")
       sampling = &value;
     else if (name == "return_logprob")
       asked.shows_logprobs = value.as_bool();
     else if (name == "weight_version")
-      asked.exact_version = value.is_object() ? member(value, "exact_version") : value;
+      asked.exact_version = exact_version_of(value);
     else if (name == "logprob_start_len" || name == "top_logprobs_num") {
       if (value.as_integer() > (name == "top_logprobs_num" ? 0 : -1))
         fail_usage("expected {} of {}, found {}: ask /v1/completions for more", name,

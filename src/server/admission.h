@@ -111,6 +111,8 @@ class Admission {
 void take_slots(HeldSlots& slots, const openai::Request& request);
 // The same of a request of an RL stack, an object; no body is an empty one. Throws ApiError.
 json::Value json_body(const HttpRequest& request);
+// The text that a member of it is. Throws ApiError.
+std::string text_member(const json::Value& value, const char* name);
 // The JSON of a request's body, of limited depth. Throws Error.
 json::Value parse_body(const std::string& body);
 

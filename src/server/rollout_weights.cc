@@ -10,23 +10,38 @@ namespace invar::server {
 
 namespace {
 
-// The text of one of these members, or nothing.
+// The text of the first of these members that is there, or nothing.
 std::optional<std::string> text_of(const json::Value& body,
                                    std::initializer_list<const char*> names) {
   for (const char* name : names)
-    if (const json::Value* found = body.find(name); found && found->is_string())
-      return found->as_string();
+    if (const json::Value* found = body.find(name); found && !found->is_null())
+      return text_member(*found, name);
   return std::nullopt;
 }
 
-// A version is a text or a number.
+// A version is a text or a whole number, and a header of answers.
 std::string version_of(const json::Value& body, const std::string& otherwise) {
+  constexpr size_t kLongest = 1024;
+  const auto is_plain = [](char c) { return c >= ' ' && c <= '~'; };
   const json::Value* found = body.find("weight_version");
-  if (!found || found->is_null()) return otherwise;
-  return found->is_string() ? found->as_string() : json::dump(*found);
+  const std::string version = !found || found->is_null() ? otherwise
+                              : found->is_integer()      ? json::dump(*found)
+                                                         : text_member(*found, "weight_version");
+  if (version.size() > kLongest || !std::ranges::all_of(version, is_plain))
+    throw ApiError{
+        400, fmt::format("expected a weight_version of at most {} characters of ASCII", kLongest),
+        "", "weight_version"};
+  return version;
 }
 
 }  // namespace
+
+std::string text_member(const json::Value& value, const char* name) {
+  if (!value.is_string())
+    throw ApiError{400, fmt::format("expected {} as a text, found {}", name, value.type_name()), "",
+                   name};
+  return value.as_string();
+}
 
 json::Value json_body(const HttpRequest& request) {
   try {
@@ -48,13 +63,6 @@ void Server::get_weight_version(std::shared_ptr<Exchange> exchange) {
 
 void Server::take_version(std::shared_ptr<Exchange> exchange, const std::string& directory,
                           const std::string& version, std::function<json::Value()> reply) {
-  // It is a header of answers.
-  constexpr size_t kLongest = 1024;
-  const auto is_plain = [](char c) { return c >= ' ' && c <= '~'; };
-  if (version.size() > kLongest || !std::ranges::all_of(version, is_plain))
-    throw ApiError{
-        400, fmt::format("expected a weight_version of at most {} characters of ASCII", kLongest),
-        "", "weight_version"};
   change_at_rest(std::move(exchange), [this, directory, version, reply] {
     backend_.take_weights(directory);
     http_.post([this, version] { weight_version_ = version; });
@@ -123,10 +131,11 @@ void Server::update_weights(std::shared_ptr<Exchange> exchange) {
 
 void Server::finish_update(std::shared_ptr<Exchange> exchange) {
   const json::Value body = json_body(exchange->request);
-  const std::optional<std::string> directory = std::exchange(update_, std::nullopt);
-  if (!directory || directory->empty())
+  if (!update_ || update_->empty())
     throw ApiError{400, "expected start_weight_update and update_weights before, found none"};
-  take_version(std::move(exchange), *directory, version_of(body, *directory), []() -> json::Value {
+  const std::string version = version_of(body, *update_);
+  const std::string directory = *std::exchange(update_, std::nullopt);
+  take_version(std::move(exchange), directory, version, []() -> json::Value {
     return json::Object{{"message", "Weight update finished"}};
   });
 }

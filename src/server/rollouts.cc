@@ -93,8 +93,8 @@ void Server::pause(std::shared_ptr<Exchange> exchange) {
                                                                                       : "abort";
   if (!exchange->request.body.empty()) {
     const json::Value body = json_body(exchange->request);
-    if (const json::Value* found = body.find("mode"); found && found->is_string())
-      mode = found->as_string();
+    if (const json::Value* found = body.find("mode"); found && !found->is_null())
+      mode = text_member(*found, "mode");
   }
   if (mode != "wait" && mode != "keep" && mode != "abort" && mode != "in_place" &&
       mode != "retract")
@@ -107,7 +107,7 @@ void Server::pause(std::shared_ptr<Exchange> exchange) {
 
 // Requests wait until wake_up. The memory of keys and values stays the server's.
 void Server::sleep(std::shared_ptr<Exchange> exchange) {
-  hold_answers(std::move(exchange), json::Object{{"status", "asleep"}});
+  hold_answers(std::move(exchange), json::Object{{"status", "asleep"}, {"message", "asleep"}});
 }
 
 void Server::is_paused(std::shared_ptr<Exchange> exchange) {

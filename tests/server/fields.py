@@ -6,11 +6,13 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCHEMAS = yaml.safe_load((ROOT / "docs/openapi.yaml").read_text())["components"]["schemas"]
-COMPLETIONS, CHAT, RESPONSES, MESSAGES = "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"
-REQUESTS = {COMPLETIONS: "CompletionRequest", CHAT: "ChatRequest", RESPONSES: "ResponseRequest", MESSAGES: "MessageRequest"}
+COMPLETIONS, CHAT, RESPONSES, MESSAGES, GENERATE, TRL = "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/generate", "/generate/"
+REQUESTS = {COMPLETIONS: "CompletionRequest", CHAT: "ChatRequest", RESPONSES: "ResponseRequest", MESSAGES: "MessageRequest", GENERATE: "GenerateSampling",
+            TRL: "TrlRequest"}
 HI = [{"role": "user", "content": "hi"}]
 BASES = {COMPLETIONS: {"prompt": "x", "max_tokens": 2, "seed": 1}, CHAT: {"messages": HI, "max_tokens": 2, "seed": 1},
-         RESPONSES: {"input": "x", "max_output_tokens": 2, "seed": 1}, MESSAGES: {"messages": HI, "max_tokens": 2, "seed": 1}}
+         RESPONSES: {"input": "x", "max_output_tokens": 2, "seed": 1}, MESSAGES: {"messages": HI, "max_tokens": 2, "seed": 1},
+         GENERATE: {"max_new_tokens": 2, "sampling_seed": 1}, TRL: {"prompts": ["x"], "max_tokens": 2}}
 LONG = 2000  # bytes of a text that has no limit of its own
 VOCABULARY = 2900  # tokens that every model here has
 KIB = 1 << 10
@@ -50,6 +52,9 @@ HARD_OF = {
                "tools": [{"name": f"f{i}", "input_schema": {"type": "object"}} for i in range(128)]},
     CHAT: {"tool_choice": "required", "thinking": {"type": "enabled"}, "logprobs": True},
     COMPLETIONS: {},
+    GENERATE: {"json_schema": schema_of(120 * KIB), "regex": "(a|b)" * (16 * KIB // 5)},
+    TRL: {"prompts": ["word " * 20] * 4, "structured_outputs_regex": "(a|b)" * (16 * KIB // 5), "guided_decoding_regex": "(a|b)" * (16 * KIB // 5),
+          "logprobs": 0, "images": [], "generation_kwargs": {"logit_bias": {str(i): 0.5 for i in range(VOCABULARY)}}},
 }
 # What a field asks for beside it.
 BESIDE = {"stream_options": {"stream": True}, "top_logprobs": {"logprobs": True}, "tools": {"tool_choice": "required"}}
@@ -95,20 +100,24 @@ def properties(name):
 def bodies(n):
     """(field, path, body) for each field of each request, with n answers where there may be several."""
     for path, name in REQUESTS.items():
-        several = {"n": n, "temperature": 1} if path in (COMPLETIONS, CHAT) else {}
+        several = {"n": n, "temperature": 1} if path in (COMPLETIONS, CHAT, GENERATE, TRL) else {}
         fields = {field: HARD_OF[path].get(field, HARD.get(field, at_limit(schema))) for field, schema in properties(name).items()}
         for field, value in (fields | (MORE if path in (COMPLETIONS, CHAT) else {})).items():
             beside = {"tools": ONE_TOOL[path]} if field == "tool_choice" else BESIDE.get(field, {})
             if path == MESSAGES and field == "tools":
                 beside = {"tool_choice": {"type": "any"}}
-            if field not in ("model", "n", "seed", "temperature", "max_tokens", "max_output_tokens", "max_completion_tokens", "min_tokens", "stream", *NEEDS_MORE):
-                yield field, path, {**BASES[path], **several, **beside, field: value}
+            if field not in ("model", "n", "seed", "temperature", "max_tokens", "max_output_tokens", "max_completion_tokens", "min_tokens", "max_new_tokens",
+                             "min_new_tokens", "sampling_seed", "stream", *NEEDS_MORE):
+                body = {**BASES[path], **several, **beside, field: value}
+                yield field, path, {"text": "x", "sampling_params": body} if path == GENERATE else body
 
 
 def too_large(n):
     for field, value in BEYOND.items():
         if not field.startswith("unknown"):
             yield field, CHAT, {**BASES[CHAT], "n": n, "temperature": 1, field: value}
+    for field in ("stop_token_ids", "stop"):
+        yield field, GENERATE, {"text": "x", "sampling_params": {**BASES[GENERATE], "n": n, "temperature": 1, field: BEYOND[field]}}
     yield "stop", CHAT, {**BASES[CHAT], "n": n, "temperature": 1, "stop": MANY_STOPS}
     yield "unknown", COMPLETIONS, {**BASES[COMPLETIONS], **{name: value for name, value in BEYOND.items() if name.startswith("unknown")}}
 

@@ -1,6 +1,7 @@
 // Requests generated from small schemas against a server: node contract.mjs URL OPENAPI GENERATED [N]. What they allow is
 // allowed by the reference too, and answered with 200 and a body of its schema; what breaks them by one field's type, with
-// 400 and the error's schema.
+// 400 and the error's schema. An operation with x-refused is refused whatever it is asked, one with x-rounds has so many
+// requests.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import Ajv from "ajv/dist/2020.js";
@@ -16,8 +17,10 @@ let state = 1;  // of a linear generator: the same requests each time
 const draw = (below) => (state = (state * 1103515245 + 12345) % 2147483648) % below;
 const pick = (list) => list[draw(list.length)];
 
+const generated = (schema) => schema.$ref ? generated(schema.$ref.slice(2).split("/").reduce((at, key) => at[key], small)) : schema;
+
 function make(schema) {
-  if (schema.$ref) return make(schema.$ref.slice(2).split("/").reduce((at, key) => at[key], small));
+  if (schema.$ref) return make(generated(schema));
   if ("const" in schema) return schema.const;
   if (schema.enum) return pick(schema.enum);
   if (schema.oneOf) return make(pick(schema.oneOf));
@@ -57,15 +60,24 @@ for (const [path, methods] of Object.entries(api.paths))
   for (const [method, operation] of Object.entries(methods)) {
     if (operation["x-not-generated"]) continue;
     const schema = operation.requestBody?.content["application/json"].schema;
+    if (operation["x-refused"]) {
+      const [status, error] = await ask(method.toUpperCase(), path, method === "post" ? {} : undefined);
+      assert.equal(status, 400, `${path}: ${JSON.stringify(error)}`);
+      conforms(error, refusal(operation), {});
+      ++asked;
+      continue;
+    }
     const answer = operation.responses["200"].content?.["application/json"]?.schema.$ref.slice(1);
-    for (let round = 0; round < (schema ? Number(rounds) : 1); ++round, ++asked) {
+    for (let round = 0; round < (schema ? operation["x-rounds"] ?? Number(rounds) : 1); ++round, ++asked) {
       const body = schema && make(schema);
       const [status, value] = await ask(method.toUpperCase(), path, body);
       assert.equal(status, 200, `${path} ${JSON.stringify(body)}: ${JSON.stringify(value)}`);
       if (schema) conforms(body, schema.$ref.slice(1), "generated");
       if (answer) conforms(value, answer, body);
       if (!schema) continue;
-      const name = pick(Object.keys(body));
+      const names = Object.keys(body).filter((name) => !generated(schema).properties[name]["x-any"]);  // may have any members
+      if (!names.length) continue;
+      const name = pick(names);
       const broken = { ...body, [name]: { wrong: [] } };
       const [refused, error] = await ask("POST", path, broken);
       assert.equal(refused, 400, `${path} ${JSON.stringify(broken)}: ${JSON.stringify(error)}`);
