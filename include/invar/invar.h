@@ -216,10 +216,13 @@ class Session {
   std::string weights_digest();
 
   void reset_prefix_cache();
-  // Gives memory back until wake_up: with level 1 that of keys and values, with level 2 that of the
-  // weights too, which are then read again. No request may be live; the others then throw.
+  // Gives memory back until wake_up: that of keys and values, on a GPU that of the weights, too,
+  // which the host keeps meanwhile (level 1); with level 2 that of the weights anywhere, which are
+  // then read again. No request may be live; the others then throw.
   void sleep(int level = 1);
-  void wake_up();
+  // `tags`: "weights" (from then on they may be changed), "kv_cache"; empty: both. Requests are
+  // taken when both are back.
+  void wake_up(const std::vector<std::string>& tags = {});
   bool is_sleeping() const;
 
   std::vector<int32_t> tokenize(std::string_view text, bool add_special_tokens = true) const;

@@ -64,14 +64,19 @@ class Weights:
         return True
 
     def sleep(self, level: int = 1) -> None:
-        """Gives memory back: level 1 that of keys and values, level 2 that of the weights too."""
+        """Gives memory back until wake_up; no request may be live.
+
+        level 1: that of keys and values, and of a GPU's weights, which the host keeps; level 2: that of the weights
+        anywhere, which are read again.
+        """
         self.session.sleep(level)
 
     def wake_up(self, tags: Optional[list[str]] = None) -> None:
-        """Takes the memory again, all of it whatever the tags; after level 2 the weights are read again."""
-        if tags is not None and not all(tag in ("weights", "kv_cache") for tag in tags):
-            raise ValueError(f'wake_up: expected the tags "weights" and "kv_cache", found {tags!r}')
-        self.session.wake_up()
+        """Takes the memory again: "weights", which may then be changed, "kv_cache"; None: both.
+
+        Requests are taken when both are back. Raises ValueError for another tag.
+        """
+        self.session.wake_up([] if tags is None else list(tags))
 
     def is_sleeping(self) -> bool:
         """Whether requests are refused until wake_up."""

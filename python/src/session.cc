@@ -245,7 +245,10 @@ void bind_session(py::module_& m) {
       .def("reset_prefix_cache", plain<&Session::reset_prefix_cache>)
       .def("sleep", [](SessionHandle& handle,
                        int level) { handle.call([&](Session& s) { s.sleep(level); }); })
-      .def("wake_up", plain<&Session::wake_up>)
+      .def("wake_up",
+           [](SessionHandle& handle, const std::vector<std::string>& tags) {
+             handle.call([&](Session& s) { s.wake_up(tags); });
+           })
       .def("is_sleeping", plain<&Session::is_sleeping>);
   bind_texts(session);
 }

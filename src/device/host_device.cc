@@ -2,6 +2,7 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -9,6 +10,7 @@
 
 #include "base/error.h"
 #include "device/device.h"
+#include "device/vacatable.h"
 
 namespace invar {
 
@@ -40,7 +42,7 @@ class HostStream final : public Stream {
   void launch(Graph&) override {}
 };
 
-class HostDevice final : public Device {
+class HostDevice final : public Device, public VacatesMemory {
  public:
   void* allocate(size_t bytes, const char* what) override {
     if (bytes > available_bytes())
@@ -63,6 +65,20 @@ class HostDevice final : public Device {
   }
 
   void release(void* address, size_t bytes) override { ::munmap(address, mapped_size(bytes)); }
+  // All memory is mapped for itself: its pages go, and come back with the next touch.
+  void* allocate_vacatable(size_t bytes, const char* what) override {
+    return allocate(bytes, what);
+  }
+  void release_vacatable(void* address, size_t bytes) override { release(address, bytes); }
+  void vacate(void* address, size_t bytes) override {
+    if (::madvise(address, mapped_size(bytes), MADV_DONTNEED) != 0)
+      fail("giving {} MiB of memory back failed: {}", bytes >> 20, std::strerror(errno));
+  }
+  void occupy(void*, size_t bytes, const char* what) override {
+    if (bytes > available_bytes())
+      fail("not enough memory for {}: {} MiB are needed, {} MiB are available", what, bytes >> 20,
+           available_bytes() >> 20);
+  }
   void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void* allocate_pinned(size_t bytes, const char* what) override { return allocate(bytes, what); }

@@ -98,6 +98,7 @@ void Engine::make_steps(const RunnerLimits& limits) {
 
 void Engine::add(Request request) {
   const int64_t size = std::ssize(request.prompt);
+  if (model_.asleep().any()) fail_usage("expected an engine that is awake, found one that sleeps");
   if (states_.contains(request.id)) fail_usage("request id {} is in use", request.id);
   if (size == 0) fail_usage("expected a prompt of at least one token, found none");
   if (request.pooled && size > max_model_len())
@@ -171,7 +172,7 @@ void Engine::forget(int64_t id) {
 void Engine::expect_no_work() {
   finish_discarded();
   if (has_work())
-    fail_usage("expected no live request while weights change, found {}", states_.size());
+    fail_usage("expected no live request while weights change or sleep, found {}", states_.size());
 }
 
 void Engine::take_weights(const TensorSource& source) {
@@ -184,6 +185,12 @@ Digest Engine::take_checkpoint(const std::string& directory) {
   expect_no_work();
   clear_prefix_cache();
   return model_.take(directory);
+}
+
+void Engine::sleep(const Sleep& what) {
+  expect_no_work();
+  clear_prefix_cache();
+  model_.sleep(what);
 }
 
 void Engine::set_trace(Trace* trace) {

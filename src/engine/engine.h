@@ -125,6 +125,9 @@ class Engine {
   void take_weights(const TensorSource& source);
   // The same with the checkpoint in `directory`; returns its digest. Throws as Model::take does.
   Digest take_checkpoint(const std::string& directory);
+  // Model::sleep, without blocks of ended requests. Throws UsageError while requests are live; none
+  // may be added before all is back.
+  void sleep(const Sleep& what);
   // Forgets the blocks of ended requests: after the weights change.
   void clear_prefix_cache();
   // Empty when blocks and queues agree with each other; else what is wrong.

@@ -89,4 +89,31 @@ Digest Model::take(const std::string& directory) {
   return digest;
 }
 
+void Model::sleep(const Sleep& what) {
+  // The host's memory is where they would be kept.
+  const bool leaves = what.weights == Sleep::Weights::lost ||
+                      (what.weights == Sleep::Weights::kept && !device().is_host());
+  const GiveMemory message{.keys = what.keys && !asleep_.keys,
+                           .weights = leaves && asleep_.weights == Sleep::Weights::stay,
+                           .keeps_weights = what.weights == Sleep::Weights::kept};
+  workers_->give_memory(message);
+  asleep_.keys |= message.keys;
+  if (message.weights) asleep_.weights = what.weights;
+}
+
+void Model::wake(const Wake& what, const TensorSource* source) {
+  if (what.weights && asleep_.weights != Sleep::Weights::stay) {
+    const bool reads = asleep_.weights == Sleep::Weights::lost;
+    workers_->take_memory({.weights = true});
+    if (reads && source)
+      take_weights(options(), *source);
+    else if (reads)
+      take_weights(options(), *open_weights(options()));
+    asleep_.weights = Sleep::Weights::stay;
+  }
+  if (!what.keys || !asleep_.keys) return;
+  workers_->take_memory({.keys = true});
+  asleep_.keys = false;
+}
+
 }  // namespace invar

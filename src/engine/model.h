@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/sleep.h"
 #include "engine/workers.h"
 
 namespace invar {
@@ -51,6 +52,14 @@ class Model {
   // its digest (numerics 8), and `options` then name it. Throws Error; the weights are then those
   // of before.
   Digest take(const std::string& directory);
+  // Gives memory back while nobody computes: that of keys and values, that of the weights. What is
+  // away already stays so. Weights that are not kept are read again.
+  void sleep(const Sleep& what);
+  // Takes it again; `source`: where weights that were lost are read, null: the options' own. Throws
+  // Error where there is not enough; what is not back then is away still.
+  void wake(const Wake& what, const TensorSource* source = nullptr);
+  // What is away.
+  const Sleep& asleep() const { return asleep_; }
 
  private:
   // `source` becomes the model's tensors.
@@ -61,6 +70,7 @@ class Model {
   ModelDescription description_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Workers> workers_;
+  Sleep asleep_{.keys = false};
 };
 
 }  // namespace invar

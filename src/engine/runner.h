@@ -33,6 +33,8 @@ class Runner {
 
   const Decoder& decoder() const { return decoder_; }
   KvStorage& kv() { return kv_; }
+  // Its own keys and values, or null where they are another runner's.
+  KvStorage* own_kv() { return own_kv_.get(); }
   // How the last batch was placed, until the next.
   const Placement& placement() const { return workspace_.table_builder.placement(); }
   // Device memory of the activations.

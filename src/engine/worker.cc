@@ -111,6 +111,31 @@ void Worker::take_weights(const TensorSource& source) {
   weights_.reload(model_.spec(), source, *device_, loaders_);
 }
 
+void Worker::give_memory(const GiveMemory& message) {
+  const std::lock_guard lock(mutex_);
+  if (message.keys)
+    for (const auto& [number, runner] : runners_)
+      if (KvStorage* keys = runner->own_kv()) keys->vacate();
+  if (!message.weights) return;
+  if (message.keeps_weights)
+    for (const auto& array : weights_.memory())
+      device_->download(kept_.emplace_back(array.size()).data(), array.data(), array.size());
+  weights_.vacate();
+}
+
+void Worker::take_memory(const TakeMemory& message) {
+  const std::lock_guard lock(mutex_);
+  if (message.weights) {
+    weights_.occupy();
+    for (size_t i = 0; i < kept_.size(); ++i)
+      device_->upload(weights_.memory()[i].data(), kept_[i].data(), kept_[i].size());
+    kept_ = {};
+  }
+  if (message.keys)
+    for (const auto& [number, runner] : runners_)
+      if (KvStorage* keys = runner->own_kv()) keys->occupy();
+}
+
 namespace {
 
 template <typename... Fs>
@@ -139,6 +164,8 @@ void Worker::handle(const WorkerMessage& message) {
                    other.load_format = m.load_format;
                    take_weights(*open_weights(other));
                  },
+                 [&](const GiveMemory& m) { give_memory(m); },
+                 [&](const TakeMemory& m) { take_memory(m); },
              },
              message);
 }

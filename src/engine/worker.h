@@ -34,6 +34,9 @@ class Worker {
   // Weights of the same model: panels are written in place. Nobody may compute meanwhile. Throws
   // Error when a tensor is missing, has another shape or is not finite.
   void take_weights(const TensorSource& source);
+  // Memory that is not needed for a while. Nobody may compute before all is back.
+  void give_memory(const GiveMemory& message);
+  void take_memory(const TakeMemory& message);
   // Any of these as a message, where nobody reads what a batch leaves.
   void handle(const WorkerMessage& message);
 
@@ -56,6 +59,7 @@ class Worker {
   std::unique_ptr<Group> chain_;  // around the links' group, where the arithmetic wants one
   std::mutex mutex_;              // engines on threads of their own make and end runners
   std::map<int32_t, std::unique_ptr<Runner>> runners_;
+  std::vector<std::vector<std::byte>> kept_;  // arrays of weights whose memory is given back
 };
 
 // The layers of a stage.

@@ -92,8 +92,21 @@ struct TakeWeights {
   bool operator==(const TakeWeights&) const = default;
 };
 
+// Memory that goes back until it is taken again, zeroed, at the same addresses: that of all
+// runners' keys and values, that of the weights.
+struct GiveMemory {
+  bool keys = false, weights = false;
+  bool keeps_weights = false;  // a GPU's weights go to the host's memory; else they are lost
+  bool operator==(const GiveMemory&) const = default;
+};
+// Weights that were kept come back; others are to be taken (TakeWeights).
+struct TakeMemory {
+  bool keys = false, weights = false;
+  bool operator==(const TakeMemory&) const = default;
+};
+
 // A worker's process ends with the connection.
-using WorkerMessage =
-    std::variant<LoadModel, MakeRunner, EndRunner, RunBatch, CopySlots, TakeWeights>;
+using WorkerMessage = std::variant<LoadModel, MakeRunner, EndRunner, RunBatch, CopySlots,
+                                   TakeWeights, GiveMemory, TakeMemory>;
 
 }  // namespace invar

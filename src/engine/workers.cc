@@ -60,6 +60,16 @@ void Workers::take_weights(const TakeWeights& message, const TensorSource& sourc
   order(message, [&](Worker& worker) { worker.take_weights(source); });
 }
 
+void Workers::give_memory(const GiveMemory& message) {
+  const std::unique_lock lock = lock_when_all_ran();
+  order(message, [&](Worker& worker) { worker.give_memory(message); });
+}
+
+void Workers::take_memory(const TakeMemory& message) {
+  const std::unique_lock lock = lock_when_all_ran();
+  order(message, [&](Worker& worker) { worker.take_memory(message); });
+}
+
 void Workers::step(const WorkerMessage& message, AsWorker work, const int32_t* sampled) {
   std::unique_lock lock(mutex_, std::defer_lock);
   if (!are_all_the_callers() || here().size() > 1) {

@@ -52,6 +52,8 @@ class Workers {
   void end_runner(int32_t number);
   // Other weights, which the workers of this process read from `source`.
   void take_weights(const TakeWeights& message, const TensorSource& source);
+  void give_memory(const GiveMemory& message);
+  void take_memory(const TakeMemory& message);
   // A step: RunBatch or CopySlots. The calling thread calls `work` for each worker that it plays,
   // in the order of the stages. Throws WorkerFailed when one fails; from then on always, until they
   // recover. `sampled`: where home's device has the tokens of the step before, which a batch may

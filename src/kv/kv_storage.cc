@@ -67,4 +67,14 @@ KvStorage::KvStorage(Device& device, int layers, int blocks, int block_size, int
   }
 }
 
+void KvStorage::vacate() {
+  memory_.vacate();
+  stored_.vacate();
+}
+
+void KvStorage::occupy() {
+  memory_.occupy("the KV cache");
+  stored_.occupy("the KV cache");
+}
+
 }  // namespace invar

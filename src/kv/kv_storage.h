@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "device/device.h"
+#include "device/vacatable.h"
 #include "kernels/layout.h"
 
 namespace invar {
@@ -22,14 +22,17 @@ class KvStorage {
   const std::vector<KvLayer>& layers() const { return layers_; }
   int blocks() const { return blocks_; }
   int block_size() const { return block_size_; }
+  // Gives the memory back, and takes it again, zeroed; its addresses stay.
+  void vacate();
+  void occupy();
   // Bytes of one block over all layers, in either layout.
   static int64_t block_bytes(int layers, int block_size, int kv_heads, int head_dim,
                              CacheType type = CacheType::bf16);
 
  private:
   int blocks_, block_size_, first_layer_;
-  DeviceArray<std::byte> memory_;
-  DeviceArray<uint8_t> stored_;  // in 8 bits
+  VacatableArray<std::byte> memory_;
+  VacatableArray<uint8_t> stored_;  // in 8 bits
   std::vector<KvLayer> layers_;
 };
 

@@ -408,6 +408,14 @@ void DecoderWeights::reload(const DecoderSpec& spec, const TensorSource& source,
   WeightLoader(*this, spec, source, arithmetic_, device, pool, {}).load();
 }
 
+void DecoderWeights::vacate() {
+  for (auto& array : memory_) array.vacate();
+}
+
+void DecoderWeights::occupy() {
+  for (auto& array : memory_) array.occupy("the weights");
+}
+
 int64_t DecoderWeights::bytes() const {
   int64_t total = 0;
   for (const auto& array : memory_) total += static_cast<int64_t>(array.size());

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "device/device.h"
+#include "device/vacatable.h"
 #include "model/arithmetic.h"
 #include "model/decoder_spec.h"
 #include "model/layer_weights.h"
@@ -83,7 +83,10 @@ class DecoderWeights {
   bool has_blocks() const { return has_blocks_; }      // some matrix is stored in blocks
   bool has_integers() const { return has_integers_; }  // some matrix is i8
   int64_t bytes() const;
-  const std::vector<DeviceArray<std::byte>>& memory() const { return memory_; }
+  const std::vector<VacatableArray<std::byte>>& memory() const { return memory_; }
+  // Gives the memory back, and takes it again, zeroed; its addresses stay.
+  void vacate();
+  void occupy();
 
  private:
   friend class WeightLoader;
@@ -96,7 +99,7 @@ class DecoderWeights {
   Matrix head_;
   Matrix embedding_;
   bool has_blocks_ = false, has_integers_ = false;
-  std::vector<DeviceArray<std::byte>> memory_;
+  std::vector<VacatableArray<std::byte>> memory_;
 };
 
 }  // namespace invar

@@ -62,7 +62,9 @@ void Server::run() {
 
 void Server::stop() {
   lab_lease_ = nullptr;
-  release_held();
+  is_paused_ = false;
+  is_ending_ = true;
+  asleep_ ? wake_to_end() : release_held();
   http_.stop();
 }
 

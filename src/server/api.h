@@ -113,6 +113,9 @@ class Server {
   void go_on_generating(std::shared_ptr<Exchange> exchange);
   void abort_requests(std::shared_ptr<Exchange> exchange);
   void sleep(std::shared_ptr<Exchange> exchange);
+  void wake_up(std::shared_ptr<Exchange> exchange);
+  void release_memory(std::shared_ptr<Exchange> exchange);
+  void resume_memory(std::shared_ptr<Exchange> exchange);
   void check_weights(std::shared_ptr<Exchange> exchange);
   void update_from_disk(std::shared_ptr<Exchange> exchange);
   void init_transfer(std::shared_ptr<Exchange> exchange);
@@ -147,7 +150,18 @@ class Server {
                                    const std::string& weight_version);
   // An answer in the form of an RL stack.
   void generate(std::shared_ptr<Exchange> exchange, AskedOf asked_of, AnswerOf answer_of);
+  bool is_held() const { return is_paused_ || asleep_; }
+  // Begins what waited, where nothing holds it any longer.
   void release_held();
+  // Throws ApiError where the engine sleeps, or the weights' memory is given back.
+  void expect_awake() const;
+  void expect_weights() const;
+  void sleep_so(std::shared_ptr<Exchange> exchange, const Sleep& what);
+  void wake_so(std::shared_ptr<Exchange> exchange, const Wake& what);
+  void note_asleep(const Sleep& what);
+  void note_awake(const Wake& what);
+  // What waits is computed before the server ends.
+  void wake_to_end();
   // Nothing is begun until go_on_generating; the exchange is answered when nothing is computed.
   void hold_answers(std::shared_ptr<Exchange> exchange, json::Value reply);
   void end_swap(const HttpReply& reply);
@@ -217,7 +231,9 @@ class Server {
   // Of RL stacks: nothing is begun, who waits until nothing is computed, what the weights are
   // called, their digest when a checker was told to remember it, the checkpoint of an update that
   // has begun.
-  bool is_held_ = false;
+  bool is_paused_ = false;
+  std::optional<Sleep> asleep_;  // and what the engine has given back
+  bool is_ending_ = false;
   std::vector<std::pair<std::shared_ptr<Exchange>, std::string>> until_rest_;
   static constexpr const char* kFirstWeights = "default";
   std::string weight_version_ = kFirstWeights, remembered_weights_;

@@ -46,4 +46,10 @@ void Backend::take_weights(const std::string&) {
   fail_usage("the weights here are fixed");
 }
 
+void Backend::sleep(const Sleep&) {
+  fail_usage("the engine here does not sleep");
+}
+
+void Backend::wake(const Wake&) {}
+
 }  // namespace invar::server

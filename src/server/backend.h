@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "engine/request.h"
+#include "engine/sleep.h"
 
 namespace invar::server {
 
@@ -116,6 +117,10 @@ class Backend {
   // of the old weights are forgotten. Only while no request is live. Throws
   // Error, with one sentence; the weights are then those of before.
   virtual void take_weights(const std::string& directory);
+  // Gives memory back (Engine::sleep) and takes it again. Only while no request is live; none may
+  // be submitted before all is back. Throws Error, with one sentence.
+  virtual void sleep(const Sleep& what);
+  virtual void wake(const Wake& what);
 };
 
 }  // namespace invar::server

@@ -174,6 +174,40 @@ Taken taken_from(std::string_view bytes) {
   return taken;
 }
 
+std::string to_bytes(const Sleep& sleep) {
+  ByteWriter out;
+  put_flag(out, sleep.keys);
+  out.put(static_cast<uint8_t>(sleep.weights));
+  return out.take();
+}
+
+Sleep sleep_from(std::string_view bytes) {
+  ByteReader in(bytes, "an order to sleep");
+  Sleep sleep{.keys = get_flag(in)};
+  const uint8_t weights = in.get<uint8_t>();
+  if (weights > static_cast<uint8_t>(Sleep::Weights::lost))
+    fail("an order to sleep: expected 0 to 2 for the weights, found {}", weights);
+  sleep.weights = static_cast<Sleep::Weights>(weights);
+  in.expect_end();
+  return sleep;
+}
+
+std::string to_bytes(const Wake& wake) {
+  ByteWriter out;
+  put_flag(out, wake.keys);
+  put_flag(out, wake.weights);
+  return out.take();
+}
+
+Wake wake_from(std::string_view bytes) {
+  ByteReader in(bytes, "an order to wake up");
+  Wake wake;
+  wake.keys = get_flag(in);
+  wake.weights = get_flag(in);
+  in.expect_end();
+  return wake;
+}
+
 std::string cancel_bytes(int64_t request) {
   ByteWriter out;
   out.put(request);

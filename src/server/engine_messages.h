@@ -18,6 +18,8 @@ enum class Message : uint8_t {
   outputs,    // engine: what it computed since the last such message
   take,       // server: the directory of a checkpoint
   taken,      // engine: Taken
+  sleep,      // server: Sleep; the answer is Taken
+  wake,       // server: Wake; the answer is Taken
 };
 
 // A token, a prompt's log-probability or a vector, with its bytes: equal outputs have equal bytes.
@@ -53,7 +55,7 @@ struct Hello {
   BackendStats stats;
 };
 
-// What became of a checkpoint.
+// What became of a checkpoint, or of memory that was given back or taken.
 struct Taken {
   Digest weights{};
   std::string error;  // a sentence: the weights are those of before
@@ -65,6 +67,10 @@ std::string to_bytes(const Request& request);
 Request request_from(std::string_view bytes);
 std::string to_bytes(const Taken& taken);
 Taken taken_from(std::string_view bytes);
+std::string to_bytes(const Sleep& sleep);
+Sleep sleep_from(std::string_view bytes);
+std::string to_bytes(const Wake& wake);
+Wake wake_from(std::string_view bytes);
 std::string cancel_bytes(int64_t request);
 int64_t cancel_from(std::string_view bytes);
 

@@ -103,17 +103,22 @@ void EngineProcess::send(Message kind, const std::string& bytes) {
   if (socket_) socket_->send(static_cast<uint8_t>(kind), bytes);
 }
 
-void EngineProcess::take_weights(const std::string& directory) {
+Taken EngineProcess::order(Message kind, const std::string& bytes) {
   std::future<Taken> answer;
   {
     const std::lock_guard lock(mutex_);
     if (!socket_) fail("the engine's process is being started again; ask once more");
-    CHECK(!taking_, "weights are taken one after the other");
+    CHECK(!taking_, "orders are given one after the other");
     answer = taking_.emplace().get_future();
-    send(Message::take, directory);
+    send(kind, bytes);
   }
-  const Taken taken = answer.get();
+  Taken taken = answer.get();
   if (!taken.error.empty()) throw Error(taken.error);
+  return taken;
+}
+
+void EngineProcess::take_weights(const std::string& directory) {
+  const Taken taken = order(Message::take, directory);
   const std::lock_guard lock(mutex_);
   weights_before_ = std::exchange(facts_.weights, taken.weights);
   checkpoint_before_ = std::exchange(checkpoint_, directory);

@@ -38,11 +38,13 @@ class EngineProcess final : public Backend {
   BackendStats stats() const override;
   void submit(Request request) override;
   void cancel(int64_t id) override;
-  // An engine that is started again takes them once more.
+  // An engine that is started again takes them once more. It has all of its memory.
   void take_weights(const std::string& directory) override;
   // Goes on with the weights of before the last take_weights: the engine is started again. Only
   // while no request is live.
   void take_back();
+  void sleep(const Sleep& what) override { order(Message::sleep, to_bytes(what)); }
+  void wake(const Wake& what) override { order(Message::wake, to_bytes(what)); }
 
   int64_t restarts() const;
   pid_t process() const;  // 0 while there is none
@@ -56,6 +58,8 @@ class EngineProcess final : public Backend {
   };
 
   void send(Message kind, const std::string& bytes);
+  // Of the kinds that are answered with Taken. Throws Error with what it says.
+  Taken order(Message kind, const std::string& bytes);
   void supervise();
   void spawn();
   bool take_hello();

@@ -68,6 +68,18 @@ void InprocBackend::take_weights(const std::string& directory) {
   });
 }
 
+void InprocBackend::sleep(const Sleep& what) {
+  between_steps([&] { engine_.sleep(what); });
+}
+
+void InprocBackend::wake(const Wake& what) {
+  between_steps([&] { engine_.model().wake(what); });
+}
+
+void InprocBackend::forget_blocks() {
+  between_steps([&] { engine_.clear_prefix_cache(); });
+}
+
 void InprocBackend::expect_rest() {
   between_steps([&] { engine_.expect_no_work(); });
 }

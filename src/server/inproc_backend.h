@@ -30,10 +30,13 @@ class InprocBackend final : public Backend {
   void submit(Request request) override;
   void cancel(int64_t id) override;
   void take_weights(const std::string& directory) override;
+  void sleep(const Sleep& what) override;
+  void wake(const Wake& what) override;
 
   // For engines that share a model: waits until this one rests, and tells it of weights that
   // another one took.
   void expect_rest();
+  void forget_blocks();
   void follow_weights(const Digest& weights);
 
  private:

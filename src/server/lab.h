@@ -59,6 +59,8 @@ class LabBackend final : public Backend, public Lab {
   void submit(Request request) override;
   void cancel(int64_t id) override;
   void take_weights(const std::string& directory) override;
+  void sleep(const Sleep& what) override { engine()->backend->sleep(what); }
+  void wake(const Wake& what) override { engine()->backend->wake(what); }
 
   LabSettings settings() const override;
   const LabChoices& choices() const override { return choices_; }

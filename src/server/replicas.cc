@@ -124,6 +124,13 @@ void InprocReplicas::take_weights(const std::string& directory) {
   for (size_t i = 1; i < replicas().size(); ++i) replica(i).follow_weights(weights);
 }
 
+// Keys and values are each one's own, and go with the weights.
+void InprocReplicas::sleep(const Sleep& what) {
+  for (size_t i = 0; i < replicas().size(); ++i) replica(i).expect_rest();
+  for (size_t i = 0; i < replicas().size(); ++i) replica(i).forget_blocks();
+  replica(0).sleep(what);
+}
+
 namespace {
 
 // Engines that are ready. All have the least context of one of them, whatever memory said.
@@ -183,6 +190,15 @@ void ReplicaProcesses::take_weights(const std::string& directory) {
   if (!wrong) return;
   for (const size_t i : have_taken) replica(i).take_back();
   std::rethrow_exception(wrong);
+}
+
+// Whoever fails, the others sleep; all are told to wake up.
+void ReplicaProcesses::sleep(const Sleep& what) {
+  for (auto& one : at_once(replicas().size(), [&](size_t i) { replica(i).sleep(what); })) one.get();
+}
+
+void ReplicaProcesses::wake(const Wake& what) {
+  for (auto& one : at_once(replicas().size(), [&](size_t i) { replica(i).wake(what); })) one.get();
 }
 
 }  // namespace invar::server

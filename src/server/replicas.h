@@ -66,6 +66,8 @@ class InprocReplicas final : public Replicas {
   // Both outlive it.
   InprocReplicas(Instance& instance, const Tokenizer& tokenizer);
   void take_weights(const std::string& directory) override;
+  void sleep(const Sleep& what) override;
+  void wake(const Wake& what) override { replica(0).wake(what); }
 
  private:
   InprocBackend& replica(size_t i) const { return static_cast<InprocBackend&>(*replicas()[i]); }
@@ -80,6 +82,8 @@ class ReplicaProcesses final : public Replicas {
                    const Tokenizer& tokenizer, const std::string& context_option);
   // All of them, or those that did take the old ones again.
   void take_weights(const std::string& directory) override;
+  void sleep(const Sleep& what) override;
+  void wake(const Wake& what) override;
 
   int64_t restarts() const;              // of all
   pid_t process(size_t replica) const {  // 0 while there is none

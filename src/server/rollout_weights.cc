@@ -63,6 +63,7 @@ void Server::get_weight_version(std::shared_ptr<Exchange> exchange) {
 
 void Server::take_version(std::shared_ptr<Exchange> exchange, const std::string& directory,
                           const std::string& version, std::function<json::Value()> reply) {
+  expect_weights();
   change_at_rest(std::move(exchange), [this, directory, version, reply] {
     backend_.take_weights(directory);
     http_.post([this, version] { weight_version_ = version; });

@@ -80,7 +80,6 @@ void Server::reset_prefix_cache(std::shared_ptr<Exchange> exchange) {
 }
 
 void Server::hold_answers(std::shared_ptr<Exchange> exchange, json::Value reply) {
-  is_held_ = true;
   until_rest_.emplace_back(std::move(exchange), json::dump(reply));
   swap_when_free();
 }
@@ -100,28 +99,24 @@ void Server::pause(std::shared_ptr<Exchange> exchange) {
       mode != "retract")
     throw ApiError{
         400, fmt::format("expected the mode abort, wait or keep, found {}", json::quoted(mode))};
-  is_held_ = true;
+  is_paused_ = true;
   if (mode == "abort") streams_.end_all({503, "the answer was ended by a pause", "aborted"});
   hold_answers(std::move(exchange), json::Object{{"status", "paused"}, {"message", "paused"}});
 }
 
-// Requests wait until wake_up. The memory of keys and values stays the server's.
-void Server::sleep(std::shared_ptr<Exchange> exchange) {
-  hold_answers(std::move(exchange), json::Object{{"status", "asleep"}, {"message", "asleep"}});
-}
-
 void Server::is_paused(std::shared_ptr<Exchange> exchange) {
-  exchange->reply(
-      {.body = json::dump(json::Object{{"is_paused", is_held_}, {"is_sleeping", is_held_}})});
+  exchange->reply({.body = json::dump(json::Object{{"is_paused", is_held()},
+                                                   {"is_sleeping", asleep_.has_value()}})});
 }
 
 void Server::go_on_generating(std::shared_ptr<Exchange> exchange) {
   exchange->reply({.body = json::dump(json::Object{{"status", "resumed"}, {"message", "ok"}})});
+  is_paused_ = false;
   release_held();
 }
 
 void Server::release_held() {
-  is_held_ = false;
+  if (is_held()) return;
   for (auto& task : std::exchange(behind_swap_, {})) with_weights(std::move(task));
 }
 

@@ -128,6 +128,15 @@ void take_order(const Frame& frame, Backend& backend, Outbox& outbox, FrameSocke
     socket.send(static_cast<uint8_t>(Message::taken), to_bytes(taken));
     return;
   }
+  if (frame.kind == static_cast<uint8_t>(Message::sleep) ||
+      frame.kind == static_cast<uint8_t>(Message::wake)) {
+    const auto done = replied(Taken{}, [&](Taken&) {
+      frame.kind == static_cast<uint8_t>(Message::sleep) ? backend.sleep(sleep_from(frame.bytes))
+                                                         : backend.wake(wake_from(frame.bytes));
+    });
+    socket.send(static_cast<uint8_t>(Message::taken), to_bytes(done));
+    return;
+  }
   if (frame.kind != static_cast<uint8_t>(Message::submit))
     fail("the server: expected a request or a cancellation, found a message of kind {}",
          frame.kind);

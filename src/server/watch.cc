@@ -105,6 +105,7 @@ void Server::change_engine(std::shared_ptr<Exchange> exchange) {
 }
 
 void Server::change_lab(std::shared_ptr<Exchange> exchange, const LabSettings& settings) {
+  expect_awake();
   change_at_rest(std::move(exchange), [this, settings] {
     options_.lab->change(settings);
     return engine_object();
@@ -117,7 +118,7 @@ void Server::lend_lab(std::chrono::seconds time) {
   if (time.count() == 0) return;
   lab_lease_ = http_.at(Clock::now() + time, [this] {
     if (options_.lab->settings() == lab_own_) return;
-    if (swap_) return lend_lab(std::chrono::seconds(1));
+    if (swap_ || asleep_) return lend_lab(std::chrono::seconds(1));
     change_lab(Relay::make(), lab_own_);
   });
 }

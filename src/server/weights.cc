@@ -19,7 +19,7 @@ std::string directory_of(const HttpRequest& request) {
 }  // namespace
 
 void Server::with_weights(std::function<void(WeightsLease)> task) {
-  if (swap_ || is_held_) return behind_swap_.push_back(std::move(task));
+  if (swap_ || is_held()) return behind_swap_.push_back(std::move(task));
   ++leases_;
   task(WeightsLease(nullptr, [this](void*) {  // whoever lets go of it last, on whatever thread
     http_.post([this] {
@@ -36,6 +36,7 @@ void Server::take_weights(std::shared_ptr<Exchange> exchange) {
   } catch (const Error& error) {
     throw ApiError{400, error.what()};
   }
+  expect_weights();
   change_at_rest(std::move(exchange), [this, directory]() -> json::Value {
     const std::string before = to_hex(backend_.facts().weights);
     backend_.take_weights(directory);

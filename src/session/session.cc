@@ -31,19 +31,28 @@ Session::Impl::Impl(const SessionOptions& asked)
       receipt_key(key_of(asked.receipt_key)),
       constraints(tokenizer),
       running(std::make_unique<Running>(options, nullptr, tokenizer)) {
-  model = running->instance.shared_model();
-  identity = model->identity();
-  is_normalized = model->config().pooling.is_normalized;
-  vocabulary = static_cast<int>(model->spec().vocab);
-  hidden = static_cast<int>(model->spec().hidden);
-  layers = model->spec().layers;
+  const Model& model = running->model();
+  identity = model.identity();
+  is_normalized = model.config().pooling.is_normalized;
+  vocabulary = static_cast<int>(model.spec().vocab);
+  hidden = static_cast<int>(model.spec().hidden);
+  layers = model.spec().layers;
   context = running->engine().max_model_len();
 }
 
 Session::Impl::Awake Session::Impl::awake() {
   std::shared_lock lock(sleeping);
-  if (!running)
+  if (asleep.any())
     fail_usage("expected a session that is awake, found one that sleeps: wake_up first");
+  return {std::move(lock), *running};
+}
+
+Session::Impl::Awake Session::Impl::with_weights() {
+  std::shared_lock lock(sleeping);
+  if (asleep.weights != Sleep::Weights::stay)
+    fail_usage(
+        "expected weights in memory, found a session that sleeps: wake_up with the tag weights "
+        "first");
   return {std::move(lock), *running};
 }
 

@@ -18,7 +18,7 @@
 namespace invar {
 
 struct Session::Impl {
-  // What computes: there is none while the session sleeps.
+  // What computes.
   struct Running {
     Running(const InstanceOptions& options, std::shared_ptr<Model> model,
             const Tokenizer& tokenizer)
@@ -41,8 +41,9 @@ struct Session::Impl {
 
   explicit Impl(const SessionOptions& asked);
 
-  // Throws UsageError while it sleeps.
+  // Throws UsageError while it sleeps; the second only while the weights' memory is given back.
   Awake awake();
+  Awake with_weights();
   Request request(Running& running, std::vector<int32_t> prompt, const GenerateOptions& options);
   Generation finished(const GenerateOptions& options, const Receipt& head, TextAnswer answer);
   // What its receipt says beside the answer. Checks the request's parameters.
@@ -67,12 +68,12 @@ struct Session::Impl {
   std::optional<ChatTemplate> chat;           // opened when a conversation comes
   std::optional<ReceiptModel> receipt_model;  // when a receipt does
 
-  std::shared_mutex sleeping;        // guards what follows, but for what Running guards itself
-  std::shared_ptr<Model> model;      // null: asleep without weights
-  std::unique_ptr<Running> running;  // null: asleep
-  UpdatedTensors updated;            // all so far; between steps
-  std::string identity;              // of the model, asleep or not
-  bool is_normalized = false;        // vectors of texts
+  std::shared_mutex sleeping;  // guards what follows, but for what Running guards itself
+  std::unique_ptr<Running> running;
+  Sleep asleep{.keys = false};  // what was given back, and not asked for again
+  UpdatedTensors updated;       // all so far; between steps
+  std::string identity;         // of the model, asleep or not
+  bool is_normalized = false;   // vectors of texts
   int vocabulary = 0, hidden = 0, layers = 0, context = 0;
 };
 

@@ -17,7 +17,7 @@ void write(Engine& engine, const UpdatedTensors& tensors) {
 }  // namespace
 
 void Session::update_weights(std::span<const Tensor> tensors) {
-  const Impl::Awake at = impl_->awake();
+  const Impl::Awake at = impl_->with_weights();
   at->loop.between_steps([&](Engine& engine) {
     engine.expect_no_work();
     const auto loaded = open_weights(engine.model().options());
@@ -37,7 +37,7 @@ void Session::update_weights(std::span<const Tensor> tensors) {
 }
 
 void Session::load_weights(const std::string& directory) {
-  const Impl::Awake at = impl_->awake();
+  const Impl::Awake at = impl_->with_weights();
   at->loop.between_steps([&](Engine& engine) {
     engine.expect_no_work();
     engine.take_checkpoint(directory);
@@ -50,7 +50,7 @@ void Session::load_weights(const std::string& directory) {
 }
 
 std::vector<Tensor> Session::tensors() const {
-  const auto loaded = open_weights(impl_->awake()->model().options());
+  const auto loaded = open_weights(impl_->with_weights()->model().options());
   std::vector<Tensor> all;
   for (const std::string& name : loaded->names())
     all.push_back(described(name, loaded->info(name)));
@@ -58,7 +58,7 @@ std::vector<Tensor> Session::tensors() const {
 }
 
 std::vector<std::byte> Session::tensor_bytes(const std::string& name) {
-  const Impl::Awake at = impl_->awake();
+  const Impl::Awake at = impl_->with_weights();
   return at->loop.between_steps([&](Engine& engine) {
     const auto loaded = open_weights(engine.model().options());
     const UpdatedWeights weights(*loaded, impl_->updated);
@@ -88,7 +88,7 @@ std::string Session::Impl::digest_of_weights(Running& at) {
 }
 
 std::string Session::weights_digest() {
-  const Impl::Awake at = impl_->awake();
+  const Impl::Awake at = impl_->with_weights();
   return at->loop.between_steps([&](Engine&) { return impl_->digest_of_weights(at.running); });
 }
 
@@ -98,28 +98,33 @@ void Session::reset_prefix_cache() {
 }
 
 void Session::sleep(int level) {
-  if (level != 1 && level != 2) fail_usage("expected the sleep level 1 or 2, found {}", level);
+  const invar::Sleep what = invar::Sleep::of_level(level);
   const std::unique_lock lock(impl_->sleeping, std::try_to_lock);
-  if (!lock || (impl_->running && impl_->running->engine().has_work()))
+  if (!lock || impl_->running->engine().has_work())
     fail_usage("expected no live request when the session goes to sleep, found some");
-  impl_->running.reset();
-  if (level == 2) impl_->model.reset();
+  impl_->running->engine().sleep(what);
+  impl_->asleep.keys = true;
+  if (impl_->asleep.weights != invar::Sleep::Weights::lost) impl_->asleep.weights = what.weights;
 }
 
-void Session::wake_up() {
+void Session::wake_up(const std::vector<std::string>& tags) {
+  const Wake what = Wake::of_tags(tags);
   const std::unique_lock lock(impl_->sleeping);
-  Impl& impl = *impl_;
-  if (impl.running) return;
-  const bool reads = impl.model == nullptr;
-  auto running = std::make_unique<Impl::Running>(impl.options, impl.model, impl.tokenizer);
-  if (reads && !impl.updated.empty()) write(running->engine(), impl.updated);
-  impl.model = running->instance.shared_model();
-  impl.running = std::move(running);
+  Model& model = impl_->running->model();
+  if (impl_->updated.empty()) {
+    model.wake(what);
+  } else {
+    const auto loaded = open_weights(model.options());
+    const UpdatedWeights weights(*loaded, impl_->updated);
+    model.wake(what, &weights);
+  }
+  if (what.keys) impl_->asleep.keys = false;
+  if (what.weights) impl_->asleep.weights = invar::Sleep::Weights::stay;
 }
 
 bool Session::is_sleeping() const {
   const std::shared_lock lock(impl_->sleeping);
-  return !impl_->running;
+  return impl_->asleep.any();
 }
 
 }  // namespace invar

@@ -90,6 +90,8 @@ TEST(WorkerMessages, EveryFieldComesBack) {
   expect_every_field<RunBatch>();
   expect_every_field<CopySlots>();
   expect_every_field<TakeWeights>();
+  expect_every_field<GiveMemory>();
+  expect_every_field<TakeMemory>();
   // Those that were forgotten when each was written by hand.
   std::mt19937 random(2);
   LoadModel load;
@@ -136,6 +138,7 @@ struct Setting {
   std::function<void(Engine&, int step)> before_step;
   std::optional<bool> async_scheduling;
   int max_num_seqs = 4, rows = 512;
+  std::function<void(Engine&)> before_requests;
 };
 
 Outcome run(Model& model, const Setting& setting = {}) {
@@ -152,6 +155,7 @@ Outcome run(Model& model, const Setting& setting = {}) {
   if (!setting.drafts.empty())
     proposer = make_proposer(fixed_drafts(setting.drafts), model, {.max_sequences = 4});
   Engine engine(model, options, nullptr, std::move(proposer));
+  if (setting.before_requests) setting.before_requests(engine);
   for (Request& request : testing_engine::all_kinds()) engine.add(std::move(request));
   try {
     for (int step = 0; engine.has_work(); ++step) {
@@ -186,6 +190,31 @@ TEST(Workers, AnswerTheSameWhereverTheyLive) {
   ModelOptions other = tiny(2, {2}, "mp");
   other.load_format = "dummy:8";
   EXPECT_NE(run(other).answers, one.answers);
+}
+
+TEST(Workers, AnswerTheSameAfterASleep) {
+  const Outcome one = run(tiny());
+  const auto slept = [](const Sleep& sleep) {
+    return Setting{.before_requests = [=](Engine& engine) {
+      engine.sleep(sleep);
+      EXPECT_THROW(engine.add(testing_engine::all_kinds().front()), UsageError);
+      engine.model().wake({.keys = false});
+      EXPECT_THROW(engine.add(testing_engine::all_kinds().front()), UsageError);
+      engine.model().wake({});
+    }};
+  };
+  const Sleep lost = Sleep::of_level(2), kept{.keys = true, .weights = Sleep::Weights::kept};
+  for (const ModelOptions& options : {tiny(), tiny(2, {2}), tiny(2, {2}, "mp")})
+    for (const Sleep& sleep : {lost, kept})
+      EXPECT_EQ(run(options, slept(sleep)).answers, one.answers) << options.executor;
+  // The control: weights that come back as others.
+  const auto model = load(tiny());
+  const auto others = dummy_weights(model->spec(), 8);
+  const Setting changed{.before_requests = [&](Engine& engine) {
+    engine.sleep(lost);
+    engine.model().wake({}, others.get());
+  }};
+  EXPECT_NE(run(*model, changed).answers, one.answers);
 }
 
 // Its rows name the tokens by where home's device has them.

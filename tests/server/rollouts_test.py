@@ -2,6 +2,7 @@
 """The doors of RL stacks: SGLang's names as slime uses them, vLLM's weight transfer, TRL's vllm-serve. Usage: rollouts_test.py INVAR"""
 import concurrent.futures
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -115,6 +116,51 @@ class Rollouts(unittest.TestCase):
         self.ask("/reset_prefix_cache")
         self.assertEqual(self.ask("/get_world_size", method="GET"), {"world_size": 1})
 
+    def test_sleep_gives_memory_back(self):
+        """Of the server's process, and the engine's where that is another; who asks meanwhile waits."""
+        self.served.stop()
+        for flags in ((), ("--engine-process",)):
+            self.served = Served(INVAR, command=[INVAR, "serve", "bench-100m", "--load-format", "dummy:7", "--host", "127.0.0.1", "--port", "0",
+                                                 *fast_and(["--api-key", "k", "--max-model-len", "2048", "--kv-cache-memory", "0.25", *flags])])
+            ids = [5 + i % 900 for i in range(1500)]
+            one = {"input_ids": ids, "sampling_params": {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}}
+            bits = self.ask("/generate", one)["meta_info"]["logits_hash"]
+            keys, weights = 1500 * 16 * 4 * 64 * 4, 180 << 20
+            for sleep, wake, least in (("/sleep?level=1", "/wake_up", keys), ("/sleep?level=2", "/wake_up?tags=kv_cache&tags=weights", keys + weights),
+                                       ("/release_memory_occupation", "/resume_memory_occupation", keys + weights)):
+                before = self.resident()
+                self.ask(sleep)
+                self.assertGreater(before - self.resident(), least, sleep)
+                self.assertTrue(self.ask("/is_sleeping", method="GET")["is_sleeping"])
+                self.ask("/resume")  # of a pause, which this is not
+                with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                    late = pool.submit(self.ask, "/generate", one)
+                    time.sleep(0.1)
+                    self.assertFalse(late.done(), "a request was answered while the engine slept")
+                    if least > keys:
+                        self.ask("/update_weights", {"update_info": {"path": "bench-100m"}}, 409)
+                    self.ask(wake)
+                    self.assertEqual(late.result()["meta_info"]["logits_hash"], bits)
+                self.assertFalse(self.ask("/is_sleeping", method="GET")["is_sleeping"])
+            before = self.resident()
+            self.ask("/sleep?level=0")
+            self.assertLess(before - self.resident(), keys // 2, "the control: a level that gives nothing back")
+            self.ask("/wake_up")
+            self.ask("/sleep", {"level": 2})
+            self.ask("/wake_up", {"tags": ["weights"]})
+            self.assertTrue(self.ask("/is_sleeping", method="GET")["is_sleeping"])
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:  # a server that ends wakes up for those who wait
+                late = pool.submit(self.ask, "/generate", one)
+                time.sleep(0.1)
+                self.assertEqual(self.served.stop(), 0)
+                self.assertEqual(late.result()["meta_info"]["logits_hash"], bits)
+
+    def resident(self):
+        """Bytes of the server and what it has started."""
+        pid = self.served.process.pid
+        children = [one for threads in pathlib.Path(f"/proc/{pid}/task").glob("*/children") for one in threads.read_text().split()]
+        return sum(int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{one}/status").read_text())[1]) << 10 for one in (pid, *children))
+
     def test_trls_routes(self):
         answer = self.ask("/generate/", {"prompts": ["hello", "a cat"], "n": 2, "temperature": 0.8, "max_tokens": 6, "logprobs": 0,
                                          "repetition_penalty": 1.0, "top_k": 0, "min_p": 0.0, "images": None,
@@ -171,6 +217,10 @@ class Rollouts(unittest.TestCase):
                            ("/update_weights", {"update_info": {"names": ["x"], "dtype_names": ["bfloat16"], "shapes": [[1]]}}),
                            ("/update_weights", {}), ("/init_weight_transfer_engine", {"init_info": {"master_address": "x", "master_port": 1}}),
                            ("/init_weight_transfer_engine", {}), ("/weights_checker", {"action": "reset_tensors"}), ("/pause?mode=x", {"mode": "x"}),
+                           ("/pause", {"mode": 3}), ("/sleep?level=3", None), ("/sleep", {"level": "1"}), ("/sleep?mode=x", None), ("/wake_up", {"tags": "weights"}),
+                           ("/wake_up", {"tags": ["graphs"]}), ("/wake_up?tags=x", None), ("/resume_memory_occupation", {"tags": [3]}),
+                           ("/generate", {"input_ids": IDS, "text": "x"}), ("/generate", {"input_ids": IDS, "weight_version": {}}),
+                           ("/weights_checker", {"action": 3}), ("/update_weights_from_disk", {"model_path": str(self.root / "two"), "weight_version": {}}),
                            ("/collective_rpc", {"method": "reload_weights"}), ("/update_weights_from_tensor", {}), ("/init_communicator/", {}),
                            ("/update_named_param/", {"name": "x"}), ("/weights_checker", "[]")):
             self.assertIn("message", self.ask(path, body, 400)["error"], path)

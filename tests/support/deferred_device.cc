@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "device/vacatable.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
 
@@ -118,13 +119,23 @@ void DeferredStream::record(Event& event) {
   });
 }
 
-class DeferredDevice final : public Device {
+class DeferredDevice final : public Device, public VacatesMemory {
  public:
   void* allocate(size_t bytes, const char* what) override {
     if (is_recording_) fail("memory was allocated while a stream was recorded");
     return host_->allocate(bytes, what);
   }
   void release(void* address, size_t bytes) override { host_->release(address, bytes); }
+  void* allocate_vacatable(size_t bytes, const char* what) override {
+    return allocate(bytes, what);
+  }
+  void release_vacatable(void* address, size_t bytes) override { release(address, bytes); }
+  void vacate(void* address, size_t bytes) override {
+    dynamic_cast<VacatesMemory&>(*host_).vacate(address, bytes);
+  }
+  void occupy(void* address, size_t bytes, const char* what) override {
+    dynamic_cast<VacatesMemory&>(*host_).occupy(address, bytes, what);
+  }
   void* allocate_pinned(size_t bytes, const char* what) override { return allocate(bytes, what); }
   void release_pinned(void* address, size_t bytes) override { release(address, bytes); }
   std::unique_ptr<Stream> make_stream() override {

@@ -7,6 +7,8 @@
 #include "base/error.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/vacatable_memory.h"
+#include "device/vacatable.h"
 
 namespace invar {
 
@@ -16,9 +18,9 @@ std::string version(int number) {  // 13000 is 13.0
   return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
 }
 
-class CudaDevice final : public Device {
+class CudaDevice final : public Device, public VacatesMemory {
  public:
-  explicit CudaDevice(int ordinal) : gpu_(ordinal) {
+  explicit CudaDevice(int ordinal) : gpu_(ordinal), vacatable_(ordinal) {
     gpu_.make_current();
     cuda_check(cudaStreamCreateWithFlags(&loading_, cudaStreamNonBlocking), "making a stream");
   }
@@ -33,19 +35,46 @@ class CudaDevice final : public Device {
     const cudaError_t status = cudaMalloc(&address, bytes ? bytes : 1);
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();  // not a lasting error
-      fail("not enough GPU memory for {}: {} MiB are needed, {} MiB are available", what,
-           bytes >> 20, available_bytes() >> 20);
+      fail_of_memory(bytes, what);
     }
     cuda_check(status, "allocating GPU memory");
-    cuda_check(cudaMemsetAsync(address, 0, bytes, loading_), "clearing GPU memory");
-    cuda_check(cudaStreamSynchronize(loading_),
-               "clearing GPU memory");  // other streams use it next
+    clear(address, bytes);
     return address;
   }
 
   void release(void* address, size_t) override {
     gpu_.try_to_make_current();
     cudaFree(address);  // at the end of a failed device nothing more can be said
+  }
+
+  void* allocate_vacatable(size_t bytes, const char* what) override {
+    if (!VacatableMemory::is_large(bytes)) return allocate(bytes, what);
+    gpu_.make_current();
+    void* address = vacatable_.allocate(bytes);
+    if (!address) fail_of_memory(bytes, what);
+    clear(address, bytes);
+    return address;
+  }
+
+  void release_vacatable(void* address, size_t bytes) override {
+    if (!VacatableMemory::is_large(bytes)) return release(address, bytes);
+    gpu_.try_to_make_current();
+    cudaDeviceSynchronize();  // as cudaFree does: somebody may read it still
+    vacatable_.release(address);
+  }
+
+  void vacate(void* address, size_t bytes) override {
+    if (!VacatableMemory::is_large(bytes)) return;
+    gpu_.make_current();
+    cuda_check(cudaDeviceSynchronize(), "giving GPU memory back");
+    vacatable_.vacate(address);
+  }
+
+  void occupy(void* address, size_t bytes, const char* what) override {
+    gpu_.make_current();
+    if (VacatableMemory::is_large(bytes) && !vacatable_.occupy(address))
+      fail_of_memory(bytes, what);
+    clear(address, bytes);
   }
 
   void* allocate_pinned(size_t bytes, const char* what) override {
@@ -87,6 +116,17 @@ class CudaDevice final : public Device {
   }
 
  private:
+  [[noreturn]] void fail_of_memory(size_t bytes, const char* what) const {
+    fail("not enough GPU memory for {}: {} MiB are needed, {} MiB are available", what, bytes >> 20,
+         available_bytes() >> 20);
+  }
+
+  // Other streams use it next.
+  void clear(void* address, size_t bytes) {
+    cuda_check(cudaMemsetAsync(address, 0, bytes, loading_), "clearing GPU memory");
+    cuda_check(cudaStreamSynchronize(loading_), "clearing GPU memory");
+  }
+
   void copy(void* to, const void* from, size_t bytes, const char* what) {
     note_wait();
     gpu_.make_current();
@@ -96,6 +136,7 @@ class CudaDevice final : public Device {
   }
 
   Gpu gpu_;
+  VacatableMemory vacatable_;
   cudaStream_t loading_ = nullptr;  // for memory and copies outside steps
 };
 
