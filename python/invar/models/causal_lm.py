@@ -94,7 +94,7 @@ class CausalLM(nn.Module):
         attended = packed_attention(qkv, cos, sin, lengths, spec["heads"], spec["kv_heads"], norms=norms, eps=spec["eps"],
                                     window=spec["layers"][layer]["window"],
                                     score_scale=spec["layers"][layer]["score_scale"], order=self.order)
-        return self._row_parallel(at + "self_attn.o_proj", attended, spec["o_runs"], h)
+        return self._row_parallel(at + "self_attn.o_proj", attended, spec["o_split_k"], h)
 
     def _ffn(self, layer: int, h: Tensor) -> Tensor:
         one, at = self.spec["layers"][layer], f"model.layers.{layer}."
