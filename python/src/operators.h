@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/training.h"
+#include "packed_weights.h"
 
 namespace invar::python {
 
@@ -95,6 +96,11 @@ class Operators {
   void gate(const float* g, const float* u, int64_t count, Nonlinearity curve, float* out);
   void gate_backward(const float* d, const float* g, const float* u, int64_t count,
                      Nonlinearity curve, float* dg, float* du);
+  // How often weights were packed into panels.
+  int64_t packings() {
+    const std::lock_guard lock(mutex_);
+    return packed_.made();
+  }
 
  private:
   template <typename T>
@@ -114,9 +120,10 @@ class Operators {
   std::vector<bf16_t> bf16_rows(const float* w, int64_t count);
   // Biases and norms' weights as the forward sees them; empty for null.
   std::vector<float> rounded_vector(const float* x, int64_t count);
-  // The weights of one product as panels; those of a pair take turns.
-  Matrix packed(const std::vector<Weight>& weights, int64_t k, bool is_pair,
-                DeviceArray<bf16_t>& memory);
+  // The weights of one product as panels; those of a pair take turns. Kept for the next call.
+  const Matrix& packed(const std::vector<Weight>& weights, int64_t k, bool is_pair);
+  Matrix pack(const std::vector<Weight>& weights, int64_t k, bool is_pair,
+              DeviceArray<bf16_t>& memory);
   // The same the other way round: their outputs as inner elements.
   Matrix transposed(const std::vector<Weight>& weights, int64_t k, bool is_pair,
                     DeviceArray<bf16_t>& memory);
@@ -129,6 +136,7 @@ class Operators {
   std::mutex mutex_;
   std::unique_ptr<Device> host_;
   ThreadPool pool_;
+  PackedWeights packed_;
   Kernels kernels_;
   TrainingKernels training_;
   Execution execution_;

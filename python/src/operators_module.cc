@@ -334,6 +334,7 @@ void bind_sums(py::class_<Operators>& c) {
 void bind_operators(py::module_& m) {
   py::class_<Operators> c(m, "Operators");
   c.def(py::init<const std::string&, const std::string&, int>());
+  c.def("packings", &Operators::packings);
   bind_products(c);
   bind_rows(c);
   bind_attention(c);

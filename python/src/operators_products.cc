@@ -34,8 +34,15 @@ int64_t paired_width(int64_t f) {
 }  // namespace
 
 // As panels; those of a pair take turns.
-Matrix Operators::packed(const std::vector<Weight>& weights, int64_t k, bool is_pair,
-                         DeviceArray<bf16_t>& memory) {
+const Matrix& Operators::packed(const std::vector<Weight>& weights, int64_t k, bool is_pair) {
+  std::vector<PackedWeights::Rows> rows;
+  for (const Weight& one : weights) rows.push_back({one.w, one.n});
+  return packed_.of(rows, k, is_pair, pool_,
+                    [&](DeviceArray<bf16_t>& memory) { return pack(weights, k, is_pair, memory); });
+}
+
+Matrix Operators::pack(const std::vector<Weight>& weights, int64_t k, bool is_pair,
+                       DeviceArray<bf16_t>& memory) {
   Matrix matrix{.type = DType::bf16,
                 .n = is_pair ? weights.front().n : outputs_of(weights),
                 .k = k,
@@ -120,7 +127,7 @@ void Operators::linear(const float* x, int64_t rows, int64_t k, const std::vecto
   const std::lock_guard lock(mutex_);
   if (split_k != 1 && (split_k < 1 || split_k > 8 || k % (int64_t{split_k} * kLeafPad) != 0))
     fail_usage("expected 1 to 8 runs of whole leaves of {}, found {} of {}", kLeafPad, split_k, k);
-  DeviceArray<bf16_t> rounded_x, panels;
+  DeviceArray<bf16_t> rounded_x;
   const int64_t n = outputs_of(weights);
   const bool has_bias = std::ranges::any_of(weights, [](const Weight& w) { return w.bias; });
   std::vector<float> bias;
@@ -131,7 +138,7 @@ void Operators::linear(const float* x, int64_t rows, int64_t k, const std::vecto
   }
   if (residual) std::copy_n(residual, rows * n, y);
   run(kernels_.matmul, MatmulParams{.x = rounded(x, rows, k, rows, rounded_x),
-                                    .w = packed(weights, k, false, panels),
+                                    .w = packed(weights, k, false),
                                     .rows = rows,
                                     .split_k = split_k,
                                     .bias = has_bias ? bias.data() : nullptr,
@@ -180,14 +187,14 @@ void Operators::matmul_f32(const float* x, const float* w, const float* bias, in
 void Operators::gated(const float* x, int64_t rows, int64_t k, const Weight& gate, const Weight& up,
                       Nonlinearity curve, float* out, float* dots) {
   const std::lock_guard lock(mutex_);
-  DeviceArray<bf16_t> rounded_x, panels;
+  DeviceArray<bf16_t> rounded_x;
   const int64_t f = gate.n, stride = activation_stride(f);
   const auto memory = array<bf16_t>(rows * stride);
   const Activation gated{memory.data(), DType::bf16, stride};
   const std::vector<float> gate_bias = rounded_vector(gate.bias, f),
                            up_bias = rounded_vector(up.bias, f);
   const GatedMatmulParams params{.x = rounded(x, rows, k, rows, rounded_x),
-                                 .gate_up = packed({gate, up}, k, true, panels),
+                                 .gate_up = packed({gate, up}, k, true),
                                  .rows = rows,
                                  .gate_bias = gate.bias ? gate_bias.data() : nullptr,
                                  .up_bias = up.bias ? up_bias.data() : nullptr,

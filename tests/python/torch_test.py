@@ -40,6 +40,29 @@ class OperatorsTest(unittest.TestCase):
         self.assertFalse(same(ops.linear(x, w, runs=1), ops.linear(x, w, runs=4)), "the control: another order")
         np.testing.assert_allclose(ops.linear(x, w), x.bfloat16().float() @ w.bfloat16().float().T, atol=1e-4)
 
+    def test_packed_weights_are_kept_and_changes_noticed(self):
+        """Whoever writes them: torch in place, .data past torch's counter of versions, numpy by the same memory."""
+        made = ops.packings
+        x, w, v = torch.randn(9, 64), torch.randn(48, 64), torch.randn(48, 64)
+        ops.linear(x, w), ops.gated_linear(x, w, v)
+        before = made()
+        first, pair = ops.linear(x, w), ops.gated_linear(x, w, v)
+        self.assertTrue(same(ops.linear(x[:3], w), first[:3]))
+        self.assertEqual(made(), before, "packed again")
+        for change in (lambda: w.mul_(2), lambda: w.data.copy_(v), lambda: w.numpy().fill(0.5), lambda: w.view(-1)[17:18].add_(1)):
+            change()
+            found = ops.linear(x, w)
+            self.assertTrue(same(found, ops.linear(x, w.clone())))
+            self.assertFalse(same(found, first), "the control: other weights, other products")
+            first = found
+            self.assertFalse(same(ops.gated_linear(x, w, v), pair))
+            pair = ops.gated_linear(x, w, v)
+            self.assertTrue(same(pair, ops.gated_linear(x, w.clone(), v.clone())))
+        for _ in range(50):  # memory that others had before
+            one = torch.randn(48, 64)
+            np.testing.assert_allclose(ops.linear(x, one), x.bfloat16().float() @ one.bfloat16().float().T, atol=1e-4)
+            del one
+
     def test_backward_is_close_to_autograds(self):
         x, w, norm = torch.randn(40, 64), torch.randn(48, 64) / 8, torch.rand(64) + 0.5
         gate, up = torch.randn(48, 64) / 8, torch.randn(48, 64) / 8

@@ -3,8 +3,8 @@
 Everything between products is float32, as in the engine. What enters a product is rounded to bf16 on the way in, weights and
 biases too, so parameters may be float32 masters of bf16 weights, or bf16. On the CPU.
 """
-from .functions import (attention, embedding, gated_linear, linear, log_softmax_gather, packed_attention, rms_norm, rope,
-                        row_parallel_runs, silu_mul)
+from .functions import (attention, embedding, gated_linear, linear, log_softmax_gather, packed_attention, packings,
+                        rms_norm, rope, row_parallel_runs, silu_mul)
 
-__all__ = ["attention", "embedding", "gated_linear", "linear", "log_softmax_gather", "packed_attention", "rms_norm", "rope",
+__all__ = ["attention", "embedding", "gated_linear", "linear", "log_softmax_gather", "packed_attention", "packings", "rms_norm", "rope",
            "row_parallel_runs", "silu_mul"]

@@ -97,3 +97,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, lengths: Optional[Sequence[int]] 
 def log_softmax_gather(logits: Tensor, targets: Tensor, order: str = "portable") -> Tensor:
     """ln p(target) of each row: logits [..., V], targets [...]: [...] float32 (numerics 3)."""
     return library.log_softmax_gather(_rows(logits), targets.reshape(-1), order)[0].view(targets.shape)
+
+
+def packings(order: str = "portable") -> int:
+    """How often the products of this process have packed weights: once for weights that do not change."""
+    return library.operators(order).packings()
