@@ -29,24 +29,7 @@ struct BenchFlags {
   int rounds = 3;
   int64_t limit_mib = 1536;
   std::optional<bool> async_scheduling;
-  std::string exchange = "auto";
 };
-
-// The model, whose ranks on GPUs exchange partial sums as the flags say.
-std::shared_ptr<Model> open(const BenchFlags& flags, const ModelOptions& options) {
-  using Way = PeerOptions::Way;
-  if (flags.exchange == "auto") return open_model({.model = options});
-  const std::map<std::string, Way> ways = {
-      {"host", Way::host}, {"staged", Way::staged}, {"none", Way::none}};
-  const auto way = ways.find(flags.exchange);
-  if (way == ways.end() || options.device == "cpu" || options.executor != "threads")
-    fail_usage(
-        "expected --exchange auto, host, staged or none, other than auto with ranks that are "
-        "threads on GPUs, found {}",
-        flags.exchange);
-  return std::make_shared<Model>(options, LoadProgress(),
-                                 launch_threads(make_inproc_groups, {.way = way->second}));
-}
 
 // One figure with what bounds it.
 struct Row {
@@ -222,7 +205,7 @@ struct LongContext {
 
 std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double bandwidth) {
   const Timer load_timer;
-  const std::shared_ptr<Model> model = open(flags, options);
+  const std::shared_ptr<Model> model = open_model({.model = options});
   const double load = load_timer.seconds();
   const bool on_gpu = !model->device().is_host();
   // Without them a long prompt takes minutes.
@@ -307,7 +290,7 @@ void print_sweep_row(const std::string& what, const SweepRates& rates) {
 // Invar, and unless it runs alone `control` in turn, at many batches and lengths: what else the
 // machine does hits both.
 int run_sweep(const BenchFlags& flags, ModelOptions options) {
-  const std::shared_ptr<Model> own = open(flags, options);
+  const std::shared_ptr<Model> own = open_model({.model = options});
   std::shared_ptr<Model> control;
   if (!flags.alone) {
     options.arithmetic = "control";
@@ -493,11 +476,12 @@ void add_bench_model(CLI::App& bench, Action& action) {
                     "Measure the baseline (--arith control) as well");
   add_switch(*command, "async-scheduling", flags->async_scheduling,
              "Begin a step before the last one has ended (default: on with a GPU)");
+  command->remove_option(command->get_option("--exchange"));
   command
-      ->add_option("--exchange", flags->exchange,
-                   "How ranks on GPUs exchange partial sums: auto; host, where the host meets; "
-                   "staged, through host memory; none, which makes answers wrong and shows what "
-                   "the exchange costs")
+      ->add_option("--exchange", flags->model.options.exchange,
+                   "How ranks on GPUs exchange partial sums: auto, nccl, host and staged as of "
+                   "generate; none, which makes answers wrong and shows what the exchange costs; "
+                   "nccl-sum, NCCL's own sum, of no order that is promised")
       ->capture_default_str();
   command->add_flag("--profile", flags->profile,
                     "Show the time of each operation and its share of the machine's limit");

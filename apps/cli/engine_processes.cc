@@ -7,6 +7,7 @@
 #include "base/cores.h"
 #include "base/error.h"
 #include "device/cuda_device.h"
+#include "engine/host_job.h"
 #include "server/engine_process.h"
 #include "server/replicas.h"
 
@@ -50,6 +51,10 @@ bool has_replica_processes(const ServeFlags& flags) {
 std::unique_ptr<server::Backend> make_engine_processes(const ServeFlags& flags,
                                                        const Tokenizer& tokenizer) {
   constexpr const char* kContext = "--engine-context";
+  if (hosts::launch().size > 1 && (flags.engine_process || flags.replicas > 1))
+    fail_usage(
+        "--engine-process and --data-parallel-size start processes of one host: leave them out of "
+        "a job over several");
   if (!has_replica_processes(flags)) {
     if (!flags.engine_process) return nullptr;
     return std::make_unique<server::EngineProcess>(engine_command(), tokenizer, kContext);

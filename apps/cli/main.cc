@@ -15,14 +15,17 @@
 #include "call_error.h"
 #include "collectives/mpi/library.h"
 #include "command.h"
+#include "engine/host_workers.h"
 #include "engine/mpi_workers.h"
 #include "help_format.h"
 #include "number_flags.h"
 
 namespace {
 
+using Words = std::vector<std::string>;  // of the call, behind the program's name
+
 // "help", "help COMMAND" and "version" are what other programs have for --help and --version.
-void understand_help(std::vector<std::string>& words) {
+void understand_help(Words& words) {
   if (words.empty()) return;
   if (words[0] == "version") words[0] = "--version";
   if (words[0] != "help") return;
@@ -30,7 +33,7 @@ void understand_help(std::vector<std::string>& words) {
   words.emplace_back("--help");
 }
 
-int run(int argc, char** argv) {
+int run(Words words) {
   using namespace invar::cli;
   CLI::App app{
       "Invar: an engine for language models. The bits of an answer depend on the request alone.",
@@ -63,7 +66,6 @@ int run(int argc, char** argv) {
   add_serve(app, action);
 #endif
   check_numbers(app);
-  std::vector<std::string> words(argv + 1, argv + argc);
   understand_help(words);
   std::ranges::reverse(words);  // as CLI11 takes them
   try {
@@ -77,9 +79,9 @@ int run(int argc, char** argv) {
 
 // A rank of `train`, which all processes of a job compute alike. Whoever fails ends the job, since
 // the others wait for it; what is wrong with the call the first process says.
-int run_alike(int argc, char** argv, bool is_first) {
+int run_alike(const Words& words, bool is_first) {
   try {
-    return run(argc, argv);
+    return run(words);
   } catch (const invar::UsageError& error) {
     if (!is_first) return 2;
     std::fprintf(stderr, "invar: %s\n", error.what());
@@ -92,19 +94,25 @@ int run_alike(int argc, char** argv, bool is_first) {
 
 // Under mpirun or srun the first process does what the command line says; the others are its
 // workers.
-int run_in_job(int argc, char** argv) {
+int run_in_job(const Words& words) {
+  if (invar::join_host_job()) {
+    invar::serve_host_workers();
+    return 0;
+  }
   const bool is_first = !invar::join_mpi_job();
-  const bool is_alike =
-      invar::mpi::launch().size > 1 && argc > 1 && std::string_view(argv[1]) == "train";
+  const bool is_alike = invar::mpi::launch().size > 1 && !words.empty() && words[0] == "train";
   if (!is_first) {
-    if (is_alike) run_alike(argc, argv, false);
+    if (is_alike) run_alike(words, false);
     invar::serve_mpi_workers();  // until the first has come to its end
     return 0;
   }
   const struct JobEnd {
-    ~JobEnd() { invar::end_mpi_job(); }
+    ~JobEnd() {
+      invar::end_mpi_job();
+      invar::end_host_job();
+    }
   } end;
-  const int status = is_alike ? run_alike(argc, argv, true) : run(argc, argv);
+  const int status = is_alike ? run_alike(words, true) : run(words);
   invar::cli::flush_out();
   return status;
 }
@@ -128,7 +136,9 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   keep_standard_streams();
   try {
-    return run_in_job(argc, argv);
+    Words words(argv + 1, argv + argc);
+    invar::take_node_flags(words);
+    return run_in_job(words);
   } catch (const invar::UsageError& error) {
     std::fprintf(stderr, "invar: %s\n", error.what());
     return 2;

@@ -10,6 +10,7 @@
 #include "base/timer.h"
 #include "collectives/mpi/library.h"
 #include "command.h"
+#include "engine/host_job.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/limits.h"
 #include "speculative/method_names.h"
@@ -55,9 +56,23 @@ std::string bound_threads(std::string& word) {
   return {};
 }
 
+// Read before all others (engine/host_workers.h): here for the help, and for files of options,
+// which come too late.
+void add_node_flags(CLI::App& command) {
+  const auto add = [&](const std::string& name, const char* what) {
+    command.add_option_function<std::string>(
+        name, [name](const std::string&) { fail_usage("expected {} on the command line", name); },
+        what);
+  };
+  add("--nnodes", "Hosts that share the model, each of which runs this command with a --node-rank");
+  add("--node-rank", "Number of this host, of which 0 does what the command says (default: 0)");
+  add("--master-addr", "Address of host 0, where it listens for the others (default: 127.0.0.1)");
+  add("--master-port", "Its port (default: 29501)");
+}
+
 // Where the model is computed.
 void add_placement_flags(CLI::App& command, ModelOptions& o) {
-  o.executor = mpi::launch().size > 1 ? "mpi" : "auto";
+  o.executor = mpi::launch().size > 1 ? "mpi" : hosts::launch().size > 1 ? "hosts" : "auto";
   command
       .add_option(
           "--device", o.device,
@@ -85,9 +100,16 @@ void add_placement_flags(CLI::App& command, ModelOptions& o) {
       .add_option(
           "--distributed-executor-backend", o.executor,
           "Where ranks and stages run: mp, a process each; threads of this process; mpi, the "
-          "processes of mpirun or srun (CPU only); auto: mpi under a launcher, else mp, and "
-          "threads "
-          "on GPUs")
+          "processes of mpirun or srun (CPU only); hosts, those of torchrun or --nnodes; auto: "
+          "mpi or hosts under a launcher, else mp, and threads on GPUs")
+      ->capture_default_str();
+  command
+      .add_option(
+          "--exchange", o.exchange,
+          "How ranks on GPUs exchange partial sums: auto, in each other's memory where they "
+          "see it; nccl, gathered by NCCL and added in the same order; host, where the host "
+          "meets; staged, through host memory. No bit depends on it")
+      ->check(CLI::IsMember({"auto", "host", "staged", "nccl"}))
       ->capture_default_str();
   command
       .add_option("--pipeline-parallel-size", o.stages,
@@ -95,6 +117,7 @@ void add_placement_flags(CLI::App& command, ModelOptions& o) {
       ->capture_default_str();
   command.add_option("--layer-cuts", o.layer_cuts, "Layers at which a new pipeline stage begins")
       ->delimiter(',');
+  add_node_flags(command);
 }
 
 }  // namespace
@@ -147,6 +170,9 @@ ModelOptions resolved(const ModelFlags& flags) {
   if (mpi::launch().size > 1 && options.executor != "mpi")
     fail_usage("expected the executor mpi in a job of {} processes, found {}", mpi::launch().size,
                options.executor);
+  if (hosts::launch().size > 1 && options.executor != "hosts")
+    fail_usage("expected the executor hosts in a job of {} processes, found {}",
+               hosts::launch().size, options.executor);
   options.executor = options.settled_executor();
   if (options.model.empty()) {
     options.model = "tiny";

@@ -40,8 +40,9 @@ float tree(int first, int size, int64_t i) {
 
 struct Line {
   int64_t tokens, hidden;
-  double push = 0, shares = 0, chosen = 0, nccl = 0, nccl_bf16 = 0;  // microseconds; 0: none
-  int64_t wrong = 0;                                                 // words
+  // Microseconds; 0: none. gathered: by NCCL, and added here.
+  double push = 0, shares = 0, chosen = 0, gathered = 0, nccl = 0, nccl_bf16 = 0;
+  int64_t wrong = 0;  // words
 };
 
 // What all ranks share.
@@ -49,7 +50,7 @@ struct Case {
   int size = 2;
   Nccl nccl = {};
   Nccl::Id id = {};
-  std::vector<std::unique_ptr<Group>> push, shares, chosen;  // on the host
+  std::vector<std::unique_ptr<Group>> push, shares, chosen, gathered;  // on the host
   std::vector<Line> lines;
 };
 
@@ -65,7 +66,8 @@ class Rank {
         has_own_gpu_(gpus >= all.size),
         push_(make_peer_group(*all.push[rank], {.one_shot_bytes = kOneShot})),
         shares_(make_peer_group(*all.shares[rank], {.one_shot_bytes = 0})),
-        chosen_(make_peer_group(*all.chosen[rank])) {
+        chosen_(make_peer_group(*all.chosen[rank])),
+        gathered_(make_peer_group(*all.gathered[rank], {.way = PeerOptions::Way::nccl})) {
     for (int64_t i = 0; i < std::ssize(values_); ++i) values_[i] = value_of(rank, i);
     if (all.nccl.is_there() && has_own_gpu_) nccl_ = all.nccl.join(all.size, all.id, rank);
   }
@@ -84,6 +86,8 @@ class Rank {
     if (pushed <= kOneShot && has_own_gpu_) line.push = time(sum(*push_));
     if (has_own_gpu_) line.shares = time(sum(*shares_));
     if (!nccl_) return;
+    line.wrong += wrong_words(sum(*gathered_), count);
+    line.gathered = time(sum(*gathered_));
     const auto nccl = [&](Nccl::Type type) {
       return [=, this] { all_.nccl.all_reduce(nccl_, data_.data(), count, type, stream_of(on())); };
     };
@@ -145,14 +149,15 @@ class Rank {
   DeviceArray<float> data_;
   std::vector<float> values_;
   const bool has_own_gpu_;
-  std::unique_ptr<Group> push_, shares_, chosen_;
+  std::unique_ptr<Group> push_, shares_, chosen_, gathered_;
   void* nccl_ = nullptr;
 };
 
 void print(const Line& line) {
   const auto us = [](double value) { return value > 0 ? fmt::format("{:.1f}", value) : "-"; };
-  fmt::print("| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", line.hidden, line.tokens,
-             us(line.push), us(line.shares), us(line.chosen), us(line.nccl), us(line.nccl_bf16),
+  fmt::print("| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", line.hidden, line.tokens,
+             us(line.push), us(line.shares), us(line.chosen), us(line.gathered), us(line.nccl),
+             us(line.nccl_bf16),
              line.nccl > 0 ? fmt::format("{:.2f}", line.chosen / line.nccl) : "-", line.wrong);
   std::fflush(stdout);
 }
@@ -186,13 +191,15 @@ void bench_ranks(const std::vector<int64_t>& tokens) {
   Case all{.size =
                static_cast<int>(std::clamp(std::bit_floor(static_cast<unsigned>(gpus)), 2u, 8u))};
   all.lines = lines_of(tokens);
-  for (auto* groups : {&all.push, &all.shares, &all.chosen}) *groups = make_inproc_groups(all.size);
+  for (auto* groups : {&all.push, &all.shares, &all.chosen, &all.gathered})
+    *groups = make_inproc_groups(all.size);
   if (all.nccl.is_there()) all.id = all.nccl.make_id();
   fmt::print("{}, {} ranks on {} GPUs, NCCL {}\n\n", describe_cuda_device(0), all.size,
              std::min(gpus, all.size), all.nccl.version());
   fmt::print(
-      "| floats a token | tokens | one shot, us | two shots, us | chosen, us | NCCL f32, us | NCCL "
-      "bf16, us | x NCCL f32 | words that differ |\n|---|---|---|---|---|---|---|---|---|\n");
+      "| floats a token | tokens | one shot, us | two shots, us | chosen, us | gathered by NCCL, "
+      "us | NCCL f32, us | NCCL bf16, us | x NCCL f32 | words that differ "
+      "|\n|---|---|---|---|---|---|---|---|---|---|\n");
   std::fflush(stdout);
   std::vector<std::jthread> threads;
   for (int r = 0; r < all.size; ++r)

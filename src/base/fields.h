@@ -46,7 +46,7 @@ inline constexpr bool is_one_of<Of<Ts...>, Of> = true;
 template <typename T>
 constexpr auto fields_of(T& of) {
   constexpr size_t n = fields::count<std::remove_const_t<T>>();
-  static_assert(n <= 18, "a struct of more fields than are bound here");
+  static_assert(n <= 20, "a struct of more fields than are bound here");
   // clang-format off
   if constexpr (n == 0) return std::tie();
   else if constexpr (n == 1) { auto& [a] = of; return std::tie(a); }
@@ -66,7 +66,9 @@ constexpr auto fields_of(T& of) {
   else if constexpr (n == 15) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p); }
   else if constexpr (n == 16) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q); }
   else if constexpr (n == 17) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r); }
-  else { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s); }
+  else if constexpr (n == 18) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s); }
+  else if constexpr (n == 19) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t); }
+  else { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u); }
   // clang-format on
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "base/secret_socket.h"
 #include "base/shared_memory.h"
 
 namespace invar {
@@ -28,10 +29,13 @@ std::unique_ptr<Channel> make_inproc_channel();
 // Over a connected stream socket, which stays the caller's to close.
 std::unique_ptr<Channel> make_socket_channel(int socket);
 
+std::unique_ptr<Channel> make_secret_channel(std::shared_ptr<SecretSocket> socket);
+
 // Between two processes of this host, either end. The memory, of shared_channel_bytes() zeros, is
-// one channel's, and lives as long. `trouble`: what is known to be wrong with the other end.
+// one channel's, and lives as long; large, it takes a step's hidden states before they are
+// received. `trouble`: what is known to be wrong with the other end.
 std::unique_ptr<Channel> make_shared_channel(SharedMemory& memory,
                                              std::function<std::string()> trouble);
-size_t shared_channel_bytes();
+size_t shared_channel_bytes(bool is_large = false);
 
 }  // namespace invar

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/secret_socket.h"
 #include "base/shared_memory.h"
 #include "device/execution.h"
 
@@ -61,6 +62,10 @@ std::vector<std::unique_ptr<Group>> make_inproc_groups(int size);
 std::unique_ptr<Group> make_socket_group(int rank, std::vector<int> peers);
 // The ranks with which a rank exchanges: its neighbours in the tree, at most log2(size) + 1.
 std::vector<int> socket_peers(int rank, int size);
+
+// The same over connections between any hosts; peers[r]: to rank r, or null.
+std::unique_ptr<Group> make_secret_group(int rank,
+                                         std::vector<std::shared_ptr<SecretSocket>> peers);
 
 // What is known to be wrong with those that one waits for: a sentence, or nothing.
 using Trouble = std::function<std::string()>;

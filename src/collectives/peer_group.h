@@ -17,11 +17,15 @@ struct PeerOptions {
     device,     // kernels wait for each other: they must be able to run at the same time
     host,       // the host meets, and streams wait for each other
     staged,     // operands go through host memory
+    nccl,       // NCCL gathers operands, which are added here; each rank needs a GPU of its own
     none,       // nothing is exchanged, sums and answers are wrong: to see what it costs
+    nccl_sum,   // NCCL's own sum, of no order that is promised: the same
   };
   Way way = Way::automatic;
-  double seconds = 10;               // that the device waits for a rank before it gives up
-  int64_t one_shot_bytes = 4 << 20;  // operands up to this are pushed to everybody at once
+  double seconds = 10;  // that the device waits for a rank before it gives up
+  // What a rank pushes to the others at once: of longer operands it adds its share. -1: what is
+  // faster with so many ranks (decision 14).
+  int64_t one_shot_bytes = -1;
 };
 
 // All ranks are threads of this process and meet in `host_group` at first, and for what lies in no

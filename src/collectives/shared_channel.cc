@@ -11,23 +11,28 @@ namespace invar {
 
 namespace {
 
-constexpr uint32_t kRing = 1 << 20, kPiece = kRing / 4;
+constexpr uint32_t kRing = 1 << 20, kLargeRing = 16 << 20, kMostPiece = 1 << 20;
 
-// Begins as zeros, which is how the memory comes.
+// Begins as zeros, which is how the memory comes. Its bytes, a power of two of them, stand behind.
 struct Ring {
   SharedWord sent, received;  // bytes
-  std::byte bytes[kRing];
 };
+constexpr size_t kBytesAt = 4096;
+static_assert(sizeof(Ring) <= kBytesAt);
 
 // One of its two ends. Neither looks before it sleeps: stages share cores.
 class SharedChannel final : public Channel {
  public:
   SharedChannel(SharedMemory& memory, Trouble trouble)
-      : ring_(*reinterpret_cast<Ring*>(memory.data())), trouble_(std::move(trouble)) {}
+      : ring_(*reinterpret_cast<Ring*>(memory.data())),
+        bytes_(memory.data() + kBytesAt),
+        size_(static_cast<uint32_t>(memory.size() - kBytesAt)),
+        piece_(std::min(size_ / 4, kMostPiece)),
+        trouble_(std::move(trouble)) {}
 
   void send(const void* data, size_t bytes) override {
     in_pieces(bytes, [&](size_t at, uint32_t piece) {
-      wait(ring_.received, done_ + piece - kRing, "behind");
+      wait(ring_.received, done_ + piece - size_, "behind");
       move(piece, [&](std::byte* ring, size_t from, size_t count) {
         std::memcpy(ring, static_cast<const std::byte*>(data) + at + from, count);
       });
@@ -52,17 +57,17 @@ class SharedChannel final : public Channel {
 
  private:
   template <typename Work>
-  static void in_pieces(size_t bytes, Work work) {
-    for (size_t at = 0; at < bytes; at += kPiece)
-      work(at, static_cast<uint32_t>(std::min<size_t>(kPiece, bytes - at)));
+  void in_pieces(size_t bytes, Work work) const {
+    for (size_t at = 0; at < bytes; at += piece_)
+      work(at, static_cast<uint32_t>(std::min<size_t>(piece_, bytes - at)));
   }
 
   // The next bytes of the ring, which may go round.
   template <typename Copy>
   void move(uint32_t piece, Copy copy) {
-    const uint32_t begin = done_ % kRing, first = std::min(piece, kRing - begin);
-    copy(ring_.bytes + begin, 0, first);
-    copy(ring_.bytes, first, piece - first);
+    const uint32_t begin = done_ % size_, first = std::min(piece, size_ - begin);
+    copy(bytes_ + begin, 0, first);
+    copy(bytes_, first, piece - first);
     done_ += piece;
   }
 
@@ -78,18 +83,20 @@ class SharedChannel final : public Channel {
   }
 
   Ring& ring_;
+  std::byte* const bytes_;
+  const uint32_t size_, piece_;
   const Trouble trouble_;
   uint32_t done_ = 0;  // bytes that went through this end, going round
 };
 
 }  // namespace
 
-size_t shared_channel_bytes() {
-  return sizeof(Ring);
+size_t shared_channel_bytes(bool is_large) {
+  return kBytesAt + (is_large ? kLargeRing : kRing);
 }
 
 std::unique_ptr<Channel> make_shared_channel(SharedMemory& memory, Trouble trouble) {
-  CHECK(memory.size() >= sizeof(Ring), "shared memory of another channel");
+  CHECK(memory.size() >= shared_channel_bytes(false), "shared memory of another channel");
   return std::make_unique<SharedChannel>(memory, std::move(trouble));
 }
 

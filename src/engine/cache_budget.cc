@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "engine/devices.h"
 #include "engine/engine.h"
+#include "engine/host_job.h"
 #include "engine/step_budget.h"
 #include "scheduler/policies.h"
 
@@ -144,6 +145,8 @@ int64_t Engine::blocks_beside_a_step() {
 // Workers in processes take as much of the GPU that they share with home.
 int64_t Engine::workers_on_gpu_of_home() const {
   const WorkerPlace& home = model_.workers().home().place();
+  if (model_.options().executor == "hosts")
+    return workers_beside(model_.options().device, 0, hosts::launch().local_size);
   return workers_beside(model_.options().device, home.stage * home.ranks + home.rank,
                         home.ranks * home.stages);
 }

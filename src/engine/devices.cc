@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <map>
 
 #include "base/error.h"
 #include "device/cuda_device.h"
@@ -54,6 +55,17 @@ std::shared_ptr<Device> open_device(const std::string& name, int number, int wor
   load_kernels_at_once(workers);
   return name == "cuda" ? make_gpu(first + number % gpus_for(workers))
                         : make_cuda_device(number_in(name));
+}
+
+PeerOptions peer_options(const std::string& exchange) {
+  using Way = PeerOptions::Way;
+  static const std::map<std::string, Way> ways = {
+      {"auto", Way::automatic}, {"host", Way::host}, {"staged", Way::staged},
+      {"nccl", Way::nccl},      {"none", Way::none}, {"nccl-sum", Way::nccl_sum}};
+  const auto found = ways.find(exchange);
+  if (found == ways.end())
+    fail_usage("expected an exchange of auto, host, staged or nccl, found \"{}\"", exchange);
+  return {.way = found->second};
 }
 
 int workers_beside(const std::string& name, int number, int workers) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/peer_group.h"
 #include "device/device.h"
 
 namespace invar {
@@ -18,6 +19,9 @@ std::vector<std::shared_ptr<Device>> open_devices(const std::string& name, int w
 // That of worker `number` of so many, for a process of its own.
 std::shared_ptr<Device> open_device(const std::string& name, int number, int workers,
                                     int first = 0);
+// How ranks on GPUs meet, by the name of ModelOptions::exchange. Throws UsageError for another one.
+PeerOptions peer_options(const std::string& exchange);
+
 // How many of so many workers have the device of worker `number`.
 int workers_beside(const std::string& name, int number, int workers);
 

@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "engine/devices.h"
 #include "engine/layer_cuts.h"
 #include "kernels/select.h"
 #include "model/decoder_weights.h"
@@ -123,6 +124,10 @@ void check_options(const ModelOptions& options) {
     fail_usage("expected weights {}, found \"{}\"", fmt::join(kWeights, ", "), options.weights);
   if (options.threads < 0 || options.threads > 1024)
     fail_usage("expected 0 to 1024 threads, found {}", options.threads);
+  if (peer_options(options.exchange).way != PeerOptions::Way::automatic &&
+      (options.device == "cpu" || options.ranks == 1))
+    fail_usage("an exchange of {} is for ranks on GPUs, and there are {} on the device {}",
+               options.exchange, options.ranks, options.device);
   if (options.ranks < 1 || options.ranks > 64 || (options.ranks & (options.ranks - 1)) != 0)
     fail_usage("expected a tensor-parallel size of 1, 2, 4, ... 64, found {}", options.ranks);
 }

@@ -29,6 +29,9 @@ struct ModelOptions {
   std::string worker = "/proc/self/exe";  // the invar program that such a process runs
   int stages = 1;                         // of a pipeline, as balanced_cuts says, or:
   std::vector<int> layer_cuts;            // ascending layers at which a pipeline stage begins
+  // How ranks on GPUs exchange partial sums: "auto" or "host", "staged", "nccl" (peer_group.h); for
+  // benches "none" and "nccl-sum", with which answers are wrong or nobody's.
+  std::string exchange = "auto";
   bool is_pipeline() const { return stages > 1 || !layer_cuts.empty(); }
   int workers() const {
     return ranks * (layer_cuts.empty() ? stages : static_cast<int>(layer_cuts.size()) + 1);

@@ -48,10 +48,6 @@ std::vector<int> files_of(const Wires& wires) {
   return files;
 }
 
-bool is_on_gpus(const ModelOptions& options) {
-  return options.device != "cpu";
-}
-
 class ProcessWorkers final : public RemoteWorkers {
  public:
   ProcessWorkers(const ModelDescription& model, const TensorSource& source, ThreadPool& pool,
@@ -114,7 +110,8 @@ class ProcessWorkers final : public RemoteWorkers {
         if (stage == 0) continue;
         Ends& previous = end(stage - 1, rank);
         std::tie(previous.after, one.before) = socket_pair();
-        previous.to_after = one.from_before = memory(shared_channel_bytes());
+        previous.to_after = one.from_before =
+            memory(shared_channel_bytes(model_.options.device != "cpu"));
       }
       for (int a = 0; a < ranks_; ++a)
         for (const int b : socket_peers(a, ranks_))
@@ -138,9 +135,8 @@ class ProcessWorkers final : public RemoteWorkers {
   }
 
   void join_home() {
-    home_links_ =
-        std::make_unique<ProcessLinks>(place_of(size() - 1, ranks_, stages_),
-                                       own_.wires(pulses_, spins_), is_on_gpus(model_.options));
+    home_links_ = std::make_unique<ProcessLinks>(place_of(size() - 1, ranks_, stages_),
+                                                 own_.wires(pulses_, spins_), model_.options);
     home_worker().join(home_links_->links());
   }
 
@@ -174,8 +170,7 @@ void serve_worker(int socket) {
   serve_worker(*link, [&](const LoadModel& message) {
     pulses = SharedMemory::of_file(message.wires.pulses);
     pulse.emplace(pulses, number_of(message.place));
-    links =
-        std::make_unique<ProcessLinks>(message.place, message.wires, is_on_gpus(message.options));
+    links = std::make_unique<ProcessLinks>(message.place, message.wires, message.options);
     return links->links();
   });
 }

@@ -3,6 +3,7 @@
 #include "base/fields.h"
 #include "engine/agreement.h"
 #include "engine/devices.h"
+#include "engine/host_job.h"
 #include "engine/wires.h"
 
 namespace invar {
@@ -18,13 +19,15 @@ constexpr size_t kMostUnread = 64 << 10;
 std::shared_ptr<Device> device_of(const ModelDescription& model, const WorkerPlace& place) {
   static std::mutex mutex;
   static std::map<std::string, std::shared_ptr<Device>> devices;
-  const int number = place.stage * place.ranks + place.rank;
+  const bool is_by_host = model.options.executor == "hosts";
+  const int number =
+      is_by_host ? hosts::launch().local_rank : place.stage * place.ranks + place.rank;
+  const int workers = is_by_host ? hosts::launch().local_size : place.ranks * place.stages;
   const std::lock_guard lock(mutex);
   const int first = model.options.first_gpu;
   std::shared_ptr<Device>& device =
       devices[fmt::format("{} {}", model.options.device, first + number)];
-  if (!device)
-    device = open_device(model.options.device, number, place.ranks * place.stages, first);
+  if (!device) device = open_device(model.options.device, number, workers, first);
   return device;
 }
 

@@ -93,7 +93,7 @@ class ThreadWorkers final : public Workers {
       : ranks_(model.options.ranks),
         stages_(model.stages()),
         make_groups_(std::move(make_groups)),
-        peers_(peers),
+        peers_(model.options.exchange == "auto" ? peers : peer_options(model.options.exchange)),
         devices_(open_devices(model.options.device, ranks_ * stages_, model.options.first_gpu)) {
     if (ranks_ > 1) team_.emplace(ranks_, model.threads_of_rank(pool.size()));
     // Home comes last.

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "collectives/peer_group.h"
+#include "engine/devices.h"
 
 namespace invar {
 
@@ -36,7 +36,9 @@ WorkerPlace place_of(int number, int ranks, int stages) {
   return {ranks - 1 - number % ranks, ranks, number / ranks, stages};
 }
 
-ProcessLinks::ProcessLinks(const WorkerPlace& place, const Wires& wires, bool is_on_gpu) {
+ProcessLinks::ProcessLinks(const WorkerPlace& place, const Wires& wires,
+                           const ModelOptions& options) {
+  const bool is_on_gpu = options.device != "cpu";
   meet_neighbours(place, wires);
   const auto mapped = [](int file) {
     return file < 0 ? SharedMemory() : SharedMemory::of_file(file);
@@ -63,7 +65,7 @@ ProcessLinks::ProcessLinks(const WorkerPlace& place, const Wires& wires, bool is
   after_ = channel(wires.after, after_memory_, wires.after_memory);
   if (!is_on_gpu) return;
   uint32_t* leaver = group_memory_.data() ? leaver_of(group_memory_) : nullptr;
-  if (group_) peers_ = make_peer_group(*group_, PeerProcesses{leaver, trouble});
+  if (group_) peers_ = make_peer_group(*group_, {leaver, trouble}, peer_options(options.exchange));
   watcher_ = std::jthread([this](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       watch_for_gpu();

@@ -17,8 +17,8 @@ namespace invar {
 // A group, and channels, of these wires.
 class ProcessLinks {
  public:
-  // `is_on_gpu`: whether operands of the group lie on GPUs.
-  ProcessLinks(const WorkerPlace& place, const Wires& wires, bool is_on_gpu);
+  // Of a worker whose model was loaded with these options.
+  ProcessLinks(const WorkerPlace& place, const Wires& wires, const ModelOptions& options);
   // What it points to lives as long as this object.
   WorkerLinks links() const { return {group(), before_.get(), after_.get()}; }
 

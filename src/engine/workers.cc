@@ -121,7 +121,9 @@ Launch launch_of(const ModelOptions& options) {
   if (executor == "threads") return launch_threads();
   if (executor == "mp" || executor == "mp-sockets") return launch_processes();
   if (executor == "mpi") return launch_mpi();
-  fail_usage("expected an executor of threads, mp, mp-sockets or mpi, found \"{}\"", executor);
+  if (executor == "hosts") return launch_hosts();
+  fail_usage("expected an executor of threads, mp, mp-sockets, mpi or hosts, found \"{}\"",
+             executor);
 }
 
 }  // namespace invar

@@ -122,6 +122,8 @@ Launch launch_threads(MakeGroups make_groups = make_inproc_groups, const PeerOpt
 Launch launch_processes();
 // Every worker in a process of its own, on any hosts, all of which a launcher of MPI has started.
 Launch launch_mpi();
+// The same over sockets between processes that know a secret (host_workers.h).
+Launch launch_hosts();
 // What the options name.
 Launch launch_of(const ModelOptions& options);
 

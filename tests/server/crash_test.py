@@ -8,7 +8,7 @@ instead of the made model. --device: where the killed server computes, its ranks
 of MPI, which a rank that is killed ends; the job is started again.
 
 Usage: crash_test.py INVAR [--kills N] [--streams N] [--tokens N] [--seed N] [--speculative-config JSON] [--model MODEL]
-                    [--tensor-parallel-size N] [--pipeline-parallel-size N] [--data-parallel-size N] [--device DEVICE] [--mpi]
+                    [--tensor-parallel-size N] [--pipeline-parallel-size N] [--data-parallel-size N] [--device DEVICE [--exchange NAME]] [--mpi]
 """
 import argparse
 import collections
@@ -361,7 +361,7 @@ def run(options, directory, log):
     ranks = ["--tensor-parallel-size", str(options.tensor_parallel_size),
              "--pipeline-parallel-size", str(options.pipeline_parallel_size)]
     if options.device != "cpu":
-        ranks += ["--device", options.device]
+        ranks += ["--device", options.device] + (["--exchange", options.exchange] if options.exchange != "auto" else [])
     if options.device != "cpu" or options.data_parallel_size > 1:
         ranks += ["--distributed-executor-backend", "mp"]
     engines = ["--data-parallel-size", str(options.data_parallel_size)] if options.data_parallel_size > 1 else ["--engine-process"]
@@ -437,6 +437,7 @@ def main():
     parser.add_argument("--pipeline-parallel-size", type=int, default=1)
     parser.add_argument("--data-parallel-size", type=int, default=1)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--exchange", default="auto")
     parser.add_argument("--mpi", action="store_true")
     options = parser.parse_args()
     if options.model:

@@ -53,7 +53,7 @@ class RankProcesses(unittest.TestCase):
                                     "--distributed-executor-backend", "mp"), alone)
 
     def test_what_cannot_be_is_refused(self):
-        for flags, said in ((["--distributed-executor-backend", "ray"], "expected an executor of threads, mp, mp-sockets or mpi"),
+        for flags, said in ((["--distributed-executor-backend", "ray"], "expected an executor of threads, mp, mp-sockets, mpi or hosts"),
                             (["--tensor-parallel-size", "2", "--distributed-executor-backend", "mp", "--load-format",
                               "auto", "/nonexistent"], "/nonexistent")):
             done = subprocess.run([INVAR, "generate", "-p", "x", *flags], capture_output=True, text=True, timeout=60)

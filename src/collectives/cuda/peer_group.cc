@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "collectives/cuda/nccl_group.h"
 #include "collectives/cuda/peer_memory.h"
 
 namespace invar {
@@ -16,7 +17,7 @@ class PeerGroup final : public Group {
  public:
   PeerGroup(Group& host_group, const PeerOptions& options, std::optional<PeerProcesses> processes)
       : host_(host_group),
-        options_(options),
+        options_(settled(options, host_group.size())),
         processes_(std::move(processes)),
         staged_(make_staged_group(host_group)),
         way_(knows_its_way(options) ? options.way : Way::automatic) {}
@@ -84,6 +85,11 @@ class PeerGroup final : public Group {
 
  private:
   using Way = PeerOptions::Way;  // automatic: not known yet
+
+  static PeerOptions settled(PeerOptions options, int ranks) {
+    if (options.one_shot_bytes < 0) options.one_shot_bytes = ranks == 2 ? 8 << 20 : 5 << 19;
+    return options;
+  }
 
   // Before it has met the others.
   static bool knows_its_way(const PeerOptions& options) {
@@ -197,14 +203,26 @@ class PeerGroup final : public Group {
 
 }  // namespace
 
+namespace {
+
+std::unique_ptr<Group> make_group(Group& host_group, std::optional<PeerProcesses> processes,
+                                  const PeerOptions& options) {
+  using Way = PeerOptions::Way;
+  if (options.way == Way::nccl || options.way == Way::nccl_sum)
+    return make_nccl_group(host_group, std::move(processes), options.way == Way::nccl);
+  return std::make_unique<PeerGroup>(host_group, options, std::move(processes));
+}
+
+}  // namespace
+
 std::unique_ptr<Group> make_peer_group(Group& host_group, const PeerOptions& options) {
-  CHECK(options.one_shot_bytes % 16 == 0, "slots are whole floats4");
-  return std::make_unique<PeerGroup>(host_group, options, std::nullopt);
+  CHECK(options.one_shot_bytes < 0 || options.one_shot_bytes % 16 == 0, "slots are whole floats4");
+  return make_group(host_group, std::nullopt, options);
 }
 
 std::unique_ptr<Group> make_peer_group(Group& host_group, PeerProcesses processes,
                                        const PeerOptions& options) {
-  return std::make_unique<PeerGroup>(host_group, options, std::move(processes));
+  return make_group(host_group, std::move(processes), options);
 }
 
 }  // namespace invar

@@ -233,6 +233,19 @@ __global__ __launch_bounds__(kPeerThreads) void add_share_kernel(PeerOperands p,
   add_range<N>(data, count * p.rank / N, count * (p.rank + 1) / N);
 }
 
+template <int N>
+__global__ __launch_bounds__(kPeerThreads) void add_gathered_kernel(const float4* gathered,
+                                                                    float4* sum, int64_t count) {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
+    float4 v[N];
+#pragma unroll
+    for (int r = 0; r < N; ++r) v[r] = gathered[r * count + i];
+    sum[i] = tree<N>(v);
+  }
+}
+
 __global__ __launch_bounds__(kPeerThreads) void gather_pieces_kernel(PeerView p, const uint4* mine,
                                                                      int64_t count, uint4* all,
                                                                      int64_t stride) {
@@ -285,7 +298,7 @@ void with_size(int size, F f) {
     case 8:
       return f(std::integral_constant<int, 8>());
     default:
-      CHECK(false, "ranks of a group of GPUs come in 2, 4 or 8");
+      CHECK(false, "ranks of a group of GPUs come in 2, 4 or 8, of NCCL in 16, too");
   }
 }
 
@@ -310,6 +323,15 @@ void gather_pieces(const PeerView& group, const void* mine, int64_t bytes, void*
                    int64_t stride, const Execution& on) {
   launch(gather_pieces_kernel, bytes / 16, on, group, static_cast<const uint4*>(mine), bytes / 16,
          static_cast<uint4*>(all), stride / 16);
+}
+
+void add_gathered(int size, const float* gathered, float* sum, int64_t count, const Execution& on) {
+  const auto add = [&](auto n) {
+    launch(add_gathered_kernel<n>, count / 4, on, reinterpret_cast<const float4*>(gathered),
+           reinterpret_cast<float4*>(sum), count / 4);
+  };
+  if (size == 16) return add(std::integral_constant<int, 16>());
+  with_size(size, add);
 }
 
 void add_share(const PeerOperands& operands, int64_t count, const Execution& on) {

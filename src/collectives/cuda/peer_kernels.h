@@ -68,4 +68,7 @@ struct PeerOperands {
 };
 void add_share(const PeerOperands& operands, int64_t count, const Execution& on);
 
+// sum[i] = tree over the operands of `size` ranks that lie one after the other in `gathered`.
+void add_gathered(int size, const float* gathered, float* sum, int64_t count, const Execution& on);
+
 }  // namespace invar::cuda

@@ -1,0 +1,69 @@
+// Connections between hosts whose two ends have proven to each other that they know a secret, and
+// whose messages carry a code that only who knows it can make. What is sent can be read on the way;
+// it cannot be changed, repeated or made up.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/socket.h"
+
+namespace invar {
+
+class SecretSocket {
+ public:
+  // Over a connection that is just made; throws Error when the other end does not know the secret,
+  // or says nothing for some seconds. One end `is_first`.
+  SecretSocket(Socket socket, std::string_view secret, bool is_first);
+
+  // A message of exactly so many bytes, whose number both ends know. False when the other end is
+  // gone; errno says how, 0 that it ended. receive throws Error for bytes that the other end did
+  // not send.
+  bool send(const void* data, size_t bytes);
+  bool receive(void* data, size_t bytes);
+
+  // Ends the connection for both ends, whoever waits.
+  void shut_down();
+  int number() const { return socket_.number(); }
+  // Whether the process at the other end is gone.
+  bool has_hung_up() const;
+  // Addresses of the other end and of this one, as numbers.
+  std::string peer_address() const;
+  // The same of a connection that may have ended.
+  const std::string& address() const { return address_; }
+  std::string own_address() const;
+
+ private:
+  using Code = std::array<uint8_t, 32>;
+  Code code_of(uint8_t from, uint64_t number, const void* data, size_t bytes) const;
+
+  Socket socket_;
+  const std::string address_;
+  std::string key_;  // of this connection
+  const bool is_first_;
+  uint64_t sent_ = 0, received_ = 0;
+};
+
+// Takes connections of those who know the secret; others learn nothing and are closed.
+class SecretListener {
+ public:
+  // port 0: any. Throws Error when it cannot be had.
+  SecretListener(const std::string& address, int port, std::string secret);
+  int port() const;
+  // The next one that knows the secret. Throws Error when none has come in so many seconds.
+  std::unique_ptr<SecretSocket> accept(double seconds) const;
+
+ private:
+  Socket socket_;
+  const std::string secret_;
+};
+
+// Tries again for so many seconds, since who listens may not have begun. Throws Error.
+std::unique_ptr<SecretSocket> connect_to(const std::string& host, int port, std::string_view secret,
+                                         double seconds);
+
+}  // namespace invar
