@@ -49,13 +49,15 @@ void Runner::run_stage(const Batch& batch, const WorkerLinks& links, ForwardIo& 
   if (shard_.layers.end <= batch.layer_begin) return;
   const bool begins = shard_.layers.begin <= batch.layer_begin;
   take_part(batch, own_layers(batch));
-  carried_.values.clear();
+  const size_t rows = batch.rows.size();
+  carried_.hidden = place_of_hidden().first(rows * decoder_.spec.hidden);
+  carried_.others.clear();
   if (!begins) receive(batch, *links.before);
   const bool is_end = part_.layer_end >= decoder_.spec.layers && shard_.has_head;
   if (part_.layer_begin < part_.layer_end || is_end) {
     if (!begins) {
-      io.hidden = std::span(carried_.values).first(part_.rows.size() * decoder_.spec.hidden);
-      io.nan_flags = {carried_.nan_flags.get(), part_.rows.size()};
+      io.hidden = carried_.hidden;
+      io.nan_flags = {carried_.nan_flags.get(), rows};
     }
     forward(decoder_, part_, kv_, workspace_, *links.group, io,
             limits_.records_steps ? &graphs_ : nullptr);
@@ -63,10 +65,15 @@ void Runner::run_stage(const Batch& batch, const WorkerLinks& links, ForwardIo& 
     add_results(io);
   }
   if (links.after) return send(batch, *links.after);
-  const size_t rows = batch.rows.size(), values = rows * decoder_.spec.hidden;
-  io.hidden = std::span(carried_.values).first(values);
-  io.aux_hidden = std::span(carried_.values).subspan(values);
+  io.hidden = carried_.hidden;
+  io.aux_hidden = carried_.others;
   if (!is_end) io.non_finite = {carried_.nan_flags.get(), rows};
+}
+
+// From where the device uploads it, and to where it downloads it: nothing is copied on the way.
+std::span<float> Runner::place_of_hidden() const {
+  if (decoder_.device().is_host()) return {workspace_.hidden.data(), workspace_.hidden.size()};
+  return {workspace_.host_hidden.data(), workspace_.host_hidden.size()};
 }
 
 // The batch as this stage runs it.
@@ -84,9 +91,10 @@ void Runner::receive(const Batch& batch, Channel& from) {
   const auto before =
       std::ranges::count_if(batch.aux_layers, [&](int l) { return l < shard_.layers.begin; });
   const size_t rows = batch.rows.size();
-  carried_.values.resize((1 + before) * rows * decoder_.spec.hidden);
+  carried_.others.resize(static_cast<size_t>(before) * carried_.hidden.size());
   const Timer timer;
-  from.receive(carried_.values.data(), carried_.values.size() * sizeof(float));
+  from.receive(carried_.hidden.data(), carried_.hidden.size_bytes());
+  if (before > 0) from.receive(carried_.others.data(), carried_.others.size() * sizeof(float));
   from.receive(carried_.nan_flags.get(), rows);
   waited_seconds_ += timer.seconds();
 }
@@ -94,15 +102,15 @@ void Runner::receive(const Batch& batch, Channel& from) {
 // The residual stream in the place of the one before, hidden states behind those of other stages.
 void Runner::add_results(const ForwardIo& io) {
   const size_t values = part_.rows.size() * decoder_.spec.hidden;
-  carried_.values.resize(std::max(carried_.values.size(), values));
-  if (io.hidden.data() != carried_.values.data())
-    std::ranges::copy(io.hidden, carried_.values.begin());
-  carried_.values.insert(carried_.values.end(), io.aux_hidden.begin(), io.aux_hidden.end());
+  if (io.hidden.size() >= values) carried_.hidden = io.hidden.first(values);
+  carried_.others.insert(carried_.others.end(), io.aux_hidden.begin(), io.aux_hidden.end());
   if (!io.keep_logits) std::ranges::copy(io.non_finite, carried_.nan_flags.get());
 }
 
 void Runner::send(const Batch& batch, Channel& to) const {
-  to.send(carried_.values.data(), carried_.values.size() * sizeof(float));
+  to.send(carried_.hidden.data(), carried_.hidden.size_bytes());
+  if (!carried_.others.empty())
+    to.send(carried_.others.data(), carried_.others.size() * sizeof(float));
   to.send(carried_.nan_flags.get(), batch.rows.size());
 }
 

@@ -46,7 +46,8 @@ class Runner {
  private:
   // What one stage leaves to the next.
   struct Carried {
-    std::vector<float> values;  // [1 + aux layers][T][D]: the residual stream, then the others
+    std::span<float> hidden;            // [T][D]: the residual stream, where the device takes it
+    std::vector<float> others;          // [aux layers][T][D]
     std::unique_ptr<bool[]> nan_flags;  // [T]
   };
 
@@ -54,6 +55,7 @@ class Runner {
   LayerRange own_layers(const Batch& batch) const;
   void run_stage(const Batch& batch, const WorkerLinks& links, ForwardIo& io);
   void take_part(const Batch& batch, LayerRange layers);
+  std::span<float> place_of_hidden() const;
   void receive(const Batch& batch, Channel& from);
   void add_results(const ForwardIo& io);
   void send(const Batch& batch, Channel& to) const;
