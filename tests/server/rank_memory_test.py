@@ -19,14 +19,18 @@ FLAGS = ["--distributed-executor-backend", "mp", "--kv-cache-memory", "0.01", "-
          "--max-num-batched-tokens", "16", "--max-model-len", "64", "--threads", "1"]
 
 
+def layers_of(model):
+    with open(f"{model}/config.json") as file:
+        return json.load(file)["num_hidden_layers"]
+
+
 def shares(model, ranks, stages):
     """Bytes of the tensors of each worker, by stage: what is before the first layer and behind the last one is the first and the last
-    stage's; layers are divided as evenly as they can be."""
+    stage's."""
     with open(f"{model}/model.safetensors", "rb") as file:
         tensors = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
     tensors.pop("__metadata__", None)
-    with open(f"{model}/config.json") as file:
-        layers = json.load(file)["num_hidden_layers"]
+    layers = layers_of(model)
     found = [0] * stages
     for name, tensor in tensors.items():
         begin, end = tensor["data_offsets"]
@@ -40,8 +44,9 @@ def shares(model, ranks, stages):
 def peaks(invar, model, ranks, stages):
     """Most memory of its own that each process had, home first, then from the last stage's to the first one's; pages of the program's
     file do not count."""
+    cuts = ["--layer-cuts", str(layers_of(model) // 2)] if stages == 2 else []
     server = Served(invar, command=[invar, "serve", model, "--host", "127.0.0.1", "--port", "0", "--tensor-parallel-size",
-                                    str(ranks), "--pipeline-parallel-size", str(stages), *FLAGS])
+                                    str(ranks), *cuts, *FLAGS])
     server.post("/v1/completions", prompt="hello there", max_tokens=4)
     found = []
     for process in [server.process.pid] + sorted(processes_of_ranks(server.process.pid), reverse=True):
