@@ -182,7 +182,8 @@ class Answer:
             connection.close()
         if not got.endswith(DONE):
             self.breaks += 1
-            self.unexplained += begun and server.deaths == deaths  # an engine's death breaks no connection
+            # An engine's death breaks no connection; while a server dies its count is odd.
+            self.unexplained += begun and server.deaths == deaths and deaths % 2 == 0
         self.take(got[:got.rfind(b"\n\n") + 2] if b"\n\n" in got else b"")
 
     def take(self, whole):
