@@ -118,17 +118,13 @@ struct Stored {
     if constexpr (kType == CacheType::int8) {
       return pack_finite_bf16(integer<kLow>() * of_low, integer<kHigh>() * of_high);
     } else {
-      uint32_t halves;  // f16 has every number of e4m3
-      asm("{.reg .b16 low, high; .reg .b32 bytes; mov.b32 {low, high}, %1; "
-          "cvt.rn.f16x2.e4m3x2 %0, low;}"
-          : "=r"(halves)
-          : "r"(__byte_perm(word, 0, kHigh << 4 | kLow)));
-      float low, high;
-      asm("{.reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; "
-          "cvt.f32.f16 %1, high;}"
-          : "=f"(low), "=f"(high)
-          : "r"(halves));
-      return pack_finite_bf16(low, high);
+      // As the high bytes of two halves; then exponent and significand where bf16 has them, which
+      // is 2^-120 of the number. NaN is never stored.
+      const uint32_t high = __byte_perm(word, 0, kHigh << 12 | 0x400 | kLow << 4 | 0x4);
+      const uint32_t small = (high >> 4 & 0x07F007F0) | (high & 0x80008000);
+      uint32_t pair;
+      asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(pair) : "r"(small), "r"(0x7B807B80));
+      return pair;
     }
   }
 };
