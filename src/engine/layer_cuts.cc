@@ -34,7 +34,7 @@ std::vector<double> layer_costs(const DecoderSpec& spec) {
     if (tensor.layer >= 0)
       costs[static_cast<size_t>(tensor.layer)] += elements;
     else if (tensor.role == head)
-      costs.back() += elements;
+      costs.back() += kHeadShare * elements;
   }
   return costs;
 }
