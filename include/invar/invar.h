@@ -136,6 +136,7 @@ struct Tensor {
   std::string dtype;  // "BF16", "F16" or "F32"
   std::vector<int64_t> shape;
   const void* data = nullptr;  // in row-major order; read during the call
+  int gpu = -1;                // that has it in its memory; -1: the host
 };
 
 // What stands at some positions of a text, computed as a prompt is.
@@ -207,6 +208,10 @@ class Session {
   // those of before. update_weights goes on with these tensors; those that are not named stay as
   // they are. load_weights goes on with another checkpoint of the model.
   void update_weights(std::span<const Tensor> tensors);
+  // The GPU whose tensors update_weights takes without a copy by way of the host, by its number
+  // among those that the process sees; -1: none. Work that writes them must be given to the GPU
+  // before the call.
+  int gpu() const;
   void load_weights(const std::string& directory);
   // Names, types and shapes of all tensors; their data is null.
   std::vector<Tensor> tensors() const;

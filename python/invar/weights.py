@@ -7,11 +7,11 @@ from typing import Any, Optional
 from ._invar import Session
 
 
-def _host(name: str, tensor: Any) -> Any:
-    """The tensor in the CPU's memory, dense, without a gradient: torch's are brought there, others stay as they are."""
+def _dense(tensor: Any, gpu: int) -> Any:
+    """The tensor, dense, without a gradient: torch's stay on GPU `gpu` and come from others, others stay as they are."""
     if hasattr(tensor, "detach"):
         tensor = tensor.detach()
-        if tensor.device.type != "cpu":
+        if tensor.device.type != "cpu" and not (tensor.device.type == "cuda" and tensor.device.index == gpu):
             tensor = tensor.cpu()
         tensor = tensor.contiguous()
     return tensor
@@ -29,14 +29,16 @@ class Weights:
         """Goes on with these tensors; those that are not named stay as they are.
 
         weights: (name in the checkpoint, tensor) pairs. A tensor has __dlpack__ (torch, numpy, jax), the shape and the type
-        of the checkpoint's; numpy gives bf16 as uint16, its bits. CUDA tensors are copied to the host first. Raises
-        ValueError for an unknown name, another shape or type, a NaN; the weights are then those of before.
+        of the checkpoint's; numpy gives bf16 as uint16, its bits. Tensors of the engine's GPU are copied within its memory,
+        others by way of the host. Raises ValueError for an unknown name, another shape or type, RuntimeError for a NaN; the
+        weights are then those of before.
         """
         named = []
+        gpu = self.session.gpu()
         for name, tensor in weights:
             if not isinstance(name, str):
                 raise TypeError(f"update_weights: expected (name, tensor) pairs, found the name {name!r}")
-            named.append((name, _host(name, tensor)))
+            named.append((name, _dense(tensor, gpu)))
         self.session.update_weights(named)
         self.weight_version = weight_version or self.weight_version
 

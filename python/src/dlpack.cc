@@ -6,7 +6,8 @@ namespace invar::python {
 
 namespace {
 
-constexpr int32_t kCpu = 1, kPinned = 3;
+constexpr int32_t kCpu = 1, kCuda = 2, kPinned = 3;
+constexpr int kDefaultStream = 1;  // CUDA's, as DLPack names it
 constexpr int32_t kMostDimensions = 8;
 
 std::string name_of(uint8_t code, uint8_t bits, uint16_t lanes) {
@@ -35,11 +36,16 @@ bool is_row_major(const DlTensor& tensor) {
 
 }  // namespace
 
-BorrowedTensor::BorrowedTensor(const py::object& object, const std::string& what) {
+BorrowedTensor::BorrowedTensor(const py::object& object, const std::string& what, int gpu)
+    : gpu_(gpu) {
   if (!py::hasattr(object, "__dlpack__"))
     throw py::type_error(fmt::format("{}: expected a tensor with __dlpack__, found {}", what,
                                      std::string(py::str(py::type::of(object).attr("__name__")))));
-  const py::object capsule = object.attr("__dlpack__")();
+  // What fills it on another stream is waited for on the default one.
+  const auto device = object.attr("__dlpack_device__")().cast<std::pair<int, int>>();
+  const py::object capsule = device.first == kCuda
+                                 ? object.attr("__dlpack__")(py::arg("stream") = kDefaultStream)
+                                 : object.attr("__dlpack__")();
   void* pointer = PyCapsule_GetPointer(capsule.ptr(), "dltensor");
   if (!pointer) throw py::error_already_set();
   managed_.reset(static_cast<DlManagedTensor*>(pointer));
@@ -48,7 +54,8 @@ BorrowedTensor::BorrowedTensor(const py::object& object, const std::string& what
 }
 
 void BorrowedTensor::read(const DlTensor& tensor, const std::string& what) {
-  if (tensor.device_type != kCpu && tensor.device_type != kPinned)
+  if (tensor.device_type != kCuda || tensor.device_id != gpu_) gpu_ = -1;
+  if (gpu_ < 0 && tensor.device_type != kCpu && tensor.device_type != kPinned)
     throw py::value_error(
         fmt::format("{}: expected a tensor of the CPU, found one of the DLPack "
                     "device {}: give its .cpu()",

@@ -34,13 +34,15 @@ struct DlManagedTensor {
 class BorrowedTensor {
  public:
   // `what` names it in errors. Throws TypeError and ValueError for what is no dense tensor of the
-  // CPU in row-major order.
-  BorrowedTensor(const py::object& object, const std::string& what);
+  // CPU, or of GPU number `gpu`, in row-major order.
+  BorrowedTensor(const py::object& object, const std::string& what, int gpu = -1);
 
   const std::vector<int64_t>& shape() const { return shape_; }
   // "F32", "BF16", "F16", "I32", "I64", "U16", "BOOL".
   const std::string& dtype() const { return dtype_; }
   void* data() const { return data_; }
+  // The number of the GPU that has it, or -1.
+  int gpu() const { return gpu_; }
   int64_t elements() const;
 
  private:
@@ -55,6 +57,7 @@ class BorrowedTensor {
   std::vector<int64_t> shape_;
   std::string dtype_;
   void* data_ = nullptr;
+  int gpu_ = -1;
 };
 
 }  // namespace invar::python

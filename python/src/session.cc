@@ -142,13 +142,16 @@ void update_weights(SessionHandle& handle,
                     const std::vector<std::pair<std::string, py::object>>& named) {
   std::vector<BorrowedTensor> borrowed;
   std::vector<Tensor> tensors;
+  const int gpu = handle.call([](Session& session) { return session.gpu(); });
   for (const auto& [name, object] : named) {
-    const BorrowedTensor& one = borrowed.emplace_back(object, "update_weights: \"" + name + "\"");
+    const BorrowedTensor& one =
+        borrowed.emplace_back(object, "update_weights: \"" + name + "\"", gpu);
     // numpy has no bf16: its bits come as uint16.
     tensors.push_back({.name = name,
                        .dtype = one.dtype() == "U16" ? "BF16" : one.dtype(),
                        .shape = one.shape(),
-                       .data = one.data()});
+                       .data = one.data(),
+                       .gpu = one.gpu()});
   }
   handle.call([&](Session& session) { session.update_weights(tensors); });
 }
@@ -241,6 +244,7 @@ void bind_session(py::module_& m) {
            })
       .def("tensors", tensors)
       .def("tensor", tensor)
+      .def("gpu", plain<&Session::gpu>)
       .def("weights_digest", plain<&Session::weights_digest>)
       .def("reset_prefix_cache", plain<&Session::reset_prefix_cache>)
       .def("sleep", [](SessionHandle& handle,

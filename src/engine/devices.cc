@@ -23,6 +23,14 @@ int number_in(const std::string& name) {
   return ordinal;
 }
 
+}  // namespace
+
+int number_of_gpu(const std::string& name) {
+  return name == "cuda" ? 0 : number_in(name);
+}
+
+namespace {
+
 // GPUs that so many workers use; 1 where there is none, which whoever opens it says.
 int gpus_for(int workers) {
   return std::max(1, std::min(workers, cuda_device_count()));

@@ -22,6 +22,8 @@ std::shared_ptr<Device> open_device(const std::string& name, int number, int wor
 // How ranks on GPUs meet, by the name of ModelOptions::exchange. Throws UsageError for another one.
 PeerOptions peer_options(const std::string& exchange);
 
+// N of "cuda:N", 0 of "cuda".
+int number_of_gpu(const std::string& name);
 // How many of so many workers have the device of worker `number`.
 int workers_beside(const std::string& name, int number, int workers);
 

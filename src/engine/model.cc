@@ -1,6 +1,7 @@
 #include "engine/model.h"
 
 #include "base/error.h"
+#include "engine/devices.h"
 #include "model/families/tensors.h"
 #include "weights/weights_digest.h"
 
@@ -87,6 +88,18 @@ Digest Model::take(const std::string& directory) {
   }
   description_.options = std::move(other);
   return digest;
+}
+
+int Model::only_gpu() const {
+  if (device().is_host() || ranks() * stages() > 1) return -1;
+  return number_of_gpu(options().device);
+}
+
+std::vector<std::byte> Model::read_back(const TensorSource& source, const std::string& tensor) {
+  const TensorInfo& info = source.info(tensor);
+  std::vector<std::byte> bytes(static_cast<size_t>(bytes_of(info.dtype, info.elements())));
+  workers_->home().read_back(source, tensor, bytes.data());
+  return bytes;
 }
 
 void Model::sleep(const Sleep& what) {

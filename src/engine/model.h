@@ -52,6 +52,11 @@ class Model {
   // its digest (numerics 8), and `options` then name it. Throws Error; the weights are then those
   // of before.
   Digest take(const std::string& directory);
+  // Number of the GPU whose memory has all weights; -1: a host, or several.
+  int only_gpu() const;
+  // A matrix of weights as it lies in that GPU's memory; `source` says what there is. Nobody may
+  // change them meanwhile.
+  std::vector<std::byte> read_back(const TensorSource& source, const std::string& tensor);
   // Gives memory back while nobody computes: that of keys and values, that of the weights. What is
   // away already stays so. Weights that are not kept are read again.
   void sleep(const Sleep& what);

@@ -111,6 +111,10 @@ void Worker::take_weights(const TensorSource& source) {
   weights_.reload(model_.spec(), source, *device_, loaders_);
 }
 
+void Worker::read_back(const TensorSource& source, const std::string& tensor, std::byte* out) {
+  weights_.read_back(model_.spec(), source, *device_, loaders_, tensor, out);
+}
+
 void Worker::give_memory(const GiveMemory& message) {
   const std::lock_guard lock(mutex_);
   if (message.keys)

@@ -34,6 +34,8 @@ class Worker {
   // Weights of the same model: panels are written in place. Nobody may compute meanwhile. Throws
   // Error when a tensor is missing, has another shape or is not finite.
   void take_weights(const TensorSource& source);
+  // DecoderWeights::read_back.
+  void read_back(const TensorSource& source, const std::string& tensor, std::byte* out);
   // Memory that is not needed for a while. Nobody may compute before all is back.
   void give_memory(const GiveMemory& message);
   void take_memory(const TakeMemory& message);

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "kernels/cuda/baseline.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/finite.h"
 
 namespace invar::cuda {
 
@@ -12,6 +13,11 @@ Kernels kernels(Order) {
 }
 
 Kernels baseline_kernels() {
+  CHECK(false, "this build has no CUDA kernels");
+  return {};
+}
+
+std::vector<int64_t> first_non_finite(Device&, std::span<const GpuValues>) {
   CHECK(false, "this build has no CUDA kernels");
   return {};
 }

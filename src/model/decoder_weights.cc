@@ -85,6 +85,13 @@ class WeightLoader {
     if (upload_) upload_->wait();
   }
 
+  // Goes the same way and writes nothing.
+  void read_back(const std::string& tensor, std::byte* out) {
+    wanted_ = &tensor;
+    wanted_bytes_ = out;
+    load();
+  }
+
  private:
   // The part of a tensor's axis that this rank holds.
   struct Range {
@@ -252,6 +259,66 @@ class WeightLoader {
   }
 
   void fill(const Matrix& w, const std::vector<PackedPart>& parts) {
+    if (wanted_) {
+      for (const PackedPart& part : parts)
+        if (part.tensor == *wanted_) read_part(w, part);
+    } else if (upload_ && w.layout == WeightLayout::rows) {
+      for (const PackedPart& part : parts)
+        if (!source_.stays(part.tensor)) fill_rows(w, part);
+    } else {
+      fill_units(w, parts);
+    }
+    for (const PackedPart& part : parts) finish(part.tensor);
+  }
+
+  // Where the rows of a part begin.
+  static std::byte* rows_of(const Matrix& w, const PackedPart& part) {
+    const int64_t first =
+        part.place.step == 1 ? part.place.output : part.place.output / kPanelWidth * w.units();
+    return static_cast<std::byte*>(const_cast<void*>(w.data)) + first * w.unit_bytes();
+  }
+
+  // A part in a device's memory, whose padding is zero since it was allocated.
+  void fill_rows(const Matrix& w, const PackedPart& part) {
+    std::byte* target = rows_of(w, part);
+    const int64_t row_bytes = w.unit_bytes(), element = bytes_of(w.type, 1);
+    const TensorInfo& info = source_.info(part.tensor);
+    const std::byte* there = source_.on_gpu(part.tensor);
+    if (there && info.dtype == w.type) {
+      const int64_t width = info.shape.at(1) * element;
+      upload_->copy_rows(target, static_cast<size_t>(row_bytes),
+                         there + part.first_row * width + part.first_column * element,
+                         static_cast<size_t>(width), static_cast<size_t>(part.columns * element),
+                         static_cast<size_t>(part.rows));
+      return;
+    }
+    const int64_t at_once = std::max<int64_t>(1, WeightUpload::kBytes / row_bytes);
+    for (int64_t row = 0; row < part.rows; row += at_once) {
+      const int64_t count = std::min(at_once, part.rows - row);
+      PackedPart moved = part;  // to the beginning of the buffer
+      moved.place = {};
+      std::byte* host = next_buffer(count, Units(w), w);
+      pack(moved, w, {row, count}, host - row * row_bytes);
+      upload_->send(target + row * row_bytes, static_cast<size_t>(count * row_bytes));
+    }
+  }
+
+  void read_part(const Matrix& w, const PackedPart& part) {
+    const TensorInfo& info = source_.info(part.tensor);
+    const int64_t element = bytes_of(w.type, 1), width = info.shape.at(1) * element;
+    if (w.layout != WeightLayout::rows || info.dtype != w.type)
+      fail("{}: expected weights in rows of the type that it was given in", part.tensor);
+    std::vector<std::byte> rows(static_cast<size_t>(part.rows * w.unit_bytes()));
+    device_.download(rows.data(), rows_of(w, part), rows.size());
+    for (int64_t row = 0; row < part.rows; ++row)
+      std::memcpy(wanted_bytes_ + (part.first_row + row) * width + part.first_column * element,
+                  rows.data() + row * w.unit_bytes(), static_cast<size_t>(part.columns * element));
+  }
+
+  void fill_units(const Matrix& w, const std::vector<PackedPart>& parts) {
+    // Through buffers all of a matrix is written; the host's memory takes the parts that change.
+    const auto changes = [&](const PackedPart& part) { return !source_.stays(part.tensor); };
+    if (std::ranges::none_of(parts, changes)) return;
     std::byte* target = static_cast<std::byte*>(const_cast<void*>(w.data));
     // The host writes its own memory at once, a device's through buffers of whole rows or panels.
     const Units units(w);
@@ -261,10 +328,10 @@ class WeightLoader {
       const int64_t end = std::min(begin + at_once, units.count);
       std::byte* host = upload_ ? next_buffer(end - begin, units, w) : target;
       for (const PackedPart& part : parts)
-        pack(part, w, units.rows_between(part, begin, end), host - begin * units.bytes);
+        if (upload_ || changes(part))
+          pack(part, w, units.rows_between(part, begin, end), host - begin * units.bytes);
       if (upload_) upload_->send(target + begin * units.bytes, (end - begin) * units.bytes);
     }
-    for (const PackedPart& part : parts) finish(part.tensor);
   }
 
   // What a packed matrix consists of: rows, or panels of 16 outputs.
@@ -329,6 +396,7 @@ class WeightLoader {
 
   // Norms and biases, one after the other: f32 whatever the weights' type.
   const float* vector(int layer, const std::vector<const TensorRow*>& rows) {
+    if (const float* there = unchanged(layer, rows)) return there;
     std::vector<float> values;
     for (const TensorRow* row : rows) {
       const Range experts = is_of_each(row->cut) ? experts_here(layer) : Range{-1, 1};
@@ -341,6 +409,19 @@ class WeightLoader {
     std::memcpy(upload_ ? upload_->next() : target, values.data(), bytes);
     if (upload_) upload_->send(target, bytes);
     return reinterpret_cast<const float*>(target);
+  }
+
+  // Where a vector lies of which nothing is written, or null.
+  const float* unchanged(int layer, const std::vector<const TensorRow*>& rows) {
+    if (arrays_ == out_.memory_.size()) return nullptr;
+    const auto changes = [&](const TensorRow* row) {
+      const Range experts = is_of_each(row->cut) ? experts_here(layer) : Range{-1, 1};
+      for (int64_t e = experts.first; e < experts.first + experts.count; ++e)
+        if (!source_.stays(tensor_name(*row, layer, static_cast<int>(e)))) return true;
+      return false;
+    };
+    if (!wanted_ && std::ranges::any_of(rows, changes)) return nullptr;
+    return reinterpret_cast<const float*>(out_.memory_[arrays_++].data());
   }
 
   // A part of a vector.
@@ -394,6 +475,8 @@ class WeightLoader {
   std::optional<WeightUpload> upload_;  // to a device that the host cannot write
   int64_t done_bytes_ = 0, total_bytes_ = 0;
   size_t arrays_ = 0;
+  const std::string* wanted_ = nullptr;  // a tensor that is read back; null: all are written
+  std::byte* wanted_bytes_ = nullptr;
 };
 
 DecoderWeights::DecoderWeights(const DecoderSpec& spec, const Arithmetic& arithmetic,
@@ -406,6 +489,11 @@ DecoderWeights::DecoderWeights(const DecoderSpec& spec, const Arithmetic& arithm
 void DecoderWeights::reload(const DecoderSpec& spec, const TensorSource& source, Device& device,
                             ThreadPool& pool) {
   WeightLoader(*this, spec, source, arithmetic_, device, pool, {}).load();
+}
+
+void DecoderWeights::read_back(const DecoderSpec& spec, const TensorSource& source, Device& device,
+                               ThreadPool& pool, const std::string& tensor, std::byte* out) {
+  WeightLoader(*this, spec, source, arithmetic_, device, pool, {}).read_back(tensor, out);
 }
 
 void DecoderWeights::vacate() {

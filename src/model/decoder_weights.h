@@ -68,8 +68,13 @@ class DecoderWeights {
 
   // Takes over other weights of the same model: the addresses stay, whoever holds them sees the new
   // values. Nobody may compute meanwhile. On an Error the weights are of no use.
+  // Tensors that stay (TensorSource::stays) are not written.
   void reload(const DecoderSpec& spec, const TensorSource& source, Device& device,
               ThreadPool& pool);
+  // The elements of a matrix as they lie in a device's memory, in rows: this shard's part of `out`,
+  // which is the whole of it. `source` says what there is.
+  void read_back(const DecoderSpec& spec, const TensorSource& source, Device& device,
+                 ThreadPool& pool, const std::string& tensor, std::byte* out);
 
   const Shard& shard() const { return shard_; }
   // By number; those of other stages are empty.

@@ -2,16 +2,16 @@
 
 namespace invar {
 
-WeightUpload::WeightUpload(Device& device) {
-  for (Buffer& buffer : buffers_)
-    buffer = {{device, kBytes, "the loading of weights"}, device.make_event()};
-  stream_ = device.make_stream();
-}
+WeightUpload::WeightUpload(Device& device) : device_(device), stream_(device.make_stream()) {}
 
 std::byte* WeightUpload::next() {
   current_ = (current_ + 1) % kBuffers;
-  buffers_[current_].sent->wait();
-  return buffers_[current_].bytes.data();
+  Buffer& buffer = buffers_[current_];
+  if (buffer.sent)
+    buffer.sent->wait();
+  else
+    buffer = {{device_, kBytes, "the loading of weights"}, device_.make_event()};
+  return buffer.bytes.data();
 }
 
 void WeightUpload::send(void* to, size_t bytes) {

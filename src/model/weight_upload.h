@@ -19,17 +19,23 @@ class WeightUpload {
   std::byte* next();
   // Copies the first `bytes` of the buffer that next() gave last to the device.
   void send(void* to, size_t bytes);
+  // Rows that are in the device's memory already.
+  void copy_rows(void* to, size_t to_stride, const void* from, size_t from_stride, size_t width,
+                 size_t rows) {
+    stream_->copy_rows(to, to_stride, from, from_stride, width, rows);
+  }
   // Returns when everything sent is there.
   void wait() { stream_->wait(); }
 
  private:
   static constexpr int kBuffers = 3;
 
-  struct Buffer {
+  struct Buffer {  // made when it is first filled
     PinnedArray<std::byte> bytes;
     std::unique_ptr<Event> sent;
   };
 
+  Device& device_;
   Buffer buffers_[kBuffers];
   int current_ = 0;
   std::unique_ptr<Stream> stream_;  // before the buffers, which its copies read, it ends

@@ -6,6 +6,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <shared_mutex>
 
 #include "frontend/chat_template.h"
@@ -59,6 +60,8 @@ struct Session::Impl {
   std::string rendered(const Conversation& conversation);
   std::vector<int32_t> tokens_of(std::span<const Message> messages);
   std::string digest_of_weights(Running& running);
+  // Those of only_on_gpu are copied to `updated`.
+  void keep_what_is_on_gpu(Running& running);
 
   InstanceOptions options;
   Tokenizer tokenizer;
@@ -70,10 +73,11 @@ struct Session::Impl {
 
   std::shared_mutex sleeping;  // guards what follows, but for what Running guards itself
   std::unique_ptr<Running> running;
-  Sleep asleep{.keys = false};  // what was given back, and not asked for again
-  UpdatedTensors updated;       // all so far; between steps
-  std::string identity;         // of the model, asleep or not
-  bool is_normalized = false;   // vectors of texts
+  Sleep asleep{.keys = false};                     // what was given back, and not asked for again
+  UpdatedTensors updated;                          // all so far but for what follows; between steps
+  std::set<std::string, std::less<>> only_on_gpu;  // matrices that came from there: no copy is here
+  std::string identity;                            // of the model, asleep or not
+  bool is_normalized = false;                      // vectors of texts
   int vocabulary = 0, hidden = 0, layers = 0, context = 0;
 };
 

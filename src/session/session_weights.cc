@@ -1,40 +1,12 @@
 // The public API over an instance: its weights, and the memory that it takes.
 #include "base/error.h"
 #include "engine/model_description.h"
+#include "session/changed_weights.h"
 #include "session/session_impl.h"
 #include "session/session_request.h"
 #include "weights/weights_digest.h"
 
 namespace invar {
-
-namespace {
-
-void write(Engine& engine, const UpdatedTensors& tensors) {
-  const auto loaded = open_weights(engine.model().options());
-  engine.take_weights(UpdatedWeights(*loaded, tensors));
-}
-
-}  // namespace
-
-void Session::update_weights(std::span<const Tensor> tensors) {
-  const Impl::Awake at = impl_->with_weights();
-  at->loop.between_steps([&](Engine& engine) {
-    engine.expect_no_work();
-    const auto loaded = open_weights(engine.model().options());
-    UpdatedTensors all = impl_->updated;
-    for (const Tensor& tensor : tensors)
-      all.insert_or_assign(tensor.name, copy_of(tensor, *loaded));
-    try {
-      write(engine, all);
-    } catch (...) {  // some of it may have been written
-      write(engine, impl_->updated);
-      throw;
-    }
-    impl_->updated = std::move(all);
-    const std::lock_guard lock(impl_->compiling);
-    impl_->receipt_model.reset();
-  });
-}
 
 void Session::load_weights(const std::string& directory) {
   const Impl::Awake at = impl_->with_weights();
@@ -42,6 +14,7 @@ void Session::load_weights(const std::string& directory) {
     engine.expect_no_work();
     engine.take_checkpoint(directory);
     impl_->updated.clear();
+    impl_->only_on_gpu.clear();
     impl_->options.model.model = directory;
     impl_->options.model.load_format = "auto";
     const std::lock_guard lock(impl_->compiling);
@@ -61,7 +34,7 @@ std::vector<std::byte> Session::tensor_bytes(const std::string& name) {
   const Impl::Awake at = impl_->with_weights();
   return at->loop.between_steps([&](Engine& engine) {
     const auto loaded = open_weights(engine.model().options());
-    const UpdatedWeights weights(*loaded, impl_->updated);
+    const WeightsAsTheyAre weights(*loaded, impl_->updated, impl_->only_on_gpu, engine.model());
     if (!weights.has(name))
       fail_usage("expected a tensor of the model, found {}", json::quoted(name));
     const TensorInfo& info = weights.info(name);
@@ -79,12 +52,14 @@ std::string Session::Impl::digest_of_weights(Running& at) {
   ThreadPool pool(1);
   const auto loaded = open_weights(at.model().options());
   const TensorSource& stored = loaded->as_stored();
-  if (updated.empty()) return to_hex(invar::weights_digest(stored, stored.names(), pool));
+  if (updated.empty() && only_on_gpu.empty())
+    return to_hex(invar::weights_digest(stored, stored.names(), pool));
   if (&stored != loaded.get())
     fail_usage(
         "the digest of updated weights needs a checkpoint with a tensor for each of the "
         "model's, found one of another family's form");
-  return to_hex(invar::weights_digest(UpdatedWeights(*loaded, updated), loaded->names(), pool));
+  return to_hex(invar::weights_digest(WeightsAsTheyAre(*loaded, updated, only_on_gpu, at.model()),
+                                      loaded->names(), pool));
 }
 
 std::string Session::weights_digest() {
@@ -102,6 +77,8 @@ void Session::sleep(int level) {
   const std::unique_lock lock(impl_->sleeping, std::try_to_lock);
   if (!lock || impl_->running->engine().has_work())
     fail_usage("expected no live request when the session goes to sleep, found some");
+  if (level == 2 && impl_->asleep.weights == invar::Sleep::Weights::stay)
+    impl_->keep_what_is_on_gpu(*impl_->running);
   impl_->running->engine().sleep(what);
   impl_->asleep.keys = true;
   if (impl_->asleep.weights != invar::Sleep::Weights::lost) impl_->asleep.weights = what.weights;

@@ -2,6 +2,7 @@
 // Behind it stand files (hf_directory.h) or a random generator (dummy_source.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -45,6 +46,11 @@ class TensorSource {
   // stand for nothing.
   virtual void read_row_scales(std::string_view name, int64_t first_row, int64_t rows,
                                float* out) const;
+  // Of a source over weights that are in use: whether these have the tensor already, so that
+  // nothing is read or written of it.
+  virtual bool stays(std::string_view) const { return false; }
+  // The tensor's elements in the memory of the GPU that takes them; null: it is read.
+  virtual const std::byte* on_gpu(std::string_view) const { return nullptr; }
   // Whether tensors have the names of GGUF files, and not those of Hugging Face's.
   virtual bool has_gguf_names() const { return false; }
 
