@@ -74,6 +74,9 @@ struct GenerateOptions {
   // Which of several answers to one prompt this is: each samples with noise of its own.
   int choice = 0;
   bool receipt = false;  // a signed receipt of the answer (docs/receipts.md)
+  // Whether logits are hashed, which takes time in proportion to the vocabulary. A receipt needs
+  // it.
+  bool logits_hash = true;
 };
 
 // A request of several that have options of their own.
@@ -113,8 +116,9 @@ struct Generation {
   std::vector<std::vector<Logprob>> top_logprobs, top_prompt_logprobs;
   std::string finish_reason;  // "stop", "length" or "cancelled" (by the callback)
   std::string stop;           // the text of GenerateOptions::stop that ended it, or empty
-  std::string logits_hash;    // SHA-256 over the logits of every step, in hexadecimal (numerics 8)
-  std::string receipt;        // JSON, when it was asked for
+  // SHA-256 over the logits of every step, in hexadecimal (numerics 8), or empty.
+  std::string logits_hash;
+  std::string receipt;  // JSON, when it was asked for
 };
 
 // What a step says of a request: a token, or its whole answer at the end.

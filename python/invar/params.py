@@ -36,7 +36,7 @@ _DEFAULTS: dict[str, Any] = dict(
     min_p=0.0, seed=None, stop=None, stop_token_ids=None, bad_words=None, ignore_eos=False, max_tokens=16, min_tokens=0,
     logprobs=None, prompt_logprobs=None, detokenize=True, skip_special_tokens=True, include_stop_str_in_output=False,
     output_kind=RequestOutputKind.CUMULATIVE, structured_outputs=None, logit_bias=None, allowed_token_ids=None,
-    trace_decode_token_ids=None, receipt=False, cache_salt="", priority=0)
+    trace_decode_token_ids=None, receipt=False, logits_hash=True, cache_salt="", priority=0)
 # What vLLM has and what values of it ask for nothing; why others are refused.
 _REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "spaces_between_special_tokens": ((True,), "special tokens have spaces between them as the tokenizer says"),
@@ -62,7 +62,8 @@ class SamplingParams:
 
     max_tokens None: as many as the context leaves. logprobs k: of each token and the k likeliest beside it, -1 for all of
     the vocabulary. logit_bias {token id: what is added to its logit}. trace_decode_token_ids: the answer is these tokens;
-    their log-probabilities are computed. receipt: a signed receipt of each answer. Unknown names raise TypeError.
+    their log-probabilities are computed. receipt: a signed receipt of each answer. logits_hash: whether logits are hashed,
+    which takes time in proportion to the vocabulary. Unknown names raise TypeError.
     """
 
     __slots__ = tuple(_DEFAULTS)
@@ -91,7 +92,7 @@ class SamplingParams:
         o = GenerateOptions()
         for name in ("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k",
                      "min_p", "ignore_eos", "min_tokens", "skip_special_tokens", "include_stop_str_in_output",
-                     "receipt", "cache_salt", "priority"):
+                     "receipt", "logits_hash", "cache_salt", "priority"):
             _set(o, name, getattr(self, name))
         o.choice = choice
         if self.max_tokens is not None and (not isinstance(self.max_tokens, int) or self.max_tokens < 1):

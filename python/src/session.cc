@@ -66,7 +66,8 @@ void bind_options(py::module_& m) {
       .def_readwrite("priority", &GenerateOptions::priority)
       .def_readwrite("cache_salt", &GenerateOptions::cache_salt)
       .def_readwrite("choice", &GenerateOptions::choice)
-      .def_readwrite("receipt", &GenerateOptions::receipt);
+      .def_readwrite("receipt", &GenerateOptions::receipt)
+      .def_readwrite("logits_hash", &GenerateOptions::logits_hash);
 }
 
 void bind_results(py::module_& m) {

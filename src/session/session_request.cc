@@ -67,7 +67,8 @@ Request request_of(const GenerateOptions& o, const Tokenizer& tokenizer) {
                   .include_stop = o.include_stop_str_in_output,
                   .skip_special = o.skip_special_tokens,
                   .cache_salt = o.cache_salt,
-                  .priority = o.priority};
+                  .priority = o.priority,
+                  .hash_logits = o.logits_hash || o.receipt};
   SamplingParams& p = request.params;
   p.max_tokens = o.max_tokens;
   p.min_tokens = o.min_tokens;
@@ -100,13 +101,22 @@ GeneratedToken shown(const AnswerEvent& event, size_t prompt) {
           .prompt = prompt};
 }
 
+namespace {
+
+// Of what was not hashed there is none.
+std::string shown_hash(const Digest& hash) {
+  return hash == Digest{} ? std::string() : to_hex(hash);
+}
+
+}  // namespace
+
 Generation shown(TextAnswer answer) {
   Generation g{.text = std::move(answer.text),
                .prompt_tokens = std::move(answer.prompt_tokens),
                .tokens = std::move(answer.tokens),
                .finish_reason = name_of(answer.finish),
                .stop = std::move(answer.stop),
-               .logits_hash = to_hex(answer.logits_hash)};
+               .logits_hash = shown_hash(answer.logits_hash)};
   for (const TokenLogprobs& one : answer.logprobs)
     add_logprobs(one, g.logprobs, g.ranks, g.top_logprobs);
   for (const TokenLogprobs& one : answer.prompt_logprobs)
@@ -117,7 +127,7 @@ Generation shown(TextAnswer answer) {
 void add_token(Generation& so_far, const AnswerEvent& event) {
   so_far.text += event.text;
   so_far.tokens.push_back(event.token->token);
-  so_far.logits_hash = to_hex(event.token->logits_hash);
+  so_far.logits_hash = shown_hash(event.token->logits_hash);
   if (const auto& logprobs = event.token->logprobs)
     add_logprobs(*logprobs, so_far.logprobs, so_far.ranks, so_far.top_logprobs);
 }

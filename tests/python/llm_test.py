@@ -31,6 +31,8 @@ class LLMTest(unittest.TestCase):
         self.assertEqual(ours.text, theirs["text"])
         other = self.llm.generate("hello", params.clone(seed=6), use_tqdm=False)[0].outputs[0]
         self.assertNotEqual(other.logits_hash, theirs["logits_hash"], "the control: another seed")
+        unhashed = self.llm.generate("hello", params.clone(logits_hash=False), use_tqdm=False)[0].outputs[0]
+        self.assertEqual([unhashed.token_ids, unhashed.logits_hash], [ours.token_ids, ""])
 
     def test_answers_of_a_batch_are_those_of_each_alone(self):
         params = [SamplingParams(max_tokens=8 + 5 * i, seed=i, temperature=0.8, ignore_eos=True) for i in range(4)]

@@ -21,6 +21,22 @@ class Freed:
             raise self.gives
         return self.gives
 
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+class Elsewhere:
+    """Says that it is on a device, which there may not be, or nothing that makes sense."""
+
+    def __init__(self, device):
+        self.device_ = device
+
+    def __dlpack_device__(self):
+        return self.device_
+
+    def __dlpack__(self, **_):
+        return np.zeros(4, np.float32).__dlpack__()
+
 
 
 
@@ -35,7 +51,7 @@ def params_that_make_no_sense():
         "logit_bias": [{"x": 1}, {1: "x"}, {10**6: 1}, {-1: 1}, {1: NAN}, [1]], "allowed_token_ids": [["x"], [10**6], [-1], 3],
         "structured_outputs": [3, {"jsn": {}}, {"regex": "("}, {"choice": []}, {"json": {"type": "nothing"}}, {"grammar": "x"},
                                {"regex": "a", "choice": ["b"]}],
-        "trace_decode_token_ids": [[], ["x"], [10**6], 3], "priority": ["x", 2**40], "cache_salt": [3],
+        "trace_decode_token_ids": [[], ["x"], [10**6], 3], "priority": ["x", 2**40], "cache_salt": [3], "logits_hash": ["x"],
         "temprature": [1], "best_of": [4], "guided_decoding": [{}], "truncate_prompt_tokens": [5], "flat_logprobs": [True],
     }
     return [(f"{name}={value!r}", lambda name=name, value=value: ("params", {name: value})) for name in wrong for value in wrong[name]]
@@ -58,7 +74,7 @@ def tensors_that_make_no_sense(llm):
         [(name, good[None])], [(name, wide[..., ::2])], [(name, np.asfortranarray(np.zeros((3, 4), np.uint16)))],
         [(name, np.zeros((0,), np.uint16))], [(name, np.zeros((1,) * 20, np.uint16))], [(name, good | np.uint16(0x7f80))],
         [(name, good | np.uint16(0x7fc0))], [(name, Freed(None))], [(name, Freed(3))], [(name, Freed(ValueError("freed")))],
-        [(name, Freed(BufferError("freed")))], [(name, good), ("nothing", good)], [(name, np.array("x"))], [(name, np.array([object()]))],
+        [(name, Freed(BufferError("freed")))], *([(name, Elsewhere(device))] for device in ((2, 0), (2, 99), (2, -1), (13, 0), None, 3, (1,), ("x", 0), (2**40, 0))), [(name, good), ("nothing", good)], [(name, np.array("x"))], [(name, np.array([object()]))],
     ]
 
 
@@ -86,6 +102,8 @@ class MalformedTest(unittest.TestCase):
             "params for two": lambda: llm.generate("a", [SamplingParams()] * 2, False),
             "score": lambda: llm.score(3), "embed": lambda: llm.embed([10**6]), "embed of nothing": lambda: llm.embed([[]]),
             "sleep": lambda: llm.sleep(3), "sleep of text": lambda: llm.sleep("x"), "wake up": lambda: llm.wake_up(["x"]),
+            "sleep of level 0": lambda: llm.sleep(0), "sleep of None": lambda: llm.sleep(None), "wake up of text": lambda: llm.wake_up("weights"),
+            "wake up of numbers": lambda: llm.wake_up([1]), "wake up of a number": lambda: llm.wake_up(3), "wake up of bytes": lambda: llm.wake_up([b"weights\xff"]),
             "load": lambda: llm.load_weights("/nowhere"), "rpc": lambda: llm.collective_rpc("reload_weights"),
             "encode": lambda: tokenizer.encode(3), "decode": lambda: tokenizer.decode("x"), "decode big": lambda: tokenizer.decode([2**40]),
             "template": lambda: tokenizer.apply_chat_template("x"), "cancel": lambda: llm.cancel("x"), "add": lambda: llm.add(None),
