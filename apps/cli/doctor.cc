@@ -59,7 +59,7 @@ int run_doctor(bool as_json) {
   for (int i = 0; i < cuda_device_count(); ++i)
     fmt::print("cuda:{}            {}{}\n", i, describe_cuda_device(i),
                cuda_device_is_usable(i) ? "" : " (not a GPU of this build)");
-  fmt::print("will run          portable and hopper arithmetic, kernels for {}\n", best.name);
+  fmt::print("will run          portable, hopper and pair arithmetic, kernels for {}\n", best.name);
   return 0;
 }
 

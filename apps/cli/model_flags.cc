@@ -136,10 +136,12 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
                   "auto (safetensors), or dummy:SEED for random weights")
       ->capture_default_str();
   command
-      .add_option("--arith", o.arithmetic,
-                  "Order of additions: portable; hopper, that of Hopper's tensor cores; or without "
-                  "the guarantee: control, a conventional baseline; control-batch (or "
-                  "control-batch-hopper), whose bits depend on the number of ranks alone")
+      .add_option(
+          "--arith", o.arithmetic,
+          "Order of additions: portable; hopper, that of Hopper's tensor cores; pair, that of "
+          "AVX-512's dot products of bf16; or without the guarantee: control, a conventional "
+          "baseline; control-batch (or "
+          "control-batch-hopper), whose bits depend on the number of ranks alone")
       ->capture_default_str();
   command
       .add_option(

@@ -58,7 +58,8 @@ void take_arithmetic(const Receipt& receipt, VerifyFlags& flags) {
     c == '/' ? (void)parts.emplace_back() : parts.back().push_back(c);
   if (parts.size() < 3) return;
   ModelOptions& options = flags.model.options;
-  if (!flags.own_arithmetic && parts[1] == "hopper") options.arithmetic = parts[1];
+  if (!flags.own_arithmetic && (parts[1] == "hopper" || parts[1] == "pair"))
+    options.arithmetic = parts[1];
   if (!flags.own_weights && (parts[2] == "rounded" || parts[2] == "exact"))
     options.weights = parts[2];
   if (!flags.own_weights && parts[2] == "bf16") options.weights = "twin";

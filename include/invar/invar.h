@@ -24,7 +24,7 @@ namespace invar {
 struct SessionOptions {
   std::string model;                     // a Hugging Face model directory
   std::string load_format = "auto";      // or "dummy:SEED": random weights
-  std::string arithmetic = "portable";   // "portable", "hopper", or "control", the baseline
+  std::string arithmetic = "portable";   // "portable", "hopper", "pair", or "control", the baseline
   std::string weights = "auto";          // "rounded": f32 and f16 matrices become bf16
   std::string device = "cpu";            // "cpu", "cuda" or "cuda:N"
   std::string instruction_set = "auto";  // "auto", "scalar", "avx2", "avx512" or "amx"

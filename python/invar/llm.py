@@ -19,7 +19,7 @@ class LLM(Weights):
     """A model with its tokenizer. Every call may come from any thread; calls of several threads are computed together.
 
     model: a Hugging Face directory, or "models/story", which Invar brings along. Keywords are those of vLLM's engine and,
-    beside them, arith ("portable", "hopper", "control"), threads (0: one per core), kv_cache_gib, receipt_key. Some of
+    beside them, arith ("portable", "hopper", "pair", "control"), threads (0: one per core), kv_cache_gib, receipt_key. Some of
     vLLM's mean nothing here and are accepted (gpu_memory_utilization, enforce_eager); unknown ones raise TypeError.
     """
 

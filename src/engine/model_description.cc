@@ -26,8 +26,8 @@ namespace invar {
 
 namespace {
 
-constexpr std::string_view kArithmetics[] = {"portable", "hopper", "control", "control-batch",
-                                             "control-batch-hopper"};
+constexpr std::string_view kArithmetics[] = {"portable", "hopper",        "pair",
+                                             "control",  "control-batch", "control-batch-hopper"};
 
 // "control", or "control:RUNS" with RUNS of 1, 2, 4 or 8: of an audit, whose foils differ in that.
 Arithmetic parse_baseline(const std::string& name) {
@@ -40,6 +40,12 @@ Arithmetic parse_baseline(const std::string& name) {
 Arithmetic parse_arithmetic(const ModelOptions& options) {
   Arithmetic arithmetic;
   if (options.arithmetic == "portable") return arithmetic;
+  if (options.arithmetic == "pair") {
+    arithmetic.order = Order::pair;
+    if (options.device != "cpu")
+      fail_usage("the arithmetic pair is computed on CPUs, and the device is {}", options.device);
+    return arithmetic;
+  }
   if (options.arithmetic == "hopper" || options.arithmetic == "control-batch-hopper")
     arithmetic.order = Order::hopper;
   else if (!options.arithmetic.starts_with("control-batch"))
@@ -203,13 +209,14 @@ void set_weights(Arithmetic& arithmetic, const ModelOptions& options, const Deco
       arithmetic.is_rounded = true;
     }
   }
-  if (arithmetic.order != Order::hopper || arithmetic.weights != DType::f32) return;
+  if (arithmetic.order == Order::portable || arithmetic.weights != DType::f32) return;
   if (arithmetic.is_exact)
-    fail_usage(
-        "the arithmetic hopper is defined for bf16 weights, and --weights exact asks for f32");
+    fail_usage("the arithmetic {} is defined for bf16 weights, and --weights exact asks for f32",
+               name_of(arithmetic.order));
   fail_usage(
-      "the arithmetic hopper is defined for bf16 weights and this model's are f32 or f16; use "
-      "--weights rounded");
+      "the arithmetic {} is defined for bf16 weights and this model's are f32 or f16; use "
+      "--weights rounded",
+      name_of(arithmetic.order));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "kernels/cpu/hopper.h"
 #include "kernels/cpu/int8.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/cpu/pair.h"
 #include "kernels/reference/reference.h"
 
 namespace invar {
@@ -30,12 +31,18 @@ constexpr cpu::AttendFunctions kAvx2Attend = {cpu::attend_avx2, cpu::kVectorTile
                                               cpu::attend_f32_avx2};
 constexpr cpu::AttendFunctions kAvx512Attend = {cpu::attend_avx512, cpu::kVectorTileQueries,
                                                 cpu::attend_f32_avx512};
+// Of order `pair`, which has no cache of f32.
+constexpr cpu::AttendFunctions kAvx2PairAttend = {cpu::attend_pair_avx2, cpu::kVectorTileQueries,
+                                                  cpu::attend_f32_avx2};
+constexpr cpu::AttendFunctions kAvx512PairAttend = {
+    cpu::attend_pair_avx512, cpu::kVectorTileQueries, cpu::attend_f32_avx512};
 constexpr cpu::AttendFunctions kAmxAttend = {cpu::attend_amx, cpu::kAmxTileQueries,
                                              cpu::attend_f32_avx512};
 
 template <const cpu::RowFunctions& rows, cpu::RunProduct product,
           const cpu::AttendFunctions& attend, void (*override_hopper)(Kernels&),
-          cpu::RunProduct int8_product>
+          cpu::RunProduct int8_product, cpu::RunProduct pair_product,
+          const cpu::AttendFunctions& pair_attend>
 void override_kernels(Kernels& kernels) {
   cpu::override_elementwise<rows>(kernels);
   cpu::override_experts<rows>(kernels);
@@ -43,6 +50,9 @@ void override_kernels(Kernels& kernels) {
   cpu::override_matmul<product>(kernels);
   cpu::override_qkv_product<cpu::matmul<product>, rows>(kernels);
   cpu::override_int8<int8_product>(kernels);
+  cpu::override_attention<pair_attend, Order::pair>(kernels);
+  cpu::override_matmul<pair_product, Order::pair>(kernels);
+  cpu::override_qkv_product<cpu::matmul<pair_product>, rows, Order::pair>(kernels);
   if (kernels.order == Order::hopper) override_hopper(kernels);
 }
 
@@ -57,16 +67,16 @@ constexpr Implementation kImplementations[] = {
     {"scalar", [] { return true; }, [](Kernels&) {}, [](TrainingKernels&) {}},
     {"avx2", cpu::has_avx2,
      override_kernels<cpu::kAvx2Rows, cpu::product_avx2, kAvx2Attend, hopper::override_avx2,
-                      cpu::int8_best_avx2>,
+                      cpu::int8_best_avx2, cpu::pair_product_avx2, kAvx2PairAttend>,
      override_training<cpu::kAvx2Backward, cpu::product_avx2>},
     {"avx512", cpu::has_avx512,
      override_kernels<cpu::kAvx512Rows, cpu::product_avx512, kAvx512Attend, hopper::override_avx512,
-                      cpu::int8_best_avx512>,
+                      cpu::int8_best_avx512, cpu::pair_best_avx512, kAvx512PairAttend>,
      override_training<cpu::kAvx512Backward, cpu::product_avx512>},
-    // Nothing of AMX computes the order hopper: that stays with AVX-512.
+    // Nothing of AMX computes the orders hopper and pair: they stay with AVX-512.
     {"amx", cpu::has_amx,
      override_kernels<cpu::kAmxRows, cpu::product_amx, kAmxAttend, hopper::override_avx512,
-                      cpu::int8_best_amx>,
+                      cpu::int8_best_amx, cpu::pair_best_avx512, kAvx512PairAttend>,
      override_training<cpu::kAmxBackward, cpu::product_amx>},
 };
 

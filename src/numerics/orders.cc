@@ -9,6 +9,7 @@
 namespace invar {
 
 std::string_view name_of(Order order) {
+  if (order == Order::pair) return "pair";
   return order == Order::portable ? "portable" : "hopper";
 }
 
@@ -50,6 +51,21 @@ float hopper_chain(const bf16_t* x, const bf16_t* w, int64_t k, float acc = 0.0f
   return acc;
 }
 
+float pair_chain(const bf16_t* x, const bf16_t* w, int64_t k, float acc = 0.0f) {
+  float xs[2], ws[2];
+  for (int64_t i = 0; i < k; i += 2) {
+    load_leaf(x + i, k - i, 2, xs);
+    load_leaf(w + i, k - i, 2, ws);
+    acc = pair_step(acc, xs, ws);
+  }
+  return acc;
+}
+
+float chain(Order order, const bf16_t* x, const bf16_t* w, int64_t k, float acc = 0.0f) {
+  if (order == Order::pair) return pair_chain(x, w, k, acc);
+  return order == Order::portable ? portable_chain(x, w, k, acc) : hopper_chain(x, w, k, acc);
+}
+
 }  // namespace
 
 float portable_leaf(const float* x, const float* w) {
@@ -62,15 +78,13 @@ float portable_leaf(const float* x, const float* w) {
 }
 
 float extend_chain(Order order, const bf16_t* x, const bf16_t* w, int64_t k, float acc) {
-  return order == Order::portable ? portable_chain(x, w, k, acc) : hopper_chain(x, w, k, acc);
+  return chain(order, x, w, k, acc);
 }
 
 void dot_runs(Order order, const bf16_t* x, const bf16_t* w, int64_t k, int runs, float* partial) {
   CHECK(runs == 1 || k % (runs * leaf_size(order)) == 0, "a run must hold whole leaves");
   const int64_t length = k / runs;
-  for (int r = 0; r < runs; ++r)
-    partial[r] = order == Order::portable ? portable_chain(x + r * length, w + r * length, length)
-                                          : hopper_chain(x + r * length, w + r * length, length);
+  for (int r = 0; r < runs; ++r) partial[r] = chain(order, x + r * length, w + r * length, length);
 }
 
 float tree_sum(float* s, int count) {

@@ -11,18 +11,23 @@
 namespace invar {
 
 // How the products of a matrix product are added (numerics 1).
-enum class Order { portable, hopper };
+enum class Order { portable, hopper, pair };
 
 std::string_view name_of(Order order);
-// Elements that one step of a chain consumes: 32 for portable, 16 for hopper.
+// Elements that one step of a chain consumes: 32 for portable, 16 for hopper, 2 for pair.
 constexpr int leaf_size(Order order) {
-  return order == Order::portable ? 32 : 16;
+  return order == Order::portable ? 32 : order == Order::hopper ? 16 : 2;
 }
 
 namespace orders {
 
 // One leaf of `portable`: the even and the odd chain of 32 products, added.
 float portable_leaf(const float* x, const float* w);
+
+// One step of `pair`: the odd product, then the even one, each by fma.
+inline float pair_step(float acc, const float* x, const float* w) {
+  return __builtin_fmaf(x[0], w[0], __builtin_fmaf(x[1], w[1], acc));
+}
 
 // dot(x, w) over k elements, cut into `runs` equal chains that a binary tree adds (numerics 2),
 // then + 0. Elements past k count as zero. `runs` is 1 or a power of two with leaf_size dividing k

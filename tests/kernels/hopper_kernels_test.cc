@@ -1,5 +1,6 @@
-// Order `hopper` on the CPU: every instruction set against the recorded bits of an H200 and against
-// the scalar definition, on data of every kind that the fast step does and does not cover.
+// The orders `hopper` and `pair` on the CPU: every instruction set against the scalar definition,
+// on data of every kind that a fast step does and does not cover; `hopper` against the recorded
+// bits of an H200, too.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,7 +9,10 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "kernels/cpu/features.h"
 #include "kernels/cpu/hopper_panel.h"
+#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/pair.h"
 #include "kernels/reference/reference.h"
 #include "kernels/select.h"
 #include "numerics/hopper_step.h"
@@ -97,11 +101,35 @@ class HopperKernels : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     if (!is_supported(GetParam())) GTEST_SKIP() << "this machine has no " << GetParam();
-    fast_ = select_kernels(Order::hopper, GetParam());
-    scalar_ = reference::table(Order::hopper);
   }
   static hopper::PanelFunction* panel() {
     return std::string_view(GetParam()) == "avx2" ? hopper::panel_avx2 : hopper::panel_avx512;
+  }
+
+  ScopedFlushToZero flush_;
+};
+
+// A table of kernels and whether this machine has it.
+struct Tried {
+  const char* name;
+  const char* set;
+  Order order;
+  // In the place of the set's own, or null.
+  cpu::RunProduct product = nullptr;
+  bool (*is_there)() = [] { return true; };
+};
+
+class OrderKernels : public testing::TestWithParam<Tried> {
+ protected:
+  void SetUp() override {
+    const Tried& tried = GetParam();
+    if (!is_supported(tried.set) || !tried.is_there())
+      GTEST_SKIP() << "this machine has no " << tried.name;
+    fast_ = select_kernels(tried.order, tried.set);
+    scalar_ = reference::table(tried.order);
+  }
+  void matmul(const MatmulParams& p, const Execution& on) const {
+    GetParam().product ? cpu::matmul(GetParam().product, p, false, on) : fast_.matmul(p, on);
   }
 
   ScopedFlushToZero flush_;
@@ -163,14 +191,19 @@ TEST_P(HopperKernels, SumsBeyond32Bits) {
     }
 }
 
-TEST_P(HopperKernels, Matmul) {
+TEST_P(OrderKernels, Matmul) {
   uint64_t state = 1;
   struct Shape {
     int64_t rows, n, k;
     int split_k;
   };
-  for (const Shape& s :
-       {Shape{1, 16, 16, 1}, {3, 40, 40, 1}, {17, 33, 544, 1}, {5, 80, 256, 8}, {33, 16, 128, 2}})
+  for (const Shape& s : {Shape{1, 16, 16, 1},
+                         {3, 40, 40, 1},
+                         {17, 33, 544, 1},
+                         {5, 80, 256, 8},
+                         {33, 16, 128, 2},
+                         {2, 200, 1100, 1},
+                         {100, 70, 64, 1}})
     for (const Data x_kind : kAllData)
       for (const Data w_kind : kAllData) {
         const auto x = activation(draw_all(x_kind, s.rows * s.k, state), s.rows, s.k);
@@ -191,14 +224,14 @@ TEST_P(HopperKernels, Matmul) {
               .y_stride = s.n + 3};
           const int parts = is_fast ? 3 : 1;
           for (int i = 0; i < parts; ++i)
-            (is_fast ? fast_ : scalar_).matmul(p, {.share = {i, parts}});
+            is_fast ? matmul(p, {.share = {i, parts}}) : scalar_.matmul(p, {.share = {i, parts}});
         }
         EXPECT_EQ(differences(y[0], y[1]), 0)
             << s.rows << "x" << s.n << "x" << s.k << " data " << int(x_kind) << ", " << int(w_kind);
       }
 }
 
-TEST_P(HopperKernels, GatedMatmul) {
+TEST_P(OrderKernels, GatedMatmul) {
   uint64_t state = 2;
   const int64_t rows = 5, k = 96;
   for (const int64_t width : {16, 24, 40, 72})
@@ -234,7 +267,7 @@ TEST_P(HopperKernels, GatedMatmul) {
     }
 }
 
-TEST_P(HopperKernels, Attention) {
+TEST_P(OrderKernels, Attention) {
   uint64_t state = 3;
   for (const int head_dim : {16, 40, 128})
     for (const int window : {0, 50})
@@ -290,6 +323,70 @@ TEST_P(HopperKernels, Attention) {
 
 INSTANTIATE_TEST_SUITE_P(Sets, HopperKernels, testing::Values("avx2", "avx512"),
                          [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(
+    Sets, OrderKernels,
+    testing::Values(Tried{"hopper_avx2", "avx2", Order::hopper},
+                    Tried{"hopper_avx512", "avx512", Order::hopper},
+                    Tried{"pair_avx2", "avx2", Order::pair},
+                    Tried{"pair_avx512", "avx512", Order::pair},
+                    Tried{"pair_amx", "amx", Order::pair},
+                    Tried{"pair_avx512_fma", "avx512", Order::pair, cpu::pair_product_avx512},
+                    Tried{"pair_avx512_bf16", "avx512", Order::pair, cpu::pair_product_avx512bf16,
+                          cpu::pair_instruction_holds}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// The control: what a product gives in one order it does not give in another.
+TEST(Orders, OfKernelsShow) {
+  const ScopedFlushToZero flush;
+  uint64_t state = 5;
+  const auto x = activation(draw_all(Data::normal, 4 * 256, state), 4, 256);
+  const auto w = pack(draw_all(Data::normal, 16 * 256, state), 16, 256);
+  std::vector<std::vector<float>> all;
+  for (const Order order : {Order::portable, Order::hopper, Order::pair}) {
+    std::vector<float>& y = all.emplace_back(4 * 16);
+    select_kernels(order, "auto")
+        .matmul({.x = {const_cast<bf16_t*>(x.data()), DType::bf16, activation_stride(256)},
+                 .w = {w.data(), DType::bf16, 16, 256},
+                 .rows = 4,
+                 .split_k = 1,
+                 .bias = nullptr,
+                 .accumulate = false,
+                 .y = y.data(),
+                 .y_stride = 16},
+                {});
+  }
+  EXPECT_NE(all[0], all[1]);
+  EXPECT_NE(all[0], all[2]);
+  EXPECT_NE(all[1], all[2]);
+}
+
+// Where the instruction is there it is a step of the order: on 64 x 65536 pairs of random bits.
+TEST(Orders, ThePairsInstructionIsItsStep) {
+  if (!cpu::has_avx512_bf16()) GTEST_SKIP() << "this machine has no dot products of bf16";
+  EXPECT_TRUE(cpu::pair_instruction_holds());
+  const ScopedFlushToZero flush;
+  uint64_t state = 6;
+  int64_t different = 0, other_way_round = 0;
+  for (int i = 0; i < 65536 * 4; ++i) {
+    const Data kind = kAllData[i % 8];
+    bf16_t x[32], w[32];
+    float chain[16], out[16];
+    for (bf16_t& v : x) v = draw(kind, state);
+    for (bf16_t& v : w) v = draw(kind, state);
+    for (float& v : chain)
+      v = std::bit_cast<float>(uint32_t{draw(kind, state)} << 16 | (next_random(state) & 0xffff));
+    cpu::pair_steps_avx512bf16(reinterpret_cast<const uint32_t*>(x),
+                               reinterpret_cast<const uint32_t*>(w), chain, out);
+    for (int j = 0; j < 16; ++j) {
+      const float xs[] = {bf16_to_f32(x[2 * j]), bf16_to_f32(x[2 * j + 1]), bf16_to_f32(x[2 * j])};
+      const float ws[] = {bf16_to_f32(w[2 * j]), bf16_to_f32(w[2 * j + 1]), bf16_to_f32(w[2 * j])};
+      different += !same(orders::pair_step(chain[j], xs, ws), out[j]);
+      other_way_round += !same(orders::pair_step(chain[j], xs + 1, ws + 1), out[j]);
+    }
+  }
+  EXPECT_EQ(different, 0);
+  EXPECT_GT(other_way_round, 10000);  // the control
+}
 
 }  // namespace
 }  // namespace invar

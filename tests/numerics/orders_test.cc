@@ -33,7 +33,7 @@ TEST(Orders, RunsAreTheWholeCutAndTreed) {
   std::vector<bf16_t> x(512), w(512);
   for (auto& v : x) v = f32_to_bf16(uniform(state));
   for (auto& v : w) v = f32_to_bf16(uniform(state));
-  for (const Order order : {Order::portable, Order::hopper}) {
+  for (const Order order : {Order::portable, Order::hopper, Order::pair}) {
     float partial[8];
     for (int r = 0; r < 8; ++r) partial[r] = orders::dot(order, &x[r * 64], &w[r * 64], 64);
     const float tree = ((partial[0] + partial[1]) + (partial[2] + partial[3])) +
@@ -57,7 +57,19 @@ TEST(Orders, TailsCountAsZeros) {
               orders::dot(Order::portable, x.data(), w.data(), 64));
     EXPECT_EQ(orders::dot(Order::hopper, x.data(), w.data(), k),
               orders::dot(Order::hopper, x.data(), w.data(), 64));
+    EXPECT_EQ(orders::dot(Order::pair, x.data(), w.data(), k),
+              orders::dot(Order::pair, x.data(), w.data(), 64));
   }
+}
+
+// The example of the page: the odd product is added first, each rounded once.
+TEST(Orders, PairAddsTheOddProductFirst) {
+  const ScopedFlushToZero flush;
+  const bf16_t one = f32_to_bf16(1), big = f32_to_bf16(0x1p25f), minus = f32_to_bf16(-0x1p25f);
+  const bf16_t ones[] = {one, one, one, one}, x[] = {big, one, minus, one};
+  EXPECT_EQ(orders::dot(Order::pair, x, ones, 4), 0.0f);
+  const bf16_t turned[] = {one, big, one, minus};
+  EXPECT_EQ(orders::dot(Order::pair, turned, ones, 4), 1.0f);
 }
 
 TEST(Orders, RowParallelRuns) {

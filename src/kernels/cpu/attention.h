@@ -1,5 +1,5 @@
-// Attention of order `portable` for the table of kernels: cuts it into tiles, which one of the
-// sets' functions in attention_tile.h computes, and deals them to the shares.
+// Attention of the orders `portable` and `pair` for the table of kernels: cuts it into tiles, which
+// one of the sets' functions in attention_tile.h computes, and deals them to the shares.
 #pragma once
 
 #include "kernels/cpu/attention_tile.h"
@@ -16,10 +16,10 @@ struct AttendFunctions {
 
 void attention(const AttendFunctions& attend, const PartialAttentionParams& p, const Execution& on);
 
-// Puts the attention of a set into the table, when its order is `portable`.
-template <const AttendFunctions& attend>
+// Puts the attention of a set into the table, when its order is that of the functions.
+template <const AttendFunctions& attend, Order order = Order::portable>
 void override_attention(Kernels& kernels) {
-  if (kernels.order != Order::portable) return;
+  if (kernels.order != order) return;
   kernels.partial_attention = [](const PartialAttentionParams& p, const Execution& on) {
     attention(attend, p, on);
   };

@@ -17,5 +17,8 @@ namespace invar::cpu {
 void attend_avx2(const AttentionTile& tile, const AttentionTile* next) {
   attend<VectorProducts<2>>(tile, next);
 }
+void attend_pair_avx2(const AttentionTile& tile, const AttentionTile* next) {
+  attend<VectorProducts<2, uint16_t, true>>(tile, next);
+}
 
 }  // namespace invar::cpu

@@ -17,5 +17,8 @@ namespace invar::cpu {
 void attend_avx512(const AttentionTile& tile, const AttentionTile* next) {
   attend<VectorProducts<8>>(tile, next);
 }
+void attend_pair_avx512(const AttentionTile& tile, const AttentionTile* next) {
+  attend<VectorProducts<8, uint16_t, true>>(tile, next);
+}
 
 }  // namespace invar::cpu

@@ -42,6 +42,9 @@ constexpr int kVectorTileQueries = 16, kAmxTileQueries = 32;
 void attend_avx2(const AttentionTile& tile, const AttentionTile* next);
 void attend_avx512(const AttentionTile& tile, const AttentionTile* next);
 void attend_amx(const AttentionTile& tile, const AttentionTile* next);
+// The same in the order `pair`.
+void attend_pair_avx2(const AttentionTile& tile, const AttentionTile* next);
+void attend_pair_avx512(const AttentionTile& tile, const AttentionTile* next);
 // Of f32 queries, keys and values, kVectorTileQueries at most.
 void attend_f32_avx2(const AttentionTile& tile, const AttentionTile* next);
 void attend_f32_avx512(const AttentionTile& tile, const AttentionTile* next);

@@ -32,7 +32,8 @@ inline Pair load_pair(const float* w) {
 constexpr int kRowStride = kMaxHead + 16;
 
 // y[m] = the dots of row m of x with the 16 columns of a panel, given as its leaves; at least one.
-template <int M, bool fetch, typename Element>
+// `pairs`: of order `pair`.
+template <int M, bool fetch, bool pairs, typename Element>
 [[gnu::noinline]] void dot_block(const float* x, const PanelLeaf<Element>* leaf, int leaves,
                                  float* y, int64_t y_stride) {
   Vec16 acc[M];
@@ -46,11 +47,17 @@ template <int M, bool fetch, typename Element>
       if constexpr (fetch && sizeof(Element) == 4) prefetch(leaf->ahead + 32 * j + 16);
       const Pair w = load_pair(leaf->w + 32 * j);
       for (int m = 0; m < M; ++m) {
-        even[m] = fma(splat(x[m * kRowStride + 2 * j]), w.even, even[m]);
-        odd[m] = fma(splat(x[m * kRowStride + 2 * j + 1]), w.odd, odd[m]);
+        const Vec16 x_even = splat(x[m * kRowStride + 2 * j]),
+                    x_odd = splat(x[m * kRowStride + 2 * j + 1]);
+        if constexpr (pairs) {
+          acc[m] = fma(x_even, w.even, fma(x_odd, w.odd, acc[m]));
+        } else {
+          even[m] = fma(x_even, w.even, even[m]);
+          odd[m] = fma(x_odd, w.odd, odd[m]);
+        }
       }
     }
-    for (int m = 0; m < M; ++m) acc[m] = acc[m] + (even[m] + odd[m]);
+    for (int m = 0; m < M && !pairs; ++m) acc[m] = acc[m] + (even[m] + odd[m]);
     ++leaf;
     x += kLeaf;
   } while (--leaves > 0);
@@ -58,19 +65,19 @@ template <int M, bool fetch, typename Element>
 }
 
 // The same for any number of rows; the first ones fetch.
-template <int M, typename Element>
+template <int M, bool pairs, typename Element>
 inline void dot_rows(const float* x, int rows, const PanelLeaf<Element>* leaf, int leaves, float* y,
                      int64_t y_stride, bool fetch = true) {
   for (; rows >= M; rows -= M, x += M * kRowStride, y += M * y_stride, fetch = false)
-    (fetch ? dot_block<M, true, Element> : dot_block<M, false, Element>)(x, leaf, leaves, y,
-                                                                         y_stride);
+    (fetch ? dot_block<M, true, pairs, Element>
+           : dot_block<M, false, pairs, Element>)(x, leaf, leaves, y, y_stride);
   if constexpr (M > 1)
-    if (rows > 0) dot_rows<M / 2>(x, rows, leaf, leaves, y, y_stride, fetch);
+    if (rows > 0) dot_rows<M / 2, pairs>(x, rows, leaf, leaves, y, y_stride, fetch);
 }
 
 // `row_block`: how many queries share the unpacking of a key or value. Element: uint16_t for bf16,
-// or float.
-template <int row_block, typename Element = uint16_t>
+// or float. `pairs`: in the order `pair`.
+template <int row_block, typename Element = uint16_t, bool pairs = false>
 class VectorProducts {
  public:
   explicit VectorProducts(const AttentionTile& tile)
@@ -91,8 +98,8 @@ class VectorProducts {
           panel[i] = {elements(split.leaves[leaf].keys) + at,
                       elements(split.ahead[leaf].keys) + at};
         }
-        dot_rows<row_block>(q_, queries_, panel, padded_ / kLeaf, d + leaf * kLeaf + half * 16,
-                            kSplit);
+        dot_rows<row_block, pairs>(q_, queries_, panel, padded_ / kLeaf,
+                                   d + leaf * kLeaf + half * 16, kSplit);
       }
   }
 
@@ -117,7 +124,7 @@ class VectorProducts {
       for (int i = 0; i < leaves; ++i)
         panel[i] = {elements(split.leaves[split.first_leaf + i].values) + 32 * e,
                     elements(split.ahead[split.first_leaf + i].values) + 32 * e};
-      dot_rows<row_block>(p_ + split.first_leaf * kLeaf, queries_, panel, leaves, o, 16);
+      dot_rows<row_block, pairs>(p_ + split.first_leaf * kLeaf, queries_, panel, leaves, o, 16);
       for (int i = 0; i < queries_; ++i) use(i, e, load(o + i * 16));
     }
   }

@@ -44,9 +44,10 @@ void override_elementwise(Kernels& kernels) {
 }
 
 // `matmul` is the set's product.
-template <void (*matmul)(const MatmulParams&, const Execution&), const RowFunctions& rows>
+template <void (*matmul)(const MatmulParams&, const Execution&), const RowFunctions& rows,
+          Order order = Order::portable>
 void override_qkv_product(Kernels& kernels) {
-  if (kernels.order != Order::portable) return;
+  if (kernels.order != order) return;
   kernels.qkv_product = [](const QkvProductParams& p, const Execution& on) {
     qkv_product(matmul, rows, p, on);
   };

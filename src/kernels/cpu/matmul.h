@@ -1,5 +1,5 @@
-// Matrix products of order `portable` for the table of kernels: cuts them into shares for one of
-// the sets' functions in panel_product.h.
+// Matrix products of the orders `portable` and `pair` for the table of kernels: cuts them into
+// shares for one of the sets' functions in panel_product.h.
 #pragma once
 
 #include "kernels/cpu/panel_product.h"
@@ -24,10 +24,10 @@ void matmul(const MatmulParams& p, const Execution& on) {
   matmul(run, p, false, on);
 }
 
-// Puts the products of a set into the table, when its order is `portable`.
-template <RunProduct run>
+// Puts the products of a set into the table, when its order is theirs.
+template <RunProduct run, Order order = Order::portable>
 void override_matmul(Kernels& kernels) {
-  if (kernels.order != Order::portable) return;
+  if (kernels.order != order) return;
   kernels.matmul = matmul<run>;
   kernels.gated_matmul = [](const GatedMatmulParams& p, const Execution& on) {
     gated_matmul(run, p, nullptr, on);

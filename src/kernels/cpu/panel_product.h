@@ -82,6 +82,13 @@ void int8_product_amx(const PanelProduct& p);
 // orders::quantise_run, pad columns are written too.
 RunScale quantise_avx2(const uint16_t* x, int64_t k, int8_t* q);
 
+// In the order `pair`, of bf16; the last by an instruction whose steps on 16 words of pairs are
+// those of orders::pair_step where pair_instruction_holds says so.
+void pair_product_avx2(const PanelProduct& p);
+void pair_product_avx512(const PanelProduct& p);
+void pair_product_avx512bf16(const PanelProduct& p);
+void pair_steps_avx512bf16(const uint32_t* x, const uint32_t* w, const float* chain, float* out);
+
 void product_avx2(const PanelProduct& p);
 void product_avx512(const PanelProduct& p);
 void product_amx(const PanelProduct& p);

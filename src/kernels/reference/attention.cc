@@ -158,5 +158,7 @@ template void partial_attention<Order::portable>(const PartialAttentionParams&, 
 template void partial_attention<Order::hopper>(const PartialAttentionParams&, const Execution&);
 template void attention<Order::portable>(const AttentionParams&, const Execution&);
 template void attention<Order::hopper>(const AttentionParams&, const Execution&);
+template void partial_attention<Order::pair>(const PartialAttentionParams&, const Execution&);
+template void attention<Order::pair>(const AttentionParams&, const Execution&);
 
 }  // namespace invar::reference

@@ -289,6 +289,7 @@ void add_gradient(const AddGradientParams& p, const Execution& on) {
 }
 
 TrainingKernels training_table(Order order) {
+  CHECK(order != Order::pair, "nothing is trained in the order pair");
   const bool portable = order == Order::portable;
   return {.name = "scalar",
           .order = order,

@@ -55,7 +55,8 @@ void dot_rows(const Activation& x, int64_t rows, const Matrix& w, int64_t output
 
 void check_types(const Activation& x, const Matrix& w, Order order) {
   CHECK(x.type == storage_of(w.type).element, "activations and weights of a product have one type");
-  CHECK(order == Order::portable || x.type == DType::bf16, "the order hopper is defined for bf16");
+  CHECK(order == Order::portable || x.type == DType::bf16,
+        "the orders but portable are defined for bf16");
   CHECK(w.k <= kMaxInner, "inner size beyond what the reference holds");
 }
 
@@ -141,16 +142,29 @@ template void kept_gated_matmul<Order::portable>(const KeptGatedMatmulParams&, c
 template void kept_gated_matmul<Order::hopper>(const KeptGatedMatmulParams&, const Execution&);
 template void gated_matmul<Order::portable>(const GatedMatmulParams&, const Execution&);
 template void gated_matmul<Order::hopper>(const GatedMatmulParams&, const Execution&);
+template void matmul<Order::pair>(const MatmulParams&, const Execution&);
+template void gated_matmul<Order::pair>(const GatedMatmulParams&, const Execution&);
+
+namespace {
+
+// The same function of the order that is asked for.
+template <typename Function>
+Function of_order(Order order, Function portable, Function hopper, Function pair) {
+  return order == Order::portable ? portable : order == Order::hopper ? hopper : pair;
+}
+
+}  // namespace
 
 Kernels table(Order order) {
-  const bool portable = order == Order::portable;
   return {.name = "scalar",
           .order = order,
           .embed = embed,
           .rms_norm = rms_norm,
           .layer_norm = layer_norm,
-          .matmul = portable ? matmul<Order::portable> : matmul<Order::hopper>,
-          .gated_matmul = portable ? gated_matmul<Order::portable> : gated_matmul<Order::hopper>,
+          .matmul =
+              of_order(order, matmul<Order::portable>, matmul<Order::hopper>, matmul<Order::pair>),
+          .gated_matmul = of_order(order, gated_matmul<Order::portable>,
+                                   gated_matmul<Order::hopper>, gated_matmul<Order::pair>),
           .quantise = quantise,
           .int8_matmul = int8_matmul,
           .int8_gated_matmul = int8_gated_matmul,
@@ -158,9 +172,11 @@ Kernels table(Order order) {
           .rotate_heads = rotate_heads,
           .qkv = qkv,
           .qkv_product = nullptr,
-          .attention = portable ? attention<Order::portable> : attention<Order::hopper>,
+          .attention = of_order(order, attention<Order::portable>, attention<Order::hopper>,
+                                attention<Order::pair>),
           .partial_attention =
-              portable ? partial_attention<Order::portable> : partial_attention<Order::hopper>,
+              of_order(order, partial_attention<Order::portable>, partial_attention<Order::hopper>,
+                       partial_attention<Order::pair>),
           .round = round,
           .add = add,
           .add_norm = add_norm,
