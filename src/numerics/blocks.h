@@ -58,6 +58,20 @@ constexpr float iq4_nl(const uint8_t* q, const uint8_t* s, int i) {
   return scaled(s, uneven_step(four_bits(q, i)));
 }
 
+// Steps 0, 0.5, 1, 1.5, 2, 3, 4, 6, then the same negative, times 2^(s[0] - 127), by their bits: no
+// subnormal number meets an operation. s[0] = 255 is NaN.
+constexpr float mxfp4(const uint8_t* q, const uint8_t* s, int i) {
+  const int code = four_bits(q, i);
+  const uint32_t sign = static_cast<uint32_t>(code & 8) << 28, infinity = 0x7f800000;
+  const int twice = code & 4 ? (code & 2 ? 8 + 4 * (code & 1) : 4 + 2 * (code & 1)) : code & 3;
+  const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(twice));
+  const int exponent = static_cast<int>(bits >> 23) + s[0] - 128;
+  if (s[0] == 255) return std::bit_cast<float>(infinity | 0x400000);
+  if (twice == 0 || exponent < 1) return std::bit_cast<float>(sign);
+  if (exponent > 254) return std::bit_cast<float>(sign | infinity);
+  return std::bit_cast<float>(sign | static_cast<uint32_t>(exponent) << 23 | (bits & 0x7fffff));
+}
+
 // ---- Blocks of 256: f16 numbers and, for parts of 32 or 16 elements, small integers
 
 // Scale and minimum of part j of 8, 6 bits each in 12 bytes.
@@ -141,6 +155,8 @@ constexpr float block_element(DType type, const uint8_t* values, const uint8_t* 
       return blocks::q6_k(values, scales, i);
     case DType::iq4_nl:
       return blocks::iq4_nl(values, scales, i);
+    case DType::mxfp4:
+      return blocks::mxfp4(values, scales, i);
     case DType::bf16:
     case DType::f16:
     case DType::f32:
@@ -157,8 +173,9 @@ constexpr void expand_block(const StorageType& storage, const uint8_t* values,
 }
 
 // Whether all elements of a block are finite: its f16 numbers are, and nothing else can make an
-// element large enough.
+// element large enough. (Of mxfp4's largest scales some may be and are not said to be.)
 constexpr bool is_finite_block(DType type, const uint8_t* scales) {
+  if (type == DType::mxfp4) return scales[0] < 253;
   const StorageType& storage = storage_of(type);
   for (int i = 0; i < storage.halves; ++i)
     if ((scales[storage.halves_at + 2 * i + 1] & 0x7c) == 0x7c) return false;

@@ -21,6 +21,7 @@ enum class DType : uint8_t {
   q5_k,
   q6_k,
   iq4_nl,
+  mxfp4,
   i8,
 };
 
@@ -59,6 +60,8 @@ constexpr StorageType kStorageTypes[] = {
     {DType::q5_k, "q5_k", 256, 160, 16, 2, DType::bf16, 0, 2},
     {DType::q6_k, "q6_k", 256, 192, 18, 2, DType::bf16, 16, 1},
     {DType::iq4_nl, "iq4_nl", 32, 16, 2, 2, DType::bf16, 0, 1},
+    // The exponent of a scale in the first of its two bytes; the values as those of q4_0.
+    {DType::mxfp4, "mxfp4", 32, 16, 2, 2, DType::bf16},
     // Integers of numerics 2.1, an f32 scale a row.
     {DType::i8, "i8", 1, 1, 0, 4, DType::i8, 0, 0, 4},
 };

@@ -1,10 +1,11 @@
 #include "weights/mxfp4_source.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstring>
 #include <map>
 #include <vector>
 
+#include "base/check.h"
 #include "base/error.h"
 
 namespace invar {
@@ -13,13 +14,6 @@ namespace {
 
 constexpr std::string_view kBlocks = "_blocks", kScales = "_scales";
 constexpr int64_t kInBlock = 32, kBlockBytes = 16;
-constexpr float kSteps[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-
-// 2^(s - 127); 255 stands for NaN.
-float scale_of(uint8_t s) {
-  return s == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, s - 127);
-}
-
 class Mxfp4Source final : public TensorSource {
  public:
   explicit Mxfp4Source(std::unique_ptr<TensorSource> stored) : stored_(std::move(stored)) {
@@ -47,20 +41,39 @@ class Mxfp4Source final : public TensorSource {
     if (!entries_.contains(name)) return stored_->read(name, first, count, as, out);
     if (count == 0) return;
     const int64_t begin = first / kInBlock, blocks = (first + count - 1) / kInBlock + 1 - begin;
-    std::vector<uint8_t> bytes(static_cast<size_t>(blocks * kBlockBytes));
-    std::vector<uint8_t> scales(static_cast<size_t>(blocks));
-    stored_->read(name, begin * kBlockBytes, std::ssize(bytes), DType::i8, bytes.data());
-    stored_->read(scales_of(name), begin, blocks, DType::i8, scales.data());
-    std::vector<float> values(static_cast<size_t>(blocks * kInBlock));
-    for (int64_t i = 0; i < std::ssize(values); ++i) {
-      const int n = bytes[static_cast<size_t>(i / 2)] >> 4 * (i % 2) & 15;
-      const float value = kSteps[n] * scale_of(scales[static_cast<size_t>(i / kInBlock)]);
-      values[static_cast<size_t>(i)] = bf16_to_f32(f32_to_bf16(value));
+    const std::vector<uint8_t> all = read_blocks(name, begin, blocks);
+    if (as == DType::mxfp4) {
+      CHECK(first % kInBlock == 0 && count % kInBlock == 0, "whole blocks are read as they are");
+      std::memcpy(out, all.data(), all.size());
+      return;
     }
+    std::vector<float> values(static_cast<size_t>(blocks * kInBlock));
+    convert_elements(all.data(), DType::mxfp4, blocks * kInBlock, DType::f32, values.data());
     convert_elements(values.data() + first % kInBlock, DType::f32, count, as, out);
   }
 
  private:
+  // As the storage type has them: the scale and a byte of padding, then of 16 bytes the lower
+  // halves as the first elements, where a file has the two of a byte side by side.
+  std::vector<uint8_t> read_blocks(std::string_view name, int64_t begin, int64_t blocks) const {
+    std::vector<uint8_t> bytes(static_cast<size_t>(blocks * kBlockBytes));
+    std::vector<uint8_t> scales(static_cast<size_t>(blocks));
+    stored_->read(name, begin * kBlockBytes, std::ssize(bytes), DType::i8, bytes.data());
+    stored_->read(scales_of(name), begin, blocks, DType::i8, scales.data());
+    std::vector<uint8_t> all(static_cast<size_t>(bytes_of(DType::mxfp4, blocks * kInBlock)));
+    uint8_t* to = all.data();
+    const uint8_t* from = bytes.data();
+    for (int64_t b = 0; b < blocks; ++b, from += kBlockBytes, to += 16) {
+      *to++ = scales[static_cast<size_t>(b)];
+      *to++ = 0;
+      for (int i = 0; i < 16; ++i) {
+        const auto code = [&](int element) { return from[element / 2] >> element % 2 * 4 & 15; };
+        to[i] = static_cast<uint8_t>(code(i) | code(i + 16) << 4);
+      }
+    }
+    return all;
+  }
+
   static std::string scales_of(std::string_view name) {
     return std::string(name.substr(0, name.size() - kBlocks.size())) + std::string(kScales);
   }
@@ -76,7 +89,7 @@ class Mxfp4Source final : public TensorSource {
       fail("{}: expected blocks of 16 bytes, a scale for each, found [{}] beside scales [{}]",
            stored_->where(name), fmt::join(info.shape, ", "), fmt::join(scales.shape, ", "));
     of_blocks.back() *= kInBlock;
-    entries_[name] = {DType::bf16, std::move(of_blocks)};
+    entries_[name] = {DType::mxfp4, std::move(of_blocks)};
   }
 
   std::unique_ptr<TensorSource> stored_;

@@ -15,7 +15,7 @@ namespace invar {
 bool is_mxfp4(const json::Value& quantization, const std::string& where);
 
 // The tensors of such a checkpoint: each pair of NAME_blocks, of U8 [..., K / 32, 16], and
-// NAME_scales, of U8 [..., K / 32], as the tensor NAME_blocks of bf16 [..., K]. Throws Error where
+// NAME_scales, of U8 [..., K / 32], as the tensor NAME_blocks of mxfp4 [..., K]. Throws Error where
 // their shapes do not fit.
 std::unique_ptr<TensorSource> mxfp4_tensors(std::unique_ptr<TensorSource> stored);
 

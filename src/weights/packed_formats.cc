@@ -88,6 +88,13 @@ PackedFormat awq_format(const json::Value& q, const std::string& where) {
   return format;
 }
 
+PackedFormat nf4_format(const json::Value& q, const std::string& where) {
+  expect(value_of(q, "load_in_4bit", false), true, "load_in_4bit", where);
+  expect(value_of(q, "bnb_4bit_quant_type", "fp4"), "nf4", "bnb_4bit_quant_type", where);
+  expect(value_of(q, "bnb_4bit_quant_storage", "uint8"), "uint8", "bnb_4bit_quant_storage", where);
+  return {.kind = Kind::nf4, .bits = 4, .scale = "weight.absmax"};
+}
+
 // The one group of modules that compressed-tensors' files usually have.
 const json::Value& weights_of(const json::Value& q, const std::string& where) {
   const json::Value* groups = q.find("config_groups");
@@ -159,6 +166,38 @@ float e4m3(uint8_t byte) {
   return sign ? -value : value;
 }
 
+// What bitsandbytes says of a module, as JSON in a tensor of bytes.
+constexpr const char* kNf4State = "weight.quant_state.bitsandbytes__nf4";
+struct Nf4State {
+  int64_t rows, columns;
+  int64_t block, nested_block;  // 0: the scales are f32
+  float offset;                 // of scales that are codes themselves
+};
+
+Nf4State read_state(const TensorSource& source, const RawTensors& raw, const std::string& module) {
+  const std::string where = source.where(module + kNf4State);
+  const Raw bytes = raw.read_raw(module + kNf4State);
+  const json::Value state =
+      json::parse({reinterpret_cast<const char*>(bytes.bytes.data()), bytes.bytes.size()}, where);
+  if (!state.is_object()) fail("{}: expected an object, found {}", where, json::excerpt(state));
+  const json::Value shape = value_of(state, "shape", nullptr);
+  if (!shape.is_array() || shape.as_array().size() != 2)
+    fail("{}: expected a shape of two sizes, found {}", where, json::excerpt(shape));
+  expect(value_of(state, "quant_type", "nothing"), "nf4", "quant_type", where);
+  Nf4State found{.rows = size_in(shape.as_array()[0], "shape", where),
+                 .columns = size_in(shape.as_array()[1], "shape", where),
+                 .block = size_in(value_of(state, "blocksize", 0), "blocksize", where),
+                 .nested_block = 0,
+                 .offset = 0};
+  if (!state.find("nested_blocksize")) return found;
+  found.nested_block = size_in(value_of(state, "nested_blocksize", 0), "nested_blocksize", where);
+  const json::Value offset = value_of(state, "nested_offset", 0);
+  if (!offset.is_number())
+    fail("{}: nested_offset: expected a number, found {}", where, json::excerpt(offset));
+  found.offset = static_cast<float>(offset.as_number());
+  return found;
+}
+
 // Which output a nibble of an AWQ word belongs to, and back.
 constexpr int kAwqPlace[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
@@ -170,9 +209,10 @@ PackedFormat read_packed_format(const json::Value& quantization, const std::stri
   if (method == json::Value("gptq")) return gptq_format(quantization, where);
   if (method == json::Value("awq")) return awq_format(quantization, where);
   if (method == json::Value("compressed-tensors")) return compressed_format(quantization, where);
+  if (method == json::Value("bitsandbytes")) return nf4_format(quantization, where);
   fail(
-      "{}: quantization_config: quant_method: expected compressed-tensors, gptq, awq or fp8, "
-      "found {}",
+      "{}: quantization_config: quant_method: expected compressed-tensors, gptq, awq, fp8 or "
+      "bitsandbytes, found {}",
       where, json::excerpt(method));
 }
 
@@ -180,6 +220,7 @@ const char* PackedMatrix::elements_name(const PackedFormat& format) {
   switch (format.kind) {
     case Kind::fp8:
     case Kind::integer:
+    case Kind::nf4:
       return "weight";
     case Kind::packed:
       return "weight_packed";
@@ -195,12 +236,23 @@ const std::vector<const char*>& PackedMatrix::names(const PackedFormat& format) 
       "weight",       "weight_packed",    "weight_scale", "weight_zero_point", "weight_g_idx",
       "weight_shape", "weight_scale_inv", "input_scale",  "input_zero_point"};
   static const std::vector<const char*> words = {"qweight", "qzeros", "scales", "g_idx"};
+  static const std::vector<const char*> nf4 = {"weight",
+                                               "weight.absmax",
+                                               "weight.quant_map",
+                                               "weight.nested_absmax",
+                                               "weight.nested_quant_map",
+                                               kNf4State};
+  if (format.kind == Kind::nf4) return nf4;
   return format.kind == Kind::gptq || format.kind == Kind::awq ? words : compressed;
 }
 
 PackedMatrix::PackedMatrix(const PackedFormat& format, const TensorSource& source,
                            const RawTensors& raw, const std::string& module)
     : format_(format) {
+  if (format.kind == Kind::nf4) {
+    read_nf4(source, raw, module);
+    return;
+  }
   const bool has_words = format.kind == Kind::gptq || format.kind == Kind::awq;
   const auto read = [&](const char* name) { return raw.read_raw(module + name); };
   const char* zeros = has_words ? "qzeros" : "weight_zero_point";
@@ -214,7 +266,9 @@ PackedMatrix::PackedMatrix(const PackedFormat& format, const TensorSource& sourc
   check_shapes(source, module);
 }
 
-std::vector<int64_t> PackedMatrix::shape_by(const PackedFormat& format, const Raw& elements) {
+namespace {
+
+std::vector<int64_t> shape_by(const PackedFormat& format, const Raw& elements) {
   const int64_t in_word = 32 / format.bits, first = elements.shape[0], second = elements.shape[1];
   switch (format.kind) {
     case Kind::packed:
@@ -225,9 +279,71 @@ std::vector<int64_t> PackedMatrix::shape_by(const PackedFormat& format, const Ra
       return {second * in_word, first};
     case Kind::fp8:
     case Kind::integer:
+    case Kind::nf4:
       break;
   }
   return {first, second};
+}
+
+}  // namespace
+
+std::vector<int64_t> PackedMatrix::shape_of(const PackedFormat& format, const TensorSource& source,
+                                            const RawTensors& raw, const std::string& module) {
+  if (format.kind == Kind::nf4) {
+    const Nf4State state = read_state(source, raw, module);
+    return {state.rows, state.columns};
+  }
+  const std::string name = module + elements_name(format);
+  const Raw elements = raw.read_raw(name, false);
+  if (elements.shape.size() != 2)
+    fail("{}: expected a matrix, found [{}]", source.where(name), fmt::join(elements.shape, ", "));
+  return shape_by(format, elements);
+}
+
+void PackedMatrix::read_nf4(const TensorSource& source, const RawTensors& raw,
+                            const std::string& module) {
+  const Nf4State state = read_state(source, raw, module);
+  rows_ = state.rows;
+  columns_ = state.columns;
+  block_ = state.block;
+  const int64_t elements = rows_ * columns_, blocks = ceil_div(elements, block_);
+  const auto read = [&](const char* name, const char* type, int64_t bytes) {
+    Raw found = raw.read_raw(module + name);
+    if (found.dtype != type || std::ssize(found.bytes) != bytes)
+      fail("{}: expected {} bytes of {}, found {} of {}", source.where(module + name), bytes, type,
+           found.bytes.size(), found.dtype);
+    return found;
+  };
+  const auto floats = [&](const char* name, int64_t count) {
+    const Raw found = read(name, "F32", count * 4);
+    std::vector<float> all;
+    for (int64_t i = 0; i < count; ++i) all.push_back(number(found, i));
+    return all;
+  };
+  elements_ = read("weight", "U8", ceil_div(elements, 2));
+  table_ = floats("weight.quant_map", 16);
+  if (state.nested_block == 0) {
+    factors_ = floats("weight.absmax", blocks);
+    return;
+  }
+  const Raw codes = read("weight.absmax", "U8", blocks);
+  const auto table = floats("weight.nested_quant_map", 256);
+  const auto factors = floats("weight.nested_absmax", ceil_div(blocks, state.nested_block));
+  for (int64_t i = 0; i < blocks; ++i) {
+    const float product = table[static_cast<size_t>(codes.bytes[static_cast<size_t>(i)])] *
+                          factors[static_cast<size_t>(i / state.nested_block)];
+    factors_.push_back(product + state.offset);
+  }
+}
+
+// The first of two elements is in the upper half of their byte.
+void PackedMatrix::nf4_row(int64_t row, int64_t first, int64_t count, float* out) const {
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = row * columns_ + first + i;
+    const auto byte = static_cast<uint8_t>(elements_.bytes[static_cast<size_t>(at / 2)]);
+    const int code = at % 2 == 0 ? byte >> 4 : byte & 15;
+    out[i] = table_[static_cast<size_t>(code)] * factors_[static_cast<size_t>(at / block_)];
+  }
 }
 
 void PackedMatrix::check_shapes(const TensorSource& source, const std::string& module) {
@@ -290,6 +406,7 @@ int PackedMatrix::element(int64_t row, int64_t column) const {
     case Kind::integer:
       return static_cast<int8_t>(elements_.bytes[static_cast<size_t>(row * columns_ + column)]);
     case Kind::fp8:
+    case Kind::nf4:
       break;
   }
   return 0;
@@ -314,6 +431,7 @@ int PackedMatrix::zero(int64_t row, int64_t group) const {
   const int middle = 1 << (format_.bits - 1);
   switch (format_.kind) {
     case Kind::fp8:
+    case Kind::nf4:
       return 0;
     case Kind::integer:
       return has_zeros_
@@ -345,6 +463,7 @@ float PackedMatrix::scale(int64_t row, int64_t group) const {
 }
 
 void PackedMatrix::row(int64_t row, int64_t first, int64_t count, float* out) const {
+  if (format_.kind == Kind::nf4) return nf4_row(row, first, count, out);
   int64_t group = -1;
   float factor = 0;
   int less = 0;

@@ -22,7 +22,8 @@ struct PackedFormat {
     integer,  // compressed-tensors' int8 in `weight`
     packed,   // compressed-tensors' integers in words, along a row
     gptq,     // in words, along a column
-    awq       // in words, along a row of the transpose
+    awq,      // in words, along a row of the transpose
+    nf4       // bitsandbytes': two codes of a table to a byte, rows behind each other
   };
   Kind kind = Kind::fp8;
   int bits = 8;
@@ -43,8 +44,10 @@ class PackedMatrix {
   PackedMatrix(const PackedFormat& format, const TensorSource& source, const RawTensors& raw,
                const std::string& module);
 
-  // Rows and columns by the tensor of the elements alone; it must be a matrix.
-  static std::vector<int64_t> shape_by(const PackedFormat& format, const RawTensor& elements);
+  // Rows and columns, by the tensor of the elements, which must be a matrix, or what stands beside
+  // it.
+  static std::vector<int64_t> shape_of(const PackedFormat& format, const TensorSource& source,
+                                       const RawTensors& raw, const std::string& module);
 
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
@@ -62,6 +65,12 @@ class PackedMatrix {
   RawTensor elements_, scales_, zeros_, order_;
   bool has_zeros_ = false, has_order_ = false;
   int64_t groups_ = 1;
+
+  // Of nf4: what codes stand for, and the scales, f32.
+  void read_nf4(const TensorSource& source, const RawTensors& raw, const std::string& module);
+  void nf4_row(int64_t row, int64_t first, int64_t count, float* out) const;
+  std::vector<float> table_, factors_;
+  int64_t block_ = 0;
 
   int element(int64_t row, int64_t column) const;
   int zero(int64_t row, int64_t group) const;

@@ -81,22 +81,17 @@ class PackedSource final : public TensorSource {
 
   // Whether the tensor is one of a module's.
   bool belongs(std::string_view name) const {
-    const size_t point = name.rfind('.');
-    if (point == name.npos) return false;
-    const std::string module(name.substr(0, point + 1));
-    return entries_.contains(module + std::string(kWeight)) &&
-           !entries_.find(module + std::string(kWeight))->second.module.empty() &&
-           std::ranges::any_of(PackedMatrix::names(format_),
-                               [&](const char* one) { return name.substr(point + 1) == one; });
+    return std::ranges::any_of(PackedMatrix::names(format_), [&](const std::string& one) {
+      if (!name.ends_with('.' + one)) return false;
+      const auto entry = entries_.find(std::string(name.substr(0, name.size() - one.size())) +
+                                       std::string(kWeight));
+      return entry != entries_.end() && !entry->second.module.empty();
+    });
   }
 
   void add(const std::string& module) {
-    const std::string name = module + PackedMatrix::elements_name(format_);
-    const RawTensor raw = raw_->read_raw(name, false);
-    if (raw.shape.size() != 2)
-      fail("{}: expected a matrix, found [{}]", stored_->where(name), fmt::join(raw.shape, ", "));
-    entries_[module + std::string(kWeight)] = {module,
-                                               {DType::bf16, PackedMatrix::shape_by(format_, raw)}};
+    entries_[module + std::string(kWeight)] = {
+        module, {DType::bf16, PackedMatrix::shape_of(format_, *stored_, *raw_, module)}};
   }
   // Matrices beside them are bf16, too; what no weight can be is for the reader to refuse.
   void add_plain(const std::string& name) {

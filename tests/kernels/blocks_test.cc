@@ -202,6 +202,43 @@ TEST(Blocks, Q8_0) {
   for (int i = 0; i < 32; ++i) EXPECT_EQ(elements[i], -0.5f * static_cast<float>(i * 8 - 128));
 }
 
+// Every scale and code by the words of the page, and as every set unpacks them.
+TEST(Blocks, Mxfp4) {
+  constexpr double kSteps[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  const ScopedFlushToZero flush;
+  for (int s = 0; s < 256; ++s) {
+    uint8_t block[18] = {static_cast<uint8_t>(s), 0x77};
+    for (int i = 0; i < 16; ++i) block[2 + i] = static_cast<uint8_t>(i | (15 - i) << 4);
+    float elements[32];
+    expand_block(storage_of(DType::mxfp4), block + 2, block, elements);
+    for (int i = 0; i < 32 && s < 255; ++i) {
+      const int code = i < 16 ? i : 31 - i;
+      const double value = std::ldexp(kSteps[code % 8], s - 127);
+      const double kept = value < 0x1p-126 ? 0.0 : value >= 0x1p128 ? INFINITY : value;
+      EXPECT_EQ(elements[i], code < 8 ? kept : -kept) << s << " " << code;
+      EXPECT_EQ(std::signbit(elements[i]), code >= 8) << s << " " << code;
+    }
+    EXPECT_EQ(std::isnan(elements[0]), s == 255);
+    if (s > 252) continue;
+    Matrix w{.type = DType::mxfp4, .n = 16, .k = 32};
+    std::vector<uint8_t> packed(w.bytes());
+    for (int n = 0; n < 16; ++n) pack_rows(w, block, 32, n, 1, {}, packed.data());
+    using Functions = cpu::BlockFunctions (*)(DType);
+    for (const auto& [is_supported, functions] :
+         {std::pair<bool, Functions>{cpu::has_avx2(), cpu::blocks_avx2},
+          {cpu::has_avx512(), cpu::blocks_avx512},
+          {cpu::has_avx512_bf16(), cpu::blocks_avx512bf16}}) {
+      if (!is_supported) continue;
+      alignas(64) bf16_t panel[32 * 16];
+      const auto* values = reinterpret_cast<const char*>(packed.data());
+      functions(DType::mxfp4)
+          .expand(values, values + w.scales_at(), 0, 1, reinterpret_cast<char*>(panel));
+      for (int i = 0; i < 32 * 16; ++i)
+        ASSERT_EQ(panel[i], f32_to_bf16(elements[i / 32 * 2 + i % 2])) << s << " " << i;
+    }
+  }
+}
+
 // What says that a block is finite by its scales, against its elements.
 TEST(Blocks, AreFiniteWhereTheirScalesAre) {
   Random random(3);
@@ -218,6 +255,10 @@ TEST(Blocks, AreFiniteWhereTheirScalesAre) {
       const bool is_finite = std::all_of(elements, elements + storage.block, [](float x) {
         return (f32_to_bf16(x) & 0x7f80) != 0x7f80;
       });
+      if (storage.halves == 0) {  // the other way round nothing is said
+        EXPECT_TRUE(is_finite || !is_finite_block(type, block)) << name_of(type);
+        continue;
+      }
       // A factor of zero hides nothing: 0 * infinity is no number.
       EXPECT_EQ(is_finite_block(type, block), is_finite) << name_of(type);
       infinite += !is_finite;

@@ -22,6 +22,9 @@ inline void random_block(Random& random, const StorageType& type, uint8_t* block
                          bf16_t* elements) {
   for (bool finite = false; !finite;) {
     for (int i = 0; i < type.bytes(); ++i) block[i] = static_cast<uint8_t>(random.next());
+    // Scales that leave no block beside others: of mxfp4 the exponent of a power of two.
+    if (type.type == DType::mxfp4)
+      block[0] = static_cast<uint8_t>(block[1] % 8 == 0 ? block[0] % 4 : 120 + block[0] % 8);
     float wide[kMaxBlock];
     expand_block(type, block + type.scale_bytes, block, wide);
     finite = true;

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Quantised directories of Hugging Face have the logits of their bf16 twins. Both are made here from the formats' rules alone:
 small Llamas whose matrices are random integers, or f8 numbers, in the places where each format has them.
-Usage: packed_models_test.py INVAR [--full]; without --full six of the formats."""
+Usage: packed_models_test.py INVAR [--full]; without --full seven of the formats."""
 import json, pathlib, random, struct, subprocess, sys, tempfile
 
 import gguf_models
 from gguf_models import Made, bf16, widened
 
 INVAR = sys.argv[1]
-QUICK = ["fp8-blocks", "ct-w4a16", "ct-w4a16-zeros-32", "gptq-v1-that-stores-8", "gptq-v2-desc-act", "awq"]
+QUICK = ["fp8-blocks", "ct-w4a16", "ct-w4a16-zeros-32", "gptq-v1-that-stores-8", "gptq-v2-desc-act", "awq", "bnb-nf4-nested"]
 gguf_models.LAYERS = 1
 AWQ = [0, 2, 4, 6, 1, 3, 5, 7]  # the output that nibble i of a word belongs to
 
@@ -95,11 +95,42 @@ def integers(rng, module, rows, width, kind, bits=4, group=128, symmetric=True, 
     return {module + name: tensor for name, tensor in made.items()}, twin
 
 
+NF4 = [f32(x) for x in (-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+                        -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+                        0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0)]
+
+
+def nf4(rng, module, rows, width, nested=False):
+    """bitsandbytes': blocks of 64 elements, whose scales may be codes with a scale for 256 themselves."""
+    codes = [rng.randrange(16) for _ in range(rows * width)]
+    count = rows * width // 64
+    state = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [rows, width]}
+    pack = lambda x: struct.pack(f"<{len(x)}f", *x)
+    made = {".weight": ("U8", [rows * width // 2, 1], bytes(codes[i] << 4 | codes[i + 1] for i in range(0, len(codes), 2))),
+            ".weight.quant_map": ("F32", [16], pack(NF4))}
+    if nested:
+        table = [f32((i - 127) / 128) for i in range(256)]
+        of_scales = [rng.randrange(256) for _ in range(count)]
+        factors, offset = [f32(rng.uniform(0.01, 0.04)) for _ in range(-(-count // 256))], f32(0.06)
+        scales = [f32(f32(table[c] * factors[i // 256]) + offset) for i, c in enumerate(of_scales)]
+        state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": offset}
+        made |= {".weight.absmax": ("U8", [count], bytes(of_scales)), ".weight.nested_absmax": ("F32", [len(factors)], pack(factors)),
+                 ".weight.nested_quant_map": ("F32", [256], pack(table))}
+    else:
+        scales = [f32(rng.uniform(0.03, 0.09)) for _ in range(count)]
+        made[".weight.absmax"] = ("F32", [count], pack(scales))
+    text = json.dumps(state).encode()
+    made[".weight.quant_state.bitsandbytes__nf4"] = ("U8", [len(text)], text)
+    return {module + name: t for name, t in made.items()}, [bf16(f32(NF4[c] * scales[i // 64])) for i, c in enumerate(codes)]
+
+
 def group_0(format, **weights):
     return {"quant_method": "compressed-tensors", "format": format, "quantization_status": "compressed", "ignore": ["lm_head"],
             "config_groups": {"group_0": {"targets": ["Linear"], "input_activations": None, "weights": weights}}}
 
 
+BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": "nf4",
+       "bnb_4bit_compute_dtype": "bfloat16", "bnb_4bit_quant_storage": "uint8", "bnb_4bit_use_double_quant": False}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True, "checkpoint_format": "gptq"}
 # name: (quantization_config, how a matrix is made)
 FORMATS = {
@@ -126,6 +157,8 @@ FORMATS = {
     "gptq-8": (GPTQ | {"bits": 8, "group_size": -1}, lambda *m: integers(*m, "gptq", bits=8, group=0)),
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm", "modules_to_not_convert": None},
             lambda *m: integers(*m, "awq", symmetric=False)),
+    "bnb-nf4": (BNB, nf4),
+    "bnb-nf4-nested": (BNB | {"bnb_4bit_use_double_quant": True}, lambda *m: nf4(*m, nested=True)),
 }
 
 

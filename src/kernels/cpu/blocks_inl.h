@@ -140,6 +140,24 @@ struct Iq4NlLeaf : FourBits<0> {
   Twice d_;
 };
 
+// The scale is a power of two, in two factors, of which none is subnormal.
+struct Mxfp4Leaf : FourBits<0> {
+  static constexpr DType kType = DType::mxfp4;
+  Mxfp4Leaf(const BlockBytes& block, int64_t)
+      : FourBits(block),
+        half_(power(low_bits<8>(block.scales_2(0)) >> 1, 64)),
+        other_(power((low_bits<8>(block.scales_2(0)) + splat_bits(1)) >> 1, 63)) {}
+  static Vec16 power(Bits16 exponent, uint32_t bias) {
+    return value_of((exponent + splat_bits(bias)) << 23);
+  }
+  Vec16 half(int j, int h) const {
+    alignas(64) static constexpr float kSteps[16] = {0,     .5f,  1,  1.5f,  2,  3,  4,  6,
+                                                     -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6};
+    return (lookup(kSteps, integer(j, h)) * half_.half[h]) * other_.half[h];
+  }
+  Twice half_, other_;
+};
+
 // ---- Eight leaves are a block
 
 // Some bits of bytes, from a bit on that a leaf has.
@@ -365,6 +383,8 @@ inline BlockFunctions block_functions(DType type) {
       return kFunctions<Q6KLeaf>;
     case DType::iq4_nl:
       return kFunctions<Iq4NlLeaf>;
+    case DType::mxfp4:
+      return kFunctions<Mxfp4Leaf>;
     case DType::bf16:
     case DType::f16:
     case DType::f32:
