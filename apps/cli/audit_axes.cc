@@ -60,6 +60,10 @@ Schedule random_schedule(const Schedule& base, const DecoderSpec& spec, uint32_t
   s.model.threads = 1 + below(3);
   for (int most = most_ranks(spec); s.model.ranks * 2 <= most && below(2);) s.model.ranks *= 2;
   if (spec.layers > 1 && below(2)) divide(s.model, 1 + below(spec.layers - 1));
+  if (routed_columns(spec) > 0) {
+    s.model.expert_placement = fmt::format("shuffled:{}", seed);
+    s.model.redundant_experts = static_cast<int>(seed % 2);
+  }
   s.neighbours = live + 40;
   s.at_once = live + 20;
   s.arrival = seed;
@@ -161,6 +165,31 @@ Axis ranks(const Schedule& base, const DecoderSpec& spec) {
     Schedule& s = vary(axis, base, "2 ranks, a process each");
     s.model.ranks = 2;
     s.model.executor = "mp";
+  }
+  return axis;
+}
+
+// Experts lie in other orders, some of them twice, and on other ranks. The baseline adds a row's
+// experts in the order in which they lie, as engines do that add what arrives.
+Axis expert_order(bool full, const Schedule& base, const DecoderSpec& spec) {
+  Axis axis{"order of experts", {}, true};
+  int fewest = Routing::kMaxExperts;
+  for (const LayerSpec& layer : spec.layer_specs)
+    if (layer.experts) fewest = std::min(fewest, layer.experts->routing.experts);
+  const auto place = [&](int ranks, const std::string& strategy, int copies) {
+    Schedule& s = vary(axis, base, fmt::format("{} ranks, {}, {} twice", ranks, strategy, copies));
+    s.model.ranks = ranks;
+    s.model.expert_placement = strategy;
+    s.model.redundant_experts = copies;
+  };
+  const int ranks = base.model.ranks;
+  place(ranks, "linear", 0);
+  place(ranks, "linear", fewest);
+  for (int seed = 1; seed <= (full ? 6 : 2); ++seed)
+    place(ranks, fmt::format("shuffled:{}", seed), seed % 2 ? 0 : fewest / 2);
+  for (int size = 2; size <= most_ranks(spec) && (full || size == 2); size *= 2) {
+    place(size, "round_robin", 0);
+    place(size, "shuffled:7", 1);
   }
   return axis;
 }
@@ -367,6 +396,7 @@ std::vector<Axis> make_axes(bool full, const Schedule& base, const DecoderSpec& 
   if (Axis all = devices(base); all.schedules.size() > 1) axes.push_back(std::move(all));
   axes.push_back(block_sizes(base));
   if (Axis all = ranks(base, spec); all.schedules.size() > 1) axes.push_back(std::move(all));
+  if (routed_columns(spec) > 0) axes.push_back(expert_order(full, base, spec));
   axes.push_back(layer_cuts(full, base, spec));
   axes.push_back(policies(base));
   axes.push_back(prefix_cache(base, spec));

@@ -296,12 +296,25 @@ Answers AuditRunner::run_replicas(const Schedule& schedule) {
 }
 
 std::vector<std::string> arguments_of(const ModelOptions& o) {
-  std::vector<std::string> arguments = {
-      o.model,           "--load-format",    o.load_format,
-      "--arith",         o.arithmetic,       "--weights",
-      o.weights,         "--kv-cache-dtype", o.kv_cache_dtype,
-      "--device",        o.device,           "--isa",
-      o.instruction_set, "--threads",        fmt::to_string(o.threads)};
+  std::vector<std::string> arguments = {o.model,
+                                        "--load-format",
+                                        o.load_format,
+                                        "--arith",
+                                        o.arithmetic,
+                                        "--weights",
+                                        o.weights,
+                                        "--kv-cache-dtype",
+                                        o.kv_cache_dtype,
+                                        "--device",
+                                        o.device,
+                                        "--isa",
+                                        o.instruction_set,
+                                        "--threads",
+                                        fmt::to_string(o.threads),
+                                        "--expert-placement-strategy",
+                                        o.expert_placement,
+                                        "--num-redundant-experts",
+                                        fmt::to_string(o.redundant_experts)};
   for (const std::string& key : o.ignored_config_keys) {
     arguments.push_back("--ignore-config-keys");
     arguments.push_back(key);

@@ -97,6 +97,15 @@ void add_placement_flags(CLI::App& command, ModelOptions& o) {
           "without "
           "it, too");
   command
+      .add_option("--expert-placement-strategy", o.expert_placement,
+                  "Where experts lie in memory and on which rank, which changes no bit: linear; "
+                  "round_robin over the ranks; shuffled:SEED")
+      ->capture_default_str();
+  command
+      .add_option("--num-redundant-experts", o.redundant_experts,
+                  "Experts that lie twice, with which rows take turns; it changes no bit")
+      ->capture_default_str();
+  command
       .add_option(
           "--distributed-executor-backend", o.executor,
           "Where ranks and stages run: mp, a process each; threads of this process; mpi, the "

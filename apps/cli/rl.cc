@@ -35,12 +35,15 @@ void print_line(const std::string& text) {
 void print_experiment(const std::string& output, const std::vector<rl::VariantResult>& results) {
   print_line(
       "| run | held out, first | last | reward, last tenth | mean k3 | largest difference | "
-      "clip fraction | weights |\n| --- | --- | --- | --- | --- | --- | --- | --- |");
+      "clip fraction | routes that differ | weights |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
   for (const rl::VariantResult& v : results)
-    print_line(fmt::format("| {} | {:.3f} | {:.3f} | {:.3f} | {:.3g} | {:.3g} | {:.3g} | {} |",
-                           v.name, v.result.first_evaluation, v.result.last_evaluation,
-                           v.last_reward, v.mean_k3, v.largest_difference, v.clip_fraction,
-                           v.result.weights_digest.substr(0, 16)));
+    print_line(fmt::format(
+        "| {} | {:.3f} | {:.3f} | {:.3f} | {:.3g} | {:.3g} | {:.3g} | {} | {} |", v.name,
+        v.result.first_evaluation, v.result.last_evaluation, v.last_reward, v.mean_k3,
+        v.largest_difference, v.clip_fraction,
+        v.different_routes < 0 ? "-" : fmt::format("{:.3g} %", 100 * v.different_routes),
+        v.result.weights_digest.substr(0, 16)));
   print_line(output + "/experiment.svg");
 }
 
@@ -60,6 +63,7 @@ json::Value to_json(const std::vector<rl::VariantResult>& results) {
     run.set("mean_k3", v.mean_k3);
     run.set("largest_difference", v.largest_difference);
     run.set("clip_fraction", v.clip_fraction);
+    if (v.different_routes >= 0) run.set("different_routes", v.different_routes);
     runs.push_back(std::move(run));
   }
   return json::Object{{"runs", std::move(runs)}};

@@ -46,7 +46,7 @@ inline constexpr bool is_one_of<Of<Ts...>, Of> = true;
 template <typename T>
 constexpr auto fields_of(T& of) {
   constexpr size_t n = fields::count<std::remove_const_t<T>>();
-  static_assert(n <= 20, "a struct of more fields than are bound here");
+  static_assert(n <= 21, "a struct of more fields than are bound here");
   // clang-format off
   if constexpr (n == 0) return std::tie();
   else if constexpr (n == 1) { auto& [a] = of; return std::tie(a); }
@@ -68,7 +68,8 @@ constexpr auto fields_of(T& of) {
   else if constexpr (n == 17) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r); }
   else if constexpr (n == 18) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s); }
   else if constexpr (n == 19) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t); }
-  else { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u); }
+  else if constexpr (n == 20) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u); }
+  else { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v] = of; return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v); }
   // clang-format on
 }
 

@@ -41,8 +41,8 @@ int64_t Model::weight_bytes_per_token() const {
       if (!experts) continue;
       const LayerWeights& layer = weights.layers()[static_cast<size_t>(i)];
       const int64_t bytes = layer.expert_gate_up.bytes() + layer.expert_down.bytes();
-      total -=
-          bytes / experts->routing.experts * (experts->routing.experts - experts->routing.chosen);
+      const int64_t places = weights.shard().expert_places(spec().layer(i));
+      total -= bytes / places * (places - experts->routing.chosen);
     }
   }
   return total;

@@ -182,6 +182,22 @@ void check_layers(const DecoderSpec& spec, const Arithmetic& arithmetic,
                options.arithmetic);
 }
 
+// Where experts cannot lie.
+void check_placement(const DecoderSpec& spec, const Arithmetic& arithmetic,
+                     const ModelOptions& options) {
+  const ExpertPlacement placement =
+      parse_expert_placement(options.expert_placement, options.redundant_experts);
+  if (!placement.is_linear() && arithmetic.is_baseline && options.device != "cpu")
+    fail_usage(
+        "the arithmetic control adds experts in the order in which they lie on the CPU only, and "
+        "the device is {}",
+        options.device);
+  for (const LayerSpec& layer : spec.layer_specs)
+    if (layer.experts && placement.copies > layer.experts->routing.experts)
+      fail_usage("expected at most {} redundant experts, a second copy of each, found {}",
+                 layer.experts->routing.experts, placement.copies);
+}
+
 void check_integers(const Arithmetic& arithmetic) {
   if (!arithmetic.is_int8) return;
   if (arithmetic.weights == DType::f32)
@@ -229,6 +245,7 @@ ModelDescription::ModelDescription(const ModelOptions& asked, std::unique_ptr<Te
   check_cache(arithmetic, options);
   config = read_model_config(options);
   check_layers(spec(), arithmetic, options);
+  check_placement(spec(), arithmetic, options);
   source = open_weights(options, config);
   check_tensors(spec(), *source);
   // What predicts further stands in the checkpoint, unused unless it drafts.

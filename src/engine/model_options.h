@@ -41,6 +41,10 @@ struct ModelOptions {
     if (executor != "auto") return executor;
     return (ranks > 1 || is_pipeline()) && device == "cpu" ? "mp" : "threads";
   }
+  // Where experts lie, which changes no bit: "linear", "round_robin" over the ranks, or
+  // "shuffled:SEED"; and how many have a second copy, with which rows take turns.
+  std::string expert_placement = "linear";
+  int redundant_experts = 0;
   // Drafts are accepted by rejection, so that answers depend on them (speculative/rejection.h).
   bool rejection = false;
   // Tokens of a prompt and its answer, as far as a rotation depends on them; 0: the model's

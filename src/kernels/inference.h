@@ -349,7 +349,8 @@ struct RoundInPlaceParams {
 
 // ---- Experts (numerics 7) ----
 
-// Which experts each row goes through: `ids`, ascending, and with which weights.
+// Which experts each row goes through: `ids`, ascending, and with which weights. `given`, [T][C] or
+// null: these are chosen, where the first of a row is not negative (the CPU's only).
 struct RouteParams {
   Routing how;
   const float* logits;  // [T][experts]
@@ -358,18 +359,22 @@ struct RouteParams {
   int64_t rows;
   int32_t* ids;    // [T][C]
   float* weights;  // [T][C]
+  const int32_t* given = nullptr;
 };
 
 // The (row, expert) pairs sorted by expert, those of one expert by row. Pair (t, i) stands at
 // place[t * C + i]; at place j stands row rows_of[j]; those of expert e are at begin[e] ..
-// begin[e + 1].
+// begin[e + 1]. Where experts lie in another order, or twice, this is of their places in memory.
 struct SortRowsParams {
   const int32_t* ids;  // [T][C]
+  // [experts][2]: the place of an expert in memory for even rows and for odd ones; or null: as they
+  // are numbered.
+  const int32_t* expert_places = nullptr;
   int64_t rows;
-  int32_t chosen, experts;
-  int32_t* begin;    // [experts + 1]
-  int32_t* place;    // [T * C]
-  int32_t* rows_of;  // [T * C]
+  int32_t chosen, experts;  // experts: places
+  int32_t* begin;           // [experts + 1]
+  int32_t* place;           // [T * C]
+  int32_t* rows_of;         // [T * C]
 };
 
 // Row j of out is row rows_of[j] of x, for j from begin[0] to begin[experts].
@@ -412,7 +417,15 @@ struct CombineParams {
   int64_t rows, width;
   float* hidden;  // [T][D]
   float scale;
+  // Of the baseline (numerics 10): in the order of the places, each sum rounded to bf16, as engines
+  // do that add what arrives to their residual stream.
+  bool by_place = false;
 };
+
+// The place in memory of a row's expert.
+constexpr int32_t expert_place(const int32_t* places, int32_t expert, int64_t row) {
+  return places ? places[2 * expert + row % 2] : expert;
+}
 
 // All three of few rows at once: at most kFewPairs pairs.
 constexpr int kFewPairs = 128;

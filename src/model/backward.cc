@@ -144,6 +144,7 @@ void BackwardPass::forward_again(const Batch& batch, int layer, float* before) {
   ForwardIo io;
   io.tape = io_.tape;
   io.times = io_.times;
+  io.given_experts = io_.given_experts;
   io.hidden = {before, static_cast<size_t>(rows_ * spec_.hidden)};
   forward(model_, one, kv_, *io_.forward_workspace, solo_group(), io);
 }

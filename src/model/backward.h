@@ -51,7 +51,8 @@ struct BackwardIo {
   // none. It looks at every so many rows, which are a packed row's.
   double balance = 0;
   int64_t balance_rows = 1;
-  // Needed when the tape recomputes: the workspace of the forward.
+  // Needed when the tape recomputes: what the forward was given (ForwardIo), and its workspace.
+  std::span<const int32_t> given_experts = {};
   Workspace* forward_workspace = nullptr;
   OperationTimes* times = nullptr;  // adds up the time of each operation when set
 };

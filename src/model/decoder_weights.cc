@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <tuple>
 
@@ -116,7 +117,14 @@ class WeightLoader {
       rows.push_back(row);
     }
     finish_target();
+    if (const auto& experts = spec_.layer(layer).experts; experts && !shard_.placement.is_linear())
+      weights.expert_places = expert_places(experts->routing.experts);
     return weights;
+  }
+
+  const int32_t* expert_places(int experts) {
+    if (wanted_) return reinterpret_cast<const int32_t*>(out_.memory_[arrays_++].data());
+    return numbers(shard_.placement.places_of(experts, shard_.size));
   }
 
   Range range_of(const TensorRow& row, Axis axis, int layer) const {
@@ -177,23 +185,23 @@ class WeightLoader {
 
   // The same of each expert, or head, that is here, as a stack.
   Matrix stack(int layer, const std::vector<const TensorRow*>& rows) {
-    const auto [begin, number] =
-        rows[0]->cut == Axis::heads ? Range{shard_.first_head, shard_.heads} : experts_here(layer);
-    const int first = static_cast<int>(begin), count = static_cast<int>(number);
+    const std::vector<int32_t> here =
+        rows[0]->cut == Axis::heads ? heads_here() : experts_here(layer);
     std::vector<std::vector<PackedPart>> parts;
     std::vector<PackedPart> all;
     Matrix w;
-    for (int e = 0; e < count; ++e) {
-      std::tie(w, parts.emplace_back()) = described(layer, rows, first + e);
+    for (const int32_t e : here) {
+      std::tie(w, parts.emplace_back()) = described(layer, rows, e);
       all.insert(all.end(), parts.back().begin(), parts.back().end());
     }
     const int64_t each = w.count;
     // A device's products of experts read elements.
     w.type = upload_ ? arithmetic_.weights : type_of(all);
     out_.has_blocks_ |= storage_of(w.type).has_blocks();
+    const int64_t count = std::ssize(here);
     w.count = each * count;
     w.data = allocate(w.bytes());
-    for (int e = 0; e < count; ++e) fill(w.part(each * e, each), parts[static_cast<size_t>(e)]);
+    for (int64_t i = 0; i < count; ++i) fill(w.part(each * i, each), parts[static_cast<size_t>(i)]);
     return w;
   }
 
@@ -243,8 +251,9 @@ class WeightLoader {
       return source_.info(part.tensor).dtype == first && part.first_column % storage.block == 0 &&
              part.columns % storage.block == 0;
     });
-    const bool stays = storage.has_blocks() && fits && storage.element == arithmetic_.weights &&
-                       !arithmetic_.is_baseline;
+    const bool on_gpu_too = first != DType::mxfp4;
+    const bool stays = storage.has_blocks() && fits && (on_gpu_too || !upload_) &&
+                       storage.element == arithmetic_.weights && !arithmetic_.is_baseline;
     return stays ? first : arithmetic_.weights;
   }
 
@@ -399,26 +408,28 @@ class WeightLoader {
     if (const float* there = unchanged(layer, rows)) return there;
     std::vector<float> values;
     for (const TensorRow* row : rows) {
-      const Range experts = is_of_each(row->cut) ? experts_here(layer) : Range{-1, 1};
-      for (int64_t e = experts.first; e < experts.first + experts.count; ++e)
-        append(tensor_name(*row, layer, static_cast<int>(e)), range_of(*row, Axis::rows, layer),
-               values);
+      for (const int32_t e : is_of_each(row->cut) ? experts_here(layer) : std::vector{-1})
+        append(tensor_name(*row, layer, e), range_of(*row, Axis::rows, layer), values);
     }
-    const size_t bytes = values.size() * sizeof(float);
+    return numbers(values);
+  }
+
+  template <typename T>
+  const T* numbers(const std::vector<T>& values) {
+    const size_t bytes = values.size() * sizeof(T);
     std::byte* target = allocate(bytes);
     std::memcpy(upload_ ? upload_->next() : target, values.data(), bytes);
     if (upload_) upload_->send(target, bytes);
-    return reinterpret_cast<const float*>(target);
+    return reinterpret_cast<const T*>(target);
   }
 
   // Where a vector lies of which nothing is written, or null.
   const float* unchanged(int layer, const std::vector<const TensorRow*>& rows) {
     if (arrays_ == out_.memory_.size()) return nullptr;
     const auto changes = [&](const TensorRow* row) {
-      const Range experts = is_of_each(row->cut) ? experts_here(layer) : Range{-1, 1};
-      for (int64_t e = experts.first; e < experts.first + experts.count; ++e)
-        if (!source_.stays(tensor_name(*row, layer, static_cast<int>(e)))) return true;
-      return false;
+      const auto here = is_of_each(row->cut) ? experts_here(layer) : std::vector{-1};
+      return std::ranges::any_of(
+          here, [&](int32_t e) { return !source_.stays(tensor_name(*row, layer, e)); });
     };
     if (!wanted_ && std::ranges::any_of(rows, changes)) return nullptr;
     return reinterpret_cast<const float*>(out_.memory_[arrays_++].data());
@@ -434,10 +445,17 @@ class WeightLoader {
     finish(tensor);
   }
 
-  Range experts_here(int layer) const {
+  // The experts at this rank's places, and its heads.
+  std::vector<int32_t> experts_here(int layer) const {
     const LayerSpec spec = spec_.layer(layer);
-    const int first = shard_.first_expert(spec, shard_.rank);
-    return {first, shard_.first_expert(spec, shard_.rank + 1) - first};
+    const auto all = shard_.placement.experts_at(spec.experts->routing.experts, shard_.size);
+    return {all.begin() + shard_.first_expert(spec, shard_.rank),
+            all.begin() + shard_.first_expert(spec, shard_.rank + 1)};
+  }
+  std::vector<int32_t> heads_here() const {
+    std::vector<int32_t> heads(static_cast<size_t>(shard_.heads));
+    std::iota(heads.begin(), heads.end(), shard_.first_head);
+    return heads;
   }
 
   // Rows of a matrix in a type, checked.

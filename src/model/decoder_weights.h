@@ -9,6 +9,7 @@
 #include "device/vacatable.h"
 #include "model/arithmetic.h"
 #include "model/decoder_spec.h"
+#include "model/expert_placement.h"
 #include "model/layer_weights.h"
 #include "weights/tensor_source.h"
 
@@ -30,6 +31,7 @@ struct Shard {
   int o_split_k = 1;               // parts of the attention output that lie on this rank
   bool has_one_run = false;        // of every row-parallel product (Arithmetic::chain)
   LayerRange layers;               // of its pipeline stage
+  ExpertPlacement placement;       // of the experts of all ranks
   bool has_embedding = true, has_head = true;  // the head, and the final norm before it
 
   bool has_layer(int layer) const { return layers.begin <= layer && layer < layers.end; }
@@ -38,9 +40,13 @@ struct Shard {
   int down_split_k(const LayerSpec& layer) const {
     return has_one_run ? 1 : invar::down_split_k(layer.ffn.width) / size;
   }
-  // Experts [first_expert(rank), first_expert(rank + 1)) are on a rank, whole.
+  // Places of experts in memory, in all and [first_expert(rank), first_expert(rank + 1)) on a rank,
+  // whole.
+  int expert_places(const LayerSpec& layer) const {
+    return placement.places(layer.experts->routing.experts);
+  }
   int first_expert(const LayerSpec& layer, int of_rank) const {
-    return static_cast<int>(int64_t{layer.experts->routing.experts} * of_rank / size);
+    return static_cast<int>(int64_t{expert_places(layer)} * of_rank / size);
   }
   int shared_ffn(const LayerSpec& layer) const { return layer.experts->shared_width / size; }
   int shared_split_k(const LayerSpec& layer) const {

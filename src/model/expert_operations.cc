@@ -6,6 +6,15 @@
 
 namespace invar {
 
+// The experts that all rows are to go through in that layer, or null.
+const int32_t* Operations::given_experts(int layer) const {
+  if (given_experts_.empty() || layer >= spec_.layers) return nullptr;
+  int64_t before = 0;
+  for (int i = 0; i < layer; ++i)
+    if (const auto& experts = spec_.layer(i).experts) before += experts->routing.chosen;
+  return given_experts_.data() + before * rows_;
+}
+
 void Operations::route(const LayerPass& p) {
   const Routing& how = p.spec.experts->routing;
   const LayerActivations& at = p.at;
@@ -16,11 +25,13 @@ void Operations::route(const LayerPass& p) {
                           .bias = p.w.choice_bias,
                           .rows = rows_,
                           .ids = at.chosen,
-                          .weights = at.expert_weights};
+                          .weights = at.expert_weights,
+                          .given = given_experts(p.layer)};
   const SortRowsParams sort{.ids = at.chosen,
+                            .expert_places = p.w.expert_places,
                             .rows = rows_,
                             .chosen = how.chosen,
-                            .experts = how.experts,
+                            .experts = shard_.expert_places(p.spec),
                             .begin = at.expert_begin,
                             .place = at.expert_place,
                             .rows_of = at.expert_rows};
@@ -75,7 +86,7 @@ Activation Operations::expert_outputs(const LayerPass& p) {
 Activation Operations::gather_experts(const LayerPass& p) {
   const LayerActivations& at = p.at;
   Stream& stream = *model_.execution.stream;
-  std::vector<int32_t> begin(static_cast<size_t>(p.spec.experts->routing.experts) + 1);
+  std::vector<int32_t> begin(static_cast<size_t>(shard_.expert_places(p.spec)) + 1);
   stream.download(begin.data(), at.expert_begin, begin.size() * sizeof(int32_t));
   stream.wait();
   const auto first_row = [&](int rank) {
@@ -162,7 +173,8 @@ void Operations::combine(const LayerPass& p, const Activation& outputs) {
                           .rows = rows_,
                           .width = spec_.hidden,
                           .hidden = ws_.hidden.data(),
-                          .scale = spec_.residual_scale};
+                          .scale = spec_.residual_scale,
+                          .by_place = model_.arithmetic.is_baseline && model_.device().is_host()};
   if (kernels_.combine_norm && !model_.arithmetic.is_baseline) {
     waiting_ = CombineNormParams{.sum = sum, .next = nullptr, .eps = spec_.norm_eps, .out = {}};
     if (hooks_.wants_hidden()) settle();

@@ -40,6 +40,9 @@ struct ForwardIo {
   // Out, where the batch wants them: [layers with experts][T][C], which experts each row went
   // through, ascending (host memory).
   std::span<const int32_t> experts = {};
+  // In, on the CPU: the same, of which rows are to go through these experts whatever their routers
+  // say, but where the first of a row in a layer is negative. Empty: as the routers say.
+  std::span<const int32_t> given_experts = {};
   // In when layer_begin > 0: what `non_finite` said of the layers before, where that is to be said
   // of these, too. Empty: nothing, as with layer 0.
   std::span<const bool> nan_flags;

@@ -49,6 +49,7 @@ struct LayerWeights : LayerMatrices {
   const float* expert_gate_bias = nullptr;  // [experts that are here][F] or null, as the next one
   const float* expert_up_bias = nullptr;
   const float* expert_down_bias = nullptr;  // [experts that are here][D] or null
+  const int32_t* expert_places = nullptr;   // [experts][2], or null: as they are numbered
   const float* sinks = nullptr;             // [H] or null
   const float* head_norm = nullptr;  // [D] of the module that predicts one token further, or null
 };

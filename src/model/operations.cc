@@ -19,6 +19,7 @@ Operations::Operations(const Decoder& model, int64_t rows, Workspace& ws, Group&
       group_(group),
       hooks_(hooks),
       times_(io.times),
+      given_experts_(io.given_experts),
       tape_(io.tape),
       plan_(model, rows) {}
 

@@ -89,6 +89,7 @@ class Operations {
   }
   // Whether an array that the sum reads begins inside of where its norm would go.
   static bool would_overwrite(const CombineParams& sum, const Activation& out, int64_t bytes);
+  const int32_t* given_experts(int layer) const;
   Activation gather_experts(const LayerPass& p);
   void store_slots(const LayerPass& p);
   QkvParams rotation_of(const LayerPass& p) const;
@@ -109,6 +110,7 @@ class Operations {
   Group& group_;
   const Hooks& hooks_;
   OperationTimes* times_;
+  const std::span<const int32_t> given_experts_;
   const Tape* tape_;
   const ProductPlan plan_;
   // What is to be added to h: a product, or what a row's experts made.

@@ -76,9 +76,9 @@ constexpr void leave_groups(const Routing& how, float* choice) {
 }
 
 // Of one token. `logits` [E] become its scores; `bias` [E] or null is added to them for the choice
-// only; `choice` [E] is room to compute in. `ids` [k] ascend.
+// only; `choice` [E] is room to compute in. `ids` [k] ascend. With `given`, [k], these are chosen.
 constexpr void route(const Routing& how, float* logits, const float* bias, float* choice,
-                     int32_t* ids, float* weights) {
+                     int32_t* ids, float* weights, const int32_t* given = nullptr) {
   const int count = how.experts;
   if (how.score == ExpertScore::softmax) share_out(logits, count, [](int) { return true; });
   if (how.score == ExpertScore::sigmoid)
@@ -89,7 +89,8 @@ constexpr void route(const Routing& how, float* logits, const float* bias, float
   }
   if (how.groups > 1) leave_groups(how, choice);
   uint32_t taken[Routing::kMaxExperts / 32] = {};
-  for (int i = 0; i < how.chosen; ++i) take(taken, largest(choice, 0, count, taken));
+  for (int i = 0; i < how.chosen; ++i)
+    take(taken, given ? given[i] : largest(choice, 0, count, taken));
   const auto is_chosen = [&](int e) { return (taken[e / 32] >> (e % 32) & 1) != 0; };
   if (how.score == ExpertScore::softmax_of_chosen) share_out(logits, count, is_chosen);
   float sum = 0;

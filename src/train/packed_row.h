@@ -18,6 +18,9 @@ struct PackedRow {
   std::vector<int32_t> targets;  // the token that follows; any where the weight is 0
   std::vector<float> weights;
   std::vector<int32_t> begins;  // where each sequence begins; the first is 0
+  // Or empty: the experts that each position goes through, whatever the routers say: [context]
+  // [layers with experts][chosen], ascending; the first is negative where the router decides.
+  std::vector<int16_t> routes;
 };
 
 constexpr int kMaxSequencesPerRow = 32;

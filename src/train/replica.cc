@@ -1,7 +1,10 @@
 #include "train/replica.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <bit>
+#include <functional>
 
 #include "base/error.h"
 #include "kernels/select.h"
@@ -30,6 +33,27 @@ std::vector<AdamW::Tensor> optimized(const ParameterLayout& layout) {
 
 DeviceArray<float> floats(Device& device, int64_t count, const char* what) {
   return {device, static_cast<size_t>(count), what};
+}
+
+// Throws Error where a position's experts are not as many as there should be, ascending, of those
+// that there are.
+void check_routes(const PackedRow& row, const DecoderSpec& spec, int context) {
+  if (row.routes.empty()) return;
+  const size_t columns = static_cast<size_t>(routed_columns(spec));
+  if (row.routes.size() != columns * static_cast<size_t>(context))
+    fail("expected the experts of {} positions, {} of each, found {}", context, columns,
+         row.routes.size());
+  for (size_t at = 0; at < row.routes.size();)
+    for (const LayerSpec& layer : spec.layer_specs) {
+      const int chosen = layer.experts ? layer.experts->routing.chosen : 0;
+      const auto ids = std::span(row.routes).subspan(at, static_cast<size_t>(chosen));
+      at += ids.size();
+      if (ids.empty() || ids[0] < 0) continue;
+      if (ids.back() >= layer.experts->routing.experts ||
+          std::ranges::adjacent_find(ids, std::greater_equal()) != ids.end())
+        fail("expected {} ascending experts of {}, found {}", chosen,
+             layer.experts->routing.experts, fmt::join(ids, ", "));
+    }
 }
 
 }  // namespace
@@ -136,8 +160,28 @@ void Trainer::Replica::publish() {
         [&] { transposed_.update(rounded_.data(), layout_, kernels_, decoder_.execution); });
 }
 
+// From [row][position][layer][chosen] to [layer][row][position][chosen].
+void Trainer::Replica::give_experts(std::span<const PackedRow> rows) {
+  given_experts_.clear();
+  if (std::ranges::all_of(rows, [](const PackedRow& row) { return row.routes.empty(); })) return;
+  const DecoderSpec& spec = options_.model.spec;
+  const int columns = routed_columns(spec);
+  for (const PackedRow& row : rows) check_routes(row, spec, options_.context);
+  int first = 0;
+  for (const LayerSpec& layer : spec.layer_specs) {
+    const int chosen = layer.experts ? layer.experts->routing.chosen : 0;
+    for (const PackedRow& row : rows)
+      for (int t = 0; t < options_.context; ++t)
+        for (int i = first; i < first + chosen; ++i)
+          given_experts_.push_back(
+              row.routes.empty() ? -1 : row.routes[static_cast<size_t>(t * columns + i)]);
+    first += chosen;
+  }
+}
+
 void Trainer::Replica::build_batch(std::span<const PackedRow> rows) {
   fill_batch(rows, batch_);
+  give_experts(rows);
   wanted_ = {};
   for (const PackedRow& row : rows) {
     wanted_.targets.insert(wanted_.targets.end(), row.targets.begin(), row.targets.end());
@@ -161,6 +205,7 @@ void Trainer::Replica::run_forward(std::span<const PackedRow> rows, Tape* tape) 
   build_batch(rows);
   io_.tape = tape;
   io_.times = times_;
+  io_.given_experts = given_experts_;
   forward(decoder_, batch_, kv_, forward_workspace_, solo_group(), io_);
   timed(times_, "log-sum-exp",
         [&] { scores_.compute(decoder_, io_.logits.data(), std::ssize(batch_.rows)); });
@@ -280,6 +325,7 @@ void Trainer::Replica::compute_batch(std::span<const PackedRow> rows, size_t fir
       .begins = begins,
       .balance = balance_weight(rows_of_step),
       .balance_rows = options_.context,
+      .given_experts = given_experts_,
       .forward_workspace = &forward_workspace_,
       .times = times_};
   std::vector<ExitGradient> exits;

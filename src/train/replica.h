@@ -77,6 +77,7 @@ class Trainer::Replica {
   const Scores* teacher_scores() const { return teacher_ ? &teacher_->scores() : nullptr; }
   int loss_count() const { return 1 + static_cast<int>(exits_.size()) + (mtp_ ? 1 : 0); }
   void build_batch(std::span<const PackedRow> rows);
+  void give_experts(std::span<const PackedRow> rows);
   void run_forward(std::span<const PackedRow> rows, Tape* tape);
   void run_mtp();
   double balance_weight(size_t rows_of_step) const;
@@ -128,6 +129,7 @@ class Trainer::Replica {
   // Of the current batch.
   Batch batch_;
   ForwardIo io_;
+  std::vector<int32_t> given_experts_;  // of the rows that name them, as ForwardIo has them
   std::string failure_;
   Wanted wanted_;
   Scores scores_, exit_scores_;

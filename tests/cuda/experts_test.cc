@@ -15,22 +15,35 @@ struct Case {
 };
 
 // From a row that goes through a few experts to tiles of every height.
-constexpr Case kCases[] = {
-    {1, 8, 2, 64, 40},           {1, 128, 8, 2048, 768}, {3, 60, 4, 96, 33, true},
-    {40, 12, 3, 64, 80, true},   {130, 4, 1, 48, 100},   {64, 3, 2, 320, 48},
-    {300, 16, 4, 128, 64, true}, {517, 8, 2, 256, 192},  {700, 5, 5, 64, 129}};
+constexpr Case kCases[] = {{1, 8, 2, 64, 40},           {1, 128, 8, 2048, 768},
+                           {3, 60, 4, 96, 33, true},    {40, 12, 3, 64, 80, true},
+                           {130, 4, 1, 48, 100},        {64, 3, 2, 320, 48},
+                           {300, 16, 4, 128, 64, true}, {517, 8, 2, 256, 192},
+                           {700, 5, 5, 64, 129},        {1100, 3, 2, 320, 200, true}};
 
 class ExpertsOnGpu : public CudaTest {
  protected:
   struct Chosen {
     Twin<int32_t> ids, begin, place, rows_of;
     Twin<float> weights;
+    Twin<int32_t> places;
     Chosen(Device& gpu, const Case& c)
         : ids(gpu, c.rows * c.chosen),
           begin(gpu, c.experts + 1),
           place(gpu, c.rows * c.chosen),
           rows_of(gpu, c.rows * c.chosen),
-          weights(gpu, c.rows * c.chosen) {}
+          weights(gpu, c.rows * c.chosen),
+          places(gpu, reversed(c.experts)) {}
+    // Experts lie the other way round, each twice.
+    static std::vector<int32_t> reversed(int32_t experts) {
+      std::vector<int32_t> places;
+      for (int32_t e = 0; e < experts; ++e)
+        places.insert(places.end(), {experts - 1 - e, (experts - e) % experts});
+      return places;
+    }
+    const int32_t* places_of(const Case& c, bool on_gpu) {
+      return !c.bias ? nullptr : on_gpu ? places.device() : places.host.data();
+    }
     void upload() {
       for (Twin<int32_t>* twin : {&ids, &begin, &place, &rows_of}) twin->upload();
       weights.upload();
@@ -60,6 +73,7 @@ class ExpertsOnGpu : public CudaTest {
     const auto sort = [&](bool on_gpu) {
       return SortRowsParams{
           .ids = on_gpu ? chosen.ids.device() : chosen.ids.host.data(),
+          .expert_places = chosen.places_of(c, on_gpu),
           .rows = c.rows,
           .chosen = c.chosen,
           .experts = c.experts,
@@ -191,6 +205,7 @@ TEST_F(ExpertsOnGpu, FewRowsAtOnce) {
                       .ids = of(chosen.ids),
                       .weights = of(chosen.weights)},
             .sort = {.ids = of(chosen.ids),
+                     .expert_places = chosen.places_of(c, on_gpu),
                      .rows = c.rows,
                      .chosen = c.chosen,
                      .experts = c.experts,

@@ -27,17 +27,20 @@ struct Run {
   std::string set = "auto";
   Order order = Order::portable;
   int ranks = 1, chunk = 150, threads = 1;
+  ExpertPlacement placement = {};
+  bool is_baseline = false;
 };
 
 // One rank of a group: logits at every position.
 inline Logits run_rank(const DecoderSpec& spec, const Run& how, int rank, Group& group) {
   const auto device = make_host_device();
   const Kernels kernels = select_kernels(how.order, how.set);
-  const Arithmetic arithmetic{.order = how.order};
+  const Arithmetic arithmetic{.order = how.order, .is_baseline = how.is_baseline};
+  Shard shard = make_shard(spec, rank, how.ranks);
+  shard.placement = how.placement;
   ThreadPool pool(how.threads);
   const auto source = dummy_weights(spec, 3);
-  const DecoderWeights weights(spec, arithmetic, make_shard(spec, rank, how.ranks), *source,
-                               *device, pool);
+  const DecoderWeights weights(spec, arithmetic, shard, *source, *device, pool);
   Decoder decoder(spec, arithmetic, kernels, weights, *device, &pool);
   KvStorage kv(*device, spec.layers, 8, 32, weights.shard().kv_heads, spec.head_dim);
   Workspace workspace(decoder, how.chunk, how.chunk);

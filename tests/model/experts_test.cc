@@ -2,6 +2,8 @@
 // chunks, ranks and instruction set; each number of a router shows.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "decoder_runs.h"
 
@@ -67,6 +69,49 @@ TEST(Experts, ChunksRanksThreadsAndInstructionSetsDoNotShow) {
     EXPECT_EQ(run(spec, {.set = set}), expected) << set;
   }
   EXPECT_THROW(make_shard(spec, 0, 4), UsageError);
+}
+
+using Placed = ExpertPlacement::Order;
+
+TEST(Experts, WhereTheyLieDoesNotShow) {
+  const DecoderSpec spec = expert_spec();
+  const Logits expected = run(spec, {.set = "scalar"});
+  for (const ExpertPlacement& placement :
+       {ExpertPlacement{.copies = 5}, ExpertPlacement{.order = Placed::round_robin, .copies = 3},
+        ExpertPlacement{.order = Placed::shuffled, .seed = 4},
+        ExpertPlacement{.order = Placed::shuffled, .seed = 5, .copies = 2}})
+    for (const int ranks : {1, 2})
+      for (const char* set : {"scalar", "auto"})
+        EXPECT_EQ(run(spec, {.set = set, .ranks = ranks, .placement = placement}), expected)
+            << ranks << " " << set;
+}
+
+// The control adds in the order of memory, and shows it.
+TEST(Experts, WhereTheyLieShowsInTheBaseline) {
+  const DecoderSpec spec = expert_spec();
+  const ExpertPlacement shuffled{.order = Placed::shuffled, .seed = 4};
+  for (const char* set : {"scalar", "auto"})
+    EXPECT_NE(run(spec, {.set = set, .placement = shuffled, .is_baseline = true}),
+              run(spec, {.set = set, .is_baseline = true}));
+}
+
+TEST(Experts, EveryPlaceHasAnExpertAndEveryExpertItsPlaces) {
+  for (const auto& [strategy, copies] :
+       {std::pair{"linear", 0}, {"round_robin", 2}, {"shuffled:9", 7}}) {
+    const ExpertPlacement placement = parse_expert_placement(strategy, copies);
+    const std::vector<int32_t> at = placement.experts_at(7, 2), places = placement.places_of(7, 2);
+    ASSERT_EQ(std::ssize(at), 7 + copies);
+    for (int32_t e = 0; e < 7; ++e) {
+      EXPECT_EQ(std::ranges::count(at, e), e < copies ? 2 : 1);
+      for (const int i : {0, 1}) EXPECT_EQ(at[static_cast<size_t>(places[2 * e + i])], e);
+      EXPECT_EQ(places[2 * e] != places[2 * e + 1], e < copies);
+    }
+  }
+  EXPECT_EQ(parse_expert_placement("round_robin", 0).experts_at(5, 2),
+            (std::vector<int32_t>{0, 2, 4, 1, 3}));
+  for (const char* bad : {"", "random", "shuffled", "shuffled:", "shuffled:x", "linear "})
+    EXPECT_THROW(parse_expert_placement(bad, 0), UsageError) << bad;
+  EXPECT_THROW(parse_expert_placement("linear", -1), UsageError);
 }
 
 // Latent attention, with and without a vector that queries are made of.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "base/error.h"
 #include "engine/model_description.h"
 #include "gap_case.h"
 #include "train/rl/packing.h"
@@ -36,6 +37,7 @@ struct Differences {
   int64_t tokens = 0, other_tokens = 0;  // of answers; with another log-probability
   int64_t routes = 0, other_routes = 0;  // of a token in a layer; with other experts
   double divergence = 0;                 // sum of the sampler's log-probability minus the trainer's
+  double distance = 0;                   // sum of their absolute differences
 
   void print(const char* name) const {
     std::printf(
@@ -71,30 +73,56 @@ class Comparison {
     std::vector<const std::vector<int32_t>*> prompts, tokens;
     for (const Question& question : asked) prompts.push_back(&question.prompt);
     for (const Answer& answer : answers) tokens.push_back(&answer.tokens);
-    const PackedAnswers packed = pack_answers(prompts, tokens, kContext, 2, 0);
+    PackedAnswers packed = pack_answers(prompts, tokens, kContext, 2, 0);
     const std::vector<float> trained = trainer_.log_probabilities(packed.rows);
     const std::vector<int32_t> routed = trainer_.routed_experts(packed.rows);
     for (size_t i = 0; i < answers.size(); ++i) {
       const int64_t first = packed.places[i].index(kContext);  // says the answer's first token
-      count_tokens(answers[i], &trained[first]);
+      count_tokens(answers[i], &trained[first], found);
       const int64_t begin = first - std::ssize(asked[i].prompt) + 1;
-      count_routes(answers[i], &routed[begin * columns_]);
+      count_routes(answers[i], &routed[begin * columns_], found);
     }
+    replay(asked, answers, packed);
   }
 
-  Differences found;
+  Differences found, replayed;
+
+  // The rows of the last answers, with the experts of the sampler's.
+  std::vector<PackedRow> rows;
 
  private:
-  void count_tokens(const Answer& answer, const float* trained) {
+  // The same once more with the sampler's experts.
+  void replay(const std::vector<Question>& asked, const std::vector<Answer>& answers,
+              PackedAnswers& packed) {
+    for (size_t i = 0; i < answers.size(); ++i) {
+      const PackedAnswers::Place& place = packed.places[i];
+      std::vector<int16_t>& routes = packed.rows[place.row].routes;
+      routes.resize(kContext * columns_, -1);
+      std::ranges::copy(answers[i].routed_experts,
+                        &routes[(place.first + 1 - asked[i].prompt.size()) * columns_]);
+    }
+    const std::vector<float> trained = trainer_.log_probabilities(packed.rows);
+    const std::vector<int32_t> routed = trainer_.routed_experts(packed.rows);
+    for (size_t i = 0; i < answers.size(); ++i) {
+      const int64_t first = packed.places[i].index(kContext);
+      count_tokens(answers[i], &trained[first], replayed);
+      count_routes(answers[i], &routed[(first - std::ssize(asked[i].prompt) + 1) * columns_],
+                   replayed);
+    }
+    rows = packed.rows;
+  }
+
+  static void count_tokens(const Answer& answer, const float* trained, Differences& found) {
     for (size_t t = 0; t < answer.tokens.size(); ++t) {
       const float sampled = answer.log_probabilities[t];
       ++found.tokens;
       found.other_tokens += sampled != trained[t];
       found.divergence += double{sampled} - double{trained[t]};
+      found.distance += std::abs(double{sampled} - double{trained[t]});
     }
   }
 
-  void count_routes(const Answer& answer, const int32_t* trained) {
+  void count_routes(const Answer& answer, const int32_t* trained, Differences& found) const {
     ASSERT_EQ(answer.routed_experts.size() % columns_, 0);
     for (size_t at = 0; at < answer.routed_experts.size(); at += chosen_) {
       ++found.routes;
@@ -122,12 +150,57 @@ TEST(Routes, TrainerAndSamplerAgree) {
   }
   own.found.print("portable");
   control.found.print("control");
+  control.replayed.print("control, replayed");
   EXPECT_EQ(own.found.tokens, int64_t{steps} * 8 * kAnswerTokens);
   EXPECT_EQ(own.found.other_tokens, 0);
   EXPECT_EQ(own.found.divergence, 0.0);
   EXPECT_EQ(own.found.other_routes, 0);
+  EXPECT_EQ(own.replayed.other_tokens, 0);
+  EXPECT_EQ(own.replayed.other_routes, 0);
+  // What is replayed is what the trainer computes with; log-probabilities are nearer then, but
+  // not the sampler's.
+  EXPECT_EQ(control.replayed.other_routes, 0);
+  EXPECT_GT(control.replayed.other_tokens, 0);
+  EXPECT_LT(control.replayed.distance, control.found.distance);
   EXPECT_GT(control.found.other_tokens, 0);  // the control
   EXPECT_GT(control.found.other_routes, 0);
+}
+
+// A step with routes that are given: what is computed again for the backward is computed with them,
+// too, and routers of their own would have given other weights.
+TEST(Routes, ATrainersStepReplaysThem) {
+  Trainer first(trainer_options(3), 7);
+  Comparison control("control", first);
+  control.run(questions(8), 0);
+  std::vector<PackedRow> rows = control.rows;
+  for (PackedRow& row : rows)
+    if (row.routes.empty()) row.weights.assign(row.weights.size(), 0.0f);
+  std::vector<std::vector<float>> weights;
+  for (const int with : {0, 1, 2}) {  // 1: recomputed; 2: without
+    TrainerOptions options = trainer_options(3);
+    options.recompute = with == 1;
+    if (with == 2)
+      for (PackedRow& row : rows) row.routes.clear();
+    Trainer trainer(options, 7);
+    trainer.step(rows);
+    TrainingState state;
+    trainer.copy_state(state);
+    weights.push_back(std::move(state.master));
+  }
+  EXPECT_EQ(weights[0], weights[1]);
+  EXPECT_NE(weights[0], weights[2]);
+}
+
+TEST(Routes, ThoseThatCannotBeAreRefused) {
+  Trainer trainer(trainer_options(3), 7);
+  std::vector<PackedRow> rows = rows_of_step(0);
+  const size_t columns = routed_columns(trainer.options().model.spec);
+  rows[1].routes.assign(kContext * columns, -1);
+  trainer.log_probabilities(rows);  // as the routers say
+  rows[1].routes[0] = 3;            // and then no higher one
+  EXPECT_THROW(trainer.log_probabilities(rows), Error);
+  rows[1].routes.assign(columns, -1);
+  EXPECT_THROW(trainer.log_probabilities(rows), Error);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/reference/reference.h"
 #include "numerics/math.h"
 
 namespace invar::cpu {
@@ -105,6 +106,7 @@ void heads_matmul(const HeadsMatmulParams& p, const Execution& on) {
 }
 
 void combine(const RowFunctions& rows, const CombineParams& p, const Execution& on) {
+  if (p.by_place) return reference::combine(p, on);
   constexpr int64_t kColumns = 256;
   const int64_t pieces = (p.width + kColumns - 1) / kColumns;  // of a row
   const auto [begin, end] = on.share.of(p.rows * pieces);

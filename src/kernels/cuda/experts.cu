@@ -1,5 +1,6 @@
 // Mixture of experts but for its products: kernels/reference/experts.cc on a GPU. Grids depend on
 // the number of rows alone, so that a recorded step stays right.
+#include "base/check.h"
 #include "device/cuda/cuda_stream.h"
 #include "kernels/cuda/experts_route.cuh"
 #include "kernels/cuda/operations.h"
@@ -36,8 +37,9 @@ __global__ __launch_bounds__(kThreads) void sort_rows_kernel(SortRowsParams p) {
   const int expert = static_cast<int>(blockIdx.x), pairs = static_cast<int>(p.rows) * p.chosen;
   let_next_kernel_start();
   wait_for_kernels_before();
+  const auto key = [&](int i) { return expert_place(p.expert_places, p.ids[i], i / p.chosen); };
   int below = 0;
-  for (int i = tid; i < pairs; i += kThreads) below += p.ids[i] < expert;
+  for (int i = tid; i < pairs; i += kThreads) below += key(i) < expert;
   for (int half = kWarp / 2; half >= 1; half /= 2) below += __shfl_xor_sync(kAllLanes, below, half);
   if (lane == 0) of_warp[warp] = below;
   __syncthreads();
@@ -47,7 +49,7 @@ __global__ __launch_bounds__(kThreads) void sort_rows_kernel(SortRowsParams p) {
   if (tid == 0 && expert == p.experts - 1) p.begin[p.experts] = pairs;
   for (int first = 0; first < pairs; first += kThreads) {
     const int i = first + tid;
-    const bool is_mine = i < pairs && p.ids[i] == expert;
+    const bool is_mine = i < pairs && key(i) == expert;
     const uint32_t lanes = __ballot_sync(kAllLanes, is_mine);
     __syncthreads();
     if (lane == 0) of_warp[warp] = __popc(lanes);
@@ -107,6 +109,7 @@ int blocks_of(int64_t items, int64_t each) {
 }  // namespace
 
 void route(const RouteParams& p, const Execution& on) {
+  CHECK(!p.given, "routes that are given are the CPU's");
   if (p.rows == 0) return;
   by_experts(p.how.experts, [&](auto each) {
     launch("choosing experts", route_kernel<each()>,
@@ -135,6 +138,7 @@ void gather_rows(const GatherRowsParams& p, const Execution& on) {
 }
 
 void combine(const CombineParams& p, const Execution& on) {
+  CHECK(!p.by_place, "a sum by place is the CPU's");
   if (p.rows == 0) return;
   launch("adding experts' outputs", combine_kernel,
          {.blocks = blocks_of(p.width, kThreads) * static_cast<int>(p.rows),

@@ -15,15 +15,15 @@ static_assert(kThreads >= kFewPairs);
 template <int kEach>
 struct Shared {
   RouteRoom<kEach> rooms[kWarps];
-  int32_t ids[kFewPairs];
+  int32_t ids[kFewPairs], places[kFewPairs];
   float weights[kFewPairs];
   int from;  // the row that stands at this block's place
 };
 
-// How many of the ids are below `expert`.
-__device__ __forceinline__ int below(const int32_t* ids, int pairs, int expert) {
+// How many pairs' experts lie before that place.
+__device__ __forceinline__ int below(const int32_t* places, int pairs, int place) {
   int count = 0;
-  for (int i = 0; i < pairs; ++i) count += ids[i] < expert;
+  for (int i = 0; i < pairs; ++i) count += places[i] < place;
   return count;
 }
 
@@ -39,13 +39,16 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const ChooseExpertsPar
     route_row(p.route, t, shared.rooms[tid / kWarp], shared.ids + t * chosen,
               shared.weights + t * chosen);
   __syncthreads();
+  if (tid < pairs)
+    shared.places[tid] = expert_place(p.sort.expert_places, shared.ids[tid], tid / chosen);
+  __syncthreads();
   if (tid < pairs) {
-    const int id = shared.ids[tid];
-    int at = below(shared.ids, pairs, id);
-    for (int i = 0; i < tid; ++i) at += shared.ids[i] == id;
+    const int lies_at = shared.places[tid];
+    int at = below(shared.places, pairs, lies_at);
+    for (int i = 0; i < tid; ++i) at += shared.places[i] == lies_at;
     if (at == place) shared.from = tid / chosen;
     if (place == 0) {
-      p.route.ids[tid] = id;
+      p.route.ids[tid] = shared.ids[tid];
       p.route.weights[tid] = shared.weights[tid];
       p.sort.place[tid] = at;
       p.sort.rows_of[at] = tid / chosen;
@@ -53,12 +56,12 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const ChooseExpertsPar
   }
   if (place == 0)
     for (int e = tid; e <= p.sort.experts; e += kThreads)
-      p.sort.begin[e] = below(shared.ids, pairs, e);
+      p.sort.begin[e] = below(shared.places, pairs, e);
   __syncthreads();
   const GatherRowsParams& g = p.gather;
   const int first = static_cast<int>(g.begin - p.sort.begin);
-  if (place < below(shared.ids, pairs, first) ||
-      place >= below(shared.ids, pairs, first + g.experts))
+  if (place < below(shared.places, pairs, first) ||
+      place >= below(shared.places, pairs, first + g.experts))
     return;
   const int64_t size = g.x.type == DType::bf16 ? 2 : 4;
   const auto* from = reinterpret_cast<const uint4*>(static_cast<const char*>(g.x.data) +

@@ -2,6 +2,8 @@
 // expert, and the sum of a row's experts.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <vector>
 
 #include "base/check.h"
 #include "kernels/reference/reference.h"
@@ -14,19 +16,21 @@ void route(const RouteParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.rows);
   for (int64_t t = begin; t < end; ++t) {
     std::copy_n(p.logits + t * p.stride, p.how.experts, logits);
+    const int32_t* given = p.given ? p.given + t * p.how.chosen : nullptr;
     routing::route(p.how, logits, p.bias, choice, p.ids + t * p.how.chosen,
-                   p.weights + t * p.how.chosen);
+                   p.weights + t * p.how.chosen, given && *given >= 0 ? given : nullptr);
   }
 }
 
 void sort_rows(const SortRowsParams& p, const Execution& on) {
   if (on.share.index > 0) return;
   const int64_t pairs = p.rows * p.chosen;
+  const auto key = [&](int64_t i) { return expert_place(p.expert_places, p.ids[i], i / p.chosen); };
   std::fill_n(p.begin, p.experts + 1, 0);
-  for (int64_t i = 0; i < pairs; ++i) ++p.begin[p.ids[i] + 1];
+  for (int64_t i = 0; i < pairs; ++i) ++p.begin[key(i) + 1];
   for (int32_t e = 0; e < p.experts; ++e) p.begin[e + 1] += p.begin[e];
   for (int64_t i = 0; i < pairs; ++i) {
-    const int32_t place = p.begin[p.ids[i]]++;
+    const int32_t place = p.begin[key(i)]++;
     p.place[i] = place;
     p.rows_of[place] = static_cast<int32_t>(i / p.chosen);
   }
@@ -93,12 +97,17 @@ float expert_output(const CombineParams& p, int64_t place, int64_t d) {
 
 void combine(const CombineParams& p, const Execution& on) {
   const auto [begin, end] = on.share.of(p.rows);
+  std::vector<int64_t> order(static_cast<size_t>(p.chosen));
   for (int64_t t = begin; t < end; ++t) {
+    std::iota(order.begin(), order.end(), t * p.chosen);
+    if (p.by_place) std::ranges::sort(order, {}, [&](int64_t i) { return p.place[i]; });
     const float gate = p.gate ? 1.0f / (1.0f + math::exp(-p.gate[t * p.gate_stride])) : 1.0f;
     for (int64_t d = 0; d < p.width; ++d) {
       float sum = 0;
-      for (int64_t i = t * p.chosen; i < (t + 1) * p.chosen; ++i)
+      for (const int64_t i : order) {
         sum = __builtin_fmaf(p.weights[i], expert_output(p, p.place[i], d), sum);
+        if (p.by_place) sum = bf16_to_f32(f32_to_bf16(sum));
+      }
       if (p.shared) sum = __builtin_fmaf(gate, p.shared[t * p.shared_stride + d], sum);
       float& h = p.hidden[t * p.width + d];
       h = h + sum * p.scale;

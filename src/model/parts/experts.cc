@@ -66,7 +66,7 @@ void place(ActivationMemory& memory, const Decoder& decoder, int layer, LayerAct
   at.router = memory.array<float>(count + (experts.shared_gate ? 1 : 0));
   at.chosen = memory.array<int32_t>(chosen);
   at.expert_weights = memory.array<float>(chosen);
-  at.expert_begin = memory.fixed<int32_t>(count + 1);
+  at.expert_begin = memory.fixed<int32_t>(shard.expert_places(spec) + 1);
   at.expert_place = memory.array<int32_t>(chosen);
   at.expert_rows = memory.array<int32_t>(chosen);
   at.expert_inputs = memory.activation(d, chosen);

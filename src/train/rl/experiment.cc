@@ -40,6 +40,8 @@ VariantResult summary(const std::string& name, const RlResult& result, const RlM
   for (const auto& [step, d] : differences)
     v.largest_difference = std::max(v.largest_difference, d);
   v.clip_fraction = mean(of("clip_fraction"));
+  const double routes = mean(of("routes"));
+  if (routes > 0) v.different_routes = mean(of("different_routes")) / routes;
   return v;
 }
 

@@ -17,7 +17,8 @@ struct VariantResult {
   // Over the run's steps.
   double last_reward = 0;  // mean of the last tenth of the steps
   double mean_k3 = 0, largest_difference = 0;
-  double clip_fraction = 0;  // mean
+  double different_routes = -1;  // share, of a model with experts
+  double clip_fraction = 0;      // mean
 };
 
 // Runs each of `recipe.runs` under output/NAME, or goes on with it, and draws

@@ -41,6 +41,10 @@ void RlMetrics::write(const RlProgress& p) {
                                   {"ended", p.ended},
                                   {"rollout_seconds", p.rollout_seconds},
                                   {"training_seconds", p.training_seconds}};
+  if (m.routes > 0) {
+    line.set("routes", m.routes);
+    line.set("different_routes", m.different_routes);
+  }
   if (p.evaluation >= 0) line.set("evaluation", p.evaluation);
   file_.write(std::move(line));
 }

@@ -46,6 +46,7 @@ void read_sampler(TomlSection& section, SamplerOptions& sampler) {
   std::vector<std::string> formats = rounding_formats();
   formats.insert(formats.begin(), "exact");
   section.get("weights", sampler.weights, formats);
+  section.get("replay_routes", sampler.replays_routes);
 }
 
 void read_engine(TomlSection section, EngineOptions& engine) {
@@ -121,6 +122,7 @@ json::Value RlRecipe::identity(const std::string& model_digest) const {
                    {"reference", policy.reference},
                    {"sampler arithmetic", sampler.arithmetic},
                    {"sampler weights", sampler.weights}};
+  if (sampler.replays_routes) identity.set("replayed routes", true);
   set_identity(identity, trainer);
   return identity;
 }

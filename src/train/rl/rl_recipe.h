@@ -16,6 +16,9 @@ namespace invar::rl {
 struct SamplerOptions {
   std::string arithmetic = "portable";  // "portable" or "control"
   std::string weights = "exact";        // "exact", or rounded to a format of rounding.h
+  // Of a model with experts: the trainer computes with those that the sampler's tokens went
+  // through.
+  bool replays_routes = false;
 
   bool is_trained_policy() const { return arithmetic == "portable" && weights == "exact"; }
 };

@@ -118,6 +118,10 @@ class Run {
     // A module that predicts one token further drafts and is no part of the policy: it is neither
     // trained nor kept.
     t.model.spec.mtp_layers = 0;
+    columns_ = routed_columns(t.model.spec);
+    if (recipe_.sampler.replays_routes && columns_ == 0)
+      fail_usage("{}: expected a model with experts, whose routes are replayed, found {}",
+                 recipe_.path, t.model.spec.family);
     if (tokenizer_.vocab_size() > t.model.spec.vocab)
       fail_usage("{}: expected a tokenizer of at most {} tokens, the model's vocabulary, found {}",
                  recipe_.model, t.model.spec.vocab, tokenizer_.vocab_size());
@@ -169,7 +173,8 @@ class Run {
       rollout.problems.push_back(make_problem(seed, split, i, recipe_.tasks));
       rollout.prompts.push_back(tokenizer_.encode(rollout.problems.back().prompt));
       for (int32_t choice = 0; choice < answers; ++choice)
-        questions.push_back({rollout.prompts.back(), noise_seed(seed, split, i), choice});
+        questions.push_back(
+            {rollout.prompts.back(), noise_seed(seed, split, i), choice, columns_ > 0});
     }
     rollout.answers = rollouts_->answer(questions, step);
     for (size_t i = 0; i < rollout.answers.size(); ++i) {
@@ -201,6 +206,7 @@ class Run {
     const Scores scores = score(rollout, *trainer_);
     p.entropy = scores.entropy;
     compare(step, rollout, scores, p);
+    if (columns_ > 0) compare_routes(step, rollout, p);
     summarize(rollout, p);
     const PackedAnswers sample = make_training_sample(rollout, scores);
     p.report = trainer_->step(sample.rows, static_cast<double>(rollout.answers.size()));
@@ -216,7 +222,58 @@ class Run {
       answers.push_back(&rollout.answers[i].tokens);
     }
     const TrainerOptions& t = recipe_.trainer;
-    return pack_answers(prompts, answers, t.context, t.groups, t.model.eos_ids[0]);
+    PackedAnswers packed = pack_answers(prompts, answers, t.context, t.groups, t.model.eos_ids[0]);
+    if (recipe_.sampler.replays_routes) replay_routes(rollout, chosen, packed);
+    return packed;
+  }
+
+  // Where the answer's first position stands in its row.
+  int64_t first_position(const Rollout& rollout, size_t answer,
+                         const PackedAnswers::Place& place) const {
+    return place.first + 1 - std::ssize(rollout.prompt_of(answer));
+  }
+
+  // The sampler's experts of all tokens but the last of each answer, which it did not compute.
+  void replay_routes(const Rollout& rollout, std::span<const size_t> chosen,
+                     PackedAnswers& packed) const {
+    for (size_t n = 0; n < chosen.size(); ++n) {
+      const PackedAnswers::Place& place = packed.places[n];
+      std::vector<int16_t>& routes = packed.rows[place.row].routes;
+      routes.resize(static_cast<size_t>(recipe_.trainer.context * columns_), -1);
+      std::ranges::copy(rollout.answers[chosen[n]].routed_experts,
+                        routes.begin() + first_position(rollout, chosen[n], place) * columns_);
+    }
+  }
+
+  // Of a model with experts: the routes of the sampler's tokens that the trainer's routers would
+  // not have chosen.
+  void compare_routes(int64_t step, const Rollout& rollout, RlProgress& p) const {
+    std::vector<size_t> all(rollout.answers.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    PackedAnswers packed = pack(rollout, all);
+    for (PackedRow& row : packed.rows) row.routes.clear();
+    const std::vector<int32_t> own = trainer_->routed_experts(packed.rows);
+    const auto context = static_cast<int64_t>(recipe_.trainer.context);
+    for (const size_t i : all) {
+      const PackedAnswers::Place& place = packed.places[i];
+      const int64_t row = static_cast<int64_t>(place.row);
+      const int32_t* trainer =
+          &own[static_cast<size_t>((row * context + first_position(rollout, i, place)) * columns_)];
+      const std::vector<int16_t>& sampler = rollout.answers[i].routed_experts;
+      for (size_t at = 0; at < sampler.size();)
+        for (const LayerSpec& layer : recipe_.trainer.model.spec.layer_specs) {
+          const auto chosen =
+              static_cast<size_t>(layer.experts ? layer.experts->routing.chosen : 0);
+          if (chosen == 0) continue;
+          ++p.mismatch.routes;
+          p.mismatch.different_routes +=
+              !std::equal(trainer + at, trainer + at + chosen, &sampler[at]);
+          at += chosen;
+        }
+    }
+    if (recipe_.sampler.is_trained_policy() && p.mismatch.different_routes > 0)
+      fail("step {}: expected the trainer's experts, found others in {} of the sampler's {} routes",
+           step, p.mismatch.different_routes, p.mismatch.routes);
   }
 
   Scores score(const Rollout& rollout, Trainer& trainer) const {
@@ -335,6 +392,7 @@ class Run {
   std::unique_ptr<Rollouts> rollouts_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<Trainer> reference_;  // of the first weights, or null
+  int64_t columns_ = 0;                 // experts that a token goes through, in all layers
   int64_t steps_here_ = 0;
   int64_t saved_ = 0;  // the step of the last checkpoint
 };
