@@ -216,6 +216,21 @@ class Portable:
             acc = add(acc, leaf)
         return acc
 
+class Pair:
+    """Section 1.3.  Operands are laid out as [pair, even/odd, run, ...]."""
+
+    @staticmethod
+    def prepare(x, runs=1):
+        x = pad(x, 32).reshape(x.shape[:-1] + (runs, -1, 2))
+        return np.ascontiguousarray(np.moveaxis(x, (-2, -1, -3), (0, 1, 2)), F64)
+
+    @staticmethod
+    def chains(x, w):
+        acc = F32(0)
+        for (x_even, x_odd), (w_even, w_odd) in zip(x, w):
+            acc = fma(x_even, w_even, fma(x_odd, w_odd, acc))
+        return acc
+
 class Hopper:
     """Section 1.2.  Operands are (significand, exponent, value), each [step, 16, run, ...]."""
 
@@ -631,11 +646,11 @@ class Model:
         self.family = f = Family(c)
         stored = next(kind for name, (kind, _) in tensors.items() if "embed" in name)
         mode = mode or ("bf16" if stored == "bf16" else "f32")
-        assert not (mode == "f32" and arith == "hopper"), "hopper refuses the weight mode f32"
+        assert not (mode == "f32" and arith != "portable"), f"{arith} refuses the weight mode f32"
         if mode == "f32":  # the same tensors widened, as if they had been stored so
             tensors = {name: ("f32", widen(*t)) for name, t in tensors.items()}
         self.digest = weights_digest(tensors)
-        self.order = Hopper if arith == "hopper" else Portable
+        self.order = {"portable": Portable, "hopper": Hopper, "pair": Pair}[arith]
         self.act = bf16 if mode == "bf16" else (lambda x: x)
         widened = {name: widen(*t) for name, t in tensors.items()}
         self.w = f.unfused(one_by_one(of_gpt_oss(widened) if f.name == "gpt_oss" else widened))
@@ -911,7 +926,7 @@ def main(argv=None):
     p = argparse.ArgumentParser()
     p.add_argument("model")
     p.add_argument("--tokens", required=True)
-    p.add_argument("--arith", choices=["portable", "hopper"], default="portable")
+    p.add_argument("--arith", choices=["portable", "hopper", "pair"], default="portable")
     p.add_argument("--weights", choices=["bf16", "f32"])
     for name, default in (("max-tokens", 4), ("top-k", 0), ("seed", 0), ("choice", 0)):
         p.add_argument("--" + name, type=int, default=default)

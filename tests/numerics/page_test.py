@@ -34,6 +34,7 @@ def cases():
         yield model, "portable", 12, {"temperature": 0.0}
         yield model, "portable", 12, SAMPLED
         yield model, "hopper", 12, PLAIN
+        yield model, "pair", 12, PLAIN
     for model in ["llama-gqa", "mistral-window"] if FULL else ["mistral-window"]:
         yield model, "portable", 156, PLAIN  # two splits, and the window of one of them
         if FULL:
