@@ -51,6 +51,9 @@ struct Place {
 class RanksOnGpu : public ::testing::Test {
  protected:
   void SetUp() override {
+    // As the engine does: a kernel that is loaded when it is first launched would wait for those
+    // that wait for it.
+    ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     const char* required = std::getenv("INVAR_REQUIRE");
     const bool is_required = required && std::string(required).find("cuda") != std::string::npos;
     if (!is_required && cuda_device_count() == 0)

@@ -313,8 +313,8 @@ TEST(Families, RefuseByNameWhatIsNotImplemented) {
     }
   };
   const auto object = [](const char* text) { return json::parse(text, "x"); };
-  refused("quantization_config", object(R"({"quant_method": "bitsandbytes"})"),
-          "compressed-tensors");
+  refused("quantization_config", object(R"({"quant_method": "bitsandbytes"})"), "load_in_4bit");
+  refused("quantization_config", object(R"({"quant_method": "quanto"})"), "compressed-tensors");
   refused("attn_logit_softcapping", 50.0, "only null");
   refused("final_logit_softcapping", 30.0, "only null");
   refused("attention_multiplier", 0.5, "only null");

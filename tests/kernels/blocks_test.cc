@@ -167,6 +167,7 @@ TEST(Blocks, AreUnpackedByEveryFormOfASet) {
   const BlockForm forms[] = {{"avx2", cpu::has_avx2(), cpu::blocks_avx2},
                              {"avx512", cpu::has_avx512(), cpu::blocks_avx512},
                              {"avx512bf16", cpu::has_avx512_bf16(), cpu::blocks_avx512bf16}};
+  const ScopedFlushToZero flush;
   Random random(11);
   constexpr int64_t kWidth = 768, kLeaves = kWidth / 32;
   std::vector<float> x(8 * kWidth);

@@ -143,6 +143,7 @@ struct Iq4NlLeaf : FourBits<0> {
 // The scale is a power of two, in two factors, of which none is subnormal.
 struct Mxfp4Leaf : FourBits<0> {
   static constexpr DType kType = DType::mxfp4;
+  static constexpr bool kIsBf16 = true;  // of any magnitude
   Mxfp4Leaf(const BlockBytes& block, int64_t)
       : FourBits(block),
         half_(power(low_bits<8>(block.scales_2(0)) >> 1, 64)),
@@ -303,7 +304,10 @@ constexpr int kLeavesOf = BlockBytes::storage(Leaf::kType).block / 32;
 // Pair j of a leaf of 16 outputs, as bf16.
 template <typename Leaf>
 inline Bits16 pairs_of(const Leaf& leaf, int j) {
-  return bf16_pairs(leaf.half(j, 0), leaf.half(j, 1));
+  if constexpr (requires { Leaf::kIsBf16; })
+    return upper_words(bits_of(leaf.half(j, 0)), bits_of(leaf.half(j, 1)));
+  else
+    return bf16_pairs(leaf.half(j, 0), leaf.half(j, 1));
 }
 
 template <typename Leaf>

@@ -544,8 +544,8 @@ inline bool fills_turns(int64_t units, int workers) {
 }
 
 // How the rows are shared out. With few units three blocks of two stages share a multiprocessor,
-// with some more one block has it to itself, and then two; three where what is stored is made bf16,
-// which takes more warps than waiting for it does.
+// with some more one block has it to itself, and then two; or three where what is stored is made
+// bf16, which takes more warps than waiting for it does, and whole rows fill them.
 template <typename Rows>
 SinglePlan plan_single(const AttentionParams& p, const Execution& on, bool by_count) {
   using S = Shape<Rows>;
@@ -556,7 +556,9 @@ SinglePlan plan_single(const AttentionParams& p, const Execution& on, bool by_co
   const int multiprocessors = gpu_of(on).multiprocessors();
   const bool merges_apart = !has_many_units(p, on) && p.scratch && p.num_shared == 0,
              has_tiles = may_have_many_rows(p);
-  const int wanted = merges_apart || Rows::kIsStored ? 3 : units <= multiprocessors ? 1 : 2;
+  const bool even = p.rows_are_even && !has_tiles,
+             fill_three = Rows::kIsStored && even && fills_turns(units, 3 * multiprocessors);
+  const int wanted = merges_apart || fill_three ? 3 : units <= multiprocessors ? 1 : 2;
   const int stages = std::clamp(
       (kRoom / wanted - kOfBlock - S::bytes(0)) / (S::bytes(1) - S::bytes(0)), kFewestStages, 6);
   const int blocks = kRoom / (S::bytes(stages) + kOfBlock) * multiprocessors;
@@ -575,7 +577,6 @@ SinglePlan plan_single(const AttentionParams& p, const Execution& on, bool by_co
                                     .cut_cost = 5},
                            .parts = parts_in(p, p.scratch)};
   SinglePlan plan = {work, kernel_of<Rows, StretchPieces>(), merges_apart};
-  const bool even = p.rows_are_even && !has_tiles;
   if (by_count || (even && (merges_apart || fills_turns(units, blocks)))) {
     plan.kernel = merges_apart ? kernel_of<Rows, ChunkPieces>() : kernel_of<Rows, WholePieces>();
     plan.work.cuts.workers = static_cast<int>(units * chunks);
