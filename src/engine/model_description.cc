@@ -192,6 +192,12 @@ void check_placement(const DecoderSpec& spec, const Arithmetic& arithmetic,
         "the arithmetic control adds experts in the order in which they lie on the CPU only, and "
         "the device is {}",
         options.device);
+  const bool has_experts = std::ranges::any_of(
+      spec.layer_specs, [](const LayerSpec& layer) { return layer.experts.has_value(); });
+  if (!has_experts && !placement.is_linear())
+    fail_usage(
+        "expected a model with experts for a placement or copies of them, found {} without experts",
+        spec.family);
   for (const LayerSpec& layer : spec.layer_specs)
     if (layer.experts && placement.copies > layer.experts->routing.experts)
       fail_usage("expected at most {} redundant experts, a second copy of each, found {}",

@@ -62,6 +62,21 @@ TEST_F(ModelTest, ADirectoryWithoutAConfigurationIsRefused) {
   EXPECT_THROW(read_model_config(nowhere), UsageError);
 }
 
+TEST(ExpertPlacement, IsForModelsWithExperts) {
+  for (const bool has_experts : {true, false})
+    for (const bool are_copied : {true, false}) {
+      ModelOptions options{.model = has_experts ? "tiny-moe" : "tiny", .load_format = "dummy:1"};
+      if (are_copied)
+        options.redundant_experts = 2;
+      else
+        options.expert_placement = "round_robin";
+      if (has_experts)
+        EXPECT_NO_THROW(Model model(options)) << are_copied;
+      else
+        EXPECT_THROW(Model model(options), UsageError) << are_copied;
+    }
+}
+
 TEST_F(ModelTest, AFileCutShortWhileItIsLoadedIsSaid) {
   make("llama");
   const std::string path = directory_ / "model.safetensors";
