@@ -8,6 +8,7 @@
 
 #include "base/secret_socket.h"
 #include "base/shared_memory.h"
+#include "device/stream.h"
 
 namespace invar {
 
@@ -18,6 +19,22 @@ class Channel {
   virtual void send(const void* data, size_t bytes) = 0;
   // Waits for so many bytes.
   virtual void receive(void* data, size_t bytes) = 0;
+
+  // Memory that both ends see, for a message that is large and would be copied twice: what the
+  // sender puts there the receiver reads there. Both ends say the same of a number of bytes; where
+  // that is `false` messages are sent and received.
+  virtual bool has_place_for(size_t) const { return false; }
+  // Waits until so many bytes are free; they are sent by the next call.
+  virtual std::byte* place(size_t) { return nullptr; }
+  virtual void send_placed() {}
+  // Waits for what was placed. It stays until it is released, and so does what is received behind
+  // it, which must be small.
+  virtual std::byte* receive_placed(size_t, std::shared_ptr<Event> /*taken*/) { return nullptr; }
+  // What was received in place is no longer needed once its event is done: waits for that.
+  virtual void release() {}
+  // That memory is for the streams of a GPU.
+  virtual void pin() {}
+
   // The other end no longer waits for this one. Its last call.
   virtual void leave() = 0;
 };

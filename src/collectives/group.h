@@ -83,7 +83,7 @@ std::unique_ptr<Group> make_shared_group(const SharedPlace& place, SharedMemory&
 size_t shared_group_bytes(int size);
 
 // Not the tree: a chain over the ranks, ((r0 + r1) + r2) + r3 ..., for the middle column of
-// comparisons (numerics 10.1). Over another group, which must live as long; host memory.
+// comparisons (numerics 10.1). Over another group, which must live as long.
 std::unique_ptr<Group> make_chain_group(Group& inner);
 
 // A group whose operands lie on a device that the host cannot read: they go through host memory to

@@ -1,4 +1,5 @@
 // Stands in for collectives/cuda in a build without CUDA.
+#include "base/check.h"
 #include "collectives/peer_group.h"
 
 namespace invar {
@@ -9,6 +10,10 @@ std::unique_ptr<Group> make_peer_group(Group& host_group, const PeerOptions&) {
 
 std::unique_ptr<Group> make_peer_group(Group& host_group, PeerProcesses, const PeerOptions&) {
   return make_staged_group(host_group);
+}
+
+void add_chain_on_device(int, const float*, float*, int64_t, const Execution&) {
+  CHECK(false, "a device other than the host in a build without CUDA");
 }
 
 }  // namespace invar

@@ -47,4 +47,9 @@ uint32_t* leaver_of(SharedMemory& memory);
 std::unique_ptr<Group> make_peer_group(Group& host_group, PeerProcesses processes,
                                        const PeerOptions& options = {});
 
+// sum[i] = ((r0 + r1) + r2) ... over the operands of `ranks` ranks that lie one after the other in
+// `gathered`, on a GPU: of make_chain_group.
+void add_chain_on_device(int ranks, const float* gathered, float* sum, int64_t count,
+                         const Execution& on);
+
 }  // namespace invar

@@ -6,12 +6,14 @@
 #include "collectives/channel.h"
 #include "collectives/group.h"
 #include "collectives/shared_word.h"
+#include "device/cuda_device.h"
 
 namespace invar {
 
 namespace {
 
-constexpr uint32_t kRing = 1 << 20, kLargeRing = 16 << 20, kMostPiece = 1 << 20;
+constexpr uint32_t kRing = 1 << 20, kLargeRing = 64 << 20, kMostPiece = 1 << 20;
+constexpr uint32_t kAlignment = 4096;  // of what is placed
 
 // Begins as zeros, which is how the memory comes. Its bytes, a power of two of them, stand behind.
 struct Ring {
@@ -46,9 +48,44 @@ class SharedChannel final : public Channel {
       move(piece, [&](const std::byte* ring, size_t from, size_t count) {
         std::memcpy(static_cast<std::byte*>(data) + at + from, ring, count);
       });
-      ring_.received.add(piece);
+      owed_ += piece;
+      if (!taken_) release();
     });
   }
+
+  // A quarter: what is held, what is left free before a place so that it does not go round, and
+  // what is placed next are never more than all of it.
+  bool has_place_for(size_t bytes) const override {
+    return size_ >= kLargeRing && bytes > 0 && bytes <= size_ / 4;
+  }
+
+  std::byte* place(size_t bytes) override {
+    const Placed at = placed(bytes);
+    wait(ring_.received, done_ + at.taken - size_, "behind");
+    placed_ = at.taken;
+    return at.begin;
+  }
+
+  void send_placed() override {
+    done_ += placed_;
+    ring_.sent.add(std::exchange(placed_, 0));
+  }
+
+  std::byte* receive_placed(size_t bytes, std::shared_ptr<Event> taken) override {
+    const Placed at = placed(bytes);
+    wait(ring_.sent, done_ + at.taken, "before");
+    taken_ = std::move(taken);
+    owed_ += at.taken;
+    done_ += at.taken;
+    return at.begin;
+  }
+
+  void release() override {
+    if (taken_) std::exchange(taken_, nullptr)->wait();
+    if (owed_ > 0) ring_.received.add(std::exchange(owed_, 0));
+  }
+
+  void pin() override { pinned_ = pin_for_cuda(bytes_, size_); }
 
   void leave() override {
     ring_.sent.end();
@@ -56,6 +93,18 @@ class SharedChannel final : public Channel {
   }
 
  private:
+  // In one run, for which some bytes at the ring's end may stay free; both ends find the same.
+  struct Placed {
+    std::byte* begin;
+    uint32_t taken;  // with those
+  };
+  Placed placed(size_t bytes) const {
+    const uint32_t begin = done_ % size_,
+                   aligned = (begin + kAlignment - 1) / kAlignment * kAlignment;
+    const uint32_t at = aligned + bytes > size_ ? size_ : aligned;
+    return {bytes_ + at % size_, at - begin + static_cast<uint32_t>(bytes)};
+  }
+
   template <typename Work>
   void in_pieces(size_t bytes, Work work) const {
     for (size_t at = 0; at < bytes; at += piece_)
@@ -86,7 +135,11 @@ class SharedChannel final : public Channel {
   std::byte* const bytes_;
   const uint32_t size_, piece_;
   const Trouble trouble_;
-  uint32_t done_ = 0;  // bytes that went through this end, going round
+  uint32_t done_ = 0;             // bytes that went through this end, going round
+  uint32_t placed_ = 0;           // bytes that the next send_placed sends
+  uint32_t owed_ = 0;             // bytes that were received and are not yet free again
+  std::shared_ptr<Event> taken_;  // of what is held
+  std::shared_ptr<void> pinned_;
 };
 
 }  // namespace

@@ -19,6 +19,10 @@ bool cuda_device_is_usable(int ordinal);
 // operation of the device throws Error when the GPU has failed; the device is of no use then.
 std::unique_ptr<Device> make_cuda_device(int ordinal);
 
+// Makes memory that others have as fast for streams to copy from and to as pinned memory, for as
+// long as what is returned lives; null where it stays as it is.
+std::shared_ptr<void> pin_for_cuda(void* memory, size_t bytes);
+
 // "NVIDIA H200, 143771 MiB, compute capability 9.0, driver 13.0".
 std::string describe_cuda_device(int ordinal);
 

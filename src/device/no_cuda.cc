@@ -17,6 +17,10 @@ std::unique_ptr<Device> make_cuda_device(int ordinal) {
        ordinal);
 }
 
+std::shared_ptr<void> pin_for_cuda(void*, size_t) {
+  return nullptr;
+}
+
 std::string describe_cuda_device(int) {
   return "none";
 }

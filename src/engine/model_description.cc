@@ -54,9 +54,6 @@ Arithmetic parse_arithmetic(const ModelOptions& options) {
   if (std::ranges::find(kArithmetics, options.arithmetic) == std::end(kArithmetics))
     fail_usage("expected an arithmetic of {}, found \"{}\"", fmt::join(kArithmetics, ", "),
                options.arithmetic);
-  if (arithmetic.chain > 1 && options.device != "cpu")
-    fail_usage("the chain over ranks of {} is added on the CPU only, and the device is {}",
-               options.arithmetic, options.device);
   return arithmetic;
 }
 

@@ -53,18 +53,23 @@ void Runner::run_stage(const Batch& batch, const WorkerLinks& links, ForwardIo& 
   carried_.hidden = place_of_hidden().first(rows * decoder_.spec.hidden);
   carried_.others.clear();
   if (!begins) receive(batch, *links.before);
+  float* place = nullptr;
+  if (is_placed(batch, links.after))
+    place = reinterpret_cast<float*>(links.after->place(carried_.hidden.size_bytes()));
   const bool is_end = part_.layer_end >= decoder_.spec.layers && shard_.has_head;
   if (part_.layer_begin < part_.layer_end || is_end) {
     if (!begins) {
       io.hidden = carried_.hidden;
+      io.hidden_taken = is_placed(batch, links.before) ? taken_.get() : nullptr;
       io.nan_flags = {carried_.nan_flags.get(), rows};
     }
+    io.hidden_out = place;
     forward(decoder_, part_, kv_, workspace_, *links.group, io,
             limits_.records_steps ? &graphs_ : nullptr);
     io.nan_flags = {};
     add_results(io);
   }
-  if (links.after) return send(batch, *links.after);
+  if (links.after) return send(batch, *links.after, place);
   io.hidden = carried_.hidden;
   io.aux_hidden = carried_.others;
   if (!is_end) io.non_finite = {carried_.nan_flags.get(), rows};
@@ -87,13 +92,25 @@ void Runner::take_part(const Batch& batch, LayerRange layers) {
   if (!carried_.nan_flags) carried_.nan_flags = std::make_unique<bool[]>(limits_.max_rows);
 }
 
+bool Runner::is_placed(const Batch& batch, const Channel* channel) const {
+  return channel && !decoder_.device().is_host() && batch.aux_layers.empty() &&
+         channel->has_place_for(carried_.hidden.size_bytes());
+}
+
 void Runner::receive(const Batch& batch, Channel& from) {
   const auto before =
       std::ranges::count_if(batch.aux_layers, [&](int l) { return l < shard_.layers.begin; });
   const size_t rows = batch.rows.size();
   carried_.others.resize(static_cast<size_t>(before) * carried_.hidden.size());
   const Timer timer;
-  from.receive(carried_.hidden.data(), carried_.hidden.size_bytes());
+  from.release();
+  if (is_placed(batch, &from)) {
+    if (!taken_) taken_ = decoder_.device().make_event();
+    std::byte* placed = from.receive_placed(carried_.hidden.size_bytes(), taken_);
+    carried_.hidden = {reinterpret_cast<float*>(placed), carried_.hidden.size()};
+  } else {
+    from.receive(carried_.hidden.data(), carried_.hidden.size_bytes());
+  }
   if (before > 0) from.receive(carried_.others.data(), carried_.others.size() * sizeof(float));
   from.receive(carried_.nan_flags.get(), rows);
   waited_seconds_ += timer.seconds();
@@ -107,8 +124,13 @@ void Runner::add_results(const ForwardIo& io) {
   if (!io.keep_logits) std::ranges::copy(io.non_finite, carried_.nan_flags.get());
 }
 
-void Runner::send(const Batch& batch, Channel& to) const {
-  to.send(carried_.hidden.data(), carried_.hidden.size_bytes());
+void Runner::send(const Batch& batch, Channel& to, float* place) const {
+  if (place) {
+    if (carried_.hidden.data() != place) std::ranges::copy(carried_.hidden, place);
+    to.send_placed();
+  } else {
+    to.send(carried_.hidden.data(), carried_.hidden.size_bytes());
+  }
   if (!carried_.others.empty())
     to.send(carried_.others.data(), carried_.others.size() * sizeof(float));
   to.send(carried_.nan_flags.get(), batch.rows.size());

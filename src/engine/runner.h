@@ -56,9 +56,11 @@ class Runner {
   void run_stage(const Batch& batch, const WorkerLinks& links, ForwardIo& io);
   void take_part(const Batch& batch, LayerRange layers);
   std::span<float> place_of_hidden() const;
+  // Whether the residual stream goes from GPU to GPU through memory that both stages see.
+  bool is_placed(const Batch& batch, const Channel* channel) const;
   void receive(const Batch& batch, Channel& from);
   void add_results(const ForwardIo& io);
-  void send(const Batch& batch, Channel& to) const;
+  void send(const Batch& batch, Channel& to, float* place) const;
 
   const RunnerLimits limits_;
   Decoder decoder_;
@@ -71,6 +73,7 @@ class Runner {
 
   Batch part_;  // of a batch, in one of several stages
   Carried carried_;
+  std::shared_ptr<Event> taken_;  // what was placed for this stage has been copied to the device
   double waited_seconds_ = 0;
 };
 

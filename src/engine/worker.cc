@@ -58,6 +58,8 @@ Worker::Worker(const ModelDescription& model, const WorkerPlace& place,
 
 void Worker::join(const WorkerLinks& links) {
   links_ = links;
+  for (Channel* channel : {links.before, links.after})
+    if (channel && !device_->is_host()) channel->pin();
   for (const auto& [number, runner] : runners_) runner->forget_recordings();
   if (model_.arithmetic.chain <= 1) return;
   chain_ = make_chain_group(*links.group);

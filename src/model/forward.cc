@@ -44,18 +44,19 @@ void ForwardPass::prepare() {
     on.stream->upload(ws_.non_finite.data(), ws_.host_nan_flags.data(), rows_ * sizeof(bool));
   }
   if (!io_.features.empty()) {
-    upload(io_.features, ws_.features, ws_.host_features);
+    upload(io_.features, ws_.features, ws_.host_features.data());
   } else if (!is_first_stage() || reads_features()) {
     CHECK(io_.hidden.size() >= hidden_size(), "a later stage needs the hidden states");
-    upload(io_.hidden.first(hidden_size()), ws_.hidden, ws_.host_hidden);
+    upload(io_.hidden.first(hidden_size()), ws_.hidden,
+           io_.hidden_taken ? io_.hidden.data() : ws_.host_hidden.data());
+    if (io_.hidden_taken) on.stream->record(*io_.hidden_taken);
   }
 }
 
-void ForwardPass::upload(std::span<const float> from, const DeviceArray<float>& to,
-                         const PinnedArray<float>& staging) {
+void ForwardPass::upload(std::span<const float> from, const DeviceArray<float>& to, float* pinned) {
   CHECK(from.size() <= to.size(), "more hidden states than the workspace holds");
   const Execution& on = model_.execution;
-  float* staged = on.device->is_host() ? to.data() : staging.data();
+  float* staged = on.device->is_host() ? to.data() : pinned;
   if (staged != from.data()) std::memcpy(staged, from.data(), from.size_bytes());
   if (staged != to.data()) on.stream->upload(to.data(), staged, from.size_bytes());
 }
@@ -177,7 +178,9 @@ void ForwardPass::collect() {
   if (rows_ == 0) return;
   io_.aux_hidden = hooks_.aux_hidden();
   io_.experts = hooks_.experts();
-  if (!is_last_stage()) io_.hidden = to_host(ws_.hidden, ws_.host_hidden, rows_ * spec_.hidden);
+  if (!is_last_stage())
+    io_.hidden = to_host(ws_.hidden, io_.hidden_out ? io_.hidden_out : ws_.host_hidden.data(),
+                         rows_ * spec_.hidden);
   std::swap(ws_.host_non_finite, ws_.last_non_finite);
   bool* failed = ws_.host_non_finite.data();
   stream.download(failed, ws_.non_finite.data(), rows_ * sizeof(bool));
@@ -217,16 +220,16 @@ void ForwardPass::hand_over() {
 }
 
 std::span<const float> ForwardPass::logits_to_host(int64_t first) const {
-  return to_host(ws_.logits, ws_.host_logits, logits_from(first) * spec_.vocab);
+  return to_host(ws_.logits, ws_.host_logits.data(), logits_from(first) * spec_.vocab);
 }
 
 // The first elements of a device's array as the host sees them once the stream is waited for.
-std::span<float> ForwardPass::to_host(const DeviceArray<float>& from,
-                                      const PinnedArray<float>& copy, int64_t count) const {
+std::span<float> ForwardPass::to_host(const DeviceArray<float>& from, float* copy,
+                                      int64_t count) const {
   const size_t size = static_cast<size_t>(count);
   if (model_.device().is_host()) return {from.data(), size};
-  model_.execution.stream->download(copy.data(), from.data(), size * sizeof(float));
-  return {copy.data(), size};
+  model_.execution.stream->download(copy, from.data(), size * sizeof(float));
+  return {copy, size};
 }
 
 void prepare_step(Decoder& decoder, const Batch& batch, KvStorage& kv, Workspace& workspace,

@@ -52,6 +52,11 @@ struct ForwardIo {
   // In when layer_begin > 0, out when layer_end < layers: [T][D], the residual stream (host
   // memory).
   std::span<float> hidden;
+  // In, of a device: it is copied from that memory itself, which is as good as pinned, until this
+  // event; null: by way of the workspace.
+  Event* hidden_taken = nullptr;
+  // In, of a device: where it is to come out, as good as pinned; null: in the workspace.
+  float* hidden_out = nullptr;
   // Out: per row, whether a key or value was not finite or a logit is NaN; such a request fails.
   // Lives a step longer than the others.
   std::span<const bool> non_finite;

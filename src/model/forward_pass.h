@@ -25,8 +25,7 @@ class ForwardPass {
  private:
   void take_tokens();
   void start();
-  void upload(std::span<const float> from, const DeviceArray<float>& to,
-              const PinnedArray<float>& staging);
+  void upload(std::span<const float> from, const DeviceArray<float>& to, float* pinned);
   LayerPass layer_pass(int layer);
   void head(int64_t first);
   void hand_over();
@@ -48,8 +47,7 @@ class ForwardPass {
   std::span<const float> logits_to_host(int64_t first) const;
   float* hidden() const { return ws_.hidden.data(); }
   size_t hidden_size() const { return static_cast<size_t>(rows_ * spec_.hidden); }
-  std::span<float> to_host(const DeviceArray<float>& from, const PinnedArray<float>& copy,
-                           int64_t count) const;
+  std::span<float> to_host(const DeviceArray<float>& from, float* copy, int64_t count) const;
 
   Decoder& model_;
   const DecoderSpec& spec_;

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 
@@ -85,6 +86,68 @@ TEST(SharedChannel, BringsWhatIsSent) {
   to->receive(last, 4);
   EXPECT_EQ(std::string_view(last, 4), "last");
   EXPECT_THROW(to->receive(&none, 1), PeerLeft);
+}
+
+// Longer messages without a copy, short ones behind each: more of them than the ring holds, and
+// each stays until its event is done.
+TEST(SharedChannel, BringsWhatIsPlaced) {
+  SharedMemory memory(shared_channel_bytes(true));
+  const auto from = make_shared_channel(memory, {}), to = make_shared_channel(memory, {});
+  EXPECT_FALSE(from->has_place_for(64 << 20));
+  EXPECT_FALSE(make_inproc_channel()->has_place_for(4096));
+  const auto device = make_host_device();
+  std::vector<int> lengths;
+  for (int i = 0; i < 40; ++i) lengths.push_back(i % 3 == 0 ? 4'000'000 : 1 + 70'001 * i);
+  std::thread sender([&] {
+    for (const int n : lengths) {
+      ASSERT_TRUE(from->has_place_for(sizeof(float) * n));
+      std::memcpy(from->place(sizeof(float) * n), operand(n, n).data(), sizeof(float) * n);
+      from->send_placed();
+      from->send(&n, sizeof n);
+    }
+  });
+  for (const int n : lengths) {
+    to->release();
+    const std::byte* placed = to->receive_placed(sizeof(float) * n, device->make_event());
+    int behind = 0;
+    to->receive(&behind, sizeof behind);
+    EXPECT_EQ(behind, n);
+    const auto expected = operand(n, n);
+    EXPECT_EQ(std::memcmp(placed, expected.data(), sizeof(float) * n), 0) << n;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(placed) % 4096, 0);
+  }
+  sender.join();
+}
+
+// The control: what is released too early is written over by the one behind.
+TEST(SharedChannel, WhatIsPlacedStaysUntilItIsReleased) {
+  SharedMemory memory(shared_channel_bytes(true));
+  const auto from = make_shared_channel(memory, {}), to = make_shared_channel(memory, {});
+  const auto device = make_host_device();
+  constexpr size_t kBytes = 16 << 20;
+  const auto changes = [&](bool is_released) {
+    std::memset(from->place(kBytes), 1, kBytes);
+    from->send_placed();
+    const std::byte* first = to->receive_placed(kBytes, device->make_event());
+    if (is_released) to->release();
+    std::atomic<int> sent = 0;
+    const std::jthread sender([&] {
+      for (int i = 0; i < 4; ++i, ++sent) {
+        std::memset(from->place(kBytes), 2, kBytes);
+        from->send_placed();
+      }
+    });
+    while (sent < (is_released ? 4 : 3)) std::this_thread::yield();
+    const bool has_changed = first[0] != std::byte{1};
+    for (int i = 0; i < 4; ++i) {
+      to->release();
+      to->receive_placed(kBytes, device->make_event());
+    }
+    to->release();
+    return has_changed;
+  };
+  EXPECT_FALSE(changes(false));
+  EXPECT_TRUE(changes(true));
 }
 
 TEST(SharedGroup, OneThatLeavesEndsTheWaitOfAll) {

@@ -158,18 +158,27 @@ class PeerGroup final : public Group {
     for (int64_t at = 0; at < bytes; at += desk) work(at, std::min(desk, bytes - at));
   }
 
+  // A rank's own share stays where it is: nobody else reads or writes it.
   void reduce_on_desk(std::byte* data, int64_t bytes, const Execution& on) {
     const cuda::PeerView& view = memory_->view();
     const int64_t count = bytes / static_cast<int64_t>(sizeof(float));
-    copy(view.desk(rank()), data, bytes, on);
+    std::byte* desk = view.desk(rank());
+    const int64_t begin = count / 4 * rank() / size() * 16,
+                  end = count / 4 * (rank() + 1) / size() * 16;
+    const auto copy_others = [&](std::byte* to, const std::byte* from) {
+      if (begin > 0) copy(to, from, begin, on);
+      if (end < bytes) copy(to + end, from + end, bytes - end, on);
+    };
+    copy_others(desk, data);
     if (way_ == Way::device) {
-      cuda::add_shares(view, reinterpret_cast<float*>(view.desk(rank())), count, on);
+      cuda::add_shares(view, reinterpret_cast<float*>(desk), count, on,
+                       reinterpret_cast<float*>(data));
     } else {
       meet(on);
-      add_operands(count, on, [&](int r) { return view.desk(r); });
+      add_operands(count, on, [&](int r) { return r == rank() ? data : view.desk(r); });
       meet(on);
     }
-    copy(data, view.desk(rank()), bytes, on);
+    copy_others(data, desk);
   }
 
   void gather_on_desk(const std::byte* mine, int64_t bytes, std::byte* all, int64_t stride,
@@ -223,6 +232,11 @@ std::unique_ptr<Group> make_peer_group(Group& host_group, const PeerOptions& opt
 std::unique_ptr<Group> make_peer_group(Group& host_group, PeerProcesses processes,
                                        const PeerOptions& options) {
   return make_group(host_group, std::move(processes), options);
+}
+
+void add_chain_on_device(int ranks, const float* gathered, float* sum, int64_t count,
+                         const Execution& on) {
+  cuda::add_chain(ranks, gathered, sum, count, on);
 }
 
 }  // namespace invar

@@ -212,14 +212,15 @@ __device__ __forceinline__ void add_range(float4* const* data, int64_t begin, in
 // operands.
 template <int N>
 __global__ __launch_bounds__(kPeerThreads) void add_shares_kernel(PeerView p, float4* mine,
-                                                                  int64_t count) {
+                                                                  float4* own, int64_t count) {
   __shared__ const std::byte* operands[kMostPeers];
   const uint64_t number = begin_operation(p);
   show_operands(p, mine, number, operands);
   float4* data[N];
 #pragma unroll
   for (int r = 0; r < N; ++r)
-    data[r] = reinterpret_cast<float4*>(const_cast<std::byte*>(operands[r]));
+    data[r] =
+        own && r == p.rank ? own : reinterpret_cast<float4*>(const_cast<std::byte*>(operands[r]));
   add_range<N>(data, count * p.rank / N, count * (p.rank + 1) / N);
   meet(p, 1, number);
   end_operation(p, number);
@@ -243,6 +244,17 @@ __global__ __launch_bounds__(kPeerThreads) void add_gathered_kernel(const float4
 #pragma unroll
     for (int r = 0; r < N; ++r) v[r] = gathered[r * count + i];
     sum[i] = tree<N>(v);
+  }
+}
+
+__global__ __launch_bounds__(kPeerThreads) void add_chain_kernel(int ranks, const float* gathered,
+                                                                 float* sum, int64_t count) {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
+    float total = gathered[i];
+    for (int r = 1; r < ranks; ++r) total = total + gathered[r * count + i];
+    sum[i] = total;
   }
 }
 
@@ -312,10 +324,11 @@ void push_and_add(const PeerView& group, float* data, int64_t count, const Execu
   });
 }
 
-void add_shares(const PeerView& group, float* data, int64_t count, const Execution& on) {
+void add_shares(const PeerView& group, float* data, int64_t count, const Execution& on,
+                float* own) {
   with_size(group.size, [&](auto n) {
     launch(add_shares_kernel<n>, count / 4 / n, on, group, reinterpret_cast<float4*>(data),
-           count / 4);
+           reinterpret_cast<float4*>(own), count / 4);
   });
 }
 
@@ -332,6 +345,10 @@ void add_gathered(int size, const float* gathered, float* sum, int64_t count, co
   };
   if (size == 16) return add(std::integral_constant<int, 16>());
   with_size(size, add);
+}
+
+void add_chain(int size, const float* gathered, float* sum, int64_t count, const Execution& on) {
+  launch(add_chain_kernel, count, on, size, gathered, sum, count);
 }
 
 void add_share(const PeerOperands& operands, int64_t count, const Execution& on) {

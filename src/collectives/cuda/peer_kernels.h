@@ -55,7 +55,9 @@ struct PeerView {
 // adds what it finds in its own slots. A word that has not come yet is told by its bits.
 void push_and_add(const PeerView& group, float* data, int64_t count, const Execution& on);
 // Two shots at once: a rank reads its share of all operands, adds it, and writes the sums into all.
-void add_shares(const PeerView& group, float* data, int64_t count, const Execution& on);
+// `own`: where its own share is instead, or null.
+void add_shares(const PeerView& group, float* data, int64_t count, const Execution& on,
+                float* own = nullptr);
 // all[rank * stride ...] = the ranks' `mine`; in bytes, multiples of 16, aligned to that.
 void gather_pieces(const PeerView& group, const void* mine, int64_t bytes, void* all,
                    int64_t stride, const Execution& on);
@@ -70,5 +72,7 @@ void add_share(const PeerOperands& operands, int64_t count, const Execution& on)
 
 // sum[i] = tree over the operands of `size` ranks that lie one after the other in `gathered`.
 void add_gathered(int size, const float* gathered, float* sum, int64_t count, const Execution& on);
+// The same in a chain, ((r0 + r1) + r2) ...
+void add_chain(int size, const float* gathered, float* sum, int64_t count, const Execution& on);
 
 }  // namespace invar::cuda

@@ -197,6 +197,14 @@ std::unique_ptr<Device> make_cuda_device(int ordinal) {
   return std::make_unique<CudaDevice>(ordinal);
 }
 
+std::shared_ptr<void> pin_for_cuda(void* memory, size_t bytes) {
+  if (cudaHostRegister(memory, bytes, cudaHostRegisterPortable) != cudaSuccess) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  return {memory, [](void* pinned) { cudaHostUnregister(pinned); }};
+}
+
 std::string describe_cuda_device(int ordinal) {
   const cudaDeviceProp properties = properties_of(ordinal);
   int driver = 0;
