@@ -105,6 +105,18 @@ class AsyncLLM:
         """Weights.update_weights."""
         await asyncio.to_thread(self._weights.update_weights, weights, weight_version)
 
+    async def init_weight_transfer_engine(self, request: Any) -> None:
+        """Weights.init_weight_transfer_engine."""
+        self._weights.init_weight_transfer_engine(request)
+
+    async def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
+        """Weights.start_weight_update."""
+        self._weights.start_weight_update(is_checkpoint_format)
+
+    async def finish_weight_update(self, weight_version: Optional[str] = None) -> None:
+        """Weights.finish_weight_update."""
+        self._weights.finish_weight_update(weight_version)
+
     async def load_weights(self, directory: str, weight_version: Optional[str] = None) -> None:
         """Weights.load_weights."""
         await asyncio.to_thread(self._weights.load_weights, directory, weight_version)

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Optional
 
+from . import transfer
 from ._invar import Session
 
 
@@ -30,16 +31,32 @@ class Weights:
 
         weights: (name in the checkpoint, tensor) pairs. A tensor has __dlpack__ (torch, numpy, jax), the shape and the type
         of the checkpoint's; numpy gives bf16 as uint16, its bits. Tensors of the engine's GPU are copied within its memory,
-        others by way of the host. Raises ValueError for an unknown name, another shape or type, RuntimeError for a NaN; the
-        weights are then those of before.
+        others by way of the host. Or a request of vLLM's weight transfer, {"update_info": {"names", "dtype_names", "shapes",
+        "ipc_handles" or "ipc_handles_pickled"}}: tensors of another process. Raises ValueError for an unknown name, another
+        shape or type, or a handle that does not open, RuntimeError for a NaN; the weights are then those of before.
         """
         named = []
         gpu = self.session.gpu()
+        if transfer.is_request(weights):
+            weights = transfer.tensors(weights, gpu)
         for name, tensor in weights:
             if not isinstance(name, str):
                 raise TypeError(f"update_weights: expected (name, tensor) pairs, found the name {name!r}")
             named.append((name, _dense(tensor, gpu)))
         self.session.update_weights(named)
+        self.weight_version = weight_version or self.weight_version
+
+    def init_weight_transfer_engine(self, request: Any) -> None:
+        """vLLM's first call of a transfer, of the back end ipc: {"init_info": {}}. Others raise ValueError."""
+        transfer.expect_ipc(request)
+
+    def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
+        """vLLM's call before its updates; each of these is taken as a whole, or not at all."""
+        if not is_checkpoint_format:
+            raise ValueError("start_weight_update: expected weights with the checkpoint's names and shapes, found is_checkpoint_format=False")
+
+    def finish_weight_update(self, weight_version: Optional[str] = None) -> None:
+        """vLLM's call after its updates."""
         self.weight_version = weight_version or self.weight_version
 
     def load_weights(self, directory: str, weight_version: Optional[str] = None) -> None:
