@@ -26,14 +26,15 @@ def is_batch_invariant_mode_enabled() -> bool:
 
 
 def enable_batch_invariant_mode() -> None:
-    """Overrides aten::mm, addmm, bmm, _log_softmax and mean.dim on the CPU."""
+    """Overrides aten::mm, addmm, bmm, _log_softmax and mean.dim on the CPU and on CUDA."""
     global _library
     if _library is not None:
         return
     _library = torch.library.Library("aten", "IMPL")
     for name, operation in {"aten::mm": operations.mm, "aten::addmm": operations.addmm, "aten::bmm": operations.bmm,
                             "aten::_log_softmax": operations.softmax_kernel, "aten::mean.dim": operations.mean_dim}.items():
-        _library.impl(name, operation, "CPU", allow_override=True)
+        for device in ("CPU", "CUDA"):
+            _library.impl(name, operation, device, allow_override=True)
 
 
 def disable_batch_invariant_mode() -> None:

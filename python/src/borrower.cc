@@ -4,12 +4,17 @@
 
 namespace invar::python {
 
-void* Borrower::take(const py::object& object, const char* dtype,
-                     std::initializer_list<int64_t> shape, const char* what) {
-  const BorrowedTensor& tensor = all_.emplace_back(object, what);
-  if (tensor.dtype() != dtype)
+void* Borrower::elements(const py::object& object, std::string_view dtypes,
+                         std::initializer_list<int64_t> shape, const char* what) {
+  const BorrowedTensor& tensor =
+      gpu_ < 0 ? all_.emplace_back(object, what)
+               : all_.emplace_back(object, what, gpu_, BorrowedTensor::Wait::not_at_all);
+  if (tensor.gpu() != gpu_)
+    throw py::value_error(
+        fmt::format("{}: expected a tensor of GPU {}, found one of the CPU", what, gpu_));
+  if (fmt::format(",{},", dtypes).find("," + tensor.dtype() + ",") == std::string::npos)
     throw py::type_error(
-        fmt::format("{}: expected elements of {}, found {}", what, dtype, tensor.dtype()));
+        fmt::format("{}: expected elements of {}, found {}", what, dtypes, tensor.dtype()));
   bool fits = tensor.shape().size() == shape.size();
   for (size_t i = 0; fits && i < shape.size(); ++i)
     fits = shape.begin()[i] < 0 || shape.begin()[i] == tensor.shape()[i];
@@ -21,12 +26,12 @@ void* Borrower::take(const py::object& object, const char* dtype,
 
 float* Borrower::floats(const py::object& object, std::initializer_list<int64_t> shape,
                         const char* what) {
-  return static_cast<float*>(take(object, "F32", shape, what));
+  return static_cast<float*>(elements(object, "F32", shape, what));
 }
 
 const int32_t* Borrower::integers(const py::object& object, std::initializer_list<int64_t> shape,
                                   const char* what) {
-  return static_cast<const int32_t*>(take(object, "I32", shape, what));
+  return static_cast<const int32_t*>(elements(object, "I32", shape, what));
 }
 
 }  // namespace invar::python

@@ -4,6 +4,7 @@
 #include <deque>
 #include <initializer_list>
 #include <string>
+#include <string_view>
 
 #include "dlpack.h"
 
@@ -12,6 +13,10 @@ namespace invar::python {
 // Keeps what it borrows until it goes, with the GIL.
 class Borrower {
  public:
+  Borrower() = default;
+  // Of the memory of a GPU, for work in the caller's stream.
+  explicit Borrower(int gpu) : gpu_(gpu) {}
+
   // The elements of a float32 tensor of this shape; -1: any size.
   float* floats(const py::object& object, std::initializer_list<int64_t> shape, const char* what);
   // The same, or null for None.
@@ -21,13 +26,19 @@ class Borrower {
   }
   const int32_t* integers(const py::object& object, std::initializer_list<int64_t> shape,
                           const char* what);
-  // The shape of what was borrowed last.
+  // Elements of one of these types, "BF16,F32" or "BOOL".
+  void* elements(const py::object& object, std::string_view dtypes,
+                 std::initializer_list<int64_t> shape, const char* what);
+  void* elements_or_null(const py::object& object, std::string_view dtypes,
+                         std::initializer_list<int64_t> shape, const char* what) {
+    return object.is_none() ? nullptr : elements(object, dtypes, shape, what);
+  }
+  // The type of what was borrowed last, and its shape.
+  const std::string& dtype() const { return all_.back().dtype(); }
   const std::vector<int64_t>& shape() const { return all_.back().shape(); }
 
  private:
-  void* take(const py::object& object, const char* dtype, std::initializer_list<int64_t> shape,
-             const char* what);
-
+  int gpu_ = -1;
   std::deque<BorrowedTensor> all_;
 };
 

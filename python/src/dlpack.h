@@ -34,8 +34,11 @@ struct DlManagedTensor {
 class BorrowedTensor {
  public:
   // `what` names it in errors. Throws TypeError and ValueError for what is no dense tensor of the
-  // CPU, or of GPU number `gpu`, in row-major order.
-  BorrowedTensor(const py::object& object, const std::string& what, int gpu = -1);
+  // CPU, or of GPU number `gpu`, in row-major order. What fills it is waited for on the default
+  // stream; or not, where what reads it is put into the caller's own stream: of torch's tensors.
+  enum class Wait { on_default_stream, not_at_all };
+  BorrowedTensor(const py::object& object, const std::string& what, int gpu = -1,
+                 Wait wait = Wait::on_default_stream);
 
   const std::vector<int64_t>& shape() const { return shape_; }
   // "F32", "BF16", "F16", "I32", "I64", "U16", "BOOL".

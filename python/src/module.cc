@@ -22,5 +22,6 @@ PYBIND11_MODULE(_invar, m) {
   pybind11::register_exception_translator(translate);
   invar::python::bind_session(m);
   invar::python::bind_operators(m);
+  invar::python::bind_cuda_operators(m);
   invar::python::bind_checkpoint(m);
 }

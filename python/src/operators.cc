@@ -5,18 +5,9 @@
 
 #include "base/error.h"
 #include "kernels/select.h"
+#include "operator_checks.h"
 
 namespace invar::python {
-
-namespace {
-
-Order order_of(const std::string& name) {
-  if (name == "portable") return Order::portable;
-  if (name == "hopper") return Order::hopper;
-  fail_usage("expected the order portable or hopper, found \"{}\"", name);
-}
-
-}  // namespace
 
 int64_t AttentionShape::rows() const {
   return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});

@@ -78,6 +78,9 @@ class Operators {
   void attention_backward(const float* d_out, const float* qkv, const float* out, const float* max,
                           const float* sum, const AttentionShape& shape, float* d_qkv,
                           float* q_gradient, float* k_gradient);
+  // The same over a cache of the caller's, which has the rows' keys and values afterwards.
+  void paged_attention(const QkvParams& rotation, const AttentionParams& attention);
+  CacheLayout cache_layout() const { return kernels_.cache; }
   // Rotates heads where they lie; with -sin that is its backward.
   void rope(float* x, int64_t rows, int32_t heads, int32_t head_dim, const int32_t* positions,
             const float* cos, const float* sin);

@@ -112,6 +112,16 @@ void Operators::attention(const float* qkv, const AttentionShape& shape, float* 
   std::copy_n(all_sum.data(), shape.rows() * shape.heads, sum);
 }
 
+void Operators::paged_attention(const QkvParams& rotation, const AttentionParams& attention) {
+  const std::lock_guard lock(mutex_);
+  std::fill_n(rotation.non_finite, rotation.rows, false);
+  run(kernels_.qkv, rotation);
+  const bool* end = rotation.non_finite + rotation.rows;
+  if (std::find(static_cast<const bool*>(rotation.non_finite), end, true) != end)
+    fail("attention: a key or a value was not finite");
+  run(kernels_.attention, attention);
+}
+
 void Operators::attention_backward(const float* d_out, const float* qkv, const float* out,
                                    const float* max, const float* sum, const AttentionShape& shape,
                                    float* d_qkv, float* q_gradient, float* k_gradient) {

@@ -2,9 +2,10 @@
 // GIL.
 #include <pybind11/stl.h>
 
+#include "attention_arguments.h"
 #include "base/error.h"
-#include "borrower.h"
 #include "module.h"
+#include "operator_checks.h"
 #include "operators.h"
 
 namespace invar::python {
@@ -45,17 +46,6 @@ void expect_below(const int32_t* numbers, int64_t count, int64_t end, const char
       fail_usage("expected {} from 0 to {}, found {}", what, end - 1, numbers[i]);
 }
 
-void expect_rows(int64_t rows) {
-  if (rows < 1 || rows > (int64_t{1} << 24))
-    fail_usage("expected 1 to {} rows, found {}", int64_t{1} << 24, rows);
-}
-
-Nonlinearity curve_of(const std::string& name) {
-  if (name == "silu") return Nonlinearity::silu;
-  if (name == "gelu_tanh") return Nonlinearity::gelu_tanh;
-  fail_usage("expected the curve silu or gelu_tanh, found \"{}\"", name);
-}
-
 // The keywords of attention, beside its tensors.
 AttentionShape attention_of(Borrower& borrower, const py::dict& given) {
   AttentionShape shape;
@@ -69,13 +59,7 @@ AttentionShape attention_of(Borrower& borrower, const py::dict& given) {
   shape.score_cap = given["score_cap"].cast<float>();
   if (shape.lengths.empty() || std::ranges::any_of(shape.lengths, [](int32_t n) { return n < 1; }))
     fail_usage("expected sequences of at least one row each");
-  if (shape.heads < 1 || shape.kv_heads < 1 || shape.heads % shape.kv_heads != 0 ||
-      shape.heads > 1024 || shape.head_dim < 2 || shape.head_dim > 512 || shape.head_dim % 2 != 0 ||
-      shape.window < 0)
-    fail_usage(
-        "expected heads, key/value heads that divide them, an even head size and a window, "
-        "found {}, {}, {} and {}",
-        shape.heads, shape.kv_heads, shape.head_dim, shape.window);
+  expect_heads(shape.heads, shape.kv_heads, shape.head_dim, shape.window);
   const int64_t e = shape.head_dim;
   shape.q_norm = borrower.floats_or_null(given["q_norm"], {e}, "q_norm");
   shape.k_norm = borrower.floats_or_null(given["k_norm"], {e}, "k_norm");
@@ -260,6 +244,12 @@ void bind_attention(py::class_<Operators>& c) {
     float* m = b.floats(max, {shape.rows(), shape.heads}, "max");
     float* l = b.floats(sum, {shape.rows(), shape.heads}, "sum");
     compute([&] { at.attention(from, shape, to, m, l); });
+  });
+  c.def("paged_attention", [](Operators& at, const py::dict& given) {
+    Borrower b;
+    const QkvParams rotation = rotation_of(b, at.cache_layout(), given);
+    const AttentionParams attention = attention_of(b, given, rotation);
+    compute([&] { at.paged_attention(rotation, attention); });
   });
   c.def("attention_backward",
         [](Operators& at, const py::object& d_out, const py::object& qkv, const py::object& out,

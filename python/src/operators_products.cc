@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "kernels/pack.h"
+#include "operator_checks.h"
 #include "operators.h"
 
 namespace invar::python {
@@ -125,8 +126,7 @@ void Operators::weight_gradients(const Activation& dy, const float* x, int64_t r
 void Operators::linear(const float* x, int64_t rows, int64_t k, const std::vector<Weight>& weights,
                        int split_k, const float* residual, float* y) {
   const std::lock_guard lock(mutex_);
-  if (split_k != 1 && (split_k < 1 || split_k > 8 || k % (int64_t{split_k} * kLeafPad) != 0))
-    fail_usage("expected 1 to 8 runs of whole leaves of {}, found {} of {}", kLeafPad, split_k, k);
+  expect_runs(split_k, k);
   DeviceArray<bf16_t> rounded_x;
   const int64_t n = outputs_of(weights);
   const bool has_bias = std::ranges::any_of(weights, [](const Weight& w) { return w.bias; });

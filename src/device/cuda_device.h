@@ -23,6 +23,10 @@ std::unique_ptr<Device> make_cuda_device(int ordinal);
 // long as what is returned lives; null where it stays as it is.
 std::shared_ptr<void> pin_for_cuda(void* memory, size_t bytes);
 
+// A stream that the caller has made on a device of make_cuda_device, as a Stream: for kernels that
+// are to run there. It is the caller's still.
+std::unique_ptr<Stream> borrow_cuda_stream(Device& device, uintptr_t stream);
+
 // "NVIDIA H200, 143771 MiB, compute capability 9.0, driver 13.0".
 std::string describe_cuda_device(int ordinal);
 

@@ -21,6 +21,10 @@ std::shared_ptr<void> pin_for_cuda(void*, size_t) {
   return nullptr;
 }
 
+std::unique_ptr<Stream> borrow_cuda_stream(Device&, uintptr_t) {
+  fail("a stream of a GPU was given and this build has no CUDA back end; build with CUDA");
+}
+
 std::string describe_cuda_device(int) {
   return "none";
 }

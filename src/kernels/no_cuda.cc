@@ -4,6 +4,7 @@
 #include "kernels/cuda/baseline.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/finite.h"
+#include "kernels/cuda/torch_operators.h"
 
 namespace invar::cuda {
 
@@ -23,6 +24,22 @@ std::vector<int64_t> first_non_finite(Device&, std::span<const GpuValues>) {
 }
 
 void check_hopper_steps(Device&) {
+  CHECK(false, "this build has no CUDA kernels");
+}
+
+void gate(const Values&, const Values&, int64_t, Nonlinearity, bf16_t*, const Execution&) {
+  CHECK(false, "this build has no CUDA kernels");
+}
+
+void mean(const float*, int64_t, int64_t, float*, const Execution&) {
+  CHECK(false, "this build has no CUDA kernels");
+}
+
+void spoil(const bool*, int64_t, bf16_t*, int64_t, const Execution&) {
+  CHECK(false, "this build has no CUDA kernels");
+}
+
+void clear_and_wait(void*, size_t, void*, size_t, const Execution&) {
   CHECK(false, "this build has no CUDA kernels");
 }
 

@@ -1,6 +1,8 @@
 """invar.torch, batch_invariant_ops and CausalLM beside the engine and the trainer: the same bits."""
+import base64
 import json
 import os
+import pickle
 import subprocess
 import tempfile
 import unittest
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
 import batch_invariant_ops as published
 import invar
@@ -122,11 +125,36 @@ class OperatorsTest(unittest.TestCase):
         back = ops.rope(turned, torch.arange(50), angles.cos(), -angles.sin())
         np.testing.assert_allclose(back, q, atol=1e-5)
 
+    def test_paged_attention_is_attention(self):
+        """Whatever the blocks and however many rows come at a time; and who reads another's blocks is somebody else."""
+        heads, kv_heads, size, lengths = 4, 2, 32, [60, 60]
+        qkv, angles = torch.randn(120, 8 * size), torch.outer(torch.arange(128).float(), 10000 ** (-torch.arange(16) / 16.0))
+        cos, sin = angles.cos(), angles.sin()
+        dense = ops.packed_attention(qkv, cos, sin, lengths, heads, kv_heads)
+
+        def paged(steps, tables):
+            cache, found = ops.paged_cache(10, kv_heads, size, 32), [[], []]
+            for first in range(0, 60, steps):
+                rows = torch.cat([qkv[begin + first:begin + first + steps] for begin in (0, 60)])
+                out = ops.paged_attention(rows, cache, tables, torch.full((2,), first, dtype=torch.int32), cos, sin, [steps] * 2,
+                                          heads, kv_heads, block_size=32)
+                for part, of in zip(out.split(steps), found):
+                    of.append(part)
+            return torch.cat([torch.cat(of) for of in found])
+
+        tables = torch.tensor([[7, 2], [0, 9]], dtype=torch.int32)
+        for steps in (1, 20, 60):
+            self.assertTrue(same(paged(steps, tables), dense))
+        self.assertFalse(same(paged(20, torch.tensor([[7, 2], [7, 2]], dtype=torch.int32)), dense), "the control: another's blocks")
+        for wrong in (torch.tensor([[7, 2], [0, 10]], dtype=torch.int32), tables[:1], tables.float()):
+            with self.assertRaises((ValueError, TypeError, IndexError, RuntimeError)):
+                paged(20, wrong)
+
     def test_operators_have_fake_tensors_and_schemas(self):
         x, w = torch.randn(8, 64, requires_grad=True), torch.randn(16, 64, requires_grad=True)
         torch.library.opcheck(torch.ops.invar.linear.default, (x, [w], [], [], 1, None, "portable"),
                               test_utils=("test_schema", "test_faketensor"))
-        torch.library.opcheck(torch.ops.invar.rms_norm.default, (x, torch.ones(64), 1e-6, True, "portable"),
+        torch.library.opcheck(torch.ops.invar.rms_norm.default, (x, torch.ones(64), 1e-6, True, "portable", torch.float32),
                               test_utils=("test_schema", "test_faketensor"))
 
     def test_what_makes_no_sense_is_an_exception(self):
@@ -138,6 +166,35 @@ class OperatorsTest(unittest.TestCase):
                      lambda: ops.rope(x.view(4, 2, 32), torch.tensor([0, 1, 2, 99]), torch.ones(4, 16), torch.ones(4, 16))):
             with self.assertRaises((ValueError, TypeError, RuntimeError)):
                 call()
+
+
+class TransferTest(unittest.TestCase):
+    """What can be said of vLLM's weight transfer without a GPU: torch_cuda_test.py has the rest."""
+
+    def info(self, pickled, **changes):
+        return {"update_info": {"names": ["model.norm.weight"], "dtype_names": ["bfloat16"], "shapes": [[128]],
+                                "ipc_handles_pickled": base64.b64encode(pickled).decode(), **changes}}
+
+    def test_a_pickle_calls_nothing(self):
+        handle = (rebuild_cuda_tensor, (torch.Tensor, torch.Size([128]), (1,), 0, torch.UntypedStorage, torch.bfloat16, 0, b"x" * 66))
+        good = pickle.dumps([{"GPU-x": handle}])
+        with tiny() as llm:
+            digest = llm.weights_digest()
+            llm.init_weight_transfer_engine({"init_info": {}})
+            llm.start_weight_update()
+            for request, said in ((self.info(pickle.dumps([os.getcwd])), "getcwd"), (self.info(pickle.dumps([torch.load])), "load"),
+                                  (self.info(pickle.dumps([{"GPU-x": handle}] * 2)), "for each of the names"),
+                                  (self.info(good[:20]), "handles"), (self.info(good, names="x"), "names"),
+                                  (self.info(good), "expected a handle of the GPU"), ({"update_info": 5}, "update_info")):
+                with self.assertRaisesRegex(ValueError, said):
+                    llm.update_weights(request)
+            with self.assertRaisesRegex(ValueError, "back end ipc"):
+                llm.init_weight_transfer_engine({"init_info": {"master_address": "localhost"}})
+            with self.assertRaisesRegex(ValueError, "is_checkpoint_format"):
+                llm.start_weight_update(is_checkpoint_format=False)
+            self.assertEqual(llm.weights_digest(), digest)
+            llm.finish_weight_update("7")
+            self.assertEqual(llm.weight_version, "7")
 
 
 class CausalLMTest(unittest.TestCase):
@@ -159,8 +216,9 @@ class CausalLMTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             subprocess.run([os.environ["INVAR_WRITE_GRADIENTS"], folder], check=True)
             cases = sorted(Path(folder).iterdir())
-            self.assertEqual([case.name for case in cases], ["llama", "mistral", "qwen2", "qwen3"])
-            for case in cases:
+            dense = [case for case in cases if "experts" not in case.name]  # CausalLM has no experts
+            self.assertEqual([case.name for case in dense], ["llama", "mistral", "qwen2", "qwen3"])
+            for case in dense:
                 with self.subTest(case.name):
                     self.compare_gradients(case)
 

@@ -90,7 +90,7 @@ class CausalLM(nn.Module):
         names = [f"{at}self_attn.{one}_proj" for one in "qkv"]
         qkv = linear(x, self._weights(names), self._biases(names), accumulate_into=self._chains(names), order=self.order)
         norms = [self._get(f"{at}self_attn.{one}_norm.weight") for one in "qk"] if spec["qk_norm"] else []
-        cos, sin = self._rope(layer, max([*lengths, 32]))
+        cos, sin = self._rope(layer, max([*lengths, 32]), h.device)
         attended = packed_attention(qkv, cos, sin, lengths, spec["heads"], spec["kv_heads"], norms=norms, eps=spec["eps"],
                                     window=spec["layers"][layer]["window"],
                                     score_scale=spec["layers"][layer]["score_scale"], order=self.order)
@@ -134,9 +134,9 @@ class CausalLM(nn.Module):
             node = node._modules[part]  # type: ignore[assignment]
         node.register_parameter(last, nn.Parameter(tensor))
 
-    def _rope(self, layer: int, positions: int) -> tuple[Tensor, Tensor]:
+    def _rope(self, layer: int, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
         known = self._ropes.get(layer)
-        if known is None or known[0].shape[0] < positions:
+        if known is None or known[0].shape[0] < positions or known[0].device != device:
             cos, sin = self._checkpoint.rope(layer, max(positions, 2 * (known[0].shape[0] if known else 0)))
-            known = self._ropes[layer] = (torch.from_numpy(cos), torch.from_numpy(sin))
+            known = self._ropes[layer] = (torch.from_numpy(cos).to(device), torch.from_numpy(sin).to(device))
         return known

@@ -1,10 +1,10 @@
 """The engine's operations for PyTorch: forward bits of the engine, backward bits of the trainer (docs/python.md).
 
 Everything between products is float32, as in the engine. What enters a product is rounded to bf16 on the way in, weights and
-biases too, so parameters may be float32 masters of bf16 weights, or bf16. On the CPU.
+biases too, so parameters may be float32 masters of bf16 weights, or bf16. On the CPU with backwards, on CUDA without.
 """
 from .functions import (attention, embedding, gated_linear, linear, log_softmax_gather, packed_attention, packings,
-                        rms_norm, rope, row_parallel_runs, silu_mul)
+                        paged_attention, paged_cache, rms_norm, rope, row_parallel_runs, silu_mul)
 
-__all__ = ["attention", "embedding", "gated_linear", "linear", "log_softmax_gather", "packed_attention", "packings", "rms_norm", "rope",
-           "row_parallel_runs", "silu_mul"]
+__all__ = ["attention", "embedding", "gated_linear", "linear", "log_softmax_gather", "packed_attention", "packings",
+           "paged_attention", "paged_cache", "rms_norm", "rope", "row_parallel_runs", "silu_mul"]

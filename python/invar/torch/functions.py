@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .._invar import row_parallel_runs
-from . import library
+from . import library, places
 
 Tensors = Union[Tensor, Sequence[Tensor]]
 
@@ -28,12 +28,13 @@ def embedding(tokens: Tensor, table: Tensor, order: str = "portable") -> Tensor:
     return library.embedding(tokens.reshape(-1), table, order).view(*tokens.shape, table.shape[1])
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6, *, rounds: bool = True, order: str = "portable") -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6, *, rounds: bool = True, order: str = "portable",
+             dtype: torch.dtype = torch.float32) -> Tensor:
     """x / rms(x) * weight over the last dimension (numerics 3), rounded to bf16 as a product's input is unless told not to.
 
-    x [..., D], weight [D]: [..., D] float32.
+    x [..., D], weight [D]: [..., D] of `dtype`, float32, or what is rounded as bfloat16.
     """
-    return library.rms_norm(_rows(x), weight, eps, rounds, order).view(x.shape)
+    return library.rms_norm(_rows(x), weight, eps, rounds, order, dtype).view(x.shape)
 
 
 def linear(x: Tensor, weight: Tensors, bias: Optional[Tensors] = None, *, runs: int = 1, residual: Optional[Tensor] = None,
@@ -51,15 +52,17 @@ def linear(x: Tensor, weight: Tensors, bias: Optional[Tensors] = None, *, runs: 
 
 
 def gated_linear(x: Tensor, gate: Tensor, up: Tensor, biases: Sequence[Tensor] = (), *, curve: str = "silu",
-                 accumulate_into: Optional[Tensors] = None, order: str = "portable") -> Tensor:
-    """curve(x gate^T) * (x up^T), rounded: [..., F] float32. curve: "silu" or "gelu_tanh"."""
-    out = library.gated_linear(_rows(x), [gate, up], list(biases), _list(accumulate_into), curve, order)[0]
+                 accumulate_into: Optional[Tensors] = None, order: str = "portable",
+                 dtype: torch.dtype = torch.float32) -> Tensor:
+    """curve(x gate^T) * (x up^T), rounded: [..., F] float32 or bfloat16. curve: "silu" or "gelu_tanh"."""
+    out = library.gated_linear(_rows(x), [gate, up], list(biases), _list(accumulate_into), curve, order, dtype)[0]
     return out.view(*x.shape[:-1], out.shape[-1])
 
 
-def silu_mul(gate: Tensor, up: Tensor, *, curve: str = "silu", order: str = "portable") -> Tensor:
-    """curve(gate) * up, rounded: the shape of both, float32."""
-    return library.silu_mul(gate, up, curve, order)
+def silu_mul(gate: Tensor, up: Tensor, *, curve: str = "silu", order: str = "portable",
+             dtype: torch.dtype = torch.float32) -> Tensor:
+    """curve(gate) * up, rounded: the shape of both, float32 or bfloat16."""
+    return library.silu_mul(gate, up, curve, order, dtype)
 
 
 def rope(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, order: str = "portable") -> Tensor:
@@ -70,27 +73,50 @@ def rope(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, order: str = "p
 
 def packed_attention(qkv: Tensor, cos: Tensor, sin: Tensor, lengths: Sequence[int], heads: int, kv_heads: int, *,
                      window: int = 0, norms: Sequence[Tensor] = (), eps: float = 1e-6, score_scale: float = 0.0,
-                     order: str = "portable") -> Tensor:
+                     order: str = "portable", dtype: torch.dtype = torch.float32) -> Tensor:
     """Norms of heads, rotation and causal attention over sequences that stand one after the other (numerics 4).
 
     qkv [T, (H + 2G) * E]: q, k and v of each row, as `linear` gives them. cos and sin [positions, E / 2], at least 32
     positions. lengths: of the sequences, their sum is T. window 0: all. norms: weights [E] of the norms of q and of k, or
-    none. score_scale 0: 1 / sqrt(E). Returns [T, H * E] float32, rounded.
+    none. score_scale 0: 1 / sqrt(E). Returns [T, H * E], rounded, float32 or bfloat16. A key or a value that is not finite is
+    an error; on CUDA, which is not waited for, all of the result is NaN.
     """
     head_dim = qkv.shape[1] // (heads + 2 * kv_heads)
     return library.attention(qkv, list(norms), cos, sin, list(lengths), heads, kv_heads, head_dim, window, eps,
-                             float(score_scale), order)[0]
+                             float(score_scale), order, dtype)[0]
+
+
+def paged_cache(blocks: int, kv_heads: int, head_dim: int, block_size: int = 64, *, device: Union[str, torch.device] = "cpu",
+                order: str = "portable") -> tuple[Tensor, Tensor]:
+    """Memory for the keys and the values of `blocks` blocks of 32, 64 or 128 rows, as the kernels of a device and an order lay
+    it out: two bfloat16 tensors [blocks, G, ...], which blocks may be copied within."""
+    at = torch.empty(0, device=device).device
+    return places.cache(blocks, kv_heads, head_dim, block_size, at, order)
+
+
+def paged_attention(qkv: Tensor, cache: tuple[Tensor, Tensor], tables: Tensor, starts: Tensor, cos: Tensor, sin: Tensor,
+                    lengths: Sequence[int], heads: int, kv_heads: int, *, block_size: int = 64, window: int = 0,
+                    norms: Sequence[Tensor] = (), eps: float = 1e-6, score_scale: float = 0.0, order: str = "portable",
+                    dtype: torch.dtype = torch.float32) -> Tensor:
+    """packed_attention of new rows of S sequences whose earlier rows are in `cache` (paged_cache), where theirs are put too.
+
+    lengths: new rows of each. tables [S, B] int32: the blocks of each, whose slots [i * block_size, (i + 1) * block_size) are
+    the i-th's. starts [S] int32: how many rows each has already. Both may change between launches of a CUDA graph.
+    """
+    head_dim = qkv.shape[1] // (heads + 2 * kv_heads)
+    return library.paged_attention(qkv, *cache, tables, starts, list(norms), cos, sin, list(lengths), heads, kv_heads, head_dim,
+                                   block_size, window, eps, float(score_scale), order, dtype)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, lengths: Optional[Sequence[int]] = None, *, window: int = 0,
-              order: str = "portable") -> Tensor:
+              order: str = "portable", dtype: torch.dtype = torch.float32) -> Tensor:
     """Causal attention of q [T, H, E] to k and v [T, G, E], rotated before: [T, H, E]. lengths None: one sequence."""
     rows, heads, head_dim = q.shape
     sizes = [rows] if lengths is None else list(lengths)
     still = max([*sizes, 32])
     qkv = torch.cat([one.reshape(rows, -1) for one in (q, k, v)], dim=1)
-    out = packed_attention(qkv, torch.ones(still, head_dim // 2), torch.zeros(still, head_dim // 2), sizes, heads,
-                           k.shape[1], window=window, order=order)
+    cos, sin = q.new_ones(still, head_dim // 2, dtype=torch.float32), q.new_zeros(still, head_dim // 2, dtype=torch.float32)
+    out = packed_attention(qkv, cos, sin, sizes, heads, k.shape[1], window=window, order=order, dtype=dtype)
     return out.view(q.shape)
 
 

@@ -1,7 +1,8 @@
-"""The operators as torch.library has them: namespace `invar`, CPU, with autograd and fake tensors.
+"""The operators as torch.library has them: namespace `invar`, with fake tensors; on the CPU with autograd, on CUDA without.
 
 Tensors are [T, ...] float32 or are made so; letters as in docs/python.md. An operator whose weights' gradients go into
-buffers of the caller's (`into`) writes them during the backward and gives none.
+buffers of the caller's (`into`) writes them during the backward and gives none. `dtype` is float32, or bfloat16, which holds
+what is rounded as well.
 """
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .._invar import Operators
+from . import cuda, places
 
 
 @functools.lru_cache(maxsize=None)
@@ -26,10 +28,15 @@ def operators(order: str) -> Operators:
 
 
 def plain(x: Tensor) -> Tensor:
-    """What an operator reads: float32, dense, on the CPU, without a gradient."""
+    """What an operator of the CPU reads: float32, dense, without a gradient."""
     if x.device.type != "cpu":
-        raise ValueError(f"invar.torch: expected a tensor of the CPU, found one of {x.device}")
+        raise ValueError(f"invar.torch: expected a tensor of the CPU, found one of {x.device}; backwards are computed there alone")
     return x.detach().to(torch.float32).contiguous()
+
+
+def _kept(x: Tensor, *shape: int) -> Tensor:
+    """What a forward keeps for its backward, which is the CPU's alone."""
+    return x.new_empty(shape if x.device.type == "cpu" else (0,), dtype=torch.float32)
 
 
 def _integers(x: Tensor) -> Tensor:
@@ -62,6 +69,11 @@ def linear(x: Tensor, weights: List[Tensor], biases: List[Tensor], into: List[Te
     return y
 
 
+@linear.register_kernel("cuda")
+def _(x, weights, biases, into, runs, residual, order):
+    return cuda.linear(x, weights, biases, runs, residual, order)
+
+
 @linear.register_fake
 def _(x, weights, biases, into, runs, residual, order):
     return x.new_empty(x.shape[0], sum(w.shape[0] for w in weights), dtype=torch.float32)
@@ -90,23 +102,27 @@ linear.register_autograd(_linear_backward, setup_context=_linear_setup)
 # out = act(curve(x gate^T) * (x up^T)), and the dots for the backward.
 
 @torch.library.custom_op("invar::gated_linear", mutates_args=())
-def gated_linear(x: Tensor, weights: List[Tensor], biases: List[Tensor], into: List[Tensor], curve: str,
-                 order: str) -> Tuple[Tensor, Tensor]:
+def gated_linear(x: Tensor, weights: List[Tensor], biases: List[Tensor], into: List[Tensor], curve: str, order: str,
+                 dtype: torch.dtype) -> Tuple[Tensor, Tensor]:
     width = weights[0].shape[0]
     out, dots = torch.empty(x.shape[0], width), torch.empty(x.shape[0], 2 * ((width + 15) // 16 * 16))
     operators(order).gated(plain(x), _pairs(weights, biases), curve, out, dots)
-    return out, dots
+    return out.to(dtype), dots
+
+
+@gated_linear.register_kernel("cuda")
+def _(x, weights, biases, into, curve, order, dtype):
+    return cuda.gated_linear(x, weights, biases, curve, order, dtype), _kept(x)
 
 
 @gated_linear.register_fake
-def _(x, weights, biases, into, curve, order):
+def _(x, weights, biases, into, curve, order, dtype):
     width = weights[0].shape[0]
-    return (x.new_empty(x.shape[0], width, dtype=torch.float32),
-            x.new_empty(x.shape[0], 2 * ((width + 15) // 16 * 16), dtype=torch.float32))
+    return x.new_empty(x.shape[0], width, dtype=dtype), _kept(x, x.shape[0], 2 * ((width + 15) // 16 * 16))
 
 
 def _gated_setup(ctx, inputs, output):
-    x, weights, biases, into, curve, order = inputs
+    x, weights, biases, into, curve, order, _ = inputs
     ctx.save_for_backward(x, output[1], *weights, *biases)
     ctx.into, ctx.curve, ctx.order = into, curve, order
 
@@ -117,7 +133,7 @@ def _gated_backward(ctx, d, _):
     dx = torch.empty(x.shape, dtype=torch.float32)
     operators(ctx.order).gated_backward(plain(d), plain(x), plain(dots), values, ctx.curve, dx)
     none = [None] * len(ctx.into)
-    return dx.to(x.dtype), none if ctx.into else dws, dbs, none, None, None
+    return dx.to(x.dtype), none if ctx.into else dws, dbs, none, None, None, None
 
 
 gated_linear.register_autograd(_gated_backward, setup_context=_gated_setup)
@@ -126,19 +142,24 @@ gated_linear.register_autograd(_gated_backward, setup_context=_gated_setup)
 # out = act(rmsnorm(x) * weight).
 
 @torch.library.custom_op("invar::rms_norm", mutates_args=())
-def rms_norm(x: Tensor, weight: Tensor, eps: float, rounds: bool, order: str) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, rounds: bool, order: str, dtype: torch.dtype) -> Tensor:
     out = torch.empty(x.shape, dtype=torch.float32)
     operators(order).rms_norm(plain(x), plain(weight), eps, rounds, out)
-    return out
+    return out.to(dtype)
+
+
+@rms_norm.register_kernel("cuda")
+def _(x, weight, eps, rounds, order, dtype):
+    return cuda.rms_norm(x, weight, eps, rounds, order, dtype)
 
 
 @rms_norm.register_fake
-def _(x, weight, eps, rounds, order):
-    return x.new_empty(x.shape, dtype=torch.float32)
+def _(x, weight, eps, rounds, order, dtype):
+    return x.new_empty(x.shape, dtype=dtype)
 
 
 def _norm_setup(ctx, inputs, output):
-    x, weight, ctx.eps, _, ctx.order = inputs
+    x, weight, ctx.eps, _, ctx.order, _ = inputs
     ctx.save_for_backward(x, weight)
 
 
@@ -146,7 +167,7 @@ def _norm_backward(ctx, dy):
     x, weight = ctx.saved_tensors
     dx, dw = torch.empty(x.shape, dtype=torch.float32), torch.zeros(weight.shape, dtype=torch.float32)
     operators(ctx.order).rms_norm_backward(plain(dy), plain(x), plain(weight), ctx.eps, dx, dw)
-    return dx.to(x.dtype), dw.to(weight.dtype), None, None, None
+    return dx.to(x.dtype), dw.to(weight.dtype), None, None, None, None
 
 
 rms_norm.register_autograd(_norm_backward, setup_context=_norm_setup)
@@ -159,6 +180,11 @@ def embedding(tokens: Tensor, table: Tensor, order: str) -> Tensor:
     out = torch.empty(tokens.shape[0], table.shape[1])
     operators(order).embedding(_integers(tokens), plain(table), out)
     return out
+
+
+@embedding.register_kernel("cuda")
+def _(tokens, table, order):
+    return cuda.embedding(tokens, table, order)
 
 
 @embedding.register_fake
@@ -190,6 +216,11 @@ def rope(x: Tensor, heads: int, positions: Tensor, cos: Tensor, sin: Tensor, ord
     return out
 
 
+@rope.register_kernel("cuda")
+def _(x, heads, positions, cos, sin, order):
+    return cuda.rope(x, heads, positions, cos, sin, order)
+
+
 @rope.register_fake
 def _(x, heads, positions, cos, sin, order):
     return x.new_empty(x.shape, dtype=torch.float32)
@@ -214,19 +245,24 @@ rope.register_autograd(_rope_backward, setup_context=_rope_setup)
 # out = act(curve(g) * u).
 
 @torch.library.custom_op("invar::silu_mul", mutates_args=())
-def silu_mul(g: Tensor, u: Tensor, curve: str, order: str) -> Tensor:
+def silu_mul(g: Tensor, u: Tensor, curve: str, order: str, dtype: torch.dtype) -> Tensor:
     out = torch.empty(g.shape, dtype=torch.float32)
     operators(order).gate(plain(g).view(-1), plain(u).view(-1), curve, out.view(-1))
-    return out
+    return out.to(dtype)
+
+
+@silu_mul.register_kernel("cuda")
+def _(g, u, curve, order, dtype):
+    return cuda.silu_mul(g, u, curve, order, dtype)
 
 
 @silu_mul.register_fake
-def _(g, u, curve, order):
-    return g.new_empty(g.shape, dtype=torch.float32)
+def _(g, u, curve, order, dtype):
+    return g.new_empty(g.shape, dtype=dtype)
 
 
 def _gate_setup(ctx, inputs, output):
-    g, u, ctx.curve, ctx.order = inputs
+    g, u, ctx.curve, ctx.order, _ = inputs
     ctx.save_for_backward(g, u)
 
 
@@ -235,7 +271,7 @@ def _gate_backward(ctx, d):
     dg, du = torch.empty(g.shape, dtype=torch.float32), torch.empty(u.shape, dtype=torch.float32)
     operators(ctx.order).gate_backward(plain(d).view(-1), plain(g).view(-1), plain(u).view(-1), ctx.curve, dg.view(-1),
                                        du.view(-1))
-    return dg.to(g.dtype), du.to(u.dtype), None, None
+    return dg.to(g.dtype), du.to(u.dtype), None, None, None
 
 
 silu_mul.register_autograd(_gate_backward, setup_context=_gate_setup)
@@ -243,26 +279,40 @@ silu_mul.register_autograd(_gate_backward, setup_context=_gate_setup)
 
 # Norms of heads, rotation, attention over whole sequences; and what the backward needs of it.
 
-def _shape(lengths, heads, kv_heads, head_dim, window, eps, score_scale, cos, sin, norms) -> dict[str, Any]:
-    q_norm, k_norm = (plain(norms[0]), plain(norms[1])) if norms else (None, None)
-    return dict(lengths=list(lengths), heads=heads, kv_heads=kv_heads, head_dim=head_dim, window=window, eps=eps,
-                score_scale=score_scale, score_cap=0.0, cos=plain(cos), sin=plain(sin), q_norm=q_norm, k_norm=k_norm)
+def _shape(heads, kv_heads, head_dim, window, eps, score_scale, cos, sin, norms) -> dict[str, Any]:
+    read = cuda.floats if cos.is_cuda else plain
+    q_norm, k_norm = norms or (None, None)
+    return dict(heads=heads, kv_heads=kv_heads, head_dim=head_dim, window=window, eps=eps, score_scale=score_scale, cos=read(cos),
+                sin=read(sin), q_norm=q_norm, k_norm=k_norm)
+
+
+def _dense_shape(lengths, *others) -> dict[str, Any]:
+    shape = _shape(*others)
+    norms = {name: None if shape[name] is None else plain(shape[name]) for name in ("q_norm", "k_norm")}
+    return {**shape, **norms, "lengths": list(lengths), "score_cap": 0.0}
 
 
 @torch.library.custom_op("invar::attention", mutates_args=())
 def attention(qkv: Tensor, norms: List[Tensor], cos: Tensor, sin: Tensor, lengths: List[int], heads: int, kv_heads: int,
-              head_dim: int, window: int, eps: float, score_scale: float, order: str) -> Tuple[Tensor, Tensor, Tensor]:
+              head_dim: int, window: int, eps: float, score_scale: float, order: str,
+              dtype: torch.dtype) -> Tuple[Tensor, Tensor, Tensor]:
     rows = qkv.shape[0]
     out, largest, total = torch.empty(rows, heads * head_dim), torch.empty(rows, heads), torch.empty(rows, heads)
-    shape = _shape(lengths, heads, kv_heads, head_dim, window, eps, score_scale, cos, sin, norms)
+    shape = _dense_shape(lengths, heads, kv_heads, head_dim, window, eps, score_scale, cos, sin, norms)
     operators(order).attention(plain(qkv), shape, out, largest, total)
-    return out, largest, total
+    return out.to(dtype), largest, total
+
+
+@attention.register_kernel("cuda")
+def _(qkv, norms, cos, sin, lengths, heads, kv_heads, head_dim, window, eps, score_scale, order, dtype):
+    shape = _shape(heads, kv_heads, head_dim, window, eps, score_scale, cos, sin, norms)
+    return cuda.attention(qkv, lengths, shape, order, dtype), _kept(qkv), _kept(qkv)
 
 
 @attention.register_fake
-def _(qkv, norms, cos, sin, lengths, heads, kv_heads, head_dim, window, eps, score_scale, order):
+def _(qkv, norms, cos, sin, lengths, heads, kv_heads, head_dim, window, eps, score_scale, order, dtype):
     rows = qkv.shape[0]
-    return tuple(qkv.new_empty(rows, width, dtype=torch.float32) for width in (heads * head_dim, heads, heads))
+    return qkv.new_empty(rows, heads * head_dim, dtype=dtype), _kept(qkv, rows, heads), _kept(qkv, rows, heads)
 
 
 def _attention_setup(ctx, inputs, output):
@@ -272,17 +322,44 @@ def _attention_setup(ctx, inputs, output):
 
 def _attention_backward(ctx, d, *_):
     qkv, cos, sin, out, largest, total, *norms = ctx.saved_tensors
-    lengths, heads, kv_heads, head_dim, window, eps, score_scale, order = ctx.others
+    lengths, heads, kv_heads, head_dim, window, eps, score_scale, order, _ = ctx.others
     dqkv = torch.empty(qkv.shape, dtype=torch.float32)
     gradients = [torch.zeros(head_dim) for _ in norms]
     operators(order).attention_backward(
         plain(d), plain(qkv), plain(out), plain(largest), plain(total),
-        _shape(lengths, heads, kv_heads, head_dim, window, eps, score_scale, cos, sin, norms), dqkv,
+        _dense_shape(lengths, heads, kv_heads, head_dim, window, eps, score_scale, cos, sin, norms), dqkv,
         *(gradients or [None, None]))
-    return (dqkv.to(qkv.dtype), [g.to(n.dtype) for g, n in zip(gradients, norms)], *[None] * 10)
+    return (dqkv.to(qkv.dtype), [g.to(n.dtype) for g, n in zip(gradients, norms)], *[None] * 11)
 
 
 attention.register_autograd(_attention_backward, setup_context=_attention_setup)
+
+
+# The same of new rows of sequences whose keys and values stand in blocks; theirs are written there. No backward.
+
+@torch.library.custom_op("invar::paged_attention", mutates_args=("keys", "values"))
+def paged_attention(qkv: Tensor, keys: Tensor, values: Tensor, tables: Tensor, starts: Tensor, norms: List[Tensor], cos: Tensor,
+                    sin: Tensor, lengths: List[int], heads: int, kv_heads: int, head_dim: int, block_size: int, window: int,
+                    eps: float, score_scale: float, order: str, dtype: torch.dtype) -> Tensor:
+    shape = _shape(heads, kv_heads, head_dim, window, eps, score_scale, cos, sin, norms)
+    at = places.in_tables(tuple(lengths), starts, tables, block_size)
+    places.expect_inside(at, keys.shape[0], cos.shape[0])
+    shape.update({name: norm if norm is None else norm.detach().bfloat16().float() for name, norm in shape.items() if "norm" in name})
+    return places.attend(operators(order).paged_attention, shape, at, plain(qkv), keys, values, block_size).to(dtype)
+
+
+@paged_attention.register_kernel("cuda")
+def _(qkv, keys, values, tables, starts, norms, cos, sin, lengths, heads, kv_heads, head_dim, block_size, window, eps,
+      score_scale, order, dtype):
+    shape = _shape(heads, kv_heads, head_dim, window, eps, score_scale, cos, sin, norms)
+    at = places.in_tables(tuple(lengths), starts, tables, block_size)
+    return cuda.attend(shape, at, qkv, keys, values, block_size, order, dtype)
+
+
+@paged_attention.register_fake
+def _(qkv, keys, values, tables, starts, norms, cos, sin, lengths, heads, kv_heads, head_dim, block_size, window, eps,
+      score_scale, order, dtype):
+    return qkv.new_empty(qkv.shape[0], heads * head_dim, dtype=dtype)
 
 
 # Log-probabilities of targets; and what the backward needs.
@@ -292,6 +369,11 @@ def log_softmax_gather(logits: Tensor, targets: Tensor, order: str) -> Tuple[Ten
     out, largest, total = (torch.empty(logits.shape[0]) for _ in range(3))
     operators(order).log_softmax_gather(plain(logits), _integers(targets), out, largest, total)
     return out, largest, total
+
+
+@log_softmax_gather.register_kernel("cuda")
+def _(logits, targets, order):
+    return cuda.log_softmax_gather(logits, targets)
 
 
 @log_softmax_gather.register_fake

@@ -107,6 +107,9 @@ class CudaDevice final : public Device, public VacatesMemory {
     copy(to, from, bytes, "copying from the GPU");
   }
   bool is_host() const override { return false; }
+  std::unique_ptr<Stream> borrow(cudaStream_t stream) {
+    return std::make_unique<CudaStream>(*this, gpu_, stream);
+  }
 
   size_t available_bytes() const override {
     gpu_.make_current();
@@ -203,6 +206,10 @@ std::shared_ptr<void> pin_for_cuda(void* memory, size_t bytes) {
     return nullptr;
   }
   return {memory, [](void* pinned) { cudaHostUnregister(pinned); }};
+}
+
+std::unique_ptr<Stream> borrow_cuda_stream(Device& device, uintptr_t stream) {
+  return dynamic_cast<CudaDevice&>(device).borrow(reinterpret_cast<cudaStream_t>(stream));
 }
 
 std::string describe_cuda_device(int ordinal) {

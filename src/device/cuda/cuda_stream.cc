@@ -60,7 +60,11 @@ CudaStream::CudaStream(Device& device, Gpu& gpu) : device_(device), gpu_(gpu) {
   cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
 }
 
+CudaStream::CudaStream(Device& device, Gpu& gpu, cudaStream_t stream)
+    : device_(device), gpu_(gpu), stream_(stream), is_own_(false) {}
+
 CudaStream::~CudaStream() {
+  if (!is_own_) return;
   gpu_.try_to_make_current();
   cudaStreamSynchronize(stream_);  // what it still reads may be released next
   cudaStreamDestroy(stream_);

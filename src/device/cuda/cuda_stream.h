@@ -24,6 +24,8 @@ class CudaEvent final : public Event {
 class CudaStream final : public Stream {
  public:
   CudaStream(Device& device, Gpu& gpu);
+  // One of the caller's, who keeps it for as long as this lives.
+  CudaStream(Device& device, Gpu& gpu, cudaStream_t stream);
   ~CudaStream() override;
 
   void upload(void* to, const void* from, size_t bytes) override;
@@ -45,6 +47,7 @@ class CudaStream final : public Stream {
   Device& device_;
   Gpu& gpu_;
   cudaStream_t stream_ = nullptr;
+  bool is_own_ = true;
 };
 
 // What kernels are launched on: `kernel<<<blocks, threads, shared, stream_of(on)>>>(...)`.

@@ -1,0 +1,80 @@
+// The engine's operations on tensors of a GPU, in the caller's stream: the other back end of
+// PyTorch's operators (python/invar/torch/cuda.py). Nothing here allocates or waits, so that all of
+// it can be recorded in a graph; what an operation needs besides its result is the caller's memory.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/torch_operators.h"
+#include "kernels/inference.h"
+
+namespace invar::python {
+
+// Memory [begin, begin + bytes).
+struct Range {
+  const void* begin = nullptr;
+  size_t bytes = 0;
+};
+
+// Of attention over a cache: `of.kv` is where rotation writes to.
+struct CudaAttention {
+  QkvParams rotation;
+  AttentionParams of;
+};
+
+class CudaOperators {
+ public:
+  // Throws Error where there is no such GPU, or where its tensor cores do not compute the order.
+  CudaOperators(const std::string& order, int gpu);
+
+  int gpu() const { return gpu_; }
+  const Kernels& kernels() const { return kernels_; }
+
+  // Streams are CUDA's handles.
+  void matmul(uintptr_t stream, const MatmulParams& p);
+  void gated_matmul(uintptr_t stream, const GatedMatmulParams& p);
+  void rms_norm(uintptr_t stream, const RmsNormParams& p);
+  // Where a key or a value is not finite the result is NaN.
+  void attention(uintptr_t stream, const CudaAttention& p);
+  // Operations whose kernels wait for all that is before them.
+  void round(uintptr_t stream, const RoundParams& p);
+  void embed(uintptr_t stream, const EmbedParams& p);
+  void rope(uintptr_t stream, const RotateHeadsParams& p);
+  void log_sum_exp(uintptr_t stream, const LogitsParams& p);
+  void gate(uintptr_t stream, const cuda::Values& g, const cuda::Values& u, int64_t count,
+            Nonlinearity curve, bf16_t* out);
+  void mean(uintptr_t stream, const float* x, int64_t rows, int64_t width, float* out);
+
+ private:
+  // Kernels begin before the ones before them end, and read what none of an engine's kernels writes
+  // until then: weights. Here a product may be another one's weights. So what was written is kept,
+  // stream by stream, and whoever reads it early is put behind a kernel that waits for everything.
+  class EarlyWrites {
+   public:
+    bool meet(uintptr_t stream, const std::vector<Range>& reads) const;
+    void add(uintptr_t stream, const Range& written) { of_[stream].push_back(written); }
+    void forget(uintptr_t stream) { of_.erase(stream); }
+
+   private:
+    static constexpr size_t kMost = 64;
+    std::map<uintptr_t, std::vector<Range>> of_;
+  };
+
+  template <typename Work>
+  void on(uintptr_t stream, Work work);
+  template <typename Params>
+  void wait_and_run(uintptr_t stream, Operation<Params> operation, const Params& p);
+  void wait_if_written(uintptr_t stream, const std::vector<Range>& reads, const Execution& on);
+
+  int gpu_;
+  std::unique_ptr<Device> device_;
+  Kernels kernels_;
+  std::mutex mutex_;
+  EarlyWrites early_;
+};
+
+}  // namespace invar::python

@@ -1,0 +1,96 @@
+#include "kernels/cuda/torch_operators.h"
+
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_stream.h"
+#include "kernels/cuda/attention_parts.cuh"
+#include "kernels/cuda/elementwise.cuh"
+
+namespace invar::cuda {
+
+static_assert(kAttentionZeros == Parts::kMostUnits * sizeof(Progress));
+
+namespace {
+
+constexpr int kThreads = 256;
+
+unsigned blocks_for(int64_t items) {
+  return static_cast<unsigned>((items + kThreads - 1) / kThreads);
+}
+
+__device__ __forceinline__ int64_t global_index() {
+  return int64_t{blockIdx.x} * kThreads + threadIdx.x;
+}
+
+__global__ void gate_kernel(Values g, Values u, int64_t count, Nonlinearity curve, bf16_t* out) {
+  const int64_t i = global_index();
+  if (i >= count) return;
+  out[i] = f32_to_bf16(gated(curve, value_at(g.data, g.type, i), value_at(u.data, u.type, i)));
+}
+
+// A block of 64 threads, the lanes of sum64, takes a row.
+__global__ void mean_kernel(const float* x, int64_t width, float* out) {
+  __shared__ float lanes[64];
+  const float* row = x + blockIdx.x * width;
+  float lane = 0.0f;
+  for (int64_t i = threadIdx.x; i < width; i += 64) lane = lane + row[i];
+  lanes[threadIdx.x] = lane;
+  __syncthreads();
+  if (threadIdx.x >= kWarp) return;
+  const float sum = halve64(lanes[threadIdx.x], lanes[threadIdx.x + kWarp]);
+  if (threadIdx.x == 0) out[blockIdx.x] = sum / static_cast<float>(width);
+}
+
+__global__ void clear_kernel(unsigned char* first, size_t first_bytes, unsigned char* second,
+                             size_t second_bytes) {
+  const auto i = static_cast<size_t>(global_index()) * 16;
+  const auto clear = [](unsigned char* to, size_t begin, size_t end) {
+    if (begin + 16 <= end)
+      *reinterpret_cast<uint4*>(to + begin) = {};
+    else
+      for (size_t at = begin; at < end; ++at) to[at] = 0;
+  };
+  clear(first, i, first_bytes);
+  clear(second, i, second_bytes);
+}
+
+// One block: what it is for does not happen.
+constexpr int kSpoilThreads = 1024;
+
+__global__ void spoil_kernel(const bool* flags, int64_t rows, bf16_t* out, int64_t count) {
+  bool is_bad = false;
+  for (int64_t t = threadIdx.x; t < rows; t += kSpoilThreads) is_bad = is_bad || flags[t];
+  if (!__syncthreads_or(is_bad)) return;
+  for (int64_t i = threadIdx.x; i < count; i += kSpoilThreads) out[i] = 0x7fff;
+}
+
+}  // namespace
+
+void gate(const Values& g, const Values& u, int64_t count, Nonlinearity curve, bf16_t* out,
+          const Execution& on) {
+  if (count == 0) return;
+  gate_kernel<<<blocks_for(count), kThreads, 0, stream_of(on)>>>(g, u, count, curve, out);
+  cuda_launched("gate");
+}
+
+void mean(const float* x, int64_t rows, int64_t width, float* out, const Execution& on) {
+  if (rows == 0) return;
+  mean_kernel<<<static_cast<unsigned>(rows), 64, 0, stream_of(on)>>>(x, width, out);
+  cuda_launched("mean");
+}
+
+void spoil(const bool* flags, int64_t rows, bf16_t* out, int64_t count, const Execution& on) {
+  spoil_kernel<<<1, kSpoilThreads, 0, stream_of(on)>>>(flags, rows, out, count);
+  cuda_launched("looking for what is not finite");
+}
+
+void clear_and_wait(void* first, size_t first_bytes, void* second, size_t second_bytes,
+                    const Execution& on) {
+  const size_t most = first_bytes < second_bytes ? second_bytes : first_bytes;
+  const unsigned blocks = blocks_for(static_cast<int64_t>((most + 15) / 16));
+  clear_kernel<<<blocks ? blocks : 1, kThreads, 0, stream_of(on)>>>(
+      static_cast<unsigned char*>(first), first_bytes, static_cast<unsigned char*>(second),
+      second_bytes);
+  cuda_launched("clearing");
+}
+
+}  // namespace invar::cuda

@@ -1,0 +1,32 @@
+// What PyTorch's operators (python/invar/torch) need of a GPU beside the table of operations.
+#pragma once
+
+#include "device/execution.h"
+#include "kernels/matrix.h"
+#include "numerics/curves.h"
+
+namespace invar::cuda {
+
+// So much of Kernels::attention_scratch is zero before a call, and after it.
+constexpr size_t kAttentionZeros = 256 << 10;
+
+// A vector of f32 or bf16.
+struct Values {
+  const void* data;
+  DType type;
+};
+
+// out = act(curve(g) * u), bf16.
+void gate(const Values& g, const Values& u, int64_t count, Nonlinearity curve, bf16_t* out,
+          const Execution& on);
+// out[t] = sum64(x[t]) / width (numerics 3); x [T][width].
+void mean(const float* x, int64_t rows, int64_t width, float* out, const Execution& on);
+// Sets both ranges to zero, after all that is before it in the stream and before all that follows:
+// kernels of the table, which may start early, read nothing before it is done.
+void clear_and_wait(void* first, size_t first_bytes, void* second, size_t second_bytes,
+                    const Execution& on);
+
+// Where one of the flags is set all `count` elements of `out` become NaN.
+void spoil(const bool* flags, int64_t rows, bf16_t* out, int64_t count, const Execution& on);
+
+}  // namespace invar::cuda
