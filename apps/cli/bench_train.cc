@@ -21,7 +21,7 @@ namespace {
 
 struct BenchTrainFlags {
   std::string recipe;
-  int threads = 0, steps = 5;
+  int threads = 0, steps = 5, ranks = 1;
   std::string instruction_set = "auto";
   bool profile = false, json = false;
 };
@@ -155,11 +155,13 @@ double read_bandwidth(ThreadPool& pool) {
 
 int run_bench_train(const BenchTrainFlags& flags) {
   if (flags.steps < 1) fail_usage("expected 1 or more steps, found {}", flags.steps);
+  if (flags.ranks < 1) fail_usage("expected 1 or more ranks, found {}", flags.ranks);
   Recipe recipe = read_recipe(flags.recipe);
   TrainerOptions& options = recipe.trainer;
-  options.threads = flags.threads;
-  options.instruction_set = flags.instruction_set;
+  options.ranks = flags.ranks;
   ThreadPool pool(flags.threads);
+  options.threads = std::max(1, pool.size() / flags.ranks);
+  options.instruction_set = flags.instruction_set;
   const std::string set = select_kernels(Order::portable, flags.instruction_set).name;
   Trainer trainer(options, recipe.seed);
   const std::vector<PackedRow> rows = made_rows(options);
@@ -184,6 +186,7 @@ int run_bench_train(const BenchTrainFlags& flags) {
                                     {"rows", options.rows},
                                     {"context", options.context},
                                     {"threads", pool.size()},
+                                    {"ranks", flags.ranks},
                                     {"instruction_set", set},
                                     {"step_seconds", step},
                                     {"tokens_per_second", tokens},
@@ -219,6 +222,10 @@ void add_bench_train(CLI::App& bench, Action& action) {
   command->add_option("RECIPE", flags->recipe, "A recipe (TOML); its teacher is not used")
       ->required();
   command->add_option("--steps", flags->steps, "Steps to measure; the medians are shown")
+      ->capture_default_str();
+  command
+      ->add_option("--ranks", flags->ranks,
+                   "Data-parallel ranks, at most the recipe's groups; threads are divided")
       ->capture_default_str();
   command->add_option("--threads", flags->threads, "Threads; 0 means one per core")
       ->check(at_least(0))

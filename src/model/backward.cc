@@ -31,14 +31,21 @@ void BackwardPass::run() {
   head(io_.d_logits, io_.tape->final_normed(), io_.tape->output(), gradient(TensorRole::head, -1),
        gradient(TensorRole::final_norm, -1), model_.weights->final_norm());
   for (int layer = spec_.layers - 1; layer >= 0; --layer) {
+    begin_layer(layer);
     if (io_.tape->recompute()) forward_again(batch_, layer, io_.tape->layer(layer).input);
     layer_backward(layer);
+    if (io_.end_layer) io_.end_layer(layer);
     for (const ExitGradient& exit : io_.exits)
       if (exit.layers == layer)
         head(exit.d_logits, exit.normed, io_.tape->layer(layer).input, exit.head, exit.final_norm,
              model_.weights->final_norm());
   }
   embed(gradient(TensorRole::embedding, -1));
+}
+
+void BackwardPass::begin_layer(int layer) {
+  if (model_.supply) model_.supply->need_layer_backward(layer);
+  if (io_.begin_layer) io_.begin_layer(layer);
 }
 
 // The parts of a layer, the last first.
@@ -52,22 +59,25 @@ void BackwardPass::layer_backward(int layer) {
 void BackwardPass::mtp_module(const MtpGradient& mtp) {
   const int layer = spec_.layers;
   tables_ = ws_.table_builder.build(*mtp.batch, kv_.block_size(), model_.execution);
+  begin_layer(layer);
   head(mtp.d_logits, io_.tape->final_normed(1), io_.tape->output(1), mtp.head,
        gradient(TensorRole::mtp_head_norm, layer), weights(layer).head_norm);
   if (io_.tape->recompute()) forward_again(*mtp.batch, layer, io_.tape->output());
   layer_backward(layer);
+  if (io_.end_layer) io_.end_layer(layer);
 }
 
 // logits = head(norm(x)): adds to the gradient of x, a residual stream.
 void BackwardPass::head(const Activation& d_logits, const Activation& normed, const float* x,
                         float* head_gradient, float* norm_gradient, const float* norm_weight) {
+  if (model_.supply) model_.supply->need_head_backward();
   matmul("head dX", d_logits, transposed_.head(), ws_.normed.data());
   pack_inputs(normed, spec_.hidden);
   weight_gradient("head dW", head_gradient, d_logits, {0, spec_.vocab}, spec_.hidden);
   // An exit has no chain for a bias: no family with LayerNorms has exits that are trained.
   const int64_t bias = layout_.offset(TensorRole::final_norm_bias);
   norm_chain(ws_.normed.data(), x, norm_weight, d_hidden(), norm_gradient,
-             bias < 0 ? nullptr : io_.gradients + bias);
+             bias < 0 ? nullptr : gradient_at(bias));
 }
 
 void BackwardPass::norm(const Norm& norm, const float* h, float* d) {
@@ -221,7 +231,11 @@ void BackwardPass::bias_gradient(TensorRole role, int layer, const Activation& d
 }
 
 float* BackwardPass::gradient(TensorRole role, int layer) const {
-  return io_.gradients + layout_.offset(role, layer);
+  return gradient_at(layout_.offset(role, layer));
+}
+
+float* BackwardPass::gradient_at(int64_t offset) const {
+  return io_.gradients + (io_.places ? io_.places->place(offset) : offset);
 }
 
 // Of a packed row of n positions expert e counts as often as it was chosen there, times E / n^2.

@@ -2,6 +2,7 @@
 // batch as the forward that wrote the tape (numerics 9).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -9,6 +10,7 @@
 #include "model/backward_workspace.h"
 #include "model/batch.h"
 #include "model/decoder.h"
+#include "model/gradient_places.h"
 #include "model/operation_times.h"
 #include "model/parameters.h"
 #include "model/tape.h"
@@ -44,6 +46,10 @@ struct BackwardIo {
   // In and out: the chains of every parameter's gradient, in the layout's order, gradient_size()
   // elements. They start as zeros and go on from batch to batch.
   float* gradients = nullptr;
+  // Where they lie there; null: in the layout's order.
+  const GradientPlaces* places = nullptr;
+  // Called before a layer's gradient is begun and once this batch's part of it is whole, if set.
+  std::function<void(int layer)> begin_layer, end_layer;
   // The first batch: chains of matrices, the embedding apart, begin with +0 whatever `gradients`
   // holds.
   bool begins = false;

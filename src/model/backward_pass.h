@@ -70,6 +70,7 @@ class BackwardPass {
   // +0 everywhere.
   void clear(const DeviceArray<float>& x);
   float* gradient(TensorRole role, int layer) const;
+  float* gradient_at(int64_t offset) const;
   // h = rows of the embedding: adds d_h to its gradient.
   void embed(float* embedding_gradient);
   void clear_hidden();
@@ -84,6 +85,7 @@ class BackwardPass {
   }
 
  private:
+  void begin_layer(int layer);
   void layer_backward(int layer);
   void mtp_module(const MtpGradient& mtp);
   void head(const Activation& d_logits, const Activation& normed, const float* x,

@@ -9,6 +9,7 @@
 #include "model/decoder_weights.h"
 #include "model/parts/layer_part.h"
 #include "model/rope_table.h"
+#include "model/weight_supply.h"
 
 namespace invar {
 
@@ -42,7 +43,8 @@ struct Decoder {
   const DecoderWeights* weights;
   std::unique_ptr<Stream> stream;
   Execution execution;
-  Matrix embedding;  // a drafter's may be its target's
+  Matrix embedding;                // a drafter's may be its target's
+  WeightSupply* supply = nullptr;  // null: all weights are there
   RopeTables ropes;
   std::vector<std::vector<const LayerPart*>> parts;  // by layer
 };

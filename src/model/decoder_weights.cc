@@ -57,7 +57,13 @@ class WeightLoader {
   WeightLoader(DecoderWeights& weights, const DecoderSpec& spec, const TensorSource& source,
                const Arithmetic& arithmetic, Device& device, ThreadPool& pool,
                const LoadProgress& progress)
+      : WeightLoader(weights, weights.memory_, spec, source, arithmetic, device, pool, progress) {}
+  // Into memory that other weights may have had before.
+  WeightLoader(DecoderWeights& weights, DecoderWeights::Memory& memory, const DecoderSpec& spec,
+               const TensorSource& source, const Arithmetic& arithmetic, Device& device,
+               ThreadPool& pool, const LoadProgress& progress)
       : out_(weights),
+        memory_(memory),
         spec_(spec),
         shard_(weights.shard_),
         source_(source),
@@ -76,28 +82,40 @@ class WeightLoader {
     }
     out_.layers_.clear();
     out_.has_blocks_ = out_.has_integers_ = false;
-    load_embedding_and_head();
+    load_embedding();
+    load_head();
     for (int i = 0; i < spec_.all_layers(); ++i)
       out_.layers_.push_back(shard_.has_layer(i) ? load_layer(i) : LayerWeights{});
+    load_final_norm();
+    if (upload_) upload_->wait();
+  }
+
+  // A tied head on one rank holds the whole embedding. Several ranks have some columns each,
+  // which Operations::embed puts together.
+  void load_embedding() {
+    if (head_is_embedding() || !shard_.has_embedding || spec_.tokens() == 0) return;
+    const int64_t width = spec_.hidden % shard_.size ? spec_.hidden : spec_.hidden / shard_.size;
+    const Range columns{width == spec_.hidden ? 0 : shard_.rank * width, width};
+    out_.embedding_ = packed(
+        {.n = spec_.tokens(), .k = columns.count, .layout = WeightLayout::rows},
+        {{tensor_name(TensorRole::embedding), 0, spec_.tokens(), columns.first, columns.count}});
+  }
+
+  void load_head() {
+    if (!shard_.has_head) return;
+    const std::string head =
+        tensor_name(spec_.tied_head ? TensorRole::embedding : TensorRole::head);
+    out_.head_ = packed({.n = shard_.vocab, .k = spec_.hidden, .layout = out_.layout_},
+                        {{head, shard_.first_vocab, shard_.vocab, 0, spec_.hidden}});
+    if (head_is_embedding()) out_.embedding_ = out_.head_;
+  }
+
+  void load_final_norm() {
     if (shard_.has_head && spec_.final_norm)
       out_.final_norm_ = whole_vector(TensorRole::final_norm);
     if (shard_.has_head && spec_.norm == NormKind::layer)
       out_.final_norm_bias_ = whole_vector(TensorRole::final_norm_bias);
-    if (upload_) upload_->wait();
   }
-
-  // Goes the same way and writes nothing.
-  void read_back(const std::string& tensor, std::byte* out) {
-    wanted_ = &tensor;
-    wanted_bytes_ = out;
-    load();
-  }
-
- private:
-  // The part of a tensor's axis that this rank holds.
-  struct Range {
-    int64_t first, count;
-  };
 
   LayerWeights load_layer(int layer) {
     LayerWeights weights;
@@ -122,8 +140,21 @@ class WeightLoader {
     return weights;
   }
 
+  // Goes the same way and writes nothing.
+  void read_back(const std::string& tensor, std::byte* out) {
+    wanted_ = &tensor;
+    wanted_bytes_ = out;
+    load();
+  }
+
+ private:
+  // The part of a tensor's axis that this rank holds.
+  struct Range {
+    int64_t first, count;
+  };
+
   const int32_t* expert_places(int experts) {
-    if (wanted_) return reinterpret_cast<const int32_t*>(out_.memory_[arrays_++].data());
+    if (wanted_) return reinterpret_cast<const int32_t*>(memory_[arrays_++].data());
     return numbers(shard_.placement.places_of(experts, shard_.size));
   }
 
@@ -157,23 +188,8 @@ class WeightLoader {
     return {0, extent_of(extent, spec_, layer)};
   }
 
-  void load_embedding_and_head() {
-    const std::string embedding = tensor_name(TensorRole::embedding);
-    const std::string head = spec_.tied_head ? embedding : tensor_name(TensorRole::head);
-    // A tied head on one rank holds the whole embedding. Several ranks have some columns each,
-    // which Operations::embed puts together.
-    const bool shared =
-        spec_.tied_head && shard_.size == 1 && shard_.has_embedding && shard_.has_head;
-    const int64_t width = spec_.hidden % shard_.size ? spec_.hidden : spec_.hidden / shard_.size;
-    const Range columns{width == spec_.hidden ? 0 : shard_.rank * width, width};
-    if (!shared && shard_.has_embedding && spec_.tokens() > 0)
-      out_.embedding_ =
-          packed({.n = spec_.tokens(), .k = columns.count, .layout = WeightLayout::rows},
-                 {{embedding, 0, spec_.tokens(), columns.first, columns.count}});
-    if (!shard_.has_head) return;
-    out_.head_ = packed({.n = shard_.vocab, .k = spec_.hidden, .layout = out_.layout_},
-                        {{head, shard_.first_vocab, shard_.vocab, 0, spec_.hidden}});
-    if (shared) out_.embedding_ = out_.head_;
+  bool head_is_embedding() const {
+    return spec_.tied_head && shard_.size == 1 && shard_.has_embedding && shard_.has_head;
   }
 
   // The tensors of some rows as one packed matrix: their outputs one after the other, or, of a
@@ -425,14 +441,14 @@ class WeightLoader {
 
   // Where a vector lies of which nothing is written, or null.
   const float* unchanged(int layer, const std::vector<const TensorRow*>& rows) {
-    if (arrays_ == out_.memory_.size()) return nullptr;
+    if (arrays_ == memory_.size()) return nullptr;
     const auto changes = [&](const TensorRow* row) {
       const auto here = is_of_each(row->cut) ? experts_here(layer) : std::vector{-1};
       return std::ranges::any_of(
           here, [&](int32_t e) { return !source_.stays(tensor_name(*row, layer, e)); });
     };
     if (!wanted_ && std::ranges::any_of(rows, changes)) return nullptr;
-    return reinterpret_cast<const float*>(out_.memory_[arrays_++].data());
+    return reinterpret_cast<const float*>(memory_[arrays_++].data());
   }
 
   // A part of a vector.
@@ -475,14 +491,15 @@ class WeightLoader {
 
   // The next array of the weights: loading always asks for the same ones in the same order.
   std::byte* allocate(int64_t bytes) {
-    if (arrays_ == out_.memory_.size())
-      out_.memory_.emplace_back(device_, static_cast<size_t>(bytes), "the weights");
-    if (out_.memory_[arrays_].size() != static_cast<size_t>(bytes))
+    if (arrays_ == memory_.size())
+      memory_.emplace_back(device_, static_cast<size_t>(bytes), "the weights");
+    if (memory_[arrays_].size() != static_cast<size_t>(bytes))
       fail("expected weights stored as those that are served, found other storage types");
-    return out_.memory_[arrays_++].data();
+    return memory_[arrays_++].data();
   }
 
   DecoderWeights& out_;
+  DecoderWeights::Memory& memory_;  // arrays in the order of loading
   const DecoderSpec& spec_;
   const Shard& shard_;
   const TensorSource& source_;
@@ -507,6 +524,40 @@ DecoderWeights::DecoderWeights(const DecoderSpec& spec, const Arithmetic& arithm
 void DecoderWeights::reload(const DecoderSpec& spec, const TensorSource& source, Device& device,
                             ThreadPool& pool) {
   WeightLoader(*this, spec, source, arithmetic_, device, pool, {}).load();
+}
+
+DecoderWeights DecoderWeights::in_turn(const DecoderSpec& spec, const Arithmetic& arithmetic) {
+  DecoderWeights weights(arithmetic, make_shard(spec, 0, 1));
+  weights.layers_.resize(static_cast<size_t>(spec.all_layers()));
+  return weights;
+}
+
+// Arrays of another layer's sizes would not fit, nor their zeros where there is padding.
+void DecoderWeights::load_layer(const DecoderSpec& spec, int layer, const TensorSource& source,
+                                Device& device, ThreadPool& pool) {
+  if (last_layer_ >= 0 && !are_alike(spec, last_layer_, layer)) layer_memory_.clear();
+  last_layer_ = layer;
+  layers_[static_cast<size_t>(layer)] =
+      WeightLoader(*this, layer_memory_, spec, source, arithmetic_, device, pool, {})
+          .load_layer(layer);
+}
+
+void DecoderWeights::load_embedding(const DecoderSpec& spec, const TensorSource& source,
+                                    Device& device, ThreadPool& pool) {
+  if (spec.tied_head) return load_head(spec, source, device, pool);
+  end_memory_.clear();
+  WeightLoader(*this, end_memory_, spec, source, arithmetic_, device, pool, {}).load_embedding();
+}
+
+void DecoderWeights::load_head(const DecoderSpec& spec, const TensorSource& source, Device& device,
+                               ThreadPool& pool) {
+  if (!spec.tied_head) end_memory_.clear();
+  WeightLoader(*this, end_memory_, spec, source, arithmetic_, device, pool, {}).load_head();
+}
+
+void DecoderWeights::load_final_norm(const DecoderSpec& spec, const TensorSource& source,
+                                     Device& device, ThreadPool& pool) {
+  WeightLoader(*this, norm_memory_, spec, source, arithmetic_, device, pool, {}).load_final_norm();
 }
 
 void DecoderWeights::read_back(const DecoderSpec& spec, const TensorSource& source, Device& device,

@@ -72,6 +72,20 @@ class DecoderWeights {
                  const TensorSource& source, Device& device, ThreadPool& pool,
                  WeightLayout layout = WeightLayout::panels, const LoadProgress& progress = {});
 
+  // Of a whole model none of which is there yet. Its layers share their memory, so that one is
+  // there at a time: the last that was loaded; likewise the embedding and a head of its own.
+  static DecoderWeights in_turn(const DecoderSpec& spec, const Arithmetic& arithmetic);
+  void load_layer(const DecoderSpec& spec, int layer, const TensorSource& source, Device& device,
+                  ThreadPool& pool);
+  // A tied head is the embedding.
+  void load_embedding(const DecoderSpec& spec, const TensorSource& source, Device& device,
+                      ThreadPool& pool);
+  void load_head(const DecoderSpec& spec, const TensorSource& source, Device& device,
+                 ThreadPool& pool);
+  // The norm before the head; its address stays from then on.
+  void load_final_norm(const DecoderSpec& spec, const TensorSource& source, Device& device,
+                       ThreadPool& pool);
+
   // Takes over other weights of the same model: the addresses stay, whoever holds them sees the new
   // values. Nobody may compute meanwhile. On an Error the weights are of no use.
   // Tensors that stay (TensorSource::stays) are not written.
@@ -101,6 +115,10 @@ class DecoderWeights {
 
  private:
   friend class WeightLoader;
+  using Memory = std::vector<VacatableArray<std::byte>>;
+  DecoderWeights(const Arithmetic& arithmetic, const Shard& shard)
+      : shard_(shard), arithmetic_(arithmetic), layout_(WeightLayout::panels) {}
+
   Shard shard_;
   Arithmetic arithmetic_;
   WeightLayout layout_;
@@ -110,7 +128,10 @@ class DecoderWeights {
   Matrix head_;
   Matrix embedding_;
   bool has_blocks_ = false, has_integers_ = false;
-  std::vector<VacatableArray<std::byte>> memory_;
+  Memory memory_;
+  // In turn: of a layer, of the embedding or head, of the final norm.
+  Memory layer_memory_, end_memory_, norm_memory_;
+  int last_layer_ = -1;  // the one that is there
 };
 
 }  // namespace invar

@@ -80,6 +80,7 @@ void ForwardPass::launch() {
   start();
   for (int layer = batch_.layer_begin; layer < layer_end_; ++layer) {
     if (std::ranges::binary_search(batch_.skipped_layers, layer)) continue;
+    if (model_.supply) model_.supply->need_layer(layer);
     const LayerPass pass = layer_pass(layer);
     for (const LayerPart* part : model_.parts[static_cast<size_t>(layer)]) part->forward(pass);
     if (hooks_.takes_hidden_after(layer)) ops_.settle();
@@ -121,6 +122,7 @@ bool ForwardPass::ranks_can_be_recorded() const {
 void ForwardPass::start() {
   if (!has_nan_flags()) model_.execution.stream->clear(ws_.non_finite.data(), rows_ * sizeof(bool));
   if (!is_first_stage() || reads_features()) return;
+  if (model_.supply) model_.supply->need_embedding();
   ops_.embed(hidden());
   hooks_.trace("embed", -1, hidden(), spec_.hidden, rows_);
 }
@@ -145,6 +147,7 @@ LayerPass ForwardPass::layer_pass(int layer) {
 void ForwardPass::head(int64_t first) {
   const int64_t count = logits_from(first);
   if (count == 0) return;
+  if (model_.supply) model_.supply->need_head();
   const int module = is_mtp();
   const Activation normed = hooks_.final_normed(module);
   const int32_t* rows = batch_.logit_rows.data() + first;

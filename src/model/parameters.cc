@@ -1,5 +1,7 @@
 #include "model/parameters.h"
 
+#include <algorithm>
+
 namespace invar {
 
 namespace {
@@ -16,13 +18,23 @@ ParameterLayout::ParameterLayout(const DecoderSpec& spec)
     for (const int64_t size : tensor.shape) count *= size;
     if (tensor.expert <= 0)
       offsets_[(tensor.layer + 1) * kRoles + static_cast<int>(tensor.role)] = size_;
+    const int layer = tensor.layer;
     slots_.push_back({std::move(tensor), size_, count});
+    if (units_.empty() || units_.back().layer != layer)
+      units_.push_back({layer, slots_.size() - 1, 0, size_, 0});
     size_ += (count + kGrain - 1) / kGrain * kGrain;
+    units_.back().last = slots_.size();
+    units_.back().end = size_;
   }
   gradient_size_ = size_;
   if (!spec.tied_head) return;
   offsets_[static_cast<int>(TensorRole::head)] = size_;
   gradient_size_ += (int64_t{spec.vocab} * spec.hidden + kGrain - 1) / kGrain * kGrain;
+}
+
+size_t ParameterLayout::unit_at(int64_t offset) const {
+  const auto behind = std::ranges::upper_bound(units_, offset, {}, &Unit::begin);
+  return static_cast<size_t>(behind - units_.begin()) - 1;
 }
 
 int64_t ParameterLayout::offset(TensorRole role, int layer) const {

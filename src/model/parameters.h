@@ -15,11 +15,22 @@ class ParameterLayout {
     TensorSpec tensor;
     int64_t offset, count;  // elements; offsets are multiples of 16
   };
+  // Tensors that are computed with at the same time, one behind the other: what stands before the
+  // layers, a layer, what stands behind them, the module's layer.
+  struct Unit {
+    int layer;           // or -1
+    size_t first, last;  // slots [first, last)
+    int64_t begin, end;  // elements [begin, end), gaps included
+    int64_t count() const { return end - begin; }
+  };
 
   explicit ParameterLayout(const DecoderSpec& spec);
 
   // In the order of computation.
   const std::vector<Slot>& slots() const { return slots_; }
+  const std::vector<Unit>& units() const { return units_; }
+  // Number of the unit that an element of the arrays belongs to.
+  size_t unit_at(int64_t offset) const;
   // Elements of an array, gaps included.
   int64_t size() const { return size_; }
   // -1 when the model has no such tensor.
@@ -32,6 +43,7 @@ class ParameterLayout {
 
  private:
   std::vector<Slot> slots_;
+  std::vector<Unit> units_;
   int64_t size_ = 0, gradient_size_ = 0;
   std::vector<int64_t> offsets_;  // [layer + 1][role]
 };

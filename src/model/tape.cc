@@ -26,7 +26,7 @@ Tape::Tape(const Decoder& decoder, const TrainingKernels& kernels, int max_rows,
   const DecoderSpec& spec = decoder.spec;
   Device& device = decoder.device();
   CHECK(decoder.arithmetic.weights == DType::bf16, "training computes with bf16 weights");
-  CHECK(decoder.weights->shard().size == 1, "a trainer's ranks hold whole models");
+  CHECK(decoder.weights->shard().size == 1, "a trainer computes whole layers");
   expect_backward(spec);
   const int64_t rows = max_rows;
   place_parts(decoder);

@@ -32,13 +32,23 @@ double normal_weight(uint64_t seed, uint32_t tensor, uint64_t index) {
   return __builtin_sqrt(-2 * math::log(u)) * math::sincos(angle).cos;
 }
 
+double gradient_norm(std::span<const SquaredTensor> tensors, std::string& failure) {
+  double sum = 0;
+  for (const SquaredTensor& tensor : tensors) {
+    if (!std::isfinite(tensor.sum) && failure.empty())
+      failure = fmt::format("the gradient of tensor \"{}\"", tensor.name);
+    sum += tensor.sum;
+  }
+  return __builtin_sqrt(sum);
+}
+
 AdamW::AdamW(const OptimizerOptions& options, const TrainingKernels& kernels,
              std::vector<Tensor> tensors)
     : options_(options), kernels_(kernels), tensors_(std::move(tensors)) {
   std::ranges::sort(tensors_, {}, &Tensor::name);
 }
 
-double AdamW::norm(const float* gradients, const Execution& on, std::string& failure) const {
+std::vector<float> AdamW::squares(const float* gradients, const Execution& on) const {
   std::vector<const float*> tensors;
   std::vector<int64_t> counts;
   for (const Tensor& tensor : tensors_) {
@@ -50,13 +60,14 @@ double AdamW::norm(const float* gradients, const Execution& on, std::string& fai
                                          .counts = counts.data(),
                                          .count = std::ssize(tensors_),
                                          .sums = sums.data()});
-  double sum = 0;
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    if (!std::isfinite(sums[i]) && failure.empty())
-      failure = fmt::format("the gradient of tensor \"{}\"", tensors_[i].name);
-    sum += sums[i];
-  }
-  return __builtin_sqrt(sum);
+  return sums;
+}
+
+double AdamW::norm(const float* gradients, const Execution& on, std::string& failure) const {
+  const std::vector<float> sums = squares(gradients, on);
+  std::vector<SquaredTensor> squared;
+  for (size_t i = 0; i < tensors_.size(); ++i) squared.push_back({tensors_[i].name, sums[i]});
+  return gradient_norm(squared, failure);
 }
 
 void AdamW::update(int64_t step, double norm, const Arrays& arrays, const Execution& on) const {
@@ -73,12 +84,10 @@ void AdamW::update(int64_t step, double norm, const Arrays& arrays, const Execut
                     .first_scale = bias_scale(o.beta1),
                     .second_scale = bias_scale(o.beta2)};
   for (const Tensor& tensor : tensors_) {
-    if (tensor.offset < arrays.begin || tensor.offset >= arrays.end) continue;
-    const int64_t own = tensor.offset - arrays.begin;
     params.gradient = arrays.gradients + tensor.offset;
-    params.master = arrays.master + own;
-    params.first = arrays.first + own;
-    params.second = arrays.second + own;
+    params.master = arrays.master + tensor.offset;
+    params.first = arrays.first + tensor.offset;
+    params.second = arrays.second + tensor.offset;
     params.weights = arrays.rounded + tensor.offset;
     params.count = tensor.count;
     params.decay = tensor.decays ? o.decay : 0.0f;

@@ -2,9 +2,9 @@
 // of drafters share.
 #pragma once
 
-#include <limits>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/execution.h"
@@ -29,6 +29,14 @@ double learning_rate(const OptimizerOptions& options, int64_t step);
 // A normal number that depends on (seed, tensor, index) alone: what first weights are made of.
 double normal_weight(uint64_t seed, uint32_t tensor, uint64_t index);
 
+// The norm of all gradients from the sums of squares of tensors in the order of their names.
+// `failure` gets the first that is not finite.
+struct SquaredTensor {
+  std::string_view name;
+  float sum;
+};
+double gradient_norm(std::span<const SquaredTensor> tensors, std::string& failure);
+
 class AdamW {
  public:
   struct Tensor {
@@ -38,14 +46,15 @@ class AdamW {
   };
   struct Arrays {
     const float* gradients;
-    float *master, *first, *second;  // of the tensors from `begin` to `end` alone
-    bf16_t* rounded;                 // the master weights as the forward sees them
-    int64_t begin = 0, end = std::numeric_limits<int64_t>::max();
+    float *master, *first, *second;
+    bf16_t* rounded;  // the master weights as the forward sees them
   };
 
   AdamW(const OptimizerOptions& options, const TrainingKernels& kernels,
         std::vector<Tensor> tensors);
 
+  // The sum of squares of each tensor's gradient, by name.
+  std::vector<float> squares(const float* gradients, const Execution& on) const;
   // The norm of all gradients. `failure` gets the first tensor by name whose norm is not finite.
   double norm(const float* gradients, const Execution& on, std::string& failure) const;
   // Step number `step`, from 1, by gradients of that norm, of the tensors that the arrays hold.

@@ -107,13 +107,10 @@ void check_recipe(const std::string& where, const json::Value& found, const json
   for (const auto& [key, value] : found.as_object()) check(key);
 }
 
-std::vector<float> read_array(const TensorSource& source, const char* name, int64_t size) {
+void expect_array(const TensorSource& source, const char* name, int64_t size) {
   const TensorInfo expected{DType::f32, {size}};
   if (!source.has(name) || source.info(name) != expected)
     fail("{}: expected {} numbers of f32", source.where(name), size);
-  std::vector<float> array(static_cast<size_t>(size));
-  source.read(name, 0, size, DType::f32, array.data());
-  return array;
 }
 
 std::string optional_file(const fs::path& path) {
@@ -154,35 +151,50 @@ void write_model(const std::string& directory, const Trainer& trainer, const Tok
   });
 }
 
-void save_checkpoint(const std::string& directory, const RunState& state,
-                     const std::function<void(const std::string&)>& write_files, ThreadPool& pool) {
-  const int64_t step = state.training.step;
+namespace {
+
+struct Checkpoint {
+  int64_t step;
+  const RowPacker::State& data;
+  const json::Value& recipe;
+  const TensorSource& arrays;
+};
+
+void save(const std::string& directory, const Checkpoint& checkpoint,
+          const std::function<void(const std::string&)>& write_files, ThreadPool& pool) {
+  const int64_t step = checkpoint.step;
   const fs::path whole = fs::path(directory) / fmt::format("{}{:06}", kStep, step);
   if (fs::exists(whole)) return;  // the same bits
   const fs::path partial = whole.string() + kPartial;
   remove_directory(partial);
   write_files(partial.string());
-  write_checkpoint((partial / "state").string(), StateSource(state.training), pool);
-  const json::Value training =
-      json::Object{{"step", step}, {"data", data_json(state.data)}, {"recipe", state.recipe}};
+  write_checkpoint((partial / "state").string(), checkpoint.arrays, pool);
+  const json::Value training = json::Object{
+      {"step", step}, {"data", data_json(checkpoint.data)}, {"recipe", checkpoint.recipe}};
   write_file_atomically((partial / "training.json").string(), json::dump(training, 2) + "\n");
   rename_directory(partial, whole);
   for (const fs::path& old : checkpoints_in(directory))
     if (old != whole) remove_directory(old);
 }
 
+}  // namespace
+
+void save_checkpoint(const std::string& directory, const RunState& state,
+                     const std::function<void(const std::string&)>& write_files, ThreadPool& pool) {
+  save(directory, {state.training.step, state.data, state.recipe, StateSource(state.training)},
+       write_files, pool);
+}
+
 void save_checkpoint(const std::string& directory, const Trainer& trainer,
                      const RowPacker::State& data, const json::Value& recipe,
                      const TokenizerTexts& texts, ThreadPool& pool) {
-  RunState state{.data = data, .recipe = recipe};
-  trainer.copy_state(state.training);
-  save_checkpoint(
-      directory, state,
+  save(
+      directory, {trainer.steps_done(), data, recipe, trainer.state()},
       [&](const std::string& partial) { write_model_files(partial, trainer, texts, pool); }, pool);
 }
 
-std::optional<RunState> load_checkpoint(const std::string& directory, const json::Value& recipe,
-                                        int64_t state_size) {
+std::optional<SavedRun> find_saved_run(const std::string& directory, const json::Value& recipe,
+                                       int64_t state_size) {
   const std::vector<fs::path> found = checkpoints_in(directory);
   if (found.empty()) return {};
   const std::string where = (found.back() / "training.json").string();
@@ -190,14 +202,26 @@ std::optional<RunState> load_checkpoint(const std::string& directory, const json
   for (const char* key : {"step", "data", "recipe"})
     if (!training.find(key)) fail("{}: expected \"{}\", found no such key", where, key);
   check_recipe(where, *training.find("recipe"), recipe);
-  RunState state;
-  state.recipe = recipe;
-  state.data = data_state(*training.find("data"));
-  state.training.step = training.find("step")->as_integer();
-  const auto source = open_checkpoint((found.back() / "state").string());
-  state.training.master = read_array(*source, "master", state_size);
-  state.training.first = read_array(*source, "first", state_size);
-  state.training.second = read_array(*source, "second", state_size);
+  SavedRun run{.step = training.find("step")->as_integer(),
+               .data = data_state(*training.find("data")),
+               .arrays = open_checkpoint((found.back() / "state").string())};
+  for (const char* name : {"master", "first", "second"})
+    expect_array(*run.arrays, name, state_size);
+  return run;
+}
+
+std::optional<RunState> load_checkpoint(const std::string& directory, const json::Value& recipe,
+                                        int64_t state_size) {
+  auto run = find_saved_run(directory, recipe, state_size);
+  if (!run) return {};
+  RunState state{.training = {.step = run->step}, .data = std::move(run->data), .recipe = recipe};
+  const auto read = [&](const char* name, std::vector<float>& array) {
+    array.resize(static_cast<size_t>(state_size));
+    run->arrays->read(name, 0, state_size, DType::f32, array.data());
+  };
+  read("master", state.training.master);
+  read("first", state.training.first);
+  read("second", state.training.second);
   return state;
 }
 

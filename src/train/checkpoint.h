@@ -21,6 +21,14 @@ struct RunState {
   json::Value recipe;  // Recipe::identity()
 };
 
+// A checkpoint as it stands there: the arrays "first", "master" and "second" are read when they are
+// asked for.
+struct SavedRun {
+  int64_t step = 0;
+  RowPacker::State data;
+  std::unique_ptr<TensorSource> arrays;
+};
+
 // The tokenizer's files of a model directory as they stand there, to be written beside other
 // weights. Throws Error when there is no tokenizer.json.
 TokenizerTexts read_tokenizer_texts(const std::string& directory);
@@ -32,7 +40,8 @@ int32_t id_of_special(const Tokenizer& tokenizer, const char* name);
 // stood there still does.
 void replace_directory(const std::string& directory,
                        const std::function<void(const std::string& directory)>& write_files);
-// A model directory: configuration, weights and tokenizer.
+// A model directory: configuration, weights and tokenizer. Where the trainer's ranks are processes,
+// within read_together.
 void write_model(const std::string& directory, const Trainer& trainer, const TokenizerTexts& texts,
                  ThreadPool& pool);
 
@@ -41,13 +50,16 @@ void write_model(const std::string& directory, const Trainer& trainer, const Tok
 void save_checkpoint(const std::string& directory, const RunState& state,
                      const std::function<void(const std::string& directory)>& write_files,
                      ThreadPool& pool);
-// The same of a trainer of models.
+// The same of a trainer of models. Where its ranks are processes, within read_together.
 void save_checkpoint(const std::string& directory, const Trainer& trainer,
                      const RowPacker::State& data, const json::Value& recipe,
                      const TokenizerTexts& texts, ThreadPool& pool);
 
 // The newest checkpoint, or none. Throws Error when it is damaged or was made by another recipe
 // than `recipe`, naming what differs.
+std::optional<SavedRun> find_saved_run(const std::string& directory, const json::Value& recipe,
+                                       int64_t state_size);
+// The same, all of it in memory.
 std::optional<RunState> load_checkpoint(const std::string& directory, const json::Value& recipe,
                                         int64_t state_size);
 

@@ -1,20 +1,28 @@
 #include "train/owned_tensors.h"
 
+#include <numeric>
+
 namespace invar {
 
-std::vector<OwnedTensors> share_tensors(const ParameterLayout& layout, int ranks) {
-  std::vector<OwnedTensors> shares;
-  const auto& slots = layout.slots();
-  size_t next = 0;
-  for (int r = 1; r <= ranks; ++r) {
-    // A tensor goes to the rank in whose equal part its middle lies.
-    const int64_t ideal = layout.size() / ranks * r;
-    while (next < slots.size() && slots[next].offset + slots[next].count / 2 < ideal) ++next;
-    const int64_t begin = shares.empty() ? 0 : shares.back().end;
-    const bool last = r == ranks || next == slots.size();
-    shares.push_back({begin, last ? layout.size() : slots[next].offset});
+OwnedTensors::OwnedTensors(const ParameterLayout& layout, int ranks)
+    : owners_(layout.slots().size()), places_(owners_.size()), counts_(static_cast<size_t>(ranks)) {
+  for (const ParameterLayout::Slot& slot : layout.slots()) offsets_.push_back(slot.offset);
+  offsets_.push_back(layout.size());
+  const auto size = [&](size_t slot) { return offsets_[slot + 1] - offsets_[slot]; };
+  std::vector<size_t> largest_first(owners_.size());
+  std::iota(largest_first.begin(), largest_first.end(), size_t{0});
+  std::ranges::stable_sort(largest_first, std::greater{}, size);
+  for (const size_t slot : largest_first) {
+    const auto least = std::ranges::min_element(counts_);
+    owners_[slot] = static_cast<int>(least - counts_.begin());
+    *least += size(slot);
   }
-  return shares;
+  std::vector<int64_t> filled(counts_.size());
+  for (size_t slot = 0; slot < owners_.size(); ++slot) {
+    int64_t& place = filled[static_cast<size_t>(owners_[slot])];
+    places_[slot] = place;
+    place += size(slot);
+  }
 }
 
 }  // namespace invar

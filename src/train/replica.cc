@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <numeric>
 
 #include "base/error.h"
 #include "kernels/select.h"
@@ -23,11 +24,16 @@ bool has_second(const PackedRow& row, size_t i, size_t next_sequence) {
   return i + 1 < end;
 }
 
-// Matrices decay.
-std::vector<AdamW::Tensor> optimized(const ParameterLayout& layout) {
+// Those that a rank owns, where they lie there. Matrices decay.
+std::vector<AdamW::Tensor> optimized(const ParameterLayout& layout, const OwnedTensors& owned,
+                                     int rank) {
   std::vector<AdamW::Tensor> tensors;
-  for (const ParameterLayout::Slot& slot : layout.slots())
-    tensors.push_back({slot.tensor.name, slot.offset, slot.count, slot.tensor.shape.size() == 2});
+  for (size_t i = 0; i < layout.slots().size(); ++i) {
+    const ParameterLayout::Slot& slot = layout.slots()[i];
+    if (owned.owner(i) == rank)
+      tensors.push_back(
+          {slot.tensor.name, owned.place(i), slot.count, slot.tensor.shape.size() == 2});
+  }
   return tensors;
 }
 
@@ -59,29 +65,23 @@ void check_routes(const PackedRow& row, const DecoderSpec& spec, int context) {
 }  // namespace
 
 Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& layout,
-                          Group& group)
+                          const OwnedTensors& owned, Group& group)
     : options_(options),
       layout_(layout),
       group_(group),
       device_(make_host_device()),
-      pool_(options.threads),
+      pool_(options.threads, options.group ? 0 : group.rank() * options.threads),
       kernels_(select_training_kernels(Order::portable, options.instruction_set)),
-      optimizer_(options.optimizer, kernels_, optimized(layout)),
-      shares_(share_tensors(layout, group.size())),
-      owned_(shares_[static_cast<size_t>(group.rank())]),
-      master_(floats(*device_, owned_.count(), "the master weights")),
-      first_(floats(*device_, owned_.count(), "the optimizer's state")),
-      second_(floats(*device_, owned_.count(), "the optimizer's state")),
-      rounded_(*device_, static_cast<size_t>(layout.size()), "the rounded weights"),
-      source_(layout, rounded_.data()),
-      decoders_own_(stores_offsets(options.model.spec)
-                        ? invar::decoder_tensors(options.model.spec, source_)
-                        : nullptr),
-      decoder_weights_(options.model.spec, {}, make_shard(options.model.spec, 0, 1),
-                       decoder_tensors(), *device_, pool_),
+      optimizer_(options.optimizer, kernels_, optimized(layout, owned, group.rank())),
+      owned_(owned),
+      master_(floats(*device_, own_count(), "the master weights")),
+      first_(floats(*device_, own_count(), "the optimizer's state")),
+      second_(floats(*device_, own_count(), "the optimizer's state")),
+      rounded_(*device_, static_cast<size_t>(own_count()), "the rounded weights"),
+      decoder_weights_(DecoderWeights::in_turn(options.model.spec, {})),
       decoder_(options.model.spec, {}, select_kernels(Order::portable, options.instruction_set),
                decoder_weights_, *device_, &pool_),
-      transposed_(options.model.spec, *device_),
+      transposed_(options.model.spec, *device_, is_one_of_several()),
       kv_(*device_, options.model.spec.all_layers(),
           packed_blocks(options.batch_rows, options.context), kTrainingBlockSize,
           options.model.spec.kv_heads, options.model.spec.head_dim),
@@ -123,39 +123,41 @@ Trainer::Replica::Replica(const TrainerOptions& options, const ParameterLayout& 
     teacher_ = std::make_unique<Teacher>(
         options.teacher, options.instruction_set, *device_, pool_, static_cast<int>(positions),
         packed_blocks(options.batch_rows, options.context), kTrainingBlockSize);
-  // A rank's groups meet two and two: at most one buffer waits on each level of the tree.
+  // Groups meet two and two: at most one buffer waits on each level of the tree.
   const int levels = std::bit_width(static_cast<unsigned>(options.groups / options.ranks));
   for (int i = 0; i < levels; ++i)
-    gradients_.push_back(floats(*device_, gradient_size_, "gradients"));
+    gradients_.push_back(
+        floats(*device_, is_one_of_several() ? own_count() : gradient_size_, "gradients"));
+  if (is_one_of_several())
+    gathered_ =
+        std::make_unique<GatheredWeights>(group_, layout_, owned_, rounded_.data(),
+                                          decoder_weights_, transposed_, kernels_, decoder_);
 }
 
-void Trainer::Replica::load(const TrainingState& state) {
-  std::copy_n(&state.master[owned_.begin], owned_.count(), master_.data());
-  std::copy_n(&state.first[owned_.begin], owned_.count(), first_.data());
-  std::copy_n(&state.second[owned_.begin], owned_.count(), second_.data());
-  for (int64_t i = 0; i < layout_.size(); ++i) rounded_.data()[i] = f32_to_bf16(state.master[i]);
+void Trainer::Replica::load(const Start& start, const TensorSource& weights) {
+  const DecoderSpec& spec = options_.model.spec;
+  for (size_t i = 0; i < layout_.slots().size(); ++i) {
+    if (owned_.owner(i) != group_.rank()) continue;
+    const ParameterLayout::Slot& slot = layout_.slots()[i];
+    const int64_t at = owned_.place(i);
+    start.read(i, {&master_.data()[at], &first_.data()[at], &second_.data()[at]});
+    for (int64_t k = at; k < at + slot.count; ++k)
+      rounded_.data()[k] = f32_to_bf16(master_.data()[k]);
+  }
+  weights_ = &weights;
+  if (stores_offsets(spec)) {
+    decoders_own_ = decoder_tensors(spec, weights);
+    weights_ = decoders_own_.get();
+  }
   publish();
-}
-
-void Trainer::Replica::copy_state(TrainingState& state) const {
-  std::copy_n(master_.data(), owned_.count(), &state.master[owned_.begin]);
-  std::copy_n(first_.data(), owned_.count(), &state.first[owned_.begin]);
-  std::copy_n(second_.data(), owned_.count(), &state.second[owned_.begin]);
-}
-
-void Trainer::Replica::gather_state(TrainingState* state) const {
-  const auto gather = [&](const DeviceArray<float>& own, std::vector<float> TrainingState::*all) {
-    exchange_owned(group_, shares_, own.data(), state ? (state->*all).data() : nullptr, {});
-  };
-  gather(master_, &TrainingState::master);
-  gather(first_, &TrainingState::first);
-  gather(second_, &TrainingState::second);
 }
 
 // The rounded weights become those of the forward and the backward.
 void Trainer::Replica::publish() {
+  if (gathered_) return gathered_->forget();
   timed(times_, "pack weights",
-        [&] { decoder_weights_.reload(options_.model.spec, decoder_tensors(), *device_, pool_); });
+        [&] { decoder_weights_.reload(options_.model.spec, *weights_, *device_, pool_); });
+  decoder_.embedding = decoder_weights_.embedding();
   timed(times_, "pack transposed",
         [&] { transposed_.update(rounded_.data(), layout_, kernels_, decoder_.execution); });
 }
@@ -274,6 +276,7 @@ ExitGradient Trainer::Replica::run_exit(size_t index, double total, float* gradi
   const ExitLoss& loss = options_.exits[index];
   Exit& exit = exits_[index];
   const int64_t rows = std::ssize(batch_.rows);
+  if (gathered_) gathered_->need_head();
   const Activation normed{exit.normed.data(), DType::bf16, activation_stride(spec.hidden)};
   run("exits", decoder_.kernels.rms_norm,
       RmsNormParams{.x = tape_.layer(loss.layers).input,
@@ -299,8 +302,8 @@ ExitGradient Trainer::Replica::run_exit(size_t index, double total, float* gradi
           .normed = normed,
           .d_logits = loss_gradient(exit_scores_, wanted_, total, loss.weight, teacher_scores(),
                                     exit.d_logits),
-          .head = gradients + exit.head_offset,
-          .final_norm = gradients + exit.norm_offset};
+          .head = gradients + places_->place(exit.head_offset),
+          .final_norm = gradients + places_->place(exit.norm_offset)};
 }
 
 // The recipe's weight of balance, of one packed row and layer.
@@ -312,7 +315,8 @@ double Trainer::Replica::balance_weight(size_t rows_of_step) const {
 
 // Forward and backward of some rows, the first of which is row `first` of the step.
 void Trainer::Replica::compute_batch(std::span<const PackedRow> rows, size_t first,
-                                     const Totals& totals, float* gradients, bool begins) {
+                                     const Totals& totals, float* gradients, bool begins,
+                                     bool ends) {
   const size_t rows_of_step = losses_.size() / static_cast<size_t>(loss_count());
   run_forward(rows, &tape_);
   double* losses = &losses_[first];  // of one loss after the other
@@ -322,6 +326,7 @@ void Trainer::Replica::compute_batch(std::span<const PackedRow> rows, size_t fir
       .tape = &tape_,
       .d_logits = loss_gradient(scores_, wanted_, totals.model, 1.0f, teacher_scores(), d_logits_),
       .gradients = gradients,
+      .places = &*places_,
       .begins = begins,
       .balance = balance_weight(rows_of_step),
       .balance_rows = options_.context,
@@ -341,10 +346,17 @@ void Trainer::Replica::compute_batch(std::span<const PackedRow> rows, size_t fir
     mtp = {.batch = &mtp_->batch,
            .d_logits = loss_gradient(exit_scores_, mtp_->wanted, totals.mtp, options_.mtp_weight,
                                      nullptr, mtp_->d_logits),
-           .head = gradients + mtp_->head_offset,
-           .embedding = gradients + mtp_->embedding_offset};
+           .head = gradients + places_->place(mtp_->head_offset),
+           .embedding = gradients + places_->place(mtp_->embedding_offset)};
     io.mtp = &mtp;
   }
+  const auto unit_of = [&](int layer) -> const ParameterLayout::Unit& {
+    return *std::ranges::find(layout_.units(), layer, &ParameterLayout::Unit::layer);
+  };
+  if (places_->in_turn())
+    io.begin_layer = [&](int layer) { clear_sums(gradients, unit_of(layer)); };
+  if (is_one_of_several() && ends)
+    io.end_layer = [&](int layer) { keep_own(gradients, unit_of(layer)); };
   backward(decoder_, transposed_, kernels_, layout_, batch_, kv_, backward_workspace_, io);
 }
 
@@ -353,37 +365,82 @@ void Trainer::Replica::add_to(float* gradients, TensorRole role, int64_t from) {
   const auto slot =
       std::ranges::find(layout_.slots(), layout_.offset(role), &ParameterLayout::Slot::offset);
   run("add gradients", kernels_.add_gradient,
-      AddGradientParams{
-          .x = gradients + from, .count = slot->count, .y = gradients + slot->offset});
+      AddGradientParams{.x = gradients + places_->place(from),
+                        .count = slot->count,
+                        .y = gradients + places_->place(slot->offset)});
+}
+
+// Of several ranks: layers' gradients take turns in one place where a group is one batch, for then
+// each is whole, and goes, when the next one begins.
+void Trainer::Replica::place_gradients(bool in_turn) {
+  in_turn &= is_one_of_several();
+  if (places_ && places_->in_turn() == in_turn) return;
+  places_.emplace(layout_, gradient_size_ - layout_.size(), in_turn);
+  if (is_one_of_several()) {
+    work_ = {};
+    work_ = floats(*device_, places_->size(), "gradients");
+  }
+}
+
+// Where the group that is being computed has its gradient.
+float* Trainer::Replica::work() {
+  return is_one_of_several() ? work_.data() : gradients_[waiting_].data();
 }
 
 // Gradients that are added up in memory begin as zeros; those of products begin by themselves.
-void Trainer::Replica::clear_sums(float* gradients) {
-  const auto clear = [&](int64_t offset, int64_t count) {
+void Trainer::Replica::clear_sums(float* gradients, const ParameterLayout::Unit& unit) {
+  for (size_t i = unit.first; i < unit.last; ++i) {
+    const ParameterLayout::Slot& slot = layout_.slots()[i];
+    const bool is_sum = slot.tensor.shape.size() != 2 || slot.tensor.role == TensorRole::embedding;
+    if (!is_sum) continue;
     pool_.run([&](Part part) {
-      const auto [begin, end] = part.of(count, 1024);
-      std::fill(gradients + offset + begin, gradients + offset + end, 0.0f);
+      const auto [begin, end] = part.of(slot.count, 1024);
+      float* all = gradients + places_->place(slot.offset);
+      std::fill(all + begin, all + end, 0.0f);
     });
-  };
-  for (const ParameterLayout::Slot& slot : layout_.slots())
-    if (slot.tensor.shape.size() != 2 || slot.tensor.role == TensorRole::embedding)
-      clear(slot.offset, slot.count);
-  const DecoderSpec& spec = options_.model.spec;
-  for (const Exit& exit : exits_) clear(exit.norm_offset, spec.hidden);
-  if (mtp_) clear(mtp_->embedding_offset, int64_t{spec.vocab} * spec.hidden);
+  }
 }
 
-// The gradient of one group's rows in the next free buffer.
+void Trainer::Replica::clear_sums(float* gradients) {
+  for (const ParameterLayout::Unit& unit : layout_.units())
+    if (unit.layer < 0 || !places_->in_turn()) clear_sums(gradients, unit);
+  const DecoderSpec& spec = options_.model.spec;
+  for (const Exit& exit : exits_)
+    std::fill_n(gradients + places_->place(exit.norm_offset), spec.hidden, 0.0f);
+  if (!mtp_) return;
+  pool_.run([&](Part part) {
+    const auto [begin, end] = part.of(int64_t{spec.vocab} * spec.hidden, 1024);
+    float* all = gradients + places_->place(mtp_->embedding_offset);
+    std::fill(all + begin, all + end, 0.0f);
+  });
+}
+
+// The gradient of one group of every rank's: each keeps what it owns of it, in the next free
+// buffer.
+void Trainer::Replica::keep_own(float* gradients, const ParameterLayout::Unit& unit) {
+  constexpr int64_t kPiece = 1 << 18;  // elements
+  float* all = gradients + places_->place(unit.begin);
+  timed(times_, "exchange gradients", [&] {
+    for (int64_t at = 0; at < unit.count(); at += kPiece)
+      group_.tree_all_reduce(all + at, std::min(kPiece, unit.count() - at), decoder_.execution);
+    for (size_t i = unit.first; i < unit.last; ++i)
+      if (owned_.owner(i) == group_.rank())
+        std::copy_n(all + layout_.slots()[i].offset - unit.begin, layout_.slots()[i].count,
+                    gradients_[waiting_].data() + owned_.place(i));
+  });
+}
+
+// The gradient of one group's rows, or of one of every rank's, in the next free buffer.
 void Trainer::Replica::compute_group(int group, std::span<const PackedRow> rows,
                                      const Totals& totals) {
-  float* gradients = gradients_[waiting_].data();
+  float* gradients = work();
   timed(times_, "clear gradients", [&] { clear_sums(gradients); });
   const size_t count = rows.size() / static_cast<size_t>(options_.groups);
   for (size_t row = 0; row < count; row += static_cast<size_t>(options_.batch_rows)) {
     const size_t first = group * count + row;
-    const auto batch =
-        rows.subspan(first, std::min(static_cast<size_t>(options_.batch_rows), count - row));
-    compute_batch(batch, first, totals, gradients, row == 0);
+    const size_t size = std::min(static_cast<size_t>(options_.batch_rows), count - row);
+    compute_batch(rows.subspan(first, size), first, totals, gradients, row == 0,
+                  row + size == count);
   }
   const bool tied = options_.model.spec.tied_head;
   const TensorRole head = tied ? TensorRole::embedding : TensorRole::head;
@@ -392,9 +449,13 @@ void Trainer::Replica::compute_group(int group, std::span<const PackedRow> rows,
     add_to(gradients, head, exit.head_offset);
     add_to(gradients, TensorRole::final_norm, exit.norm_offset);
   }
-  if (!mtp_) return;
-  add_to(gradients, head, mtp_->head_offset);
-  add_to(gradients, TensorRole::embedding, mtp_->embedding_offset);
+  if (mtp_) {
+    add_to(gradients, head, mtp_->head_offset);
+    add_to(gradients, TensorRole::embedding, mtp_->embedding_offset);
+  }
+  if (!is_one_of_several()) return;
+  for (const ParameterLayout::Unit& unit : layout_.units())
+    if (unit.layer < 0) keep_own(gradients, unit);
 }
 
 // (g0 + g1) + (g2 + g3) ...: an odd one meets the tree to its left.
@@ -403,13 +464,13 @@ void Trainer::Replica::merge_group(int group) {
     --waiting_;
     run("add gradients", kernels_.add_gradient,
         AddGradientParams{.x = gradients_[waiting_ + 1].data(),
-                          .count = layout_.size(),
+                          .count = own_count(),
                           .y = gradients_[waiting_].data()});
   }
   ++waiting_;
 }
 
-// Step number `step` by the gradients of all ranks: each updates the tensors that it owns.
+// Step number `step`, of the tensors that this rank owns.
 void Trainer::Replica::optimize(int64_t step, double norm) {
   timed(times_, "optimizer", [&] {
     optimizer_.update(step, norm,
@@ -417,22 +478,47 @@ void Trainer::Replica::optimize(int64_t step, double norm) {
                        .master = master_.data(),
                        .first = first_.data(),
                        .second = second_.data(),
-                       .rounded = rounded_.data(),
-                       .begin = owned_.begin,
-                       .end = owned_.end},
+                       .rounded = rounded_.data()},
                       decoder_.execution);
   });
-  if (group_.size() > 1)
-    timed(times_, "exchange weights", [&] {
-      exchange_owned(group_, shares_, rounded_.data() + owned_.begin, rounded_.data(),
-                     decoder_.execution);
-    });
   publish();
+}
+
+// Of all tensors, by the sums of their owners.
+double Trainer::Replica::gradient_norm(std::string& failure) {
+  const auto ranks = static_cast<size_t>(group_.size());
+  std::vector<size_t> by_name(layout_.slots().size());
+  std::iota(by_name.begin(), by_name.end(), size_t{0});
+  std::ranges::sort(by_name, {}, [&](size_t i) { return layout_.slots()[i].tensor.name; });
+  std::vector<float> own = optimizer_.squares(gradients_[0].data(), decoder_.execution);
+  own.resize(by_name.size());
+  std::vector<float> all(own.size() * ranks);
+  group_.all_gather(own.data(), static_cast<int64_t>(own.size() * sizeof(float)), all.data(),
+                    decoder_.execution);
+  std::vector<size_t> next(ranks);
+  std::vector<SquaredTensor> tensors;
+  for (const size_t i : by_name) {
+    const auto owner = static_cast<size_t>(owned_.owner(i));
+    tensors.push_back({layout_.slots()[i].tensor.name, all[owner * own.size() + next[owner]++]});
+  }
+  return invar::gradient_norm(tensors, failure);
+}
+
+// Of every rank's groups, in the order of the step's rows.
+void Trainer::Replica::gather_losses(std::vector<double>& losses) {
+  const size_t rows = losses_.size() / static_cast<size_t>(loss_count());
+  const size_t count = rows / static_cast<size_t>(options_.groups);
+  const size_t ranks = static_cast<size_t>(options_.ranks);
+  for (size_t first = 0; first < losses_.size(); first += count * ranks)
+    group_.all_gather(&losses_[first + count * static_cast<size_t>(group_.rank())],
+                      static_cast<int64_t>(count * sizeof(double)), &losses[first],
+                      decoder_.execution);
 }
 
 Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const PackedRow> rows,
                                                 double divisor, OperationTimes* times) {
   times_ = times;
+  if (gathered_) gathered_->set_times(times);
   Totals totals;
   for (const PackedRow& row : rows)
     for (size_t i = 0, next = 0; i < row.tokens.size(); ++i) {
@@ -441,31 +527,27 @@ Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const Pa
       if (has_second(row, i, next)) totals.mtp += row.weights[i + 1];
     }
   if (divisor != 0) totals = {divisor, divisor};
-  const int groups = options_.groups / options_.ranks;
   losses_.assign(static_cast<size_t>(loss_count()) * rows.size(), 0.0);
   failure_.clear();
   waiting_ = 0;
-  for (int i = 0; i < groups; ++i) {
-    compute_group(group_.rank() * groups + i, rows, totals);
+  place_gradients(rows.size() / static_cast<size_t>(options_.groups) <=
+                  static_cast<size_t>(options_.batch_rows));
+  // Groups that the ranks compute at the same time are neighbours in the tree, so that they meet
+  // at once and a rank needs to keep its own tensors' part alone.
+  for (int i = 0; i < options_.groups / options_.ranks; ++i) {
+    compute_group(i * options_.ranks + group_.rank(), rows, totals);
     merge_group(i);
   }
-  group_.tree_all_reduce(gradients_[0].data(), layout_.size(), decoder_.execution);
   Result result;
-  std::vector<double> losses(rows.size());
-  const size_t mine = rows.size() / static_cast<size_t>(options_.ranks);
+  std::vector<double> losses(losses_.size());
+  gather_losses(losses);
   for (size_t i = 0; i < static_cast<size_t>(loss_count()); ++i) {
-    group_.all_gather(losses_.data() + i * rows.size() + mine * group_.rank(),
-                      static_cast<int64_t>(mine * sizeof(double)), losses.data(),
-                      decoder_.execution);
     double sum = 0;
-    for (const double loss : losses) sum += loss;
+    for (const double loss : std::span(losses).subspan(i * rows.size(), rows.size())) sum += loss;
     const double total = i <= exits_.size() ? totals.model : totals.mtp;
     result.losses.push_back(total != 0 ? sum / total : sum);
   }
-  timed(times_, "gradient norm", [&] {
-    result.gradient_norm =
-        optimizer_.norm(gradients_[0].data(), decoder_.execution, result.failure);
-  });
+  timed(times_, "gradient norm", [&] { result.gradient_norm = gradient_norm(result.failure); });
   // All ranks go on or none does: the gradients are the same on all, a forward's failure is not.
   const int failed = !failure_.empty();
   std::vector<int> all_failed(static_cast<size_t>(options_.ranks));
@@ -476,18 +558,19 @@ Trainer::Replica::Result Trainer::Replica::step(int64_t step, std::span<const Pa
   return result;
 }
 
-void Trainer::Replica::log_probabilities(std::span<const PackedRow> rows, float* out,
-                                         float* entropies) {
+std::string Trainer::Replica::log_probabilities(std::span<const PackedRow> rows, float* out,
+                                                float* entropies) {
   failure_.clear();
   run_forward(rows, nullptr);
-  if (!failure_.empty()) fail("{} is not finite", failure_);
+  if (!failure_.empty()) return failure_;
   for (size_t t = 0; t < batch_.rows.size(); ++t)
     out[t] = scores_.log_probability(t, wanted_.targets[t]);
-  if (!entropies) return;
+  if (!entropies) return {};
   pool_.run([&](Part part) {
     for (size_t t = part.index; t < batch_.rows.size(); t += part.count)
       if (wanted_.weights[t] != 0) entropies[t] = scores_.entropy(t);
   });
+  return {};
 }
 
 void Trainer::Replica::append_routed_experts(std::span<const PackedRow> rows,

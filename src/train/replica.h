@@ -1,14 +1,17 @@
-// One data-parallel rank of a trainer: a whole model, its share of the groups of rows, and the
-// optimizer's state of the tensors that it owns.
+// One data-parallel rank of a trainer: its share of the groups of rows, and the weights and the
+// optimizer's state of the tensors that it owns. Of several ranks none has a whole model: they
+// gather a layer's weights to compute it, and each keeps its own tensors' part of the gradient.
 #pragma once
+
+#include <optional>
 
 #include "collectives/group.h"
 #include "model/backward.h"
 #include "model/forward.h"
-#include "model/parameter_source.h"
-#include "train/owned_tensors.h"
+#include "train/gathered_weights.h"
 #include "train/scores.h"
 #include "train/teacher.h"
+#include "train/trained_arrays.h"
 #include "train/trainer.h"
 
 namespace invar {
@@ -21,17 +24,13 @@ struct Wanted {
 
 class Trainer::Replica {
  public:
-  Replica(const TrainerOptions& options, const ParameterLayout& layout, Group& group);
+  Replica(const TrainerOptions& options, const ParameterLayout& layout, const OwnedTensors& owned,
+          Group& group);
 
-  void load(const TrainingState& state);
-  // Fills in what this rank owns of a whole state.
-  void copy_state(TrainingState& state) const;
-  // As copy_state, where the ranks are processes, which all call it: `state` is filled in whole, or
-  // null for a rank that only sends its part.
-  void gather_state(TrainingState* state) const;
-  const TensorSource& weights() const { return source_; }
-  const TensorSource& decoder_tensors() const {
-    return decoders_own_ ? *decoders_own_ : static_cast<const TensorSource&>(source_);
+  // Takes what this rank owns of a state. REQUIRES: all() of the trainer serves the weights.
+  void load(const Start& start, const TensorSource& weights);
+  OwnedArrays arrays() const {
+    return {master_.data(), first_.data(), second_.data(), rounded_.data()};
   }
 
   struct Result {
@@ -45,8 +44,9 @@ class Trainer::Replica {
   // operations unless `times` is null.
   Result step(int64_t step, std::span<const PackedRow> rows, double divisor, OperationTimes* times);
 
-  // Log-probabilities of the targets of up to batch_rows rows; see Trainer.
-  void log_probabilities(std::span<const PackedRow> rows, float* out, float* entropies);
+  // Log-probabilities of the targets of up to batch_rows rows; see Trainer. These, too, the ranks
+  // call together, for any rows. Returns what was not finite, or nothing.
+  std::string log_probabilities(std::span<const PackedRow> rows, float* out, float* entropies);
   void append_routed_experts(std::span<const PackedRow> rows, std::vector<int32_t>& to);
   void score_mtp(std::span<const PackedRow> rows, MtpScore& score);
 
@@ -75,6 +75,8 @@ class Trainer::Replica {
     timed(times_, name, [&] { decoder_.run(operation, params); });
   }
   const Scores* teacher_scores() const { return teacher_ ? &teacher_->scores() : nullptr; }
+  bool is_one_of_several() const { return group_.size() > 1; }
+  int64_t own_count() const { return owned_.count(group_.rank()); }
   int loss_count() const { return 1 + static_cast<int>(exits_.size()) + (mtp_ ? 1 : 0); }
   void build_batch(std::span<const PackedRow> rows);
   void give_experts(std::span<const PackedRow> rows);
@@ -82,8 +84,14 @@ class Trainer::Replica {
   void run_mtp();
   double balance_weight(size_t rows_of_step) const;
   void compute_batch(std::span<const PackedRow> rows, size_t first, const Totals& totals,
-                     float* gradients, bool begins);
+                     float* gradients, bool begins, bool ends);
+  void place_gradients(bool in_turn);
+  float* work();
+  void clear_sums(float* gradients, const ParameterLayout::Unit& unit);
   void clear_sums(float* gradients);
+  void keep_own(float* gradients, const ParameterLayout::Unit& unit);
+  void gather_losses(std::vector<double>& losses);
+  double gradient_norm(std::string& failure);
   void compute_group(int group, std::span<const PackedRow> rows, const Totals& totals);
   void merge_group(int group);
   void optimize(int64_t step, double norm);
@@ -102,15 +110,15 @@ class Trainer::Replica {
   ThreadPool pool_;
   TrainingKernels kernels_;
   AdamW optimizer_;
-  std::vector<OwnedTensors> shares_;  // of all ranks
-  OwnedTensors owned_;
+  const OwnedTensors& owned_;
   DeviceArray<float> master_, first_, second_;  // of the owned tensors
   DeviceArray<bf16_t> rounded_;                 // the master weights as the forward sees them
-  ParameterSource source_;                      // as the family stores them
-  std::unique_ptr<TensorSource> decoders_own_;  // as the decoder has them, where that differs
   DecoderWeights decoder_weights_;
   Decoder decoder_;
   TransposedWeights transposed_;
+  std::unique_ptr<GatheredWeights> gathered_;  // of several ranks
+  const TensorSource* weights_ = nullptr;      // of one: as the decoder has them
+  std::unique_ptr<TensorSource> decoders_own_;
   KvStorage kv_;
   Workspace forward_workspace_;
   Tape tape_;
@@ -120,9 +128,12 @@ class Trainer::Replica {
   DeviceArray<float> exit_logits_;
   std::unique_ptr<Mtp> mtp_;
   std::unique_ptr<Teacher> teacher_;
-  int64_t gradient_size_;
-  // Gradients of groups that wait for their neighbour in the tree; the last one is being computed.
+  int64_t gradient_size_;  // of the layout and the chains behind it
+  std::optional<GradientPlaces> places_;
+  // Gradients of groups, or of the owned tensors in a group of every rank, that wait for their
+  // neighbour in the tree; the last one is being computed.
   std::vector<DeviceArray<float>> gradients_;
+  DeviceArray<float> work_;  // of several ranks: of the group that is being computed
   int waiting_ = 0;
   OperationTimes* times_ = nullptr;  // of the current step, or null
 

@@ -13,14 +13,19 @@ namespace invar {
 
 namespace {
 
+bool is_power_of_two(int x) {
+  return x > 0 && (x & (x - 1)) == 0;
+}
+
+}  // namespace
+
 // Norms are 1, biases 0, matrices normal: small enough that every layer begins as a small change of
 // the residual stream, the outputs that are added to it smaller still by the number of layers.
-TrainingState random_state(const DecoderSpec& spec, const ParameterLayout& layout, uint64_t seed) {
-  TrainingState state;
-  for (auto* array : {&state.master, &state.first, &state.second}) array->resize(layout.size());
+Trainer::Start Trainer::random_start(const DecoderSpec& spec, const ParameterLayout& layout,
+                                     uint64_t seed) {
   const bool has_offsets = stores_offsets(spec);  // norms of 1 are stored as 0
-  uint32_t number = 0;
-  for (const ParameterLayout::Slot& slot : layout.slots()) {
+  return {.read = [&spec, &layout, seed, has_offsets](size_t number, const Start::Tensor& to) {
+    const ParameterLayout::Slot& slot = layout.slots()[number];
     const bool is_norm = slot.tensor.name.find("norm") != std::string::npos && !has_offsets;
     const bool is_embedding = slot.tensor.role == TensorRole::embedding;
     const bool is_added = slot.tensor.role == TensorRole::o ||
@@ -31,18 +36,12 @@ TrainingState random_state(const DecoderSpec& spec, const ParameterLayout& layou
       deviation = is_embedding ? 0.02 : 0.55 / __builtin_sqrt(double(slot.tensor.shape[1]));
     if (is_added) deviation /= __builtin_sqrt(2.0 * spec.layers);
     for (int64_t i = 0; i < slot.count; ++i)
-      state.master[slot.offset + i] =
-          deviation > 0 ? static_cast<float>(deviation * normal_weight(seed, number, i)) : is_norm;
-    ++number;
-  }
-  return state;
+      to.master[i] = deviation > 0
+                         ? static_cast<float>(deviation *
+                                              normal_weight(seed, static_cast<uint32_t>(number), i))
+                         : is_norm;
+  }};
 }
-
-bool is_power_of_two(int x) {
-  return x > 0 && (x & (x - 1)) == 0;
-}
-
-}  // namespace
 
 TrainingState starting_state(const DecoderSpec& spec, const TensorSource& weights) {
   const ParameterLayout layout(spec);
@@ -93,7 +92,7 @@ void Trainer::check_options() const {
 
 Trainer::Trainer(const TrainerOptions& options, uint64_t seed)
     : options_(options), layout_(options.model.spec) {
-  start(random_state(options.model.spec, layout_, seed));
+  start(random_start(options_.model.spec, layout_, seed));
 }
 
 Trainer::Trainer(const TrainerOptions& options, const TrainingState& state)
@@ -101,27 +100,57 @@ Trainer::Trainer(const TrainerOptions& options, const TrainingState& state)
   for (const auto* array : {&state.master, &state.first, &state.second})
     if (std::ssize(*array) != layout_.size())
       fail("expected a training state of {} numbers, found {}", layout_.size(), array->size());
-  start(state);
+  start({.step = state.step, .read = [&](size_t number, const Start::Tensor& to) {
+           const ParameterLayout::Slot& slot = layout_.slots()[number];
+           std::copy_n(&state.master[slot.offset], slot.count, to.master);
+           std::copy_n(&state.first[slot.offset], slot.count, to.first);
+           std::copy_n(&state.second[slot.offset], slot.count, to.second);
+         }});
+}
+
+Trainer::Trainer(const TrainerOptions& options, int64_t step, const TensorSource& state)
+    : options_(options), layout_(options.model.spec) {
+  start({.step = step, .read = [&](size_t number, const Start::Tensor& to) {
+           const auto [offset, count] =
+               std::pair(layout_.slots()[number].offset, layout_.slots()[number].count);
+           state.read("master", offset, count, DType::f32, to.master);
+           state.read("first", offset, count, DType::f32, to.first);
+           state.read("second", offset, count, DType::f32, to.second);
+         }});
 }
 
 Trainer::~Trainer() = default;
 
-void Trainer::start(const TrainingState& state) {
+void Trainer::start(const Start& start) {
   check_options();
-  step_ = state.step;
+  step_ = start.step;
   const int rows_of_group = options_.rows / options_.groups;
   options_.batch_rows = std::min(options_.batch_rows, rows_of_group);
+  owned_ = std::make_unique<OwnedTensors>(layout_, options_.ranks);
+  const auto add = [&](Group& group) {
+    replicas_.push_back(std::make_unique<Replica>(options_, layout_, *owned_, group));
+  };
   if (options_.group) {
-    replicas_.push_back(std::make_unique<Replica>(options_, layout_, *options_.group));
-    replicas_.back()->load(state);
-    return;
+    add(*options_.group);
+  } else if (options_.ranks > 1) {
+    groups_ = make_inproc_groups(options_.ranks);
+    for (const auto& group : groups_) add(*group);
+  } else {
+    add(solo_group());
   }
-  if (options_.ranks > 1) groups_ = make_inproc_groups(options_.ranks);
-  for (int r = 0; r < options_.ranks; ++r) {
-    Group& group = options_.ranks > 1 ? *groups_[r] : solo_group();
-    replicas_.push_back(std::make_unique<Replica>(options_, layout_, group));
-    replicas_.back()->load(state);
-  }
+  std::vector<OwnedArrays> here;
+  for (const auto& replica : replicas_) here.push_back(replica->arrays());
+  arrays_ = std::make_unique<TrainedArrays>(layout_, *owned_, options_.group, std::move(here));
+  for (const auto& replica : replicas_) replica->load(start, arrays_->weights());
+}
+
+// use(replica, its number among those that are here), at the same time.
+template <typename Use>
+void Trainer::on_every_rank(Use use) {
+  std::vector<std::jthread> others;
+  for (size_t r = 1; r < replicas_.size(); ++r)
+    others.emplace_back([&, r] { use(*replicas_[r], r); });
+  use(*replicas_[0], size_t{0});
 }
 
 StepReport Trainer::step(std::span<const PackedRow> rows, double divisor, OperationTimes* times) {
@@ -130,13 +159,9 @@ StepReport Trainer::step(std::span<const PackedRow> rows, double divisor, Operat
   Timer timer;
   const int64_t step = step_ + 1;
   std::vector<Replica::Result> results(replicas_.size());
-  {
-    std::vector<std::jthread> others;
-    for (size_t r = 1; r < replicas_.size(); ++r)
-      others.emplace_back(
-          [&, r] { results[r] = replicas_[r]->step(step, rows, divisor, nullptr); });
-    results[0] = replicas_[0]->step(step, rows, divisor, times);
-  }
+  on_every_rank([&](Replica& replica, size_t r) {
+    results[r] = replica.step(step, rows, divisor, r == 0 ? times : nullptr);
+  });
   for (const Replica::Result& result : results)
     if (!result.failure.empty() && (options_.group || result.failure != "another rank"))
       fail("step {}: {} is not finite", step, result.failure);
@@ -152,49 +177,85 @@ StepReport Trainer::step(std::span<const PackedRow> rows, double divisor, Operat
           .seconds = timer.seconds()};
 }
 
+// Batches go to the ranks that are threads in turn. All compute as many, the last one again where
+// there is none left.
 std::vector<float> Trainer::log_probabilities(std::span<const PackedRow> rows,
                                               std::vector<float>* entropies) {
   const size_t context = static_cast<size_t>(options_.context);
   const size_t most = static_cast<size_t>(options_.batch_rows);
+  const size_t batches = (rows.size() + most - 1) / most, ranks = replicas_.size();
   std::vector<float> result(rows.size() * context);
   if (entropies) entropies->assign(result.size(), 0.0f);
-  for (size_t i = 0; i < rows.size(); i += most)
-    replicas_[0]->log_probabilities(rows.subspan(i, std::min(most, rows.size() - i)),
-                                    &result[i * context],
-                                    entropies ? &(*entropies)[i * context] : nullptr);
+  std::vector<std::string> failures(ranks);
+  on_every_rank([&](Replica& replica, size_t r) {
+    std::vector<float> again;  // what is computed for the others' sake
+    for (size_t turn = 0; turn < batches; turn += ranks) {
+      const bool is_left = turn + r < batches;
+      const size_t first = most * (is_left ? turn + r : batches - 1);
+      const auto batch = rows.subspan(first, std::min(most, rows.size() - first));
+      if (!is_left) again.resize(batch.size() * context);
+      const std::string failure = replica.log_probabilities(
+          batch, is_left ? &result[first * context] : again.data(),
+          is_left && entropies ? &(*entropies)[first * context] : nullptr);
+      if (failures[r].empty()) failures[r] = failure;
+    }
+  });
+  for (const std::string& failure : failures)
+    if (!failure.empty()) fail("{} is not finite", failure);
   return result;
 }
 
 std::vector<int32_t> Trainer::routed_experts(std::span<const PackedRow> rows) {
   const size_t most = static_cast<size_t>(options_.batch_rows);
-  std::vector<int32_t> all;
-  for (size_t i = 0; i < rows.size(); i += most)
-    replicas_[0]->append_routed_experts(rows.subspan(i, std::min(most, rows.size() - i)), all);
-  return all;
+  std::vector<std::vector<int32_t>> all(replicas_.size());
+  on_every_rank([&](Replica& replica, size_t r) {
+    for (size_t i = 0; i < rows.size(); i += most)
+      replica.append_routed_experts(rows.subspan(i, std::min(most, rows.size() - i)), all[r]);
+  });
+  return std::move(all[0]);
 }
 
 MtpScore Trainer::score_mtp(std::span<const PackedRow> rows) {
   const size_t most = static_cast<size_t>(options_.batch_rows);
-  MtpScore score;
-  for (size_t i = 0; i < rows.size(); i += most)
-    replicas_[0]->score_mtp(rows.subspan(i, std::min(most, rows.size() - i)), score);
-  return score;
+  std::vector<MtpScore> scores(replicas_.size());
+  on_every_rank([&](Replica& replica, size_t r) {
+    for (size_t i = 0; i < rows.size(); i += most)
+      replica.score_mtp(rows.subspan(i, std::min(most, rows.size() - i)), scores[r]);
+  });
+  return scores[0];
 }
 
 const TensorSource& Trainer::weights() const {
-  return replicas_[0]->weights();
+  return arrays_->weights();
+}
+
+const TensorSource& Trainer::state() const {
+  return arrays_->state();
+}
+
+void Trainer::read_together(const std::function<void()>& use) const {
+  if (!options_.group) return use();
+  if (options_.group->rank() > 0) return arrays_->serve();
+  struct Reading {
+    ~Reading() {
+      try {
+        arrays.end_serving();
+      } catch (const PeerLeft&) {  // who has left waits for nothing
+      }
+    }
+    const TrainedArrays& arrays;
+  };
+  const Reading reading{*arrays_};
+  use();
 }
 
 void Trainer::copy_state(TrainingState& state) const {
   state.step = step_;
-  for (auto* array : {&state.master, &state.first, &state.second})
+  for (const auto& [name, array] :
+       {std::pair("master", &state.master), {"first", &state.first}, {"second", &state.second}}) {
     array->resize(static_cast<size_t>(layout_.size()));
-  if (options_.group) return replicas_[0]->gather_state(&state);
-  for (const auto& replica : replicas_) replica->copy_state(state);
-}
-
-void Trainer::send_state() const {
-  if (options_.group) replicas_[0]->gather_state(nullptr);
+    arrays_->state().read(name, 0, layout_.size(), DType::f32, array->data());
+  }
 }
 
 }  // namespace invar

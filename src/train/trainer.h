@@ -3,6 +3,7 @@
 // recomputation are schedules of it (numerics 9).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -88,6 +89,9 @@ class Trainer {
   Trainer(const TrainerOptions& options, uint64_t seed);
   // Goes on from a state.
   Trainer(const TrainerOptions& options, const TrainingState& state);
+  // The same of arrays "first", "master" and "second" of f32, of which each rank reads its own
+  // part.
+  Trainer(const TrainerOptions& options, int64_t step, const TensorSource& state);
   ~Trainer();
 
   const TrainerOptions& options() const { return options_; }
@@ -101,6 +105,7 @@ class Trainer {
   StepReport step(std::span<const PackedRow> rows, double divisor = 0,
                   OperationTimes* times = nullptr);
 
+  // Where ranks are processes, these, too, are for all of them to call together.
   // Log-probabilities of the targets, all positions of all rows, by the forward and the function of
   // the sampler. Any number of rows. `entropies`, when not null: in nats, of the positions whose
   // weight is not 0. Throws Error when a logit is not finite.
@@ -113,24 +118,41 @@ class Trainer {
   // REQUIRES: the model has such a module.
   MtpScore score_mtp(std::span<const PackedRow> rows);
 
-  // The weights that the forward computes with, as the family stores them; valid until the next
-  // step.
+  // What the ranks keep; valid until the next step. Where they are processes it is read within
+  // read_together, by the first one.
+  // The weights that the forward computes with, as the family stores them.
   const TensorSource& weights() const;
-  // Where ranks are processes, all call it together, or send_state.
+  // "first", "master" and "second": f32 in the layout's order.
+  const TensorSource& state() const;
+  // Where ranks are processes, all call it together: the first does `use`, the others hand over
+  // what it reads.
+  void read_together(const std::function<void()>& use) const;
+  // A copy of the whole state, of ranks that are threads.
   void copy_state(TrainingState& state) const;
-  // What a process that wants no copy of the state calls while another makes one.
-  void send_state() const;
 
  private:
   class Replica;
+  // Where the first state comes from, tensor by tensor.
+  struct Start {
+    struct Tensor {
+      float *master, *first, *second;
+    };
+    int64_t step = 0;
+    std::function<void(size_t slot, const Tensor& to)> read;
+  };
+  static Start random_start(const DecoderSpec& spec, const ParameterLayout& layout, uint64_t seed);
   void check_options() const;
-  void start(const TrainingState& state);
+  void start(const Start& start);
+  template <typename Use>
+  void on_every_rank(Use use);
 
   TrainerOptions options_;
   ParameterLayout layout_;
   int64_t step_ = 0;
+  std::unique_ptr<class OwnedTensors> owned_;
   std::vector<std::unique_ptr<class Group>> groups_;
-  std::vector<std::unique_ptr<Replica>> replicas_;  // one per rank
+  std::vector<std::unique_ptr<Replica>> replicas_;  // one per rank that is here
+  std::unique_ptr<class TrainedArrays> arrays_;
 };
 
 }  // namespace invar

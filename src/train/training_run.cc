@@ -137,7 +137,7 @@ class Run {
       p.seconds_left =
           static_cast<double>((last - p.report.step) * p.report.tokens) / p.tokens_per_second;
       const int64_t step = p.report.step;
-      if (metrics && (step == end || step % recipe_.evaluate_every == 0)) {
+      if (step == end || step % recipe_.evaluate_every == 0) {
         p.held_out_loss = result.held_out_loss = held_out_loss();
         if (recipe_.trainer.model.spec.mtp_layers > 0)
           p.held_out_mtp = result.held_out_mtp = trainer_->score_mtp(held_out_rows_);
@@ -147,11 +147,13 @@ class Run {
       if (step == end || step % recipe_.save_every == 0) save(metrics);
     }
     if (result.stopped && trainer_->steps_done() > saved_) save(metrics);
-    ThreadPool pool(1);
     result.steps = trainer_->steps_done();
-    result.weights_digest =
-        to_hex(weights_digest(trainer_->weights(), trainer_->weights().names(), pool));
-    if (metrics && result.steps == last) write_model(options_.model(), *trainer_, texts_, pool);
+    trainer_->read_together([&] {
+      ThreadPool pool(1);
+      result.weights_digest =
+          to_hex(weights_digest(trainer_->weights(), trainer_->weights().names(), pool));
+      if (result.steps == last) write_model(options_.model(), *trainer_, texts_, pool);
+    });
     return result;
   }
 
@@ -191,10 +193,10 @@ class Run {
 
   void start() {
     const int64_t size = ParameterLayout(recipe_.trainer.model.spec).size();
-    if (auto state = load_checkpoint(options_.checkpoints(), identity(), size)) {
-      packer_.restore(state->data);
-      data_ = state->data;
-      trainer_ = std::make_unique<Trainer>(recipe_.trainer, state->training);
+    if (const auto saved = find_saved_run(options_.checkpoints(), identity(), size)) {
+      packer_.restore(saved->data);
+      data_ = saved->data;
+      trainer_ = std::make_unique<Trainer>(recipe_.trainer, saved->step, *saved->arrays);
     } else {
       trainer_ = std::make_unique<Trainer>(recipe_.trainer, recipe_.seed);
     }
@@ -226,13 +228,14 @@ class Run {
     return sum / count;
   }
 
-  // On every rank: each has a part of the state.
+  // On every rank: each has a part of it. The first alone writes.
   void save(const std::optional<Metrics>& metrics) {
     saved_ = trainer_->steps_done();
-    if (!metrics) return trainer_->send_state();
-    ThreadPool pool(1);
-    save_checkpoint(options_.checkpoints(), *trainer_, data_, identity(), texts_, pool);
-    metrics->draw(recipe_.name);
+    trainer_->read_together([&] {
+      ThreadPool pool(1);
+      save_checkpoint(options_.checkpoints(), *trainer_, data_, identity(), texts_, pool);
+    });
+    if (metrics) metrics->draw(recipe_.name);
   }
 
   Recipe recipe_;

@@ -26,7 +26,7 @@ struct RunResult {
   bool stopped = false;
   double held_out_loss = 0;
   MtpScore held_out_mtp;
-  std::string weights_digest;
+  std::string weights_digest;  // where ranks are processes, on the first
 };
 
 // Writes under `output`: checkpoints/, metrics.jsonl, curves.svg, and model/ after the last step.

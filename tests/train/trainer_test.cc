@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <thread>
 
 #include "../weights/blocks_source.h"
 #include "../weights/model_files.h"
@@ -110,7 +111,73 @@ TEST_P(Training, SchedulesDoNotShow) {
   });
 }
 
-// What does show, so that the test above can fail.
+// The same of a trainer for each rank, as where they are processes. `wrap` makes of a rank's group
+// the one that it gets.
+template <typename Wrap>
+std::string train_apart(TrainerOptions options, int steps, Wrap wrap) {
+  auto groups = make_inproc_groups(options.ranks);
+  std::string found;
+  std::vector<std::jthread> ranks;
+  for (int r = 0; r < options.ranks; ++r)
+    ranks.emplace_back([&, r] {
+      const auto group = wrap(*groups[static_cast<size_t>(r)]);
+      TrainerOptions own = options;
+      own.group = group ? group.get() : groups[static_cast<size_t>(r)].get();
+      Numbers source(own.model.spec.vocab);
+      RowPacker packer(source, own.context, 0);
+      Trainer trainer(own, 1);
+      for (int i = 0; i < steps; ++i) trainer.step(next_rows(packer, own.rows));
+      trainer.read_together([&] { found = digest(trainer); });
+    });
+  ranks.clear();
+  return found;
+}
+
+// Ranks that hold parts of weights, gradients and state; layers' gradients in one place in turn
+// (2 rows in a batch) and not (1 row).
+TEST_P(Training, RanksDoNotShow) {
+  TrainerOptions options = this->options();
+  options.groups = 8;
+  options.rows = 16;
+  const std::string expected = train(options, kSteps);
+  for (const int ranks : {2, 4, 8})
+    for (const int batch_rows : {1, 2})
+      for (const int threads : {1, 2}) {
+        TrainerOptions o = options;
+        o.ranks = ranks, o.batch_rows = batch_rows, o.threads = threads;
+        o.recompute = ranks == 4;
+        EXPECT_EQ(train(o, kSteps), expected) << ranks << " ranks, " << batch_rows << " rows";
+      }
+  options.ranks = 4;
+  EXPECT_EQ(train_apart(options, kSteps, [](Group&) { return std::unique_ptr<Group>(); }),
+            expected);
+  // The control: a chain over the ranks in place of the tree.
+  EXPECT_NE(train_apart(options, kSteps, [](Group& group) { return make_chain_group(group); }),
+            expected);
+}
+
+// What ranks compute together besides steps.
+TEST_P(Training, RanksSayTheSameOfRows) {
+  TrainerOptions options = this->options();
+  Numbers source(options.model.spec.vocab);
+  RowPacker packer(source, options.context, 0);
+  const std::vector<PackedRow> rows = next_rows(packer, 7);
+  Trainer alone(options, 1);
+  options.ranks = 4;
+  Trainer together(options, 1);
+  std::vector<float> entropies, own_entropies;
+  const std::vector<float> expected = alone.log_probabilities(rows, &entropies);
+  EXPECT_EQ(together.log_probabilities(rows, &own_entropies), expected);
+  EXPECT_EQ(own_entropies, entropies);
+  EXPECT_EQ(together.routed_experts(rows), alone.routed_experts(rows));
+  if (options.model.spec.mtp_layers > 0) {
+    EXPECT_EQ(together.score_mtp(rows).loss, alone.score_mtp(rows).loss);
+  }
+  together.step(next_rows(packer, options.rows));
+  EXPECT_NE(together.log_probabilities(rows), expected);  // the control
+}
+
+// What does show, so that the tests above can fail.
 TEST_P(Training, OptionsShow) {
   const std::string expected = train(options(), kSteps);
   const auto expect_other = [&](const char* what, auto change) {
@@ -252,6 +319,7 @@ TEST(OtherLosses, SchedulesDoNotShow) {
   EXPECT_EQ(digest_with([](TrainerOptions& o) { o.threads = 2; }), expected);
   EXPECT_EQ(digest_with([](TrainerOptions& o) { o.batch_rows = 1; }), expected);
   EXPECT_EQ(digest_with([](TrainerOptions& o) { o.ranks = 2; }), expected);
+  EXPECT_EQ(digest_with([](TrainerOptions& o) { o.ranks = 4, o.recompute = true; }), expected);
   EXPECT_EQ(digest_with([](TrainerOptions& o) { o.recompute = true; }), expected);
   EXPECT_EQ(digest_with([](TrainerOptions& o) { o.instruction_set = "scalar"; }), expected);
   EXPECT_NE(digest_with([](TrainerOptions& o) { o.exits[0].weight = 0.25f; }), expected);

@@ -160,4 +160,15 @@ std::vector<TensorSpec> tensors_of(const DecoderSpec& spec) {
   return tensors;
 }
 
+bool are_alike(const DecoderSpec& spec, int layer, int other) {
+  const auto rows = layer_tensors(spec, layer);
+  return rows == layer_tensors(spec, other) &&
+         spec.layer(layer).experts == spec.layer(other).experts &&
+         std::ranges::all_of(rows, [&](const TensorRow* row) {
+           return extent_of(row->rows, spec, layer) == extent_of(row->rows, spec, other) &&
+                  (row->columns == Extent::none ||
+                   extent_of(row->columns, spec, layer) == extent_of(row->columns, spec, other));
+         });
+}
+
 }  // namespace invar

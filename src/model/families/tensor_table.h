@@ -155,4 +155,7 @@ struct TensorSpec {
 // In the order of computation. Needs a spec that check_spec accepts.
 std::vector<TensorSpec> tensors_of(const DecoderSpec& spec);
 
+// Whether two layers have the same tensors, of the same shapes.
+bool are_alike(const DecoderSpec& spec, int layer, int other);
+
 }  // namespace invar
