@@ -27,7 +27,7 @@ struct ModelDescription {
   int threads_of_rank(int threads) const {
     if (options.device != "cpu") return 1;
     const std::string executor = options.settled_executor();
-    const int at_once = executor == "mp" || executor == "mp-sockets" ? stages() : 1;
+    const int at_once = executor == "mpi" || executor == "hosts" ? 1 : stages();
     return std::max(1, threads / (options.ranks * at_once));
   }
   int stages() const { return static_cast<int>(options.layer_cuts.size()) + 1; }

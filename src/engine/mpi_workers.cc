@@ -4,8 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <thread>
 
 #include "base/fields.h"
@@ -63,27 +65,41 @@ struct Cores {
   int threads = 1, first = 0;
 };
 
-// Home's link to a worker, and the other way round.
+// Home's link to a worker, and the other way round. Messages go in pieces that the library takes
+// before anybody reads them, the size in front of the first: a stage is told of a step while it
+// computes the one before, and home does not wait for it.
 class MpiLink final : public MessageLink {
  public:
   MpiLink(mpi::Job& job, int peer) : job_(job), peer_(peer) {}
 
   void send(std::string_view message) override {
     const mpi::Tag tag = job_.rank() == 0 ? mpi::Tag::order : mpi::Tag::answer;
-    job_.send(peer_, tag, message.data(), message.size());
+    const uint64_t size = message.size();
+    std::string all(reinterpret_cast<const char*>(&size), sizeof size);
+    all += message;
+    for (size_t at = 0; at < all.size(); at += kPiece)
+      job_.send(peer_, tag, all.data() + at, std::min(kPiece, all.size() - at));
   }
 
   std::optional<std::string> receive() override {
     const mpi::Incoming incoming = job_.wait_for_any(peer_);
-    std::string message(incoming.bytes, 0);
-    job_.receive(peer_, incoming.tag, message.data(), incoming.bytes);
+    std::string all(incoming.bytes, 0);
+    job_.receive(peer_, incoming.tag, all.data(), incoming.bytes);
     is_job_over_ = incoming.tag == mpi::Tag::end_job;
     if (is_job_over_ || incoming.tag == mpi::Tag::end_model) return {};
-    return message;
+    uint64_t size = 0;
+    if (all.size() < sizeof size) fail("expected a message of MPI with its size, found none");
+    std::memcpy(&size, all.data(), sizeof size);
+    size_t at = all.size();
+    for (all.resize(sizeof size + size); at < all.size(); at += kPiece)
+      job_.receive(peer_, incoming.tag, all.data() + at, std::min(kPiece, all.size() - at));
+    return all.substr(sizeof size);
   }
   bool is_job_over() const { return is_job_over_; }
 
  private:
+  static constexpr size_t kPiece = 2048;  // below every transport's limit of eager messages
+
   mpi::Job& job_;
   const int peer_;
   bool is_job_over_ = false;
@@ -96,7 +112,7 @@ class MpiWorkers final : public RemoteWorkers {
       : RemoteWorkers(
             model,
             model.options.threads == 0 ? Cores().threads : model.threads_of_rank(pool.size()),
-            false),  // a long message waits for its reader
+            true),
         links_of_home_(job_, place_of(size() - 1, ranks_, stages_)) {
     if (size() != job_.size())
       fail_usage(

@@ -1,5 +1,6 @@
-// Workers on threads of this process: a thread for each rank, the caller's for rank 0. The stages
-// of a rank follow one another on its thread, as long as one step is in flight at a time.
+// Workers on threads of this process. Of one stage: a thread for each rank, the caller's for rank
+// 0. Of several: a thread for each worker but home, which the caller plays, so that stages before
+// home can be a step ahead of it.
 #include <algorithm>
 #include <barrier>
 #include <iterator>
@@ -8,6 +9,8 @@
 
 #include "base/check.h"
 #include "engine/devices.h"
+#include "engine/wires.h"
+#include "engine/worker_thread.h"
 #include "engine/workers.h"
 
 namespace invar {
@@ -48,6 +51,17 @@ class Team {
     if (first) std::rethrow_exception(first);
   }
 
+  // Whether it was thrown since another worker had failed.
+  static bool is_of_another(const std::exception_ptr& failure) {
+    try {
+      std::rethrow_exception(failure);
+    } catch (const PeerLeft&) {
+      return true;
+    } catch (...) {
+      return false;
+    }
+  }
+
  private:
   // The life of a further rank's thread.
   void serve(int rank, bool pins) {
@@ -68,16 +82,6 @@ class Team {
     }
   }
 
-  static bool is_of_another(const std::exception_ptr& failure) {
-    try {
-      std::rethrow_exception(failure);
-    } catch (const PeerLeft&) {
-      return true;
-    } catch (...) {
-      return false;
-    }
-  }
-
   std::barrier<> start_, done_;
   std::vector<std::unique_ptr<ThreadPool>> pools_;
   std::vector<std::exception_ptr> failures_;
@@ -95,51 +99,101 @@ class ThreadWorkers final : public Workers {
         make_groups_(std::move(make_groups)),
         peers_(model.options.exchange == "auto" ? peers : peer_options(model.options.exchange)),
         devices_(open_devices(model.options.device, ranks_ * stages_, model.options.first_gpu)) {
-    if (ranks_ > 1) team_.emplace(ranks_, model.threads_of_rank(pool.size()));
+    make_pools(model.threads_of_rank(pool.size()));
     // Home comes last.
-    for (int stage = 0; stage < stages_; ++stage)
-      for (int rank = ranks_ - 1; rank >= 0; --rank) {
-        const size_t number = stage * ranks_ + rank;
-        workers_.push_back(std::make_unique<Worker>(
-            model, WorkerPlace{rank, ranks_, stage, stages_}, devices_[number % devices_.size()],
-            pool, team_ ? team_->pool(rank) : pool, source, progress));
-        here_.push_back(workers_.back().get());
-      }
+    for (int number = 0; number < ranks_ * stages_; ++number) {
+      const WorkerPlace place = place_of(number, ranks_, stages_);
+      const size_t device = static_cast<size_t>(place.stage * ranks_ + place.rank);
+      workers_.push_back(std::make_unique<Worker>(model, place, devices_[device % devices_.size()],
+                                                  pool, pool_of(number, pool), source, progress));
+      here_.push_back(workers_.back().get());
+    }
     join();
-    if (team_) team_->start(home().device().is_host());
+    const bool pins = home().device().is_host();
+    if (team_) team_->start(pins);
+    for (size_t i = 0; stages_ > 1 && i + 1 < here_.size(); ++i)
+      threads_.push_back(
+          std::make_unique<WorkerThread>(*here_[i], pins ? pools_[i].get() : nullptr));
+  }
+  ~ThreadWorkers() override {
+    for (const auto& thread : threads_) (void)thread->wait();
   }
 
   std::span<Worker* const> here() const override { return here_; }
-  bool are_all_the_callers() const override { return !team_; }
+  bool are_all_the_callers() const override { return here_.size() == 1; }
   bool shares_tokens() const override { return stages_ == 1; }
+  bool runs_ahead() const override { return stages_ > 1; }
 
  private:
+  // Of several stages each worker has one of its own, home the first cores.
+  void make_pools(int threads_of_rank) {
+    if (stages_ == 1 && ranks_ > 1) team_.emplace(ranks_, threads_of_rank);
+    const int workers = ranks_ * stages_;
+    for (int i = 0; stages_ > 1 && i < workers; ++i)
+      pools_.push_back(
+          std::make_unique<ThreadPool>(threads_of_rank, (workers - 1 - i) * threads_of_rank));
+  }
+  ThreadPool& pool_of(int number, ThreadPool& callers) {
+    if (!pools_.empty()) return *pools_[static_cast<size_t>(number)];
+    return team_ ? team_->pool(place_of(number, ranks_, stages_).rank) : callers;
+  }
+
   Worker& worker(int stage, int rank) { return *here_[stage * ranks_ + ranks_ - 1 - rank]; }
 
+  // What a step has left to do on another thread is done before.
   void order(const WorkerMessage&, AsWorker work) override {
+    for (const auto& thread : threads_) (void)thread->wait();
     for (Worker* worker : here_) work(*worker);
   }
 
   void run(const WorkerMessage& message, AsWorker work) override {
     if (here_.size() == 1) return work(home());
     if (failure_) std::rethrow_exception(failure_);
+    if (stages_ > 1) return run_stages(message, work);
     if (sampled_) record_tokens(std::get<RunBatch>(message));
-    const auto play = [&](int rank) { play_stages(rank, message, work); };
     try {
-      team_ ? team_->run(play) : play(0);
+      team_->run([&](int rank) { play_rank(rank, message, work); });
     } catch (...) {
       failure_ = std::current_exception();
       throw;
     }
   }
 
-  void play_stages(int rank, const WorkerMessage& message, AsWorker work) {
+  void play_rank(int rank, const WorkerMessage& message, AsWorker work) {
+    Worker& own = worker(0, rank);
     try {
-      for (int stage = 0; stage < stages_; ++stage)
-        rank == 0 ? work(worker(stage, rank)) : play(worker(stage, rank), message);
+      rank == 0 ? work(own) : play(own, message);
     } catch (...) {  // the others come to the end of the step without it
-      for (int stage = 0; stage < stages_; ++stage) worker(stage, rank).leave();
+      own.leave();
       throw;
+    }
+  }
+
+  bool send_ahead(const WorkerMessage& message) override {
+    if (failure_) std::rethrow_exception(failure_);
+    const auto copy = std::make_shared<const WorkerMessage>(message);
+    for (const auto& thread : threads_)
+      thread->post([copy](Worker& worker) { worker.handle(*copy); });
+    told_.emplace_back();
+    return true;
+  }
+
+  // The other stages have been told, or hear of it now, and then home waits for all of them.
+  void run_stages(const WorkerMessage& message, AsWorker work) {
+    try {
+      const bool is_told = !told_.empty();
+      if (!is_told)
+        for (const auto& thread : threads_)
+          thread->post([&](Worker& worker) {
+            worker.place().rank == 0 ? work(worker) : worker.handle(message);
+          });
+      work(home());
+      if (is_told) return told_.pop_front();
+      for (const auto& thread : threads_)
+        if (const std::exception_ptr failure = thread->wait()) std::rethrow_exception(failure);
+    } catch (...) {
+      give_up(std::current_exception());
+      std::rethrow_exception(failure_);
     }
   }
 
@@ -187,15 +241,24 @@ class ThreadWorkers final : public Workers {
     return stage < 0 || stage == stages_ - 1 ? nullptr : channels_[stage * ranks_ + rank].get();
   }
 
+  // Keeps what the first that failed by itself has thrown.
   void give_up(const std::exception_ptr& why) override {
     if (failure_) return;
     failure_ = why;
-    for (Worker* worker : here_) worker->leave();
+    if (threads_.empty())
+      for (Worker* worker : here_) worker->leave();
+    for (const auto& thread : threads_) thread->abandon();
+    if (!threads_.empty()) home().leave();
+    for (const auto& thread : threads_)
+      if (const std::exception_ptr failure = thread->wait();
+          failure && Team::is_of_another(failure_))
+        failure_ = failure;
   }
 
   void restart() override {
     if (!failure_) return;
     failure_ = nullptr;
+    for (const auto& thread : threads_) thread->recover();
     join();
   }
 
@@ -206,11 +269,13 @@ class ThreadWorkers final : public Workers {
       devices_;  // outlive the groups, whose memory is theirs
   std::vector<std::unique_ptr<Group>> groups_;
   std::vector<std::unique_ptr<Channel>> channels_;  // by the stage before them, then by rank
-  std::optional<Team> team_;
+  std::optional<Team> team_;                        // of one stage of several ranks
+  std::vector<std::unique_ptr<ThreadPool>> pools_;  // of several stages: as here_
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<Worker*> here_;   // by stage, in each the last rank first
   std::exception_ptr failure_;  // of the last step
   std::unique_ptr<Event> has_sampled_;
+  std::vector<std::unique_ptr<WorkerThread>> threads_;  // of several stages: all but home
 };
 
 }  // namespace

@@ -114,9 +114,8 @@ using Launch = std::function<std::unique_ptr<Workers>(const ModelDescription&, c
 // Makes the tensor group of one stage.
 using MakeGroups = std::function<std::vector<std::unique_ptr<Group>>(int ranks)>;
 
-// Every rank on a thread of this process, the caller's for rank 0, and its stages one after the
-// other on that. `make_groups`: other than those of collectives/group.h, for tests. `peers`: how
-// ranks on GPUs meet, for whoever measures that.
+// Every worker on a thread of this process, the caller's for home. `make_groups`: other than those
+// of collectives/group.h, for tests. `peers`: how ranks on GPUs meet, for whoever measures that.
 Launch launch_threads(MakeGroups make_groups = make_inproc_groups, const PeerOptions& peers = {});
 // Every worker but home in a process of this machine, which this one starts.
 Launch launch_processes();

@@ -237,7 +237,10 @@ TEST(Pipeline, StagesAreAStepAheadAndAnswersTheSame) {
   for (const auto& [options, ahead] : {std::pair(tiny(1, {1}, "mp"), 1),
                                        {tiny(1, {1, 2, 3}, "mp"), 3},
                                        {tiny(2, {2}, "mp"), 1},
-                                       {tiny(1, {2}, "mp-sockets"), 1}}) {
+                                       {tiny(1, {2}, "mp-sockets"), 1},
+                                       {tiny(1, {1}), 1},
+                                       {tiny(1, {1, 2, 3}), 3},
+                                       {tiny(2, {2}), 1}}) {
     const auto model = load(options);
     const Outcome answers = run(*model);
     EXPECT_EQ(answers.answers, one.answers) << answers.failure;
@@ -250,8 +253,12 @@ TEST(Pipeline, StagesAreAStepAheadAndAnswersTheSame) {
 }
 
 // Aborts, and the end of an engine, while stages are ahead; the workers go on for the next one.
-TEST(Pipeline, AnEngineThatEndsLeavesNothingBehind) {
-  const auto model = load(tiny(1, {1, 2}, "mp"));
+class PipelineOf : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Executors, PipelineOf, testing::Values("mp", "threads"));
+
+TEST_P(PipelineOf, AnEngineThatEndsLeavesNothingBehind) {
+  const char* executor = GetParam();
+  const auto model = load(tiny(1, {1, 2}, executor));
   for (int steps : {1, 2, 3, 9}) {
     Record ignored;
     EngineOptions options;
@@ -274,7 +281,7 @@ TEST(Pipeline, AnEngineThatEndsLeavesNothingBehind) {
 }
 
 // A message that a worker might not take before home has done its part is sent later.
-TEST(Pipeline, ALongMessageWaits) {
+TEST_P(PipelineOf, ALongMessageWaits) {
   const auto long_prompts = [](const ModelOptions& options) {
     const auto model = load(options);
     Record record;
@@ -296,10 +303,10 @@ TEST(Pipeline, ALongMessageWaits) {
       most_rows = std::max(most_rows, engine.last_step().rows);
     }
     EXPECT_GT(most_rows * sizeof(BatchRow), 64U << 10);
-    EXPECT_EQ(ahead > 0, options.executor == "mp");
+    EXPECT_EQ(ahead > 0, !options.layer_cuts.empty());
     return record.answers;
   };
-  EXPECT_EQ(long_prompts(tiny(1, {2}, "mp")), long_prompts(tiny()));
+  EXPECT_EQ(long_prompts(tiny(1, {2}, GetParam())), long_prompts(tiny()));
 }
 
 TEST(Workers, DraftersOfTheTargetAskThem) {
@@ -308,7 +315,7 @@ TEST(Workers, DraftersOfTheTargetAskThem) {
        {R"({"method":"early_exit","exit_layer":3})",
         R"({"method":"early_exit","exit_layer":2,"speculative_token_tree":"[(0,),(1,),(0,0)]"})",
         R"({"method":"swift","skip_layers":[1]})", R"({"method":"swift"})"})
-    for (const ModelOptions& options : {tiny(2, {}, "mp"), tiny(2, {2}, "mp")}) {
+    for (const ModelOptions& options : {tiny(2, {}, "mp"), tiny(2, {2}, "mp"), tiny(2, {2})}) {
       const Outcome drafted = run(options, {.drafts = drafts});
       EXPECT_EQ(drafted.answers, plain.answers) << drafts << " " << drafted.failure;
       const Outcome here = run(tiny(), {.drafts = drafts});
@@ -380,6 +387,21 @@ TEST(Recovery, ARankThatThrowsCostsNobodyAnAnswer) {
     EXPECT_EQ(answers.answers, whole.answers) << drafts << nth;
     EXPECT_GT(answers.preempted, 0) << drafts << nth;
   }
+}
+
+// The same of a rank of any stage, while others are a step ahead.
+TEST(Recovery, AThreadOfAStageThatThrowsCostsNobodyAnAnswer) {
+  const Outcome whole = run(tiny());
+  for (const int nth : {5, 60, 177}) {
+    Model model(tiny(2, {1, 3}), {}, faulty(nth));
+    const Outcome answers = run(model);
+    EXPECT_EQ(answers.failure, "") << nth;
+    EXPECT_EQ(answers.answers, whole.answers) << nth;
+    EXPECT_GT(answers.preempted, 0) << nth;
+    EXPECT_EQ(answers.ahead, 2);
+  }
+  Model model(tiny(2, {2}), {}, faulty(60));
+  EXPECT_EQ(run(model, {.retries = 0}).failure, "the rank's cable was pulled");
 }
 
 // A rank whose device has to say, once it was waited for, that another one did not come.
