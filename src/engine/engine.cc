@@ -181,10 +181,10 @@ void Engine::take_weights(const TensorSource& source) {
   model_.reload(source);
 }
 
-Digest Engine::take_checkpoint(const std::string& directory) {
+void Engine::take_checkpoint(const std::string& directory) {
   expect_no_work();
   clear_prefix_cache();
-  return model_.take(directory);
+  model_.take(directory);
 }
 
 void Engine::sleep(const Sleep& what) {

@@ -123,8 +123,8 @@ class Engine {
   // weights are forgotten. Throws UsageError while requests are live, since their blocks would be
   // of two models; Error as Model::reload does.
   void take_weights(const TensorSource& source);
-  // The same with the checkpoint in `directory`; returns its digest. Throws as Model::take does.
-  Digest take_checkpoint(const std::string& directory);
+  // The same with the checkpoint in `directory`. Throws as Model::take does.
+  void take_checkpoint(const std::string& directory);
   // Model::sleep, without blocks of ended requests. Throws UsageError while requests are live; none
   // may be added before all is back.
   void sleep(const Sleep& what);

@@ -72,14 +72,23 @@ void Model::take_weights(const ModelOptions& named, const TensorSource& source) 
   workers_->take_weights({named.model, named.load_format}, source);
 }
 
-Digest Model::take(const std::string& directory) {
+std::unique_ptr<TensorSource> Model::open_same_model(const ModelOptions& other) const {
+  const ModelConfig config = read_model_config(other);
+  auto source = open_weights(other, config);
+  description_.expect_same_model(config, *source);
+  return source;
+}
+
+ModelOptions Model::options_of(const std::string& directory) const {
   ModelOptions other = options();
   other.model = directory;
   other.load_format = "auto";
-  const ModelConfig config = read_model_config(other);
-  const auto source = open_weights(other, config);
-  description_.expect_same_model(config, *source);
-  const Digest digest = weights_digest(source->as_stored(), source->as_stored().names(), *pool_);
+  return other;
+}
+
+void Model::take(const std::string& directory) {
+  ModelOptions other = options_of(directory);
+  const auto source = open_same_model(other);
   try {
     take_weights(other, *source);
   } catch (...) {  // half of it may have been written
@@ -87,7 +96,11 @@ Digest Model::take(const std::string& directory) {
     throw;
   }
   description_.options = std::move(other);
-  return digest;
+}
+
+Digest Model::digest_of(const std::string& directory) {
+  const auto source = open_same_model(options_of(directory));
+  return weights_digest(source->as_stored(), source->as_stored().names(), *pool_);
 }
 
 int Model::only_gpu() const {

@@ -48,10 +48,12 @@ class Model {
   // Takes over other weights of the same model; every runner sees them. Nobody may compute
   // meanwhile. Throws Error when a tensor is missing, has another shape or is not finite.
   void reload(const TensorSource& source);
-  // The same with the checkpoint in `directory`, which must be of the same shape and type; returns
-  // its digest (numerics 8), and `options` then name it. Throws Error; the weights are then those
-  // of before.
-  Digest take(const std::string& directory);
+  // The same with the checkpoint in `directory`, which must be of the same shape and type;
+  // `options` then name it. Throws Error; the weights are then those of before.
+  void take(const std::string& directory);
+  // The digest (numerics 8) of such a checkpoint, which takes reading and hashing all of it. Throws
+  // as `take` does.
+  Digest digest_of(const std::string& directory);
   // Number of the GPU whose memory has all weights; -1: a host, or several.
   int only_gpu() const;
   // A matrix of weights as it lies in that GPU's memory; `source` says what there is. Nobody may
@@ -67,6 +69,9 @@ class Model {
   const Sleep& asleep() const { return asleep_; }
 
  private:
+  // A checkpoint of this model elsewhere. Throws Error where it is another model's.
+  ModelOptions options_of(const std::string& directory) const;
+  std::unique_ptr<TensorSource> open_same_model(const ModelOptions& other) const;
   // `source` becomes the model's tensors.
   Model(const ModelOptions& options, std::unique_ptr<TensorSource> source,
         const LoadProgress& progress, const Launch& launch);

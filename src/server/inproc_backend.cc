@@ -62,9 +62,11 @@ void InprocBackend::cancel(int64_t id) {
 
 void InprocBackend::take_weights(const std::string& directory) {
   between_steps([&] {
-    const Digest taken = engine_.take_checkpoint(directory);
+    engine_.expect_no_work();
+    const Digest digest = engine_.model().digest_of(directory);
+    engine_.take_checkpoint(directory);
     const std::lock_guard lock(mutex_);
-    facts_.weights = taken;
+    facts_.weights = digest;
   });
 }
 
