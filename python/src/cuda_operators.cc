@@ -116,6 +116,14 @@ void CudaOperators::log_sum_exp(uintptr_t stream, const LogitsParams& p) {
   wait_and_run(stream, kernels_.log_sum_exp, p);
 }
 
+void CudaOperators::rounded(uintptr_t stream, const cuda::Values& x, int64_t count, float* out) {
+  on(stream, [&](const Execution& execution) { cuda::rounded(x, count, out, execution); });
+}
+
+void CudaOperators::place_rows(uintptr_t stream, const cuda::PlacesParams& p) {
+  on(stream, [&](const Execution& execution) { cuda::place_rows(p, execution); });
+}
+
 void CudaOperators::gate(uintptr_t stream, const cuda::Values& g, const cuda::Values& u,
                          int64_t count, Nonlinearity curve, bf16_t* out) {
   on(stream, [&](const Execution& execution) { cuda::gate(g, u, count, curve, out, execution); });

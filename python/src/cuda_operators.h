@@ -47,6 +47,8 @@ class CudaOperators {
   void log_sum_exp(uintptr_t stream, const LogitsParams& p);
   void gate(uintptr_t stream, const cuda::Values& g, const cuda::Values& u, int64_t count,
             Nonlinearity curve, bf16_t* out);
+  void rounded(uintptr_t stream, const cuda::Values& x, int64_t count, float* out);
+  void place_rows(uintptr_t stream, const cuda::PlacesParams& p);
   void mean(uintptr_t stream, const float* x, int64_t rows, int64_t width, float* out);
 
  private:

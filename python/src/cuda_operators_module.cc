@@ -123,6 +123,13 @@ void bind_rows(py::class_<CudaOperators>& c) {
                             .width = width,
                             .out = output_of(b, out, rows, width)});
         });
+  c.def("rounded",
+        [](CudaOperators& at, uintptr_t stream, const py::object& x, const py::object& out) {
+          Borrower b(at.gpu());
+          float* to = b.floats(out, {-1}, "out");
+          const int64_t count = b.shape()[0];
+          at.rounded(stream, values_of(b, x, count, "a vector"), count, to);
+        });
   c.def("embedding", [](CudaOperators& at, uintptr_t stream, const py::object& tokens,
                         const py::object& table, const py::object& out) {
     Borrower b(at.gpu());
@@ -196,6 +203,27 @@ void bind_sums(py::class_<CudaOperators>& c) {
         });
 }
 
+cuda::PlacesParams places_of(Borrower& b, const py::dict& given) {
+  cuda::PlacesParams p{.offsets = b.integers(given["offsets"], {-1}, "offsets")};
+  p.rows = b.shape()[0];
+  p.table_of = b.integers(given["table_of"], {p.rows}, "table_of");
+  p.starts = b.integers(given["starts"], {-1}, "starts");
+  p.sequences = b.shape()[0];
+  p.tables = b.integers(given["kept"], {p.sequences, -1}, "tables");
+  p.width = b.shape()[1];
+  p.block_size = given["block_size"].cast<int32_t>();
+  expect_block_size(p.block_size);
+  const auto out = [&](const char* name) {
+    return static_cast<int32_t*>(b.elements(given[name], "I32", {p.rows}, name));
+  };
+  p.positions = out("positions");
+  p.write_block = out("write_block");
+  p.write_slot = out("write_slot");
+  p.addresses =
+      static_cast<const int32_t**>(b.elements(given["tables"], "I64", {p.sequences}, "tables"));
+  return p;
+}
+
 size_t scratch_words(const CudaOperators& at) {
   return at.kernels().attention_scratch / sizeof(float);
 }
@@ -211,6 +239,10 @@ void bind_cuda_operators(py::module_& m) {
   bind_norm(c);
   bind_rows(c);
   bind_sums(c);
+  c.def("place_rows", [](CudaOperators& at, uintptr_t stream, const py::dict& given) {
+    Borrower b(at.gpu());
+    at.place_rows(stream, places_of(b, given));
+  });
   c.def("attention", [](CudaOperators& at, uintptr_t stream, const py::dict& given) {
     Borrower b(at.gpu());
     const QkvParams rotation = rotation_of(b, at.kernels().cache, given);

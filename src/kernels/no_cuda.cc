@@ -31,6 +31,14 @@ void gate(const Values&, const Values&, int64_t, Nonlinearity, bf16_t*, const Ex
   CHECK(false, "this build has no CUDA kernels");
 }
 
+void rounded(const Values&, int64_t, float*, const Execution&) {
+  CHECK(false, "this build has no CUDA kernels");
+}
+
+void place_rows(const PlacesParams&, const Execution&) {
+  CHECK(false, "this build has no CUDA kernels");
+}
+
 void mean(const float*, int64_t, int64_t, float*, const Execution&) {
   CHECK(false, "this build has no CUDA kernels");
 }

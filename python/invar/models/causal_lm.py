@@ -22,8 +22,14 @@ class _Node(nn.Module):
     """Holds parameters under Hugging Face's names."""
 
 
+def _inner(h: Tensor) -> torch.dtype:
+    """Of what enters products: on CUDA, where there is no backward, as they read it."""
+    return torch.bfloat16 if h.is_cuda else torch.float32
+
+
 class CausalLM(nn.Module):
-    """A dense decoder of the families that the trainer trains (docs/models.md). Parameters are float32 masters.
+    """A dense decoder of the families that the trainer trains (docs/models.md). Parameters are float32 masters, or bfloat16 after
+    .to(torch.bfloat16). On CUDA it has a forward alone.
 
     state_dict has Hugging Face's names. Padding on either side is left out before anything is computed, so that a row's bits
     are those of its tokens alone.
@@ -93,7 +99,7 @@ class CausalLM(nn.Module):
         cos, sin = self._rope(layer, max([*lengths, 32]), h.device)
         attended = packed_attention(qkv, cos, sin, lengths, spec["heads"], spec["kv_heads"], norms=norms, eps=spec["eps"],
                                     window=spec["layers"][layer]["window"],
-                                    score_scale=spec["layers"][layer]["score_scale"], order=self.order)
+                                    score_scale=spec["layers"][layer]["score_scale"], order=self.order, dtype=_inner(h))
         return self._row_parallel(at + "self_attn.o_proj", attended, spec["o_split_k"], h)
 
     def _ffn(self, layer: int, h: Tensor) -> Tensor:
@@ -103,11 +109,11 @@ class CausalLM(nn.Module):
         x = self._norm(at + "post_attention_layernorm", h)
         names = [at + "mlp.gate_proj", at + "mlp.up_proj"]
         gated = gated_linear(x, *self._weights(names), self._biases(names), curve=one["curve"],
-                             accumulate_into=self._chains(names), order=self.order)
+                             accumulate_into=self._chains(names), order=self.order, dtype=_inner(h))
         return self._row_parallel(at + "mlp.down_proj", gated, row_parallel_runs(one["ffn"], 1 << 30), h)
 
     def _norm(self, name: str, h: Tensor) -> Tensor:
-        return rms_norm(h, self._get(name + ".weight"), self.spec["eps"], order=self.order)
+        return rms_norm(h, self._get(name + ".weight"), self.spec["eps"], order=self.order, dtype=_inner(h))
 
     def _row_parallel(self, name: str, x: Tensor, runs: int, residual: Tensor) -> Tensor:
         return linear(x, self._weights([name]), self._biases([name]), runs=runs, residual=residual,

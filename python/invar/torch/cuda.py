@@ -69,9 +69,12 @@ def _float_leaves(x: Tensor, rows: int) -> Tensor:
 
 def rounded(x: Optional[Tensor], order: str) -> Optional[Tensor]:
     """A vector as the forward sees it: bf16 in float32."""
-    if x is None or x.dtype == torch.bfloat16:
-        return None if x is None else floats(x)
-    return leaves(x.reshape(1, -1), order)[0, :x.numel()].float()
+    if x is None:
+        return None
+    out = x.new_empty(x.numel(), dtype=torch.float32)
+    kernels, stream = kernels_for(x, order)
+    kernels.rounded(stream, _values(x), out)
+    return out
 
 
 def _panels(rows: Tensor) -> Tensor:
@@ -238,6 +241,14 @@ def attend(shape: dict[str, Any], at: places.Places, qkv: Tensor, keys: Tensor, 
     norms = {name: rounded(shape[name], order) for name in ("q_norm", "k_norm")}
     return places.attend(functools.partial(kernels.attention, stream), {**shape, **norms}, at, floats(qkv), keys, values,
                          block_size, scratch=scratch).to(dtype)
+
+
+def in_tables(lengths: tuple[int, ...], starts: Tensor, tables: Tensor, block_size: int, order: str) -> places.Places:
+    """places.in_tables in one launch."""
+    at = places.empty(lengths, starts, tables)
+    kernels, stream = kernels_for(tables, order)
+    kernels.place_rows(stream, {**at._asdict(), "starts": integers(starts), "block_size": block_size})
+    return at
 
 
 def attention(qkv: Tensor, lengths: Sequence[int], shape: dict[str, Any], order: str, dtype: torch.dtype) -> Tensor:

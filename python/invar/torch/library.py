@@ -352,7 +352,7 @@ def paged_attention(qkv: Tensor, keys: Tensor, values: Tensor, tables: Tensor, s
 def _(qkv, keys, values, tables, starts, norms, cos, sin, lengths, heads, kv_heads, head_dim, block_size, window, eps,
       score_scale, order, dtype):
     shape = _shape(heads, kv_heads, head_dim, window, eps, score_scale, cos, sin, norms)
-    at = places.in_tables(tuple(lengths), starts, tables, block_size)
+    at = cuda.in_tables(tuple(lengths), starts, tables, block_size, order)
     return cuda.attend(shape, at, qkv, keys, values, block_size, order, dtype)
 
 

@@ -20,6 +20,7 @@ class Places(NamedTuple):
     write_slot: Tensor   # [T]
     table_of: Tensor     # [T]
     tables: Tensor       # addresses of tables, int64
+    offsets: Tensor      # [T], of a row in its sequence's new rows
     few_rows: Tensor     # [1 + T]
     fewest_rows: int
     most_rows: int
@@ -79,20 +80,26 @@ def _rows_of(lengths: tuple[int, ...], device: torch.device) -> _Rows:
     return _keep(_rows, (lengths, device), made)
 
 
-def in_tables(lengths: tuple[int, ...], starts: Tensor, tables: Tensor, block_size: int) -> Places:
-    """New rows of sequences that have `starts` [S] rows in blocks before: tables [S, B] int32, row-major."""
-    rows = _rows_of(lengths, tables.device)
-    count, width = tables.shape
-    if count != len(lengths) or starts.shape != (count,):
-        raise ValueError(f"expected a start and a table for each of {len(lengths)} sequences, found {list(starts.shape)} and "
+def empty(lengths: tuple[int, ...], starts: Tensor, tables: Tensor) -> Places:
+    """What in_tables gives, before what follows from the tensors is there."""
+    rows, count = _rows_of(lengths, tables.device), len(lengths)
+    if tables.dim() != 2 or tables.shape[0] != count or starts.shape != (count,):
+        raise ValueError(f"expected a start and a table for each of {count} sequences, found {list(starts.shape)} and "
                          f"{list(tables.shape)}")
-    positions = rows.offsets + starts.detach().to(torch.int32)[rows.sequence]
-    page = positions // block_size
-    begin = tables.data_ptr()
-    addresses = torch.arange(begin, begin + count * width * 4, width * 4, dtype=torch.int64, device=tables.device)
-    return Places(positions=positions, write_begin=rows.write_begin, write_block=tables[rows.sequence, page],
-                  write_slot=positions - page * block_size, table_of=rows.sequence, tables=addresses, few_rows=rows.few_rows,
-                  fewest_rows=rows.fewest, most_rows=rows.most, kept=tables)
+    made = [torch.empty_like(rows.offsets) for _ in range(3)]
+    return Places(positions=made[0], write_begin=rows.write_begin, write_block=made[1], write_slot=made[2], table_of=rows.sequence,
+                  tables=torch.empty(count, dtype=torch.int64, device=tables.device), offsets=rows.offsets, few_rows=rows.few_rows,
+                  fewest_rows=rows.fewest, most_rows=rows.most, kept=tables.detach().contiguous())
+
+
+def in_tables(lengths: tuple[int, ...], starts: Tensor, tables: Tensor, block_size: int) -> Places:
+    """New rows of sequences that have `starts` [S] rows in blocks before: tables [S, B] int32."""
+    at = empty(lengths, starts, tables)
+    count, width = tables.shape
+    positions = at.offsets + starts.detach().to(torch.int32)[at.table_of]
+    page, begin = positions // block_size, at.kept.data_ptr()
+    return at._replace(positions=positions, write_block=at.kept[at.table_of, page], write_slot=positions - page * block_size,
+                       tables=torch.arange(begin, begin + count * width * 4, width * 4, dtype=torch.int64, device=tables.device))
 
 
 def of_sequences(lengths: tuple[int, ...], device: torch.device) -> tuple[Places, int]:

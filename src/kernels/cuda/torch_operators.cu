@@ -27,6 +27,21 @@ __global__ void gate_kernel(Values g, Values u, int64_t count, Nonlinearity curv
   out[i] = f32_to_bf16(gated(curve, value_at(g.data, g.type, i), value_at(u.data, u.type, i)));
 }
 
+__global__ void rounded_kernel(Values x, int64_t count, float* out) {
+  const int64_t i = global_index();
+  if (i < count) out[i] = bf16_to_f32(f32_to_bf16(value_at(x.data, x.type, i)));
+}
+
+__global__ void places_kernel(PlacesParams p) {
+  const int64_t i = global_index();
+  if (i < p.sequences) p.addresses[i] = p.tables + i * p.width;
+  if (i >= p.rows) return;
+  const int32_t sequence = p.table_of[i], position = p.starts[sequence] + p.offsets[i];
+  p.positions[i] = position;
+  p.write_block[i] = p.tables[sequence * p.width + position / p.block_size];
+  p.write_slot[i] = position % p.block_size;
+}
+
 // A block of 64 threads, the lanes of sum64, takes a row.
 __global__ void mean_kernel(const float* x, int64_t width, float* out) {
   __shared__ float lanes[64];
@@ -70,6 +85,18 @@ void gate(const Values& g, const Values& u, int64_t count, Nonlinearity curve, b
   if (count == 0) return;
   gate_kernel<<<blocks_for(count), kThreads, 0, stream_of(on)>>>(g, u, count, curve, out);
   cuda_launched("gate");
+}
+
+void rounded(const Values& x, int64_t count, float* out, const Execution& on) {
+  if (count == 0) return;
+  rounded_kernel<<<blocks_for(count), kThreads, 0, stream_of(on)>>>(x, count, out);
+  cuda_launched("rounding");
+}
+
+void place_rows(const PlacesParams& p, const Execution& on) {
+  places_kernel<<<blocks_for(p.rows < p.sequences ? p.sequences : p.rows), kThreads, 0,
+                  stream_of(on)>>>(p);
+  cuda_launched("placing rows");
 }
 
 void mean(const float* x, int64_t rows, int64_t width, float* out, const Execution& on) {

@@ -19,8 +19,26 @@ struct Values {
 // out = act(curve(g) * u), bf16.
 void gate(const Values& g, const Values& u, int64_t count, Nonlinearity curve, bf16_t* out,
           const Execution& on);
+// out = x rounded to bf16, as f32.
+void rounded(const Values& x, int64_t count, float* out, const Execution& on);
 // out[t] = sum64(x[t]) / width (numerics 3); x [T][width].
 void mean(const float* x, int64_t rows, int64_t width, float* out, const Execution& on);
+// Where new rows of sequences stand that have some already (AttentionParams): row t is the
+// offset[t]-th new one of its sequence, which has `starts` before it and the blocks of a row of
+// `tables`.
+struct PlacesParams {
+  const int32_t* offsets;  // [T]
+  const int32_t* table_of;
+  const int32_t* starts;  // [S]
+  const int32_t* tables;  // [S][width]
+  int64_t rows, sequences, width;
+  int32_t block_size;
+  int32_t* positions;  // [T]
+  int32_t* write_block;
+  int32_t* write_slot;
+  const int32_t** addresses;  // [S], of the rows of `tables`
+};
+void place_rows(const PlacesParams& p, const Execution& on);
 // Sets both ranges to zero, after all that is before it in the stream and before all that follows:
 // kernels of the table, which may start early, read nothing before it is done.
 void clear_and_wait(void* first, size_t first_bytes, void* second, size_t second_bytes,
