@@ -15,8 +15,10 @@
 #include "../support/fixed_drafts.h"
 #include "answers.h"
 #include "base/fields.h"
+#include "collectives/mpi/mpi_group.h"
 #include "drafters/make_proposer.h"
 #include "engine/agreement.h"
+#include "engine/mpi_workers.h"
 #include "engine/process_workers.h"
 #include "engine/pulse.h"
 #include "engine/wires.h"
@@ -253,8 +255,13 @@ TEST(Pipeline, StagesAreAStepAheadAndAnswersTheSame) {
 }
 
 // Aborts, and the end of an engine, while stages are ahead; the workers go on for the next one.
+// Under a launcher, which starts as many processes as a test has workers, those of its job.
+std::vector<const char*> executors_here() {
+  if (mpi::launch().size > 1) return {"mpi"};
+  return {"mp", "threads"};
+}
 class PipelineOf : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Executors, PipelineOf, testing::Values("mp", "threads"));
+INSTANTIATE_TEST_SUITE_P(Executors, PipelineOf, testing::ValuesIn(executors_here()));
 
 TEST_P(PipelineOf, AnEngineThatEndsLeavesNothingBehind) {
   const char* executor = GetParam();
@@ -600,6 +607,12 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
+  if (invar::join_mpi_job()) {
+    invar::serve_mpi_workers();
+    return 0;
+  }
   testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  const int status = RUN_ALL_TESTS();
+  invar::end_mpi_job();
+  return status;
 }
