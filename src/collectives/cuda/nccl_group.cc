@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "collectives/cuda/nccl_library.h"
 #include "collectives/cuda/peer_kernels.h"
+#include "collectives/cuda/step_order.h"
 #include "device/cuda/cuda_stream.h"
 
 namespace invar {
@@ -52,13 +53,9 @@ class NcclGroup final : public Group {
 
   void begin_step(const Execution& on) override {
     expect_whole();
-    if (last_stream_ && last_stream_ != on.stream) on.stream->wait_for(*last_step_);
-    last_stream_ = on.stream;
+    order_.begin(on);
   }
-  void end_step(const Execution& on) override {
-    if (!last_step_) last_step_ = on.device->make_event();
-    on.stream->record(*last_step_);
-  }
+  void end_step(const Execution& on) override { order_.end(on); }
   void expect_whole() override {
     if (!has_given_up_) return;
     const std::string wrong = trouble();
@@ -158,8 +155,7 @@ class NcclGroup final : public Group {
   DeviceArray<float> gathered_;
   std::vector<std::atomic<bool>*> others_;  // has_left_ of each rank, where all are threads
   std::atomic<bool> has_left_ = false, has_given_up_ = false;
-  Stream* last_stream_ = nullptr;  // of the last step
-  std::unique_ptr<Event> last_step_;
+  StepOrder order_;
   std::jthread watcher_;
 };
 

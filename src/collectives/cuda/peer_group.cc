@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "collectives/cuda/nccl_group.h"
 #include "collectives/cuda/peer_memory.h"
+#include "collectives/cuda/step_order.h"
 
 namespace invar {
 
@@ -32,13 +33,9 @@ class PeerGroup final : public Group {
 
   void begin_step(const Execution& on) override {
     expect_whole();
-    if (last_stream_ && last_stream_ != on.stream) on.stream->wait_for(*last_step_);
-    last_stream_ = on.stream;
+    order_.begin(on);
   }
-  void end_step(const Execution& on) override {
-    if (!last_step_) last_step_ = on.device->make_event();
-    on.stream->record(*last_step_);
-  }
+  void end_step(const Execution& on) override { order_.end(on); }
   bool can_be_recorded() const override { return way_ == Way::device || way_ == Way::none; }
 
   void expect_whole() override {
@@ -206,8 +203,7 @@ class PeerGroup final : public Group {
   std::optional<PeerMemory> memory_;
   std::unique_ptr<Event> ready_, done_;
   std::array<Shown, cuda::kMostPeers> shown_;
-  Stream* last_stream_ = nullptr;
-  std::unique_ptr<Event> last_step_;
+  StepOrder order_;
 };
 
 }  // namespace
