@@ -42,9 +42,9 @@ struct EngineOptions {
   // begun. Requests whose samples depend on their tokens (structured output, penalties, bad words)
   // sit out every other step. Unset: on where the device is not the host, as long as no such
   // request is live. With a proposer, ranks or stages, or while a trace is recorded, a step is
-  // begun when the last one is committed, before the sink is told of it. In a pipeline whose stages
-  // are processes, and without a proposer, as many steps are in flight as there are stages, each
-  // of other sequences, unless it is false.
+  // begun when the last one is committed, before the sink is told of it. In a pipeline
+  // without a proposer as many steps are in flight as there are stages, each of other sequences,
+  // unless it is false.
   std::optional<bool> async_scheduling;
   bool embeddings = false;  // whether requests may be pooled: room for a step's hidden states
   // Drafts are accepted by rejection. The model's options say it, and its identity then, but where
@@ -67,8 +67,8 @@ struct StepStats {
   int free_blocks = 0;
   int discarded = 0;  // rows computed for requests that were over by then
   int ahead = 0;      // steps that had been begun by its end
-  // Between the end of the device's work for the step before and the beginning of this one's; where
-  // stages are processes, what the last one waited for the one before it; else 0 on a host.
+  // Between the end of the device's work for the step before and the beginning of this one's; of
+  // stages, what the last one waited for the one before it; else 0 on a host.
   double device_idle_seconds = 0;
   double device_seconds = 0;  // the device's work for this step, by its own clock; 0 on a host
   StepWork work;

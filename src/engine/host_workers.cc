@@ -106,7 +106,7 @@ class HostWorkers final : public RemoteWorkers {
  public:
   HostWorkers(const ModelDescription& model, const TensorSource& source, ThreadPool& pool,
               const LoadProgress& progress)
-      : RemoteWorkers(model, threads_here(model.options), true) {
+      : RemoteWorkers(model, threads_here(model.options)) {
     if (size() != hosts::launch().size)
       fail_usage(
           "expected as many processes as there are workers, found {} processes and {} ranks x {} "

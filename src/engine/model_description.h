@@ -22,8 +22,7 @@ struct ModelDescription {
 
   const DecoderSpec& spec() const { return config.spec; }
   // Workers of this host's CPU that compute at the same time share the threads out among
-  // themselves; each has one at least. On threads, and under MPI, the stages of a rank follow one
-  // another.
+  // themselves; each has one at least. What a launcher started has cores as it was told.
   int threads_of_rank(int threads) const {
     if (options.device != "cpu") return 1;
     const std::string executor = options.settled_executor();

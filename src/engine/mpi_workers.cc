@@ -109,10 +109,8 @@ class MpiWorkers final : public RemoteWorkers {
  public:
   MpiWorkers(const ModelDescription& model, const TensorSource& source, ThreadPool& pool,
              const LoadProgress& progress)
-      : RemoteWorkers(
-            model,
-            model.options.threads == 0 ? Cores().threads : model.threads_of_rank(pool.size()),
-            true),
+      : RemoteWorkers(model, model.options.threads == 0 ? Cores().threads
+                                                        : model.threads_of_rank(pool.size())),
         links_of_home_(job_, place_of(size() - 1, ranks_, stages_)) {
     if (size() != job_.size())
       fail_usage(

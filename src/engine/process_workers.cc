@@ -52,7 +52,7 @@ class ProcessWorkers final : public RemoteWorkers {
  public:
   ProcessWorkers(const ModelDescription& model, const TensorSource& source, ThreadPool& pool,
                  const LoadProgress& progress)
-      : RemoteWorkers(model, model.threads_of_rank(pool.size()), true),
+      : RemoteWorkers(model, model.threads_of_rank(pool.size())),
         shares_memory_(model.options.executor == "mp") {
     ::sched_getaffinity(0, sizeof cores_, &cores_);
     if (size() * threads_of_rank_ <= std::ssize(ThreadPool::usable_cores())) spins_ = kSpins;

@@ -33,12 +33,11 @@ std::shared_ptr<Device> device_of(const ModelDescription& model, const WorkerPla
 
 }  // namespace
 
-RemoteWorkers::RemoteWorkers(const ModelDescription& model, int threads_of_rank, bool reads_ahead)
+RemoteWorkers::RemoteWorkers(const ModelDescription& model, int threads_of_rank)
     : model_(model),
       ranks_(model.options.ranks),
       stages_(model.stages()),
       threads_of_rank_(threads_of_rank),
-      reads_ahead_(reads_ahead),
       threads_(threads_of_rank_) {}
 
 void RemoteWorkers::load_home(const TensorSource& source, ThreadPool& pool,

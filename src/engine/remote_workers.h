@@ -12,11 +12,11 @@ class RemoteWorkers : public Workers {
  public:
   std::span<Worker* const> here() const override { return here_; }
   bool are_all_the_callers() const override { return false; }
-  bool runs_ahead() const override { return stages_ > 1 && reads_ahead_; }
+  bool runs_ahead() const override { return stages_ > 1; }
 
  protected:
-  // `reads_ahead`: a message that nobody has read yet keeps its sender from nothing.
-  RemoteWorkers(const ModelDescription& model, int threads_of_rank, bool reads_ahead);
+  // Of links whose senders wait for no reader, up to some 64 KiB.
+  RemoteWorkers(const ModelDescription& model, int threads_of_rank);
   // Loads home's share while the others load theirs.
   void load_home(const TensorSource& source, ThreadPool& pool, const LoadProgress& progress);
   Worker& home_worker() { return *home_; }
@@ -38,7 +38,6 @@ class RemoteWorkers : public Workers {
   // A step's message to all but home.
   void send(std::string bytes);
 
-  const bool reads_ahead_;
   ThreadPool threads_;  // home's
   std::unique_ptr<Worker> home_;
   std::vector<Worker*> here_;
