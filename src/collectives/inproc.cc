@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "collectives/group.h"
+#include "collectives/team.h"
 
 namespace invar {
 
@@ -21,7 +22,9 @@ struct Meeting {
 class InprocGroup final : public Group {
  public:
   InprocGroup(std::shared_ptr<Meeting> meeting, int rank)
-      : meeting_(std::move(meeting)), rank_(rank) {}
+      : meeting_(std::move(meeting)),
+        rank_(rank),
+        add_(team::add_of(static_cast<int>(meeting_->operands.size()))) {}
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(meeting_->operands.size()); }
@@ -31,24 +34,34 @@ class InprocGroup final : public Group {
     meeting_->barrier.arrive_and_drop();
   }
 
-  void tree_all_reduce(float* data, int64_t count, const Execution&) override {
+  void tree_all_reduce(float* data, int64_t count, const Execution& on) override {
+    const ScopedFlushToZero flush;
     meet(data);
-    scratch_.resize(static_cast<size_t>(count));
-    float s[64];
-    for (int64_t i = 0; i < count; ++i) {
-      for (int r = 0; r < size(); ++r) s[r] = static_cast<const float*>(all_[r])[i];
-      for (int n = size(); n > 1; n /= 2)
-        for (int r = 0; r < n / 2; ++r) s[r] = s[2 * r] + s[2 * r + 1];
-      scratch_[i] = s[0];
+    const auto* operands = reinterpret_cast<const float* const*>(all_.data());
+    if (count < team::kTwoShots) {
+      scratch_.resize(static_cast<size_t>(count));
+      add_(operands, {0, count}, scratch_.data());
+      barrier();  // nobody still reads what is overwritten now
+      std::memcpy(data, scratch_.data(), static_cast<size_t>(count) * sizeof(float));
+      return;
     }
-    barrier();  // nobody still reads what is overwritten now
-    std::memcpy(data, scratch_.data(), static_cast<size_t>(count) * sizeof(float));
+    // Nobody but this rank reads its share before it is added up, and nobody its other ones then.
+    team::share_out(on, team::share_of(rank_, size(), count),
+                    [&](Part::Run run) { add_(operands, run, data); });
+    barrier();
+    for (int r = 0; r < size(); ++r) {
+      const Part::Run run = team::share_of(r, size(), count);
+      if (r != rank_)
+        team::copy(on, data + run.begin, operands[r] + run.begin,
+                   (run.end - run.begin) * static_cast<int64_t>(sizeof(float)));
+    }
+    barrier();
   }
 
-  void all_gather(const void* mine, int64_t bytes, void* all, const Execution&) override {
+  void all_gather(const void* mine, int64_t bytes, void* all, const Execution& on) override {
     meet(mine);
     for (int r = 0; r < size(); ++r)
-      std::memcpy(static_cast<char*>(all) + r * bytes, all_[r], static_cast<size_t>(bytes));
+      team::copy(on, static_cast<char*>(all) + r * bytes, all_[r], bytes);
     barrier();
   }
 
@@ -64,6 +77,7 @@ class InprocGroup final : public Group {
 
   std::shared_ptr<Meeting> meeting_;
   int rank_;
+  team::Add add_;
   std::array<const void*, 64> all_;  // the ranks' operands in this operation
   std::vector<float> scratch_;
 };

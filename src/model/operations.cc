@@ -1,6 +1,7 @@
 #include "model/operations.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "model/parts/layer_pass.h"
@@ -37,10 +38,26 @@ void Operations::embed(float* out) {
 void Operations::gather_columns(float* x, int64_t width) {
   float* all = ws_.partial.data();
   const size_t bytes = static_cast<size_t>(width) * sizeof(float);
-  group_.all_gather(x, rows_ * static_cast<int64_t>(bytes), all, model_.execution);
+  timed(times_, "exchange",
+        [&] { group_.all_gather(x, rows_ * static_cast<int64_t>(bytes), all, model_.execution); });
   for (int64_t r = 0; r < group_.size(); ++r)
-    model_.execution.stream->copy_rows(x + r * width, spec_.hidden * sizeof(float),
-                                       all + r * rows_ * width, bytes, bytes, rows_);
+    copy_columns({x + r * width, spec_.hidden}, {all + r * rows_ * width, width}, width, rows_);
+}
+
+// The first columns of rows that lie so many floats apart.
+void Operations::copy_columns(RowsOf<float> to, RowsOf<const float> from, int64_t width,
+                              int64_t rows) {
+  constexpr int64_t kAlone = 16384;  // floats that one thread copies sooner than a team
+  const Execution& on = model_.execution;
+  if (!on.pool || rows * width < kAlone)
+    return on.stream->copy_rows(to.first, to.stride * sizeof(float), from.first,
+                                from.stride * sizeof(float), width * sizeof(float), rows);
+  on.pool->run([&](Part part) {
+    const auto [begin, end] = part.of(rows);
+    for (int64_t row = begin; row < end; ++row)
+      std::memcpy(to.first + row * to.stride, from.first + row * from.stride,
+                  static_cast<size_t>(width) * sizeof(float));
+  });
 }
 
 void Operations::norm(const float* x, const float* weight, const Activation& out,
@@ -160,7 +177,9 @@ void Operations::add_product(const char* name, const Activation& x, const Matrix
                      .y_stride = at_once ? spec_.hidden : product_stride,
                      .scratch = ws_.blocks_scratch.data(),
                      .next = next});
-  if (!alone) group_.tree_all_reduce(partial, rows_ * stride, model_.execution);
+  if (!alone)
+    timed(times_, "exchange",
+          [&] { group_.tree_all_reduce(partial, rows_ * stride, model_.execution); });
   const AddNormParams sum{.x = partial,
                           .x_stride = stride,
                           .bias = bias,
@@ -388,14 +407,15 @@ void Operations::scale_logits(int64_t count) {
 void Operations::gather_logits(const float* mine, int64_t count) {
   const int64_t piece = count * shard_.vocab_stride;
   float* all = ws_.rank_logits.data() + piece;
-  group_.all_gather(mine, piece * static_cast<int64_t>(sizeof(float)), all, model_.execution);
+  const Execution& on = model_.execution;
+  timed(times_, "exchange",
+        [&] { group_.all_gather(mine, piece * static_cast<int64_t>(sizeof(float)), all, on); });
   for (int64_t r = 0; r < group_.size(); ++r) {
     const int64_t begin = r * shard_.vocab_stride;
     const int64_t width = std::min<int64_t>(shard_.vocab_stride, spec_.vocab - begin);
     if (width <= 0) break;
-    model_.execution.stream->copy_rows(ws_.logits.data() + begin, spec_.vocab * sizeof(float),
-                                       all + r * piece, shard_.vocab_stride * sizeof(float),
-                                       width * sizeof(float), count);
+    copy_columns({ws_.logits.data() + begin, spec_.vocab}, {all + r * piece, shard_.vocab_stride},
+                 width, count);
   }
 }
 

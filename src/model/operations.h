@@ -79,6 +79,13 @@ class Operations {
   const ProductPlan& plan() const { return plan_; }
 
  private:
+  // Rows of a matrix in memory.
+  template <typename T>
+  struct RowsOf {
+    T* first;
+    int64_t stride;
+  };
+  void copy_columns(RowsOf<float> to, RowsOf<const float> from, int64_t width, int64_t rows);
   // What a product with `w` multiplies: x, or where w is integers those of x.
   Activation factor(const Activation& x, const Matrix& w, int64_t rows, int split_k);
   // A plain product by the kernel for its types.

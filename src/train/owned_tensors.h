@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "collectives/group.h"
+#include "collectives/team.h"
 #include "model/parameters.h"
 
 namespace invar {
@@ -82,16 +83,18 @@ void gather_unit(Group& group, const OwnedTensors& owned, const ParameterLayout:
   const Part& mine = parts[static_cast<size_t>(group.rank())];
   for (int64_t from = 0; from < longest; from += most) {
     const int64_t count = std::min(most, mine.end - mine.begin - from);
-    if (count > 0) std::copy_n(own + mine.begin + from, count, sent.data());
+    if (count > 0)
+      team::copy(on, sent.data(), own + mine.begin + from, count * static_cast<int64_t>(sizeof(T)));
     group.all_gather(sent.data(), most * static_cast<int64_t>(sizeof(T)), received.data(), on);
     owned.for_each_piece(
         unit.begin, unit.end, [&](int rank, int64_t place, int64_t offset, int64_t size) {
           const int64_t piece = parts[static_cast<size_t>(rank)].begin + from;
           const int64_t begin = std::max(place, piece), end = std::min(place + size, piece + most);
           if (begin < end)
-            std::copy_n(&received[sent.size() * static_cast<size_t>(rank) +
-                                  static_cast<size_t>(begin - piece)],
-                        end - begin, out + offset - unit.begin + begin - place);
+            team::copy(on, out + offset - unit.begin + begin - place,
+                       &received[sent.size() * static_cast<size_t>(rank) +
+                                 static_cast<size_t>(begin - piece)],
+                       (end - begin) * static_cast<int64_t>(sizeof(T)));
         });
   }
 }

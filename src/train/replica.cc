@@ -425,8 +425,9 @@ void Trainer::Replica::keep_own(float* gradients, const ParameterLayout::Unit& u
       group_.tree_all_reduce(all + at, std::min(kPiece, unit.count() - at), decoder_.execution);
     for (size_t i = unit.first; i < unit.last; ++i)
       if (owned_.owner(i) == group_.rank())
-        std::copy_n(all + layout_.slots()[i].offset - unit.begin, layout_.slots()[i].count,
-                    gradients_[waiting_].data() + owned_.place(i));
+        team::copy(decoder_.execution, gradients_[waiting_].data() + owned_.place(i),
+                   all + layout_.slots()[i].offset - unit.begin,
+                   layout_.slots()[i].count * static_cast<int64_t>(sizeof(float)));
   });
 }
 

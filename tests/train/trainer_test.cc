@@ -139,6 +139,7 @@ TEST_P(Training, RanksDoNotShow) {
   TrainerOptions options = this->options();
   options.groups = 8;
   options.rows = 16;
+  options.exits = {{1, 0.5f}};
   const std::string expected = train(options, kSteps);
   for (const int ranks : {2, 4, 8})
     for (const int batch_rows : {1, 2})
