@@ -216,8 +216,7 @@ class ThreadWorkers final : public Workers {
   // New groups and channels, without those who have left the old ones.
   void join() {
     groups_.clear();
-    channels_.clear();
-    for (int i = 0; i < (stages_ - 1) * ranks_; ++i) channels_.push_back(make_inproc_channel());
+    make_links();
     for (int stage = 0; stage < stages_; ++stage) {
       const size_t first = groups_.size();
       if (ranks_ > 1) std::ranges::move(make_groups_(ranks_), std::back_inserter(groups_));
@@ -225,8 +224,23 @@ class ThreadWorkers final : public Workers {
         worker(stage, rank)
             .join({.group = ranks_ > 1 ? group_on(worker(stage, rank).device(), first + rank)
                                        : &solo_group(),
-                   .before = channel(stage - 1, rank),
-                   .after = channel(stage, rank)});
+                   .before = stage == 0 ? nullptr : link(stage - 1, rank).receiver.get(),
+                   .after = stage == stages_ - 1 ? nullptr : link(stage, rank).sender.get()});
+    }
+  }
+
+  // On GPUs an end each, over memory from which and to which they copy.
+  void make_links() {
+    links_.clear();
+    for (int i = 0; i < (stages_ - 1) * ranks_; ++i) {
+      StageLink& link = links_.emplace_back();
+      if (home().device().is_host()) {
+        link.sender = link.receiver = make_inproc_channel();
+        continue;
+      }
+      link.memory = SharedMemory(shared_channel_bytes(true));
+      link.sender = make_shared_channel(link.memory, {});
+      link.receiver = make_shared_channel(link.memory, {});
     }
   }
 
@@ -237,9 +251,11 @@ class ThreadWorkers final : public Workers {
   }
 
   // From a stage to the one behind it.
-  Channel* channel(int stage, int rank) {
-    return stage < 0 || stage == stages_ - 1 ? nullptr : channels_[stage * ranks_ + rank].get();
-  }
+  struct StageLink {
+    SharedMemory memory;  // of its ends, or none
+    std::shared_ptr<Channel> sender, receiver;
+  };
+  StageLink& link(int stage, int rank) { return links_[stage * ranks_ + rank]; }
 
   // Keeps what the first that failed by itself has thrown.
   void give_up(const std::exception_ptr& why) override {
@@ -268,7 +284,7 @@ class ThreadWorkers final : public Workers {
   const std::vector<std::shared_ptr<Device>>
       devices_;  // outlive the groups, whose memory is theirs
   std::vector<std::unique_ptr<Group>> groups_;
-  std::vector<std::unique_ptr<Channel>> channels_;  // by the stage before them, then by rank
+  std::vector<StageLink> links_;                    // by the stage before them, then by rank
   std::optional<Team> team_;                        // of one stage of several ranks
   std::vector<std::unique_ptr<ThreadPool>> pools_;  // of several stages: as here_
   std::vector<std::unique_ptr<Worker>> workers_;
