@@ -484,6 +484,9 @@ struct Kernels {
   Operation<MatmulParams> matmul;
   Operation<GatedMatmulParams> gated_matmul;
   Operation<QuantiseParams> quantise;
+  // Whether a product of integers makes them of its bf16 rows itself, which then come as they are;
+  // null: never.
+  bool (*makes_integers)(const Matrix& w, int64_t rows, int split_k) = nullptr;
   Operation<MatmulParams> int8_matmul;  // of integers, in any order
   Operation<GatedMatmulParams> int8_gated_matmul;
   Operation<CurveParams> curve;

@@ -48,11 +48,12 @@ void override_kernels(Kernels& kernels) {
   cpu::override_experts<rows>(kernels);
   cpu::override_attention<attend>(kernels);
   cpu::override_matmul<product>(kernels);
-  cpu::override_qkv_product<cpu::matmul<product>, rows>(kernels);
+  cpu::override_qkv_product<cpu::matmul<product>, cpu::matmul<int8_product>, rows>(kernels);
   cpu::override_int8<int8_product>(kernels);
   cpu::override_attention<pair_attend, Order::pair>(kernels);
   cpu::override_matmul<pair_product, Order::pair>(kernels);
-  cpu::override_qkv_product<cpu::matmul<pair_product>, rows, Order::pair>(kernels);
+  cpu::override_qkv_product<cpu::matmul<pair_product>, cpu::matmul<int8_product>, rows,
+                            Order::pair>(kernels);
   if (kernels.order == Order::hopper) override_hopper(kernels);
 }
 

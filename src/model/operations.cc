@@ -89,6 +89,7 @@ void Operations::norm(const float* x, const float* weight, const Activation& out
 
 Activation Operations::factor(const Activation& x, const Matrix& w, int64_t rows, int split_k) {
   if (w.type != DType::i8) return x;
+  if (kernels_.makes_integers && kernels_.makes_integers(w, rows, split_k)) return x;
   Activation integers = ws_.quantised;
   integers.stride = int8_stride(w.k, kernels_.weights);
   run("quantise", kernels_.quantise,
@@ -284,7 +285,7 @@ void Operations::qkv(const LayerPass& p) {
   const QkvParams rotation = rotation_of(p);
   if (plan_.goes_by_heads() && !hooks_.wants_qkv(p.at)) {
     run("qkv", kernels_.qkv_product,
-        QkvProductParams{.x = p.at.normed,
+        QkvProductParams{.x = factor(p.at.normed, p.w.qkv, rows_, 1),
                          .w = p.w.qkv,
                          .bias = p.w.qkv_bias,
                          .then = rotation,

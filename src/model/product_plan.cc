@@ -17,9 +17,9 @@ bool ProductPlan::goes_by_heads() const {
   const int team = model_.execution.team();
   const int64_t width = int64_t{shard.heads + 2 * shard.kv_heads} * spec.head_dim;
   return model_.kernels.qkv_product && !spec.joint_qk_norm && !spec.late_qk_norm &&
-         !model_.arithmetic.is_exact && !model_.arithmetic.is_baseline &&
-         !model_.arithmetic.is_int8 && rows_ >= kByHeadRows && shard.kv_heads % team == 0 &&
-         spec.head_dim % kPanelWidth == 0 && team * qkv_scratch_stride(spec.head_dim) <= width;
+         !model_.arithmetic.is_exact && !model_.arithmetic.is_baseline && rows_ >= kByHeadRows &&
+         shard.kv_heads % team == 0 && spec.head_dim % kPanelWidth == 0 &&
+         team * qkv_scratch_stride(spec.head_dim) <= width;
 }
 
 const Matrix* ProductPlan::after_down(int layer) const {

@@ -18,6 +18,7 @@ namespace invar {
 namespace cpu {
 void attend_amx_emulated(const AttentionTile& tile, const AttentionTile* next);
 void product_amx_emulated(const PanelProduct& p);
+void int8_product_amx_emulated(const PanelProduct& p);
 extern const RowFunctions kAmxRowsEmulated;
 }  // namespace cpu
 
@@ -151,7 +152,8 @@ void KernelTest::SetUp() {
           cpu::attend_amx_emulated, cpu::kAmxTileQueries, cpu::attend_f32_avx512};
       cpu::override_attention<kEmulatedAttend>(kernels_);
       cpu::override_matmul<cpu::product_amx_emulated>(kernels_);
-      cpu::override_qkv_product<cpu::matmul<cpu::product_amx_emulated>, cpu::kAmxRowsEmulated>(
+      cpu::override_qkv_product<cpu::matmul<cpu::product_amx_emulated>,
+                                cpu::matmul<cpu::int8_product_amx_emulated>, cpu::kAmxRowsEmulated>(
           kernels_);
       cpu::override_attention_backward<cpu::product_amx_emulated, cpu::kAvx512Backward>(
           training_kernels_);

@@ -345,8 +345,7 @@ void qkv_product(void (*matmul)(const MatmulParams&, const Execution&), const Ro
   const int64_t begin = mine.begin, end = mine.end;
   if (begin == end) return;
 
-  Activation x = p.x;
-  x.data = static_cast<char*>(x.data) + begin * x.stride * static_cast<int64_t>(size_of(x.type));
+  const Activation x = p.x.from(begin);
   const int64_t stride = qkv_scratch_stride(e);
   float* scratch = p.scratch + (by_rows ? begin : on.share.index * then.rows) * stride;
   const auto head_weights = [&](int head) {

@@ -43,13 +43,14 @@ void override_elementwise(Kernels& kernels) {
   };
 }
 
-// `matmul` is the set's product.
-template <void (*matmul)(const MatmulParams&, const Execution&), const RowFunctions& rows,
+// The set's products, of what the order adds up and of integers.
+template <void (*matmul)(const MatmulParams&, const Execution&),
+          void (*int8_matmul)(const MatmulParams&, const Execution&), const RowFunctions& rows,
           Order order = Order::portable>
 void override_qkv_product(Kernels& kernels) {
   if (kernels.order != order) return;
   kernels.qkv_product = [](const QkvProductParams& p, const Execution& on) {
-    qkv_product(matmul, rows, p, on);
+    qkv_product(p.w.type == DType::i8 ? int8_matmul : matmul, rows, p, on);
   };
 }
 
