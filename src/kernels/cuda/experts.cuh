@@ -6,6 +6,9 @@
 
 namespace invar::cuda {
 
+// Of experts that have many rows each.
+void hopper_gated_experts_of_many_rows(const ExpertGatedMatmulParams& p, const Execution& on);
+
 struct ExpertTile {
   int expert, begin, end;  // rows
 };

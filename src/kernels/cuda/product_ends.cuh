@@ -131,8 +131,7 @@ struct GatedEnd {
   const float* up_bias;
   bf16_t* out;
   int64_t stride;
-  int n, padded;   // outputs from n on are zeros
-  bool in_groups;  // of four, without branches
+  int n, padded;  // outputs from n on are zeros
   Nonlinearity curve;
 
   __device__ GatedEnd of(int expert, int64_t row) const {
@@ -210,8 +209,7 @@ struct GatedEnd {
   template <int kColumns>
   __device__ __forceinline__ void tile(const float (&d)[kColumns / 2], int64_t t, int column,
                                        int64_t begin, int64_t end) const {
-    const bool is_plain =
-        in_groups && !gate_bias && !up_bias && (column | 7) + kColumns / 2 - 8 < n;
+    const bool is_plain = !gate_bias && !up_bias && (column | 7) + kColumns / 2 - 8 < n;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t row = t + 8 * half;

@@ -110,7 +110,6 @@ GatedEnd end_of(const GatedMatmulParams& p) {
           .stride = p.out.stride,
           .n = static_cast<int>(n),
           .padded = static_cast<int>(round_up(n, kLeafPad)),
-          .in_groups = true,
           .curve = p.curve};
 }
 
