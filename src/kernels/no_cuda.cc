@@ -1,6 +1,7 @@
 // Stands in for kernels/cuda in a build without CUDA. There is no CUDA device then, so nothing here
 // is ever run.
 #include "base/check.h"
+#include "kernels/cuda/at_once.h"
 #include "kernels/cuda/baseline.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/finite.h"
@@ -15,6 +16,10 @@ Kernels kernels(Order) {
 
 Kernels baseline_kernels() {
   CHECK(false, "this build has no CUDA kernels");
+  return {};
+}
+
+AtOnce at_once() {
   return {};
 }
 

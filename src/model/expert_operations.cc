@@ -15,10 +15,27 @@ const int32_t* Operations::given_experts(int layer) const {
   return given_experts_.data() + before * rows_;
 }
 
+MatmulParams Operations::router_of(const LayerPass& p) const {
+  return {.x = p.at.ffn_normed,
+          .w = p.w.router,
+          .rows = rows_,
+          .split_k = plan_.split_k(1, p.w.router.k),
+          .bias = p.w.router_bias,
+          .accumulate = false,
+          .y = p.at.router,
+          .y_stride = p.w.router.n,
+          .scratch = ws_.blocks_scratch.data()};
+}
+
+// Whether the norm, the router and the choice are one operation.
+bool Operations::goes_at_once(const LayerPass& p) const {
+  return at_once_.route_experts && std::holds_alternative<std::monostate>(waiting_) &&
+         p.w.ffn_norm && p.w.router.type == DType::bf16;
+}
+
 void Operations::route(const LayerPass& p) {
   const Routing& how = p.spec.experts->routing;
   const LayerActivations& at = p.at;
-  product("router", at.ffn_normed, p.w.router, p.w.router_bias, rows_, at.router, p.w.router.n);
   const RouteParams route{.how = how,
                           .logits = at.router,
                           .stride = p.w.router.n,
@@ -43,7 +60,15 @@ void Operations::route(const LayerPass& p) {
                                 .experts = shard_.first_expert(p.spec, shard_.rank + 1) - first,
                                 .most_rows = rows_ * how.chosen,
                                 .out = at.expert_inputs};
-  if (kernels_.choose_experts && gather.most_rows <= kFewPairs)
+  const bool are_few = kernels_.choose_experts && gather.most_rows <= kFewPairs;
+  if (are_few && goes_at_once(p))
+    return run("norm, router, choose", at_once_.route_experts,
+               RouteExpertsParams{.norm = norm_of(p.hidden, p.w.ffn_norm, at.ffn_normed),
+                                  .router = router_of(p),
+                                  .choose = {route, sort, gather}});
+  norm(p.hidden, p.w.ffn_norm, at.ffn_normed);
+  run_product("router", router_of(p));
+  if (are_few)
     return run("choose", kernels_.choose_experts, ChooseExpertsParams{route, sort, gather});
   run("route", kernels_.route, route);
   run("sort rows", kernels_.sort_rows, sort);

@@ -22,7 +22,8 @@ Operations::Operations(const Decoder& model, int64_t rows, Workspace& ws, Group&
       times_(io.times),
       given_experts_(io.given_experts),
       tape_(io.tape),
-      plan_(model, rows) {}
+      plan_(model, rows),
+      at_once_(model.arithmetic.is_baseline ? AtOnce() : at_once(model.kernels)) {}
 
 void Operations::embed(float* out) {
   run("embed", kernels_.embed,
@@ -76,15 +77,19 @@ void Operations::norm(const float* x, const float* weight, const Activation& out
                                .rows = rows < 0 ? rows_ : rows,
                                .width = spec_.hidden,
                                .out = out});
-  run("norm", kernels_.rms_norm,
-      RmsNormParams{.x = x,
-                    .x_stride = spec_.hidden,
-                    .rows_of = rows_of,
-                    .weight = weight,
-                    .eps = spec_.norm_eps,
-                    .rows = rows < 0 ? rows_ : rows,
-                    .width = spec_.hidden,
-                    .out = out});
+  run("norm", kernels_.rms_norm, norm_of(x, weight, out, rows_of, rows));
+}
+
+RmsNormParams Operations::norm_of(const float* x, const float* weight, const Activation& out,
+                                  const int32_t* rows_of, int64_t rows) const {
+  return {.x = x,
+          .x_stride = spec_.hidden,
+          .rows_of = rows_of,
+          .weight = weight,
+          .eps = spec_.norm_eps,
+          .rows = rows < 0 ? rows_ : rows,
+          .width = spec_.hidden,
+          .out = out};
 }
 
 Activation Operations::factor(const Activation& x, const Matrix& w, int64_t rows, int split_k) {
@@ -381,7 +386,9 @@ void Operations::attention(const LayerPass& p) {
       model_.run(kernels_.partial_attention,
                  PartialAttentionParams{.of = params, .max = p.at.max, .sum = p.at.sum});
     else if (attention_rotates(p))
-      model_.run(kernels_.rotated_attention,
+      model_.run(tables_.contexts_are_short && at_once_.short_attention
+                     ? at_once_.short_attention
+                     : kernels_.rotated_attention,
                  RotatedAttentionParams{.rotation = rotation_of(p), .of = params});
     else
       model_.run(kernels_.attention, params);

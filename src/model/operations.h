@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "collectives/group.h"
+#include "kernels/at_once.h"
 #include "model/hooks.h"
 #include "model/product_plan.h"
 
@@ -53,7 +54,8 @@ class Operations {
                      float* y);
   // Queries, and latents in their slots.
   void latent_qkv(const LayerPass& p, const float* turning_queries, int64_t turning_stride);
-  // Which experts each row goes through, and the rows that those here read, expert by expert.
+  // The norm before the experts, which of them each row goes through, and the rows that those here
+  // read, expert by expert.
   void route(const LayerPass& p);
   // Every expert's outputs where all ranks' are read: p.at.expert_outputs, or expert_sent.
   Activation expert_outputs(const LayerPass& p);
@@ -88,6 +90,10 @@ class Operations {
   void copy_columns(RowsOf<float> to, RowsOf<const float> from, int64_t width, int64_t rows);
   // What a product with `w` multiplies: x, or where w is integers those of x.
   Activation factor(const Activation& x, const Matrix& w, int64_t rows, int split_k);
+  RmsNormParams norm_of(const float* x, const float* weight, const Activation& out,
+                        const int32_t* rows_of = nullptr, int64_t rows = -1) const;
+  MatmulParams router_of(const LayerPass& p) const;
+  bool goes_at_once(const LayerPass& p) const;
   // A plain product by the kernel for its types.
   void run_product(const char* name, MatmulParams params);
   template <typename Params>
@@ -120,6 +126,7 @@ class Operations {
   const std::span<const int32_t> given_experts_;
   const Tape* tape_;
   const ProductPlan plan_;
+  const AtOnce at_once_;
   // What is to be added to h: a product, or what a row's experts made.
   std::variant<std::monostate, AddNormParams, CombineNormParams> waiting_;
 };

@@ -4,6 +4,8 @@
 #include <tuple>
 #include <utility>
 
+#include "kernels/at_once.h"
+
 namespace invar {
 
 size_t StepTableBuilder::bytes_of(const Batch& batch) const {
@@ -88,6 +90,8 @@ StepTables StepTableBuilder::build(const Batch& batch, int block_size, const Exe
   tables.num_shared = static_cast<int32_t>(shared_.prefixes().size());
   tables.shared_splits = upload_.put(shared_.splits());
   tables.rows_are_even = are_even(positions.host, shared_.splits());
+  tables.contexts_are_short =
+      std::ranges::all_of(positions.host, [](int32_t at) { return at < kShortContext; });
   const auto begins = placement_.table_begin();
   const auto table = upload_.take<const int32_t*>(begins.size());
   const int32_t* blocks = upload_.put(placement_.table_blocks());

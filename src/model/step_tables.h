@@ -31,7 +31,8 @@ struct StepTables {
   const int32_t* few_rows = nullptr;  // [1 + T]
   // Whether every row is of another sequence, so that none reads the key or value of another one.
   bool rows_are_apart = false;
-  bool rows_are_even = false;  // AttentionParams
+  bool rows_are_even = false;       // AttentionParams
+  bool contexts_are_short = false;  // no row sees more than kShortContext slots
   const SharedPrefix* shared = nullptr;
   const int32_t* shared_splits = nullptr;  // [T]
   int32_t num_shared = 0;

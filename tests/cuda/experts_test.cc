@@ -1,6 +1,7 @@
 // Mixture of experts: the choice, the sorted rows, the products of both orders and the sums against
 // the CPU's kernels.
 #include "cuda_check.h"
+#include "kernels/cuda/at_once.h"
 #include "kernels/select.h"
 #include "matrix_stack.h"
 
@@ -235,6 +236,100 @@ TEST_F(ExpertsOnGpu, FewRowsAtOnce) {
         EXPECT_TRUE(twin->matches());
       EXPECT_TRUE(chosen.weights.matches());
       EXPECT_TRUE(sorted.matches());
+    }
+}
+
+// From the residual stream to the rows that the experts read, at once where it can be and else one
+// after the other.
+TEST_F(ExpertsOnGpu, RoutedAtOnce) {
+  struct Shape {
+    Case of;
+    int more = 0;  // outputs of the router that are no experts
+  };
+  for (const auto& [c, more] : {Shape{{1, 8, 2, 64, 0}},
+                                {{1, 128, 8, 2048, 0}},
+                                {{4, 128, 8, 2048, 0, true}},
+                                {{3, 60, 4, 96, 0, true}, 1},
+                                {{2, 256, 8, 1000, 0}},
+                                {{2, 128, 6, 4096, 0}},
+                                {{1, 12, 3, 2880, 0, true}},
+                                {{3, 300, 8, 256, 0}},
+                                {{5, 32, 4, 320, 0}},
+                                {{1, 64, 4, 5120, 0}}})
+    for (const int32_t first : {0, 3}) {
+      SCOPED_TRACE(c.d);
+      Random random(static_cast<uint64_t>(c.rows) + 29);
+      const int64_t stride = activation_stride(c.d), n = c.experts + more;
+      const Twin<float> hidden(gpu(), random_floats(random, c.rows * c.d)),
+          norm(gpu(), random_floats(random, c.d)), n_bias(gpu(), random_floats(random, n)),
+          bias(gpu(), random_floats(random, c.experts));
+      MatrixStack router(gpu(), random, Order::hopper, n, c.d, 1, 1);
+      Chosen chosen(gpu(), c);
+      Twin<bf16_t> normed(gpu(), c.rows * stride), sorted(gpu(), c.rows * c.chosen * stride);
+      Twin<float> logits(gpu(), c.rows * n);
+      const auto params = [&](bool on_gpu) {
+        const auto of = [&](auto& twin) {
+          return on_gpu ? twin.device() : const_cast<decltype(twin.device())>(twin.host.data());
+        };
+        const Activation x = {of(normed), DType::bf16, stride};
+        int32_t* begin = of(chosen.begin);
+        return RouteExpertsParams{
+            .norm = {.x = of(hidden),
+                     .x_stride = c.d,
+                     .rows_of = nullptr,
+                     .weight = of(norm),
+                     .eps = 1e-6f,
+                     .rows = c.rows,
+                     .width = c.d,
+                     .out = x},
+            .router = {.x = x,
+                       .w = on_gpu ? router.device : router.host,
+                       .rows = c.rows,
+                       .split_k = 1,
+                       .bias = c.bias ? of(n_bias) : nullptr,
+                       .accumulate = false,
+                       .y = of(logits),
+                       .y_stride = n},
+            .choose = {
+                .route = {.how = {.experts = c.experts, .chosen = c.chosen, .renormalised = c.bias},
+                          .logits = of(logits),
+                          .stride = n,
+                          .bias = c.bias ? of(bias) : nullptr,
+                          .rows = c.rows,
+                          .ids = of(chosen.ids),
+                          .weights = of(chosen.weights)},
+                .sort = {.ids = of(chosen.ids),
+                         .expert_places = chosen.places_of(c, on_gpu),
+                         .rows = c.rows,
+                         .chosen = c.chosen,
+                         .experts = c.experts,
+                         .begin = begin,
+                         .place = of(chosen.place),
+                         .rows_of = of(chosen.rows_of)},
+                .gather = {.x = x,
+                           .width = c.d,
+                           .rows_of = of(chosen.rows_of),
+                           .begin = begin + first,
+                           .experts = c.experts - first,
+                           .most_rows = c.rows * c.chosen,
+                           .out = {of(sorted), DType::bf16, stride}}}};
+      };
+      const RouteExpertsParams on_host = params(false);
+      {
+        const ScopedFlushToZero flush;
+        const Kernels host = cpu(Order::hopper);
+        host.rms_norm(on_host.norm, {});
+        host.matmul(on_host.router, {});
+        host.route(on_host.choose.route, {});
+        host.sort_rows(on_host.choose.sort, {});
+        host.gather_rows(on_host.choose.gather, {});
+      }
+      cuda::route_experts(params(true), on());
+      on().stream->wait();
+      for (const Twin<int32_t>* twin : {&chosen.ids, &chosen.begin, &chosen.place, &chosen.rows_of})
+        EXPECT_TRUE(twin->matches());
+      for (const Twin<float>* twin : {&logits, &chosen.weights}) EXPECT_TRUE(twin->matches());
+      for (const Twin<bf16_t>* twin : {&normed, &sorted}) EXPECT_TRUE(twin->matches());
     }
 }
 

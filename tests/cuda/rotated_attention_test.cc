@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "cuda_check.h"
+#include "kernels/cuda/at_once.h"
 
 namespace invar {
 namespace {
@@ -31,7 +32,7 @@ class RotatedAttention : public CudaTest {
   }
 
   // `spoil` changes the step's input: nothing, or what has to be seen.
-  void expect_same(const Case& c, int64_t rows, float spoil = 0) {
+  void expect_same(const Case& c, int64_t rows, float spoil = 0, bool are_short = false) {
     const int e = c.head_dim, per_table = 512 / c.block_size;
     Random random(c.heads * 7 + e + rows);
     const int64_t width = int64_t{c.heads + 2 * c.kv_heads} * e,
@@ -101,7 +102,7 @@ class RotatedAttention : public CudaTest {
                  .most_rows = 1}};
       const Kernels table = cuda::kernels(Order::hopper);
       if (at_once) {
-        table.rotated_attention(p, on());
+        (are_short ? cuda::short_attention : table.rotated_attention)(p, on());
       } else {
         table.qkv(p.rotation, on());
         table.attention(p.of, on());
@@ -113,7 +114,8 @@ class RotatedAttention : public CudaTest {
     in.host[width - 1] += spoil;
     const std::string what = fmt::format("{} rows, heads {}/{} of {}, blocks of {}, window {}",
                                          rows, c.heads, c.kv_heads, e, c.block_size, c.window);
-    EXPECT_EQ(run(true) == expected, spoil == 0) << what;
+    // What pieces leave behind is as it was: the second call is like the first.
+    for (int call = 0; call < 2; ++call) EXPECT_EQ(run(true) == expected, spoil == 0) << what;
   }
 };
 
@@ -124,6 +126,13 @@ constexpr Case kCases[] = {{32, 8, 128, 16}, {8, 2, 64, 128},          {12, 1, 1
 TEST_F(RotatedAttention, IsRotationAndAttention) {
   for (const Case& c : kCases)
     for (const int64_t rows : {1, 5, 30, 150}) expect_same(c, rows);
+}
+
+// Few rows are rotated, cut and merged by one kernel.
+TEST_F(RotatedAttention, ShortContextsAreOneKernel) {
+  for (const Case& c : kCases)
+    for (const int64_t rows : {1, 2, 3, 5}) expect_same(c, rows, 0, true);
+  expect_same(kCases[0], 1, 1.0f, true);
 }
 
 // One element of the newest value of the first row is another.

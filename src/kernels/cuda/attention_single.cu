@@ -1,15 +1,20 @@
 // Attention of single rows over a cache of bf16 (attention_single.cuh).
 #include "kernels/cuda/attention_single.cuh"
 
+#include "kernels/cuda/at_once.h"
+#include "kernels/cuda/operations.h"
+
 namespace invar::cuda {
 
 namespace {
 
 // `rotation` without a product: the queries are in p.q, keys and values in the cache.
 void attend(const AttentionParams& p, const QkvParams& rotation, const Execution& on,
-            bool by_count = false) {
+            bool by_count = false, bool goes_together = false) {
   using single::CachedRows;
-  const auto as = [&](auto rows) { single::attend<decltype(rows)>(p, rotation, on, by_count); };
+  const auto as = [&](auto rows) {
+    single::attend<decltype(rows)>(p, rotation, on, by_count, goes_together);
+  };
   switch (p.kv.head_dim) {
     case 64:
       return as(CachedRows<64>());
@@ -37,6 +42,14 @@ bool single_rotates(const AttentionParams& p, const Execution& on) {
 }
 void attend_single_rotated(const RotatedAttentionParams& p, const Execution& on) {
   attend(p.of, p.rotation, on);
+}
+void short_attention(const RotatedAttentionParams& p, const Execution& on) {
+  const AttentionParams of = without_shared(p.of);
+  if (of.rows == 0) return;
+  if (of.out.type != DType::bf16 || !single_can(of.kv.head_dim) || of.kv.stored.data ||
+      !single::may_be_short(of))
+    return rotated_attention(p, on);
+  attend(of, p.rotation, on, false, true);
 }
 void attend_single_by_count(const AttentionParams& p, const Execution& on) {
   attend(without_shared(p), {}, on, true);

@@ -17,6 +17,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/at_once.h"
 #include "kernels/cuda/attention_merge.cuh"
 #include "kernels/cuda/attention_pieces.cuh"
 #include "kernels/cuda/attention_readers.cuh"
@@ -496,7 +497,8 @@ __device__ __forceinline__ void attend_block(const CUtensorMap& keys, const CUte
     for (Piece piece; pieces.next(piece);)
       fetch<Rows>(p, keys, values, ring, base, piece.of_row / work.query_blocks, piece);
   }
-  wait_for_kernels_before();  // blocks without a piece have to, too
+  // A block without a piece leaves its room to what comes next; one waits for all of them.
+  if (blockIdx.x == 0) wait_for_kernels_before();
 }
 
 template <typename Rows, typename Pieces>
@@ -516,6 +518,12 @@ __global__ __launch_bounds__(kThreads, 3) void stored_kernel(
 inline int64_t units_of(const AttentionParams& p) {
   const int per_group = p.heads / p.kv.kv_heads;
   return p.rows * p.kv.kv_heads * ((per_group + kQueries - 1) / kQueries);
+}
+// Few rows of short contexts may go together: rotated, in pieces of some splits, and merged by
+// whoever ends a row's last piece, they are one kernel instead of three that wait for each other.
+constexpr int kFewUnits = 32, kShortPieces = kShortContext / kSplitSlots / 2;
+inline bool may_be_short(const AttentionParams& p) {
+  return p.scratch && p.num_shared == 0 && units_of(p) <= kFewUnits && !may_have_many_rows(p);
 }
 // One block a row and head keeps all multiprocessors busy from so many on.
 inline bool has_many_units(const AttentionParams& p, const Execution& on) {
@@ -547,21 +555,26 @@ inline bool fills_turns(int64_t units, int workers) {
 // with some more one block has it to itself, and then two; or three where what is stored is made
 // bf16, which takes more warps than waiting for it does, and whole rows fill them.
 template <typename Rows>
-SinglePlan plan_single(const AttentionParams& p, const Execution& on, bool by_count) {
+SinglePlan plan_single(const AttentionParams& p, const Execution& on, bool by_count,
+                       bool goes_together) {
   using S = Shape<Rows>;
   constexpr int kRoom = kMaxSharedBytes + (1 << 10), kOfBlock = 1 << 10;  // that each block takes
   const int per_group = p.heads / p.kv.kv_heads,
             query_blocks = (per_group + kQueries - 1) / kQueries;
   const int64_t units = units_of(p);
   const int multiprocessors = gpu_of(on).multiprocessors();
-  const bool merges_apart = !has_many_units(p, on) && p.scratch && p.num_shared == 0,
+  const bool merges_apart =
+                 !has_many_units(p, on) && p.scratch && p.num_shared == 0 && !goes_together,
              has_tiles = may_have_many_rows(p);
   const bool even = p.rows_are_even && !has_tiles,
              fill_three = Rows::kIsStored && even && fills_turns(units, 3 * multiprocessors);
-  const int wanted = merges_apart || fill_three ? 3 : units <= multiprocessors ? 1 : 2;
+  const int wanted = merges_apart || fill_three || goes_together ? 3
+                     : units <= multiprocessors                  ? 1
+                                                                 : 2;
   const int stages = std::clamp(
       (kRoom / wanted - kOfBlock - S::bytes(0)) / (S::bytes(1) - S::bytes(0)), kFewestStages, 6);
-  const int blocks = kRoom / (S::bytes(stages) + kOfBlock) * multiprocessors;
+  const int blocks = goes_together ? static_cast<int>(units) * kShortPieces
+                                   : kRoom / (S::bytes(stages) + kOfBlock) * multiprocessors;
   const int chunks = merges_apart ? static_cast<int>((3 * multiprocessors + units - 1) / units) : 1;
   // What pieces cost beside their splits, in splits, is measured (cuda_bench ragged).
   const SingleWork work = {.query_blocks = query_blocks,
@@ -588,9 +601,9 @@ SinglePlan plan_single(const AttentionParams& p, const Execution& on, bool by_co
 
 // `rotation` without a product: the queries are in p.q, keys and values in the cache.
 template <typename Rows>
-void attend(const AttentionParams& p, const QkvParams& rotation, const Execution& on,
-            bool by_count) {
-  const auto [work, kernel, merges_apart] = plan_single<Rows>(p, on, by_count);
+void attend(const AttentionParams& p, const QkvParams& rotation, const Execution& on, bool by_count,
+            bool goes_together = false) {
+  const auto [work, kernel, merges_apart] = plan_single<Rows>(p, on, by_count, goes_together);
   CHECK(work.few_rows || !may_have_many_rows(p), "attention is told which rows are single");
   launch("attending", kernel,
          {.blocks = work.cuts.workers,

@@ -86,10 +86,8 @@ void place(ActivationMemory& memory, const Decoder& decoder, int layer, LayerAct
 // ascending, and of the shared one's
 void forward(const LayerPass& p) {
   p.hooks.keep_hidden(p.at.middle);
-  p.ops.norm(p.hidden, p.w.ffn_norm, p.at.ffn_normed);
-  p.trace("ffn_norm", p.at.ffn_normed, p.model.hidden);
-
   p.ops.route(p);
+  p.trace("ffn_norm", p.at.ffn_normed, p.model.hidden);
   p.trace("router", p.at.router, p.w.router.n);
 
   const Activation outputs = p.ops.expert_outputs(p);

@@ -1,0 +1,12 @@
+// kernels/at_once.h on a GPU, of order hopper.
+#pragma once
+
+#include "kernels/at_once.h"
+
+namespace invar::cuda {
+
+AtOnce at_once();
+void route_experts(const RouteExpertsParams& p, const Execution& on);
+void short_attention(const RotatedAttentionParams& p, const Execution& on);
+
+}  // namespace invar::cuda
