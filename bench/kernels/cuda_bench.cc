@@ -1,6 +1,7 @@
 // Times of the GPU's kernels on the shapes of Qwen3-8B beside cuBLAS, as Markdown tables. Operands
 // are random; weights are rotated among copies larger than the L2 cache.
-// Usage: cuda_bench [products | curve | portable | attention | ragged | layers | experts ...]
+// Usage: cuda_bench [products | blocks | curve | portable | attention | ragged | layers | experts
+// ...]
 // [--layer NAME]
 // [--rows NUMBER], all but the curve and the layers by default; --layer and --rows leave out the
 // others.
@@ -12,6 +13,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "cuda_blocks.h"
 #include "cuda_experts.h"
 #include "cuda_layers.h"
 #include "cuda_ragged.h"
@@ -239,6 +241,14 @@ class Bench {
     for (const int64_t rows : sizes) bench_experts(*gpu_, timer_, cublas_, rows);
   }
 
+  void blocks(std::vector<int64_t> sizes) {
+    if (options_.rows > 0) sizes = {options_.rows};
+    fmt::print(
+        "\n| us, TB/s, x as fast as bf16 | rows | bf16 | q8_0 | q4_0 | q4_k | integers "
+        "|\n|---|---|---|---|---|---|---|\n");
+    for (const int64_t rows : sizes) bench_blocks(*gpu_, timer_, rows);
+  }
+
   void layers(int64_t rows, int64_t context, bool prompt) {
     if (options_.rows > 0 && options_.rows != rows) return;
     bench_layers(*gpu_, timer_, rows, context, prompt);
@@ -308,6 +318,7 @@ void run(const Options& options) {
       bench.products(Order::hopper, layer, {1, 16, 64, 128, 192, 256, 512, 1024, 4096});
     bench.products(Order::hopper, head, {1, 16, 64});
   }
+  if (wanted("blocks")) bench.blocks({1, 2, 8, 16, 32, 64});
   if (wanted("lasting")) {
     Bench::product_header();
     for (const Layer& layer : {qkv, o_residual, pair, down_residual})

@@ -100,6 +100,77 @@ TEST_F(Int8OnGpu, Products) {
     }
 }
 
+// Few rows of bf16, some without a finite maximum or with none but zeros, of which the product
+// makes integers itself.
+TEST_F(Int8OnGpu, ProductsMakeIntegersOfFewRows) {
+  constexpr Case kFew[] = {{1, 16, 32},     {1, 100, 895},      {8, 300, 2048, 8},
+                           {3, 33, 512, 8}, {5, 144, 512, 4},   {7, 17, 256, 2},
+                           {1, 4096, 4096}, {2, 3000, 6144, 8}, {8, 1000, 8000, 1}};
+  for (const Case& c : kFew)
+    for (const bool changed : {false, true}) {
+      const std::string what =
+          fmt::format("rows {} n {} k {} runs {}", c.rows, c.n, c.k, c.split_k);
+      Random random(c.rows * 7919 + c.n * 31 + c.k);
+      const Int8Weight w(random, c.n, c.k, 1, WeightLayout::rows);
+      const Int8Weight pair(random, c.n, c.k, 2, WeightLayout::rows);
+      Twin<bf16_t> x = random_rows<bf16_t>(gpu(), random, c.rows, c.k);
+      for (int64_t i = 0; i < c.k; ++i) x.host[i] = f32_to_bf16(random.uniform());
+      if (c.rows > 2) {
+        x.host[activation_stride(c.k) + 3] = 0x7f80;
+        std::fill_n(x.host.begin() + 2 * activation_stride(c.k), c.k, bf16_t{0});
+      }
+      x.upload();
+      if (changed)  // the control
+        for (int i = 0; i < 16; ++i) x.host[i] ^= 0x8000;
+      const int64_t stride = int8_stride(c.k, WeightLayout::rows), out = round_up(c.n, kLeafPad);
+      std::vector<int8_t> q(c.rows * stride);
+      std::vector<RunScale> scales(c.rows * c.split_k);
+      const Activation rows{x.host.data(), DType::bf16, activation_stride(c.k)};
+      const QuantiseParams quantise{.x = rows,
+                                    .rows = c.rows,
+                                    .width = c.k,
+                                    .split_k = c.split_k,
+                                    .out = {q.data(), DType::i8, stride, scales.data()}};
+      run_in_parts(1, [&](const Execution& at) { reference::quantise(quantise, at); });
+      ASSERT_TRUE(cuda::makes_integers(w.packed, c.rows, c.split_k)) << what;
+      Twin<float> y(gpu(), random_vector(random, c.rows * c.n));
+      Twin<bf16_t> gated(gpu(), c.rows * out);
+      MatmulParams p{.x = quantise.out,
+                     .w = w.packed,
+                     .rows = c.rows,
+                     .split_k = c.split_k,
+                     .bias = nullptr,
+                     .accumulate = true,
+                     .y = y.host.data(),
+                     .y_stride = c.n};
+      GatedMatmulParams g{.x = quantise.out,
+                          .gate_up = pair.packed,
+                          .rows = c.rows,
+                          .gate_bias = nullptr,
+                          .up_bias = nullptr,
+                          .out = {gated.host.data(), DType::bf16, out}};
+      run_in_parts(1, [&](const Execution& at) { reference::int8_matmul(p, at); });
+      if (c.split_k == 1)
+        run_in_parts(1, [&](const Execution& at) { reference::int8_gated_matmul(g, at); });
+      const auto copy = [&](const Int8Weight& weight) {
+        DeviceArray<uint8_t> bytes(gpu(), weight.bytes.size(), "a test");
+        gpu().upload(bytes.data(), weight.bytes.data(), weight.bytes.size());
+        return bytes;
+      };
+      const auto matrix = copy(w), matrices = copy(pair);
+      p.x = g.x = {const_cast<bf16_t*>(x.device()), DType::bf16, activation_stride(c.k)};
+      p.w.data = matrix.data();
+      p.y = y.device();
+      g.gate_up.data = matrices.data();
+      g.out.data = gated.device();
+      cuda::int8_matmul(p, on());
+      EXPECT_EQ(static_cast<bool>(y.matches()), !changed) << what;
+      if (c.split_k > 1) continue;
+      cuda::int8_gated_matmul(g, on());
+      EXPECT_EQ(static_cast<bool>(gated.matches()), !changed) << what;
+    }
+}
+
 TEST_F(Int8OnGpu, Quantise) {
   for (const int64_t k : {33, 96, 512, 895})
     for (const int split_k : {1, 2, 8}) {

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
+#include "kernels/cuda/int8_rows.cuh"
 #include "kernels/cuda/product.cuh"
 #include "kernels/cuda/tma.cuh"
 
@@ -39,14 +40,6 @@ struct LargestAndSum {
   int* parts;
 };
 
-// Elements 2 i and 2 i + 1 of a word.
-__device__ __forceinline__ int larger(uint32_t word) {
-  return max(static_cast<int>(word & 0x7fff), static_cast<int>(word >> 16 & 0x7fff));
-}
-__device__ __forceinline__ int quantised(uint32_t word, int i, float inverse) {
-  return __float2int_rn(bf16_to_f32(static_cast<bf16_t>(word >> 16 * i)) * inverse);
-}
-
 // Eight elements at a time; pad columns are zeros and stay so.
 __global__ __launch_bounds__(kQuantiseThreads) void quantise_kernel(QuantiseParams p) {
   __shared__ int parts[kQuantiseThreads / kWarp];
@@ -59,31 +52,24 @@ __global__ __launch_bounds__(kQuantiseThreads) void quantise_kernel(QuantisePara
       reinterpret_cast<const uint4*>(static_cast<const bf16_t*>(p.x.data) + t * p.x.stride + first);
   auto* q = reinterpret_cast<uint2*>(static_cast<int8_t*>(p.out.data) + t * p.out.stride + first);
   int largest = 0;
-  for (int64_t e = threadIdx.x; e < eights; e += kQuantiseThreads) {
-    const uint4 v = x[e];
-    largest = max(max(max(largest, larger(v.x)), larger(v.y)), max(larger(v.z), larger(v.w)));
-  }
-  largest = over.largest(largest);
-  const bool is_finite = largest < 0x7f80;
-  float scale = __fdiv_rn(bf16_to_f32(static_cast<bf16_t>(largest)), 127.0f);
-  if (scale == 0.0f) scale = 1.0f;
-  const float inverse = is_finite ? 1.0f / scale : 0.0f;
+  for (int64_t e = threadIdx.x; e < eights; e += kQuantiseThreads)
+    largest = largest_of(largest, x[e]);
+  const RowScale scale(over.largest(largest));
   int sum = 0;
   for (int64_t e = threadIdx.x; e < eights; e += kQuantiseThreads) {
     const uint4 v = x[e];
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};
     uint32_t bytes[2] = {};
 #pragma unroll
-    for (int j = 0; is_finite && j < 8; ++j) {
-      const int value = quantised(words[j / 2], j % 2, inverse);
+    for (int j = 0; scale.is_finite && j < 8; ++j) {
+      const int value = scale.quantised(words[j / 2], j % 2);
       sum += value;
       bytes[j / 4] |= (static_cast<uint32_t>(value) & 0xff) << 8 * (j % 4);
     }
     q[e] = {bytes[0], bytes[1]};
   }
   sum = over.sum(sum);
-  if (threadIdx.x == 0)
-    p.out.scales[i] = {is_finite ? scale : __uint_as_float(0x7fffffff), is_finite ? sum : 0};
+  if (threadIdx.x == 0) p.out.scales[i] = {scale.stored(), scale.is_finite ? sum : 0};
 }
 
 // ---- weights in panels, as integers with a sign
@@ -194,6 +180,11 @@ void by_panels(const Params& params, const Matrix& matrix, const Execution& on) 
   cuda_launched("a product of integers");
 }
 
+void check_integers(const Activation& x, const Matrix& w, int64_t rows, int split_k) {
+  CHECK(w.type == DType::i8 && (x.type == DType::i8 || makes_integers(w, rows, split_k)),
+        "a product of integers");
+}
+
 }  // namespace
 
 void quantise(const QuantiseParams& p, const Execution& on) {
@@ -207,14 +198,14 @@ void quantise(const QuantiseParams& p, const Execution& on) {
 }
 
 void int8_matmul(const MatmulParams& p, const Execution& on) {
-  CHECK(p.x.type == DType::i8 && p.w.type == DType::i8, "a product of integers");
+  check_integers(p.x, p.w, p.rows, p.split_k);
   if (p.rows == 0) return;
   if (p.w.layout == WeightLayout::panels) return by_panels(p, p.w, on);
   p.rows <= kMostFewRows ? few_int8_matmul(p, on) : int8_tiles_matmul(p, on);
 }
 
 void int8_gated_matmul(const GatedMatmulParams& p, const Execution& on) {
-  CHECK(p.x.type == DType::i8 && p.gate_up.type == DType::i8, "a product of integers");
+  check_integers(p.x, p.gate_up, p.rows, 1);
   if (p.rows == 0) return;
   if (p.gate_up.layout == WeightLayout::panels) return by_panels(p, p.gate_up, on);
   p.rows <= kMostFewRows ? few_int8_gated(p, on) : int8_tiles_gated(p, on);

@@ -168,8 +168,9 @@ __global__ __launch_bounds__(kThreads,
       const RunScale* high = kind.x + min(t + 8, grid.rows - 1) * grid.split_k;
       const auto next_run = [&](float(&to)[kValues]) {
         int sum[kValues];
+        const float low_scale = (low++)->scale, high_scale = (high++)->scale;
         sum_run<kColumns>(sum, ring, base, half, grid.slices, lane, team, S::kStageBytes);
-        scale_sums<kColumns>(sum, (low++)->scale, (high++)->scale, columns + lane % 4 * 2, to);
+        scale_sums<kColumns>(sum, low_scale, high_scale, columns + lane % 4 * 2, to);
       };
       float d[kValues];
       if constexpr (kHasRuns)

@@ -114,6 +114,7 @@ Kernels table() {
           .matmul = matmul<order>,
           .gated_matmul = gated_matmul<order>,
           .quantise = quantise,
+          .makes_integers = makes_integers,
           .int8_matmul = int8_matmul,
           .int8_gated_matmul = int8_gated_matmul,
           .curve = curve,

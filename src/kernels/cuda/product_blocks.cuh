@@ -1,8 +1,9 @@
 // Products of up to 32 rows by matrices of blocks (order `hopper`): the weights are read once, as
-// they are stored, and become bf16 in registers. A warp takes 16 outputs, or 8 pairs, of one run:
-// it streams their slabs through a ring of its own, unpacks units of 32 elements and multiplies
-// them by mma.sync, whose bits are those of wgmma (mma.cuh). Runs meet as in
-// product_few_split_k.cu.
+// they are stored, and become bf16 in registers. A warp takes 16 outputs, or 8 pairs, of one run,
+// or of few outputs 8: it unpacks units of 32 elements and multiplies them by mma.sync, whose bits
+// are those of wgmma (mma.cuh). One run: the warps of a block take rows side by side of slabs that
+// another warp has brought for all. Several runs: each warp has one, with a ring of its own, and
+// they meet as in product_few_split_k.cu.
 #pragma once
 
 #include "base/check.h"
@@ -13,42 +14,64 @@
 
 namespace invar::cuda {
 
-constexpr int kBlockRows = 16;  // rows of weights that a warp takes
-constexpr int kSlabWarps = 12;  // of a block of threads, most
+constexpr int kEightRows = 8;   // rows of weights whose lanes are apart
+constexpr int kSlabWarps = 12;  // of a block of threads, most, that multiply
 constexpr int kSwizzled = 128;  // bytes of a row of a box that TMA swizzles
 
-// How the slabs of 16 rows lie in shared memory. Values of whole lines of 128 bytes are swizzled;
-// others have a pitch of an odd number of 16 bytes: so no two rows of eight meet in a bank.
+// Rows of 16 bytes at a time of which no two of eight meet in a bank.
+constexpr int odd_pitch(int bytes) {
+  return ((bytes + 15) / 16 | 1) * 16;
+}
+
+// How the slabs of rows lie in shared memory. Values of whole lines of 128 bytes are swizzled;
+// others have an odd pitch.
 template <DType type>
 struct SlabStage {
   using Shape = SlabShape<type>;
   static constexpr bool kIsSwizzled = Shape::kValues % kSwizzled == 0;
   static constexpr int kBoxes = kIsSwizzled ? Shape::kValues / kSwizzled : 1;
-  static constexpr int kOdd = Shape::kValues / 16 % 2 ? Shape::kValues : Shape::kValues + 16;
-  static constexpr int kPitch = kIsSwizzled ? kSwizzled : kOdd;
-  // TMA begins at multiples of 16 bytes: other scales lie somewhere in their rows.
-  static constexpr bool kScalesAreAligned = Shape::kScales % 16 == 0;
-  static constexpr int kScalePitch = kScalesAreAligned ? Shape::kScales : 48;
-  static constexpr int kBox = kBlockRows * kPitch;
-  static constexpr int kValues = kBoxes * kBox, kScales = kBlockRows * kScalePitch;
+  static constexpr int kPitch = kIsSwizzled ? kSwizzled : odd_pitch(Shape::kValues);
+  static constexpr int kRowBytes = kBoxes * kPitch;
+};
+
+// Where a warp's rows of a slab lie: those of each box, and their scales.
+struct SlabPlace {
+  const uint8_t* values;
+  int box;  // bytes from one to the next
+  const uint8_t* scales;
+  int scale_pitch;
 };
 
 // One row's slab there, for lane j of a quad.
 template <DType type>
 struct SharedSlab : SlabBytes {
   using Stage = SlabStage<type>;
-  int flip;  // of the 16-byte chunks of a swizzled row
+  using Shape = SlabShape<type>;
+  static constexpr bool kAtOnce = Shape::kBlocks == 8 && Shape::kScales == 16;  // the scales
+  int box, flip;  // the latter of the 16-byte chunks of a swizzled row
+  uint32_t all_scales[4];
 
-  __device__ __forceinline__ SharedSlab(const uint8_t* values, const uint8_t* scales, int row,
-                                        int lane)
-      : SlabBytes{values + row * Stage::kPitch, scales + row * Stage::kScalePitch, lane % 4},
-        flip(row % 8 * 16) {}
+  __device__ __forceinline__ SharedSlab(const SlabPlace& place, int row, int lane)
+      : SlabBytes{place.values + row * Stage::kPitch, place.scales + row * place.scale_pitch,
+                  lane % 4},
+        box(place.box),
+        flip(row % 8 * 16) {
+    if constexpr (kAtOnce) {
+      const uint4 v = *reinterpret_cast<const uint4*>(this->scales);
+      all_scales[0] = v.x, all_scales[1] = v.y, all_scales[2] = v.z, all_scales[3] = v.w;
+    }
+  }
 
   __device__ __forceinline__ uint32_t quad(int at) const {
     if constexpr (Stage::kIsSwizzled)
-      return word(at / kSwizzled * Stage::kBox + (at % kSwizzled ^ flip) + 4 * j);
+      return word(at / kSwizzled * box + (at % kSwizzled ^ flip) + 4 * j);
     else
       return word(at + 4 * j);
+  }
+  __device__ __forceinline__ float half(int at) const {
+    if constexpr (!kAtOnce) return SlabBytes::half(at);
+    const uint32_t both = all_scales[at / 4];
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(at % 4 ? both >> 16 : both)));
   }
 };
 
@@ -62,9 +85,12 @@ struct SlabGrid {
   int rows, runs, units;                  // units of a run
   int run_values, run_scales, scales_at;  // bytes
   int tiles, stages;
+  int tile_rows;  // rows of weights in a stage
+  // Scales come for `group` slabs at a time, into stages of their own.
+  int group, scale_stages, scale_pitch;
   int scales_from, sums_at, bars_at;  // in shared memory
 
-  __device__ int slabs() const { return (units + 7) / 8; }
+  __device__ __host__ int slabs() const { return (units + 7) / 8; }
 };
 
 // Where the scales of a slab begin in a row.
@@ -73,35 +99,72 @@ __device__ __forceinline__ int scales_of(const SlabGrid& grid, int run, int slab
   return grid.scales_at + run * grid.run_scales + slab * SlabShape<type>::kScales;
 }
 
-// What a warp fetches: slab after slab of tile after tile.
+// What is fetched: slab after slab of tile after tile.
 template <DType type, int kMatrices>
 struct SlabStream {
   using Stage = SlabStage<type>;
   using Shape = SlabShape<type>;
-  uint32_t values, scales, full;  // of this warp's stages
+  uint32_t values, scales, full;  // of the stages
   int tile, tiles_apart, run;
-  int slab = 0;
+  int slab = 0, in_group = 0, scale_stage = 0;
 
-  // The next slab into a stage.
+  // The next slab into a stage, and with the first one of a group its scales.
   __device__ __forceinline__ void fetch(const SlabMaps& maps, const SlabGrid& grid, int stage) {
-    const uint32_t barrier = full + 8 * stage, to = values + stage * Stage::kValues;
-    barrier_expect(barrier, Stage::kValues + Stage::kScales);
+    const uint32_t barrier = full + 8 * stage;
+    const int box_bytes = grid.tile_rows * Stage::kPitch;
+    const uint32_t to = values + stage * Stage::kBoxes * box_bytes;
+    const int group_bytes = grid.tile_rows * grid.scale_pitch;
+    const bool begins = in_group == 0;
+    barrier_expect(barrier, Stage::kBoxes * box_bytes + (begins ? group_bytes : 0));
     const int at = run * grid.run_values + slab * Shape::kValues;
 #pragma unroll
     for (int box = 0; box < Stage::kBoxes; ++box)
-      load(to + box * Stage::kBox, maps.values, at + box * kSwizzled, barrier);
-    load(scales + stage * Stage::kScales, maps.scales, scales_of<type>(grid, run, slab) / 16 * 16,
-         barrier);
-    if (++slab == grid.slabs()) slab = 0, tile += tiles_apart;
+      load(to + box * box_bytes, maps.values, grid, at + box * kSwizzled, barrier);
+    if (begins) {
+      load(scales + scale_stage * group_bytes, maps.scales, grid,
+           scales_of<type>(grid, run, slab) / 16 * 16, barrier);
+      if (++scale_stage == grid.scale_stages) scale_stage = 0;
+    }
+    if (++in_group == grid.group) in_group = 0;
+    if (++slab == grid.slabs()) slab = in_group = 0, tile += tiles_apart;
+  }
+  __device__ __forceinline__ bool ends(const SlabGrid& grid) const {
+    return tile >= grid.tiles;
   }
 
  private:
-  __device__ __forceinline__ void load(uint32_t to, const CUtensorMap& map, int byte,
-                                       uint32_t barrier) const {
+  __device__ __forceinline__ void load(uint32_t to, const CUtensorMap& map, const SlabGrid& grid,
+                                       int byte, uint32_t barrier) const {
     if constexpr (kMatrices == 1)
-      load_box(to, map, byte / 2, tile * kBlockRows, 0, barrier);
+      load_box_once(to, map, byte / 2, tile * grid.tile_rows, 0, barrier);
     else
-      load_box(to, map, byte / 2, 0, 0, tile, barrier);
+      load_box_once(to, map, byte / 2, 0, 0, tile * (grid.tile_rows / 16), barrier);
+  }
+};
+
+// Where a reader of that is.
+template <DType type>
+struct SlabReader {
+  const uint8_t *values, *scales;  // of the stages, at its first row
+  uint32_t full;
+  int stage = 0, scale_stage = 0, in_group = 0, group_at = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ SlabPlace wait(const SlabGrid& grid, int run, int slab) {
+    barrier_wait(full + 8 * stage, parity);
+    const int at = scales_of<type>(grid, run, slab);
+    if (in_group == 0) group_at = at / 16 * 16;
+    return {values + stage * grid.tile_rows * SlabStage<type>::kRowBytes,
+            grid.tile_rows * SlabStage<type>::kPitch,
+            scales + scale_stage * grid.tile_rows * grid.scale_pitch + (at - group_at),
+            grid.scale_pitch};
+  }
+  __device__ __forceinline__ void next(const SlabGrid& grid, bool is_last) {
+    if (++stage == grid.stages) stage = 0, parity ^= 1;
+    if (++in_group == grid.group || is_last) {
+      in_group = 0;
+      if (++scale_stage == grid.scale_stages) scale_stage = 0;
+    }
   }
 };
 
@@ -176,67 +239,95 @@ static __global__ void lay_out_rows_kernel(const bf16_t* x, int64_t stride, int 
   out[i] = {first.x, first.y, second.x, second.y};
 }
 
-// A slab of 16 rows of weights, from unit `first` of the run on: all of it, or as many units as the
-// run has left.
-template <DType type, int kEights, bool kIsWhole>
-__device__ __forceinline__ void multiply_slab(const uint8_t* values, const uint8_t* scales,
-                                              int first, int units, SlabRows<kEights>& x,
-                                              float (&d)[kEights][4]) {
+// The dots of a warp: of 16 outputs by eights of rows as mma.cuh has them, or (kTiles 1) of 8
+// outputs by rows, the first of which are a lane's row and two outputs.
+template <int kEights>
+using SlabDots = float[kEights][4];
+
+// A slab of a warp's rows of weights, from unit `first` of the run on: all of it, or as many units
+// as the run has left.
+template <DType type, int kTiles, int kEights, bool kIsWhole>
+__device__ __forceinline__ void multiply_slab(const SlabPlace& place, int first, int units,
+                                              SlabRows<kEights>& x, SlabDots<kEights>& d) {
   const int lane = threadIdx.x % 32;
   using Row = Slab<type, SharedSlab<type>>;
-  const Row low(SharedSlab<type>(values, scales, lane / 4, lane)),
-      high(SharedSlab<type>(values, scales, lane / 4 + 8, lane));
+  const Row low(SharedSlab<type>(place, lane / 4, lane)),
+      high(SharedSlab<type>(place, (kTiles - 1) * 8 + lane / 4, lane));
 #pragma unroll
   for (int u = 0; u < kSlab / kSlabUnit; ++u) {
     if (!kIsWhole && u >= units) break;
     SlabEights upper, lower;
     low.unit(u, upper);
-    high.unit(u, lower);
+    if constexpr (kTiles == 2) high.unit(u, lower);
     constexpr int kAhead = SlabRows<kEights>::kAhead;
 #pragma unroll
     for (int s = 0; s < 2; ++s)
 #pragma unroll
       for (int b = 0; b < kEights; ++b)
-        if (b < x.eights())
-          step(d[b], {{upper[s][0], lower[s][0], upper[s][1], lower[s][1]}},
-               x.rows(u % kAhead, s, b));
+        if (b < x.eights()) {
+          const StepRows rows = x.rows(u % kAhead, s, b);
+          if constexpr (kTiles == 2)
+            step(d[b], {{upper[s][0], lower[s][0], upper[s][1], lower[s][1]}}, rows);
+          else  // rows 8 to 15 are whatever: nothing of them is kept
+            step(d[b], {{rows.b[0], rows.b[0], rows.b[1], rows.b[1]}},
+                 {{upper[s][0], upper[s][1]}});
+        }
     x.load(u % kAhead, first + u + kAhead);
   }
 }
 
-// The dots of a tile as they end, of one run.
-template <int kEights, typename End>
-__device__ __forceinline__ void end_tile(const End& end, int tile, int rows,
-                                         const float (&d)[kEights][4]) {
-  const int lane = threadIdx.x % 32;
-  const int first = tile * (kBlockRows / End::kMatrices) + lane / 4, t = lane % 4 * 2;
-  float flat[kEights * 4];
-#pragma unroll
-  for (int i = 0; i < kEights * 4; ++i) flat[i] = d[i / 4][i % 4];
-  if constexpr (End::kMatrices == 2) {
-    end.template column<kEights * 8>(flat, t, first, rows);
+template <DType type, int kTiles, int kEights>
+__device__ __forceinline__ void multiply_slab(const SlabPlace& place, int first, int left,
+                                              SlabRows<kEights>& x, SlabDots<kEights>& d) {
+  if (SlabShape<type>::kBlocks == 1 || left >= kSlab / kSlabUnit)
+    multiply_slab<type, kTiles, kEights, true>(place, first, left, x, d);
+  else
+    multiply_slab<type, kTiles, kEights, false>(place, first, left, x, d);
+}
+
+// The dots of a warp as they end, of one run; `output` is its first.
+template <int kTiles, int kEights, typename End>
+__device__ __forceinline__ void end_dots(const End& end, int output, int rows,
+                                         const SlabDots<kEights>& d) {
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4 * 2;
+  if constexpr (kTiles == 1) {
+    if (g >= rows) return;
+    end.one(g, output + t, d[0][0]);
+    end.one(g, output + t + 1, d[0][1]);
   } else {
+    float flat[kEights * 4];
 #pragma unroll
-    for (int i = 0; i < kEights * 4; ++i) {
-      const int row = i / 4 * 8 + t + i % 2;
-      if (row < rows) end.one(row, first + i / 2 % 2 * 8, flat[i]);
+    for (int i = 0; i < kEights * 4; ++i) flat[i] = d[i / 4][i % 4];
+    if constexpr (End::kMatrices == 2) {
+      end.template column<kEights * 8>(flat, t, output + g, rows);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kEights * 4; ++i) {
+        const int row = i / 4 * 8 + t + i % 2;
+        if (row < rows) end.one(row, output + g + i / 2 % 2 * 8, flat[i]);
+      }
     }
   }
 }
 
-// The same of several runs, a warp each: their binary tree (numerics 2). By all threads.
+constexpr int kRunRows = 16;  // rows of weights that the runs of a block share
+
+// The same of several runs, a warp each: their binary tree (numerics 2). By all threads; `old` is
+// what this thread's first output is added to.
 template <int kEights>
 __device__ __forceinline__ void end_tile_of_runs(const PlainEnd& end, int tile, int rows, int runs,
-                                                 float* sums, const float (&d)[kEights][4]) {
+                                                 float old, float* sums,
+                                                 const SlabDots<kEights>& d) {
   const int lane = threadIdx.x % 32, run = threadIdx.x / 32;
-  constexpr int kRun = kEights * 8 * kBlockRows;  // [run][row][output]
+  constexpr int kRun = kEights * 8 * kRunRows;  // [run][row][output]
 #pragma unroll
   for (int i = 0; i < kEights * 4; ++i) {
     const int row = i / 4 * 8 + lane % 4 * 2 + i % 2, output = i / 2 % 2 * 8 + lane / 4;
-    sums[run * kRun + row * kBlockRows + output] = d[i / 4][i % 4];
+    sums[run * kRun + row * kRunRows + output] = d[i / 4][i % 4];
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < rows * kBlockRows; i += blockDim.x) {
+  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+  for (int i = thread; i < rows * kRunRows; i += threads) {
     float s[kMostSplitK];
 #pragma unroll
     for (int r = 0; r < kMostSplitK; ++r) s[r] = r < runs ? sums[r * kRun + i] : 0.0f;
@@ -245,74 +336,125 @@ __device__ __forceinline__ void end_tile_of_runs(const PlainEnd& end, int tile, 
 #pragma unroll
       for (int r = 0; r < kMostSplitK; r += 2 * apart)
         if (apart < runs) s[r] = s[r] + s[r + apart];
-    end.one(i / kBlockRows, tile * kBlockRows + i % kBlockRows, s[0]);
+    const int output = tile * kRunRows + i % kRunRows;
+    if (i != thread)
+      end.one(i / kRunRows, output, s[0]);
+    else if (output < end.n)
+      end.y[i / kRunRows * end.stride + output] = end.finished(output, s[0], old);
   }
   __syncthreads();  // the sums are the next tile's
 }
 
-template <DType type, int kEights, bool kHasRuns, typename End>
-__global__ __launch_bounds__(kHasRuns ? 256 : kSlabWarps * 32,
-                             kHasRuns
-                                 ? 2
-                                 : 1) void few_blocks_kernel(const __grid_constant__ SlabMaps maps,
-                                                             const __grid_constant__ SlabGrid grid,
-                                                             const End end) {
+// One run. Each warp but the last, which fetches, takes kTiles times 8 rows of a tile.
+template <DType type, int kTiles, int kEights, typename End>
+__global__ __launch_bounds__((kSlabWarps + 1) * 32,
+                             1) void few_blocks_kernel(const __grid_constant__ SlabMaps maps,
+                                                       const __grid_constant__ SlabGrid grid,
+                                                       const End end) {
   using Stage = SlabStage<type>;
   extern __shared__ __align__(1024) unsigned char shared[];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int bars = grid.bars_at + warp * grid.stages * 8, run = kHasRuns ? warp : 0;
-  const uint8_t* values = shared + warp * grid.stages * Stage::kValues;
-  const uint8_t* scales = shared + grid.scales_from + warp * grid.stages * Stage::kScales;
-  const uint32_t full = shared_address(shared) + bars;
-  const int at_once = kHasRuns ? 1 : static_cast<int>(blockDim.x) / 32;  // tiles
-  const int first_tile = static_cast<int>(blockIdx.x) * at_once + (kHasRuns ? 0 : warp),
-            tiles_apart = static_cast<int>(gridDim.x) * at_once;
-  SlabStream<type, End::kMatrices> stream{.values = shared_address(values),
-                                          .scales = shared_address(scales),
-                                          .full = full,
-                                          .tile = first_tile,
-                                          .tiles_apart = tiles_apart,
-                                          .run = run};
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32 - 1;
+  const uint32_t full = shared_address(shared) + grid.bars_at, empty = full + 8 * grid.stages;
+  const int first_tile = static_cast<int>(blockIdx.x), tiles_apart = static_cast<int>(gridDim.x);
+  if (threadIdx.x == 0) {
+    prefetch(maps.values), prefetch(maps.scales);
+    for (int i = 0; i < grid.stages; ++i) barrier_init(full + 8 * i, 1);
+    for (int i = 0; i < grid.stages; ++i) barrier_init(empty + 8 * i, warps);
+    barriers_are_ready();
+  }
+  __syncthreads();
+  let_next_kernel_start();
+
+  if (warp == warps) {
+    if (lane != 0) return;
+    SlabStream<type, End::kMatrices> stream{.values = shared_address(shared),
+                                            .scales = shared_address(shared) + grid.scales_from,
+                                            .full = full,
+                                            .tile = first_tile,
+                                            .tiles_apart = tiles_apart,
+                                            .run = 0};
+    for (int i = 0; i < grid.stages && !stream.ends(grid); ++i) stream.fetch(maps, grid, i);
+    for (uint32_t parity = 0; !stream.ends(grid); parity ^= 1)
+      for (int i = 0; i < grid.stages && !stream.ends(grid); ++i) {
+        barrier_wait(empty + 8 * i, parity);
+        stream.fetch(maps, grid, i);
+      }
+    return;
+  }
+
+  const int row = warp * kTiles * kEightRows;
+  SlabReader<type> slabs{.values = shared + row * Stage::kPitch,
+                         .scales = shared + grid.scales_from + row * grid.scale_pitch,
+                         .full = full};
+  wait_for_kernels_before();
+  for (int tile = first_tile; tile < grid.tiles; tile += tiles_apart) {
+    SlabDots<kEights> d = {};
+    SlabRows<kEights> x(grid, 0);
+    for (int slab = 0; slab < grid.slabs(); ++slab) {
+      const SlabPlace place = slabs.wait(grid, 0, slab);
+      const int unit = slab * (kSlab / kSlabUnit);
+      multiply_slab<type, kTiles, kEights>(place, unit, grid.units - unit, x, d);
+      __syncwarp();
+      if (lane == 0) barrier_arrive(empty + 8 * slabs.stage);
+      slabs.next(grid, slab + 1 == grid.slabs());
+    }
+    end_dots<kTiles, kEights>(end, (tile * grid.tile_rows + row) / End::kMatrices, grid.rows, d);
+  }
+}
+
+template <DType type, int kEights>
+__global__ __launch_bounds__(256, 2) void few_blocks_of_runs_kernel(
+    const __grid_constant__ SlabMaps maps, const __grid_constant__ SlabGrid grid,
+    const PlainEnd end) {
+  using Stage = SlabStage<type>;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const int run = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int values_at = run * grid.stages * kRunRows * Stage::kRowBytes,
+            scales_at = grid.scales_from + run * grid.scale_stages * kRunRows * grid.scale_pitch;
+  const uint32_t base = shared_address(shared), full = base + grid.bars_at + run * grid.stages * 8;
+  const int first_tile = static_cast<int>(blockIdx.x), tiles_apart = static_cast<int>(gridDim.x);
+  SlabStream<type, 1> stream{.values = base + values_at,
+                             .scales = base + scales_at,
+                             .full = full,
+                             .tile = first_tile,
+                             .tiles_apart = tiles_apart,
+                             .run = run};
   if (lane == 0) {
-    if (warp == 0) prefetch(maps.values), prefetch(maps.scales);
+    if (run == 0) prefetch(maps.values), prefetch(maps.scales);
     for (int i = 0; i < grid.stages; ++i) barrier_init(full + 8 * i, 1);
     barriers_are_ready();
-    for (int i = 0; i < grid.stages && stream.tile < grid.tiles; ++i) stream.fetch(maps, grid, i);
+    for (int i = 0; i < grid.stages && !stream.ends(grid); ++i) stream.fetch(maps, grid, i);
   }
   __syncwarp();
   let_next_kernel_start();
   wait_for_kernels_before();
 
-  int stage = 0;
-  uint32_t parity = 0;
+  SlabReader<type> slabs{.values = shared + values_at, .scales = shared + scales_at, .full = full};
   for (int tile = first_tile; tile < grid.tiles; tile += tiles_apart) {
-    float d[kEights][4] = {};
+    SlabDots<kEights> d = {};
+    float old = 0;
+    const int i = threadIdx.x, output = tile * kRunRows + i % kRunRows;
+    if (end.accumulate && i < grid.rows * kRunRows && output < end.n)
+      old = end.y[i / kRunRows * end.stride + output];
     SlabRows<kEights> x(grid, run);
-    for (int unit = 0; unit < grid.units; unit += kSlab / kSlabUnit) {
-      barrier_wait(full + 8 * stage, parity);
-      const uint8_t *v = values + stage * Stage::kValues, *s = scales + stage * Stage::kScales;
-      if constexpr (!Stage::kScalesAreAligned)
-        s += scales_of<type>(grid, run, unit / (kSlab / kSlabUnit)) % 16;
-      const int left = grid.units - unit;
-      if (SlabShape<type>::kBlocks == 1 || left >= kSlab / kSlabUnit)
-        multiply_slab<type, kEights, true>(v, s, unit, left, x, d);
-      else
-        multiply_slab<type, kEights, false>(v, s, unit, left, x, d);
+    for (int slab = 0; slab < grid.slabs(); ++slab) {
+      const SlabPlace place = slabs.wait(grid, run, slab);
+      const int unit = slab * (kSlab / kSlabUnit);
+      multiply_slab<type, 2, kEights>(place, unit, grid.units - unit, x, d);
       __syncwarp();
-      if (lane == 0 && stream.tile < grid.tiles) stream.fetch(maps, grid, stage);
-      if (++stage == grid.stages) stage = 0, parity ^= 1;
+      if (lane == 0 && !stream.ends(grid)) {
+        stream.fetch(maps, grid, slabs.stage);
+      }
+      slabs.next(grid, slab + 1 == grid.slabs());
     }
-    if constexpr (kHasRuns)
-      end_tile_of_runs(end, tile, grid.rows, grid.runs,
-                       reinterpret_cast<float*>(shared + grid.sums_at), d);
-    else
-      end_tile(end, tile, grid.rows, d);
+    end_tile_of_runs<kEights>(end, tile, grid.rows, grid.runs, old,
+                              reinterpret_cast<float*>(shared + grid.sums_at), d);
   }
 }
 
 // ---- On the host
 
-inline SlabMaps slab_maps(const Matrix& w, int matrices, int pitch, bool is_swizzled,
+inline SlabMaps slab_maps(const Matrix& w, int matrices, int rows, int pitch, bool is_swizzled,
                           int scale_pitch) {
   const auto row = static_cast<uint64_t>(w.unit_bytes());
   const auto map = [&](int bytes, bool swizzled) {
@@ -321,14 +463,15 @@ inline SlabMaps slab_maps(const Matrix& w, int matrices, int pitch, bool is_swiz
       return tensor_map<3>(w.data,
                            {.sizes = {row / 2, static_cast<uint64_t>(w.n), 1},
                             .strides = {row, row * static_cast<uint64_t>(w.all_rows())},
-                            .box = {inner, kBlockRows, 1}},
+                            .box = {inner, static_cast<uint32_t>(rows), 1}},
                            swizzled);
     const uint64_t blocks = static_cast<uint64_t>(w.all_rows()) / kBlockOutputs;
-    return tensor_map<4>(w.data,
-                         {.sizes = {row / 2, kBlockOutputs, 2, blocks},
-                          .strides = {row, blocks * kBlockOutputs * row, kBlockOutputs * row},
-                          .box = {inner, kBlockOutputs, 2, 1}},
-                         swizzled);
+    return tensor_map<4>(
+        w.data,
+        {.sizes = {row / 2, kBlockOutputs, 2, blocks},
+         .strides = {row, blocks * kBlockOutputs * row, kBlockOutputs * row},
+         .box = {inner, kBlockOutputs, 2, static_cast<uint32_t>(rows / (2 * kBlockOutputs))}},
+        swizzled);
   };
   return {map(pitch, is_swizzled), map(scale_pitch, false)};
 }
@@ -361,12 +504,25 @@ const bf16_t* laid_out_rows(const Params& p, int64_t k, const Execution& on) {
   return static_cast<const bf16_t*>(p.scratch);
 }
 
-template <DType type, int kEights, bool kHasRuns, typename Params>
-void launch_few_blocks(const Params& p, const Matrix& w, int runs, const Execution& on) {
-  using Stage = SlabStage<type>;
-  const auto end = end_of(p);
-  using End = decltype(end_of(p));
-  const int processors = gpu_of(on).multiprocessors();
+// Scales of a slab come with those of others of its run: as many as lie in about 128 bytes.
+template <DType type>
+void set_scale_groups(SlabGrid& grid) {
+  constexpr int kMost = 128 / SlabShape<type>::kScales > 0 ? 128 / SlabShape<type>::kScales : 1;
+  constexpr bool kIsAligned = SlabShape<type>::kScales % 16 == 0;
+  const int slabs = grid.slabs(), groups = ceil_div(slabs, kMost);
+  grid.group = ceil_div(slabs, groups);
+  grid.scale_pitch = odd_pitch(grid.group * SlabShape<type>::kScales + (kIsAligned ? 0 : 14));
+}
+// Stages of them: a group is there until its last slab has been read, when another one is as far
+// ahead as the ring is long.
+inline int scale_stages_for(const SlabGrid& grid, int stages) {
+  const int last = grid.slabs() - (ceil_div(grid.slabs(), grid.group) - 1) * grid.group;
+  return ceil_div(stages - 1, last) + 1;
+}
+
+template <DType type, typename Params>
+SlabGrid slab_grid(const Params& p, const Matrix& w, int runs, int outputs, int tile_rows,
+                   const Execution& on) {
   const int run = static_cast<int>(w.k / runs), block = storage_of(type).block;
   SlabGrid grid{.x = laid_out_rows(p, w.k, on),
                 .x_stride = p.x.stride,
@@ -376,43 +532,88 @@ void launch_few_blocks(const Params& p, const Matrix& w, int runs, const Executi
                 .run_values = run / block * storage_of(type).value_bytes,
                 .run_scales = run / block * storage_of(type).scale_bytes,
                 .scales_at = static_cast<int>(w.scales_at()),
-                .tiles = ceil_div(int64_t{end.padded} * End::kMatrices, kBlockRows)};
-  const int warps = kHasRuns ? runs : slab_warps(grid.tiles, processors);
-  const int at_once = kHasRuns ? 1 : warps;  // tiles
-  // Blocks side by side on a multiprocessor, which leave some of its memory to its cache.
-  const int beside = kHasRuns ? std::min(16 / runs, ceil_div(grid.tiles, processors)) : 1;
-  constexpr int kBudget = 160 << 10;
-  const int sums = kHasRuns ? runs * kEights * 8 * kBlockRows * 4 : 0;
-  const int room = (kBudget / beside - sums) / (warps * (Stage::kValues + Stage::kScales + 8));
-  grid.stages = std::clamp(room, 2, 8);
-  grid.scales_from = warps * grid.stages * Stage::kValues;
-  grid.sums_at = grid.scales_from + warps * grid.stages * Stage::kScales;
+                .tiles = ceil_div(outputs, tile_rows),
+                .tile_rows = tile_rows};
+  set_scale_groups<type>(grid);
+  return grid;
+}
+// As many stages as `budget` holds of `rings`, which have so many barriers for a stage; then where
+// things lie, `sums` bytes of sums among them.
+template <DType type>
+void set_stages(SlabGrid& grid, int rings, int barriers, int budget, int sums) {
+  const int slab = grid.tile_rows * SlabStage<type>::kRowBytes,
+            scales = grid.tile_rows * grid.scale_pitch;
+  const auto bytes_of = [&](int stages) {
+    return rings * (stages * (slab + 8 * barriers) + scale_stages_for(grid, stages) * scales);
+  };
+  constexpr int kMostStages = 16;
+  grid.stages = 2;
+  while (grid.stages < kMostStages && bytes_of(grid.stages + 1) + sums <= budget) ++grid.stages;
+  grid.scale_stages = scale_stages_for(grid, grid.stages);
+  grid.scales_from = rings * grid.stages * slab;
+  grid.sums_at = grid.scales_from + rings * grid.scale_stages * scales;
   grid.bars_at = grid.sums_at + sums;
-  const SlabMaps maps =
-      slab_maps(w, End::kMatrices, Stage::kPitch, Stage::kIsSwizzled, Stage::kScalePitch);
-  const LaunchShape shape = {.blocks = std::min(ceil_div(grid.tiles, at_once), processors * beside),
-                             .threads = warps * 32,
-                             .shared_bytes = grid.bars_at + warps * grid.stages * 8,
-                             .early = true};
-  launch("multiplying blocks", few_blocks_kernel<type, kEights, kHasRuns, End>, shape, on, maps,
-         grid, end);
+}
+
+// Warps leave some of a multiprocessor's memory to its cache, where rows of x lie.
+constexpr int kRingBudget = 160 << 10;
+
+template <DType type, int kTiles, int kEights, typename Params>
+void few_blocks_of_one_run(const Params& p, const Matrix& w, const Execution& on) {
+  const auto end = end_of(p);
+  using End = decltype(end_of(p));
+  const int processors = gpu_of(on).multiprocessors();
+  const int outputs = end.padded * End::kMatrices, each = kTiles * kEightRows;
+  const int warps = slab_warps(ceil_div(outputs, each), processors);
+  SlabGrid grid = slab_grid<type>(p, w, 1, outputs, warps * each, on);
+  set_stages<type>(grid, 1, 2, kRingBudget, 0);
+  const SlabMaps maps = slab_maps(w, End::kMatrices, grid.tile_rows, SlabStage<type>::kPitch,
+                                  SlabStage<type>::kIsSwizzled, grid.scale_pitch);
+  const int blocks = std::min(grid.tiles, processors);
+  launch("multiplying blocks", few_blocks_kernel<type, kTiles, kEights, End>,
+         {.blocks = blocks,
+          .threads = (warps + 1) * 32,
+          .shared_bytes = grid.bars_at + grid.stages * 16,
+          .early = true},
+         on, maps, grid, end);
+}
+
+template <DType type, int kEights>
+void few_blocks_of_runs(const MatmulParams& p, const Execution& on) {
+  const PlainEnd end = end_of(p);
+  const int processors = gpu_of(on).multiprocessors(), runs = p.split_k;
+  SlabGrid grid = slab_grid<type>(p, p.w, runs, end.padded, kRunRows, on);
+  const int beside = std::min(16 / runs, ceil_div(grid.tiles, processors));  // blocks
+  set_stages<type>(grid, runs, 1, kRingBudget / beside, runs * kEights * 8 * kRunRows * 4);
+  const SlabMaps maps = slab_maps(p.w, 1, kRunRows, SlabStage<type>::kPitch,
+                                  SlabStage<type>::kIsSwizzled, grid.scale_pitch);
+  const int blocks = std::min(grid.tiles, processors * beside);
+  launch("multiplying blocks", few_blocks_of_runs_kernel<type, kEights>,
+         {.blocks = blocks,
+          .threads = runs * 32,
+          .shared_bytes = grid.bars_at + runs * grid.stages * 8,
+          .early = true},
+         on, maps, grid, end);
 }
 
 template <DType type>
 void few_blocks_matmul(const MatmulParams& p, const Execution& on) {
   const bool few = p.rows <= 8;
-  if (p.split_k == 1)
-    few ? launch_few_blocks<type, 1, false>(p, p.w, 1, on)
-        : launch_few_blocks<type, 4, false>(p, p.w, 1, on);
+  // Of few outputs a warp takes eight, so that there are twice as many warps.
+  const bool thin = p.w.n <= int64_t{kSlabWarps} * kEightRows * gpu_of(on).multiprocessors();
+  if (p.split_k > 1)
+    few ? few_blocks_of_runs<type, 1>(p, on) : few_blocks_of_runs<type, 4>(p, on);
+  else if (few && thin)
+    few_blocks_of_one_run<type, 1, 1>(p, p.w, on);
   else
-    few ? launch_few_blocks<type, 1, true>(p, p.w, p.split_k, on)
-        : launch_few_blocks<type, 4, true>(p, p.w, p.split_k, on);
+    few ? few_blocks_of_one_run<type, 2, 1>(p, p.w, on)
+        : few_blocks_of_one_run<type, 2, 4>(p, p.w, on);
 }
 
 template <DType type>
 void few_blocks_gated(const GatedMatmulParams& p, const Execution& on) {
-  p.rows <= 8 ? launch_few_blocks<type, 1, false>(p, p.gate_up, 1, on)
-              : launch_few_blocks<type, 4, false>(p, p.gate_up, 1, on);
+  p.rows <= 8 ? few_blocks_of_one_run<type, 2, 1>(p, p.gate_up, on)
+              : few_blocks_of_one_run<type, 2, 4>(p, p.gate_up, on);
 }
 
 }  // namespace invar::cuda

@@ -43,16 +43,18 @@ __global__ __launch_bounds__(kMaxWidth / 64 * 128 + 32,
     const int all = tiles * grid.slices, at_once = all < grid.stages ? all : grid.stages;
     const auto fetch_weights = [&](int i, int stage) {
       const int tile = blockIdx.x + i / grid.slices * gridDim.x;
-      barrier_expect(ring.full + 8 * stage, (grid.width + grid.rows) * 128);
+      barrier_expect(ring.full + 8 * stage,
+                     (grid.width + (Kind::kMakesRows ? 0 : grid.rows)) * 128);
       load_weights_once<End::kMatrices>(base + stage * grid.stage_bytes, w, i % grid.slices,
                                         tile * grid.width, 0, ring.full + 8 * stage, grid.policy);
     };
     const auto fetch_rows = [&](int i, int stage) {
-      load_box(base + stage * grid.stage_bytes + grid.width * 128, x, i % grid.slices * kSlice, 0,
-               0, ring.full + 8 * stage);
+      if constexpr (!Kind::kMakesRows)
+        load_box(base + stage * grid.stage_bytes + grid.width * 128, x, i % grid.slices * kSlice, 0,
+                 0, ring.full + 8 * stage);
     };
     for (int i = 0; i < at_once; ++i) fetch_weights(i, i);
-    wait_for_kernels_before();
+    if constexpr (!Kind::kMakesRows) wait_for_kernels_before();
     for (int i = 0; i < at_once; ++i) fetch_rows(i, i);
     ring.skip(at_once);
     for (int i = at_once; i < all; ++i, ring.next()) {
@@ -64,14 +66,21 @@ __global__ __launch_bounds__(kMaxWidth / 64 * 128 + 32,
   }
 
   const int warp = tid % 128 / 32;
+  if constexpr (Kind::kMakesRows) {
+    wait_for_kernels_before();
+    kind.make(shared, tid / 32, grid.groups * 4, grid.rows, 0, 1);
+    stores_are_seen();
+    named_sync(1, grid.groups * 128);
+  }
   for (int tile = blockIdx.x; tile < grid.tiles; tile += gridDim.x) {
     typename Kind::Sum sum[kTokens / 2];
     int previous = -1;
     for (int slice = 0; slice < grid.slices; ++slice, ring.next()) {
       barrier_wait(ring.full_now(), ring.parity);
       const uint32_t stage = base + ring.stage * grid.stage_bytes;
-      const uint64_t a = describe_rows(stage + group * 64 * 128),
-                     b = describe_rows(stage + grid.width * 128);
+      uint32_t rows_at = stage + grid.width * 128;
+      if constexpr (Kind::kMakesRows) rows_at = base + kind.line_at(0, slice);
+      const uint64_t a = describe_rows(stage + group * 64 * 128), b = describe_rows(rows_at);
       steps_begin();
 #pragma unroll
       for (int i = 0; i < kSlice / 16; ++i)
@@ -90,7 +99,7 @@ __global__ __launch_bounds__(kMaxWidth / 64 * 128 + 32,
     if (sixteen * 16 >= grid.width) continue;
     const int first = tile * (grid.width / End::kMatrices) + sixteen * (16 / End::kMatrices);
     float d[kTokens / 2];
-    kind.template finish<kTokens, End::kMatrices>(sum, first + lane / 4, 0, grid.rows, d);
+    kind.template finish<kTokens, End::kMatrices>(sum, first + lane / 4, 0, 0, grid.rows, d);
     if constexpr (End::kMatrices == 2) {
       end.template column<kTokens>(d, lane % 4 * 2, first + lane / 4, grid.rows);
     } else {
@@ -127,18 +136,23 @@ void few(const Params& p, const Matrix& w, const Execution& on) {
   grid.policy = p.rows * outputs * 4 > kManyResults ? kEvictNormal : kEvictFirst;
   grid.tiles = ceil_div(outputs, grid.width);
   grid.slices = ceil_div(w.row_elements(), Kind::kLine);
-  grid.stage_bytes = (grid.width + kTokens) * 128;
+  grid.stage_bytes = (grid.width + (Kind::kMakesRows ? 0 : kTokens)) * 128;
+  Kind kind(p, w);
+  int made = 0;
+  if constexpr (Kind::kMakesRows) made = round_up(Kind::bytes(w.k, 1, 1), 1024);
   // The last warpgroup reads 64 rows even when it has fewer: past the end of the last stage, too.
   const int spare = std::max(0, grid.groups * 64 * 128 - grid.stage_bytes);
-  grid.stages = std::min(32, (kMaxSharedBytes - spare) / (grid.stage_bytes + 16));
-  grid.bars_at = grid.stages * grid.stage_bytes + spare;
+  grid.stages = std::min(32, (kMaxSharedBytes - spare - made - 1024) / (grid.stage_bytes + 16));
+  const int made_at = round_up(grid.stages * grid.stage_bytes + spare, 1024);
+  if constexpr (Kind::kMakesRows) kind.place(made_at, 1);
+  grid.bars_at = made_at + made;
   const ProductMaps maps = Kind::maps(p, grid.rows, grid.width);
   const LaunchShape shape = {.blocks = std::min(grid.tiles, blocks),
                              .threads = grid.groups * 128 + 32,
                              .shared_bytes = grid.bars_at + grid.stages * 16,
                              .early = true};
   launch("multiplying matrices", few_kernel<kTokens, Kind, End>, shape, on, maps.x, maps.w, grid,
-         Kind(p, w), end);
+         kind, end);
 }
 
 }  // namespace
@@ -160,14 +174,22 @@ template void few_gated<16>(const GatedMatmulParams&, const Execution&);
 template void few_gated<32>(const GatedMatmulParams&, const Execution&);
 template void few_gated<64>(const GatedMatmulParams&, const Execution&);
 
+bool makes_integers(const Matrix& w, int64_t rows, int split_k) {
+  constexpr int kMost = 64 << 10;  // of shared memory; the rest is the weights'
+  return w.layout == WeightLayout::rows && rows <= MadeInt8Kind::kRows &&
+         MadeInt8Kind::bytes(w.k, split_k, std::min(split_k, 4)) <= kMost;
+}
+
 void few_int8_matmul(const MatmulParams& p, const Execution& on) {
   if (p.split_k > 1) return few_int8_in_runs(p, on);
+  if (p.x.type == DType::bf16) return few<8, MadeInt8Kind>(p, p.w, on);
   p.rows <= 8    ? few<8, Int8Kind>(p, p.w, on)
   : p.rows <= 16 ? few<16, Int8Kind>(p, p.w, on)
   : p.rows <= 32 ? few<32, Int8Kind>(p, p.w, on)
                  : few<64, Int8Kind>(p, p.w, on);
 }
 void few_int8_gated(const GatedMatmulParams& p, const Execution& on) {
+  if (p.x.type == DType::bf16) return few<8, MadeInt8Kind>(p, p.gate_up, on);
   p.rows <= 8    ? few<8, Int8Kind>(p, p.gate_up, on)
   : p.rows <= 16 ? few<16, Int8Kind>(p, p.gate_up, on)
   : p.rows <= 32 ? few<32, Int8Kind>(p, p.gate_up, on)

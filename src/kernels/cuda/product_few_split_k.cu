@@ -54,18 +54,18 @@ __global__ __launch_bounds__(kSplitK * 128 + 32,
     if (lane == 0) {
       const auto fetch_weights = [&](int slice, int stage) {
         const uint32_t full = ring.full + 8 * stage;
-        barrier_expect(full, kSplitK * (grid.width + grid.rows) * 128);
+        barrier_expect(full, kSplitK * (grid.width + (Kind::kMakesRows ? 0 : grid.rows)) * 128);
         load_box_once(base + stage * grid.stage_bytes, w, slice * kSlice, first_output,
                       rank * kSplitK, full);
       };
       const auto fetch_rows = [&](int slice, int stage) {
-        for (int r = 0; r < kSplitK; ++r)
+        for (int r = 0; !Kind::kMakesRows && r < kSplitK; ++r)
           load_box(base + stage * grid.stage_bytes + (kSplitK * grid.width + r * kTokens) * 128, x,
                    slice * kSlice, 0, rank * kSplitK + r, ring.full + 8 * stage);
       };
       const int at_once = grid.slices < grid.stages ? grid.slices : grid.stages;
       for (int i = 0; i < at_once; ++i) fetch_weights(i, i);
-      wait_for_kernels_before();
+      if constexpr (!Kind::kMakesRows) wait_for_kernels_before();
       for (int i = 0; i < at_once; ++i) fetch_rows(i, i);
       ring.skip(at_once);
       for (int i = at_once; i < grid.slices; ++i, ring.next()) {
@@ -82,12 +82,18 @@ __global__ __launch_bounds__(kSplitK * 128 + 32,
       const int i = n * kWorkers + tid, t = i / fours, four = i % fours;
       if (is_mine(t, four)) before[n] = end.before(t, first_output + four * 4);
     }
+    if constexpr (Kind::kMakesRows) {
+      kind.make(shared, tid / 32, kSplitK * 4, grid.rows, rank * kSplitK, kSplitK);
+      stores_are_seen();
+      named_sync(1, kWorkers);
+    }
     int previous = -1;
     for (int slice = 0; slice < grid.slices; ++slice, ring.next()) {
       barrier_wait(ring.full_now(), ring.parity);
       const uint32_t stage = base + ring.stage * grid.stage_bytes;
-      const uint64_t a = describe_rows(stage + run * grid.width * 128),
-                     b = describe_rows(stage + kSplitK * grid.width * 128 + run * kTokens * 128);
+      uint32_t rows_at = stage + kSplitK * grid.width * 128 + run * kTokens * 128;
+      if constexpr (Kind::kMakesRows) rows_at = base + kind.line_at(run, slice);
+      const uint64_t a = describe_rows(stage + run * grid.width * 128), b = describe_rows(rows_at);
       steps_begin();
 #pragma unroll
       for (int i = 0; i < kSlice / 16; ++i)
@@ -107,7 +113,7 @@ __global__ __launch_bounds__(kSplitK * 128 + 32,
     }
     steps_wait<0>();
     kind.template finish<kTokens, 1>(sum, first_output + warp * 16 + lane / 4, rank * kSplitK + run,
-                                     grid.rows, d);
+                                     run, grid.rows, d);
   }
 
   // The ring has been read and becomes [run][row of x][width + 4].
@@ -165,13 +171,19 @@ void few_split_k(const MatmulParams& p, const Execution& on) {
   grid.width = std::clamp(
       ceil_div(ceil_div(end.n * kBlocks, gpu_of(on).multiprocessors()), 16) * 16, 16, kMaxWidth);
   grid.slices = ceil_div(p.w.k / p.split_k, Kind::kLine);
-  grid.stage_bytes = kSplitK * (grid.width + kTokens) * 128;
+  grid.stage_bytes = kSplitK * (grid.width + (Kind::kMakesRows ? 0 : kTokens)) * 128;
+  Kind kind(p, p.w);
+  int made = 0;
+  if constexpr (Kind::kMakesRows) made = round_up(Kind::bytes(p.w.k, p.split_k, kSplitK), 1024);
   // A warpgroup reads 64 rows of weights even when it has fewer: past the last stage's end, too.
   const int spare = std::max(0, ((kSplitK - 1) * grid.width + kMaxWidth) * 128 - grid.stage_bytes);
   const int received = kBlocks > 1 ? kTokens * grid.width * 4 : 0;
-  grid.stages = std::min(16, (kMaxSharedBytes - spare - received) / (grid.stage_bytes + 16));
+  grid.stages =
+      std::min(16, (kMaxSharedBytes - spare - received - made - 1024) / (grid.stage_bytes + 16));
   const int sums = kSplitK * kTokens * (grid.width + 4) * 4;
-  grid.received_at = std::max(grid.stages * grid.stage_bytes + spare, sums);
+  const int made_at = round_up(std::max(grid.stages * grid.stage_bytes + spare, sums), 1024);
+  if constexpr (Kind::kMakesRows) kind.place(made_at, kSplitK);
+  grid.received_at = made_at + made;
   grid.bars_at = grid.received_at + received;
   const ProductMaps maps = Kind::maps_in_parts(p, grid.rows, grid.width, kSplitK);
   const LaunchShape shape = {.blocks = ceil_div(end.n, grid.width) * kBlocks,
@@ -180,7 +192,7 @@ void few_split_k(const MatmulParams& p, const Execution& on) {
                              .cluster = kBlocks,
                              .early = true};
   launch("multiplying matrices", few_split_k_kernel<kTokens, kSplitK, kBlocks, Kind>, shape, on,
-         maps.x, maps.w, grid, Kind(p, p.w), end);
+         maps.x, maps.w, grid, kind, end);
 }
 
 template <int kTokens, typename Kind>
@@ -205,6 +217,7 @@ template void few_split_k_matmul<32>(const MatmulParams&, const Execution&);
 template void few_split_k_matmul<64>(const MatmulParams&, const Execution&);
 
 void few_int8_in_runs(const MatmulParams& p, const Execution& on) {
+  if (p.x.type == DType::bf16) return few_in_parts<8, MadeInt8Kind>(p, on);
   p.rows <= 8    ? few_in_parts<8, Int8Kind>(p, on)
   : p.rows <= 16 ? few_in_parts<16, Int8Kind>(p, on)
   : p.rows <= 32 ? few_in_parts<32, Int8Kind>(p, on)

@@ -2,6 +2,7 @@
 // operands for TMA, and what becomes of a run's sums. A row of a stage is 128 bytes of either.
 #pragma once
 
+#include "kernels/cuda/int8_rows.cuh"
 #include "kernels/cuda/product_hopper.cuh"
 #include "kernels/cuda/wgmma_integers.cuh"
 
@@ -11,6 +12,7 @@ constexpr int kLineBytes = 128;
 
 struct Bf16Kind {
   using Sum = float;
+  static constexpr bool kMakesRows = false;
   static constexpr int kLine = kSlice;  // elements of a row of a stage
 
   template <typename Params>
@@ -28,7 +30,7 @@ struct Bf16Kind {
     product_step<kColumns>(d, a, b, keep);
   }
   template <int kTokens, int kMatrices>
-  __device__ __forceinline__ void finish(const float (&sum)[kTokens / 2], int, int, int,
+  __device__ __forceinline__ void finish(const float (&sum)[kTokens / 2], int, int, int, int,
                                          float (&d)[kTokens / 2]) const {
 #pragma unroll
     for (int i = 0; i < kTokens / 2; ++i) d[i] = sum[i];
@@ -48,6 +50,7 @@ inline CUtensorMap int8_rows_map(const void* data, int64_t bytes, int64_t rows, 
 
 struct Int8Kind {
   using Sum = int;
+  static constexpr bool kMakesRows = false;
   static constexpr int kLine = kLineBytes;
 
   const RunScale* x;  // [row][run]
@@ -98,16 +101,105 @@ struct Int8Kind {
   // What a run's sums stand for, where weights are rows: those of `output` and the one 8 after, or
   // of a pair; a lane's rows of x are columns (wgmma_steps.cuh), `rows` of them real.
   template <int kTokens, int kMatrices>
-  __device__ __forceinline__ void finish(const int (&sum)[kTokens / 2], int output, int run,
+  __device__ __forceinline__ void finish(const int (&sum)[kTokens / 2], int output, int run, int,
                                          int rows, float (&d)[kTokens / 2]) const {
+    scale_sums<kTokens, kMatrices>(
+        sum, output, [&](int t) { return t < rows ? x[t * runs + run].scale : 0.0f; }, d);
+  }
+
+ protected:
+  // `scale` is that of a row of x.
+  template <int kTokens, int kMatrices, typename Scale>
+  __device__ __forceinline__ void scale_sums(const int (&sum)[kTokens / 2], int output,
+                                             const Scale& scale, float (&d)[kTokens / 2]) const {
     const float first = weight_scale(output),
                 second = kMatrices == 2 ? weight_scale(output, 1) : weight_scale(output + 8);
 #pragma unroll
     for (int i = 0; i < kTokens / 2; ++i) {
       const int t = i / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
-      const float scale = t < rows ? x[t * runs + run].scale : 0.0f;
-      d[i] = __int2float_rn(sum[i]) * (scale * (i / 2 % 2 ? second : first));
+      d[i] = __int2float_rn(sum[i]) * (scale(t) * (i / 2 % 2 ? second : first));
     }
+  }
+};
+
+// The same of up to eight rows of bf16, of which each block makes integers itself: in its shared
+// memory they lie as TMA would bring them, [run of the block][line][row], and then a scale for each
+// [run][row].
+struct MadeInt8Kind : Int8Kind {
+  static constexpr bool kMakesRows = true;
+  static constexpr int kRows = 8;
+
+  const bf16_t* elements;
+  int64_t stride;
+  int run_elements, lines;  // of a run
+  int made_at = 0, scales_at = 0;
+
+  template <typename Params>
+  MadeInt8Kind(const Params& p, const Matrix& m)
+      : Int8Kind(p, m),
+        elements(static_cast<const bf16_t*>(p.x.data)),
+        stride(p.x.stride),
+        run_elements(static_cast<int>(m.k / split_k_of(p))),
+        lines(ceil_div(run_elements, kLine)) {}
+
+  // Of the weights; there are no rows to be brought.
+  template <typename Params>
+  static ProductMaps maps(Params p, int, int w_rows) {
+    p.x.stride = round_up(inner_size(p), 16);
+    return Int8Kind::maps(p, 1, w_rows);
+  }
+  static ProductMaps maps_in_parts(MatmulParams p, int, int w_rows, int parts) {
+    p.x.stride = round_up(p.w.k, 16);
+    return Int8Kind::maps_in_parts(p, 1, w_rows, parts);
+  }
+
+  static int bytes(int64_t k, int split_k, int runs) {
+    return runs * kRows *
+           (ceil_div(k / split_k, kLine) * kLineBytes + static_cast<int>(sizeof(float)));
+  }
+  // `of` runs of a block, from a multiple of 1024 on.
+  void place(int at, int of) {
+    made_at = at;
+    scales_at = at + of * kRows * lines * kLineBytes;
+  }
+
+  // Where a line of a run's rows lies.
+  __device__ __forceinline__ int line_at(int run, int line) const {
+    return made_at + (run * lines + line) * kRows * kLineBytes;
+  }
+  // By so many warps: `of` runs from `first` on. Warps share out a run's integers, but not its
+  // maximum.
+  __device__ void make(unsigned char* shared, int warp, int warps, int rows, int first,
+                       int of) const {
+    const int pairs = rows * of, team = max(1, warps / pairs), lane = threadIdx.x % 32;
+    const int padded = (run_elements + 31) / 32 * 32;
+    for (int pair = warp / team; pair < pairs; pair += warps / team) {
+      const int row = pair % rows, run = pair / rows;
+      const auto* from = reinterpret_cast<const uint4*>(elements + row * stride +
+                                                        int64_t{first + run} * run_elements);
+      int largest = 0;
+#pragma unroll 8
+      for (int i = lane; i < padded / 8; i += 32) largest = largest_of(largest, from[i]);
+      const RowScale scale(__reduce_max_sync(kAllLanes, largest));
+      const int member = warp % team;
+      for (int i = member * 32 + lane; i < padded / 16; i += team * 32) {
+        const uint4 a = from[2 * i], b = from[2 * i + 1];
+        const int line = line_at(run, i / 8) + row * kLineBytes;
+        *reinterpret_cast<uint4*>(shared + line + (i % 8 ^ row) * 16) = {
+            scale.four(a.x, a.y), scale.four(a.z, a.w), scale.four(b.x, b.y), scale.four(b.z, b.w)};
+      }
+      if (member == 0 && lane == 0)
+        reinterpret_cast<float*>(shared + scales_at)[run * kRows + row] = scale.stored();
+    }
+  }
+
+  template <int kTokens, int kMatrices>
+  __device__ __forceinline__ void finish(const int (&sum)[kTokens / 2], int output, int, int run,
+                                         int rows, float (&d)[kTokens / 2]) const {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const float* scales = reinterpret_cast<const float*>(shared + scales_at) + run * kRows;
+    scale_sums<kTokens, kMatrices>(
+        sum, output, [&](int t) { return t < rows ? scales[t] : 0.0f; }, d);
   }
 };
 

@@ -156,6 +156,12 @@ __device__ __forceinline__ void prefetch_bytes(const void* from, uint32_t bytes)
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
+// What this thread has stored in shared memory is there for copies and tensor cores, too; before a
+// barrier.
+__device__ __forceinline__ void stores_are_seen() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 // ---- Roles
 
 // Registers per thread of this warpgroup from here on.

@@ -1,0 +1,123 @@
+#include "cuda_blocks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <string>
+
+#include "cuda_values.h"
+#include "kernels/cuda/cuda_kernels.h"
+
+namespace invar::bench {
+
+namespace {
+
+constexpr DType kTypes[] = {DType::bf16, DType::q8_0, DType::q4_0, DType::q4_k, DType::i8};
+
+struct Layer {
+  const char* name;
+  int64_t k, n;
+  int split_k, matrices;
+};
+constexpr Layer kLayers[] = {{"qkv", 4096, 6144, 1, 1},
+                             {"o, residual", 4096, 4096, 8, 1},
+                             {"gate+up", 4096, 12288, 1, 2},
+                             {"down, residual", 12288, 4096, 8, 1},
+                             {"lm_head", 4096, 151936, 1, 1}};
+constexpr int kCalls = 40, kRounds = 15;
+
+// A layer's operands: weights of one type, rotated among copies larger than the L2 cache.
+class Product {
+ public:
+  Product(Device& gpu, const Layer& layer, DType type, int64_t rows,
+          const std::vector<bf16_t>& values)
+      : layer_(layer),
+        rows_(rows),
+        table_(cuda::kernels(Order::hopper)),
+        w_{.type = type,
+           .n = layer.n,
+           .k = layer.k,
+           .layout = table_.weights,
+           .count = layer.matrices},
+        copies_(std::max<int64_t>(2, (320 << 20) / w_.bytes())),
+        weights_(gpu, copies_ * w_.bytes(), "a bench"),
+        x_(on_gpu(gpu, values)),
+        scales_(on_gpu(gpu, std::vector<RunScale>(rows * layer.split_k, {0.01f, 0}))),
+        y_(gpu, rows * layer.n * layer.matrices, "a bench"),
+        gated_(gpu, rows * layer.n, "a bench"),
+        scratch_(gpu, table_.blocks_scratch, "a bench") {
+    const auto size = static_cast<int64_t>(values.size() * sizeof(bf16_t));
+    for (int64_t at = 0; at < copies_ * w_.bytes(); at += size)
+      gpu.upload(weights_.data() + at, values.data(), std::min(size, copies_ * w_.bytes() - at));
+  }
+
+  int64_t bytes() const { return w_.bytes(); }
+  void run(int i, const Execution& on) {
+    w_.data = weights_.data() + i % copies_ * w_.bytes();
+    const bool is_integer = w_.type == DType::i8;
+    const Activation x{x_.data(), is_integer ? DType::i8 : DType::bf16, layer_.k,
+                       is_integer ? scales_.data() : nullptr};
+    if (layer_.matrices == 2)
+      (is_integer ? table_.int8_gated_matmul : table_.gated_matmul)(
+          {.x = x,
+           .gate_up = w_,
+           .rows = rows_,
+           .gate_bias = nullptr,
+           .up_bias = nullptr,
+           .out = {gated_.data(), DType::bf16, layer_.n},
+           .scratch = scratch_.data()},
+          on);
+    else
+      (is_integer ? table_.int8_matmul : table_.matmul)({.x = x,
+                                                         .w = w_,
+                                                         .rows = rows_,
+                                                         .split_k = layer_.split_k,
+                                                         .bias = nullptr,
+                                                         .accumulate = layer_.split_k > 1,
+                                                         .y = y_.data(),
+                                                         .y_stride = layer_.n,
+                                                         .scratch = scratch_.data()},
+                                                        on);
+  }
+
+ private:
+  Layer layer_;
+  int64_t rows_;
+  Kernels table_;
+  Matrix w_;
+  int64_t copies_;
+  DeviceArray<char> weights_;
+  DeviceArray<bf16_t> x_;
+  DeviceArray<RunScale> scales_;
+  DeviceArray<float> y_;
+  DeviceArray<bf16_t> gated_;
+  DeviceArray<std::byte> scratch_;
+};
+
+}  // namespace
+
+void bench_blocks(Device& gpu, GpuTimer& timer, int64_t rows) {
+  for (const Layer& layer : kLayers) {
+    const auto values = random_values(rows * layer.k);
+    std::vector<Product> products;
+    for (const DType type : kTypes) products.emplace_back(gpu, layer, type, rows, values);
+    for (size_t i = 0; i < products.size(); ++i)
+      timer.add(
+          std::string(name_of(kTypes[i])), [&, i](int call) { products[i].run(call, timer.on()); },
+          kCalls);
+    std::map<std::string, double> us;
+    for (const auto& [name, time] : timer.run(kRounds)) us[name] = time;
+    fmt::print("| {} | {} |", layer.name, rows);
+    for (size_t i = 0; i < products.size(); ++i) {
+      const double time = us.at(std::string(name_of(kTypes[i])));
+      fmt::print(" {:.1f}, {:.2f}, {:.2f} x |", time,
+                 static_cast<double>(products[i].bytes()) / time * 1e-6, us.at("bf16") / time);
+    }
+    fmt::print("\n");
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace invar::bench
