@@ -25,7 +25,7 @@ struct ExpertGrid {
   int columns = 0, slices = 0;  // tiles beside each other
   int blocks = 0;               // gated: blocks of outputs of an expert's pair
   int stages = 0, stage_bytes = 0, bars_at = 0, lists_at = 0;
-  bool is_once = false;  // no weights are read by two tiles: they leave the L2 cache first
+  bool is_once = false;  // few weights are read by two tiles: they leave the L2 cache first
   // Whether the kernel before it that is not done yet has waited for the lists: then their weights
   // are read before it is done.
   bool has_lists = false;
@@ -202,8 +202,10 @@ void experts(const Params& p, const int32_t* begin, const Execution& on) {
   const int64_t below = std::min(p.rows, std::min(p.rows, experts) + p.rows / kTokens);
   // The gated product comes first and waits for the lists; heads have none.
   constexpr bool kHasLists = decltype(end_of(p))::kMatrices == 1;
+  // Of few rows, which hardly ever are more than a tile's of one expert.
+  const bool is_once = kTokens == 8 && p.rows <= 8 * kTokens;
   launch_tiles<kTokens>(
-      w, {.begin = begin, .is_once = p.rows <= kTokens, .has_lists = kHasLists}, below, end,
+      w, {.begin = begin, .is_once = is_once, .has_lists = kHasLists}, below, end,
       [&](int x_rows, int w_rows) { return expert_maps_of(p, x_rows, w_rows); }, on);
 }
 
