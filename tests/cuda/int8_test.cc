@@ -103,9 +103,9 @@ TEST_F(Int8OnGpu, Products) {
 // Few rows of bf16, some without a finite maximum or with none but zeros, of which the product
 // makes integers itself.
 TEST_F(Int8OnGpu, ProductsMakeIntegersOfFewRows) {
-  constexpr Case kFew[] = {{1, 16, 32},     {1, 100, 895},      {8, 300, 2048, 8},
-                           {3, 33, 512, 8}, {5, 144, 512, 4},   {7, 17, 256, 2},
-                           {1, 4096, 4096}, {2, 3000, 6144, 8}, {8, 1000, 8000, 1}};
+  constexpr Case kFew[] = {{1, 16, 32},     {1, 100, 895},      {4, 300, 2048, 8},
+                           {3, 33, 512, 8}, {4, 144, 512, 4},   {4, 17, 256, 2},
+                           {1, 4096, 4096}, {2, 3000, 6144, 8}, {4, 1000, 8000, 1}};
   for (const Case& c : kFew)
     for (const bool changed : {false, true}) {
       const std::string what =

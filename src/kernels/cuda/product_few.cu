@@ -176,7 +176,10 @@ template void few_gated<64>(const GatedMatmulParams&, const Execution&);
 
 bool makes_integers(const Matrix& w, int64_t rows, int split_k) {
   constexpr int kMost = 64 << 10;  // of shared memory; the rest is the weights'
-  return w.layout == WeightLayout::rows && rows <= MadeInt8Kind::kRows &&
+  // Every block makes them again: 8 rows took longer than by a kernel of their own.
+  constexpr int64_t kMostRows = 4;
+  static_assert(kMostRows <= MadeInt8Kind::kRows);
+  return w.layout == WeightLayout::rows && rows <= kMostRows &&
          MadeInt8Kind::bytes(w.k, split_k, std::min(split_k, 4)) <= kMost;
 }
 
