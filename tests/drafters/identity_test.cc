@@ -4,6 +4,7 @@
 // --gtest_filter=Identity.*; INVAR_IDENTITY_DRAFTERS=eagle runs those whose configuration holds
 // this text alone.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -188,7 +189,8 @@ TEST(Identity, DraftersOfOtherFamilies) {
   const std::string families = INVAR_SOURCE_DIR "/tests/families/tiny_configs.json";
   const json::Value shapes = json::parse(read_whole_file(families, 1 << 20), families);
   for (const char* family : {"gemma3_text", "olmo2"}) {
-    const std::string directory = testing::TempDir() + "identity_" + family;
+    const std::string directory =
+        testing::TempDir() + "identity_" + family + std::to_string(getpid());
     std::filesystem::create_directories(directory);
     std::ofstream(directory + "/config.json") << json::dump(*shapes.find(family));
     Model model({.model = directory, .load_format = "dummy:1", .device = device(), .threads = 2});

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "../weights/model_files.h"
 #include "base/error.h"
 
 namespace invar {
@@ -15,8 +16,7 @@ namespace fs = std::filesystem;
 class PoolingFiles : public testing::Test {
  protected:
   void SetUp() override {
-    directory_ = fs::path(testing::TempDir()) / "invar_pooling";
-    fs::remove_all(directory_);
+    directory_ = own_.path();
     fs::create_directories(directory_ / "1_Pooling");
   }
   void write(const std::string& name, const std::string& text) {
@@ -31,6 +31,7 @@ class PoolingFiles : public testing::Test {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }
   }
+  const TempDirectory own_;
   fs::path directory_;
 };
 

@@ -1,6 +1,7 @@
 #include "server/request_log.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/input_file.h"
@@ -20,7 +21,7 @@ Admitted admitted() {
 }
 
 TEST(RequestLog, HasALineForEachRequest) {
-  const std::string file = testing::TempDir() + "request_log_test.jsonl";
+  const std::string file = testing::TempDir() + "request_log_test_" + std::to_string(getpid());
   std::remove(file.c_str());
   const Clock::time_point begin = Clock::now();
   const RequestTimes times{.arrival = begin,

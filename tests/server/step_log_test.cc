@@ -1,6 +1,7 @@
 #include "server/step_log.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -66,7 +67,7 @@ TEST(RecentValues, QuantilesAreOfTheLastOnes) {
 
 // As a trace's readers take it: with its end once the server has ended, and without before.
 TEST(StepTrace, IsAListOfSlicesAndCounters) {
-  const std::string file = testing::TempDir() + "step_trace_test.json";
+  const std::string file = testing::TempDir() + "step_trace_test_" + std::to_string(getpid());
   { const StepTrace empty(file); }
   EXPECT_EQ(json::parse_file(file).as_array().size(), 0u);
   {

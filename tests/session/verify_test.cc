@@ -2,6 +2,7 @@
 #include "session/verify.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -180,7 +181,8 @@ TEST(VerifyTest, AReceiptReadsBackAsItWasWrittenHoweverItIsSpelled) {
 }
 
 TEST(VerifyTest, AKeyIsMadeOnceAndReadFromItsFile) {
-  const auto file = std::filesystem::temp_directory_path() / "invar-receipt-key-test.pem";
+  const auto file =
+      std::filesystem::temp_directory_path() / ("invar-receipt-key-" + std::to_string(getpid()));
   std::filesystem::remove(file);
   const std::string made_key = open_receipt_key(file).public_key();
   EXPECT_EQ(made_key.size(), 64U);

@@ -1,6 +1,7 @@
 #include "tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -181,8 +182,8 @@ TEST(Tokenizer, SentencePieceAsJson) {
 }
 
 TEST(Tokenizer, LoadsADirectory) {
-  const std::filesystem::path folder =
-      std::filesystem::path(testing::TempDir()) / "invar_tokenizer_test";
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) /
+                                       ("invar_tokenizer_test_" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "tokenizer.json") << json::dump(hello_json());
   std::ofstream(folder / "special_tokens_map.json") << R"({"bos_token": "<s>"})";

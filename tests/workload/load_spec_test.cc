@@ -2,6 +2,7 @@
 #include "workload/load_spec.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -13,7 +14,8 @@ namespace invar {
 namespace {
 
 std::string file_with(const std::string& name, const std::string& text) {
-  const std::string path = ::testing::TempDir() + "load_spec_test_" + name;
+  const std::string path =
+      ::testing::TempDir() + "load_spec_test_" + std::to_string(getpid()) + name;
   write_file_atomically(path, text);
   return path;
 }

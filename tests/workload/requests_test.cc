@@ -2,6 +2,7 @@
 #include "workload/requests.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -167,7 +168,7 @@ TEST(Trace, MayHaveSecondsOfArrival) {
 }
 
 TEST(Trace, ItsBusiestWindowIsTheOneWithMostRequests) {
-  const std::string path = testing::TempDir() + "busiest.csv";
+  const std::string path = testing::TempDir() + "busiest_" + std::to_string(getpid());
   std::ofstream(path) << "arrived_at,num_prefill_tokens,num_decode_tokens\n"
                          "0,1,1\n10,2,1\n11,3,1\n12,4,1\n30,5,1\n31,6,1\n";
   LoadSpec spec = spec_with("trace");
