@@ -1,48 +1,24 @@
 #include "train/gathered_weights.h"
 
 #include "base/check.h"
-#include "base/json.h"
 #include "model/families/family_source.h"
+#include "train/layout_source.h"
 
 namespace invar {
 
 // The tensors of the unit that was gathered.
-class GatheredWeights::UnitSource final : public TensorSource {
+class GatheredWeights::UnitSource final : public LayoutSource {
  public:
-  explicit UnitSource(const GatheredWeights& of) : of_(of) {
-    for (const ParameterLayout::Slot& slot : of.layout_.slots())
-      entries_[slot.tensor.name] = {{DType::bf16, slot.tensor.shape}, slot.offset};
-    for (const auto& [name, entry] : entries_) names_.push_back(name);
-  }
-
-  const std::vector<std::string>& names() const override { return names_; }
-  bool has(std::string_view name) const override { return entries_.contains(name); }
-  const TensorInfo& info(std::string_view name) const override { return find(name).info; }
-  std::string where(std::string_view name) const override {
-    return fmt::format("the trained model: tensor {}", json::quoted(name));
-  }
-  void read(std::string_view name, int64_t first, int64_t count, DType as,
-            void* out) const override {
-    const ParameterLayout::Unit& unit = of_.layout_.units()[static_cast<size_t>(of_.gathered_)];
-    const int64_t at = find(name).offset + first;
-    CHECK(unit.begin <= at && at + count <= unit.end, "a tensor that was not gathered");
-    convert_elements(of_.unit_.data() + at - unit.begin, DType::bf16, count, as, out);
-  }
+  explicit UnitSource(const GatheredWeights& of) : LayoutSource(of.layout_), of_(of) {}
 
  private:
-  struct Entry {
-    TensorInfo info;
-    int64_t offset = 0;
-  };
-  const Entry& find(std::string_view name) const {
-    const auto entry = entries_.find(name);
-    if (entry == entries_.end()) fail("{} is missing", where(name));
-    return entry->second;
+  void read_elements(int64_t offset, int64_t count, DType as, void* out) const override {
+    const ParameterLayout::Unit& unit = of_.layout_.units()[static_cast<size_t>(of_.gathered_)];
+    CHECK(unit.begin <= offset && offset + count <= unit.end, "a tensor that was not gathered");
+    convert_elements(of_.unit_.data() + offset - unit.begin, DType::bf16, count, as, out);
   }
 
   const GatheredWeights& of_;
-  std::map<std::string, Entry, std::less<>> entries_;
-  std::vector<std::string> names_;
 };
 
 GatheredWeights::GatheredWeights(Group& group, const ParameterLayout& layout,

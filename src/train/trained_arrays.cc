@@ -2,11 +2,10 @@
 
 #include <array>
 #include <cstring>
-#include <map>
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/json.h"
+#include "train/layout_source.h"
 
 namespace invar {
 
@@ -16,46 +15,19 @@ constexpr int64_t kBlock = 1 << 18;  // elements
 
 }  // namespace
 
-class TrainedArrays::Weights final : public TensorSource {
+class TrainedArrays::Weights final : public LayoutSource {
  public:
-  explicit Weights(const TrainedArrays& of) : of_(of) {
-    for (const ParameterLayout::Slot& slot : of.layout_.slots())
-      entries_[slot.tensor.name] = {{DType::bf16, slot.tensor.shape}, slot.offset};
-    for (const auto& [name, entry] : entries_) names_.push_back(name);
-  }
+  explicit Weights(const TrainedArrays& of) : LayoutSource(of.layout_), of_(of) {}
 
-  const std::vector<std::string>& names() const override { return names_; }
-  bool has(std::string_view name) const override { return entries_.contains(name); }
-  const TensorInfo& info(std::string_view name) const override { return find(name).info; }
-  std::string where(std::string_view name) const override {
-    return fmt::format("the trained model: tensor {}", json::quoted(name));
-  }
-  void read(std::string_view name, int64_t first, int64_t count, DType as,
-            void* out) const override {
-    const Entry& entry = find(name);
-    CHECK(first >= 0 && count >= 0 && first + count <= entry.info.elements(),
-          "read outside a tensor");
-    if (as == DType::bf16)
-      return of_.read(rounded, entry.offset + first, count, static_cast<std::byte*>(out));
+ private:
+  void read_elements(int64_t offset, int64_t count, DType as, void* out) const override {
+    if (as == DType::bf16) return of_.read(rounded, offset, count, static_cast<std::byte*>(out));
     std::vector<bf16_t> elements(static_cast<size_t>(count));
-    of_.read(rounded, entry.offset + first, count, reinterpret_cast<std::byte*>(elements.data()));
+    of_.read(rounded, offset, count, reinterpret_cast<std::byte*>(elements.data()));
     convert_elements(elements.data(), DType::bf16, count, as, out);
   }
 
- private:
-  struct Entry {
-    TensorInfo info;
-    int64_t offset = 0;
-  };
-  const Entry& find(std::string_view name) const {
-    const auto entry = entries_.find(name);
-    if (entry == entries_.end()) fail("{} is missing", where(name));
-    return entry->second;
-  }
-
   const TrainedArrays& of_;
-  std::map<std::string, Entry, std::less<>> entries_;
-  std::vector<std::string> names_;
 };
 
 class TrainedArrays::State final : public TensorSource {
