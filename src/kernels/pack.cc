@@ -1,5 +1,7 @@
 #include "kernels/pack.h"
 
+#include <immintrin.h>
+
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -103,6 +105,34 @@ void interleave(const uint8_t* rows, int64_t row_bytes, int bytes, uint8_t* out)
       std::memcpy(out, rows + lane * row_bytes + at, sizeof(Element));
 }
 
+// The same of 8 words of two bytes each.
+void interleave_8(const uint8_t* rows, int64_t row_bytes, uint8_t* out) {
+  __m256i a[8], b[8];  // a lane for rows below 8, one for those above
+  for (int64_t i = 0; i < 8; ++i)
+    a[i] = _mm256_loadu2_m128i(reinterpret_cast<const __m128i*>(rows + (i + 8) * row_bytes),
+                               reinterpret_cast<const __m128i*>(rows + i * row_bytes));
+  const auto pairs = [](const __m256i* from, __m256i* to, auto low, auto high) {
+    for (int i = 0; i < 4; ++i) {
+      to[2 * i] = low(from[i], from[i + 4]);
+      to[2 * i + 1] = high(from[i], from[i + 4]);
+    }
+  };
+  const auto low = [](__m256i x, __m256i y) { return _mm256_unpacklo_epi16(x, y); };
+  const auto high = [](__m256i x, __m256i y) { return _mm256_unpackhi_epi16(x, y); };
+  pairs(a, b, low, high);  // each time the words of 4 rows further apart come together
+  pairs(b, a, low, high);
+  pairs(a, b, low, high);
+  for (int i = 0; i < 8; ++i) _mm256_storeu_si256(reinterpret_cast<__m256i*>(out) + i, b[i]);
+}
+
+// Values, whose words have two bytes.
+void interleave_values(const uint8_t* rows, int64_t row_bytes, int bytes, uint8_t* out) {
+  int at = 0;
+  for (; at + 16 <= bytes; at += 16, out += 16 * kPanelWidth)
+    interleave_8(rows + at, row_bytes, out);
+  interleave<uint16_t>(rows + at, row_bytes, bytes - at, out);
+}
+
 // The 16 outputs of a panel, of which BlockPlaces says where every byte goes.
 void pack_panel_of_blocks(const Matrix& w, const uint8_t* rows, int64_t row_bytes, uint8_t* panel) {
   const StorageType& storage = storage_of(w.type);
@@ -113,9 +143,29 @@ void pack_panel_of_blocks(const Matrix& w, const uint8_t* rows, int64_t row_byte
       interleave<uint32_t>(rows, row_bytes, storage.scale_bytes, scales);
     else
       interleave<uint16_t>(rows, row_bytes, storage.scale_bytes, scales);
-    interleave<uint16_t>(rows + storage.scale_bytes, row_bytes, storage.value_bytes, values);
+    interleave_values(rows + storage.scale_bytes, row_bytes, storage.value_bytes, values);
     scales += kPanelWidth * storage.scale_bytes;
     values += kPanelWidth * storage.value_bytes;
+  }
+}
+
+// Few bytes, for which a call would take longer than the copy.
+uint8_t* copy_short(const uint8_t* from, int bytes, uint8_t* to) {
+  int at = 0;
+  for (; at + 16 <= bytes; at += 16)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + at),
+                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)));
+  for (; at < bytes; ++at) to[at] = from[at];
+  return to + bytes;
+}
+
+// An output that has a unit for itself.
+void pack_row_of_blocks(const Matrix& w, const uint8_t* row, uint8_t* unit) {
+  const StorageType& storage = storage_of(w.type);
+  uint8_t *values = unit, *scales = unit + w.scales_at();
+  for (int64_t b = w.k / storage.block; b > 0; --b, row += storage.bytes()) {
+    scales = copy_short(row, storage.scale_bytes, scales);
+    values = copy_short(row + storage.scale_bytes, storage.value_bytes, values);
   }
 }
 
@@ -132,6 +182,8 @@ void pack_blocks(const Matrix& w, const void* rows, int64_t stride, int64_t firs
     if (is_panel)
       pack_panel_of_blocks(w, row, row_bytes,
                            static_cast<uint8_t*>(packed) + output / kPanelWidth * w.unit_bytes());
+    else if (w.unit_outputs() == 1)
+      pack_row_of_blocks(w, row, static_cast<uint8_t*>(packed) + output * w.unit_bytes());
     else
       for (int64_t b = 0; b < blocks; ++b) places.write(packed, output, b, row + b * bytes);
     i += is_panel ? kPanelWidth : 1;

@@ -100,6 +100,42 @@ void check_blocks(DType type, int64_t n, PackPlace place, int64_t total, int cut
   EXPECT_TRUE(packed.guards_are_intact());
 }
 
+// The same where each output has a unit for itself; rows of a wider matrix, too.
+void check_rows_of_blocks(DType type, int64_t n, int64_t stride_blocks, int matrix, int cuts) {
+  const StorageType& storage = storage_of(type);
+  const Matrix w{.type = type,
+                 .n = n,
+                 .k = 3 * storage.block,
+                 .layout = WeightLayout::rows,
+                 .count = matrix + 1};
+  const int64_t row_bytes = stride_blocks * storage.bytes();
+  Random random(n * 17 + cuts);
+  Guarded<uint8_t> rows(n * row_bytes), packed(w.bytes()), expected(w.bytes());
+  for (uint8_t& byte : rows.span()) byte = static_cast<uint8_t>(random.next());
+  const BlockPlaces places(w);
+  for (int64_t i = 0; i < n; ++i)
+    for (int b = 0; b < 3; ++b)
+      places.write(expected.data(), matrix * w.all_rows() + i, b,
+                   rows.data() + i * row_bytes + b * storage.bytes());
+  for (int c = cuts - 1; c >= 0; --c) {
+    const auto [begin, end] = Part{c, cuts}.of(n);
+    pack_rows(w, rows.data() + begin * row_bytes, stride_blocks * storage.block, begin, end - begin,
+              {.output = matrix * kPanelWidth, .step = 2}, packed.data());
+  }
+  EXPECT_EQ(std::memcmp(packed.data(), expected.data(), packed.span().size_bytes()), 0)
+      << storage.name << " n " << n << " matrix " << matrix << " cuts " << cuts;
+  EXPECT_TRUE(packed.guards_are_intact());
+}
+
+TEST(Pack, RowsOfBlocks) {
+  for (const DType type : block_types())
+    for (const int64_t n : {1, 8, 37}) {
+      check_rows_of_blocks(type, n, 3, 0, 1);
+      check_rows_of_blocks(type, n, 3, 1, 3);
+      check_rows_of_blocks(type, n, 5, 1, 2);
+    }
+}
+
 TEST(Pack, Blocks) {
   for (const DType type : block_types())
     for (const int64_t n : {1, 16, 37, 64}) {
