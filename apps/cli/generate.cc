@@ -69,8 +69,15 @@ class Printer final : public TextSink {
   std::vector<TextAnswer> answers_;
 };
 
-json::Value report(const Printer& printer, Model& model, double bandwidth,
-                   const GenerateFlags& flags, const Tokenizer& tokenizer) {
+// One token has no speed, and what memory could give it is not measured.
+double share_of_bandwidth(const Printer& printer, Model& model) {
+  const double rate = printer.decode_rate();
+  if (rate <= 0) return 0;
+  return rate * static_cast<double>(model.weight_bytes_per_token()) / measure_read_bandwidth(model);
+}
+
+json::Value report(const Printer& printer, Model& model, const GenerateFlags& flags,
+                   const Tokenizer& tokenizer) {
   const TextAnswer& a = printer.answer();
   json::Value v;
   v.set("text", a.text);
@@ -80,8 +87,7 @@ json::Value report(const Printer& printer, Model& model, double bandwidth,
   v.set("max_tokens", printer.max_tokens);
   v.set("first_token_seconds", printer.first_token());
   v.set("decode_tokens_per_second", printer.decode_rate());
-  v.set("share_of_read_bandwidth",
-        printer.decode_rate() * static_cast<double>(model.weight_bytes_per_token()) / bandwidth);
+  v.set("share_of_read_bandwidth", share_of_bandwidth(printer, model));
   v.set("identity", model.identity());
   v.set("instruction_set", model.instruction_set());
   v.set("logits_hash", to_hex(a.logits_hash));
@@ -229,7 +235,7 @@ int run_generate(GenerateFlags flags) {
   if (trace) finish(*trace, flags);
   if (!flags.input.empty()) return status;
 
-  json::Value v = report(printer, *model, measure_read_bandwidth(*model), flags, tokenizer);
+  json::Value v = report(printer, *model, flags, tokenizer);
   v.set("load_seconds", load_seconds);
   if (flags.model.json)
     fmt::print("{}\n", json::dump(v, 2));

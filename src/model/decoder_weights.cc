@@ -396,23 +396,42 @@ class WeightLoader {
     return buffer;
   }
 
+  // Every thread packs its share, a few rows at a time, and then what is left of the others': pages
+  // that are touched first, and other work on a core, make some of them late.
   void pack(const PackedPart& part, const Matrix& w, Range rows, std::byte* target) {
-    constexpr int64_t kBlock = 16;  // rows read at a time
-    const int64_t width = source_.info(part.tensor).shape.at(1);
-    run_or_throw(pool_, [&](Part share) {
-      std::vector<std::byte> block(bytes_of(w.type, kBlock * width));
-      const auto [begin, end] = share.of(rows.count, kBlock);
-      for (int64_t row = rows.first + begin; row < rows.first + end; row += kBlock) {
-        const int64_t count = std::min(kBlock, rows.first + end - row);
-        read(part.tensor, part.first_row + row, count, width, w.type, block.data());
-        pack_rows(w, block.data() + bytes_of(w.type, part.first_column), width, row, count,
-                  part.place, target);
-        if (w.type != DType::i8) continue;
-        float scales[kBlock];
-        source_.read_row_scales(part.tensor, part.first_row + row, count, scales);
-        pack_scales(w, scales, row, count, part.place, target);
+    std::vector<std::atomic<int64_t>> packed(static_cast<size_t>(pool_.size()));  // of each share
+    blocks_.resize(packed.size());
+    bad_element_ = kNone;
+    run_or_throw(pool_, [&](Part own) {
+      std::vector<std::byte>& block = blocks_[static_cast<size_t>(own.index)];
+      for (int i = 0; i < own.count; ++i) {
+        const Part share{(own.index + i) % own.count, own.count};
+        const auto [begin, end] = share.of(rows.count, kRowsAtOnce);
+        auto& next = packed[static_cast<size_t>(share.index)];
+        for (int64_t row = begin; (row = begin + next.fetch_add(kRowsAtOnce)) < end;)
+          pack_few(part, w, rows.first + row, std::min(kRowsAtOnce, end - row), block, target);
       }
     });
+    if (bad_element_ != kNone) fail_non_finite(source_, part.tensor, bad_element_);
+  }
+
+  // Rows [row, row + count) of a part, by way of `block`.
+  void pack_few(const PackedPart& part, const Matrix& w, int64_t row, int64_t count,
+                std::vector<std::byte>& block, std::byte* target) {
+    const int64_t width = source_.info(part.tensor).shape.at(1);
+    if (const auto bytes = static_cast<size_t>(bytes_of(w.type, kRowsAtOnce * width));
+        block.size() < bytes)
+      block.resize(bytes);
+    const int64_t first = (part.first_row + row) * width, elements = count * width;
+    source_.read(part.tensor, first, elements, w.type, block.data());
+    if (const int64_t bad = first_non_finite(block.data(), w.type, elements); bad >= 0)
+      note_bad_element(first + bad);
+    pack_rows(w, block.data() + bytes_of(w.type, part.first_column), width, row, count, part.place,
+              target);
+    if (w.type != DType::i8) return;
+    float scales[kRowsAtOnce];
+    source_.read_row_scales(part.tensor, part.first_row + row, count, scales);
+    pack_scales(w, scales, row, count, part.place, target);
   }
 
   const float* whole_vector(TensorRole role, int layer = -1) {
@@ -474,13 +493,11 @@ class WeightLoader {
     return heads;
   }
 
-  // Rows of a matrix in a type, checked.
-  void read(const std::string& tensor, int64_t first, int64_t count, int64_t width, DType type,
-            std::byte* out) {
-    const int64_t elements = count * width;
-    source_.read(tensor, first * width, elements, type, out);
-    if (const int64_t bad = first_non_finite(out, type, elements); bad >= 0)
-      fail_non_finite(source_, tensor, first * width + bad);
+  // The first of all is named, whichever thread finds which.
+  void note_bad_element(int64_t index) {
+    int64_t found = bad_element_;
+    while (index < found && !bad_element_.compare_exchange_weak(found, index)) {
+    }
   }
 
   void finish(const std::string& tensor) {
@@ -508,6 +525,9 @@ class WeightLoader {
   ThreadPool& pool_;
   const LoadProgress& progress_;
   std::optional<WeightUpload> upload_;  // to a device that the host cannot write
+  static constexpr int64_t kRowsAtOnce = 16, kNone = std::numeric_limits<int64_t>::max();
+  std::vector<std::vector<std::byte>> blocks_;  // of rows that are packed, for each thread
+  std::atomic<int64_t> bad_element_ = kNone;    // of the tensor that is packed
   int64_t done_bytes_ = 0, total_bytes_ = 0;
   size_t arrays_ = 0;
   const std::string* wanted_ = nullptr;  // a tensor that is read back; null: all are written
