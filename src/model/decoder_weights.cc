@@ -296,16 +296,16 @@ class WeightLoader {
     for (const PackedPart& part : parts) finish(part.tensor);
   }
 
-  // Where the rows of a part begin.
-  static std::byte* rows_of(const Matrix& w, const PackedPart& part) {
+  // Where the rows of a part begin in a matrix that lies at `data`.
+  static std::byte* rows_of(const Matrix& w, const PackedPart& part, const void* data) {
     const int64_t first =
         part.place.step == 1 ? part.place.output : part.place.output / kPanelWidth * w.units();
-    return static_cast<std::byte*>(const_cast<void*>(w.data)) + first * w.unit_bytes();
+    return static_cast<std::byte*>(const_cast<void*>(data)) + first * w.unit_bytes();
   }
 
   // A part in a device's memory, whose padding is zero since it was allocated.
   void fill_rows(const Matrix& w, const PackedPart& part) {
-    std::byte* target = rows_of(w, part);
+    std::byte* target = rows_of(w, part, w.data);
     const int64_t row_bytes = w.unit_bytes(), element = bytes_of(w.type, 1);
     const TensorInfo& info = source_.info(part.tensor);
     const std::byte* there = source_.on_gpu(part.tensor);
@@ -334,7 +334,7 @@ class WeightLoader {
     if (w.layout != WeightLayout::rows || info.dtype != w.type)
       fail("{}: expected weights in rows of the type that it was given in", part.tensor);
     std::vector<std::byte> rows(static_cast<size_t>(part.rows * w.unit_bytes()));
-    device_.download(rows.data(), rows_of(w, part), rows.size());
+    device_.download(rows.data(), rows_of(w, part, w.data), rows.size());
     for (int64_t row = 0; row < part.rows; ++row)
       std::memcpy(wanted_bytes_ + (part.first_row + row) * width + part.first_column * element,
                   rows.data() + row * w.unit_bytes(), static_cast<size_t>(part.columns * element));
@@ -415,23 +415,37 @@ class WeightLoader {
     if (bad_element_ != kNone) fail_non_finite(source_, part.tensor, bad_element_);
   }
 
-  // Rows [row, row + count) of a part, by way of `block`.
+  // Whether rows of a part lie in the matrix as they lie in the tensor, one after the other.
+  bool are_rows_as_stored(const PackedPart& part, const Matrix& w) const {
+    return w.layout == WeightLayout::rows && !storage_of(w.type).has_blocks() &&
+           w.type != DType::i8 && part.columns == source_.info(part.tensor).shape.at(1) &&
+           w.unit_bytes() == bytes_of(w.type, part.columns);
+  }
+
+  // Rows [row, row + count) of a part, where they have to be arranged by way of `block`.
   void pack_few(const PackedPart& part, const Matrix& w, int64_t row, int64_t count,
                 std::vector<std::byte>& block, std::byte* target) {
+    if (are_rows_as_stored(part, w))
+      return read(part, row, count, w.type, rows_of(w, part, target) + row * w.unit_bytes());
     const int64_t width = source_.info(part.tensor).shape.at(1);
-    if (const auto bytes = static_cast<size_t>(bytes_of(w.type, kRowsAtOnce * width));
-        block.size() < bytes)
-      block.resize(bytes);
-    const int64_t first = (part.first_row + row) * width, elements = count * width;
-    source_.read(part.tensor, first, elements, w.type, block.data());
-    if (const int64_t bad = first_non_finite(block.data(), w.type, elements); bad >= 0)
-      note_bad_element(first + bad);
+    const auto bytes = static_cast<size_t>(bytes_of(w.type, kRowsAtOnce * width));
+    if (block.size() < bytes) block.resize(bytes);
+    read(part, row, count, w.type, block.data());
     pack_rows(w, block.data() + bytes_of(w.type, part.first_column), width, row, count, part.place,
               target);
     if (w.type != DType::i8) return;
     float scales[kRowsAtOnce];
     source_.read_row_scales(part.tensor, part.first_row + row, count, scales);
     pack_scales(w, scales, row, count, part.place, target);
+  }
+
+  // Whole rows of the part's tensor, looked at while they are in the caches.
+  void read(const PackedPart& part, int64_t row, int64_t count, DType type, std::byte* out) {
+    const int64_t width = source_.info(part.tensor).shape.at(1);
+    const int64_t first = (part.first_row + row) * width, elements = count * width;
+    source_.read(part.tensor, first, elements, type, out);
+    if (const int64_t bad = first_non_finite(out, type, elements); bad >= 0)
+      note_bad_element(first + bad);
   }
 
   const float* whole_vector(TensorRole role, int layer = -1) {

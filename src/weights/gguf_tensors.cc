@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "numerics/blocks.h"
 #include "weights/gguf.h"
 
 namespace invar {
@@ -68,9 +69,15 @@ class GgufSource final : public TensorSource {
     const std::span bytes(out, static_cast<size_t>(bytes_of(storage.type, count)));
     entry.file->read_at(entry.tensor->begin + bytes_of(storage.type, first), bytes);
     if (stored.scales_before == storage.scale_bytes) return;
-    const auto values = stored.scales_before, scales = values + storage.value_bytes;
-    for (auto block = bytes.begin(); block != bytes.end(); block += storage.bytes())
-      std::rotate(block + values, block + scales, block + storage.bytes());
+    const auto before = static_cast<size_t>(stored.scales_before);
+    const auto values = static_cast<size_t>(storage.value_bytes);
+    const size_t behind = static_cast<size_t>(storage.scale_bytes) - before;
+    std::byte scales[kMaxBlockBytes];
+    for (std::byte* at = out + before; at < out + bytes.size(); at += storage.bytes()) {
+      std::memcpy(scales, at + values, behind);
+      std::memmove(at + behind, at, values);
+      std::memcpy(at, scales, behind);
+    }
   }
 
   std::shared_ptr<const GgufFile> file_;
