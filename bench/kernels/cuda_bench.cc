@@ -244,9 +244,10 @@ class Bench {
   void blocks(std::vector<int64_t> sizes) {
     if (options_.rows > 0) sizes = {options_.rows};
     fmt::print(
-        "\n| us, TB/s, x as fast as bf16 | rows | bf16 | q8_0 | q4_0 | q4_k | integers "
-        "|\n|---|---|---|---|---|---|---|\n");
-    for (const int64_t rows : sizes) bench_blocks(*gpu_, timer_, rows);
+        "\n| us, TB/s, x as fast as bf16 | rows | bf16 | q8_0 | q4_0 | q4_k | integers | that it "
+        "makes "
+        "|\n|---|---|---|---|---|---|---|---|\n");
+    for (const int64_t rows : sizes) bench_blocks(*gpu_, timer_, rows, options_.layer);
   }
 
   void layers(int64_t rows, int64_t context, bool prompt) {

@@ -14,7 +14,17 @@ namespace invar::bench {
 
 namespace {
 
-constexpr DType kTypes[] = {DType::bf16, DType::q8_0, DType::q4_0, DType::q4_k, DType::i8};
+struct Form {
+  const char* name;
+  DType type;
+  DType of_rows = DType::bf16;
+};
+constexpr Form kForms[] = {{"bf16", DType::bf16},
+                           {"q8_0", DType::q8_0},
+                           {"q4_0", DType::q4_0},
+                           {"q4_k", DType::q4_k},
+                           {"integers", DType::i8, DType::i8},
+                           {"integers it makes", DType::i8}};
 
 struct Layer {
   const char* name;
@@ -31,12 +41,13 @@ constexpr int kCalls = 40, kRounds = 15;
 // A layer's operands: weights of one type, rotated among copies larger than the L2 cache.
 class Product {
  public:
-  Product(Device& gpu, const Layer& layer, DType type, int64_t rows,
+  Product(Device& gpu, const Layer& layer, const Form& form, int64_t rows,
           const std::vector<bf16_t>& values)
       : layer_(layer),
+        of_rows_(form.of_rows),
         rows_(rows),
         table_(cuda::kernels(Order::hopper)),
-        w_{.type = type,
+        w_{.type = form.type,
            .n = layer.n,
            .k = layer.k,
            .layout = table_.weights,
@@ -54,11 +65,15 @@ class Product {
   }
 
   int64_t bytes() const { return w_.bytes(); }
+  // Whether there is such a product: few rows alone become integers in it.
+  bool can() const {
+    return w_.type != DType::i8 || of_rows_ == DType::i8 ||
+           table_.makes_integers(w_, rows_, layer_.split_k);
+  }
   void run(int i, const Execution& on) {
     w_.data = weights_.data() + i % copies_ * w_.bytes();
     const bool is_integer = w_.type == DType::i8;
-    const Activation x{x_.data(), is_integer ? DType::i8 : DType::bf16, layer_.k,
-                       is_integer ? scales_.data() : nullptr};
+    const Activation x{x_.data(), of_rows_, layer_.k, is_integer ? scales_.data() : nullptr};
     if (layer_.matrices == 2)
       (is_integer ? table_.int8_gated_matmul : table_.gated_matmul)(
           {.x = x,
@@ -84,6 +99,7 @@ class Product {
 
  private:
   Layer layer_;
+  DType of_rows_;
   int64_t rows_;
   Kernels table_;
   Matrix w_;
@@ -98,22 +114,27 @@ class Product {
 
 }  // namespace
 
-void bench_blocks(Device& gpu, GpuTimer& timer, int64_t rows) {
+void bench_blocks(Device& gpu, GpuTimer& timer, int64_t rows, std::string_view only) {
   for (const Layer& layer : kLayers) {
+    if (!only.empty() && only != layer.name) continue;
     const auto values = random_values(rows * layer.k);
     std::vector<Product> products;
-    for (const DType type : kTypes) products.emplace_back(gpu, layer, type, rows, values);
+    for (const Form& form : kForms) products.emplace_back(gpu, layer, form, rows, values);
     for (size_t i = 0; i < products.size(); ++i)
-      timer.add(
-          std::string(name_of(kTypes[i])), [&, i](int call) { products[i].run(call, timer.on()); },
-          kCalls);
+      if (products[i].can())
+        timer.add(
+            kForms[i].name, [&, i](int call) { products[i].run(call, timer.on()); }, kCalls);
     std::map<std::string, double> us;
     for (const auto& [name, time] : timer.run(kRounds)) us[name] = time;
     fmt::print("| {} | {} |", layer.name, rows);
     for (size_t i = 0; i < products.size(); ++i) {
-      const double time = us.at(std::string(name_of(kTypes[i])));
-      fmt::print(" {:.1f}, {:.2f}, {:.2f} x |", time,
-                 static_cast<double>(products[i].bytes()) / time * 1e-6, us.at("bf16") / time);
+      const auto time = us.find(kForms[i].name);
+      if (time == us.end())
+        fmt::print(" - |");
+      else
+        fmt::print(" {:.1f}, {:.2f}, {:.2f} x |", time->second,
+                   static_cast<double>(products[i].bytes()) / time->second * 1e-6,
+                   us.at("bf16") / time->second);
     }
     fmt::print("\n");
     std::fflush(stdout);

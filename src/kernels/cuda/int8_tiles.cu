@@ -58,56 +58,43 @@ __device__ __forceinline__ void sum_run(int (&d)[kColumns / 2], Ring& ring, uint
   if (lane == 0) team.release(ring.empty + 8 * previous);
 }
 
-// What a thread multiplies sums by: its two rows' scales, and its columns' in shared memory.
-template <int kColumns>
+// What a thread multiplies sums by: its two rows' scales, and its columns' in shared memory. `use`
+// gets each value, and its place.
+template <int kColumns, typename Use>
 __device__ __forceinline__ void scale_sums(const int (&sum)[kColumns / 2], float low, float high,
-                                           const float* columns, float (&out)[kColumns / 2]) {
+                                           const float* columns, Use use) {
 #pragma unroll
   for (int j = 0; j < kColumns / 8; ++j) {
     const float2 w = *reinterpret_cast<const float2*>(columns + j * 8);
-    out[4 * j] = __int2float_rn(sum[4 * j]) * (low * w.x);
-    out[4 * j + 1] = __int2float_rn(sum[4 * j + 1]) * (low * w.y);
-    out[4 * j + 2] = __int2float_rn(sum[4 * j + 2]) * (high * w.x);
-    out[4 * j + 3] = __int2float_rn(sum[4 * j + 3]) * (high * w.y);
+    use(4 * j, __int2float_rn(sum[4 * j]) * (low * w.x));
+    use(4 * j + 1, __int2float_rn(sum[4 * j + 1]) * (low * w.y));
+    use(4 * j + 2, __int2float_rn(sum[4 * j + 2]) * (high * w.x));
+    use(4 * j + 3, __int2float_rn(sum[4 * j + 3]) * (high * w.y));
   }
 }
 
-// The tree of 2, 4 or 8 runs, in this order; `run(to)` gives the next one's values. The first four
-// wait at `parked`, 128 threads' float4 side by side.
-template <int kValues, typename Run>
-__device__ __forceinline__ void add_runs(int runs, float4* parked, float (&d)[kValues], Run run) {
-  float other[kValues], sum[kValues];
-  const int fours = runs == 8 ? 2 : 1, pairs = runs >= 4 ? 2 : 1;
-#pragma unroll 1
-  for (int four = 0; four < fours; ++four) {
-#pragma unroll 1
-    for (int pair = 0; pair < pairs; ++pair) {
-      run(d);
-      run(other);
-      if (pair == 0) {
-#pragma unroll
-        for (int i = 0; i < kValues; ++i) sum[i] = d[i] = d[i] + other[i];
-      } else {
-#pragma unroll
-        for (int i = 0; i < kValues; ++i) d[i] = sum[i] + (d[i] + other[i]);
-      }
-    }
-    if (four + 1 < fours) {
-#pragma unroll
-      for (int i = 0; i < kValues / 4; ++i)
-        parked[i * 128] = {d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]};
-    } else if (fours == 2) {
-#pragma unroll
-      for (int i = 0; i < kValues / 4; ++i) {
-        const float4 first = parked[i * 128];
-        d[4 * i] = first.x + d[4 * i];
-        d[4 * i + 1] = first.y + d[4 * i + 1];
-        d[4 * i + 2] = first.z + d[4 * i + 2];
-        d[4 * i + 3] = first.w + d[4 * i + 3];
-      }
-    }
+// The tree of 2, 4 or 8 runs, which come one after the other: what waits for the other half of a
+// pair, and of a four; the first four's sum waits at `parked`, 128 threads' values side by side.
+template <int kValues>
+struct RunTree {
+  float pair[kValues], four[kValues];
+  float* parked;
+
+  // `scaled` gives the values of run `run`. After the last one the sums are in `pair`.
+  template <typename Scaled>
+  __device__ __forceinline__ void add(int run, Scaled scaled) {
+    if (run % 2 == 0)
+      scaled([&](int i, float v) { pair[i] = v; });
+    else if (run == 1)
+      scaled([&](int i, float v) { pair[i] = four[i] = pair[i] + v; });
+    else if (run == 5)
+      scaled([&](int i, float v) { four[i] = pair[i] + v; });
+    else if (run == 3)
+      scaled([&](int i, float v) { pair[i] = parked[i * 128] = four[i] + (pair[i] + v); });
+    else
+      scaled([&](int i, float v) { pair[i] = parked[i * 128] + (four[i] + (pair[i] + v)); });
   }
-}
+};
 
 template <int kColumns, bool kHasRuns, int kPair, typename End>
 __global__ __launch_bounds__(kThreads,
@@ -152,8 +139,8 @@ __global__ __launch_bounds__(kThreads,
     more_registers<232>();
     wait_for_kernels_before();
     const int half = warpgroup - 1, lane = tid % 32, warp = tid % 128 / 32;
-    auto* parked = reinterpret_cast<float4*>(shared + S::kStages * S::kStageBytes) + tid % 128 +
-                   half * 128 * (kValues / 4);
+    auto* parked = reinterpret_cast<float*>(shared + S::kStages * S::kStageBytes) + tid % 128 +
+                   half * 128 * kValues;
     float* columns =
         reinterpret_cast<float*>(shared + S::kStages * S::kStageBytes + S::kParkBytes) +
         half * kColumns;
@@ -166,17 +153,28 @@ __global__ __launch_bounds__(kThreads,
       const int64_t t = grid.first_row(row) + half * 64 + warp * 16 + lane / 4;
       const RunScale* low = kind.x + min(t, grid.rows - 1) * grid.split_k;
       const RunScale* high = kind.x + min(t + 8, grid.rows - 1) * grid.split_k;
-      const auto next_run = [&](float(&to)[kValues]) {
-        int sum[kValues];
-        const float low_scale = (low++)->scale, high_scale = (high++)->scale;
-        sum_run<kColumns>(sum, ring, base, half, grid.slices, lane, team, S::kStageBytes);
-        scale_sums<kColumns>(sum, low_scale, high_scale, columns + lane % 4 * 2, to);
-      };
+      // The tensor cores' steps are written once: copies of sums would make each step wait for the
+      // one before it.
+      const int runs = kHasRuns ? grid.split_k : 1;
       float d[kValues];
-      if constexpr (kHasRuns)
-        add_runs<kValues>(grid.split_k, parked, d, next_run);
-      else
-        next_run(d);
+      RunTree<kHasRuns ? kValues : 1> tree{.parked = parked};
+#pragma unroll 1
+      for (int run = 0; run < runs; ++run) {
+        int sum[kValues];
+        const float low_scale = low[run].scale, high_scale = high[run].scale;
+        sum_run<kColumns>(sum, ring, base, half, grid.slices, lane, team, S::kStageBytes);
+        const auto scaled = [&](auto use) {
+          scale_sums<kColumns>(sum, low_scale, high_scale, columns + lane % 4 * 2, use);
+        };
+        if constexpr (kHasRuns)
+          tree.add(run, scaled);
+        else
+          scaled([&](int i, float v) { d[i] = v; });
+      }
+      if constexpr (kHasRuns) {
+#pragma unroll
+        for (int i = 0; i < kValues; ++i) d[i] = tree.pair[i];
+      }
       end.template tile<kColumns>(d, t, column * (kColumns / End::kMatrices) + lane % 4 * 2,
                                   int64_t{row} * kTileRows, grid.rows);
     }

@@ -42,20 +42,29 @@ struct SlabPlace {
   int scale_pitch;
 };
 
+__device__ __forceinline__ uint32_t load_shared(uint32_t at) {
+  uint32_t word;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(at));
+  return word;
+}
+
 // One row's slab there, for lane j of a quad.
 template <DType type>
 struct SharedSlab : SlabBytes {
   using Stage = SlabStage<type>;
   using Shape = SlabShape<type>;
   static constexpr bool kAtOnce = Shape::kBlocks == 8 && Shape::kScales == 16;  // the scales
-  int box, flip;  // the latter of the 16-byte chunks of a swizzled row
+  // Of a swizzled row: the lane's word of chunk 0 of a line, in shared memory, and from one line to
+  // the next. A line begins at a multiple of 128, so that a chunk's number is one more xor.
+  uint32_t first;
+  int box;
   uint32_t all_scales[4];
 
   __device__ __forceinline__ SharedSlab(const SlabPlace& place, int row, int lane)
       : SlabBytes{place.values + row * Stage::kPitch, place.scales + row * place.scale_pitch,
                   lane % 4},
-        box(place.box),
-        flip(row % 8 * 16) {
+        first(shared_address(values) + row % 8 * 16 + 4 * j),
+        box(place.box) {
     if constexpr (kAtOnce) {
       const uint4 v = *reinterpret_cast<const uint4*>(this->scales);
       all_scales[0] = v.x, all_scales[1] = v.y, all_scales[2] = v.z, all_scales[3] = v.w;
@@ -64,7 +73,7 @@ struct SharedSlab : SlabBytes {
 
   __device__ __forceinline__ uint32_t quad(int at) const {
     if constexpr (Stage::kIsSwizzled)
-      return word(at / kSwizzled * box + (at % kSwizzled ^ flip) + 4 * j);
+      return load_shared((first ^ at % kSwizzled) + at / kSwizzled * box);
     else
       return word(at + 4 * j);
   }
@@ -180,10 +189,10 @@ class SlabRows {
     const int lane = threadIdx.x % 32, first = run * grid.units;
     if constexpr (kEights == 1) {
       const int row = min(lane / 4, grid.rows - 1);
-      at_ = reinterpret_cast<const uint2*>(grid.x + row * grid.x_stride + first * kSlabUnit) +
-            lane % 4;
+      at_ = reinterpret_cast<const char*>(grid.x + row * grid.x_stride + first * kSlabUnit) +
+            lane % 4 * 8;
     } else {
-      at_ = reinterpret_cast<const uint2*>(grid.x) + (first * eights_ * 32 + lane) * 2;
+      at_ = reinterpret_cast<const char*>(grid.x) + (first * eights_ * 32 + lane) * 16;
     }
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) load(u, u);
@@ -201,8 +210,10 @@ class SlabRows {
   __device__ __forceinline__ void load(int place, int unit) {
     unit = min(unit, units_ - 1);
     if constexpr (kEights == 1) {
-      ahead_[place][0][0] = at_[unit * 8];
-      ahead_[place][0][1] = at_[unit * 8 + 4];
+      const auto* from = reinterpret_cast<const uint2*>(at_ + static_cast<unsigned>(unit) *
+                                                                  (kSlabUnit * sizeof(bf16_t)));
+      ahead_[place][0][0] = from[0];
+      ahead_[place][0][1] = from[4];
     } else {
 #pragma unroll
       for (int b = 0; b < kEights; ++b)
@@ -218,7 +229,7 @@ class SlabRows {
     ahead_[place][b][1] = make_uint2(both.z, both.w);
   }
 
-  const uint2* at_;
+  const char* at_;
   int units_, eights_;
   uint2 ahead_[kAhead][kEights][2];
 };
@@ -264,7 +275,7 @@ __device__ __forceinline__ void multiply_slab(const SlabPlace& place, int first,
     for (int s = 0; s < 2; ++s)
 #pragma unroll
       for (int b = 0; b < kEights; ++b)
-        if (b < x.eights()) {
+        if (kEights == 1 || b < x.eights()) {  // a branch would keep units from overlapping
           const StepRows rows = x.rows(u % kAhead, s, b);
           if constexpr (kTiles == 2)
             step(d[b], {{upper[s][0], lower[s][0], upper[s][1], lower[s][1]}}, rows);

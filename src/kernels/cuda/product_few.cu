@@ -176,8 +176,8 @@ template void few_gated<64>(const GatedMatmulParams&, const Execution&);
 
 bool makes_integers(const Matrix& w, int64_t rows, int split_k) {
   constexpr int kMost = 64 << 10;  // of shared memory; the rest is the weights'
-  // Every block makes them again, and that costs more with each row. Measured with 1 and 8 rows,
-  // of which 1 gained and 8 seemed to lose (docs/models.md); the limit is between them by estimate.
+  // Every block makes them again, and that costs more with each row: measured with 1, 2, 4 and 8
+  // rows, of which 8 lose (docs/reports/steps-on-a-gpu.md).
   constexpr int64_t kMostRows = 4;
   static_assert(kMostRows <= MadeInt8Kind::kRows);
   return w.layout == WeightLayout::rows && rows <= kMostRows &&
