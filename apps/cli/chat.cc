@@ -226,12 +226,13 @@ int run_chat(ChatFlags flags) {
   if (const size_t at = utf8::find_invalid(flags.system); at != std::string::npos)
     fail_usage("expected --system as UTF-8, found a byte at {} that is not", at);
   const InstanceOptions options = instance_options(flags.model, flags.engine);
+  auto tokenizer_beside = open_tokenizer_beside(options.model);
   const auto model = open_with_progress(options);
   flags.params = with_model_sampling(flags.params, flags.named, model->options());
   Request asked{.params = flags.params, .stop = flags.stop};
   add_end_tokens(asked.params, *model);
   check_params(asked, model->spec().vocab);
-  const Tokenizer tokenizer = open_tokenizer(*model);
+  const Tokenizer tokenizer = tokenizer_beside.get();
   const ChatTemplate chat = open_chat_template(*model, flags.template_file);
   Instance instance(options, model);
   say_context(instance);

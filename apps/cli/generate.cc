@@ -211,13 +211,14 @@ int run_generate(GenerateFlags flags) {
   InstanceOptions options = instance_options(flags.model, flags.engine);
   options.engine.prompt_logprobs = flags.params.prompt_logprobs.has_value();
   const Timer load_timer;
+  auto tokenizer_beside = open_tokenizer_beside(options.model);
   const auto model = open_with_progress(options);
   flags.params = with_model_sampling(flags.params, flags.named, model->options());
   const double load_seconds = load_timer.seconds();
   Request request{.params = flags.params};
   add_end_tokens(request.params, *model);
   check_params(request, model->spec().vocab);  // before there is room for n answers
-  const Tokenizer tokenizer = open_tokenizer(*model);
+  const Tokenizer tokenizer = tokenizer_beside.get();
   Instance instance(options, model);
   say_context(instance);
   TextEngine text(instance.engine(), tokenizer);

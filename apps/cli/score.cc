@@ -23,8 +23,9 @@ int run_score(ScoreFlags flags) {
     fail_usage("expected a --text of at least one character, found an empty one");
   flags.engine.options.prompt_logprobs = true;
   const InstanceOptions options = instance_options(flags.model, flags.engine);
+  auto tokenizer_beside = open_tokenizer_beside(options.model);
   const auto model = open_with_progress(options);
-  const Tokenizer tokenizer = open_tokenizer(*model);
+  const Tokenizer tokenizer = tokenizer_beside.get();
   Instance instance(options, model);
   say_context(instance);
   TextEngine text(instance.engine(), tokenizer);

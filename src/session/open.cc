@@ -65,6 +65,10 @@ Tokenizer open_tokenizer(const ModelOptions& o) {
   return Tokenizer::from_texts(made_tokenizer_texts(o), "made tokenizer");
 }
 
+std::future<Tokenizer> open_tokenizer_beside(const ModelOptions& options) {
+  return std::async(std::launch::async, [options] { return open_tokenizer(options); });
+}
+
 ChatTemplate open_chat_template(const ModelOptions& o, const std::string& file) {
   const bool has_files = has_tokenizer_files(o);
   if (file.empty() && has_files && !is_gguf(o.model)) return ChatTemplate::load(o.model);

@@ -2,6 +2,7 @@
 // tokens that end an answer.
 #pragma once
 
+#include <future>
 #include <string>
 
 #include "engine/model.h"
@@ -16,6 +17,9 @@ Tokenizer open_tokenizer(const ModelOptions& options);
 inline Tokenizer open_tokenizer(const Model& model) {
   return open_tokenizer(model.options());
 }
+// The same on a thread of its own, while the caller opens the model: a vocabulary takes some tenths
+// of a second.
+std::future<Tokenizer> open_tokenizer_beside(const ModelOptions& options);
 // Its chat template, or the one of `file` where one is named.
 ChatTemplate open_chat_template(const ModelOptions& options, const std::string& file = {});
 inline ChatTemplate open_chat_template(const Model& model, const std::string& file = {}) {
