@@ -16,7 +16,7 @@
 namespace invar {
 
 namespace cpu {
-void attend_amx_emulated(const AttentionTile& tile, const AttentionTile* next);
+void attend_amx_emulated(const TileSource& tiles);
 void product_amx_emulated(const PanelProduct& p);
 void int8_product_amx_emulated(const PanelProduct& p);
 extern const RowFunctions kAmxRowsEmulated;

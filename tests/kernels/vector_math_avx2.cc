@@ -16,5 +16,8 @@ void exp2_avx2(const float* x, float* y) {
 void exp_avx2(const float* x, float* y) {
   store(y, exp(load(x)));
 }
+void divide_avx2(float* x, int count, float divisor) {
+  divide(x, count, divisor);
+}
 
 }  // namespace invar::cpu

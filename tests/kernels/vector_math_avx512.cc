@@ -16,5 +16,8 @@ void exp2_avx512(const float* x, float* y) {
 void exp_avx512(const float* x, float* y) {
   store(y, exp(load(x)));
 }
+void divide_avx512(float* x, int count, float divisor) {
+  divide(x, count, divisor);
+}
 
 }  // namespace invar::cpu

@@ -16,6 +16,8 @@ void exp2_avx2(const float* x, float* y);
 void exp_avx2(const float* x, float* y);
 void exp2_avx512(const float* x, float* y);
 void exp_avx512(const float* x, float* y);
+void divide_avx2(float* x, int count, float divisor);
+void divide_avx512(float* x, int count, float divisor);
 }  // namespace cpu
 
 namespace {
@@ -72,6 +74,33 @@ int differences(Vector vector, Scalar scalar) {
   return count;
 }
 
+using Divide = void (*)(float*, int, float);
+
+// Quotients of random significands, whose exponents reach beyond the range in which no division is
+// needed now and then; divisors close below a power of two, whose reciprocals round worst, too.
+int wrong_quotients(Divide divide) {
+  const ScopedFlushToZero flush;
+  Random random(5);
+  const auto draw = [&](int exponents) {
+    const int exponent = 127 + static_cast<int>(random.below(exponents)) - exponents / 2;
+    return std::bit_cast<float>(static_cast<uint32_t>(exponent) << 23 | (random.next() & 0x7fffff));
+  };
+  int count = 0;
+  for (int round = 0; round < 40000; ++round) {
+    const int exponents = round % 8 ? 40 : 240;
+    float divisor = round % 4 == 1 ? 1.0f - 0x1p-24f * static_cast<float>(random.below(64))
+                                   : draw(round % 16 ? 20 : 240);
+    float x[48], quotient[48];
+    for (float& v : x) v = draw(exponents) * (random.below(2) ? 1.0f : -1.0f);
+    if (round % 32 == 3) x[7] = -0.0f;
+    std::copy_n(x, 48, quotient);
+    divide(quotient, 48, divisor);
+    for (int i = 0; i < 48; ++i)
+      count += std::bit_cast<uint32_t>(quotient[i]) != std::bit_cast<uint32_t>(x[i] / divisor);
+  }
+  return count;
+}
+
 float scalar_exp2(float x) {
   return math::exp2(x);
 }
@@ -88,6 +117,18 @@ TEST(VectorMath, EndsOfRangesOnAvx512) {
   if (!__builtin_cpu_supports("avx512f")) GTEST_SKIP() << "no AVX-512";
   EXPECT_EQ(differences(cpu::exp2_avx512, scalar_exp2), 0);
   EXPECT_EQ(differences(cpu::exp_avx512, scalar_exp), 0);
+}
+
+TEST(VectorMath, QuotientsAreRoundedAsDivisionDoes) {
+  EXPECT_EQ(wrong_quotients(cpu::divide_avx2), 0);
+  if (__builtin_cpu_supports("avx512f")) {
+    EXPECT_EQ(wrong_quotients(cpu::divide_avx512), 0);
+  }
+  // As a reciprocal and a product do not.
+  EXPECT_GT(wrong_quotients([](float* x, int count, float divisor) {
+              for (int i = 0; i < count; ++i) x[i] = x[i] * (1.0f / divisor);
+            }),
+            1000);
 }
 
 }  // namespace

@@ -33,19 +33,35 @@ Span span_of(const PartialAttentionParams& partial, const Task& task) {
 }
 
 // Every task, those that share keys next to each other.
-template <typename Use>
-void for_each_task(const AttentionParams& p, int tile_queries, Use use) {
-  const int64_t heads = p.heads / p.kv.kv_heads;
-  for (int64_t row = 0; row < p.rows;) {
-    int64_t end = row + 1;
-    while (end < p.rows && p.table_of[end] == p.table_of[row]) ++end;
-    const int64_t queries = (end - row) * heads;
-    for (int32_t g = 0; g < p.kv.kv_heads; ++g)
-      for (int64_t q = 0; q < queries; q += tile_queries)
-        use(Task{row, g, q, std::min(queries, q + tile_queries)});
-    row = end;
+class Tasks {
+ public:
+  Tasks(const AttentionParams& p, int tile_queries) : p_(p), tile_queries_(tile_queries) {
+    start_run(0);
   }
-}
+  bool next(Task& task) {
+    if (row_ == p_.rows) return false;
+    task = {row_, group_, query_, std::min(queries_, query_ + tile_queries_)};
+    query_ = task.end;
+    if (query_ < queries_) return true;
+    query_ = 0;
+    if (++group_ == p_.kv.kv_heads) start_run(end_);
+    return true;
+  }
+
+ private:
+  void start_run(int64_t row) {
+    row_ = end_ = row;
+    group_ = 0;
+    while (end_ < p_.rows && p_.table_of[end_] == p_.table_of[row]) ++end_;
+    queries_ = (end_ - row) * (p_.heads / p_.kv.kv_heads);
+  }
+
+  const AttentionParams& p_;
+  const int64_t tile_queries_;
+  int64_t row_ = 0, end_ = 0;  // of the run
+  int32_t group_ = 0;
+  int64_t query_ = 0, queries_ = 0;
+};
 
 void clear_pad(const AttentionParams& p, int64_t row) {
   const int64_t width = int64_t{p.heads} * p.kv.head_dim, size = size_of(p.out.type);
@@ -91,30 +107,45 @@ void fill_tile(const PartialAttentionParams& partial, const Task& task, const Sp
   tile.inner = scale.inner;
 }
 
+// The tiles of one share. The leaves that a task reads are what it costs, near enough; each share
+// gets as many.
+class ShareOfTiles {
+ public:
+  ShareOfTiles(const PartialAttentionParams& p, int tile_queries, Part share)
+      : p_(p), share_(share), tasks_(p.of, tile_queries) {
+    Tasks all(p.of, tile_queries);
+    for (Task task; all.next(task);) total_ += span_of(p, task).leaves();
+  }
+  const AttentionTile* next() {
+    for (Task task; tasks_.next(task);) {
+      const Span span = span_of(p_, task);
+      const int64_t owner = before_ * share_.count / total_;
+      before_ += span.leaves();
+      if (owner != share_.index) continue;
+      AttentionTile& tile = tiles_[used_++ % TileSource::kKept];
+      fill_tile(p_, task, span, tile);
+      return &tile;
+    }
+    return nullptr;
+  }
+
+ private:
+  const PartialAttentionParams& p_;
+  const Part share_;
+  Tasks tasks_;
+  int64_t total_ = 0, before_ = 0;
+  int used_ = 0;
+  AttentionTile tiles_[TileSource::kKept];
+};
+
 }  // namespace
 
 void attention(const AttendFunctions& functions, const PartialAttentionParams& p,
                const Execution& on) {
   const bool is_f32 = p.of.kv.is_f32();
-  const Attend attend = is_f32 ? functions.f32 : functions.bf16;
-  const int tile_queries = is_f32 ? kVectorTileQueries : functions.tile_queries;
-  // The leaves that a task reads are what it costs, near enough; each share gets as many.
-  int64_t total = 0, before = 0;
-  for_each_task(p.of, tile_queries, [&](const Task& task) { total += span_of(p, task).leaves(); });
-  AttentionTile tiles[2];
-  AttentionTile* ready = nullptr;  // waits for its successor to be known
-  int used = 0;
-  for_each_task(p.of, tile_queries, [&](const Task& task) {
-    const Span span = span_of(p, task);
-    const int64_t owner = before * on.share.count / total;
-    before += span.leaves();
-    if (owner != on.share.index) return;
-    AttentionTile& tile = tiles[used++ % 2];
-    fill_tile(p, task, span, tile);
-    if (ready) attend(*ready, &tile);
-    ready = &tile;
-  });
-  if (ready) attend(*ready, nullptr);
+  ShareOfTiles tiles(p, is_f32 ? kVectorTileQueries : functions.tile_queries, on.share);
+  (is_f32 ? functions.f32 : functions.bf16)(
+      {.take = [](void* of) { return static_cast<ShareOfTiles*>(of)->next(); }, .of = &tiles});
 }
 
 }  // namespace invar::cpu

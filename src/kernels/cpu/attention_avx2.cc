@@ -14,11 +14,11 @@
 
 namespace invar::cpu {
 
-void attend_avx2(const AttentionTile& tile, const AttentionTile* next) {
-  attend<VectorProducts<2>>(tile, next);
+void attend_avx2(const TileSource& tiles) {
+  attend<VectorProducts<2>>(tiles);
 }
-void attend_pair_avx2(const AttentionTile& tile, const AttentionTile* next) {
-  attend<VectorProducts<2, uint16_t, true>>(tile, next);
+void attend_pair_avx2(const TileSource& tiles) {
+  attend<VectorProducts<2, uint16_t, true>>(tiles);
 }
 
 }  // namespace invar::cpu

@@ -14,11 +14,11 @@
 
 namespace invar::cpu {
 
-void attend_avx512(const AttentionTile& tile, const AttentionTile* next) {
-  attend<VectorProducts<8>>(tile, next);
+void attend_avx512(const TileSource& tiles) {
+  attend<VectorProducts<8>>(tiles);
 }
-void attend_pair_avx512(const AttentionTile& tile, const AttentionTile* next) {
-  attend<VectorProducts<8, uint16_t, true>>(tile, next);
+void attend_pair_avx512(const TileSource& tiles) {
+  attend<VectorProducts<8, uint16_t, true>>(tiles);
 }
 
 }  // namespace invar::cpu

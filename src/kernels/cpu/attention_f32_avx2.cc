@@ -14,8 +14,8 @@
 
 namespace invar::cpu {
 
-void attend_f32_avx2(const AttentionTile& tile, const AttentionTile* next) {
-  attend<VectorProducts<2, float>>(tile, next);
+void attend_f32_avx2(const TileSource& tiles) {
+  attend<VectorProducts<2, float>>(tiles);
 }
 
 }  // namespace invar::cpu

@@ -14,8 +14,8 @@
 
 namespace invar::cpu {
 
-void attend_f32_avx512(const AttentionTile& tile, const AttentionTile* next) {
-  attend<VectorProducts<8, float>>(tile, next);
+void attend_f32_avx512(const TileSource& tiles) {
+  attend<VectorProducts<8, float>>(tiles);
 }
 
 }  // namespace invar::cpu

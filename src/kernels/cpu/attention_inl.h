@@ -73,11 +73,12 @@ inline Split locate(const AttentionTile& tile, const AttentionTile* next, int ba
   Split split;
   int begin = kSplit, end = 0;
   for (int i = 0; i < tile.queries; ++i) {
-    split.begin[i] = larger(tile.first[i] - base, 0);
-    split.end[i] = smaller(tile.last[i] + 1 - base, kSplit);
-    if (split.begin[i] >= split.end[i]) continue;
-    begin = smaller(begin, split.begin[i]);
-    end = larger(end, split.end[i]);
+    const int from = larger(tile.first[i] - base, 0), to = smaller(tile.last[i] + 1 - base, kSplit);
+    const bool sees = from < to;
+    split.begin[i] = from;
+    split.end[i] = to;
+    begin = smaller(begin, sees ? from : kSplit);
+    end = larger(end, sees ? to : 0);
   }
   split.first_leaf = begin / kLeaf;
   split.end_leaf = (end + kLeaf - 1) / kLeaf;
@@ -88,8 +89,8 @@ inline Split locate(const AttentionTile& tile, const AttentionTile* next, int ba
   return split;
 }
 
-// m_s of one query, which sees slots [begin, end).
-inline float max_of(const float* d, int begin, int end, float scale) {
+// The largest scores of one query, which sees slots [begin, end), in 16 lanes.
+inline Vec16 top_of(const float* d, int begin, int end) {
   const Vec16 lowest = splat(-__builtin_inff());
   Vec16 top = lowest;
   for (int slot = begin / 16 * 16; slot < end; slot += 16) {
@@ -97,7 +98,7 @@ inline float max_of(const float* d, int begin, int end, float scale) {
     const Vec16 v = load(d + slot);
     top = max(is_full ? v : select(lanes(begin - slot, end - slot), v, lowest), top);
   }
-  return largest(top) * scale;
+  return top;
 }
 
 // Scores under a cap (ScoreScale). Apart from the others' code, which knows no cap.
@@ -107,10 +108,10 @@ inline float max_of(const float* d, int begin, int end, float scale) {
     store(d + slot, half_tanh(load(d + slot) * c));
 }
 
-// The weights of one query in all leaves of the split; gives l_s. The sign of a zero score cannot
-// be seen: exp2(+-0) is 1.
+// The weights of one query in all leaves of the split; gives l_s in 16 lanes that are yet to be
+// halved. The sign of a zero score cannot be seen: exp2(+-0) is 1.
 template <typename Products>
-inline float weigh(const float* d, int begin, int end, const Split& split, float scale, float m,
+inline Vec16 weigh(const float* d, int begin, int end, const Split& split, float scale, float m,
                    int query, Products& products) {
   const Vec16 c = splat(scale), minus_m = splat(-m);
   // Slots that were not computed add +0 to a lane, which is never -0.
@@ -125,7 +126,7 @@ inline float weigh(const float* d, int begin, int end, const Split& split, float
     products.store_weights(query, slot, p);
     lane[panel % 4] = lane[panel % 4] + p;
   }
-  return halve64(lane);
+  return join64(lane);
 }
 
 // The state of step 4 for every query of a tile. It begins as max = -inf and zeros: merging the
@@ -134,11 +135,22 @@ struct Merged {
   alignas(64) float max[kMaxTileQueries], sum[kMaxTileQueries];
   alignas(64) float keep[kMaxTileQueries], add[kMaxTileQueries];  // a and b of the split at hand
   alignas(64) float out[kMaxTileQueries * kMaxHead];              // [query][round_up(E, 16)]
+
+  void clear_sums() {
+    for (int i = 0; i < kMaxTileQueries; ++i) max[i] = -__builtin_inff(), sum[i] = 0.0f;
+  }
+  // 16 elements of o_s of a query, into `to`.
+  void merge(int query, float* to, Vec16 o, bool is_first, bool sees) const {
+    if (is_first)
+      store(to, sees ? o : splat(0.0f));
+    else
+      store(to, fma(load(to), splat(keep[query]), o * splat(add[query])));
+  }
 };
 
 template <typename Products>
-inline void attend_split(const AttentionTile& tile, const Split& split, Products& products,
-                         Merged& state) {
+inline void attend_split(const AttentionTile& tile, const Split& split, bool is_first,
+                         Products& products, Merged& state) {
   alignas(64) float d[kMaxTileQueries * kSplit];
   products.scores(split, d);
   if (tile.inner > 0)
@@ -147,7 +159,7 @@ inline void attend_split(const AttentionTile& tile, const Split& split, Products
   float split_max[kMaxTileQueries], split_sum[kMaxTileQueries];
   for (int i = 0; i < tile.queries; ++i)
     if (split.begin[i] < split.end[i])
-      split_max[i] = max_of(d + i * kSplit, split.begin[i], split.end[i], tile.scale);
+      split_max[i] = largest(top_of(d + i * kSplit, split.begin[i], split.end[i])) * tile.scale;
   for (int i = 0; i < tile.queries; ++i) {
     state.keep[i] = state.add[i] = 0.0f;
     if (split.begin[i] >= split.end[i]) {
@@ -156,8 +168,8 @@ inline void attend_split(const AttentionTile& tile, const Split& split, Products
       continue;
     }
     const float m = split_max[i], max = state.max[i] < m ? m : state.max[i];
-    split_sum[i] =
-        weigh(d + i * kSplit, split.begin[i], split.end[i], split, tile.scale, m, i, products);
+    split_sum[i] = halve(
+        weigh(d + i * kSplit, split.begin[i], split.end[i], split, tile.scale, m, i, products));
     state.keep[i] = state.max[i] - max;
     state.add[i] = m - max;
     state.max[i] = max;
@@ -171,9 +183,8 @@ inline void attend_split(const AttentionTile& tile, const Split& split, Products
       state.sum[i] = __builtin_fmaf(state.sum[i], state.keep[i], split_sum[i] * state.add[i]);
   const int width = round_up_to(tile.head_dim, 16);
   products.values(split, [&](int i, int e, Vec16 o) {
-    if (split.begin[i] >= split.end[i]) return;
-    float* out = state.out + i * width + e;
-    store(out, fma(load(out), splat(state.keep[i]), o * splat(state.add[i])));
+    const bool sees = split.begin[i] < split.end[i];
+    if (sees || is_first) state.merge(i, state.out + i * width + e, o, is_first, sees);
   });
 }
 
@@ -190,32 +201,48 @@ inline void attend_split(const AttentionTile& tile, const Split& split, Products
   }
 }
 
-template <typename Products>
-inline void attend(const AttentionTile& tile, const AttentionTile* next) {
-  Products products(tile);
-  Merged state;
+// What is left when all splits are merged.
+inline void write_outputs(const AttentionTile& tile, Merged& state) {
   const int e = tile.head_dim, width = round_up_to(e, 16);
-  for (int i = 0; i < tile.queries; ++i) {
-    state.max[i] = -__builtin_inff();
-    state.sum[i] = 0.0f;
-    for (int k = 0; k < width; k += 16) store(state.out + i * width + k, splat(0.0f));
-  }
-  for (int base = tile.lowest / kSplit * kSplit; base <= tile.highest; base += kSplit) {
-    const Split split = locate(tile, next, base);
-    if (split.first_leaf < split.end_leaf) attend_split(tile, split, products, state);
-  }
   for (int i = 0; i < tile.queries; ++i)
     if (tile.sinks[i]) merge_sink(state, i, width, *tile.sinks[i]);
   for (int i = 0; i < tile.queries && tile.max; ++i) tile.max[tile.stat[i]] = state.max[i];
   for (int i = 0; i < tile.queries && tile.sum; ++i) tile.sum[tile.stat[i]] = state.sum[i];
-  for (int i = 0; i < tile.queries; ++i)
-    for (int k = 0; k < e; k += 16) {
-      const Vec16 y = load(state.out + i * width + k) / splat(state.sum[i]);
+  for (int i = 0; i < tile.queries; ++i) {
+    float* out = state.out + i * width;
+    divide(out, width, state.sum[i]);
+    for (int k = 0; k < e; k += 16)
       if (tile.out_is_bf16)
-        store_u16(static_cast<uint16_t*>(tile.out[i]) + k, to_bf16(y), e - k);
+        store_bf16(static_cast<uint16_t*>(tile.out[i]) + k, load(out + k), e - k);
       else
-        store(static_cast<float*>(tile.out[i]) + k, y, e - k);
-    }
+        store(static_cast<float*>(tile.out[i]) + k, load(out + k), e - k);
+  }
+}
+
+// `next`, or null, is the tile that comes afterwards: its first keys and values are fetched
+// meanwhile.
+template <typename Products>
+inline void attend_tile(const AttentionTile& tile, const AttentionTile* next) {
+  Products products(tile);
+  Merged state;
+  state.clear_sums();
+  bool is_first = true;
+  for (int base = tile.lowest / kSplit * kSplit; base <= tile.highest; base += kSplit) {
+    const Split split = locate(tile, next, base);
+    if (split.first_leaf >= split.end_leaf) continue;
+    attend_split(tile, split, is_first, products, state);
+    is_first = false;
+  }
+  write_outputs(tile, state);
+}
+
+template <typename Products>
+inline void attend(const TileSource& tiles) {
+  for (const AttentionTile* tile = tiles.next(); tile;) {
+    const AttentionTile* next = tiles.next();
+    attend_tile<Products>(*tile, next);
+    tile = next;
+  }
 }
 
 }  // namespace

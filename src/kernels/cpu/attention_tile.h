@@ -34,19 +34,27 @@ struct AttentionTile {
   float inner;                     // of a cap, or 0
 };
 
-// Numerics 4 for a tile. `next`, or null, is the tile that the same thread computes afterwards: its
-// first keys and values are fetched meanwhile.
-using Attend = void (*)(const AttentionTile& tile, const AttentionTile* next);
+// The tiles that one thread computes, in their order.
+struct TileSource {
+  static constexpr int kKept = 4;  // at a time
+  // The next one, or null. It stays as it is while up to three more are taken.
+  const AttentionTile* (*take)(void* of);
+  void* of;
+  const AttentionTile* next() const { return take(of); }
+};
+
+// Numerics 4 for all tiles of a source.
+using Attend = void (*)(const TileSource& tiles);
 
 constexpr int kVectorTileQueries = 16, kAmxTileQueries = 32;
-void attend_avx2(const AttentionTile& tile, const AttentionTile* next);
-void attend_avx512(const AttentionTile& tile, const AttentionTile* next);
-void attend_amx(const AttentionTile& tile, const AttentionTile* next);
+void attend_avx2(const TileSource& tiles);
+void attend_avx512(const TileSource& tiles);
+void attend_amx(const TileSource& tiles);
 // The same in the order `pair`.
-void attend_pair_avx2(const AttentionTile& tile, const AttentionTile* next);
-void attend_pair_avx512(const AttentionTile& tile, const AttentionTile* next);
+void attend_pair_avx2(const TileSource& tiles);
+void attend_pair_avx512(const TileSource& tiles);
 // Of f32 queries, keys and values, kVectorTileQueries at most.
-void attend_f32_avx2(const AttentionTile& tile, const AttentionTile* next);
-void attend_f32_avx512(const AttentionTile& tile, const AttentionTile* next);
+void attend_f32_avx2(const TileSource& tiles);
+void attend_f32_avx512(const TileSource& tiles);
 
 }  // namespace invar::cpu

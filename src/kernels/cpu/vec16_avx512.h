@@ -246,12 +246,15 @@ inline float largest(Vec16 x) {
   return _mm_cvtss_f32(_mm_max_ss(by2, _mm_movehdup_ps(by2)));
 }
 
-// See vec16_math.h: here the scaling rounds as the ends want it.
-inline Vec16 exp2_end(Vec16 t, Vec16 n, Vec16 p) {
-  const __mmask16 not_below = _mm512_cmp_ps_mask(t.v, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
-  const __mmask16 above = _mm512_cmp_ps_mask(t.v, _mm512_set1_ps(128.0f), _CMP_GE_OQ);
-  const __m512 y = _mm512_maskz_scalef_ps(not_below, p.v, n.v);
-  return {_mm512_mask_mov_ps(y, above, _mm512_set1_ps(__builtin_inff()))};
+// See vec16_math.h. Here n is right for every t, and the scaling flushes and overflows as the ends
+// want it: below -126 p * 2^n is subnormal, from 128 on it is 2^128 or more.
+inline Vec16 without_integer(Vec16 t, Vec16& n) {
+  const __m512 f = _mm512_reduce_ps(t.v, 8);  // to nearest even
+  n = {_mm512_sub_ps(t.v, f)};
+  return {f};
+}
+inline Vec16 exp2_end(Vec16, Vec16 n, Vec16 p) {
+  return {_mm512_scalef_ps(p.v, n.v)};
 }
 
 }  // namespace

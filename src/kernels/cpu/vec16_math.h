@@ -38,9 +38,18 @@ inline Vec16 round_to_integer(Vec16 t) {
   return (t + round) - round;
 }
 
+// t without the nearest integer, which becomes n; where |t| is below 2^22. A set may have an
+// instruction for it: then its header has this name, as no template.
+template <typename Vector>
+inline Vector without_integer(Vector t, Vector& n) {
+  n = round_to_integer(t);
+  return t - n;
+}
+
 inline Vec16 exp2(Vec16 t) {
-  const Vec16 n = round_to_integer(t);
-  return exp2_end(t, n, exp2_polynomial(t - n));
+  Vec16 n;
+  const Vec16 f = without_integer(t, n);
+  return exp2_end(t, n, exp2_polynomial(f));
 }
 
 inline Vec16 exp(Vec16 x) {
@@ -97,6 +106,12 @@ inline Bits16 to_bf16(Vector x) {
   return select(is_greater_signed(magnitude, splat_bits(0x7f800000)), splat_bits(0x7fff), y);
 }
 
+// The first `count` lanes, rounded so.
+template <typename Vector>
+inline void store_bf16(uint16_t* p, Vector x, int64_t count) {
+  store_u16(p, to_bf16(x), count);
+}
+
 // The same of numbers that are 0 or have magnitudes within 2^-110 .. 2^110, a's and then b's, next
 // to each other. A set may have an instruction for it. (Veltkamp's cut: where x has its first 8
 // bits before the point, p is 2^16 x and x rounded to an integer, ties to even since 2^16 x is even
@@ -118,9 +133,45 @@ inline Bits16 to_cached_bf16(Vec16 x) {
   return select(is_greater_signed(magnitude, splat_bits(0x7f80)), splat_bits(0), finite);
 }
 
-// The end of sum64: lanes 0..15 of `lane[0]`, 16..31 of `lane[1]` and so on.
+// The end of sum64: lanes 0..15 of `lane[0]`, 16..31 of `lane[1]` and so on. First what halve
+// halves.
+inline Vec16 join64(const Vec16* lane) {
+  return (lane[0] + lane[2]) + (lane[1] + lane[3]);
+}
 inline float halve64(const Vec16* lane) {
-  return halve((lane[0] + lane[2]) + (lane[1] + lane[3]));
+  return halve(join64(lane));
+}
+
+// Whether all have magnitudes within 2^-32 .. 2^32.
+inline bool are_ordinary(const float* x, int count) {
+  Bits16 least = splat_bits(0x7fffffff), most = splat_bits(0);
+  for (int i = 0; i < count; i += 16) {
+    const Bits16 magnitude = bits_of(load(x + i)) & splat_bits(0x7fffffff);
+    least = min_signed(least, magnitude);
+    most = max_signed(most, magnitude);
+  }
+  const Bits16 low = splat_bits(0x2f800000), high = splat_bits(0x4f800000);
+  return (to_word(is_greater_signed(low, least)) | to_word(is_greater_signed(most, high))) == 0;
+}
+
+// x[i] / divisor in place, for whole vectors; by fma, at twice the speed, where nothing on the way
+// can be subnormal. With r the rounded reciprocal x * r is off by less than two places, and one
+// correction leaves less than one: from there a second one, whose remainder is exact, gives the
+// nearest number, as division does (Markstein).
+inline void divide(float* x, int count, float divisor) {
+  const Vec16 d = splat(divisor);
+  if (!(0.5f <= divisor && divisor < 0x1p32f) || !are_ordinary(x, count)) {
+    for (int i = 0; i < count; i += 16) store(x + i, load(x + i) / d);
+    return;
+  }
+  const Vec16 r = splat(1.0f) / d, minus_d = negated(d);
+  for (int i = 0; i < count; i += 16) {
+    const Vec16 v = load(x + i);
+    Vec16 q = v * r;
+    q = fma(fma(q, minus_d, v), r, q);
+    q = fma(fma(q, minus_d, v), r, q);
+    store(x + i, q);
+  }
 }
 
 }  // namespace
