@@ -23,6 +23,7 @@ namespace {
 template <int R>
 void multiply_tile(const Int8Tile& t, int64_t at, int64_t row_sums) {
   __m256i sum[R][2];
+#pragma GCC unroll 4
   for (int r = 0; r < R; ++r)
     sum[r][0] = sum[r][1] = _mm256_set1_epi32(-128 * t.scales[r * t.scales_stride].sum);
   const int8_t* x = t.x;
@@ -30,13 +31,16 @@ void multiply_tile(const Int8Tile& t, int64_t at, int64_t row_sums) {
   for (int64_t j = 0; j < t.fours; ++j, x += 4, w += kLine) {
     const auto* halves = reinterpret_cast<const __m256i*>(w);
     const __m256i low = _mm256_load_si256(halves), high = _mm256_load_si256(halves + 1);
+#pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const __m256i four = _mm256_set1_epi32(four_of(x + r * t.x_stride));
       sum[r][0] = INVAR_DPBUSD(sum[r][0], low, four);
       sum[r][1] = INVAR_DPBUSD(sum[r][1], high, four);
     }
   }
+#pragma GCC unroll 4
   for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
     for (int h = 0; h < 2; ++h)
       _mm256_store_si256(reinterpret_cast<__m256i*>(t.sums + r * row_sums + at) + h, sum[r][h]);
 }
