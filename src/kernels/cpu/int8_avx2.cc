@@ -56,6 +56,7 @@ void multiply_tile(const Int8Tile& t, int64_t at, int64_t row_sums) {
 
 struct Avx2 {
   static constexpr int64_t kRows = 3, kPanels = 4;
+  static int64_t panels_of(int64_t) { return kPanels; }
   static void multiply(Int8Tile t, int64_t rows, int64_t panels) {
     for (int64_t q = 0; q < panels; ++q, t.w += t.panel_bytes)
       (rows == 1   ? multiply_tile<1>

@@ -1,5 +1,6 @@
 // Products of integers with AVX-512 VNNI: one VPDPBUSD adds four products to each of 16 outputs.
-// 4 rows by 4 panels have sums enough in flight, at a load or broadcast for every second VPDPBUSD.
+// 8 rows by 2 panels, or up to 4 by 4, have sums enough in flight, at a load or broadcast for every
+// second VPDPBUSD; and two panels of an ordinary width stay in L1 while all rows pass.
 // The loops over sums are unrolled by name: else g++ 12 keeps the sums in memory, at 0.7 times the
 // speed.
 #include <immintrin.h>
@@ -50,16 +51,25 @@ void multiply_tile(const Int8Tile& t) {
 
 using Multiply = void (*)(const Int8Tile&);
 template <int P, bool kFetches>
-constexpr Multiply kByRows[4] = {multiply_tile<1, P, kFetches>, multiply_tile<2, P, kFetches>,
-                                 multiply_tile<3, P, kFetches>, multiply_tile<4, P, kFetches>};
+constexpr Multiply kFewRows[4] = {multiply_tile<1, P, kFetches>, multiply_tile<2, P, kFetches>,
+                                  multiply_tile<3, P, kFetches>, multiply_tile<4, P, kFetches>};
+template <int P, bool kFetches>
+constexpr Multiply kManyRows[4] = {multiply_tile<5, P, kFetches>, multiply_tile<6, P, kFetches>,
+                                   multiply_tile<7, P, kFetches>, multiply_tile<8, P, kFetches>};
 template <bool kFetches>
-constexpr const Multiply* kByPanels[4] = {kByRows<1, kFetches>, kByRows<2, kFetches>,
-                                          kByRows<3, kFetches>, kByRows<4, kFetches>};
+constexpr const Multiply* kByPanels[4] = {kFewRows<1, kFetches>, kFewRows<2, kFetches>,
+                                          kFewRows<3, kFetches>, kFewRows<4, kFetches>};
+template <bool kFetches>
+Multiply multiply_of(int64_t rows, int64_t panels) {
+  if (rows <= 4) return kByPanels<kFetches>[panels - 1][rows - 1];
+  return (panels == 1 ? kManyRows<1, kFetches> : kManyRows<2, kFetches>)[rows - 5];
+}
 
 struct Avx512Vnni {
-  static constexpr int64_t kRows = 4, kPanels = 4;
+  static constexpr int64_t kRows = 8, kPanels = 4;
+  static int64_t panels_of(int64_t rows) { return rows <= 4 ? 4 : 2; }
   static void multiply(const Int8Tile& t, int64_t rows, int64_t panels) {
-    (t.fetches ? kByPanels<true> : kByPanels<false>)[panels - 1][rows - 1](t);
+    (t.fetches ? multiply_of<true> : multiply_of<false>)(rows, panels)(t);
   }
   static Vec16 to_float(const int32_t* sums) {
     return {_mm512_cvtepi32_ps(_mm512_load_si512(sums))};

@@ -51,6 +51,7 @@ constexpr Multiply kByRows[4] = {multiply_tile<1>, multiply_tile<2>, multiply_ti
 
 struct AvxVnni {
   static constexpr int64_t kRows = 4, kPanels = 2;
+  static int64_t panels_of(int64_t) { return kPanels; }
   static void multiply(Int8Tile t, int64_t rows, int64_t panels) {
     for (int64_t q = 0; q < panels; ++q, t.w += t.panel_bytes)
       kByRows[rows - 1](t, q * 16, panels * 16);

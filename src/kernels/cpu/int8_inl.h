@@ -60,7 +60,8 @@ class RunTrees {
 };
 
 // Set::kRows    rows of a tile
-// Set::kPanels  panels of a group, even
+// Set::kPanels  panels of a group, at most
+// panels_of(rows)  panels of a group in a product of so many rows, even
 // multiply(tile, rows, panels)
 // to_float(sums)
 template <typename Set>
@@ -70,8 +71,9 @@ class Int8Product {
 
   void run() {
     const int64_t tiles = ceil_div(p_.rows, Set::kRows);
-    for (int64_t panel = 0; panel < p_.panels; panel += Set::kPanels) {
-      const int64_t panels = smaller(Set::kPanels, p_.panels - panel);
+    const int64_t group = Set::panels_of(p_.rows);
+    for (int64_t panel = 0; panel < p_.panels; panel += group) {
+      const int64_t panels = smaller(group, p_.panels - panel);
       for (int64_t t = 0; t < tiles; ++t) {
         const int64_t row = p_.rows * t / tiles, rows = p_.rows * (t + 1) / tiles - row;
         dots(row, rows, panel, panels, t == 0);
