@@ -122,14 +122,25 @@ class ShareOfTiles {
       const int64_t owner = before_ * share_.count / total_;
       before_ += span.leaves();
       if (owner != share_.index) continue;
+      const AttentionTile* before = used_ > 0 ? &tiles_[(used_ - 1) % TileSource::kKept] : nullptr;
       AttentionTile& tile = tiles_[used_++ % TileSource::kKept];
       fill_tile(p_, task, span, tile);
+      tile.near = before ? leaves_read(*before, tile) : 0;
       return &tile;
     }
     return nullptr;
   }
 
  private:
+  // Whole leaves of `tile` that the one before it has read, where they fit into a part of the
+  // cache.
+  int32_t leaves_read(const AttentionTile& before, const AttentionTile& tile) const {
+    constexpr int64_t kNear = 512 << 10;  // bytes
+    if (before.keys != tile.keys || before.table != tile.table) return 0;
+    const int64_t bytes = 2 * (tile.key_words + tile.value_words);  // of a slot
+    return (tile.highest + 1) * bytes <= kNear ? before.highest / 32 : 0;
+  }
+
   const PartialAttentionParams& p_;
   const Part share_;
   Tasks tasks_;

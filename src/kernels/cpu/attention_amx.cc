@@ -49,7 +49,7 @@ class FewQueries {
       begin_chains();
       for (int k = 0; k < leaves_; ++k) {
         const int64_t at = k * kPanelLeaf, other = at + leaves_ * kPanelLeaf;
-        fetch_lines(ahead.keys + at, 16);
+        if (ahead.slots > 0) fetch_lines(ahead.keys + at, 16);
         if (ahead.slots > 16) fetch_lines(ahead.keys + other, 16);
         add_leaf(q_ + k * kLeaf, kQueryStride, keys + at, keys + other, !is_half);
       }

@@ -31,7 +31,7 @@ inline int larger(int a, int b) {
 struct Leaf {
   const uint16_t* keys;    // two panels of 16 slots
   const uint16_t* values;  // one leaf of each panel of 16 elements
-  int slots;               // up to the last that some query sees, 1 .. 32: no more need be read
+  int slots;               // up to the last that some query sees, 32 at most: no more need be read
 };
 
 // One split of a tile.
@@ -59,14 +59,21 @@ inline Leaf leaf_of(const AttentionTile& tile, int leaf) {
           smaller(tile.highest + 1 - slot, kLeaf)};
 }
 
-// The leaf that is read some leaves after this one, in this tile or the next; or itself. A tile of
-// few leaves fetches the first of the next one as it reads its own.
+// The leaf that is read some leaves after this one, in this tile or the next; or itself, without
+// slots, if there is none or it is near. A tile of few leaves fetches the first of the next one as
+// it reads its own.
 inline Leaf leaf_after(const AttentionTile& tile, const AttentionTile* next, int leaf) {
   const int leaves = tile.highest / kLeaf - tile.lowest / kLeaf + 1;
-  const int after = leaf + smaller(leaves, kSplitLeaves), past = after - (tile.highest / kLeaf + 1);
-  if (past < 0) return leaf_of(tile, after);
-  if (!next || next->lowest / kLeaf + past > next->highest / kLeaf) return leaf_of(tile, leaf);
-  return leaf_of(*next, next->lowest / kLeaf + past);
+  int after = leaf + smaller(leaves, kSplitLeaves);
+  const AttentionTile* of = &tile;
+  if (after > tile.highest / kLeaf) {
+    after += (next ? next->lowest / kLeaf : 0) - (tile.highest / kLeaf + 1);
+    of = next;
+  }
+  if (of && of->near <= after && after <= of->highest / kLeaf) return leaf_of(*of, after);
+  Leaf none = leaf_of(tile, leaf);
+  none.slots = 0;
+  return none;
 }
 
 inline Split locate(const AttentionTile& tile, const AttentionTile* next, int base) {
@@ -114,12 +121,13 @@ template <typename Products>
 inline Vec16 weigh(const float* d, int begin, int end, const Split& split, float scale, float m,
                    int query, Products& products) {
   const Vec16 c = splat(scale), minus_m = splat(-m);
+  const int first = split.first_leaf, last = split.end_leaf;
   // Slots that were not computed add +0 to a lane, which is never -0.
   Vec16 lane[4] = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
 #pragma GCC unroll 8
   for (int panel = 0; panel < kSplit / 16; ++panel) {
     const int slot = 16 * panel;
-    if (panel / 2 < split.first_leaf || panel / 2 >= split.end_leaf) continue;
+    if (panel / 2 < first || panel / 2 >= last) continue;
     Vec16 p = exp2(fma(load(d + slot), c, minus_m));
     if (slot < begin || end < slot + 16)
       p = select(lanes(begin - slot, end - slot), p, splat(0.0f));

@@ -184,7 +184,7 @@ class ManyQueries {
     const Leaf &keys = item.split.leaves[leaf_], &ahead = item.split.ahead[leaf_];
     const int64_t at = inner_ * kPanelLeaf, other = at + leaves_ * kPanelLeaf;
     if (inner_ == 0) begin_chains();
-    fetch_lines(ahead.keys + at, 16);
+    if (ahead.slots > 0) fetch_lines(ahead.keys + at, 16);
     if (ahead.slots > 16) fetch_lines(ahead.keys + other, 16);
     add_leaf(item.q + inner_ * kLeaf, kQueryStride, keys.keys + at, keys.keys + other,
              keys.slots > 16);

@@ -30,6 +30,7 @@ struct AttentionTile {
   int64_t key_block_stride;  // words from block to block
   int64_t value_block_stride;
   int32_t key_words, value_words;  // of a slot, padding included
+  int32_t near;                    // leaves from slot 0 on that the core's cache holds
   float scale;                     // of ScoreScale
   float inner;                     // of a cap, or 0
 };
