@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/error.h"
 #include "base/timer.h"
 #include "device/device.h"
 #include "kernels/limits.h"
@@ -32,12 +33,20 @@ struct Options {
   std::vector<std::string> sets;
   std::vector<std::string> orders = {"portable"};
   std::vector<std::string> products;
+  std::string type = "bf16";
   std::vector<int64_t> rows = {1, 2, 4, 8, 16, 32, 64, 512};
   double seconds = 0.2;
   int64_t mebibytes = 1024;
 };
 
-// Ordinary bf16 values between 2^-7 and 1.
+DType type_named(const std::string& name) {
+  for (const StorageType& type : kStorageTypes)
+    if (name == type.name && type.element == DType::bf16) return type.type;
+  fail_usage("expected a type of weights whose elements are multiplied as bf16, found \"{}\"",
+             name);
+}
+
+// Ordinary bf16 values between 2^-7 and 1; as scales of blocks, which are f16 numbers, from 1 to 2.
 void fill(ThreadPool& pool, bf16_t* data, int64_t count) {
   pool.run([&](Part part) {
     const auto [begin, end] = part.of(count, 4);
@@ -91,7 +100,7 @@ class Bench {
     DeviceArray<bf16_t> out(*device_, rows * out_stride, "activations");
     DeviceArray<float> y(*device_, rows * p.n, "activations");
     fill(pool_, x.data(), rows * x_stride);
-    Matrix w{.n = p.n, .k = p.k, .count = p.gated ? 2 : 1};
+    Matrix w{.type = type_named(options_.type), .n = p.n, .k = p.k, .count = p.gated ? 2 : 1};
     const int64_t bytes = w.bytes();
     const int64_t copies = static_cast<int64_t>(weights_.size()) / bytes;
 
@@ -126,7 +135,8 @@ class Bench {
     }
     std::ranges::sort(times);
     const double best = times.front(), median = times[times.size() / 2];
-    const double bytes_per_s = bytes / median, flops = bytes / median * static_cast<double>(rows);
+    const double bytes_per_s = bytes / median;
+    const double flops = static_cast<double>(2 * rows * w.elements()) / median;
     std::printf("%-8s %-8s %5ld %9.4f %9.4f %8.1f %5.0f%% %9.0f %5.0f%%\n", order.c_str(), p.name,
                 rows, best * 1e3, median * 1e3, bytes_per_s / 1e9, 100 * bytes_per_s / bandwidth,
                 flops / 1e9, peak ? 100 * flops / peak : 0);
@@ -150,6 +160,7 @@ int main(int argc, char** argv) {
   app.add_option("--order", options.orders, "portable, hopper")
       ->check(CLI::IsMember({"portable", "hopper"}));
   app.add_option("--product", options.products, "qkv, o, gate_up, down, lm_head; all by default");
+  app.add_option("--type", options.type, "type of the weights: bf16, or one with blocks");
   app.add_option("--rows", options.rows, "row counts");
   app.add_option("--seconds", options.seconds, "time for each line");
   app.add_option("--mebibytes", options.mebibytes, "size of all weights");

@@ -42,18 +42,23 @@ class BlockPlaces {
   template <typename Byte, typename Use>
   constexpr void for_each_byte(int64_t lane, int64_t block, Byte* scales, Byte* values,
                                Use use) const {
-    interleaved(scales_at_, lane, block, storage_.scale_bytes, storage_.scales_together(), scales,
-                use);
-    interleaved(0, lane, block, storage_.value_bytes, storage_.together, values, use);
+    const auto& s = storage_;
+    const int64_t first = block * s.value_bytes * outputs_;
+    in_turn(scales_at_ + block * s.scale_bytes * outputs_, lane, s.scale_bytes, s.scales_together(),
+            false, scales, use);
+    in_turn(first, lane, s.lead, s.lead, false, values, use);
+    in_turn(first + s.lead * outputs_, lane, s.value_bytes - s.lead, s.together, outputs_ > 1,
+            values + s.lead, use);
   }
 
-  // Of each output in turn `together` of its `count` bytes of a block.
+  // Of each output in turn `together` of its `count` bytes, of these perhaps the even ones first.
   template <typename Byte, typename Use>
-  constexpr void interleaved(int64_t at, int64_t lane, int64_t block, int count, int together,
-                             Byte* bytes, Use use) const {
-    at += block * count * outputs_ + lane * together;
+  constexpr void in_turn(int64_t at, int64_t lane, int count, int together, bool evens_first,
+                         Byte* bytes, Use use) const {
+    at += lane * together;
     for (int i = 0; i < count; i += together, at += outputs_ * together)
-      for (int j = 0; j < together; ++j) use(at + j, bytes[i + j]);
+      for (int j = 0; j < together; ++j)
+        use(at + (evens_first ? j % 2 * together / 2 + j / 2 : j), bytes[i + j]);
   }
 
   StorageType storage_;

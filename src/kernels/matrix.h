@@ -31,8 +31,10 @@ struct Activation {
 // A table of operations says which it reads (Kernels::weights).
 //
 // A unit, a panel or a row, of a type with blocks holds its values and then its scales:
-//   values  `together` bytes of each output in turn        scales  `scales_together` of each in
-//   turn
+//   values  `lead` bytes of each output in turn, then `together` of each in turn
+//   scales  `scales_together` of each in turn
+// In a panel the even ones of `together` bytes come first, so that a word is four bytes of the even
+// or of the odd elements of four pairs.
 // One of i8 holds its values and then an f32 scale of each output.
 enum class WeightLayout : uint8_t { panels, rows };
 

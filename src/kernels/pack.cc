@@ -99,53 +99,46 @@ int64_t output_of(const Matrix& w, PackPlace place, int64_t i) {
 
 // Of 16 rows a part of a block each, `bytes` long: words side by side, the rows in turn.
 template <typename Element>
-void interleave(const uint8_t* rows, int64_t row_bytes, int bytes, uint8_t* out) {
+uint8_t* interleave(const uint8_t* rows, int64_t row_bytes, int bytes, uint8_t* out) {
   for (int at = 0; at < bytes; at += static_cast<int>(sizeof(Element)))
     for (int64_t lane = 0; lane < kPanelWidth; ++lane, out += sizeof(Element))
       std::memcpy(out, rows + lane * row_bytes + at, sizeof(Element));
+  return out;
 }
 
-// The same of 8 words of two bytes each.
-void interleave_8(const uint8_t* rows, int64_t row_bytes, uint8_t* out) {
-  __m256i a[8], b[8];  // a lane for rows below 8, one for those above
-  for (int64_t i = 0; i < 8; ++i)
-    a[i] = _mm256_loadu2_m128i(reinterpret_cast<const __m128i*>(rows + (i + 8) * row_bytes),
-                               reinterpret_cast<const __m128i*>(rows + i * row_bytes));
-  const auto pairs = [](const __m256i* from, __m256i* to, auto low, auto high) {
-    for (int i = 0; i < 4; ++i) {
-      to[2 * i] = low(from[i], from[i + 4]);
-      to[2 * i + 1] = high(from[i], from[i + 4]);
-    }
+// The same of words of 8 bytes, of which the even ones come first; two words at a time.
+uint8_t* interleave_evens_first(const uint8_t* rows, int64_t row_bytes, int bytes, uint8_t* out) {
+  const __m128i evens_first = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+  const auto words = [&](const uint8_t* from) {
+    return _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)), evens_first);
   };
-  const auto low = [](__m256i x, __m256i y) { return _mm256_unpacklo_epi16(x, y); };
-  const auto high = [](__m256i x, __m256i y) { return _mm256_unpackhi_epi16(x, y); };
-  pairs(a, b, low, high);  // each time the words of 4 rows further apart come together
-  pairs(b, a, low, high);
-  pairs(a, b, low, high);
-  for (int i = 0; i < 8; ++i) _mm256_storeu_si256(reinterpret_cast<__m256i*>(out) + i, b[i]);
-}
-
-// Values, whose words have two bytes.
-void interleave_values(const uint8_t* rows, int64_t row_bytes, int bytes, uint8_t* out) {
-  int at = 0;
-  for (; at + 16 <= bytes; at += 16, out += 16 * kPanelWidth)
-    interleave_8(rows + at, row_bytes, out);
-  interleave<uint16_t>(rows + at, row_bytes, bytes - at, out);
+  constexpr int64_t kWords = 8 * kPanelWidth;  // bytes of a word of all rows
+  for (int at = 0; at < bytes; at += 16, out += 2 * kWords)
+    for (int64_t lane = 0; lane < kPanelWidth; lane += 2) {
+      const uint8_t* row = rows + lane * row_bytes + at;
+      const __m128i a = words(row), b = words(row + row_bytes);
+      __m128i* to = reinterpret_cast<__m128i*>(out + lane * 8);
+      _mm_storeu_si128(to, _mm_unpacklo_epi64(a, b));
+      _mm_storeu_si128(to + kWords / 16, _mm_unpackhi_epi64(a, b));
+    }
+  return out;
 }
 
 // The 16 outputs of a panel, of which BlockPlaces says where every byte goes.
 void pack_panel_of_blocks(const Matrix& w, const uint8_t* rows, int64_t row_bytes, uint8_t* panel) {
   const StorageType& storage = storage_of(w.type);
-  CHECK(storage.together == 2, "values of a panel's blocks lie in words of two bytes");
+  CHECK(storage.together == 8 && storage.lead % 4 == 0 &&
+            (storage.value_bytes - storage.lead) % 16 == 0,
+        "how values of a panel's blocks lie");
   uint8_t *values = panel, *scales = panel + w.scales_at();
   for (int64_t b = w.k / storage.block; b > 0; --b, rows += storage.bytes()) {
-    if (storage.scales_together() == 4)
-      interleave<uint32_t>(rows, row_bytes, storage.scale_bytes, scales);
-    else
-      interleave<uint16_t>(rows, row_bytes, storage.scale_bytes, scales);
-    interleave_values(rows + storage.scale_bytes, row_bytes, storage.value_bytes, values);
-    scales += kPanelWidth * storage.scale_bytes;
-    values += kPanelWidth * storage.value_bytes;
+    scales = storage.scales_together() == 4
+                 ? interleave<uint32_t>(rows, row_bytes, storage.scale_bytes, scales)
+                 : interleave<uint16_t>(rows, row_bytes, storage.scale_bytes, scales);
+    const uint8_t* from = rows + storage.scale_bytes;
+    values = interleave<uint32_t>(from, row_bytes, storage.lead, values);
+    values = interleave_evens_first(from + storage.lead, row_bytes,
+                                    storage.value_bytes - storage.lead, values);
   }
 }
 

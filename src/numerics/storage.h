@@ -37,6 +37,7 @@ struct StorageType {
   // Of the scales, f16 numbers: a block is finite where they are.
   int halves_at = 0, halves = 0;
   int row_scale_bytes = 0;  // of a scale that all elements of a row share, in a unit of a matrix
+  int lead = 0;  // first bytes of a block's values, which stand side by side in a panel, too
 
   constexpr int bytes() const { return scale_bytes + value_bytes; }
   constexpr bool has_blocks() const { return block > 1; }
@@ -49,19 +50,19 @@ constexpr StorageType kStorageTypes[] = {
     {DType::f16, "f16", 1, 2, 0, 4, DType::f32},  // held as f32
     {DType::f32, "f32", 1, 4, 0, 4, DType::f32},
     // Blocks of ggml's: scales, then integers of 8 bits or fewer. numerics 0.1 has their bits.
-    {DType::q8_0, "q8_0", 32, 32, 2, 2, DType::bf16, 0, 1},
-    {DType::q4_0, "q4_0", 32, 16, 2, 2, DType::bf16, 0, 1},
-    {DType::q4_1, "q4_1", 32, 16, 4, 2, DType::bf16, 0, 2},
-    {DType::q5_0, "q5_0", 32, 20, 2, 2, DType::bf16, 0, 1},
-    {DType::q5_1, "q5_1", 32, 20, 4, 2, DType::bf16, 0, 2},
-    {DType::q2_k, "q2_k", 256, 64, 20, 2, DType::bf16, 16, 2},
-    {DType::q3_k, "q3_k", 256, 96, 14, 2, DType::bf16, 12, 1},
-    {DType::q4_k, "q4_k", 256, 128, 16, 2, DType::bf16, 0, 2},
-    {DType::q5_k, "q5_k", 256, 160, 16, 2, DType::bf16, 0, 2},
-    {DType::q6_k, "q6_k", 256, 192, 18, 2, DType::bf16, 16, 1},
-    {DType::iq4_nl, "iq4_nl", 32, 16, 2, 2, DType::bf16, 0, 1},
+    {DType::q8_0, "q8_0", 32, 32, 2, 8, DType::bf16, 0, 1},
+    {DType::q4_0, "q4_0", 32, 16, 2, 8, DType::bf16, 0, 1},
+    {DType::q4_1, "q4_1", 32, 16, 4, 8, DType::bf16, 0, 2},
+    {DType::q5_0, "q5_0", 32, 20, 2, 8, DType::bf16, 0, 1, 0, 4},
+    {DType::q5_1, "q5_1", 32, 20, 4, 8, DType::bf16, 0, 2, 0, 4},
+    {DType::q2_k, "q2_k", 256, 64, 20, 8, DType::bf16, 16, 2},
+    {DType::q3_k, "q3_k", 256, 96, 14, 8, DType::bf16, 12, 1},
+    {DType::q4_k, "q4_k", 256, 128, 16, 8, DType::bf16, 0, 2},
+    {DType::q5_k, "q5_k", 256, 160, 16, 8, DType::bf16, 0, 2},
+    {DType::q6_k, "q6_k", 256, 192, 18, 8, DType::bf16, 16, 1},
+    {DType::iq4_nl, "iq4_nl", 32, 16, 2, 8, DType::bf16, 0, 1},
     // The exponent of a scale in the first of its two bytes; the values as those of q4_0.
-    {DType::mxfp4, "mxfp4", 32, 16, 2, 2, DType::bf16},
+    {DType::mxfp4, "mxfp4", 32, 16, 2, 8, DType::bf16},
     // Integers of numerics 2.1, an f32 scale a row.
     {DType::i8, "i8", 1, 1, 0, 4, DType::i8, 0, 0, 4},
 };

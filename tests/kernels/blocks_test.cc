@@ -156,7 +156,7 @@ std::vector<float> chains_of(const std::vector<float>& x, int64_t rows, const Ma
         for (int64_t j = 0; j < 16; ++j)
           for (int64_t odd = 0; odd < 2; ++odd)
             sums[odd] = std::fma(
-                x[r * twin.k + leaf * 32 + odd * 16 + j],
+                x[r * twin.k + leaf * 32 + 2 * j + odd],
                 bf16_to_f32(w[packed_index_bf16(n, leaf * 32 + 2 * j + odd, twin.k)]), sums[odd]);
         chains[r * 16 + n] += sums[0] + sums[1];
       }

@@ -19,5 +19,8 @@ void exp_avx2(const float* x, float* y) {
 void divide_avx2(float* x, int count, float divisor) {
   divide(x, count, divisor);
 }
+void to_8_bits_avx2(const float* x, float* y) {
+  store(y, to_8_bits(load(x)));
+}
 
 }  // namespace invar::cpu

@@ -14,10 +14,12 @@ namespace invar {
 namespace cpu {
 void exp2_avx2(const float* x, float* y);
 void exp_avx2(const float* x, float* y);
+void to_8_bits_avx2(const float* x, float* y);
 void exp2_avx512(const float* x, float* y);
 void exp_avx512(const float* x, float* y);
 void divide_avx2(float* x, int count, float divisor);
 void divide_avx512(float* x, int count, float divisor);
+void to_8_bits_avx512(const float* x, float* y);
 }  // namespace cpu
 
 namespace {
@@ -129,6 +131,32 @@ TEST(VectorMath, QuotientsAreRoundedAsDivisionDoes) {
               for (int i = 0; i < count; ++i) x[i] = x[i] * (1.0f / divisor);
             }),
             1000);
+}
+
+// Every 24-bit significand, at both ends of the range of exponents and in the middle.
+int wrong_roundings(Vector round, uint32_t dropped) {
+  const ScopedFlushToZero flush;
+  alignas(64) float in[16], out[16];
+  int wrong = 0;
+  for (const uint32_t exponent : {127u - 110, 127u, 127u + 109})
+    for (uint32_t fraction = 0; fraction < 1 << 23; fraction += 16) {
+      for (uint32_t i = 0; i < 16; ++i)
+        in[i] = std::bit_cast<float>(i << 31 | exponent << 23 | (fraction + i));
+      round(in, out);
+      for (int i = 0; i < 16; ++i)
+        wrong += out[i] != bf16_to_f32(f32_to_bf16(
+                               std::bit_cast<float>(std::bit_cast<uint32_t>(in[i]) & ~dropped)));
+    }
+  return wrong;
+}
+
+TEST(VectorMath, RoundsTo8Bits) {
+  EXPECT_EQ(wrong_roundings(cpu::to_8_bits_avx2, 0), 0);
+  if (__builtin_cpu_supports("avx512f")) {
+    EXPECT_EQ(wrong_roundings(cpu::to_8_bits_avx512, 0), 0);
+  }
+  // The control: the last bit decides where what is cut off is just above a half.
+  EXPECT_GT(wrong_roundings(cpu::to_8_bits_avx2, 1), 0);
 }
 
 }  // namespace

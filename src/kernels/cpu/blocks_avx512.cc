@@ -3,6 +3,7 @@
 // in this order
 #include "kernels/cpu/vec16_avx512.h"
 // after it
+#include "kernels/cpu/byte_floats_inl.h"
 #include "kernels/cpu/vec16_math.h"
 
 namespace invar::cpu {

@@ -1,11 +1,13 @@
 // Panels of blocks, unpacked in registers: numerics/blocks.h on the vector sets. Included after a
-// vec16 header and vec16_math.h, and behind kUnpackedRows: how many rows have their chains in
-// registers beside what is unpacked, 2 or 8.
+// vec16 header, vec16_math.h and byte_floats_inl.h or a shorter way to the same, and behind
+// kUnpackedRows: how many rows have their chains in registers beside what is unpacked, 2 or 8.
 //
-// A panel's block holds two bytes of each of 16 outputs in turn. Its elements are made eight
-// outputs at a time, in whose lanes the even and the odd element of a pair alternate, as those
-// bytes do; two such halves, rounded, are a pair of bf16 of 16 outputs. A format is a class. It is
-// made for one leaf; `half` gives the elements of pair j of outputs 8h .. 8h + 7 in f32.
+// A panel's block holds words of four bytes, in turn of the even and of the odd elements of four
+// pairs of each of 16 outputs. Elements are made eight outputs at a time, in whose lanes even and
+// odd ones alternate, as those words do; two such halves, rounded, are a pair of bf16 of 16
+// outputs. A format is a class. It is made for one leaf and says in two steps what elements are:
+//   integers(i, h)   those of pairs 4i .. 4i + 3 of outputs 8h .. 8h + 7, a byte each
+//   value(q, j, h)   of such bytes the element of pair j, in f32
 #pragma once
 
 #include "kernels/cpu/panel_product.h"
@@ -19,20 +21,17 @@ class BlockBytes {
  public:
   BlockBytes(DType type, const char* values, const char* scales, int64_t block)
       : values_(values + block * storage(type).value_bytes * 16),
+        fours_(values_ + storage(type).lead * 16),
         scales_(scales + block * storage(type).scale_bytes * 16) {}
 
-  // Bytes 2i and 2i + 1 of the values of all outputs; of outputs 8h .. 8h + 7, each in a lane,
-  // without and with a sign.
-  Bytes32 values(int i) const { return load_bytes(values_ + i * 32); }
-  Bits16 lanes(int i, int h) const { return load_u8(values_ + i * 32 + h * 16); }
-  Bits16 signed_lanes(int i, int h) const { return load_i8(values_ + i * 32 + h * 16); }
-  // The same bytes as a word of each output.
-  Bits16 word(int i) const { return load_u16(reinterpret_cast<const uint16_t*>(values_) + i * 16); }
+  // Bytes 8i .. 8i + 7 of the values of outputs 8h .. 8h + 7.
+  Bits16 fours(int i, int h) const { return load_bits(fours_ + i * 128 + h * 64); }
+  // What stands before them: a word of each output.
+  Bits16 lead() const { return load_bits(values_); }
   // Of each output's scales, which are whole words of 4 bytes, or of 2.
   Bits16 scales_4(int i) const { return load_bits(scales_ + i * 64); }
-  Bits16 scales_2(int i) const {
-    return load_u16(reinterpret_cast<const uint16_t*>(scales_) + i * 16);
-  }
+  Bits16 scales_2(int i) const { return load_u16(words(i)); }
+  Vec16 f16_scales(int i) const { return load_f16(words(i)); }
   // Byte i of scales of whole words of 4.
   Bits16 scale_byte(int i) const { return (scales_4(i / 4) >> i % 4 * 8) & splat_bits(0xff); }
 
@@ -41,7 +40,10 @@ class BlockBytes {
   }
 
  private:
+  const uint16_t* words(int i) const { return reinterpret_cast<const uint16_t*>(scales_) + i * 16; }
+
   const char* values_;
+  const char* fours_;
   const char* scales_;
 };
 
@@ -49,18 +51,14 @@ template <int kBits>
 inline Bits16 low_bits(Bits16 x) {
   return x & splat_bits((1u << kBits) - 1);
 }
+// Of each of the four bytes.
+template <int kBits>
+inline Bits16 low_bits_of_bytes(Bits16 x) {
+  return x & splat_bits(((1u << kBits) - 1) * 0x01010101u);
+}
 // Bytes with a sign.
 inline Vec16 from_signed(Bits16 byte) {
   return from_integer(low_bits<8>(byte + splat_bits(128))) - splat(128);
-}
-
-template <int kBits>
-inline Bytes32 low_bits(Bytes32 x) {
-  return x & splat_byte((1 << kBits) - 1);
-}
-// Of outputs 8h .. 8h + 7.
-inline Bits16 lanes_of(Bytes32 x, int h) {
-  return h ? upper_bytes(x) : lower_bytes(x);
 }
 
 // What outputs have, for the lanes of both halves.
@@ -70,78 +68,115 @@ struct Twice {
   Vec16 half[2];
 };
 
-// ---- A leaf is a block
+// ---- What bytes stand for
 
-struct Q8_0Leaf {
-  static constexpr DType kType = DType::q8_0;
-  Q8_0Leaf(const BlockBytes& block, int64_t) : block_(block), d_(from_f16(block.scales_2(0))) {}
-  Vec16 half(int j, int h) const { return d_.half[h] * from_integer(block_.signed_lanes(j, h)); }
-  const BlockBytes& block_;
+// d * (q - kZero), exactly; with kZero = 0 the bytes q have a sign.
+template <int kZero>
+class Scaled {
+ public:
+  explicit Scaled(Vec16 d)
+      : d_(d * splat(1 / Float::kUnit)),
+        plus_{d_.half[0] * splat(-Float::kOrigin), d_.half[1] * splat(-Float::kOrigin)} {}
+  Vec16 value(Bits16 q, int j, int h) const {
+    return fma(d_.half[h], Float::of(q, j % 4), plus_[h]);
+  }
+
+ private:
+  using Float = ByteFloat<kZero>;
   Twice d_;
+  Vec16 plus_[2];
 };
 
-// Integers of 4 bits: pair j and pair j + 8 share bytes; kSkip words stand before them.
-template <int kSkip>
+// d * q + plus, where one rounding is that of the sum: the product is exact.
+struct ScaledPlus {
+  ScaledPlus(Vec16 d, Vec16 plus) : d_(d), plus_(plus) {}
+  Vec16 value(Bits16 q, int j, int h) const {
+    return fma(d_.half[h], from_integer(byte_of(q, j % 4)), plus_.half[h]);
+  }
+  Twice d_, plus_;
+};
+// d * q - minus.
+struct ScaledMinus {
+  ScaledMinus(Vec16 d, Vec16 minus) : d_(d), minus_(minus) {}
+  Vec16 value(Bits16 q, int j, int h) const {
+    return fms(d_.half[h], from_integer(byte_of(q, j % 4)), minus_.half[h]);
+  }
+  Twice d_, minus_;
+};
+// One for the first 8 pairs and one for the last 8.
+template <typename Values>
+struct OfHalves {
+  Vec16 value(Bits16 q, int j, int h) const { return of[j / 8].value(q, j, h); }
+  Values of[2];
+};
+
+// ---- A leaf is a block
+
+// Integers of 4 bits: those of the last 8 pairs are the upper halves of the first ones' bytes.
 struct FourBits {
   explicit FourBits(const BlockBytes& block) : block_(block) {}
-  Bits16 integer(int j, int h) const {
-    const Bits16 both = block_.lanes(kSkip + j % 8, h);
-    return j < 8 ? low_bits<4>(both) : both >> 4;
+  Bits16 integers(int i, int h) const {
+    const Bits16 both = block_.fours(i % 2, h);
+    return low_bits_of_bytes<4>(i < 2 ? both : both >> 4);
   }
   const BlockBytes& block_;
 };
-// The same with fifth bits in the two words before them.
-struct FiveBits : FourBits<2> {
+// The same with fifth bits before them.
+struct FiveBits : FourBits {
   explicit FiveBits(const BlockBytes& block) : FourBits(block) {
     alignas(64) static constexpr uint32_t kOddElement[16] = {0, 1, 0, 1, 0, 1, 0, 1,
                                                              0, 1, 0, 1, 0, 1, 0, 1};
-    const Bits16 bits = block.word(0) | block.word(1) << 16, odd = load_bits(kOddElement);
-    high_[0] = lower_twice(bits) >> odd;
-    high_[1] = upper_twice(bits) >> odd;
+    const Bits16 odd = load_bits(kOddElement);
+    high_[0] = lower_twice(block.lead()) >> odd;
+    high_[1] = upper_twice(block.lead()) >> odd;
   }
-  Bits16 integer(int j, int h) const {
-    return FourBits::integer(j, h) | low_bits<1>(high_[h] >> 2 * j) << 4;
+  Bits16 integers(int i, int h) const {
+    // Bits 0, 2, 4 and 6 of byte i; carried to bit 7 of a byte each.
+    const Bits16 bits = all_bytes(high_[h], i) & splat_bits(0x40100401);
+    const Bits16 carried = bits + splat_bits(0x40707c7f);
+    return FourBits::integers(i, h) | ((carried >> 3) & splat_bits(0x10101010));
+  }
+  // Byte i of each lane in all of its bytes.
+  static Bits16 all_bytes(Bits16 x, int i) {
+    alignas(16) static constexpr uint8_t kFirst[16] = {0, 0, 0, 0, 4,  4,  4,  4,
+                                                       8, 8, 8, 8, 12, 12, 12, 12};
+    return lookup_bytes(x, four_times(kFirst) + splat_bits(0x01010101u * static_cast<uint32_t>(i)));
   }
   Bits16 high_[2];
 };
 
-// d * q + plus, where one rounding is that of the sum: the product is exact.
-template <typename Integers>
-struct PlusLeaf : Integers {
-  PlusLeaf(const BlockBytes& block, Vec16 d, Vec16 plus) : Integers(block), d_(d), plus_(plus) {}
-  Vec16 half(int j, int h) const {
-    return fma(d_.half[h], from_integer(Integers::integer(j, h)), plus_.half[h]);
-  }
-  Twice d_, plus_;
+struct Q8_0Leaf : Scaled<0> {
+  static constexpr DType kType = DType::q8_0;
+  Q8_0Leaf(const BlockBytes& block, int64_t) : Scaled(block.f16_scales(0)), block_(block) {}
+  Bits16 integers(int i, int h) const { return block_.fours(i, h); }
+  const BlockBytes& block_;
 };
-// d * (q - zero) is exact, and so is what is added here.
+
 template <DType type, typename Integers, int kZero>
-struct ScaledLeaf : PlusLeaf<Integers> {
+struct ScaledLeaf : Integers, Scaled<kZero> {
   static constexpr DType kType = type;
   ScaledLeaf(const BlockBytes& block, int64_t)
-      : PlusLeaf<Integers>(block, d(block), d(block) * splat(-kZero)) {}
-  static Vec16 d(const BlockBytes& block) { return from_f16(block.scales_2(0)); }
+      : Integers(block), Scaled<kZero>(block.f16_scales(0)) {}
 };
 template <DType type, typename Integers>
-struct ScaledPlusLeaf : PlusLeaf<Integers> {
+struct ScaledPlusLeaf : Integers, ScaledPlus {
   static constexpr DType kType = type;
   ScaledPlusLeaf(const BlockBytes& block, int64_t)
-      : PlusLeaf<Integers>(block, from_f16(low_bits<16>(block.scales_4(0))),
-                           from_f16(block.scales_4(0) >> 16)) {}
+      : Integers(block),
+        ScaledPlus(from_f16(low_bits<16>(block.scales_4(0))), from_f16(block.scales_4(0) >> 16)) {}
 };
-struct Iq4NlLeaf : FourBits<0> {
+struct Iq4NlLeaf : FourBits, Scaled<0> {
   static constexpr DType kType = DType::iq4_nl;
-  Iq4NlLeaf(const BlockBytes& block, int64_t) : FourBits(block), d_(from_f16(block.scales_2(0))) {}
-  Vec16 half(int j, int h) const {
-    alignas(64) static constexpr float kSteps[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                                     1,    13,   25,  38,  53,  69,  89,  113};
-    return d_.half[h] * lookup(kSteps, integer(j, h));
+  Iq4NlLeaf(const BlockBytes& block, int64_t) : FourBits(block), Scaled(block.f16_scales(0)) {}
+  Bits16 integers(int i, int h) const {
+    alignas(16) static constexpr int8_t kSteps[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                                      1,    13,   25,  38,  53,  69,  89,  113};
+    return lookup_bytes(four_times(kSteps), FourBits::integers(i, h));
   }
-  Twice d_;
 };
 
 // The scale is a power of two, in two factors, of which none is subnormal.
-struct Mxfp4Leaf : FourBits<0> {
+struct Mxfp4Leaf : FourBits {
   static constexpr DType kType = DType::mxfp4;
   static constexpr bool kIsBf16 = true;  // of any magnitude
   Mxfp4Leaf(const BlockBytes& block, int64_t)
@@ -151,146 +186,111 @@ struct Mxfp4Leaf : FourBits<0> {
   static Vec16 power(Bits16 exponent, uint32_t bias) {
     return value_of((exponent + splat_bits(bias)) << 23);
   }
-  Vec16 half(int j, int h) const {
+  Vec16 value(Bits16 q, int j, int h) const {
     alignas(64) static constexpr float kSteps[16] = {0,     .5f,  1,  1.5f,  2,  3,  4,  6,
                                                      -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6};
-    return (lookup(kSteps, integer(j, h)) * half_.half[h]) * other_.half[h];
+    return (lookup(kSteps, byte_of(q, j % 4)) * half_.half[h]) * other_.half[h];
   }
   Twice half_, other_;
 };
 
 // ---- Eight leaves are a block
 
-// Some bits of bytes, from a bit on that a leaf has.
+// Some bits of 32 bytes, from a bit on that a leaf has.
 template <int kBits>
 class SomeBits {
  public:
-  SomeBits(const BlockBytes& block, int64_t first, int64_t shift)
-      : block_(block), first_(static_cast<int>(first)), shift_(static_cast<int>(shift)) {}
-  Bytes32 bytes(int j) const { return low_bits<kBits>(block_.values(first_ + j) >> shift_); }
+  SomeBits(const BlockBytes& block, int64_t first_byte, int64_t shift)
+      : block_(block),
+        first_(static_cast<int>(first_byte / 8)),
+        shift_(splat_bits(static_cast<uint32_t>(shift))) {}
+  Bits16 integers(int i, int h) const {
+    return low_bits_of_bytes<kBits>(block_.fours(first_ + i, h) >> shift_);
+  }
 
  private:
   const BlockBytes& block_;
-  int first_, shift_;
+  int first_;
+  Bits16 shift_;
 };
 
 // Of q4_k and q5_k: the scale and the minimum of a leaf.
-struct ScaleAndMinimum {
-  ScaleAndMinimum(const BlockBytes& block, int part) {
-    const Bits16 both = block.scales_4(0);
-    const auto byte = [&](int i) { return block.scale_byte(4 + i); };
-    Bits16 integer, minimum;
-    if (part < 4) {
-      integer = low_bits<6>(byte(part));
-      minimum = low_bits<6>(byte(part + 4));
-    } else {
-      const Bits16 lows = byte(part + 4);
-      integer = low_bits<4>(lows) | (byte(part - 4) >> 6) << 4;
-      minimum = lows >> 4 | (byte(part) >> 6) << 4;
-    }
-    scale = from_f16(low_bits<16>(both)) * from_integer(integer);
-    minus = from_f16(both >> 16) * from_integer(minimum);
+struct ScaleAndMinimum : ScaledMinus {
+  ScaleAndMinimum(const BlockBytes& block, int64_t part)
+      : ScaledMinus(
+            from_f16(low_bits<16>(block.scales_4(0))) * scale(block, static_cast<int>(part)),
+            from_f16(block.scales_4(0) >> 16) * minimum(block, static_cast<int>(part))) {}
+  static Bits16 byte(const BlockBytes& block, int i) { return block.scale_byte(4 + i); }
+  static Vec16 scale(const BlockBytes& block, int part) {
+    if (part < 4) return from_integer(low_bits<6>(byte(block, part)));
+    return from_integer(low_bits<4>(byte(block, part + 4)) | (byte(block, part - 4) >> 6) << 4);
   }
-  Vec16 scale, minus;
-};
-// Exact products, and one rounding of their difference.
-struct ScaledMinus {
-  explicit ScaledMinus(const ScaleAndMinimum& s) : d_(s.scale), minus_(s.minus) {}
-  Vec16 value(Bits16 q, int h) const { return fms(d_.half[h], from_integer(q), minus_.half[h]); }
-  Twice d_, minus_;
+  static Vec16 minimum(const BlockBytes& block, int part) {
+    if (part < 4) return from_integer(low_bits<6>(byte(block, part + 4)));
+    return from_integer(byte(block, part + 4) >> 4 | (byte(block, part) >> 6) << 4);
+  }
 };
 
-struct Q4KLeaf : ScaledMinus {
+struct Q4KLeaf : SomeBits<4>, ScaleAndMinimum {
   static constexpr DType kType = DType::q4_k;
   Q4KLeaf(const BlockBytes& block, int64_t part)
-      : ScaledMinus(ScaleAndMinimum(block, static_cast<int>(part))),
-        q_(block, part / 2 * 16, part % 2 * 4) {}
-  Vec16 half(int j, int h) const { return value(lanes_of(q_.bytes(j), h), h); }
-  SomeBits<4> q_;
+      : SomeBits(block, part / 2 * 32, part % 2 * 4), ScaleAndMinimum(block, part) {}
 };
 
-struct Q5KLeaf : ScaledMinus {
+struct Q5KLeaf : ScaleAndMinimum {
   static constexpr DType kType = DType::q5_k;
   Q5KLeaf(const BlockBytes& block, int64_t part)
-      : ScaledMinus(ScaleAndMinimum(block, static_cast<int>(part))),
-        low_(block, 16 + part / 2 * 16, part % 2 * 4),
+      : ScaleAndMinimum(block, part),
+        low_(block, 32 + part / 2 * 32, part % 2 * 4),
         high_(block, 0, part) {}
-  Vec16 half(int j, int h) const {
-    return value(lanes_of(low_.bytes(j) | high_.bytes(j) << 4, h), h);
-  }
+  Bits16 integers(int i, int h) const { return low_.integers(i, h) | high_.integers(i, h) << 4; }
   SomeBits<4> low_;
   SomeBits<1> high_;
 };
 
-// A scale, and what is added, for the first 8 pairs and for the last 8.
-struct PlusOf16 {
-  PlusOf16(Vec16 first, Vec16 last, Vec16 first_plus, Vec16 last_plus)
-      : d_{Twice(first), Twice(last)}, plus_{Twice(first_plus), Twice(last_plus)} {}
-  Vec16 value(int j, int h, Bits16 q) const {
-    return fma(d_[j / 8].half[h], from_integer(q), plus_[j / 8].half[h]);
-  }
-  Twice d_[2], plus_[2];
-};
-// With a zero point, as of ScaledLeaf.
-template <int kZero>
-struct ScaledOf16 : PlusOf16 {
-  ScaledOf16(Vec16 first, Vec16 last)
-      : PlusOf16(first, last, first * splat(-kZero), last * splat(-kZero)) {}
-};
-
-struct Q6KLeaf : ScaledOf16<32> {
+struct Q6KLeaf : OfHalves<Scaled<32>> {
   static constexpr DType kType = DType::q6_k;
   Q6KLeaf(const BlockBytes& block, int64_t part)
-      : ScaledOf16(scale(block, part, 0), scale(block, part, 8)),
-        low_(block, part / 4 * 32 + part % 2 * 16, part % 4 / 2 * 4),
-        high_(block, 64 + part / 4 * 16, part % 4 * 2) {}
+      : OfHalves{Scaled<32>(scale(block, part, 0)), Scaled<32>(scale(block, part, 8))},
+        low_(block, part / 4 * 64 + part % 2 * 32, part % 4 / 2 * 4),
+        high_(block, 128 + part / 4 * 32, part % 4 * 2) {}
   static Vec16 scale(const BlockBytes& block, int64_t part, int shift) {
     const Bits16 both = block.scales_2(static_cast<int>(part));
-    return from_f16(block.scales_2(8)) * from_signed(both >> shift);
+    return block.f16_scales(8) * from_signed(both >> shift);
   }
-  Vec16 half(int j, int h) const {
-    return value(j, h, lanes_of(low_.bytes(j) | high_.bytes(j) << 4, h));
-  }
+  Bits16 integers(int i, int h) const { return low_.integers(i, h) | high_.integers(i, h) << 4; }
   SomeBits<4> low_;
   SomeBits<2> high_;
 };
 
-struct Q2KLeaf : PlusOf16 {
+struct Q2KLeaf : SomeBits<2>, OfHalves<ScaledPlus> {
   static constexpr DType kType = DType::q2_k;
   Q2KLeaf(const BlockBytes& block, int64_t part)
-      : PlusOf16(scale(block, 2 * part), scale(block, 2 * part + 1), plus(block, 2 * part),
-                 plus(block, 2 * part + 1)),
-        q_(block, part / 4 * 16, part % 4 * 2) {}
+      : SomeBits(block, part / 4 * 32, part % 4 * 2),
+        OfHalves{values(block, 2 * part), values(block, 2 * part + 1)} {}
   // For 16 elements a byte.
-  static Vec16 scale(const BlockBytes& block, int64_t i) {
-    const Bits16 integer = low_bits<4>(block.scale_byte(static_cast<int>(i)));
-    return from_f16(low_bits<16>(block.scales_4(4))) * from_integer(integer);
+  static ScaledPlus values(const BlockBytes& block, int64_t i) {
+    const Bits16 both = block.scales_4(4), byte = block.scale_byte(static_cast<int>(i));
+    return {from_f16(low_bits<16>(both)) * from_integer(low_bits<4>(byte)),
+            from_f16(both >> 16) * (splat(0) - from_integer(byte >> 4))};
   }
-  static Vec16 plus(const BlockBytes& block, int64_t i) {
-    const Bits16 integer = block.scale_byte(static_cast<int>(i)) >> 4;
-    return from_f16(block.scales_4(4) >> 16) * (splat(0) - from_integer(integer));
-  }
-  Vec16 half(int j, int h) const { return value(j, h, lanes_of(q_.bytes(j), h)); }
-  SomeBits<2> q_;
 };
 
-struct Q3KLeaf : ScaledOf16<4> {
+struct Q3KLeaf : OfHalves<Scaled<4>> {
   static constexpr DType kType = DType::q3_k;
   Q3KLeaf(const BlockBytes& block, int64_t part)
-      : ScaledOf16(scale(block, static_cast<int>(part) * 2),
-                   scale(block, static_cast<int>(part) * 2 + 1)),
-        low_(block, 16 + part / 4 * 16, part % 4 * 2),
+      : OfHalves{Scaled<4>(scale(block, static_cast<int>(part) * 2)),
+                 Scaled<4>(scale(block, static_cast<int>(part) * 2 + 1))},
+        low_(block, 32 + part / 4 * 32, part % 4 * 2),
         third_(block, 0, part) {}
   // Of the 16 scales.
   static Vec16 scale(const BlockBytes& block, int i) {
     const auto byte = [&](int b) { return block.scales_2(b / 2) >> b % 2 * 8; };
     const Bits16 low = low_bits<4>(byte(i % 8) >> i / 8 * 4);
     const Bits16 high = low_bits<2>(byte(8 + i % 4) >> i / 4 * 2);
-    return from_f16(block.scales_2(6)) * (from_integer(low | high << 4) - splat(32));
+    return block.f16_scales(6) * (from_integer(low | high << 4) - splat(32));
   }
-  Vec16 half(int j, int h) const {
-    return value(j, h, lanes_of(low_.bytes(j) | third_.bytes(j) << 2, h));
-  }
+  Bits16 integers(int i, int h) const { return low_.integers(i, h) | third_.integers(i, h) << 2; }
   SomeBits<2> low_;
   SomeBits<1> third_;
 };
@@ -301,54 +301,73 @@ struct Q3KLeaf : ScaledOf16<4> {
 template <typename Leaf>
 constexpr int kLeavesOf = BlockBytes::storage(Leaf::kType).block / 32;
 
-// Pair j of a leaf of 16 outputs, as bf16.
+// Calls use(j, element of pair j of outputs 0 .. 7, of outputs 8 .. 15) with numbers that are not
+// rounded yet, j ascending.
+template <typename Leaf, typename Use>
+inline void for_pairs(const Leaf& leaf, const Use& use) {
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const Bits16 first = leaf.integers(i, 0), second = leaf.integers(i, 1);
+#pragma GCC unroll 4
+    for (int j = 4 * i; j < 4 * i + 4; ++j)
+      use(j, leaf.value(first, j, 0), leaf.value(second, j, 1));
+  }
+}
 template <typename Leaf>
-inline Bits16 pairs_of(const Leaf& leaf, int j) {
-  if constexpr (requires { Leaf::kIsBf16; })
-    return upper_words(bits_of(leaf.half(j, 0)), bits_of(leaf.half(j, 1)));
-  else
-    return bf16_pairs(leaf.half(j, 0), leaf.half(j, 1));
+constexpr bool kIsRounded = requires {
+  Leaf::kIsBf16;
+};
+
+// A leaf as a tile of weights: 16 rows of 64 bytes.
+template <typename Leaf>
+inline void store_leaf(const Leaf& leaf, char* out) {
+  for_pairs(
+      leaf, [out](int j, Vec16 a, Vec16 b) __attribute__((always_inline)) {
+        store_bits(out + j * 64,
+                   kIsRounded<Leaf> ? upper_words(bits_of(a), bits_of(b)) : bf16_pairs(a, b));
+      });
 }
 
 template <typename Leaf>
 void expand_leaves(const char* values, const char* scales, int64_t leaf, int64_t leaves,
                    char* out) {
-  for (; leaves > 0; --leaves, ++leaf) {
+  for (; leaves > 0; --leaves, ++leaf, out += 1024) {
     const BlockBytes block(Leaf::kType, values, scales, leaf / kLeavesOf<Leaf>);
-    const Leaf q(block, leaf % kLeavesOf<Leaf>);
-#pragma GCC unroll 16
-    for (int j = 0; j < 16; ++j, out += 64) store_bits(out, pairs_of(q, j));
+    store_leaf(Leaf(block, leaf % kLeavesOf<Leaf>), out);
   }
 }
 
-// To the chains of R rows an even or an odd element of each output.
-template <int R>
-inline void add_products(Vec16 (&chain)[R], const float* x, int64_t stride, Vec16 w) {
-  for (int r = 0; r < R; ++r) chain[r] = fma(splat(x[r * stride]), w, chain[r]);
-}
-
+// In two neighbouring lanes an output has its even and its odd chain, and then both times its
+// whole.
 template <typename Leaf, int R>
 void multiply_rows(const BlockTile& t) {
   constexpr int kBytes = BlockBytes::storage(Leaf::kType).value_bytes * 16 / kLeavesOf<Leaf>;
   constexpr int64_t kAhead = 2048;  // bytes that are fetched before they are read
   const float* x = t.x;
-  Vec16 chain[R];
-  for (int r = 0; r < R; ++r) chain[r] = t.first ? splat(0) : load(t.chains + r * 16);
+  Vec16 chain[R][2];
+  for (int r = 0; r < R; ++r) {
+    const Twice begin(t.first ? splat(0) : load(t.chains + r * 16));
+    for (int h = 0; h < 2; ++h) chain[r][h] = begin.half[h];
+  }
   for (int64_t i = t.leaf; i < t.leaf + t.leaves; ++i, x += 32) {
     for (int b = 0; b < kBytes; b += 64) __builtin_prefetch(t.values + i * kBytes + b + kAhead);
     const BlockBytes block(Leaf::kType, t.values, t.scales, i / kLeavesOf<Leaf>);
-    const Leaf q(block, i % kLeavesOf<Leaf>);
-    Vec16 even[R], odd[R];
-    for (int r = 0; r < R; ++r) even[r] = odd[r] = splat(0);
-#pragma GCC unroll 16
-    for (int j = 0; j < 16; ++j) {
-      const Bits16 pairs = pairs_of(q, j);
-      add_products(even, x + j, t.x_stride, value_of(pairs << 16));
-      add_products(odd, x + 16 + j, t.x_stride, value_of(pairs & splat_bits(0xffff0000)));
-    }
-    for (int r = 0; r < R; ++r) chain[r] = chain[r] + (even[r] + odd[r]);
+    Vec16 sum[R][2];
+    for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = splat(0);
+    for_pairs(
+        Leaf(block, i % kLeavesOf<Leaf>), [&](int j, Vec16 a,
+                                              Vec16 b) __attribute__((always_inline)) {
+          const Vec16 w[2] = {kIsRounded<Leaf> ? a : to_8_bits(a),
+                              kIsRounded<Leaf> ? b : to_8_bits(b)};
+          for (int r = 0; r < R; ++r)
+            for (int h = 0; h < 2; ++h)
+              sum[r][h] = fma(eight_times(x + r * t.x_stride + 2 * j), w[h], sum[r][h]);
+        });
+    for (int r = 0; r < R; ++r)
+      for (int h = 0; h < 2; ++h)
+        chain[r][h] = chain[r][h] + (sum[r][h] + swap_neighbours(sum[r][h]));
   }
-  for (int r = 0; r < R; ++r) store(t.chains + r * 16, chain[r]);
+  for (int r = 0; r < R; ++r) store(t.chains + r * 16, even_lanes(chain[r][0], chain[r][1]));
 }
 
 // As many rows as have their chains in registers.
@@ -360,42 +379,49 @@ void multiply_leaves(const BlockTile& t) {
     t.rows == 4 ? multiply_rows<Leaf, 4>(t) : multiply_rows<Leaf, 8>(t);
 }
 
-template <typename Leaf>
-constexpr BlockFunctions kFunctions = {expand_leaves<Leaf>, multiply_leaves<Leaf>, kUnpackedRows};
-
-inline BlockFunctions block_functions(DType type) {
+// Calls use.operator()<Leaf>() with the class of a type; false for one without blocks.
+template <typename Use>
+inline bool with_leaf_of(DType type, const Use& use) {
   switch (type) {
     case DType::q8_0:
-      return kFunctions<Q8_0Leaf>;
+      return use.template operator()<Q8_0Leaf>(), true;
     case DType::q4_0:
-      return kFunctions<ScaledLeaf<DType::q4_0, FourBits<0>, 8>>;
+      return use.template operator()<ScaledLeaf<DType::q4_0, FourBits, 8>>(), true;
     case DType::q4_1:
-      return kFunctions<ScaledPlusLeaf<DType::q4_1, FourBits<0>>>;
+      return use.template operator()<ScaledPlusLeaf<DType::q4_1, FourBits>>(), true;
     case DType::q5_0:
-      return kFunctions<ScaledLeaf<DType::q5_0, FiveBits, 16>>;
+      return use.template operator()<ScaledLeaf<DType::q5_0, FiveBits, 16>>(), true;
     case DType::q5_1:
-      return kFunctions<ScaledPlusLeaf<DType::q5_1, FiveBits>>;
+      return use.template operator()<ScaledPlusLeaf<DType::q5_1, FiveBits>>(), true;
     case DType::q2_k:
-      return kFunctions<Q2KLeaf>;
+      return use.template operator()<Q2KLeaf>(), true;
     case DType::q3_k:
-      return kFunctions<Q3KLeaf>;
+      return use.template operator()<Q3KLeaf>(), true;
     case DType::q4_k:
-      return kFunctions<Q4KLeaf>;
+      return use.template operator()<Q4KLeaf>(), true;
     case DType::q5_k:
-      return kFunctions<Q5KLeaf>;
+      return use.template operator()<Q5KLeaf>(), true;
     case DType::q6_k:
-      return kFunctions<Q6KLeaf>;
+      return use.template operator()<Q6KLeaf>(), true;
     case DType::iq4_nl:
-      return kFunctions<Iq4NlLeaf>;
+      return use.template operator()<Iq4NlLeaf>(), true;
     case DType::mxfp4:
-      return kFunctions<Mxfp4Leaf>;
+      return use.template operator()<Mxfp4Leaf>(), true;
     case DType::bf16:
     case DType::f16:
     case DType::f32:
     case DType::i8:
       break;
   }
-  return {};
+  return false;
+}
+
+inline BlockFunctions block_functions(DType type) {
+  BlockFunctions functions;
+  with_leaf_of(type, [&]<typename Leaf>() {
+    functions = {expand_leaves<Leaf>, multiply_leaves<Leaf>, kUnpackedRows};
+  });
+  return functions;
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ bool has_avx512() {
 bool has_avx512_bf16() {
   uint32_t a = 0, b = 0, c = 0, d = 0;
   constexpr uint32_t kAvx512Bf16 = 1u << 5;  // CPUID leaf 7, subleaf 1, EAX
-  return has_avx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & kAvx512Bf16);
+  return has_avx512_vnni() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & kAvx512Bf16);
 }
 
 bool has_amx() {

@@ -6,7 +6,7 @@ namespace invar::cpu {
 bool has_avx2();
 // F, BW, DQ and VL.
 bool has_avx512();
-// Beside it, its rounding to bf16.
+// Beside it, its rounding to bf16 and its sums of products of four integers.
 bool has_avx512_bf16();
 // AMX with bf16, and AVX-512 with its rounding to bf16; asks the kernel for the right to use the
 // tiles.

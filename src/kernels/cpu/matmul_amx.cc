@@ -32,21 +32,22 @@ struct Leaves {
   }
 };
 
-// Many rows in whole tiles and panels: the chains may lie in memory in between.
-bool has_whole_tiles(const PanelProduct& p) {
-  return p.rows >= kChainsInMemoryFrom && p.rows % 16 == 0 &&
-         !best_blocks_avx512(p.stored).expand && p.outputs == p.panels * (p.out ? 8 : 16);
+bool has_blocks(const PanelProduct& p) {
+  return best_blocks_avx512(p.stored).expand;
 }
 
-// One row by blocks is quicker unpacked in registers than by way of tiles.
-bool is_one_row_of_blocks(const PanelProduct& p) {
-  return p.rows == 1 && best_blocks_avx512(p.stored).multiply;
+// Many rows in whole tiles and panels: the chains may lie in memory in between.
+bool has_whole_tiles(const PanelProduct& p) {
+  return p.rows >= kChainsInMemoryFrom && p.rows % 16 == 0 && !has_blocks(p) &&
+         p.outputs == p.panels * (p.out ? 8 : 16);
 }
 
 }  // namespace
 
 void product_amx(const PanelProduct& p) {
-  if (p.f32 || is_one_row_of_blocks(p)) return product_avx512(p);
+  // One row by blocks is quicker without tiles; so few have them filled leaf by leaf.
+  if (p.f32 || (p.rows == 1 && has_blocks(p))) return product_avx512(p);
+  if (p.rows <= kRowsOfBlocksAmx && has_blocks(p)) return product_of_blocks_amx(p);
   if (p.is_open || (has_whole_tiles(p) && !p.out)) return chains_amx(p);
   if (has_whole_tiles(p) && p.dots) return gated_chains_amx(p);
   if (p.out) return AmxProduct<Leaves, End::gated>(p).run();

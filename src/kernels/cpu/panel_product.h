@@ -51,7 +51,7 @@ using ExpandPanel = void (*)(const char* values, const char* scales, int64_t lea
                              char* out);
 // A few rows by some leaves of a panel of blocks, which are unpacked in registers.
 struct BlockTile {
-  const float* x;    // of each leaf its 16 even and its 16 odd elements
+  const float* x;
   int64_t x_stride;  // elements
   int64_t rows;      // 1, 2, 4 or 8, and no more than BlockFunctions has
   const char* values;
@@ -92,6 +92,9 @@ void pair_steps_avx512bf16(const uint32_t* x, const uint32_t* w, const float* ch
 void product_avx2(const PanelProduct& p);
 void product_avx512(const PanelProduct& p);
 void product_amx(const PanelProduct& p);
+// The same for so many rows at most and weights in blocks.
+constexpr int kRowsOfBlocksAmx = 32;
+void product_of_blocks_amx(const PanelProduct& p);
 // The same for many rows of bf16 in whole tiles and panels, the second when `out` and `dots` are
 // set.
 void chains_amx(const PanelProduct& p);

@@ -90,7 +90,10 @@ static_assert(2 * block_leaves(2) * kLeaf <= kBlockFloats);
 inline void multiply_blocks(const Stretch& s, float* x) {
   const int64_t stride = s.leaves * kLeaf;
   const int64_t rows = s.rows <= 2 ? s.rows : s.rows <= 4 ? 4 : 8;
-  copy_rows(s, x, stride);
+  for (int64_t r = 0; r < s.rows; ++r)
+    for (int64_t i = 0; i < stride; i += 16)
+      store(x + r * stride + i,
+            value_of(load_u16(reinterpret_cast<const uint16_t*>(s.x + r * s.x_stride) + i) << 16));
   for (int64_t i = s.rows * stride; i < rows * stride; i += 16) store(x + i, splat(0));
   const char* w = s.w;
   for (int64_t p = 0; p < s.panels; ++p, w += s.panel_bytes)

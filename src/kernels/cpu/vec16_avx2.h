@@ -72,47 +72,17 @@ inline Bits16 load_u16(const uint16_t* p) {
   return {_mm256_cvtepu16_epi32(_mm_loadu_si128(halves)),
           _mm256_cvtepu16_epi32(_mm_loadu_si128(halves + 1))};
 }
-// Thirty-two bytes.
-struct Bytes32 {
-  __m256i v;
-};
-inline Bytes32 load_bytes(const void* p) {
-  return {_mm256_loadu_si256(static_cast<const __m256i*>(p))};
+inline Bits16 four_times(const void* p) {
+  const __m256i twice =
+      _mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  return {twice, twice};
 }
-inline Bytes32 splat_byte(int x) {
-  return {_mm256_set1_epi8(static_cast<char>(x))};
+inline Bits16 lookup_bytes(Bits16 table, Bits16 index) {
+  return {_mm256_shuffle_epi8(table.lo, index.lo), _mm256_shuffle_epi8(table.hi, index.hi)};
 }
-inline Bytes32 operator&(Bytes32 a, Bytes32 b) {
-  return {_mm256_and_si256(a.v, b.v)};
-}
-inline Bytes32 operator|(Bytes32 a, Bytes32 b) {
-  return {_mm256_or_si256(a.v, b.v)};
-}
-// In pairs: bits go from one byte of a pair to the other.
-inline Bytes32 operator<<(Bytes32 a, int count) {
-  return {_mm256_slli_epi16(a.v, count)};
-}
-inline Bytes32 operator>>(Bytes32 a, int count) {
-  return {_mm256_srl_epi16(a.v, _mm_cvtsi32_si128(count))};
-}
-inline Bits16 sixteen_lanes(__m128i bytes) {
-  return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
-}
-inline Bits16 lower_bytes(Bytes32 x) {
-  return sixteen_lanes(_mm256_castsi256_si128(x.v));
-}
-inline Bits16 upper_bytes(Bytes32 x) {
-  return sixteen_lanes(_mm256_extracti128_si256(x.v, 1));
-}
-inline Bits16 load_u8(const void* p) {
-  const char* bytes = static_cast<const char*>(p);
-  return {_mm256_cvtepu8_epi32(_mm_loadu_si64(bytes)),
-          _mm256_cvtepu8_epi32(_mm_loadu_si64(bytes + 8))};
-}
-inline Bits16 load_i8(const void* p) {
-  const char* bytes = static_cast<const char*>(p);
-  return {_mm256_cvtepi8_epi32(_mm_loadu_si64(bytes)),
-          _mm256_cvtepi8_epi32(_mm_loadu_si64(bytes + 8))};
+inline Vec16 load_f16(const uint16_t* p) {
+  const __m128i* halves = reinterpret_cast<const __m128i*>(p);
+  return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
 }
 // f16 in the lower halves of the lanes, the upper ones zero, exactly.
 inline Vec16 from_f16(Bits16 x) {
@@ -199,6 +169,22 @@ inline Bits16 lower_twice(Bits16 x) {
 }
 inline Bits16 upper_twice(Bits16 x) {
   return eight_twice(x.hi);
+}
+inline Vec16 eight_times(const float* p) {
+  double both;
+  __builtin_memcpy(&both, p, sizeof both);
+  const __m256 four = _mm256_castpd_ps(_mm256_set1_pd(both));
+  return {four, four};
+}
+inline Vec16 swap_neighbours(Vec16 x) {
+  return {_mm256_permute_ps(x.lo, 0xb1), _mm256_permute_ps(x.hi, 0xb1)};
+}
+inline Vec16 even_lanes(Vec16 a, Vec16 b) {
+  const auto half = [](Vec16 x) {
+    const __m256 even = _mm256_shuffle_ps(x.lo, x.hi, 0x88);
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(even), 0xd8));
+  };
+  return {half(a), half(b)};
 }
 inline Bits16 upper_words(Bits16 a, Bits16 b) {
   const auto half = [](Bits16 x) {

@@ -52,42 +52,18 @@ inline Bits16 load_bits(const void* p) {
 inline Bits16 load_u16(const uint16_t* p) {
   return {_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
-// Thirty-two bytes.
-struct Bytes32 {
-  __m256i v;
-};
-inline Bytes32 load_bytes(const void* p) {
-  return {_mm256_loadu_si256(static_cast<const __m256i*>(p))};
+// Sixteen bytes of memory in each four lanes.
+inline Bits16 four_times(const void* p) {
+  return {_mm512_broadcast_i32x4(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
 }
-inline Bytes32 splat_byte(int x) {
-  return {_mm256_set1_epi8(static_cast<char>(x))};
+// In each four lanes, which are 16 bytes, byte index & 15 of table for each of index's; from 128 on
+// a zero.
+inline Bits16 lookup_bytes(Bits16 table, Bits16 index) {
+  return {_mm512_shuffle_epi8(table.v, index.v)};
 }
-inline Bytes32 operator&(Bytes32 a, Bytes32 b) {
-  return {_mm256_and_si256(a.v, b.v)};
-}
-inline Bytes32 operator|(Bytes32 a, Bytes32 b) {
-  return {_mm256_or_si256(a.v, b.v)};
-}
-// In pairs: bits go from one byte of a pair to the other.
-inline Bytes32 operator<<(Bytes32 a, int count) {
-  return {_mm256_slli_epi16(a.v, count)};
-}
-inline Bytes32 operator>>(Bytes32 a, int count) {
-  return {_mm256_srl_epi16(a.v, _mm_cvtsi32_si128(count))};
-}
-// The first sixteen, or the last, each in a lane of its own.
-inline Bits16 lower_bytes(Bytes32 x) {
-  return {_mm512_cvtepu8_epi32(_mm256_castsi256_si128(x.v))};
-}
-inline Bits16 upper_bytes(Bytes32 x) {
-  return {_mm512_cvtepu8_epi32(_mm256_extracti128_si256(x.v, 1))};
-}
-// Sixteen bytes of memory so, without and with a sign.
-inline Bits16 load_u8(const void* p) {
-  return {_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
-}
-inline Bits16 load_i8(const void* p) {
-  return {_mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
+// Sixteen f16 numbers, exactly.
+inline Vec16 load_f16(const uint16_t* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
 // f16 in the lower halves of the lanes, the upper ones zero, exactly.
 inline Vec16 from_f16(Bits16 x) {
@@ -171,6 +147,21 @@ inline Bits16 lower_twice(Bits16 x) {
 inline Bits16 upper_twice(Bits16 x) {
   const __m512i i = _mm512_setr_epi32(8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15);
   return {_mm512_permutexvar_epi32(i, x.v)};
+}
+// Two numbers of memory in each two lanes.
+inline Vec16 eight_times(const float* p) {
+  double both;
+  __builtin_memcpy(&both, p, sizeof both);
+  return {_mm512_castpd_ps(_mm512_set1_pd(both))};
+}
+// Lanes 1, 0, 3, 2 and so on.
+inline Vec16 swap_neighbours(Vec16 x) {
+  return {_mm512_permute_ps(x.v, 0xb1)};
+}
+// Lanes 0, 2, 4 ... of a and then of b.
+inline Vec16 even_lanes(Vec16 a, Vec16 b) {
+  const __m512i i = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  return {_mm512_permutex2var_ps(a.v, i, b.v)};
 }
 // The upper halves of a's lanes and then of b's, next to each other.
 inline Bits16 upper_words(Bits16 a, Bits16 b) {

@@ -112,15 +112,15 @@ inline void store_bf16(uint16_t* p, Vector x, int64_t count) {
   store_u16(p, to_bf16(x), count);
 }
 
-// The same of numbers that are 0 or have magnitudes within 2^-110 .. 2^110, a's and then b's, next
-// to each other. A set may have an instruction for it. (Veltkamp's cut: where x has its first 8
-// bits before the point, p is 2^16 x and x rounded to an integer, ties to even since 2^16 x is even
-// in a tie; p - x is 2^16 x.)
+// bf16(x) in f32, of numbers that are 0 or have magnitudes within 2^-110 .. 2^110. (Where x has its
+// first 8 bits before the point, less is 2^16 x - x rounded to an integer, ties to even since 2^16
+// x is even in a tie; 2^16 x less that is x rounded.)
 template <typename Vector>
 inline Vector to_8_bits(Vector x) {
-  const Vector p = x * splat(0x1.0001p16f);
-  return p - (p - x);
+  const Vector less = x * splat(0xffff);
+  return fms(x, splat(0x1p16f), less);
 }
+// As bf16, a's and then b's, next to each other. A set may have an instruction for it.
 template <typename Vector>
 inline Bits16 bf16_pairs(Vector a, Vector b) {
   return upper_words(bits_of(to_8_bits(a)), bits_of(to_8_bits(b)));
