@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <tuple>
@@ -70,8 +71,9 @@ class WeightLoader {
         arithmetic_(arithmetic),
         device_(device),
         pool_(pool),
-        progress_(progress) {
-    if (!device.is_host()) upload_.emplace(device);
+        progress_(progress),
+        blocks_(static_cast<size_t>(pool.size())) {
+    if (!device.is_host()) upload_.emplace(device, weights.pinned_);
   }
 
   void load() {
@@ -317,15 +319,14 @@ class WeightLoader {
                          static_cast<size_t>(part.rows));
       return;
     }
-    const int64_t at_once = std::max<int64_t>(1, WeightUpload::kBytes / row_bytes);
-    for (int64_t row = 0; row < part.rows; row += at_once) {
-      const int64_t count = std::min(at_once, part.rows - row);
-      PackedPart moved = part;  // to the beginning of the buffer
-      moved.place = {};
-      std::byte* host = next_buffer(count, Units(w), w);
-      pack(moved, w, {row, count}, host - row * row_bytes);
-      upload_->send(target + row * row_bytes, static_cast<size_t>(count * row_bytes));
-    }
+    PackedPart moved = part;  // to the beginning of what a thread gets
+    moved.place = {};
+    upload_->fill(pool_, {target, part.rows, row_bytes, kRowsAtOnce},
+                  [&](int64_t begin, int64_t end, std::byte* at, int share) {
+                    clear_padding(w, end - begin, at);
+                    pack_few(moved, w, begin, end - begin, block_of(share), at - begin * row_bytes);
+                  });
+    fail_if_not_finite();
   }
 
   void read_part(const Matrix& w, const PackedPart& part) {
@@ -345,18 +346,23 @@ class WeightLoader {
     const auto changes = [&](const PackedPart& part) { return !source_.stays(part.tensor); };
     if (std::ranges::none_of(parts, changes)) return;
     std::byte* target = static_cast<std::byte*>(const_cast<void*>(w.data));
-    // The host writes its own memory at once, a device's through buffers of whole rows or panels.
+    if (upload_) return send_units(w, parts, target);
+    for (const PackedPart& part : parts)
+      if (changes(part)) pack(part, w, target);
+  }
+
+  void send_units(const Matrix& w, const std::vector<PackedPart>& parts, std::byte* target) {
     const Units units(w);
-    const int64_t at_once =
-        upload_ ? std::max<int64_t>(1, WeightUpload::kBytes / units.bytes) : units.count;
-    for (int64_t begin = 0; begin < units.count; begin += at_once) {
-      const int64_t end = std::min(begin + at_once, units.count);
-      std::byte* host = upload_ ? next_buffer(end - begin, units, w) : target;
-      for (const PackedPart& part : parts)
-        if (upload_ || changes(part))
-          pack(part, w, units.rows_between(part, begin, end), host - begin * units.bytes);
-      if (upload_) upload_->send(target + begin * units.bytes, (end - begin) * units.bytes);
-    }
+    const int64_t at_once = units.in_panels ? 1 : kRowsAtOnce;
+    upload_->fill(pool_, {target, units.count, units.bytes, at_once},
+                  [&](int64_t begin, int64_t end, std::byte* at, int share) {
+                    clear_padding(w, end - begin, at);
+                    for (const PackedPart& part : parts)
+                      if (const Range rows = units.rows_between(part, begin, end); rows.count > 0)
+                        pack_few(part, w, rows.first, rows.count, block_of(share),
+                                 at - begin * units.bytes);
+                  });
+    fail_if_not_finite();
   }
 
   // What a packed matrix consists of: rows, or panels of 16 outputs.
@@ -387,33 +393,29 @@ class WeightLoader {
     int64_t matrix, count, bytes;
   };
 
-  // A buffer for so many units, with zeros where the matrix has padding.
-  std::byte* next_buffer(int64_t count, const Units& units, const Matrix& w) {
-    CHECK(units.bytes <= static_cast<int64_t>(WeightUpload::kBytes), "a row of weights too long");
-    std::byte* buffer = upload_->next();
+  // Of units in a buffer that held others.
+  static void clear_padding(const Matrix& w, int64_t units, std::byte* at) {
     if (w.n % kPanelWidth != 0 || storage_of(w.type).has_blocks() || w.type == DType::i8)
-      std::memset(buffer, 0, static_cast<size_t>(count * units.bytes));
-    return buffer;
+      std::memset(at, 0, static_cast<size_t>(units * w.unit_bytes()));
   }
 
   // Every thread packs its share, a few rows at a time, and then what is left of the others': pages
   // that are touched first, and other work on a core, make some of them late.
-  void pack(const PackedPart& part, const Matrix& w, Range rows, std::byte* target) {
+  void pack(const PackedPart& part, const Matrix& w, std::byte* target) {
     std::vector<std::atomic<int64_t>> packed(static_cast<size_t>(pool_.size()));  // of each share
-    blocks_.resize(packed.size());
-    bad_element_ = kNone;
     run_or_throw(pool_, [&](Part own) {
-      std::vector<std::byte>& block = blocks_[static_cast<size_t>(own.index)];
       for (int i = 0; i < own.count; ++i) {
         const Part share{(own.index + i) % own.count, own.count};
-        const auto [begin, end] = share.of(rows.count, kRowsAtOnce);
+        const auto [begin, end] = share.of(part.rows, kRowsAtOnce);
         auto& next = packed[static_cast<size_t>(share.index)];
         for (int64_t row = begin; (row = begin + next.fetch_add(kRowsAtOnce)) < end;)
-          pack_few(part, w, rows.first + row, std::min(kRowsAtOnce, end - row), block, target);
+          pack_few(part, w, row, std::min(kRowsAtOnce, end - row), block_of(own.index), target);
       }
     });
-    if (bad_element_ != kNone) fail_non_finite(source_, part.tensor, bad_element_);
+    fail_if_not_finite();
   }
+
+  std::vector<std::byte>& block_of(int share) { return blocks_[static_cast<size_t>(share)]; }
 
   // Whether rows of a part lie in the matrix as they lie in the tensor, one after the other.
   bool are_rows_as_stored(const PackedPart& part, const Matrix& w) const {
@@ -445,7 +447,7 @@ class WeightLoader {
     const int64_t first = (part.first_row + row) * width, elements = count * width;
     source_.read(part.tensor, first, elements, type, out);
     if (const int64_t bad = first_non_finite(out, type, elements); bad >= 0)
-      note_bad_element(first + bad);
+      note_not_finite(part, first + bad);
   }
 
   const float* whole_vector(TensorRole role, int layer = -1) {
@@ -467,8 +469,10 @@ class WeightLoader {
   const T* numbers(const std::vector<T>& values) {
     const size_t bytes = values.size() * sizeof(T);
     std::byte* target = allocate(bytes);
-    std::memcpy(upload_ ? upload_->next() : target, values.data(), bytes);
-    if (upload_) upload_->send(target, bytes);
+    if (upload_)
+      upload_->send(target, values.data(), bytes);
+    else
+      std::memcpy(target, values.data(), bytes);
     return reinterpret_cast<const T*>(target);
   }
 
@@ -508,10 +512,13 @@ class WeightLoader {
   }
 
   // The first of all is named, whichever thread finds which.
-  void note_bad_element(int64_t index) {
-    int64_t found = bad_element_;
-    while (index < found && !bad_element_.compare_exchange_weak(found, index)) {
-    }
+  void note_not_finite(const PackedPart& part, int64_t index) {
+    const std::lock_guard lock(noting_);
+    NotFinite found{part.place.output, index, part.tensor};
+    if (!not_finite_ || found < *not_finite_) not_finite_ = std::move(found);
+  }
+  void fail_if_not_finite() const {
+    if (not_finite_) fail_non_finite(source_, not_finite_->tensor, not_finite_->index);
   }
 
   void finish(const std::string& tensor) {
@@ -539,9 +546,15 @@ class WeightLoader {
   ThreadPool& pool_;
   const LoadProgress& progress_;
   std::optional<WeightUpload> upload_;  // to a device that the host cannot write
-  static constexpr int64_t kRowsAtOnce = 16, kNone = std::numeric_limits<int64_t>::max();
-  std::vector<std::vector<std::byte>> blocks_;  // of rows that are packed, for each thread
-  std::atomic<int64_t> bad_element_ = kNone;    // of the tensor that is packed
+  static constexpr int64_t kRowsAtOnce = 16;
+  std::vector<std::vector<std::byte>> blocks_;  // of rows that are packed, for each share
+  struct NotFinite {
+    int64_t output, index;  // where the tensor goes, and its element
+    std::string tensor;
+    auto operator<=>(const NotFinite&) const = default;
+  };
+  std::mutex noting_;
+  std::optional<NotFinite> not_finite_;  // of the matrix that is packed
   int64_t done_bytes_ = 0, total_bytes_ = 0;
   size_t arrays_ = 0;
   const std::string* wanted_ = nullptr;  // a tensor that is read back; null: all are written
@@ -553,6 +566,7 @@ DecoderWeights::DecoderWeights(const DecoderSpec& spec, const Arithmetic& arithm
                                ThreadPool& pool, WeightLayout layout, const LoadProgress& progress)
     : shard_(shard), arithmetic_(arithmetic), layout_(layout) {
   WeightLoader(*this, spec, source, arithmetic_, device, pool, progress).load();
+  pinned_ = {};
 }
 
 void DecoderWeights::reload(const DecoderSpec& spec, const TensorSource& source, Device& device,
@@ -600,6 +614,7 @@ void DecoderWeights::read_back(const DecoderSpec& spec, const TensorSource& sour
 }
 
 void DecoderWeights::vacate() {
+  pinned_ = {};
   for (auto& array : memory_) array.vacate();
 }
 

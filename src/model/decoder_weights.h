@@ -11,6 +11,7 @@
 #include "model/decoder_spec.h"
 #include "model/expert_placement.h"
 #include "model/layer_weights.h"
+#include "model/weight_upload.h"
 #include "weights/tensor_source.h"
 
 namespace invar {
@@ -129,6 +130,7 @@ class DecoderWeights {
   Matrix embedding_;
   bool has_blocks_ = false, has_integers_ = false;
   Memory memory_;
+  WeightUpload::Buffers pinned_;  // for a GPU's weights, from the first reload on
   // In turn: of a layer, of the embedding or head, of the final norm.
   Memory layer_memory_, end_memory_, norm_memory_;
   int last_layer_ = -1;  // the one that is there

@@ -11,6 +11,7 @@
 #include "model/decoder_weights.h"
 #include "model/families/make_model.h"
 #include "model/families/presets.h"
+#include "support/deferred_device.h"
 
 namespace invar {
 namespace {
@@ -46,6 +47,13 @@ class Spoilt final : public TensorSource {
   int64_t late_row_;
 };
 
+std::vector<std::byte> bytes_of(const DecoderWeights& weights) {
+  std::vector<std::byte> bytes;
+  for (const auto& array : weights.memory())
+    bytes.insert(bytes.end(), array.data(), array.data() + array.size());
+  return bytes;
+}
+
 std::vector<std::byte> loaded(std::vector<int64_t> bad_elements, int64_t late_row, int threads,
                               DType type = DType::bf16, uint64_t seed = 3) {
   const DecoderSpec spec = preset_spec("tiny");
@@ -54,10 +62,7 @@ std::vector<std::byte> loaded(std::vector<int64_t> bad_elements, int64_t late_ro
   ThreadPool pool(threads);
   const DecoderWeights weights(spec, {.weights = type}, make_shard(spec, 0, 1), source, *device,
                                pool);
-  std::vector<std::byte> bytes;
-  for (const auto& array : weights.memory())
-    bytes.insert(bytes.end(), array.data(), array.data() + array.size());
-  return bytes;
+  return bytes_of(weights);
 }
 
 TEST(Loading, BytesAreThoseOfAnyThreads) {
@@ -69,6 +74,30 @@ TEST(Loading, BytesAreThoseOfAnyThreads) {
     for (const int threads : {2, 3, 5})
       for (const int64_t late : {int64_t{0}, rows / 2, rows - 1})
         EXPECT_EQ(loaded({}, late, threads, type) == expected, true) << threads << " " << late;
+  }
+}
+
+// Through pinned buffers, which the next reload has again, to a device that copies late.
+TEST(Loading, OtherWeightsReachADevice) {
+  const DecoderSpec spec = preset_spec("tiny");
+  const auto device = make_deferred_device();
+  for (const int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    const auto load = [&](uint64_t seed) {
+      return DecoderWeights(spec, {}, make_shard(spec, 0, 1), *dummy_weights(spec, seed), *device,
+                            pool, WeightLayout::rows);
+    };
+    DecoderWeights weights = load(3);
+    const auto first = bytes_of(weights);
+    for (const uint64_t seed : {4, 5, 3}) {
+      weights.reload(spec, *dummy_weights(spec, seed), *device, pool);
+      EXPECT_EQ(bytes_of(weights) == bytes_of(load(seed)), true) << seed;
+      EXPECT_EQ(bytes_of(weights) == first, seed == 3) << "control: other weights, " << seed;
+    }
+    weights.vacate();
+    weights.occupy();
+    weights.reload(spec, *dummy_weights(spec, 3), *device, pool);
+    EXPECT_EQ(bytes_of(weights) == first, true);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <mutex>
 #include <vector>
 
 #include "base/error.h"
@@ -27,7 +28,10 @@ class DeferredStream final : public Stream {
   explicit DeferredStream(Device& device, bool& is_recording)
       : device_(device), is_recording_(is_recording) {}
 
-  void put(Work work) { recording_ ? recording_->work.push_back(work) : queue_.push_back(work); }
+  void put(Work work) {
+    const std::lock_guard lock(mutex_);
+    recording_ ? recording_->work.push_back(work) : queue_.push_back(work);
+  }
 
   void upload(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
   void download(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
@@ -71,14 +75,17 @@ class DeferredStream final : public Stream {
   }
 
   void work() {
+    const std::lock_guard lock(mutex_);
     while (!queue_.empty()) work_once();
   }
   void work_once() {
+    const std::lock_guard lock(mutex_);
     const ScopedFlushToZero flush;
     queue_.front()();
     queue_.pop_front();
   }
   Device& device() { return device_; }
+  std::recursive_mutex& mutex() { return mutex_; }  // threads that load share a stream
 
  private:
   void copy(void* to, const void* from, size_t bytes) {
@@ -88,13 +95,16 @@ class DeferredStream final : public Stream {
   Device& device_;
   bool& is_recording_;
   DeferredGraph* recording_ = nullptr;
+  std::recursive_mutex mutex_;
   std::deque<Work> queue_;
 };
 
 class DeferredEvent final : public Event {
  public:
   void wait() override {
-    if (!stream || is_done) return;
+    if (!stream) return;
+    const std::lock_guard lock(stream->mutex());
+    if (is_done) return;
     stream->device().note_wait();
     while (!is_done) stream->work_once();
   }
@@ -111,6 +121,7 @@ class DeferredEvent final : public Event {
 
 void DeferredStream::record(Event& event) {
   auto& mark = static_cast<DeferredEvent&>(event);
+  const std::lock_guard lock(mutex_);
   mark.stream = this;
   mark.is_done = false;
   put([&mark] {
