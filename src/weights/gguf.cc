@@ -108,6 +108,7 @@ class Cursor {
   }
 
   int64_t at() const { return at_; }
+  int64_t left() const { return size_ - at_; }
   std::string_view where() const { return where_; }
 
   int64_t elements_left = kMaxGgufElements;
@@ -184,6 +185,7 @@ json::Value read_value(Cursor& in, std::string_view key) {
   const int64_t count = in.count(in.elements_left, "elements of arrays (in all the file's)");
   in.elements_left -= count;
   json::Array list;
+  list.reserve(static_cast<size_t>(std::min(count, in.left())));  // a byte at least is one's own
   for (int64_t i = 0; i < count; ++i)
     list.push_back(of == kText ? json::Value(in.text(kMaxGgufText, key))
                                : read_number(in, of, key));
