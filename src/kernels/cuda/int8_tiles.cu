@@ -1,28 +1,24 @@
-// Products of integers of many rows: tiles of 128 rows by 256 columns, or by 128 where there are
-// several runs, by two warpgroups of 64 rows each; blocks in pairs share weights (TileTeam). A
-// run's exact sums become floats (numerics 2.1), which meet in the tree of numerics 2.
+// Products of integers of many rows. Of one run each of two warpgroups owns a tile of 128 x 128
+// (ping_pong.cuh). Of several both share one, 64 rows each: a run's exact sums become floats
+// (numerics 2.1), which meet in the tree of numerics 2. Blocks in pairs share weights (TileTeam).
 #include <algorithm>
 
 #include "kernels/cuda/int8.h"
-#include "kernels/cuda/product_kinds.cuh"
+#include "kernels/cuda/ping_pong.cuh"
 
 namespace invar::cuda {
 
 namespace {
 
-constexpr int kThreads = 384;
-
-template <int kColumns, bool kHasRuns>
-struct Shape {
-  static constexpr int kWeightsAt = kTileRows * 128, kStageBytes = kWeightsAt + kColumns * 128;
-  // Room for the sum of a tile's first four runs, and for the scales of its outputs, of each
-  // warpgroup.
-  static constexpr int kParkBytes = kHasRuns ? kTileRows * kColumns * 4 : 0;
-  static constexpr int kScaleBytes = 2 * kColumns * 4;
-  static constexpr int kStages =
-      (kMaxSharedBytes - 1024 - kParkBytes - kScaleBytes) / (kStageBytes + 16);
-  static constexpr int kBytes = kStages * (kStageBytes + 16) + kParkBytes + kScaleBytes;
-};
+using ping_pong::kColumns, ping_pong::kThreads, ping_pong::kStageBytes, ping_pong::kWeightsAt;
+constexpr int kValues = kColumns / 2;
+// The scales of a tile's outputs, of each warpgroup.
+constexpr int kScaleBytes = 2 * kColumns * static_cast<int>(sizeof(float));
+// Of several runs: the sum of a tile's first four.
+constexpr int kParkBytes = kTileRows * kColumns * static_cast<int>(sizeof(float));
+constexpr int kBudget = kMaxSharedBytes - 1024 - kScaleBytes;
+constexpr int kStages = kBudget / (kStageBytes + 16),
+              kStagesOfRuns = (kBudget - kParkBytes) / (kStageBytes + 16);
 
 // The scale of column c of a tile of weights that begins with column `first`.
 template <int kMatrices>
@@ -31,18 +27,29 @@ __device__ __forceinline__ float column_scale(const Int8Kind& kind, int first, i
   return kind.weight_scale(first / 2 + c / 16 * 8 + c % 8, c / 8 % 2);
 }
 
+// By the 128 threads of a warpgroup: those of a tile, when all have read the ones before.
+template <int kMatrices>
+__device__ __forceinline__ void put_scales(const Int8Kind& kind, int column, int half,
+                                           float* columns) {
+  constexpr int kRead = 3;  // named barriers kRead and kRead + 1
+  const int c = static_cast<int>(threadIdx.x) % 128;
+  static_assert(kColumns == 128);
+  named_sync(kRead + half, 128);
+  columns[c] = column_scale<kMatrices>(kind, column * kColumns, c);
+  named_sync(kRead + half, 128);
+}
+
 // The sums of a run.
-template <int kColumns, int kPair>
-__device__ __forceinline__ void sum_run(int (&d)[kColumns / 2], Ring& ring, uint32_t base, int half,
-                                        int slices, int lane, const TileTeam<kPair>& team,
-                                        int stage_bytes) {
+template <int kPair>
+__device__ __forceinline__ void sum_run(int (&d)[kValues], Ring& ring, uint32_t base, int half,
+                                        int slices, int lane, const TileTeam<kPair>& team) {
   int previous = -1;
 #pragma unroll 1
   for (int slice = 0; slice < slices; ++slice, ring.next()) {
     barrier_wait(ring.full_now(), ring.parity);
-    const uint32_t stage = base + ring.stage * stage_bytes;
+    const uint32_t stage = base + ring.stage * kStageBytes;
     const uint64_t a = describe_rows(stage + half * 64 * 128),
-                   b = describe_rows(stage + kTileRows * 128);
+                   b = describe_rows(stage + kWeightsAt);
     steps_begin();
 #pragma unroll
     for (int i = 0; i < kLineBytes / 32; ++i)
@@ -60,8 +67,8 @@ __device__ __forceinline__ void sum_run(int (&d)[kColumns / 2], Ring& ring, uint
 
 // What a thread multiplies sums by: its two rows' scales, and its columns' in shared memory. `use`
 // gets each value, and its place.
-template <int kColumns, typename Use>
-__device__ __forceinline__ void scale_sums(const int (&sum)[kColumns / 2], float low, float high,
+template <typename Use>
+__device__ __forceinline__ void scale_sums(const int (&sum)[kValues], float low, float high,
                                            const float* columns, Use use) {
 #pragma unroll
   for (int j = 0; j < kColumns / 8; ++j) {
@@ -75,7 +82,6 @@ __device__ __forceinline__ void scale_sums(const int (&sum)[kColumns / 2], float
 
 // The tree of 2, 4 or 8 runs, which come one after the other: what waits for the other half of a
 // pair, and of a four; the first four's sum waits at `parked`, 128 threads' values side by side.
-template <int kValues>
 struct RunTree {
   float pair[kValues], four[kValues];
   float* parked;
@@ -96,125 +102,168 @@ struct RunTree {
   }
 };
 
-template <int kColumns, bool kHasRuns, int kPair, typename End>
+// What the thread that fetches does.
+template <int kMatrices, int kPair>
+__device__ __forceinline__ void fetch_tiles(const TileTeam<kPair>& team, const TileGrid& of_pairs,
+                                            const TileGrid& grid, const CUtensorMap& x,
+                                            const CUtensorMap& w, Ring& ring, uint32_t base) {
+  wait_for_kernels_before();
+  for (int tile = team.number; tile < of_pairs.tiles(); tile += team.count) {
+    const auto [row, column] = team.place(of_pairs, tile);
+    const int first_row = static_cast<int>(grid.first_row(row));
+    for (int run = 0; run < grid.split_k; ++run)
+      for (int slice = 0; slice < grid.slices; ++slice, ring.next()) {
+        const uint32_t to = base + ring.stage * kStageBytes, full = ring.full_now();
+        barrier_wait(ring.empty_now(), ring.parity ^ 1);
+        barrier_expect(full, (grid.tile_rows + kColumns) * 128);
+        load_box(to, x, slice * kSlice, first_row, run, full);
+        team.template load_weights<kMatrices>(to + kWeightsAt, w, slice, column * kColumns,
+                                              kColumns, run, full);
+      }
+  }
+}
+
+// Several runs.
+template <int kPair>
 __global__ __launch_bounds__(kThreads,
-                             1) void int8_tile_kernel(const __grid_constant__ CUtensorMap x,
+                             1) void int8_runs_kernel(const __grid_constant__ CUtensorMap x,
                                                       const __grid_constant__ CUtensorMap w,
                                                       const Int8Kind kind, const TileGrid grid,
-                                                      const End end) {
-  using S = Shape<kColumns, kHasRuns>;
-  constexpr int kValues = kColumns / 2;
+                                                      const PlainEnd end) {
+  constexpr int kParkAt = kStagesOfRuns * kStageBytes, kScalesAt = kParkAt + kParkBytes;
   extern __shared__ __align__(1024) unsigned char shared[];
-  const uint32_t base = shared_address(shared),
-                 bars = base + S::kStages * S::kStageBytes + S::kParkBytes + S::kScaleBytes;
+  const uint32_t base = shared_address(shared), bars = base + kScalesAt + kScaleBytes;
   const int tid = threadIdx.x, warpgroup = tid / 128;
   using Team = TileTeam<kPair>;
   const Team team = Team::of_block();
   const TileGrid of_pairs = Team::together(grid);
   const int tiles = of_pairs.tiles();
-  Ring ring{bars, bars + S::kStages * 8, S::kStages};
+  Ring ring{bars, bars + kStagesOfRuns * 8, kStagesOfRuns};
   set_up(ring, x, w, 8 * kPair);
   Team::meet();
   let_next_kernel_start();
 
   if (warpgroup == 0) {
-    fewer_registers<40>();
-    if (tid == 0) {
-      wait_for_kernels_before();
-      for (int tile = team.number; tile < tiles; tile += team.count) {
-        const auto [row, column] = team.place(of_pairs, tile);
-        const int first_row = static_cast<int>(grid.first_row(row));
-        for (int run = 0; run < grid.split_k; ++run)
-          for (int slice = 0; slice < grid.slices; ++slice, ring.next()) {
-            const uint32_t to = base + ring.stage * S::kStageBytes, full = ring.full_now();
-            barrier_wait(ring.empty_now(), ring.parity ^ 1);
-            barrier_expect(full, (grid.tile_rows + kColumns) * 128);
-            load_box(to, x, slice * kSlice, first_row, run, full);
-            team.template load_weights<End::kMatrices>(to + S::kWeightsAt, w, slice,
-                                                       column * kColumns, kColumns, run, full);
-          }
-      }
-    }
+    fewer_registers<ping_pong::kFetchRegisters>();
+    if (tid == 0) fetch_tiles<1>(team, of_pairs, grid, x, w, ring, base);
   } else {
-    more_registers<232>();
+    more_registers<ping_pong::kRegisters>();
     wait_for_kernels_before();
     const int half = warpgroup - 1, lane = tid % 32, warp = tid % 128 / 32;
-    auto* parked = reinterpret_cast<float*>(shared + S::kStages * S::kStageBytes) + tid % 128 +
-                   half * 128 * kValues;
-    float* columns =
-        reinterpret_cast<float*>(shared + S::kStages * S::kStageBytes + S::kParkBytes) +
-        half * kColumns;
+    float* const columns = reinterpret_cast<float*>(shared + kScalesAt) + half * kColumns;
+    RunTree tree;
+    tree.parked = reinterpret_cast<float*>(shared + kParkAt) + tid % 128 + half * 128 * kValues;
     for (int tile = team.number; tile < tiles; tile += team.count) {
       const auto [row, column] = team.place(of_pairs, tile);
-      named_sync(1 + half, 128);  // the scales of the tile before are read
-      for (int c = tid % 128; c < kColumns; c += 128)
-        columns[c] = column_scale<End::kMatrices>(kind, column * kColumns, c);
-      named_sync(1 + half, 128);
+      put_scales<1>(kind, column, half, columns);
       const int64_t t = grid.first_row(row) + half * 64 + warp * 16 + lane / 4;
       const RunScale* low = kind.x + min(t, grid.rows - 1) * grid.split_k;
       const RunScale* high = kind.x + min(t + 8, grid.rows - 1) * grid.split_k;
       // The tensor cores' steps are written once: copies of sums would make each step wait for the
       // one before it.
-      const int runs = kHasRuns ? grid.split_k : 1;
-      float d[kValues];
-      RunTree<kHasRuns ? kValues : 1> tree{.parked = parked};
 #pragma unroll 1
-      for (int run = 0; run < runs; ++run) {
+      for (int run = 0; run < grid.split_k; ++run) {
         int sum[kValues];
         const float low_scale = low[run].scale, high_scale = high[run].scale;
-        sum_run<kColumns>(sum, ring, base, half, grid.slices, lane, team, S::kStageBytes);
-        const auto scaled = [&](auto use) {
-          scale_sums<kColumns>(sum, low_scale, high_scale, columns + lane % 4 * 2, use);
-        };
-        if constexpr (kHasRuns)
-          tree.add(run, scaled);
-        else
-          scaled([&](int i, float v) { d[i] = v; });
+        sum_run(sum, ring, base, half, grid.slices, lane, team);
+        tree.add(run, [&](auto use) {
+          scale_sums(sum, low_scale, high_scale, columns + lane % 4 * 2, use);
+        });
       }
-      if constexpr (kHasRuns) {
-#pragma unroll
-        for (int i = 0; i < kValues; ++i) d[i] = tree.pair[i];
-      }
-      end.template tile<kColumns>(d, t, column * (kColumns / End::kMatrices) + lane % 4 * 2,
-                                  int64_t{row} * kTileRows, grid.rows);
+      end.tile<kColumns>(tree.pair, t, column * kColumns + lane % 4 * 2, int64_t{row} * kTileRows,
+                         grid.rows);
     }
   }
   Team::meet();
 }
 
-template <int kColumns, bool kHasRuns, int kPair, typename Params>
-void launch_tiles(const Params& p, const Matrix& w, const Execution& on) {
-  using S = Shape<kColumns, kHasRuns>;
-  const auto end = end_of(p);
-  using End = decltype(end_of(p));
+// One run.
+template <int kPair, typename End>
+__global__ __launch_bounds__(kThreads,
+                             1) void int8_tile_kernel(const __grid_constant__ CUtensorMap x,
+                                                      const __grid_constant__ CUtensorMap w,
+                                                      const Int8Kind kind, const TileGrid grid,
+                                                      const End end) {
+  constexpr int kScalesAt = kStages * kStageBytes;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const uint32_t base = shared_address(shared), bars = base + kScalesAt + kScaleBytes;
+  const int tid = threadIdx.x, warpgroup = tid / 128;
+  using Team = TileTeam<kPair>;
+  const Team team = Team::of_block();
+  const TileGrid of_pairs = Team::together(grid);
+  Ring ring{bars, bars + kStages * 8, kStages};
+  set_up(ring, x, w, 4 * kPair);
+  Team::meet();
+  let_next_kernel_start();
+
+  if (warpgroup == 0) {
+    fewer_registers<ping_pong::kFetchRegisters>();
+    if (tid == 0) fetch_tiles<End::kMatrices>(team, of_pairs, grid, x, w, ring, base);
+  } else {
+    more_registers<ping_pong::kRegisters>();
+    const int half = warpgroup - 1, lane = tid % 32, warp = tid % 128 / 32;
+    float* const columns = reinterpret_cast<float*>(shared + kScalesAt) + half * kColumns;
+    ping_pong::multiply<Int8Kind>(
+        team, ring, base, half, of_pairs.tiles(), grid.slices,
+        [&](int tile, const auto& upper, const auto& lower) {
+          const auto [row, column] = team.place(of_pairs, tile);
+          put_scales<End::kMatrices>(kind, column, half, columns);
+          const int first = column * (kColumns / End::kMatrices) + lane % 4 * 2;
+          const auto finish = [&](const int(&sum)[kValues], int64_t t) {
+            float d[kValues];
+            scale_sums(sum, kind.x[min(t, grid.rows - 1)].scale,
+                       kind.x[min(t + 8, grid.rows - 1)].scale, columns + lane % 4 * 2,
+                       [&](int i, float v) { d[i] = v; });
+            end.template tile<kColumns>(d, t, first, int64_t{row} * kTileRows, grid.rows);
+          };
+          const int64_t t = grid.first_row(row) + warp * 16 + lane / 4;
+          finish(upper, t);
+          finish(lower, t + 64);
+        });
+  }
+  Team::meet();
+}
+
+template <int kPair, typename Params, typename End>
+void launch_tiles(const Params& p, const Matrix& w, const End& end, const Execution& on,
+                  void (*kernel)(CUtensorMap, CUtensorMap, Int8Kind, TileGrid, End), int bytes) {
   const int runs = split_k_of(p);
   TileGrid grid = grid_of(end, p.rows, w.row_elements(), runs, kColumns);
   grid.slices = ceil_div(w.row_elements() / runs, kLineBytes);
   const ProductMaps maps = Int8Kind::maps(p, grid.tile_rows, kColumns / kPair);
   const LaunchShape shape = {.blocks = TileTeam<kPair>::blocks(grid, gpu_of(on).multiprocessors()),
                              .threads = kThreads,
-                             .shared_bytes = S::kBytes,
+                             .shared_bytes = bytes,
                              .cluster = kPair,
                              .early = true};
-  launch("multiplying integers", int8_tile_kernel<kColumns, kHasRuns, kPair, End>, shape, on,
-         maps.x, maps.w, Int8Kind(p, w), grid, end);
+  launch("multiplying integers", kernel, shape, on, maps.x, maps.w, Int8Kind(p, w), grid, end);
 }
 
 // Pairs of blocks where there are pairs of tiles below each other.
-template <int kColumns, bool kHasRuns, typename Params>
+template <typename Params>
 void tiles(const Params& p, const Matrix& w, const Execution& on) {
-  p.rows > kTileRows ? launch_tiles<kColumns, kHasRuns, 2>(p, w, on)
-                     : launch_tiles<kColumns, kHasRuns, 1>(p, w, on);
+  constexpr int kBytes = kStages * (kStageBytes + 16) + kScaleBytes;
+  const auto end = end_of(p);
+  using End = decltype(end_of(p));
+  p.rows > kTileRows ? launch_tiles<2>(p, w, end, on, int8_tile_kernel<2, End>, kBytes)
+                     : launch_tiles<1>(p, w, end, on, int8_tile_kernel<1, End>, kBytes);
+}
+
+void tiles_of_runs(const MatmulParams& p, const Execution& on) {
+  constexpr int kBytes = kStagesOfRuns * (kStageBytes + 16) + kParkBytes + kScaleBytes;
+  const PlainEnd end = end_of(p);
+  p.rows > kTileRows ? launch_tiles<2>(p, p.w, end, on, int8_runs_kernel<2>, kBytes)
+                     : launch_tiles<1>(p, p.w, end, on, int8_runs_kernel<1>, kBytes);
 }
 
 }  // namespace
 
 void int8_tiles_matmul(const MatmulParams& p, const Execution& on) {
-  p.split_k == 1 ? tiles<256, false>(p, p.w, on) : tiles<128, true>(p, p.w, on);
+  p.split_k == 1 ? tiles(p, p.w, on) : tiles_of_runs(p, on);
 }
 
 void int8_tiles_gated(const GatedMatmulParams& p, const Execution& on) {
-  tiles<256, false>(p, p.gate_up, on);
+  tiles(p, p.gate_up, on);
 }
 
 }  // namespace invar::cuda

@@ -1,9 +1,8 @@
 // Products of many rows whose two warpgroups own a whole tile of 128 x 128 each, so that one writes
-// its results while the other multiplies (order `hopper`).
+// its results while the other multiplies (order `hopper`, and integers).
 #pragma once
 
-#include "kernels/cuda/product_hopper.cuh"
-#include "kernels/cuda/wgmma_steps.cuh"
+#include "kernels/cuda/product_kinds.cuh"
 
 namespace invar::cuda::ping_pong {
 
@@ -13,8 +12,8 @@ constexpr int kWeightsAt = kTileRows * 128, kStageBytes = kWeightsAt + kColumns 
 constexpr int kFetchRegisters = 40, kRegisters = 232;
 
 // By the warpgroups that multiply, of numbers 0 and 1: every second of the team's tiles. `finish`
-// gets a tile, the dots of its upper 64 rows and those of its lower ones (wgmma_steps.cuh).
-template <int kPair, typename Finish>
+// gets a tile, the sums of its upper 64 rows and those of its lower ones (wgmma_steps.cuh).
+template <typename Kind = Bf16Kind, int kPair, typename Finish>
 __device__ __forceinline__ void multiply(const TileTeam<kPair>& team, Ring& ring, uint32_t base,
                                          int mine, int tiles, int slices, const Finish& finish) {
   constexpr int kTurn = 1;  // named barriers kTurn and kTurn + 1: a warpgroup's turn to multiply
@@ -25,7 +24,7 @@ __device__ __forceinline__ void multiply(const TileTeam<kPair>& team, Ring& ring
       ring.skip(slices);
       continue;
     }
-    float upper[kColumns / 2], lower[kColumns / 2];
+    typename Kind::Sum upper[kColumns / 2], lower[kColumns / 2];
     if (count > 0) named_sync(kTurn + mine, 256);
     int previous = -1;
     for (int slice = 0; slice < slices; ++slice, ring.next()) {
@@ -35,8 +34,8 @@ __device__ __forceinline__ void multiply(const TileTeam<kPair>& team, Ring& ring
       steps_begin();
 #pragma unroll
       for (int i = 0; i < kSlice / 16; ++i) {
-        product_step<kColumns>(upper, a + 2 * i, b + 2 * i, (slice | i) != 0);
-        product_step<kColumns>(lower, a + 64 * 8 + 2 * i, b + 2 * i, (slice | i) != 0);
+        Kind::template step<kColumns>(upper, a + 2 * i, b + 2 * i, (slice | i) != 0);
+        Kind::template step<kColumns>(lower, a + 64 * 8 + 2 * i, b + 2 * i, (slice | i) != 0);
       }
       steps_commit();
       if (previous >= 0) {
