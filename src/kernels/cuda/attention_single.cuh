@@ -312,17 +312,29 @@ __device__ __forceinline__ int attend_piece(const AttentionParams& p, const QkvP
       for (int w = 0; w < 4; ++w) top[b] = fmaxf(top[b], maxima[w * kQueries + query + b]);
       split_max[b] = top[b] * work.scale.factor;
     }
+    // Without branches, so that they are computed side by side.
+    float e[2][4];
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int x = 0; x < 4; ++x)
+        e[h][x] = exp2_any(__fmaf_rn(s[h][x], work.scale.factor, -split_max[x % 2]));
     float lanes[2][2];  // of sum64: slot i adds i + 64
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
-      for (int x = 0; x < 4; ++x) {
-        const int r = x / 2, b = x % 2, at = slot + r * 8, q = query + b;
-        const float value =
-            valid[h][r] ? exp2_any(__fmaf_rn(s[h][x], work.scale.factor, -split_max[b])) : 0.0f;
-        lanes[r][b] = h == 0 ? value : lanes[r][b] + value;
-        *reinterpret_cast<bf16_t*>(weights + h * (kQueries * 128) + q * 128 + ((at / 8 ^ q) * 16) +
-                                   at % 8 * 2) = f32_to_bf16(value);
+      for (int r = 0; r < 2; ++r) {
+        const int at = slot + r * 8;
+        const float low = valid[h][r] ? e[h][2 * r] : 0.0f,
+                    high = valid[h][r] ? e[h][2 * r + 1] : 0.0f;
+        lanes[r][0] = h == 0 ? low : lanes[r][0] + low;
+        lanes[r][1] = h == 0 ? high : lanes[r][1] + high;
+        const uint32_t both = pack_bf16(low, high);  // none is subnormal
+        unsigned char* const to = weights + h * (kQueries * 128) + at % 8 * 2;
+        *reinterpret_cast<bf16_t*>(to + query * 128 + (at / 8 ^ query) * 16) =
+            static_cast<bf16_t>(both);
+        *reinterpret_cast<bf16_t*>(to + (query + 1) * 128 + (at / 8 ^ (query + 1)) * 16) =
+            static_cast<bf16_t>(both >> 16);
       }
 #pragma unroll
     for (int r = 0; r < 2; ++r)
