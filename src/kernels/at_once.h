@@ -14,6 +14,17 @@ struct RouteExpertsParams {
   ChooseExpertsParams choose;
 };
 
+// The norm of one row, and the product of it, whose x is norm.out: nobody else reads that, and it
+// need not be written.
+struct NormedMatmulParams {
+  RmsNormParams norm;
+  MatmulParams product;
+};
+struct NormedGatedMatmulParams {
+  RmsNormParams norm;
+  GatedMatmulParams product;
+};
+
 constexpr int32_t kShortContext = 2048;
 
 // Null: not there.
@@ -21,6 +32,10 @@ struct AtOnce {
   Operation<RouteExpertsParams> route_experts = nullptr;
   // As Kernels::rotated_attention, for rows that see at most kShortContext slots.
   Operation<RotatedAttentionParams> short_attention = nullptr;
+  // Whether these are there for a matrix.
+  bool (*norms_row)(const Matrix& w, const Execution& on) = nullptr;
+  Operation<NormedMatmulParams> normed_matmul = nullptr;
+  Operation<NormedGatedMatmulParams> normed_gated_matmul = nullptr;
 };
 
 // What there is beside a table that is no baseline's.

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "model/parts/layer_pass.h"
 
 namespace invar {
@@ -80,6 +81,21 @@ void Operations::norm(const float* x, const float* weight, const Activation& out
   run("norm", kernels_.rms_norm, norm_of(x, weight, out, rows_of, rows));
 }
 
+void Operations::norm_before(const Matrix& w, const float* x, const float* weight,
+                             const Activation& out, const float* bias) {
+  const bool joins = at_once_.norms_row && rows_ == 1 && weight && !bias && !tape_ &&
+                     !hooks_.wants_hidden() && std::holds_alternative<std::monostate>(waiting_) &&
+                     at_once_.norms_row(w, model_.execution);
+  if (!joins) return norm(x, weight, out, nullptr, -1, bias);
+  late_norm_ = norm_of(x, weight, out, nullptr, -1);
+}
+
+std::optional<RmsNormParams> Operations::late_norm(const Activation& x) {
+  if (!late_norm_) return std::nullopt;
+  CHECK(late_norm_->out.data == x.data, "a norm is read by the product after it");
+  return std::exchange(late_norm_, std::nullopt);
+}
+
 RmsNormParams Operations::norm_of(const float* x, const float* weight, const Activation& out,
                                   const int32_t* rows_of, int64_t rows) const {
   return {.x = x,
@@ -103,6 +119,8 @@ Activation Operations::factor(const Activation& x, const Matrix& w, int64_t rows
 }
 
 void Operations::run_product(const char* name, MatmulParams params) {
+  if (const auto norm = late_norm(params.x))
+    return run(name, at_once_.normed_matmul, NormedMatmulParams{*norm, params});
   params.x = factor(params.x, params.w, params.rows, params.split_k);
   run(name, params.w.type == DType::i8 ? kernels_.int8_matmul : kernels_.matmul, params);
 }
@@ -225,16 +243,20 @@ void Operations::add_product(const char* name, const Activation& x, const Matrix
 }
 
 void Operations::gated_product(const LayerPass& p, const Matrix* next) {
-  const GatedMatmulParams params{.x = factor(p.at.ffn_normed, p.w.gate_up, rows_, 1),
-                                 .gate_up = p.w.gate_up,
-                                 .rows = rows_,
-                                 .gate_bias = p.w.gate_bias,
-                                 .up_bias = p.w.up_bias,
-                                 .out = p.at.gated,
-                                 .scratch = ws_.blocks_scratch.data(),
-                                 .next = next,
-                                 .curve = p.spec.ffn.curve};
-  if (p.w.gate_up.type == DType::i8)
+  const auto norm = late_norm(p.at.ffn_normed);
+  const GatedMatmulParams params{
+      .x = norm ? p.at.ffn_normed : factor(p.at.ffn_normed, p.w.gate_up, rows_, 1),
+      .gate_up = p.w.gate_up,
+      .rows = rows_,
+      .gate_bias = p.w.gate_bias,
+      .up_bias = p.w.up_bias,
+      .out = p.at.gated,
+      .scratch = ws_.blocks_scratch.data(),
+      .next = next,
+      .curve = p.spec.ffn.curve};
+  if (norm)
+    run("gated", at_once_.normed_gated_matmul, NormedGatedMatmulParams{*norm, params});
+  else if (p.w.gate_up.type == DType::i8)
     run("gated", kernels_.int8_gated_matmul, params);
   else if (tape_)
     run("gated", tape_->kernels().gated_matmul, KeptGatedMatmulParams{params, p.at.gate_up});

@@ -2,6 +2,7 @@
 // Which kernels compute them, and in which way, is decided here and by the product plan.
 #pragma once
 
+#include <optional>
 #include <variant>
 
 #include "collectives/group.h"
@@ -24,6 +25,10 @@ class Operations {
   // out = x
   void norm(const float* x, const float* weight, const Activation& out,
             const int32_t* rows_of = nullptr, int64_t rows = -1, const float* bias = nullptr);
+  // The same of all rows where the product with w, and nothing else, reads `out`: of one row it may
+  // become part of that product.
+  void norm_before(const Matrix& w, const float* x, const float* weight, const Activation& out,
+                   const float* bias);
   // y = x * w (+ bias), column-parallel (numerics 2)
   void product(const char* name, const Activation& x, const Matrix& w, const float* bias,
                int64_t rows, float* y, int64_t y_stride, const Matrix* next = nullptr);
@@ -110,6 +115,8 @@ class Operations {
   void norm_joint_heads(const LayerPass& p);
   void rotate_heads(const LayerPass& p);
   bool attention_rotates(const LayerPass& p) const;
+  // The norm that waits for the product of x.
+  std::optional<RmsNormParams> late_norm(const Activation& x);
   // Whether x is h with a sum that waits, which then is one pass with out = norm(x).
   bool settle_into(const float* x, const float* weight, const Activation& out);
 
@@ -129,6 +136,7 @@ class Operations {
   const AtOnce at_once_;
   // What is to be added to h: a product, or what a row's experts made.
   std::variant<std::monostate, AddNormParams, CombineNormParams> waiting_;
+  std::optional<RmsNormParams> late_norm_;
 };
 
 }  // namespace invar

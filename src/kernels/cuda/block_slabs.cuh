@@ -1,8 +1,9 @@
 // Blocks (numerics 0.1) as kernels unpack them: 32 elements of a row at a time, eight by each lane
-// of a quad. Integers become floats by putting their byte into the significand of a power of two;
-// what that is above them is taken off by the fma that multiplies by the scale. That is exact
-// wherever numerics' product is, so the one rounding (of what is added, if anything is) is the
-// same.
+// of a quad. A dot of four bytes with 1 and three zeros, and with the bits of 1.5 * 2^23, is a byte
+// as a float above that, from the pipe that multiplies: the one of byte_perm and of rounding to
+// bf16 is what these products wait for. What it is above is taken off by the fma that multiplies by
+// the scale. That is exact wherever numerics' product is, so the one rounding (of what is added, if
+// anything is) is the same.
 //
 // A zero may have another sign than the definition's, which reaches no dot: a step of `hopper` has
 // no signed zeros, and a dot ends with + 0.
@@ -38,6 +39,8 @@ struct SlabBytes {
   }
   // The lane's four bytes of 16.
   __device__ __forceinline__ uint32_t quad(int at) const { return word(at + 4 * j); }
+  // The bits of those among 16, and among 16 more: bits 0 to 3, and 16 to 19.
+  __device__ __forceinline__ uint32_t fifths(uint32_t word) const { return word >> 4 * j; }
   // Of the scales, at even places.
   __device__ __forceinline__ uint32_t two(int at) const {
     return *reinterpret_cast<const uint16_t*>(scales + at);
@@ -53,38 +56,27 @@ using SlabEights = uint32_t[2][2];
 
 namespace slabs {
 
-// Byte i of a word, as 128 + it (of bytes below 128), and as 32768 + it.
-template <int i>
-__device__ __forceinline__ float above_128(uint32_t bytes) {
-  return __uint_as_float(__byte_perm(bytes, 0x4300, 0x5044 | i << 8));
-}
-template <int i>
-__device__ __forceinline__ float above_32768(uint32_t bytes) {
-  return __uint_as_float(__byte_perm(bytes, 0x4700, 0x5404 | i << 4));
-}
-__device__ __forceinline__ uint32_t signs_off(uint32_t bytes) {
-  return bytes ^ 0x80808080;
+// Byte i of a word, which has a sign, less `zero`, as it and 1.5 * 2^23.
+constexpr float kAbove = 0x1.8p23f;
+template <int i, int zero = 0>
+__device__ __forceinline__ float above(uint32_t bytes) {
+  constexpr int kBits = 0x4B400000 - zero;
+  return __int_as_float(__dp4a(static_cast<int>(bytes), 1 << 8 * i, kBits));
 }
 
-// f * (byte - zero): with 128 + zero times f exact.
+// f * (byte - zero), f of at most 22 significant bits.
 template <int zero>
 __device__ __forceinline__ void scaled(uint32_t q, float f, uint32_t (&out)[2]) {
-  const float less = f * static_cast<float>(-128 - zero);
-  out[0] = pack_bf16(__fmaf_rn(f, above_128<0>(q), less), __fmaf_rn(f, above_128<1>(q), less));
-  out[1] = pack_bf16(__fmaf_rn(f, above_128<2>(q), less), __fmaf_rn(f, above_128<3>(q), less));
-}
-// f * (byte - 128), f an f16 number.
-__device__ __forceinline__ void scaled_whole(uint32_t q, float f, uint32_t (&out)[2]) {
-  const float less = f * -32896.0f;
-  out[0] = pack_bf16(__fmaf_rn(f, above_32768<0>(q), less), __fmaf_rn(f, above_32768<1>(q), less));
-  out[1] = pack_bf16(__fmaf_rn(f, above_32768<2>(q), less), __fmaf_rn(f, above_32768<3>(q), less));
+  const float less = f * -kAbove;
+  out[0] = pack_bf16(__fmaf_rn(f, above<0, zero>(q), less), __fmaf_rn(f, above<1, zero>(q), less));
+  out[1] = pack_bf16(__fmaf_rn(f, above<2, zero>(q), less), __fmaf_rn(f, above<3, zero>(q), less));
 }
 // f * byte + more, rounded once since the product is exact.
 __device__ __forceinline__ void scaled_plus(uint32_t q, float f, float more, uint32_t (&out)[2]) {
-  out[0] = pack_bf16(__fmaf_rn(f, above_128<0>(q) - 128.0f, more),
-                     __fmaf_rn(f, above_128<1>(q) - 128.0f, more));
-  out[1] = pack_bf16(__fmaf_rn(f, above_128<2>(q) - 128.0f, more),
-                     __fmaf_rn(f, above_128<3>(q) - 128.0f, more));
+  out[0] =
+      pack_bf16(__fmaf_rn(f, above<0>(q) - kAbove, more), __fmaf_rn(f, above<1>(q) - kAbove, more));
+  out[1] =
+      pack_bf16(__fmaf_rn(f, above<2>(q) - kAbove, more), __fmaf_rn(f, above<3>(q) - kAbove, more));
 }
 
 __device__ __forceinline__ uint32_t lower(uint32_t bytes, int shift = 0) {
@@ -106,14 +98,14 @@ __device__ __forceinline__ float times_signed(float f, uint32_t byte) {
   const float above = __uint_as_float(0x47000000 | ((byte & 0xff) ^ 0x80) << 8);
   return f * (above - 32896.0f);
 }
-// The steps of iq4_nl + 128 for four codes of 4 bits.
+// The steps of iq4_nl for four codes of 4 bits.
 __device__ __forceinline__ uint32_t uneven_steps(uint32_t codes) {
   uint32_t select = (codes | codes >> 4) & 0x00ff00ff;
   select = (select | select >> 8) & 0xffff;
   const uint32_t low = __byte_perm(0xbfad9881, 0xf6eaddcf, select & 0x7777),
                  high = __byte_perm(0x26190d01, 0x71594535, select & 0x7777);
   const uint32_t upper = (codes >> 3 & 0x01010101) * 0xff;
-  return signs_off((low & ~upper) | (high & upper));
+  return (low & ~upper) | (high & upper);
 }
 
 }  // namespace slabs
@@ -163,8 +155,8 @@ template <typename Bytes>
 __device__ __forceinline__ void unit(OfType<DType::q8_0>, const Bytes& at, const auto&, int u,
                                      SlabEights& out) {
   const float d = at.half(2 * u);
-  scaled_whole(signs_off(at.quad(32 * u)), d, out[0]);
-  scaled_whole(signs_off(at.quad(32 * u + 16)), d, out[1]);
+  scaled<0>(at.quad(32 * u), d, out[0]);
+  scaled<0>(at.quad(32 * u + 16), d, out[1]);
 }
 template <typename Bytes>
 __device__ __forceinline__ void unit(OfType<DType::q4_0>, const Bytes& at, const auto&, int u,
@@ -179,8 +171,8 @@ __device__ __forceinline__ void unit(OfType<DType::iq4_nl>, const Bytes& at, con
                                      SlabEights& out) {
   const float d = at.half(2 * u);
   const uint32_t n = at.quad(16 * u);
-  scaled_whole(uneven_steps(lower(n)), d, out[0]);
-  scaled_whole(uneven_steps(lower(n, 4)), d, out[1]);
+  scaled<0>(uneven_steps(lower(n)), d, out[0]);
+  scaled<0>(uneven_steps(lower(n, 4)), d, out[1]);
 }
 template <typename Bytes>
 __device__ __forceinline__ void unit(OfType<DType::q4_1>, const Bytes& at, const auto&, int u,
@@ -194,7 +186,7 @@ template <typename Bytes>
 __device__ __forceinline__ void unit(OfType<DType::q5_0>, const Bytes& at, const auto&, int u,
                                      SlabEights& out) {
   const float d = at.half(2 * u);
-  const uint32_t n = at.quad(20 * u + 4), h = at.word(20 * u) >> 4 * at.j;
+  const uint32_t n = at.quad(20 * u + 4), h = at.fifths(at.word(20 * u));
   scaled<16>(lower(n) | fifth_bits(h), d, out[0]);
   scaled<16>(lower(n, 4) | fifth_bits(h >> 16), d, out[1]);
 }
@@ -202,7 +194,7 @@ template <typename Bytes>
 __device__ __forceinline__ void unit(OfType<DType::q5_1>, const Bytes& at, const auto&, int u,
                                      SlabEights& out) {
   const float d = at.half(4 * u), m = at.half(4 * u + 2);
-  const uint32_t n = at.quad(20 * u + 4), h = at.word(20 * u) >> 4 * at.j;
+  const uint32_t n = at.quad(20 * u + 4), h = at.fifths(at.word(20 * u));
   scaled_plus(lower(n) | fifth_bits(h), d, m, out[0]);
   scaled_plus(lower(n, 4) | fifth_bits(h >> 16), d, m, out[1]);
 }

@@ -7,6 +7,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "kernels/block_places.h"
 #include "kernels/cuda/block_slabs.cuh"
+#include "kernels/cuda/product_blocks.cuh"
 
 namespace invar::cuda {
 
@@ -148,25 +149,33 @@ bool reads_blocks(const Matrix& w, int64_t rows, int runs) {
 }
 
 void matmul_by_blocks(const MatmulParams& p, const Execution& on) {
-  const int64_t at_once = kRowsOfBlocks;
-  for (int64_t first = 0; first < p.rows; first += at_once) {
-    MatmulParams part = p;
-    part.x = p.x.from(first);
-    part.y = p.y + first * p.y_stride;
-    part.rows = std::min(at_once, p.rows - first);
-    with_block_type(p.w.type, [&]<DType type>() { few_blocks_matmul<type>(part, on); });
-  }
+  with_block_type(p.w.type, [&]<DType type>() {
+    if (p.rows <= kFewRowsOfBlocks) return few_blocks_matmul<type>(p, on, {});
+    if (p.split_k == 1) return wide_blocks_matmul<type>(p, on);
+    for (int64_t first = 0; first < p.rows; first += kRowsOfRuns) {
+      MatmulParams part = p;
+      part.x = p.x.from(first);
+      part.y = p.y + first * p.y_stride;
+      part.rows = std::min(int64_t{kRowsOfRuns}, p.rows - first);
+      few_blocks_matmul<type>(part, on, {});
+    }
+  });
 }
 
 void gated_matmul_by_blocks(const GatedMatmulParams& p, const Execution& on) {
-  const int64_t at_once = kRowsOfBlocks;
-  for (int64_t first = 0; first < p.rows; first += at_once) {
-    GatedMatmulParams part = p;
-    part.x = p.x.from(first);
-    part.out = p.out.from(first);
-    part.rows = std::min(at_once, p.rows - first);
-    with_block_type(p.gate_up.type, [&]<DType type>() { few_blocks_gated<type>(part, on); });
-  }
+  with_block_type(p.gate_up.type, [&]<DType type>() {
+    p.rows <= kFewRowsOfBlocks ? few_blocks_gated<type>(p, on, {}) : wide_blocks_gated<type>(p, on);
+  });
+}
+
+bool blocks_norm(const Matrix& w, const Execution& on) {
+  return reads_blocks(w, 1, 1) && few_blocks_norm(w, on);
+}
+void normed_matmul_by_blocks(const MatmulParams& p, const RowNorm& norm, const Execution& on) {
+  with_block_type(p.w.type, [&]<DType type>() { few_blocks_matmul<type>(p, on, norm); });
+}
+void normed_gated_by_blocks(const GatedMatmulParams& p, const RowNorm& norm, const Execution& on) {
+  with_block_type(p.gate_up.type, [&]<DType type>() { few_blocks_gated<type>(p, on, norm); });
 }
 
 void embed_blocks(const EmbedParams& p, const Execution& on) {

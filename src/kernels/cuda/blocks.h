@@ -2,6 +2,7 @@
 // some outputs at a time become bf16 in scratch memory, which the order's products read.
 #pragma once
 
+#include "kernels/cuda/normed_products.h"
 #include "kernels/inference.h"
 
 namespace invar::cuda {
@@ -9,18 +10,22 @@ namespace invar::cuda {
 // Memory for that (MatmulParams::scratch).
 constexpr size_t kBlocksScratch = size_t{256} << 20;
 
-// Products that read blocks (product_blocks.cuh): up to so many rows at a time, and in several
-// parts up to so many.
-constexpr int kRowsOfBlocks = 32, kMostRowsOfBlocks = 64;
+// Products that read blocks, of at most so many rows: in runs up to 8 rows or 32 at a time
+// (product_blocks.cuh), in one run up to 8 there and else all at once (product_blocks_wide.cuh).
+constexpr int kFewRowsOfBlocks = 8, kRowsOfRuns = 32, kMostRowsOfBlocks = 64;
 // Whether they can: runs of whole blocks.
 bool reads_blocks(const Matrix& w, int64_t rows, int runs);
 void matmul_by_blocks(const MatmulParams& p, const Execution& on);
 void gated_matmul_by_blocks(const GatedMatmulParams& p, const Execution& on);
-// Of one type, up to kRowsOfBlocks rows.
+// Of one type: few rows, or one that is a norm, and more of one run.
 template <DType type>
-void few_blocks_matmul(const MatmulParams& p, const Execution& on);
+void few_blocks_matmul(const MatmulParams& p, const Execution& on, const RowNorm& norm);
 template <DType type>
-void few_blocks_gated(const GatedMatmulParams& p, const Execution& on);
+void few_blocks_gated(const GatedMatmulParams& p, const Execution& on, const RowNorm& norm);
+template <DType type>
+void wide_blocks_matmul(const MatmulParams& p, const Execution& on);
+template <DType type>
+void wide_blocks_gated(const GatedMatmulParams& p, const Execution& on);
 
 // How many outputs of each matrix of the stack are made at a time for so many rows: whole tiles
 // that fit into the scratch.

@@ -1,9 +1,10 @@
-// Products of up to 32 rows by matrices of blocks (order `hopper`): the weights are read once, as
-// they are stored, and become bf16 in registers. A warp takes 16 outputs, or 8 pairs, of one run,
-// or of few outputs 8: it unpacks units of 32 elements and multiplies them by mma.sync, whose bits
-// are those of wgmma (mma.cuh). One run: the warps of a block take rows side by side of slabs that
-// another warp has brought for all. Several runs: each warp has one, with a ring of its own, and
-// they meet as in product_few_split_k.cu.
+// Products of up to 8 rows by matrices of blocks, and in several runs of up to 32 (order `hopper`;
+// others product_blocks_wide.cuh): the weights are read once, as they are stored, and become bf16
+// in registers. A warp takes 16 outputs, or 8 pairs, of one run, or of few outputs 8: it unpacks
+// units of 32 elements and multiplies them by mma.sync, whose bits are those of wgmma (mma.cuh).
+// One run: the warps of a block take rows side by side of slabs that another warp has brought for
+// all. Several runs: each warp has one, with a ring of its own, and they meet as in
+// product_few_split_k.cu.
 #pragma once
 
 #include "base/check.h"
@@ -11,6 +12,7 @@
 #include "kernels/cuda/blocks.h"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/product_hopper.cuh"
+#include "kernels/cuda/row_in_block.cuh"
 
 namespace invar::cuda {
 
@@ -98,6 +100,8 @@ struct SlabGrid {
   // Scales come for `group` slabs at a time, into stages of their own.
   int group, scale_stages, scale_pitch;
   int scales_from, sums_at, bars_at;  // in shared memory
+  RowNorm norm = {};  // of which the only row is, which then lies behind the barriers
+  int staged_at = 0;
 
   __device__ __host__ int slabs() const { return (units + 7) / 8; }
 };
@@ -184,15 +188,15 @@ class SlabRows {
  public:
   static constexpr int kAhead = 8 / kEights;
 
-  __device__ __forceinline__ SlabRows(const SlabGrid& grid, int run)
+  __device__ __forceinline__ SlabRows(const SlabGrid& grid, const bf16_t* x, int run)
       : units_(grid.units), eights_((grid.rows + 7) / 8) {
     const int lane = threadIdx.x % 32, first = run * grid.units;
     if constexpr (kEights == 1) {
       const int row = min(lane / 4, grid.rows - 1);
-      at_ = reinterpret_cast<const char*>(grid.x + row * grid.x_stride + first * kSlabUnit) +
-            lane % 4 * 8;
+      at_ =
+          reinterpret_cast<const char*>(x + row * grid.x_stride + first * kSlabUnit) + lane % 4 * 8;
     } else {
-      at_ = reinterpret_cast<const char*>(grid.x) + (first * eights_ * 32 + lane) * 16;
+      at_ = reinterpret_cast<const char*>(x) + (first * eights_ * 32 + lane) * 16;
     }
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) load(u, u);
@@ -297,27 +301,20 @@ __device__ __forceinline__ void multiply_slab(const SlabPlace& place, int first,
 }
 
 // The dots of a warp as they end, of one run; `output` is its first.
-template <int kTiles, int kEights, typename End>
+template <int kTiles, typename End>
 __device__ __forceinline__ void end_dots(const End& end, int output, int rows,
-                                         const SlabDots<kEights>& d) {
+                                         const SlabDots<1>& d) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4 * 2;
   if constexpr (kTiles == 1) {
     if (g >= rows) return;
     end.one(g, output + t, d[0][0]);
     end.one(g, output + t + 1, d[0][1]);
+  } else if constexpr (End::kMatrices == 2) {
+    end.template column<8>(d[0], t, output + g, rows);
   } else {
-    float flat[kEights * 4];
 #pragma unroll
-    for (int i = 0; i < kEights * 4; ++i) flat[i] = d[i / 4][i % 4];
-    if constexpr (End::kMatrices == 2) {
-      end.template column<kEights * 8>(flat, t, output + g, rows);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kEights * 4; ++i) {
-        const int row = i / 4 * 8 + t + i % 2;
-        if (row < rows) end.one(row, output + g + i / 2 % 2 * 8, flat[i]);
-      }
-    }
+    for (int i = 0; i < 4; ++i)
+      if (t + i % 2 < rows) end.one(t + i % 2, output + g + i / 2 * 8, d[0][i]);
   }
 }
 
@@ -357,7 +354,7 @@ __device__ __forceinline__ void end_tile_of_runs(const PlainEnd& end, int tile, 
 }
 
 // One run. Each warp but the last, which fetches, takes kTiles times 8 rows of a tile.
-template <DType type, int kTiles, int kEights, typename End>
+template <DType type, int kTiles, typename End>
 __global__ __launch_bounds__((kSlabWarps + 1) * 32,
                              1) void few_blocks_kernel(const __grid_constant__ SlabMaps maps,
                                                        const __grid_constant__ SlabGrid grid,
@@ -397,19 +394,29 @@ __global__ __launch_bounds__((kSlabWarps + 1) * 32,
   SlabReader<type> slabs{.values = shared + row * Stage::kPitch,
                          .scales = shared + grid.scales_from + row * grid.scale_pitch,
                          .full = full};
-  wait_for_kernels_before();
+  const bf16_t* rows = grid.x;
+  if (grid.norm.x) {
+    auto* row = reinterpret_cast<bf16_t*>(shared + grid.staged_at + norm_bytes(grid.norm.width));
+    norm_row(grid.norm, reinterpret_cast<float*>(shared + grid.staged_at),
+             static_cast<int>(threadIdx.x), warps * kWarp,
+             [&](int e, uint2 four) { *reinterpret_cast<uint2*>(row + e) = four; });
+    named_sync(1, warps * kWarp);
+    rows = row;
+  } else {
+    wait_for_kernels_before();
+  }
   for (int tile = first_tile; tile < grid.tiles; tile += tiles_apart) {
-    SlabDots<kEights> d = {};
-    SlabRows<kEights> x(grid, 0);
+    SlabDots<1> d = {};
+    SlabRows<1> x(grid, rows, 0);
     for (int slab = 0; slab < grid.slabs(); ++slab) {
       const SlabPlace place = slabs.wait(grid, 0, slab);
       const int unit = slab * (kSlab / kSlabUnit);
-      multiply_slab<type, kTiles, kEights>(place, unit, grid.units - unit, x, d);
+      multiply_slab<type, kTiles, 1>(place, unit, grid.units - unit, x, d);
       __syncwarp();
       if (lane == 0) barrier_arrive(empty + 8 * slabs.stage);
       slabs.next(grid, slab + 1 == grid.slabs());
     }
-    end_dots<kTiles, kEights>(end, (tile * grid.tile_rows + row) / End::kMatrices, grid.rows, d);
+    end_dots<kTiles>(end, (tile * grid.tile_rows + row) / End::kMatrices, grid.rows, d);
   }
 }
 
@@ -447,7 +454,7 @@ __global__ __launch_bounds__(256, 2) void few_blocks_of_runs_kernel(
     const int i = threadIdx.x, output = tile * kRunRows + i % kRunRows;
     if (end.accumulate && i < grid.rows * kRunRows && output < end.n)
       old = end.y[i / kRunRows * end.stride + output];
-    SlabRows<kEights> x(grid, run);
+    SlabRows<kEights> x(grid, grid.x, run);
     for (int slab = 0; slab < grid.slabs(); ++slab) {
       const SlabPlace place = slabs.wait(grid, run, slab);
       const int unit = slab * (kSlab / kSlabUnit);
@@ -533,9 +540,9 @@ inline int scale_stages_for(const SlabGrid& grid, int stages) {
 
 template <DType type, typename Params>
 SlabGrid slab_grid(const Params& p, const Matrix& w, int runs, int outputs, int tile_rows,
-                   const Execution& on) {
+                   const bf16_t* x) {
   const int run = static_cast<int>(w.k / runs), block = storage_of(type).block;
-  SlabGrid grid{.x = laid_out_rows(p, w.k, on),
+  SlabGrid grid{.x = x,
                 .x_stride = p.x.stride,
                 .rows = static_cast<int>(p.rows),
                 .runs = runs,
@@ -569,22 +576,27 @@ void set_stages(SlabGrid& grid, int rings, int barriers, int budget, int sums) {
 // Warps leave some of a multiprocessor's memory to its cache, where rows of x lie.
 constexpr int kRingBudget = 160 << 10;
 
-template <DType type, int kTiles, int kEights, typename Params>
-void few_blocks_of_one_run(const Params& p, const Matrix& w, const Execution& on) {
+template <DType type, int kTiles, typename Params>
+void few_blocks_of_one_run(const Params& p, const Matrix& w, const Execution& on,
+                           const RowNorm& norm) {
   const auto end = end_of(p);
   using End = decltype(end_of(p));
   const int processors = gpu_of(on).multiprocessors();
   const int outputs = end.padded * End::kMatrices, each = kTiles * kEightRows;
   const int warps = slab_warps(ceil_div(outputs, each), processors);
-  SlabGrid grid = slab_grid<type>(p, w, 1, outputs, warps * each, on);
+  SlabGrid grid =
+      slab_grid<type>(p, w, 1, outputs, warps * each, static_cast<const bf16_t*>(p.x.data));
   set_stages<type>(grid, 1, 2, kRingBudget, 0);
   const SlabMaps maps = slab_maps(w, End::kMatrices, grid.tile_rows, SlabStage<type>::kPitch,
                                   SlabStage<type>::kIsSwizzled, grid.scale_pitch);
   const int blocks = std::min(grid.tiles, processors);
-  launch("multiplying blocks", few_blocks_kernel<type, kTiles, kEights, End>,
+  grid.norm = norm;
+  grid.staged_at = round_up(grid.bars_at + grid.stages * 16, 16);
+  CHECK(!norm.x || norms_row(norm.width, warps * kWarp), "a norm of too few threads");
+  launch("multiplying blocks", few_blocks_kernel<type, kTiles, End>,
          {.blocks = blocks,
           .threads = (warps + 1) * 32,
-          .shared_bytes = grid.bars_at + grid.stages * 16,
+          .shared_bytes = grid.staged_at + (norm.x ? norm_bytes(norm.width) + norm.width * 2 : 0),
           .early = true},
          on, maps, grid, end);
 }
@@ -593,7 +605,7 @@ template <DType type, int kEights>
 void few_blocks_of_runs(const MatmulParams& p, const Execution& on) {
   const PlainEnd end = end_of(p);
   const int processors = gpu_of(on).multiprocessors(), runs = p.split_k;
-  SlabGrid grid = slab_grid<type>(p, p.w, runs, end.padded, kRunRows, on);
+  SlabGrid grid = slab_grid<type>(p, p.w, runs, end.padded, kRunRows, laid_out_rows(p, p.w.k, on));
   const int beside = std::min(16 / runs, ceil_div(grid.tiles, processors));  // blocks
   set_stages<type>(grid, runs, 1, kRingBudget / beside, runs * kEights * 8 * kRunRows * 4);
   const SlabMaps maps = slab_maps(p.w, 1, kRunRows, SlabStage<type>::kPitch,
@@ -607,24 +619,28 @@ void few_blocks_of_runs(const MatmulParams& p, const Execution& on) {
          on, maps, grid, end);
 }
 
-template <DType type>
-void few_blocks_matmul(const MatmulParams& p, const Execution& on) {
-  const bool few = p.rows <= 8;
-  // Of few outputs a warp takes eight, so that there are twice as many warps.
-  const bool thin = p.w.n <= int64_t{kSlabWarps} * kEightRows * gpu_of(on).multiprocessors();
-  if (p.split_k > 1)
-    few ? few_blocks_of_runs<type, 1>(p, on) : few_blocks_of_runs<type, 4>(p, on);
-  else if (few && thin)
-    few_blocks_of_one_run<type, 1, 1>(p, p.w, on);
-  else
-    few ? few_blocks_of_one_run<type, 2, 1>(p, p.w, on)
-        : few_blocks_of_one_run<type, 2, 4>(p, p.w, on);
+// Of few outputs a warp takes eight, so that there are twice as many warps.
+inline bool is_thin(const Matrix& w, const Execution& on) {
+  return w.count == 1 && w.n <= int64_t{kSlabWarps} * kEightRows * gpu_of(on).multiprocessors();
+}
+inline bool few_blocks_norm(const Matrix& w, const Execution& on) {
+  const int each = (is_thin(w, on) ? 1 : 2) * kEightRows;
+  const int warps = slab_warps(ceil_div(outputs_of(w), each), gpu_of(on).multiprocessors());
+  return norms_row(w.k, warps * kWarp);
 }
 
 template <DType type>
-void few_blocks_gated(const GatedMatmulParams& p, const Execution& on) {
-  p.rows <= 8 ? few_blocks_of_one_run<type, 2, 1>(p, p.gate_up, on)
-              : few_blocks_of_one_run<type, 2, 4>(p, p.gate_up, on);
+void few_blocks_matmul(const MatmulParams& p, const Execution& on, const RowNorm& norm) {
+  if (p.split_k > 1)
+    p.rows <= 8 ? few_blocks_of_runs<type, 1>(p, on) : few_blocks_of_runs<type, 4>(p, on);
+  else
+    is_thin(p.w, on) ? few_blocks_of_one_run<type, 1>(p, p.w, on, norm)
+                     : few_blocks_of_one_run<type, 2>(p, p.w, on, norm);
+}
+
+template <DType type>
+void few_blocks_gated(const GatedMatmulParams& p, const Execution& on, const RowNorm& norm) {
+  few_blocks_of_one_run<type, 2>(p, p.gate_up, on, norm);
 }
 
 }  // namespace invar::cuda

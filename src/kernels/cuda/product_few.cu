@@ -4,6 +4,7 @@
 // the kernels before it are done.
 #include <algorithm>
 
+#include "base/check.h"
 #include "kernels/cuda/int8.h"
 #include "kernels/cuda/product_kinds.cuh"
 #include "kernels/cuda/product_schedules.h"
@@ -67,8 +68,7 @@ __global__ __launch_bounds__(kMaxWidth / 64 * 128 + 32,
 
   const int warp = tid % 128 / 32;
   if constexpr (Kind::kMakesRows) {
-    wait_for_kernels_before();
-    kind.make(shared, tid / 32, grid.groups * 4, grid.rows, 0, 1);
+    kind.make(shared, grid.groups * 4, grid.rows, 0, 1);
     stores_are_seen();
     named_sync(1, grid.groups * 128);
   }
@@ -123,8 +123,14 @@ int width_for(int64_t outputs, int blocks) {
   return best;
 }
 
-template <int kTokens, typename Kind, typename Params>
-void few(const Params& p, const Matrix& w, const Execution& on) {
+template <typename... Norm>
+int staged_bytes(const Norm&... norm) {
+  return (0 + ... + (norm.x ? norm_bytes(norm.width) + norm.width * 2 : 0));
+}
+
+// `norm`: what its only row is made of, or nothing.
+template <int kTokens, typename Kind, typename Params, typename... Norm>
+void few(const Params& p, const Matrix& w, const Execution& on, const Norm&... norm) {
   const auto end = end_of(p);
   using End = decltype(end_of(p));
   const int64_t outputs = int64_t{end.padded} * End::kMatrices;
@@ -137,9 +143,11 @@ void few(const Params& p, const Matrix& w, const Execution& on) {
   grid.tiles = ceil_div(outputs, grid.width);
   grid.slices = ceil_div(w.row_elements(), Kind::kLine);
   grid.stage_bytes = (grid.width + (Kind::kMakesRows ? 0 : kTokens)) * 128;
-  Kind kind(p, w);
+  CHECK((... && norms_row(norm.width, grid.groups * 128)), "a norm of too few threads");
+  Kind kind(p, w, norm...);
   int made = 0;
-  if constexpr (Kind::kMakesRows) made = round_up(Kind::bytes(w.k, 1, 1), 1024);
+  if constexpr (Kind::kMakesRows)
+    made = round_up(Kind::bytes(w.k, 1, 1) + staged_bytes(norm...), 1024);
   // The last warpgroup reads 64 rows even when it has fewer: past the end of the last stage, too.
   const int spare = std::max(0, grid.groups * 64 * 128 - grid.stage_bytes);
   grid.stages = std::min(32, (kMaxSharedBytes - spare - made - 1024) / (grid.stage_bytes + 16));
@@ -173,6 +181,28 @@ template void few_gated<8>(const GatedMatmulParams&, const Execution&);
 template void few_gated<16>(const GatedMatmulParams&, const Execution&);
 template void few_gated<32>(const GatedMatmulParams&, const Execution&);
 template void few_gated<64>(const GatedMatmulParams&, const Execution&);
+
+namespace {
+
+// The threads that multiply.
+int workers_for(int64_t outputs, const Execution& on) {
+  return ceil_div(width_for(outputs, gpu_of(on).multiprocessors()), 64) * 128;
+}
+
+}  // namespace
+
+bool few_norms(const Matrix& w, const Execution& on) {
+  return w.layout == WeightLayout::rows && norms_row(w.k, workers_for(outputs_of(w), on)) &&
+         (w.type == DType::bf16 || (w.type == DType::i8 && makes_integers(w, 1, 1)));
+}
+void few_normed_matmul(const MatmulParams& p, const RowNorm& norm, const Execution& on) {
+  p.w.type == DType::i8 ? few<8, MadeInt8Kind>(p, p.w, on, norm)
+                        : few<8, NormedBf16Kind>(p, p.w, on, norm);
+}
+void few_normed_gated(const GatedMatmulParams& p, const RowNorm& norm, const Execution& on) {
+  p.gate_up.type == DType::i8 ? few<8, MadeInt8Kind>(p, p.gate_up, on, norm)
+                              : few<8, NormedBf16Kind>(p, p.gate_up, on, norm);
+}
 
 bool makes_integers(const Matrix& w, int64_t rows, int split_k) {
   constexpr int kMost = 64 << 10;  // of shared memory; the rest is the weights'

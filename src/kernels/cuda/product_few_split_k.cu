@@ -83,7 +83,7 @@ __global__ __launch_bounds__(kSplitK * 128 + 32,
       if (is_mine(t, four)) before[n] = end.before(t, first_output + four * 4);
     }
     if constexpr (Kind::kMakesRows) {
-      kind.make(shared, tid / 32, kSplitK * 4, grid.rows, rank * kSplitK, kSplitK);
+      kind.make(shared, kSplitK * 4, grid.rows, rank * kSplitK, kSplitK);
       stores_are_seen();
       named_sync(1, kWorkers);
     }

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/int8_rows.cuh"
 #include "kernels/cuda/product_hopper.cuh"
+#include "kernels/cuda/row_in_block.cuh"
 #include "kernels/cuda/wgmma_integers.cuh"
 
 namespace invar::cuda {
@@ -34,6 +35,34 @@ struct Bf16Kind {
                                          float (&d)[kTokens / 2]) const {
 #pragma unroll
     for (int i = 0; i < kTokens / 2; ++i) d[i] = sum[i];
+  }
+};
+
+// The same of one row that each block makes itself, a norm. In its shared memory the row lies as
+// TMA would bring eight, of which the others are whatever is there.
+struct NormedBf16Kind : Bf16Kind {
+  static constexpr bool kMakesRows = true;
+  static constexpr int kRows = 8;
+
+  RowNorm norm;
+  int made_at = 0, staged_at = 0;
+
+  template <typename Params>
+  NormedBf16Kind(const Params& p, const Matrix& m, const RowNorm& of) : Bf16Kind(p, m), norm(of) {}
+
+  static int bytes(int64_t k, int, int) { return ceil_div(k, kLine) * kRows * kLineBytes; }
+  void place(int at, int) {
+    made_at = at;
+    staged_at = at + bytes(norm.width, 1, 1);
+  }
+  __device__ __forceinline__ int line_at(int, int line) const {
+    return made_at + line * kRows * kLineBytes;
+  }
+  __device__ void make(unsigned char* shared, int warps, int, int, int) const {
+    norm_row(norm, reinterpret_cast<float*>(shared + staged_at), static_cast<int>(threadIdx.x),
+             warps * kWarp, [&](int e, uint2 four) {
+               *reinterpret_cast<uint2*>(shared + line_at(0, e / kLine) + e % kLine * 2) = four;
+             });
   }
 };
 
@@ -132,11 +161,13 @@ struct MadeInt8Kind : Int8Kind {
   const bf16_t* elements;
   int64_t stride;
   int run_elements, lines;  // of a run
-  int made_at = 0, scales_at = 0;
+  RowNorm norm;             // of which the only row of bf16 is
+  int made_at = 0, scales_at = 0, staged_at = 0;
 
   template <typename Params>
-  MadeInt8Kind(const Params& p, const Matrix& m)
+  MadeInt8Kind(const Params& p, const Matrix& m, const RowNorm& of = {})
       : Int8Kind(p, m),
+        norm(of),
         elements(static_cast<const bf16_t*>(p.x.data)),
         stride(p.x.stride),
         run_elements(static_cast<int>(m.k / split_k_of(p))),
@@ -161,6 +192,7 @@ struct MadeInt8Kind : Int8Kind {
   void place(int at, int of) {
     made_at = at;
     scales_at = at + of * kRows * lines * kLineBytes;
+    staged_at = round_up(scales_at + of * kRows * static_cast<int>(sizeof(float)), 16);
   }
 
   // Where a line of a run's rows lies.
@@ -169,14 +201,25 @@ struct MadeInt8Kind : Int8Kind {
   }
   // By so many warps: `of` runs from `first` on. Warps share out a run's integers, but not its
   // maximum.
-  __device__ void make(unsigned char* shared, int warp, int warps, int rows, int first,
-                       int of) const {
-    const int pairs = rows * of, team = max(1, warps / pairs), lane = threadIdx.x % 32;
+  __device__ void make(unsigned char* shared, int warps, int rows, int first, int of) const {
+    const bf16_t* x = elements;
+    if (norm.x) {
+      bf16_t* row = reinterpret_cast<bf16_t*>(shared + staged_at + norm_bytes(norm.width));
+      norm_row(norm, reinterpret_cast<float*>(shared + staged_at), static_cast<int>(threadIdx.x),
+               warps * kWarp,
+               [&](int e, uint2 four) { *reinterpret_cast<uint2*>(row + e) = four; });
+      named_sync(1, warps * kWarp);
+      x = row;
+    } else {
+      wait_for_kernels_before();
+    }
+    const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = threadIdx.x % kWarp;
+    const int pairs = rows * of, team = max(1, warps / pairs);
     const int padded = (run_elements + 31) / 32 * 32;
     for (int pair = warp / team; pair < pairs; pair += warps / team) {
       const int row = pair % rows, run = pair / rows;
-      const auto* from = reinterpret_cast<const uint4*>(elements + row * stride +
-                                                        int64_t{first + run} * run_elements);
+      const auto* from =
+          reinterpret_cast<const uint4*>(x + row * stride + int64_t{first + run} * run_elements);
       int largest = 0;
 #pragma unroll 8
       for (int i = lane; i < padded / 8; i += 32) largest = largest_of(largest, from[i]);

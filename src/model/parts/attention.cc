@@ -83,10 +83,12 @@ void place(ActivationMemory& memory, const Decoder& decoder, int layer, LayerAct
 void forward(const LayerPass& p) {
   p.ops.copy_slots(p.kv);
   p.hooks.keep_hidden(p.at.input);
-  if (!reads_joined(p.spec))
+  if (p.spec.ffn.is_parallel) {
     p.ops.norm(p.hidden, p.w.attention_norm, p.at.normed, nullptr, -1, p.w.attention_norm_bias);
-  if (p.spec.ffn.is_parallel)
     p.ops.norm(p.hidden, p.w.ffn_norm, p.at.ffn_normed, nullptr, -1, p.w.ffn_norm_bias);
+  } else if (!reads_joined(p.spec)) {
+    p.ops.norm_before(p.w.qkv, p.hidden, p.w.attention_norm, p.at.normed, p.w.attention_norm_bias);
+  }
   p.trace("attention_norm", p.at.normed, p.w.qkv.k);
 
   p.ops.qkv(p);

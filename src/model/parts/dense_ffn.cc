@@ -75,7 +75,7 @@ void place(ActivationMemory& memory, const Decoder& decoder, int layer, LayerAct
 void forward(const LayerPass& p) {
   p.hooks.keep_hidden(p.at.middle);
   if (!p.spec.ffn.is_parallel)
-    p.ops.norm(p.hidden, p.w.ffn_norm, p.at.ffn_normed, nullptr, -1, p.w.ffn_norm_bias);
+    p.ops.norm_before(p.w.gate_up, p.hidden, p.w.ffn_norm, p.at.ffn_normed, p.w.ffn_norm_bias);
   p.trace("ffn_norm", p.at.ffn_normed, p.model.hidden);
 
   if (p.spec.ffn.is_gated)

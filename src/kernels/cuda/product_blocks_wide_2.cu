@@ -1,0 +1,15 @@
+// As product_blocks_wide_1.cu, of other types.
+#include "kernels/cuda/product_blocks_wide.cuh"
+
+namespace invar::cuda {
+
+template void wide_blocks_matmul<DType::q5_k>(const MatmulParams&, const Execution&);
+template void wide_blocks_gated<DType::q5_k>(const GatedMatmulParams&, const Execution&);
+template void wide_blocks_matmul<DType::q6_k>(const MatmulParams&, const Execution&);
+template void wide_blocks_gated<DType::q6_k>(const GatedMatmulParams&, const Execution&);
+template void wide_blocks_matmul<DType::q4_1>(const MatmulParams&, const Execution&);
+template void wide_blocks_gated<DType::q4_1>(const GatedMatmulParams&, const Execution&);
+template void wide_blocks_matmul<DType::q5_0>(const MatmulParams&, const Execution&);
+template void wide_blocks_gated<DType::q5_0>(const GatedMatmulParams&, const Execution&);
+
+}  // namespace invar::cuda
