@@ -186,8 +186,16 @@ TEST(Blocks, AreUnpackedByEveryFormOfASet) {
         ASSERT_EQ(bf16_to_f32(panel[i]), bf16_to_f32(twin[i])) << form.name << name_of(type) << i;
       for (int64_t rows = 1; rows <= functions.rows; rows *= 2) {
         std::vector<float> chains(rows * 16);
-        functions.multiply({x.data(), kWidth, rows, values, values + w.stored.scales_at(), 0,
-                            kLeaves, true, chains.data()});
+        functions.multiply({x.data(),
+                            kWidth,
+                            rows,
+                            values,
+                            values + w.stored.scales_at(),
+                            0,
+                            kLeaves,
+                            true,
+                            chains.data(),
+                            {}});
         EXPECT_EQ(chains, chains_of(x, rows, w.twin)) << form.name << name_of(type) << rows;
       }
     }

@@ -10,6 +10,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/backward.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/features.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/select.h"
 
@@ -143,7 +144,8 @@ void KernelTest::SetUp() {
   scalar_training_ = select_training_kernels(Order::portable, "scalar");
   const std::string& set = GetParam();
   const bool emulated = set == kEmulated;
-  if (is_supported(emulated ? "avx512" : set)) {
+  // Beside the tiles there are instructions that every processor with them has.
+  if (emulated ? cpu::has_avx512_bf16() : is_supported(set)) {
     kernels_ = select_kernels(Order::portable, emulated ? "avx512" : set);
     training_kernels_ = select_training_kernels(Order::portable, emulated ? "avx512" : set);
     if (emulated) {

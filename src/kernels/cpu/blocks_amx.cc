@@ -34,15 +34,15 @@ namespace {
 // Leaves that are unpacked one after the other while as many before them wait in L1 for their
 // products: those hold up what the vector unit does, least where they follow each other.
 constexpr int64_t kAtOnce = 8;
-// Bytes of panels that are fetched before they are read: panels follow each other.
-constexpr int64_t kFetchedAhead = 8192;
+// Panels that are fetched while so many before them are read.
+constexpr int64_t kFetched = 4;
 // Runs, or trees of them, that can wait for their neighbour in a tree of 8, and one more.
 constexpr int kSums = 4;
 
 // Weights as the right operand of products of R tiles of rows.
 template <typename Leaf, int R>
 struct AsPanel {
-  static constexpr DType kType = Leaf::kType;
+  using Of = Leaf;
   static void configure(int64_t rows) {
     TileConfig config;
     for (int t = 0; t < 8; ++t) {
@@ -89,9 +89,6 @@ class FewRows {
   }
 
  private:
-  static constexpr int64_t kLeafBytes = int64_t{BlockBytes::storage(Weights::kType).bytes()} * 16 *
-                                        32 / BlockBytes::storage(Weights::kType).block;
-
   struct Piece {
     int64_t panel;
     int run;
@@ -99,15 +96,22 @@ class FewRows {
   };
 
   void unpack(const Piece& piece) {
-    constexpr int64_t kLeaves = BlockBytes::storage(Weights::kType).block / 32;  // of a block
+    constexpr int64_t kBytes = kLeafBytes<typename Weights::Of>;
+    constexpr int64_t kLeaves = kLeavesOf<typename Weights::Of>;  // of a block
     const char* w = static_cast<const char*>(p_.w) + piece.panel * p_.panel_bytes;
     int64_t leaf = piece.run * run_leaves_ + piece.leaf;
-    const char* ahead = w + leaf * kLeafBytes + kFetchedAhead;
+    const int64_t in_group = piece.panel % kFetched, group = piece.panel - in_group;
+    const bool is_last = group + kFetched >= p_.panels;
+    FetchedNext next{
+        .first = is_last ? static_cast<const char*>(p_.next)
+                         : static_cast<const char*>(p_.w) + (group + kFetched) * p_.panel_bytes,
+        .bytes = kFetched * p_.panel_bytes,
+        .done = in_group * p_.panel_bytes + leaf * kBytes};
     turn_ ^= 1;
-    for (int64_t i = 0; i < piece.leaves; ++i, ++leaf, ahead += kLeafBytes) {
-      for (int64_t b = 0; b < kLeafBytes; b += kLine) _mm_prefetch(ahead + b, _MM_HINT_T1);
-      Weights::unpack(BlockBytes(Weights::kType, w, w + p_.scales, leaf / kLeaves), leaf % kLeaves,
-                      room_[turn_][i]);
+    for (int64_t i = 0; i < piece.leaves; ++i, ++leaf) {
+      fetch(next, kBytes);
+      Weights::unpack(BlockBytes(Weights::Of::kType, w, w + p_.scales, leaf / kLeaves),
+                      leaf % kLeaves, room_[turn_][i]);
     }
   }
 

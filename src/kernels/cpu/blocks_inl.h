@@ -337,20 +337,32 @@ void expand_leaves(const char* values, const char* scales, int64_t leaf, int64_t
   }
 }
 
+// As much of what comes next as `bytes` that are read now.
+inline void fetch(FetchedNext& next, int64_t bytes) {
+  constexpr int64_t kLine = 64, kStreams = FetchedNext::kStreams;
+  const int64_t stream = next.bytes / kStreams, end = (next.done + bytes) / kStreams;
+  int64_t at = (next.done / kStreams + kLine - 1) / kLine * kLine;
+  next.done += bytes;
+  if (!next.first) return;
+  for (; at < end; at += kLine)
+    for (int q = 0; q < kStreams; ++q) __builtin_prefetch(next.first + q * stream + at, 0, 2);
+}
+template <typename Leaf>
+constexpr int64_t kLeafBytes = BlockBytes::storage(Leaf::kType).bytes() * 16 / kLeavesOf<Leaf>;
+
 // In two neighbouring lanes an output has its even and its odd chain, and then both times its
 // whole.
 template <typename Leaf, int R>
 void multiply_rows(const BlockTile& t) {
-  constexpr int kBytes = BlockBytes::storage(Leaf::kType).value_bytes * 16 / kLeavesOf<Leaf>;
-  constexpr int64_t kAhead = 2048;  // bytes that are fetched before they are read
   const float* x = t.x;
+  FetchedNext next = t.next;
   Vec16 chain[R][2];
   for (int r = 0; r < R; ++r) {
     const Twice begin(t.first ? splat(0) : load(t.chains + r * 16));
     for (int h = 0; h < 2; ++h) chain[r][h] = begin.half[h];
   }
   for (int64_t i = t.leaf; i < t.leaf + t.leaves; ++i, x += 32) {
-    for (int b = 0; b < kBytes; b += 64) __builtin_prefetch(t.values + i * kBytes + b + kAhead);
+    fetch(next, kLeafBytes<Leaf>);
     const BlockBytes block(Leaf::kType, t.values, t.scales, i / kLeavesOf<Leaf>);
     Vec16 sum[R][2];
     for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = splat(0);

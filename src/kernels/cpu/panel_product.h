@@ -49,6 +49,14 @@ struct PanelProduct {
 // Some leaves of a panel of blocks, whose scales are given, as a panel of bf16.
 using ExpandPanel = void (*)(const char* values, const char* scales, int64_t leaf, int64_t leaves,
                              char* out);
+// What is read after weights that are read now, and as much as they are: fetched meanwhile, from
+// several places of it at a time, line after line, so that the hardware's own prefetcher helps.
+struct FetchedNext {
+  static constexpr int kStreams = 8;
+  const char* first;  // or null
+  int64_t bytes;
+  int64_t done;  // of the weights that are read now
+};
 // A few rows by some leaves of a panel of blocks, which are unpacked in registers.
 struct BlockTile {
   const float* x;
@@ -59,6 +67,7 @@ struct BlockTile {
   int64_t leaf, leaves;  // of the panel
   bool first;            // the chains begin here, from +0
   float* chains;         // [rows][16]
+  FetchedNext next;
 };
 
 // What a type with blocks is read by; null for others.

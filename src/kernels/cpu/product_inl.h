@@ -21,6 +21,7 @@ struct Stretch {
   int64_t panel_bytes;
   int64_t panels;
   int64_t leaf, leaves;  // of a panel
+  int64_t all_leaves;    // of a whole one
   BlockFunctions blocks;
   int64_t scales;
   bool first;            // the chains begin here, from +0
@@ -96,6 +97,7 @@ inline void multiply_blocks(const Stretch& s, float* x) {
             value_of(load_u16(reinterpret_cast<const uint16_t*>(s.x + r * s.x_stride) + i) << 16));
   for (int64_t i = s.rows * stride; i < rows * stride; i += 16) store(x + i, splat(0));
   const char* w = s.w;
+  const int64_t leaf_bytes = s.panel_bytes / s.all_leaves;
   for (int64_t p = 0; p < s.panels; ++p, w += s.panel_bytes)
     s.blocks.multiply({.x = x,
                        .x_stride = stride,
@@ -105,7 +107,10 @@ inline void multiply_blocks(const Stretch& s, float* x) {
                        .leaf = s.leaf,
                        .leaves = s.leaves,
                        .first = s.first,
-                       .chains = s.chains + p * s.panel_chains});
+                       .chains = s.chains + p * s.panel_chains,
+                       .next = {.first = s.next,
+                                .bytes = s.panels * s.panel_bytes,
+                                .done = (s.leaf * s.panels + p * s.leaves) * leaf_bytes}});
 }
 
 // What a vector set multiplies at once: a few rows by one or more panels.
@@ -145,14 +150,15 @@ class Product {
         blocks_(Set::blocks(p.stored)) {}
 
   void run() {
-    // Without runs to keep, their memory serves a larger group.
-    const int64_t group = p_.split_k == 1 ? Set::kPanels * kLevels : Set::kPanels;
     const int64_t tiles = ceil_div(p_.rows, Set::kTileRows);
     const int64_t blocks = ceil_div(tiles, Set::kRows / Set::kTileRows);
     for (int64_t b = 0; b < blocks; ++b) {
       const int64_t begin = tiles * b / blocks * Set::kTileRows;
       const int64_t end = smaller(tiles * (b + 1) / blocks * Set::kTileRows, p_.rows);
+      const bool is_unpacked = end - begin <= blocks_.rows;
+      const int64_t group = group_panels(is_unpacked);
       const char* after = b + 1 < blocks ? weights(0, 0) : nullptr;
+      if (is_unpacked && !after) after = static_cast<const char*>(p_.next);
       for (int64_t panel = 0; panel < p_.panels; panel += group) {
         const int64_t count = smaller(group, p_.panels - panel);
         const bool is_last = panel + count == p_.panels;
@@ -168,12 +174,16 @@ class Product {
   static constexpr int64_t kPanelChains = int64_t{Set::kRows} * 16;
   static constexpr int64_t kLevelChains = Set::kPanels * kPanelChains;
 
+  // Without runs to keep, their memory serves a larger group. Of blocks that are unpacked as they
+  // are read one is fetched while the one before it is read: so much.
+  int64_t group_panels(bool is_unpacked) const {
+    constexpr int64_t kFetched = 64 << 10;
+    const int64_t most = p_.split_k == 1 ? Set::kPanels * kLevels : Set::kPanels;
+    return is_unpacked ? smaller(larger(kFetched / p_.panel_bytes / 2, 1) * 2, most) : most;
+  }
   const char* weights(int64_t panel, int64_t leaf) const {
     return static_cast<const char*>(p_.w) + panel * p_.panel_bytes + leaf * leaf_bytes_;
   }
-  // What is fetched of it meanwhile. (Of blocks nothing: they are half as much at most.)
-  const char* ahead(const char* next) const { return blocks_.expand ? nullptr : next; }
-
   // Leaves the dots of a block and a group, before the + 0, at chains_. `after`: the weights that
   // are read next.
   void dots(int64_t row, int64_t rows, int64_t panel, int64_t panels, const char* after) {
@@ -196,12 +206,15 @@ class Product {
             .panels = panels,
             .leaf = from,
             .leaves = to - from,
+            .all_leaves = p_.leaves,
             .blocks = blocks_,
             .scales = p_.scales,
             .first = s == 0 && !p_.extend,
             .chains = chains_ + depth * kLevelChains,
             .panel_chains = kPanelChains,
-            .next = ahead(to < p_.leaves ? weights(panel, to) : after)};
+            .next = blocks_.expand   ? is_unpacked ? after : nullptr
+                    : to < p_.leaves ? weights(panel, to)
+                                     : after};
         is_unpacked ? multiply_blocks(stretch, set_.room_for_rows()) : set_.accumulate(stretch);
       }
       // (s0 + s1) + (s2 + s3) ...: a run with an odd number meets the tree to its left.
