@@ -460,7 +460,7 @@ TEST_P(ElementwiseTest, QkvProduct) {
   for (const int head_dim : {16, 48, 64, 128})
     for (const int rows : {1, 15, 33, 100, 275})
       for (const int groups : {1, 2, 3})
-        for (const int parts : {1, 2, 3}) {
+        for (const int parts : {1, 2, 3, 4}) {
           SCOPED_TRACE(testing::Message() << "head size " << head_dim << ", " << rows << " rows, "
                                           << groups << " groups, " << parts << " parts");
           const int shape = parts % 2;  // slots in one run, or at random

@@ -194,6 +194,7 @@ std::vector<Case> cases(DType type) {
         Case{.rows = 513, .n = 16, .k = 128, .split_k = 4, .parts = 3},
         Case{.rows = 1025, .n = 33, .k = 64, .parts = 2}, Case{.rows = 201, .n = 5, .k = 8192},
         Case{.rows = 300, .n = 20, .k = 64, .bias = true, .parts = 16},
+        Case{.rows = 540, .n = 600, .k = 64, .parts = 16},
         // Whole tiles: an odd panel, and chunks.
         Case{.rows = 304, .n = 432, .k = 801}, Case{.rows = 144, .n = 48, .k = 768},
         // So many that chains wait in memory: the same, and several groups.

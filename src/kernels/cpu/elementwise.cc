@@ -177,7 +177,7 @@ inline void fetch_to_write(const void* line) {
   __asm__ volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
 }
 
-constexpr int64_t kRowsAhead = 8;  // of which lines are fetched before they are written
+constexpr int64_t kQueriesAhead = 8;  // rows of which lines are fetched before they are written
 
 // Query head `head` for rows [begin, end).
 void queries(const RowFunctions& rows, const QkvParams& p, int64_t begin, int64_t end, int head,
@@ -188,8 +188,8 @@ void queries(const RowFunctions& rows, const QkvParams& p, int64_t begin, int64_
     const int64_t rotation = int64_t{p.positions[t]} * (e / 2);
     const HeadTransform transform = {p.q_norm, p.norm_eps, p.cos + rotation, p.sin + rotation, e};
     bf16_t* q = p.q + (t * p.heads + head) * padded;
-    for (int64_t at = 0; at < padded; at += 32)
-      fetch_to_write(q + kRowsAhead * p.heads * padded + at);
+    for (int64_t at = 0; at < padded && t + kQueriesAhead < end; at += 32)
+      fetch_to_write(q + kQueriesAhead * p.heads * padded + at);
     rows.query(transform, in.row(t), q);
     first.fetch();
     second.fetch();
@@ -339,15 +339,16 @@ void qkv_product(void (*matmul)(const MatmulParams&, const Execution&), const Ro
                  const QkvProductParams& p, const Execution& on) {
   const QkvParams& then = p.then;
   const int e = then.kv.head_dim, groups = then.kv.kv_heads, each = then.heads / groups;
-  const bool by_rows = then.rows >= kRowSharesFrom;
-  const Part::Run mine = by_rows ? on.share.of(then.rows, kRowGrain) : Part::Run{0, then.rows};
-  const Part::Run its_groups = by_rows ? Part::Run{0, groups} : on.share.of(groups);
-  const int64_t begin = mine.begin, end = mine.end;
+  const QkvShares parts = qkv_shares(then.rows, on.share.count);
+  const Part of_rows{on.share.index / parts.groups, parts.rows},
+      of_groups{on.share.index % parts.groups, parts.groups};
+  const auto [begin, end] = of_rows.of(then.rows, kRowGrain);
+  const Part::Run its_groups = of_groups.of(groups);
   if (begin == end) return;
 
   const Activation x = p.x.from(begin);
   const int64_t stride = qkv_scratch_stride(e);
-  float* scratch = p.scratch + (by_rows ? begin : on.share.index * then.rows) * stride;
+  float* scratch = p.scratch + (of_groups.index * then.rows + begin) * stride;
   const auto head_weights = [&](int head) {
     Matrix w = p.w;
     w.n = e;

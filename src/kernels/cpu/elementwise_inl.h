@@ -33,7 +33,7 @@ inline void rms_norm(const float* x, const float* weight, int64_t width, float e
     const int64_t left = width - i;
     const Vec16 y = (load(x + i, left) * rs) * load(weight + i, left);
     if (is_bf16)
-      store_u16(static_cast<uint16_t*>(out) + i, to_bf16(y), left);
+      store_bf16(static_cast<uint16_t*>(out) + i, y, left);
     else
       store(static_cast<float*>(out) + i, y, left);
   }
@@ -41,7 +41,7 @@ inline void rms_norm(const float* x, const float* weight, int64_t width, float e
 
 inline void store_as(void* out, bool is_bf16, int64_t i, Vec16 y, int64_t left) {
   if (is_bf16)
-    store_u16(static_cast<uint16_t*>(out) + i, to_bf16(y), left);
+    store_bf16(static_cast<uint16_t*>(out) + i, y, left);
   else
     store(static_cast<float*>(out) + i, y, left);
 }
@@ -107,13 +107,24 @@ inline void add_scaled(const float* x, const float* bias, int64_t width, float s
   }
 }
 
+// In the place of a number of lanes: all of them, which needs no mask.
+struct AllLanes {};
+inline Vec16 load(const float* p, AllLanes) {
+  return load(p);
+}
+inline void store(float* p, Vec16 x, AllLanes) {
+  store(p, x);
+}
+inline void store_bf16(uint16_t* p, Vec16 x, AllLanes) {
+  store_bf16(p, x);
+}
+
 // Calls use(i, elements i.., elements i + E/2 .., how many) for the transformed head.
 template <typename Use>
 inline void transform_head(const HeadTransform& head, const float* in, Use use) {
   const int64_t half = head.size / 2;
   const Vec16 rs = splat(head.norm ? inverse_rms(in, head.size, head.eps) : 0.0f);
-  for (int64_t i = 0; i < half; i += 16) {
-    const int64_t left = half - i;
+  const auto transform = [&](int64_t i, auto left) {
     Vec16 a = load(in + i, left), b = load(in + half + i, left);
     if (head.norm) {
       a = (a * rs) * load(head.norm + i, left);
@@ -121,12 +132,15 @@ inline void transform_head(const HeadTransform& head, const float* in, Use use) 
     }
     const Vec16 c = load(head.cos + i, left), s = load(head.sin + i, left);
     use(i, fms(a, c, b * s), fma(b, c, a * s), left);
-  }
+  };
+  int64_t i = 0;
+  for (; i + 16 <= half; i += 16) transform(i, AllLanes());
+  if (i < half) transform(i, half - i);
 }
 
 inline void rotated_head(const HeadTransform& head, const float* in, float* out) {
   const int64_t half = head.size / 2;
-  transform_head(head, in, [&](int64_t i, Vec16 a, Vec16 b, int64_t left) {
+  transform_head(head, in, [&](int64_t i, Vec16 a, Vec16 b, auto left) {
     store(out + i, a, left);
     store(out + half + i, b, left);
   });
@@ -134,9 +148,9 @@ inline void rotated_head(const HeadTransform& head, const float* in, float* out)
 
 inline void query(const HeadTransform& head, const float* in, uint16_t* out) {
   const int64_t half = head.size / 2;
-  transform_head(head, in, [&](int64_t i, Vec16 a, Vec16 b, int64_t left) {
-    store_u16(out + i, to_bf16(a), left);
-    store_u16(out + half + i, to_bf16(b), left);
+  transform_head(head, in, [&](int64_t i, Vec16 a, Vec16 b, auto left) {
+    store_bf16(out + i, a, left);
+    store_bf16(out + half + i, b, left);
   });
 }
 
@@ -151,7 +165,7 @@ inline bool key_value(const HeadTransform& head, const float* key, const float* 
   };
   alignas(64) float rotated[576 + 16];
   const int64_t half = head.size / 2;
-  transform_head(head, key, [&](int64_t i, Vec16 a, Vec16 b, int64_t left) {
+  transform_head(head, key, [&](int64_t i, Vec16 a, Vec16 b, auto left) {
     see(a), see(b);
     store(rotated + i, a, left);
     store(rotated + half + i, b, left);
@@ -162,7 +176,10 @@ inline bool key_value(const HeadTransform& head, const float* key, const float* 
   const auto round = [&](const float* x, uint16_t* out) {
     for (int64_t i = 0; i < head.size; i += 16) {
       const Vec16 v = load(x + i, head.size - i);
-      store_u16(out + i, is_plain ? to_bf16(v) : to_cached_bf16(v), head.size - i);
+      if (is_plain)
+        store_bf16(out + i, v, head.size - i);
+      else
+        store_u16(out + i, to_cached_bf16(v), head.size - i);
     }
   };
   round(rotated, key_out);

@@ -11,22 +11,24 @@ namespace {
 
 // Rows and panels of one share. The cut is the one whose largest share is smallest. Of equals the
 // one with the fewest parts of rows, since every row of a panel uses the same memory; but with many
-// rows (kRowSharesFrom) the one with the most.
+// rows (kRowSharesFrom) the one with the most, as many as most_row_parts says.
 struct Share {
   Part::Run rows, panels;
   bool is_empty() const { return rows.begin == rows.end || panels.begin == panels.end; }
 };
 
-// `grain`: panels that stay together.
-Share share_of(int64_t rows, int64_t panels, int64_t grain, Part part) {
+// `grain`: panels that stay together. `stays`: what comes next of a row is computed by whoever has
+// it now, as in sums that are added to the residual stream; then there may be parts of few rows.
+Share share_of(int64_t rows, int64_t panels, int64_t grain, bool stays, Part part) {
   const int64_t groups = (panels + grain - 1) / grain;
   const int64_t row_tiles = std::max<int64_t>((rows + kRowGrain - 1) / kRowGrain, 1);
   const auto largest = [&](int64_t row_parts) {
     const int64_t panel_parts = part.count / row_parts;
     return (row_tiles + row_parts - 1) / row_parts * ((groups + panel_parts - 1) / panel_parts);
   };
+  const int64_t most = std::min(stays ? part.count : most_row_parts(rows, part.count), row_tiles);
   int row_parts = 1;
-  for (int parts = 2; parts <= std::min<int64_t>(part.count, row_tiles); ++parts)
+  for (int parts = 2; parts <= most; ++parts)
     if (largest(parts) < largest(row_parts) + (rows >= kRowSharesFrom ? 1 : 0)) row_parts = parts;
   const int panel_parts = part.count / row_parts;
   if (part.index >= row_parts * panel_parts) return {{0, 0}, {0, 0}};
@@ -54,18 +56,19 @@ PanelProduct operands(const Activation& x, const Matrix& w, int split_k, const S
   return p;
 }
 
-// Has the first panels fetched that this share reads of the weights that come next.
-void set_next(PanelProduct& p, const Matrix* next, int64_t rows, Part part) {
+// Has the first panels fetched that this share reads of the weights that come next. (What is added
+// to the residual stream, and what is not, take turns.)
+void set_next(PanelProduct& p, const Matrix* next, int64_t rows, bool stays, Part part) {
   if (!next || !next->data) return;
   p.next_panel_bytes = next->unit_bytes();
-  const Share share = share_of(rows, next->count * next->panels(), 4, part);
+  const Share share = share_of(rows, next->count * next->panels(), 4, stays, part);
   p.next = static_cast<const char*>(next->data) + share.panels.begin * p.next_panel_bytes;
 }
 
 }  // namespace
 
 void matmul(RunProduct run, const MatmulParams& m, bool extends, const Execution& on) {
-  const Share share = share_of(m.rows, m.w.panels(), 4, on.share);
+  const Share share = share_of(m.rows, m.w.panels(), 4, m.accumulate, on.share);
   if (share.is_empty()) return;
   const int64_t first = share.panels.begin * kPanelWidth;
   PanelProduct p = operands(m.x, m.w, m.split_k, share);
@@ -77,13 +80,13 @@ void matmul(RunProduct run, const MatmulParams& m, bool extends, const Execution
   p.extend = extends;
   CHECK(!p.extend || (p.split_k == 1 && !p.bias && !p.accumulate),
         "what a chain that goes on can have");
-  set_next(p, m.next, m.rows, on.share);
+  set_next(p, m.next, m.rows, !m.accumulate, on.share);
   run(p);
 }
 
 void gated_matmul(RunProduct run, const GatedMatmulParams& m, float* dots, const Execution& on) {
   const int64_t width = m.gate_up.n, columns = m.gate_up.panels() * kPanelWidth;
-  const Share share = share_of(m.rows, 2 * m.gate_up.panels(), 4, on.share);
+  const Share share = share_of(m.rows, 2 * m.gate_up.panels(), 4, false, on.share);
   if (share.is_empty()) return;
   const int64_t first = share.panels.begin / 2 * kPanelWidth, element = size_of(m.out.type);
   CHECK(m.out.type == m.x.type || m.x.type == DType::i8,
@@ -100,7 +103,7 @@ void gated_matmul(RunProduct run, const GatedMatmulParams& m, float* dots, const
   CHECK(m.curve != Nonlinearity::gelu, "a curve of gated products");
   p.is_gelu = m.curve == Nonlinearity::gelu_tanh;
   p.is_clamped = m.curve == Nonlinearity::clamped;
-  set_next(p, m.next, m.rows, on.share);
+  set_next(p, m.next, m.rows, true, on.share);
   run(p);
   // Pad columns that no panel has.
   if (share.panels.end == 2 * m.gate_up.panels())

@@ -3,15 +3,12 @@
 #pragma once
 
 #include "kernels/cpu/panel_product.h"
+#include "kernels/row_parts.h"
 #include "kernels/training.h"
 
 namespace invar::cpu {
 
 using RunProduct = void (*)(const PanelProduct&);
-
-// Rows are cut between tiles of so many; and from so many rows on a share is some of the rows: what
-// one operation writes the next one finds in its core's cache.
-constexpr int64_t kRowGrain = 32, kRowSharesFrom = 256;
 
 // `extends`: chains begin at y instead of +0.
 void matmul(RunProduct run, const MatmulParams& p, bool extends, const Execution& on);

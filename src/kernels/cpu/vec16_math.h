@@ -106,7 +106,11 @@ inline Bits16 to_bf16(Vector x) {
   return select(is_greater_signed(magnitude, splat_bits(0x7f800000)), splat_bits(0x7fff), y);
 }
 
-// The first `count` lanes, rounded so.
+// All lanes, or the first `count`, rounded so.
+template <typename Vector>
+inline void store_bf16(uint16_t* p, Vector x) {
+  store_u16(p, to_bf16(x));
+}
 template <typename Vector>
 inline void store_bf16(uint16_t* p, Vector x, int64_t count) {
   store_u16(p, to_bf16(x), count);
