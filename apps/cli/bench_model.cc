@@ -238,7 +238,7 @@ std::vector<Row> measure(const BenchFlags& flags, ModelOptions options, double b
   const double tokens_1 = median(one), tokens_32 = median(many);
   // The peak is that of products of bf16 or f32.
   const auto prefill_row = [&](double tokens, const std::vector<double>& rates) {
-    const bool has_limit = !model->arithmetic().is_int8;
+    const bool has_limit = !model->arithmetic().is_quantised();
     return Row{fmt::format("prefill {}", tokens), "tok/s", median(rates),
                has_limit ? tokens * peak / prefill_operations(spec, tokens) : 0};
   };

@@ -105,7 +105,10 @@ std::unique_ptr<TensorSource> open_weights(const ModelOptions& options, const Mo
   if (is_mxfp4(config.quantization, options.model))
     stored = mxfp4_tensors(std::move(stored));
   else if (!config.quantization.is_null())
-    stored = quantised_tensors(std::move(stored), config.quantization, options.weights == "twin");
+    stored = quantised_tensors(std::move(stored), config.quantization,
+                               options.weights == "twin"  ? Quantised::as_twin
+                               : options.weights == "fp8" ? Quantised::as_fp8
+                                                          : Quantised::as_stored);
   return decoder_tensors(config.spec, std::move(stored));
 }
 
@@ -122,7 +125,7 @@ Digest weights_digest(const ModelOptions& options, ThreadPool& pool) {
 namespace {
 
 void check_options(const ModelOptions& options) {
-  constexpr std::array kWeights = {"auto", "rounded", "exact", "twin"};
+  constexpr std::array kWeights = {"auto", "rounded", "exact", "twin", "fp8"};
   if (std::ranges::find(kWeights, options.weights) == kWeights.end())
     fail_usage("expected weights {}, found \"{}\"", fmt::join(kWeights, ", "), options.weights);
   if (options.threads < 0 || options.threads > 1024)
@@ -201,14 +204,20 @@ void check_placement(const DecoderSpec& spec, const Arithmetic& arithmetic,
                  layer.experts->routing.experts, placement.copies);
 }
 
-void check_integers(const Arithmetic& arithmetic) {
-  if (!arithmetic.is_int8) return;
+void check_quantised(const Arithmetic& arithmetic, const ModelOptions& options) {
+  if (options.weights == "fp8" && arithmetic.quantised != DType::e4m3)
+    fail_usage(
+        "--weights fp8 is for checkpoints whose matrices are f8_e4m3 with 128 k columns, and this "
+        "model has none");
+  if (!arithmetic.is_quantised()) return;
+  const char* products = arithmetic.quantised == DType::i8 ? "integers" : "e4m3 numbers";
   if (arithmetic.weights == DType::f32)
     fail_usage(
-        "products of integers are defined beside bf16 weights and this model's others are f32 or "
-        "f16; use --weights twin");
+        "products of {} are defined beside bf16 weights and this model's others are f32 or f16; "
+        "use --weights twin",
+        products);
   if (arithmetic.is_baseline)
-    fail_usage("the arithmetic control has no products of integers; use --weights twin");
+    fail_usage("the arithmetic control has no products of {}; use --weights twin", products);
 }
 
 // The weight mode (numerics 0.1): from how the matrices are stored, and from what is asked for.
@@ -220,8 +229,8 @@ void set_weights(Arithmetic& arithmetic, const ModelOptions& options, const Deco
     arithmetic.is_exact = true;
     arithmetic.cache = CacheType::f32;
   } else {
-    arithmetic.is_int8 = has_integers(spec, source);
-    check_integers(arithmetic);
+    arithmetic.quantised = quantised_type(spec, source);
+    check_quantised(arithmetic, options);
     const bool rounds = options.weights == "rounded" || has_blocks(spec, source);
     if (rounds && arithmetic.weights == DType::f32) {
       arithmetic.weights = DType::bf16;  // else there is nothing to round
@@ -280,11 +289,11 @@ void ModelDescription::expect_same_model(const ModelConfig& other,
   if (options.mtp_module) check_module(other.spec, tensors);
   const DType served = arithmetic.is_rounded ? DType::f32 : arithmetic.weights;
   if (!arithmetic.is_exact && (product_type(spec(), tensors) != served ||
-                               has_integers(spec(), tensors) != arithmetic.is_int8))
+                               quantised_type(spec(), tensors) != arithmetic.quantised))
     fail("expected matrices of the type that is served ({}), found another",
-         arithmetic.is_int8     ? "int8"
-         : served == DType::f32 ? "f32 or f16"
-                                : name_of(served));
+         arithmetic.is_quantised() ? name_of(arithmetic.quantised)
+         : served == DType::f32    ? "f32 or f16"
+                                   : name_of(served));
 }
 
 }  // namespace invar

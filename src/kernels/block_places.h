@@ -22,12 +22,18 @@ class BlockPlaces {
   // of a stack: the 16 of unit 0, those of unit 1, ...
   constexpr void read(const void* data, int64_t output, int64_t block, bf16_t* out) const {
     uint8_t values[kMaxBlockBytes] = {}, scales[kMaxBlockBytes] = {};
-    const auto* unit = static_cast<const uint8_t*>(data) + output / outputs_ * unit_bytes_;
-    for_each_byte(output % outputs_, block, scales, values,
-                  [&](int64_t at, uint8_t& byte) { byte = unit[at]; });
+    read_stored(data, output, block, scales, values);
     float elements[kMaxBlock] = {};
     expand_block(storage_, values, scales, elements);
     for (int i = 0; i < storage_.block; ++i) out[i] = f32_to_bf16(elements[i]);
+  }
+
+  // Its bytes.
+  constexpr void read_stored(const void* data, int64_t output, int64_t block, uint8_t* scales,
+                             uint8_t* values) const {
+    const auto* unit = static_cast<const uint8_t*>(data) + output / outputs_ * unit_bytes_;
+    for_each_byte(output % outputs_, block, scales, values,
+                  [&](int64_t at, uint8_t& byte) { byte = unit[at]; });
   }
 
   // Puts a block, as files have it, to its place.

@@ -62,7 +62,7 @@ struct QuantiseParams {
   Activation x;  // [T][K], bf16
   int64_t rows, width;
   int split_k;     // split-K parts: width is whole leaves in each, or there is 1
-  Activation out;  // [T][K], i8, its scales [T][split_k]
+  Activation out;  // [T][K], i8 or e4m3, its scales [T][scales_of_row(...)]
 };
 
 // y[t][n] = dot(x[t], w[n]) in `split_k` parts, the runs of numerics 2 (+ bias[n]); or, with
@@ -489,6 +489,10 @@ struct Kernels {
   bool (*makes_integers)(const Matrix& w, int64_t rows, int split_k) = nullptr;
   Operation<MatmulParams> int8_matmul;  // of integers, in any order
   Operation<GatedMatmulParams> int8_gated_matmul;
+  // The same of e4m3 numbers (numerics 2.2); null where they are not computed.
+  Operation<QuantiseParams> quantise_fp8;
+  Operation<MatmulParams> fp8_matmul;
+  Operation<GatedMatmulParams> fp8_gated_matmul;
   Operation<CurveParams> curve;
   Operation<RotateHeadsParams> rotate_heads;
   Operation<QkvParams> qkv;

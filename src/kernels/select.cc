@@ -8,6 +8,7 @@
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/experts.h"
 #include "kernels/cpu/features.h"
+#include "kernels/cpu/fp8.h"
 #include "kernels/cpu/hopper.h"
 #include "kernels/cpu/int8.h"
 #include "kernels/cpu/matmul.h"
@@ -50,6 +51,7 @@ void override_kernels(Kernels& kernels) {
   cpu::override_matmul<product>(kernels);
   cpu::override_qkv_product<cpu::matmul<product>, cpu::matmul<int8_product>, rows>(kernels);
   cpu::override_int8<int8_product>(kernels);
+  cpu::override_fp8(kernels);
   cpu::override_attention<pair_attend, Order::pair>(kernels);
   cpu::override_matmul<pair_product, Order::pair>(kernels);
   cpu::override_qkv_product<cpu::matmul<pair_product>, cpu::matmul<int8_product>, rows,

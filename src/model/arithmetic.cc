@@ -68,7 +68,7 @@ int most_ranks(const DecoderSpec& spec) {
 namespace {
 
 std::string_view mode_of(const Arithmetic& arithmetic) {
-  if (arithmetic.is_int8) return "int8";
+  if (arithmetic.is_quantised()) return arithmetic.quantised == DType::i8 ? "int8" : "fp8";
   if (arithmetic.is_exact) return "exact";
   return arithmetic.is_rounded ? "rounded" : name_of(arithmetic.weights);
 }

@@ -14,15 +14,18 @@ struct Arithmetic {
   DType weights = DType::bf16;  // of the matrices as they are multiplied; f16 is held as f32
   bool is_rounded = false;      // they were f32 or f16; norms and biases stay exact
   bool is_exact = false;        // everything is f32, keys and values, too
-  bool is_int8 = false;         // products of integers where weights are such (numerics 2.1)
-  bool is_baseline = false;     // the conventional baseline of numerics 10
-  int baseline_split_k = 0;     // into which it cuts every product; 0: as the step's rows say
+  // i8, e4m3: products of integers (numerics 2.1), or of e4m3 numbers (2.2), where weights are
+  // such; bf16: of neither.
+  DType quantised = DType::bf16;
+  bool is_baseline = false;  // the conventional baseline of numerics 10
+  int baseline_split_k = 0;  // into which it cuts every product; 0: as the step's rows say
   // control-batch (numerics 10.1): ranks, each with one run of a row-parallel product, whose sums
   // are added in a chain. 0: the tree.
   int chain = 0;
 
   CacheType cache = CacheType::bf16;  // of keys and values (numerics 4.2); f32 where all is exact
 
+  bool is_quantised() const { return quantised != DType::bf16; }
   // Of the activations that meet them.
   DType activations() const { return weights == DType::f32 ? DType::f32 : DType::bf16; }
   // Of queries, keys and values.

@@ -83,7 +83,7 @@ class WeightLoader {
       total_bytes_ += bytes_of(info.dtype, info.elements());
     }
     out_.layers_.clear();
-    out_.has_blocks_ = out_.has_integers_ = false;
+    out_.has_blocks_ = out_.has_quantised_ = false;
     load_embedding();
     load_head();
     for (int i = 0; i < spec_.all_layers(); ++i)
@@ -241,23 +241,37 @@ class WeightLoader {
       n = is_pair ? outputs.count : n + outputs.count;
     }
     Matrix w{.n = n, .k = columns, .layout = out_.layout_, .count = is_pair ? 2 : 1};
-    if (takes_integers(rows[0]->role) && are_integers(parts)) w.type = DType::i8;
+    if (takes_quantised(rows[0]->role) && are_quantised(parts)) w.type = arithmetic_.quantised;
     return {w, parts};
   }
 
-  // Whether all of them are integers, and multiplied so; some and others cannot be one product.
-  bool are_integers(const std::vector<PackedPart>& parts) const {
-    if (!arithmetic_.is_int8) return false;
-    const auto is_integers = [&](const PackedPart& part) {
-      return source_.info(part.tensor).dtype == DType::i8;
+  // Whether all of them are integers, or e4m3, and multiplied so; some and others cannot be one
+  // product.
+  bool are_quantised(const std::vector<PackedPart>& parts) const {
+    if (!arithmetic_.is_quantised()) return false;
+    const DType type = arithmetic_.quantised;
+    const auto is_such = [&](const PackedPart& part) {
+      return source_.info(part.tensor).dtype == type;
     };
-    const auto count = std::ranges::count_if(parts, is_integers);
+    const auto count = std::ranges::count_if(parts, is_such);
     if (count != 0 && count != std::ssize(parts)) {
-      const auto other = std::ranges::find_if_not(parts, is_integers);
-      fail("{}: expected int8 as in the tensors of the same product, found {}",
-           source_.where(other->tensor), name_of(source_.info(other->tensor).dtype));
+      const auto other = std::ranges::find_if_not(parts, is_such);
+      fail("{}: expected {} as in the tensors of the same product, found {}",
+           source_.where(other->tensor), type == DType::i8 ? "int8" : "f8_e4m3",
+           name_of(source_.info(other->tensor).dtype));
     }
+    if (count != 0) expect_whole_blocks(parts[0], type);
     return count != 0;
+  }
+
+  // A rank's columns have scales of their own.
+  void expect_whole_blocks(const PackedPart& part, DType type) const {
+    const int64_t block = storage_of(type).block;
+    if (part.first_column % block != 0 || part.columns % block != 0)
+      fail(
+          "{}: expected ranks with whole blocks of {} columns, found {} columns from {} on; use "
+          "fewer ranks, or the twin",
+          source_.where(part.tensor), block, part.columns, part.first_column);
   }
 
   // The type that a matrix of these parts is stored in: blocks as they are, where its parts agree
@@ -277,8 +291,8 @@ class WeightLoader {
 
   // The matrix that `w` describes, put together from parts of tensors.
   Matrix packed(Matrix w, const std::vector<PackedPart>& parts) {
-    if (w.type != DType::i8) w.type = type_of(parts);
-    out_.has_integers_ |= w.type == DType::i8;
+    if (!is_quantised(w.type)) w.type = type_of(parts);
+    out_.has_quantised_ |= is_quantised(w.type);
     out_.has_blocks_ |= storage_of(w.type).has_blocks();
     w.data = allocate(w.bytes());
     fill(w, parts);

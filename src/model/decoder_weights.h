@@ -106,8 +106,8 @@ class DecoderWeights {
   // The embedding table: in rows, or the head itself (tied, one rank).
   const Matrix& embedding() const { return embedding_; }
   bool embedding_is_shared() const { return embedding_.data == head_.data; }
-  bool has_blocks() const { return has_blocks_; }      // some matrix is stored in blocks
-  bool has_integers() const { return has_integers_; }  // some matrix is i8
+  bool has_blocks() const { return has_blocks_; }        // some matrix is stored in blocks
+  bool has_quantised() const { return has_quantised_; }  // some matrix is i8 or e4m3
   int64_t bytes() const;
   const std::vector<VacatableArray<std::byte>>& memory() const { return memory_; }
   // Gives the memory back, and takes it again, zeroed; its addresses stay.
@@ -128,7 +128,7 @@ class DecoderWeights {
   const float* final_norm_bias_ = nullptr;
   Matrix head_;
   Matrix embedding_;
-  bool has_blocks_ = false, has_integers_ = false;
+  bool has_blocks_ = false, has_quantised_ = false;
   Memory memory_;
   WeightUpload::Buffers pinned_;  // for a GPU's weights, from the first reload on
   // In turn: of a layer, of the embedding or head, of the final norm.

@@ -109,20 +109,26 @@ RmsNormParams Operations::norm_of(const float* x, const float* weight, const Act
 }
 
 Activation Operations::factor(const Activation& x, const Matrix& w, int64_t rows, int split_k) {
-  if (w.type != DType::i8) return x;
-  if (kernels_.makes_integers && kernels_.makes_integers(w, rows, split_k)) return x;
-  Activation integers = ws_.quantised;
-  integers.stride = int8_stride(w.k, kernels_.weights);
-  run("quantise", kernels_.quantise,
-      QuantiseParams{.x = x, .rows = rows, .width = w.k, .split_k = split_k, .out = integers});
-  return integers;
+  if (!is_quantised(w.type)) return x;
+  const bool is_int8 = w.type == DType::i8;
+  if (is_int8 && kernels_.makes_integers && kernels_.makes_integers(w, rows, split_k)) return x;
+  Activation out = ws_.quantised;
+  out.type = w.type;
+  out.stride = int8_stride(w.k, kernels_.weights);
+  run("quantise", is_int8 ? kernels_.quantise : kernels_.quantise_fp8,
+      QuantiseParams{.x = x, .rows = rows, .width = w.k, .split_k = split_k, .out = out});
+  return out;
 }
 
 void Operations::run_product(const char* name, MatmulParams params) {
   if (const auto norm = late_norm(params.x))
     return run(name, at_once_.normed_matmul, NormedMatmulParams{*norm, params});
   params.x = factor(params.x, params.w, params.rows, params.split_k);
-  run(name, params.w.type == DType::i8 ? kernels_.int8_matmul : kernels_.matmul, params);
+  run(name,
+      params.w.type == DType::i8     ? kernels_.int8_matmul
+      : params.w.type == DType::e4m3 ? kernels_.fp8_matmul
+                                     : kernels_.matmul,
+      params);
 }
 
 void Operations::product(const char* name, const Activation& x, const Matrix& w, const float* bias,
@@ -256,8 +262,10 @@ void Operations::gated_product(const LayerPass& p, const Matrix* next) {
       .curve = p.spec.ffn.curve};
   if (norm)
     run("gated", at_once_.normed_gated_matmul, NormedGatedMatmulParams{*norm, params});
-  else if (p.w.gate_up.type == DType::i8)
-    run("gated", kernels_.int8_gated_matmul, params);
+  else if (is_quantised(p.w.gate_up.type))
+    run("gated",
+        p.w.gate_up.type == DType::i8 ? kernels_.int8_gated_matmul : kernels_.fp8_gated_matmul,
+        params);
   else if (tape_)
     run("gated", tape_->kernels().gated_matmul, KeptGatedMatmulParams{params, p.at.gate_up});
   else

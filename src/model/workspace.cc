@@ -40,7 +40,7 @@ Workspace::Workspace(const Decoder& decoder, int max_rows, int max_logit_rows, i
     attention_scratch = {device, decoder.kernels.attention_scratch, what};
   if (decoder.kernels.blocks_scratch && decoder.weights->has_blocks())
     blocks_scratch = {device, decoder.kernels.blocks_scratch, what};
-  if (decoder.weights->has_integers()) place_integers(decoder);
+  if (decoder.weights->has_quantised()) place_quantised(decoder);
   logits = {device, size_t(max_logit_rows) * spec.vocab, what};
   const size_t feature_values = rows * static_cast<size_t>(features_of(spec.layer(0), spec.hidden));
   features = {device, feature_values, what};
@@ -84,25 +84,27 @@ void Workspace::place_parts(const Decoder& decoder) {
   place(parts.data());
 }
 
-// The widest of all inputs: rows of integers, then their scales.
-void Workspace::place_integers(const Decoder& decoder) {
+// The widest of all inputs: rows of integers or e4m3 numbers, then their scales.
+void Workspace::place_quantised(const Decoder& decoder) {
   const Shard& shard = decoder.weights->shard();
   int64_t width = std::max<int64_t>(decoder.spec.hidden, shard.heads * decoder.spec.head_dim);
   for (const LayerSpec& layer : decoder.spec.layer_specs)
     width = std::max<int64_t>(width, shard.ffn(layer));
   const int64_t stride = int8_stride(width, decoder.kernels.weights);
-  const size_t scales = size_t(max_rows) * kMostSplitK * sizeof(RunScale);
+  const int64_t row_scales = std::max<int64_t>(
+      kMostSplitK, scales_of_row(decoder.arithmetic.quantised, width, kMostSplitK));
+  const size_t scales = static_cast<size_t>(max_rows * row_scales) * sizeof(RunScale);
   const size_t values = static_cast<size_t>(round_up(max_rows * stride, 64));
-  integers = {decoder.device(), values + scales, "a step's activations"};
-  quantised = {integers.data(), DType::i8, stride,
-               reinterpret_cast<RunScale*>(integers.data() + values)};
+  quantised_bytes = {decoder.device(), values + scales, "a step's activations"};
+  quantised = {quantised_bytes.data(), decoder.arithmetic.quantised, stride,
+               reinterpret_cast<RunScale*>(quantised_bytes.data() + values)};
 }
 
 size_t Workspace::bytes() const {
   size_t total = 0;
   for (const DeviceArray<float>* array : {&hidden, &partial, &rank_logits, &logits, &features})
     total += array->size() * sizeof(float);
-  for (const auto* array : {&parts, &normed, &attention_scratch, &blocks_scratch, &integers})
+  for (const auto* array : {&parts, &normed, &attention_scratch, &blocks_scratch, &quantised_bytes})
     total += array->size();
   return total;
 }

@@ -30,14 +30,14 @@ struct Workspace {
   DeviceArray<float> partial;                // [T][D]: before ranks are put together, or a norm
   DeviceArray<float> rank_logits;            // of several ranks, before they are put together
   DeviceArray<float> features;               // [T][features] of another decoder, or none
-  DeviceArray<std::byte> integers;           // what enters a product of integers
+  DeviceArray<std::byte> quantised_bytes;    // what enters a product of integers or e4m3 numbers
   DeviceArray<bool> non_finite;              // [T]
   DeviceArray<std::byte> attention_scratch;  // Kernels::attention_scratch bytes
   DeviceArray<std::byte> blocks_scratch;     // Kernels::blocks_scratch bytes, for such weights
   // Views of the above.
   std::vector<LayerActivations> layers;
   Activation final_normed;
-  Activation quantised;  // of the widest row; none where no matrix is i8
+  Activation quantised;  // of the widest row; none where no matrix is i8 or e4m3
 
   StepTableBuilder table_builder;
   StepTables tables;             // of the current step
@@ -51,7 +51,7 @@ struct Workspace {
 
  private:
   void place_parts(const Decoder& decoder);
-  void place_integers(const Decoder& decoder);
+  void place_quantised(const Decoder& decoder);
 };
 
 }  // namespace invar

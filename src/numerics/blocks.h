@@ -5,7 +5,7 @@
 // number. Products are exact in f32; where something is added or subtracted, that rounds once.
 #pragma once
 
-#include "numerics/dtype.h"
+#include "numerics/e4m3.h"
 
 namespace invar {
 
@@ -128,6 +128,17 @@ constexpr float q3_k(const uint8_t* q, const uint8_t* s, int i) {
   return d * static_cast<float>(two_bits(q + 32, i) - less);
 }
 
+// ---- A block of 128 numbers of 8 bits with a scale of f32
+
+constexpr float f32_at(const uint8_t* bytes) {
+  uint32_t bits = 0;
+  for (int i = 3; i >= 0; --i) bits = bits << 8 | bytes[i];
+  return std::bit_cast<float>(bits);
+}
+constexpr float e4m3(const uint8_t* q, const uint8_t* s, int i) {
+  return bf16_to_f32(invar::e4m3::to_bf16(q[i])) * f32_at(s);
+}
+
 }  // namespace blocks
 
 // Element i of a block in f32, before the one rounding to bf16 (numerics 0.1).
@@ -157,6 +168,8 @@ constexpr float block_element(DType type, const uint8_t* values, const uint8_t* 
       return blocks::iq4_nl(values, scales, i);
     case DType::mxfp4:
       return blocks::mxfp4(values, scales, i);
+    case DType::e4m3:
+      return blocks::e4m3(values, scales, i);
     case DType::bf16:
     case DType::f16:
     case DType::f32:
@@ -172,10 +185,12 @@ constexpr void expand_block(const StorageType& storage, const uint8_t* values,
   for (int i = 0; i < storage.block; ++i) out[i] = block_element(storage.type, values, scales, i);
 }
 
-// Whether all elements of a block are finite: its f16 numbers are, and nothing else can make an
-// element large enough. (Of mxfp4's largest scales some may be and are not said to be.)
+// Whether all elements of a block are finite: its scales are, and nothing else can make an element
+// large enough. (Of the largest scales of mxfp4 and e4m3 some may be and are not said to be;
+// numbers of e4m3 that are NaN are refused where they are read.)
 constexpr bool is_finite_block(DType type, const uint8_t* scales) {
   if (type == DType::mxfp4) return scales[0] < 253;
+  if (type == DType::e4m3) return (scales[3] & 0x7f) < 0x7b;  // below 2^119
   const StorageType& storage = storage_of(type);
   for (int i = 0; i < storage.halves; ++i)
     if ((scales[storage.halves_at + 2 * i + 1] & 0x7c) == 0x7c) return false;

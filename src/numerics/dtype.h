@@ -15,14 +15,19 @@ using bf16_t = uint16_t;
 constexpr const StorageType& storage_of(DType type) {
   return kStorageTypes[static_cast<int>(type)];
 }
-// Of one element of a type that stores each alone.
+// Of one element of a type that stores each in bytes of its own.
 constexpr int64_t size_of(DType type) {
-  return storage_of(type).value_bytes;
+  return storage_of(type).value_bytes / storage_of(type).block;
 }
 // Of so many elements: whole blocks.
 constexpr int64_t bytes_of(DType type, int64_t elements) {
   const StorageType& storage = storage_of(type);
   return elements / storage.block * storage.bytes();
+}
+// Whether the element of a product is this itself, and what it meets is made such numbers (numerics
+// 2.1, 2.2).
+constexpr bool is_quantised(DType type) {
+  return type == DType::i8 || type == DType::e4m3;
 }
 constexpr std::string_view name_of(DType type) {
   return storage_of(type).name;

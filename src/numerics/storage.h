@@ -22,6 +22,7 @@ enum class DType : uint8_t {
   q6_k,
   iq4_nl,
   mxfp4,
+  e4m3,
   i8,
 };
 
@@ -33,7 +34,7 @@ struct StorageType {
   int block;         // elements, a power of two; 1 where each is stored alone
   int value_bytes, scale_bytes;
   int together;   // bytes of values of one output that stand side by side in a panel
-  DType element;  // bf16, f32 or i8: what an element is when it is multiplied
+  DType element;  // bf16, f32, i8 or e4m3: what an element is when it is multiplied
   // Of the scales, f16 numbers: a block is finite where they are.
   int halves_at = 0, halves = 0;
   int row_scale_bytes = 0;  // of a scale that all elements of a row share, in a unit of a matrix
@@ -63,14 +64,17 @@ constexpr StorageType kStorageTypes[] = {
     {DType::iq4_nl, "iq4_nl", 32, 16, 2, 8, DType::bf16, 0, 1},
     // The exponent of a scale in the first of its two bytes; the values as those of q4_0.
     {DType::mxfp4, "mxfp4", 32, 16, 2, 8, DType::bf16},
+    // Numbers of numerics 2.2, an f32 scale for 128 of them.
+    {DType::e4m3, "e4m3", 128, 128, 4, 8, DType::e4m3},
     // Integers of numerics 2.1, an f32 scale a row.
     {DType::i8, "i8", 1, 1, 0, 4, DType::i8, 0, 0, 4},
 };
 // The largest of all rows.
 constexpr int kMaxBlock = 256, kMaxBlockBytes = 320;
 
-// What the integers of one run of an activation come with (numerics 2.1): what each stands for a
-// multiple of, and their sum, for products whose weights are stored as value + 128.
+// What the integers of one run of an activation come with (numerics 2.1), or the e4m3 numbers of
+// one group (2.2): what each stands for a multiple of, and the integers' sum, for products whose
+// weights are stored as value + 128.
 struct RunScale {
   float scale;
   int32_t sum;

@@ -482,4 +482,24 @@ void PackedMatrix::row(int64_t row, int64_t first, int64_t count, float* out) co
   }
 }
 
+bool PackedMatrix::has_fp8_blocks(const PackedFormat& format, int64_t columns) {
+  const int64_t block = storage_of(DType::e4m3).block;
+  return format.kind == Kind::fp8 && format.group % block == 0 && columns % block == 0;
+}
+
+void PackedMatrix::fp8_blocks(int64_t row, int64_t first, int64_t count, uint8_t* out) const {
+  const StorageType& storage = storage_of(DType::e4m3);
+  for (int64_t b = first; b < first + count; ++b, out += storage.bytes()) {
+    const int64_t column = b * storage.block;
+    const float factor = scale(row, group_of(column));
+    std::memcpy(out, &factor, sizeof factor);
+    const auto* values =
+        reinterpret_cast<const uint8_t*>(elements_.bytes.data()) + row * columns_ + column;
+    for (int i = 0; i < storage.block; ++i)
+      if ((values[i] & 0x7f) == 0x7f)
+        fail("expected finite weights, found NaN in row {}, column {}", row, column + i);
+    std::memcpy(out + storage.scale_bytes, values, static_cast<size_t>(storage.block));
+  }
+}
+
 }  // namespace invar

@@ -53,6 +53,11 @@ class PackedMatrix {
   int64_t columns() const { return columns_; }
   // Elements of a row in f32, before the rounding to bf16.
   void row(int64_t row, int64_t first, int64_t count, float* out) const;
+  // Of Kind::fp8 with has_fp8_blocks(): `count` blocks of a row from block `first` on, as the
+  // storage type e4m3 has them. Throws Error for NaN.
+  void fp8_blocks(int64_t row, int64_t first, int64_t count, uint8_t* out) const;
+  // Whether 128 columns of a row, and no fewer, share a scale.
+  static bool has_fp8_blocks(const PackedFormat& format, int64_t columns);
 
   // The name of the tensor that holds a module's elements, behind it.
   static const char* elements_name(const PackedFormat& format);
@@ -82,13 +87,13 @@ class PackedMatrix {
 
 // Throws Error for a quantization_config that is neither one of them nor W8A8 (int8_source.h).
 void check_quantization(const json::Value& quantization, const std::string& where);
-// The tensors of a checkpoint with such a configuration. `as_twin`: of W8A8, too.
+// How matrices of a quantised checkpoint are seen: W8A8 as integers, others as bf16; all as bf16;
+// or those of e4m3 as these numbers (numerics 2.2).
+enum class Quantised { as_stored, as_twin, as_fp8 };
+// The tensors of a checkpoint with such a configuration: NAME.weight for each module's, read
+// element by element from its tensors, which are kept for the last few modules. Other matrices are
+// rounded to bf16.
 std::unique_ptr<TensorSource> quantised_tensors(std::unique_ptr<TensorSource> stored,
-                                                const json::Value& quantization, bool as_twin);
-
-// The tensors of such a checkpoint as bf16: NAME.weight for each module's, read element by element
-// from its tensors, which are kept for the last few modules. Other matrices are rounded to bf16.
-std::unique_ptr<TensorSource> packed_tensors(std::unique_ptr<TensorSource> stored,
-                                             const PackedFormat& format);
+                                                const json::Value& quantization, Quantised how);
 
 }  // namespace invar

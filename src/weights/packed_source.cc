@@ -62,6 +62,14 @@ class PackedSource final : public TensorSource {
     }
   }
 
+  // The matrix behind a tensor; null where that is none of a module's.
+  std::shared_ptr<const PackedMatrix> matrix(std::string_view name) const {
+    const Entry& entry = find(name);
+    return entry.module.empty() ? nullptr : kept(entry.module);
+  }
+  const PackedFormat& format() const { return format_; }
+  bool is_packed(std::string_view name) const { return !find(name).module.empty(); }
+
  private:
   struct Entry {
     std::string module;  // with the point behind it; empty: a tensor as it is
@@ -134,6 +142,48 @@ class PackedSource final : public TensorSource {
   mutable std::list<std::pair<std::string, std::shared_ptr<const PackedMatrix>>> kept_;
 };
 
+// The same with matrices of e4m3 as these numbers, where whole blocks of a row share a scale.
+class Fp8Source final : public TensorSource {
+ public:
+  explicit Fp8Source(std::unique_ptr<PackedSource> twin) : twin_(std::move(twin)) {
+    for (const std::string& name : twin_->names()) {
+      if (!twin_->is_packed(name)) continue;
+      TensorInfo info = twin_->info(name);
+      if (!PackedMatrix::has_fp8_blocks(twin_->format(), info.shape.at(1))) continue;
+      info.dtype = DType::e4m3;
+      infos_[name] = std::move(info);
+    }
+  }
+
+  const std::vector<std::string>& names() const override { return twin_->names(); }
+  bool has(std::string_view name) const override { return twin_->has(name); }
+  const TensorInfo& info(std::string_view name) const override {
+    const auto entry = infos_.find(name);
+    return entry == infos_.end() ? twin_->info(name) : entry->second;
+  }
+  const TensorSource& as_stored() const override { return *twin_; }
+  std::string where(std::string_view name) const override { return twin_->where(name); }
+
+  void read(std::string_view name, int64_t first, int64_t count, DType as,
+            void* out) const override {
+    if (as != DType::e4m3) return twin_->read(name, first, count, as, out);
+    const int64_t block = storage_of(as).block, row_blocks = info(name).shape.at(1) / block;
+    CHECK(first % block == 0 && count % block == 0, "whole blocks are read as they are");
+    const auto matrix = twin_->matrix(name);
+    auto* to = static_cast<uint8_t*>(out);
+    for (int64_t b = first / block, end = (first + count) / block; b < end;) {
+      const int64_t n = std::min((b / row_blocks + 1) * row_blocks, end) - b;
+      matrix->fp8_blocks(b / row_blocks, b % row_blocks, n, to);
+      to += bytes_of(as, n * block);
+      b += n;
+    }
+  }
+
+ private:
+  std::unique_ptr<PackedSource> twin_;
+  std::map<std::string, TensorInfo, std::less<>> infos_;
+};
+
 }  // namespace
 
 void check_quantization(const json::Value& quantization, const std::string& where) {
@@ -144,14 +194,13 @@ void check_quantization(const json::Value& quantization, const std::string& wher
 }
 
 std::unique_ptr<TensorSource> quantised_tensors(std::unique_ptr<TensorSource> stored,
-                                                const json::Value& quantization, bool as_twin) {
-  if (asks_for_integers(quantization)) return int8_tensors(std::move(stored), as_twin);
-  return packed_tensors(std::move(stored), read_packed_format(quantization, "config.json"));
-}
-
-std::unique_ptr<TensorSource> packed_tensors(std::unique_ptr<TensorSource> stored,
-                                             const PackedFormat& format) {
-  return std::make_unique<PackedSource>(std::move(stored), format);
+                                                const json::Value& quantization, Quantised how) {
+  if (asks_for_integers(quantization))
+    return int8_tensors(std::move(stored), how == Quantised::as_twin);
+  auto twin = std::make_unique<PackedSource>(std::move(stored),
+                                             read_packed_format(quantization, "config.json"));
+  if (how == Quantised::as_fp8) return std::make_unique<Fp8Source>(std::move(twin));
+  return twin;
 }
 
 }  // namespace invar

@@ -130,14 +130,19 @@ bool any_non_finite(const void* data, DType type, int64_t begin, int64_t end) {
 bool are_finite_blocks(const uint8_t* block, DType type, int64_t blocks) {
   const StorageType storage = storage_of(type);
   const int bytes = storage.bytes();
-  const bool is_mxfp4 = type == DType::mxfp4;
-  const int halves = is_mxfp4 ? 1 : storage.halves, at = is_mxfp4 ? 0 : storage.halves_at + 1;
-  const uint8_t mask = is_mxfp4 ? 0xff : 0x7c;
+  // The byte that tells: an f16's upper one, mxfp4's exponent, that of an f32.
+  struct Byte {
+    int count, at;
+    uint8_t mask, limit;
+  };
+  const Byte byte = type == DType::mxfp4  ? Byte{1, 0, 0xff, 253}
+                    : type == DType::e4m3 ? Byte{1, 3, 0x7f, 0x7b}
+                                          : Byte{storage.halves, storage.halves_at + 1, 0x7c, 0x7c};
   uint8_t largest = 0;
-  for (int half = 0; half < halves; ++half)
+  for (int i = 0; i < byte.count; ++i)
     for (int64_t b = 0; b < blocks; ++b)
-      largest = std::max<uint8_t>(largest, block[b * bytes + at + 2 * half] & mask);
-  return largest < (is_mxfp4 ? 253 : 0x7c);
+      largest = std::max<uint8_t>(largest, block[b * bytes + byte.at + 2 * i] & byte.mask);
+  return largest < byte.limit;
 }
 
 // The same of whole blocks: of the bf16 that they stand for.

@@ -13,7 +13,7 @@ namespace invar {
 inline std::vector<DType> block_types() {
   std::vector<DType> types;
   for (const StorageType& type : kStorageTypes)
-    if (type.has_blocks()) types.push_back(type.type);
+    if (type.has_blocks() && type.element == DType::bf16) types.push_back(type.type);
   return types;
 }
 

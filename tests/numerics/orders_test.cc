@@ -3,11 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <fstream>
+#include <random>
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "numerics/e4m3.h"
+#include "numerics/fp8.h"
+#include "numerics/hopper8_step.h"
 #include "numerics/hopper_step.h"
+#include "numerics/int8.h"
 #include "numerics/logits_hash.h"
 
 namespace invar {
@@ -130,6 +136,98 @@ TEST(Hopper, EveryRecordedCaseIsReproduced) {
     }
     EXPECT_EQ(different, 0) << name;
   }
+}
+
+// The same of their steps of e4m3; the control: those of another precision are others.
+TEST(Hopper, EveryRecordedCaseOfE4m3IsReproduced) {
+  std::ifstream file(std::string(INVAR_SOURCE_DIR) + "/tests/data/hopper/hopper_wgmma_e4m3_k32.bin",
+                     std::ios::binary);
+  ASSERT_TRUE(file);
+  int32_t count = 0;
+  file.read(reinterpret_cast<char*>(&count), sizeof count);
+  ASSERT_EQ(count, 60);
+  uint8_t a[64][32], b[8][32];
+  uint32_t c[64][8], d[64][8];
+  int64_t different = 0, more_precise = 0;
+  for (int i = 0; i < count; ++i) {
+    file.read(reinterpret_cast<char*>(a), sizeof a);
+    file.read(reinterpret_cast<char*>(b), sizeof b);
+    file.read(reinterpret_cast<char*>(c), sizeof c);
+    file.read(reinterpret_cast<char*>(d), sizeof d);
+    ASSERT_TRUE(file) << "truncated at case " << i;
+    for (int m = 0; m < 64; ++m)
+      for (int n = 0; n < 8; ++n) {
+        const float got = hopper8_step(std::bit_cast<float>(c[m][n]), a[m], b[n]);
+        different += std::bit_cast<uint32_t>(got) != d[m][n];
+        more_precise += (d[m][n] & 0x3ff) != 0 && (d[m][n] & 0x7f800000) != 0x7f800000;
+      }
+  }
+  EXPECT_EQ(different, 0);
+  EXPECT_EQ(more_precise, 0);  // 13 bits behind the leading one, and no more
+}
+
+// The example of numerics 2.2.
+TEST(Orders, ProductsOfE4m3) {
+  ScopedFlushToZero flush;
+  std::vector<uint8_t> x(256, 0), w(256, 0);
+  const auto number = [](float value) { return e4m3::from_f32(value); };
+  const std::vector<RunScale> scales = {{2.0f, 0}, {0.5f, 0}};
+  const std::vector<float> w_scales = {0.25f, 4.0f};
+  x[0] = number(448), w[0] = number(448);     // 200704 = 49 * 2^12: exact
+  x[1] = number(1), w[1] = number(1);         // below 2^(16 - 13): truncated to 0
+  x[200] = number(3), w[200] = number(-0.5);  // -1.5
+  EXPECT_EQ(orders::fp8_dot(x.data(), scales.data(), w.data(), w_scales.data(), 256, 1),
+            200704.0f * 0.5f - 1.5f * 2.0f);
+}
+
+// What products of 8 bits cost: the root mean square of their difference from the exact dots, by
+// that of the dots. Of e4m3 all that is seen is the rounding to e4m3.
+TEST(Orders, ErrorsOfProductsOf8Bits) {
+  ScopedFlushToZero flush;
+  constexpr int64_t kColumns = 4096, kGroups = kColumns / orders::kFp8Group;
+  std::mt19937_64 random(5);
+  std::normal_distribution<float> normal;
+  double square = 0, fp8 = 0, rounded = 0, one_chain = 0, int8 = 0;
+  for (int dot = 0; dot < 200; ++dot) {
+    std::vector<bf16_t> x(kColumns), w(kColumns);
+    for (bf16_t& v : x) v = f32_to_bf16(normal(random));
+    for (bf16_t& v : w) v = f32_to_bf16(0.02f * normal(random));
+    std::vector<uint8_t> qx(kColumns), qw(kColumns);
+    std::vector<RunScale> sx(kGroups), sw(kGroups);
+    orders::quantise_fp8_run(x.data(), 0, kColumns, 0, qx.data(), sx.data());
+    orders::quantise_fp8_run(w.data(), 0, kColumns, 0, qw.data(), sw.data());
+    std::vector<float> scales(kGroups);
+    for (int64_t g = 0; g < kGroups; ++g) scales[g] = sw[g].scale;
+    std::vector<int8_t> ix(kColumns), iw(kColumns);
+    const RunScale x_scale = orders::quantise_run(x.data(), kColumns, ix.data());
+    const RunScale w_scale = orders::quantise_run(w.data(), kColumns, iw.data());
+    double exact = 0, of_rounded = 0;
+    float chain = 0;  // in units of the first group's scales, which are near all others
+    for (int64_t i = 0; i < kColumns; ++i) {
+      const int64_t g = i / orders::kFp8Group;
+      exact += double{bf16_to_f32(x[i])} * bf16_to_f32(w[i]);
+      of_rounded += double{bf16_to_f32(e4m3::to_bf16(qx[i]))} * sx[g].scale *
+                    bf16_to_f32(e4m3::to_bf16(qw[i])) * scales[g];
+      if (i % 32 == 0) chain = hopper8_step(chain, &qx[i], &qw[i]);
+    }
+    double chain_exact = 0;
+    for (int64_t i = 0; i < kColumns; ++i)
+      chain_exact += double{bf16_to_f32(e4m3::to_bf16(qx[i]))} * bf16_to_f32(e4m3::to_bf16(qw[i]));
+    const auto add = [](double& sum, double difference) { sum += difference * difference; };
+    add(square, exact);
+    add(fp8, orders::fp8_dot(qx.data(), sx.data(), qw.data(), scales.data(), kColumns, 1) - exact);
+    add(rounded, of_rounded - exact);
+    add(one_chain, (chain - chain_exact) * sx[0].scale * scales[0]);
+    add(int8, orders::int8_dot(ix.data(), &x_scale, iw.data(), w_scale.scale, kColumns, 1) - exact);
+  }
+  const auto share = [&](double sum) { return std::sqrt(sum / square); };
+  printf(
+      "4096 normal numbers, by the dots: e4m3 %.4f, its rounding alone %.4f, 13 bits in one chain "
+      "%.4f, int8 %.4f\n",
+      share(fp8), share(rounded), share(one_chain), share(int8));
+  EXPECT_LT(share(fp8), 1.1 * share(rounded));
+  EXPECT_LT(share(one_chain), share(rounded));
+  EXPECT_LT(share(int8), share(fp8));
 }
 
 TEST(LogitsHash, MinusZeroIsZeroAndOrderCounts) {

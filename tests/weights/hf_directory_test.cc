@@ -237,14 +237,16 @@ TEST(NonFinite, IsFoundInEveryScaleOfABlock) {
   for (const StorageType& storage : kStorageTypes) {
     if (!storage.has_blocks()) continue;
     ++types;
-    const bool is_mxfp4 = storage.type == DType::mxfp4;
-    for (int half = 0; half < (is_mxfp4 ? 1 : storage.halves); ++half)
+    const bool is_mxfp4 = storage.type == DType::mxfp4, is_e4m3 = storage.type == DType::e4m3;
+    for (int half = 0; half < (is_mxfp4 || is_e4m3 ? 1 : storage.halves); ++half)
       for (int64_t bad = 0; bad < 5; ++bad) {
         std::vector<uint8_t> blocks(static_cast<size_t>(5 * storage.bytes()));
         EXPECT_EQ(first_non_finite(blocks.data(), storage.type, 5 * storage.block), -1);
         uint8_t* block = blocks.data() + bad * storage.bytes();
         if (is_mxfp4)
           block[0] = 255;
+        else if (is_e4m3)
+          block[3] = 0x7f, block[2] = 0x80;
         else
           block[storage.halves_at + 2 * half + 1] = 0x7c;
         EXPECT_EQ(first_non_finite(blocks.data(), storage.type, 5 * storage.block),

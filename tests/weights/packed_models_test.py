@@ -175,9 +175,9 @@ def write(folder, config, tensors):
     return folder
 
 
-def answer(model):
+def answer(model, *flags):
     done = subprocess.run([INVAR, "generate", str(model), "--max-model-len", "128", "--max-tokens", "4", "--ignore-eos", "-p",
-                           "The order of every sum is fixed once.", "--json"], capture_output=True, text=True, timeout=120)
+                           "The order of every sum is fixed once.", "--json", *flags], capture_output=True, text=True, timeout=120)
     return json.loads(done.stdout)["logits_hash"] if done.returncode == 0 else done.stderr.strip()
 
 
@@ -193,6 +193,15 @@ def model_of(name, rng):
         stored |= made
         twin[n] = ("BF16", shape, struct.pack(f"<{len(elements)}H", *elements))
     return stored, twin
+
+
+def fp8_faults(name, model, twin):
+    """Products of e4m3 numbers: one hash on every set and with ranks, and not the twin's."""
+    ways = [["--isa", "scalar"], ["--isa", "avx2"], ["--threads", "1"], ["--tensor-parallel-size", "2"]]
+    found = [answer(model, "--weights", "fp8", *way) for way in ways]
+    good = len(set(found)) == 1 and len(found[0]) == 64 and found[0] != twin
+    print(f"{name:24} --weights fp8: {found[0][:16]} equal" if good else f"{name:24} --weights fp8: DIFFERS\n  {found}", flush=True)
+    return not good
 
 
 BASE = Made("llama", 3, ["q8_0"])
@@ -216,6 +225,8 @@ def main():
             faults += not good
             hashes.add(expected)
             print(f"{name:24} {found[:16]} equal" if good else f"{name:24} DIFFERS\n  {expected}\n  {found}\n  {again}", flush=True)
+            if "F8_E4M3" in [kind for kind, _, _ in stored.values()]:
+                faults += fp8_faults(name, quantised, found)
             if name == "ct-w4a16":  # the controls: another zero point, and a tensor that is missing
                 stored = {n: (k, s, bytes([d[0] ^ 1]) + d[1:]) if n.endswith("packed") else (k, s, d) for n, (k, s, d) in stored.items()}
                 changed = answer(write(folder / "changed", config | {"quantization_config": quantization}, stored))
@@ -224,6 +235,10 @@ def main():
                 missing = answer(write(folder / "missing", config | {"quantization_config": quantization}, stored))
                 faults += "down_proj" not in missing
                 print(f"{name:24} changed {changed[:16]}, missing: {missing}")
+            if name == "awq":
+                refused = answer(quantised, "--weights", "fp8")
+                faults += "matrices are f8_e4m3" not in refused
+                print(f"{name:24} --weights fp8: {refused}")
     faults += len(hashes) != len(names)
     print(f"{len(names)} formats, {faults} faults")
     sys.exit(faults > 0)

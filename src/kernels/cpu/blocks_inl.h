@@ -423,6 +423,7 @@ inline bool with_leaf_of(DType type, const Use& use) {
     case DType::f16:
     case DType::f32:
     case DType::i8:
+    case DType::e4m3:
       break;
   }
   return false;

@@ -346,7 +346,7 @@ void qkv_product(void (*matmul)(const MatmulParams&, const Execution&), const Ro
   const Part::Run its_groups = of_groups.of(groups);
   if (begin == end) return;
 
-  const Activation x = p.x.from(begin);
+  const Activation x = p.x.from(begin, scales_of_row(p.w.type, p.w.k, 1));
   const int64_t stride = qkv_scratch_stride(e);
   float* scratch = p.scratch + (of_groups.index * then.rows + begin) * stride;
   const auto head_weights = [&](int head) {

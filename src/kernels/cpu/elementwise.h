@@ -2,6 +2,7 @@
 // cache. What happens inside a row is one of the sets' RowFunctions.
 #pragma once
 
+#include "kernels/cpu/fp8.h"
 #include "kernels/cpu/row_functions.h"
 #include "kernels/inference.h"
 
@@ -43,14 +44,17 @@ void override_elementwise(Kernels& kernels) {
   };
 }
 
-// The set's products, of what the order adds up and of integers.
+// The set's products, of what the order adds up, of integers and of e4m3 numbers.
 template <void (*matmul)(const MatmulParams&, const Execution&),
           void (*int8_matmul)(const MatmulParams&, const Execution&), const RowFunctions& rows,
           Order order = Order::portable>
 void override_qkv_product(Kernels& kernels) {
   if (kernels.order != order) return;
   kernels.qkv_product = [](const QkvProductParams& p, const Execution& on) {
-    qkv_product(p.w.type == DType::i8 ? int8_matmul : matmul, rows, p, on);
+    const auto product = p.w.type == DType::i8     ? int8_matmul
+                         : p.w.type == DType::e4m3 ? fp8_matmul
+                                                   : matmul;
+    qkv_product(product, rows, p, on);
   };
 }
 

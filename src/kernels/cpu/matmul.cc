@@ -45,7 +45,7 @@ PanelProduct operands(const Activation& x, const Matrix& w, int split_k, const S
   p.scales = w.scales_at();
   p.x_stride = x.stride * size_of(x.type);
   p.x = static_cast<const char*>(x.data) + share.rows.begin * p.x_stride;
-  if (x.scales) p.x_scales = x.scales + share.rows.begin * split_k;
+  if (x.scales) p.x_scales = x.scales + share.rows.begin * scales_of_row(w.type, w.k, split_k);
   p.rows = share.rows.end - share.rows.begin;
   p.panel_bytes = w.unit_bytes();
   p.w = static_cast<const char*>(w.data) + share.panels.begin * p.panel_bytes;
@@ -89,8 +89,7 @@ void gated_matmul(RunProduct run, const GatedMatmulParams& m, float* dots, const
   const Share share = share_of(m.rows, 2 * m.gate_up.panels(), 4, false, on.share);
   if (share.is_empty()) return;
   const int64_t first = share.panels.begin / 2 * kPanelWidth, element = size_of(m.out.type);
-  CHECK(m.out.type == m.x.type || m.x.type == DType::i8,
-        "the gated activation has the type of its input");
+  CHECK(m.out.type == m.x.type || m.x.scales, "the gated activation has the type of its input");
   PanelProduct p = operands(m.x, m.gate_up, 1, share);
   p.outputs = std::min(width, share.panels.end / 2 * kPanelWidth) - first;
   p.out_stride = m.out.stride * element;

@@ -16,7 +16,7 @@ struct PanelProduct {
   int64_t scales;  // where a panel's begin, for types with blocks
   const void* x;
   int64_t x_stride;          // bytes between rows
-  const RunScale* x_scales;  // of integers: [rows][runs]
+  const RunScale* x_scales;  // of integers: [rows][runs]; of e4m3: [rows][groups]
   int64_t rows;
   const void* w;        // the first panel
   int64_t panel_bytes;  // from panel to panel
@@ -90,6 +90,9 @@ void int8_product_amx(const PanelProduct& p);
 // One run of a row of bf16, whose memory goes on to whole leaves, as integers; as those of
 // orders::quantise_run, pad columns are written too.
 RunScale quantise_avx2(const uint16_t* x, int64_t k, int8_t* q);
+
+// Products of e4m3 numbers (numerics 2.2).
+void fp8_product_avx2(const PanelProduct& p);
 
 // In the order `pair`, of bf16; the last by an instruction whose steps on 16 words of pairs are
 // those of orders::pair_step where pair_instruction_holds says so.

@@ -25,7 +25,8 @@ void with_block_type(DType type, Use use) {
   if constexpr (kFirst < std::size(kStorageTypes)) {
     constexpr StorageType kStorage = kStorageTypes[kFirst];
     // Experts', which a GPU has as elements.
-    if constexpr (kStorage.has_blocks() && kStorage.type != DType::mxfp4)
+    if constexpr (kStorage.has_blocks() && kStorage.element == DType::bf16 &&
+                  kStorage.type != DType::mxfp4)
       if (type == kStorage.type) return use.template operator()<kStorage.type>();
     with_block_type<kFirst + 1>(type, use);
   }

@@ -21,6 +21,9 @@ void gated_matmul(const GatedMatmulParams& p, const Execution& on);
 void quantise(const QuantiseParams& p, const Execution& on);
 void int8_matmul(const MatmulParams& p, const Execution& on);
 void int8_gated_matmul(const GatedMatmulParams& p, const Execution& on);
+void quantise_fp8(const QuantiseParams& p, const Execution& on);
+void fp8_matmul(const MatmulParams& p, const Execution& on);
+void fp8_gated_matmul(const GatedMatmulParams& p, const Execution& on);
 void qkv(const QkvParams& p, const Execution& on);
 template <Order order>
 void attention(const AttentionParams& p, const Execution& on);

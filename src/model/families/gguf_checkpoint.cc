@@ -156,7 +156,8 @@ void write_directory_as_bf16(const HfDirectory& directory, const std::string& to
       parse_model_config(directory.config, directory.generation_config, directory.path);
   if (config.quantization.is_null())
     fail("{}: expected a quantised model, found no quantization_config", directory.path);
-  const auto twin = quantised_tensors(open_checkpoint(directory.path), config.quantization, true);
+  const auto twin =
+      quantised_tensors(open_checkpoint(directory.path), config.quantization, Quantised::as_twin);
   check_tensors(config.spec, *decoder_tensors(config.spec, *twin));
   write_checkpoint(to, *twin, pool, {.progress = progress});
   for (const auto& [name, text] : model_texts(directory.path))

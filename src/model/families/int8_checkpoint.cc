@@ -140,7 +140,7 @@ void write_w8a8(const std::string& from, const std::string& to, ThreadPool& pool
   check_tensors(config.spec, *decoder_tensors(config.spec, *stored));
   std::vector<std::string> quantised;
   for (const StoredTensor& tensor : stored_tensors(config.spec)) {
-    if (!takes_integers(tensor.of.role) || tensor.shape.size() != 2) continue;
+    if (!takes_quantised(tensor.of.role) || tensor.shape.size() != 2) continue;
     if (stored->info(tensor.name).dtype != DType::bf16)
       fail("{}: expected BF16 beside which integers can be multiplied, found {}",
            stored->where(tensor.name), name_of(stored->info(tensor.name).dtype));

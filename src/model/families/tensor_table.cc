@@ -41,7 +41,7 @@ constexpr TensorRow kModuleNorm = {mtp_head_norm, "shared_head.norm.weight", lay
 
 }  // namespace
 
-bool takes_integers(TensorRole role) {
+bool takes_quantised(TensorRole role) {
   using enum TensorRole;
   return role == q || role == k || role == v || role == o || role == gate || role == up ||
          role == down;

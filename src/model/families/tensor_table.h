@@ -129,7 +129,7 @@ struct TensorRow {
 
 // Whether a tensor's products are those of integers where it is stored so (numerics 2.1): q, k, v,
 // o, gate, up and down. Others are then what they stand for, in bf16.
-bool takes_integers(TensorRole role);
+bool takes_quantised(TensorRole role);
 
 // Those of a layer, in the order of computation.
 std::vector<const TensorRow*> layer_tensors(const DecoderSpec& spec, int layer);

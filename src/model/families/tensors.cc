@@ -115,10 +115,12 @@ DType product_type(const DecoderSpec& spec, const TensorSource& source) {
   return DType::bf16;
 }
 
-bool has_integers(const DecoderSpec& spec, const TensorSource& source) {
-  return std::ranges::any_of(tensors_of(spec), [&](const TensorSpec& tensor) {
-    return takes_integers(tensor.role) && source.info(tensor.name).dtype == DType::i8;
-  });
+DType quantised_type(const DecoderSpec& spec, const TensorSource& source) {
+  for (const TensorSpec& tensor : tensors_of(spec))
+    if (const DType type = source.info(tensor.name).dtype;
+        takes_quantised(tensor.role) && is_quantised(type))
+      return type;
+  return DType::bf16;
 }
 
 bool has_blocks(const DecoderSpec& spec, const TensorSource& source) {

@@ -26,7 +26,8 @@ DType product_type(const DecoderSpec& spec, const TensorSource& source);
 // Whether some matrix is stored in blocks: then those of f16 and f32 are rounded.
 bool has_blocks(const DecoderSpec& spec, const TensorSource& source);
 
-// Whether a matrix whose products are those of integers (numerics 2.1) is stored so.
-bool has_integers(const DecoderSpec& spec, const TensorSource& source);
+// What some matrix is stored as that can be multiplied so (numerics 2.1, 2.2): i8 or e4m3; bf16
+// where none is.
+DType quantised_type(const DecoderSpec& spec, const TensorSource& source);
 
 }  // namespace invar

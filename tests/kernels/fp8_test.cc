@@ -1,0 +1,153 @@
+// Products of e4m3 numbers on the vector sets against the definition (numerics 2.2), bit by bit.
+#include <fmt/format.h>
+
+#include <bit>
+#include <cmath>
+
+#include "kernels/reference/reference.h"
+#include "kernels/select.h"
+#include "numerics/e4m3.h"
+#include "numerics/fp8.h"
+#include "random_fp8.h"
+#include "random_int8.h"
+
+namespace invar {
+namespace {
+
+struct Case {
+  int64_t rows, n, k;
+  int split_k = 1;
+  bool bias = false, accumulate = false;
+  int parts = 1;
+};
+
+std::string describe(const Case& c) {
+  return fmt::format("rows {} n {} k {} runs {} bias {} accumulate {} parts {}", c.rows, c.n, c.k,
+                     c.split_k, c.bias, c.accumulate, c.parts);
+}
+
+// Rows as the definition makes them numbers.
+struct Rows {
+  Rows(Random& random, const Case& c)
+      : stride(int8_stride(c.k, WeightLayout::panels)),
+        values(c.rows * stride),
+        scales(c.rows * orders::fp8_groups(c.k, c.split_k)) {
+    const int64_t x_stride = activation_stride(c.k);
+    Guarded<bf16_t> x(c.rows * x_stride);
+    for (int64_t t = 0; t < c.rows; ++t) {
+      fill_row(random, x.span().subspan(t * x_stride, c.k));
+      if (t == 1) x[x_stride + c.k - 1] = 0x7f80;
+    }
+    std::memset(scales.data(), 0, static_cast<size_t>(scales.size()) * sizeof(RunScale));
+    const QuantiseParams p{.x = {x.data(), DType::bf16, x_stride},
+                           .rows = c.rows,
+                           .width = c.k,
+                           .split_k = c.split_k,
+                           .out = view()};
+    run_in_parts(1, [&](const Execution& on) { reference::quantise_fp8(p, on); });
+  }
+  Activation view() const { return {values.data(), DType::e4m3, stride, scales.data()}; }
+
+  int64_t stride;
+  Guarded<uint8_t> values;
+  Guarded<RunScale> scales;
+};
+
+const Kernels& table() {
+  static const Kernels kernels = select_kernels(Order::portable, "avx2");
+  return kernels;
+}
+
+// `change`: a bit of the first output's last number, for the control.
+::testing::AssertionResult matmul_agrees(const Case& c, bool change) {
+  Random random(c.rows * 7919 + c.n * 104729 + c.k * 31 + c.split_k);
+  const Rows x(random, c);
+  const Fp8Weight w(random, c.n, c.k, 1, WeightLayout::panels);
+  const std::vector<float> bias = random_vector(random, c.n);
+  const int64_t stride = c.n + random.below(40);
+  Guarded<float> expected(c.rows * stride), found(c.rows * stride);
+  for (int64_t t = 0; t < c.rows; ++t)
+    std::ranges::copy(random_vector(random, c.n), &expected[t * stride]);
+  found.copy_from(expected);
+  MatmulParams p{.x = x.view(),
+                 .w = w.packed,
+                 .rows = c.rows,
+                 .split_k = c.split_k,
+                 .bias = c.bias ? bias.data() : nullptr,
+                 .accumulate = c.accumulate,
+                 .y = expected.data(),
+                 .y_stride = stride};
+  run_in_parts(1, [&](const Execution& on) { reference::fp8_matmul(p, on); });
+  p.y = found.data();
+  if (change) w.bytes[(c.k - 128) * 16] ^= 0x40;
+  run_in_parts(c.parts, [&](const Execution& on) { table().fp8_matmul(p, on); });
+  return same(expected, found);
+}
+
+::testing::AssertionResult gated_agrees(const Case& c) {
+  Random random(c.rows * 7919 + c.n * 104729 + c.k * 31);
+  Case whole = c;
+  whole.split_k = 1;
+  const Rows x(random, whole);
+  const Fp8Weight w(random, c.n, c.k, 2, WeightLayout::panels);
+  const std::vector<float> gate = random_vector(random, c.n), up = random_vector(random, c.n);
+  const int64_t stride = activation_stride(c.n);
+  Guarded<bf16_t> expected(c.rows * stride), found(c.rows * stride);
+  GatedMatmulParams p{.x = x.view(),
+                      .gate_up = w.packed,
+                      .rows = c.rows,
+                      .gate_bias = c.bias ? gate.data() : nullptr,
+                      .up_bias = c.bias ? up.data() : nullptr,
+                      .out = {expected.data(), DType::bf16, stride},
+                      .curve = c.k % 3 ? Nonlinearity::silu : Nonlinearity::gelu_tanh};
+  run_in_parts(1, [&](const Execution& on) { reference::fp8_gated_matmul(p, on); });
+  p.out.data = found.data();
+  run_in_parts(c.parts, [&](const Execution& on) { table().fp8_gated_matmul(p, on); });
+  return same(expected, found);
+}
+
+TEST(Fp8, Products) {
+  if (!is_supported("avx2")) GTEST_SKIP() << "NOT RUN: this machine has no such set";
+  Random random(1);
+  for (const int64_t rows : {1, 2, 3, 15, 16, 17, 33})
+    for (int i = 0; i < 3; ++i) {
+      Case c{.rows = rows, .n = 1 + random.below(70), .k = 128 * (1 + random.below(4))};
+      c.split_k = 1 << random.below(4);
+      if (c.k % (32 * c.split_k)) c.split_k = 4;  // of 32, 64, 96 and 128 columns, and more
+      c.bias = random.below(2);
+      c.accumulate = random.below(2);
+      c.parts = 1 + static_cast<int>(random.below(4));
+      EXPECT_TRUE(matmul_agrees(c, false)) << describe(c);
+      EXPECT_TRUE(gated_agrees(c)) << describe(c);
+    }
+}
+
+TEST(Fp8, SeesAChangedNumber) {
+  if (!is_supported("avx2")) GTEST_SKIP() << "NOT RUN: this machine has no such set";
+  EXPECT_FALSE(matmul_agrees({.rows = 20, .n = 40, .k = 128}, true));
+  EXPECT_FALSE(matmul_agrees({.rows = 3, .n = 40, .k = 512, .split_k = 8}, true));
+}
+
+// The definition by its words.
+TEST(Fp8, QuantisesByTheWords) {
+  const ScopedFlushToZero flush;
+  std::vector<bf16_t> x(160, 0);
+  std::vector<uint8_t> q(160);
+  std::vector<RunScale> scales(4);
+  x[0] = f32_to_bf16(-896.0f), x[1] = f32_to_bf16(3.0f), x[130] = f32_to_bf16(7.0f);
+  orders::quantise_fp8_run(x.data(), 0, 160, 0, q.data(), scales.data());
+  EXPECT_EQ(scales[0].scale, 2.0f);           // 896 / 448
+  EXPECT_EQ(scales[1].scale, 7.0f / 448.0f);  // its own group of 32 columns
+  EXPECT_EQ(q[0], e4m3::from_f32(-448.0f));
+  EXPECT_EQ(q[1], e4m3::from_f32(1.5f));
+  EXPECT_EQ(q[130], e4m3::from_f32(448.0f));
+  std::fill(x.begin(), x.end(), bf16_t{0});
+  x[3] = 0x7fc0;
+  orders::quantise_fp8_run(x.data(), 0, 160, 0, q.data(), scales.data());
+  EXPECT_TRUE(std::isnan(scales[0].scale));
+  EXPECT_EQ(scales[1].scale, 1.0f);  // of zeros
+  EXPECT_EQ(q[3], 0);
+}
+
+}  // namespace
+}  // namespace invar
