@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "kernels/cuda/baseline.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/fp8.h"
 
 namespace invar {
 
@@ -21,6 +22,13 @@ Kernels gpu_kernels(const ModelDescription& model, Device& device) {
         "--weights rounded");
   if (model.arithmetic.is_baseline) return cuda::baseline_kernels();
   if (model.arithmetic.order == Order::hopper) cuda::check_hopper_steps(device);
+  if (model.arithmetic.quantised == DType::e4m3) {
+    if (model.arithmetic.order != Order::hopper)
+      fail_usage(
+          "on a GPU products of e4m3 numbers (--weights fp8) go with the arithmetic hopper, and "
+          "portable was asked for; use --arith hopper or other --weights");
+    cuda::check_hopper8_steps(device);
+  }
   return cuda::kernels(model.arithmetic.order);
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/cuda/baseline.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/finite.h"
+#include "kernels/cuda/fp8.h"
 #include "kernels/cuda/torch_operators.h"
 
 namespace invar::cuda {
@@ -29,6 +30,10 @@ std::vector<int64_t> first_non_finite(Device&, std::span<const GpuValues>) {
 }
 
 void check_hopper_steps(Device&) {
+  CHECK(false, "this build has no CUDA kernels");
+}
+
+void check_hopper8_steps(Device&) {
   CHECK(false, "this build has no CUDA kernels");
 }
 

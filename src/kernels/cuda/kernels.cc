@@ -5,6 +5,7 @@
 #include "device/cuda/gpu.h"
 #include "kernels/cuda/blocks.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/fp8.h"
 #include "kernels/cuda/hopper_sample.h"
 #include "kernels/cuda/int8.h"
 #include "kernels/cuda/operations.h"
@@ -117,6 +118,9 @@ Kernels table() {
           .makes_integers = makes_integers,
           .int8_matmul = int8_matmul,
           .int8_gated_matmul = int8_gated_matmul,
+          .quantise_fp8 = order == Order::hopper ? quantise_fp8 : nullptr,
+          .fp8_matmul = order == Order::hopper ? fp8_matmul : nullptr,
+          .fp8_gated_matmul = order == Order::hopper ? fp8_gated_matmul : nullptr,
           .curve = curve,
           .rotate_heads = rotate_heads,
           .qkv = qkv,
@@ -154,20 +158,39 @@ Kernels kernels(Order order) {
   return order == Order::hopper ? table<Order::hopper>() : table<Order::portable>();
 }
 
-void check_hopper_steps(Device& device) {
-  const auto sample = hopper_sample();
-  const DeviceArray<RecordedSteps> cases(device, sample.size(), "recorded steps");
+namespace {
+
+// How many outputs of recorded steps this GPU computes otherwise.
+template <typename Steps>
+unsigned differing_steps(Device& device, std::span<const Steps> sample) {
+  const DeviceArray<Steps> cases(device, sample.size(), "recorded steps");
   const DeviceArray<unsigned> count(device, 1, "recorded steps");
   const std::unique_ptr<Stream> stream = device.make_stream();
   device.upload(cases.data(), sample.data(), sample.size_bytes());
   count_differing_steps(cases.data(), sample.size(), count.data(), {&device, stream.get()});
   unsigned different = 0;
   device.download(&different, count.data(), sizeof different);
-  if (different)
+  return different;
+}
+
+}  // namespace
+
+void check_hopper_steps(Device& device) {
+  const auto sample = hopper_sample();
+  if (const unsigned different = differing_steps(device, sample))
     fail(
         "this GPU's tensor cores do not compute the order hopper: {} of {} recorded outputs "
         "differ; use the arithmetic "
         "portable",
+        different, sample.size() * 512);
+}
+
+void check_hopper8_steps(Device& device) {
+  const auto sample = hopper8_sample();
+  if (const unsigned different = differing_steps(device, sample))
+    fail(
+        "this GPU's tensor cores do not compute the products of e4m3 numbers of the weight mode "
+        "fp8: {} of {} recorded outputs differ; use another weight mode",
         different, sample.size() * 512);
 }
 

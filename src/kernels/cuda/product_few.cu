@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/cuda/fp8_kind.cuh"
 #include "kernels/cuda/int8.h"
-#include "kernels/cuda/product_kinds.cuh"
 #include "kernels/cuda/product_schedules.h"
 
 namespace invar::cuda {
@@ -22,6 +22,17 @@ struct FewGrid {
   int stages, stage_bytes, bars_at;
   uint64_t policy;  // of the weights in the L2 cache
 };
+
+// What a lane needs of the weights of a tile that begins with row `first`, besides what TMA brings.
+template <int kMatrices, typename Kind>
+__device__ __forceinline__ auto scales_of(const Kind& kind, int first, int group) {
+  const int lane = static_cast<int>(threadIdx.x) % 32,
+            warp = static_cast<int>(threadIdx.x) % 128 / 32;
+  if constexpr (Kind::kPromotes)
+    return kind.template weight_scales_of<kMatrices>(first, group * 64 + warp * 16 + lane / 4, 0);
+  else
+    return 0;
+}
 
 template <int kTokens, typename Kind, typename End>
 __global__ __launch_bounds__(kMaxWidth / 64 * 128 + 32,
@@ -67,39 +78,53 @@ __global__ __launch_bounds__(kMaxWidth / 64 * 128 + 32,
   }
 
   const int warp = tid % 128 / 32;
-  if constexpr (Kind::kMakesRows) {
+  [[maybe_unused]] auto scales = scales_of<End::kMatrices>(kind, blockIdx.x * grid.width, group);
+  if constexpr (Kind::kMakes) {
+    if constexpr (Kind::kPromotes) {
+      kind.template expect<End::kMatrices>(blockIdx.x * grid.width, grid.width, tid);
+      wait_for_kernels_before();
+    }
     kind.make(shared, grid.groups * 4, grid.rows, 0, 1);
     stores_are_seen();
     named_sync(1, grid.groups * 128);
   }
   for (int tile = blockIdx.x; tile < grid.tiles; tile += gridDim.x) {
-    typename Kind::Sum sum[kTokens / 2];
-    int previous = -1;
-    for (int slice = 0; slice < grid.slices; ++slice, ring.next()) {
-      barrier_wait(ring.full_now(), ring.parity);
-      const uint32_t stage = base + ring.stage * grid.stage_bytes;
-      uint32_t rows_at = stage + grid.width * 128;
-      if constexpr (Kind::kMakesRows) rows_at = base + kind.line_at(0, slice);
-      const uint64_t a = describe_rows(stage + group * 64 * 128), b = describe_rows(rows_at);
-      steps_begin();
-#pragma unroll
-      for (int i = 0; i < kSlice / 16; ++i)
-        Kind::template step<kTokens>(sum, a + 2 * i, b + 2 * i, (slice | i) != 0);
-      steps_commit();
-      if (previous >= 0) {
-        steps_wait<1>();
-        if (lane == 0) barrier_arrive(ring.empty + 8 * previous);
-      }
-      previous = ring.stage;
-    }
-    steps_wait<0>();
-    if (lane == 0) barrier_arrive(ring.empty + 8 * previous);
-    wait_for_kernels_before();
-    const int sixteen = group * 4 + warp;  // which 16 rows of weights this warp has
-    if (sixteen * 16 >= grid.width) continue;
-    const int first = tile * (grid.width / End::kMatrices) + sixteen * (16 / End::kMatrices);
     float d[kTokens / 2];
-    kind.template finish<kTokens, End::kMatrices>(sum, first + lane / 4, 0, 0, grid.rows, d);
+    const int sixteen = group * 4 + warp;  // which 16 rows of weights this warp has
+    const int first = tile * (grid.width / End::kMatrices) + sixteen * (16 / End::kMatrices);
+    if constexpr (Kind::kPromotes) {
+      kind.sum_run(d, ring, scales, 0, [&](int stage) {
+        const uint32_t at = base + stage * grid.stage_bytes;
+        return Operands{describe_rows(at + group * 64 * 128), describe_rows(at + grid.width * 128)};
+      });
+      const int next = tile + static_cast<int>(gridDim.x);
+      if (next < grid.tiles) scales = scales_of<End::kMatrices>(kind, next * grid.width, group);
+    } else {
+      typename Kind::Sum sum[kTokens / 2];
+      int previous = -1;
+      for (int slice = 0; slice < grid.slices; ++slice, ring.next()) {
+        barrier_wait(ring.full_now(), ring.parity);
+        const uint32_t stage = base + ring.stage * grid.stage_bytes;
+        uint32_t rows_at = stage + grid.width * 128;
+        if constexpr (Kind::kMakesRows) rows_at = base + kind.line_at(0, slice);
+        const uint64_t a = describe_rows(stage + group * 64 * 128), b = describe_rows(rows_at);
+        steps_begin();
+#pragma unroll
+        for (int i = 0; i < kSlice / 16; ++i)
+          Kind::template step<kTokens>(sum, a + 2 * i, b + 2 * i, (slice | i) != 0);
+        steps_commit();
+        if (previous >= 0) {
+          steps_wait<1>();
+          if (lane == 0) barrier_arrive(ring.empty + 8 * previous);
+        }
+        previous = ring.stage;
+      }
+      steps_wait<0>();
+      if (lane == 0) barrier_arrive(ring.empty + 8 * previous);
+      kind.template finish<kTokens, End::kMatrices>(sum, first + lane / 4, 0, 0, grid.rows, d);
+    }
+    wait_for_kernels_before();
+    if (sixteen * 16 >= grid.width) continue;
     if constexpr (End::kMatrices == 2) {
       end.template column<kTokens>(d, lane % 4 * 2, first + lane / 4, grid.rows);
     } else {
@@ -146,13 +171,12 @@ void few(const Params& p, const Matrix& w, const Execution& on, const Norm&... n
   CHECK((... && norms_row(norm.width, grid.groups * 128)), "a norm of too few threads");
   Kind kind(p, w, norm...);
   int made = 0;
-  if constexpr (Kind::kMakesRows)
-    made = round_up(Kind::bytes(w.k, 1, 1) + staged_bytes(norm...), 1024);
+  if constexpr (Kind::kMakes) made = round_up(Kind::bytes(w.k, 1, 1) + staged_bytes(norm...), 1024);
   // The last warpgroup reads 64 rows even when it has fewer: past the end of the last stage, too.
   const int spare = std::max(0, grid.groups * 64 * 128 - grid.stage_bytes);
   grid.stages = std::min(32, (kMaxSharedBytes - spare - made - 1024) / (grid.stage_bytes + 16));
   const int made_at = round_up(grid.stages * grid.stage_bytes + spare, 1024);
-  if constexpr (Kind::kMakesRows) kind.place(made_at, 1);
+  if constexpr (Kind::kMakes) kind.place(made_at, 1);
   grid.bars_at = made_at + made;
   const ProductMaps maps = Kind::maps(p, grid.rows, grid.width);
   const LaunchShape shape = {.blocks = std::min(grid.tiles, blocks),
@@ -228,6 +252,20 @@ void few_int8_gated(const GatedMatmulParams& p, const Execution& on) {
   : p.rows <= 16 ? few<16, Int8Kind>(p, p.gate_up, on)
   : p.rows <= 32 ? few<32, Int8Kind>(p, p.gate_up, on)
                  : few<64, Int8Kind>(p, p.gate_up, on);
+}
+
+void few_fp8_matmul(const MatmulParams& p, const Execution& on) {
+  if (p.split_k > 1) return few_fp8_in_runs(p, on);
+  p.rows <= 8    ? few<8, Fp8FewKind<8>>(p, p.w, on)
+  : p.rows <= 16 ? few<16, Fp8FewKind<16>>(p, p.w, on)
+  : p.rows <= 32 ? few<32, Fp8FewKind<32>>(p, p.w, on)
+                 : few<64, Fp8FewKind<64>>(p, p.w, on);
+}
+void few_fp8_gated(const GatedMatmulParams& p, const Execution& on) {
+  p.rows <= 8    ? few<8, Fp8FewKind<8>>(p, p.gate_up, on)
+  : p.rows <= 16 ? few<16, Fp8FewKind<16>>(p, p.gate_up, on)
+  : p.rows <= 32 ? few<32, Fp8FewKind<32>>(p, p.gate_up, on)
+                 : few<64, Fp8FewKind<64>>(p, p.gate_up, on);
 }
 
 }  // namespace invar::cuda

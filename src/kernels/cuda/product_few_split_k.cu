@@ -3,8 +3,8 @@
 // takes four each. Then they are added up as a binary tree (numerics 2).
 #include <algorithm>
 
+#include "kernels/cuda/fp8_kind.cuh"
 #include "kernels/cuda/int8.h"
-#include "kernels/cuda/product_kinds.cuh"
 #include "kernels/cuda/product_schedules.h"
 
 namespace invar::cuda {
@@ -49,7 +49,6 @@ __global__ __launch_bounds__(kSplitK * 128 + 32,
   float4 before[kMost];
 
   float d[kTokens / 2];
-  typename Kind::Sum sum[kTokens / 2];
   if (run == kSplitK) {  // one warp
     if (lane == 0) {
       const auto fetch_weights = [&](int slice, int stage) {
@@ -76,44 +75,61 @@ __global__ __launch_bounds__(kSplitK * 128 + 32,
     }
     __syncwarp();
   } else {
+    [[maybe_unused]] const auto scales = [&] {
+      if constexpr (Kind::kPromotes)
+        return kind.template weight_scales_of<1>(first_output, warp * 16 + lane / 4,
+                                                 rank * kSplitK + run);
+      else
+        return 0;
+    }();
     wait_for_kernels_before();
 #pragma unroll
     for (int n = 0; n < kMost; ++n) {
       const int i = n * kWorkers + tid, t = i / fours, four = i % fours;
       if (is_mine(t, four)) before[n] = end.before(t, first_output + four * 4);
     }
-    if constexpr (Kind::kMakesRows) {
+    if constexpr (Kind::kMakes) {
       kind.make(shared, kSplitK * 4, grid.rows, rank * kSplitK, kSplitK);
       stores_are_seen();
       named_sync(1, kWorkers);
     }
-    int previous = -1;
-    for (int slice = 0; slice < grid.slices; ++slice, ring.next()) {
-      barrier_wait(ring.full_now(), ring.parity);
-      const uint32_t stage = base + ring.stage * grid.stage_bytes;
-      uint32_t rows_at = stage + kSplitK * grid.width * 128 + run * kTokens * 128;
-      if constexpr (Kind::kMakesRows) rows_at = base + kind.line_at(run, slice);
-      const uint64_t a = describe_rows(stage + run * grid.width * 128), b = describe_rows(rows_at);
-      steps_begin();
+    if constexpr (Kind::kPromotes) {
+      kind.sum_run(d, ring, scales, run, [&](int stage) {
+        const uint32_t at = base + stage * grid.stage_bytes;
+        return Operands{describe_rows(at + run * grid.width * 128),
+                        describe_rows(at + kSplitK * grid.width * 128 + run * kTokens * 128)};
+      });
+    } else {
+      typename Kind::Sum sum[kTokens / 2];
+      int previous = -1;
+      for (int slice = 0; slice < grid.slices; ++slice, ring.next()) {
+        barrier_wait(ring.full_now(), ring.parity);
+        const uint32_t stage = base + ring.stage * grid.stage_bytes;
+        uint32_t rows_at = stage + kSplitK * grid.width * 128 + run * kTokens * 128;
+        if constexpr (Kind::kMakesRows) rows_at = base + kind.line_at(run, slice);
+        const uint64_t a = describe_rows(stage + run * grid.width * 128),
+                       b = describe_rows(rows_at);
+        steps_begin();
 #pragma unroll
-      for (int i = 0; i < kSlice / 16; ++i)
-        Kind::template step<kTokens>(sum, a + 2 * i, b + 2 * i, (slice | i) != 0);
-      steps_commit();
-      // Of a ring of three or four stages no step may hold one while it waits for the next.
-      if constexpr (kTokens >= 32) {
-        steps_wait<0>();
-        if (lane == 0) barrier_arrive(ring.empty_now());
-        continue;
+        for (int i = 0; i < kSlice / 16; ++i)
+          Kind::template step<kTokens>(sum, a + 2 * i, b + 2 * i, (slice | i) != 0);
+        steps_commit();
+        // Of a ring of three or four stages no step may hold one while it waits for the next.
+        if constexpr (kTokens >= 32) {
+          steps_wait<0>();
+          if (lane == 0) barrier_arrive(ring.empty_now());
+          continue;
+        }
+        if (previous >= 0) {
+          steps_wait<1>();
+          if (lane == 0) barrier_arrive(ring.empty + 8 * previous);
+        }
+        previous = ring.stage;
       }
-      if (previous >= 0) {
-        steps_wait<1>();
-        if (lane == 0) barrier_arrive(ring.empty + 8 * previous);
-      }
-      previous = ring.stage;
+      steps_wait<0>();
+      kind.template finish<kTokens, 1>(sum, first_output + warp * 16 + lane / 4,
+                                       rank * kSplitK + run, run, grid.rows, d);
     }
-    steps_wait<0>();
-    kind.template finish<kTokens, 1>(sum, first_output + warp * 16 + lane / 4, rank * kSplitK + run,
-                                     run, grid.rows, d);
   }
 
   // The ring has been read and becomes [run][row of x][width + 4].
@@ -174,7 +190,7 @@ void few_split_k(const MatmulParams& p, const Execution& on) {
   grid.stage_bytes = kSplitK * (grid.width + (Kind::kMakesRows ? 0 : kTokens)) * 128;
   Kind kind(p, p.w);
   int made = 0;
-  if constexpr (Kind::kMakesRows) made = round_up(Kind::bytes(p.w.k, p.split_k, kSplitK), 1024);
+  if constexpr (Kind::kMakes) made = round_up(Kind::bytes(p.w.k, p.split_k, kSplitK), 1024);
   // A warpgroup reads 64 rows of weights even when it has fewer: past the last stage's end, too.
   const int spare = std::max(0, ((kSplitK - 1) * grid.width + kMaxWidth) * 128 - grid.stage_bytes);
   const int received = kBlocks > 1 ? kTokens * grid.width * 4 : 0;
@@ -182,7 +198,7 @@ void few_split_k(const MatmulParams& p, const Execution& on) {
       std::min(16, (kMaxSharedBytes - spare - received - made - 1024) / (grid.stage_bytes + 16));
   const int sums = kSplitK * kTokens * (grid.width + 4) * 4;
   const int made_at = round_up(std::max(grid.stages * grid.stage_bytes + spare, sums), 1024);
-  if constexpr (Kind::kMakesRows) kind.place(made_at, kSplitK);
+  if constexpr (Kind::kMakes) kind.place(made_at, kSplitK);
   grid.received_at = made_at + made;
   grid.bars_at = grid.received_at + received;
   const ProductMaps maps = Kind::maps_in_parts(p, grid.rows, grid.width, kSplitK);
@@ -222,6 +238,13 @@ void few_int8_in_runs(const MatmulParams& p, const Execution& on) {
   : p.rows <= 16 ? few_in_parts<16, Int8Kind>(p, on)
   : p.rows <= 32 ? few_in_parts<32, Int8Kind>(p, on)
                  : few_in_parts<64, Int8Kind>(p, on);
+}
+
+void few_fp8_in_runs(const MatmulParams& p, const Execution& on) {
+  p.rows <= 8    ? few_in_parts<8, Fp8FewKind<8>>(p, on)
+  : p.rows <= 16 ? few_in_parts<16, Fp8FewKind<16>>(p, on)
+  : p.rows <= 32 ? few_in_parts<32, Fp8FewKind<32>>(p, on)
+                 : few_in_parts<64, Fp8FewKind<64>>(p, on);
 }
 
 }  // namespace invar::cuda

@@ -1,5 +1,6 @@
 // What products of few rows by bf16 and by integers (numerics 2.1) have of their own: the step, the
-// operands for TMA, and what becomes of a run's sums. A row of a stage is 128 bytes of either.
+// operands for TMA, and what becomes of a run's sums. A row of a stage is 128 bytes of either. What
+// those of e4m3 numbers have is in fp8_kind.cuh.
 #pragma once
 
 #include "kernels/cuda/int8_rows.cuh"
@@ -13,7 +14,7 @@ constexpr int kLineBytes = 128;
 
 struct Bf16Kind {
   using Sum = float;
-  static constexpr bool kMakesRows = false;
+  static constexpr bool kMakesRows = false, kMakes = kMakesRows, kPromotes = false;
   static constexpr int kLine = kSlice;  // elements of a row of a stage
 
   template <typename Params>
@@ -41,7 +42,7 @@ struct Bf16Kind {
 // The same of one row that each block makes itself, a norm. In its shared memory the row lies as
 // TMA would bring eight, of which the others are whatever is there.
 struct NormedBf16Kind : Bf16Kind {
-  static constexpr bool kMakesRows = true;
+  static constexpr bool kMakesRows = true, kMakes = kMakesRows;
   static constexpr int kRows = 8;
 
   RowNorm norm;
@@ -79,7 +80,7 @@ inline CUtensorMap int8_rows_map(const void* data, int64_t bytes, int64_t rows, 
 
 struct Int8Kind {
   using Sum = int;
-  static constexpr bool kMakesRows = false;
+  static constexpr bool kMakesRows = false, kMakes = kMakesRows, kPromotes = false;
   static constexpr int kLine = kLineBytes;
 
   const RunScale* x;  // [row][run]
@@ -155,7 +156,7 @@ struct Int8Kind {
 // memory they lie as TMA would bring them, [run of the block][line][row], and then a scale for each
 // [run][row].
 struct MadeInt8Kind : Int8Kind {
-  static constexpr bool kMakesRows = true;
+  static constexpr bool kMakesRows = true, kMakes = kMakesRows;
   static constexpr int kRows = 8;
 
   const bf16_t* elements;
