@@ -19,6 +19,7 @@ RowNorm row_of(const RmsNormParams& p) {
 }  // namespace
 
 bool norms_row(const Matrix& w, const Execution& on) {
+  if (w.type == DType::e4m3) return false;  // its rows are quantised by a kernel of their own
   return has_blocks(w) ? blocks_norm(w, on) : few_norms(w, on);
 }
 
