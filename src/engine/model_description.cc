@@ -212,8 +212,8 @@ void check_quantised(const Arithmetic& arithmetic, const ModelOptions& options) 
   if (!arithmetic.is_quantised()) return;
   if (arithmetic.quantised == DType::e4m3 && options.device != "cpu")
     fail_usage(
-        "--weights fp8 is computed on CPUs, and the device is {}: its kernels for a GPU are checked, "
-        "but not yet a whole model with them",
+        "--weights fp8 is computed on CPUs, and the device is {}: its kernels for a GPU are "
+        "checked, but not yet a whole model with them",
         options.device);
   const char* products = arithmetic.quantised == DType::i8 ? "integers" : "e4m3 numbers";
   if (arithmetic.weights == DType::f32)
