@@ -201,6 +201,13 @@ def fp8_faults(name, model, twin):
     found = [answer(model, "--weights", "fp8", *way) for way in ways]
     good = len(set(found)) == 1 and len(found[0]) == 64 and found[0] != twin
     print(f"{name:24} --weights fp8: {found[0][:16]} equal" if good else f"{name:24} --weights fp8: DIFFERS\n  {found}", flush=True)
+    refusals = {"whole blocks of 128 columns": ["--tensor-parallel-size", "4"], "no products of e4m3 numbers": ["--arith", "control"],
+                "computed on CPUs": ["--device", "cuda"]}
+    for expected, way in refusals.items():
+        refused = answer(model, "--weights", "fp8", *way)
+        if expected not in refused:
+            print(f"{name:24} --weights fp8 {way}: expected a refusal with {expected!r}, found {refused}", flush=True)
+            good = False
     return not good
 
 
