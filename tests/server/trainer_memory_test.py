@@ -1,7 +1,6 @@
 """Each rank of a trainer that is a process keeps its share of weights, gradients and optimizer's state, and one layer beside it: its peak
 memory, from its start to the last checkpoint, is at most 1.25 times as much; activations and buffers are the rest."""
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
@@ -40,11 +39,11 @@ every = 1
 [checkpoint]
 every = 1
 """
-# Says the most memory of its own that the command, a process of the job, had; pages of the program's file and of MPI's messages do not
-# count.
+# Writes the most memory of its own that the command, a process of the job, had, to a file of its own: what processes of a job print may
+# be mixed within a line. Pages of the program's file and of MPI's messages do not count.
 WATCH = """
-import re, subprocess, sys, time
-process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+import os, pathlib, re, subprocess, sys, time
+process = subprocess.Popen(sys.argv[2:], stdout=subprocess.DEVNULL)
 own = 0
 while process.poll() is None:
     with open(f"/proc/{process.pid}/status") as file:
@@ -53,7 +52,7 @@ while process.poll() is None:
         own = max(own, int(status["VmHWM"]) - int(status["RssFile"]) - int(status["RssShmem"]))
     time.sleep(0.01)
 assert process.returncode == 0, process.returncode
-print("peak", own)
+pathlib.Path(sys.argv[1], str(os.getpid())).write_text(str(own))
 """
 
 
@@ -62,11 +61,13 @@ def peaks(invar, folder, hidden, ranks):
     recipe = pathlib.Path(folder, f"{hidden}.toml")
     recipe.write_text(RECIPE.format(hidden=hidden, head=hidden // 4, ffn=3 * hidden, layers=LAYERS, vocab=VOCAB, groups=GROUPS))
     launch = mpirun(ranks) if ranks > 1 else []
-    done = subprocess.run([*launch, sys.executable, "-c", WATCH, invar, "train", str(recipe), "--threads", "1", "--output",
+    seen = pathlib.Path(folder, f"peaks-{hidden}-{ranks}")
+    seen.mkdir()
+    done = subprocess.run([*launch, sys.executable, "-c", WATCH, str(seen), invar, "train", str(recipe), "--threads", "1", "--output",
                            str(pathlib.Path(folder, f"{hidden}-{ranks}"))], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    found = [int(kib) << 10 for kib in re.findall(r"peak (\d+)", done.stdout)]
-    assert len(found) == ranks, done.stdout
+    found = [int(file.read_text()) << 10 for file in seen.iterdir()]
+    assert len(found) == ranks, (ranks, found)
     return found
 
 
