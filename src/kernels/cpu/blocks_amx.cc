@@ -32,8 +32,9 @@ namespace invar::cpu {
 namespace {
 
 // Leaves that are unpacked one after the other while as many before them wait in L1 for their
-// products: those hold up what the vector unit does, least where they follow each other.
-constexpr int64_t kAtOnce = 8;
+// products: those hold up what the vector unit does, least where they follow each other. With more
+// leaves they leave L1 where another thread shares it.
+constexpr int64_t kAtOnce = 4;
 // Panels that are fetched while so many before them are read.
 constexpr int64_t kFetched = 4;
 // Runs, or trees of them, that can wait for their neighbour in a tree of 8, and one more.
