@@ -95,11 +95,13 @@ struct ScaledPlus {
   }
   Twice d_, plus_;
 };
-// d * q - minus.
+// d * q - minus, q the lowest kBits of a byte, above which others may stand if they are 4.
+template <int kBits>
 struct ScaledMinus {
   ScaledMinus(Vec16 d, Vec16 minus) : d_(d), minus_(minus) {}
   Vec16 value(Bits16 q, int j, int h) const {
-    return fms(d_.half[h], from_integer(byte_of(q, j % 4)), minus_.half[h]);
+    const Vec16 number = kBits == 4 ? nibble_of(q, j % 4) : from_integer(byte_of(q, j % 4));
+    return fms(d_.half[h], number, minus_.half[h]);
   }
   Twice d_, minus_;
 };
@@ -204,9 +206,9 @@ class SomeBits {
       : block_(block),
         first_(static_cast<int>(first_byte / 8)),
         shift_(splat_bits(static_cast<uint32_t>(shift))) {}
-  Bits16 integers(int i, int h) const {
-    return low_bits_of_bytes<kBits>(block_.fours(first_ + i, h) >> shift_);
-  }
+  Bits16 integers(int i, int h) const { return low_bits_of_bytes<kBits>(lowest(i, h)); }
+  // The same with other bits above them.
+  Bits16 lowest(int i, int h) const { return block_.fours(first_ + i, h) >> shift_; }
 
  private:
   const BlockBytes& block_;
@@ -215,9 +217,10 @@ class SomeBits {
 };
 
 // Of q4_k and q5_k: the scale and the minimum of a leaf.
-struct ScaleAndMinimum : ScaledMinus {
+template <int kBits>
+struct ScaleAndMinimum : ScaledMinus<kBits> {
   ScaleAndMinimum(const BlockBytes& block, int64_t part)
-      : ScaledMinus(
+      : ScaledMinus<kBits>(
             from_f16(low_bits<16>(block.scales_4(0))) * scale(block, static_cast<int>(part)),
             from_f16(block.scales_4(0) >> 16) * minimum(block, static_cast<int>(part))) {}
   static Bits16 byte(const BlockBytes& block, int i) { return block.scale_byte(4 + i); }
@@ -231,13 +234,15 @@ struct ScaleAndMinimum : ScaledMinus {
   }
 };
 
-struct Q4KLeaf : SomeBits<4>, ScaleAndMinimum {
+struct Q4KLeaf : ScaleAndMinimum<4> {
   static constexpr DType kType = DType::q4_k;
   Q4KLeaf(const BlockBytes& block, int64_t part)
-      : SomeBits(block, part / 2 * 32, part % 2 * 4), ScaleAndMinimum(block, part) {}
+      : ScaleAndMinimum(block, part), bits_(block, part / 2 * 32, part % 2 * 4) {}
+  Bits16 integers(int i, int h) const { return bits_.lowest(i, h); }
+  SomeBits<4> bits_;
 };
 
-struct Q5KLeaf : ScaleAndMinimum {
+struct Q5KLeaf : ScaleAndMinimum<5> {
   static constexpr DType kType = DType::q5_k;
   Q5KLeaf(const BlockBytes& block, int64_t part)
       : ScaleAndMinimum(block, part),

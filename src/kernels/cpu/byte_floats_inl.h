@@ -23,6 +23,11 @@ inline Bits16 byte_of(Bits16 x, int b) {
   return shuffle_words(x, kLow[b]);
 }
 
+// The lowest four bits of that byte as a number.
+inline Vec16 nibble_of(Bits16 x, int b) {
+  return from_integer(byte_of(x & splat_bits(0x0f0f0f0f), b));
+}
+
 // Byte b of each lane less kZero, or with kZero = 0 with its sign, is (of(x, b) - kOrigin) / kUnit.
 template <int kZero>
 struct ByteFloat {

@@ -24,6 +24,12 @@ inline Bits16 byte_of(Bits16 x, int b) {
   return {_mm512_dpbusd_epi32(_mm512_setzero_si512(), x.v, pick(b, 1))};
 }
 
+inline Vec16 nibble_of(Bits16 x, int b) {
+  alignas(64) static constexpr float kNumbers[16] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                     8, 9, 10, 11, 12, 13, 14, 15};
+  return lookup(kNumbers, x >> 8 * b);
+}
+
 // The byte is added to the bits of a float from 1 to 2.
 template <int kZero>
 struct ByteFloat {
